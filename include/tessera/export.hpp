@@ -1,0 +1,10 @@
+#pragma once
+
+/// Marks what the shared library exports; everything else is hidden.
+#if defined(TESSERA_STATIC)
+#define TESSERA_EXPORT
+#elif defined(TESSERA_BUILDING)
+#define TESSERA_EXPORT __attribute__((visibility("default")))
+#else
+#define TESSERA_EXPORT
+#endif

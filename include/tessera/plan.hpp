@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <tessera/attention.hpp>
+#include <tessera/device.hpp>
+#include <tessera/execution.hpp>
+#include <tessera/export.hpp>
+#include <tessera/matmul.hpp>
+#include <tessera/spgemm.hpp>
+
+namespace tessera {
+
+enum class Op : std::uint8_t { matmul, sddmm, spgemm, attention, attention_backward, merge_states };
+TESSERA_EXPORT const char* to_string(Op op);
+
+/// Any problem this library solves.
+using AnyProblem = std::variant<MatmulProblem, SddmmProblem, SpgemmProblem, AttentionProblem,
+                                AttentionBackwardProblem, MergeStatesProblem>;
+
+/// Everything that follows from shapes, dtypes and the device alone. A plain value: copy it, keep
+/// it, use it from any thread for every problem of the same signature.
+struct Plan {
+  Op op{};
+  Backend backend{};
+  int kernel = -1;  ///< row of the backend's kernel table
+  std::string kernel_name;
+  std::int64_t workspace_bytes = 0;  ///< what `run` needs
+  std::int64_t schedule_bytes = 0;   ///< what `prepare` fills; 0: nothing to prepare
+  int threads = 0;                   ///< CPU backend
+  double predicted_ms = 0;           ///< the cost model's guess, an upper bound where data decides
+  std::string signature;             ///< shapes and dtypes planned for; `run` checks them
+};
+
+/// One kernel that was looked at for a problem.
+struct Candidate {
+  Backend backend{};
+  std::string kernel;
+  std::vector<std::string> reasons;  ///< why not; empty: it could run
+  double predicted_ms = 0;
+};
+
+/// The answer to "what would run, and why": the chosen plan, the others in order, those rejected.
+struct Explanation {
+  Op op{};
+  std::string problem;  ///< the problem in words
+  std::string device;
+  bool supported = false;
+  Plan plan;  ///< valid where supported
+  double useful_flops = 0;
+  double bytes = 0;
+  std::vector<Candidate> candidates;  ///< accepted ones first, by predicted time
+};
+
+TESSERA_EXPORT std::string to_text(const Explanation& explanation);
+TESSERA_EXPORT std::string to_json(const Explanation& explanation);
+
+/// Reads no data and needs no device: shapes, dtypes, strides and presence only. Throws `Error`
+/// only where the problem itself is invalid.
+TESSERA_EXPORT Explanation explain(const AnyProblem& problem, const DeviceFacts& device,
+                                   const Execution& execution = {});
+
+/// The same, as a plan; throws `Error` with every reason where no kernel takes the problem.
+TESSERA_EXPORT Plan plan(const AnyProblem& problem, const DeviceFacts& device,
+                         const Execution& execution = {});
+/// For the device that the problem's tensors are on.
+TESSERA_EXPORT Plan plan(const AnyProblem& problem, const Execution& execution = {});
+
+/// Reads the pattern's contents and writes what follows from them (row order, splits, transposed
+/// lists) into execution.schedule, on the device, without a host sync. Again whenever the pattern
+/// changes.
+TESSERA_EXPORT void prepare(const Plan& plan, const AnyProblem& problem,
+                            const Execution& execution);
+
+/// Runs. `execution.schedule` is what `prepare` wrote; a problem whose plan asks for none needs
+/// none.
+TESSERA_EXPORT void run(const Plan& plan, const AnyProblem& problem, const Execution& execution);
+
+}  // namespace tessera

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include <tessera/plan.hpp>
+
+// What a problem is once its tensors' shapes have been checked against each other: plain numbers,
+// no pointers. Everything in plan/ reads these; kernels read them instead of re-deriving shapes.
+// `shape_of` throws Error(invalid_argument) for shapes, dtypes, strides or parameters that make no
+// sense; it reads no tensor data and accepts null pointers, so that planning works from shapes
+// alone.
+namespace tessera::planning {
+
+struct BlockShape {
+  std::int64_t rows = 0, cols = 0;
+  friend bool operator==(const BlockShape&, const BlockShape&) = default;
+};
+
+/// One operand of a product as the product sees it, transposition already applied to rows and cols.
+struct OperandShape {
+  bool sparse = false;
+  bool transposed = false;
+  DType dtype = DType::none;
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t batch = 1;     // 1: shared by all
+  BlockShape block;           // sparse: as stored, before transposition
+  std::int64_t stored = 0;    // sparse: blocks in the list (the bound, where batches differ)
+  DType index = DType::none;  // sparse
+};
+
+struct MatmulShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t batch = 1;  // results: batches, or groups
+  bool grouped = false;
+  GroupAxis group_axis = GroupAxis::rows;
+  OperandShape a, b;
+  DType out = DType::none;
+  Device device;
+};
+
+struct SddmmShape {
+  std::int64_t m = 0, n = 0, k = 0, batch = 1;
+  OperandShape a, b, out;  // out is sparse
+  Device device;
+};
+
+struct SpgemmShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  OperandShape a, b;
+  Device device;
+};
+
+enum class KvLayout : std::uint8_t { dense, packed, paged };
+
+struct AttentionShape {
+  std::int64_t batch = 0, heads = 0, kv_heads = 0;
+  std::int64_t q_length = 0;               // longest sequence (bound where packed)
+  std::int64_t kv_length = 0;              // likewise; paged: max_pages * page
+  std::int64_t q_total = 0, kv_total = 0;  // rows in memory: batch * length where not packed
+  std::int64_t dim = 0, dim_v = 0;
+  bool q_packed = false;
+  KvLayout kv_layout = KvLayout::dense;
+  std::int64_t page = 0, pages = 0, max_pages = 0;
+  DType dtype = DType::none, out = DType::none;
+  float scale = 0, softcap = 0;
+  bool causal = false;
+  std::int64_t window_left = -1,
+               window_right = -1;                 // -1: no limit; causal is folded into right = 0
+  bool masked = false;                            // block mask present
+  BlockShape mask_block;                          // rows: block_q, cols: block_kv
+  std::int64_t mask_rows = 0, mask_capacity = 0;  // rows of lists, longest possible list
+  bool has_lse = false, has_sinks = false;
+  Device device;
+};
+
+struct MergeShape {
+  std::int64_t parts = 0;
+  std::int64_t batch = 1, length = 0, heads = 0, dim = 0;
+  DType dtype = DType::none, out = DType::none;
+  bool has_sinks = false;
+  Device device;
+};
+
+MatmulShape shape_of(const MatmulProblem& problem);
+SddmmShape shape_of(const SddmmProblem& problem);
+SpgemmShape shape_of(const SpgemmProblem& problem);
+AttentionShape shape_of(const AttentionProblem& problem);
+AttentionShape shape_of(const AttentionBackwardProblem& problem);  // also checks gradients' shapes
+MergeShape shape_of(const MergeStatesProblem& problem);
+
+// Checks what planning may not look at: null data with a nonzero size, and the contents of every
+// list in host memory (offsets, counts, indices, page tables, key ranges). Called before each run;
+// throws before anything is written. Lists in device memory are left alone.
+void check_data(const MatmulProblem& problem, const MatmulShape& shape);
+void check_data(const SddmmProblem& problem, const SddmmShape& shape);
+void check_data(const SpgemmProblem& problem, const SpgemmShape& shape);
+void check_data(const AttentionProblem& problem, const AttentionShape& shape);
+void check_data(const AttentionBackwardProblem& problem, const AttentionShape& shape);
+void check_data(const MergeStatesProblem& problem, const MergeShape& shape);
+
+/// The shape of any problem, in the order of AnyProblem's alternatives.
+using AnyShape =
+    std::variant<MatmulShape, SddmmShape, SpgemmShape, AttentionShape, AttentionShape, MergeShape>;
+AnyShape shape_of(const AnyProblem& problem);
+Op op_of(const AnyProblem& problem);
+
+// Reading small host metadata of either index dtype.
+inline std::int64_t read_index(const Tensor& list, std::int64_t element) {
+  return list.dtype == DType::i64 ? static_cast<const std::int64_t*>(list.data)[element]
+                                  : static_cast<const std::int32_t*>(list.data)[element];
+}
+
+}  // namespace tessera::planning

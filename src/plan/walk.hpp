@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+
+// Walks: which tiles an output tile needs, as constexpr arithmetic shared by the planner, the CPU
+// kernels and the GPU kernels (TESSERA_HD marks it for both sides under nvcc).
+#if defined(__CUDACC__)
+#define TESSERA_HD __host__ __device__
+#else
+#define TESSERA_HD
+#endif
+
+namespace tessera::planning {
+
+/// Half-open range of key indices inside one sequence.
+struct KeyRange {
+  std::int64_t begin = 0, end = 0;
+  TESSERA_HD constexpr bool empty() const { return begin >= end; }
+  TESSERA_HD constexpr std::int64_t size() const { return empty() ? 0 : end - begin; }
+  friend TESSERA_HD constexpr bool operator==(const KeyRange&, const KeyRange&) = default;
+};
+
+TESSERA_HD constexpr KeyRange intersect(KeyRange a, KeyRange b) {
+  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+}
+
+/// The one visibility rule of attention: where queries and keys stand, and how far they see.
+struct Visibility {
+  std::int64_t q_position = 0, kv_position = 0;
+  KeyRange used;                   // kv_begin, kv_end
+  std::int64_t window_left = -1;   // -1: no limit
+  std::int64_t window_right = -1;  // causal is 0
+
+  /// Keys that query row `row` of the sequence sees.
+  TESSERA_HD constexpr KeyRange of_row(std::int64_t row) const {
+    const std::int64_t at = q_position + row - kv_position;
+    KeyRange seen = used;
+    if (window_left >= 0 && at - window_left > seen.begin) seen.begin = at - window_left;
+    if (window_right >= 0 && at + window_right + 1 < seen.end) seen.end = at + window_right + 1;
+    return seen;
+  }
+  /// Keys that at least one row of [first, last] sees: what a tile of rows has to visit.
+  TESSERA_HD constexpr KeyRange of_any(std::int64_t first, std::int64_t last) const {
+    return {of_row(first).begin, of_row(last).end};
+  }
+  /// Keys that every row of [first, last] sees: tiles inside need no element mask.
+  TESSERA_HD constexpr KeyRange of_all(std::int64_t first, std::int64_t last) const {
+    return {of_row(last).begin, of_row(first).end};
+  }
+};
+
+/// One step of a walk over keys.
+struct KeyStep {
+  std::int64_t begin = 0;        // first key
+  std::int64_t count = 0;        // keys
+  bool boundary = false;         // some (row, key) pairs of it are hidden by position or range
+  std::int64_t bit_tile = -1;    // element mask of a partial block; -1: none
+  std::int64_t block_begin = 0;  // first key of that block: where the bit tile's column 0 stands
+};
+
+/// Dense, causal and window walks: the visible range in steps of `tile` keys, aligned to the tile.
+struct RangeWalk {
+  Visibility sight;
+  std::int64_t first_row = 0, last_row = 0;
+  std::int64_t tile = 64;
+
+  TESSERA_HD constexpr KeyRange keys() const { return sight.of_any(first_row, last_row); }
+  TESSERA_HD constexpr std::int64_t steps() const {
+    const KeyRange range = keys();
+    return range.empty() ? 0 : (range.end + tile - 1) / tile - range.begin / tile;
+  }
+  TESSERA_HD constexpr KeyStep step(std::int64_t index) const;
+};
+
+/// The part of [begin, end) that rows [first, last] need; count 0 where they need none of it.
+TESSERA_HD constexpr KeyStep clip_step(const Visibility& sight, std::int64_t first,
+                                       std::int64_t last, KeyRange block) {
+  const KeyRange any = intersect(block, sight.of_any(first, last));
+  if (any.empty()) return {block.begin, 0, false, -1, block.begin};
+  const KeyRange all = sight.of_all(first, last);
+  return {any.begin, any.size(), any.begin < all.begin || any.end > all.end, -1, block.begin};
+}
+
+TESSERA_HD constexpr KeyStep RangeWalk::step(std::int64_t index) const {
+  const std::int64_t begin = (keys().begin / tile + index) * tile;
+  return clip_step(sight, first_row, last_row, {begin, begin + tile});
+}
+
+/// Pages: where key j of a sequence lies in a paged pool.
+struct PagePlace {
+  std::int64_t page = 0, slot = 0;
+};
+TESSERA_HD constexpr PagePlace page_place(std::int64_t key, std::int64_t page_size) {
+  return {key / page_size, key % page_size};
+}
+
+}  // namespace tessera::planning
