@@ -71,6 +71,7 @@ struct AttentionShape {
   bool masked = false;                            // block mask present
   BlockShape mask_block;                          // rows: block_q, cols: block_kv
   std::int64_t mask_rows = 0, mask_capacity = 0;  // rows of lists, longest possible list
+  std::int64_t mask_batch = 1, mask_heads = 1;    // sets of lists; 1: shared
   bool has_lse = false, has_sinks = false;
   Device device;
 };

@@ -27,7 +27,7 @@ TESSERA_HD constexpr KeyRange intersect(KeyRange a, KeyRange b) {
 /// The one visibility rule of attention: where queries and keys stand, and how far they see.
 struct Visibility {
   std::int64_t q_position = 0, kv_position = 0;
-  KeyRange used;                   // kv_begin, kv_end
+  KeyRange used;                   // kv_begin, kv_end, clamped to [0, kv_length]
   std::int64_t window_left = -1;   // -1: no limit
   std::int64_t window_right = -1;  // causal is 0
 
@@ -35,8 +35,9 @@ struct Visibility {
   TESSERA_HD constexpr KeyRange of_row(std::int64_t row) const {
     const std::int64_t at = q_position + row - kv_position;
     KeyRange seen = used;
-    if (window_left >= 0 && at - window_left > seen.begin) seen.begin = at - window_left;
-    if (window_right >= 0 && at + window_right + 1 < seen.end) seen.end = at + window_right + 1;
+    // Written so that no width, however large, overflows.
+    if (window_left >= 0 && at - seen.begin > window_left) seen.begin = at - window_left;
+    if (window_right >= 0 && seen.end - at - 1 > window_right) seen.end = at + window_right + 1;
     return seen;
   }
   /// Keys that at least one row of [first, last] sees: what a tile of rows has to visit.
@@ -46,6 +47,10 @@ struct Visibility {
   /// Keys that every row of [first, last] sees: tiles inside need no element mask.
   TESSERA_HD constexpr KeyRange of_all(std::int64_t first, std::int64_t last) const {
     return {of_row(last).begin, of_row(first).end};
+  }
+  /// The same rule read from the keys' side, for walks over queries: row `key` sees query i.
+  TESSERA_HD constexpr Visibility from_keys(std::int64_t q_length) const {
+    return {kv_position, q_position, {0, q_length}, window_right, window_left};
   }
 };
 

@@ -1,0 +1,256 @@
+#include "apps/tessera/bench.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <tessera/device.hpp>
+#include <tessera/version.hpp>
+
+#include "apps/tessera/command.hpp"
+#include "apps/tessera/coprocess.hpp"
+#include "apps/tessera/progress.hpp"
+#include "apps/tessera/table.hpp"
+
+namespace tessera::tool {
+
+namespace {
+
+struct Options {
+  std::vector<std::string> cases;
+  std::string filter, json, python;
+  double seconds = 6;
+  int threads = 0;
+  bool list = false;
+  std::int64_t memory_probe = 0;
+};
+
+std::vector<BenchCase> all_cases() {
+  std::vector<BenchCase> cases = product_cases();
+  for (BenchCase& one : attention_cases()) cases.push_back(std::move(one));
+  return cases;
+}
+
+std::vector<BenchCase> chosen_cases(const Options& options) {
+  std::vector<BenchCase> cases = all_cases();
+  auto known = [&](const std::string& name) {
+    return std::any_of(cases.begin(), cases.end(),
+                       [&](const BenchCase& one) { return one.name == name; });
+  };
+  for (const std::string& name : options.cases)
+    if (!known(name))
+      throw UsageError("bench: CASES: " + name + " is not a case; --list shows them");
+  if (known(options.json))
+    throw UsageError("bench: --json: " + options.json +
+                     " is a case; name the cases before --json, or write --json=" + options.json);
+  std::erase_if(cases, [&](const BenchCase& one) {
+    const bool named =
+        options.cases.empty() ||
+        std::find(options.cases.begin(), options.cases.end(), one.name) != options.cases.end();
+    return !named || one.name.find(options.filter) == std::string::npos;
+  });
+  if (cases.empty()) throw UsageError("bench: no case is left by CASES and --filter");
+  return cases;
+}
+
+// The first line that a program prints, or nothing.
+std::string first_line(const std::vector<std::string>& command) {
+  try {
+    return Coprocess(command).receive(5);
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+Json timing_json(const Timing& time, double flops) {
+  return {{"ms", time.ms},
+          {"spread", time.spread},
+          {"runs", time.runs},
+          {"tflops", time.ms > 0 ? gflops(flops, time) / 1e3 : 0}};
+}
+
+Json case_json(const std::string& name, const CaseResult& result) {
+  Json ours = timing_json(result.ours, result.useful_flops);
+  ours["row"] = result.row;
+  ours["predicted_ms"] = result.predicted_ms;
+  Json peers = Json::object();
+  for (const Peer& peer : result.peers) {
+    if (!peer.unavailable.empty()) {
+      peers[peer.name] = {{"unavailable", peer.unavailable}};
+      continue;
+    }
+    peers[peer.name] = timing_json(peer.time, peer.flops);
+    peers[peer.name]["version"] = text_or_null(peer.version);
+  }
+  return {{"name", name},
+          {"op", result.op},
+          {"params", result.params},
+          {"state", "burst"},
+          {"useful_flops", result.useful_flops},
+          {"bytes", result.bytes},
+          {"ours", ours},
+          {"peers", peers},
+          {"max_error", nullptr},
+          {"error_budget", nullptr},
+          {"ratio_of", result.ratio_of},
+          {"ratio", result.ratio ? Json(*result.ratio) : Json()},
+          {result.at_least ? "at_least" : "at_most", result.must},
+          {"ok", result.ratio ? Json(!result.missed()) : Json()}};
+}
+
+std::string now() {
+  const std::time_t time = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+Json result_file(const DeviceFacts& cpu, int threads, Json cases) {
+  // The commit of the tree that the program lies in, if it lies in one.
+  const std::string folder = std::filesystem::path(own_path()).parent_path().string();
+  const std::string commit = first_line(
+      {"git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"});
+  const bool clean = !commit.empty() && commit.find("dirty") == std::string::npos;
+  return {
+      {"schema", 1},
+      {"date", now()},
+      {"gpu", nullptr},
+      {"cpu", {{"name", cpu.name}, {"simd", cpu.simd}, {"threads", threads}}},
+      {"toolkit", nullptr},
+      {"version", TESSERA_VERSION_STRING},
+      {"commit", text_or_null(commit)},
+      {"source_hash",
+       clean ? text_or_null(first_line({"git", "-C", folder, "rev-parse", "HEAD:src"})) : Json()},
+      {"ceilings", Json::object()},
+      {"tests", Json::array()},
+      {"cases", std::move(cases)}};
+}
+
+std::string side_text(const Timing& time, double flops) {
+  return ms_text(time.ms) + " ±" + fixed(time.spread * 50, 0) + "%, " + brief(gflops(flops, time)) +
+         " GFLOP/s";
+}
+
+void add_row(Table& table, const std::string& name, const CaseResult& result) {
+  std::string peer_text = "-";
+  for (const Peer& peer : result.peers)
+    if (peer.unavailable.empty()) {
+      peer_text = peer.name + " " + side_text(peer.time, peer.flops);
+      break;
+    }
+  table.add({name, side_text(result.ours, result.useful_flops), peer_text,
+             result.ratio ? fixed(*result.ratio, 2) : "-",
+             (result.at_least ? "≥ " : "≤ ") + brief(result.must), result.ratio_of,
+             !result.ratio     ? "-"
+             : result.missed() ? "MISSED"
+                               : "ok"});
+}
+
+void print_unavailable(const CaseResult& result) {
+  for (const Peer& peer : result.peers)
+    if (!peer.unavailable.empty())
+      std::cout << peer.name << " unavailable: " << peer.unavailable << '\n';
+}
+
+int list_cases() {
+  Table table({{"case"}, {"what"}});
+  for (const BenchCase& one : all_cases()) table.add({one.name, one.what});
+  std::cout << table.text();
+  return kFine;
+}
+
+int run_bench(const Options& options) {
+  const DeviceFacts cpu = device_facts({});
+  const int threads = options.threads ? options.threads : std::max(1, cpu.units);
+  if (options.memory_probe > 0) return run_memory_probe(options.memory_probe, threads);
+  if (options.list) return list_cases();
+  const std::vector<BenchCase> cases = chosen_cases(options);
+  const bool to_stdout = options.json == "-";
+
+  BenchSettings settings;
+  settings.execution.threads = threads;
+  settings.threads = threads;
+  settings.seconds = options.seconds;
+  settings.python = options.python;
+  Progress progress;
+  Table table({{"case"},
+               {"ours", Table::Align::right},
+               {"peer", Table::Align::right},
+               {"ratio", Table::Align::right},
+               {"must", Table::Align::right},
+               {"of"},
+               {"ok"}});
+  Json json_cases = Json::array();
+  std::vector<CaseResult> results;
+  bool ok = true;
+  for (const BenchCase& one : cases) {
+    progress.step("[" + std::to_string(results.size() + 1) + "/" + std::to_string(cases.size()) +
+                  "] " + one.name + ": " + one.what);
+    results.push_back(one.measure(settings));
+    const CaseResult& result = results.back();
+    ok = ok && !result.missed();
+    add_row(table, one.name, result);
+    json_cases.push_back(case_json(one.name, result));
+  }
+  progress.clear();
+
+  const Json file = result_file(cpu, threads, std::move(json_cases));
+  if (to_stdout) {
+    std::cout << file.dump(2) << '\n';
+  } else {
+    std::cout << cpu.name << ", " << threads << " threads; medians of alternating runs, ± half "
+              << "the distance of the quartiles\n\n"
+              << table.text();
+    for (const CaseResult& result : results) print_unavailable(result);
+    if (!options.json.empty()) write_file(options.json, file.dump(2) + "\n");
+  }
+  return ok ? kFine : kCheckFailed;
+}
+
+}  // namespace
+
+void set_plan(CaseResult& result, const AnyProblem& problem, const Execution& execution) {
+  const Explanation explanation = explain(problem, device_facts({}), execution);
+  result.row = explanation.plan.kernel_name;
+  result.predicted_ms = explanation.plan.predicted_ms;
+  result.bytes = explanation.bytes;
+}
+
+Command add_bench(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  const char* python = std::getenv("TESSERA_BENCH_PYTHON");
+  options->python = python && *python ? python : "python3";
+  CLI::App* parser = app.add_subcommand("bench", "Measure this machine against named peers");
+  parser->add_option("CASES", options->cases, "which cases [all]; --list shows them");
+  parser->add_flag("--list", options->list, "list the cases and leave");
+  parser->add_option("--filter", options->filter, "only cases whose name contains this");
+  parser
+      ->add_option("--json", options->json,
+                   "write the results as JSON into a file; alone or with -: to standard output")
+      ->expected(0, 1)
+      ->default_str("-")
+      ->type_name("[FILE]");
+  parser->add_option("--seconds", options->seconds, "time for a case [6]")
+      ->check(CLI::Range(0.0, 3600.0));
+  parser->add_option("--threads", options->threads, "threads, ours and the peers' [one a core]")
+      ->check(CLI::Range(1, 4096));
+  parser->add_option("--python", options->python,
+                     "a Python with torch [TESSERA_BENCH_PYTHON, else python3]");
+  parser->add_option("--memory-probe", options->memory_probe)->group("");
+  set_footer(*parser,
+             "  tessera bench\n"
+             "  tessera bench matmul attention --json results.json\n"
+             "  tessera bench --filter bsr --seconds 2\n"
+             "  tessera bench attention --python ~/torch/bin/python3\n"
+             "Code 1: a ratio missed what it must reach. A missing peer is no failure.");
+  return {parser, [options] { return run_bench(*options); }};
+}
+
+}  // namespace tessera::tool

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+// What the subcommands share: how they are registered, what they return and how they complain.
+namespace tessera::tool {
+
+/// Exit codes, as every --help lists them.
+enum ExitCode : int { kFine = 0, kCheckFailed = 1, kBadInput = 2, kUnsupported = 3 };
+
+/// An option or a file that makes no sense; the message names it.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A subcommand: its parser and what it does once parsed.
+struct Command {
+  CLI::App* parser;
+  std::function<int()> run;
+};
+
+Command add_info(CLI::App& app);
+Command add_explain(CLI::App& app);
+Command add_demo(CLI::App& app);
+Command add_verify(CLI::App& app);
+Command add_bench(CLI::App& app);
+Command add_pattern(CLI::App& app);
+
+/// Adds the examples and the exit codes at the end of a subcommand's help.
+void set_footer(CLI::App& parser, const std::string& examples);
+
+/// Writes a whole file; throws UsageError naming the path and the reason.
+void write_file(const std::string& path, const std::string& contents);
+
+}  // namespace tessera::tool

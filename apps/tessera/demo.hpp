@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <tessera/pattern.hpp>
+#include <vector>
+
+#include "apps/tessera/timing.hpp"
+
+namespace tessera::tool {
+
+/// One operation of the demo: the sparse run, its dense twin and what the oracle said.
+struct DemoPart {
+  std::string name;     ///< "attention"
+  std::string shape;    ///< "1 x 4 heads x 8192 x 64, bf16"
+  std::string pattern;  ///< "BigBird, blocks of 64 x 64"
+  Pattern blocks;
+  Timing dense, sparse;
+  double dense_flops = 0;
+  double max_error = 0, budget = 0;  ///< of the element that uses most of its budget
+  bool ok = false;
+  std::string message;  ///< what the comparison found, where not ok
+
+  double speed_up() const { return dense.ms / sparse.ms; }
+};
+
+struct DemoResult {
+  std::string device, backend, date;
+  std::vector<DemoPart> parts;
+};
+
+/// The page that shows a result: one file, no network, light and dark.
+std::string demo_page(const DemoResult& result);
+
+}  // namespace tessera::tool

@@ -1,0 +1,101 @@
+#include <utility>
+
+#include "apps/tessera/demo.hpp"
+#include "apps/tessera/figures.hpp"
+#include "apps/tessera/table.hpp"
+
+namespace tessera::tool {
+
+namespace {
+
+constexpr const char* kStyle = R"(
+body{margin:0 auto;max-width:880px;padding:20px 16px 48px;background:var(--paper);color:var(--text);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+h1{font-size:1.6rem;line-height:1.2;margin:.4em 0 .2em}
+h2{font-size:1.15rem;margin:1.8em 0 .4em}
+p{margin:.4em 0}
+.muted{color:var(--muted)}
+.note{font-size:.875rem;margin-top:.9em}
+.cards,.figures{display:grid;gap:14px}
+.cards{grid-template-columns:repeat(auto-fit,minmax(220px,1fr));margin:18px 0}
+.figures{align-items:start;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr))}
+.card,figure{background:var(--panel);border:1px solid var(--line);border-radius:10px;margin:0}
+.card{padding:14px 16px}
+.card b{display:block;font-size:2rem;line-height:1.2;color:var(--first)}
+figure{background:var(--paper);padding:4px}
+svg{display:block;width:100%;max-width:440px;height:auto;margin:0 auto}
+table{border-collapse:collapse;width:100%;max-width:520px;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:7px 10px;border-bottom:1px solid var(--line)}
+th{color:var(--muted);font-weight:600}
+td:first-child{text-align:left;padding-left:0;color:var(--muted)}
+)";
+
+std::string tag(const std::string& name, const std::string& contents) {
+  return "<" + name + ">" + contents + "</" + name + ">";
+}
+
+std::string card(const DemoPart& part) {
+  return "<div class=\"card\"><b>" + fixed(part.speed_up(), 1) + "×</b>faster " +
+         escape(part.name) + "<div class=\"muted\">" + fixed(part.blocks.density() * 100, 1) +
+         "% of the blocks stored</div></div>\n";
+}
+
+// One row a figure and one column an operation: narrow enough for a phone.
+std::string table(const DemoResult& result) {
+  using Cell = std::string (*)(const DemoPart&);
+  static const std::vector<std::pair<const char*, Cell>> kRows{
+      {"Dense", [](const DemoPart& p) { return ms_text(p.dense.ms); }},
+      {"Block-sparse", [](const DemoPart& p) { return ms_text(p.sparse.ms); }},
+      {"Speed-up", [](const DemoPart& p) { return fixed(p.speed_up(), 1) + "×"; }},
+      {"Stored blocks", [](const DemoPart& p) { return fixed(p.blocks.density() * 100, 1) + "%"; }},
+      {"Max error", [](const DemoPart& p) { return brief(p.max_error); }},
+      {"Allowed", [](const DemoPart& p) { return brief(p.budget); }},
+      {"Check", [](const DemoPart& p) { return std::string(p.ok ? "ok" : "WRONG"); }}};
+  std::string head = tag("th", "");
+  for (const DemoPart& part : result.parts) head += tag("th", escape(part.name));
+  std::string rows = tag("tr", head) + "\n";
+  for (const auto& [title, cell] : kRows) {
+    std::string cells = tag("td", title);
+    for (const DemoPart& part : result.parts) cells += tag("td", escape(cell(part)));
+    rows += tag("tr", cells) + "\n";
+  }
+  return tag("table", rows) + "\n";
+}
+
+std::string figures(const DemoPart& part) {
+  // What time would be if it shrank as the stored blocks do: the most that skipping can give.
+  const double ideal = part.dense.ms * part.blocks.density();
+  const Picture bars =
+      bar_figure({{"dense", ms_text(part.dense.ms), part.dense.ms, Ink::second},
+                  {"block-sparse", ms_text(part.sparse.ms), part.sparse.ms, Ink::first},
+                  {"dense time x stored share", ms_text(ideal), ideal, Ink::muted}},
+                 "Time of one run");
+  return tag("h2", escape(part.name)) + tag("p", escape(part.shape + "; " + part.pattern + ".")) +
+         "\n<div class=\"figures\">" +
+         tag("figure", to_svg(pattern_figure(part.blocks, "Which blocks exist"), false)) +
+         tag("figure", to_svg(bars, false)) + "</div>\n";
+}
+
+}  // namespace
+
+std::string demo_page(const DemoResult& result) {
+  std::string page =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>\n"
+      "<title>tessera demo</title>\n<style>" +
+      theme_css() + kStyle + "</style>\n</head>\n<body>\n";
+  page += tag("h1", "Skip the work that the pattern leaves out");
+  page += tag("p", escape("Measured on " + result.device + ", backend " + result.backend + ", " +
+                          result.date + "."));
+  page += "\n<div class=\"cards\">";
+  for (const DemoPart& part : result.parts) page += card(part);
+  page += "</div>\n" + table(result);
+  page +=
+      "<p class=\"muted note\">Times are medians of alternating runs. Errors are those of the "
+      "element that uses most of its budget, in rows sampled from both runs, against the same "
+      "sums in double precision.</p>\n";
+  for (const DemoPart& part : result.parts) page += figures(part);
+  return page + "</body>\n</html>\n";
+}
+
+}  // namespace tessera::tool

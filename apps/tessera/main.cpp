@@ -1,0 +1,92 @@
+#include "apps/tessera/command.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <new>
+#include <tessera/error.hpp>
+#include <tessera/version.hpp>
+#include <vector>
+
+namespace tessera::tool {
+
+void set_footer(CLI::App& parser, const std::string& examples) {
+  parser.footer("Examples:\n" + examples +
+                "\nExit codes: 0 fine, 1 a check failed, 2 bad usage or input, "
+                "3 unsupported here.");
+}
+
+void write_file(const std::string& path, const std::string& contents) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+  file.close();
+  if (!file) throw UsageError("cannot write " + path + ": " + std::strerror(errno));
+}
+
+namespace {
+
+int complain(const std::string& message, int code) {
+  std::cerr << "tessera: " << message << '\n';
+  return code;
+}
+
+int exit_code_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::invalid_argument:
+    case ErrorCode::io:
+      return kBadInput;
+    default:
+      return kUnsupported;
+  }
+}
+
+// CLI11 spreads some messages over lines; scripts want one.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (c == '\n') c = ' ';
+  return text;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "Block-sparse matrix products and attention: what is here, what would run, and how fast."};
+  app.name("tessera");
+  app.set_version_flag("--version", TESSERA_VERSION_STRING);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  const std::vector<Command> commands{add_info(app),   add_explain(app), add_demo(app),
+                                      add_verify(app), add_bench(app),   add_pattern(app)};
+  set_footer(app,
+             "  tessera info\n"
+             "  tessera explain attention --q-length 8192 --heads 16 --device h100\n"
+             "  tessera demo\n"
+             "Each subcommand has its own --help, with examples.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    return complain(one_line(error.what()), kBadInput);
+  }
+  for (const Command& command : commands)
+    if (command.parser->parsed()) return command.run();
+  return kBadInput;
+}
+
+}  // namespace
+}  // namespace tessera::tool
+
+int main(int argc, char** argv) {
+  using namespace tessera::tool;
+  try {
+    return run(argc, argv);
+  } catch (const tessera::Error& error) {
+    return complain(one_line(error.what()), exit_code_of(error));
+  } catch (const UsageError& error) {
+    return complain(one_line(error.what()), kBadInput);
+  } catch (const std::bad_alloc&) {
+    return complain("not enough memory for this problem", kUnsupported);
+  } catch (const std::exception& error) {
+    return complain(one_line(error.what()), kCheckFailed);
+  }
+}

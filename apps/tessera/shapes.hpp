@@ -1,0 +1,38 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tessera/plan.hpp>
+#include <vector>
+
+namespace tessera::tool {
+
+/// What a problem of shapes alone is made from: the options of `tessera explain`.
+struct ShapeOptions {
+  std::string dtype = "bf16", out_dtype;
+  std::int64_t batch = 1;
+
+  // Products.
+  std::int64_t m = 4096, n = 4096, k = 4096;
+  std::int64_t block = 64, block_cols = 0;
+  std::optional<double> density;
+  std::string sparse = "a";
+  bool transpose_a = false, transpose_b = false;
+
+  // Attention.
+  std::int64_t heads = 16, kv_heads = 0, q_length = 4096, kv_length = 0, dim = 128, dim_v = 0;
+  bool causal = false, lse = false, sinks = false;
+  std::optional<std::int64_t> window_left, window_right;
+  double softcap = 0;
+  std::int64_t block_q = 0, block_kv = 0, page = 0, parts = 2;
+};
+
+/// The names of operations that `make_problem` knows, in the order of help texts.
+const std::vector<std::string>& op_names();
+
+/// A problem with the options' shapes on that kind of device, and no data.
+AnyProblem make_problem(const std::string& op, const ShapeOptions& options, DeviceKind device);
+
+}  // namespace tessera::tool

@@ -1,0 +1,250 @@
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <tessera/tessera.hpp>
+
+#include "apps/tessera/command.hpp"
+#include "apps/tessera/progress.hpp"
+#include "apps/tessera/table.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/generate.hpp"
+
+namespace tessera::tool {
+
+namespace {
+
+struct Options {
+  std::string op;
+  double seconds = 20;
+  std::int64_t count = 0;
+  std::uint64_t seed = 1;
+  int threads = 0;
+  bool json = false;
+};
+
+/// What one random problem showed.
+struct Outcome {
+  oracle::Comparison comparison;
+  std::string problem;
+};
+
+using Check = std::function<Outcome(std::uint64_t seed, const Execution&)>;
+
+// Runs a generated problem and looks at its results, then at the memory around them.
+template <class Case, class Run, class Compare>
+Outcome examine(Case& c, Run run, Compare compare) {
+  Outcome outcome;
+  outcome.problem = c.text;
+  c.memory.arm();
+  try {
+    run();
+    outcome.comparison = compare();
+    const std::string damage = c.memory.damage();
+    if (!damage.empty()) {
+      outcome.comparison.ok = false;
+      outcome.comparison.message += (outcome.comparison.message.empty() ? "" : "; ") + damage;
+    }
+  } catch (const Error& error) {
+    outcome.comparison.ok = false;
+    outcome.comparison.message = std::string("refused: ") + error.what();
+  }
+  return outcome;
+}
+
+Outcome check_matmul(std::uint64_t seed, const generate::ProductOptions& options,
+                     const Execution& execution) {
+  const auto c = generate::matmul_case(seed, options);
+  return examine(
+      *c, [&] { matmul(c->problem, execution); },
+      [&] { return oracle::check(c->problem, c->former_values()); });
+}
+
+Outcome check_sddmm(std::uint64_t seed, const Execution& execution) {
+  const auto c = generate::sddmm_case(seed);
+  return examine(
+      *c, [&] { sddmm(c->problem, execution); },
+      [&] { return oracle::check(c->problem, c->former_values()); });
+}
+
+Outcome check_spgemm(std::uint64_t seed, const Execution& execution) {
+  const auto c = generate::spgemm_case(seed);
+  const Pattern expected = oracle::spgemm_pattern(c->problem);
+  const DType dtype = c->problem.a.sparse.values.dtype;
+  const BsrMatrix out =
+      generate::output_for(*c, expected, dtype, seed % 2 == 0 ? DType::i32 : DType::i64);
+  return examine(
+      *c,
+      [&] {
+        const SpgemmPlan plan = spgemm_symbolic(c->problem, execution);
+        if (plan.stored_blocks() != expected.stored())
+          throw Error(ErrorCode::invalid_argument,
+                      "spgemm_symbolic found " + std::to_string(plan.stored_blocks()) +
+                          " blocks instead of " + std::to_string(expected.stored()));
+        spgemm_numeric(plan, c->problem, out, execution);
+      },
+      [&] {
+        oracle::Comparison found = oracle::check(c->problem, out, c->former_values());
+        if (pattern_of(out) != expected) {
+          found.ok = false;
+          found.message = "another pattern than the product has";
+        }
+        return found;
+      });
+}
+
+Outcome check_attention(std::uint64_t seed, const Execution& execution) {
+  const auto c = generate::attention_case(seed);
+  return examine(
+      *c, [&] { attention(c->problem, execution); }, [&] { return oracle::check(c->problem); });
+}
+
+Outcome check_backward(std::uint64_t seed, const Execution& execution) {
+  const auto c = generate::backward_case(seed);
+  return examine(
+      *c, [&] { attention_backward(c->problem, execution); },
+      [&] { return oracle::check(c->problem); });
+}
+
+Outcome check_merge(std::uint64_t seed, const Execution& execution) {
+  const auto c = generate::merge_case(seed);
+  return examine(
+      *c, [&] { merge_states(c->problem, execution); },
+      [&] { return oracle::compare_merged(c->problem, c->expected); });
+}
+
+const std::vector<std::pair<std::string, Check>>& checks() {
+  auto product = [](generate::ProductOptions options) {
+    return [options](std::uint64_t seed, const Execution& execution) {
+      return check_matmul(seed, options, execution);
+    };
+  };
+  auto grouped = [](std::uint64_t seed, const Execution& execution) {
+    generate::ProductOptions options;
+    options.grouped = seed % 2 == 0 ? GroupAxis::rows : GroupAxis::inner;
+    if (options.grouped == GroupAxis::inner) options.sparse_a = options.sparse_b = false;
+    return check_matmul(seed, options, execution);
+  };
+  static const std::vector<std::pair<std::string, Check>> all{
+      {"matmul", product({.sparse_a = false, .sparse_b = false})},
+      {"bsr_matmul", product({.sparse_a = true})},
+      {"grouped_matmul", grouped},
+      {"sddmm", check_sddmm},
+      {"spgemm", check_spgemm},
+      {"attention", check_attention},
+      {"attention_backward", check_backward},
+      {"merge_states", check_merge}};
+  return all;
+}
+
+struct Tally {
+  std::int64_t problems = 0, wrong = 0;
+  double worst_ratio = 0;  // of error to budget
+};
+
+struct Failure {
+  std::string op, problem, message, repeat;
+};
+
+struct Report {
+  std::map<std::string, Tally> tallies;
+  std::optional<Failure> first;
+};
+
+Report verify(const Options& options) {
+  std::vector<std::pair<std::string, Check>> chosen;
+  for (const auto& entry : checks())
+    if (options.op.empty() || entry.first == options.op) chosen.push_back(entry);
+  Execution execution;
+  execution.threads = options.threads;
+  Report report;
+  Progress progress;
+  std::int64_t done = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (std::uint64_t i = 0;; ++i) {
+    const double elapsed =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const bool last = options.count > 0 ? i >= static_cast<std::uint64_t>(options.count)
+                                        : i > 0 && elapsed >= options.seconds;
+    if (last) break;
+    const std::uint64_t seed = options.seed + i;
+    for (const auto& [op, check] : chosen) {
+      const Outcome outcome = check(seed, execution);
+      Tally& tally = report.tallies[op];
+      ++tally.problems;
+      ++done;
+      tally.worst_ratio = std::max(tally.worst_ratio, outcome.comparison.worst_ratio);
+      if (outcome.comparison.ok) continue;
+      ++tally.wrong;
+      if (!report.first)
+        report.first = {op, outcome.problem, outcome.comparison.message,
+                        "tessera verify " + op + " --seed " + std::to_string(seed) + " --count 1"};
+    }
+    progress.update(options.count > 0
+                        ? static_cast<double>(i + 1) / static_cast<double>(options.count)
+                        : elapsed / options.seconds,
+                    std::to_string(done) + " problems" + (report.first ? ", some wrong" : ""));
+  }
+  return report;
+}
+
+void print_json(const Report& report) {
+  nlohmann::ordered_json json{{"ok", !report.first},
+                              {"operations", nlohmann::ordered_json::object()}};
+  for (const auto& [op, tally] : report.tallies)
+    json["operations"][op] = {{"problems", tally.problems},
+                              {"wrong", tally.wrong},
+                              {"worst_error_over_budget", tally.worst_ratio}};
+  if (report.first)
+    json["first_failure"] = {{"operation", report.first->op},
+                             {"problem", report.first->problem},
+                             {"message", report.first->message},
+                             {"repeat", report.first->repeat}};
+  std::cout << json.dump(2) << '\n';
+}
+
+void print_text(const Report& report) {
+  Table table({{"operation"},
+               {"problems", Table::Align::right},
+               {"wrong", Table::Align::right},
+               {"worst error / allowed", Table::Align::right}});
+  for (const auto& [op, tally] : report.tallies)
+    table.add({op, std::to_string(tally.problems), std::to_string(tally.wrong),
+               brief(tally.worst_ratio)});
+  std::cout << table.text();
+  if (report.first)
+    std::cout << "\nfirst failure: " << report.first->op << ": " << report.first->problem << '\n'
+              << report.first->message << "\nrepeat it: " << report.first->repeat << '\n';
+}
+
+}  // namespace
+
+Command add_verify(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  std::vector<std::string> names;
+  for (const auto& entry : checks()) names.push_back(entry.first);
+  CLI::App* parser =
+      app.add_subcommand("verify", "Random problems against a double-precision oracle");
+  parser->add_option("OP", options->op, "only one of: " + CLI::detail::join(names, ", "))
+      ->check(CLI::IsMember(names));
+  parser->add_option("--seconds", options->seconds, "how long [20]")->check(CLI::Range(0.0, 1e6));
+  parser->add_option("--count", options->count, "so many problems of each, instead of a time")
+      ->check(CLI::PositiveNumber);
+  parser->add_option("--seed", options->seed, "the first problem's seed; the next is one more [1]");
+  parser->add_option("--threads", options->threads, "threads [one a core]")
+      ->check(CLI::Range(1, 4096));
+  parser->add_flag("--json", options->json, "print JSON");
+  set_footer(*parser,
+             "  tessera verify --seconds 60\n"
+             "  tessera verify attention --seed 1234 --count 1\n"
+             "Code 1: a result is wrong; the first one is shown, with how to repeat it.");
+  return {parser, [options] {
+            const Report report = verify(*options);
+            options->json ? print_json(report) : print_text(report);
+            return static_cast<int>(report.first ? kCheckFailed : kFine);
+          }};
+}
+
+}  // namespace tessera::tool

@@ -1,0 +1,96 @@
+# The GPU backends. One .cu is generated for each row of the tile tables, so that a row's tile is
+# stated once and rows compile apart from each other.
+#
+# A row is named BACKEND_FAMILY or BACKEND_FAMILY_ANYTHING. Its kernel is `launch<tile>` in
+# namespace tessera::cuda::FAMILY, found in src/cuda/BACKEND/FAMILY/launch.cuh, or in
+# src/cuda/FAMILY/launch.cuh where all GPUs share it.
+
+if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+               PATH_SUFFIXES bin)
+  mark_as_advanced(TESSERA_NVCC)
+  if(NOT TESSERA_NVCC)
+    message(FATAL_ERROR "TESSERA_CUDA is on, but there is no nvcc: install the CUDA toolkit (12.8 \
+or later), or set CMAKE_CUDA_COMPILER, or configure with -DTESSERA_CUDA=OFF.")
+  endif()
+  set(CMAKE_CUDA_COMPILER ${TESSERA_NVCC} CACHE FILEPATH "nvcc")
+endif()
+# Each row brings its own -gencode.
+set(CMAKE_CUDA_ARCHITECTURES OFF)
+enable_language(CUDA)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+  message(FATAL_ERROR "TESSERA_CUDA needs the CUDA toolkit 12.8 or later, ${CMAKE_CUDA_COMPILER} \
+is ${CMAKE_CUDA_COMPILER_VERSION}.")
+endif()
+find_package(CUDAToolkit REQUIRED)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+# Hopper's own instructions need sm_90a; the sm_80 rows carry PTX for every later chip.
+set(tessera_gencode_sm90 -gencode=arch=compute_90a,code=sm_90a)
+set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80])
+
+# tessera_row_source(BACKEND TABLE INDEX ROW OUT): writes the row's .cu, its path in OUT.
+function(tessera_row_source backend table index row out)
+  string(REGEX REPLACE "^${backend}_([a-z0-9]+).*" "\\1" family ${row})
+  set(folder src/cuda/${backend}/${family})
+  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.cuh)
+    set(folder src/cuda/${family})
+  endif()
+  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.cuh)
+    message(FATAL_ERROR "src/plan/tiles/${backend}.hpp: row '${row}' has no kernel: neither \
+src/cuda/${backend}/${family}/launch.cuh nor src/cuda/${family}/launch.cuh exists.")
+  endif()
+  set(source ${PROJECT_BINARY_DIR}/rows/${row}.cu)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/row.cu.in ${source} @ONLY)
+  set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_${backend}}")
+  set(${out} ${source} PARENT_SCOPE)
+endfunction()
+
+set(row_sources "")
+set(row_declarations "")
+set(row_tables "")
+foreach(backend IN ITEMS sm80 sm90)
+  string(REGEX REPLACE "sm" "kSm" table ${backend})
+  set(table ${table}Rows)
+  set(header ${PROJECT_SOURCE_DIR}/src/plan/tiles/${backend}.hpp)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
+  file(STRINGS ${header} rows REGEX "\\.name = \"")
+  list(TRANSFORM rows REPLACE ".*\\.name = \"([a-z0-9_]+)\".*" "\\1")
+  set(index 0)
+  set(entries "")
+  foreach(row IN LISTS rows)
+    if(row MATCHES "${TESSERA_KERNELS}")
+      tessera_row_source(${backend} ${table} ${index} ${row} source)
+      list(APPEND row_sources ${source})
+      string(APPEND row_declarations "void launch_${row}(const Launch&);\n")
+      string(APPEND entries "launch_${row}, ")
+    else()
+      string(APPEND entries "nullptr, ")
+    endif()
+    math(EXPR index "${index} + 1")
+  endforeach()
+  string(APPEND row_tables "constexpr Launcher ${table}Launchers[] = {${entries}};\n"
+         "static_assert(std::size(${table}Launchers) == std::size(planning::${table}));\n")
+endforeach()
+list(LENGTH row_sources row_count)
+message(STATUS "GPU kernels: ${row_count} rows match TESSERA_KERNELS '${TESSERA_KERNELS}'")
+configure_file(${PROJECT_SOURCE_DIR}/cmake/launchers.cpp.in
+               ${PROJECT_BINARY_DIR}/rows/launchers.cpp @ONLY)
+
+tessera_layer(cuda core plan)
+target_sources(tessera_cuda PRIVATE ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources})
+target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
+# nvcc's report of registers and spills goes to a file a row; spills and serialised wgmma fail.
+set(tessera_ptxas_logs ${PROJECT_BINARY_DIR}/rows/ptxas)
+set_target_properties(tessera_cuda PROPERTIES
+  CUDA_VISIBILITY_PRESET hidden
+  CUDA_RUNTIME_LIBRARY None
+  CUDA_COMPILER_LAUNCHER
+  "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/scripts/check_ptxas.py;--compile;${tessera_ptxas_logs}")
+# The language is named here because CMake 3.25 knows no C++20 flag for nvcc.
+target_compile_options(tessera_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:
+  -std=c++20 -O3 -DNDEBUG --expt-relaxed-constexpr -compress-mode=size -Xptxas=-v>)
+if(TESSERA_DEVELOPER)
+  target_compile_options(tessera_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:
+    -Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
+endif()

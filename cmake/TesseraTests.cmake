@@ -1,0 +1,80 @@
+# Tests: one executable and one CTest entry for each test file, and the checks of the tree itself.
+find_package(GTest REQUIRED)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+get_property(tessera_archives GLOBAL PROPERTY tessera_layers)
+list(REVERSE tessera_archives)
+
+# tessera_test_folder(FOLDER TIMEOUT LIBS...): tests/FOLDER/*_test.cpp, labelled with the folder.
+function(tessera_test_folder folder timeout)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
+  foreach(source IN LISTS sources)
+    get_filename_component(stem ${source} NAME_WE)
+    set(target ${folder}_${stem})
+    add_executable(${target} ${source})
+    tessera_compile_settings(${target})
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_link_libraries(${target} PRIVATE tessera_test_support ${tessera_archives} ${ARGN})
+    add_test(NAME ${folder}.${stem} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${folder}.${stem} PROPERTIES
+      LABELS ${folder} TIMEOUT ${timeout} SKIP_RETURN_CODE 77)
+  endforeach()
+endfunction()
+
+tessera_test_folder(unit 300 GTest::gtest_main)
+tessera_test_folder(cpu 600 GTest::gtest_main)
+tessera_test_folder(fuzz 900 GTest::gtest_main)
+if(TESSERA_CUDA)
+  # Without a GPU their own main ends with the code that CTest reports as skipped.
+  add_library(tessera_gpu_main STATIC tests/gpu/main.cpp)
+  tessera_compile_settings(tessera_gpu_main)
+  target_link_libraries(tessera_gpu_main PUBLIC GTest::gtest CUDA::cudart_static)
+  tessera_test_folder(gpu 600 tessera_gpu_main)
+  get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+  list(FILTER targets INCLUDE REGEX "^gpu_")
+  add_custom_target(tessera_gpu_tests DEPENDS ${targets})
+endif()
+
+# Every public header compiles alone, twice in one file, with nothing but include/ in reach.
+file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
+     ${PROJECT_SOURCE_DIR}/include/tessera/*.hpp)
+set(header_sources "")
+foreach(header IN LISTS headers)
+  string(MAKE_C_IDENTIFIER ${header} name)
+  set(source ${PROJECT_BINARY_DIR}/headers/${name}.cpp)
+  file(CONFIGURE OUTPUT ${source} CONTENT "#include <${header}>\n#include <${header}>\n")
+  list(APPEND header_sources ${source})
+endforeach()
+add_library(tessera_headers OBJECT ${header_sources})
+tessera_compile_settings(tessera_headers)
+set_target_properties(tessera_headers PROPERTIES
+  INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/include)
+
+# tessera_check(NAME COMMAND...): a check of the tree or of what was built, labelled check.
+function(tessera_check name)
+  add_test(NAME check.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 300)
+endfunction()
+set(python ${Python3_EXECUTABLE} -B)
+
+tessera_check(layers_self_test ${python} scripts/check_layers.py --self-test)
+tessera_check(layers ${python} scripts/check_layers.py)
+tessera_check(ptxas_self_test ${python} scripts/check_ptxas.py --self-test)
+tessera_check(docs_self_test ${python} scripts/check_docs.py --self-test)
+tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
+              -DWORK=${PROJECT_BINARY_DIR}/checks/cutlass -P tests/install/find_cutlass.cmake)
+if(TESSERA_TOOL)
+  tessera_check(docs ${python} scripts/check_docs.py --build ${PROJECT_BINARY_DIR}
+                --cxx ${CMAKE_CXX_COMPILER})
+endif()
+if(NOT TESSERA_SANITIZE)
+  tessera_check(exports ${python} scripts/check_exports.py $<TARGET_FILE:tessera>)
+  tessera_check(installed_consumer ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
+                -DBUILD=${PROJECT_BINARY_DIR} -DWORK=${PROJECT_BINARY_DIR}/checks/install
+                -DCXX=${CMAKE_CXX_COMPILER} -P tests/install/consumer.cmake)
+endif()
+if(TESSERA_CUDA)
+  list(TRANSFORM row_sources REPLACE ".*/(.+)" "${tessera_ptxas_logs}/\\1.o.ptxas"
+       OUTPUT_VARIABLE reports)
+  tessera_check(ptxas ${python} scripts/check_ptxas.py ${reports})
+endif()

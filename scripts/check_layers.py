@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Checks which layer includes which: arrows point down, and CUDA stays in src/cuda.
+
+  check_layers.py [ROOT]        check a tree (default: the one that this script is in)
+  check_layers.py --self-test   prove that planted violations are found
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+# A folder, the folders of this tree that it may include, and the outside headers that it may use
+# besides the standard library's. The longest folder that matches a file decides.
+RULES = {
+    "include/tessera": ([], []),
+    "src/core": ([], ["posix"]),
+    "src/plan": (["src/core"], ["posix"]),
+    "src/sparse": (["src/core"], ["posix"]),
+    "src/cpu": (["src/core", "src/plan", "src/sparse"], ["posix", "highway", "openmp"]),
+    "src/cuda": (["src/core", "src/plan"], ["cuda", "cutlass"]),
+    "src/api": (["src"], ["posix"]),
+    "src/ffi": ([], ["ffi"]),
+    "apps": (["tests/support"], ["posix", "cli", "json", "zlib"]),
+    "tests/support": ([], []),
+    "tests/gpu": (["src", "tests"], ["cuda", "gtest", "json"]),
+    "tests/install": ([], []),
+    "tests": (["src", "tests", "apps"], ["posix", "gtest", "json", "openmp"]),
+    "bench/peers": (["src/core", "bench"], ["posix", "cuda", "json", "openmp", "blas"]),
+    "bench": (["src/core", "tests/support", "bench"], ["posix", "json", "openmp"]),
+}
+
+OUTSIDE = {
+    "posix": r"(unistd|sched|pthread|fcntl|dlfcn|poll|signal|spawn|termios|sys/.*)\.h",
+    "highway": r"hwy/.*",
+    "openmp": r"omp\.h",
+    "cuda": r"cuda.*|cublas.*|cusparse.*|nvtx3/.*|nvml\.h",
+    "cutlass": r"(cute|cutlass)/.*",
+    "ffi": r"(tvm|dlpack)/.*",
+    "cli": r"CLI/.*",
+    "json": r"nlohmann/.*",
+    "zlib": r"zlib\.h",
+    "gtest": r"(gtest|gmock)/.*",
+    "blas": r"cblas\.h",
+    # The standard library's own names have neither a dot nor a slash.
+    "standard": r"[a-z0-9_]+",
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+SUFFIXES = {".hpp", ".h", ".cpp", ".cu", ".cuh"}
+
+
+def rule_of(path):
+    fitting = [folder for folder in RULES if path.startswith(folder + "/")]
+    return max(fitting, key=len) if fitting else None
+
+
+def kind_of(header):
+    for kind, pattern in OUTSIDE.items():
+        if re.fullmatch(pattern, header):
+            return kind
+    return "unknown"
+
+
+def refusal(root, folder, quote, header):
+    """Why files of a folder may not include a header; None where they may."""
+    inner, outer = RULES[folder]
+    if quote == "<":
+        if header.startswith("tessera/"):
+            return None
+        kind = kind_of(header)
+        if kind == "standard" or kind in outer:
+            return None
+        return f"{folder} may not use {kind} headers"
+    if not (root / header).is_file():
+        return "quoted includes start at the root of the tree"
+    # A folder may include itself: all of the folder that its rule names.
+    if any(header.startswith(allowed + "/") for allowed in [folder, *inner]):
+        return None
+    if folder != "include/tessera" and header.startswith("include/"):
+        return "public headers are included as <tessera/...>"
+    return f"{folder} may not include {header.rsplit('/', 1)[0]}"
+
+
+def violations(root):
+    found = []
+    for top in ("include", "src", "apps", "tests", "bench"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in SUFFIXES:
+                continue
+            name = path.relative_to(root).as_posix()
+            folder = rule_of(name)
+            if folder is None:
+                found.append(f"{name}: no layer holds this folder")
+                continue
+            text = path.read_text()
+            for match in INCLUDE.finditer(text):
+                reason = refusal(root, folder, *match.groups())
+                if reason:
+                    line = text.count("\n", 0, match.start(2)) + 1
+                    found.append(f"{name}:{line}: {match.group(2)}: {reason}")
+    return found
+
+
+def self_test():
+    good = {
+        "include/tessera/a.hpp": "#include <vector>\n#include <tessera/b.hpp>\n",
+        "include/tessera/b.hpp": "#include <cstdint>\n",
+        "src/core/a.hpp": "#include <tessera/a.hpp>\n",
+        "src/plan/a.hpp": '#include "src/core/a.hpp"\n',
+        "src/cpu/a.cpp": '#include <hwy/highway.h>\n#include "src/plan/a.hpp"\n',
+        "src/cuda/a.cuh": '#include <cute/arch/mma_sm90.hpp>\n#include <cuda_fp16.h>\n',
+        "src/api/a.cpp": '#include "src/cpu/a.hpp"\n',
+        "src/cpu/a.hpp": "",
+        "apps/tessera/a.cpp": '#include <CLI/CLI.hpp>\n#include "tests/support/a.hpp"\n',
+        "tests/support/a.hpp": "#include <tessera/a.hpp>\n",
+    }
+    planted = {
+        "include/tessera/c.hpp": "#include <cuda_runtime.h>\n",
+        "include/tessera/d.hpp": '#include "src/core/a.hpp"\n',
+        "src/core/b.cpp": '#include "src/plan/a.hpp"\n',
+        "src/plan/b.cpp": "#include <cuda_runtime_api.h>\n",
+        "src/sparse/b.cpp": '#include "src/plan/a.hpp"\n',
+        "src/cpu/b.cpp": '  #  include "src/cuda/a.cuh"\n',
+        "src/cpu/c.cpp": "#include <cutlass/version.h>\n",
+        "src/cpu/d.cpp": '#include "a.hpp"\n',
+        "src/cuda/b.cuh": '#include "src/cpu/a.hpp"\n',
+        "src/api/b.cpp": "#include <cuda_runtime.h>\n",
+        "apps/tessera/b.cpp": '#include "src/plan/a.hpp"\n',
+        "tests/support/b.hpp": '#include "src/core/a.hpp"\n',
+        "tests/unit/b.cpp": "#include <cute/tensor.hpp>\n",
+        "src/new/b.cpp": "\n",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+
+        def write(files):
+            for name, text in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+
+        write(good)
+        assert violations(root) == [], violations(root)
+        write(planted)
+        named = [line.split(":")[0] for line in violations(root)]
+        assert sorted(named) == sorted(planted), set(planted) ^ set(named)
+    print("check_layers: self-test passed")
+    return 0
+
+
+def main(arguments):
+    if arguments == ["--self-test"]:
+        return self_test()
+    root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parents[1]).resolve()
+    found = violations(root)
+    for line in found:
+        print(line, file=sys.stderr)
+    if not found:
+        print("check_layers: every include points down")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# clang-format over the C++ and CUDA of the tree: `format.sh format` rewrites, `format-check` only
+# looks and fails where something would change.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mode=${1:-format}
+command -v clang-format >/dev/null || scripts/setup.sh dev
+
+mapfile -t files < <(find include src apps tests bench -type f \
+  \( -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' \) | sort)
+if [ "$mode" = format ]; then
+  clang-format -i "${files[@]}"
+else
+  clang-format --dry-run --Werror "${files[@]}"
+  echo "format: ${#files[@]} files are as clang-format would write them"
+fi

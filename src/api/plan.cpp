@@ -1,0 +1,29 @@
+#include <tessera/plan.hpp>
+
+#include <variant>
+
+#include <tessera/error.hpp>
+
+#include "src/plan/select.hpp"
+#include "src/plan/shape.hpp"
+
+namespace tessera {
+
+Explanation explain(const AnyProblem& problem, const DeviceFacts& device,
+                    const Execution& execution) {
+  return planning::select(problem, device, execution);
+}
+
+Plan plan(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution) {
+  const Explanation explanation = planning::select(problem, device, execution);
+  if (!explanation.supported) throw Error(ErrorCode::unsupported, to_text(explanation));
+  return explanation.plan;
+}
+
+Plan plan(const AnyProblem& problem, const Execution& execution) {
+  const planning::AnyShape shape = planning::shape_of(problem);
+  const Device device = std::visit([](const auto& s) { return s.device; }, shape);
+  return plan(problem, device_facts(device), execution);
+}
+
+}  // namespace tessera

@@ -1,0 +1,150 @@
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <tessera/error.hpp>
+#include <tessera/plan.hpp>
+
+#include "src/api/memory.hpp"
+#include "src/cpu/backend.hpp"
+#include "src/plan/select.hpp"
+#include "src/plan/shape.hpp"
+#include "src/plan/tile_table.hpp"
+#include "src/plan/workspace.hpp"
+#if defined(TESSERA_CUDA)
+#include "src/cuda/backend.hpp"
+#endif
+
+namespace tessera {
+namespace {
+
+/// visit(problem, its shape): the alternatives of both variants correspond by position.
+template <class Visit>
+void visit_with_shape(const AnyProblem& problem, const planning::AnyShape& shape,
+                      const Visit& visit) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((problem.index() == I ? visit(std::get<I>(problem), std::get<I>(shape)) : void()), ...);
+  }
+  (std::make_index_sequence<std::variant_size_v<AnyProblem>>{});
+}
+
+/// Checks that a problem is the one planned for and that its data can be touched.
+planning::AnyShape checked_shape(const Plan& plan, const AnyProblem& problem) {
+  planning::AnyShape shape = planning::shape_of(problem);
+  const Op op = planning::op_of(problem);
+  const std::string signature = planning::describe(op, shape);
+  if (plan.signature != signature) {
+    throw Error(ErrorCode::invalid_argument, "run: plan: made for '" + plan.signature +
+                                                 "', the problem is '" + signature +
+                                                 "'; plan again for it");
+  }
+  visit_with_shape(problem, shape,
+                   [](const auto& p, const auto& s) { planning::check_data(p, s); });
+  return shape;
+}
+
+void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes) {
+  if (bytes == 0) return;
+  if (buffer.data && buffer.bytes >= bytes &&
+      reinterpret_cast<std::uintptr_t>(buffer.data) % planning::kBufferAlignment == 0)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              std::string("execution: ") + name + ": expected at least " + std::to_string(bytes) +
+                  " bytes aligned to " + std::to_string(planning::kBufferAlignment) + ", got " +
+                  (buffer.data ? std::to_string(buffer.bytes) + " bytes" : "none"));
+}
+
+const planning::KernelRow& row_of(const Plan& plan) {
+  return planning::kernel_table(plan.backend)[static_cast<std::size_t>(plan.kernel)];
+}
+
+[[noreturn]] void refuse_spgemm() {
+  throw Error(ErrorCode::unsupported,
+              "spgemm: run: the result's size comes from data; use spgemm_symbolic and "
+              "spgemm_numeric");
+}
+
+void prepare_on_cpu(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
+                    void* schedule) {
+  visit_with_shape(problem, shape, [&](const auto& p, const auto& s) {
+    if constexpr (requires { cpu::prepare(p, s, row_of(plan), schedule); })
+      cpu::prepare(p, s, row_of(plan), schedule);
+  });
+}
+
+void run_on_cpu(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
+                const Execution& execution) {
+  const cpu::Resources resources{row_of(plan), execution.workspace.data, execution.schedule.data,
+                                 plan.threads};
+  visit_with_shape(problem, shape, [&](const auto& p, const auto& s) {
+    if constexpr (requires { cpu::run(p, s, resources); })
+      cpu::run(p, s, resources);
+    else
+      refuse_spgemm();
+  });
+}
+
+void run_checked(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
+                 const Execution& execution) {
+  if (plan.backend == Backend::cpu) return run_on_cpu(plan, problem, shape, execution);
+#if defined(TESSERA_CUDA)
+  cuda::run(plan, problem, shape, execution);
+#else
+  throw Error(ErrorCode::unsupported, std::string("run: plan: ") + to_string(plan.backend) +
+                                          " is not in this build; configure with TESSERA_CUDA=ON");
+#endif
+}
+
+/// The convenience calls: plan, prepare, run, with what buffers the caller did not bring.
+void execute(const AnyProblem& problem, const Execution& given) {
+  const Plan made = plan(problem, given);
+  const planning::AnyShape shape = checked_shape(made, problem);
+  Execution execution = given;
+  const api::OwnedBuffer workspace(given.workspace.data ? 0 : made.workspace_bytes);
+  if (!given.workspace.data) execution.workspace = workspace.view();
+  const api::OwnedBuffer schedule(given.schedule.data ? 0 : made.schedule_bytes);
+  if (!given.schedule.data) execution.schedule = schedule.view();
+  check_buffer("workspace", execution.workspace, made.workspace_bytes);
+  check_buffer("schedule", execution.schedule, made.schedule_bytes);
+  if (made.schedule_bytes > 0) prepare_on_cpu(made, problem, shape, execution.schedule.data);
+  run_checked(made, problem, shape, execution);
+}
+
+}  // namespace
+
+void prepare(const Plan& plan, const AnyProblem& problem, const Execution& execution) {
+  const planning::AnyShape shape = checked_shape(plan, problem);
+  if (plan.schedule_bytes == 0) return;
+  check_buffer("schedule", execution.schedule, plan.schedule_bytes);
+  prepare_on_cpu(plan, problem, shape, execution.schedule.data);
+}
+
+void run(const Plan& plan, const AnyProblem& problem, const Execution& given) {
+  const planning::AnyShape shape = checked_shape(plan, problem);
+  check_buffer("schedule", given.schedule, plan.schedule_bytes);
+  Execution execution = given;
+  const api::OwnedBuffer workspace(given.workspace.data ? 0 : plan.workspace_bytes);
+  if (!given.workspace.data) execution.workspace = workspace.view();
+  check_buffer("workspace", execution.workspace, plan.workspace_bytes);
+  run_checked(plan, problem, shape, execution);
+}
+
+void matmul(const MatmulProblem& problem, const Execution& execution) {
+  execute(problem, execution);
+}
+
+void sddmm(const SddmmProblem& problem, const Execution& execution) { execute(problem, execution); }
+
+void attention(const AttentionProblem& problem, const Execution& execution) {
+  execute(problem, execution);
+}
+
+void attention_backward(const AttentionBackwardProblem& problem, const Execution& execution) {
+  execute(problem, execution);
+}
+
+void merge_states(const MergeStatesProblem& problem, const Execution& execution) {
+  execute(problem, execution);
+}
+
+}  // namespace tessera

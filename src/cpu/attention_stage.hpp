@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/cpu/attention_view.hpp"
+#include "src/cpu/simd.hpp"
+#include "src/plan/cpu_layout.hpp"
+
+// The pieces that forward and backward attention share: a walk's steps gathered into stages, a
+// stage's rows ready to be multiplied, scores under masks.
+namespace tessera::cpu {
+
+/// Steps of a walk, up to kStageKeys keys together.
+class Stages {
+ public:
+  void clear() { steps_.clear(), next_ = 0, taken_ = 0; }
+  void add(const planning::KeyStep& step) { steps_.push_back(step); }
+  /// The next stage into `stage`; false at the end. Long steps are cut.
+  bool next(std::vector<planning::KeyStep>& stage);
+
+ private:
+  std::vector<planning::KeyStep> steps_;
+  std::size_t next_ = 0;
+  std::int64_t taken_ = 0;
+};
+
+/// Rows of keys, values or queries of a stage, as runs with one pitch.
+struct StageRows {
+  struct Run {
+    const float* data;
+    int first, count;  // rows of the stage
+  };
+  std::vector<Run> runs;
+  std::int64_t row = 0, col = 1;
+
+  /// In place where they are f32, else converted into `scratch`.
+  void load(const Simd& isa, const KeyRowsView& source, const std::vector<planning::KeyStep>& stage,
+            std::int64_t dim, float* scratch);
+
+  /// c[stage rows x lanes] = rows * right, right [dim x lanes].
+  void times(const Simd& isa, const float* right, std::int64_t dim, int vectors, float* c) const;
+  /// c[dim x lanes] += rows^T * right, right [stage rows x lanes].
+  void transposed_times(const Simd& isa, const float* right, std::int64_t dim, int vectors,
+                        float* c, std::vector<Segment>& segments) const;
+};
+
+/// The element masks of partial blocks.
+struct BitTiles {
+  const std::uint8_t* data = nullptr;
+  std::int64_t tile = 0, row = 0, byte = 0;  // strides
+
+  explicit BitTiles(const BlockMask& mask);
+  bool seen(std::int64_t index, std::int64_t query, std::int64_t key) const {
+    return data[index * tile + query * row + key / 8 * byte] >> (key % 8) & 1;
+  }
+};
+
+/// Writes `count` rows of a tensor, transposed, into strips of lanes: strip s holds [dim x width].
+void load_lanes(const Simd& isa, const RowsView& source, std::int64_t first, std::int64_t count,
+                std::int64_t dim, std::int64_t lane, const Strips& strips, float* to, float* row);
+/// The reverse: lanes [lane, lane + count), each times factor[lane] where given, into rows.
+void store_lanes(const Simd& isa, const float* from, const Strips& strips, std::int64_t lane,
+                 std::int64_t count, std::int64_t dim, const float* factor, const RowsView& to,
+                 std::int64_t first, float* row);
+
+}  // namespace tessera::cpu

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "src/cpu/attention_stage.hpp"
+#include "src/cpu/attention_view.hpp"
+#include "src/plan/cpu_layout.hpp"
+#include "src/plan/views.hpp"
+
+namespace tessera::cpu {
+
+/// Positions in lanes are 32 bits: a bound beyond them means "no bound".
+inline std::int32_t lane_bound(std::int64_t key) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(key, 0, kMost));
+}
+
+/// The walks of one attention problem, masked or not.
+class AttentionTiles {
+ public:
+  AttentionTiles(const AttentionProblem& problem, const planning::AttentionShape& shape)
+      : bits_(problem.mask) {
+    if (shape.masked) mask_ = planning::view_of(problem.mask, shape.kv_length);
+  }
+
+  const BitTiles& bits() const { return bits_; }
+
+  /// Steps that rows [first, last] of a head need; they lie in one row of mask blocks.
+  void walk_keys(const Sequence& sequence, std::int64_t head, std::int64_t first, std::int64_t last,
+                 Stages& stages) const {
+    stages.clear();
+    planning::KeyStep step;
+    if (mask_) {
+      planning::MaskWalk walk(*mask_, sequence.sight, sequence.batch, head, first, last);
+      while (walk.next(step)) stages.add(step);
+      return;
+    }
+    const planning::RangeWalk walk{sequence.sight, first, last, planning::kStageKeys};
+    for (std::int64_t i = 0; i < walk.steps(); ++i)
+      if (step = walk.step(i); step.count > 0) stages.add(step);
+  }
+
+ private:
+  BitTiles bits_;
+  std::optional<planning::MaskView> mask_;
+};
+
+/// Query tiles by falling length of their lists; nothing without a mask.
+void order_tiles(const AttentionProblem& problem, const planning::AttentionShape& shape,
+                 const planning::Tile& tile, std::int64_t* order);
+
+}  // namespace tessera::cpu

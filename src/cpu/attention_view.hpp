@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+
+#include <tessera/attention.hpp>
+#include "src/plan/list_walk.hpp"
+#include "src/plan/shape.hpp"
+#include "src/plan/walk.hpp"
+
+// Attention's tensors as the kernels read them: rows of one sequence and head, whatever the layout.
+namespace tessera::cpu {
+
+/// Rows of one sequence and head of q, out, k, v or a gradient; strides in elements.
+struct RowsView {
+  char* data = nullptr;
+  DType dtype = DType::none;
+  std::int64_t row = 0, col = 0;
+
+  void* at(std::int64_t index) const { return data + index * row * size_of(dtype); }
+};
+
+/// Keys or values: rows that follow one another, or pages of them.
+struct KeyRowsView {
+  RowsView rows;
+  bool paged = false;
+  planning::PageView pages;
+  std::int64_t batch = 0, page_stride = 0;
+
+  /// Consecutive rows from `key` on; `data` null where no page holds them.
+  struct Run {
+    const void* data;
+    std::int64_t count;
+  };
+  Run run(std::int64_t key, std::int64_t end) const;
+};
+
+/// One sequence of the batch: where its rows begin, how long it is, what its queries see.
+struct Sequence {
+  std::int64_t batch = 0;
+  std::int64_t q_begin = 0, q_length = 0;  // rows of packed tensors begin here
+  std::int64_t kv_begin = 0, kv_length = 0;
+  planning::Visibility sight;
+};
+
+class AttentionView {
+ public:
+  AttentionView(const AttentionProblem& problem, const planning::AttentionShape& shape)
+      : problem_(problem), shape_(shape) {}
+
+  Sequence sequence(std::int64_t batch) const;
+  /// Rows of a tensor shaped like q, out or their gradients.
+  RowsView queries(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
+  /// Rows of a tensor shaped like k, v or their gradients.
+  KeyRowsView keys(const Tensor& tensor, const Sequence& sequence, std::int64_t kv_head) const;
+  /// lse or dlse of query 0 of a sequence and head; the next query is `stride` elements on.
+  struct PerQuery {
+    float* data = nullptr;
+    std::int64_t stride = 0;
+    float& operator[](std::int64_t i) const { return data[i * stride]; }
+  };
+  PerQuery per_query(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
+  float sink(std::int64_t head) const;
+
+ private:
+  const AttentionProblem& problem_;
+  const planning::AttentionShape& shape_;
+};
+
+}  // namespace tessera::cpu

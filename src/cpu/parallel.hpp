@@ -1,0 +1,22 @@
+#pragma once
+
+#include <omp.h>
+
+#include <cstdint>
+
+namespace tessera::cpu {
+
+/// body(thread, item) for every item, handed out one at a time in order. What an item computes may
+/// not depend on the thread that takes it: results are the same for any number of threads.
+template <class Body>
+void parallel_for(int threads, std::int64_t items, const Body& body) {
+  if (threads > items) threads = static_cast<int>(items);
+  if (threads <= 1) {
+    for (std::int64_t i = 0; i < items; ++i) body(0, i);
+    return;
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (std::int64_t i = 0; i < items; ++i) body(omp_get_thread_num(), i);
+}
+
+}  // namespace tessera::cpu

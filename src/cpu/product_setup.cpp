@@ -1,0 +1,79 @@
+#include "src/cpu/product_setup.hpp"
+
+#include <algorithm>
+
+#include "src/cpu/parallel.hpp"
+
+namespace tessera::cpu {
+
+MatrixView dense_view(const Tensor& tensor, bool transposed, std::int64_t batch) {
+  MatrixView view;
+  view.data = static_cast<const char*>(tensor.data);
+  view.dtype = tensor.dtype;
+  if (tensor.rank == 3 && tensor.size(0) > 1)
+    view.data += batch * tensor.stride(0) * size_of(tensor.dtype);
+  view.row = tensor.stride(tensor.rank - 2);
+  view.col = tensor.stride(tensor.rank - 1);
+  if (transposed) std::swap(view.row, view.col);
+  return view;
+}
+
+MatrixView pool_view(const BsrMatrix& matrix, bool transposed, std::int64_t batch) {
+  const Tensor& values = matrix.values;
+  MatrixView view;
+  view.data = static_cast<const char*>(values.data);
+  view.dtype = values.dtype;
+  if (values.rank == 4 && values.size(0) > 1)
+    view.data += batch * values.stride(0) * size_of(values.dtype);
+  view.row = values.stride(values.rank - 2);
+  view.col = values.stride(values.rank - 1);
+  view.block_rows = matrix.block_rows();
+  view.block_stride = pool_stride(matrix);
+  if (transposed) {
+    std::swap(view.row, view.col);
+    view.block_rows = matrix.block_cols();
+  }
+  return view;
+}
+
+ProductContext::ProductContext(const planning::KernelRow& row, void* workspace,
+                               std::int64_t packed_floats, int threads)
+    : isa_(simd()), tile_(row.tile), threads_(threads), packed_floats_(packed_floats) {
+  planning::Carver carver(workspace);
+  packed_ = carver.add<float>(packed_floats);
+  per_thread_.resize(static_cast<std::size_t>(threads));
+  for (Thread& thread : per_thread_)
+    thread.scratch = planning::carve_product_scratch(carver, tile_);
+}
+
+std::int64_t ProductContext::Thread::take_strips(const PackedRight& right, int begin, int end) {
+  strips.clear();
+  for (int i = begin; i < end; ++i) strips.push_back({right.strip(i), right.strips.width(i)});
+  return static_cast<std::int64_t>(right.strips.first(end) - right.strips.first(begin)) *
+         right.lanes;
+}
+
+void ProductContext::pack(const std::vector<PackJob>& jobs) const {
+  // Pieces of a strip, so that a single strip keeps every thread busy.
+  constexpr std::int64_t kPiece = 512;
+  struct Piece {
+    const PackJob* job;
+    int strip;
+    std::int64_t begin, end;
+  };
+  std::vector<Piece> pieces;
+  for (const PackJob& job : jobs)
+    for (int strip = 0; strip < job.right.strips.count; ++strip)
+      for (std::int64_t begin = 0; begin < job.right.rows; begin += kPiece)
+        pieces.push_back({&job, strip, begin, std::min(begin + kPiece, job.right.rows)});
+  parallel_for(threads_, static_cast<std::int64_t>(pieces.size()), [&](int, std::int64_t i) {
+    const Piece& piece = pieces[static_cast<std::size_t>(i)];
+    const PackJob& job = *piece.job;
+    const std::int64_t skip =
+        static_cast<std::int64_t>(job.right.strips.first(piece.strip)) * job.right.lanes;
+    pack_strip(isa_, job.source, job.first_col + skip, job.first_col + job.cols, job.right,
+               piece.strip, piece.begin, piece.end);
+  });
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/cpu/block_lists.hpp"
+#include "src/cpu/product_tile.hpp"
+#include "src/plan/cpu_layout.hpp"
+#include "src/plan/tile_table.hpp"
+
+// What products share: views of operands as the product sees them, packing in passes, and the
+// buffers.
+namespace tessera::cpu {
+
+/// A batch's part of a dense tensor [rows, cols] or [batch, rows, cols], transposed where asked.
+MatrixView dense_view(const Tensor& tensor, bool transposed, std::int64_t batch);
+/// The stored blocks of a BSR matrix, one under the other: row p * block + r is row r of stored
+/// block p. With `transposed` the blocks are read the other way round (and `block` is the stored
+/// block's columns).
+MatrixView pool_view(const BsrMatrix& matrix, bool transposed, std::int64_t batch);
+/// Elements between one stored block and the next.
+inline std::int64_t pool_stride(const BsrMatrix& matrix) {
+  return matrix.values.stride(matrix.values.rank - 3);
+}
+
+/// The lists of op(matrix) by row: the matrix's own, or the prepared ones where it is transposed.
+/// `by_col` asks for op(matrix)'s columns instead.
+struct SparseSide {
+  const BsrMatrix* matrix = nullptr;
+  bool by_column = false;  // of the matrix as stored: uses prepared lists
+  planning::ListBuffers prepared{};
+
+  BlockLists lists(std::int64_t batch) const {
+    return by_column ? lists_by_column(prepared, *matrix, batch) : lists_by_row(*matrix, batch);
+  }
+};
+
+/// Everything a product needs at run time besides its operands.
+class ProductContext {
+ public:
+  ProductContext(const planning::KernelRow& row, void* workspace, std::int64_t packed_floats,
+                 int threads);
+
+  const Simd& isa() const { return isa_; }
+  int threads() const { return threads_; }
+  const planning::Tile& tile() const { return tile_; }
+  float* packed() const { return packed_; }
+  std::int64_t packed_capacity() const { return packed_floats_; }
+
+  /// One thread's scratch and term list.
+  struct Thread {
+    ProductScratch scratch;
+    std::vector<Term> terms;
+    std::vector<Strip> strips;
+    std::vector<Segment> segments;
+
+    /// Walks strips [begin, end) of a right operand; returns their width in floats.
+    std::int64_t take_strips(const PackedRight& right, int begin, int end);
+  };
+  Thread& thread(int index) { return per_thread_[static_cast<std::size_t>(index)]; }
+
+  /// The sum of the thread's terms over its strips, into its scratch.c with row pitch `c_row`.
+  void multiply(Thread& thread, const MatrixView& left, int rows, std::int64_t c_row) const {
+    multiply_tile(isa_, left, rows, thread.terms, thread.strips, thread.scratch.c, c_row,
+                  thread.scratch, tile_.k, thread.segments);
+  }
+
+  /// Packs a set of right operands, in parallel.
+  struct PackJob {
+    MatrixView source;
+    std::int64_t first_col, cols;
+    PackedRight right;
+  };
+  void pack(const std::vector<PackJob>& jobs) const;
+
+ private:
+  const Simd& isa_;
+  planning::Tile tile_;
+  int threads_;
+  float* packed_;
+  std::int64_t packed_floats_;
+  std::vector<Thread> per_thread_;
+};
+
+}  // namespace tessera::cpu

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include <tessera/error.hpp>
+
+namespace tessera::cuda {
+
+/// Every call into the runtime goes through here: a failure becomes an `Error` that names the call.
+inline void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  throw Error(ErrorCode::device, std::string(call) + ": " + cudaGetErrorName(status) + " (" +
+                                     cudaGetErrorString(status) + ")");
+}
+
+/// Makes a device current and gives the caller's back at the end of the scope.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int index) {
+    check(cudaGetDevice(&before_), "cudaGetDevice");
+    if (index == before_) return;
+    check(cudaSetDevice(index), "cudaSetDevice");
+    changed_ = true;
+  }
+  ~DeviceGuard() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace tessera::cuda

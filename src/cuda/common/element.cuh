@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <string>
+
+#include <tessera/error.hpp>
+#include <tessera/tensor.hpp>
+
+namespace tessera::cuda {
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(__half x) { return __half2float(x); }
+__device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+/// Rounds to nearest even.
+template <class T>
+__device__ inline T from_float(float x) {
+  return static_cast<T>(x);
+}
+
+/// Calls `use` with a value of the C++ type that stands for a float dtype.
+template <class Use>
+void with_element(DType dtype, const Use& use) {
+  switch (dtype) {
+    case DType::f32:
+      return use(float{});
+    case DType::f16:
+      return use(__half{});
+    case DType::bf16:
+      return use(__nv_bfloat16{});
+    default:
+      throw Error(ErrorCode::unsupported,
+                  std::string("GPU kernels take f32, f16 and bf16 here, got ") + to_string(dtype));
+  }
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <span>
+
+#include <tessera/execution.hpp>
+#include <tessera/plan.hpp>
+
+#include "src/plan/shape.hpp"
+
+namespace tessera::cuda {
+
+/// What a family's `launch<tile>` gets: a problem that the row accepts, on the current device.
+struct Launch {
+  const Plan& plan;
+  const AnyProblem& problem;
+  const planning::AnyShape& shape;
+  const Execution& execution;
+};
+
+using Launcher = void (*)(const Launch&);
+
+/// One launcher for each row of the backend's table, in its order; null where the build left the
+/// row out. Written by the build from the table.
+std::span<const Launcher> launchers(Backend backend);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,114 @@
+#include "src/plan/check.hpp"
+
+namespace tessera::planning {
+namespace {
+
+void check_attention_pointers(const Where& op, const AttentionProblem& problem) {
+  check_pointer(op / "q", problem.q);
+  check_pointer(op / "k", problem.k);
+  check_pointer(op / "v", problem.v);
+  check_pointer(op / "out", problem.out);
+  check_pointer(op / "lse", problem.lse);
+  check_pointer(op / "sinks", problem.sinks);
+  check_pointer(op / "q_offsets", problem.q_offsets);
+  check_pointer(op / "kv_offsets", problem.kv_offsets);
+  check_pointer(op / "kv_begin", problem.kv_begin);
+  check_pointer(op / "kv_end", problem.kv_end);
+  check_pointer(op / "q_position", problem.q_position);
+  check_pointer(op / "kv_position", problem.kv_position);
+  check_pointer(op / "page_table", problem.page_table);
+  const BlockMask& mask = problem.mask;
+  const Where at = op / "mask";
+  check_pointer(at / "full" / "counts", mask.full.counts);
+  check_pointer(at / "full" / "offsets", mask.full.offsets);
+  check_pointer(at / "full" / "indices", mask.full.indices);
+  check_pointer(at / "partial" / "counts", mask.partial.counts);
+  check_pointer(at / "partial" / "offsets", mask.partial.offsets);
+  check_pointer(at / "partial" / "indices", mask.partial.indices);
+  check_pointer(at / "bit_tile", mask.bit_tile);
+  check_pointer(at / "bits", mask.bits);
+}
+
+void check_pages(const Where& where, const Tensor& table, const AttentionShape& shape,
+                 std::int64_t sequence, std::int64_t begin, std::int64_t end) {
+  if (begin == end) return;
+  for (std::int64_t j = begin / shape.page; j * shape.page < end; ++j) {
+    const std::int64_t page = read_entry(table, sequence * table.stride(0), j);
+    if (page < 0 || page >= shape.pages) {
+      refuse(where, words("pages in [0, ", shape.pages, ")"),
+             words(page, " for page ", j, " of sequence ", sequence));
+    }
+  }
+}
+
+// The used keys of each sequence lie inside it, and so do their pages.
+void check_key_ranges(const Where& op, const AttentionProblem& problem,
+                      const AttentionShape& shape) {
+  if (!problem.kv_begin && !problem.kv_end) return;
+  const char* of = shape.kv_layout == KvLayout::paged ? ", what the page table can hold"
+                                                      : ", the length of the sequence";
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t length = problem.kv_offsets ? read_entry(problem.kv_offsets, 0, b + 1) -
+                                                         read_entry(problem.kv_offsets, 0, b)
+                                                   : shape.kv_length;
+    const std::int64_t end = problem.kv_end ? read_entry(problem.kv_end, 0, b) : length;
+    if (end < 0 || end > length) {
+      refuse(op / "kv_end", words("0 to ", length, of), words(end, " for sequence ", b));
+    }
+    const std::int64_t begin = problem.kv_begin ? read_entry(problem.kv_begin, 0, b) : 0;
+    if (begin < 0 || begin > end) {
+      refuse(op / "kv_begin", words("0 to ", end, ", the end of the used keys"),
+             words(begin, " for sequence ", b));
+    }
+    if (problem.page_table)
+      check_pages(op / "page_table", problem.page_table, shape, b, begin, end);
+  }
+}
+
+void check_positions(const Where& where, const Tensor& positions) {
+  if (!positions) return;
+  for (std::int64_t b = 0; b < positions.size(0); ++b) {
+    const std::int64_t position = read_entry(positions, 0, b);
+    if (position < -kMaxSize || position > kMaxSize) {
+      refuse(where, "positions -2^60 to 2^60", words(position, " for sequence ", b));
+    }
+  }
+}
+
+void check_attention_data(const Where& op, const AttentionProblem& problem,
+                          const AttentionShape& shape) {
+  check_attention_pointers(op, problem);
+  if (shape.device.kind != DeviceKind::cpu) return;
+  const auto check_packing = [&](const char* name, const Tensor& list, std::int64_t total,
+                                 std::int64_t longest) {
+    OffsetsRule rule;
+    rule.total = total;
+    rule.longest = longest;
+    if (list) check_offsets(op / name, list, 0, shape.batch, rule);
+  };
+  check_packing("q_offsets", problem.q_offsets, shape.q_total, shape.q_length);
+  check_packing("kv_offsets", problem.kv_offsets, shape.kv_total, shape.kv_length);
+  check_key_ranges(op, problem, shape);
+  check_positions(op / "q_position", problem.q_position);
+  check_positions(op / "kv_position", problem.kv_position);
+  if (shape.masked) check_mask_lists(op / "mask", problem.mask, shape, problem.q_offsets);
+}
+
+}  // namespace
+
+void check_data(const AttentionProblem& problem, const AttentionShape& shape) {
+  check_attention_data(Where("attention"), problem, shape);
+}
+
+void check_data(const AttentionBackwardProblem& problem, const AttentionShape& shape) {
+  const Where op("attention_backward");
+  check_attention_data(op / "forward", problem.forward, shape);
+  check_pointer(op / "dout", problem.dout);
+  check_pointer(op / "dlse", problem.dlse);
+  check_pointer(op / "dq", problem.dq);
+  check_pointer(op / "dk", problem.dk);
+  check_pointer(op / "dv", problem.dv);
+  check_pointer(op / "dsinks", problem.dsinks);
+}
+
+}  // namespace tessera::planning

@@ -1,0 +1,76 @@
+#include "src/sparse/power_law.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/core/checked.hpp"
+#include "src/sparse/support.hpp"
+
+namespace tessera::sparse {
+namespace {
+
+constexpr int kFraction = 32;  // bits after the point of logarithms and weights
+constexpr double kOne = 4294967296.0;
+
+// log2(n) with kFraction bits after the point. Squaring and halving only: IEEE arithmetic gives the
+// same bits everywhere, which std::log2 and std::pow do not promise.
+std::int64_t log2_fixed(std::int64_t n) {
+  int exponent = 0;
+  double x = std::frexp(static_cast<double>(n), &exponent) * 2.0;  // in [1, 2)
+  std::int64_t result = exponent - 1;
+  for (int i = 0; i < kFraction; ++i) {
+    x *= x;
+    const bool carry = x >= 2.0;
+    if (carry) x *= 0.5;
+    result = result * 2 + (carry ? 1 : 0);
+  }
+  return result;
+}
+
+// 2^-y, y with kFraction bits after the point, as a weight with as many; at least one.
+std::int64_t exp2_weight(std::int64_t y) {
+  double x = 1.0, root = 0.5;
+  for (int i = kFraction - 1; i >= 0; --i) {
+    root = std::sqrt(root);  // 2^-(2^-k), rounded as IEEE says
+    if ((y >> i) & 1) x *= root;
+  }
+  const std::int64_t whole = y >> kFraction;
+  if (whole > kFraction) return 1;
+  return std::max<std::int64_t>(1,
+                                std::llround(std::ldexp(x, kFraction - static_cast<int>(whole))));
+}
+
+}  // namespace
+
+std::vector<std::int64_t> zipf_shares(std::int64_t parts, double exponent, std::int64_t total,
+                                      std::int64_t cap) {
+  constexpr double kLargest = 1000.0;  // beyond it every weight but the first is gone anyway
+  const double slope = std::min(exponent, kLargest);
+  std::vector<std::int64_t> weights = filled<std::int64_t>(parts, 0, "rows");
+  std::int64_t weight_left = 0;
+  for (std::int64_t r = 0; r < parts; ++r) {
+    const double scaled = slope * static_cast<double>(log2_fixed(r + 1));
+    std::int64_t& weight = weights[static_cast<std::size_t>(r)];
+    weight = exp2_weight(std::llround(scaled));
+    weight_left = core::checked_add(weight_left, weight, "rows");
+  }
+  std::vector<std::int64_t> shares;
+  shares.reserve(weights.size());
+  std::int64_t left = total;
+  for (std::int64_t r = 0; r < parts; ++r) {
+    const std::int64_t weight = weights[static_cast<std::size_t>(r)];
+    // Products and quotients alone: no compiler may fuse them into something else.
+    const double share = static_cast<double>(left) *
+                         (static_cast<double>(weight) / static_cast<double>(weight_left));
+    const std::int64_t others = parts - r - 1;  // what they cannot take stays here
+    const std::int64_t least = others >= left / std::max<std::int64_t>(cap, 1) + 1
+                                   ? 0
+                                   : std::max<std::int64_t>(0, left - others * cap);
+    shares.push_back(std::clamp<std::int64_t>(std::llround(share), least, std::min(cap, left)));
+    left -= shares.back();
+    weight_left -= weight;
+  }
+  return shares;
+}
+
+}  // namespace tessera::sparse

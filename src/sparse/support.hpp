@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <tessera/error.hpp>
+#include <tessera/host_tensor.hpp>
+#include <tessera/pattern.hpp>
+#include <tessera/tensor.hpp>
+
+// What the sparse functions share: checks of their arguments, and access to small lists.
+namespace tessera::sparse {
+
+[[noreturn]] inline void refuse(const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, message);
+}
+
+/// Sizes that come from outside end here: what the machine cannot hold becomes an `Error`.
+template <class T>
+void reserve(std::vector<T>& vector, std::int64_t count, const std::string& argument) {
+  try {
+    vector.reserve(static_cast<std::size_t>(count));
+  } catch (const std::exception&) {  // bad_alloc or length_error
+    throw Error(ErrorCode::out_of_memory,
+                argument + ": could not allocate " + std::to_string(count) + " entries");
+  }
+}
+
+template <class T>
+std::vector<T> filled(std::int64_t count, T value, const std::string& argument) {
+  std::vector<T> vector;
+  reserve(vector, count, argument);
+  vector.assign(static_cast<std::size_t>(count), value);
+  return vector;
+}
+
+/// Sizes of 0 or more, in host memory, not null unless empty.
+void require_host(const Tensor& tensor, const std::string& argument);
+/// The same, with the given rank.
+void require_host(const Tensor& tensor, int rank, const std::string& argument);
+void require_index_dtype(const Tensor& list, const std::string& argument);
+/// No two elements of an output may share an address.
+void require_distinct(const Tensor& output, const std::string& argument);
+void require_at_least(std::int64_t value, std::int64_t least, const std::string& argument);
+void require_density(double density, const std::string& argument);
+void require_divides(std::int64_t size, std::int64_t block, const std::string& argument,
+                     const char* what);
+
+/// Entry at an element offset (strides already applied) of an i32 or i64 list.
+inline std::int64_t load_index(const Tensor& list, std::int64_t offset) {
+  return list.dtype == DType::i64 ? static_cast<const std::int64_t*>(list.data)[offset]
+                                  : static_cast<const std::int32_t*>(list.data)[offset];
+}
+
+/// A contiguous i32 or i64 copy of a list. Throws where a value does not fit i32.
+HostTensor index_tensor(const std::vector<std::int64_t>& list, DType index,
+                        const std::string& argument);
+
+/// A pattern without rows yet, with room for the offsets of `rows`; `close_row` ends each row.
+Pattern open_pattern(std::int64_t rows, std::int64_t cols, const std::string& argument);
+inline void close_row(Pattern& pattern) { pattern.offsets.push_back(pattern.stored()); }
+
+/// Copies, or zeroes where `from` is null, `count` elements of `bytes` each, strides in elements.
+void copy_elements(std::byte* to, std::int64_t to_stride, const std::byte* from,
+                   std::int64_t from_stride, std::int64_t count, std::int64_t bytes);
+
+}  // namespace tessera::sparse

@@ -1,0 +1,71 @@
+#include "tests/support/expect.hpp"
+
+namespace tessera {
+namespace {
+
+using generate::AttentionOptions;
+using generate::backward_case;
+using generate::Presence;
+
+void match(AttentionOptions options, std::uint64_t seeds) {
+  for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    options.dtype = dtype;
+    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+      expect::matches_oracle(*backward_case(seed, options));
+    }
+  }
+}
+
+AttentionOptions dense() {
+  AttentionOptions options;
+  options.mask = options.packed_q = options.packed_kv = Presence::never;
+  return options;
+}
+
+TEST(AttentionBackward, PlainMatchesTheOracle) {
+  AttentionOptions options = dense();
+  options.positions = options.sinks = options.softcap = Presence::never;
+  match(options, 60);
+}
+
+TEST(AttentionBackward, EverythingDenseMatchesTheOracle) { match(dense(), 120); }
+
+TEST(AttentionBackward, MasksMatchTheOracle) {
+  AttentionOptions options;
+  options.mask = Presence::always;
+  match(options, 150);
+}
+
+TEST(AttentionBackward, PackedMatchesTheOracle) {
+  AttentionOptions options;
+  options.packed_q = options.packed_kv = Presence::always;
+  match(options, 80);
+}
+
+TEST(AttentionBackward, SinksAndSoftcapMatchTheOracle) {
+  AttentionOptions options = dense();
+  options.sinks = options.softcap = Presence::always;
+  match(options, 60);
+}
+
+TEST(AttentionBackward, LongSequences) {
+  AttentionOptions options;
+  options.longest = 400;
+  options.largest_batch = options.largest_kv_heads = 1;
+  options.smallest_block = 16;
+  match(options, 6);
+}
+
+/// The library's own forward pass feeds its backward pass as well as the oracle's does.
+TEST(AttentionBackward, FollowsItsOwnForwardPass) {
+  AttentionOptions options;
+  options.dtype = DType::f32;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const auto c = backward_case(seed, options);
+    attention(c->problem.forward);
+    expect::matches_oracle(*c);
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,59 @@
+#include "tests/support/expect.hpp"
+
+namespace tessera {
+namespace {
+
+using generate::attention_case;
+using generate::AttentionOptions;
+using generate::Presence;
+
+void match(AttentionOptions options, std::uint64_t seeds) {
+  for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    options.dtype = dtype;
+    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+      expect::matches_oracle(*attention_case(seed, options));
+    }
+  }
+}
+
+AttentionOptions masked() {
+  AttentionOptions options;
+  options.mask = Presence::always;
+  return options;
+}
+
+TEST(AttentionMask, AloneMatchesTheOracle) {
+  AttentionOptions options = masked();
+  options.packed_q = options.packed_kv = options.paged = Presence::never;
+  options.positions = options.sinks = options.softcap = Presence::never;
+  match(options, 120);
+}
+
+TEST(AttentionMask, WithPositionsMatchesTheOracle) {
+  AttentionOptions options = masked();
+  options.packed_q = options.packed_kv = options.paged = Presence::never;
+  options.positions = Presence::always;
+  match(options, 120);
+}
+
+TEST(AttentionMask, WithEverythingMatchesTheOracle) { match(masked(), 200); }
+
+TEST(AttentionMask, LongSequences) {
+  AttentionOptions options = masked();
+  options.longest = 700;
+  options.largest_batch = options.largest_kv_heads = 1;
+  options.smallest_block = 16;
+  match(options, 8);
+}
+
+/// Bad values in a block reach the rows that list it and no other, in the same tile or not.
+TEST(AttentionMask, NaNStaysInItsBlocks) {
+  AttentionOptions options = masked();
+  options.packed_q = options.packed_kv = options.paged = Presence::never;
+  options.positions = options.softcap = Presence::never;
+  options.bad_values = true;
+  match(options, 150);
+}
+
+}  // namespace
+}  // namespace tessera

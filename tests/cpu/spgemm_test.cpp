@@ -1,0 +1,94 @@
+#include "tests/support/expect.hpp"
+
+namespace tessera {
+namespace {
+
+using generate::spgemm_case;
+
+constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+
+/// Symbolic, then numeric into memory of the sizes that the plan gives.
+void match_planned(std::uint64_t seed, const generate::ProductOptions& options) {
+  const auto c = spgemm_case(seed, options);
+  const Pattern expected = oracle::spgemm_pattern(c->problem);
+  c->memory.arm();
+  try {
+    const SpgemmPlan plan = spgemm_symbolic(c->problem);
+    ASSERT_EQ(plan.stored_blocks(), expected.stored()) << c->text;
+    EXPECT_EQ(plan.rows(), expected.rows * plan.block_rows()) << c->text;
+    EXPECT_EQ(plan.cols(), expected.cols * plan.block_cols()) << c->text;
+    const DType dtype = c->random.pick({DType::f32, DType::f16, DType::bf16});
+    const BsrMatrix out = output_for(*c, expected, dtype, c->random.pick({DType::i32, DType::i64}));
+    // The lists are the library's to fill.
+    for (const Tensor& list : {out.row_offsets, out.col_indices}) {
+      oracle::write(list, oracle::DenseArray({list.size(0)}, -7.0));
+    }
+    c->memory.arm();
+    spgemm_numeric(plan, c->problem, out);
+    EXPECT_EQ(c->memory.damage(), "") << c->text;
+    const std::vector<double> offsets = oracle::read(out.row_offsets).values;
+    const std::vector<double> columns = oracle::read(out.col_indices).values;
+    ASSERT_EQ(std::vector<std::int64_t>(offsets.begin(), offsets.end()), expected.offsets)
+        << c->text;
+    ASSERT_EQ(std::vector<std::int64_t>(columns.begin(), columns.end()), expected.indices)
+        << c->text;
+    const oracle::Comparison result = oracle::check(c->problem, out, c->former_values());
+    EXPECT_TRUE(result.ok) << c->text << ": " << result.message;
+  } catch (const Error& error) {
+    ADD_FAILURE() << c->text << ": refused: " << error.what();
+  }
+}
+
+/// Into a pattern of the caller's own.
+void match_given(std::uint64_t seed, const generate::ProductOptions& options) {
+  const auto c = spgemm_case(seed, options);
+  const Pattern whole = oracle::spgemm_pattern(c->problem);
+  const Pattern pattern = generate::wild_pattern(c->random, whole.rows, whole.cols);
+  const BsrMatrix out = output_for(*c, pattern, c->random.pick({DType::f32, DType::bf16}),
+                                   c->random.pick({DType::i32, DType::i64}));
+  c->memory.arm();
+  try {
+    spgemm_numeric(c->problem, out);
+  } catch (const Error& error) {
+    ADD_FAILURE() << c->text << ": refused: " << error.what();
+    return;
+  }
+  EXPECT_EQ(c->memory.damage(), "") << c->text;
+  const oracle::Comparison result = oracle::check(c->problem, out, c->former_values());
+  EXPECT_TRUE(result.ok) << c->text << ": " << result.message;
+}
+
+TEST(Spgemm, PatternAndValuesFromThePlan) {
+  for (DType dtype : kTypes) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) match_planned(seed, {.dtype = dtype});
+  }
+}
+
+TEST(Spgemm, ValuesAtAGivenPattern) {
+  for (DType dtype : kTypes) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) match_given(seed, {.dtype = dtype});
+  }
+}
+
+TEST(Spgemm, LargerMatrices) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    match_planned(seed, {.largest = 250});
+    match_given(seed, {.largest = 250});
+  }
+}
+
+TEST(Spgemm, APlanServesNewValues) {
+  const auto c = spgemm_case(4, {.dtype = DType::f32});
+  c->problem.beta = 0;
+  const SpgemmPlan plan = spgemm_symbolic(c->problem);
+  const BsrMatrix out = output_for(*c, oracle::spgemm_pattern(c->problem), DType::f32, DType::i32);
+  for (int round = 0; round < 3; ++round) {
+    c->memory.fill_normal(c->problem.a.sparse.values);
+    spgemm_numeric(plan, c->problem, out);
+    const oracle::Comparison result = oracle::check(c->problem, out);
+    EXPECT_TRUE(result.ok) << result.message;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

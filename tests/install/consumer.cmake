@@ -1,0 +1,49 @@
+# Installs the library as a user would get it, moves it, and builds a user's program against it by
+# each way there is. cmake -DSOURCE= -DBUILD= -DWORK= -DCXX= -P consumer.cmake
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE ${WORK})
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  if(NOT result EQUAL 0)
+    string(JOIN " " command ${ARGN})
+    message(FATAL_ERROR "${command}\nended with ${result}:\n${said}")
+  endif()
+endfunction()
+
+run(${CMAKE_COMMAND} --install ${BUILD} --component library --prefix ${WORK}/first)
+# The installed tree names no absolute path: it works wherever it is moved to.
+set(prefix ${WORK}/moved)
+file(RENAME ${WORK}/first ${prefix})
+file(GLOB_RECURSE package ${prefix}/*.cmake ${prefix}/*.pc)
+foreach(file IN LISTS package)
+  file(STRINGS ${file} hits REGEX "${WORK}|${SOURCE}|${BUILD}")
+  if(hits)
+    message(FATAL_ERROR "${file} names a path of the machine that built it: ${hits}")
+  endif()
+endforeach()
+
+# find_package
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK}/cmake
+    -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Release)
+run(${CMAKE_COMMAND} --build ${WORK}/cmake)
+run(${WORK}/cmake/consumer)
+message(STATUS "find_package: works")
+
+# pkg-config
+file(GLOB_RECURSE pc ${prefix}/*/tessera.pc)
+get_filename_component(pc_dir ${pc} DIRECTORY)
+get_filename_component(lib_dir ${pc_dir} DIRECTORY)
+find_program(PKG_CONFIG NAMES pkg-config pkgconf REQUIRED)
+execute_process(
+  COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${pc_dir} ${PKG_CONFIG} --cflags --libs tessera
+  OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(flags UNIX_COMMAND "${flags}")
+run(${CXX} -std=c++20 ${CMAKE_CURRENT_LIST_DIR}/consumer/consumer.cpp -o ${WORK}/with_pc ${flags})
+run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${lib_dir} ${WORK}/with_pc)
+message(STATUS "pkg-config: works")
+
+# add_subdirectory: nothing but the library comes along. Configuring shows it.
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/subproject -B ${WORK}/subproject
+    -DTESSERA_SOURCE=${SOURCE} -DCMAKE_CXX_COMPILER=${CXX})
+message(STATUS "add_subdirectory: works")

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tessera/tessera.hpp>
+
+#include "tests/support/oracle.hpp"
+#include "tests/support/random.hpp"
+
+namespace tessera::generate {
+
+/// How a tensor lies in memory.
+enum class Layout : std::uint8_t {
+  contiguous,
+  wild,  ///< dimensions in any order of memory, padded, some backwards, from an odd address
+};
+
+/// Whether one address holds many elements (a stride of zero).
+bool repeats(const Tensor& tensor);
+
+/// Owns the tensors of one problem. Every byte that is not an element (guards at both ends, padding
+/// between strided rows) and every element not yet filled holds 0xff: NaN as a float, -1 as an
+/// index, so that a stray read shows in the results and a stray write in `damage`.
+class Memory {
+ public:
+  explicit Memory(Random& random) : random_(&random) {}
+
+  Tensor input(DType dtype, const std::vector<std::int64_t>& shape, Layout layout);
+  Tensor output(DType dtype, const std::vector<std::int64_t>& shape, Layout layout);
+  /// A list of integers: contiguous along its last dimension.
+  Tensor list(DType dtype, const std::vector<std::int64_t>& shape,
+              const std::vector<std::int64_t>& values);
+
+  /// Standard normal values, rounded to the dtype.
+  void fill_normal(const Tensor& tensor);
+
+  /// Remembers what the outputs hold now: what `reset` restores. Call it once before the run.
+  void arm();
+  void reset();
+  /// What was written that is no element of an output; empty where nothing was.
+  std::string damage() const;
+  /// All memory as it was when armed, outputs included: what a refused call must leave.
+  bool untouched() const;
+  /// The bytes of all outputs, for comparing runs bit by bit.
+  std::vector<std::byte> outputs() const;
+
+ private:
+  struct Block {
+    std::vector<std::byte> bytes, armed;
+    Tensor view;
+    bool output = false;
+  };
+  Tensor add(DType dtype, const std::vector<std::int64_t>& shape,
+             const std::vector<std::int64_t>& strides, std::int64_t first, std::int64_t span,
+             bool output);
+  Tensor add(DType dtype, const std::vector<std::int64_t>& shape, Layout layout, bool output);
+
+  Random* random_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+}  // namespace tessera::generate

@@ -1,0 +1,140 @@
+// Visibility and range walks against the rule written out pair by pair, over all small cases.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "src/plan/walk.hpp"
+
+namespace {
+
+using tessera::planning::clip_step;
+using tessera::planning::KeyRange;
+using tessera::planning::KeyStep;
+using tessera::planning::page_place;
+using tessera::planning::RangeWalk;
+using tessera::planning::Visibility;
+
+constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+
+struct Case {
+  Visibility sight;
+  std::int64_t q_length, kv_length;
+};
+
+/// The rule of the public header, said the long way.
+bool sees(const Visibility& v, std::int64_t query, std::int64_t key) {
+  if (key < v.used.begin || key >= v.used.end) return false;
+  const std::int64_t distance = (v.kv_position + key) - (v.q_position + query);
+  if (v.window_left >= 0 && distance < 0 && -distance > v.window_left) return false;
+  if (v.window_right >= 0 && distance > 0 && distance > v.window_right) return false;
+  return true;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (std::int64_t q = 1; q <= 4; ++q) {
+    for (std::int64_t kv : {0, 1, 4, 6}) {
+      for (std::int64_t q_position : {-3, 0, 1, 2, 9}) {
+        for (std::int64_t kv_position : {0, 2}) {
+          for (std::int64_t left : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{2}, kHuge}) {
+            for (std::int64_t right : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1}, kHuge}) {
+              // Ranges that end before they begin are empty, like any other empty one.
+              for (std::int64_t begin = 0; begin <= kv; begin += 2) {
+                for (std::int64_t end = 0; end <= kv; ++end) {
+                  cases.push_back({{q_position, kv_position, {begin, end}, left, right}, q, kv});
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+TEST(Walk, RowSeesWhatTheRuleSays) {
+  for (const Case& c : all_cases()) {
+    for (std::int64_t i = 0; i < c.q_length; ++i) {
+      const KeyRange seen = c.sight.of_row(i);
+      for (std::int64_t j = -1; j <= c.kv_length; ++j) {
+        ASSERT_EQ(seen.begin <= j && j < seen.end, sees(c.sight, i, j));
+      }
+    }
+  }
+}
+
+TEST(Walk, AnyIsTheUnionAndAllTheIntersection) {
+  for (const Case& c : all_cases()) {
+    for (std::int64_t first = 0; first < c.q_length; ++first) {
+      for (std::int64_t last = first; last < c.q_length; ++last) {
+        const KeyRange any = c.sight.of_any(first, last), all = c.sight.of_all(first, last);
+        for (std::int64_t j = 0; j < c.kv_length; ++j) {
+          std::int64_t rows = 0;
+          for (std::int64_t i = first; i <= last; ++i) rows += sees(c.sight, i, j);
+          ASSERT_EQ(any.begin <= j && j<any.end, rows> 0);
+          ASSERT_EQ(all.begin <= j && j < all.end, rows == last - first + 1);
+        }
+      }
+    }
+  }
+}
+
+/// Checks a step against the rule: it lies in its block, and `boundary` is exact.
+void check_step(const Visibility& sight, std::int64_t first, std::int64_t last,
+                const KeyStep& step) {
+  bool hidden = false;
+  for (std::int64_t i = first; i <= last; ++i) {
+    for (std::int64_t j = step.begin; j < step.begin + step.count; ++j) {
+      hidden |= !sees(sight, i, j);
+    }
+  }
+  ASSERT_EQ(step.boundary, hidden);
+  ASSERT_EQ(step.bit_tile, -1);
+}
+
+TEST(Walk, RangeWalkVisitsEachVisibleKeyOnceInOrder) {
+  for (const Case& c : all_cases()) {
+    for (std::int64_t tile : {1, 2, 3, 64}) {
+      const std::int64_t first = c.q_length / 2, last = c.q_length - 1;
+      const RangeWalk walk{c.sight, first, last, tile};
+      std::vector<std::int64_t> keys, expected;
+      for (std::int64_t s = 0; s < walk.steps(); ++s) {
+        const KeyStep step = walk.step(s);
+        ASSERT_GT(step.count, 0);
+        ASSERT_EQ(step.begin / tile, (step.begin + step.count - 1) / tile);
+        ASSERT_EQ(step.block_begin % tile, 0);
+        check_step(c.sight, first, last, step);
+        for (std::int64_t j = 0; j < step.count; ++j) keys.push_back(step.begin + j);
+      }
+      for (std::int64_t j = 0; j < c.kv_length; ++j) {
+        bool visible = false;
+        for (std::int64_t i = first; i <= last; ++i) visible |= sees(c.sight, i, j);
+        if (visible) expected.push_back(j);
+      }
+      ASSERT_EQ(keys, expected);
+    }
+  }
+}
+
+TEST(Walk, ClipKeepsNothingOfABlockOutOfSight) {
+  const Visibility causal{
+      .q_position = 0, .kv_position = 0, .used = {0, 100}, .window_left = -1, .window_right = 0};
+  EXPECT_EQ(clip_step(causal, 0, 9, {10, 20}).count, 0);
+  EXPECT_EQ(clip_step(causal, 0, 10, {10, 20}).count, 1);
+  EXPECT_FALSE(clip_step(causal, 30, 40, {10, 20}).boundary);
+}
+
+TEST(Walk, IsConstantArithmetic) {
+  constexpr Visibility kSight{
+      .q_position = 2, .kv_position = 0, .used = {0, 8}, .window_left = 2, .window_right = 0};
+  constexpr RangeWalk kWalk{kSight, 0, 3, 4};
+  static_assert(kWalk.steps() == 2);
+  static_assert(kWalk.step(0).count == 4 && kWalk.step(1).count == 2);
+  static_assert(page_place(130, 64).page == 2 && page_place(130, 64).slot == 2);
+  SUCCEED();
+}
+
+}  // namespace
