@@ -133,30 +133,56 @@ Json result_file(const DeviceFacts& cpu, int threads, Json cases) {
       {"cases", std::move(cases)}};
 }
 
-std::string side_text(const Timing& time, double flops) {
-  return ms_text(time.ms) + " ±" + fixed(time.spread * 50, 0) + "%, " + brief(gflops(flops, time)) +
-         " GFLOP/s";
+std::string time_text(const Timing& time) {
+  return ms_text(time.ms) + " ±" + fixed(time.spread * 50, 0) + "%";
+}
+
+Table empty_table() {
+  return Table({{"case"},
+                {"ours", Table::Align::right},
+                {"GFLOP/s", Table::Align::right},
+                {"peer"},
+                {"", Table::Align::right},
+                {"GFLOP/s", Table::Align::right},
+                {"ratio", Table::Align::right},
+                {"must", Table::Align::right},
+                {"ok"}});
 }
 
 void add_row(Table& table, const std::string& name, const CaseResult& result) {
-  std::string peer_text = "-";
-  for (const Peer& peer : result.peers)
-    if (peer.unavailable.empty()) {
-      peer_text = peer.name + " " + side_text(peer.time, peer.flops);
-      break;
-    }
-  table.add({name, side_text(result.ours, result.useful_flops), peer_text,
+  const auto peer = std::find_if(result.peers.begin(), result.peers.end(),
+                                 [](const Peer& one) { return one.unavailable.empty(); });
+  const bool any = peer != result.peers.end();
+  table.add({name, time_text(result.ours), brief(gflops(result.useful_flops, result.ours)),
+             any ? peer->name : "-", any ? time_text(peer->time) : "-",
+             any ? brief(gflops(peer->flops, peer->time)) : "-",
              result.ratio ? fixed(*result.ratio, 2) : "-",
-             (result.at_least ? "≥ " : "≤ ") + brief(result.must), result.ratio_of,
+             (result.at_least ? "≥ " : "≤ ") + fixed(result.must, 1),
              !result.ratio     ? "-"
              : result.missed() ? "MISSED"
                                : "ok"});
 }
 
-void print_unavailable(const CaseResult& result) {
-  for (const Peer& peer : result.peers)
-    if (!peer.unavailable.empty())
-      std::cout << peer.name << " unavailable: " << peer.unavailable << '\n';
+// What each ratio is of, and who the peers were.
+std::string notes(const std::vector<BenchCase>& cases, const std::vector<CaseResult>& results) {
+  std::vector<std::string> lines;
+  auto add = [&](const std::string& line) {
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+  };
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    std::string names;
+    for (std::size_t j = 0; j < results.size(); ++j)
+      if (results[j].ratio_of == results[i].ratio_of)
+        names += (names.empty() ? "" : ", ") + cases[j].name;
+    add("ratio of " + names + ": " + results[i].ratio_of);
+  }
+  for (const CaseResult& result : results)
+    for (const Peer& peer : result.peers)
+      if (!peer.unavailable.empty())
+        add(peer.name + " unavailable: " + peer.unavailable);
+      else if (!peer.version.empty())
+        add(peer.name + ": " + peer.version);
+  return CLI::detail::join(lines, "\n");
 }
 
 int list_cases() {
@@ -180,13 +206,7 @@ int run_bench(const Options& options) {
   settings.seconds = options.seconds;
   settings.python = options.python;
   Progress progress;
-  Table table({{"case"},
-               {"ours", Table::Align::right},
-               {"peer", Table::Align::right},
-               {"ratio", Table::Align::right},
-               {"must", Table::Align::right},
-               {"of"},
-               {"ok"}});
+  Table table = empty_table();
   Json json_cases = Json::array();
   std::vector<CaseResult> results;
   bool ok = true;
@@ -205,10 +225,10 @@ int run_bench(const Options& options) {
   if (to_stdout) {
     std::cout << file.dump(2) << '\n';
   } else {
-    std::cout << cpu.name << ", " << threads << " threads; medians of alternating runs, ± half "
-              << "the distance of the quartiles\n\n"
-              << table.text();
-    for (const CaseResult& result : results) print_unavailable(result);
+    std::cout << cpu.name << ", " << threads << " used; medians of alternating runs, ± half the "
+              << "distance of the quartiles\n\n"
+              << table.text() << '\n'
+              << notes(cases, results) << '\n';
     if (!options.json.empty()) write_file(options.json, file.dump(2) + "\n");
   }
   return ok ? kFine : kCheckFailed;
@@ -238,7 +258,7 @@ Command add_bench(CLI::App& app) {
       ->default_str("-")
       ->type_name("[FILE]");
   parser->add_option("--seconds", options->seconds, "time for a case [6]")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(number_between(0, 3600));
   parser->add_option("--threads", options->threads, "threads, ours and the peers' [one a core]")
       ->check(CLI::Range(1, 4096));
   parser->add_option("--python", options->python,

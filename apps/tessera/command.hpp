@@ -30,6 +30,9 @@ Command add_verify(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_pattern(CLI::App& app);
 
+/// Accepts numbers in [low, high]; unlike CLI::Range not what is no number either.
+CLI::Validator number_between(double low, double high);
+
 /// Adds the examples and the exit codes at the end of a subcommand's help.
 void set_footer(CLI::App& parser, const std::string& examples);
 

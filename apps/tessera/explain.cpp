@@ -33,7 +33,7 @@ void add_shape_options(CLI::App& parser, ShapeOptions& s) {
   parser
       .add_option("--density", s.density,
                   "share of blocks stored, 0 to 1 [0.1; attention: no block mask]")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_between(0, 1))
       ->group(both);
 
   const std::string product = "matmul, bsr_matmul, sddmm, spgemm";

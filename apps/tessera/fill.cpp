@@ -4,7 +4,7 @@
 
 namespace tessera::tool {
 
-void fill_normal(const Tensor& contiguous, std::uint64_t seed) {
+void fill_normal(const Tensor& contiguous, std::uint64_t seed, float scale) {
   std::mt19937_64 bits(seed);
   const std::int64_t count = contiguous.numel();
   for (std::int64_t i = 0; i < count; ++i) {
@@ -14,7 +14,7 @@ void fill_normal(const Tensor& contiguous, std::uint64_t seed) {
     float sum = -2.0f;
     for (int part = 0; part < 4; ++part)
       sum += static_cast<float>((word >> (16 * part)) & 0xFFFF) * (1.0f / 65536.0f);
-    store_from_float(contiguous.data, contiguous.dtype, i, sum * 1.7320508f);
+    store_from_float(contiguous.data, contiguous.dtype, i, sum * 1.7320508f * scale);
   }
 }
 

@@ -9,7 +9,19 @@
 #include <tessera/version.hpp>
 #include <vector>
 
+#include "apps/tessera/table.hpp"
+
 namespace tessera::tool {
+
+CLI::Validator number_between(double low, double high) {
+  auto check = [=](const std::string& text) -> std::string {
+    double value = 0;
+    const bool fits = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+    return fits ? ""
+                : "expected a number from " + brief(low) + " to " + brief(high) + ", got " + text;
+  };
+  return CLI::Validator(check, "NUMBER");
+}
 
 void set_footer(CLI::App& parser, const std::string& examples) {
   parser.footer("Examples:\n" + examples +
@@ -53,7 +65,7 @@ int run(int argc, char** argv) {
       "Block-sparse matrix products and attention: what is here, what would run, and how fast."};
   app.name("tessera");
   app.set_version_flag("--version", TESSERA_VERSION_STRING);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   const std::vector<Command> commands{add_info(app),   add_explain(app), add_demo(app),
                                       add_verify(app), add_bench(app),   add_pattern(app)};
@@ -70,7 +82,7 @@ int run(int argc, char** argv) {
   }
   for (const Command& command : commands)
     if (command.parser->parsed()) return command.run();
-  return kBadInput;
+  return complain("a subcommand is required; tessera --help lists them", kBadInput);
 }
 
 }  // namespace

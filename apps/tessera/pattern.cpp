@@ -149,7 +149,7 @@ Command add_pattern(CLI::App& app) {
   parser->add_option("--rows", o->rows, "block rows [64]")->check(size)->group(made);
   parser->add_option("--cols", o->cols, "block columns [--rows]")->check(size)->group(made);
   parser->add_option("--density", o->density, "random, power_law: share stored [0.1]")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_between(0, 1))
       ->group(made);
   parser->add_option("--half-width", o->half_width, "banded, bigbird [2]")
       ->check(size)
@@ -169,6 +169,7 @@ Command add_pattern(CLI::App& app) {
   parser->add_option("--levels", o->levels, "butterfly [4]")->check(size)->group(made);
   parser->add_option("--exponent", o->exponent, "power_law [1]")->check(size)->group(made);
   parser->add_option("--seed", o->seed, "random, bigbird, block_diagonal, power_law [1]")
+      ->check(size)
       ->group(made);
   set_footer(*parser,
              "  tessera pattern bigbird --rows 128 --half-width 1 --random 3\n"

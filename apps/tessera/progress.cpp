@@ -9,7 +9,7 @@ namespace tessera::tool {
 
 using Clock = std::chrono::steady_clock;
 
-Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1) {}
+Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1), last_(Clock::now()) {}
 
 Progress::~Progress() { clear(); }
 

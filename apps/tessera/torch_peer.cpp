@@ -13,14 +13,10 @@ using nlohmann::json;
 
 constexpr double kStartSeconds = 120, kRunSeconds = 120;
 
-// The adapter lies in the source tree, above the build folder or the current one, or where it was
-// installed beside the program.
+// The adapter lies in the source tree: above the build folder or the current one.
 fs::path find_adapter() {
   const fs::path name = "bench/peers/torch_cpu.py";
-  const fs::path program = own_path();
-  const fs::path installed = program.parent_path() / "../share/tessera" / name;
-  if (fs::exists(installed)) return installed;
-  for (const fs::path& start : {program.parent_path(), fs::current_path()})
+  for (const fs::path& start : {fs::path(own_path()).parent_path(), fs::current_path()})
     for (fs::path folder = start;; folder = folder.parent_path()) {
       if (fs::exists(folder / name)) return folder / name;
       if (folder == folder.parent_path()) break;

@@ -33,11 +33,20 @@ struct Outcome {
 
 using Check = std::function<Outcome(std::uint64_t seed, const Execution&)>;
 
+// The generator's name for a problem, and its shapes in words.
+template <class Case>
+std::string describe(const Case& c) {
+  try {
+    return c.text + ", " + explain(c.problem, device_facts({})).problem;
+  } catch (const Error&) {
+    return c.text;  // the run will say what is wrong
+  }
+}
+
 // Runs a generated problem and looks at its results, then at the memory around them.
 template <class Case, class Run, class Compare>
 Outcome examine(Case& c, Run run, Compare compare) {
   Outcome outcome;
-  outcome.problem = c.text;
   c.memory.arm();
   try {
     run();
@@ -51,6 +60,7 @@ Outcome examine(Case& c, Run run, Compare compare) {
     outcome.comparison.ok = false;
     outcome.comparison.message = std::string("refused: ") + error.what();
   }
+  if (!outcome.comparison.ok) outcome.problem = describe(c);
   return outcome;
 }
 
@@ -229,10 +239,11 @@ Command add_verify(CLI::App& app) {
       app.add_subcommand("verify", "Random problems against a double-precision oracle");
   parser->add_option("OP", options->op, "only one of: " + CLI::detail::join(names, ", "))
       ->check(CLI::IsMember(names));
-  parser->add_option("--seconds", options->seconds, "how long [20]")->check(CLI::Range(0.0, 1e6));
+  parser->add_option("--seconds", options->seconds, "how long [20]")->check(number_between(0, 1e6));
   parser->add_option("--count", options->count, "so many problems of each, instead of a time")
       ->check(CLI::PositiveNumber);
-  parser->add_option("--seed", options->seed, "the first problem's seed; the next is one more [1]");
+  parser->add_option("--seed", options->seed, "the first problem's seed; the next is one more [1]")
+      ->check(CLI::NonNegativeNumber);
   parser->add_option("--threads", options->threads, "threads [one a core]")
       ->check(CLI::Range(1, 4096));
   parser->add_flag("--json", options->json, "print JSON");

@@ -18,7 +18,7 @@ def main():
     request = json.loads(sys.stdin.readline())
     try:
         import torch
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         say(unavailable=str(error))
         return
     torch.set_num_threads(request["threads"])

@@ -19,10 +19,11 @@ std::string list(const std::array<std::int64_t, kMaxRank>& values, int count) {
 }
 
 // Strides of dimensions of size one, and of empty tensors, mean nothing.
-bool is_contiguous(const Tensor& tensor) {
+bool is_contiguous(const Tensor& tensor, int rank) {
+  const auto end = tensor.shape.begin() + rank;
+  if (std::find(tensor.shape.begin(), end, 0) != end) return true;
   std::int64_t expected = 1;
-  for (int i = tensor.rank - 1; i >= 0; --i) {
-    if (tensor.size(i) == 0) return true;
+  for (int i = rank - 1; i >= 0; --i) {
     if (tensor.size(i) != 1 && tensor.stride(i) != expected) return false;
     if (__builtin_mul_overflow(expected, tensor.size(i), &expected)) return false;
   }
@@ -63,7 +64,7 @@ std::string to_string(const Tensor& tensor) {
   if (!tensor) return "none";
   const int rank = std::clamp(tensor.rank, 0, kMaxRank);
   std::string text = to_string(tensor.dtype) + list(tensor.shape, rank);
-  if (!is_contiguous(tensor)) text += " strides " + list(tensor.strides, rank);
+  if (!is_contiguous(tensor, rank)) text += " strides " + list(tensor.strides, rank);
   return text + " on " + to_string(tensor.device);
 }
 

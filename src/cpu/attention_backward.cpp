@@ -73,6 +73,21 @@ class Backward {
     }
   }
 
+  /// Packed rows after the last sequence belong to none: their gradient is zero.
+  void clear_rest(const Tensor& gradient, const Tensor& offsets) {
+    if (!gradient || !offsets) return;
+    const std::int64_t end = planning::read_index(offsets, shape_.batch * offsets.stride(0));
+    const std::int64_t dim = gradient.size(2);
+    float* zeros = threads_.front().scratch.q;
+    std::fill(zeros, zeros + dim, 0.0f);
+    for (std::int64_t i = end; i < gradient.size(0); ++i)
+      for (std::int64_t head = 0; head < gradient.size(1); ++head) {
+        const std::int64_t at = i * gradient.stride(0) + head * gradient.stride(1);
+        isa_.store(zeros, dim, static_cast<char*>(gradient.data) + at * size_of(gradient.dtype),
+                   gradient.dtype, gradient.stride(2));
+      }
+  }
+
   /// The sink takes its share of every query's softmax and gives nothing: d = -p * delta.
   void compute_sink(std::int64_t head) {
     const float sink = view_.sink(head);
@@ -328,6 +343,9 @@ void run(const AttentionBackwardProblem& problem, const planning::AttentionShape
   Backward backward(problem, shape, resources);
   const int threads = resources.threads;
   if (shape.kv_heads == 0) return;
+  backward.clear_rest(problem.dq, problem.forward.q_offsets);
+  backward.clear_rest(problem.dk, problem.forward.kv_offsets);
+  backward.clear_rest(problem.dv, problem.forward.kv_offsets);
   parallel_for(threads, shape.batch * shape.heads, [&](int thread, std::int64_t i) {
     backward.compute_delta(thread, i / shape.heads, i % shape.heads);
   });

@@ -45,7 +45,9 @@ const char* batch_of(const Tensor& t, std::int64_t batch) {
   return static_cast<const char*>(t.data) + (batched ? batch * t.stride(0) * size_of(t.dtype) : 0);
 }
 
-TileOutput output_of(const MatmulProblem& p, std::int64_t batch, std::int64_t first_row) {
+/// `batch` of the result, starting at a row; `group` picks the bias where each has its own.
+TileOutput output_of(const MatmulProblem& p, std::int64_t batch, std::int64_t group,
+                     std::int64_t first_row) {
   const Epilogue& e = p.epilogue;
   TileOutput o;
   o.out = const_cast<char*>(batch_of(p.out, batch));
@@ -65,7 +67,7 @@ TileOutput output_of(const MatmulProblem& p, std::int64_t batch, std::int64_t fi
   if (e.bias) {
     const Tensor& b = e.bias;
     o.bias = static_cast<const char*>(b.data);
-    if (b.rank == 2 && b.size(0) > 1) o.bias += batch * b.stride(0) * size_of(b.dtype);
+    if (b.rank == 2 && b.size(0) > 1) o.bias += group * b.stride(0) * size_of(b.dtype);
     o.bias_dtype = b.dtype;
     (e.bias_axis == BiasAxis::row ? o.bias_row : o.bias_col) = b.stride(b.rank - 1);
   }
@@ -118,7 +120,7 @@ class Matmul {
     job.m = by_rows ? length : shape_.m;
     job.n = shape_.n;
     job.k = by_inner ? length : shape_.k;
-    job.out = output_of(problem_, by_rows ? 0 : batch, by_rows ? begin : 0);
+    job.out = output_of(problem_, by_rows ? 0 : batch, batch, by_rows ? begin : 0);
     MatrixView a, b;
     if (!shape_.a.sparse) {
       a = operand_view(problem_.a, batch);
@@ -327,15 +329,7 @@ class Matmul {
                      std::int64_t line, std::int64_t column, std::int64_t col,
                      std::int64_t cols) const {
     const Rows rows = walk_line(job, line, thread.terms);
-    const planning::BsrRow list = job.right_lists.line(column);
-    std::int64_t e = list.begin;
-    std::erase_if(thread.terms, [&](Term& term) {
-      const std::int64_t inner = term.right_row / job.depth;
-      while (e < list.end && list.column(e) < inner) ++e;
-      if (e == list.end || list.column(e) != inner) return true;
-      term.right_row = job.right_lists.position(e) * job.depth;
-      return false;
-    });
+    meet(job, job.right_lists.line(column), thread);
     const int step = std::max(1, context_.tile().n / static_cast<int>(planning::kMaxStrip));
     for (int s = 0; s < right.strips.count; s += step) {
       const std::int64_t first = static_cast<std::int64_t>(right.strips.first(s)) * right.lanes;
@@ -346,6 +340,27 @@ class Matmul {
                  static_cast<int>(std::min(pitch, cols - first)),
                  job.out.from(rows.first, column * job.width + col + first), thread.scratch);
     }
+  }
+
+  /// Replaces the terms of a row of A by their overlaps with the blocks of a column of B. Both
+  /// lists rise; blocks need not have the same depth.
+  void meet(const Job& job, const planning::BsrRow& column, ProductContext::Thread& thread) const {
+    const std::int64_t depth = job.right.block_rows;  // of a block of B
+    std::vector<Term>& met = thread.met;
+    met.clear();
+    std::int64_t e = column.begin;
+    for (const Term& term : thread.terms) {
+      const std::int64_t end = term.right_row + term.depth;
+      while (e < column.end && (column.column(e) + 1) * depth <= term.right_row) ++e;
+      for (std::int64_t f = e; f < column.end && column.column(f) * depth < end; ++f) {
+        const std::int64_t block = column.column(f) * depth;
+        const std::int64_t from = std::max(term.right_row, block);
+        met.push_back({term.left + (from - term.right_row) * job.left.col,
+                       job.right_lists.position(f) * depth + from - block,
+                       std::min(end, block + depth) - from});
+      }
+    }
+    thread.terms.swap(met);
   }
 
   const MatmulProblem& problem_;

@@ -50,7 +50,7 @@ class ProductContext {
   /// One thread's scratch and term list.
   struct Thread {
     ProductScratch scratch;
-    std::vector<Term> terms;
+    std::vector<Term> terms, met;
     std::vector<Strip> strips;
     std::vector<Segment> segments;
 

@@ -10,7 +10,6 @@ namespace tessera::sparse {
 namespace {
 
 constexpr int kFraction = 32;  // bits after the point of logarithms and weights
-constexpr double kOne = 4294967296.0;
 
 // log2(n) with kFraction bits after the point. Squaring and halving only: IEEE arithmetic gives the
 // same bits everywhere, which std::log2 and std::pow do not promise.
@@ -62,11 +61,8 @@ std::vector<std::int64_t> zipf_shares(std::int64_t parts, double exponent, std::
     // Products and quotients alone: no compiler may fuse them into something else.
     const double share = static_cast<double>(left) *
                          (static_cast<double>(weight) / static_cast<double>(weight_left));
-    const std::int64_t others = parts - r - 1;  // what they cannot take stays here
-    const std::int64_t least = others >= left / std::max<std::int64_t>(cap, 1) + 1
-                                   ? 0
-                                   : std::max<std::int64_t>(0, left - others * cap);
-    shares.push_back(std::clamp<std::int64_t>(std::llround(share), least, std::min(cap, left)));
+    // Weights fall, so no later share is above this one's mean: the rest always fits below the cap.
+    shares.push_back(std::min({std::int64_t{std::llround(share)}, cap, left}));
     left -= shares.back();
     weight_left -= weight;
   }

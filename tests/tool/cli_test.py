@@ -33,6 +33,8 @@ class BadUsage(tool.ToolTest):
         self.assert_refused("explain", "matmul", "--backend", "abacus", naming="abacus")
         self.assert_refused("demo", "--length", "100", naming="--length")
         self.assert_refused("verify", "fly", naming="fly")
+        self.assert_refused("verify", "--seconds", "nan", naming="--seconds")
+        self.assert_refused("verify", "--seed", "-1", naming="--seed")
         self.assert_refused("bench", "fly", naming="fly")
         self.assert_refused("bench", "--filter", "fly", naming="--filter")
         self.assert_refused("bench", "--json", "matmul", naming="--json")
@@ -41,7 +43,7 @@ class BadUsage(tool.ToolTest):
 
     def test_sizes_that_overflow_are_refused(self):
         huge = str(2**62)
-        self.assert_refused("explain", "matmul", "--m", huge, "--k", huge, naming="matmul")
+        self.assert_refused("explain", "matmul", "--m", huge, "--k", huge, naming=huge)
         self.assert_refused("explain", "bsr_matmul", "--m", huge, "--k", huge, "--block", "1",
                             naming="overflow")
         self.assert_refused("pattern", "random", "--rows", huge, naming="--rows")

@@ -56,6 +56,7 @@ TEST(View, InWords) {
   EXPECT_EQ(to_string(tensor(data, DType::f32, {2, 3})), "f32[2, 3] on cpu");
   EXPECT_EQ(to_string(tensor(data, DType::f32, {2, 3}, {3, 1})), "f32[2, 3] on cpu");
   EXPECT_EQ(to_string(tensor(data, DType::f32, {1, 3}, {99, 1})), "f32[1, 3] on cpu");
+  EXPECT_EQ(to_string(tensor(data, DType::f32, {0, 3}, {9, 7})), "f32[0, 3] on cpu");
   EXPECT_EQ(to_string(swap_dims(tensor(data, DType::f32, {2, 3}), 0, 1)),
             "f32[3, 2] strides [1, 3] on cpu");
   EXPECT_EQ(to_string(tensor(nullptr, DType::bf16, {0, 8}, Device{DeviceKind::cuda, 1})),

@@ -1,71 +1,16 @@
-#include <cmath>
-#include <limits>
+#include "tests/unit/shape_problems.hpp"
 
-#include "src/plan/shape.hpp"
-#include "tests/unit/problem_table.hpp"
-
-// Planning works from shapes alone, so no tensor here has memory.
 namespace tessera::planning {
 namespace {
 
 using tessera::testing::expect_cases;
 using P = AttentionProblem;
 using Case = tessera::testing::ProblemCase<P>;
-using B = AttentionBackwardProblem;
-using BackwardCase = tessera::testing::ProblemCase<B>;
-using M = MergeStatesProblem;
-using MergeCase = tessera::testing::ProblemCase<M>;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
-Tensor f32(std::initializer_list<std::int64_t> shape) { return tensor(nullptr, DType::f32, shape); }
-Tensor bf16(std::initializer_list<std::int64_t> shape) {
-  return tensor(nullptr, DType::bf16, shape);
-}
-Tensor i32(std::initializer_list<std::int64_t> shape) { return tensor(nullptr, DType::i32, shape); }
-Tensor i64(std::initializer_list<std::int64_t> shape) { return tensor(nullptr, DType::i64, shape); }
-Tensor u8(std::initializer_list<std::int64_t> shape) { return tensor(nullptr, DType::u8, shape); }
-
-P dense() {
-  return {.q = bf16({2, 100, 8, 64}),
-          .k = bf16({2, 200, 2, 64}),
-          .v = bf16({2, 200, 2, 32}),
-          .out = bf16({2, 100, 8, 32})};
-}
-P packed() {
-  P p{.q = bf16({100, 8, 64}),
-      .k = bf16({200, 2, 64}),
-      .v = bf16({200, 2, 32}),
-      .out = bf16({100, 8, 32})};
-  p.q_offsets = i32({4});
-  p.kv_offsets = i64({4});
-  return p;
-}
-P paged() {
-  P p = dense();
-  p.k = bf16({50, 16, 2, 64});
-  p.v = bf16({50, 16, 2, 32});
-  p.page_table = i32({2, 20});
-  p.kv_end = i32({2});
-  return p;
-}
-// Blocks of 32 x 64: four rows of queries, four blocks of keys.
-P masked() {
-  P p = dense();
-  p.mask.block_q = 32;
-  p.mask.block_kv = 60;
-  p.mask.full = {i32({1, 8, 4}), {}, i32({1, 8, 4, 3})};
-  p.mask.partial = {{}, i32({2, 1, 5}), i32({17})};
-  p.mask.bit_tile = i32({17});
-  p.mask.bits = u8({5, 32, 8});
-  return p;
-}
-
-const auto kCheck = [](const auto& problem) { (void)shape_of(problem); };
-
 TEST(AttentionShape, holds_what_the_tensors_say) {
-  const AttentionShape shape = shape_of(dense());
+  const AttentionShape shape = shape_of(dense_attention());
   EXPECT_EQ(shape.batch, 2);
   EXPECT_EQ(shape.heads, 8);
   EXPECT_EQ(shape.kv_heads, 2);
@@ -84,7 +29,7 @@ TEST(AttentionShape, holds_what_the_tensors_say) {
 }
 
 TEST(AttentionShape, knows_packed_and_paged_lengths) {
-  P p = packed();
+  P p = packed_attention();
   EXPECT_EQ(shape_of(p).q_length, 100);
   p.max_q_length = 60;
   p.max_kv_length = 90;
@@ -97,7 +42,7 @@ TEST(AttentionShape, knows_packed_and_paged_lengths) {
   EXPECT_EQ(shape.q_total, 100);
   EXPECT_EQ(shape.kv_total, 200);
 
-  shape = shape_of(paged());
+  shape = shape_of(paged_attention());
   EXPECT_EQ(shape.kv_layout, KvLayout::paged);
   EXPECT_EQ(shape.page, 16);
   EXPECT_EQ(shape.pages, 50);
@@ -107,7 +52,7 @@ TEST(AttentionShape, knows_packed_and_paged_lengths) {
 }
 
 TEST(AttentionShape, folds_causality_into_the_window) {
-  P p = dense();
+  P p = dense_attention();
   p.causal = true;
   p.window_left = 7;
   p.window_right = 5;
@@ -120,22 +65,10 @@ TEST(AttentionShape, folds_causality_into_the_window) {
   EXPECT_EQ(shape_of(p).window_right, -1);
 }
 
-TEST(AttentionShape, holds_what_the_mask_says) {
-  const AttentionShape shape = shape_of(masked());
-  EXPECT_TRUE(shape.masked);
-  EXPECT_EQ(shape.mask_block, (BlockShape{32, 60}));
-  EXPECT_EQ(shape.mask_rows, 4);
-  EXPECT_EQ(shape.mask_capacity, 4);  // no row is longer than there are blocks of keys
-  P p = masked();
-  p.mask.partial = {};
-  p.mask.bit_tile = p.mask.bits = {};
-  EXPECT_EQ(shape_of(p).mask_capacity, 3);
-}
-
 TEST(AttentionShape, dense_tensors) {
   const auto text = [](const char* name) { return std::string("attention: ") + name; };
   expect_cases(
-      dense,
+      dense_attention,
       std::vector<Case>{
           {"as it is", [](P&) {}},
           {"no q", [](P& p) { p.q = {}; }, {"attention: q: expected a tensor, got none"}},
@@ -149,6 +82,10 @@ TEST(AttentionShape, dense_tensors) {
            [](P& p) { p.q.dtype = DType::u8; },
            {"attention: q: expected dtype f32, f16, bf16 or e4m3, got u8"}},
           {"e4m3", [](P& p) { p.q.dtype = p.k.dtype = p.v.dtype = DType::e4m3; }},
+          {"no k", [](P& p) { p.k = {}; }, {"attention: k: expected a tensor, got none"}},
+          {"k on another device",
+           [](P& p) { p.k.device.kind = DeviceKind::cuda; },
+           {"attention: k: expected all tensors on cpu, got", "on cuda:0"}},
           {"k's dtype",
            [](P& p) { p.k.dtype = DType::f16; },
            {"attention: k: expected dtype bf16 as q has, got f16"}},
@@ -242,7 +179,7 @@ TEST(AttentionShape, dense_tensors) {
            [](P& p) { p.sinks = i32({8}); },
            {"attention: sinks: expected dtype f32, f16 or bf16, got i32[8]"}},
       },
-      kCheck);
+      kCheckShape);
 }
 
 TEST(AttentionShape, sizes_of_zero) {
@@ -254,7 +191,7 @@ TEST(AttentionShape, sizes_of_zero) {
       p.out = p.q;
     };
   };
-  expect_cases(dense,
+  expect_cases(dense_attention,
                std::vector<Case>{
                    {"no batch", sized(0, 4, 4, 2, 2, 8)},
                    {"no queries", sized(1, 0, 4, 2, 2, 8)},
@@ -263,27 +200,27 @@ TEST(AttentionShape, sizes_of_zero) {
                    {"no heads at all", sized(1, 4, 4, 0, 0, 8)},
                    {"no dim", sized(1, 4, 4, 2, 2, 0)},
                },
-               kCheck);
-  P p = dense();
+               kCheckShape);
+  P p = dense_attention();
   sized(1, 4, 4, 2, 2, 0)(p);
   EXPECT_EQ(shape_of(p).scale, 1.0f);
 }
 
 TEST(AttentionShape, parameters) {
   expect_cases(
-      dense,
+      dense_attention,
       std::vector<Case>{
           {"scale", [](P& p) { p.scale = -0.0f; }},
           {"NaN scale",
            [](P& p) { p.scale = kNan; },
            {"attention: scale: expected a finite number, got nan"}},
-          {"infinite scale", [](P& p) { p.scale = HUGE_VALF; }, {"attention: scale:", "got inf"}},
+          {"infinite scale", [](P& p) { p.scale = kInfinity; }, {"attention: scale:", "got inf"}},
           {"softcap", [](P& p) { p.softcap = 30; }},
           {"negative softcap",
            [](P& p) { p.softcap = -1; },
            {"attention: softcap: expected 0 (off) or a positive finite number, got -1"}},
           {"NaN softcap", [](P& p) { p.softcap = kNan; }, {"attention: softcap:", "got nan"}},
-          {"infinite softcap", [](P& p) { p.softcap = HUGE_VALF; }, {"attention: softcap:", "inf"}},
+          {"infinite softcap", [](P& p) { p.softcap = kInfinity; }, {"attention: softcap:", "inf"}},
           {"empty windows", [](P& p) { p.window_left = p.window_right = 0; }},
           {"negative window_left",
            [](P& p) { p.window_left = -1; },
@@ -299,7 +236,7 @@ TEST(AttentionShape, parameters) {
            [](P& p) { p.max_kv_length = 201; },
            {"attention: max_kv_length: expected 0 (not known) to 200, got 201"}},
       },
-      kCheck);
+      kCheckShape);
 }
 
 TEST(AttentionShape, lists_of_sequences) {
@@ -309,20 +246,20 @@ TEST(AttentionShape, lists_of_sequences) {
     const std::string start = std::string("attention: ") + name + ": expected ";
     const auto at = list;
     expect_cases(
-        dense,
+        dense_attention,
         std::vector<Case>{
             {"i32", [=](P& p) { p.*at = i32({2}); }},
             {"i64", [=](P& p) { p.*at = i64({2}); }},
             {"dtype", [=](P& p) { p.*at = f32({2}); }, {start + "dtype i32 or i64, got f32[2]"}},
             {"length", [=](P& p) { p.*at = i32({3}); }, {start + "shape [batch = 2], got i32[3]"}},
         },
-        kCheck);
+        kCheckShape);
   }
 }
 
 TEST(AttentionShape, packed_tensors) {
   expect_cases(
-      packed,
+      packed_attention,
       std::vector<Case>{
           {"as it is", [](P&) {}},
           {"lse",
@@ -382,12 +319,12 @@ TEST(AttentionShape, packed_tensors) {
              p.q_offsets = {};
            }},
       },
-      kCheck);
+      kCheckShape);
 }
 
 TEST(AttentionShape, paged_tensors) {
   expect_cases(
-      paged,
+      paged_attention,
       std::vector<Case>{
           {"as it is", [](P&) {}},
           {"packed queries",
@@ -433,296 +370,7 @@ TEST(AttentionShape, paged_tensors) {
            {"attention: v: expected shape [pages = 50, page = 16, kv_heads = 2, dim_v]",
             "got bf16[50, 8, 2, 32]"}},
       },
-      kCheck);
-}
-
-TEST(AttentionShape, masks) {
-  expect_cases(
-      masked,
-      std::vector<Case>{
-          {"as it is", [](P&) {}},
-          {"partial blocks without bits", [](P& p) { p.mask.bit_tile = p.mask.bits = {}; }},
-          {"block_q",
-           [](P& p) { p.mask.block_q = 0; },
-           {"attention: mask.block_q: expected a block of 1 to 2^60, got 0"}},
-          {"block_kv",
-           [](P& p) { p.mask.block_kv = -64; },
-           {"attention: mask.block_kv: expected a block of 1 to 2^60, got -64"}},
-          {"sizes alone",
-           [](P& p) { p.mask = {.block_q = 32, .block_kv = 64}; },
-           {"attention: mask: expected full or partial lists of blocks, got neither"}},
-          {"lists without sizes",
-           [](P& p) { p.mask.block_q = p.mask.block_kv = 0; },
-           {"attention: mask.block_q: expected", "got 0"}},
-          {"too many blocks of keys",
-           [](P& p) {
-             p.k = bf16({2, std::int64_t{1} << 40, 2, 64}), p.v = p.k;
-             p.out = bf16({2, 100, 8, 64});
-             p.mask.block_kv = 1;
-           },
-           {"attention: mask.block_kv: expected at most 2^28 blocks of keys", "got 1"}},
-          {"too few rows",
-           [](P& p) {
-             p.mask.full = {i32({1, 1, 3}), {}, i32({1, 1, 3, 3})};
-           },
-           {"attention: mask.full.counts: expected at least 4 rows, for 100 queries in blocks of "
-            "32",
-            "got i32[1, 1, 3]"}},
-          {"rows to spare",
-           [](P& p) {
-             p.mask.full = {i32({1, 1, 9}), {}, i32({1, 1, 9, 3})};
-             p.mask.partial.offsets = i32({2, 1, 10});
-           }},
-          {"rows differ",
-           [](P& p) {
-             p.mask.full = {i32({1, 1, 9}), {}, i32({1, 1, 9, 3})};
-           },
-           {"attention: mask.partial: expected 9 rows as full has, got 4"}},
-          {"heads",
-           [](P& p) {
-             p.mask.full.counts = i32({1, 2, 4});
-           },
-           {"attention: mask.full.counts: expected shape [batch = 2 or 1, heads = 8 or 1, rows]",
-            "got i32[1, 2, 4]"}},
-          {"both forms",
-           [](P& p) {
-             p.mask.full.offsets = i32({1, 8, 5});
-           },
-           {"attention: mask.full: expected either counts or offsets, got both"}},
-          {"neither form",
-           [](P& p) { p.mask.full.counts = {}; },
-           {"attention: mask.full: expected counts or offsets beside indices, got neither"}},
-          {"counts alone",
-           [](P& p) { p.mask.full.indices = {}; },
-           {"attention: mask.full.indices: expected a tensor, got none"}},
-          {"indices' rows",
-           [](P& p) {
-             p.mask.full.indices = i32({1, 8, 5, 3});
-           },
-           {"attention: mask.full.indices: expected shape", "rows = 4", "got i32[1, 8, 5, 3]"}},
-          {"indices of an offsets list",
-           [](P& p) {
-             p.mask.partial.indices = i32({1, 17});
-           },
-           {"attention: mask.partial.indices: expected shape [total], got i32[1, 17]"}},
-          {"dtypes in a list",
-           [](P& p) {
-             p.mask.full.indices = i64({1, 8, 4, 3});
-           },
-           {"attention: mask.full.indices: expected dtype i32 as counts has, got i64"}},
-          {"bits without bit_tile",
-           [](P& p) { p.mask.bit_tile = {}; },
-           {"attention: mask.bit_tile: expected a tile for each partial block, got none"}},
-          {"bit_tile without bits",
-           [](P& p) { p.mask.bits = {}; },
-           {"attention: mask.bits: expected a tensor, got none"}},
-          {"bits without partial lists",
-           [](P& p) { p.mask.partial = {}; },
-           {"attention: mask.partial: expected lists, as bit_tile or bits is given, got none"}},
-          {"bit_tile's shape",
-           [](P& p) { p.mask.bit_tile = i32({16}); },
-           {"attention: mask.bit_tile: expected shape [total = 17], got i32[16]"}},
-          {"bit_tile of a table",
-           [](P& p) {
-             p.mask.partial = {i32({1, 1, 4}), {}, i32({1, 1, 4, 2})};
-             p.mask.bit_tile = i32({1, 1, 4, 2});
-           }},
-          {"bit_tile of another table",
-           [](P& p) {
-             p.mask.partial = {i32({1, 1, 4}), {}, i32({1, 1, 4, 2})};
-             p.mask.bit_tile = i32({1, 1, 4, 3});
-           },
-           {"attention: mask.bit_tile: expected shape", "capacity = 2", "got i32[1, 1, 4, 3]"}},
-          {"shape of the bits",
-           [](P& p) {
-             p.mask.bits = u8({5, 32, 7});
-           },
-           {"attention: mask.bits: expected shape [tiles, block_q = 32, ceil(block_kv / 8) = 8]",
-            "got u8[5, 32, 7]"}},
-          {"dtype of the bits",
-           [](P& p) {
-             p.mask.bits = i32({5, 32, 8});
-           },
-           {"attention: mask.bits: expected dtype u8, got i32"}},
-      },
-      kCheck);
-  P p = packed();
-  p.mask = {.block_q = 10, .block_kv = 10, .full = {i32({1, 1, 2}), {}, i32({1, 1, 2, 5})}};
-  EXPECT_PRED2(tessera::testing::contains, tessera::testing::error_text([&] { shape_of(p); }),
-               "max_q_length");
-  p.max_q_length = 20;
-  EXPECT_EQ(shape_of(p).mask_rows, 2);
-}
-
-TEST(AttentionShape, backward) {
-  const auto make = [] {
-    B b{.forward = dense(), .dout = bf16({2, 100, 8, 32})};
-    b.forward.lse = f32({2, 8, 100});
-    b.dq = f32({2, 100, 8, 64});
-    b.dk = bf16({2, 200, 2, 64});
-    b.dv = bf16({2, 200, 2, 32});
-    return b;
-  };
-  expect_cases(
-      make,
-      std::vector<BackwardCase>{
-          {"as it is", [](B&) {}},
-          {"dv alone", [](B& b) { b.dq = b.dk = {}; }},
-          {"forward's arguments",
-           [](B& b) { b.forward.softcap = -1; },
-           {"attention_backward: forward.softcap: expected"}},
-          {"no lse",
-           [](B& b) { b.forward.lse = {}; },
-           {"attention_backward: forward.lse: expected a tensor, got none"}},
-          {"no out",
-           [](B& b) { b.forward.out = {}; },
-           {"attention_backward: forward.out: expected a tensor, got none"}},
-          {"out is read only", [](B& b) { b.forward.out.strides[0] = 0; }},
-          {"pages",
-           [](B& b) {
-             b.forward = paged(), b.forward.lse = f32({2, 8, 100});
-           },
-           {"attention_backward: forward.page_table: expected none in a backward pass: gather the "
-            "pages",
-            "got i32[2, 20]"}},
-          {"no dout",
-           [](B& b) { b.dout = {}; },
-           {"attention_backward: dout: expected a tensor, got none"}},
-          {"dout's shape",
-           [](B& b) {
-             b.dout = bf16({2, 100, 8, 64});
-           },
-           {"attention_backward: dout: expected shape", "dim_v = 32", "got bf16[2, 100, 8, 64]"}},
-          {"dout's dtype",
-           [](B& b) { b.dout.dtype = DType::f32; },
-           {"attention_backward: dout: expected dtype bf16 as forward.out has, got f32"}},
-          {"dout broadcast", [](B& b) { b.dout.strides[0] = 0; }},
-          {"dq's shape",
-           [](B& b) {
-             b.dq = f32({2, 100, 8, 32});
-           },
-           {"attention_backward: dq: expected shape", "dim = 64], the shape of q",
-            "got f32[2, 100, 8, 32]"}},
-          {"dk's shape",
-           [](B& b) {
-             b.dk = bf16({2, 200, 8, 64});
-           },
-           {"attention_backward: dk: expected shape", "the shape of k", "got bf16[2, 200, 8, 64]"}},
-          {"dv's dtype",
-           [](B& b) { b.dv.dtype = DType::e4m3; },
-           {"attention_backward: dv: expected dtype f32, f16 or bf16, got e4m3"}},
-          {"dv aliases",
-           [](B& b) { b.dv.strides[2] = 0; },
-           {"attention_backward: dv: expected strides"}},
-          {"dlse",
-           [](B& b) {
-             b.dlse = f32({2, 8, 100});
-           }},
-          {"dlse's dtype",
-           [](B& b) {
-             b.dlse = bf16({2, 8, 100});
-           },
-           {"attention_backward: dlse: expected dtype f32, got bf16"}},
-          {"dsinks", [](B& b) { b.forward.sinks = bf16({8}), b.dsinks = f32({8}); }},
-          {"dsinks without sinks",
-           [](B& b) { b.dsinks = f32({8}); },
-           {"attention_backward: dsinks: expected none, as forward.sinks is absent, got f32[8]"}},
-          {"dsinks' dtype",
-           [](B& b) { b.forward.sinks = bf16({8}), b.dsinks = bf16({8}); },
-           {"attention_backward: dsinks: expected dtype f32, got bf16[8]"}},
-          {"packed",
-           [](B& b) {
-             b.forward = packed();
-             b.forward.lse = f32({8, 100});
-             b.dout = bf16({100, 8, 32});
-             b.dq = bf16({100, 8, 64});
-             b.dk = b.dv = {};
-           }},
-      },
-      kCheck);
-}
-
-TEST(MergeShape, tensors) {
-  const auto make = [] {
-    const Tensor out = bf16({2, 10, 8, 64}), lse = f32({2, 8, 10});
-    return M{.outs = {out, out, out}, .lses = {lse, lse, lse}, .out = out, .lse = lse};
-  };
-  const MergeShape shape = shape_of(make());
-  EXPECT_EQ(shape.parts, 3);
-  EXPECT_EQ(shape.batch, 2);
-  EXPECT_EQ(shape.length, 10);
-  EXPECT_EQ(shape.heads, 8);
-  EXPECT_EQ(shape.dim, 64);
-  expect_cases(
-      make,
-      std::vector<MergeCase>{
-          {"without lse", [](M& m) { m.lse = {}; }},
-          {"one part", [](M& m) { m.outs.resize(1), m.lses.resize(1); }},
-          {"packed",
-           [](M& m) {
-             m = {.outs = {bf16({10, 8, 64})}, .lses = {f32({8, 10})}, .out = f32({10, 8, 64})};
-           }},
-          {"no parts",
-           [](M& m) { m.outs.clear(), m.lses.clear(); },
-           {"merge_states: outs: expected at least one partial result, got none"}},
-          {"an lse too few",
-           [](M& m) { m.lses.pop_back(); },
-           {"merge_states: lses: expected 3, one for each of outs, got 2"}},
-          {"rank",
-           [](M& m) {
-             m.outs[0] = bf16({8, 64});
-           },
-           {"merge_states: outs[0]: expected shape [batch, length, heads, dim]", "bf16[8, 64]"}},
-          {"shapes differ",
-           [](M& m) {
-             m.outs[2] = bf16({2, 11, 8, 64});
-           },
-           {"merge_states: outs[2]: expected shape [batch = 2, length = 10, heads = 8, dim = 64]",
-            "got bf16[2, 11, 8, 64]"}},
-          {"dtypes differ",
-           [](M& m) { m.outs[1].dtype = DType::f16; },
-           {"merge_states: outs[1]: expected dtype bf16 as outs[0] has, got f16"}},
-          {"dtype",
-           [](M& m) { m.outs[0].dtype = DType::e4m3; },
-           {"merge_states: outs[0]: expected dtype f32, f16 or bf16, got e4m3"}},
-          {"devices differ",
-           [](M& m) { m.outs[1].device.kind = DeviceKind::cuda; },
-           {"merge_states: outs[1]: expected all tensors on cpu", "cuda:0"}},
-          {"an lse's shape",
-           [](M& m) {
-             m.lses[1] = f32({2, 10, 8});
-           },
-           {"merge_states: lses[1]: expected shape [batch = 2, heads = 8, length = 10]",
-            "got f32[2, 10, 8]"}},
-          {"an lse's dtype",
-           [](M& m) { m.lses[1].dtype = DType::f16; },
-           {"merge_states: lses[1]: expected dtype f32, got f16"}},
-          {"out",
-           [](M& m) {
-             m.out = bf16({2, 10, 8, 63});
-           },
-           {"merge_states: out: expected shape", "dim = 64", "got bf16[2, 10, 8, 63]"}},
-          {"out aliases",
-           [](M& m) { m.out.strides[3] = 0; },
-           {"merge_states: out: expected strides"}},
-          {"lse",
-           [](M& m) {
-             m.lse = f32({2, 8, 9});
-           },
-           {"merge_states: lse: expected shape", "got f32[2, 8, 9]"}},
-          {"lse aliases",
-           [](M& m) { m.lse.strides[0] = 0; },
-           {"merge_states: lse: expected strides"}},
-          {"sinks", [](M& m) { m.sinks = f32({8}); }},
-          {"sinks' shape",
-           [](M& m) { m.sinks = f32({7}); },
-           {"merge_states: sinks: expected shape [heads = 8], got f32[7]"}},
-          {"nothing in it",
-           [](M& m) {
-             m = {.outs = {bf16({0, 8, 64})}, .lses = {f32({8, 0})}, .out = f32({0, 8, 64})};
-           }},
-      },
-      kCheck);
+      kCheckShape);
 }
 
 }  // namespace

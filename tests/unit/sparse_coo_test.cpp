@@ -94,6 +94,7 @@ TEST(Coo, RoundsOnceAfterTheSum) {
   EXPECT_EQ(stored({-above_f16}, DType::f16), -1.0 - 0x1p-10);
   EXPECT_EQ(stored({above_f16 - 0x1p-39}, DType::f16), 1.0);
   EXPECT_EQ(stored({1.0 + 0x1p-11}, DType::f16), 1.0);
+  EXPECT_EQ(stored({1.0 + 0x1p-11 + 0x1p-23 - 0x1p-40}, DType::f16), 1.0 + 0x1p-10);
   EXPECT_EQ(stored({above_bf16}, DType::bf16), 1.0 + 0x1p-7);
   EXPECT_EQ(stored({1.0, 0x1p-11, 0x1p-40}, DType::f16), 1.0 + 0x1p-10);
   EXPECT_EQ(stored({0x1p-25 + 0x1p-70}, DType::f16), 0x1p-24);

@@ -97,6 +97,11 @@ TEST(Generators, BoundedDrawsCoverTheirRange) {
   }
   EXPECT_EQ(seen.size(), 7u);
   EXPECT_EQ(random.below(1), 0);
+  // Plain remainders would give three quarters here: 2^64 is not a multiple of the bound.
+  constexpr std::int64_t kPart = std::int64_t{1} << 61;
+  int low = 0;
+  for (int i = 0; i < 9000; ++i) low += random.below(3 * kPart) < 2 * kPart;
+  EXPECT_NEAR(low / 9000.0, 2.0 / 3.0, 0.03);
 }
 
 TEST(Generators, BandedAndCausalFollowTheirRules) {
@@ -198,7 +203,7 @@ TEST(Generators, ButterflyIsTheXorRule) {
 
 TEST(Generators, ZipfSharesAddUpAndFollowTheLaw) {
   generate::Random random(51);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 5000; ++round) {
     const std::int64_t parts = random.between(1, 60), cap = random.between(0, 40);
     const std::int64_t total = random.between(0, parts * cap);
     const double exponent = random.uniform() * 3;
