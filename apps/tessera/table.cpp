@@ -52,7 +52,8 @@ std::string fixed(double value, int digits) {
 
 std::string brief(double value) {
   const double size = std::fabs(value);
-  if (size != 0 && (size < 1e-3 || size >= 1e9)) {
+  if (size == 0) return "0";
+  if (size < 1e-3 || size >= 1e9) {
     std::array<char, 32> buffer{};
     std::snprintf(buffer.data(), buffer.size(), "%.2e", value);
     return buffer.data();

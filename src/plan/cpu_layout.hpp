@@ -16,8 +16,14 @@ inline constexpr std::int64_t kMaxLanes = 16;
 inline constexpr std::int64_t kMaxStrip = 48;
 constexpr std::int64_t pad_lanes(std::int64_t n) { return align_up(n, kMaxLanes); }
 
-/// Floats of the right operand that are packed at a time, unless a single strip needs more.
-inline constexpr std::int64_t kPackedFloats = std::int64_t{8} << 20;
+/// Floats of the right operand that are packed at a time, unless a single strip needs more: few,
+/// since fresh pages cost more than reading the left operand again; but enough columns that this
+/// reading stays cheap beside the arithmetic.
+inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 20;
+inline constexpr std::int64_t kMostPackedFloats = std::int64_t{8} << 20;
+constexpr std::int64_t packing_budget(std::int64_t rows) {
+  return std::clamp(rows * kMaxStrip * 5, kPackedFloats, kMostPackedFloats);
+}
 /// Fewer rows than this on the left, and the sides change places: the big operand is then read in
 /// place and the small one packed.
 inline constexpr std::int64_t kSkinnyRows = 32;
@@ -58,8 +64,9 @@ inline std::int64_t packed_floats(std::int64_t rows, std::int64_t cols, std::int
   const std::int64_t one_strip = rows * std::min(pad_lanes(cols), kMaxStrip);
   const std::int64_t whole_batch = rows * pad_lanes(cols);
   if (whole_batch == 0 || batch == 0) return 0;
-  const std::int64_t batches = std::clamp<std::int64_t>(kPackedFloats / whole_batch, 1, batch);
-  return std::max(one_strip, std::min(batches * whole_batch, kPackedFloats));
+  const std::int64_t budget = packing_budget(rows);
+  const std::int64_t batches = std::clamp<std::int64_t>(budget / whole_batch, 1, batch);
+  return std::max(one_strip, std::min(batches * whole_batch, budget));
 }
 
 /// Sampled products pack a column of blocks at a time, each padded by itself.
