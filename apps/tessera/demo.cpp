@@ -22,13 +22,12 @@ namespace {
 
 struct Options {
   std::string output = "demo.html", dtype = "bf16";
-  std::int64_t length = 0;
+  std::int64_t length = 0, size = 4096;
   int threads = 0;
   bool json = false;
 };
 
 constexpr std::int64_t kHeads = 4, kDim = 64, kBlock = 64;
-constexpr std::int64_t kRows = 4096, kInner = 4096, kCols = 1024;
 constexpr int kRounds = 3;
 constexpr double kBudgetSeconds = 20;
 
@@ -62,6 +61,10 @@ void compare(DemoPart& part, const oracle::Comparison& found) {
 double attention_flops(std::int64_t length) {
   return 4.0 * static_cast<double>(length) * static_cast<double>(length) *
          static_cast<double>(kHeads * kDim);
+}
+
+double product_flops(std::int64_t size) {
+  return static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / 2;
 }
 
 DemoPart attention_part(std::int64_t length, DType dtype, const Execution& execution) {
@@ -104,20 +107,22 @@ DemoPart attention_part(std::int64_t length, DType dtype, const Execution& execu
   return part;
 }
 
-DemoPart product_part(DType dtype, const Execution& execution) {
+// A square matrix of that size, sparse or not, times one a quarter as wide.
+DemoPart product_part(std::int64_t size, DType dtype, const Execution& execution) {
+  const std::int64_t cols = size / 4;
   DemoPart part;
   part.name = "BSR product";
-  part.shape = std::to_string(kRows) + " x " + std::to_string(kInner) + " times " +
-               std::to_string(kInner) + " x " + std::to_string(kCols) + ", " + to_string(dtype);
+  part.shape = std::to_string(size) + " x " + std::to_string(size) + " times " +
+               std::to_string(size) + " x " + std::to_string(cols) + ", " + to_string(dtype);
   part.pattern = "random, blocks of 64 x 64";
-  part.dense_flops = 2.0 * static_cast<double>(kRows * kInner) * static_cast<double>(kCols);
-  part.blocks = patterns::random(kRows / kBlock, kInner / kBlock, 0.1, 2024);
+  part.dense_flops = product_flops(size);
+  part.blocks = patterns::random(size / kBlock, size / kBlock, 0.1, 2024);
   HostBsr a = make_bsr(part.blocks, kBlock, kBlock, dtype);
   fill_normal(a.values, 4, 1.0f / 16);  // so that results are about one
-  HostTensor a_dense(dtype, {kRows, kInner});
+  HostTensor a_dense(dtype, {size, size});
   bsr_to_dense(a.view(), a_dense);
-  const HostTensor b = normal_tensor(dtype, {kInner, kCols}, 5);
-  HostTensor sparse_out(dtype, {kRows, kCols}), dense_out(dtype, {kRows, kCols});
+  const HostTensor b = normal_tensor(dtype, {size, cols}, 5);
+  HostTensor sparse_out(dtype, {size, cols}), dense_out(dtype, {size, cols});
   poison(sparse_out);
   poison(dense_out);
   MatmulProblem dense{.a = a_dense.view(), .b = b.view(), .out = dense_out};
@@ -160,9 +165,10 @@ double gflops_of_matmul(const Execution& execution) {
 
 // Seconds that the demo will take: attention runs at less than a product's rate, and the oracle
 // takes about as long on any length that is asked for here.
-double estimate_seconds(std::int64_t length, double gflops) {
-  const double product = 2.0 * kRows * kInner * kCols;
-  return (kRounds + 1) * 1.2 * (attention_flops(length) * 1.6 + product) / (gflops * 1e9) + 4;
+double estimate_seconds(std::int64_t length, std::int64_t size, double gflops) {
+  return (kRounds + 1) * 1.2 * (attention_flops(length) * 1.6 + product_flops(size)) /
+             (gflops * 1e9) +
+         4;
 }
 
 std::string today() {
@@ -214,8 +220,15 @@ void print_json(const DemoResult& result, const std::string& page) {
   std::cout << json.dump(2) << '\n';
 }
 
+void check_multiple(const std::string& option, std::int64_t value) {
+  if (value % kBlock != 0)
+    throw UsageError("demo: " + option + ": expected a multiple of 64, got " +
+                     std::to_string(value));
+}
+
 int run_demo(const Options& options) {
   const DType dtype = parse_dtype(options.dtype);
+  check_multiple("--size", options.size);
   const auto folder = std::filesystem::absolute(options.output).parent_path();
   if (!std::filesystem::is_directory(folder))
     throw UsageError("demo: --output: there is no folder " + folder.string());
@@ -224,9 +237,9 @@ int run_demo(const Options& options) {
   const double gflops = gflops_of_matmul(execution);
   std::int64_t length = options.length ? options.length : 8192;
   if (!options.length)
-    while (length > 2048 && estimate_seconds(length, gflops) > kBudgetSeconds) length /= 2;
-  if (length % kBlock != 0)
-    throw UsageError("demo: --length: expected a multiple of 64, got " + std::to_string(length));
+    while (length > 2048 && estimate_seconds(length, options.size, gflops) > kBudgetSeconds)
+      length /= 2;
+  check_multiple("--length", length);
 
   DemoResult result;
   const DeviceFacts facts = device_facts({});
@@ -235,12 +248,13 @@ int run_demo(const Options& options) {
   result.date = today();
   if (!options.json)
     std::cout << "tessera on " << facts.name << ": about "
-              << fixed(std::max(1.0, estimate_seconds(length, gflops)), 0) << " s" << std::endl;
+              << fixed(std::max(1.0, estimate_seconds(length, options.size, gflops)), 0) << " s"
+              << std::endl;
   Progress progress;
   progress.step("attention over " + std::to_string(length) + " tokens, dense and block-sparse");
   result.parts.push_back(attention_part(length, dtype, execution));
   progress.step("product with a BSR matrix and with its dense twin");
-  result.parts.push_back(product_part(dtype, execution));
+  result.parts.push_back(product_part(options.size, dtype, execution));
   progress.clear();
 
   write_file(options.output, demo_page(result));
@@ -268,6 +282,10 @@ Command add_demo(CLI::App& app) {
       ->add_option("--length", options->length,
                    "tokens, a multiple of 64 [8192, fewer on a slow machine]")
       ->check(CLI::Range(64, 1 << 20));
+  parser
+      ->add_option("--size", options->size,
+                   "rows and columns of the sparse matrix, a multiple of 64 [4096]")
+      ->check(CLI::Range(64, 1 << 16));
   parser->add_option("--threads", options->threads, "threads [one a core]")
       ->check(CLI::Range(1, 4096));
   parser->add_flag("--json", options->json, "print JSON");

@@ -6,34 +6,53 @@
 
 namespace tessera::cpu {
 
-MatrixView dense_view(const Tensor& tensor, bool transposed, std::int64_t batch) {
+namespace {
+
+/// The last two dimensions of one batch of a tensor; `rank` is the tensor's without a batch.
+MatrixView batch_view(const Tensor& tensor, int rank, std::int64_t batch) {
   MatrixView view;
   view.data = static_cast<const char*>(tensor.data);
   view.dtype = tensor.dtype;
-  if (tensor.rank == 3 && tensor.size(0) > 1)
-    view.data += batch * tensor.stride(0) * size_of(tensor.dtype);
   view.row = tensor.stride(tensor.rank - 2);
   view.col = tensor.stride(tensor.rank - 1);
+  if (tensor.rank > rank && tensor.size(0) > 1)
+    view.data += batch * tensor.stride(0) * size_of(tensor.dtype);
+  return view;
+}
+
+}  // namespace
+
+MatrixView dense_view(const Tensor& tensor, bool transposed, std::int64_t batch) {
+  MatrixView view = batch_view(tensor, 2, batch);
   if (transposed) std::swap(view.row, view.col);
   return view;
 }
 
 MatrixView pool_view(const BsrMatrix& matrix, bool transposed, std::int64_t batch) {
-  const Tensor& values = matrix.values;
-  MatrixView view;
-  view.data = static_cast<const char*>(values.data);
-  view.dtype = values.dtype;
-  if (values.rank == 4 && values.size(0) > 1)
-    view.data += batch * values.stride(0) * size_of(values.dtype);
-  view.row = values.stride(values.rank - 2);
-  view.col = values.stride(values.rank - 1);
-  view.block_rows = matrix.block_rows();
+  MatrixView view = batch_view(matrix.values, 3, batch);
+  view.block_rows = transposed ? matrix.block_cols() : matrix.block_rows();
   view.block_stride = pool_stride(matrix);
-  if (transposed) {
-    std::swap(view.row, view.col);
-    view.block_rows = matrix.block_cols();
-  }
+  if (transposed) std::swap(view.row, view.col);
   return view;
+}
+
+TileOutput block_output(const BsrMatrix& out, std::int64_t batch, std::int64_t element, float alpha,
+                        float beta) {
+  const MatrixView values = pool_view(out, false, batch);
+  TileOutput to;
+  to.out = const_cast<char*>(values.data) + element * size_of(values.dtype);
+  to.out_dtype = values.dtype;
+  to.out_row = values.row;
+  to.out_col = values.col;
+  to.alpha = alpha;
+  if (beta != 0.0f) {
+    to.beta = beta;
+    to.c = to.out;
+    to.c_dtype = to.out_dtype;
+    to.c_row = to.out_row;
+    to.c_col = to.out_col;
+  }
+  return to;
 }
 
 ProductContext::ProductContext(const planning::KernelRow& row, void* workspace,

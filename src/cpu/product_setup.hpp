@@ -23,17 +23,10 @@ inline std::int64_t pool_stride(const BsrMatrix& matrix) {
   return matrix.values.stride(matrix.values.rank - 3);
 }
 
-/// The lists of op(matrix) by row: the matrix's own, or the prepared ones where it is transposed.
-/// `by_col` asks for op(matrix)'s columns instead.
-struct SparseSide {
-  const BsrMatrix* matrix = nullptr;
-  bool by_column = false;  // of the matrix as stored: uses prepared lists
-  planning::ListBuffers prepared{};
-
-  BlockLists lists(std::int64_t batch) const {
-    return by_column ? lists_by_column(prepared, *matrix, batch) : lists_by_row(*matrix, batch);
-  }
-};
+/// Where a stored block's values go, and where they come from when beta keeps them. `element` is
+/// where the block begins among the values.
+TileOutput block_output(const BsrMatrix& out, std::int64_t batch, std::int64_t element, float alpha,
+                        float beta);
 
 /// Everything a product needs at run time besides its operands.
 class ProductContext {

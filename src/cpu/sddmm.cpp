@@ -8,31 +8,6 @@
 namespace tessera::cpu {
 namespace {
 
-/// Where a stored block's values go, and where they come from when beta keeps them.
-TileOutput block_output(const BsrMatrix& out, std::int64_t batch, float alpha, float beta) {
-  const MatrixView values = pool_view(out, false, batch);
-  TileOutput to;
-  to.out = const_cast<char*>(values.data);
-  to.out_dtype = values.dtype;
-  to.out_row = values.row;
-  to.out_col = values.col;
-  to.alpha = alpha;
-  if (beta != 0.0f) {
-    to.beta = beta;
-    to.c = values.data;
-    to.c_dtype = values.dtype;
-    to.c_row = values.row;
-    to.c_col = values.col;
-  }
-  return to;
-}
-
-TileOutput at_element(TileOutput to, std::int64_t element) {
-  to.out += element * size_of(to.out_dtype);
-  if (to.c) to.c += element * size_of(to.c_dtype);
-  return to;
-}
-
 class Sddmm {
  public:
   Sddmm(const SddmmProblem& problem, const planning::SddmmShape& shape, const Resources& resources)
@@ -92,8 +67,10 @@ class Sddmm {
     const int rows = static_cast<int>(std::min(planning::kMaxTileRows, height_ - skip));
     thread.terms.clear();
     if (shape_.k > 0) thread.terms.push_back({(line * height_ + skip) * a.row, 0, shape_.k});
-    const TileOutput to = block_output(problem_.out, batch, problem_.alpha, problem_.beta);
-    const std::int64_t stride = pool_stride(problem_.out);
+    const auto block_at = [&](std::int64_t entry) {
+      return block_output(problem_.out, batch, entry * pool_stride(problem_.out), problem_.alpha,
+                          problem_.beta);
+    };
     const planning::BsrRow row = lists.line(line);
     std::int64_t e = row.begin;
     while (e < row.end && row.column(e) < begin) ++e;
@@ -113,8 +90,7 @@ class Sddmm {
         context_.multiply(thread, a, rows, taken * padded);
         for (std::int64_t i = 0; i < taken; ++i)
           store_tile(context_.isa(), thread.scratch.c + i * padded, taken * padded, rows,
-                     static_cast<int>(width_), at_element(to, (e + i) * stride).from(skip, 0),
-                     thread.scratch);
+                     static_cast<int>(width_), block_at(e + i).from(skip, 0), thread.scratch);
       } else {  // a block wider than the tile
         for (int s = 0; s < first.strips.count; s += step) {
           const std::int64_t col = static_cast<std::int64_t>(first.strips.first(s)) * first.lanes;
@@ -122,8 +98,8 @@ class Sddmm {
               thread.take_strips(first, s, std::min(s + step, first.strips.count));
           context_.multiply(thread, a, rows, pitch);
           store_tile(context_.isa(), thread.scratch.c, pitch, rows,
-                     static_cast<int>(std::min(pitch, width_ - col)),
-                     at_element(to, e * stride).from(skip, col), thread.scratch);
+                     static_cast<int>(std::min(pitch, width_ - col)), block_at(e).from(skip, col),
+                     thread.scratch);
         }
         taken = 1;
       }

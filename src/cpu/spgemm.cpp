@@ -60,45 +60,28 @@ void pairs_of_row(const BlockLists& a, const BlockLists& b, std::int64_t i,
                    [](const Pair& x, const Pair& y) { return x.column < y.column; });
 }
 
-}  // namespace
-
-SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::SpgemmShape& shape) {
+/// Lists the blocks of the result, those of `out` where it is given, and the pairs that each sums.
+SpgemmPattern match_pairs(const SpgemmProblem& problem, const planning::SpgemmShape& shape,
+                          const BsrMatrix* out) {
   SpgemmPattern pattern;
   const OwnedLists a(problem.a), b(problem.b);
   const std::int64_t rows = shape.m / op_block(problem.a).rows;
   pattern.offsets.push_back(0);
   pattern.pair_offsets.push_back(0);
   std::vector<Pair> pairs;
+  std::vector<std::int64_t> wanted;
   for (std::int64_t i = 0; i < rows; ++i) {
     pairs_of_row(a.lists(), b.lists(), i, pairs);
-    for (std::size_t p = 0; p < pairs.size(); ++p) {
-      pattern.left_blocks.push_back(pairs[p].left);
-      pattern.right_blocks.push_back(pairs[p].right);
-      if (p + 1 == pairs.size() || pairs[p + 1].column != pairs[p].column) {
-        pattern.columns.push_back(pairs[p].column);
-        pattern.pair_offsets.push_back(static_cast<std::int64_t>(pattern.left_blocks.size()));
-      }
+    wanted.clear();
+    if (out) {
+      const planning::BsrRow row = lists_by_row(*out, 0).line(i);
+      for (std::int64_t e = row.begin; e < row.end; ++e) wanted.push_back(row.column(e));
+    } else {
+      for (const Pair& pair : pairs)
+        if (wanted.empty() || wanted.back() != pair.column) wanted.push_back(pair.column);
     }
-    pattern.offsets.push_back(static_cast<std::int64_t>(pattern.columns.size()));
-  }
-  return pattern;
-}
-
-SpgemmPattern spgemm_sampled(const SpgemmProblem& problem, const planning::SpgemmShape& shape,
-                             const BsrMatrix& out) {
-  SpgemmPattern pattern;
-  const OwnedLists a(problem.a), b(problem.b);
-  const BlockLists wanted = lists_by_row(out, 0);
-  const std::int64_t rows = shape.m / op_block(problem.a).rows;
-  pattern.offsets.push_back(0);
-  pattern.pair_offsets.push_back(0);
-  std::vector<Pair> pairs;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    pairs_of_row(a.lists(), b.lists(), i, pairs);
     auto next = pairs.begin();
-    const planning::BsrRow row = wanted.line(i);
-    for (std::int64_t e = row.begin; e < row.end; ++e) {
-      const std::int64_t column = row.column(e);
+    for (const std::int64_t column : wanted) {
       while (next != pairs.end() && next->column < column) ++next;
       for (; next != pairs.end() && next->column == column; ++next) {
         pattern.left_blocks.push_back(next->left);
@@ -110,6 +93,17 @@ SpgemmPattern spgemm_sampled(const SpgemmProblem& problem, const planning::Spgem
     pattern.offsets.push_back(static_cast<std::int64_t>(pattern.columns.size()));
   }
   return pattern;
+}
+
+}  // namespace
+
+SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::SpgemmShape& shape) {
+  return match_pairs(problem, shape, nullptr);
+}
+
+SpgemmPattern spgemm_sampled(const SpgemmProblem& problem, const planning::SpgemmShape& shape,
+                             const BsrMatrix& out) {
+  return match_pairs(problem, shape, &out);
 }
 
 void spgemm_numeric(const SpgemmProblem& problem, const planning::SpgemmShape& shape,
@@ -125,7 +119,6 @@ void spgemm_numeric(const SpgemmProblem& problem, const planning::SpgemmShape& s
   const MatrixView left = pool_view(problem.a.sparse, problem.a.transposed, 0);
   const MatrixView right = pool_view(problem.b.sparse, problem.b.transposed, 0);
   const std::int64_t left_stride = pool_stride(problem.a.sparse);
-  const MatrixView values = pool_view(out, false, 0);
   const std::int64_t slice =
       pool.rows == 0
           ? pool.cols
@@ -147,19 +140,8 @@ void spgemm_numeric(const SpgemmProblem& problem, const planning::SpgemmShape& s
               {pattern.left_blocks[static_cast<std::size_t>(p)] * left_stride + skip * left.row,
                pattern.right_blocks[static_cast<std::size_t>(p)] * left_block.cols,
                left_block.cols});
-        TileOutput to;
-        to.out = const_cast<char*>(values.data) + block * pool_stride(out) * size_of(values.dtype);
-        to.out_dtype = values.dtype;
-        to.out_row = values.row;
-        to.out_col = values.col;
-        to.alpha = problem.alpha;
-        if (problem.beta != 0.0f) {
-          to.beta = problem.beta;
-          to.c = to.out;
-          to.c_dtype = to.out_dtype;
-          to.c_row = to.out_row;
-          to.c_col = to.out_col;
-        }
+        const TileOutput to =
+            block_output(out, 0, block * pool_stride(out), problem.alpha, problem.beta);
         for (int s = 0; s < packed.strips.count; s += step) {
           const std::int64_t first = static_cast<std::int64_t>(packed.strips.first(s)) * isa.lanes;
           const std::int64_t pitch =

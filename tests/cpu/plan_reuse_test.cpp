@@ -48,12 +48,11 @@ void write_lists(const BsrMatrix& matrix, const Pattern& pattern) {
   write(matrix.col_indices, pattern.indices);
 }
 
-/// Patterns of one size: 4 of 10 blocks in each of 8 rows, or the transpose of that.
+/// Patterns with as many blocks each time: 8 rows of 4 blocks out of 10, or the other way round 10
+/// columns of 3 blocks out of 8.
 Pattern drawn(Random& random, bool by_columns) {
-  const Pattern pattern =
-      patterns::random(by_columns ? 10 : 8, by_columns ? 8 : 10, 0.4, random.bits());
-  // 10 rows of 3 make 30 blocks, 8 rows of 4 make 32.
-  return by_columns ? transpose(pattern) : pattern;
+  if (!by_columns) return patterns::random(8, 10, 0.4, random.bits());
+  return transpose(patterns::random(10, 8, 0.4, random.bits()));
 }
 
 class PlanReuse : public ::testing::TestWithParam<DType> {};

@@ -148,6 +148,24 @@ bool Memory::untouched() const {
                      [](const auto& block) { return block->bytes == block->armed; });
 }
 
+bool Memory::holds(const Tensor& view) const {
+  if (view.rank < 0 || view.rank > kMaxRank || size_of(view.dtype) == 0) return false;
+  // Sizes and strides may be anything here: floating point neither overflows nor wraps.
+  double low = 0, high = size_of(view.dtype);
+  for (int d = 0; d < view.rank; ++d) {
+    if (view.size(d) < 0) return false;
+    if (view.size(d) == 0) return true;
+    const double reach = (static_cast<double>(view.size(d)) - 1) *
+                         static_cast<double>(view.stride(d)) * size_of(view.dtype);
+    (reach < 0 ? low : high) += reach;
+  }
+  return std::any_of(blocks_.begin(), blocks_.end(), [&](const auto& block) {
+    const auto first =
+        static_cast<double>(static_cast<const std::byte*>(view.data) - block->bytes.data());
+    return first + low >= 0 && first + high <= static_cast<double>(block->bytes.size());
+  });
+}
+
 std::vector<std::byte> Memory::outputs() const {
   std::vector<std::byte> all;
   for (const auto& block : blocks_) {

@@ -44,6 +44,8 @@ class Memory {
   std::string damage() const;
   /// All memory as it was when armed, outputs included: what a refused call must leave.
   bool untouched() const;
+  /// Whether every element of a view, whatever its sizes and strides, lies in this memory.
+  bool holds(const Tensor& view) const;
   /// The bytes of all outputs, for comparing runs bit by bit.
   std::vector<std::byte> outputs() const;
 

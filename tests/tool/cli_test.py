@@ -32,6 +32,7 @@ class BadUsage(tool.ToolTest):
         self.assert_refused("explain", "attention", "--device", "abacus", naming="abacus")
         self.assert_refused("explain", "matmul", "--backend", "abacus", naming="abacus")
         self.assert_refused("demo", "--length", "100", naming="--length")
+        self.assert_refused("demo", "--size", "100", naming="--size")
         self.assert_refused("verify", "fly", naming="fly")
         self.assert_refused("verify", "--seconds", "nan", naming="--seconds")
         self.assert_refused("verify", "--seed", "-1", naming="--seed")

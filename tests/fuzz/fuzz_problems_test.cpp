@@ -1,0 +1,570 @@
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <limits>
+
+#include "tests/support/expect.hpp"
+
+// Any description of a problem either runs and gives the right result, or throws Error and touches
+// nothing: never a crash, a hang or a wrong answer.
+namespace tessera {
+namespace {
+
+using generate::Case;
+using generate::Memory;
+using generate::Random;
+
+constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+
+// ---- Hangs
+// ---------------------------------------------------------------------------------------
+
+char g_current[256];
+
+/// Names the problem at work when it takes longer than any of these may.
+class Watchdog {
+ public:
+  Watchdog() {
+    std::signal(SIGALRM, [](int) {
+      [[maybe_unused]] auto written = ::write(STDERR_FILENO, g_current, sizeof(g_current));
+      ::_exit(3);
+    });
+  }
+  ~Watchdog() { ::alarm(0); }
+  void next(const std::string& text) {
+    std::snprintf(g_current, sizeof(g_current), "hangs: %s\n", text.c_str());
+    ::alarm(20);
+  }
+};
+
+// ---- Parts of problems
+// ---------------------------------------------------------------------------
+
+/// What may be changed in a problem. Outputs and inputs apart, so that no change makes them alias.
+struct Parts {
+  std::vector<Tensor*> inputs, outputs;
+  std::vector<float*> numbers;
+  std::vector<std::int64_t*> sizes;
+  std::vector<Operand*> operands;
+};
+
+void add(Parts& parts, BsrMatrix& m, bool output) {
+  (output ? parts.outputs : parts.inputs).push_back(&m.values);
+  parts.inputs.insert(parts.inputs.end(), {&m.row_offsets, &m.col_indices});
+  parts.sizes.insert(parts.sizes.end(), {&m.rows, &m.cols});
+}
+
+void add(Parts& parts, Operand& operand) {
+  parts.operands.push_back(&operand);
+  if (operand.is_sparse()) {
+    add(parts, operand.sparse, false);
+  } else {
+    parts.inputs.push_back(&operand.dense);
+  }
+}
+
+Parts parts_of(MatmulProblem& p) {
+  Parts parts;
+  add(parts, p.a);
+  add(parts, p.b);
+  parts.outputs = {&p.out};
+  parts.inputs.insert(parts.inputs.end(), {&p.epilogue.c, &p.epilogue.bias, &p.group_offsets});
+  parts.numbers = {&p.epilogue.alpha, &p.epilogue.beta};
+  return parts;
+}
+
+Parts parts_of(SddmmProblem& p) {
+  Parts parts;
+  add(parts, p.a);
+  add(parts, p.b);
+  add(parts, p.out, true);
+  parts.numbers = {&p.alpha, &p.beta};
+  return parts;
+}
+
+Parts parts_of(AttentionProblem& p) {
+  Parts parts;
+  BlockMask& mask = p.mask;
+  parts.inputs = {&p.q,
+                  &p.k,
+                  &p.v,
+                  &p.q_offsets,
+                  &p.kv_offsets,
+                  &p.kv_begin,
+                  &p.kv_end,
+                  &p.q_position,
+                  &p.kv_position,
+                  &p.page_table,
+                  &p.sinks,
+                  &mask.full.counts,
+                  &mask.bits,
+                  &mask.bit_tile,
+                  &mask.full.offsets,
+                  &mask.full.indices,
+                  &mask.partial.counts,
+                  &mask.partial.offsets,
+                  &mask.partial.indices};
+  parts.outputs = {&p.out, &p.lse};
+  parts.numbers = {&p.softcap};
+  parts.sizes = {&p.max_q_length, &p.max_kv_length, &mask.block_q, &mask.block_kv};
+  return parts;
+}
+
+Parts parts_of(AttentionBackwardProblem& p) {
+  Parts parts = parts_of(p.forward);
+  parts.inputs.insert(parts.inputs.end(), {&p.forward.out, &p.forward.lse, &p.dout, &p.dlse});
+  parts.outputs = {&p.dq, &p.dk, &p.dv, &p.dsinks};
+  return parts;
+}
+
+Parts parts_of(MergeStatesProblem& p) {
+  Parts parts;
+  for (Tensor& out : p.outs) parts.inputs.push_back(&out);
+  for (Tensor& lse : p.lses) parts.inputs.push_back(&lse);
+  parts.inputs.push_back(&p.sinks);
+  parts.outputs = {&p.out, &p.lse};
+  return parts;
+}
+
+// ---- Changes
+// -------------------------------------------------------------------------------------
+
+std::int64_t odd_size(Random& random) {
+  return random.pick<std::int64_t>({-1, 0, 0, 1, 2, 3, 7, 16, 64, -kLargest - 1, kLargest,
+                                    std::int64_t{1} << 31, std::int64_t{1} << 32,
+                                    std::int64_t{1} << 40, std::int64_t{1} << 61});
+}
+
+DType odd_type(Random& random) {
+  return random.pick({DType::none, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::i32,
+                      DType::i64, DType::u8, static_cast<DType>(77)});
+}
+
+float odd_number(Random& random) {
+  return random.pick({0.0f, -0.0f, 1.0f, -3.5f, std::nanf(""), HUGE_VALF, -HUGE_VALF, 1e30f});
+}
+
+void change_tensor(Random& random, Tensor& tensor, bool output) {
+  const auto dim = static_cast<std::size_t>(random.between(0, kMaxRank - 1));
+  switch (random.between(0, 11)) {
+    case 0:
+      tensor.dtype = odd_type(random);
+      break;
+    case 1:
+      tensor.rank = static_cast<int>(random.between(-1, 6));
+      break;
+    case 2:
+      tensor.shape[dim] = odd_size(random);
+      break;
+    case 3:
+      tensor.shape[dim] += random.pick({-1, 1});
+      break;
+    case 4:
+      tensor.strides[dim] = odd_size(random);
+      break;
+    case 5:
+      tensor.strides[dim] = random.between(-3, 30);
+      break;
+    case 6:
+      tensor.data = nullptr;
+      break;
+    case 7:
+      tensor = {};
+      break;
+    case 8:
+      tensor.device.kind = DeviceKind::cuda;
+      break;
+    case 9:
+      std::swap(tensor.shape[dim], tensor.shape[(dim + 1) % kMaxRank]);
+      break;
+    case 10:
+      std::swap(tensor.shape[dim], tensor.shape[(dim + 1) % kMaxRank]);
+      std::swap(tensor.strides[dim], tensor.strides[(dim + 1) % kMaxRank]);
+      break;
+    case 11:
+      // One element of a list.
+      if (output || !tensor.data || tensor.rank < 1 || tensor.rank > kMaxRank) break;
+      if (tensor.dtype != DType::i32 && tensor.dtype != DType::i64) break;
+      if (tensor.numel() <= 0) break;
+      if (tensor.dtype == DType::i32) {
+        *static_cast<std::int32_t*>(tensor.data) =
+            static_cast<std::int32_t>(random.pick<std::int64_t>({-1, 0, 1, 2, 1 << 30}));
+      } else {
+        *static_cast<std::int64_t*>(tensor.data) = odd_size(random);
+      }
+      break;
+  }
+}
+
+/// Makes up to three changes. Returns whether an input or a number is among them.
+bool change(Random& random, Parts& parts) {
+  bool inputs = false;
+  for (std::int64_t n = random.between(0, 3); n > 0; --n) {
+    const int what = static_cast<int>(random.between(0, 9));
+    const auto any = [&](auto& list) {
+      return list[static_cast<std::size_t>(
+          random.between(0, static_cast<std::int64_t>(list.size()) - 1))];
+    };
+    if (what < 2) {
+      change_tensor(random, *any(parts.outputs), true);
+      continue;
+    }
+    inputs = true;
+    if (what < 6 && !parts.inputs.empty()) change_tensor(random, *any(parts.inputs), false);
+    if (what == 6 && !parts.numbers.empty()) *any(parts.numbers) = odd_number(random);
+    if (what == 7 && !parts.sizes.empty()) *any(parts.sizes) = odd_size(random);
+    if (what == 8 && !parts.operands.empty()) {
+      Operand& operand = *any(parts.operands);
+      operand.transposed = !operand.transposed;
+    }
+    // One input in the place of another.
+    if (what == 9 && !parts.inputs.empty()) *any(parts.inputs) = *any(parts.inputs);
+  }
+  return inputs;
+}
+
+/// The caller's part of the bargain: data that is not null is really there.
+void keep_real(const Memory& memory, const Parts& parts) {
+  for (const auto& list : {parts.inputs, parts.outputs}) {
+    for (Tensor* tensor : list) {
+      if (tensor->data && !memory.holds(*tensor)) tensor->data = nullptr;
+    }
+  }
+}
+
+/// Changes that only some problems have room for.
+void change_more(Random&, MatmulProblem&) {}
+void change_more(Random&, SddmmProblem&) {}
+void change_more(Random&, MergeStatesProblem&) {}
+void change_more(Random& random, AttentionProblem& p) {
+  if (random.chance(0.1)) p.scale = odd_number(random);
+  if (random.chance(0.1)) p.window_left = odd_size(random);
+  if (random.chance(0.1)) p.window_right = odd_size(random);
+  if (random.chance(0.1)) p.causal = !p.causal;
+}
+void change_more(Random& random, AttentionBackwardProblem& p) { change_more(random, p.forward); }
+
+// ---- Running
+// -------------------------------------------------------------------------------------
+
+struct Outcomes {
+  int ran = 0, refused = 0, compared = 0;
+};
+
+bool all_finite(const oracle::DenseArray& array) {
+  return std::all_of(array.values.begin(), array.values.end(),
+                     [](double x) { return std::isfinite(x) && std::fabs(x) < 1e6; });
+}
+
+/// Whether the floats a problem reads are ones for which the budgets say something.
+bool sober(const Parts& parts) {
+  for (const Tensor* tensor : parts.inputs) {
+    const bool floats =
+        tensor->dtype == DType::f32 || tensor->dtype == DType::f16 || tensor->dtype == DType::bf16;
+    if (floats && !all_finite(oracle::read(*tensor))) return false;
+  }
+  return std::all_of(parts.numbers.begin(), parts.numbers.end(),
+                     [](const float* x) { return std::fabs(*x) < 1e6; });
+}
+
+/// explain answers or throws Error for any device; its answer can be printed.
+template <class Problem>
+void explains(Random& random, const Problem& problem) {
+  const std::vector<std::string> presets = device_presets();
+  const auto n = random.between(0, static_cast<std::int64_t>(presets.size()) - 1);
+  try {
+    const Explanation e = explain(problem, device_preset(presets[static_cast<std::size_t>(n)]));
+    EXPECT_FALSE(to_text(e).empty());
+    EXPECT_EQ(to_json(e).front(), '{');
+  } catch (const Error& error) {
+    EXPECT_GT(std::string(error.what()).size(), 10u);
+  }
+}
+
+/// Runs one case. `changed`: its inputs are no longer those that were generated. `remembers`: it
+/// holds results that were computed from those.
+template <class AnyCase>
+void run_one(AnyCase& c, bool changed, bool remembers, Outcomes& outcomes) {
+  c.memory.arm();
+  explains(c.random, c.problem);
+  try {
+    expect::solve(c.problem, {.threads = static_cast<int>(c.random.between(1, 2))});
+  } catch (const Error&) {
+    ++outcomes.refused;
+    EXPECT_TRUE(c.memory.untouched()) << c.text << ": memory changed by a refused call";
+    return;
+  }
+  ++outcomes.ran;
+  if (changed && (remembers || !sober(parts_of(c.problem)))) return;
+  const oracle::Comparison result = expect::check(c);
+  ++outcomes.compared;
+  EXPECT_TRUE(result.ok) << c.text << ": " << result.message;
+}
+
+template <class Make>
+Outcomes fuzz(const char* name, std::uint64_t seeds, bool remembers, Make make) {
+  Watchdog watchdog;
+  Outcomes outcomes;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    const auto c = make(seed);
+    c->text = std::string(name) + " seed " + std::to_string(seed);
+    watchdog.next(c->text);
+    Parts parts = parts_of(c->problem);
+    bool changed = change(c->random, parts);
+    if (c->random.chance(0.2)) {
+      change_more(c->random, c->problem);
+      changed = true;
+    }
+    parts = parts_of(c->problem);
+    keep_real(c->memory, parts);
+    if constexpr (requires { c->problem.epilogue; }) {
+      // Former contents as the changed output shows them.
+      c->former.reset();
+      if (c->problem.out.data && c->problem.out.rank > 0 && c->memory.holds(c->problem.out)) {
+        c->former = oracle::read(c->problem.out);
+      }
+    } else if constexpr (requires { c->problem.out.values; }) {
+      const Tensor& values = c->problem.out.values;
+      if (values.data && values.rank > 0 && c->memory.holds(values)) {
+        c->former = oracle::read(values);
+      }
+    }
+    run_one(*c, changed, remembers, outcomes);
+    if (::testing::Test::HasFailure()) break;
+  }
+  std::printf("%s: %d ran, %d of them compared, %d refused\n", name, outcomes.ran,
+              outcomes.compared, outcomes.refused);
+  // Both outcomes must be common, or the changes are too mild or too wild.
+  const auto enough = static_cast<int>(seeds / 10);
+  EXPECT_GT(outcomes.ran, enough);
+  EXPECT_GT(outcomes.refused, enough);
+  EXPECT_GT(outcomes.compared, enough);
+  return outcomes;
+}
+
+generate::AttentionOptions small() { return {.longest = 12}; }
+
+TEST(Fuzz, Matmul) {
+  fuzz("matmul", 2500, false,
+       [](std::uint64_t seed) { return generate::matmul_case(seed, {.largest = 12}); });
+}
+TEST(Fuzz, GroupedMatmul) {
+  fuzz("grouped matmul", 1000, false, [](std::uint64_t seed) {
+    return generate::matmul_case(
+        seed, {.grouped = seed % 2 ? GroupAxis::rows : GroupAxis::inner, .largest = 10});
+  });
+}
+TEST(Fuzz, Sddmm) {
+  fuzz("sddmm", 1500, false,
+       [](std::uint64_t seed) { return generate::sddmm_case(seed, {.largest = 12}); });
+}
+TEST(Fuzz, Attention) {
+  fuzz("attention", 3000, false,
+       [](std::uint64_t seed) { return generate::attention_case(seed, small()); });
+}
+TEST(Fuzz, AttentionBackward) {
+  fuzz("attention_backward", 2000, true,
+       [](std::uint64_t seed) { return generate::backward_case(seed, small()); });
+}
+TEST(Fuzz, MergeStates) {
+  fuzz("merge_states", 1500, true, [](std::uint64_t seed) { return generate::merge_case(seed); });
+}
+
+/// spgemm takes its output beside the problem.
+TEST(Fuzz, Spgemm) {
+  Watchdog watchdog;
+  int ran = 0, refused = 0;
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    const auto c = generate::spgemm_case(seed, {.largest = 12});
+    const Pattern whole = oracle::spgemm_pattern(c->problem);
+    const bool planned = c->random.chance(0.5);
+    BsrMatrix out =
+        output_for(*c, planned ? whole : generate::wild_pattern(c->random, whole.rows, whole.cols),
+                   DType::f32, DType::i32);
+    c->text = "spgemm seed " + std::to_string(seed);
+    watchdog.next(c->text);
+    Parts parts;
+    add(parts, c->problem.a);
+    add(parts, c->problem.b);
+    parts.outputs = {&out.values};
+    parts.numbers = {&c->problem.alpha, &c->problem.beta};
+    parts.sizes.insert(parts.sizes.end(), {&out.rows, &out.cols});
+    change(c->random, parts);
+    parts = {};
+    add(parts, c->problem.a);
+    add(parts, c->problem.b);
+    parts.outputs = {&out.values};
+    parts.numbers = {&c->problem.alpha, &c->problem.beta};
+    keep_real(c->memory, parts);
+    if (out.values.data && out.values.rank > 0) c->former = oracle::read(out.values);
+    c->memory.arm();
+    explains(c->random, c->problem);
+    try {
+      if (planned) {
+        spgemm_numeric(spgemm_symbolic(c->problem), c->problem, out, {.threads = 1});
+      } else {
+        spgemm_numeric(c->problem, out, {.threads = 1});
+      }
+    } catch (const Error&) {
+      ++refused;
+      ASSERT_TRUE(c->memory.untouched()) << c->text;
+      continue;
+    }
+    ++ran;
+    if (!sober(parts)) continue;
+    const oracle::Comparison result = oracle::check(c->problem, out, c->former_values());
+    ASSERT_TRUE(result.ok) << c->text << ": " << result.message;
+  }
+  std::printf("spgemm: %d ran, %d refused\n", ran, refused);
+  EXPECT_GT(ran, 150);
+  EXPECT_GT(refused, 150);
+}
+
+// ---- Descriptions without memory
+// -----------------------------------------------------------------
+
+/// Shapes that agree with each other, of any size at all, without memory behind them: planning must
+/// cope, and running must refuse whatever is not empty.
+class Phantom {
+ public:
+  explicit Phantom(std::uint64_t seed) : random_(seed) {}
+
+  AnyProblem problem() {
+    switch (random_.between(0, 3)) {
+      case 0:
+        return matmul();
+      case 1:
+        return sddmm();
+      case 2:
+        return attention();
+      default:
+        return backward();
+    }
+  }
+  Random& random() { return random_; }
+
+ private:
+  std::int64_t size() {
+    if (random_.chance(0.3)) return 0;
+    return random_.pick<std::int64_t>({1, 2, 3, 8, 64, 4096, std::int64_t{1} << 20,
+                                       std::int64_t{1} << 31, std::int64_t{1} << 40,
+                                       std::int64_t{1} << 59, kLargest});
+  }
+  static Tensor view(DType dtype, std::initializer_list<std::int64_t> shape) {
+    Tensor t;
+    t.dtype = dtype;
+    for (std::int64_t n : shape) t.shape[static_cast<std::size_t>(t.rank++)] = n;
+    // Contiguous, but wrapping where the product does.
+    std::uint64_t stride = 1;
+    for (int d = t.rank - 1; d >= 0; --d) {
+      t.strides[static_cast<std::size_t>(d)] = static_cast<std::int64_t>(stride);
+      stride *= static_cast<std::uint64_t>(t.size(d));
+    }
+    return t;
+  }
+  Tensor list(std::initializer_list<std::int64_t> shape) { return view(DType::i64, shape); }
+
+  BsrMatrix bsr(std::int64_t rows, std::int64_t cols, std::int64_t r, std::int64_t c) {
+    BsrMatrix m;
+    m.rows = rows;
+    m.cols = cols;
+    const std::int64_t stored = size();
+    m.values = view(type_, {stored, r, c});
+    m.row_offsets = list({r > 0 ? rows / r + (rows < kLargest ? 1 : 0) : 1});
+    m.col_indices = list({stored});
+    return m;
+  }
+
+  AnyProblem matmul() {
+    const std::int64_t m = size(), n = size(), k = size();
+    MatmulProblem p;
+    p.a = random_.chance(0.3) ? Operand(bsr(m, k, 1, 1)) : Operand(view(type_, {m, k}));
+    p.b = random_.chance(0.3) ? Operand(bsr(k, n, 1, 1)) : Operand(view(type_, {k, n}));
+    p.out = view(type_, {m, n});
+    if (random_.chance(0.3)) {
+      const std::int64_t batch = size();
+      p.a = view(type_, {batch, m, k});
+      p.out = view(type_, {batch, m, n});
+    }
+    return p;
+  }
+  AnyProblem sddmm() {
+    const std::int64_t m = size(), n = size(), k = size();
+    return SddmmProblem{.a = view(type_, {m, k}), .b = view(type_, {k, n}), .out = bsr(m, n, 1, 1)};
+  }
+  AttentionProblem attention() {
+    const std::int64_t b = size(), h = size(), q = size(), kv = size(), d = size();
+    AttentionProblem p;
+    p.q = p.out = view(type_, {b, q, h, d});
+    p.k = p.v = view(type_, {b, kv, h, d});
+    if (random_.chance(0.3)) {
+      // Packed, without sequences or with many.
+      p.q = p.out = view(type_, {q, h, d});
+      p.q_offsets = list({b < kLargest ? b + 1 : b});
+    } else if (random_.chance(0.3)) {
+      const std::int64_t pages = size();
+      p.k = p.v = view(type_, {pages, kv, h, d});
+      p.page_table = view(DType::i32, {b, size()});
+      p.kv_end = list({b});
+    }
+    if (random_.chance(0.3)) {
+      p.mask.block_q = size();
+      p.mask.block_kv = size();
+      p.mask.full.counts = list({1, 1, size()});
+      p.mask.full.indices = list({1, 1, p.mask.full.counts.size(2), size()});
+    }
+    if (random_.chance(0.3)) p.window_left = size();
+    return p;
+  }
+  AnyProblem backward() {
+    AttentionBackwardProblem p{.forward = attention()};
+    const AttentionProblem& f = p.forward;
+    p.forward.lse = f.q_offsets ? view(DType::f32, {f.q.size(1), f.q.size(0)})
+                                : view(DType::f32, {f.q.size(0), f.q.size(2), f.q.size(1)});
+    p.dout = p.dq = f.q;
+    p.dk = p.dv = f.k;
+    return p;
+  }
+
+  Random random_;
+  DType type_ = random_.pick({DType::f32, DType::bf16, DType::e4m3});
+};
+
+TEST(Fuzz, ShapesWithoutMemory) {
+  Watchdog watchdog;
+  int planned = 0, refused = 0, ran = 0;
+  for (std::uint64_t seed = 0; seed < 6000; ++seed) {
+    watchdog.next("phantom seed " + std::to_string(seed));
+    Phantom phantom(seed);
+    const AnyProblem problem = phantom.problem();
+    explains(phantom.random(), problem);
+    try {
+      const Plan made = plan(problem, device_preset("cpu"));
+      EXPECT_GE(made.workspace_bytes, 0) << "seed " << seed;
+      EXPECT_GE(made.schedule_bytes, 0) << "seed " << seed;
+      ++planned;
+    } catch (const Error&) {
+      ++refused;
+    }
+    try {
+      std::visit(
+          [](const auto& p) {
+            if constexpr (requires { expect::solve(p, Execution{}); }) {
+              expect::solve(p, {.threads = 1});
+            }
+          },
+          problem);
+      ++ran;
+    } catch (const Error&) {
+    }
+  }
+  std::printf("shapes: %d planned, %d refused, %d ran\n", planned, refused, ran);
+  EXPECT_GT(planned, 500);
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(ran, 100);
+}
+
+}  // namespace
+}  // namespace tessera
