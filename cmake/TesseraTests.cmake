@@ -66,6 +66,9 @@ tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
 if(TESSERA_TOOL)
   tessera_check(docs ${python} scripts/check_docs.py --build ${PROJECT_BINARY_DIR}
                 --cxx ${CMAKE_CXX_COMPILER})
+  foreach(name cli pattern demo)
+    tessera_check(tool_${name} ${python} tests/tool/${name}_test.py $<TARGET_FILE:tessera_tool>)
+  endforeach()
 endif()
 if(NOT TESSERA_SANITIZE)
   tessera_check(exports ${python} scripts/check_exports.py $<TARGET_FILE:tessera>)

@@ -73,7 +73,6 @@ DemoPart attention_part(std::int64_t length, DType dtype, const Execution& execu
   part.shape = std::to_string(kHeads) + " heads, " + std::to_string(length) + " tokens, dim " +
                std::to_string(kDim) + ", " + to_string(dtype);
   part.pattern = "BigBird, blocks of 64 x 64";
-  part.dense_flops = attention_flops(length);
   part.blocks = patterns::bigbird(length / kBlock, length / kBlock, 1, 1, 3, 2024);
   const HostBlockMask mask = make_block_mask(part.blocks, kBlock, kBlock);
 
@@ -115,7 +114,6 @@ DemoPart product_part(std::int64_t size, DType dtype, const Execution& execution
   part.shape = std::to_string(size) + " x " + std::to_string(size) + " times " +
                std::to_string(size) + " x " + std::to_string(cols) + ", " + to_string(dtype);
   part.pattern = "random, blocks of 64 x 64";
-  part.dense_flops = product_flops(size);
   part.blocks = patterns::random(size / kBlock, size / kBlock, 0.1, 2024);
   HostBsr a = make_bsr(part.blocks, kBlock, kBlock, dtype);
   fill_normal(a.values, 4, 1.0f / 16);  // so that results are about one

@@ -15,7 +15,6 @@ struct DemoPart {
   std::string pattern;  ///< "BigBird, blocks of 64 x 64"
   Pattern blocks;
   Timing dense, sparse;
-  double dense_flops = 0;
   double max_error = 0, budget = 0;  ///< of the element that uses most of its budget
   bool ok = false;
   std::string message;  ///< what the comparison found, where not ok

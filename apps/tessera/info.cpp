@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 struct KernelInfo {
   std::string name;
   Backend backend{};
+  std::string why;
   std::vector<std::string> ops;
 };
 
@@ -47,7 +48,8 @@ std::vector<KernelInfo> kernels() {
           return kernel.name == candidate.kernel;
         });
         if (known == result.end())
-          known = result.insert(result.end(), {candidate.kernel, candidate.backend, {}});
+          known =
+              result.insert(result.end(), {candidate.kernel, candidate.backend, candidate.why, {}});
         known->ops.push_back(op);
       }
     }
@@ -114,7 +116,8 @@ void print_json() {
   for (const KernelInfo& kernel : kernels())
     json["kernels"].push_back({{"name", kernel.name},
                                {"backend", to_string(kernel.backend)},
-                               {"operations", kernel.ops}});
+                               {"operations", kernel.ops},
+                               {"why", kernel.why}});
   std::cout << json.dump(2) << '\n';
 }
 
@@ -134,9 +137,9 @@ void print_text() {
                bytes_text(static_cast<double>(d.l2_bytes)),
                bytes_text(static_cast<double>(d.memory_bytes))});
   std::cout << table.text() << "\nKernels\n";
-  Table rows({{"kernel"}, {"backend"}, {"operations"}});
+  Table rows({{"kernel"}, {"backend"}, {"operations"}, {"why"}});
   for (const KernelInfo& kernel : kernels())
-    rows.add({kernel.name, to_string(kernel.backend), joined(kernel.ops)});
+    rows.add({kernel.name, to_string(kernel.backend), joined(kernel.ops), kernel.why});
   std::cout << rows.text();
 }
 

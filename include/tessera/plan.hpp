@@ -39,6 +39,7 @@ struct Plan {
 struct Candidate {
   Backend backend{};
   std::string kernel;
+  std::string why;                   ///< what the kernel is for
   std::vector<std::string> reasons;  ///< why not; empty: it could run
   double predicted_ms = 0;
 };

@@ -29,7 +29,8 @@ class Forward {
         tiles_(problem, shape) {
     map_ = {shape.scale, shape.softcap};
     planning::Carver carver(resources.workspace);
-    threads_.resize(static_cast<std::size_t>(resources.threads));
+    threads_.resize(static_cast<std::size_t>(resources.threads),
+                    Thread{.stages = Stages(resources.row.tile.n)});
     for (Thread& thread : threads_)
       thread.scratch = planning::carve_attention_scratch(carver, shape, resources.row.tile, false);
   }
@@ -52,11 +53,11 @@ class Forward {
 
  private:
   struct Thread {
-    planning::AttentionScratch scratch;
+    planning::AttentionScratch scratch{};
     Stages stages;
-    std::vector<planning::KeyStep> stage;
-    StageRows keys, values;
-    std::vector<Segment> segments;
+    std::vector<planning::KeyStep> stage{};
+    StageRows keys{}, values{};
+    std::vector<Segment> segments{};
   };
 
   void begin_tile(Thread& t, const planning::QueryTile& tile, const Sequence& sequence,

@@ -48,7 +48,8 @@ class Backward {
     planning::Carver carver(resources.workspace);
     delta_ = {carver.add<float>(shape.heads * shape.q_total), shape.q_total, shape.q_length,
               shape.q_packed};
-    threads_.resize(static_cast<std::size_t>(resources.threads));
+    threads_.resize(static_cast<std::size_t>(resources.threads),
+                    Thread{.stages = Stages(resources.row.tile.n)});
     for (Thread& thread : threads_)
       thread.scratch = planning::carve_attention_scratch(carver, shape, tile_, true);
   }
@@ -197,12 +198,12 @@ class Backward {
 
  private:
   struct Thread {
-    planning::AttentionScratch scratch;
+    planning::AttentionScratch scratch{};
     Stages stages;
-    std::vector<planning::KeyStep> stage;
-    StageRows rows, value_rows;  // what lanes walk: k and v, or q and dout
-    std::vector<Segment> segments;
-    std::vector<float> lse, delta;  // of a stage's queries
+    std::vector<planning::KeyStep> stage{};
+    StageRows rows{}, value_rows{};  // what lanes walk: k and v, or q and dout
+    std::vector<Segment> segments{};
+    std::vector<float> lse{}, delta{};  // of a stage's queries
   };
 
   struct Part {
@@ -306,7 +307,7 @@ class Backward {
       if (step.count > 0) stages.add(step);
     };
     if (!shape_.masked) {
-      const planning::RangeWalk walk{sight, first, last, planning::kStageKeys};
+      const planning::RangeWalk walk{sight, first, last, stages.size()};
       for (std::int64_t i = 0; i < walk.steps(); ++i) add(walk.step(i));
       return;
     }

@@ -8,12 +8,12 @@ using planning::KeyStep;
 
 bool Stages::next(std::vector<KeyStep>& stage) {
   stage.clear();
-  std::int64_t room = planning::kStageKeys;
+  std::int64_t room = size_;
   while (next_ < steps_.size() && room > 0) {
     KeyStep step = steps_[next_];
     const std::int64_t left = step.count - taken_;
     // A step that would fit the next stage whole is not cut.
-    if (left > room && !stage.empty() && left <= planning::kStageKeys) break;
+    if (left > room && !stage.empty() && left <= size_) break;
     step.begin += taken_;
     step.count = std::min(left, room);
     stage.push_back(step);

@@ -11,15 +11,19 @@
 // stage's rows ready to be multiplied, scores under masks.
 namespace tessera::cpu {
 
-/// Steps of a walk, up to kStageKeys keys together.
+/// Steps of a walk, gathered into stages: what one step of the online softmax takes.
 class Stages {
  public:
+  /// At most `size` keys together.
+  explicit Stages(std::int64_t size) : size_(size) {}
+  std::int64_t size() const { return size_; }
   void clear() { steps_.clear(), next_ = 0, taken_ = 0; }
   void add(const planning::KeyStep& step) { steps_.push_back(step); }
   /// The next stage into `stage`; false at the end. Long steps are cut.
   bool next(std::vector<planning::KeyStep>& stage);
 
  private:
+  std::int64_t size_;
   std::vector<planning::KeyStep> steps_;
   std::size_t next_ = 0;
   std::int64_t taken_ = 0;

@@ -38,7 +38,7 @@ class AttentionTiles {
       while (walk.next(step)) stages.add(step);
       return;
     }
-    const planning::RangeWalk walk{sequence.sight, first, last, planning::kStageKeys};
+    const planning::RangeWalk walk{sequence.sight, first, last, stages.size()};
     for (std::int64_t i = 0; i < walk.steps(); ++i)
       if (step = walk.step(i); step.count > 0) stages.add(step);
   }

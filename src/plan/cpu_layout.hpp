@@ -134,9 +134,6 @@ inline MatmulSchedule carve_matmul_schedule(Carver& carver, const MatmulShape& s
 
 // ---- attention ---------------------------------------------------------------------------------
 
-/// Keys that one online-softmax stage takes: several steps of the walk where they are short.
-inline constexpr std::int64_t kStageKeys = 192;
-
 /// One (batch, heads, rows) tile of queries: what a thread computes at a time. Its lanes are
 /// head_count * row_count queries, head by head.
 struct QueryTile {
@@ -205,9 +202,9 @@ inline AttentionScratch carve_attention_scratch(Carver& carver, const AttentionS
   AttentionScratch a{};
   a.q = carver.add<float>(wide * lanes);
   a.out = carver.add<float>(wide * lanes);
-  a.scores = carver.add<float>(kStageKeys * kMaxStrip);
-  a.keys = carver.add<float>(kStageKeys * wide);
-  a.values = carver.add<float>(kStageKeys * wide);
+  a.scores = carver.add<float>(tile.n * kMaxStrip);
+  a.keys = carver.add<float>(tile.n * wide);
+  a.values = carver.add<float>(tile.n * wide);
   a.maximum = carver.add<float>(lanes);
   a.sum = carver.add<float>(lanes);
   a.shrink = carver.add<float>(lanes);
@@ -215,7 +212,7 @@ inline AttentionScratch carve_attention_scratch(Carver& carver, const AttentionS
   a.lo = carver.add<std::int32_t>(lanes);
   a.hi = carver.add<std::int32_t>(lanes);
   if (backward) {
-    a.dscores = carver.add<float>(kStageKeys * kMaxStrip);
+    a.dscores = carver.add<float>(tile.n * kMaxStrip);
     a.dout = carver.add<float>(wide * lanes);
     a.dq = carver.add<float>(wide * lanes);
     a.delta = carver.add<float>(lanes);

@@ -30,7 +30,10 @@ std::string with_unit(double value, const std::string& unit) {
 
 std::string bytes_text(double bytes) { return with_unit(bytes, "B"); }
 
-std::string milliseconds(double ms) { return "about " + three_digits(ms) + " ms"; }
+std::string milliseconds(double ms) {
+  if (ms >= 1000) return "about " + three_digits(ms / 1000) + " s";
+  return ms < 1 ? "about " + three_digits(ms * 1000) + " us" : "about " + three_digits(ms) + " ms";
+}
 
 std::string name_of(const Candidate& c) {
   return c.kernel.empty() ? to_string(c.backend) : c.kernel;
@@ -68,6 +71,7 @@ void write(planning::JsonWriter& json, const Candidate& candidate) {
   json.key("backend").value(to_string(candidate.backend));
   json.key("kernel");
   candidate.kernel.empty() ? json.null() : json.value(candidate.kernel);
+  json.key("why").value(candidate.why);
   json.key("accepted").value(candidate.reasons.empty());
   json.key("predicted_ms");
   candidate.reasons.empty() ? json.value(candidate.predicted_ms) : json.null();

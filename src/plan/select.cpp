@@ -60,6 +60,7 @@ Ranked judge(const Request& request, Backend backend, int index) {
   }
   const KernelRow& row = kernel_table(backend)[static_cast<std::size_t>(index)];
   result.candidate.kernel = row.name;
+  result.candidate.why = row.why;
   for (std::string& reason : rejections(row, request.op, request.shape, request.device)) {
     reasons.push_back(std::move(reason));
   }

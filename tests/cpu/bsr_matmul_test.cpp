@@ -18,12 +18,12 @@ void match(bool sparse_a, bool sparse_b, std::uint64_t seeds, std::int64_t large
   }
 }
 
-TEST(BsrMatmul, SparseTimesDense) { match(true, false, 200, 70); }
-TEST(BsrMatmul, DenseTimesSparse) { match(false, true, 200, 70); }
-TEST(BsrMatmul, SparseTimesSparse) { match(true, true, 200, 70); }
-TEST(BsrMatmul, LargerSparseTimesDense) { match(true, false, 10, 220); }
-TEST(BsrMatmul, LargerDenseTimesSparse) { match(false, true, 10, 220); }
-TEST(BsrMatmul, LargerSparseTimesSparse) { match(true, true, 10, 220); }
+TEST(BsrMatmul, SparseTimesDense) { match(true, false, 350, 70); }
+TEST(BsrMatmul, DenseTimesSparse) { match(false, true, 350, 70); }
+TEST(BsrMatmul, SparseTimesSparse) { match(true, true, 350, 70); }
+TEST(BsrMatmul, LargerSparseTimesDense) { match(true, false, 15, 260); }
+TEST(BsrMatmul, LargerDenseTimesSparse) { match(false, true, 15, 260); }
+TEST(BsrMatmul, LargerSparseTimesSparse) { match(true, true, 15, 260); }
 
 /// One BSR matrix times a dense one, blocks of a given shape.
 void match_blocks(std::int64_t block_rows, std::int64_t block_cols) {

@@ -17,15 +17,15 @@ void match(const ProductOptions& options, std::uint64_t seeds) {
 }
 
 TEST(Grouped, RowsTimesDenseExperts) {
-  match({.sparse_b = false, .grouped = GroupAxis::rows}, 100);
+  match({.sparse_b = false, .grouped = GroupAxis::rows}, 200);
 }
 TEST(Grouped, RowsTimesSparseExperts) {
-  match({.sparse_b = true, .grouped = GroupAxis::rows}, 100);
+  match({.sparse_b = true, .grouped = GroupAxis::rows}, 200);
 }
-TEST(Grouped, InnerDimension) { match({.grouped = GroupAxis::inner}, 100); }
+TEST(Grouped, InnerDimension) { match({.grouped = GroupAxis::inner}, 200); }
 TEST(Grouped, LargerGroups) {
-  match({.grouped = GroupAxis::rows, .largest = 160}, 5);
-  match({.grouped = GroupAxis::inner, .largest = 160}, 5);
+  match({.grouped = GroupAxis::rows, .largest = 160}, 12);
+  match({.grouped = GroupAxis::inner, .largest = 160}, 12);
 }
 
 }  // namespace

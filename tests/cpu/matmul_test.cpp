@@ -14,7 +14,7 @@ constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 TEST(Matmul, MatchesTheOracle) {
   for (DType dtype : kTypes) {
     const ProductOptions options{.sparse_a = false, .sparse_b = false, .dtype = dtype};
-    for (std::uint64_t seed = 0; seed < 250; ++seed) {
+    for (std::uint64_t seed = 0; seed < 400; ++seed) {
       expect::matches_oracle(*matmul_case(seed, options));
     }
   }
@@ -24,8 +24,8 @@ TEST(Matmul, MatchesTheOracleWhereTilesMeet) {
   // Larger than any tile in each direction.
   for (DType dtype : kTypes) {
     const ProductOptions options{
-        .sparse_a = false, .sparse_b = false, .dtype = dtype, .largest = 200};
-    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+        .sparse_a = false, .sparse_b = false, .dtype = dtype, .largest = 260};
+    for (std::uint64_t seed = 0; seed < 15; ++seed) {
       expect::matches_oracle(*matmul_case(seed, options));
     }
   }

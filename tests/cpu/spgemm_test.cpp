@@ -61,28 +61,30 @@ void match_given(std::uint64_t seed, const generate::ProductOptions& options) {
 
 TEST(Spgemm, PatternAndValuesFromThePlan) {
   for (DType dtype : kTypes) {
-    for (std::uint64_t seed = 0; seed < 200; ++seed) match_planned(seed, {.dtype = dtype});
+    for (std::uint64_t seed = 0; seed < 500; ++seed) match_planned(seed, {.dtype = dtype});
   }
 }
 
 TEST(Spgemm, ValuesAtAGivenPattern) {
   for (DType dtype : kTypes) {
-    for (std::uint64_t seed = 0; seed < 200; ++seed) match_given(seed, {.dtype = dtype});
+    for (std::uint64_t seed = 0; seed < 500; ++seed) match_given(seed, {.dtype = dtype});
   }
 }
 
 TEST(Spgemm, LargerMatrices) {
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
     match_planned(seed, {.largest = 250});
     match_given(seed, {.largest = 250});
   }
 }
 
 TEST(Spgemm, APlanServesNewValues) {
-  const auto c = spgemm_case(0, {.dtype = DType::f32});
+  auto c = spgemm_case(0, {.dtype = DType::f32});
+  for (std::uint64_t seed = 1; oracle::spgemm_pattern(c->problem).stored() == 0; ++seed) {
+    c = spgemm_case(seed, {.dtype = DType::f32});
+  }
   c->problem.beta = 0;
   const SpgemmPlan plan = spgemm_symbolic(c->problem);
-  ASSERT_GT(plan.stored_blocks(), 0) << "choose another seed";
   const BsrMatrix out = output_for(*c, oracle::spgemm_pattern(c->problem), DType::f32, DType::i32);
   for (int round = 0; round < 3; ++round) {
     c->memory.fill_normal(c->problem.a.sparse.values);

@@ -205,9 +205,9 @@ void make_grouped(Case<MatmulProblem>& c, const ProductOptions& options, DType d
 
 Pattern wild_pattern(Random& random, std::int64_t rows, std::int64_t cols) {
   Pattern pattern{rows, cols, {0}, {}};
-  const int kind = static_cast<int>(random.between(0, 7));
+  const int kind = static_cast<int>(random.between(0, 11));
   const std::int64_t full_row = rows > 0 ? random.between(0, rows - 1) : 0;
-  const double density = random.pick({0.1, 0.3, 0.6});
+  const double density = random.pick({0.15, 0.4, 0.7});
   const double share_of_empty_rows = random.pick({0.0, 0.3});
   std::vector<char> empty_col(static_cast<std::size_t>(cols), 0);
   for (char& empty : empty_col) empty = random.chance(0.2);
