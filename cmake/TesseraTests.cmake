@@ -28,6 +28,7 @@ if(TESSERA_CUDA)
   # Without a GPU their own main ends with the code that CTest reports as skipped.
   add_library(tessera_gpu_main STATIC tests/gpu/main.cpp)
   tessera_compile_settings(tessera_gpu_main)
+  target_include_directories(tessera_gpu_main PUBLIC ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(tessera_gpu_main PUBLIC GTest::gtest CUDA::cudart_static)
   tessera_test_folder(gpu 600 tessera_gpu_main)
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)

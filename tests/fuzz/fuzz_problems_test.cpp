@@ -1,43 +1,22 @@
-#include <unistd.h>
-
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <limits>
 
 #include "tests/support/expect.hpp"
+#include "tests/support/fuzz.hpp"
 
 // Any description of a problem either runs and gives the right result, or throws Error and touches
 // nothing: never a crash, a hang or a wrong answer.
 namespace tessera {
 namespace {
 
+using fuzz::explains;
+using fuzz::Watchdog;
 using generate::Case;
 using generate::Memory;
 using generate::Random;
 
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
-
-// ---- Hangs
-// ---------------------------------------------------------------------------------------
-
-char g_current[256];
-
-/// Names the problem at work when it takes longer than any of these may.
-class Watchdog {
- public:
-  Watchdog() {
-    std::signal(SIGALRM, [](int) {
-      [[maybe_unused]] auto written = ::write(STDERR_FILENO, g_current, sizeof(g_current));
-      ::_exit(3);
-    });
-  }
-  ~Watchdog() { ::alarm(0); }
-  void next(const std::string& text) {
-    std::snprintf(g_current, sizeof(g_current), "hangs: %s\n", text.c_str());
-    ::alarm(20);
-  }
-};
 
 // ---- Parts of problems
 // ---------------------------------------------------------------------------
@@ -269,20 +248,6 @@ bool sober(const Parts& parts) {
                      [](const float* x) { return std::fabs(*x) < 1e6; });
 }
 
-/// explain answers or throws Error for any device; its answer can be printed.
-template <class Problem>
-void explains(Random& random, const Problem& problem) {
-  const std::vector<std::string> presets = device_presets();
-  const auto n = random.between(0, static_cast<std::int64_t>(presets.size()) - 1);
-  try {
-    const Explanation e = explain(problem, device_preset(presets[static_cast<std::size_t>(n)]));
-    EXPECT_FALSE(to_text(e).empty());
-    EXPECT_EQ(to_json(e).front(), '{');
-  } catch (const Error& error) {
-    EXPECT_GT(std::string(error.what()).size(), 10u);
-  }
-}
-
 /// Runs one case. `changed`: its inputs are no longer those that were generated. `remembers`: it
 /// holds results that were computed from those.
 template <class AnyCase>
@@ -304,7 +269,7 @@ void run_one(AnyCase& c, bool changed, bool remembers, Outcomes& outcomes) {
 }
 
 template <class Make>
-Outcomes fuzz(const char* name, std::uint64_t seeds, bool remembers, Make make) {
+Outcomes fuzz_cases(const char* name, std::uint64_t seeds, bool remembers, Make make) {
   Watchdog watchdog;
   Outcomes outcomes;
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
@@ -347,29 +312,30 @@ Outcomes fuzz(const char* name, std::uint64_t seeds, bool remembers, Make make) 
 generate::AttentionOptions small() { return {.longest = 12}; }
 
 TEST(Fuzz, Matmul) {
-  fuzz("matmul", 2500, false,
-       [](std::uint64_t seed) { return generate::matmul_case(seed, {.largest = 12}); });
+  fuzz_cases("matmul", 2500, false,
+             [](std::uint64_t seed) { return generate::matmul_case(seed, {.largest = 12}); });
 }
 TEST(Fuzz, GroupedMatmul) {
-  fuzz("grouped matmul", 1000, false, [](std::uint64_t seed) {
+  fuzz_cases("grouped matmul", 1000, false, [](std::uint64_t seed) {
     return generate::matmul_case(
         seed, {.grouped = seed % 2 ? GroupAxis::rows : GroupAxis::inner, .largest = 10});
   });
 }
 TEST(Fuzz, Sddmm) {
-  fuzz("sddmm", 1500, false,
-       [](std::uint64_t seed) { return generate::sddmm_case(seed, {.largest = 12}); });
+  fuzz_cases("sddmm", 1500, false,
+             [](std::uint64_t seed) { return generate::sddmm_case(seed, {.largest = 12}); });
 }
 TEST(Fuzz, Attention) {
-  fuzz("attention", 3000, false,
-       [](std::uint64_t seed) { return generate::attention_case(seed, small()); });
+  fuzz_cases("attention", 3000, false,
+             [](std::uint64_t seed) { return generate::attention_case(seed, small()); });
 }
 TEST(Fuzz, AttentionBackward) {
-  fuzz("attention_backward", 2000, true,
-       [](std::uint64_t seed) { return generate::backward_case(seed, small()); });
+  fuzz_cases("attention_backward", 2000, true,
+             [](std::uint64_t seed) { return generate::backward_case(seed, small()); });
 }
 TEST(Fuzz, MergeStates) {
-  fuzz("merge_states", 1500, true, [](std::uint64_t seed) { return generate::merge_case(seed); });
+  fuzz_cases("merge_states", 1500, true,
+             [](std::uint64_t seed) { return generate::merge_case(seed); });
 }
 
 /// spgemm takes its output beside the problem.
@@ -420,150 +386,6 @@ TEST(Fuzz, Spgemm) {
   std::printf("spgemm: %d ran, %d refused\n", ran, refused);
   EXPECT_GT(ran, 150);
   EXPECT_GT(refused, 150);
-}
-
-// ---- Descriptions without memory
-// -----------------------------------------------------------------
-
-/// Shapes that agree with each other, of any size at all, without memory behind them: planning must
-/// cope, and running must refuse whatever is not empty.
-class Phantom {
- public:
-  explicit Phantom(std::uint64_t seed) : random_(seed) {}
-
-  AnyProblem problem() {
-    switch (random_.between(0, 3)) {
-      case 0:
-        return matmul();
-      case 1:
-        return sddmm();
-      case 2:
-        return attention();
-      default:
-        return backward();
-    }
-  }
-  Random& random() { return random_; }
-
- private:
-  std::int64_t size() {
-    if (random_.chance(0.3)) return 0;
-    return random_.pick<std::int64_t>({1, 2, 3, 8, 64, 4096, std::int64_t{1} << 20,
-                                       std::int64_t{1} << 31, std::int64_t{1} << 40,
-                                       std::int64_t{1} << 59, kLargest});
-  }
-  static Tensor view(DType dtype, std::initializer_list<std::int64_t> shape) {
-    Tensor t;
-    t.dtype = dtype;
-    for (std::int64_t n : shape) t.shape[static_cast<std::size_t>(t.rank++)] = n;
-    // Contiguous, but wrapping where the product does.
-    std::uint64_t stride = 1;
-    for (int d = t.rank - 1; d >= 0; --d) {
-      t.strides[static_cast<std::size_t>(d)] = static_cast<std::int64_t>(stride);
-      stride *= static_cast<std::uint64_t>(t.size(d));
-    }
-    return t;
-  }
-  Tensor list(std::initializer_list<std::int64_t> shape) { return view(DType::i64, shape); }
-
-  BsrMatrix bsr(std::int64_t rows, std::int64_t cols, std::int64_t r, std::int64_t c) {
-    BsrMatrix m;
-    m.rows = rows;
-    m.cols = cols;
-    const std::int64_t stored = size();
-    m.values = view(type_, {stored, r, c});
-    m.row_offsets = list({r > 0 ? rows / r + (rows < kLargest ? 1 : 0) : 1});
-    m.col_indices = list({stored});
-    return m;
-  }
-
-  AnyProblem matmul() {
-    const std::int64_t m = size(), n = size(), k = size();
-    MatmulProblem p;
-    p.a = random_.chance(0.3) ? Operand(bsr(m, k, 1, 1)) : Operand(view(type_, {m, k}));
-    p.b = random_.chance(0.3) ? Operand(bsr(k, n, 1, 1)) : Operand(view(type_, {k, n}));
-    p.out = view(type_, {m, n});
-    if (random_.chance(0.3)) {
-      const std::int64_t batch = size();
-      p.a = view(type_, {batch, m, k});
-      p.out = view(type_, {batch, m, n});
-    }
-    return p;
-  }
-  AnyProblem sddmm() {
-    const std::int64_t m = size(), n = size(), k = size();
-    return SddmmProblem{.a = view(type_, {m, k}), .b = view(type_, {k, n}), .out = bsr(m, n, 1, 1)};
-  }
-  AttentionProblem attention() {
-    const std::int64_t b = size(), h = size(), q = size(), kv = size(), d = size();
-    AttentionProblem p;
-    p.q = p.out = view(type_, {b, q, h, d});
-    p.k = p.v = view(type_, {b, kv, h, d});
-    if (random_.chance(0.3)) {
-      // Packed, without sequences or with many.
-      p.q = p.out = view(type_, {q, h, d});
-      p.q_offsets = list({b < kLargest ? b + 1 : b});
-    } else if (random_.chance(0.3)) {
-      const std::int64_t pages = size();
-      p.k = p.v = view(type_, {pages, kv, h, d});
-      p.page_table = view(DType::i32, {b, size()});
-      p.kv_end = list({b});
-    }
-    if (random_.chance(0.3)) {
-      p.mask.block_q = size();
-      p.mask.block_kv = size();
-      p.mask.full.counts = list({1, 1, size()});
-      p.mask.full.indices = list({1, 1, p.mask.full.counts.size(2), size()});
-    }
-    if (random_.chance(0.3)) p.window_left = size();
-    return p;
-  }
-  AnyProblem backward() {
-    AttentionBackwardProblem p{.forward = attention()};
-    const AttentionProblem& f = p.forward;
-    p.forward.lse = f.q_offsets ? view(DType::f32, {f.q.size(1), f.q.size(0)})
-                                : view(DType::f32, {f.q.size(0), f.q.size(2), f.q.size(1)});
-    p.dout = p.dq = f.q;
-    p.dk = p.dv = f.k;
-    return p;
-  }
-
-  Random random_;
-  DType type_ = random_.pick({DType::f32, DType::bf16, DType::e4m3});
-};
-
-TEST(Fuzz, ShapesWithoutMemory) {
-  Watchdog watchdog;
-  int planned = 0, refused = 0, ran = 0;
-  for (std::uint64_t seed = 0; seed < 6000; ++seed) {
-    watchdog.next("phantom seed " + std::to_string(seed));
-    Phantom phantom(seed);
-    const AnyProblem problem = phantom.problem();
-    explains(phantom.random(), problem);
-    try {
-      const Plan made = plan(problem, device_preset("cpu"));
-      EXPECT_GE(made.workspace_bytes, 0) << "seed " << seed;
-      EXPECT_GE(made.schedule_bytes, 0) << "seed " << seed;
-      ++planned;
-    } catch (const Error&) {
-      ++refused;
-    }
-    try {
-      std::visit(
-          [](const auto& p) {
-            if constexpr (requires { expect::solve(p, Execution{}); }) {
-              expect::solve(p, {.threads = 1});
-            }
-          },
-          problem);
-      ++ran;
-    } catch (const Error&) {
-    }
-  }
-  std::printf("shapes: %d planned, %d refused, %d ran\n", planned, refused, ran);
-  EXPECT_GT(planned, 500);
-  EXPECT_GT(refused, 500);
-  EXPECT_GT(ran, 100);
 }
 
 }  // namespace

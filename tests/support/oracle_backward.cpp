@@ -71,10 +71,14 @@ struct Backward {
 
     Real delta = 0;
     double delta_size = std::fabs(static_cast<double>(upstream_lse));
+    double delta_squares = 0;
     for (std::size_t d = 0; d < width_v; ++d) {
       delta += static_cast<Real>(upstream[d]) * static_cast<Real>(result[d]);
       delta_size += std::fabs(upstream[d] * result[d]);
+      delta_squares += upstream[d] * result[d] * upstream[d] * result[d];
     }
+    // What rounding `out` may change in delta, as independent roundings add up.
+    const double delta_rounding = unit_of(problem.forward.out.dtype) * std::sqrt(delta_squares);
     // As in the forward pass: an exp, and scores, of a few ulps.
     const double error =
         kUnit * (16 + 4 * row.largest_size + 2 * std::fabs(static_cast<double>(log_sum)));
@@ -111,11 +115,14 @@ struct Backward {
       const Real scale = static_cast<Real>(in.scale);
       ds_size *= static_cast<double>(p) * std::fabs(in.scale);
       const double rounding = unit * std::fabs(static_cast<double>(ds) * in.scale);
+      // The same delta for all keys of a query: in dq its errors add up, in dk they are one each.
+      const double delta_part =
+          delta_rounding * std::fabs(static_cast<double>(p * row.slopes[n]) * in.scale);
       for (std::size_t d = 0; d < width; ++d) {
         dq.add(q_row * width + d, scale * ds * static_cast<Real>(key[d]),
-               error * ds_size * std::fabs(key[d]), rounding * std::fabs(key[d]));
+               (error * ds_size + delta_part) * std::fabs(key[d]), rounding * std::fabs(key[d]));
         dk.add(kv * width + d, scale * ds * static_cast<Real>(q[d]),
-               error * ds_size * std::fabs(q[d]), rounding * std::fabs(q[d]));
+               error * ds_size * std::fabs(q[d]), (rounding + delta_part) * std::fabs(q[d]));
       }
     }
   }

@@ -1,0 +1,30 @@
+# The Python package's part of the build: the exports that python/tessera loads. The wheel carries
+# them beside the library, with the headers and the CMake package, all under tessera/.
+find_package(Python REQUIRED COMPONENTS Interpreter)
+execute_process(COMMAND ${Python_EXECUTABLE} -m tvm_ffi.config --cmakedir
+                OUTPUT_VARIABLE tvm_ffi_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE
+                RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "TESSERA_PYTHON is on, but ${Python_EXECUTABLE} has no apache-tvm-ffi: \
+install it with `pip install apache-tvm-ffi`, or let `pip install .` bring its own.")
+endif()
+find_package(tvm_ffi CONFIG REQUIRED)
+
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ffi/*.cpp)
+add_library(tessera_ffi MODULE ${sources})
+tessera_compile_settings(tessera_ffi)
+# The headers of others warn under our flags.
+get_target_property(tvm_ffi_headers tvm_ffi::shared INTERFACE_INCLUDE_DIRECTORIES)
+target_include_directories(tessera_ffi SYSTEM PRIVATE ${tvm_ffi_headers})
+target_link_libraries(tessera_ffi PRIVATE tessera tvm_ffi::shared)
+# libtvm_ffi is loaded by its own Python package before ours; libtessera lies beside this file.
+set_target_properties(tessera_ffi PROPERTIES
+  INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH OFF
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+install(TARGETS tessera_ffi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
+
+if(SKBUILD)
+  # A wheel holds no symbolic links: versioned names would be copies.
+  set_property(TARGET tessera PROPERTY VERSION)
+  set_property(TARGET tessera PROPERTY SOVERSION)
+endif()

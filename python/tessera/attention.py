@@ -1,0 +1,104 @@
+"""Attention and the merging of its partial results."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from tessera.block_mask import BlockMask
+from tessera.tensors import operations
+
+_BHLD = {"blhd": False, "bhld": True}
+_NO_MASK = (0, 0, None, None, None, None, None, None)
+
+
+def _bhld(op: str, layout: str) -> bool:
+    try:
+        return _BHLD[layout]
+    except (KeyError, TypeError):
+        raise ValueError(f"{op}: layout: expected 'blhd' or 'bhld', got {layout!r}") from None
+
+
+def attention(
+    q: Any, k: Any, v: Any, *,
+    causal: bool = False,
+    window_left: int | None = None, window_right: int | None = None,
+    mask: BlockMask | None = None,
+    scale: float | None = None, softcap: float = 0.0, sinks: Any = None,
+    layout: str = "blhd",
+    out: Any = None, lse: Any = None, return_lse: bool = False,
+    q_offsets: Any = None, kv_offsets: Any = None,
+    kv_begin: Any = None, kv_end: Any = None,
+    q_position: Any = None, kv_position: Any = None,
+    page_table: Any = None, max_q_length: int = 0, max_kv_length: int = 0,
+    threads: int = 0, backend: str | None = None,
+) -> Any:
+    """softmax(scale * q k^T, masked) v for every batch and head.
+
+    q is ``[batch, q_length, heads, dim]``, k and v ``[batch, kv_length, kv_heads, dim]`` with heads
+    a multiple of kv_heads; ``layout="bhld"`` takes ``[batch, heads, length, dim]``. Any strides.
+    Packed sequences: ``[total, heads, dim]`` with ``q_offsets``, ``kv_offsets``. Pages: k and v
+    ``[pages, page, kv_heads, dim]`` with ``page_table`` and ``kv_end``.
+
+    Query i stands at ``q_position + i``, key j at ``kv_position + j`` (per sequence; by default the
+    last query and the last key stand together). ``causal`` hides later keys, ``window_left`` and
+    ``window_right`` those farther away, ``kv_begin`` and ``kv_end`` those outside the range, and
+    ``mask`` every block that it does not hold. A query that sees no key gives zeros.
+
+    Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
+    denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.
+
+    >>> import numpy as np, tessera
+    >>> rng = np.random.default_rng(0)
+    >>> q = rng.standard_normal((1, 256, 8, 64), dtype=np.float32)
+    >>> k, v = rng.standard_normal((2, 1, 256, 2, 64), dtype=np.float32)
+    >>> tessera.attention(q, k, v, causal=True).shape
+    (1, 256, 8, 64)
+    >>> mask = tessera.BlockMask.window(256, 256, left=64, right=0, block=64)
+    >>> out, lse = tessera.attention(q, k, v, mask=mask, return_lse=True)
+    >>> lse.shape
+    (1, 8, 256)
+    """
+    options = (
+        _bhld("attention", layout), scale, softcap, causal, window_left, window_right, q_offsets,
+        kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table, max_q_length,
+        max_kv_length, sinks, *(_NO_MASK if mask is None else _mask_arrays(mask, q, k, layout,
+                                                                           q_offsets, page_table)),
+        threads, backend,
+    )
+    result = operations("attention: q", q).attention(q, k, v, out, lse, return_lse, options)
+    return result if return_lse else result[0]
+
+
+def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any,
+                 page_table: Any) -> tuple:
+    if not isinstance(mask, BlockMask):
+        raise TypeError(f"attention: mask: expected a tessera.BlockMask, got {type(mask).__name__}; "
+                        "BlockMask.from_dense takes booleans, BlockMask.from_mask_mod a function")
+    if q_offsets is None and page_table is None and len(q.shape) == 4 and len(k.shape) == 4:
+        at = 2 if layout == "bhld" else 1
+        mask.check_lengths("attention: mask", q.shape[at], k.shape[at])
+    return mask.arrays
+
+
+def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None, out: Any = None,
+                 lse: Any = None, layout: str = "blhd", threads: int = 0,
+                 backend: str | None = None) -> tuple[Any, Any]:
+    """Combines results of attention over disjoint sets of keys; returns ``(out, lse)``.
+
+    The parts are computed without sinks; give them here, once.
+
+    >>> import numpy as np, tessera
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = rng.standard_normal((3, 1, 32, 2, 16), dtype=np.float32)
+    >>> parts = [tessera.attention(q, k[:, s], v[:, s], return_lse=True)
+    ...          for s in (slice(0, 20), slice(20, 32))]
+    >>> out, lse = tessera.merge_states(*zip(*parts))
+    >>> bool(np.allclose(out, tessera.attention(q, k, v), atol=1e-6))
+    True
+    """
+    outs, lses = list(outs), list(lses)
+    if not outs or len(outs) != len(lses):
+        raise ValueError(f"merge_states: lses: expected one for each of outs, at least one, got "
+                         f"{len(lses)} for {len(outs)}")
+    return operations("merge_states: outs", outs[0]).merge_states(
+        outs, lses, out, lse, sinks, _bhld("merge_states", layout), (threads, backend))

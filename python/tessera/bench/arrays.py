@@ -1,0 +1,99 @@
+"""Arrays of either kind: NumPy's on the CPU where the dtype allows, PyTorch's elsewhere."""
+
+import numpy as np
+
+NUMPY_DTYPES = {"f32": np.float32, "f16": np.float16}
+# Bits of the significand, the leading one included.
+PRECISION = {"f32": 24, "f16": 11, "bf16": 8}
+BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+def torch_dtype(dtype):
+    import torch
+
+    return {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+
+
+def normal(shape, dtype, device, seed):
+    """Random normal data: zeros or small integers would draw less power and run faster."""
+    if device == "cpu":
+        made = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+        if dtype in NUMPY_DTYPES:
+            return made.astype(NUMPY_DTYPES[dtype], copy=False)
+        import torch
+
+        return torch.from_numpy(made).to(torch_dtype(dtype))
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(seed)
+    return torch.randn(shape, dtype=torch_dtype(dtype), device=device, generator=generator)
+
+
+def empty(shape, dtype, device):
+    """Filled with NaN, so that what a run does not write is seen."""
+    if device == "cpu" and dtype in NUMPY_DTYPES:
+        return np.full(shape, np.nan, NUMPY_DTYPES[dtype])
+    import torch
+
+    return torch.full(shape, float("nan"), dtype=torch_dtype(dtype), device=device)
+
+
+def integers(values, device):
+    if device == "cpu":
+        return np.ascontiguousarray(values, dtype=np.int32)
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
+
+
+def to_torch(array):
+    import torch
+
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+
+
+def to_f64(array):
+    """A copy on the host in double precision."""
+    if isinstance(array, np.ndarray):
+        return array.astype(np.float64)
+    if hasattr(array, "detach"):
+        return array.detach().double().cpu().numpy()
+    return np.asarray(array).astype(np.float64)  # JAX and others, by NumPy's protocol
+
+
+def take(array, *index):
+    """array[index], then double precision on the host. An index is an int, a slice or a NumPy array
+    of numbers; several arrays pick a rectangle, not a diagonal."""
+    for axis in reversed(range(len(index))):
+        one = index[axis]
+        if isinstance(one, np.ndarray) and hasattr(array, "index_select"):
+            import torch
+
+            array = array.index_select(axis, torch.from_numpy(one).to(array.device))
+        else:
+            array = array[(slice(None),) * axis + (one,)]
+    return to_f64(array)
+
+
+def nbytes(array):
+    if hasattr(array, "element_size"):
+        return array.numel() * array.element_size()
+    return array.nbytes
+
+
+def round_to(values, dtype):
+    """float32 values, each rounded to the nearest that the dtype holds."""
+    values = np.asarray(values, dtype=np.float32)
+    if dtype == "f32":
+        return values
+    if dtype == "f16":
+        return values.astype(np.float16).astype(np.float32)
+    bits = values.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def ulp(values, dtype):
+    """The distance between neighbours of the dtype, at each value."""
+    _, exponent = np.frexp(np.abs(values))
+    return np.ldexp(1.0, exponent - PRECISION[dtype])

@@ -1,0 +1,236 @@
+"""What is measured, as data: one case is an operation and a flat dictionary of parameters."""
+
+import itertools
+import json
+from dataclasses import dataclass
+
+STATES = ("burst", "sustained", "graph")
+
+PATTERN_DEFAULTS = {"pattern": None, "seed": 1}
+# What a pattern takes besides its size; the names are the generators' own.
+PATTERN_ARGUMENTS = {
+    "random": ("density", "seed"),
+    "banded": ("half_width",),
+    "causal": (),
+    "bigbird": ("half_width", "global", "random", "seed"),
+    "block_diagonal": ("groups", "zipf", "seed"),
+    "butterfly": ("levels",),
+    "power_law": ("density", "exponent", "seed"),
+}
+ALL_PATTERN_ARGUMENTS = tuple(dict.fromkeys(itertools.chain(*PATTERN_ARGUMENTS.values())))
+
+# Parameters an operation must have, and those that have a default.
+REQUIRED = {
+    "attention": ("s",),
+    "matmul": ("m", "n", "k"),
+    "bsr_matmul": ("m", "n", "k", "block", "pattern"),
+    "sddmm": ("m", "n", "k", "block", "pattern"),
+    "spgemm": ("m", "n", "k", "block", "pattern"),
+}
+OPTIONAL = {
+    # alike: so many neighbouring rows of blocks share one list. sequences: the s tokens are packed
+    # sequences whose lengths follow Zipf's law with the exponent `lengths`.
+    "attention": {"b": 1, "h": 16, "hk": None, "skv": None, "d": 128, "dv": None, "causal": False,
+                  "window": None, "softcap": 0.0, "block_q": None, "block_kv": None,
+                  "lists": "shared", "alike": 1, "sequences": None, "lengths": None,
+                  **PATTERN_DEFAULTS},
+    "matmul": {"transpose": "nn", "seed": 1},
+    # side b is the linear layer: x [m, k] times the transpose of a sparse w [n, k].
+    "bsr_matmul": {"side": "a", "block_cols": None, **PATTERN_DEFAULTS},
+    "sddmm": {"block_cols": None, **PATTERN_DEFAULTS},
+    "spgemm": {**PATTERN_DEFAULTS},
+}  # fmt: skip
+DTYPES = ("bf16", "f16", "f32")
+
+
+class CaseError(ValueError):
+    """A case that makes no sense; the message names the parameter."""
+
+
+@dataclass(frozen=True)
+class Case:
+    op: str
+    params: dict
+    states: tuple = ("burst", "sustained")
+    peers: tuple | None = None  # None: all that apply
+
+    @property
+    def key(self):
+        """The same case has the same key on every machine and in every file."""
+        return case_key(self.op, self.params)
+
+    @property
+    def sparse(self):
+        return self.params.get("pattern") is not None
+
+    @property
+    def label(self):
+        return label(self.op, self.params)
+
+
+def case_key(op, params):
+    return op + json.dumps(params, sort_keys=True, separators=(",", ":"))
+
+
+def _size(op, name, value):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CaseError(f"{op}: {name}: expected a whole number from 1, got {value!r}")
+    return value
+
+
+def make_case(op, params, states=("burst", "sustained"), peers=None):
+    """Checks the parameters and fills in the defaults, so that equal cases look equal."""
+    if op not in REQUIRED:
+        raise CaseError(f"op: expected one of {', '.join(REQUIRED)}, got {op!r}")
+    full = {"dtype": "bf16", **OPTIONAL[op]}
+    known = {*full, *REQUIRED[op], *(ALL_PATTERN_ARGUMENTS if "pattern" in full else ())}
+    for name, value in params.items():
+        if name not in known:
+            raise CaseError(f"{op}: no parameter {name!r}; there are {', '.join(sorted(known))}")
+        if value is not None:
+            full[name] = value
+    for name in REQUIRED[op]:
+        if full.get(name) is None:
+            raise CaseError(f"{op}: {name} is missing")
+    if full["dtype"] not in DTYPES:
+        raise CaseError(f"{op}: dtype: expected one of {', '.join(DTYPES)}, got {full['dtype']!r}")
+    (_fill_attention if op == "attention" else _fill_product)(op, full)
+    _check_pattern(op, full)
+    for state in states:
+        if state not in STATES:
+            raise CaseError(f"{op}: states: expected {', '.join(STATES)}, got {state!r}")
+    params = {name: value for name, value in full.items() if value is not None}
+    return Case(op, params, tuple(states), None if peers is None else tuple(peers))
+
+
+def _fill_attention(op, p):
+    p["hk"] = p["hk"] or p["h"]
+    p["dv"] = p["dv"] or p["d"]
+    p["skv"] = p["skv"] or p["s"]
+    for name in ("b", "h", "hk", "s", "skv", "d", "dv", "alike"):
+        _size(op, name, p[name])
+    if p["h"] % p["hk"]:
+        raise CaseError(f"{op}: h: expected a multiple of hk = {p['hk']}, got {p['h']}")
+    if p["lists"] not in ("shared", "per_head", "per_kv_head"):
+        raise CaseError(f"{op}: lists: expected shared, per_head or per_kv_head, got {p['lists']!r}")
+    if p["pattern"] is None:
+        p["block_q"] = p["block_kv"] = None
+        p["lists"], p["alike"], p["seed"] = None, None, None
+    else:
+        p["block_kv"] = p["block_kv"] or p["block_q"]
+        p["block_q"] = p["block_q"] or p["block_kv"]
+        for name in ("block_q", "block_kv"):
+            _size(op, name, p[name])
+    if p["sequences"] is None:
+        p["lengths"] = None
+    else:
+        _size(op, "sequences", p["sequences"])
+        p["lengths"] = p["lengths"] or 1.2
+        if p["b"] != 1 or p["s"] != p["skv"] or p["pattern"] is not None:
+            raise CaseError(f"{op}: sequences: packed cases take b = 1, skv = s and no pattern")
+    if p["softcap"] == 0:
+        p["softcap"] = None
+
+
+def _fill_product(op, p):
+    for name in ("m", "n", "k"):
+        _size(op, name, p[name])
+    if op == "matmul":
+        p["seed"] = None
+        if p["transpose"] not in ("nn", "nt", "tn", "tt"):
+            raise CaseError(f"{op}: transpose: expected nn, nt, tn or tt, got {p['transpose']!r}")
+        return
+    _size(op, "block", p["block"])
+    p["block_cols"] = _size(op, "block_cols", p.get("block_cols") or p["block"])
+    if op == "bsr_matmul" and p["side"] not in ("a", "b"):
+        raise CaseError(f"{op}: side: expected a or b, got {p['side']!r}")
+    rows, cols = sparse_shape(op, p)
+    if rows % p["block"] or cols % p["block_cols"]:
+        raise CaseError(f"{op}: block: {p['block']} x {p['block_cols']} does not divide the "
+                        f"sparse matrix, {rows} x {cols}")  # fmt: skip
+    if op == "spgemm" and (p["block_cols"] != p["block"] or p["n"] % p["block"]):
+        raise CaseError(f"{op}: block: expected square blocks that divide m, n and k")
+    if p["block_cols"] == p["block"]:
+        p["block_cols"] = None
+
+
+def sparse_shape(op, p):
+    """Rows and columns, in elements, of the sparse matrix of a product."""
+    if op == "sddmm":
+        return p["m"], p["n"]
+    if op == "bsr_matmul" and p["side"] == "b":
+        return p["n"], p["k"]
+    return p["m"], p["k"]
+
+
+def block_shape(p):
+    return p["block"], p.get("block_cols") or p["block"]
+
+
+def _check_pattern(op, p):
+    pattern = p.get("pattern")
+    wanted = ()
+    if pattern is not None:
+        if pattern not in PATTERN_ARGUMENTS:
+            known = ", ".join(PATTERN_ARGUMENTS)
+            raise CaseError(f"{op}: pattern: expected one of {known}, got {pattern!r}")
+        wanted = PATTERN_ARGUMENTS[pattern]
+        missing = [name for name in wanted if p.get(name) is None]
+        if missing:
+            raise CaseError(f"{op}: pattern {pattern}: {missing[0]} is missing")
+    for name in ALL_PATTERN_ARGUMENTS:
+        if name not in wanted:
+            p.pop(name, None)
+
+
+def label(op, p):
+    """A short name for tables: what differs between cases, in a fixed order."""
+    if op == "attention":
+        words = [f"B{p['b']} H{p['h']}" + (f":{p['hk']}" if p["hk"] != p["h"] else ""),
+                 f"S{p['s']}" + (f"/{p['skv']}" if p["skv"] != p["s"] else ""),
+                 f"D{p['d']}" + (f":{p['dv']}" if p["dv"] != p["d"] else "")]  # fmt: skip
+        words += ["causal"] if p["causal"] else []
+        words += [f"window {p['window']}"] if "window" in p else []
+        words += [f"softcap {p['softcap']:g}"] if "softcap" in p else []
+        words += [f"{p['sequences']} sequences"] if "sequences" in p else []
+        block = f"{p.get('block_q')}x{p.get('block_kv')}"
+        words += [] if p.get("lists", "shared") == "shared" else [p["lists"].replace("_", " ")]
+        words += [] if p.get("alike", 1) == 1 else [f"{p['alike']} rows alike"]
+    else:
+        words = [f"{p['m']}x{p['n']}x{p['k']}"]
+        words += [p["transpose"]] if p.get("transpose", "nn") != "nn" else []
+        words += ["sparse w"] if p.get("side") == "b" else []
+        block = str(p.get("block")) + (f"x{p['block_cols']}" if "block_cols" in p else "")
+    if "pattern" in p:
+        words += [p["pattern"].replace("_", "-"), f"block {block}"]
+        words += [f"density {p['density']:g}"] if "density" in p else []
+    return " ".join([op, *words, p["dtype"]])
+
+
+def read_workload(path):
+    """The cases of a workload file, in order.
+
+    {"name", "about", "cases": [{"op", "params", "vary", "states", "peers"}]}: `vary` is a list of
+    lists of parameter dictionaries; every combination of one from each is a case.
+    """
+    with open(path, encoding="utf-8") as file:
+        workload = json.load(file)
+    cases, seen = [], set()
+    for number, entry in enumerate(workload["cases"]):
+        unknown = set(entry) - {"op", "params", "vary", "states", "peers", "about"}
+        if unknown:
+            raise CaseError(f"{path}: case {number}: no field {sorted(unknown)[0]!r}")
+        for choice in itertools.product(*entry.get("vary", [])):
+            params = dict(entry.get("params", {}))
+            for part in choice:
+                params.update(part)
+            try:
+                case = make_case(entry["op"], params, entry.get("states", ("burst", "sustained")),
+                                 entry.get("peers"))  # fmt: skip
+            except CaseError as error:
+                raise CaseError(f"{path}: case {number}: {error}") from None
+            if case.key in seen:
+                raise CaseError(f"{path}: case {number}: {case.label} comes twice")
+            seen.add(case.key)
+            cases.append(case)
+    return cases

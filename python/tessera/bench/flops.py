@@ -1,0 +1,96 @@
+"""What counts as useful: the operations on unmasked elements and stored blocks, exactly. What a
+kernel computes and throws away does not count."""
+
+import numpy as np
+
+from .cases import block_shape
+
+
+def sequence_lengths(params):
+    """Lengths of the packed sequences: shares of the total by Zipf's law, in a fixed order."""
+    count, total = params["sequences"], params["s"]
+    weights = 1.0 / np.arange(1, count + 1) ** params["lengths"]
+    shares = np.maximum(1, np.floor(total * weights / weights.sum())).astype(np.int64)
+    shares[0] += total - shares.sum()
+    stride = next(s for s in range(max(1, int(count * 0.618)), count + 1) if np.gcd(s, count) == 1)
+    return shares[np.arange(count) * stride % count]
+
+
+def visible_range(params, s, skv):
+    """Per query, the keys [low, high) that causality and the window leave. Positions count from the
+    bottom right: the last query stands at the last key."""
+    position = np.arange(s) + skv - s
+    high = np.full(s, skv)
+    low = np.zeros(s, dtype=np.int64)
+    if params["causal"]:
+        high = np.clip(position + 1, 0, skv)
+    if "window" in params:
+        low = np.clip(position - params["window"], 0, skv)
+    return low, np.maximum(low, high)
+
+
+def visible_pairs(params, lists=None):
+    """(query, key) pairs that are computed, over all batches and query heads."""
+    heads = params["b"] * params["h"]
+    if "sequences" in params:
+        return heads * sum(_pairs(params, int(n), int(n)) for n in sequence_lengths(params))
+    if lists is None:
+        return heads * _pairs(params, params["s"], params["skv"])
+    each = [_pairs_of_lists(params, one) for one in lists]
+    return sum(each) * heads // len(each)
+
+
+def _pairs(params, s, skv):
+    low, high = visible_range(params, s, skv)
+    return int((high - low).sum())
+
+
+def _pairs_of_lists(params, lists):
+    block_q, block_kv, skv = params["block_q"], params["block_kv"], params["skv"]
+    low, high = visible_range(params, params["s"], skv)
+    begin = lists.indices * block_kv
+    end = np.minimum(begin + block_kv, skv)
+    pairs = 0
+    for row in range(lists.rows):
+        entries = slice(lists.offsets[row], lists.offsets[row + 1])
+        queries = slice(row * block_q, (row + 1) * block_q)
+        from_key = np.maximum(begin[entries], low[queries, None])
+        to_key = np.minimum(end[entries], high[queries, None])
+        pairs += int(np.maximum(to_key - from_key, 0).sum())
+    return pairs
+
+
+def classify(params, lists):
+    """Splits one head's lists by what causality and the window leave of each block: (full, partial);
+    blocks of which nothing is left vanish."""
+    block_q, block_kv, s, skv = (params[n] for n in ("block_q", "block_kv", "s", "skv"))
+    shift = skv - s
+    first_query = lists.row_of_entry() * block_q + shift
+    last_query = np.minimum(first_query + block_q, skv) - 1
+    first_key = lists.indices * block_kv
+    last_key = np.minimum(first_key + block_kv, skv) - 1
+    some = np.ones(lists.stored, dtype=bool)
+    whole = np.ones(lists.stored, dtype=bool)
+    if params["causal"]:
+        some &= first_key <= last_query
+        whole &= last_key <= first_query
+    if "window" in params:
+        some &= last_key >= first_query - params["window"]
+        whole &= first_key >= last_query - params["window"]
+    return lists.keep(whole), lists.keep(some & ~whole)
+
+
+def attention_flops(params, lists=None):
+    return 2 * (params["d"] + params["dv"]) * visible_pairs(params, lists)
+
+
+def product_flops(op, params, lists=None):
+    m, n, k = params["m"], params["n"], params["k"]
+    if op == "matmul":
+        return 2 * m * n * k
+    if op == "spgemm":
+        a, b = lists
+        return 2 * params["block"] ** 3 * int(b.counts[a.indices].sum())
+    rows, cols = block_shape(params)
+    other = {"sddmm": k, "bsr_matmul": n if params.get("side") == "a" else m}[op]
+    return 2 * lists.stored * rows * cols * other

@@ -1,0 +1,110 @@
+"""Which blocks exist. The lists come from tessera's own seeded generators, so that every machine and
+every tool measures the same ones."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cases import PATTERN_ARGUMENTS, block_shape, sparse_shape
+
+GENERATOR_VERSION = 1
+
+
+class NoTessera(RuntimeError):
+    """The tessera package cannot be imported; without it there are no patterns."""
+
+
+def import_tessera():
+    try:
+        import tessera
+    except (ImportError, OSError) as error:
+        raise NoTessera(
+            "the tessera package cannot be imported, and sparse cases take their patterns from it: "
+            f"{error}. Install it ('pip install .') or put its folder on PYTHONPATH."
+        ) from error
+    return tessera
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A pattern as sorted lists, one a row of blocks."""
+
+    rows: int
+    cols: int
+    offsets: np.ndarray
+    indices: np.ndarray
+
+    @property
+    def stored(self):
+        return len(self.indices)
+
+    @property
+    def counts(self):
+        return np.diff(self.offsets)
+
+    def row(self, i):
+        return self.indices[self.offsets[i] : self.offsets[i + 1]]
+
+    def row_of_entry(self):
+        return np.repeat(np.arange(self.rows), self.counts)
+
+    def padded(self, width=None, fill=0):
+        """Counts and indices in a rectangle, [rows, width]."""
+        counts = self.counts
+        width = int(counts.max(initial=0)) if width is None else width
+        table = np.full((self.rows, max(width, 1)), fill, dtype=np.int32)
+        place = np.arange(self.stored) - np.repeat(self.offsets[:-1], counts)
+        table[self.row_of_entry(), place] = self.indices
+        return counts.astype(np.int32), table
+
+    def keep(self, wanted):
+        """The same lists without the entries where `wanted` is false."""
+        counts = np.bincount(self.row_of_entry()[wanted], minlength=self.rows)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Lists(self.rows, self.cols, offsets, self.indices[wanted])
+
+    def repeat_rows(self, times, rows):
+        """Each row `times` times, cut to `rows` rows."""
+        picked = [self.row(i // times) for i in range(rows)]
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in picked])])
+        indices = np.concatenate(picked) if picked else np.zeros(0)
+        return Lists(rows, self.cols, offsets.astype(np.int64), indices.astype(np.int64))
+
+
+def generate(params, rows, cols, seed=None):
+    """One pattern of rows x cols blocks, as the case's parameters describe it."""
+    name = params["pattern"]
+    arguments = {key: params[key] for key in PATTERN_ARGUMENTS[name]}
+    if "seed" in arguments and seed is not None:
+        arguments["seed"] = seed
+    pattern = getattr(import_tessera().patterns, name)(rows, cols, *arguments.values())
+    offsets = np.asarray(pattern.offsets, dtype=np.int64)
+    return Lists(rows, cols, offsets, np.asarray(pattern.indices, dtype=np.int64))
+
+
+def product_lists(op, params):
+    rows, cols = sparse_shape(op, params)
+    block_rows, block_cols = block_shape(params)
+    return generate(params, rows // block_rows, cols // block_cols)
+
+
+def spgemm_lists(params):
+    """The patterns of A and of B: the same kind, one seed apart."""
+    block = params["block"]
+    m, n, k = (params[name] // block for name in "mnk")
+    return generate(params, m, k), generate(params, k, n, params.get("seed", 0) + 1)
+
+
+def attention_lists(params):
+    """One pattern for all heads, or one a head (repeated over a group where lists go by KV head)."""
+    rows = -(-params["s"] // params["block_q"])
+    cols = -(-params["skv"] // params["block_kv"])
+    alike = params["alike"]
+    distinct = {"shared": 1, "per_head": params["h"], "per_kv_head": params["hk"]}[params["lists"]]
+    made = []
+    for number in range(distinct):
+        lists = generate(params, -(-rows // alike), cols, params.get("seed", 0) + number)
+        made.append(lists if alike == 1 else lists.repeat_rows(alike, rows))
+    if params["lists"] == "shared":
+        return made
+    return [made[head * distinct // params["h"]] for head in range(params["h"])]

@@ -1,0 +1,45 @@
+"""Adapters to the libraries that a case is compared with, one file each.
+
+An adapter says what it cannot do by raising `Unavailable` with the reason, and is then listed with
+it; it never computes something else instead.
+"""
+
+import importlib
+
+# Name in files and tables -> (module, device). The module's PEERS has the adapter.
+_MODULES = {
+    "cublaslt": ("cublaslt", "cuda"),
+    "cusparse_bell": ("cusparse_bell", "cuda"),
+    "cusparse_bsr": ("cusparse_bsr", "cuda"),
+    "torch_bsr": ("torch_bsr", "cuda"),
+    "sdpa_flash": ("sdpa", "cuda"),
+    "sdpa_cudnn": ("sdpa", "cuda"),
+    "sdpa_efficient": ("sdpa", "cuda"),
+    "flex": ("flex", "cuda"),
+    "fa3": ("fa3", "cuda"),
+    "fa4": ("fa4", "cuda"),
+    "flashinfer": ("flashinfer", "cuda"),
+    "openblas": ("openblas", "cpu"),
+    "torch": ("torch_cpu", "cpu"),
+    "scipy": ("scipy", "cpu"),
+}
+
+
+def peer_names(device=None):
+    return [name for name, (_, on) in _MODULES.items() if device in (None, on)]
+
+
+def get_peer(name):
+    module = importlib.import_module("." + _MODULES[name][0], __name__)
+    return module.PEERS[name]
+
+
+def peers_for(case, device, wanted="all"):
+    """The names to measure beside a case: those of the device that know the operation, narrowed by
+    what the case and the caller ask for."""
+    names = [name for name in peer_names(device) if case.op in get_peer(name).ops]
+    if case.peers is not None:
+        names = [name for name in names if name in case.peers]
+    if wanted != "all":
+        names = [name for name in names if name in wanted]
+    return names

@@ -1,0 +1,57 @@
+"""What adapters are made of."""
+
+import importlib
+import warnings
+
+
+class Unavailable(Exception):
+    """Why a peer does not take part."""
+
+
+class Peer:
+    """`ops` are the operations it knows. `refuse` names what of a case it cannot do, before anything
+    is imported; `prepare` returns a `Prepared` or raises `Unavailable`."""
+
+    ops: tuple = ()
+
+    def __init__(self, name):
+        self.name = name
+
+    def version(self):
+        """Imports what it needs; raises Unavailable where that is missing."""
+        raise NotImplementedError
+
+    def refuse(self, case):
+        return None
+
+    def prepare(self, problem):
+        raise NotImplementedError
+
+
+def need(module):
+    """The module, or Unavailable with the import's own words."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(module)
+    except Exception as error:  # a half-installed package may raise anything at import
+        raise Unavailable(f"import {module}: {one_line(error)}") from error
+
+
+def one_line(error, limit=300):
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def plain_attention_only(case, *, window=False, softcap=False, lists=False, packed=False):
+    """The reason why a peer with only these extras cannot do the case, or None."""
+    p = case.params
+    if "window" in p and not window:
+        return "no windows"
+    if "softcap" in p and not softcap:
+        return "no softcap"
+    if "pattern" in p and not lists:
+        return "no block lists"
+    if "sequences" in p and not packed:
+        return "packed sequences are not adapted"
+    return None

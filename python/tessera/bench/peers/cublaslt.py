@@ -1,0 +1,161 @@
+"""cuBLASLt, dense: the best of the first eight algorithms that its heuristics name. Sparse cases are
+multiplied as the dense matrices they stand for."""
+
+import ctypes
+import statistics
+
+from ..timing import Prepared
+from .base import Peer, Unavailable, need
+from .libraries import CUDA_TYPES, address, checker, current_stream, load
+
+COMPUTE_32F = 68
+TRANSA, TRANSB = 3, 4
+MAX_WORKSPACE_BYTES = 1
+WORKSPACE = 64 << 20
+CANDIDATES = 8
+
+
+class Heuristic(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t"""
+
+    _fields_ = [
+        ("algo", ctypes.c_uint64 * 8),
+        ("workspace_bytes", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    ]
+
+
+class CublasLt(Peer):
+    ops = ("matmul", "bsr_matmul", "sddmm", "spgemm")
+
+    def version(self):
+        need("torch")
+        library = load("cublasLt")
+        library.cublasLtGetVersion.restype = ctypes.c_size_t
+        number = library.cublasLtGetVersion()
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def prepare(self, problem):
+        product = DenseProduct(problem)
+        best = product.choose()
+        return Prepared(lambda i: product.run(i, best), computed_flops=problem.dense_flops,
+                        extra={"algorithm": best})  # fmt: skip
+
+
+class DenseProduct:
+    """out = A B in row-major storage, which is the column-major product out^T = B^T A^T."""
+
+    def __init__(self, problem):
+        self.torch = need("torch")
+        self.problem = problem
+        self.call = checker(load("cublasLt"))
+        p, dtype = problem.params, problem.dtype
+        m, n, k = p["m"], p["n"], p["k"]
+        kind = p.get("transpose", "nt" if p.get("side") == "b" else "nn")
+        # Sampled and sparse results are dense here; each set of inputs keeps its own buffers.
+        self.sets = [self._dense(one, m, n) for one in problem.sets]
+        self.handle = ctypes.c_void_p()
+        self.call("cublasLtCreate", ctypes.byref(self.handle))
+        self.product = ctypes.c_void_p()
+        self.call("cublasLtMatmulDescCreate", ctypes.byref(self.product), COMPUTE_32F, 0)
+        for name, letter in ((TRANSA, kind[1]), (TRANSB, kind[0])):
+            self._set("cublasLtMatmulDescSetAttribute", self.product, name,
+                      ctypes.c_int32(letter == "t"))  # fmt: skip
+        rows_a, cols_a = (m, k) if kind[0] == "n" else (k, m)
+        rows_b, cols_b = (k, n) if kind[1] == "n" else (n, k)
+        self.a = self._layout(dtype, cols_a, rows_a)
+        self.b = self._layout(dtype, cols_b, rows_b)
+        self.out = self._layout(dtype, n, m)
+        self.workspace = self.torch.empty(WORKSPACE, dtype=self.torch.uint8, device=problem.device)
+        self.one, self.zero = ctypes.c_float(1), ctypes.c_float(0)
+        self.algorithms = self._heuristics()
+
+    def _dense(self, inputs, m, n):
+        problem = self.problem
+        a = problem.bsr_a.fill_dense(inputs["a"]) if problem.bsr_a else inputs["a"]
+        b = problem.bsr_b.fill_dense(inputs["b"]) if problem.bsr_b else inputs["b"]
+        return a, b, a.new_empty(m, n)
+
+    def _set(self, function, target, name, value):
+        self.call(function, target, ctypes.c_int(name), ctypes.byref(value),
+                  ctypes.c_size_t(ctypes.sizeof(value)))  # fmt: skip
+
+    def _layout(self, dtype, rows, cols):
+        layout = ctypes.c_void_p()
+        self.call("cublasLtMatrixLayoutCreate", ctypes.byref(layout), CUDA_TYPES[dtype],
+                  ctypes.c_uint64(rows), ctypes.c_uint64(cols), ctypes.c_int64(rows))  # fmt: skip
+        return layout
+
+    def _heuristics(self):
+        preference = ctypes.c_void_p()
+        self.call("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
+        self._set("cublasLtMatmulPreferenceSetAttribute", preference, MAX_WORKSPACE_BYTES,
+                  ctypes.c_uint64(WORKSPACE))  # fmt: skip
+        found, count = (Heuristic * CANDIDATES)(), ctypes.c_int()
+        self.call("cublasLtMatmulAlgoGetHeuristic", self.handle, self.product, self.b, self.a,
+                  self.out, self.out, preference, CANDIDATES, found,
+                  ctypes.byref(count))  # fmt: skip
+        good = [one for one in found[: count.value] if one.state == 0]
+        if not good:
+            raise Unavailable("cuBLASLt's heuristics name no algorithm")
+        return good
+
+    def run(self, i, algorithm):
+        a, b, out = self.sets[i]
+        chosen = self.algorithms[algorithm]
+        self.call("cublasLtMatmul", self.handle, self.product, ctypes.byref(self.one), address(b),
+                  self.b, address(a), self.a, ctypes.byref(self.zero), address(out), self.out,
+                  address(out), self.out, ctypes.byref(chosen.algo), address(self.workspace),
+                  ctypes.c_size_t(chosen.workspace_bytes), current_stream())  # fmt: skip
+        return self.result(out)
+
+    def result(self, out):
+        """The stored blocks where the result is sampled; that picking is not timed as a whole: it is
+        done only when somebody looks."""
+        bsr = self.problem.bsr_out
+        return SampledView(out, bsr) if bsr else out
+
+    def choose(self):
+        """The quickest algorithm, on the median of short turns."""
+        torch, times = self.torch, {}
+        for _ in range(5):
+            for number in range(len(self.algorithms)):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                try:
+                    self.run(0, number)
+                    start.record()
+                    for i in range(3):
+                        self.run(i % len(self.sets), number)
+                    end.record()
+                    end.synchronize()
+                except Unavailable:
+                    continue
+                times.setdefault(number, []).append(start.elapsed_time(end))
+        if not times:
+            raise Unavailable("none of cuBLASLt's algorithms ran")
+        return min(times, key=lambda number: statistics.median(times[number]))
+
+
+class SampledView:
+    """A dense result looked at through a BSR pattern, without making the values."""
+
+    def __init__(self, dense, bsr):
+        rows, cols = bsr.block_rows, bsr.block_cols
+        self.blocks = dense.reshape(bsr.lists.rows, rows, bsr.lists.cols, cols)
+        self.bsr = bsr
+
+    def index_select(self, axis, entries):
+        assert axis == 0
+        lists = self.bsr.lists
+        picked = entries.cpu().numpy()
+        row, col = lists.row_of_entry()[picked], lists.indices[picked]
+        return self.blocks.permute(0, 2, 1, 3)[row.tolist(), col.tolist()]
+
+    @property
+    def device(self):
+        return self.blocks.device
+
+
+PEERS = {"cublaslt": CublasLt("cublaslt")}

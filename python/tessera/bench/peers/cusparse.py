@@ -1,0 +1,73 @@
+"""What the two cuSPARSE adapters share: descriptors and SpMM of a sparse A with a dense matrix."""
+
+import ctypes
+
+from ..timing import Prepared
+from .base import Peer, need
+from .libraries import CUDA_TYPES, address, checker, current_stream, load
+
+ORDER_COL, ORDER_ROW = 1, 2
+INDEX_32I, BASE_ZERO, NO_TRANSPOSE, COMPUTE_F32 = 2, 0, 0, 0
+
+
+class CuSparse(Peer):
+    ops = ("bsr_matmul",)
+
+    def version(self):
+        need("torch")
+        library = load("cusparse")
+        parts = []
+        for which in range(3):  # libraryPropertyType: major, minor, patch
+            value = ctypes.c_int()
+            library.cusparseGetProperty(which, ctypes.byref(value))
+            parts.append(str(value.value))
+        return ".".join(parts)
+
+    def sparse_matrix(self, problem, values, call):
+        """The descriptor of one set's sparse matrix, and what must stay alive with it."""
+        raise NotImplementedError
+
+    algorithm = 0
+
+    def prepare(self, problem):
+        torch = need("torch")
+        call = checker(load("cusparse"))
+        handle = ctypes.c_void_p()
+        call("cusparseCreate", ctypes.byref(handle))
+        runs = [self._spmm(problem, one, call, handle, torch) for one in problem.sets]
+        return Prepared(lambda i: runs[i]())
+
+    def _spmm(self, problem, inputs, call, handle, torch):
+        p, kind = problem.params, CUDA_TYPES[problem.dtype]
+        side = p["side"]
+        matrix, kept = self.sparse_matrix(problem, inputs[side], call)
+        # y = x w^T is y^T = w x^T, and a row-major x is a column-major x^T.
+        dense, out = inputs["b" if side == "a" else "a"], inputs["out"]
+        rows, cols = dense.shape if side == "a" else dense.shape[::-1]
+        out_rows, out_cols = out.shape if side == "a" else out.shape[::-1]
+        order = ORDER_ROW if side == "a" else ORDER_COL
+        b = self._dense(call, rows, cols, dense, kind, order)
+        c = self._dense(call, out_rows, out_cols, out, kind, order)
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        common = (handle, NO_TRANSPOSE, NO_TRANSPOSE, ctypes.byref(one), matrix, b,
+                  ctypes.byref(zero), c, COMPUTE_F32, self.algorithm)  # fmt: skip
+        size = ctypes.c_size_t()
+        call("cusparseSpMM_bufferSize", *common, ctypes.byref(size))
+        buffer = torch.empty(max(1, size.value), dtype=torch.uint8, device=problem.device)
+        call("cusparseSetStream", handle, current_stream())
+        call("cusparseSpMM_preprocess", *common, address(buffer))
+
+        def run():
+            call("cusparseSetStream", handle, current_stream())
+            call("cusparseSpMM", *common, address(buffer))
+            return out
+
+        run.kept = (kept, buffer, dense, one, zero)
+        return run
+
+    def _dense(self, call, rows, cols, array, kind, order):
+        pitch = cols if order == ORDER_ROW else rows
+        matrix = ctypes.c_void_p()
+        call("cusparseCreateDnMat", ctypes.byref(matrix), ctypes.c_int64(rows), ctypes.c_int64(cols),
+             ctypes.c_int64(pitch), address(array), kind, order)  # fmt: skip
+        return matrix

@@ -1,0 +1,63 @@
+"""FlashAttention-4 (flash_attn.cute): compiles each new variant on first use."""
+
+import importlib.metadata
+
+from .. import arrays, flops
+from ..timing import Prepared
+from .base import Peer, need, plain_attention_only
+from .flex import stacked
+
+
+class Fa4(Peer):
+    ops = ("attention",)
+
+    def version(self):
+        need("flash_attn.cute")
+        try:
+            return importlib.metadata.version("flash-attn-4")
+        except importlib.metadata.PackageNotFoundError:
+            return "unknown"
+
+    def refuse(self, case):
+        return plain_attention_only(case, window=True, softcap=True, lists=True, packed=True)
+
+    def prepare(self, problem):
+        interface = need("flash_attn.cute.interface")
+        p = problem.params
+        common = {"causal": p["causal"], "return_lse": False}
+        if "softcap" in p:
+            common["softcap"] = float(p["softcap"])
+        if "window" in p:
+            common["window_size_left"] = p["window"]
+            common["window_size_right"] = 0 if p["causal"] else None
+        if "sequences" in p:
+            offsets = arrays.integers(problem.offsets, problem.device)
+            longest = int(problem.lengths.max())
+            common.update(cu_seqlens_q=offsets, cu_seqlens_k=offsets, max_seqlen_q=longest,
+                          max_seqlen_k=longest)  # fmt: skip
+        if problem.lists:
+            common["block_sparse_tensors"] = block_lists(problem)
+        forward = interface._flash_attn_fwd
+
+        def run(i):
+            one = problem.sets[i]
+            return forward(one["q"], one["k"], one["v"], out=one["out"], **common)[0]
+
+        run(0)
+        return Prepared(run)
+
+
+def block_lists(problem):
+    sparsity = need("flash_attn.cute.block_sparsity")
+    p, columns = problem.params, problem.lists[0].cols
+    full, partial = zip(*(flops.classify(p, one) for one in problem.lists), strict=True)
+    width = max(1, max(int(one.counts.max(initial=0)) for one in full))
+    full_counts, full_indices = stacked(full, min(columns, width), problem.device)
+    width = max(1, max(int(one.counts.max(initial=0)) for one in partial))
+    counts, indices = stacked(partial, min(columns, width), problem.device)
+    return sparsity.BlockSparseTensorsTorch(
+        mask_block_cnt=counts, mask_block_idx=indices, full_block_cnt=full_counts,
+        full_block_idx=full_indices, block_size=(p["block_q"], p["block_kv"]))  # fmt: skip
+
+
+PEERS = {"fa4": Fa4("fa4")}

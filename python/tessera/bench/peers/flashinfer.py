@@ -1,0 +1,87 @@
+"""FlashInfer: the quicker of its two backends. It builds its kernels on first use, which takes a
+minute or two for each new variant."""
+
+from .. import arrays
+from ..timing import Prepared
+from .base import Peer, Unavailable, need, one_line, plain_attention_only
+
+WORKSPACE = 512 << 20
+
+
+class FlashInfer(Peer):
+    ops = ("attention",)
+
+    def version(self):
+        return need("flashinfer").__version__
+
+    def refuse(self, case):
+        p = case.params
+        if "pattern" in p and (p["causal"] or "window" in p):
+            return "block lists without causality or windows only"
+        if "pattern" in p and (p["lists"] != "shared" or p["b"] != 1 or p["d"] != p["dv"]):
+            return "block lists shared by all heads, one sequence, equal head dimensions only"
+        if "window" in p and not p["causal"]:
+            return "windows in causal attention only"
+        return plain_attention_only(case, window=True, softcap=True, lists=True, packed=True)
+
+    def prepare(self, problem):
+        torch, module = need("torch"), need("flashinfer")
+        best, refused = None, []
+        for backend in ("fa3", "fa2"):
+            try:
+                run = self._prepare(torch, module, problem, backend)
+                ms = self._quick_ms(torch, run)
+            except Exception as error:
+                refused.append(f"{backend}: {one_line(error)}")
+                continue
+            if best is None or ms < best[0]:
+                best = ms, run, backend
+        if best is None:
+            raise Unavailable("; ".join(refused))
+        return Prepared(best[1], version=f"{self.version()} ({best[2]})")
+
+    @staticmethod
+    def _quick_ms(torch, run):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        run(0)
+        start.record()
+        for _ in range(5):
+            run(0)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    def _prepare(self, torch, module, problem, backend):
+        p = problem.params
+        workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device=problem.device)
+        kind = arrays.torch_dtype(problem.dtype)
+        heads = (p["h"], p["hk"])
+        cap = float(p["softcap"]) if "softcap" in p else None
+        flat = [[one[name].reshape(-1, *one[name].shape[-2:]) for name in ("q", "k", "v", "out")]
+                for one in problem.sets]  # fmt: skip
+        if problem.lists:
+            lists = problem.lists[0]
+            wrapper = module.BlockSparseAttentionWrapper(workspace, backend=backend)
+            wrapper.plan(arrays.integers(lists.offsets, problem.device),
+                         arrays.integers(lists.indices, problem.device), p["s"], p["skv"],
+                         p["block_q"], p["block_kv"], *heads, p["d"], q_data_type=kind,
+                         kv_data_type=kind, o_data_type=kind, logits_soft_cap=cap)  # fmt: skip
+        else:
+            wrapper = module.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", backend=backend)
+            if "sequences" in p:
+                q_offsets = kv_offsets = problem.offsets
+            else:
+                q_offsets, kv_offsets = ([i * p[n] for i in range(p["b"] + 1)] for n in ("s", "skv"))
+            wrapper.plan(arrays.integers(q_offsets, problem.device),
+                         arrays.integers(kv_offsets, problem.device), *heads, p["d"], p["dv"],
+                         causal=p["causal"], window_left=p.get("window", -1), logits_soft_cap=cap,
+                         q_data_type=kind, kv_data_type=kind)  # fmt: skip
+
+        def run(i):
+            q, k, v, out = flat[i]
+            return wrapper.run(q, k, v, out=out).view(problem.sets[i]["out"].shape)
+
+        return run
+
+
+PEERS = {"flashinfer": FlashInfer("flashinfer")}

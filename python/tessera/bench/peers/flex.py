@@ -1,0 +1,83 @@
+"""PyTorch's FlexAttention, compiled, with the case's block lists as a BlockMask."""
+
+from .. import arrays, flops
+from ..timing import Prepared
+from .base import Peer, need, plain_attention_only
+
+
+class Flex(Peer):
+    ops = ("attention",)
+
+    def version(self):
+        need("torch.nn.attention.flex_attention")
+        return need("torch").__version__
+
+    def refuse(self, case):
+        return plain_attention_only(case, window=True, softcap=True, lists=True)
+
+    def prepare(self, problem):
+        torch = need("torch")
+        flex = need("torch.nn.attention.flex_attention")
+        p = problem.params
+        views = [[one[name].transpose(1, 2) for name in "qkv"] for one in problem.sets]
+        mask = block_mask(flex, problem)
+        options = None
+        if problem.lists and (p["block_q"] < 128 or p["block_kv"] < 128):
+            options = {"BLOCK_M": min(p["block_q"], 128), "BLOCK_N": min(p["block_kv"], 128)}
+        torch._dynamo.reset()  # each case is one shape: compiled for it, not for "dynamic" ones
+        compiled = torch.compile(flex.flex_attention, dynamic=False)
+        extra = {"score_mod": softcapped(torch, p["softcap"])} if "softcap" in p else {}
+
+        def run(i):
+            out = compiled(*views[i], block_mask=mask, enable_gqa=p["hk"] != p["h"],
+                           kernel_options=options, **extra)  # fmt: skip
+            return out.transpose(1, 2)
+
+        run(0)
+        return Prepared(run)
+
+
+def softcapped(torch, cap):
+    def score_mod(score, b, h, q, kv):
+        return cap * torch.tanh(score / cap)
+
+    return score_mod
+
+
+def visible(p):
+    """The rule of causality and window between elements, or None where all is visible."""
+    shift, window, causal = p["skv"] - p["s"], p.get("window"), p["causal"]
+    if causal and window is not None:
+        return lambda b, h, q, kv: (kv <= q + shift) & (kv >= q + shift - window)
+    if causal:
+        return lambda b, h, q, kv: kv <= q + shift
+    if window is not None:
+        return lambda b, h, q, kv: kv >= q + shift - window
+    return None
+
+
+def block_mask(flex, problem):
+    p, rule = problem.params, visible(problem.params)
+    if problem.lists is None:
+        if rule is None:
+            return None
+        return flex.create_block_mask(rule, None, None, p["s"], p["skv"], device=problem.device)
+    columns = problem.lists[0].cols
+    full, partial = zip(*(flops.classify(p, one) for one in problem.lists), strict=True)
+    full_counts, full_indices = stacked(full, columns, problem.device)
+    counts, indices = stacked(partial, columns, problem.device)
+    return flex.BlockMask.from_kv_blocks(counts, indices, full_counts, full_indices,
+                                         BLOCK_SIZE=(p["block_q"], p["block_kv"]), mask_mod=rule,
+                                         seq_lengths=(p["s"], p["skv"]))  # fmt: skip
+
+
+def stacked(lists, width, device):
+    """Counts [1, heads, rows] and indices [1, heads, rows, width] of one list a head."""
+    import numpy as np
+
+    counts, indices = zip(*(one.padded(width) for one in lists), strict=True)
+    return (arrays.integers(np.stack(counts)[None], device),
+            arrays.integers(np.stack(indices)[None], device))  # fmt: skip
+
+
+PEERS = {"flex": Flex("flex")}

@@ -1,0 +1,54 @@
+"""Finds NVIDIA's libraries: those that PyTorch has loaded or brings along, else the toolkit's."""
+
+import ctypes
+import ctypes.util
+import glob
+import os
+import sys
+
+from .base import Unavailable
+
+
+def load(name):
+    """load("cublasLt") -> the library; PyTorch's own copy comes first, so that both use one."""
+    tried = []
+    for path in _candidates(name):
+        try:
+            return ctypes.CDLL(path)
+        except OSError as error:
+            tried.append(str(error))
+    raise Unavailable(f"lib{name} is not here: {tried[0] if tried else 'nothing found'}")
+
+
+def _candidates(name):
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        loaded = {line.split()[-1] for line in maps if f"/lib{name}.so" in line}
+    yield from sorted(loaded)
+    for folder in sys.path:
+        yield from sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", f"lib{name}.so.*")))
+    yield from (f"lib{name}.so.13", f"lib{name}.so.12", f"lib{name}.so")
+    yield from sorted(glob.glob(f"/usr/local/cuda*/lib64/lib{name}.so*"))
+
+
+CUDA_TYPES = {"f32": 0, "f16": 2, "bf16": 14}  # cudaDataType_t
+
+
+def checker(library):
+    """A function that calls by name and raises with the status where it is not zero."""
+
+    def call(function, *arguments):
+        status = getattr(library, function)(*arguments)
+        if status != 0:
+            raise Unavailable(f"{function} returned status {status}")
+
+    return call
+
+
+def address(array):
+    return ctypes.c_void_p(array.data_ptr())
+
+
+def current_stream():
+    import torch
+
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -1,0 +1,51 @@
+"""PyTorch's scaled_dot_product_attention, one backend at a time. flash is FlashAttention-2."""
+
+import warnings
+
+from ..timing import Prepared
+from .base import Peer, Unavailable, need, one_line, plain_attention_only
+
+BACKENDS = {"sdpa_flash": "FLASH_ATTENTION", "sdpa_cudnn": "CUDNN_ATTENTION",
+            "sdpa_efficient": "EFFICIENT_ATTENTION"}  # fmt: skip
+
+
+class Sdpa(Peer):
+    ops = ("attention",)
+
+    def version(self):
+        torch = need("torch")
+        if self.name == "sdpa_cudnn":
+            return f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+        return torch.__version__
+
+    def refuse(self, case):
+        p = case.params
+        if p["causal"] and p["s"] != p["skv"]:
+            return "causal from the top left only"
+        return plain_attention_only(case)
+
+    def prepare(self, problem):
+        torch = need("torch")
+        attention = need("torch.nn.attention")
+        backend = getattr(attention.SDPBackend, BACKENDS[self.name])
+        p = problem.params
+        views = [[one[name].transpose(1, 2) for name in "qkv"] for one in problem.sets]
+        grouped = p["hk"] != p["h"]
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+
+        def run(i):
+            with attention.sdpa_kernel(backend):
+                out = sdpa(*views[i], is_causal=p["causal"], enable_gqa=grouped)
+            return out.transpose(1, 2)
+
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                run(0)
+            except RuntimeError as error:
+                reasons = [one_line(one.message) for one in told] or [one_line(error)]
+                raise Unavailable(reasons[-1]) from error
+        return Prepared(run)
+
+
+PEERS = {name: Sdpa(name) for name in BACKENDS}

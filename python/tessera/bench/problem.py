@@ -1,0 +1,127 @@
+"""A case made real: inputs on a device, in as many sets as rotate past the last cache, and the
+reference that every result is held against before it is timed."""
+
+from functools import cached_property
+
+import numpy as np
+
+from . import arrays, flops, patterns
+from .cases import block_shape
+from .reference import make_reference
+
+MOST_SETS = 64
+
+
+class Bsr:
+    """A block-sparse matrix of a product: one pattern, values in each set of inputs."""
+
+    def __init__(self, lists, block_rows, block_cols, device):
+        self.lists = lists
+        self.block_rows, self.block_cols = block_rows, block_cols
+        self.rows, self.cols = lists.rows * block_rows, lists.cols * block_cols
+        self.row_offsets = arrays.integers(lists.offsets, device)
+        self.col_indices = arrays.integers(lists.indices, device)
+
+    @property
+    def values_shape(self):
+        return (self.lists.stored, self.block_rows, self.block_cols)
+
+    def dense_rows(self, values, rows):
+        """The chosen rows, whole, in double precision."""
+        dense = np.zeros((len(rows), self.cols))
+        for place, row in enumerate(rows):
+            i, inside = divmod(int(row), self.block_rows)
+            entries = np.arange(self.lists.offsets[i], self.lists.offsets[i + 1])
+            stored = arrays.take(values, entries, inside)
+            for column, part in zip(self.lists.row(i), stored, strict=True):
+                dense[place, column * self.block_cols : (column + 1) * self.block_cols] = part
+        return dense
+
+    def fill_dense(self, values):
+        """The whole matrix as a dense array of the same kind, for peers that know no blocks."""
+        tensor = arrays.to_torch(values)
+        dense = tensor.new_zeros(self.lists.rows, self.lists.cols, self.block_rows, self.block_cols)
+        row = arrays.to_torch(self.lists.row_of_entry()).to(tensor.device)
+        col = arrays.to_torch(self.lists.indices).to(tensor.device)
+        dense[row, col] = tensor
+        return dense.transpose(1, 2).reshape(self.rows, self.cols)
+
+
+class Problem:
+    """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry holds
+    its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`."""
+
+    def __init__(self, case, device, cache_bytes=0):
+        self.case, self.params, self.op = case, case.params, case.op
+        self.device, self.dtype = device, case.params["dtype"]
+        self.lists = None
+        self.bsr_a = self.bsr_b = self.bsr_out = None
+        self._make_patterns()
+        shapes = self._shapes()
+        self.bytes = sum(int(np.prod(s)) * arrays.BYTES[self.dtype] for s in shapes.values())
+        count = 1 if not cache_bytes else -(-3 * cache_bytes // max(1, self.bytes))
+        self.sets = [self._make_set(shapes, number) for number in range(min(count, MOST_SETS))]
+
+    def _make_patterns(self):
+        p, device = self.params, self.device
+        if self.op == "attention":
+            self.lists = patterns.attention_lists(p) if self.case.sparse else None
+            if "sequences" in p:
+                self.lengths = flops.sequence_lengths(p)
+                self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
+        elif self.op == "spgemm":
+            block = p["block"]
+            self.lists = patterns.spgemm_lists(p)
+            self.bsr_a, self.bsr_b = (Bsr(one, block, block, device) for one in self.lists)
+        elif self.op != "matmul":
+            self.lists = patterns.product_lists(self.op, p)
+            bsr = Bsr(self.lists, *block_shape(p), device)
+            setattr(self, "bsr_out" if self.op == "sddmm" else "bsr_" + p["side"], bsr)
+
+    def _shapes(self):
+        p = self.params
+        if self.op == "attention":
+            b, s, skv, h, hk, d, dv = (p[n] for n in ("b", "s", "skv", "h", "hk", "d", "dv"))
+            batch = () if "sequences" in p else (b,)
+            return {"q": (*batch, s, h, d), "k": (*batch, skv, hk, d),
+                    "v": (*batch, skv, hk, dv), "out": (*batch, s, h, dv)}  # fmt: skip
+        m, n, k = p["m"], p["n"], p["k"]
+        a, b, out = (m, k), (k, n), (m, n)
+        if self.op == "matmul":
+            a = a if p["transpose"][0] == "n" else (k, m)
+            b = b if p["transpose"][1] == "n" else (n, k)
+        a = self.bsr_a.values_shape if self.bsr_a else a
+        b = self.bsr_b.values_shape if self.bsr_b else b
+        out = self.bsr_out.values_shape if self.bsr_out else out
+        # The pattern of a sparse x sparse product is part of its result.
+        return {"a": a, "b": b} if self.op == "spgemm" else {"a": a, "b": b, "out": out}
+
+    def _make_set(self, shapes, number):
+        made = {}
+        for place, (name, shape) in enumerate(shapes.items()):
+            if name == "out":
+                made[name] = arrays.empty(shape, self.dtype, self.device)
+            else:
+                made[name] = arrays.normal(shape, self.dtype, self.device, 1000 * number + place)
+        return made
+
+    @cached_property
+    def useful_flops(self):
+        if self.op == "attention":
+            return flops.attention_flops(self.params, self.lists)
+        return flops.product_flops(self.op, self.params, self.lists)
+
+    @property
+    def dense_flops(self):
+        """What a dense product of the same size computes."""
+        return 2 * self.params["m"] * self.params["n"] * self.params["k"]
+
+    @cached_property
+    def reference(self):
+        return make_reference(self)
+
+    def poison(self):
+        """Outputs of the first set to NaN again: what a run does not write is then seen."""
+        out = self.sets[0].get("out")
+        if out is not None:
+            out[...] = float("nan")

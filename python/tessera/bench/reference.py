@@ -1,0 +1,199 @@
+"""The truth, in double precision, for sampled rows: whole results of large cases would take longer
+than everything that is timed. Its own code: it shares nothing with what it checks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import arrays
+from .flops import visible_range
+
+ROWS, COLUMNS, HEADS = 16, 256, 4
+
+# What another implementation of the same operation may differ by, as a norm over the sample: it is
+# to show that it computed the same thing, in the same precision, not to grade it.
+SAME_RESULT = {"f32": 1e-4, "f16": 5e-3, "bf16": 2e-2}
+
+
+class WrongResult(RuntimeError):
+    pass
+
+
+@dataclass
+class Sample:
+    """Where to look, what should be there, and by how much ours may differ."""
+
+    pick: object  # a result -> the sampled elements, in double precision
+    truth: np.ndarray
+    budget: np.ndarray
+
+    def compare(self, result):
+        """(largest error, its budget) at the element that uses most of its budget, and the norm of
+        the difference over the norm of the truth."""
+        found = self.pick(result)
+        if found.shape != self.truth.shape:
+            raise WrongResult(f"result of shape {found.shape}, expected {self.truth.shape}")
+        error = np.abs(found - self.truth)
+        if not np.isfinite(error).all():
+            raise WrongResult(f"{int((~np.isfinite(error)).sum())} of {error.size} not finite")
+        worst = np.unravel_index(np.argmax(error / self.budget), error.shape)
+        norm = np.linalg.norm(self.truth)
+        relative = np.linalg.norm(error) / norm if norm else float(np.abs(found).max(initial=0))
+        return float(error[worst]), float(self.budget[worst]), float(relative)
+
+
+def check_same(sample, result, dtype):
+    """Raises WrongResult unless the result is the reference's, up to the precision of the dtype."""
+    error, budget, relative = sample.compare(result)
+    if not relative <= SAME_RESULT[dtype]:
+        raise WrongResult(f"relative difference {relative:.2g}, at most {SAME_RESULT[dtype]:g}")
+    return error, budget
+
+
+def make_reference(problem):
+    return _attention(problem) if problem.op == "attention" else _product(problem)
+
+
+def spread_over(count, wanted):
+    """Numbers of [0, count), first and last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, wanted)).round().astype(np.int64))
+
+
+# ---- Products ----------------------------------------------------------------------------------
+
+
+def _product(problem):
+    p, inputs = problem.params, problem.sets[0]
+    if problem.op == "sddmm":
+        return _sddmm(problem)
+    rows = spread_over(p["m"], ROWS)
+    columns = spread_over(p["n"], COLUMNS)
+    if problem.bsr_a:
+        a = problem.bsr_a.dense_rows(inputs["a"], rows)
+    else:
+        transposed = p.get("transpose", "nn")[0] == "t"
+        a = arrays.take(inputs["a"], slice(None), rows).T if transposed else (
+            arrays.take(inputs["a"], rows))  # fmt: skip
+    if problem.op == "spgemm":
+        b = _dense_columns(problem.bsr_b, inputs["b"], columns)
+    elif problem.bsr_b:
+        b = problem.bsr_b.dense_rows(inputs["b"], columns)
+    elif p.get("transpose", "nn")[1] == "t":
+        b = arrays.take(inputs["b"], columns)
+    else:
+        b = arrays.take(inputs["b"], slice(None), columns).T
+    truth = a @ b.T
+    budget = _budget(a, b, truth, problem.dtype)
+
+    def pick(result):
+        if hasattr(result, "dense_rows"):
+            return result.dense_rows(rows)[:, columns]
+        return arrays.take(result, rows, columns)
+
+    return Sample(pick, truth, budget)
+
+
+def _budget(a, b, truth, dtype):
+    """Summing so many products in f32, in any order, and rounding the sum once."""
+    terms = np.count_nonzero(a, axis=1)[:, None] + 2
+    return terms * 2.0**-24 * (np.abs(a) @ np.abs(b).T) + 0.5 * arrays.ulp(truth, dtype) + 1e-30
+
+
+def _dense_columns(bsr, values, columns):
+    """The chosen columns of a BSR matrix, one a row of the result."""
+    dense = np.zeros((len(columns), bsr.rows))
+    row_of = bsr.lists.row_of_entry()
+    for place, column in enumerate(columns):
+        j, inside = divmod(int(column), bsr.block_cols)
+        entries = np.flatnonzero(bsr.lists.indices == j)
+        stored = arrays.take(values, entries, slice(None), inside)
+        for row, part in zip(row_of[entries], stored, strict=True):
+            dense[place, row * bsr.block_rows : (row + 1) * bsr.block_rows] = part
+    return dense
+
+
+def _sddmm(problem):
+    inputs, bsr = problem.sets[0], problem.bsr_out
+    entries = spread_over(bsr.lists.stored, ROWS)
+    inside = np.arange(len(entries)) * 7 % bsr.block_rows
+    row_of = bsr.lists.row_of_entry()
+    truth, budget = [], []
+    for entry, row in zip(entries, inside, strict=True):
+        a = arrays.take(inputs["a"], np.array([row_of[entry] * bsr.block_rows + row]))
+        first = int(bsr.lists.indices[entry]) * bsr.block_cols
+        b = arrays.take(inputs["b"], slice(None), slice(first, first + bsr.block_cols)).T
+        truth.append(a @ b.T)
+        budget.append(_budget(a, b, truth[-1], problem.dtype))
+
+    def pick(result):
+        taken = arrays.take(result, entries)
+        return taken[np.arange(len(entries)), inside][:, None, :].reshape(len(entries), -1)
+
+    return Sample(pick, np.concatenate(truth), np.concatenate(budget))
+
+
+# ---- Attention ---------------------------------------------------------------------------------
+
+
+def _attention(problem):
+    p, inputs = problem.params, problem.sets[0]
+    packed = "sequences" in p
+    group = p["h"] // p["hk"]
+    places, truth, budget = [], [], []
+    for number, head in enumerate(spread_over(p["h"], HEADS)):
+        if packed:
+            which = spread_over(p["sequences"], HEADS)[number % min(p["sequences"], HEADS)]
+            begin, length = int(problem.offsets[which]), int(problem.lengths[which])
+            s = skv = length
+            batch = (slice(begin, begin + length),)
+        else:
+            begin, s, skv = 0, p["s"], p["skv"]
+            batch = (number % p["b"], slice(None))
+        rows = spread_over(s, ROWS)
+        kv_head = int(head) // group
+        q = arrays.take(inputs["q"], *batch, int(head))[rows]
+        k = arrays.take(inputs["k"], *batch, kv_head)
+        v = arrays.take(inputs["v"], *batch, kv_head)
+        seen = _seen(problem, int(head), rows, s, skv)
+        where = (*batch[:-1], rows + begin, int(head))
+        exact = _softmax_product(p, q, k, v, seen, None)
+        # What the dtype itself costs: f32 softmax, probabilities and result rounded.
+        rounded = _softmax_product(p, q, k, v, seen, problem.dtype)
+        cost = 2 * np.abs(rounded - exact).max() + arrays.ulp(exact, problem.dtype) + 1e-30
+        places.append(where)
+        truth.append(exact)
+        budget.append(cost)
+
+    def pick(result):
+        return np.concatenate([arrays.take(result, *where) for where in places])
+
+    return Sample(pick, np.concatenate(truth), np.concatenate(budget))
+
+
+def _seen(problem, head, rows, s, skv):
+    p = problem.params
+    low, high = visible_range(p, s, skv)
+    keys = np.arange(skv)
+    seen = (keys >= low[rows, None]) & (keys < high[rows, None])
+    if problem.lists is not None:
+        lists = problem.lists[head % len(problem.lists)]
+        for place, row in enumerate(rows):
+            stored = np.zeros(lists.cols, dtype=bool)
+            stored[lists.row(int(row) // p["block_q"])] = True
+            seen[place] &= stored[keys // p["block_kv"]]
+    return seen
+
+
+def _softmax_product(p, q, k, v, seen, dtype):
+    kind = np.float64 if dtype is None else np.float32
+    scores = (q.astype(kind) @ k.astype(kind).T) * kind(p["d"] ** -0.5)
+    if "softcap" in p:
+        scores = kind(p["softcap"]) * np.tanh(scores / kind(p["softcap"]))
+    scores = np.where(seen, scores, -np.inf)
+    largest = scores.max(axis=1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+    total = weights.sum(axis=1, keepdims=True)
+    if dtype is not None:
+        weights = arrays.round_to(weights, dtype)
+    out = (weights @ v.astype(kind)) / np.where(total > 0, total, 1)
+    return out if dtype is None else arrays.round_to(out, dtype).astype(np.float64)

@@ -1,0 +1,249 @@
+"""How things are timed. All competitors of a case take turns (A B C, C B A, ...), so that a card
+that warms up or cools down does so for each of them.
+
+burst: some milliseconds of back-to-back calls, then a rest: the card at its full clock.
+sustained: seconds of it without a rest: the card at its power limit.
+graph: bursts of replays of a captured CUDA graph, which leaves the host's share of a call out.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass, field
+
+BURST_ROUNDS = 9
+BURST_SECONDS = 0.012
+REST_SECONDS = 0.05
+CHUNK_SECONDS = 0.04  # how much sustained work is queued ahead
+LEAD_IN = 0.25  # the share of a sustained slice before the clock starts
+GRAPH_CALLS = 20
+ENERGY_SECONDS = 2.0  # NVML's energy counter is too coarse for less
+
+
+@dataclass
+class Prepared:
+    """A competitor that is ready: run(i) computes input set i and returns the result."""
+
+    run: object
+    finish: object = None  # waits for the work, where it is not on PyTorch's current stream
+    version: str | None = None
+    computed_flops: float | None = None  # where it computes more than what is useful
+    extra: dict = field(default_factory=dict)  # what else to record
+
+
+@dataclass
+class Figures:
+    """Times of one competitor, in ms a call, one a round."""
+
+    times: list = field(default_factory=list)
+    clocks: list = field(default_factory=list)
+    watts: list = field(default_factory=list)
+    joules: float = 0.0
+    measured_seconds: float = 0.0
+    measured_calls: int = 0
+
+    def entry(self, useful_flops):
+        ms = statistics.median(self.times)
+        spread = (max(self.times) - min(self.times)) / ms if len(self.times) > 1 else 0.0
+        entry = {"ms": ms, "spread": spread, "tflops": useful_flops / ms / 1e9,
+                 "clock_mhz": _median(self.clocks), "watts": _median(self.watts),
+                 "joules_per_tflop": None}  # fmt: skip
+        if self.joules and self.measured_seconds >= ENERGY_SECONDS:
+            entry["watts"] = self.joules / self.measured_seconds
+            work = self.measured_calls * useful_flops / 1e12
+            entry["joules_per_tflop"] = self.joules / work if work else None
+        return entry
+
+
+def _median(values):
+    values = [value for value in values if value is not None]
+    return statistics.median(values) if values else None
+
+
+class CpuTimer:
+    """Wall-clock time; bursts without rests."""
+
+    rest_seconds = 0.0
+
+    def __init__(self, sets):
+        self.sets = sets
+
+    def calls_ms(self, prepared, calls):
+        start = time.perf_counter()
+        for i in range(calls):
+            prepared.run(i % self.sets)
+        if prepared.finish:
+            prepared.finish()
+        return (time.perf_counter() - start) * 1e3 / calls
+
+    def rest(self):
+        pass
+
+    def sample(self):
+        return None, None
+
+
+class CudaTimer:
+    """CUDA events on PyTorch's current stream, or the host's clock for those on streams of their
+    own."""
+
+    def __init__(self, sets, meter):
+        import torch
+
+        self.torch, self.sets, self.meter = torch, sets, meter
+
+    def calls_ms(self, prepared, calls):
+        if prepared.finish:
+            self.torch.cuda.synchronize()
+            prepared.finish()
+            return CpuTimer.calls_ms(self, prepared, calls)
+        start, end = self.event(), self.event()
+        start.record()
+        for i in range(calls):
+            prepared.run(i % self.sets)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / calls
+
+    def event(self):
+        return self.torch.cuda.Event(enable_timing=True)
+
+    def rest(self):
+        time.sleep(REST_SECONDS)
+
+    def sample(self):
+        return self.meter.clock_mhz(), self.meter.watts()
+
+    def host_us(self, prepared, repeats=15):
+        """What one call costs the host while the device is idle."""
+        times = []
+        for i in range(repeats):
+            self.torch.cuda.synchronize()
+            start = time.perf_counter()
+            prepared.run(i % self.sets)
+            times.append((time.perf_counter() - start) * 1e6)
+        self.torch.cuda.synchronize()
+        return statistics.median(times)
+
+    def captured(self, prepared):
+        """The same work as replays of one graph. Returns it with the calls that a replay makes."""
+        torch = self.torch
+        if prepared.finish:
+            raise RuntimeError("runs on a stream of its own: cannot be captured")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            prepared.run(0)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        calls = -(-GRAPH_CALLS // self.sets) * self.sets
+        graph, kept = torch.cuda.CUDAGraph(), []
+        with torch.cuda.graph(graph):
+            for i in range(calls):
+                kept.append(prepared.run(i % self.sets))
+
+        def replay(_):
+            graph.replay()
+
+        replay.kept = kept  # the results' memory belongs to the graph
+        return Prepared(replay), calls
+
+
+def in_turns(names, rounds):
+    """The order of every round, forwards and backwards by turns."""
+    for number in range(rounds):
+        yield list(names) if number % 2 == 0 else list(reversed(names))
+
+
+def estimate_ms(timer, prepared):
+    """A rough time of one call, after a warm-up that leaves compilation and set-up out."""
+    for _ in range(2):
+        timer.calls_ms(prepared, 1)
+    first = timer.calls_ms(prepared, 1)
+    calls = min(50, max(1, int(5.0 / max(first, 1e-3))))
+    return timer.calls_ms(prepared, calls)
+
+
+def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
+                   seconds=BURST_SECONDS):  # fmt: skip
+    """{name: Prepared} -> {name: Figures}. `calls_in_run` says how many calls one run stands for."""
+    calls_in_run = calls_in_run or dict.fromkeys(competitors, 1)
+    estimates = {name: estimate_ms(timer, one) for name, one in competitors.items()}
+    figures = {name: Figures() for name in competitors}
+    for order in in_turns(list(competitors), rounds):
+        for name in order:
+            runs = min(1000, max(1, int(seconds * 1e3 / estimates[name])))
+            timer.rest()
+            ms = timer.calls_ms(competitors[name], runs) / calls_in_run[name]
+            clock, _ = timer.sample()
+            figures[name].times.append(ms)
+            figures[name].clocks.append(clock)
+    return figures
+
+
+def measure_sustained(timer, competitors, seconds, slices=2):
+    """Each competitor runs `seconds` in all, in slices that follow one another without a rest."""
+    estimates = {name: estimate_ms(timer, one) for name, one in competitors.items()}
+    figures = {name: Figures() for name in competitors}
+    for order in in_turns(list(competitors), slices):
+        for name in order:
+            calls = max(1, int(CHUNK_SECONDS * 1e3 / estimates[name]))
+            _slice(timer, competitors[name], calls, seconds / slices, figures[name])
+    return figures
+
+
+def _slice(timer, prepared, calls, seconds, figures):
+    """One stretch of work: a lead-in brings the card to its state, then clock and energy count. The
+    queue never runs dry: a chunk is waited for only when the next one is in the queue."""
+    lead_in = seconds * LEAD_IN
+    start = time.perf_counter()
+    if prepared.finish:
+        while time.perf_counter() - start < lead_in:
+            timer.calls_ms(prepared, calls)
+    else:
+        pending = _queue(timer, prepared, calls)
+        while time.perf_counter() - start < lead_in:
+            following = _queue(timer, prepared, calls)
+            pending.synchronize()
+            pending = following
+        pending.synchronize()
+    begin, joules = time.perf_counter(), timer.meter.joules()
+    done = 0
+    if prepared.finish:
+        while time.perf_counter() - begin < seconds:
+            timer.calls_ms(prepared, calls)
+            done += calls
+            _note(timer, figures)
+        elapsed = time.perf_counter() - begin
+    else:
+        first = timer.event()
+        first.record()
+        pending = _queue(timer, prepared, calls)
+        done = calls
+        while time.perf_counter() - begin < seconds:
+            following = _queue(timer, prepared, calls)
+            done += calls
+            _note(timer, figures)
+            pending.synchronize()
+            pending = following
+        pending.synchronize()
+        elapsed = first.elapsed_time(pending) / 1e3
+    after = timer.meter.joules()
+    figures.times.append(elapsed * 1e3 / done)
+    if joules is not None and after is not None:
+        figures.joules += after - joules
+        figures.measured_seconds += elapsed
+        figures.measured_calls += done
+
+
+def _queue(timer, prepared, calls):
+    for i in range(calls):
+        prepared.run(i % timer.sets)
+    end = timer.event()
+    end.record()
+    return end
+
+
+def _note(timer, figures):
+    clock, watts = timer.sample()
+    figures.clocks.append(clock)
+    figures.watts.append(watts)

@@ -1,0 +1,398 @@
+"""Which blocks of keys each block of queries attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Callable
+
+import numpy as np
+
+from tessera import patterns, tensors
+from tessera.bsr import block_shape
+
+MaskMod = Callable[[Any, Any, Any, Any], Any]
+
+# Elements of a mask that are looked at together.
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class BlockMask:
+    """Which (query block, key block) pairs attention visits: full blocks whole, partial ones under
+    a bit each element. Pairs in neither list cost nothing.
+
+    Lists are FlexAttention's: counts ``[batch|1, heads|1, rows]``, indices with one dimension more.
+    All NumPy arrays or all PyTorch tensors; `to` moves them. Build one with the ``from_`` functions
+    or with `window`, `causal`, `bigbird`; causality, windows and key ranges given to `attention`
+    apply on top.
+
+    >>> import numpy as np, tessera
+    >>> mask = tessera.BlockMask.causal(512, 512, block=128)
+    >>> mask
+    BlockMask(512 x 512, blocks 128 x 128, batch 1, heads 1, density 0.625)
+    >>> bool((mask.to_dense()[0, 0] == np.tril(np.ones((512, 512), bool))).all())
+    True
+    """
+
+    q_length: int
+    kv_length: int
+    block_q: int
+    block_kv: int
+    full_counts: Any
+    full_indices: Any
+    partial_counts: Any = None
+    partial_indices: Any = None
+    bit_tile: Any = None
+    bits: Any = None
+
+    @property
+    def arrays(self) -> tuple:
+        """In the order of the exports."""
+        return (self.block_q, self.block_kv, self.full_counts, self.full_indices,
+                self.partial_counts, self.partial_indices, self.bit_tile, self.bits)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of blocks."""
+        return -(-self.q_length // self.block_q), -(-self.kv_length // self.block_kv)
+
+    def check_lengths(self, where: str, q_length: int, kv_length: int) -> None:
+        if (q_length, kv_length) != (self.q_length, self.kv_length):
+            raise ValueError(f"{where}: made for {self.q_length} queries and {self.kv_length} keys, "
+                             f"got {q_length} and {kv_length}")
+
+    def block_map(self) -> Any:
+        """u8 ``[batch|1, heads|1, rows, cols]``: 0 empty, 1 partial, 2 full."""
+        blocks = tensors.to_int32(_map_of(self.full_counts, self.full_indices, self.grid)) * 2
+        if self.partial_counts is not None:
+            blocks = blocks + _map_of(self.partial_counts, self.partial_indices, self.grid)
+        return blocks
+
+    @property
+    def density(self) -> float:
+        """The share of blocks that attention visits."""
+        blocks = self.block_map() != 0
+        count = int(np.prod(blocks.shape))
+        return float(blocks.sum()) / count if count else 0.0
+
+    def __repr__(self) -> str:
+        batch, heads = self.full_counts.shape[:2]
+        return (f"BlockMask({self.q_length} x {self.kv_length}, blocks {self.block_q} x "
+                f"{self.block_kv}, batch {batch}, heads {heads}, density {self.density:.3g})")
+
+    def to_dense(self) -> Any:
+        """Booleans ``[batch|1, heads|1, q_length, kv_length]``."""
+        rows, cols = self.grid
+        bq, bkv = self.block_q, self.block_kv
+        blocks = self.block_map()
+        shape = (*blocks.shape, bq, bkv)
+        dense = tensors.to_bool(tensors.zeros(shape, blocks))
+        dense[blocks == 2] = True
+        if self.partial_counts is not None:
+            tiles = self._tile_of_block()
+            at = tensors.nonzero(blocks == 1)
+            dense[at] = True if tiles is None else tensors.unpack_bits(self.bits, bkv)[tiles[at]]
+        dense = dense.swapaxes(-3, -2).reshape(*blocks.shape[:2], rows * bq, cols * bkv)
+        return dense[..., : self.q_length, : self.kv_length]
+
+    def _tile_of_block(self) -> Any:
+        """[batch, heads, rows, cols]: the bit tile of each partial block."""
+        if self.bit_tile is None:
+            return None
+        tiles = tensors.zeros((*self.partial_counts.shape, self.grid[1]), self.bit_tile)
+        slots = tensors.arange(self.partial_indices.shape[-1], self.partial_counts)
+        b, h, r, slot = tensors.nonzero(slots < self.partial_counts[..., None])
+        tiles[b, h, r, self.partial_indices[b, h, r, slot]] = self.bit_tile[b, h, r, slot]
+        return tiles
+
+    def plot(self, batch: int = 0, head: int = 0, ax: Any = None) -> Any:
+        """The blocks as a matplotlib image: full dark, partial lighter, empty white."""
+        import matplotlib.pyplot as plt
+
+        ax = ax or plt.gca()
+        blocks = self.block_map()[batch, head]
+        if tensors.is_torch(blocks):
+            blocks = blocks.cpu().numpy()
+        ax.imshow(blocks, cmap="Blues", vmin=0, vmax=2, interpolation="nearest")
+        ax.set_xlabel(f"key block ({self.block_kv} keys)")
+        ax.set_ylabel(f"query block ({self.block_q} queries)")
+        return ax
+
+    def to(self, device: Any) -> BlockMask:
+        """As PyTorch tensors on a device."""
+        import torch
+
+        moved = (x if x is None else torch.as_tensor(x).to(device) for x in self.arrays[2:])
+        return BlockMask(self.q_length, self.kv_length, self.block_q, self.block_kv, *moved)
+
+    # ---- Constructors --------------------------------------------------------------------------
+
+    @staticmethod
+    def from_dense(elements: Any, block: int | tuple[int, int] = 128) -> BlockMask:
+        """From booleans ``[q_length, kv_length]`` or ``[batch|1, heads|1, q_length, kv_length]``,
+        True where a query sees a key.
+
+        >>> import numpy as np, tessera
+        >>> tessera.BlockMask.from_dense(np.tril(np.ones((256, 256), bool)), block=64).density
+        0.625
+        """
+        tensors.namespace("from_dense: elements", elements)
+        if len(elements.shape) == 2:
+            elements = elements[None, None]
+        if len(elements.shape) != 4 or str(elements.dtype).removeprefix("torch.") != "bool":
+            raise ValueError("from_dense: elements: expected booleans [q_length, kv_length] or "
+                             "[batch|1, heads|1, q_length, kv_length], got "
+                             f"{elements.dtype} {list(elements.shape)}")
+        q_length, kv_length = elements.shape[-2:]
+        b, h, q, kv = _index_grids(elements.shape, elements)
+        return BlockMask.from_mask_mod(lambda b, h, q, kv: elements[b, h, q, kv], q_length,
+                                       kv_length, block, batch=elements.shape[0],
+                                       heads=elements.shape[1], device=tensors.device_of(elements)
+                                       if tensors.is_torch(elements) else None)
+
+    @staticmethod
+    def from_mask_mod(mask_mod: MaskMod, q_length: int, kv_length: int,
+                      block: int | tuple[int, int] = 128, *, batch: int = 1, heads: int = 1,
+                      device: Any = None) -> BlockMask:
+        """From a function of index arrays that broadcast: ``mask_mod(b, h, q, kv)`` is True where a
+        query sees a key, as FlexAttention's. ``device`` gives PyTorch tensors there.
+
+        >>> import tessera
+        >>> tessera.BlockMask.from_mask_mod(lambda b, h, q, kv: abs(q - kv) <= 32, 256, 256, 64)
+        BlockMask(256 x 256, blocks 64 x 64, batch 1, heads 1, density 0.625)
+        """
+        bq, bkv = block_shape("from_mask_mod: block", block)
+        like = _like(device)
+        rows, cols = -(-q_length // bq), -(-kv_length // bkv)
+        step = max(1, _CHUNK // max(1, batch * heads * bq * kv_length)) * bq
+        full, partial, tiles = [], [], []
+        b, h, q, kv = _index_grids((batch, heads, q_length, kv_length), like)
+        for first in range(0, q_length, step):
+            seen = _broadcast(mask_mod(b, h, q[:, :, first : first + step], kv),
+                              (batch, heads, min(step, q_length - first), kv_length))
+            height = -(-seen.shape[2] // bq)
+
+            def blocks(value: bool) -> Any:
+                padded = tensors.pad(seen, height * bq, cols * bkv, value)  # noqa: B023
+                grid = padded.reshape(batch, heads, height, bq, cols, bkv)  # noqa: B023
+                return grid.swapaxes(3, 4)
+
+            some, every = blocks(False), blocks(True).all(-1).all(-1)
+            mixed = some.any(-1).any(-1) & ~every
+            full.append(every.swapaxes(0, 2))
+            partial.append(mixed.swapaxes(0, 2))
+            # In the order of the rows, so that chunks join.
+            tiles.append(tensors.pack_bits(some.swapaxes(0, 2)[mixed.swapaxes(0, 2)]))
+        if not full:
+            empty = tensors.to_bool(tensors.zeros((rows, heads, batch, cols), like))
+            return _assemble((q_length, kv_length, bq, bkv), empty.swapaxes(0, 2), None, None)
+        maps = [tensors.concatenate(x).swapaxes(0, 2) for x in (full, partial)]
+        return _assemble((q_length, kv_length, bq, bkv), *maps, tensors.concatenate(tiles))
+
+    @staticmethod
+    def from_blocks(blocks: Any, q_length: int, kv_length: int,
+                    block: int | tuple[int, int] = 128) -> BlockMask:
+        """From booleans, one a block: ``[rows, cols]`` or ``[batch|1, heads|1, rows, cols]``; every
+        set one is full."""
+        bq, bkv = block_shape("from_blocks: block", block)
+        if len(blocks.shape) == 2:
+            blocks = blocks[None, None]
+        grid = (-(-q_length // bq), -(-kv_length // bkv))
+        if len(blocks.shape) != 4 or tuple(blocks.shape[-2:]) != grid:
+            raise ValueError(f"from_blocks: blocks: expected [.., {grid[0]}, {grid[1]}], got "
+                             f"{list(blocks.shape)}")
+        return _assemble((q_length, kv_length, bq, bkv), tensors.to_bool(blocks), None, None)
+
+    @staticmethod
+    def from_top_k(scores: Any, k: int, q_length: int, kv_length: int,
+                   block: int | tuple[int, int] = 128) -> BlockMask:
+        """The k blocks of the largest scores in each row (of equal ones the first): scores ``[rows,
+        cols]`` or ``[batch|1, heads|1, rows, cols]``.
+
+        >>> import numpy as np, tessera
+        >>> scores = np.random.default_rng(0).random((1, 4, 8, 8))
+        >>> tessera.BlockMask.from_top_k(scores, 2, 1024, 1024, block=128).density
+        0.25
+        """
+        if k < 0:
+            raise ValueError(f"from_top_k: k: expected 0 and more, got {k}")
+        ranks = tensors.stable_argsort(tensors.stable_argsort(scores, descending=True))
+        return BlockMask.from_blocks(ranks < k, q_length, kv_length, block)
+
+    @staticmethod
+    def window(q_length: int, kv_length: int, left: int | None = None, right: int | None = None,
+               block: int | tuple[int, int] = 128, *, device: Any = None) -> BlockMask:
+        """Keys at most ``left`` before and ``right`` after the query; None is no limit. The last
+        query and the last key stand together.
+
+        >>> import tessera
+        >>> tessera.BlockMask.window(1024, 1024, left=255, right=0, block=128).density
+        0.328125
+        """
+        bq, bkv = block_shape("window: block", block)
+        shift = kv_length - q_length
+        low = -(q_length + kv_length) if left is None else -left
+        high = q_length + kv_length if right is None else right
+        like = _like(device)
+        _, _, rows, cols = _index_grids((1, 1, -(-q_length // bq), -(-kv_length // bkv)), like)
+        # The smallest and the largest distance within a block, counting what exists of it.
+        last_q, last_kv = (rows + 1) * bq - 1, (cols + 1) * bkv - 1
+        last_q = last_q - (last_q >= q_length) * (last_q - q_length + 1)
+        last_kv = last_kv - (last_kv >= kv_length) * (last_kv - kv_length + 1)
+        nearest, farthest = cols * bkv - last_q - shift, last_kv - rows * bq - shift
+        some = (farthest >= low) & (nearest <= high)
+        every = (nearest >= low) & (farthest <= high)
+        return _evaluate((q_length, kv_length, bq, bkv), every, some & ~every,
+                         lambda b, h, q, kv: (kv - q - shift >= low) & (kv - q - shift <= high))
+
+    @staticmethod
+    def causal(q_length: int, kv_length: int, block: int | tuple[int, int] = 128, *,
+               device: Any = None) -> BlockMask:
+        """No later key than the query. (``attention(causal=True)`` needs no mask for that.)"""
+        return BlockMask.window(q_length, kv_length, None, 0, block, device=device)
+
+    @staticmethod
+    def bigbird(q_length: int, kv_length: int, block: int | tuple[int, int] = 128, *,
+                half_width: int = 1, globals: int = 1, random: int = 2, seed: int = 0,
+                device: Any = None) -> BlockMask:
+        """BigBird, counted in blocks: a window of ``half_width`` to each side, the first ``globals``
+        rows and columns, and ``random`` more in each row.
+
+        >>> import tessera
+        >>> mask = tessera.BlockMask.bigbird(4096, 4096, block=128)
+        >>> 0.1 < mask.density < 0.3
+        True
+        """
+        bq, bkv = block_shape("bigbird: block", block)
+        blocks = patterns.bigbird(-(-q_length // bq), -(-kv_length // bkv), half_width, globals,
+                                  random, seed)
+        mask = BlockMask.from_blocks(blocks, q_length, kv_length, (bq, bkv))
+        return mask if device is None else mask.to(device)
+
+    # ---- FlexAttention -------------------------------------------------------------------------
+
+    @staticmethod
+    def from_flex(mask: Any) -> BlockMask:
+        """From a `torch.nn.attention.flex_attention.BlockMask`; its mask_mod is evaluated on its
+        partial blocks, so it has to take index tensors that broadcast."""
+        bq, bkv = mask.BLOCK_SIZE
+        q_length, kv_length = mask.seq_lengths
+        grid = (-(-q_length // bq), -(-kv_length // bkv))
+        partial = _map_of(mask.kv_num_blocks, mask.kv_indices, grid)
+        if mask.full_kv_num_blocks is None:
+            full = partial & ~partial
+        else:
+            full = _map_of(mask.full_kv_num_blocks, mask.full_kv_indices, grid)
+        return _evaluate((q_length, kv_length, bq, bkv), full, partial, mask.mask_mod)
+
+    def to_flex(self) -> Any:
+        """A `torch.nn.attention.flex_attention.BlockMask` of the same elements."""
+        import torch
+        from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
+
+        mask = self if tensors.is_torch(self.full_counts) else self.to("cpu")
+        rows, cols = mask.grid
+
+        def lists(counts: Any, indices: Any) -> tuple:
+            if counts is None:
+                counts = torch.zeros_like(mask.full_counts)
+                indices = torch.zeros_like(mask.full_indices)
+            padded = indices.new_zeros((*indices.shape[:-1], cols))
+            padded[..., : indices.shape[-1]] = indices
+            return counts, padded
+
+        tiles = mask._tile_of_block()
+        blocks = mask.block_map()
+        elements = None if tiles is None else tensors.unpack_bits(mask.bits, mask.block_kv)
+        batch, heads = blocks.shape[:2]
+
+        def mask_mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
+            at = (b % batch, h % heads, q // mask.block_q, kv // mask.block_kv)
+            if tiles is None:
+                return blocks[at] != 0
+            return (blocks[at] == 2) | ((blocks[at] == 1) & elements[
+                tiles[at], q % mask.block_q, kv % mask.block_kv])
+
+        return FlexBlockMask.from_kv_blocks(
+            *lists(mask.partial_counts, mask.partial_indices),
+            *lists(mask.full_counts, mask.full_indices), BLOCK_SIZE=(mask.block_q, mask.block_kv),
+            mask_mod=mask_mod, seq_lengths=(mask.q_length, mask.kv_length))
+
+
+def _like(device: Any) -> Any:
+    """An i32 array where the mask is to be."""
+    if device is None:
+        return np.zeros(0, np.int32)
+    import torch
+
+    return torch.zeros(0, dtype=torch.int32, device=device)
+
+
+def _index_grids(shape: tuple, like: Any) -> list:
+    """For each dimension its indices, shaped to broadcast."""
+    return [tensors.arange(n, like).reshape([n if i == at else 1 for i in range(len(shape))])
+            for at, n in enumerate(shape)]
+
+
+def _broadcast(x: Any, shape: tuple) -> Any:
+    namespace = tensors.namespace("mask_mod's result", x)
+    if str(x.dtype).removeprefix("torch.") != "bool":
+        raise TypeError(f"from_mask_mod: mask_mod: expected booleans, got {x.dtype}")
+    return namespace.broadcast_to(x, shape)
+
+
+def _map_of(counts: Any, indices: Any, grid: tuple[int, int]) -> Any:
+    """Lists as booleans [batch, heads, rows, cols]."""
+    blocks = tensors.to_bool(tensors.zeros((*counts.shape, grid[1]), counts))
+    slots = tensors.arange(indices.shape[-1], counts)
+    b, h, r, slot = tensors.nonzero(slots < counts[..., None])
+    blocks[b, h, r, indices[b, h, r, slot]] = True
+    return blocks
+
+
+def _lists_of(blocks: Any) -> tuple[Any, Any]:
+    """Booleans [batch, heads, rows, cols] as counts and indices."""
+    counts = tensors.to_int32(blocks.sum(-1))
+    capacity = max(1, int(counts.max())) if int(np.prod(counts.shape)) else 1
+    order = tensors.stable_argsort(tensors.to_int32(~blocks))
+    indices = tensors.zeros((*counts.shape, capacity), counts)
+    order = tensors.to_int32(order[..., :capacity])
+    indices[..., : order.shape[-1]] = order
+    return counts, indices
+
+
+def _assemble(sizes: tuple[int, int, int, int], full: Any, partial: Any, tiles: Any) -> BlockMask:
+    """sizes: lengths, then block sizes. tiles: bits of the partial blocks, in the order of
+    rows, heads, batch, columns."""
+    mask = BlockMask(*sizes, *_lists_of(full))
+    if partial is None or not bool(partial.any()):
+        return mask
+    counts, indices = _lists_of(partial)
+    bits, tile = tensors.unique_rows(tiles.reshape(tiles.shape[0], -1))
+    tile_of = tensors.zeros(tuple(partial.shape), counts)
+    r, h, b, c = tensors.nonzero(partial.swapaxes(0, 2))
+    tile_of[b, h, r, c] = tensors.to_int32(tile)
+    wide = indices.long() if tensors.is_torch(indices) else indices
+    return replace(mask, partial_counts=counts, partial_indices=indices,
+                   bit_tile=tensors.take_along_last(tile_of, wide),
+                   bits=bits.reshape(-1, *tiles.shape[1:]))
+
+
+def _evaluate(sizes: tuple[int, int, int, int], full: Any, partial: Any,
+              mask_mod: MaskMod) -> BlockMask:
+    """Element masks of the partial blocks alone."""
+    q_length, kv_length, bq, bkv = sizes
+    r, h, b, c = (tensors.to_int32(x)[:, None, None] for x in
+                  tensors.nonzero(partial.swapaxes(0, 2)))
+    rows = tensors.arange(bq, partial)[None, :, None]
+    cols = tensors.arange(bkv, partial)[None, None, :]
+    tiles = []
+    for first in range(0, r.shape[0], max(1, _CHUNK // (bq * bkv))):
+        part = slice(first, first + max(1, _CHUNK // (bq * bkv)))
+        q, kv = r[part] * bq + rows, c[part] * bkv + cols
+        exists = (q < q_length) & (kv < kv_length)
+        # Functions that look indices up must not be asked beyond the end.
+        q = q - (q >= q_length) * (q - q_length + 1)
+        kv = kv - (kv >= kv_length) * (kv - kv_length + 1)
+        tiles.append(tensors.pack_bits(mask_mod(b[part], h[part], q, kv) & exists))
+    return _assemble(sizes, full, partial, tensors.concatenate(tiles) if tiles else None)

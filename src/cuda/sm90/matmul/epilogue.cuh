@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include <tessera/matmul.hpp>
+
+#include "src/cuda/tile/wgmma.cuh"
+
+// From accumulators to the result: out = activation(alpha * sum + beta * c + bias).
+namespace tessera::cuda::sm90::matmul {
+
+/// A matrix of any float dtype and strides (in elements); data null where absent.
+struct Plane {
+  void* data = nullptr;
+  DType dtype = DType::none;
+  std::int64_t row = 0, col = 0, batch = 0;
+
+  __device__ std::int64_t at(int r, int c, int b) const { return r * row + c * col + b * batch; }
+  __device__ float load(std::int64_t element) const {
+    if (dtype == DType::f32) return static_cast<const float*>(data)[element];
+    if (dtype == DType::bf16)
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[element]);
+    return __half2float(static_cast<const __half*>(data)[element]);
+  }
+  __device__ void store(std::int64_t element, float value) const {
+    if (dtype == DType::f32) {
+      static_cast<float*>(data)[element] = value;
+    } else if (dtype == DType::bf16) {
+      static_cast<__nv_bfloat16*>(data)[element] = __float2bfloat16_rn(value);
+    } else {
+      static_cast<__half*>(data)[element] = __float2half_rn(value);
+    }
+  }
+};
+
+struct Finish {
+  Plane out, c, bias;  // bias: strides of 0 where it does not vary
+  float alpha = 1, beta = 0;
+  Activation activation = Activation::none;
+  bool wide = false;  // out takes 16-byte stores
+
+  __device__ float apply(float sum, int row, int col, int batch) const {
+    float value = alpha * sum;
+    if (c.data) value += beta * c.load(c.at(row, col, batch));
+    if (bias.data) value += bias.load(bias.at(row, col, batch));
+    switch (activation) {
+      case Activation::none: break;
+      case Activation::relu: value = value < 0.0f ? 0.0f : value; break;
+      case Activation::gelu: value = 0.5f * value * erfcf(value * -0.70710678f); break;
+      case Activation::gelu_tanh:
+        value = 0.5f * value *
+                (1.0f + tanhf(0.79788456f * (value + 0.044715f * value * value * value)));
+        break;
+      case Activation::silu: value = value / (1.0f + __expf(-value)); break;
+    }
+    return value;
+  }
+  __device__ bool plain() const {
+    return alpha == 1.0f && !c.data && !bias.data && activation == Activation::none;
+  }
+};
+
+__device__ __forceinline__ std::uint32_t pack(DType dtype, float low, float high) {
+  if (dtype == DType::bf16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+/// Four lanes hold one pair of each of four groups of eight columns; afterwards each holds the four pairs
+/// of one group. `quad` is the lane's place among the four.
+__device__ __forceinline__ uint4 gather_group(const std::uint32_t (&pair)[4], int quad) {
+  std::uint32_t v[4] = {pair[0], pair[1], pair[2], pair[3]};
+  // Exchange with the lane one away, then two away: a 4 x 4 transposition.
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = (quad & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const std::uint32_t sent = upper ? v[i] : v[i | bit];
+      const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, sent, bit);
+      (upper ? v[i] : v[i | bit]) = got;
+    }
+  }
+  return {v[0], v[1], v[2], v[3]};
+}
+
+/// Stores a warpgroup's 64 x kN tile whose first element is (row, col) of the result.
+template <int kN>
+__device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN / 2], int row,
+                                           int col, int batch, std::int64_t m, std::int64_t n,
+                                           int thread) {
+  const tile::Fragment fragment(thread);
+  const bool plain = finish.plain();
+  const DType dtype = finish.out.dtype;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + fragment.row(half);
+#pragma unroll
+    for (int set = 0; set < kN / 32; ++set) {
+      float v[8];
+      int c[4];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        const int i = (set * 4 + g) * 4 + half * 2;
+        c[g] = col + fragment.col(set * 4 + g);
+        v[2 * g] = sum[i];
+        v[2 * g + 1] = sum[i + 1];
+        if (!plain && r < m) {
+          if (c[g] < n) v[2 * g] = finish.apply(v[2 * g], r, c[g], batch);
+          if (c[g] + 1 < n) v[2 * g + 1] = finish.apply(v[2 * g + 1], r, c[g] + 1, batch);
+        }
+      }
+      const int quad = fragment.lane % 4;
+      const int group_col = col + (set * 4 + quad) * 8;
+      if (finish.wide && dtype != DType::f32 && col + (set + 1) * 32 <= n) {
+        std::uint32_t pair[4];
+#pragma unroll
+        for (int g = 0; g < 4; ++g) pair[g] = pack(dtype, v[2 * g], v[2 * g + 1]);
+        const uint4 line = gather_group(pair, quad);
+        if (r < m) {
+          auto* to = static_cast<std::uint16_t*>(finish.out.data) +
+                     finish.out.at(r, group_col, batch);
+          *reinterpret_cast<uint4*>(to) = line;
+        }
+      } else if (r < m) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int at = c[i / 2] + i % 2;
+          if (at < n) finish.out.store(finish.out.at(r, at, batch), v[i]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tessera::cuda::sm90::matmul

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/cuda/common/check.hpp"
+#include "src/cuda/common/launch.hpp"
+#include "src/cuda/sm90/matmul/kernel.cuh"
+#include "src/cuda/tile/tensor_map.hpp"
+#include "src/plan/views.hpp"
+
+namespace tessera::cuda::sm90::matmul {
+
+/// An operand as TMA reads it: along which dimension of the product it is contiguous.
+struct Source {
+  tile::MatrixMap map;
+  Major major = Major::k;
+};
+
+/// `extent` is the stride along M (or N), `depth` the one along K; sizes likewise.
+inline Source source_of(const void* data, DType dtype, std::int64_t extent_size,
+                        std::int64_t depth_size, std::int64_t extent, std::int64_t depth,
+                        std::int64_t batches, std::int64_t batch_stride) {
+  if (depth == 1 || depth_size == 1)
+    return {{data, dtype, depth_size, extent_size, batches, extent, batch_stride}, Major::k};
+  return {{data, dtype, extent_size, depth_size, batches, depth, batch_stride}, Major::mn};
+}
+
+inline Source dense_source(const Tensor& t, bool depth_is_rows) {
+  const int rows = t.rank - 2, cols = t.rank - 1;
+  const int depth = depth_is_rows ? rows : cols, extent = depth_is_rows ? cols : rows;
+  const bool batched = t.rank == 3;
+  return source_of(t.data, t.dtype, t.size(extent), t.size(depth), t.stride(extent),
+                   t.stride(depth), batched ? t.size(0) : 1, batched ? t.stride(0) : 0);
+}
+
+/// The stored blocks, one a "batch".
+inline Source pool_source(const BsrMatrix& matrix, bool transposed) {
+  const Tensor& v = matrix.values;
+  const int rows = v.rank - 2, cols = v.rank - 1;
+  const int depth = transposed ? rows : cols, extent = transposed ? cols : rows;
+  const std::int64_t batches = v.rank == 4 ? v.size(0) : 1;
+  return source_of(v.data, v.dtype, v.size(extent), v.size(depth), v.stride(extent),
+                   v.stride(depth), batches * v.size(v.rank - 3), v.stride(v.rank - 3));
+}
+
+inline Plane plane_of(const Tensor& t) {
+  if (!t) return {};
+  return {t.data, t.dtype, t.stride(t.rank - 2), t.stride(t.rank - 1),
+          t.rank == 3 && t.size(0) > 1 ? t.stride(0) : 0};
+}
+
+inline Finish finish_of(const MatmulProblem& problem) {
+  const Epilogue& e = problem.epilogue;
+  Finish finish;
+  finish.out = plane_of(problem.out);
+  finish.alpha = e.alpha;
+  finish.beta = e.beta;
+  finish.activation = e.activation;
+  if (e.beta != 0.0f) finish.c = plane_of(e.c ? e.c : problem.out);
+  if (e.bias) {
+    const std::int64_t step = e.bias.stride(e.bias.rank - 1);
+    const bool by_row = e.bias_axis == BiasAxis::row;
+    finish.bias = {e.bias.data, e.bias.dtype, by_row ? step : 0, by_row ? 0 : step,
+                   e.bias.rank == 2 && e.bias.size(0) > 1 ? e.bias.stride(0) : 0};
+  }
+  const Plane& out = finish.out;
+  const std::int64_t eight = 8;  // elements of one 16-byte store
+  finish.wide = out.col == 1 && size_of(out.dtype) == 2 && out.row % eight == 0 &&
+                out.batch % eight == 0 && reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0;
+  return finish;
+}
+
+inline Walk walk_of(const MatmulProblem& problem, const planning::MatmulShape& shape) {
+  Walk walk;
+  walk.m = shape.m;
+  walk.n = shape.n;
+  walk.k = shape.k;
+  walk.batches = static_cast<int>(shape.batch);
+  walk.a_batch_step = shape.a.batch > 1 ? 1 : 0;
+  walk.b_batch_step = shape.b.batch > 1 ? 1 : 0;
+  if (!shape.a.sparse) return walk;
+  const BsrMatrix& a = problem.a.sparse;
+  walk.sparse = true;
+  walk.lists = planning::view_of(a);
+  walk.block_rows = static_cast<int>(a.block_rows());
+  walk.block_depth = static_cast<int>(a.block_cols());
+  walk.pool_step = a.values.rank == 4 && a.values.size(0) > 1 ? a.stored_blocks() : 0;
+  return walk;
+}
+
+template <class T>
+void launch_typed(const Launch& call, const Source& a, const Source& b) {
+  const auto& shape = std::get<planning::MatmulShape>(call.shape);
+  const auto& problem = std::get<MatmulProblem>(call.problem);
+  Arguments args;
+  const auto box_rows = [](Major major, int extent) {
+    return major == Major::k ? extent : tile::kLine;
+  };
+  args.a = tile::tensor_map(a.map, box_rows(T::kMajorA, T::kShape.m));
+  args.b = tile::tensor_map(b.map, box_rows(T::kMajorB, T::kShape.n));
+  args.walk = walk_of(problem, shape);
+  args.finish = finish_of(problem);
+  const auto kernel = matmul_kernel<T>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             T::kSharedBytes),
+        "cudaFuncSetAttribute(matmul)");
+  int device = 0, units = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),
+        "cudaDeviceGetAttribute");
+  const std::int64_t tiles = args.walk.template tiles<T::kShape.m, T::kShape.n>();
+  if (tiles == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(std::min<std::int64_t>(tiles, units));
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = T::kSharedBytes;
+  config.stream = static_cast<cudaStream_t>(call.execution.stream);
+  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(matmul)");
+}
+
+template <planning::Tile kTile, class Element>
+void launch_element(const Launch& call, const Source& a, const Source& b) {
+  if (a.major == Major::k && b.major == Major::k) {
+    launch_typed<Traits<kTile, Element, Major::k, Major::k>>(call, a, b);
+  } else if (a.major == Major::k) {
+    launch_typed<Traits<kTile, Element, Major::k, Major::mn>>(call, a, b);
+  } else if (b.major == Major::k) {
+    launch_typed<Traits<kTile, Element, Major::mn, Major::k>>(call, a, b);
+  } else {
+    launch_typed<Traits<kTile, Element, Major::mn, Major::mn>>(call, a, b);
+  }
+}
+
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& problem = std::get<MatmulProblem>(call.problem);
+  const Operand &a = problem.a, &b = problem.b;
+  const Source left = a.is_sparse() ? pool_source(a.sparse, a.transposed)
+                                    : dense_source(a.dense, a.transposed);
+  const Source right = dense_source(b.dense, !b.transposed);
+  if (left.map.dtype == DType::bf16) {
+    launch_element<kTile, __nv_bfloat16>(call, left, right);
+  } else {
+    launch_element<kTile, __half>(call, left, right);
+  }
+}
+
+}  // namespace tessera::cuda::sm90::matmul

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cuda/ptx>
+
+#include <cstdint>
+
+// mbarriers, and the ring of stages that a producer fills and consumers empty.
+namespace tessera::cuda::tile {
+
+namespace ptx = ::cuda::ptx;
+
+__device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parity) {
+  while (!ptx::mbarrier_try_wait_parity(barrier, parity)) {
+  }
+}
+
+__device__ __forceinline__ void arrive(std::uint64_t* barrier) { ptx::mbarrier_arrive(barrier); }
+
+/// One more arrival, and `bytes` that TMA will still write, before the phase completes.
+__device__ __forceinline__ void arrive_expecting(std::uint64_t* barrier, std::uint32_t bytes) {
+  ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
+                                 bytes);
+}
+
+/// The barriers of a ring; lives in shared memory.
+template <int kStages>
+struct RingBarriers {
+  std::uint64_t full[kStages], empty[kStages];
+
+  /// One thread calls this; a fence and a block barrier must follow.
+  __device__ void init(int consumers) {
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(&full[i], 1);
+      ptx::mbarrier_init(&empty[i], static_cast<std::uint32_t>(consumers));
+    }
+    ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+  }
+};
+
+/// A position in the ring; producer and consumers each walk their own.
+template <int kStages>
+struct RingCursor {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  /// The stage before this one.
+  __device__ int previous() const { return stage == 0 ? kStages - 1 : stage - 1; }
+};
+
+}  // namespace tessera::cuda::tile

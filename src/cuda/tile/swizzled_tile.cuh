@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+
+// A tile of 16-bit elements in shared memory, as TMA writes it and wgmma reads it: lines of 64
+// elements (128 bytes) with the 128-byte swizzle, in atoms of 8 lines.
+namespace tessera::cuda::tile {
+
+/// Elements of one line: the width of every TMA box and of every step of depth.
+inline constexpr int kLine = 64;
+inline constexpr int kLineBytes = 128;
+/// Swizzled tiles start at multiples of one atom.
+inline constexpr int kAtomBytes = 8 * kLineBytes;
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// wgmma's view of a tile (PTX ISA, "matrix descriptor"): address and strides in units of 16 bytes,
+/// mode 1 = 128-byte swizzle.
+__device__ __forceinline__ std::uint64_t descriptor(const void* start, int leading_bytes,
+                                                    int stride_bytes) {
+  const auto units = [](std::uint32_t bytes) { return std::uint64_t{(bytes & 0x3FFFF) >> 4}; };
+  return units(shared_address(start)) | units(static_cast<std::uint32_t>(leading_bytes)) << 16 |
+         units(static_cast<std::uint32_t>(stride_bytes)) << 32 | std::uint64_t{1} << 62;
+}
+
+/// Which dimension of an operand is contiguous in memory.
+enum class Major { k, mn };
+
+/// One operand's tile of a stage: kExtent rows of A or columns of B, kLine deep.
+/// Major::k: kExtent lines, each one row's 64 elements of depth.
+/// Major::mn: panels of kLine lines, each one depth's 64 rows or columns.
+template <class Element, int kExtent, Major kMajor>
+struct OperandTile {
+  static_assert(sizeof(Element) == 2 && kExtent % kLine == 0);
+  static constexpr int kPanels = kMajor == Major::k ? 1 : kExtent / kLine;
+  static constexpr int kBytes = kExtent * kLineBytes;
+  static constexpr int kPanelBytes = kLine * kLineBytes;
+
+  alignas(kAtomBytes) Element data[kExtent * kLine];
+
+  /// Where panel i of a load goes.
+  __device__ Element* panel(int i) { return data + i * kLine * kLine; }
+
+  /// Rows or columns from `first` (a multiple of 64) on.
+  __device__ std::uint64_t view(int first) const {
+    const Element* start = data + first * kLine;
+    return kMajor == Major::k ? descriptor(start, 0, kAtomBytes)
+                              : descriptor(start, kPanelBytes, kAtomBytes);
+  }
+  /// What a step of 16 in depth adds to a view.
+  static constexpr std::uint64_t kDepthStep = (kMajor == Major::k ? 32 : 16 * kLineBytes) >> 4;
+};
+
+}  // namespace tessera::cuda::tile

@@ -1,0 +1,97 @@
+#include "src/ffi/execute.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <variant>
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/c_env_api.h>
+
+namespace tessera::python {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+// What the library asks of workspaces and schedules.
+constexpr std::int64_t kAlignment = 128;
+
+Device device_in(const AttentionProblem& problem) { return problem.q.device; }
+Device device_in(const AttentionBackwardProblem& problem) { return problem.forward.q.device; }
+Device device_in(const MergeStatesProblem& problem) { return problem.out.device; }
+template <class Product>
+Device device_in(const Product& problem) {
+  const Operand& a = problem.a;
+  return a.is_sparse() ? a.sparse.values.device : a.dense.device;
+}
+
+/// Scratch memory for one call, from the framework whose tensors came (torch's caching allocator),
+/// else from the host.
+class Scratch {
+ public:
+  Scratch(std::int64_t bytes, const Device& device) : bytes_(bytes) {
+    if (bytes == 0) return;
+    if (TVMFFIEnvGetDLPackManagedTensorAllocator() == nullptr) {
+      host_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes + kAlignment));
+      data_ = host_.get();
+    } else {
+      const std::int64_t size = bytes + kAlignment;
+      const bool on_gpu = device.kind == DeviceKind::cuda;
+      framework_ = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::ShapeView(&size, 1),
+                                             DLDataType{kDLUInt, 8, 1},
+                                             DLDevice{on_gpu ? kDLCUDA : kDLCPU, device.index});
+      data_ = framework_.data_ptr();
+    }
+    const auto address = reinterpret_cast<std::uintptr_t>(data_);
+    const auto aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
+    data_ = static_cast<char*>(data_) + (aligned - address);
+  }
+  Buffer view() const { return {data_, bytes_}; }
+
+ private:
+  ffi::Tensor framework_;
+  std::unique_ptr<std::byte[]> host_;
+  void* data_ = nullptr;
+  std::int64_t bytes_;
+};
+
+}  // namespace
+
+const char* exception_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument:
+      return "ValueError";
+    case ErrorCode::unsupported:
+      return "NotImplementedError";
+    case ErrorCode::out_of_memory:
+      return "MemoryError";
+    case ErrorCode::io:
+    case ErrorCode::device:
+      return "RuntimeError";
+  }
+  return "RuntimeError";
+}
+
+Device device_of(const AnyProblem& problem) {
+  return std::visit([](const auto& p) { return device_in(p); }, problem);
+}
+
+Execution on_current_stream(const Call& call) {
+  Execution execution = call.execution;
+  const Device device = device_of(call.problem);
+  if (device.kind == DeviceKind::cuda) execution.stream = TVMFFIEnvGetStream(kDLCUDA, device.index);
+  return execution;
+}
+
+void execute(const Call& call) {
+  Execution execution = on_current_stream(call);
+  const Plan made = plan(call.problem, execution);
+  const Device device = device_of(call.problem);
+  const Scratch workspace(made.workspace_bytes, device), schedule(made.schedule_bytes, device);
+  execution.workspace = workspace.view();
+  execution.schedule = schedule.view();
+  if (made.schedule_bytes > 0) prepare(made, call.problem, execution);
+  run(made, call.problem, execution);
+}
+
+}  // namespace tessera::python

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <exception>
+#include <new>
+
+#include <tessera/error.hpp>
+
+#include <tvm/ffi/error.h>
+
+#include "src/ffi/problems.hpp"
+
+namespace tessera::python {
+
+/// Plans, prepares and runs on the caller's stream, with scratch from the caller's framework where
+/// it has an allocator.
+void execute(const Call& call);
+
+/// The device that the problem's tensors are on.
+Device device_of(const AnyProblem& problem);
+/// How the call runs, on the stream that is current for its device.
+Execution on_current_stream(const Call& call);
+
+/// The Python exception of an error's code.
+const char* exception_of(ErrorCode code);
+
+/// Calls body(); the library's errors become the Python exceptions that name them.
+template <class Body>
+void translated(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    throw tvm::ffi::Error(exception_of(error.code()), error.what(), "");
+  } catch (const std::bad_alloc&) {
+    throw tvm::ffi::Error("MemoryError", "no host memory", "");
+  }
+}
+
+}  // namespace tessera::python

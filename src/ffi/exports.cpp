@@ -1,0 +1,134 @@
+// What python/tessera calls: one function for each operation, registered under "tessera.NAME" when
+// this library is loaded.
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <tessera/tessera.hpp>
+
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/shape.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/ffi/string.h>
+
+#include "src/ffi/execute.hpp"
+
+namespace tessera::python {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+using ReadCall = Call (*)(Reader&);
+
+struct Exported {
+  const char* name;
+  ReadCall read;
+};
+
+constexpr Exported kOperations[] = {
+    {"attention", read_attention},
+    {"attention_backward", read_attention_backward},
+    {"merge_states", read_merge_states},
+    {"matmul", read_matmul},
+    {"sddmm", read_sddmm},
+    {"spgemm", read_spgemm},
+};
+
+/// explain(op, device, as_json, arguments of the operation...): what would run, and why.
+void explain_call(ffi::PackedArgs args, ffi::Any* result) {
+  translated([&] {
+    Reader reader("explain", args);
+    const std::string op = reader.text("op");
+    const auto preset = reader.optional_text("device");
+    const bool as_json = reader.boolean("as_json");
+    for (const Exported& exported : kOperations) {
+      if (op != exported.name) continue;
+      Reader rest = reader.rest(exported.name);
+      const Call call = exported.read(rest);
+      const DeviceFacts facts =
+          preset ? device_preset(*preset) : device_facts(device_of(call.problem));
+      const Explanation explanation = explain(call.problem, facts, call.execution);
+      *result = ffi::String(as_json ? to_json(explanation) : to_text(explanation));
+      return;
+    }
+    throw Error(ErrorCode::invalid_argument, "explain: op: no operation is called '" + op + "'");
+  });
+}
+
+/// spgemm(a, b, ...) -> [stored blocks, fill]. The result's pattern is found; fill(values,
+/// row_offsets, col_indices, rows, cols) writes it into arrays of that size. The operands must live
+/// until then.
+void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
+  translated([&] {
+    Reader reader("spgemm", args);
+    const Call call = read_spgemm(reader);
+    const auto& problem = std::get<SpgemmProblem>(call.problem);
+    const auto found =
+        std::make_shared<SpgemmPlan>(spgemm_symbolic(problem, on_current_stream(call)));
+    const auto fill = ffi::Function::FromPacked([call, found](ffi::PackedArgs out, ffi::Any*) {
+      translated([&] {
+        Reader arrays("spgemm", out);
+        spgemm_numeric(*found, std::get<SpgemmProblem>(call.problem), arrays.bsr("out: "),
+                       on_current_stream(call));
+      });
+    });
+    *result = ffi::Array<ffi::Any>{found->stored_blocks(), fill};
+  });
+}
+
+/// host_view(address, dtype, shape, strides in elements): host memory that the caller keeps alive,
+/// as a tensor. For NumPy arrays that NumPy's own DLPack export refuses: read-only ones, and the
+/// dtypes of ml_dtypes.
+void host_view_call(ffi::PackedArgs args, ffi::Any* result) {
+  struct View {
+    DLManagedTensorVersioned managed{};
+    std::vector<std::int64_t> shape, strides;
+  };
+  const auto shape = args[2].cast<ffi::Shape>(), strides = args[3].cast<ffi::Shape>();
+  auto view = std::make_unique<View>();
+  view->shape.assign(shape.begin(), shape.end());
+  view->strides.assign(strides.begin(), strides.end());
+  DLTensor& tensor = view->managed.dl_tensor;
+  tensor.data = reinterpret_cast<void*>(args[0].cast<std::int64_t>());
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = static_cast<int>(shape.size());
+  tensor.dtype = args[1].cast<DLDataType>();
+  tensor.shape = view->shape.data();
+  tensor.strides = view->strides.data();
+  view->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+  view->managed.manager_ctx = view.get();
+  view->managed.deleter = [](DLManagedTensorVersioned* self) {
+    delete static_cast<View*>(self->manager_ctx);
+  };
+  *result = ffi::Tensor::FromDLPackVersioned(&view.release()->managed);
+}
+
+void register_operation(const Exported& operation) {
+  const std::string name = std::string("tessera.") + operation.name;
+  ffi::reflection::GlobalDef().def_packed(name.c_str(),
+                                          [operation](ffi::PackedArgs args, ffi::Any*) {
+                                            translated([&] {
+                                              Reader reader(operation.name, args);
+                                              execute(operation.read(reader));
+                                            });
+                                          });
+}
+
+const bool registered = [] {
+  for (const Exported& operation : kOperations) {
+    if (operation.read != read_spgemm) register_operation(operation);
+  }
+  ffi::reflection::GlobalDef()
+      .def_packed("tessera.spgemm", spgemm_call)
+      .def_packed("tessera.explain", explain_call)
+      .def_packed("tessera.host_view", host_view_call)
+      .def("tessera.version", [] { return ffi::String(TESSERA_VERSION_STRING); })
+      .def("tessera.cuda_device_count", [] { return cuda_device_count(); });
+  return true;
+}();
+
+}  // namespace
+}  // namespace tessera::python

@@ -1,0 +1,154 @@
+#include "src/ffi/problems.hpp"
+
+#include <string>
+#include <utility>
+
+#include <tessera/error.hpp>
+
+namespace tessera::python {
+namespace {
+
+/// [batch, heads, length, dim] read as [batch, length, heads, dim]; packed and paged alike.
+void swap_heads(Tensor& tensor) {
+  if (tensor && tensor.rank >= 3) tensor = swap_dims(tensor, tensor.rank - 3, tensor.rank - 2);
+}
+
+/// What follows the tensors of both directions: how they are laid out and what is computed.
+/// Returns whether they came as [batch, heads, length, dim].
+bool read_options(Reader& args, AttentionProblem& problem) {
+  const bool bhld = args.boolean("bhld");
+  if (bhld) {
+    for (Tensor* tensor : {&problem.q, &problem.k, &problem.v, &problem.out}) swap_heads(*tensor);
+  }
+  problem.scale = args.optional_number("scale");
+  problem.softcap = static_cast<float>(args.number("softcap"));
+  problem.causal = args.boolean("causal");
+  problem.window_left = args.optional_integer("window_left");
+  problem.window_right = args.optional_integer("window_right");
+  problem.q_offsets = args.tensor("q_offsets");
+  problem.kv_offsets = args.tensor("kv_offsets");
+  problem.kv_begin = args.tensor("kv_begin");
+  problem.kv_end = args.tensor("kv_end");
+  problem.q_position = args.tensor("q_position");
+  problem.kv_position = args.tensor("kv_position");
+  problem.page_table = args.tensor("page_table");
+  problem.max_q_length = args.integer("max_q_length");
+  problem.max_kv_length = args.integer("max_kv_length");
+  problem.sinks = args.tensor("sinks");
+  problem.mask = args.block_mask();
+  return bhld;
+}
+
+/// The enumerator of that name, among the first `count`.
+template <class Enum>
+Enum parse(const char* where, const std::string& name, int count) {
+  std::string known;
+  for (int i = 0; i < count; ++i) {
+    const auto value = static_cast<Enum>(i);
+    if (name == to_string(value)) return value;
+    known += (i ? ", " : "") + std::string(to_string(value));
+  }
+  throw Error(ErrorCode::invalid_argument,
+              std::string(where) + ": expected one of " + known + ", got '" + name + "'");
+}
+
+constexpr int kActivations = static_cast<int>(Activation::silu) + 1;
+
+}  // namespace
+
+Call read_attention(Reader& args) {
+  AttentionProblem problem;
+  problem.q = args.tensor("q");
+  problem.k = args.tensor("k");
+  problem.v = args.tensor("v");
+  problem.out = args.tensor("out");
+  problem.lse = args.tensor("lse");
+  read_options(args, problem);
+  const Execution execution = args.execution();
+  args.finish();
+  return {problem, execution};
+}
+
+Call read_attention_backward(Reader& args) {
+  AttentionBackwardProblem problem;
+  problem.forward.q = args.tensor("q");
+  problem.forward.k = args.tensor("k");
+  problem.forward.v = args.tensor("v");
+  problem.forward.out = args.tensor("out");
+  problem.forward.lse = args.tensor("lse");
+  problem.dout = args.tensor("dout");
+  problem.dlse = args.tensor("dlse");
+  problem.dq = args.tensor("dq");
+  problem.dk = args.tensor("dk");
+  problem.dv = args.tensor("dv");
+  problem.dsinks = args.tensor("dsinks");
+  if (read_options(args, problem.forward)) {
+    for (Tensor* tensor : {&problem.dout, &problem.dq, &problem.dk, &problem.dv})
+      swap_heads(*tensor);
+  }
+  const Execution execution = args.execution();
+  args.finish();
+  return {problem, execution};
+}
+
+Call read_merge_states(Reader& args) {
+  MergeStatesProblem problem;
+  problem.out = args.tensor("out");
+  problem.lse = args.tensor("lse");
+  problem.sinks = args.tensor("sinks");
+  const bool bhld = args.boolean("bhld");
+  const std::int64_t parts = args.integer("parts");
+  for (std::int64_t i = 0; i < parts; ++i) problem.outs.push_back(args.tensor("outs"));
+  for (std::int64_t i = 0; i < parts; ++i) problem.lses.push_back(args.tensor("lses"));
+  if (bhld) {
+    swap_heads(problem.out);
+    for (Tensor& out : problem.outs) swap_heads(out);
+  }
+  const Execution execution = args.execution();
+  args.finish();
+  return {std::move(problem), execution};
+}
+
+Call read_matmul(Reader& args) {
+  MatmulProblem problem;
+  problem.a = args.operand("a: ");
+  problem.b = args.operand("b: ");
+  problem.out = args.tensor("out");
+  problem.epilogue.c = args.tensor("c");
+  problem.epilogue.bias = args.tensor("bias");
+  problem.group_offsets = args.tensor("group_offsets");
+  problem.epilogue.alpha = static_cast<float>(args.number("alpha"));
+  problem.epilogue.beta = static_cast<float>(args.number("beta"));
+  problem.epilogue.bias_axis = args.boolean("bias_rows") ? BiasAxis::row : BiasAxis::column;
+  problem.epilogue.activation =
+      parse<Activation>("matmul: activation", args.text("activation"), kActivations);
+  problem.group_axis = args.boolean("group_inner") ? GroupAxis::inner : GroupAxis::rows;
+  const Execution execution = args.execution();
+  args.finish();
+  return {problem, execution};
+}
+
+Call read_sddmm(Reader& args) {
+  SddmmProblem problem;
+  problem.a = args.operand("a: ");
+  problem.b = args.operand("b: ");
+  problem.out = args.bsr("out: ");
+  problem.alpha = static_cast<float>(args.number("alpha"));
+  problem.beta = static_cast<float>(args.number("beta"));
+  const Execution execution = args.execution();
+  args.finish();
+  return {problem, execution};
+}
+
+Call read_spgemm(Reader& args) {
+  SpgemmProblem problem;
+  problem.a = args.operand("a: ");
+  problem.b = args.operand("b: ");
+  problem.alpha = static_cast<float>(args.number("alpha"));
+  problem.beta = static_cast<float>(args.number("beta"));
+  const Execution execution = args.execution();
+  args.finish();
+  return {problem, execution};
+}
+
+}  // namespace tessera::python

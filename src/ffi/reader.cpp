@@ -1,0 +1,183 @@
+#include "src/ffi/reader.hpp"
+
+#include <array>
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/string.h>
+
+namespace tessera::python {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+/// DType::none where the library has no such type.
+DType dtype_of(const DLDataType& dtype) {
+  struct Known {
+    std::uint8_t code, bits;
+    DType to;
+  };
+  static constexpr std::array kKnown{
+      Known{kDLFloat, 32, DType::f32},         Known{kDLFloat, 16, DType::f16},
+      Known{kDLBfloat, 16, DType::bf16},       Known{kDLInt, 32, DType::i32},
+      Known{kDLInt, 64, DType::i64},           Known{kDLUInt, 8, DType::u8},
+      Known{kDLFloat8_e4m3fn, 8, DType::e4m3}, Known{kDLBool, 8, DType::u8},
+  };
+  if (dtype.lanes != 1) return DType::none;
+  for (const Known& known : kKnown) {
+    if (known.code == dtype.code && known.bits == dtype.bits) return known.to;
+  }
+  return DType::none;
+}
+
+}  // namespace
+
+ffi::AnyView Reader::take(const char* name) {
+  if (next_ >= args_.size())
+    fail("TypeError", name, "missing, only " + std::to_string(args_.size()) + " arguments came");
+  return args_[next_++];
+}
+
+void Reader::fail(const char* kind, const char* name, const std::string& message) const {
+  throw ffi::Error(kind, std::string(op_) + ": " + part_ + name + ": " + message, "");
+}
+
+void Reader::refuse(const char* name, const char* expected, const ffi::AnyView& got) const {
+  fail("TypeError", name, std::string("expected ") + expected + ", got " + got.GetTypeKey());
+}
+
+void Reader::finish() const {
+  if (next_ == args_.size()) return;
+  fail("TypeError", "arguments",
+       "expected " + std::to_string(next_) + ", got " + std::to_string(args_.size()));
+}
+
+Tensor Reader::view(const char* name, const DLTensor& from) const {
+  Tensor view;
+  view.dtype = dtype_of(from.dtype);
+  if (view.dtype == DType::none) {
+    fail("TypeError", name,
+         "expected float32, float16, bfloat16, float8_e4m3fn, int32, int64 or uint8, got " +
+             std::string(ffi::DLDataTypeToString(from.dtype)) + "; convert it first");
+  }
+  if (from.device.device_type == kDLCUDA) {
+    view.device = {DeviceKind::cuda, from.device.device_id};
+  } else if (from.device.device_type != kDLCPU && from.device.device_type != kDLCUDAHost) {
+    fail("ValueError", name,
+         "expected a tensor on the CPU or a CUDA device, got one on DLPack device type " +
+             std::to_string(static_cast<int>(from.device.device_type)));
+  }
+  if (from.ndim > kMaxRank) {
+    fail("ValueError", name,
+         "expected at most " + std::to_string(kMaxRank) + " dimensions, got " +
+             std::to_string(from.ndim));
+  }
+  view.rank = from.ndim;
+  for (int i = 0; i < from.ndim; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    view.shape[at] = from.shape[i];
+    view.strides[at] = from.strides[i];
+  }
+  view.data = static_cast<char*>(from.data) + from.byte_offset;
+  return view;
+}
+
+Tensor Reader::tensor(const char* name) {
+  const ffi::AnyView any = take(name);
+  if (any == nullptr) return {};
+  const std::optional<DLTensor*> given = any.try_cast<DLTensor*>();
+  if (!given) refuse(name, "a tensor or None", any);
+  return view(name, **given);
+}
+
+bool Reader::boolean(const char* name) {
+  const ffi::AnyView any = take(name);
+  if (const auto value = any.try_cast<bool>()) return *value;
+  refuse(name, "True or False", any);
+}
+
+std::int64_t Reader::integer(const char* name) {
+  if (const auto value = optional_integer(name)) return *value;
+  refuse(name, "an integer", nullptr);
+}
+
+double Reader::number(const char* name) {
+  const ffi::AnyView any = take(name);
+  if (const auto value = any.try_cast<double>()) return *value;
+  refuse(name, "a number", any);
+}
+
+std::string Reader::text(const char* name) {
+  if (auto value = optional_text(name)) return *value;
+  refuse(name, "a string", nullptr);
+}
+
+std::optional<std::int64_t> Reader::optional_integer(const char* name) {
+  const ffi::AnyView any = take(name);
+  if (any == nullptr) return {};
+  // A bool is no count, so nothing is converted.
+  if (const auto value = any.as<std::int64_t>()) return *value;
+  refuse(name, "an integer", any);
+}
+
+std::optional<float> Reader::optional_number(const char* name) {
+  const ffi::AnyView any = take(name);
+  if (any == nullptr) return {};
+  if (const auto value = any.try_cast<double>()) return static_cast<float>(*value);
+  refuse(name, "a number", any);
+}
+
+std::optional<std::string> Reader::optional_text(const char* name) {
+  const ffi::AnyView any = take(name);
+  if (any == nullptr) return {};
+  if (const auto value = any.try_cast<ffi::String>()) return std::string(*value);
+  refuse(name, "a string", any);
+}
+
+BsrMatrix Reader::bsr(const char* part) {
+  BsrMatrix matrix;
+  part_ = part;
+  matrix.values = tensor("values");
+  matrix.row_offsets = tensor("row_offsets");
+  matrix.col_indices = tensor("col_indices");
+  matrix.rows = integer("rows");
+  matrix.cols = integer("cols");
+  part_ = "";
+  return matrix;
+}
+
+Operand Reader::operand(const char* part) {
+  Operand operand;
+  const BsrMatrix matrix = bsr(part);
+  if (matrix.row_offsets) {
+    operand.sparse = matrix;
+  } else {
+    operand.dense = matrix.values;
+  }
+  operand.transposed = boolean("transposed");
+  return operand;
+}
+
+BlockMask Reader::block_mask() {
+  BlockMask mask;
+  part_ = "mask: ";
+  mask.block_q = integer("block_q");
+  mask.block_kv = integer("block_kv");
+  mask.full.counts = tensor("full.counts");
+  mask.full.indices = tensor("full.indices");
+  mask.partial.counts = tensor("partial.counts");
+  mask.partial.indices = tensor("partial.indices");
+  mask.bit_tile = tensor("bit_tile");
+  mask.bits = tensor("bits");
+  part_ = "";
+  return mask;
+}
+
+Execution Reader::execution() {
+  Execution execution;
+  execution.threads = static_cast<int>(integer("threads"));
+  if (const auto name = optional_text("backend")) execution.backend = parse_backend(*name);
+  return execution;
+}
+
+}  // namespace tessera::python

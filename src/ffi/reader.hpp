@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <tessera/block_mask.hpp>
+#include <tessera/bsr.hpp>
+#include <tessera/execution.hpp>
+#include <tessera/matmul.hpp>
+#include <tessera/tensor.hpp>
+
+#include <dlpack/dlpack.h>
+#include <tvm/ffi/function.h>
+
+namespace tessera::python {
+
+/// Reads an exported function's arguments one after the other. An argument of the wrong kind is a
+/// TypeError that names it.
+class Reader {
+ public:
+  Reader(const char* op, const tvm::ffi::PackedArgs& args) : op_(op), args_(args) {}
+
+  /// Absent where the argument is None.
+  Tensor tensor(const char* name);
+  bool boolean(const char* name);
+  std::int64_t integer(const char* name);
+  double number(const char* name);
+  std::string text(const char* name);
+  std::optional<std::int64_t> optional_integer(const char* name);
+  std::optional<float> optional_number(const char* name);
+  std::optional<std::string> optional_text(const char* name);
+
+  /// values (or a dense tensor where row_offsets is None), row_offsets, col_indices, rows, cols,
+  /// transposed. `part` goes before the names in messages: "a: ".
+  Operand operand(const char* part);
+  /// values, row_offsets, col_indices, rows, cols.
+  BsrMatrix bsr(const char* part);
+  /// block_q, block_kv, full counts and indices, partial counts and indices, bit_tile, bits.
+  BlockMask block_mask();
+  /// threads, backend.
+  Execution execution();
+
+  /// The arguments that are left, read as those of another function.
+  Reader rest(const char* op) const { return Reader(op, args_.Slice(next_)); }
+  /// Throws where arguments are left: the two sides of the call disagree about its signature.
+  void finish() const;
+
+ private:
+  tvm::ffi::AnyView take(const char* name);
+  Tensor view(const char* name, const DLTensor& from) const;
+  [[noreturn]] void fail(const char* kind, const char* name, const std::string& message) const;
+  [[noreturn]] void refuse(const char* name, const char* expected,
+                           const tvm::ffi::AnyView& got) const;
+
+  const char* op_;
+  const char* part_ = "";  // what the argument belongs to: "a: ", "mask: "
+  tvm::ffi::PackedArgs args_;
+  int next_ = 0;
+};
+
+}  // namespace tessera::python
