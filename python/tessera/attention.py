@@ -58,15 +58,28 @@ def attention(
     >>> lse.shape
     (1, 8, 256)
     """
-    options = (
-        _bhld("attention", layout), scale, softcap, causal, window_left, window_right, q_offsets,
-        kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table, max_q_length,
-        max_kv_length, sinks, *(_NO_MASK if mask is None else _mask_arrays(mask, q, k, layout,
-                                                                           q_offsets, page_table)),
-        threads, backend,
-    )
+    options = attention_options(
+        q, k, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
+        kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length, sinks,
+        mask, threads, backend)
     result = operations("attention: q", q).attention(q, k, v, out, lse, return_lse, options)
     return result if return_lse else result[0]
+
+
+def attention_options(
+    q: Any, k: Any, layout: str, scale: Any, softcap: float, causal: bool, window_left: Any,
+    window_right: Any, q_offsets: Any, kv_offsets: Any, kv_begin: Any, kv_end: Any,
+    q_position: Any, kv_position: Any, page_table: Any, max_q_length: int, max_kv_length: int,
+    sinks: Any, mask: Any, threads: int, backend: Any,
+) -> tuple:
+    """What follows the tensors in a call of the exports; `shapes` knows positions in it."""
+    if mask is None:
+        lists = _NO_MASK
+    else:
+        lists = _mask_arrays(mask, q, k, layout, q_offsets, page_table)
+    return (_bhld("attention", layout), scale, softcap, causal, window_left, window_right,
+            q_offsets, kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table,
+            max_q_length, max_kv_length, sinks, *lists, threads, backend)
 
 
 def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any,

@@ -6,8 +6,10 @@ import inspect
 import json
 from typing import Any, Callable
 
-from tessera import _ffi, attention as attention_module, products
-from tessera.tensors import is_torch
+from tessera import _ffi
+from tessera.attention import attention, attention_options
+from tessera.products import bsr_matmul, linear, matmul, matmul_options, sddmm, sddmm_options
+from tessera.tensors import operations
 
 
 class Explanation(dict):
@@ -36,15 +38,60 @@ def explain(operation: Callable, /, *arguments: Any, device: str | None = None,
     >>> print(answer)  # doctest: +ELLIPSIS
     problem   attention f16 B1 H8/8 Q4096 KV4096 D128/128 ...
     """
-    name = getattr(operation, "__name__", str(operation))
-    with _Recorder() as recorder:
-        try:
-            operation(*arguments, **options)
-        except _Recorded as call:
-            op, recorded = call.args
-        else:
-            raise ValueError(f"explain: operation: {name} cannot be explained")
-    text = _ffi.explain(op, device, False, *recorded)
-    explanation = Explanation(json.loads(_ffi.explain(op, device, True, *recorded)))
-    explanation.text = text
+    try:
+        arguments_of = _ARGUMENTS[operation]
+    except (KeyError, TypeError):
+        known = ", ".join(f"tessera.{f.__name__}" for f in _ARGUMENTS)
+        raise ValueError(f"explain: operation: expected one of {known}, got {operation!r}") from None
+    op, call = arguments_of(_bind(operation, *arguments, **options))
+    explanation = Explanation(json.loads(_ffi.explain(op, device, True, *call)))
+    explanation.text = _ffi.explain(op, device, False, *call)
     return explanation
+
+
+def _bind(operation: Callable, *arguments: Any, **options: Any) -> dict[str, Any]:
+    """The call's arguments by name, defaults included."""
+    bound = inspect.signature(operation).bind(*arguments, **options)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _pick(function: Callable, given: dict[str, Any]) -> Any:
+    """function, called with the arguments that it names."""
+    return function(**{name: given[name] for name in inspect.signature(function).parameters})
+
+
+def _attention(given: dict[str, Any]) -> tuple[str, tuple]:
+    options = _pick(attention_options, given)
+    q, k, v, out, lse = (given[name] for name in ("q", "k", "v", "out", "lse"))
+    *_, call = operations("attention: q", q).attention_arguments(q, k, v, out, lse,
+                                                                given["return_lse"], options)
+    return "attention", call
+
+
+def _matmul(given: dict[str, Any]) -> tuple[str, tuple]:
+    first, second, options = _pick(matmul_options, given)
+    _, call = operations("matmul: a", first[0]).matmul_arguments(
+        first, second, given["out"], given["out_dtype"], options)
+    return "matmul", call
+
+
+def _bsr_matmul(given: dict[str, Any]) -> tuple[str, tuple]:
+    return _matmul(_bind(matmul, given["a"], given["b"], **given.get("options", {})))
+
+
+def _linear(given: dict[str, Any]) -> tuple[str, tuple]:
+    x = given.pop("x")
+    weight = given.pop("weight")
+    return _matmul(_bind(matmul, x.reshape(-1, x.shape[-1]), weight, transpose_b=True, **given))
+
+
+def _sddmm(given: dict[str, Any]) -> tuple[str, tuple]:
+    first, second, options = _pick(sddmm_options, given)
+    _, call = operations("sddmm: a", first[0]).sddmm_arguments(
+        first, second, given["pattern"].arrays, given["out"], given["out_dtype"], options)
+    return "sddmm", call
+
+
+_ARGUMENTS = {attention: _attention, matmul: _matmul, bsr_matmul: _bsr_matmul, linear: _linear,
+              sddmm: _sddmm}

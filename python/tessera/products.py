@@ -46,11 +46,20 @@ def matmul(
     """
     if beta != 0 and c is None and out is None:
         raise ValueError("matmul: beta: needs c, or out with former contents, got neither")
-    first, second = _operand(a, transpose_a), _operand(b, transpose_b)
-    options = (c, bias, group_offsets, alpha, beta,
-               _axis("matmul", "bias_axis", bias_axis, "column", "row"), activation,
-               _axis("matmul", "group_axis", group_axis, "rows", "inner"), threads, backend)
+    first, second, options = matmul_options(a, b, transpose_a, transpose_b, c, bias, group_offsets,
+                                            alpha, beta, bias_axis, activation, group_axis,
+                                            threads, backend)
     return operations("matmul: a", first[0]).matmul(first, second, out, out_dtype, options)
+
+
+def matmul_options(a: Any, b: Any, transpose_a: bool, transpose_b: bool, c: Any, bias: Any,
+                   group_offsets: Any, alpha: float, beta: float, bias_axis: str, activation: str,
+                   group_axis: str, threads: int, backend: Any) -> tuple[tuple, tuple, tuple]:
+    """Both operands and what follows out in a call of the exports."""
+    return _operand(a, transpose_a), _operand(b, transpose_b), (
+        c, bias, group_offsets, alpha, beta,
+        _axis("matmul", "bias_axis", bias_axis, "column", "row"), activation,
+        _axis("matmul", "group_axis", group_axis, "rows", "inner"), threads, backend)
 
 
 def bsr_matmul(a: Any, b: Any, **options: Any) -> Any:
@@ -102,14 +111,20 @@ def sddmm(
     >>> tessera.sddmm(a, a, pattern, transpose_b=True).to_dense().sum() == 8 * 16 * 64
     np.True_
     """
-    if not isinstance(pattern, BsrMatrix) or pattern.transposed:
-        raise TypeError("sddmm: pattern: expected a BsrMatrix that is not a transposed view "
-                        "(transpose() stores one)")
-    first, second = _operand(a, transpose_a), _operand(b, transpose_b)
-    options = (alpha, beta, threads, backend)
+    first, second, options = sddmm_options(a, b, pattern, transpose_a, transpose_b, alpha, beta,
+                                           threads, backend)
     values = operations("sddmm: a", first[0]).sddmm(first, second, pattern.arrays, out, out_dtype,
                                                     options)
     return pattern.with_values(values)
+
+
+def sddmm_options(a: Any, b: Any, pattern: Any, transpose_a: bool, transpose_b: bool, alpha: float,
+                  beta: float, threads: int, backend: Any) -> tuple[tuple, tuple, tuple]:
+    """Both operands and what follows out in a call of the exports."""
+    if not isinstance(pattern, BsrMatrix) or pattern.transposed:
+        raise TypeError("sddmm: pattern: expected a BsrMatrix that is not a transposed view "
+                        "(transpose() stores one)")
+    return (_operand(a, transpose_a), _operand(b, transpose_b), (alpha, beta, threads, backend))
 
 
 def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b: bool = False,

@@ -28,4 +28,26 @@ inline std::int64_t checked_add(std::int64_t a, std::int64_t b, const std::strin
   return result;
 }
 
+/// A size of a buffer: products and sums that throw instead of overflowing.
+class Size {
+ public:
+  constexpr Size(std::int64_t value) : value_(value) {}  // NOLINT: any count is a size
+  constexpr std::int64_t value() const { return value_; }
+  friend Size operator*(Size a, Size b) {
+    std::int64_t result = 0;
+    if (__builtin_mul_overflow(a.value_, b.value_, &result))
+      throw_overflow("workspace", a.value_, '*', b.value_);
+    return result;
+  }
+  friend Size operator+(Size a, Size b) {
+    std::int64_t result = 0;
+    if (__builtin_add_overflow(a.value_, b.value_, &result))
+      throw_overflow("workspace", a.value_, '+', b.value_);
+    return result;
+  }
+
+ private:
+  std::int64_t value_;
+};
+
 }  // namespace tessera::core

@@ -163,8 +163,8 @@ class Forward {
 
 void run(const AttentionProblem& problem, const planning::AttentionShape& shape,
          const Resources& resources) {
+  if (is_empty(problem.out) && is_empty(problem.lse)) return;
   const planning::QueryTiling tiling = planning::query_tiling(shape, resources.row.tile);
-  if (tiling.tiles() == 0) return;
   planning::Carver carver(resources.schedule);
   const std::int64_t* order =
       planning::carve_attention_schedule(carver, shape, resources.row.tile, false).order;

@@ -341,9 +341,11 @@ class Backward {
 
 void run(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
          const Resources& resources) {
-  Backward backward(problem, shape, resources);
   const int threads = resources.threads;
-  if (shape.kv_heads == 0) return;
+  if (is_empty(problem.dq) && is_empty(problem.dk) && is_empty(problem.dv) &&
+      is_empty(problem.dsinks))
+    return;
+  Backward backward(problem, shape, resources);
   backward.clear_rest(problem.dq, problem.forward.q_offsets);
   backward.clear_rest(problem.dk, problem.forward.kv_offsets);
   backward.clear_rest(problem.dv, problem.forward.kv_offsets);

@@ -10,6 +10,13 @@
 // Attention's tensors as the kernels read them: rows of one sequence and head, whatever the layout.
 namespace tessera::cpu {
 
+/// Absent, or without elements (and then of any other sizes).
+inline bool is_empty(const Tensor& tensor) {
+  for (int i = 0; i < tensor.rank; ++i)
+    if (tensor.size(i) == 0) return true;
+  return !tensor;
+}
+
 /// Rows of one sequence and head of q, out, k, v or a gradient; strides in elements.
 struct RowsView {
   char* data = nullptr;

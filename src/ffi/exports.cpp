@@ -79,6 +79,24 @@ void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
+/// pattern(kind, rows, cols, parameters...) -> [stored blocks, fill]; fill(offsets, indices) writes
+/// the seeded generator's lists into i64 arrays of rows + 1 and that many entries.
+void pattern_call(ffi::PackedArgs args, ffi::Any* result) {
+  translated([&] {
+    Reader reader("pattern", args);
+    const auto made = std::make_shared<Pattern>(read_pattern(reader));
+    reader.finish();
+    const auto fill = ffi::Function::FromPacked([made](ffi::PackedArgs out, ffi::Any*) {
+      translated([&] {
+        Reader arrays("pattern", out);
+        arrays.write("offsets", made->offsets);
+        arrays.write("indices", made->indices);
+      });
+    });
+    *result = ffi::Array<ffi::Any>{made->stored(), fill};
+  });
+}
+
 /// host_view(address, dtype, shape, strides in elements): host memory that the caller keeps alive,
 /// as a tensor. For NumPy arrays that NumPy's own DLPack export refuses: read-only ones, and the
 /// dtypes of ml_dtypes.
@@ -123,6 +141,7 @@ const bool registered = [] {
   }
   ffi::reflection::GlobalDef()
       .def_packed("tessera.spgemm", spgemm_call)
+      .def_packed("tessera.pattern", pattern_call)
       .def_packed("tessera.explain", explain_call)
       .def_packed("tessera.host_view", host_view_call)
       .def("tessera.version", [] { return ffi::String(TESSERA_VERSION_STRING); })

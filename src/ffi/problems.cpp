@@ -151,4 +151,34 @@ Call read_spgemm(Reader& args) {
   return {problem, execution};
 }
 
+Pattern read_pattern(Reader& args) {
+  const std::string kind = args.text("kind");
+  const std::int64_t rows = args.integer("rows"), cols = args.integer("cols");
+  const auto seed = [&] { return static_cast<std::uint64_t>(args.integer("seed")); };
+  if (kind == "random") {
+    const double density = args.number("density");
+    return patterns::random(rows, cols, density, seed());
+  }
+  if (kind == "banded") return patterns::banded(rows, cols, args.integer("half_width"));
+  if (kind == "bigbird") {
+    const std::int64_t half_width = args.integer("half_width"), global = args.integer("globals");
+    const std::int64_t random = args.integer("random");
+    return patterns::bigbird(rows, cols, half_width, global, random, seed());
+  }
+  if (kind == "block_diagonal") {
+    const std::int64_t groups = args.integer("groups");
+    const double zipf = args.number("zipf");
+    return patterns::block_diagonal(rows, cols, groups, zipf, seed());
+  }
+  if (kind == "butterfly") return patterns::butterfly(rows, cols, args.integer("levels"));
+  if (kind == "power_law") {
+    const double density = args.number("density"), exponent = args.number("exponent");
+    return patterns::power_law(rows, cols, density, exponent, seed());
+  }
+  throw Error(ErrorCode::invalid_argument,
+              "pattern: kind: expected random, banded, bigbird, block_diagonal, butterfly or "
+              "power_law, got '" +
+                  kind + "'");
+}
+
 }  // namespace tessera::python

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/pattern.hpp>
 #include <tessera/plan.hpp>
 
 #include "src/ffi/reader.hpp"
@@ -19,5 +20,8 @@ Call read_merge_states(Reader& args);
 Call read_matmul(Reader& args);
 Call read_sddmm(Reader& args);
 Call read_spgemm(Reader& args);
+
+/// kind, rows, cols, then what the generator of that name takes.
+Pattern read_pattern(Reader& args);
 
 }  // namespace tessera::python

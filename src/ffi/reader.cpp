@@ -134,6 +134,15 @@ std::optional<std::string> Reader::optional_text(const char* name) {
   refuse(name, "a string", any);
 }
 
+void Reader::write(const char* name, const std::vector<std::int64_t>& values) {
+  const Tensor to = tensor(name);
+  const auto count = static_cast<std::int64_t>(values.size());
+  if (to.dtype != DType::i64 || to.rank != 1 || to.size(0) != count)
+    fail("ValueError", name, "expected i64[" + std::to_string(count) + "], got " + to_string(to));
+  for (std::int64_t i = 0; i < count; ++i)
+    static_cast<std::int64_t*>(to.data)[i * to.stride(0)] = values[static_cast<std::size_t>(i)];
+}
+
 BsrMatrix Reader::bsr(const char* part) {
   BsrMatrix matrix;
   part_ = part;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <tessera/block_mask.hpp>
 #include <tessera/bsr.hpp>
@@ -40,6 +41,9 @@ class Reader {
   BlockMask block_mask();
   /// threads, backend.
   Execution execution();
+
+  /// Copies values into an i64 argument of exactly their number.
+  void write(const char* name, const std::vector<std::int64_t>& values);
 
   /// The arguments that are left, read as those of another function.
   Reader rest(const char* op) const { return Reader(op, args_.Slice(next_)); }

@@ -10,6 +10,8 @@
 // by the kernels (which bytes).
 namespace tessera::planning {
 
+using core::Size;
+
 /// Vectors are at most this many floats on any instruction set; a strip of the right operand is at
 /// most kMaxStrip columns.
 inline constexpr std::int64_t kMaxLanes = 16;
@@ -22,7 +24,8 @@ constexpr std::int64_t pad_lanes(std::int64_t n) { return align_up(n, kMaxLanes)
 inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostPackedFloats = std::int64_t{8} << 20;
 constexpr std::int64_t packing_budget(std::int64_t rows) {
-  return std::clamp(rows * kMaxStrip * 5, kPackedFloats, kMostPackedFloats);
+  const std::int64_t most = kMostPackedFloats / (kMaxStrip * 5);
+  return std::max(kPackedFloats, std::min(rows, most) * kMaxStrip * 5);
 }
 /// Fewer rows than this on the left, and the sides change places: the big operand is then read in
 /// place and the small one packed.
@@ -32,8 +35,8 @@ inline constexpr std::int64_t kMaxTileRows = 128;
 
 /// Sparse times sparse: the stored blocks of B, one under the other.
 inline BlockShape pool_shape(const OperandShape& b) {
-  return b.transposed ? BlockShape{b.stored * b.block.cols, b.block.rows}
-                      : BlockShape{b.stored * b.block.rows, b.block.cols};
+  const std::int64_t rows = b.transposed ? b.block.cols : b.block.rows;
+  return {(Size(b.stored) * rows).value(), b.transposed ? b.block.rows : b.block.cols};
 }
 
 /// Which operand is read by broadcast ("left") and which is packed into strips ("right").
@@ -61,8 +64,8 @@ inline ProductSides product_sides(const MatmulShape& s) {
 /// Floats to hold the packed right operand: the whole of it where it fits the budget, one strip at
 /// least.
 inline std::int64_t packed_floats(std::int64_t rows, std::int64_t cols, std::int64_t batch) {
-  const std::int64_t one_strip = rows * std::min(pad_lanes(cols), kMaxStrip);
-  const std::int64_t whole_batch = rows * pad_lanes(cols);
+  const std::int64_t one_strip = (Size(rows) * std::min(pad_lanes(cols), kMaxStrip)).value();
+  const std::int64_t whole_batch = (Size(rows) * pad_lanes(cols)).value();
   if (whole_batch == 0 || batch == 0) return 0;
   const std::int64_t budget = packing_budget(rows);
   const std::int64_t batches = std::clamp<std::int64_t>(budget / whole_batch, 1, batch);
@@ -71,7 +74,7 @@ inline std::int64_t packed_floats(std::int64_t rows, std::int64_t cols, std::int
 
 /// Sampled products pack a column of blocks at a time, each padded by itself.
 inline std::int64_t sampled_packed_floats(const SddmmShape& s) {
-  const std::int64_t column = s.k * pad_lanes(s.out.block.cols);
+  const std::int64_t column = (Size(s.k) * pad_lanes(s.out.block.cols)).value();
   if (column == 0 || s.n == 0) return 0;
   const std::int64_t columns = s.n / s.out.block.cols;
   return column * std::clamp<std::int64_t>(kPackedFloats / column, 1, columns);
@@ -102,8 +105,9 @@ struct ListBuffers {
 };
 inline ListBuffers carve_lists(Carver& carver, std::int64_t batch, std::int64_t lines,
                                std::int64_t stored) {
-  return {carver.add<std::int64_t>(batch * (lines + 1)), carver.add<std::int64_t>(batch * stored),
-          carver.add<std::int64_t>(batch * stored)};
+  return {carver.add<std::int64_t>(Size(batch) * (lines + 1)),
+          carver.add<std::int64_t>(Size(batch) * stored),
+          carver.add<std::int64_t>(Size(batch) * stored)};
 }
 
 /// Lines (rows of blocks) that the left operand of a product with a sparse side has.
@@ -128,7 +132,8 @@ inline MatmulSchedule carve_matmul_schedule(Carver& carver, const MatmulShape& s
   if (s.b.sparse && !s.b.transposed)
     schedule.b = carve_lists(carver, s.b.batch, stored_cols(s.b), s.b.stored);
   if (s.a.sparse || s.b.sparse)
-    schedule.order = carver.add<std::int64_t>((s.a.sparse ? s.a.batch : s.b.batch) * left_lines(s));
+    schedule.order =
+        carver.add<std::int64_t>(Size(s.a.sparse ? s.a.batch : s.b.batch) * left_lines(s));
   return schedule;
 }
 
@@ -146,7 +151,7 @@ struct QueryTiling {
   std::int64_t batch = 0, heads = 0, group = 1, rows = 0;
   std::int64_t rows_per_tile = 1, heads_per_tile = 1, row_tiles = 0, head_tiles = 0;
 
-  std::int64_t tiles() const { return batch * head_tiles * row_tiles; }
+  std::int64_t tiles() const { return (Size(batch) * head_tiles * row_tiles).value(); }
   QueryTile tile(std::int64_t index) const {
     QueryTile t;
     t.row = index % row_tiles * rows_per_tile;
@@ -200,11 +205,11 @@ inline AttentionScratch carve_attention_scratch(Carver& carver, const AttentionS
   const std::int64_t lanes = pad_lanes(tile.m) + kMaxStrip;
   const std::int64_t wide = std::max(s.dim, s.dim_v);
   AttentionScratch a{};
-  a.q = carver.add<float>(wide * lanes);
-  a.out = carver.add<float>(wide * lanes);
+  a.q = carver.add<float>(Size(wide) * lanes);
+  a.out = carver.add<float>(Size(wide) * lanes);
   a.scores = carver.add<float>(tile.n * kMaxStrip);
-  a.keys = carver.add<float>(tile.n * wide);
-  a.values = carver.add<float>(tile.n * wide);
+  a.keys = carver.add<float>(Size(tile.n) * wide);
+  a.values = carver.add<float>(Size(tile.n) * wide);
   a.maximum = carver.add<float>(lanes);
   a.sum = carver.add<float>(lanes);
   a.shrink = carver.add<float>(lanes);
@@ -213,8 +218,8 @@ inline AttentionScratch carve_attention_scratch(Carver& carver, const AttentionS
   a.hi = carver.add<std::int32_t>(lanes);
   if (backward) {
     a.dscores = carver.add<float>(tile.n * kMaxStrip);
-    a.dout = carver.add<float>(wide * lanes);
-    a.dq = carver.add<float>(wide * lanes);
+    a.dout = carver.add<float>(Size(wide) * lanes);
+    a.dq = carver.add<float>(Size(wide) * lanes);
     a.delta = carver.add<float>(lanes);
   }
   return a;
@@ -256,9 +261,9 @@ inline AttentionSchedule carve_attention_schedule(Carver& carver, const Attentio
   if (!s.masked) return schedule;
   schedule.order = carver.add<std::int64_t>(query_tiling(s, tile).tiles());
   if (!backward) return schedule;
-  const std::int64_t sets = s.mask_batch * s.mask_heads;
+  const Size sets = Size(s.mask_batch) * s.mask_heads;
   schedule.key_blocks = (s.kv_length + s.mask_block.cols - 1) / s.mask_block.cols;
-  schedule.entries = s.mask_rows * s.mask_capacity;
+  schedule.entries = (Size(s.mask_rows) * s.mask_capacity).value();
   schedule.offsets = carver.add<std::int64_t>(sets * (schedule.key_blocks + 1));
   schedule.rows = carver.add<std::int64_t>(sets * schedule.entries);
   schedule.tiles = carver.add<std::int64_t>(sets * schedule.entries);

@@ -15,7 +15,7 @@ std::int64_t product_bytes(const KernelRow& row, std::int64_t packed, int thread
 std::int64_t attention_bytes(const KernelRow& row, const AttentionShape& s, int threads,
                              bool backward) {
   Carver carver;
-  if (backward) carver.add<float>(s.heads * s.q_total);
+  if (backward) carver.add<float>(Size(s.heads) * s.q_total);
   for (int i = 0; i < threads; ++i) carve_attention_scratch(carver, s, row.tile, backward);
   return carver.used();
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/core/checked.hpp"
 #include "src/plan/shape.hpp"
 #include "src/plan/tile_table.hpp"
 
@@ -19,9 +20,10 @@ class Carver {
  public:
   explicit constexpr Carver(void* base = nullptr) : base_(static_cast<char*>(base)) {}
   template <class T>
-  T* add(std::int64_t count) {
+  T* add(core::Size count) {
     T* piece = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
-    used_ += align_up(count * static_cast<std::int64_t>(sizeof(T)));
+    const core::Size end = core::Size(used_) + count * sizeof(T) + kBufferAlignment;
+    used_ = align_up(end.value() - kBufferAlignment);
     return piece;
   }
   constexpr std::int64_t used() const { return used_; }

@@ -11,7 +11,6 @@ PATTERN_DEFAULTS = {"pattern": None, "seed": 1}
 PATTERN_ARGUMENTS = {
     "random": ("density", "seed"),
     "banded": ("half_width",),
-    "causal": (),
     "bigbird": ("half_width", "global", "random", "seed"),
     "block_diagonal": ("groups", "zipf", "seed"),
     "butterfly": ("levels",),

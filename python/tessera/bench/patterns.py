@@ -7,8 +7,6 @@ import numpy as np
 
 from .cases import PATTERN_ARGUMENTS, block_shape, sparse_shape
 
-GENERATOR_VERSION = 1
-
 
 class NoTessera(RuntimeError):
     """The tessera package cannot be imported; without it there are no patterns."""
@@ -71,15 +69,20 @@ class Lists:
         return Lists(rows, self.cols, offsets.astype(np.int64), indices.astype(np.int64))
 
 
+def lists_of(blocks):
+    """The lists of a boolean array, one element a block."""
+    offsets = np.concatenate([[0], np.cumsum(blocks.sum(axis=1))]).astype(np.int64)
+    return Lists(*blocks.shape, offsets, np.nonzero(blocks)[1].astype(np.int64))
+
+
 def generate(params, rows, cols, seed=None):
     """One pattern of rows x cols blocks, as the case's parameters describe it."""
     name = params["pattern"]
     arguments = {key: params[key] for key in PATTERN_ARGUMENTS[name]}
     if "seed" in arguments and seed is not None:
         arguments["seed"] = seed
-    pattern = getattr(import_tessera().patterns, name)(rows, cols, *arguments.values())
-    offsets = np.asarray(pattern.offsets, dtype=np.int64)
-    return Lists(rows, cols, offsets, np.asarray(pattern.indices, dtype=np.int64))
+    blocks = getattr(import_tessera().patterns, name)(rows, cols, *arguments.values())
+    return lists_of(np.asarray(blocks))
 
 
 def product_lists(op, params):

@@ -47,6 +47,16 @@ class Bsr:
         return dense.transpose(1, 2).reshape(self.rows, self.cols)
 
 
+def stacked(lists, width, device):
+    """Counts [1, heads, rows] and indices [1, heads, rows, width] of one list a head; without a
+    width, that of the longest row."""
+    if width is None:
+        width = max(1, max(int(one.counts.max(initial=0)) for one in lists))
+    counts, indices = zip(*(one.padded(width) for one in lists), strict=True)
+    return (arrays.integers(np.stack(counts)[None], device),
+            arrays.integers(np.stack(indices)[None], device))  # fmt: skip
+
+
 class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry holds
     its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`."""
@@ -104,6 +114,15 @@ class Problem:
             else:
                 made[name] = arrays.normal(shape, self.dtype, self.device, 1000 * number + place)
         return made
+
+    @cached_property
+    def stacked_lists(self):
+        """Counts [1, heads or 1, rows] and indices with one dimension more, on the device."""
+        return stacked(self.lists, None, self.device)
+
+    @cached_property
+    def offsets_array(self):
+        return arrays.integers(self.offsets, self.device)
 
     @cached_property
     def useful_flops(self):

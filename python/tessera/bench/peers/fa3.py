@@ -3,7 +3,6 @@ runs on JAX's own stream, so that the host's clock times it."""
 
 import importlib.metadata
 
-from .. import arrays
 from ..timing import Prepared
 from .base import Peer, Unavailable, need, plain_attention_only
 
@@ -43,7 +42,7 @@ class Fa3(Peer):
         p = problem.params
         window = window_of(p)
         if "sequences" in p:
-            offsets = arrays.integers(problem.offsets, problem.device)
+            offsets = problem.offsets_array
             longest = int(problem.lengths.max())
 
             def run(i):

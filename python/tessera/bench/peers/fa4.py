@@ -2,10 +2,10 @@
 
 import importlib.metadata
 
-from .. import arrays, flops
+from .. import flops
+from ..problem import stacked
 from ..timing import Prepared
 from .base import Peer, need, plain_attention_only
-from .flex import stacked
 
 
 class Fa4(Peer):
@@ -31,7 +31,7 @@ class Fa4(Peer):
             common["window_size_left"] = p["window"]
             common["window_size_right"] = 0 if p["causal"] else None
         if "sequences" in p:
-            offsets = arrays.integers(problem.offsets, problem.device)
+            offsets = problem.offsets_array
             longest = int(problem.lengths.max())
             common.update(cu_seqlens_q=offsets, cu_seqlens_k=offsets, max_seqlen_q=longest,
                           max_seqlen_k=longest)  # fmt: skip
@@ -49,12 +49,10 @@ class Fa4(Peer):
 
 def block_lists(problem):
     sparsity = need("flash_attn.cute.block_sparsity")
-    p, columns = problem.params, problem.lists[0].cols
+    p = problem.params
     full, partial = zip(*(flops.classify(p, one) for one in problem.lists), strict=True)
-    width = max(1, max(int(one.counts.max(initial=0)) for one in full))
-    full_counts, full_indices = stacked(full, min(columns, width), problem.device)
-    width = max(1, max(int(one.counts.max(initial=0)) for one in partial))
-    counts, indices = stacked(partial, min(columns, width), problem.device)
+    full_counts, full_indices = stacked(full, None, problem.device)
+    counts, indices = stacked(partial, None, problem.device)
     return sparsity.BlockSparseTensorsTorch(
         mask_block_cnt=counts, mask_block_idx=indices, full_block_cnt=full_counts,
         full_block_idx=full_indices, block_size=(p["block_q"], p["block_kv"]))  # fmt: skip

@@ -1,6 +1,7 @@
 """PyTorch's FlexAttention, compiled, with the case's block lists as a BlockMask."""
 
-from .. import arrays, flops
+from .. import flops
+from ..problem import stacked
 from ..timing import Prepared
 from .base import Peer, need, plain_attention_only
 
@@ -69,15 +70,6 @@ def block_mask(flex, problem):
     return flex.BlockMask.from_kv_blocks(counts, indices, full_counts, full_indices,
                                          BLOCK_SIZE=(p["block_q"], p["block_kv"]), mask_mod=rule,
                                          seq_lengths=(p["s"], p["skv"]))  # fmt: skip
-
-
-def stacked(lists, width, device):
-    """Counts [1, heads, rows] and indices [1, heads, rows, width] of one list a head."""
-    import numpy as np
-
-    counts, indices = zip(*(one.padded(width) for one in lists), strict=True)
-    return (arrays.integers(np.stack(counts)[None], device),
-            arrays.integers(np.stack(indices)[None], device))  # fmt: skip
 
 
 PEERS = {"flex": Flex("flex")}

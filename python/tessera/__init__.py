@@ -1,0 +1,45 @@
+"""Block-sparse and dense matrix products and attention, for NumPy arrays and PyTorch tensors.
+
+>>> import numpy as np, tessera
+>>> q = np.ones((1, 128, 4, 64), np.float32)
+>>> tessera.attention(q, q, q, causal=True).shape
+(1, 128, 4, 64)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tessera import _ffi, patterns
+from tessera.attention import attention, merge_states
+from tessera.block_mask import BlockMask
+from tessera.bsr import BsrMatrix
+from tessera.explain import Explanation, explain
+from tessera.products import bsr_matmul, linear, matmul, sddmm, spgemm
+
+__version__: str = _ffi.version()
+
+__all__ = [
+    "BlockMask", "BsrMatrix", "Explanation", "attention", "bsr_matmul", "cuda_device_count",
+    "explain", "get_cmake_dir", "linear", "matmul", "merge_states", "patterns", "sddmm", "spgemm",
+]
+
+
+def get_cmake_dir() -> str:
+    """Where `find_package(tessera)` finds the C++ library of this package:
+    ``cmake -Dtessera_DIR=$(python -c "import tessera; print(tessera.get_cmake_dir())")``."""
+    return str(Path(__file__).parent / "lib" / "cmake" / "tessera")
+
+
+def cuda_device_count() -> int:
+    """GPUs that the driver shows; 0 in a build without CUDA."""
+    return _ffi.cuda_device_count()
+
+
+def __getattr__(name: str) -> object:
+    # tessera.nn needs torch, which an import of tessera never does.
+    if name in ("nn", "integrations"):
+        import importlib
+
+        return importlib.import_module(f"tessera.{name}")
+    raise AttributeError(f"module 'tessera' has no attribute {name!r}")

@@ -1,0 +1,217 @@
+"""The command line: `python -m tessera.bench COMMAND`."""
+
+import argparse
+import sys
+
+from . import peers as adapters
+from . import results, suite, table
+from .cases import ALL_PATTERN_ARGUMENTS, STATES, CaseError, make_case, read_workload
+from .machine import torch_with_gpu
+from .measure import Settings
+from .patterns import NoTessera
+from .peers.base import Unavailable
+from .sources import find_tree, source_hash
+
+EPILOG = """examples:
+  python -m tessera.bench attention --seqlen 8192 --causal --block 128 --density .25
+  python -m tessera.bench bsr_matmul --m 4096 --n 4096 --k 4096 --block 64 --density .1 --device cpu
+  python -m tessera.bench suite bench/workloads/quick.json --json out.json --budget 300 --resume
+  python -m tessera.bench table out.json
+"""
+
+
+def add_common(parser):
+    group = parser.add_argument_group("measuring")
+    group.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
+    group.add_argument("--peers", default="all", help="all, none, or names with commas between")
+    group.add_argument("--no-ours", action="store_true", help="peers only")
+    group.add_argument("--seconds", type=float, default=2.0,
+                       help="of the sustained state, for each competitor [2]")  # fmt: skip
+    group.add_argument("--states", help="burst, sustained, graph, with commas between")
+    group.add_argument("--json", metavar="FILE", help="write the results there")
+    group.add_argument("--tree", help="the source tree whose kernels are measured [this folder's]")
+    group.add_argument("--commit", help="its commit, where git cannot say")
+    group.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def add_pattern(parser):
+    group = parser.add_argument_group("pattern (sizes count blocks)")
+    group.add_argument("--pattern", help="random where --density is given; see docs/gpu_check.md")
+    group.add_argument("--density", type=float)
+    group.add_argument("--seed", type=int)
+    for name in ("half_width", "global", "random", "groups", "levels"):
+        group.add_argument("--" + name.replace("_", "-"), dest=name, type=int)
+    for name in ("exponent", "zipf"):
+        group.add_argument("--" + name, type=float)
+
+
+def build_parser():
+    parser = argparse.ArgumentParser(prog="python -m tessera.bench", epilog=EPILOG,
+                                     description="Measures tessera beside its peers.",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    one = commands.add_parser("attention", help="one attention case")
+    for name, letter in (("batch", "b"), ("heads", "h"), ("kv-heads", "hk"), ("seqlen", "s"),
+                         ("kv-seqlen", "skv"), ("dim", "d"), ("dim-v", "dv")):  # fmt: skip
+        one.add_argument("--" + name, dest=letter, type=int, required=letter == "s")
+    one.add_argument("--causal", action="store_true")
+    one.add_argument("--window", type=int, help="keys to the left that a query sees")
+    one.add_argument("--softcap", type=float)
+    one.add_argument("--sequences", type=int, help="pack so many sequences of uneven lengths")
+    one.add_argument("--block", type=int, help="both block sizes")
+    one.add_argument("--block-q", type=int)
+    one.add_argument("--block-kv", type=int)
+    one.add_argument("--lists", choices=("shared", "per_head", "per_kv_head"))
+    one.add_argument("--alike", type=int, help="so many neighbouring rows share a list")
+    add_pattern(one)
+
+    for op in ("matmul", "bsr_matmul", "sddmm", "spgemm"):
+        one_product = commands.add_parser(op, help=f"one {op} case")
+        for name in "mnk":
+            one_product.add_argument("--" + name, type=int, required=True)
+        if op == "matmul":
+            one_product.add_argument("--transpose", choices=("nn", "nt", "tn", "tt"))
+            continue
+        one_product.add_argument("--block", type=int, required=True)
+        if op != "spgemm":
+            one_product.add_argument("--block-cols", type=int)
+        if op == "bsr_matmul":
+            one_product.add_argument("--side", choices=("a", "b"),
+                                     help="b: x [m, k] times a sparse w [n, k], transposed")  # fmt: skip
+        add_pattern(one_product)
+
+    for op in ("attention", "matmul", "bsr_matmul", "sddmm", "spgemm"):
+        commands.choices[op].add_argument("--dtype", choices=("bf16", "f16", "f32"),
+                                          help="bf16; on the CPU f32")  # fmt: skip
+        add_common(commands.choices[op])
+
+    many = commands.add_parser("suite", help="the cases of workload files")
+    many.add_argument("workloads", nargs="+")
+    many.add_argument("--shard", default="1/1", help="I/N: every N-th case, from the I-th on")
+    many.add_argument("--budget", type=float, help="start no new case after so many seconds")
+    many.add_argument("--resume", action="store_true", help="leave out what the file holds already")
+    many.add_argument("--again", default="",
+                      help="peers: measure again where they were unavailable")  # fmt: skip
+    many.add_argument("--list", action="store_true", help="print the cases and stop")
+    add_common(many)
+
+    joined = commands.add_parser("merge", help="join result files of one card and one source hash")
+    joined.add_argument("files", nargs="+")
+    joined.add_argument("--json", metavar="FILE", required=True)
+
+    shown = commands.add_parser("table", help="print a result file")
+    shown.add_argument("file")
+    shown.add_argument("--markdown", action="store_true")
+    shown.add_argument("--op", help="only this operation")
+    shown.add_argument("--state", help="only this state")
+
+    listed = commands.add_parser("peers", help="which peers are here, and why not")
+    listed.add_argument("--device", choices=("cuda", "cpu"))
+    return parser
+
+
+def case_of(arguments, device):
+    """The one case that the options describe."""
+    fields = ("b", "h", "hk", "s", "skv", "d", "dv", "window", "softcap", "sequences", "block_q",
+              "block_kv", "lists", "alike", "m", "n", "k", "transpose", "block", "block_cols",
+              "side", "pattern", *ALL_PATTERN_ARGUMENTS)  # fmt: skip
+    params = {name: getattr(arguments, name, None) for name in fields}
+    if arguments.command == "attention":
+        block = params.pop("block")
+        params["block_q"] = params["block_q"] or block
+        params["block_kv"] = params["block_kv"] or block
+        params["causal"] = arguments.causal
+    if params["density"] is not None and params["pattern"] is None:
+        params["pattern"] = "random"
+    params["dtype"] = arguments.dtype or ("bf16" if device == "cuda" else "f32")
+    given = {name: value for name, value in params.items() if value is not None}
+    return make_case(arguments.command, given)
+
+
+def settings_of(arguments, device):
+    names = arguments.peers
+    if names not in ("all", "none"):
+        known = adapters.peer_names()
+        for name in names.split(","):
+            if name not in known:
+                raise CaseError(f"--peers: expected some of {', '.join(known)}, got {name!r}")
+    wanted = "all" if names == "all" else () if names == "none" else tuple(names.split(","))
+    states = tuple(arguments.states.split(",")) if arguments.states else None
+    for state in states or ():
+        if state not in STATES:
+            raise CaseError(f"--states: expected {', '.join(STATES)}, got {state!r}")
+    return Settings(device=device, seconds=arguments.seconds, states=states, peers=wanted,
+                    ours=not arguments.no_ours)  # fmt: skip
+
+
+def run_measuring(arguments):
+    device = arguments.device or ("cuda" if torch_with_gpu() else "cpu")
+    if device == "cuda" and not torch_with_gpu():
+        raise CaseError("--device cuda: PyTorch sees no GPU here")
+    many = arguments.command == "suite"
+    if many:
+        which, count = suite.parse_shard(arguments.shard)
+        cases = [case for path in arguments.workloads for case in read_workload(path)][which::count]
+        if arguments.list:
+            for case in cases:
+                print(case.label, "", ",".join(case.states))
+            return 0
+    else:
+        cases = [case_of(arguments, device)]
+    options = {}
+    if many:
+        again = [name for name in arguments.again.split(",") if name]
+        options = {"resume": arguments.resume, "again": again, "budget": arguments.budget}
+    run = suite.Suite(arguments.json, settings_of(arguments, device), tree=arguments.tree,
+                      commit=arguments.commit, quiet=arguments.quiet,
+                      ceilings=many or bool(arguments.json), **options)  # fmt: skip
+    outcome = run.run(cases)
+    keys = {case.key for case in cases}
+    shown = [one for one in run.result["cases"] if results.record_key(one)[0] in keys]
+    if shown:
+        print(table.text_table(shown))
+        print(table.provenance(run.result))
+    return outcome
+
+
+def run_merge(arguments):
+    merged = results.merge([results.read(path) for path in arguments.files], arguments.files)
+    results.write(arguments.json, merged)
+    print(f"{arguments.json}: {len(merged['cases'])} cases of {len(arguments.files)} files")
+    return 0
+
+
+def run_table(arguments):
+    result = results.read(arguments.file)
+    records = [one for one in result["cases"]
+               if arguments.op in (None, one["op"])
+               and arguments.state in (None, one["state"])]  # fmt: skip
+    make = table.markdown_table if arguments.markdown else table.text_table
+    tree = find_tree()
+    print(make(records) if records else "no such case")
+    print()
+    print(table.provenance(result, source_hash(tree) if tree else None))
+    return 0
+
+
+def run_peers(arguments):
+    for name in adapters.peer_names(arguments.device):
+        try:
+            print(f"{name:16} {adapters.get_peer(name).version()}")
+        except Unavailable as error:
+            print(f"{name:16} unavailable: {error}")
+    return 0
+
+
+def main(arguments=None):
+    arguments = build_parser().parse_args(arguments)
+    run = {"merge": run_merge, "table": run_table, "peers": run_peers}
+    try:
+        return run.get(arguments.command, run_measuring)(arguments)
+    except (CaseError, NoTessera, results.Mixed, OSError, ValueError) as error:
+        print(f"tessera.bench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("tessera.bench: stopped; what was measured is written", file=sys.stderr)
+        return 130

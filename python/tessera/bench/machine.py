@@ -1,0 +1,80 @@
+"""What a result was measured on."""
+
+import datetime
+import os
+import platform
+
+from .nvml import Nvml
+from .sources import commit, find_tree, source_hash
+
+
+def torch_with_gpu():
+    """The torch module where it sees a GPU, else None."""
+    try:
+        import torch
+    except (ImportError, OSError):
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def gpu_facts():
+    """(facts, NVML handle) of the current GPU."""
+    torch = torch_with_gpu()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    meter = Nvml(getattr(properties, "uuid", None))
+    return {
+        "name": properties.name,
+        "compute_capability": properties.major * 10 + properties.minor,
+        "units": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": getattr(properties, "L2_cache_size", 0),
+        "driver": meter.driver(),
+        "power_limit_w": meter.power_limit_w(),
+    }, meter
+
+
+def cpu_facts():
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next((line.split(":", 1)[1].strip() for line in file
+                         if line.startswith("model name")), name)  # fmt: skip
+    except OSError:
+        pass
+    return {"name": name, "threads": len(os.sched_getaffinity(0))}
+
+
+def toolkit():
+    found = {"python": platform.python_version()}
+    try:
+        import torch
+
+        found["torch"] = torch.__version__
+        found["cuda"] = torch.version.cuda
+    except (ImportError, OSError):
+        pass
+    try:
+        import tessera
+
+        found["tessera"] = tessera.__version__
+    except (ImportError, OSError, AttributeError):
+        pass
+    return found
+
+
+def header(device, gpu, tree=None, at_commit=None):
+    """The part of a result file that says where and when."""
+    tree = find_tree(tree or ".")
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {
+        "schema": 1,
+        "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "gpu": gpu if device == "cuda" else None,
+        "cpu": cpu_facts(),
+        "toolkit": toolkit(),
+        "commit": at_commit or (commit(tree) if tree else None),
+        "source_hash": source_hash(tree) if tree else None,
+        "ceilings": {},
+        "tests": [],
+        "cases": [],
+    }

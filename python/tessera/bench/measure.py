@@ -1,0 +1,184 @@
+"""One case: make it real, let everybody get ready, hold each result against the reference, measure."""
+
+import gc
+from dataclasses import dataclass
+
+from . import peers as adapters
+from .ours import prepare_ours
+from .patterns import NoTessera
+from .peers.base import Unavailable, one_line
+from .problem import Problem
+from .reference import WrongResult, check_same
+from .timing import (
+    ENERGY_SECONDS,
+    CpuTimer,
+    CudaTimer,
+    measure_bursts,
+    measure_sustained,
+)
+
+OURS = "ours"
+
+
+class DeviceLost(RuntimeError):
+    """The device no longer works in this process; `competitor` was running."""
+
+    def __init__(self, competitor, reason):
+        super().__init__(f"{competitor}: {reason}")
+        self.competitor, self.reason = competitor, reason
+
+
+@dataclass
+class Settings:
+    device: str = "cpu"
+    seconds: float = ENERGY_SECONDS
+    states: tuple | None = None  # None: those of the case
+    peers: object = "all"
+    ours: bool = True
+    cache_bytes: int = 0
+    meter: object = None
+    crashed: dict | None = None  # {competitor: reason} for the case: not tried again
+    attempt: object = None  # called with a competitor's name before it starts, with None after
+
+
+def measure_case(case, settings, say=lambda text: None):
+    """The records of a case, one a state."""
+    say("inputs")
+    problem = Problem(case, settings.device, settings.cache_bytes)
+    ready, absent, errors = {}, {}, {}
+    names = [OURS] if settings.ours else []
+    names += adapters.peers_for(case, settings.device, settings.peers)
+    for name in names:
+        say(f"preparing {name}")
+        try:
+            ready[name], errors[name] = _ready(name, problem, settings)
+        except Unavailable as error:
+            absent[name] = str(error)
+    records = []
+    for state in _states(case, settings):
+        say(state)
+        records.append(_record(problem, state, ready, absent, errors, settings))
+    del problem, ready
+    _tidy(settings.device)
+    return records
+
+
+def _states(case, settings):
+    if settings.device == "cpu":
+        return ("burst",)
+    return settings.states or case.states
+
+
+def _ready(name, problem, settings):
+    """(Prepared, (error, budget)) of a competitor whose result is right."""
+    if name in (settings.crashed or {}):
+        raise Unavailable(settings.crashed[name])
+    attempt = settings.attempt or (lambda name: None)
+    attempt(name)
+    try:
+        return _prepare_and_check(name, problem)
+    except (Unavailable, NoTessera):
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except WrongResult as error:
+        raise Unavailable(f"wrong result: {error}") from error
+    except Exception as error:  # whatever a peer raises is its reason
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise Unavailable(reason) from error
+    finally:
+        _require_device(name, settings.device)
+        attempt(None)
+
+
+def _prepare_and_check(name, problem):
+    if name == OURS:
+        prepared = prepare_ours(problem)
+    else:
+        peer = adapters.get_peer(name)
+        reason = peer.refuse(problem.case)
+        if reason:
+            raise Unavailable(reason)
+        version = peer.version()
+        prepared = peer.prepare(problem)
+        prepared.version = prepared.version or version
+    problem.poison()
+    result = prepared.run(0)
+    if prepared.finish:
+        prepared.finish()
+    checked = check_same(problem.reference, result, problem.dtype)
+    if name == OURS and checked[0] > checked[1]:
+        raise WrongResult(f"error {checked[0]:.3g}, budget {checked[1]:.3g}")
+    return prepared, checked
+
+
+def _require_device(name, device):
+    """A failed kernel poisons the whole process: nothing after it would be true."""
+    if device != "cuda":
+        return
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        raise DeviceLost(name, one_line(error)) from error
+
+
+def _record(problem, state, ready, absent, errors, settings):
+    if settings.device == "cpu":
+        timer = CpuTimer(len(problem.sets))
+    else:
+        timer = CudaTimer(len(problem.sets), settings.meter)
+    absent, running, calls = dict(absent), dict(ready), None
+    if state == "graph":
+        running, calls = _captured(timer, ready, absent)
+    if state == "sustained":
+        figures = measure_sustained(timer, running, settings.seconds)
+    elif settings.device == "cpu":
+        figures = measure_bursts(timer, running, rounds=5, seconds=settings.seconds / 5)
+    else:
+        figures = measure_bursts(timer, running, calls)
+    entries = {}
+    for name, figure in figures.items():
+        entry = figure.entry(problem.useful_flops)
+        entry["host_us"] = None
+        if settings.device == "cuda" and state != "graph" and not ready[name].finish:
+            entry["host_us"] = timer.host_us(ready[name])
+        _describe(entry, name, ready[name], errors[name], problem)
+        entries[name] = entry
+    entries.update({name: {"unavailable": reason} for name, reason in absent.items()})
+    ours = entries.pop(OURS, {"unavailable": "not asked for"})
+    error, budget = errors.get(OURS, (None, None))
+    return {"op": problem.op, "params": problem.params, "state": state,
+            "useful_flops": problem.useful_flops, "bytes": problem.bytes, "ours": ours,
+            "peers": entries, "max_error": error, "error_budget": budget}  # fmt: skip
+
+
+def _captured(timer, ready, absent):
+    running, calls = {}, {}
+    for name, prepared in ready.items():
+        try:
+            running[name], calls[name] = timer.captured(prepared)
+        except Exception as error:
+            absent[name] = f"graph capture: {one_line(error)}"
+            _require_device(name, "cuda")
+    return running, calls
+
+
+def _describe(entry, name, prepared, checked, problem):
+    if name == OURS:
+        entry["row"] = prepared.extra.get("row")
+        entry["predicted_ms"] = prepared.extra.get("predicted_ms")
+        return
+    entry["version"] = prepared.version
+    entry["max_error"] = checked[0]
+    if prepared.computed_flops and prepared.computed_flops != problem.useful_flops:
+        entry["computed_tflops"] = prepared.computed_flops / entry["ms"] / 1e9
+
+
+def _tidy(device):
+    gc.collect()
+    if device == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()

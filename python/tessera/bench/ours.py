@@ -1,0 +1,98 @@
+"""tessera as a competitor: the package's functions on the same inputs as the peers."""
+
+from .patterns import import_tessera
+from .peers.base import Unavailable, one_line
+from .timing import Prepared
+
+
+def prepare_ours(problem):
+    """Raises Unavailable with the library's own reason where it has no kernel for the case."""
+    tessera = import_tessera()
+    runs = [_closure(tessera, problem, one) for one in problem.sets]
+    try:
+        runs[0]()
+    except NotImplementedError as error:
+        raise Unavailable(one_line(error)) from error
+    extra = explained(tessera, problem)
+    return Prepared(lambda i: runs[i](), extra=extra)
+
+
+def version():
+    return import_tessera().__version__
+
+
+def _closure(tessera, problem, inputs):
+    function, arguments, options = _call(tessera, problem, inputs)
+    if problem.op == "spgemm":
+        return lambda: SparseResult(function(*arguments, **options))
+    if problem.op == "sddmm":
+        return lambda: function(*arguments, **options).values
+    return lambda: function(*arguments, **options)
+
+
+def _call(tessera, problem, inputs):
+    """The function, what goes by position, and what goes by name."""
+    p, op = problem.params, problem.op
+    if op == "attention":
+        return tessera.attention, [inputs[n] for n in "qkv"], attention_options(tessera, problem,
+                                                                                inputs)  # fmt: skip
+    def operand(bsr, values):
+        if bsr is None:
+            return values
+        return tessera.BsrMatrix(values, bsr.row_offsets, bsr.col_indices, bsr.rows, bsr.cols)
+
+    a, b = operand(problem.bsr_a, inputs["a"]), operand(problem.bsr_b, inputs["b"])
+    if op == "spgemm":
+        return tessera.spgemm, [a, b], {}
+    if op == "sddmm":
+        pattern = operand(problem.bsr_out, inputs["out"])
+        return tessera.sddmm, [a, b, pattern], {"out": inputs["out"]}
+    options = {"out": inputs["out"]}
+    if op == "bsr_matmul":
+        return tessera.bsr_matmul, [a, b], {**options, "transpose_b": p["side"] == "b"}
+    transposed_a, transposed_b = (letter == "t" for letter in p["transpose"])
+    return tessera.matmul, [a, b], {**options, "transpose_a": transposed_a,
+                                    "transpose_b": transposed_b}  # fmt: skip
+
+
+def attention_options(tessera, problem, inputs):
+    p = problem.params
+    options = {"causal": p["causal"], "out": inputs["out"]}
+    if "window" in p:
+        options["window_left"] = p["window"]
+    if "softcap" in p:
+        options["softcap"] = float(p["softcap"])
+    if "sequences" in p:
+        options["q_offsets"] = options["kv_offsets"] = problem.offsets_array
+        options["max_q_length"] = options["max_kv_length"] = int(problem.lengths.max())
+    if problem.lists is not None:
+        counts, indices = problem.stacked_lists
+        options["mask"] = tessera.BlockMask(p["s"], p["skv"], p["block_q"], p["block_kv"], counts,
+                                            indices)  # fmt: skip
+    return options
+
+
+class SparseResult:
+    """A BSR result that can be looked at by rows."""
+
+    def __init__(self, matrix):
+        self.matrix = matrix
+
+    def dense_rows(self, rows):
+        from . import arrays, patterns
+        from .problem import Bsr
+
+        offsets, indices = (arrays.to_f64(x).astype(int) for x in
+                            (self.matrix.row_offsets, self.matrix.col_indices))  # fmt: skip
+        r, c = self.matrix.block
+        lists = patterns.Lists(len(offsets) - 1, self.matrix.cols // c, offsets, indices)
+        return Bsr(lists, r, c, "cpu").dense_rows(self.matrix.values, rows)
+
+
+def explained(tessera, problem):
+    """The kernel that runs and the time that the cost model gives it."""
+    if problem.op == "spgemm":
+        return {}  # its size comes from data: there is nothing to explain beforehand
+    function, arguments, options = _call(tessera, problem, problem.sets[0])
+    plan = tessera.explain(function, *arguments, **options)["plan"]
+    return {"row": plan["kernel_name"], "predicted_ms": plan["predicted_ms"]}

@@ -1,0 +1,52 @@
+"""A line that says how far it is: rewritten on a terminal, one a step elsewhere."""
+
+import sys
+import time
+
+
+class Progress:
+    def __init__(self, total, stream=None, quiet=False):
+        self.total, self.done, self.quiet = total, 0, quiet
+        self.stream = stream or sys.stderr
+        self.start = time.monotonic()
+        self.live = self.stream.isatty()
+        self.shown = 0
+
+    def step(self, text):
+        """What is being done now."""
+        if self.quiet:
+            return
+        width = len(str(self.total))
+        line = f"[{self.done + 1:{width}}/{self.total}{self._left()}] {text}"
+        if self.live:
+            bar = 20 * self.done // max(1, self.total)
+            line = ("#" * bar + "." * (20 - bar) + " " + line)[:118]
+            self.stream.write("\r" + line.ljust(self.shown))
+            self.shown = len(line)
+        else:
+            self.stream.write(line + "\n")
+        self.stream.flush()
+
+    def finished(self):
+        self.done += 1
+
+    def say(self, text):
+        """A line that stays."""
+        if self.quiet:
+            return
+        if self.live and self.shown:
+            self.stream.write("\r" + " " * self.shown + "\r")
+            self.shown = 0
+        self.stream.write(text + "\n")
+        self.stream.flush()
+
+    def close(self):
+        if self.live and self.shown and not self.quiet:
+            self.stream.write("\r" + " " * self.shown + "\r")
+            self.stream.flush()
+
+    def _left(self):
+        if not self.done:
+            return ""
+        seconds = (time.monotonic() - self.start) / self.done * (self.total - self.done)
+        return f", {int(seconds // 60)}:{int(seconds % 60):02d} left"

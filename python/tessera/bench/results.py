@@ -1,0 +1,75 @@
+"""The file that measuring leaves behind: read, written whole, continued and merged."""
+
+import json
+import os
+
+from .cases import case_key
+
+# Two files belong together where these agree.
+CARD = ("name", "compute_capability", "power_limit_w")
+
+
+class Mixed(RuntimeError):
+    """Files that must not become one."""
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def write(path, result):
+    """Never half a file, whatever interrupts."""
+    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
+    temporary = f"{path}.part"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def record_key(record):
+    return case_key(record["op"], record["params"]), record["state"]
+
+
+def require_same(first, second, names=("the first file", "the second file")):
+    """Raises Mixed unless both were measured on one kind of card, from one set of kernel sources."""
+    for field in ("schema", "source_hash"):
+        if first[field] != second[field]:
+            raise Mixed(f"{field} differs: {first[field]} in {names[0]}, "
+                        f"{second[field]} in {names[1]}")  # fmt: skip
+    if (first["gpu"] is None) != (second["gpu"] is None):
+        raise Mixed("one file is from a GPU, the other is not")
+    if first["gpu"] is None and first["cpu"]["name"] != second["cpu"]["name"]:
+        raise Mixed(f"CPUs differ: {first['cpu']['name']} and {second['cpu']['name']}")
+    for field in CARD if first["gpu"] else ():
+        one, other = first["gpu"].get(field), second["gpu"].get(field)
+        if one != other:
+            raise Mixed(f"cards differ: {field} is {one} in {names[0]}, {other} in {names[1]}")
+
+
+def part_of(result):
+    """What is remembered of a file that was merged into another."""
+    driver = result["gpu"]["driver"] if result["gpu"] else None
+    return {"date": result["date"], "driver": driver, "commit": result["commit"],
+            "ceilings": result["ceilings"], "cases": len(result["cases"])}  # fmt: skip
+
+
+def merge(results, names=None):
+    """One result of several; of a case or test that comes twice, the later file's counts."""
+    names = names or [f"file {number + 1}" for number in range(len(results))]
+    if not results:
+        raise Mixed("nothing to merge")
+    for result, name in zip(results[1:], names[1:], strict=True):
+        require_same(results[0], result, (names[0], name))
+    ordered = sorted(results, key=lambda result: result["date"])
+    merged = dict(ordered[-1])
+    merged["parts"] = [part for result in ordered
+                       for part in result.get("parts") or [part_of(result)]]  # fmt: skip
+    ceilings = [result["ceilings"] for result in ordered if result["ceilings"]]
+    merged["ceilings"] = ceilings[-1] if ceilings else {}
+    cases, tests = {}, {}
+    for result in ordered:
+        cases.update({record_key(record): record for record in result["cases"]})
+        tests.update({test["name"]: test for test in result["tests"]})
+    merged["cases"], merged["tests"] = list(cases.values()), list(tests.values())
+    return merged

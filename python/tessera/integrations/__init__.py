@@ -1,0 +1,1 @@
+"""Adapters for the frameworks that users already run."""
