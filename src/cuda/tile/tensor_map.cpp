@@ -21,8 +21,8 @@ using Encode = decltype(&cuTensorMapEncodeTiled);
 Encode encode_function() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                         cudaEnableDefault, &found),
+  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
+                                         &found),
         "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)");
   if (found != cudaDriverEntryPointSuccess || !entry) {
     throw Error(ErrorCode::device, "cuTensorMapEncodeTiled: the driver does not offer it");
@@ -56,8 +56,8 @@ CUtensorMap tensor_map(const MatrixMap& m, int box_rows) {
   const cuuint64_t pitches[] = {pitch(m.row_stride, m.rows), pitch(m.batch_stride, m.batches)};
   const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t steps[] = {1, 1, 1};
-  const CUtensorMapDataType type = m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUtensorMapDataType type =
+      m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   CUtensorMap map{};
   const CUresult status =
       encode(&map, type, 3, const_cast<void*>(m.data), sizes, pitches, box, steps,

@@ -8,8 +8,8 @@
 
 namespace tessera::cuda::tile {
 
-/// A matrix, or a batch of them, as TMA sees it: `inner` elements contiguous, then rows, then batches.
-/// Strides in elements. Reads outside give zeros.
+/// A matrix, or a batch of them, as TMA sees it: `inner` elements contiguous, then rows, then
+/// batches. Strides in elements. Reads outside give zeros.
 struct MatrixMap {
   const void* data;
   DType dtype;
@@ -20,7 +20,8 @@ struct MatrixMap {
 /// Whether TMA can read it: 16-byte base and pitches, sizes and coordinates of 32 bits.
 bool tma_readable(const MatrixMap& matrix);
 
-/// The descriptor for boxes of 64 elements x `box_rows`, 128-byte swizzle. Host only; enqueues nothing.
+/// The descriptor for boxes of 64 elements x `box_rows`, 128-byte swizzle. Host only; enqueues
+/// nothing.
 CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows);
 
 }  // namespace tessera::cuda::tile

@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <utility>
 
-#include <cute/arch/mma_sm90_gmma.hpp>
 #include <cutlass/arch/reg_reconfig.h>
+#include <cute/arch/mma_sm90_gmma.hpp>
 
 #include "src/cuda/tile/swizzled_tile.cuh"
 
@@ -49,9 +49,10 @@ template <class Element, int kN, Major kA, Major kB>
 __device__ __forceinline__ void mma(float (&sum)[kN / 2], std::uint64_t a, std::uint64_t b,
                                     bool first) {
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-    decltype(atom<Element, kN, kA, kB>())::fma(
-        a, b, sum[I]..., first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
-  }(std::make_index_sequence<kN / 2>{});
+    decltype(atom<Element, kN, kA, kB>())::fma(a, b, sum[I]...,
+                                               first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
+  }
+  (std::make_index_sequence<kN / 2>{});
 }
 
 /// Which element of the warpgroup's 64 x N tile a thread's accumulator i holds.

@@ -47,14 +47,21 @@ struct Finish {
     if (c.data) value += beta * c.load(c.at(row, col, batch));
     if (bias.data) value += bias.load(bias.at(row, col, batch));
     switch (activation) {
-      case Activation::none: break;
-      case Activation::relu: value = value < 0.0f ? 0.0f : value; break;
-      case Activation::gelu: value = 0.5f * value * erfcf(value * -0.70710678f); break;
+      case Activation::none:
+        break;
+      case Activation::relu:
+        value = value < 0.0f ? 0.0f : value;
+        break;
+      case Activation::gelu:
+        value = 0.5f * value * erfcf(value * -0.70710678f);
+        break;
       case Activation::gelu_tanh:
         value = 0.5f * value *
                 (1.0f + tanhf(0.79788456f * (value + 0.044715f * value * value * value)));
         break;
-      case Activation::silu: value = value / (1.0f + __expf(-value)); break;
+      case Activation::silu:
+        value = value / (1.0f + __expf(-value));
+        break;
     }
     return value;
   }
@@ -72,8 +79,8 @@ __device__ __forceinline__ std::uint32_t pack(DType dtype, float low, float high
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
-/// Four lanes hold one pair of each of four groups of eight columns; afterwards each holds the four pairs
-/// of one group. `quad` is the lane's place among the four.
+/// Four lanes hold one pair of each of four groups of eight columns; afterwards each holds the four
+/// pairs of one group. `quad` is the lane's place among the four.
 __device__ __forceinline__ uint4 gather_group(const std::uint32_t (&pair)[4], int quad) {
   std::uint32_t v[4] = {pair[0], pair[1], pair[2], pair[3]};
   // Exchange with the lane one away, then two away: a 4 x 4 transposition.
@@ -91,52 +98,63 @@ __device__ __forceinline__ uint4 gather_group(const std::uint32_t (&pair)[4], in
   return {v[0], v[1], v[2], v[3]};
 }
 
+/// 64 x kN accumulators, rounded and stored 16 bytes at a time: no arithmetic, columns all inside.
+template <int kN>
+__device__ __forceinline__ void store_plain(const Finish& finish, const float (&sum)[kN / 2],
+                                            int row, int col, int batch, std::int64_t m,
+                                            int thread) {
+  const tile::Fragment fragment(thread);
+  const int quad = fragment.lane % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + fragment.row(half);
+    auto* line = static_cast<std::uint16_t*>(finish.out.data) + finish.out.at(r, col, batch);
+#pragma unroll
+    for (int set = 0; set < kN / 32; ++set) {
+      std::uint32_t pair[4];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        const int i = (set * 4 + g) * 4 + half * 2;
+        pair[g] = pack(finish.out.dtype, sum[i], sum[i + 1]);
+      }
+      const uint4 group = gather_group(pair, quad);
+      if (r < m) *reinterpret_cast<uint4*>(line + (set * 4 + quad) * 8) = group;
+    }
+  }
+}
+
+/// Any epilogue, any output: an element at a time. Rolled up, because inlining every activation for
+/// every accumulator makes code that outgrows the instruction cache; moving the accumulators down
+/// is cheap.
+template <int kN>
+__device__ __forceinline__ void store_general(const Finish& finish, float (&sum)[kN / 2], int row,
+                                              int col, int batch, std::int64_t m, std::int64_t n,
+                                              int thread) {
+  const tile::Fragment fragment(thread);
+  constexpr int kTurn = 8;  // accumulators a turn: two groups of columns
+#pragma unroll 1
+  for (int turn = 0; turn < kN / 2 / kTurn; ++turn) {
+#pragma unroll
+    for (int i = 0; i < kTurn; ++i) {
+      const int r = row + fragment.row(i / 2 % 2);
+      const int c = col + fragment.col(turn * kTurn / 4 + i / 4) + i % 2;
+      if (r < m && c < n)
+        finish.out.store(finish.out.at(r, c, batch), finish.apply(sum[i], r, c, batch));
+    }
+#pragma unroll
+    for (int j = 0; j + kTurn < kN / 2; ++j) sum[j] = sum[j + kTurn];
+  }
+}
+
 /// Stores a warpgroup's 64 x kN tile whose first element is (row, col) of the result.
 template <int kN>
 __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN / 2], int row,
                                            int col, int batch, std::int64_t m, std::int64_t n,
                                            int thread) {
-  const tile::Fragment fragment(thread);
-  const bool plain = finish.plain();
-  const DType dtype = finish.out.dtype;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = row + fragment.row(half);
-#pragma unroll
-    for (int set = 0; set < kN / 32; ++set) {
-      float v[8];
-      int c[4];
-#pragma unroll
-      for (int g = 0; g < 4; ++g) {
-        const int i = (set * 4 + g) * 4 + half * 2;
-        c[g] = col + fragment.col(set * 4 + g);
-        v[2 * g] = sum[i];
-        v[2 * g + 1] = sum[i + 1];
-        if (!plain && r < m) {
-          if (c[g] < n) v[2 * g] = finish.apply(v[2 * g], r, c[g], batch);
-          if (c[g] + 1 < n) v[2 * g + 1] = finish.apply(v[2 * g + 1], r, c[g] + 1, batch);
-        }
-      }
-      const int quad = fragment.lane % 4;
-      const int group_col = col + (set * 4 + quad) * 8;
-      if (finish.wide && dtype != DType::f32 && col + (set + 1) * 32 <= n) {
-        std::uint32_t pair[4];
-#pragma unroll
-        for (int g = 0; g < 4; ++g) pair[g] = pack(dtype, v[2 * g], v[2 * g + 1]);
-        const uint4 line = gather_group(pair, quad);
-        if (r < m) {
-          auto* to = static_cast<std::uint16_t*>(finish.out.data) +
-                     finish.out.at(r, group_col, batch);
-          *reinterpret_cast<uint4*>(to) = line;
-        }
-      } else if (r < m) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const int at = c[i / 2] + i % 2;
-          if (at < n) finish.out.store(finish.out.at(r, at, batch), v[i]);
-        }
-      }
-    }
+  if (finish.wide && finish.plain() && col + kN <= n) {
+    store_plain<kN>(finish, sum, row, col, batch, m, thread);
+  } else {
+    store_general<kN>(finish, sum, row, col, batch, m, n, thread);
   }
 }
 

@@ -11,8 +11,8 @@
 #include "src/cuda/tile/wgmma.cuh"
 #include "src/plan/tile_table.hpp"
 
-// One warp loads what the walk names into a ring of stages; two warpgroups multiply. Tiles are dealt out
-// in a fixed order, so the loader runs ahead into the next tile while this one is stored.
+// One warp loads what the walk names into a ring of stages; two warpgroups multiply. Tiles are
+// dealt out in a fixed order, so the loader runs ahead into the next tile while this one is stored.
 namespace tessera::cuda::sm90::matmul {
 
 using tile::Major;
@@ -51,36 +51,52 @@ struct Arguments {
   Finish finish;
 };
 
+/// One step of depth into a stage.
 template <class T>
-__device__ __forceinline__ void load_tiles(const Arguments& args, typename T::Shared& shared) {
+__device__ __forceinline__ void load_stage(const Arguments& args, typename T::ATile& a,
+                                           typename T::BTile& b, int a_row, int a_depth,
+                                           int a_matrix, int b_col, int b_depth, int b_matrix,
+                                           std::uint64_t* full) {
+  tile::arrive_expecting(full, T::kStageBytes);
+  if constexpr (T::kMajorA == Major::k) {
+    tile::copy_box(a.panel(0), args.a, a_depth, a_row, a_matrix, full);
+  } else {
+    for (int p = 0; p < T::ATile::kPanels; ++p)
+      tile::copy_box(a.panel(p), args.a, a_row + p * tile::kLine, a_depth, a_matrix, full);
+  }
+  if constexpr (T::kMajorB == Major::k) {
+    tile::copy_box(b.panel(0), args.b, b_depth, b_col, b_matrix, full);
+  } else {
+    for (int p = 0; p < T::BTile::kPanels; ++p)
+      tile::copy_box(b.panel(p), args.b, b_col + p * tile::kLine, b_depth, b_matrix, full);
+  }
+}
+
+/// One warp: its lanes read the list 32 entries at a time, its first lane issues the copies.
+template <class T>
+__device__ __forceinline__ void load_tiles(const Arguments& args, typename T::Shared& shared,
+                                           int lane) {
   tile::RingCursor<T::kShape.stages> at;
   const Walk& walk = args.walk;
   const std::int64_t tiles = walk.template tiles<T::kShape.m, T::kShape.n>();
   for (std::int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
     const TileAt tile = walk.template tile<T::kShape.m, T::kShape.n>(index);
     const Walk::Steps steps = walk.steps(tile);
-    for (int i = 0; i < steps.count; ++i, at.advance()) {
-      const Step step = walk.step(tile, steps, i);
-      std::uint64_t* full = &shared.ring.full[at.stage];
-      tile::wait(&shared.ring.empty[at.stage], at.parity ^ 1);
-      tile::arrive_expecting(full, T::kStageBytes);
-      typename T::ATile& a = shared.a[at.stage];
-      if constexpr (T::kMajorA == Major::k) {
-        tile::copy_box(a.panel(0), args.a, step.a_depth, step.a_row, step.a_batch, full);
-      } else {
-        for (int p = 0; p < T::ATile::kPanels; ++p)
-          tile::copy_box(a.panel(p), args.a, step.a_row + p * tile::kLine, step.a_depth,
-                         step.a_batch, full);
+    int begins = 0;
+    for (int entry = 0; entry < steps.entries; ++entry) {
+      if (entry % 32 == 0)
+        begins = entry + lane < steps.entries ? walk.b_begin(steps, entry + lane) : 0;
+      const int b_begin = __shfl_sync(0xFFFFFFFFu, begins, entry % 32);
+      const int a_matrix = walk.a_matrix(tile, steps, entry);
+      for (int part = 0; part < steps.parts; ++part, at.advance()) {
+        if (lane != 0) continue;
+        tile::wait(&shared.ring.empty[at.stage], at.parity ^ 1);
+        const int depth = part * tile::kLine;
+        load_stage<T>(args, shared.a[at.stage], shared.b[at.stage], steps.row, depth, a_matrix,
+                      tile.col, b_begin + depth, tile.batch * walk.b_batch_step,
+                      &shared.ring.full[at.stage]);
       }
-      typename T::BTile& b = shared.b[at.stage];
-      const int b_batch = tile.batch * walk.b_batch_step;
-      if constexpr (T::kMajorB == Major::k) {
-        tile::copy_box(b.panel(0), args.b, step.b_depth, tile.col, b_batch, full);
-      } else {
-        for (int p = 0; p < T::BTile::kPanels; ++p)
-          tile::copy_box(b.panel(p), args.b, tile.col + p * tile::kLine, step.b_depth, b_batch,
-                         full);
-      }
+      __syncwarp();
     }
   }
 }
@@ -96,7 +112,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
   const std::int64_t tiles = walk.template tiles<T::kShape.m, T::kShape.n>();
   for (std::int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
     const TileAt tile = walk.template tile<T::kShape.m, T::kShape.n>(index);
-    const int steps = walk.steps(tile).count;
+    const int steps = walk.steps(tile).count();
     float sum[kN / 2];
     if (steps == 0) {
 #pragma unroll
@@ -127,7 +143,8 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, 1) matmul_kernel(const __grid_constant__ Arguments args) {
+__global__ void __launch_bounds__(kThreads, 1)
+    matmul_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
   const std::uint32_t base = tile::shared_address(raw);
   const std::uint32_t skip = (tile::kAtomBytes - base % tile::kAtomBytes) % tile::kAtomBytes;
@@ -137,7 +154,8 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_kernel(const __grid_consta
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 2) {
     cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
-    if (threadIdx.x == 2 * kWarpgroup) load_tiles<T>(args, shared);
+    const int lane = threadIdx.x - 2 * kWarpgroup;
+    if (lane < 32) load_tiles<T>(args, shared, lane);
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
     multiply_tiles<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);

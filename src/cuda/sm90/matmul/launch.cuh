@@ -104,8 +104,7 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   args.walk = walk_of(problem, shape);
   args.finish = finish_of(problem);
   const auto kernel = matmul_kernel<T>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             T::kSharedBytes),
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
         "cudaFuncSetAttribute(matmul)");
   int device = 0, units = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
@@ -138,8 +137,8 @@ template <planning::Tile kTile>
 void launch(const Launch& call) {
   const auto& problem = std::get<MatmulProblem>(call.problem);
   const Operand &a = problem.a, &b = problem.b;
-  const Source left = a.is_sparse() ? pool_source(a.sparse, a.transposed)
-                                    : dense_source(a.dense, a.transposed);
+  const Source left =
+      a.is_sparse() ? pool_source(a.sparse, a.transposed) : dense_source(a.dense, a.transposed);
   const Source right = dense_source(b.dense, !b.transposed);
   if (left.map.dtype == DType::bf16) {
     launch_element<kTile, __nv_bfloat16>(call, left, right);

@@ -5,15 +5,9 @@
 #include "src/cuda/tile/swizzled_tile.cuh"
 #include "src/plan/list_walk.hpp"
 
-// What an output tile walks: pairs (piece of A, piece of B), 64 deep. Dense: all of K. Sparse A: the
-// stored blocks of a row of blocks. Everything else in the kernel is the same for both.
+// What an output tile walks: pairs (piece of A, piece of B), 64 deep. Dense: all of K. Sparse A:
+// the stored blocks of a row of blocks. Everything else in the kernel is the same for both.
 namespace tessera::cuda::sm90::matmul {
-
-/// Where the pieces of one step lie, in TMA coordinates.
-struct Step {
-  int a_row, a_depth, a_batch;  // for sparse A inside a stored block, the "batch" is its position
-  int b_depth;
-};
 
 /// One output tile: its first row and column, its batch.
 struct TileAt {
@@ -27,10 +21,11 @@ struct Walk {
   // Sparse A.
   bool sparse = false;
   planning::BsrView lists;
-  int block_rows = 0, block_depth = 0;   // as the product sees a block
-  std::int64_t pool_step = 0;            // stored blocks of one batch; 0: one pool
+  int block_rows = 0, block_depth = 0;  // as the product sees a block
+  std::int64_t pool_step = 0;           // stored blocks of one batch; 0: one pool
 
-  /// Tiles go down columns of `kGroup` rows of tiles, so that what runs at one time shares operands in L2.
+  /// Tiles go down columns of `kGroup` rows of tiles, so that what runs at one time shares operands
+  /// in L2.
   template <int kTileM, int kTileN>
   __device__ TileAt tile(std::int64_t index) const {
     constexpr int kGroup = 16;
@@ -47,29 +42,29 @@ struct Walk {
     return row_tiles<kTileM>() * ((n + kTileN - 1) / kTileN) * batches;
   }
 
-  /// The steps of one tile, `kLine` deep each.
+  /// What a tile walks: `entries` of `parts` steps, each step kLine deep. Dense is one entry, all
+  /// of K.
   struct Steps {
-    int count = 0;
+    int entries = 0, parts = 0;
     planning::BsrRow list;  // sparse
-    int row_in_block = 0;
+    int row = 0;            // of A, or of the stored block
+    __device__ int count() const { return entries * parts; }
   };
   __device__ Steps steps(const TileAt& at) const {
-    if (!sparse) return {static_cast<int>((k + tile::kLine - 1) / tile::kLine), {}, 0};
+    if (!sparse) return {1, static_cast<int>((k + tile::kLine - 1) / tile::kLine), {}, at.row};
     const planning::BsrRow list = lists.row(at.batch, at.row / block_rows);
-    return {static_cast<int>(list.size()) * (block_depth / tile::kLine), list,
-            at.row % block_rows};
+    return {static_cast<int>(list.size()), block_depth / tile::kLine, list, at.row % block_rows};
   }
-  __device__ Step step(const TileAt& at, const Steps& steps, int index) const {
-    if (!sparse) {
-      return {at.row, index * tile::kLine, at.batch * a_batch_step, index * tile::kLine};
-    }
-    const int per_block = block_depth / tile::kLine;
-    const std::int64_t position = steps.list.begin + index / per_block;
-    const int inside = index % per_block * tile::kLine;
-    // A column that no block has (-1) puts B out of bounds, which reads as zeros.
-    const std::int64_t column = steps.list.column(position);
-    return {steps.row_in_block, inside, static_cast<int>(position + at.batch * pool_step),
-            static_cast<int>(column * block_depth) + inside};
+  /// Where an entry's B begins. A column that no block has (-1) lies out of bounds and reads as
+  /// zeros.
+  __device__ int b_begin(const Steps& steps, int entry) const {
+    if (!sparse) return 0;
+    return static_cast<int>(steps.list.column(steps.list.begin + entry)) * block_depth;
+  }
+  /// Which of A's matrices an entry reads: its batch, or its stored block.
+  __device__ int a_matrix(const TileAt& at, const Steps& steps, int entry) const {
+    if (!sparse) return at.batch * a_batch_step;
+    return static_cast<int>(steps.list.begin + entry + at.batch * pool_step);
   }
 
  private:
