@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <tessera/export.hpp>
@@ -11,10 +12,18 @@
 namespace tessera {
 
 /// A contiguous tensor in host memory that owns its storage: 64-byte aligned, zero-filled, movable.
+/// One that was moved from is absent, like a default-constructed one.
 class TESSERA_EXPORT HostTensor {
  public:
   HostTensor() = default;
   HostTensor(DType dtype, const std::vector<std::int64_t>& shape);
+  HostTensor(HostTensor&& other) noexcept
+      : storage_(std::move(other.storage_)), view_(std::exchange(other.view_, {})) {}
+  HostTensor& operator=(HostTensor&& other) noexcept {
+    storage_ = std::move(other.storage_);
+    view_ = std::exchange(other.view_, {});
+    return *this;
+  }
 
   const Tensor& view() const { return view_; }
   operator const Tensor&() const { return view_; }  // NOLINT: a HostTensor is usable as a Tensor

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tessera import _ffi, patterns
@@ -34,6 +35,10 @@ def get_cmake_dir() -> str:
 def cuda_device_count() -> int:
     """GPUs that the driver shows; 0 in a build without CUDA."""
     return _ffi.cuda_device_count()
+
+
+if sys.modules.get("torch") is not None:
+    from tessera import torch_ops as _torch_ops  # noqa: F401: registers torch.ops.tessera
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -203,8 +204,11 @@ class BsrMatrix:
             return self.T.transpose().to_torch()
         batch = tuple(self.values.shape[:-3])
         as_tensor = torch.as_tensor
-        return torch.sparse_bsr_tensor(as_tensor(self.row_offsets), as_tensor(self.col_indices),
-                                       as_tensor(self.values), size=(*batch, *self.shape))
+        with warnings.catch_warnings():  # PyTorch warns of its own beta state, once a process
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.sparse_bsr_tensor(as_tensor(self.row_offsets),
+                                           as_tensor(self.col_indices), as_tensor(self.values),
+                                           size=(*batch, *self.shape), check_invariants=False)
 
     def to(self, device: Any) -> BsrMatrix:
         """As PyTorch tensors on a device."""

@@ -8,7 +8,8 @@ from typing import Any, Callable
 
 from tessera import _ffi
 from tessera.attention import attention, attention_options
-from tessera.products import bsr_matmul, linear, matmul, matmul_options, sddmm, sddmm_options
+from tessera.products import (bsr_matmul, linear, matmul, matmul_options, sddmm, sddmm_options,
+                              spgemm, spgemm_options)
 from tessera.tensors import operations
 
 
@@ -26,7 +27,7 @@ def explain(operation: Callable, /, *arguments: Any, device: str | None = None,
             **options: Any) -> Explanation:
     """Which kernel a call would use, and why each other one would not; nothing runs.
 
-    ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear` or `sddmm`, the rest what one would
+    ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear`, `sddmm` or `spgemm`, the rest what one would
     call it with. ``device`` asks for a device that need not be here: "h100", "h200", "a100", "l4",
     "b200", "cpu".
 
@@ -93,5 +94,10 @@ def _sddmm(given: dict[str, Any]) -> tuple[str, tuple]:
     return "sddmm", call
 
 
+def _spgemm(given: dict[str, Any]) -> tuple[str, tuple]:
+    first, second, options = _pick(spgemm_options, given)
+    return "spgemm", operations("spgemm: a", first[0]).spgemm_arguments(first, second, options)
+
+
 _ARGUMENTS = {attention: _attention, matmul: _matmul, bsr_matmul: _bsr_matmul, linear: _linear,
-              sddmm: _sddmm}
+              sddmm: _sddmm, spgemm: _spgemm}

@@ -121,13 +121,16 @@ def sddmm(a: tuple, b: tuple, pattern: tuple, out: Any, out_dtype: Any, options:
     return out
 
 
+def spgemm_arguments(a: tuple, b: tuple, options: tuple) -> tuple:
+    return tuple(exported(x, "spgemm") for x in (*a, *b, *options))
+
+
 def spgemm(a: tuple, b: tuple, block: tuple[int, int], shape: tuple[int, int], out_dtype: Any,
            options: tuple) -> tuple:
-    op = "spgemm"
-    arguments = [exported(x, op) for x in (*a, *b, *options)]
+    arguments = spgemm_arguments(a, b, options)  # they live until the result is filled
     stored, fill = _ffi.spgemm(*arguments)
     values = _result(a[0], (stored, *block), out_dtype)
     row_offsets = np.empty(shape[0] // block[0] + 1, np.int32)
     col_indices = np.empty(stored, np.int32)
-    fill(exported(values, op), row_offsets, col_indices, *shape)
+    fill(exported(values, "spgemm"), row_offsets, col_indices, *shape)
     return values, row_offsets, col_indices

@@ -138,11 +138,7 @@ def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b
     >>> tessera.spgemm(a, a).stored_blocks
     4
     """
-    for name, x in (("a", a), ("b", b)):
-        if not isinstance(x, BsrMatrix):
-            raise TypeError(f"spgemm: {name}: expected a BsrMatrix, got {type(x).__name__}; "
-                            "bsr_matmul takes one dense operand")
-    first, second = _operand(a, transpose_a), _operand(b, transpose_b)
+    first, second, options = spgemm_options(a, b, transpose_a, transpose_b, alpha, threads, backend)
 
     def read(x: BsrMatrix, transposed: bool) -> tuple[tuple[int, int], tuple[int, int]]:
         shape, block = (x.rows, x.cols), x.block
@@ -150,6 +146,16 @@ def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b
 
     (rows, _), (r, _) = read(a, first[5])
     (_, cols), (_, c) = read(b, second[5])
-    arrays = operations("spgemm: a", first[0]).spgemm(
-        first, second, (r, c), (rows, cols), out_dtype, (alpha, 0.0, threads, backend))
+    arrays = operations("spgemm: a", first[0]).spgemm(first, second, (r, c), (rows, cols),
+                                                      out_dtype, options)
     return BsrMatrix(*arrays, rows, cols)
+
+
+def spgemm_options(a: Any, b: Any, transpose_a: bool, transpose_b: bool, alpha: float, threads: int,
+                   backend: Any) -> tuple[tuple, tuple, tuple]:
+    """Both operands and what follows them in a call of the exports."""
+    for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, BsrMatrix):
+            raise TypeError(f"spgemm: {name}: expected a BsrMatrix, got {type(x).__name__}; "
+                            "bsr_matmul takes one dense operand")
+    return (_operand(a, transpose_a), _operand(b, transpose_b), (alpha, 0.0, threads, backend))

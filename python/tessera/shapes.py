@@ -16,8 +16,8 @@ def stored_dtype_name(name: str) -> str:
 
 def attention_shapes(q: Any, v: Any, options: tuple) -> tuple[tuple, tuple]:
     """Of out and lse."""
-    dim = v.shape[-1] if len(v.shape) else 0
-    out = (*q.shape[:-1], dim)
+    lead, dims = tuple(q.shape)[:-1], v.shape
+    out = (*lead, dims[-1] if len(dims) else 0)
     if len(out) < 3:
         return out, ()
     heads, length = (out[-3], out[-2]) if options[BHLD] else (out[-2], out[-3])

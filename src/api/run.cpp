@@ -1,3 +1,5 @@
+#include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -64,18 +66,43 @@ const planning::KernelRow& row_of(const Plan& plan) {
               "spgemm_numeric");
 }
 
+planning::ScheduleMark mark_of(const Plan& plan) {
+  constexpr std::uint64_t kMagic = 0x7465737365726131;  // "tessera1"
+  return {kMagic, std::hash<std::string>{}(plan.kernel_name + plan.signature)};
+}
+
+/// What follows the mark of a CPU schedule; null where the plan has none.
+void* schedule_body(const Plan& plan, void* schedule) {
+  return plan.schedule_bytes == 0 ? nullptr
+                                  : static_cast<char*>(schedule) + planning::kScheduleMarkBytes;
+}
+
+void check_prepared(const Plan& plan, const void* schedule) {
+  if (plan.schedule_bytes == 0) return;
+  planning::ScheduleMark found;
+  std::memcpy(&found, schedule, sizeof(found));
+  const planning::ScheduleMark wanted = mark_of(plan);
+  if (found.magic == wanted.magic && found.signature == wanted.signature) return;
+  throw Error(ErrorCode::invalid_argument,
+              std::string("execution: schedule: expected what prepare wrote for this plan, got ") +
+                  (found.magic == wanted.magic ? "another plan's" : "a buffer never prepared"));
+}
+
 void prepare_on_cpu(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
                     void* schedule) {
   visit_with_shape(problem, shape, [&](const auto& p, const auto& s) {
     if constexpr (requires { cpu::prepare(p, s, row_of(plan), schedule); })
-      cpu::prepare(p, s, row_of(plan), schedule);
+      cpu::prepare(p, s, row_of(plan), schedule_body(plan, schedule));
   });
+  const planning::ScheduleMark mark = mark_of(plan);
+  std::memcpy(schedule, &mark, sizeof(mark));
 }
 
 void run_on_cpu(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
                 const Execution& execution) {
-  const cpu::Resources resources{row_of(plan), execution.workspace.data, execution.schedule.data,
-                                 plan.threads};
+  check_prepared(plan, execution.schedule.data);
+  const cpu::Resources resources{row_of(plan), execution.workspace.data,
+                                 schedule_body(plan, execution.schedule.data), plan.threads};
   visit_with_shape(problem, shape, [&](const auto& p, const auto& s) {
     if constexpr (requires { cpu::run(p, s, resources); })
       cpu::run(p, s, resources);

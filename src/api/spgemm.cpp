@@ -1,5 +1,6 @@
 #include <tessera/spgemm.hpp>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -7,8 +8,8 @@
 #include <tessera/plan.hpp>
 
 #include "src/api/memory.hpp"
+#include "src/core/check_lists.hpp"
 #include "src/cpu/backend.hpp"
-#include "src/plan/check.hpp"
 #include "src/plan/select.hpp"
 #include "src/plan/shape.hpp"
 
@@ -45,7 +46,7 @@ double SpgemmPlan::flops() const {
 
 namespace {
 
-using planning::Where;
+using core::Where;
 
 struct Checked {
   Plan plan;
@@ -68,21 +69,21 @@ void check_out(const BsrMatrix& out, const planning::SpgemmShape& shape, std::in
   const Where where = Where("spgemm") / "out";
   const planning::BlockShape block = result_block(shape);
   if (out.rows != shape.m || out.cols != shape.n) {
-    planning::refuse(where, planning::words(shape.m, " x ", shape.n, " to match a and b"),
-                     planning::words(out.rows, " x ", out.cols));
+    core::refuse(where, core::words(shape.m, " x ", shape.n, " to match a and b"),
+                 core::words(out.rows, " x ", out.cols));
   }
-  const planning::Dim values[] = {
+  const core::Dim values[] = {
       {"stored blocks", stored}, {"block rows", block.rows}, {"block cols", block.cols}};
-  const planning::Dim offsets[] = {{"rows of blocks + 1", shape.m / block.rows + 1}};
-  planning::check_output(where / "values", out.values, shape.device, values);
-  const planning::Dim columns[] = {{"stored blocks", out.values.size(0)}};
-  planning::check_list(where / "row_offsets", out.row_offsets, shape.device, offsets);
-  planning::check_list(where / "col_indices", out.col_indices, shape.device, columns);
-  planning::check_same_dtype(where / "col_indices", out.col_indices, out.row_offsets.dtype,
-                             "row_offsets");
-  planning::check_no_alias(where / "row_offsets", out.row_offsets);
-  planning::check_no_alias(where / "col_indices", out.col_indices);
-  planning::check_pointers(where, out);
+  const core::Dim offsets[] = {{"rows of blocks + 1", shape.m / block.rows + 1}};
+  core::check_output(where / "values", out.values, shape.device, values);
+  const core::Dim columns[] = {{"stored blocks", out.values.size(0)}};
+  core::check_list(where / "row_offsets", out.row_offsets, shape.device, offsets);
+  core::check_list(where / "col_indices", out.col_indices, shape.device, columns);
+  core::check_same_dtype(where / "col_indices", out.col_indices, out.row_offsets.dtype,
+                         "row_offsets");
+  core::check_no_alias(where / "row_offsets", out.row_offsets);
+  core::check_no_alias(where / "col_indices", out.col_indices);
+  core::check_pointers(where, out);
 }
 
 void write_list(const Tensor& to, const std::vector<std::int64_t>& values) {
@@ -132,7 +133,7 @@ void spgemm_numeric(const SpgemmPlan& plan, const SpgemmProblem& problem, const 
   constexpr std::int64_t kMostNarrow = INT32_MAX;
   if (out.row_offsets.dtype == DType::i32 &&
       std::max(plan.stored_blocks(), checked.shape.n) > kMostNarrow) {
-    planning::refuse(Where("spgemm") / "out" / "row_offsets", "i64 for this many blocks", "i32");
+    core::refuse(Where("spgemm") / "out" / "row_offsets", "i64 for this many blocks", "i32");
   }
   write_list(out.row_offsets, data.pattern.offsets);
   write_list(out.col_indices, data.pattern.columns);
@@ -142,8 +143,8 @@ void spgemm_numeric(const SpgemmPlan& plan, const SpgemmProblem& problem, const 
 void spgemm_numeric(const SpgemmProblem& problem, const BsrMatrix& out,
                     const Execution& execution) {
   const Checked checked = check_problem(problem, execution);
-  check_out(out, checked.shape, planning::kAny);
-  planning::check_bsr_lists(Where("spgemm") / "out", out, true);
+  check_out(out, checked.shape, core::kAny);
+  core::check_bsr_lists(Where("spgemm") / "out", out, true);
   run_numeric(checked.plan, problem, checked.shape,
               cpu::spgemm_sampled(problem, checked.shape, out), out);
 }

@@ -1,8 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
-#include <numeric>
 #include <vector>
 
 #include "src/cpu/attention_stage.hpp"
@@ -15,8 +12,6 @@
 // in place, and the softmax over keys needs no sums across lanes.
 namespace tessera::cpu {
 namespace {
-
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 class Forward {
  public:
@@ -86,40 +81,20 @@ class Forward {
     planning::AttentionScratch& s = t.scratch;
     t.keys.load(isa_, keys, t.stage, shape_.dim, s.keys);
     t.values.load(isa_, values, t.stage, shape_.dim_v, s.values);
-    int count = 0;
-    for (const planning::KeyStep& step : t.stage) count += static_cast<int>(step.count);
+    const int count = stage_rows(t.stage);
     for (int i = 0; i < strips.count; ++i) {
       const int vectors = strips.width(i);
       const std::int64_t first = static_cast<std::int64_t>(strips.first(i)) * isa_.lanes;
       const std::int64_t width = static_cast<std::int64_t>(vectors) * isa_.lanes;
       t.keys.times(isa_, s.q + first * shape_.dim, shape_.dim, vectors, s.scores);
-      hide_scores(t, tile, first, vectors);
+      hide_scores(isa_, t.stage, {s.lo + first, s.hi + first}, vectors,
+                  tile.head_count * tile.row_count - first, s.scores,
+                  tiles_.bits_of_queries(tile, first));
       isa_.softmax(s.scores, width, count, vectors, map_, s.maximum + first, s.sum + first,
                    s.shrink + first);
       float* out = s.out + first * shape_.dim_v;
       isa_.scale_lanes(out, width, static_cast<int>(shape_.dim_v), vectors, s.shrink + first);
       t.values.transposed_times(isa_, s.scores, shape_.dim_v, vectors, out, t.segments);
-    }
-  }
-
-  void hide_scores(Thread& t, const planning::QueryTile& tile, std::int64_t first, int vectors) {
-    planning::AttentionScratch& s = t.scratch;
-    const std::int64_t width = static_cast<std::int64_t>(vectors) * isa_.lanes;
-    const std::int64_t lanes = std::min(width, tile.head_count * tile.row_count - first);
-    float* scores = s.scores;
-    for (const planning::KeyStep& step : t.stage) {
-      if (step.boundary)
-        isa_.hide(scores, width, static_cast<int>(step.count), vectors,
-                  static_cast<std::int32_t>(step.begin), {s.lo + first, s.hi + first});
-      if (step.bit_tile >= 0)
-        for (std::int64_t lane = 0; lane < lanes; ++lane) {
-          const std::int64_t row = tile.row + (first + lane) % tile.row_count;
-          for (std::int64_t j = 0; j < step.count; ++j)
-            if (!tiles_.bits().seen(step.bit_tile, row % shape_.mask_block.rows,
-                                    step.begin + j - step.block_begin))
-              scores[j * width + lane] = kHidden;
-        }
-      scores += step.count * width;
     }
   }
 

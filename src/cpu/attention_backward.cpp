@@ -1,22 +1,19 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "src/core/check_lists.hpp"
 #include "src/cpu/attention_stage.hpp"
 #include "src/cpu/attention_tiles.hpp"
 #include "src/cpu/backend.hpp"
 #include "src/cpu/parallel.hpp"
 #include "src/plan/views.hpp"
-#include "src/plan/workspace.hpp"
 
 // Two passes, each the forward loop in shape: queries in lanes walk keys and sum dq; keys in lanes
 // walk queries (the transposed lists) and sum dk and dv. Scores are computed twice; in return
 // nothing is shared between threads, and results do not depend on how many there are.
 namespace tessera::cpu {
 namespace {
-
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 /// dout . out - dlse of every query: [heads, rows in memory].
 struct DeltaTable {
@@ -77,7 +74,7 @@ class Backward {
   /// Packed rows after the last sequence belong to none: their gradient is zero.
   void clear_rest(const Tensor& gradient, const Tensor& offsets) {
     if (!gradient || !offsets) return;
-    const std::int64_t end = planning::read_index(offsets, shape_.batch * offsets.stride(0));
+    const std::int64_t end = core::read_index(offsets, shape_.batch * offsets.stride(0));
     const std::int64_t dim = gradient.size(2);
     float* zeros = threads_.front().scratch.q;
     std::fill(zeros, zeros + dim, 0.0f);
@@ -135,21 +132,13 @@ class Backward {
     const KeyRowsView keys = view_.keys(forward_.k, sequence, kv_head);
     const KeyRowsView values = view_.keys(forward_.v, sequence, kv_head);
     tiles_.walk_keys(sequence, tile.head, tile.row, tile.row + tile.row_count - 1, t.stages);
-    const auto query_of_lane = [&](std::int64_t lane) { return tile.row + lane % tile.row_count; };
     while (t.stages.next(t.stage)) {
       t.rows.load(isa_, keys, t.stage, shape_.dim, s.keys);
       t.value_rows.load(isa_, values, t.stage, shape_.dim_v, s.values);
       for (int i = 0; i < strips.count; ++i) {
         const Part part = part_of(strips, i);
-        score(
-            t, part,
-            [&](std::int64_t index_tile, std::int64_t lane, std::int64_t key,
-                const planning::KeyStep& step) {
-              return tiles_.bits().seen(index_tile, query_of_lane(lane) % shape_.mask_block.rows,
-                                        key - step.block_begin);
-            },
-            tile.head_count * tile.row_count);
-        isa_.backward(s.scores, s.dscores, part.width, stage_rows(t), part.vectors, map_,
+        score(t, part, tile.head_count * tile.row_count, tiles_.bits_of_queries(tile, part.first));
+        isa_.backward(s.scores, s.dscores, part.width, stage_rows(t.stage), part.vectors, map_,
                       s.maximum + part.first, s.delta + part.first, true);
         t.rows.transposed_times(isa_, s.dscores, shape_.dim, part.vectors,
                                 s.dq + part.first * shape_.dim, t.segments);
@@ -215,12 +204,6 @@ class Backward {
             static_cast<std::int64_t>(strips.width(i)) * isa_.lanes, strips.width(i)};
   }
 
-  static int stage_rows(const Thread& t) {
-    std::int64_t count = 0;
-    for (const planning::KeyStep& step : t.stage) count += step.count;
-    return static_cast<int>(count);
-  }
-
   void begin_lanes(planning::AttentionScratch& s, std::int64_t lanes) const {
     for (float* lane_rows : {s.q, s.dq}) std::fill(lane_rows, lane_rows + lanes * shape_.dim, 0.0f);
     for (float* lane_rows : {s.dout, s.out})
@@ -231,27 +214,15 @@ class Backward {
     std::fill(s.delta, s.delta + lanes, 0.0f);
   }
 
-  /// scores and dscores of a strip, hidden pairs marked. `seen(tile, lane, row, step)` reads a bit
-  /// tile.
-  template <class Seen>
-  void score(Thread& t, const Part& part, const Seen& seen, std::int64_t lanes_in_use) {
+  /// scores and dscores of a strip, hidden pairs marked; `bits` as `hide_scores` takes them.
+  template <class Bits>
+  void score(Thread& t, const Part& part, std::int64_t lanes_in_use, const Bits& bits) {
     planning::AttentionScratch& s = t.scratch;
     t.rows.times(isa_, s.q + part.first * shape_.dim, shape_.dim, part.vectors, s.scores);
     t.value_rows.times(isa_, s.dout + part.first * shape_.dim_v, shape_.dim_v, part.vectors,
                        s.dscores);
-    float* scores = s.scores;
-    const std::int64_t lanes = std::min(part.width, lanes_in_use - part.first);
-    for (const planning::KeyStep& step : t.stage) {
-      if (step.boundary)
-        isa_.hide(scores, part.width, static_cast<int>(step.count), part.vectors,
-                  static_cast<std::int32_t>(step.begin), {s.lo + part.first, s.hi + part.first});
-      if (step.bit_tile >= 0)
-        for (std::int64_t j = 0; j < step.count; ++j)
-          for (std::int64_t lane = 0; lane < lanes; ++lane)
-            if (!seen(step.bit_tile, part.first + lane, step.begin + j, step))
-              scores[j * part.width + lane] = kHidden;
-      scores += step.count * part.width;
-    }
+    hide_scores(isa_, t.stage, {s.lo + part.first, s.hi + part.first}, part.vectors,
+                lanes_in_use - part.first, s.scores, bits);
   }
 
   /// What one head's queries add to a tile of keys.
@@ -276,15 +247,8 @@ class Backward {
         }
       for (int i = 0; i < strips.count; ++i) {
         const Part part = part_of(strips, i);
-        score(
-            t, part,
-            [&](std::int64_t index_tile, std::int64_t lane, std::int64_t query,
-                const planning::KeyStep& step) {
-              return tiles_.bits().seen(index_tile, query - step.block_begin,
-                                        (first_key + lane) % shape_.mask_block.cols);
-            },
-            key_count);
-        isa_.backward(s.scores, s.dscores, part.width, stage_rows(t), part.vectors, map_,
+        score(t, part, key_count, tiles_.bits_of_keys(first_key + part.first));
+        isa_.backward(s.scores, s.dscores, part.width, stage_rows(t.stage), part.vectors, map_,
                       t.lse.data(), t.delta.data(), false);
         t.rows.transposed_times(isa_, s.dscores, shape_.dim, part.vectors,
                                 s.dq + part.first * shape_.dim, t.segments);
@@ -394,7 +358,9 @@ void prepare(const AttentionBackwardProblem& problem, const planning::AttentionS
           const std::int64_t query = r * shape.mask_block.rows;
           planning::MaskWalk walk(mask, all, batch, head, query, query);
           planning::KeyStep step;
-          while (walk.next(step)) visit(r, step.block_begin / shape.mask_block.cols, step.bit_tile);
+          // Rows that no query uses were not checked: they may repeat blocks, but not overflow.
+          for (std::int64_t n = 0; n < shape.mask_capacity && walk.next(step); ++n)
+            visit(r, step.block_begin / shape.mask_block.cols, step.bit_tile);
         }
       };
       std::fill(offsets, offsets + lists.key_blocks + 1, 0);

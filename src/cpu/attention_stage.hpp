@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "src/cpu/attention_view.hpp"
@@ -59,6 +61,38 @@ struct BitTiles {
     return data[index * tile + query * row + key / 8 * byte] >> (key % 8) & 1;
   }
 };
+
+/// Rows that the steps of a stage have together.
+inline int stage_rows(const std::vector<planning::KeyStep>& stage) {
+  std::int64_t count = 0;
+  for (const planning::KeyStep& step : stage) count += step.count;
+  return static_cast<int>(count);
+}
+
+/// The score of a hidden pair.
+inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+/// Hides the pairs of a strip of scores, [stage rows, lanes], that positions or bit tiles hide.
+/// `bits(step, lane)` returns what says, row by row of the step, whether its bit tile shows the
+/// pair.
+template <class Bits>
+void hide_scores(const Simd& isa, const std::vector<planning::KeyStep>& stage,
+                 const LaneSight& sight, int vectors, std::int64_t lanes, float* scores,
+                 const Bits& bits) {
+  const std::int64_t width = static_cast<std::int64_t>(vectors) * isa.lanes;
+  for (const planning::KeyStep& step : stage) {
+    if (step.boundary)
+      isa.hide(scores, width, static_cast<int>(step.count), vectors,
+               static_cast<std::int32_t>(step.begin), sight);
+    if (step.bit_tile >= 0)
+      for (std::int64_t lane = 0; lane < std::min(width, lanes); ++lane) {
+        const auto seen = bits(step, lane);
+        for (std::int64_t j = 0; j < step.count; ++j)
+          if (!seen(step.begin + j)) scores[j * width + lane] = kHidden;
+      }
+    scores += step.count * width;
+  }
+}
 
 /// Writes `count` rows of a tensor, transposed, into strips of lanes: strip s holds [dim x width].
 void load_lanes(const Simd& isa, const RowsView& source, std::int64_t first, std::int64_t count,

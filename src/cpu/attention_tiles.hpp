@@ -26,7 +26,24 @@ class AttentionTiles {
     if (shape.masked) mask_ = planning::view_of(problem.mask, shape.kv_length);
   }
 
-  const BitTiles& bits() const { return bits_; }
+  /// For `hide_scores` where lanes, from `first` on, are the queries of a tile.
+  auto bits_of_queries(const planning::QueryTile& tile, std::int64_t first) const {
+    return [this, &tile, first](const planning::KeyStep& step, std::int64_t lane) {
+      const std::int64_t query = (tile.row + (first + lane) % tile.row_count) % mask_->block_q;
+      return [this, &step, query](std::int64_t key) {
+        return bits_.seen(step.bit_tile, query, key - step.block_begin);
+      };
+    };
+  }
+  /// The same where lanes are keys, the first of them `first`, and rows are queries.
+  auto bits_of_keys(std::int64_t first) const {
+    return [this, first](const planning::KeyStep& step, std::int64_t lane) {
+      const std::int64_t key = (first + lane) % mask_->block_kv;
+      return [this, &step, key](std::int64_t query) {
+        return bits_.seen(step.bit_tile, query - step.block_begin, key);
+      };
+    };
+  }
 
   /// Steps that rows [first, last] of a head need; they lie in one row of mask blocks.
   void walk_keys(const Sequence& sequence, std::int64_t head, std::int64_t first, std::int64_t last,

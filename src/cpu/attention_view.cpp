@@ -2,11 +2,12 @@
 
 #include <tessera/host_tensor.hpp>
 
+#include "src/core/check_lists.hpp"
 #include "src/plan/views.hpp"
 
 namespace tessera::cpu {
 
-using planning::read_index;
+using core::read_index;
 
 KeyRowsView::Run KeyRowsView::run(std::int64_t key, std::int64_t end) const {
   if (!paged) return {rows.at(key), end - key};

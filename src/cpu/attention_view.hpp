@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <tessera/attention.hpp>
+
 #include "src/plan/list_walk.hpp"
 #include "src/plan/shape.hpp"
 #include "src/plan/walk.hpp"

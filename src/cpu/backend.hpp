@@ -1,8 +1,9 @@
 #pragma once
 
+#include <vector>
+
 #include <tessera/device.hpp>
 #include <tessera/plan.hpp>
-#include <vector>
 
 #include "src/plan/shape.hpp"
 #include "src/plan/tile_table.hpp"

@@ -5,6 +5,7 @@
 #include "src/plan/views.hpp"
 
 namespace tessera::cpu {
+
 std::int64_t list_batches(const BsrMatrix& matrix) {
   std::int64_t batches = 1;
   for (const Tensor& list : {matrix.row_offsets, matrix.col_indices})

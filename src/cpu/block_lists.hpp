@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <tessera/bsr.hpp>
+
 #include "src/plan/cpu_layout.hpp"
 #include "src/plan/list_walk.hpp"
 

@@ -1,7 +1,8 @@
 #include <algorithm>
-#include <span>
+#include <utility>
 #include <vector>
 
+#include "src/core/check_lists.hpp"
 #include "src/cpu/backend.hpp"
 #include "src/cpu/parallel.hpp"
 #include "src/cpu/product_setup.hpp"
@@ -10,9 +11,9 @@
 namespace tessera::cpu {
 namespace {
 
+using core::read_index;
 using planning::MatmulSchedule;
 using planning::MatmulShape;
-using planning::read_index;
 
 /// One batch or group of a product, sides already chosen: out[m, n] = left[m, k] * right[k, n].
 struct Job {
@@ -40,29 +41,25 @@ struct Job {
   }
 };
 
-const char* batch_of(const Tensor& t, std::int64_t batch) {
-  const bool batched = t.rank == 3 && t.size(0) > 1;
-  return static_cast<const char*>(t.data) + (batched ? batch * t.stride(0) * size_of(t.dtype) : 0);
-}
-
 /// `batch` of the result, starting at a row; `group` picks the bias where each has its own.
 TileOutput output_of(const MatmulProblem& p, std::int64_t batch, std::int64_t group,
                      std::int64_t first_row) {
   const Epilogue& e = p.epilogue;
   TileOutput o;
-  o.out = const_cast<char*>(batch_of(p.out, batch));
-  o.out_dtype = p.out.dtype;
-  o.out_row = p.out.stride(p.out.rank - 2);
-  o.out_col = p.out.stride(p.out.rank - 1);
+  const MatrixView out = dense_view(p.out, false, batch);
+  o.out = const_cast<char*>(out.data);
+  o.out_dtype = out.dtype;
+  o.out_row = out.row;
+  o.out_col = out.col;
   o.alpha = e.alpha;
   o.beta = e.beta;
   o.activation = e.activation;
   if (e.beta != 0.0f) {
-    const Tensor& c = e.c ? e.c : p.out;
-    o.c = batch_of(c, batch);
+    const MatrixView c = e.c ? dense_view(e.c, false, batch) : out;
+    o.c = c.data;
     o.c_dtype = c.dtype;
-    o.c_row = c.stride(c.rank - 2);
-    o.c_col = c.stride(c.rank - 1);
+    o.c_row = c.row;
+    o.c_col = c.col;
   }
   if (e.bias) {
     const Tensor& b = e.bias;
@@ -96,10 +93,6 @@ class Matmul {
     return planning::packed_floats(sides_.right_rows, sides_.right_cols, shape_.batch);
   }
 
-  MatrixView operand_view(const Operand& operand, std::int64_t batch) const {
-    return dense_view(operand.dense, operand.transposed, batch);
-  }
-
   void make_jobs() {
     jobs_.reserve(static_cast<std::size_t>(shape_.batch));
     for (std::int64_t batch = 0; batch < shape_.batch; ++batch) {
@@ -123,12 +116,12 @@ class Matmul {
     job.out = output_of(problem_, by_rows ? 0 : batch, batch, by_rows ? begin : 0);
     MatrixView a, b;
     if (!shape_.a.sparse) {
-      a = operand_view(problem_.a, batch);
+      a = dense_view(problem_.a.dense, problem_.a.transposed, batch);
       if (by_rows) a.data += begin * a.row * size_of(a.dtype);
       if (by_inner) a.data += begin * a.col * size_of(a.dtype);
     }
     if (!shape_.b.sparse) {
-      b = operand_view(problem_.b, batch);
+      b = dense_view(problem_.b.dense, problem_.b.transposed, batch);
       if (by_inner) b.data += begin * b.row * size_of(b.dtype);
     }
     if (sides_.swapped) {
@@ -209,9 +202,7 @@ class Matmul {
     while (end < jobs_.size() && jobs_[end].right_id == first.right_id && jobs_[end].k == first.k &&
            jobs_[end].n == first.n)
       ++end;
-    const std::int64_t strip = planning::kMaxStrip;
-    const std::int64_t slice =
-        std::max<std::int64_t>(context_.packed_capacity() / first.k / strip, 1) * strip;
+    const std::int64_t slice = context_.columns_per_pass(first.k);
     for (std::int64_t col = 0; col < first.n; col += slice) {
       const std::int64_t cols = std::min(slice, first.n - col);
       const std::vector<ProductContext::PackJob> packs = {
@@ -234,7 +225,7 @@ class Matmul {
   /// Strips that one item takes. A tall tile reuses a strip often enough to take many; rows of
   /// small blocks gather from all of a strip, which then has to stay in the second-level cache.
   int strips_per_item(const Job& job, const PackedRight& right) const {
-    const int most = std::max(1, context_.tile().n / static_cast<int>(planning::kMaxStrip));
+    const int most = context_.strips_per_tile();
     if (!job.sparse_left || job.height >= context_.tile().m) return most;
     constexpr std::int64_t kCachedFloats = 192 * 1024;
     const std::int64_t strip = right.rows * planning::kMaxStrip;
@@ -292,23 +283,14 @@ class Matmul {
                     int strip_begin, int strip_end, std::int64_t line) const {
     const Job& job = *part.job;
     const Rows rows = walk_line(job, line, thread.terms);
-    const std::int64_t first =
-        static_cast<std::int64_t>(right.strips.first(strip_begin)) * right.lanes;
-    const std::int64_t pitch = thread.take_strips(right, strip_begin, strip_end);
-    context_.multiply(thread, job.left, rows.count, pitch);
-    store_tile(context_.isa(), thread.scratch.c, pitch, rows.count,
-               static_cast<int>(std::min(pitch, part.cols - first)),
-               job.out.from(rows.first, part.col + first), thread.scratch);
+    context_.multiply_and_store(thread, job.left, rows.count, right, strip_begin, strip_end,
+                                part.cols, job.out.from(rows.first, part.col));
   }
 
   void run_both_sparse() {
     for (const Job& job : jobs_) {
-      const std::int64_t strip = planning::kMaxStrip;
       const std::int64_t pool_rows = sides_.right_rows;
-      const std::int64_t slice =
-          pool_rows == 0
-              ? job.width
-              : std::max<std::int64_t>(context_.packed_capacity() / pool_rows / strip, 1) * strip;
+      const std::int64_t slice = context_.columns_per_pass(pool_rows);
       for (std::int64_t col = 0; col < job.width; col += slice) {
         const std::int64_t cols = std::min(slice, job.width - col);
         const std::vector<ProductContext::PackJob> packs = {
@@ -330,15 +312,11 @@ class Matmul {
                      std::int64_t cols) const {
     const Rows rows = walk_line(job, line, thread.terms);
     meet(job, job.right_lists.line(column), thread);
-    const int step = std::max(1, context_.tile().n / static_cast<int>(planning::kMaxStrip));
+    const TileOutput to = job.out.from(rows.first, column * job.width + col);
+    const int step = context_.strips_per_tile();
     for (int s = 0; s < right.strips.count; s += step) {
-      const std::int64_t first = static_cast<std::int64_t>(right.strips.first(s)) * right.lanes;
-      const std::int64_t pitch =
-          thread.take_strips(right, s, std::min(s + step, right.strips.count));
-      context_.multiply(thread, job.left, rows.count, pitch);
-      store_tile(context_.isa(), thread.scratch.c, pitch, rows.count,
-                 static_cast<int>(std::min(pitch, cols - first)),
-                 job.out.from(rows.first, column * job.width + col + first), thread.scratch);
+      context_.multiply_and_store(thread, job.left, rows.count, right, s,
+                                  std::min(s + step, right.strips.count), cols, to);
     }
   }
 

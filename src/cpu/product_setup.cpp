@@ -1,6 +1,7 @@
 #include "src/cpu/product_setup.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/cpu/parallel.hpp"
 
@@ -70,6 +71,16 @@ std::int64_t ProductContext::Thread::take_strips(const PackedRight& right, int b
   for (int i = begin; i < end; ++i) strips.push_back({right.strip(i), right.strips.width(i)});
   return static_cast<std::int64_t>(right.strips.first(end) - right.strips.first(begin)) *
          right.lanes;
+}
+
+void ProductContext::multiply_and_store(Thread& thread, const MatrixView& left, int rows,
+                                        const PackedRight& right, int begin, int end,
+                                        std::int64_t cols, const TileOutput& to) const {
+  const std::int64_t first = static_cast<std::int64_t>(right.strips.first(begin)) * right.lanes;
+  const std::int64_t pitch = thread.take_strips(right, begin, end);
+  multiply(thread, left, rows, pitch);
+  store_tile(isa_, thread.scratch.c, pitch, rows, static_cast<int>(std::min(pitch, cols - first)),
+             to.from(0, first), thread.scratch);
 }
 
 void ProductContext::pack(const std::vector<PackJob>& jobs) const {

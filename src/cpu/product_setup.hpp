@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -52,11 +53,28 @@ class ProductContext {
   };
   Thread& thread(int index) { return per_thread_[static_cast<std::size_t>(index)]; }
 
+  /// Strips that a tile holds.
+  int strips_per_tile() const {
+    return std::max(1, tile_.n / static_cast<int>(planning::kMaxStrip));
+  }
+  /// Columns of a right operand of `rows` rows that the packing buffer holds: whole strips, one at
+  /// least.
+  std::int64_t columns_per_pass(std::int64_t rows) const {
+    const std::int64_t strips =
+        packed_floats_ / std::max<std::int64_t>(rows, 1) / planning::kMaxStrip;
+    return std::max<std::int64_t>(strips, 1) * planning::kMaxStrip;
+  }
+
   /// The sum of the thread's terms over its strips, into its scratch.c with row pitch `c_row`.
   void multiply(Thread& thread, const MatrixView& left, int rows, std::int64_t c_row) const {
     multiply_tile(isa_, left, rows, thread.terms, thread.strips, thread.scratch.c, c_row,
                   thread.scratch, tile_.k, thread.segments);
   }
+  /// The same over strips [begin, end) of a right operand of `cols` columns, stored at its place
+  /// in `to`, where column 0 of the operand goes.
+  void multiply_and_store(Thread& thread, const MatrixView& left, int rows,
+                          const PackedRight& right, int begin, int end, std::int64_t cols,
+                          const TileOutput& to) const;
 
   /// Packs a set of right operands, in parallel.
   struct PackJob {

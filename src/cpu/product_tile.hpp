@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <tessera/matmul.hpp>
+
 #include "src/cpu/simd.hpp"
 #include "src/plan/cpu_layout.hpp"
 

@@ -78,7 +78,6 @@ class Sddmm {
       const PackedRight first = packed_column(row.column(e) - begin);
       const std::int64_t padded = static_cast<std::int64_t>(first.strips.vectors) * first.lanes;
       const std::int64_t room = std::max<std::int64_t>(context_.tile().n / padded, 1);
-      const int step = std::max(1, context_.tile().n / static_cast<int>(planning::kMaxStrip));
       std::int64_t taken = 0;
       if (padded <= context_.tile().n) {
         thread.strips.clear();
@@ -92,15 +91,11 @@ class Sddmm {
           store_tile(context_.isa(), thread.scratch.c + i * padded, taken * padded, rows,
                      static_cast<int>(width_), block_at(e + i).from(skip, 0), thread.scratch);
       } else {  // a block wider than the tile
-        for (int s = 0; s < first.strips.count; s += step) {
-          const std::int64_t col = static_cast<std::int64_t>(first.strips.first(s)) * first.lanes;
-          const std::int64_t pitch =
-              thread.take_strips(first, s, std::min(s + step, first.strips.count));
-          context_.multiply(thread, a, rows, pitch);
-          store_tile(context_.isa(), thread.scratch.c, pitch, rows,
-                     static_cast<int>(std::min(pitch, width_ - col)), block_at(e).from(skip, col),
-                     thread.scratch);
-        }
+        const int step = context_.strips_per_tile();
+        for (int s = 0; s < first.strips.count; s += step)
+          context_.multiply_and_store(thread, a, rows, first, s,
+                                      std::min(s + step, first.strips.count), width_,
+                                      block_at(e).from(skip, 0));
         taken = 1;
       }
       e += taken;

@@ -22,8 +22,7 @@ struct ProductStrides {
   std::int64_t left_row, left_k, right_k;
 };
 
-/// Where the keys of a softmax stage stand and which of them each lane sees: lane r sees the key of
-/// row j where lo[r] <= keys[j] < hi[r].
+/// Which keys each lane sees: lane r sees key j where lo[r] <= j < hi[r].
 struct LaneSight {
   const std::int32_t* lo;
   const std::int32_t* hi;

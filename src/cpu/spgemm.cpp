@@ -119,12 +119,8 @@ void spgemm_numeric(const SpgemmProblem& problem, const planning::SpgemmShape& s
   const MatrixView left = pool_view(problem.a.sparse, problem.a.transposed, 0);
   const MatrixView right = pool_view(problem.b.sparse, problem.b.transposed, 0);
   const std::int64_t left_stride = pool_stride(problem.a.sparse);
-  const std::int64_t slice =
-      pool.rows == 0
-          ? pool.cols
-          : std::max<std::int64_t>(context.packed_capacity() / pool.rows / planning::kMaxStrip, 1) *
-                planning::kMaxStrip;
-  const int step = std::max(1, context.tile().n / static_cast<int>(planning::kMaxStrip));
+  const std::int64_t slice = context.columns_per_pass(pool.rows);
+  const int step = context.strips_per_tile();
   for (std::int64_t col = 0; col < pool.cols; col += slice) {
     const std::int64_t cols = std::min(slice, pool.cols - col);
     const PackedRight packed{context.packed(), pool.rows, Strips(cols, isa), isa.lanes};
@@ -142,15 +138,10 @@ void spgemm_numeric(const SpgemmProblem& problem, const planning::SpgemmShape& s
                left_block.cols});
         const TileOutput to =
             block_output(out, 0, block * pool_stride(out), problem.alpha, problem.beta);
-        for (int s = 0; s < packed.strips.count; s += step) {
-          const std::int64_t first = static_cast<std::int64_t>(packed.strips.first(s)) * isa.lanes;
-          const std::int64_t pitch =
-              thread.take_strips(packed, s, std::min(s + step, packed.strips.count));
-          context.multiply(thread, left, rows, pitch);
-          store_tile(isa, thread.scratch.c, pitch, rows,
-                     static_cast<int>(std::min(pitch, cols - first)), to.from(skip, col + first),
-                     thread.scratch);
-        }
+        for (int s = 0; s < packed.strips.count; s += step)
+          context.multiply_and_store(thread, left, rows, packed, s,
+                                     std::min(s + step, packed.strips.count), cols,
+                                     to.from(skip, col));
       }
     });
   }

@@ -1,6 +1,12 @@
-#include "src/plan/check.hpp"
+#include <vector>
+
+#include "src/core/check_lists.hpp"
+#include "src/plan/shape.hpp"
 
 namespace tessera::planning {
+
+using namespace core;  // the checks
+
 namespace {
 
 void check_attention_pointers(const Where& op, const AttentionProblem& problem) {
@@ -17,16 +23,7 @@ void check_attention_pointers(const Where& op, const AttentionProblem& problem) 
   check_pointer(op / "q_position", problem.q_position);
   check_pointer(op / "kv_position", problem.kv_position);
   check_pointer(op / "page_table", problem.page_table);
-  const BlockMask& mask = problem.mask;
-  const Where at = op / "mask";
-  check_pointer(at / "full" / "counts", mask.full.counts);
-  check_pointer(at / "full" / "offsets", mask.full.offsets);
-  check_pointer(at / "full" / "indices", mask.full.indices);
-  check_pointer(at / "partial" / "counts", mask.partial.counts);
-  check_pointer(at / "partial" / "offsets", mask.partial.offsets);
-  check_pointer(at / "partial" / "indices", mask.partial.indices);
-  check_pointer(at / "bit_tile", mask.bit_tile);
-  check_pointer(at / "bits", mask.bits);
+  check_pointers(op / "mask", problem.mask);
 }
 
 void check_pages(const Where& where, const Tensor& table, const AttentionShape& shape,
@@ -65,6 +62,17 @@ void check_key_ranges(const Where& op, const AttentionProblem& problem,
   }
 }
 
+// Of each sequence, or one for all.
+std::vector<std::int64_t> q_lengths(const AttentionProblem& problem, const AttentionShape& shape) {
+  if (!problem.q_offsets) return {shape.q_length};
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    lengths.push_back(read_entry(problem.q_offsets, 0, b + 1) -
+                      read_entry(problem.q_offsets, 0, b));
+  }
+  return lengths;
+}
+
 void check_positions(const Where& where, const Tensor& positions) {
   if (!positions) return;
   for (std::int64_t b = 0; b < positions.size(0); ++b) {
@@ -91,7 +99,9 @@ void check_attention_data(const Where& op, const AttentionProblem& problem,
   check_key_ranges(op, problem, shape);
   check_positions(op / "q_position", problem.q_position);
   check_positions(op / "kv_position", problem.kv_position);
-  if (shape.masked) check_mask_lists(op / "mask", problem.mask, shape, problem.q_offsets);
+  if (shape.masked) {
+    check_mask_lists(op / "mask", problem.mask, q_lengths(problem, shape), shape.kv_length);
+  }
 }
 
 }  // namespace

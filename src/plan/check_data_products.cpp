@@ -1,6 +1,10 @@
-#include "src/plan/check.hpp"
+#include "src/core/check_lists.hpp"
+#include "src/plan/shape.hpp"
 
 namespace tessera::planning {
+
+using namespace core;  // the checks
+
 namespace {
 
 void check_operand_data(const Where& where, const Operand& operand) {

@@ -18,9 +18,9 @@ inline constexpr std::int64_t kMaxLanes = 16;
 inline constexpr std::int64_t kMaxStrip = 48;
 constexpr std::int64_t pad_lanes(std::int64_t n) { return align_up(n, kMaxLanes); }
 
-/// Floats of the right operand that are packed at a time, unless a single strip needs more: few,
-/// since fresh pages cost more than reading the left operand again; but enough columns that this
-/// reading stays cheap beside the arithmetic.
+/// Floats of the right operand that are packed at a time, unless a single strip needs more. Few,
+/// since fresh pages cost more than reading the left operand again; where the operand is deep, five
+/// strips all the same, up to a limit, so that this reading stays cheap beside the arithmetic.
 inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostPackedFloats = std::int64_t{8} << 20;
 constexpr std::int64_t packing_budget(std::int64_t rows) {
@@ -61,8 +61,8 @@ inline ProductSides product_sides(const MatmulShape& s) {
   return sides;
 }
 
-/// Floats to hold the packed right operand: the whole of it where it fits the budget, one strip at
-/// least.
+/// Floats to hold the packed right operand: all batches of it, or as many whole ones as fit the
+/// budget; of a batch that does not fit, what the budget holds and one strip at least.
 inline std::int64_t packed_floats(std::int64_t rows, std::int64_t cols, std::int64_t batch) {
   const std::int64_t one_strip = (Size(rows) * std::min(pad_lanes(cols), kMaxStrip)).value();
   const std::int64_t whole_batch = (Size(rows) * pad_lanes(cols)).value();
@@ -88,8 +88,8 @@ inline std::int64_t pool_packed_floats(const OperandShape& b) {
 /// What one thread of a product works in.
 struct ProductScratch {
   float* left;    // a converted piece of the left operand: kMaxTileRows x tile.k
-  float* c;       // the tile: kMaxTileRows x tile.n
-  float* turned;  // the tile transposed, and one row on its way out
+  float* c;       // the tile: kMaxTileRows x (tile.n + kMaxStrip)
+  float* turned;  // the tile transposed; or one row on its way out, beside one to add to it
 };
 inline ProductScratch carve_product_scratch(Carver& carver, const Tile& tile) {
   const std::int64_t wide = tile.n + kMaxStrip;
@@ -148,7 +148,7 @@ struct QueryTile {
 /// How queries are cut: rows of one tile lie in one row of mask blocks; short sequences of grouped
 /// heads that share their keys (and their lists) fill a tile together.
 struct QueryTiling {
-  std::int64_t batch = 0, heads = 0, group = 1, rows = 0;
+  std::int64_t batch = 0, group = 1, rows = 0;
   std::int64_t rows_per_tile = 1, heads_per_tile = 1, row_tiles = 0, head_tiles = 0;
 
   std::int64_t tiles() const { return (Size(batch) * head_tiles * row_tiles).value(); }
@@ -170,7 +170,6 @@ struct QueryTiling {
 inline QueryTiling query_tiling(const AttentionShape& s, const Tile& tile) {
   QueryTiling t;
   t.batch = s.batch;
-  t.heads = s.heads;
   t.group = s.kv_heads == 0 ? 1 : s.heads / s.kv_heads;
   t.rows = s.q_length;
   if (s.heads == 0 || s.q_length == 0) return t;
@@ -188,16 +187,20 @@ inline QueryTiling query_tiling(const AttentionShape& s, const Tile& tile) {
   return t;
 }
 
-/// What one thread of attention works in. Strips of queries (or keys, in the second pass of
-/// backward) lie one after the other.
+/// What one thread of attention works in. Lanes are the queries of a tile, in strips that lie one
+/// after the other. The second pass of backward has keys in its lanes: k, v, dk and dv then stand
+/// where q, dout, dq and out do, and a stage's rows are queries and their dout.
 struct AttentionScratch {
-  float *q, *out;                 // [dim | dim_v, tile rows] in strips
-  float *scores, *dscores;        // one strip of a stage
+  float *q, *out;                 // [dim | dim_v, lanes]
+  float* scores;                  // one strip of a stage
   float *keys, *values;           // a stage's rows in f32
-  float *maximum, *sum, *shrink;  // a lane each
+  float *maximum, *sum, *shrink;  // a lane each; backward keeps the lse in `maximum`
   float* row;                     // one row on its way in or out
-  std::int32_t *lo, *hi;          // keys that a lane sees
-  float *dout, *dq, *delta;       // backward
+  std::int32_t *lo, *hi;          // rows of the stage that a lane sees, [lo, hi)
+  // Backward alone.
+  float* dscores;    // as scores
+  float *dout, *dq;  // [dim_v | dim, lanes]
+  float* delta;      // a lane each
 };
 
 inline AttentionScratch carve_attention_scratch(Carver& carver, const AttentionShape& s,

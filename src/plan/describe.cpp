@@ -64,8 +64,9 @@ std::string text(const AttentionShape& s) {
     line += " window(" + limit(s.window_left) + ", " + limit(s.window_right) + ")";
   }
   if (s.masked) {
-    line += " mask " + times(s.mask_block.rows, s.mask_block.cols) + " lists " +
-            times(s.mask_rows, s.mask_capacity);
+    line += " mask " + times(s.mask_block.rows, s.mask_block.cols) + " lists ";
+    if (s.mask_batch != 1 || s.mask_heads != 1) line += times(s.mask_batch, s.mask_heads) + "x";
+    line += times(s.mask_rows, s.mask_capacity);
   }
   if (s.softcap != 0) line += " softcap";
   if (s.has_sinks) line += " sinks";

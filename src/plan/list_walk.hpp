@@ -185,8 +185,10 @@ struct BsrView {
   }
 };
 
-/// Two sorted lists walked together: the stored positions whose indices agree. This is what one
-/// block of a sparse times sparse product needs. Lists out of order lose pairs, nothing worse.
+/// Two sorted lists walked together: the stored positions whose indices agree. For kernels that
+/// compute one block of a sparse times sparse product with blocks of equal depth. (The CPU backend
+/// takes unequal depths too and walks overlaps instead.) Lists out of order lose pairs, nothing
+/// worse.
 class PairWalk {
  public:
   struct Pair {

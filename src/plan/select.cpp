@@ -91,9 +91,18 @@ bool runs_before(const Ranked& a, const Ranked& b) {
   return a.candidate.predicted_ms < b.candidate.predicted_ms;
 }
 
+/// Starting a team of threads costs microseconds: small problems are quicker on fewer.
+int threads_for(const Request& request, int most) {
+  constexpr double kFlopsWorthAThread = 1e6, kBytesWorthAThread = 5e5;
+  const Work work = work_of(request.op, request.shape);
+  const double worth =
+      1.0 + std::max(work.flops / kFlopsWorthAThread, work.bytes / kBytesWorthAThread);
+  return worth < most ? static_cast<int>(worth) : most;
+}
+
 Plan plan_for(const Ranked& best, const Request& request, const std::string& signature) {
   const Backend backend = best.candidate.backend;
-  const int threads = backend == Backend::cpu ? request.device.units : 0;
+  const int threads = backend == Backend::cpu ? threads_for(request, request.device.units) : 0;
   const BufferSizes buffers =
       buffer_sizes(kernel_table(backend)[static_cast<std::size_t>(best.row)], request.op,
                    request.shape, threads);

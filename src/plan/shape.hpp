@@ -107,10 +107,4 @@ using AnyShape =
 AnyShape shape_of(const AnyProblem& problem);
 Op op_of(const AnyProblem& problem);
 
-// Reading small host metadata of either index dtype.
-inline std::int64_t read_index(const Tensor& list, std::int64_t element) {
-  return list.dtype == DType::i64 ? static_cast<const std::int64_t*>(list.data)[element]
-                                  : static_cast<const std::int32_t*>(list.data)[element];
-}
-
 }  // namespace tessera::planning

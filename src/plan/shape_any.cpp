@@ -1,9 +1,13 @@
 #include <type_traits>
 #include <utility>
 
-#include "src/plan/check.hpp"
+#include "src/core/check.hpp"
+#include "src/plan/shape.hpp"
 
 namespace tessera::planning {
+
+using namespace core;  // the checks
+
 namespace {
 
 template <std::size_t... I>

@@ -1,8 +1,12 @@
 #include <cmath>
 
-#include "src/plan/check.hpp"
+#include "src/core/check_lists.hpp"
+#include "src/plan/shape.hpp"
 
 namespace tessera::planning {
+
+using namespace core;  // the checks
+
 namespace {
 
 // Which way round a problem is checked: backward reads what forward wrote.
@@ -142,6 +146,26 @@ void check_sequences(const Where& op, const AttentionProblem& problem,
   check("kv_end", problem.kv_end);
   check("q_position", problem.q_position);
   check("kv_position", problem.kv_position);
+}
+
+void check_mask(const Where& where, const BlockMask& mask, AttentionShape& shape) {
+  if (!has_lists(mask) && !mask.bit_tile && !mask.bits && mask.block_q == 0 && mask.block_kv == 0) {
+    return;
+  }
+  const MaskLayout layout = check_mask_layout(
+      where, mask,
+      {.batch = shape.batch,
+       .heads = shape.heads,
+       .q_length = shape.q_length,
+       .kv_length = shape.kv_length,
+       .device = shape.device,
+       .q_note = shape.q_packed ? " (max_q_length bounds the longest sequence)" : ""});
+  shape.masked = true;
+  shape.mask_block = {mask.block_q, mask.block_kv};
+  shape.mask_rows = layout.rows;
+  shape.mask_capacity = layout.capacity;
+  shape.mask_batch = layout.batch;
+  shape.mask_heads = layout.heads;
 }
 
 void check_lse(const Where& where, const Tensor& lse, const AttentionShape& shape) {

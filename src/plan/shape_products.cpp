@@ -1,13 +1,13 @@
-#include <algorithm>
-#include <initializer_list>
-#include <limits>
+#include <utility>
 
-#include "src/plan/check.hpp"
+#include "src/core/check_lists.hpp"
+#include "src/plan/shape.hpp"
 
 namespace tessera::planning {
-namespace {
 
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+using namespace core;  // the checks
+
+namespace {
 
 // The device of an operand: whichever of its two forms is there.
 const Device& device_of(const Operand& operand) {
@@ -25,6 +25,22 @@ OperandShape check_dense(const Where& where, const Tensor& tensor, const Device&
   shape.rows = tensor.size(tensor.rank - 2);
   shape.cols = tensor.size(tensor.rank - 1);
   shape.batch = tensor.rank == 3 ? tensor.size(0) : 1;
+  return shape;
+}
+
+// A BSR matrix as it is stored; `values` says which dtypes its values may have.
+OperandShape check_bsr(const Where& where, const BsrMatrix& matrix, const Device& device,
+                       unsigned values) {
+  OperandShape shape;
+  shape.sparse = true;
+  shape.batch = check_bsr_layout(where, matrix, device);
+  check_dtype(where / "values", matrix.values, values);
+  shape.dtype = matrix.values.dtype;
+  shape.rows = matrix.rows;
+  shape.cols = matrix.cols;
+  shape.block = {matrix.block_rows(), matrix.block_cols()};
+  shape.stored = matrix.stored_blocks();
+  shape.index = matrix.row_offsets.dtype;
   return shape;
 }
 
@@ -146,69 +162,6 @@ void check_groups(const Where& op, const MatmulProblem& problem, MatmulShape& sh
 }
 
 }  // namespace
-
-OperandShape check_bsr(const Where& where, const BsrMatrix& matrix, const Device& device,
-                       unsigned values) {
-  const Tensor& blocks = matrix.values;
-  check_tensor(where / "values", blocks, device);
-  check_dtype(where / "values", blocks, values);
-  if (blocks.rank != 3 && blocks.rank != 4) {
-    refuse(where / "values", "shape [stored, block rows, block cols] or [batch, ...]",
-           to_string(blocks));
-  }
-  OperandShape shape;
-  shape.sparse = true;
-  shape.dtype = blocks.dtype;
-  shape.rows = matrix.rows;
-  shape.cols = matrix.cols;
-  shape.block = {matrix.block_rows(), matrix.block_cols()};
-  shape.stored = matrix.stored_blocks();
-  if (shape.block.rows < 1 || shape.block.cols < 1) {
-    refuse(where / "values", "blocks of at least 1 x 1", to_string(blocks));
-  }
-  const auto check_side = [&](const char* name, std::int64_t size, std::int64_t block) {
-    if (size < 0 || size > kMaxSize || size % block != 0) {
-      refuse(where / name, words("a multiple of the block's ", block, ", 0 to 2^60"), words(size));
-    }
-  };
-  check_side("rows", matrix.rows, shape.block.rows);
-  check_side("cols", matrix.cols, shape.block.cols);
-  const std::int64_t grid_rows = shape.rows / shape.block.rows;
-  const std::int64_t grid_cols = shape.cols / shape.block.cols;
-
-  // Whichever of the three have a batch have the same one.
-  const Tensor& offsets = matrix.row_offsets;
-  const Tensor& columns = matrix.col_indices;
-  if (blocks.rank == 4) {
-    shape.batch = blocks.size(0);
-  } else if (offsets.rank == 2) {
-    shape.batch = offsets.size(0);
-  } else if (columns.rank == 2) {
-    shape.batch = columns.size(0);
-  }
-  const Dim offsets_dims[] = {{"batch", shape.batch}, {"block rows + 1", grid_rows + 1}};
-  const Dim columns_dims[] = {{"batch", shape.batch}, {"stored blocks", shape.stored}};
-  check_list(where / "row_offsets", offsets, device,
-             Dims(offsets_dims).subspan(offsets.rank == 2 ? 0 : 1));
-  check_list(where / "col_indices", columns, device,
-             Dims(columns_dims).subspan(columns.rank == 2 ? 0 : 1));
-  check_same_dtype(where / "col_indices", columns, offsets.dtype, "row_offsets");
-  shape.index = offsets.dtype;
-
-  if (shape.index == DType::i32 && (shape.stored > kMaxInt32 || grid_cols > kMaxInt32)) {
-    refuse(where / "row_offsets", "dtype i64 for more than 2^31 - 1 blocks", to_string(offsets));
-  }
-  // Only a pool of values that several matrices cut pieces from may exceed one matrix's grid.
-  const bool pool = blocks.rank == 3 && offsets.rank == 2;
-  std::int64_t grid = 0;
-  if (!pool && !__builtin_mul_overflow(grid_rows, grid_cols, &grid) && shape.stored > grid) {
-    refuse(
-        where / "values",
-        words("at most ", grid, " stored blocks, as the matrix has ", grid_rows, " x ", grid_cols),
-        to_string(blocks));
-  }
-  return shape;
-}
 
 MatmulShape shape_of(const MatmulProblem& problem) {
   const Where op("matmul");

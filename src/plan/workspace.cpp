@@ -70,7 +70,9 @@ BufferSizes cpu_sizes(const KernelRow& row, Op op, const AnyShape& shape, int th
 BufferSizes buffer_sizes(const KernelRow& row, Op op, const AnyShape& shape, int threads) {
   // GPU rows keep what they need in registers and shared memory.
   if (row.backend != Backend::cpu) return {};
-  return cpu_sizes(row, op, shape, threads);
+  BufferSizes sizes = cpu_sizes(row, op, shape, threads);
+  if (sizes.schedule > 0) sizes.schedule += kScheduleMarkBytes;
+  return sizes;
 }
 
 }  // namespace tessera::planning

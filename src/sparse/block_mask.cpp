@@ -7,8 +7,8 @@
 
 #include <tessera/pattern.hpp>
 
+#include "src/core/check_lists.hpp"
 #include "src/core/checked.hpp"
-#include "src/sparse/block_list.hpp"
 #include "src/sparse/support.hpp"
 
 namespace tessera {
@@ -17,79 +17,69 @@ namespace {
 using sparse::refuse;
 using std::to_string;
 
-void check_rows(const sparse::BlockLists& lists, std::int64_t rows, std::int64_t q_length) {
-  if (lists.present() && lists.rows() < rows) {
-    refuse(lists.name() + ": expected " + to_string(rows) + " rows or more for a query length of " +
-           to_string(q_length) + ", got " + to_string(lists.rows()));
+// The mask of one batch and head: its lists start there and have no others.
+BlockMask mask_of(const BlockMask& mask, std::int64_t batch, std::int64_t head) {
+  BlockMask one = mask;
+  const auto narrow = [](Tensor& tensor, int dim, std::int64_t index) {
+    if (tensor.size(dim) == 1) return;
+    tensor.data =
+        static_cast<std::byte*>(tensor.data) + index * tensor.stride(dim) * size_of(tensor.dtype);
+    tensor.shape[static_cast<std::size_t>(dim)] = 1;
+  };
+  for (Tensor* tensor :
+       {&one.full.counts, &one.full.offsets, &one.full.indices, &one.partial.counts,
+        &one.partial.offsets, &one.partial.indices, &one.bit_tile}) {
+    if (tensor->rank < 3) continue;  // absent, or one pool for all
+    narrow(*tensor, 0, batch);
+    narrow(*tensor, 1, head);
   }
+  return one;
 }
 
-// The blocks of one row, sorted; throws where one comes twice.
-std::vector<std::int64_t> sorted_row(const sparse::BlockLists& lists, std::int64_t b,
-                                     std::int64_t h, std::int64_t row, std::int64_t kv_blocks) {
-  std::vector<std::int64_t> blocks = lists.row(b, h, row, kv_blocks);
-  if (!std::is_sorted(blocks.begin(), blocks.end())) std::sort(blocks.begin(), blocks.end());
-  const auto twice = std::adjacent_find(blocks.begin(), blocks.end());
-  if (twice != blocks.end()) {
-    refuse(lists.place("indices", b, h, row) + ": expected unique key blocks, got " +
-           to_string(*twice) + " twice");
-  }
-  return blocks;
+std::int64_t rows_of(const BlockList& list) {
+  return list.offsets ? list.offsets.size(2) - 1 : list.counts.size(2);
 }
 
-// Full and partial together, sorted; throws where a block is in both.
-std::vector<std::int64_t> merged_row(const sparse::MaskLists& lists, std::int64_t b, std::int64_t h,
-                                     std::int64_t row, std::int64_t kv_blocks) {
-  const std::vector<std::int64_t> full = sorted_row(lists.full, b, h, row, kv_blocks);
-  const std::vector<std::int64_t> partial = sorted_row(lists.partial, b, h, row, kv_blocks);
-  std::vector<std::int64_t> both(full.size() + partial.size());
-  std::merge(full.begin(), full.end(), partial.begin(), partial.end(), both.begin());
-  const auto shared = std::adjacent_find(both.begin(), both.end());
-  if (shared != both.end()) {
-    refuse(lists.partial.place("indices", b, h, row) + ": key block " + to_string(*shared) +
-           " is in the full list too");
-  }
-  return both;
+// No list at all: nothing is seen.
+bool hides_everything(const BlockMask& mask) {
+  return !core::has_lists(mask) && !mask.bit_tile && !mask.bits;
 }
 
-void check_tiles(const BlockMask& mask, const sparse::BlockLists& partial, std::int64_t b,
-                 std::int64_t h, std::int64_t row) {
-  const std::int64_t count = partial.count(b, h, row), tiles = mask.bits.size(0);
-  for (std::int64_t t = 0; t < count; ++t) {
-    const std::int64_t tile = partial.entry(mask.bit_tile, b, h, row, t);
-    if (tile < 0 || tile >= tiles) {
-      refuse("mask: bit_tile: row " + to_string(row) + " of batch " + to_string(b) + ", head " +
-             to_string(h) + " uses tile " + to_string(tile) + ", expected one below the " +
-             to_string(tiles) + " of bits");
-    }
+void check_layout(const BlockMask& mask, std::int64_t q_length, std::int64_t kv_length) {
+  const core::Where where("mask");
+  if (hides_everything(mask)) {
+    sparse::require_at_least(mask.block_q, 1, "mask: block_q");
+    sparse::require_at_least(mask.block_kv, 1, "mask: block_kv");
+    return;
   }
+  const core::MaskSets sets = core::sets_of(mask);
+  core::check_mask_layout(where, mask,
+                          {.batch = sets.batch,
+                           .heads = sets.heads,
+                           .q_length = q_length,
+                           .kv_length = kv_length,
+                           .device = {}});
+  core::check_pointers(where, mask);
 }
 
 }  // namespace
 
 void validate(const BlockMask& mask, std::int64_t q_length, std::int64_t kv_length) {
-  const sparse::MaskLists lists(mask);
   sparse::require_at_least(q_length, 0, "q_length");
   sparse::require_at_least(kv_length, 0, "kv_length");
-  const std::int64_t rows = sparse::blocks_of(q_length, mask.block_q);
-  const std::int64_t kv_blocks = sparse::blocks_of(kv_length, mask.block_kv);
-  check_rows(lists.full, rows, q_length);
-  check_rows(lists.partial, rows, q_length);
-  if (!lists.full.present() && !lists.partial.present()) return;
-  for (std::int64_t b = 0; b < lists.batch; ++b) {
-    for (std::int64_t h = 0; h < lists.heads; ++h) {
-      for (std::int64_t row = 0; row < rows; ++row) {
-        merged_row(lists, b, h, row, kv_blocks);
-        if (mask.bits) check_tiles(mask, lists.partial, b, h, row);
-      }
-    }
-  }
+  check_layout(mask, q_length, kv_length);
+  if (hides_everything(mask)) return;
+  core::check_mask_lists(core::Where("mask"), mask, {&q_length, 1}, kv_length);
 }
 
 Pattern pattern_of(const BlockMask& mask, std::int64_t kv_blocks, std::int64_t batch,
                    std::int64_t head) {
-  const sparse::MaskLists lists(mask);
-  sparse::require_at_least(kv_blocks, 0, "kv_blocks");
+  if (kv_blocks < 0 || kv_blocks > core::kMaxKeyBlocks) {
+    core::refuse(core::Where("kv_blocks"), "0 to 2^28", to_string(kv_blocks));
+  }
+  const std::int64_t kv_length = core::checked_multiply(kv_blocks, mask.block_kv, "kv_blocks");
+  check_layout(mask, 0, kv_length);
+  const core::MaskSets sets = core::sets_of(mask);
   const auto check = [](std::int64_t index, std::int64_t size, const char* argument) {
     // A mask that is the same for all answers for any of them.
     if (index < 0 || (size != 1 && index >= size)) {
@@ -97,17 +87,26 @@ Pattern pattern_of(const BlockMask& mask, std::int64_t kv_blocks, std::int64_t b
              to_string(index));
     }
   };
-  check(batch, lists.batch, "batch");
-  check(head, lists.heads, "head");
-  const std::int64_t rows = lists.full.present() ? lists.full.rows() : lists.partial.rows();
-  if (lists.full.present() && lists.partial.present() && lists.partial.rows() != rows) {
-    refuse(lists.partial.name() + ": expected " + to_string(rows) + " rows as in full, got " +
-           to_string(lists.partial.rows()));
-  }
+  check(batch, sets.batch, "batch");
+  check(head, sets.heads, "head");
+  if (hides_everything(mask)) return sparse::open_pattern(0, kv_blocks, "mask");
+  const BlockMask one = mask_of(mask, batch, head);
+  const std::int64_t rows = rows_of(one.full ? one.full : one.partial);
+  const std::int64_t q_length = core::checked_multiply(rows, mask.block_q, "mask: block_q");
+  core::check_mask_lists(core::Where("mask"), one, {&q_length, 1}, kv_length);
+
   Pattern pattern = sparse::open_pattern(rows, kv_blocks, "mask");
   for (std::int64_t row = 0; row < rows; ++row) {
-    const std::vector<std::int64_t> blocks = merged_row(lists, batch, head, row, kv_blocks);
-    pattern.indices.insert(pattern.indices.end(), blocks.begin(), blocks.end());
+    const auto begin = static_cast<std::ptrdiff_t>(pattern.indices.size());
+    for (const BlockList& list : {one.full, one.partial}) {
+      if (!list) continue;
+      const core::EntryRow entries = core::entries_of(list, list.indices, 0, 0, row);
+      for (std::int64_t t = 0; t < entries.count; ++t) {
+        pattern.indices.push_back(
+            core::read_index(list.indices, entries.begin + t * entries.stride));
+      }
+    }
+    std::sort(pattern.indices.begin() + begin, pattern.indices.end());
     sparse::close_row(pattern);
   }
   return pattern;

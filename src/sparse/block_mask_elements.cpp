@@ -6,13 +6,13 @@
 
 #include <tessera/pattern.hpp>
 
-#include "src/sparse/block_list.hpp"
+#include "src/core/check_lists.hpp"
 #include "src/sparse/support.hpp"
 
 namespace tessera {
 namespace {
 
-using sparse::blocks_of;
+using core::blocks_of;
 using sparse::refuse;
 
 // A u8 tensor of elements, seen as [batch, heads, q_length, kv_length].
@@ -20,7 +20,7 @@ struct Elements {
   Tensor tensor;
 
   explicit Elements(const Tensor& given) : tensor(given) {
-    sparse::require_host(tensor, "elements");
+    sparse::require_host(core::Where("elements"), tensor);
     if (tensor.dtype != DType::u8 || (tensor.rank != 2 && tensor.rank != 4)) {
       refuse("elements: expected u8[q_length, kv_length] or u8[batch, heads, q_length, kv_length]" +
              (", got " + to_string(tensor)));
@@ -178,26 +178,28 @@ HostBlockMask block_mask_from_elements(const Tensor& given, std::int64_t block_q
 
 void block_mask_to_elements(const BlockMask& mask, const Tensor& given) {
   const Elements elements(given);
-  sparse::require_distinct(given, "elements");
+  core::check_no_alias(core::Where("elements"), given);
   validate(mask, elements.size(2), elements.size(3));
-  const sparse::MaskLists lists(mask);
+  const core::MaskSets sets = core::sets_of(mask);
   const auto check = [&](std::int64_t size, std::int64_t own, const char* what) {
     if (own != 1 && size != own) {
       refuse("elements: expected a " + std::string(what) + " dimension of " + std::to_string(own) +
              " as in the mask, got " + to_string(given));
     }
   };
-  check(elements.size(0), lists.batch, "batch");
-  check(elements.size(1), lists.heads, "head");
+  check(elements.size(0), sets.batch, "batch");
+  check(elements.size(1), sets.heads, "head");
 
-  const auto fill = [&](const sparse::BlockLists& list, std::int64_t b, std::int64_t h,
-                        std::int64_t row, bool bits) {
-    const std::int64_t kv_blocks = blocks_of(elements.size(3), mask.block_kv);
-    std::int64_t at = 0;
-    for (const std::int64_t col : list.row(b, h, row, kv_blocks)) {
-      const std::int64_t tile = bits ? list.entry(mask.bit_tile, b, h, row, at) : -1;
+  const auto fill = [&](const BlockList& list, const Tensor& tiles, std::int64_t b, std::int64_t h,
+                        std::int64_t row) {
+    if (!list) return;
+    const core::EntryRow blocks = core::entries_of(list, list.indices, b, h, row);
+    const core::EntryRow bits = tiles ? core::entries_of(list, tiles, b, h, row) : blocks;
+    for (std::int64_t t = 0; t < blocks.count; ++t) {
+      const std::int64_t col = core::read_index(list.indices, blocks.begin + t * blocks.stride);
+      const std::int64_t tile =
+          tiles ? core::read_index(tiles, bits.begin + t * bits.stride) : std::int64_t{-1};
       write_block(mask, elements, b, h, Box(elements, mask.block_q, mask.block_kv, row, col), tile);
-      ++at;
     }
   };
   for (std::int64_t b = 0; b < elements.size(0); ++b) {
@@ -206,8 +208,8 @@ void block_mask_to_elements(const BlockMask& mask, const Tensor& given) {
         for (std::int64_t j = 0; j < elements.size(3); ++j) elements.at(b, h, i, j) = 0;
       }
       for (std::int64_t row = 0; row < blocks_of(elements.size(2), mask.block_q); ++row) {
-        fill(lists.full, b, h, row, false);
-        fill(lists.partial, b, h, row, static_cast<bool>(mask.bits));
+        fill(mask.full, {}, b, h, row);
+        fill(mask.partial, mask.bit_tile, b, h, row);
       }
     }
   }

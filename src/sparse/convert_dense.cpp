@@ -21,7 +21,7 @@ struct Grid {
 
   Grid(const Tensor& tensor, std::int64_t height, std::int64_t width)
       : dense(tensor), block_rows(height), block_cols(width) {
-    sparse::require_host(dense, 2, "dense");
+    sparse::require_host(core::Where("dense"), dense, 2);
     sparse::require_divides(dense.size(0), block_rows, "block_rows", "rows");
     sparse::require_divides(dense.size(1), block_cols, "block_cols", "columns");
     rows = dense.size(0) / block_rows;
@@ -132,9 +132,9 @@ HostBsr bsr_from_dense(const Tensor& dense, const Pattern& pattern, std::int64_t
 void bsr_to_dense(const BsrMatrix& matrix, const Tensor& dense) {
   const Pattern pattern = pattern_of(matrix);
   const Tensor& values = matrix.values;
-  sparse::require_host(values, 3, "bsr: values");
-  sparse::require_host(dense, 2, "dense");
-  sparse::require_distinct(dense, "dense");
+  sparse::require_host(core::Where("bsr") / "values", values, 3);
+  sparse::require_host(core::Where("dense"), dense, 2);
+  core::check_no_alias(core::Where("dense"), dense);
   if (dense.dtype != values.dtype || dense.size(0) != matrix.rows || dense.size(1) != matrix.cols) {
     refuse("dense: expected " + std::string(to_string(values.dtype)) + "[" +
            std::to_string(matrix.rows) + ", " + std::to_string(matrix.cols) + "], got " +

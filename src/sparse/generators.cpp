@@ -222,7 +222,7 @@ Pattern power_law(std::int64_t rows, std::int64_t cols, double density, double e
 }
 
 Pattern top_k(const Tensor& scores, std::int64_t k) {
-  sparse::require_host(scores, 2, "top_k: scores");
+  sparse::require_host(core::Where("top_k") / "scores", scores, 2);
   if (scores.dtype != DType::f32 && scores.dtype != DType::f16 && scores.dtype != DType::bf16 &&
       scores.dtype != DType::e4m3) {
     refuse("top_k: scores: expected a float type, got " + to_string(scores));

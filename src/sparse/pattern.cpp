@@ -130,7 +130,7 @@ Pattern refine(const Pattern& pattern, std::int64_t row_factor, std::int64_t col
 }
 
 Pattern pattern_from_bool(const Tensor& blocks) {
-  sparse::require_host(blocks, 2, "blocks");
+  sparse::require_host(core::Where("blocks"), blocks, 2);
   if (blocks.dtype != DType::u8) {
     sparse::refuse("blocks: expected u8, got " + to_string(blocks));
   }

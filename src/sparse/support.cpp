@@ -1,63 +1,23 @@
 #include "src/sparse/support.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <utility>
 
+#include "src/core/check_lists.hpp"
 #include "src/core/checked.hpp"
 
 namespace tessera::sparse {
 
-void require_host(const Tensor& tensor, const std::string& argument) {
-  if (!tensor) refuse(argument + ": expected a tensor, got none");
-  if (tensor.rank < 0 || tensor.rank > kMaxRank) {
-    refuse(argument + ": expected at most " + std::to_string(kMaxRank) + " dimensions, got " +
-           std::to_string(tensor.rank));
-  }
-  bool empty = false;
-  for (int i = 0; i < tensor.rank; ++i) {
-    if (tensor.size(i) < 0)
-      refuse(argument + ": expected sizes of 0 or more, got " + to_string(tensor));
-    empty = empty || tensor.size(i) == 0;
-  }
-  if (tensor.device.kind != DeviceKind::cpu) {
-    refuse(argument + ": expected host memory, got " + to_string(tensor));
-  }
-  if (!empty && tensor.data == nullptr) {
-    refuse(argument + ": expected data, got a null pointer for " + to_string(tensor));
-  }
+void require_host(const core::Where& where, const Tensor& tensor) {
+  core::check_tensor(where, tensor, Device{});
+  core::check_pointer(where, tensor);
 }
 
-void require_host(const Tensor& tensor, int rank, const std::string& argument) {
-  require_host(tensor, argument);
+void require_host(const core::Where& where, const Tensor& tensor, int rank) {
+  require_host(where, tensor);
   if (tensor.rank != rank) {
-    refuse(argument + ": expected " + std::to_string(rank) + " dimensions, got " +
-           to_string(tensor));
-  }
-}
-
-void require_index_dtype(const Tensor& list, const std::string& argument) {
-  if (list.dtype != DType::i32 && list.dtype != DType::i64) {
-    refuse(argument + ": expected i32 or i64, got " + to_string(list));
-  }
-}
-
-void require_distinct(const Tensor& output, const std::string& argument) {
-  // From the smallest stride up, each must step over everything below it.
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // |stride|, size
-  for (int i = 0; i < output.rank; ++i) {
-    if (output.size(i) == 0) return;
-    if (output.size(i) > 1) dims.emplace_back(std::abs(output.stride(i)), output.size(i));
-  }
-  std::sort(dims.begin(), dims.end());
-  std::int64_t reach = 0;  // largest offset so far
-  for (const auto& [stride, size] : dims) {
-    if (stride <= reach) {
-      refuse(argument + ": expected strides that keep elements apart, got " + to_string(output));
-    }
-    reach = core::checked_add(reach, core::checked_multiply(stride, size - 1, argument), argument);
+    core::refuse(where, core::words(rank, " dimensions"), to_string(tensor));
   }
 }
 

@@ -11,6 +11,8 @@
 #include <tessera/pattern.hpp>
 #include <tessera/tensor.hpp>
 
+#include "src/core/check.hpp"
+
 // What the sparse functions share: checks of their arguments, and access to small lists.
 namespace tessera::sparse {
 
@@ -37,23 +39,14 @@ std::vector<T> filled(std::int64_t count, T value, const std::string& argument) 
   return vector;
 }
 
-/// Sizes of 0 or more, in host memory, not null unless empty.
-void require_host(const Tensor& tensor, const std::string& argument);
+/// In host memory, with sizes that make sense, not null unless empty.
+void require_host(const core::Where& where, const Tensor& tensor);
 /// The same, with the given rank.
-void require_host(const Tensor& tensor, int rank, const std::string& argument);
-void require_index_dtype(const Tensor& list, const std::string& argument);
-/// No two elements of an output may share an address.
-void require_distinct(const Tensor& output, const std::string& argument);
+void require_host(const core::Where& where, const Tensor& tensor, int rank);
 void require_at_least(std::int64_t value, std::int64_t least, const std::string& argument);
 void require_density(double density, const std::string& argument);
 void require_divides(std::int64_t size, std::int64_t block, const std::string& argument,
                      const char* what);
-
-/// Entry at an element offset (strides already applied) of an i32 or i64 list.
-inline std::int64_t load_index(const Tensor& list, std::int64_t offset) {
-  return list.dtype == DType::i64 ? static_cast<const std::int64_t*>(list.data)[offset]
-                                  : static_cast<const std::int32_t*>(list.data)[offset];
-}
 
 /// A contiguous i32 or i64 copy of a list. Throws where a value does not fit i32.
 HostTensor index_tensor(const std::vector<std::int64_t>& list, DType index,

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "tests/support/expect.hpp"
+#include "tests/fixtures/expect.hpp"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/support/expect.hpp"
+#include "tests/fixtures/expect.hpp"
 
 // The same inputs give the same bits: over repeats and over any number of threads.
 namespace tessera {

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/support/expect.hpp"
+#include "tests/fixtures/expect.hpp"
 
 // A refused call names the argument and leaves all memory as it was. Each test spoils one thing of
 // a problem that runs.

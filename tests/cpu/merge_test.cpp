@@ -1,4 +1,4 @@
-#include "tests/support/expect.hpp"
+#include "tests/fixtures/expect.hpp"
 
 namespace tessera {
 namespace {

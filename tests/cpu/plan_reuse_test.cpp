@@ -1,6 +1,6 @@
 #include <functional>
 
-#include "tests/support/expect.hpp"
+#include "tests/fixtures/expect.hpp"
 
 // plan once, prepare for each pattern, run for each set of values: in the caller's buffers.
 namespace tessera {
@@ -207,6 +207,11 @@ TEST(PlanSteps, RunNeedsWhatPrepareWrites) {
   masked.memory.arm();
   expect_refused([&] { run(made, masked.problem, {}); }, "schedule", masked.memory);
   expect_refused([&] { prepare(made, masked.problem, {}); }, "schedule", masked.memory);
+
+  // Large enough, but never written by prepare.
+  const Scratch stale(made.schedule_bytes);
+  expect_refused([&] { run(made, masked.problem, {.schedule = stale.buffer()}); }, "never prepared",
+                 masked.memory);
 }
 
 TEST(PlanSteps, BuffersMustBeLargeEnoughAndAligned) {

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "tests/support/expect.hpp"
+#include "tests/fixtures/expect.hpp"
 
 // The CPU backend picks its instruction set once in a process, so each one is tried in a process of
 // its own: this executable again, with TESSERA_SIMD set.

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <limits>
 
-#include "tests/support/expect.hpp"
-#include "tests/support/fuzz.hpp"
+#include "tests/fixtures/expect.hpp"
+#include "tests/fixtures/fuzz.hpp"
 
 // Any description of a problem either runs and gives the right result, or throws Error and touches
 // nothing: never a crash, a hang or a wrong answer.

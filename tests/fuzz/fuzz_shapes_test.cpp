@@ -1,7 +1,7 @@
 #include <limits>
 
-#include "tests/support/expect.hpp"
-#include "tests/support/fuzz.hpp"
+#include "tests/fixtures/expect.hpp"
+#include "tests/fixtures/fuzz.hpp"
 
 namespace tessera {
 namespace {

@@ -327,7 +327,7 @@ TEST(AttentionData, lists_of_a_mask) {
            {"attention: mask.partial.offsets: expected offsets 0 to 4, got 5"}},
           {"negative offsets",
            partial({-1, 1, 1, 2, 2, 2, 2, 4}, {1, 0, 0, 2}),
-           {"attention: mask.partial.offsets: expected offsets 0 to 4, got -1 first"}},
+           {"attention: mask.partial.offsets: expected offsets 0 to 4, got -1 in row 0"}},
           {"block of the second head",
            partial(offsets, {1, 0, 0, -1}),
            {"attention: mask.partial.indices: expected key blocks in [0, 3), got -1 in row 2"}},
@@ -361,7 +361,8 @@ TEST(AttentionData, lists_of_a_mask) {
              x.problem.mask.full.indices =
                  x.list({2, 1, 3, 2}, {2, 0, 9, 9, 1, -7, 2, 0, 9, 9, 8, -7});
            },
-           {"attention: mask.full.indices: expected key blocks in [0, 3), got 8 in row 2"}},
+           {"attention: mask.full.indices: expected key blocks in [0, 3), got 8 in row 2 of batch "
+            "1, head 0"}},
       },
       kCheck);
 }

@@ -91,9 +91,18 @@ TEST(Owned, IsAlignedZeroedAndMovable) {
     ASSERT_EQ(tensor.data<std::uint16_t>()[i], 0);
   }
   tensor.data<std::uint16_t>()[104] = 7;
-  const HostTensor moved = std::move(tensor);
+  HostTensor moved = std::move(tensor);
   EXPECT_EQ(moved.data<std::uint16_t>()[104], 7);
   EXPECT_EQ(to_string(moved), "f16[3, 5, 7] on cpu");
+  // What it was moved from is absent, and can be filled again.
+  EXPECT_FALSE(
+      static_cast<bool>(tensor.view()));  // NOLINT: the state after a move is what is tested
+  EXPECT_EQ(tensor.view().data, nullptr);
+  tensor = std::move(moved);
+  EXPECT_EQ(tensor.data<std::uint16_t>()[104], 7);
+  EXPECT_EQ(to_string(tensor), "f16[3, 5, 7] on cpu");
+  EXPECT_EQ(to_string(moved), "none");
+  EXPECT_EQ(moved.view().data, nullptr);
 }
 
 TEST(Owned, EmptyOnesHaveAnAddress) {

@@ -172,6 +172,8 @@ TEST(Describe, ReadsWell) {
   EXPECT_EQ(describe(Op::attention, forward(s)),
             "attention bf16 B1 H8/2 Q4096 KV4096 D128/128 causal window(1024, 0) mask 128x128 "
             "lists 32x8 on cpu");
+  s.mask_heads = 8;
+  EXPECT_TRUE(describe(Op::attention, forward(s)).ends_with("lists 1x8x32x8 on cpu"));
   OperandShape weights = sparse(64, 128, {32, 16}, 5);
   weights.transposed = true;
   EXPECT_EQ(describe(Op::matmul, product(dense(16, 64), weights, 3)),
@@ -213,6 +215,8 @@ TEST(Describe, TellsApartWhateverAKernelDependsOn) {
   add([](AttentionShape& s) { s.masked = true, s.mask_block = {64, 32}; });
   add([](AttentionShape& s) { s.masked = true, s.mask_rows = 2; });
   add([](AttentionShape& s) { s.masked = true, s.mask_capacity = 2; });
+  add([](AttentionShape& s) { s.masked = true, s.mask_batch = 2; });
+  add([](AttentionShape& s) { s.masked = true, s.mask_heads = 8; });
   add([](AttentionShape& s) { s.softcap = 30; });
   add([](AttentionShape& s) { s.has_lse = true; });
   add([](AttentionShape& s) { s.has_sinks = true; });

@@ -226,7 +226,7 @@ TEST(BlockMask, FromPatterns) {
                "2 x 3");
   EXPECT_PRED2(contains, error_text([&] { pattern_of(heads.view(), 3, 0, 2); }), "head");
   EXPECT_PRED2(contains, error_text([&] { pattern_of(heads.view(), 3, -1, 0); }), "batch");
-  EXPECT_PRED2(contains, error_text([&] { pattern_of(heads.view(), 2); }), "below 2");
+  EXPECT_PRED2(contains, error_text([&] { pattern_of(heads.view(), 2); }), "in [0, 2), got 2");
 }
 
 TEST(BlockMask, AnEmptyMaskHidesEverything) {
@@ -266,19 +266,20 @@ TEST(BlockMaskValidation, ContentsOfLists) {
   EXPECT_NO_THROW(validate(Sample().mask, 5, 9));
   EXPECT_NO_THROW(validate(Sample().mask, 0, 0));
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.full_counts()[1] = 2; }),
-               "full.counts[0, 0, 1]: expected 0 to the capacity 1, got 2");
+               "mask: full.counts: expected counts 0 to 1, what indices can hold, got 2 in row 1");
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.full_counts()[0] = -1; }), "got -1");
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.full_indices()[1] = 3; }),
-               "full.indices[0, 0, 1]: expected key blocks below 3, got 3");
+               "mask: full.indices: expected key blocks in [0, 3), got 3 in row 1");
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.partial_indices()[0] = -2; }), "got -2");
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.partial_indices()[0] = 0; }),
-               "key block 0 is in the full list too");
+               "mask: partial.indices: expected key blocks that are unique in a row of full and "
+               "partial lists, got 0 twice in row 0");
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.host.bit_tile.data<std::int32_t>()[1] = 9; }),
-               "bit_tile: row 1");
+               "bit_tile: expected tiles in [0, 1), got 9 in row 1");
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.host.bit_tile.data<std::int32_t>()[0] = -1; }),
-               "tile -1");
-  EXPECT_PRED2(contains, spoilt([](Sample&) {}, 9, 12), "3 rows");
-  EXPECT_PRED2(contains, spoilt([](Sample&) {}, 8, 8), "below 2");
+               "bit_tile: expected tiles in [0, 1), got -1 in row 0");
+  EXPECT_PRED2(contains, spoilt([](Sample&) {}, 9, 12), "at least 3 rows, for 9 queries");
+  EXPECT_PRED2(contains, spoilt([](Sample&) {}, 8, 8), "in [0, 2), got 2");
   EXPECT_PRED2(contains, spoilt([](Sample&) {}, -1, 8), "q_length");
   // Rows that the length does not reach are not looked at.
   Sample sample;
@@ -305,16 +306,17 @@ TEST(BlockMaskValidation, Offsets) {
   const auto text = [&] { return error_text([&] { validate(mask, 8, 12); }); };
   EXPECT_NO_THROW(validate(mask, 8, 12));
   offsets[1] = 4;
-  EXPECT_PRED2(contains, text(), "full.offsets[0, 0, 0]");
+  EXPECT_PRED2(contains, text(), "full.offsets: expected offsets 0 to 3, got 4 in row 0");
   offsets[1] = -1;
-  EXPECT_PRED2(contains, text(), "got 0 to -1");
+  EXPECT_PRED2(contains, text(),
+               "full.offsets: expected offsets that never decrease, got -1 after 0 in row 0");
   offsets[1] = 2;
   offsets[2] = 1;
-  EXPECT_PRED2(contains, text(), "full.offsets[0, 0, 1]");
+  EXPECT_PRED2(contains, text(), "got 1 after 2 in row 1");
   offsets[0] = -1;
-  EXPECT_PRED2(contains, text(), "got -1 to 2");
+  EXPECT_PRED2(contains, text(), "got -1 in row 0");
   mask.full.offsets.shape[2] = 0;
-  EXPECT_PRED2(contains, text(), "one more than the rows");
+  EXPECT_PRED2(contains, text(), "full.offsets: expected at least 2 rows");
 }
 
 TEST(BlockMaskValidation, ShapesAndPresence) {
@@ -328,22 +330,26 @@ TEST(BlockMaskValidation, ShapesAndPresence) {
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.indices = {}; }), "full.indices");
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.counts = {}; }), "neither");
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.offsets = m.full.counts; }), "both");
-  EXPECT_PRED2(contains, text([&](BlockMask& m) { m.full.indices = other; }), "i32");
-  EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.counts.rank = 2; }), "3 dimensions");
-  EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.indices.shape[2] = 1; }), "2 rows");
+  EXPECT_PRED2(contains, text([&](BlockMask& m) { m.full.indices = other; }),
+               "full.indices: expected dtype i32");
+  EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.counts.rank = 2; }),
+               "full.counts: expected shape [batch = 1, heads = 1, rows]");
+  EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.indices.shape[2] = 1; }), "rows = 2");
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.indices.data = nullptr; }), "null");
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.full.counts.device.kind = DeviceKind::cuda; }),
-               "host memory");
+               "full.counts: expected all tensors on cpu");
   EXPECT_PRED2(contains, text([&](BlockMask& m) {
                  m.full.counts = three;
                  m.full.indices = two;
                }),
-               "head dimension of 1 or 3");
-  EXPECT_PRED2(contains, text([](BlockMask& m) { m.bits = {}; }), "bit_tile alone");
+               "full.indices: expected shape [batch = 1, heads = 3 or 1");
+  EXPECT_PRED2(contains, text([](BlockMask& m) { m.bits = {}; }),
+               "mask: bits: expected a tensor, got none");
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.partial = {}; }), "partial");
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.bit_tile.shape[3] = 2; }), "bit_tile");
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.bit_tile.dtype = DType::f32; }), "bit_tile");
-  EXPECT_PRED2(contains, text([&](BlockMask& m) { m.bits = bytes; }), "u8[tiles, 4, 1]");
+  EXPECT_PRED2(contains, text([&](BlockMask& m) { m.bits = bytes; }),
+               "mask: bits: expected shape [tiles, block_q = 4, ceil(block_kv / 8) = 1]");
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.bits.dtype = DType::e4m3; }), "bits");
 }
 
@@ -356,7 +362,7 @@ TEST(BlockMask, ElementsAreChecked) {
   EXPECT_PRED2(contains, error_text([&] { block_mask_from_elements(small, 4, 1 << 20); }),
                "block_kv");
   EXPECT_PRED2(contains, error_text([&] { block_mask_to_elements(sample.mask, small); }),
-               "below 2");
+               "in [0, 2), got 2");
   const Pattern pattern{1, 1, {0, 1}, {0}};
   const HostBlockMask heads = make_block_mask({pattern, pattern}, 1, 2, 8, 8);
   EXPECT_PRED2(contains, error_text([&] { block_mask_to_elements(heads.view(), small); }), "head");

@@ -199,7 +199,8 @@ TEST(Bsr, ArgumentsOfConversionsAreChecked) {
   EXPECT_PRED2(contains, error_text([&] { bsr_to_dense(bsr.view(), alias); }), "strides");
   Tensor elsewhere = wide.view();
   elsewhere.device = {DeviceKind::cuda, 0};
-  EXPECT_PRED2(contains, error_text([&] { bsr_to_dense(bsr.view(), elsewhere); }), "host memory");
+  EXPECT_PRED2(contains, error_text([&] { bsr_to_dense(bsr.view(), elsewhere); }),
+               "dense: expected all tensors on cpu");
 }
 
 TEST(Bsr, NarrowIndicesRefuseWhatTheyCannotHold) {
@@ -235,14 +236,19 @@ TEST(BsrValidation, NamesTheOffence) {
     return lists.text();
   };
   EXPECT_PRED2(contains, spoilt_offset(0, 1), "row_offsets");
-  EXPECT_PRED2(contains, spoilt_offset(2, 2), "got 0 to 2");
-  EXPECT_PRED2(contains, spoilt_offset(2, 4), "got 0 to 4");
-  EXPECT_PRED2(contains, spoilt_offset(1, 9), "block row 1 ends at 3");
-  EXPECT_PRED2(contains, spoilt_offset(1, -9), "block row 0 ends at -9");
-  EXPECT_PRED2(contains, spoilt_column(2, 3), "block column 3");
-  EXPECT_PRED2(contains, spoilt_column(2, -1), "block column -1");
-  EXPECT_PRED2(contains, spoilt_column(1, 0), "block column 0 after 0");
-  EXPECT_PRED2(contains, spoilt_column(0, 2), "block column 2 after 2");
+  EXPECT_PRED2(contains, spoilt_offset(2, 2), "row_offsets: expected offsets that end at 3, got 2");
+  EXPECT_PRED2(contains, spoilt_offset(2, 4),
+               "row_offsets: expected offsets 0 to 3, got 4 at entry 2");
+  EXPECT_PRED2(contains, spoilt_offset(1, 9), "expected offsets 0 to 3, got 9 at entry 1");
+  EXPECT_PRED2(contains, spoilt_offset(1, -9), "never decrease, got -9 after 0 at entry 1");
+  EXPECT_PRED2(contains, spoilt_column(2, 3),
+               "bsr: col_indices: expected block columns in [0, 3), got 3 in block row 1");
+  EXPECT_PRED2(contains, spoilt_column(2, -1),
+               "col_indices: expected block columns in [0, 3), got -1");
+  EXPECT_PRED2(contains, spoilt_column(1, 0),
+               "sorted and unique in a row, got 0 after 0 in block row 0");
+  EXPECT_PRED2(contains, spoilt_column(0, 2),
+               "sorted and unique in a row, got 2 after 2 in block row 0");
 }
 
 TEST(BsrValidation, ShapesAndDTypes) {
@@ -254,19 +260,22 @@ TEST(BsrValidation, ShapesAndDTypes) {
   };
   const HostTensor wide(DType::i64, {3}), flags(DType::u8, {3}), two(DType::i32, {2});
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m = {}; }), "values");
-  EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.rows = 5; }), "block rows");
+  EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.rows = 5; }),
+               "bsr: rows: expected a multiple of the block's 2");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.rows = 6; }), "row_offsets");
-  EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.cols = 7; }), "block columns");
-  EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.rows = -4; }), "rows");
+  EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.cols = 7; }),
+               "bsr: cols: expected a multiple of the block's 2");
+  EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.rows = -4; }), "bsr: rows:");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.values.rank = 2; }), "values");
-  EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.values.shape[1] = 0; }), "block rows");
+  EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.values.shape[1] = 0; }),
+               "blocks of at least 1 x 1");
   EXPECT_PRED2(contains, text([&](BsrMatrix& m) { m.col_indices = wide; }), "i32");
   EXPECT_PRED2(contains, text([&](BsrMatrix& m) { m.row_offsets = flags; }), "u8");
-  EXPECT_PRED2(contains, text([&](BsrMatrix& m) { m.col_indices = two; }), "3 stored blocks");
+  EXPECT_PRED2(contains, text([&](BsrMatrix& m) { m.col_indices = two; }), "stored blocks = 3");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.col_indices = {}; }), "col_indices");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.col_indices.data = nullptr; }), "null");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.row_offsets.device.kind = DeviceKind::cuda; }),
-               "host memory");
+               "row_offsets: expected all tensors on cpu");
 }
 
 TEST(BsrValidation, BatchesShareOrOwnTheirLists) {
@@ -285,7 +294,7 @@ TEST(BsrValidation, BatchesShareOrOwnTheirLists) {
                  validate(BsrMatrix{HostTensor(DType::f32, {5, 3, 2, 2}), own_offsets,
                                     shared_columns, 4, 6});
                }),
-               "batch of 5");
+               "batch = 5");
 
   // Matrices that each use a part of one pool: offsets need not begin at 0 or end at its end.
   own_offsets.data<std::int32_t>()[3] = 2;
@@ -297,10 +306,10 @@ TEST(BsrValidation, BatchesShareOrOwnTheirLists) {
   EXPECT_PRED2(contains, error_text([&] {
                  validate(BsrMatrix{own_values, own_offsets, shared_columns, 4, 6});
                }),
-               "(batch 0)");
+               "got 2 of matrix 0");
   own_offsets.data<std::int32_t>()[5] = 4;
-  EXPECT_PRED2(contains, error_text([&] { validate(pool); }), "(batch 1)");
-  EXPECT_PRED2(contains, error_text([&] { pattern_of(pool); }), "(batch 1)");
+  EXPECT_PRED2(contains, error_text([&] { validate(pool); }), "got 4 at entry 2 of matrix 1");
+  EXPECT_PRED2(contains, error_text([&] { pattern_of(pool); }), "of matrix 1");
   own_offsets.data<std::int32_t>()[5] = 3;
   EXPECT_PRED2(contains, error_text([&] { pattern_of(pool); }), "unbatched");
 }

@@ -38,7 +38,7 @@ OPTIONAL = {
     "bsr_matmul": {"side": "a", "block_cols": None, **PATTERN_DEFAULTS},
     "sddmm": {"block_cols": None, **PATTERN_DEFAULTS},
     "spgemm": {**PATTERN_DEFAULTS},
-}  # fmt: skip
+}
 DTYPES = ("bf16", "f16", "f32")
 
 
@@ -146,7 +146,7 @@ def _fill_product(op, p):
     rows, cols = sparse_shape(op, p)
     if rows % p["block"] or cols % p["block_cols"]:
         raise CaseError(f"{op}: block: {p['block']} x {p['block_cols']} does not divide the "
-                        f"sparse matrix, {rows} x {cols}")  # fmt: skip
+                        f"sparse matrix, {rows} x {cols}")
     if op == "spgemm" and (p["block_cols"] != p["block"] or p["n"] % p["block"]):
         raise CaseError(f"{op}: block: expected square blocks that divide m, n and k")
     if p["block_cols"] == p["block"]:
@@ -187,7 +187,7 @@ def label(op, p):
     if op == "attention":
         words = [f"B{p['b']} H{p['h']}" + (f":{p['hk']}" if p["hk"] != p["h"] else ""),
                  f"S{p['s']}" + (f"/{p['skv']}" if p["skv"] != p["s"] else ""),
-                 f"D{p['d']}" + (f":{p['dv']}" if p["dv"] != p["d"] else "")]  # fmt: skip
+                 f"D{p['d']}" + (f":{p['dv']}" if p["dv"] != p["d"] else "")]
         words += ["causal"] if p["causal"] else []
         words += [f"window {p['window']}"] if "window" in p else []
         words += [f"softcap {p['softcap']:g}"] if "softcap" in p else []
@@ -225,7 +225,7 @@ def read_workload(path):
                 params.update(part)
             try:
                 case = make_case(entry["op"], params, entry.get("states", ("burst", "sustained")),
-                                 entry.get("peers"))  # fmt: skip
+                                 entry.get("peers"))
             except CaseError as error:
                 raise CaseError(f"{path}: case {number}: {error}") from None
             if case.key in seen:

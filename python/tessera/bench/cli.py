@@ -26,7 +26,7 @@ def add_common(parser):
     group.add_argument("--peers", default="all", help="all, none, or names with commas between")
     group.add_argument("--no-ours", action="store_true", help="peers only")
     group.add_argument("--seconds", type=float, default=2.0,
-                       help="of the sustained state, for each competitor [2]")  # fmt: skip
+                       help="of the sustained state, for each competitor [2]")
     group.add_argument("--states", help="burst, sustained, graph, with commas between")
     group.add_argument("--json", metavar="FILE", help="write the results there")
     group.add_argument("--tree", help="the source tree whose kernels are measured [this folder's]")
@@ -48,12 +48,12 @@ def add_pattern(parser):
 def build_parser():
     parser = argparse.ArgumentParser(prog="python -m tessera.bench", epilog=EPILOG,
                                      description="Measures tessera beside its peers.",
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
 
     one = commands.add_parser("attention", help="one attention case")
     for name, letter in (("batch", "b"), ("heads", "h"), ("kv-heads", "hk"), ("seqlen", "s"),
-                         ("kv-seqlen", "skv"), ("dim", "d"), ("dim-v", "dv")):  # fmt: skip
+                         ("kv-seqlen", "skv"), ("dim", "d"), ("dim-v", "dv")):
         one.add_argument("--" + name, dest=letter, type=int, required=letter == "s")
     one.add_argument("--causal", action="store_true")
     one.add_argument("--window", type=int, help="keys to the left that a query sees")
@@ -78,12 +78,12 @@ def build_parser():
             one_product.add_argument("--block-cols", type=int)
         if op == "bsr_matmul":
             one_product.add_argument("--side", choices=("a", "b"),
-                                     help="b: x [m, k] times a sparse w [n, k], transposed")  # fmt: skip
+                                     help="b: x [m, k] times a sparse w [n, k], transposed")
         add_pattern(one_product)
 
     for op in ("attention", "matmul", "bsr_matmul", "sddmm", "spgemm"):
         commands.choices[op].add_argument("--dtype", choices=("bf16", "f16", "f32"),
-                                          help="bf16; on the CPU f32")  # fmt: skip
+                                          help="bf16; on the CPU f32")
         add_common(commands.choices[op])
 
     many = commands.add_parser("suite", help="the cases of workload files")
@@ -92,7 +92,7 @@ def build_parser():
     many.add_argument("--budget", type=float, help="start no new case after so many seconds")
     many.add_argument("--resume", action="store_true", help="leave out what the file holds already")
     many.add_argument("--again", default="",
-                      help="peers: measure again where they were unavailable")  # fmt: skip
+                      help="peers: measure again where they were unavailable")
     many.add_argument("--list", action="store_true", help="print the cases and stop")
     add_common(many)
 
@@ -115,7 +115,7 @@ def case_of(arguments, device):
     """The one case that the options describe."""
     fields = ("b", "h", "hk", "s", "skv", "d", "dv", "window", "softcap", "sequences", "block_q",
               "block_kv", "lists", "alike", "m", "n", "k", "transpose", "block", "block_cols",
-              "side", "pattern", *ALL_PATTERN_ARGUMENTS)  # fmt: skip
+              "side", "pattern", *ALL_PATTERN_ARGUMENTS)
     params = {name: getattr(arguments, name, None) for name in fields}
     if arguments.command == "attention":
         block = params.pop("block")
@@ -142,7 +142,7 @@ def settings_of(arguments, device):
         if state not in STATES:
             raise CaseError(f"--states: expected {', '.join(STATES)}, got {state!r}")
     return Settings(device=device, seconds=arguments.seconds, states=states, peers=wanted,
-                    ours=not arguments.no_ours)  # fmt: skip
+                    ours=not arguments.no_ours)
 
 
 def run_measuring(arguments):
@@ -165,7 +165,7 @@ def run_measuring(arguments):
         options = {"resume": arguments.resume, "again": again, "budget": arguments.budget}
     run = suite.Suite(arguments.json, settings_of(arguments, device), tree=arguments.tree,
                       commit=arguments.commit, quiet=arguments.quiet,
-                      ceilings=many or bool(arguments.json), **options)  # fmt: skip
+                      ceilings=many or bool(arguments.json), **options)
     outcome = run.run(cases)
     keys = {case.key for case in cases}
     shown = [one for one in run.result["cases"] if results.record_key(one)[0] in keys]
@@ -186,7 +186,7 @@ def run_table(arguments):
     result = results.read(arguments.file)
     records = [one for one in result["cases"]
                if arguments.op in (None, one["op"])
-               and arguments.state in (None, one["state"])]  # fmt: skip
+               and arguments.state in (None, one["state"])]
     make = table.markdown_table if arguments.markdown else table.text_table
     tree = find_tree()
     print(make(records) if records else "no such case")

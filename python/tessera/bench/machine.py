@@ -38,7 +38,7 @@ def cpu_facts():
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             name = next((line.split(":", 1)[1].strip() for line in file
-                         if line.startswith("model name")), name)  # fmt: skip
+                         if line.startswith("model name")), name)
     except OSError:
         pass
     return {"name": name, "threads": len(os.sched_getaffinity(0))}

@@ -151,7 +151,7 @@ def _record(problem, state, ready, absent, errors, settings):
     error, budget = errors.get(OURS, (None, None))
     return {"op": problem.op, "params": problem.params, "state": state,
             "useful_flops": problem.useful_flops, "bytes": problem.bytes, "ours": ours,
-            "peers": entries, "max_error": error, "error_budget": budget}  # fmt: skip
+            "peers": entries, "max_error": error, "error_budget": budget}
 
 
 def _captured(timer, ready, absent):

@@ -35,7 +35,7 @@ def _call(tessera, problem, inputs):
     p, op = problem.params, problem.op
     if op == "attention":
         return tessera.attention, [inputs[n] for n in "qkv"], attention_options(tessera, problem,
-                                                                                inputs)  # fmt: skip
+                                                                                inputs)
     def operand(bsr, values):
         if bsr is None:
             return values
@@ -52,7 +52,7 @@ def _call(tessera, problem, inputs):
         return tessera.bsr_matmul, [a, b], {**options, "transpose_b": p["side"] == "b"}
     transposed_a, transposed_b = (letter == "t" for letter in p["transpose"])
     return tessera.matmul, [a, b], {**options, "transpose_a": transposed_a,
-                                    "transpose_b": transposed_b}  # fmt: skip
+                                    "transpose_b": transposed_b}
 
 
 def attention_options(tessera, problem, inputs):
@@ -68,7 +68,7 @@ def attention_options(tessera, problem, inputs):
     if problem.lists is not None:
         counts, indices = problem.stacked_lists
         options["mask"] = tessera.BlockMask(p["s"], p["skv"], p["block_q"], p["block_kv"], counts,
-                                            indices)  # fmt: skip
+                                            indices)
     return options
 
 
@@ -83,7 +83,7 @@ class SparseResult:
         from .problem import Bsr
 
         offsets, indices = (arrays.to_f64(x).astype(int) for x in
-                            (self.matrix.row_offsets, self.matrix.col_indices))  # fmt: skip
+                            (self.matrix.row_offsets, self.matrix.col_indices))
         r, c = self.matrix.block
         lists = patterns.Lists(len(offsets) - 1, self.matrix.cols // c, offsets, indices)
         return Bsr(lists, r, c, "cpu").dense_rows(self.matrix.values, rows)

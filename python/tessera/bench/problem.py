@@ -9,7 +9,7 @@ from . import arrays, flops, patterns
 from .cases import block_shape
 from .reference import make_reference
 
-MOST_SETS = 64
+MOST_SETS = 128
 
 
 class Bsr:
@@ -39,12 +39,15 @@ class Bsr:
 
     def fill_dense(self, values):
         """The whole matrix as a dense array of the same kind, for peers that know no blocks."""
-        tensor = arrays.to_torch(values)
-        dense = tensor.new_zeros(self.lists.rows, self.lists.cols, self.block_rows, self.block_cols)
-        row = arrays.to_torch(self.lists.row_of_entry()).to(tensor.device)
-        col = arrays.to_torch(self.lists.indices).to(tensor.device)
-        dense[row, col] = tensor
-        return dense.transpose(1, 2).reshape(self.rows, self.cols)
+        shape = (self.lists.rows, self.lists.cols, self.block_rows, self.block_cols)
+        row, col = self.lists.row_of_entry(), self.lists.indices
+        if isinstance(values, np.ndarray):
+            dense = np.zeros(shape, values.dtype)
+        else:
+            dense = values.new_zeros(shape)
+            row, col = (arrays.to_torch(one).to(values.device) for one in (row, col))
+        dense[row, col] = values
+        return dense.swapaxes(1, 2).reshape(self.rows, self.cols)
 
 
 def stacked(lists, width, device):
@@ -54,7 +57,7 @@ def stacked(lists, width, device):
         width = max(1, max(int(one.counts.max(initial=0)) for one in lists))
     counts, indices = zip(*(one.padded(width) for one in lists), strict=True)
     return (arrays.integers(np.stack(counts)[None], device),
-            arrays.integers(np.stack(indices)[None], device))  # fmt: skip
+            arrays.integers(np.stack(indices)[None], device))
 
 
 class Problem:
@@ -94,7 +97,7 @@ class Problem:
             b, s, skv, h, hk, d, dv = (p[n] for n in ("b", "s", "skv", "h", "hk", "d", "dv"))
             batch = () if "sequences" in p else (b,)
             return {"q": (*batch, s, h, d), "k": (*batch, skv, hk, d),
-                    "v": (*batch, skv, hk, dv), "out": (*batch, s, h, dv)}  # fmt: skip
+                    "v": (*batch, skv, hk, dv), "out": (*batch, s, h, dv)}
         m, n, k = p["m"], p["n"], p["k"]
         a, b, out = (m, k), (k, n), (m, n)
         if self.op == "matmul":

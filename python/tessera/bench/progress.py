@@ -11,11 +11,15 @@ class Progress:
         self.start = time.monotonic()
         self.live = self.stream.isatty()
         self.shown = 0
+        self.now = None
 
-    def step(self, text):
-        """What is being done now."""
-        if self.quiet:
+    def step(self, text, detail=""):
+        """What is being done now; a change of detail alone is shown on terminals only."""
+        if self.quiet or (not self.live and text == self.now):
             return
+        self.now = text
+        if self.live and detail:
+            text += ": " + detail
         width = len(str(self.total))
         line = f"[{self.done + 1:{width}}/{self.total}{self._left()}] {text}"
         if self.live:

@@ -73,7 +73,7 @@ def _product(problem):
     else:
         transposed = p.get("transpose", "nn")[0] == "t"
         a = arrays.take(inputs["a"], slice(None), rows).T if transposed else (
-            arrays.take(inputs["a"], rows))  # fmt: skip
+            arrays.take(inputs["a"], rows))
     if problem.op == "spgemm":
         b = _dense_columns(problem.bsr_b, inputs["b"], columns)
     elif problem.bsr_b:

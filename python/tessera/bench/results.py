@@ -36,7 +36,7 @@ def require_same(first, second, names=("the first file", "the second file")):
     for field in ("schema", "source_hash"):
         if first[field] != second[field]:
             raise Mixed(f"{field} differs: {first[field]} in {names[0]}, "
-                        f"{second[field]} in {names[1]}")  # fmt: skip
+                        f"{second[field]} in {names[1]}")
     if (first["gpu"] is None) != (second["gpu"] is None):
         raise Mixed("one file is from a GPU, the other is not")
     if first["gpu"] is None and first["cpu"]["name"] != second["cpu"]["name"]:
@@ -51,7 +51,7 @@ def part_of(result):
     """What is remembered of a file that was merged into another."""
     driver = result["gpu"]["driver"] if result["gpu"] else None
     return {"date": result["date"], "driver": driver, "commit": result["commit"],
-            "ceilings": result["ceilings"], "cases": len(result["cases"])}  # fmt: skip
+            "ceilings": result["ceilings"], "cases": len(result["cases"])}
 
 
 def merge(results, names=None):
@@ -64,7 +64,7 @@ def merge(results, names=None):
     ordered = sorted(results, key=lambda result: result["date"])
     merged = dict(ordered[-1])
     merged["parts"] = [part for result in ordered
-                       for part in result.get("parts") or [part_of(result)]]  # fmt: skip
+                       for part in result.get("parts") or [part_of(result)]]
     ceilings = [result["ceilings"] for result in ordered if result["ceilings"]]
     merged["ceilings"] = ceilings[-1] if ceilings else {}
     cases, tests = {}, {}

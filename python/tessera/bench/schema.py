@@ -5,11 +5,11 @@ import re
 _TYPES = {
     "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
     "number": (int, float), "integer": int,
-}  # fmt: skip
+}
 _KEYWORDS = {
     "$schema", "$defs", "$ref", "title", "description", "type", "enum", "const", "anyOf", "pattern",
     "minimum", "minItems", "items", "properties", "required", "additionalProperties",
-}  # fmt: skip
+}
 
 
 def problems(value, schema, root=None, where=""):

@@ -8,7 +8,7 @@ import subprocess
 FOLDERS = ("src/cuda", "src/plan/tiles")
 FILES = ("src/plan/walk.hpp", "src/plan/list_walk.hpp", "src/plan/schedule.hpp",
          "src/plan/tile_table.hpp", "cmake/TesseraCuda.cmake", "cmake/row.cu.in",
-         "cmake/launchers.cpp.in")  # fmt: skip
+         "cmake/launchers.cpp.in")
 
 
 def find_tree(start="."):
@@ -29,7 +29,7 @@ def kernel_sources(tree):
     for folder in FOLDERS:
         for where, _, names in os.walk(os.path.join(tree, folder)):
             found += [os.path.relpath(os.path.join(where, name), tree) for name in names
-                      if not name.endswith(".md")]  # fmt: skip
+                      if not name.endswith(".md")]
     return sorted(name.replace(os.sep, "/") for name in found)
 
 
@@ -47,7 +47,7 @@ def commit(tree):
     """The commit of the tree, with a "+" where files differ from it; None outside of git."""
     def git(*arguments):
         return subprocess.run(["git", "-C", tree, *arguments], capture_output=True, text=True,
-                              check=True, timeout=30).stdout.strip()  # fmt: skip
+                              check=True, timeout=30).stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")

@@ -56,6 +56,10 @@ class Attempts:
         if self.attempt_path and os.path.exists(self.attempt_path):
             os.remove(self.attempt_path)
 
+    def forget(self):
+        if self.crashed_path and os.path.exists(self.crashed_path):
+            os.remove(self.crashed_path)
+
     def note(self, key, competitor, reason):
         self.crashed.append({"case": key, "competitor": competitor, "reason": reason})
         if self.crashed_path:
@@ -68,7 +72,7 @@ class Suite:
     (the device is lost to this process: run again with resume)."""
 
     def __init__(self, path, settings, *, tree=None, commit=None, resume=False, again=(),
-                 budget=None, quiet=False, ceilings=True):  # fmt: skip
+                 budget=None, quiet=False, ceilings=True):
         self.path, self.settings = path, settings
         self.again, self.budget, self.quiet = set(again), budget, quiet
         gpu = None
@@ -97,7 +101,7 @@ class Suite:
         if None in records:
             return False
         return not any("unavailable" in record["peers"].get(name, {})
-                       for record in records for name in self.again)  # fmt: skip
+                       for record in records for name in self.again)
 
     def run(self, cases):
         start = time.monotonic()
@@ -111,7 +115,7 @@ class Suite:
             for case in left:
                 if self.budget is not None and time.monotonic() - start > self.budget:
                     progress.say(f"the budget of {self.budget:g} s is spent: "
-                                 f"{len(left) - progress.done} cases are left")  # fmt: skip
+                                 f"{len(left) - progress.done} cases are left")
                     return BUDGET_SPENT
                 if not self._measure(case, progress):
                     outcome = FAILED
@@ -124,6 +128,7 @@ class Suite:
             signal.signal(signal.SIGTERM, former)
             progress.close()
             self.save()
+        self.attempts.forget()  # the reasons are in the results by now
         return outcome
 
     def _ceilings(self, progress):
@@ -142,7 +147,7 @@ class Suite:
             return False
         try:
             records = measure_case(case, self.settings,
-                                   lambda text: progress.step(f"{case.label}: {text}"))  # fmt: skip
+                                   lambda text: progress.step(case.label, text))
         except DeviceLost as error:
             self.attempts.note(case.key, error.competitor, f"lost the device: {error.reason}")
             raise

@@ -25,7 +25,7 @@ def _competitors(record):
 def _unit(records):
     """TFLOPS, or GFLOPS where everything is below one."""
     largest = max((entry.get("tflops", 0) for record in records
-                   for _, entry in _competitors(record)), default=0)  # fmt: skip
+                   for _, entry in _competitors(record)), default=0)
     return (1.0, "TFLOPS") if largest >= 1 or not largest else (1e3, "GFLOPS")
 
 
@@ -47,7 +47,7 @@ def text_table(records):
                           f"{100 * entry['spread']:.0f}%", _number(entry["tflops"] * factor),
                           _number(entry["clock_mhz"]), _number(entry["watts"]),
                           _number(entry["joules_per_tflop"]), _number(entry["host_us"]),
-                          ratio])  # fmt: skip
+                          ratio])
         groups.append((label(record["op"], record["params"]), lines, notes))
     rows = [line for _, lines, _ in groups for line in lines]
     used = [i for i in range(len(head)) if i < 2 or any(row[i] for row in rows)]
@@ -68,10 +68,10 @@ def markdown_table(records):
     factor, unit = _unit(records)
     names = list(dict.fromkeys(name for record in records for name in record["peers"]))
     names = [name for name in names
-             if any("ms" in record["peers"].get(name, {}) for record in records)]  # fmt: skip
+             if any("ms" in record["peers"].get(name, {}) for record in records)]
     out = [f"| case ({unit}) | state | {OUR_NAME} | " + "".join(f"{n} | " for n in names)
            + "to the best | J/TFLOP |",
-           "|---|---|" + "---:|" * (len(names) + 3)]  # fmt: skip
+           "|---|---|" + "---:|" * (len(names) + 3)]
     for record in records:
         ours = record["ours"]
         speeds = {n: record["peers"].get(n, {}).get("tflops") for n in names}
@@ -80,7 +80,7 @@ def markdown_table(records):
                  _scaled(ours.get("tflops"), factor),
                  *(_scaled(speeds[name], factor) for name in names),
                  f"{ours['tflops'] / best:.2f}" if best and "tflops" in ours else "-",
-                 _number(ours.get("joules_per_tflop")) or "-"]  # fmt: skip
+                 _number(ours.get("joules_per_tflop")) or "-"]
         out.append("| " + " | ".join(cells) + " |")
     return "\n".join(out)
 

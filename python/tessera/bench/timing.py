@@ -43,15 +43,23 @@ class Figures:
 
     def entry(self, useful_flops):
         ms = statistics.median(self.times)
-        spread = (max(self.times) - min(self.times)) / ms if len(self.times) > 1 else 0.0
+        spread = _spread(self.times) / ms
         entry = {"ms": ms, "spread": spread, "tflops": useful_flops / ms / 1e9,
                  "clock_mhz": _median(self.clocks), "watts": _median(self.watts),
-                 "joules_per_tflop": None}  # fmt: skip
-        if self.joules and self.measured_seconds >= ENERGY_SECONDS:
+                 "joules_per_tflop": None}
+        if self.joules and self.measured_seconds >= 0.95 * ENERGY_SECONDS:
             entry["watts"] = self.joules / self.measured_seconds
             work = self.measured_calls * useful_flops / 1e12
             entry["joules_per_tflop"] = self.joules / work if work else None
         return entry
+
+
+def _spread(times):
+    """Between the quartiles; of few times, between the extremes."""
+    if len(times) < 4:
+        return max(times) - min(times)
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return high - low
 
 
 def _median(values):
@@ -164,7 +172,7 @@ def estimate_ms(timer, prepared):
 
 
 def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
-                   seconds=BURST_SECONDS):  # fmt: skip
+                   seconds=BURST_SECONDS):
     """{name: Prepared} -> {name: Figures}. `calls_in_run` says how many calls one run stands for."""
     calls_in_run = calls_in_run or dict.fromkeys(competitors, 1)
     estimates = {name: estimate_ms(timer, one) for name, one in competitors.items()}

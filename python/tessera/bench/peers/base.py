@@ -38,6 +38,28 @@ def need(module):
         raise Unavailable(f"import {module}: {one_line(error)}") from error
 
 
+def quickest(candidates):
+    """{label: closure} -> the label of the one that takes the least time on the GPU. Those that fail
+    are left out; raises Unavailable with every reason where all do."""
+    torch = need("torch")
+    times, refused = {}, []
+    for label, run in candidates.items():
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        try:
+            run()
+            start.record()
+            for _ in range(5):
+                run()
+            end.record()
+            end.synchronize()
+            times[label] = start.elapsed_time(end)
+        except Exception as error:  # whatever it raises is its reason
+            refused.append(f"{label}: {one_line(error)}")
+    if not times:
+        raise Unavailable("; ".join(refused))
+    return min(times, key=times.get)
+
+
 def one_line(error, limit=300):
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= limit else text[: limit - 3] + "..."

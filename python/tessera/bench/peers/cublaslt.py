@@ -41,7 +41,7 @@ class CublasLt(Peer):
         product = DenseProduct(problem)
         best = product.choose()
         return Prepared(lambda i: product.run(i, best), computed_flops=problem.dense_flops,
-                        extra={"algorithm": best})  # fmt: skip
+                        extra={"algorithm": best})
 
 
 class DenseProduct:
@@ -50,7 +50,7 @@ class DenseProduct:
     def __init__(self, problem):
         self.torch = need("torch")
         self.problem = problem
-        self.call = checker(load("cublasLt"))
+        self.call = checker(load("cublasLt"), "cublasLtGetStatusString")
         p, dtype = problem.params, problem.dtype
         m, n, k = p["m"], p["n"], p["k"]
         kind = p.get("transpose", "nt" if p.get("side") == "b" else "nn")
@@ -62,7 +62,7 @@ class DenseProduct:
         self.call("cublasLtMatmulDescCreate", ctypes.byref(self.product), COMPUTE_32F, 0)
         for name, letter in ((TRANSA, kind[1]), (TRANSB, kind[0])):
             self._set("cublasLtMatmulDescSetAttribute", self.product, name,
-                      ctypes.c_int32(letter == "t"))  # fmt: skip
+                      ctypes.c_int32(letter == "t"))
         rows_a, cols_a = (m, k) if kind[0] == "n" else (k, m)
         rows_b, cols_b = (k, n) if kind[1] == "n" else (n, k)
         self.a = self._layout(dtype, cols_a, rows_a)
@@ -80,23 +80,23 @@ class DenseProduct:
 
     def _set(self, function, target, name, value):
         self.call(function, target, ctypes.c_int(name), ctypes.byref(value),
-                  ctypes.c_size_t(ctypes.sizeof(value)))  # fmt: skip
+                  ctypes.c_size_t(ctypes.sizeof(value)))
 
     def _layout(self, dtype, rows, cols):
         layout = ctypes.c_void_p()
         self.call("cublasLtMatrixLayoutCreate", ctypes.byref(layout), CUDA_TYPES[dtype],
-                  ctypes.c_uint64(rows), ctypes.c_uint64(cols), ctypes.c_int64(rows))  # fmt: skip
+                  ctypes.c_uint64(rows), ctypes.c_uint64(cols), ctypes.c_int64(rows))
         return layout
 
     def _heuristics(self):
         preference = ctypes.c_void_p()
         self.call("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
         self._set("cublasLtMatmulPreferenceSetAttribute", preference, MAX_WORKSPACE_BYTES,
-                  ctypes.c_uint64(WORKSPACE))  # fmt: skip
+                  ctypes.c_uint64(WORKSPACE))
         found, count = (Heuristic * CANDIDATES)(), ctypes.c_int()
         self.call("cublasLtMatmulAlgoGetHeuristic", self.handle, self.product, self.b, self.a,
                   self.out, self.out, preference, CANDIDATES, found,
-                  ctypes.byref(count))  # fmt: skip
+                  ctypes.byref(count))
         good = [one for one in found[: count.value] if one.state == 0]
         if not good:
             raise Unavailable("cuBLASLt's heuristics name no algorithm")
@@ -108,7 +108,7 @@ class DenseProduct:
         self.call("cublasLtMatmul", self.handle, self.product, ctypes.byref(self.one), address(b),
                   self.b, address(a), self.a, ctypes.byref(self.zero), address(out), self.out,
                   address(out), self.out, ctypes.byref(chosen.algo), address(self.workspace),
-                  ctypes.c_size_t(chosen.workspace_bytes), current_stream())  # fmt: skip
+                  ctypes.c_size_t(chosen.workspace_bytes), current_stream())
         return self.result(out)
 
     def result(self, out):
@@ -147,7 +147,7 @@ class SampledView:
         self.bsr = bsr
 
     def index_select(self, axis, entries):
-        assert axis == 0
+        """Stored blocks by their numbers; axis is 0."""
         lists = self.bsr.lists
         picked = entries.cpu().numpy()
         row, col = lists.row_of_entry()[picked], lists.indices[picked]

@@ -31,7 +31,7 @@ class CuSparse(Peer):
 
     def prepare(self, problem):
         torch = need("torch")
-        call = checker(load("cusparse"))
+        call = checker(load("cusparse"), "cusparseGetErrorString")
         handle = ctypes.c_void_p()
         call("cusparseCreate", ctypes.byref(handle))
         runs = [self._spmm(problem, one, call, handle, torch) for one in problem.sets]
@@ -50,12 +50,10 @@ class CuSparse(Peer):
         c = self._dense(call, out_rows, out_cols, out, kind, order)
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
         common = (handle, NO_TRANSPOSE, NO_TRANSPOSE, ctypes.byref(one), matrix, b,
-                  ctypes.byref(zero), c, COMPUTE_F32, self.algorithm)  # fmt: skip
+                  ctypes.byref(zero), c, COMPUTE_F32, self.algorithm)
         size = ctypes.c_size_t()
         call("cusparseSpMM_bufferSize", *common, ctypes.byref(size))
         buffer = torch.empty(max(1, size.value), dtype=torch.uint8, device=problem.device)
-        call("cusparseSetStream", handle, current_stream())
-        call("cusparseSpMM_preprocess", *common, address(buffer))
 
         def run():
             call("cusparseSetStream", handle, current_stream())
@@ -69,5 +67,5 @@ class CuSparse(Peer):
         pitch = cols if order == ORDER_ROW else rows
         matrix = ctypes.c_void_p()
         call("cusparseCreateDnMat", ctypes.byref(matrix), ctypes.c_int64(rows), ctypes.c_int64(cols),
-             ctypes.c_int64(pitch), address(array), kind, order)  # fmt: skip
+             ctypes.c_int64(pitch), address(array), kind, order)
         return matrix

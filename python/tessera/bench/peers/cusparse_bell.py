@@ -29,7 +29,7 @@ class BlockedEll(CuSparse):
         call("cusparseCreateBlockedEll", ctypes.byref(matrix), ctypes.c_int64(bsr.rows),
              ctypes.c_int64(bsr.cols), ctypes.c_int64(block), ctypes.c_int64(width * block),
              address(columns), address(stored), INDEX_32I, BASE_ZERO,
-             CUDA_TYPES[problem.dtype])  # fmt: skip
+             CUDA_TYPES[problem.dtype])
         return matrix, (columns, stored)
 
 

@@ -18,7 +18,7 @@ class BlockRows(CuSparse):
         matrix = ctypes.c_void_p()
         call("cusparseCreateBsr", ctypes.byref(matrix), *(ctypes.c_int64(n) for n in sizes),
              address(bsr.row_offsets), address(bsr.col_indices), address(values), INDEX_32I,
-             INDEX_32I, BASE_ZERO, CUDA_TYPES[problem.dtype], ORDER_ROW)  # fmt: skip
+             INDEX_32I, BASE_ZERO, CUDA_TYPES[problem.dtype], ORDER_ROW)
         return matrix, (bsr, values)
 
 

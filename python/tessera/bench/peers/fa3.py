@@ -2,6 +2,7 @@
 runs on JAX's own stream, so that the host's clock times it."""
 
 import importlib.metadata
+import os
 
 from ..timing import Prepared
 from .base import Peer, Unavailable, need, plain_attention_only
@@ -14,6 +15,8 @@ class Fa3(Peer):
         try:
             return need("flash_attn_interface"), None
         except Unavailable as first:
+            # JAX would take most of the card's memory for itself.
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             try:
                 return None, need("flash_attn3_jax")
             except Unavailable as second:
@@ -29,9 +32,6 @@ class Fa3(Peer):
         return found if native else f"{found} (JAX)"
 
     def refuse(self, case):
-        p = case.params
-        if p["causal"] and p["s"] != p["skv"] and "sequences" in p:
-            return "packed sequences of equal lengths only"
         return plain_attention_only(case, window=True, packed=True)
 
     def prepare(self, problem):
@@ -49,14 +49,14 @@ class Fa3(Peer):
                 one = problem.sets[i]
                 out = module.flash_attn_varlen_func(
                     one["q"], one["k"], one["v"], offsets, offsets, longest, longest,
-                    causal=p["causal"], window_size=window)  # fmt: skip
+                    causal=p["causal"], window_size=window)
                 return out[0] if isinstance(out, tuple) else out
         else:
 
             def run(i):
                 one = problem.sets[i]
                 out = module.flash_attn_func(one["q"], one["k"], one["v"], causal=p["causal"],
-                                             window_size=window)  # fmt: skip
+                                             window_size=window)
                 return out[0] if isinstance(out, tuple) else out
 
         run(0)
@@ -68,13 +68,9 @@ class Fa3(Peer):
             raise Unavailable("the build for JAX has head dimensions 64, 128 and 256")
         if "sequences" in p:
             raise Unavailable("packed sequences are not adapted to the build for JAX")
-        import os
-
-        # JAX would take most of the card's memory for itself.
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         jax = need("jax")
         function = jax.jit(lambda q, k, v: module.flash_mha(q, k, v, is_causal=p["causal"],
-                                                            window_size=window_of(p)))  # fmt: skip
+                                                            window_size=window_of(p)))
         inputs = [[jax.dlpack.from_dlpack(one[name]) for name in "qkv"] for one in problem.sets]
         last = [None]
 

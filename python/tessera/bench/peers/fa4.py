@@ -34,7 +34,7 @@ class Fa4(Peer):
             offsets = problem.offsets_array
             longest = int(problem.lengths.max())
             common.update(cu_seqlens_q=offsets, cu_seqlens_k=offsets, max_seqlen_q=longest,
-                          max_seqlen_k=longest)  # fmt: skip
+                          max_seqlen_k=longest)
         if problem.lists:
             common["block_sparse_tensors"] = block_lists(problem)
         forward = interface._flash_attn_fwd
@@ -55,7 +55,7 @@ def block_lists(problem):
     counts, indices = stacked(partial, None, problem.device)
     return sparsity.BlockSparseTensorsTorch(
         mask_block_cnt=counts, mask_block_idx=indices, full_block_cnt=full_counts,
-        full_block_idx=full_indices, block_size=(p["block_q"], p["block_kv"]))  # fmt: skip
+        full_block_idx=full_indices, block_size=(p["block_q"], p["block_kv"]))
 
 
 PEERS = {"fa4": Fa4("fa4")}

@@ -3,7 +3,7 @@ minute or two for each new variant."""
 
 from .. import arrays
 from ..timing import Prepared
-from .base import Peer, Unavailable, need, one_line, plain_attention_only
+from .base import Peer, need, plain_attention_only, quickest
 
 WORKSPACE = 512 << 20
 
@@ -26,30 +26,15 @@ class FlashInfer(Peer):
 
     def prepare(self, problem):
         torch, module = need("torch"), need("flashinfer")
-        best, refused = None, []
-        for backend in ("fa3", "fa2"):
-            try:
-                run = self._prepare(torch, module, problem, backend)
-                ms = self._quick_ms(torch, run)
-            except Exception as error:
-                refused.append(f"{backend}: {one_line(error)}")
-                continue
-            if best is None or ms < best[0]:
-                best = ms, run, backend
-        if best is None:
-            raise Unavailable("; ".join(refused))
-        return Prepared(best[1], version=f"{self.version()} ({best[2]})")
+        runs = {}
 
-    @staticmethod
-    def _quick_ms(torch, run):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        run(0)
-        start.record()
-        for _ in range(5):
-            run(0)
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end)
+        def first(backend):
+            if backend not in runs:
+                runs[backend] = self._prepare(torch, module, problem, backend)
+            return runs[backend](0)
+
+        best = quickest({backend: lambda b=backend: first(b) for backend in ("fa3", "fa2")})
+        return Prepared(runs[best], version=f"{self.version()} ({best})")
 
     def _prepare(self, torch, module, problem, backend):
         p = problem.params
@@ -58,14 +43,14 @@ class FlashInfer(Peer):
         heads = (p["h"], p["hk"])
         cap = float(p["softcap"]) if "softcap" in p else None
         flat = [[one[name].reshape(-1, *one[name].shape[-2:]) for name in ("q", "k", "v", "out")]
-                for one in problem.sets]  # fmt: skip
+                for one in problem.sets]
         if problem.lists:
             lists = problem.lists[0]
             wrapper = module.BlockSparseAttentionWrapper(workspace, backend=backend)
             wrapper.plan(arrays.integers(lists.offsets, problem.device),
                          arrays.integers(lists.indices, problem.device), p["s"], p["skv"],
                          p["block_q"], p["block_kv"], *heads, p["d"], q_data_type=kind,
-                         kv_data_type=kind, o_data_type=kind, logits_soft_cap=cap)  # fmt: skip
+                         kv_data_type=kind, o_data_type=kind, logits_soft_cap=cap)
         else:
             wrapper = module.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", backend=backend)
             if "sequences" in p:
@@ -75,7 +60,7 @@ class FlashInfer(Peer):
             wrapper.plan(arrays.integers(q_offsets, problem.device),
                          arrays.integers(kv_offsets, problem.device), *heads, p["d"], p["dv"],
                          causal=p["causal"], window_left=p.get("window", -1), logits_soft_cap=cap,
-                         q_data_type=kind, kv_data_type=kind)  # fmt: skip
+                         q_data_type=kind, kv_data_type=kind)
 
         def run(i):
             q, k, v, out = flat[i]

@@ -31,7 +31,7 @@ class Flex(Peer):
 
         def run(i):
             out = compiled(*views[i], block_mask=mask, enable_gqa=p["hk"] != p["h"],
-                           kernel_options=options, **extra)  # fmt: skip
+                           kernel_options=options, **extra)
             return out.transpose(1, 2)
 
         run(0)
@@ -69,7 +69,7 @@ def block_mask(flex, problem):
     counts, indices = stacked(partial, columns, problem.device)
     return flex.BlockMask.from_kv_blocks(counts, indices, full_counts, full_indices,
                                          BLOCK_SIZE=(p["block_q"], p["block_kv"]), mask_mod=rule,
-                                         seq_lengths=(p["s"], p["skv"]))  # fmt: skip
+                                         seq_lengths=(p["s"], p["skv"]))
 
 
 PEERS = {"flex": Flex("flex")}

@@ -33,13 +33,16 @@ def _candidates(name):
 CUDA_TYPES = {"f32": 0, "f16": 2, "bf16": 14}  # cudaDataType_t
 
 
-def checker(library):
-    """A function that calls by name and raises with the status where it is not zero."""
+def checker(library, describe):
+    """A function that calls by name and raises where the status is not zero; `describe` names the
+    library's function that turns a status into words."""
+    words = getattr(library, describe)
+    words.restype = ctypes.c_char_p
 
     def call(function, *arguments):
         status = getattr(library, function)(*arguments)
         if status != 0:
-            raise Unavailable(f"{function} returned status {status}")
+            raise Unavailable(f"{function}: {words(status).decode()}")
 
     return call
 

@@ -30,14 +30,14 @@ class OpenBlas(Peer):
         kind = p.get("transpose", "nt" if p.get("side") == "b" else "nn")
         sets = []
         for one in problem.sets:
-            a = problem.bsr_a.fill_dense(one["a"]).numpy() if problem.bsr_a else one["a"]
-            b = problem.bsr_b.fill_dense(one["b"]).numpy() if problem.bsr_b else one["b"]
+            a = problem.bsr_a.fill_dense(one["a"]) if problem.bsr_a else one["a"]
+            b = problem.bsr_b.fill_dense(one["b"]) if problem.bsr_b else one["b"]
             out = np.empty((p["m"], p["n"]), np.float32)
             sets.append((a.T if kind[0] == "t" else a, b.T if kind[1] == "t" else b, out))
         if problem.op == "sddmm":
             raise Unavailable("a sampled product is not adapted")
         return Prepared(lambda i: np.matmul(sets[i][0], sets[i][1], out=sets[i][2]),
-                        computed_flops=problem.dense_flops)  # fmt: skip
+                        computed_flops=problem.dense_flops)
 
 
 def attention(problem, inputs):

@@ -18,13 +18,13 @@ class SciPy(Peer):
 
         def matrix(bsr, values):
             return sparse.bsr_matrix((values, bsr.lists.indices, bsr.lists.offsets),
-                                     shape=(bsr.rows, bsr.cols))  # fmt: skip
+                                     shape=(bsr.rows, bsr.cols))
 
         def operand(bsr, values):
             return matrix(bsr, values) if bsr else values
 
         sets = [(operand(problem.bsr_a, one["a"]), operand(problem.bsr_b, one["b"]))
-                for one in problem.sets]  # fmt: skip
+                for one in problem.sets]
         if problem.op == "spgemm":
             return Prepared(lambda i: Product(sets[i][0] @ sets[i][1]))
         if problem.params["side"] == "b":

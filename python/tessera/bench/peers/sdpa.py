@@ -6,7 +6,7 @@ from ..timing import Prepared
 from .base import Peer, Unavailable, need, one_line, plain_attention_only
 
 BACKENDS = {"sdpa_flash": "FLASH_ATTENTION", "sdpa_cudnn": "CUDNN_ATTENTION",
-            "sdpa_efficient": "EFFICIENT_ATTENTION"}  # fmt: skip
+            "sdpa_efficient": "EFFICIENT_ATTENTION"}
 
 
 class Sdpa(Peer):

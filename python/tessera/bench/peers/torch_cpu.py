@@ -45,7 +45,7 @@ class TorchCpu(Peer):
         p = problem.params
         sdpa = torch.nn.functional.scaled_dot_product_attention
         views = [[arrays.to_torch(one[name]).transpose(1, 2) for name in "qkv"]
-                 for one in problem.sets]  # fmt: skip
+                 for one in problem.sets]
         top_left = p["s"] == p["skv"]
         mask = None
         if problem.lists or "window" in p or (p["causal"] and not top_left):

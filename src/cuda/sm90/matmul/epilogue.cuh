@@ -40,7 +40,8 @@ struct Finish {
   Plane out, c, bias;  // bias: strides of 0 where it does not vary
   float alpha = 1, beta = 0;
   Activation activation = Activation::none;
-  bool wide = false;  // out takes 16-byte stores
+  bool wide = false;  // rows of out take 16-byte stores
+  bool tall = false;  // columns do
 
   __device__ float apply(float sum, int row, int col, int batch) const {
     float value = alpha * sum;
@@ -123,6 +124,37 @@ __device__ __forceinline__ void store_plain(const Finish& finish, const float (&
   }
 }
 
+/// An 8 x 8 block of 16-bit elements, a pair a lane, turned over its diagonal within the warp.
+__device__ __forceinline__ std::uint32_t turn(std::uint32_t pair) {
+  std::uint32_t turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+  return turned;
+}
+
+/// The same for a result whose columns are contiguous: blocks of 8 x 8 are turned, then 8 rows of a
+/// column go out together. Rows all inside.
+template <int kN>
+__device__ __forceinline__ void store_plain_turned(const Finish& finish, const float (&sum)[kN / 2],
+                                                   int row, int col, int batch, std::int64_t n,
+                                                   int thread) {
+  const tile::Fragment fragment(thread);
+  const int quad = fragment.lane % 4;
+  int c = col + quad / 2 * 8 + fragment.lane / 4;
+  auto* to = static_cast<std::uint16_t*>(finish.out.data) +
+             finish.out.at(row + fragment.warp * 16 + quad % 2 * 8, c, batch);
+#pragma unroll
+  for (int set = 0; set < kN / 16; ++set, c += 16, to += 16 * finish.out.col) {
+    std::uint32_t pair[4];  // (group, half) in order
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = (set * 2 + i / 2) * 4 + i % 2 * 2;
+      pair[i] = turn(pack(finish.out.dtype, sum[at], sum[at + 1]));
+    }
+    const uint4 eight = gather_group(pair, quad);
+    if (c < n) *reinterpret_cast<uint4*>(to) = eight;
+  }
+}
+
 /// Any epilogue, any output: an element at a time. Rolled up, because inlining every activation for
 /// every accumulator makes code that outgrows the instruction cache; moving the accumulators down
 /// is cheap.
@@ -153,6 +185,8 @@ __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN
                                            int thread) {
   if (finish.wide && finish.plain() && col + kN <= n) {
     store_plain<kN>(finish, sum, row, col, batch, m, thread);
+  } else if (finish.tall && finish.plain() && row + 64 <= m) {
+    store_plain_turned<kN>(finish, sum, row, col, batch, n, thread);
   } else {
     store_general<kN>(finish, sum, row, col, batch, m, n, thread);
   }

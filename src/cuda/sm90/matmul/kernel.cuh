@@ -49,6 +49,7 @@ struct Arguments {
   CUtensorMap a, b;
   Walk walk;
   Finish finish;
+  int tiles;  // output tiles in all
 };
 
 /// One step of depth into a stage.
@@ -78,8 +79,7 @@ __device__ __forceinline__ void load_tiles(const Arguments& args, typename T::Sh
                                            int lane) {
   tile::RingCursor<T::kShape.stages> at;
   const Walk& walk = args.walk;
-  const std::int64_t tiles = walk.template tiles<T::kShape.m, T::kShape.n>();
-  for (std::int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+  for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
     const TileAt tile = walk.template tile<T::kShape.m, T::kShape.n>(index);
     const Walk::Steps steps = walk.steps(tile);
     int begins = 0;
@@ -109,8 +109,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
   const int b_first = T::kCutM ? 0 : consumer * kN;
   tile::RingCursor<T::kShape.stages> at;
   const Walk& walk = args.walk;
-  const std::int64_t tiles = walk.template tiles<T::kShape.m, T::kShape.n>();
-  for (std::int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+  for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
     const TileAt tile = walk.template tile<T::kShape.m, T::kShape.n>(index);
     const int steps = walk.steps(tile).count();
     float sum[kN / 2];

@@ -52,7 +52,14 @@ inline Plane plane_of(const Tensor& t) {
           t.rank == 3 && t.size(0) > 1 ? t.stride(0) : 0};
 }
 
-inline Finish finish_of(const MatmulProblem& problem) {
+/// Whether eight elements in a row of direction `along` make one aligned store.
+inline bool takes_wide_stores(const Plane& out, std::int64_t along, std::int64_t across) {
+  return along == 1 && size_of(out.dtype) == 2 && across % 8 == 0 && out.batch % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0;
+}
+
+/// With `swapped` the product is computed as its transpose: rows of the result are its columns.
+inline Finish finish_of(const MatmulProblem& problem, bool swapped) {
   const Epilogue& e = problem.epilogue;
   Finish finish;
   finish.out = plane_of(problem.out);
@@ -66,43 +73,60 @@ inline Finish finish_of(const MatmulProblem& problem) {
     finish.bias = {e.bias.data, e.bias.dtype, by_row ? step : 0, by_row ? 0 : step,
                    e.bias.rank == 2 && e.bias.size(0) > 1 ? e.bias.stride(0) : 0};
   }
-  const Plane& out = finish.out;
-  const std::int64_t eight = 8;  // elements of one 16-byte store
-  finish.wide = out.col == 1 && size_of(out.dtype) == 2 && out.row % eight == 0 &&
-                out.batch % eight == 0 && reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0;
+  if (swapped)
+    for (Plane* plane : {&finish.out, &finish.c, &finish.bias}) std::swap(plane->row, plane->col);
+  finish.wide = takes_wide_stores(finish.out, finish.out.col, finish.out.row);
+  finish.tall = takes_wide_stores(finish.out, finish.out.row, finish.out.col);
   return finish;
 }
 
-inline Walk walk_of(const MatmulProblem& problem, const planning::MatmulShape& shape) {
+/// What the kernel multiplies: left and right, swapped where B is the sparse one.
+struct Sides {
+  bool swapped;
+  Operand left, right;  // as read: left [M, K], right [K, N]
+
+  explicit Sides(const MatmulProblem& problem)
+      : swapped(problem.b.is_sparse()),
+        left(swapped ? transpose(problem.b) : problem.a),
+        right(swapped ? transpose(problem.a) : problem.b) {}
+};
+
+inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape) {
   Walk walk;
-  walk.m = shape.m;
-  walk.n = shape.n;
+  walk.m = sides.swapped ? shape.n : shape.m;
+  walk.n = sides.swapped ? shape.m : shape.n;
   walk.k = shape.k;
   walk.batches = static_cast<int>(shape.batch);
-  walk.a_batch_step = shape.a.batch > 1 ? 1 : 0;
-  walk.b_batch_step = shape.b.batch > 1 ? 1 : 0;
-  if (!shape.a.sparse) return walk;
-  const BsrMatrix& a = problem.a.sparse;
+  const std::int64_t left = sides.swapped ? shape.b.batch : shape.a.batch;
+  const std::int64_t right = sides.swapped ? shape.a.batch : shape.b.batch;
+  walk.a_batch_step = left > 1 ? 1 : 0;
+  walk.b_batch_step = right > 1 ? 1 : 0;
+  if (!sides.left.is_sparse()) return walk;
+  const BsrMatrix& matrix = sides.left.sparse;
   walk.sparse = true;
-  walk.lists = planning::view_of(a);
-  walk.block_rows = static_cast<int>(a.block_rows());
-  walk.block_depth = static_cast<int>(a.block_cols());
-  walk.pool_step = a.values.rank == 4 && a.values.size(0) > 1 ? a.stored_blocks() : 0;
+  walk.lists = planning::view_of(matrix);
+  walk.block_rows = static_cast<int>(matrix.block_rows());
+  walk.block_depth = static_cast<int>(matrix.block_cols());
+  const Tensor& values = matrix.values;
+  walk.pool_step = values.rank == 4 && values.size(0) > 1 ? matrix.stored_blocks() : 0;
   return walk;
 }
 
 template <class T>
-void launch_typed(const Launch& call, const Source& a, const Source& b) {
+void launch_typed(const Launch& call, const Sides& sides, const Source& a, const Source& b) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   const auto& problem = std::get<MatmulProblem>(call.problem);
-  Arguments args;
+  Arguments args{};
   const auto box_rows = [](Major major, int extent) {
     return major == Major::k ? extent : tile::kLine;
   };
-  args.a = tile::tensor_map(a.map, box_rows(T::kMajorA, T::kShape.m));
-  args.b = tile::tensor_map(b.map, box_rows(T::kMajorB, T::kShape.n));
-  args.walk = walk_of(problem, shape);
-  args.finish = finish_of(problem);
+  // Without depth nothing is read, and there may be nothing to make a map of.
+  if (a.map.data && b.map.data && shape.k > 0) {
+    args.a = tile::tensor_map(a.map, box_rows(T::kMajorA, T::kShape.m));
+    args.b = tile::tensor_map(b.map, box_rows(T::kMajorB, T::kShape.n));
+  }
+  args.walk = walk_of(sides, shape);
+  args.finish = finish_of(problem, sides.swapped);
   const auto kernel = matmul_kernel<T>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
         "cudaFuncSetAttribute(matmul)");
@@ -112,6 +136,10 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
         "cudaDeviceGetAttribute");
   const std::int64_t tiles = args.walk.template tiles<T::kShape.m, T::kShape.n>();
   if (tiles == 0) return;
+  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
+  if (tiles > kMostTiles)
+    throw Error(ErrorCode::unsupported, "matmul: out: too many tiles: " + std::to_string(tiles));
+  args.tiles = static_cast<int>(tiles);
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(std::min<std::int64_t>(tiles, units));
   config.blockDim = kThreads;
@@ -121,29 +149,29 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
 }
 
 template <planning::Tile kTile, class Element>
-void launch_element(const Launch& call, const Source& a, const Source& b) {
+void launch_element(const Launch& call, const Sides& sides, const Source& a, const Source& b) {
   if (a.major == Major::k && b.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::k, Major::k>>(call, a, b);
+    launch_typed<Traits<kTile, Element, Major::k, Major::k>>(call, sides, a, b);
   } else if (a.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::k, Major::mn>>(call, a, b);
+    launch_typed<Traits<kTile, Element, Major::k, Major::mn>>(call, sides, a, b);
   } else if (b.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::mn, Major::k>>(call, a, b);
+    launch_typed<Traits<kTile, Element, Major::mn, Major::k>>(call, sides, a, b);
   } else {
-    launch_typed<Traits<kTile, Element, Major::mn, Major::mn>>(call, a, b);
+    launch_typed<Traits<kTile, Element, Major::mn, Major::mn>>(call, sides, a, b);
   }
 }
 
 template <planning::Tile kTile>
 void launch(const Launch& call) {
-  const auto& problem = std::get<MatmulProblem>(call.problem);
-  const Operand &a = problem.a, &b = problem.b;
-  const Source left =
-      a.is_sparse() ? pool_source(a.sparse, a.transposed) : dense_source(a.dense, a.transposed);
-  const Source right = dense_source(b.dense, !b.transposed);
+  const Sides sides(std::get<MatmulProblem>(call.problem));
+  const Source left = sides.left.is_sparse()
+                          ? pool_source(sides.left.sparse, sides.left.transposed)
+                          : dense_source(sides.left.dense, sides.left.transposed);
+  const Source right = dense_source(sides.right.dense, !sides.right.transposed);
   if (left.map.dtype == DType::bf16) {
-    launch_element<kTile, __nv_bfloat16>(call, left, right);
+    launch_element<kTile, __nv_bfloat16>(call, sides, left, right);
   } else {
-    launch_element<kTile, __half>(call, left, right);
+    launch_element<kTile, __half>(call, sides, left, right);
   }
 }
 

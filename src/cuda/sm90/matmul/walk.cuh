@@ -27,19 +27,18 @@ struct Walk {
   /// Tiles go down columns of `kGroup` rows of tiles, so that what runs at one time shares operands
   /// in L2.
   template <int kTileM, int kTileN>
-  __device__ TileAt tile(std::int64_t index) const {
+  __device__ TileAt tile(int index) const {
     constexpr int kGroup = 16;
-    const std::int64_t rows = row_tiles<kTileM>(), cols = (n + kTileN - 1) / kTileN;
-    const std::int64_t batch = index / (rows * cols), within = index % (rows * cols);
-    const std::int64_t group = within / (kGroup * cols), rest = within % (kGroup * cols);
-    const std::int64_t left = rows - group * kGroup;
-    const std::int64_t height = left < kGroup ? left : kGroup;
-    return {static_cast<int>((group * kGroup + rest % height) * kTileM),
-            static_cast<int>(rest / height * kTileN), static_cast<int>(batch)};
+    const int rows = row_tiles<kTileM>(), cols = col_tiles<kTileN>();
+    const int batch = index / (rows * cols), within = index % (rows * cols);
+    const int group = within / (kGroup * cols), rest = within % (kGroup * cols);
+    const int left = rows - group * kGroup;
+    const int height = left < kGroup ? left : kGroup;
+    return {(group * kGroup + rest % height) * kTileM, rest / height * kTileN, batch};
   }
   template <int kTileM, int kTileN>
   __host__ __device__ std::int64_t tiles() const {
-    return row_tiles<kTileM>() * ((n + kTileN - 1) / kTileN) * batches;
+    return static_cast<std::int64_t>(row_tiles<kTileM>()) * col_tiles<kTileN>() * batches;
   }
 
   /// What a tile walks: `entries` of `parts` steps, each step kLine deep. Dense is one entry, all
@@ -69,8 +68,12 @@ struct Walk {
 
  private:
   template <int kTileM>
-  __host__ __device__ std::int64_t row_tiles() const {
-    return (m + kTileM - 1) / kTileM;
+  __host__ __device__ int row_tiles() const {
+    return static_cast<int>((m + kTileM - 1) / kTileM);
+  }
+  template <int kTileN>
+  __host__ __device__ int col_tiles() const {
+    return static_cast<int>((n + kTileN - 1) / kTileN);
   }
 };
 

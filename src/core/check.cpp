@@ -1,11 +1,11 @@
+#include "src/core/check.hpp"
+
 #include <algorithm>
 #include <cmath>
 
 #include <tessera/error.hpp>
 
-#include "src/plan/check.hpp"
-
-namespace tessera::planning {
+namespace tessera::core {
 namespace {
 
 std::string list_dtypes(unsigned set) {
@@ -173,4 +173,4 @@ void check_finite(const Where& where, float value) {
   if (!std::isfinite(value)) refuse(where, "a finite number", words(value));
 }
 
-}  // namespace tessera::planning
+}  // namespace tessera::core

@@ -1,0 +1,162 @@
+"""PyTorch modules and functions: a block-sparse linear layer, and attention as a drop-in for
+`torch.nn.functional.scaled_dot_product_attention`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tessera import patterns
+from tessera.attention import attention as _attention
+from tessera.block_mask import BlockMask
+from tessera.bsr import BsrMatrix, block_shape
+from tessera.products import linear as _linear
+
+
+class BsrLinear(nn.Module):
+    """A linear layer whose weight ``[out_features, in_features]`` stores some of its blocks.
+
+    The stored values train; the pattern is fixed, and travels in the state_dict, so that a layer
+    loads a state of any density.
+
+    >>> import torch, tessera
+    >>> dense = torch.nn.Linear(128, 64)
+    >>> layer = tessera.nn.BsrLinear.from_linear(dense, block=16, density=0.25)
+    >>> layer(torch.randn(2, 5, 128)).shape
+    torch.Size([2, 5, 64])
+    """
+
+    def __init__(self, in_features: int, out_features: int, block: int | tuple[int, int] = 32, *,
+                 density: float = 0.25, seed: int = 0, bias: bool = True, device: Any = None,
+                 dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        r, c = block_shape("BsrLinear: block", block)
+        if out_features % r or in_features % c:
+            raise ValueError(f"BsrLinear: block: expected a divisor of {out_features} x "
+                             f"{in_features}, got {r} x {c}")
+        keep = patterns.random(out_features // r, in_features // c, density, seed)
+        rows, cols = keep.nonzero()
+        offsets = torch.zeros(keep.shape[0] + 1, dtype=torch.int32)
+        offsets[1:] = torch.as_tensor(keep.sum(1)).cumsum(0)
+        self.in_features, self.out_features = in_features, out_features
+        self.values = nn.Parameter(torch.empty(len(rows), r, c, device=device, dtype=dtype))
+        self.register_buffer("row_offsets", offsets.to(device))
+        self.register_buffer("col_indices", torch.as_tensor(cols, dtype=torch.int32, device=device))
+        self.bias = (nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
+                     if bias else None)
+        # As nn.Linear, for the inputs that an output really sees.
+        bound = 1 / math.sqrt(max(1.0, density * in_features))
+        nn.init.uniform_(self.values, -bound, bound)
+        if bias:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    @staticmethod
+    def from_linear(layer: nn.Linear, block: int | tuple[int, int] = 32, *,
+                    density: float | None = None, keep: Any = None) -> BsrLinear:
+        """The blocks of a dense layer: the share ``density`` with the largest sums of squares, or
+        those that the boolean tensor ``keep`` names, or all that have a nonzero."""
+        weight = layer.weight.detach()
+        if density is not None:
+            matrix = BsrMatrix.prune(weight, block, density)
+        else:
+            matrix = BsrMatrix.from_dense(weight, block, keep=keep)
+        made = BsrLinear(layer.in_features, layer.out_features, block, density=0.0,
+                         bias=layer.bias is not None, device=weight.device, dtype=weight.dtype)
+        made._take(matrix)
+        if layer.bias is not None:
+            made.bias.data.copy_(layer.bias.detach())
+        return made
+
+    def _take(self, matrix: BsrMatrix) -> None:
+        self.values = nn.Parameter(matrix.values.clone(), requires_grad=self.values.requires_grad)
+        self.row_offsets, self.col_indices = matrix.row_offsets, matrix.col_indices
+
+    @property
+    def weight(self) -> BsrMatrix:
+        return BsrMatrix(self.values, self.row_offsets, self.col_indices, self.out_features,
+                         self.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        r, c = self.values.shape[-2:]
+        return (f"in_features={self.in_features}, out_features={self.out_features}, "
+                f"bias={self.bias is not None}, block=({r}, {c}), "
+                f"density={self.weight.density:.3g}")
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *rest: Any) -> None:
+        # A state may hold another number of blocks than this layer.
+        values = state_dict.get(prefix + "values")
+        columns = state_dict.get(prefix + "col_indices")
+        if isinstance(values, Tensor) and values.dim() == 3 and isinstance(columns, Tensor):
+            if values.shape != self.values.shape:
+                self.values = nn.Parameter(self.values.new_empty(values.shape),
+                                           requires_grad=self.values.requires_grad)
+                self.col_indices = self.col_indices.new_empty(columns.shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | BlockMask | None = None,
+              dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+              enable_gqa: bool = False) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention`, same arguments and layout: ``[..., heads,
+    length, dim]``.
+
+    A boolean ``attn_mask`` becomes a block mask at every call; build a `tessera.BlockMask` once and
+    give that instead where it stays the same. ``is_causal`` aligns the first query with the first
+    key, as there. Dropout and float masks are refused.
+
+    >>> import torch, tessera
+    >>> q = torch.randn(2, 4, 64, 32)
+    >>> ours = tessera.nn.attention(q, q, q, is_causal=True)
+    >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    >>> torch.allclose(ours, theirs, atol=1e-5)
+    True
+    """
+    if dropout_p:
+        raise NotImplementedError(f"nn.attention: dropout_p: expected 0, got {dropout_p}; there is "
+                                  "no dropout inside attention here: apply it to the output")
+    if query.dim() < 3 or key.dim() != query.dim() or value.dim() != query.dim():
+        raise ValueError("nn.attention: query: expected [..., length, dim] of three or more "
+                         f"dimensions, as key and value have, got {list(query.shape)}, "
+                         f"{list(key.shape)}, {list(value.shape)}")
+    if not enable_gqa and key.shape[-3] != query.shape[-3]:
+        raise ValueError(f"nn.attention: key: expected {query.shape[-3]} heads as query has, got "
+                         f"{key.shape[-3]}; enable_gqa=True shares them")
+    lead = query.shape[:-3]
+    q, k, v = (x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
+               for x in (query, key, value))
+    mask = _block_mask(attn_mask, q, k, lead)
+    if is_causal and mask is not None:
+        raise ValueError("nn.attention: attn_mask: expected none beside is_causal=True")
+    q_position = None
+    if is_causal and q.shape[-2] != k.shape[-2]:
+        q_position = torch.zeros(q.shape[0], dtype=torch.int32, device=q.device)
+    out = _attention(q, k, v, causal=is_causal, mask=mask, scale=scale, q_position=q_position,
+                     layout="bhld")
+    return out.reshape(*lead, *out.shape[1:])
+
+
+def _block_mask(mask: Any, q: Tensor, k: Tensor, lead: tuple) -> BlockMask | None:
+    if mask is None or isinstance(mask, BlockMask):
+        return mask
+    if not isinstance(mask, Tensor):
+        raise TypeError("nn.attention: attn_mask: expected a boolean tensor or a tessera.BlockMask, "
+                        f"got {type(mask).__name__}")
+    if mask.dtype != torch.bool:
+        raise NotImplementedError(
+            f"nn.attention: attn_mask: expected booleans or a tessera.BlockMask, got {mask.dtype}; "
+            "scores take no additive mask here: give `mask == 0` where it holds 0 and -inf, and "
+            "torch's own function or FlexAttention where it holds biases")
+    rows, cols = q.shape[-2], k.shape[-2]
+    mask = mask.expand(*mask.shape[:-2], rows, cols)
+    if len(lead) != 1:  # one dimension for the batch, or none
+        mask = mask.expand(*lead, *mask.shape[-3:]) if mask.dim() > 2 else mask
+        mask = mask.reshape(-1, *mask.shape[-3:]) if mask.dim() > 3 else mask
+    while mask.dim() < 4:
+        mask = mask.unsqueeze(0)
+    return BlockMask.from_dense(mask)

@@ -1,0 +1,96 @@
+"""What a call costs on the host: ``python -m tessera.overhead``.
+
+Each line is the median over many calls of one tiny problem; the difference to the line above it is
+what the step adds. On a GPU the calls only launch, so that the figures hold there as well."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any, Callable
+
+import numpy as np
+import tvm_ffi
+
+import tessera
+from tessera import _ffi
+from tessera.attention import attention_options
+
+
+def microseconds(call: Callable[[], Any], calls: int = 2000, rounds: int = 15) -> float:
+    """The median of rounds, each the mean of its calls."""
+    for _ in range(calls // 4):
+        call()
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        taken.append((time.perf_counter() - start) / calls * 1e6)
+    return statistics.median(taken)
+
+
+def _options(q: Any, k: Any) -> tuple:
+    return attention_options(q, k, "blhd", None, 0.0, True, *(None,) * 9, 0, 0, None, None, 1, None)
+
+
+def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int) -> None:
+    """`base` is the line that holds the C++ call itself."""
+    print(title)
+    times = [microseconds(call) for _, call in lines]
+    for i, ((name, _), taken) in enumerate(zip(lines, times)):
+        beyond = f"  {taken - times[base]:+6.2f} us beyond the C++ call" if i > base else ""
+        print(f"  {taken:7.2f} us  {name}{beyond}")
+
+
+def numpy_report() -> None:
+    q = np.ones((1, 4, 2, 16), np.float32)
+    out = np.empty_like(q)
+    nothing, options = tvm_ffi.get_global_func("testing.nop"), _options(q, q)
+    _report("attention, NumPy, f32 [1, 4, 2, 16]", [
+        ("a function that does nothing, same arguments",
+         lambda: nothing(q, q, q, out, None, *options)),
+        ("the export", lambda: _ffi.attention(q, q, q, out, None, *options)),
+        ("tessera.attention(out=)",
+         lambda: tessera.attention(q, q, q, causal=True, out=out, threads=1)),
+        ("tessera.attention()", lambda: tessera.attention(q, q, q, causal=True, threads=1)),
+    ], 1)
+
+
+def torch_report(device: str) -> None:
+    import torch
+
+    from tessera import torch_ops  # noqa: F401: registers the operations
+
+    q = torch.ones(1, 4, 2, 16, device=device, dtype=torch.float32 if device == "cpu" else
+                   torch.bfloat16)
+    out, options = torch.empty_like(q), _options(q, q)
+    nothing, op = tvm_ffi.get_global_func("testing.nop"), torch.ops.tessera.attention.default
+    trained = q.clone().requires_grad_()
+    _report(f"attention, PyTorch on {device}, [1, 4, 2, 16]", [
+        ("a function that does nothing, same arguments",
+         lambda: nothing(q, q, q, out, None, *options)),
+        ("the export", lambda: _ffi.attention(q, q, q, out, None, *options)),
+        ("tessera.attention(out=)",
+         lambda: tessera.attention(q, q, q, causal=True, out=out, threads=1)),
+        ("tessera.attention()", lambda: tessera.attention(q, q, q, causal=True, threads=1)),
+        ("the registered operation", lambda: op(q, q, q, *options)),
+        ("tessera.attention() recording a gradient",
+         lambda: tessera.attention(trained, q, q, causal=True, threads=1)),
+    ], 1)
+
+
+def main() -> None:
+    numpy_report()
+    try:
+        import torch
+    except ImportError:
+        print("PyTorch is not installed: no further figures")
+        return
+    torch_report("cpu")
+    if torch.cuda.is_available() and tessera.cuda_device_count():
+        torch_report("cuda")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+import numpy as np
+import pytest
+import support
+
+import tessera
+
+TOLERANCE = dict(atol=2e-6, rtol=2e-5)
+
+
+def tensors(q_length=37, kv_length=53, heads=4, kv_heads=2, dim=24, dim_v=17, batch=2):
+    return (support.random(batch, q_length, heads, dim, seed=1),
+            support.random(batch, kv_length, kv_heads, dim, seed=2),
+            support.random(batch, kv_length, kv_heads, dim_v, seed=3))
+
+
+def check(result, expected, **tolerance):
+    for got, want in zip(result, expected):
+        np.testing.assert_allclose(np.asarray(got, np.float64), want, **(tolerance or TOLERANCE))
+
+
+RULES = {
+    "dense": ({}, {}),
+    "causal": (dict(causal=True), dict(causal=True)),
+    "window": (dict(window_left=9, window_right=3), dict(left=9, right=3)),
+    "softcap": (dict(causal=True, softcap=2.0), dict(causal=True)),
+    "scale": (dict(scale=0.3), {}),
+}
+
+
+@pytest.mark.parametrize("layout", ["blhd", "bhld"])
+@pytest.mark.parametrize("rule", RULES)
+def test_rules(rule, layout):
+    q, k, v = tensors()
+    options, seen = RULES[rule]
+    expected = support.attention(q, k, v, support.visible(37, 53, **seen),
+                                 scale=options.get("scale"), softcap=options.get("softcap", 0.0))
+    if layout == "bhld":
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    out, lse = tessera.attention(q, k, v, layout=layout, return_lse=True, **options)
+    check((out if layout == "blhd" else out.swapaxes(1, 2), lse), expected)
+
+
+def test_ranges_positions_and_sinks():
+    q, k, v = tensors()
+    begin, end = np.array([3, 0], np.int32), np.array([40, 0], np.int32)
+    position = np.array([11, 5], np.int32)
+    sinks = support.random(4, seed=5)
+    seen = np.stack([support.visible(37, 53, causal=True, begin=b, end=e, q_position=p)
+                     for b, e, p in zip(begin, end, position)])[:, None]
+    result = tessera.attention(q, k, v, causal=True, kv_begin=begin, kv_end=end,
+                               q_position=position, sinks=sinks, return_lse=True)
+    check(result, support.attention(q, k, v, seen, sinks=sinks))
+    assert (result[0][1] == 0).all(), "a query that sees no key gives zeros"
+
+
+def test_no_key_gives_minus_infinity():
+    q, k, v = tensors(kv_length=0)
+    out, lse = tessera.attention(q, k, v, return_lse=True)
+    assert (out == 0).all() and (lse == -np.inf).all()
+
+
+def test_packed():
+    q, k, v = support.random(30, 4, 16), support.random(50, 2, 16, seed=1), support.random(50, 2, 16,
+                                                                                           seed=2)
+    q_offsets, kv_offsets = np.array([0, 11, 11, 30]), np.array([0, 20, 29, 50])
+    out, lse = tessera.attention(q, k, v, causal=True, q_offsets=q_offsets, kv_offsets=kv_offsets,
+                                 return_lse=True)
+    assert out.shape == q.shape and lse.shape == (4, 30)
+    for b in range(3):
+        at, keys = slice(*q_offsets[b : b + 2]), slice(*kv_offsets[b : b + 2])
+        n, m = at.stop - at.start, keys.stop - keys.start
+        want = support.attention(q[None, at], k[None, keys], v[None, keys],
+                                 support.visible(n, m, causal=True))
+        check((out[None, at], lse[None, :, at]), want)
+
+
+def test_pages():
+    pages = support.random(6, 8, 2, 16, seed=1)
+    values = support.random(6, 8, 2, 16, seed=2)
+    table = np.array([[4, 0, 2], [1, 5, 3]], np.int32)
+    end = np.array([19, 8], np.int32)
+    q = support.random(2, 3, 4, 16)
+    out = tessera.attention(q, pages, values, causal=True, page_table=table, kv_end=end)
+    for b in range(2):
+        k = pages[table[b]].reshape(-1, 2, 16)[None, : end[b]]
+        v = values[table[b]].reshape(-1, 2, 16)[None, : end[b]]
+        want, _ = support.attention(q[b : b + 1], k, v, support.visible(3, end[b], causal=True))
+        check((out[b : b + 1],), (want,))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_dtypes(dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    q, k, v = (x.astype(dtype) for x in tensors())
+    out = tessera.attention(q, k, v, causal=True)
+    assert out.dtype == np.dtype(dtype)
+    want, _ = support.attention(*(x.astype(np.float64) for x in (q, k, v)),
+                                support.visible(37, 53, causal=True))
+    check((out,), (want,), atol=2e-2, rtol=2e-2)
+
+
+def test_fp8_needs_a_gpu():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v = (x.astype(ml_dtypes.float8_e4m3fn) for x in tensors())
+    with pytest.raises(NotImplementedError, match="e4m3->bf16.*\n(.*\n)*.*e4m3 inputs need a GPU"):
+        tessera.attention(q, k, v)
+
+
+def test_strides_and_read_only_arrays():
+    q, k, v = tensors()
+    expected = tessera.attention(q, k, v)
+    spread = np.zeros((2, 37, 4, 48), np.float32)[..., ::2]
+    spread[...] = q
+    k.flags.writeable = False
+    reverse = v[:, ::-1][:, ::-1]
+    np.testing.assert_array_equal(tessera.attention(spread, k, reverse), expected)
+
+
+def test_out_and_lse_are_written_in_place():
+    q, k, v = tensors()
+    out, lse = np.full((2, 37, 4, 17), np.nan, np.float32), np.full((2, 4, 37), np.nan, np.float32)
+    assert tessera.attention(q, k, v, out=out, lse=lse) is out
+    check((out, lse), support.attention(q, k, v, True))
+
+
+def test_same_bits_every_time():
+    q, k, v = tensors()
+    first = tessera.attention(q, k, v, causal=True)
+    for _ in range(5):
+        np.testing.assert_array_equal(tessera.attention(q, k, v, causal=True), first)
+
+
+@pytest.mark.parametrize("layout", ["blhd", "bhld"])
+def test_merge_states(layout):
+    q, k, v = tensors()
+    sinks = support.random(4, seed=7)
+    expected = support.attention(q, k, v, True, sinks=sinks)
+    if layout == "bhld":
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    axis = 1 if layout == "blhd" else 2
+    parts = [tessera.attention(q, np.take(k, keys, axis), np.take(v, keys, axis), layout=layout,
+                               return_lse=True) for keys in (range(0, 20), range(20, 20),
+                                                             range(20, 53))]
+    out, lse = tessera.merge_states(*zip(*parts), sinks=sinks, layout=layout)
+    check((out if layout == "blhd" else out.swapaxes(1, 2), lse), expected)
+
+
+# ---- Bad input ---------------------------------------------------------------------------------
+
+
+def test_float64_is_refused_by_name():
+    q = np.zeros((1, 4, 2, 8))
+    with pytest.raises(TypeError, match="attention: q: .*float32.*got float64; convert it first"):
+        tessera.attention(q, q, q)
+
+
+@pytest.mark.parametrize("x", ["text", [1.0], None, 3])
+def test_what_is_no_array(x):
+    with pytest.raises(TypeError, match="expected a NumPy array or a PyTorch tensor"):
+        tessera.attention(x, x, x)
+
+
+def test_what_is_no_array_beside_arrays():
+    q, k, v = tensors()
+    with pytest.raises(TypeError, match="attention: k: expected a tensor"):
+        tessera.attention(q, "text", v)
+
+
+BAD = {
+    "dtypes differ": (dict(k=np.float16), "attention: k: expected dtype f32"),
+    "integers": (dict(v=np.int32), "attention: v: expected dtype f32"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_dtypes(case):
+    q, k, v = tensors()
+    given = dict(q=q, k=k, v=v)
+    change, message = BAD[case]
+    for name, dtype in change.items():
+        given[name] = given[name].astype(dtype)
+    with pytest.raises(ValueError, match=message):
+        tessera.attention(**given)
+
+
+def test_shapes_and_options():
+    q, k, v = tensors()
+    with pytest.raises(ValueError, match="attention: v: expected"):
+        tessera.attention(q, k, v[:, :5])
+    with pytest.raises(ValueError, match="attention: softcap: .*got -1"):
+        tessera.attention(q, k, v, softcap=-1.0)
+    with pytest.raises(ValueError, match="layout: expected 'blhd' or 'bhld', got 'bshd'"):
+        tessera.attention(q, k, v, layout="bshd")
+    with pytest.raises(ValueError, match="attention: q: expected"):
+        tessera.attention(q[0, 0, 0], k, v)
+    with pytest.raises(TypeError, match="attention: window_left: expected an integer"):
+        tessera.attention(q, k, v, window_left=1.5)
+    with pytest.raises(TypeError, match="mask: expected a tessera.BlockMask, got ndarray"):
+        tessera.attention(q, k, v, mask=np.ones((37, 53), bool))
+    with pytest.raises(ValueError, match="mask: made for 64 queries and 64 keys, got 37 and 53"):
+        tessera.attention(q, k, v, mask=tessera.BlockMask.causal(64, 64))
+    with pytest.raises(ValueError, match="backend"):
+        tessera.attention(q, k, v, backend="sm70")
+    with pytest.raises(NotImplementedError, match="rejected"):
+        tessera.attention(q, k, v, backend="sm90")
+
+
+def test_read_only_out():
+    q, k, v = tensors()
+    out = np.zeros((2, 37, 4, 17), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="attention: out: .*read-only"):
+        tessera.attention(q, k, v, out=out)
+
+
+def test_byte_order():
+    q, k, v = tensors()
+    with pytest.raises(TypeError, match="native"):
+        tessera.attention(q.astype(">f4"), k, v)
+
+
+def test_failed_call_leaves_out_untouched():
+    q, k, v = tensors()
+    out = np.full((2, 37, 4, 17), 7, np.float32)
+    with pytest.raises(ValueError):
+        tessera.attention(q, k, v[:, :5], out=out)
+    assert (out == 7).all()

@@ -1,0 +1,176 @@
+"""Cases as data, and what counts as useful, against brute force."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tessera.bench import cases, flops, patterns
+from tessera.bench.cases import CaseError, make_case
+
+WORKLOADS = sorted((Path(__file__).parents[2] / "bench" / "workloads").glob("*.json"))
+
+
+def random_lists(rows, cols, density, seed):
+    return patterns.lists_of(np.random.default_rng(seed).random((rows, cols)) < density)
+
+
+@pytest.mark.parametrize("op, params, names", [
+    ("nothing", {}, "op"),
+    ("matmul", {"m": 1, "n": 1}, "k is missing"),
+    ("matmul", {"m": 1, "n": 1, "k": 0}, "k"),
+    ("matmul", {"m": 1, "n": 1, "k": True}, "k"),
+    ("matmul", {"m": 1, "n": 1, "k": 1, "density": 0.5}, "density"),
+    ("matmul", {"m": 1, "n": 1, "k": 1, "transpose": "xy"}, "transpose"),
+    ("matmul", {"m": 1, "n": 1, "k": 1, "dtype": "f64"}, "dtype"),
+    ("attention", {"s": 8, "h": 3, "hk": 2}, "h"),
+    ("attention", {"s": 8, "pattern": "random", "density": 0.5}, "block_q"),
+    ("attention", {"s": 8, "pattern": "spiral", "block_q": 4}, "spiral"),
+    ("attention", {"s": 8, "pattern": "random", "block_q": 4}, "density is missing"),
+    ("attention", {"s": 8, "sequences": 2, "b": 2}, "sequences"),
+    ("bsr_matmul", {"m": 30, "n": 8, "k": 64, "block": 16, "pattern": "random", "density": 0.5},
+     "block"),
+    ("bsr_matmul", {"m": 32, "n": 8, "k": 64, "block": 16}, "pattern is missing"),
+    ("spgemm", {"m": 32, "n": 8, "k": 64, "block": 16, "pattern": "random", "density": 0.5}, "block"),
+])
+def test_senseless_cases_are_refused_by_name(op, params, names):
+    with pytest.raises(CaseError, match=names):
+        make_case(op, params)
+
+
+def test_equal_cases_have_equal_keys_however_they_are_written():
+    short = make_case("attention", {"s": 128, "pattern": "random", "density": 0.5, "block_q": 64})
+    whole = make_case("attention", {"block_kv": 64, "block_q": 64, "density": 0.5, "hk": 16, "h": 16,
+                                    "pattern": "random", "s": 128, "skv": 128, "seed": 1})
+    other = make_case("attention", {"s": 128, "pattern": "random", "density": 0.5, "block_q": 64,
+                                    "seed": 2})
+    assert short.key == whole.key != other.key
+    assert "half_width" not in short.params  # an argument of other patterns
+
+
+def test_workload_files_hold_distinct_cases():
+    assert {path.stem for path in WORKLOADS} >= {"check", "cpu", "hopper_attention",
+                                                 "hopper_products", "quick"}
+    for path in WORKLOADS:
+        found = cases.read_workload(path)
+        assert found
+        assert len({case.label for case in found}) == len(found), path
+
+
+def test_vary_is_every_combination(tmp_path):
+    path = tmp_path / "w.json"
+    path.write_text('{"cases": [{"op": "matmul", "params": {"m": 8}, "vary": '
+                    '[[{"n": 1}, {"n": 2}], [{"k": 3}, {"k": 4, "m": 9}]], "states": ["burst"]}]}')
+    found = [(c.params["m"], c.params["n"], c.params["k"]) for c in cases.read_workload(path)]
+    assert found == [(8, 1, 3), (9, 1, 4), (8, 2, 3), (9, 2, 4)]
+    path.write_text('{"cases": [{"op": "matmul", "params": {"m": 8, "n": 1, "k": 2}, '
+                    '"vary": [[{}, {"k": 2}]]}]}')
+    with pytest.raises(CaseError, match="comes twice"):
+        cases.read_workload(path)
+
+
+def element_mask(p, lists=None):
+    """Brute force: which key each query sees, element by element."""
+    s, skv = p["s"], p["skv"]
+    seen = np.zeros((s, skv), bool)
+    for i, j in itertools.product(range(s), range(skv)):
+        distance = j - (i + skv - s)
+        seen[i, j] = not (p["causal"] and distance > 0)
+        seen[i, j] &= "window" not in p or -p["window"] <= distance
+        if lists is not None:
+            seen[i, j] &= j // p["block_kv"] in lists.row(i // p["block_q"])
+    return seen
+
+
+MASKS = [{}, {"causal": True}, {"window": 5}, {"causal": True, "window": 3}]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("s, skv", [(13, 13), (7, 20), (20, 7), (1, 9)])
+def test_visible_pairs_without_lists(mask, s, skv):
+    p = make_case("attention", {"s": s, "skv": skv, "b": 2, "h": 3, **mask}).params
+    assert flops.visible_pairs(p) == 6 * element_mask(p).sum()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("s, skv", [(32, 32), (29, 43), (43, 29)])
+def test_visible_pairs_and_kinds_of_blocks_with_lists(mask, s, skv):
+    p = make_case("attention", {"s": s, "skv": skv, "h": 2, "block_q": 8, "block_kv": 4, **mask,
+                                "pattern": "random", "density": 0.5}).params
+    both = [random_lists(-(-s // 8), -(-skv // 4), 0.5, seed) for seed in (1, 2)]
+    masks = [element_mask(p, lists) for lists in both]
+    assert flops.visible_pairs(p, both) == sum(mask.sum() for mask in masks)
+    assert flops.visible_pairs(p, both[:1]) == 2 * masks[0].sum()
+    rules = element_mask({key: value for key, value in p.items() if key != "pattern"})
+    for lists in both:
+        full, partial = flops.classify(p, lists)
+        for row in range(lists.rows):
+            kinds = {0: set(), 1: set(), 2: set()}
+            for col in lists.row(row):
+                block = rules[row * 8 : row * 8 + 8, col * 4 : col * 4 + 4]
+                kinds[2 if block.all() else 1 if block.any() else 0].add(int(col))
+            assert set(full.row(row)) == kinds[2]
+            assert set(partial.row(row)) == kinds[1]
+
+
+def test_packed_sequences_fill_the_total():
+    p = make_case("attention", {"s": 1000, "sequences": 7, "h": 2, "causal": True}).params
+    lengths = flops.sequence_lengths(p)
+    assert lengths.sum() == 1000 and len(lengths) == 7 and lengths.min() >= 1
+    assert lengths.max() > 3 * lengths.min()
+    assert flops.visible_pairs(p) == 2 * sum(n * (n + 1) // 2 for n in lengths)
+
+
+def test_attention_flops_count_both_products():
+    p = make_case("attention", {"s": 16, "h": 1, "d": 8, "dv": 4}).params
+    assert flops.attention_flops(p) == 2 * 16 * 16 * (8 + 4)
+
+
+def test_product_flops_against_counting():
+    lists = random_lists(4, 6, 0.4, 3)
+    base = {"m": 32, "n": 40, "k": 48, "block": 8, "pattern": "random", "density": 0.4}
+    stored = len(lists.indices)
+    p = make_case("bsr_matmul", base).params
+    assert flops.product_flops("bsr_matmul", p, lists) == 2 * stored * 64 * 40
+    p = make_case("bsr_matmul", {**base, "side": "b"}).params
+    assert flops.product_flops("bsr_matmul", p, lists) == 2 * stored * 64 * 32
+    p = make_case("sddmm", base).params
+    assert flops.product_flops("sddmm", p, lists) == 2 * stored * 64 * 48
+    p = make_case("matmul", {"m": 3, "n": 5, "k": 7}).params
+    assert flops.product_flops("matmul", p) == 2 * 3 * 5 * 7
+    other = random_lists(6, 5, 0.4, 4)
+    pairs = sum(j in other.row(k) for i in range(4) for k in lists.row(i) for j in range(5))
+    p = make_case("spgemm", base).params
+    assert flops.product_flops("spgemm", p, (lists, other)) == 2 * pairs * 8**3
+
+
+def test_lists_pad_repeat_and_keep():
+    lists = patterns.lists_of(np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], bool))
+    counts, table = lists.padded(fill=-1)
+    assert counts.tolist() == [2, 0, 1]
+    assert table.tolist() == [[0, 2], [-1, -1], [1, -1]]
+    assert lists.repeat_rows(2, 5).counts.tolist() == [2, 2, 0, 0, 1]
+    kept = lists.keep(np.array([False, True, True]))
+    assert [kept.row(i).tolist() for i in range(3)] == [[2], [], [1]]
+
+
+def test_patterns_are_the_library_s_own():
+    import tessera
+
+    case = make_case("bsr_matmul", {"m": 64, "n": 8, "k": 96, "block": 8, "pattern": "bigbird",
+                                    "half_width": 1, "global": 1, "random": 2, "seed": 5})
+    lists = patterns.product_lists("bsr_matmul", case.params)
+    blocks = tessera.patterns.bigbird(8, 12, 1, 1, 2, 5)
+    assert np.array_equal(patterns.lists_of(blocks).indices, lists.indices)
+    assert lists.offsets[-1] == blocks.sum()
+
+
+def test_lists_by_kv_head_repeat_over_the_group():
+    p = make_case("attention", {"s": 64, "h": 4, "hk": 2, "block_q": 8, "pattern": "random",
+                                "density": 0.3, "lists": "per_kv_head", "alike": 2}).params
+    lists = patterns.attention_lists(p)
+    assert len(lists) == 4
+    assert np.array_equal(lists[0].indices, lists[1].indices)
+    assert not np.array_equal(lists[0].indices, lists[2].indices)
+    assert np.array_equal(lists[0].row(4), lists[0].row(5))

@@ -1,0 +1,258 @@
+"""The part of the harness that runs on a GPU, with PyTorch's CPU in the GPU's place: its events,
+streams and graphs are stand-ins, the tensors and the results are real."""
+
+import contextlib
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from tessera.bench import arrays, measure, nvml, ours, peers, results, suite  # noqa: E402
+from tessera.bench.cases import make_case  # noqa: E402
+from tessera.bench.measure import Settings, measure_case  # noqa: E402
+from tessera.bench.peers import flex  # noqa: E402
+from tessera.bench.problem import Problem  # noqa: E402
+from tessera.bench.reference import check_same  # noqa: E402
+from tessera.bench.timing import Prepared  # noqa: E402
+
+PRODUCT = {"m": 64, "n": 32, "k": 96, "block": 16, "pattern": "random", "density": 0.4}
+
+
+class Event:
+    def __init__(self, enable_timing=False):
+        self.at = None
+
+    def record(self):
+        self.at = time.perf_counter()
+
+    def synchronize(self):
+        assert self.at is not None, "waited for an event that was never recorded"
+
+    def elapsed_time(self, end):
+        return (end.at - self.at) * 1e3
+
+
+class Graph:
+    """Captures by remembering that runs happened; a replay repeats one of them."""
+
+    replays = 0
+
+    def replay(self):
+        Graph.replays += 1
+        time.sleep(1e-4)
+
+
+class Stream:
+    def wait_stream(self, other):
+        pass
+
+
+class Meter:
+    """A card at 1500 MHz and 600 W."""
+
+    def clock_mhz(self):
+        return 1500
+
+    def watts(self):
+        return 600.0
+
+    def joules(self):
+        return 600.0 * time.perf_counter()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    stand_ins = {"Event": Event, "synchronize": lambda: None, "empty_cache": lambda: None,
+                 "Stream": Stream, "current_stream": Stream, "CUDAGraph": Graph,
+                 "stream": lambda one: contextlib.nullcontext(),
+                 "graph": lambda one: contextlib.nullcontext()}
+    for name, one in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, one)
+
+    def normal(shape, dtype, device, seed):
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(shape, generator=generator).to(arrays.torch_dtype(dtype))
+
+    monkeypatch.setattr(arrays, "normal", normal)
+    monkeypatch.setattr(arrays, "empty", lambda shape, dtype, device: torch.full(
+        shape, float("nan"), dtype=arrays.torch_dtype(dtype)))
+    monkeypatch.setattr(arrays, "integers", lambda values, device: torch.from_numpy(
+        np.ascontiguousarray(values, dtype=np.int32)))
+    monkeypatch.setattr("tessera.bench.timing.REST_SECONDS", 0.001)
+    monkeypatch.setattr("tessera.bench.timing.BURST_SECONDS", 0.001)
+    monkeypatch.setattr("tessera.bench.timing.CHUNK_SECONDS", 0.002)
+    return Settings(device="cuda", seconds=0.05, meter=Meter(), cache_bytes=30_000)
+
+
+@pytest.fixture
+def only_peer(monkeypatch):
+    """One peer that multiplies with PyTorch."""
+    def register(**options):
+        class Plain(peers.base.Peer):
+            ops = ("bsr_matmul",)
+
+            def version(self):
+                return "1"
+
+            def prepare(self, problem):
+                dense = [problem.bsr_a.fill_dense(one["a"]) for one in problem.sets]
+                return Prepared(lambda i: dense[i] @ problem.sets[i]["b"], **options)
+
+        monkeypatch.setattr(peers, "peer_names", lambda device=None: ["plain"])
+        monkeypatch.setattr(peers, "get_peer", lambda name: Plain(name))
+
+    return register
+
+
+def product(states):
+    return make_case("bsr_matmul", {**PRODUCT, "dtype": "bf16"}, states)
+
+
+def test_every_state_gives_figures(gpu, only_peer):
+    only_peer()
+    Graph.replays = 0
+    gpu.seconds = 2.5
+    records = measure_case(product(("burst", "sustained", "graph")), gpu)
+    assert [record["state"] for record in records] == ["burst", "sustained", "graph"]
+    assert Graph.replays > 0
+    burst, sustained, graph = (record["peers"]["plain"] for record in records)
+    for entry in (burst, sustained):
+        assert entry["ms"] > 0 and entry["clock_mhz"] == 1500 and entry["host_us"] > 0
+    assert burst["watts"] is None and burst["joules_per_tflop"] is None
+    assert sustained["watts"] == pytest.approx(600, rel=0.05)
+    energy = 600 * sustained["ms"] / 1e3 / (records[1]["useful_flops"] / 1e12)
+    assert sustained["joules_per_tflop"] == pytest.approx(energy, rel=0.05)
+    assert graph["host_us"] is None
+    assert graph["ms"] < burst["ms"] * 20  # a replay stands for many calls
+
+
+def test_short_runs_claim_no_energy(gpu, only_peer):
+    only_peer()
+    record = measure_case(product(("sustained",)), gpu)[0]
+    assert record["peers"]["plain"]["joules_per_tflop"] is None
+
+
+def test_a_peer_on_its_own_stream_is_timed_by_the_host_and_never_captured(gpu, only_peer):
+    finished = []
+    only_peer(finish=lambda: finished.append(1))
+    records = measure_case(product(("sustained", "graph")), gpu)
+    assert records[0]["peers"]["plain"]["ms"] > 0 and records[0]["peers"]["plain"]["host_us"] is None
+    assert "stream of its own" in records[1]["peers"]["plain"]["unavailable"]
+    assert finished
+
+
+def test_a_lost_device_stops_the_process(gpu, only_peer, monkeypatch, tmp_path):
+    only_peer()
+    facts = {"name": "X", "compute_capability": 90, "units": 1, "memory_bytes": 1, "l2_bytes": 1,
+             "driver": None, "power_limit_w": None}
+    monkeypatch.setattr(suite, "gpu_facts", lambda: (facts, gpu.meter))
+
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    gpu.ours = False
+    run = suite.Suite(str(tmp_path / "out.json"), gpu, quiet=True, ceilings=False)
+    assert run.run([product(("burst",))]) == suite.AGAIN
+    crashed = results.read(tmp_path / "out.json.crashed")
+    assert crashed[0]["competitor"] == "plain" and "illegal memory" in crashed[0]["reason"]
+
+
+def test_inputs_rotate_past_the_cache(gpu):
+    problem = Problem(product(("burst",)), "cuda", cache_bytes=100_000)
+    assert len(problem.sets) * problem.bytes >= 300_000
+
+
+@pytest.mark.parametrize("extra", [
+    {}, {"causal": True}, {"causal": True, "window": 40}, {"softcap": 10.0},
+    {"pattern": "random", "density": 0.4, "block_q": 64, "block_kv": 32, "lists": "per_head"},
+    {"pattern": "random", "density": 0.5, "block_q": 32, "causal": True, "s": 96},
+])
+def test_flex_s_mask_says_what_the_case_says(gpu, extra):
+    """FlexAttention's lists and rule, opened into elements, are what the reference sees."""
+    from torch.nn.attention import flex_attention
+
+    case = make_case("attention", {"s": 128, "skv": 128, "h": 2, "d": 16, "dtype": "f32", **extra})
+    problem = Problem(case, "cpu")
+    mask = flex.block_mask(flex_attention, problem)
+    p = case.params
+    seen = torch.ones(1, p["h"], p["s"], p["skv"], dtype=torch.bool)
+    if mask is not None:
+        rule = flex.visible(p)
+        q, kv = torch.arange(p["s"])[:, None], torch.arange(p["skv"])
+        if rule is not None:
+            seen &= rule(0, 0, q, kv)
+        blocks = mask.to_dense().bool()
+        block_q, block_kv = mask.BLOCK_SIZE
+        blocks = blocks.repeat_interleave(block_q, -2).repeat_interleave(block_kv, -1)
+        seen = seen & blocks[..., : p["s"], : p["skv"]]
+    one = problem.sets[0]
+    q, k, v = (one[name].transpose(1, 2) for name in "qkv")
+    scores = q @ k.transpose(-1, -2) * p["d"] ** -0.5
+    if "softcap" in p:
+        scores = flex.softcapped(torch, p["softcap"])(scores, 0, 0, 0, 0)
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num()
+    check_same(problem.reference, (weights @ v).transpose(1, 2), "f32")
+
+
+def test_full_blocks_are_full_and_partial_ones_are_not(gpu):
+    from torch.nn.attention import flex_attention
+
+    case = make_case("attention", {"s": 128, "h": 1, "block_q": 32, "causal": True, "dtype": "f32",
+                                   "pattern": "random", "density": 1.0})
+    mask = flex.block_mask(flex_attention, Problem(case, "cpu"))
+    assert mask.full_kv_num_blocks.flatten().tolist() == [0, 1, 2, 3]
+    assert mask.kv_num_blocks.flatten().tolist() == [1, 1, 1, 1]
+
+
+def test_blocked_ell_holds_the_matrix_row_by_row(gpu):
+    from tessera.bench.peers.cusparse_bell import PEERS
+
+    problem = Problem(make_case("bsr_matmul", {**PRODUCT, "pattern": "power_law", "exponent": 1.0,
+                                               "dtype": "bf16"}), "cuda")
+    values = problem.sets[0]["a"]
+    _, (columns, stored) = PEERS["cusparse_bell"].sparse_matrix(problem, values,
+                                                                lambda *arguments: None)
+    rows = stored.reshape(64, -1)
+    made = torch.zeros(64, 96, dtype=rows.dtype)
+    for i, j in np.ndindex(*columns.shape):
+        if columns[i, j] >= 0:
+            to = slice(16 * int(columns[i, j]), 16 * int(columns[i, j]) + 16)
+            made[16 * i : 16 * i + 16, to] = rows[16 * i : 16 * i + 16, 16 * j : 16 * j + 16]
+    assert torch.equal(made, problem.bsr_a.fill_dense(values))
+
+
+def test_a_dense_result_is_seen_through_the_pattern(gpu):
+    from tessera.bench.peers.cublaslt import SampledView
+
+    problem = Problem(make_case("sddmm", {**PRODUCT, "dtype": "f32"}), "cuda")
+    one = problem.sets[0]
+    check_same(problem.reference, SampledView(one["a"] @ one["b"], problem.bsr_out), "f32")
+
+
+def test_ours_runs_on_torch_tensors(gpu):
+    problem = Problem(product(("burst",)), "cuda")
+    prepared = ours.prepare_ours(problem)
+    error, budget = check_same(problem.reference, prepared.run(0), "bf16")
+    assert error <= budget
+
+
+def test_nvml_is_absent_without_harm():
+    meter = nvml.Nvml(library="libnothing-of-this-name.so")
+    assert (meter.clock_mhz(), meter.watts(), meter.joules(), meter.power_limit_w(),
+            meter.driver()) == (None,) * 5
+
+
+def test_cublaslt_s_structure_is_the_header_s():
+    import ctypes
+
+    from tessera.bench.peers.cublaslt import Heuristic
+
+    assert ctypes.sizeof(Heuristic) == 96
+    assert (Heuristic.workspace_bytes.offset, Heuristic.state.offset) == (64, 72)
+
+
+def test_the_names_of_measure_s_exceptions_reach_the_reader():
+    assert str(measure.DeviceLost("fa4", "why")) == "fa4: why"

@@ -1,0 +1,489 @@
+"""The reference, the result file, the suite: everything of the harness that needs no GPU."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tessera.bench import cli, measure, ours, peers, results, schema, sources, suite, table, timing
+from tessera.bench.cases import make_case
+from tessera.bench.measure import Settings, measure_case
+from tessera.bench.peers.base import Peer, Unavailable
+from tessera.bench.problem import Problem
+from tessera.bench.reference import WrongResult, check_same
+from tessera.bench.timing import Prepared
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "bench" / "schema.json").read_text())
+RANDOM = {"pattern": "random", "density": 0.4, "dtype": "f32"}
+CASES = {
+    "dense": ("matmul", {"m": 40, "n": 30, "k": 20, "transpose": "tn", "dtype": "f32"}),
+    "sparse": ("bsr_matmul", {"m": 64, "n": 24, "k": 96, "block": 16, **RANDOM}),
+    "linear": ("bsr_matmul", {"m": 24, "n": 64, "k": 96, "block": 16, "block_cols": 32,
+                              "side": "b", **RANDOM}),
+    "sampled": ("sddmm", {"m": 64, "n": 96, "k": 24, "block": 16, **RANDOM}),
+    "both": ("spgemm", {"m": 64, "n": 96, "k": 48, "block": 16, **RANDOM}),
+    "attention": ("attention", {"s": 70, "skv": 90, "b": 2, "h": 4, "hk": 2, "d": 16, "dv": 8,
+                                "causal": True, "dtype": "f32"}),
+    "half": ("attention", {"s": 64, "h": 2, "d": 16, "dtype": "f16"}),
+    "lists": ("attention", {"s": 64, "h": 2, "d": 16, "block_q": 16, "block_kv": 8, "window": 20,
+                            "lists": "per_head", **RANDOM}),
+    "packed": ("attention", {"s": 200, "h": 2, "d": 16, "sequences": 5, "causal": True,
+                             "softcap": 5.0, "dtype": "f32"}),
+}
+SETTINGS = {"device": "cpu", "seconds": 0.01}
+
+
+def quick_case(name="sparse"):
+    return make_case(*CASES[name])
+
+
+@pytest.fixture
+def fake_peer(monkeypatch):
+    """Registers a peer that does what the test says, and no other."""
+    def register(prepare, name="fake", refuse=None):
+        class Fake(Peer):
+            ops = tuple(cases_op for cases_op, _ in CASES.values())
+
+            def version(self):
+                return "1"
+
+            def refuse(self, case):
+                return refuse
+
+        peer = Fake(name)
+        peer.prepare = prepare
+        monkeypatch.setattr(peers, "peer_names", lambda device=None: [name])
+        monkeypatch.setattr(peers, "get_peer", lambda name: peer)
+
+    return register
+
+
+# ---- The reference -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ours_is_within_its_budget(name):
+    problem = Problem(quick_case(name), "cpu")
+    problem.poison()
+    error, budget = check_same(problem.reference, ours.prepare_ours(problem).run(0), problem.dtype)
+    assert error <= budget
+
+
+@pytest.mark.parametrize("name", ["dense", "sparse", "linear", "sampled", "attention", "half", "lists",
+                                  "packed"])
+def test_wrong_results_are_told(name):
+    problem = Problem(quick_case(name), "cpu")
+    right = np.array(ours.prepare_ours(problem).run(0))
+    check_same(problem.reference, right, problem.dtype)
+    for wrong in (right * np.asarray(1.1, right.dtype), np.roll(right, 1, axis=-1), -right):
+        with pytest.raises(WrongResult):
+            check_same(problem.reference, wrong, problem.dtype)
+    unwritten = np.full_like(right, np.nan)
+    with pytest.raises(WrongResult, match="not finite"):
+        check_same(problem.reference, unwritten, problem.dtype)
+    with pytest.raises((WrongResult, IndexError)):
+        check_same(problem.reference, right[..., :-1], problem.dtype)
+
+
+@pytest.mark.parametrize("change", [{"causal": False}, {"softcap": 5.0}, {"window": 30}])
+def test_another_mask_is_another_result(change):
+    problem = Problem(quick_case("attention"), "cpu")
+    other = Problem(make_case("attention", {**CASES["attention"][1], **change}), "cpu")
+    with pytest.raises(WrongResult):
+        check_same(problem.reference, ours.prepare_ours(other).run(0), "f32")
+
+
+# ---- One case ----------------------------------------------------------------------------------
+
+
+def test_a_case_has_the_schema_s_shape_beside_real_peers():
+    records = measure_case(quick_case(), Settings(**SETTINGS))
+    assert [record["state"] for record in records] == ["burst"]
+    case_schema = {"$ref": "#/$defs/case"}
+    assert schema.problems(records[0], case_schema, SCHEMA) == []
+    assert set(records[0]["peers"]) == {"openblas", "torch", "scipy"}
+    ours_entry = records[0]["ours"]
+    assert ours_entry["tflops"] == pytest.approx(
+        records[0]["useful_flops"] / ours_entry["ms"] / 1e9)
+    assert ours_entry["row"] == "cpu_product"
+    openblas = records[0]["peers"]["openblas"]
+    density = records[0]["useful_flops"] / (2 * 64 * 24 * 96)
+    assert openblas["computed_tflops"] * density == pytest.approx(openblas["tflops"])
+
+
+def test_ours_without_a_kernel_is_recorded_with_the_library_s_reason(monkeypatch):
+    import tessera
+
+    def refuses(*arguments, **options):
+        raise NotImplementedError("bsr_matmul: no backend takes f32 blocks of 16")
+
+    monkeypatch.setattr(tessera, "bsr_matmul", refuses)
+    record = measure_case(quick_case(), Settings(**SETTINGS))[0]
+    assert record["ours"] == {"unavailable": "bsr_matmul: no backend takes f32 blocks of 16"}
+    assert record["max_error"] is None
+    assert "ms" in record["peers"]["scipy"]
+    assert schema.problems(record, {"$ref": "#/$defs/case"}, SCHEMA) == []
+
+
+def test_a_wrong_peer_gets_no_time(fake_peer):
+    fake_peer(lambda problem: Prepared(lambda i: np.ones((64, 24), np.float32)))
+    record = measure_case(quick_case(), Settings(**SETTINGS))[0]
+    assert record["peers"]["fake"]["unavailable"].startswith("wrong result")
+    assert "ms" in record["ours"]
+
+
+def test_our_own_wrong_result_gets_no_time(monkeypatch):
+    import tessera
+
+    true = tessera.bsr_matmul
+    monkeypatch.setattr(tessera, "bsr_matmul", lambda *a, **o: true(*a, **o) * np.float32(1 + 1e-5))
+    monkeypatch.setattr(ours, "explained", lambda tessera, problem: {})
+    record = measure_case(quick_case(), Settings(**SETTINGS))[0]
+    assert record["ours"]["unavailable"].startswith("wrong result: error")
+
+
+def test_reasons_of_peers_are_kept(fake_peer):
+    def breaks(problem):
+        raise KeyError("some key")
+
+    fake_peer(breaks)
+    record = measure_case(quick_case(), Settings(**SETTINGS))[0]
+    assert record["peers"]["fake"] == {"unavailable": "KeyError: 'some key'"}
+    fake_peer(breaks, refuse="never on Sundays")
+    record = measure_case(quick_case(), Settings(**SETTINGS))[0]
+    assert record["peers"]["fake"] == {"unavailable": "never on Sundays"}
+
+
+def test_every_gpu_peer_says_why_it_is_not_here():
+    """Without its library a peer raises Unavailable and nothing else."""
+    for name in peers.peer_names():
+        peer = peers.get_peer(name)
+        assert peer.name == name and peer.ops
+        try:
+            assert peer.version()
+        except Unavailable as reason:
+            assert str(reason)
+
+
+# ---- Timing ------------------------------------------------------------------------------------
+
+
+def test_turns_alternate():
+    assert list(timing.in_turns("abc", 3)) == [list("abc"), list("cba"), list("abc")]
+
+
+def test_figures_are_medians_and_energy_needs_seconds():
+    figures = timing.Figures(times=[1.0, 1.1, 1.2, 1.3, 9.0], clocks=[1000, None, 1200],
+                             joules=500.0, measured_seconds=1.0, measured_calls=100)
+    entry = figures.entry(2e12)
+    assert entry["ms"] == 1.2 and entry["tflops"] == pytest.approx(2e12 / 1.2e9)
+    assert entry["spread"] == pytest.approx(0.2 / 1.2)
+    assert entry["clock_mhz"] == 1100 and entry["joules_per_tflop"] is None
+    figures.measured_seconds = 2.0
+    assert figures.entry(2e12)["watts"] == 250
+    assert figures.entry(2e12)["joules_per_tflop"] == pytest.approx(500 / 200)
+
+
+def test_sets_rotate():
+    case = quick_case()
+    once = Problem(case, "cpu")
+    rotated = Problem(case, "cpu", cache_bytes=2 * once.bytes)
+    assert len(once.sets) == 1 and len(rotated.sets) == 6
+    seen = []
+    timing.CpuTimer(3).calls_ms(Prepared(seen.append), 7)
+    assert seen == [0, 1, 2, 0, 1, 2, 0]
+    assert not np.array_equal(rotated.sets[0]["a"], rotated.sets[1]["a"])
+
+
+# ---- Files -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "out.json"
+    workload = path.with_name("w.json")
+    workload.write_text(json.dumps({"cases": [{"op": op, "params": params} for op, params in
+                                              (CASES["dense"], CASES["sparse"], CASES["half"])]}))
+    assert cli.main(["suite", str(workload), "--device", "cpu", "--seconds", "0.01", "--json",
+                     str(path), "--tree", str(ROOT), "--commit", "0123abc", "--quiet"]) == 0
+    return results.read(path)
+
+
+def as_gpu(result, **changes):
+    made = copy.deepcopy(result)
+    made["gpu"] = {"name": "NVIDIA H200", "compute_capability": 90, "units": 132, "driver": "580.1",
+                   "memory_bytes": 150 << 30, "l2_bytes": 60 << 20, "power_limit_w": 700.0}
+    made["gpu"].update(changes)
+    return made
+
+
+def test_a_result_has_the_schema_s_shape(result):
+    assert schema.problems(result, SCHEMA) == []
+    assert schema.problems(as_gpu(result), SCHEMA) == []
+    assert result["source_hash"] == sources.source_hash(ROOT)
+    assert result["commit"] == "0123abc"
+
+
+@pytest.mark.parametrize("spoil, place", [
+    (lambda r: r.update(schema=2), "schema"),
+    (lambda r: r.pop("date"), "date"),
+    (lambda r: r.update(date="yesterday"), "date"),
+    (lambda r: r.update(more=1), "more"),
+    (lambda r: r["cases"][0].update(state="idle"), "state"),
+    (lambda r: r["cases"][0]["ours"].pop("spread"), "spread"),
+    (lambda r: r["cases"][0]["ours"].update(ms=-1.0), "ms"),
+    (lambda r: r["cases"][0]["ours"].update(ms="1"), "ms"),
+    (lambda r: r["cases"][1]["peers"].update(x={"unavailable": ""}), "x"),
+    (lambda r: r["cases"][1]["peers"].update(x={"unavailable": "no", "ms": 1}), "x"),
+    (lambda r: r["tests"].append({"name": "t", "outcome": "maybe"}), "outcome"),
+    (lambda r: r.update(source_hash="xyz"), "source_hash"),
+    (lambda r: r["cases"][0].update(useful_flops=True), "useful_flops"),
+])
+def test_the_schema_tells_what_is_wrong(result, spoil, place):
+    spoiled = copy.deepcopy(result)
+    spoil(spoiled)
+    found = schema.problems(spoiled, SCHEMA)
+    assert found and any(place in text for text in found)
+
+
+def test_merge_joins_cases_and_the_later_file_counts(result):
+    first, second = as_gpu(result), as_gpu(result)
+    first["date"], second["date"] = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    first["cases"], second["cases"] = first["cases"][:2], copy.deepcopy(second["cases"][1:])
+    second["cases"][0]["ours"]["ms"] = 123.0
+    first["tests"] = [{"name": "a", "outcome": "failed"}, {"name": "b", "outcome": "passed"}]
+    second["tests"] = [{"name": "a", "outcome": "passed"}]
+    merged = results.merge([second, first])
+    assert len(merged["cases"]) == 3
+    assert merged["date"] == second["date"]
+    assert [record["ours"]["ms"] for record in merged["cases"]
+            if record["op"] == "bsr_matmul"] == [123.0]
+    assert merged["tests"] == [{"name": "a", "outcome": "passed"}, {"name": "b", "outcome": "passed"}]
+    assert [part["cases"] for part in merged["parts"]] == [2, 2]
+    assert schema.problems(merged, SCHEMA) == []
+    assert len(results.merge([merged, first])["parts"]) == 3
+
+
+@pytest.mark.parametrize("change, names", [
+    (lambda r: r.update(source_hash="0" * 16), "source_hash"),
+    (lambda r: r["gpu"].update(name="NVIDIA H100"), "name"),
+    (lambda r: r["gpu"].update(power_limit_w=500.0), "power_limit_w"),
+    (lambda r: r.update(gpu=None), "GPU"),
+])
+def test_merge_refuses_what_does_not_belong_together(result, change, names):
+    other = as_gpu(result)
+    change(other)
+    with pytest.raises(results.Mixed, match=names):
+        results.merge([as_gpu(result), other])
+
+
+def test_the_merge_command(result, tmp_path, capsys):
+    for name, made in (("a", as_gpu(result)), ("b", as_gpu(result, name="NVIDIA L4"))):
+        results.write(tmp_path / name, made)
+    out = tmp_path / "c"
+    assert cli.main(["merge", str(tmp_path / "a"), str(tmp_path / "a"), "--json", str(out)]) == 0
+    assert len(results.read(out)["cases"]) == 3
+    out.unlink()
+    assert cli.main(["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--json", str(out)]) == 2
+    assert "cards differ" in capsys.readouterr().err and not out.exists()
+
+
+def test_the_check_of_committed_results(result, tmp_path):
+    def check(made, *options):
+        path = tmp_path / "r.json"
+        results.write(path, made)
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "check_results.py", *options, path],
+                              capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    assert check(as_gpu(result))[0] == 0
+    assert check(result)[0] == 1  # not from a GPU
+    stale = {**as_gpu(result), "source_hash": "0" * 16}
+    status, told = check(stale)
+    assert status == 0 and "stale, measured at 0000000000000000" in told
+    assert check(stale, "--fresh")[0] == 1
+    twice = as_gpu(result)
+    twice["cases"].append(twice["cases"][0])
+    assert check(twice)[0] == 1
+    untrue = as_gpu(result)
+    untrue["cases"][0]["ours"]["tflops"] *= 2
+    assert check(untrue)[0] == 1
+
+
+def test_the_hash_follows_kernel_sources_alone(tmp_path):
+    (tmp_path / "src" / "cuda").mkdir(parents=True)
+    (tmp_path / "src" / "cuda" / "kernel.cuh").write_text("a")
+    (tmp_path / "src" / "cuda" / "README.md").write_text("prose")
+    first = sources.source_hash(tmp_path)
+    (tmp_path / "src" / "cuda" / "README.md").write_text("more prose")
+    (tmp_path / "src" / "cpu.cpp").write_text("x")
+    assert sources.source_hash(tmp_path) == first
+    (tmp_path / "src" / "cuda" / "kernel.cuh").write_text("b")
+    assert sources.source_hash(tmp_path) != first
+    assert sources.find_tree(tmp_path / "src") == str(tmp_path)
+
+
+# ---- Many cases --------------------------------------------------------------------------------
+
+
+class Counting:
+    """measure_case that only notes what it was asked for."""
+
+    def __init__(self, record):
+        self.record, self.keys, self.broken = record, [], {}
+
+    def __call__(self, case, settings, say=None):
+        self.keys.append(case.key)
+        if case.key in self.broken:
+            raise self.broken[case.key]
+        return [{**self.record, "op": case.op, "params": case.params, "state": "burst",
+                 "peers": {"fa4": {"unavailable": "not here"}}}]
+
+
+@pytest.fixture
+def counting(monkeypatch, result):
+    made = Counting(result["cases"][0])
+    monkeypatch.setattr(suite, "measure_case", made)
+    return made
+
+
+def some_cases(count):
+    return [make_case("matmul", {"m": 1 + i, "n": 2, "k": 3, "dtype": "f32"}) for i in range(count)]
+
+
+def run_suite(path, cases, **options):
+    made = suite.Suite(path, Settings(**SETTINGS), tree=ROOT, quiet=True, **options)
+    return made.run(cases), made
+
+
+def test_resume_leaves_out_what_is_done(counting, tmp_path):
+    path, cases = str(tmp_path / "out.json"), some_cases(4)
+    assert run_suite(path, cases[:2])[0] == suite.DONE
+    assert run_suite(path, cases, resume=True)[0] == suite.DONE
+    assert counting.keys == [case.key for case in cases]
+    assert len(results.read(path)["cases"]) == 4
+    run_suite(path, cases, resume=True, again=["fa4"])
+    assert len(counting.keys) == 8
+    assert len(results.read(path)["cases"]) == 4
+
+
+def test_resume_refuses_other_sources(counting, tmp_path):
+    path = str(tmp_path / "out.json")
+    run_suite(path, some_cases(1))
+    results.write(path, {**results.read(path), "source_hash": "0" * 16})
+    with pytest.raises(results.Mixed, match="source_hash"):
+        run_suite(path, some_cases(2), resume=True)
+
+
+def test_a_spent_budget_stops_between_cases(counting, tmp_path):
+    path = str(tmp_path / "out.json")
+    status, _ = run_suite(path, some_cases(3), budget=-1)
+    assert status == suite.BUDGET_SPENT and results.read(path)["cases"] == []
+
+
+def test_one_broken_case_leaves_the_others(counting, tmp_path):
+    cases = some_cases(3)
+    counting.broken[cases[1].key] = RuntimeError("out of memory")
+    status, made = run_suite(str(tmp_path / "out.json"), cases)
+    assert status == suite.FAILED and len(made.result["cases"]) == 2
+
+
+def test_a_lost_device_is_remembered_and_the_next_start_leaves_the_culprit_out(counting, tmp_path):
+    path, cases = str(tmp_path / "out.json"), some_cases(2)
+    counting.broken[cases[0].key] = measure.DeviceLost("fa4", "illegal address")
+    assert run_suite(path, cases)[0] == suite.AGAIN
+    counting.broken.clear()
+    status, made = run_suite(path, cases, resume=True)
+    assert status == suite.DONE
+    assert made.attempts.of(cases[0].key) == {"fa4": "lost the device: illegal address"}
+    assert made.attempts.of(cases[1].key) == {}
+
+
+def test_a_crashed_competitor_is_not_tried_again():
+    settings = Settings(**SETTINGS, crashed={"scipy": "lost the device"})
+    record = measure_case(quick_case(), settings)[0]
+    assert record["peers"]["scipy"] == {"unavailable": "lost the device"}
+
+
+def test_a_process_that_dies_blames_who_was_starting(tmp_path):
+    path = str(tmp_path / "out.json")
+    attempts = suite.Attempts(path)
+    attempts.begin("a case", "flex")
+    again = suite.Attempts(path)  # as the next process sees it
+    assert again.of("a case") == {"flex": "the process died while it started"}
+    assert suite.Attempts(path).of("a case") == again.of("a case")
+    attempts = suite.Attempts(path)
+    attempts.begin("another", "fa4")
+    attempts.begin("another", None)
+    assert suite.Attempts(path).of("another") == {}
+
+
+def test_shards_divide_the_cases():
+    whole = list(range(11))
+    parts = []
+    for text in ("1/3", "2/3", "3/3"):
+        which, count = suite.parse_shard(text)
+        parts += whole[which::count]
+    assert sorted(parts) == whole
+    for wrong in ("0/3", "4/3", "1", "a/b", "1/0", "-1/2"):
+        with pytest.raises(ValueError, match="shard"):
+            suite.parse_shard(wrong)
+
+
+# ---- The command line --------------------------------------------------------------------------
+
+
+def test_attention_beside_torch_in_one_table(capsys):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    assert cli.main("attention --device cpu --seqlen 256 --heads 2 --dim 32 --causal --block 32 "
+                    "--density .5 --seconds .01 --quiet".split()) == 0
+    told = capsys.readouterr().out
+    assert "attention B1 H2 S256 D32 causal random block 32x32 density 0.5 f32" in told
+    for name in ("tessera", "torch", "openblas"):
+        assert any(line.split()[0] == name for line in told.splitlines() if line.strip()), told
+
+
+def test_products_beside_scipy_in_one_table(capsys):
+    assert cli.main("bsr_matmul --device cpu --m 128 --n 64 --k 96 --block 16 --density .3 "
+                    "--seconds .01 --peers scipy,openblas --quiet".split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = [line.split()[0] for line in lines if line.strip()]
+    assert {"tessera", "scipy", "openblas"} <= set(first) and "torch" not in first
+
+
+@pytest.mark.parametrize("words, told", [
+    ("matmul --m 1 --n 1 --k 0", "k"),
+    ("matmul --m 1 --n 1 --k 1 --peers fa9", "fa9"),
+    ("matmul --m 1 --n 1 --k 1 --states idle", "idle"),
+    ("suite nowhere.json", "nowhere.json"),
+])
+def test_mistakes_end_with_a_sentence(words, told, capsys):
+    assert cli.main([*words.split(), "--device", "cpu", "--quiet"]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_tables(result):
+    text = table.text_table(result["cases"])
+    assert "GFLOPS" in text and "matmul 40x30x20 tn f32" in text
+    rows = table.markdown_table(result["cases"]).splitlines()
+    assert len(rows) == 2 + len(result["cases"])
+    assert len({row.count("|") for row in rows}) == 1
+    assert "stale, measured at" in table.provenance(as_gpu(result), "0" * 16)
+    assert "stale" not in table.provenance(as_gpu(result), result["source_hash"])
+    absent = copy.deepcopy(result["cases"])
+    absent[0]["ours"] = {"unavailable": "no kernel"}
+    assert "no kernel" in table.text_table(absent) and table.markdown_table(absent)
+
+
+def test_the_module_runs_as_a_program():
+    done = subprocess.run([sys.executable, "-m", "tessera.bench", "suite", "bench/workloads/cpu.json",
+                           "--list", "--device", "cpu"], cwd=ROOT, capture_output=True, text=True,
+                          env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 11

@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+import support
+
+import tessera
+from tessera import BlockMask
+
+LENGTHS = [(64, 64), (37, 53), (100, 30), (1, 70)]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("block", [16, (8, 32), 128])
+def test_dense_round_trip(lengths, block):
+    rng = np.random.default_rng(0)
+    elements = rng.random((2, 3, *lengths)) < 0.5
+    elements[0, 0, :16] = True
+    elements[1, 1] = False
+    mask = BlockMask.from_dense(elements, block)
+    np.testing.assert_array_equal(mask.to_dense(), elements)
+
+
+def test_classification():
+    elements = np.zeros((40, 40), bool)
+    elements[:16, :16] = True  # full
+    elements[32:, 32:] = True  # ragged, all of what exists
+    elements[16, 0] = True  # partial
+    blocks = BlockMask.from_dense(elements, 16).block_map()[0, 0]
+    np.testing.assert_array_equal(blocks, [[2, 0, 0], [1, 0, 0], [0, 0, 2]])
+
+
+def test_equal_tiles_are_stored_once():
+    mask = BlockMask.causal(512, 512, block=32)
+    assert mask.bits.shape == (1, 32, 4)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("left,right", [(None, 0), (10, 0), (0, 0), (5, 7), (None, None), (200, 3)])
+@pytest.mark.parametrize("block", [16, (8, 32)])
+def test_window(lengths, left, right, block):
+    mask = BlockMask.window(*lengths, left, right, block)
+    expected = support.visible(*lengths, left=left, right=right)
+    np.testing.assert_array_equal(mask.to_dense()[0, 0], expected)
+    same = BlockMask.from_dense(expected, block)
+    np.testing.assert_array_equal(mask.block_map(), same.block_map())
+
+
+def test_mask_mod_in_chunks(monkeypatch):
+    def mod(b, h, q, kv):
+        return (q + b * 3 + h) % 5 >= kv % 4
+
+    whole = BlockMask.from_mask_mod(mod, 100, 70, 16, batch=2, heads=3)
+    monkeypatch.setattr("tessera.block_mask._CHUNK", 1)
+    parts = BlockMask.from_mask_mod(mod, 100, 70, 16, batch=2, heads=3)
+    for a, b in zip(whole.arrays, parts.arrays):
+        np.testing.assert_array_equal(a, b)
+    b, h, q, kv = np.ogrid[:2, :3, :100, :70]
+    np.testing.assert_array_equal(whole.to_dense(), mod(b, h, q, kv))
+
+
+def test_top_k():
+    scores = np.array([[1.0, 3, 3, 2], [0, 0, 0, 0]])
+    blocks = BlockMask.from_top_k(scores, 2, 32, 64, block=16).block_map()[0, 0]
+    np.testing.assert_array_equal(blocks, [[0, 2, 2, 0], [2, 2, 0, 0]])
+
+
+def test_bigbird_is_the_seeded_pattern():
+    mask = BlockMask.bigbird(256, 256, 32, half_width=1, globals=1, random=2, seed=3)
+    blocks = mask.block_map()[0, 0] != 0
+    np.testing.assert_array_equal(blocks, tessera.patterns.bigbird(8, 8, 1, 1, 2, 3))
+    assert blocks[0].all() and blocks[:, 0].all()
+    assert mask.density == blocks.mean()
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_attention_under_a_mask(per_head):
+    q, k, v = (support.random(2, 70, 4, 16, seed=s) for s in range(3))
+    shape = (2, 4, 70, 70) if per_head else (70, 70)
+    elements = np.random.default_rng(4).random(shape) < 0.3
+    elements[..., 32:64, :] = False
+    unused = np.zeros(70, bool)
+    unused[48:64] = True  # a block of keys that nobody sees
+    elements[..., unused] = False
+    k[:, unused], v[:, unused] = np.nan, np.nan
+    out, lse = tessera.attention(q, k, v, mask=BlockMask.from_dense(elements, 16), return_lse=True)
+    seen = elements if per_head else elements[None, None]
+    want = support.attention(q, k, v, seen)
+    np.testing.assert_allclose(out, want[0], atol=2e-6, rtol=2e-5)
+    np.testing.assert_allclose(lse, want[1], atol=2e-6, rtol=2e-5)
+
+
+def test_plot():
+    plt = pytest.importorskip("matplotlib")
+    plt.use("Agg")
+    axes = BlockMask.causal(256, 256, 64).plot()
+    np.testing.assert_array_equal(axes.images[0].get_array(), np.tril(np.full((4, 4), 2)) -
+                                  np.eye(4))
+
+
+@pytest.mark.parametrize("call,message", [
+    (lambda: BlockMask.from_dense(np.ones((4, 4))), "expected booleans"),
+    (lambda: BlockMask.from_dense(np.ones(4, bool)), "expected booleans"),
+    (lambda: BlockMask.from_dense(np.ones((4, 4), bool), 0), "positive"),
+    (lambda: BlockMask.from_blocks(np.ones((2, 2), bool), 64, 64, 16), r"\[.., 4, 4\]"),
+    (lambda: BlockMask.from_top_k(np.ones((4, 4)), -1, 64, 64, 16), "k: expected 0 and more"),
+])
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_mask_mod_must_give_booleans():
+    with pytest.raises(TypeError, match="expected booleans, got int"):
+        BlockMask.from_mask_mod(lambda b, h, q, kv: q - kv, 8, 8, 4)

@@ -1,0 +1,160 @@
+"""scripts/gpu_check.py with stand-ins for the GPU's tools: what it runs, what it writes down."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "scripts" / "gpu_check.py")
+gpu_check = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(gpu_check)
+
+# A GoogleTest executable in miniature: two tests, of which Broken fails.
+EXECUTABLE = """#!{python}
+import json, sys
+options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:] if "=" in word)
+if "--gtest_list_tests" in sys.argv:
+    print("Running main() from somewhere")
+    print("Merge.\\n  Small\\n  Broken  # GetParam() = 1\\nOther/Param.\\n  DISABLED_Slow/0")
+    sys.exit(0)
+if {status} == 77:
+    sys.exit(77)
+report = options["gtest_output"].removeprefix("json:") if "gtest_output" in options else None
+cases = [{{"name": "Small", "time": "0.5s", "result": "COMPLETED"}},
+         {{"name": "Broken", "time": "0s", "result": "COMPLETED"}}]
+if {status}:
+    cases[1]["failures"] = [{{"failure": "2 is not 3"}}]
+if report:
+    json.dump({{"testsuites": [{{"name": "Merge", "testsuite": cases}}]}}, open(report, "w"))
+sys.exit({status})
+"""
+SANITIZER = """#!/bin/sh
+echo "$@" >> {log}
+case "$3" in --error-exitcode) ;; *) exit 1;; esac
+exit {status}
+"""
+
+
+def make_program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine that looks as if it had a GPU, with one test executable."""
+    def make(status=0, sanitizer=0):
+        make_program(tmp_path / "bin" / "nvidia-smi", "#!/bin/sh\necho NVIDIA H200\n")
+        make_program(tmp_path / "bin" / "compute-sanitizer",
+                     SANITIZER.format(log=tmp_path / "log", status=sanitizer))
+        make_program(tmp_path / "build" / "tests" / "gpu_merge_test",
+                     EXECUTABLE.format(python=sys.executable, status=status))
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        return tmp_path
+
+    return make
+
+
+def run(folder, *more):
+    out = folder / "out.json"
+    status = gpu_check.main(["--build", str(folder / "build"), "--out", str(out), *more])
+    return status, json.loads(out.read_text())
+
+
+def test_outcomes_of_cpp_tests_and_sanitizer_are_written(machine):
+    folder = machine()
+    _, result = run(folder, "--skip", "python,bench")
+    outcomes = {test["name"]: test["outcome"] for test in result["tests"]}
+    assert outcomes == {"cpp.gpu_merge_test.Merge.Small": "passed",
+                        "cpp.gpu_merge_test.Merge.Broken": "passed",
+                        "sanitizer.memcheck.gpu_merge_test": "passed",
+                        "sanitizer.racecheck.gpu_merge_test": "passed"}
+    log = (folder / "log").read_text()
+    assert "--gtest_filter=Merge.Small:Merge.Broken" in log and "racecheck" in log
+    assert not list(folder.glob(".*-work"))
+
+
+def test_a_failed_test_fails_the_check(machine):
+    status, result = run(machine(status=1), "--skip", "sanitizer,python,bench")
+    assert status == 1
+    broken = next(test for test in result["tests"] if test["name"].endswith("Broken"))
+    assert broken["outcome"] == "failed" and broken["detail"] == "2 is not 3"
+
+
+def test_a_skipped_executable_is_skipped(machine):
+    _, result = run(machine(status=77), "--skip", "sanitizer,python,bench")
+    assert [test["outcome"] for test in result["tests"]] == ["skipped"]
+
+
+def test_what_the_sanitizer_finds_fails(machine):
+    status, result = run(machine(sanitizer=9), "--quick", "--skip", "python,bench")
+    assert status == 1
+    assert [(test["name"], test["outcome"]) for test in result["tests"]][-1] == (
+        "sanitizer.memcheck.gpu_merge_test", "failed")
+
+
+def test_nothing_built_is_a_failure(machine, tmp_path):
+    folder = machine()
+    (folder / "build" / "tests" / "gpu_merge_test").unlink()
+    status, result = run(folder, "--skip", "sanitizer,python,bench")
+    assert status == 1 and "tessera_gpu_tests" in result["tests"][0]["detail"]
+
+
+def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
+    folder = machine()
+    workload = tmp_path / "w.json"
+    workload.write_text(json.dumps({"cases": [
+        {"op": "matmul", "params": {"m": 8, "n": 8, "k": 8, "dtype": "f32"},
+         "vary": [[{"m": 8}, {"m": 9}, {"m": 10}]]}]}))
+    common = ["--skip", "sanitizer,python", "--workloads", str(workload), "--seconds", "0.01",
+              "--peers", "openblas", "--commit", "0123abc"]
+    status, result = run(folder, *common, "--shard", "1/2")
+    # Measured on the CPU here, which is all that the check has to complain about.
+    assert status == 1
+    assert len(result["cases"]) == 2 and len(result["tests"]) == 2
+    assert result["commit"] == "0123abc"
+    _, result = run(folder, *common, "--resume")
+    assert len(result["cases"]) == 3
+
+
+def test_merge_refuses_other_cards(tmp_path, machine):
+    folder = machine()
+    run(folder, "--skip", "sanitizer,python,bench")
+    first = json.loads((folder / "out.json").read_text())
+    second = {**first, "source_hash": "0" * 16}
+    for name, one in (("a.json", first), ("b.json", second)):
+        (tmp_path / name).write_text(json.dumps(one))
+    out = tmp_path / "m.json"
+    names = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    assert gpu_check.main(["--merge", *names, "--out", str(out)]) == 1
+    assert not out.exists()
+    gpu_check.main(["--merge", names[0], names[0], "--out", str(out)])
+    assert out.exists()
+
+
+def test_no_gpu_is_said(monkeypatch, tmp_path, capsys):
+    make_program(tmp_path / "nvidia-smi", "#!/bin/sh\nexit 9\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert gpu_check.main(["--out", str(tmp_path / "x.json")]) == 2
+    assert "no GPU" in capsys.readouterr().out
+
+
+def test_listed_tests_and_spread():
+    listing = "Running main()\nA.\n  one\n  two  # note\nB/C.\n  x/0  # GetParam() = 3\n  DISABLED_y\n"
+    assert gpu_check.listed_tests(listing) == ["A.one", "A.two", "B/C.x/0"]
+    assert gpu_check.spread(list(range(10)), 3) == [0, 3, 6]
+    assert gpu_check.spread([1], 3) == [1]
+
+
+def test_an_unfinished_step_is_a_failure_with_its_last_words():
+    status, output = gpu_check.run(["sh", "-c", "echo started; sleep 30"], 0.5)
+    assert status is None
+    entry = gpu_check.outcome("x", status, 0.5, output)
+    assert entry["outcome"] == "failed" and "out of time" in entry["detail"]
+    assert "started" in entry["detail"]

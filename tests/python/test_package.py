@@ -1,0 +1,119 @@
+"""The package as installed, its documentation as programs."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tessera
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def modules():
+    """Ours, without those that need what may be missing or that are programs of their own."""
+    for module in pkgutil.iter_modules(tessera.__path__):
+        if module.name not in ("bench", "integrations", "overhead"):
+            yield f"tessera.{module.name}"
+
+
+def test_version_is_the_header_s():
+    header = (ROOT / "include/tessera/version.hpp").read_text()
+    assert tessera.__version__ == re.search(r'VERSION_STRING "(.+)"', header)[1]
+
+
+def test_cmake_package_lies_beside_the_library():
+    folder = Path(tessera.get_cmake_dir())
+    if not folder.exists():
+        pytest.skip("tessera runs from its source tree: nothing is installed")
+    assert (folder / "tesseraConfig.cmake").exists()
+    package = Path(tessera.__file__).parent
+    assert (package / "include/tessera/tessera.hpp").exists()
+    assert (package / "py.typed").exists()
+
+
+@pytest.mark.parametrize("name", [*modules(), "tessera"])
+def test_examples_in_docstrings(name):
+    if name in ("tessera.nn", "tessera.torch_ops", "tessera.torch_grad"):
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
+
+
+def test_every_public_function_has_an_example():
+    for name in tessera.__all__:
+        thing = getattr(tessera, name)
+        if callable(thing) and name not in ("Explanation", "cuda_device_count", "get_cmake_dir"):
+            assert ">>>" in thing.__doc__, name
+
+
+def python_blocks(page):
+    """(title, program) of each fenced block marked python."""
+    text = (ROOT / page).read_text() if (ROOT / page).exists() else ""
+    for i, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.S), 1):
+        yield pytest.param(block, id=f"{page} {i}")
+
+
+@pytest.mark.parametrize("program", [*python_blocks("docs/python.md"), *python_blocks("README.md")])
+def test_programs_in_the_pages(program, tmp_path):
+    for name in re.findall(r"^\s*(?:import|from) (\w+)", program, re.M):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        exec(compile(program, "page", "exec"), {"__name__": "page"})
+    finally:
+        os.chdir(before)
+
+
+def test_explain():
+    q = np.empty((1, 128, 8, 64), np.float16)
+    here = tessera.explain(tessera.attention, q, q, q, causal=True)
+    assert here["supported"] and here["plan"]["backend"] == "cpu"
+    assert here["problem"] in str(here)
+    there = tessera.explain(tessera.attention, q, q, q, device="h100")
+    assert "H100" in there["device"]
+    assert all(c["reasons"] for c in there["candidates"] if not c["accepted"])
+    a = np.ones((64, 64), np.float32)
+    m = tessera.BsrMatrix.from_dense(a, 32)
+    for call in ((tessera.matmul, a, a), (tessera.bsr_matmul, m, a), (tessera.linear, a, m),
+                 (tessera.sddmm, a, a, m), (tessera.spgemm, m, m)):
+        assert tessera.explain(*call)["supported"], call[0]
+    with pytest.raises(ValueError, match="device: .*h100"):
+        tessera.explain(tessera.attention, q, q, q, device="h9000")
+    with pytest.raises(ValueError, match="operation: expected one of tessera.attention"):
+        tessera.explain("attention", q, q, q)
+
+
+def test_nothing_runs_while_explaining():
+    q = np.zeros((1, 4, 2, 8), np.float32)
+    out = np.full_like(q, 7)
+    tessera.explain(tessera.attention, q, q, q, out=out)
+    assert (out == 7).all()
+
+
+def test_patterns_are_the_same_everywhere():
+    from tessera import patterns
+
+    assert patterns.random(3, 8, 0.25, seed=1).sum(1).tolist() == [2, 2, 2]
+    assert np.array_equal(patterns.random(9, 9, 0.5, 4), patterns.random(9, 9, 0.5, 4))
+    assert patterns.banded(4, 4, 1).sum() == 10
+    assert patterns.butterfly(8, 8, 3).sum(1).tolist() == [4] * 8
+    assert patterns.block_diagonal(8, 8, 4).sum() == 16
+    assert abs(patterns.power_law(64, 64, 0.2, 1.2).mean() - 0.2) < 0.02
+    with pytest.raises(ValueError, match="density"):
+        patterns.random(4, 4, 2.0)
+
+
+def test_overhead_report_prints_its_breakdown(monkeypatch, capsys):
+    from tessera import overhead
+
+    monkeypatch.setattr(overhead, "microseconds", lambda call: call() is not None and 1.0)
+    overhead.main()
+    text = capsys.readouterr().out
+    assert "the export" in text and "beyond the C++ call" in text

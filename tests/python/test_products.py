@@ -1,0 +1,183 @@
+import numpy as np
+import pytest
+import support
+
+import tessera
+from tessera import BsrMatrix
+
+TOLERANCE = dict(atol=5e-5, rtol=2e-5)
+BLOCKS = [(16, 16), (8, 32), (32, 8)]
+
+
+def close(got, want):
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, **TOLERANCE)
+
+
+def wide(x):
+    return np.asarray(x, np.float64)
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("kinds", ["dense dense", "sparse dense", "dense sparse", "sparse sparse"])
+def test_matmul(kinds, transpose_a, transpose_b):
+    a = support.sparse(64, 96, (16, 16), seed=1)
+    b = support.sparse(96, 128, (16, 16), seed=2)
+    stored = [a.T.copy() if transpose_a else a, b.T.copy() if transpose_b else b]
+    operands = [BsrMatrix.from_dense(x, 16) if kind == "sparse" else x
+                for x, kind in zip(stored, kinds.split())]
+    out = tessera.matmul(*operands, transpose_a=transpose_a, transpose_b=transpose_b)
+    assert out.dtype == np.float32
+    close(out, wide(a) @ wide(b))
+
+
+def test_epilogue():
+    a, b, c = (support.random(24, 24, seed=s) for s in range(3))
+    bias = support.random(24, seed=3)
+    got = tessera.matmul(a, b, alpha=0.5, beta=2.0, c=c, bias=bias, bias_axis="row",
+                         activation="relu")
+    close(got, np.maximum(0.5 * (wide(a) @ b) + 2.0 * c + bias[:, None], 0))
+    out = c.copy()
+    assert tessera.matmul(a, b, beta=-1.0, out=out) is out
+    close(out, wide(a) @ b - c)
+
+
+def test_batches_and_dtypes():
+    a, b = support.random(3, 8, 16), support.random(16, 24, seed=1)
+    close(tessera.matmul(a, b), wide(a) @ b)
+    half = tessera.matmul(a.astype(np.float16), b.astype(np.float16), out_dtype=np.float32)
+    assert half.dtype == np.float32
+    close(half, wide(a.astype(np.float16)) @ wide(b.astype(np.float16)))
+
+
+def test_groups():
+    offsets = np.array([0, 5, 5, 20], np.int32)
+    a, b = support.random(20, 16), support.random(3, 16, 8, seed=1)
+    want = np.concatenate([wide(a[s:e]) @ b[g] for g, (s, e) in enumerate(zip(offsets, offsets[1:]))])
+    close(tessera.matmul(a, b, group_offsets=offsets), want)
+    d = support.random(20, 8, seed=2)
+    inner = tessera.matmul(a.T, d, group_offsets=offsets, group_axis="inner")
+    close(inner, np.stack([wide(a[s:e]).T @ d[s:e] for s, e in zip(offsets, offsets[1:])]))
+
+
+@pytest.mark.parametrize("sparse_weight", [False, True])
+def test_linear(sparse_weight):
+    x, weight = support.random(2, 5, 32), support.sparse(64, 32, (16, 16), seed=1)
+    bias = support.random(64, seed=2)
+    given = BsrMatrix.from_dense(weight, 16) if sparse_weight else weight
+    close(tessera.linear(x, given, bias), wide(x) @ weight.T + bias)
+    close(tessera.linear(x[0, 0], given), wide(x[0, 0]) @ weight.T)
+    assert tessera.linear(x[:, :0], given).shape == (2, 0, 64)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_sddmm(block):
+    a, b = support.random(64, 24), support.random(24, 96, seed=1)
+    pattern = BsrMatrix.from_dense(support.sparse(64, 96, block, seed=2), block)
+    stored = pattern.to_dense() != 0
+    got = tessera.sddmm(a, b, pattern, alpha=2.0)
+    close(got.to_dense(), 2 * (wide(a) @ b) * stored)
+    mixed = tessera.sddmm(a, b, pattern, beta=3.0)
+    close(mixed.to_dense(), (wide(a) @ b) * stored + 3 * wide(pattern.to_dense()))
+    batch = tessera.sddmm(np.stack([a, -a]), b, pattern)
+    close(batch.values[1], -got.values / 2)
+    values = np.empty_like(pattern.values)
+    assert tessera.sddmm(a, b, pattern, out=values).values is values
+
+
+def test_spgemm():
+    a, b = support.sparse(64, 96, (16, 8), seed=1), support.sparse(96, 80, (8, 20), seed=2)
+    got = tessera.spgemm(BsrMatrix.from_dense(a, (16, 8)), BsrMatrix.from_dense(b, (8, 20)),
+                         alpha=0.5)
+    assert got.block == (16, 20)
+    close(got.to_dense(), 0.5 * (wide(a) @ b))
+    turned = tessera.spgemm(BsrMatrix.from_dense(b, (8, 20)).T, BsrMatrix.from_dense(a, (16, 8)).T)
+    close(turned.to_dense(), wide(b).T @ a.T)
+
+
+# ---- BsrMatrix ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_round_trips(block):
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    dense = support.sparse(64, 96, block)
+    matrix = BsrMatrix.from_dense(dense, block)
+    np.testing.assert_array_equal(matrix.to_dense(), dense)
+    np.testing.assert_array_equal(matrix.T.to_dense(), dense.T)
+    np.testing.assert_array_equal(matrix.transpose().to_dense(), dense.T)
+    assert matrix.T.shape == (96, 64) and matrix.transpose().block == block[::-1]
+    theirs = matrix.to_scipy()
+    np.testing.assert_array_equal(theirs.toarray(), dense)
+    np.testing.assert_array_equal(matrix.T.to_scipy().toarray(), dense.T)
+    np.testing.assert_array_equal(BsrMatrix.from_scipy(theirs).to_dense(), dense)
+    loose = scipy_sparse.csr_array(dense)
+    np.testing.assert_array_equal(BsrMatrix.from_scipy(loose, block).to_dense(), dense)
+
+
+def test_unsorted_scipy_matrix():
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    blocks = support.random(3, 4, 4)
+    theirs = scipy_sparse.bsr_matrix((blocks, [2, 0, 0], [0, 3]), shape=(4, 12))
+    matrix = BsrMatrix.from_scipy(theirs)
+    np.testing.assert_allclose(matrix.to_dense(), theirs.toarray(), rtol=1e-6)
+    close(tessera.matmul(matrix, support.random(12, 5)), wide(theirs.toarray()) @ support.random(12, 5))
+
+
+def test_prune_keeps_the_largest_and_the_first_of_equals():
+    dense = np.kron(np.array([[1, 3], [3, 2]]), np.ones((4, 4))).astype(np.float32)
+    keep = BsrMatrix.prune(dense, 4, density=0.5).to_dense()[::4, ::4]
+    np.testing.assert_array_equal(keep, [[0, 3], [3, 0]])
+    assert BsrMatrix.prune(np.ones((8, 8), np.float32), 4, density=0.25).to_dense()[0, 0] == 1
+    assert BsrMatrix.prune(dense, 4, density=0.0).stored_blocks == 0
+
+
+def test_operators():
+    dense = support.sparse(32, 32, (16, 16))
+    matrix, x = BsrMatrix.from_dense(dense, 16), support.random(32, 8)
+    close(matrix @ x, wide(dense) @ x)
+    close(x.T @ matrix, wide(x).T @ dense)
+    close((matrix @ matrix.T).to_dense(), wide(dense) @ dense.T)
+
+
+def test_empty_matrix():
+    matrix = BsrMatrix.from_dense(np.zeros((32, 48), np.float32), 16)
+    assert matrix.stored_blocks == 0 and matrix.density == 0
+    assert (tessera.matmul(matrix, support.random(48, 4)) == 0).all()
+
+
+# ---- Bad input ---------------------------------------------------------------------------------
+
+
+def test_refusals():
+    a, b = support.random(8, 16), support.random(16, 8)
+    matrix = BsrMatrix.from_dense(support.sparse(32, 32, (16, 16)), 16)
+    with pytest.raises(ValueError, match="matmul: b: expected 16 rows"):
+        tessera.matmul(a, a)
+    with pytest.raises(TypeError, match="matmul: a: .*got float64"):
+        tessera.matmul(a.astype(np.float64), b)
+    with pytest.raises(ValueError, match="activation: expected one of none, relu"):
+        tessera.matmul(a, b, activation="tanh")
+    with pytest.raises(ValueError, match="bias_axis: expected 'column' or 'row'"):
+        tessera.matmul(a, b, bias_axis="col")
+    with pytest.raises(ValueError, match="beta: needs c, or out"):
+        tessera.matmul(a, b, beta=1.0)
+    with pytest.raises(TypeError, match="expected a BsrMatrix as a or b"):
+        tessera.bsr_matmul(a, b)
+    with pytest.raises(TypeError, match="spgemm: b: expected a BsrMatrix"):
+        tessera.spgemm(matrix, a)
+    with pytest.raises(TypeError, match="sddmm: pattern"):
+        tessera.sddmm(a, b, matrix.T)
+    with pytest.raises(ValueError, match="whole blocks of 16 x 16"):
+        BsrMatrix.from_dense(a, 16)
+    with pytest.raises(ValueError, match="density: expected 0 to 1"):
+        BsrMatrix.prune(a, 8, 1.5)
+
+
+def test_lists_are_checked():
+    matrix = BsrMatrix.from_dense(support.sparse(32, 32, (16, 16), density=1.0), 16)
+    columns = matrix.col_indices.copy()
+    columns[0] = 9
+    broken = BsrMatrix(matrix.values, matrix.row_offsets, columns, 32, 32)
+    with pytest.raises(ValueError, match="col_indices"):
+        tessera.matmul(broken, support.random(32, 4))

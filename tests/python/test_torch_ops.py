@@ -1,0 +1,503 @@
+"""PyTorch on the CPU: values, gradients against float64, registration, compilation, modes."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import support
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import tessera  # noqa: E402
+from tessera import BlockMask, BsrMatrix, torch_ops  # noqa: E402
+from tessera.attention import attention_options  # noqa: E402
+
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+
+def qkv(q_length=37, kv_length=53, heads=4, kv_heads=2, dim=16, dim_v=24, batch=2,
+        dtype=torch.float32, grad=False):
+    shapes = ((batch, q_length, heads, dim), (batch, kv_length, kv_heads, dim),
+              (batch, kv_length, kv_heads, dim_v))
+    return [torch.randn(s, dtype=dtype).requires_grad_(grad) for s in shapes]
+
+
+def seen(q_length=37, kv_length=53, **rules):
+    return torch.as_tensor(support.visible(q_length, kv_length, **rules))
+
+
+def reference(q, k, v, mask, softcap=0.0, sinks=None):
+    """In the tensors' own dtype (float64 here), differentiable: out [b, l, h, d], lse [b, h, l]."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is not None:
+        column = sinks[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], -1)
+    lse = scores.logsumexp(-1)
+    weights = torch.where(scores == -torch.inf, 0.0, (scores - lse[..., None]).exp())
+    return (weights[..., : k.shape[2]] @ v).transpose(1, 2), lse
+
+
+def double(*tensors):
+    return [x.detach().double().requires_grad_() for x in tensors]
+
+
+def close(got, want, atol=5e-5, rtol=5e-5):
+    torch.testing.assert_close(got.double(), want.double(), atol=atol, rtol=rtol)
+
+
+def options(q, k, **given):
+    defaults = dict(layout="blhd", scale=None, softcap=0.0, causal=False, window_left=None,
+                    window_right=None, q_offsets=None, kv_offsets=None, kv_begin=None, kv_end=None,
+                    q_position=None, kv_position=None, page_table=None, max_q_length=0,
+                    max_kv_length=0, sinks=None, mask=None, threads=0, backend=None)
+    return attention_options(q, k, **(defaults | given))
+
+
+# ---- Values ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 1e-5), (torch.float16, 4e-3),
+                                             (torch.bfloat16, 3e-2)])
+def test_attention(dtype, tolerance):
+    q, k, v = qkv(dtype=dtype)
+    out, lse = tessera.attention(q, k, v, causal=True, return_lse=True)
+    want = reference(*double(q, k, v), seen(causal=True))
+    assert out.dtype == dtype and lse.dtype == torch.float32
+    close(out, want[0], tolerance, tolerance)
+    close(lse, want[1], tolerance, tolerance)
+
+
+def test_layout_and_out():
+    q, k, v = qkv()
+    expected = tessera.attention(q, k, v)
+    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    assert torch.equal(tessera.attention(*turned, layout="bhld").transpose(1, 2), expected)
+    out = torch.full_like(expected, torch.nan)
+    assert tessera.attention(q, k, v, out=out) is out
+    assert torch.equal(out, expected)
+    via_op = torch.full_like(expected, torch.nan)
+    with torch.autocast("cpu", enabled=True, dtype=torch.bfloat16):
+        assert tessera.attention(q, k, v, out=via_op) is via_op
+    close(via_op, expected, 3e-2, 3e-2)
+
+
+def test_numpy_and_torch_agree():
+    q, k, v = qkv()
+    same = tessera.attention(*(x.numpy() for x in (q, k, v)), causal=True)
+    assert np.array_equal(tessera.attention(q, k, v, causal=True).numpy(), same)
+
+
+def test_products():
+    a, b = torch.randn(3, 8, 32), torch.randn(32, 16)
+    close(tessera.matmul(a, b), a.double() @ b.double())
+    matrix = BsrMatrix.from_dense(torch.randn(64, 32), (16, 8))
+    close(tessera.linear(a, matrix), a.double() @ matrix.to_dense().double().T)
+    assert torch.equal(BsrMatrix.from_torch(matrix.to_torch()).to_dense(), matrix.to_dense())
+    assert torch.equal(matrix.to_torch().to_dense(), matrix.to_dense())
+    sampled = tessera.sddmm(torch.randn(64, 8), torch.randn(8, 32), matrix)
+    assert sampled.row_offsets is matrix.row_offsets
+    squared = tessera.spgemm(matrix, matrix.T)
+    close(squared.to_dense(), matrix.to_dense().double() @ matrix.to_dense().double().T)
+
+
+def test_workspace_comes_from_torch():
+    q = torch.randn(1, 256, 4, 64)
+    out = torch.empty_like(q)
+    asked = tessera.explain(tessera.attention, q, q, q, out=out)["plan"]["workspace_bytes"]
+    with torch.profiler.profile(profile_memory=True) as profile:
+        tessera.attention(q, q, q, out=out)
+    taken = sum(e.self_cpu_memory_usage for e in profile.events() if e.self_cpu_memory_usage > 0)
+    allocated = [e for e in profile.profiler.kineto_results.events() if e.nbytes() > 0]
+    assert max([taken, *(e.nbytes() for e in allocated)]) >= asked > 0
+
+
+# ---- Gradients ---------------------------------------------------------------------------------
+
+RULES = {
+    "dense": ({}, {}),
+    "causal": (dict(causal=True), dict(causal=True)),
+    "window and softcap": (dict(window_left=9, window_right=3, softcap=3.0),
+                           dict(left=9, right=3)),
+}
+
+
+@pytest.mark.parametrize("layout", ["blhd", "bhld"])
+@pytest.mark.parametrize("rule", RULES)
+def test_attention_gradients(rule, layout):
+    given, rules = RULES[rule]
+    q, k, v = qkv(grad=True)
+    sinks = torch.randn(4, requires_grad=True)
+    wide = double(q, k, v, sinks)
+    want = reference(*wide[:3], seen(**rules), given.get("softcap", 0.0), wide[3])
+    turn = (lambda x: x.transpose(1, 2)) if layout == "bhld" else (lambda x: x)
+    out, lse = tessera.attention(turn(q), turn(k), turn(v), sinks=sinks, return_lse=True,
+                                 layout=layout, **given)
+    out = turn(out)
+    dout, dlse = torch.randn_like(out), torch.randn_like(lse)
+    torch.autograd.backward((out, lse), (dout, dlse))
+    torch.autograd.backward(want, (dout.double(), dlse.double()))
+    close(out, want[0])
+    for got, expected in zip((q, k, v, sinks), wide):
+        close(got.grad, expected.grad)
+
+
+def test_gradients_under_a_block_mask():
+    q, k, v = qkv(64, 64, grad=True)
+    elements = torch.rand(2, 4, 64, 64) < 0.4
+    mask = BlockMask.from_dense(elements, 16)
+    wide = double(q, k, v)
+    want, _ = reference(*wide, elements)
+    dout = torch.randn_like(want)
+    tessera.attention(q, k, v, mask=mask).backward(dout.float())
+    want.backward(dout)
+    for got, expected in zip((q, k, v), wide):
+        close(got.grad, expected.grad)
+
+
+def test_only_wanted_gradients():
+    q, k, v = qkv()
+    k.requires_grad_()
+    _, lse = tessera.attention(q, k, v, return_lse=True)
+    lse.sum().backward()
+    assert q.grad is None and v.grad is None and k.grad.abs().sum() > 0
+
+
+def test_no_second_derivative():
+    q, k, v = qkv(grad=True)
+    (dq,) = torch.autograd.grad(tessera.attention(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="attention: no second derivative"):
+        dq.sum().backward()
+
+
+@pytest.mark.parametrize("layout", ["blhd", "bhld"])
+def test_merge_gradients(layout):
+    q, k, v = qkv(grad=True)
+    sinks = torch.randn(4, requires_grad=True)
+    wide = double(q, k, v, sinks)
+    want = reference(*wide[:3], torch.ones(37, 53, dtype=bool), 0.0, wide[3])
+    turn = (lambda x: x.transpose(1, 2)) if layout == "bhld" else (lambda x: x)
+    parts = [tessera.attention(turn(q), turn(k[:, s]), turn(v[:, s]), layout=layout,
+                               return_lse=True) for s in (slice(20), slice(20, 20), slice(20, 53))]
+    out, lse = tessera.merge_states(*zip(*parts), sinks=sinks, layout=layout)
+    out = turn(out)
+    dout, dlse = torch.randn_like(out), torch.randn_like(lse)
+    torch.autograd.backward((out, lse), (dout, dlse))
+    torch.autograd.backward(want, (dout.double(), dlse.double()))
+    for got, expected in zip((q, k, v, sinks), wide):
+        close(got.grad, expected.grad)
+
+
+def operand(kind, rows, cols, transposed, batch=()):
+    """What matmul takes, its trainable tensor, and a float64 view of what it stands for."""
+    shape = (cols, rows) if transposed else (rows, cols)
+    if kind == "dense":
+        x = torch.randn(*batch, *shape, requires_grad=True)
+        w = x.detach().double().requires_grad_()
+        return x, x, w, w.mT if transposed else w
+    matrix = BsrMatrix.from_dense(torch.as_tensor(support.sparse(*shape, (16, 8), seed=5)), (16, 8))
+    values = matrix.values.clone().requires_grad_()
+    w = values.detach().double().requires_grad_()
+    dense = matrix.with_values(w).to_dense()
+    return matrix.with_values(values), values, w, dense.mT if transposed else dense
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("kinds", ["dense dense", "sparse dense", "dense sparse"])
+@pytest.mark.parametrize("transposed", [(False, False), (True, True)])
+def test_matmul_gradients(kinds, transposed, activation):
+    first, second = kinds.split()
+    a, a_leaf, a_wide, a_dense = operand(first, 32, 48, transposed[0])
+    b, b_leaf, b_wide, b_dense = operand(second, 48, 64, transposed[1])
+    bias, c = torch.randn(64, requires_grad=True), torch.randn(32, 64, requires_grad=True)
+    wide_bias, wide_c = double(bias, c)
+    out = tessera.matmul(a, b, transpose_a=transposed[0], transpose_b=transposed[1], bias=bias,
+                         c=c, alpha=0.5, beta=2.0, activation=activation)
+    functions = {"none": lambda x: x, "relu": F.relu, "gelu": F.gelu, "silu": F.silu,
+                 "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+    want = functions[activation](0.5 * a_dense @ b_dense + 2.0 * wide_c + wide_bias)
+    close(out, want)
+    dout = torch.randn_like(out)
+    out.backward(dout)
+    want.backward(dout.double())
+    for got, expected in ((a_leaf, a_wide), (b_leaf, b_wide), (bias, wide_bias), (c, wide_c)):
+        close(got.grad, expected.grad, 2e-4, 2e-4)
+
+
+@pytest.mark.parametrize("kinds", ["dense dense", "sparse dense", "dense sparse"])
+def test_shared_operand_of_a_batch(kinds):
+    first, second = kinds.split()
+    a, a_leaf, a_wide, a_dense = operand(first, 32, 48, False,
+                                         (3,) if second == "sparse" else ())
+    b, b_leaf, b_wide, b_dense = operand(second, 48, 64, False, (3,))
+    out, want = tessera.matmul(a, b), a_dense @ b_dense
+    dout = torch.randn_like(out)
+    out.backward(dout)
+    want.backward(dout.double())
+    close(a_leaf.grad, a_wide.grad, 2e-4, 2e-4)
+    close(b_leaf.grad, b_wide.grad, 2e-4, 2e-4)
+
+
+@pytest.mark.parametrize("axis", ["rows", "inner"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_grouped_gradients(axis, transposed):
+    offsets = torch.tensor([0, 5, 5, 20], dtype=torch.int32)
+    a_shape, b_shape = ((20, 16), (3, 16, 8)) if axis == "rows" else ((16, 20), (20, 8))
+    a, b = torch.randn(a_shape), torch.randn(b_shape)
+    if transposed:
+        a, b = a.mT.contiguous(), b.mT.contiguous()
+    a.requires_grad_(), b.requires_grad_()
+    wide = double(a, b)
+    x, y = (w.mT if transposed else w for w in wide)
+    cuts = list(zip(offsets, offsets[1:]))
+    if axis == "rows":
+        want = torch.cat([x[s:e] @ y[g] for g, (s, e) in enumerate(cuts)])
+    else:
+        want = torch.stack([x[:, s:e] @ y[s:e] for s, e in cuts])
+    out = tessera.matmul(a, b, transpose_a=transposed, transpose_b=transposed,
+                         group_offsets=offsets, group_axis=axis)
+    close(out, want)
+    dout = torch.randn_like(out)
+    out.backward(dout)
+    want.backward(dout.double())
+    close(a.grad, wide[0].grad)
+    close(b.grad, wide[1].grad)
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, True)])
+def test_sddmm_gradients(transposed):
+    pattern = BsrMatrix.from_dense(torch.as_tensor(support.sparse(32, 64, (16, 8))), (16, 8))
+    values = pattern.values.clone().requires_grad_()
+    a = torch.randn((24, 32) if transposed[0] else (32, 24), requires_grad=True)
+    b = torch.randn((64, 24) if transposed[1] else (24, 64), requires_grad=True)
+    wide = double(a, b, values)
+    out = tessera.sddmm(a, b, pattern.with_values(values), transpose_a=transposed[0],
+                        transpose_b=transposed[1], alpha=0.5, beta=3.0)
+    stored = pattern.with_values(torch.ones_like(pattern.values)).to_dense()
+    x, y = (w.mT if t else w for w, t in zip(wide, transposed))
+    want = 0.5 * (x @ y) * stored + 3.0 * pattern.with_values(wide[2]).to_dense()
+    close(out.to_dense(), want)
+    dout = torch.randn(32, 64)
+    out.to_dense().backward(dout)
+    want.backward(dout.double())
+    for got, expected in zip((a, b, values), wide):
+        close(got.grad, expected.grad)
+
+
+# ---- Registration, compilation, modes ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("case", ["causal", "mask", "bhld", "packed"])
+def test_opcheck_attention(case, grad):
+    q, k, v = qkv(64, 64, grad=grad)
+    given = {"causal": dict(causal=True, sinks=torch.randn(4, requires_grad=grad)),
+             "mask": dict(mask=BlockMask.from_dense(torch.rand(64, 64) < 0.5, 16)),
+             "bhld": dict(layout="bhld", window_left=3),
+             "packed": dict(q_offsets=torch.tensor([0, 10, 64]),
+                            kv_offsets=torch.tensor([0, 20, 64]))}[case]
+    if case == "bhld":
+        q, k, v = (x.detach().transpose(1, 2).requires_grad_(grad) for x in (q, k, v))
+    if case == "packed":
+        q, k, v = (x.detach()[0].requires_grad_(grad) for x in (q, k, v))
+    torch.library.opcheck(torch.ops.tessera.attention.default, (q, k, v, *options(q, k, **given)))
+
+
+def test_opcheck_the_others():
+    q, k, v = qkv(64, 64)
+    given = options(q, k, causal=True)
+    out, lse = torch.ops.tessera.attention.default(q, k, v, *given)
+    torch.library.opcheck(torch.ops.tessera.attention_backward.default,
+                          (out, lse, q, k, v, out, lse, [True, False, True, False], *given))
+    torch.library.opcheck(torch.ops.tessera.merge_states.default,
+                          ([out.clone().requires_grad_(), out.clone()], [lse.clone(), lse.clone()],
+                           torch.randn(4), False, 0, None))
+    dense = torch.randn(32, 48, requires_grad=True)
+    matrix = BsrMatrix.from_dense(torch.as_tensor(support.sparse(48, 64, (16, 8))), (16, 8))
+    values = matrix.values.clone().requires_grad_()
+    torch.library.opcheck(
+        torch.ops.tessera.matmul.default,
+        (dense, None, None, 0, 0, False, values, *matrix.arrays[1:], False, None, torch.randn(64),
+         None, 1.0, 0.0, False, "silu", False, 0, None, None))
+    torch.library.opcheck(
+        torch.ops.tessera.sddmm.default,
+        (torch.randn(48, 8, requires_grad=True), None, None, 0, 0, False, torch.randn(8, 64), None,
+         None, 0, 0, False, values, *matrix.arrays[1:], 1.0, 2.0, 0, None, None))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_compiles_whole(grad):
+    q, k, v = qkv(64, 64, grad=grad)
+    mask = BlockMask.window(64, 64, 20, 0, 16, device="cpu")
+    matrix = BsrMatrix.from_dense(torch.as_tensor(support.sparse(32, 24, (16, 8))), (16, 8))
+
+    def model(q, k, v):
+        out, lse = tessera.attention(q, k, v, mask=mask, return_lse=True)
+        return tessera.linear(out * 2, matrix, activation="relu").sum() + lse.sum()
+
+    expected = model(q, k, v)
+    got = torch.compile(model, fullgraph=True)(q, k, v)
+    close(got, expected)
+    if grad:
+        wanted = torch.autograd.grad(expected, (q, k, v))
+        for a, b in zip(torch.autograd.grad(got, (q, k, v)), wanted):
+            close(a, b)
+
+
+def test_new_lengths_do_not_recompile():
+    compiled = torch.compile(lambda q, k, v: tessera.attention(q, k, v, causal=True) + 1,
+                             fullgraph=True, dynamic=True)
+    compiled(*qkv(33, 33))
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for length in (40, 57, 96):
+            q, k, v = qkv(length, length)
+            close(compiled(q, k, v), tessera.attention(q, k, v, causal=True) + 1)
+    assert counters["stats"]["unique_graphs"] == before
+
+
+def test_autocast():
+    q, k, v = qkv(grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = tessera.attention(q, k, v)
+        product = tessera.linear(q, torch.randn(8, 16))
+    assert out.dtype == product.dtype == torch.bfloat16
+    out.float().sum().backward()
+    assert q.grad.dtype == torch.float32
+    close(out, reference(*double(q, k, v), seen())[0], 3e-2, 3e-2)
+
+
+def test_modes_see_the_call():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recorder(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Recorder() as recorder:
+        tessera.attention(*qkv())
+    assert "tessera.attention.default" in recorder.names
+
+
+def test_fake_and_meta_tensors_give_shapes():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q, k, v = (x.to("meta") for x in qkv())
+    assert tessera.attention(q, k, v).shape == (2, 37, 4, 24)
+    with FakeTensorMode():
+        out = tessera.attention(*qkv())
+    assert out.shape == (2, 37, 4, 24)
+
+
+def test_plain_calls_go_direct():
+    q, k, v = qkv()
+    assert torch_ops.is_plain(q, k, v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not torch_ops.is_plain(q)
+    q.requires_grad_()
+    assert not torch_ops.is_plain(q)
+    with torch.no_grad():
+        assert torch_ops.is_plain(q)
+    seen_inside = []
+    torch.func.vmap(lambda x: seen_inside.append(torch_ops.is_plain(k)) or x)(torch.ones(2))
+    assert seen_inside == [False]
+
+
+# ---- Masks and matrices of torch tensors -------------------------------------------------------
+
+
+def test_masks_agree_with_numpy():
+    elements = np.random.default_rng(0).random((2, 1, 50, 70)) < 0.5
+    ours = BlockMask.from_dense(torch.as_tensor(elements), (16, 32))
+    theirs = BlockMask.from_dense(elements, (16, 32))
+    for a, b in zip(ours.arrays, theirs.arrays):
+        assert np.array_equal(np.asarray(a), b)
+    assert torch.equal(ours.to_dense(), torch.as_tensor(elements))
+    assert torch.equal(theirs.to("cpu").to_dense(), torch.as_tensor(elements))
+    scores = torch.rand(4, 6)
+    assert torch.equal(BlockMask.from_top_k(scores, 2, 64, 96, 16).block_map(),
+                       torch.as_tensor(BlockMask.from_top_k(scores.numpy(), 2, 64, 96,
+                                                            16).block_map()))
+
+
+@pytest.mark.parametrize("lengths", [(256, 256), (200, 300)])
+def test_flex_masks(lengths):
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    document = torch.arange(max(lengths)) // 90
+
+    def mod(b, h, q, kv):
+        return (document[q] == document[kv]) & (q >= kv)
+
+    theirs = flex.create_block_mask(mod, None, None, *lengths, device="cpu", BLOCK_SIZE=64)
+    expected = mod(0, 0, torch.arange(lengths[0])[:, None], torch.arange(lengths[1]))
+    ours = BlockMask.from_flex(theirs)
+    assert torch.equal(ours.to_dense()[0, 0], expected)
+    back = BlockMask.from_flex(ours.to_flex())
+    assert torch.equal(back.to_dense()[0, 0], expected)
+
+
+def test_flex_attention_runs_our_mask():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    q = torch.randn(1, 2, 128, 16)
+    mask = BlockMask.from_dense(torch.rand(128, 128) < 0.5, 32)
+    theirs = flex.flex_attention(q, q, q, block_mask=mask.to_flex())
+    close(tessera.attention(q, q, q, mask=mask, layout="bhld"), theirs)
+
+
+# ---- Bad input ---------------------------------------------------------------------------------
+
+
+def test_refusals():
+    q, k, v = qkv()
+    with pytest.raises(TypeError, match="attention: q: .*got float64; convert it first"):
+        tessera.attention(q.double(), k.double(), v.double())
+    with pytest.raises(ValueError, match="attention: k: expected dtype f32"):
+        tessera.attention(q, k.half(), v)
+    with pytest.raises(TypeError, match="PyTorch tensors throughout, got a numpy.ndarray"):
+        tessera.attention(q, k.numpy(), v)
+    with pytest.raises(TypeError, match="NumPy arrays throughout, got a Tensor"):
+        tessera.attention(q.numpy(), k, v)
+    out = torch.empty(2, 37, 4, 24)
+    with pytest.raises(RuntimeError, match="out: cannot be given where a gradient is recorded"):
+        tessera.attention(q.requires_grad_(), k, v, out=out)
+    matrix = BsrMatrix.from_dense(torch.eye(32), 16)
+    trained = matrix.with_values(matrix.values.clone().requires_grad_())
+    with pytest.raises(NotImplementedError, match="spgemm: no gradient"):
+        tessera.spgemm(trained, matrix)
+    with pytest.raises(TypeError, match="from_torch: expected a torch.sparse_bsr tensor"):
+        BsrMatrix.from_torch(torch.eye(4))
+
+
+def test_zero_sizes():
+    q, k, v = qkv(0, 5, grad=True)
+    tessera.attention(q, k, v).sum().backward()
+    assert k.grad.abs().sum() == 0
+    q, k, v = qkv(5, 0)
+    assert tessera.attention(q, k, v).abs().sum() == 0
+    assert tessera.matmul(torch.ones(0, 4), torch.ones(4, 3)).shape == (0, 3)
+    assert tessera.matmul(torch.ones(2, 0), torch.ones(0, 3)).abs().sum() == 0
+
+
+def test_import_needs_no_torch():
+    script = ("import sys; sys.modules['torch'] = None\n"
+              "import numpy as np, tessera\n"
+              "q = np.ones((1, 4, 2, 8), np.float32)\n"
+              "assert tessera.attention(q, q, q).shape == q.shape\n")
+    subprocess.run([sys.executable, "-c", script], check=True)
