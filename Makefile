@@ -22,6 +22,7 @@ help:
 
 setup:
 	@scripts/setup.sh
+	@$(if $(filter 1,$(CUDA)),scripts/venv.sh cuda)
 
 $(build)/build.ninja: CMakePresets.json | setup
 	cmake --preset $(preset)

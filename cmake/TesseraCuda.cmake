@@ -33,8 +33,10 @@ set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80])
 function(tessera_row_source backend table index row out)
   string(REGEX REPLACE "^${backend}_([a-z0-9]+).*" "\\1" family ${row})
   set(folder src/cuda/${backend}/${family})
+  set(space ${backend}::${family})
   if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.cuh)
     set(folder src/cuda/${family})
+    set(space ${family})
   endif()
   if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.cuh)
     message(FATAL_ERROR "src/plan/tiles/${backend}.hpp: row '${row}' has no kernel: neither \
@@ -78,8 +80,13 @@ configure_file(${PROJECT_SOURCE_DIR}/cmake/launchers.cpp.in
                ${PROJECT_BINARY_DIR}/rows/launchers.cpp @ONLY)
 
 tessera_layer(cuda core plan)
-target_sources(tessera_cuda PRIVATE ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources})
+target_sources(tessera_cuda PRIVATE
+  ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/cuda/tile/tensor_map.cpp)
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
+if(row_sources MATCHES "sm90_matmul")  # wgmma through CUTLASS's instruction wrappers
+  find_package(CUTLASS 4.2 REQUIRED)
+  target_link_libraries(tessera_cuda PRIVATE CUTLASS::headers)
+endif()
 # nvcc's report of registers and spills goes to a file a row; spills and serialised wgmma fail.
 set(tessera_ptxas_logs ${PROJECT_BINARY_DIR}/rows/ptxas)
 set_target_properties(tessera_cuda PROPERTIES

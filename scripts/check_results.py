@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the committed results of bench/results: each has the shape of bench/schema.json, was measured
-on a GPU from known sources, and counts each case once. Says which are stale, that is, measured before
-the kernel sources last changed; that alone fails only with --fresh.
+"""Checks the committed results of bench/results: each has the shape of bench/schema.json, was
+measured on a GPU from known sources, and counts each case once. Says which are stale, that is,
+measured before the kernel sources last changed; that alone fails only with --fresh.
 
 Usage: scripts/check_results.py [--fresh] [FILE...]
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run: the C++ GPU tests, compute-sanitizer over a few of them,
-the Python GPU tests, and the benchmark. Uses what is built already, needs no network, and writes one
-JSON in the shape of bench/schema.json.
+the Python GPU tests, and the benchmark. Uses what is built already, needs no network, and writes
+one JSON in the shape of bench/schema.json.
 
   scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
   scripts/gpu_check.py --quick                      under a minute
@@ -51,8 +51,8 @@ class Clock:
 
 def run(command, timeout, environment=None):
     """(exit status or None where it ran out of time, the end of its output)."""
-    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=environment, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=environment,
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                start_new_session=True)
     try:
         output, _ = process.communicate(timeout=timeout)
@@ -79,8 +79,8 @@ def outcome(name, status, seconds, output, skipped=()):
 
 
 def executables(build):
-    folder = build / "tests"
-    return sorted(path for path in folder.glob("gpu_*") if os.access(path, os.X_OK) and path.is_file())
+    found = sorted((build / "tests").glob("gpu_*"))
+    return [path for path in found if os.access(path, os.X_OK) and path.is_file()]
 
 
 def cpp_tests(build, clock, work):
@@ -89,7 +89,7 @@ def cpp_tests(build, clock, work):
     found = executables(build)
     if not found:
         tests.append({"name": "cpp", "outcome": "failed",
-                      "detail": f"no executable {build}/tests/gpu_*: build target tessera_gpu_tests"})
+                      "detail": f"no {build}/tests/gpu_*: build the target tessera_gpu_tests"})
     for path in found:
         report = work / f"{path.name}.json"
         report.unlink(missing_ok=True)
@@ -124,7 +124,8 @@ def sanitizer_tests(build, clock, quick):
     """memcheck and racecheck over a few tests of each executable: a whole run takes minutes."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
-        return [{"name": "sanitizer", "outcome": "skipped", "detail": "no compute-sanitizer on PATH"}]
+        return [{"name": "sanitizer", "outcome": "skipped",
+                 "detail": "no compute-sanitizer on PATH"}]
     tests = []
     for path in executables(build):
         _, listing = run([path, "--gtest_list_tests"], 60)
@@ -244,8 +245,8 @@ def write_tests(out, tests, environment, options):
         # A suite without cases writes the header: which card, which sources.
         empty = out.with_suffix(".empty")
         empty.write_text('{"cases": []}')
-        command = [sys.executable, "-m", "tessera.bench", "suite", empty, "--json", out, "--tree", ROOT,
-                   "--quiet", *(["--commit", options.commit] if options.commit else [])]
+        command = [sys.executable, "-m", "tessera.bench", "suite", empty, "--json", out, "--tree",
+                   ROOT, "--quiet", *(["--commit", options.commit] if options.commit else [])]
         status, output = run(command, 300, environment)
         empty.unlink()
         if status != 0:
@@ -272,7 +273,8 @@ def parse(arguments):
     parser.add_argument("--budget", type=float, help="seconds for everything")
     parser.add_argument("--resume", action="store_true", help="go on with the file")
     parser.add_argument("--again", default="", help="peers: again where they were unavailable")
-    parser.add_argument("--quick", action="store_true", help="under a minute: bursts of a few cases")
+    parser.add_argument("--quick", action="store_true",
+                        help="under a minute: bursts of a few cases")
     parser.add_argument("--skip", default="", help=f"some of {','.join(STEPS)}")
     parser.add_argument("--commit", help="of the sources, where git cannot say")
     parser.add_argument("--out", type=Path, help="default: bench/results/CARD-check.json")
@@ -327,7 +329,8 @@ def main(arguments=None):
     clock = Clock(options.budget)
     environment = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
     paths = [str(Path(path).resolve()) for path in options.python_path]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, os.environ.get("PYTHONPATH")]))
+    paths.append(os.environ.get("PYTHONPATH", ""))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     card = card_name(environment)
     if card is None:
         say("there is no GPU here (nvidia-smi shows none)")

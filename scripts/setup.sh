@@ -13,6 +13,7 @@ needs=(
   "ninja-build:the build:command -v ninja"
   "pkg-config:the test of the installed library:command -v pkg-config"
   "python3:the checks and the documentation's examples:command -v python3"
+  "python3-venv:the project's Python environment, .venv:python3 -c 'import venv, ensurepip'"
   "libhwy-dev:vector instructions of the CPU backend (headers):header hwy/highway.h"
   "libgtest-dev:the tests:header gtest/gtest.h"
   "libcli11-dev:the command-line tool:header CLI/CLI.hpp"
@@ -36,7 +37,7 @@ header() {
 missing() {
   local entry
   for entry in "${needs[@]}"; do
-    ${entry##*:} >/dev/null 2>&1 || printf '%s\n' "$entry"
+    eval "${entry##*:}" >/dev/null 2>&1 || printf '%s\n' "$entry"
   done
 }
 

@@ -37,6 +37,10 @@ std::string text(const MatmulShape& s) {
   } else if (s.batch != 1) {
     line += " batch " + number(s.batch);
   }
+  // What TMA can read decides which kernels a GPU may run.
+  if (s.device.kind == DeviceKind::cuda && !(s.a.tma_readable && s.b.tma_readable)) {
+    line += " unaligned";
+  }
   return line;
 }
 

@@ -28,6 +28,9 @@ struct OperandShape {
   BlockShape block;           // sparse: as stored, before transposition
   std::int64_t stored = 0;    // sparse: blocks in the list (the bound, where batches differ)
   DType index = DType::none;  // sparse
+  // Whether TMA can read the matrix (or each stored block): rows or columns contiguous, everything
+  // else at multiples of 16 bytes.
+  bool tma_readable = true;
 };
 
 struct MatmulShape {

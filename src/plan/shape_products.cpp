@@ -14,6 +14,24 @@ const Device& device_of(const Operand& operand) {
   return operand.is_sparse() ? operand.sparse.values.device : operand.dense.device;
 }
 
+// The two last dimensions hold the matrix; a null pointer counts as aligned.
+bool tma_readable(const Tensor& t) {
+  constexpr std::int64_t kAlignment = 16;
+  const int row = t.rank - 2, col = t.rank - 1;
+  const bool row_major = t.stride(col) == 1 || t.size(col) <= 1;
+  if (!row_major && t.stride(row) != 1 && t.size(row) > 1) return false;
+  const auto is_pitch = [&](std::int64_t stride) {
+    return stride > 0 && stride * size_of(t.dtype) % kAlignment == 0;
+  };
+  for (int i = 0; i < t.rank; ++i) {
+    const bool contiguous = i == (row_major ? col : row);
+    if (!contiguous && t.size(i) > 1 && !is_pitch(t.stride(i))) return false;
+  }
+  // Blocks of a batch are addressed as one pool.
+  if (t.rank == 4 && t.size(0) > 1 && t.stride(0) != t.size(1) * t.stride(1)) return false;
+  return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0;
+}
+
 OperandShape check_dense(const Where& where, const Tensor& tensor, const Device& device) {
   check_tensor(where, tensor, device);
   check_dtype(where, tensor, kValues);
@@ -25,6 +43,7 @@ OperandShape check_dense(const Where& where, const Tensor& tensor, const Device&
   shape.rows = tensor.size(tensor.rank - 2);
   shape.cols = tensor.size(tensor.rank - 1);
   shape.batch = tensor.rank == 3 ? tensor.size(0) : 1;
+  shape.tma_readable = tma_readable(tensor);
   return shape;
 }
 
@@ -41,6 +60,7 @@ OperandShape check_bsr(const Where& where, const BsrMatrix& matrix, const Device
   shape.block = {matrix.block_rows(), matrix.block_cols()};
   shape.stored = matrix.stored_blocks();
   shape.index = matrix.row_offsets.dtype;
+  shape.tma_readable = tma_readable(matrix.values);
   return shape;
 }
 

@@ -35,6 +35,9 @@ struct KernelRow {
   constexpr bool does(Op op) const { return (ops >> static_cast<int>(op)) & 1u; }
 };
 
+/// Parts that a GPU's merge_states takes in one call.
+inline constexpr int kMaxGpuMergeParts = 64;
+
 /// The rows of one backend; `Plan::kernel` is an index into them.
 std::span<const KernelRow> kernel_table(Backend backend);
 

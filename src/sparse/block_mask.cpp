@@ -29,7 +29,7 @@ BlockMask mask_of(const BlockMask& mask, std::int64_t batch, std::int64_t head) 
   for (Tensor* tensor :
        {&one.full.counts, &one.full.offsets, &one.full.indices, &one.partial.counts,
         &one.partial.offsets, &one.partial.indices, &one.bit_tile}) {
-    if (tensor->rank < 3) continue;  // absent, or one pool for all
+    if (!*tensor || tensor->rank < 3) continue;  // absent, or one pool for all
     narrow(*tensor, 0, batch);
     narrow(*tensor, 1, head);
   }

@@ -32,7 +32,8 @@ def random_lists(rows, cols, density, seed):
     ("bsr_matmul", {"m": 30, "n": 8, "k": 64, "block": 16, "pattern": "random", "density": 0.5},
      "block"),
     ("bsr_matmul", {"m": 32, "n": 8, "k": 64, "block": 16}, "pattern is missing"),
-    ("spgemm", {"m": 32, "n": 8, "k": 64, "block": 16, "pattern": "random", "density": 0.5}, "block"),
+    ("spgemm", {"m": 32, "n": 8, "k": 64, "block": 16, "pattern": "random", "density": 0.5},
+     "block"),
 ])
 def test_senseless_cases_are_refused_by_name(op, params, names):
     with pytest.raises(CaseError, match=names):
@@ -41,8 +42,8 @@ def test_senseless_cases_are_refused_by_name(op, params, names):
 
 def test_equal_cases_have_equal_keys_however_they_are_written():
     short = make_case("attention", {"s": 128, "pattern": "random", "density": 0.5, "block_q": 64})
-    whole = make_case("attention", {"block_kv": 64, "block_q": 64, "density": 0.5, "hk": 16, "h": 16,
-                                    "pattern": "random", "s": 128, "skv": 128, "seed": 1})
+    whole = make_case("attention", {"block_kv": 64, "block_q": 64, "density": 0.5, "hk": 16,
+                                    "h": 16, "pattern": "random", "s": 128, "skv": 128, "seed": 1})
     other = make_case("attention", {"s": 128, "pattern": "random", "density": 0.5, "block_q": 64,
                                     "seed": 2})
     assert short.key == whole.key != other.key

@@ -146,7 +146,8 @@ def test_no_gpu_is_said(monkeypatch, tmp_path, capsys):
 
 
 def test_listed_tests_and_spread():
-    listing = "Running main()\nA.\n  one\n  two  # note\nB/C.\n  x/0  # GetParam() = 3\n  DISABLED_y\n"
+    listing = ("Running main()\nA.\n  one\n  two  # note\nB/C.\n  x/0  # GetParam() = 3\n"
+               "  DISABLED_y\n")
     assert gpu_check.listed_tests(listing) == ["A.one", "A.two", "B/C.x/0"]
     assert gpu_check.spread(list(range(10)), 3) == [0, 3, 6]
     assert gpu_check.spread([1], 3) == [1]

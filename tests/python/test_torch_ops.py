@@ -453,6 +453,7 @@ def test_flex_masks(lengths):
     assert torch.equal(back.to_dense()[0, 0], expected)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_runs_our_mask():
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     q = torch.randn(1, 2, 128, 16)

@@ -353,6 +353,15 @@ TEST(BlockMaskValidation, ShapesAndPresence) {
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.bits.dtype = DType::e4m3; }), "bits");
 }
 
+TEST(BlockMaskValidation, WhatIsAbsentHasNoShape) {
+  Sample sample;
+  sample.mask.full.offsets.rank = 3;
+  sample.mask.full.offsets.shape = {4, 2, 3};
+  EXPECT_NO_THROW(validate(sample.mask, 8, 12));
+  const Pattern pattern = pattern_of(sample.mask, 3, 7, 9);  // the same for all batches and heads
+  EXPECT_EQ(pattern, pattern_of(Sample().mask, 3));
+}
+
 TEST(BlockMask, ElementsAreChecked) {
   const Sample sample;
   HostTensor words(DType::i32, {8, 12}), cube(DType::u8, {1, 8, 12}), small(DType::u8, {8, 8});

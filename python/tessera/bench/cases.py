@@ -111,7 +111,8 @@ def _fill_attention(op, p):
     if p["h"] % p["hk"]:
         raise CaseError(f"{op}: h: expected a multiple of hk = {p['hk']}, got {p['h']}")
     if p["lists"] not in ("shared", "per_head", "per_kv_head"):
-        raise CaseError(f"{op}: lists: expected shared, per_head or per_kv_head, got {p['lists']!r}")
+        raise CaseError(f"{op}: lists: expected shared, per_head or per_kv_head, "
+                        f"got {p['lists']!r}")
     if p["pattern"] is None:
         p["block_q"] = p["block_kv"] = None
         p["lists"], p["alike"], p["seed"] = None, None, None

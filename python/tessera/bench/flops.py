@@ -61,8 +61,8 @@ def _pairs_of_lists(params, lists):
 
 
 def classify(params, lists):
-    """Splits one head's lists by what causality and the window leave of each block: (full, partial);
-    blocks of which nothing is left vanish."""
+    """Splits one head's lists by what causality and the window leave of each block: (full,
+    partial); blocks of which nothing is left vanish."""
     block_q, block_kv, s, skv = (params[n] for n in ("block_q", "block_kv", "s", "skv"))
     shift = skv - s
     first_query = lists.row_of_entry() * block_q + shift

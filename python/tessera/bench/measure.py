@@ -1,4 +1,5 @@
-"""One case: make it real, let everybody get ready, hold each result against the reference, measure."""
+"""One case: make it real, let everybody get ready, hold each result against the reference,
+measure."""
 
 import gc
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def measure_case(case, settings, say=lambda text: None):
         except Unavailable as error:
             absent[name] = str(error)
     records = []
-    for state in _states(case, settings):
+    for state in states_of(case, settings):
         say(state)
         records.append(_record(problem, state, ready, absent, errors, settings))
     del problem, ready
@@ -63,7 +64,7 @@ def measure_case(case, settings, say=lambda text: None):
     return records
 
 
-def _states(case, settings):
+def states_of(case, settings):
     if settings.device == "cpu":
         return ("burst",)
     return settings.states or case.states

@@ -1,5 +1,5 @@
-"""Which blocks exist. The lists come from tessera's own seeded generators, so that every machine and
-every tool measures the same ones."""
+"""Which blocks exist. The lists come from tessera's own seeded generators, so that every machine
+and every tool measures the same ones."""
 
 from dataclasses import dataclass
 
@@ -99,7 +99,7 @@ def spgemm_lists(params):
 
 
 def attention_lists(params):
-    """One pattern for all heads, or one a head (repeated over a group where lists go by KV head)."""
+    """One pattern for all heads, or one a head, repeated over a group where lists go by KV head."""
     rows = -(-params["s"] // params["block_q"])
     cols = -(-params["skv"] // params["block_kv"])
     alike = params["alike"]

@@ -61,8 +61,8 @@ def stacked(lists, width, device):
 
 
 class Problem:
-    """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry holds
-    its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`."""
+    """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
+    holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`."""
 
     def __init__(self, case, device, cache_bytes=0):
         self.case, self.params, self.op = case, case.params, case.op

@@ -32,7 +32,7 @@ def record_key(record):
 
 
 def require_same(first, second, names=("the first file", "the second file")):
-    """Raises Mixed unless both were measured on one kind of card, from one set of kernel sources."""
+    """Raises Mixed unless both were measured on one kind of card, from the same kernel sources."""
     for field in ("schema", "source_hash"):
         if first[field] != second[field]:
             raise Mixed(f"{field} differs: {first[field]} in {names[0]}, "

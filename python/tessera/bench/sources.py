@@ -1,5 +1,6 @@
-"""A hash of what decides how fast the kernels are: their sources, the tile tables and walks they are
-built from, and the templates that generate them. Results say which hash they were measured at."""
+"""A hash of what decides how fast the kernels are: their sources, the tile tables and walks they
+are built from, and the templates that generate them. Results say which hash they were measured
+at."""
 
 import hashlib
 import os

@@ -7,7 +7,7 @@ import time
 
 from . import results
 from .machine import gpu_facts, header
-from .measure import DeviceLost, measure_case
+from .measure import DeviceLost, measure_case, states_of
 from .patterns import NoTessera
 from .peers.base import one_line
 from .progress import Progress
@@ -68,8 +68,8 @@ class Attempts:
 
 
 class Suite:
-    """`run` returns DONE, BUDGET_SPENT (cases are left), FAILED (some could not be measured) or AGAIN
-    (the device is lost to this process: run again with resume)."""
+    """`run` returns DONE, BUDGET_SPENT (cases are left), FAILED (some could not be measured) or
+    AGAIN (the device is lost to this process: run again with resume)."""
 
     def __init__(self, path, settings, *, tree=None, commit=None, resume=False, again=(),
                  budget=None, quiet=False, ceilings=True):
@@ -96,8 +96,7 @@ class Suite:
 
     def is_done(self, case):
         done = {results.record_key(one): one for one in self.result["cases"]}
-        states = ("burst",) if self.settings.device == "cpu" else self.settings.states or case.states
-        records = [done.get((case.key, state)) for state in states]
+        records = [done.get((case.key, state)) for state in states_of(case, self.settings)]
         if None in records:
             return False
         return not any("unavailable" in record["peers"].get(name, {})

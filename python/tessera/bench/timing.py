@@ -163,17 +163,17 @@ def in_turns(names, rounds):
 
 
 def estimate_ms(timer, prepared):
-    """A rough time of one call, after a warm-up that leaves compilation and set-up out."""
-    for _ in range(2):
-        timer.calls_ms(prepared, 1)
+    """A rough time of one call. It has run before, when its result was checked."""
     first = timer.calls_ms(prepared, 1)
+    if first > 100:
+        return first
     calls = min(50, max(1, int(5.0 / max(first, 1e-3))))
     return timer.calls_ms(prepared, calls)
 
 
 def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
                    seconds=BURST_SECONDS):
-    """{name: Prepared} -> {name: Figures}. `calls_in_run` says how many calls one run stands for."""
+    """{name: Prepared} -> {name: Figures}. `calls_in_run`: how many calls one run stands for."""
     calls_in_run = calls_in_run or dict.fromkeys(competitors, 1)
     estimates = {name: estimate_ms(timer, one) for name, one in competitors.items()}
     figures = {name: Figures() for name in competitors}

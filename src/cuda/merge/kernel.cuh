@@ -3,10 +3,11 @@
 #include <cstdint>
 
 #include "src/cuda/common/element.cuh"
+#include "src/plan/tile_table.hpp"
 
 namespace tessera::cuda::merge {
 
-inline constexpr int kMaxParts = 64;
+inline constexpr int kMaxParts = planning::kMaxGpuMergeParts;
 inline constexpr int kLanes = 32;
 inline constexpr int kColumns = 4;  // values a lane has in flight for each part
 

@@ -32,11 +32,6 @@ inline Part part_of(const Tensor& out, const Tensor& lse) {
 
 inline Arguments arguments_of(const MergeStatesProblem& problem,
                               const planning::MergeShape& shape) {
-  if (shape.parts > kMaxParts) {
-    throw Error(ErrorCode::unsupported, "merge_states: outs: the GPU kernel merges at most " +
-                                            std::to_string(kMaxParts) + " parts in one call, got " +
-                                            std::to_string(shape.parts));
-  }
   Arguments args;
   args.batch = shape.batch;
   args.length = shape.length;

@@ -9,8 +9,8 @@ class Unavailable(Exception):
 
 
 class Peer:
-    """`ops` are the operations it knows. `refuse` names what of a case it cannot do, before anything
-    is imported; `prepare` returns a `Prepared` or raises `Unavailable`."""
+    """`ops` are the operations it knows. `refuse` names what of a case it cannot do, before
+    anything is imported; `prepare` returns a `Prepared` or raises `Unavailable`."""
 
     ops: tuple = ()
 
@@ -39,8 +39,8 @@ def need(module):
 
 
 def quickest(candidates):
-    """{label: closure} -> the label of the one that takes the least time on the GPU. Those that fail
-    are left out; raises Unavailable with every reason where all do."""
+    """{label: closure} -> the label of the one that takes the least time on the GPU. Those that
+    fail are left out; raises Unavailable with every reason where all do."""
     torch = need("torch")
     times, refused = {}, []
     for label, run in candidates.items():

@@ -1,5 +1,5 @@
-"""cuBLASLt, dense: the best of the first eight algorithms that its heuristics name. Sparse cases are
-multiplied as the dense matrices they stand for."""
+"""cuBLASLt, dense: the best of the first eight algorithms that its heuristics name. Sparse cases
+are multiplied as the dense matrices they stand for."""
 
 import ctypes
 import statistics
@@ -112,8 +112,8 @@ class DenseProduct:
         return self.result(out)
 
     def result(self, out):
-        """The stored blocks where the result is sampled; that picking is not timed as a whole: it is
-        done only when somebody looks."""
+        """The stored blocks where the result is sampled; they are picked only when somebody looks,
+        which is not timed."""
         bsr = self.problem.bsr_out
         return SampledView(out, bsr) if bsr else out
 

@@ -66,6 +66,6 @@ class CuSparse(Peer):
     def _dense(self, call, rows, cols, array, kind, order):
         pitch = cols if order == ORDER_ROW else rows
         matrix = ctypes.c_void_p()
-        call("cusparseCreateDnMat", ctypes.byref(matrix), ctypes.c_int64(rows), ctypes.c_int64(cols),
-             ctypes.c_int64(pitch), address(array), kind, order)
+        sizes = (ctypes.c_int64(size) for size in (rows, cols, pitch))
+        call("cusparseCreateDnMat", ctypes.byref(matrix), *sizes, address(array), kind, order)
         return matrix

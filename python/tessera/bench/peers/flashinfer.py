@@ -56,7 +56,8 @@ class FlashInfer(Peer):
             if "sequences" in p:
                 q_offsets = kv_offsets = problem.offsets
             else:
-                q_offsets, kv_offsets = ([i * p[n] for i in range(p["b"] + 1)] for n in ("s", "skv"))
+                q_offsets, kv_offsets = ([i * p[name] for i in range(p["b"] + 1)]
+                                         for name in ("s", "skv"))
             wrapper.plan(arrays.integers(q_offsets, problem.device),
                          arrays.integers(kv_offsets, problem.device), *heads, p["d"], p["dv"],
                          causal=p["causal"], window_left=p.get("window", -1), logits_soft_cap=cap,

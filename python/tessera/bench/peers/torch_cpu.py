@@ -50,11 +50,12 @@ class TorchCpu(Peer):
         mask = None
         if problem.lists or "window" in p or (p["causal"] and not top_left):
             mask = torch.from_numpy(element_mask(problem))
-        causal = p["causal"] and mask is None
+        options = {"attn_mask": mask, "is_causal": p["causal"] and mask is None,
+                   "enable_gqa": p["hk"] != p["h"]}
 
         def run(i):
             with torch.inference_mode():
-                out = sdpa(*views[i], attn_mask=mask, is_causal=causal, enable_gqa=p["hk"] != p["h"])
+                out = sdpa(*views[i], **options)
             return out.transpose(1, 2)
 
         heads = p["b"] * p["h"]

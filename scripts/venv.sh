@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Makes the project's own Python environment, .venv, and installs what is missing there, nothing
+# globally. Usage: scripts/venv.sh GROUP...
+#   test    what the Python tests need        torch   PyTorch and transformers, for their tests
+#   cuda    CUTLASS's headers, which the Hopper kernels are compiled with
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*"; }
+
+# requirement : the module that shows that it is there
+wanted=()
+for group in "$@"; do
+  case $group in
+    test) wanted+=("numpy:numpy" "scipy:scipy" "pytest:pytest" "apache-tvm-ffi>=0.1.15,<0.2:tvm_ffi") ;;
+    torch) wanted+=("torch>=2.9:torch" "transformers>=5:transformers") ;;
+    cuda) wanted+=("--no-deps nvidia-cutlass==4.2.0.0:cutlass_library") ;;
+    *) say "unknown group '$group': test, torch or cuda"; exit 2 ;;
+  esac
+done
+
+if [ ! -x .venv/bin/python3 ]; then
+  say "python3 -m venv .venv"
+  if ! python3 -m venv .venv; then
+    say "Python's venv module is missing: on Debian, apt-get install python3-venv"
+    exit 1
+  fi
+fi
+
+for entry in "${wanted[@]}"; do
+  requirement=${entry%:*} module=${entry##*:}
+  if .venv/bin/python3 -c "import importlib.util as u; raise SystemExit(u.find_spec('$module') is None)"; then
+    continue
+  fi
+  say "pip install $requirement   (into .venv)"
+  # shellcheck disable=SC2086  # a requirement may carry an option
+  if ! .venv/bin/python3 -m pip install -q --disable-pip-version-check $requirement; then
+    say "'pip install $requirement' failed: is there a network? Without one, install the wheel from"
+    say "a file: .venv/bin/python3 -m pip install $requirement --no-index --find-links FOLDER"
+    exit 1
+  fi
+done
