@@ -58,8 +58,8 @@ class BlockMask:
 
     def check_lengths(self, where: str, q_length: int, kv_length: int) -> None:
         if (q_length, kv_length) != (self.q_length, self.kv_length):
-            raise ValueError(f"{where}: made for {self.q_length} queries and {self.kv_length} keys, "
-                             f"got {q_length} and {kv_length}")
+            raise ValueError(f"{where}: made for {self.q_length} queries and {self.kv_length} "
+                             f"keys, got {q_length} and {kv_length}")
 
     def block_map(self) -> Any:
         """u8 ``[batch|1, heads|1, rows, cols]``: 0 empty, 1 partial, 2 full."""
@@ -144,11 +144,10 @@ class BlockMask:
                              "[batch|1, heads|1, q_length, kv_length], got "
                              f"{elements.dtype} {list(elements.shape)}")
         q_length, kv_length = elements.shape[-2:]
-        b, h, q, kv = _index_grids(elements.shape, elements)
+        device = elements.device if tensors.is_torch(elements) else None
         return BlockMask.from_mask_mod(lambda b, h, q, kv: elements[b, h, q, kv], q_length,
                                        kv_length, block, batch=elements.shape[0],
-                                       heads=elements.shape[1], device=tensors.device_of(elements)
-                                       if tensors.is_torch(elements) else None)
+                                       heads=elements.shape[1], device=device)
 
     @staticmethod
     def from_mask_mod(mask_mod: MaskMod, q_length: int, kv_length: int,
@@ -255,8 +254,8 @@ class BlockMask:
     def bigbird(q_length: int, kv_length: int, block: int | tuple[int, int] = 128, *,
                 half_width: int = 1, globals: int = 1, random: int = 2, seed: int = 0,
                 device: Any = None) -> BlockMask:
-        """BigBird, counted in blocks: a window of ``half_width`` to each side, the first ``globals``
-        rows and columns, and ``random`` more in each row.
+        """BigBird, counted in blocks: a window of ``half_width`` to each side, the first
+        ``globals`` rows and columns, and ``random`` more in each row.
 
         >>> import tessera
         >>> mask = tessera.BlockMask.bigbird(4096, 4096, block=128)

@@ -143,8 +143,8 @@ class BsrMatrix:
     def to_dense(self) -> Any:
         """Unbatched, or with one pattern for the whole batch."""
         if len(self.row_offsets.shape) != 1:
-            raise NotImplementedError("to_dense: expected one pattern for the batch, got row_offsets "
-                                      f"{list(self.row_offsets.shape)}")
+            raise NotImplementedError("to_dense: expected one pattern for the batch, got "
+                                      f"row_offsets {list(self.row_offsets.shape)}")
         r, c = self.block
         batch = tuple(self.values.shape[:-3])
         grid = tensors.zeros((*batch, self.rows // r, self.cols // c, r, c), self.values)
@@ -156,8 +156,8 @@ class BsrMatrix:
     def transpose(self) -> BsrMatrix:
         """The transpose, stored anew (`T` is the view)."""
         if len(self.row_offsets.shape) != 1:
-            raise NotImplementedError("transpose: expected one pattern for the batch, got row_offsets "
-                                      f"{list(self.row_offsets.shape)}")
+            raise NotImplementedError("transpose: expected one pattern for the batch, got "
+                                      f"row_offsets {list(self.row_offsets.shape)}")
         if self.transposed:
             return replace(self, transposed=False)
         order = tensors.stable_argsort(self.col_indices)

@@ -27,9 +27,9 @@ def explain(operation: Callable, /, *arguments: Any, device: str | None = None,
             **options: Any) -> Explanation:
     """Which kernel a call would use, and why each other one would not; nothing runs.
 
-    ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear`, `sddmm` or `spgemm`, the rest what one would
-    call it with. ``device`` asks for a device that need not be here: "h100", "h200", "a100", "l4",
-    "b200", "cpu".
+    ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear`, `sddmm` or `spgemm`, the rest
+    what one would call it with. ``device`` asks for a device that need not be here: "h100",
+    "h200", "a100", "l4", "b200", "cpu".
 
     >>> import numpy as np, tessera
     >>> q = np.empty((1, 4096, 8, 128), np.float16)
@@ -43,7 +43,8 @@ def explain(operation: Callable, /, *arguments: Any, device: str | None = None,
         arguments_of = _ARGUMENTS[operation]
     except (KeyError, TypeError):
         known = ", ".join(f"tessera.{f.__name__}" for f in _ARGUMENTS)
-        raise ValueError(f"explain: operation: expected one of {known}, got {operation!r}") from None
+        raise ValueError(f"explain: operation: expected one of {known}, got "
+                         f"{operation!r}") from None
     op, call = arguments_of(_bind(operation, *arguments, **options))
     explanation = Explanation(json.loads(_ffi.explain(op, device, True, *call)))
     explanation.text = _ffi.explain(op, device, False, *call)

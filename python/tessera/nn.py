@@ -100,11 +100,11 @@ class BsrLinear(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | BlockMask | None = None,
-              dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+def attention(query: Tensor, key: Tensor, value: Tensor,
+              attn_mask: Tensor | BlockMask | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
               enable_gqa: bool = False) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention`, same arguments and layout: ``[..., heads,
-    length, dim]``.
+    """`torch.nn.functional.scaled_dot_product_attention`, same arguments and layout: ``[...,
+    heads, length, dim]``.
 
     A boolean ``attn_mask`` becomes a block mask at every call; build a `tessera.BlockMask` once and
     give that instead where it stays the same. ``is_causal`` aligns the first query with the first
@@ -145,8 +145,8 @@ def _block_mask(mask: Any, q: Tensor, k: Tensor, lead: tuple) -> BlockMask | Non
     if mask is None or isinstance(mask, BlockMask):
         return mask
     if not isinstance(mask, Tensor):
-        raise TypeError("nn.attention: attn_mask: expected a boolean tensor or a tessera.BlockMask, "
-                        f"got {type(mask).__name__}")
+        raise TypeError("nn.attention: attn_mask: expected a boolean tensor or a "
+                        f"tessera.BlockMask, got {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise NotImplementedError(
             f"nn.attention: attn_mask: expected booleans or a tessera.BlockMask, got {mask.dtype}; "

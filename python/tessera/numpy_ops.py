@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tessera import _ffi
-from tessera.shapes import attention_shapes, matmul_shape, sddmm_shape, stored_dtype_name
+from tessera.shapes import attention_shapes, matmul_shape, sddmm_shape
 
 Array = np.ndarray
 
@@ -39,19 +39,15 @@ def exported(x: Any, op: str) -> Any:
 def written(x: Any, op: str, name: str) -> Any:
     """The same for an array that the operation writes."""
     if isinstance(x, np.ndarray) and not x.flags.writeable:
-        raise ValueError(f"{op}: {name}: expected an array that can be written, got a read-only one")
+        raise ValueError(f"{op}: {name}: expected an array that can be written, got a read-only "
+                         "one")
     return exported(x, op)
 
 
 def _result(like: Array, shape: tuple[int, ...], dtype: Any = None) -> Array:
-    if dtype is None:
-        dtype = like.dtype
-        if dtype.name == "float8_e4m3fn":
-            dtype = stored_dtype_name(dtype.name)
-            import ml_dtypes
-
-            return np.empty(shape, getattr(ml_dtypes, dtype))
-    return np.empty(shape, dtype)
+    if dtype is None and like.dtype.name == "float8_e4m3fn":  # goes in, not out
+        from ml_dtypes import bfloat16 as dtype
+    return np.empty(shape, like.dtype if dtype is None else dtype)
 
 
 def attention_arguments(q: Array, k: Array, v: Array, out: Any, lse: Any, want_lse: bool,

@@ -28,8 +28,8 @@ def matmul(
     group_offsets: Any = None, group_axis: str = "rows",
     out: Any = None, out_dtype: Any = None, threads: int = 0, backend: str | None = None,
 ) -> Any:
-    """activation(alpha * a b + beta * c + bias). a and b: arrays ``[rows, cols]`` or ``[batch, rows,
-    cols]``, or `BsrMatrix`; each read transposed where asked, without moving a value.
+    """activation(alpha * a b + beta * c + bias). a and b: arrays ``[rows, cols]`` or ``[batch,
+    rows, cols]``, or `BsrMatrix`; each read transposed where asked, without moving a value.
 
     ``bias`` has a value a column of the result (or a row: ``bias_axis="row"``); ``activation`` is
     "none", "relu", "gelu", "gelu_tanh" or "silu". ``group_offsets`` cuts the rows of a among the
@@ -76,8 +76,8 @@ def bsr_matmul(a: Any, b: Any, **options: Any) -> Any:
     return matmul(a, b, **options)
 
 
-def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none", out_dtype: Any = None,
-           threads: int = 0, backend: str | None = None) -> Any:
+def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
+           out_dtype: Any = None, threads: int = 0, backend: str | None = None) -> Any:
     """activation(x weight^T + bias) with weight ``[outputs, inputs]``, an array or a `BsrMatrix`;
     x has any leading dimensions.
 

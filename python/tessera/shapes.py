@@ -6,12 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 # Positions in the options of attention, stated in attention.py.
-BHLD, Q_OFFSETS, SINKS, MASK = 0, 6, 15, 16
-
-
-def stored_dtype_name(name: str) -> str:
-    """What results of operands of this dtype are stored as: FP8 goes in, not out."""
-    return "bfloat16" if name == "float8_e4m3fn" else name
+BHLD, SINKS = 0, 15
 
 
 def attention_shapes(q: Any, v: Any, options: tuple) -> tuple[tuple, tuple]:

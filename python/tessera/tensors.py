@@ -38,10 +38,6 @@ def namespace(where: str, x: Any) -> ModuleType:
     raise TypeError(f"{where}: expected a NumPy array or a PyTorch tensor, got {type(x).__name__}")
 
 
-def device_of(x: Any) -> Any:
-    return x.device if is_torch(x) else "cpu"
-
-
 def arange(n: int, like: Any) -> Any:
     """0 .. n - 1 as i32, where `like` is."""
     if is_torch(like):

@@ -97,7 +97,8 @@ def _merge_gradient(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple
 # ---- Products ----------------------------------------------------------------------------------
 
 # Positions in the arguments of matmul, after both operands.
-_C, _BIAS, _GROUPS, _ALPHA, _BETA, _BIAS_ROWS, _ACTIVATION, _INNER, _THREADS, _BACKEND = range(12, 22)
+(_C, _BIAS, _GROUPS, _ALPHA, _BETA, _BIAS_ROWS, _ACTIVATION, _INNER, _THREADS,
+ _BACKEND) = range(12, 22)
 
 
 def _dense(x: Tensor, transposed: bool = False) -> tuple:
@@ -181,7 +182,8 @@ def _matmul_gradient(ctx: Any, needs: tuple, dout: Tensor | None) -> tuple:
         return tuple(gradients)
     a, b = tuple(arguments[:6]), tuple(arguments[6:12])
     if arguments[_ACTIVATION] != "none":
-        before = _ours.matmul.default(*arguments[:_ACTIVATION], "none", *arguments[_ACTIVATION + 1 :])
+        before = _ours.matmul.default(*arguments[:_ACTIVATION], "none",
+                                      *arguments[_ACTIVATION + 1 :])
         dout = _activation_gradient(arguments[_ACTIVATION], dout, before)
     narrow = dout.to(a[0].dtype)
     alpha = arguments[_ALPHA]

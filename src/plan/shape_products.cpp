@@ -18,6 +18,8 @@ const Device& device_of(const Operand& operand) {
 bool tma_readable(const Tensor& t) {
   constexpr std::int64_t kAlignment = 16;
   const int row = t.rank - 2, col = t.rank - 1;
+  for (int i = 0; i < t.rank; ++i)
+    if (t.size(i) == 0) return true;  // nothing to read
   const bool row_major = t.stride(col) == 1 || t.size(col) <= 1;
   if (!row_major && t.stride(row) != 1 && t.size(row) > 1) return false;
   const auto is_pitch = [&](std::int64_t stride) {

@@ -60,8 +60,8 @@ def test_no_key_gives_minus_infinity():
 
 
 def test_packed():
-    q, k, v = support.random(30, 4, 16), support.random(50, 2, 16, seed=1), support.random(50, 2, 16,
-                                                                                           seed=2)
+    q = support.random(30, 4, 16)
+    k, v = (support.random(50, 2, 16, seed=s) for s in (1, 2))
     q_offsets, kv_offsets = np.array([0, 11, 11, 30]), np.array([0, 20, 29, 50])
     out, lse = tessera.attention(q, k, v, causal=True, q_offsets=q_offsets, kv_offsets=kv_offsets,
                                  return_lse=True)

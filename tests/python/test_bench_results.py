@@ -76,8 +76,7 @@ def test_ours_is_within_its_budget(name):
     assert error <= budget
 
 
-@pytest.mark.parametrize("name", ["dense", "sparse", "linear", "sampled", "attention", "long", "half",
-                                  "lists", "packed"])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "both"])
 def test_wrong_results_are_told(name):
     problem = Problem(quick_case(name), "cpu")
     right = np.array(ours.prepare_ours(problem).run(0))

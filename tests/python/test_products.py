@@ -53,11 +53,12 @@ def test_batches_and_dtypes():
 def test_groups():
     offsets = np.array([0, 5, 5, 20], np.int32)
     a, b = support.random(20, 16), support.random(3, 16, 8, seed=1)
-    want = np.concatenate([wide(a[s:e]) @ b[g] for g, (s, e) in enumerate(zip(offsets, offsets[1:]))])
+    cuts = list(zip(offsets, offsets[1:]))
+    want = np.concatenate([wide(a[s:e]) @ b[g] for g, (s, e) in enumerate(cuts)])
     close(tessera.matmul(a, b, group_offsets=offsets), want)
     d = support.random(20, 8, seed=2)
     inner = tessera.matmul(a.T, d, group_offsets=offsets, group_axis="inner")
-    close(inner, np.stack([wide(a[s:e]).T @ d[s:e] for s, e in zip(offsets, offsets[1:])]))
+    close(inner, np.stack([wide(a[s:e]).T @ d[s:e] for s, e in cuts]))
 
 
 @pytest.mark.parametrize("sparse_weight", [False, True])
@@ -121,7 +122,8 @@ def test_unsorted_scipy_matrix():
     theirs = scipy_sparse.bsr_matrix((blocks, [2, 0, 0], [0, 3]), shape=(4, 12))
     matrix = BsrMatrix.from_scipy(theirs)
     np.testing.assert_allclose(matrix.to_dense(), theirs.toarray(), rtol=1e-6)
-    close(tessera.matmul(matrix, support.random(12, 5)), wide(theirs.toarray()) @ support.random(12, 5))
+    x = support.random(12, 5)
+    close(tessera.matmul(matrix, x), wide(theirs.toarray()) @ x)
 
 
 def test_prune_keeps_the_largest_and_the_first_of_equals():

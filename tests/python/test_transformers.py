@@ -10,7 +10,7 @@ from tessera.integrations import transformers as integration  # noqa: E402
 SMALL = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              max_position_embeddings=256, attention_dropout=0.0, pad_token_id=0, bos_token_id=1,
-             eos_token_id=2)
+             eos_token_id=2, initializer_range=0.3)
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**SMALL),
     "mistral": lambda: transformers.MistralConfig(**SMALL, sliding_window=7),
@@ -123,3 +123,20 @@ def test_dropout_is_refused(model):
     q = torch.randn(1, 4, 3, 16)
     with pytest.raises(NotImplementedError, match="attention_dropout=0.0"):
         integration.attention_forward(module, q, q, q, None, dropout=0.1)
+
+
+def test_padding_is_a_range():
+    from transformers.masking_utils import bidirectional_mask_function
+
+    padding = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]]).bool()
+    seen = integration.attention_mask(3, 6, 6, mask_function=bidirectional_mask_function,
+                                      attention_mask=padding)
+    assert (seen.causal, seen.mask) == (False, None)
+    assert seen.kv_begin[:2].tolist() == [2, 0] and seen.kv_end[:2].tolist() == [6, 3]
+    assert seen.kv_begin[2] == seen.kv_end[2]
+    q = torch.randn(3, 2, 6, 16)
+    out, _ = integration.attention_forward(torch.nn.Identity(), q, q, q, seen)
+    for row, (begin, end) in enumerate(((2, 6), (0, 3))):
+        keys = q[row : row + 1, :, begin:end]
+        want = torch.nn.functional.scaled_dot_product_attention(q[row : row + 1], keys, keys)
+        torch.testing.assert_close(out[row : row + 1].transpose(1, 2), want, **TOLERANCE)

@@ -79,7 +79,7 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any
 
 
 def _positions(mask_function: Callable) -> tuple[bool, int | None] | None:
-    """(causal, window_left) where the function is one of transformers' own that positions express."""
+    """(causal, window_left) where the function is one of transformers' own that positions say."""
     if mask_function is causal_mask_function:
         return True, None
     if mask_function is bidirectional_mask_function:

@@ -139,11 +139,8 @@ __device__ __forceinline__ void store_plain_turned(const Finish& finish, const f
                                                    int thread) {
   const tile::Fragment fragment(thread);
   const int quad = fragment.lane % 4;
-  int c = col + quad / 2 * 8 + fragment.lane / 4;
-  auto* to = static_cast<std::uint16_t*>(finish.out.data) +
-             finish.out.at(row + fragment.warp * 16 + quad % 2 * 8, c, batch);
 #pragma unroll
-  for (int set = 0; set < kN / 16; ++set, c += 16, to += 16 * finish.out.col) {
+  for (int set = 0; set < kN / 16; ++set) {
     std::uint32_t pair[4];  // (group, half) in order
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -151,7 +148,11 @@ __device__ __forceinline__ void store_plain_turned(const Finish& finish, const f
       pair[i] = turn(pack(finish.out.dtype, sum[at], sum[at + 1]));
     }
     const uint4 eight = gather_group(pair, quad);
-    if (c < n) *reinterpret_cast<uint4*>(to) = eight;
+    const int c = col + (set * 2 + quad / 2) * 8 + fragment.lane / 4;
+    const int r = row + fragment.warp * 16 + quad % 2 * 8;
+    if (c < n)
+      *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(finish.out.data) +
+                                finish.out.at(r, c, batch)) = eight;
   }
 }
 
