@@ -8,12 +8,17 @@ preset := $(if $(filter 1,$(CUDA)),cuda,release)
 build := build/$(preset)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build format format-check clean
+.PHONY: help setup demo test build python bench gpu-check format format-check clean
 
 help:
 	@echo 'make demo     long-context block-sparse attention and a sparse product, timed and checked;'
 	@echo '              writes demo.html'
-	@echo 'make test     build everything and run all tests that need no GPU'
+	@echo 'make test     build everything and run all tests that need no GPU; TORCH=1 with PyTorch and'
+	@echo '              transformers too (a large download)'
+	@echo 'make bench    measure this machine against named peers; ARGS="..." for tessera bench'
+	@echo 'make gpu-check  on a machine with a GPU: tests, sanitizers and benchmark into one JSON;'
+	@echo '              ARGS="--quick" for a short look'
+	@echo 'make python   the Python package, into .venv'
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'
 	@echo 'make clean    remove build/'
@@ -37,6 +42,20 @@ demo: build
 test: setup $(build)/build.ninja
 	cmake --build $(build) -j $(JOBS)
 	ctest --test-dir $(build) --output-on-failure --no-tests=error
+	@$(MAKE) --no-print-directory python
+	.venv/bin/python3 -m pytest -q tests/python
+
+# Built here rather than in an environment of its own, so that repeats compile what changed only.
+python:
+	@scripts/venv.sh test $(if $(filter 1,$(TORCH)),torch)
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python3 -m pip install -q --disable-pip-version-check \
+	  --no-build-isolation --no-deps $(if $(filter 1,$(CUDA)),-C cmake.define.TESSERA_CUDA=ON) .
+
+bench: build
+	$(build)/tessera bench $(ARGS)
+
+gpu-check:
+	python3 scripts/gpu_check.py $(ARGS)
 
 format format-check:
 	@scripts/format.sh $@

@@ -86,7 +86,8 @@ def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any,
                  page_table: Any) -> tuple:
     if not isinstance(mask, BlockMask):
         raise TypeError("attention: mask: expected a tessera.BlockMask, got "
-                        f"{type(mask).__name__}; BlockMask.from_dense takes booleans, BlockMask.from_mask_mod a function")
+                        f"{type(mask).__name__}; BlockMask.from_dense takes booleans, "
+                        "BlockMask.from_mask_mod a function")
     if q_offsets is None and page_table is None and len(q.shape) == 4 and len(k.shape) == 4:
         at = 2 if layout == "bhld" else 1
         mask.check_lengths("attention: mask", q.shape[at], k.shape[at])

@@ -101,7 +101,8 @@ class BsrLinear(nn.Module):
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor,
-              attn_mask: Tensor | BlockMask | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+              attn_mask: Tensor | BlockMask | None = None, dropout_p: float = 0.0,
+              is_causal: bool = False, scale: float | None = None,
               enable_gqa: bool = False) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, same arguments and layout: ``[...,
     heads, length, dim]``.

@@ -1,7 +1,7 @@
 """What a call costs on the host: ``python -m tessera.overhead``.
 
-Each line is the median over many calls of one tiny problem; the difference to the line above it is
-what the step adds. On a GPU the calls only launch, so that the figures hold there as well."""
+Each line is the median over many calls of one tiny problem on one thread. On a GPU the calls only
+launch, so that the figures hold there as well."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from tessera import _ffi
 from tessera.attention import attention_options
 
 
-def microseconds(call: Callable[[], Any], calls: int = 2000, rounds: int = 15) -> float:
-    """The median of rounds, each the mean of its calls."""
-    for _ in range(calls // 4):
-        call()
-    taken = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        taken.append((time.perf_counter() - start) / calls * 1e6)
-    return statistics.median(taken)
+def microseconds(calls: list[Callable[[], Any]], repeats: int = 1000,
+                 rounds: int = 21) -> list[float]:
+    """For each call the median over rounds, taken in turns so that all meet the same machine."""
+    taken = [[] for _ in calls]
+    for turn in range(rounds + 1):
+        for call, times in zip(calls, taken):
+            start = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            if turn > 0:  # the first round warms up
+                times.append((time.perf_counter() - start) / repeats * 1e6)
+    return [statistics.median(times) for times in taken]
 
 
 def _options(q: Any, k: Any) -> tuple:
@@ -37,7 +38,7 @@ def _options(q: Any, k: Any) -> tuple:
 def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int) -> None:
     """`base` is the line that holds the C++ call itself."""
     print(title)
-    times = [microseconds(call) for _, call in lines]
+    times = microseconds([call for _, call in lines])
     for i, ((name, _), taken) in enumerate(zip(lines, times)):
         beyond = f"  {taken - times[base]:+6.2f} us beyond the C++ call" if i > base else ""
         print(f"  {taken:7.2f} us  {name}{beyond}")
