@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
+#include <mutex>
 #include <string>
 #include <variant>
 
@@ -46,26 +48,7 @@ void take_measured_ceilings(DeviceFacts& facts) {
   }
 }
 
-Launcher launcher_of(Backend backend, int row) {
-  const auto table = launchers(backend);
-  const bool known = row >= 0 && static_cast<std::size_t>(row) < table.size();
-  return known ? table[static_cast<std::size_t>(row)] : nullptr;
-}
-
-}  // namespace
-
-int device_count() {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
-    cudaGetLastError();  // "no GPU here" is an answer: leave no error behind for the caller's code
-    return 0;
-  }
-  check(status, "cudaGetDeviceCount");
-  return count;
-}
-
-DeviceFacts device_facts(int index) {
+DeviceFacts read_facts(int index) {
   const int count = device_count();
   if (index < 0 || index >= count) {
     throw Error(ErrorCode::device, "device: cuda:" + std::to_string(index) +
@@ -93,6 +76,35 @@ DeviceFacts device_facts(int index) {
   facts.l2_tbs = 64.0 * facts.units * facts.clock_ghz * 1e-3;
   take_measured_ceilings(facts);
   return facts;
+}
+
+Launcher launcher_of(Backend backend, int row) {
+  const auto table = launchers(backend);
+  const bool known = row >= 0 && static_cast<std::size_t>(row) < table.size();
+  return known ? table[static_cast<std::size_t>(row)] : nullptr;
+}
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
+    cudaGetLastError();  // "no GPU here" is an answer: leave no error behind for the caller's code
+    return 0;
+  }
+  check(status, "cudaGetDeviceCount");
+  return count;
+}
+
+DeviceFacts device_facts(int index) {
+  // What a device is does not change, and asking the driver takes a millisecond.
+  static std::mutex mutex;
+  static std::map<int, DeviceFacts> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(index);
+  if (found != known.end()) return found->second;
+  return known.emplace(index, read_facts(index)).first->second;
 }
 
 bool has_kernel(Backend backend, int row) { return launcher_of(backend, row) != nullptr; }
