@@ -55,7 +55,7 @@ bench: build
 	$(build)/tessera bench $(ARGS)
 
 gpu-check:
-	python3 scripts/gpu_check.py $(ARGS)
+	$(or $(wildcard .venv/bin/python3),python3) scripts/gpu_check.py $(ARGS)
 
 format format-check:
 	@scripts/format.sh $@
