@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -11,6 +13,12 @@ from tessera.shapes import SINKS
 
 _aten = torch.ops.aten
 _ours = torch.ops.tessera
+
+
+def defaults(op: Any) -> tuple:
+    """By position, None where an argument has no default. The dispatcher drops trailing arguments
+    that have theirs before it calls a function of ours."""
+    return tuple(x.default_value for x in op._schema.arguments)
 
 
 def _keep(ctx: Any, arguments: tuple, *results: Tensor) -> None:
@@ -232,22 +240,28 @@ def _second_order(name: str) -> Any:
 
 
 def _record(library: torch.library.Library, name: str, kernel: Any, gradient: Any,
-            setup: Any) -> None:
-    """What `torch.library.register_autograd` does, for operations whose arguments have no defaults
-    and are no lists of tensors. It fills defaults in anew at every call that records a gradient,
-    which takes 200 us for as many arguments as attention has."""
+            setup: Any, trained: tuple[int, ...]) -> None:
+    """What `torch.library.register_autograd` does, for operations that take no lists of
+    tensors. It looks defaults up anew at every call that records a gradient, which takes 200 us for
+    as many arguments as attention has. `trained`: the places of arguments that gradients reach; to
+    ask all of them costs more than a microsecond."""
     op = getattr(_ours, name).default
     after_autograd = torch._C._after_ADInplaceOrView_keyset
     devices = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+    candidates, rest = itemgetter(*trained), defaults(op)
+
+    @functools.cache
+    def is_direct(keyset: int) -> bool:
+        """Whether no mode or fake tensor stands between: the dispatcher would call the kernel
+        next, after it has taken every argument apart and put it together again."""
+        keys = torch._C.DispatchKeySet.from_raw_repr(keyset) & after_autograd
+        return keys.highestPriorityTypeId() in devices
 
     def below(keyset: Any, arguments: tuple) -> Any:
-        keyset = keyset & after_autograd
-        if keyset.highestPriorityTypeId() in devices:
-            # No mode or fake tensor stands between: the dispatcher would call the same function,
-            # after it has taken every argument apart and put it together again.
+        if is_direct(keyset.raw_repr()):
             return kernel(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(keyset, *arguments)
+            return op.redispatch(keyset & after_autograd, *arguments)
 
     class Recorded(torch.autograd.Function):
         @staticmethod
@@ -261,7 +275,8 @@ def _record(library: torch.library.Library, name: str, kernel: Any, gradient: An
             return (None, *gradient(ctx, ctx.needs_input_grad[1:], *gradients))
 
     def run(keyset: Any, *arguments: Any) -> Any:
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
+        arguments += rest[len(arguments) :]
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*candidates(arguments)):
             return Recorded.apply(keyset, *arguments)
         return below(keyset, arguments)
 
@@ -271,12 +286,13 @@ def _record(library: torch.library.Library, name: str, kernel: Any, gradient: An
 def register(library: torch.library.Library, kernels: dict[str, Any]) -> None:
     """`kernels`: by name, what an operation runs on every device."""
     formulas = {
-        "attention": (_attention_gradient, _attention_setup),
-        "attention_backward": (_second_order("attention"), lambda ctx, inputs, output: None),
-        "matmul": (_matmul_gradient, _matmul_setup),
-        "sddmm": (_sddmm_gradient, _matmul_setup),
+        "attention": (_attention_gradient, _attention_setup, (0, 1, 2, 3 + SINKS)),
+        "attention_backward": (_second_order("attention"), lambda ctx, inputs, output: None,
+                               (*range(7), 8 + SINKS)),
+        "matmul": (_matmul_gradient, _matmul_setup, (0, 6, _C, _BIAS)),
+        "sddmm": (_sddmm_gradient, _matmul_setup, (0, 6, 12)),
     }
-    for name, (gradient, setup) in formulas.items():
-        _record(library, name, kernels[name], gradient, setup)
+    for name, formula in formulas.items():
+        _record(library, name, kernels[name], *formula)
     torch.library.register_autograd("tessera::merge_states", _merge_gradient,
                                     setup_context=_merge_setup, lib=library)

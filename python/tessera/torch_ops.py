@@ -11,16 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera import _ffi
+from tessera import _ffi, torch_grad
 from tessera.shapes import SINKS, attention_shapes, matmul_shape, sddmm_shape
 
 _ATTENTION_OPTIONS = (
-    "bool bhld, float? scale, float softcap, bool causal, SymInt? window_left, "
-    "SymInt? window_right, Tensor? q_offsets, Tensor? kv_offsets, Tensor? kv_begin, "
-    "Tensor? kv_end, Tensor? q_position, Tensor? kv_position, Tensor? page_table, "
-    "SymInt max_q_length, SymInt max_kv_length, Tensor? sinks, SymInt block_q, SymInt block_kv, "
-    "Tensor? full_counts, Tensor? full_indices, Tensor? partial_counts, Tensor? partial_indices, "
-    "Tensor? bit_tile, Tensor? bits, int threads, str? backend"
+    "bool bhld=False, float? scale=None, float softcap=0.0, bool causal=False, "
+    "SymInt? window_left=None, SymInt? window_right=None, Tensor? q_offsets=None, "
+    "Tensor? kv_offsets=None, Tensor? kv_begin=None, Tensor? kv_end=None, "
+    "Tensor? q_position=None, Tensor? kv_position=None, Tensor? page_table=None, "
+    "SymInt max_q_length=0, SymInt max_kv_length=0, Tensor? sinks=None, SymInt block_q=0, "
+    "SymInt block_kv=0, Tensor? full_counts=None, Tensor? full_indices=None, "
+    "Tensor? partial_counts=None, Tensor? partial_indices=None, Tensor? bit_tile=None, "
+    "Tensor? bits=None, int threads=0, str? backend=None"
 )
 _OPERAND = ("Tensor {0}, Tensor? {0}_row_offsets, Tensor? {0}_col_indices, SymInt {0}_rows, "
             "SymInt {0}_cols, bool {0}_transposed")
@@ -86,12 +88,17 @@ def stored_dtype(x: Tensor) -> torch.dtype:
 
 
 def _new_out(q: Tensor, shape: tuple) -> Tensor:
-    if q.dtype == torch.float8_e4m3fn:
-        return q.new_empty(shape, dtype=torch.bfloat16)
-    return torch.empty_like(q) if shape[-1] == q.shape[-1] else q.new_empty(shape)
+    if q.dtype == torch.float8_e4m3fn or shape != q.shape:
+        return q.new_empty(*shape, dtype=stored_dtype(q))
+    return torch.empty_like(q)
 
 
 # ---- Attention ---------------------------------------------------------------------------------
+
+
+_ATTENTION = torch.ops.tessera.attention.default
+_COMMON = 6  # options that every call names: up to window_right
+_UNUSED = torch_grad.defaults(_ATTENTION)[3 + _COMMON :]
 
 
 def attention_arguments(q: Tensor, k: Tensor, v: Tensor, out: Any, lse: Any, want_lse: bool,
@@ -101,7 +108,7 @@ def attention_arguments(q: Tensor, k: Tensor, v: Tensor, out: Any, lse: Any, wan
         if out is None:
             out = _new_out(q, shape)
         if lse is None and want_lse:
-            lse = q.new_empty(lse_shape, dtype=torch.float32)
+            lse = q.new_empty(*lse_shape or (0,), dtype=torch.float32)
     return out, lse, (q, k, v, out, lse, *options)
 
 
@@ -112,7 +119,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, out: Any, lse: Any, want_lse: boo
         _ffi.attention(*arguments)
         return out, lse
     _check_tensors("attention", q, k, v, out, lse)
-    new_out, new_lse = torch.ops.tessera.attention.default(q, k, v, *options)
+    if not torch.compiler.is_compiling() and options[_COMMON:] == _UNUSED:
+        options = options[:_COMMON]  # what the dispatcher need not take apart costs no time
+    new_out, new_lse = _ATTENTION(q, k, v, *options)
     return _deliver("attention", new_out, out), _deliver("attention", new_lse, lse)
 
 
@@ -285,9 +294,13 @@ def _autocast(name: str, device: str, floats: tuple[int, ...]) -> None:
     library.impl(name, run, f"Autocast{device}")
 
 
-def _register() -> None:
-    from tessera import torch_grad
+def _filled(name: str, kernel: Any) -> Any:
+    """The kernel with all its arguments."""
+    rest = torch_grad.defaults(getattr(torch.ops.tessera, name).default)
+    return lambda *arguments: kernel(*arguments, *rest[len(arguments) :])
 
+
+def _register() -> None:
     operations = {
         "attention": (_attention, _attention_fake, (0, 1, 2)),
         "attention_backward": (_attention_backward, _attention_backward_fake, ()),
@@ -297,10 +310,10 @@ def _register() -> None:
     }
     for name, (run, fake, floats) in operations.items():
         for device in _DEVICES:
-            library.impl(name, run, device)
+            library.impl(name, _filled(name, run), device)
             if floats:
                 _autocast(name, device, floats)
-        torch.library.register_fake(f"tessera::{name}", fake, lib=library)
+        torch.library.register_fake(f"tessera::{name}", _filled(name, fake), lib=library)
     torch_grad.register(library, {name: run for name, (run, _, _) in operations.items()})
 
 

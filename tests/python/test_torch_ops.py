@@ -174,9 +174,32 @@ def test_only_wanted_gradients():
     assert q.grad is None and v.grad is None and k.grad.abs().sum() > 0
 
 
+def test_one_trained_argument_is_enough():
+    q, k, v = qkv()
+    a, b, c, bias = torch.randn(32, 48), torch.randn(48, 64), torch.randn(32, 64), torch.randn(64)
+    pattern = BsrMatrix.from_dense(torch.as_tensor(support.sparse(32, 64, (16, 8))), (16, 8))
+    calls = [
+        (lambda q, k, v, sinks: tessera.attention(q, k, v, sinks=sinks), (q, k, v, torch.randn(4))),
+        (lambda a, b, c, bias: tessera.matmul(a, b, c=c, beta=2.0, bias=bias), (a, b, c, bias)),
+        (lambda a, b, values: tessera.sddmm(a, b, pattern.with_values(values), beta=2.0).values,
+         (a, b, pattern.values)),
+    ]
+    for call, given in calls:
+        leaves = [x.clone().requires_grad_() for x in given]
+        for i, want in enumerate(torch.autograd.grad(call(*leaves).sum(), leaves)):
+            (got,) = torch.autograd.grad(call(*given[:i], leaves[i], *given[i + 1 :]).sum(),
+                                         leaves[i])
+            close(got, want)
+
+
 def test_no_second_derivative():
     q, k, v = qkv(grad=True)
     (dq,) = torch.autograd.grad(tessera.attention(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="attention: no second derivative"):
+        dq.sum().backward()
+    dout = torch.randn(2, 37, 4, 24, requires_grad=True)
+    out = tessera.attention(q, *(x.detach() for x in (k, v)))
+    (dq,) = torch.autograd.grad(out, q, dout, create_graph=True)
     with pytest.raises(NotImplementedError, match="attention: no second derivative"):
         dq.sum().backward()
 
@@ -336,6 +359,39 @@ def test_opcheck_the_others():
          None, 0, 0, False, values, *matrix.arrays[1:], 1.0, 2.0, 0, None, None))
 
 
+def test_options_of_the_operation_have_defaults():
+    op = torch.ops.tessera.attention.default
+    q, k, v = qkv(grad=True)
+    sinks = torch.randn(4, requires_grad=True)
+    for given in (dict(), dict(causal=True, window_left=5), dict(sinks=sinks), dict(threads=1)):
+        out, lse = op(q, k, v, **given)
+        all_given = op(q, k, v, *options(q, k, **given))
+        assert torch.equal(out, all_given[0]) and torch.equal(lse, all_given[1])
+        leaves = (q, k, v, *([sinks] if "sinks" in given else []))
+        for a, b in zip(torch.autograd.grad(out.sum() + lse.sum(), leaves),
+                        torch.autograd.grad(sum(x.sum() for x in all_given), leaves)):
+            assert torch.equal(a, b)
+    assert op(*(x.to("meta") for x in (q, k, v)), bhld=True)[1].shape == (2, 37, 4)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiles_with_tensors_among_the_options(dynamic):
+    q, k, v = (x[0].detach().requires_grad_() for x in qkv(64, 64))
+    sinks = torch.randn(4)
+
+    def model(q, k, v, q_offsets, kv_offsets, sinks):
+        out = tessera.attention(q, k, v, q_offsets=q_offsets, kv_offsets=kv_offsets, causal=True)
+        return out + tessera.attention(q[None], k[None], v[None], sinks=sinks)[0]
+
+    given = (q, k, v, torch.tensor([0, 10, 64]), torch.tensor([0, 20, 64]), sinks)
+    expected = model(*given)
+    got = torch.compile(model, fullgraph=True, dynamic=dynamic)(*given)
+    close(got, expected)
+    wanted = torch.autograd.grad(expected.sum(), (q, k, v))
+    for a, b in zip(torch.autograd.grad(got.sum(), (q, k, v)), wanted):
+        close(a, b)
+
+
 @pytest.mark.parametrize("grad", [False, True])
 def test_compiles_whole(grad):
     q, k, v = qkv(64, 64, grad=grad)
@@ -475,6 +531,10 @@ def test_refusals():
         tessera.attention(q, k.numpy(), v)
     with pytest.raises(TypeError, match="NumPy arrays throughout, got a Tensor"):
         tessera.attention(q.numpy(), k, v)
+    for x in (torch.ones(4, 4), torch.ones(4), torch.ones(())):
+        for grad in (False, True):
+            with pytest.raises(ValueError, match="attention: q: expected"):
+                tessera.attention(x.requires_grad_(grad), x, x, return_lse=True)
     out = torch.empty(2, 37, 4, 24)
     with pytest.raises(RuntimeError, match="out: cannot be given where a gradient is recorded"):
         tessera.attention(q.requires_grad_(), k, v, out=out)

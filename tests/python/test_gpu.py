@@ -1,0 +1,226 @@
+"""PyTorch on a GPU: values against float64, streams, graphs, devices, what is refused."""
+
+import pytest
+import support
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import tessera  # noqa: E402
+from tessera import BsrMatrix  # noqa: E402
+
+HAS_GPU = torch.cuda.is_available() and tessera.cuda_device_count() > 0
+IS_HOPPER = HAS_GPU and torch.cuda.get_device_capability()[0] == 9
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not HAS_GPU, reason="no GPU, or a build without TESSERA_CUDA=ON"),
+]
+products = pytest.mark.skipif(not IS_HOPPER, reason="products need compute capability 9.x")
+halves = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+# Results are rounded once, to so many bits; sums are float32.
+ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def normal(*shape, dtype=torch.bfloat16, device="cuda"):
+    return torch.randn(shape, dtype=torch.float32, device=device).to(dtype)
+
+
+def close(got, want):
+    assert got.is_cuda and got.device == want.device
+    torch.testing.assert_close(got.double(), want.double(), rtol=ROUNDING[got.dtype], atol=1e-4)
+
+
+def sparse(rows, cols, block, dtype=torch.bfloat16):
+    """A matrix with an empty row of blocks, and the same dense in float64."""
+    dense = torch.as_tensor(support.sparse(rows, cols, (block, block))).to("cuda", dtype)
+    return BsrMatrix.from_dense(dense, block), dense.double()
+
+
+def merged(outs, lses, sinks=None):
+    """[.., length, heads, dim] and [.., heads, length], in float64."""
+    lses = torch.stack(lses).double()
+    columns = [lses] if sinks is None else [lses, sinks.double()[:, None].expand_as(lses[:1])]
+    lse = torch.cat(columns).logsumexp(0)
+    weights = torch.where(lses == -torch.inf, 0.0, (lses - lse).exp()).transpose(-1, -2)
+    return (weights[..., None] * torch.stack(outs).double()).sum(0), lse
+
+
+def parts(count=3, dtype=torch.bfloat16):
+    """The last part saw no key in its first rows."""
+    outs = [normal(2, 37, 4, 72, dtype=dtype) for _ in range(count)]
+    lses = [normal(2, 4, 37, dtype=torch.float32) for _ in range(count)]
+    lses[-1][..., :5] = -torch.inf
+    return outs, lses
+
+
+# ---- Values ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_merge_states(dtype, with_sinks):
+    outs, lses = parts(dtype=dtype)
+    sinks = normal(4, dtype=torch.float32) if with_sinks else None
+    out, lse = tessera.merge_states(outs, lses, sinks=sinks)
+    want = merged(outs, lses, sinks)
+    assert out.dtype == dtype and lse.dtype == torch.float32
+    close(out, want[0])
+    close(lse, want[1])
+    turned = [x.transpose(1, 2) for x in outs]
+    assert torch.equal(tessera.merge_states(turned, lses, sinks=sinks, layout="bhld")[0],
+                       out.transpose(1, 2))
+
+
+@products
+@halves
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_matmul(dtype, transpose_a, transpose_b):
+    a, b = normal(2, 200, 104, dtype=dtype), normal(104, 136, dtype=dtype)
+    want = a.double() @ b.double()
+    out = tessera.matmul(a.mT.contiguous() if transpose_a else a,
+                         b.mT.contiguous() if transpose_b else b,
+                         transpose_a=transpose_a, transpose_b=transpose_b)
+    assert out.dtype == dtype
+    close(out, want)
+
+
+@products
+@halves
+def test_epilogue(dtype):
+    a, b = normal(64, 96, dtype=dtype), normal(96, 72, dtype=dtype)
+    c, bias = normal(64, 72, dtype=dtype), normal(72, dtype=dtype)
+    out = tessera.matmul(a, b, c=c, bias=bias, alpha=0.5, beta=2.0, activation="silu",
+                         out_dtype=torch.float32)
+    close(out, torch.nn.functional.silu(0.5 * (a.double() @ b.double()) + 2 * c.double()
+                                        + bias.double()))
+    given = torch.full((64, 72), torch.nan, dtype=dtype, device="cuda")
+    assert tessera.matmul(a, b, out=given) is given
+    close(given, a.double() @ b.double())
+
+
+@products
+@halves
+@pytest.mark.parametrize("block", [64, 128])
+def test_bsr_matmul(dtype, block):
+    weight, dense = sparse(512, 384, block, dtype)
+    x = normal(384, 88, dtype=dtype)
+    close(tessera.bsr_matmul(weight, x), dense @ x.double())
+
+
+@products
+@halves
+@pytest.mark.parametrize("block", [None, 64, 128])
+def test_linear(dtype, block):
+    if block is None:
+        weight = normal(512, 384, dtype=dtype)
+        dense = weight.double()
+    else:
+        weight, dense = sparse(512, 384, block, dtype)
+    x, bias = normal(2, 5, 384, dtype=dtype), normal(512, dtype=dtype)
+    out = tessera.linear(x, weight, bias, activation="gelu")
+    assert out.shape == (2, 5, 512)
+    close(out, torch.nn.functional.gelu(x.double() @ dense.T + bias.double()))
+
+
+@products
+def test_gradients_on_autograd_s_own_thread():
+    a, b = normal(64, 96).requires_grad_(), normal(96, 72).requires_grad_()
+    wide = [x.detach().double().requires_grad_() for x in (a, b)]
+    out, want = tessera.matmul(a, b), wide[0] @ wide[1]
+    close(out, want)
+    dout = normal(64, 72)
+    out.backward(dout)
+    want.backward(dout.double())
+    close(a.grad, wide[0].grad)
+    close(b.grad, wide[1].grad)
+
+
+# ---- Streams, graphs, devices ------------------------------------------------------------------
+
+
+def work(a, b, outs, lses):
+    """Something of everything, for the tests below: [results], and what they should be."""
+    out, lse = tessera.merge_states(outs, lses)
+    return [tessera.matmul(a, b), out, lse] if IS_HOPPER else [out, lse]
+
+
+def wanted(a, b, outs, lses):
+    out, lse = merged(outs, lses)
+    return [a.double() @ b.double(), out, lse] if IS_HOPPER else [out, lse]
+
+
+def problem():
+    return (normal(128, 96), normal(96, 64), *parts())
+
+
+def test_runs_on_the_current_stream():
+    a, b, outs, lses = problem()
+    late, late_out = torch.full_like(a, torch.nan), torch.full_like(outs[0], torch.nan)
+    work(a, b, outs, lses)  # the first call loads kernels, for which all streams wait
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)  # what runs on another stream meets the NaN
+        late.copy_(a)
+        late_out.copy_(outs[0])
+        got = work(late, b, [late_out, *outs[1:]], lses)
+    stream.synchronize()
+    for one, want in zip(got, wanted(a, b, outs, lses)):
+        close(one, want)
+
+
+def test_a_graph_replays_with_new_values():
+    given = problem()
+    work(*given)  # a captured call is never the first
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = work(*given)
+    for _ in range(2):
+        a, b, outs, lses = given
+        for x in (a, b, *outs, *lses):
+            x.normal_()
+        for x in got:
+            x.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        for one, want in zip(got, wanted(*given)):
+            close(one, want)
+
+
+def test_the_current_device_stays():
+    last = torch.cuda.device_count() - 1  # another one than the current where there are two
+    outs, lses = ([x.to(f"cuda:{last}") for x in given] for given in parts())
+    a, b = normal(128, 96, device=f"cuda:{last}"), normal(96, 64, device=f"cuda:{last}")
+    before = torch.cuda.current_device()
+    for one, want in zip(work(a, b, outs, lses), wanted(a, b, outs, lses)):
+        close(one, want)
+    assert torch.cuda.current_device() == before == 0
+
+
+# ---- What is refused ---------------------------------------------------------------------------
+
+
+def test_devices_do_not_mix():
+    outs, lses = parts()
+    with pytest.raises(ValueError, match="merge_states: .*cpu"):
+        tessera.merge_states(outs, [*lses[:-1], lses[-1].cpu()])
+    a, b = normal(64, 64), normal(64, 64)
+    with pytest.raises(ValueError, match="matmul: b: .*cpu"):
+        tessera.matmul(a, b.cpu())
+    with pytest.raises(ValueError, match="matmul: out: .*cpu"):
+        tessera.matmul(a, b, out=torch.empty(64, 64, dtype=a.dtype))
+
+
+def test_what_no_kernel_takes_is_refused_with_reasons():
+    q = normal(1, 64, 4, 64)
+    with pytest.raises(NotImplementedError, match="(?s)attention bf16 .*rejected.*runs on a CPU"):
+        tessera.attention(q, q, q, causal=True)
+    a = normal(64, 64, dtype=torch.float32)
+    with pytest.raises(NotImplementedError, match="multiplies f16 and bf16, not f32"):
+        tessera.matmul(a, a)
