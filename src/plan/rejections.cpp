@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "src/plan/rejections_sm90.hpp"
 #include "src/plan/select.hpp"
 
 namespace tessera::planning {
@@ -64,41 +65,6 @@ void reject_dtypes(Op op, const Types& types, const DeviceFacts& device,
   if (!refused.empty()) reasons.push_back("takes f32, f16 and bf16: " + refused);
 }
 
-/// What the Hopper product does not take: `tile` is the row's.
-void reject_sm90_product(const MatmulShape& s, const Tile& tile,
-                         std::vector<std::string>& reasons) {
-  for (const OperandShape* side : {&s.a, &s.b}) {
-    if (side->dtype != DType::f16 && side->dtype != DType::bf16) {
-      reasons.push_back(std::string("multiplies f16 and bf16, not ") + to_string(side->dtype));
-      return;
-    }
-  }
-  if (s.grouped) reasons.push_back("takes no group_offsets");
-  if (s.a.sparse && s.b.sparse) reasons.push_back("one of a and b has to be dense");
-  if (!s.a.tma_readable || !s.b.tma_readable) {
-    reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
-  }
-  constexpr std::int64_t kMostCoordinate = std::int64_t{1} << 31;
-  if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >=
-      kMostCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
-    reasons.push_back("takes sizes below 2^31");
-  }
-  if (s.a.sparse == s.b.sparse) return;
-  // The sparse side is walked by the rows of its blocks, as it is stored: op(A), or op(B)
-  // transposed.
-  const OperandShape& sparse = s.a.sparse ? s.a : s.b;
-  if (sparse.transposed != s.b.sparse) {
-    reasons.push_back(s.a.sparse ? "walks a sparse a by its rows: a must not be transposed"
-                                 : "walks a sparse b by its columns: b must be transposed");
-  }
-  if (sparse.block.rows % tile.m != 0) {
-    reasons.push_back("blocks need a multiple of " + std::to_string(tile.m) + " rows");
-  }
-  if (sparse.block.cols % tile.k != 0) {
-    reasons.push_back("blocks need a multiple of " + std::to_string(tile.k) + " columns");
-  }
-}
-
 /// A GPU merge takes its parts as kernel parameters.
 void reject_gpu_merge(const MergeShape& s, std::vector<std::string>& reasons) {
   if (s.parts > kMaxGpuMergeParts) {
@@ -119,8 +85,7 @@ std::vector<std::string> rejections(const KernelRow& row, Op op, const AnyShape&
         reject_dtypes(op, types_of(s), device, reasons);
       },
       shape);
-  const auto* product = std::get_if<static_cast<std::size_t>(Op::matmul)>(&shape);
-  if (product && row.backend == Backend::sm90) reject_sm90_product(*product, row.tile, reasons);
+  if (row.backend == Backend::sm90 && row.does(op)) reject_sm90(row, op, shape, reasons);
   const auto* merge = std::get_if<static_cast<std::size_t>(Op::merge_states)>(&shape);
   if (merge && row.backend != Backend::cpu) reject_gpu_merge(*merge, reasons);
   const auto* backward = std::get_if<static_cast<std::size_t>(Op::attention_backward)>(&shape);

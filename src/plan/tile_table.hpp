@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include <tessera/plan.hpp>
 
@@ -33,6 +34,12 @@ struct KernelRow {
   const char* measured;  // what it gave: device, toolkit, date; "" until measured
 
   constexpr bool does(Op op) const { return (ops >> static_cast<int>(op)) & 1u; }
+  /// The kernel that the row is one instance of: "matmul" of "sm90_matmul_128x256".
+  constexpr std::string_view family() const {
+    const std::string_view after =
+        std::string_view(name).substr(std::string_view(name).find('_') + 1);
+    return after.substr(0, after.find('_'));
+  }
 };
 
 /// Parts that a GPU's merge_states takes in one call.

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "src/cuda/sm90/matmul/epilogue.cuh"
 #include "src/cuda/sm90/matmul/walk.cuh"
+#include "src/cuda/sm90/product/epilogue.cuh"
 #include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/copy.cuh"
 #include "src/cuda/tile/wgmma.cuh"
@@ -48,7 +48,7 @@ struct Traits {
 struct Arguments {
   CUtensorMap a, b;
   Walk walk;
-  Finish finish;
+  product::Finish finish;
   int tiles;  // output tiles in all
 };
 
@@ -136,8 +136,8 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     }
     tile::mma_wait<0>();
     if (steps > 0 && thread == 0) tile::arrive(&shared.ring.empty[previous]);
-    store_tile<kN>(args.finish, sum, tile.row + a_first, tile.col + b_first, tile.batch, walk.m,
-                   walk.n, thread);
+    product::store_tile<kN>(args.finish, sum, tile.row + a_first, tile.col + b_first, tile.batch,
+                            walk.m, walk.n, thread);
   }
 }
 

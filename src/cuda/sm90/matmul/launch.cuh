@@ -8,77 +8,13 @@
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
 #include "src/cuda/sm90/matmul/kernel.cuh"
-#include "src/cuda/tile/tensor_map.hpp"
+#include "src/cuda/sm90/product/finish.hpp"
+#include "src/cuda/sm90/product/source.hpp"
 #include "src/plan/views.hpp"
 
 namespace tessera::cuda::sm90::matmul {
 
-/// An operand as TMA reads it: along which dimension of the product it is contiguous.
-struct Source {
-  tile::MatrixMap map;
-  Major major = Major::k;
-};
-
-/// `extent` is the stride along M (or N), `depth` the one along K; sizes likewise.
-inline Source source_of(const void* data, DType dtype, std::int64_t extent_size,
-                        std::int64_t depth_size, std::int64_t extent, std::int64_t depth,
-                        std::int64_t batches, std::int64_t batch_stride) {
-  if (depth == 1 || depth_size == 1)
-    return {{data, dtype, depth_size, extent_size, batches, extent, batch_stride}, Major::k};
-  return {{data, dtype, extent_size, depth_size, batches, depth, batch_stride}, Major::mn};
-}
-
-inline Source dense_source(const Tensor& t, bool depth_is_rows) {
-  const int rows = t.rank - 2, cols = t.rank - 1;
-  const int depth = depth_is_rows ? rows : cols, extent = depth_is_rows ? cols : rows;
-  const bool batched = t.rank == 3;
-  return source_of(t.data, t.dtype, t.size(extent), t.size(depth), t.stride(extent),
-                   t.stride(depth), batched ? t.size(0) : 1, batched ? t.stride(0) : 0);
-}
-
-/// The stored blocks, one a "batch".
-inline Source pool_source(const BsrMatrix& matrix, bool transposed) {
-  const Tensor& v = matrix.values;
-  const int rows = v.rank - 2, cols = v.rank - 1;
-  const int depth = transposed ? rows : cols, extent = transposed ? cols : rows;
-  const std::int64_t batches = v.rank == 4 ? v.size(0) : 1;
-  return source_of(v.data, v.dtype, v.size(extent), v.size(depth), v.stride(extent),
-                   v.stride(depth), batches * v.size(v.rank - 3), v.stride(v.rank - 3));
-}
-
-inline Plane plane_of(const Tensor& t) {
-  if (!t) return {};
-  return {t.data, t.dtype, t.stride(t.rank - 2), t.stride(t.rank - 1),
-          t.rank == 3 && t.size(0) > 1 ? t.stride(0) : 0};
-}
-
-/// Whether eight elements in a row of direction `along` make one aligned store.
-inline bool takes_wide_stores(const Plane& out, std::int64_t along, std::int64_t across) {
-  return along == 1 && size_of(out.dtype) == 2 && across % 8 == 0 && out.batch % 8 == 0 &&
-         reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0;
-}
-
-/// With `swapped` the product is computed as its transpose: rows of the result are its columns.
-inline Finish finish_of(const MatmulProblem& problem, bool swapped) {
-  const Epilogue& e = problem.epilogue;
-  Finish finish;
-  finish.out = plane_of(problem.out);
-  finish.alpha = e.alpha;
-  finish.beta = e.beta;
-  finish.activation = e.activation;
-  if (e.beta != 0.0f) finish.c = plane_of(e.c ? e.c : problem.out);
-  if (e.bias) {
-    const std::int64_t step = e.bias.stride(e.bias.rank - 1);
-    const bool by_row = e.bias_axis == BiasAxis::row;
-    finish.bias = {e.bias.data, e.bias.dtype, by_row ? step : 0, by_row ? 0 : step,
-                   e.bias.rank == 2 && e.bias.size(0) > 1 ? e.bias.stride(0) : 0};
-  }
-  if (swapped)
-    for (Plane* plane : {&finish.out, &finish.c, &finish.bias}) std::swap(plane->row, plane->col);
-  finish.wide = takes_wide_stores(finish.out, finish.out.col, finish.out.row);
-  finish.tall = takes_wide_stores(finish.out, finish.out.row, finish.out.col);
-  return finish;
-}
+using product::Source;
 
 /// What the kernel multiplies: left and right, swapped where B is the sparse one.
 struct Sides {
@@ -126,7 +62,7 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
     args.b = tile::tensor_map(b.map, box_rows(T::kMajorB, T::kShape.n));
   }
   args.walk = walk_of(sides, shape);
-  args.finish = finish_of(problem, sides.swapped);
+  args.finish = product::finish_of(problem, sides.swapped);
   const auto kernel = matmul_kernel<T>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
         "cudaFuncSetAttribute(matmul)");
@@ -165,9 +101,9 @@ template <planning::Tile kTile>
 void launch(const Launch& call) {
   const Sides sides(std::get<MatmulProblem>(call.problem));
   const Source left = sides.left.is_sparse()
-                          ? pool_source(sides.left.sparse, sides.left.transposed)
-                          : dense_source(sides.left.dense, sides.left.transposed);
-  const Source right = dense_source(sides.right.dense, !sides.right.transposed);
+                          ? product::pool_source(sides.left.sparse, sides.left.transposed)
+                          : product::dense_source(sides.left.dense, sides.left.transposed);
+  const Source right = product::dense_source(sides.right.dense, !sides.right.transposed);
   if (left.map.dtype == DType::bf16) {
     launch_element<kTile, __nv_bfloat16>(call, sides, left, right);
   } else {

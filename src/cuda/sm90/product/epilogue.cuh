@@ -10,7 +10,7 @@
 #include "src/cuda/tile/wgmma.cuh"
 
 // From accumulators to the result: out = activation(alpha * sum + beta * c + bias).
-namespace tessera::cuda::sm90::matmul {
+namespace tessera::cuda::sm90::product {
 
 /// A matrix of any float dtype and strides (in elements); data null where absent.
 struct Plane {
@@ -193,4 +193,4 @@ __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN
   }
 }
 
-}  // namespace tessera::cuda::sm90::matmul
+}  // namespace tessera::cuda::sm90::product

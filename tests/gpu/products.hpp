@@ -1,0 +1,113 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <tessera/tessera.hpp>
+
+#include "tests/gpu/twin.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/random.hpp"
+
+namespace tessera::gpu_test {
+
+using generate::Random;
+
+/// Host tensors and their twins on the GPU, 16-byte aligned as TMA wants them.
+class Products {
+ public:
+  explicit Products(std::uint64_t seed) : random_(seed), twin_(std::size_t{6} << 20) {}
+
+  /// [rows, cols] or [batch, rows, cols], `padding` more elements a row (NaN), values normal.
+  Tensor matrix(DType dtype, std::vector<std::int64_t> shape, std::int64_t padding = 0,
+                bool poison = false) {
+    const std::int64_t eight = 8;
+    const std::int64_t cols = shape.back(), pitch = (cols + eight - 1) / eight * eight + padding;
+    const std::int64_t rows = shape[shape.size() - 2];
+    const std::int64_t batch = shape.size() == 3 ? shape[0] : 1;
+    Tensor t = shape.size() == 3
+                   ? tensor(nullptr, dtype, {batch, rows, cols}, {rows * pitch, pitch, 1})
+                   : tensor(nullptr, dtype, {rows, cols}, {pitch, 1});
+    const std::int64_t elements = batch * rows * pitch;
+    t.data = aligned(dtype, elements);
+    for (std::int64_t i = 0; i < elements; ++i) {
+      const bool inside = i % pitch < cols && !poison;
+      store_from_float(
+          t.data, dtype, i,
+          inside ? static_cast<float>(random_.normal()) : std::numeric_limits<float>::quiet_NaN());
+    }
+    return t;
+  }
+
+  BsrMatrix bsr(DType dtype, const Pattern& pattern, std::int64_t r, std::int64_t c, DType index) {
+    HostBsr made = make_bsr(pattern, r, c, dtype, index);
+    BsrMatrix m = made.view();
+    for (Tensor* t : {&m.values, &m.row_offsets, &m.col_indices}) {
+      const void* from = t->data;
+      t->data = aligned(t->dtype, std::max<std::int64_t>(t->numel(), 1));
+      if (t->numel() > 0)
+        std::memcpy(t->data, from, static_cast<std::size_t>(t->numel() * size_of(t->dtype)));
+    }
+    for (std::int64_t i = 0; i < m.values.numel(); ++i)
+      store_from_float(m.values.data, dtype, i, static_cast<float>(random_.normal()));
+    return m;
+  }
+
+  Operand moved(const Operand& operand) const {
+    Operand o = operand;
+    o.dense = twin_.on_device(o.dense);
+    for (Tensor* t : {&o.sparse.values, &o.sparse.row_offsets, &o.sparse.col_indices})
+      *t = twin_.on_device(*t);
+    return o;
+  }
+
+  /// Runs on the GPU, brings `out` back into the host's problem and asks the oracle. The bytes of
+  /// out.
+  std::string expect_right(const MatmulProblem& host, const std::string& text) {
+    MatmulProblem device = host;
+    device.a = moved(host.a);
+    device.b = moved(host.b);
+    device.out = twin_.on_device(host.out);
+    device.epilogue.c = twin_.on_device(host.epilogue.c);
+    device.epilogue.bias = twin_.on_device(host.epilogue.bias);
+    oracle::DenseArray former = oracle::read(host.out);
+    twin_.upload();
+    try {
+      matmul(device);
+    } catch (const Error& error) {
+      ADD_FAILURE() << text << ": refused: " << error.what();
+      return {};
+    }
+    gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    std::vector<std::byte> copy = twin_.download();
+    MatmulProblem answer = host;
+    answer.out = twin_.inside(host.out, copy);
+    const oracle::Comparison result = oracle::check(answer, &former);
+    EXPECT_TRUE(result.ok) << text << ": " << result.message;
+    return std::string(reinterpret_cast<const char*>(copy.data()), copy.size());
+  }
+
+  Random& random() { return random_; }
+
+ private:
+  void* aligned(DType dtype, std::int64_t elements) {
+    const std::int64_t slack = 16 / size_of(dtype);
+    auto address = reinterpret_cast<std::uintptr_t>(twin_.carve(dtype, elements + slack));
+    return reinterpret_cast<void*>((address + 15) / 16 * 16);
+  }
+
+  Random random_;
+  Twin twin_;
+};
+
+/// Hopper only: elsewhere no kernel takes products yet.
+inline bool on_hopper() { return device_facts({DeviceKind::cuda, 0}).compute_capability == 90; }
+#define SKIP_UNLESS_HOPPER() \
+  if (!::tessera::gpu_test::on_hopper()) GTEST_SKIP() << "needs compute capability 9.0"
+
+}  // namespace tessera::gpu_test
