@@ -79,11 +79,18 @@ message(STATUS "GPU kernels: ${row_count} rows match TESSERA_KERNELS '${TESSERA_
 configure_file(${PROJECT_SOURCE_DIR}/cmake/launchers.cpp.in
                ${PROJECT_BINARY_DIR}/rows/launchers.cpp @ONLY)
 
+# Work on patterns: plain CUDA for every GPU, no rows.
+file(GLOB prepare_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     src/cuda/prepare/*.cu src/cuda/spgemm/*.cu)
+file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/cuda/prepare/*.cpp)
+set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80}")
+
 tessera_layer(cuda core plan)
 target_sources(tessera_cuda PRIVATE
-  ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/cuda/tile/tensor_map.cpp)
+  ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/cuda/tile/tensor_map.cpp
+  ${prepare_sources} ${prepare_kernels})
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
-if(row_sources MATCHES "sm90_matmul")  # wgmma through CUTLASS's instruction wrappers
+if(row_sources MATCHES "sm90_(bsr|matmul|sddmm|spgemm)")  # wgmma through CUTLASS's instruction wrappers
   find_package(CUTLASS 4.2 REQUIRED)
   target_link_libraries(tessera_cuda PRIVATE CUTLASS::headers)
 endif()

@@ -4,7 +4,7 @@ the Python GPU tests, and the benchmark. Uses what is built already, needs no ne
 one JSON in the shape of bench/schema.json.
 
   scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
-  scripts/gpu_check.py --quick                      under a minute
+  scripts/gpu_check.py --quick                      a short look
   scripts/gpu_check.py --shard 2/4 --budget 500     a part, in so many seconds
   scripts/gpu_check.py --resume --budget 500        go on where the file stopped
   scripts/gpu_check.py --merge A.json B.json --out C.json
@@ -24,11 +24,13 @@ from pathlib import Path
 from check_results import ROOT, bench_module, problems_of
 
 STEPS = ("cpp", "sanitizer", "python", "bench")
-SANITIZED_TESTS = 3  # of each executable, spread over it
+FEW_TESTS = 3  # of each executable, spread over it
 GTEST_SKIPPED = 77
 SANITIZER_FOUND = 9
+CUDA_BIN = "/usr/local/cuda/bin"  # where it is, on PATH or not
 AGAIN = 3  # what a suite returns when the device is lost to its process
 MOST_STARTS = 10
+SPENT = "the budget is spent; run again with --resume"
 
 
 def say(text):
@@ -83,24 +85,30 @@ def executables(build):
     return [path for path in found if os.access(path, os.X_OK) and path.is_file()]
 
 
-def cpp_tests(build, clock, work):
+def cpp_tests(options, clock, work, done):
     """Each test of each executable, from GoogleTest's own report."""
     tests = []
-    found = executables(build)
+    found = executables(options.build)
     if not found:
-        tests.append({"name": "cpp", "outcome": "failed",
-                      "detail": f"no {build}/tests/gpu_*: build the target tessera_gpu_tests"})
+        tests.append({"name": "cpp.build", "outcome": "failed",
+                      "detail": f"no {options.build}/tests/gpu_*: build the target "
+                                "tessera_gpu_tests"})
     for path in found:
+        if f"cpp.{path.name}" in done:
+            continue
         report = work / f"{path.name}.json"
         report.unlink(missing_ok=True)
+        few = ["--gtest_filter=" + ":".join(spread(path))] if options.quick else []
         start = time.monotonic()
-        status, output = run([path, f"--gtest_output=json:{report}"], clock.left(900))
+        status, output = run([path, f"--gtest_output=json:{report}", *few], clock.left(900))
         seconds = time.monotonic() - start
         parsed = gtest_outcomes(path.name, report) if status in (0, 1) else []
         if status not in (0, 1) or not parsed:
             parsed.append(outcome(f"cpp.{path.name}", status, seconds, output, (GTEST_SKIPPED,)))
         tests += parsed
         say(f"{path.name}: {summary(parsed)}, {seconds:.1f} s")
+        if clock.spent:
+            break
     return tests
 
 
@@ -120,25 +128,24 @@ def gtest_outcomes(executable, report):
     return tests
 
 
-def sanitizer_tests(build, clock, quick):
+def sanitizer_tests(options, clock, done):
     """memcheck and racecheck over a few tests of each executable: a whole run takes minutes."""
-    tool = shutil.which("compute-sanitizer")
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=CUDA_BIN)
     if tool is None:
         return [{"name": "sanitizer", "outcome": "skipped",
-                 "detail": "no compute-sanitizer on PATH"}]
+                 "detail": f"no compute-sanitizer on PATH or in {CUDA_BIN}"}]
     tests = []
-    for path in executables(build):
-        _, listing = run([path, "--gtest_list_tests"], 60)
-        names = spread(listed_tests(listing), 1 if quick else SANITIZED_TESTS)
-        for check in ("memcheck",) if quick else ("memcheck", "racecheck"):
-            if not names or clock.spent:
+    for path in executables(options.build):
+        names = spread(path, 1 if options.quick else FEW_TESTS)
+        for check in ("memcheck",) if options.quick else ("memcheck", "racecheck"):
+            name = f"sanitizer.{check}.{path.name}"
+            if not names or name in done or clock.spent:
                 continue
             start = time.monotonic()
             status, output = run([tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
                                   "--gtest_filter=" + ":".join(names)], clock.left(300))
             seconds = time.monotonic() - start
-            tests.append(outcome(f"sanitizer.{check}.{path.name}", status, seconds, output,
-                                 (GTEST_SKIPPED,)))
+            tests.append(outcome(name, status, seconds, output, (GTEST_SKIPPED,)))
             say(f"{check} {path.name}: {tests[-1]['outcome']}, {len(names)} tests, {seconds:.1f} s")
     return tests
 
@@ -154,10 +161,11 @@ def listed_tests(text):
     return [name for name in names if "DISABLED_" not in name]
 
 
-def spread(names, count):
-    if len(names) <= count:
-        return names
-    return [names[i * len(names) // count] for i in range(count)]
+def spread(path, count=FEW_TESTS):
+    """A few of an executable's tests, from all over it."""
+    _, listing = run([path, "--gtest_list_tests"], 60)
+    names = listed_tests(listing)
+    return [names[i * len(names) // count] for i in range(count)] if count < len(names) else names
 
 
 def python_tests(environment, clock, work):
@@ -173,7 +181,7 @@ def python_tests(environment, clock, work):
     else:
         tests = junit_outcomes(report)
         if status not in (0, 1) or not tests:
-            tests.append(outcome("python", status or 1, seconds, output))
+            tests.append(outcome("python", 1 if status == 0 else status, seconds, output))
     say(f"python: {summary(tests)}, {seconds:.1f} s")
     return tests
 
@@ -202,22 +210,62 @@ def summary(tests):
                      if word in words)
 
 
+def suite_command(options, out, *more):
+    command = [sys.executable, "-m", "tessera.bench", "suite", *more, "--json", out, "--tree", ROOT,
+               "--device", options.device]
+    command += ["--commit", options.commit] if options.commit else []
+    return [str(part) for part in command]
+
+
+def start_file(options, out, environment):
+    """Makes the result file with its header (which card, which sources), or sees whether the one
+    to go on with is of this card and these sources. Returns it, or None."""
+    work = out.with_suffix(".empty")
+    work.write_text('{"cases": []}')
+    status, output = run(suite_command(options, out, work, "--quiet",
+                                       *(["--resume"] if options.resume else [])), 300, environment)
+    work.unlink()
+    if status == 0:
+        return bench_module("results").read(out)
+    say(f"could not write {out}: {output.strip()[-500:]}")
+    return None
+
+
+def run_of(name):
+    """Which run gave an outcome: the executable, the sanitizer's check of it, or Python."""
+    kind, _, rest = name.partition(".")
+    return {"cpp": f"cpp.{rest.partition('.')[0]}", "sanitizer": name}.get(kind, kind)
+
+
+def add_tests(out, tests):
+    """Puts outcomes into the file, in place of those of an earlier run of the same."""
+    results = bench_module("results")
+    result = results.read(out)
+    again = {run_of(test["name"]) for test in tests}
+    kept = [test for test in result["tests"] if run_of(test["name"]) not in again]
+    result["tests"] = kept + tests
+    results.write(out, result)
+
+
+def passed_before(result):
+    """Runs that need no repetition: all of their tests have passed."""
+    names = {run_of(test["name"]) for test in result["tests"]}
+    return names - {run_of(test["name"]) for test in result["tests"]
+                    if test["outcome"] == "failed"}
+
+
 def benchmark(options, out, environment, clock):
     """The suite, started again where a competitor took the device or the process down with it."""
-    common = ["-m", "tessera.bench", "suite", *options.workloads, "--json", out, "--peers",
-              options.peers, "--seconds", options.seconds, "--shard", options.shard,
-              "--tree", ROOT]
-    if options.commit:
-        common += ["--commit", options.commit]
+    common = suite_command(options, out, *options.workloads, "--resume", "--peers", options.peers,
+                           "--seconds", options.seconds, "--shard", options.shard)
     if options.again:
         common += ["--again", options.again]
-    resume = options.resume
     for start in range(MOST_STARTS):
-        command = [sys.executable, *common, *(["--resume"] if resume else [])]
+        command = list(common)
         limit = clock.left(24 * 3600)
         if clock.end is not None:
             command += ["--budget", f"{max(1.0, limit - 20):.0f}"]
-        process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=environment)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment)
         try:
             status = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -227,36 +275,14 @@ def benchmark(options, out, environment, clock):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            return "the budget is spent; run again with --resume"
+            return SPENT
         if status != AGAIN and status >= 0:
-            return {0: None, 4: "the budget is spent; run again with --resume"}.get(
+            return {0: None, 4: SPENT}.get(
                 status, f"some cases could not be measured (exit status {status})")
         say(f"the benchmark's process ended with {status}: starting it again (start {start + 2})")
-        resume = True
         if clock.spent:
-            return "the budget is spent; run again with --resume"
+            return SPENT
     return f"gave up after {MOST_STARTS} starts"
-
-
-def write_tests(out, tests, environment, options):
-    """Puts the outcomes beside the cases; where there are none yet, makes the file."""
-    results = bench_module("results")
-    if not out.exists():
-        # A suite without cases writes the header: which card, which sources.
-        empty = out.with_suffix(".empty")
-        empty.write_text('{"cases": []}')
-        command = [sys.executable, "-m", "tessera.bench", "suite", empty, "--json", out, "--tree",
-                   ROOT, "--quiet", *(["--commit", options.commit] if options.commit else [])]
-        status, output = run(command, 300, environment)
-        empty.unlink()
-        if status != 0:
-            say(f"could not write {out}: {output.strip()[-500:]}")
-            return None
-    result = results.read(out)
-    merged = {test["name"]: test for test in result["tests"] + tests}
-    result["tests"] = list(merged.values())
-    results.write(out, result)
-    return result
 
 
 def parse(arguments):
@@ -266,28 +292,37 @@ def parse(arguments):
                         help="the build folder that holds tests/gpu_* [build/cuda]")
     parser.add_argument("--python-path", action="append", default=[], metavar="DIR",
                         help="a folder with the tessera package, or with peers; may come again")
-    parser.add_argument("--workloads", nargs="+", help="default: bench/workloads/check.json")
+    parser.add_argument("--workloads", nargs="+", type=Path, metavar="FILE",
+                        help="default: bench/workloads/check.json")
     parser.add_argument("--peers", default="all")
     parser.add_argument("--seconds", type=float, default=2.0, help="sustained, a competitor [2]")
-    parser.add_argument("--shard", default="1/1", help="I/N: every N-th case, from the I-th on")
+    parser.add_argument("--shard", default="1/1",
+                        help="I/N: every N-th case, from the I-th on; tests are part of the first")
     parser.add_argument("--budget", type=float, help="seconds for everything")
-    parser.add_argument("--resume", action="store_true", help="go on with the file")
+    parser.add_argument("--resume", action="store_true",
+                        help="go on with the file: without its cases and its passed tests")
     parser.add_argument("--again", default="", help="peers: again where they were unavailable")
     parser.add_argument("--quick", action="store_true",
-                        help="under a minute: bursts of a few cases")
+                        help="a few tests, bursts of a few cases")
     parser.add_argument("--skip", default="", help=f"some of {','.join(STEPS)}")
     parser.add_argument("--commit", help="of the sources, where git cannot say")
-    parser.add_argument("--out", type=Path, help="default: bench/results/CARD-check.json")
+    parser.add_argument("--out", type=Path,
+                        help="default: bench/results/CARD-WORKLOAD.json, as in h200-check.json")
     parser.add_argument("--merge", nargs="+", metavar="FILE", help="only join these into --out")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
+                        help="what the benchmark measures; cpu tries this program out [cuda]")
     options = parser.parse_args(arguments)
     skipped = set(filter(None, options.skip.split(",")))
     if skipped - set(STEPS):
         parser.error(f"--skip: expected some of {','.join(STEPS)}, got {options.skip}")
     if options.merge and not options.out:
         parser.error("--merge needs --out")
+    if not options.shard.startswith("1/"):
+        skipped |= set(STEPS) - {"bench"}
     options.steps = [step for step in STEPS if step not in skipped]
-    if options.workloads is None:
-        options.workloads = [f"bench/workloads/{'quick' if options.quick else 'check'}.json"]
+    options.workloads = [path.resolve() for path in options.workloads or [
+        ROOT / "bench" / "workloads" / f"{'quick' if options.quick else 'check'}.json"]]
+    options.build = options.build.resolve()
     return options
 
 
@@ -336,30 +371,32 @@ def main(arguments=None):
         say("there is no GPU here (nvidia-smi shows none)")
         return 2
     part = "" if options.shard == "1/1" else "-" + options.shard.replace("/", "-of-")
-    kind = "quick" if options.quick else "check"
-    out = (options.out or ROOT / "bench" / "results" / f"{card}-{kind}{part}.json").resolve()
+    name = f"{card}-{options.workloads[0].stem}{part}.json"
+    out = (options.out or ROOT / "bench" / "results" / name).resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         out.unlink(missing_ok=True)
-    work = out.parent / f".{out.stem}-work"
-    work.mkdir(exist_ok=True)
-    tests, complaint = [], None
-    try:
-        if "cpp" in options.steps:
-            tests += cpp_tests(options.build, clock, work)
-        if "sanitizer" in options.steps and not clock.spent:
-            tests += sanitizer_tests(options.build, clock, options.quick)
-        if "python" in options.steps and not clock.spent:
-            tests += python_tests(environment, clock, work)
-        if "bench" in options.steps and not clock.spent:
-            complaint = benchmark(options, out, environment, clock)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        result = write_tests(out, tests, environment, options)
-    if complaint:
-        say(complaint)
+    result = start_file(options, out, environment)
     if result is None:
         return 1
+    work = out.parent / f".{out.stem}-work"
+    work.mkdir(exist_ok=True)
+    done = passed_before(result) if options.resume else set()
+    try:
+        if "cpp" in options.steps:
+            add_tests(out, cpp_tests(options, clock, work, done))
+        if "sanitizer" in options.steps and not clock.spent:
+            add_tests(out, sanitizer_tests(options, clock, done))
+        if "python" in options.steps and "python" not in done and not clock.spent:
+            add_tests(out, python_tests(environment, clock, work))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    complaint = SPENT if clock.spent else None
+    if "bench" in options.steps and not clock.spent:
+        complaint = benchmark(options, out, environment, clock)
+    result = bench_module("results").read(out)
+    if complaint:
+        say(complaint)
     say(f"{out}: {len(result['cases'])} cases; tests: {summary(result['tests']) or 'none'}")
     failed = [test["name"] for test in result["tests"] if test["outcome"] == "failed"]
     for name in failed:

@@ -36,7 +36,7 @@ class TESSERA_EXPORT SpgemmPlan {
   double flops() const;
 
   struct Data;
-  const Data& data() const { return *data_; }
+  const Data& data() const;
   explicit SpgemmPlan(std::unique_ptr<Data> data);
 
  private:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -121,12 +122,23 @@ def spgemm_arguments(a: tuple, b: tuple, options: tuple) -> tuple:
     return tuple(exported(x, "spgemm") for x in (*a, *b, *options))
 
 
-def spgemm(a: tuple, b: tuple, block: tuple[int, int], shape: tuple[int, int], out_dtype: Any,
-           options: tuple) -> tuple:
-    arguments = spgemm_arguments(a, b, options)  # they live until the result is filled
+def spgemm_symbolic(a: tuple, b: tuple, block: tuple[int, int], shape: tuple[int, int],
+                    out_dtype: Any, options: tuple) -> tuple[tuple, Callable[[], None]]:
+    """The result's arrays, and what computes them: as often as the operands' values change."""
+    arguments = spgemm_arguments(a, b, options)
     stored, fill = _ffi.spgemm(*arguments)
     values = _result(a[0], (stored, *block), out_dtype)
     row_offsets = np.empty(shape[0] // block[0] + 1, np.int32)
     col_indices = np.empty(stored, np.int32)
-    fill(exported(values, "spgemm"), row_offsets, col_indices, *shape)
-    return values, row_offsets, col_indices
+    out = exported(values, "spgemm")
+
+    def numeric(operands: tuple = arguments) -> None:  # which live as long as this does
+        fill(out, row_offsets, col_indices, *shape)
+
+    return (values, row_offsets, col_indices), numeric
+
+
+def spgemm(*arguments: Any) -> tuple:
+    arrays, numeric = spgemm_symbolic(*arguments)
+    numeric()
+    return arrays

@@ -6,6 +6,7 @@ calls the same exports."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -252,20 +253,31 @@ def spgemm_arguments(a: tuple, b: tuple, options: tuple) -> tuple:
     return (*a, *b, *options)
 
 
-def spgemm(a: tuple, b: tuple, block: tuple[int, int], shape: tuple[int, int], out_dtype: Any,
-           options: tuple) -> tuple:
-    """Not a registered operation: the size of its result comes from data."""
+def spgemm_symbolic(a: tuple, b: tuple, block: tuple[int, int], shape: tuple[int, int],
+                    out_dtype: Any, options: tuple) -> tuple[tuple, Callable[[], None]]:
+    """The result's tensors, and what computes them: as often as the operands' values change. Not a
+    registered operation: the size of its result comes from data."""
     _check_tensors("spgemm", *a[:3], *b[:3])
     if torch.is_grad_enabled() and (a[0].requires_grad or b[0].requires_grad):
         raise NotImplementedError("spgemm: no gradient is recorded for block-sparse times "
                                   "block-sparse; use bsr_matmul with one operand as to_dense(), or "
                                   "torch.no_grad()")
-    stored, fill = _ffi.spgemm(*spgemm_arguments(a, b, options))
+    arguments = spgemm_arguments(a, b, options)
+    stored, fill = _ffi.spgemm(*arguments)
     values = a[0].new_empty((stored, *block), dtype=out_dtype or stored_dtype(a[0]))
     row_offsets = a[1].new_empty(shape[0] // block[0] + 1, dtype=torch.int32)
     col_indices = a[1].new_empty(stored, dtype=torch.int32)
-    fill(values, row_offsets, col_indices, *shape)
-    return values, row_offsets, col_indices
+
+    def numeric(operands: tuple = arguments) -> None:  # which live as long as this does
+        fill(values, row_offsets, col_indices, *shape)
+
+    return (values, row_offsets, col_indices), numeric
+
+
+def spgemm(*arguments: Any) -> tuple:
+    tensors, numeric = spgemm_symbolic(*arguments)
+    numeric()
+    return tensors
 
 
 # ---- Registration ------------------------------------------------------------------------------

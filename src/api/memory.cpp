@@ -8,28 +8,62 @@
 #include <tessera/error.hpp>
 
 #include "src/plan/workspace.hpp"
+#if defined(TESSERA_CUDA)
+#include "src/cuda/backend.hpp"
+#endif
 
 namespace tessera::api {
 
-OwnedBuffer::OwnedBuffer(std::int64_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
+namespace {
+
+void* allocate_on_host(std::int64_t bytes) {
   // Large workspaces are touched once a call: huge pages save the page faults where the system has
   // them.
   constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
   const std::int64_t alignment = bytes >= kHugePage ? kHugePage : planning::kBufferAlignment;
   const std::int64_t rounded = planning::align_up(bytes, alignment);
-  storage_.reset(
-      std::aligned_alloc(static_cast<std::size_t>(alignment), static_cast<std::size_t>(rounded)));
-  if (!storage_) {
+  void* memory =
+      std::aligned_alloc(static_cast<std::size_t>(alignment), static_cast<std::size_t>(rounded));
+  if (!memory) {
     throw Error(ErrorCode::out_of_memory,
                 "execution: workspace: no memory for " + std::to_string(bytes) + " bytes");
   }
 #if defined(MADV_HUGEPAGE)
-  if (alignment == kHugePage)
-    madvise(storage_.get(), static_cast<std::size_t>(rounded), MADV_HUGEPAGE);
+  if (alignment == kHugePage) madvise(memory, static_cast<std::size_t>(rounded), MADV_HUGEPAGE);
 #endif
+  return memory;
 }
 
-void OwnedBuffer::Free::operator()(void* p) const { std::free(p); }
+}  // namespace
+
+OwnedBuffer::OwnedBuffer(std::int64_t bytes, const Device& device, void* stream)
+    : storage_(nullptr, Free{device, stream}), bytes_(bytes) {
+  if (bytes == 0) return;
+#if defined(TESSERA_CUDA)
+  if (device.kind == DeviceKind::cuda) {
+    storage_.reset(cuda::allocate(bytes, device.index, stream));
+    return;
+  }
+#endif
+  storage_.reset(allocate_on_host(bytes));
+}
+
+void OwnedBuffer::Free::operator()(void* p) const {
+#if defined(TESSERA_CUDA)
+  if (device.kind == DeviceKind::cuda) return cuda::release(p, device.index, stream);
+#endif
+  std::free(p);
+}
+
+void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes) {
+  if (bytes == 0) return;
+  if (buffer.data && buffer.bytes >= bytes &&
+      reinterpret_cast<std::uintptr_t>(buffer.data) % planning::kBufferAlignment == 0)
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              std::string("execution: ") + name + ": expected at least " + std::to_string(bytes) +
+                  " bytes aligned to " + std::to_string(planning::kBufferAlignment) + ", got " +
+                  (buffer.data ? std::to_string(buffer.bytes) + " bytes" : "none"));
+}
 
 }  // namespace tessera::api

@@ -20,6 +20,8 @@
 namespace tessera {
 namespace {
 
+using api::check_buffer;
+
 /// visit(problem, its shape): the alternatives of both variants correspond by position.
 template <class Visit>
 void visit_with_shape(const AnyProblem& problem, const planning::AnyShape& shape,
@@ -43,17 +45,6 @@ planning::AnyShape checked_shape(const Plan& plan, const AnyProblem& problem) {
   visit_with_shape(problem, shape,
                    [](const auto& p, const auto& s) { planning::check_data(p, s); });
   return shape;
-}
-
-void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes) {
-  if (bytes == 0) return;
-  if (buffer.data && buffer.bytes >= bytes &&
-      reinterpret_cast<std::uintptr_t>(buffer.data) % planning::kBufferAlignment == 0)
-    return;
-  throw Error(ErrorCode::invalid_argument,
-              std::string("execution: ") + name + ": expected at least " + std::to_string(bytes) +
-                  " bytes aligned to " + std::to_string(planning::kBufferAlignment) + ", got " +
-                  (buffer.data ? std::to_string(buffer.bytes) + " bytes" : "none"));
 }
 
 const planning::KernelRow& row_of(const Plan& plan) {
@@ -111,29 +102,61 @@ void run_on_cpu(const Plan& plan, const AnyProblem& problem, const planning::Any
   });
 }
 
+#if !defined(TESSERA_CUDA)
+[[noreturn]] void refuse_backend(const char* call, const Plan& plan) {
+  throw Error(ErrorCode::unsupported, std::string(call) + ": plan: " + to_string(plan.backend) +
+                                          " is not in this build; configure with TESSERA_CUDA=ON");
+}
+#endif
+
 void run_checked(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
                  const Execution& execution) {
   if (plan.backend == Backend::cpu) return run_on_cpu(plan, problem, shape, execution);
 #if defined(TESSERA_CUDA)
   cuda::run(plan, problem, shape, execution);
 #else
-  throw Error(ErrorCode::unsupported, std::string("run: plan: ") + to_string(plan.backend) +
-                                          " is not in this build; configure with TESSERA_CUDA=ON");
+  refuse_backend("run", plan);
 #endif
 }
+
+void prepare_checked(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
+                     const Execution& execution) {
+  if (plan.schedule_bytes == 0) return;
+  check_buffer("schedule", execution.schedule, plan.schedule_bytes);
+  if (plan.backend == Backend::cpu)
+    return prepare_on_cpu(plan, problem, shape, execution.schedule.data);
+#if defined(TESSERA_CUDA)
+  cuda::prepare(plan, problem, shape, execution);
+#else
+  refuse_backend("prepare", plan);
+#endif
+}
+
+/// A buffer that the caller brought, or one of the library's for the time of a call.
+class Borrowed {
+ public:
+  Borrowed(const Buffer& given, std::int64_t bytes, const planning::AnyShape& shape, void* stream)
+      : own_(given.data ? 0 : bytes, std::visit([](const auto& any) { return any.device; }, shape),
+             stream),
+        view_(given.data ? given : own_.view()) {}
+  const Buffer& view() const { return view_; }
+
+ private:
+  api::OwnedBuffer own_;
+  Buffer view_;
+};
 
 /// The convenience calls: plan, prepare, run, with what buffers the caller did not bring.
 void execute(const AnyProblem& problem, const Execution& given) {
   const Plan made = plan(problem, given);
   const planning::AnyShape shape = checked_shape(made, problem);
   Execution execution = given;
-  const api::OwnedBuffer workspace(given.workspace.data ? 0 : made.workspace_bytes);
-  if (!given.workspace.data) execution.workspace = workspace.view();
-  const api::OwnedBuffer schedule(given.schedule.data ? 0 : made.schedule_bytes);
-  if (!given.schedule.data) execution.schedule = schedule.view();
+  const Borrowed workspace(given.workspace, made.workspace_bytes, shape, given.stream);
+  const Borrowed schedule(given.schedule, made.schedule_bytes, shape, given.stream);
+  execution.workspace = workspace.view();
+  execution.schedule = schedule.view();
   check_buffer("workspace", execution.workspace, made.workspace_bytes);
-  check_buffer("schedule", execution.schedule, made.schedule_bytes);
-  if (made.schedule_bytes > 0) prepare_on_cpu(made, problem, shape, execution.schedule.data);
+  prepare_checked(made, problem, shape, execution);
   run_checked(made, problem, shape, execution);
 }
 
@@ -141,17 +164,15 @@ void execute(const AnyProblem& problem, const Execution& given) {
 
 void prepare(const Plan& plan, const AnyProblem& problem, const Execution& execution) {
   const planning::AnyShape shape = checked_shape(plan, problem);
-  if (plan.schedule_bytes == 0) return;
-  check_buffer("schedule", execution.schedule, plan.schedule_bytes);
-  prepare_on_cpu(plan, problem, shape, execution.schedule.data);
+  prepare_checked(plan, problem, shape, execution);
 }
 
 void run(const Plan& plan, const AnyProblem& problem, const Execution& given) {
   const planning::AnyShape shape = checked_shape(plan, problem);
   check_buffer("schedule", given.schedule, plan.schedule_bytes);
   Execution execution = given;
-  const api::OwnedBuffer workspace(given.workspace.data ? 0 : plan.workspace_bytes);
-  if (!given.workspace.data) execution.workspace = workspace.view();
+  const Borrowed workspace(given.workspace, plan.workspace_bytes, shape, given.stream);
+  execution.workspace = workspace.view();
   check_buffer("workspace", execution.workspace, plan.workspace_bytes);
   run_checked(plan, problem, shape, execution);
 }

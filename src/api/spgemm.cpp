@@ -12,6 +12,9 @@
 #include "src/cpu/backend.hpp"
 #include "src/plan/select.hpp"
 #include "src/plan/shape.hpp"
+#if defined(TESSERA_CUDA)
+#include "src/cuda/backend.hpp"
+#endif
 
 namespace tessera {
 
@@ -20,7 +23,11 @@ struct SpgemmPlan::Data {
   planning::SpgemmShape shape;
   planning::BlockShape block;  // of the result
   std::int64_t inner = 0;      // depth of a block product
+  std::int64_t stored = 0, products = 0;
   cpu::SpgemmPattern pattern;
+#if defined(TESSERA_CUDA)
+  cuda::SpgemmPattern on_device;  // in the place of `pattern` where the operands are on a GPU
+#endif
 };
 
 SpgemmPlan::SpgemmPlan() : data_(std::make_unique<Data>()) {}
@@ -29,19 +36,20 @@ SpgemmPlan::~SpgemmPlan() = default;
 SpgemmPlan::SpgemmPlan(SpgemmPlan&&) noexcept = default;
 SpgemmPlan& SpgemmPlan::operator=(SpgemmPlan&&) noexcept = default;
 
-std::int64_t SpgemmPlan::rows() const { return data_->shape.m; }
-std::int64_t SpgemmPlan::cols() const { return data_->shape.n; }
-std::int64_t SpgemmPlan::block_rows() const { return data_->block.rows; }
-std::int64_t SpgemmPlan::block_cols() const { return data_->block.cols; }
-std::int64_t SpgemmPlan::stored_blocks() const {
-  return static_cast<std::int64_t>(data_->pattern.columns.size());
+const SpgemmPlan::Data& SpgemmPlan::data() const {
+  // A plan that was moved from is an empty one.
+  static const Data empty;
+  return data_ ? *data_ : empty;
 }
-std::int64_t SpgemmPlan::block_products() const {
-  return static_cast<std::int64_t>(data_->pattern.left_blocks.size());
-}
+std::int64_t SpgemmPlan::rows() const { return data().shape.m; }
+std::int64_t SpgemmPlan::cols() const { return data().shape.n; }
+std::int64_t SpgemmPlan::block_rows() const { return data().block.rows; }
+std::int64_t SpgemmPlan::block_cols() const { return data().block.cols; }
+std::int64_t SpgemmPlan::stored_blocks() const { return data().stored; }
+std::int64_t SpgemmPlan::block_products() const { return data().products; }
 double SpgemmPlan::flops() const {
   return 2.0 * static_cast<double>(block_products()) * static_cast<double>(block_rows()) *
-         static_cast<double>(block_cols()) * static_cast<double>(data_->inner);
+         static_cast<double>(block_cols()) * static_cast<double>(data().inner);
 }
 
 namespace {
@@ -97,13 +105,48 @@ void write_list(const Tensor& to, const std::vector<std::int64_t>& values) {
   }
 }
 
-void run_numeric(const Plan& plan, const SpgemmProblem& problem, const planning::SpgemmShape& shape,
-                 const cpu::SpgemmPattern& pattern, const BsrMatrix& out) {
-  const api::OwnedBuffer workspace(plan.workspace_bytes);
+/// The caller's workspace where it is large enough, else one of the library's for this call.
+class Workspace {
+ public:
+  Workspace(const Plan& plan, const planning::SpgemmShape& shape, const Execution& execution)
+      : own_(execution.workspace.data ? 0 : plan.workspace_bytes, shape.device, execution.stream),
+        view_(execution.workspace.data ? execution.workspace : own_.view()) {
+    api::check_buffer("workspace", view_, plan.workspace_bytes);
+  }
+  const Buffer& view() const { return view_; }
+
+ private:
+  api::OwnedBuffer own_;
+  Buffer view_;
+};
+
+void run_on_cpu(const Checked& checked, const SpgemmProblem& problem,
+                const cpu::SpgemmPattern& pattern, const BsrMatrix& out,
+                const Execution& execution) {
+  const Plan& plan = checked.plan;
   const planning::KernelRow& row =
       planning::kernel_table(plan.backend)[static_cast<std::size_t>(plan.kernel)];
-  cpu::spgemm_numeric(problem, shape, pattern, out,
+  const Workspace workspace(plan, checked.shape, execution);
+  cpu::spgemm_numeric(problem, checked.shape, pattern, out,
                       {row, workspace.view().data, nullptr, plan.threads});
+}
+
+/// On a GPU: whether the problem runs there, and if so, everything. A null plan stands for a result
+/// that has its lists.
+bool run_on_gpu(const Checked& checked, const SpgemmProblem& problem, const SpgemmPlan::Data* data,
+                const BsrMatrix& out, const Execution& given) {
+  if (checked.plan.backend == Backend::cpu) return false;
+#if defined(TESSERA_CUDA)
+  Execution execution = given;
+  const Workspace workspace(checked.plan, checked.shape, given);
+  execution.workspace = workspace.view();
+  cuda::spgemm_numeric(checked.plan, problem, checked.shape, data ? &data->on_device : nullptr, out,
+                       execution);
+#else
+  static_cast<void>(problem), static_cast<void>(data), static_cast<void>(out);
+  static_cast<void>(given);
+#endif
+  return true;
 }
 
 }  // namespace
@@ -116,7 +159,18 @@ SpgemmPlan spgemm_symbolic(const SpgemmProblem& problem, const Execution& execut
   data->block = result_block(checked.shape);
   data->inner =
       checked.shape.a.transposed ? checked.shape.a.block.rows : checked.shape.a.block.cols;
-  data->pattern = cpu::spgemm_symbolic(problem, checked.shape);
+  if (checked.plan.backend == Backend::cpu) {
+    data->pattern = cpu::spgemm_symbolic(problem, checked.shape);
+    data->stored = static_cast<std::int64_t>(data->pattern.columns.size());
+    data->products = static_cast<std::int64_t>(data->pattern.left_blocks.size());
+  }
+#if defined(TESSERA_CUDA)
+  if (checked.plan.backend != Backend::cpu) {
+    data->on_device = cuda::spgemm_symbolic(problem, checked.shape, execution.stream);
+    data->stored = data->on_device.stored;
+    data->products = data->on_device.products;
+  }
+#endif
   return SpgemmPlan(std::move(data));
 }
 
@@ -129,15 +183,21 @@ void spgemm_numeric(const SpgemmPlan& plan, const SpgemmProblem& problem, const 
                                                  "', the problem is '" + checked.plan.signature +
                                                  "'; call spgemm_symbolic for it");
   }
+  if (checked.shape.device != data.shape.device) {
+    core::refuse(Where("spgemm") / "plan",
+                 "one made on " + to_string(checked.shape.device) + ", where a and b are",
+                 "one made on " + to_string(data.shape.device));
+  }
   check_out(out, checked.shape, plan.stored_blocks());
   constexpr std::int64_t kMostNarrow = INT32_MAX;
   if (out.row_offsets.dtype == DType::i32 &&
       std::max(plan.stored_blocks(), checked.shape.n) > kMostNarrow) {
     core::refuse(Where("spgemm") / "out" / "row_offsets", "i64 for this many blocks", "i32");
   }
+  if (run_on_gpu(checked, problem, &data, out, execution)) return;
   write_list(out.row_offsets, data.pattern.offsets);
   write_list(out.col_indices, data.pattern.columns);
-  run_numeric(checked.plan, problem, checked.shape, data.pattern, out);
+  run_on_cpu(checked, problem, data.pattern, out, execution);
 }
 
 void spgemm_numeric(const SpgemmProblem& problem, const BsrMatrix& out,
@@ -145,8 +205,8 @@ void spgemm_numeric(const SpgemmProblem& problem, const BsrMatrix& out,
   const Checked checked = check_problem(problem, execution);
   check_out(out, checked.shape, core::kAny);
   core::check_bsr_lists(Where("spgemm") / "out", out, true);
-  run_numeric(checked.plan, problem, checked.shape,
-              cpu::spgemm_sampled(problem, checked.shape, out), out);
+  if (run_on_gpu(checked, problem, nullptr, out, execution)) return;
+  run_on_cpu(checked, problem, cpu::spgemm_sampled(problem, checked.shape, out), out, execution);
 }
 
 }  // namespace tessera

@@ -6,8 +6,11 @@
 
 #include "src/plan/cpu_layout.hpp"
 #include "src/plan/list_walk.hpp"
+#include "src/plan/views.hpp"
 
 namespace tessera::cpu {
+
+using planning::list_batches;
 
 /// Stored blocks of a BSR matrix by line, a line being a block row, or a block column through
 /// transposed lists. One batch of it.
@@ -25,9 +28,8 @@ BlockLists lists_by_row(const BsrMatrix& matrix, std::int64_t batch);
 /// The lists by column from buffers that `write_transposed_lists` filled.
 BlockLists lists_by_column(const planning::ListBuffers& lists, const BsrMatrix& matrix,
                            std::int64_t batch);
-/// How many different sets of lists a matrix has: its batch where offsets or indices are batched,
-/// else 1.
-std::int64_t list_batches(const BsrMatrix& matrix);
+void write_transposed_lists(const planning::BsrView& stored, std::int64_t batches,
+                            const planning::LineLists& out);
 void write_transposed_lists(const BsrMatrix& matrix, const planning::ListBuffers& lists);
 
 }  // namespace tessera::cpu

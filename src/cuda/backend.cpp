@@ -84,6 +84,15 @@ Launcher launcher_of(Backend backend, int row) {
   return known ? table[static_cast<std::size_t>(row)] : nullptr;
 }
 
+Launcher launcher_of(const Plan& plan) {
+  const Launcher launch = launcher_of(plan.backend, plan.kernel);
+  if (!launch) {
+    throw Error(ErrorCode::unsupported, "run: this build holds no kernel '" + plan.kernel_name +
+                                            "': configure with a TESSERA_KERNELS that matches it");
+  }
+  return launch;
+}
+
 }  // namespace
 
 int device_count() {
@@ -107,18 +116,47 @@ DeviceFacts device_facts(int index) {
   return known.emplace(index, read_facts(index)).first->second;
 }
 
+void* allocate(std::int64_t bytes, int device, void* stream) {
+  const DeviceGuard guard(device);
+  void* memory = nullptr;
+  const cudaError_t status =
+      cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // the caller may go on with less
+    throw Error(ErrorCode::out_of_memory, "execution: workspace: no memory for " +
+                                              std::to_string(bytes) +
+                                              " bytes on cuda:" + std::to_string(device));
+  }
+  check(status, "cudaMallocAsync");
+  return memory;
+}
+
+void release(void* memory, int device, void* stream) noexcept {
+  // Runs while errors pass through too: what fails here was reported by the call before.
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess) return;
+  if (before != device) cudaSetDevice(device);
+  cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
+  if (before != device) cudaSetDevice(before);
+}
+
 bool has_kernel(Backend backend, int row) { return launcher_of(backend, row) != nullptr; }
 
 void run(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
          const Execution& execution) {
-  const Launcher launch = launcher_of(plan.backend, plan.kernel);
-  if (!launch) {
-    throw Error(ErrorCode::unsupported, "run: this build holds no kernel '" + plan.kernel_name +
-                                            "': configure with a TESSERA_KERNELS that matches it");
-  }
+  const Launcher launch = launcher_of(plan);
   const int device = std::visit([](const auto& any) { return any.device.index; }, shape);
   const DeviceGuard guard(device);
   launch({plan, problem, shape, execution});
+}
+
+void spgemm_numeric(const Plan& plan, const SpgemmProblem& problem,
+                    const planning::SpgemmShape& shape, const SpgemmPattern* pattern,
+                    const BsrMatrix& out, const Execution& execution) {
+  const Launcher launch = launcher_of(plan);
+  const DeviceGuard guard(shape.device.index);
+  const SpgemmResult result{out, pattern};
+  launch({plan, problem, shape, execution, &result});
 }
 
 }  // namespace tessera::cuda

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/plan/bsr_sm90.hpp"
+#include "src/plan/matmul_sm90.hpp"
 #include "src/plan/select.hpp"
 #include "src/plan/walk.hpp"
 
@@ -187,6 +189,14 @@ double predict_ms(const KernelRow& row, Op op, const AnyShape& shape, const Devi
   // A rate of zero is unknown: that limit is left out.
   const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
 
+  if (row.backend == Backend::sm90 && row.family() == "matmul") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
+    return matmul_sm90_ms(s, row.tile, device, total.bytes) + overhead_ms(device);
+  }
+  if (row.backend == Backend::sm90 && row.family() == "bsr") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
+    return bsr_sm90_ms(s, row.tile, device, total.bytes) + overhead_ms(device);
+  }
   double time = seconds(total.bytes, device.memory_tbs * 1e12);
   if (op != Op::merge_states) {
     const Cover c = std::visit([&](const auto& s) { return cover(s, row.tile); }, shape);

@@ -88,6 +88,7 @@ std::string to_text(const Explanation& e) {
   text +=
       "work      " + with_unit(e.useful_flops, "FLOP") + ", " + bytes_text(e.bytes) + " to move\n";
   text += "chosen    " + (e.supported ? plan_text(e.plan) : "no kernel takes this problem") + "\n";
+  if (e.supported) text += "because   " + e.candidates.front().why + "\n";
   std::size_t width = 0;
   for (const Candidate& c : e.candidates) width = std::max(width, name_of(c).size());
   for (const Candidate& c : e.candidates) {

@@ -25,6 +25,21 @@ struct Indices {
   }
 };
 
+/// The same where it is written.
+struct IndexSink {
+  std::int32_t* narrow = nullptr;
+  std::int64_t* wide = nullptr;
+
+  TESSERA_HD constexpr explicit operator bool() const { return narrow || wide; }
+  TESSERA_HD constexpr operator Indices() const { return {narrow, wide}; }  // NOLINT: meant to
+  TESSERA_HD constexpr void set(std::int64_t element, std::int64_t value) const {
+    if (wide)
+      wide[element] = value;
+    else
+      narrow[element] = static_cast<std::int32_t>(value);
+  }
+};
+
 /// Strides of a list tensor, in elements; 0 in a dimension that is broadcast.
 struct ListStrides {
   std::int64_t batch = 0, head = 0, row = 0, entry = 0;
@@ -152,36 +167,50 @@ struct PageView {
   }
 };
 
-/// Stored blocks of one block row (or, on transposed lists, one block column): positions
-/// [begin, end) in values and indices.
+/// Stored blocks of one block row (or, on transposed lists, one block column): entries [begin, end)
+/// of its indices. Without `positions` an entry's block is stored where the entry stands.
 struct BsrRow {
   Indices indices;
   std::int64_t base = 0, stride = 1;
   std::int64_t begin = 0, end = 0;
   std::int64_t limit = 0;  // indices are below it
+  Indices positions{};     // transposed lists
+  std::int64_t position_base = 0;
+  std::int64_t stored = 0;  // positions are below it
 
   TESSERA_HD constexpr std::int64_t size() const { return end - begin; }
-  /// The block column of a stored position; -1 where the list holds none that exists.
-  TESSERA_HD constexpr std::int64_t column(std::int64_t position) const {
-    const std::int64_t c = indices[base + position * stride];
+  /// The block column of an entry (its block row, on transposed lists); -1 where the list holds
+  /// none that exists.
+  TESSERA_HD constexpr std::int64_t column(std::int64_t entry) const {
+    const std::int64_t c = indices[base + entry * stride];
     return c >= 0 && c < limit ? c : -1;
+  }
+  /// Where an entry's block is stored; -1 where the list holds no such place.
+  TESSERA_HD constexpr std::int64_t position(std::int64_t entry) const {
+    if (!positions) return entry;
+    const std::int64_t p = positions[position_base + entry];
+    return p >= 0 && p < stored ? p : -1;
   }
 };
 
-/// The lists of a BsrMatrix as kernels see them.
+/// The lists of a BsrMatrix as kernels see them: as they are stored, by row, or transposed lists,
+/// which have `positions` and whose rows are the matrix's columns.
 struct BsrView {
   Indices offsets, indices;
   std::int64_t offset_batch = 0, offset_stride = 1;  // batch strides are 0 where shared
   std::int64_t index_batch = 0, index_stride = 1;
   std::int64_t block_rows = 0, block_cols = 0;  // how many of each
   std::int64_t stored = 0;
+  Indices positions{};
+  std::int64_t position_batch = 0;
 
   TESSERA_HD constexpr BsrRow row(std::int64_t batch, std::int64_t r) const {
     if (r < 0 || r >= block_rows) return {};
     const std::int64_t first = batch * offset_batch + r * offset_stride;
     const std::int64_t begin = clamp_to(offsets[first], 0, stored);
     const std::int64_t end = clamp_to(offsets[first + offset_stride], begin, stored);
-    return {indices, batch * index_batch, index_stride, begin, end, block_cols};
+    return {indices,    batch * index_batch, index_stride,           begin, end,
+            block_cols, positions,           batch * position_batch, stored};
   }
 };
 

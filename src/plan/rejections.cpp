@@ -73,6 +73,19 @@ void reject_gpu_merge(const MergeShape& s, std::vector<std::string>& reasons) {
   }
 }
 
+/// All GPU kernels of sparse times sparse count blocks in 32 bits.
+void reject_gpu_spgemm(const SpgemmShape& s, std::vector<std::string>& reasons) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  if (s.m >= kMost || s.n >= kMost || s.k >= kMost || s.a.stored >= kMost || s.b.stored >= kMost) {
+    reasons.push_back("takes sizes below 2^31");
+  }
+  for (const OperandShape* side : {&s.a, &s.b}) {
+    if (side->dtype != DType::e4m3) continue;
+    reasons.push_back("takes f32, f16 and bf16, not e4m3");
+    break;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> rejections(const KernelRow& row, Op op, const AnyShape& shape,
@@ -88,6 +101,8 @@ std::vector<std::string> rejections(const KernelRow& row, Op op, const AnyShape&
   if (row.backend == Backend::sm90 && row.does(op)) reject_sm90(row, op, shape, reasons);
   const auto* merge = std::get_if<static_cast<std::size_t>(Op::merge_states)>(&shape);
   if (merge && row.backend != Backend::cpu) reject_gpu_merge(*merge, reasons);
+  const auto* spgemm = std::get_if<static_cast<std::size_t>(Op::spgemm)>(&shape);
+  if (spgemm && row.backend != Backend::cpu) reject_gpu_spgemm(*spgemm, reasons);
   const auto* backward = std::get_if<static_cast<std::size_t>(Op::attention_backward)>(&shape);
   if (backward && backward->kv_layout == KvLayout::paged) {
     reasons.push_back("takes no page_table in the backward pass: gather the pages into k and v");

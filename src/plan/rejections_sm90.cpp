@@ -13,10 +13,10 @@ void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::stri
       return;
     }
   }
-  if (s.grouped) reasons.push_back("takes no group_offsets");
   if (s.a.sparse && s.b.sparse) reasons.push_back("one of a and b has to be dense");
-  if (!s.a.tma_readable || !s.b.tma_readable) {
-    reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
+  for (const OperandShape* side : {&s.a, &s.b}) {  // a dense one is copied where it has to be
+    if (side->sparse && !side->tma_readable)
+      reasons.push_back("stored blocks need contiguous rows or columns, at multiples of 16 bytes");
   }
   constexpr std::int64_t kMostCoordinate = std::int64_t{1} << 31;
   if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >=
@@ -39,12 +39,84 @@ void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::stri
   }
 }
 
+/// One side sparse, by the union of several lines' lists: sm90/bsr.
+void reject_bsr(const MatmulShape& s, std::vector<std::string>& reasons) {
+  if (s.a.sparse == s.b.sparse) {
+    reasons.push_back("one of a and b has to be sparse, the other dense");
+    return;
+  }
+  const OperandShape& sparse = s.a.sparse ? s.a : s.b;
+  if (sparse.dtype != DType::f16 && sparse.dtype != DType::bf16) {
+    reasons.push_back(std::string("multiplies f16 and bf16, not ") + to_string(sparse.dtype));
+    return;
+  }
+  if (s.grouped) reasons.push_back("takes no group_offsets");
+  if (!s.a.tma_readable || !s.b.tma_readable) {
+    reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
+  }
+  const std::int64_t batches = std::max({s.a.batch, s.b.batch, std::int64_t{1}});
+  if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >= (std::int64_t{1} << 31) / batches) {
+    reasons.push_back("takes sizes below 2^31");
+  }
+  if (sparse.block.rows % 16 != 0 || sparse.block.cols % 16 != 0) {
+    reasons.push_back("blocks need multiples of 16 rows and columns");
+  }
+}
+
+/// Products sampled at a pattern, by the gathering loop of sm90/sddmm.
+void reject_sddmm(const SddmmShape& s, const Tile& tile, std::vector<std::string>& reasons) {
+  if (s.a.dtype != DType::f16 && s.a.dtype != DType::bf16) {
+    reasons.push_back(std::string("multiplies f16 and bf16, not ") + to_string(s.a.dtype));
+    return;
+  }
+  if (!s.a.tma_readable || !s.b.tma_readable) {
+    reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
+  }
+  if (std::max({s.m, s.n, s.k, s.batch, s.out.stored}) >= std::int64_t{1} << 31) {
+    reasons.push_back("takes sizes below 2^31");
+  }
+  if (s.out.block.rows % tile.m != 0) {
+    reasons.push_back("blocks need a multiple of " + std::to_string(tile.m) + " rows");
+  }
+  if (s.out.block.cols % 16 != 0) reasons.push_back("blocks need a multiple of 16 columns");
+}
+
+/// Sparse times sparse, whose tiles are blocks of the result.
+void reject_spgemm(const SpgemmShape& s, const Tile& tile, std::vector<std::string>& reasons) {
+  if (s.a.dtype != DType::f16 && s.a.dtype != DType::bf16) {
+    reasons.push_back(std::string("multiplies f16 and bf16, not ") + to_string(s.a.dtype));
+    return;
+  }
+  if (!s.a.tma_readable || !s.b.tma_readable) {
+    reasons.push_back("blocks need contiguous rows or columns, at multiples of 16 bytes");
+  }
+  const BlockShape a = s.a.transposed ? BlockShape{s.a.block.cols, s.a.block.rows} : s.a.block;
+  const BlockShape b = s.b.transposed ? BlockShape{s.b.block.cols, s.b.block.rows} : s.b.block;
+  if (a.rows != tile.m || b.cols != tile.n) {
+    reasons.push_back("the result's blocks need " + std::to_string(tile.m) + " x " +
+                      std::to_string(tile.n));
+  }
+  if (a.cols % tile.k != 0) {
+    reasons.push_back("the blocks that meet need a multiple of " + std::to_string(tile.k) +
+                      " in depth");
+  }
+}
+
 }  // namespace
 
 void reject_sm90(const KernelRow& row, Op op, const AnyShape& shape,
                  std::vector<std::string>& reasons) {
-  if (op == Op::matmul)
-    reject_matmul(std::get<static_cast<std::size_t>(Op::matmul)>(shape), row.tile, reasons);
+  if (op == Op::matmul) {
+    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
+    if (row.family() == "bsr")
+      reject_bsr(s, reasons);
+    else
+      reject_matmul(s, row.tile, reasons);
+  }
+  if (op == Op::sddmm)
+    reject_sddmm(std::get<static_cast<std::size_t>(Op::sddmm)>(shape), row.tile, reasons);
+  if (op == Op::spgemm)
+    reject_spgemm(std::get<static_cast<std::size_t>(Op::spgemm)>(shape), row.tile, reasons);
 }
 
 }  // namespace tessera::planning

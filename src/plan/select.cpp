@@ -5,6 +5,7 @@
 
 #include <tessera/error.hpp>
 
+#include "src/plan/matmul_sm90.hpp"
 #include "src/plan/workspace.hpp"
 
 namespace tessera::planning {
@@ -61,6 +62,10 @@ Ranked judge(const Request& request, Backend backend, int index) {
   const KernelRow& row = kernel_table(backend)[static_cast<std::size_t>(index)];
   result.candidate.kernel = row.name;
   result.candidate.why = row.why;
+  if (row.backend == Backend::sm90 && row.family() == "matmul") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(request.shape);
+    result.candidate.why += describe(matmul_layout(s, row.tile));
+  }
   for (std::string& reason : rejections(row, request.op, request.shape, request.device)) {
     reasons.push_back(std::move(reason));
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include <tessera/block_mask.hpp>
 #include <tessera/bsr.hpp>
 
@@ -56,6 +58,24 @@ inline MaskView view_of(const BlockMask& mask, std::int64_t kv_length) {
   }
   return view;
 }
+
+/// How many different sets of lists a matrix has: its batch where offsets or indices are batched,
+/// else 1.
+inline std::int64_t list_batches(const BsrMatrix& matrix) {
+  std::int64_t batches = 1;
+  for (const Tensor* list : {&matrix.row_offsets, &matrix.col_indices})
+    if (list->rank == 2) batches = std::max(batches, list->size(0));
+  return batches;
+}
+
+/// Lists by column ("line") of blocks that are being written, rows ascending; a batch after the
+/// other, without gaps.
+struct LineLists {
+  IndexSink offsets;    // [batch, lines + 1]
+  IndexSink rows;       // [batch, stored]: the block's row
+  IndexSink positions;  // [batch, stored]: where it is stored
+  std::int64_t lines = 0, stored = 0;
+};
 
 inline BsrView view_of(const BsrMatrix& matrix) {
   const Tensor &offsets = matrix.row_offsets, &columns = matrix.col_indices;

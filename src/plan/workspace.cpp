@@ -1,6 +1,8 @@
 #include "src/plan/workspace.hpp"
 
 #include "src/plan/cpu_layout.hpp"
+#include "src/plan/gpu_layout.hpp"
+#include "src/plan/matmul_sm90.hpp"
 
 namespace tessera::planning {
 namespace {
@@ -65,11 +67,29 @@ BufferSizes cpu_sizes(const KernelRow& row, Op op, const AnyShape& shape, int th
   return {};
 }
 
+/// GPU rows keep what they need in registers and shared memory; lists that are walked against their
+/// storage are transposed first.
+BufferSizes gpu_sizes(const KernelRow& row, Op op, const AnyShape& shape) {
+  if (op == Op::spgemm) {
+    const auto& s = std::get<static_cast<int>(Op::spgemm)>(shape);
+    Carver carver;
+    if (s.a.transposed) carve_gpu_lists(carver, s.a);
+    return {carver.used(), 0};
+  }
+  if (row.family() == "matmul") {
+    const auto& s = std::get<static_cast<int>(Op::matmul)>(shape);
+    Carver carver;
+    carve_matmul_copies(carver, s, matmul_layout(s, row.tile));
+    return {carver.used(), 0};
+  }
+  if (row.family() != "bsr" || op != Op::matmul) return {};
+  return {0, gpu_matmul_schedule_bytes(std::get<static_cast<int>(Op::matmul)>(shape))};
+}
+
 }  // namespace
 
 BufferSizes buffer_sizes(const KernelRow& row, Op op, const AnyShape& shape, int threads) {
-  // GPU rows keep what they need in registers and shared memory.
-  if (row.backend != Backend::cpu) return {};
+  if (row.backend != Backend::cpu) return gpu_sizes(row, op, shape);
   BufferSizes sizes = cpu_sizes(row, op, shape, threads);
   if (sizes.schedule > 0) sizes.schedule += kScheduleMarkBytes;
   return sizes;

@@ -94,5 +94,42 @@ TEST(Spgemm, APlanServesNewValues) {
   }
 }
 
+/// A case whose product has blocks, and room for it.
+struct Stored {
+  std::unique_ptr<generate::Case<SpgemmProblem>> c = spgemm_case(0, {.dtype = DType::f32});
+  BsrMatrix out;
+  Stored() {
+    for (std::uint64_t seed = 1; oracle::spgemm_pattern(c->problem).stored() == 0; ++seed)
+      c = spgemm_case(seed, {.dtype = DType::f32});
+    out = output_for(*c, oracle::spgemm_pattern(c->problem), DType::f32, DType::i32);
+  }
+};
+
+TEST(Spgemm, APlanMovedFromIsEmpty) {
+  const Stored stored;
+  SpgemmPlan plan = spgemm_symbolic(stored.c->problem);
+  const SpgemmPlan taken = std::move(plan);
+  EXPECT_GT(taken.stored_blocks(), 0);
+  EXPECT_EQ(plan.stored_blocks(), 0);  // NOLINT: what it says once moved from is the point
+  EXPECT_EQ(plan.flops(), 0);
+  EXPECT_THROW(spgemm_numeric(plan, stored.c->problem, stored.out), Error);
+  EXPECT_NO_THROW(spgemm_numeric(taken, stored.c->problem, stored.out));
+}
+
+TEST(Spgemm, TheCallersWorkspaceIsUsed) {
+  const Stored stored;
+  const SpgemmProblem& problem = stored.c->problem;
+  const std::int64_t bytes = plan(problem, kOneThread).workspace_bytes;
+  ASSERT_GT(bytes, 0);
+  std::vector<char> memory(static_cast<std::size_t>(bytes) + 128, '\x5A');
+  const auto address = (reinterpret_cast<std::uintptr_t>(memory.data()) + 127) / 128 * 128;
+  Execution execution = kOneThread;
+  execution.workspace = {reinterpret_cast<void*>(address), bytes};
+  spgemm_numeric(problem, stored.out, execution);
+  EXPECT_TRUE(std::any_of(memory.begin(), memory.end(), [](char x) { return x != '\x5A'; }));
+  execution.workspace.bytes = bytes - 1;
+  EXPECT_THROW(spgemm_numeric(problem, stored.out, execution), Error);
+}
+
 }  // namespace
 }  // namespace tessera

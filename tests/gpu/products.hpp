@@ -21,7 +21,8 @@ using generate::Random;
 /// Host tensors and their twins on the GPU, 16-byte aligned as TMA wants them.
 class Products {
  public:
-  explicit Products(std::uint64_t seed) : random_(seed), twin_(std::size_t{6} << 20) {}
+  explicit Products(std::uint64_t seed, std::size_t megabytes = 6)
+      : random_(seed), twin_(megabytes << 20) {}
 
   /// [rows, cols] or [batch, rows, cols], `padding` more elements a row (NaN), values normal.
   Tensor matrix(DType dtype, std::vector<std::int64_t> shape, std::int64_t padding = 0,
@@ -69,16 +70,28 @@ class Products {
   /// Runs on the GPU, brings `out` back into the host's problem and asks the oracle. The bytes of
   /// out.
   std::string expect_right(const MatmulProblem& host, const std::string& text) {
+    return expect_right(host, text, [](const MatmulProblem& device) { matmul(device); });
+  }
+
+  MatmulProblem moved(const MatmulProblem& host) const {
     MatmulProblem device = host;
     device.a = moved(host.a);
     device.b = moved(host.b);
     device.out = twin_.on_device(host.out);
     device.epilogue.c = twin_.on_device(host.epilogue.c);
     device.epilogue.bias = twin_.on_device(host.epilogue.bias);
+    device.group_offsets = twin_.on_device(host.group_offsets);
+    return device;
+  }
+
+  /// The same with a call of the caller's.
+  template <class Call>
+  std::string expect_right(const MatmulProblem& host, const std::string& text, const Call& call) {
+    const MatmulProblem device = moved(host);
     oracle::DenseArray former = oracle::read(host.out);
     twin_.upload();
     try {
-      matmul(device);
+      call(device);
     } catch (const Error& error) {
       ADD_FAILURE() << text << ": refused: " << error.what();
       return {};
@@ -92,7 +105,70 @@ class Products {
     return std::string(reinterpret_cast<const char*>(copy.data()), copy.size());
   }
 
+  /// A list of either index dtype.
+  Tensor list(DType dtype, std::vector<std::int64_t> shape,
+              const std::vector<std::int64_t>& values) {
+    const auto entries = static_cast<std::int64_t>(values.size());
+    void* data = aligned(dtype, std::max<std::int64_t>(entries, 1));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (dtype == DType::i64)
+        static_cast<std::int64_t*>(data)[i] = values[i];
+      else
+        static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(values[i]);
+    }
+    return shape.size() == 2 ? tensor(data, dtype, {shape[0], shape[1]})
+                             : tensor(data, dtype, {shape[0]});
+  }
+
+  /// Runs on the GPU; all memory afterwards.
+  std::vector<std::byte> run(const SddmmProblem& host) {
+    SddmmProblem device = host;
+    device.a = moved(host.a);
+    device.b = moved(host.b);
+    device.out = moved(Operand(host.out)).sparse;
+    twin_.upload();
+    sddmm(device);
+    gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    return twin_.download();
+  }
+
+  std::string expect_right(const SddmmProblem& host, const std::string& text) {
+    oracle::DenseArray former = oracle::read(host.out.values);
+    std::vector<std::byte> copy;
+    try {
+      copy = run(host);
+    } catch (const Error& error) {
+      ADD_FAILURE() << text << ": refused: " << error.what();
+      return {};
+    }
+    SddmmProblem answer = host;
+    answer.out.values = twin_.inside(host.out.values, copy);
+    const oracle::Comparison result = oracle::check(answer, &former);
+    EXPECT_TRUE(result.ok) << text << ": " << result.message;
+    expect_untouched_outside(host.out.values, copy, text);
+    return std::string(reinterpret_cast<const char*>(copy.data()), copy.size());
+  }
+
+  /// Every byte that is no element of `written` is what it was.
+  void expect_untouched_outside(const Tensor& written, std::vector<std::byte> copy,
+                                const std::string& text) {
+    const auto bytes = static_cast<std::size_t>(size_of(written.dtype));
+    auto* now = static_cast<std::byte*>(twin_.inside(written, copy).data);
+    const auto* then = static_cast<const std::byte*>(written.data);
+    for (std::int64_t i = 0; i < written.numel(); ++i) {
+      std::int64_t rest = i, at = 0;
+      for (int dim = written.rank - 1; dim >= 0; --dim) {
+        at += rest % written.size(dim) * written.stride(dim);
+        rest /= written.size(dim);
+      }
+      std::memcpy(now + at * static_cast<std::int64_t>(bytes),
+                  then + at * static_cast<std::int64_t>(bytes), bytes);
+    }
+    EXPECT_EQ(copy, twin_.host()) << text << ": memory outside the result differs";
+  }
+
   Random& random() { return random_; }
+  Twin& twin() { return twin_; }
 
  private:
   void* aligned(DType dtype, std::int64_t elements) {

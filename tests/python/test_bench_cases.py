@@ -59,6 +59,21 @@ def test_workload_files_hold_distinct_cases():
         assert len({case.label for case in found}) == len(found), path
 
 
+def test_product_cases_have_blocks_and_uneven_rows_as_many_as_even_ones():
+    found = cases.read_workload(WORKLOADS[0].parent / "hopper_products.json")
+    stored = {}
+    for case in found:
+        p = case.params
+        if case.op == "bsr_matmul":
+            lists = patterns.product_lists(case.op, p)
+            assert 0 < lists.stored < lists.rows * lists.cols
+            stored[p["pattern"], p["block"], p.get("density"), p["side"]] = lists.stored
+        elif case.op == "spgemm":
+            assert flops.product_flops(case.op, p, patterns.spgemm_lists(p)) > 0
+    for block, density in ((128, 0.09375), (64, 0.1015625)):
+        assert stored["power_law", block, density, "a"] == stored["random", block, 0.1, "a"]
+
+
 def test_vary_is_every_combination(tmp_path):
     path = tmp_path / "w.json"
     path.write_text('{"cases": [{"op": "matmul", "params": {"m": 8}, "vary": '

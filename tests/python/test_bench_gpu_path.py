@@ -246,6 +246,67 @@ def test_ours_runs_on_torch_tensors(gpu):
     assert error <= budget
 
 
+MINIATURE = [
+    ("matmul", {"m": 40, "n": 24, "k": 32, "transpose": "tt"}),
+    ("bsr_matmul", {**PRODUCT, "side": "b", "m": 3, "n": 64}),
+    ("bsr_matmul", {**PRODUCT, "pattern": "power_law", "exponent": 1.2, "density": 0.5}),
+    ("bsr_matmul", {**PRODUCT, "pattern": "banded", "half_width": 1}),
+    ("bsr_matmul", {**PRODUCT, "pattern": "block_diagonal", "groups": 2, "zipf": 1.2}),
+    ("bsr_matmul", {**PRODUCT, "m": 128, "k": 128, "pattern": "butterfly", "levels": 2}),
+    ("bsr_matmul", {**PRODUCT, "pattern": "bigbird", "half_width": 1, "global": 1, "random": 1}),
+    ("sddmm", PRODUCT),
+    ("spgemm", {**PRODUCT, "n": 80}),
+]
+
+
+@pytest.mark.parametrize("op, params", [(op, {"n": 32, **params}) for op, params in MINIATURE])
+def test_each_kind_of_product_case_is_made_run_and_beaten_against_the_dense_product(
+        gpu, monkeypatch, op, params):
+    """As on a GPU, with PyTorch's dense product on the matrices that cuBLASLt would get."""
+    from tessera.bench.peers.cublaslt import SampledView
+
+    class Dense(peers.base.Peer):
+        ops = peers.get_peer("cublaslt").ops
+
+        def version(self):
+            return "1"
+
+        def prepare(self, problem):
+            p = problem.params
+            kind = p.get("transpose", "nt" if p.get("side") == "b" else "nn")
+
+            def run(i):
+                one = problem.sets[i]
+                a = problem.bsr_a.fill_dense(one["a"]) if problem.bsr_a else one["a"]
+                b = problem.bsr_b.fill_dense(one["b"]) if problem.bsr_b else one["b"]
+                out = (a.t() if kind[0] == "t" else a) @ (b.t() if kind[1] == "t" else b)
+                return SampledView(out, problem.bsr_out) if problem.bsr_out else out
+
+            return Prepared(run, computed_flops=problem.dense_flops)
+
+    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["dense"])
+    monkeypatch.setattr(peers, "get_peer", lambda name: Dense(name))
+    states = ("burst",) if op == "spgemm" else ("burst", "graph")
+    gpu.cache_bytes = 0
+    for record in measure_case(make_case(op, {**params, "dtype": "bf16"}, states), gpu):
+        dense, mine = record["peers"]["dense"], record["ours"]
+        assert dense["ms"] > 0 and mine["ms"] > 0, (dense, mine)
+        assert mine["row"] == "cpu_product" and record["max_error"] <= record["error_budget"]
+        assert ("symbolic_ms" in mine) == (op == "spgemm")
+        whole = 2 * params["m"] * params.get("n", 32) * params["k"]
+        assert record["useful_flops"] <= whole
+        assert ("computed_tflops" in dense) == (record["useful_flops"] != whole)
+
+
+def test_a_pattern_found_once_serves_new_values(gpu):
+    """The numeric half alone is timed on a GPU: it has to read the values of now."""
+    problem = Problem(make_case("spgemm", {**PRODUCT, "n": 80, "dtype": "bf16"}), "cuda")
+    prepared = ours.prepare_ours(problem)
+    before = prepared.run(0).matrix.values.clone()
+    problem.sets[0]["a"] *= 2
+    assert torch.equal(prepared.run(0).matrix.values, 2 * before)
+
+
 def test_nvml_is_absent_without_harm():
     meter = nvml.Nvml(library="libnothing-of-this-name.so")
     assert (meter.clock_mhz(), meter.watts(), meter.joules(), meter.power_limit_w(),

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tessera.bench import cli, measure, ours, peers, results, schema, sources, suite, table, timing
+from tessera.bench import (cli, measure, ours, peers, report, results, schema, sources, suite,
+                           table, timing)
 from tessera.bench.cases import make_case
 from tessera.bench.measure import Settings, measure_case
-from tessera.bench.peers.base import Peer, Unavailable
+from tessera.bench.peers.base import Peer, Unavailable, one_line
 from tessera.bench.problem import Problem
 from tessera.bench.reference import WrongResult, check_same
 from tessera.bench.timing import Prepared
@@ -129,6 +130,25 @@ def test_ours_without_a_kernel_is_recorded_with_the_library_s_reason(monkeypatch
     assert record["max_error"] is None
     assert "ms" in record["peers"]["scipy"]
     assert schema.problems(record, {"$ref": "#/$defs/case"}, SCHEMA) == []
+
+
+def test_a_refusal_is_its_reasons_each_once_without_other_devices_kernels():
+    error = NotImplementedError(
+        "problem   something long\nchosen    no kernel takes this problem\n"
+        "rejected  sm90_a       blocks need a multiple of 64 rows\n"
+        "rejected  sm90_b       blocks need a multiple of 64 rows\n"
+        "rejected  sm80         no kernel for matmul in this version\n"
+        "rejected  cpu_product  runs on a CPU\n")
+    assert ours.refusal(error, "cuda") == (
+        "no kernel: sm90_a, sm90_b: blocks need a multiple of 64 rows; "
+        "sm80: no kernel for matmul in this version")
+    assert ours.refusal(error, "cpu") == "no kernel: cpu_product: runs on a CPU"
+    assert ours.refusal(NotImplementedError("not this"), "cuda") == "not this"
+
+
+def test_reasons_name_no_folder_of_the_machine(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["", "/", "/some/where/site", *sys.path])
+    assert one_line("no /some/where/site/peer/lib.so\n in 1/2") == "no peer/lib.so in 1/2"
 
 
 def test_a_wrong_peer_gets_no_time(fake_peer):
@@ -473,14 +493,28 @@ def test_mistakes_end_with_a_sentence(words, told, capsys):
 def test_tables(result):
     text = table.text_table(result["cases"])
     assert "GFLOPS" in text and "matmul 40x30x20 tn f32" in text
-    rows = table.markdown_table(result["cases"]).splitlines()
-    assert len(rows) == 2 + len(result["cases"])
-    assert len({row.count("|") for row in rows}) == 1
-    assert "stale, measured at" in table.provenance(as_gpu(result), "0" * 16)
-    assert "stale" not in table.provenance(as_gpu(result), result["source_hash"])
+    told = report.provenance(as_gpu(result), "0" * 16)
+    assert told[0].startswith("stale, measured at") and len(told) == 2
+    assert report.provenance(as_gpu(result), result["source_hash"]) == told[1:]
     absent = copy.deepcopy(result["cases"])
     absent[0]["ours"] = {"unavailable": "no kernel"}
-    assert "no kernel" in table.text_table(absent) and table.markdown_table(absent)
+    assert "no kernel" in table.text_table(absent)
+
+
+def test_markdown_from_the_command_line(result, tmp_path, capsys):
+    path = tmp_path / "out.json"
+    results.write(path, result)
+    assert cli.main(["table", str(path), "--markdown"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + len(result["cases"])
+    assert len({row.count("|") for row in rows}) == 1
+
+
+def test_a_case_of_two_workloads_is_measured_once(capsys):
+    workload = str(ROOT / "bench" / "workloads" / "cpu.json")
+    assert cli.main(["suite", workload, workload, "--list", "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(set(lines)) == 11
 
 
 def test_the_module_runs_as_a_program():

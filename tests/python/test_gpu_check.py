@@ -63,7 +63,8 @@ def machine(tmp_path, monkeypatch):
 
 def run(folder, *more):
     out = folder / "out.json"
-    status = gpu_check.main(["--build", str(folder / "build"), "--out", str(out), *more])
+    status = gpu_check.main(["--build", str(folder / "build"), "--out", str(out), "--device", "cpu",
+                             *more])
     return status, json.loads(out.read_text())
 
 
@@ -123,6 +124,74 @@ def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
     assert len(result["cases"]) == 3
 
 
+def test_resume_repeats_what_failed_and_nothing_else(machine):
+    folder = machine(status=1)
+    skip = ("--skip", "python,bench")
+    _, result = run(folder, *skip)
+    assert [test["outcome"] for test in result["tests"]].count("failed") == 1
+    (folder / "log").unlink()
+    machine()  # it is repaired
+    status, result = run(folder, *skip, "--resume")
+    # Everything passed; that it was measured on a CPU is the one complaint left.
+    assert {test["outcome"] for test in result["tests"]} == {"passed"} and status == 1
+    assert not (folder / "log").exists(), "the sanitizer ran again"
+    machine(status=1)
+    _, result = run(folder, *skip, "--resume")
+    assert {test["outcome"] for test in result["tests"]} == {"passed"}, "the tests ran again"
+
+
+def test_outcomes_of_an_earlier_run_make_room(tmp_path):
+    out = tmp_path / "out.json"
+
+    def write(*names):
+        out.write_text(json.dumps({"tests": [{"name": name, "outcome": "failed"}
+                                             for name in names]}))
+
+    write("cpp.gpu_a", "cpp.gpu_b.S.t", "sanitizer.memcheck.gpu_a", "python.x.y")
+    gpu_check.add_tests(out, [{"name": "cpp.gpu_a.S.t", "outcome": "passed"}])
+    result = json.loads(out.read_text())
+    assert [test["name"] for test in result["tests"]] == [
+        "cpp.gpu_b.S.t", "sanitizer.memcheck.gpu_a", "python.x.y", "cpp.gpu_a.S.t"]
+    assert gpu_check.passed_before(result) == {"cpp.gpu_a"}
+
+
+def test_every_executable_is_found_by_itself(machine):
+    folder = machine()
+    for name in ("gpu_sddmm_test", "gpu_new_test"):
+        make_program(folder / "build" / "tests" / name,
+                     EXECUTABLE.format(python=sys.executable, status=0))
+    (folder / "build" / "tests" / "gpu_notes.txt").write_text("no program")
+    _, result = run(folder, "--quick", "--skip", "python,bench")
+    assert {gpu_check.run_of(test["name"]) for test in result["tests"]} == {
+        f"{kind}.{name}" for kind in ("cpp", "sanitizer.memcheck")
+        for name in ("gpu_merge_test", "gpu_sddmm_test", "gpu_new_test")}
+
+
+def test_tests_are_part_of_the_first_shard_only():
+    assert gpu_check.parse(["--shard", "2/3"]).steps == ["bench"]
+    assert gpu_check.parse(["--shard", "1/3"]).steps == list(gpu_check.STEPS)
+
+
+def test_the_file_is_named_after_card_and_workload(machine, monkeypatch, tmp_path):
+    machine()
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
+    named = []
+    monkeypatch.setattr(gpu_check, "start_file", lambda options, out, env: named.append(out.name))
+    for words in ([], ["--quick"], ["--workloads", "bench/hopper_products.json"],
+                  ["--shard", "2/4"]):
+        assert gpu_check.main(words) == 1
+    assert named == ["h200-check.json", "h200-quick.json", "h200-hopper_products.json",
+                     "h200-check-2-of-4.json"]
+
+
+def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys):
+    folder = machine()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    out = folder / "x.json"
+    assert gpu_check.main(["--build", str(folder / "build"), "--out", str(out)]) == 1
+    assert "could not write" in capsys.readouterr().out and not out.exists()
+
+
 def test_merge_refuses_other_cards(tmp_path, machine):
     folder = machine()
     run(folder, "--skip", "sanitizer,python,bench")
@@ -149,8 +218,13 @@ def test_listed_tests_and_spread():
     listing = ("Running main()\nA.\n  one\n  two  # note\nB/C.\n  x/0  # GetParam() = 3\n"
                "  DISABLED_y\n")
     assert gpu_check.listed_tests(listing) == ["A.one", "A.two", "B/C.x/0"]
-    assert gpu_check.spread(list(range(10)), 3) == [0, 3, 6]
-    assert gpu_check.spread([1], 3) == [1]
+
+
+def test_a_few_tests_come_from_all_over_an_executable(tmp_path):
+    program = tmp_path / "gpu_test"
+    make_program(program, "#!/bin/sh\necho S.; for i in 0 1 2 3 4 5 6; do echo \"  t$i\"; done\n")
+    assert gpu_check.spread(program) == ["S.t0", "S.t2", "S.t4"]
+    assert len(gpu_check.spread(program, 9)) == 7
 
 
 def test_an_unfinished_step_is_a_failure_with_its_last_words():

@@ -12,6 +12,7 @@
 
 #include <tessera/host_tensor.hpp>
 
+#include "src/plan/gpu_layout.hpp"
 #include "src/plan/views.hpp"
 
 namespace {
@@ -353,6 +354,76 @@ TEST(BsrWalk, BatchesOwnTheirListsOrShareThem) {
   const BsrView pool = view_of(BsrMatrix{values, offsets, shared, 2, 4});
   EXPECT_EQ(pool.row(1, 0).size(), 2);
   EXPECT_EQ(pool.row(1, 0).column(1), 1);
+}
+
+TEST(BsrWalk, TransposedListsNameWhereBlocksAreStored) {
+  // Blocks (0, 1), (1, 0), (1, 1): column 0 has (1, position 1), column 1 (0, 0) and (1, 2).
+  const std::int32_t offsets[] = {0, 1, 3}, rows[] = {1, 0, 1}, positions[] = {1, 0, 2};
+  BsrView view;
+  view.offsets.narrow = offsets;
+  view.indices.narrow = rows;
+  view.positions.narrow = positions;
+  view.block_rows = view.block_cols = 2;
+  view.stored = 3;
+  const BsrRow column = view.row(0, 1);
+  ASSERT_EQ(column.size(), 2);
+  EXPECT_EQ(column.column(column.begin), 0);
+  EXPECT_EQ(column.position(column.begin), 0);
+  EXPECT_EQ(column.column(column.begin + 1), 1);
+  EXPECT_EQ(column.position(column.begin + 1), 2);
+  // Without positions a block is stored where its entry stands.
+  view.positions = {};
+  EXPECT_EQ(view.row(0, 1).position(2), 2);
+}
+
+TEST(BsrWalk, HostilePositionsAreSkipped) {
+  for (const std::int64_t hostile : kHostile) {
+    const std::int64_t offsets[] = {0, 2}, rows[] = {0, 0}, positions[] = {0, hostile};
+    BsrView view;
+    view.offsets.wide = offsets;
+    view.indices.wide = rows;
+    view.positions.wide = positions;
+    view.block_rows = view.block_cols = 1;
+    view.stored = 2;
+    EXPECT_EQ(view.row(0, 0).position(1), hostile >= 0 && hostile < 2 ? hostile : -1);
+  }
+}
+
+TEST(BsrWalk, ASchedulesListsAreWalkedLikeStoredOnes) {
+  // 2 x 3 blocks of 16 x 32, two matrices with lists of their own.
+  const Device gpu{DeviceKind::cuda, 0};
+  MatmulProblem problem;
+  problem.a = transpose(Operand(BsrMatrix{tensor(nullptr, DType::bf16, {2, 4, 16, 32}, gpu),
+                                          tensor(nullptr, DType::i32, {2, 3}, gpu),
+                                          tensor(nullptr, DType::i32, {2, 4}, gpu), 32, 96}));
+  problem.b = tensor(nullptr, DType::bf16, {32, 8}, gpu);
+  problem.out = tensor(nullptr, DType::bf16, {2, 96, 8}, gpu);
+  const MatmulShape shape = shape_of(problem);
+  std::vector<char> memory(static_cast<std::size_t>(gpu_matmul_schedule_bytes(shape)));
+  Carver carver(memory.data());
+  const GpuMatmulSchedule schedule = carve_gpu_matmul_schedule(carver, shape);
+  EXPECT_EQ(carver.used(), gpu_matmul_schedule_bytes(shape));
+  ASSERT_TRUE(schedule.a);
+  EXPECT_FALSE(schedule.b);
+  const BsrView view = walk_of(problem.a.sparse, schedule.a);
+  EXPECT_EQ(view.block_rows, 3);
+  EXPECT_EQ(view.block_cols, 2);
+  EXPECT_EQ(order_stride(problem.a.sparse, schedule.a), 3);
+  // Matrix 1, column 2: entry 3 is the block in row 1, stored at 2.
+  schedule.a.offsets.set(4 + 2, 3);
+  schedule.a.offsets.set(4 + 3, 4);
+  schedule.a.rows.set(4 + 3, 1);
+  schedule.a.positions.set(4 + 3, 2);
+  const BsrRow column = view.row(1, 2);
+  ASSERT_EQ(column.size(), 1);
+  EXPECT_EQ(column.column(column.begin), 1);
+  EXPECT_EQ(column.position(column.begin), 2);
+  // As it is stored, nothing is prepared.
+  problem.a.transposed = false;
+  problem.b.dense.shape[0] = 96;
+  problem.out.shape[1] = 32;
+  problem.out.strides[0] = 32 * 8;
+  EXPECT_EQ(gpu_matmul_schedule_bytes(shape_of(problem)), 0);
 }
 
 TEST(ListWalk, IsConstantArithmetic) {

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from . import peers as adapters
-from . import results, suite, table
+from . import report, results, suite, table
 from .cases import ALL_PATTERN_ARGUMENTS, STATES, CaseError, make_case, read_workload
 from .machine import torch_with_gpu
 from .measure import Settings
@@ -152,7 +152,10 @@ def run_measuring(arguments):
     many = arguments.command == "suite"
     if many:
         which, count = suite.parse_shard(arguments.shard)
-        cases = [case for path in arguments.workloads for case in read_workload(path)][which::count]
+        every = {}  # a case that several files hold is measured once
+        for case in (case for path in arguments.workloads for case in read_workload(path)):
+            every.setdefault(case.key, case)
+        cases = list(every.values())[which::count]
         if arguments.list:
             for case in cases:
                 print(case.label, "", ",".join(case.states))
@@ -171,7 +174,7 @@ def run_measuring(arguments):
     shown = [one for one in run.result["cases"] if results.record_key(one)[0] in keys]
     if shown:
         print(table.text_table(shown))
-        print(table.provenance(run.result))
+        print(*report.provenance(run.result))
     return outcome
 
 
@@ -187,11 +190,11 @@ def run_table(arguments):
     records = [one for one in result["cases"]
                if arguments.op in (None, one["op"])
                and arguments.state in (None, one["state"])]
-    make = table.markdown_table if arguments.markdown else table.text_table
+    lines = report.comparison(records) if arguments.markdown else [table.text_table(records)]
     tree = find_tree()
-    print(make(records) if records else "no such case")
+    print("\n".join(lines) if records else "no such case")
     print()
-    print(table.provenance(result, source_hash(tree) if tree else None))
+    print(*report.provenance(result, source_hash(tree) if tree else None), sep="\n")
     return 0
 
 

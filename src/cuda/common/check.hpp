@@ -20,9 +20,10 @@ class DeviceGuard {
  public:
   explicit DeviceGuard(int index) {
     check(cudaGetDevice(&before_), "cudaGetDevice");
-    if (index == before_) return;
+    // Also where it is the current one: a thread that has made no call yet has no context, which
+    // the driver's own functions (tensor maps) miss.
     check(cudaSetDevice(index), "cudaSetDevice");
-    changed_ = true;
+    changed_ = index != before_;
   }
   ~DeviceGuard() {
     if (changed_) cudaSetDevice(before_);

@@ -9,12 +9,21 @@
 
 namespace tessera::cuda {
 
+struct SpgemmPattern;
+
+/// spgemm's result, which is no part of its problem.
+struct SpgemmResult {
+  const BsrMatrix& out;
+  const SpgemmPattern* pattern;  // to be written into out's lists; null where out has its own
+};
+
 /// What a family's `launch<tile>` gets: a problem that the row accepts, on the current device.
 struct Launch {
   const Plan& plan;
   const AnyProblem& problem;
   const planning::AnyShape& shape;
   const Execution& execution;
+  const SpgemmResult* spgemm = nullptr;  // of that op alone
 };
 
 using Launcher = void (*)(const Launch&);

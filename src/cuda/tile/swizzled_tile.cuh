@@ -16,13 +16,14 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// wgmma's view of a tile (PTX ISA, "matrix descriptor"): address and strides in units of 16 bytes,
-/// mode 1 = 128-byte swizzle.
+/// wgmma's view of a tile (PTX ISA, "matrix descriptor"): address and strides in units of 16 bytes.
+/// The swizzle is as wide as a line: 128, 64 or 32 bytes are modes 1, 2 and 3.
 __device__ __forceinline__ std::uint64_t descriptor(const void* start, int leading_bytes,
-                                                    int stride_bytes) {
+                                                    int stride_bytes, int line_bytes = kLineBytes) {
   const auto units = [](std::uint32_t bytes) { return std::uint64_t{(bytes & 0x3FFFF) >> 4}; };
+  const std::uint64_t mode = line_bytes == 128 ? 1 : line_bytes == 64 ? 2 : 3;
   return units(shared_address(start)) | units(static_cast<std::uint32_t>(leading_bytes)) << 16 |
-         units(static_cast<std::uint32_t>(stride_bytes)) << 32 | std::uint64_t{1} << 62;
+         units(static_cast<std::uint32_t>(stride_bytes)) << 32 | mode << 62;
 }
 
 /// Which dimension of an operand is contiguous in memory.
@@ -33,7 +34,7 @@ enum class Major { k, mn };
 /// Major::mn: panels of kLine lines, each one depth's 64 rows or columns.
 template <class Element, int kExtent, Major kMajor>
 struct OperandTile {
-  static_assert(sizeof(Element) == 2 && kExtent % kLine == 0);
+  static_assert(sizeof(Element) == 2 && kExtent % (kMajor == Major::k ? 16 : kLine) == 0);
   static constexpr int kPanels = kMajor == Major::k ? 1 : kExtent / kLine;
   static constexpr int kBytes = kExtent * kLineBytes;
   static constexpr int kPanelBytes = kLine * kLineBytes;

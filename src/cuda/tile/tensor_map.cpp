@@ -43,7 +43,7 @@ bool tma_readable(const MatrixMap& m) {
          std::max({m.inner, m.rows, m.batches}) < kMaxSize;
 }
 
-CUtensorMap tensor_map(const MatrixMap& m, int box_rows) {
+CUtensorMap tensor_map(const MatrixMap& m, int box_rows, int box_inner) {
   static const Encode encode = encode_function();
   const auto bytes = static_cast<cuuint64_t>(size_of(m.dtype));
   // A dimension of size 1 may come with any stride: give it a legal one.
@@ -54,15 +54,19 @@ CUtensorMap tensor_map(const MatrixMap& m, int box_rows) {
                               static_cast<cuuint64_t>(std::max<std::int64_t>(m.rows, 1)),
                               static_cast<cuuint64_t>(std::max<std::int64_t>(m.batches, 1))};
   const cuuint64_t pitches[] = {pitch(m.row_stride, m.rows), pitch(m.batch_stride, m.batches)};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_inner), static_cast<cuuint32_t>(box_rows),
+                            1};
   const cuuint32_t steps[] = {1, 1, 1};
   const CUtensorMapDataType type =
       m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUtensorMapSwizzle swizzle = box_inner == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : box_inner == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                       : CU_TENSOR_MAP_SWIZZLE_32B;
   CUtensorMap map{};
   const CUresult status =
       encode(&map, type, 3, const_cast<void*>(m.data), sizes, pitches, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw Error(ErrorCode::device, "cuTensorMapEncodeTiled: error " + std::to_string(status));
   }

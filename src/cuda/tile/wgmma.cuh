@@ -28,11 +28,15 @@ constexpr auto atom() {
     if constexpr (kN == 256) return gmma::MMA_64x256x16_F32BF16BF16_SS<a, b>{};
     if constexpr (kN == 128) return gmma::MMA_64x128x16_F32BF16BF16_SS<a, b>{};
     if constexpr (kN == 64) return gmma::MMA_64x64x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 32) return gmma::MMA_64x32x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 16) return gmma::MMA_64x16x16_F32BF16BF16_SS<a, b>{};
   } else {
     static_assert(std::is_same_v<Element, __half>);
     if constexpr (kN == 256) return gmma::MMA_64x256x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 128) return gmma::MMA_64x128x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 64) return gmma::MMA_64x64x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 32) return gmma::MMA_64x32x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 16) return gmma::MMA_64x16x16_F32F16F16_SS<a, b>{};
   }
 }
 

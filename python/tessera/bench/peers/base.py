@@ -1,6 +1,7 @@
 """What adapters are made of."""
 
 import importlib
+import sys
 import warnings
 
 
@@ -61,7 +62,10 @@ def quickest(candidates):
 
 
 def one_line(error, limit=300):
+    """Its words in a line, without the folders of this machine."""
     text = " ".join(str(error).split()) or type(error).__name__
+    for folder in sys.path:
+        text = text.replace(folder.rstrip("/") + "/", "") if len(folder) > 1 else text
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -8,33 +8,44 @@
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
 #include "src/cuda/sm90/matmul/kernel.cuh"
+#include "src/cuda/sm90/product/align.cuh"
 #include "src/cuda/sm90/product/finish.hpp"
 #include "src/cuda/sm90/product/source.hpp"
+#include "src/plan/matmul_sm90.hpp"
 #include "src/plan/views.hpp"
 
 namespace tessera::cuda::sm90::matmul {
 
 using product::Source;
 
-/// What the kernel multiplies: left and right, swapped where B is the sparse one.
+/// What the kernel multiplies: left and right, the other way round where it computes the transpose.
 struct Sides {
-  bool swapped;
+  planning::MatmulLayout layout;
   Operand left, right;  // as read: left [M, K], right [K, N]
 
-  explicit Sides(const MatmulProblem& problem)
-      : swapped(problem.b.is_sparse()),
-        left(swapped ? transpose(problem.b) : problem.a),
-        right(swapped ? transpose(problem.a) : problem.b) {}
+  Sides(const planning::MatmulLayout& layout, const Operand& a, const Operand& b)
+      : layout(layout),
+        left(layout.swapped ? transpose(b) : a),
+        right(layout.swapped ? transpose(a) : b) {}
 };
 
-inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape) {
+inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape,
+                    const Tensor& group_offsets) {
+  const planning::MatmulLayout& layout = sides.layout;
   Walk walk;
-  walk.m = sides.swapped ? shape.n : shape.m;
-  walk.n = sides.swapped ? shape.m : shape.n;
-  walk.k = shape.k;
-  walk.batches = static_cast<int>(shape.batch);
-  const std::int64_t left = sides.swapped ? shape.b.batch : shape.a.batch;
-  const std::int64_t right = sides.swapped ? shape.a.batch : shape.b.batch;
+  walk.m = static_cast<int>(layout.rows);
+  walk.n = static_cast<int>(layout.cols);
+  walk.k = static_cast<int>(shape.k);
+  walk.batches = static_cast<int>(layout.matrices);
+  walk.splits = layout.splits;
+  walk.cut = layout.cut;
+  if (layout.cut != planning::Cut::none) {
+    const std::int64_t length = shape.group_axis == GroupAxis::rows ? shape.m : shape.k;
+    walk.groups = {planning::indices_of(group_offsets), group_offsets.stride(0), walk.batches,
+                   static_cast<int>(length)};
+  }
+  const std::int64_t left = layout.swapped ? shape.b.batch : shape.a.batch;
+  const std::int64_t right = layout.swapped ? shape.a.batch : shape.b.batch;
   walk.a_batch_step = left > 1 ? 1 : 0;
   walk.b_batch_step = right > 1 ? 1 : 0;
   if (!sides.left.is_sparse()) return walk;
@@ -48,10 +59,34 @@ inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape) {
   return walk;
 }
 
+/// A block for each unit, in clusters that share tiles.
+inline void launch_clusters(const void* kernel, void** arguments, int clusters, int blocks,
+                            int shared_bytes, cudaStream_t stream) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+        "cudaFuncSetAttribute(matmul)");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(clusters * blocks);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = blocks > 1 ? 1 : 0;
+  check(cudaLaunchKernelExC(&config, kernel, arguments), "cudaLaunchKernelExC(matmul)");
+}
+
 template <class T>
 void launch_typed(const Launch& call, const Sides& sides, const Source& a, const Source& b) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   const auto& problem = std::get<MatmulProblem>(call.problem);
+  const planning::MatmulLayout& layout = sides.layout;
+  if (layout.tiles == 0) return;
+  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
+  if (layout.tiles > kMostTiles)
+    throw Error(ErrorCode::unsupported,
+                "matmul: out: too many tiles: " + std::to_string(layout.tiles));
   Arguments args{};
   const auto box_rows = [](Major major, int extent) {
     return major == Major::k ? extent : tile::kLine;
@@ -61,27 +96,20 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
     args.a = tile::tensor_map(a.map, box_rows(T::kMajorA, T::kShape.m));
     args.b = tile::tensor_map(b.map, box_rows(T::kMajorB, T::kShape.n));
   }
-  args.walk = walk_of(sides, shape);
-  args.finish = product::finish_of(problem, sides.swapped);
-  const auto kernel = matmul_kernel<T>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
-        "cudaFuncSetAttribute(matmul)");
+  args.walk = walk_of(sides, shape, problem.group_offsets);
+  args.finish = product::finish_of(problem, layout.swapped);
+  args.tiles = static_cast<int>(layout.tiles);
   int device = 0, units = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),
         "cudaDeviceGetAttribute");
-  const std::int64_t tiles = args.walk.template tiles<T::kShape.m, T::kShape.n>();
-  if (tiles == 0) return;
-  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
-  if (tiles > kMostTiles)
-    throw Error(ErrorCode::unsupported, "matmul: out: too many tiles: " + std::to_string(tiles));
-  args.tiles = static_cast<int>(tiles);
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::min<std::int64_t>(tiles, units));
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(call.execution.stream);
-  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(matmul)");
+  // The planner's figures hold for the units of an H100; a smaller Hopper has fewer at a time.
+  const std::int64_t at_once = std::min<std::int64_t>(planning::clusters_at_once(layout.splits),
+                                                      std::max(units / layout.splits, 1));
+  args.walk.clusters = static_cast<int>(std::min(layout.tiles, at_once));
+  void* arguments[] = {&args};
+  launch_clusters(reinterpret_cast<const void*>(matmul_kernel<T>), arguments, args.walk.clusters,
+                  layout.splits, T::kSharedBytes, static_cast<cudaStream_t>(call.execution.stream));
 }
 
 template <planning::Tile kTile, class Element>
@@ -99,11 +127,39 @@ void launch_element(const Launch& call, const Sides& sides, const Source& a, con
 
 template <planning::Tile kTile>
 void launch(const Launch& call) {
-  const Sides sides(std::get<MatmulProblem>(call.problem));
+  const auto& problem = std::get<MatmulProblem>(call.problem);
+  const auto& shape = std::get<planning::MatmulShape>(call.shape);
+  const planning::MatmulLayout layout = planning::matmul_layout(shape, kTile);
+  planning::Carver carver(call.execution.workspace.data);
+  const planning::MatmulCopies copies = planning::carve_matmul_copies(carver, shape, layout);
+  // A plan made from shapes alone takes addresses for aligned.
+  if (carver.used() > call.plan.workspace_bytes)
+    throw Error(ErrorCode::invalid_argument,
+                "matmul: a, b: planned for rows at multiples of 16 bytes, which they are not: plan "
+                "with the tensors' data");
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  Operand a = problem.a, b = problem.b;
+  if (copies.a) {
+    // Rows of a group may begin anywhere, so they are not what lies contiguous.
+    const int depth = a.dense.rank - (a.transposed ? 2 : 1);
+    const bool by_rows = shape.grouped && shape.group_axis == GroupAxis::rows;
+    a.dense = product::aligned_copy(
+        a.dense, by_rows ? depth : product::contiguous_dimension(a.dense), copies.a, stream);
+  }
+  if (copies.b)
+    b.dense =
+        product::aligned_copy(b.dense, product::contiguous_dimension(b.dense), copies.b, stream);
+  const Sides sides(layout, a, b);
   const Source left = sides.left.is_sparse()
                           ? product::pool_source(sides.left.sparse, sides.left.transposed)
                           : product::dense_source(sides.left.dense, sides.left.transposed);
   const Source right = product::dense_source(sides.right.dense, !sides.right.transposed);
+  const bool rows_contiguous = (layout.cut == planning::Cut::rows && left.major == Major::mn) ||
+                               (layout.cut == planning::Cut::cols && right.major == Major::mn);
+  if (rows_contiguous && shape.m > 1)
+    throw Error(ErrorCode::unsupported,
+                "matmul: a: groups of rows need the columns of a contiguous, got " +
+                    to_string(problem.a.dense));
   if (left.map.dtype == DType::bf16) {
     launch_element<kTile, __nv_bfloat16>(call, sides, left, right);
   } else {

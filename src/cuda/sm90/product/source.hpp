@@ -20,7 +20,9 @@ struct Source {
 inline Source source_of(const void* data, DType dtype, std::int64_t extent_size,
                         std::int64_t depth_size, std::int64_t extent, std::int64_t depth,
                         std::int64_t batches, std::int64_t batch_stride) {
-  if (depth == 1 || depth_size == 1)
+  // One element of depth lies either way; where extent is contiguous, its stride is no pitch.
+  const bool flat = depth_size == 1 && extent == 1;
+  if ((depth == 1 || depth_size == 1) && !flat)
     return {{data, dtype, depth_size, extent_size, batches, extent, batch_stride}, Major::k};
   return {{data, dtype, extent_size, depth_size, batches, depth, batch_stride}, Major::mn};
 }

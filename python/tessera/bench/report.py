@@ -1,0 +1,221 @@
+"""Results as Markdown: the tables of the documentation. Needs nothing but Python itself, so that
+scripts can use it without the compiled package."""
+
+from .cases import label
+
+OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", "attention")
+STATES = {
+    "sustained": "Sustained: seconds without a rest, at the power limit",
+    "burst": "Bursts: short runs in turns, at the full clock",
+    "graph": "Replays of a captured graph",
+}
+DENSE = "cublaslt"
+NOTABLE_SPREAD = 0.05
+LONGEST_REASON = 200
+
+
+def number(value, digits=3):
+    if value is None:
+        return ""
+    if value == 0:
+        return "0"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.{digits}g}"
+
+
+def unit_of(record):
+    """What says most about a case: rates, except where memory or latency is the limit."""
+    p = record["params"]
+    if record["state"] == "graph":
+        return "us"
+    if "n" in p and min(p["m"], p["n"]) <= 128:
+        return "GB/s"
+    entries = (record["ours"], *record["peers"].values())
+    return "TFLOPS" if max(entry.get("tflops", 0) for entry in entries) >= 1 else "GFLOPS"
+
+
+def value_of(record, entry):
+    unit = unit_of(record)
+    if unit == "us":
+        return entry["ms"] * 1e3
+    if unit == "GB/s":
+        return record["bytes"] / entry["ms"] / 1e6
+    return entry["tflops"] * (1 if unit == "TFLOPS" else 1e3)
+
+
+def measured(record):
+    """{name: entry} of the peers that have a time."""
+    return {name: entry for name, entry in record["peers"].items() if "ms" in entry}
+
+
+def case_text(record):
+    """The label, with the share of stored blocks where the pattern decides it."""
+    p, text = record["params"], label(record["op"], record["params"])
+    if record["op"] in ("bsr_matmul", "sddmm") and "density" not in p:
+        stored = record["useful_flops"] / (2 * p["m"] * p["n"] * p["k"])
+        text += f", {number(stored, 2)} stored"
+    return text
+
+
+def of_dense(record):
+    """Our rate on useful operations over cuBLASLt's on all of the dense product's."""
+    dense = measured(record).get(DENSE)
+    if dense is None or "ms" not in record["ours"]:
+        return None
+    return record["ours"]["tflops"] / dense.get("computed_tflops", dense["tflops"])
+
+
+class Notes:
+    """Reasons, numbered: equal ones share a number."""
+
+    def __init__(self):
+        self.names = {}  # reason -> whose
+
+    def mark(self, name, reason):
+        self.names.setdefault(reason, {})[name] = True
+        return f"- ({list(self.names).index(reason) + 1})"
+
+    def lines(self):
+        return [f"({place + 1}) {', '.join(names)}: {plain(reason)}  "
+                for place, (reason, names) in enumerate(self.names.items())]
+
+
+def plain(text):
+    """Text that Markdown leaves as it is, in one line."""
+    text = " ".join(text.split())
+    text = text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
+    for sign in "\\`*_|<[":
+        text = text.replace(sign, "\\" + sign)
+    return text
+
+
+def rows_of(head, rows, left):
+    """A Markdown table; the first `left` columns are aligned to the left. Empty columns go."""
+    kept = [i for i in range(len(head)) if i < left or any(row[i] for row in rows)]
+
+    def line(cells):
+        return "| " + " | ".join(cells[i] for i in kept) + " |"
+
+    rule = "|" + "".join("---|" if i < left else "---:|" for i in kept)
+    return [line(head), rule, *(line(row) for row in rows)]
+
+
+def state_table(records, notes):
+    """One state: a case a line, a competitor a column, with how many times quicker ours is."""
+    names = list(dict.fromkeys(name for record in records for name in record["peers"]))
+    head = ["case", "in", "tessera", "best peer", "of the dense rate", *names, "J/TFLOP"]
+    rows = []
+    for record in records:
+        ours, peers = record["ours"], measured(record)
+        ms = ours.get("ms")
+        best = min(peers, key=lambda name: peers[name]["ms"], default=None)
+        row = [case_text(record), unit_of(record), value_cell(record, "tessera", ours, notes)]
+        row.append(f"{best} {peers[best]['ms'] / ms:.2f}x" if best and ms else best or "")
+        share = of_dense(record)
+        row.append("" if share is None else f"{share:.2f}")
+        for name in names:
+            entry = record["peers"].get(name)
+            cell = "" if entry is None else value_cell(record, name, entry, notes)
+            row.append(cell + (f", {entry['ms'] / ms:.2f}x" if ms and name in peers else ""))
+        row.append(number(ours.get("joules_per_tflop")))
+        rows.append(row)
+    return rows_of(head, rows, left=2)
+
+
+def value_cell(record, name, entry, notes):
+    if "unavailable" in entry:
+        return notes.mark(name, entry["unavailable"])
+    text, spread = number(value_of(record, entry)), entry["spread"] / 2
+    text += f" ±{100 * spread:.0f}%" if spread > NOTABLE_SPREAD else ""
+    pattern = entry.get("symbolic_ms")
+    return text + (f", pattern {number(pattern * 1e3)} us" if pattern is not None else "")
+
+
+def comparison(records):
+    """A table for each state, and the reasons of who is missing below them."""
+    notes, out = Notes(), []
+    for state, title in STATES.items():
+        chosen = [record for record in records if record["state"] == state]
+        if chosen:
+            chosen.sort(key=lambda record: OPS.index(record["op"]))
+            out += [f"{title}.", "", *state_table(chosen, notes), ""]
+    return out + notes.lines()
+
+
+def energy(records):
+    """Joules for each useful TFLOP; without those there is no line."""
+    records = [record for record in records
+               if any(entry.get("joules_per_tflop") is not None
+                      for entry in (record["ours"], *record["peers"].values()))]
+    if not records:
+        return []
+    names = list(dict.fromkeys(name for record in records for name in record["peers"]))
+    rows = [[case_text(record), *(number(entry.get("joules_per_tflop")) for entry in (
+        record["ours"], *(record["peers"].get(name, {}) for name in names)))]
+        for record in sorted(records, key=lambda record: OPS.index(record["op"]))]
+    return rows_of(["case (J/TFLOP)", "tessera", *names], rows, left=1)
+
+
+def crossover(records):
+    """The density from which the dense product is quicker, for each size of blocks."""
+    series = {}
+    for record in records:
+        p = record["params"]
+        if (record["op"], p.get("side"), p.get("pattern")) != ("bsr_matmul", "a", "random"):
+            continue
+        if "ms" in record["ours"] and DENSE in measured(record):
+            block = f"{p['block']}" + (f"x{p['block_cols']}" if "block_cols" in p else "")
+            key = f"{p['m']}x{p['n']}x{p['k']} {p['dtype']}", block, record["state"]
+            share = record["ours"]["ms"] / record["peers"][DENSE]["ms"]
+            series.setdefault(key, []).append((p["density"], share))
+    rows = [[*key, equal_at(sorted(points)), ", ".join(f"{d:g}" for d, _ in sorted(points))]
+            for key, points in series.items() if len(points) > 1]
+    head = ["size", "block", "state", "as quick as dense at", "from the densities"]
+    return rows_of(head, rows, left=3) if rows else []
+
+
+def equal_at(points):
+    """Where the time, as a share of the dense product's, is one; points are (density, share)."""
+    if points[0][1] >= 1:
+        return f"below {points[0][0]:g}"
+    pairs = list(zip(points, points[1:], strict=False))
+    (d0, t0), (d1, t1) = next((pair for pair in pairs if pair[1][1] >= 1), pairs[-1])
+    if t1 <= t0:
+        return "never"
+    density = d0 + (1 - t0) * (d1 - d0) / (t1 - t0)
+    if density > 1:
+        return "never"
+    return f"{density:.2f}" + ("" if t1 >= 1 else " (extrapolated)")
+
+
+def ceilings_and_tests(result):
+    """What the card gave without any of our kernels, and how the tests ended."""
+    c, texts = result["ceilings"], []
+    if c:
+        texts.append(f"A copy moves {c['copy_tbs']:.2f} TB/s. cuBLAS multiplies 8192x8192x8192 in "
+                     f"bf16 at {number(c['cublas_bf16'])} TFLOPS in bursts, "
+                     f"{number(c['cublas_bf16_sustained'])} sustained.")
+    outcomes = [test["outcome"] for test in result["tests"]]
+    if outcomes:
+        counts = (f"{outcomes.count(word)} {word}" for word in ("passed", "failed", "skipped")
+                  if word in outcomes)
+        texts.append("Tests: " + ", ".join(counts) + ".")
+    return [" ".join(texts)] if texts else []
+
+
+def provenance(result, current_hash=None):
+    """Where the figures are from, in a line; one more before it where the kernels have changed
+    since."""
+    gpu, toolkit = result["gpu"], result["toolkit"]
+    words = [gpu["name"] if gpu else result["cpu"]["name"]]
+    if gpu:
+        words += [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
+        words += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
+        words += [f"CUDA {toolkit['cuda']}"] if toolkit.get("cuda") else []
+    parts = result.get("parts") or [result]
+    words += sorted({part["date"][:10] for part in parts})
+    commits = sorted({part["commit"] for part in parts if part["commit"]})
+    words += [f"commit {one.rstrip('+')[:12]}" + ("+" if one.endswith("+") else "") for one in commits]
+    line = ", ".join(words) + f", kernel sources {result['source_hash']}"
+    if current_hash in (None, result["source_hash"]):
+        return [line]
+    return [f"stale, measured at {result['source_hash']}", line]

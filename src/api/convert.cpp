@@ -1,0 +1,275 @@
+#include <tessera/convert.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <tessera/error.hpp>
+
+#include "src/api/memory.hpp"
+#include "src/core/check_lists.hpp"
+#include "src/cpu/block_lists.hpp"
+#include "src/cpu/convert.hpp"
+#include "src/cuda/prepare/convert.hpp"
+#include "src/plan/convert_shape.hpp"
+
+namespace tessera {
+namespace {
+
+using core::Dim;
+using core::Dims;
+using core::refuse;
+using core::Where;
+using core::words;
+
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+
+#if defined(TESSERA_CUDA)
+constexpr bool kHasGpus = true;
+#else
+constexpr bool kHasGpus = false;
+#endif
+
+bool on_cpu(const Tensor& tensor) { return tensor.device.kind == DeviceKind::cpu; }
+
+/// Where a conversion of a GPU's tensors runs; throws where the build has no GPU backend.
+cuda::Place place_of(const char* call, const Device& device, const Execution& execution) {
+  if (kHasGpus) return {device.index, execution.stream};
+  throw Error(ErrorCode::unsupported, words(call, ": tensors on ", to_string(device),
+                                            ": this build has no GPU backend; configure with "
+                                            "TESSERA_CUDA=ON"));
+}
+
+/// Scratch of the caller's, or the library's for the time of a call.
+class Scratch {
+ public:
+  Scratch(const Execution& execution, std::int64_t bytes, const Device& device)
+      : own_(execution.workspace.data ? 0 : bytes, device, execution.stream),
+        data_(execution.workspace.data ? execution.workspace.data : own_.view().data) {
+    if (!execution.workspace.data) return;
+    const bool aligned = reinterpret_cast<std::uintptr_t>(data_) % planning::kBufferAlignment == 0;
+    if (!aligned || execution.workspace.bytes < bytes) {
+      refuse(Where("execution") / "workspace",
+             words("at least ", bytes, " bytes aligned to ", planning::kBufferAlignment),
+             words(execution.workspace.bytes, " bytes", aligned ? "" : ", not aligned"));
+    }
+  }
+  void* data() const { return data_; }
+
+ private:
+  api::OwnedBuffer own_;
+  void* data_;
+};
+
+void check_contiguous(const Where& where, const Tensor& t) {
+  std::int64_t stride = 1;
+  for (int i = t.rank - 1; i >= 0; --i) {
+    if (t.size(i) > 1 && t.stride(i) != stride) refuse(where, "contiguous memory", to_string(t));
+    stride *= std::max<std::int64_t>(t.size(i), 1);
+  }
+}
+
+/// A list that is written.
+void check_written_list(const Where& where, const Tensor& t, const Device& device, Dims dims,
+                        std::int64_t largest) {
+  core::check_list(where, t, device, dims);
+  core::check_pointer(where, t);
+  check_contiguous(where, t);
+  if (t.dtype == DType::i32 && largest > kMaxInt32)
+    refuse(where, words("dtype i64 for numbers up to ", largest), to_string(t));
+}
+
+/// [rows, cols], or [batch, rows, cols] with as many batches as asked for.
+void check_grid(const Where& where, const Tensor& t, std::int64_t batches, std::int64_t rows,
+                std::int64_t cols, bool may_share) {
+  const Dim dims[] = {{"batch", batches, may_share}, {"rows", rows}, {"cols", cols}};
+  const bool flat = t.rank == 2 && (batches == 1 || may_share);
+  core::check_shape(where, t, Dims(dims).subspan(flat ? 1 : 0));
+}
+
+/// What both directions of the copy ask; `matrix` and `dense` are named as the call does.
+planning::BlockCopy check_copy(const Where& call, const char* matrix_name, const BsrMatrix& matrix,
+                               const Tensor& dense, bool to_dense) {
+  const Where where = call / matrix_name;
+  const Device device = matrix.values.device;
+  const std::int64_t batches = core::check_bsr_layout(where, matrix, device);
+  core::check_dtype(where / "values", matrix.values, core::kValues);
+  core::check_tensor(call / "dense", dense, device);
+  core::check_same_dtype(call / "dense", dense, matrix.values.dtype,
+                         to_dense ? "matrix.values" : "out.values");
+  check_grid(call / "dense", dense, batches, matrix.rows, matrix.cols, !to_dense);
+  core::check_no_alias(to_dense ? call / "dense" : where / "values",
+                       to_dense ? dense : matrix.values);
+  core::check_pointers(where, matrix);
+  core::check_pointer(call / "dense", dense);
+  core::check_bsr_lists(where, matrix, !to_dense);
+  return {.dtype = dense.dtype,
+          .batches = batches,
+          .lists = planning::view_of(matrix),
+          .dense = planning::grid_of(dense),
+          .pool = planning::pool_of(matrix.values),
+          .block_rows = matrix.block_rows(),
+          .block_cols = matrix.block_cols()};
+}
+
+/// The elements of a block along one side.
+std::int64_t side_of(const Tensor& dense, const Tensor& norms, int from_last) {
+  const std::int64_t size = dense.size(dense.rank - from_last);
+  const std::int64_t blocks = norms.size(norms.rank - from_last);
+  if (blocks == 0 && size == 0) return 1;
+  if (blocks == 0 || size == 0 || size % blocks != 0) {
+    refuse(Where("block_norms") / "norms",
+           words("a size for each block, so that dense ", to_string(dense), " is cut evenly"),
+           to_string(norms));
+  }
+  return size / blocks;
+}
+
+std::uint32_t key_of(const BlockChoice& choice) {
+  const Where where = Where("select_blocks") / "choice";
+  if (choice.above.has_value() == choice.keep.has_value()) {
+    refuse(where, "either above or keep", choice.keep ? "both" : "neither");
+  }
+  if (choice.above && std::isnan(*choice.above)) refuse(where / "above", "a number", "NaN");
+  if (choice.keep && *choice.keep < 0)
+    refuse(where / "keep", "zero or more blocks", words(*choice.keep));
+  return choice.above ? planning::norm_key(*choice.above) : 0;
+}
+
+}  // namespace
+
+void to_dense(const BsrMatrix& matrix, const Tensor& dense, const Execution& execution) {
+  const planning::BlockCopy copy =
+      check_copy(Where("to_dense"), "matrix", matrix, dense, /*to_dense=*/true);
+  if (on_cpu(dense)) return cpu::to_dense(copy);
+  const cuda::Place place = place_of("to_dense", dense.device, execution);
+  if constexpr (kHasGpus) cuda::to_dense(copy, place);
+}
+
+void gather_blocks(const Tensor& dense, const BsrMatrix& out, const Execution& execution) {
+  const planning::BlockCopy copy =
+      check_copy(Where("gather_blocks"), "out", out, dense, /*to_dense=*/false);
+  if (on_cpu(dense)) return cpu::gather_blocks(copy);
+  const cuda::Place place = place_of("gather_blocks", dense.device, execution);
+  if constexpr (kHasGpus) cuda::gather_blocks(copy, place);
+}
+
+void block_norms(const Tensor& dense, BlockNorm norm, const Tensor& norms,
+                 const Execution& execution) {
+  const Where call("block_norms");
+  core::check_tensor(call / "dense", dense, dense.device);
+  core::check_dtype(call / "dense", dense, core::kFloats);
+  if (dense.rank != 2 && dense.rank != 3)
+    refuse(call / "dense", "shape [rows, cols] or [batch, rows, cols]", to_string(dense));
+  const std::int64_t batches = dense.rank == 3 ? dense.size(0) : 1;
+  core::check_tensor(call / "norms", norms, dense.device);
+  core::check_dtype(call / "norms", norms, core::dtypes({DType::f32}));
+  check_grid(call / "norms", norms, batches, core::kAny, core::kAny, false);
+  core::check_no_alias(call / "norms", norms);
+  core::check_pointer(call / "dense", dense);
+  core::check_pointer(call / "norms", norms);
+  const planning::NormsShape shape{.dtype = dense.dtype,
+                                   .norm = norm,
+                                   .batches = batches,
+                                   .rows = norms.size(norms.rank - 2),
+                                   .cols = norms.size(norms.rank - 1),
+                                   .block_rows = side_of(dense, norms, 2),
+                                   .block_cols = side_of(dense, norms, 1),
+                                   .dense = planning::grid_of(dense),
+                                   .norms = planning::grid_of(norms)};
+  if (on_cpu(dense)) return cpu::block_norms(shape);
+  const cuda::Place place = place_of("block_norms", dense.device, execution);
+  if constexpr (kHasGpus) cuda::block_norms(shape, place);
+}
+
+void select_blocks(const Tensor& norms, const BlockChoice& choice, const SelectedBlocks& out,
+                   const Execution& execution) {
+  const Where call("select_blocks");
+  const Device device = norms.device;
+  core::check_tensor(call / "norms", norms, device);
+  core::check_dtype(call / "norms", norms, core::dtypes({DType::f32}));
+  const Dim norms_dims[] = {{"block rows"}, {"block cols"}};
+  core::check_shape(call / "norms", norms, norms_dims);
+  core::check_pointer(call / "norms", norms);
+  const std::int64_t rows = norms.size(0), cols = norms.size(1);
+  const Dim offsets_dims[] = {{"block rows + 1", rows + 1}};
+  const Dim indices_dims[] = {{"capacity"}};
+  const Dim count_dims[] = {{"count", 1}};
+  check_written_list(call / "out" / "row_offsets", out.row_offsets, device, offsets_dims, 0);
+  check_written_list(call / "out" / "col_indices", out.col_indices, device, indices_dims, cols);
+  core::check_same_dtype(call / "out" / "col_indices", out.col_indices, out.row_offsets.dtype,
+                         "row_offsets");
+  check_written_list(call / "out" / "count", out.count, device, count_dims, rows * cols);
+  core::check_same_dtype(call / "out" / "count", out.count, out.row_offsets.dtype, "row_offsets");
+  const std::uint32_t above = key_of(choice);
+  const planning::SelectShape shape{.rows = rows,
+                                    .cols = cols,
+                                    .capacity = out.col_indices.size(0),
+                                    .norms = planning::grid_of(norms),
+                                    .by_count = choice.keep.has_value(),
+                                    .keep = std::min(choice.keep.value_or(0), rows * cols),
+                                    .above = above,
+                                    .offsets = planning::sink_of(out.row_offsets),
+                                    .indices = planning::sink_of(out.col_indices),
+                                    .count = planning::sink_of(out.count)};
+  if (on_cpu(norms)) return cpu::select_blocks(shape);
+  const cuda::Place place = place_of("select_blocks", device, execution);
+  const Scratch scratch(execution, select_blocks_workspace(norms), device);
+  if constexpr (kHasGpus) cuda::select_blocks(shape, scratch.data(), place);
+}
+
+void transpose_lists(const BsrMatrix& matrix, const ColumnLists& out, const Execution& execution) {
+  const Where call("transpose_lists"), to = call / "out";
+  const Device device = matrix.values.device;
+  core::check_bsr_layout(call / "matrix", matrix, device);
+  const planning::BsrView view = planning::view_of(matrix);
+  const std::int64_t batches = planning::list_batches(matrix);
+  const bool batched = matrix.row_offsets.rank == 2 || matrix.col_indices.rank == 2;
+  const Dim offsets_dims[] = {{"batch", batches}, {"block cols + 1", view.block_cols + 1}};
+  const Dim entry_dims[] = {{"batch", batches}, {"stored blocks", view.stored}};
+  const std::size_t skip = batched ? 0 : 1;
+  const std::int64_t largest = std::max(view.stored, view.block_rows);
+  check_written_list(to / "col_offsets", out.col_offsets, device, Dims(offsets_dims).subspan(skip),
+                     largest);
+  for (const auto& [name, list] :
+       {std::pair<const char*, const Tensor&>{"row_indices", out.row_indices},
+        {"positions", out.positions}}) {
+    check_written_list(to / name, list, device, Dims(entry_dims).subspan(skip), largest);
+    core::check_same_dtype(to / name, list, out.col_offsets.dtype, "col_offsets");
+  }
+  core::check_pointer(call / "matrix" / "row_offsets", matrix.row_offsets);
+  core::check_pointer(call / "matrix" / "col_indices", matrix.col_indices);
+  core::check_bsr_lists(call / "matrix", matrix);
+  planning::GpuLists lists;
+  lists.offsets = planning::sink_of(out.col_offsets);
+  lists.rows = planning::sink_of(out.row_indices);
+  lists.positions = planning::sink_of(out.positions);
+  lists.lines = view.block_cols;
+  lists.stored = view.stored;
+  if (on_cpu(matrix.values)) return cpu::write_transposed_lists(view, batches, lists);
+  const cuda::Place place = place_of("transpose_lists", device, execution);
+  const Scratch scratch(execution, transpose_lists_workspace(matrix), device);
+  planning::Carver carver(scratch.data());
+  lists.counts = planning::carve_list_counts(carver, batches, view.block_rows, view.block_cols);
+  if constexpr (kHasGpus) cuda::transpose_lists(view, batches, lists, place);
+}
+
+std::int64_t select_blocks_workspace(const Tensor& norms) {
+  if (on_cpu(norms)) return 0;
+  planning::Carver carver;
+  planning::carve_select_scratch(carver, norms.size(0));
+  return carver.used();
+}
+
+std::int64_t transpose_lists_workspace(const BsrMatrix& matrix) {
+  if (on_cpu(matrix.values)) return 0;
+  core::check_bsr_layout(Where("transpose_lists") / "matrix", matrix, matrix.values.device);
+  const planning::BsrView view = planning::view_of(matrix);
+  planning::Carver carver;
+  planning::carve_list_counts(carver, planning::list_batches(matrix), view.block_rows,
+                              view.block_cols);
+  return carver.used();
+}
+
+}  // namespace tessera

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/plan/convert_shape.hpp"
+
+// Conversions in host memory. Lists have been checked.
+namespace tessera::cpu {
+
+void to_dense(const planning::BlockCopy& copy);
+void gather_blocks(const planning::BlockCopy& copy);
+void block_norms(const planning::NormsShape& shape);
+void select_blocks(const planning::SelectShape& shape);
+
+}  // namespace tessera::cpu

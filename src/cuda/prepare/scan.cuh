@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::cuda {
+
+struct ExclusiveSum {
+  std::int64_t before = 0, total = 0;
+};
+
+/// The sum of the values of the threads before this one, and of all, in a block of kThreads. All
+/// threads call it; it may be called again at once.
+template <int kThreads>
+__device__ ExclusiveSum exclusive_sum(std::int64_t value) {
+  constexpr int kLanes = 32, kWarps = kThreads / kLanes;
+  static_assert(kThreads % kLanes == 0 && kWarps <= kLanes);
+  __shared__ std::int64_t warps[kWarps];
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  const auto inclusive_in_warp = [lane](std::int64_t x) {
+    for (int step = 1; step < kLanes; step *= 2) {
+      const std::int64_t other = __shfl_up_sync(0xffffffffu, x, step);
+      if (lane >= step) x += other;
+    }
+    return x;
+  };
+  const std::int64_t inclusive = inclusive_in_warp(value);
+  if (lane == kLanes - 1) warps[warp] = inclusive;
+  __syncthreads();
+  if (warp == 0) {
+    const std::int64_t sums = inclusive_in_warp(lane < kWarps ? warps[lane] : 0);
+    if (lane < kWarps) warps[lane] = sums;
+  }
+  __syncthreads();
+  const ExclusiveSum result{(warp > 0 ? warps[warp - 1] : 0) + inclusive - value,
+                            warps[kWarps - 1]};
+  __syncthreads();
+  return result;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+
+#include <tessera/convert.hpp>
+
+#include "src/plan/gpu_layout.hpp"
+#include "src/plan/views.hpp"
+
+// What conversions are once their tensors have been checked: pointers, strides and sizes, for the
+// CPU and the GPU alike.
+namespace tessera::planning {
+
+/// A [rows, cols] or [batch, rows, cols] tensor. Strides count elements; the batch's is 0 where it
+/// is shared.
+struct Grid {
+  void* data = nullptr;
+  std::int64_t batch = 0, row = 0, col = 0;
+
+  TESSERA_HD constexpr std::int64_t at(std::int64_t b, std::int64_t i, std::int64_t j) const {
+    return b * batch + i * row + j * col;
+  }
+};
+inline Grid grid_of(const Tensor& t) {
+  return {t.data, t.rank == 3 && t.size(0) > 1 ? t.stride(0) : 0, t.stride(t.rank - 2),
+          t.stride(t.rank - 1)};
+}
+
+/// The stored blocks of a BSR matrix.
+struct Pool {
+  void* data = nullptr;
+  std::int64_t batch = 0, block = 0, row = 0, col = 0;
+
+  TESSERA_HD constexpr std::int64_t at(std::int64_t b, std::int64_t p, std::int64_t r,
+                                       std::int64_t c) const {
+    return b * batch + p * block + r * row + c * col;
+  }
+};
+inline Pool pool_of(const Tensor& t) {
+  return {t.data, t.rank == 4 && t.size(0) > 1 ? t.stride(0) : 0, t.stride(t.rank - 3),
+          t.stride(t.rank - 2), t.stride(t.rank - 1)};
+}
+
+/// Between a dense matrix and the blocks of a BSR matrix, either way.
+struct BlockCopy {
+  DType dtype = DType::none;
+  std::int64_t batches = 1;
+  BsrView lists;
+  Grid dense;
+  Pool pool;
+  std::int64_t block_rows = 0, block_cols = 0;
+};
+
+struct NormsShape {
+  DType dtype = DType::none;
+  BlockNorm norm{};
+  std::int64_t batches = 1, rows = 0, cols = 0;  // blocks
+  std::int64_t block_rows = 0, block_cols = 0;
+  Grid dense, norms;
+};
+
+/// Norms in the order of their bits: larger is larger, NaN the largest. Zeros are equal.
+TESSERA_HD constexpr std::uint32_t norm_key(float x) {
+  if (x != x) return 0xffffffffu;
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x == 0.0f ? 0.0f : x);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+struct SelectShape {
+  std::int64_t rows = 0, cols = 0, capacity = 0;
+  Grid norms;
+  bool by_count = false;
+  std::int64_t keep = 0;    // by count
+  std::uint32_t above = 0;  // else: the key to be larger than
+  IndexSink offsets, indices, count;
+};
+
+/// Keys above `key` stay, and the first `ties` of those equal to it.
+struct SelectCut {
+  std::uint32_t key = 0;
+  std::int64_t ties = 0;
+};
+
+/// Scratch of select_blocks on a GPU.
+struct SelectScratch {
+  static constexpr std::int64_t kBins = 2048, kPasses = 3;
+  std::uint64_t* bins = nullptr;                     // [passes, bins]
+  SelectCut* cuts = nullptr;                         // [passes]: what is known after each
+  std::uint32_t *larger = nullptr, *ties = nullptr;  // [rows]
+};
+inline SelectScratch carve_select_scratch(Carver& carver, std::int64_t rows) {
+  SelectScratch scratch;
+  scratch.bins = carver.add<std::uint64_t>(SelectScratch::kBins * SelectScratch::kPasses);
+  scratch.cuts = carver.add<SelectCut>(SelectScratch::kPasses);
+  scratch.larger = carver.add<std::uint32_t>(rows);
+  scratch.ties = carver.add<std::uint32_t>(rows);
+  return scratch;
+}
+
+inline IndexSink sink_of(const Tensor& t) {
+  if (t.dtype == DType::i64) return {nullptr, static_cast<std::int64_t*>(t.data)};
+  return {static_cast<std::int32_t*>(t.data), nullptr};
+}
+
+}  // namespace tessera::planning

@@ -1,0 +1,130 @@
+#include "src/plan/matmul_sm90.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace tessera::planning {
+namespace {
+
+std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piece - 1) / piece; }
+
+double real(std::int64_t n) { return static_cast<double>(n); }
+
+/// Tiles narrower than they are tall take the short side of a dense product as their columns.
+bool swaps(const MatmulShape& s, const Tile& tile) {
+  if (s.a.sparse || s.b.sparse) return s.b.sparse;
+  const bool by_rows = s.grouped && s.group_axis == GroupAxis::rows;
+  const std::int64_t m = by_rows ? up(s.m, std::max<std::int64_t>(s.batch, 1)) : s.m;
+  return tile.n < tile.m && m < s.n;
+}
+
+/// The count of splits that ends first: rounds of tiles, each as deep as a share of the steps, and
+/// what adding the shares up costs.
+int best_splits(std::int64_t tiles, std::int64_t steps, const Tile& tile) {
+  constexpr double kTileOverhead = 4, kSplitOverhead = 6;  // in steps
+  int best = 1;
+  double least = 0;
+  for (int splits = 1; splits <= std::clamp<std::int64_t>(steps, 1, kMatmulMostSplits); ++splits) {
+    if (splits * owned_pieces(tile.n, splits) > share_slots(tile.n)) continue;
+    const double rounds = real(up(tiles, clusters_at_once(splits)));
+    const double time = rounds * (std::ceil(real(steps) / splits) + kTileOverhead +
+                                  (splits > 1 ? kSplitOverhead : 0));
+    if (splits == 1 || time < least) {
+      least = time;
+      best = splits;
+    }
+  }
+  return best;
+}
+
+/// Stored blocks' depth that one row of a sparse operand's blocks walks, on average.
+double depth_of_lists(const OperandShape& o, std::int64_t depth) {
+  const double rows = real(o.transposed ? o.cols : o.rows) / real(o.block.rows);
+  return std::min(real(depth), real(o.stored) * real(o.block.cols) / std::max(rows, 1.0));
+}
+
+}  // namespace
+
+MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
+  MatmulLayout at;
+  at.swapped = swaps(s, tile);
+  at.rows = at.swapped ? s.n : s.m;
+  at.cols = at.swapped ? s.m : s.n;
+  at.matrices = s.batch;
+  const bool sparse = s.a.sparse || s.b.sparse;
+  std::int64_t down = up(at.rows, tile.m), across = up(at.cols, tile.n);
+  std::int64_t depth = s.k;
+  if (s.grouped && s.group_axis == GroupAxis::rows) {
+    at.cut = at.swapped ? Cut::cols : Cut::rows;
+    // Each group may end with a tile that is not full.
+    (at.swapped ? across : down) += s.batch;
+    at.tiles = down * across;
+  } else {
+    if (s.grouped) {
+      at.cut = Cut::depth;
+      depth = up(s.k, std::max<std::int64_t>(s.batch, 1));
+    }
+    at.tiles = down * across * s.batch;
+  }
+  if (sparse) depth = static_cast<std::int64_t>(depth_of_lists(s.a.sparse ? s.a : s.b, s.k));
+  at.steps = up(depth, tile.k);
+  if (can_split(tile) && !sparse && !s.grouped) at.splits = best_splits(at.tiles, at.steps, tile);
+  // TMA begins at multiples of 16 bytes of what is contiguous, rows of a group begin anywhere.
+  const bool rows_contiguous = (at.cut == Cut::rows || at.cut == Cut::cols) && s.a.transposed;
+  at.copy_a = !s.a.sparse && (!s.a.tma_readable || rows_contiguous);
+  at.copy_b = !s.b.sparse && !s.b.tma_readable;
+  return at;
+}
+
+MatmulCopies carve_matmul_copies(Carver& carver, const MatmulShape& s, const MatmulLayout& layout) {
+  // Whichever way the matrix lies: strides are no part of a shape.
+  const auto add = [&](const OperandShape& o) -> void* {
+    const core::Size rows = core::Size(o.rows) * copied_pitch(o.cols);
+    const core::Size cols = core::Size(o.cols) * copied_pitch(o.rows);
+    return carver.add<std::uint16_t>(core::Size(o.batch) * std::max(rows.value(), cols.value()));
+  };
+  MatmulCopies copies;
+  if (layout.copy_a) copies.a = add(s.a);
+  if (layout.copy_b) copies.b = add(s.b);
+  return copies;
+}
+
+std::string describe(const MatmulLayout& layout) {
+  std::string words;
+  if (layout.swapped) words += "; computed as its transpose";
+  if (layout.splits > 1)
+    words += "; " + std::to_string(layout.splits) + " blocks of threads share a tile's depth";
+  for (const auto& [copied, name] : {std::pair(layout.copy_a, "a"), std::pair(layout.copy_b, "b")})
+    if (copied)
+      words += std::string("; copies ") + name + " to rows at multiples of 16 bytes first";
+  return words;
+}
+
+double matmul_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& device,
+                      double bytes) {
+  const MatmulLayout at = matmul_layout(s, tile);
+  const double units = std::max(device.units, 1);
+  const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
+  // One step of one tile on one unit: its multiplications, and its bytes from L2. Narrow
+  // instructions do not reach the full rate.
+  const double rate = tile.n >= 64 ? 0.75 : tile.n >= 32 ? 0.6 : 0.35;
+  const double multiply =
+      seconds(2.0 * tile.m * tile.n * tile.k * units, device.tensor_tflops * 1e12 * rate);
+  const double fetch = seconds(2.0 * (tile.m + tile.n) * tile.k * units, device.l2_tbs * 1e12);
+  const double tiles = real(at.tiles);
+  const double rounds = std::ceil(tiles / real(clusters_at_once(at.splits)));
+  constexpr double kTileSeconds = 1e-6, kSplitSeconds = 2e-6;
+  const double work = rounds * (std::ceil(real(at.steps) / at.splits) * std::max(multiply, fetch) +
+                                kTileSeconds + (at.splits > 1 ? kSplitSeconds : 0));
+  const double memory = seconds(bytes, device.memory_tbs * 1e12);
+  // Copies come first: each matrix is read and written.
+  double copied = 0;
+  for (const OperandShape* o : {at.copy_a ? &s.a : nullptr, at.copy_b ? &s.b : nullptr})
+    if (o) copied += 2.0 * size_of(o->dtype) * real(o->batch) * real(o->rows) * real(o->cols);
+  // The shorter of the two is not hidden entirely.
+  return 1e3 * (std::max(work, memory) + 0.1 * std::min(work, memory) +
+                seconds(copied, device.memory_tbs * 1e12));
+}
+
+}  // namespace tessera::planning

@@ -1,0 +1,137 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include <tessera/tessera.hpp>
+
+#include "tests/gpu/products.hpp"
+
+// Products of one sparse and one dense side, over blocks that several lines share.
+namespace tessera {
+namespace {
+
+using generate::Random;
+using gpu_test::Products;
+
+struct Blocks {
+  std::int64_t rows, cols;
+};
+constexpr Blocks kBlocks[] = {{16, 16}, {32, 32},  {64, 64},  {128, 128}, {16, 64},
+                              {64, 16}, {32, 16},  {48, 80},  {16, 128},  {128, 32},
+                              {96, 64}, {256, 48}, {192, 192}};
+
+/// Row 1 is full, row 2 empty.
+Pattern with_gaps(std::int64_t rows, std::int64_t cols, Random& random, double density) {
+  Pattern pattern{rows, cols, {0}, {}};
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < cols; ++j)
+      if (i == 1 || (i != 2 && random.chance(density))) pattern.indices.push_back(j);
+    pattern.offsets.push_back(pattern.stored());
+  }
+  return pattern;
+}
+
+enum class Side { a, a_transposed, b, b_transposed };
+constexpr Side kSides[] = {Side::a, Side::a_transposed, Side::b, Side::b_transposed};
+
+std::string text_of(const Blocks& block, Side side, std::int64_t length, DType dtype) {
+  const char* const names[] = {"A", "A^T", "B", "B^T"};
+  return std::string(to_string(dtype)) + " blocks " + std::to_string(block.rows) + "x" +
+         std::to_string(block.cols) + " as " + names[static_cast<int>(side)] + ", other side " +
+         std::to_string(length);
+}
+
+/// The sparse matrix [rows, cols] on the given side of a dense one `length` long.
+MatmulProblem problem_of(Products& p, const BsrMatrix& sparse, Side side, std::int64_t length,
+                         bool turned, DType dtype) {
+  MatmulProblem problem;
+  const bool transposed = side == Side::a_transposed || side == Side::b_transposed;
+  Operand operand = sparse;
+  operand.transposed = transposed;
+  const std::int64_t rows = transposed ? sparse.cols : sparse.rows;
+  const std::int64_t cols = transposed ? sparse.rows : sparse.cols;
+  if (side == Side::a || side == Side::a_transposed) {
+    problem.a = operand;
+    problem.b = turned ? p.matrix(dtype, {length, cols}) : p.matrix(dtype, {cols, length});
+    problem.b.transposed = turned;
+    problem.out = p.matrix(dtype, {rows, length}, 0, true);
+  } else {
+    problem.b = operand;
+    problem.a = turned ? p.matrix(dtype, {rows, length}) : p.matrix(dtype, {length, rows});
+    problem.a.transposed = turned;
+    problem.out = p.matrix(dtype, {length, cols}, 0, true);
+  }
+  return problem;
+}
+
+TEST(GpuBsr, EveryBlockEverySide) {
+  SKIP_UNLESS_HOPPER();
+  for (DType dtype : {DType::bf16, DType::f16})
+    for (const Blocks& block : kBlocks)
+      for (Side side : kSides)
+        for (std::int64_t length : {1, 15, 64, 200})
+          for (bool turned : {false, true}) {
+            const std::int64_t rows = 3 + 300 / block.rows, cols = 2 + 200 / block.cols;
+            Products p(static_cast<std::uint64_t>(block.rows + block.cols + length));
+            const BsrMatrix sparse =
+                p.bsr(dtype, with_gaps(rows, cols, p.random(), 0.3), block.rows, block.cols,
+                      turned ? DType::i64 : DType::i32);
+            p.expect_right(problem_of(p, sparse, side, length, turned, dtype),
+                           text_of(block, side, length, dtype));
+          }
+}
+
+TEST(GpuBsr, EpiloguesAndOutputTypes) {
+  SKIP_UNLESS_HOPPER();
+  for (DType out : {DType::bf16, DType::f16, DType::f32})
+    for (Side side : kSides)
+      for (int kind = 0; kind < 2; ++kind) {
+        Products p(11);
+        const BsrMatrix sparse =
+            p.bsr(DType::bf16, with_gaps(9, 9, p.random(), 0.4), 32, 32, DType::i32);
+        MatmulProblem problem = problem_of(p, sparse, side, 120, false, DType::bf16);
+        const std::int64_t m = problem.out.size(0), n = problem.out.size(1);
+        problem.out = p.matrix(out, {m, n}, 0, true);
+        Epilogue& e = problem.epilogue;
+        e.alpha = 0.5f;
+        e.activation = Activation::silu;
+        e.bias_axis = kind == 0 ? BiasAxis::column : BiasAxis::row;
+        const std::int64_t length = kind == 0 ? n : m;
+        e.bias = tensor(p.matrix(DType::bf16, {1, length}).data, DType::bf16, {length});
+        if (kind == 1) {
+          e.beta = 2.0f;
+          e.c = p.matrix(DType::bf16, {m, n});
+        }
+        p.expect_right(problem, text_of({32, 32}, side, 120, out));
+      }
+}
+
+TEST(GpuBsr, NothingStored) {
+  SKIP_UNLESS_HOPPER();
+  for (Side side : kSides) {
+    Products p(3);
+    const BsrMatrix sparse =
+        p.bsr(DType::bf16, Pattern{5, 7, {0, 0, 0, 0, 0, 0}, {}}, 32, 32, DType::i32);
+    p.expect_right(problem_of(p, sparse, side, 72, false, DType::bf16), "no blocks");
+  }
+}
+
+TEST(GpuBsr, SameBitsEveryTime) {
+  SKIP_UNLESS_HOPPER();
+  for (Side side : {Side::a, Side::b}) {
+    std::string first;
+    for (int run = 0; run < 5; ++run) {
+      Products p(4);
+      const BsrMatrix sparse =
+          p.bsr(DType::bf16, with_gaps(30, 30, p.random(), 0.3), 16, 16, DType::i32);
+      const std::string bytes =
+          p.expect_right(problem_of(p, sparse, side, 520, false, DType::bf16), "repeat");
+      if (run == 0) first = bytes;
+      EXPECT_EQ(bytes, first);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera

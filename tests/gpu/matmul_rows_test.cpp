@@ -1,0 +1,330 @@
+// What the cost model would leave out is tried too: each row that takes a problem runs it.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <tessera/tessera.hpp>
+
+#include "src/plan/select.hpp"
+#include "src/plan/tile_table.hpp"
+#include "src/plan/workspace.hpp"
+#include "tests/gpu/products.hpp"
+
+namespace tessera {
+namespace {
+
+using generate::Random;
+using gpu_test::Products;
+
+/// Runs a problem by one row, whatever the cost model thinks.
+void run_by(int row, const MatmulProblem& problem, const Execution& execution = {}) {
+  Plan made = plan(problem, execution);
+  const planning::KernelRow& chosen =
+      planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)];
+  const planning::BufferSizes sizes =
+      planning::buffer_sizes(chosen, Op::matmul, planning::shape_of(AnyProblem(problem)), 0);
+  made.kernel = row;
+  made.kernel_name = chosen.name;
+  made.workspace_bytes = sizes.workspace;
+  made.schedule_bytes = sizes.schedule;
+  run(made, problem, execution);
+}
+
+/// The rows of sm90/matmul.
+std::vector<int> matmul_rows() {
+  std::vector<int> rows;
+  const auto table = planning::kernel_table(Backend::sm90);
+  for (std::size_t i = 0; i < table.size(); ++i)
+    if (table[i].family() == "matmul") rows.push_back(static_cast<int>(i));
+  return rows;
+}
+
+void expect_right_by_each_row(Products& p, const MatmulProblem& problem, const std::string& text) {
+  for (int row : matmul_rows()) {
+    const char* name = planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)].name;
+    p.expect_right(problem, text + " by " + name,
+                   [&](const MatmulProblem& device) { run_by(row, device); });
+  }
+}
+
+std::string words(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
+}
+
+/// Stored the other way round: columns contiguous.
+Tensor turned(Tensor t) {
+  std::swap(t.shape[0], t.shape[1]);
+  std::swap(t.strides[0], t.strides[1]);
+  return t;
+}
+
+TEST(GpuMatmulRows, EachRowTakesEachShapeAndTranspose) {
+  SKIP_UNLESS_HOPPER();
+  const std::int64_t shapes[][3] = {{1, 300, 200}, {257, 17, 136}, {140, 270, 72}, {64, 33, 0}};
+  for (DType dtype : {DType::bf16, DType::f16})
+    for (const auto& [m, n, k] : shapes)
+      for (bool ta : {false, true})
+        for (bool tb : {false, true}) {
+          Products p(1);
+          MatmulProblem problem;
+          problem.a = ta ? p.matrix(dtype, {k, m}, 8) : p.matrix(dtype, {m, k}, 8);
+          problem.b = tb ? p.matrix(dtype, {n, k}) : p.matrix(dtype, {k, n});
+          problem.a.transposed = ta;
+          problem.b.transposed = tb;
+          problem.out = p.matrix(dtype, {m, n}, 0, true);
+          expect_right_by_each_row(p, problem, words(m, n, k));
+        }
+}
+
+/// Few tiles and much depth: blocks of threads share it.
+TEST(GpuMatmulRows, SharedDepth) {
+  SKIP_UNLESS_HOPPER();
+  const std::int64_t shapes[][3] = {
+      {1, 520, 1000}, {16, 300, 2048}, {40, 129, 1000}, {100, 264, 1536}, {300, 128, 520}};
+  for (const auto& [m, n, k] : shapes)
+    for (bool columns : {false, true})
+      for (DType out : {DType::bf16, DType::f32}) {
+        Products p(2);
+        MatmulProblem problem;
+        problem.a = p.matrix(DType::bf16, {m, k});
+        problem.b = p.matrix(DType::bf16, {n, k});
+        problem.b.transposed = true;
+        problem.out =
+            columns ? turned(p.matrix(out, {n, m}, 0, true)) : p.matrix(out, {m, n}, 0, true);
+        if (out == DType::f32) problem.epilogue.activation = Activation::silu;
+        expect_right_by_each_row(p, problem, words(m, n, k) + (columns ? " by columns" : ""));
+      }
+}
+
+/// Rows and columns contiguous, insides and edges, C and bias of other types and ways.
+TEST(GpuMatmulRows, EpiloguesBothWays) {
+  SKIP_UNLESS_HOPPER();
+  const Activation activations[] = {Activation::none, Activation::relu, Activation::gelu,
+                                    Activation::gelu_tanh, Activation::silu};
+  int kind = 0;
+  for (DType out : {DType::bf16, DType::f16, DType::f32})
+    for (bool columns : {false, true})
+      for (Activation activation : activations) {
+        ++kind;
+        Products p(3);
+        MatmulProblem problem;
+        const std::int64_t m = 200, n = kind % 2 ? 304 : 300;
+        problem.a = p.matrix(DType::bf16, {m, 64});
+        problem.b = p.matrix(DType::bf16, {64, n});
+        const auto result = [&](DType dtype, bool by_columns, bool poison) {
+          return by_columns ? turned(p.matrix(dtype, {n, m}, 0, poison))
+                            : p.matrix(dtype, {m, n}, 0, poison);
+        };
+        Epilogue& e = problem.epilogue;
+        e.activation = activation;
+        e.alpha = kind % 3 ? 0.5f : 1.0f;
+        problem.out = result(out, columns, true);
+        if (kind % 4 < 2) {
+          e.beta = -0.75f;
+          e.c = result(kind % 4 ? DType::f32 : DType::bf16, kind % 5 ? columns : !columns, false);
+        }
+        if (kind % 3 < 2) {
+          e.bias_axis = kind % 2 ? BiasAxis::row : BiasAxis::column;
+          const std::int64_t length = kind % 2 ? m : n;
+          const DType dtype = kind % 3 ? DType::f32 : DType::bf16;
+          e.bias = tensor(p.matrix(dtype, {1, length}).data, dtype, {length});
+        }
+        expect_right_by_each_row(p, problem, "kind " + std::to_string(kind));
+      }
+}
+
+/// Pitches, bases and strides that TMA cannot read.
+TEST(GpuMatmulRows, CopiesWhatCannotBeRead) {
+  SKIP_UNLESS_HOPPER();
+  for (int kind = 0; kind < 6; ++kind) {
+    Products p(4);
+    const std::int64_t m = 77, n = 90, k = 301;
+    MatmulProblem problem;
+    const auto odd = [&](std::int64_t rows, std::int64_t cols, std::int64_t pitch, int base) {
+      Tensor t = p.matrix(DType::bf16, {rows, pitch + 8});
+      t.data = static_cast<std::byte*>(t.data) + base * 2;
+      t.shape[1] = cols;
+      t.strides[0] = pitch;
+      return t;
+    };
+    problem.a = kind % 2 ? odd(m, k, k, kind) : p.matrix(DType::bf16, {m, k});
+    problem.b = kind < 4 ? odd(k, n, n + kind, 1) : p.matrix(DType::bf16, {k, n});
+    if (kind == 2) problem.a = turned(odd(k, m, m + 2, 3));
+    if (kind == 4) {  // every second element
+      problem.a = p.matrix(DType::bf16, {m, 2 * k});
+      problem.a.dense.shape[1] = k;
+      problem.a.dense.strides[1] = 2;
+    }
+    if (kind == 5) {
+      problem.a = p.matrix(DType::bf16, {3, m, k}, 3);
+      problem.out = p.matrix(DType::bf16, {3, m, n}, 0, true);
+    } else {
+      problem.out = odd(m, n, n, 1);
+    }
+    expect_right_by_each_row(p, problem, "kind " + std::to_string(kind));
+    const std::string text = to_text(explain(p.moved(problem), device_preset("h200")));
+    EXPECT_NE(text.find(kind == 0 ? "copies b" : "copies a"), std::string::npos) << text;
+  }
+}
+
+/// Offsets of groups with empty ones at both ends and between.
+std::vector<std::int64_t> cuts_of(std::int64_t total, int kind) {
+  if (kind == 0) return {0, 0, 1, 1, total / 2, total - 3, total, total};
+  if (kind == 1) return {0, total};
+  std::vector<std::int64_t> cuts{0};  // more than a warp of groups
+  for (int i = 1; i < 70; ++i) cuts.push_back(std::min<std::int64_t>(total, cuts.back() + i % 9));
+  cuts.push_back(total);
+  return cuts;
+}
+
+TEST(GpuMatmulRows, GroupsOfRows) {
+  SKIP_UNLESS_HOPPER();
+  for (int kind = 0; kind < 3; ++kind)
+    for (DType index : {DType::i32, DType::i64})
+      for (bool tb : {false, true}) {
+        Products p(5);
+        const std::int64_t total = 333, k = 72, n = 136;
+        const std::vector<std::int64_t> cuts = cuts_of(total, kind);
+        const auto groups = static_cast<std::int64_t>(cuts.size()) - 1;
+        MatmulProblem problem;
+        const bool ta = index == DType::i64 && kind == 0;
+        problem.a = ta ? p.matrix(DType::bf16, {k, total}) : p.matrix(DType::bf16, {total, k});
+        problem.a.transposed = ta;
+        problem.b =
+            tb ? p.matrix(DType::bf16, {groups, n, k}) : p.matrix(DType::bf16, {groups, k, n});
+        problem.b.transposed = tb;
+        problem.out = kind == 0 ? turned(p.matrix(DType::bf16, {n, total}, 0, true))
+                                : p.matrix(DType::bf16, {total, n}, 0, true);
+        problem.group_offsets = p.list(index, {groups + 1}, cuts);
+        if (tb) {
+          problem.epilogue.bias = p.matrix(DType::f32, {groups, n});
+          problem.epilogue.activation = Activation::gelu;
+        }
+        expect_right_by_each_row(p, problem, "groups of rows " + std::to_string(kind));
+      }
+}
+
+/// The other groups hold NaN: nothing of them may come along.
+TEST(GpuMatmulRows, GroupsOfTheInnerDimension) {
+  SKIP_UNLESS_HOPPER();
+  for (int kind = 0; kind < 3; ++kind)
+    for (bool ta : {false, true})
+      for (bool tb : {false, true}) {
+        Products p(6);
+        const std::int64_t total = 333, m = 72, n = 136;
+        const std::vector<std::int64_t> cuts = cuts_of(total, kind);
+        const auto groups = static_cast<std::int64_t>(cuts.size()) - 1;
+        MatmulProblem problem;
+        Tensor a = ta ? p.matrix(DType::bf16, {total, m}) : p.matrix(DType::bf16, {m, total});
+        Tensor b = tb ? p.matrix(DType::bf16, {n, total}) : p.matrix(DType::bf16, {total, n});
+        if (kind == 0)
+          for (const auto& [t, along] : {std::pair(a, ta ? 0 : 1), std::pair(b, tb ? 1 : 0)})
+            for (std::int64_t at = cuts[4]; at < cuts[5]; ++at)
+              store_from_float(t.data, DType::bf16, at * t.stride(along),
+                               std::numeric_limits<float>::quiet_NaN());
+        problem.a = a, problem.b = b;
+        problem.a.transposed = ta, problem.b.transposed = tb;
+        problem.out = p.matrix(DType::f32, {groups, m, n}, 0, true);
+        problem.group_offsets = p.list(DType::i32, {groups + 1}, cuts);
+        problem.group_axis = GroupAxis::inner;
+        expect_right_by_each_row(p, problem, "groups of depth " + std::to_string(kind));
+      }
+}
+
+TEST(GpuMatmulRows, GroupsWithSparseWeights) {
+  SKIP_UNLESS_HOPPER();
+  Products p(7);
+  const std::int64_t total = 150, block = 128;
+  Pattern pattern{2, 3, {0, 2, 3}, {0, 2, 1}};
+  MatmulProblem problem;
+  problem.a = p.matrix(DType::bf16, {total, 3 * block});
+  BsrMatrix one = p.bsr(DType::bf16, pattern, block, block, DType::i32);
+  BsrMatrix weights = one;  // two groups with one pattern, values of their own
+  weights.values = p.matrix(DType::bf16, {6, block, block});
+  weights.values = tensor(weights.values.data, DType::bf16, {2, 3, block, block});
+  problem.b = weights;
+  problem.b.transposed = true;
+  problem.out = p.matrix(DType::bf16, {total, 2 * block}, 0, true);
+  problem.group_offsets = p.list(DType::i32, {3}, {0, 37, total});
+  expect_right_by_each_row(p, problem, "sparse groups");
+}
+
+/// Offsets that nobody checked lead nowhere outside the tensors.
+TEST(GpuMatmulRows, HostileOffsets) {
+  SKIP_UNLESS_HOPPER();
+  const std::vector<std::vector<std::int64_t>> lists = {
+      {-5, 1 << 30, 3, -7}, {100, 50, 20, 0}, {0, 200, 100, 64}, {64, 64, 64, 64}};
+  for (GroupAxis axis : {GroupAxis::rows, GroupAxis::inner})
+    for (const auto& cuts : lists) {
+      Products p(8);
+      const std::int64_t total = 64;
+      MatmulProblem problem;
+      const bool rows = axis == GroupAxis::rows;
+      problem.a = p.matrix(DType::bf16, {total, total});
+      problem.b = rows ? p.matrix(DType::bf16, {3, total, 40}) : p.matrix(DType::bf16, {total, 40});
+      problem.out =
+          rows ? p.matrix(DType::bf16, {total, 40}) : p.matrix(DType::bf16, {3, total, 40});
+      problem.group_axis = axis;
+      problem.group_offsets = p.list(DType::i32, {4}, cuts);
+      p.twin().upload();
+      for (int row : matmul_rows()) run_by(row, p.moved(problem));
+      gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      p.expect_untouched_outside(problem.out, p.twin().download(), "hostile offsets");
+    }
+}
+
+/// A captured graph runs again with other values, and gives what a call would.
+TEST(GpuMatmulRows, GraphsReplay) {
+  SKIP_UNLESS_HOPPER();
+  Products p(9);
+  MatmulProblem problem;
+  problem.a = p.matrix(DType::bf16, {20, 1024});
+  problem.b = p.matrix(DType::bf16, {1024, 200}, 1);  // odd rows: copied first
+  problem.out = p.matrix(DType::bf16, {20, 200}, 0, true);
+  const MatmulProblem device = p.moved(problem);
+  const Plan made = plan(device);
+  ASSERT_GT(made.workspace_bytes, 0);
+  Execution execution;
+  gpu_test::check(
+      cudaMalloc(&execution.workspace.data, static_cast<std::size_t>(made.workspace_bytes)),
+      "cudaMalloc");
+  execution.workspace.bytes = made.workspace_bytes;
+  cudaStream_t stream = nullptr;
+  gpu_test::check(cudaStreamCreate(&stream), "cudaStreamCreate");
+  execution.stream = stream;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  gpu_test::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");
+  run(made, device, execution);
+  gpu_test::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  gpu_test::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  for (int i = 0; i < 3; ++i) {
+    for (std::int64_t at = 0; at < 20 * 1024; ++at)
+      store_from_float(problem.a.dense.data, DType::bf16, at,
+                       static_cast<float>(p.random().normal()));
+    p.expect_right(problem, "replay", [&](const MatmulProblem&) {
+      gpu_test::check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+    });
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  cudaFree(execution.workspace.data);
+}
+
+TEST(GpuMatmulRows, SameBitsEveryTime) {
+  SKIP_UNLESS_HOPPER();
+  Products p(10);
+  MatmulProblem problem;
+  problem.a = p.matrix(DType::bf16, {33, 1500});
+  problem.b = p.matrix(DType::bf16, {1500, 264});
+  problem.out = p.matrix(DType::f32, {33, 264}, 0, true);
+  const std::string first = p.expect_right(problem, "repeat");
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(p.expect_right(problem, "repeat"), first);
+}
+
+}  // namespace
+}  // namespace tessera

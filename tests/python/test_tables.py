@@ -1,0 +1,227 @@
+"""scripts/tables.py and what it is made of, on results that were never measured: every figure here
+is invented and round."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+spec = importlib.util.spec_from_file_location("tables", ROOT / "scripts" / "tables.py")
+tables = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tables)
+report = tables.bench_module("report")
+sources = tables.bench_module("sources")
+check_results = sys.modules["check_results"]
+
+DENSE = {"dtype": "bf16", "transpose": "nn", "m": 1000, "n": 1000, "k": 1000}
+SPARSE = {"dtype": "bf16", "side": "a", "pattern": "random", "seed": 1, "m": 1000, "n": 1000,
+          "k": 1000, "block": 50}
+
+
+def entry(flops, ms, **more):
+    return {"ms": ms, "spread": 0.0, "tflops": flops / ms / 1e9, "clock_mhz": None, "watts": None,
+            "joules_per_tflop": None, "host_us": None, **more}
+
+
+def record(op, params, ms, peers, state="sustained", flops=2e9, **ours):
+    """A case of so many useful operations. peers: {name: ms, or the reason of its absence}."""
+    def peer(one):
+        if isinstance(one, str):
+            return {"unavailable": one}
+        extra = {} if op == "matmul" else {"computed_tflops": 2e9 / one / 1e9}
+        return entry(flops, one, version="1", max_error=0.0, **extra)
+
+    made = {"unavailable": ms} if isinstance(ms, str) else entry(
+        flops, ms, row="row", predicted_ms=None, **ours)
+    return {"op": op, "params": params, "state": state, "useful_flops": flops, "bytes": 6e6,
+            "ours": made, "peers": {name: peer(one) for name, one in peers.items()},
+            "max_error": None, "error_budget": None}
+
+
+def result_of(cases, source_hash="0" * 16):
+    return {"schema": 1, "date": "2001-02-03T04:05:06Z",
+            "gpu": {"name": "Invented Card", "compute_capability": 90, "units": 1,
+                    "memory_bytes": 1, "l2_bytes": 1, "driver": "1.2", "power_limit_w": 100.0},
+            "cpu": {"name": "Invented CPU", "threads": 1},
+            "toolkit": {"python": "3.0", "cuda": "99.0"}, "commit": "abcdef0",
+            "source_hash": source_hash,
+            "ceilings": {"copy_tbs": 9.0, "cublas_bf16": 2000.0, "cublas_bf16_sustained": 1000.0},
+            "tests": [{"name": "cpp.a", "outcome": "passed"},
+                      {"name": "cpp.b", "outcome": "failed"}],
+            "cases": cases}
+
+
+CASES = [
+    record("bsr_matmul", {**SPARSE, "density": 0.25}, 0.5,
+           {"cublaslt": 1.0, "torch_bsr": 0.25, "cusparse_bell": "square blocks only"},
+           flops=5e8, joules_per_tflop=3.0),
+    record("bsr_matmul", {**SPARSE, "density": 0.5}, 1.5, {"cublaslt": 1.0}, flops=1e9),
+    record("matmul", DENSE, 1.0, {"cublaslt": 0.5}),
+    record("matmul", {**DENSE, "m": 1}, 0.002, {"cublaslt": 0.003}, state="burst", flops=2e6),
+    record("matmul", {**DENSE, "m": 2}, 0.002, {"cublaslt": "capture"}, state="graph", flops=2e6),
+    record("attention", {"dtype": "bf16", "b": 1, "h": 1, "hk": 1, "s": 8, "skv": 8, "d": 8,
+                         "dv": 8, "causal": False}, "no kernel for attention",
+           {"flex": 1.0, "fa3": "absent", "fa4": "absent"}),
+]
+
+
+def row_of(lines, text):
+    return next([cell.strip() for cell in line.strip("|").split("|")]
+                for line in lines if line.startswith("|") and text in line)
+
+
+def test_the_invented_results_have_the_shape_of_real_ones():
+    schema = json.loads((ROOT / "bench" / "schema.json").read_text())
+    assert check_results.problems_of(result_of(CASES), schema) == []
+
+
+def test_a_comparison_shows_every_peer_and_who_is_missing():
+    lines = report.comparison(CASES)
+    assert row_of(lines, "case") == ["case", "in", "tessera", "best peer", "of the dense rate",
+                                     "cublaslt", "torch_bsr", "cusparse_bell", "flex", "fa3",
+                                     "fa4", "J/TFLOP"]
+    sparse = row_of(lines, "density 0.25")
+    # 5e8 operations in half a millisecond: 1 TFLOPS; the dense product runs at 2.
+    assert sparse[1:5] == ["TFLOPS", "1", "torch_bsr 0.50x", "0.50"]
+    assert sparse[5:8] == ["0.5, 2.00x", "2, 0.50x", "- (1)"] and sparse[-1] == "3"
+    attention = row_of(lines, "attention")
+    assert attention[2:4] == ["- (2)", "flex"] and attention[-3:-1] == ["- (3)", "- (3)"]
+    text = "\n".join(lines)
+    assert "(1) cusparse_bell: square blocks only" in text
+    assert "(3) fa3, fa4: absent" in text
+    # Dense products come first, whatever the order of the file.
+    assert text.index("matmul 1000x1000x1000 bf16") < text.index("bsr_matmul")
+
+
+def test_units_say_what_limits_a_case():
+    lines = report.comparison(CASES)
+    assert row_of(lines, "matmul 1x1000x1000")[1:4] == ["GB/s", "3000", "cublaslt 1.50x"]
+    assert row_of(lines, "matmul 2x1000x1000")[1:3] == ["us", "2"]
+    slow = record("matmul", DENSE, 100.0, {}, flops=2e9)
+    assert row_of(report.comparison([slow]), "matmul")[1:3] == ["GFLOPS", "20"]
+
+
+def test_wide_spreads_and_patterns_found_beforehand_are_shown():
+    wide = record("spgemm", {**SPARSE, "density": 0.5}, 1.0, {}, symbolic_ms=0.25)
+    wide["ours"]["spread"] = 0.2
+    assert row_of(report.comparison([wide]), "spgemm")[2] == "2 ±10%, pattern 250 us"
+
+
+def test_the_share_of_stored_blocks_is_told_where_no_density_is():
+    params = {**SPARSE, "pattern": "butterfly", "levels": 3}
+    assert "butterfly block 50 bf16, 0.25 stored" in report.case_text(
+        record("bsr_matmul", params, 1.0, {}, flops=5e8))
+
+
+@pytest.mark.parametrize("points, expected", [
+    ([(0.25, 0.5), (0.5, 1.5)], "0.38"),
+    ([(0.25, 0.3), (0.5, 0.6)], "0.83 (extrapolated)"),
+    ([(0.25, 0.2), (0.5, 0.4)], "never"),
+    ([(0.25, 1.2), (0.5, 2.4)], "below 0.25"),
+    ([(0.1, 0.4), (0.25, 0.3)], "never"),
+])
+def test_crossover(points, expected):
+    assert report.equal_at(points) == expected
+
+
+def test_crossover_takes_each_series_by_itself():
+    lines = report.crossover(CASES)
+    assert row_of(lines, "1000x1000x1000 bf16") == ["1000x1000x1000 bf16", "50", "sustained",
+                                                    "0.38", "0.25, 0.5"]
+    assert report.crossover(CASES[:1]) == []
+
+
+def test_energy_has_the_cases_with_figures_only():
+    lines = report.energy(CASES)
+    assert len(lines) == 3 and row_of(lines, "density 0.25")[1] == "3"
+    assert report.energy(CASES[1:]) == []
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A tree with two pages, kernels, and no result yet."""
+    for folder in ("bench/results", "docs", "src/cuda"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "src/cuda/kernel.cu").write_text("one")
+    (tmp_path / "README.md").write_text(
+        "# T\n\n<!-- table: products -->\n<!-- end -->\n\nafter\n")
+    (tmp_path / "docs/page.md").write_text(
+        "<!-- table: attention -->\ntyped by hand\n<!-- end -->\n"
+        "<!-- table: machine -->\n<!-- end -->\n")
+    return tmp_path
+
+
+def run(tree, *options):
+    return tables.main(["--root", str(tree), *options])
+
+
+def put(tree, name, cases=CASES, **more):
+    result = {**result_of(cases, sources.source_hash(str(tree))), **more}
+    (tree / "bench/results" / name).write_text(json.dumps(result))
+
+
+def test_without_results_the_tables_say_so(tree, capsys):
+    assert run(tree, "--check") == 1
+    assert "make tables" in capsys.readouterr().out
+    assert run(tree) == 0 and run(tree, "--check") == 0
+    readme = (tree / "README.md").read_text()
+    assert "Not measured yet." in readme and readme.endswith("<!-- end -->\n\nafter\n")
+    assert "typed by hand" not in (tree / "docs/page.md").read_text()
+
+
+def test_tables_follow_the_files_and_the_kernels(tree):
+    run(tree)
+    put(tree, "card-check.json")
+    assert run(tree, "--check") == 1
+    run(tree)
+    assert run(tree, "--check") == 0
+    readme, page = (tree / "README.md").read_text(), (tree / "docs/page.md").read_text()
+    for part in ("Invented Card, 100 W, driver 1.2, CUDA 99.0, 2001-02-03, commit abcdef0",
+                 "torch_bsr 0.50x"):
+        assert part in readme
+    assert "stale" not in readme and "attention" not in readme
+    assert "no kernel for attention" in page and "Tests: 1 passed, 1 failed." in page
+    # A kernel changes: the check fails until the tables say that they are stale, then no more.
+    measured_at = sources.source_hash(str(tree))
+    for text in ("two", "three"):
+        (tree / "src/cuda/kernel.cu").write_text(text)
+        assert run(tree, "--check") == (1 if text == "two" else 0)
+        run(tree)
+    assert f"*stale, measured at {measured_at}*\n" in (tree / "README.md").read_text()
+
+
+def test_passing_files_and_cpus_are_no_results(tree):
+    run(tree)
+    for name in ("card-quick.json", "quick.json", "card-check-1-of-4.json"):
+        put(tree, name)
+    put(tree, "cpu.json", gpu=None)
+    assert run(tree, "--check") == 0
+
+
+def test_of_a_case_measured_twice_the_newest_counts(tree):
+    put(tree, "card-a.json", CASES[:2], date="2002-01-01T00:00:00Z")
+    put(tree, "card-b.json", CASES[:1])
+    run(tree)
+    readme = (tree / "README.md").read_text()
+    assert readme.count("density 0.25") == readme.count("Invented Card") == 1
+
+
+@pytest.mark.parametrize("text, told", [
+    ("<!-- table: nothing -->\n<!-- end -->\n", "nothing"),
+    ("<!-- table: products -->\n", "without its"),
+    ("<!-- end -->\n", "other way round"),
+    ("<!-- table: products -->\n<!-- table: products -->\n<!-- end -->\n", "without its"),
+])
+def test_broken_markers_are_told_with_the_page(tree, capsys, text, told):
+    (tree / "docs/page.md").write_text(text)
+    assert run(tree) == 1
+    told_text = capsys.readouterr().out
+    assert "page.md" in told_text and told in told_text
+
+
+def test_every_table_of_the_tree_can_be_made(capsys):
+    assert tables.main(["--check"]) == 0, capsys.readouterr().out

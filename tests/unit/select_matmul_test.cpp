@@ -1,0 +1,126 @@
+// Which Hopper row takes a product, what it makes of it, and what explain says about that.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "src/plan/matmul_sm90.hpp"
+#include "src/plan/select.hpp"
+
+namespace {
+
+using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera::planning;  // NOLINT
+
+Tensor shaped(std::initializer_list<std::int64_t> shape, DType dtype = DType::bf16) {
+  return tensor(nullptr, dtype, shape, {DeviceKind::cuda, 0});
+}
+
+MatmulProblem dense(std::int64_t m, std::int64_t n, std::int64_t k, DType dtype = DType::bf16) {
+  MatmulProblem p;
+  p.a = shaped({m, k}, dtype), p.b = shaped({n, k}, dtype), p.out = shaped({m, n}, dtype);
+  p.b.transposed = true;
+  return p;
+}
+
+Explanation on_h200(const MatmulProblem& problem) {
+  return select(problem, device_preset("h200"), {});
+}
+
+const KernelRow& row_named(const std::string& name) {
+  for (const KernelRow& row : kernel_table(Backend::sm90))
+    if (row.name == name) return row;
+  throw std::runtime_error(name);
+}
+
+MatmulLayout layout_of(const MatmulProblem& problem, const std::string& row) {
+  return matmul_layout(std::get<MatmulShape>(shape_of(AnyProblem(problem))), row_named(row).tile);
+}
+
+TEST(SelectMatmul, NarrowTilesForTheShortSide) {
+  const std::pair<std::int64_t, const char*> sides[] = {{1, "sm90_matmul_128x16"},
+                                                        {16, "sm90_matmul_128x16"},
+                                                        {32, "sm90_matmul_128x32"},
+                                                        {64, "sm90_matmul_128x64"},
+                                                        {8192, "sm90_matmul_128x256"}};
+  for (const auto& [side, row] : sides) {
+    EXPECT_EQ(on_h200(dense(side, 8192, 8192)).plan.kernel_name, row) << side << " rows";
+    EXPECT_EQ(on_h200(dense(8192, side, 8192)).plan.kernel_name, row) << side << " columns";
+    if (side == 8192) continue;
+    EXPECT_TRUE(layout_of(dense(side, 8192, 8192), row).swapped);
+    EXPECT_FALSE(layout_of(dense(8192, side, 8192), row).swapped);
+  }
+}
+
+TEST(SelectMatmul, BlocksShareDepthWhereTilesAreFew) {
+  const char* row = "sm90_matmul_128x16";
+  EXPECT_EQ(layout_of(dense(1, 16896, 8192), row).splits, 1);  // 132 tiles
+  EXPECT_EQ(layout_of(dense(1, 8192, 8192), row).splits, 2);
+  EXPECT_EQ(layout_of(dense(1, 4096, 8192), row).splits, 3);
+  EXPECT_EQ(layout_of(dense(1, 2048, 8192), row).splits, 6);
+  EXPECT_EQ(layout_of(dense(1, 2048, 64), row).splits, 1);  // one step
+  EXPECT_EQ(layout_of(dense(8192, 8192, 8192), "sm90_matmul_128x256").splits, 1);
+  EXPECT_NE(to_text(on_h200(dense(1, 8192, 8192))).find("2 blocks of threads share"),
+            std::string::npos);
+}
+
+TEST(SelectMatmul, SplitsNeverPassTheStepsOrTheClusters) {
+  for (std::int64_t m : {1, 130, 4000})
+    for (std::int64_t n : {1, 100, 5000})
+      for (std::int64_t k : {0, 1, 64, 65, 500, 100000})
+        for (const KernelRow& row : kernel_table(Backend::sm90)) {
+          if (row.family() != "matmul") continue;
+          const MatmulLayout at = layout_of(dense(m, n, k), row.name);
+          EXPECT_LE(at.splits, std::max<std::int64_t>(at.steps, 1));
+          EXPECT_LE(at.splits, can_split(row.tile) ? kMatmulMostSplits : 1);
+        }
+}
+
+TEST(SelectMatmul, UnreadableRowsAreCopied) {
+  const Explanation odd = on_h200(dense(100, 100, 63));
+  ASSERT_TRUE(odd.supported) << to_text(odd);
+  EXPECT_NE(to_text(odd).find("copies a "), std::string::npos) << to_text(odd);
+  EXPECT_NE(to_text(odd).find("copies b "), std::string::npos) << to_text(odd);
+  // 100 rows of 64 or 63 columns of 128, of each.
+  EXPECT_EQ(odd.plan.workspace_bytes, 2 * 2 * 63 * 128);
+  EXPECT_EQ(on_h200(dense(100, 100, 64)).plan.workspace_bytes, 0);
+  EXPECT_EQ(to_text(on_h200(dense(100, 100, 64))).find("copies"), std::string::npos);
+}
+
+TEST(SelectMatmul, StoredBlocksAreNotCopied) {
+  MatmulProblem p;
+  BsrMatrix a{
+      tensor(nullptr, DType::bf16, {3, 128, 128}, {128 * 129, 129, 1}, {DeviceKind::cuda, 0}),
+      shaped({3}, DType::i32), shaped({3}, DType::i32), 256, 256};
+  p.a = a, p.b = shaped({256, 64}), p.out = shaped({256, 64});
+  const Explanation e = on_h200(p);
+  EXPECT_NE(to_text(e).find("stored blocks need contiguous rows or columns"), std::string::npos)
+      << to_text(e);
+}
+
+TEST(SelectMatmul, GroupsOfEitherAxis) {
+  MatmulProblem p;
+  p.a = shaped({1000, 512}), p.b = shaped({8, 512, 256}), p.out = shaped({1000, 256});
+  p.group_offsets = shaped({9}, DType::i32);
+  const Explanation rows = on_h200(p);
+  ASSERT_TRUE(rows.supported) << to_text(rows);
+  const MatmulLayout at = layout_of(p, "sm90_matmul_128x256");
+  EXPECT_EQ(at.cut, Cut::rows);
+  EXPECT_EQ(at.tiles, 8 + 8);  // each group may end with a tile that is not full
+  EXPECT_EQ(layout_of(p, "sm90_matmul_128x16").cut, Cut::cols);
+
+  p.a = shaped({512, 1000}), p.b = shaped({1000, 256}), p.out = shaped({8, 512, 256});
+  p.group_axis = GroupAxis::inner;
+  const Explanation inner = on_h200(p);
+  ASSERT_TRUE(inner.supported) << to_text(inner);
+  EXPECT_EQ(layout_of(p, "sm90_matmul_128x256").cut, Cut::depth);
+  EXPECT_EQ(layout_of(p, "sm90_matmul_128x256").tiles, 4 * 8);
+}
+
+TEST(SelectMatmul, SingleIsRefused) {
+  const Explanation e = on_h200(dense(64, 64, 64, DType::f32));
+  EXPECT_FALSE(e.supported);
+  EXPECT_NE(to_text(e).find("multiplies f16 and bf16, not f32"), std::string::npos);
+}
+
+}  // namespace
