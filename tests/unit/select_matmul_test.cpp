@@ -123,4 +123,50 @@ TEST(SelectMatmul, SingleIsRefused) {
   EXPECT_NE(to_text(e).find("multiplies f16 and bf16, not f32"), std::string::npos);
 }
 
+/// A sparse matrix [rows, cols] with a quarter of its blocks, times `columns`; walked as it is
+/// stored, or by its columns of blocks.
+MatmulProblem sparse(std::int64_t rows, std::int64_t cols, std::int64_t columns, std::int64_t block,
+                     bool transposed = false) {
+  BsrMatrix m;
+  const std::int64_t stored = rows / block * (cols / block) / 4;
+  m.rows = rows, m.cols = cols;
+  m.values = shaped({stored, block, block});
+  m.row_offsets = shaped({rows / block + 1}, DType::i32);
+  m.col_indices = shaped({stored}, DType::i32);
+  MatmulProblem p;
+  p.a = m;
+  p.a.transposed = transposed;
+  p.b = shaped({transposed ? rows : cols, columns});
+  p.out = shaped({transposed ? cols : rows, columns});
+  return p;
+}
+
+TEST(SelectMatmul, SmallBlocksShareWhatTheyRead) {
+  for (std::int64_t block : {16, 32})
+    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_bsr_256x128");
+  EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, 64)).plan.kernel_name, "sm90_matmul_64x256");
+  EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, 128)).plan.kernel_name, "sm90_matmul_128x256");
+}
+
+TEST(SelectMatmul, FewColumnsTakeSmallTiles) {
+  EXPECT_EQ(on_h200(sparse(14336, 4096, 16, 64)).plan.kernel_name, "sm90_bsr_64x64");
+}
+
+TEST(SelectMatmul, ListsByColumnArePrepared) {
+  for (std::int64_t block : {16, 64, 128}) {
+    const Plan by_rows = on_h200(sparse(4096, 8192, 8192, block)).plan;
+    const Plan by_columns = on_h200(sparse(4096, 8192, 8192, block, true)).plan;
+    EXPECT_EQ(by_rows.schedule_bytes, 0) << block;
+    EXPECT_GT(by_columns.schedule_bytes, 0) << block;
+    EXPECT_EQ(by_columns.kernel_name, "sm90_bsr_256x128") << block;
+  }
+}
+
+TEST(SelectMatmul, BlocksOfOtherSizesAreRefused) {
+  const Explanation refused = on_h200(sparse(4096, 4096, 64, 8));
+  EXPECT_FALSE(refused.supported);
+  EXPECT_NE(to_text(refused).find("blocks need multiples of 16 rows and columns"),
+            std::string::npos);
+}
+
 }  // namespace

@@ -59,13 +59,15 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::matmul}),
      .tile = {.m = 256, .n = 128, .k = 64, .stages = 4, .warpgroups = 2},
      .why = "lines of blocks share what they read of the dense matrix; blocks from 16 x 16 on",
-     .measured = ""},
+     .measured = "0.22 of cuBLAS at block 32, 0.125 at 16, 8192^3 bf16, density .25: H200, CUDA "
+                 "13.0, 2026-11-21"},
     {.name = "sm90_bsr_64x64",
      .backend = Backend::sm90,
      .ops = ops({Op::matmul}),
      .tile = {.m = 64, .n = 64, .k = 64, .stages = 4, .warpgroups = 1},
      .why = "few columns: stored blocks stream through, read once",
-     .measured = ""},
+     .measured = "2.3x faster than cuBLAS dense: 16 tokens, W 14336 x 4096, block 64, density "
+                 ".2: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_sddmm_128x256",
      .backend = Backend::sm90,
      .ops = ops({Op::sddmm}),
@@ -77,7 +79,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::sddmm}),
      .tile = {.m = 64, .n = 512, .k = 64, .stages = 3, .warpgroups = 2},
      .why = "blocks of 64 rows: each warpgroup takes 256 gathered columns",
-     .measured = "0.74 of cuBLAS at 8192^3 bf16, density .25: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "0.75 of cuBLAS at 8192^3 bf16, density .25: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_sddmm_32x512",
      .backend = Backend::sm90,
      .ops = ops({Op::sddmm}),
@@ -95,13 +97,13 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::spgemm}),
      .tile = {.m = 128, .n = 128, .k = 64, .stages = 2, .warpgroups = 2},
      .why = "blocks of 128: each warpgroup takes 64 rows of one of the result",
-     .measured = "225 TFLOPS at 8192^3 bf16, density .1 x .1: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "0.33 of cuBLAS at 8192^3 bf16, .1 x .1, on pairs: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_spgemm_64x64",
      .backend = Backend::sm90,
      .ops = ops({Op::spgemm}),
      .tile = {.m = 64, .n = 64, .k = 64, .stages = 3, .warpgroups = 2},
      .why = "blocks of 64: four of the result at a time share the blocks of a",
-     .measured = "165 TFLOPS at 8192^3 bf16, density .1 x .1: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "0.24 of cuBLAS at 8192^3 bf16, .1 x .1, on pairs: H200, CUDA 13.0, 2026-11-21"},
 };
 
 }  // namespace tessera::planning
