@@ -15,6 +15,15 @@ inline void check(cudaError_t status, const char* call) {
                                      cudaGetErrorString(status) + ")");
 }
 
+/// Multiprocessors of the current device.
+inline int unit_count() {
+  int device = 0, units = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),
+        "cudaDeviceGetAttribute");
+  return units;
+}
+
 /// Makes a device current and gives the caller's back at the end of the scope.
 class DeviceGuard {
  public:

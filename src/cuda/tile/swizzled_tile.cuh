@@ -16,6 +16,14 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
+/// What lies in dynamic shared memory, from the first boundary of an atom on: a kernel asks for
+/// kAtomBytes more than it needs.
+template <class Shared>
+__device__ __forceinline__ Shared& at_atom(char* raw) {
+  const std::uint32_t skip = (kAtomBytes - shared_address(raw) % kAtomBytes) % kAtomBytes;
+  return *reinterpret_cast<Shared*>(raw + skip);
+}
+
 /// wgmma's view of a tile (PTX ISA, "matrix descriptor"): address and strides in units of 16 bytes.
 /// The swizzle is as wide as a line: 128, 64 or 32 bytes are modes 1, 2 and 3.
 __device__ __forceinline__ std::uint64_t descriptor(const void* start, int leading_bytes,

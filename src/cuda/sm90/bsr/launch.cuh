@@ -8,8 +8,9 @@
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
 #include "src/cuda/sm90/bsr/kernel.cuh"
+#include "src/cuda/sm90/product/dispatch.hpp"
 #include "src/cuda/sm90/product/finish.hpp"
-#include "src/cuda/sm90/product/source.hpp"
+
 #include "src/plan/gpu_layout.hpp"
 
 namespace tessera::cuda::sm90::bsr {
@@ -96,10 +97,7 @@ void launch_typed(const Launch& call, const Sides& sides) {
   const auto kernel = bsr_kernel<T>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
         "cudaFuncSetAttribute(bsr)");
-  int device = 0, units = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),
-        "cudaDeviceGetAttribute");
+  const int units = unit_count();
   cudaLaunchConfig_t config{};
   config.gridDim =
       static_cast<unsigned>(std::min<std::int64_t>(tiles, std::int64_t{units} * T::kBlocksAtOnce));
@@ -109,47 +107,31 @@ void launch_typed(const Launch& call, const Sides& sides) {
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(bsr)");
 }
 
-template <planning::Tile kTile, class Element, int kHeight>
+template <planning::Tile kTile, int kHeight>
 void launch_height(const Launch& call, const Sides& sides) {
-  const bool dense_deep = sides.columns.major == Major::k;
-  const bool blocks_deep = sides.blocks.major == Major::k;
-  if (dense_deep && blocks_deep) {
-    launch_typed<Traits<kTile, Element, kHeight, Major::k, Major::k>>(call, sides);
-  } else if (dense_deep) {
-    launch_typed<Traits<kTile, Element, kHeight, Major::k, Major::mn>>(call, sides);
-  } else if (blocks_deep) {
-    launch_typed<Traits<kTile, Element, kHeight, Major::mn, Major::k>>(call, sides);
-  } else {
-    launch_typed<Traits<kTile, Element, kHeight, Major::mn, Major::mn>>(call, sides);
-  }
-}
-
-template <planning::Tile kTile, class Element>
-void launch_element(const Launch& call, const Sides& sides) {
-  constexpr int kTallest = std::min(kTile.m, 128);
-  switch (largest_part(sides.block_rows(), kTallest)) {
-    case 128:
-      if constexpr (kTallest >= 128) launch_height<kTile, Element, 128>(call, sides);
-      break;
-    case 64:
-      launch_height<kTile, Element, 64>(call, sides);
-      break;
-    case 32:
-      launch_height<kTile, Element, 32>(call, sides);
-      break;
-    default:
-      launch_height<kTile, Element, 16>(call, sides);
-      break;
-  }
+  product::with_types(sides.columns, sides.blocks,
+                      [&]<class Element, Major kDense, Major kBlocks>() {
+                        launch_typed<Traits<kTile, Element, kHeight, kDense, kBlocks>>(call, sides);
+                      });
 }
 
 template <planning::Tile kTile>
 void launch(const Launch& call) {
   const Sides sides(std::get<MatmulProblem>(call.problem));
-  if (sides.blocks.map.dtype == DType::bf16) {
-    launch_element<kTile, __nv_bfloat16>(call, sides);
-  } else {
-    launch_element<kTile, __half>(call, sides);
+  constexpr int kTallest = std::min(kTile.m, 128);
+  switch (largest_part(sides.block_rows(), kTallest)) {
+    case 128:
+      if constexpr (kTallest >= 128) launch_height<kTile, 128>(call, sides);
+      break;
+    case 64:
+      launch_height<kTile, 64>(call, sides);
+      break;
+    case 32:
+      launch_height<kTile, 32>(call, sides);
+      break;
+    default:
+      launch_height<kTile, 16>(call, sides);
+      break;
   }
 }
 

@@ -209,9 +209,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, 1)
     matmul_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
-  const std::uint32_t base = tile::shared_address(raw);
-  const std::uint32_t skip = (tile::kAtomBytes - base % tile::kAtomBytes) % tile::kAtomBytes;
-  auto& shared = *reinterpret_cast<typename T::Shared*>(raw + skip);
+  auto& shared = tile::at_atom<typename T::Shared>(raw);
   const int splits = args.walk.splits;
   const int warpgroup = threadIdx.x / kWarpgroup;
   const bool loads = warpgroup == 2;

@@ -9,8 +9,8 @@
 #include "src/cuda/common/launch.hpp"
 #include "src/cuda/sm90/matmul/kernel.cuh"
 #include "src/cuda/sm90/product/align.cuh"
+#include "src/cuda/sm90/product/dispatch.hpp"
 #include "src/cuda/sm90/product/finish.hpp"
-#include "src/cuda/sm90/product/source.hpp"
 #include "src/plan/matmul_sm90.hpp"
 #include "src/plan/views.hpp"
 
@@ -99,10 +99,7 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
   args.walk = walk_of(sides, shape, problem.group_offsets);
   args.finish = product::finish_of(problem, layout.swapped);
   args.tiles = static_cast<int>(layout.tiles);
-  int device = 0, units = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),
-        "cudaDeviceGetAttribute");
+  const int units = unit_count();
   // The planner's figures hold for the units of an H100; a smaller Hopper has fewer at a time.
   const std::int64_t at_once = std::min<std::int64_t>(planning::clusters_at_once(layout.splits),
                                                       std::max(units / layout.splits, 1));
@@ -110,19 +107,6 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
   void* arguments[] = {&args};
   launch_clusters(reinterpret_cast<const void*>(matmul_kernel<T>), arguments, args.walk.clusters,
                   layout.splits, T::kSharedBytes, static_cast<cudaStream_t>(call.execution.stream));
-}
-
-template <planning::Tile kTile, class Element>
-void launch_element(const Launch& call, const Sides& sides, const Source& a, const Source& b) {
-  if (a.major == Major::k && b.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::k, Major::k>>(call, sides, a, b);
-  } else if (a.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::k, Major::mn>>(call, sides, a, b);
-  } else if (b.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::mn, Major::k>>(call, sides, a, b);
-  } else {
-    launch_typed<Traits<kTile, Element, Major::mn, Major::mn>>(call, sides, a, b);
-  }
 }
 
 template <planning::Tile kTile>
@@ -160,11 +144,9 @@ void launch(const Launch& call) {
     throw Error(ErrorCode::unsupported,
                 "matmul: a: groups of rows need the columns of a contiguous, got " +
                     to_string(problem.a.dense));
-  if (left.map.dtype == DType::bf16) {
-    launch_element<kTile, __nv_bfloat16>(call, sides, left, right);
-  } else {
-    launch_element<kTile, __half>(call, sides, left, right);
-  }
+  product::with_types(left, right, [&]<class Element, Major kA, Major kB>() {
+    launch_typed<Traits<kTile, Element, kA, kB>>(call, sides, left, right);
+  });
 }
 
 }  // namespace tessera::cuda::sm90::matmul

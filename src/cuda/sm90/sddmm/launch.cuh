@@ -6,7 +6,7 @@
 
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
-#include "src/cuda/sm90/product/source.hpp"
+#include "src/cuda/sm90/product/dispatch.hpp"
 #include "src/cuda/sm90/sddmm/kernel.cuh"
 #include "src/plan/views.hpp"
 
@@ -127,29 +127,14 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(sddmm)");
 }
 
-template <planning::Tile kTile, class Element>
-void launch_element(const Launch& call, const Source& a, const Source& b) {
-  if (a.major == Major::k && b.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::k, Major::k>>(call, a, b);
-  } else if (a.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::k, Major::mn>>(call, a, b);
-  } else if (b.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::mn, Major::k>>(call, a, b);
-  } else {
-    launch_typed<Traits<kTile, Element, Major::mn, Major::mn>>(call, a, b);
-  }
-}
-
 template <planning::Tile kTile>
 void launch(const Launch& call) {
   const auto& problem = std::get<SddmmProblem>(call.problem);
   const Source a = product::dense_source(problem.a.dense, problem.a.transposed);
   const Source b = product::dense_source(problem.b.dense, !problem.b.transposed);
-  if (a.map.dtype == DType::bf16) {
-    launch_element<kTile, __nv_bfloat16>(call, a, b);
-  } else {
-    launch_element<kTile, __half>(call, a, b);
-  }
+  product::with_types(a, b, [&]<class Element, Major kA, Major kB>() {
+    launch_typed<Traits<kTile, Element, kA, kB>>(call, a, b);
+  });
 }
 
 }  // namespace tessera::cuda::sm90::sddmm

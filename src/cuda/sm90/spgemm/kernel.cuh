@@ -339,9 +339,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksAUnit)
     spgemm_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
-  const std::uint32_t base = tile::shared_address(raw);
-  const std::uint32_t skip = (tile::kAtomBytes - base % tile::kAtomBytes) % tile::kAtomBytes;
-  auto& shared = *reinterpret_cast<typename T::Shared*>(raw + skip);
+  auto& shared = tile::at_atom<typename T::Shared>(raw);
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&args.a, &args.b, &args.result.map}) tile::prefetch(*map);
     shared.a_ring.init(kConsumers * kWarps);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "src/cuda/common/check.hpp"
-#include "src/cuda/sm90/product/source.hpp"
+#include "src/cuda/sm90/product/dispatch.hpp"
 #include "src/cuda/sm90/spgemm/kernel.cuh"
 #include "src/cuda/spgemm/pattern.hpp"
 
@@ -62,10 +62,7 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   const auto kernel = spgemm_kernel<T>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
         "cudaFuncSetAttribute(spgemm)");
-  int device = 0, units = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),
-        "cudaDeviceGetAttribute");
+  const int units = unit_count();
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(std::clamp(args.runs, 1, kBlocksAUnit * units));
   config.blockDim = kThreads;
@@ -74,29 +71,14 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(spgemm)");
 }
 
-template <planning::Tile kTile, class Element>
-void launch_element(const Launch& call, const Source& a, const Source& b) {
-  if (a.major == Major::k && b.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::k, Major::k>>(call, a, b);
-  } else if (a.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::k, Major::mn>>(call, a, b);
-  } else if (b.major == Major::k) {
-    launch_typed<Traits<kTile, Element, Major::mn, Major::k>>(call, a, b);
-  } else {
-    launch_typed<Traits<kTile, Element, Major::mn, Major::mn>>(call, a, b);
-  }
-}
-
 template <planning::Tile kTile>
 void launch(const Launch& call) {
   const auto& problem = std::get<SpgemmProblem>(call.problem);
   const Source a = product::pool_source(problem.a.sparse, problem.a.transposed);
   const Source b = product::pool_source(problem.b.sparse, !problem.b.transposed);
-  if (a.map.dtype == DType::bf16) {
-    launch_element<kTile, __nv_bfloat16>(call, a, b);
-  } else {
-    launch_element<kTile, __half>(call, a, b);
-  }
+  product::with_types(a, b, [&]<class Element, Major kA, Major kB>() {
+    launch_typed<Traits<kTile, Element, kA, kB>>(call, a, b);
+  });
 }
 
 }  // namespace tessera::cuda::sm90::spgemm
