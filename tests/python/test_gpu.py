@@ -106,16 +106,54 @@ def test_epilogue(dtype):
 
 @products
 @halves
-@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("block", [16, 32, 64, 128])
 def test_bsr_matmul(dtype, block):
     weight, dense = sparse(512, 384, block, dtype)
-    x = normal(384, 88, dtype=dtype)
-    close(tessera.bsr_matmul(weight, x), dense @ x.double())
+    right, left = normal(384, 88, dtype=dtype), normal(88, 512, dtype=dtype)
+    close(tessera.bsr_matmul(weight, right), dense @ right.double())
+    close(tessera.bsr_matmul(left, weight), left.double() @ dense)
+    close(weight.T @ left.T.contiguous(), dense.T @ left.double().T)
 
 
 @products
 @halves
-@pytest.mark.parametrize("block", [None, 64, 128])
+@pytest.mark.parametrize("block", [16, 32, 64, 128])
+def test_sddmm(dtype, block):
+    pattern, dense = sparse(512, 384, block, dtype)
+    a, b = normal(512, 96, dtype=dtype), normal(96, 384, dtype=dtype)
+    got = tessera.sddmm(a, b, pattern).to_dense()
+    stored = pattern.with_values(torch.ones_like(pattern.values)).to_dense().double()
+    close(got, (a.double() @ b.double()) * stored)
+
+
+@products
+@halves
+@pytest.mark.parametrize("block", [16, 64, 128])
+def test_spgemm(dtype, block):
+    (a, dense_a), (b, dense_b) = sparse(512, 384, block, dtype), sparse(384, 256, block, dtype)
+    close(tessera.spgemm(a, b).to_dense(), dense_a @ dense_b)
+
+
+@products
+@pytest.mark.parametrize("block", [32, 64])
+def test_gradients_of_a_sparse_layer(block):
+    weight, dense = sparse(512, 384, block)
+    values = weight.values.clone().requires_grad_()
+    x = normal(40, 384).requires_grad_()
+    wide, wide_x = dense.clone().requires_grad_(), x.detach().double().requires_grad_()
+    out, want = tessera.linear(x, weight.with_values(values)), wide_x @ wide.T
+    close(out, want)
+    dout = normal(40, 512)
+    out.backward(dout)
+    want.backward(dout.double())
+    close(x.grad, wide_x.grad)
+    stored = weight.with_values(torch.ones_like(weight.values)).to_dense().double()
+    close(weight.with_values(values.grad).to_dense(), wide.grad * stored)
+
+
+@products
+@halves
+@pytest.mark.parametrize("block", [None, 16, 32, 64, 128])
 def test_linear(dtype, block):
     if block is None:
         weight = normal(512, 384, dtype=dtype)
