@@ -43,7 +43,10 @@ class TESSERA_EXPORT SpgemmPlan {
   std::unique_ptr<Data> data_;
 };
 
-/// Finds the result's pattern. Reads the patterns of both operands, not their values.
+/// Finds the result's pattern. Reads the patterns of both operands, not their values. On a GPU it
+/// waits once for the stream, to learn the size; the lists that the plan holds are complete in that
+/// stream's order, so another stream has to wait for it. A captured graph reads them where they
+/// are: keep the plan while the graph may run, and destroy no plan while a stream is captured.
 TESSERA_EXPORT SpgemmPlan spgemm_symbolic(const SpgemmProblem& problem,
                                           const Execution& execution = {});
 

@@ -95,10 +95,7 @@ void run_on_cpu(const Plan& plan, const AnyProblem& problem, const planning::Any
   const cpu::Resources resources{row_of(plan), execution.workspace.data,
                                  schedule_body(plan, execution.schedule.data), plan.threads};
   visit_with_shape(problem, shape, [&](const auto& p, const auto& s) {
-    if constexpr (requires { cpu::run(p, s, resources); })
-      cpu::run(p, s, resources);
-    else
-      refuse_spgemm();
+    if constexpr (requires { cpu::run(p, s, resources); }) cpu::run(p, s, resources);
   });
 }
 
@@ -111,6 +108,7 @@ void run_on_cpu(const Plan& plan, const AnyProblem& problem, const planning::Any
 
 void run_checked(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
                  const Execution& execution) {
+  if (std::holds_alternative<SpgemmProblem>(problem)) refuse_spgemm();
   if (plan.backend == Backend::cpu) return run_on_cpu(plan, problem, shape, execution);
 #if defined(TESSERA_CUDA)
   cuda::run(plan, problem, shape, execution);

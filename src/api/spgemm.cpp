@@ -136,6 +136,10 @@ void run_on_cpu(const Checked& checked, const SpgemmProblem& problem,
 bool run_on_gpu(const Checked& checked, const SpgemmProblem& problem, const SpgemmPlan::Data* data,
                 const BsrMatrix& out, const Execution& given) {
   if (checked.plan.backend == Backend::cpu) return false;
+  if (out.stored_blocks() >= INT32_MAX - 1024) {
+    throw Error(ErrorCode::unsupported, "spgemm: out: a GPU takes fewer than 2^31 blocks, got " +
+                                            std::to_string(out.stored_blocks()));
+  }
 #if defined(TESSERA_CUDA)
   Execution execution = given;
   const Workspace workspace(checked.plan, checked.shape, given);

@@ -29,8 +29,8 @@ double bsr_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& de
   const double rows = real(s.a.sparse ? s.m : s.n), cols = real(s.a.sparse ? s.n : s.m);
   const double depth = real(s.k);
   const std::int64_t height = largest_part(block_rows, std::min(tile.m, 128));
-  const double density =
-      std::min(1.0, real(o.stored) * real(block_rows * block_depth) / std::max(1.0, rows * depth));
+  const double density = std::min(
+      1.0, real(o.stored) * real(block_rows) * real(block_depth) / std::max(1.0, rows * depth));
 
   // A tile loads a step of the dense matrix where any of its blocks lies.
   const double places = std::max(1.0, real(tile.m / std::min<std::int64_t>(tile.m, block_rows)) *

@@ -29,6 +29,16 @@ std::string text(const OperandShape& o) {
   return line;
 }
 
+/// What TMA can read decides which kernels a GPU may run.
+template <class Product>
+std::string alignment(const Product& s) {
+  std::string words;
+  if (s.device.kind != DeviceKind::cuda) return words;
+  if (!s.a.tma_readable) words += " a unaligned";
+  if (!s.b.tma_readable) words += " b unaligned";
+  return words;
+}
+
 std::string text(const MatmulShape& s) {
   std::string line = " " + text(s.a) + " * " + text(s.b) + " -> " + to_string(s.out);
   if (s.grouped) {
@@ -37,17 +47,13 @@ std::string text(const MatmulShape& s) {
   } else if (s.batch != 1) {
     line += " batch " + number(s.batch);
   }
-  // What TMA can read decides which kernels a GPU may run.
-  if (s.device.kind == DeviceKind::cuda && !(s.a.tma_readable && s.b.tma_readable)) {
-    line += " unaligned";
-  }
-  return line;
+  return line + alignment(s);
 }
 
 std::string text(const SddmmShape& s) {
   std::string line = " " + text(s.a) + " * " + text(s.b) + " -> " + text(s.out);
   if (s.batch != 1) line += " batch " + number(s.batch);
-  return line;
+  return line + alignment(s);
 }
 
 std::string text(const SpgemmShape& s) { return " " + text(s.a) + " * " + text(s.b) + " -> bsr"; }

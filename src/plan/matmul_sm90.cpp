@@ -11,6 +11,13 @@ std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piec
 
 double real(std::int64_t n) { return static_cast<double>(n); }
 
+/// Counts of tiles: planning takes sizes that no memory holds, and more than this many do not run.
+std::int64_t count(std::int64_t a, std::int64_t b) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMost : std::min(product, kMost);
+}
+
 /// Tiles narrower than they are tall take the short side of a dense product as their columns.
 bool swaps(const MatmulShape& s, const Tile& tile) {
   if (s.a.sparse || s.b.sparse) return s.b.sparse;
@@ -59,20 +66,18 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
     at.cut = at.swapped ? Cut::cols : Cut::rows;
     // Each group may end with a tile that is not full.
     (at.swapped ? across : down) += s.batch;
-    at.tiles = down * across;
+    at.tiles = count(down, across);
   } else {
     if (s.grouped) {
       at.cut = Cut::depth;
       depth = up(s.k, std::max<std::int64_t>(s.batch, 1));
     }
-    at.tiles = down * across * s.batch;
+    at.tiles = count(count(down, across), s.batch);
   }
   if (sparse) depth = static_cast<std::int64_t>(depth_of_lists(s.a.sparse ? s.a : s.b, s.k));
   at.steps = up(depth, tile.k);
   if (can_split(tile) && !sparse && !s.grouped) at.splits = best_splits(at.tiles, at.steps, tile);
-  // TMA begins at multiples of 16 bytes of what is contiguous, rows of a group begin anywhere.
-  const bool rows_contiguous = (at.cut == Cut::rows || at.cut == Cut::cols) && s.a.transposed;
-  at.copy_a = !s.a.sparse && (!s.a.tma_readable || rows_contiguous);
+  at.copy_a = !s.a.sparse && !s.a.tma_readable;
   at.copy_b = !s.b.sparse && !s.b.tma_readable;
   return at;
 }

@@ -5,6 +5,9 @@
 namespace tessera::planning {
 namespace {
 
+/// Coordinates are 32 bits wide, and a tile may begin before the end and reach past it.
+constexpr std::int64_t kMostCoordinate = (std::int64_t{1} << 31) - 1024;
+
 /// Products by the uniform loop of sm90/matmul.
 void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::string>& reasons) {
   for (const OperandShape* side : {&s.a, &s.b}) {
@@ -18,7 +21,6 @@ void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::stri
     if (side->sparse && !side->tma_readable)
       reasons.push_back("stored blocks need contiguous rows or columns, at multiples of 16 bytes");
   }
-  constexpr std::int64_t kMostCoordinate = std::int64_t{1} << 31;
   if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >=
       kMostCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
     reasons.push_back("takes sizes below 2^31");
@@ -55,7 +57,7 @@ void reject_bsr(const MatmulShape& s, std::vector<std::string>& reasons) {
     reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
   }
   const std::int64_t batches = std::max({s.a.batch, s.b.batch, std::int64_t{1}});
-  if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >= (std::int64_t{1} << 31) / batches) {
+  if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >= kMostCoordinate / batches) {
     reasons.push_back("takes sizes below 2^31");
   }
   if (sparse.block.rows % 16 != 0 || sparse.block.cols % 16 != 0) {
@@ -72,7 +74,7 @@ void reject_sddmm(const SddmmShape& s, const Tile& tile, std::vector<std::string
   if (!s.a.tma_readable || !s.b.tma_readable) {
     reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
   }
-  if (std::max({s.m, s.n, s.k, s.batch, s.out.stored}) >= std::int64_t{1} << 31) {
+  if (std::max({s.m, s.n, s.k, s.batch, s.out.stored}) >= kMostCoordinate) {
     reasons.push_back("takes sizes below 2^31");
   }
   if (s.out.block.rows % tile.m != 0) {

@@ -166,6 +166,12 @@ void check_groups(const Where& op, const MatmulProblem& problem, MatmulShape& sh
   if (!by_rows) {
     require_dense(op / "b", problem.b, dense);
     require_flat(op / "b", problem.b.dense);
+  } else {
+    // TMA begins at multiples of 16 bytes of what is contiguous, and rows of a group begin
+    // anywhere.
+    const Tensor& a = problem.a.dense;
+    const int depth = problem.a.transposed ? 0 : 1;
+    if (a.stride(depth) != 1 && a.size(depth) > 1) shape.a.tma_readable = false;
   }
 
   const Where offsets = op / "group_offsets";

@@ -117,6 +117,26 @@ TEST(GpuBsr, NothingStored) {
   }
 }
 
+/// Tiles without a block between others, many to a block of threads, and an epilogue that keeps
+/// warps busy for different times.
+TEST(GpuBsr, EmptyTilesBetweenOthers) {
+  SKIP_UNLESS_HOPPER();
+  for (bool none : {true, false}) {
+    Products p(5, 16);
+    Pattern pattern{96, 8, {0}, {}};
+    for (std::int64_t i = 0; i < pattern.rows; ++i) {
+      for (std::int64_t j = 0; j < pattern.cols; ++j)
+        if (!none && i / 8 % 2 == 0) pattern.indices.push_back(j);
+      pattern.offsets.push_back(pattern.stored());
+    }
+    const BsrMatrix sparse = p.bsr(DType::bf16, pattern, 32, 32, DType::i32);
+    MatmulProblem problem = problem_of(p, sparse, Side::a, 1030, false, DType::bf16);
+    problem.out = p.matrix(DType::bf16, {96 * 32, 1030}, 3);
+    problem.epilogue.beta = 1.0f;
+    p.expect_right(problem, none ? "no blocks" : "every other tile");
+  }
+}
+
 TEST(GpuBsr, SameBitsEveryTime) {
   SKIP_UNLESS_HOPPER();
   for (Side side : {Side::a, Side::b}) {

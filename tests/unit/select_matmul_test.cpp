@@ -169,4 +169,32 @@ TEST(SelectMatmul, BlocksOfOtherSizesAreRefused) {
             std::string::npos);
 }
 
+TEST(SelectMatmul, PlansTellWhichOperandIsUnaligned) {
+  MatmulProblem p = dense(64, 64, 64);
+  const std::string aligned = on_h200(p).plan.signature;
+  p.a = shaped({64, 64});
+  p.a.dense.strides[0] = 65;
+  const std::string a = on_h200(p).plan.signature;
+  p = dense(64, 64, 64);
+  p.b.dense.strides[0] = 65;
+  const std::string b = on_h200(p).plan.signature;
+  EXPECT_NE(a, aligned);
+  EXPECT_NE(b, aligned);
+  EXPECT_NE(a, b);
+}
+
+/// Rows of a group may begin anywhere: what is contiguous has to be the depth.
+TEST(SelectMatmul, GroupsOfRowsCopyAColumnMajorA) {
+  MatmulProblem p;
+  p.a = shaped({256, 128}), p.b = shaped({4, 128, 64}), p.out = shaped({256, 64});
+  p.group_offsets = shaped({5}, DType::i32);
+  const std::string row = "sm90_matmul_128x64";
+  EXPECT_FALSE(layout_of(p, row).copy_a);
+  p.a.dense.strides[0] = 1, p.a.dense.strides[1] = 256;
+  EXPECT_TRUE(layout_of(p, row).copy_a);
+  p.a = shaped({128, 256});
+  p.a.transposed = true;
+  EXPECT_TRUE(layout_of(p, row).copy_a);
+}
+
 }  // namespace

@@ -188,6 +188,11 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
   std::uint32_t unit_at[kUnits];
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) unit_at[u] = layout.unit(u);
+  // Each warp for itself: a step that multiplies nothing does not hold the warps together.
+  const auto give_back = [&](int stage) {
+    __syncwarp();
+    if (thread % 32 == 0) tile::arrive(&shared.ring.empty[stage]);
+  };
   for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
     const TileAt tile = args.walk.template tile<T::kLines, T::kShape.n>(index);
     float sum[T::kShape.m / 2];
@@ -218,12 +223,12 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
       tile::mma_commit();
       // The step before this one is done: its stage is free.
       tile::mma_wait<1>();
-      if (previous >= 0 && thread == 0) tile::arrive(&shared.ring.empty[previous]);
+      if (previous >= 0) give_back(previous);
       previous = at.stage;
       at.advance();
     } while (!last);
     tile::mma_wait<0>();
-    if (thread == 0) tile::arrive(&shared.ring.empty[previous]);
+    give_back(previous);
     product::store_tile<T::kShape.m>(args.finish, sum, tile.col + consumer * 64,
                                      tile.line * T::kHeight, tile.batch, args.walk.cols, args.rows,
                                      thread);
@@ -235,7 +240,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksAtOnce)
     bsr_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
   auto& shared = tile::at_atom<typename T::Shared>(raw);
-  if (threadIdx.x == 0) shared.ring.init(T::kConsumers);
+  if (threadIdx.x == 0) shared.ring.init(T::kConsumers * kWarpgroup / 32);
   __syncthreads();
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == T::kConsumers) {

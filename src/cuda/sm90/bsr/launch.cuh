@@ -75,15 +75,6 @@ void launch_typed(const Launch& call, const Sides& sides) {
   Arguments args{};
   args.walk = walk_of(call, sides, T::kHeight);
   args.rows = static_cast<int>(sides.swapped ? shape.n : shape.m);
-  // Without blocks nothing is read, and there may be nothing to make a map of.
-  if (sides.blocks.map.batches > 0 && sides.columns.map.data && args.walk.cols > 0) {
-    args.dense = T::kMajorDense == Major::k ? tile::tensor_map(sides.columns.map, T::kShape.n)
-                                            : tile::tensor_map(sides.columns.map, tile::kLine);
-    args.blocks = T::kMajorBlocks == Major::k
-                      ? tile::tensor_map(sides.blocks.map, T::kHeight, args.walk.piece)
-                      : tile::tensor_map(sides.blocks.map, args.walk.piece,
-                                         std::min(T::kHeight, tile::kLine));
-  }
   // Computed with the dense columns as rows: the transpose where a is the sparse one.
   args.finish = product::finish_of(problem, !sides.swapped);
   const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
@@ -94,6 +85,15 @@ void launch_typed(const Launch& call, const Sides& sides) {
   if (tiles > kMostTiles)
     throw Error(ErrorCode::unsupported, "matmul: out: too many tiles: " + std::to_string(tiles));
   args.tiles = static_cast<int>(tiles);
+  // Without blocks nothing is read, and there may be nothing to make a map of.
+  if (sides.blocks.map.batches > 0 && sides.columns.map.data && shape.k > 0) {
+    args.dense = T::kMajorDense == Major::k ? tile::tensor_map(sides.columns.map, T::kShape.n)
+                                            : tile::tensor_map(sides.columns.map, tile::kLine);
+    args.blocks = T::kMajorBlocks == Major::k
+                      ? tile::tensor_map(sides.blocks.map, T::kHeight, args.walk.piece)
+                      : tile::tensor_map(sides.blocks.map, args.walk.piece,
+                                         std::min(T::kHeight, tile::kLine));
+  }
   const auto kernel = bsr_kernel<T>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
         "cudaFuncSetAttribute(bsr)");

@@ -92,7 +92,7 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
     return major == Major::k ? extent : tile::kLine;
   };
   // Without depth nothing is read, and there may be nothing to make a map of.
-  if (a.map.data && b.map.data && shape.k > 0) {
+  if (a.map.data && b.map.data && shape.m > 0 && shape.n > 0 && shape.k > 0) {
     args.a = tile::tensor_map(a.map, box_rows(T::kMajorA, T::kShape.m));
     args.b = tile::tensor_map(b.map, box_rows(T::kMajorB, T::kShape.n));
   }
@@ -140,7 +140,7 @@ void launch(const Launch& call) {
   const Source right = product::dense_source(sides.right.dense, !sides.right.transposed);
   const bool rows_contiguous = (layout.cut == planning::Cut::rows && left.major == Major::mn) ||
                                (layout.cut == planning::Cut::cols && right.major == Major::mn);
-  if (rows_contiguous && shape.m > 1)
+  if (rows_contiguous && shape.m > 1 && shape.k > 0)
     throw Error(ErrorCode::unsupported,
                 "matmul: a: groups of rows need the columns of a contiguous, got " +
                     to_string(problem.a.dense));

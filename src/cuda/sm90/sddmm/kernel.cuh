@@ -187,7 +187,10 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
       held = -1;
     }
     tile::wait(full, at.parity);
-    if constexpr (kWide > 0) {
+    if constexpr (kWide == 0) {
+      // The first warp gives stages back for all four, and no wgmma holds them together.
+      asm volatile("bar.sync %0, 128;" ::"r"(1 + consumer) : "memory");
+    } else {
       const auto& stage = shared.stage[at.stage];
       const std::uint64_t rows = kRowsForm.view(stage.rows, row);
       const std::uint64_t columns = args.columns_form.view(stage.columns, column);

@@ -87,6 +87,7 @@ template <class T>
 void launch_typed(const Launch& call, const Source& a, const Source& b) {
   const auto& shape = std::get<planning::SddmmShape>(call.shape);
   const auto& problem = std::get<SddmmProblem>(call.problem);
+  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
   Arguments args{};
   args.walk = walk_of(problem.out, shape.batch, T::kShape);
   args.steps = static_cast<int>(up(shape.k, tile::kLine));
