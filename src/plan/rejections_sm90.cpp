@@ -33,11 +33,8 @@ void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::stri
     reasons.push_back(s.a.sparse ? "walks a sparse a by its rows: a must not be transposed"
                                  : "walks a sparse b by its columns: b must be transposed");
   }
-  if (sparse.block.rows % tile.m != 0) {
-    reasons.push_back("blocks need a multiple of " + std::to_string(tile.m) + " rows");
-  }
-  if (sparse.block.cols % tile.k != 0) {
-    reasons.push_back("blocks need a multiple of " + std::to_string(tile.k) + " columns");
+  if (sparse.block.rows % tile.k != 0 || sparse.block.cols % tile.k != 0) {
+    reasons.push_back("blocks need multiples of " + std::to_string(tile.k) + " rows and columns");
   }
 }
 

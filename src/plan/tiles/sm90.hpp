@@ -47,13 +47,6 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why = "up to 16 rows or columns: the other operand streams through, read once",
      .measured =
          "0.87-0.92 of cuBLASLt at 1 to 16 rows, 8192 x 8192 weights: H200, CUDA 13.0, 2026-11-21"},
-    {.name = "sm90_matmul_64x256",
-     .backend = Backend::sm90,
-     .ops = ops({Op::matmul}),
-     .tile = {.m = 64, .n = 256, .k = 64, .stages = 5, .warpgroups = 2},
-     .why = "blocks of 64 rows; each warpgroup takes 128 columns",
-     .measured =
-         "406 TFLOPS at 8192^3 bf16, blocks of 64, density .25: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_bsr_256x128",
      .backend = Backend::sm90,
      .ops = ops({Op::matmul}),

@@ -52,7 +52,7 @@ struct Finish {
   bool wide = false;  // 16-bit rows of out take 16-byte stores
   bool tall = false;  // 16-bit columns do
 
-  __device__ bool plain() const {
+  __host__ __device__ bool plain() const {
     return alpha == 1.0f && !c.data && !bias.data && activation == Activation::none;
   }
 };
