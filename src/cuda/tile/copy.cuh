@@ -34,8 +34,8 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int
   const std::int32_t at[] = {inner, row, batch};
   ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_global, ::cuda::ptx::space_shared, &map, at,
                                     from);
-  ::cuda::ptx::cp_async_bulk_commit_group();
 }
+__device__ __forceinline__ void commit_stores() { ::cuda::ptx::cp_async_bulk_commit_group(); }
 
 __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

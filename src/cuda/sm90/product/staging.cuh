@@ -83,6 +83,7 @@ struct Staging {
       const int c = col + p * kWidth;
       tile::store_box(out, kTurned ? row : c, kTurned ? c : row, batch, panel(lent, p).data);
     }
+    tile::commit_stores();
   }
 
   /// Until no panel is waiting to be carried out.
