@@ -22,6 +22,20 @@ __device__ __forceinline__ void arrive_expecting(std::uint64_t* barrier, std::ui
                                  bytes);
 }
 
+/// True for one lane of a warp whose lanes all ask. The compiler knows it to be one: what only this
+/// lane hands to TMA needs no loop over lanes.
+__device__ __forceinline__ bool elect() {
+  std::uint32_t elected = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xFFFFFFFF;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 /// The barriers of a ring; lives in shared memory.
 template <int kStages>
 struct RingBarriers {
