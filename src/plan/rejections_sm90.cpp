@@ -42,6 +42,10 @@ void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::stri
       kMostCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
     reasons.push_back("takes sizes below 2^31");
   }
+  // sm90/skinny takes the rest.
+  if (tile.n < 128 && !s.grouped && s.a.tma_readable && s.b.tma_readable) {
+    reasons.push_back("takes groups, and operands that have to be copied");
+  }
   reject_walk(s, tile.m, tile.k, reasons);
 }
 

@@ -6,7 +6,7 @@
 namespace tessera::planning {
 namespace {
 
-constexpr int kMostSplits = 8, kMostAtOnce = 4;
+constexpr int kMostSplits = 4, kMostAtOnce = 4;
 constexpr int kUnits = 132;  // which the tables below hold for
 constexpr double kMemoryRate = 4.46e12;
 constexpr int kLine = 64, kLineBytes = 128, kPiece = 16, kPieceBytes = 64 * kPiece * 4;
@@ -25,10 +25,8 @@ int ring_bytes(int at_once) {
 /// cross the borders of a GPC, and not all GPCs have the same number of units: the least of what
 /// several H200 told (cudaOccupancyMaxActiveClusters).
 std::int64_t clusters_at_once(int at_once, int blocks) {
-  constexpr int kClusters[kMostAtOnce][kMostSplits] = {{132, 66, 39, 30, 22, 17, 15, 15},
-                                                       {264, 132, 79, 62, 47, 39, 32, 30},
-                                                       {396, 198, 124, 92, 69, 62, 47, 45},
-                                                       {528, 264, 163, 124, 94, 79, 69, 62}};
+  constexpr int kClusters[kMostAtOnce][kMostSplits] = {
+      {132, 66, 39, 30}, {264, 132, 79, 62}, {396, 198, 124, 92}, {528, 264, 163, 124}};
   return kClusters[at_once - 1][blocks - 1];
 }
 
@@ -45,8 +43,9 @@ struct Cut {
 /// Fills in what follows from height, splits and at_once; false where it does not fit.
 bool complete(const Cut& cut, SkinnyLayout& at) {
   const int n = cut.tile.n;
-  at.lines = cut.majors.rows_contiguous ? at.units() * kLine : at.height;
-  const int stage = (at.lines + skinny_loaded(n, cut.majors.cols_contiguous)) * kLineBytes;
+  // Contiguous rows come in panels of 64.
+  if (cut.majors.rows_contiguous && at.height % kLine != 0) return false;
+  const int stage = (at.height + skinny_loaded(n, cut.majors.cols_contiguous)) * kLineBytes;
   // The last unit may read past its rows, into what follows.
   const int beyond = std::max(0, at.units() * kLine * kLineBytes - stage);
   at.shared_bytes = ring_bytes(at.at_once);

@@ -15,7 +15,6 @@ struct SkinnyLayout {
   bool swapped = false;  // computed as its transpose: left is B transposed
   std::int64_t rows = 0, cols = 0, batches = 1;
   int height = 64;             // rows of a tile
-  int lines = 64;              // rows that are loaded for it
   int splits = 1;              // blocks of threads of a cluster, which share a tile's depth
   int at_once = 1;             // blocks of threads on one unit
   int stages = 1;              // of the ring

@@ -61,7 +61,7 @@ struct Cursor {
   }
 };
 
-/// What the threads of a block share. A stage is the lines of A, then B's tile.
+/// What the threads of a block share. A stage is the tile's rows of A, then B's tile.
 template <class T>
 struct Block {
   const Arguments& args;
@@ -69,7 +69,7 @@ struct Block {
   typename T::Barriers& barriers;
   TileAt at;
 
-  __device__ int a_bytes() const { return args.lines * tile::kLineBytes; }
+  __device__ int a_bytes() const { return args.height * tile::kLineBytes; }
   __device__ char* stage(const Cursor& cursor) const {
     return ring + cursor.stage * (a_bytes() + T::BTile::kBytes);
   }
@@ -92,7 +92,7 @@ struct Block {
       if constexpr (T::kMajorA == Major::k) {
         tile::copy_box(to, args.a, depth, row, matrix, full, args.policy);
       } else {
-        for (int r = 0; r < args.lines; r += tile::kLine)
+        for (int r = 0; r < args.height; r += tile::kLine)
           tile::copy_box(to + r * tile::kLineBytes, args.a, row + r, depth, matrix, full,
                          args.policy);
       }

@@ -34,7 +34,6 @@ void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, cons
   args.m = static_cast<int>(layout.rows);
   args.n = static_cast<int>(layout.cols);
   args.height = layout.height;
-  args.lines = layout.lines;
   args.splits = layout.splits;
   args.owned = (T::kN / kPiece + layout.splits - 1) / layout.splits;
   args.stages = layout.stages;
@@ -48,7 +47,7 @@ void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, cons
   if (left.is_sparse()) add_lists(args, left.sparse);
   // Without depth nothing is read, and there may be nothing to make a map of.
   if (a.map.data && b.map.data && a.map.batches > 0 && shape.k > 0) {
-    args.a = tile::tensor_map(a.map, T::kMajorA == Major::k ? layout.lines : tile::kLine);
+    args.a = tile::tensor_map(a.map, T::kMajorA == Major::k ? layout.height : tile::kLine);
     args.b = tile::tensor_map(b.map, T::kMajorB == Major::k ? T::kN : tile::kLine);
   }
   args.finish = product::finish_of(std::get<MatmulProblem>(call.problem), layout.swapped);

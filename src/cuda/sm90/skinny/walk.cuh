@@ -17,7 +17,7 @@ struct Arguments {
   CUtensorMap a, b;
   product::Finish finish;
   int m = 0, n = 0;
-  int height = 0, lines = 0;               // rows of a tile, and those that are loaded for it
+  int height = 0;                          // rows of a tile
   int splits = 1, stages = 0, owned = 0;   // owned: pieces of columns of one block, at most
   int a_batch_step = 0, b_batch_step = 0;  // 0: shared by all batches
   std::uint64_t policy = 0;                // how L2 keeps the left side
