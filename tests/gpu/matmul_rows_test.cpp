@@ -8,10 +8,8 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/select.hpp"
-#include "src/plan/tile_table.hpp"
-#include "src/plan/workspace.hpp"
 #include "tests/gpu/products.hpp"
+#include "tests/gpu/rows.hpp"
 
 namespace tessera {
 namespace {
@@ -19,33 +17,14 @@ namespace {
 using generate::Random;
 using gpu_test::Products;
 
-/// Runs a problem by one row, whatever the cost model thinks.
-void run_by(int row, const MatmulProblem& problem, const Execution& execution = {}) {
-  Plan made = plan(problem, execution);
-  const planning::KernelRow& chosen =
-      planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)];
-  const planning::BufferSizes sizes =
-      planning::buffer_sizes(chosen, Op::matmul, planning::shape_of(AnyProblem(problem)), 0);
-  made.kernel = row;
-  made.kernel_name = chosen.name;
-  made.workspace_bytes = sizes.workspace;
-  made.schedule_bytes = sizes.schedule;
-  run(made, problem, execution);
-}
+using gpu_test::run_by;
 
 /// The rows of sm90/matmul.
-std::vector<int> matmul_rows() {
-  std::vector<int> rows;
-  const auto table = planning::kernel_table(Backend::sm90);
-  for (std::size_t i = 0; i < table.size(); ++i)
-    if (table[i].family() == "matmul") rows.push_back(static_cast<int>(i));
-  return rows;
-}
+std::vector<int> matmul_rows() { return gpu_test::rows_of("matmul"); }
 
 void expect_right_by_each_row(Products& p, const MatmulProblem& problem, const std::string& text) {
   for (int row : matmul_rows()) {
-    const char* name = planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)].name;
-    p.expect_right(problem, text + " by " + name,
+    p.expect_right(problem, text + " by " + gpu_test::name_of(row),
                    [&](const MatmulProblem& device) { run_by(row, device); });
   }
 }

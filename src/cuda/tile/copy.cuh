@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "src/cuda/tile/swizzled_tile.cuh"
+
 namespace tessera::cuda::tile {
 
 /// One box of a tensor map into shared memory; its bytes complete on `full`.
@@ -27,8 +29,8 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& ma
       : "memory");
 }
 
-/// One box from shared memory out, a bulk group of its own; what lies outside the tensor is left
-/// out.
+/// One box from shared memory out, without what lies outside the tensor. `commit_stores` makes a
+/// bulk group of those before it.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int row, int batch,
                                           const void* from) {
   const std::int32_t at[] = {inner, row, batch};
@@ -36,6 +38,17 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int
                                     from);
 }
 __device__ __forceinline__ void commit_stores() { ::cuda::ptx::cp_async_bulk_commit_group(); }
+
+/// The same with a policy for L2, such as kStreams: what is read once leaves before all else.
+inline constexpr std::uint64_t kStays = 0x1000000000000000, kStreams = 0x12F0000000000000;
+__device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int inner, int row,
+                                         int batch, std::uint64_t* full, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(inner), "r"(row), "r"(batch), "r"(shared_address(full)), "l"(policy)
+      : "memory");
+}
 
 __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
