@@ -44,26 +44,28 @@ double bsr_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& de
                        real(std::max<std::int64_t>(s.batch, 1));
   const double per_unit = tile.warpgroups == 1 ? 3 : 1;  // blocks of threads on one unit
   const double blocks = std::max(device.units, 1) * per_unit;
+  const double active = std::clamp(tiles, 1.0, blocks);
 
   const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
   const double area = real(tile.m) * depth * density;  // stored elements of one tile
-  const double multiply = seconds(2 * pieces * kGroup * real(piece_depth) * tile.n * blocks,
+  const double multiply = seconds(2 * pieces * kGroup * real(piece_depth) * tile.n * active,
                                   device.tensor_tflops * 1e12 * 0.75);
-  const double fetch = seconds(2 * (area + steps * tile.k * tile.n) * blocks, device.l2_tbs * 1e12);
+  const double fetch = seconds(2 * (area + steps * tile.k * tile.n) * active, device.l2_tbs * 1e12);
   // What a consumer does for a step, for each place of a piece in it, for each piece that is there
-  // and each 16 of its depth; and what copiers do where pieces are not copied whole.
-  constexpr double kTile = 3e-6, kStep = 0.2e-6, kPlace = 0.008e-6, kPiece = 0.025e-6,
-                   kUnit = 0.03e-6, kCopiedStep = 0.25e-6, kCopiedUnit = 0.04e-6;
-  const bool whole = height == kGroup && piece_depth == kGroup;
+  // and each 16 of its depth; and what copiers do where TMA does not copy lines in boxes. Measured.
+  constexpr double kStep = 0.08e-6, kPlace = 0.008e-6, kPiece = 0.025e-6, kUnit = 0.04e-6,
+                   kCopiedStep = 0.2e-6, kCopiedUnit = 0.07e-6, kLaunch = 4e-6;
+  const double tile_seconds = tile.warpgroups == 1 ? 1.5e-6 : 6e-6;
+  const bool boxed = height >= 32 && piece_depth >= 32;
   const double consume =
       steps * (kStep + kPlace * groups * slices) + pieces * (kPiece + kUnit * units);
-  const double copy = whole ? 0 : steps * kCopiedStep + pieces * units * kCopiedUnit;
-  const double one = std::max({multiply, fetch, consume, copy}) + kTile;
+  const double copy = boxed ? 0 : steps * kCopiedStep + pieces * units * kCopiedUnit;
+  const double one = std::max({multiply, fetch, consume, copy}) + tile_seconds;
   const double work = std::max(1.0, tiles / blocks) * one;
   const double memory = seconds(bytes, device.memory_tbs * 1e12);
   const double lists = walked_as_stored ? 0 : 15e-6;  // transposed first
   // The shorter of the two is not hidden entirely.
-  return 1e3 * (std::max(work, memory) + 0.1 * std::min(work, memory) + lists);
+  return 1e3 * (std::max(work, memory) + 0.1 * std::min(work, memory) + lists + kLaunch);
 }
 
 }  // namespace tessera::planning

@@ -75,7 +75,7 @@ struct Traits {
 };
 
 struct Arguments {
-  CUtensorMap dense, blocks, out;  // blocks: copied whole; out: where the result is carried
+  CUtensorMap dense, blocks, out;  // blocks: where boxes are copied; out: where it is carried
   Walk walk;
   product::Finish finish;
   Carried carried;
@@ -178,19 +178,36 @@ __device__ __forceinline__ void copy_pieces(const Walk& walk, const UnitCopy<T>&
   }
 }
 
-/// Whole pieces of one step, by one lane.
+/// The first units of pieces.
+__device__ __forceinline__ std::uint32_t piece_heads(const Walk& walk) {
+  return walk.slice_shift == 0 ? 0x11111111u : walk.slice_shift == 1 ? 0x55555555u : 0xFFFFFFFFu;
+}
+
+/// Pieces of one step, by one lane, a box for each line. One that is not there lies outside the
+/// pool, so that its place is filled with zeros.
 template <class T>
-__device__ __forceinline__ void copy_whole(const CUtensorMap& blocks, typename T::Slot* slots,
+__device__ __forceinline__ void copy_boxes(const Arguments& args, typename T::Slot* slots,
                                            const uint4* pieces, std::uint32_t units, int slot,
                                            std::uint64_t* full) {
+  const Walk& walk = args.walk;
+  const int units_shift = 2 - walk.slice_shift, lines = kGroup >> walk.height_shift;
+  const int line_bytes = walk.height() * walk.piece() * 2;
 #pragma unroll 1
-  for (std::uint32_t left = units & 0x11111111u; left != 0; left &= left - 1) {
-    const uint4 piece = pieces[(__ffs(static_cast<int>(left)) - 1) / kUnits];
-    const int block = static_cast<int>(piece.x), row = static_cast<int>(piece.y),
-              depth = static_cast<int>(piece.z);
-    const bool deep = T::kMajorBlocks == Major::k;
-    tile::copy_box(slots[slot].data, blocks, deep ? depth : row, deep ? row : depth, block, full);
-    slot = (slot + kUnits) & (T::kSlots - 1);
+  for (std::uint32_t left = units & piece_heads(walk); left != 0; left &= left - 1) {
+    const unsigned unit = __ffs(static_cast<int>(left)) - 1;
+    const uint4& piece = pieces[(unit % kUnits >> units_shift) * T::kGroups + unit / kUnits];
+    const auto* const blocks = reinterpret_cast<const int*>(&piece);
+    const auto* const rows = reinterpret_cast<const std::uint16_t*>(&piece.z);
+    auto* const to = reinterpret_cast<char*>(slots[slot].data);
+    const int depth = static_cast<int>(piece.w);
+#pragma unroll 1
+    for (int line = 0; line < lines; ++line) {
+      const int row = rows[line];
+      const bool deep = T::kMajorBlocks == Major::k;
+      tile::copy_box(to + line * line_bytes, args.blocks, deep ? depth : row, deep ? row : depth,
+                     blocks[line], full);
+    }
+    slot = (slot + (1 << units_shift)) & (T::kSlots - 1);
   }
 }
 
@@ -255,7 +272,7 @@ __device__ __forceinline__ void wait_for_room(tile::RingBarriers<T::kShape.stage
 /// them: then all make one team and share each step, so that it is there sooner and few slots wait.
 template <class T>
 __device__ __forceinline__ int team_size(const Walk& walk) {
-  return walk.slice_shift == 2 ? T::kCopiers : 1;
+  return walk.slice_shift == 2 && !walk.boxed ? T::kCopiers : 1;
 }
 
 /// One warp of a team: its share of the units of the team's steps; the first of a team loads the
@@ -273,8 +290,8 @@ __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Sh
   int turn = copier / size;
   const int teams = T::kCopiers / size;
   std::uint32_t mine = 0;  // the units that pieces of this copier's groups begin with
-  for (int g = copier % size; g < T::kGroups; g += size)
-    mine |= (walk.slice_shift == 0 ? 0x1u : walk.slice_shift == 1 ? 0x5u : 0xFu) << g * kUnits;
+  for (int g = copier % size; g < T::kGroups; g += size) mine |= 0xFu << g * kUnits;
+  mine &= piece_heads(walk);
   // Asked once: a branch on `lane == 0`, or on more than this, makes a loop over lanes of every
   // copy that TMA does.
   const bool elected = tile::elect(), first_of_team = copier % size == 0;
@@ -306,15 +323,14 @@ __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Sh
           if (first_of_team) {
             if (elected) {
               put(held.units);
-              const int bytes = walk.whole ? held.count * int{sizeof(typename T::Slot)} : 0;
+              const int bytes = walk.boxed ? held.count * int{sizeof(typename T::Slot)} : 0;
               tile::arrive_expecting(full, T::DenseTile::kBytes + bytes);
               load_dense<T>(args, shared.dense[at.stage], tile, first + held.step, full);
-              if (walk.whole)
-                copy_whole<T>(args.blocks, shared.slots, pieces, held.units, slot, full);
+              if (walk.boxed) copy_boxes<T>(args, shared.slots, pieces, held.units, slot, full);
             }
           }
           __syncwarp();
-          if (!walk.whole) {
+          if (!walk.boxed) {
             copy_units<T>(walk, copy, slots, pieces, held.units, mine, slot);
             tile::arrive_when_copied(full);
           }
@@ -329,7 +345,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Sh
         tile::arrive(&shared.ring.full[at.stage]);
       }
       __syncwarp();
-      if (!walk.whole) tile::arrive(&shared.ring.full[at.stage]);
+      if (!walk.boxed) tile::arrive(&shared.ring.full[at.stage]);
     }
     next(T::kLentSlots);
   }
@@ -350,18 +366,19 @@ struct View {
 
 /// Multiplies a tile's steps, a piece of kPieceUnits at a time; returns the place that the last
 /// step lends. A step's stage is given back when the next one is there.
-template <class T, int kPieceUnits, bool kWhole>
+template <class T, int kPieceUnits, bool kBoxed>
 __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m / 2],
                                                         typename T::Shared& shared,
                                                         tile::RingCursor<T::kShape.stages>& at,
                                                         const View& dense) {
   constexpr int kGroupSums = kGroup / 2, kSlotUnits = sizeof(typename T::Slot) >> 4;
-  // Major::k: units one after the other in lines of 16, or, whole, beside each other in lines of
-  // 64. Major::mn: one after the other in lines of 64.
+  // Major::k: units one after the other in lines of 16, or, in boxes, beside each other in lines as
+  // long as the piece is deep. Major::mn: one after the other in lines of 64.
   constexpr bool kDeep = T::kMajorBlocks == Major::k;
-  constexpr int kNextUnit = kDeep && kWhole ? 2 : kSlotUnits;
-  const View slots(kDeep && !kWhole ? tile::descriptor(shared.slots, 0, 8 * 32, 32)
-                                    : tile::descriptor(shared.slots, 0, tile::kAtomBytes));
+  constexpr int kLineBytes = kBoxed ? kPieceUnits * 32 : 32;
+  constexpr int kNextUnit = kDeep && kBoxed ? 2 : kSlotUnits;
+  const View slots(kDeep ? tile::descriptor(shared.slots, 0, 8 * kLineBytes, kLineBytes)
+                         : tile::descriptor(shared.slots, 0, tile::kAtomBytes));
   int previous = -1;
   while (true) {
     tile::wait(&shared.ring.full[at.stage], at.parity);
@@ -369,7 +386,7 @@ __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m
     const std::uint32_t units = __shfl_sync(0xFFFFFFFFu, step.units, 0);
     const std::uint32_t place = __shfl_sync(0xFFFFFFFFu, step.place, 0);
     // Copies that are not TMA's are seen by wgmma after this.
-    if constexpr (!kWhole) tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    if constexpr (!kBoxed) tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     tile::mma_wait<0>();
     // Each warp for itself: a step may multiply nothing, and does not hold the warps together.
     __syncwarp();
@@ -435,14 +452,17 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
 #pragma unroll
     for (float& value : sum) value = 0.0f;
     std::uint32_t place = 0;
-    if (args.walk.whole) {
-      place = multiply_steps<T, 4, true>(sum, shared, at, dense);
-    } else if (args.walk.slice_shift == 0) {
-      place = multiply_steps<T, 4, false>(sum, shared, at, dense);
+    const auto multiply = [&]<int kPieceUnits>() {
+      place = kPieceUnits > 1 && args.walk.boxed
+                  ? multiply_steps<T, kPieceUnits, true>(sum, shared, at, dense)
+                  : multiply_steps<T, kPieceUnits, false>(sum, shared, at, dense);
+    };
+    if (args.walk.slice_shift == 0) {
+      multiply.template operator()<4>();
     } else if (args.walk.slice_shift == 1) {
-      place = multiply_steps<T, 2, false>(sum, shared, at, dense);
+      multiply.template operator()<2>();
     } else {
-      place = multiply_steps<T, 1, false>(sum, shared, at, dense);
+      multiply.template operator()<1>();
     }
     const int slot = (place & 0xFFFF) / (sizeof(typename T::Slot) >> 4);
     store_sums<T>(args, shared, sum, index, slot, consumer, thread);
@@ -461,7 +481,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksAtOnce)
   // who copy units.
   if (threadIdx.x == 0)
     shared.ring.init(T::kConsumers * kWarpgroup / 32,
-                     args.walk.whole ? 1 : 1 + team_size<T>(args.walk) * 32);
+                     args.walk.boxed ? 1 : 1 + team_size<T>(args.walk) * 32);
   __syncthreads();
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == T::kConsumers) {

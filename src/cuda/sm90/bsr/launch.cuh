@@ -74,7 +74,8 @@ inline Walk walk_of(const Launch& call, const Sides& sides) {
   const int piece = largest_part(sides.block_depth(), tile::kLine);
   walk.slice_shift = piece == 64 ? 0 : piece == 32 ? 1 : 2;
   walk.pieces_per_block = sides.block_depth() / piece;
-  walk.whole = height == kGroup && piece == tile::kLine;
+  walk.boxed =
+      piece >= 32 && (deep ? height >= 32 : height == kGroup) && sides.block_rows() <= UINT16_MAX;
   // Places in the pool are counted in units of 16 bytes; the largest number says that there is
   // none.
   constexpr std::int64_t kMostBytes = std::int64_t{UINT32_MAX} * 16;
@@ -127,7 +128,10 @@ void launch_typed(const Launch& call, const Sides& sides) {
   if (sides.blocks.map.batches > 0 && sides.columns.map.data && shape.k > 0) {
     args.dense = T::kMajorDense == Major::k ? tile::tensor_map(sides.columns.map, T::kShape.n)
                                             : tile::tensor_map(sides.columns.map, tile::kLine);
-    if (args.walk.whole) args.blocks = tile::tensor_map(sides.blocks.map, tile::kLine);
+    const int height = 1 << args.walk.height_shift, piece = tile::kLine >> args.walk.slice_shift;
+    if (args.walk.boxed)
+      args.blocks = T::kMajorBlocks == Major::k ? tile::tensor_map(sides.blocks.map, height, piece)
+                                                : tile::tensor_map(sides.blocks.map, piece, height);
   }
   const auto kernel = bsr_kernel<T>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),

@@ -24,8 +24,8 @@ struct Walk {
   const char* blocks = nullptr;  // the stored ones
   std::int64_t row_bytes = 0;    // inside a block, from a row of the result to the next
   std::int64_t depth_bytes = 0;  // and from one of its depth; one of the two is 2
-  // Pieces of 64 x 64, which TMA copies whole; others are put together by 16 bytes.
-  bool whole = false;
+  // TMA copies a line's pieces, a box each; others are put together by 16 bytes.
+  bool boxed = false;
   // In units of 16 bytes, from one to the next; places in the pool are below 2^32 of them.
   std::uint32_t block_step = 0, line_step = 0, piece_step = 0;
   std::uint32_t copy_step = 0, round_step = 0;  // see UnitCopy
@@ -65,8 +65,9 @@ struct Window {
   static constexpr std::uint32_t kAbsent = 0xFFFFFFFFu;
   static_assert(kGroups * kUnits <= 24);
 
-  /// Where the four copies of a group's piece begin in memory, in units of 16 bytes;
-  /// [slice][group].
+  /// Where the four copies of a group's piece begin in memory, in units of 16 bytes. Or, where
+  /// boxes are copied: the block of each line, and for lines of more than 16 rows, of which there
+  /// are one or two, their rows inside it, 16 bits each, and the depth. [slice][group]
   uint4 pieces[kSlices][kGroups];
   /// Bit 4 * g + u: unit u of the step is there for some line of group g.
   std::uint32_t units[kSlices];
@@ -100,7 +101,8 @@ class Finder {
     }
     const auto pool = static_cast<std::uint32_t>(tile.batch * walk.pool_step);
     const auto in_block = static_cast<std::uint32_t>(line % walk.lines_per_block);
-    place_ = walk.whole ? in_block * kGroup : pool * walk.block_step + in_block * walk.line_step;
+    place_ = walk.boxed ? in_block << walk.height_shift
+                        : pool * walk.block_step + in_block * walk.line_step;
   }
 
   /// The steps from `first` on.
@@ -180,10 +182,12 @@ class Finder {
       uint4& piece = window.pieces[at][group];
       const auto part = static_cast<std::uint32_t>(at - first);
       // Named twice: one of the two is taken, the same one always.
-      if (walk_.whole) {
-        atomicMin(&piece.x, stored + static_cast<std::uint32_t>(batch_ * walk_.pool_step));
-        piece.y = place;
-        piece.z = part * tile::kLine;
+      if (walk_.boxed) {
+        const int in_group = line & ((kGroup >> walk_.height_shift) - 1);
+        atomicMin(reinterpret_cast<std::uint32_t*>(&piece) + in_group,
+                  stored + static_cast<std::uint32_t>(batch_ * walk_.pool_step));
+        reinterpret_cast<std::uint16_t*>(&piece.z)[in_group] = static_cast<std::uint16_t>(place);
+        piece.w = part * walk_.piece();
       } else {
         auto* const copies = reinterpret_cast<std::uint32_t*>(&piece) + quarter % 4;
         const std::uint32_t from = place + stored * walk_.block_step + part * walk_.piece_step;
