@@ -4,6 +4,7 @@
 #include "src/plan/bsr_sm90.hpp"
 #include "src/plan/matmul_sm90.hpp"
 #include "src/plan/select.hpp"
+#include "src/plan/skinny_sm90.hpp"
 #include "src/plan/walk.hpp"
 
 namespace tessera::planning {
@@ -192,6 +193,10 @@ double predict_ms(const KernelRow& row, Op op, const AnyShape& shape, const Devi
   if (row.backend == Backend::sm90 && row.family() == "matmul") {
     const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
     return matmul_sm90_ms(s, row.tile, device, total.bytes) + overhead_ms(device);
+  }
+  if (row.backend == Backend::sm90 && row.family() == "skinny") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
+    return skinny_sm90_ms(s, row.tile, device) + overhead_ms(device);
   }
   if (row.backend == Backend::sm90 && row.family() == "bsr") {
     const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);

@@ -51,6 +51,18 @@ double depth_of_lists(const OperandShape& o, std::int64_t depth) {
   return std::min(real(depth), real(o.stored) * real(o.block.cols) / std::max(rows, 1.0));
 }
 
+/// Steps that any line of a tile names, where lists are unrelated.
+std::int64_t fetched_steps(const MatmulShape& s, const Tile& tile, std::int64_t steps) {
+  const OperandShape& lists = s.a.sparse ? s.a : s.b;
+  const double depth = std::max(real(up(s.k, tile.k)), 1.0);
+  const double lines = std::max(real(tile.m) / real(lists.block.rows), 1.0);
+  return static_cast<std::int64_t>(
+      std::ceil(depth * (1 - std::pow(1 - std::min(real(steps) / depth, 1.0), lines))));
+}
+
+/// Rows of tiles that are walked column by column where both sides are dense.
+constexpr std::int64_t kRowsTogether = 16;
+
 }  // namespace
 
 MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
@@ -74,25 +86,40 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
     }
     at.tiles = count(count(down, across), s.batch);
   }
-  if (sparse) depth = static_cast<std::int64_t>(depth_of_lists(s.a.sparse ? s.a : s.b, s.k));
-  at.steps = up(depth, tile.k);
+  at.group = kRowsTogether;
+  if (sparse) {
+    const OperandShape& lists = s.a.sparse ? s.a : s.b;
+    depth = static_cast<std::int64_t>(depth_of_lists(lists, s.k));
+    at.dealt = at.tiles > clusters_at_once(1);
+    // A column of tiles reads one piece of the dense side: as many rows as keep their stored
+    // blocks in L2 meanwhile.
+    constexpr double kStaysInL2 = 24e6;
+    const double bytes = 2.0 * real(lists.stored) * real(lists.block.rows * lists.block.cols);
+    const double rows = real(down) * kStaysInL2 / std::max(bytes, 1.0);
+    at.group = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(rows, 1e9)),
+                                        kRowsTogether, std::max(down, kRowsTogether));
+  }
+  at.steps = at.fetched = up(depth, tile.k);
+  if (sparse) at.fetched = fetched_steps(s, tile, at.steps);
   if (can_split(tile) && !sparse && !s.grouped) at.splits = best_splits(at.tiles, at.steps, tile);
   at.copy_a = !s.a.sparse && !s.a.tma_readable;
   at.copy_b = !s.b.sparse && !s.b.tma_readable;
   return at;
 }
 
-MatmulCopies carve_matmul_copies(Carver& carver, const MatmulShape& s, const MatmulLayout& layout) {
+MatmulScratch carve_matmul_scratch(Carver& carver, const MatmulShape& s,
+                                   const MatmulLayout& layout) {
   // Whichever way the matrix lies: strides are no part of a shape.
   const auto add = [&](const OperandShape& o) -> void* {
     const core::Size rows = core::Size(o.rows) * copied_pitch(o.cols);
     const core::Size cols = core::Size(o.cols) * copied_pitch(o.rows);
     return carver.add<std::uint16_t>(core::Size(o.batch) * std::max(rows.value(), cols.value()));
   };
-  MatmulCopies copies;
-  if (layout.copy_a) copies.a = add(s.a);
-  if (layout.copy_b) copies.b = add(s.b);
-  return copies;
+  MatmulScratch scratch;
+  if (layout.copy_a) scratch.a = add(s.a);
+  if (layout.copy_b) scratch.b = add(s.b);
+  if (layout.dealt) scratch.dealt = carver.add<int>(1);
+  return scratch;
 }
 
 std::string describe(const MatmulLayout& layout) {
@@ -116,7 +143,10 @@ double matmul_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts&
   const double rate = tile.n >= 64 ? 0.75 : tile.n >= 32 ? 0.6 : 0.35;
   const double multiply =
       seconds(2.0 * tile.m * tile.n * tile.k * units, device.tensor_tflops * 1e12 * rate);
-  const double fetch = seconds(2.0 * (tile.m + tile.n) * tile.k * units, device.l2_tbs * 1e12);
+  // Bytes of a step's share: the left side's lines are fetched where they are multiplied.
+  const double shared = real(at.fetched) / std::max(real(at.steps), 1.0);
+  const double fetch =
+      seconds(2.0 * (tile.m + tile.n * shared) * tile.k * units, device.l2_tbs * 1e12);
   const double tiles = real(at.tiles);
   const double rounds = std::ceil(tiles / real(clusters_at_once(at.splits)));
   constexpr double kTileSeconds = 1e-6, kSplitSeconds = 2e-6;

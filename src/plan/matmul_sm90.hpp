@@ -21,8 +21,11 @@ struct MatmulLayout {
   std::int64_t rows = 0, cols = 0;      // of the product as computed; of one group where it is cut
   std::int64_t matrices = 1;            // results, or groups
   std::int64_t tiles = 0;               // at most
-  std::int64_t steps = 0;               // of depth for one tile, on average
+  std::int64_t steps = 0;               // of depth that a line of a tile multiplies, on average
+  std::int64_t fetched = 0;             // that are fetched for a tile: those that any line names
+  std::int64_t group = 0;               // rows of tiles that are walked column by column
   int splits = 1;                       // blocks of threads that share one tile's depth
+  bool dealt = false;                   // tiles are handed out as blocks of threads ask for them
   bool copy_a = false, copy_b = false;  // into rows that TMA can read
 };
 
@@ -49,12 +52,13 @@ MatmulLayout matmul_layout(const MatmulShape& shape, const Tile& tile);
 /// Elements from one line of an aligned copy to the next.
 constexpr std::int64_t copied_pitch(std::int64_t length) { return align_up(length, 64); }
 
-/// The copies in the workspace; null where none is made.
-struct MatmulCopies {
+/// What lies in the workspace: copies, the count of tiles handed out. Null where there is none.
+struct MatmulScratch {
   void *a = nullptr, *b = nullptr;
+  int* dealt = nullptr;
 };
-MatmulCopies carve_matmul_copies(Carver& carver, const MatmulShape& shape,
-                                 const MatmulLayout& layout);
+MatmulScratch carve_matmul_scratch(Carver& carver, const MatmulShape& shape,
+                                   const MatmulLayout& layout);
 
 /// The layout in words, for `explain`: "; ..." for each thing that is not usual.
 std::string describe(const MatmulLayout& layout);

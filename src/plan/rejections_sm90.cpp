@@ -8,6 +8,23 @@ namespace {
 /// Coordinates are 32 bits wide, and a tile may begin before the end and reach past it.
 constexpr std::int64_t kMostCoordinate = (std::int64_t{1} << 31) - 1024;
 
+/// A sparse side is walked by the rows of its blocks, as it is stored: op(A), or op(B) transposed.
+void reject_walk(const MatmulShape& s, std::int64_t rows, std::int64_t cols,
+                 std::vector<std::string>& reasons) {
+  if (s.a.sparse == s.b.sparse) return;
+  const OperandShape& sparse = s.a.sparse ? s.a : s.b;
+  if (sparse.transposed != s.b.sparse) {
+    reasons.push_back(s.a.sparse ? "walks a sparse a by its rows: a must not be transposed"
+                                 : "walks a sparse b by its columns: b must be transposed");
+  }
+  if (sparse.block.rows % rows != 0) {
+    reasons.push_back("blocks need a multiple of " + std::to_string(rows) + " rows");
+  }
+  if (sparse.block.cols % cols != 0) {
+    reasons.push_back("blocks need a multiple of " + std::to_string(cols) + " columns");
+  }
+}
+
 /// Products by the uniform loop of sm90/matmul.
 void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::string>& reasons) {
   for (const OperandShape* side : {&s.a, &s.b}) {
@@ -25,20 +42,34 @@ void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::stri
       kMostCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
     reasons.push_back("takes sizes below 2^31");
   }
-  if (s.a.sparse == s.b.sparse) return;
-  // The sparse side is walked by the rows of its blocks, as it is stored: op(A), or op(B)
-  // transposed.
-  const OperandShape& sparse = s.a.sparse ? s.a : s.b;
-  if (sparse.transposed != s.b.sparse) {
-    reasons.push_back(s.a.sparse ? "walks a sparse a by its rows: a must not be transposed"
-                                 : "walks a sparse b by its columns: b must be transposed");
+  // sm90/skinny takes the rest.
+  if (tile.n < 128 && !s.grouped && s.a.tma_readable && s.b.tma_readable) {
+    reasons.push_back("takes groups, and operands that have to be copied");
   }
-  if (sparse.block.rows % tile.m != 0) {
-    reasons.push_back("blocks need a multiple of " + std::to_string(tile.m) + " rows");
+  reject_walk(s, tile.k, tile.k, reasons);
+}
+
+/// Few columns, by the stream of sm90/skinny.
+void reject_skinny(const MatmulShape& s, const Tile& tile, std::vector<std::string>& reasons) {
+  if (s.a.dtype != DType::f16 && s.a.dtype != DType::bf16) {
+    reasons.push_back(std::string("multiplies f16 and bf16, not ") + to_string(s.a.dtype));
+    return;
   }
-  if (sparse.block.cols % tile.k != 0) {
-    reasons.push_back("blocks need a multiple of " + std::to_string(tile.k) + " columns");
+  if (s.a.sparse && s.b.sparse) reasons.push_back("one of a and b has to be dense");
+  if (s.grouped) reasons.push_back("takes no group_offsets");
+  if (!s.a.tma_readable || !s.b.tma_readable) {
+    reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
   }
+  if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >=
+      kMostCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
+    reasons.push_back("takes sizes below 2^31");
+  }
+  constexpr std::int64_t kMostInGrid = 65535;
+  const std::int64_t columns = s.a.sparse ? s.n : s.b.sparse ? s.m : std::min(s.m, s.n);
+  if (s.batch > kMostInGrid || columns / tile.n >= kMostInGrid) {
+    reasons.push_back("takes fewer than 65536 matrices and tiles of columns");
+  }
+  reject_walk(s, 64, tile.k, reasons);
 }
 
 /// One side sparse, by the union of several lines' lists: sm90/bsr.
@@ -112,6 +143,8 @@ void reject_sm90(const KernelRow& row, Op op, const AnyShape& shape,
     const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
     if (row.family() == "bsr")
       reject_bsr(s, reasons);
+    else if (row.family() == "skinny")
+      reject_skinny(s, row.tile, reasons);
     else
       reject_matmul(s, row.tile, reasons);
   }

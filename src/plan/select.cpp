@@ -6,6 +6,7 @@
 #include <tessera/error.hpp>
 
 #include "src/plan/matmul_sm90.hpp"
+#include "src/plan/skinny_sm90.hpp"
 #include "src/plan/workspace.hpp"
 
 namespace tessera::planning {
@@ -65,6 +66,10 @@ Ranked judge(const Request& request, Backend backend, int index) {
   if (row.backend == Backend::sm90 && row.family() == "matmul") {
     const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(request.shape);
     result.candidate.why += describe(matmul_layout(s, row.tile));
+  }
+  if (row.backend == Backend::sm90 && row.family() == "skinny") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(request.shape);
+    result.candidate.why += describe(skinny_layout(s, row.tile, usual_majors(s)));
   }
   for (std::string& reason : rejections(row, request.op, request.shape, request.device)) {
     reasons.push_back(std::move(reason));

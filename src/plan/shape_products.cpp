@@ -20,15 +20,17 @@ bool tma_readable(const Tensor& t) {
   const int row = t.rank - 2, col = t.rank - 1;
   for (int i = 0; i < t.rank; ++i)
     if (t.size(i) == 0) return true;  // nothing to read
-  const bool row_major = t.stride(col) == 1 || t.size(col) <= 1;
-  if (!row_major && t.stride(row) != 1 && t.size(row) > 1) return false;
   const auto is_pitch = [&](std::int64_t stride) {
     return stride > 0 && stride * size_of(t.dtype) % kAlignment == 0;
   };
-  for (int i = 0; i < t.rank; ++i) {
-    const bool contiguous = i == (row_major ? col : row);
-    if (!contiguous && t.size(i) > 1 && !is_pitch(t.stride(i))) return false;
-  }
+  // A single row or column may lie either way.
+  const auto lies_along = [&](int contiguous) {
+    if (t.stride(contiguous) != 1 && t.size(contiguous) > 1) return false;
+    for (int i = 0; i < t.rank; ++i)
+      if (i != contiguous && t.size(i) > 1 && !is_pitch(t.stride(i))) return false;
+    return true;
+  };
+  if (!lies_along(col) && !lies_along(row)) return false;
   // Blocks of a batch are addressed as one pool.
   if (t.rank == 4 && t.size(0) > 1 && t.stride(0) != t.size(1) * t.stride(1)) return false;
   return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0;

@@ -79,7 +79,7 @@ BufferSizes gpu_sizes(const KernelRow& row, Op op, const AnyShape& shape) {
   if (row.family() == "matmul") {
     const auto& s = std::get<static_cast<int>(Op::matmul)>(shape);
     Carver carver;
-    carve_matmul_copies(carver, s, matmul_layout(s, row.tile));
+    carve_matmul_scratch(carver, s, matmul_layout(s, row.tile));
     return {carver.used(), 0};
   }
   if (row.family() != "bsr" || op != Op::matmul) return {};

@@ -1,15 +1,12 @@
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/select.hpp"
-#include "src/plan/tile_table.hpp"
-#include "src/plan/workspace.hpp"
 #include "tests/gpu/products.hpp"
+#include "tests/gpu/rows.hpp"
 
 // Products of one sparse and one dense side, over blocks that several lines share: by each row of
 // sm90/bsr, whatever the cost model would choose.
@@ -23,53 +20,13 @@ struct Blocks {
   std::int64_t rows, cols;
 };
 
-std::vector<int> bsr_rows() {
-  std::vector<int> rows;
-  const auto table = planning::kernel_table(Backend::sm90);
-  for (std::size_t i = 0; i < table.size(); ++i)
-    if (table[i].family() == "bsr") rows.push_back(static_cast<int>(i));
-  return rows;
-}
-
-/// Device memory for a run.
-Buffer room(std::int64_t bytes, std::shared_ptr<void>& owner) {
-  if (bytes == 0) return {};
-  void* data = nullptr;
-  gpu_test::check(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "cudaMalloc");
-  owner = std::shared_ptr<void>(data, [](void* memory) { cudaFree(memory); });
-  return {data, bytes};
-}
-
-void run_by(int row, const MatmulProblem& problem) {
-  Plan made = plan(problem);
-  const planning::KernelRow& chosen =
-      planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)];
-  const planning::BufferSizes sizes =
-      planning::buffer_sizes(chosen, Op::matmul, planning::shape_of(AnyProblem(problem)), 0);
-  made.kernel = row;
-  made.kernel_name = chosen.name;
-  made.workspace_bytes = sizes.workspace;
-  made.schedule_bytes = sizes.schedule;
-  std::shared_ptr<void> workspace, schedule;
-  Execution execution;
-  execution.workspace = room(made.workspace_bytes, workspace);
-  execution.schedule = room(made.schedule_bytes, schedule);
-  if (made.schedule_bytes > 0) prepare(made, problem, execution);
-  run(made, problem, execution);
-  gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-}
-
-std::string name_of(int row) {
-  return planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)].name;
-}
-
 /// The bytes of out, by the last row.
 std::string expect_right_by_each_row(Products& p, const MatmulProblem& problem,
                                      const std::string& text) {
   std::string bytes;
-  for (int row : bsr_rows())
-    bytes = p.expect_right(problem, text + " by " + name_of(row),
-                           [&](const MatmulProblem& device) { run_by(row, device); });
+  for (int row : gpu_test::rows_of("bsr"))
+    bytes = p.expect_right(problem, text + " by " + gpu_test::name_of(row),
+                           [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
   return bytes;
 }
 constexpr Blocks kBlocks[] = {{16, 16}, {32, 32},  {64, 64},  {128, 128}, {16, 64},

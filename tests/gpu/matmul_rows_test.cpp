@@ -1,6 +1,7 @@
 // What the cost model would leave out is tried too: each row that takes a problem runs it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string>
@@ -8,44 +9,24 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/select.hpp"
-#include "src/plan/tile_table.hpp"
-#include "src/plan/workspace.hpp"
 #include "tests/gpu/products.hpp"
+#include "tests/gpu/rows.hpp"
 
 namespace tessera {
 namespace {
 
 using generate::Random;
+using gpu_test::Captured;
 using gpu_test::Products;
 
-/// Runs a problem by one row, whatever the cost model thinks.
-void run_by(int row, const MatmulProblem& problem, const Execution& execution = {}) {
-  Plan made = plan(problem, execution);
-  const planning::KernelRow& chosen =
-      planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)];
-  const planning::BufferSizes sizes =
-      planning::buffer_sizes(chosen, Op::matmul, planning::shape_of(AnyProblem(problem)), 0);
-  made.kernel = row;
-  made.kernel_name = chosen.name;
-  made.workspace_bytes = sizes.workspace;
-  made.schedule_bytes = sizes.schedule;
-  run(made, problem, execution);
-}
+using gpu_test::run_by;
 
 /// The rows of sm90/matmul.
-std::vector<int> matmul_rows() {
-  std::vector<int> rows;
-  const auto table = planning::kernel_table(Backend::sm90);
-  for (std::size_t i = 0; i < table.size(); ++i)
-    if (table[i].family() == "matmul") rows.push_back(static_cast<int>(i));
-  return rows;
-}
+std::vector<int> matmul_rows() { return gpu_test::rows_of("matmul"); }
 
 void expect_right_by_each_row(Products& p, const MatmulProblem& problem, const std::string& text) {
   for (int row : matmul_rows()) {
-    const char* name = planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)].name;
-    p.expect_right(problem, text + " by " + name,
+    p.expect_right(problem, text + " by " + gpu_test::name_of(row),
                    [&](const MatmulProblem& device) { run_by(row, device); });
   }
 }
@@ -287,32 +268,36 @@ TEST(GpuMatmulRows, GraphsReplay) {
   const MatmulProblem device = p.moved(problem);
   const Plan made = plan(device);
   ASSERT_GT(made.workspace_bytes, 0);
-  Execution execution;
-  gpu_test::check(
-      cudaMalloc(&execution.workspace.data, static_cast<std::size_t>(made.workspace_bytes)),
-      "cudaMalloc");
-  execution.workspace.bytes = made.workspace_bytes;
-  cudaStream_t stream = nullptr;
-  gpu_test::check(cudaStreamCreate(&stream), "cudaStreamCreate");
-  execution.stream = stream;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  gpu_test::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");
-  run(made, device, execution);
-  gpu_test::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  gpu_test::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  const Captured graph(made, device);
   for (int i = 0; i < 3; ++i) {
     for (std::int64_t at = 0; at < 20 * 1024; ++at)
       store_from_float(problem.a.dense.data, DType::bf16, at,
                        static_cast<float>(p.random().normal()));
-    p.expect_right(problem, "replay", [&](const MatmulProblem&) {
-      gpu_test::check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
-    });
+    p.expect_right(problem, "replay", [&](const MatmulProblem&) { graph.launch(); });
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  cudaFree(execution.workspace.data);
+}
+
+/// And with another pattern in the same buffers: tiles are dealt out anew.
+TEST(GpuMatmulRows, GraphsReplayWithAnotherPattern) {
+  SKIP_UNLESS_HOPPER();
+  for (int row : matmul_rows()) {
+    if (!gpu_test::name_of(row).ends_with("x256")) continue;
+    Products p(11, 24);
+    const auto pattern = [](std::uint64_t seed) { return patterns::random(24, 12, .25, seed); };
+    MatmulProblem problem;
+    problem.a = p.bsr(DType::bf16, pattern(1), 64, 64, DType::i32);
+    problem.b = p.matrix(DType::bf16, {12 * 64, 3000});
+    problem.out = p.matrix(DType::bf16, {24 * 64, 3000}, 0, true);
+    const MatmulProblem device = p.moved(problem);
+    const Captured graph(gpu_test::plan_by(row, device), device);
+    for (std::uint64_t seed : {1, 2, 3}) {
+      const Pattern other = pattern(seed);  // as many blocks in each row
+      auto* columns = static_cast<std::int32_t*>(problem.a.sparse.col_indices.data);
+      std::copy(other.indices.begin(), other.indices.end(), columns);
+      p.expect_right(problem, "pattern " + std::to_string(seed),
+                     [&](const MatmulProblem&) { graph.launch(); });
+    }
+  }
 }
 
 TEST(GpuMatmulRows, SameBitsEveryTime) {
@@ -324,6 +309,48 @@ TEST(GpuMatmulRows, SameBitsEveryTime) {
   problem.out = p.matrix(DType::f32, {33, 264}, 0, true);
   const std::string first = p.expect_right(problem, "repeat");
   for (int i = 0; i < 5; ++i) EXPECT_EQ(p.expect_right(problem, "repeat"), first);
+}
+
+/// The row with the widest tiles, whose scout deals tiles out.
+int wide_row() {
+  for (int row : gpu_test::rows_of("matmul"))
+    if (gpu_test::name_of(row) == "sm90_matmul_128x256") return row;
+  ADD_FAILURE() << "no sm90_matmul_128x256";
+  return 0;
+}
+
+/// More tiles than blocks of threads: long lists come first, tiles are dealt out.
+TEST(GpuMatmulRows, UnevenListsInManyTiles) {
+  SKIP_UNLESS_HOPPER();
+  for (std::int64_t block : {64, 128, 192}) {
+    Products p(static_cast<std::uint64_t>(block), 24);
+    const std::int64_t lines = 1536 / block, deep = 12;
+    Pattern pattern = patterns::power_law(lines, deep, .3, 1.2, 5);
+    MatmulProblem problem;
+    problem.a = p.bsr(DType::bf16, pattern, block, 64, DType::i32);
+    problem.b = p.matrix(DType::bf16, {deep * 64, 2900});
+    problem.out = p.matrix(DType::bf16, {lines * block, 2900}, 0, true);
+    const auto run = [](const MatmulProblem& device) { run_by(wide_row(), device); };
+    const std::string first = p.expect_right(problem, "uneven " + std::to_string(block), run);
+    EXPECT_EQ(p.expect_right(problem, "again", run), first);
+  }
+}
+
+/// Lists that are not what they should be are walked all the same: each entry once, nothing
+/// outside.
+TEST(GpuMatmulRows, ListsOutOfOrder) {
+  SKIP_UNLESS_HOPPER();
+  Products p(6);
+  const Pattern pattern = patterns::random(6, 50, .5, 3);
+  MatmulProblem problem;
+  problem.a = p.bsr(DType::bf16, pattern, 64, 64, DType::i32);
+  auto* columns = static_cast<std::int32_t*>(problem.a.sparse.col_indices.data);
+  for (std::size_t row = 0; row < 6; row += 2)
+    std::reverse(columns + pattern.offsets[row], columns + pattern.offsets[row + 1]);
+  problem.b = p.matrix(DType::bf16, {50 * 64, 264});
+  problem.out = p.matrix(DType::bf16, {6 * 64, 264}, 0, true);
+  p.expect_right(problem, "reversed",
+                 [](const MatmulProblem& device) { run_by(wide_row(), device); });
 }
 
 }  // namespace

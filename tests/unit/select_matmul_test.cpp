@@ -6,6 +6,7 @@
 
 #include "src/plan/matmul_sm90.hpp"
 #include "src/plan/select.hpp"
+#include "src/plan/skinny_sm90.hpp"
 
 namespace {
 
@@ -37,18 +38,21 @@ MatmulLayout layout_of(const MatmulProblem& problem, const std::string& row) {
   return matmul_layout(std::get<MatmulShape>(shape_of(AnyProblem(problem))), row_named(row).tile);
 }
 
+SkinnyLayout skinny_of(const MatmulProblem& problem, const std::string& row) {
+  const auto shape = std::get<MatmulShape>(shape_of(AnyProblem(problem)));
+  return skinny_layout(shape, row_named(row).tile, usual_majors(shape));
+}
+
 TEST(SelectMatmul, NarrowTilesForTheShortSide) {
-  const std::pair<std::int64_t, const char*> sides[] = {{1, "sm90_matmul_128x16"},
-                                                        {16, "sm90_matmul_128x16"},
-                                                        {32, "sm90_matmul_128x32"},
-                                                        {64, "sm90_matmul_128x64"},
-                                                        {8192, "sm90_matmul_128x256"}};
+  const std::pair<std::int64_t, const char*> sides[] = {
+      {1, "sm90_skinny_256x16"},  {16, "sm90_skinny_256x16"},   {32, "sm90_skinny_256x32"},
+      {64, "sm90_skinny_256x64"}, {128, "sm90_skinny_256x128"}, {8192, "sm90_matmul_128x256"}};
   for (const auto& [side, row] : sides) {
     EXPECT_EQ(on_h200(dense(side, 8192, 8192)).plan.kernel_name, row) << side << " rows";
     EXPECT_EQ(on_h200(dense(8192, side, 8192)).plan.kernel_name, row) << side << " columns";
     if (side == 8192) continue;
-    EXPECT_TRUE(layout_of(dense(side, 8192, 8192), row).swapped);
-    EXPECT_FALSE(layout_of(dense(8192, side, 8192), row).swapped);
+    EXPECT_TRUE(skinny_of(dense(side, 8192, 8192), row).swapped);
+    EXPECT_FALSE(skinny_of(dense(8192, side, 8192), row).swapped);
   }
 }
 
@@ -60,8 +64,26 @@ TEST(SelectMatmul, BlocksShareDepthWhereTilesAreFew) {
   EXPECT_EQ(layout_of(dense(1, 2048, 8192), row).splits, 6);
   EXPECT_EQ(layout_of(dense(1, 2048, 64), row).splits, 1);  // one step
   EXPECT_EQ(layout_of(dense(8192, 8192, 8192), "sm90_matmul_128x256").splits, 1);
-  EXPECT_NE(to_text(on_h200(dense(1, 8192, 8192))).find("2 blocks of threads share"),
-            std::string::npos);
+}
+
+TEST(SelectMatmul, SkinnyTilesFillTheDeviceAndFit) {
+  for (std::int64_t rows : {1, 300, 4096, 8192, 14336, 100000})
+    for (std::int64_t tokens : {1, 16, 100, 128, 500})
+      for (std::int64_t k : {0, 64, 8192})
+        for (const char* row : {"sm90_skinny_256x16", "sm90_skinny_256x64", "sm90_skinny_256x128"})
+          for (bool contiguous : {false, true}) {
+            const auto shape = std::get<MatmulShape>(shape_of(AnyProblem(dense(tokens, rows, k))));
+            const Tile& tile = row_named(row).tile;
+            const SkinnyLayout at = skinny_layout(shape, tile, {contiguous, contiguous});
+            EXPECT_GE(at.row_tiles * at.height, at.rows);
+            EXPECT_GE(at.col_tiles * tile.n, at.cols);
+            EXPECT_LE(at.height, tile.m);
+            EXPECT_EQ(at.height % (contiguous ? 64 : 8), 0);
+            const int columns = skinny_loaded(tile.n, contiguous);
+            EXPECT_GE(at.stages, 2);
+            EXPECT_LE(at.stages * (at.height + columns) * 128, at.shared_bytes);
+            EXPECT_LE(at.at_once * (at.shared_bytes + 3072), 228 * 1024);
+          }
 }
 
 TEST(SelectMatmul, SplitsNeverPassTheStepsOrTheClusters) {
@@ -142,14 +164,21 @@ MatmulProblem sparse(std::int64_t rows, std::int64_t cols, std::int64_t columns,
 }
 
 TEST(SelectMatmul, SmallBlocksShareWhatTheyRead) {
-  for (std::int64_t block : {16, 32, 64})
+  for (std::int64_t block : {16, 32})
     EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_bsr_384x128");
-
-  EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, 128)).plan.kernel_name, "sm90_matmul_128x256");
+  for (std::int64_t block : {64, 128})
+    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_matmul_128x256");
 }
 
-TEST(SelectMatmul, FewColumnsTakeSmallTiles) {
-  EXPECT_EQ(on_h200(sparse(14336, 4096, 16, 64)).plan.kernel_name, "sm90_bsr_64x64");
+TEST(SelectMatmul, FewColumnsStreamTheStoredBlocks) {
+  EXPECT_EQ(on_h200(sparse(14336, 4096, 16, 32)).plan.kernel_name, "sm90_bsr_64x64");
+  for (std::int64_t block : {64, 128}) {
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 1, block)).plan.kernel_name, "sm90_skinny_256x16");
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 16, block)).plan.kernel_name, "sm90_skinny_256x16");
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 64, block)).plan.kernel_name, "sm90_skinny_256x64");
+  }
+  // Walked by columns of blocks: not as they are stored.
+  EXPECT_EQ(on_h200(sparse(4096, 14336, 16, 64, true)).plan.kernel_name, "sm90_bsr_64x64");
 }
 
 TEST(SelectMatmul, ListsByColumnArePrepared) {

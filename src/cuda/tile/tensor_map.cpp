@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 
 #include <tessera/error.hpp>
@@ -30,6 +31,43 @@ Encode encode_function() {
   return reinterpret_cast<Encode>(entry);
 }
 
+/// One dimension of a tensor and of its boxes; stride in elements.
+struct Dimension {
+  std::int64_t size, stride;
+  int box;
+};
+
+CUtensorMap encode(DType dtype, const void* data, std::initializer_list<Dimension> dimensions) {
+  static const Encode function = encode_function();
+  constexpr std::size_t kMostRank = 5;
+  cuuint64_t sizes[kMostRank] = {}, pitches[kMostRank] = {};
+  cuuint32_t box[kMostRank] = {};
+  const cuuint32_t steps[kMostRank] = {1, 1, 1, 1, 1};
+  std::size_t rank = 0;
+  for (const Dimension& d : dimensions) {
+    sizes[rank] = static_cast<cuuint64_t>(std::max<std::int64_t>(d.size, 1));
+    // A dimension of size 1 may come with any stride: give it a legal one.
+    if (rank > 0)
+      pitches[rank - 1] =
+          d.size <= 1 ? cuuint64_t{kAlignment} : static_cast<cuuint64_t>(d.stride * size_of(dtype));
+    box[rank++] = static_cast<cuuint32_t>(d.box);
+  }
+  const CUtensorMapDataType type =
+      dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUtensorMapSwizzle swizzle = box[0] == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                    : CU_TENSOR_MAP_SWIZZLE_32B;
+  CUtensorMap map{};
+  const CUresult status =
+      function(&map, type, static_cast<cuuint32_t>(rank), const_cast<void*>(data), sizes, pitches,
+               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) {
+    throw Error(ErrorCode::device, "cuTensorMapEncodeTiled: error " + std::to_string(status));
+  }
+  return map;
+}
+
 bool is_pitch(std::int64_t elements, std::int64_t size, int element_bytes) {
   return size <= 1 || (elements > 0 && elements * element_bytes % kAlignment == 0);
 }
@@ -44,33 +82,19 @@ bool tma_readable(const MatrixMap& m) {
 }
 
 CUtensorMap tensor_map(const MatrixMap& m, int box_rows, int box_inner) {
-  static const Encode encode = encode_function();
-  const auto bytes = static_cast<cuuint64_t>(size_of(m.dtype));
-  // A dimension of size 1 may come with any stride: give it a legal one.
-  const auto pitch = [&](std::int64_t stride, std::int64_t size) {
-    return size <= 1 ? cuuint64_t{kAlignment} : static_cast<cuuint64_t>(stride) * bytes;
-  };
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(std::max<std::int64_t>(m.inner, 1)),
-                              static_cast<cuuint64_t>(std::max<std::int64_t>(m.rows, 1)),
-                              static_cast<cuuint64_t>(std::max<std::int64_t>(m.batches, 1))};
-  const cuuint64_t pitches[] = {pitch(m.row_stride, m.rows), pitch(m.batch_stride, m.batches)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_inner), static_cast<cuuint32_t>(box_rows),
-                            1};
-  const cuuint32_t steps[] = {1, 1, 1};
-  const CUtensorMapDataType type =
-      m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUtensorMapSwizzle swizzle = box_inner == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-                                     : box_inner == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                       : CU_TENSOR_MAP_SWIZZLE_32B;
-  CUtensorMap map{};
-  const CUresult status =
-      encode(&map, type, 3, const_cast<void*>(m.data), sizes, pitches, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    throw Error(ErrorCode::device, "cuTensorMapEncodeTiled: error " + std::to_string(status));
-  }
-  return map;
+  return encode(
+      m.dtype, m.data,
+      {{m.inner, 1, box_inner}, {m.rows, m.row_stride, box_rows}, {m.batches, m.batch_stride, 1}});
+}
+
+CUtensorMap panel_map(const MatrixMap& m, int box_rows, int box_panels) {
+  constexpr int kPanel = 64;
+  const bool cut = box_panels > 0;
+  return encode(m.dtype, m.data,
+                {{cut ? kPanel : m.inner, 1, kPanel},
+                 {m.rows, m.row_stride, box_rows},
+                 {cut ? m.inner / kPanel : 1, kPanel, cut ? box_panels : 1},
+                 {m.batches, m.batch_stride, 1}});
 }
 
 }  // namespace tessera::cuda::tile

@@ -24,4 +24,9 @@ bool tma_readable(const MatrixMap& matrix);
 /// as their lines: 64, 32 or 16 elements, 128, 64 or 32 bytes. Host only; enqueues nothing.
 CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows, int box_inner = 64);
 
+/// The same with one dimension more, between rows and batches: `inner` is cut into panels of 64,
+/// and a box takes `box_panels` of them, one behind the other in shared memory. Not cut where
+/// `box_panels` is 0: then that dimension has size 1.
+CUtensorMap panel_map(const MatrixMap& matrix, int box_rows, int box_panels);
+
 }  // namespace tessera::cuda::tile

@@ -8,14 +8,14 @@
 
 #include "src/cuda/sm90/bsr/walk.cuh"
 #include "src/cuda/sm90/product/epilogue.cuh"
+#include "src/cuda/sm90/product/staging.cuh"
 #include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/copy.cuh"
 
 // From a warpgroup's sums to the stored result, by way of the slots that a tile's last step lends.
 namespace tessera::cuda::sm90::bsr {
 
-/// How a 16-bit result without arithmetic lies in memory where TMA can write it.
-enum class Carried : std::uint8_t { no, by_rows, by_columns };
+using product::Carried;
 
 /// Slots of a ring, from `first` on: each holds 16 lines of 64 elements.
 template <class Slot, int kSlots>
@@ -25,22 +25,6 @@ struct Lent {
 
   __device__ Slot& slot(int i) const { return slots[(first + i) & (kSlots - 1)]; }
 };
-
-/// Four 8 x 8 blocks of 16-bit elements, a pair of each a lane; lane l gives line l % 8 of block
-/// l / 8. Turned over their diagonals where kTurned.
-template <bool kTurned>
-__device__ __forceinline__ void put_blocks(std::uint32_t line, const std::uint32_t (&pair)[4]) {
-  if constexpr (kTurned) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line),
-        "r"(pair[0]), "r"(pair[1]), "r"(pair[2]), "r"(pair[3])
-        : "memory");
-  } else {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line),
-                 "r"(pair[0]), "r"(pair[1]), "r"(pair[2]), "r"(pair[3])
-                 : "memory");
-  }
-}
 
 /// TMA carries the sums out, kTogether groups of 64 columns at a time: a slot is 16 rows of them,
 /// or 16 columns where kTurned. What lies outside the result is left out.
@@ -71,7 +55,7 @@ __device__ __forceinline__ void carry_out(const CUtensorMap& out, const LentSlot
         }
         const int chunk = kTurned ? warp * 2 + down : set * 2 + across;
         auto& slot = lent.slot((g - first) * 4 + (kTurned ? set : warp));
-        put_blocks<kTurned>(
+        product::put_blocks<kTurned>(
             tile::shared_address(slot.data) + line * tile::kLineBytes + ((chunk ^ lane % 8) << 4),
             pair);
       }
@@ -86,6 +70,7 @@ __device__ __forceinline__ void carry_out(const CUtensorMap& out, const LentSlot
         tile::store_box(out, kTurned ? row : c, kTurned ? c + part : row + part, batch,
                         lent.slot(i).data);
       }
+      tile::commit_stores();
     }
   }
   if (warp == 0 && elected) tile::ptx::cp_async_bulk_wait_group_read(tile::ptx::n32_t<0>{});

@@ -1,0 +1,210 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "src/cuda/sm90/skinny/sums.cuh"
+#include "src/cuda/sm90/skinny/walk.cuh"
+#include "src/cuda/tile/barrier.cuh"
+#include "src/cuda/tile/copy.cuh"
+#include "src/cuda/tile/wgmma.cuh"
+#include "src/plan/skinny_sm90.hpp"
+
+// Few columns: a stream of the left side, which is read once. A block of threads computes one tile,
+// or a share of its depth. One warp loads the left side, another the right one; a warpgroup
+// multiplies each 64 rows. How many rows, stages and blocks of a cluster there are is said at the
+// launch.
+namespace tessera::cuda::sm90::skinny {
+
+using tile::Major;
+
+inline constexpr int kLoaders = 64;  // threads
+
+/// Everything a kernel is compiled for.
+template <planning::Tile kTile, class ElementType, Major kA, Major kB>
+struct Traits {
+  using Element = ElementType;
+  static constexpr int kN = kTile.n;
+  static constexpr Major kMajorA = kA, kMajorB = kB;
+  static_assert(kTile.k == tile::kLine && kTile.m == kTile.warpgroups * kUnit);
+  static_assert(kTile.stages <= 32);                                       // a lane initialises one
+  static constexpr int kStages = kTile.stages, kUnits = kTile.warpgroups;  // at most
+  using ATile = tile::OperandTile<Element, kUnit, kA>;                     // of one unit
+  // Panels of columns are a line wide: a narrow tile may bring columns that nobody multiplies.
+  using BTile = tile::OperandTile<Element, planning::skinny_loaded(kN, kB == Major::mn), kB>;
+  // Where rows of the left side are contiguous, neighbouring tiles share what memory sends, and
+  // with many columns they share those: they have to be in step.
+  static constexpr bool kTurns = kA == Major::k && kN < 128;
+  static constexpr int kThreads = kUnits * kWarpgroup + kLoaders;
+  struct Barriers {
+    std::uint64_t full[kStages], empty[kStages];
+    std::uint64_t sums[kUnits];
+  };
+};
+
+/// Programmatic dependent launch: what a grid writes is there once the next one has waited.
+__device__ __forceinline__ void wait_for_grid_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void let_next_grid_begin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/// A position in a ring whose length is known at the launch.
+struct Cursor {
+  int stages, stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+/// What the threads of a block share. A stage is the tile's rows of A, then B's tile.
+template <class T>
+struct Block {
+  const Arguments& args;
+  char* ring;
+  typename T::Barriers& barriers;
+  TileAt at;
+
+  __device__ int a_bytes() const { return args.height * tile::kLineBytes; }
+  __device__ char* stage(const Cursor& cursor) const {
+    return ring + cursor.stage * (a_bytes() + T::BTile::kBytes);
+  }
+
+  /// One thread.
+  __device__ __forceinline__ void load_a(const Share& share) {
+    Cursor cursor{args.stages};
+    int row = at.row, depth = share.begin * tile::kLine, matrix = at.batch * args.a_batch_step;
+    int part = share.part;
+    if (args.sparse) {
+      row = share.row;
+      depth = part * tile::kLine;
+      matrix = share.matrix + share.entry;
+    }
+    for (int i = 0; i < share.count; ++i, cursor.advance()) {
+      std::uint64_t* full = &barriers.full[cursor.stage];
+      char* to = stage(cursor);
+      tile::wait(&barriers.empty[cursor.stage], cursor.parity ^ 1);
+      tile::arrive_expecting(full, a_bytes());
+      if constexpr (T::kMajorA == Major::k) {
+        tile::copy_box(to, args.a, depth, row, matrix, full, args.policy);
+      } else {
+        for (int r = 0; r < args.height; r += tile::kLine)
+          tile::copy_box(to + r * tile::kLineBytes, args.a, row + r, depth, matrix, full,
+                         args.policy);
+      }
+      depth += tile::kLine;
+      if (args.sparse) {
+        if (++part == args.parts) part = 0, depth = 0, ++matrix;
+      } else if (depth == share.end_depth()) {
+        depth = share.first * tile::kLine;
+      }
+    }
+  }
+
+  /// One warp: its lanes read the list 32 entries at a time, the one that leads loads. `columns`
+  /// are those of the first 32.
+  __device__ __forceinline__ void load_b(const Share& share, int columns, int lane, bool leads) {
+    Cursor cursor{args.stages};
+    const int matrix = at.batch * args.b_batch_step;
+    int depth = share.begin * tile::kLine, entry = share.entry, part = share.part, read = 0;
+    for (int i = 0; i < share.count; ++i, cursor.advance()) {
+      if (args.sparse) {
+        if (read == 32) read = 0, columns = share.column(entry + lane);
+        depth = (__shfl_sync(0xFFFFFFFFu, columns, read) * args.parts + part) * tile::kLine;
+        if (++part == args.parts) part = 0, ++entry, ++read;
+      }
+      if (leads) {
+        std::uint64_t* full = &barriers.full[cursor.stage];
+        char* to = stage(cursor) + a_bytes();
+        tile::wait(&barriers.empty[cursor.stage], cursor.parity ^ 1);
+        tile::arrive_expecting(full, T::BTile::kBytes);
+        if constexpr (T::kMajorB == Major::k) {
+          tile::copy_box(to, args.b, depth, at.col, matrix, full);
+        } else {
+          for (int p = 0; p < T::BTile::kPanels; ++p)
+            tile::copy_box(to + p * T::BTile::kPanelBytes, args.b, at.col + p * tile::kLine, depth,
+                           matrix, full);
+        }
+      }
+      __syncwarp();
+      depth += tile::kLine;
+      if (depth == share.end_depth()) depth = share.first * tile::kLine;
+    }
+  }
+
+  /// One warpgroup: 64 rows of the tile, or fewer in the last one, which then reads past them.
+  __device__ __forceinline__ void multiply(const Share& share, float (&sum)[T::kN / 2], int unit,
+                                           int thread) {
+    if (share.count == 0) {
+#pragma unroll
+      for (float& value : sum) value = 0.0f;
+    }
+    Cursor cursor{args.stages};
+    for (int i = 0; i < share.count; ++i, cursor.advance()) {
+      tile::wait(&barriers.full[cursor.stage], cursor.parity);
+      char* from = stage(cursor);
+      const std::uint64_t a =
+          reinterpret_cast<typename T::ATile*>(from + unit * T::ATile::kBytes)->view(0);
+      const std::uint64_t b = reinterpret_cast<typename T::BTile*>(from + a_bytes())->view(0);
+      tile::mma_fence();
+#pragma unroll
+      for (int k = 0; k < tile::kLine / 16; ++k)
+        tile::mma<typename T::Element, T::kN, T::kMajorA, T::kMajorB>(
+            sum, a + k * T::ATile::kDepthStep, b + k * T::BTile::kDepthStep, i == 0 && k == 0);
+      tile::mma_commit();
+      // Memory is what everybody waits for, so the stage is better free than the tensor cores busy.
+      tile::mma_wait<0>();
+      if (thread == 0) tile::arrive(&barriers.empty[cursor.stage]);
+    }
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    skinny_kernel(const __grid_constant__ Arguments args) {
+  extern __shared__ char raw[];
+  __shared__ typename T::Barriers barriers;
+  const int units = static_cast<int>(blockDim.x - kLoaders) / kWarpgroup;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const bool loads_a = warp == units * 4, loads_b = warp == units * 4 + 1;
+  Block<T> block{args, &tile::at_atom<char>(raw), barriers, tile_of<T::kN>(args)};
+  if (loads_a && tile::elect()) {
+    tile::prefetch(args.a);
+    for (int i = 0; i < args.stages; ++i) {
+      tile::ptx::mbarrier_init(&barriers.full[i], 2);
+      tile::ptx::mbarrier_init(&barriers.empty[i], units);
+    }
+    for (int unit = 0; unit < units; ++unit)
+      Sums<T::kN>::expect(args, block.at.rank, &barriers.sums[unit]);
+    tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
+  }
+  if (loads_b && tile::elect()) tile::prefetch(args.b);
+  // All of this may run while the kernel before ends; its results are read from here on.
+  wait_for_grid_before();
+  const Share share = share_of<T::kTurns>(args, block.at);
+  if (loads_a) {
+    __syncthreads();
+    if (tile::elect()) block.load_a(share);
+    let_next_grid_begin();
+  } else if (loads_b) {
+    const int columns = args.sparse ? share.column(share.entry + lane) : 0;
+    __syncthreads();
+    block.load_b(share, columns, lane, tile::elect());
+  } else {
+    __syncthreads();
+    const int unit = warp / 4, thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    float sum[T::kN / 2];
+    block.multiply(share, sum, unit, thread);
+    // Nobody is read from or sent to any more where stages are about to be overwritten; barriers
+    // are there. Loaders that have ended count as arrived.
+    cluster_sync();
+    char* room = block.ring + unit * args.splits * args.owned * kPieceBytes;
+    Sums<T::kN>(args, block.at, room, &barriers.sums[unit], unit).add_up_and_store(sum, thread);
+  }
+}
+
+}  // namespace tessera::cuda::sm90::skinny
