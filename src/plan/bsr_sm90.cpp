@@ -50,16 +50,21 @@ double bsr_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& de
   const double area = real(tile.m) * depth * density;  // stored elements of one tile
   const double multiply = seconds(2 * pieces * kGroup * real(piece_depth) * tile.n * active,
                                   device.tensor_tflops * 1e12 * 0.75);
-  const double fetch = seconds(2 * (area + steps * tile.k * tile.n) * active, device.l2_tbs * 1e12);
+  // Tiles that run together gave more than a bare copy was measured at.
+  constexpr double kFetchRate = 1.15;
+  const double fetch =
+      seconds(2 * (area + steps * tile.k * tile.n) * active, device.l2_tbs * 1e12 * kFetchRate);
   // What a consumer does for a step, for each place of a piece in it, for each piece that is there
-  // and each 16 of its depth; and what copiers do where TMA does not copy lines in boxes. Measured.
+  // and each 16 of its depth; what TMA does for a row of a box; and what copiers do where it does
+  // not copy the blocks. Measured.
   constexpr double kStep = 0.08e-6, kPlace = 0.008e-6, kPiece = 0.025e-6, kUnit = 0.04e-6,
-                   kCopiedStep = 0.2e-6, kCopiedUnit = 0.07e-6, kLaunch = 4e-6;
+                   kRow = 1.75e-9, kCopiedStep = 0.55e-6, kCopiedUnit = 0.06e-6, kLaunch = 4e-6;
   const double tile_seconds = tile.warpgroups == 1 ? 1.5e-6 : 6e-6;
-  const bool boxed = height >= 32 && piece_depth >= 32;
+  const bool boxed = height >= (walked_as_stored ? 32 : 64) && piece_depth >= 32;
   const double consume =
       steps * (kStep + kPlace * groups * slices) + pieces * (kPiece + kUnit * units);
-  const double copy = boxed ? 0 : steps * kCopiedStep + pieces * units * kCopiedUnit;
+  const double copy = boxed ? (steps * tile.n + pieces * kGroup) * kRow
+                            : steps * kCopiedStep + pieces * units * kCopiedUnit;
   const double one = std::max({multiply, fetch, consume, copy}) + tile_seconds;
   const double work = std::max(1.0, tiles / blocks) * one;
   const double memory = seconds(bytes, device.memory_tbs * 1e12);
