@@ -145,7 +145,7 @@ double matmul_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts&
       seconds(2.0 * tile.m * tile.n * tile.k * units, device.tensor_tflops * 1e12 * rate);
   // Bytes of a step's share: the left side's lines are fetched where they are multiplied.
   const double shared = real(at.fetched) / std::max(real(at.steps), 1.0);
-  constexpr double kOfBulkCopies = 1.17;  // of the rate that plain bulk copies reach
+  constexpr double kOfBulkCopies = 1.3;  // of the rate that plain bulk copies reach
   const double fetch = seconds(2.0 * (tile.m + tile.n * shared) * tile.k * units,
                                device.l2_tbs * 1e12 * kOfBulkCopies);
   const double tiles = real(at.tiles);

@@ -165,7 +165,7 @@ MatmulProblem sparse(std::int64_t rows, std::int64_t cols, std::int64_t columns,
 
 TEST(SelectMatmul, SmallBlocksShareWhatTheyRead) {
   for (std::int64_t block : {16, 32})
-    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_bsr_256x128");
+    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_bsr_384x128");
   for (std::int64_t block : {64, 128})
     EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_matmul_128x256");
 }
@@ -187,7 +187,7 @@ TEST(SelectMatmul, ListsByColumnArePrepared) {
     const Plan by_columns = on_h200(sparse(4096, 8192, 8192, block, true)).plan;
     EXPECT_EQ(by_rows.schedule_bytes, 0) << block;
     EXPECT_GT(by_columns.schedule_bytes, 0) << block;
-    EXPECT_EQ(by_columns.kernel_name, "sm90_bsr_256x128") << block;
+    EXPECT_EQ(by_columns.kernel_name, "sm90_bsr_384x128") << block;
   }
 }
 

@@ -36,15 +36,22 @@ __device__ __forceinline__ bool elect() {
   return elected != 0;
 }
 
+/// Arrives when all that this thread copied with `cp.async` so far lies in shared memory.
+__device__ __forceinline__ void arrive_when_copied(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
+                   static_cast<std::uint32_t>(__cvta_generic_to_shared(barrier)))
+               : "memory");
+}
+
 /// The barriers of a ring; lives in shared memory.
 template <int kStages>
 struct RingBarriers {
   std::uint64_t full[kStages], empty[kStages];
 
   /// One thread calls this; a fence and a block barrier must follow.
-  __device__ void init(int consumers) {
+  __device__ void init(int consumers, int producers = 1) {
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(&full[i], 1);
+      ptx::mbarrier_init(&full[i], static_cast<std::uint32_t>(producers));
       ptx::mbarrier_init(&empty[i], static_cast<std::uint32_t>(consumers));
     }
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);

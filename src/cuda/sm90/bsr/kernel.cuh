@@ -4,96 +4,83 @@
 
 #include <cstdint>
 
+#include "src/cuda/sm90/bsr/store.cuh"
 #include "src/cuda/sm90/bsr/walk.cuh"
-#include "src/cuda/sm90/product/epilogue.cuh"
 #include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/copy.cuh"
 #include "src/cuda/tile/wgmma.cuh"
 #include "src/plan/tile_table.hpp"
 
 // Several lines of blocks share what they read of the dense matrix. The dense columns are the M
-// side of wgmma, a line of blocks is its N side, which may be as low as 16. A step loads 64 of
-// depth of the dense matrix and those blocks of the tile's lines that lie there; what no line
-// stores is neither loaded nor multiplied.
+// side of wgmma, 64 rows of the result its N side. A step loads 64 of depth of the dense matrix,
+// and of the sparse one those units of 64 rows and 16 of depth in which any line stores something.
+// What of a unit no line stores is filled with zeros; other units are neither loaded nor
+// multiplied.
 namespace tessera::cuda::sm90::bsr {
 
 using tile::Major;
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kUnit = 16;                    // depth of one wgmma
-inline constexpr int kUnits = tile::kLine / kUnit;  // in a step
+
+/// What of a step is there.
+struct Step {
+  static constexpr std::uint32_t kLast = 1u << 31;
+  std::uint32_t units;  // bit 4 * g + u: unit u of group g; kLast: the step after a tile's last one
+  std::uint32_t
+      place;  // in units of 16 bytes: the first unit's slot, and above it the dense tile's
+};
 
 /// Everything a kernel is compiled for.
-template <planning::Tile kTile, class ElementType, int kLineHeight, Major kDense, Major kBlocks>
+template <planning::Tile kTile, class ElementType, Major kDense, Major kBlocks>
 struct Traits {
   using Element = ElementType;
   static constexpr planning::Tile kShape = kTile;
-  static constexpr int kHeight = kLineHeight;
-  static constexpr int kLines = kTile.m / kHeight;
   static constexpr Major kMajorDense = kDense, kMajorBlocks = kBlocks;
+  static constexpr int kGroups = kTile.m / kGroup;
   static constexpr int kConsumers = kTile.warpgroups;
-  static_assert(kTile.k == tile::kLine && kTile.n == 64 * kConsumers);
-  static_assert(kTile.stages % (kTile.m == 256 ? 4 : 1) == 0);  // a stage has one loader
-  static_assert(kTile.m % kHeight == 0 && kLines * kUnits <= 64);
-  // Registers move from the loader to the consumers where these need many.
-  static constexpr bool kMoveRegisters = kTile.m == 256;
+  static_assert(kTile.k == tile::kLine && kTile.n == 64 * kConsumers && kTile.m % kGroup == 0);
+  // Registers move from the loaders to the consumers where these need many.
+  static constexpr bool kLarge = kConsumers == 2;
   // Together no more than a block of threads starts with: asking for more never returns.
-  static constexpr int kLoaderRegisters = kConsumers == 2 ? 72 : 56;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 216 : 152;
-  static constexpr int kBlocksAtOnce = kMoveRegisters ? 1 : 3;  // of threads, on one SM
-  // Only a whole warpgroup can give registers away.
-  static constexpr int kLoaders = kMoveRegisters ? 4 : 1;  // warps
+  static constexpr int kLoaderRegisters = 56, kConsumerRegisters = 224;
+  static constexpr int kBlocksAtOnce = kLarge ? 1 : 3;  // of threads, on one SM
+  // Warps; a finder comes after them. Only a whole warpgroup can give registers away.
+  static constexpr int kCopiers = kLarge ? 3 : 1;
+  static constexpr int kLoaders = kCopiers + 1;
   static constexpr int kThreads = kConsumers * kWarpgroup + kLoaders * 32;
 
   using DenseTile = tile::OperandTile<Element, kTile.n, kDense>;
-  /// Room for every piece of a step: of line l, 16-deep unit u.
-  struct alignas(tile::kAtomBytes) Pieces {
-    Element data[kTile.m * tile::kLine];
+  /// A unit of a group. Major::k: lines of 16, with the 32-byte swizzle; Major::mn: lines of 64.
+  struct alignas(tile::kAtomBytes) Slot {
+    Element data[kGroup * kUnit];
   };
-  /// What of a step is there.
-  struct Step {
-    std::uint32_t units[2];  // bit 4 * (l % 8) + u of word l / 8: line l has unit u
-    bool last;               // of its tile
-  };
+  static constexpr int kSlots = kLarge ? 64 : 16;
+  /// Groups of a consumer whose results leave through lent slots at a time, and sums of a thread
+  /// that wait there where they do not.
+  static constexpr int kCarried = kGroups < 3 ? kGroups : 3;
+  static constexpr int kLent = kGroups > 4 ? kGroup / 2 : 0;
+  static constexpr int kLentSlots = kCarried * kUnits * kConsumers;
+  static_assert(kLent * kWarpgroup * 4 <= kLentSlots / kConsumers * int{sizeof(Slot)});
+  // A step is given back when the next one is there: both must fit.
+  static_assert(kSlots >= 2 * kGroups * kUnits && (kSlots & (kSlots - 1)) == 0);
   struct Shared {
     DenseTile dense[kTile.stages];
-    Pieces pieces[kTile.stages];
+    Slot slots[kSlots];
+    Window<kGroups> windows[2];
     tile::RingBarriers<kTile.stages> ring;
     Step steps[kTile.stages];
   };
-  static constexpr int kUnitBytes = kHeight * kUnit * 2;
   // The base of dynamic shared memory may have to move up to an atom's boundary.
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
 };
 
 struct Arguments {
-  CUtensorMap dense, blocks;
+  CUtensorMap dense, blocks, out;  // blocks: where boxes are copied; out: where it is carried
   Walk walk;
   product::Finish finish;
+  Carried carried;
   int rows;   // of the result
   int tiles;  // output tiles in all
-};
-
-/// How pieces lie in shared memory. A line of memory is a piece's depth, or its height where the
-/// values are stored the other way round (two panels where that is 128).
-template <class T>
-struct PieceLayout {
-  static constexpr bool kDeep = T::kMajorBlocks == Major::k;
-  static constexpr int kWidth = T::kHeight < tile::kLine ? T::kHeight : tile::kLine;  // of a panel
-  int piece;
-
-  __device__ int line_bytes() const { return 2 * (kDeep ? piece : kWidth); }
-  __device__ int piece_bytes() const { return 2 * T::kHeight * piece; }
-  __device__ int panel_bytes() const { return 2 * kWidth * piece; }
-  __device__ std::uint64_t view(const typename T::Pieces& pieces) const {
-    return tile::descriptor(pieces.data, kDeep ? 0 : panel_bytes(), 8 * line_bytes(), line_bytes());
-  }
-  /// Where a unit of the first line begins, in descriptor units of 16 bytes.
-  __device__ std::uint32_t unit(int u) const {
-    const int per_piece = piece / kUnit;
-    const int within = kDeep ? 2 * kUnit : kUnit * line_bytes();
-    return static_cast<std::uint32_t>(u / per_piece * piece_bytes() + u % per_piece * within) >> 4;
-  }
 };
 
 /// One step of the dense matrix, by one lane.
@@ -109,129 +96,379 @@ __device__ __forceinline__ void load_dense(const Arguments& args, typename T::De
   }
 }
 
-/// One warp: lane l walks the list of line l, all agree on the next step, each loads its pieces. A
-/// step takes a warp longer than it may: the loaders take turns, each walks all lists but loads
-/// every kLoaders-th step only.
+/// How a warp copies pieces of a group: 16 bytes a lane, 512 at a time. Four copies, one for each
+/// quarter of the group's rows, are a round. A round takes 16 of a piece's depth, or (Major::k) all
+/// of its depth for 16 * 16 / depth rows of each quarter.
 template <class T>
-__device__ __forceinline__ void load_tiles(const Arguments& args, typename T::Shared& shared,
-                                           int loader, int lane) {
-  constexpr std::uint32_t kAll = 0xFFFFFFFFu;
-  constexpr int kHalf = 8;  // lines of one word of the mask
-  tile::RingCursor<T::kShape.stages> at;
-  const Walk& walk = args.walk;
-  const PieceLayout<T> layout{walk.piece};
-  const int units_per_piece = walk.piece / kUnit;
-  int turn = 0;
-  for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
-    const TileAt tile = walk.template tile<T::kLines, T::kShape.n>(index);
-    LineWalk line(walk, tile, lane, T::kLines);
-    const int row_in_block = (tile.line + lane) % walk.lines_per_block * T::kHeight;
-    const int pool = tile.batch * walk.pool_step;
-    int step = __reduce_min_sync(kAll, line.step());
-    do {
-      const bool ours = turn == loader;
-      turn = turn + 1 == T::kLoaders ? 0 : turn + 1;
-      if (!ours) {
-        while (step != LineWalk::kEnd && line.step() == step) line.advance();
-        step = __reduce_min_sync(kAll, line.step());
-        at.advance();
-        continue;
-      }
-      tile::wait(&shared.ring.empty[at.stage], at.parity ^ 1);
-      std::uint64_t* full = &shared.ring.full[at.stage];
-      const bool empty = step == LineWalk::kEnd;
-      if (lane == 0 && !empty) load_dense<T>(args, shared.dense[at.stage], tile, step, full);
-      std::uint32_t units = 0;
-      char* const mine = reinterpret_cast<char*>(shared.pieces[at.stage].data) +
-                         lane * T::kHeight * tile::kLineBytes;
-      while (!empty && line.step() == step) {
-        const int slice = line.slice();
-        if (units >> slice * units_per_piece & 1) {  // named twice: bytes nobody waits for
-          line.advance();
-          continue;
-        }
-        char* const to = mine + slice * layout.piece_bytes();
-        const int depth = line.part() * walk.piece, block = line.stored() + pool;
-        if constexpr (T::kMajorBlocks == Major::k) {
-          tile::copy_box(to, args.blocks, depth, row_in_block, block, full);
-        } else {
-          for (int p = 0; p * layout.kWidth < T::kHeight; ++p)
-            tile::copy_box(to + p * layout.panel_bytes(), args.blocks,
-                           row_in_block + p * layout.kWidth, depth, block, full);
-        }
-        units |= ((1u << units_per_piece) - 1) << slice * units_per_piece;
-        line.advance();
-      }
-      const std::uint32_t placed = units << lane % kHalf * kUnits;
-      const std::uint32_t low = __reduce_or_sync(kAll, lane < kHalf ? placed : 0);
-      const std::uint32_t high = __reduce_or_sync(kAll, lane < kHalf ? 0 : placed);
-      step = __reduce_min_sync(kAll, line.step());
-      if (lane == 0) {
-        shared.steps[at.stage] = {{low, high}, step == LineWalk::kEnd};
-        const int bytes = (__popc(low) + __popc(high)) * T::kUnitBytes;
-        tile::arrive_expecting(full, empty ? 0 : T::DenseTile::kBytes + bytes);
-      }
-      __syncwarp();
-      at.advance();
-    } while (step != LineWalk::kEnd);
+struct UnitCopy {
+  static constexpr bool kDeep = T::kMajorBlocks == Major::k;
+  const char* from;  // this lane's part of the first copy, of a block that begins at 0
+  std::uint32_t to;  // and where it goes in a slot
+  int unit = 0;      // Major::k: the slot, of a piece's
+
+  __device__ UnitCopy(const Walk& walk, int lane) {
+    if constexpr (kDeep) {
+      // Eight lanes take four rows by 32 bytes, so that they write to all banks.
+      const int units = kUnits >> walk.slice_shift;
+      const int row = lane / 8 / units * 4 + lane % 8 / 2, chunk = lane % 2;
+      unit = lane / 8 & (units - 1);
+      from = walk.blocks + row * walk.row_bytes + (unit * 2 + chunk) * 16;
+      to = row * 32 + ((chunk ^ row >> 2) & 1) * 16;
+    } else {
+      const int chunks = walk.height() / 8;  // in a run of one depth
+      const int depth = lane / chunks, chunk = lane % chunks;
+      from = walk.blocks + depth * walk.depth_bytes + chunk * 16;
+      to = depth * tile::kLineBytes + ((chunk ^ depth) & 7) * 16;
+    }
+    asm("" : "+l"(from));  // one address, not two that are added at every use
+  }
+  /// Where copy t of a round goes, for this lane, when the round goes to `round`.
+  __device__ static std::uint32_t place(const Walk& walk, std::uint32_t round, int t) {
+    if constexpr (kDeep) return round + t * 512;
+    if (walk.height_shift == 6) return (round + t * 512) ^ (t & 1) * 64;
+    if (walk.height_shift == 5) return (round + (t & 1) * 1024) ^ (t >> 1) * 64;
+    return round ^ t * 32;
+  }
+};
+
+__device__ __forceinline__ void copy_16(std::uint32_t to, const char* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+}
+
+/// Units of one step, by one warp: pieces of kPieceUnits, which begin at the units `left`.
+template <class T, int kPieceUnits>
+__device__ __forceinline__ void copy_pieces(const Walk& walk, const UnitCopy<T>& copy,
+                                            std::uint32_t slots, const uint4* pieces,
+                                            std::uint32_t units, std::uint32_t left, int slot) {
+  constexpr std::uint32_t kSlotBytes = sizeof(typename T::Slot);
+  constexpr std::uint32_t kAbsent = Window<T::kGroups>::kAbsent;
+  const auto first_unit = [&] { return static_cast<unsigned>(__ffs(static_cast<int>(left)) - 1); };
+  const auto piece_of = [&](unsigned unit) {
+    return pieces[unit % kUnits / kPieceUnits * T::kGroups + unit / kUnits];
+  };
+  if (left == 0) return;
+  unsigned unit = first_unit();
+  uint4 piece = piece_of(unit);
+#pragma unroll 1
+  while (true) {
+    const std::uint32_t begin[4] = {piece.x, piece.y, piece.z, piece.w};
+    // No piece is parted by the end of the ring: all have the same number of units.
+    const int place = (slot + __popc(units & ((1u << unit) - 1)) + copy.unit) & (T::kSlots - 1);
+    const std::uint32_t to = slots + place * kSlotBytes + copy.to;
+    left &= left - 1;
+    if (left != 0) {  // asked for early
+      unit = first_unit();
+      piece = piece_of(unit);
+    }
+#pragma unroll
+    for (int i = 0; i < kPieceUnits; ++i) {
+      // Major::k: four rows further on is the other half of the swizzle.
+      const std::uint32_t round =
+          UnitCopy<T>::kDeep ? (to + i * 512 / kPieceUnits) ^ (kPieceUnits == 4 ? i % 2 * 16 : 0)
+                             : to + i * kSlotBytes;
+#pragma unroll
+      for (int t = 0; t < 4; ++t)
+        copy_16(UnitCopy<T>::place(walk, round, t),
+                copy.from + std::uint64_t{begin[t] + i * walk.round_step} * 16,
+                begin[t] != kAbsent);
+    }
+    if (left == 0) return;
   }
 }
 
-/// One warpgroup: 64 columns of every line of each tile.
+/// The first units of pieces.
+__device__ __forceinline__ std::uint32_t piece_heads(const Walk& walk) {
+  return walk.slice_shift == 0 ? 0x11111111u : walk.slice_shift == 1 ? 0x55555555u : 0xFFFFFFFFu;
+}
+
+/// Pieces of one step, by one lane, a box for each line. One that is not there lies outside the
+/// pool, so that its place is filled with zeros.
+template <class T>
+__device__ __forceinline__ void copy_boxes(const Arguments& args, typename T::Slot* slots,
+                                           const uint4* pieces, std::uint32_t units, int slot,
+                                           std::uint64_t* full) {
+  const Walk& walk = args.walk;
+  const int units_shift = 2 - walk.slice_shift, lines = kGroup >> walk.height_shift;
+  const int line_bytes = walk.height() * walk.piece() * 2;
+#pragma unroll 1
+  for (std::uint32_t left = units & piece_heads(walk); left != 0; left &= left - 1) {
+    const unsigned unit = __ffs(static_cast<int>(left)) - 1;
+    const uint4& piece = pieces[(unit % kUnits >> units_shift) * T::kGroups + unit / kUnits];
+    const auto* const blocks = reinterpret_cast<const int*>(&piece);
+    const auto* const rows = reinterpret_cast<const std::uint16_t*>(&piece.z);
+    auto* const to = reinterpret_cast<char*>(slots[slot].data);
+    const int depth = static_cast<int>(piece.w);
+#pragma unroll 1
+    for (int line = 0; line < lines; ++line) {
+      const int row = rows[line];
+      const bool deep = T::kMajorBlocks == Major::k;
+      tile::copy_box(to + line * line_bytes, args.blocks, deep ? depth : row, deep ? row : depth,
+                     blocks[line], full);
+    }
+    slot = (slot + (1 << units_shift)) & (T::kSlots - 1);
+  }
+}
+
+/// Units of one step, by one warp: those of the groups in `mine`.
+template <class T>
+__device__ __forceinline__ void copy_units(const Walk& walk, const UnitCopy<T>& copy,
+                                           std::uint32_t slots, const uint4* pieces,
+                                           std::uint32_t units, std::uint32_t mine, int slot) {
+  const std::uint32_t left = units & mine;
+  if (walk.slice_shift == 0) {
+    copy_pieces<T, 4>(walk, copy, slots, pieces, units, left, slot);
+  } else if (walk.slice_shift == 1) {
+    copy_pieces<T, 2>(walk, copy, slots, pieces, units, left, slot);
+  } else {
+    copy_pieces<T, 1>(walk, copy, slots, pieces, units, left, slot);
+  }
+}
+
+/// All loaders: what a window holds is found ahead of those who copy it.
+template <class T>
+__device__ __forceinline__ void meet_loaders() {
+  asm volatile("bar.sync 1, %0;" ::"n"(T::kLoaders * 32) : "memory");
+}
+
+template <class T>
+__device__ __forceinline__ void find_tiles(const Arguments& args, typename T::Shared& shared,
+                                           int lane) {
+  const Walk& walk = args.walk;
+  const int steps = Window<T::kGroups>::steps(walk);
+  int turn = 0;
+  for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    Finder<T::kGroups> finder(walk, walk.template tile<T::kShape.m, T::kShape.n>(index), lane);
+    for (int first = 0; first < walk.steps; first += steps, turn ^= 1) {
+      finder.find(shared.windows[turn], first);
+      meet_loaders<T>();
+    }
+  }
+}
+
+/// Waits until a stage and the slots of `count` units are free. Slots go round faster than stages
+/// where steps hold many units; `history` has how many those before hold, a byte each.
+template <class T>
+__device__ __forceinline__ void wait_for_room(tile::RingBarriers<T::kShape.stages>& ring,
+                                              const tile::RingCursor<T::kShape.stages>& at,
+                                              std::uint32_t history, int count) {
+  constexpr int kStages = T::kShape.stages;
+  tile::wait(&ring.empty[at.stage], at.parity ^ 1);
+  // One stage is this one; the bytes of those before the others have left the word.
+  static_assert(kStages <= 5);
+  int held = __dp4a(history, 0x01010101u, 0u);
+#pragma unroll 1
+  for (int back = 4; held + count > T::kSlots; --back) {
+    const bool wrapped = at.stage < back;
+    if (back < kStages)
+      tile::wait(&ring.empty[at.stage - back + (wrapped ? kStages : 0)],
+                 at.parity ^ (wrapped ? 1 : 0));
+    held -= history >> 8 * (back - 1) & 0xFF;
+  }
+}
+
+/// Copiers work in teams, which take turns at the steps. Where pieces are small a step has many of
+/// them: then all make one team and share each step, so that it is there sooner and few slots wait.
+template <class T>
+__device__ __forceinline__ int team_size(const Walk& walk) {
+  return walk.slice_shift == 2 && !walk.boxed ? T::kCopiers : 1;
+}
+
+/// One warp of a team: its share of the units of the team's steps; the first of a team loads the
+/// dense matrix as well. The last step of a tile is one that loads nothing, and lends its slots.
+template <class T>
+__device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Shared& shared,
+                                           int copier, int lane) {
+  constexpr std::uint32_t kSlotUnits = sizeof(typename T::Slot) >> 4;
+  constexpr std::uint32_t kStageUnits = T::DenseTile::kBytes >> 4;
+  const Walk& walk = args.walk;
+  const UnitCopy<T> copy(walk, lane);
+  const std::uint32_t slots = tile::shared_address(shared.slots);
+  const int steps = Window<T::kGroups>::steps(walk), size = team_size<T>(walk);
+  // Steps until this warp's next one, and from each to the next.
+  int turn = copier / size;
+  const int teams = T::kCopiers / size;
+  std::uint32_t mine = 0;  // the units that pieces of this copier's groups begin with
+  for (int g = copier % size; g < T::kGroups; g += size) mine |= 0xFu << g * kUnits;
+  mine &= piece_heads(walk);
+  // Asked once: a branch on `lane == 0`, or on more than this, makes a loop over lanes of every
+  // copy that TMA does.
+  const bool elected = tile::elect(), first_of_team = copier % size == 0;
+  tile::RingCursor<T::kShape.stages> at;
+  std::uint32_t slot = 0, history = 0;
+  const auto put = [&](std::uint32_t units) {
+    shared.steps[at.stage] = {units, slot * kSlotUnits | at.stage * kStageUnits << 16};
+  };
+  const auto next = [&](int count) {
+    slot = (slot + count) & (T::kSlots - 1);
+    history = history << 8 | count;
+    at.advance();
+    turn = turn == 0 ? teams - 1 : turn - 1;
+  };
+  int buffer = 0;
+  for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    const TileAt tile = walk.template tile<T::kShape.m, T::kShape.n>(index);
+    for (int first = 0; first < walk.steps; first += steps, buffer ^= 1) {
+      meet_loaders<T>();
+      const Window<T::kGroups>& window = shared.windows[buffer];
+      const int count = window.count;
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        const typename Window<T::kGroups>::Held held = window.held[i];
+        if (turn == 0) {
+          wait_for_room<T>(shared.ring, at, history, held.count);
+          std::uint64_t* const full = &shared.ring.full[at.stage];
+          const uint4* const pieces = window.pieces[held.step << walk.slice_shift];
+          if (first_of_team) {
+            if (elected) {
+              put(held.units);
+              const int bytes = walk.boxed ? held.count * int{sizeof(typename T::Slot)} : 0;
+              tile::arrive_expecting(full, T::DenseTile::kBytes + bytes);
+              load_dense<T>(args, shared.dense[at.stage], tile, first + held.step, full);
+              if (walk.boxed) copy_boxes<T>(args, shared.slots, pieces, held.units, slot, full);
+            }
+          }
+          __syncwarp();
+          if (!walk.boxed) {
+            copy_units<T>(walk, copy, slots, pieces, held.units, mine, slot);
+            tile::arrive_when_copied(full);
+          }
+        }
+        next(held.count);
+      }
+    }
+    if (turn == 0) {
+      wait_for_room<T>(shared.ring, at, history, T::kLentSlots);
+      if (first_of_team && elected) {
+        put(Step::kLast);
+        tile::arrive(&shared.ring.full[at.stage]);
+      }
+      __syncwarp();
+      if (!walk.boxed) tile::arrive(&shared.ring.full[at.stage]);
+    }
+    next(T::kLentSlots);
+  }
+}
+
+/// A descriptor whose lower half, which says where, is kept in a register: left to itself the
+/// compiler computes it from scratch at every use.
+struct View {
+  std::uint64_t upper;
+  std::uint32_t lower;
+
+  __device__ explicit View(std::uint64_t descriptor)
+      : upper(descriptor >> 32 << 32), lower(static_cast<std::uint32_t>(descriptor)) {
+    lower = __shfl_sync(0xFFFFFFFFu, lower, 0);
+  }
+  __device__ std::uint64_t at(std::uint32_t offset) const { return upper | (lower + offset); }
+};
+
+/// Multiplies a tile's steps, a piece of kPieceUnits at a time; returns the place that the last
+/// step lends. A step's stage is given back when the next one is there.
+template <class T, int kPieceUnits, bool kBoxed>
+__device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m / 2],
+                                                        typename T::Shared& shared,
+                                                        tile::RingCursor<T::kShape.stages>& at,
+                                                        const View& dense) {
+  constexpr int kGroupSums = kGroup / 2, kSlotUnits = sizeof(typename T::Slot) >> 4;
+  // Major::k: units one after the other in lines of 16, or, in boxes, beside each other in lines as
+  // long as the piece is deep. Major::mn: one after the other in lines of 64.
+  constexpr bool kDeep = T::kMajorBlocks == Major::k;
+  constexpr int kLineBytes = kBoxed ? kPieceUnits * 32 : 32;
+  constexpr int kNextUnit = kDeep && kBoxed ? 2 : kSlotUnits;
+  const View slots(kDeep ? tile::descriptor(shared.slots, 0, 8 * kLineBytes, kLineBytes)
+                         : tile::descriptor(shared.slots, 0, tile::kAtomBytes));
+  int previous = -1;
+  while (true) {
+    tile::wait(&shared.ring.full[at.stage], at.parity);
+    const Step step = shared.steps[at.stage];
+    const std::uint32_t units = __shfl_sync(0xFFFFFFFFu, step.units, 0);
+    const std::uint32_t place = __shfl_sync(0xFFFFFFFFu, step.place, 0);
+    // Copies that are not TMA's are seen by wgmma after this.
+    if constexpr (!kBoxed) tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    tile::mma_wait<0>();
+    // Each warp for itself: a step may multiply nothing, and does not hold the warps together.
+    __syncwarp();
+    if (previous >= 0 && tile::elect()) tile::arrive(&shared.ring.empty[previous]);
+    if (units == Step::kLast) return place;
+    std::uint32_t slot = place & 0xFFFF;
+    const std::uint32_t stage = place >> 16;
+#pragma unroll
+    for (int g = 0; g < T::kGroups; ++g) {
+      auto& part = reinterpret_cast<float(&)[kGroupSums]>(sum[g * kGroupSums]);
+#pragma unroll
+      for (int first = 0; first < kUnits; first += kPieceUnits) {
+        if (!(units >> (g * kUnits + first) & 1)) continue;
+        slot &= T::kSlots * kSlotUnits - 1;
+        tile::mma_fence();
+#pragma unroll
+        for (int u = 0; u < kPieceUnits; ++u)
+          tile::mma<typename T::Element, kGroup, T::kMajorDense, T::kMajorBlocks>(
+              part, dense.at(stage + (first + u) * T::DenseTile::kDepthStep),
+              slots.at(slot + u * kNextUnit), false);
+        slot += kPieceUnits * kSlotUnits;
+        tile::mma_commit();
+      }
+    }
+    previous = at.stage;
+    at.advance();
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void store_sums(const Arguments& args, typename T::Shared& shared,
+                                           float (&sum)[T::kShape.m / 2], int index, int slot,
+                                           int consumer, int thread) {
+  const TileAt tile = args.walk.template tile<T::kShape.m, T::kShape.n>(index);
+  const int row = tile.col + consumer * 64, col = tile.line << args.walk.height_shift;
+  const Lent<typename T::Slot, T::kSlots> lent{shared.slots,
+                                               slot + consumer * (T::kLentSlots / T::kConsumers)};
+  if (args.carried == Carried::no)
+    return store_groups<T::kGroups, T::kLent>(args.finish, lent, sum, row, col, tile.batch,
+                                              args.walk.cols, args.rows, thread);
+  const auto carry = [&]<DType kOut, bool kTurned>() {
+    carry_out<kOut, kTurned, T::kGroups, T::kCarried>(args.out, lent, sum, row, col, tile.batch,
+                                                      thread, 2 + consumer);
+  };
+  const bool turned = args.carried == Carried::by_columns;
+  if (args.finish.out.dtype == DType::bf16) {
+    turned ? carry.template operator()<DType::bf16, true>()
+           : carry.template operator()<DType::bf16, false>();
+  } else {
+    turned ? carry.template operator()<DType::f16, true>()
+           : carry.template operator()<DType::f16, false>();
+  }
+}
+
+/// One warpgroup: 64 columns of every row of each tile.
 template <class T>
 __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T::Shared& shared,
                                                int consumer, int thread) {
-  constexpr int kLineSums = T::kHeight / 2;
-  constexpr std::uint64_t kNextLine = T::kHeight * tile::kLineBytes >> 4;
   tile::RingCursor<T::kShape.stages> at;
-  const PieceLayout<T> layout{args.walk.piece};
-  std::uint32_t unit_at[kUnits];
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) unit_at[u] = layout.unit(u);
-  // Each warp for itself: a step that multiplies nothing does not hold the warps together.
-  const auto give_back = [&](int stage) {
-    __syncwarp();
-    if (thread % 32 == 0) tile::arrive(&shared.ring.empty[stage]);
-  };
+  const View dense(shared.dense[0].view(consumer * 64));
   for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
-    const TileAt tile = args.walk.template tile<T::kLines, T::kShape.n>(index);
     float sum[T::kShape.m / 2];
 #pragma unroll
     for (float& value : sum) value = 0.0f;
-    bool last = false;
-    int previous = -1;
-    do {
-      tile::wait(&shared.ring.full[at.stage], at.parity);
-      const typename T::Step step = shared.steps[at.stage];
-      const std::uint32_t words[2] = {__shfl_sync(0xFFFFFFFFu, step.units[0], 0),
-                                      __shfl_sync(0xFFFFFFFFu, step.units[1], 0)};
-      last = step.last;
-      const std::uint64_t a = shared.dense[at.stage].view(consumer * 64);
-      const std::uint64_t b = layout.view(shared.pieces[at.stage]);
-      tile::mma_fence();
-#pragma unroll
-      for (int l = 0; l < T::kLines; ++l) {
-        auto& part = reinterpret_cast<float(&)[kLineSums]>(sum[l * kLineSums]);
-        const std::uint32_t units = words[l / 8] >> l % 8 * kUnits;
-        if ((units & ((1u << kUnits) - 1)) == 0) continue;
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u)
-          if (units >> u & 1)
-            tile::mma<typename T::Element, T::kHeight, T::kMajorDense, T::kMajorBlocks>(
-                part, a + u * T::DenseTile::kDepthStep, b + l * kNextLine + unit_at[u], false);
-      }
-      tile::mma_commit();
-      // The step before this one is done: its stage is free.
-      tile::mma_wait<1>();
-      if (previous >= 0) give_back(previous);
-      previous = at.stage;
-      at.advance();
-    } while (!last);
-    tile::mma_wait<0>();
-    give_back(previous);
-    product::store_tile<T::kShape.m>(args.finish, sum, tile.col + consumer * 64,
-                                     tile.line * T::kHeight, tile.batch, args.walk.cols, args.rows,
-                                     thread);
+    std::uint32_t place = 0;
+    const auto multiply = [&]<int kPieceUnits>() {
+      place = kPieceUnits > 1 && args.walk.boxed
+                  ? multiply_steps<T, kPieceUnits, true>(sum, shared, at, dense)
+                  : multiply_steps<T, kPieceUnits, false>(sum, shared, at, dense);
+    };
+    if (args.walk.slice_shift == 0) {
+      multiply.template operator()<4>();
+    } else if (args.walk.slice_shift == 1) {
+      multiply.template operator()<2>();
+    } else {
+      multiply.template operator()<1>();
+    }
+    const int slot = (place & 0xFFFF) / (sizeof(typename T::Slot) >> 4);
+    store_sums<T>(args, shared, sum, index, slot, consumer, thread);
+    __syncwarp();
+    if (tile::elect()) tile::arrive(&shared.ring.empty[at.stage]);
+    at.advance();
   }
 }
 
@@ -240,15 +477,23 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksAtOnce)
     bsr_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
   auto& shared = tile::at_atom<typename T::Shared>(raw);
-  if (threadIdx.x == 0) shared.ring.init(T::kConsumers * kWarpgroup / 32);
+  // Those who arrive at a full stage: the one who announces the bytes of the dense matrix, and all
+  // who copy units.
+  if (threadIdx.x == 0)
+    shared.ring.init(T::kConsumers * kWarpgroup / 32,
+                     args.walk.boxed ? 1 : 1 + team_size<T>(args.walk) * 32);
   __syncthreads();
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == T::kConsumers) {
-    if constexpr (T::kMoveRegisters) cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
-    const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
-    load_tiles<T>(args, shared, thread / 32, thread % 32);
+    if constexpr (T::kLarge) cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
+    const int loader = threadIdx.x % kWarpgroup / 32, lane = threadIdx.x % 32;
+    if (loader == T::kCopiers) {
+      find_tiles<T>(args, shared, lane);
+    } else {
+      copy_tiles<T>(args, shared, loader, lane);
+    }
   } else {
-    if constexpr (T::kMoveRegisters) cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
+    if constexpr (T::kLarge) cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
     multiply_tiles<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);
   }
 }

@@ -47,25 +47,63 @@ inline int largest_part(int n, int most) {
   return part;
 }
 
-inline Walk walk_of(const Launch& call, const Sides& sides, int height) {
+inline Walk walk_of(const Launch& call, const Sides& sides) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   planning::Carver carver(call.execution.schedule.data);
   const planning::GpuMatmulSchedule schedule = planning::carve_gpu_matmul_schedule(carver, shape);
   const BsrMatrix& matrix = sides.sparse.sparse;
   Walk walk;
   walk.lists = planning::walk_of(matrix, sides.swapped ? schedule.b : schedule.a);
+  const tile::MatrixMap& map = sides.blocks.map;
+  walk.blocks = static_cast<const char*>(map.data);
+  const std::int64_t bytes = size_of(map.dtype);
+  const bool deep = sides.blocks.major == Major::k;
+  walk.row_bytes = deep ? map.row_stride * bytes : bytes;
+  walk.depth_bytes = deep ? bytes : map.row_stride * bytes;
+  const int height = largest_part(sides.block_rows(), kGroup);
+  walk.height_shift = height == 64 ? 6 : height == 32 ? 5 : 4;
   walk.lines = static_cast<int>((sides.swapped ? shape.n : shape.m) / height);
   walk.cols = static_cast<int>(sides.swapped ? shape.m : shape.n);
+  walk.steps = static_cast<int>((shape.k + tile::kLine - 1) / tile::kLine);
   walk.batches = static_cast<int>(shape.batch);
   walk.dense_batch_step = (sides.swapped ? shape.a.batch : shape.b.batch) > 1 ? 1 : 0;
   const Tensor& values = matrix.values;
   walk.pool_step =
       values.rank == 4 && values.size(0) > 1 ? static_cast<int>(matrix.stored_blocks()) : 0;
   walk.lines_per_block = sides.block_rows() / height;
-  walk.piece = largest_part(sides.block_depth(), tile::kLine);
-  walk.piece_shift = walk.piece == 64 ? 0 : walk.piece == 32 ? 1 : 2;
-  walk.pieces_per_block = sides.block_depth() / walk.piece;
+  const int piece = largest_part(sides.block_depth(), tile::kLine);
+  walk.slice_shift = piece == 64 ? 0 : piece == 32 ? 1 : 2;
+  walk.pieces_per_block = sides.block_depth() / piece;
+  walk.boxed =
+      piece >= 32 && (deep ? height >= 32 : height == kGroup) && sides.block_rows() <= UINT16_MAX;
+  // Places in the pool are counted in units of 16 bytes; the largest number says that there is
+  // none.
+  constexpr std::int64_t kMostBytes = std::int64_t{UINT32_MAX} * 16;
+  if (map.batches > 0 && map.batch_stride * bytes > kMostBytes / map.batches)
+    throw Error(ErrorCode::unsupported, "matmul: values: stored blocks span more than 64 GiB");
+  const auto step = [](std::int64_t distance) { return static_cast<std::uint32_t>(distance / 16); };
+  walk.block_step = step(map.batch_stride * bytes);
+  walk.line_step = step(height * walk.row_bytes);
+  walk.piece_step = step(piece * walk.depth_bytes);
+  walk.copy_step = step(deep ? 16 * walk.row_bytes : 256 / height * walk.depth_bytes);
+  walk.round_step = step(deep ? 256 / piece * walk.row_bytes : kUnit * walk.depth_bytes);
   return walk;
+}
+
+/// The result where TMA can write it, lines of 64 elements along what is contiguous.
+inline Carried carry(Arguments& args) {
+  const product::Finish& finish = args.finish;
+  if (!finish.plain() || !(finish.wide || finish.tall)) return Carried::no;
+  const product::Plane& out = finish.out;
+  tile::MatrixMap map{out.data, out.dtype, args.rows, args.walk.cols, 1, out.row, out.batch};
+  if (!finish.wide) {
+    std::swap(map.inner, map.rows);
+    map.row_stride = out.col;
+  }
+  if (out.batch != 0) map.batches = args.walk.batches;
+  if (!tile::tma_readable(map)) return Carried::no;
+  args.out = tile::tensor_map(map, 16);
+  return finish.wide ? Carried::by_rows : Carried::by_columns;
 }
 
 template <class T>
@@ -73,26 +111,27 @@ void launch_typed(const Launch& call, const Sides& sides) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   const auto& problem = std::get<MatmulProblem>(call.problem);
   Arguments args{};
-  args.walk = walk_of(call, sides, T::kHeight);
+  args.walk = walk_of(call, sides);
   args.rows = static_cast<int>(sides.swapped ? shape.n : shape.m);
   // Computed with the dense columns as rows: the transpose where a is the sparse one.
   args.finish = product::finish_of(problem, !sides.swapped);
   const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
   const std::int64_t tiles =
-      up(args.walk.lines, T::kLines) * up(args.walk.cols, T::kShape.n) * args.walk.batches;
+      up(args.rows, T::kShape.m) * up(args.walk.cols, T::kShape.n) * args.walk.batches;
   if (tiles == 0) return;
   constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
   if (tiles > kMostTiles)
     throw Error(ErrorCode::unsupported, "matmul: out: too many tiles: " + std::to_string(tiles));
   args.tiles = static_cast<int>(tiles);
+  args.carried = carry(args);
   // Without blocks nothing is read, and there may be nothing to make a map of.
   if (sides.blocks.map.batches > 0 && sides.columns.map.data && shape.k > 0) {
     args.dense = T::kMajorDense == Major::k ? tile::tensor_map(sides.columns.map, T::kShape.n)
                                             : tile::tensor_map(sides.columns.map, tile::kLine);
-    args.blocks = T::kMajorBlocks == Major::k
-                      ? tile::tensor_map(sides.blocks.map, T::kHeight, args.walk.piece)
-                      : tile::tensor_map(sides.blocks.map, args.walk.piece,
-                                         std::min(T::kHeight, tile::kLine));
+    const int height = 1 << args.walk.height_shift, piece = tile::kLine >> args.walk.slice_shift;
+    if (args.walk.boxed)
+      args.blocks = T::kMajorBlocks == Major::k ? tile::tensor_map(sides.blocks.map, height, piece)
+                                                : tile::tensor_map(sides.blocks.map, piece, height);
   }
   const auto kernel = bsr_kernel<T>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
@@ -107,32 +146,13 @@ void launch_typed(const Launch& call, const Sides& sides) {
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(bsr)");
 }
 
-template <planning::Tile kTile, int kHeight>
-void launch_height(const Launch& call, const Sides& sides) {
-  product::with_types(sides.columns, sides.blocks,
-                      [&]<class Element, Major kDense, Major kBlocks>() {
-                        launch_typed<Traits<kTile, Element, kHeight, kDense, kBlocks>>(call, sides);
-                      });
-}
-
 template <planning::Tile kTile>
 void launch(const Launch& call) {
   const Sides sides(std::get<MatmulProblem>(call.problem));
-  constexpr int kTallest = std::min(kTile.m, 128);
-  switch (largest_part(sides.block_rows(), kTallest)) {
-    case 128:
-      if constexpr (kTallest >= 128) launch_height<kTile, 128>(call, sides);
-      break;
-    case 64:
-      launch_height<kTile, 64>(call, sides);
-      break;
-    case 32:
-      launch_height<kTile, 32>(call, sides);
-      break;
-    default:
-      launch_height<kTile, 16>(call, sides);
-      break;
-  }
+  product::with_types(sides.columns, sides.blocks,
+                      [&]<class Element, Major kDense, Major kBlocks>() {
+                        launch_typed<Traits<kTile, Element, kDense, kBlocks>>(call, sides);
+                      });
 }
 
 }  // namespace tessera::cuda::sm90::bsr

@@ -240,7 +240,7 @@ struct Eight {
 /// eight neighbours of a row, or of a column (kTurned), which are all inside. The loop is not
 /// unrolled: arithmetic for every accumulator makes code that outgrows the instruction cache. A
 /// switch picks the loop's accumulators, as registers have no index.
-template <bool kTurned, int kN>
+template <bool kTurned, int kN, int kSets>
 __device__ __forceinline__ void store_eights(const Finish& finish, const float (&sum)[kN / 2],
                                              int row, int col, int batch, std::int64_t m,
                                              std::int64_t n, int thread) {
@@ -253,17 +253,17 @@ __device__ __forceinline__ void store_eights(const Finish& finish, const float (
   };
   const auto next_set = [](const Plane& plane) { return plane.col * 16 * plane.element_bytes(); };
   const auto inside = [&](int set) { return r < m && c + set * 16 < n; };
-  constexpr int kSets = kN >= 32 ? 2 : 1;  // of 16 columns, together
   char* out = at(finish.out);
   const char *former = at(finish.c), *bias = at(finish.bias);
   const bool one_bias = (kTurned ? finish.bias.row : finish.bias.col) == 0;
+  constexpr bool kAhead = kSets > 1;
   Eight ahead[kSets] = {};
   const auto fetch_former = [&](int first) {
 #pragma unroll
     for (int s = 0; s < kSets; ++s, former += next_set(finish.c))
       if (inside(first + s)) ahead[s] = Eight::load(finish.c, former);
   };
-  if (finish.c.data) fetch_former(0);
+  if (kAhead && finish.c.data) fetch_former(0);
 #pragma unroll 1
   for (int set = 0; set < kN / 16; set += kSets) {
     float x[kSets * 8];
@@ -279,9 +279,10 @@ __device__ __forceinline__ void store_eights(const Finish& finish, const float (
 #pragma unroll
     for (float& value : x) value *= finish.alpha;
     if (finish.c.data) {
+      if (!kAhead) fetch_former(set);
 #pragma unroll
       for (int s = 0; s < kSets; ++s) ahead[s].add(finish.c, finish.beta, x + s * 8);
-      if (set + kSets < kN / 16) fetch_former(set + kSets);
+      if (kAhead && set + kSets < kN / 16) fetch_former(set + kSets);
     }
     if (finish.bias.data) {
 #pragma unroll
@@ -357,8 +358,9 @@ __device__ __forceinline__ bool takes_eights(const Finish& finish, bool turned, 
 }
 
 /// Stores a warpgroup's 64 x kN tile whose first element is (row, col) of the result; what lies at
-/// row m or column n and beyond is left out.
-template <int kN>
+/// row m or column n and beyond is left out. Arithmetic takes kSets times 16 columns together: more
+/// hide more of the way to memory, fewer need fewer registers.
+template <int kN, int kSets = (kN >= 32 ? 2 : 1)>
 __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN / 2], int row,
                                            int col, int batch, std::int64_t m, std::int64_t n,
                                            int thread) {
@@ -376,9 +378,9 @@ __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN
     }
   }
   if (takes_eights<kN>(finish, false, row, col, batch, m, n)) {
-    store_eights<false, kN>(finish, sum, row, col, batch, m, n, thread);
+    store_eights<false, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
   } else if (takes_eights<kN>(finish, true, row, col, batch, m, n)) {
-    store_eights<true, kN>(finish, sum, row, col, batch, m, n, thread);
+    store_eights<true, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
   } else {
     store_general<kN>(finish, sum, row, col, batch, m, n, thread);
   }
