@@ -145,15 +145,15 @@ double matmul_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts&
       seconds(2.0 * tile.m * tile.n * tile.k * units, device.tensor_tflops * 1e12 * rate);
   // Bytes of a step's share: the left side's lines are fetched where they are multiplied.
   const double shared = real(at.fetched) / std::max(real(at.steps), 1.0);
-  // Tiles that run together gave more than a bare copy was measured at.
-  constexpr double kFetchRate = 1.2;
-  const double fetch =
-      seconds(2.0 * (tile.m + tile.n * shared) * tile.k * units, device.l2_tbs * 1e12 * kFetchRate);
+  constexpr double kOfBulkCopies = 1.3;  // of the rate that plain bulk copies reach
+  const double fetch = seconds(2.0 * (tile.m + tile.n * shared) * tile.k * units,
+                               device.l2_tbs * 1e12 * kOfBulkCopies);
   const double tiles = real(at.tiles);
   const double rounds = std::ceil(tiles / real(clusters_at_once(at.splits)));
-  constexpr double kTileSeconds = 1e-6, kSplitSeconds = 2e-6;
+  const double tile_seconds = 3e-6 * tile.n / 256;  // around its steps
+  constexpr double kSplitSeconds = 2e-6;
   const double work = rounds * (std::ceil(real(at.steps) / at.splits) * std::max(multiply, fetch) +
-                                kTileSeconds + (at.splits > 1 ? kSplitSeconds : 0));
+                                tile_seconds + (at.splits > 1 ? kSplitSeconds : 0));
   const double memory = seconds(bytes, device.memory_tbs * 1e12);
   // Copies come first: each matrix is read and written.
   double copied = 0;

@@ -169,6 +169,7 @@ __device__ __forceinline__ void load_stage(Stage& stage, const CUtensorMap& map,
 template <class T>
 __device__ __forceinline__ void load_left(const Arguments& args, typename T::Shared& shared,
                                           int lane) {
+  const bool leads = tile::elect();  // the compiler has to know that it is one lane
   tile::RingCursor<T::kShape.stages> at;
   const auto use = [&](const typename T::Steps& batch, std::uint32_t met) {
     for (std::uint32_t steps = __ballot_sync(0xFFFFFFFFu, met != 0); steps != 0;
@@ -176,7 +177,7 @@ __device__ __forceinline__ void load_left(const Arguments& args, typename T::Sha
       const int block = batch.left[__ffs(steps) - 1];
       for (int part = 0; part < args.parts; ++part) {
         tile::wait(&shared.a_ring.empty[at.stage], at.parity ^ 1);
-        if (lane == 0)
+        if (leads)
           load_stage<T::kMajorA>(shared.a[at.stage], args.a, part * tile::kLine, block,
                                  &shared.a_ring.full[at.stage]);
         at.advance();
@@ -190,6 +191,7 @@ __device__ __forceinline__ void load_left(const Arguments& args, typename T::Sha
 template <class T>
 __device__ __forceinline__ void load_right(const Arguments& args, typename T::Shared& shared,
                                            int lane) {
+  const bool leads = tile::elect();  // the compiler has to know that it is one lane
   tile::RingCursor<T::kShape.stages> at[T::kBRings];
   const auto use = [&](const typename T::Steps& batch, std::uint32_t met) {
     for (std::uint32_t steps = __ballot_sync(0xFFFFFFFFu, met != 0); steps != 0;
@@ -203,7 +205,7 @@ __device__ __forceinline__ void load_right(const Arguments& args, typename T::Sh
           auto& ring = shared.b_rings[T::ring_of(slot)];
           auto& to = at[T::ring_of(slot)];
           tile::wait(&ring.empty[to.stage], to.parity ^ 1);
-          if (lane == 0)
+          if (leads)
             load_stage<T::kMajorB>(shared.b[T::ring_of(slot)][to.stage], args.b, part * tile::kLine,
                                    batch.right[step][slot], &ring.full[to.stage]);
           to.advance();
