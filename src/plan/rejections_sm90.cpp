@@ -64,11 +64,12 @@ void reject_skinny(const MatmulShape& s, const Tile& tile, std::vector<std::stri
       kMostCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
     reasons.push_back("takes sizes below 2^31");
   }
-  constexpr std::int64_t kMostInGrid = 65535;
+  constexpr std::int64_t kMostColumns = 1024, kMostInGrid = 65535;
   const std::int64_t columns = s.a.sparse ? s.n : s.b.sparse ? s.m : std::min(s.m, s.n);
-  if (s.batch > kMostInGrid || columns / tile.n >= kMostInGrid) {
-    reasons.push_back("takes fewer than 65536 matrices and tiles of columns");
+  if (columns > kMostColumns) {
+    reasons.push_back("takes a short side of " + std::to_string(kMostColumns) + " at most");
   }
+  if (s.batch > kMostInGrid) reasons.push_back("takes fewer than 65536 matrices");
   reject_walk(s, 64, tile.k, reasons);
 }
 

@@ -45,8 +45,8 @@ struct Staging {
   Panel own[kOwn];
 
   /// 64 x kN sums whose first is (row, col); what lies outside the result is left out. Before
-  /// either panels are used again, `wait_until_read`. `barrier` is a named barrier that this
-  /// warpgroup alone uses.
+  /// panels are used again, all threads call `wait_until_read`. `barrier` is a named barrier that
+  /// this warpgroup alone uses.
   template <DType kOut, bool kTurned, int kN>
   __device__ __forceinline__ void store(const CUtensorMap& out, Panel* lent,
                                         const float (&sum)[kN / 2], int row, int col, int batch,
@@ -58,6 +58,8 @@ struct Staging {
     // Lines of a panel are rows, or columns where turned; chunks of 16 bytes lie along a line.
     const int line = kTurned ? across * 8 + lane % 8 : warp * 16 + down * 8 + lane % 8;
     const int chunk = kTurned ? warp * 2 + down : across;
+    // The leader has seen what left before be read; the other warps may be ahead of it.
+    sync(barrier);
 #pragma unroll
     for (int p = 0; p < kOwn + kLent; ++p) {
       const std::uint32_t base =
@@ -76,7 +78,7 @@ struct Staging {
       }
     }
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
-    asm volatile("barrier.cta.sync %0, 128;" ::"r"(barrier) : "memory");
+    sync(barrier);
     if (!leader(thread)) return;
 #pragma unroll
     for (int p = 0; p < kOwn + kLent; ++p) {
@@ -98,6 +100,9 @@ struct Staging {
  private:
   /// One thread of the warpgroup, always the same.
   __device__ static bool leader(int thread) { return tile::elect() && thread < 32; }
+  __device__ static void sync(int barrier) {
+    asm volatile("barrier.cta.sync %0, 128;" ::"r"(barrier) : "memory");
+  }
   __device__ Panel& panel(Panel* lent, int p) { return p < kOwn ? own[p] : lent[p - kOwn]; }
 };
 
