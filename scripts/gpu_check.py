@@ -11,6 +11,7 @@ one JSON in the shape of bench/schema.json.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import shutil
@@ -93,9 +94,10 @@ def cpp_tests(options, clock, work, done):
         tests.append({"name": "cpp.build", "outcome": "failed",
                       "detail": f"no {options.build}/tests/gpu_*: build the target "
                                 "tessera_gpu_tests"})
-    for path in found:
-        if f"cpp.{path.name}" in done:
-            continue
+
+    def one(path):
+        if clock.spent:
+            return []
         report = work / f"{path.name}.json"
         report.unlink(missing_ok=True)
         few = ["--gtest_filter=" + ":".join(spread(path))] if options.quick else []
@@ -105,10 +107,11 @@ def cpp_tests(options, clock, work, done):
         parsed = gtest_outcomes(path.name, report) if status in (0, 1) else []
         if status not in (0, 1) or not parsed:
             parsed.append(outcome(f"cpp.{path.name}", status, seconds, output, (GTEST_SKIPPED,)))
-        tests += parsed
         say(f"{path.name}: {summary(parsed)}, {seconds:.1f} s")
-        if clock.spent:
-            break
+        return parsed
+
+    for parsed in side_by_side(one, [p for p in found if f"cpp.{p.name}" not in done]):
+        tests += parsed
     return tests
 
 
@@ -134,20 +137,31 @@ def sanitizer_tests(options, clock, done):
     if tool is None:
         return [{"name": "sanitizer", "outcome": "skipped",
                  "detail": f"no compute-sanitizer on PATH or in {CUDA_BIN}"}]
-    tests = []
-    for path in executables(options.build):
+    checks = ("memcheck",) if options.quick else ("memcheck", "racecheck")
+
+    def one(job):
+        path, check = job
+        name = f"sanitizer.{check}.{path.name}"
         names = spread(path, 1 if options.quick else FEW_TESTS)
-        for check in ("memcheck",) if options.quick else ("memcheck", "racecheck"):
-            name = f"sanitizer.{check}.{path.name}"
-            if not names or name in done or clock.spent:
-                continue
-            start = time.monotonic()
-            status, output = run([tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
-                                  "--gtest_filter=" + ":".join(names)], clock.left(300))
-            seconds = time.monotonic() - start
-            tests.append(outcome(name, status, seconds, output, (GTEST_SKIPPED,)))
-            say(f"{check} {path.name}: {tests[-1]['outcome']}, {len(names)} tests, {seconds:.1f} s")
-    return tests
+        if not names or name in done or clock.spent:
+            return []
+        start = time.monotonic()
+        status, output = run([tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
+                              "--gtest_filter=" + ":".join(names)], clock.left(300))
+        seconds = time.monotonic() - start
+        test = outcome(name, status, seconds, output, (GTEST_SKIPPED,))
+        say(f"{check} {path.name}: {test['outcome']}, {len(names)} tests, {seconds:.1f} s")
+        return [test]
+
+    jobs = [(path, check) for path in executables(options.build) for check in checks]
+    return [test for found in side_by_side(one, jobs) for test in found]
+
+
+def side_by_side(work, jobs):
+    """Results in order. Tests wait for their oracles on the CPU, so several share the GPU."""
+    workers = max(1, min(8, (os.cpu_count() or 1) // 2))
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(work, jobs))
 
 
 def listed_tests(text):
