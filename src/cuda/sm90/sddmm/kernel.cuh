@@ -111,13 +111,13 @@ __device__ __forceinline__ void find_passes(const Arguments& args, typename T::S
   }
 }
 
-/// One lane, elected: fetches the rows of A and the pieces of B, for this block or for several. The
-/// compiler has to know that it is one, or it puts a loop over lanes around each copy.
+/// One warp: each lane fetches one piece, the first one the rows of A as well, for this block or
+/// for several.
 template <class T>
-__device__ __forceinline__ void load_passes(const Arguments& args, typename T::Shared& shared) {
+__device__ __forceinline__ void load_passes(const Arguments& args, typename T::Shared& shared,
+                                            int lane) {
   tile::RingCursor<kPasses> next;
   tile::RingCursor<T::kShape.stages> at;
-  const int piece_columns = 1 << args.walk.piece_shift;
   while (true) {
     tile::wait(&shared.passes.full[next.stage], next.parity);
     const Order& order = shared.order[next.stage];
@@ -125,45 +125,42 @@ __device__ __forceinline__ void load_passes(const Arguments& args, typename T::S
     const int a_matrix = order.pass.batch * args.a_batch_step;
     const int b_matrix = order.pass.batch * args.b_batch_step;
     const unsigned rows_to = order.rows_to;
-    const int steps = columns < 0 ? 0 : args.steps;
-    const int pieces = (columns + piece_columns - 1) / piece_columns;
+    const bool exists = lane << args.walk.piece_shift < columns;
+    const unsigned to = exists ? order.to[lane] : 0;
+    const int begin = order.begin[lane];
+    const int place = exists ? order.place[lane] << args.walk.piece_shift : 0;
+    __syncwarp();
+    if (lane == 0) tile::arrive(&shared.passes.empty[next.stage]);
+    next.advance();
+    if (columns < 0) return;
     const int bytes = columns > 0 ? T::kRowsBytes + columns * tile::kLineBytes : 0;
-    for (int step = 0; step < steps; ++step, at.advance()) {
+    for (int step = 0; step < args.steps; ++step, at.advance()) {
       const int depth = step * tile::kLine;
       auto& stage = shared.stage[at.stage];
       std::uint64_t* full = &shared.ring.full[at.stage];
       // All blocks of the cluster are done with this stage of theirs.
       tile::wait(&shared.ring.empty[at.stage], at.parity ^ 1);
-      tile::arrive_expecting(full, bytes);
-      for (int r = 0; rows_to != 0 && r < T::kShape.m; r += T::kRowsBox) {
-        typename T::Element* rows = stage.rows + r * tile::kLine;
-        if constexpr (T::kMajorA == Major::k) {
-          copy_box_to(rows_to, rows, args.a, depth, row + r, a_matrix, full);
-        } else {
-          copy_box_to(rows_to, rows, args.a, row + r, depth, a_matrix, full);
+      if (lane == 0) {
+        tile::arrive_expecting(full, bytes);
+        for (int r = 0; rows_to != 0 && r < T::kShape.m; r += T::kRowsBox) {
+          typename T::Element* rows = stage.rows + r * tile::kLine;
+          if constexpr (T::kMajorA == Major::k) {
+            copy_box_to(rows_to, rows, args.a, depth, row + r, a_matrix, full);
+          } else {
+            copy_box_to(rows_to, rows, args.a, row + r, depth, a_matrix, full);
+          }
         }
       }
-      // The next piece is looked up before this one's copy is issued.
-      unsigned to = order.to[0];
-      int begin = order.begin[0], place = order.place[0];
-      for (int i = 0; i < pieces; ++i) {
-        const int following = i + 1 < pieces ? i + 1 : i;
-        const unsigned next_to = order.to[following];
-        const int next_begin = order.begin[following], next_place = order.place[following];
-        typename T::Element* piece = stage.columns + place * piece_columns * tile::kLine;
-        if (to == 0) {
-          // Another block fetches it.
-        } else if constexpr (T::kMajorB == Major::k) {
+      __syncwarp();
+      if (to != 0) {
+        typename T::Element* piece = stage.columns + place * tile::kLine;
+        if constexpr (T::kMajorB == Major::k) {
           copy_box_to(to, piece, args.b, depth, begin, b_matrix, full);
         } else {
           copy_box_to(to, piece, args.b, begin, depth, b_matrix, full);
         }
-        to = next_to, begin = next_begin, place = next_place;
       }
     }
-    tile::arrive(&shared.passes.empty[next.stage]);
-    next.advance();
-    if (columns < 0) return;
   }
 }
 
@@ -290,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 2) {
     cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    if (warp == 0 && tile::elect()) load_passes<T>(args, shared);
+    if (warp == 0) load_passes<T>(args, shared, lane);
     if (warp == 1) find_passes<T>(args, shared, lane);
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
