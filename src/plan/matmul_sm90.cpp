@@ -91,6 +91,7 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
     const OperandShape& lists = s.a.sparse ? s.a : s.b;
     depth = static_cast<std::int64_t>(depth_of_lists(lists, s.k));
     at.dealt = at.tiles > clusters_at_once(1);
+    at.together = lists.block.rows % tile.m != 0;
     // A column of tiles reads one piece of the dense side: as many rows as keep their stored
     // blocks in L2 meanwhile.
     constexpr double kStaysInL2 = 24e6;
@@ -127,6 +128,8 @@ std::string describe(const MatmulLayout& layout) {
   if (layout.swapped) words += "; computed as its transpose";
   if (layout.splits > 1)
     words += "; " + std::to_string(layout.splits) + " blocks of threads share a tile's depth";
+  if (layout.together) words += "; rows of blocks share what they both read of the dense side";
+  if (layout.dealt) words += "; long lists first, tiles dealt out as they are asked for";
   for (const auto& [copied, name] : {std::pair(layout.copy_a, "a"), std::pair(layout.copy_b, "b")})
     if (copied)
       words += std::string("; copies ") + name + " to rows at multiples of 16 bytes first";

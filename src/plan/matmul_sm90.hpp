@@ -25,6 +25,7 @@ struct MatmulLayout {
   std::int64_t fetched = 0;             // that are fetched for a tile: those that any line names
   std::int64_t group = 0;               // rows of tiles that are walked column by column
   int splits = 1;                       // blocks of threads that share one tile's depth
+  bool together = false;                // a tile walks several rows of blocks
   bool dealt = false;                   // tiles are handed out as blocks of threads ask for them
   bool copy_a = false, copy_b = false;  // into rows that TMA can read
 };

@@ -170,6 +170,17 @@ TEST(SelectMatmul, SmallBlocksShareWhatTheyRead) {
     EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_matmul_128x256");
 }
 
+TEST(SelectMatmul, ExplainsHowListsAreWalked) {
+  const auto says = [](std::int64_t columns, std::int64_t block, const char* words) {
+    const std::string text = to_text(on_h200(sparse(8192, 8192, columns, block)));
+    return text.find(words) != std::string::npos;
+  };
+  EXPECT_TRUE(says(8192, 64, "rows of blocks share what they both read"));
+  EXPECT_FALSE(says(8192, 128, "rows of blocks share what they both read"));
+  EXPECT_TRUE(says(8192, 128, "tiles dealt out as they are asked for"));
+  EXPECT_FALSE(says(128, 128, "tiles dealt out as they are asked for"));
+}
+
 TEST(SelectMatmul, FewColumnsStreamTheStoredBlocks) {
   EXPECT_EQ(on_h200(sparse(14336, 4096, 16, 32)).plan.kernel_name, "sm90_bsr_64x64");
   for (std::int64_t block : {64, 128}) {
