@@ -68,17 +68,6 @@ __device__ __forceinline__ bool carry_out(const Arguments& args, product::Stagin
   return true;
 }
 
-/// The memory of a stage that a consumer is lent: first what holds B, then what holds A.
-template <class T>
-__device__ __forceinline__ product::Staging::Panel* lent_panels(typename T::Shared& shared,
-                                                                int stage, int consumer) {
-  using product::Staging;
-  constexpr int kOfB = T::BTile::kBytes / static_cast<int>(sizeof(Staging::Panel)) / Staging::kLent;
-  auto* b = reinterpret_cast<Staging::Panel*>(shared.b[stage].data);
-  auto* a = reinterpret_cast<Staging::Panel*>(shared.a[stage].data);
-  return consumer < kOfB ? b + consumer * Staging::kLent : a + (consumer - kOfB) * Staging::kLent;
-}
-
 /// One warpgroup's sums, once its line of a tile is multiplied. True if they still leave through
 /// the memory of `stage`.
 template <class T>
@@ -96,7 +85,10 @@ __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Sh
     }
   }
   if constexpr (T::kStaged) {
-    auto* lent = lent_panels<T>(shared, stage, consumer);
+    using product::Staging;
+    static_assert(T::kConsumers * Staging::kLent * sizeof(Staging::Panel) <= T::BTile::kBytes);
+    auto* lent =
+        reinterpret_cast<Staging::Panel*>(shared.b[stage].data) + consumer * Staging::kLent;
     if (carry_out<T::kShape.n>(args, shared.staging[consumer], lent, sum, row, place, thread,
                                2 + consumer))
       return true;

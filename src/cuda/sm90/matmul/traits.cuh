@@ -34,10 +34,8 @@ struct Traits {
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kLineBytes = tile::kLine * tile::kLineBytes;
   static constexpr bool kCanSplit = planning::can_split(kTile);
-  // Three consumers leave everybody fewer.
-  static constexpr int kLoaderRegisters = kConsumers == 2 ? 88 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 160;
-  static_assert(kTile.k == tile::kLine && kTile.m == kLines * tile::kLine);
+  static constexpr int kLoaderRegisters = 88, kConsumerRegisters = 208;
+  static_assert(kTile.k == tile::kLine && kTile.m == kLines * tile::kLine && kConsumers == 2);
 
   struct Nothing {};
   using ShareOfTile = std::conditional_t<kCanSplit, Shares<kTile.n>, Nothing>;
@@ -48,8 +46,8 @@ struct Traits {
   // Where columns come along that nobody multiplies, fewer stages fit.
   static constexpr int kStages =
       kTile.stages * (ATile::kBytes + kTile.n * tile::kLineBytes) / kStageBytes;
-  static constexpr int kOrders =
-      4;  // that the scout may be ahead: further, and the last tiles are dealt unevenly
+  // That the scout may be ahead: further, and the last tiles are dealt unevenly.
+  static constexpr int kOrders = 4;
   struct Shared {
     ATile a[kStages];
     BTile b[kStages];
