@@ -173,7 +173,7 @@ void check_groups(const Where& op, const MatmulProblem& problem, MatmulShape& sh
     // anywhere.
     const Tensor& a = problem.a.dense;
     const int depth = problem.a.transposed ? 0 : 1;
-    if (a.stride(depth) != 1 && a.size(depth) > 1) shape.a.tma_readable = false;
+    if (a.stride(depth) != 1 || a.size(depth) == 1) shape.a.tma_readable = false;
   }
 
   const Where offsets = op / "group_offsets";

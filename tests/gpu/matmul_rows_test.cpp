@@ -340,17 +340,19 @@ TEST(GpuMatmulRows, UnevenListsInManyTiles) {
 /// outside.
 TEST(GpuMatmulRows, ListsOutOfOrder) {
   SKIP_UNLESS_HOPPER();
-  Products p(6);
-  const Pattern pattern = patterns::random(6, 50, .5, 3);
-  MatmulProblem problem;
-  problem.a = p.bsr(DType::bf16, pattern, 64, 64, DType::i32);
-  auto* columns = static_cast<std::int32_t*>(problem.a.sparse.col_indices.data);
-  for (std::size_t row = 0; row < 6; row += 2)
-    std::reverse(columns + pattern.offsets[row], columns + pattern.offsets[row + 1]);
-  problem.b = p.matrix(DType::bf16, {50 * 64, 264});
-  problem.out = p.matrix(DType::bf16, {6 * 64, 264}, 0, true);
-  p.expect_right(problem, "reversed",
-                 [](const MatmulProblem& device) { run_by(wide_row(), device); });
+  for (std::int64_t block : {64, 128, 256}) {
+    Products p(6, 24);
+    const Pattern pattern = patterns::random(6, 50, .5, 3);
+    MatmulProblem problem;
+    problem.a = p.bsr(DType::bf16, pattern, block, 64, DType::i32);
+    auto* columns = static_cast<std::int32_t*>(problem.a.sparse.col_indices.data);
+    for (std::size_t row = 0; row < 6; row += 2)
+      std::reverse(columns + pattern.offsets[row], columns + pattern.offsets[row + 1]);
+    problem.b = p.matrix(DType::bf16, {50 * 64, 264});
+    problem.out = p.matrix(DType::bf16, {6 * block, 264}, 0, true);
+    p.expect_right(problem, "reversed " + std::to_string(block),
+                   [](const MatmulProblem& device) { run_by(wide_row(), device); });
+  }
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (splits > 1) {
     __syncwarp();
     if (loads) cluster_wait();
-    cluster_arrive();
+    tile::ptx::barrier_cluster_arrive();  // what was sent to other blocks has arrived
     cluster_wait();
   }
 }

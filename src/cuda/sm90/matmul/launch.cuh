@@ -49,7 +49,8 @@ inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape,
   walk.a_batch_step = left > 1 ? 1 : 0;
   walk.b_batch_step = right > 1 ? 1 : 0;
   walk.group = static_cast<int>(layout.group);
-  if (!sides.left.is_sparse()) return walk;
+  // Without depth there is nothing to read, whatever lists in GPU memory say.
+  if (!sides.left.is_sparse() || shape.k == 0) return walk;
   const BsrMatrix& matrix = sides.left.sparse;
   walk.sparse = true;
   walk.lists = planning::view_of(matrix);

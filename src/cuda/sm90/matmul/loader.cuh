@@ -73,8 +73,13 @@ class Scout {
       order.first = window.first;
 #pragma unroll
       for (int l = 0; l < kLines; ++l) {
-        order.named[l] = window.named[l];
-        order.matrix[l] = window.stored[l] + pool;
+        // Lines of one block have one list: they name the same whatever it holds.
+        order.named[l] = args_.whole_a ? window.named[0] : window.named[l];
+        order.matrix[l] = (args_.whole_a ? window.stored[0] : window.stored[l]) + pool;
+        if (window.first < 0) {  // an entry that names no column is stepped over
+          order.matrix[l] += static_cast<int>(order.named[l] & 1);
+          order.named[l] &= ~1u;
+        }
       }
       send(order);
     }
@@ -171,7 +176,6 @@ class Loader {
         matrix[l] = order.matrix[l] + __popc(order.named[l] & (column - 1));
       }
       const int bytes = T::BTile::kBytes + __popc(lines) * T::kLineBytes;
-      // A column that no block has (-1) lies out of bounds and reads as zeros.
       const int b_depth = (order.first + __popc(column - 1)) * args_.walk.block_depth;
 #pragma unroll 1
       for (int part = 0; part < parts; ++part) {

@@ -133,12 +133,8 @@ struct ColumnWindow {
     }
     if (!__all_sync(kAll, sorted)) {
       // Lists out of order are walked entry by entry.
-      bool taken = false;
 #pragma unroll
-      for (int l = 0; l < kLines; ++l) {
-        named[l] = !taken && heads[l] == first ? 1 : 0;
-        taken |= named[l] != 0;
-      }
+      for (int l = 0; l < kLines; ++l) named[l] = heads[l] == first ? 1 : 0;
     }
 #pragma unroll
     for (int l = 0; l < kLines; ++l) {
