@@ -8,13 +8,14 @@ graph: bursts of replays of a captured CUDA graph, which leaves the host's share
 
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 BURST_ROUNDS = 9
 BURST_SECONDS = 0.012
 REST_SECONDS = 0.05
 CHUNK_SECONDS = 0.04  # how much sustained work is queued ahead
-LEAD_IN = 0.25  # the share of a sustained slice before the clock starts
+LEAD_IN = 0.25  # of a sustained slice's time, before its clock starts
+WARM_UP = 0.25  # of a competitor's sustained time, before the first slice
 GRAPH_CALLS = 20
 ENERGY_SECONDS = 2.0  # NVML's energy counter is too coarse for less
 
@@ -27,7 +28,14 @@ class Prepared:
     finish: object = None  # waits for the work, where it is not on PyTorch's current stream
     version: str | None = None
     computed_flops: float | None = None  # where it computes more than what is useful
+    problem: object = None  # the one that it solves, where that is not the case's
     extra: dict = field(default_factory=dict)  # what else to record
+
+    def solving(self, problem):
+        """The same for another problem than the case's, with other sets of inputs."""
+        count = len(problem.sets)
+        return replace(self, run=lambda i: self.run(i % count), problem=problem,
+                       computed_flops=problem.useful_flops)
 
 
 @dataclass
@@ -189,58 +197,55 @@ def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
 
 
 def measure_sustained(timer, competitors, seconds, slices=2):
-    """Each competitor runs `seconds` in all, in slices that follow one another without a rest."""
-    estimates = {name: estimate_ms(timer, one) for name, one in competitors.items()}
-    figures = {name: Figures() for name in competitors}
-    for order in in_turns(list(competitors), slices):
+    """Each competitor runs `seconds` in all, in slices that follow one another without a rest. The
+    second round runs backwards, so that a card that drifts does so for all alike. Before the first
+    slice the one that comes second brings the card to its limit: so the first competitor, too,
+    follows the same one both times, and never a rest."""
+    calls = {name: max(1, int(CHUNK_SECONDS * 1e3 / estimate_ms(timer, one)))
+             for name, one in competitors.items()}
+    figures, names = {name: Figures() for name in competitors}, list(competitors)
+    for name in names[1:2] or names:
+        _busy(timer, competitors[name], calls[name], seconds * WARM_UP)
+    for order in in_turns(names, slices):
         for name in order:
-            calls = max(1, int(CHUNK_SECONDS * 1e3 / estimates[name]))
-            _slice(timer, competitors[name], calls, seconds / slices, figures[name])
+            _slice(timer, competitors[name], calls[name], seconds / slices, figures[name])
     return figures
 
 
 def _slice(timer, prepared, calls, seconds, figures):
-    """One stretch of work: a lead-in brings the card to its state, then clock and energy count. The
-    queue never runs dry: a chunk is waited for only when the next one is in the queue."""
-    lead_in = seconds * LEAD_IN
-    start = time.perf_counter()
-    if prepared.finish:
-        while time.perf_counter() - start < lead_in:
-            timer.calls_ms(prepared, calls)
-    else:
-        pending = _queue(timer, prepared, calls)
-        while time.perf_counter() - start < lead_in:
-            following = _queue(timer, prepared, calls)
-            pending.synchronize()
-            pending = following
-        pending.synchronize()
-    begin, joules = time.perf_counter(), timer.meter.joules()
-    done = 0
-    if prepared.finish:
-        while time.perf_counter() - begin < seconds:
-            timer.calls_ms(prepared, calls)
-            done += calls
-            _note(timer, figures)
-        elapsed = time.perf_counter() - begin
-    else:
-        first = timer.event()
-        first.record()
-        pending = _queue(timer, prepared, calls)
-        done = calls
-        while time.perf_counter() - begin < seconds:
-            following = _queue(timer, prepared, calls)
-            done += calls
-            _note(timer, figures)
-            pending.synchronize()
-            pending = following
-        pending.synchronize()
-        elapsed = first.elapsed_time(pending) / 1e3
+    """One stretch of work: a lead-in uses up what the one before may have left of the budget of
+    power; then time, clock and energy count."""
+    _busy(timer, prepared, calls, seconds * LEAD_IN)
+    before = timer.meter.joules()
+    done, elapsed = _busy(timer, prepared, calls, seconds, figures)
     after = timer.meter.joules()
     figures.times.append(elapsed * 1e3 / done)
-    if joules is not None and after is not None:
-        figures.joules += after - joules
+    if before is not None and after is not None:
+        figures.joules += after - before
         figures.measured_seconds += elapsed
         figures.measured_calls += done
+
+
+def _busy(timer, prepared, calls, seconds, figures=None):
+    """Runs for so long; returns how many calls in how many seconds. The queue never runs dry: a
+    chunk of calls is waited for only when the next one is in the queue."""
+    begin, done, first, pending = time.perf_counter(), 0, timer.event(), None
+    first.record()
+    while time.perf_counter() - begin < seconds or not done:
+        if prepared.finish:
+            timer.calls_ms(prepared, calls)
+        else:
+            following = _queue(timer, prepared, calls)
+            if pending:
+                pending.synchronize()
+            pending = following
+        done += calls
+        if figures:
+            _note(timer, figures)
+    if prepared.finish:
+        return done, time.perf_counter() - begin
+    pending.synchronize()
+    return done, first.elapsed_time(pending) / 1e3
 
 
 def _queue(timer, prepared, calls):

@@ -10,7 +10,7 @@ class Unavailable(Exception):
 
 
 class Peer:
-    """`ops` are the operations it knows. `refuse` names what of a case it cannot do, before
+    """`ops` are the operations it knows; `applies` leaves out cases that make no sense. `refuse` names what of a case it cannot do, before
     anything is imported; `prepare` returns a `Prepared` or raises `Unavailable`."""
 
     ops: tuple = ()
@@ -21,6 +21,9 @@ class Peer:
     def version(self):
         """Imports what it needs; raises Unavailable where that is missing."""
         raise NotImplementedError
+
+    def applies(self, case):
+        return case.op in self.ops
 
     def refuse(self, case):
         return None
