@@ -55,9 +55,6 @@ class Meter:
     def clock_mhz(self):
         return 1500
 
-    def watts(self):
-        return 600.0
-
     def joules(self):
         return 600.0 * time.perf_counter()
 
@@ -83,6 +80,8 @@ def gpu(monkeypatch):
     monkeypatch.setattr("tessera.bench.timing.REST_SECONDS", 0.001)
     monkeypatch.setattr("tessera.bench.timing.BURST_SECONDS", 0.001)
     monkeypatch.setattr("tessera.bench.timing.CHUNK_SECONDS", 0.002)
+    monkeypatch.setattr("tessera.bench.timing.WARM_UP_SECONDS", 0.01)
+    monkeypatch.setattr("tessera.bench.timing.LEAD_IN_SECONDS", 0.01)
     return Settings(device="cuda", seconds=0.05, meter=Meter(), cache_bytes=30_000)
 
 
@@ -113,7 +112,7 @@ def product(states):
 def test_every_state_gives_figures(gpu, only_peer):
     only_peer()
     Graph.replays = 0
-    gpu.seconds = 2.5
+    gpu.seconds = 0.8
     records = measure_case(product(("burst", "sustained", "graph")), gpu)
     assert [record["state"] for record in records] == ["burst", "sustained", "graph"]
     assert Graph.replays > 0
@@ -121,7 +120,8 @@ def test_every_state_gives_figures(gpu, only_peer):
     for entry in (burst, sustained):
         assert entry["ms"] > 0 and entry["clock_mhz"] == 1500 and entry["host_us"] > 0
     assert burst["watts"] is None and burst["joules_per_tflop"] is None
-    assert sustained["watts"] > 0 and sustained["joules_per_tflop"] > 0
+    assert sustained["watts"] == pytest.approx(600)
+    assert sustained["joules_per_tflop"] == pytest.approx(600 / sustained["tflops"])
     assert graph["ms"] > 0 and graph["host_us"] is None
 
 
@@ -459,8 +459,8 @@ def test_a_pattern_found_once_serves_new_values(gpu):
 
 def test_nvml_is_absent_without_harm():
     meter = nvml.Nvml(library="libnothing-of-this-name.so")
-    assert (meter.clock_mhz(), meter.watts(), meter.joules(), meter.power_limit_w(),
-            meter.driver()) == (None,) * 5
+    assert (meter.clock_mhz(), meter.joules(), meter.power_limit_w(),
+            meter.driver()) == (None,) * 4
 
 
 def test_cublaslt_s_structure_is_the_header_s():

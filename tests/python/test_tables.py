@@ -90,6 +90,10 @@ def test_a_comparison_shows_every_peer_and_who_is_missing():
     # a fifth of one, quicker than every peer, but it is none.
     assert sparse[1:5] == ["TFLOPS", "1", "torch_bsr 0.50x", "0.10"]
     assert sparse[5:9] == ["0.5, 2.00x", "10, 0.40x", "2, 0.50x", "- (1)"] and sparse[-1] == "3"
+    # Both operands of a sampled product are dense: cuBLASLt makes 2e9 in a millisecond.
+    sampled = record("sddmm", {**SPARSE, "density": 0.5}, 1.0, {"cublaslt": 1.0}, flops=1e9)
+    assert row_of(report.comparison([sampled]), "sddmm")[3:6] == ["cublaslt 1.00x", "0.50",
+                                                                 "1, 1.00x"]
     # Where it was not measured, zeros do not stand in for it; dense products need no other.
     assert row_of(lines, "density 0.5")[4] == "" and row_of(lines, "matmul 1000x")[4] == "0.50"
     attention = row_of(lines, "attention")

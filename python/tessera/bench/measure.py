@@ -11,7 +11,7 @@ from .peers.base import Unavailable, one_line
 from .problem import Problem
 from .reference import WrongResult, check_same
 from .timing import (
-    ENERGY_SECONDS,
+    SUSTAINED_SECONDS,
     CpuTimer,
     CudaTimer,
     measure_bursts,
@@ -32,7 +32,7 @@ class DeviceLost(RuntimeError):
 @dataclass
 class Settings:
     device: str = "cpu"
-    seconds: float = ENERGY_SECONDS
+    seconds: float = SUSTAINED_SECONDS
     states: tuple | None = None  # None: those of the case
     peers: object = "all"
     ours: bool = True

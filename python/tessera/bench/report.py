@@ -43,13 +43,23 @@ def value_of(record, name, entry):
         return entry["ms"] * 1e3
     if unit == "GB/s":
         return record["bytes"] / entry["ms"] / 1e6
-    rate = whole_rate(entry) if name in REFERENCES else entry["tflops"]
-    return rate * (1 if unit == "TFLOPS" else 1e3)
+    return rate_of(name, entry) * (1 if unit == "TFLOPS" else 1e3)
 
 
 def whole_rate(entry):
-    """Of all that is computed, useful or not."""
+    """TFLOPS on all that is computed."""
     return entry.get("computed_tflops", entry["tflops"])
+
+
+def rate_of(name, entry):
+    """TFLOPS on useful work; all of it is, to the dense case."""
+    return whole_rate(entry) if name in REFERENCES else entry["tflops"]
+
+
+def joules_of(name, entry):
+    """For each useful TFLOP."""
+    figure = entry.get("joules_per_tflop")
+    return None if figure is None else figure * entry["tflops"] / rate_of(name, entry)
 
 
 def measured(record):
@@ -161,18 +171,10 @@ def energy(records):
     if not records:
         return []
     names = list(dict.fromkeys(name for record in records for name in record["peers"]))
-    rows = [[case_text(record), *(number(joules(name, entry)) for name, entry in (
+    rows = [[case_text(record), *(number(joules_of(name, entry)) for name, entry in (
         ("tessera", record["ours"]), *((name, record["peers"].get(name, {})) for name in names)))]
         for record in sorted(records, key=lambda record: OPS.index(record["op"]))]
     return rows_of(["case (J/TFLOP)", "tessera", *names], rows, left=1)
-
-
-def joules(name, entry):
-    """Per useful TFLOP; of the dense product all are."""
-    figure = entry.get("joules_per_tflop")
-    if figure is None or name not in REFERENCES:
-        return figure
-    return figure * entry["tflops"] / whole_rate(entry)
 
 
 def crossover(records):

@@ -14,10 +14,11 @@ BURST_ROUNDS = 9
 BURST_SECONDS = 0.012
 REST_SECONDS = 0.05
 CHUNK_SECONDS = 0.04  # how much sustained work is queued ahead
-LEAD_IN = 0.25  # of a sustained slice's time, before its clock starts
-WARM_UP = 0.25  # of a competitor's sustained time, before the first slice
+WARM_UP_SECONDS = 1.0  # before the first slice
+LEAD_IN_SECONDS = 0.25  # of each slice, before its clock starts
 GRAPH_CALLS = 20
-ENERGY_SECONDS = 2.0  # NVML's energy counter is too coarse for less
+SUSTAINED_SECONDS = 2.0  # of each competitor
+ENERGY_SECONDS = 0.3  # of a slice at least: NVML's counter of energy moves ten times a second
 
 
 @dataclass
@@ -44,10 +45,7 @@ class Figures:
 
     times: list = field(default_factory=list)
     clocks: list = field(default_factory=list)
-    watts: list = field(default_factory=list)
-    joules: float = 0.0
-    measured_seconds: float = 0.0
-    measured_calls: int = 0
+    watts: list = field(default_factory=list)  # a slice each, from its energy
 
     def entry(self, useful_flops):
         ms = statistics.median(self.times)
@@ -55,10 +53,8 @@ class Figures:
         entry = {"ms": ms, "spread": spread, "tflops": useful_flops / ms / 1e9,
                  "clock_mhz": _median(self.clocks), "watts": _median(self.watts),
                  "joules_per_tflop": None}
-        if self.joules and self.measured_seconds >= 0.95 * ENERGY_SECONDS:
-            entry["watts"] = self.joules / self.measured_seconds
-            work = self.measured_calls * useful_flops / 1e12
-            entry["joules_per_tflop"] = self.joules / work if work else None
+        if entry["watts"] is not None:
+            entry["joules_per_tflop"] = entry["watts"] / entry["tflops"]
         return entry
 
 
@@ -94,8 +90,8 @@ class CpuTimer:
     def rest(self):
         pass
 
-    def sample(self):
-        return None, None
+    def clock_mhz(self):
+        return None
 
 
 class CudaTimer:
@@ -126,8 +122,8 @@ class CudaTimer:
     def rest(self):
         time.sleep(REST_SECONDS)
 
-    def sample(self):
-        return self.meter.clock_mhz(), self.meter.watts()
+    def clock_mhz(self):
+        return self.meter.clock_mhz()
 
     def host_us(self, prepared, repeats=15):
         """What one call costs the host while the device is idle."""
@@ -190,9 +186,8 @@ def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
             runs = min(1000, max(1, int(seconds * 1e3 / estimates[name])))
             timer.rest()
             ms = timer.calls_ms(competitors[name], runs) / calls_in_run[name]
-            clock, _ = timer.sample()
             figures[name].times.append(ms)
-            figures[name].clocks.append(clock)
+            figures[name].clocks.append(timer.clock_mhz())
     return figures
 
 
@@ -205,7 +200,7 @@ def measure_sustained(timer, competitors, seconds, slices=2):
              for name, one in competitors.items()}
     figures, names = {name: Figures() for name in competitors}, list(competitors)
     for name in names[1:2] or names:
-        _busy(timer, competitors[name], calls[name], seconds * WARM_UP)
+        _busy(timer, competitors[name], calls[name], WARM_UP_SECONDS)
     for order in in_turns(names, slices):
         for name in order:
             _slice(timer, competitors[name], calls[name], seconds / slices, figures[name])
@@ -215,18 +210,29 @@ def measure_sustained(timer, competitors, seconds, slices=2):
 def _slice(timer, prepared, calls, seconds, figures):
     """One stretch of work: a lead-in uses up what the one before may have left of the budget of
     power; then time, clock and energy count."""
-    _busy(timer, prepared, calls, seconds * LEAD_IN)
-    before = timer.meter.joules()
-    done, elapsed = _busy(timer, prepared, calls, seconds, figures)
-    after = timer.meter.joules()
+    _busy(timer, prepared, calls, LEAD_IN_SECONDS)
+    energy = []
+
+    def note():
+        figures.clocks.append(timer.clock_mhz())
+        energy.append((time.perf_counter(), timer.meter.joules()))
+
+    done, elapsed = _busy(timer, prepared, calls, seconds, note)
     figures.times.append(elapsed * 1e3 / done)
-    if before is not None and after is not None:
-        figures.joules += after - before
-        figures.measured_seconds += elapsed
-        figures.measured_calls += done
+    figures.watts.append(power(energy))
 
 
-def _busy(timer, prepared, calls, seconds, figures=None):
+def power(samples):
+    """Watts, from (seconds, joules) between the first and the last time that the counter moved; None
+    where that is too short."""
+    moved = [now for before, now in zip(samples, samples[1:], strict=False) if now[1] != before[1]]
+    if not moved or moved[-1][0] - moved[0][0] < ENERGY_SECONDS:
+        return None
+    (begin, first), (end, last) = moved[0], moved[-1]
+    return (last - first) / (end - begin)
+
+
+def _busy(timer, prepared, calls, seconds, note=lambda: None):
     """Runs for so long; returns how many calls in how many seconds. The queue never runs dry: a
     chunk of calls is waited for only when the next one is in the queue."""
     begin, done, first, pending = time.perf_counter(), 0, timer.event(), None
@@ -240,8 +246,7 @@ def _busy(timer, prepared, calls, seconds, figures=None):
                 pending.synchronize()
             pending = following
         done += calls
-        if figures:
-            _note(timer, figures)
+        note()
     if prepared.finish:
         return done, time.perf_counter() - begin
     pending.synchronize()
@@ -254,9 +259,3 @@ def _queue(timer, prepared, calls):
     end = timer.event()
     end.record()
     return end
-
-
-def _note(timer, figures):
-    clock, watts = timer.sample()
-    figures.clocks.append(clock)
-    figures.watts.append(watts)
