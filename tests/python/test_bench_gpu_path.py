@@ -120,8 +120,8 @@ def test_every_state_gives_figures(gpu, only_peer):
     for entry in (burst, sustained):
         assert entry["ms"] > 0 and entry["clock_mhz"] == 1500 and entry["host_us"] > 0
     assert burst["watts"] is None and burst["joules_per_tflop"] is None
-    assert sustained["watts"] == pytest.approx(600)
-    assert sustained["joules_per_tflop"] == pytest.approx(600 / sustained["tflops"])
+    assert sustained["watts"] == pytest.approx(600, rel=0.05)
+    assert sustained["joules_per_tflop"] == pytest.approx(sustained["watts"] / sustained["tflops"])
     assert graph["ms"] > 0 and graph["host_us"] is None
 
 

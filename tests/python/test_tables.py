@@ -86,8 +86,8 @@ def test_a_comparison_shows_every_peer_and_who_is_missing():
                                      "cublaslt", "cublaslt_dense", "torch_bsr",
                                      "cusparse_bell", "flex", "fa3", "fa4", "J/TFLOP"]
     sparse = row_of(lines, "density 0.25")
-    # 5e8 operations in half a millisecond: 1 TFLOPS. The dense product of random values makes 2e9 in
-    # a fifth of one, quicker than every peer, but it is none.
+    # 5e8 operations in half a millisecond: 1 TFLOPS. The dense product of random values makes 2e9
+    # in a fifth of one, quicker than every peer, but it is none.
     assert sparse[1:5] == ["TFLOPS", "1", "torch_bsr 0.50x", "0.10"]
     assert sparse[5:9] == ["0.5, 2.00x", "10, 0.40x", "2, 0.50x", "- (1)"] and sparse[-1] == "3"
     # Both operands of a sampled product are dense: cuBLASLt makes 2e9 in a millisecond.

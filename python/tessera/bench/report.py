@@ -77,8 +77,8 @@ def case_text(record):
 
 
 def of_dense(record):
-    """Our rate on useful operations over that of the dense case: cuBLASLt's product of the same size
-    with random values, our own attention."""
+    """Our rate on useful operations over that of the dense case: cuBLASLt's product of random
+    values of the same sizes, our own attention."""
     dense = measured(record).get(DENSE[record["op"]])
     if dense is None or "ms" not in record["ours"]:
         return None

@@ -223,7 +223,7 @@ def _slice(timer, prepared, calls, seconds, figures):
 
 
 def power(samples):
-    """Watts, from (seconds, joules) between the first and the last time that the counter moved; None
+    """Watts, from (seconds, joules), between the first and the last movement of the counter; None
     where that is too short."""
     moved = [now for before, now in zip(samples, samples[1:], strict=False) if now[1] != before[1]]
     if not moved or moved[-1][0] - moved[0][0] < ENERGY_SECONDS:

@@ -10,8 +10,9 @@ class Unavailable(Exception):
 
 
 class Peer:
-    """`ops` are the operations it knows; `applies` leaves out cases that make no sense. `refuse` names what of a case it cannot do, before
-    anything is imported; `prepare` returns a `Prepared` or raises `Unavailable`."""
+    """`ops` are the operations it knows; `applies` leaves out cases that it has no part in.
+    `refuse` names what of a case it cannot do, before anything is imported; `prepare` returns a
+    `Prepared` or raises `Unavailable`."""
 
     ops: tuple = ()
 

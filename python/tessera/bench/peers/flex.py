@@ -53,7 +53,7 @@ def softcapped(torch, cap):
 
 
 def visible(problem):
-    """The rule of sequences, causality and window between elements, or None where all is visible."""
+    """The rule of sequences, causality and window for two elements, or None where all is seen."""
     p = problem.params
     shift, window = p["skv"] - p["s"], p.get("window")
     rules = []
