@@ -80,7 +80,7 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   // Narrow instructions do not reach the full rate.
   const double rate = kUnitFlops * (n >= 64 ? 0.65 : n >= 32 ? 0.5 : 0.3);
   const double multiply = on_unit * steps * 2.0 * at.units() * kLine * n * kLine / rate *
-                          (at.together > 1 ? 0.93 : 1.0);
+                          (at.together > 1 ? 0.97 : 1.0);
   // What a step costs besides its bytes, where no other block fills the gap: less where the next
   // one is multiplied meanwhile.
   const double step = n >= 128 ? 0.01e-6 : 0.03e-6;
