@@ -23,6 +23,7 @@ struct Case {
   std::string text;
 
   explicit Case(std::uint64_t seed) : p(seed) {}
+  Case(std::uint64_t seed, std::size_t megabytes) : p(seed, megabytes) {}
 
   BsrMatrix on_device(const BsrMatrix& matrix) { return p.moved(Operand(matrix)).sparse; }
   SpgemmProblem device_problem() {
@@ -228,12 +229,12 @@ TEST(GpuSpgemm, ManyTiles) {
                           {64, 64, 64, 40, 2, 60, false, true}};
   for (const Shape& shape : shapes) {
     const auto once = [&] {
-      Case c(17);
+      Case c(17, 64);
       fill(c, DType::bf16, shape, DType::i32, 0.5);
       return c.expect_planned(DType::bf16, DType::i32);
     };
     EXPECT_EQ(once(), once());
-    Case c(18);
+    Case c(18, 64);
     fill(c, DType::bf16, shape, DType::i32, 0.5);
     c.expect_given(with_gaps(shape.m, shape.n, 0.4, c.p.random()), DType::bf16, DType::i32);
   }
