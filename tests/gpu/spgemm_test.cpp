@@ -219,8 +219,8 @@ TEST(GpuSpgemm, SameBitsEveryTime) {
   }
 }
 
-/// More tiles than a GPU has places for, so that each place takes several; more runs than are
-/// sorted at a time; both ways to a result, and the same bits again.
+/// More tiles than a GPU has places for, so that each place takes several; both ways to a result, and
+/// the same bits again.
 TEST(GpuSpgemm, ManyTiles) {
   const Shape shapes[] = {{128, 128, 128, 300, 1, 2},
                           {64, 64, 64, 48, 3, 48},
@@ -238,6 +238,12 @@ TEST(GpuSpgemm, ManyTiles) {
     fill(c, DType::bf16, shape, DType::i32, 0.5);
     c.expect_given(with_gaps(shape.m, shape.n, 0.4, c.p.random()), DType::bf16, DType::i32);
   }
+}
+
+TEST(GpuSpgemm, MoreBlocksThanAreSortedAtATime) {
+  Case c(19, 160);
+  fill(c, DType::bf16, {128, 64, 128, 2200, 1, 1}, DType::i32, 1.0);
+  c.expect_planned(DType::bf16, DType::i32);
 }
 
 /// A captured call follows what the buffers hold when it is replayed.
