@@ -90,7 +90,7 @@ target_sources(tessera_cuda PRIVATE
   ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/cuda/tile/tensor_map.cpp
   ${prepare_sources} ${prepare_kernels})
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
-if(row_sources MATCHES "sm90_(bsr|matmul|sddmm|skinny|spgemm)")  # wgmma through CUTLASS's instruction wrappers
+if(row_sources MATCHES "sm90_(attention|bsr|matmul|sddmm|skinny|spgemm)")  # wgmma through CUTLASS's instruction wrappers
   find_package(CUTLASS 4.2 REQUIRED)
   target_link_libraries(tessera_cuda PRIVATE CUTLASS::headers)
 endif()

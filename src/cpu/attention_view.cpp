@@ -2,12 +2,9 @@
 
 #include <tessera/host_tensor.hpp>
 
-#include "src/core/check_lists.hpp"
 #include "src/plan/views.hpp"
 
 namespace tessera::cpu {
-
-using core::read_index;
 
 KeyRowsView::Run KeyRowsView::run(std::int64_t key, std::int64_t end) const {
   if (!paged) return {rows.at(key), end - key};
@@ -15,39 +12,6 @@ KeyRowsView::Run KeyRowsView::run(std::int64_t key, std::int64_t end) const {
   if (run.page < 0) return {nullptr, run.count};
   return {rows.data + (run.page * page_stride + run.slot * rows.row) * size_of(rows.dtype),
           run.count};
-}
-
-namespace {
-
-std::int64_t per_sequence(const Tensor& list, std::int64_t batch, std::int64_t otherwise) {
-  return list ? read_index(list, batch * list.stride(0)) : otherwise;
-}
-
-}  // namespace
-
-Sequence AttentionView::sequence(std::int64_t batch) const {
-  const AttentionProblem& p = problem_;
-  Sequence s;
-  s.batch = batch;
-  s.q_length = shape_.q_length;
-  s.kv_length = shape_.kv_length;
-  if (p.q_offsets) {
-    s.q_begin = per_sequence(p.q_offsets, batch, 0);
-    s.q_length = per_sequence(p.q_offsets, batch + 1, 0) - s.q_begin;
-  }
-  if (p.kv_offsets) {
-    s.kv_begin = per_sequence(p.kv_offsets, batch, 0);
-    s.kv_length = per_sequence(p.kv_offsets, batch + 1, 0) - s.kv_begin;
-  }
-  planning::Visibility& sight = s.sight;
-  sight.used = planning::intersect({0, s.kv_length}, {per_sequence(p.kv_begin, batch, 0),
-                                                      per_sequence(p.kv_end, batch, s.kv_length)});
-  const std::int64_t used_end = per_sequence(p.kv_end, batch, s.kv_length);
-  sight.kv_position = per_sequence(p.kv_position, batch, 0);
-  sight.q_position = per_sequence(p.q_position, batch, sight.kv_position + used_end - s.q_length);
-  sight.window_left = shape_.window_left;
-  sight.window_right = shape_.window_right;
-  return s;
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <tessera/attention.hpp>
 
 #include "src/plan/list_walk.hpp"
+#include "src/plan/sequence.hpp"
 #include "src/plan/shape.hpp"
 #include "src/plan/walk.hpp"
 
@@ -42,20 +43,14 @@ struct KeyRowsView {
   Run run(std::int64_t key, std::int64_t end) const;
 };
 
-/// One sequence of the batch: where its rows begin, how long it is, what its queries see.
-struct Sequence {
-  std::int64_t batch = 0;
-  std::int64_t q_begin = 0, q_length = 0;  // rows of packed tensors begin here
-  std::int64_t kv_begin = 0, kv_length = 0;
-  planning::Visibility sight;
-};
+using planning::Sequence;
 
 class AttentionView {
  public:
   AttentionView(const AttentionProblem& problem, const planning::AttentionShape& shape)
-      : problem_(problem), shape_(shape) {}
+      : problem_(problem), shape_(shape), sequences_(planning::sequences_of(problem, shape)) {}
 
-  Sequence sequence(std::int64_t batch) const;
+  Sequence sequence(std::int64_t batch) const { return sequences_.at(batch); }
   /// Rows of a tensor shaped like q, out or their gradients.
   RowsView queries(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
   /// Rows of a tensor shaped like k, v or their gradients.
@@ -72,6 +67,7 @@ class AttentionView {
  private:
   const AttentionProblem& problem_;
   const planning::AttentionShape& shape_;
+  planning::SequenceView sequences_;
 };
 
 }  // namespace tessera::cpu

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/plan/attention_sm90.hpp"
 #include "src/plan/bsr_sm90.hpp"
 #include "src/plan/matmul_sm90.hpp"
 #include "src/plan/select.hpp"
@@ -201,6 +202,10 @@ double predict_ms(const KernelRow& row, Op op, const AnyShape& shape, const Devi
   if (row.backend == Backend::sm90 && row.family() == "bsr") {
     const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
     return bsr_sm90_ms(s, row.tile, device, total.bytes) + overhead_ms(device);
+  }
+  if (row.backend == Backend::sm90 && row.family() == "attention") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::attention)>(shape);
+    return attention_sm90_ms(s, row.tile, device, total) + overhead_ms(device);
   }
   double time = seconds(total.bytes, device.memory_tbs * 1e12);
   if (op != Op::merge_states) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/plan/attention_sm90.hpp"
+
 namespace tessera::planning {
 namespace {
 
@@ -136,6 +138,38 @@ void reject_spgemm(const SpgemmShape& s, const Tile& tile, std::vector<std::stri
   }
 }
 
+/// Attention by sm90/attention.
+void reject_attention(const AttentionShape& s, const Tile& tile,
+                      std::vector<std::string>& reasons) {
+  if (s.dtype != DType::f16 && s.dtype != DType::bf16) {
+    reasons.push_back(std::string("multiplies f16 and bf16, not ") + to_string(s.dtype));
+    return;
+  }
+  if (s.kv_layout == KvLayout::paged) reasons.push_back("takes no page_table");
+  if (s.dim % 8 != 0 || s.dim_v % 8 != 0 || s.dim == 0 || s.dim_v == 0) {
+    reasons.push_back("takes head dimensions of multiples of 8, got " + std::to_string(s.dim) +
+                      " and " + std::to_string(s.dim_v));
+  } else if (s.dim > tile.k || s.dim_v > tile.v) {
+    reasons.push_back("takes head dimensions up to " + std::to_string(tile.k) +
+                      ", of values up to " + std::to_string(tile.v));
+  }
+  if (!s.tma_readable)
+    reasons.push_back("q, k and v need contiguous rows, at multiples of 16 bytes");
+  constexpr std::int64_t kMost = std::int64_t{1} << 29;
+  if (std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}) >= kMost)
+    reasons.push_back("takes sizes below 2^29");
+  if (!s.masked) return;
+  const AttentionLayout layout = attention_layout(s, tile);
+  if (s.mask_block.cols % kKeyPiece != 0) {
+    reasons.push_back("mask.block_kv has to be a multiple of " + std::to_string(kKeyPiece));
+  }
+  if (layout.queries > 0 && s.mask_block.rows % layout.queries != 0) {
+    reasons.push_back("mask.block_q has to be a multiple of " + std::to_string(layout.queries));
+  }
+  if (s.mask_capacity * std::max<std::int64_t>(s.mask_block.cols, 1) >= kMost)
+    reasons.push_back("takes lists of fewer than 2^29 keys");
+}
+
 }  // namespace
 
 void reject_sm90(const KernelRow& row, Op op, const AnyShape& shape,
@@ -153,6 +187,8 @@ void reject_sm90(const KernelRow& row, Op op, const AnyShape& shape,
     reject_sddmm(std::get<static_cast<std::size_t>(Op::sddmm)>(shape), row.tile, reasons);
   if (op == Op::spgemm)
     reject_spgemm(std::get<static_cast<std::size_t>(Op::spgemm)>(shape), row.tile, reasons);
+  if (op == Op::attention)
+    reject_attention(std::get<static_cast<std::size_t>(Op::attention)>(shape), row.tile, reasons);
 }
 
 }  // namespace tessera::planning

@@ -5,6 +5,7 @@
 
 #include <tessera/error.hpp>
 
+#include "src/plan/attention_sm90.hpp"
 #include "src/plan/matmul_sm90.hpp"
 #include "src/plan/skinny_sm90.hpp"
 #include "src/plan/workspace.hpp"
@@ -70,6 +71,10 @@ Ranked judge(const Request& request, Backend backend, int index) {
   if (row.backend == Backend::sm90 && row.family() == "skinny") {
     const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(request.shape);
     result.candidate.why += describe(skinny_layout(s, row.tile, usual_majors(s)));
+  }
+  if (row.backend == Backend::sm90 && row.family() == "attention") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::attention)>(request.shape);
+    result.candidate.why += describe(attention_layout(s, row.tile));
   }
   for (std::string& reason : rejections(row, request.op, request.shape, request.device)) {
     reasons.push_back(std::move(reason));

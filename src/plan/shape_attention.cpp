@@ -187,6 +187,19 @@ void check_out(const Where& where, const Tensor& out, const AttentionShape& shap
   check_floats(where, out, shape.device, Dims(dims).subspan(shape.q_packed ? 1 : 0));
 }
 
+// Rows of heads lie along the last dimension; a null pointer counts as aligned.
+bool tma_readable(const Tensor& t) {
+  constexpr std::int64_t kAlignment = 16;
+  for (int i = 0; i < t.rank; ++i)
+    if (t.size(i) == 0) return true;  // nothing to read
+  if (t.size(t.rank - 1) > 1 && t.stride(t.rank - 1) != 1) return false;
+  for (int i = 0; i + 1 < t.rank; ++i) {
+    const bool is_pitch = t.stride(i) > 0 && t.stride(i) * size_of(t.dtype) % kAlignment == 0;
+    if (t.size(i) > 1 && !is_pitch) return false;
+  }
+  return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0;
+}
+
 AttentionShape attention_shape(const Where& op, const AttentionProblem& problem, Pass pass) {
   AttentionShape shape;
   shape.device = problem.q.device;
@@ -195,6 +208,8 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   check_parameters(op, problem, shape);
   check_sequences(op, problem, shape);
   check_mask(op / "mask", problem.mask, shape);
+  shape.tma_readable =
+      tma_readable(problem.q) && tma_readable(problem.k) && tma_readable(problem.v);
 
   check_out(op / "out", problem.out, shape);
   shape.out = problem.out.dtype;

@@ -13,9 +13,10 @@ namespace tessera::planning {
 
 /// Structural: everything a kernel template needs to know.
 struct Tile {
-  int m = 0, n = 0, k = 0;  // products: rows, columns, depth. attention: query rows, keys, unused
+  int m = 0, n = 0, k = 0;  // products: rows, columns, depth. attention: query rows, keys, dim
   int stages = 0;           // GPU: ring of shared-memory stages
   int warpgroups = 0;       // GPU: consumer warpgroups (or warps / 4)
+  int v = 0;                // attention on a GPU: dim of values
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 

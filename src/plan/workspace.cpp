@@ -1,5 +1,6 @@
 #include "src/plan/workspace.hpp"
 
+#include "src/plan/attention_sm90.hpp"
 #include "src/plan/cpu_layout.hpp"
 #include "src/plan/gpu_layout.hpp"
 #include "src/plan/matmul_sm90.hpp"
@@ -74,6 +75,12 @@ BufferSizes gpu_sizes(const KernelRow& row, Op op, const AnyShape& shape) {
     const auto& s = std::get<static_cast<int>(Op::spgemm)>(shape);
     Carver carver;
     if (s.a.transposed) carve_gpu_lists(carver, s.a);
+    return {carver.used(), 0};
+  }
+  if (row.family() == "attention") {
+    const auto& s = std::get<static_cast<int>(Op::attention)>(shape);
+    Carver carver;
+    carve_attention_scratch(carver, s, attention_layout(s, row.tile));
     return {carver.used(), 0};
   }
   if (row.family() == "matmul") {

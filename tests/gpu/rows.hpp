@@ -15,7 +15,7 @@
 #include "src/plan/workspace.hpp"
 #include "tests/gpu/twin.hpp"
 
-// Products by a row of the test's choice, whatever the cost model thinks.
+// Problems by a row of the test's choice, whatever the cost model thinks.
 namespace tessera::gpu_test {
 
 /// The rows of one family.
@@ -48,12 +48,13 @@ class Room {
 };
 
 /// A plan for one row.
-inline Plan plan_by(int row, const MatmulProblem& problem) {
+template <class Problem>
+Plan plan_by(int row, const Problem& problem) {
   Plan made = plan(problem);
   const planning::KernelRow& chosen =
       planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)];
   const planning::BufferSizes sizes =
-      planning::buffer_sizes(chosen, Op::matmul, planning::shape_of(AnyProblem(problem)), 0);
+      planning::buffer_sizes(chosen, made.op, planning::shape_of(AnyProblem(problem)), 0);
   made.kernel = row;
   made.kernel_name = chosen.name;
   made.workspace_bytes = sizes.workspace;
@@ -62,7 +63,8 @@ inline Plan plan_by(int row, const MatmulProblem& problem) {
 }
 
 /// With buffers of its own.
-inline void run_by(int row, const MatmulProblem& problem) {
+template <class Problem>
+void run_by(int row, const Problem& problem) {
   const Plan made = plan_by(row, problem);
   const Room workspace(made.workspace_bytes), schedule(made.schedule_bytes);
   Execution execution;
@@ -167,7 +169,8 @@ inline void expect_many_stored_elements(const std::string& family) {
 /// What a plan does with one problem, captured once and launched as often as asked.
 class Captured {
  public:
-  Captured(const Plan& made, const MatmulProblem& problem)
+  template <class Problem>
+  Captured(const Plan& made, const Problem& problem)
       : workspace_(made.workspace_bytes), schedule_(made.schedule_bytes) {
     check(cudaStreamCreate(&stream_), "cudaStreamCreate");
     Execution execution;

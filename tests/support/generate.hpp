@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/support/memory.hpp"
 
@@ -60,7 +61,9 @@ struct AttentionOptions {
   Layout layout = Layout::wild;
   std::int64_t longest = 70;
   std::int64_t largest_batch = 3, largest_kv_heads = 3;
-  std::int64_t smallest_block = 1;  ///< of masks
+  std::int64_t smallest_block = 1;   ///< of masks
+  std::int64_t block_step = 1;       ///< blocks of masks are multiples of it
+  std::vector<std::int64_t> dims{};  ///< of heads; empty: the usual odd ones
 };
 
 std::unique_ptr<Case<AttentionProblem>> attention_case(std::uint64_t seed,
@@ -90,6 +93,7 @@ WildBsr wild_bsr(Random& random, Memory& memory, std::int64_t rows, std::int64_t
 
 /// Lists over the blocks of a mask.
 BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int64_t heads,
-                    std::int64_t q_length, std::int64_t kv_length, std::int64_t smallest_block);
+                    std::int64_t q_length, std::int64_t kv_length, std::int64_t smallest_block,
+                    std::int64_t block_step = 1);
 
 }  // namespace tessera::generate

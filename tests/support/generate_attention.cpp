@@ -46,8 +46,8 @@ class Builder {
                                  : p_.max_q_length ? p_.max_q_length
                                                    : p_.q.size(0);
     if (draw(random_, options_.mask, 0.5)) {
-      p_.mask =
-          wild_mask(random_, memory_, batch_, heads_, q_bound, kv_bound, options_.smallest_block);
+      p_.mask = wild_mask(random_, memory_, batch_, heads_, q_bound, kv_bound,
+                          options_.smallest_block, options_.block_step);
       if (options_.bad_values) p_.mask.bit_tile = p_.mask.bits = {};
     }
     fill();
@@ -58,9 +58,13 @@ class Builder {
     batch_ = random_.chance(0.02) ? 0 : random_.between(1, options_.largest_batch);
     kv_heads_ = random_.between(1, options_.largest_kv_heads);
     heads_ = kv_heads_ * random_.pick({1, 1, 2, 3, 4});
-    const std::initializer_list<std::int64_t> dims = {1, 2, 3, 8, 16, 17, 32, 40, 64};
-    dim_ = random_.pick(dims);
-    dim_v_ = random_.chance(0.6) ? dim_ : random_.pick(dims);
+    static const Integers kUsual = {1, 2, 3, 8, 16, 17, 32, 40, 64};
+    const Integers& dims = options_.dims.empty() ? kUsual : options_.dims;
+    const auto pick = [&] {
+      return dims[index_of(random_.between(0, static_cast<std::int64_t>(dims.size()) - 1))];
+    };
+    dim_ = pick();
+    dim_v_ = random_.chance(0.6) ? dim_ : pick();
     dtype_ = options_.dtype.value_or(float_type(random_));
   }
 

@@ -91,11 +91,13 @@ Tensor draw_bits(Random& random, Memory& memory, std::int64_t tiles, std::int64_
 }  // namespace
 
 BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int64_t heads,
-                    std::int64_t q_length, std::int64_t kv_length, std::int64_t smallest_block) {
+                    std::int64_t q_length, std::int64_t kv_length, std::int64_t smallest_block,
+                    std::int64_t block_step) {
   BlockMask mask;
   const auto block = [&] {
     const auto size = random.pick<std::int64_t>({1, 3, 4, 8, 9, 16, 16, 32, 48, 64, 128});
-    return std::max(size, smallest_block);
+    const std::int64_t least = std::max(size, smallest_block);
+    return (least + block_step - 1) / block_step * block_step;
   };
   mask.block_q = block();
   mask.block_kv = block();

@@ -59,6 +59,14 @@ Tensor Memory::add(DType dtype, const std::vector<std::int64_t>& shape, Layout l
   std::vector<std::size_t> order(shape.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (wild && random_->chance(0.5)) random_->shuffle(order);
+  const bool aligned = layout == Layout::aligned;
+  if (aligned && random_->chance(0.5)) {
+    const std::size_t last = order.back();
+    order.pop_back();
+    random_->shuffle(order);
+    order.push_back(last);
+  }
+  const std::int64_t step = aligned ? std::max(16 / size_of(dtype), 1) : 1;
   std::vector<std::int64_t> strides(shape.size(), 1);
   std::int64_t span = 1;
   std::int64_t first = 0;
@@ -78,6 +86,8 @@ Tensor Memory::add(DType dtype, const std::vector<std::int64_t>& shape, Layout l
       strides[dim] = -span;
     }
     span *= extent;
+    if (aligned && innermost) span = (span + step - 1) / step * step;
+    if (aligned && random_->chance(0.4)) span += random_->between(1, 3) * step;
   }
   // Rows may start anywhere.
   const std::int64_t shift = wild ? random_->between(0, 3) : 0;
@@ -141,6 +151,12 @@ std::string Memory::damage() const {
     }
   }
   return {};
+}
+
+std::vector<std::span<std::byte>> Memory::stretches() {
+  std::vector<std::span<std::byte>> all;
+  for (auto& block : blocks_) all.emplace_back(block->bytes);
+  return all;
 }
 
 bool Memory::untouched() const {

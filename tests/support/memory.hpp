@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace tessera::generate {
 /// How a tensor lies in memory.
 enum class Layout : std::uint8_t {
   contiguous,
-  wild,  ///< dimensions in any order of memory, padded, some backwards, from an odd address
+  wild,     ///< dimensions in any order of memory, padded, some backwards, from an odd address
+  aligned,  ///< the last dimension contiguous, the others in any order, at multiples of 16 bytes
 };
 
 /// Whether one address holds many elements (a stride of zero).
@@ -46,6 +48,8 @@ class Memory {
   bool untouched() const;
   /// Whether every element of a view, whatever its sizes and strides, lies in this memory.
   bool holds(const Tensor& view) const;
+  /// Every stretch of memory that tensors lie in, guards included.
+  std::vector<std::span<std::byte>> stretches();
   /// The bytes of all outputs, for comparing runs bit by bit.
   std::vector<std::byte> outputs() const;
 

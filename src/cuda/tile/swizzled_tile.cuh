@@ -34,6 +34,18 @@ __device__ __forceinline__ std::uint64_t descriptor(const void* start, int leadi
          units(static_cast<std::uint32_t>(stride_bytes)) << 32 | mode << 62;
 }
 
+/// The same for all lanes of a warp, said so that the compiler keeps it in uniform registers, where
+/// wgmma wants it.
+__device__ __forceinline__ std::uint64_t uniform(std::uint64_t view) {
+  const auto address = static_cast<std::uint32_t>(view);
+  return (view & ~0xFFFFFFFFull) | __shfl_sync(~0u, address, 0);
+}
+
+/// `step` further on: the upper half of a descriptor never changes.
+__device__ __forceinline__ std::uint64_t stepped(std::uint64_t view, std::uint32_t step) {
+  return (view & ~0xFFFFFFFFull) | (static_cast<std::uint32_t>(view) + step);
+}
+
 /// Which dimension of an operand is contiguous in memory.
 enum class Major { k, mn };
 

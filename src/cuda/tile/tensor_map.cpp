@@ -101,4 +101,29 @@ CUtensorMap panel_map(const MatrixMap& m, int box_rows, int box_panels) {
                  {m.batches, m.batch_stride, 1}});
 }
 
+bool tma_readable(const HeadsMap& t) {
+  const int bytes = size_of(t.dtype);
+  return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0 &&
+         is_pitch(t.row_stride, t.rows, bytes) && is_pitch(t.head_stride, t.heads, bytes) &&
+         is_pitch(t.batch_stride, t.batches, bytes) &&
+         std::max({t.inner, t.rows, t.heads, t.batches}) < kMaxSize;
+}
+
+CUtensorMap rows_map(const HeadsMap& t, int box_rows) {
+  return encode(t.dtype, t.data,
+                {{t.inner, 1, 64},
+                 {t.rows, t.row_stride, box_rows},
+                 {t.heads, t.head_stride, 1},
+                 {t.batches, t.batch_stride, 1}});
+}
+
+CUtensorMap folded_map(const HeadsMap& t, int fold, int box_rows) {
+  return encode(t.dtype, t.data,
+                {{t.inner, 1, 64},
+                 {fold, t.head_stride, fold},
+                 {t.rows, t.row_stride, box_rows},
+                 {t.heads / fold, t.head_stride * fold, 1},
+                 {t.batches, t.batch_stride, 1}});
+}
+
 }  // namespace tessera::cuda::tile

@@ -33,4 +33,21 @@ CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows, int box_inner = 64
 /// `box_panels` is 0: then that dimension has size 1.
 CUtensorMap panel_map(const MatrixMap& matrix, int box_rows, int box_panels);
 
+/// Rows of several heads, [batches, rows, heads, inner], as attention has them. Strides in
+/// elements; `inner` is contiguous.
+struct HeadsMap {
+  const void* data;
+  DType dtype;
+  std::int64_t inner, rows, heads, batches;
+  std::int64_t row_stride, head_stride, batch_stride;
+};
+bool tma_readable(const HeadsMap& tensor);
+
+/// Boxes of 64 elements x `box_rows` rows of one head; coordinates (inner, row, head, batch).
+CUtensorMap rows_map(const HeadsMap& tensor, int box_rows);
+
+/// The same rows of `fold` neighbouring heads, which follow one another before the next row comes;
+/// coordinates (inner, head of the group, row, group, batch).
+CUtensorMap folded_map(const HeadsMap& tensor, int fold, int box_rows);
+
 }  // namespace tessera::cuda::tile

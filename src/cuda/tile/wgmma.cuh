@@ -27,6 +27,8 @@ constexpr auto atom() {
   if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
     if constexpr (kN == 256) return gmma::MMA_64x256x16_F32BF16BF16_SS<a, b>{};
     if constexpr (kN == 128) return gmma::MMA_64x128x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 192) return gmma::MMA_64x192x16_F32BF16BF16_SS<a, b>{};
     if constexpr (kN == 64) return gmma::MMA_64x64x16_F32BF16BF16_SS<a, b>{};
     if constexpr (kN == 32) return gmma::MMA_64x32x16_F32BF16BF16_SS<a, b>{};
     if constexpr (kN == 16) return gmma::MMA_64x16x16_F32BF16BF16_SS<a, b>{};
@@ -34,6 +36,8 @@ constexpr auto atom() {
     static_assert(std::is_same_v<Element, __half>);
     if constexpr (kN == 256) return gmma::MMA_64x256x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 128) return gmma::MMA_64x128x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 192) return gmma::MMA_64x192x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 64) return gmma::MMA_64x64x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 32) return gmma::MMA_64x32x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 16) return gmma::MMA_64x16x16_F32F16F16_SS<a, b>{};
@@ -57,6 +61,44 @@ __device__ __forceinline__ void mma(float (&sum)[kN / 2], std::uint64_t a, std::
                                                first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
   }
   (std::make_index_sequence<kN / 2>{});
+}
+
+/// The instruction whose A comes from registers.
+template <class Element, int kN, Major kB>
+constexpr auto register_atom() {
+  constexpr gmma::Major a = gmma::Major::K, b = kGmmaMajor<kB>;
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    if constexpr (kN == 256) return gmma::MMA_64x256x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 192) return gmma::MMA_64x192x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 128) return gmma::MMA_64x128x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 64) return gmma::MMA_64x64x16_F32BF16BF16_RS<a, b>{};
+  } else {
+    static_assert(std::is_same_v<Element, __half>);
+    if constexpr (kN == 256) return gmma::MMA_64x256x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 192) return gmma::MMA_64x192x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 128) return gmma::MMA_64x128x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 64) return gmma::MMA_64x64x16_F32F16F16_RS<a, b>{};
+  }
+}
+
+/// The same with A in registers: four pairs of elements of the warp's 16 rows x 16 depths.
+template <class Element, int kN, Major kB>
+__device__ __forceinline__ void mma(float (&sum)[kN / 2], const std::uint32_t* a, std::uint64_t b,
+                                    bool first) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    decltype(register_atom<Element, kN, kB>())::fma(
+        a[0], a[1], a[2], a[3], b, sum[I]..., first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
+  }
+  (std::make_index_sequence<kN / 2>{});
+}
+
+/// Sums are the multiplication's until here: the compiler moves no use of them over this line.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&sum)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i])::"memory");
 }
 
 /// Which element of the warpgroup's 64 x N tile a thread's accumulator i holds.

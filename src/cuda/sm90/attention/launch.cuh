@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <variant>
+
+#include <tessera/attention.hpp>
+#include <tessera/error.hpp>
+
+#include "src/cuda/common/check.hpp"
+#include "src/cuda/common/launch.hpp"
+#include "src/cuda/sm90/attention/kernel.cuh"
+#include "src/cuda/tile/tensor_map.hpp"
+#include "src/plan/attention_sm90.hpp"
+#include "src/plan/views.hpp"
+
+namespace tessera::cuda::sm90::attention {
+
+/// [batch, length, heads, dim], or packed [total, heads, dim] as one batch.
+inline tile::HeadsMap heads_of(const Tensor& t) {
+  const int row = t.rank - 3;
+  return {t.data,        t.dtype,           t.size(t.rank - 1),
+          t.size(row),   t.size(row + 1),   row > 0 ? t.size(0) : 1,
+          t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0};
+}
+
+inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionShape& shape,
+                    const planning::AttentionLayout& layout) {
+  Walk walk;
+  walk.sequences = planning::sequences_of(problem, shape);
+  if (shape.masked) {
+    walk.mask = planning::view_of(problem.mask, shape.kv_length);
+    if (problem.mask.bit_tile) {
+      walk.bits_tile = problem.mask.bits.stride(0);
+      walk.bits_byte = problem.mask.bits.stride(2);
+    }
+  }
+  walk.batches = static_cast<int>(shape.batch);
+  walk.head_groups = static_cast<int>(layout.head_groups);
+  walk.pack = layout.pack;
+  walk.group = static_cast<int>(shape.heads / shape.kv_heads);
+  walk.queries = static_cast<int>(layout.queries);
+  walk.tiles_a_head = static_cast<int>(layout.tiles_a_head);
+  walk.tiles = static_cast<int>(layout.tiles * layout.splits);
+  walk.section = static_cast<int>(std::min<std::int64_t>(layout.section, 1 << 20));
+  walk.splits = layout.splits;
+  walk.packed_q = shape.q_packed;
+  walk.longest_last = shape.window_right >= 0;
+  return walk;
+}
+
+inline Result result_of(const AttentionProblem& problem) {
+  const Tensor& out = problem.out;
+  const int row = out.rank - 3;
+  Result result{};
+  result.out = out.data;
+  result.dtype = out.dtype;
+  result.out_batch = row > 0 ? out.stride(0) : 0;
+  result.out_row = out.stride(row);
+  result.out_head = out.stride(row + 1);
+  result.out_col = out.stride(row + 2);
+  result.dim_v = out.size(row + 2);
+  if (const Tensor& lse = problem.lse) {
+    const int head = lse.rank - 2;
+    result.lse = static_cast<float*>(lse.data);
+    result.lse_batch = head > 0 ? lse.stride(0) : 0;
+    result.lse_head = lse.stride(head);
+    result.lse_row = lse.stride(head + 1);
+  }
+  return result;
+}
+
+/// A scale of zero or less would turn the order of scores, and hidden ones, round.
+inline bool scores_are_mapped(const planning::AttentionShape& shape) {
+  return shape.softcap > 0.0f || !(shape.scale > 0.0f);
+}
+
+template <class T>
+void launch_typed(const Launch& call) {
+  const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
+  const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
+  const planning::AttentionLayout layout = planning::attention_layout(shape, T::kShape);
+  if (layout.tiles == 0) return;
+  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
+  if (layout.tiles * layout.splits > kMostTiles)
+    throw Error(ErrorCode::unsupported,
+                "attention: q: too many tiles: " + std::to_string(layout.tiles));
+  planning::Carver carver(call.execution.workspace.data);
+  const planning::AttentionScratchSm90 scratch =
+      planning::carve_attention_scratch(carver, shape, layout);
+  Arguments args{};
+  args.q = tile::folded_map(heads_of(problem.q), layout.pack, T::kM / layout.pack);
+  if (shape.kv_total > 0) {  // else there is nothing to make a map of, and nothing is read
+    args.k = tile::rows_map(heads_of(problem.k), planning::kKeyPiece);
+    args.v = tile::rows_map(heads_of(problem.v), planning::kKeyPiece);
+  }
+  args.walk = walk_of(problem, shape, layout);
+  args.result = result_of(problem);
+  const tile::HeadsMap out = heads_of(problem.out);
+  args.carried =
+      problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
+  if (args.carried) args.out = tile::folded_map(out, layout.pack, T::kRows / layout.pack);
+  constexpr float kLog2e = 1.4426950408889634f;
+  args.scale = shape.scale;
+  args.cap = shape.softcap;
+  args.scale_log2 = T::kMapped ? kLog2e : shape.scale * kLog2e;
+  if (problem.sinks) {
+    args.sinks = problem.sinks.data;
+    args.sink_stride = problem.sinks.stride(0);
+    args.sink_dtype = problem.sinks.dtype;
+  }
+  if (problem.mask.bit_tile) {
+    const Tensor& bits = problem.mask.bits;
+    args.bits = static_cast<const std::uint8_t*>(bits.data);
+    args.bits_row = bits.stride(1);
+    args.bits_byte = bits.stride(2);
+    args.block_q = static_cast<int>(problem.mask.block_q);
+    args.bits_whole = bits.stride(2) == 1 && bits.stride(0) % 8 == 0 && bits.stride(1) % 8 == 0 &&
+                      reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
+  }
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const int grid = std::min(args.walk.tiles, unit_count());
+  if (scratch.dealt && args.walk.tiles > grid) {
+    args.walk.dealt = scratch.dealt;
+    check(cudaMemsetAsync(scratch.dealt, 0, sizeof(int), stream), "cudaMemsetAsync(attention)");
+  }
+  const auto kernel = attention_kernel<T>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
+        "cudaFuncSetAttribute(attention)");
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(grid);
+  config.blockDim = T::kThreads;
+  config.dynamicSmemBytes = T::kSharedBytes;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(attention)");
+}
+
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
+  const auto typed = [&]<class Element>() {
+    scores_are_mapped(shape) ? launch_typed<Traits<kTile, Element, true>>(call)
+                             : launch_typed<Traits<kTile, Element, false>>(call);
+  };
+  shape.dtype == DType::bf16 ? typed.template operator()<__nv_bfloat16>()
+                             : typed.template operator()<__half>();
+}
+
+}  // namespace tessera::cuda::sm90::attention

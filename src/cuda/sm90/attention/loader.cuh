@@ -1,0 +1,266 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/cuda/sm90/attention/traits.cuh"
+#include "src/cuda/sm90/attention/walk.cuh"
+#include "src/cuda/tile/barrier.cuh"
+#include "src/cuda/tile/copy.cuh"
+
+// Three warps fill the rings. The scout walks tiles and lists, which means waiting for memory; the
+// loader follows its notes step by step; the clearer puts zeros over values that nobody may see.
+namespace tessera::cuda::sm90::attention {
+
+template <class T>
+class Scout {
+ public:
+  __device__ Scout(const Arguments& args, typename T::Shared& shared, int lane)
+      : args_(args), shared_(shared), lane_(lane) {}
+
+  __device__ void run() {
+    TileCursor tiles(args_.walk, lane_);
+    while (true) {
+      tile::wait(&shared_.tile_ring.empty[at_tile_.stage], at_tile_.parity ^ 1);
+      TileNote& note = shared_.tiles[at_tile_.stage];
+      if (!tiles.next(note)) break;
+      walk(note);
+    }
+    if (lane_ == 0) {
+      shared_.tiles[at_tile_.stage].ends_all = true;
+      tile::arrive(&shared_.tile_ring.full[at_tile_.stage]);
+    }
+  }
+
+ private:
+  using Step = typename T::Step;
+
+  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows.
+  __device__ void walk(TileNote& note) {
+    if (lane_ == 0) shared_.pieces.start(args_.walk, note);
+    __syncwarp();
+    const int count = shared_.pieces.count;
+    int placed = 0, sent = 0;  // pieces; steps
+    for (int number = 0; number < count; number += 32) {
+      const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
+      const unsigned found = __ballot_sync(~0u, piece.visited);
+      if (piece.visited) put(piece, note, placed + __popc(found & ((1u << lane_) - 1)));
+      if (placed == 0 && found != 0) announce(note, false);
+      placed += __popc(found);
+      __syncwarp();
+      const int whole = (placed + T::kPieces - 1) / T::kPieces - 1;
+      if (whole > sent) {
+        send(sent, whole, false);
+        sent = whole;
+      }
+    }
+    if (placed == 0) {
+      announce(note, true);
+    } else {
+      const int rest = placed % T::kPieces;
+      if (rest > 0 && lane_ >= rest && lane_ < T::kPieces)
+        put(Piece{}, note, sent * T::kPieces + lane_);
+      __syncwarp();
+      send(sent, sent + 1, true);
+    }
+    steps_ += placed == 0 ? 0 : sent + 1;
+    __syncwarp();  // all have read the pieces
+  }
+
+  __device__ void announce(TileNote& note, bool empty) {
+    if (lane_ == 0) {
+      note.empty = empty;
+      tile::arrive(&shared_.tile_ring.full[at_tile_.stage]);
+    }
+    at_tile_.advance();
+  }
+
+  /// One piece of the tile by its place among those that are visited.
+  __device__ void put(const Piece& piece, const TileNote& note, int place) {
+    const std::uint32_t number = steps_ + place / T::kPieces, p = place % T::kPieces;
+    tile::wait(&shared_.step_ring.empty[number % T::kStepNotes], (number / T::kStepNotes & 1) ^ 1);
+    Step& step = shared_.steps[number % T::kStepNotes];
+    const int end = piece.key + planning::kKeyPiece;
+    step.key[p] = piece.key;
+    step.bits[p] = piece.bits;
+    step.masked[p] = !piece.visited || piece.masked;
+    step.ragged[p] = piece.visited && (piece.key < note.any_begin || end > note.any_end);
+  }
+
+  /// Steps [from, to) of the tile.
+  __device__ void send(int from, int to, bool last) {
+    const int mine = from + lane_;
+    if (mine >= to) return;
+    const std::uint32_t stage = (steps_ + mine) % T::kStepNotes;
+    shared_.steps[stage].last = last;
+    tile::arrive(&shared_.step_ring.full[stage]);
+  }
+
+  const Arguments& args_;
+  typename T::Shared& shared_;
+  int lane_;
+  std::uint32_t steps_ = 0;  // of all tiles before
+  tile::RingCursor<T::kTileNotes> at_tile_;
+};
+
+/// One lane, elected: the compiler has to know that it is one.
+template <class T>
+class Loader {
+ public:
+  __device__ Loader(const Arguments& args, typename T::Shared& shared)
+      : args_(args), shared_(shared) {}
+
+  __device__ void run() {
+    while (true) {
+      tile::wait(&shared_.tile_ring.full[at_tile_.stage], at_tile_.parity);
+      const TileNote& note = shared_.tiles[at_tile_.stage];
+      at_tile_.advance();
+      if (!asked_) {
+        tile::wait(&shared_.q_ring.empty[at_q_.stage], at_q_.parity ^ 1);
+        load_queries(note);
+      }
+      asked_ = false;
+      if (note.ends_all) break;
+      if (!note.empty) walk(note);
+    }
+    finish();
+  }
+
+ private:
+  using Step = typename T::Step;
+
+  __device__ void load_queries(const TileNote& note) {
+    std::uint64_t* full = &shared_.q_ring.full[at_q_.stage];
+    if (note.ends_all || note.empty) {
+      tile::arrive(full);
+    } else {
+      constexpr int kPanels = (T::kDim + tile::kLine - 1) / tile::kLine;
+      tile::arrive_expecting(full, kPanels * T::Queries::kPanelBytes);
+      const int head_group = note.head / args_.walk.pack;
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p)
+        tile::copy_box(shared_.q[at_q_.stage].panel(p), args_.q, p * tile::kLine, 0,
+                       note.q_begin + note.first_query, head_group,
+                       args_.walk.packed_q ? 0 : note.batch, full);
+    }
+    at_q_.advance();
+  }
+
+  /// The next tile's queries, as soon as it is known and there is room, without waiting.
+  __device__ void look_ahead() {
+    using tile::ptx::mbarrier_test_wait_parity;
+    if (asked_ ||
+        !mbarrier_test_wait_parity(&shared_.tile_ring.full[at_tile_.stage], at_tile_.parity) ||
+        !mbarrier_test_wait_parity(&shared_.q_ring.empty[at_q_.stage], at_q_.parity ^ 1))
+      return;
+    load_queries(shared_.tiles[at_tile_.stage]);
+    asked_ = true;
+  }
+
+  __device__ void walk(const TileNote& note) {
+    const int batch = args_.walk.sequences.kv_offsets.values ? 0 : note.batch;
+    for (bool last = false; !last;) {
+      tile::wait(&shared_.step_ring.full[at_step_.stage], at_step_.parity);
+      const Step& step = shared_.steps[at_step_.stage];
+      last = step.last;
+
+      tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
+      shared_.notes[at_.stage] = step;
+      tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
+      copy<typename T::Keys>(shared_.k[at_.stage], args_.k, step, note, batch,
+                             &shared_.k_ring.full[at_.stage]);
+
+      tile::wait(&shared_.v_ring.empty[at_.stage], at_.parity ^ 1);
+      std::uint64_t* full = &shared_.v_ring.full[at_.stage];
+      if (step.any(step.ragged)) {
+        order_clearing(step, note);
+        full = &shared_.landed[at_.stage];
+      }
+      tile::arrive_expecting(full, T::Values::kBytes);
+      copy<typename T::Values>(shared_.v[at_.stage], args_.v, step, note, batch, full);
+      tile::arrive(&shared_.step_ring.empty[at_step_.stage]);
+      at_step_.advance();
+      at_.advance();
+      look_ahead();
+    }
+  }
+
+  template <class Rows>
+  __device__ void copy(Rows& to, const CUtensorMap& from, const Step& step, const TileNote& note,
+                       int batch, std::uint64_t* full) {
+#pragma unroll
+    for (int piece = 0; piece < T::kPieces; ++piece)
+#pragma unroll
+      for (int p = 0; p < Rows::kPanels; ++p)
+        tile::copy_box(tile::shared_address(to.panel(p, piece * planning::kKeyPiece)), from,
+                       p * tile::kLine, note.kv_begin + step.key[piece], note.kv_head, batch,
+                       tile::shared_address(full));
+  }
+
+  __device__ void order_clearing(const Step& step, const TileNote& note) {
+    tile::wait(&shared_.clearing_ring.empty[at_clearing_.stage], at_clearing_.parity ^ 1);
+    auto& clearing = shared_.clearings[at_clearing_.stage];
+    clearing.stage = at_.stage;
+#pragma unroll
+    for (int p = 0; p < T::kPieces; ++p) {
+      const int end = note.any_end - step.key[p];
+      clearing.begin[p] = note.any_begin - step.key[p];
+      clearing.end[p] = step.key[p] == kNowhere ? planning::kKeyPiece : end;  // those are zeros
+    }
+    tile::arrive(&shared_.clearing_ring.full[at_clearing_.stage]);
+    at_clearing_.advance();
+  }
+
+  __device__ void finish() {
+    tile::wait(&shared_.clearing_ring.empty[at_clearing_.stage], at_clearing_.parity ^ 1);
+    shared_.clearings[at_clearing_.stage].stage = -1;
+    tile::arrive(&shared_.clearing_ring.full[at_clearing_.stage]);
+  }
+
+  const Arguments& args_;
+  typename T::Shared& shared_;
+  tile::RingCursor<T::kTileNotes> at_tile_;
+  tile::RingCursor<T::kStepNotes> at_step_;
+  tile::RingCursor<T::kQueryStages> at_q_;
+  tile::RingCursor<T::kStages> at_;
+  tile::RingCursor<T::kClearings> at_clearing_;
+  bool asked_ = false;  // for the queries of the tile at `at_tile_`
+};
+
+/// Values of keys that no query of the tile sees may be NaN, and zero times NaN is NaN: they become
+/// zeros before the consumers see them.
+template <class T>
+__device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, int lane) {
+  tile::RingCursor<T::kClearings> at;
+  std::uint32_t parities = 0;  // of `landed`, a bit a stage
+  while (true) {
+    tile::wait(&shared.clearing_ring.full[at.stage], at.parity);
+    const typename T::Clearing clearing = shared.clearings[at.stage];
+    __syncwarp();
+    if (lane == 0) tile::arrive(&shared.clearing_ring.empty[at.stage]);
+    at.advance();
+    if (clearing.stage < 0) return;
+    tile::wait(&shared.landed[clearing.stage], parities >> clearing.stage & 1);
+    parities ^= 1u << clearing.stage;
+    auto& values = shared.v[clearing.stage];
+    // Eight lanes a line of 128 bytes.
+    const auto clear = [&](int first, int end) {
+#pragma unroll 1
+      for (int row = first + lane / 8; row < end; row += 4)
+#pragma unroll
+        for (int p = 0; p < T::Values::kPanels; ++p)
+          reinterpret_cast<uint4*>(values.panel(p, row))[lane % 8] = uint4{};
+    };
+#pragma unroll 1
+    for (int piece = 0; piece < T::kPieces; ++piece) {
+      constexpr int kRows = planning::kKeyPiece;
+      const int from = piece * kRows;
+      clear(from, from + min(clearing.begin[piece], kRows));
+      clear(from + max(clearing.end[piece], 0), from + kRows);
+    }
+    tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    __syncwarp();
+    if (lane == 0) tile::arrive(&shared.v_ring.full[clearing.stage]);
+  }
+}
+
+}  // namespace tessera::cuda::sm90::attention

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/plan/walk.hpp"
+
+// What the scout tells the others: tile by tile, and step by step of a tile's walk.
+namespace tessera::cuda::sm90::attention {
+
+/// One output tile. Rows of a tile are queries times the heads that are folded into it, heads
+/// first: row r is query r / pack of head `head` + r % pack.
+struct TileNote {
+  std::int32_t batch, head, kv_head, split;
+  std::int32_t first_query;        // of the tile, inside its sequence
+  std::int32_t q_begin, q_length;  // the sequence's rows in packed tensors
+  std::int32_t kv_begin, kv_length;
+  std::int32_t any_begin, any_end;  // keys that some query of the tile sees
+  bool ends_all, empty;
+  planning::Visibility sight;
+};
+
+/// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.
+inline constexpr std::int32_t kNowhere = 1 << 30;
+
+/// What one row of a tile sees: keys of its sequence, and where its line of element masks begins.
+struct RowSight {
+  std::int32_t begin, end;
+  std::int64_t bits;
+};
+
+/// One step: pieces of 64 keys each, which need not be neighbours.
+template <int kPieces>
+struct StepNote {
+  std::int64_t bits[kPieces];    // where the piece's element mask begins; -1: none
+  std::int32_t key[kPieces];     // first key of each piece inside the sequence
+  std::uint8_t masked[kPieces];  // some pairs of it are hidden
+  std::uint8_t ragged[kPieces];  // keys that no query of the tile sees come along
+  std::uint8_t last;             // of its tile
+
+  __device__ bool any(const std::uint8_t (&flags)[kPieces]) const {
+    int found = 0;
+#pragma unroll
+    for (const std::uint8_t flag : flags) found |= flag;
+    return found != 0;
+  }
+};
+
+}  // namespace tessera::cuda::sm90::attention

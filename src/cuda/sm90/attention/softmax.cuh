@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "src/cuda/sm90/attention/traits.cuh"
+#include "src/cuda/tile/wgmma.cuh"
+
+// The online softmax of one warpgroup's 64 rows: a thread holds parts of two rows, and the four
+// lanes of a quad together hold them whole.
+namespace tessera::cuda::sm90::attention {
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Hides what a thread's two rows, eight apart, do not see of a step. Of a group of eight columns
+/// it holds two of each row.
+template <int kPieces>
+__device__ __forceinline__ void hide(float (&score)[kPieces * 32], const StepNote<kPieces>& step,
+                                     const RowSight* sight, int first_column) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row_begin = sight[half * 8].begin - first_column;
+    const int row_end = sight[half * 8].end - first_column;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const int begin = row_begin - step.key[p], end = row_end - step.key[p];
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        const int column = j / 2 * 8 + j % 2;
+        if (column < begin || column >= end)
+          score[(p * 8 + j / 2) * 4 + half * 2 + j % 2] = -INFINITY;
+      }
+    }
+  }
+}
+
+/// Hides what the element masks of partial blocks hide.
+template <int kPieces>
+__device__ __forceinline__ void hide_by_bits(float (&score)[kPieces * 32],
+                                             const StepNote<kPieces>& step, const Arguments& args,
+                                             const RowSight* sight, int first_column) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      if (step.bits[p] < 0) continue;
+      const std::uint8_t* from = args.bits + step.bits[p] + sight[half * 8].bits;
+      std::uint64_t seen = 0;
+      if (args.bits_whole) {
+        seen = __ldg(reinterpret_cast<const unsigned long long*>(from));
+      } else {
+#pragma unroll 1
+        for (int j = 0; j < 8; ++j)
+          seen |= static_cast<std::uint64_t>(__ldg(from + j * args.bits_byte)) << (8 * j);
+      }
+      seen >>= first_column;
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+        if ((seen >> (j / 2 * 8 + j % 2) & 1) == 0)
+          score[(p * 8 + j / 2) * 4 + half * 2 + j % 2] = -INFINITY;
+    }
+  }
+}
+
+/// cap * tanh(x * scale / cap), or x * scale where there is no cap.
+template <int kCount>
+__device__ __forceinline__ void map_scores(float (&score)[kCount], float scale, float cap) {
+  if (cap == 0.0f) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) score[i] *= scale;
+    return;
+  }
+  const float inner = scale / cap;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    // tanh(x) = 1 - 2 / (exp(2x) + 1)
+    const float e = exp2_fast(score[i] * inner * 2.885390082f);
+    score[i] = cap * (1.0f - __fdividef(2.0f, e + 1.0f));
+  }
+}
+
+struct Softmax {
+  float maximum[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0.0f, 0.0f};  // of this thread's columns alone
+
+  /// Scores become weights; `shrink` is what former sums have to be multiplied by.
+  template <int kCount>
+  __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
+                                       float (&shrink)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = maximum[half];
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j)
+        top = fmaxf(top, fmaxf(score[j * 4 + 2 * half], score[j * 4 + 2 * half + 1]));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      // Nothing seen yet: any finite number serves.
+      const float base = (top == -INFINITY ? 0.0f : top) * scale_log2;
+      shrink[half] = exp2_fast(fmaf(maximum[half], scale_log2, -base));
+      maximum[half] = top;
+      float total = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j) {
+        float& left = score[j * 4 + 2 * half];
+        float& right = score[j * 4 + 2 * half + 1];
+        left = exp2_fast(fmaf(left, scale_log2, -base));
+        right = exp2_fast(fmaf(right, scale_log2, -base));
+        total += left + right;
+      }
+      sum[half] = fmaf(sum[half], shrink[half], total);
+    }
+  }
+};
+
+}  // namespace tessera::cuda::sm90::attention

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include <tessera/tensor.hpp>
+
+#include "src/cuda/sm90/attention/notes.cuh"
+#include "src/cuda/sm90/attention/walk.cuh"
+#include "src/cuda/tile/barrier.cuh"
+#include "src/cuda/tile/swizzled_tile.cuh"
+#include "src/plan/attention_sm90.hpp"
+#include "src/plan/tile_table.hpp"
+
+namespace tessera::cuda::sm90::attention {
+
+inline constexpr int kWarpgroup = 128;
+
+/// Rows of queries, keys or values: panels of 64 columns, each `kRows` lines.
+template <class Element, int kRows, int kColumns>
+struct RowsTile {
+  static constexpr int kPanels = (kColumns + tile::kLine - 1) / tile::kLine;
+  static constexpr int kPanelBytes = kRows * tile::kLineBytes;
+  static constexpr int kBytes = kPanels * kPanelBytes;
+
+  alignas(tile::kAtomBytes) Element data[kPanels * kRows * tile::kLine];
+
+  __device__ Element* panel(int p, int row = 0) { return data + (p * kRows + row) * tile::kLine; }
+  /// wgmma's view with the columns as depth, from a row (a multiple of 8) on.
+  __device__ std::uint64_t by_columns(int row) const {
+    return tile::uniform(tile::descriptor(data + row * tile::kLine, 0, tile::kAtomBytes));
+  }
+  /// What depth step i of 16 columns adds to it.
+  static constexpr std::uint32_t column_step(int i) {
+    return (i / 4 * kPanelBytes + i % 4 * 32) >> 4;
+  }
+  /// The view with the rows as depth, all columns.
+  __device__ std::uint64_t by_rows() const {
+    return tile::uniform(tile::descriptor(data, kPanelBytes, tile::kAtomBytes));
+  }
+  static constexpr std::uint32_t kRowStep = (16 * tile::kLineBytes) >> 4;
+};
+
+/// Everything a kernel is compiled for.
+template <planning::Tile kTile, class ElementType, bool kMapScores>
+struct Traits {
+  using Element = ElementType;
+  static constexpr planning::Tile kShape = kTile;
+  static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
+  static constexpr int kConsumers = kTile.warpgroups, kStages = kTile.stages;
+  static constexpr int kRows = kM / kConsumers;  // of one consumer
+  static constexpr int kPieces = kN / planning::kKeyPiece;
+  static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+  static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
+  static constexpr bool kMapped = kMapScores;  // scores are changed before the softmax
+  // What a launch gives each thread, and how the warpgroups divide it.
+  static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kConsumerRegisters =
+      (kRegisters * (kConsumers + 1) - kLoaderRegisters) / kConsumers / 8 * 8;
+
+  using Queries = RowsTile<Element, kM, (kDim > kDimV ? kDim : kDimV)>;
+  using Keys = RowsTile<Element, kN, kDim>;
+  using Values = RowsTile<Element, kN, kDimV>;
+  // A second tile of queries arrives while the first one is multiplied, where there is room.
+  static constexpr int kRingBytes = kStages * (Keys::kBytes + Values::kBytes);
+  static constexpr int kQueryStages = kRingBytes + 2 * Queries::kBytes <= 220 * 1024 ? 2 : 1;
+  static constexpr int kTileNotes = 4, kStepNotes = 64, kClearings = 2;
+  using Step = StepNote<kPieces>;
+
+  /// Which stage of values a helper clears, and what of it stays.
+  struct Clearing {
+    std::int32_t stage;
+    std::int32_t begin[kPieces], end[kPieces];
+  };
+  struct Shared {
+    Queries q[kQueryStages];
+    Keys k[kStages];
+    Values v[kStages];
+    tile::RingBarriers<kQueryStages> q_ring;
+    tile::RingBarriers<kStages> k_ring, v_ring;
+    tile::RingBarriers<kTileNotes> tile_ring;
+    tile::RingBarriers<kStepNotes> step_ring;
+    tile::RingBarriers<kClearings> clearing_ring;
+    std::uint64_t landed[kStages];  // values that are cleared before they are shown
+    TileNote tiles[kTileNotes];
+    Step steps[kStepNotes];
+    Step notes[kStages];  // of the stages of keys
+    Pieces pieces;        // the scout's
+    Clearing clearings[kClearings];
+    RowSight sight[kM];
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+/// Where results go, by elements. `part`: from one split to the next.
+struct Result {
+  void* out;
+  float* lse;  // may be null
+  DType dtype;
+  std::int64_t out_batch, out_row, out_head, out_col, out_part;
+  std::int64_t lse_batch, lse_row, lse_head, lse_part;
+  std::int64_t dim_v;
+};
+
+struct Arguments {
+  CUtensorMap q, k, v, out;
+  Walk walk;
+  Result result;
+  bool carried;       // 16-bit results that TMA can write
+  float scale_log2;   // scores times this are exponents of two
+  float scale, cap;   // where scores are mapped first: a softcap, or a scale of zero or less
+  const void* sinks;  // may be null
+  std::int64_t sink_stride;
+  DType sink_dtype;
+  const std::uint8_t* bits;  // element masks of partial blocks
+  std::int64_t bits_row, bits_byte;
+  int block_q;
+  bool bits_whole;  // a row of a piece is eight aligned bytes
+};
+
+}  // namespace tessera::cuda::sm90::attention

@@ -1,0 +1,209 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/cuda/sm90/attention/notes.cuh"
+#include "src/plan/attention_sm90.hpp"
+#include "src/plan/list_walk.hpp"
+#include "src/plan/sequence.hpp"
+
+// Which output tile comes when, and which pieces of keys it visits: a range of them, or what lists
+// name. The scout alone looks at this.
+namespace tessera::cuda::sm90::attention {
+
+struct Walk {
+  planning::SequenceView sequences;
+  planning::MaskView mask;  // block_q 0: none
+  std::int64_t bits_tile = 0, bits_byte = 1;
+  int batches = 0, head_groups = 0, pack = 1, group = 1;  // group: heads of one head of keys
+  int queries = 0;                                        // of a tile
+  int tiles_a_head = 0, tiles = 0, section = 1, splits = 1;
+  bool packed_q = false;      // tiles of a sequence are counted, not known
+  bool longest_last = false;  // later queries see more keys: they go first
+  int* dealt = nullptr;
+};
+
+/// Deals tiles to blocks of threads. All lanes of a warp call it together.
+class TileCursor {
+ public:
+  __device__ TileCursor(const Walk& walk, int lane) : walk_(walk), lane_(lane) {
+    next_ = static_cast<int>(blockIdx.x);
+  }
+
+  /// The next tile that has queries, written by one lane; false after the last.
+  __device__ bool next(TileNote& note) {
+    while (true) {
+      const int number = take();
+      if (number >= walk_.tiles) return false;
+      place(number, note);
+      __syncwarp();
+      if (note.first_query < note.q_length) return true;
+      __syncwarp();
+    }
+  }
+
+ private:
+  __device__ int take() {
+    const int taken = next_;
+    if (walk_.dealt) {
+      int more = 0;
+      if (lane_ == 0) more = atomicAdd(walk_.dealt, 1) + static_cast<int>(gridDim.x);
+      next_ = __shfl_sync(~0u, more, 0);
+    } else {
+      next_ += static_cast<int>(gridDim.x);
+    }
+    return taken;
+  }
+
+  __device__ void place(int number, TileNote& note) {
+    const int split = number % walk_.splits;
+    number /= walk_.splits;
+    int head_group, tile, batch;
+    if (walk_.packed_q) {
+      // Tiles of all sequences, one head group after the other.
+      head_group = number / walk_.tiles_a_head;
+      tile = number % walk_.tiles_a_head;
+      find_sequence(tile, batch);
+    } else {
+      // Head groups of a section side by side, so that their keys stay in L2.
+      const int all = walk_.batches * walk_.head_groups;
+      const int per_section = walk_.section * walk_.tiles_a_head;
+      const int first = number / per_section * walk_.section;
+      const int wide = min(walk_.section, all - first);
+      const int within = number % per_section;
+      tile = within / wide;
+      const int flat = first + within % wide;
+      batch = flat / walk_.head_groups;
+      head_group = flat % walk_.head_groups;
+      if (walk_.longest_last) tile = walk_.tiles_a_head - 1 - tile;
+    }
+    if (lane_ != 0) return;
+    const planning::Sequence s = walk_.sequences.at(batch);
+    note.batch = batch;
+    note.head = head_group * walk_.pack;
+    note.kv_head = note.head / walk_.group;
+    note.split = split;
+    note.first_query = tile * walk_.queries;
+    note.q_begin = static_cast<int>(s.q_begin);
+    note.q_length = static_cast<int>(s.q_length);
+    note.kv_begin = static_cast<int>(s.kv_begin);
+    note.kv_length = static_cast<int>(s.kv_length);
+    note.sight = s.sight;
+    note.ends_all = false;
+  }
+
+  /// The sequence that a tile of packed queries is in; `tile` becomes its number there, which lies
+  /// beyond the last sequence's end where there is no such tile.
+  __device__ void find_sequence(int& tile, int& batch) {
+    batch = walk_.batches - 1;
+    for (int first = 0; first < walk_.batches; first += 32) {
+      const int mine = first + lane_;
+      int count = 0;
+      if (mine < walk_.batches) {
+        const std::int64_t length = walk_.sequences.at(mine).q_length;
+        count = static_cast<int>((length + walk_.queries - 1) / walk_.queries);
+      }
+      int up_to = count;  // tiles of the lanes up to this one
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(~0u, up_to, step);
+        if (lane_ >= step) up_to += below;
+      }
+      const unsigned beyond = __ballot_sync(~0u, up_to > tile);
+      if (beyond != 0) {
+        const int lane = __ffs(static_cast<int>(beyond)) - 1;
+        const int in_it = __shfl_sync(~0u, count, lane);
+        tile -= __shfl_sync(~0u, up_to - count, lane);
+        batch = first + lane;
+        if (walk_.longest_last) tile = in_it - 1 - tile;
+        return;
+      }
+      tile -= __shfl_sync(~0u, up_to, 31);
+    }
+    tile = kNowhere / walk_.queries;
+  }
+
+  const Walk& walk_;
+  int lane_;
+  int next_;
+};
+
+/// One piece of keys as a lane sees it.
+struct Piece {
+  int key = kNowhere;
+  std::int64_t bits = -1;
+  bool visited = false, masked = false;
+};
+
+/// The pieces of one tile, by number: what lists name, or the range that its queries see. Lives in
+/// shared memory: one lane begins it, all look up.
+struct Pieces {
+  planning::ListRow full, partial, bit_tiles;
+  std::int32_t any_begin, any_end;  // keys that some query of the tile sees
+  std::int32_t all_begin, all_end;  // keys that all of them see
+  std::int32_t per_block;           // of a list's entries; 0: a range
+  std::int32_t begin, count;        // numbers of this split
+
+  __device__ void start(const Walk& walk, TileNote& tile) {
+    const int last_query = min(tile.first_query + walk.queries, tile.q_length) - 1;
+    const planning::KeyRange any = tile.sight.of_any(tile.first_query, last_query);
+    const planning::KeyRange all = tile.sight.of_all(tile.first_query, last_query);
+    any_begin = static_cast<int>(any.begin);
+    any_end = any.empty() ? any_begin : static_cast<int>(any.end);
+    tile.any_begin = any_begin;
+    tile.any_end = any_end;
+    all_begin = static_cast<int>(planning::clamp_to(all.begin, 0, kNowhere));
+    all_end = static_cast<int>(planning::clamp_to(all.end, 0, kNowhere));
+    per_block = static_cast<int>(walk.mask.block_kv) / planning::kKeyPiece;
+    int first = 0, all_pieces = 0;
+    if (per_block > 0) {
+      const std::int64_t row = tile.first_query / static_cast<int>(walk.mask.block_q);
+      full = walk.mask.full.row(tile.batch, tile.head, row);
+      partial = walk.mask.partial.row(tile.batch, tile.head, row);
+      bit_tiles = walk.mask.partial.row_of(walk.mask.bit_tile, walk.mask.bit_tile_strides,
+                                           tile.batch, tile.head, row);
+      all_pieces = static_cast<int>(full.size + partial.size) * per_block;
+    } else if (any_end > any_begin) {
+      first = any_begin / planning::kKeyPiece;
+      all_pieces = (any_end + planning::kKeyPiece - 1) / planning::kKeyPiece - first;
+    }
+    const auto share = [&](int split) {
+      return static_cast<int>(static_cast<std::int64_t>(all_pieces) * split / walk.splits);
+    };
+    begin = first + share(tile.split);
+    count = share(tile.split + 1) - share(tile.split);
+  }
+
+  __device__ Piece at(const Walk& walk, int number) const {
+    Piece piece;
+    if (number >= count) return piece;
+    number += begin;
+    if (per_block == 0) {
+      piece.key = number * planning::kKeyPiece;
+      piece.visited = true;
+    } else {
+      piece.visited = of_list(walk, number, piece);
+    }
+    const int end = piece.key + planning::kKeyPiece;
+    piece.visited = piece.visited && piece.key < any_end && end > any_begin;
+    piece.masked = piece.bits >= 0 || piece.key < all_begin || end > all_end;
+    return piece;
+  }
+
+ private:
+  __device__ bool of_list(const Walk& walk, int number, Piece& piece) const {
+    const int entry = number / per_block, within = number % per_block;
+    const auto in_full = static_cast<int>(full.size);
+    const std::int64_t block = entry < in_full ? full[entry] : partial[entry - in_full];
+    if (block < 0 || block >= walk.mask.kv_blocks) return false;
+    piece.key = (static_cast<int>(block) * per_block + within) * planning::kKeyPiece;
+    if (entry >= in_full && bit_tiles.indices) {
+      const std::int64_t tile = bit_tiles[entry - in_full];
+      if (tile < 0 || tile >= walk.mask.bit_tiles) return false;
+      piece.bits = tile * walk.bits_tile + within * (planning::kKeyPiece / 8) * walk.bits_byte;
+    }
+    return true;
+  }
+};
+
+}  // namespace tessera::cuda::sm90::attention
