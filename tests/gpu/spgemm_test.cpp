@@ -219,8 +219,8 @@ TEST(GpuSpgemm, SameBitsEveryTime) {
   }
 }
 
-/// More tiles than a GPU has places for, so that each place takes several; both ways to a result, and
-/// the same bits again.
+/// More tiles than a GPU has places for, so that each place takes several; both ways to a result,
+/// and the same bits again.
 TEST(GpuSpgemm, ManyTiles) {
   const Shape shapes[] = {{128, 128, 128, 300, 1, 2},
                           {64, 64, 64, 48, 3, 48},
