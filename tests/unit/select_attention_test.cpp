@@ -218,6 +218,20 @@ TEST(SelectAttention, PlansComeFromShapesAlone) {
     EXPECT_TRUE(on_h200(problem_of(s)).supported);
 }
 
+/// A plan for tensors that TMA reads does not serve others.
+TEST(SelectAttention, PlansTellThatTensorsAreUnaligned) {
+  const std::string aligned = on_h200(problem_of({})).problem;
+  AttentionProblem p = problem_of({});
+  p.v.strides[1] += 1;
+  EXPECT_EQ(on_h200(p).problem, aligned.substr(0, aligned.find(" on cuda")) + " unaligned on cuda");
+  // On a CPU the same plan serves both.
+  const auto on_cpu = [](AttentionProblem one) {
+    for (Tensor* t : {&one.q, &one.k, &one.v, &one.out}) t->device = {};
+    return select(one, device_preset("cpu"), {}).plan.signature;
+  };
+  EXPECT_EQ(on_cpu(p), on_cpu(problem_of({})));
+}
+
 /// Rows of a tile are queries times heads: what a fold may be.
 void check_fold(const AttentionShape& s, const Tile& tile, const AttentionLayout& at) {
   const std::int64_t group = s.heads / s.kv_heads;
