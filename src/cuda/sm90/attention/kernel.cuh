@@ -78,6 +78,11 @@ class Consumer {
 
   /// The values of a step whose weights are ready.
   __device__ __forceinline__ void issue_values(const Cursor& at, bool first) {
+    // The maximum rarely moves once a tile has seen some keys.
+    if (tile::agreed(shrink_[0] != 1.0f || shrink_[1] != 1.0f)) {
+#pragma unroll
+      for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] *= shrink_[i / 2 % 2];
+    }
     tile::wait(&shared_.v_ring.full[at.stage], at.parity);
     const std::uint64_t v = shared_.v[at.stage].by_rows();
     tile::settle(sum_);
@@ -118,8 +123,6 @@ class Consumer {
     tile::mma_wait<0>();
     tile::settle(sum_);
     give_back(shared_.v_ring.empty[before.stage]);
-#pragma unroll
-    for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] *= shrink_[i / 2 % 2];
     round();
     return flags.last;
   }
@@ -217,7 +220,7 @@ class Consumer {
     meet();  // nobody looks at the tile before any more
     if (thread_ < T::kRows) {
       const int row = consumer_ * T::kRows + thread_;
-      const int query = note.first_query + row / args_.walk.pack;
+      const int query = note.first_query + (row >> args_.walk.pack_shift);
       const planning::KeyRange seen = note.sight.of_row(query);
       RowSight& sight = shared_.sight[row];
       sight.begin = static_cast<int>(planning::clamp_to(seen.begin, 0, kNowhere));
@@ -248,7 +251,7 @@ class Consumer {
       typename T::Queries& panels = shared_.q[q_stage];
       meet();  // all warps have read their queries: the last scores are done
       put_panels<T>(args_, panels, sum_, normalised.factor, consumer_ * kRows, thread_);
-      const int after = note.first_query + (consumer_ + 1) * kRows / args_.walk.pack;
+      const int after = note.first_query + ((consumer_ + 1) * kRows >> args_.walk.pack_shift);
       const bool carried = args_.carried && (!args_.walk.packed_q || after <= note.q_length);
       if (carried) ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
       meet();

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <variant>
 
@@ -40,6 +41,7 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   walk.batches = static_cast<int>(shape.batch);
   walk.head_groups = static_cast<int>(layout.head_groups);
   walk.pack = layout.pack;
+  walk.pack_shift = std::countr_zero(static_cast<unsigned>(layout.pack));
   walk.group = static_cast<int>(shape.heads / shape.kv_heads);
   walk.queries = static_cast<int>(layout.queries);
   walk.tiles_a_head = static_cast<int>(layout.tiles_a_head);

@@ -137,7 +137,7 @@ class Loader {
     } else {
       constexpr int kPanels = (T::kDim + tile::kLine - 1) / tile::kLine;
       tile::arrive_expecting(full, kPanels * T::Queries::kPanelBytes);
-      const int head_group = note.head / args_.walk.pack;
+      const int head_group = note.head >> args_.walk.pack_shift;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p)
         tile::copy_box(shared_.q[at_q_.stage].panel(p), args_.q, p * tile::kLine, 0,

@@ -87,33 +87,55 @@ struct Softmax {
   float maximum[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};  // of this thread's columns alone
 
-  /// Scores become weights; `shrink` is what former sums have to be multiplied by.
+  /// Scores become weights; `shrink` is what former sums have to be multiplied by. One warp has a
+  /// scheduler for itself here, so what does not depend on each other is kept apart: both rows, and
+  /// several maxima and sums of each.
   template <int kCount>
   __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
                                        float (&shrink)[2]) {
+    constexpr int kApart = 4, kGroups = kCount / 4;
+    static_assert(kGroups % kApart == 0);
+    float top[2][kApart];
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float larger = fmaxf(score[j * 4 + 2 * half], score[j * 4 + 2 * half + 1]);
+        float& mine = top[half][j % kApart];
+        mine = j < kApart ? larger : fmaxf(mine, larger);
+      }
+    float base[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      top[half][0] = fmaxf(fmaxf(fmaxf(top[half][0], top[half][1]), maximum[half]),
+                           fmaxf(top[half][2], top[half][3]));
+#pragma unroll
+    for (int away = 1; away <= 2; away *= 2)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        top[half][0] = fmaxf(top[half][0], __shfl_xor_sync(~0u, top[half][0], away));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float top = maximum[half];
-#pragma unroll
-      for (int j = 0; j < kCount / 4; ++j)
-        top = fmaxf(top, fmaxf(score[j * 4 + 2 * half], score[j * 4 + 2 * half + 1]));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
       // Nothing seen yet: any finite number serves.
-      const float base = (top == -INFINITY ? 0.0f : top) * scale_log2;
-      shrink[half] = exp2_fast(fmaf(maximum[half], scale_log2, -base));
-      maximum[half] = top;
-      float total = 0.0f;
+      base[half] = (top[half][0] == -INFINITY ? 0.0f : top[half][0]) * scale_log2;
+      shrink[half] = exp2_fast(fmaf(maximum[half], scale_log2, -base[half]));
+      maximum[half] = top[half][0];
+      sum[half] *= shrink[half];
+    }
+    float total[2][kApart] = {};
 #pragma unroll
-      for (int j = 0; j < kCount / 4; ++j) {
+    for (int j = 0; j < kGroups; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
         float& left = score[j * 4 + 2 * half];
         float& right = score[j * 4 + 2 * half + 1];
-        left = exp2_fast(fmaf(left, scale_log2, -base));
-        right = exp2_fast(fmaf(right, scale_log2, -base));
-        total += left + right;
+        left = exp2_fast(fmaf(left, scale_log2, -base[half]));
+        right = exp2_fast(fmaf(right, scale_log2, -base[half]));
+        total[half][j % kApart] += left + right;
       }
-      sum[half] = fmaf(sum[half], shrink[half], total);
-    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      sum[half] += (total[half][0] + total[half][1]) + (total[half][2] + total[half][3]);
   }
 };
 

@@ -59,8 +59,8 @@ struct RowPlaces {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + fragment.row(half);
-      query[half] = tile.first_query + row / args.walk.pack;
-      head[half] = tile.head + row % args.walk.pack;
+      query[half] = tile.first_query + (row >> args.walk.pack_shift);
+      head[half] = tile.head + (row & (args.walk.pack - 1));
     }
   }
 };
@@ -129,10 +129,10 @@ __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Qu
 template <class T>
 __device__ __forceinline__ void carry_out(const Arguments& args, const TileNote& tile,
                                           typename T::Queries& panels, int first_row) {
-  const int first = tile.q_begin + tile.first_query + first_row / args.walk.pack;
+  const int first = tile.q_begin + tile.first_query + (first_row >> args.walk.pack_shift);
 #pragma unroll
   for (int p = 0; p < (T::kDimV + tile::kLine - 1) / tile::kLine; ++p)
-    tile::store_box(args.out, p * tile::kLine, 0, first, tile.head / args.walk.pack,
+    tile::store_box(args.out, p * tile::kLine, 0, first, (tile.head >> args.walk.pack_shift),
                     args.walk.packed_q ? 0 : tile.batch, panels.panel(p, first_row));
   tile::commit_stores();
 }
@@ -143,10 +143,10 @@ __device__ __noinline__ void copy_out(const Arguments& args, const TileNote& til
                                       typename T::Queries& panels, int first_row, int thread) {
   const Result& to = args.result;
   const int row = first_row + thread / 2;
-  const int query = tile.first_query + row / args.walk.pack;
+  const int query = tile.first_query + (row >> args.walk.pack_shift);
   if (query >= tile.q_length) return;
   std::uint16_t* at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
-                      (tile.head + row % args.walk.pack) * to.out_head +
+                      (tile.head + (row & (args.walk.pack - 1))) * to.out_head +
                       (tile.q_begin + query) * to.out_row;
 #pragma unroll 1
   for (int column = thread % 2; column < to.dim_v; column += 2) {

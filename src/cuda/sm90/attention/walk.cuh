@@ -15,8 +15,9 @@ struct Walk {
   planning::SequenceView sequences;
   planning::MaskView mask;  // block_q 0: none
   std::int64_t bits_tile = 0, bits_byte = 1;
-  int batches = 0, head_groups = 0, pack = 1, group = 1;  // group: heads of one head of keys
-  int queries = 0;                                        // of a tile
+  int batches = 0, head_groups = 0, pack = 1, pack_shift = 0,
+      group = 1;    // group: heads of one head of keys
+  int queries = 0;  // of a tile
   int tiles_a_head = 0, tiles = 0, section = 1, splits = 1;
   bool packed_q = false;      // tiles of a sequence are counted, not known
   bool longest_last = false;  // later queries see more keys: they go first
