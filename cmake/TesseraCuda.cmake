@@ -79,9 +79,9 @@ message(STATUS "GPU kernels: ${row_count} rows match TESSERA_KERNELS '${TESSERA_
 configure_file(${PROJECT_SOURCE_DIR}/cmake/launchers.cpp.in
                ${PROJECT_BINARY_DIR}/rows/launchers.cpp @ONLY)
 
-# Work on patterns: plain CUDA for every GPU, no rows.
+# Work on patterns and on parts of results: plain CUDA for every GPU, no rows.
 file(GLOB prepare_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     src/cuda/prepare/*.cu src/cuda/spgemm/*.cu)
+     src/cuda/merge/*.cu src/cuda/prepare/*.cu src/cuda/spgemm/*.cu)
 file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/cuda/prepare/*.cpp)
 set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80}")
 

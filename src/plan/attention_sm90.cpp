@@ -32,6 +32,35 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
   return pack;
 }
 
+constexpr double kStepFlops = 4.7e12;                        // of one multiprocessor, in a second
+constexpr double kTileSeconds = 2e-6, kMergeSeconds = 4e-6;  // around a tile; a second kernel
+constexpr double kMergeBytes = 3e12;                         // a second
+
+/// Into how many tiles the keys of one output tile are divided. Where there are fewer tiles than
+/// multiprocessors, more of them work at once, and a second kernel joins what they found.
+int splits_of(const AttentionShape& s, const Tile& tile, std::int64_t tiles) {
+  constexpr std::int64_t kUnits = 132, kMost = 32;
+  // Rows of packed queries that belong to nobody must not be written.
+  if (s.q_packed || tiles == 0 || tiles >= kUnits) return 1;
+  std::int64_t keys = s.kv_length;
+  if (s.masked) keys = std::min(keys, s.mask_capacity * s.mask_block.cols);
+  if (s.window_left >= 0 && s.window_right >= 0)
+    keys = std::min(keys, s.window_left + s.window_right + tile.m);
+  const std::int64_t steps = (keys + tile.n - 1) / tile.n;
+  const double step = 2.0 * tile.m * tile.n * (tile.k + tile.v) / kStepFlops;
+  const double joined = 4.0 * static_cast<double>(s.q_total * s.heads * s.dim_v);
+  const auto seconds = [&](std::int64_t splits) {
+    const auto rounds = static_cast<double>((tiles * splits + kUnits - 1) / kUnits);
+    const auto walked = static_cast<double>((steps + splits - 1) / splits);
+    const double merged = kMergeSeconds + 2 * joined * static_cast<double>(splits) / kMergeBytes;
+    return rounds * (walked * step + kTileSeconds) + (splits > 1 ? merged : 0);
+  };
+  std::int64_t best = 1;
+  for (std::int64_t splits = 2; splits <= std::min(kMost, steps / 2); ++splits)
+    if (seconds(splits) < seconds(best)) best = splits;
+  return static_cast<int>(best);
+}
+
 }  // namespace
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
@@ -45,6 +74,7 @@ AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
   layout.tiles = layout.tiles_a_head * layout.head_groups * (s.q_packed ? 1 : s.batch);
   layout.uneven = s.masked || s.window_right >= 0 || s.window_left >= 0 || s.q_packed ||
                   s.kv_layout == KvLayout::packed;
+  layout.splits = splits_of(s, tile, layout.tiles);
   // Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of
   // as many heads as fill the GPU come first, so that short ones end the work.
   constexpr std::int64_t kFillsTheGpu = 264;
@@ -77,14 +107,16 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
   const double keys = work.flops / std::max(2 * queries * width, 1.0);  // that a query sees
   const double wider = real(tile.k + tile.v) / width * cost_of_steps(keys, tile);
   const double flops = work.flops * std::max(rows / std::max(queries, 1.0), 1.0) * wider;
-  constexpr double kShareOfPeak = 0.7, kTileSeconds = 2e-6;
+  constexpr double kShareOfPeak = 0.7;
   // The last round of tiles is rarely full, but tiles are dealt as they are asked for.
   const double rounds = real(layout.tiles * layout.splits) / device.units;
   const double filled = layout.uneven ? std::max(rounds, 1.0) : std::ceil(rounds);
   const double rate = device.tensor_tflops * 1e12 * kShareOfPeak;  // 0: unknown
   const double compute = rate > 0 ? flops / rate * filled / rounds : 0;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
-  return (std::max(compute, memory) + filled * kTileSeconds) * 1e3;
+  const double joined = 8.0 * queries * real(s.dim_v) * layout.splits / kMergeBytes;
+  const double merge = layout.splits > 1 ? kMergeSeconds + joined : 0;
+  return (std::max(compute, memory) + filled * kTileSeconds + merge) * 1e3;
 }
 
 std::string describe(const AttentionLayout& layout) {

@@ -170,6 +170,28 @@ TEST(GpuAttention, BlockMasksMatchTheOracle) {
   all_match(80, [](AttentionOptions& o) { o.mask = Presence::always; });
 }
 
+/// Few queries over many keys: walks are divided, and parts without a visible key join in.
+TEST(GpuAttention, DividedWalksMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  int divided = 0;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    AttentionOptions options = options_for(seed);
+    options.packed_q = Presence::never;
+    options.longest = 3000;
+    options.largest_batch = options.largest_kv_heads = 1;
+    options.dims = {64, 128};
+    options.most_queries = 40;
+    const auto c = attention_case(seed, options);
+    const OnGpu gpu(*c);
+    if (c->problem.q.numel() == 0) continue;
+    const AttentionProblem problem = gpu.moved(c->problem);
+    const std::string why = to_text(explain(problem, device_facts(problem.q.device)));
+    divided += why.find("keys divided by") != std::string::npos;
+    matches_oracle(*c);
+  }
+  EXPECT_GT(divided, 3);
+}
+
 TEST(GpuAttention, BadValuesSpreadAsTheOracleSays) {
   SKIP_UNLESS_HOPPER();
   all_match(40, [](AttentionOptions& o) {

@@ -60,6 +60,7 @@ struct AttentionOptions {
   bool wide_out = true;     ///< out may be f32 for narrower inputs
   Layout layout = Layout::wild;
   std::int64_t longest = 70;
+  std::int64_t most_queries = 0;  ///< of a sequence; 0: as `longest`
   std::int64_t largest_batch = 3, largest_kv_heads = 3;
   std::int64_t smallest_block = 1;   ///< of masks
   std::int64_t block_step = 1;       ///< blocks of masks are multiples of it

@@ -97,7 +97,9 @@ class Builder {
       if (random_.chance(0.5)) p_.max_q_length = longest_of(lengths);
       shape = {offsets.back(), heads_, dim_};
     } else {
-      shape = {batch_, length(random_, options_.longest), heads_, dim_};
+      const std::int64_t most =
+          options_.most_queries > 0 ? options_.most_queries : options_.longest;
+      shape = {batch_, length(random_, most), heads_, dim_};
     }
     p_.q = memory_.input(dtype_, shape, options_.layout);
     const DType out = options_.wide_out && random_.chance(0.2) ? DType::f32 : dtype_;

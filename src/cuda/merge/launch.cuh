@@ -50,26 +50,32 @@ inline Arguments arguments_of(const MergeStatesProblem& problem,
   return args;
 }
 
-template <planning::Tile kTile>
-void launch(const Launch& call) {
-  static_assert(kTile.m > 0 && kTile.m * kLanes <= 1024, "tile.m counts the warps of a block");
-  const auto& shape = std::get<planning::MergeShape>(call.shape);
-  const std::int64_t rows = shape.batch * shape.length * shape.heads;
+/// `kWarps` rows a block of threads.
+template <int kWarps, class In>
+void launch_merge(const Arguments& args, DType out, cudaStream_t stream) {
+  static_assert(kWarps > 0 && kWarps * kLanes <= 1024);
+  const std::int64_t rows = args.batch * args.length * args.heads;
   if (rows == 0) return;
-  const Arguments args = arguments_of(std::get<MergeStatesProblem>(call.problem), shape);
-
   // The kernel strides over rows that a grid cannot name.
   constexpr std::int64_t kMaxBlocks = 0x7fffffff;
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::min((rows + kTile.m - 1) / kTile.m, kMaxBlocks));
-  config.blockDim = kTile.m * kLanes;
-  config.stream = static_cast<cudaStream_t>(call.execution.stream);
-  with_element(shape.dtype, [&](auto in) {
-    with_element(shape.out, [&](auto out) {
-      check(cudaLaunchKernelEx(&config, merge_kernel<kTile.m, decltype(in), decltype(out)>, args),
-            "cudaLaunchKernelEx(merge_states)");
-    });
+  config.gridDim = static_cast<unsigned>(std::min((rows + kWarps - 1) / kWarps, kMaxBlocks));
+  config.blockDim = kWarps * kLanes;
+  config.stream = stream;
+  with_element(out, [&](auto element) {
+    check(cudaLaunchKernelEx(&config, merge_kernel<kWarps, In, decltype(element)>, args),
+          "cudaLaunchKernelEx(merge_states)");
   });
+}
+
+/// tile.m counts the warps of a block.
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& shape = std::get<planning::MergeShape>(call.shape);
+  const Arguments args = arguments_of(std::get<MergeStatesProblem>(call.problem), shape);
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  with_element(shape.dtype,
+               [&](auto in) { launch_merge<kTile.m, decltype(in)>(args, shape.out, stream); });
 }
 
 }  // namespace tessera::cuda::merge

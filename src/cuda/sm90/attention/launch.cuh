@@ -12,6 +12,8 @@
 
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
+#include "src/cuda/merge/launch.cuh"
+#include "src/cuda/merge/parts.cuh"
 #include "src/cuda/sm90/attention/kernel.cuh"
 #include "src/cuda/tile/tensor_map.hpp"
 #include "src/plan/attention_sm90.hpp"
@@ -79,6 +81,49 @@ inline bool scores_are_mapped(const planning::AttentionShape& shape) {
   return shape.softcap > 0.0f || !(shape.scale > 0.0f);
 }
 
+/// Where the parts of divided walks go: f32, [splits, batch, length, heads, dim_v] and no dim_v.
+inline Result parts_of(const planning::AttentionShape& shape,
+                       const planning::AttentionScratchSm90& scratch) {
+  Result parts{};
+  parts.out = scratch.out;
+  parts.lse = scratch.lse;
+  parts.dtype = DType::f32;
+  parts.dim_v = shape.dim_v;
+  parts.lse_head = 1;
+  parts.lse_row = shape.heads;
+  parts.lse_batch = shape.q_length * parts.lse_row;
+  parts.lse_part = shape.batch * parts.lse_batch;
+  parts.out_col = 1;
+  parts.out_head = shape.dim_v;
+  parts.out_row = parts.lse_row * shape.dim_v;
+  parts.out_batch = parts.lse_batch * shape.dim_v;
+  parts.out_part = parts.lse_part * shape.dim_v;
+  return parts;
+}
+
+/// Joins the parts. Sinks take part here, once.
+inline void merge_parts(const AttentionProblem& problem, const planning::AttentionShape& shape,
+                        const Result& parts, int splits, cudaStream_t stream) {
+  merge::Arguments args;
+  args.batch = shape.batch;
+  args.length = shape.q_length;
+  args.heads = shape.heads;
+  args.dim = shape.dim_v;
+  args.parts = splits;
+  args.merged = merge::part_of(problem.out, problem.lse);
+  if (problem.sinks) {
+    args.sinks = problem.sinks.data;
+    args.sink_stride = problem.sinks.stride(0);
+    args.sink_dtype = problem.sinks.dtype;
+  }
+  for (int i = 0; i < splits; ++i)
+    args.part[i] = {static_cast<float*>(parts.out) + i * parts.out_part,
+                    {parts.out_batch, parts.out_row, parts.out_head, parts.out_col},
+                    parts.lse + i * parts.lse_part,
+                    {parts.lse_batch, parts.lse_row, parts.lse_head, 0}};
+  merge::join_parts(args, problem.out.dtype, stream);
+}
+
 template <class T>
 void launch_typed(const Launch& call) {
   const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
@@ -99,16 +144,17 @@ void launch_typed(const Launch& call) {
     args.v = tile::rows_map(heads_of(problem.v), planning::kKeyPiece);
   }
   args.walk = walk_of(problem, shape, layout);
-  args.result = result_of(problem);
+  const bool divided = layout.splits > 1;
+  args.result = divided ? parts_of(shape, scratch) : result_of(problem);
   const tile::HeadsMap out = heads_of(problem.out);
-  args.carried =
-      problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
+  args.carried = !divided && problem.out.dtype != DType::f32 && args.result.out_col == 1 &&
+                 tile::tma_readable(out);
   if (args.carried) args.out = tile::folded_map(out, layout.pack, T::kRows / layout.pack);
   constexpr float kLog2e = 1.4426950408889634f;
   args.scale = shape.scale;
   args.cap = shape.softcap;
   args.scale_log2 = T::kMapped ? kLog2e : shape.scale * kLog2e;
-  if (problem.sinks) {
+  if (problem.sinks && !divided) {
     args.sinks = problem.sinks.data;
     args.sink_stride = problem.sinks.stride(0);
     args.sink_dtype = problem.sinks.dtype;
@@ -137,6 +183,7 @@ void launch_typed(const Launch& call) {
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = stream;
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(attention)");
+  if (divided) merge_parts(problem, shape, args.result, layout.splits, stream);
 }
 
 template <planning::Tile kTile>
