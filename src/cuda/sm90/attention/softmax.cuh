@@ -122,6 +122,9 @@ struct Softmax {
       maximum[half] = top[half][0];
       sum[half] *= shrink[half];
     }
+    // Never so. But the compiler moves nothing over a branch, and without one it waits for values
+    // that are still multiplied before it looks for the maxima.
+    if (shrink[0] + shrink[1] < 0.0f) __trap();
     float total[2][kApart] = {};
 #pragma unroll
     for (int j = 0; j < kGroups; ++j)
