@@ -43,7 +43,7 @@ int splits_of(const AttentionShape& s, const Tile& tile, std::int64_t tiles) {
   // Rows of packed queries that belong to nobody must not be written.
   if (s.q_packed || tiles == 0 || tiles >= kUnits) return 1;
   std::int64_t keys = s.kv_length;
-  if (s.masked) keys = std::min(keys, s.mask_capacity * s.mask_block.cols);
+  if (s.masked) keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.lines);
   if (s.window_left >= 0 && s.window_right >= 0)
     keys = std::min(keys, s.window_left + s.window_right + tile.m);
   const std::int64_t steps = (keys + tile.n - 1) / tile.n;
@@ -68,6 +68,7 @@ AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
   if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
   layout.pack = pack_of(s, tile);
   layout.queries = tile.m / layout.pack;
+  layout.lines = tile.lines;
   layout.head_groups = s.heads / layout.pack;
   layout.tiles_a_head = s.q_packed ? s.q_total / layout.queries + s.batch
                                    : (s.q_length + layout.queries - 1) / layout.queries;
@@ -96,6 +97,13 @@ double cost_of_steps(double keys, const Tile& tile) {
 
 }  // namespace
 
+double share_of_union(const AttentionShape& s, int lines) {
+  const double keys = static_cast<double>(std::max<std::int64_t>(s.kv_length, 1));
+  const double named =
+      static_cast<double>(s.mask_capacity) * static_cast<double>(s.mask_block.cols);
+  return 1 - std::pow(1 - std::min(named / keys, 1.0), lines);
+}
+
 double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const DeviceFacts& device,
                          const Work& work) {
   const AttentionLayout layout = attention_layout(s, tile);
@@ -114,14 +122,24 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
   const double rate = device.tensor_tflops * 1e12 * kShareOfPeak;  // 0: unknown
   const double compute = rate > 0 ? flops / rate * filled / rounds : 0;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
+  // A tile of one list computes on whatever it loads, which takes longer; one that walks several
+  // loads more than a consumer needs.
+  double fetched = 0;
+  if (layout.lines > 1 && device.l2_tbs > 0) {
+    const double bytes = real(layout.tiles) * share_of_union(s, layout.lines) * real(s.kv_length) *
+                         real(tile.k + tile.v) * size_of(s.dtype);
+    fetched = bytes / (device.l2_tbs * 1e12) * filled / rounds;
+  }
   const double joined = 8.0 * queries * real(s.dim_v) * layout.splits / kMergeBytes;
   const double merge = layout.splits > 1 ? kMergeSeconds + joined : 0;
-  return (std::max(compute, memory) + filled * kTileSeconds + merge) * 1e3;
+  return (std::max({compute, memory, fetched}) + filled * kTileSeconds + merge) * 1e3;
 }
 
 std::string describe(const AttentionLayout& layout) {
   std::string text = "; " + std::to_string(layout.tiles) + " tiles";
   if (layout.pack > 1) text += ", " + std::to_string(layout.pack) + " heads folded into rows";
+  if (layout.lines == 2)
+    text += ", two lines of " + std::to_string(kLineQueries) + " rows walked together";
   if (layout.splits > 1) text += ", keys divided by " + std::to_string(layout.splits);
   return text;
 }

@@ -158,12 +158,26 @@ void reject_attention(const AttentionShape& s, const Tile& tile,
   constexpr std::int64_t kMost = std::int64_t{1} << 29;
   if (std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}) >= kMost)
     reasons.push_back("takes sizes below 2^29");
-  if (!s.masked) return;
+  if (!s.masked) {
+    if (tile.lines > 1) reasons.push_back("walks lists: takes problems with a mask");
+    return;
+  }
   const AttentionLayout layout = attention_layout(s, tile);
   if (s.mask_block.cols % kKeyPiece != 0) {
     reasons.push_back("mask.block_kv has to be a multiple of " + std::to_string(kKeyPiece));
   }
-  if (layout.queries > 0 && s.mask_block.rows % layout.queries != 0) {
+  const bool one_list = layout.queries > 0 && s.mask_block.rows % layout.queries == 0;
+  if (tile.lines > 1) {
+    if (s.mask_block.rows % kLineQueries != 0) {
+      reasons.push_back("mask.block_q has to be a multiple of " + std::to_string(kLineQueries));
+    } else if (one_list) {
+      reasons.push_back("takes lists that differ inside " + std::to_string(layout.queries) +
+                        " queries: mask.block_q is a multiple of that");
+    }
+    if (s.kv_length > kMostLineBlocks * std::max<std::int64_t>(s.mask_block.cols, 1))
+      reasons.push_back("takes masks of up to " + std::to_string(kMostLineBlocks) +
+                        " columns of blocks");
+  } else if (layout.queries > 0 && !one_list) {
     reasons.push_back("mask.block_q has to be a multiple of " + std::to_string(layout.queries));
   }
   if (s.mask_capacity * std::max<std::int64_t>(s.mask_block.cols, 1) >= kMost)

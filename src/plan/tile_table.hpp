@@ -17,6 +17,7 @@ struct Tile {
   int stages = 0;           // GPU: ring of shared-memory stages
   int warpgroups = 0;       // GPU: consumer warpgroups (or warps / 4)
   int v = 0;                // attention on a GPU: dim of values
+  int lines = 1;            // attention on a GPU: lists that one tile walks together
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 

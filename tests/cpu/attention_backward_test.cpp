@@ -52,7 +52,7 @@ TEST(AttentionBackward, LongSequences) {
   AttentionOptions options;
   options.longest = 400;
   options.largest_batch = options.largest_kv_heads = 1;
-  options.smallest_block = 16;
+  options.blocks.smallest_block = 16;
   match(options, 20);
 }
 

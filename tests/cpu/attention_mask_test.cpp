@@ -42,7 +42,7 @@ TEST(AttentionMask, LongSequences) {
   AttentionOptions options = masked();
   options.longest = 700;
   options.largest_batch = options.largest_kv_heads = 1;
-  options.smallest_block = 16;
+  options.blocks.smallest_block = 16;
   match(options, 25);
 }
 

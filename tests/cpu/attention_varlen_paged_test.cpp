@@ -35,7 +35,7 @@ TEST(AttentionPacked, LongSequences) {
   AttentionOptions options = layout(kAlways, kAlways, kNever);
   options.longest = 350;
   options.largest_kv_heads = 1;
-  options.smallest_block = 16;
+  options.blocks.smallest_block = 16;
   match(options, 15);
 }
 
@@ -43,7 +43,7 @@ TEST(AttentionPaged, LongSequences) {
   AttentionOptions options = layout(kMaybe, kNever, kAlways);
   options.longest = 350;
   options.largest_kv_heads = 1;
-  options.smallest_block = 16;
+  options.blocks.smallest_block = 16;
   match(options, 15);
 }
 

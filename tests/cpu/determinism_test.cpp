@@ -48,13 +48,15 @@ TEST(Determinism, Spgemm) {
 
 TEST(Determinism, Attention) {
   for (std::uint64_t seed = 0; seed < 80; ++seed) {
-    repeats_bit_by_bit(*generate::attention_case(seed, {.longest = 150, .smallest_block = 8}));
+    repeats_bit_by_bit(
+        *generate::attention_case(seed, {.longest = 150, .blocks = {.smallest_block = 8}}));
   }
 }
 
 TEST(Determinism, AttentionBackward) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    repeats_bit_by_bit(*generate::backward_case(seed, {.longest = 100, .smallest_block = 8}));
+    repeats_bit_by_bit(
+        *generate::backward_case(seed, {.longest = 100, .blocks = {.smallest_block = 8}}));
   }
 }
 

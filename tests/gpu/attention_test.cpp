@@ -2,15 +2,12 @@
 
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/select.hpp"
-#include "tests/fixtures/expect.hpp"
-#include "tests/gpu/products.hpp"
+#include "tests/gpu/attention.hpp"
 #include "tests/gpu/rows.hpp"
 
 namespace tessera {
@@ -18,121 +15,12 @@ namespace {
 
 using generate::attention_case;
 using generate::AttentionOptions;
-using generate::Layout;
 using generate::Presence;
 using gpu_test::check;
+using gpu_test::matches_oracle;
+using gpu_test::OnGpu;
+using gpu_test::options_for;
 using gpu_test::Room;
-using Case = generate::Case<AttentionProblem>;
-
-/// A case's memory and its twin on the GPU, stretch by stretch.
-class OnGpu {
- public:
-  explicit OnGpu(Case& c) : stretches_(c.memory.stretches()) {
-    for (const auto& stretch : stretches_)
-      rooms_.push_back(std::make_unique<Room>(static_cast<std::int64_t>(stretch.size())));
-  }
-
-  AttentionProblem moved(const AttentionProblem& host) const {
-    AttentionProblem p = host;
-    for (Tensor* t : {&p.q,
-                      &p.k,
-                      &p.v,
-                      &p.out,
-                      &p.lse,
-                      &p.q_offsets,
-                      &p.kv_offsets,
-                      &p.kv_begin,
-                      &p.kv_end,
-                      &p.q_position,
-                      &p.kv_position,
-                      &p.sinks,
-                      &p.mask.full.counts,
-                      &p.mask.full.offsets,
-                      &p.mask.full.indices,
-                      &p.mask.partial.counts,
-                      &p.mask.partial.offsets,
-                      &p.mask.partial.indices,
-                      &p.mask.bit_tile,
-                      &p.mask.bits})
-      move(*t);
-    return p;
-  }
-  void upload() const {
-    for (std::size_t i = 0; i < rooms_.size(); ++i)
-      check(cudaMemcpy(at(i), stretches_[i].data(), stretches_[i].size(), cudaMemcpyHostToDevice),
-            "cudaMemcpy");
-  }
-  void download() const {
-    for (std::size_t i = 0; i < rooms_.size(); ++i)
-      check(cudaMemcpy(stretches_[i].data(), at(i), stretches_[i].size(), cudaMemcpyDeviceToHost),
-            "cudaMemcpy");
-  }
-
- private:
-  void* at(std::size_t i) const { return rooms_[i]->buffer().data; }
-  void move(Tensor& t) const {
-    if (!t) return;
-    t.device = {DeviceKind::cuda, 0};
-    for (std::size_t i = 0; i < rooms_.size(); ++i) {
-      const auto* data = static_cast<const std::byte*>(t.data);
-      const auto& s = stretches_[i];
-      if (data >= s.data() && data < s.data() + s.size()) {
-        t.data = static_cast<std::byte*>(at(i)) + (data - s.data());
-        return;
-      }
-    }
-    FAIL() << "a tensor outside the case's memory: " << to_string(t);
-  }
-
-  std::vector<std::span<std::byte>> stretches_;
-  std::vector<std::unique_ptr<Room>> rooms_;
-};
-
-bool takes(int row, const AttentionProblem& problem) {
-  return planning::rejections(planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)],
-                              Op::attention, planning::shape_of(AnyProblem(problem)),
-                              device_facts({DeviceKind::cuda, 0}))
-      .empty();
-}
-
-/// Runs a case by every row that takes it and asks the oracle each time. How many took it.
-int matches_oracle(Case& c) {
-  const OnGpu gpu(c);
-  const AttentionProblem problem = gpu.moved(c.problem);
-  c.memory.arm();
-  int taken = 0;
-  for (const int row : gpu_test::rows_of("attention")) {
-    if (!takes(row, problem)) continue;
-    ++taken;
-    const std::string text = c.text + " by " + gpu_test::name_of(row);
-    c.memory.reset();
-    gpu.upload();
-    try {
-      gpu_test::run_by(row, problem);
-    } catch (const Error& error) {
-      ADD_FAILURE() << text << ": refused: " << error.what();
-      continue;
-    }
-    gpu.download();
-    EXPECT_EQ(c.memory.damage(), "") << text;
-    const oracle::Comparison result = oracle::check(c.problem);
-    EXPECT_TRUE(result.ok) << text << ": " << result.message;
-  }
-  return taken;
-}
-
-AttentionOptions options_for(std::uint64_t seed) {
-  AttentionOptions options;
-  options.dtype = seed % 2 == 0 ? DType::bf16 : DType::f16;
-  options.layout = seed % 3 == 0 ? Layout::contiguous : Layout::aligned;
-  options.paged = Presence::never;
-  options.dims = {8, 64, 64, 72, 96, 128, 128, 192, 256};
-  options.longest = 300;
-  options.largest_batch = 2;
-  options.largest_kv_heads = 2;
-  options.smallest_block = options.block_step = 64;
-  return options;
-}
 
 void all_match(std::uint64_t seeds, const std::function<void(AttentionOptions&)>& change) {
   int taken = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,6 +47,15 @@ BsrMatrix output_for(Case<SpgemmProblem>& c, const Pattern& pattern, DType dtype
 
 enum class Presence : std::uint8_t { never, maybe, always };
 
+/// What masks may be made of.
+struct MaskOptions {
+  std::int64_t smallest_block = 1;
+  std::int64_t block_step = 1;             ///< blocks are multiples of it
+  std::int64_t block_q = 0, block_kv = 0;  ///< 0: drawn
+  /// The blocks that lists name, by row and column; empty: drawn.
+  std::function<bool(std::int64_t, std::int64_t)> names{};
+};
+
 /// What attention may be made of.
 struct AttentionOptions {
   std::optional<DType> dtype{};
@@ -62,8 +72,7 @@ struct AttentionOptions {
   std::int64_t longest = 70;
   std::int64_t most_queries = 0;  ///< of a sequence; 0: as `longest`
   std::int64_t largest_batch = 3, largest_kv_heads = 3;
-  std::int64_t smallest_block = 1;   ///< of masks
-  std::int64_t block_step = 1;       ///< blocks of masks are multiples of it
+  MaskOptions blocks{};
   std::vector<std::int64_t> dims{};  ///< of heads; empty: the usual odd ones
 };
 
@@ -94,7 +103,6 @@ WildBsr wild_bsr(Random& random, Memory& memory, std::int64_t rows, std::int64_t
 
 /// Lists over the blocks of a mask.
 BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int64_t heads,
-                    std::int64_t q_length, std::int64_t kv_length, std::int64_t smallest_block,
-                    std::int64_t block_step = 1);
+                    std::int64_t q_length, std::int64_t kv_length, const MaskOptions& = {});
 
 }  // namespace tessera::generate

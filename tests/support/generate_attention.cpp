@@ -46,8 +46,7 @@ class Builder {
                                  : p_.max_q_length ? p_.max_q_length
                                                    : p_.q.size(0);
     if (draw(random_, options_.mask, 0.5)) {
-      p_.mask = wild_mask(random_, memory_, batch_, heads_, q_bound, kv_bound,
-                          options_.smallest_block, options_.block_step);
+      p_.mask = wild_mask(random_, memory_, batch_, heads_, q_bound, kv_bound, options_.blocks);
       if (options_.bad_values) p_.mask.bit_tile = p_.mask.bits = {};
     }
     fill();

@@ -15,14 +15,26 @@ struct DrawnLists {
   std::vector<Integers> blocks;
 };
 
+Pattern named_pattern(const MaskOptions& options, std::int64_t rows, std::int64_t cols) {
+  Pattern pattern{rows, cols, {0}, {}};
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t col = 0; col < cols; ++col)
+      if (options.names(row, col)) pattern.indices.push_back(col);
+    pattern.offsets.push_back(static_cast<std::int64_t>(pattern.indices.size()));
+  }
+  return pattern;
+}
+
 DrawnLists draw_lists(Random& random, std::int64_t batch, std::int64_t heads, std::int64_t rows,
-                      std::int64_t cols, const std::vector<char>& mine) {
+                      std::int64_t cols, const std::vector<char>& mine,
+                      const MaskOptions& options) {
   DrawnLists lists;
   lists.batch = random.chance(0.5) ? batch : 1;
   lists.heads = random.chance(0.5) ? heads : 1;
   lists.rows = rows;
   for (std::int64_t n = 0; n < lists.batch * lists.heads; ++n) {
-    const Pattern pattern = wild_pattern(random, rows, cols);
+    const Pattern pattern =
+        options.names ? named_pattern(options, rows, cols) : wild_pattern(random, rows, cols);
     for (std::int64_t row = 0; row < rows; ++row) {
       Integers blocks;
       for (auto p = pattern.offsets[index_of(row)]; p < pattern.offsets[index_of(row + 1)]; ++p) {
@@ -91,16 +103,15 @@ Tensor draw_bits(Random& random, Memory& memory, std::int64_t tiles, std::int64_
 }  // namespace
 
 BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int64_t heads,
-                    std::int64_t q_length, std::int64_t kv_length, std::int64_t smallest_block,
-                    std::int64_t block_step) {
+                    std::int64_t q_length, std::int64_t kv_length, const MaskOptions& options) {
   BlockMask mask;
   const auto block = [&] {
     const auto size = random.pick<std::int64_t>({1, 3, 4, 8, 9, 16, 16, 32, 48, 64, 128});
-    const std::int64_t least = std::max(size, smallest_block);
-    return (least + block_step - 1) / block_step * block_step;
+    const std::int64_t least = std::max(size, options.smallest_block);
+    return (least + options.block_step - 1) / options.block_step * options.block_step;
   };
-  mask.block_q = block();
-  mask.block_kv = block();
+  mask.block_q = options.block_q > 0 ? options.block_q : block();
+  mask.block_kv = options.block_kv > 0 ? options.block_kv : block();
   const std::int64_t rows =
       (q_length + mask.block_q - 1) / mask.block_q + (random.chance(0.2) ? 1 : 0);
   const std::int64_t cols = (kv_length + mask.block_kv - 1) / mask.block_kv;
@@ -115,14 +126,15 @@ BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int
   const DType index = random.pick({DType::i32, DType::i64});
   Tensor unused;
   if (has_full) {
-    mask.full = store_lists(random, memory, draw_lists(random, batch, heads, rows, cols, is_full),
-                            index, 0, unused);
+    mask.full =
+        store_lists(random, memory, draw_lists(random, batch, heads, rows, cols, is_full, options),
+                    index, 0, unused);
   }
   if (has_partial) {
     const std::int64_t tiles = random.chance(0.8) ? random.between(1, 5) : 0;
-    mask.partial =
-        store_lists(random, memory, draw_lists(random, batch, heads, rows, cols, is_partial), index,
-                    tiles, mask.bit_tile);
+    mask.partial = store_lists(random, memory,
+                               draw_lists(random, batch, heads, rows, cols, is_partial, options),
+                               index, tiles, mask.bit_tile);
     if (tiles > 0) mask.bits = draw_bits(random, memory, tiles, mask.block_q, mask.block_kv);
   }
   return mask;

@@ -140,6 +140,12 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why = "short walks with heads of 64: less stands alone at both ends of a tile",
      .measured = "366 TFLOPS at S 1024 and 437 at 16384, bf16; cuDNN 392-395 and 457-465 in the "
                  "same session: H200, CUDA 13.0, 2026-11-21"},
+    {.name = "sm90_attention_64x64",
+     .backend = Backend::sm90,
+     .ops = ops({Op::attention}),
+     .tile = {.m = 128, .n = 64, .k = 64, .stages = 8, .warpgroups = 2, .v = 64, .lines = 2},
+     .why = "lists of 64 rows with heads of 64",
+     .measured = ""},
     {.name = "sm90_attention_96",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -154,6 +160,13 @@ inline constexpr KernelRow kSm90Rows[] = {
      .measured = "633, 596, 515 TFLOPS at S 16384, 4096, 1024, bf16; cuDNN 608-622, 587-595, "
                  "519-530 in the same session; blocks of 128 at density .125: 585 at S 32768: "
                  "H200, CUDA 13.0, 2026-11-21"},
+    {.name = "sm90_attention_128x64",
+     .backend = Backend::sm90,
+     .ops = ops({Op::attention}),
+     .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .lines = 2},
+     .why =
+         "lists of 64 rows with heads of up to 128: short steps, as few pieces of two lists pair",
+     .measured = ""},
     {.name = "sm90_attention_192x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),

@@ -25,6 +25,10 @@ class Consumer {
 
   __device__ __forceinline__ void run() {
     while (open_tile()) {
+      if constexpr (T::kOwnLists) {
+        walk_line();
+        continue;
+      }
       // The first scores, with nothing to multiply beside them.
       const Flags flags = wait_for_keys();
       issue_scores();
@@ -68,12 +72,15 @@ class Consumer {
 
   struct Flags {
     bool masked, last;
+    bool mine = true;  // this consumer needs the step
   };
   /// Waits for the next keys. What their note says is read before there is anything to wait for.
   __device__ __forceinline__ Flags wait_for_keys() {
     tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
     const typename T::Step& step = shared_.notes[at_.stage];
-    return {tile::agreed(step.any(step.masked)), tile::agreed(step.last != 0)};
+    Flags flags{tile::agreed(step.any(step.masked)), tile::agreed(step.last != 0)};
+    if constexpr (T::kOwnLists) flags.mine = tile::agreed(step.consumers >> consumer_ & 1);
+    return flags;
   }
 
   /// The values of a step whose weights are ready.
@@ -107,12 +114,17 @@ class Consumer {
       weight_[i] = product::pack(kType, score_[2 * i], score_[2 * i + 1]);
   }
 
-  /// The next step's scores are multiplied while this one's weights meet their values. True if that
-  /// was the tile's last step.
+  /// True if that was the tile's last step.
   __device__ __forceinline__ bool step(bool first) {
     const Cursor before = at_;
     at_.advance();
     const Flags flags = wait_for_keys();
+    overlap(before, flags, first);
+    return flags.last;
+  }
+
+  /// A step's scores are multiplied while the weights of the one before meet their values.
+  __device__ __forceinline__ void overlap(const Cursor& before, const Flags& flags, bool first) {
     issue_scores();
     issue_values(before, first);
     tile::mma_wait<1>();
@@ -124,7 +136,61 @@ class Consumer {
     tile::settle(sum_);
     give_back(shared_.v_ring.empty[before.stage]);
     round();
-    return flags.last;
+  }
+
+  /// All of a tile, where this consumer's line has a list of its own: runs of steps that it needs,
+  /// and others between them. Nothing is multiplied and no stage is held while steps pass by.
+  __device__ __forceinline__ void walk_line() {
+    softmax_ = {};
+    bool first = true;  // no weights have met their values yet
+    Flags flags = wait_for_keys();
+    while (pass_by(flags)) {
+      issue_scores();
+      tile::mma_wait<0>();
+      tile::settle(score_);
+      adjust(flags);
+      weigh();
+      Cursor before = at_;
+      bool last = flags.last;
+      at_.advance();
+      while (!last) {
+        flags = wait_for_keys();
+        if (!flags.mine) break;
+        overlap(before, flags, first);
+        first = false;
+        before = at_;
+        last = flags.last;
+        at_.advance();
+      }
+      issue_values(before, first);
+      tile::mma_wait<0>();
+      tile::settle(sum_);
+      give_back(shared_.v_ring.empty[before.stage]);
+      first = false;
+      if (last) break;
+    }
+    if (first) {
+#pragma unroll
+      for (float& value : sum_) value = 0.0f;
+    }
+    finish(at_tile_, at_q_.stage);
+    at_tile_.advance();
+    at_q_.advance();
+  }
+
+  /// Goes on to a step that this consumer needs, whose keys have come. False, and behind the tile's
+  /// last step, where there is none. A stage of values is given back after it has been filled:
+  /// sooner, it would count as given back by who still has the values before them.
+  __device__ __forceinline__ bool pass_by(Flags& flags) {
+    while (!flags.mine) {
+      give_back(shared_.k_ring.empty[at_.stage]);
+      tile::wait(&shared_.v_ring.full[at_.stage], at_.parity);
+      give_back(shared_.v_ring.empty[at_.stage]);
+      at_.advance();
+      if (flags.last) return false;
+      flags = wait_for_keys();
+    }
+    return true;
   }
 
   /// A tile's last values, beside the first scores of the next one where that follows at once.

@@ -36,7 +36,7 @@ class Scout {
 
   /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows.
   __device__ void walk(TileNote& note) {
-    if (lane_ == 0) shared_.pieces.start(args_.walk, note);
+    shared_.pieces.start(args_.walk, note, lane_);
     __syncwarp();
     const int count = shared_.pieces.count;
     int placed = 0, sent = 0;  // pieces; steps
@@ -83,7 +83,13 @@ class Scout {
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
     step.masked[p] = !piece.visited || piece.masked;
-    step.ragged[p] = piece.visited && (piece.key < note.any_begin || end > note.any_end);
+    if constexpr (T::kOwnLists) {
+      step.consumers = piece.lines;
+      step.begin = piece.begin;
+      step.end = piece.end;
+    }
+    const KeySpan seen = seen_in(step, note);
+    step.ragged[p] = piece.visited && (piece.key < seen.begin || end > seen.end);
   }
 
   /// Steps [from, to) of the tile.
@@ -113,7 +119,6 @@ class Loader {
     while (true) {
       tile::wait(&shared_.tile_ring.full[at_tile_.stage], at_tile_.parity);
       const TileNote& note = shared_.tiles[at_tile_.stage];
-      std::uint64_t* done = &shared_.tile_ring.empty[at_tile_.stage];
       at_tile_.advance();
       if (!asked_) {
         tile::wait(&shared_.q_ring.empty[at_q_.stage], at_q_.parity ^ 1);
@@ -122,7 +127,7 @@ class Loader {
       asked_ = false;
       if (note.ends_all) break;
       if (!note.empty) walk(note);
-      tile::arrive(done);
+      tile::arrive(&shared_.tile_ring.empty[at_tile_.previous()]);
     }
     finish();
   }
@@ -202,10 +207,11 @@ class Loader {
     tile::wait(&shared_.clearing_ring.empty[at_clearing_.stage], at_clearing_.parity ^ 1);
     auto& clearing = shared_.clearings[at_clearing_.stage];
     clearing.stage = at_.stage;
+    const KeySpan seen = seen_in(step, note);
 #pragma unroll
     for (int p = 0; p < T::kPieces; ++p) {
-      const int end = note.any_end - step.key[p];
-      clearing.begin[p] = note.any_begin - step.key[p];
+      const int end = seen.end - step.key[p];
+      clearing.begin[p] = seen.begin - step.key[p];
       clearing.end[p] = step.key[p] == kNowhere ? planning::kKeyPiece : end;  // those are zeros
     }
     tile::arrive(&shared_.clearing_ring.full[at_clearing_.stage]);

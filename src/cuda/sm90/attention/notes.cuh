@@ -14,7 +14,7 @@ struct TileNote {
   std::int32_t first_query;        // of the tile, inside its sequence
   std::int32_t q_begin, q_length;  // the sequence's rows in packed tensors
   std::int32_t kv_begin, kv_length;
-  std::int32_t any_begin, any_end;  // keys that some query of the tile sees
+  std::int32_t any_begin, any_end;  // keys that some query of the tile sees, where it has one list
   bool ends_all, empty;
   planning::Visibility sight;
 };
@@ -44,5 +44,24 @@ struct StepNote {
     return found != 0;
   }
 };
+
+/// One step of a tile whose consumers have a list each: one piece, which not all of them need.
+struct LineStepNote : StepNote<1> {
+  std::uint8_t consumers;   // that need it, a bit each
+  std::int32_t begin, end;  // keys that some query of theirs sees
+};
+
+struct KeySpan {
+  std::int32_t begin, end;
+};
+
+/// Keys that some query sees for which a step is loaded.
+template <int kPieces>
+__device__ KeySpan seen_in(const StepNote<kPieces>&, const TileNote& tile) {
+  return {tile.any_begin, tile.any_end};
+}
+inline __device__ KeySpan seen_in(const LineStepNote& step, const TileNote&) {
+  return {step.begin, step.end};
+}
 
 }  // namespace tessera::cuda::sm90::attention

@@ -3,9 +3,11 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include <tessera/tensor.hpp>
 
+#include "src/cuda/sm90/attention/lines.cuh"
 #include "src/cuda/sm90/attention/notes.cuh"
 #include "src/cuda/sm90/attention/walk.cuh"
 #include "src/cuda/tile/barrier.cuh"
@@ -50,6 +52,8 @@ struct Traits {
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   static constexpr int kConsumers = kTile.warpgroups, kStages = kTile.stages;
   static constexpr int kRows = kM / kConsumers;  // of one consumer
+  // Consumers with a list each pass by steps that they do not need.
+  static constexpr bool kOwnLists = kTile.lines > 1;
   static constexpr int kPieces = kN / planning::kKeyPiece;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
@@ -67,7 +71,9 @@ struct Traits {
   static constexpr int kRingBytes = kStages * (Keys::kBytes + Values::kBytes);
   static constexpr int kQueryStages = kRingBytes + 2 * Queries::kBytes <= 220 * 1024 ? 2 : 1;
   static constexpr int kTileNotes = 4, kStepNotes = 64, kClearings = 2;
-  using Step = StepNote<kPieces>;
+  static_assert(!kOwnLists || (kTile.lines == kConsumers && kPieces == 1));
+  using Step = std::conditional_t<kOwnLists, LineStepNote, StepNote<kPieces>>;
+  using Pieces = std::conditional_t<kOwnLists, LinePieces<kTile.lines>, ListPieces>;
 
   /// Which stage of values a helper clears, and what of it stays.
   struct Clearing {

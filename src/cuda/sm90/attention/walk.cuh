@@ -134,18 +134,23 @@ struct Piece {
   int key = kNowhere;
   std::int64_t bits = -1;
   bool visited = false, masked = false;
+  // Where a tile's lines have lists of their own: the lines that need it, a bit each, and the keys
+  // that some query of theirs sees.
+  std::uint8_t lines = 0;
+  int begin = kNowhere, end = 0;
 };
 
-/// The pieces of one tile, by number: what lists name, or the range that its queries see. Lives in
-/// shared memory: one lane begins it, all look up.
-struct Pieces {
+/// The pieces of one tile, by number: what its list names, or the range that its queries see. Lives
+/// in shared memory: one lane begins it, all look up.
+struct ListPieces {
   planning::ListRow full, partial, bit_tiles;
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees
   std::int32_t all_begin, all_end;  // keys that all of them see
   std::int32_t per_block;           // of a list's entries; 0: a range
   std::int32_t begin, count;        // numbers of this split
 
-  __device__ void start(const Walk& walk, TileNote& tile) {
+  __device__ void start(const Walk& walk, TileNote& tile, int lane) {
+    if (lane != 0) return;
     const int last_query = min(tile.first_query + walk.queries, tile.q_length) - 1;
     const planning::KeyRange any = tile.sight.of_any(tile.first_query, last_query);
     const planning::KeyRange all = tile.sight.of_all(tile.first_query, last_query);

@@ -1,0 +1,199 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <tessera/tessera.hpp>
+
+#include "src/plan/attention_sm90.hpp"
+#include "tests/gpu/attention.hpp"
+
+// Masks whose lists change every 64 queries: a tile's two consumers have a list each, and pass by
+// what the other one's list names.
+namespace tessera {
+namespace {
+
+using generate::attention_case;
+using generate::AttentionOptions;
+using generate::Presence;
+using gpu_test::matches_oracle;
+using gpu_test::OnGpu;
+
+/// Whether a row that walks several lists together takes a problem.
+bool walks_lines(const AttentionProblem& problem) {
+  const auto table = planning::kernel_table(Backend::sm90);
+  for (const int row : gpu_test::rows_of("attention"))
+    if (table[static_cast<std::size_t>(row)].tile.lines > 1 && gpu_test::takes(row, problem))
+      return true;
+  return false;
+}
+
+AttentionOptions lines_options(std::uint64_t seed, std::int64_t block_q, std::int64_t block_kv) {
+  AttentionOptions options = gpu_test::options_for(seed);
+  options.mask = Presence::always;
+  options.dims = {32, 64, 72, 128};
+  options.longest = 500;
+  options.blocks.block_q = block_q;
+  options.blocks.block_kv = block_kv;
+  return options;
+}
+
+constexpr std::int64_t kBlocksQ[] = {64, 192, 320}, kBlocksKv[] = {64, 128, 192};
+
+/// Runs a case; whether lists were walked together.
+bool match_lines(generate::Case<AttentionProblem>& c) {
+  const OnGpu gpu(c);
+  const bool lines = walks_lines(gpu.moved(c.problem));
+  matches_oracle(c);
+  return lines;
+}
+
+TEST(GpuAttentionLines, DrawnListsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  int walked = 0;
+  for (std::uint64_t seed = 0; seed < 90; ++seed) {
+    const AttentionOptions options =
+        lines_options(seed, kBlocksQ[seed % 3], kBlocksKv[seed / 3 % 3]);
+    walked += match_lines(*attention_case(seed, options));
+  }
+  EXPECT_GT(walked, 60);
+}
+
+/// What two neighbouring lists can be to each other: in blocks of 64 rows, an even row and the odd
+/// one after it share a tile.
+TEST(GpuAttentionLines, EveryKindOfNeighboursMatchesTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  const struct {
+    const char* name;
+    std::function<bool(std::int64_t, std::int64_t)> names;
+  } kinds[] = {
+      {"all", [](std::int64_t, std::int64_t) { return true; }},
+      {"none", [](std::int64_t, std::int64_t) { return false; }},
+      {"equal", [](std::int64_t, std::int64_t col) { return col % 3 != 1; }},
+      {"disjoint", [](std::int64_t row, std::int64_t col) { return (row + col) % 2 == 0; }},
+      {"banded", [](std::int64_t row, std::int64_t col) { return std::abs(row - col) <= 1; }},
+      {"even rows are empty", [](std::int64_t row, std::int64_t) { return row % 2 == 1; }},
+      {"odd rows are empty", [](std::int64_t row, std::int64_t) { return row % 2 == 0; }},
+      {"even rows end first",
+       [](std::int64_t row, std::int64_t col) { return row % 2 == 1 || col < 2; }},
+      {"even rows begin last",
+       [](std::int64_t row, std::int64_t col) { return (col >= 2) == (row % 2 == 0); }},
+      {"long runs pass by",
+       [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col == 0 || col == 6; }},
+      {"whole tiles are empty", [](std::int64_t row, std::int64_t) { return row / 2 % 2 == 1; }},
+  };
+  int walked = 0;
+  std::uint64_t seed = 1000;
+  for (const auto& kind : kinds)
+    for (const std::int64_t block_q : kBlocksQ)
+      for (const std::int64_t block_kv : kBlocksKv) {
+        AttentionOptions options = lines_options(++seed, block_q, block_kv);
+        options.blocks.names = kind.names;
+        options.largest_kv_heads = 1;
+        const auto c = attention_case(seed, options);
+        c->text += std::string(", ") + kind.name;
+        walked += match_lines(*c);
+      }
+  EXPECT_GT(walked, 60);
+}
+
+/// Values of keys that one line selects and sees, and the other one does not.
+TEST(GpuAttentionLines, PositionsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  int walked = 0;
+  for (std::uint64_t seed = 2000; seed < 2060; ++seed) {
+    AttentionOptions options = lines_options(seed, kBlocksQ[seed % 3], 64);
+    options.positions = Presence::always;
+    options.packed_q = options.packed_kv = seed % 2 == 0 ? Presence::always : Presence::never;
+    options.blocks.names = [](std::int64_t row, std::int64_t col) { return (row + col) % 2 == 0; };
+    walked += match_lines(*attention_case(seed, options));
+  }
+  EXPECT_GT(walked, 35);
+}
+
+TEST(GpuAttentionLines, BadValuesSpreadAsTheOracleSays) {
+  SKIP_UNLESS_HOPPER();
+  int walked = 0;
+  for (std::uint64_t seed = 3000; seed < 3030; ++seed) {
+    AttentionOptions options = lines_options(seed, 64, kBlocksKv[seed % 3]);
+    options.bad_values = true;
+    options.positions = options.softcap = Presence::never;
+    walked += match_lines(*attention_case(seed, options));
+  }
+  EXPECT_GT(walked, 18);
+}
+
+/// More tiles than blocks of threads, so that consumers go from tile to tile at their own pace.
+TEST(GpuAttentionLines, ManyTilesGiveTheSameBitsEveryTime) {
+  SKIP_UNLESS_HOPPER();
+  int found = 0;
+  for (std::uint64_t seed = 4000; seed < 4030 && found < 2; ++seed) {
+    AttentionOptions options = lines_options(seed, 64, 64);
+    options.packed_q = options.packed_kv = Presence::never;
+    options.dims = {64, 128};
+    options.longest = 900;
+    options.largest_kv_heads = 20;
+    const auto c = attention_case(seed, options);
+    const planning::AttentionShape shape = planning::shape_of(c->problem);
+    if (shape.batch * shape.heads * shape.q_length < 150 * 128) continue;
+    const OnGpu gpu(*c);
+    const AttentionProblem problem = gpu.moved(c->problem);
+    if (!walks_lines(problem)) continue;
+    ++found;
+    matches_oracle(*c);
+    for (const int row : gpu_test::rows_of("attention")) {
+      if (!gpu_test::takes(row, problem)) continue;
+      std::vector<std::byte> first;
+      for (int i = 0; i < 20; ++i) {
+        c->memory.reset();
+        gpu.upload();
+        gpu_test::run_by(row, problem);
+        gpu.download();
+        if (i == 0) first = c->memory.outputs();
+        EXPECT_EQ(c->memory.outputs(), first) << c->text << " by " << gpu_test::name_of(row);
+      }
+    }
+  }
+  EXPECT_EQ(found, 2);
+}
+
+/// Counts and indices that nobody checked lead nowhere outside the tensors, and every run ends.
+TEST(GpuAttentionLines, HostileLists) {
+  SKIP_UNLESS_HOPPER();
+  int walked = 0;
+  for (std::uint64_t seed = 5000; seed < 5030; ++seed) {
+    const auto c =
+        attention_case(seed, lines_options(seed, kBlocksQ[seed % 3], kBlocksKv[seed % 2]));
+    const OnGpu gpu(*c);
+    const AttentionProblem problem = gpu.moved(c->problem);
+    if (c->problem.q.numel() == 0) continue;
+    generate::Random random(seed);
+    for (const Tensor& list :
+         {c->problem.mask.full.counts, c->problem.mask.full.offsets, c->problem.mask.full.indices,
+          c->problem.mask.partial.counts, c->problem.mask.partial.offsets,
+          c->problem.mask.partial.indices, c->problem.mask.bit_tile, c->problem.q_offsets,
+          c->problem.kv_offsets, c->problem.kv_end}) {
+      if (!list) continue;
+      oracle::DenseArray values = oracle::read(list);
+      for (double& value : values.values)
+        if (random.chance(0.3)) value = random.pick({-1.0, -1e9, 2e9, 1e6, 7.0});
+      oracle::write(list, values);
+    }
+    c->memory.arm();
+    for (const int row : gpu_test::rows_of("attention")) {
+      if (!gpu_test::takes(row, problem)) continue;
+      walked += walks_lines(problem);
+      gpu.upload();
+      gpu_test::run_by(row, problem);
+      gpu.download();
+      EXPECT_EQ(c->memory.damage(), "") << c->text << " by " << gpu_test::name_of(row);
+    }
+  }
+  EXPECT_GT(walked, 20);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,113 @@
+// Attention whose mask's lists change every 64 queries: which Hopper row takes it, and at what
+// cost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "src/plan/attention_sm90.hpp"
+#include "src/plan/select.hpp"
+
+namespace {
+
+using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera::planning;  // NOLINT
+
+Tensor shaped(std::initializer_list<std::int64_t> shape, DType dtype = DType::bf16) {
+  return tensor(nullptr, dtype, shape, {DeviceKind::cuda, 0});
+}
+
+struct Sizes {
+  std::int64_t heads = 16, kv_heads = 16, length = 32768, dim = 128;
+  std::int64_t block_q = 64, block_kv = 64, capacity = 64, mask_heads = 1;
+};
+
+AttentionProblem masked(const Sizes& s) {
+  AttentionProblem p;
+  p.q = p.out = shaped({1, s.length, s.heads, s.dim});
+  p.k = p.v = shaped({1, s.length, s.kv_heads, s.dim});
+  const std::int64_t rows = (s.length + s.block_q - 1) / s.block_q;
+  p.mask.block_q = s.block_q, p.mask.block_kv = s.block_kv;
+  p.mask.full.counts = shaped({1, s.mask_heads, rows}, DType::i32);
+  p.mask.full.indices = shaped({1, s.mask_heads, rows, s.capacity}, DType::i32);
+  return p;
+}
+
+Explanation on_h200(const AttentionProblem& problem) {
+  return select(problem, device_preset("h200"), {});
+}
+
+std::string taken_by(const Sizes& s) { return on_h200(masked(s)).plan.kernel_name; }
+
+std::string reason(const Sizes& s, const std::string& row) {
+  const Explanation e = on_h200(masked(s));
+  for (const Candidate& c : e.candidates)
+    if (c.kernel == row) return c.reasons.empty() ? "" : c.reasons.front();
+  throw std::runtime_error(row);
+}
+
+TEST(SelectLines, OddMultiplesOf64AreWalkedTogether) {
+  for (const std::int64_t block_q : {64, 192, 320}) {
+    for (const std::int64_t block_kv : {64, 128, 192}) {
+      const Sizes s{.block_q = block_q, .block_kv = block_kv};
+      EXPECT_EQ(taken_by(s), "sm90_attention_128x64") << block_q << " x " << block_kv;
+    }
+    EXPECT_EQ(taken_by({.dim = 64, .block_q = block_q}), "sm90_attention_64x64");
+    EXPECT_EQ(taken_by({.dim = 96, .block_q = block_q}), "sm90_attention_128x64");
+  }
+  const std::string text = to_text(on_h200(masked({})));
+  EXPECT_NE(text.find("two lines of 64 rows walked together"), std::string::npos) << text;
+}
+
+TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
+  EXPECT_EQ(taken_by({.block_q = 128}), "sm90_attention_128");
+  EXPECT_EQ(taken_by({.block_q = 256}), "sm90_attention_128");
+  // Two heads that share keys and lists fill a tile with 64 queries.
+  EXPECT_EQ(taken_by({.kv_heads = 8}), "sm90_attention_128");
+  EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_128x64");
+}
+
+TEST(SelectLines, RefusalsSayWhatIsTaken) {
+  const std::string row = "sm90_attention_128x64";
+  EXPECT_EQ(reason({}, row), "");
+  EXPECT_EQ(reason({.block_q = 128}, row),
+            "takes lists that differ inside 128 queries: mask.block_q is a multiple of that");
+  EXPECT_EQ(reason({.kv_heads = 8}, row),
+            "takes lists that differ inside 64 queries: mask.block_q is a multiple of that");
+  EXPECT_EQ(reason({.block_q = 96}, row), "mask.block_q has to be a multiple of 64");
+  EXPECT_EQ(reason({.block_kv = 32}, row), "mask.block_kv has to be a multiple of 64");
+  EXPECT_EQ(reason({.length = 65536 * 64}, row), "");
+  EXPECT_EQ(reason({.length = 65536 * 64 + 1}, row),
+            "takes masks of up to 65536 columns of blocks");
+  EXPECT_EQ(reason({.length = 65536 * 64 + 1, .block_kv = 128}, row), "");
+  EXPECT_EQ(reason({}, "sm90_attention_128"), "mask.block_q has to be a multiple of 128");
+
+  AttentionProblem dense = masked({});
+  dense.mask = {};
+  const Explanation e = on_h200(dense);
+  for (const Candidate& c : e.candidates) {
+    if (c.kernel == row) {
+      EXPECT_EQ(c.reasons, std::vector<std::string>{"walks lists: takes problems with a mask"});
+    }
+  }
+}
+
+TEST(SelectLines, TheUnionOfListsIsWhatIsLoaded) {
+  const auto share = [](std::int64_t capacity, int lines) {
+    return share_of_union(shape_of(masked({.capacity = capacity})), lines);
+  };
+  EXPECT_DOUBLE_EQ(share(128, 1), 0.25);
+  EXPECT_DOUBLE_EQ(share(128, 2), 1 - 0.75 * 0.75);
+  EXPECT_DOUBLE_EQ(share(512, 2), 1);
+  EXPECT_DOUBLE_EQ(share(0, 2), 0);
+
+  // Random lists of 64 rows cost more than the same density in rows of 128.
+  const double lines = on_h200(masked({})).plan.predicted_ms;
+  const double whole = on_h200(masked({.block_q = 128})).plan.predicted_ms;
+  EXPECT_GT(lines, 1.2 * whole);
+  EXPECT_LT(lines, 2.5 * whole);
+}
+
+}  // namespace
