@@ -17,8 +17,8 @@ keys, positions (some far from zero), soft cap, sinks, scale (negative too); blo
 sequence and head, empty rows; both layouts, any order in memory, padding by multiples of 16 bytes.
 
 A problem has at most --pairs pairs of a query and a key over its heads (on the CPU 2^21, else 2^28)
-and 2^26 numbers: what is larger loses sequences and heads first, then length. So most problems are
-small and few are large.
+and about twice as many numbers (at most 2^26): what is larger loses sequences and heads first, then
+length. So most problems are small and few are large.
 
 Queries, keys and values that nobody needs, padding, and outputs before the run are NaN."""
 
@@ -185,7 +185,8 @@ def _draw_sequences(rng: random.Random, d: Drawn, most_pairs: int) -> None:
             d.q_lengths = list(d.kv_lengths)
         else:
             d.kv_lengths = list(d.q_lengths)
-    while d.pairs > most_pairs or d.numbers > MOST_NUMBERS:
+    most_numbers = min(MOST_NUMBERS, (1 << 18) + 2 * most_pairs)
+    while d.pairs > most_pairs or d.numbers > most_numbers:
         _shrink(rng, d)
     if d.packed_q and rng.random() < 0.6:
         d.max_q_length = max(d.q_lengths)
