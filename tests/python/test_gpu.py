@@ -1,5 +1,7 @@
 """PyTorch on a GPU: values against float64, streams, graphs, devices, what is refused."""
 
+import re
+
 import pytest
 import support
 
@@ -241,6 +243,20 @@ def test_the_current_device_stays():
     assert torch.cuda.current_device() == before == 0
 
 
+# ---- Random problems ---------------------------------------------------------------------------
+
+
+@products
+def test_random_attention_is_right(capsys):
+    """A few hundred of what `python -m tessera.verify attention` runs for longer, each twice."""
+    from tessera.verify import cli
+
+    status = cli.main(["attention", "--device", "cuda", "--count", "300", "--quiet", "--repeat"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert int(re.search(r"(\d+) right", said)[1]) > 150, said
+
+
 # ---- What is refused ---------------------------------------------------------------------------
 
 
@@ -256,8 +272,8 @@ def test_devices_do_not_mix():
 
 
 def test_what_no_kernel_takes_is_refused_with_reasons():
-    q = normal(1, 64, 4, 64)
-    with pytest.raises(NotImplementedError, match="(?s)attention bf16 .*rejected.*runs on a CPU"):
+    q = normal(1, 64, 4, 64, dtype=torch.float32)
+    with pytest.raises(NotImplementedError, match="(?s)attention f32 .*rejected.*runs on a CPU"):
         tessera.attention(q, q, q, causal=True)
     a = normal(64, 64, dtype=torch.float32)
     with pytest.raises(NotImplementedError, match="multiplies f16 and bf16, not f32"):

@@ -1,4 +1,4 @@
-"""python -m tessera.verify attention: random problems, each against the truth in double precision."""
+"""Random problems by the thousand, each against the truth in double precision."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def attention(options: argparse.Namespace) -> int:
 
 def failure(seed: int, trouble: str, options: argparse.Namespace) -> str:
     drawn = draw.draw(seed, DTYPES[options.device], options.pairs)
-    command = f"python -m tessera.verify attention --device {options.device} --seed {seed} --count 1"
+    command = f"python -m tessera.verify attention --device {options.device} --seed {seed}"
+    command += " --count 1"
     if options.pairs != MOST_PAIRS[options.device]:
         command += f" --pairs {options.pairs}"
     command += " --repeat" if options.repeat else ""
@@ -158,7 +159,7 @@ def _alive(device: str) -> bool:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tessera.verify", description=__doc__.split(": ", 1)[1],
+        prog="python -m tessera.verify", description=__doc__,
         epilog=draw.TEXT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("op", choices=("attention",))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")

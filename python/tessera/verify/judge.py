@@ -1,7 +1,7 @@
 """Whether a result is as close to the truth as its dtype allows.
 
-Per tile of 64 queries of a head the largest error may be twice that of the oracle's own emulation of
-the dtype, plus one ulp of the tile's largest value, plus a slack for exp and sums. A query that
+Per tile of 64 queries of a head the largest error may be twice that of the oracle's own emulation
+of the dtype, plus one ulp of the tile's largest value, plus a slack for exp and sums. A query that
 sees no key gives zeros exactly. lse has its own budget, element by element: float32 scores and
 sums, and half an ulp. NaN and infinities come first, by position."""
 
@@ -122,4 +122,5 @@ def _describe(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
     share, found, right = (float(x[place]) for x in (shares, got, wanted))
     over = (f"error {abs(found - right):.3g}, {share:.3g} times its budget"
             if share < float("inf") else "no error is allowed here, or one side is not finite")
-    return f"{where}: got {found:.9g}, expected {right:.9g}: {over} ({int((shares > 1).sum())} wrong)"
+    wrong = int((shares > 1).sum())
+    return f"{where}: got {found:.9g}, expected {right:.9g}: {over} ({wrong} wrong)"

@@ -20,7 +20,7 @@ PARTIAL, FULL = 1, 2
 
 @dataclass
 class Cells:
-    """The contents of a block mask: one number a block, and which tile of bits a partial one has."""
+    """The contents of a block mask: a number a block, and which tile of bits a partial one has."""
 
     kinds: Tensor  # u8 [batch|1, heads|1, rows, columns]
     tile: Tensor  # i64, likewise
