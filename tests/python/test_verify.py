@@ -55,6 +55,11 @@ def test_random_problems_are_right(capsys):
     assert "60 problems, 60 right, 0 refused, 0 failed" in said and "of the budget, seed" in said
 
 
+def test_every_tensor_is_made_where_the_problem_is():
+    with torch.device("meta"):  # what names no device lands here, and does not mix
+        assert run("--count", 20, "--seed", 200) == 0
+
+
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
 def test_no_right_result_comes_near_its_budget(dtype):
     share, trouble = verdict(drawn(dtype=dtype, out_dtype=dtype, causal=True, sinks="f32"))
