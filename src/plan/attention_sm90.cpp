@@ -32,6 +32,15 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
   return pack;
 }
 
+/// What walking in whole steps costs, in the time of as many keys at full rate: a step costs as
+/// much as 30 keys besides its own, and the first and last ones of a tile have nothing to overlap
+/// with.
+double cost_of_steps(double keys, const Tile& tile) {
+  if (!(keys >= 1)) return 1;
+  constexpr double kBesides = 30, kAround = 1.65, kUsual = 1 + kBesides / 128;
+  return (std::ceil(keys / tile.n) + kAround) * (tile.n + kBesides) / (keys * kUsual);
+}
+
 }  // namespace
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
@@ -52,19 +61,6 @@ AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
     layout.section = std::max<std::int64_t>(kFillsTheGpu / layout.tiles_a_head, 1);
   return layout;
 }
-
-namespace {
-
-/// What walking in whole steps costs, in the time of as many keys at full rate: a step costs as
-/// much as 30 keys besides its own, and the first and last ones of a tile have nothing to overlap
-/// with.
-double cost_of_steps(double keys, const Tile& tile) {
-  if (!(keys >= 1)) return 1;
-  constexpr double kBesides = 30, kAround = 1.65, kUsual = 1 + kBesides / 128;
-  return (std::ceil(keys / tile.n) + kAround) * (tile.n + kBesides) / (keys * kUsual);
-}
-
-}  // namespace
 
 double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const DeviceFacts& device,
                          const Work& work) {
