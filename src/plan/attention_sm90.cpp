@@ -61,6 +61,15 @@ int splits_of(const AttentionShape& s, const Tile& tile, std::int64_t tiles) {
   return static_cast<int>(best);
 }
 
+/// What walking in whole steps costs, in the time of as many keys at full rate: a step costs as
+/// much as 30 keys besides its own, and the first and last ones of a tile have nothing to overlap
+/// with.
+double cost_of_steps(double keys, const Tile& tile) {
+  if (!(keys >= 1)) return 1;
+  constexpr double kBesides = 30, kAround = 1.65, kUsual = 1 + kBesides / 128;
+  return (std::ceil(keys / tile.n) + kAround) * (tile.n + kBesides) / (keys * kUsual);
+}
+
 }  // namespace
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
@@ -83,19 +92,6 @@ AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
     layout.section = std::max<std::int64_t>(kFillsTheGpu / layout.tiles_a_head, 1);
   return layout;
 }
-
-namespace {
-
-/// What walking in whole steps costs, in the time of as many keys at full rate: a step costs as
-/// much as 30 keys besides its own, and the first and last ones of a tile have nothing to overlap
-/// with.
-double cost_of_steps(double keys, const Tile& tile) {
-  if (!(keys >= 1)) return 1;
-  constexpr double kBesides = 30, kAround = 1.65, kUsual = 1 + kBesides / 128;
-  return (std::ceil(keys / tile.n) + kAround) * (tile.n + kBesides) / (keys * kUsual);
-}
-
-}  // namespace
 
 double share_of_union(const AttentionShape& s, int lines) {
   const double keys = static_cast<double>(std::max<std::int64_t>(s.kv_length, 1));

@@ -2,6 +2,7 @@
 
 #include "src/core/check_lists.hpp"
 #include "src/plan/shape.hpp"
+#include "src/plan/tma_rules.hpp"
 
 namespace tessera::planning {
 
@@ -187,17 +188,9 @@ void check_out(const Where& where, const Tensor& out, const AttentionShape& shap
   check_floats(where, out, shape.device, Dims(dims).subspan(shape.q_packed ? 1 : 0));
 }
 
-// Rows of heads lie along the last dimension; a null pointer counts as aligned.
+// Rows of heads lie along the last dimension.
 bool tma_readable(const Tensor& t) {
-  constexpr std::int64_t kAlignment = 16;
-  for (int i = 0; i < t.rank; ++i)
-    if (t.size(i) == 0) return true;  // nothing to read
-  if (t.size(t.rank - 1) > 1 && t.stride(t.rank - 1) != 1) return false;
-  for (int i = 0; i + 1 < t.rank; ++i) {
-    const bool is_pitch = t.stride(i) > 0 && t.stride(i) * size_of(t.dtype) % kAlignment == 0;
-    if (t.size(i) > 1 && !is_pitch) return false;
-  }
-  return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0;
+  return has_no_elements(t) || (lies_along(t, t.rank - 1) && begins_aligned(t));
 }
 
 AttentionShape attention_shape(const Where& op, const AttentionProblem& problem, Pass pass) {

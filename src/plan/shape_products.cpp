@@ -2,6 +2,7 @@
 
 #include "src/core/check_lists.hpp"
 #include "src/plan/shape.hpp"
+#include "src/plan/tma_rules.hpp"
 
 namespace tessera::planning {
 
@@ -14,26 +15,14 @@ const Device& device_of(const Operand& operand) {
   return operand.is_sparse() ? operand.sparse.values.device : operand.dense.device;
 }
 
-// The two last dimensions hold the matrix; a null pointer counts as aligned.
+// The two last dimensions hold the matrix.
 bool tma_readable(const Tensor& t) {
-  constexpr std::int64_t kAlignment = 16;
-  const int row = t.rank - 2, col = t.rank - 1;
-  for (int i = 0; i < t.rank; ++i)
-    if (t.size(i) == 0) return true;  // nothing to read
-  const auto is_pitch = [&](std::int64_t stride) {
-    return stride > 0 && stride * size_of(t.dtype) % kAlignment == 0;
-  };
+  if (has_no_elements(t)) return true;  // nothing to read
   // A single row or column may lie either way.
-  const auto lies_along = [&](int contiguous) {
-    if (t.stride(contiguous) != 1 && t.size(contiguous) > 1) return false;
-    for (int i = 0; i < t.rank; ++i)
-      if (i != contiguous && t.size(i) > 1 && !is_pitch(t.stride(i))) return false;
-    return true;
-  };
-  if (!lies_along(col) && !lies_along(row)) return false;
+  if (!lies_along(t, t.rank - 1) && !lies_along(t, t.rank - 2)) return false;
   // Blocks of a batch are addressed as one pool.
   if (t.rank == 4 && t.size(0) > 1 && t.stride(0) != t.size(1) * t.stride(1)) return false;
-  return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0;
+  return begins_aligned(t);
 }
 
 OperandShape check_dense(const Where& where, const Tensor& tensor, const Device& device) {

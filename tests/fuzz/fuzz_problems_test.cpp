@@ -4,6 +4,7 @@
 
 #include "tests/fixtures/expect.hpp"
 #include "tests/fixtures/fuzz.hpp"
+#include "tests/fixtures/tensors.hpp"
 
 // Any description of a problem either runs and gives the right result, or throws Error and touches
 // nothing: never a crash, a hang or a wrong answer.
@@ -66,25 +67,7 @@ Parts parts_of(SddmmProblem& p) {
 Parts parts_of(AttentionProblem& p) {
   Parts parts;
   BlockMask& mask = p.mask;
-  parts.inputs = {&p.q,
-                  &p.k,
-                  &p.v,
-                  &p.q_offsets,
-                  &p.kv_offsets,
-                  &p.kv_begin,
-                  &p.kv_end,
-                  &p.q_position,
-                  &p.kv_position,
-                  &p.page_table,
-                  &p.sinks,
-                  &mask.full.counts,
-                  &mask.bits,
-                  &mask.bit_tile,
-                  &mask.full.offsets,
-                  &mask.full.indices,
-                  &mask.partial.counts,
-                  &mask.partial.offsets,
-                  &mask.partial.indices};
+  parts.inputs = inputs_of(p);
   parts.outputs = {&p.out, &p.lse};
   parts.numbers = {&p.softcap};
   parts.sizes = {&p.max_q_length, &p.max_kv_length, &mask.block_q, &mask.block_kv};

@@ -12,6 +12,7 @@
 
 #include "src/plan/select.hpp"
 #include "tests/fixtures/expect.hpp"
+#include "tests/fixtures/tensors.hpp"
 #include "tests/gpu/products.hpp"
 #include "tests/gpu/rows.hpp"
 
@@ -31,27 +32,8 @@ class OnGpu {
 
   AttentionProblem moved(const AttentionProblem& host) const {
     AttentionProblem p = host;
-    for (Tensor* t : {&p.q,
-                      &p.k,
-                      &p.v,
-                      &p.out,
-                      &p.lse,
-                      &p.q_offsets,
-                      &p.kv_offsets,
-                      &p.kv_begin,
-                      &p.kv_end,
-                      &p.q_position,
-                      &p.kv_position,
-                      &p.sinks,
-                      &p.mask.full.counts,
-                      &p.mask.full.offsets,
-                      &p.mask.full.indices,
-                      &p.mask.partial.counts,
-                      &p.mask.partial.offsets,
-                      &p.mask.partial.indices,
-                      &p.mask.bit_tile,
-                      &p.mask.bits})
-      move(*t);
+    for (Tensor* t : inputs_of(p)) move(*t);
+    for (Tensor* t : {&p.out, &p.lse}) move(*t);
     return p;
   }
   void upload() const {

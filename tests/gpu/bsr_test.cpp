@@ -167,18 +167,12 @@ TEST(GpuBsr, EmptyTilesBetweenOthers) {
 /// NaN.
 TEST(GpuBsr, HostileLists) {
   SKIP_UNLESS_HOPPER();
-  constexpr std::int64_t kWide = std::int64_t{1} << 32;  // nothing is left of it in 32 bits
-  const std::vector<std::vector<std::int64_t>> offsets = {
-      {-5, 1 << 30, 3, -7}, {7, 6, 2, 0}, {0, 2, 4, 7}};
-  for (const auto& list : offsets)
-    for (const Blocks& block : {Blocks{16, 16}, {32, 64}, {64, 32}, {64, 64}, {128, 48}})
-      for (DType index : {DType::i32, DType::i64})
+  for (DType index : {DType::i32, DType::i64})
+    for (const Pattern& pattern : Products::hostile_patterns(index))
+      for (const Blocks& block : {Blocks{16, 16}, {32, 64}, {64, 32}, {64, 64}, {128, 48}})
         for (Side side : kSides) {
           Products p(21);
-          const std::int64_t beyond = index == DType::i64 ? kWide : 1 << 30;
-          const auto sparse =
-              p.hostile(DType::bf16, index, Pattern{3, 4, list, {-1, beyond, 0, -beyond, 4, 2, 3}},
-                        block.rows, block.cols);
+          const auto sparse = p.hostile(DType::bf16, index, pattern, block.rows, block.cols);
           const MatmulProblem problem = problem_of(p, sparse.as_read, side, 40, false, DType::bf16);
           MatmulProblem given = problem;
           (side == Side::a || side == Side::a_transposed ? given.a : given.b).sparse =

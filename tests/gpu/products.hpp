@@ -66,6 +66,16 @@ class Products {
   struct Hostile {
     BsrMatrix as_given, as_read;
   };
+  /// Offsets that fall or lie outside, and entries that name no column: 3 x 4 blocks.
+  static std::vector<Pattern> hostile_patterns(DType index) {
+    constexpr std::int64_t kWide = std::int64_t{1} << 32;  // nothing is left of it in 32 bits
+    const std::int64_t beyond = index == DType::i64 ? kWide : 1 << 30;
+    std::vector<Pattern> patterns;
+    for (const std::vector<std::int64_t>& offsets :
+         {std::vector<std::int64_t>{-5, 1 << 30, 3, -7}, {7, 6, 2, 0}, {0, 2, 4, 7}})
+      patterns.push_back({3, 4, offsets, {-1, beyond, 0, -beyond, 4, 2, 3}});
+    return patterns;
+  }
   Hostile hostile(DType dtype, DType index, const Pattern& pattern, std::int64_t r,
                   std::int64_t c) {
     const std::int64_t stored = pattern.stored();

@@ -185,18 +185,12 @@ TEST(GpuSkinny, NothingStored) {
 /// NaN: entries that name no column have blocks of it, here.
 TEST(GpuSkinny, HostileLists) {
   SKIP_UNLESS_HOPPER();
-  constexpr std::int64_t kWide = std::int64_t{1} << 32;  // nothing is left of it in 32 bits
-  const std::vector<std::vector<std::int64_t>> offsets = {
-      {-5, 1 << 30, 3, -7}, {7, 6, 2, 0}, {0, 2, 4, 7}};
-  for (const auto& list : offsets)
-    for (DType index : {DType::i32, DType::i64})
+  for (DType index : {DType::i32, DType::i64})
+    for (const Pattern& pattern : Products::hostile_patterns(index))
       for (std::int64_t cols : {64, 128})
         for (std::int64_t length : {24, 100}) {
           Products p(7);
-          const std::int64_t beyond = index == DType::i64 ? kWide : 1 << 30;
-          const auto sparse =
-              p.hostile(DType::bf16, index, Pattern{3, 4, list, {-1, beyond, 0, -beyond, 4, 2, 3}},
-                        128, cols);
+          const auto sparse = p.hostile(DType::bf16, index, pattern, 128, cols);
           MatmulProblem problem;
           problem.a = sparse.as_read;
           problem.b = p.matrix(DType::bf16, {4 * cols, length});

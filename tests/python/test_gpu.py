@@ -1,5 +1,7 @@
 """PyTorch on a GPU: values against float64, streams, graphs, devices, what is refused."""
 
+import re
+
 import pytest
 import support
 
@@ -262,6 +264,20 @@ def test_the_current_device_stays():
     for one, want in zip(work(a, b, outs, lses), wanted(a, b, outs, lses)):
         close(one, want)
     assert torch.cuda.current_device() == before == 0
+
+
+# ---- Random problems ---------------------------------------------------------------------------
+
+
+@products
+def test_random_attention_is_right(capsys):
+    """A few hundred of what `python -m tessera.verify attention` runs for longer, each twice."""
+    from tessera.verify import cli
+
+    status = cli.main(["attention", "--device", "cuda", "--count", "300", "--quiet", "--repeat"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert int(re.search(r"(\d+) right", said)[1]) > 150, said
 
 
 # ---- What is refused ---------------------------------------------------------------------------

@@ -163,7 +163,6 @@ void launch_typed(const Launch& call) {
     const Tensor& bits = problem.mask.bits;
     args.bits = static_cast<const std::uint8_t*>(bits.data);
     args.bits_row = bits.stride(1);
-    args.bits_byte = bits.stride(2);
     args.block_q = static_cast<int>(problem.mask.block_q);
     args.bits_whole = bits.stride(2) == 1 && bits.stride(0) % 8 == 0 && bits.stride(1) % 8 == 0 &&
                       reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;

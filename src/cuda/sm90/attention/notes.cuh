@@ -11,9 +11,9 @@ namespace tessera::cuda::sm90::attention {
 /// first: row r is query r / pack of head `head` + r % pack.
 struct TileNote {
   std::int32_t batch, head, kv_head, split;
-  std::int32_t first_query;        // of the tile, inside its sequence
-  std::int32_t q_begin, q_length;  // the sequence's rows in packed tensors
-  std::int32_t kv_begin, kv_length;
+  std::int32_t first_query;         // of the tile, inside its sequence
+  std::int32_t q_begin, q_length;   // the sequence's rows in packed tensors
+  std::int32_t kv_begin;            // of packed keys
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees, where it has one list
   bool ends_all, empty;
   planning::Visibility sight;

@@ -4,17 +4,14 @@
 #include <cstdint>
 
 #include "src/cuda/sm90/attention/traits.cuh"
+#include "src/cuda/sm90/product/activation.cuh"
 #include "src/cuda/tile/wgmma.cuh"
 
 // The online softmax of one warpgroup's 64 rows: a thread holds parts of two rows, and the four
 // lanes of a quad together hold them whole.
 namespace tessera::cuda::sm90::attention {
 
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+using product::exp2_fast;
 
 /// Hides what a thread's two rows, eight apart, do not see of a step. Of a group of eight columns
 /// it holds two of each row.
@@ -55,7 +52,7 @@ __device__ __forceinline__ void hide_by_bits(float (&score)[kPieces * 32],
       } else {
 #pragma unroll 1
         for (int j = 0; j < 8; ++j)
-          seen |= static_cast<std::uint64_t>(__ldg(from + j * args.bits_byte)) << (8 * j);
+          seen |= static_cast<std::uint64_t>(__ldg(from + j * args.walk.bits_byte)) << (8 * j);
       }
       seen >>= first_column;
 #pragma unroll

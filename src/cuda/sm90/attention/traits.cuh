@@ -122,7 +122,7 @@ struct Arguments {
   std::int64_t sink_stride;
   DType sink_dtype;
   const std::uint8_t* bits;  // element masks of partial blocks
-  std::int64_t bits_row, bits_byte;
+  std::int64_t bits_row;
   int block_q;
   bool bits_whole;  // a row of a piece is eight aligned bytes
 };

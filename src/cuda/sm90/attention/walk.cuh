@@ -88,7 +88,6 @@ class TileCursor {
     note.q_begin = static_cast<int>(s.q_begin);
     note.q_length = static_cast<int>(s.q_length);
     note.kv_begin = static_cast<int>(s.kv_begin);
-    note.kv_length = static_cast<int>(s.kv_length);
     note.sight = s.sight;
     note.ends_all = false;
   }

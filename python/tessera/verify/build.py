@@ -1,0 +1,221 @@
+"""Tensors of a drawn problem: views into larger buffers, everything that nobody may read NaN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterator
+
+import torch
+from torch import Tensor
+
+import tessera
+
+from .draw import Drawn
+from .oracle import DTYPES, FULL, PARTIAL, Cells, seen
+
+GUARD_BYTES = 256  # before and after each tensor
+# A list holds this after its last entry.
+NOTHING = (1 << 31) - 1
+_WORDS = {2: torch.int16, 4: torch.int32}
+
+
+class Buffer:
+    """A tensor inside a buffer of bytes 0xff, which are NaN in every float dtype."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype,
+                 device: Any):
+        guard = GUARD_BYTES // dtype.itemsize
+        reach = sum((n - 1) * stride for n, stride in zip(shape, strides)) + 1
+        count = 2 * guard + (reach if 0 not in shape else 0)
+        self.words = torch.full((count,), -1, dtype=_WORDS[dtype.itemsize], device=device)
+        self.placed = (shape, strides, guard)
+        self.tensor = self.words.view(dtype).as_strided(*self.placed)
+
+    def stray(self) -> Tensor:
+        """Whether memory around the tensor has changed."""
+        changed = self.words != -1
+        changed.as_strided(*self.placed).fill_(False)
+        return changed.any()
+
+
+def strides_of(shape: tuple[int, ...], heads_first: bool, padding: tuple[int, ...],
+               itemsize: int) -> tuple[int, ...]:
+    """Of [.., length, heads, dim]; every pitch a multiple of 16 bytes."""
+    rank = len(shape)
+    order = list(range(rank))
+    if heads_first:
+        order[rank - 3], order[rank - 2] = order[rank - 2], order[rank - 3]
+    strides, step = [0] * rank, 1
+    per_16_bytes = 16 // itemsize
+    for place, at in enumerate(reversed(order)):
+        strides[at] = step
+        step *= max(1, shape[at])
+        step += padding[place] * per_16_bytes if place < len(padding) else 0
+    return tuple(strides)
+
+
+def sequence(tensor: Tensor, offsets: list[int] | None, batch: int) -> Tensor:
+    """[length, heads, dim] of one sequence."""
+    return tensor[batch] if offsets is None else tensor[offsets[batch] : offsets[batch + 1]]
+
+
+def offsets_of(lengths: list[int]) -> list[int]:
+    offsets = [0]
+    for length in lengths:
+        offsets.append(offsets[-1] + length)
+    return offsets
+
+
+@dataclass
+class Built:
+    drawn: Drawn
+    q: Tensor  # [batch, length, heads, dim] or [total, heads, dim], whatever the layout
+    k: Tensor
+    v: Tensor
+    sinks: Tensor | None
+    cells: Cells | None
+    mask: Any
+    lists: dict[str, Tensor]  # options that are lists, one number a sequence or one more
+    q_offsets: list[int] | None
+    kv_offsets: list[int] | None
+    stretch: int  # elements of a score matrix that are looked at together
+
+    def stretches(self, batch: int) -> Iterator[tuple[int, int]]:
+        """Queries first to last, in whole tiles of 64."""
+        length, keys = self.drawn.q_lengths[batch], max(1, self.drawn.kv_lengths[batch])
+        step = max(1, self.stretch // (self.drawn.heads * keys * 64)) * 64
+        for first in range(0, length, step):
+            yield first, min(length, first + step)
+
+    def outputs(self) -> tuple[Buffer, Buffer | None]:
+        d = self.drawn
+        shape = (*self.q.shape[:-1], d.dim_v)
+        dtype = DTYPES[d.out_dtype]
+        strides = strides_of(shape, d.heads_first["out"], d.padding["out"], dtype.itemsize)
+        out = Buffer(shape, strides, dtype, self.q.device)
+        if not d.lse:
+            return out, None
+        shape = (*shape[:-3], shape[-2], shape[-3])
+        strides = strides_of((*shape, 1), False, (0, *d.padding["out"][1:]), 4)[:-1]
+        return out, Buffer(shape, strides, torch.float32, self.q.device)
+
+    def run(self, out: Buffer, lse: Buffer | None) -> None:
+        d = self.drawn
+
+        def given(tensor: Tensor) -> Tensor:
+            return tensor.transpose(-3, -2) if d.layout == "bhld" else tensor
+
+        tessera.attention(
+            given(self.q), given(self.k), given(self.v), out=given(out.tensor),
+            lse=None if lse is None else lse.tensor, return_lse=lse is not None, layout=d.layout,
+            causal=d.causal, window_left=d.window_left, window_right=d.window_right,
+            mask=self.mask, scale=d.scale, softcap=d.softcap, sinks=self.sinks,
+            max_q_length=d.max_q_length, max_kv_length=d.max_kv_length, **self.lists)
+
+
+def build(d: Drawn, device: Any, stretch: int) -> Built:
+    generator = torch.Generator(device).manual_seed(d.seed)
+    index = torch.int32 if d.index == "i32" else torch.int64
+    q_offsets = offsets_of(d.q_lengths) if d.packed_q else None
+    kv_offsets = offsets_of(d.kv_lengths) if d.packed_kv else None
+    q_lead = (q_offsets[-1],) if d.packed_q else (d.batch, d.q_lengths[0])
+    kv_lead = (kv_offsets[-1] + d.tail,) if d.packed_kv else (d.batch, d.kv_lengths[0])
+
+    def values(name: str, *shape: int) -> Tensor:
+        dtype = DTYPES[d.dtype]
+        strides = strides_of(shape, d.heads_first[name], d.padding[name], dtype.itemsize)
+        tensor = Buffer(shape, strides, dtype, device).tensor
+        return tensor.copy_(torch.randn(shape, generator=generator, device=device))
+
+    q = values("q", *q_lead, d.heads, d.dim)
+    k = values("k", *kv_lead, d.kv_heads, d.dim)
+    v = values("v", *kv_lead, d.kv_heads, d.dim_v)
+    sinks = None
+    if d.sinks is not None:
+        sinks = 2 * torch.randn(d.heads, generator=generator, device=device)
+        sinks = sinks.to(DTYPES[d.sinks])
+    cells, mask = (None, None) if d.mask is None else _mask(d, generator, device, index)
+    lists = {"q_offsets": q_offsets, "kv_offsets": kv_offsets, "kv_begin": d.kv_begin,
+             "kv_end": d.kv_end, "q_position": d.q_position, "kv_position": d.kv_position}
+    lists = {name: torch.tensor(numbers, dtype=index, device=device)
+             for name, numbers in lists.items() if numbers is not None}
+    built = Built(d, q, k, v, sinks, cells, mask, lists, q_offsets, kv_offsets, stretch)
+    _spoil_what_is_not_needed(built)
+    return built
+
+
+def _spoil_what_is_not_needed(built: Built) -> None:
+    """NaN in keys and values that no query of their head meets, and in some queries that meet no
+    key. What bits alone hide has been selected with its block, and keeps its numbers."""
+    d = built.drawn
+    if built.kv_offsets is not None:
+        built.k[built.kv_offsets[-1] :] = torch.nan
+        built.v[built.kv_offsets[-1] :] = torch.nan
+    for b in range(d.batch):
+        q = sequence(built.q, built.q_offsets, b)
+        k, v = (sequence(x, built.kv_offsets, b) for x in (built.k, built.v))
+        met = torch.zeros(k.shape[0], d.kv_heads, dtype=torch.bool, device=k.device)
+        for first, last in built.stretches(b):
+            visible = seen(d, built.cells, b, first, last, q.device, with_bits=False)
+            keys = visible.any(1).expand(d.heads, -1)
+            met |= keys.unflatten(0, (d.kv_heads, -1)).any(1).T
+            if d.nan_queries:
+                sees = visible.any(2).expand(d.heads, -1).T
+                q[first:last].masked_fill_(~sees[:, :, None], torch.nan)
+        k.masked_fill_(~met[:, :, None], torch.nan)
+        v.masked_fill_(~met[:, :, None], torch.nan)
+
+
+# ---- Block masks -------------------------------------------------------------------------------
+
+
+def _mask(d: Drawn, generator: torch.Generator, device: Any, index: torch.dtype) -> tuple:
+    mask = d.mask
+    rows, columns = -(-d.q_bound // mask.block_q), -(-d.kv_bound // mask.block_kv)
+    shape = (mask.batch, mask.heads, rows, columns)
+
+    def uniform(*sizes: int) -> Tensor:
+        return torch.rand(sizes, generator=generator, device=device)
+
+    stored = uniform(*shape) < mask.density
+    stored &= (uniform(*shape[:3]) >= mask.empty_rows)[..., None]
+    partial = stored & (uniform(*shape) < mask.partial)
+    kinds = (stored.int() * FULL - partial.int() * (FULL - PARTIAL)).to(torch.uint8)
+    tile = torch.randint(max(1, mask.tiles), shape, generator=generator, device=device)
+    tiles = None
+    if mask.tiles:
+        tiles = uniform(mask.tiles, mask.block_q, mask.block_kv)
+        tiles = tiles < torch.linspace(0.5, 1, mask.tiles, device=device)[:, None, None]
+        if mask.tiles > 1:
+            tiles[0] = False
+    order = uniform(*shape)
+    full_lists = _lists(kinds == FULL, order, index)
+    partial_lists, bit_tile, bits = (None, None), None, None
+    if mask.partial > 0:
+        partial_lists = _lists(partial, order, index)
+        if tiles is not None:
+            bits = _packed(tiles)
+            safe = partial_lists[1].long().clamp(max=max(0, columns - 1))
+            bit_tile = (torch.take_along_dim(tile, safe, -1) if columns else safe).to(index)
+    if mask.partial == 1.0 and d.seed % 2:
+        full_lists = (None, None)
+    return Cells(kinds, tile, tiles), tessera.BlockMask(
+        d.q_bound, d.kv_bound, mask.block_q, mask.block_kv, *full_lists, *partial_lists, bit_tile,
+        bits)
+
+
+def _lists(chosen: Tensor, order: Tensor, index: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Counts, and the chosen columns of each row in some order."""
+    counts = chosen.sum(-1)
+    capacity = int(counts.max()) if counts.numel() else 0
+    entries = torch.where(chosen, order, 2.0).argsort(-1)[..., :capacity]
+    slots = torch.arange(entries.shape[-1], device=chosen.device)
+    entries = torch.where(slots < counts[..., None], entries, NOTHING)
+    return counts.to(index), entries.to(index).contiguous()
+
+
+def _packed(tiles: Tensor) -> Tensor:
+    """Element j of a row is bit j % 8 of byte j // 8."""
+    weights = 2 ** torch.arange(8, device=tiles.device)
+    grouped = tiles.reshape(*tiles.shape[:-1], -1, 8).long()
+    return (grouped * weights).sum(-1).to(torch.uint8)

@@ -1,0 +1,194 @@
+"""Random problems by the thousand, each against the truth in double precision."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+from typing import TextIO
+
+from . import draw
+
+MOST_PAIRS = {"cpu": 1 << 21, "cuda": 1 << 28}
+STRETCH = {"cpu": 1 << 20, "cuda": 1 << 25}
+DTYPES = {"cpu": ("f16", "bf16", "f32"), "cuda": ("f16", "bf16")}
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.right = self.refused = self.failed = 0
+        self.worst, self.worst_seed = 0.0, None
+        self.reasons: collections.Counter = collections.Counter()
+        self.start = time.monotonic()
+
+    @property
+    def done(self) -> int:
+        return self.right + self.refused + self.failed
+
+    def summary(self) -> str:
+        seconds = time.monotonic() - self.start
+        lines = [f"attention: {self.done} problems, {self.right} right, {self.refused} refused, "
+                 f"{self.failed} failed; {seconds:.1f} s, {self.done / max(seconds, 1e-9):.1f} a "
+                 "second"]
+        if self.worst_seed is not None:
+            lines.append(f"worst: {self.worst:.2f} of the budget, seed {self.worst_seed}")
+        lines += [f"refused {count}: {reason}" for reason, count in self.reasons.most_common()]
+        return "\n".join(lines)
+
+
+class Line:
+    """How far it is, rewritten on a terminal; elsewhere a line every half a minute."""
+
+    def __init__(self, stream: TextIO, quiet: bool):
+        self.stream, self.quiet, self.live = stream, quiet, stream.isatty()
+        self.every = 0.2 if self.live else 30.0
+        self.last, self.width = time.monotonic(), 0
+
+    def show(self, tally: Tally, options: argparse.Namespace) -> None:
+        now = time.monotonic()
+        if self.quiet or now - self.last < self.every:
+            return
+        self.last = now
+        spent = now - tally.start
+        rate = tally.done / spent
+        left = (options.count - tally.done) / rate if rate else 0.0
+        if options.seconds is not None:
+            left = min(left, max(0.0, options.seconds - spent))
+        text = (f"{tally.done} of {options.count} problems, {rate:.1f} a second, "
+                f"{int(left // 60)}:{int(left % 60):02d} left; {tally.refused} refused, "
+                f"{tally.failed} failed")
+        self.stream.write("\r" + text.ljust(self.width) if self.live else text + "\n")
+        self.stream.flush()
+        self.width = len(text)
+
+    def clear(self) -> None:
+        if self.live and self.width:
+            self.stream.write("\r" + " " * self.width + "\r")
+            self.stream.flush()
+
+
+def reasons_of(refusal: Exception, device: str) -> list[str]:
+    """Why no kernel of this device took it, each reason once and without the problem's numbers."""
+    reasons = []
+    for line in str(refusal).splitlines():
+        word, _, rest = line.partition(" ")
+        row, _, reason = rest.strip().partition(" ")
+        if word == "rejected" and row.startswith("cpu") == (device == "cpu"):
+            reasons.append(f"{row}: {reason.strip().split(', got')[0]}")
+    return list(dict.fromkeys(reasons)) or [str(refusal).strip().splitlines()[0]]
+
+
+def verify_one(seed: int, options: argparse.Namespace) -> tuple[float, str | None]:
+    """The largest share of the budget, and what is wrong, if anything is. Raises what the library
+    raises."""
+    from .build import build
+    from .judge import judge, same_bits
+
+    drawn = draw.draw(seed, DTYPES[options.device], options.pairs)
+    built = build(drawn, options.device, STRETCH[options.device])
+    out, lse = built.outputs()
+    built.run(out, lse)
+    if options.repeat:
+        again = built.outputs()
+        built.run(*again)
+        if not (same_bits(out, again[0]) and same_bits(lse, again[1])):
+            return float("inf"), "two runs differ in their bits"
+    return judge(built, out, lse)
+
+
+def attention(options: argparse.Namespace) -> int:
+    """0: every problem right or refused; 1: one is wrong; 130: interrupted."""
+    tally, line = Tally(), Line(sys.stderr, options.quiet)
+    interrupted = False
+    try:
+        for seed in range(options.seed, options.seed + options.count):
+            spent = time.monotonic() - tally.start
+            if options.seconds is not None and spent > options.seconds:
+                break
+            trouble = None
+            try:
+                share, trouble = verify_one(seed, options)
+                if trouble is None:
+                    tally.right += 1
+                    if share > tally.worst:
+                        tally.worst, tally.worst_seed = share, seed
+            except NotImplementedError as refusal:
+                tally.refused += 1
+                tally.reasons["; ".join(reasons_of(refusal, options.device))] += 1
+            except Exception as error:  # whatever it is, it is no right answer
+                trouble = f"{type(error).__name__}: {error}"
+            if trouble is not None:
+                tally.failed += 1
+                line.clear()
+                print(failure(seed, trouble, options), flush=True)
+                if tally.failed >= options.failures or not _alive(options.device):
+                    print("stopped here")
+                    break
+            line.show(tally, options)
+    except KeyboardInterrupt:
+        interrupted = True
+    line.clear()
+    print(tally.summary(), flush=True)
+    return 1 if tally.failed else 130 if interrupted else 0
+
+
+def failure(seed: int, trouble: str, options: argparse.Namespace) -> str:
+    drawn = draw.draw(seed, DTYPES[options.device], options.pairs)
+    command = f"python -m tessera.verify attention --device {options.device} --seed {seed}"
+    command += " --count 1"
+    if options.pairs != MOST_PAIRS[options.device]:
+        command += f" --pairs {options.pairs}"
+    command += " --repeat" if options.repeat else ""
+    return f"FAILED {trouble}\n  {drawn}\n  {command}"
+
+
+def _alive(device: str) -> bool:
+    """Whether the device still answers: after some errors a process has lost it."""
+    if device == "cpu":
+        return True
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        print(f"the device is lost: {str(error).splitlines()[0]}")
+        return False
+    return True
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tessera.verify", description=__doc__,
+        epilog=draw.TEXT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("op", choices=("attention",))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--count", type=int, default=1000, help="problems [1000]")
+    parser.add_argument("--seed", type=int, default=1, help="of the first; each has the next [1]")
+    parser.add_argument("--seconds", type=float, help="start no problem after that")
+    parser.add_argument("--pairs", type=int, help="most pairs of a query and a key in a problem")
+    parser.add_argument("--repeat", action="store_true", help="run each twice and compare bits")
+    parser.add_argument("--failures", type=int, default=20, help="stop after so many [20]")
+    parser.add_argument("--quiet", action="store_true", help="no progress line")
+    options = parser.parse_args(arguments)
+    for name in ("count", "failures"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: expected 1 and more, got {getattr(options, name)}")
+    if options.pairs is None:
+        options.pairs = MOST_PAIRS[options.device]
+    elif options.pairs < 64:
+        parser.error(f"--pairs: expected 64 and more, got {options.pairs}")
+    try:
+        import torch
+    except ImportError:
+        parser.error("PyTorch is not installed")
+    if options.device == "cuda":
+        import tessera
+
+        if not (torch.cuda.is_available() and tessera.cuda_device_count()):
+            parser.error("--device cuda: no GPU, or a build without TESSERA_CUDA=ON")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return attention(parse(arguments))

@@ -1,0 +1,126 @@
+"""Whether a result is as close to the truth as its dtype allows.
+
+Per tile of 64 queries of a head the largest error may be twice that of the oracle's own emulation
+of the dtype, plus one ulp of the tile's largest value, plus a slack for exp and sums. A query that
+sees no key gives zeros exactly. lse has its own budget, element by element: float32 scores and
+sums, and half an ulp. NaN and infinities come first, by position."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .build import Buffer, Built, sequence
+from .oracle import Truth, attend, seen, ulp
+
+TILE_ROWS = 64
+
+
+def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | None]:
+    """The largest share of a budget that an error takes, and what is wrong, if anything is."""
+    places, worst = [], []
+    for b in range(built.drawn.batch):
+        for first, last in built.stretches(b):
+            places.append((b, first, last))
+            worst.append(_shares(built, out, lse, b, first, last)[0])
+    strays = [buffer.stray() for buffer in (out, lse) if buffer is not None]
+    # One wait for the device a problem.
+    numbers = torch.stack([*worst, *(stray.double() for stray in strays)]).tolist()
+    shares, stray = numbers[: len(worst)], numbers[len(worst) :]
+    for name, found in zip(("out", "lse"), stray):
+        if found:
+            return float("inf"), f"{name}: memory around it was written"
+    share = max(shares, default=0.0)
+    if share <= 1:
+        return share, None
+    return share, _describe(built, out, lse, *places[shares.index(share)])
+
+
+def same_bits(one: Buffer | None, other: Buffer | None) -> bool:
+    return one is None or torch.equal(one.words, other.words)
+
+
+def _shares(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
+            last: int) -> tuple[Tensor, Tensor, Tensor, Truth]:
+    """The worst share; those of the elements of out [heads, rows, dim_v] and lse [heads, rows]."""
+    truth = truth_of(built, b, first, last)
+    of_out = _out_shares(built, _out_rows(built, out, b, first, last), truth)
+    worst = of_out.max()
+    of_lse = worst.new_zeros(truth.lse.shape)
+    if lse is not None:
+        got = _lse_rows(built, lse, b, first, last)
+        budget = truth.lse_slack + 0.5 * ulp("f32", torch.where(
+            torch.isfinite(truth.lse), truth.lse, 0).abs() + truth.lse_slack)
+        of_lse = _share(got, truth.lse, budget)
+        worst = torch.maximum(worst, of_lse.max())
+    return worst, of_out, of_lse, truth
+
+
+def truth_of(built: Built, b: int, first: int, last: int) -> Truth:
+    def numbers(tensor: Tensor) -> Tensor:
+        """[heads, rows, dim]; what nobody needs is 0."""
+        return torch.nan_to_num(tensor.transpose(0, 1), nan=0.0)
+
+    visible = seen(built.drawn, built.cells, b, first, last, built.q.device)
+    q = sequence(built.q, built.q_offsets, b)[first:last]
+    k, v = (sequence(x, built.kv_offsets, b) for x in (built.k, built.v))
+    sinks = None if built.sinks is None else built.sinks.double()
+    return attend(built.drawn, numbers(q), numbers(k), numbers(v), visible, sinks)
+
+
+def _out_rows(built: Built, out: Buffer, b: int, first: int, last: int) -> Tensor:
+    return sequence(out.tensor, built.q_offsets, b)[first:last].transpose(0, 1).double()
+
+
+def _lse_rows(built: Built, lse: Buffer, b: int, first: int, last: int) -> Tensor:
+    if built.q_offsets is None:
+        return lse.tensor[b, :, first:last].double()
+    begin = built.q_offsets[b]
+    return lse.tensor[:, begin + first : begin + last].double()
+
+
+def _out_shares(built: Built, got: Tensor, truth: Truth) -> Tensor:
+    return _share(got, truth.out, _out_budget(built, truth))
+
+
+def _out_budget(built: Built, truth: Truth) -> Tensor:
+    heads, rows, _ = truth.out.shape
+    tiles = -(-rows // TILE_ROWS)
+
+    def largest(x: Tensor) -> Tensor:
+        """[heads, rows] -> [heads, tiles]"""
+        padded = torch.nn.functional.pad(x, (0, tiles * TILE_ROWS - rows))
+        return padded.reshape(heads, tiles, TILE_ROWS).amax(-1)
+
+    yardstick = largest((truth.emulated - truth.out).abs().amax(-1))
+    magnitude = largest(truth.out.abs().amax(-1))
+    budget = 2 * yardstick + ulp(built.drawn.out_dtype, magnitude) + largest(truth.out_slack)
+    budget = budget.repeat_interleave(TILE_ROWS, 1)[:, :rows]
+    return torch.where(truth.empty, 0, budget)[..., None]
+
+
+def _share(got: Tensor, truth: Tensor, budget: Tensor) -> Tensor:
+    """Error over budget; infinite where one side alone is NaN or infinite."""
+    share = (got - truth).abs() / budget
+    share = torch.where(torch.isfinite(share), share, torch.inf)
+    return torch.where(got == truth, 0, share)
+
+
+def _describe(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
+              last: int) -> str:
+    _, of_out, of_lse, truth = _shares(built, out, lse, b, first, last)
+    if of_lse.max() > of_out.max():
+        name, shares, wanted = "lse", of_lse, truth.lse
+        got = _lse_rows(built, lse, b, first, last)
+    else:
+        name, shares, wanted = "out", of_out, truth.out
+        got = _out_rows(built, out, b, first, last)
+    place = torch.unravel_index(shares.argmax(), shares.shape)
+    head, row, *column = (int(x) for x in place)
+    where = f"{name} of sequence {b}, head {head}, query {first + row}"
+    where += f", column {column[0]}" if column else ""
+    share, found, right = (float(x[place]) for x in (shares, got, wanted))
+    over = (f"error {abs(found - right):.3g}, {share:.3g} times its budget"
+            if share < float("inf") else "no error is allowed here, or one side is not finite")
+    wrong = int((shares > 1).sum())
+    return f"{where}: got {found:.9g}, expected {right:.9g}: {over} ({wrong} wrong)"

@@ -1,0 +1,140 @@
+"""Attention once more, in float64: its own rules of who sees whom and its own softmax, a stretch of
+queries at a time. It reads what was drawn, never the lists that the library reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .draw import Drawn
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+BITS = {"f32": 24, "f16": 11, "bf16": 8}  # of the significand
+SMALLEST_EXPONENT = {"f32": -126, "f16": -14, "bf16": -126}
+UNIT = 2.0**-24  # roundoff of float32, in which kernels compute scores, softmax and sums
+PARTIAL, FULL = 1, 2
+
+
+@dataclass
+class Cells:
+    """The contents of a block mask: a number a block, and which tile of bits a partial one has."""
+
+    kinds: Tensor  # u8 [batch|1, heads|1, rows, columns]
+    tile: Tensor  # i64, likewise
+    tiles: Tensor | None  # bool [tiles, block_q, block_kv]
+
+
+def seen(d: Drawn, cells: Cells | None, batch: int, first: int, last: int, device: Any,
+         with_bits: bool = True) -> Tensor:
+    """Booleans [heads|1, last - first, keys]: the rules of attention for queries first to last."""
+    length = d.kv_lengths[batch]
+    end = length if d.kv_end is None else d.kv_end[batch]
+    begin = 0 if d.kv_begin is None else d.kv_begin[batch]
+    kv_position = 0 if d.kv_position is None else d.kv_position[batch]
+    q_position = (kv_position + end - d.q_lengths[batch] if d.q_position is None
+                  else d.q_position[batch])
+    i = torch.arange(first, last, device=device)[:, None]
+    j = torch.arange(length, device=device)[None, :]
+    distance = (kv_position + j) - (q_position + i)
+    visible = ((j >= begin) & (j < end)).expand(distance.shape)
+    if d.causal:
+        visible = visible & (distance <= 0)
+    if d.window_left is not None:
+        visible = visible & (distance >= -d.window_left)
+    if d.window_right is not None:
+        visible = visible & (distance <= d.window_right)
+    visible = visible[None]
+    if cells is None:
+        return visible
+    of = batch if cells.kinds.shape[0] > 1 else 0
+    row, column = i // d.mask.block_q, j // d.mask.block_kv
+    kinds = cells.kinds[of][:, row, column]
+    visible = visible & (kinds != 0)
+    if with_bits and cells.tiles is not None:
+        tile = cells.tile[of][:, row, column]
+        inside = cells.tiles[tile, i % d.mask.block_q, j % d.mask.block_kv]
+        visible = visible & ((kinds == FULL) | inside)
+    return visible
+
+
+@dataclass
+class Truth:
+    """Of a stretch of queries. Slacks: what an f32 evaluation may be off by for reasons that an
+    emulation can miss by luck."""
+
+    out: Tensor  # f64 [heads, rows, dim_v]
+    lse: Tensor  # f64 [heads, rows]
+    emulated: Tensor  # f64, like out: f32 softmax, probabilities and result rounded
+    out_slack: Tensor  # [heads, rows]
+    lse_slack: Tensor
+    empty: Tensor  # bool [heads, rows]: queries that see no key
+
+
+def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
+           sinks: Tensor | None) -> Truth:
+    """q [heads, rows, dim], k and v [kv_heads, keys, ...], visible [heads|1, rows, keys]. Numbers
+    of k and v that no query sees are zeros here."""
+    if k.shape[1] == 0:  # one key that nobody sees
+        k, v = (x.new_zeros(x.shape[0], 1, x.shape[2]) for x in (k, v))
+        visible = visible.new_zeros(*visible.shape[:2], 1)
+    scale = d.dim**-0.5 if d.scale is None else d.scale
+    truth = _softmax(d, q.double(), k.double(), v.double(), visible, sinks, scale)
+    out, lse, shares = truth
+    q, k, v = q.float(), k.float(), v.float()
+    emulated, _, _ = _softmax(d, q, k, v, visible, sinks, scale, DTYPES[d.dtype])
+    emulated = emulated.to(DTYPES[d.out_dtype]).double()
+
+    # Scores off by a few ulps of their summands (twice: numerator and denominator), an exp of a few
+    # ulps, and one probability rounded the other way.
+    shares = shares.float()
+    sizes = _grouped(q.abs(), k.abs().mT) * abs(scale)
+    size = sizes.masked_fill_(~visible, 0).amax(-1)
+    reach = _grouped(shares, v.abs()).amax(-1)
+    largest = v.abs().amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
+    term = (shares * largest).amax(-1)
+    out_slack = UNIT * (8 + 4 * size) * reach + 2.0 ** -BITS[d.dtype] * term
+    terms = visible.sum(-1)
+    small = torch.where(torch.isfinite(lse), lse, 0).abs()
+    lse_slack = UNIT * ((d.dim + 8) * size + terms + 16 + 2 * small)
+    empty = (terms == 0).expand(lse.shape)
+    return Truth(out, lse, emulated, out_slack.double(), lse_slack.double(), empty)
+
+
+def _grouped(left: Tensor, right: Tensor) -> Tensor:
+    """[heads, rows, x] times [kv_heads, x, y]."""
+    groups = right.shape[0]
+    product = left.reshape(groups, -1, left.shape[-1]) @ right
+    return product.reshape(*left.shape[:2], right.shape[-1])
+
+
+def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sinks: Tensor | None,
+             scale: float, rounded_to: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """out, lse and the share of each key, in the dtype of q; probabilities rounded where asked."""
+    scores = _grouped(q, k.mT) * scale
+    if d.softcap:
+        scores = d.softcap * torch.tanh(scores / d.softcap)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    top = scores.amax(-1)
+    if sinks is not None:
+        top = torch.maximum(top, sinks.to(top.dtype)[:, None])
+    top = torch.where(torch.isfinite(top), top, 0)
+    weights = torch.exp(scores - top[..., None])
+    total = weights.sum(-1)
+    if sinks is not None:
+        total = total + torch.exp(sinks.to(top.dtype)[:, None] - top)
+    lse = top + torch.log(total)
+    total = torch.where(total > 0, total, 1)[..., None]
+    if rounded_to is not None and rounded_to != torch.float32:
+        weights = weights.to(rounded_to).float()
+    return _grouped(weights, v) / total, lse, weights / total
+
+
+def ulp(dtype: str, value: Tensor) -> Tensor:
+    """The distance between neighbours of a dtype around a value."""
+    exponent = torch.frexp(value.double().abs())[1] - 1
+    exponent = torch.where(value == 0, SMALLEST_EXPONENT[dtype], exponent)
+    exponent = exponent.clamp(min=SMALLEST_EXPONENT[dtype]) - (BITS[dtype] - 1)
+    return torch.exp2(exponent.double())

@@ -1,0 +1,299 @@
+"""tessera.verify on the CPU: right results pass, and each kind of wrong one is found."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import tessera  # noqa: E402
+from tessera.verify import build, cli, draw, judge, oracle  # noqa: E402
+
+SMALL = ["attention", "--device", "cpu", "--quiet", "--pairs", "20000"]
+HALVES = ("f16", "bf16")
+
+
+def run(*more):
+    return cli.main([*SMALL, *map(str, more)])
+
+
+def drawn(**options):
+    """A problem with nothing special about it but what is said."""
+    d = draw.Drawn(7, q_lengths=[100, 100], kv_lengths=[130, 130], heads=4, kv_heads=2, **options)
+    d.heads_first = dict.fromkeys(("q", "k", "v", "out"), False)
+    d.padding = dict.fromkeys(("q", "k", "v", "out"), (1, 0, 2))
+    return d
+
+
+@pytest.fixture
+def damaged(monkeypatch):
+    """Makes tessera.attention do something to its results afterwards."""
+    right = tessera.attention
+
+    def arm(damage):
+        def wrong(*arguments, **options):
+            result = right(*arguments, **options)
+            damage(options["out"], options["lse"])
+            return result
+
+        monkeypatch.setattr(tessera, "attention", wrong)
+
+    return arm
+
+
+def verdict(d, stretch=1 << 18):
+    built = build.build(d, "cpu", stretch)
+    out, lse = built.outputs()
+    built.run(out, lse)
+    return judge.judge(built, out, lse)
+
+
+# ---- Right results -----------------------------------------------------------------------------
+
+
+def test_random_problems_are_right(capsys):
+    assert run("--count", 60, "--repeat") == 0
+    said = capsys.readouterr().out
+    assert "60 problems, 60 right, 0 refused, 0 failed" in said and "of the budget, seed" in said
+
+
+def test_every_tensor_is_made_where_the_problem_is():
+    with torch.device("meta"):  # what names no device lands here, and does not mix
+        assert run("--count", 20, "--seed", 200) == 0
+
+
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
+def test_no_right_result_comes_near_its_budget(dtype):
+    share, trouble = verdict(drawn(dtype=dtype, out_dtype=dtype, causal=True, sinks="f32"))
+    assert trouble is None and 0 < share < 0.9
+
+
+def test_stretches_of_queries_do_not_change_the_verdict():
+    d = drawn(causal=True, window_left=40, dtype="bf16")
+    assert verdict(d)[0] == pytest.approx(verdict(d, stretch=1)[0], rel=1e-6)
+
+
+def test_who_sees_whom():
+    d = draw.Drawn(1, q_lengths=[2], kv_lengths=[4], causal=True, window_left=1, kv_end=[3])
+    # The last query stands with key 2.
+    assert oracle.seen(d, None, 0, 0, 2, "cpu").int().tolist() == [[[1, 1, 0, 0], [0, 1, 1, 0]]]
+    d.q_position, d.kv_position, d.kv_begin = [10], [9], [1]
+    assert oracle.seen(d, None, 0, 0, 2, "cpu").int().tolist() == [[[0, 1, 0, 0], [0, 1, 1, 0]]]
+
+
+def test_the_oracle_agrees_with_pytorch():
+    d = drawn(dtype="f32", out_dtype="f32")
+    built = build.build(d, "cpu", 1 << 18)
+    truth = judge.truth_of(built, 1, 0, 100)
+    q, k, v = (x[1].transpose(0, 1).double() for x in (built.q, built.k, built.v))
+    k, v = (x.repeat_interleave(2, 0) for x in (k, v))
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(truth.out, want)
+    torch.testing.assert_close(truth.lse, (q @ k.mT / 8).logsumexp(-1))
+
+
+def test_ulp():
+    values = torch.tensor([1.0, 1.5, 0.99, 0.0, 3e-8], dtype=torch.float64)
+    assert oracle.ulp("bf16", values)[:3].tolist() == [2**-7, 2**-7, 2**-8]
+    assert oracle.ulp("f16", values)[3:].tolist() == [2**-24, 2**-24]
+
+
+# ---- What is drawn -----------------------------------------------------------------------------
+
+
+def test_a_seed_repeats_its_problem():
+    for seed in range(40):
+        assert draw.draw(seed, HALVES, 10000) == draw.draw(seed, HALVES, 10000)
+    d = draw.draw(3, HALVES, 10000)
+    one, other = (build.build(d, "cpu", 1 << 18) for _ in range(2))
+    for name in ("q", "k", "v"):
+        a, b = getattr(one, name), getattr(other, name)
+        assert a.stride() == b.stride() and torch.equal(a.nan_to_num(9), b.nan_to_num(9))
+
+
+def test_everything_is_drawn_and_nothing_too_large():
+    problems = [draw.draw(seed, HALVES, 1 << 28) for seed in range(3000)]
+    assert all(d.pairs <= 1 << 28 and d.numbers <= draw.MOST_NUMBERS for d in problems)
+    lengths = [length for d in problems for length in d.q_lengths + d.kv_lengths]
+    assert min(lengths) == 0 and 8192 < max(lengths) <= 16384
+    assert 0.03 < sum(length > 4096 for length in lengths) / len(lengths) < 0.15
+    for seen in ({d.dim for d in problems}, {d.dim_v for d in problems}):
+        assert seen == set(range(8, 257, 8))
+    for name in ("dtype", "layout", "index", "packed_q", "packed_kv", "causal", "lse"):
+        assert len({getattr(d, name) for d in problems}) == 2, name
+    for name in ("window_left", "window_right", "kv_begin", "kv_end", "q_position", "kv_position",
+                 "scale", "sinks", "mask"):
+        absent = sum(getattr(d, name) is None for d in problems)
+        assert 0.5 * len(problems) < absent < 0.85 * len(problems), name
+    assert any(d.scale is not None and d.scale < 0 for d in problems)
+    assert any(d.packed_q and 0 in d.q_lengths for d in problems)
+    masks = [d.mask for d in problems if d.mask]
+    assert {mask.block_q for mask in masks} == {mask.block_kv for mask in masks} == {
+        64, 128, 192, 256}
+
+
+def test_lists_hold_what_was_drawn():
+    d = drawn(mask=draw.Blocks(64, 64, 2, 4, 0.7, 0.5, 0.0, 3))
+    built = build.build(d, "cpu", 1 << 18)
+    everything = torch.stack([oracle.seen(d, built.cells, b, 0, 100, "cpu") for b in range(2)])
+    assert torch.equal(built.mask.to_dense(), everything)
+    assert 0 < everything.sum() < everything.numel()
+
+
+def test_what_nobody_needs_is_nan():
+    d = drawn(kv_end=[70, 130], kv_begin=[5, 0])
+    built = build.build(d, "cpu", 1 << 18)
+    for tensor in (built.k, built.v):
+        assert tensor[0, :5].isnan().all() and tensor[0, 70:].isnan().all()
+        assert not tensor[0, 5:70].isnan().any() and not tensor[1].isnan().any()
+    out, _ = built.outputs()
+    assert out.tensor.isnan().all()
+
+
+# ---- Wrong results -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
+def test_a_small_error_is_found(damaged, dtype):
+    off = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2}[dtype]
+    damaged(lambda out, lse: out.mul_(1 + off))
+    share, trouble = verdict(drawn(dtype=dtype, out_dtype=dtype))
+    assert share > 1 and trouble.startswith("out of sequence")
+
+
+def test_an_error_in_lse_is_found(damaged):
+    damaged(lambda out, lse: lse[1, 2, 3].add_(1e-4))
+    _, trouble = verdict(drawn())
+    assert trouble.startswith("lse of sequence 1, head 2, query 3: got ") and "(1 wrong)" in trouble
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_is_found(damaged, value):
+    damaged(lambda out, lse: out[1, 99, 3, 63].fill_(value))
+    share, trouble = verdict(drawn())
+    assert share == float("inf")
+    assert trouble.startswith("out of sequence 1, head 3, query 99, column 63: got ")
+
+
+def test_exchanged_rows_are_found(damaged):
+    damaged(lambda out, lse: out[0, 4:6, 1].copy_(out[0, 4:6, 1].flip(0)))
+    assert verdict(drawn())[1].startswith("out of sequence 0, head 1, query ")
+
+
+def test_a_missing_row_is_found(damaged):
+    damaged(lambda out, lse: out[0, 7].fill_(torch.nan))  # as before the run
+    assert "query 7" in verdict(drawn())[1]
+
+
+def test_a_query_without_keys_gives_zeros_exactly(damaged):
+    d = drawn(causal=True, q_position=[0, -1])
+    assert verdict(d)[1] is None
+    damaged(lambda out, lse: out[1, 0, 0, 0].fill_(1e-6))
+    assert verdict(d)[1].startswith("out of sequence 1, head 0, query 0, column 0")
+    damaged(lambda out, lse: lse[1, 0, 0].fill_(-1e30))
+    assert verdict(d)[1].startswith("lse of sequence 1, head 0, query 0")
+
+
+@pytest.mark.parametrize("padding", [(1, 0, 2), (0, 0, 0)])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_stray_write_is_found(damaged, padding, after):
+    def damage(out, lse):
+        reach = sum((n - 1) * stride for n, stride in zip(out.shape, out.stride()))
+        at = out.storage_offset() + (reach + 1 if after else -1)
+        out.as_strided((1,), (1,), at).fill_(0)
+
+    d = drawn()
+    d.padding = dict.fromkeys(d.padding, padding)
+    damaged(damage)
+    assert verdict(d)[1] == "out: memory around it was written"
+
+
+def test_a_write_into_padding_is_found(damaged):
+    damaged(lambda out, lse: out.as_strided((1,), (1,), out.storage_offset() + 64).fill_(0))
+    assert verdict(drawn())[1] == "out: memory around it was written"
+
+
+def test_failures_are_printed_with_the_command_that_repeats_them(damaged, capsys):
+    damaged(lambda out, lse: out.fill_(torch.nan))
+    assert run("--count", 9, "--seed", 5, "--failures", 2) == 1
+    said = capsys.readouterr().out
+    assert said.count("FAILED out of sequence") == 2 and "stopped here" in said
+    command = [line.strip() for line in said.splitlines() if "python -m" in line][0]
+    assert run_command(command) == 1
+    again = capsys.readouterr().out
+    assert again.splitlines()[:3] == said.splitlines()[:3]
+
+
+def run_command(command):
+    return cli.main([*command.split()[3:], "--quiet"])
+
+
+def test_other_errors_are_failures(monkeypatch, capsys):
+    def broken(*arguments, **options):
+        raise ValueError("attention: q: something that the generator did wrong")
+
+    monkeypatch.setattr(tessera, "attention", broken)
+    assert run("--count", 1) == 1
+    assert "FAILED ValueError: attention: q: something" in capsys.readouterr().out
+
+
+def test_runs_that_differ_are_found(damaged, capsys):
+    turn = iter(range(1000))
+    damaged(lambda out, lse: out.add_(0.0).mul_(1 - 1e-7 * (next(turn) % 2) * out.sign()))
+    d = drawn(dtype="f32", out_dtype="f32")
+    built = build.build(d, "cpu", 1 << 18)
+    one, other = built.outputs(), built.outputs()
+    built.run(*one)
+    built.run(*other)
+    assert not judge.same_bits(one[0], other[0]) and judge.same_bits(one[1], other[1])
+
+
+# ---- Refusals and the run ----------------------------------------------------------------------
+
+
+def test_refusals_are_counted_by_reason(monkeypatch, capsys):
+    right, turn = tessera.attention, iter(range(100))
+
+    def refuses(*arguments, **options):
+        at = next(turn)
+        if at % 3 == 0:
+            return right(*arguments, **options)
+        raise NotImplementedError(
+            "problem   attention\nchosen    no kernel takes this problem\n"
+            f"rejected  cpu_x  takes dims of multiples of 8, got {at}\nrejected  sm90  not here\n")
+
+    monkeypatch.setattr(tessera, "attention", refuses)
+    assert run("--count", 6) == 0
+    said = capsys.readouterr().out
+    assert "6 problems, 2 right, 4 refused, 0 failed" in said
+    assert "refused 4: cpu_x: takes dims of multiples of 8\n" in said
+
+
+def test_what_the_library_refuses_has_reasons(capsys):
+    with pytest.raises(NotImplementedError) as refusal:
+        x = torch.zeros(1, 8, 1, 16)
+        tessera.attention(x, x, x, backend="sm90")
+    assert cli.reasons_of(refusal.value, "cpu") == [
+        "cpu_attention: execution.backend asks for sm90"]
+
+
+def test_an_interrupt_still_sums_up(monkeypatch, capsys):
+    right, turn = tessera.attention, iter(range(100))
+
+    def interrupted(*arguments, **options):
+        if next(turn) == 2:
+            raise KeyboardInterrupt
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(tessera, "attention", interrupted)
+    assert run("--count", 9) == 130
+    assert "2 problems, 2 right" in capsys.readouterr().out
+
+
+def test_it_stops_in_time(capsys):
+    assert run("--count", 10**6, "--seconds", 0) == 0
+    assert "problems, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [("--count", 0), ("--pairs", 3)])
+def test_wrong_options_are_refused(option):
+    with pytest.raises(SystemExit):
+        run(*option)
