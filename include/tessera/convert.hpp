@@ -69,10 +69,9 @@ TESSERA_EXPORT void transpose_lists(const BsrMatrix& matrix, const ColumnLists& 
 
 // ---- Block masks -------------------------------------------------------------------------------
 
-// Lists that these three write have the form of counts and indices, are contiguous, i32 or i64, and
-// have a room of the caller's choice for each row, the last size of `indices`. A row that needs
-// more keeps its first entries: no count exceeds the room. Entries beyond a row's count are not
-// written.
+// What these write are counts and indices, contiguous, i32 or i64. The last size of the indices is
+// the capacity of each row, the caller's to choose: a row that needs more keeps its first entries,
+// and no count exceeds it. Entries beyond a row's count are not written. No call takes a workspace.
 
 /// Lists the blocks that are set in each row of u8 `blocks` [batch|1, heads|1, rows, cols],
 /// ascending. `out` has the same batch, heads and rows.
@@ -85,17 +84,16 @@ TESSERA_EXPORT void list_blocks(const Tensor& full, const Tensor& partial,
                                 const Execution& execution = {});
 
 /// Lists the blocks of the `k` largest scores in each row (of equal ones the first), ascending.
-/// `scores` [batch|1, heads|1, rows, cols] are f32, f16 or bf16; `out` is as above, with room for k
-/// or for all columns. A score of -inf or NaN is never chosen, which is how a row is bounded: it
-/// may then have less than k.
+/// `scores` [batch|1, heads|1, rows, cols] are f32, f16 or bf16; `out` is as above, with a
+/// capacity of at least k or all columns. A score of -inf or NaN is never chosen, which is how a
+/// row is bounded: it may then have less than k.
 TESSERA_EXPORT void top_k_blocks(const Tensor& scores, std::int64_t k, const BlockList& out,
                                  const Execution& execution = {});
 
 /// Lists by column of blocks, which the backward pass walks.
 struct BlockColumns {
-  BlockList
-      lists{};       ///< counts [batch|1, heads|1, cols], indices with a size more: rows, ascending
-  Tensor entries{};  ///< optional, like the indices: which entry of its row's list the block is
+  BlockList lists{};  ///< counts [batch|1, heads|1, cols], indices [.., capacity]: ascending rows
+  Tensor entries{};   ///< optional, like the indices: which entry of its row's list the block is
 };
 
 /// The same blocks listed by column, of as many columns as `out` has. `list` comes in either form,
