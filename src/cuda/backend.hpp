@@ -12,6 +12,10 @@
 // What the GPU backends offer to the layers above: no CUDA type crosses this line.
 namespace tessera::cuda {
 
+namespace spgemm {
+struct PlannedBlock;
+}
+
 /// GPUs that the driver shows; 0 where there is no driver.
 int device_count();
 
@@ -42,8 +46,9 @@ struct SpgemmPattern {
   std::int64_t stored = 0;          // blocks of the result
   std::int64_t products = 0;        // pairs of blocks that meet in them
   std::shared_ptr<void> memory;
-  std::int32_t* offsets = nullptr;  // [rows + 1]
-  std::int32_t* columns = nullptr;  // [stored]
+  std::int32_t* offsets = nullptr;         // [rows + 1]
+  std::int32_t* columns = nullptr;         // [stored]
+  spgemm::PlannedBlock* blocks = nullptr;  // [stored], where blocks of the result are large
 };
 
 /// Waits once for the stream, to learn the size. The lists are complete in the stream's order.

@@ -53,6 +53,19 @@ AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
   return layout;
 }
 
+namespace {
+
+/// What walking in whole steps costs, in the time of as many keys at full rate: a step costs as
+/// much as 30 keys besides its own, and the first and last ones of a tile have nothing to overlap
+/// with.
+double cost_of_steps(double keys, const Tile& tile) {
+  if (!(keys >= 1)) return 1;
+  constexpr double kBesides = 30, kAround = 1.65, kUsual = 1 + kBesides / 128;
+  return (std::ceil(keys / tile.n) + kAround) * (tile.n + kBesides) / (keys * kUsual);
+}
+
+}  // namespace
+
 double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const DeviceFacts& device,
                          const Work& work) {
   const AttentionLayout layout = attention_layout(s, tile);
@@ -60,13 +73,16 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
   // Tiles are computed whole: rows beyond the last query, columns beyond the dimensions.
   const double rows = real(layout.tiles) * tile.m, queries = real(s.q_total) * real(s.heads);
-  const double wider = real(tile.k + tile.v) / real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
+  const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
+  const double keys = work.flops / std::max(2 * queries * width, 1.0);  // that a query sees
+  const double wider = real(tile.k + tile.v) / width * cost_of_steps(keys, tile);
   const double flops = work.flops * std::max(rows / std::max(queries, 1.0), 1.0) * wider;
   constexpr double kShareOfPeak = 0.7, kTileSeconds = 2e-6;
   // The last round of tiles is rarely full, but tiles are dealt as they are asked for.
   const double rounds = real(layout.tiles * layout.splits) / device.units;
   const double filled = layout.uneven ? std::max(rounds, 1.0) : std::ceil(rounds);
-  const double compute = flops / (device.tensor_tflops * 1e12 * kShareOfPeak) * filled / rounds;
+  const double rate = device.tensor_tflops * 1e12 * kShareOfPeak;  // 0: unknown
+  const double compute = rate > 0 ? flops / rate * filled / rounds : 0;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
   return (std::max(compute, memory) + filled * kTileSeconds) * 1e3;
 }

@@ -81,6 +81,8 @@ std::string text(const AttentionShape& s) {
   if (s.softcap != 0) line += " softcap";
   if (s.has_sinks) line += " sinks";
   if (s.has_lse) line += " lse";
+  // The CPU reads any address: there, a plan serves tensors anywhere.
+  if (s.device.kind == DeviceKind::cuda && !s.tma_readable) line += " unaligned";
   return line;
 }
 

@@ -17,8 +17,8 @@ double real(std::int64_t n) { return static_cast<double>(n); }
 
 /// Shared memory for the ring of each of so many blocks of threads on one unit.
 int ring_bytes(int at_once) {
-  constexpr int kKilobytes[] = {220, 108, 72, 52};
-  return kKilobytes[at_once - 1] << 10;
+  constexpr int kBytes[] = {kSkinnyMostRing, 108 << 10, 72 << 10, 52 << 10};
+  return kBytes[at_once - 1];
 }
 
 /// How many clusters of so many blocks run at a time, with 1 to 4 blocks on a unit. Clusters do not
@@ -64,23 +64,28 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   // A grid begins while the one before ends: part of what every kernel costs is hidden.
   constexpr double kStart = 0.3e-6, kHidden = 4e-6;
   const double tiles = real(at.row_tiles) * real(at.col_tiles) * real(at.batches);
+  const int cluster = at.splits * at.together;
   const double rounds =
-      std::max(1.0, std::ceil(tiles / real(clusters_at_once(at.at_once, at.splits))));
+      std::max(1.0, std::ceil(tiles / real(at.together * clusters_at_once(at.at_once, cluster))));
   const double blocks = tiles * at.splits / rounds;
   // Where units have room for more, the next grid's blocks come early to some of them.
   if (rounds == 1 && std::ceil(blocks / kUnits) < at.at_once) return false;
   // Lists differ in length, so that some units get more than their share.
   const double on_unit = cut.sparse ? blocks / kUnits + 0.5 : std::ceil(blocks / kUnits);
   const double steps = cut.depth / kLine / at.splits;
-  const double fetch = on_unit * (cut.sparse ? steps : std::ceil(steps)) * stage / kUnitRate;
+  // Bytes that come for several blocks cost less power, which is what slows such products down.
+  const double bytes = stage - (at.together > 1 ? n * kLineBytes / 4 : 0);
+  const double fetch = on_unit * (cut.sparse ? steps : std::ceil(steps)) * bytes / kUnitRate;
   const double memory = at.bytes / kMemoryRate / rounds;
   // Narrow instructions do not reach the full rate.
   const double rate = kUnitFlops * (n >= 64 ? 0.65 : n >= 32 ? 0.5 : 0.3);
-  const double multiply = on_unit * steps * 2.0 * at.units() * kLine * n * kLine / rate;
-  // What a step costs besides its bytes, where no other block fills the gap.
-  constexpr double kStep = 0.03e-6;
-  double end =
-      owned * kStore + kStep * std::ceil(steps) / std::max(1.0, std::ceil(blocks / kUnits));
+  const double multiply = on_unit * steps * 2.0 * at.units() * kLine * n * kLine / rate *
+                          (at.together > 1 ? 0.97 : 1.0);
+  // What a step costs besides its bytes, where no other block fills the gap: less where the next
+  // one is multiplied meanwhile.
+  const double step = n >= 128 ? 0.01e-6 : 0.03e-6;
+  double end = owned * kStore + step * std::ceil(steps) / std::max(1.0, std::ceil(blocks / kUnits));
+  if (at.together > 1) end += kMeet;
   if (at.splits > 1)
     end += kMeet + kExchange * at.splits +
            on_unit * at.units() * (n / kPiece) * kPieceBytes * (1.0 - 1.0 / at.splits) / kSendRate;
@@ -123,6 +128,17 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const SkinnyM
     at.height = height;
     if (complete(cut, at) && (best.row_tiles == 0 || at.seconds < best.seconds)) best = at;
   };
+  // Tiles whose blocks load for each other: in one round, and no rows that are multiplied in vain.
+  const auto consider_together = [&] {
+    base.together = kSkinnyTogether;
+    const double most = real(base.together * clusters_at_once(1, base.together));
+    for (int height = kLine; height <= tile.m; height += kLine)
+      if (real(base.rows) / height <= most) consider(height);
+    base.together = 1;
+  };
+  if (tile.n == kSkinnyTogether * kSkinnySharedLines && !left.sparse && s.batch == 1 &&
+      base.cols <= tile.n)
+    consider_together();
   for (base.at_once = 1; base.at_once <= kMostAtOnce; ++base.at_once) {
     for (base.splits = 1; base.splits <= kMostSplits; ++base.splits) {
       if (base.splits > 1 && cut.depth < real(base.splits) * kLine) break;
@@ -145,6 +161,8 @@ std::string describe(const SkinnyLayout& layout) {
   if (layout.swapped) words += "; computed as its transpose";
   if (layout.splits > 1)
     words += "; " + std::to_string(layout.splits) + " blocks of threads share a tile's depth";
+  if (layout.together > 1)
+    words += "; blocks of " + std::to_string(layout.together) + " tiles read the columns together";
   return words;
 }
 

@@ -16,6 +16,7 @@ struct SkinnyLayout {
   std::int64_t rows = 0, cols = 0, batches = 1;
   int height = 64;             // rows of a tile
   int splits = 1;              // blocks of threads of a cluster, which share a tile's depth
+  int together = 1;            // tiles of a cluster whose blocks load the columns for each other
   int at_once = 1;             // blocks of threads on one unit
   int stages = 1;              // of the ring
   int shared_bytes = 0;        // for the ring
@@ -26,6 +27,13 @@ struct SkinnyLayout {
   /// Warpgroups that multiply, 64 rows each.
   int units() const { return (height + 63) / 64; }
 };
+
+/// Shared memory for the ring of a block of threads that has a unit for itself, in bytes.
+inline constexpr int kSkinnyMostRing = 220 << 10;
+
+/// Where tiles share what they read of 128 columns, each block of a cluster loads so many lines of
+/// a step for all of them.
+inline constexpr int kSkinnyTogether = 4, kSkinnySharedLines = 32;
 
 /// Columns of a step that are loaded: where they lie contiguous, TMA brings a line of 64.
 constexpr int skinny_loaded(int columns, bool contiguous) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -160,6 +161,101 @@ TEST(GpuBsr, EmptyTilesBetweenOthers) {
     problem.epilogue.beta = 1.0f;
     expect_right_by_each_row(p, problem, none ? "no blocks" : "every other tile");
   }
+}
+
+/// Lists that nobody checked lead nowhere outside the tensors, and what they do not name may hold
+/// NaN.
+TEST(GpuBsr, HostileLists) {
+  SKIP_UNLESS_HOPPER();
+  constexpr std::int64_t kWide = std::int64_t{1} << 32;  // nothing is left of it in 32 bits
+  const std::vector<std::vector<std::int64_t>> offsets = {
+      {-5, 1 << 30, 3, -7}, {7, 6, 2, 0}, {0, 2, 4, 7}};
+  for (const auto& list : offsets)
+    for (const Blocks& block : {Blocks{16, 16}, {32, 64}, {64, 32}, {64, 64}, {128, 48}})
+      for (DType index : {DType::i32, DType::i64})
+        for (Side side : kSides) {
+          Products p(21);
+          const std::int64_t beyond = index == DType::i64 ? kWide : 1 << 30;
+          const auto sparse =
+              p.hostile(DType::bf16, index, Pattern{3, 4, list, {-1, beyond, 0, -beyond, 4, 2, 3}},
+                        block.rows, block.cols);
+          const MatmulProblem problem = problem_of(p, sparse.as_read, side, 40, false, DType::bf16);
+          MatmulProblem given = problem;
+          (side == Side::a || side == Side::a_transposed ? given.a : given.b).sparse =
+              sparse.as_given;
+          for (int row : gpu_test::rows_of("bsr")) {
+            p.expect_right(problem,
+                           text_of(block, side, 40, DType::bf16) + " by " + gpu_test::name_of(row),
+                           [&](const MatmulProblem&) { gpu_test::run_by(row, p.moved(given)); });
+          }
+        }
+}
+
+/// Entries in any order lose blocks, nothing worse.
+TEST(GpuBsr, ListsOutOfOrder) {
+  SKIP_UNLESS_HOPPER();
+  for (std::int64_t each : {16, 64}) {
+    Products p(22, 12);
+    const std::int64_t rows = 20, cols = 70;
+    BsrMatrix sparse =
+        p.bsr(DType::bf16, with_gaps(rows, cols, p.random(), 0.5), each, each, DType::i32);
+    auto* const columns = static_cast<std::int32_t*>(sparse.col_indices.data);
+    std::reverse(columns, columns + sparse.stored_blocks());
+    const MatmulProblem problem = problem_of(p, sparse, Side::a, 100, false, DType::bf16);
+    p.twin().upload();
+    for (int row : gpu_test::rows_of("bsr")) gpu_test::run_by(row, p.moved(problem));
+    p.expect_untouched_outside(problem.out, p.twin().download(), "out of order");
+  }
+}
+
+/// Each batch with lists and blocks of its own, or with those of all.
+TEST(GpuBsr, Batches) {
+  SKIP_UNLESS_HOPPER();
+  constexpr std::int64_t kBatch = 3;
+  for (const Blocks& block : {Blocks{16, 32}, {64, 64}})
+    for (bool own_lists : {false, true})
+      for (bool own_blocks : {false, true})
+        for (Side side : kSides) {
+          if (own_lists && !own_blocks) continue;
+          Products p(23, 12);
+          const Pattern pattern = with_gaps(7, 9, p.random(), 0.4);
+          BsrMatrix sparse = p.bsr(DType::bf16, pattern, block.rows, block.cols, DType::i32);
+          const std::int64_t stored = pattern.stored(), each = block.rows * block.cols;
+          if (own_blocks) {
+            const Tensor all = p.matrix(DType::bf16, {kBatch * stored, each});
+            sparse.values = tensor(all.data, DType::bf16, {kBatch, stored, block.rows, block.cols});
+          }
+          if (own_lists) {
+            std::vector<std::int64_t> offsets, columns;
+            for (std::int64_t b = 0; b < kBatch; ++b) {
+              offsets.insert(offsets.end(), pattern.offsets.begin(), pattern.offsets.end());
+              columns.insert(columns.end(), pattern.indices.begin(), pattern.indices.end());
+              if (b == 1) offsets.back() = offsets[offsets.size() - 2];  // its last row is empty
+            }
+            sparse.row_offsets = p.list(DType::i32, {kBatch, 8}, offsets);
+            sparse.col_indices = p.list(DType::i32, {kBatch, stored}, columns);
+          }
+          MatmulProblem problem;
+          const bool left = side == Side::a || side == Side::a_transposed;
+          Operand operand = sparse;
+          operand.transposed = side == Side::a_transposed || side == Side::b_transposed;
+          const std::int64_t rows = operand.transposed ? sparse.cols : sparse.rows;
+          const std::int64_t cols = operand.transposed ? sparse.rows : sparse.cols;
+          (left ? problem.a : problem.b) = operand;
+          (left ? problem.b : problem.a) = left ? p.matrix(DType::bf16, {kBatch, cols, 40})
+                                                : p.matrix(DType::bf16, {kBatch, 40, rows});
+          problem.out = left ? p.matrix(DType::f32, {kBatch, rows, 40}, 4, true)
+                             : p.matrix(DType::f32, {kBatch, 40, cols}, 4, true);
+          expect_right_by_each_row(p, problem,
+                                   text_of(block, side, 40, DType::bf16) +
+                                       (own_lists ? ", own lists" : "") +
+                                       (own_blocks ? ", own blocks" : ""));
+        }
+}
+
+TEST(GpuBsr, ManyStoredElements) {
+  SKIP_UNLESS_HOPPER();
+  gpu_test::expect_many_stored_elements("bsr");
 }
 
 TEST(GpuBsr, SameBitsEveryTime) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tessera/tessera.hpp>
@@ -59,6 +60,47 @@ class Products {
     return m;
   }
 
+  /// The same matrix as its lists have it, a view: entries whose column exists, and no others, of
+  /// a `pattern` with its offsets and columns as they may come from anywhere. `values` gets NaN in
+  /// all blocks that no entry names.
+  struct Hostile {
+    BsrMatrix as_given, as_read;
+  };
+  Hostile hostile(DType dtype, DType index, const Pattern& pattern, std::int64_t r,
+                  std::int64_t c) {
+    const std::int64_t stored = pattern.stored();
+    const auto clamped = [&](std::int64_t i) {
+      return std::clamp(pattern.offsets[static_cast<std::size_t>(i)], std::int64_t{0}, stored);
+    };
+    Pattern whole{pattern.rows, pattern.cols, {0}, {}}, read = whole;  // whole: room for all
+    std::vector<std::int64_t> taken;
+    for (std::int64_t i = 0; i < pattern.rows; ++i) {
+      for (std::int64_t e = clamped(i); e < clamped(i + 1); ++e) {
+        const std::int64_t column = pattern.indices[static_cast<std::size_t>(e)];
+        if (column < 0 || column >= pattern.cols) continue;
+        read.indices.push_back(column);
+        taken.push_back(e);
+      }
+      read.offsets.push_back(read.stored());
+    }
+    Hostile made;
+    made.as_read = bsr(dtype, read, r, c, index);
+    const std::int64_t each = r * c;
+    BsrMatrix& given = made.as_given;
+    given = made.as_read;
+    given.values = tensor(aligned(dtype, stored * each), dtype, {stored, r, c});
+    for (std::int64_t i = 0; i < stored * each; ++i)
+      store_from_float(given.values.data, dtype, i, std::numeric_limits<float>::quiet_NaN());
+    const auto bytes = static_cast<std::size_t>(each * size_of(dtype));
+    for (std::size_t i = 0; i < taken.size(); ++i)
+      std::memcpy(
+          static_cast<char*>(given.values.data) + static_cast<std::size_t>(taken[i]) * bytes,
+          static_cast<const char*>(made.as_read.values.data) + i * bytes, bytes);
+    given.row_offsets = list(index, {pattern.rows + 1}, pattern.offsets);
+    given.col_indices = list(index, {stored}, pattern.indices);
+    return made;
+  }
+
   Operand moved(const Operand& operand) const {
     Operand o = operand;
     o.dense = twin_.on_device(o.dense);
@@ -102,7 +144,9 @@ class Products {
     answer.out = twin_.inside(host.out, copy);
     const oracle::Comparison result = oracle::check(answer, &former);
     EXPECT_TRUE(result.ok) << text << ": " << result.message;
-    return std::string(reinterpret_cast<const char*>(copy.data()), copy.size());
+    std::string bytes(reinterpret_cast<const char*>(copy.data()), copy.size());
+    expect_untouched_outside(host.out, std::move(copy), text);
+    return bytes;
   }
 
   /// A list of either index dtype.
@@ -164,7 +208,10 @@ class Products {
       std::memcpy(now + at * static_cast<std::int64_t>(bytes),
                   then + at * static_cast<std::int64_t>(bytes), bytes);
     }
-    EXPECT_EQ(copy, twin_.host()) << text << ": memory outside the result differs";
+    const auto differs = std::mismatch(copy.begin(), copy.end(), twin_.host().begin()).first;
+    const auto* const first = static_cast<const std::byte*>(twin_.inside(written, copy).data);
+    EXPECT_TRUE(differs == copy.end()) << text << ": memory outside the result differs, first "
+                                       << &*differs - first << " bytes from its beginning";
   }
 
   Random& random() { return random_; }

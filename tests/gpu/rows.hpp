@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -71,6 +73,97 @@ void run_by(int row, const Problem& problem) {
   if (made.schedule_bytes > 0) prepare(made, problem, execution);
   run(made, problem, execution);
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+/// Enqueues alone, by a row that needs no buffers.
+inline void enqueue_by(int row, const MatmulProblem& problem, void* stream = nullptr) {
+  Execution execution;
+  execution.stream = stream;
+  run(plan_by(row, problem), problem, execution);
+}
+
+/// A tensor in device memory that `run` need not share with the host: all bytes alike, those from
+/// `tail` on (along the first dimension) another value. For sizes that no host should fill.
+class Uniform {
+ public:
+  Uniform(DType dtype, std::vector<std::int64_t> shape, int byte, std::int64_t tail = 0,
+          int tail_byte = 0)
+      : room_(bytes_of(dtype, shape)) {
+    const auto all = static_cast<std::size_t>(bytes_of(dtype, shape));
+    check(cudaMemset(room_.buffer().data, byte, all), "cudaMemset");
+    const std::size_t last =
+        all / static_cast<std::size_t>(shape[0]) * static_cast<std::size_t>(tail);
+    check(cudaMemset(static_cast<char*>(room_.buffer().data) + (all - last), tail_byte, last),
+          "cudaMemset");
+    tensor_ = shape.size() == 3 ? tensor(room_.buffer().data, dtype, {shape[0], shape[1], shape[2]})
+                                : tensor(room_.buffer().data, dtype, {shape[0], shape[1]});
+    tensor_.device = {DeviceKind::cuda, 0};
+  }
+  const Tensor& view() const { return tensor_; }
+  /// What every element is, of a 16-bit type whose two bytes are alike.
+  static float value(int byte) {
+    const auto both = static_cast<std::uint32_t>(byte | byte << 8) << 16;  // bf16
+    float f;
+    std::memcpy(&f, &both, 4);
+    return f;
+  }
+
+ private:
+  static std::int64_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape) {
+    std::int64_t bytes = size_of(dtype);
+    for (std::int64_t size : shape) bytes *= size;
+    return bytes;
+  }
+  Room room_;
+  Tensor tensor_;
+};
+
+/// Elements of a result in device memory, from `first` on in memory.
+inline std::vector<float> some_floats(const Tensor& out, std::int64_t first, std::int64_t count) {
+  std::vector<float> host(static_cast<std::size_t>(count));
+  check(cudaMemcpy(host.data(), static_cast<const float*>(out.data) + first,
+                   static_cast<std::size_t>(count) * sizeof(float), cudaMemcpyDeviceToHost),
+        "cudaMemcpy");
+  return host;
+}
+
+/// Stored blocks of more than 2^31 elements together, one in each row of blocks, times a few
+/// columns: by each row of a family.
+inline void expect_many_stored_elements(const std::string& family) {
+  constexpr std::int64_t kBlock = 128, kBlocks = (std::int64_t{1} << 17) + 64, kColumns = 8;
+  constexpr int kFew = 0x3C, kLast = 0x3D, kOther = 0x3F;
+  const Uniform values(DType::bf16, {kBlocks, kBlock, kBlock}, kFew, 1, kLast);
+  const Uniform other(DType::bf16, {kBlock, kColumns}, kOther);
+  const Uniform out(DType::f32, {kBlocks * kBlock, kColumns}, 0xFF);
+  std::vector<std::int32_t> lists(static_cast<std::size_t>(2 * kBlocks + 1));
+  for (std::int64_t i = 0; i <= kBlocks; ++i)
+    lists[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
+  const Room room(static_cast<std::int64_t>(lists.size() * sizeof(lists[0])));
+  auto* const offsets = static_cast<std::int32_t*>(room.buffer().data);
+  check(cudaMemcpy(offsets, lists.data(), lists.size() * sizeof(lists[0]), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
+  BsrMatrix sparse;
+  sparse.rows = kBlocks * kBlock;
+  sparse.cols = kBlock;
+  sparse.values = values.view();
+  sparse.row_offsets = tensor(offsets, DType::i32, {kBlocks + 1});
+  sparse.col_indices = tensor(offsets + kBlocks + 1, DType::i32, {kBlocks});
+  sparse.row_offsets.device = sparse.col_indices.device = {DeviceKind::cuda, 0};
+  MatmulProblem problem;
+  problem.a = sparse;
+  problem.b = other.view();
+  problem.out = out.view();
+  for (int row : rows_of(family)) {
+    run_by(row, problem);
+    const float each = kBlock * Uniform::value(kOther);
+    for (float x : some_floats(problem.out, 0, kColumns))
+      EXPECT_FLOAT_EQ(x, each * Uniform::value(kFew)) << name_of(row);
+    const std::int64_t last = (kBlocks - 1) * kBlock * kColumns;
+    for (float x : some_floats(problem.out, last - kColumns, kColumns))
+      EXPECT_FLOAT_EQ(x, each * Uniform::value(kFew)) << name_of(row);
+    for (float x : some_floats(problem.out, last, kBlock * kColumns))
+      EXPECT_FLOAT_EQ(x, each * Uniform::value(kLast)) << name_of(row);
+  }
 }
 
 /// What a plan does with one problem, captured once and launched as often as asked.

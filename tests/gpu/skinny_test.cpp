@@ -1,11 +1,17 @@
 // The rows for few columns, each on everything that it takes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <tessera/tessera.hpp>
 
+#include "src/plan/skinny_sm90.hpp"
 #include "tests/gpu/products.hpp"
 #include "tests/gpu/rows.hpp"
 
@@ -175,45 +181,159 @@ TEST(GpuSkinny, NothingStored) {
   expect_right_by_each_row(p, problem, "no blocks");
 }
 
-/// Lists that nobody checked lead nowhere outside the tensors.
+/// Lists that nobody checked lead nowhere outside the tensors, and what they do not name may hold
+/// NaN: entries that name no column have blocks of it, here.
 TEST(GpuSkinny, HostileLists) {
   SKIP_UNLESS_HOPPER();
+  constexpr std::int64_t kWide = std::int64_t{1} << 32;  // nothing is left of it in 32 bits
   const std::vector<std::vector<std::int64_t>> offsets = {
       {-5, 1 << 30, 3, -7}, {7, 6, 2, 0}, {0, 2, 4, 7}};
-  for (const auto& list : offsets) {
-    Products p(7);
-    BsrMatrix sparse =
-        p.bsr(DType::bf16, Pattern{3, 4, {0, 2, 4, 7}, {0, 1, 0, 3, 1, 2, 3}}, 64, 64, DType::i32);
-    sparse.row_offsets = p.list(DType::i32, {4}, list);
-    sparse.col_indices = p.list(DType::i32, {7}, {-1, 1 << 30, 0, -(1 << 30), 4, 2, 3});
+  for (const auto& list : offsets)
+    for (DType index : {DType::i32, DType::i64})
+      for (std::int64_t cols : {64, 128})
+        for (std::int64_t length : {24, 100}) {
+          Products p(7);
+          const std::int64_t beyond = index == DType::i64 ? kWide : 1 << 30;
+          const auto sparse =
+              p.hostile(DType::bf16, index, Pattern{3, 4, list, {-1, beyond, 0, -beyond, 4, 2, 3}},
+                        128, cols);
+          MatmulProblem problem;
+          problem.a = sparse.as_read;
+          problem.b = p.matrix(DType::bf16, {4 * cols, length});
+          problem.out = p.matrix(DType::bf16, {3 * 128, length}, 0, true);
+          MatmulProblem given = problem;
+          given.a = sparse.as_given;
+          for (int row : gpu_test::rows_of("skinny")) {
+            p.expect_right(problem, "hostile lists by " + gpu_test::name_of(row),
+                           [&](const MatmulProblem&) { gpu_test::run_by(row, p.moved(given)); });
+          }
+        }
+}
+
+/// A matrix of each batch with rows of NaN behind it.
+Tensor apart(Products& p, DType dtype, std::int64_t batch, std::int64_t rows, std::int64_t cols,
+             bool poison = false) {
+  constexpr std::int64_t kBetween = 3;
+  Tensor t = p.matrix(dtype, {batch, rows + kBetween, cols}, 8, poison);
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t i = rows; i < rows + kBetween; ++i)
+      for (std::int64_t j = 0; j < cols; ++j)
+        store_from_float(t.data, dtype, b * t.stride(0) + i * t.stride(1) + j,
+                         std::numeric_limits<float>::quiet_NaN());
+  t.shape[1] = rows;
+  return t;
+}
+
+TEST(GpuSkinny, BatchesApart) {
+  SKIP_UNLESS_HOPPER();
+  for (DType dtype : {DType::bf16, DType::f16})
+    for (bool turned : {false, true}) {
+      Products p(12, 24);
+      const std::int64_t m = 37, n = 203, k = 301;
+      MatmulProblem problem;
+      problem.a = turned ? apart(p, dtype, 3, k, m) : apart(p, dtype, 3, m, k);
+      problem.b = turned ? apart(p, dtype, 3, n, k) : apart(p, dtype, 3, k, n);
+      problem.a.transposed = problem.b.transposed = turned;
+      problem.out = apart(p, DType::f32, 3, m, n, true);
+      problem.epilogue.beta = 0.5f;
+      problem.epilogue.c = apart(p, dtype, 3, m, n);
+      problem.epilogue.bias = p.matrix(dtype, {1, 3, n});
+      Tensor& bias = problem.epilogue.bias;
+      bias = tensor(bias.data, dtype, {3, n}, {bias.stride(1), 1});
+      expect_right_by_each_row(p, problem, turned ? "turned" : "as they lie");
+    }
+}
+
+/// Tiles of many heights, one to four blocks of threads to each, one to four on an SM.
+TEST(GpuSkinny, ManyCuts) {
+  SKIP_UNLESS_HOPPER();
+  Random random(13);
+  for (int i = 0; i < 24; ++i) {
+    const std::int64_t n = random.between(1, 3000), m = random.between(1, i % 2 != 0 ? 9 : 140);
+    const std::int64_t k = random.between(1, std::min<std::int64_t>(2500, 1500000 / (n * m) + 1));
+    const bool transposed = i % 3 != 0;
+    Products p(static_cast<std::uint64_t>(i), 40);
     MatmulProblem problem;
-    problem.a = sparse;
-    problem.b = p.matrix(DType::bf16, {256, 24});
-    problem.out = p.matrix(DType::bf16, {192, 24});
-    p.twin().upload();
-    for (int row : gpu_test::rows_of("skinny")) gpu_test::run_by(row, p.moved(problem));
-    gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    p.expect_untouched_outside(problem.out, p.twin().download(), "hostile lists");
+    problem.a = p.matrix(DType::bf16, {m, k}, 8);
+    problem.b = transposed ? p.matrix(DType::bf16, {n, k}, 8) : p.matrix(DType::bf16, {k, n}, 8);
+    problem.b.transposed = transposed;
+    problem.out = p.matrix(DType::bf16, {m, n}, 0, true);
+    expect_right_by_each_row(p, problem,
+                             std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k));
   }
 }
 
-/// A grid may begin before the one before it has ended: it must not read that one's results too
-/// early, nor overwrite what it reads.
+/// Tiles whose blocks load the columns for each other: that takes many rows, so that another row
+/// has to tell what is right.
+TEST(GpuSkinny, TilesThatReadColumnsTogether) {
+  SKIP_UNLESS_HOPPER();
+  const std::vector<int> rows = gpu_test::rows_of("skinny");
+  for (DType dtype : {DType::bf16, DType::f16})
+    for (bool weights_deep : {false, true})
+      for (bool tokens_deep : {false, true}) {
+        const std::int64_t n = 14336 - 8, m = tokens_deep ? 128 : 100;
+        const std::int64_t k = weights_deep ? 3072 - 24 : 2048 - 24;
+        Products p(15, 112);
+        std::vector<float> pool(65521);  // a prime: lines differ
+        for (float& value : pool) value = static_cast<float>(p.random().normal());
+        const auto matrix = [&](std::int64_t height, std::int64_t width) {
+          Tensor t = p.matrix(dtype, {1, height * width}, 0, true);
+          for (std::int64_t i = 0; i < height * width; ++i)
+            store_from_float(t.data, dtype, i, pool[static_cast<std::size_t>(i) % pool.size()]);
+          return tensor(t.data, dtype, {height, width});
+        };
+        MatmulProblem problem;
+        problem.a = tokens_deep ? matrix(m, k) : matrix(k, 104);
+        if (!tokens_deep) problem.a.dense.shape[1] = m;
+        problem.b = weights_deep ? matrix(n, k) : matrix(k, n);
+        problem.a.transposed = !tokens_deep;
+        problem.b.transposed = weights_deep;
+        problem.out = p.matrix(DType::f32, {m, n}, 0, true);
+        const planning::SkinnyLayout layout = planning::skinny_layout(
+            planning::shape_of(problem),
+            planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(rows.back())].tile,
+            {!weights_deep, !tokens_deep});
+        EXPECT_EQ(layout.together, planning::kSkinnyTogether);
+        std::vector<float> results[2];
+        for (std::size_t i = 0; i < 2; ++i) {
+          p.twin().upload();
+          gpu_test::run_by(i == 0 ? rows.back() : rows.front(), p.moved(problem));
+          std::vector<std::byte> copy = p.twin().download();
+          const auto* const out =
+              static_cast<const float*>(p.twin().inside(problem.out, copy).data);
+          results[i].assign(out, out + m * n);
+          p.expect_untouched_outside(problem.out, std::move(copy), "read together");
+        }
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < results[0].size(); ++i)
+          if (!(std::fabs(results[0][i] - results[1][i]) < 0.02f)) ++wrong;
+        EXPECT_EQ(wrong, 0u) << (weights_deep ? "W^T, " : "W, ") << (tokens_deep ? "x" : "x^T");
+      }
+}
+
+/// A grid may begin while the one before it ends: it must not read that one's results too early,
+/// nor overwrite what it reads. Some are of another kernel.
 TEST(GpuSkinny, EachProductReadsTheOneBefore) {
   SKIP_UNLESS_HOPPER();
-  constexpr int kSteps = 12;
+  constexpr int kSteps = 60;
   const std::int64_t width = 512;
   Products p(8, 8);
   const Tensor first = p.matrix(DType::bf16, {8, width});
-  std::vector<Tensor> weights;
+  std::vector<Operand> weights;
+  const auto shrink = [&](const Tensor& t) {  // so that values stay where they are
+    for (std::int64_t at = 0; at < t.numel(); ++at)
+      store_from_float(t.data, DType::bf16, at, 0.04f * static_cast<float>(p.random().normal()));
+  };
   for (int i = 0; i < 2; ++i) {
-    weights.push_back(p.matrix(DType::bf16, {width, width}));
-    for (std::int64_t at = 0; at < width * width; ++at)  // so that values stay where they are
-      store_from_float(weights.back().data, DType::bf16, at,
-                       0.04f * static_cast<float>(p.random().normal()));
+    weights.emplace_back(p.matrix(DType::bf16, {width, width}));
+    shrink(weights.back().dense);
   }
+  weights.emplace_back(p.bsr(DType::bf16, with_gaps(8, 8, p.random()), 64, 64, DType::i32));
+  shrink(weights.back().sparse.values);
+  weights.back().transposed = true;
   const Tensor between[2] = {p.matrix(DType::bf16, {8, width}, 0, true),
                              p.matrix(DType::bf16, {8, width}, 0, true)};
+  const int other = gpu_test::rows_of("bsr").front();
   for (int row : gpu_test::rows_of("skinny")) {
     std::string bytes[2];
     for (bool waits : {true, false}) {
@@ -221,9 +341,9 @@ TEST(GpuSkinny, EachProductReadsTheOneBefore) {
       for (int i = 0; i < kSteps; ++i) {
         MatmulProblem problem;
         problem.a = i == 0 ? first : between[(i + 1) % 2];
-        problem.b = weights[static_cast<std::size_t>(i % 2)];
+        problem.b = weights[static_cast<std::size_t>(i % 3)];
         problem.out = between[i % 2];
-        gpu_test::run_by(row, p.moved(problem));
+        gpu_test::enqueue_by(i % 12 == 11 ? other : row, p.moved(problem));
         if (waits) gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
       }
       gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -232,6 +352,77 @@ TEST(GpuSkinny, EachProductReadsTheOneBefore) {
     }
     EXPECT_EQ(bytes[0], bytes[1]) << gpu_test::name_of(row);
   }
+}
+
+/// Launches of one kernel that ask for different amounts of shared memory.
+TEST(GpuSkinny, TwoThreads) {
+  SKIP_UNLESS_HOPPER();
+  Products p(14, 8);
+  const auto problem_of = [&](std::int64_t n, std::int64_t k) {
+    MatmulProblem problem;
+    problem.a = p.matrix(DType::bf16, {10, k});
+    problem.b = p.matrix(DType::bf16, {n, k});
+    problem.b.transposed = true;
+    problem.out = p.matrix(DType::bf16, {10, n}, 0, true);
+    return problem;
+  };
+  const MatmulProblem problems[] = {problem_of(64, 640), problem_of(2800, 56)};
+  p.twin().upload();
+  for (int row : gpu_test::rows_of("skinny")) {
+    std::string errors[2];
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < 2; ++i)
+      threads.emplace_back([&, i] {
+        try {
+          const MatmulProblem device = p.moved(problems[i]);
+          for (int turn = 0; turn < 400; ++turn) gpu_test::enqueue_by(row, device);
+        } catch (const std::exception& error) {
+          errors[i] = error.what();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    for (const std::string& error : errors) EXPECT_EQ(error, "") << gpu_test::name_of(row);
+  }
+}
+
+/// Operands, and results, of more than 2^31 elements.
+TEST(GpuSkinny, ManyElements) {
+  SKIP_UNLESS_HOPPER();
+  using gpu_test::Uniform;
+  constexpr int kFew = 0x3C, kLast = 0x3D, kOther = 0x3F;
+  const auto expect = [&](const MatmulProblem& problem, std::int64_t k, const std::string& text) {
+    const std::int64_t m = problem.out.size(0), n = problem.out.size(1);
+    const float each = static_cast<float>(k) * Uniform::value(kOther);
+    for (std::int64_t line : {std::int64_t{0}, m - 1}) {
+      // The two differ by a factor of four; sums of thousands are cut off each time.
+      const float few = each * Uniform::value(kFew), last = each * Uniform::value(kLast);
+      for (float x : gpu_test::some_floats(problem.out, line * n, 64))
+        EXPECT_NEAR(x, few, few / 100) << text;
+      for (float x : gpu_test::some_floats(problem.out, line * n + n - 64, 64))
+        EXPECT_NEAR(x, last, last / 100) << text;
+    }
+  };
+  const std::int64_t shapes[][3] = {{16, (1 << 18) + 64, 8256}, {128, (1 << 24) + 64, 16}};
+  for (const auto& [m, n, k] : shapes) {
+    const Uniform weights(DType::bf16, {n, k}, kFew, 64, kLast),
+        tokens(DType::bf16, {m, k}, kOther);
+    const Uniform out(DType::f32, {m, n}, 0xFF);
+    MatmulProblem problem;
+    problem.a = tokens.view();
+    problem.b = weights.view();
+    problem.b.transposed = true;
+    problem.out = out.view();
+    for (int row : gpu_test::rows_of("skinny")) {
+      gpu_test::run_by(row, problem);
+      expect(problem, k, gpu_test::name_of(row));
+    }
+  }
+}
+
+TEST(GpuSkinny, ManyStoredElements) {
+  SKIP_UNLESS_HOPPER();
+  gpu_test::expect_many_stored_elements("skinny");
 }
 
 TEST(GpuSkinny, SameBitsEveryTime) {

@@ -23,6 +23,7 @@ struct Case {
   std::string text;
 
   explicit Case(std::uint64_t seed) : p(seed) {}
+  Case(std::uint64_t seed, std::size_t megabytes) : p(seed, megabytes) {}
 
   BsrMatrix on_device(const BsrMatrix& matrix) { return p.moved(Operand(matrix)).sparse; }
   SpgemmProblem device_problem() {
@@ -218,11 +219,40 @@ TEST(GpuSpgemm, SameBitsEveryTime) {
   }
 }
 
+/// More tiles than a GPU has places for, so that each place takes several; both ways to a result,
+/// and the same bits again.
+TEST(GpuSpgemm, ManyTiles) {
+  const Shape shapes[] = {{128, 128, 128, 300, 1, 2},
+                          {64, 64, 64, 48, 3, 48},
+                          {64, 64, 64, 2200, 1, 1},
+                          {64, 64, 64, 3, 2, 500, true},
+                          {64, 64, 64, 40, 2, 60, false, true}};
+  for (const Shape& shape : shapes) {
+    const auto once = [&] {
+      Case c(17, 64);
+      fill(c, DType::bf16, shape, DType::i32, 0.5);
+      return c.expect_planned(DType::bf16, DType::i32);
+    };
+    EXPECT_EQ(once(), once());
+    Case c(18, 64);
+    fill(c, DType::bf16, shape, DType::i32, 0.5);
+    c.expect_given(with_gaps(shape.m, shape.n, 0.4, c.p.random()), DType::bf16, DType::i32);
+  }
+}
+
+TEST(GpuSpgemm, MoreBlocksThanAreSortedAtATime) {
+  Case c(19, 160);
+  fill(c, DType::bf16, {128, 64, 128, 2200, 1, 1}, DType::i32, 1.0);
+  c.expect_planned(DType::bf16, DType::i32);
+}
+
 /// A captured call follows what the buffers hold when it is replayed.
 TEST(GpuSpgemm, ACapturedGraphTakesNewValuesAndPatterns) {
-  for (bool transposed : {false, true}) {
+  for (int forms = 0; forms < 4; ++forms) {
+    const std::int64_t block = forms < 2 ? 64 : 128;
+    const bool transposed = forms % 2 != 0;
     Case c(21);
-    fill(c, DType::bf16, {64, 64, 64, 5, 5, 5, transposed}, DType::i32);
+    fill(c, DType::bf16, {block, block, block, 5, 5, 5, transposed}, DType::i32);
     c.make_out(with_gaps(5, 5, 0.5, c.p.random()), DType::bf16, DType::i32, true);
     c.p.twin().upload();
     const SpgemmProblem problem = c.device_problem();

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tessera.bench import cases, flops, patterns
+from tessera.bench import cases, flops, patterns, peers
 from tessera.bench.cases import CaseError, make_case
 
 WORKLOADS = sorted((Path(__file__).parents[2] / "bench" / "workloads").glob("*.json"))
@@ -29,6 +29,10 @@ def random_lists(rows, cols, density, seed):
     ("attention", {"s": 8, "pattern": "spiral", "block_q": 4}, "spiral"),
     ("attention", {"s": 8, "pattern": "random", "block_q": 4}, "density is missing"),
     ("attention", {"s": 8, "sequences": 2, "b": 2}, "sequences"),
+    ("attention", {"s": 8, "pattern": "random", "density": 1, "block_q": 4, "similar": 0.5},
+     "similar"),
+    ("attention", {"s": 8, "pattern": "random", "density": 1, "block_q": 4, "alike": 2,
+                   "similar": 1.5}, "similar"),
     ("bsr_matmul", {"m": 30, "n": 8, "k": 64, "block": 16, "pattern": "random", "density": 0.5},
      "block"),
     ("bsr_matmul", {"m": 32, "n": 8, "k": 64, "block": 16}, "pattern is missing"),
@@ -74,12 +78,47 @@ def test_product_cases_have_blocks_and_uneven_rows_as_many_as_even_ones():
         assert stored["power_law", block, density, "a"] == stored["random", block, 0.1, "a"]
 
 
+def test_attention_cases_have_lists_and_peers_that_take_them():
+    for case in cases.read_workload(WORKLOADS[0].parent / "hopper_attention.json"):
+        p, names = case.params, peers.peers_for(case, "cuda")
+        taking = [name for name in names if peers.get_peer(name).refuse(case) is None]
+        assert len(taking) >= 2 or taking == ["fa4"], case.label
+        if case.sparse and p["s"] <= 32768:
+            lists = patterns.attention_lists(p)
+            assert len(lists) in (1, p["h"]) and len({one.stored for one in lists}) <= len(lists)
+            share = np.mean([one.stored for one in lists]) / (lists[0].rows * lists[0].cols)
+            assert abs(share - p["density"]) < 0.1 * p["density"], case.label
+
+
+@pytest.mark.parametrize("op, params, dense", [
+    ("bsr_matmul", {"m": 32, "n": 64, "k": 96, "block": 16, "pattern": "random", "density": 0.5},
+     ("matmul", {"m": 32, "n": 64, "k": 96})),
+    ("bsr_matmul", {"m": 5, "n": 64, "k": 96, "block": 16, "pattern": "random", "density": 0.5,
+                    "side": "b", "dtype": "f16"},
+     ("matmul", {"m": 5, "n": 64, "k": 96, "transpose": "nt", "dtype": "f16"})),
+    ("attention", {"s": 64, "h": 8, "hk": 2, "d": 64, "dv": 32, "causal": True, "window": 9,
+                   "softcap": 5.0}, ("attention", {"s": 64, "h": 8, "d": 64, "dv": 32,
+                                                   "causal": True})),
+    ("attention", {"s": 64, "block_q": 8, "pattern": "random", "density": 0.5},
+     ("attention", {"s": 64})),
+    ("attention", {"s": 64, "sequences": 3}, ("attention", {"s": 64})),
+])
+def test_the_dense_case_is_the_size_without_the_rest(op, params, dense):
+    case = make_case(op, params)
+    assert case.dense().key == make_case(*dense).key != case.key
+    assert case.dense().dense().key == case.dense().key
+
+
 def test_vary_is_every_combination(tmp_path):
     path = tmp_path / "w.json"
     path.write_text('{"cases": [{"op": "matmul", "params": {"m": 8}, "vary": '
                     '[[{"n": 1}, {"n": 2}], [{"k": 3}, {"k": 4, "m": 9}]], "states": ["burst"]}]}')
     found = [(c.params["m"], c.params["n"], c.params["k"]) for c in cases.read_workload(path)]
     assert found == [(8, 1, 3), (9, 1, 4), (8, 2, 3), (9, 2, 4)]
+    assert {c.seconds for c in cases.read_workload(path)} == {None}
+    path.write_text('{"cases": [{"op": "matmul", "params": {"m": 8, "n": 1, "k": 2}, '
+                    '"seconds": 0.5}]}')
+    assert cases.read_workload(path)[0].seconds == 0.5
     path.write_text('{"cases": [{"op": "matmul", "params": {"m": 8, "n": 1, "k": 2}, '
                     '"vary": [[{}, {"k": 2}]]}]}')
     with pytest.raises(CaseError, match="comes twice"):
@@ -190,3 +229,19 @@ def test_lists_by_kv_head_repeat_over_the_group():
     assert np.array_equal(lists[0].indices, lists[1].indices)
     assert not np.array_equal(lists[0].indices, lists[2].indices)
     assert np.array_equal(lists[0].row(4), lists[0].row(5))
+
+
+def test_similar_rows_have_a_part_in_common_and_as_many_entries_as_before():
+    p = make_case("attention", {"s": 512, "block_q": 8, "pattern": "random", "density": 0.4,
+                                "alike": 4, "seed": 3}).params
+    same, = patterns.attention_lists(p)
+    near, = patterns.attention_lists({**p, "similar": 0.75})
+    assert same.counts.tolist() == near.counts.tolist() and (same.rows, near.rows) == (64, 64)
+    for first in range(0, 64, 4):
+        rows = [set(near.row(first + i)) for i in range(4)]
+        common = set.intersection(*rows, set(same.row(first)))
+        assert len(common) == int(0.75 * len(rows[0]))
+        assert len(set.union(*rows)) > len(rows[0])
+        assert all(np.all(np.diff(near.row(first + i)) > 0) for i in range(4))
+    full = patterns.lists_of(np.ones((4, 8), bool))
+    assert full.blended(full, 0.5).counts.tolist() == [4] * 4  # nothing else is there to take

@@ -55,9 +55,6 @@ class Meter:
     def clock_mhz(self):
         return 1500
 
-    def watts(self):
-        return 600.0
-
     def joules(self):
         return 600.0 * time.perf_counter()
 
@@ -83,6 +80,8 @@ def gpu(monkeypatch):
     monkeypatch.setattr("tessera.bench.timing.REST_SECONDS", 0.001)
     monkeypatch.setattr("tessera.bench.timing.BURST_SECONDS", 0.001)
     monkeypatch.setattr("tessera.bench.timing.CHUNK_SECONDS", 0.002)
+    monkeypatch.setattr("tessera.bench.timing.WARM_UP_SECONDS", 0.01)
+    monkeypatch.setattr("tessera.bench.timing.LEAD_IN_SECONDS", 0.01)
     return Settings(device="cuda", seconds=0.05, meter=Meter(), cache_bytes=30_000)
 
 
@@ -113,7 +112,7 @@ def product(states):
 def test_every_state_gives_figures(gpu, only_peer):
     only_peer()
     Graph.replays = 0
-    gpu.seconds = 2.5
+    gpu.seconds = 0.8
     records = measure_case(product(("burst", "sustained", "graph")), gpu)
     assert [record["state"] for record in records] == ["burst", "sustained", "graph"]
     assert Graph.replays > 0
@@ -121,7 +120,8 @@ def test_every_state_gives_figures(gpu, only_peer):
     for entry in (burst, sustained):
         assert entry["ms"] > 0 and entry["clock_mhz"] == 1500 and entry["host_us"] > 0
     assert burst["watts"] is None and burst["joules_per_tflop"] is None
-    assert sustained["watts"] > 0 and sustained["joules_per_tflop"] > 0
+    assert sustained["watts"] == pytest.approx(600, rel=0.05)
+    assert sustained["joules_per_tflop"] == pytest.approx(sustained["watts"] / sustained["tflops"])
     assert graph["ms"] > 0 and graph["host_us"] is None
 
 
@@ -176,6 +176,7 @@ def test_inputs_rotate_past_the_cache(gpu):
     {}, {"causal": True}, {"causal": True, "window": 40}, {"softcap": 10.0},
     {"pattern": "random", "density": 0.4, "block_q": 64, "block_kv": 32, "lists": "per_head"},
     {"pattern": "random", "density": 0.5, "block_q": 32, "causal": True, "s": 96},
+    {"sequences": 5}, {"sequences": 5, "causal": True},
 ])
 def test_flex_s_mask_says_what_the_case_says(gpu, extra):
     """FlexAttention's lists and rule, opened into elements, are what the reference sees."""
@@ -187,7 +188,7 @@ def test_flex_s_mask_says_what_the_case_says(gpu, extra):
     p = case.params
     seen = torch.ones(1, p["h"], p["s"], p["skv"], dtype=torch.bool)
     if mask is not None:
-        rule = flex.visible(p)
+        rule = flex.visible(problem)
         q, kv = torch.arange(p["s"])[:, None], torch.arange(p["skv"])
         if rule is not None:
             seen &= rule(0, 0, q, kv)
@@ -196,12 +197,13 @@ def test_flex_s_mask_says_what_the_case_says(gpu, extra):
         blocks = blocks.repeat_interleave(block_q, -2).repeat_interleave(block_kv, -1)
         seen = seen & blocks[..., : p["s"], : p["skv"]]
     one = problem.sets[0]
-    q, k, v = (one[name].transpose(1, 2) for name in "qkv")
+    q, k, v = (flex.batched(arrays.to_torch(one[name])).transpose(1, 2) for name in "qkv")
     scores = q @ k.transpose(-1, -2) * p["d"] ** -0.5
     if "softcap" in p:
         scores = flex.softcapped(torch, p["softcap"])(scores, 0, 0, 0, 0)
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num()
-    check_same(problem.reference, (weights @ v).transpose(1, 2), "f32")
+    out = (weights @ v).transpose(1, 2)
+    check_same(problem.reference, out.reshape(one["out"].shape), "f32")
 
 
 def test_full_blocks_are_full_and_partial_ones_are_not(gpu):
@@ -272,8 +274,7 @@ def test_each_kind_of_product_case_is_made_run_and_beaten_against_the_dense_prod
             return "1"
 
         def prepare(self, problem):
-            p = problem.params
-            kind = p.get("transpose", "nt" if p.get("side") == "b" else "nn")
+            kind = problem.case.transpose
 
             def run(i):
                 one = problem.sets[i]
@@ -298,6 +299,155 @@ def test_each_kind_of_product_case_is_made_run_and_beaten_against_the_dense_prod
         assert ("computed_tflops" in dense) == (record["useful_flops"] != whole)
 
 
+@pytest.mark.parametrize("op, params", [
+    ("bsr_matmul", PRODUCT), ("bsr_matmul", {**PRODUCT, "side": "b", "m": 3, "n": 64}),
+    ("spgemm", {**PRODUCT, "n": 80})])
+def test_the_dense_product_of_a_sparse_case_has_random_values_throughout(gpu, monkeypatch, op,
+                                                                        params):
+    from tessera.bench.peers import cublaslt
+
+    class Product:
+        """DenseProduct with PyTorch's arithmetic."""
+
+        def __init__(self, problem):
+            self.problem = problem
+
+        def choose(self):
+            return 0
+
+        def run(self, i, algorithm):
+            a, b = (self.problem.sets[i][name] for name in "ab")
+            assert a.count_nonzero() > 0.99 * a.numel() and self.problem.op == "matmul"
+            form = self.problem.case.transpose
+            return (a.t() if form[0] == "t" else a) @ (b.t() if form[1] == "t" else b)
+
+    dense = cublaslt.PEERS["cublaslt_dense"]
+    assert not set(dense.ops) & {"matmul", "sddmm", "attention"}
+    monkeypatch.setattr(cublaslt, "DenseProduct", Product)
+    monkeypatch.setattr(dense, "version", lambda: "1")
+    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["cublaslt_dense"])
+    case = make_case(op, {"n": 32, **params, "dtype": "bf16"}, ("burst",))
+    record = measure_case(case, gpu)[0]
+    made, p = record["peers"]["cublaslt_dense"], case.params
+    assert made["computed_tflops"] == pytest.approx(2 * p["m"] * p["n"] * p["k"] / made["ms"] / 1e9)
+    assert made["tflops"] < made["computed_tflops"]  # counts what the sparse case needs
+
+
+@pytest.mark.parametrize("extra", [
+    {"pattern": "random", "density": 0.3, "block_q": 64}, {"sequences": 3, "causal": True},
+    {"hk": 1}, {"softcap": 20.0}])
+def test_our_own_dense_attention_stands_beside_what_leaves_something_out(gpu, monkeypatch, extra):
+    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["tessera_dense"])
+    sizes = {"s": 128, "h": 2, "d": 16, "dtype": "bf16"}
+    record = measure_case(make_case("attention", {**sizes, **extra}, ("burst",)), gpu)[0]
+    dense = record["peers"]["tessera_dense"]
+    assert dense["ms"] > 0 and "ms" in record["ours"]
+    whole = 4 * 2 * 16 * (128 * 129 // 2 if "causal" in extra else 128 * 128)
+    assert dense.get("computed_tflops", dense["tflops"]) == pytest.approx(whole / dense["ms"] / 1e9)
+    plain = measure_case(make_case("attention", sizes, ("burst",)), gpu)[0]
+    assert plain["peers"] == {}
+
+
+def test_a_case_may_ask_for_less_than_the_caller(gpu, only_peer, monkeypatch):
+    only_peer()
+    asked = []
+
+    def noted(timer, competitors, seconds):
+        asked.append(seconds)
+        return timing.measure_bursts(timer, competitors, rounds=1)
+
+    monkeypatch.setattr(measure, "measure_sustained", noted)
+    for seconds in (None, 0.01, 7.0):
+        case = make_case("bsr_matmul", {**PRODUCT, "dtype": "bf16"}, ("sustained",), None, seconds)
+        measure_case(case, gpu)
+    assert asked == [0.05, 0.01, 0.05]
+
+
+class Fa3Stand:
+    """FlashAttention-3's functions as PyTorch would do them: which is asked with what."""
+
+    asked: list = []
+
+    @staticmethod
+    def sdpa(q, k, v, causal, window_size, softcap):
+        Fa3Stand.asked.append((window_size, softcap))
+        q, k, v = (one.transpose(-3, -2).double() for one in (q, k, v))
+        group = q.shape[-3] // k.shape[-3]
+        k, v = (one.repeat_interleave(group, -3) for one in (k, v))
+        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        places = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        distance = places[1] - places[0] - (k.shape[-2] - q.shape[-2])
+        seen = distance <= (0 if causal else k.shape[-2])
+        seen &= distance >= (-window_size[0] if window_size[0] >= 0 else -q.shape[-2])
+        return (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v).transpose(-3, -2)
+
+    @staticmethod
+    def flash_attn_func(q, k, v, *, causal, window_size, softcap):
+        return Fa3Stand.sdpa(q, k, v, causal, window_size, softcap)
+
+    @staticmethod
+    def flash_attn_varlen_func(q, k, v, q_offsets, k_offsets, q_longest, k_longest, *, causal,
+                               window_size, softcap):
+        assert torch.equal(q_offsets, k_offsets)
+        assert q_longest == k_longest == int(q_offsets.diff().max())
+        parts = zip(q_offsets[:-1].tolist(), q_offsets[1:].tolist(), strict=True)
+        return torch.cat([Fa3Stand.sdpa(q[a:b], k[a:b], v[a:b], causal, window_size, softcap)
+                          for a, b in parts])
+
+
+@pytest.mark.parametrize("extra", [{}, {"causal": True, "window": 20}, {"softcap": 8.0, "hk": 1},
+                                   {"sequences": 4, "causal": True}])
+def test_flash_attention_3_is_asked_for_what_the_case_says(gpu, monkeypatch, extra):
+    fa3 = peers.get_peer("fa3")
+    case = make_case("attention", {"s": 96, "h": 2, "d": 16, "dtype": "bf16", **extra})
+    assert fa3.refuse(case) is None
+    problem = Problem(case, "cuda")
+    result = fa3._native(Fa3Stand, problem).run(0)
+    check_same(problem.reference, result, "bf16")
+    assert Fa3Stand.asked[-1] == ((20, 0) if "window" in extra else (-1, -1),
+                                  extra.get("softcap", 0))
+
+
+def test_a_wrong_dense_product_gets_no_time(gpu, monkeypatch):
+    from tessera.bench.peers import cublaslt
+
+    class Zeros:
+        def __init__(self, problem):
+            self.problem = problem
+
+        def choose(self):
+            return 0
+
+        def run(self, i, algorithm):
+            return torch.zeros_like(self.problem.sets[i]["out"])
+
+    monkeypatch.setattr(cublaslt, "DenseProduct", Zeros)
+    monkeypatch.setattr(cublaslt.PEERS["cublaslt_dense"], "version", lambda: "1")
+    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["cublaslt_dense"])
+    record = measure_case(product(("burst",)), gpu)[0]
+    assert record["peers"]["cublaslt_dense"]["unavailable"].startswith("wrong result")
+
+
+def test_the_first_slice_follows_work_as_the_others_do(gpu):
+    """Warmed up by the second, so that the first comes after the same one in both rounds."""
+    ran = []
+
+    def competitor(name):
+        def run(i):
+            ran.append(name)
+            time.sleep(1e-3)
+
+        return Prepared(run)
+
+    timer = timing.CudaTimer(1, gpu.meter)
+    figures = timing.measure_sustained(timer, {name: competitor(name) for name in "abc"}, 0.05)
+    assert all(len(figures[name].times) == 2 for name in "abc")
+    turns = [name for place, name in enumerate(ran) if place == 0 or ran[place - 1] != name]
+    assert "".join(turns[3:]) == "babcba"  # after an estimate of each
+
+
 def test_a_pattern_found_once_serves_new_values(gpu):
     """The numeric half alone is timed on a GPU: it has to read the values of now."""
     problem = Problem(make_case("spgemm", {**PRODUCT, "n": 80, "dtype": "bf16"}), "cuda")
@@ -309,8 +459,8 @@ def test_a_pattern_found_once_serves_new_values(gpu):
 
 def test_nvml_is_absent_without_harm():
     meter = nvml.Nvml(library="libnothing-of-this-name.so")
-    assert (meter.clock_mhz(), meter.watts(), meter.joules(), meter.power_limit_w(),
-            meter.driver()) == (None,) * 5
+    assert (meter.clock_mhz(), meter.joules(), meter.power_limit_w(),
+            meter.driver()) == (None,) * 4
 
 
 def test_cublaslt_s_structure_is_the_header_s():

@@ -198,16 +198,24 @@ def test_turns_alternate():
     assert list(timing.in_turns("abc", 3)) == [list("abc"), list("cba"), list("abc")]
 
 
-def test_figures_are_medians_and_energy_needs_seconds():
-    figures = timing.Figures(times=[1.0, 1.1, 1.2, 1.3, 9.0], clocks=[1000, None, 1200],
-                             joules=500.0, measured_seconds=1.0, measured_calls=100)
+def test_figures_are_medians():
+    figures = timing.Figures(times=[1.0, 1.1, 1.2, 1.3, 9.0], clocks=[1000, None, 1200])
     entry = figures.entry(2e12)
     assert entry["ms"] == 1.2 and entry["tflops"] == pytest.approx(2e12 / 1.2e9)
     assert entry["spread"] == pytest.approx(0.2 / 1.2)
-    assert entry["clock_mhz"] == 1100 and entry["joules_per_tflop"] is None
-    figures.measured_seconds = 2.0
-    assert figures.entry(2e12)["watts"] == 250
-    assert figures.entry(2e12)["joules_per_tflop"] == pytest.approx(500 / 200)
+    assert entry["clock_mhz"] == 1100 and entry["watts"] is entry["joules_per_tflop"] is None
+    figures.watts = [600.0, None, 700.0]
+    entry = figures.entry(6e11)  # 500 TFLOPS
+    assert entry["watts"] == 650 and entry["joules_per_tflop"] == pytest.approx(1.3)
+
+
+def test_power_counts_between_the_counter_s_movements():
+    # It moves every 100 ms, and is looked at every 30 ms, over half a second at 700 W.
+    samples = [(0.03 * i, 70.0 * int(0.3 * i)) for i in range(17)]
+    assert timing.power(samples) == pytest.approx(700, rel=0.06)
+    assert timing.power(samples[:12]) is None  # too short to say
+    assert timing.power([(0.1 * i, None) for i in range(9)]) is None
+    assert timing.power([]) is None
 
 
 def test_sets_rotate():
@@ -499,6 +507,16 @@ def test_tables(result):
     absent = copy.deepcopy(result["cases"])
     absent[0]["ours"] = {"unavailable": "no kernel"}
     assert "no kernel" in table.text_table(absent)
+
+
+def test_the_dense_case_stands_in_the_table_with_all_that_it_computes(result):
+    record = copy.deepcopy(result["cases"][1])
+    record["peers"]["cublaslt_dense"] = {**record["peers"]["openblas"], "tflops": 1.0,
+                                         "computed_tflops": 4.0, "joules_per_tflop": 8.0}
+    record["ours"]["tflops"] = 3.0
+    line = next(line.split() for line in table.text_table([record]).splitlines()
+                if "cublaslt_dense" in line)
+    assert "4" in line and "2" in line and line[-3:] == ["0.75", "of", "it"]
 
 
 def test_markdown_from_the_command_line(result, tmp_path, capsys):

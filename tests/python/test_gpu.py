@@ -135,6 +135,29 @@ def test_spgemm(dtype, block):
 
 
 @products
+@halves
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [64, 72, 128])
+def test_attention(dtype, causal, dim):
+    q = normal(2, 200, 8, dim, dtype=dtype)
+    k, v = normal(2, 200, 2, dim, dtype=dtype), normal(2, 200, 2, dim, dtype=dtype)
+    out, lse = tessera.attention(q, k, v, causal=causal, return_lse=True)
+    # Four heads of queries to a head of keys.
+    heads, keys, values = (x.double().transpose(1, 2).repeat_interleave(n, 1)
+                           for x, n in ((q, 1), (k, 4), (v, 4)))
+    scores = heads @ keys.mT / dim**0.5
+    if causal:
+        scores.masked_fill_(torch.ones(200, 200, device="cuda").triu(1).bool(), -torch.inf)
+    assert out.dtype == dtype and lse.dtype == torch.float32
+    want = (scores.softmax(-1) @ values).transpose(1, 2)
+    mask = tessera.BlockMask.causal(200, 200, block=128, device="cuda")
+    listed = [tessera.attention(q, k, v, mask=mask)] if causal else []
+    for one in (out, *listed):  # weights and results are rounded
+        torch.testing.assert_close(one.double(), want, rtol=2 * ROUNDING[dtype], atol=1e-2)
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-4, atol=1e-4)
+
+
+@products
 @pytest.mark.parametrize("block", [32, 64])
 def test_gradients_of_a_sparse_layer(block):
     weight, dense = sparse(512, 384, block)
@@ -290,8 +313,8 @@ def test_devices_do_not_mix():
 
 
 def test_what_no_kernel_takes_is_refused_with_reasons():
-    q = normal(1, 64, 4, 64)
-    with pytest.raises(NotImplementedError, match="(?s)attention bf16 .*rejected.*runs on a CPU"):
+    q = normal(1, 64, 4, 64, dtype=torch.float32)
+    with pytest.raises(NotImplementedError, match="(?s)attention f32 .*rejected.*runs on a CPU"):
         tessera.attention(q, q, q, causal=True)
     a = normal(64, 64, dtype=torch.float32)
     with pytest.raises(NotImplementedError, match="multiplies f16 and bf16, not f32"):

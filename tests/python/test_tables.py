@@ -57,7 +57,8 @@ def result_of(cases, source_hash="0" * 16):
 
 CASES = [
     record("bsr_matmul", {**SPARSE, "density": 0.25}, 0.5,
-           {"cublaslt": 1.0, "torch_bsr": 0.25, "cusparse_bell": "square blocks only"},
+           {"cublaslt_dense": 0.2, "cublaslt": 1.0, "torch_bsr": 0.25,
+            "cusparse_bell": "square blocks only"},
            flops=5e8, joules_per_tflop=3.0),
     record("bsr_matmul", {**SPARSE, "density": 0.5}, 1.5, {"cublaslt": 1.0}, flops=1e9),
     record("matmul", DENSE, 1.0, {"cublaslt": 0.5}),
@@ -82,15 +83,19 @@ def test_the_invented_results_have_the_shape_of_real_ones():
 def test_a_comparison_shows_every_peer_and_who_is_missing():
     lines = report.comparison(CASES)
     assert row_of(lines, "case") == ["case", "in", "tessera", "best peer", "of the dense rate",
-                                     "cublaslt", "torch_bsr", "cusparse_bell", "flex", "fa3",
-                                     "fa4", "J/TFLOP"]
+                                     "cublaslt", "cublaslt_dense", "torch_bsr",
+                                     "cusparse_bell", "flex", "fa3", "fa4", "J/TFLOP"]
     sparse = row_of(lines, "density 0.25")
-    # 5e8 operations in half a millisecond: 1 TFLOPS. The dense product runs at 2 with the sparse
-    # matrix's zeros, at 4 with random values.
-    assert sparse[1:5] == ["TFLOPS", "1", "torch_bsr 0.50x", "0.25"]
-    without = report.comparison([case for case in CASES if case["op"] != "matmul"])
-    assert row_of(without, "density 0.25")[4] == "0.50"
-    assert sparse[5:8] == ["0.5, 2.00x", "2, 0.50x", "- (1)"] and sparse[-1] == "3"
+    # 5e8 operations in half a millisecond: 1 TFLOPS. The dense product of random values makes 2e9
+    # in a fifth of one, quicker than every peer, but it is none.
+    assert sparse[1:5] == ["TFLOPS", "1", "torch_bsr 0.50x", "0.10"]
+    assert sparse[5:9] == ["0.5, 2.00x", "10, 0.40x", "2, 0.50x", "- (1)"] and sparse[-1] == "3"
+    # Both operands of a sampled product are dense: cuBLASLt makes 2e9 in a millisecond.
+    sampled = record("sddmm", {**SPARSE, "density": 0.5}, 1.0, {"cublaslt": 1.0}, flops=1e9)
+    assert row_of(report.comparison([sampled]), "sddmm")[3:6] == ["cublaslt 1.00x", "0.50",
+                                                                 "1, 1.00x"]
+    # Where it was not measured, zeros do not stand in for it; dense products need no other.
+    assert row_of(lines, "density 0.5")[4] == "" and row_of(lines, "matmul 1000x")[4] == "0.50"
     attention = row_of(lines, "attention")
     assert attention[2:4] == ["- (2)", "flex"] and attention[-3:-1] == ["- (3)", "- (3)"]
     text = "\n".join(lines)
@@ -103,7 +108,9 @@ def test_a_comparison_shows_every_peer_and_who_is_missing():
 def test_units_say_what_limits_a_case():
     lines = report.comparison(CASES)
     assert row_of(lines, "matmul 1x1000x1000")[1:4] == ["GB/s", "3000", "cublaslt 1.50x"]
-    assert row_of(lines, "matmul 2x1000x1000")[1:3] == ["us", "2"]
+    assert row_of(lines, "matmul 2x1000x1000")[1:3] == ["GB/s", "3000"]
+    few = record("bsr_matmul", {**SPARSE, "m": 2, "density": 0.5}, 0.002, {}, state="graph")
+    assert row_of(report.comparison([few]), "bsr_matmul")[1:3] == ["us", "2"]
     slow = record("matmul", DENSE, 100.0, {}, flops=2e9)
     assert row_of(report.comparison([slow]), "matmul")[1:3] == ["GFLOPS", "20"]
 
@@ -141,6 +148,11 @@ def test_crossover_takes_each_series_by_itself():
 def test_energy_has_the_cases_with_figures_only():
     lines = report.energy(CASES)
     assert len(lines) == 3 and row_of(lines, "density 0.25")[1] == "3"
+    case = json.loads(json.dumps(CASES[0]))
+    for name in ("cublaslt", "cublaslt_dense"):
+        case["peers"][name]["joules_per_tflop"] = 4.0
+    # Of a dense product all is useful, so a quarter of this sparse one's cost.
+    assert row_of(report.energy([case]), "density 0.25")[1:4] == ["3", "1", "4"]
     assert report.energy(CASES[1:]) == []
 
 

@@ -27,11 +27,13 @@ REQUIRED = {
     "spgemm": ("m", "n", "k", "block", "pattern"),
 }
 OPTIONAL = {
-    # alike: so many neighbouring rows of blocks share one list. sequences: the s tokens are packed
-    # sequences whose lengths follow Zipf's law with the exponent `lengths`.
+    # alike: so many neighbouring rows of blocks share one list, or a part `similar` of it and have
+    # the rest each for itself. sequences: the s tokens are packed sequences whose lengths follow
+    # Zipf's law with the exponent `lengths`.
     "attention": {"b": 1, "h": 16, "hk": None, "skv": None, "d": 128, "dv": None, "causal": False,
                   "window": None, "softcap": 0.0, "block_q": None, "block_kv": None,
-                  "lists": "shared", "alike": 1, "sequences": None, "lengths": None,
+                  "lists": "shared", "alike": 1, "similar": None, "sequences": None,
+                  "lengths": None,
                   **PATTERN_DEFAULTS},
     "matmul": {"transpose": "nn", "seed": 1},
     # side b is the linear layer: x [m, k] times the transpose of a sparse w [n, k].
@@ -52,6 +54,7 @@ class Case:
     params: dict
     states: tuple = ("burst", "sustained")
     peers: tuple | None = None  # None: all that apply
+    seconds: float | None = None  # of the sustained state at most, for each competitor
 
     @property
     def key(self):
@@ -66,6 +69,21 @@ class Case:
     def label(self):
         return label(self.op, self.params)
 
+    @property
+    def transpose(self):
+        """Which operands of a product are stored transposed, as in "nt"."""
+        return self.params.get("transpose", "nt" if self.params.get("side") == "b" else "nn")
+
+    def dense(self):
+        """The case of the same size with nothing left out: a dense product of the same layout,
+        attention between all positions, or all earlier ones, and as many heads of keys."""
+        if self.op == "attention":
+            names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
+        else:
+            names, more = ("m", "n", "k"), {"transpose": self.transpose}
+        sizes = {name: self.params[name] for name in ("dtype", *names)}
+        return make_case("attention" if self.op == "attention" else "matmul", {**sizes, **more})
+
 
 def case_key(op, params):
     return op + json.dumps(params, sort_keys=True, separators=(",", ":"))
@@ -77,7 +95,7 @@ def _size(op, name, value):
     return value
 
 
-def make_case(op, params, states=("burst", "sustained"), peers=None):
+def make_case(op, params, states=("burst", "sustained"), peers=None, seconds=None):
     """Checks the parameters and fills in the defaults, so that equal cases look equal."""
     if op not in REQUIRED:
         raise CaseError(f"op: expected one of {', '.join(REQUIRED)}, got {op!r}")
@@ -99,7 +117,7 @@ def make_case(op, params, states=("burst", "sustained"), peers=None):
         if state not in STATES:
             raise CaseError(f"{op}: states: expected {', '.join(STATES)}, got {state!r}")
     params = {name: value for name, value in full.items() if value is not None}
-    return Case(op, params, tuple(states), None if peers is None else tuple(peers))
+    return Case(op, params, tuple(states), None if peers is None else tuple(peers), seconds)
 
 
 def _fill_attention(op, p):
@@ -114,13 +132,16 @@ def _fill_attention(op, p):
         raise CaseError(f"{op}: lists: expected shared, per_head or per_kv_head, "
                         f"got {p['lists']!r}")
     if p["pattern"] is None:
-        p["block_q"] = p["block_kv"] = None
+        p["block_q"] = p["block_kv"] = p["similar"] = None
         p["lists"], p["alike"], p["seed"] = None, None, None
     else:
         p["block_kv"] = p["block_kv"] or p["block_q"]
         p["block_q"] = p["block_q"] or p["block_kv"]
         for name in ("block_q", "block_kv"):
             _size(op, name, p[name])
+        if p["similar"] is not None and not (p["alike"] > 1 and 0 < p["similar"] < 1):
+            raise CaseError(f"{op}: similar: expected a share between 0 and 1 of rows alike, "
+                            f"got {p['similar']!r}")
     if p["sequences"] is None:
         p["lengths"] = None
     else:
@@ -195,7 +216,8 @@ def label(op, p):
         words += [f"{p['sequences']} sequences"] if "sequences" in p else []
         block = f"{p.get('block_q')}x{p.get('block_kv')}"
         words += [] if p.get("lists", "shared") == "shared" else [p["lists"].replace("_", " ")]
-        words += [] if p.get("alike", 1) == 1 else [f"{p['alike']} rows alike"]
+        part = f" by {p['similar']:g}" if "similar" in p else ""
+        words += [] if p.get("alike", 1) == 1 else [f"{p['alike']} rows alike{part}"]
     else:
         words = [f"{p['m']}x{p['n']}x{p['k']}"]
         words += [p["transpose"]] if p.get("transpose", "nn") != "nn" else []
@@ -210,14 +232,14 @@ def label(op, p):
 def read_workload(path):
     """The cases of a workload file, in order.
 
-    {"name", "about", "cases": [{"op", "params", "vary", "states", "peers"}]}: `vary` is a list of
-    lists of parameter dictionaries; every combination of one from each is a case.
+    {"name", "about", "cases": [{"op", "params", "vary", "states", "peers", "seconds"}]}: `vary` is
+    a list of lists of parameter dictionaries; every combination of one from each is a case.
     """
     with open(path, encoding="utf-8") as file:
         workload = json.load(file)
     cases, seen = [], set()
     for number, entry in enumerate(workload["cases"]):
-        unknown = set(entry) - {"op", "params", "vary", "states", "peers", "about"}
+        unknown = set(entry) - {"op", "params", "vary", "states", "peers", "seconds", "about"}
         if unknown:
             raise CaseError(f"{path}: case {number}: no field {sorted(unknown)[0]!r}")
         for choice in itertools.product(*entry.get("vary", [])):
@@ -226,7 +248,7 @@ def read_workload(path):
                 params.update(part)
             try:
                 case = make_case(entry["op"], params, entry.get("states", ("burst", "sustained")),
-                                 entry.get("peers"))
+                                 entry.get("peers"), entry.get("seconds"))
             except CaseError as error:
                 raise CaseError(f"{path}: case {number}: {error}") from None
             if case.key in seen:

@@ -64,6 +64,7 @@ def build_parser():
     one.add_argument("--block-kv", type=int)
     one.add_argument("--lists", choices=("shared", "per_head", "per_kv_head"))
     one.add_argument("--alike", type=int, help="so many neighbouring rows share a list")
+    one.add_argument("--similar", type=float, help="or such a part of it")
     add_pattern(one)
 
     for op in ("matmul", "bsr_matmul", "sddmm", "spgemm"):
@@ -114,8 +115,8 @@ def build_parser():
 def case_of(arguments, device):
     """The one case that the options describe."""
     fields = ("b", "h", "hk", "s", "skv", "d", "dv", "window", "softcap", "sequences", "block_q",
-              "block_kv", "lists", "alike", "m", "n", "k", "transpose", "block", "block_cols",
-              "side", "pattern", *ALL_PATTERN_ARGUMENTS)
+              "block_kv", "lists", "alike", "similar", "m", "n", "k", "transpose", "block",
+              "block_cols", "side", "pattern", *ALL_PATTERN_ARGUMENTS)
     params = {name: getattr(arguments, name, None) for name in fields}
     if arguments.command == "attention":
         block = params.pop("block")

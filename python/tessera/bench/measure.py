@@ -11,7 +11,7 @@ from .peers.base import Unavailable, one_line
 from .problem import Problem
 from .reference import WrongResult, check_same
 from .timing import (
-    ENERGY_SECONDS,
+    SUSTAINED_SECONDS,
     CpuTimer,
     CudaTimer,
     measure_bursts,
@@ -32,7 +32,7 @@ class DeviceLost(RuntimeError):
 @dataclass
 class Settings:
     device: str = "cpu"
-    seconds: float = ENERGY_SECONDS
+    seconds: float = SUSTAINED_SECONDS
     states: tuple | None = None  # None: those of the case
     peers: object = "all"
     ours: bool = True
@@ -103,11 +103,12 @@ def _prepare_and_check(name, problem):
         version = peer.version()
         prepared = peer.prepare(problem)
         prepared.version = prepared.version or version
-    problem.poison()
+    solved = prepared.problem or problem
+    solved.poison()
     result = prepared.run(0)
     if prepared.finish:
         prepared.finish()
-    checked = check_same(problem.reference, result, problem.dtype)
+    checked = check_same(solved.reference, result, solved.dtype)
     if name == OURS and checked[0] > checked[1]:
         raise WrongResult(f"error {checked[0]:.3g}, budget {checked[1]:.3g}")
     return prepared, checked
@@ -134,7 +135,8 @@ def _record(problem, state, ready, absent, errors, settings):
     if state == "graph":
         running, calls = _captured(timer, ready, absent)
     if state == "sustained":
-        figures = measure_sustained(timer, running, settings.seconds)
+        seconds = min(settings.seconds, problem.case.seconds or settings.seconds)
+        figures = measure_sustained(timer, running, seconds)
     elif settings.device == "cpu":
         figures = measure_bursts(timer, running, rounds=5, seconds=settings.seconds / 5)
     else:

@@ -1,4 +1,4 @@
-"""Clock, power and energy of the GPU through NVML, opened at run time. Where NVML or one of its
+"""Clock and energy of the GPU through NVML, opened at run time. Where NVML or one of its
 figures is missing, the answer is None and nothing else changes."""
 
 import ctypes
@@ -41,10 +41,6 @@ class Nvml:
 
     def clock_mhz(self):
         return self._read("nvmlDeviceGetClockInfo", ctypes.c_uint, ctypes.c_uint(NVML_CLOCK_SM))
-
-    def watts(self):
-        milliwatts = self._read("nvmlDeviceGetPowerUsage", ctypes.c_uint)
-        return None if milliwatts is None else milliwatts / 1e3
 
     def joules(self):
         """Since the driver was loaded."""

@@ -63,10 +63,25 @@ class Lists:
 
     def repeat_rows(self, times, rows):
         """Each row `times` times, cut to `rows` rows."""
-        picked = [self.row(i // times) for i in range(rows)]
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in picked])])
-        indices = np.concatenate(picked) if picked else np.zeros(0)
-        return Lists(rows, self.cols, offsets.astype(np.int64), indices.astype(np.int64))
+        return lists_of_rows([self.row(i // times) for i in range(rows)], self.cols)
+
+    def blended(self, own, share):
+        """Of each row, `share` spread over it stays; entries of `own` replace the others."""
+        rows = []
+        for number in range(self.rows):
+            row, places = self.row(number), np.arange(len(self.row(number)))
+            kept = row[np.floor((places + 1) * share) > np.floor(places * share)]
+            new = np.setdiff1d(own.row(number), row)
+            count = min(len(new), len(row) - len(kept))
+            new = new[np.arange(count) * len(new) // max(1, count)]
+            rows.append(np.sort(np.concatenate([kept, new])))
+        return lists_of_rows(rows, self.cols)
+
+
+def lists_of_rows(rows, cols):
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    indices = np.concatenate(rows) if rows else np.zeros(0)
+    return Lists(len(rows), cols, offsets.astype(np.int64), indices.astype(np.int64))
 
 
 def lists_of(blocks):
@@ -106,8 +121,13 @@ def attention_lists(params):
     distinct = {"shared": 1, "per_head": params["h"], "per_kv_head": params["hk"]}[params["lists"]]
     made = []
     for number in range(distinct):
-        lists = generate(params, -(-rows // alike), cols, params.get("seed", 0) + number)
-        made.append(lists if alike == 1 else lists.repeat_rows(alike, rows))
+        seed = params.get("seed", 0) + number
+        lists = generate(params, -(-rows // alike), cols, seed)
+        lists = lists if alike == 1 else lists.repeat_rows(alike, rows)
+        if "similar" in params:
+            own = generate(params, rows, cols, seed + distinct)
+            lists = lists.blended(own, params["similar"])
+        made.append(lists)
     if params["lists"] == "shared":
         return made
     return [made[head * distinct // params["h"]] for head in range(params["h"])]

@@ -67,6 +67,7 @@ class Problem:
     def __init__(self, case, device, cache_bytes=0):
         self.case, self.params, self.op = case, case.params, case.op
         self.device, self.dtype = device, case.params["dtype"]
+        self.cache_bytes = cache_bytes
         self.lists = None
         self.bsr_a = self.bsr_b = self.bsr_out = None
         self._make_patterns()
@@ -137,6 +138,10 @@ class Problem:
     def dense_flops(self):
         """What a dense product of the same size computes."""
         return 2 * self.params["m"] * self.params["n"] * self.params["k"]
+
+    def dense(self):
+        """The case with nothing left out, with random values throughout."""
+        return Problem(self.case.dense(), self.device, self.cache_bytes)
 
     @cached_property
     def reference(self):

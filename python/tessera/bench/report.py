@@ -9,7 +9,10 @@ STATES = {
     "burst": "Bursts: short runs in turns, at the full clock",
     "graph": "Replays of a captured graph",
 }
-DENSE = "cublaslt"
+# No peers: the case with nothing left out. Where no operand is sparse, cublaslt's is that already.
+DENSE = {"bsr_matmul": "cublaslt_dense", "spgemm": "cublaslt_dense", "attention": "tessera_dense",
+         "matmul": "cublaslt", "sddmm": "cublaslt"}
+REFERENCES = ("cublaslt_dense", "tessera_dense")
 NOTABLE_SPREAD = 0.05
 LONGEST_REASON = 200
 
@@ -25,21 +28,38 @@ def number(value, digits=3):
 def unit_of(record):
     """What says most about a case: rates, except where memory or latency is the limit."""
     p = record["params"]
+    narrow = "n" in p and min(p["m"], p["n"]) <= 128
+    if narrow and (record["op"] == "matmul" or record["state"] != "graph"):
+        return "GB/s"
     if record["state"] == "graph":
         return "us"
-    if "n" in p and min(p["m"], p["n"]) <= 128:
-        return "GB/s"
     entries = (record["ours"], *record["peers"].values())
     return "TFLOPS" if max(entry.get("tflops", 0) for entry in entries) >= 1 else "GFLOPS"
 
 
-def value_of(record, entry):
+def value_of(record, name, entry):
     unit = unit_of(record)
     if unit == "us":
         return entry["ms"] * 1e3
     if unit == "GB/s":
         return record["bytes"] / entry["ms"] / 1e6
-    return entry["tflops"] * (1 if unit == "TFLOPS" else 1e3)
+    return rate_of(name, entry) * (1 if unit == "TFLOPS" else 1e3)
+
+
+def whole_rate(entry):
+    """TFLOPS on all that is computed."""
+    return entry.get("computed_tflops", entry["tflops"])
+
+
+def rate_of(name, entry):
+    """TFLOPS on useful work; all of it is, to the dense case."""
+    return whole_rate(entry) if name in REFERENCES else entry["tflops"]
+
+
+def joules_of(name, entry):
+    """For each useful TFLOP."""
+    figure = entry.get("joules_per_tflop")
+    return None if figure is None else figure * entry["tflops"] / rate_of(name, entry)
 
 
 def measured(record):
@@ -56,30 +76,13 @@ def case_text(record):
     return text
 
 
-def sizes_of(record):
-    return tuple(record["params"].get(name) for name in ("dtype", "m", "n", "k"))
-
-
-def dense_rates(records):
-    """{sizes: cuBLASLt's rate on random values}, from the dense cases of one state."""
-    rates = {}
-    for record in records:
-        if record["op"] == "matmul" and DENSE in measured(record):
-            rates.setdefault(sizes_of(record), measured(record)[DENSE]["tflops"])
-    return rates
-
-
-def of_dense(record, rates):
-    """Our rate on useful operations over cuBLASLt's on all of the dense product's. Its own time of a
-    sparse case is a product with many zeros, which take less power: so where the same sizes were
-    measured with random values, that rate counts."""
-    dense = measured(record).get(DENSE)
+def of_dense(record):
+    """Our rate on useful operations over that of the dense case: cuBLASLt's product of random
+    values of the same sizes, our own attention."""
+    dense = measured(record).get(DENSE[record["op"]])
     if dense is None or "ms" not in record["ours"]:
         return None
-    rate = dense.get("computed_tflops", dense["tflops"])
-    if record["op"] != "matmul":
-        rate = rates.get(sizes_of(record), rate)
-    return record["ours"]["tflops"] / rate
+    return record["ours"]["tflops"] / whole_rate(dense)
 
 
 class Notes:
@@ -121,14 +124,15 @@ def state_table(records, notes):
     """One state: a case a line, a competitor a column, with how many times quicker ours is."""
     names = list(dict.fromkeys(name for record in records for name in record["peers"]))
     head = ["case", "in", "tessera", "best peer", "of the dense rate", *names, "J/TFLOP"]
-    rows, rates = [], dense_rates(records)
+    rows = []
     for record in records:
         ours, peers = record["ours"], measured(record)
         ms = ours.get("ms")
-        best = min(peers, key=lambda name: peers[name]["ms"], default=None)
+        best = min((name for name in peers if name not in REFERENCES),
+                   key=lambda name: peers[name]["ms"], default=None)
         row = [case_text(record), unit_of(record), value_cell(record, "tessera", ours, notes)]
         row.append(f"{best} {peers[best]['ms'] / ms:.2f}x" if best and ms else best or "")
-        share = of_dense(record, rates)
+        share = of_dense(record)
         row.append("" if share is None else f"{share:.2f}")
         for name in names:
             entry = record["peers"].get(name)
@@ -142,7 +146,7 @@ def state_table(records, notes):
 def value_cell(record, name, entry, notes):
     if "unavailable" in entry:
         return notes.mark(name, entry["unavailable"])
-    text, spread = number(value_of(record, entry)), entry["spread"] / 2
+    text, spread = number(value_of(record, name, entry)), entry["spread"] / 2
     text += f" ±{100 * spread:.0f}%" if spread > NOTABLE_SPREAD else ""
     pattern = entry.get("symbolic_ms")
     return text + (f", pattern {number(pattern * 1e3)} us" if pattern is not None else "")
@@ -167,8 +171,8 @@ def energy(records):
     if not records:
         return []
     names = list(dict.fromkeys(name for record in records for name in record["peers"]))
-    rows = [[case_text(record), *(number(entry.get("joules_per_tflop")) for entry in (
-        record["ours"], *(record["peers"].get(name, {}) for name in names)))]
+    rows = [[case_text(record), *(number(joules_of(name, entry)) for name, entry in (
+        ("tessera", record["ours"]), *((name, record["peers"].get(name, {})) for name in names)))]
         for record in sorted(records, key=lambda record: OPS.index(record["op"]))]
     return rows_of(["case (J/TFLOP)", "tessera", *names], rows, left=1)
 
@@ -180,10 +184,10 @@ def crossover(records):
         p = record["params"]
         if (record["op"], p.get("side"), p.get("pattern")) != ("bsr_matmul", "a", "random"):
             continue
-        if "ms" in record["ours"] and DENSE in measured(record):
+        if "ms" in record["ours"] and "cublaslt" in measured(record):
             block = f"{p['block']}" + (f"x{p['block_cols']}" if "block_cols" in p else "")
             key = f"{p['m']}x{p['n']}x{p['k']} {p['dtype']}", block, record["state"]
-            share = record["ours"]["ms"] / record["peers"][DENSE]["ms"]
+            share = record["ours"]["ms"] / record["peers"]["cublaslt"]["ms"]
             series.setdefault(key, []).append((p["density"], share))
     rows = [[*key, equal_at(sorted(points)), ", ".join(f"{d:g}" for d, _ in sorted(points))]
             for key, points in series.items() if len(points) > 1]

@@ -2,7 +2,7 @@
 
 from .cases import label
 from .measure import OURS
-from .report import number
+from .report import REFERENCES, joules_of, number, of_dense, rate_of
 
 OUR_NAME = "tessera"
 
@@ -34,10 +34,12 @@ def text_table(records):
                 notes.append(f"    {shown}: {entry['unavailable']}")
                 continue
             ratio = f"{entry['ms'] / ours:.2f}x" if ours and name != OURS else ""
+            if ratio and name in REFERENCES:
+                ratio = f"{of_dense(record):.2f} of it"
             lines.append(["  " + shown, record["state"], number(entry["ms"]),
-                          f"{100 * entry['spread']:.0f}%", number(entry["tflops"] * factor),
+                          f"{100 * entry['spread']:.0f}%", number(rate_of(name, entry) * factor),
                           number(entry["clock_mhz"]), number(entry["watts"]),
-                          number(entry["joules_per_tflop"]), number(entry["host_us"]),
+                          number(joules_of(name, entry)), number(entry["host_us"]),
                           ratio])
         groups.append((label(record["op"], record["params"]), lines, notes))
     rows = [line for _, lines, _ in groups for line in lines]

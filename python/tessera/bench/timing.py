@@ -8,15 +8,17 @@ graph: bursts of replays of a captured CUDA graph, which leaves the host's share
 
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 BURST_ROUNDS = 9
 BURST_SECONDS = 0.012
 REST_SECONDS = 0.05
 CHUNK_SECONDS = 0.04  # how much sustained work is queued ahead
-LEAD_IN = 0.25  # the share of a sustained slice before the clock starts
+WARM_UP_SECONDS = 1.0  # before the first slice
+LEAD_IN_SECONDS = 0.25  # of each slice, before its clock starts
 GRAPH_CALLS = 20
-ENERGY_SECONDS = 2.0  # NVML's energy counter is too coarse for less
+SUSTAINED_SECONDS = 2.0  # of each competitor
+ENERGY_SECONDS = 0.3  # of a slice at least: NVML's counter of energy moves ten times a second
 
 
 @dataclass
@@ -27,7 +29,14 @@ class Prepared:
     finish: object = None  # waits for the work, where it is not on PyTorch's current stream
     version: str | None = None
     computed_flops: float | None = None  # where it computes more than what is useful
+    problem: object = None  # the one that it solves, where that is not the case's
     extra: dict = field(default_factory=dict)  # what else to record
+
+    def solving(self, problem):
+        """The same for another problem than the case's, with other sets of inputs."""
+        count = len(problem.sets)
+        return replace(self, run=lambda i: self.run(i % count), problem=problem,
+                       computed_flops=problem.useful_flops)
 
 
 @dataclass
@@ -36,10 +45,7 @@ class Figures:
 
     times: list = field(default_factory=list)
     clocks: list = field(default_factory=list)
-    watts: list = field(default_factory=list)
-    joules: float = 0.0
-    measured_seconds: float = 0.0
-    measured_calls: int = 0
+    watts: list = field(default_factory=list)  # a slice each, from its energy
 
     def entry(self, useful_flops):
         ms = statistics.median(self.times)
@@ -47,10 +53,8 @@ class Figures:
         entry = {"ms": ms, "spread": spread, "tflops": useful_flops / ms / 1e9,
                  "clock_mhz": _median(self.clocks), "watts": _median(self.watts),
                  "joules_per_tflop": None}
-        if self.joules and self.measured_seconds >= 0.95 * ENERGY_SECONDS:
-            entry["watts"] = self.joules / self.measured_seconds
-            work = self.measured_calls * useful_flops / 1e12
-            entry["joules_per_tflop"] = self.joules / work if work else None
+        if entry["watts"] is not None:
+            entry["joules_per_tflop"] = entry["watts"] / entry["tflops"]
         return entry
 
 
@@ -86,8 +90,8 @@ class CpuTimer:
     def rest(self):
         pass
 
-    def sample(self):
-        return None, None
+    def clock_mhz(self):
+        return None
 
 
 class CudaTimer:
@@ -118,8 +122,8 @@ class CudaTimer:
     def rest(self):
         time.sleep(REST_SECONDS)
 
-    def sample(self):
-        return self.meter.clock_mhz(), self.meter.watts()
+    def clock_mhz(self):
+        return self.meter.clock_mhz()
 
     def host_us(self, prepared, repeats=15):
         """What one call costs the host while the device is idle."""
@@ -182,65 +186,71 @@ def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
             runs = min(1000, max(1, int(seconds * 1e3 / estimates[name])))
             timer.rest()
             ms = timer.calls_ms(competitors[name], runs) / calls_in_run[name]
-            clock, _ = timer.sample()
             figures[name].times.append(ms)
-            figures[name].clocks.append(clock)
+            figures[name].clocks.append(timer.clock_mhz())
     return figures
 
 
 def measure_sustained(timer, competitors, seconds, slices=2):
-    """Each competitor runs `seconds` in all, in slices that follow one another without a rest."""
-    estimates = {name: estimate_ms(timer, one) for name, one in competitors.items()}
-    figures = {name: Figures() for name in competitors}
-    for order in in_turns(list(competitors), slices):
+    """Each competitor runs `seconds` in all, in slices that follow one another without a rest. The
+    second round runs backwards, so that a card that drifts does so for all alike. Before the first
+    slice the one that comes second brings the card to its limit: so the first competitor, too,
+    follows the same one both times, and never a rest."""
+    calls = {name: max(1, int(CHUNK_SECONDS * 1e3 / estimate_ms(timer, one)))
+             for name, one in competitors.items()}
+    figures, names = {name: Figures() for name in competitors}, list(competitors)
+    for name in names[1:2] or names:
+        _busy(timer, competitors[name], calls[name], WARM_UP_SECONDS)
+    for order in in_turns(names, slices):
         for name in order:
-            calls = max(1, int(CHUNK_SECONDS * 1e3 / estimates[name]))
-            _slice(timer, competitors[name], calls, seconds / slices, figures[name])
+            _slice(timer, competitors[name], calls[name], seconds / slices, figures[name])
     return figures
 
 
 def _slice(timer, prepared, calls, seconds, figures):
-    """One stretch of work: a lead-in brings the card to its state, then clock and energy count. The
-    queue never runs dry: a chunk is waited for only when the next one is in the queue."""
-    lead_in = seconds * LEAD_IN
-    start = time.perf_counter()
-    if prepared.finish:
-        while time.perf_counter() - start < lead_in:
-            timer.calls_ms(prepared, calls)
-    else:
-        pending = _queue(timer, prepared, calls)
-        while time.perf_counter() - start < lead_in:
-            following = _queue(timer, prepared, calls)
-            pending.synchronize()
-            pending = following
-        pending.synchronize()
-    begin, joules = time.perf_counter(), timer.meter.joules()
-    done = 0
-    if prepared.finish:
-        while time.perf_counter() - begin < seconds:
-            timer.calls_ms(prepared, calls)
-            done += calls
-            _note(timer, figures)
-        elapsed = time.perf_counter() - begin
-    else:
-        first = timer.event()
-        first.record()
-        pending = _queue(timer, prepared, calls)
-        done = calls
-        while time.perf_counter() - begin < seconds:
-            following = _queue(timer, prepared, calls)
-            done += calls
-            _note(timer, figures)
-            pending.synchronize()
-            pending = following
-        pending.synchronize()
-        elapsed = first.elapsed_time(pending) / 1e3
-    after = timer.meter.joules()
+    """One stretch of work: a lead-in uses up what the one before may have left of the budget of
+    power; then time, clock and energy count."""
+    _busy(timer, prepared, calls, LEAD_IN_SECONDS)
+    energy = []
+
+    def note():
+        figures.clocks.append(timer.clock_mhz())
+        energy.append((time.perf_counter(), timer.meter.joules()))
+
+    done, elapsed = _busy(timer, prepared, calls, seconds, note)
     figures.times.append(elapsed * 1e3 / done)
-    if joules is not None and after is not None:
-        figures.joules += after - joules
-        figures.measured_seconds += elapsed
-        figures.measured_calls += done
+    figures.watts.append(power(energy))
+
+
+def power(samples):
+    """Watts, from (seconds, joules), between the first and the last movement of the counter; None
+    where that is too short."""
+    moved = [now for before, now in zip(samples, samples[1:], strict=False) if now[1] != before[1]]
+    if not moved or moved[-1][0] - moved[0][0] < ENERGY_SECONDS:
+        return None
+    (begin, first), (end, last) = moved[0], moved[-1]
+    return (last - first) / (end - begin)
+
+
+def _busy(timer, prepared, calls, seconds, note=lambda: None):
+    """Runs for so long; returns how many calls in how many seconds. The queue never runs dry: a
+    chunk of calls is waited for only when the next one is in the queue."""
+    begin, done, first, pending = time.perf_counter(), 0, timer.event(), None
+    first.record()
+    while time.perf_counter() - begin < seconds or not done:
+        if prepared.finish:
+            timer.calls_ms(prepared, calls)
+        else:
+            following = _queue(timer, prepared, calls)
+            if pending:
+                pending.synchronize()
+            pending = following
+        done += calls
+        note()
+    if prepared.finish:
+        return done, time.perf_counter() - begin
+    pending.synchronize()
+    return done, first.elapsed_time(pending) / 1e3
 
 
 def _queue(timer, prepared, calls):
@@ -249,9 +259,3 @@ def _queue(timer, prepared, calls):
     end = timer.event()
     end.record()
     return end
-
-
-def _note(timer, figures):
-    clock, watts = timer.sample()
-    figures.clocks.append(clock)
-    figures.watts.append(watts)

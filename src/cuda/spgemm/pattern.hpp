@@ -43,6 +43,10 @@ inline Lists result_lists(const SpgemmResult& result) {
   return result.pattern ? lists_of(*result.pattern) : Lists(planning::view_of(result.out));
 }
 
+/// All stored blocks of a result, in the order in which they are best computed.
+void order_blocks(const Lists& a, const RightBlocks& b, const Lists& result, PlannedBlock* blocks,
+                  void* stream);
+
 inline ListCopy list_copy(const SpgemmResult& result) {
   if (!result.pattern) return {};
   const auto sink = [](const Tensor& list) {

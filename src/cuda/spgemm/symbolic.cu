@@ -9,6 +9,7 @@
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/prepare/convert.hpp"
 #include "src/cuda/prepare/scan.cuh"
+#include "src/cuda/spgemm/pattern.hpp"
 #include "src/plan/gpu_layout.hpp"
 #include "src/plan/views.hpp"
 
@@ -211,16 +212,29 @@ SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::Spge
   pattern.products = static_cast<std::int64_t>(totals[1]);
 
   const std::int64_t offsets_bytes = (s.rows + 1) * std::int64_t{sizeof(std::int32_t)};
-  pattern.memory = lasting(offsets_bytes + pattern.stored * std::int64_t{sizeof(std::int32_t)},
-                           shape.device.index);
-  pattern.offsets = static_cast<std::int32_t*>(pattern.memory.get());
+  const planning::OperandShape &left = shape.a, &right = shape.b;
+  const std::int64_t block_rows = left.transposed ? left.block.cols : left.block.rows;
+  const std::int64_t block_cols = right.transposed ? right.block.rows : right.block.cols;
+  const bool ordered = block_rows == 128 && block_cols == 128;  // few, and each takes long
+  const std::int64_t ordered_bytes =
+      ordered ? pattern.stored * std::int64_t{sizeof(spgemm::PlannedBlock)} : 0;
+  pattern.memory =
+      lasting(ordered_bytes + offsets_bytes + pattern.stored * std::int64_t{sizeof(std::int32_t)},
+              shape.device.index);
+  auto* const lists = static_cast<std::byte*>(pattern.memory.get()) + ordered_bytes;
+  pattern.offsets = reinterpret_cast<std::int32_t*>(lists);
   pattern.columns = pattern.offsets + s.rows + 1;
-  check(cudaMemcpyAsync(pattern.memory.get(), s.offsets, static_cast<std::size_t>(offsets_bytes),
+  check(cudaMemcpyAsync(pattern.offsets, s.offsets, static_cast<std::size_t>(offsets_bytes),
                         cudaMemcpyDeviceToDevice, on),
         "cudaMemcpyAsync(spgemm)");
-  s.columns = static_cast<std::int32_t*>(pattern.memory.get()) + s.rows + 1;
+  s.columns = pattern.columns;
   if (blocks > 0) columns_kernel<<<blocks, kThreads, 0, on>>>(s);
   check(cudaGetLastError(), "columns_kernel(spgemm)");
+  if (ordered) {
+    pattern.blocks = static_cast<spgemm::PlannedBlock*>(pattern.memory.get());
+    spgemm::order_blocks(spgemm::Lists(s.a), spgemm::right_blocks(problem),
+                         spgemm::lists_of(pattern), pattern.blocks, stream);
+  }
   return pattern;
 }
 

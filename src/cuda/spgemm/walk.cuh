@@ -141,6 +141,12 @@ struct ResultRuns {
   }
 };
 
+/// A stored block of the result that symbolic has looked up for the kernels.
+struct alignas(16) PlannedBlock {
+  int row, entry, column;  // of blocks; where it is stored
+  int pairs;               // that meet in it
+};
+
 /// The result's lists as symbolic found them, written where the caller wants them. `to` is empty
 /// where the result has lists of its own.
 struct ListCopy {

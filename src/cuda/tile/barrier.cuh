@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "src/cuda/tile/swizzled_tile.cuh"
+
 // mbarriers, and the ring of stages that a producer fills and consumers empty.
 namespace tessera::cuda::tile {
 
@@ -20,6 +22,20 @@ __device__ __forceinline__ void arrive(std::uint64_t* barrier) { ptx::mbarrier_a
 __device__ __forceinline__ void arrive_expecting(std::uint64_t* barrier, std::uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                  bytes);
+}
+
+/// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ std::uint32_t address_of_rank(const void* mine, int rank) {
+  std::uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
+  return there;
+}
+
+/// Arrives at the barrier that lies at the same place in another block of the cluster. Orders what
+/// tensor cores have read, no more: a release to the cluster would be a full fence of memory.
+__device__ __forceinline__ void arrive_there(std::uint64_t* mine, int rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_rank(mine, rank))
+               : "memory");
 }
 
 /// True for one lane of a warp whose lanes all ask. The compiler knows it to be one: what only this

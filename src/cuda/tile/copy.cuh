@@ -18,6 +18,16 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int i
                                     at, full);
 }
 
+/// The same into all those blocks of a cluster whose bits `ranks` has: to the same place in each,
+/// where the bytes complete on the same barrier.
+__device__ __forceinline__ void copy_box_to_all(void* to, const CUtensorMap& map, int inner,
+                                                int row, int batch, std::uint64_t* full,
+                                                std::uint16_t ranks) {
+  const std::int32_t at[] = {inner, row, batch};
+  ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, to, &map,
+                                    at, full, ranks);
+}
+
 /// The same of a map with panels, by addresses in shared memory: a warp that issues many of them
 /// computes each from few registers.
 __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& map, int inner,

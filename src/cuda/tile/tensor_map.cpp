@@ -81,6 +81,10 @@ bool tma_readable(const MatrixMap& m) {
          std::max({m.inner, m.rows, m.batches}) < kMaxSize;
 }
 
+bool tma_writable(const MatrixMap& m) {
+  return tma_readable(m) && m.inner * size_of(m.dtype) % kAlignment == 0;
+}
+
 CUtensorMap tensor_map(const MatrixMap& m, int box_rows, int box_inner) {
   return encode(
       m.dtype, m.data,

@@ -20,6 +20,10 @@ struct MatrixMap {
 /// Whether TMA can read it: 16-byte base and pitches, sizes and coordinates of 32 bits.
 bool tma_readable(const MatrixMap& matrix);
 
+/// Whether TMA can write it, and nothing else: what lies beyond the end of a line stays as it is in
+/// whole pieces of 16 bytes only.
+bool tma_writable(const MatrixMap& matrix);
+
 /// The descriptor for boxes of `box_inner` elements x `box_rows`, with the swizzle that is as wide
 /// as their lines: 64, 32 or 16 elements, 128, 64 or 32 bytes. Host only; enqueues nothing.
 CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows, int box_inner = 64);

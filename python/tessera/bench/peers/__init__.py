@@ -8,6 +8,8 @@ import importlib
 
 # Name in files and tables -> (module, device). The module's PEERS has the adapter.
 _MODULES = {
+    "tessera_dense": ("tessera_dense", "cuda"),
+    "cublaslt_dense": ("cublaslt", "cuda"),
     "cublaslt": ("cublaslt", "cuda"),
     "cusparse_bell": ("cusparse_bell", "cuda"),
     "cusparse_bsr": ("cusparse_bsr", "cuda"),
@@ -37,7 +39,7 @@ def get_peer(name):
 def peers_for(case, device, wanted="all"):
     """The names to measure beside a case: those of the device that know the operation, narrowed by
     what the case and the caller ask for."""
-    names = [name for name in peer_names(device) if case.op in get_peer(name).ops]
+    names = [name for name in peer_names(device) if get_peer(name).applies(case)]
     if case.peers is not None:
         names = [name for name in names if name in case.peers]
     if wanted != "all":

@@ -10,8 +10,9 @@ class Unavailable(Exception):
 
 
 class Peer:
-    """`ops` are the operations it knows. `refuse` names what of a case it cannot do, before
-    anything is imported; `prepare` returns a `Prepared` or raises `Unavailable`."""
+    """`ops` are the operations it knows; `applies` leaves out cases that it has no part in.
+    `refuse` names what of a case it cannot do, before anything is imported; `prepare` returns a
+    `Prepared` or raises `Unavailable`."""
 
     ops: tuple = ()
 
@@ -21,6 +22,9 @@ class Peer:
     def version(self):
         """Imports what it needs; raises Unavailable where that is missing."""
         raise NotImplementedError
+
+    def applies(self, case):
+        return case.op in self.ops
 
     def refuse(self, case):
         return None

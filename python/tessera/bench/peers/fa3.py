@@ -32,32 +32,23 @@ class Fa3(Peer):
         return found if native else f"{found} (JAX)"
 
     def refuse(self, case):
-        return plain_attention_only(case, window=True, packed=True)
+        return plain_attention_only(case, window=True, softcap=True, packed=True)
 
     def prepare(self, problem):
         native, prebuilt = self._module()
         return self._native(native, problem) if native else self._jax(prebuilt, problem)
 
     def _native(self, module, problem):
-        p = problem.params
-        window = window_of(p)
+        p, function, packing = problem.params, module.flash_attn_func, ()
         if "sequences" in p:
-            offsets = problem.offsets_array
-            longest = int(problem.lengths.max())
+            offsets, longest = problem.offsets_array, int(problem.lengths.max())
+            function, packing = module.flash_attn_varlen_func, (offsets, offsets, longest, longest)
 
-            def run(i):
-                one = problem.sets[i]
-                out = module.flash_attn_varlen_func(
-                    one["q"], one["k"], one["v"], offsets, offsets, longest, longest,
-                    causal=p["causal"], window_size=window)
-                return out[0] if isinstance(out, tuple) else out
-        else:
-
-            def run(i):
-                one = problem.sets[i]
-                out = module.flash_attn_func(one["q"], one["k"], one["v"], causal=p["causal"],
-                                             window_size=window)
-                return out[0] if isinstance(out, tuple) else out
+        def run(i):
+            one = problem.sets[i]
+            out = function(one["q"], one["k"], one["v"], *packing, causal=p["causal"],
+                           window_size=window_of(p), softcap=float(p.get("softcap", 0)))
+            return out[0] if isinstance(out, tuple) else out
 
         run(0)
         return Prepared(run)
@@ -66,12 +57,19 @@ class Fa3(Peer):
         p = problem.params
         if p["d"] != p["dv"] or p["d"] not in (64, 128, 256):
             raise Unavailable("the build for JAX has head dimensions 64, 128 and 256")
-        if "sequences" in p:
-            raise Unavailable("packed sequences are not adapted to the build for JAX")
+        if "softcap" in p:
+            raise Unavailable("the build for JAX has no softcap")
         jax = need("jax")
-        function = jax.jit(lambda q, k, v: module.flash_mha(q, k, v, is_causal=p["causal"],
-                                                            window_size=window_of(p)))
-        inputs = [[jax.dlpack.from_dlpack(one[name]) for name in "qkv"] for one in problem.sets]
+        options = {"is_causal": p["causal"], "window_size": window_of(p)}
+        mha, packing = module.flash_mha, ()
+        if "sequences" in p:
+            longest = int(problem.lengths.max())
+            mha = module.flash_mha_varlen
+            options.update(max_seqlen_q=longest, max_seqlen_k=longest)
+            packing = (jax.dlpack.from_dlpack(problem.offsets_array),) * 2
+        function = jax.jit(lambda *inputs: mha(*inputs, **options))
+        inputs = [[*(jax.dlpack.from_dlpack(one[name]) for name in "qkv"), *packing]
+                  for one in problem.sets]
         last = [None]
 
         def run(i):

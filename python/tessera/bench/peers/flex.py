@@ -1,6 +1,8 @@
 """PyTorch's FlexAttention, compiled, with the case's block lists as a BlockMask."""
 
-from .. import flops
+import numpy as np
+
+from .. import arrays, flops
 from ..problem import stacked
 from ..timing import Prepared
 from .base import Peer, need, plain_attention_only
@@ -14,13 +16,13 @@ class Flex(Peer):
         return need("torch").__version__
 
     def refuse(self, case):
-        return plain_attention_only(case, window=True, softcap=True, lists=True)
+        return plain_attention_only(case, window=True, softcap=True, lists=True, packed=True)
 
     def prepare(self, problem):
         torch = need("torch")
         flex = need("torch.nn.attention.flex_attention")
         p = problem.params
-        views = [[one[name].transpose(1, 2) for name in "qkv"] for one in problem.sets]
+        views = [[batched(one[name]).transpose(1, 2) for name in "qkv"] for one in problem.sets]
         mask = block_mask(flex, problem)
         options = None
         if problem.lists and (p["block_q"] < 128 or p["block_kv"] < 128):
@@ -32,10 +34,15 @@ class Flex(Peer):
         def run(i):
             out = compiled(*views[i], block_mask=mask, enable_gqa=p["hk"] != p["h"],
                            kernel_options=options, **extra)
-            return out.transpose(1, 2)
+            return out.transpose(1, 2).reshape(problem.sets[i]["out"].shape)
 
         run(0)
         return Prepared(run)
+
+
+def batched(array):
+    """Packed sequences are one long one here."""
+    return array if array.ndim == 4 else array[None]
 
 
 def softcapped(torch, cap):
@@ -45,20 +52,34 @@ def softcapped(torch, cap):
     return score_mod
 
 
-def visible(p):
-    """The rule of causality and window between elements, or None where all is visible."""
-    shift, window, causal = p["skv"] - p["s"], p.get("window"), p["causal"]
-    if causal and window is not None:
-        return lambda b, h, q, kv: (kv <= q + shift) & (kv >= q + shift - window)
-    if causal:
-        return lambda b, h, q, kv: kv <= q + shift
+def visible(problem):
+    """The rule of sequences, causality and window for two elements, or None where all is seen."""
+    p = problem.params
+    shift, window = p["skv"] - p["s"], p.get("window")
+    rules = []
+    if "sequences" in p:
+        which = arrays.integers(np.repeat(np.arange(p["sequences"]), problem.lengths),
+                                problem.device)
+        which = arrays.to_torch(which)
+        rules.append(lambda b, h, q, kv: which[q] == which[kv])
+    if p["causal"]:
+        rules.append(lambda b, h, q, kv: kv <= q + shift)
     if window is not None:
-        return lambda b, h, q, kv: kv >= q + shift - window
-    return None
+        rules.append(lambda b, h, q, kv: kv >= q + shift - window)
+    if not rules:
+        return None
+
+    def rule(b, h, q, kv):
+        seen = rules[0](b, h, q, kv)
+        for one in rules[1:]:
+            seen = seen & one(b, h, q, kv)
+        return seen
+
+    return rule
 
 
 def block_mask(flex, problem):
-    p, rule = problem.params, visible(problem.params)
+    p, rule = problem.params, visible(problem)
     if problem.lists is None:
         if rule is None:
             return None

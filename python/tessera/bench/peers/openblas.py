@@ -26,8 +26,7 @@ class OpenBlas(Peer):
     def prepare(self, problem):
         if problem.op == "attention":
             return Prepared(lambda i: attention(problem, problem.sets[i]))
-        p = problem.params
-        kind = p.get("transpose", "nt" if p.get("side") == "b" else "nn")
+        p, kind = problem.params, problem.case.transpose
         sets = []
         for one in problem.sets:
             a = problem.bsr_a.fill_dense(one["a"]) if problem.bsr_a else one["a"]

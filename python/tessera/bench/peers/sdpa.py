@@ -43,8 +43,10 @@ class Sdpa(Peer):
             try:
                 run(0)
             except RuntimeError as error:
-                reasons = [one_line(one.message) for one in told] or [one_line(error)]
-                raise Unavailable(reasons[-1]) from error
+                reasons = [one_line(one.message) for one in told]
+                # PyTorch also says of the other backends that they are switched off here.
+                reasons = [reason for reason in reasons if "runtime disabled" not in reason]
+                raise Unavailable((reasons or [one_line(error)])[-1]) from error
         return Prepared(run)
 
 

@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     shared.q_ring.init(kConsumerWarps);
     shared.k_ring.init(kConsumerWarps);
     shared.v_ring.init(kConsumerWarps);
-    shared.tile_ring.init(kConsumerWarps);
+    shared.tile_ring.init(kConsumerWarps + 1);  // and the loader
     shared.step_ring.init(1);
     shared.clearing_ring.init(1);
     for (std::uint64_t& barrier : shared.landed) tile::ptx::mbarrier_init(&barrier, 1);

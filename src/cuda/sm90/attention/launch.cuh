@@ -82,7 +82,7 @@ void launch_typed(const Launch& call) {
   const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
   const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
   const planning::AttentionLayout layout = planning::attention_layout(shape, T::kShape);
-  if (layout.tiles == 0) return;
+  if (layout.tiles == 0 || shape.q_total == 0) return;
   constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
   if (layout.tiles * layout.splits > kMostTiles)
     throw Error(ErrorCode::unsupported,

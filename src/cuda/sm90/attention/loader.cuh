@@ -113,6 +113,7 @@ class Loader {
     while (true) {
       tile::wait(&shared_.tile_ring.full[at_tile_.stage], at_tile_.parity);
       const TileNote& note = shared_.tiles[at_tile_.stage];
+      std::uint64_t* done = &shared_.tile_ring.empty[at_tile_.stage];
       at_tile_.advance();
       if (!asked_) {
         tile::wait(&shared_.q_ring.empty[at_q_.stage], at_q_.parity ^ 1);
@@ -121,6 +122,7 @@ class Loader {
       asked_ = false;
       if (note.ends_all) break;
       if (!note.empty) walk(note);
+      tile::arrive(done);
     }
     finish();
   }

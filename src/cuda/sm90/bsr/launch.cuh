@@ -101,7 +101,7 @@ inline Carried carry(Arguments& args) {
     map.row_stride = out.col;
   }
   if (out.batch != 0) map.batches = args.walk.batches;
-  if (!tile::tma_readable(map)) return Carried::no;
+  if (!tile::tma_writable(map)) return Carried::no;
   args.out = tile::tensor_map(map, 16);
   return finish.wide ? Carried::by_rows : Carried::by_columns;
 }

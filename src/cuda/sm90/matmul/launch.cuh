@@ -121,7 +121,7 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
   args.finish = product::finish_of(problem, layout.swapped);
   if constexpr (T::kStaged) {
     const tile::MatrixMap out = result_map(args.finish, args.walk);
-    if (args.finish.plain() && (args.finish.wide || args.finish.tall) && tile::tma_readable(out)) {
+    if (args.finish.plain() && (args.finish.wide || args.finish.tall) && tile::tma_writable(out)) {
       args.carried = args.finish.wide ? product::Carried::by_rows : product::Carried::by_columns;
       args.out = tile::tensor_map(out, product::Staging::kWidth);
     }

@@ -37,6 +37,7 @@ void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, cons
   args.splits = layout.splits;
   args.owned = (T::kN / kPiece + layout.splits - 1) / layout.splits;
   args.stages = layout.stages;
+  args.together = layout.together;
   const auto steps = static_cast<int>((shape.k + tile::kLine - 1) / tile::kLine);
   args.each = steps / layout.splits;
   args.rest = steps % layout.splits;
@@ -48,22 +49,30 @@ void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, cons
   // Without depth nothing is read, and there may be nothing to make a map of.
   if (a.map.data && b.map.data && a.map.batches > 0 && shape.k > 0) {
     args.a = tile::tensor_map(a.map, T::kMajorA == Major::k ? layout.height : tile::kLine);
-    args.b = tile::tensor_map(b.map, T::kMajorB == Major::k ? T::kN : tile::kLine);
+    args.b = tile::tensor_map(b.map, layout.together > 1      ? planning::kSkinnySharedLines
+                                     : T::kMajorB == Major::k ? T::kN
+                                                              : tile::kLine);
   }
   args.finish = product::finish_of(std::get<MatmulProblem>(call.problem), layout.swapped);
 
   const auto kernel = skinny_kernel<T>;
-  const int shared_bytes = layout.shared_bytes + tile::kAtomBytes;  // the base may have to move up
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+  // The base may have to move up. What a kernel may have at most is the same for all launches, as
+  // another thread may be about to launch it with more.
+  const int shared_bytes = layout.shared_bytes + tile::kAtomBytes;
+  constexpr int kMostBytes = planning::kSkinnyMostRing + tile::kAtomBytes;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes),
         "cudaFuncSetAttribute(skinny)");
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(layout.splits), 1, 1};
+  // One of the two is 1.
+  const std::int64_t cluster = layout.splits * layout.together;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = {static_cast<unsigned>(layout.row_tiles * layout.splits),
-                    static_cast<unsigned>(layout.col_tiles), static_cast<unsigned>(layout.batches)};
+  const std::int64_t blocks = (layout.row_tiles * layout.splits + cluster - 1) / cluster * cluster;
+  config.gridDim = {static_cast<unsigned>(blocks), static_cast<unsigned>(layout.col_tiles),
+                    static_cast<unsigned>(layout.batches)};
   config.blockDim = static_cast<unsigned>(layout.units() * kWarpgroup + kLoaders);
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(call.execution.stream);

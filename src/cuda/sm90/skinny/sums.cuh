@@ -19,19 +19,10 @@ inline constexpr int kPiece = 16;  // columns that one block owns together
 inline constexpr int kPieceBytes = kUnit * kPiece * 4;
 
 /// Everybody of the cluster has come. Orders no memory.
-__device__ __forceinline__ void cluster_sync() {
+__device__ __forceinline__ void cluster_arrive() {
   tile::ptx::barrier_cluster_arrive(tile::ptx::sem_relaxed);
-  tile::ptx::barrier_cluster_wait();
 }
-
-/// The same place in another block's shared memory.
-__device__ __forceinline__ std::uint32_t address_of_rank(const void* mine, int rank) {
-  std::uint32_t there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(there)
-      : "r"(tile::shared_address(mine)), "r"(rank));
-  return there;
-}
+__device__ __forceinline__ void cluster_wait() { tile::ptx::barrier_cluster_wait(); }
 
 /// 16 bytes into another block's shared memory; its barrier counts them as they land. No fence.
 __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t barrier, const float* s) {
@@ -104,11 +95,11 @@ class Sums {
         rank_bytes_(args.owned * kPieceBytes),
         row_(at.row + unit * kUnit) {}
 
-  /// What `landed` waits for: each warp of the owner, and what the others send. One thread.
+  /// What `landed` waits for: each thread of the owner, and what the others send. One thread.
   __device__ static void expect(const Arguments& args, int rank, std::uint64_t* landed) {
     // As many as it owns where pieces run out before blocks do, or one less.
     const int owned = rank + (args.owned - 1) * args.splits < kPieces ? args.owned : args.owned - 1;
-    tile::ptx::mbarrier_init(landed, 1 + kWarpgroup / 32);
+    tile::ptx::mbarrier_init(landed, 1 + kWarpgroup);
     tile::arrive_expecting(landed, owned * (args.splits - 1) * kPieceBytes);
   }
 
@@ -116,8 +107,7 @@ class Sums {
   __device__ __forceinline__ void add_up_and_store(const float (&sum)[kN / 2], int thread) {
     hand_out(sum, thread);
     if (at_.rank >= kPieces) return;
-    __syncwarp();
-    if (thread % 32 == 0) tile::arrive(landed_);
+    tile::arrive(landed_);
     while (!tile::ptx::mbarrier_try_wait_parity(tile::ptx::sem_acquire, tile::ptx::scope_cluster,
                                                 landed_, 0)) {
     }
@@ -140,8 +130,8 @@ class Sums {
         mine[0] = {s[0], s[1], s[2], s[3]};
         mine[kWarpgroup] = {s[4], s[5], s[6], s[7]};
       } else {
-        const std::uint32_t there = address_of_rank(to, owner);
-        const std::uint32_t landed = address_of_rank(landed_, owner);
+        const std::uint32_t there = tile::address_of_rank(to, owner);
+        const std::uint32_t landed = tile::address_of_rank(landed_, owner);
         send(there, landed, s);
         send(there + kPieceBytes / 2, landed, s + 4);
       }

@@ -19,6 +19,7 @@ struct Arguments {
   int m = 0, n = 0;
   int height = 0;                          // rows of a tile
   int splits = 1, stages = 0, owned = 0;   // owned: pieces of columns of one block, at most
+  int together = 1;                        // blocks that load what they read of the columns
   int a_batch_step = 0, b_batch_step = 0;  // 0: shared by all batches
   std::uint64_t policy = 0;                // how L2 keeps the left side
   int each = 0, rest = 0;                  // dense: steps of a rank; the first `rest` take one more
@@ -29,9 +30,11 @@ struct Arguments {
   std::int64_t pool_step = 0;    // stored blocks of one batch; 0: one pool
 };
 
-/// The output tile of this block's cluster, and the block's place in it.
+/// The output tile of this block, and the block's place in its cluster.
 struct TileAt {
-  int tile, row, row_end, col, batch, rank;
+  int tile, row, row_end, col, batch;
+  int rank;       // which share of the depth
+  int neighbour;  // which of the tiles that share what they read of the columns
 };
 
 /// Blocks of a cluster lie along x, as do tiles of rows; tiles of columns along y, batches along z.
@@ -40,6 +43,12 @@ __device__ __forceinline__ TileAt tile_of(const Arguments& args) {
   TileAt at;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(at.rank));
   asm("mov.u32 %0, %%clusterid.x;" : "=r"(at.tile));
+  at.neighbour = 0;
+  if (args.together > 1) {  // a cluster of tiles, and none of them is shared
+    at.neighbour = at.rank;
+    at.tile = at.tile * args.together + at.rank;
+    at.rank = 0;
+  }
   at.row = at.tile * args.height;
   at.row_end = min(at.row + args.height, args.m);
   at.col = static_cast<int>(blockIdx.y) * kN;
@@ -57,11 +66,11 @@ struct Share {
   planning::BsrRow list{};
 
   __device__ int end_depth() const { return (first + count) * tile::kLine; }
-  /// The block column of an entry; one that no block has (-1) lies out of bounds and reads as
-  /// zeros.
+  static constexpr int kTogether = 32;  // entries of a list that are read together
+  /// The block column of an entry, -1 where it names none.
   __device__ int column(int entry) const {
     const std::int64_t at = list.begin + entry;
-    return at < list.end ? static_cast<int>(list.column(at)) : -1;
+    return at < list.end ? static_cast<int>(list.column(at)) : 0;
   }
 };
 

@@ -75,9 +75,17 @@ struct Arguments {
   Walk walk;
   cuda::spgemm::ListCopy copy;
   Result result;
-  int runs = 0;   // output tiles, empty ones included
-  int parts = 0;  // depth of a block / kLine
+  int runs = 0;                           // output tiles, empty ones included
+  const PlannedBlock* planned = nullptr;  // tiles in the order of their weight, where it is known
+  int parts = 0;                          // depth of a block / kLine
 };
+
+/// The place in the order of a block's tile in a round. Every other round goes backwards: who had
+/// the heaviest tile of one has the lightest of the next.
+__device__ __forceinline__ int place(int round) {
+  const int from = round * gridDim.x;
+  return from + static_cast<int>(round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+}
 
 /// Where a reader of all matchers' batches stands: a tile after the other, matchers in turn. How
 /// many batches each has had, modulo two rounds of its ring, are two bits of a word.
@@ -101,7 +109,7 @@ template <class T, class Use, class Done>
 __device__ __forceinline__ void for_each_batch(const Arguments& args, typename T::Shared& shared,
                                                int lane, const Use& use, const Done& done) {
   BatchCursor at;
-  for (int index = blockIdx.x; index < args.runs; index += gridDim.x) {
+  for (int round = 0; place(round) < args.runs; ++round) {
     bool last = false;
     int first = 0, slots = 0;
     while (!last) {
@@ -128,10 +136,18 @@ __device__ __forceinline__ void match_tiles(const Arguments& args, typename T::S
   auto& ring = shared.batch_rings[matcher];
   tile::RingCursor<kBatches> at;
   const ResultRuns<T::kSlots> runs{args.walk.result};
-  const int stride = kMatchers * gridDim.x, slot = lane % T::kSlots;
-  for (int index = blockIdx.x + matcher * gridDim.x; index < args.runs; index += stride) {
-    const auto run = runs.run(index, lane);
-    const int column = slot < run.size ? args.walk.result.indices[run.first + slot] : -1;
+  const int slot = lane % T::kSlots;
+  for (int round = matcher; place(round) < args.runs; round += kMatchers) {
+    typename ResultRuns<T::kSlots>::Run run;
+    int column;
+    if (T::kSlots == 1 && args.planned) {
+      const PlannedBlock block = args.planned[place(round)];
+      run = {block.row, block.entry, 1};
+      column = block.column;
+    } else {
+      run = runs.run(place(round), lane);
+      column = slot < run.size ? args.walk.result.indices[run.first + slot] : -1;
+    }
     // A tile without blocks walks nothing.
     const Lists::Range row = run.size > 0 ? args.walk.a.range(run.row) : Lists::Range{};
     int entry = row.begin;

@@ -52,7 +52,9 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   const Operand& left = problem.a;
   const std::int64_t depth = left.transposed ? left.sparse.block_rows() : left.sparse.block_cols();
   args.parts = static_cast<int>(depth / tile::kLine);
-  const std::int64_t runs = ResultRuns<T::kSlots>{args.walk.result}.count();
+  if (T::kSlots == 1 && result.pattern) args.planned = result.pattern->blocks;
+  const std::int64_t runs =
+      args.planned ? args.walk.result.stored : ResultRuns<T::kSlots>{args.walk.result}.count();
   constexpr std::int64_t kMostRuns = INT32_MAX / 2;  // a step past the last one still fits
   if (runs > kMostRuns || args.walk.result.stored > kMostRuns)
     throw Error(ErrorCode::unsupported,

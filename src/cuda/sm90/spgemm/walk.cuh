@@ -10,6 +10,7 @@
 namespace tessera::cuda::sm90::spgemm {
 
 using cuda::spgemm::Lists;
+using cuda::spgemm::PlannedBlock;
 using cuda::spgemm::ResultRuns;
 using cuda::spgemm::RightBlocks;
 using cuda::spgemm::Search;

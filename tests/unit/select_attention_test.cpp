@@ -1,0 +1,363 @@
+// Which Hopper row takes an attention problem, what it makes of it, and what explain says.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <tessera/error.hpp>
+
+#include "src/plan/attention_sm90.hpp"
+#include "src/plan/select.hpp"
+
+namespace {
+
+using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera::planning;  // NOLINT
+
+constexpr std::int64_t kUnits = 132;  // of an H200
+
+/// Shapes alone: no tensor here has memory.
+Tensor shaped(std::initializer_list<std::int64_t> shape, DType dtype = DType::bf16) {
+  return tensor(nullptr, dtype, shape, {DeviceKind::cuda, 0});
+}
+
+struct Sizes {
+  std::int64_t batch = 2, heads = 16, kv_heads = 16, length = 4096, dim = 128, dim_v = 0;
+  DType dtype = DType::bf16;
+};
+
+AttentionProblem problem_of(const Sizes& s) {
+  const std::int64_t dim_v = s.dim_v > 0 ? s.dim_v : s.dim;
+  AttentionProblem p;
+  p.q = shaped({s.batch, s.length, s.heads, s.dim}, s.dtype);
+  p.k = shaped({s.batch, s.length, s.kv_heads, s.dim}, s.dtype);
+  p.v = shaped({s.batch, s.length, s.kv_heads, dim_v}, s.dtype);
+  p.out = shaped({s.batch, s.length, s.heads, dim_v}, s.dtype);
+  return p;
+}
+
+/// Lists of `capacity` blocks a row, one set for `heads` heads.
+AttentionProblem masked(const Sizes& s, std::int64_t block_q, std::int64_t block_kv,
+                        std::int64_t capacity, std::int64_t heads = 1) {
+  AttentionProblem p = problem_of(s);
+  const std::int64_t rows = (s.length + block_q - 1) / block_q;
+  p.mask.block_q = block_q, p.mask.block_kv = block_kv;
+  p.mask.full.counts = shaped({1, heads, rows}, DType::i32);
+  p.mask.full.indices = shaped({1, heads, rows, capacity}, DType::i32);
+  return p;
+}
+
+Explanation on_h200(const AttentionProblem& problem) {
+  return select(problem, device_preset("h200"), {});
+}
+
+AttentionShape shape_for(const AttentionProblem& problem) { return planning::shape_of(problem); }
+
+std::vector<KernelRow> rows() {
+  std::vector<KernelRow> found;
+  for (const KernelRow& row : kernel_table(Backend::sm90))
+    if (row.family() == "attention") found.push_back(row);
+  return found;
+}
+
+const Tile& tile_of(const std::string& name) {
+  for (const KernelRow& row : kernel_table(Backend::sm90))
+    if (row.name == name) return row.tile;
+  throw std::runtime_error(name);
+}
+
+std::vector<std::string> reasons_of(const Explanation& e, const std::string& row) {
+  for (const Candidate& c : e.candidates)
+    if (c.kernel == row) return c.reasons;
+  throw std::runtime_error(row);
+}
+
+using Reasons = std::vector<std::string>;
+
+TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
+  const struct {
+    std::int64_t dim, dim_v;
+    const char* row;
+  } cases[] = {{8, 8, "sm90_attention_64x192"},      {64, 64, "sm90_attention_64x192"},
+               {72, 40, "sm90_attention_96"},        {96, 96, "sm90_attention_96"},
+               {104, 104, "sm90_attention_128"},     {128, 128, "sm90_attention_128"},
+               {64, 128, "sm90_attention_128"},      {128, 64, "sm90_attention_128"},
+               {192, 128, "sm90_attention_192x128"}, {136, 16, "sm90_attention_192x128"},
+               {192, 192, "sm90_attention_256"},     {256, 256, "sm90_attention_256"}};
+  for (const auto& c : cases)
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      const Explanation e = on_h200(problem_of({.dim = c.dim, .dim_v = c.dim_v, .dtype = dtype}));
+      ASSERT_TRUE(e.supported) << to_text(e);
+      EXPECT_EQ(e.plan.kernel_name, c.row) << c.dim << " and " << c.dim_v;
+    }
+}
+
+TEST(SelectAttention, ShortWalksTakeShortSteps) {
+  const auto row = [](std::int64_t batch, std::int64_t length) {
+    return on_h200(problem_of({.batch = batch, .length = length, .dim = 64})).plan.kernel_name;
+  };
+  EXPECT_EQ(row(16, 256), "sm90_attention_64x128");
+  EXPECT_EQ(row(16, 1024), "sm90_attention_64x128");
+  EXPECT_EQ(row(4, 4096), "sm90_attention_64x192");
+  EXPECT_EQ(row(1, 16384), "sm90_attention_64x192");
+}
+
+TEST(SelectAttention, ExplainNamesTheRowAndWhy) {
+  const std::string text =
+      to_text(on_h200(problem_of({.heads = 32, .kv_heads = 4, .length = 1024})));
+  for (const char* part :
+       {"chosen    sm90_attention_128, ", "because   heads of up to 128", "; 512 tiles",
+        "rejected  sm90_attention_96", "accepted  sm90_attention_"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  EXPECT_EQ(text.find("folded"), std::string::npos) << text;
+
+  // 16 queries of 8 heads that share their keys: one tile.
+  AttentionProblem few = problem_of({.batch = 64, .heads = 32, .kv_heads = 4, .length = 1024});
+  few.q = shaped({64, 16, 32, 128}), few.out = shaped({64, 16, 32, 128});
+  EXPECT_NE(to_text(on_h200(few)).find("; 256 tiles, 8 heads folded into rows"), std::string::npos)
+      << to_text(on_h200(few));
+}
+
+TEST(SelectAttention, RefusalsSayWhatIsTaken) {
+  const std::string row = "sm90_attention_128";
+  const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
+  EXPECT_EQ(reasons(problem_of({})), Reasons{});
+  EXPECT_EQ(reasons(problem_of({.dtype = DType::f32})),
+            Reasons{"multiplies f16 and bf16, not f32"});
+  const std::string unaligned = "q, k and v need contiguous rows, at multiples of 16 bytes";
+  EXPECT_EQ(reasons(problem_of({.dim = 60})),
+            (Reasons{"takes head dimensions of multiples of 8, got 60 and 60", unaligned}));
+  EXPECT_EQ(reasons(problem_of({.dim = 64, .dim_v = 68})),
+            (Reasons{"takes head dimensions of multiples of 8, got 64 and 68", unaligned}));
+  EXPECT_EQ(reasons(problem_of({.dim = 136})),
+            Reasons{"takes head dimensions up to 128, of values up to 128"});
+  EXPECT_EQ(reasons(problem_of({.batch = 1, .length = std::int64_t{1} << 29})),
+            Reasons{"takes sizes below 2^29"});
+
+  AttentionProblem p = problem_of({});
+  p.k.strides[1] += 4;
+  EXPECT_EQ(reasons(p), Reasons{unaligned});
+  p = problem_of({});
+  p.q.strides[3] = 2;
+  EXPECT_EQ(reasons(p), Reasons{unaligned});
+  p = problem_of({});
+  p.out.strides[1] += 1, p.out.strides[0] *= 2;  // results go anywhere
+  EXPECT_EQ(reasons(p), Reasons{});
+
+  p = problem_of({.batch = 2});
+  p.k = p.v = shaped({100, 64, 16, 128});
+  p.page_table = shaped({2, 20}, DType::i32), p.kv_end = shaped({2}, DType::i32);
+  EXPECT_EQ(reasons(p), Reasons{"takes no page_table"});
+}
+
+TEST(SelectAttention, RefusalsOfMasks) {
+  const std::string row = "sm90_attention_128";
+  const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
+  for (const std::int64_t block : {128, 256, 384})
+    EXPECT_EQ(reasons(masked({}, block, block, 4)), Reasons{}) << block;
+  for (const std::int64_t block_kv : {64, 192})
+    EXPECT_EQ(reasons(masked({}, 128, block_kv, 4)), Reasons{}) << block_kv;
+  for (const std::int64_t block_kv : {16, 32, 96, 100})
+    EXPECT_EQ(reasons(masked({}, 128, block_kv, 4)),
+              Reasons{"mask.block_kv has to be a multiple of 64"});
+  EXPECT_EQ(reasons(masked({}, 128, std::int64_t{1} << 29, 1)),
+            Reasons{"takes lists of fewer than 2^29 keys"});
+
+  // Heads that share keys and lists are folded until a tile's queries fit into a row of blocks.
+  for (const std::int64_t block_q : {16, 32, 64, 96}) {
+    const Sizes grouped{.heads = 32, .kv_heads = 4};
+    const AttentionProblem shared = masked(grouped, block_q, 128, 4);
+    EXPECT_EQ(reasons(shared), Reasons{}) << block_q;
+    EXPECT_EQ(block_q % attention_layout(shape_for(shared), tile_of(row)).queries, 0) << block_q;
+  }
+  const auto refused = [&](const AttentionProblem& p) {
+    const std::int64_t queries = attention_layout(shape_for(p), tile_of(row)).queries;
+    EXPECT_NE(p.mask.block_q % queries, 0);
+    EXPECT_EQ(reasons(p),
+              Reasons{"mask.block_q has to be a multiple of " + std::to_string(queries)});
+  };
+  refused(masked({}, 16, 128, 4));                                // no heads to fold
+  refused(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 32));  // each head has lists of its own
+  refused(masked({.heads = 32, .kv_heads = 4}, 8, 128, 4));  // more heads than share their keys
+}
+
+TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {
+  const Explanation e = on_h200(problem_of({.dim = 264}));
+  EXPECT_FALSE(e.supported);
+  for (const KernelRow& row : rows())
+    EXPECT_EQ(reasons_of(e, row.name),
+              Reasons{"takes head dimensions up to " + std::to_string(row.tile.k) +
+                      ", of values up to " + std::to_string(row.tile.v)});
+  for (const char* device : {"a100", "l4", "b200"})
+    EXPECT_FALSE(select(problem_of({}), device_preset(device), {}).supported) << device;
+}
+
+TEST(SelectAttention, PlansComeFromShapesAlone) {
+  AttentionProblem p = problem_of({});
+  const Plan plain = plan(p, device_preset("h200"));
+  EXPECT_EQ(plain.backend, Backend::sm90);
+  EXPECT_EQ(plain.workspace_bytes, 0);
+  EXPECT_EQ(plain.schedule_bytes, 0);
+  // Walks of different lengths are dealt out, by one counter.
+  p.causal = true;
+  EXPECT_EQ(plan(p, device_preset("h200")).workspace_bytes, 128);
+  EXPECT_EQ(plan(masked({}, 128, 128, 4), device_preset("h200")).workspace_bytes, 128);
+
+  AttentionProblem packed;
+  packed.q = packed.k = packed.v = packed.out = shaped({100000, 16, 128});
+  packed.q_offsets = packed.kv_offsets = shaped({9}, DType::i32);
+  packed.sinks = shaped({16}, DType::f32), packed.lse = shaped({16, 100000}, DType::f32);
+  packed.softcap = 30, packed.window_left = 1000;
+  EXPECT_EQ(plan(packed, device_preset("h200")).kernel_name, "sm90_attention_128");
+
+  // Nothing to do is a plan too.
+  for (const Sizes& s : {Sizes{.batch = 0}, Sizes{.heads = 0, .kv_heads = 0}, Sizes{.length = 0}})
+    EXPECT_TRUE(on_h200(problem_of(s)).supported);
+}
+
+/// A plan for tensors that TMA reads does not serve others.
+TEST(SelectAttention, PlansTellThatTensorsAreUnaligned) {
+  const std::string aligned = on_h200(problem_of({})).problem;
+  AttentionProblem p = problem_of({});
+  p.v.strides[1] += 1;
+  EXPECT_EQ(on_h200(p).problem, aligned.substr(0, aligned.find(" on cuda")) + " unaligned on cuda");
+  // On a CPU the same plan serves both.
+  const auto on_cpu = [](AttentionProblem one) {
+    for (Tensor* t : {&one.q, &one.k, &one.v, &one.out}) t->device = {};
+    return select(one, device_preset("cpu"), {}).plan.signature;
+  };
+  EXPECT_EQ(on_cpu(p), on_cpu(problem_of({})));
+}
+
+/// Rows of a tile are queries times heads: what a fold may be.
+void check_fold(const AttentionShape& s, const Tile& tile, const AttentionLayout& at) {
+  const std::int64_t group = s.heads / s.kv_heads;
+  ASSERT_EQ(at.pack * at.queries, tile.m);
+  ASSERT_EQ(at.pack * at.head_groups, s.heads);
+  ASSERT_EQ(group % at.pack, 0) << "a tile's heads read the same keys";
+  ASSERT_LE(at.pack, 64) << "a consumer's rows are whole queries";
+  if (s.masked && s.mask_heads > 1) {
+    ASSERT_EQ(at.pack, 1) << "and under the same lists";
+  }
+}
+
+TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {
+  const Tile& tile = tile_of("sm90_attention_128");
+  for (std::int64_t group : {1, 2, 3, 6, 8, 12, 71, 128})
+    for (std::int64_t queries : {1, 2, 7, 16, 63, 64, 65, 100, 128, 129, 1000}) {
+      AttentionProblem p = problem_of({.heads = 2 * group, .kv_heads = 2});
+      p.q = shaped({2, queries, 2 * group, 128}), p.out = shaped({2, queries, 2 * group, 128});
+      const AttentionShape s = shape_for(p);
+      const AttentionLayout at = attention_layout(s, tile);
+      check_fold(s, tile, at);
+      EXPECT_EQ(at.tiles_a_head, (queries + at.queries - 1) / at.queries);
+      EXPECT_EQ(at.tiles, at.tiles_a_head * at.head_groups * 2);
+      // Never more tiles than without.
+      EXPECT_LE(at.tiles, (queries + tile.m - 1) / tile.m * 2 * group * 2);
+      if (queries == 1 && group == 8) {
+        EXPECT_EQ(at.pack, 8);
+      }
+      if (queries > tile.m) {
+        EXPECT_EQ(at.pack, 1);
+      }
+      if (group % 2 != 0) {
+        EXPECT_EQ(at.pack, 1);
+      }
+    }
+}
+
+TEST(AttentionLayout, FoldsAsFewHeadsAsMaskBlocksNeed) {
+  const Tile& tile = tile_of("sm90_attention_128");
+  for (std::int64_t group : {1, 2, 4, 8, 24})
+    for (std::int64_t block_q : {16, 32, 64, 96, 128, 192, 256})
+      for (bool own_lists : {false, true}) {
+        const std::int64_t heads = 2 * group;
+        const AttentionProblem p = masked({.heads = heads, .kv_heads = 2, .length = 1000}, block_q,
+                                          64, 3, own_lists ? heads : 1);
+        const AttentionShape s = shape_for(p);
+        const AttentionLayout at = attention_layout(s, tile);
+        check_fold(s, tile, at);
+        for (int fewer = 1; fewer < at.pack; fewer *= 2)
+          EXPECT_NE(block_q % (tile.m / fewer), 0) << "more heads folded than it takes";
+      }
+}
+
+/// The tiles that are counted on the host are enough, whatever the offsets turn out to be.
+TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
+  std::mt19937 random(5);  // NOLINT: the same numbers each time
+  const auto below = [&](std::int64_t n) {
+    return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random);
+  };
+  for (int round = 0; round < 2000; ++round) {
+    const std::int64_t batch = 1 + below(12), group = std::int64_t{1} << below(5);
+    const std::int64_t most = std::int64_t{1} << below(11);
+    std::vector<std::int64_t> lengths;
+    std::int64_t total = 0, longest = 0;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const std::int64_t length = below(3) == 0 ? 128 * below(4) : below(most);
+      lengths.push_back(length);
+      total += length, longest = std::max(longest, length);
+    }
+    const std::int64_t unused = below(2) == 0 ? 0 : below(300);  // rows that belong to nobody
+    AttentionProblem p;
+    p.q = p.out = shaped({total + unused, 2 * group, 64});
+    p.k = p.v = shaped({500, 2, 64});
+    p.q_offsets = p.kv_offsets = shaped({batch + 1}, DType::i64);
+    if (below(2) == 0) p.max_q_length = longest;
+    const AttentionShape s = shape_for(p);
+    for (const KernelRow& row : rows()) {
+      const AttentionLayout at = attention_layout(s, row.tile);
+      check_fold(s, row.tile, at);
+      EXPECT_EQ(at.splits, 1);
+      std::int64_t needed = 0;
+      for (const std::int64_t length : lengths) needed += (length + at.queries - 1) / at.queries;
+      EXPECT_GE(at.tiles_a_head, needed);
+      EXPECT_LE(at.tiles_a_head, needed + batch + unused / at.queries);
+      EXPECT_EQ(at.tiles, at.tiles_a_head * at.head_groups);
+      EXPECT_TRUE(at.uneven);
+    }
+  }
+}
+
+TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
+  const Tile& tile = tile_of("sm90_attention_128");
+  const auto layout = [&](auto change) {
+    AttentionProblem p = problem_of({});
+    change(p);
+    return attention_layout(shape_for(p), tile);
+  };
+  const AttentionLayout full = layout([](AttentionProblem&) {});
+  EXPECT_GE(full.tiles, kUnits);
+  EXPECT_FALSE(full.uneven);
+  EXPECT_EQ(full.section, 1);  // tiles of one head side by side
+  EXPECT_EQ(full.splits, 1);   // they fill the device
+  EXPECT_TRUE(layout([](AttentionProblem& p) { p.causal = true; }).uneven);
+  EXPECT_TRUE(layout([](AttentionProblem& p) { p.window_left = 100; }).uneven);
+  // The longest tiles of as many heads as fill the device come first.
+  const AttentionLayout causal = layout([](AttentionProblem& p) { p.causal = true; });
+  EXPECT_GT(causal.section, 1);
+  EXPECT_GE((causal.section + 1) * causal.tiles_a_head, 2 * kUnits);
+}
+
+TEST(AttentionCost, FollowsWorkAndWholeTiles) {
+  const DeviceFacts h200 = device_preset("h200");
+  const auto ms = [&](const AttentionProblem& p) {
+    const AnyShape shape = shape_of(AnyProblem(p));
+    return attention_sm90_ms(shape_for(p), tile_of("sm90_attention_128"), h200,
+                             work_of(Op::attention, shape));
+  };
+  const double full = ms(problem_of({}));
+  EXPECT_GT(full, 0);
+  EXPECT_NEAR(ms(problem_of({.batch = 8})) / full, 4, 0.3);
+  AttentionProblem causal = problem_of({});
+  causal.causal = true;
+  EXPECT_LT(ms(causal), 0.7 * full);
+  EXPECT_LT(ms(masked({}, 128, 128, 4)), 0.3 * full);
+  // What a row is wider than the heads is multiplied too.
+  EXPECT_NEAR(ms(problem_of({.dim = 64})) / full, 1, 0.1);
+}
+
+}  // namespace
