@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include <tessera/block_mask.hpp>
 #include <tessera/bsr.hpp>
 #include <tessera/execution.hpp>
 #include <tessera/export.hpp>
@@ -64,6 +65,41 @@ struct ColumnLists {
 
 /// The same blocks listed by column of blocks. Values stay where they are.
 TESSERA_EXPORT void transpose_lists(const BsrMatrix& matrix, const ColumnLists& out,
+                                    const Execution& execution = {});
+
+// ---- Block masks -------------------------------------------------------------------------------
+
+// What these write are counts and indices, contiguous, i32 or i64. The last size of the indices is
+// the capacity of each row, the caller's to choose: a row that needs more keeps its first entries,
+// and no count exceeds it. Entries beyond a row's count are not written. No call takes a workspace.
+
+/// Lists the blocks that are set in each row of u8 `blocks` [batch|1, heads|1, rows, cols],
+/// ascending. `out` has the same batch, heads and rows.
+TESSERA_EXPORT void list_blocks(const Tensor& blocks, const BlockList& out,
+                                const Execution& execution = {});
+/// Both lists of a mask, from two tensors of one shape: blocks set in `full`, and blocks set in
+/// `partial` alone.
+TESSERA_EXPORT void list_blocks(const Tensor& full, const Tensor& partial,
+                                const BlockList& full_out, const BlockList& partial_out,
+                                const Execution& execution = {});
+
+/// Lists the blocks of the `k` largest scores in each row (of equal ones the first), ascending.
+/// `scores` [batch|1, heads|1, rows, cols] are f32, f16 or bf16; `out` is as above, with a
+/// capacity of at least k or all columns. A score of -inf or NaN is never chosen, which is how a
+/// row is bounded: it may then have less than k.
+TESSERA_EXPORT void top_k_blocks(const Tensor& scores, std::int64_t k, const BlockList& out,
+                                 const Execution& execution = {});
+
+/// Lists by column of blocks, which the backward pass walks.
+struct BlockColumns {
+  BlockList lists{};  ///< counts [batch|1, heads|1, cols], indices [.., capacity]: ascending rows
+  Tensor entries{};   ///< optional, like the indices: which entry of its row's list the block is
+};
+
+/// The same blocks listed by column, of as many columns as `out` has. `list` comes in either form,
+/// with the batch and heads of `out`, or one for all. `entries` finds what belongs to a block, such
+/// as its bit tile. In a GPU's lists that hold a block twice, it counts once.
+TESSERA_EXPORT void transpose_lists(const BlockList& list, const BlockColumns& out,
                                     const Execution& execution = {});
 
 /// What `execution.workspace` has to hold for the calls that need scratch memory; a caller who

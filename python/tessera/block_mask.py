@@ -8,6 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 from tessera import patterns, tensors
+from tessera.block_lists import index_grids, like_on, lists_of, map_of, one_a_block
 from tessera.bsr import block_shape
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
@@ -63,9 +64,9 @@ class BlockMask:
 
     def block_map(self) -> Any:
         """u8 ``[batch|1, heads|1, rows, cols]``: 0 empty, 1 partial, 2 full."""
-        blocks = tensors.to_int32(_map_of(self.full_counts, self.full_indices, self.grid)) * 2
+        blocks = tensors.to_int32(map_of(self.full_counts, self.full_indices, self.grid)) * 2
         if self.partial_counts is not None:
-            blocks = blocks + _map_of(self.partial_counts, self.partial_indices, self.grid)
+            blocks = blocks + map_of(self.partial_counts, self.partial_indices, self.grid)
         return blocks
 
     @property
@@ -104,6 +105,31 @@ class BlockMask:
         b, h, r, slot = tensors.nonzero(slots < self.partial_counts[..., None])
         tiles[b, h, r, self.partial_indices[b, h, r, slot]] = self.bit_tile[b, h, r, slot]
         return tiles
+
+    def lists_by_column(self, capacity: int | None = None) -> tuple[tuple, tuple | None]:
+        """The full and the partial blocks (None where there are none) listed by column, as backward
+        passes walk them: ``(counts, rows, entries)`` each, with counts ``[batch|1, heads|1,
+        cols]``, ascending rows in one dimension more, and which entry of its row's list each block
+        is, to find its bit tile. ``capacity`` is the room in each list, by default for all rows; a
+        column that needs more keeps its first rows.
+
+        >>> import numpy as np, tessera
+        >>> mask = tessera.BlockMask.from_blocks(np.eye(4) == 1, 256, 256, 64)
+        >>> (counts, rows, entries), _ = mask.lists_by_column()
+        >>> counts.tolist(), rows.shape
+        ([[[1, 1, 1, 1]]], (1, 1, 4, 4))
+        """
+        rows, cols = self.grid
+        capacity = max(1, rows) if capacity is None else capacity
+
+        def by_column(counts: Any, indices: Any) -> tuple | None:
+            if counts is None:
+                return None
+            return tensors.operations("lists_by_column: mask", counts).transpose_lists(
+                counts, indices, cols, capacity)
+
+        return (by_column(self.full_counts, self.full_indices),
+                by_column(self.partial_counts, self.partial_indices))
 
     def plot(self, batch: int = 0, head: int = 0, ax: Any = None) -> Any:
         """The blocks as a matplotlib image: full dark, partial lighter, empty white."""
@@ -161,11 +187,11 @@ class BlockMask:
         BlockMask(256 x 256, blocks 64 x 64, batch 1, heads 1, density 0.625)
         """
         bq, bkv = block_shape("from_mask_mod: block", block)
-        like = _like(device)
+        like = like_on(device)
         rows, cols = -(-q_length // bq), -(-kv_length // bkv)
         step = max(1, _CHUNK // max(1, batch * heads * bq * kv_length)) * bq
         full, partial, tiles = [], [], []
-        b, h, q, kv = _index_grids((batch, heads, q_length, kv_length), like)
+        b, h, q, kv = index_grids((batch, heads, q_length, kv_length), like)
         for first in range(0, q_length, step):
             seen = _broadcast(mask_mod(b, h, q[:, :, first : first + step], kv),
                               (batch, heads, min(step, q_length - first), kv_length))
@@ -190,23 +216,32 @@ class BlockMask:
 
     @staticmethod
     def from_blocks(blocks: Any, q_length: int, kv_length: int,
-                    block: int | tuple[int, int] = 128) -> BlockMask:
+                    block: int | tuple[int, int] = 128, *,
+                    capacity: int | None = None) -> BlockMask:
         """From booleans, one a block: ``[rows, cols]`` or ``[batch|1, heads|1, rows, cols]``; every
-        set one is full."""
-        bq, bkv = block_shape("from_blocks: block", block)
-        if len(blocks.shape) == 2:
-            blocks = blocks[None, None]
-        grid = (-(-q_length // bq), -(-kv_length // bkv))
-        if len(blocks.shape) != 4 or tuple(blocks.shape[-2:]) != grid:
-            raise ValueError(f"from_blocks: blocks: expected [.., {grid[0]}, {grid[1]}], got "
-                             f"{list(blocks.shape)}")
-        return _assemble((q_length, kv_length, bq, bkv), tensors.to_bool(blocks), None, None)
+        set one is full.
+
+        ``capacity`` is the room in each row's list, and a row with more set blocks keeps the first.
+        Where it is given, nothing is read back from a GPU, so that the call may be captured in a
+        graph; without it the longest row decides.
+
+        >>> import numpy as np, tessera
+        >>> tessera.BlockMask.from_blocks(np.tri(4, 4) == 1, 256, 256, 64, capacity=4).density
+        0.625
+        """
+        sizes = (q_length, kv_length, *block_shape("from_blocks: block", block))
+        blocks = tensors.to_bool(one_a_block("from_blocks: blocks", blocks, sizes))
+        if capacity is not None and capacity < 1:
+            raise ValueError(f"from_blocks: capacity: expected 1 and more, got {capacity}")
+        return BlockMask(*sizes, *lists_of(blocks, capacity))
 
     @staticmethod
     def from_top_k(scores: Any, k: int, q_length: int, kv_length: int,
                    block: int | tuple[int, int] = 128) -> BlockMask:
         """The k blocks of the largest scores in each row (of equal ones the first): scores ``[rows,
-        cols]`` or ``[batch|1, heads|1, rows, cols]``.
+        cols]`` or ``[batch|1, heads|1, rows, cols]``, taken as float32 where they are neither that
+        nor a 16-bit float. A score of -inf or NaN is never chosen: mask with it, causally for
+        instance. Nothing is read back from a GPU, so that the call may be captured in a graph.
 
         >>> import numpy as np, tessera
         >>> scores = np.random.default_rng(0).random((1, 4, 8, 8))
@@ -215,8 +250,11 @@ class BlockMask:
         """
         if k < 0:
             raise ValueError(f"from_top_k: k: expected 0 and more, got {k}")
-        ranks = tensors.stable_argsort(tensors.stable_argsort(scores, descending=True))
-        return BlockMask.from_blocks(ranks < k, q_length, kv_length, block)
+        sizes = (q_length, kv_length, *block_shape("from_top_k: block", block))
+        scores = tensors.to_float(one_a_block("from_top_k: scores", scores, sizes))
+        lists = tensors.operations("from_top_k: scores", scores).top_k_blocks(
+            scores, k, max(1, min(k, scores.shape[-1])))
+        return BlockMask(*sizes, *lists)
 
     @staticmethod
     def window(q_length: int, kv_length: int, left: int | None = None, right: int | None = None,
@@ -232,8 +270,8 @@ class BlockMask:
         shift = kv_length - q_length
         low = -(q_length + kv_length) if left is None else -left
         high = q_length + kv_length if right is None else right
-        like = _like(device)
-        _, _, rows, cols = _index_grids((1, 1, -(-q_length // bq), -(-kv_length // bkv)), like)
+        like = like_on(device)
+        _, _, rows, cols = index_grids((1, 1, -(-q_length // bq), -(-kv_length // bkv)), like)
         # The smallest and the largest distance within a block, counting what exists of it.
         last_q, last_kv = (rows + 1) * bq - 1, (cols + 1) * bkv - 1
         last_q = last_q - (last_q >= q_length) * (last_q - q_length + 1)
@@ -277,11 +315,11 @@ class BlockMask:
         bq, bkv = mask.BLOCK_SIZE
         q_length, kv_length = mask.seq_lengths
         grid = (-(-q_length // bq), -(-kv_length // bkv))
-        partial = _map_of(mask.kv_num_blocks, mask.kv_indices, grid)
+        partial = map_of(mask.kv_num_blocks, mask.kv_indices, grid)
         if mask.full_kv_num_blocks is None:
             full = partial & ~partial
         else:
-            full = _map_of(mask.full_kv_num_blocks, mask.full_kv_indices, grid)
+            full = map_of(mask.full_kv_num_blocks, mask.full_kv_indices, grid)
         return _evaluate((q_length, kv_length, bq, bkv), full, partial, mask.mask_mod)
 
     def to_flex(self) -> Any:
@@ -318,21 +356,6 @@ class BlockMask:
             mask_mod=mask_mod, seq_lengths=(mask.q_length, mask.kv_length))
 
 
-def _like(device: Any) -> Any:
-    """An i32 array where the mask is to be."""
-    if device is None:
-        return np.zeros(0, np.int32)
-    import torch
-
-    return torch.zeros(0, dtype=torch.int32, device=device)
-
-
-def _index_grids(shape: tuple, like: Any) -> list:
-    """For each dimension its indices, shaped to broadcast."""
-    return [tensors.arange(n, like).reshape([n if i == at else 1 for i in range(len(shape))])
-            for at, n in enumerate(shape)]
-
-
 def _broadcast(x: Any, shape: tuple) -> Any:
     namespace = tensors.namespace("mask_mod's result", x)
     if str(x.dtype).removeprefix("torch.") != "bool":
@@ -340,33 +363,13 @@ def _broadcast(x: Any, shape: tuple) -> Any:
     return namespace.broadcast_to(x, shape)
 
 
-def _map_of(counts: Any, indices: Any, grid: tuple[int, int]) -> Any:
-    """Lists as booleans [batch, heads, rows, cols]."""
-    blocks = tensors.to_bool(tensors.zeros((*counts.shape, grid[1]), counts))
-    slots = tensors.arange(indices.shape[-1], counts)
-    b, h, r, slot = tensors.nonzero(slots < counts[..., None])
-    blocks[b, h, r, indices[b, h, r, slot]] = True
-    return blocks
-
-
-def _lists_of(blocks: Any) -> tuple[Any, Any]:
-    """Booleans [batch, heads, rows, cols] as counts and indices."""
-    counts = tensors.to_int32(blocks.sum(-1))
-    capacity = max(1, int(counts.max())) if int(np.prod(counts.shape)) else 1
-    order = tensors.stable_argsort(tensors.to_int32(~blocks))
-    indices = tensors.zeros((*counts.shape, capacity), counts)
-    order = tensors.to_int32(order[..., :capacity])
-    indices[..., : order.shape[-1]] = order
-    return counts, indices
-
-
 def _assemble(sizes: tuple[int, int, int, int], full: Any, partial: Any, tiles: Any) -> BlockMask:
     """sizes: lengths, then block sizes. tiles: bits of the partial blocks, in the order of
     rows, heads, batch, columns."""
-    mask = BlockMask(*sizes, *_lists_of(full))
+    mask = BlockMask(*sizes, *lists_of(full))
     if partial is None or not bool(partial.any()):
         return mask
-    counts, indices = _lists_of(partial)
+    counts, indices = lists_of(partial)
     bits, tile = tensors.unique_rows(tiles.reshape(tiles.shape[0], -1))
     tile_of = tensors.zeros(tuple(partial.shape), counts)
     r, h, b, c = tensors.nonzero(partial.swapaxes(0, 2))

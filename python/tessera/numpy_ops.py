@@ -142,3 +142,27 @@ def spgemm(*arguments: Any) -> tuple:
     arrays, numeric = spgemm_symbolic(*arguments)
     numeric()
     return arrays
+
+
+def list_blocks(blocks: Array, capacity: int) -> tuple[Array, Array]:
+    counts, indices = _lists(blocks.shape[:-1], capacity)
+    _ffi.list_blocks(exported(blocks, "list_blocks"), counts, indices)
+    return counts, indices
+
+
+def top_k_blocks(scores: Array, k: int, capacity: int) -> tuple[Array, Array]:
+    counts, indices = _lists(scores.shape[:-1], capacity)
+    _ffi.top_k_blocks(exported(scores, "top_k_blocks"), k, counts, indices)
+    return counts, indices
+
+
+def transpose_lists(counts: Array, indices: Array, cols: int,
+                    capacity: int) -> tuple[Array, Array, Array]:
+    out, rows = _lists((*counts.shape[:2], cols), capacity)
+    entries, op = np.zeros_like(rows), "transpose_lists"
+    _ffi.transpose_lists(exported(counts, op), exported(indices, op), out, rows, entries)
+    return out, rows, entries
+
+
+def _lists(sets: tuple[int, ...], capacity: int) -> tuple[Array, Array]:
+    return np.zeros(sets, np.int32), np.zeros((*sets, capacity), np.int32)

@@ -54,6 +54,14 @@ def to_bool(x: Any) -> Any:
     return x.bool() if is_torch(x) else x.astype(bool)
 
 
+def to_float(x: Any) -> Any:
+    """As float32 where it is neither that nor a 16-bit float."""
+    name = str(x.dtype).removeprefix("torch.")
+    if name in ("float32", "float16", "bfloat16"):
+        return x
+    return x.float() if is_torch(x) else x.astype(np.float32)
+
+
 def zeros(shape: tuple[int, ...], like: Any, dtype: Any = None) -> Any:
     """Zeros where `like` is, of its dtype or another."""
     if is_torch(like):

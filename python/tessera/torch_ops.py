@@ -44,6 +44,10 @@ library.define(
     f"sddmm({_OPERANDS}, Tensor values, Tensor row_offsets, Tensor col_indices, SymInt rows, "
     "SymInt cols, float alpha, float beta, int threads, str? backend, ScalarType? out_dtype) "
     "-> Tensor")
+library.define("list_blocks(Tensor blocks, SymInt capacity) -> (Tensor, Tensor)")
+library.define("top_k_blocks(Tensor scores, SymInt k, SymInt capacity) -> (Tensor, Tensor)")
+library.define("transpose_lists(Tensor counts, Tensor indices, SymInt cols, SymInt capacity) -> "
+               "(Tensor, Tensor, Tensor)")
 
 
 def is_plain(*tensors: Any) -> bool:
@@ -280,6 +284,60 @@ def spgemm(*arguments: Any) -> tuple:
     return tensors
 
 
+# ---- Lists of block masks ----------------------------------------------------------------------
+#
+# Registered, so that compilers see them; their results have sizes that no data decides.
+
+
+def list_blocks(blocks: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    return torch.ops.tessera.list_blocks.default(blocks, capacity)
+
+
+def _list_blocks(blocks: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    counts, indices = _list_blocks_fake(blocks, capacity)
+    _ffi.list_blocks(blocks, counts, indices)
+    return counts, indices
+
+
+def _list_blocks_fake(blocks: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    sets = blocks.shape[:-1]
+    return (blocks.new_zeros(sets, dtype=torch.int32),
+            blocks.new_zeros((*sets, capacity), dtype=torch.int32))
+
+
+def top_k_blocks(scores: Tensor, k: int, capacity: int) -> tuple[Tensor, Tensor]:
+    return torch.ops.tessera.top_k_blocks.default(scores.detach(), k, capacity)
+
+
+def _top_k_blocks(scores: Tensor, k: int, capacity: int) -> tuple[Tensor, Tensor]:
+    counts, indices = _list_blocks_fake(scores, capacity)
+    _ffi.top_k_blocks(scores, k, counts, indices)
+    return counts, indices
+
+
+def _top_k_blocks_fake(scores: Tensor, k: int, capacity: int) -> tuple[Tensor, Tensor]:
+    return _list_blocks_fake(scores, capacity)
+
+
+def transpose_lists(counts: Tensor, indices: Tensor, cols: int,
+                    capacity: int) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.ops.tessera.transpose_lists.default(counts, indices, cols, capacity)
+
+
+def _transpose_lists(counts: Tensor, indices: Tensor, cols: int,
+                     capacity: int) -> tuple[Tensor, Tensor, Tensor]:
+    out = _transpose_lists_fake(counts, indices, cols, capacity)
+    _ffi.transpose_lists(counts, indices, *out)
+    return out
+
+
+def _transpose_lists_fake(counts: Tensor, indices: Tensor, cols: int,
+                          capacity: int) -> tuple[Tensor, Tensor, Tensor]:
+    columns = (*counts.shape[:2], cols)
+    rows = counts.new_zeros((*columns, capacity), dtype=torch.int32)
+    return counts.new_zeros(columns, dtype=torch.int32), rows, torch.zeros_like(rows)
+
+
 # ---- Registration ------------------------------------------------------------------------------
 
 _DEVICES = ("CPU", "CUDA")
@@ -319,6 +377,9 @@ def _register() -> None:
         "merge_states": (_merge_states, _merge_states_fake, ()),
         "matmul": (_matmul, _matmul_fake, (0, 6, 12)),
         "sddmm": (_sddmm, _sddmm_fake, (0, 6)),
+        "list_blocks": (_list_blocks, _list_blocks_fake, ()),
+        "top_k_blocks": (_top_k_blocks, _top_k_blocks_fake, ()),
+        "transpose_lists": (_transpose_lists, _transpose_lists_fake, ()),
     }
     for name, (run, fake, floats) in operations.items():
         for device in _DEVICES:

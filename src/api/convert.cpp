@@ -2,44 +2,27 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include <tessera/error.hpp>
 
+#include "src/api/conversions.hpp"
 #include "src/api/memory.hpp"
-#include "src/core/check_lists.hpp"
 #include "src/cpu/block_lists.hpp"
 #include "src/cpu/convert.hpp"
-#include "src/cuda/prepare/convert.hpp"
-#include "src/plan/convert_shape.hpp"
 
 namespace tessera {
 namespace {
 
+using api::check_written_list;
+using api::kHasGpus;
+using api::on_cpu;
+using api::place_of;
 using core::Dim;
 using core::Dims;
 using core::refuse;
 using core::Where;
 using core::words;
-
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-
-#if defined(TESSERA_CUDA)
-constexpr bool kHasGpus = true;
-#else
-constexpr bool kHasGpus = false;
-#endif
-
-bool on_cpu(const Tensor& tensor) { return tensor.device.kind == DeviceKind::cpu; }
-
-/// Where a conversion of a GPU's tensors runs; throws where the build has no GPU backend.
-cuda::Place place_of(const char* call, const Device& device, const Execution& execution) {
-  if (kHasGpus) return {device.index, execution.stream};
-  throw Error(ErrorCode::unsupported, words(call, ": tensors on ", to_string(device),
-                                            ": this build has no GPU backend; configure with "
-                                            "TESSERA_CUDA=ON"));
-}
 
 /// Scratch of the caller's, or the library's for the time of a call.
 class Scratch {
@@ -61,24 +44,6 @@ class Scratch {
   api::OwnedBuffer own_;
   void* data_;
 };
-
-void check_contiguous(const Where& where, const Tensor& t) {
-  std::int64_t stride = 1;
-  for (int i = t.rank - 1; i >= 0; --i) {
-    if (t.size(i) > 1 && t.stride(i) != stride) refuse(where, "contiguous memory", to_string(t));
-    stride *= std::max<std::int64_t>(t.size(i), 1);
-  }
-}
-
-/// A list that is written.
-void check_written_list(const Where& where, const Tensor& t, const Device& device, Dims dims,
-                        std::int64_t largest) {
-  core::check_list(where, t, device, dims);
-  core::check_pointer(where, t);
-  check_contiguous(where, t);
-  if (t.dtype == DType::i32 && largest > kMaxInt32)
-    refuse(where, words("dtype i64 for numbers up to ", largest), to_string(t));
-}
 
 /// [rows, cols], or [batch, rows, cols] with as many batches as asked for.
 void check_grid(const Where& where, const Tensor& t, std::int64_t batches, std::int64_t rows,

@@ -81,6 +81,10 @@ struct MaskLayout {
 /// A mask that has lists.
 MaskLayout check_mask_layout(const Where& where, const BlockMask& mask, const MaskUse& use);
 
+/// One list by itself: layout and pointers, and in host memory the contents, of blocks of one
+/// element. Returns its rows.
+std::int64_t check_block_list(const Where& where, const BlockList& list, const MaskUse& use);
+
 /// How many batches and heads a mask's lists name themselves; 1: shared by all.
 struct MaskSets {
   std::int64_t batch = 1, heads = 1;

@@ -18,8 +18,8 @@ std::int64_t place(const Tensor& list, std::int64_t batch, std::int64_t head, st
 }
 
 // Either form of lists; `rows` is how many the queries need.
-MaskLayout check_list_layout(const Where& where, const BlockList& list, std::int64_t rows,
-                             std::int64_t block_q, const MaskUse& use) {
+MaskLayout check_layout_of(const Where& where, const BlockList& list, std::int64_t rows,
+                           std::int64_t block_q, const MaskUse& use) {
   const bool by_offsets = static_cast<bool>(list.offsets);
   if (by_offsets && list.counts) refuse(where, "either counts or offsets", "both");
   if (!by_offsets && !list.counts) refuse(where, "counts or offsets beside indices", "neither");
@@ -67,6 +67,12 @@ void check_bits(const Where& where, const BlockMask& mask, const Device& device)
   check_list(where / "bits", mask.bits, device, bits, dtypes({DType::u8}));
 }
 
+void check_pointers_of(const Where& where, const BlockList& list) {
+  check_pointer(where / "counts", list.counts);
+  check_pointer(where / "offsets", list.offsets);
+  check_pointer(where / "indices", list.indices);
+}
+
 class MaskChecker {
  public:
   MaskChecker(const Where& where, const BlockMask& mask, const MaskSets& sets,
@@ -78,18 +84,27 @@ class MaskChecker {
 
   // One row of both lists: a block that came twice would count twice.
   void check_row(std::int64_t batch, std::int64_t head, std::int64_t row) {
-    ++round_;
-    batch_ = batch;
-    head_ = head;
-    row_ = row;
+    begin_row(batch, head, row);
     if (mask_.full) check_entries(where_ / "full", mask_.full);
     if (mask_.partial) {
       check_entries(where_ / "partial", mask_.partial);
       if (mask_.bit_tile) check_tiles();
     }
   }
+  // One row of the full list, which is named as the mask is.
+  void check_list_row(std::int64_t batch, std::int64_t head, std::int64_t row) {
+    begin_row(batch, head, row);
+    check_entries(where_, mask_.full);
+  }
 
  private:
+  void begin_row(std::int64_t batch, std::int64_t head, std::int64_t row) {
+    ++round_;
+    batch_ = batch;
+    head_ = head;
+    row_ = row;
+  }
+
   std::string in_row() const {
     return words(" in row ", row_) +
            (one_set_ ? std::string() : words(" of batch ", batch_, ", head ", head_));
@@ -158,13 +173,8 @@ class MaskChecker {
 bool has_lists(const BlockMask& mask) { return any_part(mask.full) || any_part(mask.partial); }
 
 void check_pointers(const Where& where, const BlockMask& mask) {
-  const auto check = [](const Where& at, const BlockList& list) {
-    check_pointer(at / "counts", list.counts);
-    check_pointer(at / "offsets", list.offsets);
-    check_pointer(at / "indices", list.indices);
-  };
-  check(where / "full", mask.full);
-  check(where / "partial", mask.partial);
+  check_pointers_of(where / "full", mask.full);
+  check_pointers_of(where / "partial", mask.partial);
   check_pointer(where / "bit_tile", mask.bit_tile);
   check_pointer(where / "bits", mask.bits);
 }
@@ -185,9 +195,9 @@ MaskLayout check_mask_layout(const Where& where, const BlockMask& mask, const Ma
   }
 
   MaskLayout lists[2];
-  if (full) lists[0] = check_list_layout(where / "full", mask.full, rows, mask.block_q, use);
+  if (full) lists[0] = check_layout_of(where / "full", mask.full, rows, mask.block_q, use);
   if (partial) {
-    lists[1] = check_list_layout(where / "partial", mask.partial, rows, mask.block_q, use);
+    lists[1] = check_layout_of(where / "partial", mask.partial, rows, mask.block_q, use);
   }
   if (full && partial && lists[0].rows != lists[1].rows) {
     refuse(where / "partial", words(lists[0].rows, " rows as full has"), words(lists[1].rows));
@@ -235,6 +245,19 @@ void check_mask_lists(const Where& where, const BlockMask& mask,
       for (std::int64_t row = 0; row < rows; ++row) checker.check_row(b, h, row);
     }
   }
+}
+
+std::int64_t check_block_list(const Where& where, const BlockList& list, const MaskUse& use) {
+  const std::int64_t rows = check_layout_of(where, list, 0, 1, use).rows;
+  check_pointers_of(where, list);
+  if (!on_host(list.indices)) return rows;
+  const BlockMask mask{1, 1, list};
+  const MaskSets sets = sets_of(mask);
+  MaskChecker checker(where, mask, sets, use.kv_length);
+  for (std::int64_t b = 0; b < sets.batch; ++b)
+    for (std::int64_t h = 0; h < sets.heads; ++h)
+      for (std::int64_t row = 0; row < rows; ++row) checker.check_list_row(b, h, row);
+  return rows;
 }
 
 }  // namespace tessera::core

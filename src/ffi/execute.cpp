@@ -77,8 +77,10 @@ Device device_of(const AnyProblem& problem) {
 }
 
 Execution on_current_stream(const Call& call) {
-  Execution execution = call.execution;
-  const Device device = device_of(call.problem);
+  return on_current_stream(device_of(call.problem), call.execution);
+}
+
+Execution on_current_stream(const Device& device, Execution execution) {
   if (device.kind == DeviceKind::cuda) execution.stream = TVMFFIEnvGetStream(kDLCUDA, device.index);
   return execution;
 }

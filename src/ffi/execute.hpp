@@ -19,6 +19,7 @@ void execute(const Call& call);
 Device device_of(const AnyProblem& problem);
 /// How the call runs, on the stream that is current for its device.
 Execution on_current_stream(const Call& call);
+Execution on_current_stream(const Device& device, Execution execution = {});
 
 /// The Python exception of an error's code.
 const char* exception_of(ErrorCode code);

@@ -97,6 +97,43 @@ void pattern_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
+// Lists of block masks: what is read comes first, then the counts and indices that are written.
+
+/// list_blocks(blocks, counts, indices)
+void list_blocks_call(ffi::PackedArgs args, ffi::Any*) {
+  translated([&] {
+    Reader reader("list_blocks", args);
+    const Tensor blocks = reader.tensor("blocks");
+    const BlockList out = reader.block_list("out: ");
+    reader.finish();
+    list_blocks(blocks, out, on_current_stream(blocks.device));
+  });
+}
+
+/// top_k_blocks(scores, k, counts, indices)
+void top_k_blocks_call(ffi::PackedArgs args, ffi::Any*) {
+  translated([&] {
+    Reader reader("top_k_blocks", args);
+    const Tensor scores = reader.tensor("scores");
+    const std::int64_t k = reader.integer("k");
+    const BlockList out = reader.block_list("out: ");
+    reader.finish();
+    top_k_blocks(scores, k, out, on_current_stream(scores.device));
+  });
+}
+
+/// transpose_lists(counts, indices, column counts, row indices, entries or None)
+void transpose_lists_call(ffi::PackedArgs args, ffi::Any*) {
+  translated([&] {
+    Reader reader("transpose_lists", args);
+    const BlockList list = reader.block_list("list: ");
+    const BlockList out = reader.block_list("out: ");
+    const Tensor entries = reader.tensor("entries");
+    reader.finish();
+    transpose_lists(list, {out, entries}, on_current_stream(out.counts.device));
+  });
+}
+
 /// host_view(address, dtype, shape, strides in elements): host memory that the caller keeps alive,
 /// as a tensor. For NumPy arrays that NumPy's own DLPack export refuses: read-only ones, and the
 /// dtypes of ml_dtypes.
@@ -142,6 +179,9 @@ const bool registered = [] {
   ffi::reflection::GlobalDef()
       .def_packed("tessera.spgemm", spgemm_call)
       .def_packed("tessera.pattern", pattern_call)
+      .def_packed("tessera.list_blocks", list_blocks_call)
+      .def_packed("tessera.top_k_blocks", top_k_blocks_call)
+      .def_packed("tessera.transpose_lists", transpose_lists_call)
       .def_packed("tessera.explain", explain_call)
       .def_packed("tessera.host_view", host_view_call)
       .def("tessera.version", [] { return ffi::String(TESSERA_VERSION_STRING); })

@@ -167,6 +167,15 @@ Operand Reader::operand(const char* part) {
   return operand;
 }
 
+BlockList Reader::block_list(const char* part) {
+  BlockList list;
+  part_ = part;
+  list.counts = tensor("counts");
+  list.indices = tensor("indices");
+  part_ = "";
+  return list;
+}
+
 BlockMask Reader::block_mask() {
   BlockMask mask;
   part_ = "mask: ";

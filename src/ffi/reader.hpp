@@ -37,6 +37,8 @@ class Reader {
   Operand operand(const char* part);
   /// values, row_offsets, col_indices, rows, cols.
   BsrMatrix bsr(const char* part);
+  /// counts, indices.
+  BlockList block_list(const char* part);
   /// block_q, block_kv, full counts and indices, partial counts and indices, bit_tile, bits.
   BlockMask block_mask();
   /// threads, backend.

@@ -97,6 +97,41 @@ inline SelectScratch carve_select_scratch(Carver& carver, std::int64_t rows) {
   return scratch;
 }
 
+/// A score's key: larger scores have larger keys; 0 for one that is never chosen.
+TESSERA_HD constexpr std::uint32_t score_key(float x) {
+  constexpr std::uint32_t kLowest = 0x007fffffu;  // of -inf
+  const std::uint32_t key = norm_key(x);
+  return x != x || key <= kLowest ? 0 : key;
+}
+
+/// Rows of a block mask that become lists of columns: set blocks (u8), or the `keep` best scores.
+struct MaskRows {
+  DType dtype = DType::none;
+  std::int64_t batch = 1, heads = 1, rows = 0, cols = 0, capacity = 0;
+  const void* blocks = nullptr;
+  ListStrides strides;
+  const std::uint8_t* except = nullptr;  // optional: blocks set here are not listed
+  ListStrides except_strides;
+  std::int64_t keep = 0;
+  IndexSink counts, indices;  // contiguous
+
+  TESSERA_HD constexpr std::int64_t lines() const { return batch * heads * rows; }
+  /// Where a line, counted through all rows of all heads, begins.
+  TESSERA_HD constexpr std::int64_t begin(const ListStrides& s, std::int64_t line) const {
+    const std::int64_t set = line / rows;
+    return s.at(set / heads, set % heads, line % rows);
+  }
+};
+
+/// Lists by row of a block mask that are written anew by column.
+struct MaskColumns {
+  ListView stored;
+  std::int64_t batch = 1, heads = 1, cols = 0, capacity = 0;
+  IndexSink counts, rows, entries;  // contiguous; entries are optional
+
+  TESSERA_HD constexpr std::int64_t sets() const { return batch * heads; }
+};
+
 inline IndexSink sink_of(const Tensor& t) {
   if (t.dtype == DType::i64) return {nullptr, static_cast<std::int64_t*>(t.data)};
   return {static_cast<std::int32_t*>(t.data), nullptr};

@@ -12,6 +12,7 @@
 #include "src/plan/gpu_layout.hpp"
 #include "src/plan/schedule.hpp"
 #include "tests/fixtures/conversions.hpp"
+#include "tests/gpu/graph.hpp"
 #include "tests/gpu/twin.hpp"
 
 namespace tessera {
@@ -22,6 +23,7 @@ using conversions::get;
 using conversions::put;
 using generate::Random;
 using gpu_test::check;
+using gpu_test::Graph;
 using gpu_test::Twin;
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
@@ -61,35 +63,6 @@ class Memory {
  private:
   void* data_ = nullptr;
   std::int64_t bytes_;
-};
-
-/// A stream, and what was captured on it.
-class Graph {
- public:
-  template <class Record>
-  explicit Graph(const Record& record) {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "begin capture");
-    record(static_cast<void*>(stream_));
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(stream_, &graph), "end capture");
-    check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
-    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  }
-  ~Graph() {
-    cudaGraphExecDestroy(executable_);
-    cudaStreamDestroy(stream_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void replay() const {
-    check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-  }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
 };
 
 constexpr std::size_t kTwinBytes = std::size_t{24} << 20;

@@ -63,6 +63,45 @@ def test_top_k():
     np.testing.assert_array_equal(blocks, [[0, 2, 2, 0], [2, 2, 0, 0]])
 
 
+def test_top_k_by_sorting():
+    rng = np.random.default_rng(1)
+    scores = rng.integers(0, 6, (2, 3, 7, 40)).astype(np.float32)
+    scores[rng.random(scores.shape) < 0.6] = -np.inf
+    scores[rng.random(scores.shape) < 0.1] = np.nan
+    view = scores[:, ::-1, :, ::2]
+    mask = BlockMask.from_top_k(view, 5, 7 * 16, 20 * 16, block=16)
+    chosen = np.isfinite(view)
+    order = np.argsort(np.where(chosen, -view, np.inf), axis=-1, kind="stable")
+    want = chosen & (np.argsort(order, axis=-1, kind="stable") < 5)
+    np.testing.assert_array_equal(mask.block_map() == 2, want)
+    assert mask.full_indices.shape[-1] == 5
+    assert mask.full_counts.min() < 5
+
+
+def test_a_capacity_keeps_the_first_blocks():
+    blocks = np.random.default_rng(2).random((1, 2, 5, 9)) < 0.6
+    mask = BlockMask.from_blocks(blocks, 5 * 8, 9 * 8, 8, capacity=3)
+    assert mask.full_indices.shape == (1, 2, 5, 3)
+    np.testing.assert_array_equal(mask.block_map() == 2, blocks & (blocks.cumsum(-1) <= 3))
+
+
+def test_lists_by_column():
+    elements = np.random.default_rng(3).random((2, 2, 60, 50)) < 0.9
+    elements[:, 0, :20] = True
+    mask = BlockMask.from_dense(elements, (5, 10))
+    by_column = mask.lists_by_column()
+    sources = [(mask.full_counts, mask.full_indices), (mask.partial_counts, mask.partial_indices)]
+    for value, (counts, rows, entries), (_, indices) in zip((2, 1), by_column, sources):
+        there = mask.block_map() == value
+        np.testing.assert_array_equal(counts, there.sum(2))
+        for b, h, j in np.ndindex(*counts.shape):
+            found = rows[b, h, j, : counts[b, h, j]]
+            np.testing.assert_array_equal(found, np.flatnonzero(there[b, h, :, j]))
+            at = entries[b, h, j, : counts[b, h, j]]
+            assert (indices[b, h, found, at] == j).all()
+    assert BlockMask.from_blocks(np.ones((2, 2), bool), 4, 4, 2).lists_by_column()[1] is None
+
+
 def test_bigbird_is_the_seeded_pattern():
     mask = BlockMask.bigbird(256, 256, 32, half_width=1, globals=1, random=2, seed=3)
     blocks = mask.block_map()[0, 0] != 0
@@ -101,6 +140,8 @@ def test_plot():
     (lambda: BlockMask.from_dense(np.ones(4, bool)), "expected booleans"),
     (lambda: BlockMask.from_dense(np.ones((4, 4), bool), 0), "positive"),
     (lambda: BlockMask.from_blocks(np.ones((2, 2), bool), 64, 64, 16), r"\[.., 4, 4\]"),
+    (lambda: BlockMask.from_blocks(np.ones((4, 4), bool), 64, 64, 16, capacity=0), "capacity"),
+    (lambda: BlockMask.from_top_k(np.ones((2, 4)), 1, 64, 64, 16), r"scores: expected \[.., 4, 4\]"),
     (lambda: BlockMask.from_top_k(np.ones((4, 4)), -1, 64, 64, 16), "k: expected 0 and more"),
 ])
 def test_refusals(call, message):

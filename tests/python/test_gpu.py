@@ -8,7 +8,7 @@ import support
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import tessera  # noqa: E402
-from tessera import BsrMatrix  # noqa: E402
+from tessera import BlockMask, BsrMatrix  # noqa: E402
 
 HAS_GPU = torch.cuda.is_available() and tessera.cuda_device_count() > 0
 IS_HOPPER = HAS_GPU and torch.cuda.get_device_capability()[0] == 9
@@ -278,6 +278,43 @@ def test_random_attention_is_right(capsys):
     said = capsys.readouterr().out
     assert status == 0, said
     assert int(re.search(r"(\d+) right", said)[1]) > 150, said
+
+
+# ---- Masks --------------------------------------------------------------------------------------
+
+
+def masks(blocks, scores):
+    """Made where the tensors are, without a look at what they hold."""
+    lengths = (16 * blocks.shape[-2], 16 * blocks.shape[-1], 16)
+    chosen = BlockMask.from_blocks(blocks, *lengths, capacity=blocks.shape[-1])
+    best = BlockMask.from_top_k(scores, 5, *lengths)
+    return [x for mask in (chosen, best) for x in (*mask.arrays[2:4], *mask.lists_by_column()[0])]
+
+
+def block_problem(device="cuda"):
+    return torch.rand(2, 3, 40, 70, device=device) < 0.3, torch.randn(2, 1, 40, 70, device=device)
+
+
+def test_masks_are_made_on_the_gpu():
+    blocks, scores = block_problem()
+    for given in ((blocks, scores), (blocks.mT, scores.mT.bfloat16())):
+        for one, want in zip(masks(*given), masks(*(x.cpu() for x in given))):
+            assert one.is_cuda and torch.equal(one.cpu(), want)
+
+
+def test_masks_in_a_graph_follow_the_blocks():
+    given = block_problem()
+    masks(*given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = masks(*given)
+    for _ in range(2):
+        for x, new in zip(given, block_problem()):
+            x.copy_(new)
+        graph.replay()
+        torch.cuda.synchronize()
+        for one, want in zip(got, masks(*(x.cpu() for x in given))):
+            assert torch.equal(one.cpu(), want)
 
 
 # ---- What is refused ---------------------------------------------------------------------------

@@ -359,6 +359,14 @@ def test_opcheck_the_others():
          None, 0, 0, False, values, *matrix.arrays[1:], 1.0, 2.0, 0, None, None))
 
 
+def test_opcheck_lists():
+    blocks, scores = torch.rand(2, 3, 5, 7) < 0.5, torch.rand(2, 3, 5, 7)
+    lists = torch.ops.tessera.list_blocks.default(blocks, 7)
+    torch.library.opcheck(torch.ops.tessera.list_blocks.default, (blocks, 4))
+    torch.library.opcheck(torch.ops.tessera.top_k_blocks.default, (scores, 2, 3))
+    torch.library.opcheck(torch.ops.tessera.transpose_lists.default, (*lists, 7, 5))
+
+
 def test_options_of_the_operation_have_defaults():
     op = torch.ops.tessera.attention.default
     q, k, v = qkv(grad=True)
@@ -491,6 +499,27 @@ def test_masks_agree_with_numpy():
     assert torch.equal(BlockMask.from_top_k(scores, 2, 64, 96, 16).block_map(),
                        torch.as_tensor(BlockMask.from_top_k(scores.numpy(), 2, 64, 96,
                                                             16).block_map()))
+    assert all(np.array_equal(a, b) for one, same in zip(ours.lists_by_column(),
+                                                         theirs.lists_by_column())
+               for a, b in zip(one, same))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_top_k_of_scores_with_a_gradient(dtype):
+    scores = torch.rand(2, 1, 4, 6, requires_grad=True).to(dtype)
+    mask = BlockMask.from_top_k(scores.masked_fill(torch.tensor([1, 0, 0, 0, 0, 1]) == 1,
+                                                   -torch.inf), 3, 64, 96, 16)
+    columns = scores[..., 1:5].topk(3).indices.sort().values + 1
+    assert torch.equal(mask.full_indices, columns.int())
+
+
+def test_masks_are_made_inside_compiled_code():
+    def model(scores, q):
+        mask = BlockMask.from_top_k(scores, 2, 64, 64, 16)
+        return tessera.attention(q, q, q, mask=mask)
+
+    scores, q = torch.rand(1, 4, 4, 4), torch.randn(1, 64, 4, 16)
+    close(torch.compile(model, fullgraph=True)(scores, q), model(scores, q))
 
 
 @pytest.mark.parametrize("lengths", [(256, 256), (200, 300)])

@@ -1,4 +1,5 @@
 #include "src/cuda/prepare/convert.hpp"
+#include "src/cuda/prepare/keep.cuh"
 #include "src/cuda/prepare/launch.cuh"
 #include "src/cuda/prepare/scan.cuh"
 
@@ -61,8 +62,11 @@ __device__ SelectCut final_cut(const SelectShape& s, const SelectScratch& scratc
   return needs_passes(s) ? scratch.cuts[kPasses - 1] : first_cut(s);
 }
 
-__device__ std::uint32_t key_at(const SelectShape& s, std::int64_t row, std::int64_t col) {
-  return planning::norm_key(static_cast<const float*>(s.norms.data)[s.norms.at(0, row, col)]);
+/// Gives the keys of a row.
+__device__ auto keys_of(const SelectShape& s, std::int64_t row) {
+  return [&s, row](std::int64_t col) {
+    return planning::norm_key(static_cast<const float*>(s.norms.data)[s.norms.at(0, row, col)]);
+  };
 }
 
 /// Calls `use(row)` for the rows of this warp.
@@ -72,25 +76,6 @@ __device__ void for_each_row(const SelectShape& s, const Use& use) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes; i < s.rows;
        i += step)
     use(i);
-}
-/// Calls `use(column, key, whether they exist)` along a row, all lanes together.
-template <class Use>
-__device__ void for_each_key(const SelectShape& s, std::int64_t row, const Use& use) {
-  constexpr int kAhead = 4;  // loads in flight
-  for (std::int64_t first = threadIdx.x % kLanes; first - threadIdx.x % kLanes < s.cols;
-       first += kAhead * kLanes) {
-    std::uint32_t key[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const std::int64_t col = first + i * kLanes;
-      key[i] = col < s.cols ? key_at(s, row, col) : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const std::int64_t col = first + i * kLanes;
-      use(col, key[i], col < s.cols);
-    }
-  }
 }
 
 /// How many keys have each value of the pass's bits, among those with the upper bits found so far.
@@ -102,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   __syncthreads();
   const int shift = shift_of(pass), bits = bits_of(pass);
   for_each_row(s, [&](std::int64_t row) {
-    for_each_key(s, row, [&](std::int64_t, std::uint32_t key, bool exists) {
+    for_each_key(s.cols, keys_of(s, row), [&](std::int64_t, std::uint32_t key, bool exists) {
       // Shifted in 64 bits: the first pass has no upper bits.
       const std::uint64_t upper = std::uint64_t{key ^ found} >> (shift + bits);
       const bool counts_here = exists && upper == 0;
@@ -124,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, 4) count_kernel(SelectShape s, Selec
   const SelectCut cut = cut_after(s, scratch, kPasses - 1);
   for_each_row(s, [&](std::int64_t row) {
     std::uint32_t larger = 0, ties = 0;
-    for_each_key(s, row, [&](std::int64_t, std::uint32_t key, bool exists) {
+    for_each_key(s.cols, keys_of(s, row), [&](std::int64_t, std::uint32_t key, bool exists) {
       larger += exists && key > cut.key;
       ties += exists && key == cut.key;
     });
@@ -169,22 +154,9 @@ __global__ void __launch_bounds__(kThreads, 4)
 __global__ void __launch_bounds__(kThreads, 4) fill_kernel(SelectShape s, SelectScratch scratch) {
   const SelectCut cut = final_cut(s, scratch);
   const planning::Indices offsets = s.offsets;
-  const unsigned before_lane = (1u << threadIdx.x % kLanes) - 1;
   for_each_row(s, [&](std::int64_t row) {
-    std::int64_t at = offsets[row];
-    std::uint32_t ties = scratch.ties[row];  // still to keep
-    for_each_key(s, row, [&](std::int64_t col, std::uint32_t key, bool exists) {
-      const unsigned equal = __ballot_sync(kAll, exists && key == cut.key);
-      const bool stays_as_tie = (equal >> threadIdx.x % kLanes & 1) &&
-                                static_cast<unsigned>(__popc(equal & before_lane)) < ties;
-      const bool stays = (exists && key > cut.key) || stays_as_tie;
-      const unsigned all = __ballot_sync(kAll, stays);
-      const std::int64_t slot = at + __popc(all & before_lane);
-      if (stays && slot < s.capacity) s.indices.set(slot, col);
-      at += __popc(all);
-      const unsigned tied = __popc(equal);
-      ties -= tied < ties ? tied : ties;
-    });
+    write_kept(s.cols, keys_of(s, row), {cut.key, scratch.ties[row]}, s.indices, offsets[row],
+               s.capacity);
   });
 }
 
