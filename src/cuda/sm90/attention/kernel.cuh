@@ -85,11 +85,6 @@ class Consumer {
 
   /// The values of a step whose weights are ready.
   __device__ __forceinline__ void issue_values(const Cursor& at, bool first) {
-    // The maximum rarely moves once a tile has seen some keys.
-    if (tile::agreed(shrink_[0] != 1.0f || shrink_[1] != 1.0f)) {
-#pragma unroll
-      for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] *= shrink_[i / 2 % 2];
-    }
     tile::wait(&shared_.v_ring.full[at.stage], at.parity);
     const std::uint64_t v = shared_.v[at.stage].by_rows();
     tile::settle(sum_);
@@ -101,10 +96,17 @@ class Consumer {
     tile::mma_commit();
   }
 
-  /// From scores to weights, rounded.
-  __device__ __forceinline__ void weigh() {
-    softmax_.take(score_, args_.scale_log2, shrink_);
+  /// From scores to weights, rounded. Sums of a tile have not begun, or no values meet them now.
+  __device__ __forceinline__ void weigh(bool begun = false) {
+    float shrink[2];
+    const bool moves = softmax_.take(score_, args_.scale_log2, shrink);
+    if (begun && moves) rescale(shrink);
     round();
+  }
+
+  __device__ __forceinline__ void rescale(const float (&shrink)[2]) {
+#pragma unroll
+    for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] *= shrink[i / 2 % 2];
   }
 
   __device__ __forceinline__ void round() {
@@ -131,10 +133,12 @@ class Consumer {
     tile::settle(score_);
     adjust(flags);
     release_former_queries();
-    softmax_.take(score_, args_.scale_log2, shrink_);
+    float shrink[2];
+    const bool moves = softmax_.take(score_, args_.scale_log2, shrink);
     tile::mma_wait<0>();
     tile::settle(sum_);
     give_back(shared_.v_ring.empty[before.stage]);
+    if (moves) rescale(shrink);
     round();
   }
 
@@ -149,7 +153,7 @@ class Consumer {
       tile::mma_wait<0>();
       tile::settle(score_);
       adjust(flags);
-      weigh();
+      weigh(!first);
       Cursor before = at_;
       bool last = flags.last;
       at_.advance();
@@ -308,7 +312,7 @@ class Consumer {
     float sink[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) sink[half] = sink_of(args_, rows.head[half]);
-    const Normalised normalised(softmax_, args_.scale_log2, sink);
+    const Normalised normalised(softmax_, sink);
     store_lse(args_, note, rows, normalised.lse, thread_);
     if (args_.result.dtype == DType::f32) {
       store_wide<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
@@ -340,7 +344,7 @@ class Consumer {
   Cursor at_;
   int former_queries_ = -1;  // a stage that results still leave from
 
-  float score_[T::kN / 2], sum_[T::kDimV / 2], shrink_[2];
+  float score_[T::kN / 2], sum_[T::kDimV / 2];
   std::uint32_t weight_[T::kN / 4];
   Softmax softmax_;
 };

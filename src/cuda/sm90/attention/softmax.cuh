@@ -81,14 +81,19 @@ __device__ __forceinline__ void map_scores(float (&score)[kCount], float scale, 
 }
 
 struct Softmax {
-  float maximum[2] = {-INFINITY, -INFINITY};
+  // Weights are 2^(score * scale - base). The base follows the maximum from afar: only a score
+  // beyond `limit`, whose weight would be more than 2^kSlack, moves it.
+  float base[2] = {0.0f, 0.0f};
+  float limit[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};  // of this thread's columns alone
 
-  /// Scores become weights; `shrink` is what former sums have to be multiplied by. One warp has a
-  /// scheduler for itself here, so what does not depend on each other is kept apart: both rows, and
-  /// several maxima and sums of each.
+  __device__ __forceinline__ bool nothing_seen(int half) const { return limit[half] == -INFINITY; }
+
+  /// Scores become weights. True, for a whole warp, if sums so far have to be multiplied by
+  /// `shrink`. One warp has a scheduler for itself here, so what does not depend on each other is
+  /// kept apart: both rows, and several maxima and sums of each.
   template <int kCount>
-  __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
+  __device__ __forceinline__ bool take(float (&score)[kCount], float scale_log2,
                                        float (&shrink)[2]) {
     constexpr int kApart = 4, kGroups = kCount / 4;
     static_assert(kGroups % kApart == 0);
@@ -101,27 +106,14 @@ struct Softmax {
         float& mine = top[half][j % kApart];
         mine = j < kApart ? larger : fmaxf(mine, larger);
       }
-    float base[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      top[half][0] = fmaxf(fmaxf(fmaxf(top[half][0], top[half][1]), maximum[half]),
-                           fmaxf(top[half][2], top[half][3]));
+      top[half][0] = fmaxf(fmaxf(top[half][0], top[half][1]), fmaxf(top[half][2], top[half][3]));
+    const bool moves = __any_sync(~0u, top[0][0] > limit[0] || top[1][0] > limit[1]);
+    if (moves) {
 #pragma unroll
-    for (int away = 1; away <= 2; away *= 2)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        top[half][0] = fmaxf(top[half][0], __shfl_xor_sync(~0u, top[half][0], away));
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // Nothing seen yet: any finite number serves.
-      base[half] = (top[half][0] == -INFINITY ? 0.0f : top[half][0]) * scale_log2;
-      shrink[half] = exp2_fast(fmaf(maximum[half], scale_log2, -base[half]));
-      maximum[half] = top[half][0];
-      sum[half] *= shrink[half];
+      for (int half = 0; half < 2; ++half) move(half, top[half][0], scale_log2, shrink[half]);
     }
-    // Never so. But the compiler moves nothing over a branch, and without one it waits for values
-    // that are still multiplied before it looks for the maxima.
-    if (shrink[0] + shrink[1] < 0.0f) __trap();
     float total[2][kApart] = {};
 #pragma unroll
     for (int j = 0; j < kGroups; ++j)
@@ -136,6 +128,23 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       sum[half] += (total[half][0] + total[half][1]) + (total[half][2] + total[half][3]);
+    return moves;
+  }
+
+ private:
+  static constexpr float kSlack = 8.0f;
+
+  /// The base becomes the row's maximum, if a score of some lane is beyond the limit.
+  __device__ __forceinline__ void move(int half, float top, float scale_log2, float& shrink) {
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    shrink = 1.0f;
+    if (!(top > limit[half])) return;
+    const float moved = top * scale_log2;
+    if (!nothing_seen(half)) shrink = exp2_fast(base[half] - moved);
+    base[half] = moved;
+    limit[half] = top + kSlack / scale_log2;
+    sum[half] *= shrink;
   }
 };
 

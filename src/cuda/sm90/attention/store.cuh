@@ -18,21 +18,20 @@ namespace tessera::cuda::sm90::attention {
 struct Normalised {
   float factor[2], lse[2];
 
-  __device__ Normalised(const Softmax& softmax, float scale_log2, const float (&sink)[2]) {
+  __device__ Normalised(const Softmax& softmax, const float (&sink)[2]) {
     constexpr float kLn2 = 0.6931471806f, kLog2e = 1.4426950409f;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float total = softmax.sum[half];
       total += __shfl_xor_sync(~0u, total, 1);
       total += __shfl_xor_sync(~0u, total, 2);
-      if (softmax.maximum[half] == -INFINITY && total == 0.0f) {  // no key was seen
+      if (softmax.nothing_seen(half) && total == 0.0f) {
         factor[half] = 0.0f;
         lse[half] = sink[half];
         continue;
       }
-      // Weights are relative to the maximum; a sink joins with its own.
-      const float maximum = softmax.maximum[half] == -INFINITY ? 0.0f : softmax.maximum[half];
-      const float top = maximum * scale_log2 * kLn2;
+      // Weights are relative to the base; a sink joins with its own.
+      const float top = softmax.base[half] * kLn2;
       const float higher = fmaxf(top, sink[half]);
       const float shrink = exp2f((top - higher) * kLog2e);
       total = total * shrink + exp2f((sink[half] - higher) * kLog2e);
