@@ -14,6 +14,15 @@ namespace tessera::planning {
 /// Keys come in pieces of this many: a box of TMA, and the finest that lists can name.
 inline constexpr int kKeyPiece = 64;
 
+/// Whether scores are changed before the softmax: by a softcap, or because a scale of zero or less
+/// would turn the order of scores, and hidden ones, round.
+inline bool scores_are_mapped(const AttentionShape& s) {
+  return s.softcap > 0.0f || !(s.scale > 0.0f);
+}
+
+/// Three warpgroups leave each thread too few registers for that.
+constexpr bool takes_mapped_scores(const Tile& tile) { return tile.warpgroups < 3; }
+
 /// Queries of a line: where a tile walks several lists, each is one of so many rows.
 inline constexpr int kLineQueries = 64;
 

@@ -155,6 +155,8 @@ void reject_attention(const AttentionShape& s, const Tile& tile,
   }
   if (!s.tma_readable)
     reasons.push_back("q, k and v need contiguous rows, at multiples of 16 bytes");
+  if (scores_are_mapped(s) && !takes_mapped_scores(tile))
+    reasons.push_back("takes no softcap, and scales above zero");
   constexpr std::int64_t kMost = std::int64_t{1} << 29;
   if (std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}) >= kMost)
     reasons.push_back("takes sizes below 2^29");

@@ -58,7 +58,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void issue_scores() {
-    const std::uint64_t q = shared_.q[at_q_.stage].by_columns(consumer_ * T::kRows);
+    const std::uint64_t q = queries_of(tile_).by_columns(consumer_ * T::kRows);
     const std::uint64_t k = shared_.k[at_.stage].by_columns(0);
     tile::settle(score_);
     tile::mma_fence();
@@ -96,11 +96,11 @@ class Consumer {
     tile::mma_commit();
   }
 
-  /// From scores to weights, rounded. Sums of a tile have not begun, or no values meet them now.
+  /// From scores to weights, rounded. Sums that have `begun` meet no values now.
   __device__ __forceinline__ void weigh(bool begun = false) {
-    float shrink[2];
-    const bool moves = softmax_.take(score_, args_.scale_log2, shrink);
-    if (begun && moves) rescale(shrink);
+    softmax_.take(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
+      if (begun) rescale(shrink);
+    });
     round();
   }
 
@@ -133,12 +133,14 @@ class Consumer {
     tile::settle(score_);
     adjust(flags);
     release_former_queries();
-    float shrink[2];
-    const bool moves = softmax_.take(score_, args_.scale_log2, shrink);
+    softmax_.take(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
+      tile::mma_wait<0>();
+      tile::settle(sum_);
+      rescale(shrink);
+    });
     tile::mma_wait<0>();
     tile::settle(sum_);
     give_back(shared_.v_ring.empty[before.stage]);
-    if (moves) rescale(shrink);
     round();
   }
 
@@ -177,9 +179,8 @@ class Consumer {
 #pragma unroll
       for (float& value : sum_) value = 0.0f;
     }
-    finish(at_tile_, at_q_.stage);
-    at_tile_.advance();
-    at_q_.advance();
+    finish(tile_);
+    leave_tile();
   }
 
   /// Goes on to a step that this consumer needs, whose keys have come. False, and behind the tile's
@@ -202,17 +203,13 @@ class Consumer {
   __device__ __forceinline__ bool turn(bool first, bool& last) {
     const bool goes_on = next_tile_at_once();
     const Cursor before = at_;
-    const tile::RingCursor<T::kTileNotes> former = at_tile_;
-    const int former_q = at_q_.stage;
     at_.advance();
-    at_tile_.advance();
-    at_q_.advance();
+    leave_tile();
     Flags flags{};
     if (goes_on) {
       flags = wait_for_keys();
       issue_scores();
       issue_values(before, first);
-      look();
       tile::mma_wait<0>();
       tile::settle(score_);
       tile::settle(sum_);
@@ -223,7 +220,7 @@ class Consumer {
     }
     give_back(shared_.v_ring.empty[before.stage]);
     if (goes_on) adjust(flags);
-    finish(former, former_q);
+    finish(tile_ - 1);
     if (!goes_on) return false;
     last = flags.last;
     softmax_ = {};
@@ -235,40 +232,49 @@ class Consumer {
   __device__ __forceinline__ bool open_tile() {
     while (true) {
       release_former_queries();
-      tile::wait(&shared_.q_ring.full[at_q_.stage], at_q_.parity);
-      const TileNote& note = shared_.tiles[at_tile_.stage];
+      wait_for_queries(tile_);
+      const TileNote& note = note_of(tile_);
       if (tile::agreed(note.ends_all)) return false;
       if (tile::agreed(!note.empty)) break;
 #pragma unroll
       for (float& value : sum_) value = 0.0f;
       softmax_ = {};
-      finish(at_tile_, at_q_.stage);
-      at_tile_.advance();
-      at_q_.advance();
+      finish(tile_);
+      leave_tile();
     }
-    look();
     return true;
+  }
+
+  __device__ __forceinline__ void leave_tile() {
+    ++tile_;
+    looked_ = false;
+  }
+
+  __device__ __forceinline__ TileNote& note_of(unsigned tile) {
+    return shared_.tiles[tile % T::kTileNotes];
+  }
+  __device__ __forceinline__ typename T::Queries& queries_of(unsigned tile) {
+    return shared_.q[tile % T::kQueryStages];
+  }
+  __device__ __forceinline__ void wait_for_queries(unsigned tile) {
+    tile::wait(&shared_.q_ring.full[tile % T::kQueryStages], tile / T::kQueryStages % 2);
   }
 
   /// Whether a tile with steps follows this one.
   __device__ __forceinline__ bool next_tile_at_once() {
     release_former_queries();  // the next tile's may be waiting for their place
     if constexpr (T::kQueryStages == 1) return false;
-    tile::RingCursor<T::kQueryStages> q = at_q_;
-    q.advance();
-    tile::wait(&shared_.q_ring.full[q.stage], q.parity);
-    tile::RingCursor<T::kTileNotes> next = at_tile_;
-    next.advance();
-    const TileNote& note = shared_.tiles[next.stage];
+    wait_for_queries(tile_ + 1);
+    const TileNote& note = note_of(tile_ + 1);
     return tile::agreed(!note.ends_all && !note.empty);
   }
 
   /// Queries of the tile before, from where its results left.
   __device__ __forceinline__ void release_former_queries() {
-    if (former_queries_ < 0) return;
+    if (!leaving_) return;
     if (leads_) ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>{});
-    give_back(shared_.q_ring.empty[former_queries_]);
-    former_queries_ = -1;
+    give_back(shared_.q_ring.empty[(tile_ - 1) % T::kQueryStages]);
+    leaving_ = false;
   }
 
   /// What scores of the stage become before the softmax; then the stage's keys are given back.
@@ -276,6 +282,7 @@ class Consumer {
     const typename T::Step& step = shared_.notes[at_.stage];
     if constexpr (T::kMapped) map_scores(score_, args_.scale, args_.cap);
     if (flags.masked) {
+      if (!looked_) look();
       const int first_column = thread_ % 4 * 2;
       const int row = consumer_ * T::kRows + thread_ / 32 * 16 + thread_ % 32 / 4;
       hide(score_, step, &shared_.sight[row], first_column);
@@ -284,9 +291,11 @@ class Consumer {
     give_back(shared_.k_ring.empty[at_.stage]);
   }
 
-  /// What this warpgroup's rows of the tile see, for steps where that is not all.
+  /// What this warpgroup's rows of the tile see, for steps where that is not all. Once a tile, as
+  /// all of its threads need it at the same step.
   __device__ __forceinline__ void look() {
-    const TileNote& note = shared_.tiles[at_tile_.stage];
+    looked_ = true;
+    const TileNote& note = note_of(tile_);
     meet();  // nobody looks at the tile before any more
     if (thread_ < T::kRows) {
       const int row = consumer_ * T::kRows + thread_;
@@ -306,19 +315,16 @@ class Consumer {
   }
 
   /// Stores a tile's sums. Its queries are given back later, when their memory has been read.
-  __device__ __forceinline__ void finish(const tile::RingCursor<T::kTileNotes>& of, int q_stage) {
-    const TileNote& note = shared_.tiles[of.stage];
+  __device__ __forceinline__ void finish(unsigned tile) {
+    const TileNote& note = note_of(tile);
     const RowPlaces rows(args_, note, consumer_ * T::kRows, thread_);
-    float sink[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) sink[half] = sink_of(args_, rows.head[half]);
-    const Normalised normalised(softmax_, sink);
+    const Normalised normalised(args_, softmax_, rows);
     store_lse(args_, note, rows, normalised.lse, thread_);
     if (args_.result.dtype == DType::f32) {
       store_wide<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
     } else {
       constexpr int kRows = T::kRows;
-      typename T::Queries& panels = shared_.q[q_stage];
+      typename T::Queries& panels = queries_of(tile);
       meet();  // all warps have read their queries: the last scores are done
       put_panels<T>(args_, panels, sum_, normalised.factor, consumer_ * kRows, thread_);
       const int after = note.first_query + ((consumer_ + 1) * kRows >> args_.walk.pack_shift);
@@ -331,18 +337,18 @@ class Consumer {
         carry_out<T>(args_, note, panels, consumer_ * kRows);
       }
     }
-    give_back(shared_.tile_ring.empty[of.stage]);
-    former_queries_ = q_stage;
+    give_back(shared_.tile_ring.empty[tile % T::kTileNotes]);
+    leaving_ = true;
   }
 
   const Arguments& args_;
   typename T::Shared& shared_;
   int consumer_, thread_;
-  bool leads_;  // one thread of the warpgroup, always the same
-  tile::RingCursor<T::kTileNotes> at_tile_;
-  tile::RingCursor<T::kQueryStages> at_q_;
+  bool leads_;         // one thread of the warpgroup, always the same
+  unsigned tile_ = 0;  // how many came before
   Cursor at_;
-  int former_queries_ = -1;  // a stage that results still leave from
+  bool looked_ = false;
+  bool leaving_ = false;  // results of the tile before, from where its queries lay
 
   float score_[T::kN / 2], sum_[T::kDimV / 2];
   std::uint32_t weight_[T::kN / 4];

@@ -76,11 +76,6 @@ inline Result result_of(const AttentionProblem& problem) {
   return result;
 }
 
-/// A scale of zero or less would turn the order of scores, and hidden ones, round.
-inline bool scores_are_mapped(const planning::AttentionShape& shape) {
-  return shape.softcap > 0.0f || !(shape.scale > 0.0f);
-}
-
 /// Where the parts of divided walks go: f32, [splits, batch, length, heads, dim_v] and no dim_v.
 inline Result parts_of(const planning::AttentionShape& shape,
                        const planning::AttentionScratchSm90& scratch) {
@@ -169,6 +164,7 @@ void launch_typed(const Launch& call) {
   }
   const auto stream = static_cast<cudaStream_t>(call.execution.stream);
   const int grid = std::min(args.walk.tiles, unit_count());
+  args.walk.blocks = grid;
   if (scratch.dealt && args.walk.tiles > grid) {
     args.walk.dealt = scratch.dealt;
     check(cudaMemsetAsync(scratch.dealt, 0, sizeof(int), stream), "cudaMemsetAsync(attention)");
@@ -189,8 +185,11 @@ template <planning::Tile kTile>
 void launch(const Launch& call) {
   const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
   const auto typed = [&]<class Element>() {
-    scores_are_mapped(shape) ? launch_typed<Traits<kTile, Element, true>>(call)
-                             : launch_typed<Traits<kTile, Element, false>>(call);
+    if constexpr (planning::takes_mapped_scores(kTile)) {
+      if (planning::scores_are_mapped(shape))
+        return launch_typed<Traits<kTile, Element, true>>(call);
+    }
+    launch_typed<Traits<kTile, Element, false>>(call);
   };
   shape.dtype == DType::bf16 ? typed.template operator()<__nv_bfloat16>()
                              : typed.template operator()<__half>();

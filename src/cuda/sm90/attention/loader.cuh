@@ -18,16 +18,18 @@ class Scout {
       : args_(args), shared_(shared), lane_(lane) {}
 
   __device__ void run() {
-    TileCursor tiles(args_.walk, lane_);
+    shared_.cursor.start(lane_);
     while (true) {
-      tile::wait(&shared_.tile_ring.empty[at_tile_.stage], at_tile_.parity ^ 1);
-      TileNote& note = shared_.tiles[at_tile_.stage];
-      if (!tiles.next(note)) break;
+      const unsigned tile = shared_.cursor.tiles, place = tile % T::kTileNotes;
+      tile::wait(&shared_.tile_ring.empty[place], tile / T::kTileNotes % 2 ^ 1);
+      TileNote& note = shared_.tiles[place];
+      if (!shared_.cursor.next(args_.walk, note, lane_)) break;
       walk(note);
     }
     if (lane_ == 0) {
-      shared_.tiles[at_tile_.stage].ends_all = true;
-      tile::arrive(&shared_.tile_ring.full[at_tile_.stage]);
+      const unsigned place = shared_.cursor.tiles % T::kTileNotes;
+      shared_.tiles[place].ends_all = true;
+      tile::arrive(&shared_.tile_ring.full[place]);
     }
   }
 
@@ -38,45 +40,46 @@ class Scout {
   __device__ void walk(TileNote& note) {
     shared_.pieces.start(args_.walk, note, lane_);
     __syncwarp();
-    const int count = shared_.pieces.count;
-    int placed = 0, sent = 0;  // pieces; steps
-    for (int number = 0; number < count; number += 32) {
+    int placed = 0;
+    for (int number = 0; number < shared_.pieces.count; number += 32) {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
       const unsigned found = __ballot_sync(~0u, piece.visited);
       if (piece.visited) put(piece, note, placed + __popc(found & ((1u << lane_) - 1)));
       if (placed == 0 && found != 0) announce(note, false);
-      placed += __popc(found);
       __syncwarp();
-      const int whole = (placed + T::kPieces - 1) / T::kPieces - 1;
-      if (whole > sent) {
-        send(sent, whole, false);
-        sent = whole;
-      }
+      send(followed(placed), followed(placed + __popc(found)), false);
+      placed += __popc(found);
     }
     if (placed == 0) {
       announce(note, true);
     } else {
-      const int rest = placed % T::kPieces;
+      const int rest = placed % T::kPieces, last = followed(placed);
       if (rest > 0 && lane_ >= rest && lane_ < T::kPieces)
-        put(Piece{}, note, sent * T::kPieces + lane_);
+        put(Piece{}, note, last * T::kPieces + lane_);
       __syncwarp();
-      send(sent, sent + 1, true);
+      send(last, last + 1, true);
+      __syncwarp();
+      if (lane_ == 0) shared_.cursor.steps += last + 1;
     }
-    steps_ += placed == 0 ? 0 : sent + 1;
+    if (lane_ == 0) ++shared_.cursor.tiles;
     __syncwarp();  // all have read the pieces
+  }
+
+  /// Steps that are known to be followed by another, after so many pieces.
+  __device__ static int followed(int placed) {
+    return max((placed + T::kPieces - 1) / T::kPieces - 1, 0);
   }
 
   __device__ void announce(TileNote& note, bool empty) {
     if (lane_ == 0) {
       note.empty = empty;
-      tile::arrive(&shared_.tile_ring.full[at_tile_.stage]);
+      tile::arrive(&shared_.tile_ring.full[shared_.cursor.tiles % T::kTileNotes]);
     }
-    at_tile_.advance();
   }
 
   /// One piece of the tile by its place among those that are visited.
   __device__ void put(const Piece& piece, const TileNote& note, int place) {
-    const std::uint32_t number = steps_ + place / T::kPieces, p = place % T::kPieces;
+    const std::uint32_t number = shared_.cursor.steps + place / T::kPieces, p = place % T::kPieces;
     tile::wait(&shared_.step_ring.empty[number % T::kStepNotes], (number / T::kStepNotes & 1) ^ 1);
     Step& step = shared_.steps[number % T::kStepNotes];
     const int end = piece.key + planning::kKeyPiece;
@@ -96,7 +99,7 @@ class Scout {
   __device__ void send(int from, int to, bool last) {
     const int mine = from + lane_;
     if (mine >= to) return;
-    const std::uint32_t stage = (steps_ + mine) % T::kStepNotes;
+    const std::uint32_t stage = (shared_.cursor.steps + mine) % T::kStepNotes;
     shared_.steps[stage].last = last;
     tile::arrive(&shared_.step_ring.full[stage]);
   }
@@ -104,8 +107,6 @@ class Scout {
   const Arguments& args_;
   typename T::Shared& shared_;
   int lane_;
-  std::uint32_t steps_ = 0;  // of all tiles before
-  tile::RingCursor<T::kTileNotes> at_tile_;
 };
 
 /// One lane, elected: the compiler has to know that it is one.
@@ -117,17 +118,18 @@ class Loader {
 
   __device__ void run() {
     while (true) {
-      tile::wait(&shared_.tile_ring.full[at_tile_.stage], at_tile_.parity);
-      const TileNote& note = shared_.tiles[at_tile_.stage];
-      at_tile_.advance();
-      if (!asked_) {
-        tile::wait(&shared_.q_ring.empty[at_q_.stage], at_q_.parity ^ 1);
+      const unsigned place = tile_ % T::kTileNotes;
+      tile::wait(&shared_.tile_ring.full[place], tile_ / T::kTileNotes % 2);
+      const TileNote& note = shared_.tiles[place];
+      if (asked_ == tile_) {
+        const unsigned q = asked_ % T::kQueryStages;
+        tile::wait(&shared_.q_ring.empty[q], asked_ / T::kQueryStages % 2 ^ 1);
         load_queries(note);
       }
-      asked_ = false;
+      ++tile_;
       if (note.ends_all) break;
       if (!note.empty) walk(note);
-      tile::arrive(&shared_.tile_ring.empty[at_tile_.previous()]);
+      tile::arrive(&shared_.tile_ring.empty[(tile_ - 1) % T::kTileNotes]);
     }
     finish();
   }
@@ -136,7 +138,8 @@ class Loader {
   using Step = typename T::Step;
 
   __device__ void load_queries(const TileNote& note) {
-    std::uint64_t* full = &shared_.q_ring.full[at_q_.stage];
+    const unsigned q = asked_++ % T::kQueryStages;
+    std::uint64_t* full = &shared_.q_ring.full[q];
     if (note.ends_all || note.empty) {
       tile::arrive(full);
     } else {
@@ -145,29 +148,28 @@ class Loader {
       const int head_group = note.head >> args_.walk.pack_shift;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p)
-        tile::copy_box(shared_.q[at_q_.stage].panel(p), args_.q, p * tile::kLine, 0,
+        tile::copy_box(shared_.q[q].panel(p), args_.q, p * tile::kLine, 0,
                        note.q_begin + note.first_query, head_group,
                        args_.walk.packed_q ? 0 : note.batch, full);
     }
-    at_q_.advance();
   }
 
   /// The next tile's queries, as soon as it is known and there is room, without waiting.
   __device__ void look_ahead() {
     using tile::ptx::mbarrier_test_wait_parity;
-    if (asked_ ||
-        !mbarrier_test_wait_parity(&shared_.tile_ring.full[at_tile_.stage], at_tile_.parity) ||
-        !mbarrier_test_wait_parity(&shared_.q_ring.empty[at_q_.stage], at_q_.parity ^ 1))
-      return;
-    load_queries(shared_.tiles[at_tile_.stage]);
-    asked_ = true;
+    if (asked_ > tile_) return;
+    const unsigned place = tile_ % T::kTileNotes, q = asked_ % T::kQueryStages;
+    if (mbarrier_test_wait_parity(&shared_.tile_ring.full[place], tile_ / T::kTileNotes % 2) &&
+        mbarrier_test_wait_parity(&shared_.q_ring.empty[q], asked_ / T::kQueryStages % 2 ^ 1))
+      load_queries(shared_.tiles[place]);
   }
 
   __device__ void walk(const TileNote& note) {
     const int batch = args_.walk.sequences.kv_offsets.values ? 0 : note.batch;
     for (bool last = false; !last;) {
-      tile::wait(&shared_.step_ring.full[at_step_.stage], at_step_.parity);
-      const Step& step = shared_.steps[at_step_.stage];
+      const unsigned place = step_ % T::kStepNotes;
+      tile::wait(&shared_.step_ring.full[place], step_ / T::kStepNotes % 2);
+      const Step& step = shared_.steps[place];
       last = step.last;
 
       tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
@@ -184,8 +186,8 @@ class Loader {
       }
       tile::arrive_expecting(full, T::Values::kBytes);
       copy<typename T::Values>(shared_.v[at_.stage], args_.v, step, note, batch, full);
-      tile::arrive(&shared_.step_ring.empty[at_step_.stage]);
-      at_step_.advance();
+      tile::arrive(&shared_.step_ring.empty[place]);
+      ++step_;
       at_.advance();
       look_ahead();
     }
@@ -204,8 +206,7 @@ class Loader {
   }
 
   __device__ void order_clearing(const Step& step, const TileNote& note) {
-    tile::wait(&shared_.clearing_ring.empty[at_clearing_.stage], at_clearing_.parity ^ 1);
-    auto& clearing = shared_.clearings[at_clearing_.stage];
+    auto& clearing = next_clearing();
     clearing.stage = at_.stage;
     const KeySpan seen = seen_in(step, note);
 #pragma unroll
@@ -214,24 +215,25 @@ class Loader {
       clearing.begin[p] = seen.begin - step.key[p];
       clearing.end[p] = step.key[p] == kNowhere ? planning::kKeyPiece : end;  // those are zeros
     }
-    tile::arrive(&shared_.clearing_ring.full[at_clearing_.stage]);
-    at_clearing_.advance();
+    tile::arrive(&shared_.clearing_ring.full[clearing_++ % T::kClearings]);
+  }
+
+  __device__ typename T::Clearing& next_clearing() {
+    const unsigned place = clearing_ % T::kClearings;
+    tile::wait(&shared_.clearing_ring.empty[place], clearing_ / T::kClearings % 2 ^ 1);
+    return shared_.clearings[place];
   }
 
   __device__ void finish() {
-    tile::wait(&shared_.clearing_ring.empty[at_clearing_.stage], at_clearing_.parity ^ 1);
-    shared_.clearings[at_clearing_.stage].stage = -1;
-    tile::arrive(&shared_.clearing_ring.full[at_clearing_.stage]);
+    next_clearing().stage = -1;
+    tile::arrive(&shared_.clearing_ring.full[clearing_ % T::kClearings]);
   }
 
   const Arguments& args_;
   typename T::Shared& shared_;
-  tile::RingCursor<T::kTileNotes> at_tile_;
-  tile::RingCursor<T::kStepNotes> at_step_;
-  tile::RingCursor<T::kQueryStages> at_q_;
   tile::RingCursor<T::kStages> at_;
-  tile::RingCursor<T::kClearings> at_clearing_;
-  bool asked_ = false;  // for the queries of the tile at `at_tile_`
+  // How many came before. `asked_`: tiles whose queries are under way.
+  unsigned tile_ = 0, asked_ = 0, step_ = 0, clearing_ = 0;
 };
 
 /// Values of keys that no query of the tile sees may be NaN, and zero times NaN is NaN: they become
@@ -258,7 +260,7 @@ __device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, 
         for (int p = 0; p < T::Values::kPanels; ++p)
           reinterpret_cast<uint4*>(values.panel(p, row))[lane % 8] = uint4{};
     };
-#pragma unroll 1
+#pragma unroll
     for (int piece = 0; piece < T::kPieces; ++piece) {
       constexpr int kRows = planning::kKeyPiece;
       const int from = piece * kRows;

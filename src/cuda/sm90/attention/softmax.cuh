@@ -5,6 +5,7 @@
 
 #include "src/cuda/sm90/attention/traits.cuh"
 #include "src/cuda/sm90/product/activation.cuh"
+#include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/wgmma.cuh"
 
 // The online softmax of one warpgroup's 64 rows: a thread holds parts of two rows, and the four
@@ -89,12 +90,13 @@ struct Softmax {
 
   __device__ __forceinline__ bool nothing_seen(int half) const { return limit[half] == -INFINITY; }
 
-  /// Scores become weights. True, for a whole warp, if sums so far have to be multiplied by
-  /// `shrink`. One warp has a scheduler for itself here, so what does not depend on each other is
-  /// kept apart: both rows, and several maxima and sums of each.
+  /// Scores become weights. Where a base moves, which is rare, `rescale` gets what sums so far have
+  /// to be multiplied by: for a whole warp, before any exponential. One warp has a scheduler for
+  /// itself here, so what does not depend on each other is kept apart: both rows, and several
+  /// maxima and sums of each.
   template <int kCount>
-  __device__ __forceinline__ bool take(float (&score)[kCount], float scale_log2,
-                                       float (&shrink)[2]) {
+  __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
+                                       const auto& rescale) {
     constexpr int kApart = 4, kGroups = kCount / 4;
     static_assert(kGroups % kApart == 0);
     float top[2][kApart];
@@ -109,10 +111,11 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       top[half][0] = fmaxf(fmaxf(top[half][0], top[half][1]), fmaxf(top[half][2], top[half][3]));
-    const bool moves = __any_sync(~0u, top[0][0] > limit[0] || top[1][0] > limit[1]);
-    if (moves) {
+    if (tile::agreed(top[0][0] > limit[0] || top[1][0] > limit[1])) {
+      float shrink[2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) move(half, top[half][0], scale_log2, shrink[half]);
+      for (int half = 0; half < 2; ++half) shrink[half] = move(half, top[half][0], scale_log2);
+      rescale(shrink);
     }
     float total[2][kApart] = {};
 #pragma unroll
@@ -128,23 +131,22 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       sum[half] += (total[half][0] + total[half][1]) + (total[half][2] + total[half][3]);
-    return moves;
   }
 
  private:
   static constexpr float kSlack = 8.0f;
 
   /// The base becomes the row's maximum, if a score of some lane is beyond the limit.
-  __device__ __forceinline__ void move(int half, float top, float scale_log2, float& shrink) {
+  __device__ __forceinline__ float move(int half, float top, float scale_log2) {
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    shrink = 1.0f;
-    if (!(top > limit[half])) return;
+    if (!(top > limit[half])) return 1.0f;
     const float moved = top * scale_log2;
-    if (!nothing_seen(half)) shrink = exp2_fast(base[half] - moved);
+    const float shrink = nothing_seen(half) ? 1.0f : exp2_fast(base[half] - moved);
     base[half] = moved;
     limit[half] = top + kSlack / scale_log2;
     sum[half] *= shrink;
+    return shrink;
   }
 };
 

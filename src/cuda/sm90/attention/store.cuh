@@ -14,33 +14,6 @@
 // From sums to the result: normalised, rounded, written by TMA from where the queries lay.
 namespace tessera::cuda::sm90::attention {
 
-/// What a row's sums are multiplied by, and its log sum of exponentials. Quads hold a row.
-struct Normalised {
-  float factor[2], lse[2];
-
-  __device__ Normalised(const Softmax& softmax, const float (&sink)[2]) {
-    constexpr float kLn2 = 0.6931471806f, kLog2e = 1.4426950409f;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float total = softmax.sum[half];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
-      if (softmax.nothing_seen(half) && total == 0.0f) {
-        factor[half] = 0.0f;
-        lse[half] = sink[half];
-        continue;
-      }
-      // Weights are relative to the base; a sink joins with its own.
-      const float top = softmax.base[half] * kLn2;
-      const float higher = fmaxf(top, sink[half]);
-      const float shrink = exp2f((top - higher) * kLog2e);
-      total = total * shrink + exp2f((sink[half] - higher) * kLog2e);
-      factor[half] = shrink / total;
-      lse[half] = higher + log2f(total) * kLn2;
-    }
-  }
-};
-
 __device__ __forceinline__ float sink_of(const Arguments& args, int head) {
   if (!args.sinks) return -INFINITY;
   product::Plane plane;
@@ -60,6 +33,36 @@ struct RowPlaces {
       const int row = first_row + fragment.row(half);
       query[half] = tile.first_query + (row >> args.walk.pack_shift);
       head[half] = tile.head + (row & (args.walk.pack - 1));
+    }
+  }
+};
+
+/// What a row's sums are multiplied by, and its log sum of exponentials. Quads hold a row.
+struct Normalised {
+  float factor[2], lse[2];
+
+  __device__ Normalised(const Arguments& args, const Softmax& softmax, const RowPlaces& rows) {
+    constexpr float kLn2 = 0.6931471806f, kLog2e = 1.4426950409f;
+    float total[2] = {softmax.sum[0], softmax.sum[1]};
+#pragma unroll
+    for (int away = 1; away <= 2; away *= 2)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) total[half] += __shfl_xor_sync(~0u, total[half], away);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // The largest weight was one when its base was set, so the sum is zero only without any key.
+      const bool unseen = total[half] == 0.0f;
+      float base = softmax.base[half], shrink = 1.0f;
+      if (args.sinks) {  // joins with its own weight
+        const float sink = sink_of(args, rows.head[half]) * kLog2e;
+        const float mine = unseen ? -INFINITY : base;
+        base = fmaxf(mine, sink);
+        if (base == -INFINITY) base = 0.0f;
+        shrink = exp2f(mine - base);
+        total[half] = total[half] * shrink + exp2f(sink - base);
+      }
+      factor[half] = unseen ? 0.0f : __fdividef(shrink, total[half]);
+      lse[half] = (base + __log2f(total[half])) * kLn2;  // -inf for a sum of zero
     }
   }
 };
@@ -136,10 +139,21 @@ __device__ __forceinline__ void carry_out(const Arguments& args, const TileNote&
   tile::commit_stores();
 }
 
+/// Every second column of a row, from panels that are so many elements apart.
+inline __device__ __noinline__ void copy_row(std::uint16_t* to, std::int64_t stride, int column,
+                                             int columns, const std::uint16_t* from, int apart,
+                                             int row) {
+#pragma unroll 1
+  for (; column < columns; column += 2) {
+    const int chunk = column % tile::kLine / 8 ^ row % 8;
+    to[column * stride] = from[column / tile::kLine * apart + chunk * 8 + column % 8];
+  }
+}
+
 /// Element by element, two lanes a row: any strides, ends of sequences.
 template <class T>
-__device__ __noinline__ void copy_out(const Arguments& args, const TileNote& tile,
-                                      typename T::Queries& panels, int first_row, int thread) {
+__device__ __forceinline__ void copy_out(const Arguments& args, const TileNote& tile,
+                                         typename T::Queries& panels, int first_row, int thread) {
   const Result& to = args.result;
   const int row = first_row + thread / 2;
   const int query = tile.first_query + (row >> args.walk.pack_shift);
@@ -147,12 +161,9 @@ __device__ __noinline__ void copy_out(const Arguments& args, const TileNote& til
   std::uint16_t* at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
                       (tile.head + (row & (args.walk.pack - 1))) * to.out_head +
                       (tile.q_begin + query) * to.out_row;
-#pragma unroll 1
-  for (int column = thread % 2; column < to.dim_v; column += 2) {
-    const int chunk = column % tile::kLine / 8 ^ row % 8;
-    at[column * to.out_col] = reinterpret_cast<const std::uint16_t*>(
-        panels.panel(column / tile::kLine, row))[chunk * 8 + column % 8];
-  }
+  copy_row(at, to.out_col, thread % 2, static_cast<int>(to.dim_v),
+           reinterpret_cast<const std::uint16_t*>(panels.panel(0, row)),
+           T::Queries::kPanelBytes / 2, row);
 }
 
 }  // namespace tessera::cuda::sm90::attention

@@ -60,7 +60,7 @@ struct Traits {
   static constexpr bool kMapped = kMapScores;  // scores are changed before the softmax
   // What a launch gives each thread, and how the warpgroups divide it.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kLoaderRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       (kRegisters * (kConsumers + 1) - kLoaderRegisters) / kConsumers / 8 * 8;
 
@@ -93,7 +93,8 @@ struct Traits {
     TileNote tiles[kTileNotes];
     Step steps[kStepNotes];
     Step notes[kStages];  // of the stages of keys
-    Pieces pieces;        // the scout's
+    TileCursor cursor;    // the scout's
+    Pieces pieces;
     Clearing clearings[kClearings];
     RowSight sight[kM];
   };

@@ -18,25 +18,36 @@ struct Walk {
   int batches = 0, head_groups = 0, pack = 1, pack_shift = 0,
       group = 1;    // group: heads of one head of keys
   int queries = 0;  // of a tile
+  int blocks = 0;   // of threads
   int tiles_a_head = 0, tiles = 0, section = 1, splits = 1;
   bool packed_q = false;      // tiles of a sequence are counted, not known
   bool longest_last = false;  // later queries see more keys: they go first
   int* dealt = nullptr;
 };
 
-/// Deals tiles to blocks of threads. All lanes of a warp call it together.
-class TileCursor {
- public:
-  __device__ TileCursor(const Walk& walk, int lane) : walk_(walk), lane_(lane) {
-    next_ = static_cast<int>(blockIdx.x);
+/// Deals tiles to blocks of threads. Lives in shared memory; all lanes of a warp call it together.
+struct TileCursor {
+  std::int32_t taken;          // the number that comes next
+  std::uint32_t tiles, steps;  // that came before
+
+  __device__ void start(int lane) {
+    if (lane == 0) {
+      taken = static_cast<int>(blockIdx.x);
+      tiles = steps = 0;
+    }
+    __syncwarp();
   }
 
   /// The next tile that has queries, written by one lane; false after the last.
-  __device__ bool next(TileNote& note) {
+  __device__ bool next(const Walk& walk, TileNote& note, int lane) {
     while (true) {
-      const int number = take();
-      if (number >= walk_.tiles) return false;
-      place(number, note);
+      const int number = taken;
+      __syncwarp();
+      if (number >= walk.tiles) return false;
+      if (lane == 0) {
+        taken = (walk.dealt ? atomicAdd(walk.dealt, 1) : number) + walk.blocks;
+      }
+      place(walk, number, note, lane);
       __syncwarp();
       if (note.first_query < note.q_length) return true;
       __syncwarp();
@@ -44,47 +55,35 @@ class TileCursor {
   }
 
  private:
-  __device__ int take() {
-    const int taken = next_;
-    if (walk_.dealt) {
-      int more = 0;
-      if (lane_ == 0) more = atomicAdd(walk_.dealt, 1) + static_cast<int>(gridDim.x);
-      next_ = __shfl_sync(~0u, more, 0);
-    } else {
-      next_ += static_cast<int>(gridDim.x);
-    }
-    return taken;
-  }
-
-  __device__ void place(int number, TileNote& note) {
-    const int split = number % walk_.splits;
-    number /= walk_.splits;
+  __device__ void place(const Walk& walk, int number, TileNote& note, int lane) const {
+    const int split = number % walk.splits;
+    number /= walk.splits;
     int head_group, tile, batch;
-    if (walk_.packed_q) {
+    if (walk.packed_q) {
       // Tiles of all sequences, one head group after the other.
-      head_group = number / walk_.tiles_a_head;
-      tile = number % walk_.tiles_a_head;
-      find_sequence(tile, batch);
+      head_group = number / walk.tiles_a_head;
+      tile = number % walk.tiles_a_head;
+      find_sequence(walk, tile, batch, lane);
     } else {
       // Head groups of a section side by side, so that their keys stay in L2.
-      const int all = walk_.batches * walk_.head_groups;
-      const int per_section = walk_.section * walk_.tiles_a_head;
-      const int first = number / per_section * walk_.section;
-      const int wide = min(walk_.section, all - first);
+      const int all = walk.batches * walk.head_groups;
+      const int per_section = walk.section * walk.tiles_a_head;
+      const int first = number / per_section * walk.section;
+      const int wide = min(walk.section, all - first);
       const int within = number % per_section;
       tile = within / wide;
       const int flat = first + within % wide;
-      batch = flat / walk_.head_groups;
-      head_group = flat % walk_.head_groups;
-      if (walk_.longest_last) tile = walk_.tiles_a_head - 1 - tile;
+      batch = flat / walk.head_groups;
+      head_group = flat % walk.head_groups;
+      if (walk.longest_last) tile = walk.tiles_a_head - 1 - tile;
     }
-    if (lane_ != 0) return;
-    const planning::Sequence s = walk_.sequences.at(batch);
+    if (lane != 0) return;
+    const planning::Sequence s = walk.sequences.at(batch);
     note.batch = batch;
-    note.head = head_group * walk_.pack;
-    note.kv_head = note.head / walk_.group;
+    note.head = head_group * walk.pack;
+    note.kv_head = note.head / walk.group;
     note.split = split;
-    note.first_query = tile * walk_.queries;
+    note.first_query = tile * walk.queries;
     note.q_begin = static_cast<int>(s.q_begin);
     note.q_length = static_cast<int>(s.q_length);
     note.kv_begin = static_cast<int>(s.kv_begin);
@@ -94,38 +93,34 @@ class TileCursor {
 
   /// The sequence that a tile of packed queries is in; `tile` becomes its number there, which lies
   /// beyond the last sequence's end where there is no such tile.
-  __device__ void find_sequence(int& tile, int& batch) {
-    batch = walk_.batches - 1;
-    for (int first = 0; first < walk_.batches; first += 32) {
-      const int mine = first + lane_;
+  __device__ static void find_sequence(const Walk& walk, int& tile, int& batch, int lane) {
+    batch = walk.batches - 1;
+    for (int first = 0; first < walk.batches; first += 32) {
+      const int mine = first + lane;
       int count = 0;
-      if (mine < walk_.batches) {
-        const std::int64_t length = walk_.sequences.at(mine).q_length;
-        count = static_cast<int>((length + walk_.queries - 1) / walk_.queries);
+      if (mine < walk.batches) {
+        const std::int64_t length = walk.sequences.at(mine).q_length;
+        count = static_cast<int>((length + walk.queries - 1) / walk.queries);
       }
       int up_to = count;  // tiles of the lanes up to this one
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
         const int below = __shfl_up_sync(~0u, up_to, step);
-        if (lane_ >= step) up_to += below;
+        if (lane >= step) up_to += below;
       }
       const unsigned beyond = __ballot_sync(~0u, up_to > tile);
       if (beyond != 0) {
-        const int lane = __ffs(static_cast<int>(beyond)) - 1;
-        const int in_it = __shfl_sync(~0u, count, lane);
-        tile -= __shfl_sync(~0u, up_to - count, lane);
-        batch = first + lane;
-        if (walk_.longest_last) tile = in_it - 1 - tile;
+        const int holder = __ffs(static_cast<int>(beyond)) - 1;
+        const int in_it = __shfl_sync(~0u, count, holder);
+        tile -= __shfl_sync(~0u, up_to - count, holder);
+        batch = first + holder;
+        if (walk.longest_last) tile = in_it - 1 - tile;
         return;
       }
       tile -= __shfl_sync(~0u, up_to, 31);
     }
-    tile = kNowhere / walk_.queries;
+    tile = kNowhere / walk.queries;
   }
-
-  const Walk& walk_;
-  int lane_;
-  int next_;
 };
 
 /// One piece of keys as a lane sees it.
