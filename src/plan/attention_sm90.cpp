@@ -24,6 +24,7 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
   int pack = 1;
   if (s.masked) {
     while (pack < most && s.mask_block.rows % (tile.m / pack) != 0) pack *= 2;
+    if (tile.lines > 1 && s.mask_block.rows % (tile.m / pack) != 0) return 1;
   } else {
     while (pack < most && s.q_length * pack * 2 <= tile.m) pack *= 2;
     // One more where the last queries would leave most of a tile empty.
@@ -32,9 +33,20 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
   return pack;
 }
 
-constexpr double kStepFlops = 4.7e12;                        // of one multiprocessor, in a second
 constexpr double kTileSeconds = 2e-6, kMergeSeconds = 4e-6;  // around a tile; a second kernel
 constexpr double kMergeBytes = 3e12;                         // a second
+
+/// Seconds of one step on one multiprocessor, as measured on an H200: its share of what the tensor
+/// cores and the exponentials alone would take, and what it costs besides, which more warpgroups
+/// hide better but divide among more rows.
+double step_seconds(const AttentionShape& s, const Tile& tile) {
+  constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results a second
+  const double pairs = static_cast<double>(tile.m) * tile.n;
+  double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
+  // Rows of three warpgroups see less alike than those of two.
+  if (tile.warpgroups == 3 && s.window_right >= 0) besides += 0.12e-6;
+  return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
+}
 
 /// Into how many tiles the keys of one output tile are divided. Where there are fewer tiles than
 /// multiprocessors, more of them work at once, and a second kernel joins what they found.
@@ -47,7 +59,7 @@ int splits_of(const AttentionShape& s, const Tile& tile, std::int64_t tiles) {
   if (s.window_left >= 0 && s.window_right >= 0)
     keys = std::min(keys, s.window_left + s.window_right + tile.m);
   const std::int64_t steps = (keys + tile.n - 1) / tile.n;
-  const double step = 2.0 * tile.m * tile.n * (tile.k + tile.v) / kStepFlops;
+  const double step = step_seconds(s, tile);
   const double joined = 4.0 * static_cast<double>(s.q_total * s.heads * s.dim_v);
   const auto seconds = [&](std::int64_t splits) {
     const auto rounds = static_cast<double>((tiles * splits + kUnits - 1) / kUnits);
@@ -61,15 +73,6 @@ int splits_of(const AttentionShape& s, const Tile& tile, std::int64_t tiles) {
   return static_cast<int>(best);
 }
 
-/// What walking in whole steps costs, in the time of as many keys at full rate: a step costs as
-/// much as 30 keys besides its own, and the first and last ones of a tile have nothing to overlap
-/// with.
-double cost_of_steps(double keys, const Tile& tile) {
-  if (!(keys >= 1)) return 1;
-  constexpr double kBesides = 30, kAround = 1.65, kUsual = 1 + kBesides / 128;
-  return (std::ceil(keys / tile.n) + kAround) * (tile.n + kBesides) / (keys * kUsual);
-}
-
 }  // namespace
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
@@ -78,6 +81,7 @@ AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
   layout.pack = pack_of(s, tile);
   layout.queries = tile.m / layout.pack;
   layout.lines = tile.lines;
+  layout.line_queries = line_queries(tile);
   layout.head_groups = s.heads / layout.pack;
   layout.tiles_a_head = s.q_packed ? s.q_total / layout.queries + s.batch
                                    : (s.q_length + layout.queries - 1) / layout.queries;
@@ -105,18 +109,20 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
   const AttentionLayout layout = attention_layout(s, tile);
   if (layout.tiles == 0 || device.units == 0) return 0;
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
-  // Tiles are computed whole: rows beyond the last query, columns beyond the dimensions.
-  const double rows = real(layout.tiles) * tile.m, queries = real(s.q_total) * real(s.heads);
+  const double queries = real(s.q_total) * real(s.heads);
   const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
-  const double keys = work.flops / std::max(2 * queries * width, 1.0);  // that a query sees
-  const double wider = real(tile.k + tile.v) / width * cost_of_steps(keys, tile);
-  const double flops = work.flops * std::max(rows / std::max(queries, 1.0), 1.0) * wider;
-  constexpr double kShareOfPeak = 0.7;
+  // Keys that a tile walks: what one query sees, and where that differs from row to row, what the
+  // others of the tile see besides.
+  double keys = work.flops / std::max(2 * queries * width, 1.0);
+  if (s.window_right >= 0 || s.window_left >= 0) keys += 0.5 * real(layout.queries);
+  const double steps = std::ceil(keys / tile.n) / layout.splits;
   // The last round of tiles is rarely full, but tiles are dealt as they are asked for.
   const double rounds = real(layout.tiles * layout.splits) / device.units;
   const double filled = layout.uneven ? std::max(rounds, 1.0) : std::ceil(rounds);
-  const double rate = device.tensor_tflops * 1e12 * kShareOfPeak;  // 0: unknown
-  const double compute = rate > 0 ? flops / rate * filled / rounds : 0;
+  constexpr double kMeasuredTflops = 970;  // dense, of the card whose steps were measured
+  const double slower =
+      device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
+  const double compute = filled * steps * step_seconds(s, tile) * slower;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
   // A tile of one list computes on whatever it loads, which takes longer; one that walks several
   // loads more than a consumer needs.
@@ -134,8 +140,9 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
 std::string describe(const AttentionLayout& layout) {
   std::string text = "; " + std::to_string(layout.tiles) + " tiles";
   if (layout.pack > 1) text += ", " + std::to_string(layout.pack) + " heads folded into rows";
-  if (layout.lines == 2)
-    text += ", two lines of " + std::to_string(kLineQueries) + " rows walked together";
+  if (layout.lines > 1)
+    text += ", " + std::to_string(layout.lines) + " lines of " +
+            std::to_string(layout.line_queries) + " rows walked together";
   if (layout.splits > 1) text += ", keys divided by " + std::to_string(layout.splits);
   return text;
 }

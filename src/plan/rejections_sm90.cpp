@@ -170,8 +170,9 @@ void reject_attention(const AttentionShape& s, const Tile& tile,
   }
   const bool one_list = layout.queries > 0 && s.mask_block.rows % layout.queries == 0;
   if (tile.lines > 1) {
-    if (s.mask_block.rows % kLineQueries != 0) {
-      reasons.push_back("mask.block_q has to be a multiple of " + std::to_string(kLineQueries));
+    if (s.mask_block.rows % line_queries(tile) != 0) {
+      reasons.push_back("mask.block_q has to be a multiple of " +
+                        std::to_string(line_queries(tile)));
     } else if (one_list) {
       reasons.push_back("takes lists that differ inside " + std::to_string(layout.queries) +
                         " queries: mask.block_q is a multiple of that");

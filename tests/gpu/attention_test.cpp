@@ -84,6 +84,7 @@ TEST(GpuAttention, BadValuesSpreadAsTheOracleSays) {
   SKIP_UNLESS_HOPPER();
   all_match(40, [](AttentionOptions& o) {
     o.bad_values = true;
+    o.dtype = DType::bf16;  // f16 makes a small weight zero, and zero times infinity is NaN
     o.positions = o.softcap = Presence::never;
   });
 }

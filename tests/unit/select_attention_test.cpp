@@ -81,7 +81,7 @@ TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
   const struct {
     std::int64_t dim, dim_v;
     const char* row;
-  } cases[] = {{8, 8, "sm90_attention_64x192"},      {64, 64, "sm90_attention_64x192"},
+  } cases[] = {{8, 8, "sm90_attention_64x64"},       {64, 64, "sm90_attention_64x64"},
                {72, 40, "sm90_attention_96"},        {96, 96, "sm90_attention_96"},
                {104, 104, "sm90_attention_128"},     {128, 128, "sm90_attention_128"},
                {64, 128, "sm90_attention_128"},      {128, 64, "sm90_attention_128"},
@@ -99,10 +99,11 @@ TEST(SelectAttention, ShortWalksTakeShortSteps) {
   const auto row = [](std::int64_t batch, std::int64_t length) {
     return on_h200(problem_of({.batch = batch, .length = length, .dim = 64})).plan.kernel_name;
   };
-  EXPECT_EQ(row(16, 256), "sm90_attention_64x128");
-  EXPECT_EQ(row(16, 1024), "sm90_attention_64x128");
-  EXPECT_EQ(row(4, 4096), "sm90_attention_64x192");
-  EXPECT_EQ(row(1, 16384), "sm90_attention_64x192");
+  EXPECT_EQ(row(1, 512), "sm90_attention_64x128");  // fewer tiles than multiprocessors
+  EXPECT_EQ(row(64, 256), "sm90_attention_64x64");
+  EXPECT_EQ(row(16, 1024), "sm90_attention_64x64");
+  EXPECT_EQ(row(4, 4096), "sm90_attention_64");
+  EXPECT_EQ(row(1, 16384), "sm90_attention_64");
 }
 
 TEST(SelectAttention, ExplainNamesTheRowAndWhy) {

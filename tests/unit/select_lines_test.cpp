@@ -52,13 +52,14 @@ TEST(SelectLines, OddMultiplesOf64AreWalkedTogether) {
   for (const std::int64_t block_q : {64, 192, 320}) {
     for (const std::int64_t block_kv : {64, 128, 192}) {
       const Sizes s{.block_q = block_q, .block_kv = block_kv};
-      EXPECT_EQ(taken_by(s), "sm90_attention_128x64") << block_q << " x " << block_kv;
+      EXPECT_EQ(taken_by(s), "sm90_attention_128_lines64") << block_q << " x " << block_kv;
     }
-    EXPECT_EQ(taken_by({.dim = 64, .block_q = block_q}), "sm90_attention_64x64");
-    EXPECT_EQ(taken_by({.dim = 96, .block_q = block_q}), "sm90_attention_128x64");
+    EXPECT_EQ(taken_by({.dim = 64, .block_q = block_q}),
+              block_q == 192 ? "sm90_attention_64" : "sm90_attention_64_lines64");
+    EXPECT_EQ(taken_by({.dim = 96, .block_q = block_q}), "sm90_attention_128_lines64");
   }
   const std::string text = to_text(on_h200(masked({})));
-  EXPECT_NE(text.find("two lines of 64 rows walked together"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 lines of 64 rows walked together"), std::string::npos) << text;
 }
 
 TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
@@ -66,11 +67,11 @@ TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
   EXPECT_EQ(taken_by({.block_q = 256}), "sm90_attention_128");
   // Two heads that share keys and lists fill a tile with 64 queries.
   EXPECT_EQ(taken_by({.kv_heads = 8}), "sm90_attention_128");
-  EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_128x64");
+  EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_128_lines64");
 }
 
 TEST(SelectLines, RefusalsSayWhatIsTaken) {
-  const std::string row = "sm90_attention_128x64";
+  const std::string row = "sm90_attention_128_lines64";
   EXPECT_EQ(reason({}, row), "");
   EXPECT_EQ(reason({.block_q = 128}, row),
             "takes lists that differ inside 128 queries: mask.block_q is a multiple of that");

@@ -68,9 +68,10 @@ template <int kStages>
 struct RingBarriers {
   std::uint64_t full[kStages], empty[kStages];
 
-  /// One thread calls this; a fence and a block barrier must follow.
-  __device__ void init(int consumers, int producers = 1) {
-    for (int i = 0; i < kStages; ++i) {
+  /// One thread calls this, or several that share the stages; a fence and a block barrier must
+  /// follow.
+  __device__ void init(int consumers, int producers = 1, int thread = 0, int threads = 1) {
+    for (int i = thread; i < kStages; i += threads) {
       ptx::mbarrier_init(&full[i], static_cast<std::uint32_t>(producers));
       ptx::mbarrier_init(&empty[i], static_cast<std::uint32_t>(consumers));
     }

@@ -142,7 +142,13 @@ inline constexpr KernelRow kSm90Rows[] = {
     {.name = "sm90_attention_64x64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
-     .tile = {.m = 128, .n = 64, .k = 64, .stages = 8, .warpgroups = 2, .v = 64, .lines = 2},
+     .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64},
+     .why = "short walks with heads of 64: four warpgroups hide what each waits for",
+     .measured = ""},
+    {.name = "sm90_attention_64_lines64",
+     .backend = Backend::sm90,
+     .ops = ops({Op::attention}),
+     .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .lines = 4},
      .why = "lists of 64 rows with heads of 64",
      .measured = ""},
     {.name = "sm90_attention_96",
@@ -159,7 +165,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .measured = "633, 596, 515 TFLOPS at S 16384, 4096, 1024, bf16; cuDNN 608-622, 587-595, "
                  "519-530 in the same session; blocks of 128 at density .125: 585 at S 32768: "
                  "H200, CUDA 13.0, 2026-11-21"},
-    {.name = "sm90_attention_128x64",
+    {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .lines = 2},

@@ -6,14 +6,16 @@
 #include "src/plan/attention_sm90.hpp"
 #include "src/plan/list_walk.hpp"
 
-// Tiles whose lines, the 64 rows of a consumer, have lists of their own: what any of the lists
-// names is loaded once, and each consumer passes by what its own list does not name.
+// Tiles whose lines, the rows of one consumer or of two, have lists of their
+// own: what any of the lists names is loaded once, and each consumer passes by
+// what its own list does not name.
 namespace tessera::cuda::sm90::attention {
 
-/// The pieces of one tile, by number: first the range that its queries see, of which those are
-/// visited that some line's list names; then, line by line, what belongs to blocks with an element
-/// mask, which no line shares with another. Lives in shared memory; all lanes of a warp begin it.
-template <int kLines>
+/// The pieces of one tile, by number: first the range that its queries see, of
+/// which those are visited that some line's list names; then, line by line,
+/// what belongs to blocks with an element mask, which no line shares with
+/// another. Lives in shared memory; all lanes of a warp begin it.
+template <int kLines, int kRows>
 struct LinePieces {
   struct Line {
     planning::ListRow full, partial, bit_tiles;
@@ -25,7 +27,8 @@ struct LinePieces {
   std::int32_t per_block;        // pieces of a block
   std::int32_t first, in_range;  // the range
   std::int32_t begin, count;     // numbers of this split
-  // Blocks that each line's lists name, a bit a column: lists may be in any order.
+  // Blocks that each line's lists name, a bit a column: lists may be in any
+  // order.
   std::uint32_t named[kLines][planning::kMostLineBlocks / 32];
 
   __device__ void start(const Walk& walk, const TileNote& tile, int lane) {
@@ -66,7 +69,6 @@ struct LinePieces {
 
  private:
   __device__ void begin_line(const Walk& walk, const TileNote& tile, int l) {
-    constexpr int kRows = planning::kLineQueries;
     Line& line = lines[l];
     const int query = tile.first_query + l * kRows;
     const int last_query = min(query + kRows, tile.q_length) - 1;

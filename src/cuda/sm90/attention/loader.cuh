@@ -7,8 +7,9 @@
 #include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/copy.cuh"
 
-// Three warps fill the rings. The scout walks tiles and lists, which means waiting for memory; the
-// loader follows its notes step by step; the clearer puts zeros over values that nobody may see.
+// Three warps fill the rings. The scout walks tiles and lists, which means
+// waiting for memory; the loader follows its notes step by step; the clearer
+// puts zeros over values that nobody may see.
 namespace tessera::cuda::sm90::attention {
 
 template <class T>
@@ -26,17 +27,14 @@ class Scout {
       if (!shared_.cursor.next(args_.walk, note, lane_)) break;
       walk(note);
     }
-    if (lane_ == 0) {
-      const unsigned place = shared_.cursor.tiles % T::kTileNotes;
-      shared_.tiles[place].ends_all = true;
-      tile::arrive(&shared_.tile_ring.full[place]);
-    }
+    announce(shared_.tiles[shared_.cursor.tiles % T::kTileNotes], true, true);
   }
 
  private:
   using Step = typename T::Step;
 
-  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows.
+  /// 32 pieces at a time, a lane each. A step is sent when it is known whether
+  /// another follows.
   __device__ void walk(TileNote& note) {
     shared_.pieces.start(args_.walk, note, lane_);
     __syncwarp();
@@ -70,9 +68,10 @@ class Scout {
     return max((placed + T::kPieces - 1) / T::kPieces - 1, 0);
   }
 
-  __device__ void announce(TileNote& note, bool empty) {
+  __device__ void announce(TileNote& note, bool empty, bool ends_all = false) {
     if (lane_ == 0) {
       note.empty = empty;
+      note.ends_all = ends_all;
       tile::arrive(&shared_.tile_ring.full[shared_.cursor.tiles % T::kTileNotes]);
     }
   }
@@ -87,7 +86,7 @@ class Scout {
     step.bits[p] = piece.bits;
     step.masked[p] = !piece.visited || piece.masked;
     if constexpr (T::kOwnLists) {
-      step.consumers = piece.lines;
+      step.lines = piece.lines;
       step.begin = piece.begin;
       step.end = piece.end;
     }
@@ -154,7 +153,8 @@ class Loader {
     }
   }
 
-  /// The next tile's queries, as soon as it is known and there is room, without waiting.
+  /// The next tile's queries, as soon as it is known and there is room, without
+  /// waiting.
   __device__ void look_ahead() {
     using tile::ptx::mbarrier_test_wait_parity;
     if (asked_ > tile_) return;
@@ -236,8 +236,8 @@ class Loader {
   unsigned tile_ = 0, asked_ = 0, step_ = 0, clearing_ = 0;
 };
 
-/// Values of keys that no query of the tile sees may be NaN, and zero times NaN is NaN: they become
-/// zeros before the consumers see them.
+/// Values of keys that no query of the tile sees may be NaN, and zero times NaN
+/// is NaN: they become zeros before the consumers see them.
 template <class T>
 __device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, int lane) {
   tile::RingCursor<T::kClearings> at;

@@ -4,25 +4,29 @@
 
 #include "src/plan/walk.hpp"
 
-// What the scout tells the others: tile by tile, and step by step of a tile's walk.
+// What the scout tells the others: tile by tile, and step by step of a tile's
+// walk.
 namespace tessera::cuda::sm90::attention {
 
-/// One output tile. Rows of a tile are queries times the heads that are folded into it, heads
-/// first: row r is query r / pack of head `head` + r % pack.
+/// One output tile. Rows of a tile are queries times the heads that are folded
+/// into it, heads first: row r is query r / pack of head `head` + r % pack.
 struct TileNote {
   std::int32_t batch, head, kv_head, split;
-  std::int32_t first_query;         // of the tile, inside its sequence
-  std::int32_t q_begin, q_length;   // the sequence's rows in packed tensors
-  std::int32_t kv_begin;            // of packed keys
-  std::int32_t any_begin, any_end;  // keys that some query of the tile sees, where it has one list
+  std::int32_t first_query;        // of the tile, inside its sequence
+  std::int32_t q_begin, q_length;  // the sequence's rows in packed tensors
+  std::int32_t kv_begin;           // of packed keys
+  std::int32_t any_begin,
+      any_end;  // keys that some query of the tile sees, where it has one list
   bool ends_all, empty;
   planning::Visibility sight;
 };
 
-/// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.
+/// Where a piece is that does not exist: beyond every tensor, so TMA writes
+/// zeros.
 inline constexpr std::int32_t kNowhere = 1 << 30;
 
-/// What one row of a tile sees: keys of its sequence, and where its line of element masks begins.
+/// What one row of a tile sees: keys of its sequence, and where its line of
+/// element masks begins.
 struct RowSight {
   std::int32_t begin, end;
   std::int64_t bits;
@@ -45,9 +49,10 @@ struct StepNote {
   }
 };
 
-/// One step of a tile whose consumers have a list each: one piece, which not all of them need.
+/// One step of a tile whose lines have a list each: one piece, which not all of
+/// them need.
 struct LineStepNote : StepNote<1> {
-  std::uint8_t consumers;   // that need it, a bit each
+  std::uint8_t lines;       // that need it, a bit each
   std::int32_t begin, end;  // keys that some query of theirs sees
 };
 

@@ -11,7 +11,8 @@
 #include "src/cuda/sm90/product/staging.cuh"
 #include "src/cuda/tile/copy.cuh"
 
-// From sums to the result: normalised, rounded, written by TMA from where the queries lay.
+// From sums to the result: normalised, rounded, written by TMA from where the
+// queries lay.
 namespace tessera::cuda::sm90::attention {
 
 __device__ __forceinline__ float sink_of(const Arguments& args, int head) {
@@ -37,7 +38,8 @@ struct RowPlaces {
   }
 };
 
-/// What a row's sums are multiplied by, and its log sum of exponentials. Quads hold a row.
+/// What a row's sums are multiplied by, and its log sum of exponentials. Quads
+/// hold a row.
 struct Normalised {
   float factor[2], lse[2];
 
@@ -50,19 +52,19 @@ struct Normalised {
       for (int half = 0; half < 2; ++half) total[half] += __shfl_xor_sync(~0u, total[half], away);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // The largest weight was one when its base was set, so the sum is zero only without any key.
+      // The largest weight was one when its base was set, so the sum is zero
+      // only without any key.
       const bool unseen = total[half] == 0.0f;
-      float base = softmax.base[half], shrink = 1.0f;
+      float base = softmax.base[half], shrink = 1.0f, sink = -INFINITY;
       if (args.sinks) {  // joins with its own weight
-        const float sink = sink_of(args, rows.head[half]) * kLog2e;
-        const float mine = unseen ? -INFINITY : base;
-        base = fmaxf(mine, sink);
-        if (base == -INFINITY) base = 0.0f;
+        sink = sink_of(args, rows.head[half]);
+        const float mine = base, other = sink * kLog2e;
+        base = fmaxf(mine, other);
         shrink = exp2f(mine - base);
-        total[half] = total[half] * shrink + exp2f(sink - base);
+        total[half] = total[half] * shrink + exp2f(other - base);
       }
       factor[half] = unseen ? 0.0f : __fdividef(shrink, total[half]);
-      lse[half] = (base + __log2f(total[half])) * kLn2;  // -inf for a sum of zero
+      lse[half] = unseen ? sink : (base + __log2f(total[half])) * kLn2;
     }
   }
 };
@@ -105,7 +107,8 @@ __device__ __forceinline__ void store_wide(const Arguments& args, const TileNote
   }
 }
 
-/// 16-bit results lie where this consumer's queries were, in panels of 64 columns.
+/// 16-bit results lie where this consumer's queries were, in panels of 64
+/// columns.
 template <class T>
 __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Queries& panels,
                                            const float (&sum)[T::kDimV / 2],
@@ -127,27 +130,40 @@ __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Qu
   }
 }
 
-/// By TMA, one lane: whole tiles, or tiles that end with the tensor.
+/// Whether TMA takes a consumer's results: it ends where the tensor ends, not
+/// where a sequence does.
 template <class T>
-__device__ __forceinline__ void carry_out(const Arguments& args, const TileNote& tile,
-                                          typename T::Queries& panels, int first_row) {
-  const int first = tile.q_begin + tile.first_query + (first_row >> args.walk.pack_shift);
-#pragma unroll
-  for (int p = 0; p < (T::kDimV + tile::kLine - 1) / tile::kLine; ++p)
-    tile::store_box(args.out, p * tile::kLine, 0, first, (tile.head >> args.walk.pack_shift),
-                    args.walk.packed_q ? 0 : tile.batch, panels.panel(p, first_row));
-  tile::commit_stores();
+__device__ __forceinline__ bool is_carried(const Arguments& args, const TileNote& tile,
+                                           int consumer) {
+  const int after = tile.first_query + ((consumer + 1) * T::kRows >> args.walk.pack_shift);
+  return args.carried && (!args.walk.packed_q || after <= tile.q_length);
 }
 
-/// Every second column of a row, from panels that are so many elements apart.
-inline __device__ __noinline__ void copy_row(std::uint16_t* to, std::int64_t stride, int column,
-                                             int columns, const std::uint16_t* from, int apart,
-                                             int row) {
-#pragma unroll 1
-  for (; column < columns; column += 2) {
-    const int chunk = column % tile::kLine / 8 ^ row % 8;
-    to[column * stride] = from[column / tile::kLine * apart + chunk * 8 + column % 8];
+/// One lane. Hands results to TMA and gives tiles back that have left.
+template <class T>
+__device__ __forceinline__ void carry_results(const Arguments& args, typename T::Shared& shared) {
+  for (unsigned tile = 0;; ++tile) {
+    const unsigned place = tile % T::kTileNotes, q = tile % T::kQueryStages;
+    tile::wait(&shared.tile_ring.full[place], tile / T::kTileNotes % 2);
+    const TileNote& note = shared.tiles[place];
+    if (note.ends_all) break;
+    tile::wait(&shared.results[q], tile / T::kQueryStages % 2);
+#pragma unroll
+    for (int consumer = 0; consumer < T::kConsumers; ++consumer) {
+      if (!is_carried<T>(args, note, consumer)) continue;
+      const int row = consumer * T::kRows;
+      const int first = note.q_begin + note.first_query + (row >> args.walk.pack_shift);
+#pragma unroll
+      for (int p = 0; p < (T::kDimV + tile::kLine - 1) / tile::kLine; ++p)
+        tile::store_box(args.out, p * tile::kLine, 0, first, note.head >> args.walk.pack_shift,
+                        args.walk.packed_q ? 0 : note.batch, shared.q[q].panel(p, row));
+    }
+    tile::commit_stores();
+    ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>{});
+    tile::arrive(&shared.q_ring.empty[q]);
+    tile::arrive(&shared.tile_ring.empty[place]);
   }
+  ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>{});
 }
 
 /// Element by element, two lanes a row: any strides, ends of sequences.
@@ -161,9 +177,12 @@ __device__ __forceinline__ void copy_out(const Arguments& args, const TileNote& 
   std::uint16_t* at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
                       (tile.head + (row & (args.walk.pack - 1))) * to.out_head +
                       (tile.q_begin + query) * to.out_row;
-  copy_row(at, to.out_col, thread % 2, static_cast<int>(to.dim_v),
-           reinterpret_cast<const std::uint16_t*>(panels.panel(0, row)),
-           T::Queries::kPanelBytes / 2, row);
+#pragma unroll 1
+  for (int column = thread % 2; column < to.dim_v; column += 2) {
+    const int chunk = column % tile::kLine / 8 ^ row % 8;
+    at[column * to.out_col] = reinterpret_cast<const std::uint16_t*>(
+        panels.panel(column / tile::kLine, row))[chunk * 8 + column % 8];
+  }
 }
 
 }  // namespace tessera::cuda::sm90::attention

@@ -52,7 +52,7 @@ struct Traits {
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   static constexpr int kConsumers = kTile.warpgroups, kStages = kTile.stages;
   static constexpr int kRows = kM / kConsumers;  // of one consumer
-  // Consumers with a list each pass by steps that they do not need.
+  // Consumers whose lines have a list each pass by steps that they do not need.
   static constexpr bool kOwnLists = kTile.lines > 1;
   static constexpr int kPieces = kN / planning::kKeyPiece;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
@@ -60,20 +60,23 @@ struct Traits {
   static constexpr bool kMapped = kMapScores;  // scores are changed before the softmax
   // What a launch gives each thread, and how the warpgroups divide it.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kLoaderRegisters = kConsumers == 3 ? 32 : 40;
+  static constexpr int kLoaderRegisters = kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       (kRegisters * (kConsumers + 1) - kLoaderRegisters) / kConsumers / 8 * 8;
 
   using Queries = RowsTile<Element, kM, (kDim > kDimV ? kDim : kDimV)>;
   using Keys = RowsTile<Element, kN, kDim>;
   using Values = RowsTile<Element, kN, kDimV>;
-  // A second tile of queries arrives while the first one is multiplied, where there is room.
+  // A second tile of queries arrives while the first one is multiplied, where
+  // there is room.
   static constexpr int kRingBytes = kStages * (Keys::kBytes + Values::kBytes);
   static constexpr int kQueryStages = kRingBytes + 2 * Queries::kBytes <= 220 * 1024 ? 2 : 1;
-  static constexpr int kTileNotes = 4, kStepNotes = 64, kClearings = 2;
-  static_assert(!kOwnLists || (kTile.lines == kConsumers && kPieces == 1));
+  static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 2;
+  static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
+  static constexpr int kConsumersALine = kConsumers / kTile.lines;
   using Step = std::conditional_t<kOwnLists, LineStepNote, StepNote<kPieces>>;
-  using Pieces = std::conditional_t<kOwnLists, LinePieces<kTile.lines>, ListPieces>;
+  using Pieces =
+      std::conditional_t<kOwnLists, LinePieces<kTile.lines, kM / kTile.lines>, ListPieces>;
 
   /// Which stage of values a helper clears, and what of it stays.
   struct Clearing {
@@ -89,7 +92,8 @@ struct Traits {
     tile::RingBarriers<kTileNotes> tile_ring;
     tile::RingBarriers<kStepNotes> step_ring;
     tile::RingBarriers<kClearings> clearing_ring;
-    std::uint64_t landed[kStages];  // values that are cleared before they are shown
+    std::uint64_t landed[kStages];        // values that are cleared before they are shown
+    std::uint64_t results[kQueryStages];  // lie where the queries were
     TileNote tiles[kTileNotes];
     Step steps[kStepNotes];
     Step notes[kStages];  // of the stages of keys
@@ -98,7 +102,7 @@ struct Traits {
     Clearing clearings[kClearings];
     RowSight sight[kM];
   };
-  static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
+  static constexpr int kSharedBytes = sizeof(Shared);
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
@@ -118,7 +122,8 @@ struct Arguments {
   Result result;
   bool carried;       // 16-bit results that TMA can write
   float scale_log2;   // scores times this are exponents of two
-  float scale, cap;   // where scores are mapped first: a softcap, or a scale of zero or less
+  float scale, cap;   // where scores are mapped first: a softcap, or a scale of
+                      // zero or less
   const void* sinks;  // may be null
   std::int64_t sink_stride;
   DType sink_dtype;

@@ -7,8 +7,8 @@
 #include "src/plan/list_walk.hpp"
 #include "src/plan/sequence.hpp"
 
-// Which output tile comes when, and which pieces of keys it visits: a range of them, or what lists
-// name. The scout alone looks at this.
+// Which output tile comes when, and which pieces of keys it visits: a range of
+// them, or what lists name. The scout alone looks at this.
 namespace tessera::cuda::sm90::attention {
 
 struct Walk {
@@ -25,28 +25,31 @@ struct Walk {
   int* dealt = nullptr;
 };
 
-/// Deals tiles to blocks of threads. Lives in shared memory; all lanes of a warp call it together.
+/// Deals tiles to blocks of threads. Lives in shared memory; all lanes of a
+/// warp call it together.
 struct TileCursor {
-  std::int32_t taken;          // the number that comes next
-  std::uint32_t tiles, steps;  // that came before
+  std::uint32_t taken, tiles, steps;  // numbers taken; tiles and steps that came before
 
   __device__ void start(int lane) {
-    if (lane == 0) {
-      taken = static_cast<int>(blockIdx.x);
-      tiles = steps = 0;
-    }
+    if (lane == 0) taken = tiles = steps = 0;
     __syncwarp();
   }
 
-  /// The next tile that has queries, written by one lane; false after the last.
+  /// The next tile that has queries, written by one lane; false after the last. A number is taken
+  /// only now: another block may be free sooner.
   __device__ bool next(const Walk& walk, TileNote& note, int lane) {
     while (true) {
-      const int number = taken;
-      __syncwarp();
-      if (number >= walk.tiles) return false;
-      if (lane == 0) {
-        taken = (walk.dealt ? atomicAdd(walk.dealt, 1) : number) + walk.blocks;
+      int number = static_cast<int>(blockIdx.x);
+      if (taken > 0) {
+        if (!walk.dealt) {
+          number += static_cast<int>(taken) * walk.blocks;
+        } else if (lane == 0) {
+          number = atomicAdd(walk.dealt, 1) + walk.blocks;
+        }
       }
+      number = __shfl_sync(~0u, number, 0);
+      if (lane == 0) ++taken;
+      if (number >= walk.tiles) return false;
       place(walk, number, note, lane);
       __syncwarp();
       if (note.first_query < note.q_length) return true;
@@ -88,11 +91,11 @@ struct TileCursor {
     note.q_length = static_cast<int>(s.q_length);
     note.kv_begin = static_cast<int>(s.kv_begin);
     note.sight = s.sight;
-    note.ends_all = false;
   }
 
-  /// The sequence that a tile of packed queries is in; `tile` becomes its number there, which lies
-  /// beyond the last sequence's end where there is no such tile.
+  /// The sequence that a tile of packed queries is in; `tile` becomes its
+  /// number there, which lies beyond the last sequence's end where there is no
+  /// such tile.
   __device__ static void find_sequence(const Walk& walk, int& tile, int& batch, int lane) {
     batch = walk.batches - 1;
     for (int first = 0; first < walk.batches; first += 32) {
@@ -128,14 +131,14 @@ struct Piece {
   int key = kNowhere;
   std::int64_t bits = -1;
   bool visited = false, masked = false;
-  // Where a tile's lines have lists of their own: the lines that need it, a bit each, and the keys
-  // that some query of theirs sees.
+  // Where a tile's lines have lists of their own: the lines that need it, a bit
+  // each, and the keys that some query of theirs sees.
   std::uint8_t lines = 0;
   int begin = kNowhere, end = 0;
 };
 
-/// The pieces of one tile, by number: what its list names, or the range that its queries see. Lives
-/// in shared memory: one lane begins it, all look up.
+/// The pieces of one tile, by number: what its list names, or the range that
+/// its queries see. Lives in shared memory: one lane begins it, all look up.
 struct ListPieces {
   planning::ListRow full, partial, bit_tiles;
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees
