@@ -114,6 +114,21 @@ TEST(GpuAttentionLines, PositionsMatchTheOracle) {
   EXPECT_GT(walked, 35);
 }
 
+/// Two lines share a block that the one between them does not name: of its keys there are some that
+/// nobody sees.
+TEST(GpuAttentionLines, NarrowWindowsLeaveGapsBetweenLines) {
+  SKIP_UNLESS_HOPPER();
+  int walked = 0;
+  for (std::uint64_t seed = 5000; seed < 5040; ++seed) {
+    AttentionOptions options = lines_options(seed, 64, kBlocksKv[1 + seed % 2]);
+    options.positions = Presence::always;
+    options.longest_window = 8;
+    options.dims = {64};
+    walked += match_lines(*attention_case(seed, options));
+  }
+  EXPECT_GT(walked, 20);
+}
+
 TEST(GpuAttentionLines, BadValuesSpreadAsTheOracleSays) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;

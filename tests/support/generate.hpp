@@ -70,7 +70,8 @@ struct AttentionOptions {
   bool wide_out = true;     ///< out may be f32 for narrower inputs
   Layout layout = Layout::wild;
   std::int64_t longest = 70;
-  std::int64_t most_queries = 0;  ///< of a sequence; 0: as `longest`
+  std::int64_t most_queries = 0;    ///< of a sequence; 0: as `longest`
+  std::int64_t longest_window = 0;  ///< on both sides, always; 0: some, as `longest`
   std::int64_t largest_batch = 3, largest_kv_heads = 3;
   MaskOptions blocks{};
   std::vector<std::int64_t> dims{};  ///< of heads; empty: the usual odd ones

@@ -182,8 +182,10 @@ class Builder {
     }
     if (options_.positions == Presence::never) return;
     p_.causal = draw(random_, options_.positions, 0.4);
-    if (random_.chance(0.3)) p_.window_left = random_.between(0, options_.longest);
-    if (random_.chance(0.2)) p_.window_right = random_.between(0, options_.longest);
+    const std::int64_t narrow = options_.longest_window;
+    const std::int64_t widest = narrow > 0 ? narrow : options_.longest;
+    if (narrow > 0 || random_.chance(0.3)) p_.window_left = random_.between(0, widest);
+    if (narrow > 0 || random_.chance(0.2)) p_.window_right = random_.between(0, widest);
     const auto positions = [&] {
       Integers values;
       for (std::int64_t b = 0; b < batch_; ++b) {

@@ -8,10 +8,9 @@
 #include "src/cuda/sm90/attention/traits.cuh"
 #include "src/cuda/tile/wgmma.cuh"
 
-// Warps load what the walk names into rings of keys and values; each consumer
-// warpgroup takes 64 rows of queries through them. Scores of a step are
-// multiplied while the step before meets its values, so the tensor cores work
-// while weights are computed.
+// Warps load what the walk names into rings of keys and values; each consumer warpgroup takes 64
+// rows of queries through them. Scores of a step are multiplied while the step before meets its
+// values, so the tensor cores work while weights are computed.
 namespace tessera::cuda::sm90::attention {
 
 /// One warpgroup: 64 rows of each tile.
@@ -67,8 +66,7 @@ class Consumer {
     bool masked, last;
     bool mine = true;  // this consumer needs the step
   };
-  /// Waits for the next keys. What their note says is read before there is
-  /// anything to wait for.
+  /// Waits for the next keys. What their note says is read before there is anything to wait for.
   __device__ __forceinline__ Flags wait_for_keys() {
     if (!keys_came_) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
     keys_came_ = false;
@@ -79,8 +77,7 @@ class Consumer {
     return flags;
   }
 
-  /// Whether the keys of the step after this one have come, asked where there
-  /// is other work to do.
+  /// Whether the keys of the step after this one have come, asked where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
     Cursor next = at_;
     next.advance();
@@ -163,9 +160,8 @@ class Consumer {
     give_back(shared_.v_ring.empty[of.stage]);
   }
 
-  /// All of a tile, where this consumer's line has a list of its own: runs of
-  /// steps that it needs, and others between them. Nothing is multiplied and no
-  /// stage is held while steps pass by.
+  /// All of a tile, where this consumer's line has a list of its own: runs of steps that it needs,
+  /// and others between them. Nothing is multiplied and no stage is held while steps pass by.
   __device__ __forceinline__ void walk_line() {
     softmax_ = {};
     clear_sums();
@@ -186,10 +182,9 @@ class Consumer {
     leave_tile();
   }
 
-  /// Goes on to a step that this consumer needs, whose keys have come. False,
-  /// and behind the tile's last step, where there is none. A stage of values is
-  /// given back after it has been filled: sooner, it would count as given back
-  /// by who still has the values before them.
+  /// Goes on to a step that this consumer needs, whose keys have come. False, and behind the tile's
+  /// last step, where there is none. A stage of values is given back after it has been filled:
+  /// sooner, it would count as given back by who still has the values before them.
   __device__ __forceinline__ bool pass_by(Flags& flags) {
     while (!flags.mine) {
       give_back(shared_.k_ring.empty[at_.stage]);
@@ -202,9 +197,8 @@ class Consumer {
     return true;
   }
 
-  /// A tile's last values, beside the first scores of the next one where that
-  /// follows at once. False if it does not; `last` says whether the next one's
-  /// first step was its last.
+  /// A tile's last values, beside the first scores of the next one where that follows at once.
+  /// False if it does not; `last` says whether the next one's first step was its last.
   __device__ __forceinline__ bool turn(bool first, bool& last) {
     const bool goes_on = next_tile_at_once();
     const Cursor before = at_;
@@ -232,8 +226,7 @@ class Consumer {
     return true;
   }
 
-  /// The next tile that has steps; those that have none are stored on the way.
-  /// False at the end.
+  /// The next tile that has steps; those that have none are stored on the way. False at the end.
   __device__ __forceinline__ bool open_tile() {
     while (true) {
       wait_for_queries(tile_);
@@ -276,8 +269,7 @@ class Consumer {
     return tile::agreed(!note.ends_all && !note.empty);
   }
 
-  /// What scores of the stage become before the softmax; then the stage's keys
-  /// are given back.
+  /// What scores of the stage become before the softmax; then the stage's keys are given back.
   __device__ __forceinline__ void adjust(Flags flags) {
     const typename T::Step& step = shared_.notes[at_.stage];
     if constexpr (T::kMapped) map_scores(score_, args_.scale, args_.cap);
@@ -291,8 +283,8 @@ class Consumer {
     give_back(shared_.k_ring.empty[at_.stage]);
   }
 
-  /// What this warpgroup's rows of the tile see, for steps where that is not
-  /// all. Once a tile, as all of its threads need it at the same step.
+  /// What this warpgroup's rows of the tile see, for steps where that is not all. Once a tile, as
+  /// all of its threads need it at the same step.
   __device__ __forceinline__ void look() {
     looked_ = true;
     const TileNote& note = note_of(tile_);
@@ -314,8 +306,7 @@ class Consumer {
     asm volatile("barrier.cta.sync %0, 128;" ::"r"(1 + consumer_) : "memory");
   }
 
-  /// Stores a tile's sums, or hands them to the carrier, which also gives the
-  /// tile back.
+  /// Stores a tile's sums, or hands them to the carrier, which also gives the tile back.
   __device__ __forceinline__ void finish(unsigned tile, const Softmax& softmax) {
     constexpr int kRows = T::kRows;
 

@@ -76,8 +76,7 @@ inline Result result_of(const AttentionProblem& problem) {
   return result;
 }
 
-/// Where the parts of divided walks go: f32, [splits, batch, length, heads,
-/// dim_v] and no dim_v.
+/// Where the parts of divided walks go: f32, [splits, batch, length, heads, dim_v] and no dim_v.
 inline Result parts_of(const planning::AttentionShape& shape,
                        const planning::AttentionScratchSm90& scratch) {
   Result parts{};

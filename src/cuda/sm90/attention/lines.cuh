@@ -6,15 +6,13 @@
 #include "src/plan/attention_sm90.hpp"
 #include "src/plan/list_walk.hpp"
 
-// Tiles whose lines, the rows of one consumer or of two, have lists of their
-// own: what any of the lists names is loaded once, and each consumer passes by
-// what its own list does not name.
+// Tiles whose lines, the rows of one consumer or of two, have lists of their own: what any of the
+// lists names is loaded once, and each consumer passes by what its own list does not name.
 namespace tessera::cuda::sm90::attention {
 
-/// The pieces of one tile, by number: first the range that its queries see, of
-/// which those are visited that some line's list names; then, line by line,
-/// what belongs to blocks with an element mask, which no line shares with
-/// another. Lives in shared memory; all lanes of a warp begin it.
+/// The pieces of one tile, by number: first the range that its queries see, of which those are
+/// visited that some line's list names; then, line by line, what belongs to blocks with an element
+/// mask, which no line shares with another. Lives in shared memory; all lanes of a warp begin it.
 template <int kLines, int kRows>
 struct LinePieces {
   struct Line {
@@ -27,8 +25,7 @@ struct LinePieces {
   std::int32_t per_block;        // pieces of a block
   std::int32_t first, in_range;  // the range
   std::int32_t begin, count;     // numbers of this split
-  // Blocks that each line's lists name, a bit a column: lists may be in any
-  // order.
+  // Blocks that each line's lists name, a bit a column: lists may be in any order.
   std::uint32_t named[kLines][planning::kMostLineBlocks / 32];
 
   __device__ void start(const Walk& walk, const TileNote& tile, int lane) {
@@ -129,6 +126,11 @@ struct LinePieces {
     if (piece.key >= line.any_end || end <= line.any_begin) return;
     piece.lines |= 1 << l;
     piece.masked |= piece.bits >= 0 || piece.key < line.all_begin || end > line.all_end;
+    // Lines come in the order of what they see, each at least a piece wide: one gap at most.
+    if (line.any_begin > piece.end && piece.end > 0) {
+      piece.gap_begin = piece.end;
+      piece.gap_end = line.any_begin;
+    }
     piece.begin = min(piece.begin, line.any_begin);
     piece.end = max(piece.end, line.any_end);
   }

@@ -7,9 +7,8 @@
 #include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/copy.cuh"
 
-// Three warps fill the rings. The scout walks tiles and lists, which means
-// waiting for memory; the loader follows its notes step by step; the clearer
-// puts zeros over values that nobody may see.
+// Three warps fill the rings. The scout walks tiles and lists, which means waiting for memory; the
+// loader follows its notes step by step; the clearer puts zeros over values that nobody may see.
 namespace tessera::cuda::sm90::attention {
 
 template <class T>
@@ -33,8 +32,7 @@ class Scout {
  private:
   using Step = typename T::Step;
 
-  /// 32 pieces at a time, a lane each. A step is sent when it is known whether
-  /// another follows.
+  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows.
   __device__ void walk(TileNote& note) {
     shared_.pieces.start(args_.walk, note, lane_);
     __syncwarp();
@@ -89,9 +87,13 @@ class Scout {
       step.lines = piece.lines;
       step.begin = piece.begin;
       step.end = piece.end;
+      step.gap_begin = piece.gap_begin;
+      step.gap_end = piece.gap_end;
     }
     const KeySpan seen = seen_in(step, note);
-    step.ragged[p] = piece.visited && (piece.key < seen.begin || end > seen.end);
+    const KeySpan gap = gap_in(step);
+    step.ragged[p] = piece.visited && (piece.key < seen.begin || end > seen.end ||
+                                       (piece.key < gap.end && end > gap.begin));
   }
 
   /// Steps [from, to) of the tile.
@@ -153,8 +155,7 @@ class Loader {
     }
   }
 
-  /// The next tile's queries, as soon as it is known and there is room, without
-  /// waiting.
+  /// The next tile's queries, as soon as it is known and there is room, without waiting.
   __device__ void look_ahead() {
     using tile::ptx::mbarrier_test_wait_parity;
     if (asked_ > tile_) return;
@@ -208,7 +209,9 @@ class Loader {
   __device__ void order_clearing(const Step& step, const TileNote& note) {
     auto& clearing = next_clearing();
     clearing.stage = at_.stage;
-    const KeySpan seen = seen_in(step, note);
+    const KeySpan seen = seen_in(step, note), gap = gap_in(step);
+    clearing.gap_begin = gap.begin - step.key[0];
+    clearing.gap_end = gap.end - step.key[0];
 #pragma unroll
     for (int p = 0; p < T::kPieces; ++p) {
       const int end = seen.end - step.key[p];
@@ -236,8 +239,8 @@ class Loader {
   unsigned tile_ = 0, asked_ = 0, step_ = 0, clearing_ = 0;
 };
 
-/// Values of keys that no query of the tile sees may be NaN, and zero times NaN
-/// is NaN: they become zeros before the consumers see them.
+/// Values of keys that no query of the tile sees may be NaN, and zero times NaN is NaN: they become
+/// zeros before the consumers see them.
 template <class T>
 __device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, int lane) {
   tile::RingCursor<T::kClearings> at;
@@ -267,6 +270,8 @@ __device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, 
       clear(from, from + min(clearing.begin[piece], kRows));
       clear(from + max(clearing.end[piece], 0), from + kRows);
     }
+    if constexpr (T::kOwnLists)
+      clear(max(clearing.gap_begin, 0), min(clearing.gap_end, planning::kKeyPiece));
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     __syncwarp();
     if (lane == 0) tile::arrive(&shared.v_ring.full[clearing.stage]);

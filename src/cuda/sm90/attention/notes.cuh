@@ -4,12 +4,11 @@
 
 #include "src/plan/walk.hpp"
 
-// What the scout tells the others: tile by tile, and step by step of a tile's
-// walk.
+// What the scout tells the others: tile by tile, and step by step of a tile's walk.
 namespace tessera::cuda::sm90::attention {
 
-/// One output tile. Rows of a tile are queries times the heads that are folded
-/// into it, heads first: row r is query r / pack of head `head` + r % pack.
+/// One output tile. Rows of a tile are queries times the heads that are folded into it, heads
+/// first: row r is query r / pack of head `head` + r % pack.
 struct TileNote {
   std::int32_t batch, head, kv_head, split;
   std::int32_t first_query;        // of the tile, inside its sequence
@@ -21,12 +20,10 @@ struct TileNote {
   planning::Visibility sight;
 };
 
-/// Where a piece is that does not exist: beyond every tensor, so TMA writes
-/// zeros.
+/// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.
 inline constexpr std::int32_t kNowhere = 1 << 30;
 
-/// What one row of a tile sees: keys of its sequence, and where its line of
-/// element masks begins.
+/// What one row of a tile sees: keys of its sequence, and where its line of element masks begins.
 struct RowSight {
   std::int32_t begin, end;
   std::int64_t bits;
@@ -49,24 +46,32 @@ struct StepNote {
   }
 };
 
-/// One step of a tile whose lines have a list each: one piece, which not all of
-/// them need.
+/// One step of a tile whose lines have a list each: one piece, which not all of them need.
 struct LineStepNote : StepNote<1> {
-  std::uint8_t lines;       // that need it, a bit each
-  std::int32_t begin, end;  // keys that some query of theirs sees
+  std::uint8_t lines;               // that need it, a bit each
+  std::int32_t begin, end;          // keys that some query of theirs sees,
+  std::int32_t gap_begin, gap_end;  // but for these
 };
 
 struct KeySpan {
   std::int32_t begin, end;
 };
 
-/// Keys that some query sees for which a step is loaded.
+/// Keys that some query sees for which a step is loaded: a span,
 template <int kPieces>
 __device__ KeySpan seen_in(const StepNote<kPieces>&, const TileNote& tile) {
   return {tile.any_begin, tile.any_end};
 }
 inline __device__ KeySpan seen_in(const LineStepNote& step, const TileNote&) {
   return {step.begin, step.end};
+}
+/// but for a gap in it.
+template <int kPieces>
+__device__ KeySpan gap_in(const StepNote<kPieces>&) {
+  return {0, 0};
+}
+inline __device__ KeySpan gap_in(const LineStepNote& step) {
+  return {step.gap_begin, step.gap_end};
 }
 
 }  // namespace tessera::cuda::sm90::attention

@@ -8,14 +8,14 @@
 #include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/wgmma.cuh"
 
-// The online softmax of one warpgroup's 64 rows: a thread holds parts of two
-// rows, and the four lanes of a quad together hold them whole.
+// The online softmax of one warpgroup's 64 rows: a thread holds parts of two rows, and the four
+// lanes of a quad together hold them whole.
 namespace tessera::cuda::sm90::attention {
 
 using product::exp2_fast;
 
-/// Hides what a thread's two rows, eight apart, do not see of a step. Of a
-/// group of eight columns it holds two of each row.
+/// Hides what a thread's two rows, eight apart, do not see of a step. Of a group of eight columns
+/// it holds two of each row.
 template <int kPieces>
 __device__ __forceinline__ void hide(float (&score)[kPieces * 32], const StepNote<kPieces>& step,
                                      const RowSight* sight, int first_column) {
@@ -64,6 +64,14 @@ __device__ __forceinline__ void hide_by_bits(float (&score)[kPieces * 32],
   }
 }
 
+__device__ __forceinline__ float tanh_near_zero(float x) {
+  const float square = x * x;
+  float series = fmaf(square, -1382.0f / 155925.0f, 62.0f / 2835.0f);
+  series = fmaf(fmaf(series, square, -17.0f / 315.0f), square, 2.0f / 15.0f);
+  series = fmaf(series, square, -1.0f / 3.0f);
+  return fmaf(x * square, series, x);
+}
+
 /// cap * tanh(x * scale / cap), or x * scale where there is no cap.
 template <int kCount>
 __device__ __forceinline__ void map_scores(float (&score)[kCount], float scale, float cap) {
@@ -73,29 +81,40 @@ __device__ __forceinline__ void map_scores(float (&score)[kCount], float scale, 
     return;
   }
   const float inner = scale / cap;
+  float largest = 0.0f;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    // tanh(x) = 1 - 2 / (exp(2x) + 1)
-    const float e = exp2_fast(score[i] * inner * 2.885390082f);
-    score[i] = cap * (1.0f - __fdividef(2.0f, e + 1.0f));
+    score[i] *= inner;
+    largest = fmaxf(largest, fabsf(score[i]));
+  }
+  // Near zero, where most scores are, one minus almost one would leave few digits.
+  constexpr float kSmall = 0.4f;
+  if (tile::agreed(largest > kSmall)) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float x = score[i];
+      const float far = 1.0f - __fdividef(2.0f, exp2_fast(x * 2.885390082f) + 1.0f);
+      score[i] = cap * (fabsf(x) <= kSmall ? tanh_near_zero(x) : far);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) score[i] = cap * tanh_near_zero(score[i]);
   }
 }
 
 struct Softmax {
-  // Weights are 2^(score * scale - base). The base follows the maximum from
-  // afar: only a score beyond `limit`, whose weight would be more than
-  // 2^kSlack, moves it.
+  // Weights are 2^(score * scale - base). The base follows the maximum from afar: only a score
+  // beyond `limit`, whose weight would be more than 2^kSlack, moves it.
   float base[2] = {0.0f, 0.0f};
   float limit[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};  // of this thread's columns alone
 
   __device__ __forceinline__ bool nothing_seen(int half) const { return limit[half] == -INFINITY; }
 
-  /// Scores become weights. Where a base moves, which is rare, `rescale` gets
-  /// what sums so far have to be multiplied by: for a whole warp, before any
-  /// exponential. One warp has a scheduler for itself here, so what does not
-  /// depend on each other is kept apart: both rows, and several maxima and sums
-  /// of each.
+  /// Scores become weights. Where a base moves, which is rare, `rescale` gets what sums so far have
+  /// to be multiplied by: for a whole warp, before any exponential. One warp has a scheduler for
+  /// itself here, so what does not depend on each other is kept apart: both rows, and several
+  /// maxima and sums of each.
   template <int kCount>
   __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
                                        const auto& rescale) {
@@ -138,8 +157,7 @@ struct Softmax {
  private:
   static constexpr float kSlack = 8.0f;
 
-  /// The base becomes the row's maximum, if a score of some lane is beyond the
-  /// limit.
+  /// The base becomes the row's maximum, if a score of some lane is beyond the limit.
   __device__ __forceinline__ float move(int half, float top, float scale_log2) {
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));

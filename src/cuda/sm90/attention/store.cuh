@@ -11,8 +11,7 @@
 #include "src/cuda/sm90/product/staging.cuh"
 #include "src/cuda/tile/copy.cuh"
 
-// From sums to the result: normalised, rounded, written by TMA from where the
-// queries lay.
+// From sums to the result: normalised, rounded, written by TMA from where the queries lay.
 namespace tessera::cuda::sm90::attention {
 
 __device__ __forceinline__ float sink_of(const Arguments& args, int head) {
@@ -38,8 +37,7 @@ struct RowPlaces {
   }
 };
 
-/// What a row's sums are multiplied by, and its log sum of exponentials. Quads
-/// hold a row.
+/// What a row's sums are multiplied by, and its log sum of exponentials. Quads hold a row.
 struct Normalised {
   float factor[2], lse[2];
 
@@ -52,8 +50,7 @@ struct Normalised {
       for (int half = 0; half < 2; ++half) total[half] += __shfl_xor_sync(~0u, total[half], away);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // The largest weight was one when its base was set, so the sum is zero
-      // only without any key.
+      // The largest weight was one when its base was set, so the sum is zero only without any key.
       const bool unseen = total[half] == 0.0f;
       float base = softmax.base[half], shrink = 1.0f, sink = -INFINITY;
       if (args.sinks) {  // joins with its own weight
@@ -107,8 +104,7 @@ __device__ __forceinline__ void store_wide(const Arguments& args, const TileNote
   }
 }
 
-/// 16-bit results lie where this consumer's queries were, in panels of 64
-/// columns.
+/// 16-bit results lie where this consumer's queries were, in panels of 64 columns.
 template <class T>
 __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Queries& panels,
                                            const float (&sum)[T::kDimV / 2],
@@ -130,8 +126,8 @@ __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Qu
   }
 }
 
-/// Whether TMA takes a consumer's results: it ends where the tensor ends, not
-/// where a sequence does.
+/// Whether TMA takes a consumer's results: it ends where the tensor ends, not where a sequence
+/// does.
 template <class T>
 __device__ __forceinline__ bool is_carried(const Arguments& args, const TileNote& tile,
                                            int consumer) {

@@ -67,8 +67,7 @@ struct Traits {
   using Queries = RowsTile<Element, kM, (kDim > kDimV ? kDim : kDimV)>;
   using Keys = RowsTile<Element, kN, kDim>;
   using Values = RowsTile<Element, kN, kDimV>;
-  // A second tile of queries arrives while the first one is multiplied, where
-  // there is room.
+  // A second tile of queries arrives while the first one is multiplied, where there is room.
   static constexpr int kRingBytes = kStages * (Keys::kBytes + Values::kBytes);
   static constexpr int kQueryStages = kRingBytes + 2 * Queries::kBytes <= 220 * 1024 ? 2 : 1;
   static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 2;
@@ -82,6 +81,7 @@ struct Traits {
   struct Clearing {
     std::int32_t stage;
     std::int32_t begin[kPieces], end[kPieces];
+    std::int32_t gap_begin, gap_end;  // where lines have lists of their own
   };
   struct Shared {
     Queries q[kQueryStages];

@@ -7,8 +7,8 @@
 #include "src/plan/list_walk.hpp"
 #include "src/plan/sequence.hpp"
 
-// Which output tile comes when, and which pieces of keys it visits: a range of
-// them, or what lists name. The scout alone looks at this.
+// Which output tile comes when, and which pieces of keys it visits: a range of them, or what lists
+// name. The scout alone looks at this.
 namespace tessera::cuda::sm90::attention {
 
 struct Walk {
@@ -25,8 +25,7 @@ struct Walk {
   int* dealt = nullptr;
 };
 
-/// Deals tiles to blocks of threads. Lives in shared memory; all lanes of a
-/// warp call it together.
+/// Deals tiles to blocks of threads. Lives in shared memory; all lanes of a warp call it together.
 struct TileCursor {
   std::uint32_t taken, tiles, steps;  // numbers taken; tiles and steps that came before
 
@@ -93,9 +92,8 @@ struct TileCursor {
     note.sight = s.sight;
   }
 
-  /// The sequence that a tile of packed queries is in; `tile` becomes its
-  /// number there, which lies beyond the last sequence's end where there is no
-  /// such tile.
+  /// The sequence that a tile of packed queries is in; `tile` becomes its number there, which lies
+  /// beyond the last sequence's end where there is no such tile.
   __device__ static void find_sequence(const Walk& walk, int& tile, int& batch, int lane) {
     batch = walk.batches - 1;
     for (int first = 0; first < walk.batches; first += 32) {
@@ -131,14 +129,16 @@ struct Piece {
   int key = kNowhere;
   std::int64_t bits = -1;
   bool visited = false, masked = false;
-  // Where a tile's lines have lists of their own: the lines that need it, a bit
-  // each, and the keys that some query of theirs sees.
+  // Where a tile's lines have lists of their own: the lines that need it, a bit each, and the keys
+  // that some query of theirs sees.
   std::uint8_t lines = 0;
   int begin = kNowhere, end = 0;
+  int gap_begin = 0,
+      gap_end = 0;  // of which none sees these, where a line between them has no such block
 };
 
-/// The pieces of one tile, by number: what its list names, or the range that
-/// its queries see. Lives in shared memory: one lane begins it, all look up.
+/// The pieces of one tile, by number: what its list names, or the range that its queries see. Lives
+/// in shared memory: one lane begins it, all look up.
 struct ListPieces {
   planning::ListRow full, partial, bit_tiles;
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees
