@@ -18,7 +18,7 @@ help:
 	@echo 'make bench    measure this machine against named peers; ARGS="..." for tessera bench'
 	@echo 'make gpu-check  on a machine with a GPU: tests, sanitizers and benchmark into one JSON;'
 	@echo '              ARGS="--quick" for a short look'
-	@echo 'make tables   the tables of the documentation, from bench/results'
+	@echo 'make tables   the tables and pictures of the documentation, from bench/results'
 	@echo 'make python   the Python package, into .venv'
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'

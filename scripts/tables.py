@@ -1,33 +1,39 @@
 #!/usr/bin/env python3
-"""Writes the tables of README.md and docs/ from the files in bench/results. A table stands between
-two lines, and nobody types into it:
+"""Writes the tables and the pictures of README.md and docs/ from the files in bench/results. They
+stand between two lines, and nobody types into them:
 
   <!-- table: NAME -->
   <!-- end -->
 
-Usage: scripts/tables.py            writes them all (make tables)
-       scripts/tables.py --check    fails where a table is not what the files give
+or <!-- picture: NAME -->. Pictures are files in docs/images/measured, where nothing else lies.
 
-Where the kernel sources have changed since a file was measured, its tables say that they are stale.
+Usage: scripts/tables.py            writes them all (make tables)
+       scripts/tables.py --check    fails where one is not what the files give
+
+Where the kernel sources have changed since a file was measured, its tables and pictures say that
+they are stale.
 """
 
 import argparse
 import json
+import os
 import re
 import sys
 from pathlib import Path
 
 from check_results import ROOT, bench_module
 
-MARKED = re.compile(r"^<!-- table: (\S+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
-MARKER = re.compile(r"^<!-- (table: .*|end) -->$", re.MULTILINE)
+MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
+                    re.MULTILINE | re.DOTALL)
+MARKER = re.compile(r"^<!-- ((table|picture): .*|end) -->$", re.MULTILINE)
+IMAGES = Path("docs") / "images" / "measured"
 PRODUCTS = ("matmul", "bsr_matmul", "sddmm", "spgemm")
 # A short look or one shard: in the folder while somebody works, never a result.
 PASSING = re.compile(r"(^|-)quick\.json$|-\d+-of-\d+\.json$")
 
 
 class Wrong(RuntimeError):
-    """A page or a result that no table can be made from."""
+    """A page or a result that nothing can be made from."""
 
 
 def products(result):
@@ -93,17 +99,53 @@ def table(name, results, current_hash):
     return "\n".join(["", *(lines or ["Not measured yet.", ""]), ""])
 
 
-def rewritten(text, results, current_hash):
-    """A page with its tables as they should be."""
+def pictures(name, results, current_hash, images, folder):
+    """The lines between the markers of a page in that folder; the files that they refer to are
+    added to images, {path: content}."""
+    maker = bench_module("pictures")
+    if name not in maker.PICTURES:
+        raise Wrong(f"no picture is called {name!r}: there are {', '.join(maker.PICTURES)}")
+    lines = []
+    for picture in maker.draw(name, results, current_hash):
+        path = IMAGES / picture.file
+        if images.setdefault(path, picture.svg) != picture.svg:
+            raise Wrong(f"two pictures would be called {path}: the names of cards are too alike")
+        lines.append(f"![{picture.title}]({Path(os.path.relpath(path, folder)).as_posix()})")
+    return "\n".join(["", *lines, "", ""]) if lines else ""
+
+
+def rewritten(text, results, current_hash, images, folder):
+    """A page in that folder of the tree, with its tables and pictures as they should be."""
     pairs = len(MARKED.findall(text))
     if len(MARKER.findall(text)) != 2 * pairs:
-        raise Wrong("a <!-- table: NAME --> without its <!-- end -->, or the other way round")
-    return MARKED.sub(lambda found: f"<!-- table: {found[1]} -->\n"
-                      f"{table(found[1], results, current_hash)}<!-- end -->", text)
+        raise Wrong("a <!-- table: NAME --> or <!-- picture: NAME --> without its <!-- end -->, or "
+                    "the other way round")
+
+    def filled(found):
+        kind, name = found[1], found[2]
+        lines = (table(name, results, current_hash) if kind == "table"
+                 else pictures(name, results, current_hash, images, folder))
+        return f"<!-- {kind}: {name} -->\n{lines}<!-- end -->"
+
+    return MARKED.sub(filled, text)
 
 
 def pages(root):
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def wanted_files(root, results, current_hash):
+    """{path in the tree: what it should hold, None where it should not be}."""
+    wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
+    images = {}
+    for page in pages(root):
+        path = page.relative_to(root)
+        try:
+            wanted[path] = rewritten(page.read_text(encoding="utf-8"), results, current_hash,
+                                     images, path.parent)
+        except Wrong as error:
+            raise Wrong(f"{page}: {error}") from None
+    return {**wanted, **images}
 
 
 def main(arguments=None):
@@ -112,25 +154,27 @@ def main(arguments=None):
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree [this one]")
     options = parser.parse_args(arguments)
     current = bench_module("sources").source_hash(options.root)
-    different = []
     try:
         results = read_results(options.root)
-        for page in pages(options.root):
-            text = page.read_text()
-            try:
-                wanted = rewritten(text, results, current)
-            except Wrong as error:
-                raise Wrong(f"{page}: {error}") from None
-            if wanted != text:
-                different.append(page.relative_to(options.root))
-                if not options.check:
-                    page.write_text(wanted)
+        wanted = wanted_files(options.root, results, current)
     except Wrong as error:
         print(f"tables: {error}")
         return 1
-    for page in different:
-        print(f"tables: {page}: " + ("not what bench/results gives: run 'make tables'"
-                                     if options.check else "written"))
+    different = False
+    for path, content in wanted.items():
+        file = options.root / path
+        if content == (file.read_text(encoding="utf-8") if file.exists() else None):
+            continue
+        different = True
+        if options.check:
+            print(f"tables: {path}: not what bench/results gives: run 'make tables'")
+        elif content is None:
+            file.unlink()
+            print(f"tables: {path}: removed")
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content, encoding="utf-8")
+            print(f"tables: {path}: written")
     print(f"tables: {len(results)} results, kernel sources {current}")
     return 1 if options.check and different else 0
 

@@ -1,0 +1,159 @@
+"""Results as pictures: which cases a line chart shows, and where they are from. As in `report`,
+nothing but Python itself is needed."""
+
+import re
+from dataclasses import dataclass
+
+from .cases import make_case
+from .line_chart import GREY, Chart, Line, render
+from .report import REFERENCES, equal_at, measured
+
+OURS = "tessera"
+# A competitor has one colour in all pictures; who is not listed is grey.
+COMPETITORS = (OURS, "fa4", "flashinfer", "sdpa_cudnn", "fa3", "flex", "sdpa_flash")
+TOKENS = 16384  # of all sequences of a batch together; longer sequences come alone
+SIZE = 8192  # of products
+BLOCKS = (128, 64, 32, 16)
+
+
+@dataclass
+class Picture:
+    file: str
+    title: str
+    svg: str
+
+
+def select(records, op, x, params):
+    """{x: record} of the sustained cases that have these parameters, that x, and defaults."""
+    found = {}
+    for record in records:
+        at = record["params"].get(x)
+        if (record["op"], record["state"]) == (op, "sustained") and at:
+            if record["params"] == make_case(op, {**params(at), x: at}).params:
+                found.setdefault(at, record)
+    return dict(sorted(found.items()))
+
+
+def lines_by_name(found, value):
+    """A line for each competitor, ours last and so on top. None at all where ours has no point."""
+    points = {}
+    for x, record in found.items():
+        for name, entry in {**measured(record), OURS: record["ours"]}.items():
+            y = value(record, entry) if name not in REFERENCES and entry.get("ms") else None
+            if y:
+                points.setdefault(name, []).append((x, y))
+    ours = points.pop(OURS, None)
+    if not ours:
+        return []
+    colours = {name: colour for colour, name in enumerate(COMPETITORS)}
+    lines = [Line(name, points[name], colours.get(name, GREY)) for name in sorted(points)]
+    return [*lines, Line(OURS, ours, 0, "ours")]
+
+
+def rate(_, entry):
+    return entry["tflops"]
+
+
+def speed_up_over(dense):
+    """How an entry's value is found: the time of the dense case over its own."""
+    def value(record, entry):
+        base = measured(record).get(dense)
+        return base["ms"] / entry["ms"] if base else None
+    return value
+
+
+def with_ideal(lines):
+    sparsest = min((x for line in lines for x, _ in line.points), default=1)
+    ideal = Line("ideal, 1/density", [(sparsest, 1 / sparsest), (1, 1)], GREY, "ideal")
+    return [ideal, *lines] if lines else []
+
+
+def even_at(points):
+    """The density at which a speed-up comes down to 1, where that is between two points."""
+    text = equal_at([(x, 1 / y) for x, y in points]) if len(points) > 1 else ""
+    return float(text) if re.fullmatch(r"[0-9.]+", text) else None
+
+
+def attention_lengths(d, causal):
+    def chart(records):
+        found = select(records, "attention", "s", lambda s: {
+            "b": max(1, TOKENS // s), "d": d, "causal": causal})
+        return Chart(f"Attention, head dimension {d}, {'causal' if causal else 'full'}",
+                     [f"bf16, 16 heads, batches of {TOKENS} tokens or one sequence, sustained"],
+                     "TFLOPS", lines_by_name(found, rate)), [*found.values()]
+    return chart
+
+
+def attention_densities(records):
+    found = select(records, "attention", "density", lambda _: {
+        "s": 32768, "block_q": 128, "pattern": "random"})
+    lines = with_ideal(lines_by_name(found, speed_up_over("tessera_dense")))
+    return Chart("Block-sparse attention: speed-up over dense",
+                 ["bf16, 32768 positions, 16 heads of 128, random blocks of 128x128, sustained"],
+                 "times as quick as tessera's own dense attention", lines,
+                 speed_up=True), [*found.values()]
+
+
+def product_densities(records):
+    found = {block: select(records, "bsr_matmul", "density", lambda _, block=block: {
+        "m": SIZE, "n": SIZE, "k": SIZE, "block": block, "pattern": "random"}) for block in BLOCKS}
+    # All lines are held against one kind of dense product.
+    values = any("cublaslt_dense" in measured(record)
+                 for by_density in found.values() for record in by_density.values())
+    value = speed_up_over("cublaslt_dense" if values else "cublaslt")
+    lines, shown = [], []
+    for colour, (block, by_density) in enumerate(found.items()):
+        for line in lines_by_name(by_density, value):
+            if line.name == OURS:
+                lines.append(Line(f"blocks of {block}", line.points, colour, "ours",
+                                  even_at(line.points)))
+                shown += [by_density[density] for density, _ in line.points]
+    dense = "has random values" if values else "multiplies the zeros"
+    about = [f"bf16, {SIZE}x{SIZE}x{SIZE}, random blocks, sustained; dense {dense}"]
+    even = ", ".join(f"{line.even:.2f} ({line.name})" for line in lines if line.even)
+    about += [f"as quick as dense at {even}"] if even else []
+    return Chart("Sparse products: speed-up over dense cuBLASLt", about,
+                 "times as quick as cuBLASLt", with_ideal(lines), speed_up=True), shown
+
+
+# Name -> its charts: the ends of their files' names, and what makes each, and the cases that it
+# shows, of all records of a card.
+PICTURES = {
+    "attention_128": {"attention-128-full": attention_lengths(128, False),
+                      "attention-128-causal": attention_lengths(128, True)},
+    "attention_64": {"attention-64-full": attention_lengths(64, False),
+                     "attention-64-causal": attention_lengths(64, True)},
+    "attention_density": {"attention-density": attention_densities},
+    "product_density": {"product-density": product_densities},
+}
+
+
+def draw(name, results, current_hash=None):
+    """The pictures of that name: for each card those of which something of ours was measured."""
+    drawn = []
+    for card in dict.fromkeys(result["gpu"]["name"] for result in results):
+        of_card = [result for result in results if result["gpu"]["name"] == card]
+        records = [record for result in of_card for record in result["cases"]]
+        for stem, make in PICTURES[name].items():
+            chart, shown = make(records)
+            if chart.lines:
+                origin = provenance([result for result in of_card if any(
+                    one is record for one in shown for record in result["cases"])], current_hash)
+                chart.about += origin
+                file = re.sub("[^a-z0-9]+", "-", f"{card} {stem}".lower()).strip("-") + ".svg"
+                drawn.append(Picture(file, ", ".join([chart.title, *origin[1:]]), render(chart)))
+    return drawn
+
+
+def provenance(results, current_hash):
+    """Card and days, and a line more where the kernels have changed since."""
+    gpu = results[0]["gpu"]
+    days = {part["date"][:10] for result in results for part in result.get("parts") or [result]}
+    watts = [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
+    lines = [", ".join([gpu["name"], *watts, *sorted(days)])]
+    hashes = {result["source_hash"] for result in results}
+    stale = sorted(hashes - {current_hash}) if current_hash else []
+    if stale:
+        lines.append(("in part " if len(stale) < len(hashes) else "")
+                     + f"stale, measured at {', '.join(stale)}")
+    return lines

@@ -1,0 +1,255 @@
+"""The pictures of results, on results that were never measured: every figure here is invented."""
+
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+from test_tables import DENSE, record, result_of, sources, tables
+
+pictures = tables.bench_module("pictures")
+line_chart = tables.bench_module("line_chart")
+make_case = tables.bench_module("cases").make_case
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def attention(s, ms, peers, d=128, causal=False, **more):
+    """A thousandth of the useful operations in TFLOP: 1 ms is as many TFLOPS as s has thousands."""
+    sizes = {"s": s, "b": max(1, 16384 // s), "d": d, "causal": causal}
+    return record("attention", make_case("attention", {**sizes, **more}).params, ms, peers,
+                  flops=s * 1e6)
+
+
+def masked(density, ms, peers, **more):
+    return attention(32768, ms, peers, block_q=128, pattern="random", density=density, **more)
+
+
+def product(block, density, ms, peers, **more):
+    sizes = {"m": 8192, "n": 8192, "k": 8192, "block": block, "pattern": "random"}
+    params = make_case("bsr_matmul", {**sizes, "density": density, **more}).params
+    return record("bsr_matmul", params, ms, peers)
+
+
+LENGTHS = [
+    attention(2048, 0.01, {"fa4": 0.02, "flex": "absent"}),
+    attention(1024, 0.01, {"fa4": 0.01, "flex": 0.04}),
+    attention(4096, 0.01, {"fa4": 0.008}),
+]
+DENSITIES = [
+    masked(0.25, 0.5, {"tessera_dense": 1.5, "fa4": 1.0}),
+    masked(0.125, 0.25, {"tessera_dense": 1.5, "fa4": "absent"}),
+    masked(0.5, 0.5, {"fa4": 0.5}),  # without the dense case there is no speed-up
+]
+PRODUCTS = [
+    product(64, 0.25, 0.5, {"cublaslt_dense": 1.0, "cublaslt": 0.5}),
+    product(64, 0.75, 1.5, {"cublaslt_dense": 1.0, "cublaslt": 0.5}),
+    product(16, 0.25, 2.0, {"cublaslt_dense": 1.0}),
+]
+
+
+def drawn(name, cases, **more):
+    return pictures.draw(name, [{**result_of(cases), **more}])
+
+
+def parsed(picture):
+    return ElementTree.fromstring(picture.svg)
+
+
+def description(picture):
+    return parsed(picture).find(f"{SVG}desc").text
+
+
+def labels(picture):
+    """{text at a line's end: height}."""
+    return {group.find(f"{SVG}text").text: float(group.find(f"{SVG}text").get("y"))
+            for group in parsed(picture).iter(f"{SVG}g")}
+
+
+def markers(picture, label):
+    """(x, y) of a line's points."""
+    group = next(group for group in parsed(picture).iter(f"{SVG}g")
+                 if group.find(f"{SVG}text").text.startswith(label))
+    return [(float(circle.get("cx")), float(circle.get("cy")))
+            for circle in group.iter(f"{SVG}circle") if circle.get("class") is None]
+
+
+def test_rates_over_lengths_stand_where_they_belong():
+    (picture,) = drawn("attention_128", LENGTHS)
+    assert "fa4: 102 at 1024, 102 at 2048, 512 at 4096" in description(picture)
+    assert "flex: 25.6 at 1024" in description(picture) and "absent" not in picture.svg
+    assert list(labels(picture)) == ["fa4 512", "flex", "tessera 410"]  # ours is on top
+    # Lengths are an octave apart, rates proportional; larger ones are higher up.
+    (x1, y1), (x2, y2), (x4, y4) = markers(picture, "tessera")
+    assert x2 - x1 == pytest.approx(x4 - x2, abs=0.11) and x4 == line_chart.RIGHT
+    assert y2 - y4 == pytest.approx(2 * (y1 - y2), abs=0.31) and y4 < y1
+    assert markers(picture, "flex")[0][0] == x1
+
+
+def test_each_head_dimension_and_mask_has_its_chart():
+    cases = [attention(1024, 1.0, {}, d=d, causal=causal)
+             for d in (64, 128) for causal in (False, True)]
+    assert [picture.title for picture in drawn("attention_64", cases)] == [
+        "Attention, head dimension 64, full", "Attention, head dimension 64, causal"]
+    assert [picture.file for picture in drawn("attention_128", cases)] == [
+        "invented-card-attention-128-full.svg", "invented-card-attention-128-causal.svg"]
+
+
+@pytest.mark.parametrize("case", [
+    attention(1024, 1.0, {"fa4": 1.0}, window=64),
+    attention(1024, 1.0, {"fa4": 1.0}, hk=2),
+    attention(1024, 1.0, {"fa4": 1.0}, d=96),
+    attention(1024, "no kernel", {"fa4": 1.0}),
+    {**attention(1024, 1.0, {"fa4": 1.0}), "state": "burst"},
+    masked(0.5, 1.0, {"fa4": 1.0}),
+    masked(0.5, "no kernel", {"tessera_dense": 1.0, "fa4": 1.0}),
+    masked(0.5, 1.0, {"tessera_dense": 1.0}, lists="per_head"),
+    product(64, 0.5, 1.0, {"torch_bsr": 1.0}),
+    product(64, 0.5, 1.0, {"cublaslt": 1.0}, side="b"),
+    record("matmul", DENSE, 1.0, {"cublaslt": 1.0}),
+])
+def test_other_cases_make_no_picture(case):
+    assert [drawn(name, [case]) for name in pictures.PICTURES] == [[]] * len(pictures.PICTURES)
+
+
+def test_speed_ups_of_attention_are_over_our_own_dense():
+    (picture,) = drawn("attention_density", DENSITIES)
+    assert "fa4: 1.5 at 0.25. tessera: 6 at 0.125, 3 at 0.25." in description(picture)
+    assert list(labels(picture)) == ["ideal, 1/density", "fa4", "tessera 6x"]
+    # Both axes are logarithmic: twice the speed-up at half the density is parallel to the ideal.
+    ideal = re.search(r'ideal">\n<path d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', picture.svg)
+    x0, y0, x1, y1 = map(float, ideal.groups())
+    (xa, ya), (xb, yb) = markers(picture, "tessera")
+    assert (yb - ya) / (xb - xa) == pytest.approx((y1 - y0) / (x1 - x0), rel=0.01)
+    assert xa == x0 == line_chart.RIGHT and ya > y0  # sparser to the right, below the ideal
+
+
+def test_speed_ups_of_products_are_over_one_dense_product():
+    (picture,) = drawn("product_density", PRODUCTS)
+    text = description(picture)
+    assert "blocks of 64: 2 at 0.25, 0.667 at 0.75. blocks of 16: 0.5 at 0.25." in text
+    assert "random values" in text and "as quick as dense at 0.50 (blocks of 64)" in text
+    assert picture.svg.count('class="even"') == 1
+    # Where random values were not measured, zeros stand in for them, and the picture says so.
+    (other,) = drawn("product_density", [product(64, 0.25, 0.5, {"cublaslt": 1.5})])
+    assert "multiplies the zeros" in description(other) and "3 at 0.25" in description(other)
+    # They do not where others were held against random values.
+    mixed = [*PRODUCTS, product(32, 0.25, 0.5, {"cublaslt": 1.5})]
+    assert "blocks of 32" not in description(*drawn("product_density", mixed))
+
+
+@pytest.mark.parametrize("name, cases", [
+    ("attention_128", LENGTHS[:1]), ("attention_density", DENSITIES[:1]),
+    ("product_density", PRODUCTS[2:]), ("product_density", [
+        product(128, 1.0, 1.0, {"cublaslt": 1.0})]),
+])
+def test_one_point_is_enough(name, cases):
+    (picture,) = drawn(name, cases)
+    ours = [group for group in parsed(picture).iter(f"{SVG}g") if "ours" in group.get("class")]
+    assert len(ours) == 1 and len(ours[0].findall(f"{SVG}circle")) == 1
+    assert not re.search("nan|inf", picture.svg)
+
+
+def test_labels_keep_apart_and_inside():
+    peers = {f"peer {number}": 0.01 + number * 1e-5 for number in range(30)}
+    (picture,) = drawn("attention_128", [attention(1024, 0.01, peers), LENGTHS[0]])
+    heights = sorted(labels(picture).values())
+    assert len(heights) == 32  # with fa4 and ours
+    assert min(b - a for a, b in zip(heights, heights[1:], strict=False)) > 15.8
+    assert heights[0] > line_chart.TOP and heights[-1] < float(parsed(picture).get("height")) - 50
+
+
+def test_hostile_names_stay_text():
+    names = ["<script>alert(1)</script>", "a&b]]>\x00\x1b\ud800", 'q"\'>' + "long" * 99]
+    (picture,) = drawn("attention_128", [attention(1024, 1.0, dict.fromkeys(names, 1.0))],
+                       gpu={**result_of([])["gpu"], "name": "../<b>&\n"})
+    assert picture.file == "b-attention-128-full.svg"
+    picture.svg.encode("utf-8")
+    tags = {element.tag.removeprefix(SVG) for element in parsed(picture).iter()}
+    assert tags == {"svg", "title", "desc", "style", "rect", "text", "path", "g", "circle"}
+    assert all(len(label) <= line_chart.LONGEST_LABEL for label in labels(picture))
+
+
+def test_stale_results_are_called_so():
+    new = {**result_of(LENGTHS[:1]), "source_hash": "1" * 16}
+    old = {**result_of(LENGTHS[1:]), "date": "2000-01-02T00:00:00Z"}
+    (picture,) = pictures.draw("attention_128", [new, old], "1" * 16)
+    assert "Invented Card, 100 W, 2000-01-02, 2001-02-03. in part stale" in description(picture)
+    assert picture.title.endswith(f"full, in part stale, measured at {'0' * 16}")
+    (picture,) = pictures.draw("attention_128", [old], "1" * 16)
+    assert f">stale, measured at {'0' * 16}</text>" in picture.svg
+    (picture,) = pictures.draw("attention_128", [new], "1" * 16)
+    assert "stale" not in picture.svg + picture.title
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A tree with a page, kernels and a result."""
+    for folder in ("bench/results", "docs/kernels", "src/cuda"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "src/cuda/kernel.cu").write_text("one")
+    (tmp_path / "README.md").write_text("<!-- picture: attention_128 -->\n<!-- end -->\n")
+    (tmp_path / "docs/kernels/page.md").write_text(
+        "<!-- picture: attention_128 -->\n<!-- end -->\n"
+        "<!-- picture: product_density -->\ntyped by hand\n<!-- end -->\n")
+    put(tmp_path, LENGTHS)
+    return tmp_path
+
+
+def put(tree, cases):
+    result = result_of(cases, sources.source_hash(str(tree)))
+    (tree / "bench/results/card.json").write_text(json.dumps(result))
+
+
+def run(tree, *options):
+    return tables.main(["--root", str(tree), *options])
+
+
+def test_the_check_sees_changed_missing_and_stray_files(tree, capsys):
+    folder = tree / "docs/images/measured"
+    picture = folder / "invented-card-attention-128-full.svg"
+    assert run(tree, "--check") == 1 and not folder.exists()
+    assert run(tree) == 0 and run(tree, "--check") == 0
+    content = picture.read_text()
+    picture.write_text(content.replace("410", "999"))
+    capsys.readouterr()
+    assert run(tree, "--check") == 1
+    assert f"{picture.relative_to(tree)}: not what" in capsys.readouterr().out
+    assert run(tree) == 0 and picture.read_text() == content
+    picture.unlink()
+    assert run(tree, "--check") == 1 and run(tree) == 0 and picture.read_text() == content
+    (folder / "stray.svg").write_text("<svg/>")
+    assert run(tree, "--check") == 1 and run(tree) == 0 and not (folder / "stray.svg").exists()
+
+
+def test_pages_refer_to_what_there_is(tree):
+    run(tree)
+    name = "invented-card-attention-128-full.svg"
+    title = "Attention, head dimension 128, full"
+    assert f"\n\n![{title}](docs/images/measured/{name})\n\n" in (tree / "README.md").read_text()
+    page = (tree / "docs/kernels/page.md").read_text()
+    assert f"![{title}](../images/measured/{name})" in page
+    assert page.endswith("<!-- picture: product_density -->\n<!-- end -->\n")
+    # A kernel changes: the check fails until picture and page say that they are stale.
+    (tree / "src/cuda/kernel.cu").write_text("two")
+    assert run(tree, "--check") == 1
+    run(tree)
+    assert "full, stale, measured at" in (tree / "README.md").read_text()
+    # The cases are no longer in any result: nothing refers to the picture, and it is gone.
+    put(tree, [])
+    assert run(tree, "--check") == 1
+    run(tree)
+    assert run(tree, "--check") == 0 and not list((tree / "docs/images/measured").iterdir())
+    assert (tree / "README.md").read_text() == "<!-- picture: attention_128 -->\n<!-- end -->\n"
+
+
+def test_unknown_pictures_are_told_with_the_page(tree, capsys):
+    (tree / "README.md").write_text("<!-- picture: nothing -->\n<!-- end -->\n")
+    assert run(tree) == 1
+    told = capsys.readouterr().out
+    assert "README.md" in told and "nothing" in told and "attention_128" in told
+
+
+def test_cards_do_not_share_a_file(tree, capsys):
+    (tree / "bench/results/other.json").write_text(json.dumps(
+        {**result_of(LENGTHS[:1]), "gpu": {**result_of([])["gpu"], "name": "Invented-Card"}}))
+    assert run(tree) == 1 and "too alike" in capsys.readouterr().out
