@@ -33,7 +33,8 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
   return pack;
 }
 
-constexpr double kTileSeconds = 2e-6, kMergeSeconds = 4e-6;  // around a tile; a second kernel
+constexpr double kTileSeconds = 2e-6, kMergeSeconds = 8e-6;  // around a tile; a second kernel
+constexpr double kPassSeconds = 0.24e-6;                     // a step that a line does not need
 constexpr double kMergeBytes = 3e12;                         // a second
 
 /// Seconds of one step on one multiprocessor, as measured on an H200: its share of what the tensor
@@ -122,7 +123,7 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
   constexpr double kMeasuredTflops = 970;  // dense, of the card whose steps were measured
   const double slower =
       device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
-  const double compute = filled * steps * step_seconds(s, tile) * slower;
+  double compute = filled * steps * step_seconds(s, tile) * slower;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
   // A tile of one list computes on whatever it loads, which takes longer; one that walks several
   // loads more than a consumer needs.
@@ -131,6 +132,8 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
     const double bytes = real(layout.tiles) * share_of_union(s, layout.lines) * real(s.kv_length) *
                          real(tile.k + tile.v) * size_of(s.dtype);
     fetched = bytes / (device.l2_tbs * 1e12) * filled / rounds;
+    const double loaded = share_of_union(s, layout.lines) * real(s.kv_length) / tile.n;
+    compute += filled * std::max(loaded / layout.splits - steps, 0.0) * kPassSeconds * slower;
   }
   const double joined = 8.0 * queries * real(s.dim_v) * layout.splits / kMergeBytes;
   const double merge = layout.splits > 1 ? kMergeSeconds + joined : 0;

@@ -65,6 +65,8 @@ TEST(SelectLines, OddMultiplesOf64AreWalkedTogether) {
 TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
   EXPECT_EQ(taken_by({.block_q = 128}), "sm90_attention_128");
   EXPECT_EQ(taken_by({.block_q = 256}), "sm90_attention_128");
+  EXPECT_EQ(taken_by({.dim = 64, .block_q = 128, .block_kv = 128, .capacity = 32}),
+            "sm90_attention_64x128");
   // Two heads that share keys and lists fill a tile with 64 queries.
   EXPECT_EQ(taken_by({.kv_heads = 8}), "sm90_attention_128");
   EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_128_lines64");
