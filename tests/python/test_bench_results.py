@@ -299,6 +299,18 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     assert len(results.merge([merged, first])["parts"]) == 3
 
 
+def test_merged_shards_come_into_the_workloads_order(result):
+    def case(m, state="burst"):
+        record = copy.deepcopy(result["cases"][0])
+        record["params"], record["state"] = record["params"] | {"m": m}, state
+        return record
+
+    whole = [case(1), case(1, "sustained"), case(2), case(3), case(4), case(5)]
+    shards = [as_gpu(result) | {"cases": [record for record in whole if record["params"]["m"] % 2 == i]}
+              for i in (1, 0)]
+    assert results.merge(shards)["cases"] == whole
+
+
 @pytest.mark.parametrize("change, names", [
     (lambda r: r.update(source_hash="0" * 16), "source_hash"),
     (lambda r: r["gpu"].update(name="NVIDIA H100"), "name"),

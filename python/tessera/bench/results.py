@@ -1,5 +1,6 @@
 """The file that measuring leaves behind: read, written whole, continued and merged."""
 
+import itertools
 import json
 import os
 
@@ -69,7 +70,18 @@ def merge(results, names=None):
     merged["ceilings"] = ceilings[-1] if ceilings else {}
     cases, tests = {}, {}
     for result in ordered:
-        cases.update({record_key(record): record for record in result["cases"]})
+        for record in result["cases"]:
+            case, state = record_key(record)
+            cases.setdefault(case, {})[state] = record
         tests.update({test["name"]: test for test in result["tests"]})
-    merged["cases"], merged["tests"] = list(cases.values()), list(tests.values())
+    merged["cases"] = [record for case in _in_turns(results) for record in cases[case].values()]
+    merged["tests"] = list(tests.values())
     return merged
+
+
+def _in_turns(results):
+    """The cases' keys, one of each result after the other: shards come into the workload's order."""
+    columns = [dict.fromkeys(record_key(record)[0] for record in result["cases"])
+               for result in results]
+    turns = itertools.zip_longest(*columns)
+    return list(dict.fromkeys(case for turn in turns for case in turn if case is not None))
