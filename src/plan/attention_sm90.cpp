@@ -56,7 +56,8 @@ int splits_of(const AttentionShape& s, const Tile& tile, std::int64_t tiles) {
   // Rows of packed queries that belong to nobody must not be written.
   if (s.q_packed || tiles == 0 || tiles >= kUnits) return 1;
   std::int64_t keys = s.kv_length;
-  if (s.masked) keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.lines);
+  if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all of them
+    keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.lines);
   if (s.window_left >= 0 && s.window_right >= 0)
     keys = std::min(keys, s.window_left + s.window_right + tile.m);
   const std::int64_t steps = (keys + tile.n - 1) / tile.n;

@@ -177,13 +177,13 @@ void reject_attention(const AttentionShape& s, const Tile& tile,
       reasons.push_back("takes lists that differ inside " + std::to_string(layout.queries) +
                         " queries: mask.block_q is a multiple of that");
     }
-    if (s.kv_length > kMostLineBlocks * std::max<std::int64_t>(s.mask_block.cols, 1))
+    if ((s.kv_length - 1) / std::max<std::int64_t>(s.mask_block.cols, 1) >= kMostLineBlocks)
       reasons.push_back("takes masks of up to " + std::to_string(kMostLineBlocks) +
                         " columns of blocks");
   } else if (layout.queries > 0 && !one_list) {
     reasons.push_back("mask.block_q has to be a multiple of " + std::to_string(layout.queries));
   }
-  if (s.mask_capacity * std::max<std::int64_t>(s.mask_block.cols, 1) >= kMost)
+  if (s.mask_capacity >= kMost / std::max<std::int64_t>(s.mask_block.cols, 1))
     reasons.push_back("takes lists of fewer than 2^29 keys");
 }
 
