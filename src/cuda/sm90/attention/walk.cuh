@@ -47,6 +47,7 @@ struct TileCursor {
         }
       }
       number = __shfl_sync(~0u, number, 0);
+      __syncwarp();  // all have read it
       if (lane == 0) ++taken;
       if (number >= walk.tiles) return false;
       place(walk, number, note, lane);
