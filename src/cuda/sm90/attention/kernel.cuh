@@ -6,6 +6,7 @@
 #include "src/cuda/sm90/attention/softmax.cuh"
 #include "src/cuda/sm90/attention/store.cuh"
 #include "src/cuda/sm90/attention/traits.cuh"
+#include "src/cuda/tile/grid.cuh"
 #include "src/cuda/tile/wgmma.cuh"
 
 // Warps load what the walk names into rings of keys and values; each consumer warpgroup takes 64
@@ -367,9 +368,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::prefetch(args.v);
   }
   __syncthreads();
+  if (threadIdx.x == 0) tile::let_next_grid_begin();
   if (warpgroup == T::kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
+    tile::wait_for_grid_before();
     if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
     if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
     if (thread / 32 == 2) clear_ragged_values<T>(shared, thread % 32);

@@ -177,6 +177,11 @@ void launch_typed(const Launch& call) {
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = stream;
+  cudaLaunchAttribute overlapped{};
+  overlapped.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlapped.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlapped;
+  config.numAttrs = 1;
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(attention)");
   if (divided) merge_parts(problem, shape, args.result, layout.splits, stream);
 }
