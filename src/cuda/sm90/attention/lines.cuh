@@ -24,7 +24,7 @@ struct LinePieces {
   Line lines[kLines];
   std::int32_t per_block;        // pieces of a block
   std::int32_t first, in_range;  // the range
-  std::int32_t begin, count;     // numbers of this split
+  std::int32_t begin, count;     // numbers of this share
   // Blocks that each line's lists name, a bit a column: lists may be in any order.
   std::uint32_t named[kLines][planning::kMostLineBlocks / 32];
 
@@ -102,11 +102,8 @@ struct LinePieces {
     first = from;
     in_range = max(to - from, 0);
     all_pieces += in_range;
-    const auto share = [&](int split) {
-      return static_cast<int>(static_cast<std::int64_t>(all_pieces) * split / walk.splits);
-    };
-    begin = share(tile.split);
-    count = share(tile.split + 1) - share(tile.split);
+    begin = tile.share.begin(all_pieces, walk.step_pieces);
+    count = tile.share.end(all_pieces, walk.step_pieces) - begin;
   }
 
   __device__ void mark(int l, const planning::ListRow& list, int kv_blocks, int lane) {

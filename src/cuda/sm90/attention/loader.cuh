@@ -32,7 +32,8 @@ class Scout {
  private:
   using Step = typename T::Step;
 
-  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows.
+  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows. All
+  /// teams get as many steps, the last of which may be of no pieces.
   __device__ void walk(TileNote& note) {
     shared_.pieces.start(args_.walk, note, lane_);
     __syncwarp();
@@ -49,21 +50,21 @@ class Scout {
     if (placed == 0) {
       announce(note, true);
     } else {
-      const int rest = placed % T::kPieces, last = followed(placed);
-      if (rest > 0 && lane_ >= rest && lane_ < T::kPieces)
+      const int rest = placed % T::kRoundPieces, last = followed(placed);
+      if (rest > 0 && lane_ >= rest && lane_ < T::kRoundPieces)
         put(Piece{}, note, last * T::kPieces + lane_);
       __syncwarp();
-      send(last, last + 1, true);
+      send(last, last + T::kTeams, true);
       __syncwarp();
-      if (lane_ == 0) shared_.cursor.steps += last + 1;
+      if (lane_ == 0) shared_.cursor.steps += last + T::kTeams;
     }
     if (lane_ == 0) ++shared_.cursor.tiles;
     __syncwarp();  // all have read the pieces
   }
 
-  /// Steps that are known to be followed by another, after so many pieces.
+  /// Steps that are known to be followed by another of the same team, after so many pieces.
   __device__ static int followed(int placed) {
-    return max((placed + T::kPieces - 1) / T::kPieces - 1, 0);
+    return max((placed + T::kRoundPieces - 1) / T::kRoundPieces - 1, 0) * T::kTeams;
   }
 
   __device__ void announce(TileNote& note, bool empty, bool ends_all = false) {
@@ -171,7 +172,7 @@ class Loader {
       const unsigned place = step_ % T::kStepNotes;
       tile::wait(&shared_.step_ring.full[place], step_ / T::kStepNotes % 2);
       const Step& step = shared_.steps[place];
-      last = step.last;
+      last = step.last && step_ % T::kTeams == T::kTeams - 1;
 
       tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
       shared_.notes[at_.stage] = step;

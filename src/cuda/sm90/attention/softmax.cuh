@@ -154,6 +154,19 @@ struct Softmax {
       sum[half] += (total[half][0] + total[half][1]) + (total[half][2] + total[half][3]);
   }
 
+  /// Joins a row's state with that of other keys, whose base is -inf if they were not seen. Returns
+  /// what the sums of both have to be multiplied by.
+  __device__ __forceinline__ float2 join(int half, float other_base, float other_sum) {
+    const float mine = nothing_seen(half) ? -INFINITY : base[half];
+    const float joint = fmaxf(mine, other_base);
+    if (joint == -INFINITY) return {0.0f, 0.0f};
+    const float2 weight{exp2_fast(mine - joint), exp2_fast(other_base - joint)};
+    base[half] = joint;
+    limit[half] = INFINITY;  // its walk is over
+    sum[half] = __fmul_rn(weight.x, sum[half]) + __fmul_rn(weight.y, other_sum);
+    return weight;
+  }
+
  private:
   static constexpr float kSlack = 8.0f;
 

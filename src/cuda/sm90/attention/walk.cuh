@@ -15,11 +15,13 @@ struct Walk {
   planning::SequenceView sequences;
   planning::MaskView mask;  // block_q 0: none
   std::int64_t bits_tile = 0, bits_byte = 1;
-  int batches = 0, head_groups = 0, pack = 1, pack_shift = 0,
-      group = 1;    // group: heads of one head of keys
+  int batches = 0, head_groups = 0, pack = 1, pack_shift = 0;
+  int group = 1;    // heads of one head of keys
   int queries = 0;  // of a tile
   int blocks = 0;   // of threads
-  int tiles_a_head = 0, tiles = 0, section = 1, splits = 1;
+  int tiles_a_head = 0, tiles = 0, section = 1;
+  int whole = 0, sharers = 0;  // tiles that are not divided; blocks that divide the others
+  int step_pieces = 1;         // keys are divided between steps
   bool packed_q = false;      // tiles of a sequence are counted, not known
   bool longest_last = false;  // later queries see more keys: they go first
   int* dealt = nullptr;
@@ -38,10 +40,11 @@ struct TileCursor {
   /// only now: another block may be free sooner.
   __device__ bool next(const Walk& walk, TileNote& note, int lane) {
     while (true) {
+      const auto turn = static_cast<int>(taken);
       int number = static_cast<int>(blockIdx.x);
-      if (taken > 0) {
+      if (turn > 0) {
         if (!walk.dealt) {
-          number += static_cast<int>(taken) * walk.blocks;
+          number += turn * walk.blocks;
         } else if (lane == 0) {
           number = atomicAdd(walk.dealt, 1) + walk.blocks;
         }
@@ -49,7 +52,12 @@ struct TileCursor {
       number = __shfl_sync(~0u, number, 0);
       __syncwarp();  // all have read it
       if (lane == 0) ++taken;
-      if (number >= walk.tiles) return false;
+      if (number < walk.whole) {
+        if (lane == 0) note.share = {0, 1, 1, 0, 1, 0, 0};
+      } else {
+        number = divide(walk, turn - walk.whole / walk.blocks, note.share, lane);
+        if (number < 0) return false;
+      }
       place(walk, number, note, lane);
       __syncwarp();
       if (note.first_query < note.q_length) return true;
@@ -58,9 +66,30 @@ struct TileCursor {
   }
 
  private:
+  /// Tiles of the last round, which would leave most blocks idle, lie end to end in as many equal
+  /// shares as there are blocks: a block's share may end in the next tile.
+  /// Returns the tile's number, or less than zero.
+  __device__ static int divide(const Walk& walk, int turn, Share& share, int lane) {
+    const int tiles = walk.tiles - walk.whole, of = walk.sharers;
+    const auto block = static_cast<int>(blockIdx.x);
+    const int begin = block * tiles, end = begin + tiles;  // a tile is as long as `of`
+    if (tiles == 0 || block >= of) return -1;
+    const int tile = begin / of + turn, tile_begin = tile * of, tile_end = tile_begin + of;
+    if (tile_begin >= end) return -1;
+    if (lane == 0) {
+      const int first = tile_begin / tiles;
+      share.from = max(begin, tile_begin) - tile_begin;
+      share.to = min(end, tile_end) - tile_begin;
+      share.of = of;
+      share.part = block - first;
+      share.parts = (tile_end - 1) / tiles - first + 1;
+      share.tile = tile;
+      share.slot = first + tile;
+    }
+    return walk.whole + tile;
+  }
+
   __device__ void place(const Walk& walk, int number, TileNote& note, int lane) const {
-    const int split = number % walk.splits;
-    number /= walk.splits;
     int head_group, tile, batch;
     if (walk.packed_q) {
       // Tiles of all sequences, one head group after the other.
@@ -85,7 +114,6 @@ struct TileCursor {
     note.batch = batch;
     note.head = head_group * walk.pack;
     note.kv_head = note.head / walk.group;
-    note.split = split;
     note.first_query = tile * walk.queries;
     note.q_begin = static_cast<int>(s.q_begin);
     note.q_length = static_cast<int>(s.q_length);
@@ -134,8 +162,8 @@ struct Piece {
   // that some query of theirs sees.
   std::uint8_t lines = 0;
   int begin = kNowhere, end = 0;
-  int gap_begin = 0,
-      gap_end = 0;  // of which none sees these, where a line between them has no such block
+  // But none sees these, where a line between two others has no such block.
+  int gap_begin = 0, gap_end = 0;
 };
 
 /// The pieces of one tile, by number: what its list names, or the range that its queries see. Lives
@@ -145,7 +173,7 @@ struct ListPieces {
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees
   std::int32_t all_begin, all_end;  // keys that all of them see
   std::int32_t per_block;           // of a list's entries; 0: a range
-  std::int32_t begin, count;        // numbers of this split
+  std::int32_t begin, count;        // numbers of this share
 
   __device__ void start(const Walk& walk, TileNote& tile, int lane) {
     if (lane != 0) return;
@@ -171,11 +199,9 @@ struct ListPieces {
       first = any_begin / planning::kKeyPiece;
       all_pieces = (any_end + planning::kKeyPiece - 1) / planning::kKeyPiece - first;
     }
-    const auto share = [&](int split) {
-      return static_cast<int>(static_cast<std::int64_t>(all_pieces) * split / walk.splits);
-    };
-    begin = first + share(tile.split);
-    count = share(tile.split + 1) - share(tile.split);
+    const int from = tile.share.begin(all_pieces, walk.step_pieces);
+    begin = first + from;
+    count = tile.share.end(all_pieces, walk.step_pieces) - from;
   }
 
   __device__ Piece at(const Walk& walk, int number) const {
