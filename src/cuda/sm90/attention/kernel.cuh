@@ -286,7 +286,8 @@ class Consumer {
 
   /// Whether a tile with steps follows this one.
   __device__ __forceinline__ bool next_tile_at_once() {
-    if constexpr (T::kQueryStages == 1) return false;
+    // Other teams fill the time; what they found would take the registers of the next scores.
+    if constexpr (T::kQueryStages == 1 || T::kTeams > 1) return false;
     wait_for_queries(tile_ + 1);
     const TileNote& note = note_of(tile_ + 1);
     return tile::agreed(!note.ends_all && !note.empty);
@@ -355,7 +356,7 @@ class Consumer {
   __device__ __forceinline__ void hand_over(unsigned tile, const Softmax& softmax) {
     const int place = consumer_ - T::kTeamSize;
     tile::wait(&shared_.handed.empty[place], tile % 2 ^ 1);
-    put_found<T::kDimV>(shared_.handed.found[place], sum_, softmax, thread_);
+    put_found(shared_.handed.found[place], sum_, softmax, thread_);
     give_back(shared_.handed.full[place]);
   }
 
@@ -363,7 +364,7 @@ class Consumer {
 #pragma unroll
     for (int place = consumer_; place < T::kHanded; place += T::kTeamSize) {
       tile::wait(&shared_.handed.full[place], tile % 2);
-      add_found<T::kDimV>(shared_.handed.found[place], sum_, softmax, thread_);
+      add_found<true>(shared_.handed.found[place], sum_, softmax, thread_);
       give_back(shared_.handed.empty[place]);
     }
   }
@@ -374,7 +375,7 @@ class Consumer {
     const Share& share = note_of(tile).share;
     bool& joins = shared_.joins[tile % T::kQueryStages][consumer_];
     auto* parts = static_cast<typename T::Found*>(args_.parts) + consumer_;
-    put_found<T::kDimV>(parts[(share.slot + share.part) * T::kTeamSize], sum_, softmax_, thread_);
+    put_found(parts[(share.slot + share.part) * T::kTeamSize], sum_, softmax_, thread_);
     __threadfence();
     meet();
     if (thread_ == 0) {
@@ -388,7 +389,7 @@ class Consumer {
     clear_sums();
 #pragma unroll 1
     for (int part = 0; part < share.parts; ++part)
-      add_found<T::kDimV>(parts[(share.slot + part) * T::kTeamSize], sum_, softmax_, thread_);
+      add_found<false>(parts[(share.slot + part) * T::kTeamSize], sum_, softmax_, thread_);
     return true;
   }
 

@@ -93,13 +93,11 @@ __device__ __forceinline__ void put_found(FoundSums<kDimV>& to, const float (&su
   to.state[thread] = {base[0], base[1], softmax.sum[0], softmax.sum[1]};
 }
 
-/// Adds what another consumer found. It may have been written by another block: not from L1.
-template <int kDimV>
+/// Adds what another consumer found: of this block, or of another, which L1 would not know.
+template <bool kOfBlock, int kDimV>
 __device__ __forceinline__ void add_found(const FoundSums<kDimV>& from, float (&sum)[kDimV / 2],
                                           Softmax& softmax, int thread) {
-  const auto load = [](const float4& at) {
-    return __isGlobal(&at) ? __ldcg(&at) : at;
-  };
+  const auto load = [](const float4& at) { return kOfBlock ? at : __ldcg(&at); };
   const float4 state = load(from.state[thread]);
   const float2 weight[2] = {softmax.join(0, state.x, state.z), softmax.join(1, state.y, state.w)};
 #pragma unroll
@@ -111,6 +109,7 @@ __device__ __forceinline__ void add_found(const FoundSums<kDimV>& from, float (&
       float& mine = sum[i * 4 + j];
       mine = fmaf(weight[j / 2].x, mine, weight[j / 2].y * theirs[j]);
     }
+    if (i % 2 == 1) asm volatile("" ::: "memory");  // else all loads come first: too many registers
   }
 }
 
