@@ -231,24 +231,6 @@ def test_lists_by_kv_head_repeat_over_the_group():
     assert np.array_equal(lists[0].row(4), lists[0].row(5))
 
 
-@pytest.mark.parametrize("lists, heads", [("shared", 1), ("per_kv_head", 2), ("per_head", 4)])
-def test_ours_takes_as_many_lists_as_the_case_has(lists, heads):
-    case = make_case("attention", {"s": 64, "h": 4, "hk": 2, "d": 8, "block_q": 8, "lists": lists,
-                                   "pattern": "random", "density": 0.3, "dtype": "f32"})
-    problem = Problem(case, "cpu")
-    counts, indices = problem.stacked_lists
-    assert counts.shape[:2] == indices.shape[:2] == (1, heads)
-    # All query heads count, however many lists there are.
-    stored = int(counts.sum()) * 4 // heads
-    assert problem.useful_flops == 2 * 2 * 8 * stored * 8 * case.params["block_kv"]
-    arrays = [np.asarray(problem.sets[0][name]) for name in ("q", "k", "v")]
-    mask = tessera.BlockMask(64, 64, 8, case.params["block_kv"], counts, indices)
-    each = stacked(problem.lists, None, "cpu")
-    every = tessera.BlockMask(64, 64, 8, case.params["block_kv"], *each)
-    assert np.array_equal(tessera.attention(*arrays, mask=mask),
-                          tessera.attention(*arrays, mask=every))
-
-
 def test_similar_rows_have_a_part_in_common_and_as_many_entries_as_before():
     p = make_case("attention", {"s": 512, "block_q": 8, "pattern": "random", "density": 0.4,
                                 "alike": 4, "seed": 3}).params
