@@ -9,7 +9,7 @@ namespace {
 /// Heads that can be folded into rows: they read the same keys under the same lists.
 int most_packed(const AttentionShape& s, const Tile& tile) {
   if (s.kv_heads == 0) return 1;
-  const bool own_lists = s.masked && s.mask_heads > 1;
+  const bool own_lists = s.masked && s.mask_heads > s.kv_heads;
   if (own_lists) return 1;
   const std::int64_t group = s.heads / s.kv_heads;
   int pack = 1;

@@ -103,6 +103,19 @@ def test_another_mask_is_another_result(change):
 # ---- One case ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lists, heads", [("shared", 1), ("per_kv_head", 2), ("per_head", 4)])
+def test_ours_takes_as_many_lists_as_the_case_has(lists, heads):
+    case = make_case("attention", {"s": 64, "h": 4, "hk": 2, "d": 8, "block_q": 8, "block_kv": 16,
+                                   "lists": lists, **RANDOM})
+    problem = Problem(case, "cpu")
+    counts, indices = problem.stacked_lists
+    assert counts.shape[:2] == indices.shape[:2] == (1, heads)
+    # All query heads count, however many lists there are.
+    stored = int(counts.sum()) * 4 // heads
+    assert problem.useful_flops == 2 * (8 + 8) * 8 * 16 * stored
+    check_same(problem.reference, ours.prepare_ours(problem).run(0), "f32")
+
+
 def test_a_case_has_the_schema_s_shape_beside_real_peers():
     records = measure_case(quick_case(), Settings(**SETTINGS))
     assert [record["state"] for record in records] == ["burst"]

@@ -128,13 +128,18 @@ def test_everything_is_drawn_and_nothing_too_large():
     masks = [d.mask for d in problems if d.mask]
     assert {mask.block_q for mask in masks} == {mask.block_kv for mask in masks} == {
         64, 128, 192, 256}
+    grouped = [d for d in problems if d.mask and 1 < d.kv_heads < d.heads]
+    for lists in (lambda d: 1, lambda d: d.kv_heads, lambda d: d.heads):
+        assert sum(d.mask.heads == lists(d) for d in grouped) > 0.2 * len(grouped)
 
 
-def test_lists_hold_what_was_drawn():
-    d = drawn(mask=draw.Blocks(64, 64, 2, 4, 0.7, 0.5, 0.0, 3))
+@pytest.mark.parametrize("heads", [4, 2, 1])
+def test_lists_hold_what_was_drawn(heads):
+    d = drawn(mask=draw.Blocks(64, 64, 2, heads, 0.7, 0.5, 0.0, 3))
     built = build.build(d, "cpu", 1 << 18)
     everything = torch.stack([oracle.seen(d, built.cells, b, 0, 100, "cpu") for b in range(2)])
-    assert torch.equal(built.mask.to_dense(), everything)
+    held = built.mask.to_dense().repeat_interleave(everything.shape[1] // heads, 1)
+    assert torch.equal(held, everything)
     assert 0 < everything.sum() < everything.numel()
 
 

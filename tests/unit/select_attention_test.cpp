@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -183,6 +184,7 @@ TEST(SelectAttention, RefusalsOfMasks) {
   refused(masked({}, 16, 128, 4));                                // no heads to fold
   refused(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 32));  // each head has lists of its own
   refused(masked({.heads = 32, .kv_heads = 4}, 8, 128, 4));  // more heads than share their keys
+  EXPECT_EQ(reasons(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 4)), Reasons{});
 }
 
 TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {
@@ -240,9 +242,7 @@ void check_fold(const AttentionShape& s, const Tile& tile, const AttentionLayout
   ASSERT_EQ(at.pack * at.head_groups, s.heads);
   ASSERT_EQ(group % at.pack, 0) << "a tile's heads read the same keys";
   ASSERT_LE(at.pack, 64) << "a consumer's rows are whole queries";
-  if (s.masked && s.mask_heads > 1) {
-    ASSERT_EQ(at.pack, 1) << "and under the same lists";
-  }
+  ASSERT_EQ(s.masked ? s.heads_a_list() % at.pack : 0, 0) << "and under the same lists";
 }
 
 TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {
@@ -274,15 +274,18 @@ TEST(AttentionLayout, FoldsAsFewHeadsAsMaskBlocksNeed) {
   const Tile& tile = tile_of("sm90_attention_128");
   for (std::int64_t group : {1, 2, 4, 8, 24})
     for (std::int64_t block_q : {16, 32, 64, 96, 128, 192, 256})
-      for (bool own_lists : {false, true}) {
-        const std::int64_t heads = 2 * group;
-        const AttentionProblem p = masked({.heads = heads, .kv_heads = 2, .length = 1000}, block_q,
-                                          64, 3, own_lists ? heads : 1);
+      for (std::int64_t lists : {std::int64_t{1}, std::int64_t{2}, 2 * group}) {
+        const AttentionProblem p =
+            masked({.heads = 2 * group, .kv_heads = 2, .length = 1000}, block_q, 64, 3, lists);
         const AttentionShape s = shape_for(p);
         const AttentionLayout at = attention_layout(s, tile);
         check_fold(s, tile, at);
         for (int fewer = 1; fewer < at.pack; fewer *= 2)
           EXPECT_NE(block_q % (tile.m / fewer), 0) << "more heads folded than it takes";
+        if (lists <= 2) {
+          // A group's own lists fold as those of all heads do.
+          EXPECT_EQ(at.pack, std::min<std::int64_t>(group & -group, 128 / std::gcd(block_q, 128)));
+        }
       }
 }
 

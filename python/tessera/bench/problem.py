@@ -121,8 +121,11 @@ class Problem:
 
     @cached_property
     def stacked_lists(self):
-        """Counts [1, heads or 1, rows] and indices with one dimension more, on the device."""
-        return stacked(self.lists, None, self.device)
+        """Counts [1, heads, rows] and indices with one dimension more, on the device; of heads of keys
+        where the lists go by them, one where all share it."""
+        p = self.params
+        group = p["h"] // p["hk"] if p["lists"] == "per_kv_head" else 1
+        return stacked(self.lists[::group], None, self.device)
 
     @cached_property
     def offsets_array(self):

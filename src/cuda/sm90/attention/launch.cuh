@@ -32,7 +32,7 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   Walk walk;
   walk.sequences = planning::sequences_of(problem, shape);
   if (shape.masked) {
-    walk.mask = planning::view_of(problem.mask, shape.kv_length);
+    walk.mask = planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
     if (problem.mask.bit_tile) {
       walk.bits_tile = problem.mask.bits.stride(0);
       walk.bits_byte = problem.mask.bits.stride(2);

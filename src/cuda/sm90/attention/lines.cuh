@@ -79,10 +79,11 @@ struct LinePieces {
     line.all_begin = static_cast<int>(planning::clamp_to(all.begin, 0, kNowhere));
     line.all_end = static_cast<int>(planning::clamp_to(all.end, 0, kNowhere));
     const std::int64_t row = query / static_cast<int>(walk.mask.block_q);
-    line.full = walk.mask.full.row(tile.batch, tile.head, row);
-    line.partial = walk.mask.partial.row(tile.batch, tile.head, row);
+    const int set = tile.head / static_cast<int>(walk.mask.group);
+    line.full = walk.mask.full.row(tile.batch, set, row);
+    line.partial = walk.mask.partial.row(tile.batch, set, row);
     line.bit_tiles = walk.mask.partial.row_of(walk.mask.bit_tile, walk.mask.bit_tile_strides,
-                                              tile.batch, tile.head, row);
+                                              tile.batch, set, row);
     if (line.bit_tiles.indices)
       line.masked = static_cast<int>(line.partial.size) *
                     static_cast<int>(walk.mask.block_kv / planning::kKeyPiece);

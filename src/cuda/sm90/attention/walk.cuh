@@ -190,10 +190,11 @@ struct ListPieces {
     int first = 0, all_pieces = 0;
     if (per_block > 0) {
       const std::int64_t row = tile.first_query / static_cast<int>(walk.mask.block_q);
-      full = walk.mask.full.row(tile.batch, tile.head, row);
-      partial = walk.mask.partial.row(tile.batch, tile.head, row);
+      const int set = tile.head / static_cast<int>(walk.mask.group);
+      full = walk.mask.full.row(tile.batch, set, row);
+      partial = walk.mask.partial.row(tile.batch, set, row);
       bit_tiles = walk.mask.partial.row_of(walk.mask.bit_tile, walk.mask.bit_tile_strides,
-                                           tile.batch, tile.head, row);
+                                           tile.batch, set, row);
       all_pieces = static_cast<int>(full.size + partial.size) * per_block;
     } else if (any_end > any_begin) {
       first = any_begin / planning::kKeyPiece;
