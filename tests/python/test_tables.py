@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -159,9 +160,9 @@ def test_energy_has_the_cases_with_figures_only():
 @pytest.fixture
 def tree(tmp_path):
     """A tree with two pages, kernels, and no result yet."""
-    for folder in ("bench/results", "docs", "src/cuda"):
+    for folder in ("bench/results", "docs"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "src/cuda/kernel.cu").write_text("one")
+    kernel_tree(tmp_path)
     (tmp_path / "README.md").write_text(
         "# T\n\n<!-- table: products -->\n<!-- end -->\n\nafter\n")
     (tmp_path / "docs/page.md").write_text(
@@ -175,7 +176,7 @@ def run(tree, *options):
 
 
 def put(tree, name, cases=CASES, **more):
-    result = {**result_of(cases, sources.source_hash(str(tree))), **more}
+    result = {**result_of(cases, sources.source_hashes(str(tree))), **more}
     (tree / "bench/results" / name).write_text(json.dumps(result))
 
 
@@ -201,12 +202,31 @@ def test_tables_follow_the_files_and_the_kernels(tree):
     assert "stale" not in readme and "attention" not in readme
     assert "no kernel for attention" in page and "Tests: 1 passed, 1 failed." in page
     # A kernel changes: the check fails until the tables say that they are stale, then no more.
-    measured_at = sources.source_hash(str(tree))
+    measured_at = sources.source_hashes(str(tree))
     for text in ("two", "three"):
-        (tree / "src/cuda/kernel.cu").write_text(text)
+        (tree / PRODUCT_KERNEL).write_text(text)
         assert run(tree, "--check") == (1 if text == "two" else 0)
         run(tree)
-    assert f"*stale, measured at {measured_at}*\n" in (tree / "README.md").read_text()
+    readme, page = (tree / "README.md").read_text(), (tree / "docs/page.md").read_text()
+    stale = f"*stale, measured at {measured_at['products']}*\n"
+    # Of the page's tables that of the whole file is stale, that of attention is not.
+    assert stale in readme and page.count("stale") == page.count(stale) == 1
+    assert page.index("no kernel for attention") < page.index("stale")
+    assert f"kernel sources {measured_at['attention']}*" in page
+    # So it is the other way round.
+    put(tree, "card-check.json")
+    (tree / ATTENTION_KERNEL).write_text("two")
+    run(tree)
+    assert "stale" not in (tree / "README.md").read_text()
+    assert (tree / "docs/page.md").read_text().count("stale") == 2
+
+
+def test_a_file_with_one_hash_for_all_kernels_is_stale(tree):
+    put(tree, "card-check.json", source_hash="0" * 16)
+    assert run(tree) == 0 and run(tree, "--check") == 0
+    for page in ("README.md", "docs/page.md"):
+        assert f"*stale, measured at {'0' * 16}*\n" in (tree / page).read_text()
+        assert f"kernel sources {'0' * 16}*" in (tree / page).read_text()
 
 
 def test_passing_files_and_cpus_are_no_results(tree):

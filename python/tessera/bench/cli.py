@@ -10,7 +10,7 @@ from .machine import torch_with_gpu
 from .measure import Settings
 from .patterns import NoTessera
 from .peers.base import Unavailable
-from .sources import find_tree, source_hash
+from .sources import find_tree, source_hashes
 
 EPILOG = """examples:
   python -m tessera.bench attention --seqlen 8192 --causal --block 128 --density .25
@@ -195,7 +195,8 @@ def run_table(arguments):
     tree = find_tree()
     print("\n".join(lines) if records else "no such case")
     print()
-    print(*report.provenance(result, source_hash(tree) if tree else None), sep="\n")
+    current = source_hashes(tree) if tree else None
+    print(*report.provenance(result, current, records), sep="\n")
     return 0
 
 

@@ -2,6 +2,7 @@
 scripts can use it without the compiled package."""
 
 from .cases import label
+from .sources import measured_at, stale_hashes
 
 OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", "attention")
 STATES = {
@@ -224,9 +225,9 @@ def ceilings_and_tests(result):
     return [" ".join(texts)] if texts else []
 
 
-def provenance(result, current_hash=None):
-    """Where the figures are from, in a line; one more before it where the kernels have changed
-    since."""
+def provenance(result, current=None, records=None):
+    """Where these records' figures, or all, are from, in a line; one more before it where their
+    kernels have changed since. `current`: the hashes of the tree."""
     gpu, toolkit = result["gpu"], result["toolkit"]
     words = [gpu["name"] if gpu else result["cpu"]["name"]]
     if gpu:
@@ -237,7 +238,7 @@ def provenance(result, current_hash=None):
     words += sorted({part["date"][:10] for part in parts})
     commits = sorted({part["commit"] for part in parts if part["commit"]})
     words += [f"commit {one.rstrip('+')[:12]}" + ("+" if one.endswith("+") else "") for one in commits]
-    line = ", ".join(words) + f", kernel sources {result['source_hash']}"
-    if current_hash in (None, result["source_hash"]):
-        return [line]
-    return [f"stale, measured at {result['source_hash']}", line]
+    hashes = measured_at(result, records)
+    line = ", ".join(words) + f", kernel sources {', '.join(map(str, hashes))}"
+    stale = stale_hashes(hashes, current)
+    return [f"stale, measured at {', '.join(stale)}", line] if stale else [line]
