@@ -60,6 +60,7 @@ TABLES = {
     "energy": (products, "energy"),
     "crossover": (products, "crossover"),
     "attention": (attention, "comparison"),
+    "host": (lambda result: result.get("host", []), "host_times"),
 }
 
 
@@ -80,7 +81,10 @@ def read_results(root):
     for result in sorted(read, key=lambda result: result["date"], reverse=True):
         keys = [(result["gpu"]["name"], *key(record)) for record in result["cases"]]
         result["cases"] = [record for record, one in zip(result["cases"], keys) if one not in seen]
-        seen.update(keys)
+        calls = [(result["gpu"]["name"], one["call"]) for one in result.get("host", ())]
+        result["host"] = [one for one, call in zip(result.get("host", ()), calls)
+                          if call not in seen]
+        seen.update(keys + calls)
     return read
 
 

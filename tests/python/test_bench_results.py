@@ -289,6 +289,9 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     second["cases"][0]["ours"]["ms"] = 123.0
     first["tests"] = [{"name": "a", "outcome": "failed"}, {"name": "b", "outcome": "passed"}]
     second["tests"] = [{"name": "a", "outcome": "passed"}]
+    call = {"op": "matmul", "us": 1.0, "spread": 0.0, "with_plan_us": 2.0, "row": "x"}
+    first["host"] = [{**call, "call": "a"}, {**call, "call": "b"}]
+    second["host"] = [{**call, "call": "a", "us": 2.0}]
     merged = results.merge([second, first])
     assert len(merged["cases"]) == 3
     assert merged["date"] == second["date"]
@@ -296,6 +299,7 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
             if record["op"] == "bsr_matmul"] == [123.0]
     assert {test["name"]: test["outcome"] for test in merged["tests"]} == {"a": "passed",
                                                                            "b": "passed"}
+    assert [(one["call"], one["us"]) for one in merged["host"]] == [("a", 2.0), ("b", 1.0)]
     assert [part["cases"] for part in merged["parts"]] == [2, 2]
     assert schema.problems(merged, SCHEMA) == []
     assert len(results.merge([merged, first])["parts"]) == 3

@@ -229,6 +229,22 @@ def test_a_file_with_one_hash_for_all_kernels_is_stale(tree):
         assert f"kernel sources {'0' * 16}*" in (tree / page).read_text()
 
 
+def test_what_calls_cost_the_host_is_a_table(tree):
+    calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
+              "with_plan_us": 8.0, "row": "sm90_attention"}
+             for name, us, spread in (("short", 3.21, 0.01), ("long", 4.0, 0.2))]
+    (tree / "README.md").write_text("<!-- table: host -->\n<!-- end -->\n")
+    put(tree, "card-a.json", [], host=calls, date="2002-01-01T00:00:00Z")
+    put(tree, "card-b.json", [], host=[{**calls[0], "us": 9.99}])
+    (tree / PRODUCT_KERNEL).write_text("two")
+    run(tree)
+    lines = (tree / "README.md").read_text().splitlines()
+    assert row_of(lines, "call") == ["call", "run, us", "with planning, us", "kernel"]
+    assert row_of(lines, "short")[1:] == ["3.21", "8", "sm90_attention"]
+    assert row_of(lines, "long")[1] == "4 ±10%"
+    assert not any("9.99" in line or "stale" in line for line in lines)
+
+
 def test_passing_files_and_cpus_are_no_results(tree):
     run(tree)
     for name in ("card-quick.json", "quick.json", "card-check-1-of-4.json"):

@@ -75,6 +75,7 @@ def header(device, gpu, tree=None, at_commit=None):
         "commit": at_commit or (commit(tree) if tree else None),
         "source_hash": source_hashes(tree) if tree else None,
         "ceilings": {},
+        "host": [],
         "tests": [],
         "cases": [],
     }

@@ -86,6 +86,12 @@ def of_dense(record):
     return record["ours"]["tflops"] / whole_rate(dense)
 
 
+def within(value, spread):
+    """The value, with half the spread where that is notable."""
+    notable = spread / 2 > NOTABLE_SPREAD
+    return number(value) + (f" ±{100 * spread / 2:.0f}%" if notable else "")
+
+
 class Notes:
     """Reasons, numbered: equal ones share a number."""
 
@@ -147,8 +153,7 @@ def state_table(records, notes):
 def value_cell(record, name, entry, notes):
     if "unavailable" in entry:
         return notes.mark(name, entry["unavailable"])
-    text, spread = number(value_of(record, name, entry)), entry["spread"] / 2
-    text += f" ±{100 * spread:.0f}%" if spread > NOTABLE_SPREAD else ""
+    text = within(value_of(record, name, entry), entry["spread"])
     pattern = entry.get("symbolic_ms")
     return text + (f", pattern {number(pattern * 1e3)} us" if pattern is not None else "")
 
@@ -223,6 +228,13 @@ def ceilings_and_tests(result):
                   if word in outcomes)
         texts.append("Tests: " + ", ".join(counts) + ".")
     return [" ".join(texts)] if texts else []
+
+
+def host_times(entries):
+    """What calls in C++ cost the host."""
+    rows = [[one["call"], within(one["us"], one["spread"]), number(one["with_plan_us"]),
+             one["row"]] for one in entries]
+    return rows_of(["call", "run, us", "with planning, us", "kernel"], rows, left=1) if rows else []
 
 
 def provenance(result, current=None, records=None):
