@@ -44,6 +44,11 @@ def attention(result):
     return [record for record in result["cases"] if record["op"] == "attention"]
 
 
+def lists(result):
+    """With the attention that walks them."""
+    return [record for record in result["cases"] if record["op"] not in PRODUCTS]
+
+
 def summary(result):
     """The products of `make gpu-check`, sustained."""
     cases = bench_module("cases")
@@ -60,6 +65,7 @@ TABLES = {
     "energy": (products, "energy"),
     "crossover": (products, "crossover"),
     "attention": (attention, "comparison"),
+    "lists": (lists, "lists"),
     "host": (lambda result: result.get("host", []), "host_times"),
 }
 

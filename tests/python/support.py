@@ -64,7 +64,8 @@ def kernel_tree(folder):
     rows = "".join(f'{{.name = "sm90_{op}_64", .ops = ops({{Op::{op}}}), .tile = {{.m = 64}},\n'
                    ' .measured = "quickly"},\n' for op in ("attention", "matmul"))
     files = {
-        "src/plan/tiles/sm90.hpp": rows, "src/plan/tiles/sm80.hpp": "", "src/plan/tile_table.hpp": "",
+        "src/plan/tiles/sm90.hpp": rows, "src/plan/tiles/sm80.hpp": "",
+        "src/plan/tile_table.hpp": "",
         "cmake/TesseraCuda.cmake": "", "cmake/row.cu.in": '#include "@folder@/launch.cuh"\n',
         "src/cuda/prepare/mask_lists.cu": "", "src/cuda/prepare/transpose.cu": "",
         "src/cuda/spgemm/order.cu": "", "src/cuda/spgemm/symbolic.cu": "",

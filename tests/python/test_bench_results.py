@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
 
-from tessera.bench import (cli, measure, ours, peers, report, results, schema, sources, suite,
+from tessera.bench import (arrays, cli, measure, ours, peers, report, results, schema, sources, suite,
                            table, timing)
 from tessera.bench.cases import make_case
 from tessera.bench.measure import Settings, measure_case
@@ -91,6 +91,45 @@ def test_wrong_results_are_told(name):
         check_same(problem.reference, unwritten, problem.dtype)
     with pytest.raises((WrongResult, IndexError)):
         check_same(problem.reference, right[..., :-1], problem.dtype)
+
+
+LISTING = {"s": 640, "skv": 320, "h": 3, "block_q": 16, "block_kv": 8, "lists": "per_head", **RANDOM}
+
+
+@pytest.mark.parametrize("op", ["list_blocks", "top_k_blocks"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_lists_are_those_of_the_pattern_and_of_the_largest_scores(op, dtype):
+    if dtype == "bf16":
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    problem = Problem(make_case(op, {**LISTING, "dtype": dtype}), "cpu")
+    (given,) = problem.sets[0].values()
+    assert tuple(given.shape) == (1, 3, 40, 40)
+    assert problem.bytes == 3 * 40 * 40 * (1 if op == "list_blocks" else arrays.BYTES[dtype])
+    if dtype == "f16" and op == "top_k_blocks":
+        given[...] = np.round(given)  # many are equal
+    counts, indices = ours.prepare_ours(problem).run(0)
+    assert check_same(problem.reference, (counts, indices), dtype) == (0, 0)
+    reference = problem.reference
+    for row in (reference.rows[0], reference.rows[-1]):
+        for change in (lambda counts, indices: counts[0, 2, row] - 1,
+                       lambda counts, indices: None):
+            wrong = [arrays.to_f64(array).astype(int) for array in (counts, indices)]
+            fewer = change(*wrong)
+            if fewer is None:
+                wrong[1][0, 0, row, 0] ^= 1
+            else:
+                wrong[0][0, 2, row] = fewer
+            with pytest.raises(WrongResult, match=f"row {row} of head"):
+                check_same(problem.reference, wrong, dtype)
+
+
+def test_making_lists_is_a_record_like_others():
+    case = make_case("list_blocks", LISTING)
+    record = measure_case(case, Settings(**SETTINGS))[0]
+    assert schema.problems(record, {"$ref": "#/$defs/case"}, SCHEMA) == []
+    assert record["peers"] == {} and record["ours"]["ms"] > 0 and record["useful_flops"] == 0
+    assert "list_blocks" in table.text_table([record])
+    assert timing.Figures([1.0], [], [600.0]).entry(0)["joules_per_tflop"] is None
 
 
 @pytest.mark.parametrize("change", [{"causal": False}, {"softcap": 5.0}, {"window": 30}])

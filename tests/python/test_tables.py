@@ -229,6 +229,34 @@ def test_a_file_with_one_hash_for_all_kernels_is_stale(tree):
         assert f"kernel sources {'0' * 16}*" in (tree / page).read_text()
 
 
+def test_lists_are_held_against_the_attention_that_walks_them(tree):
+    walked = {"dtype": "bf16", "b": 1, "h": 1, "hk": 1, "s": 8, "skv": 8, "d": 8, "dv": 8,
+              "causal": False, "block_q": 4, "block_kv": 4, "lists": "shared", "alike": 1,
+              "pattern": "random", "density": 0.5, "seed": 1}
+    other = {**walked, "density": 0.25}
+    made = [record("attention", walked, 8.0, {}, flops=1e9),
+            record("attention", walked, 4.0, {}, state="burst", flops=1e9),
+            *(record("list_blocks", params, 0.02, {}, state=state, flops=0)
+              for params, state in ((walked, "graph"), (walked, "burst"), (other, "graph"))),
+            record("top_k_blocks", walked, "no kernel", {}, state="graph", flops=0)]
+    (tree / "README.md").write_text("<!-- table: lists -->\n<!-- end -->\n")
+    put(tree, "card.json", made)
+    run(tree)
+    lines = (tree / "README.md").read_text().splitlines()
+    assert row_of(lines, "state") == ["case", "state", "lists, us", "attention, ms",
+                                      "lists / attention"]
+    # 20 us of the 8 ms at the power limit.
+    assert row_of(lines, "list_blocks")[1:] == ["graph", "20", "8", "0.25%"]
+    assert row_of(lines, "density 0.25")[3:] == ["", ""]
+    assert row_of(lines, "top_k_blocks")[2:] == ["- (1)", "8", ""]
+    assert "(1) tessera: no kernel  " in lines
+    # Attention alone makes no table of lists, and lists stand in no table of attention.
+    put(tree, "card.json", made[:2])
+    run(tree)
+    assert "Not measured yet." in (tree / "README.md").read_text()
+    assert "list_blocks" not in (tree / "docs/page.md").read_text()
+
+
 def test_what_calls_cost_the_host_is_a_table(tree):
     calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
               "with_plan_us": 8.0, "row": "sm90_attention"}

@@ -1,10 +1,10 @@
 """Results as Markdown: the tables of the documentation. Needs nothing but Python itself, so that
 scripts can use it without the compiled package."""
 
-from .cases import label
+from .cases import LISTS, case_key, label
 from .sources import measured_at, stale_hashes
 
-OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", "attention")
+OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", "attention", *LISTS)
 STATES = {
     "sustained": "Sustained: seconds without a rest, at the power limit",
     "burst": "Bursts: short runs in turns, at the full clock",
@@ -32,7 +32,7 @@ def unit_of(record):
     narrow = "n" in p and min(p["m"], p["n"]) <= 128
     if narrow and (record["op"] == "matmul" or record["state"] != "graph"):
         return "GB/s"
-    if record["state"] == "graph":
+    if record["state"] == "graph" or record["op"] in LISTS:
         return "us"
     entries = (record["ours"], *record["peers"].values())
     return "TFLOPS" if max(entry.get("tflops", 0) for entry in entries) >= 1 else "GFLOPS"
@@ -80,7 +80,7 @@ def case_text(record):
 def of_dense(record):
     """Our rate on useful operations over that of the dense case: cuBLASLt's product of random
     values of the same sizes, our own attention."""
-    dense = measured(record).get(DENSE[record["op"]])
+    dense = measured(record).get(DENSE.get(record["op"]))
     if dense is None or "ms" not in record["ours"]:
         return None
     return record["ours"]["tflops"] / whole_rate(dense)
@@ -167,6 +167,24 @@ def comparison(records):
             chosen.sort(key=lambda record: OPS.index(record["op"]))
             out += [f"{title}.", "", *state_table(chosen, notes), ""]
     return out + notes.lines()
+
+
+def lists(records):
+    """What making lists takes, and as a share of the attention that walks them: at its power limit,
+    where that was measured."""
+    walked, rows, notes = {}, [], Notes()
+    for record in sorted(records, key=lambda record: record["state"] == "sustained"):
+        if record["op"] == "attention" and "ms" in record["ours"]:
+            walked[case_key("attention", record["params"])] = record["ours"]["ms"]
+    for record in records:
+        ours, attention = record["ours"], walked.get(case_key("attention", record["params"]))
+        if record["op"] in LISTS:
+            share = 100 * ours["ms"] / attention if attention and "ms" in ours else None
+            rows.append([case_text(record), record["state"],
+                         value_cell(record, "tessera", ours, notes),
+                         number(attention), "" if share is None else f"{number(share, 2)}%"])
+    head = ["case", "state", "lists, us", "attention, ms", "lists / attention"]
+    return [*rows_of(head, rows, left=2), *notes.lines()] if rows else []
 
 
 def energy(records):
