@@ -133,8 +133,8 @@ void launch_typed(const Launch& call) {
     check(cudaMemsetAsync(scratch.dealt, 0, sizeof(int) * scratch.counters, stream),
           "cudaMemsetAsync(attention)");
   const auto kernel = attention_kernel<T>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
-        "cudaFuncSetAttribute(attention)");
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(attention)");
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(grid);
   config.blockDim = T::kThreads;
