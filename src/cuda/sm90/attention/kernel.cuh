@@ -253,6 +253,7 @@ class Consumer {
       const TileNote& note = note_of(tile_);
       if (tile::agreed(note.ends_all)) return false;
       if (tile::agreed(!note.empty)) break;
+      if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
       clear_sums();
       softmax_ = {};
       finish_part(tile_);
@@ -296,7 +297,7 @@ class Consumer {
   /// What scores of the stage become before the softmax; then the stage's keys are given back.
   __device__ __forceinline__ void adjust(Flags flags) {
     const typename T::Step& step = shared_.notes[at_.stage];
-    if constexpr (T::kMapped) map_scores(score_, args_.scale, args_.cap);
+    if constexpr (T::kMapped) map_scores(score_, args_.map);
     if (flags.masked) {
       if (!looked_) look();
       const int first_column = thread_ % 4 * 2;
@@ -305,6 +306,7 @@ class Consumer {
       if (args_.bits) hide_by_bits(score_, step, args_, &shared_.sight[row], first_column);
     }
     give_back(shared_.k_ring.empty[at_.stage]);
+    if (T::kStoresItself && flags.last) give_back(shared_.q_ring.empty[0]);
   }
 
   /// What this warpgroup's rows of the tile see, for steps where that is not all. Once a tile, as
@@ -339,7 +341,7 @@ class Consumer {
     } else {
       store(tile, softmax);
     }
-    give_back(shared_.results[tile % T::kQueryStages]);
+    leave_result(tile);
   }
 
   /// The same of a tile that may be divided.
@@ -350,7 +352,13 @@ class Consumer {
       take_over(tile, softmax_);
     }
     if (join_parts(tile)) store(tile, softmax_);
-    give_back(shared_.results[tile % T::kQueryStages]);
+    leave_result(tile);
+  }
+
+  /// The tile's result is stored, or lies where the carrier takes it from.
+  __device__ __forceinline__ void leave_result(unsigned tile) {
+    give_back(T::kStoresItself ? shared_.tile_ring.empty[tile % T::kTileNotes]
+                               : shared_.results[tile % T::kQueryStages]);
   }
 
   __device__ __forceinline__ void hand_over(unsigned tile, const Softmax& softmax) {
@@ -401,6 +409,8 @@ class Consumer {
     store_lse(args_, note, rows, normalised.lse, thread_);
     if (args_.result.dtype == DType::f32) {
       store_wide<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
+    } else if constexpr (T::kStoresItself) {
+      store_short<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
     } else {
       typename T::Queries& panels = queries_of(tile);
       meet();  // all warps have read their queries: the last scores are done
@@ -434,10 +444,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   constexpr int kTeamWarps = T::kTeamSize * kWarpgroup / 32;
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (threadIdx.x == 0) {
-    shared.q_ring.init(1);
+    shared.q_ring.init(T::kStoresItself ? kTeamWarps : 1);
     shared.k_ring.init(kTeamWarps);
     shared.v_ring.init(kTeamWarps);
-    shared.tile_ring.init(2);  // the loader and the carrier
+    shared.tile_ring.init(T::kStoresItself ? 1 + kTeamWarps : 2);  // the loader, and who stores
     shared.clearing_ring.init(1);
     for (std::uint64_t& barrier : shared.landed) tile::ptx::mbarrier_init(&barrier, 1);
     for (std::uint64_t& barrier : shared.results) tile::ptx::mbarrier_init(&barrier, kTeamWarps);
@@ -462,7 +472,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
     if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
     if (thread / 32 == 2) clear_ragged_values<T>(shared, thread % 32);
-    if (thread / 32 == 3 && tile::elect()) carry_results<T>(args, shared);
+    if (thread / 32 == 3 && !T::kStoresItself && tile::elect()) carry_results<T>(args, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
     Consumer<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup).run();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <variant>
 
@@ -75,6 +76,18 @@ inline Result result_of(const AttentionProblem& problem) {
   return result;
 }
 
+inline ScoreMap score_map(float scale, float cap) {
+  ScoreMap map{scale, cap, -1.0f, {}};
+  if (cap == 0.0f) return map;
+  const double inner = static_cast<double>(scale) / cap, square = inner * inner;
+  // Of tanh; the next term is less than half of a float's last digit up to a fifth.
+  constexpr double kTerms[4] = {1, -1.0 / 3, 2.0 / 15, -17.0 / 315};
+  double power = scale;
+  for (int i = 0; i < 4; ++i, power *= square) map.series[i] = static_cast<float>(kTerms[i] * power);
+  if (std::isfinite(map.series[3]) && inner != 0) map.near = static_cast<float>(0.2 / std::abs(inner));
+  return map;
+}
+
 template <class T>
 void launch_typed(const Launch& call) {
   const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
@@ -109,8 +122,7 @@ void launch_typed(const Launch& call) {
                  tile::tma_readable(out);
   if (args.carried) args.out = tile::folded_map(out, layout.pack, T::kRows / layout.pack);
   constexpr float kLog2e = 1.4426950408889634f;
-  args.scale = shape.scale;
-  args.cap = shape.softcap;
+  args.map = score_map(shape.scale, shape.softcap);
   args.scale_log2 = T::kMapped ? kLog2e : shape.scale * kLog2e;
   if (problem.sinks) {
     args.sinks = problem.sinks.data;

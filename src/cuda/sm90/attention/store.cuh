@@ -138,6 +138,57 @@ __device__ __forceinline__ void store_wide(const Arguments& args, const TileNote
   }
 }
 
+/// Exchanges 4 x 4 words in a quad: word i of lane j becomes word j of lane i.
+__device__ __forceinline__ void exchange_in_quad(std::uint32_t (&word)[4], int lane) {
+#pragma unroll
+  for (int away = 1; away <= 2; away *= 2) {
+    const bool upper = (lane & away) != 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      std::uint32_t& low = word[away == 1 ? 2 * i : i];
+      std::uint32_t& high = word[away == 1 ? 2 * i + 1 : i + 2];
+      const std::uint32_t other = __shfl_xor_sync(~0u, upper ? low : high, away);
+      (upper ? low : high) = other;
+    }
+  }
+}
+
+/// 16-bit results, straight from registers: quads turn eight columns of four groups into eight
+/// neighbours a lane, where memory takes sixteen bytes at once.
+template <int kDimV>
+__device__ __forceinline__ void store_short(const Arguments& args, const TileNote& tile,
+                                            const RowPlaces& rows, const float (&sum)[kDimV / 2],
+                                            const float (&factor)[2], int thread) {
+  const Result& to = args.result;
+  const int lane = thread % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool exists = rows.query[half] < tile.q_length;
+    std::uint16_t* const at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
+                              rows.head[half] * to.out_head +
+                              (tile.q_begin + rows.query[half]) * to.out_row;
+#pragma unroll
+    for (int set = 0; set < kDimV / 32; ++set) {
+      std::uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j = (set * 4 + i) * 4 + half * 2;
+        word[i] = product::pack(to.dtype, sum[j] * factor[half], sum[j + 1] * factor[half]);
+      }
+      exchange_in_quad(word, lane);
+      const int column = (set * 4 + lane) * 8;
+      if (!exists || column >= to.dim_v) continue;  // a multiple of eight
+      if (args.carried) {
+        *reinterpret_cast<uint4*>(at + column) = {word[0], word[1], word[2], word[3]};
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          at[(column + i) * to.out_col] = static_cast<std::uint16_t>(word[i / 2] >> i % 2 * 16);
+      }
+    }
+  }
+}
+
 /// 16-bit results lie where this consumer's queries were, in panels of 64 columns.
 template <class T>
 __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Queries& panels,

@@ -94,6 +94,9 @@ struct Traits {
   static constexpr int kMostBytes =
       kRingBytes + 2 * Queries::kBytes + kHanded * static_cast<int>(sizeof(Found));
   static constexpr int kQueryStages = kMostBytes <= 220 * 1024 ? 2 : 1;
+  // Where there is room for one tile, the next one's queries come as soon as this one's are read:
+  // results do not lie there, but go from registers to memory.
+  static constexpr bool kStoresItself = kQueryStages == 1;
   static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 2;
   static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
   static constexpr int kConsumersALine = kConsumers / kTile.lines;
@@ -142,13 +145,19 @@ struct Result {
   std::int64_t dim_v;
 };
 
+/// Where scores are mapped before the softmax: a softcap, or a scale of zero or less. Near zero, up
+/// to `near`, cap * tanh(x * scale / cap) is x times a series of x * x.
+struct ScoreMap {
+  float scale, cap, near, series[4];
+};
+
 struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
   Result result;
   bool carried;       // 16-bit results that TMA can write
   float scale_log2;   // scores times this are exponents of two
-  float scale, cap;  // where scores are mapped first: a softcap, or a scale of zero or less
+  ScoreMap map;
   const void* sinks;  // may be null
   std::int64_t sink_stride;
   DType sink_dtype;
