@@ -103,6 +103,9 @@ AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
   layout.uneven = s.masked || s.window_right >= 0 || s.window_left >= 0 || s.q_packed ||
                   s.kv_layout == KvLayout::packed;
   divide(layout, s, tile);
+  layout.ordered = (s.masked || s.q_packed || s.kv_layout == KvLayout::packed) &&
+                   layout.whole > kPlannedUnits && layout.whole <= kMostOrderedTiles &&
+                   s.batch <= kMostOrderedSequences;
   // Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of
   // as many heads as fill the GPU come first, so that short ones end the work.
   constexpr std::int64_t kFillsTheGpu = 264;
@@ -174,6 +177,7 @@ AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,
   const int team = tile.m / 64;  // consumers, of 64 rows each
   scratch.counters = layout.uneven || layout.sharers > 0 ? 1 + layout.divided() * team : 0;
   if (scratch.counters > 0) scratch.dealt = carver.add<int>(scratch.counters);
+  if (layout.ordered) scratch.order = carver.add<int>(2 * layout.whole);
   if (layout.sharers > 0) {
     scratch.joined = scratch.dealt + 1;
     const core::Size parts = core::Size(layout.sharers + layout.divided()) * team;

@@ -41,12 +41,17 @@ struct AttentionLayout {
   std::int64_t whole = 0;         // tiles that are not divided: whole rounds of them, or all
   std::int64_t sharers = 0;       // blocks of threads among which the others are divided
   bool uneven = false;            // walks differ in length: tiles are dealt as they are asked for
+  bool ordered = false;           // by data: what would end last begins earlier
 
   std::int64_t divided() const { return tiles - whole; }
 };
 
 /// Multiprocessors of the cards whose rounds of tiles are planned.
 inline constexpr std::int64_t kPlannedUnits = 132;
+
+/// What one block of threads puts in order.
+inline constexpr std::int64_t kMostOrderedTiles = 1 << 16;
+inline constexpr int kMostOrderedSequences = 1024;
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile);
 
@@ -65,6 +70,7 @@ std::string describe(const AttentionLayout& layout);
 struct AttentionScratchSm90 {
   std::int64_t counters = 0;  // that start at zero: tiles dealt, then parts joined
   int* dealt = nullptr;       // counts tiles that were handed out
+  int* order = nullptr;       // of tiles; then what each may cost
   int* joined = nullptr;      // for each consumer of a divided tile, the parts that are there
   float* parts = nullptr;     // what consumers found, as they hold it
 };

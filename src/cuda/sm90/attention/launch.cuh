@@ -13,6 +13,7 @@
 
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
+#include "src/cuda/sm90/attention/deal.cuh"
 #include "src/cuda/sm90/attention/kernel.cuh"
 #include "src/cuda/tile/tensor_map.hpp"
 #include "src/plan/attention_sm90.hpp"
@@ -50,6 +51,7 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   walk.whole = static_cast<int>(layout.whole);
   walk.sharers = static_cast<int>(layout.sharers);
   walk.section = static_cast<int>(std::min<std::int64_t>(layout.section, 1 << 20));
+  walk.lines = layout.lines;
   walk.packed_q = shape.q_packed;
   walk.longest_last = shape.window_right >= 0;
   return walk;
@@ -140,10 +142,12 @@ void launch_typed(const Launch& call) {
   const auto stream = static_cast<cudaStream_t>(call.execution.stream);
   const int grid = layout.whole > 0 ? std::min(args.walk.whole, unit_count()) : args.walk.sharers;
   args.walk.blocks = grid;
-  if (layout.uneven && args.walk.whole > grid) args.walk.dealt = scratch.dealt;
+  if (layout.uneven && args.walk.whole > grid) {
+    args.walk.dealt = scratch.dealt;
+    args.walk.order = scratch.order;
+  }
   if (args.walk.dealt || layout.sharers > 0)
-    check(cudaMemsetAsync(scratch.dealt, 0, sizeof(int) * scratch.counters, stream),
-          "cudaMemsetAsync(attention)");
+    deal_tiles(args.walk, scratch.dealt, static_cast<int>(scratch.counters), stream);
   const auto kernel = attention_kernel<T>;
   static SharedMemoryLimit limit;
   limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(attention)");

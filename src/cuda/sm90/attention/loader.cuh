@@ -123,9 +123,10 @@ class Loader {
       const unsigned place = tile_ % T::kTileNotes;
       tile::wait(&shared_.tile_ring.full[place], tile_ / T::kTileNotes % 2);
       const TileNote& note = shared_.tiles[place];
+      if (!T::kStoresItself && asked_ == tile_) ask_for_queries(note);
       ++tile_;
       if (!note.ends_all && !note.empty) walk(note);
-      if (asked_ < tile_) ask_for_queries(note);
+      if (T::kStoresItself && asked_ < tile_) ask_for_queries(note);
       if (note.ends_all) break;
       tile::arrive(&shared_.tile_ring.empty[(tile_ - 1) % T::kTileNotes]);
     }
@@ -161,7 +162,7 @@ class Loader {
   /// The next tile's queries, as soon as it is known and there is room, without waiting.
   __device__ void look_ahead() {
     using tile::ptx::mbarrier_test_wait_parity;
-    if (asked_ != tile_) return;
+    if (asked_ > tile_) return;
     const unsigned place = tile_ % T::kTileNotes, q = asked_ % T::kQueryStages;
     if (mbarrier_test_wait_parity(&shared_.tile_ring.full[place], tile_ / T::kTileNotes % 2) &&
         mbarrier_test_wait_parity(&shared_.q_ring.empty[q], asked_ / T::kQueryStages % 2 ^ 1))
@@ -170,7 +171,8 @@ class Loader {
 
   __device__ void walk(const TileNote& note) {
     const int batch = args_.walk.sequences.kv_offsets.values ? 0 : note.batch;
-    int free = T::kStages - 1;  // stages whose keys come before this tile's queries
+    // Where queries wait for those before them to be read, the first keys come sooner.
+    int free = T::kStages - 1;
     for (bool last = false; !last;) {
       const unsigned place = step_ % T::kStepNotes;
       tile::wait(&shared_.step_ring.full[place], step_ / T::kStepNotes % 2);
@@ -182,7 +184,7 @@ class Loader {
       tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
       copy<typename T::Keys>(shared_.k[at_.stage], args_.k, step, note, batch,
                              &shared_.k_ring.full[at_.stage]);
-      if (asked_ < tile_ && (!T::kStoresItself || free-- == 0)) ask_for_queries(note);
+      if (T::kStoresItself && free-- == 0) ask_for_queries(note);
 
       tile::wait(&shared_.v_ring.empty[at_.stage], at_.parity ^ 1);
       std::uint64_t* full = &shared_.v_ring.full[at_.stage];
@@ -195,7 +197,7 @@ class Loader {
       tile::arrive(&shared_.step_ring.empty[place]);
       ++step_;
       at_.advance();
-      look_ahead();
+      if constexpr (!T::kStoresItself) look_ahead();
     }
   }
 
