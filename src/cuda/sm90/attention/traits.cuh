@@ -148,7 +148,7 @@ struct Result {
 /// Where scores are mapped before the softmax: a softcap, or a scale of zero or less. Near zero, up
 /// to `near`, cap * tanh(x * scale / cap) is x times a series of x * x.
 struct ScoreMap {
-  float scale, cap, near, series[4];
+  float scale, cap, near, series[3];
 };
 
 struct Arguments {
