@@ -33,17 +33,28 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
   return pack;
 }
 
-constexpr double kTileSeconds = 2e-6;     // around a tile
-constexpr double kPassSeconds = 0.24e-6;  // a step that a line does not need
+constexpr double kPassSeconds = 0.24e-6;                  // a step that a line does not need
 constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
 
-/// Seconds of one step on one multiprocessor, as measured on an H200: its share of what the tensor
-/// cores and the exponentials alone would take, and what it costs besides, which more warpgroups
-/// hide better but divide among more rows.
+/// Around a tile.
+constexpr double tile_seconds(const Tile& tile) { return tile.teams > 1 ? 1.2e-6 : 2e-6; }
+
+/// Two warpgroups that begin together wait for the same things: it takes them some steps to drift
+/// apart.
+double lockstep_seconds(const Tile& tile, double steps) {
+  return tile.warpgroups == 2 && tile.teams == 1 ? 0.2e-6 * std::min(steps, 16.0) : 0;
+}
+
+/// Seconds of one step, of each team, on one multiprocessor, as measured on an H200: its share of
+/// what the tensor cores and the exponentials alone would take, and what it costs besides, which
+/// more warpgroups hide better but divide among more rows.
 double step_seconds(const AttentionShape& s, const Tile& tile) {
   constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results a second
-  const double pairs = static_cast<double>(tile.m) * tile.n;
+  const double pairs = static_cast<double>(tile.m) * tile.n * tile.teams;
   double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
+  // Two teams of 64 rows wait for L2: nobody shares what they load.
+  if (tile.teams > 1)
+    besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
   // Rows of three warpgroups see less alike than those of two.
   if (tile.warpgroups == 3 && s.window_right >= 0) besides += 0.12e-6;
   return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
@@ -72,7 +83,7 @@ void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) 
   const auto seconds = [&](std::int64_t sharers) {
     const auto walked = static_cast<double>((rounds * last + sharers - 1) / sharers);
     const int tiles_a_share = sharers % last == 0 ? 1 : 2;
-    return walked * step + tiles_a_share * kTileSeconds +
+    return walked * step + tiles_a_share * tile_seconds(tile) +
            (sharers > last ? join_seconds(tile, last, sharers) : 0);
   };
   std::int64_t best = last;
@@ -155,7 +166,7 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
   }
   const double joined =
       layout.sharers > 0 ? join_seconds(tile, layout.divided(), layout.sharers) : 0;
-  const double tiles = std::max(filled, 1.0) * kTileSeconds;
+  const double tiles = std::max(filled, 1.0) * tile_seconds(tile) + lockstep_seconds(tile, steps);
   return (std::max({compute, memory, fetched}) + tiles + joined) * 1e3;
 }
 

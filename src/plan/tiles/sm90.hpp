@@ -147,6 +147,19 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why = "short walks with heads of 64: four warpgroups hide what each waits for",
      .measured =
          "441 TFLOPS at S 1024, bf16; cuDNN 401, fa4 379 in one run: H200, CUDA 13.0, 2026-11-21"},
+    {.name = "sm90_attention_64_teams",
+     .backend = Backend::sm90,
+     .ops = ops({Op::attention}),
+     .tile = {.m = 128, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .teams = 2},
+     .why = "one tile a multiprocessor, or lists of 128 rows, with heads of 64: two teams share "
+            "what two warpgroups would wait for",
+     .measured = ""},
+    {.name = "sm90_attention_64_few",
+     .backend = Backend::sm90,
+     .ops = ops({Op::attention}),
+     .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .teams = 2},
+     .why = "few queries with heads of 64: twice as many tiles, whose keys two warpgroups divide",
+     .measured = ""},
     {.name = "sm90_attention_64_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -177,6 +190,13 @@ inline constexpr KernelRow kSm90Rows[] = {
          "lists of 64 rows with heads of up to 128: short steps, as few pieces of two lists pair",
      .measured = "lists of 64 x 64, density .125: 434 TFLOPS at S 32768, bf16; fa4 415 in one run: "
                  "H200, CUDA 13.0, 2026-11-21"},
+    {.name = "sm90_attention_128_few",
+     .backend = Backend::sm90,
+     .ops = ops({Op::attention}),
+     .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .teams = 2},
+     .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
+            "divide",
+     .measured = ""},
     {.name = "sm90_attention_192x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),

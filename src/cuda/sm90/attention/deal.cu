@@ -108,9 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   const int in_bucket = places[threadIdx.x];
   places[threadIdx.x] = static_cast<int>(exclusive_sum<kThreads>(in_bucket).before);
   __syncthreads();
-  for_others([&](int number, int bucket) {
-    walk.order[atomicAdd(&places[bucket], 1)] = number;
-  });
+  for_others([&](int number, int bucket) { walk.order[atomicAdd(&places[bucket], 1)] = number; });
 }
 
 }  // namespace

@@ -20,10 +20,7 @@ class Consumer {
  public:
   __device__ __forceinline__ Consumer(const Arguments& args, typename T::Shared& shared,
                                       int consumer, int thread)
-      : args_(args),
-        shared_(shared),
-        consumer_(consumer),
-        thread_(thread) {
+      : args_(args), shared_(shared), consumer_(consumer), thread_(thread) {
     for (int i = 0; i < team(); ++i) at_.advance();
   }
 

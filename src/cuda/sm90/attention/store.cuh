@@ -223,7 +223,7 @@ __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Qu
 /// ends, not where a sequence does.
 template <class T>
 __device__ __forceinline__ bool is_carried(const Arguments& args, const TileNote& tile,
-                                               int first_row) {
+                                           int first_row) {
   const int after = tile.first_query + (first_row + T::kRows >> args.walk.pack_shift);
   return args.carried && (!args.walk.packed_q || after <= tile.q_length);
 }

@@ -155,8 +155,8 @@ struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
   Result result;
-  bool carried;       // 16-bit results that TMA can write
-  float scale_log2;   // scores times this are exponents of two
+  bool carried;      // 16-bit results that TMA can write
+  float scale_log2;  // scores times this are exponents of two
   ScoreMap map;
   const void* sinks;  // may be null
   std::int64_t sink_stride;
