@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "src/plan/compose_mask.hpp"
 #include "src/plan/select.hpp"
 #include "src/plan/shape.hpp"
 #include "src/plan/tile_table.hpp"
@@ -40,15 +41,26 @@ struct AttentionLayout {
   std::int64_t section = 1;       // head groups whose tiles are dealt together, longest first
   int splits = 1;                 // tiles over which the keys of one output tile are divided
   bool uneven = false;            // walks differ in length: tiles are dealt as they are asked for
+  ComposedMask composed;          // lists that are walked in place of the mask's
 };
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile);
+
+/// What a row makes of a mask whose blocks its tiles do not fit; empty where they do.
+ComposedMask composed_mask(const AttentionShape& s, const Tile& tile);
+/// The problem with the mask that a row's kernel walks.
+inline AttentionShape as_walked(const AttentionShape& s, const Tile& tile) {
+  return with_mask(s, composed_mask(s, tile));
+}
+
+/// Composed lists of more bytes are refused.
+inline constexpr double kMostComposedBytes = 8.0 * (1 << 30);
 
 /// The share of all keys that a tile of several lists loads, where they have nothing to do with
 /// each other: what none of them names stays away.
 double share_of_union(const AttentionShape& s, int lines);
 
-/// Milliseconds of a row, without the launch.
+/// Milliseconds of a row, without the launch. `work` is that of the problem as it is walked.
 double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const DeviceFacts& device,
                          const Work& work);
 
@@ -60,6 +72,7 @@ struct AttentionScratchSm90 {
   int* dealt = nullptr;  // counts tiles that were handed out
   float* out = nullptr;  // [splits, batch * length, heads, dim_v]
   float* lse = nullptr;  // [splits, batch * length, heads]
+  ComposedLists composed;
 };
 AttentionScratchSm90 carve_attention_scratch(Carver& carver, const AttentionShape& s,
                                              const AttentionLayout& layout);

@@ -126,12 +126,17 @@ def test_everything_is_drawn_and_nothing_too_large():
     assert any(d.scale is not None and d.scale < 0 for d in problems)
     assert any(d.packed_q and 0 in d.q_lengths for d in problems)
     masks = [d.mask for d in problems if d.mask]
-    assert {mask.block_q for mask in masks} == {mask.block_kv for mask in masks} == {
-        64, 128, 192, 256}
+    for sides in ({mask.block_q for mask in masks}, {mask.block_kv for mask in masks}):
+        assert {16, 32, 48, 64, 96, 128, 192, 256} < sides and len(sides) > 20
+    for d in problems:
+        if d.mask:
+            rows, columns = -(-d.q_bound // d.mask.block_q), -(-d.kv_bound // d.mask.block_kv)
+            assert rows * columns * d.mask.batch * d.mask.heads <= draw.MOST_CELLS
 
 
-def test_lists_hold_what_was_drawn():
-    d = drawn(mask=draw.Blocks(64, 64, 2, 4, 0.7, 0.5, 0.0, 3))
+@pytest.mark.parametrize("block", [(64, 64), (16, 48), (5, 7)])
+def test_lists_hold_what_was_drawn(block):
+    d = drawn(mask=draw.Blocks(*block, 2, 4, 0.7, 0.5, 0.0, 3))
     built = build.build(d, "cpu", 1 << 18)
     everything = torch.stack([oracle.seen(d, built.cells, b, 0, 100, "cpu") for b in range(2)])
     assert torch.equal(built.mask.to_dense(), everything)

@@ -159,30 +159,82 @@ TEST(SelectAttention, RefusalsOfMasks) {
   const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
   for (const std::int64_t block : {128, 256, 384})
     EXPECT_EQ(reasons(masked({}, block, block, 4)), Reasons{}) << block;
-  for (const std::int64_t block_kv : {64, 192})
-    EXPECT_EQ(reasons(masked({}, 128, block_kv, 4)), Reasons{}) << block_kv;
-  for (const std::int64_t block_kv : {16, 32, 96, 100})
-    EXPECT_EQ(reasons(masked({}, 128, block_kv, 4)),
-              Reasons{"mask.block_kv has to be a multiple of 64"});
   EXPECT_EQ(reasons(masked({}, 128, std::int64_t{1} << 29, 1)),
             Reasons{"takes lists of fewer than 2^29 keys"});
+  EXPECT_EQ(reasons(masked({.length = 1 << 21}, 32, 32, 1 << 16)),
+            Reasons{"composes blocks into 128 x 64: lists that fit into 8 GiB"});
+  // Sizes that no product of may be taken lightly.
+  const std::int64_t most = std::int64_t{1} << 60;
+  EXPECT_EQ(reasons(masked({}, most, most, 1)), Reasons{"takes lists of fewer than 2^29 keys"});
+  EXPECT_EQ(reasons(masked({}, 1, most, 1)), Reasons{});
+  EXPECT_EQ(reasons(masked({}, most - 1, 1, 4096)), Reasons{});
+}
+
+/// What no tile fits is composed into blocks of as few queries as heads that share lists allow.
+TEST(SelectAttention, ComposesBlocksOfAnySize) {
+  const auto composed = [](const AttentionProblem& p, const std::string& row) {
+    return composed_mask(shape_for(p), tile_of(row));
+  };
+  const std::string row = "sm90_attention_128", lines = "sm90_attention_128_lines64";
+  for (const std::int64_t block_kv : {64, 128, 192})
+    EXPECT_FALSE(composed(masked({}, 128, block_kv, 4), row)) << block_kv;
+  for (const std::int64_t block_kv : {1, 16, 32, 96, 100}) {
+    const AttentionProblem p = masked({}, 128, block_kv, 4);
+    EXPECT_TRUE(on_h200(p).supported) << block_kv;
+    EXPECT_EQ(composed(p, row).queries, 128) << block_kv;
+    EXPECT_EQ(composed(p, row).words, 1) << block_kv;
+  }
 
   // Heads that share keys and lists are folded until a tile's queries fit into a row of blocks.
+  const Sizes grouped{.heads = 32, .kv_heads = 4};
   for (const std::int64_t block_q : {16, 32, 64, 96}) {
-    const Sizes grouped{.heads = 32, .kv_heads = 4};
     const AttentionProblem shared = masked(grouped, block_q, 128, 4);
-    EXPECT_EQ(reasons(shared), Reasons{}) << block_q;
+    EXPECT_FALSE(composed(shared, row)) << block_q;
     EXPECT_EQ(block_q % attention_layout(shape_for(shared), tile_of(row)).queries, 0) << block_q;
   }
-  const auto refused = [&](const AttentionProblem& p) {
-    const std::int64_t queries = attention_layout(shape_for(p), tile_of(row)).queries;
-    EXPECT_NE(p.mask.block_q % queries, 0);
-    EXPECT_EQ(reasons(p),
-              Reasons{"mask.block_q has to be a multiple of " + std::to_string(queries)});
+  const auto takes = [&](const AttentionProblem& p, const std::string& by, std::int64_t queries,
+                         std::int64_t words) {
+    const ComposedMask mask = composed(p, by);
+    EXPECT_EQ(mask.queries, queries);
+    EXPECT_EQ(mask.words, words);
+    // The row takes the composed mask as it is.
+    EXPECT_FALSE(composed_mask(as_walked(shape_for(p), tile_of(by)), tile_of(by)));
+    const AttentionLayout at = attention_layout(shape_for(p), tile_of(by));
+    EXPECT_EQ(at.lines > 1 ? at.line_queries : at.queries, queries);
   };
-  refused(masked({}, 16, 128, 4));                                // no heads to fold
-  refused(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 32));  // each head has lists of its own
-  refused(masked({.heads = 32, .kv_heads = 4}, 8, 128, 4));  // more heads than share their keys
+  takes(masked({}, 16, 16, 4), row, 128, 8);  // no heads to fold
+  takes(masked({}, 16, 16, 4), lines, 64, 4);
+  takes(masked({}, 96, 64, 4), lines, 64, 2);
+  takes(masked({}, 128, 16, 4), row, 128, 1);
+  takes(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 32), row, 128, 8);  // each head its own
+  takes(masked(grouped, 8, 128, 4), row, 16, 2);  // more heads than share their keys
+  takes(masked(grouped, 16, 16, 4), row, 16, 1);
+  takes(masked({.heads = 16, .kv_heads = 8}, 16, 16, 4), row, 64, 4);
+
+  // With element masks, each query has a word of its own.
+  AttentionProblem p = masked({}, 16, 16, 4);
+  p.mask.partial = p.mask.full;
+  p.mask.bit_tile = p.mask.partial.indices;
+  p.mask.bits = shaped({3, 16, 2}, DType::u8);
+  takes(p, lines, 64, 64);
+
+  // A row of composed lists names no more than its rows of blocks can, nor than there are keys.
+  EXPECT_EQ(composed(masked({}, 16, 16, 4), lines).capacity, 16);
+  EXPECT_EQ(composed(masked({}, 16, 16, 100), lines).capacity, 64);
+  EXPECT_EQ(composed(masked({}, 64, 96, 4), lines).capacity, 4 * 2);
+  EXPECT_EQ(composed(masked({}, 96, 64, 4), lines).capacity, 2 * 4);
+  EXPECT_EQ(composed(masked({}, 40, 64, 4), lines).capacity, 3 * 4);
+
+  const Explanation e = on_h200(masked({.length = 16384}, 16, 16, 20));
+  EXPECT_NE(to_text(e).find("blocks composed into 64 x 64"), std::string::npos) << to_text(e);
+  // Counts, indices and element masks of 256 rows of 80 blocks.
+  const auto aligned = [](std::int64_t bytes) { return (bytes + 127) / 128 * 128; };
+  if (e.plan.kernel_name == lines) {
+    EXPECT_EQ(e.plan.workspace_bytes,
+              128 + 2 * aligned(256 * 4) + 3 * aligned(256 * 80 * 4) + aligned(256 * 80 * 4 * 8));
+  } else {
+    ADD_FAILURE() << e.plan.kernel_name;
+  }
 }
 
 TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {

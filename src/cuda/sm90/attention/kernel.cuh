@@ -296,7 +296,7 @@ class Consumer {
       RowSight& sight = shared_.sight[row];
       sight.begin = static_cast<int>(planning::clamp_to(seen.begin, 0, kNowhere));
       sight.end = static_cast<int>(planning::clamp_to(seen.end, 0, kNowhere));
-      if (args_.bits) sight.bits = query % args_.block_q * args_.bits_row;
+      if (args_.bits) sight.bits = query % args_.block_q / args_.walk.word_queries * args_.bits_row;
     }
     meet();
   }
@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
     if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
     if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
-    if (thread / 32 == 2) clear_ragged_values<T>(shared, thread % 32);
+    if (thread / 32 == 2) clear_ragged_values<T>(args.walk, shared, thread % 32);
     if (thread / 32 == 3 && tile::elect()) carry_results<T>(args, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();

@@ -93,7 +93,8 @@ class Scout {
     const KeySpan seen = seen_in(step, note);
     const KeySpan gap = gap_in(step);
     step.ragged[p] = piece.visited && (piece.key < seen.begin || end > seen.end ||
-                                       (piece.key < gap.end && end > gap.begin));
+                                       (piece.key < gap.end && end > gap.begin) ||
+                                       (args_.walk.composed && piece.bits >= 0));
   }
 
   /// Steps [from, to) of the tile.
@@ -209,14 +210,18 @@ class Loader {
   __device__ void order_clearing(const Step& step, const TileNote& note) {
     auto& clearing = next_clearing();
     clearing.stage = at_.stage;
+    clearing.tile = (tile_ - 1) % T::kTileNotes;
+    clearing.line = line_of(step);
     const KeySpan seen = seen_in(step, note), gap = gap_in(step);
-    clearing.gap_begin = gap.begin - step.key[0];
-    clearing.gap_end = gap.end - step.key[0];
 #pragma unroll
     for (int p = 0; p < T::kPieces; ++p) {
-      const int end = seen.end - step.key[p];
-      clearing.begin[p] = seen.begin - step.key[p];
-      clearing.end[p] = step.key[p] == kNowhere ? planning::kKeyPiece : end;  // those are zeros
+      const int key = step.key[p];
+      clearing.key[p] = key;
+      clearing.bits[p] = args_.walk.composed ? step.bits[p] : -1;
+      clearing.kept[p] = key == kNowhere  // those are zeros
+                             ? ~std::uint64_t{0}
+                             : planning::bits_between(seen.begin - key, seen.end - key) &
+                                   ~planning::bits_between(gap.begin - key, gap.end - key);
     }
     tile::arrive(&shared_.clearing_ring.full[clearing_++ % T::kClearings]);
   }
@@ -242,39 +247,53 @@ class Loader {
 /// Values of keys that no query of the tile sees may be NaN, and zero times NaN is NaN: they become
 /// zeros before the consumers see them.
 template <class T>
-__device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, int lane) {
+__device__ __forceinline__ void clear_ragged_values(const Walk& walk, typename T::Shared& shared,
+                                                    int lane) {
   tile::RingCursor<T::kClearings> at;
   std::uint32_t parities = 0;  // of `landed`, a bit a stage
   while (true) {
     tile::wait(&shared.clearing_ring.full[at.stage], at.parity);
-    const typename T::Clearing clearing = shared.clearings[at.stage];
+    typename T::Clearing& clearing = shared.clearings[at.stage];
+    const int stage = clearing.stage;
+    if (stage < 0) return;
+    if (walk.composed) {
+      // A lane has some of the words of half a piece.
+      constexpr int kHalves = 2 * T::kPieces;
+      const int half = lane % kHalves, piece = half / 2;
+      std::uint32_t met = ~0u;
+      if (clearing.bits[piece] >= 0)
+        met = met_keys(walk, shared.tiles[clearing.tile], clearing.line,
+                       clearing.key[piece] + half % 2 * 32,
+                       reinterpret_cast<const std::uint32_t*>(walk.composed) +
+                           clearing.bits[piece] / 4 + half % 2,
+                       lane / kHalves, 32 / kHalves);
+#pragma unroll
+      for (int step = kHalves; step < 32; step *= 2) met |= __shfl_xor_sync(~0u, met, step);
+      if (lane < kHalves) reinterpret_cast<std::uint32_t*>(clearing.kept)[lane] &= met;
+    }
     __syncwarp();
-    if (lane == 0) tile::arrive(&shared.clearing_ring.empty[at.stage]);
-    at.advance();
-    if (clearing.stage < 0) return;
-    tile::wait(&shared.landed[clearing.stage], parities >> clearing.stage & 1);
-    parities ^= 1u << clearing.stage;
-    auto& values = shared.v[clearing.stage];
+    tile::wait(&shared.landed[stage], parities >> stage & 1);
+    parities ^= 1u << stage;
     // Eight lanes a line of 128 bytes.
-    const auto clear = [&](int first, int end) {
 #pragma unroll 1
-      for (int row = first + lane / 8; row < end; row += 4)
+    for (int piece = 0; piece < T::kPieces; ++piece) {
+      const std::uint64_t kept = clearing.kept[piece];
+#pragma unroll 1
+      for (int row = lane / 8; row < planning::kKeyPiece; row += 4) {
+        if ((kept >> row & 1) != 0) continue;
 #pragma unroll
         for (int p = 0; p < T::Values::kPanels; ++p)
-          reinterpret_cast<uint4*>(values.panel(p, row))[lane % 8] = uint4{};
-    };
-#pragma unroll
-    for (int piece = 0; piece < T::kPieces; ++piece) {
-      constexpr int kRows = planning::kKeyPiece;
-      const int from = piece * kRows;
-      clear(from, from + min(clearing.begin[piece], kRows));
-      clear(from + max(clearing.end[piece], 0), from + kRows);
+          reinterpret_cast<uint4*>(
+              shared.v[stage].panel(p, piece * planning::kKeyPiece + row))[lane % 8] = uint4{};
+      }
     }
-    if constexpr (T::kOwnLists)
-      clear(max(clearing.gap_begin, 0), min(clearing.gap_end, planning::kKeyPiece));
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     __syncwarp();
-    if (lane == 0) tile::arrive(&shared.v_ring.full[clearing.stage]);
+    if (lane == 0) {
+      tile::arrive(&shared.clearing_ring.empty[at.stage]);
+      tile::arrive(&shared.v_ring.full[stage]);
+    }
+    at.advance();
   }
 }
 

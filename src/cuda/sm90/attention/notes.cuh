@@ -18,6 +18,7 @@ struct TileNote {
       any_end;  // keys that some query of the tile sees, where it has one list
   bool ends_all, empty;
   planning::Visibility sight;
+  planning::NarrowSight narrow;
 };
 
 /// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.
@@ -73,5 +74,12 @@ __device__ KeySpan gap_in(const StepNote<kPieces>&) {
 inline __device__ KeySpan gap_in(const LineStepNote& step) {
   return {step.gap_begin, step.gap_end};
 }
+
+/// The line that a step is for, of those that bring a block with an element mask.
+template <int kPieces>
+__device__ int line_of(const StepNote<kPieces>&) {
+  return 0;
+}
+inline __device__ int line_of(const LineStepNote& step) { return __ffs(step.lines) - 1; }
 
 }  // namespace tessera::cuda::sm90::attention

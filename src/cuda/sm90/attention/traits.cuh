@@ -70,7 +70,7 @@ struct Traits {
   // A second tile of queries arrives while the first one is multiplied, where there is room.
   static constexpr int kRingBytes = kStages * (Keys::kBytes + Values::kBytes);
   static constexpr int kQueryStages = kRingBytes + 2 * Queries::kBytes <= 220 * 1024 ? 2 : 1;
-  static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 2;
+  static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 3;
   static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
   static constexpr int kConsumersALine = kConsumers / kTile.lines;
   using Step = std::conditional_t<kOwnLists, LineStepNote, StepNote<kPieces>>;
@@ -79,9 +79,10 @@ struct Traits {
 
   /// Which stage of values a helper clears, and what of it stays.
   struct Clearing {
-    std::int32_t stage;
-    std::int32_t begin[kPieces], end[kPieces];
-    std::int32_t gap_begin, gap_end;  // where lines have lists of their own
+    std::int64_t bits[kPieces];   // of composed blocks, whose element masks have a say; else -1
+    std::uint64_t kept[kPieces];  // keys, a bit each
+    std::int32_t key[kPieces];
+    std::int32_t stage, tile, line;  // tile: its note
   };
   struct Shared {
     Queries q[kQueryStages];
