@@ -14,14 +14,17 @@
 namespace tessera::planning {
 
 /// Keys of a composed block: one word of an element mask.
-inline constexpr std::int64_t kComposedKeys = 64;
+inline constexpr int kComposedKeys = 64;
 
-/// The first `count` bits.
-TESSERA_HD constexpr std::uint64_t bits_below(std::int64_t count) {
-  return count <= 0 ? 0 : count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+/// Bits [begin, end) of 64; those outside are cut off.
+template <class Int>
+TESSERA_HD constexpr std::uint64_t bits_between(Int begin, Int end) {
+  const Int first = begin > 0 ? begin : 0, count = (end < 64 ? end : 64) - first;
+  return count > 0 ? ~std::uint64_t{0} >> (64 - count) << first : 0;
 }
-TESSERA_HD constexpr std::uint64_t bits_between(std::int64_t begin, std::int64_t end) {
-  return bits_below(end) & ~bits_below(begin);
+template <class Int>
+TESSERA_HD constexpr std::uint64_t bits_below(Int end) {
+  return bits_between(Int{0}, end);
 }
 
 /// Sizes of composed lists.
@@ -35,6 +38,8 @@ struct ComposedMask {
   TESSERA_HD constexpr explicit operator bool() const { return words > 0; }
   TESSERA_HD constexpr std::int64_t lines() const { return batch * heads * rows; }
   TESSERA_HD constexpr std::int64_t word_queries() const { return queries / words; }
+  /// A block's words are followed by their union.
+  TESSERA_HD constexpr std::int64_t block_words() const { return words + 1; }
 };
 
 /// What a mask becomes in blocks of so many queries. Never overflows: no bound is more than there
@@ -73,7 +78,7 @@ inline AttentionShape with_mask(AttentionShape s, const ComposedMask& mask) {
 
 /// Bytes of workspace, also where they are too many to be counted in 64 bits.
 inline double composed_bytes(const ComposedMask& m) {
-  const double block = 12.0 + 8.0 * static_cast<double>(m.words);
+  const double block = 12.0 + 8.0 * static_cast<double>(m.block_words());
   return static_cast<double>(m.batch) * static_cast<double>(m.heads) * static_cast<double>(m.rows) *
          (8.0 + static_cast<double>(m.capacity) * block);
 }
@@ -94,7 +99,7 @@ inline ComposedLists carve_composed(Carver& carver, const ComposedMask& m) {
   lists.full = carver.add<std::int32_t>(entries);
   lists.partial = carver.add<std::int32_t>(entries);
   lists.bit_tile = carver.add<std::int32_t>(entries);
-  lists.bits = carver.add<std::uint64_t>(entries * m.words);
+  lists.bits = carver.add<std::uint64_t>(entries * m.block_words());
   return lists;
 }
 
@@ -122,6 +127,30 @@ inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
           .block_kv = kComposedKeys,
           .kv_blocks = m.columns};
 }
+
+/// A composed block with an element mask: `words`, each for `word_queries` queries, and behind them
+/// their union.
+struct ComposedBits {
+  const std::uint64_t* words = nullptr;
+  std::int32_t count = 0, word_queries = 1;
+
+  /// The block's keys, `key` the first of them, that some query of [first, end) meets: a list names
+  /// them and the position sees them. The queries are a row of the mask, or begin one that ends
+  /// with its sequence.
+  TESSERA_HD constexpr std::uint64_t met(const NarrowSight& sight, std::int32_t first,
+                                         std::int32_t end, std::int32_t key) const {
+    const bool whole = end - first == count * word_queries;
+    if (whole && sight.begin_of(end - 1) <= key && sight.end_of(first) >= key + kComposedKeys)
+      return words[count];
+    std::uint64_t found = 0;
+    const std::uint64_t* word = words;
+    for (std::int32_t query = first; query < end; query += word_queries, ++word) {
+      const std::int32_t next = query + word_queries, last = (next < end ? next : end) - 1;
+      found |= *word & bits_between(sight.begin_of(query) - key, sight.end_of(last) - key);
+    }
+    return found;
+  }
+};
 
 /// Element masks as they come, any strides in bytes.
 struct BitTiles {
@@ -217,17 +246,21 @@ struct MaskComposer {
     }
   }
 
-  /// What a block is whose words have been joined.
+  /// What a block is whose words have been joined, and their union.
   enum class Kind : std::uint8_t { empty, partial, full };
+  struct Joined {
+    Kind kind = Kind::empty;
+    std::uint64_t any = 0;
+  };
   template <class Words>
-  TESSERA_HD constexpr Kind judge(const Line& l, std::int64_t column, const Words& word) const {
+  TESSERA_HD constexpr Joined judge(const Line& l, std::int64_t column, const Words& word) const {
     const std::uint64_t real = bits_below(kv_length - column * kComposedKeys);
     std::uint64_t any = 0, all = real;
     for (std::int64_t i = 0; l.begin + i * to.word_queries() < l.end; ++i) {
       any |= word(i);
       all &= word(i);
     }
-    return all == real ? Kind::full : any != 0 ? Kind::partial : Kind::empty;
+    return {all == real ? Kind::full : any != 0 ? Kind::partial : Kind::empty, any};
   }
 };
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/plan/compose_mask.hpp"
+#include "src/plan/sequence.hpp"
 #include "src/plan/views.hpp"
 #include "tests/support/generate.hpp"
 
@@ -40,7 +41,7 @@ void compose_lines(const MaskComposer& s, std::int64_t width) {
       }
       for (std::int64_t column = first; column < end; ++column) {
         const auto word = [&](std::int64_t w) { return word_at(column, w); };
-        const MaskComposer::Kind kind = s.judge(line, column, word);
+        const auto [kind, any] = s.judge(line, column, word);
         if (kind == MaskComposer::Kind::full) {
           ASSERT_LT(full, s.to.capacity);
           s.lists.full[begin + full++] = static_cast<std::int32_t>(column);
@@ -49,8 +50,9 @@ void compose_lines(const MaskComposer& s, std::int64_t width) {
           const std::int64_t block = begin + partial++;
           s.lists.partial[block] = static_cast<std::int32_t>(column);
           s.lists.bit_tile[block] = static_cast<std::int32_t>(block);
-          for (std::int64_t w = 0; w < s.to.words; ++w)
-            s.lists.bits[block * s.to.words + w] = word(w);
+          std::uint64_t* bits = s.lists.bits + block * s.to.block_words();
+          for (std::int64_t w = 0; w < s.to.words; ++w) bits[w] = word(w);
+          bits[s.to.words] = any;
         }
       }
     }
@@ -98,8 +100,8 @@ struct Composed {
       for (std::int64_t key = step.begin; key < step.begin + step.count; ++key) {
         std::uint64_t word = ~std::uint64_t{0};
         if (step.bit_tile >= 0)
-          word =
-              lists.bits[step.bit_tile * mask.words + query % mask.queries / mask.word_queries()];
+          word = lists.bits[step.bit_tile * mask.block_words() +
+                            query % mask.queries / mask.word_queries()];
         found[static_cast<std::size_t>(key)] += word >> (key - step.block_begin) & 1;
       }
     return found;
@@ -141,6 +143,55 @@ TEST(ComposeMask, KeepsEveryPairAndNoOther) {
         }
   }
   EXPECT_GT(pairs, 100000);
+}
+
+/// Of a composed block's keys those are met that some query sees, by lists and position together.
+TEST(ComposeMask, KnowsWhichKeysAreMet) {
+  int blocks = 0, ragged = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    generate::AttentionOptions options = lists_alone();
+    options.positions = generate::Presence::always;
+    options.packed_q = options.packed_kv = generate::Presence::maybe;
+    options.longest_window = seed % 3 == 0 ? 20 : 0;
+    options.largest_kv_heads = 1;
+    options.longest = 200;
+    const auto c = generate::attention_case(seed, options);
+    const AttentionProblem& p = c->problem;
+    const AttentionShape shape = shape_of(p);
+    const Composed composed(p, kQueries[seed % 6], 100);
+    const ComposedMask& mask = composed.mask;
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      const Sequence sequence = sequences_of(p, shape).at(b);
+      const NarrowSight sight = NarrowSight::of(sequence.sight);
+      for (std::int64_t h = 0; h < shape.heads; ++h)
+        for (std::int64_t first = 0; first < sequence.q_length; first += mask.queries) {
+          const std::int64_t end = std::min(first + mask.queries, sequence.q_length);
+          const ListRow row = composed.view.partial.row(b, h, first / mask.queries);
+          const ListRow tiles = composed.view.partial.row_of(
+              composed.view.bit_tile, composed.view.bit_tile_strides, b, h, first / mask.queries);
+          for (std::int64_t entry = 0; entry < row.size; ++entry) {
+            const std::int64_t key = row[entry] * kComposedKeys;
+            const ComposedBits bits{composed.lists.bits + tiles[entry] * mask.block_words(),
+                                    static_cast<std::int32_t>(mask.words),
+                                    static_cast<std::int32_t>(mask.word_queries())};
+            std::uint64_t expected = 0;
+            const std::int64_t keys = std::min<std::int64_t>(sequence.kv_length - key, 64);
+            for (std::int64_t j = 0; j < keys; ++j)
+              for (std::int64_t i = first; i < end && (expected >> j & 1) == 0; ++i)
+                if (oracle::visible(p, b, h, i, key + j)) expected |= std::uint64_t{1} << j;
+            ASSERT_EQ(bits.met(sight, static_cast<std::int32_t>(first),
+                               static_cast<std::int32_t>(end), static_cast<std::int32_t>(key)) &
+                          bits_below(sequence.kv_length - key),
+                      expected)
+                << c->text << " queries from " << first << ", keys from " << key;
+            ++blocks;
+            ragged += expected != ~std::uint64_t{0};
+          }
+        }
+    }
+  }
+  EXPECT_GT(ragged, 1000);
+  EXPECT_GT(blocks - ragged, 10);
 }
 
 /// Blocks whose pairs are all named need no element mask.
@@ -225,11 +276,17 @@ TEST(ComposeMask, ReadsBitsFromAnywhere) {
             ASSERT_EQ(found >> i & 1, set ? 1u : 0u);
           }
         }
-  EXPECT_EQ(bits_between(-5, 3), 7u);
-  EXPECT_EQ(bits_between(60, 99), std::uint64_t{15} << 60);
-  EXPECT_EQ(bits_between(7, 7), 0u);
-  EXPECT_EQ(bits_between(9, 2), 0u);
-  EXPECT_EQ(bits_between(0, 64), ~std::uint64_t{0});
+}
+
+TEST(ComposeMask, CutsRangesOfBitsOff) {
+  for (int begin = -70; begin <= 140; ++begin)
+    for (int end = -70; end <= 140; ++end) {
+      std::uint64_t expected = 0;
+      for (int i = std::max(begin, 0); i < std::min(end, 64); ++i)
+        expected |= std::uint64_t{1} << i;
+      ASSERT_EQ(bits_between(begin, end), expected);
+      ASSERT_EQ(bits_between(std::int64_t{begin}, std::int64_t{end}), expected);
+    }
 }
 
 }  // namespace

@@ -231,7 +231,7 @@ TEST(SelectAttention, ComposesBlocksOfAnySize) {
   const auto aligned = [](std::int64_t bytes) { return (bytes + 127) / 128 * 128; };
   if (e.plan.kernel_name == lines) {
     EXPECT_EQ(e.plan.workspace_bytes,
-              128 + 2 * aligned(256 * 4) + 3 * aligned(256 * 80 * 4) + aligned(256 * 80 * 4 * 8));
+              128 + 2 * aligned(256 * 4) + 3 * aligned(256 * 80 * 4) + aligned(256 * 80 * 5 * 8));
   } else {
     ADD_FAILURE() << e.plan.kernel_name;
   }

@@ -47,6 +47,7 @@ __device__ void join_columns(const MaskComposer& s, const MaskComposer::Line& li
 
 __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
   __shared__ std::uint64_t words[kWords];
+  __shared__ std::uint64_t unions[kThreads];
   __shared__ std::int64_t blocks[kThreads];  // where a column's element mask goes; -1: it has none
   const int thread = static_cast<int>(threadIdx.x), count = static_cast<int>(s.to.words);
   const int pitch = columns_at_once(s);
@@ -63,18 +64,19 @@ __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
       __syncthreads();
       for (int from = 0; from < width; from += kThreads) {
         const int column = from + thread;
-        MaskComposer::Kind kind{};
+        MaskComposer::Joined joined;
         if (column < width)
-          kind = s.judge(line, first + column,
-                         [&](std::int64_t word) { return words[word * pitch + column]; });
-        const bool is_full = kind == MaskComposer::Kind::full;
-        const bool is_partial = kind == MaskComposer::Kind::partial;
+          joined = s.judge(line, first + column,
+                           [&](std::int64_t word) { return words[word * pitch + column]; });
+        const bool is_full = joined.kind == MaskComposer::Kind::full;
+        const bool is_partial = joined.kind == MaskComposer::Kind::partial;
         // Both counts in one sum.
         const ExclusiveSum sum =
             exclusive_sum<kThreads>((std::int64_t{is_partial} << 32) + is_full);
         constexpr std::int64_t kLow = 0xffffffff;
         const std::int64_t full_slot = full + (sum.before & kLow);
         const std::int64_t partial_slot = partial + (sum.before >> 32);
+        unions[thread] = joined.any;
         blocks[thread] = -1;
         if (is_full && full_slot < s.to.capacity)
           s.lists.full[begin + full_slot] = static_cast<std::int32_t>(first + column);
@@ -89,10 +91,11 @@ __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
         __syncthreads();
         // Element masks of neighbouring columns lie side by side.
         const int wide = width - from < kThreads ? width - from : kThreads;
-        for (int i = thread; i < wide * count; i += kThreads) {
-          const int at = i / count, word = i % count;
+        for (int i = thread; i < wide * (count + 1); i += kThreads) {
+          const int at = i / (count + 1), word = i % (count + 1);
           if (blocks[at] >= 0)
-            s.lists.bits[blocks[at] * count + word] = words[word * pitch + from + at];
+            s.lists.bits[blocks[at] * (count + 1) + word] =
+                word < count ? words[word * pitch + from + at] : unions[at];
         }
         __syncthreads();
       }

@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
     if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
     if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
-    if (thread / 32 == 2) clear_ragged_values<T>(args.walk, shared, thread % 32);
+    if (thread / 32 == 2) clear_ragged_values<T>(shared, thread % 32);
     if (thread / 32 == 3 && tile::elect()) carry_results<T>(args, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();

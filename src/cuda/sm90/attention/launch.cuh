@@ -73,9 +73,10 @@ inline void walk_composed(const AttentionProblem& problem, const planning::Atten
   constexpr int kWord = sizeof(std::uint64_t);
   Walk& walk = args.walk;
   walk.mask = view_of(to, lists);
-  walk.bits_tile = to.words * kWord;
+  walk.bits_tile = to.block_words() * kWord;
   walk.bits_byte = 1;
   walk.composed = lists.bits;
+  walk.words = static_cast<int>(to.words);
   walk.word_queries = static_cast<int>(to.word_queries());
   args.bits = reinterpret_cast<const std::uint8_t*>(lists.bits);
   args.bits_row = kWord;

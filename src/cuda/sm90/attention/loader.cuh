@@ -79,22 +79,34 @@ class Scout {
     const std::uint32_t number = shared_.cursor.steps + place / T::kPieces, p = place % T::kPieces;
     tile::wait(&shared_.step_ring.empty[number % T::kStepNotes], (number / T::kStepNotes & 1) ^ 1);
     Step& step = shared_.steps[number % T::kStepNotes];
-    const int end = piece.key + planning::kKeyPiece;
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
     step.masked[p] = !piece.visited || piece.masked;
+    if constexpr (T::kOwnLists) step.lines = piece.lines;
+    shared_.kept[number % T::kStepNotes][p] = piece.visited ? kept_of(piece, note) : kAllKeys;
+  }
+
+  /// Keys of a piece that some query for which it is loaded sees.
+  __device__ std::uint64_t kept_of(const Piece& piece, const TileNote& note) const {
+    using planning::bits_between;
+    const Walk& walk = args_.walk;
+    const int key = piece.key;
+    std::uint64_t kept;
+    int first = note.first_query;
     if constexpr (T::kOwnLists) {
-      step.lines = piece.lines;
-      step.begin = piece.begin;
-      step.end = piece.end;
-      step.gap_begin = piece.gap_begin;
-      step.gap_end = piece.gap_end;
+      kept = bits_between(piece.begin - key, piece.end - key) &
+             ~bits_between(piece.gap_begin - key, piece.gap_end - key);
+      first += (__ffs(piece.lines) - 1) * static_cast<int>(walk.mask.block_q);
+    } else {
+      kept = bits_between(note.any_begin - key, note.any_end - key);
     }
-    const KeySpan seen = seen_in(step, note);
-    const KeySpan gap = gap_in(step);
-    step.ragged[p] = piece.visited && (piece.key < seen.begin || end > seen.end ||
-                                       (piece.key < gap.end && end > gap.begin) ||
-                                       (args_.walk.composed && piece.bits >= 0));
+    if (walk.composed && piece.bits >= 0) {
+      const planning::ComposedBits bits{walk.composed + piece.bits / sizeof(std::uint64_t),
+                                        walk.words, walk.word_queries};
+      const int end = min(first + static_cast<int>(walk.mask.block_q), note.q_length);
+      kept &= bits.met(note.narrow, first, end, key);
+    }
+    return kept;
   }
 
   /// Steps [from, to) of the tile.
@@ -182,8 +194,8 @@ class Loader {
 
       tile::wait(&shared_.v_ring.empty[at_.stage], at_.parity ^ 1);
       std::uint64_t* full = &shared_.v_ring.full[at_.stage];
-      if (step.any(step.ragged)) {
-        order_clearing(step, note);
+      if (is_ragged(shared_.kept[place])) {
+        order_clearing(shared_.kept[place]);
         full = &shared_.landed[at_.stage];
       }
       tile::arrive_expecting(full, T::Values::kBytes);
@@ -207,22 +219,19 @@ class Loader {
                        tile::shared_address(full));
   }
 
-  __device__ void order_clearing(const Step& step, const TileNote& note) {
+  /// Whether keys come along that nobody sees.
+  __device__ static bool is_ragged(const std::uint64_t (&kept)[T::kPieces]) {
+    std::uint64_t all = kAllKeys;
+#pragma unroll
+    for (const std::uint64_t keys : kept) all &= keys;
+    return all != kAllKeys;
+  }
+
+  __device__ void order_clearing(const std::uint64_t (&kept)[T::kPieces]) {
     auto& clearing = next_clearing();
     clearing.stage = at_.stage;
-    clearing.tile = (tile_ - 1) % T::kTileNotes;
-    clearing.line = line_of(step);
-    const KeySpan seen = seen_in(step, note), gap = gap_in(step);
 #pragma unroll
-    for (int p = 0; p < T::kPieces; ++p) {
-      const int key = step.key[p];
-      clearing.key[p] = key;
-      clearing.bits[p] = args_.walk.composed ? step.bits[p] : -1;
-      clearing.kept[p] = key == kNowhere  // those are zeros
-                             ? ~std::uint64_t{0}
-                             : planning::bits_between(seen.begin - key, seen.end - key) &
-                                   ~planning::bits_between(gap.begin - key, gap.end - key);
-    }
+    for (int p = 0; p < T::kPieces; ++p) clearing.kept[p] = kept[p];
     tile::arrive(&shared_.clearing_ring.full[clearing_++ % T::kClearings]);
   }
 
@@ -247,31 +256,14 @@ class Loader {
 /// Values of keys that no query of the tile sees may be NaN, and zero times NaN is NaN: they become
 /// zeros before the consumers see them.
 template <class T>
-__device__ __forceinline__ void clear_ragged_values(const Walk& walk, typename T::Shared& shared,
-                                                    int lane) {
+__device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, int lane) {
   tile::RingCursor<T::kClearings> at;
   std::uint32_t parities = 0;  // of `landed`, a bit a stage
   while (true) {
     tile::wait(&shared.clearing_ring.full[at.stage], at.parity);
-    typename T::Clearing& clearing = shared.clearings[at.stage];
+    const typename T::Clearing& clearing = shared.clearings[at.stage];
     const int stage = clearing.stage;
     if (stage < 0) return;
-    if (walk.composed) {
-      // A lane has some of the words of half a piece.
-      constexpr int kHalves = 2 * T::kPieces;
-      const int half = lane % kHalves, piece = half / 2;
-      std::uint32_t met = ~0u;
-      if (clearing.bits[piece] >= 0)
-        met = met_keys(walk, shared.tiles[clearing.tile], clearing.line,
-                       clearing.key[piece] + half % 2 * 32,
-                       reinterpret_cast<const std::uint32_t*>(walk.composed) +
-                           clearing.bits[piece] / 4 + half % 2,
-                       lane / kHalves, 32 / kHalves);
-#pragma unroll
-      for (int step = kHalves; step < 32; step *= 2) met |= __shfl_xor_sync(~0u, met, step);
-      if (lane < kHalves) reinterpret_cast<std::uint32_t*>(clearing.kept)[lane] &= met;
-    }
-    __syncwarp();
     tile::wait(&shared.landed[stage], parities >> stage & 1);
     parities ^= 1u << stage;
     // Eight lanes a line of 128 bytes.

@@ -79,10 +79,8 @@ struct Traits {
 
   /// Which stage of values a helper clears, and what of it stays.
   struct Clearing {
-    std::int64_t bits[kPieces];   // of composed blocks, whose element masks have a say; else -1
+    std::int32_t stage;
     std::uint64_t kept[kPieces];  // keys, a bit each
-    std::int32_t key[kPieces];
-    std::int32_t stage, tile, line;  // tile: its note
   };
   struct Shared {
     Queries q[kQueryStages];
@@ -97,8 +95,9 @@ struct Traits {
     std::uint64_t results[kQueryStages];  // lie where the queries were
     TileNote tiles[kTileNotes];
     Step steps[kStepNotes];
-    Step notes[kStages];  // of the stages of keys
-    TileCursor cursor;    // the scout's
+    std::uint64_t kept[kStepNotes][kPieces];  // keys that some query sees for which they are loaded
+    Step notes[kStages];                      // of the stages of keys
+    TileCursor cursor;                        // the scout's
     Pieces pieces;
     Clearing clearings[kClearings];
     RowSight sight[kM];

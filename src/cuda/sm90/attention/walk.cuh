@@ -17,7 +17,7 @@ struct Walk {
   planning::MaskView mask;  // block_q 0: none
   std::int64_t bits_tile = 0, bits_byte = 1;
   const std::uint64_t* composed = nullptr;  // element masks of composed blocks, where these are
-  int word_queries = 1;                     // queries that share a row of an element mask
+  int words = 0, word_queries = 1;          // of each; queries that share a row of element masks
   int batches = 0, head_groups = 0, pack = 1, pack_shift = 0,
       group = 1;    // group: heads of one head of keys
   int queries = 0;  // of a tile
@@ -141,25 +141,6 @@ struct Piece {
   int gap_begin = 0,
       gap_end = 0;  // of which none sees these, where a line between them has no such block
 };
-
-/// Which of 32 keys of a composed block some query of its row meets: a list names them, and the
-/// position lets it. A lane's share: number `from` of the words and every `step`th after it.
-__device__ inline std::uint32_t met_keys(const Walk& walk, const TileNote& tile, int line, int key,
-                                         const std::uint32_t* words, int from, int step) {
-  int query = tile.first_query + line * static_cast<int>(walk.mask.block_q);
-  const int end = min(query + static_cast<int>(walk.mask.block_q), tile.q_length);
-  query += from * walk.word_queries;
-  words += 2 * from;
-  std::uint32_t met = 0;
-#pragma unroll 1
-  for (; query < end; query += step * walk.word_queries, words += 2 * step) {
-    const int begin = max(tile.narrow.begin_of(query) - key, 0);
-    const int last = min(query + walk.word_queries, end) - 1;
-    const int count = min(tile.narrow.end_of(last) - key, 32) - begin;
-    if (count > 0) met |= *words & (~0u >> (32 - count)) << begin;
-  }
-  return met;
-}
 
 /// The pieces of one tile, by number: what its list names, or the range that its queries see. Lives
 /// in shared memory: one lane begins it, all look up.
