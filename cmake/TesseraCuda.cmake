@@ -84,11 +84,14 @@ file(GLOB prepare_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      src/cuda/merge/*.cu src/cuda/prepare/*.cu src/cuda/spgemm/*.cu)
 file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/cuda/prepare/*.cpp)
 set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80}")
+# Kernels beside the rows of a family.
+file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/cuda/sm90/*/*.cu)
+set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
 
 tessera_layer(cuda core plan)
 target_sources(tessera_cuda PRIVATE
   ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/cuda/tile/tensor_map.cpp
-  ${prepare_sources} ${prepare_kernels})
+  ${prepare_sources} ${prepare_kernels} ${sm90_kernels})
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
 if(row_sources MATCHES "sm90_(attention|bsr|matmul|sddmm|skinny|spgemm)")  # wgmma through CUTLASS's instruction wrappers
   find_package(CUTLASS 4.2 REQUIRED)

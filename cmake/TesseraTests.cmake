@@ -33,6 +33,12 @@ if(TESSERA_CUDA)
   target_include_directories(tessera_gpu_main PUBLIC ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(tessera_gpu_main PUBLIC ${tessera_archives} GTest::gtest CUDA::cudart_static)
   tessera_test_folder(gpu 600 tessera_gpu_main)
+  # No test, but built and carried with them: scripts/gpu_check.py runs it.
+  add_executable(gpu_host_time bench/host_time.cpp)
+  tessera_compile_settings(gpu_host_time)
+  set_target_properties(gpu_host_time PROPERTIES OUTPUT_NAME host_time
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(gpu_host_time PRIVATE ${tessera_archives} CUDA::cudart_static)
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
   list(FILTER targets INCLUDE REGEX "^gpu_")
   add_custom_target(tessera_gpu_tests DEPENDS ${targets})

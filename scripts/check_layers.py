@@ -27,7 +27,7 @@ RULES = {
     "tests/install": ([], []),
     "tests": (["src", "tests", "apps"], ["posix", "gtest", "json", "openmp"]),
     "bench/peers": (["src/core", "bench"], ["posix", "cuda", "json", "openmp", "blas"]),
-    "bench": (["src/core", "tests/support", "bench"], ["posix", "json", "openmp"]),
+    "bench": (["src/core", "tests/support", "bench"], ["posix", "cuda", "json", "openmp"]),
 }
 
 OUTSIDE = {

@@ -68,7 +68,8 @@ def main():
     arguments = parser.parse_args()
     files = arguments.files or sorted((ROOT / "bench" / "results").glob("*.json"))
     schema = json.loads((ROOT / "bench" / "schema.json").read_text())
-    current = bench_module("sources").source_hash(ROOT)
+    sources = bench_module("sources")
+    current = sources.source_hashes(ROOT)
     failed = False
     for path in files:
         try:
@@ -81,10 +82,11 @@ def main():
         for text in found:
             print(f"{path}: {text}")
         failed |= bool(found)
-        if not found and result["source_hash"] != current:
-            print(f"{path}: stale, measured at {result['source_hash']}; the sources are {current}")
+        stale = [] if found else sources.stale_hashes(sources.measured_at(result), current)
+        if stale:
+            print(f"{path}: stale, measured at {', '.join(stale)}")
             failed |= arguments.fresh
-    print(f"check_results: {len(files)} files, kernel sources {current}")
+    print(f"check_results: {len(files)} files, kernel sources {', '.join(current.values())}")
     return 1 if failed else 0
 
 

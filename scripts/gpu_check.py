@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run: the C++ GPU tests, compute-sanitizer over a few of them,
-the Python GPU tests, and the benchmark. Uses what is built already, needs no network, and writes
-one JSON in the shape of bench/schema.json.
+the Python GPU tests, what calls cost the host, and the benchmark. Uses what is built already, needs
+no network, and writes one JSON in the shape of bench/schema.json.
 
   scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
   scripts/gpu_check.py --quick                      a short look
@@ -19,12 +19,12 @@ import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree
 from pathlib import Path
 
 from check_results import ROOT, bench_module, problems_of
+from outcomes import gtest_outcomes, junit_outcomes, listed_tests, outcome, summary
 
-STEPS = ("cpp", "sanitizer", "python", "bench")
+STEPS = ("cpp", "sanitizer", "python", "host", "bench")
 FEW_TESTS = 3  # of each executable, spread over it
 GTEST_SKIPPED = 77
 SANITIZER_FOUND = 9
@@ -70,17 +70,6 @@ def run(command, timeout, environment=None):
         return None, output
 
 
-def outcome(name, status, seconds, output, skipped=()):
-    """One entry of "tests"."""
-    word = "passed" if status == 0 else "skipped" if status in skipped else "failed"
-    entry = {"name": name, "outcome": word, "seconds": round(seconds, 3)}
-    if word != "passed":
-        lines = [line for line in output.strip().splitlines() if line.strip()]
-        reason = "out of time" if status is None else f"exit status {status}"
-        entry["detail"] = " / ".join([reason, *lines[-6:]])[:1500]
-    return entry
-
-
 def executables(build):
     found = sorted((build / "tests").glob("gpu_*"))
     return [path for path in found if os.access(path, os.X_OK) and path.is_file()]
@@ -112,22 +101,6 @@ def cpp_tests(options, clock, work, done):
 
     for parsed in side_by_side(one, [p for p in found if f"cpp.{p.name}" not in done]):
         tests += parsed
-    return tests
-
-
-def gtest_outcomes(executable, report):
-    if not report.exists():
-        return []
-    tests = []
-    for suite in json.loads(report.read_text()).get("testsuites", []):
-        for case in suite.get("testsuite", []):
-            failed, skipped = case.get("failures"), case.get("result") == "SKIPPED"
-            entry = {"name": f"cpp.{executable}.{suite['name']}.{case['name']}",
-                     "outcome": "failed" if failed else "skipped" if skipped else "passed",
-                     "seconds": float(case.get("time", "0s").rstrip("s"))}
-            if failed:
-                entry["detail"] = failed[0].get("failure", "")[:1500]
-            tests.append(entry)
     return tests
 
 
@@ -164,17 +137,6 @@ def side_by_side(work, jobs):
         return list(pool.map(work, jobs))
 
 
-def listed_tests(text):
-    """Names of --gtest_list_tests: suites at the margin, tests below them."""
-    names, suite = [], None
-    for line in text.splitlines():
-        if line and not line[0].isspace() and line.split("#")[0].rstrip().endswith("."):
-            suite = line.split("#")[0].strip()
-        elif suite and line.startswith("  "):
-            names.append(suite + line.split("#")[0].strip())
-    return [name for name in names if "DISABLED_" not in name]
-
-
 def spread(path, count=FEW_TESTS):
     """A few of an executable's tests, from all over it."""
     _, listing = run([path, "--gtest_list_tests"], 60)
@@ -200,28 +162,20 @@ def python_tests(environment, clock, work):
     return tests
 
 
-def junit_outcomes(report):
-    if not report.exists():
-        return []
-    tests = []
-    for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
-        bad = case.find("failure") if case.find("failure") is not None else case.find("error")
-        skipped = case.find("skipped")
-        entry = {"name": f"python.{case.get('classname')}.{case.get('name')}",
-                 "outcome": "failed" if bad is not None else
-                 "skipped" if skipped is not None else "passed",
-                 "seconds": float(case.get("time", 0))}
-        reason = bad if bad is not None else skipped
-        if reason is not None:
-            entry["detail"] = (reason.get("message") or reason.text or "")[:1500]
-        tests.append(entry)
-    return tests
-
-
-def summary(tests):
-    words = [test["outcome"] for test in tests]
-    return ", ".join(f"{words.count(word)} {word}" for word in ("passed", "failed", "skipped")
-                     if word in words)
+def host_times(options, clock):
+    """(what calls cost the host, how that ended): a program of its own, with nothing beside it."""
+    program = options.build / "tests" / "host_time"
+    if not os.access(program, os.X_OK):
+        return [], [{"name": "host", "outcome": "skipped",
+                     "detail": "no tests/host_time: build the target tessera_gpu_tests"}]
+    start = time.monotonic()
+    status, output = run([program], clock.left(300))
+    test = outcome("host", status, time.monotonic() - start, output, (GTEST_SKIPPED,))
+    times = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    for one in times:
+        say(f"{one['call']}: {one['us']:.2f} us of the host")
+    say(f"host: {test['outcome']}")
+    return times, [test]
 
 
 def suite_command(options, out, *more):
@@ -251,13 +205,16 @@ def run_of(name):
     return {"cpp": f"cpp.{rest.partition('.')[0]}", "sanitizer": name}.get(kind, kind)
 
 
-def add_tests(out, tests):
-    """Puts outcomes into the file, in place of those of an earlier run of the same."""
+def add_tests(out, tests, host=()):
+    """Puts outcomes into the file, in place of those of an earlier run of the same; with them what
+    calls cost the host."""
     results = bench_module("results")
     result = results.read(out)
     again = {run_of(test["name"]) for test in tests}
     kept = [test for test in result["tests"] if run_of(test["name"]) not in again]
     result["tests"] = kept + tests
+    if host:
+        result["host"] = list(host)
     results.write(out, result)
 
 
@@ -405,6 +362,9 @@ def main(arguments=None):
             add_tests(out, python_tests(environment, clock, work))
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    if "host" in options.steps and "host" not in done and not clock.spent:
+        times, tests = host_times(options, clock)
+        add_tests(out, tests, times)
     complaint = SPENT if clock.spent else None
     if "bench" in options.steps and not clock.spent:
         complaint = benchmark(options, out, environment, clock)

@@ -44,6 +44,11 @@ def attention(result):
     return [record for record in result["cases"] if record["op"] == "attention"]
 
 
+def lists(result):
+    """With the attention that walks them."""
+    return [record for record in result["cases"] if record["op"] not in PRODUCTS]
+
+
 def summary(result):
     """The products of `make gpu-check`, sustained."""
     cases = bench_module("cases")
@@ -60,6 +65,8 @@ TABLES = {
     "energy": (products, "energy"),
     "crossover": (products, "crossover"),
     "attention": (attention, "comparison"),
+    "lists": (lists, "lists"),
+    "host": (lambda result: result.get("host", []), "host_times"),
 }
 
 
@@ -80,11 +87,14 @@ def read_results(root):
     for result in sorted(read, key=lambda result: result["date"], reverse=True):
         keys = [(result["gpu"]["name"], *key(record)) for record in result["cases"]]
         result["cases"] = [record for record, one in zip(result["cases"], keys) if one not in seen]
-        seen.update(keys)
+        calls = [(result["gpu"]["name"], one["call"]) for one in result.get("host", ())]
+        result["host"] = [one for one, call in zip(result.get("host", ()), calls)
+                          if call not in seen]
+        seen.update(keys + calls)
     return read
 
 
-def table(name, results, current_hash):
+def table(name, results, current):
     """The lines between the markers."""
     if name not in TABLES:
         raise Wrong(f"no table is called {name!r}: there are {', '.join(TABLES)}")
@@ -92,21 +102,23 @@ def table(name, results, current_hash):
     report = bench_module("report")
     lines = []
     for result in results:
-        made = getattr(report, maker)(choose(result))
+        chosen = choose(result)
+        made = getattr(report, maker)(chosen)
         if made:
-            where = [f"*{line}*" for line in report.provenance(result, current_hash)]
+            records = chosen if isinstance(chosen, list) else None
+            where = [f"*{line}*" for line in report.provenance(result, current, records)]
             lines += ["\n\n".join(where), "", *made, ""]
     return "\n".join(["", *(lines or ["Not measured yet.", ""]), ""])
 
 
-def pictures(name, results, current_hash, images, folder):
+def pictures(name, results, current, images, folder):
     """The lines between the markers of a page in that folder; the files that they refer to are
     added to images, {path: content}."""
     maker = bench_module("pictures")
     if name not in maker.PICTURES:
         raise Wrong(f"no picture is called {name!r}: there are {', '.join(maker.PICTURES)}")
     lines = []
-    for picture in maker.draw(name, results, current_hash):
+    for picture in maker.draw(name, results, current):
         path = IMAGES / picture.file
         if images.setdefault(path, picture.svg) != picture.svg:
             raise Wrong(f"two pictures would be called {path}: the names of cards are too alike")
@@ -114,7 +126,7 @@ def pictures(name, results, current_hash, images, folder):
     return "\n".join(["", *lines, "", ""]) if lines else ""
 
 
-def rewritten(text, results, current_hash, images, folder):
+def rewritten(text, results, current, images, folder):
     """A page in that folder of the tree, with its tables and pictures as they should be."""
     pairs = len(MARKED.findall(text))
     if len(MARKER.findall(text)) != 2 * pairs:
@@ -123,8 +135,8 @@ def rewritten(text, results, current_hash, images, folder):
 
     def filled(found):
         kind, name = found[1], found[2]
-        lines = (table(name, results, current_hash) if kind == "table"
-                 else pictures(name, results, current_hash, images, folder))
+        lines = (table(name, results, current) if kind == "table"
+                 else pictures(name, results, current, images, folder))
         return f"<!-- {kind}: {name} -->\n{lines}<!-- end -->"
 
     return MARKED.sub(filled, text)
@@ -134,14 +146,14 @@ def pages(root):
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
-def wanted_files(root, results, current_hash):
+def wanted_files(root, results, current):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
     images = {}
     for page in pages(root):
         path = page.relative_to(root)
         try:
-            wanted[path] = rewritten(page.read_text(encoding="utf-8"), results, current_hash,
+            wanted[path] = rewritten(page.read_text(encoding="utf-8"), results, current,
                                      images, path.parent)
         except Wrong as error:
             raise Wrong(f"{page}: {error}") from None
@@ -153,7 +165,7 @@ def main(arguments=None):
     parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree [this one]")
     options = parser.parse_args(arguments)
-    current = bench_module("sources").source_hash(options.root)
+    current = bench_module("sources").source_hashes(options.root)
     try:
         results = read_results(options.root)
         wanted = wanted_files(options.root, results, current)
@@ -175,7 +187,7 @@ def main(arguments=None):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content, encoding="utf-8")
             print(f"tables: {path}: written")
-    print(f"tables: {len(results)} results, kernel sources {current}")
+    print(f"tables: {len(results)} results, kernel sources {', '.join(current.values())}")
     return 1 if options.check and different else 0
 
 

@@ -43,9 +43,9 @@ struct AttentionProblem {
   /// The longest sequence of packed tensors where known (0: the total length is the bound).
   std::int64_t max_q_length = 0, max_kv_length = 0;
 
-  BlockMask mask{};
-  Tensor sinks{};  ///< optional [heads], float: a logit that takes part in the softmax and has no
-                   ///< value
+  BlockMask mask{};  ///< lists for all heads, for each, or for each head of keys
+  Tensor sinks{};    ///< optional [heads], float: a logit that takes part in the softmax and has no
+                     ///< value
 };
 
 /// Gradients of `forward`, whose out and lse are the forward pass's results.

@@ -8,10 +8,13 @@
 namespace tessera {
 
 /// Lists of key blocks, one a row of query blocks, in one of two forms.
-///   counts + indices (FlexAttention): counts [batch|1, heads|1, rows],
-///                                     indices [batch|1, heads|1, rows, capacity]
-///   offsets + indices:                offsets [batch|1, heads|1, rows + 1], absolute positions in
+///   counts + indices (FlexAttention): counts [batch|1, heads, rows],
+///                                     indices [batch|1, heads, rows, capacity]
+///   offsets + indices:                offsets [batch|1, heads, rows + 1], absolute positions in
 ///                                     indices [total]
+/// `heads` is one of three numbers: attention's heads, each with lists of its own; its kv_heads, a
+/// set of lists for each head of keys, which the query heads of its group share; or 1 for all. Two
+/// tensors of a mask that have more than one have the same number.
 /// All tensors i32 or i64, of one dtype. Entries come in any order and are unique within a row.
 struct BlockList {
   Tensor counts{};

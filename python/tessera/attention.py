@@ -42,7 +42,8 @@ def attention(
     Query i stands at ``q_position + i``, key j at ``kv_position + j`` (per sequence; by default the
     last query and the last key stand together). ``causal`` hides later keys, ``window_left`` and
     ``window_right`` those farther away, ``kv_begin`` and ``kv_end`` those outside the range, and
-    ``mask`` every block that it does not hold. A query that sees no key gives zeros.
+    ``mask`` every block that it does not hold; it may have lists for each head or for each head of
+    keys. A query that sees no key gives zeros.
 
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.

@@ -22,10 +22,10 @@ class BlockMask:
     """Which (query block, key block) pairs attention visits: full blocks whole, partial ones under
     a bit each element. Pairs in neither list cost nothing.
 
-    Lists are FlexAttention's: counts ``[batch|1, heads|1, rows]``, indices with one dimension more.
-    All NumPy arrays or all PyTorch tensors; `to` moves them. Build one with the ``from_`` functions
-    or with `window`, `causal`, `bigbird`; causality, windows and key ranges given to `attention`
-    apply on top.
+    Lists are FlexAttention's: counts ``[batch|1, heads, rows]``, indices with one dimension more;
+    heads: attention's, its kv_heads (one list for a group of query heads) or 1. All NumPy arrays or
+    all PyTorch tensors; `to` moves them. Build one with the ``from_`` functions or with `window`,
+    `causal`, `bigbird`; causality, windows and key ranges given to `attention` apply on top.
 
     >>> import numpy as np, tessera
     >>> mask = tessera.BlockMask.causal(512, 512, block=128)

@@ -2,8 +2,6 @@
 
 #include <variant>
 
-#include <tessera/error.hpp>
-
 #include "src/plan/select.hpp"
 #include "src/plan/shape.hpp"
 
@@ -15,9 +13,7 @@ Explanation explain(const AnyProblem& problem, const DeviceFacts& device,
 }
 
 Plan plan(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution) {
-  const Explanation explanation = planning::select(problem, device, execution);
-  if (!explanation.supported) throw Error(ErrorCode::unsupported, to_text(explanation));
-  return explanation.plan;
+  return planning::choose(problem, device, execution);
 }
 
 Plan plan(const AnyProblem& problem, const Execution& execution) {

@@ -23,13 +23,14 @@ bool has_dtype(const Tensor& tensor, unsigned accepted) {
   return index < 32 && ((accepted >> index) & 1u);
 }
 
-// "[batch = 2, heads = 8 or 1, capacity]"
+// "[batch = 2, heads = 8 or kv_heads = 2 or 1, capacity]"
 std::string list_dims(Dims dims) {
   std::ostringstream text;
   text << "[";
   for (std::size_t i = 0; i < dims.size(); ++i) {
     text << (i ? ", " : "") << dims[i].name;
     if (dims[i].size != kAny) text << " = " << dims[i].size;
+    if (dims[i].or_name) text << " or " << dims[i].or_name << " = " << dims[i].or_size;
     if (dims[i].or_one && dims[i].size != 1) text << " or 1";
   }
   text << "]";
@@ -41,7 +42,8 @@ bool fits(const Tensor& tensor, Dims dims) {
   for (int i = 0; i < tensor.rank; ++i) {
     const Dim& dim = dims[static_cast<std::size_t>(i)];
     const bool shared = dim.or_one && tensor.size(i) == 1;
-    if (dim.size != kAny && tensor.size(i) != dim.size && !shared) return false;
+    const bool other = dim.or_name && tensor.size(i) == dim.or_size;
+    if (dim.size != kAny && tensor.size(i) != dim.size && !shared && !other) return false;
   }
   return true;
 }

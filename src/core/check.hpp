@@ -69,7 +69,9 @@ inline constexpr std::int64_t kAny = -1;
 struct Dim {
   const char* name;
   std::int64_t size = kAny;
-  bool or_one = false;  // a size of one stands for all
+  bool or_one = false;            // a size of one stands for all
+  const char* or_name = nullptr;  // another size that is accepted, and its name
+  std::int64_t or_size = kAny;
 };
 using Dims = std::span<const Dim>;
 

@@ -70,6 +70,7 @@ bool has_lists(const BlockMask& mask);
 /// What a mask is used with.
 struct MaskUse {
   std::int64_t batch = 1, heads = 1;
+  std::int64_t kv_heads = 1;                 // lists may be theirs too
   std::int64_t q_length = 0, kv_length = 0;  // of the longest sequence
   Device device{};
   const char* q_note = "";  // follows the number of queries in messages

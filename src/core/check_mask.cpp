@@ -17,16 +17,24 @@ std::int64_t place(const Tensor& list, std::int64_t batch, std::int64_t head, st
          (list.size(1) == 1 ? 0 : head * list.stride(1)) + row * list.stride(2);
 }
 
+// Lists go by head, by head of keys, or are one for all. The first tensor of a mask that has
+// several says how many; `sets` is what it says.
+Dim heads_of(const MaskUse& use, std::int64_t sets) {
+  const bool grouped = use.kv_heads > 1 && use.kv_heads < use.heads;
+  if (sets == use.heads || !grouped) return {"heads", use.heads, true};
+  if (sets == use.kv_heads) return {"kv_heads", use.kv_heads, true};
+  return {"heads", use.heads, true, "kv_heads", use.kv_heads};
+}
+
 // Either form of lists; `rows` is how many the queries need.
 MaskLayout check_layout_of(const Where& where, const BlockList& list, std::int64_t rows,
-                           std::int64_t block_q, const MaskUse& use) {
+                           std::int64_t block_q, const MaskUse& use, const Dim& heads) {
   const bool by_offsets = static_cast<bool>(list.offsets);
   if (by_offsets && list.counts) refuse(where, "either counts or offsets", "both");
   if (!by_offsets && !list.counts) refuse(where, "counts or offsets beside indices", "neither");
   const Where head = where / (by_offsets ? "offsets" : "counts");
   const Tensor& row_sizes = rows_of(list);
-  const Dim dims[] = {
-      {"batch", use.batch, true}, {"heads", use.heads, true}, {by_offsets ? "rows + 1" : "rows"}};
+  const Dim dims[] = {{"batch", use.batch, true}, heads, {by_offsets ? "rows + 1" : "rows"}};
   check_list(head, row_sizes, use.device, dims);
   MaskLayout layout;
   layout.rows = row_sizes.size(2) - (by_offsets ? 1 : 0);
@@ -39,8 +47,7 @@ MaskLayout check_layout_of(const Where& where, const BlockList& list, std::int64
 
   const Where indices = where / "indices";
   const Dim flat[] = {{"total"}};
-  const Dim table[] = {
-      {"batch", use.batch, true}, {"heads", use.heads, true}, {"rows", layout.rows}, {"capacity"}};
+  const Dim table[] = {{"batch", use.batch, true}, heads, {"rows", layout.rows}, {"capacity"}};
   check_list(indices, list.indices, use.device, by_offsets ? Dims(flat) : Dims(table));
   check_same_dtype(indices, list.indices, row_sizes.dtype, by_offsets ? "offsets" : "counts");
   layout.capacity = list.indices.size(list.indices.rank - 1);
@@ -194,16 +201,17 @@ MaskLayout check_mask_layout(const Where& where, const BlockMask& mask, const Ma
            words(mask.block_kv));
   }
 
+  const MaskSets sets = sets_of(mask);
+  const Dim heads = heads_of(use, sets.heads);
   MaskLayout lists[2];
-  if (full) lists[0] = check_layout_of(where / "full", mask.full, rows, mask.block_q, use);
+  if (full) lists[0] = check_layout_of(where / "full", mask.full, rows, mask.block_q, use, heads);
   if (partial) {
-    lists[1] = check_layout_of(where / "partial", mask.partial, rows, mask.block_q, use);
+    lists[1] = check_layout_of(where / "partial", mask.partial, rows, mask.block_q, use, heads);
   }
   if (full && partial && lists[0].rows != lists[1].rows) {
     refuse(where / "partial", words(lists[0].rows, " rows as full has"), words(lists[1].rows));
   }
   check_bits(where, mask, use.device);
-  const MaskSets sets = sets_of(mask);
   return {std::max(lists[0].rows, lists[1].rows),
           std::min(lists[0].capacity + lists[1].capacity, columns), sets.batch, sets.heads};
 }
@@ -248,7 +256,8 @@ void check_mask_lists(const Where& where, const BlockMask& mask,
 }
 
 std::int64_t check_block_list(const Where& where, const BlockList& list, const MaskUse& use) {
-  const std::int64_t rows = check_layout_of(where, list, 0, 1, use).rows;
+  const std::int64_t rows =
+      check_layout_of(where, list, 0, 1, use, {"heads", use.heads, true}).rows;
   check_pointers_of(where, list);
   if (!on_host(list.indices)) return rows;
   const BlockMask mask{1, 1, list};

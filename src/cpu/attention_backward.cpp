@@ -344,10 +344,12 @@ void prepare(const AttentionBackwardProblem& problem, const planning::AttentionS
       planning::carve_attention_schedule(carver, shape, row.tile, true);
   order_tiles(problem.forward, shape, row.tile, lists.order);
   if (!lists.offsets) return;
-  const planning::MaskView mask = planning::view_of(problem.forward.mask, shape.kv_length);
+  const planning::MaskView mask =
+      planning::view_of(problem.forward.mask, shape.kv_length, shape.heads_a_list());
   for (std::int64_t batch = 0; batch < shape.mask_batch; ++batch)
-    for (std::int64_t head = 0; head < shape.mask_heads; ++head) {
-      const std::int64_t set = batch * shape.mask_heads + head;
+    for (std::int64_t in_batch = 0; in_batch < shape.mask_heads; ++in_batch) {
+      const std::int64_t set = batch * shape.mask_heads + in_batch;
+      const std::int64_t head = in_batch * shape.heads_a_list();  // the first of those that share
       std::int64_t* offsets = lists.offsets + set * (lists.key_blocks + 1);
       std::int64_t* rows = lists.rows + set * lists.entries;
       std::int64_t* tiles = lists.tiles + set * lists.entries;

@@ -23,7 +23,8 @@ class AttentionTiles {
  public:
   AttentionTiles(const AttentionProblem& problem, const planning::AttentionShape& shape)
       : bits_(problem.mask) {
-    if (shape.masked) mask_ = planning::view_of(problem.mask, shape.kv_length);
+    if (shape.masked)
+      mask_ = planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
   }
 
   /// For `hide_scores` where lanes, from `first` on, are the queries of a tile.

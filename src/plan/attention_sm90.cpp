@@ -9,7 +9,7 @@ namespace {
 /// Heads that can be folded into rows: they read the same keys under the same lists.
 int most_packed(const AttentionShape& s, const Tile& tile) {
   if (s.kv_heads == 0) return 1;
-  const bool own_lists = s.masked && s.mask_heads > 1;
+  const bool own_lists = s.masked && s.mask_heads > s.kv_heads;
   if (own_lists) return 1;
   const std::int64_t group = s.heads / s.kv_heads;
   int pack = 1;
@@ -33,9 +33,9 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
   return pack;
 }
 
-constexpr double kTileSeconds = 2e-6, kMergeSeconds = 8e-6;  // around a tile; a second kernel
-constexpr double kPassSeconds = 0.24e-6;                     // a step that a line does not need
-constexpr double kMergeBytes = 3e12;                         // a second
+constexpr double kTileSeconds = 2e-6;                     // around a tile
+constexpr double kPassSeconds = 0.24e-6;                  // a step that a line does not need
+constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
 // Composing lists, and what the element masks of composed blocks cost a step: not measured.
 constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
 
@@ -51,30 +51,42 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
   return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
 }
 
-/// Into how many tiles the keys of one output tile are divided. Where there are fewer tiles than
-/// multiprocessors, more of them work at once, and a second kernel joins what they found.
-int splits_of(const AttentionShape& s, const Tile& tile, std::int64_t tiles) {
-  constexpr std::int64_t kUnits = 132, kMost = 32;
-  // Rows of packed queries that belong to nobody must not be written.
-  if (s.q_packed || tiles == 0 || tiles >= kUnits) return 1;
+/// What joining the parts of divided tiles costs: they are written and read again.
+double join_seconds(const Tile& tile, std::int64_t tiles, std::int64_t sharers) {
+  const auto parts = static_cast<double>(sharers + tiles);
+  return kJoinSeconds + parts * tile.m * tile.v * 2 * sizeof(float) / kJoinBytes;
+}
+
+/// Whether the last tiles, which fill no round, are divided, and among how many blocks of threads.
+void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) {
+  layout.whole = layout.tiles;
+  const std::int64_t last = layout.tiles % kPlannedUnits;
+  // Tiles that differ in length are dealt as they are asked for: short ones fill the round.
+  if (last == 0 || (layout.uneven && layout.tiles > last)) return;
   std::int64_t keys = s.kv_length;
   if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all of them
     keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.lines);
   if (s.window_left >= 0 && s.window_right >= 0)
     keys = std::min(keys, s.window_left + s.window_right + tile.m);
-  const std::int64_t steps = (keys + tile.n - 1) / tile.n;
+  const std::int64_t round = std::int64_t{tile.n} * tile.teams;
+  const std::int64_t rounds = (keys + round - 1) / round;
   const double step = step_seconds(s, tile);
-  const double joined = 4.0 * static_cast<double>(s.q_total * s.heads * s.dim_v);
-  const auto seconds = [&](std::int64_t splits) {
-    const auto rounds = static_cast<double>((tiles * splits + kUnits - 1) / kUnits);
-    const auto walked = static_cast<double>((steps + splits - 1) / splits);
-    const double merged = kMergeSeconds + 2 * joined * static_cast<double>(splits) / kMergeBytes;
-    return rounds * (walked * step + kTileSeconds) + (splits > 1 ? merged : 0);
+  const auto seconds = [&](std::int64_t sharers) {
+    const auto walked = static_cast<double>((rounds * last + sharers - 1) / sharers);
+    const int tiles_a_share = sharers % last == 0 ? 1 : 2;
+    return walked * step + tiles_a_share * kTileSeconds +
+           (sharers > last ? join_seconds(tile, last, sharers) : 0);
   };
-  std::int64_t best = 1;
-  for (std::int64_t splits = 2; splits <= std::min(kMost, steps / 2); ++splits)
-    if (seconds(splits) < seconds(best)) best = splits;
-  return static_cast<int>(best);
+  std::int64_t best = last;
+  const auto consider = [&](std::int64_t sharers) {
+    if (seconds(sharers) < seconds(best)) best = sharers;
+  };
+  for (std::int64_t each = 2; each <= rounds && each * last <= kPlannedUnits; ++each)
+    consider(each * last);
+  if (rounds * last > kPlannedUnits) consider(kPlannedUnits);
+  if (best == last) return;
+  layout.whole -= last;
+  layout.sharers = best;
 }
 
 }  // namespace
@@ -101,7 +113,10 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) 
   layout.tiles = layout.tiles_a_head * layout.head_groups * (s.q_packed ? 1 : s.batch);
   layout.uneven = s.masked || s.window_right >= 0 || s.window_left >= 0 || s.q_packed ||
                   s.kv_layout == KvLayout::packed;
-  layout.splits = splits_of(s, tile, layout.tiles);
+  divide(layout, s, tile);
+  layout.ordered = (s.masked || s.q_packed || s.kv_layout == KvLayout::packed) &&
+                   layout.whole > kPlannedUnits && layout.whole <= kMostOrderedTiles &&
+                   s.batch <= kMostOrderedSequences;
   // Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of
   // as many heads as fill the GPU come first, so that short ones end the work.
   constexpr std::int64_t kFillsTheGpu = 264;
@@ -129,10 +144,12 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   // others of the tile see besides.
   double keys = work.flops / std::max(2 * queries * width, 1.0);
   if (s.window_right >= 0 || s.window_left >= 0) keys += 0.5 * real(layout.queries);
-  const double steps = std::ceil(keys / tile.n) / layout.splits;
-  // The last round of tiles is rarely full, but tiles are dealt as they are asked for.
-  const double rounds = real(layout.tiles * layout.splits) / device.units;
-  const double filled = layout.uneven ? std::max(rounds, 1.0) : std::ceil(rounds);
+  const double steps = std::ceil(keys / (tile.n * tile.teams));
+  // The last round of tiles is rarely full, but tiles are dealt as they are asked for, or divided.
+  const double rounds = real(layout.tiles) / device.units;
+  double filled = layout.uneven ? std::max(rounds, 1.0) : std::ceil(rounds);
+  if (layout.sharers > 0)
+    filled = real(layout.whole) / device.units + real(layout.divided()) / real(layout.sharers);
   constexpr double kMeasuredTflops = 970;  // dense, of the card whose steps were measured
   const double slower =
       device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
@@ -149,13 +166,14 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
         real(layout.tiles) * share * real(s.kv_length) * real(tile.k + tile.v) * size_of(s.dtype);
     fetched = bytes / (device.l2_tbs * 1e12) * filled / rounds;
     const double loaded = share * real(s.kv_length) / tile.n;
-    compute += filled * std::max(loaded / layout.splits - steps, 0.0) * kPassSeconds * slower;
+    compute += filled * std::max(loaded - steps, 0.0) * kPassSeconds * slower;
   }
-  const double joined = 8.0 * queries * real(s.dim_v) * layout.splits / kMergeBytes;
-  const double merge = layout.splits > 1 ? kMergeSeconds + joined : 0;
+  const double joined =
+      layout.sharers > 0 ? join_seconds(tile, layout.divided(), layout.sharers) : 0;
   const double composing =
       layout.composed ? kComposeSeconds + composed_bytes(layout.composed) / kComposedBytes : 0;
-  return (std::max({compute, memory, fetched}) + filled * kTileSeconds + merge + composing) * 1e3;
+  const double tiles = std::max(filled, 1.0) * kTileSeconds;
+  return (std::max({compute, memory, fetched}) + tiles + joined + composing) * 1e3;
 }
 
 std::string describe(const AttentionLayout& layout) {
@@ -167,18 +185,23 @@ std::string describe(const AttentionLayout& layout) {
   if (layout.composed)
     text += ", blocks composed into " + std::to_string(layout.composed.queries) + " x " +
             std::to_string(kComposedKeys);
-  if (layout.splits > 1) text += ", keys divided by " + std::to_string(layout.splits);
+  if (layout.sharers > 0)
+    text += ", keys of the last " + std::to_string(layout.divided()) + " divided among " +
+            std::to_string(layout.sharers) + " blocks of threads";
   return text;
 }
 
-AttentionScratchSm90 carve_attention_scratch(Carver& carver, const AttentionShape& s,
+AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,
                                              const AttentionLayout& layout) {
   AttentionScratchSm90 scratch;
-  if (layout.uneven) scratch.dealt = carver.add<int>(1);
-  if (layout.splits > 1) {
-    const core::Size rows = core::Size(layout.splits) * s.q_total * s.heads;
-    scratch.out = carver.add<float>(rows * s.dim_v);
-    scratch.lse = carver.add<float>(rows);
+  const int team = tile.m / 64;  // consumers, of 64 rows each
+  scratch.counters = layout.uneven || layout.sharers > 0 ? 1 + layout.divided() * team : 0;
+  if (scratch.counters > 0) scratch.dealt = carver.add<int>(scratch.counters);
+  if (layout.ordered) scratch.order = carver.add<int>(2 * layout.whole);
+  if (layout.sharers > 0) {
+    scratch.joined = scratch.dealt + 1;
+    const core::Size parts = core::Size(layout.sharers + layout.divided()) * team;
+    scratch.parts = carver.add<float>(parts * 128 * (tile.v / 2 + 4));
   }
   if (layout.composed) scratch.composed = carve_composed(carver, layout.composed);
   return scratch;

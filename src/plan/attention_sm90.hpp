@@ -39,10 +39,21 @@ struct AttentionLayout {
   int lines = 1;                  // lists of a tile: several are walked together
   int line_queries = 0;           // of each of them
   std::int64_t section = 1;       // head groups whose tiles are dealt together, longest first
-  int splits = 1;                 // tiles over which the keys of one output tile are divided
+  std::int64_t whole = 0;         // tiles that are not divided: whole rounds of them, or all
+  std::int64_t sharers = 0;       // blocks of threads among which the others are divided
   bool uneven = false;            // walks differ in length: tiles are dealt as they are asked for
   ComposedMask composed;          // lists that are walked in place of the mask's
+  bool ordered = false;           // by data: what would end last begins earlier
+
+  std::int64_t divided() const { return tiles - whole; }
 };
+
+/// Multiprocessors of the cards whose rounds of tiles are planned.
+inline constexpr std::int64_t kPlannedUnits = 132;
+
+/// What one block of threads puts in order.
+inline constexpr std::int64_t kMostOrderedTiles = 1 << 16;
+inline constexpr int kMostOrderedSequences = 1024;
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile);
 
@@ -67,14 +78,16 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
 /// For `explain`.
 std::string describe(const AttentionLayout& layout);
 
-/// What `run` needs besides the tensors. Partial results of splits are f32.
+/// What `run` needs besides the tensors.
 struct AttentionScratchSm90 {
-  int* dealt = nullptr;  // counts tiles that were handed out
-  float* out = nullptr;  // [splits, batch * length, heads, dim_v]
-  float* lse = nullptr;  // [splits, batch * length, heads]
+  std::int64_t counters = 0;  // that start at zero: tiles dealt, then parts joined
+  int* dealt = nullptr;       // counts tiles that were handed out
+  int* order = nullptr;       // of tiles; then what each may cost
+  int* joined = nullptr;      // for each consumer of a divided tile, the parts that are there
+  float* parts = nullptr;     // what consumers found, as they hold it
   ComposedLists composed;
 };
-AttentionScratchSm90 carve_attention_scratch(Carver& carver, const AttentionShape& s,
+AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,
                                              const AttentionLayout& layout);
 
 }  // namespace tessera::planning

@@ -33,6 +33,7 @@ struct ComposedMask {
   std::int64_t words = 0;    // of a block's element mask, each for equally many queries; 0: the
                              // mask is walked as it is
   std::int64_t batch = 1, heads = 1, rows = 0, columns = 0;
+  std::int64_t group = 1;     // heads that share a set of lists
   std::int64_t capacity = 0;  // blocks that a row of lists may have to name
 
   TESSERA_HD constexpr explicit operator bool() const { return words > 0; }
@@ -59,6 +60,7 @@ inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   mask.words = s.mask_bits ? queries : queries / std::gcd(s.mask_block.rows, queries);
   mask.batch = s.mask_batch;
   mask.heads = s.mask_heads;
+  mask.group = s.heads_a_list();
   mask.rows = (s.q_length + queries - 1) / queries;
   mask.columns = (s.kv_length + kComposedKeys - 1) / kComposedKeys;
   mask.capacity = most(most(s.mask_capacity, touched(queries, s.mask_block.rows), mask.columns),
@@ -125,7 +127,8 @@ inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
           .bit_tiles = m.lines() * m.capacity,
           .block_q = m.queries,
           .block_kv = kComposedKeys,
-          .kv_blocks = m.columns};
+          .kv_blocks = m.columns,
+          .group = m.group};
 }
 
 /// A composed block with an element mask: `words`, each for `word_queries` queries, and behind them
@@ -182,8 +185,8 @@ struct MaskComposer {
   ComposedLists lists;
 
   struct Line {
-    std::int64_t batch = 0, head = 0, row = 0;
-    std::int64_t begin = 0, end = 0;  // its queries
+    std::int64_t batch = 0, set = 0, row = 0;  // set: of lists that heads share
+    std::int64_t begin = 0, end = 0;           // its queries
   };
   TESSERA_HD constexpr Line line(std::int64_t index) const {
     const std::int64_t row = index % to.rows, set = index / to.rows;
@@ -206,11 +209,11 @@ struct MaskComposer {
     const KeyRange shared = intersect({first, first + given.block_q}, {l.begin, l.end});
     Source source;
     if (number % 2 == 0) {
-      source.blocks = given.full.row(l.batch, l.head, row);
+      source.blocks = given.full.row(l.batch, l.set, row);
     } else {
-      source.blocks = given.partial.row(l.batch, l.head, row);
+      source.blocks = given.partial.row(l.batch, l.set, row);
       source.tiles =
-          given.partial.row_of(given.bit_tile, given.bit_tile_strides, l.batch, l.head, row);
+          given.partial.row_of(given.bit_tile, given.bit_tile_strides, l.batch, l.set, row);
     }
     source.first_query = first;
     source.first_word = (shared.begin - l.begin) / queries;

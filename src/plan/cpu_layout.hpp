@@ -255,7 +255,7 @@ struct AttentionSchedule {
   std::int64_t key_blocks = 0, entries = 0;
 
   std::int64_t set(const AttentionShape& s, std::int64_t batch, std::int64_t head) const {
-    return (s.mask_batch > 1 ? batch : 0) * s.mask_heads + (s.mask_heads > 1 ? head : 0);
+    return (s.mask_batch > 1 ? batch : 0) * s.mask_heads + head / s.heads_a_list();
   }
 };
 inline AttentionSchedule carve_attention_schedule(Carver& carver, const AttentionShape& s,

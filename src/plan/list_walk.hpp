@@ -93,6 +93,7 @@ struct MaskView {
   std::int64_t bit_tiles = 0;  // tiles that exist
   std::int64_t block_q = 0, block_kv = 0;
   std::int64_t kv_blocks = 0;  // of the longest sequence
+  std::int64_t group = 1;      // heads that share a set of lists
 };
 
 /// The keys that rows [first_row, last_row] visit: all inside one block row of the mask. Full
@@ -107,10 +108,10 @@ class MaskWalk {
         block_kv_(mask.block_kv),
         kv_blocks_(mask.kv_blocks),
         bit_tiles_(mask.bit_tiles) {
-    const std::int64_t row = first_row / mask.block_q;
-    full_ = mask.full.row(batch, head, row);
-    partial_ = mask.partial.row(batch, head, row);
-    tiles_ = mask.partial.row_of(mask.bit_tile, mask.bit_tile_strides, batch, head, row);
+    const std::int64_t row = first_row / mask.block_q, set = head / mask.group;
+    full_ = mask.full.row(batch, set, row);
+    partial_ = mask.partial.row(batch, set, row);
+    tiles_ = mask.partial.row_of(mask.bit_tile, mask.bit_tile_strides, batch, set, row);
   }
 
   TESSERA_HD constexpr std::int64_t entries() const { return full_.size + partial_.size; }

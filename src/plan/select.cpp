@@ -24,20 +24,21 @@ bool has_data(const MergeStatesProblem& p) {
                                    [](const Tensor& part) { return part.data != nullptr; });
 }
 
-bool is_built(Backend backend) {
-  const std::vector<Backend> built = built_backends();
-  return std::find(built.begin(), built.end(), backend) != built.end();
-}
-
 /// The most particular backend first: at equal times it is the one to take.
 constexpr Backend kByPreference[] = {Backend::sm90, Backend::sm80, Backend::cpu};
 
 struct Request {
   Op op;
-  const AnyShape& shape;
-  const DeviceFacts& device;
+  AnyShape shape;
+  DeviceFacts device;
   const Execution& execution;
+  bool explains;
   bool will_run;  // false: only shapes were given, so it does not matter what this build contains
+  std::vector<Backend> built;
+
+  bool is_built(Backend backend) const {
+    return std::find(built.begin(), built.end(), backend) != built.end();
+  }
 };
 
 /// A candidate and the row behind it: -1 where a backend has none for the op.
@@ -45,6 +46,22 @@ struct Ranked {
   Candidate candidate;
   int row = -1;
 };
+
+std::string why(const KernelRow& row, const AnyShape& shape) {
+  std::string words = row.why;
+  if (row.backend != Backend::sm90) return words;
+  if (row.family() == "matmul") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
+    words += describe(matmul_layout(s, row.tile));
+  } else if (row.family() == "skinny") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
+    words += describe(skinny_layout(s, row.tile, usual_majors(s)));
+  } else if (row.family() == "attention") {
+    const auto& s = std::get<static_cast<std::size_t>(Op::attention)>(shape);
+    words += describe(attention_layout(s, row.tile));
+  }
+  return words;
+}
 
 Ranked judge(const Request& request, Backend backend, int index) {
   Ranked result{{}, index};
@@ -54,7 +71,7 @@ Ranked judge(const Request& request, Backend backend, int index) {
     reasons.push_back(std::string("execution.backend asks for ") +
                       to_string(*request.execution.backend));
   }
-  if (request.will_run && !is_built(backend)) {
+  if (request.will_run && !request.is_built(backend)) {
     reasons.push_back("not in this build: configure with TESSERA_CUDA=ON");
   }
   if (index < 0) {
@@ -62,19 +79,9 @@ Ranked judge(const Request& request, Backend backend, int index) {
     return result;
   }
   const KernelRow& row = kernel_table(backend)[static_cast<std::size_t>(index)];
-  result.candidate.kernel = row.name;
-  result.candidate.why = row.why;
-  if (row.backend == Backend::sm90 && row.family() == "matmul") {
-    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(request.shape);
-    result.candidate.why += describe(matmul_layout(s, row.tile));
-  }
-  if (row.backend == Backend::sm90 && row.family() == "skinny") {
-    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(request.shape);
-    result.candidate.why += describe(skinny_layout(s, row.tile, usual_majors(s)));
-  }
-  if (row.backend == Backend::sm90 && row.family() == "attention") {
-    const auto& s = std::get<static_cast<std::size_t>(Op::attention)>(request.shape);
-    result.candidate.why += describe(attention_layout(s, row.tile));
+  if (request.explains) {
+    result.candidate.kernel = row.name;
+    result.candidate.why = why(row, request.shape);
   }
   for (std::string& reason : rejections(row, request.op, request.shape, request.device)) {
     reasons.push_back(std::move(reason));
@@ -117,14 +124,13 @@ int threads_for(const Request& request, int most) {
 
 Plan plan_for(const Ranked& best, const Request& request, const std::string& signature) {
   const Backend backend = best.candidate.backend;
+  const KernelRow& row = kernel_table(backend)[static_cast<std::size_t>(best.row)];
   const int threads = backend == Backend::cpu ? threads_for(request, request.device.units) : 0;
-  const BufferSizes buffers =
-      buffer_sizes(kernel_table(backend)[static_cast<std::size_t>(best.row)], request.op,
-                   request.shape, threads);
+  const BufferSizes buffers = buffer_sizes(row, request.op, request.shape, threads);
   return {.op = request.op,
           .backend = backend,
           .kernel = best.row,
-          .kernel_name = best.candidate.kernel,
+          .kernel_name = row.name,
           .workspace_bytes = buffers.workspace,
           .schedule_bytes = buffers.schedule,
           .threads = threads,
@@ -132,30 +138,34 @@ Plan plan_for(const Ranked& best, const Request& request, const std::string& sig
           .signature = signature};
 }
 
-}  // namespace
-
-Explanation select(const AnyProblem& problem, const DeviceFacts& device,
-                   const Execution& execution) {
+Request request_of(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution,
+                   bool explains) {
   if (execution.threads < 0) {
     throw Error(ErrorCode::invalid_argument,
                 "execution: threads: expected 0 or more, got " + std::to_string(execution.threads));
   }
-  AnyShape shape = shape_of(problem);
-  const bool will_run = std::visit([](const auto& p) { return has_data(p); }, problem);
+  Request request{op_of(problem), shape_of(problem), device, execution, explains,
+                  true,           built_backends()};
+  request.will_run = std::visit([](const auto& p) { return has_data(p); }, problem);
   // Tensors without data live nowhere yet: the device asked about is theirs.
-  if (!will_run) std::visit([&](auto& s) { s.device = {device.kind, 0}; }, shape);
-  DeviceFacts granted = device;
+  if (!request.will_run) std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
   if (device.kind == DeviceKind::cpu) {
-    granted.units = std::max(execution.threads > 0 ? execution.threads : device.units, 1);
+    request.device.units = std::max(execution.threads > 0 ? execution.threads : device.units, 1);
   }
-  const Request request{op_of(problem), shape, granted, execution, will_run};
+  return request;
+}
 
+}  // namespace
+
+Explanation select(const AnyProblem& problem, const DeviceFacts& device,
+                   const Execution& execution) {
+  const Request request = request_of(problem, device, execution, true);
   std::vector<Ranked> ranked = enumerate(request);
   std::stable_sort(ranked.begin(), ranked.end(), runs_before);
 
-  const Work work = work_of(request.op, shape);
+  const Work work = work_of(request.op, request.shape);
   Explanation result{.op = request.op,
-                     .problem = describe(request.op, shape),
+                     .problem = describe(request.op, request.shape),
                      .device = device.name,
                      .supported = ranked.front().candidate.reasons.empty(),
                      .plan = {},
@@ -165,6 +175,15 @@ Explanation select(const AnyProblem& problem, const DeviceFacts& device,
   if (result.supported) result.plan = plan_for(ranked.front(), request, result.problem);
   for (Ranked& r : ranked) result.candidates.push_back(std::move(r.candidate));
   return result;
+}
+
+Plan choose(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution) {
+  const Request request = request_of(problem, device, execution, false);
+  const std::vector<Ranked> ranked = enumerate(request);
+  const auto best = std::min_element(ranked.begin(), ranked.end(), runs_before);
+  if (!best->candidate.reasons.empty())
+    throw Error(ErrorCode::unsupported, to_text(select(problem, device, execution)));
+  return plan_for(*best, request, describe(request.op, request.shape));
 }
 
 }  // namespace tessera::planning

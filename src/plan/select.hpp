@@ -29,4 +29,8 @@ std::string describe(Op op, const AnyShape& shape);
 Explanation select(const AnyProblem& problem, const DeviceFacts& device,
                    const Execution& execution);
 
+/// The plan of what select chooses, without the words about it: for every call. Throws
+/// Error(unsupported) with all of them where nothing takes the problem.
+Plan choose(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution);
+
 }  // namespace tessera::planning

@@ -157,6 +157,7 @@ void check_mask(const Where& where, const BlockMask& mask, AttentionShape& shape
       where, mask,
       {.batch = shape.batch,
        .heads = shape.heads,
+       .kv_heads = shape.kv_heads,
        .q_length = shape.q_length,
        .kv_length = shape.kv_length,
        .device = shape.device,

@@ -18,6 +18,7 @@ struct Tile {
   int warpgroups = 0;       // GPU: consumer warpgroups (or warps / 4)
   int v = 0;                // attention on a GPU: dim of values
   int lines = 1;            // attention on a GPU: lists that one tile walks together
+  int teams = 1;            // attention on a GPU: warpgroups that take turns with a row's keys
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 

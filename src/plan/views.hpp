@@ -43,14 +43,16 @@ inline ListView view_of(const BlockList& list) {
           .extent = list.indices.size(list.indices.rank - 1)};
 }
 
-inline MaskView view_of(const BlockMask& mask, std::int64_t kv_length) {
+/// `group`: heads that share a set of lists.
+inline MaskView view_of(const BlockMask& mask, std::int64_t kv_length, std::int64_t group = 1) {
   MaskView view{.full = view_of(mask.full),
                 .partial = view_of(mask.partial),
                 .bit_tile = {},
                 .bit_tile_strides = {},
                 .block_q = mask.block_q,
                 .block_kv = mask.block_kv,
-                .kv_blocks = (kv_length + mask.block_kv - 1) / mask.block_kv};
+                .kv_blocks = (kv_length + mask.block_kv - 1) / mask.block_kv,
+                .group = group};
   if (mask.bit_tile) {
     view.bit_tile = indices_of(mask.bit_tile);
     view.bit_tile_strides = entry_strides(mask.bit_tile, view.partial.by_offsets);

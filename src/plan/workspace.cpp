@@ -80,7 +80,7 @@ BufferSizes gpu_sizes(const KernelRow& row, Op op, const AnyShape& shape) {
   if (row.family() == "attention") {
     const auto& s = std::get<static_cast<int>(Op::attention)>(shape);
     Carver carver;
-    carve_attention_scratch(carver, s, attention_layout(s, row.tile));
+    carve_attention_scratch(carver, row.tile, attention_layout(s, row.tile));
     return {carver.used(), 0};
   }
   if (row.family() == "matmul") {

@@ -36,6 +36,17 @@ TEST(AttentionBackward, MasksMatchTheOracle) {
   match(options, 250);
 }
 
+/// A head of keys collects what all heads of its group add under the lists they share.
+TEST(AttentionBackward, ListsOfHeadsOfKeysMatchTheOracle) {
+  AttentionOptions options;
+  options.mask = Presence::always;
+  options.blocks.by_keys = Presence::always;
+  for (const std::int64_t group : {2, 3, 4}) {
+    options.group = group;
+    match(options, 40);
+  }
+}
+
 TEST(AttentionBackward, PackedMatchesTheOracle) {
   AttentionOptions options;
   options.packed_q = options.packed_kv = Presence::always;

@@ -46,6 +46,16 @@ TEST(AttentionMask, LongSequences) {
   match(options, 25);
 }
 
+/// Lists of a head of keys hold for all query heads of its group.
+TEST(AttentionMask, ListsOfHeadsOfKeysMatchTheOracle) {
+  AttentionOptions options = masked();
+  options.blocks.by_keys = Presence::always;
+  for (const std::int64_t group : {2, 3, 4}) {
+    options.group = group;
+    match(options, 40);
+  }
+}
+
 /// Bad values in a block reach the rows that list it and no other, in the same tile or not.
 TEST(AttentionMask, NaNStaysInItsBlocks) {
   AttentionOptions options = masked();

@@ -59,6 +59,31 @@ TEST(GpuAttention, BlockMasksMatchTheOracle) {
   all_match(80, [](AttentionOptions& o) { o.mask = Presence::always; });
 }
 
+/// Lists of a head of keys are its group's: in blocks of 64 queries two heads share a tile, or four
+/// where tiles are larger. Three heads cannot: there lists are walked together.
+TEST(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  for (const std::int64_t group : {2, 3, 4, 8})
+    for (std::uint64_t seed = 0; seed < 15; ++seed) {
+      AttentionOptions options = options_for(seed);
+      options.mask = options.blocks.by_keys = Presence::always;
+      options.group = group;
+      options.largest_kv_heads = 3;
+      options.blocks.block_q = options.blocks.block_kv = 64;
+      options.dims = {64, 72, 128};
+      options.longest = 500;
+      const auto c = attention_case(seed, options);
+      const OnGpu gpu(*c);
+      const AttentionProblem problem = gpu.moved(c->problem);
+      const std::string why = to_text(explain(problem, device_facts(problem.q.device)));
+      const bool folded = why.find(" heads folded into rows") != std::string::npos;
+      if (c->problem.q.numel() > 0) {
+        EXPECT_EQ(folded, group != 3) << c->text << "\n" << why;
+      }
+      EXPECT_GT(matches_oracle(*c), 0) << c->text;
+    }
+}
+
 /// Few queries over many keys: walks are divided, and parts without a visible key join in.
 TEST(GpuAttention, DividedWalksMatchTheOracle) {
   SKIP_UNLESS_HOPPER();

@@ -117,6 +117,26 @@ def test_strides_and_read_only_arrays():
     np.testing.assert_array_equal(tessera.attention(spread, k, reverse), expected)
 
 
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_mask_of_heads_of_keys(heads):
+    q, k, v = tensors()
+    elements = np.random.default_rng(0).random((2, heads, 37, 53)) < 0.4
+    mask = tessera.BlockMask.from_dense(elements, (8, 16))
+    assert mask.full_counts.shape[:2] == (2, heads)
+    every = elements.repeat(4 // heads, 1)
+    result = tessera.attention(q, k, v, mask=mask, return_lse=True)
+    check(result, support.attention(q, k, v, every))
+    for got, same in zip(result, tessera.attention(
+            q, k, v, mask=tessera.BlockMask.from_dense(every, (8, 16)), return_lse=True)):
+        np.testing.assert_array_equal(got, same)
+
+
+def test_mask_of_other_heads_is_refused():
+    mask = tessera.BlockMask.from_dense(np.ones((1, 3, 37, 53), bool), 16)
+    with pytest.raises(ValueError, match="heads = 4 or kv_heads = 2 or 1, rows"):
+        tessera.attention(*tensors(), mask=mask)
+
+
 def test_out_and_lse_are_written_in_place():
     q, k, v = tensors()
     out, lse = np.full((2, 37, 4, 17), np.nan, np.float32), np.full((2, 4, 37), np.nan, np.float32)

@@ -25,6 +25,8 @@ def random_lists(rows, cols, density, seed):
     ("matmul", {"m": 1, "n": 1, "k": 1, "transpose": "xy"}, "transpose"),
     ("matmul", {"m": 1, "n": 1, "k": 1, "dtype": "f64"}, "dtype"),
     ("attention", {"s": 8, "h": 3, "hk": 2}, "h"),
+    ("list_blocks", {"s": 8, "block_q": 4}, "pattern is missing"),
+    ("top_k_blocks", {"s": 8, "pattern": "random", "density": 0.5}, "block_q"),
     ("attention", {"s": 8, "pattern": "random", "density": 0.5}, "block_q"),
     ("attention", {"s": 8, "pattern": "spiral", "block_q": 4}, "spiral"),
     ("attention", {"s": 8, "pattern": "random", "block_q": 4}, "density is missing"),
@@ -80,6 +82,8 @@ def test_product_cases_have_blocks_and_uneven_rows_as_many_as_even_ones():
 
 def test_attention_cases_have_lists_and_peers_that_take_them():
     for case in cases.read_workload(WORKLOADS[0].parent / "hopper_attention.json"):
+        if case.op != "attention":
+            continue
         p, names = case.params, peers.peers_for(case, "cuda")
         taking = [name for name in names if peers.get_peer(name).refuse(case) is None]
         assert len(taking) >= 2 or taking == ["fa4"], case.label
@@ -88,6 +92,18 @@ def test_attention_cases_have_lists_and_peers_that_take_them():
             assert len(lists) in (1, p["h"]) and len({one.stored for one in lists}) <= len(lists)
             share = np.mean([one.stored for one in lists]) / (lists[0].rows * lists[0].cols)
             assert abs(share - p["density"]) < 0.1 * p["density"], case.label
+
+
+def test_lists_are_made_for_an_attention_case_that_is_measured():
+    found = cases.read_workload(WORKLOADS[0].parent / "hopper_attention.json")
+    walked = [case.params for case in found if case.op == "attention"]
+    made = [case for case in found if case.op in cases.LISTS]
+    assert {case.op for case in made} == set(cases.LISTS)
+    for case in made:
+        assert case.params in walked and case.states == ("burst", "graph")
+        assert peers.peers_for(case, "cuda") == []
+        p = case.params
+        assert (p["s"] // p["block_q"], p["skv"] // p["block_kv"], p["h"]) == (1024, 1024, 16)
 
 
 @pytest.mark.parametrize("op, params, dense", [

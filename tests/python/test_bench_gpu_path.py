@@ -75,8 +75,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(arrays, "normal", normal)
     monkeypatch.setattr(arrays, "empty", lambda shape, dtype, device: torch.full(
         shape, float("nan"), dtype=arrays.torch_dtype(dtype)))
-    monkeypatch.setattr(arrays, "integers", lambda values, device: torch.from_numpy(
-        np.ascontiguousarray(values, dtype=np.int32)))
+    monkeypatch.setattr(arrays, "on_device", lambda array, device: torch.from_numpy(array))
     monkeypatch.setattr("tessera.bench.timing.REST_SECONDS", 0.001)
     monkeypatch.setattr("tessera.bench.timing.BURST_SECONDS", 0.001)
     monkeypatch.setattr("tessera.bench.timing.CHUNK_SECONDS", 0.002)
@@ -246,6 +245,16 @@ def test_ours_runs_on_torch_tensors(gpu):
     prepared = ours.prepare_ours(problem)
     error, budget = check_same(problem.reference, prepared.run(0), "bf16")
     assert error <= budget
+
+
+@pytest.mark.parametrize("op", ["list_blocks", "top_k_blocks"])
+def test_making_lists_is_measured_by_replays_too(gpu, op):
+    params = {"s": 256, "h": 2, "block_q": 16, "pattern": "random", "density": 0.4,
+              "lists": "per_head", "dtype": "bf16"}
+    records = measure_case(make_case(op, params, ("burst", "graph", "sustained")), gpu)
+    for record in records:
+        assert record["ours"]["ms"] > 0 and record["ours"]["row"] is None, record
+        assert record["max_error"] == record["error_budget"] == 0
 
 
 MINIATURE = [

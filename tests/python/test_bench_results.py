@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
 
-from tessera.bench import (cli, measure, ours, peers, report, results, schema, sources, suite,
+from tessera.bench import (arrays, cli, measure, ours, peers, report, results, schema, sources, suite,
                            table, timing)
 from tessera.bench.cases import make_case
 from tessera.bench.measure import Settings, measure_case
@@ -92,6 +93,45 @@ def test_wrong_results_are_told(name):
         check_same(problem.reference, right[..., :-1], problem.dtype)
 
 
+LISTING = {"s": 640, "skv": 320, "h": 3, "block_q": 16, "block_kv": 8, "lists": "per_head", **RANDOM}
+
+
+@pytest.mark.parametrize("op", ["list_blocks", "top_k_blocks"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_lists_are_those_of_the_pattern_and_of_the_largest_scores(op, dtype):
+    if dtype == "bf16":
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    problem = Problem(make_case(op, {**LISTING, "dtype": dtype}), "cpu")
+    (given,) = problem.sets[0].values()
+    assert tuple(given.shape) == (1, 3, 40, 40)
+    assert problem.bytes == 3 * 40 * 40 * (1 if op == "list_blocks" else arrays.BYTES[dtype])
+    if dtype == "f16" and op == "top_k_blocks":
+        given[...] = np.round(given)  # many are equal
+    counts, indices = ours.prepare_ours(problem).run(0)
+    assert check_same(problem.reference, (counts, indices), dtype) == (0, 0)
+    reference = problem.reference
+    for row in (reference.rows[0], reference.rows[-1]):
+        for change in (lambda counts, indices: counts[0, 2, row] - 1,
+                       lambda counts, indices: None):
+            wrong = [arrays.to_f64(array).astype(int) for array in (counts, indices)]
+            fewer = change(*wrong)
+            if fewer is None:
+                wrong[1][0, 0, row, 0] ^= 1
+            else:
+                wrong[0][0, 2, row] = fewer
+            with pytest.raises(WrongResult, match=f"row {row} of head"):
+                check_same(problem.reference, wrong, dtype)
+
+
+def test_making_lists_is_a_record_like_others():
+    case = make_case("list_blocks", LISTING)
+    record = measure_case(case, Settings(**SETTINGS))[0]
+    assert schema.problems(record, {"$ref": "#/$defs/case"}, SCHEMA) == []
+    assert record["peers"] == {} and record["ours"]["ms"] > 0 and record["useful_flops"] == 0
+    assert "list_blocks" in table.text_table([record])
+    assert timing.Figures([1.0], [], [600.0]).entry(0)["joules_per_tflop"] is None
+
+
 @pytest.mark.parametrize("change", [{"causal": False}, {"softcap": 5.0}, {"window": 30}])
 def test_another_mask_is_another_result(change):
     problem = Problem(quick_case("attention"), "cpu")
@@ -101,6 +141,19 @@ def test_another_mask_is_another_result(change):
 
 
 # ---- One case ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lists, heads", [("shared", 1), ("per_kv_head", 2), ("per_head", 4)])
+def test_ours_takes_as_many_lists_as_the_case_has(lists, heads):
+    case = make_case("attention", {"s": 64, "h": 4, "hk": 2, "d": 8, "block_q": 8, "block_kv": 16,
+                                   "lists": lists, **RANDOM})
+    problem = Problem(case, "cpu")
+    counts, indices = problem.stacked_lists
+    assert counts.shape[:2] == indices.shape[:2] == (1, heads)
+    # All query heads count, however many lists there are.
+    stored = int(counts.sum()) * 4 // heads
+    assert problem.useful_flops == 2 * (8 + 8) * 8 * 16 * stored
+    check_same(problem.reference, ours.prepare_ours(problem).run(0), "f32")
 
 
 def test_a_case_has_the_schema_s_shape_beside_real_peers():
@@ -254,7 +307,7 @@ def as_gpu(result, **changes):
 def test_a_result_has_the_schema_s_shape(result):
     assert schema.problems(result, SCHEMA) == []
     assert schema.problems(as_gpu(result), SCHEMA) == []
-    assert result["source_hash"] == sources.source_hash(ROOT)
+    assert result["source_hash"] == sources.source_hashes(ROOT)
     assert result["commit"] == "0123abc"
 
 
@@ -271,6 +324,7 @@ def test_a_result_has_the_schema_s_shape(result):
     (lambda r: r["cases"][1]["peers"].update(x={"unavailable": "no", "ms": 1}), "x"),
     (lambda r: r["tests"].append({"name": "t", "outcome": "maybe"}), "outcome"),
     (lambda r: r.update(source_hash="xyz"), "source_hash"),
+    (lambda r: r.update(source_hash={"attention": "0" * 16}), "source_hash"),
     (lambda r: r["cases"][0].update(useful_flops=True), "useful_flops"),
 ])
 def test_the_schema_tells_what_is_wrong(result, spoil, place):
@@ -287,6 +341,9 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     second["cases"][0]["ours"]["ms"] = 123.0
     first["tests"] = [{"name": "a", "outcome": "failed"}, {"name": "b", "outcome": "passed"}]
     second["tests"] = [{"name": "a", "outcome": "passed"}]
+    call = {"op": "matmul", "us": 1.0, "spread": 0.0, "with_plan_us": 2.0, "row": "x"}
+    first["host"] = [{**call, "call": "a"}, {**call, "call": "b"}]
+    second["host"] = [{**call, "call": "a", "us": 2.0}]
     merged = results.merge([second, first])
     assert len(merged["cases"]) == 3
     assert merged["date"] == second["date"]
@@ -294,6 +351,7 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
             if record["op"] == "bsr_matmul"] == [123.0]
     assert {test["name"]: test["outcome"] for test in merged["tests"]} == {"a": "passed",
                                                                            "b": "passed"}
+    assert [(one["call"], one["us"]) for one in merged["host"]] == [("a", 2.0), ("b", 1.0)]
     assert [part["cases"] for part in merged["parts"]] == [2, 2]
     assert schema.problems(merged, SCHEMA) == []
     assert len(results.merge([merged, first])["parts"]) == 3
@@ -346,7 +404,12 @@ def test_the_check_of_committed_results(result, tmp_path):
 
     assert check(as_gpu(result))[0] == 0
     assert check(result)[0] == 1  # not from a GPU
-    stale = {**as_gpu(result), "source_hash": "0" * 16}
+    now = result["source_hash"]
+    products = {**as_gpu(result), "source_hash": {**now, "attention": "0" * 16}}
+    products["cases"] = [record for record in result["cases"] if record["op"] != "attention"]
+    status, told = check(products, "--fresh")  # the kernels of none of its cases have changed
+    assert status == 0 and "stale" not in told
+    stale = {**as_gpu(result), "source_hash": {**now, "products": "0" * 16}}
     status, told = check(stale)
     assert status == 0 and "stale, measured at 0000000000000000" in told
     assert check(stale, "--fresh")[0] == 1
@@ -359,16 +422,45 @@ def test_the_check_of_committed_results(result, tmp_path):
 
 
 def test_the_hash_follows_kernel_sources_alone(tmp_path):
-    (tmp_path / "src" / "cuda").mkdir(parents=True)
-    (tmp_path / "src" / "cuda" / "kernel.cuh").write_text("a")
-    (tmp_path / "src" / "cuda" / "README.md").write_text("prose")
-    first = sources.source_hash(tmp_path)
-    (tmp_path / "src" / "cuda" / "README.md").write_text("more prose")
-    (tmp_path / "src" / "cpu.cpp").write_text("x")
-    assert sources.source_hash(tmp_path) == first
-    (tmp_path / "src" / "cuda" / "kernel.cuh").write_text("b")
-    assert sources.source_hash(tmp_path) != first
+    kernel_tree(tmp_path)
+    known = sources.source_hashes(tmp_path)
+
+    def changed_by(name, text):
+        """Which of the hashes another content changes."""
+        nonlocal known
+        (tmp_path / name).write_text(text)
+        before, known = known, sources.source_hashes(tmp_path)
+        return [kind for kind in before if before[kind] != known[kind]]
+
+    rows = "src/plan/tiles/sm90.hpp"
+    table = (tmp_path / rows).read_text()
+    assert changed_by("src/cuda/README.md", "more prose") == []
+    assert changed_by("src/plan/other.cpp", "nobody includes it") == []
+    assert changed_by(rows, table.replace("quickly", "very quickly")) == []
+    assert changed_by(rows, table.replace(".m = 64", ".m = 32", 1)) == ["attention"]
+    assert changed_by(rows, table.replace("matmul_64", "matmul_32")) == ["attention", "products"]
+    assert changed_by("src/plan/attention.cpp", "planned otherwise") == ["attention"]
+    assert changed_by("src/cuda/tile/map.cpp", "shared by both") == ["attention", "products"]
+    assert changed_by(ATTENTION_KERNEL, "x") == ["attention"]
+    assert changed_by(PRODUCT_KERNEL, "x") == ["products"]
     assert sources.find_tree(tmp_path / "src") == str(tmp_path)
+
+
+def test_every_kernel_of_the_tree_counts_for_one_kind_at_least():
+    files = {kind: set(sources.kernel_sources(ROOT, kind)[1]) for kind in sources.KINDS}
+    assert not any("sm90/attention" in name for name in files["products"])
+    assert not any(f"sm90/{family}/" in name for name in files["attention"]
+                   for family in ("bsr", "matmul", "sddmm", "skinny", "spgemm"))
+    assert "src/plan/attention_sm90.cpp" in files["attention"] - files["products"]
+    assert "src/plan/matmul_sm90.cpp" in files["products"] - files["attention"]
+    assert "src/cuda/tile/tensor_map.cpp" in files["products"] & files["attention"]
+    left_out = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src/cuda").rglob("*.c*")}
+    # What only calls others, and a conversion, which nobody measures.
+    assert left_out - files["attention"] - files["products"] == {
+        "src/cuda/prepare/prepare.cpp", "src/cuda/prepare/select.cu"}
+    table = (ROOT / sources.TABLES[1]).read_text()
+    rows = [row for kind in sources.KINDS for row in sources.kernel_sources(ROOT, kind)[0]]
+    assert sum(row.startswith("sm90_") for row in rows) == table.count(".name = ")
 
 
 # ---- Many cases --------------------------------------------------------------------------------
@@ -513,9 +605,13 @@ def test_mistakes_end_with_a_sentence(words, told, capsys):
 def test_tables(result):
     text = table.text_table(result["cases"])
     assert "GFLOPS" in text and "matmul 40x30x20 tn f32" in text
-    told = report.provenance(as_gpu(result), "0" * 16)
+    told = report.provenance(as_gpu(result), {"products": "0" * 16})
     assert told[0].startswith("stale, measured at") and len(told) == 2
     assert report.provenance(as_gpu(result), result["source_hash"]) == told[1:]
+    other = {**result["source_hash"], "attention": "0" * 16}
+    shown = [record for record in result["cases"] if record["op"] != "attention"]
+    assert len(report.provenance(as_gpu(result), other)) == 2
+    assert len(report.provenance(as_gpu(result), other, shown)) == 1
     absent = copy.deepcopy(result["cases"])
     absent[0]["ours"] = {"unavailable": "no kernel"}
     assert "no kernel" in table.text_table(absent)

@@ -5,6 +5,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from support import ATTENTION_KERNEL, kernel_tree
 from test_tables import DENSE, record, result_of, sources, tables
 
 pictures = tables.bench_module("pictures")
@@ -169,24 +170,27 @@ def test_hostile_names_stay_text():
     assert all(len(label) <= line_chart.LONGEST_LABEL for label in labels(picture))
 
 
+CURRENT = {"attention": "1" * 16, "products": "2" * 16}
+
+
 def test_stale_results_are_called_so():
-    new = {**result_of(LENGTHS[:1]), "source_hash": "1" * 16}
+    new = {**result_of(LENGTHS[:1]), "source_hash": CURRENT}
     old = {**result_of(LENGTHS[1:]), "date": "2000-01-02T00:00:00Z"}
-    (picture,) = pictures.draw("attention_128", [new, old], "1" * 16)
+    (picture,) = pictures.draw("attention_128", [new, old], CURRENT)
     assert "Invented Card, 100 W, 2000-01-02, 2001-02-03. in part stale" in description(picture)
     assert picture.title.endswith(f"full, in part stale, measured at {'0' * 16}")
-    (picture,) = pictures.draw("attention_128", [old], "1" * 16)
+    (picture,) = pictures.draw("attention_128", [old], CURRENT)
     assert f">stale, measured at {'0' * 16}</text>" in picture.svg
-    (picture,) = pictures.draw("attention_128", [new], "1" * 16)
+    (picture,) = pictures.draw("attention_128", [new], CURRENT)
     assert "stale" not in picture.svg + picture.title
 
 
 @pytest.fixture
 def tree(tmp_path):
     """A tree with a page, kernels and a result."""
-    for folder in ("bench/results", "docs/kernels", "src/cuda"):
+    for folder in ("bench/results", "docs/kernels"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "src/cuda/kernel.cu").write_text("one")
+    kernel_tree(tmp_path)
     (tmp_path / "README.md").write_text("<!-- picture: attention_128 -->\n<!-- end -->\n")
     (tmp_path / "docs/kernels/page.md").write_text(
         "<!-- picture: attention_128 -->\n<!-- end -->\n"
@@ -196,7 +200,7 @@ def tree(tmp_path):
 
 
 def put(tree, cases):
-    result = result_of(cases, sources.source_hash(str(tree)))
+    result = result_of(cases, sources.source_hashes(str(tree)))
     (tree / "bench/results/card.json").write_text(json.dumps(result))
 
 
@@ -230,7 +234,7 @@ def test_pages_refer_to_what_there_is(tree):
     assert f"![{title}](../images/measured/{name})" in page
     assert page.endswith("<!-- picture: product_density -->\n<!-- end -->\n")
     # A kernel changes: the check fails until picture and page say that they are stale.
-    (tree / "src/cuda/kernel.cu").write_text("two")
+    (tree / ATTENTION_KERNEL).write_text("two")
     assert run(tree, "--check") == 1
     run(tree)
     assert "full, stale, measured at" in (tree / "README.md").read_text()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -159,9 +160,9 @@ def test_energy_has_the_cases_with_figures_only():
 @pytest.fixture
 def tree(tmp_path):
     """A tree with two pages, kernels, and no result yet."""
-    for folder in ("bench/results", "docs", "src/cuda"):
+    for folder in ("bench/results", "docs"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "src/cuda/kernel.cu").write_text("one")
+    kernel_tree(tmp_path)
     (tmp_path / "README.md").write_text(
         "# T\n\n<!-- table: products -->\n<!-- end -->\n\nafter\n")
     (tmp_path / "docs/page.md").write_text(
@@ -175,7 +176,7 @@ def run(tree, *options):
 
 
 def put(tree, name, cases=CASES, **more):
-    result = {**result_of(cases, sources.source_hash(str(tree))), **more}
+    result = {**result_of(cases, sources.source_hashes(str(tree))), **more}
     (tree / "bench/results" / name).write_text(json.dumps(result))
 
 
@@ -201,12 +202,75 @@ def test_tables_follow_the_files_and_the_kernels(tree):
     assert "stale" not in readme and "attention" not in readme
     assert "no kernel for attention" in page and "Tests: 1 passed, 1 failed." in page
     # A kernel changes: the check fails until the tables say that they are stale, then no more.
-    measured_at = sources.source_hash(str(tree))
+    measured_at = sources.source_hashes(str(tree))
     for text in ("two", "three"):
-        (tree / "src/cuda/kernel.cu").write_text(text)
+        (tree / PRODUCT_KERNEL).write_text(text)
         assert run(tree, "--check") == (1 if text == "two" else 0)
         run(tree)
-    assert f"*stale, measured at {measured_at}*\n" in (tree / "README.md").read_text()
+    readme, page = (tree / "README.md").read_text(), (tree / "docs/page.md").read_text()
+    stale = f"*stale, measured at {measured_at['products']}*\n"
+    # Of the page's tables that of the whole file is stale, that of attention is not.
+    assert stale in readme and page.count("stale") == page.count(stale) == 1
+    assert page.index("no kernel for attention") < page.index("stale")
+    assert f"kernel sources {measured_at['attention']}*" in page
+    # So it is the other way round.
+    put(tree, "card-check.json")
+    (tree / ATTENTION_KERNEL).write_text("two")
+    run(tree)
+    assert "stale" not in (tree / "README.md").read_text()
+    assert (tree / "docs/page.md").read_text().count("stale") == 2
+
+
+def test_a_file_with_one_hash_for_all_kernels_is_stale(tree):
+    put(tree, "card-check.json", source_hash="0" * 16)
+    assert run(tree) == 0 and run(tree, "--check") == 0
+    for page in ("README.md", "docs/page.md"):
+        assert f"*stale, measured at {'0' * 16}*\n" in (tree / page).read_text()
+        assert f"kernel sources {'0' * 16}*" in (tree / page).read_text()
+
+
+def test_lists_are_held_against_the_attention_that_walks_them(tree):
+    walked = {"dtype": "bf16", "b": 1, "h": 1, "hk": 1, "s": 8, "skv": 8, "d": 8, "dv": 8,
+              "causal": False, "block_q": 4, "block_kv": 4, "lists": "shared", "alike": 1,
+              "pattern": "random", "density": 0.5, "seed": 1}
+    other = {**walked, "density": 0.25}
+    made = [record("attention", walked, 8.0, {}, flops=1e9),
+            record("attention", walked, 4.0, {}, state="burst", flops=1e9),
+            *(record("list_blocks", params, 0.02, {}, state=state, flops=0)
+              for params, state in ((walked, "graph"), (walked, "burst"), (other, "graph"))),
+            record("top_k_blocks", walked, "no kernel", {}, state="graph", flops=0)]
+    (tree / "README.md").write_text("<!-- table: lists -->\n<!-- end -->\n")
+    put(tree, "card.json", made)
+    run(tree)
+    lines = (tree / "README.md").read_text().splitlines()
+    assert row_of(lines, "state") == ["case", "state", "lists, us", "attention, ms",
+                                      "lists / attention"]
+    # 20 us of the 8 ms at the power limit.
+    assert row_of(lines, "list_blocks")[1:] == ["graph", "20", "8", "0.25%"]
+    assert row_of(lines, "density 0.25")[3:] == ["", ""]
+    assert row_of(lines, "top_k_blocks")[2:] == ["- (1)", "8", ""]
+    assert "(1) tessera: no kernel  " in lines
+    # Attention alone makes no table of lists, and lists stand in no table of attention.
+    put(tree, "card.json", made[:2])
+    run(tree)
+    assert "Not measured yet." in (tree / "README.md").read_text()
+    assert "list_blocks" not in (tree / "docs/page.md").read_text()
+
+
+def test_what_calls_cost_the_host_is_a_table(tree):
+    calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
+              "with_plan_us": 8.0, "row": "sm90_attention"}
+             for name, us, spread in (("short", 3.21, 0.01), ("long", 4.0, 0.2))]
+    (tree / "README.md").write_text("<!-- table: host -->\n<!-- end -->\n")
+    put(tree, "card-a.json", [], host=calls, date="2002-01-01T00:00:00Z")
+    put(tree, "card-b.json", [], host=[{**calls[0], "us": 9.99}])
+    (tree / PRODUCT_KERNEL).write_text("two")
+    run(tree)
+    lines = (tree / "README.md").read_text().splitlines()
+    assert row_of(lines, "call") == ["call", "run, us", "with planning, us", "kernel"]
+    assert row_of(lines, "short")[1:] == ["3.21", "8", "sm90_attention"]
+    assert row_of(lines, "long")[1] == "4 ±10%"
+    assert not any("9.99" in line or "stale" in line for line in lines)
 
 
 def test_passing_files_and_cpus_are_no_results(tree):

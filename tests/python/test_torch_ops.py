@@ -153,12 +153,13 @@ def test_attention_gradients(rule, layout):
         close(got.grad, expected.grad)
 
 
-def test_gradients_under_a_block_mask():
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_gradients_under_a_block_mask(heads):
     q, k, v = qkv(64, 64, grad=True)
-    elements = torch.rand(2, 4, 64, 64) < 0.4
+    elements = torch.rand(2, heads, 64, 64) < 0.4
     mask = BlockMask.from_dense(elements, 16)
     wide = double(q, k, v)
-    want, _ = reference(*wide, elements)
+    want, _ = reference(*wide, elements.repeat_interleave(4 // heads, 1))
     dout = torch.randn_like(want)
     tessera.attention(q, k, v, mask=mask).backward(dout.float())
     want.backward(dout)

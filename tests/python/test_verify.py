@@ -133,13 +133,19 @@ def test_everything_is_drawn_and_nothing_too_large():
             rows, columns = -(-d.q_bound // d.mask.block_q), -(-d.kv_bound // d.mask.block_kv)
             assert rows * columns * d.mask.batch * d.mask.heads <= draw.MOST_CELLS
 
+    grouped = [d for d in problems if d.mask and 1 < d.kv_heads < d.heads]
+    for lists in (lambda d: 1, lambda d: d.kv_heads, lambda d: d.heads):
+        assert sum(d.mask.heads == lists(d) for d in grouped) > 0.2 * len(grouped)
+
 
 @pytest.mark.parametrize("block", [(64, 64), (16, 48), (5, 7)])
-def test_lists_hold_what_was_drawn(block):
-    d = drawn(mask=draw.Blocks(*block, 2, 4, 0.7, 0.5, 0.0, 3))
+@pytest.mark.parametrize("heads", [4, 2, 1])
+def test_lists_hold_what_was_drawn(heads, block):
+    d = drawn(mask=draw.Blocks(*block, 2, heads, 0.7, 0.5, 0.0, 3))
     built = build.build(d, "cpu", 1 << 18)
     everything = torch.stack([oracle.seen(d, built.cells, b, 0, 100, "cpu") for b in range(2)])
-    assert torch.equal(built.mask.to_dense(), everything)
+    held = built.mask.to_dense().repeat_interleave(everything.shape[1] // heads, 1)
+    assert torch.equal(held, everything)
     assert 0 < everything.sum() < everything.numel()
 
 

@@ -52,6 +52,8 @@ struct MaskOptions {
   std::int64_t smallest_block = 1;
   std::int64_t block_step = 1;             ///< blocks are multiples of it
   std::int64_t block_q = 0, block_kv = 0;  ///< 0: drawn
+  /// Whether lists go by head of keys, where they are not for all heads; always: all of them do.
+  Presence by_keys = Presence::maybe;
   /// The blocks that lists name, by row and column; empty: drawn.
   std::function<bool(std::int64_t, std::int64_t)> names{};
 };
@@ -73,6 +75,7 @@ struct AttentionOptions {
   std::int64_t most_queries = 0;    ///< of a sequence; 0: as `longest`
   std::int64_t longest_window = 0;  ///< on both sides, always; 0: some, as `longest`
   std::int64_t largest_batch = 3, largest_kv_heads = 3;
+  std::int64_t group = 0;  ///< query heads to a head of keys; 0: drawn
   MaskOptions blocks{};
   std::vector<std::int64_t> dims{};  ///< of heads; empty: the usual odd ones
 };
@@ -104,6 +107,7 @@ WildBsr wild_bsr(Random& random, Memory& memory, std::int64_t rows, std::int64_t
 
 /// Lists over the blocks of a mask.
 BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int64_t heads,
-                    std::int64_t q_length, std::int64_t kv_length, const MaskOptions& = {});
+                    std::int64_t kv_heads, std::int64_t q_length, std::int64_t kv_length,
+                    const MaskOptions& = {});
 
 }  // namespace tessera::generate

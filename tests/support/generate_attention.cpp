@@ -46,7 +46,8 @@ class Builder {
                                  : p_.max_q_length ? p_.max_q_length
                                                    : p_.q.size(0);
     if (draw(random_, options_.mask, 0.5)) {
-      p_.mask = wild_mask(random_, memory_, batch_, heads_, q_bound, kv_bound, options_.blocks);
+      p_.mask = wild_mask(random_, memory_, batch_, heads_, kv_heads_, q_bound, kv_bound,
+                          options_.blocks);
       if (options_.bad_values) p_.mask.bit_tile = p_.mask.bits = {};
     }
     fill();
@@ -56,7 +57,8 @@ class Builder {
   void draw_sizes() {
     batch_ = random_.chance(0.02) ? 0 : random_.between(1, options_.largest_batch);
     kv_heads_ = random_.between(1, options_.largest_kv_heads);
-    heads_ = kv_heads_ * random_.pick({1, 1, 2, 3, 4});
+    const std::int64_t group = random_.pick({1, 1, 2, 3, 4});
+    heads_ = kv_heads_ * (options_.group > 0 ? options_.group : group);
     static const Integers kUsual = {1, 2, 3, 8, 16, 17, 32, 40, 64};
     const Integers& dims = options_.dims.empty() ? kUsual : options_.dims;
     const auto pick = [&] {

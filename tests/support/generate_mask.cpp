@@ -25,12 +25,12 @@ Pattern named_pattern(const MaskOptions& options, std::int64_t rows, std::int64_
   return pattern;
 }
 
-DrawnLists draw_lists(Random& random, std::int64_t batch, std::int64_t heads, std::int64_t rows,
+DrawnLists draw_lists(Random& random, std::int64_t batch, std::int64_t sets, std::int64_t rows,
                       std::int64_t cols, const std::vector<char>& mine,
                       const MaskOptions& options) {
   DrawnLists lists;
   lists.batch = random.chance(0.5) ? batch : 1;
-  lists.heads = random.chance(0.5) ? heads : 1;
+  lists.heads = options.by_keys == Presence::always || random.chance(0.5) ? sets : 1;
   lists.rows = rows;
   for (std::int64_t n = 0; n < lists.batch * lists.heads; ++n) {
     const Pattern pattern =
@@ -103,8 +103,13 @@ Tensor draw_bits(Random& random, Memory& memory, std::int64_t tiles, std::int64_
 }  // namespace
 
 BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int64_t heads,
-                    std::int64_t q_length, std::int64_t kv_length, const MaskOptions& options) {
+                    std::int64_t kv_heads, std::int64_t q_length, std::int64_t kv_length,
+                    const MaskOptions& options) {
   BlockMask mask;
+  // Lists that are not for all heads go by head, or by head of keys.
+  const bool by_keys = heads != kv_heads && options.by_keys != Presence::never &&
+                       (options.by_keys == Presence::always || random.chance(0.5));
+  const std::int64_t sets = by_keys ? kv_heads : heads;
   const auto block = [&] {
     const auto size = random.pick<std::int64_t>({1, 3, 4, 8, 9, 16, 16, 32, 48, 64, 128});
     const std::int64_t least = std::max(size, options.smallest_block);
@@ -127,13 +132,13 @@ BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int
   Tensor unused;
   if (has_full) {
     mask.full =
-        store_lists(random, memory, draw_lists(random, batch, heads, rows, cols, is_full, options),
+        store_lists(random, memory, draw_lists(random, batch, sets, rows, cols, is_full, options),
                     index, 0, unused);
   }
   if (has_partial) {
     const std::int64_t tiles = random.chance(0.8) ? random.between(1, 5) : 0;
     mask.partial = store_lists(random, memory,
-                               draw_lists(random, batch, heads, rows, cols, is_partial, options),
+                               draw_lists(random, batch, sets, rows, cols, is_partial, options),
                                index, tiles, mask.bit_tile);
     if (tiles > 0) mask.bits = draw_bits(random, memory, tiles, mask.block_q, mask.block_kv);
   }

@@ -23,9 +23,15 @@ std::int64_t entry_or(const Tensor& list, std::int64_t index, std::int64_t fallb
 }
 
 /// A dimension of a list that is either as long as the problem's or one for all.
-std::int64_t shared(const Tensor& list, int dim, std::int64_t index) {
-  return list.size(dim) == 1 ? 0 : index;
+std::int64_t shared(const Tensor& list, std::int64_t batch) {
+  return list.size(0) == 1 ? 0 : batch;
 }
+
+/// A head of a problem: whatever number of lists there is, neighbours share them evenly.
+struct Head {
+  std::int64_t index = 0, of = 1;
+  std::int64_t in(const Tensor& list) const { return index * list.size(1) / of; }
+};
 
 /// Whether a list holds block column `column` in a row; `flat` receives where (an index into the
 /// dimensions of `indices`, so that bit_tile can be read at the same place).
@@ -34,17 +40,16 @@ struct Found {
   std::int64_t batch = 0, head = 0, row = 0, position = 0;
 };
 
-Found find(const BlockList& list, std::int64_t batch, std::int64_t head, std::int64_t row,
+Found find(const BlockList& list, std::int64_t batch, Head head, std::int64_t row,
            std::int64_t column) {
   if (!list) return {};
   const Tensor& bounds = list.counts ? list.counts : list.offsets;
-  Found found{false, shared(bounds, 0, batch), shared(bounds, 1, head), row, 0};
+  Found found{false, shared(bounds, batch), head.in(bounds), row, 0};
   if (list.counts) {
     const Tensor& indices = list.indices;
-    found.batch = shared(indices, 0, batch);
-    found.head = shared(indices, 1, head);
-    const std::int64_t count =
-        entry(list.counts, {shared(list.counts, 0, batch), shared(list.counts, 1, head), row});
+    const std::int64_t count = entry(list.counts, {found.batch, found.head, row});
+    found.batch = shared(indices, batch);
+    found.head = head.in(indices);
     for (std::int64_t t = 0; t < count; ++t) {
       if (entry(indices, {found.batch, found.head, row, t}) != column) continue;
       found.yes = true;
@@ -62,7 +67,7 @@ Found find(const BlockList& list, std::int64_t batch, std::int64_t head, std::in
   return found;
 }
 
-bool mask_holds(const BlockMask& mask, std::int64_t batch, std::int64_t head, std::int64_t i,
+bool mask_holds(const BlockMask& mask, std::int64_t batch, Head head, std::int64_t i,
                 std::int64_t j) {
   const std::int64_t row = i / mask.block_q, column = j / mask.block_kv;
   if (find(mask.full, batch, head, row, column).yes) return true;
@@ -72,8 +77,8 @@ bool mask_holds(const BlockMask& mask, std::int64_t batch, std::int64_t head, st
   const std::int64_t tile =
       mask.bit_tile.rank == 1
           ? entry(mask.bit_tile, {partial.position})
-          : entry(mask.bit_tile, {shared(mask.bit_tile, 0, batch), shared(mask.bit_tile, 1, head),
-                                  partial.row, partial.position});
+          : entry(mask.bit_tile, {shared(mask.bit_tile, batch), head.in(mask.bit_tile), partial.row,
+                                  partial.position});
   const std::int64_t in_row = i % mask.block_q, in_column = j % mask.block_kv;
   const std::int64_t at = tile * mask.bits.stride(0) + in_row * mask.bits.stride(1) +
                           in_column / 8 * mask.bits.stride(2);
@@ -87,7 +92,8 @@ bool sees(const AttentionProblem& problem, const Sequence& sequence, std::int64_
   if (problem.causal && distance > 0) return false;
   if (problem.window_left && distance < -*problem.window_left) return false;
   if (problem.window_right && distance > *problem.window_right) return false;
-  return !problem.mask || mask_holds(problem.mask, batch, head, i, j);
+  const std::int64_t heads = problem.q.size(problem.q.rank - 2);
+  return !problem.mask || mask_holds(problem.mask, batch, {head, heads}, i, j);
 }
 
 /// Softmax of one row of scores and what it makes of v.

@@ -166,9 +166,10 @@ TEST(ComposeMask, KnowsWhichKeysAreMet) {
       for (std::int64_t h = 0; h < shape.heads; ++h)
         for (std::int64_t first = 0; first < sequence.q_length; first += mask.queries) {
           const std::int64_t end = std::min(first + mask.queries, sequence.q_length);
-          const ListRow row = composed.view.partial.row(b, h, first / mask.queries);
+          const std::int64_t set = h / mask.group;
+          const ListRow row = composed.view.partial.row(b, set, first / mask.queries);
           const ListRow tiles = composed.view.partial.row_of(
-              composed.view.bit_tile, composed.view.bit_tile_strides, b, h, first / mask.queries);
+              composed.view.bit_tile, composed.view.bit_tile_strides, b, set, first / mask.queries);
           for (std::int64_t entry = 0; entry < row.size; ++entry) {
             const std::int64_t key = row[entry] * kComposedKeys;
             const ComposedBits bits{composed.lists.bits + tiles[entry] * mask.block_words(),
@@ -234,7 +235,7 @@ TEST(ComposeMask, HostileListsAreClampedAndSkipped) {
       oracle::write(list, values);
     }
     const Composed composed(p, kQueries[seed % 6], 100);
-    const MaskView given = view_of(p.mask, shape.kv_length);
+    const MaskView given = view_of(p.mask, shape.kv_length, shape.heads_a_list());
     const oracle::DenseArray bits = p.mask.bits ? oracle::read(p.mask.bits) : oracle::DenseArray{};
     const std::int64_t bytes = (p.mask.block_kv + 7) / 8;
     for (std::int64_t b = 0; b < shape.batch; ++b)

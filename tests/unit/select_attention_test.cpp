@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -207,7 +208,8 @@ TEST(SelectAttention, ComposesBlocksOfAnySize) {
   takes(masked({}, 96, 64, 4), lines, 64, 2);
   takes(masked({}, 128, 16, 4), row, 128, 1);
   takes(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 32), row, 128, 8);  // each head its own
-  takes(masked(grouped, 8, 128, 4), row, 16, 2);  // more heads than share their keys
+  EXPECT_FALSE(composed(masked(grouped, 16, 128, 4, 4), row));  // each head of keys its own
+  takes(masked(grouped, 8, 128, 4), row, 16, 2);                // more heads than share their keys
   takes(masked(grouped, 16, 16, 4), row, 16, 1);
   takes(masked({.heads = 16, .kv_heads = 8}, 16, 16, 4), row, 64, 4);
 
@@ -292,9 +294,7 @@ void check_fold(const AttentionShape& s, const Tile& tile, const AttentionLayout
   ASSERT_EQ(at.pack * at.head_groups, s.heads);
   ASSERT_EQ(group % at.pack, 0) << "a tile's heads read the same keys";
   ASSERT_LE(at.pack, 64) << "a consumer's rows are whole queries";
-  if (s.masked && s.mask_heads > 1) {
-    ASSERT_EQ(at.pack, 1) << "and under the same lists";
-  }
+  ASSERT_EQ(s.masked ? s.heads_a_list() % at.pack : 0, 0) << "and under the same lists";
 }
 
 TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {
@@ -326,15 +326,18 @@ TEST(AttentionLayout, FoldsAsFewHeadsAsMaskBlocksNeed) {
   const Tile& tile = tile_of("sm90_attention_128");
   for (std::int64_t group : {1, 2, 4, 8, 24})
     for (std::int64_t block_q : {16, 32, 64, 96, 128, 192, 256})
-      for (bool own_lists : {false, true}) {
-        const std::int64_t heads = 2 * group;
-        const AttentionProblem p = masked({.heads = heads, .kv_heads = 2, .length = 1000}, block_q,
-                                          64, 3, own_lists ? heads : 1);
+      for (std::int64_t lists : {std::int64_t{1}, std::int64_t{2}, 2 * group}) {
+        const AttentionProblem p =
+            masked({.heads = 2 * group, .kv_heads = 2, .length = 1000}, block_q, 64, 3, lists);
         const AttentionShape s = shape_for(p);
         const AttentionLayout at = attention_layout(s, tile);
         check_fold(s, tile, at);
         for (int fewer = 1; fewer < at.pack; fewer *= 2)
           EXPECT_NE(block_q % (tile.m / fewer), 0) << "more heads folded than it takes";
+        if (lists <= 2) {
+          // A group's own lists fold as those of all heads do.
+          EXPECT_EQ(at.pack, std::min<std::int64_t>(group & -group, 128 / std::gcd(block_q, 128)));
+        }
       }
 }
 
@@ -364,7 +367,6 @@ TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
     for (const KernelRow& row : rows()) {
       const AttentionLayout at = attention_layout(s, row.tile);
       check_fold(s, row.tile, at);
-      EXPECT_EQ(at.splits, 1);
       std::int64_t needed = 0;
       for (const std::int64_t length : lengths) needed += (length + at.queries - 1) / at.queries;
       EXPECT_GE(at.tiles_a_head, needed);
@@ -386,7 +388,6 @@ TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
   EXPECT_GE(full.tiles, kUnits);
   EXPECT_FALSE(full.uneven);
   EXPECT_EQ(full.section, 1);  // tiles of one head side by side
-  EXPECT_EQ(full.splits, 1);   // they fill the device
   EXPECT_TRUE(layout([](AttentionProblem& p) { p.causal = true; }).uneven);
   EXPECT_TRUE(layout([](AttentionProblem& p) { p.window_left = 100; }).uneven);
   // The longest tiles of as many heads as fill the device come first.

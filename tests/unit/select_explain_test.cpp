@@ -127,6 +127,30 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
   }
 }
 
+std::string text(const Plan& p) {
+  return std::string(to_string(p.op)) + " " + to_string(p.backend) + " " +
+         std::to_string(p.kernel) + " " + p.kernel_name + " " + std::to_string(p.workspace_bytes) +
+         " " + std::to_string(p.schedule_bytes) + " " + std::to_string(p.threads) + " " +
+         std::to_string(p.predicted_ms) + " " + p.signature;
+}
+
+TEST(Select, ChoosingIsTheSameWithoutTheWords) {
+  for (const std::string& name : device_presets()) {
+    for (Op op : kOps) {
+      const DeviceFacts device = device_preset(name);
+      const Explanation e = select(example(op), device, {});
+      try {
+        EXPECT_EQ(text(choose(example(op), device, {})), text(e.plan));
+        EXPECT_TRUE(e.supported);
+      } catch (const Error& error) {
+        EXPECT_FALSE(e.supported);
+        EXPECT_EQ(error.code(), ErrorCode::unsupported);
+        EXPECT_EQ(error.what(), to_text(e));
+      }
+    }
+  }
+}
+
 TEST(Select, TakesTheMostParticularBackendAtEqualTimes) {
   const AnyProblem merge = example(Op::merge_states);
   EXPECT_EQ(select(merge, device_preset("h100"), {}).plan.kernel_name, "sm90_merge");

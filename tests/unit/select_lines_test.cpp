@@ -72,6 +72,34 @@ TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
   EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_128_lines64");
 }
 
+/// Lists of each head of keys are walked as those of all heads are: once for a group.
+TEST(SelectLines, HeadsThatShareKeysAndListsAreFolded) {
+  for (const std::int64_t kv_heads : {2, 4, 8})
+    for (const std::int64_t block_kv : {64, 128, 192}) {
+      const Sizes s{.kv_heads = kv_heads, .block_kv = block_kv, .mask_heads = kv_heads};
+      EXPECT_EQ(taken_by(s), "sm90_attention_128") << kv_heads << ", " << block_kv;
+      const std::string text = to_text(on_h200(masked(s)));
+      EXPECT_NE(text.find("2 heads folded into rows"), std::string::npos) << text;
+      Sizes shared = s;
+      shared.mask_heads = 1;
+      EXPECT_EQ(on_h200(masked(s)).plan.predicted_ms, on_h200(masked(shared)).plan.predicted_ms);
+    }
+  for (const std::int64_t dim : {64, 96, 192, 256})
+    EXPECT_EQ(taken_by({.kv_heads = 4, .dim = dim, .mask_heads = 4}),
+              taken_by({.kv_heads = 4, .dim = dim}));
+  // Three heads cannot be folded; lists of blocks that fill a tile need no fold.
+  EXPECT_EQ(taken_by({.heads = 12, .kv_heads = 4, .mask_heads = 4}), "sm90_attention_128_lines64");
+  EXPECT_EQ(taken_by({.kv_heads = 4, .block_q = 128, .mask_heads = 4}), "sm90_attention_128");
+  EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_128_lines64"),
+            "takes lists that differ inside 64 queries: a row of blocks fills as many");
+  EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_128"), "");
+  const AttentionShape small = shape_of(masked({.kv_heads = 4, .block_q = 16, .mask_heads = 4}));
+  for (const KernelRow& row : kernel_table(Backend::sm90))
+    if (row.name == std::string("sm90_attention_128")) {
+      EXPECT_EQ(composed_mask(small, row.tile).queries, 32);
+    }
+}
+
 TEST(SelectLines, RefusalsSayWhatIsTaken) {
   const std::string row = "sm90_attention_128_lines64";
   EXPECT_EQ(reason({}, row), "");

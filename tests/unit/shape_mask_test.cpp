@@ -33,6 +33,15 @@ TEST(AttentionShape, holds_what_the_mask_says) {
   EXPECT_FALSE(shape_of(p).mask_bits);
 }
 
+TEST(AttentionShape, counts_the_heads_that_share_lists) {
+  for (const std::int64_t sets : {1, 2, 8}) {
+    P p = masked();
+    p.mask.full = {i32({1, sets, 4}), {}, i32({1, 1, 4, 3})};
+    EXPECT_EQ(shape_of(p).mask_heads, sets);
+    EXPECT_EQ(shape_of(p).heads_a_list(), 8 / sets);
+  }
+}
+
 TEST(AttentionShape, masks) {
   expect_cases(
       masked,
@@ -77,10 +86,38 @@ TEST(AttentionShape, masks) {
            {"attention: mask.partial: expected 9 rows as full has, got 4"}},
           {"heads",
            [](P& p) {
+             p.mask.full.counts = i32({1, 3, 4});
+           },
+           {"attention: mask.full.counts: expected shape [batch = 2 or 1, heads = 8 or kv_heads = "
+            "2 or 1, rows], got i32[1, 3, 4]"}},
+          {"heads of keys",
+           [](P& p) {
+             p.mask.full = {i32({1, 2, 4}), {}, i32({1, 2, 4, 3})};
+             p.mask.partial.offsets = i32({2, 2, 5});
+           }},
+          {"heads of keys and one for all",
+           [](P& p) {
+             p.mask.full = {i32({1, 1, 4}), {}, i32({1, 2, 4, 3})};
+           }},
+          {"counts of heads of keys, indices of heads",
+           [](P& p) {
              p.mask.full.counts = i32({1, 2, 4});
            },
-           {"attention: mask.full.counts: expected shape [batch = 2 or 1, heads = 8 or 1, rows]",
-            "got i32[1, 2, 4]"}},
+           {"attention: mask.full.indices: expected shape [batch = 2 or 1, kv_heads = 2 or 1, rows "
+            "= 4, capacity], got i32[1, 8, 4, 3]"}},
+          {"full lists of heads, partial ones of heads of keys",
+           [](P& p) {
+             p.mask.partial.offsets = i32({1, 2, 5});
+           },
+           {"attention: mask.partial.offsets: expected shape [batch = 2 or 1, heads = 8 or 1, rows "
+            "+ 1], got i32[1, 2, 5]"}},
+          {"heads that share no keys",
+           [](P& p) {
+             p.k = bf16({2, 200, 8, 64}), p.v = p.k;
+             p.out = bf16({2, 100, 8, 64});
+             p.mask.full.counts = i32({1, 2, 4});
+           },
+           {"expected shape [batch = 2 or 1, heads = 8 or 1, rows], got i32[1, 2, 4]"}},
           {"both forms",
            [](P& p) {
              p.mask.full.offsets = i32({1, 8, 5});

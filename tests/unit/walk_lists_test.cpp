@@ -222,6 +222,34 @@ TEST(ListWalk, MaskWalkVisitsExactlyThePairsOfBothLists) {
   }
 }
 
+TEST(ListWalk, HeadsOfAGroupWalkTheSameLists) {
+  std::mt19937 random(3);
+  const Lists full = make_lists(random, 1, 2, 3, 3, DType::i32, false);
+  const Lists partial = make_lists(random, 2, 2, 3, 3, DType::i32, true);
+  HostTensor bits(DType::u8, {8, 4, 1});
+  const BlockMask mask{.block_q = 4,
+                       .block_kv = 4,
+                       .full = full.list,
+                       .partial = partial.list,
+                       .bit_tile = partial.tags,
+                       .bits = bits};
+  const auto walked = [&](const MaskView& view, std::int64_t batch, std::int64_t head) {
+    Visits visits;
+    for (std::int64_t row = 0; row < 12; ++row) {
+      MaskWalk walk(view, {.used = {0, 12}}, batch, head, row, row);
+      KeyStep step;
+      while (walk.next(step)) add_visits({.used = {0, 12}}, row, step, visits);
+    }
+    return visits;
+  };
+  for (std::int64_t batch = 0; batch < 2; ++batch) {
+    EXPECT_NE(walked(view_of(mask, 12), batch, 0), walked(view_of(mask, 12), batch, 1));
+    for (std::int64_t head = 0; head < 6; ++head)
+      EXPECT_EQ(walked(view_of(mask, 12, 3), batch, head),
+                walked(view_of(mask, 12), batch, head / 3));
+  }
+}
+
 TEST(ListWalk, MaskWalkSkipsBlocksThatDoNotExist) {
   for (std::int64_t hostile : kHostile) {
     HostTensor counts(DType::i32, {1, 1, 1}), indices(DType::i32, {1, 1, 1, 3});

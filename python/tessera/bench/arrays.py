@@ -39,11 +39,15 @@ def empty(shape, dtype, device):
 
 
 def integers(values, device):
+    return on_device(np.ascontiguousarray(values, dtype=np.int32), device)
+
+
+def on_device(array, device):
     if device == "cpu":
-        return np.ascontiguousarray(values, dtype=np.int32)
+        return array
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
+    return torch.from_numpy(array).to(device)
 
 
 def to_torch(array):

@@ -18,9 +18,15 @@ PATTERN_ARGUMENTS = {
 }
 ALL_PATTERN_ARGUMENTS = tuple(dict.fromkeys(itertools.chain(*PATTERN_ARGUMENTS.values())))
 
+# What makes the lists that an attention case walks: from its pattern as booleans, from scores of
+# which as many as the longest row has are kept. Their parameters are the attention case's.
+LISTS = ("list_blocks", "top_k_blocks")
+ABOUT_ATTENTION = ("attention", *LISTS)
+
 # Parameters an operation must have, and those that have a default.
 REQUIRED = {
     "attention": ("s",),
+    **dict.fromkeys(LISTS, ("s", "pattern")),
     "matmul": ("m", "n", "k"),
     "bsr_matmul": ("m", "n", "k", "block", "pattern"),
     "sddmm": ("m", "n", "k", "block", "pattern"),
@@ -41,6 +47,7 @@ OPTIONAL = {
     "sddmm": {"block_cols": None, **PATTERN_DEFAULTS},
     "spgemm": {**PATTERN_DEFAULTS},
 }
+OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
 DTYPES = ("bf16", "f16", "f32")
 
 
@@ -111,7 +118,7 @@ def make_case(op, params, states=("burst", "sustained"), peers=None, seconds=Non
             raise CaseError(f"{op}: {name} is missing")
     if full["dtype"] not in DTYPES:
         raise CaseError(f"{op}: dtype: expected one of {', '.join(DTYPES)}, got {full['dtype']!r}")
-    (_fill_attention if op == "attention" else _fill_product)(op, full)
+    (_fill_attention if op in ABOUT_ATTENTION else _fill_product)(op, full)
     _check_pattern(op, full)
     for state in states:
         if state not in STATES:
@@ -206,7 +213,7 @@ def _check_pattern(op, p):
 
 def label(op, p):
     """A short name for tables: what differs between cases, in a fixed order."""
-    if op == "attention":
+    if op in ABOUT_ATTENTION:
         words = [f"B{p['b']} H{p['h']}" + (f":{p['hk']}" if p["hk"] != p["h"] else ""),
                  f"S{p['s']}" + (f"/{p['skv']}" if p["skv"] != p["s"] else ""),
                  f"D{p['d']}" + (f":{p['dv']}" if p["dv"] != p["d"] else "")]

@@ -5,12 +5,13 @@ import sys
 
 from . import peers as adapters
 from . import report, results, suite, table
-from .cases import ALL_PATTERN_ARGUMENTS, STATES, CaseError, make_case, read_workload
+from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, STATES, CaseError, make_case,
+                    read_workload)
 from .machine import torch_with_gpu
 from .measure import Settings
 from .patterns import NoTessera
 from .peers.base import Unavailable
-from .sources import find_tree, source_hash
+from .sources import find_tree, source_hashes
 
 EPILOG = """examples:
   python -m tessera.bench attention --seqlen 8192 --causal --block 128 --density .25
@@ -45,13 +46,7 @@ def add_pattern(parser):
         group.add_argument("--" + name, type=float)
 
 
-def build_parser():
-    parser = argparse.ArgumentParser(prog="python -m tessera.bench", epilog=EPILOG,
-                                     description="Measures tessera beside its peers.",
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-
-    one = commands.add_parser("attention", help="one attention case")
+def add_attention(one):
     for name, letter in (("batch", "b"), ("heads", "h"), ("kv-heads", "hk"), ("seqlen", "s"),
                          ("kv-seqlen", "skv"), ("dim", "d"), ("dim-v", "dv")):
         one.add_argument("--" + name, dest=letter, type=int, required=letter == "s")
@@ -67,6 +62,15 @@ def build_parser():
     one.add_argument("--similar", type=float, help="or such a part of it")
     add_pattern(one)
 
+
+def build_parser():
+    parser = argparse.ArgumentParser(prog="python -m tessera.bench", epilog=EPILOG,
+                                     description="Measures tessera beside its peers.",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    for op in ABOUT_ATTENTION:
+        add_attention(commands.add_parser(op, help=f"one {op} case"))
     for op in ("matmul", "bsr_matmul", "sddmm", "spgemm"):
         one_product = commands.add_parser(op, help=f"one {op} case")
         for name in "mnk":
@@ -82,7 +86,7 @@ def build_parser():
                                      help="b: x [m, k] times a sparse w [n, k], transposed")
         add_pattern(one_product)
 
-    for op in ("attention", "matmul", "bsr_matmul", "sddmm", "spgemm"):
+    for op in (*ABOUT_ATTENTION, "matmul", "bsr_matmul", "sddmm", "spgemm"):
         commands.choices[op].add_argument("--dtype", choices=("bf16", "f16", "f32"),
                                           help="bf16; on the CPU f32")
         add_common(commands.choices[op])
@@ -118,7 +122,7 @@ def case_of(arguments, device):
               "block_kv", "lists", "alike", "similar", "m", "n", "k", "transpose", "block",
               "block_cols", "side", "pattern", *ALL_PATTERN_ARGUMENTS)
     params = {name: getattr(arguments, name, None) for name in fields}
-    if arguments.command == "attention":
+    if arguments.command in ABOUT_ATTENTION:
         block = params.pop("block")
         params["block_q"] = params["block_q"] or block
         params["block_kv"] = params["block_kv"] or block
@@ -195,7 +199,8 @@ def run_table(arguments):
     tree = find_tree()
     print("\n".join(lines) if records else "no such case")
     print()
-    print(*report.provenance(result, source_hash(tree) if tree else None), sep="\n")
+    current = source_hashes(tree) if tree else None
+    print(*report.provenance(result, current, records), sep="\n")
     return 0
 
 

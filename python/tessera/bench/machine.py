@@ -5,7 +5,7 @@ import os
 import platform
 
 from .nvml import Nvml
-from .sources import commit, find_tree, source_hash
+from .sources import commit, find_tree, source_hashes
 
 
 def torch_with_gpu():
@@ -73,8 +73,9 @@ def header(device, gpu, tree=None, at_commit=None):
         "cpu": cpu_facts(),
         "toolkit": toolkit(),
         "commit": at_commit or (commit(tree) if tree else None),
-        "source_hash": source_hash(tree) if tree else None,
+        "source_hash": source_hashes(tree) if tree else None,
         "ceilings": {},
+        "host": [],
         "tests": [],
         "cases": [],
     }

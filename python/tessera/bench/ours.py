@@ -2,6 +2,7 @@
 
 import time
 
+from .cases import LISTS
 from .patterns import import_tessera
 from .peers.base import Unavailable, one_line
 from .timing import Prepared
@@ -16,7 +17,8 @@ def prepare_ours(problem):
         runs[0]()
     except NotImplementedError as error:
         raise Unavailable(refusal(error, problem.device)) from error
-    extra.update(explained(tessera, problem))
+    if problem.op not in LISTS:  # one kernel, which nothing chooses
+        extra.update(explained(tessera, problem))
     return Prepared(lambda i: runs[i](), extra=extra)
 
 
@@ -39,12 +41,25 @@ def version():
 def _closure(tessera, problem, inputs, extra):
     if problem.op == "spgemm" and problem.device != "cpu":
         return _numeric(tessera, problem, inputs, extra)
+    if problem.op in LISTS:
+        return _listing(tessera, problem, inputs)
     function, arguments, options = _call(tessera, problem, inputs)
     if problem.op == "spgemm":
         return lambda: SparseResult(function(*arguments, **options))
     if problem.op == "sddmm":
         return lambda: function(*arguments, **options).values
     return lambda: function(*arguments, **options)
+
+
+def _listing(tessera, problem, inputs):
+    """Into lists with room for the longest row, which a caller knows or bounds: nothing is read
+    back."""
+    room = problem.longest_row
+    (given,) = inputs.values()
+    operations = tessera.tensors.operations(problem.op, given)
+    if problem.op == "list_blocks":
+        return lambda: operations.list_blocks(given, room)
+    return lambda: operations.top_k_blocks(given, room, room)
 
 
 def _numeric(tessera, problem, inputs, extra):

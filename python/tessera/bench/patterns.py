@@ -55,6 +55,12 @@ class Lists:
         table[self.row_of_entry(), place] = self.indices
         return counts.astype(np.int32), table
 
+    def blocks(self):
+        """Booleans, one a block."""
+        made = np.zeros((self.rows, self.cols), dtype=bool)
+        made[self.row_of_entry(), self.indices] = True
+        return made
+
     def keep(self, wanted):
         """The same lists without the entries where `wanted` is false."""
         counts = np.bincount(self.row_of_entry()[wanted], minlength=self.rows)

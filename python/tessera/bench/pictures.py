@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .cases import make_case
 from .line_chart import GREY, Chart, Line, render
 from .report import REFERENCES, equal_at, measured
+from .sources import measured_at, stale_hashes
 
 OURS = "tessera"
 # A competitor has one colour in all pictures; who is not listed is grey.
@@ -128,7 +129,7 @@ PICTURES = {
 }
 
 
-def draw(name, results, current_hash=None):
+def draw(name, results, current=None):
     """The pictures of that name: for each card those of which something of ours was measured."""
     drawn = []
     for card in dict.fromkeys(result["gpu"]["name"] for result in results):
@@ -138,21 +139,21 @@ def draw(name, results, current_hash=None):
             chart, shown = make(records)
             if chart.lines:
                 origin = provenance([result for result in of_card if any(
-                    one is record for one in shown for record in result["cases"])], current_hash)
+                    one is record for one in shown for record in result["cases"])], shown, current)
                 chart.about += origin
                 file = re.sub("[^a-z0-9]+", "-", f"{card} {stem}".lower()).strip("-") + ".svg"
                 drawn.append(Picture(file, ", ".join([chart.title, *origin[1:]]), render(chart)))
     return drawn
 
 
-def provenance(results, current_hash):
-    """Card and days, and a line more where the kernels have changed since."""
+def provenance(results, shown, current):
+    """Card and days, and a line more where the kernels of the shown cases have changed since."""
     gpu = results[0]["gpu"]
     days = {part["date"][:10] for result in results for part in result.get("parts") or [result]}
     watts = [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
     lines = [", ".join([gpu["name"], *watts, *sorted(days)])]
-    hashes = {result["source_hash"] for result in results}
-    stale = sorted(hashes - {current_hash}) if current_hash else []
+    hashes = {one for result in results for one in measured_at(result, shown)}
+    stale = stale_hashes(hashes, current)
     if stale:
         lines.append(("in part " if len(stale) < len(hashes) else "")
                      + f"stale, measured at {', '.join(stale)}")

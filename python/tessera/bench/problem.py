@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from . import arrays, flops, patterns
-from .cases import block_shape
+from .cases import ABOUT_ATTENTION, LISTS, block_shape
 from .reference import make_reference
 
 MOST_SETS = 128
@@ -62,7 +62,8 @@ def stacked(lists, width, device):
 
 class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
-    holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`."""
+    holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. Where lists are made, it
+    is the blocks or the scores of them."""
 
     def __init__(self, case, device, cache_bytes=0):
         self.case, self.params, self.op = case, case.params, case.op
@@ -72,13 +73,14 @@ class Problem:
         self.bsr_a = self.bsr_b = self.bsr_out = None
         self._make_patterns()
         shapes = self._shapes()
-        self.bytes = sum(int(np.prod(s)) * arrays.BYTES[self.dtype] for s in shapes.values())
+        self.bytes = sum(int(np.prod(shape)) * (1 if name == "blocks" else arrays.BYTES[self.dtype])
+                         for name, shape in shapes.items())
         count = 1 if not cache_bytes else -(-3 * cache_bytes // max(1, self.bytes))
         self.sets = [self._make_set(shapes, number) for number in range(min(count, MOST_SETS))]
 
     def _make_patterns(self):
         p, device = self.params, self.device
-        if self.op == "attention":
+        if self.op in ABOUT_ATTENTION:
             self.lists = patterns.attention_lists(p) if self.case.sparse else None
             if "sequences" in p:
                 self.lengths = flops.sequence_lengths(p)
@@ -99,6 +101,9 @@ class Problem:
             batch = () if "sequences" in p else (b,)
             return {"q": (*batch, s, h, d), "k": (*batch, skv, hk, d),
                     "v": (*batch, skv, hk, dv), "out": (*batch, s, h, dv)}
+        if self.op in LISTS:
+            name = "blocks" if self.op == "list_blocks" else "scores"
+            return {name: (1, len(self.lists), self.lists[0].rows, self.lists[0].cols)}
         m, n, k = p["m"], p["n"], p["k"]
         a, b, out = (m, k), (k, n), (m, n)
         if self.op == "matmul":
@@ -115,14 +120,24 @@ class Problem:
         for place, (name, shape) in enumerate(shapes.items()):
             if name == "out":
                 made[name] = arrays.empty(shape, self.dtype, self.device)
+            elif name == "blocks":
+                blocks = np.stack([one.blocks() for one in self.lists])[None]
+                made[name] = arrays.on_device(blocks, self.device)
             else:
                 made[name] = arrays.normal(shape, self.dtype, self.device, 1000 * number + place)
         return made
 
     @cached_property
     def stacked_lists(self):
-        """Counts [1, heads or 1, rows] and indices with one dimension more, on the device."""
-        return stacked(self.lists, None, self.device)
+        """Counts [1, heads, rows] and indices with one dimension more, on the device; of heads of keys
+        where the lists go by them, one where all share it."""
+        p = self.params
+        group = p["h"] // p["hk"] if p["lists"] == "per_kv_head" else 1
+        return stacked(self.lists[::group], None, self.device)
+
+    @property
+    def longest_row(self):
+        return max(1, max(int(one.counts.max(initial=0)) for one in self.lists))
 
     @cached_property
     def offsets_array(self):
@@ -132,6 +147,8 @@ class Problem:
     def useful_flops(self):
         if self.op == "attention":
             return flops.attention_flops(self.params, self.lists)
+        if self.op in LISTS:
+            return 0
         return flops.product_flops(self.op, self.params, self.lists)
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import arrays
+from .cases import LISTS
 from .flops import visible_range
 
 ROWS, COLUMNS, HEADS = 16, 256, 4
@@ -50,13 +51,43 @@ def check_same(sample, result, dtype):
     return error, budget
 
 
+class SampledLists:
+    """Rows of lists, which are right or wrong."""
+
+    def __init__(self, rows, lists):
+        self.rows, self.lists = rows, lists
+
+    def compare(self, result):
+        counts, indices = (arrays.to_f64(array).astype(np.int64)[0] for array in result)
+        for head, wanted in enumerate(self.lists):
+            for row, entries in zip(self.rows, wanted, strict=True):
+                found = indices[head, row, : counts[head, row]]
+                if not np.array_equal(found, entries):
+                    raise WrongResult(f"the list of row {row} of head {head}: {len(found)} blocks, "
+                                      f"expected {len(entries)}, or others")
+        return 0.0, 0.0, 0.0
+
+
 def make_reference(problem):
+    if problem.op in LISTS:
+        return _lists(problem)
     return _attention(problem) if problem.op == "attention" else _product(problem)
 
 
 def spread_over(count, wanted):
     """Numbers of [0, count), first and last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, wanted)).round().astype(np.int64))
+
+
+def _lists(problem):
+    rows = spread_over(problem.lists[0].rows, ROWS)
+    if problem.op == "list_blocks":
+        return SampledLists(rows, [[one.row(row) for row in rows] for one in problem.lists])
+    scores = problem.sets[0]["scores"]
+    # Of equal scores the first ones stay.
+    kept = [np.sort(np.argsort(-arrays.take(scores, 0, head, rows), axis=-1, kind="stable")
+                    [:, : problem.longest_row]) for head in range(len(problem.lists))]
+    return SampledLists(rows, kept)
 
 
 # ---- Products ----------------------------------------------------------------------------------

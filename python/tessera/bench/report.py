@@ -1,9 +1,10 @@
 """Results as Markdown: the tables of the documentation. Needs nothing but Python itself, so that
 scripts can use it without the compiled package."""
 
-from .cases import label
+from .cases import LISTS, case_key, label
+from .sources import measured_at, stale_hashes
 
-OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", "attention")
+OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", "attention", *LISTS)
 STATES = {
     "sustained": "Sustained: seconds without a rest, at the power limit",
     "burst": "Bursts: short runs in turns, at the full clock",
@@ -31,7 +32,7 @@ def unit_of(record):
     narrow = "n" in p and min(p["m"], p["n"]) <= 128
     if narrow and (record["op"] == "matmul" or record["state"] != "graph"):
         return "GB/s"
-    if record["state"] == "graph":
+    if record["state"] == "graph" or record["op"] in LISTS:
         return "us"
     entries = (record["ours"], *record["peers"].values())
     return "TFLOPS" if max(entry.get("tflops", 0) for entry in entries) >= 1 else "GFLOPS"
@@ -79,10 +80,16 @@ def case_text(record):
 def of_dense(record):
     """Our rate on useful operations over that of the dense case: cuBLASLt's product of random
     values of the same sizes, our own attention."""
-    dense = measured(record).get(DENSE[record["op"]])
+    dense = measured(record).get(DENSE.get(record["op"]))
     if dense is None or "ms" not in record["ours"]:
         return None
     return record["ours"]["tflops"] / whole_rate(dense)
+
+
+def within(value, spread):
+    """The value, with half the spread where that is notable."""
+    notable = spread / 2 > NOTABLE_SPREAD
+    return number(value) + (f" ±{100 * spread / 2:.0f}%" if notable else "")
 
 
 class Notes:
@@ -146,8 +153,7 @@ def state_table(records, notes):
 def value_cell(record, name, entry, notes):
     if "unavailable" in entry:
         return notes.mark(name, entry["unavailable"])
-    text, spread = number(value_of(record, name, entry)), entry["spread"] / 2
-    text += f" ±{100 * spread:.0f}%" if spread > NOTABLE_SPREAD else ""
+    text = within(value_of(record, name, entry), entry["spread"])
     pattern = entry.get("symbolic_ms")
     return text + (f", pattern {number(pattern * 1e3)} us" if pattern is not None else "")
 
@@ -161,6 +167,24 @@ def comparison(records):
             chosen.sort(key=lambda record: OPS.index(record["op"]))
             out += [f"{title}.", "", *state_table(chosen, notes), ""]
     return out + notes.lines()
+
+
+def lists(records):
+    """What making lists takes, and as a share of the attention that walks them: at its power limit,
+    where that was measured."""
+    walked, rows, notes = {}, [], Notes()
+    for record in sorted(records, key=lambda record: record["state"] == "sustained"):
+        if record["op"] == "attention" and "ms" in record["ours"]:
+            walked[case_key("attention", record["params"])] = record["ours"]["ms"]
+    for record in records:
+        ours, attention = record["ours"], walked.get(case_key("attention", record["params"]))
+        if record["op"] in LISTS:
+            share = 100 * ours["ms"] / attention if attention and "ms" in ours else None
+            rows.append([case_text(record), record["state"],
+                         value_cell(record, "tessera", ours, notes),
+                         number(attention), "" if share is None else f"{number(share, 2)}%"])
+    head = ["case", "state", "lists, us", "attention, ms", "lists / attention"]
+    return [*rows_of(head, rows, left=2), *notes.lines()] if rows else []
 
 
 def energy(records):
@@ -224,9 +248,16 @@ def ceilings_and_tests(result):
     return [" ".join(texts)] if texts else []
 
 
-def provenance(result, current_hash=None):
-    """Where the figures are from, in a line; one more before it where the kernels have changed
-    since."""
+def host_times(entries):
+    """What calls in C++ cost the host."""
+    rows = [[one["call"], within(one["us"], one["spread"]), number(one["with_plan_us"]),
+             one["row"]] for one in entries]
+    return rows_of(["call", "run, us", "with planning, us", "kernel"], rows, left=1) if rows else []
+
+
+def provenance(result, current=None, records=None):
+    """Where these records' figures, or all, are from, in a line; one more before it where their
+    kernels have changed since. `current`: the hashes of the tree."""
     gpu, toolkit = result["gpu"], result["toolkit"]
     words = [gpu["name"] if gpu else result["cpu"]["name"]]
     if gpu:
@@ -237,7 +268,7 @@ def provenance(result, current_hash=None):
     words += sorted({part["date"][:10] for part in parts})
     commits = sorted({part["commit"] for part in parts if part["commit"]})
     words += [f"commit {one.rstrip('+')[:12]}" + ("+" if one.endswith("+") else "") for one in commits]
-    line = ", ".join(words) + f", kernel sources {result['source_hash']}"
-    if current_hash in (None, result["source_hash"]):
-        return [line]
-    return [f"stale, measured at {result['source_hash']}", line]
+    hashes = measured_at(result, records)
+    line = ", ".join(words) + f", kernel sources {', '.join(map(str, hashes))}"
+    stale = stale_hashes(hashes, current)
+    return [f"stale, measured at {', '.join(stale)}", line] if stale else [line]

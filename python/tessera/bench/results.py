@@ -56,7 +56,7 @@ def part_of(result):
 
 
 def merge(results, names=None):
-    """One result of several; of a case or test that comes twice, the later file's counts."""
+    """One result of several; of what comes twice, the later file's counts."""
     names = names or [f"file {number + 1}" for number in range(len(results))]
     if not results:
         raise Mixed("nothing to merge")
@@ -68,14 +68,15 @@ def merge(results, names=None):
                        for part in result.get("parts") or [part_of(result)]]
     ceilings = [result["ceilings"] for result in ordered if result["ceilings"]]
     merged["ceilings"] = ceilings[-1] if ceilings else {}
-    cases, tests = {}, {}
+    cases, tests, host = {}, {}, {}
     for result in ordered:
         for record in result["cases"]:
             case, state = record_key(record)
             cases.setdefault(case, {})[state] = record
         tests.update({test["name"]: test for test in result["tests"]})
+        host.update({one["call"]: one for one in result.get("host", ())})
     merged["cases"] = [record for case in _in_turns(results) for record in cases[case].values()]
-    merged["tests"] = list(tests.values())
+    merged["tests"], merged["host"] = list(tests.values()), list(host.values())
     return merged
 
 

@@ -1,15 +1,31 @@
-"""A hash of what decides how fast the kernels are: their sources, the tile tables and walks they
-are built from, and the templates that generate them. Results say which hash they were measured
-at."""
+"""Hashes of what decides how fast the kernels are, one for products and one for attention: the rows
+that their kernels are generated from, and the sources that these are compiled from. Results say
+which they were measured at, and are stale where those of their operations differ from the tree's.
+"""
 
 import hashlib
 import os
+import re
 import subprocess
 
-FOLDERS = ("src/cuda", "src/plan/tiles")
-FILES = ("src/plan/walk.hpp", "src/plan/list_walk.hpp", "src/plan/schedule.hpp",
-         "src/plan/tile_table.hpp", "cmake/TesseraCuda.cmake", "cmake/row.cu.in",
-         "cmake/launchers.cpp.in")
+ATTENTION, PRODUCTS = KINDS = ("attention", "products")
+# Tables of rows, and what makes a kernel of a row.
+TABLES = ("src/plan/tiles/sm80.hpp", "src/plan/tiles/sm90.hpp")
+GENERATOR = ("src/plan/tile_table.hpp", "cmake/TesseraCuda.cmake", "cmake/row.cu.in")
+# Kernels that come from no row.
+PLAIN = {
+    ATTENTION: ("src/cuda/prepare/mask_lists.cu",),
+    PRODUCTS: ("src/cuda/prepare/transpose.cu", "src/cuda/spgemm/order.cu",
+               "src/cuda/spgemm/symbolic.cu"),
+}
+INCLUDE = re.compile(r'^#include "(src/[\w./]+)"', re.MULTILINE)
+ROW = re.compile(r'\.name = "(?P<name>(?P<backend>[a-z0-9]+)_(?P<family>[a-z0-9]+)\w*)"'
+                 r'.*?ops\(\{Op::(?P<op>\w+).*?\.tile = (?P<tile>\{[^}]*\})', re.DOTALL)
+
+
+def kind_of(op):
+    """Of an operation, as results and as the tables of rows name them."""
+    return PRODUCTS if op in ("matmul", "bsr_matmul", "sddmm", "spgemm") else ATTENTION
 
 
 def find_tree(start="."):
@@ -24,24 +40,64 @@ def find_tree(start="."):
         folder = parent
 
 
-def kernel_sources(tree):
-    """Relative paths, sorted. Prose does not count."""
-    found = [name for name in FILES if os.path.exists(os.path.join(tree, name))]
-    for folder in FOLDERS:
-        for where, _, names in os.walk(os.path.join(tree, folder)):
-            found += [os.path.relpath(os.path.join(where, name), tree) for name in names
-                      if not name.endswith(".md")]
-    return sorted(name.replace(os.sep, "/") for name in found)
+def kernel_sources(tree, kind):
+    """(the rows, as texts; relative paths, sorted): the files that the kernels include, directly or
+    not, and beside a header what implements it. Of that the includes do not count: a planner's
+    file knows the kernels of all kinds. Nor does what rows say of themselves in prose."""
+    rows, left = [], [*GENERATOR, *PLAIN[kind]]
+    for table in TABLES:
+        for row in ROW.finditer(_read(tree, table)):
+            if kind_of(row["op"]) == kind:
+                rows.append(f"{row['name']} {' '.join(row['tile'].split())}")
+                own, shared = (f"src/cuda/{folder}{row['family']}/launch.cuh"
+                               for folder in (f"{row['backend']}/", ""))
+                left.append(own if os.path.exists(os.path.join(tree, own)) else shared)
+    included, beside = set(), set()
+    while left:
+        name = left.pop()
+        if name in included:
+            continue
+        included.add(name)
+        left += INCLUDE.findall(_read(tree, name))
+        stem = os.path.splitext(name)[0]
+        beside.update(stem + end for end in (".cpp", ".cu")
+                      if os.path.exists(os.path.join(tree, stem + end)))
+    return rows, sorted(included | beside)
 
 
-def source_hash(tree):
-    digest = hashlib.sha256()
-    for name in kernel_sources(tree):
-        with open(os.path.join(tree, name), "rb") as file:
-            content = file.read()
-        digest.update(f"{name} {len(content)}\n".encode())
-        digest.update(content)
-    return digest.hexdigest()[:16]
+def _read(tree, name):
+    with open(os.path.join(tree, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def source_hashes(tree):
+    """{kind: hash}."""
+    hashes = {}
+    for kind in KINDS:
+        rows, names = kernel_sources(tree, kind)
+        digest = hashlib.sha256("\n".join(rows).encode())
+        for name in names:
+            content = _read(tree, name).encode()
+            digest.update(f"{name} {len(content)}\n".encode())
+            digest.update(content)
+        hashes[kind] = digest.hexdigest()[:16]
+    return hashes
+
+
+def measured_at(result, records=None):
+    """The hashes of a result's records, sorted; all of them, or of a result without any, unless
+    told. Older results have one for all kernels, which is no tree's any more."""
+    hashes = result["source_hash"]
+    if not isinstance(hashes, dict):
+        return [hashes]
+    ops = [record["op"] for record in (result["cases"] if records is None else records)]
+    kinds = {kind_of(op) for op in ops} or hashes
+    return sorted({hashes[kind] for kind in kinds})
+
+
+def stale_hashes(measured, current):
+    """Those of `measured` that are not among the tree's, {kind: hash}; none where that is None."""
+    return [] if current is None else sorted(set(measured) - set(current.values()))
 
 
 def commit(tree):

@@ -84,10 +84,9 @@ class Suite:
         if resume and path and os.path.exists(path):
             former = results.read(path)
             results.require_same(former, self.result, (path, "this run"))
-            for field in ("cases", "tests", "ceilings"):
-                self.result[field] = former[field]
-            if "parts" in former:
-                self.result["parts"] = former["parts"]
+            for field in ("cases", "tests", "ceilings", "host", "parts"):
+                if field in former:
+                    self.result[field] = former[field]
         elif path:
             for stale in (f"{path}.attempt", f"{path}.crashed"):
                 if os.path.exists(stale):

@@ -53,7 +53,7 @@ class Figures:
         entry = {"ms": ms, "spread": spread, "tflops": useful_flops / ms / 1e9,
                  "clock_mhz": _median(self.clocks), "watts": _median(self.watts),
                  "joules_per_tflop": None}
-        if entry["watts"] is not None:
+        if entry["watts"] is not None and useful_flops:
             entry["joules_per_tflop"] = entry["watts"] / entry["tflops"]
         return entry
 

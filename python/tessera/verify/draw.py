@@ -14,8 +14,8 @@ heads of keys with 1 to 16 heads of queries each; 1 to 16 sequences; lengths 0 t
 a tenth above, to 16384; queries and keys dense or packed, each; causality, windows, used ranges of
 keys, positions (some far from zero), soft cap, sinks, scale (negative too); block masks, each side
 of multiples of 64 up to 256, of 16, 32, 48 or 96, or now and then of any size, full and partial
-lists in any order, with and without bits, shared or one a sequence and head, empty rows; both
-layouts, any order in memory, padding by multiples of 16 bytes.
+lists in any order, with and without bits, shared or one a sequence, a head or a head of keys, empty
+rows; both layouts, any order in memory, padding by multiples of 16 bytes.
 
 A problem has at most --pairs pairs of a query and a key over its heads (on the CPU 2^21, else 2^28)
 and about twice as many numbers (at most 2^26): what is larger loses sequences and heads first, then
@@ -250,7 +250,7 @@ def _draw_sight(rng: random.Random, d: Drawn) -> None:
 def _draw_mask(rng: random.Random, d: Drawn) -> Blocks:
     mask = Blocks(
         block_q=_block(rng), block_kv=_block(rng),
-        batch=rng.choice((1, d.batch)), heads=rng.choice((1, d.heads)),
+        batch=rng.choice((1, d.batch)), heads=rng.choice((1, d.kv_heads, d.heads)),
         density=rng.choice((0.0, 0.03, 0.1, 0.3, 0.6, 0.9, 1.0)),
         partial=rng.choice((0.0, 0.0, 0.3, 0.6, 1.0)),
         empty_rows=rng.choice((0.0, 0.0, 0.2)), tiles=rng.choice((0, 1, 3, 8)))

@@ -22,7 +22,7 @@ PARTIAL, FULL = 1, 2
 class Cells:
     """The contents of a block mask: a number a block, and which tile of bits a partial one has."""
 
-    kinds: Tensor  # u8 [batch|1, heads|1, rows, columns]
+    kinds: Tensor  # u8 [batch|1, heads|kv_heads|1, rows, columns]
     tile: Tensor  # i64, likewise
     tiles: Tensor | None  # bool [tiles, block_q, block_kv]
 
@@ -51,13 +51,18 @@ def seen(d: Drawn, cells: Cells | None, batch: int, first: int, last: int, devic
         return visible
     of = batch if cells.kinds.shape[0] > 1 else 0
     row, column = i // d.mask.block_q, j // d.mask.block_kv
-    kinds = cells.kinds[of][:, row, column]
+    kinds = _by_head(d, cells.kinds[of])[:, row, column]
     visible = visible & (kinds != 0)
     if with_bits and cells.tiles is not None:
-        tile = cells.tile[of][:, row, column]
+        tile = _by_head(d, cells.tile[of])[:, row, column]
         inside = cells.tiles[tile, i % d.mask.block_q, j % d.mask.block_kv]
         visible = visible & ((kinds == FULL) | inside)
     return visible
+
+
+def _by_head(d: Drawn, sets: Tensor) -> Tensor:
+    """[heads|1, ..]: what a head of keys has holds for all heads of its group."""
+    return sets if sets.shape[0] == 1 else sets.repeat_interleave(d.heads // sets.shape[0], 0)
 
 
 @dataclass

@@ -6,6 +6,7 @@
 #include "src/cuda/sm90/attention/softmax.cuh"
 #include "src/cuda/sm90/attention/store.cuh"
 #include "src/cuda/sm90/attention/traits.cuh"
+#include "src/cuda/tile/grid.cuh"
 #include "src/cuda/tile/wgmma.cuh"
 
 // Warps load what the walk names into rings of keys and values; each consumer warpgroup takes 64
@@ -19,7 +20,12 @@ class Consumer {
  public:
   __device__ __forceinline__ Consumer(const Arguments& args, typename T::Shared& shared,
                                       int consumer, int thread)
-      : args_(args), shared_(shared), consumer_(consumer), thread_(thread) {}
+      : args_(args),
+        shared_(shared),
+        consumer_(consumer),
+        thread_(thread) {
+    for (int i = 0; i < team(); ++i) at_.advance();
+  }
 
   __device__ __forceinline__ void run() {
     while (open_tile()) {
@@ -43,6 +49,20 @@ class Consumer {
   using Cursor = tile::RingCursor<T::kStages>;
   static constexpr int kKeySteps = T::kDim / 16, kValueSteps = T::kN / 16;
 
+  /// The first of its 64 rows of a tile.
+  __device__ __forceinline__ int first_row() const {
+    return (consumer_ - team() * T::kTeamSize) * T::kRows;
+  }
+  __device__ __forceinline__ int team() const {
+    return T::kTeams > 1 ? consumer_ / T::kTeamSize : 0;
+  }
+
+  /// To this team's next step.
+  __device__ __forceinline__ static void advance(Cursor& at) {
+#pragma unroll
+    for (int i = 0; i < T::kTeams; ++i) at.advance();
+  }
+
   /// Each warp for itself: its lanes are done with what the barrier guards.
   __device__ __forceinline__ void give_back(std::uint64_t& empty) {
     __syncwarp();
@@ -50,7 +70,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void issue_scores() {
-    const std::uint64_t q = queries_of(tile_).by_columns(consumer_ * T::kRows);
+    const std::uint64_t q = queries_of(tile_).by_columns(first_row());
     const std::uint64_t k = shared_.k[at_.stage].by_columns(0);
     tile::settle(score_);
     tile::mma_fence();
@@ -80,7 +100,7 @@ class Consumer {
   /// Whether the keys of the step after this one have come, asked where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
     Cursor next = at_;
-    next.advance();
+    advance(next);
     keys_came_ = tile::agreed(
         tile::ptx::mbarrier_test_wait_parity(&shared_.k_ring.full[next.stage], next.parity));
   }
@@ -131,7 +151,7 @@ class Consumer {
   /// True if that was the tile's last step.
   __device__ __forceinline__ bool step(bool first) {
     const Cursor before = at_;
-    at_.advance();
+    advance(at_);
     const Flags flags = wait_for_keys();
     overlap(before, flags, first);
     return flags.last;
@@ -178,7 +198,7 @@ class Consumer {
       end(before, false);
       if (flags.mine) break;  // and was the last
     }
-    finish(tile_, softmax_);
+    finish_part(tile_);
     leave_tile();
   }
 
@@ -200,13 +220,13 @@ class Consumer {
   /// A tile's last values, beside the first scores of the next one where that follows at once.
   /// False if it does not; `last` says whether the next one's first step was its last.
   __device__ __forceinline__ bool turn(bool first, bool& last) {
-    const bool goes_on = next_tile_at_once();
+    const bool goes_on = is_whole(tile_) && next_tile_at_once();
     const Cursor before = at_;
-    at_.advance();
+    advance(at_);
     leave_tile();
     if (!goes_on) {
       end(before, first);
-      finish(tile_ - 1, softmax_);
+      finish_part(tile_ - 1);
       return false;
     }
     const Flags flags = wait_for_keys();
@@ -233,9 +253,10 @@ class Consumer {
       const TileNote& note = note_of(tile_);
       if (tile::agreed(note.ends_all)) return false;
       if (tile::agreed(!note.empty)) break;
+      if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
       clear_sums();
       softmax_ = {};
-      finish(tile_, softmax_);
+      finish_part(tile_);
       leave_tile();
     }
     return true;
@@ -254,6 +275,9 @@ class Consumer {
   __device__ __forceinline__ TileNote& note_of(unsigned tile) {
     return shared_.tiles[tile % T::kTileNotes];
   }
+  __device__ __forceinline__ bool is_whole(unsigned tile) {
+    return tile::agreed(note_of(tile).share.parts == 1);
+  }
   __device__ __forceinline__ typename T::Queries& queries_of(unsigned tile) {
     return shared_.q[tile % T::kQueryStages];
   }
@@ -263,7 +287,8 @@ class Consumer {
 
   /// Whether a tile with steps follows this one.
   __device__ __forceinline__ bool next_tile_at_once() {
-    if constexpr (T::kQueryStages == 1) return false;
+    // Other teams fill the time; what they found would take the registers of the next scores.
+    if constexpr (T::kQueryStages == 1 || T::kTeams > 1) return false;
     wait_for_queries(tile_ + 1);
     const TileNote& note = note_of(tile_ + 1);
     return tile::agreed(!note.ends_all && !note.empty);
@@ -272,15 +297,16 @@ class Consumer {
   /// What scores of the stage become before the softmax; then the stage's keys are given back.
   __device__ __forceinline__ void adjust(Flags flags) {
     const typename T::Step& step = shared_.notes[at_.stage];
-    if constexpr (T::kMapped) map_scores(score_, args_.scale, args_.cap);
+    if constexpr (T::kMapped) map_scores(score_, args_.map);
     if (flags.masked) {
       if (!looked_) look();
       const int first_column = thread_ % 4 * 2;
-      const int row = consumer_ * T::kRows + thread_ / 32 * 16 + thread_ % 32 / 4;
+      const int row = consumer_ * T::kRows + thread_ / 32 * 16 + thread_ % 32 / 4;  // of `sight`
       hide(score_, step, &shared_.sight[row], first_column);
       if (args_.bits) hide_by_bits(score_, step, args_, &shared_.sight[row], first_column);
     }
     give_back(shared_.k_ring.empty[at_.stage]);
+    if (T::kStoresItself && flags.last) give_back(shared_.q_ring.empty[0]);
   }
 
   /// What this warpgroup's rows of the tile see, for steps where that is not all. Once a tile, as
@@ -290,10 +316,9 @@ class Consumer {
     const TileNote& note = note_of(tile_);
     meet();  // nobody looks at the tile before any more
     if (thread_ < T::kRows) {
-      const int row = consumer_ * T::kRows + thread_;
-      const int query = note.first_query + (row >> args_.walk.pack_shift);
+      const int query = note.first_query + (first_row() + thread_ >> args_.walk.pack_shift);
       const planning::KeyRange seen = note.sight.of_row(query);
-      RowSight& sight = shared_.sight[row];
+      RowSight& sight = shared_.sight[consumer_ * T::kRows + thread_];
       sight.begin = static_cast<int>(planning::clamp_to(seen.begin, 0, kNowhere));
       sight.end = static_cast<int>(planning::clamp_to(seen.end, 0, kNowhere));
       if (args_.bits) sight.bits = query % args_.block_q / args_.walk.word_queries * args_.bits_row;
@@ -306,28 +331,97 @@ class Consumer {
     asm volatile("barrier.cta.sync %0, 128;" ::"r"(1 + consumer_) : "memory");
   }
 
-  /// Stores a tile's sums, or hands them to the carrier, which also gives the tile back.
+  /// A tile's sums leave, as its result or for whoever joins what was found of it.
   __device__ __forceinline__ void finish(unsigned tile, const Softmax& softmax) {
-    constexpr int kRows = T::kRows;
+    if constexpr (T::kTeams > 1) {
+      if (team() > 0) return hand_over(tile, softmax);
+      Softmax joint = softmax;
+      take_over(tile, joint);
+      store(tile, joint);
+    } else {
+      store(tile, softmax);
+    }
+    leave_result(tile);
+  }
 
+  /// The same of a tile that may be divided.
+  __device__ __forceinline__ void finish_part(unsigned tile) {
+    if (is_whole(tile)) return finish(tile, softmax_);
+    if constexpr (T::kTeams > 1) {
+      if (team() > 0) return hand_over(tile, softmax_);
+      take_over(tile, softmax_);
+    }
+    if (join_parts(tile)) store(tile, softmax_);
+    leave_result(tile);
+  }
+
+  /// The tile's result is stored, or lies where the carrier takes it from.
+  __device__ __forceinline__ void leave_result(unsigned tile) {
+    give_back(T::kStoresItself ? shared_.tile_ring.empty[tile % T::kTileNotes]
+                               : shared_.results[tile % T::kQueryStages]);
+  }
+
+  __device__ __forceinline__ void hand_over(unsigned tile, const Softmax& softmax) {
+    const int place = consumer_ - T::kTeamSize;
+    tile::wait(&shared_.handed.empty[place], tile % 2 ^ 1);
+    put_found(shared_.handed.found[place], sum_, softmax, thread_);
+    give_back(shared_.handed.full[place]);
+  }
+
+  __device__ __forceinline__ void take_over(unsigned tile, Softmax& softmax) {
+#pragma unroll
+    for (int place = consumer_; place < T::kHanded; place += T::kTeamSize) {
+      tile::wait(&shared_.handed.full[place], tile % 2);
+      add_found<true>(shared_.handed.found[place], sum_, softmax, thread_);
+      give_back(shared_.handed.empty[place]);
+    }
+  }
+
+  /// True for the last of those who share a tile: it then has what all of them found, added up in
+  /// the same order whoever it is.
+  __device__ __forceinline__ bool join_parts(unsigned tile) {
+    const Share& share = note_of(tile).share;
+    bool& joins = shared_.joins[tile % T::kQueryStages][consumer_];
+    auto* parts = static_cast<typename T::Found*>(args_.parts) + consumer_;
+    put_found(parts[(share.slot + share.part) * T::kTeamSize], sum_, softmax_, thread_);
+    __threadfence();
+    meet();
+    if (thread_ == 0) {
+      const int before = atomicAdd(&args_.joined[share.tile * T::kTeamSize + consumer_], 1);
+      joins = before == share.parts - 1;
+      __threadfence();
+    }
+    meet();
+    if (!tile::agreed(joins)) return false;
+    softmax_ = {};
+    clear_sums();
+#pragma unroll 1
+    for (int part = 0; part < share.parts; ++part)
+      add_found<false>(parts[(share.slot + part) * T::kTeamSize], sum_, softmax_, thread_);
+    return true;
+  }
+
+  /// Stores sums, or puts them where the carrier takes them from.
+  __device__ __forceinline__ void store(unsigned tile, const Softmax& softmax) {
     const TileNote& note = note_of(tile);
-    const RowPlaces rows(args_, note, consumer_ * kRows, thread_);
+    const RowPlaces rows(args_, note, first_row(), thread_);
     const Normalised normalised(args_, softmax, rows);
     store_lse(args_, note, rows, normalised.lse, thread_);
     if (args_.result.dtype == DType::f32) {
       store_wide<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
+    } else if constexpr (T::kStoresItself) {
+      store_short<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
     } else {
       typename T::Queries& panels = queries_of(tile);
       meet();  // all warps have read their queries: the last scores are done
-      put_panels<T>(args_, panels, sum_, normalised.factor, consumer_ * kRows, thread_);
-      if (tile::agreed(is_carried<T>(args_, note, consumer_))) {
+      put_panels<T>(args_, panels, sum_, normalised.factor, first_row(), thread_);
+      if (tile::agreed(is_carried<T>(args_, note, first_row()))) {
         ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
       } else {
         meet();
-        copy_out<T>(args_, note, panels, consumer_ * kRows, thread_);
+        copy_out<T>(args_, note, panels, first_row(), thread_);
       }
     }
-    give_back(shared_.results[tile % T::kQueryStages]);
   }
 
   const Arguments& args_;
@@ -347,17 +441,20 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     attention_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ __align__(tile::kAtomBytes) char raw[];
   auto& shared = *reinterpret_cast<typename T::Shared*>(raw);
-  constexpr int kConsumerWarps = T::kConsumers * kWarpgroup / 32;
+  constexpr int kTeamWarps = T::kTeamSize * kWarpgroup / 32;
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (threadIdx.x == 0) {
-    shared.q_ring.init(1);
-    shared.k_ring.init(kConsumerWarps);
-    shared.v_ring.init(kConsumerWarps);
-    shared.tile_ring.init(2);  // the loader and the carrier
+    shared.q_ring.init(T::kStoresItself ? kTeamWarps : 1);
+    shared.k_ring.init(kTeamWarps);
+    shared.v_ring.init(kTeamWarps);
+    shared.tile_ring.init(T::kStoresItself ? 1 + kTeamWarps : 2);  // the loader, and who stores
     shared.clearing_ring.init(1);
     for (std::uint64_t& barrier : shared.landed) tile::ptx::mbarrier_init(&barrier, 1);
-    for (std::uint64_t& barrier : shared.results)
-      tile::ptx::mbarrier_init(&barrier, kConsumerWarps);
+    for (std::uint64_t& barrier : shared.results) tile::ptx::mbarrier_init(&barrier, kTeamWarps);
+    if constexpr (T::kTeams > 1) {
+      for (std::uint64_t& barrier : shared.handed.full) tile::ptx::mbarrier_init(&barrier, 4);
+      for (std::uint64_t& barrier : shared.handed.empty) tile::ptx::mbarrier_init(&barrier, 4);
+    }
     tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
   }
   if (threadIdx.x < T::kStepNotes) shared.step_ring.init(1, 1, threadIdx.x, T::kStepNotes);
@@ -367,13 +464,16 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::prefetch(args.v);
   }
   __syncthreads();
+  if (threadIdx.x == 0) tile::let_next_grid_begin();
   if (warpgroup == T::kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
+    // Where tiles are dealt, the grid before this one only sets that up.
+    if (!args.walk.dealt) tile::wait_for_grid_before();
     if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
     if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
     if (thread / 32 == 2) clear_ragged_values<T>(shared, thread % 32);
-    if (thread / 32 == 3 && tile::elect()) carry_results<T>(args, shared);
+    if (thread / 32 == 3 && !T::kStoresItself && tile::elect()) carry_results<T>(args, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
     Consumer<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup).run();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <variant>
 
@@ -12,9 +13,8 @@
 
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
-#include "src/cuda/merge/launch.cuh"
-#include "src/cuda/merge/parts.cuh"
 #include "src/cuda/prepare/compose_mask.hpp"
+#include "src/cuda/sm90/attention/deal.cuh"
 #include "src/cuda/sm90/attention/kernel.cuh"
 #include "src/cuda/tile/tensor_map.hpp"
 #include "src/plan/attention_sm90.hpp"
@@ -35,7 +35,7 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   Walk walk;
   walk.sequences = planning::sequences_of(problem, shape);
   if (shape.masked) {
-    walk.mask = planning::view_of(problem.mask, shape.kv_length);
+    walk.mask = planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
     if (problem.mask.bit_tile) {
       walk.bits_tile = problem.mask.bits.stride(0);
       walk.bits_byte = problem.mask.bits.stride(2);
@@ -48,9 +48,11 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   walk.group = static_cast<int>(shape.heads / shape.kv_heads);
   walk.queries = static_cast<int>(layout.queries);
   walk.tiles_a_head = static_cast<int>(layout.tiles_a_head);
-  walk.tiles = static_cast<int>(layout.tiles * layout.splits);
+  walk.tiles = static_cast<int>(layout.tiles);
+  walk.whole = static_cast<int>(layout.whole);
+  walk.sharers = static_cast<int>(layout.sharers);
   walk.section = static_cast<int>(std::min<std::int64_t>(layout.section, 1 << 20));
-  walk.splits = layout.splits;
+  walk.lines = layout.lines;
   walk.packed_q = shape.q_packed;
   walk.longest_last = shape.window_right >= 0;
   return walk;
@@ -105,80 +107,57 @@ inline Result result_of(const AttentionProblem& problem) {
   return result;
 }
 
-/// Where the parts of divided walks go: f32, [splits, batch, length, heads, dim_v] and no dim_v.
-inline Result parts_of(const planning::AttentionShape& shape,
-                       const planning::AttentionScratchSm90& scratch) {
-  Result parts{};
-  parts.out = scratch.out;
-  parts.lse = scratch.lse;
-  parts.dtype = DType::f32;
-  parts.dim_v = shape.dim_v;
-  parts.lse_head = 1;
-  parts.lse_row = shape.heads;
-  parts.lse_batch = shape.q_length * parts.lse_row;
-  parts.lse_part = shape.batch * parts.lse_batch;
-  parts.out_col = 1;
-  parts.out_head = shape.dim_v;
-  parts.out_row = parts.lse_row * shape.dim_v;
-  parts.out_batch = parts.lse_batch * shape.dim_v;
-  parts.out_part = parts.lse_part * shape.dim_v;
-  return parts;
-}
-
-/// Joins the parts. Sinks take part here, once.
-inline void merge_parts(const AttentionProblem& problem, const planning::AttentionShape& shape,
-                        const Result& parts, int splits, cudaStream_t stream) {
-  merge::Arguments args;
-  args.batch = shape.batch;
-  args.length = shape.q_length;
-  args.heads = shape.heads;
-  args.dim = shape.dim_v;
-  args.parts = splits;
-  args.merged = merge::part_of(problem.out, problem.lse);
-  if (problem.sinks) {
-    args.sinks = problem.sinks.data;
-    args.sink_stride = problem.sinks.stride(0);
-    args.sink_dtype = problem.sinks.dtype;
-  }
-  for (int i = 0; i < splits; ++i)
-    args.part[i] = {static_cast<float*>(parts.out) + i * parts.out_part,
-                    {parts.out_batch, parts.out_row, parts.out_head, parts.out_col},
-                    parts.lse + i * parts.lse_part,
-                    {parts.lse_batch, parts.lse_row, parts.lse_head, 0}};
-  merge::join_parts(args, problem.out.dtype, stream);
+inline ScoreMap score_map(float scale, float cap) {
+  ScoreMap map{scale, cap, -1.0f, {}};
+  if (cap == 0.0f) return map;
+  const double inner = static_cast<double>(scale) / cap, square = inner * inner;
+  // Of tanh; the next term is less than half of a float's last digit up to a fifth.
+  constexpr double kTerms[4] = {1, -1.0 / 3, 2.0 / 15, -17.0 / 315};
+  double power = scale;
+  for (int i = 0; i < 4; ++i, power *= square)
+    map.series[i] = static_cast<float>(kTerms[i] * power);
+  if (std::isfinite(map.series[3]) && inner != 0)
+    map.near = static_cast<float>(0.2 / std::abs(inner));
+  return map;
 }
 
 template <class T>
 void launch_typed(const Launch& call) {
   const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
   const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
-  const planning::AttentionLayout layout = planning::attention_layout(shape, T::kShape);
+  planning::AttentionLayout layout = planning::attention_layout(shape, T::kShape);
   if (layout.tiles == 0 || shape.q_total == 0) return;
   constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
-  if (layout.tiles * layout.splits > kMostTiles)
+  if (layout.tiles > kMostTiles)
     throw Error(ErrorCode::unsupported,
                 "attention: q: too many tiles: " + std::to_string(layout.tiles));
   planning::Carver carver(call.execution.workspace.data);
   const planning::AttentionScratchSm90 scratch =
-      planning::carve_attention_scratch(carver, shape, layout);
+      planning::carve_attention_scratch(carver, T::kShape, layout);
   Arguments args{};
   args.q = tile::folded_map(heads_of(problem.q), layout.pack, T::kM / layout.pack);
   if (shape.kv_total > 0) {  // else there is nothing to make a map of, and nothing is read
     args.k = tile::rows_map(heads_of(problem.k), planning::kKeyPiece);
     args.v = tile::rows_map(heads_of(problem.v), planning::kKeyPiece);
   }
+  // Rounds were planned for cards of another size: nothing is divided then.
+  if (layout.whole > 0 && unit_count() != planning::kPlannedUnits) {
+    layout.whole = layout.tiles;
+    layout.sharers = 0;
+  }
   args.walk = walk_of(problem, shape, layout);
-  const bool divided = layout.splits > 1;
-  args.result = divided ? parts_of(shape, scratch) : result_of(problem);
+  args.walk.step_pieces = T::kRoundPieces;
+  args.parts = scratch.parts;
+  args.joined = scratch.joined;
+  args.result = result_of(problem);
   const tile::HeadsMap out = heads_of(problem.out);
-  args.carried = !divided && problem.out.dtype != DType::f32 && args.result.out_col == 1 &&
-                 tile::tma_readable(out);
+  args.carried =
+      problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
   if (args.carried) args.out = tile::folded_map(out, layout.pack, T::kRows / layout.pack);
   constexpr float kLog2e = 1.4426950408889634f;
-  args.scale = shape.scale;
-  args.cap = shape.softcap;
+  args.map = score_map(shape.scale, shape.softcap);
   args.scale_log2 = T::kMapped ? kLog2e : shape.scale * kLog2e;
-  if (problem.sinks && !divided) {
+  if (problem.sinks) {
     args.sinks = problem.sinks.data;
     args.sink_stride = problem.sinks.stride(0);
     args.sink_dtype = problem.sinks.dtype;
@@ -194,22 +173,28 @@ void launch_typed(const Launch& call) {
   const auto stream = static_cast<cudaStream_t>(call.execution.stream);
   if (layout.composed)
     walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
-  const int grid = std::min(args.walk.tiles, unit_count());
+  const int grid = layout.whole > 0 ? std::min(args.walk.whole, unit_count()) : args.walk.sharers;
   args.walk.blocks = grid;
-  if (scratch.dealt && args.walk.tiles > grid) {
+  if (layout.uneven && args.walk.whole > grid) {
     args.walk.dealt = scratch.dealt;
-    check(cudaMemsetAsync(scratch.dealt, 0, sizeof(int), stream), "cudaMemsetAsync(attention)");
+    args.walk.order = scratch.order;
   }
+  if (args.walk.dealt || layout.sharers > 0)
+    deal_tiles(args.walk, scratch.dealt, static_cast<int>(scratch.counters), stream);
   const auto kernel = attention_kernel<T>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
-        "cudaFuncSetAttribute(attention)");
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(attention)");
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(grid);
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = stream;
+  cudaLaunchAttribute overlapped{};
+  overlapped.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlapped.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlapped;
+  config.numAttrs = 1;
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(attention)");
-  if (divided) merge_parts(problem, shape, args.result, layout.splits, stream);
 }
 
 template <planning::Tile kTile>

@@ -24,7 +24,7 @@ struct LinePieces {
   Line lines[kLines];
   std::int32_t per_block;        // pieces of a block
   std::int32_t first, in_range;  // the range
-  std::int32_t begin, count;     // numbers of this split
+  std::int32_t begin, count;     // numbers of this share
   // Blocks that each line's lists name, a bit a column: lists may be in any order.
   std::uint32_t named[kLines][planning::kMostLineBlocks / 32];
 
@@ -79,10 +79,11 @@ struct LinePieces {
     line.all_begin = static_cast<int>(planning::clamp_to(all.begin, 0, kNowhere));
     line.all_end = static_cast<int>(planning::clamp_to(all.end, 0, kNowhere));
     const std::int64_t row = query / static_cast<int>(walk.mask.block_q);
-    line.full = walk.mask.full.row(tile.batch, tile.head, row);
-    line.partial = walk.mask.partial.row(tile.batch, tile.head, row);
+    const int set = tile.head / static_cast<int>(walk.mask.group);
+    line.full = walk.mask.full.row(tile.batch, set, row);
+    line.partial = walk.mask.partial.row(tile.batch, set, row);
     line.bit_tiles = walk.mask.partial.row_of(walk.mask.bit_tile, walk.mask.bit_tile_strides,
-                                              tile.batch, tile.head, row);
+                                              tile.batch, set, row);
     if (line.bit_tiles.indices)
       line.masked = static_cast<int>(line.partial.size) *
                     static_cast<int>(walk.mask.block_kv / planning::kKeyPiece);
@@ -102,11 +103,8 @@ struct LinePieces {
     first = from;
     in_range = max(to - from, 0);
     all_pieces += in_range;
-    const auto share = [&](int split) {
-      return static_cast<int>(static_cast<std::int64_t>(all_pieces) * split / walk.splits);
-    };
-    begin = share(tile.split);
-    count = share(tile.split + 1) - share(tile.split);
+    begin = tile.share.begin(all_pieces, walk.step_pieces);
+    count = tile.share.end(all_pieces, walk.step_pieces) - begin;
   }
 
   __device__ void mark(int l, const planning::ListRow& list, int kv_blocks, int lane) {

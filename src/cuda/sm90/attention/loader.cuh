@@ -32,7 +32,8 @@ class Scout {
  private:
   using Step = typename T::Step;
 
-  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows.
+  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows. All
+  /// teams get as many steps, the last of which may be of no pieces.
   __device__ void walk(TileNote& note) {
     shared_.pieces.start(args_.walk, note, lane_);
     __syncwarp();
@@ -49,21 +50,21 @@ class Scout {
     if (placed == 0) {
       announce(note, true);
     } else {
-      const int rest = placed % T::kPieces, last = followed(placed);
-      if (rest > 0 && lane_ >= rest && lane_ < T::kPieces)
+      const int rest = placed % T::kRoundPieces, last = followed(placed);
+      if (rest > 0 && lane_ >= rest && lane_ < T::kRoundPieces)
         put(Piece{}, note, last * T::kPieces + lane_);
       __syncwarp();
-      send(last, last + 1, true);
+      send(last, last + T::kTeams, true);
       __syncwarp();
-      if (lane_ == 0) shared_.cursor.steps += last + 1;
+      if (lane_ == 0) shared_.cursor.steps += last + T::kTeams;
     }
     if (lane_ == 0) ++shared_.cursor.tiles;
     __syncwarp();  // all have read the pieces
   }
 
-  /// Steps that are known to be followed by another, after so many pieces.
+  /// Steps that are known to be followed by another of the same team, after so many pieces.
   __device__ static int followed(int placed) {
-    return max((placed + T::kPieces - 1) / T::kPieces - 1, 0);
+    return max((placed + T::kRoundPieces - 1) / T::kRoundPieces - 1, 0) * T::kTeams;
   }
 
   __device__ void announce(TileNote& note, bool empty, bool ends_all = false) {
@@ -135,14 +136,11 @@ class Loader {
       const unsigned place = tile_ % T::kTileNotes;
       tile::wait(&shared_.tile_ring.full[place], tile_ / T::kTileNotes % 2);
       const TileNote& note = shared_.tiles[place];
-      if (asked_ == tile_) {
-        const unsigned q = asked_ % T::kQueryStages;
-        tile::wait(&shared_.q_ring.empty[q], asked_ / T::kQueryStages % 2 ^ 1);
-        load_queries(note);
-      }
+      if (!T::kStoresItself && asked_ == tile_) ask_for_queries(note);
       ++tile_;
+      if (!note.ends_all && !note.empty) walk(note);
+      if (T::kStoresItself && asked_ < tile_) ask_for_queries(note);
       if (note.ends_all) break;
-      if (!note.empty) walk(note);
       tile::arrive(&shared_.tile_ring.empty[(tile_ - 1) % T::kTileNotes]);
     }
     finish();
@@ -150,6 +148,12 @@ class Loader {
 
  private:
   using Step = typename T::Step;
+
+  __device__ void ask_for_queries(const TileNote& note) {
+    const unsigned q = asked_ % T::kQueryStages;
+    tile::wait(&shared_.q_ring.empty[q], asked_ / T::kQueryStages % 2 ^ 1);
+    load_queries(note);
+  }
 
   __device__ void load_queries(const TileNote& note) {
     const unsigned q = asked_++ % T::kQueryStages;
@@ -180,17 +184,20 @@ class Loader {
 
   __device__ void walk(const TileNote& note) {
     const int batch = args_.walk.sequences.kv_offsets.values ? 0 : note.batch;
+    // Where queries wait for those before them to be read, the first keys come sooner.
+    int free = T::kStages - 1;
     for (bool last = false; !last;) {
       const unsigned place = step_ % T::kStepNotes;
       tile::wait(&shared_.step_ring.full[place], step_ / T::kStepNotes % 2);
       const Step& step = shared_.steps[place];
-      last = step.last;
+      last = step.last && step_ % T::kTeams == T::kTeams - 1;
 
       tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
       shared_.notes[at_.stage] = step;
       tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
       copy<typename T::Keys>(shared_.k[at_.stage], args_.k, step, note, batch,
                              &shared_.k_ring.full[at_.stage]);
+      if (T::kStoresItself && free-- == 0) ask_for_queries(note);
 
       tile::wait(&shared_.v_ring.empty[at_.stage], at_.parity ^ 1);
       std::uint64_t* full = &shared_.v_ring.full[at_.stage];
@@ -203,7 +210,7 @@ class Loader {
       tile::arrive(&shared_.step_ring.empty[place]);
       ++step_;
       at_.advance();
-      look_ahead();
+      if constexpr (!T::kStoresItself) look_ahead();
     }
   }
 

@@ -7,10 +7,28 @@
 // What the scout tells the others: tile by tile, and step by step of a tile's walk.
 namespace tessera::cuda::sm90::attention {
 
+/// The share of a tile's keys that a block of threads walks, where several divide them: from
+/// from/of up to to/of. The last of them to be done joins what all of them found.
+struct Share {
+  std::int32_t from, to, of;
+  std::int32_t part, parts;  // which of how many
+  std::int32_t tile, slot;   // number among the divided tiles; where the first part is put
+
+  /// The same of a count that is divided at multiples of `unit`.
+  __device__ int begin(int count, int unit) const { return at(from, count, unit); }
+  __device__ int end(int count, int unit) const { return at(to, count, unit); }
+
+ private:
+  __device__ int at(int mark, int count, int unit) const {
+    const std::int64_t units = (count + unit - 1) / unit;
+    return min(static_cast<int>(units * mark / of) * unit, count);
+  }
+};
+
 /// One output tile. Rows of a tile are queries times the heads that are folded into it, heads
 /// first: row r is query r / pack of head `head` + r % pack.
 struct TileNote {
-  std::int32_t batch, head, kv_head, split;
+  std::int32_t batch, head, kv_head;
   std::int32_t first_query;        // of the tile, inside its sequence
   std::int32_t q_begin, q_length;  // the sequence's rows in packed tensors
   std::int32_t kv_begin;           // of packed keys
@@ -19,6 +37,7 @@ struct TileNote {
   bool ends_all, empty;
   planning::Visibility sight;
   planning::NarrowSight narrow;
+  Share share;
 };
 
 /// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.

@@ -74,31 +74,32 @@ __device__ __forceinline__ float tanh_near_zero(float x) {
 
 /// cap * tanh(x * scale / cap), or x * scale where there is no cap.
 template <int kCount>
-__device__ __forceinline__ void map_scores(float (&score)[kCount], float scale, float cap) {
-  if (cap == 0.0f) {
+__device__ __forceinline__ void map_scores(float (&score)[kCount], const ScoreMap& map) {
+  if (map.cap == 0.0f) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) score[i] *= scale;
+    for (int i = 0; i < kCount; ++i) score[i] *= map.scale;
     return;
   }
-  const float inner = scale / cap;
   float largest = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    score[i] *= inner;
-    largest = fmaxf(largest, fabsf(score[i]));
-  }
+  for (int i = 0; i < kCount; ++i) largest = fmaxf(largest, fabsf(score[i]));
   // Near zero, where most scores are, one minus almost one would leave few digits.
-  constexpr float kSmall = 0.4f;
-  if (tile::agreed(largest > kSmall)) {
+  if (tile::agreed(!(largest <= map.near))) {
+    constexpr float kSmall = 0.4f;
+    const float inner = map.scale / map.cap;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float x = score[i];
+      const float x = score[i] * inner;
       const float far = 1.0f - __fdividef(2.0f, exp2_fast(x * 2.885390082f) + 1.0f);
-      score[i] = cap * (fabsf(x) <= kSmall ? tanh_near_zero(x) : far);
+      score[i] = map.cap * (fabsf(x) <= kSmall ? tanh_near_zero(x) : far);
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) score[i] = cap * tanh_near_zero(score[i]);
+    for (int i = 0; i < kCount; ++i) {
+      const float square = score[i] * score[i];
+      const float high = fmaf(square, map.series[3], map.series[2]);
+      score[i] *= fmaf(fmaf(high, square, map.series[1]), square, map.series[0]);
+    }
   }
 }
 
@@ -152,6 +153,19 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       sum[half] += (total[half][0] + total[half][1]) + (total[half][2] + total[half][3]);
+  }
+
+  /// Joins a row's state with that of other keys, whose base is -inf if they were not seen. Returns
+  /// what the sums of both have to be multiplied by.
+  __device__ __forceinline__ float2 join(int half, float other_base, float other_sum) {
+    const float mine = nothing_seen(half) ? -INFINITY : base[half];
+    const float joint = fmaxf(mine, other_base);
+    if (joint == -INFINITY) return {0.0f, 0.0f};
+    const float2 weight{exp2_fast(mine - joint), exp2_fast(other_base - joint)};
+    base[half] = joint;
+    limit[half] = INFINITY;  // its walk is over
+    sum[half] = __fmul_rn(weight.x, sum[half]) + __fmul_rn(weight.y, other_sum);
+    return weight;
   }
 
  private:

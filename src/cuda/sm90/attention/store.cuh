@@ -75,7 +75,41 @@ __device__ __forceinline__ void store_lse(const Arguments& args, const TileNote&
     if (rows.query[half] >= tile.q_length) continue;
     const std::int64_t row = tile.q_begin + rows.query[half];
     args.result.lse[tile.batch * args.result.lse_batch + rows.head[half] * args.result.lse_head +
-                    row * args.result.lse_row + tile.split * args.result.lse_part] = lse[half];
+                    row * args.result.lse_row] = lse[half];
+  }
+}
+
+/// What a consumer found, for others to join. They read it behind a barrier.
+template <int kDimV>
+__device__ __forceinline__ void put_found(FoundSums<kDimV>& to, const float (&sum)[kDimV / 2],
+                                          const Softmax& softmax, int thread) {
+#pragma unroll
+  for (int i = 0; i < kDimV / 8; ++i)
+    to.sum[i][thread] = {sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]};
+  float base[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    base[half] = softmax.nothing_seen(half) ? -INFINITY : softmax.base[half];
+  to.state[thread] = {base[0], base[1], softmax.sum[0], softmax.sum[1]};
+}
+
+/// Adds what another consumer found: of this block, or of another, which L1 would not know.
+template <bool kOfBlock, int kDimV>
+__device__ __forceinline__ void add_found(const FoundSums<kDimV>& from, float (&sum)[kDimV / 2],
+                                          Softmax& softmax, int thread) {
+  const auto load = [](const float4& at) { return kOfBlock ? at : __ldcg(&at); };
+  const float4 state = load(from.state[thread]);
+  const float2 weight[2] = {softmax.join(0, state.x, state.z), softmax.join(1, state.y, state.w)};
+#pragma unroll
+  for (int i = 0; i < kDimV / 8; ++i) {
+    const float4 other = load(from.sum[i][thread]);
+    const float theirs[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float& mine = sum[i * 4 + j];
+      mine = fmaf(weight[j / 2].x, mine, weight[j / 2].y * theirs[j]);
+    }
+    if (i % 2 == 1) asm volatile("" ::: "memory");  // else all loads come first: too many registers
   }
 }
 
@@ -91,7 +125,7 @@ __device__ __forceinline__ void store_wide(const Arguments& args, const TileNote
     int column = thread % 4 * 2;
     float* at = static_cast<float*>(to.out) + tile.batch * to.out_batch +
                 rows.head[half] * to.out_head + (tile.q_begin + rows.query[half]) * to.out_row +
-                tile.split * to.out_part + column * to.out_col;
+                column * to.out_col;
 #pragma unroll
     for (int j = 0; j < kDimV / 8; ++j) {
       if (column < to.dim_v) {  // a multiple of eight
@@ -100,6 +134,57 @@ __device__ __forceinline__ void store_wide(const Arguments& args, const TileNote
       }
       at += 8 * to.out_col;
       column += 8;
+    }
+  }
+}
+
+/// Exchanges 4 x 4 words in a quad: word i of lane j becomes word j of lane i.
+__device__ __forceinline__ void exchange_in_quad(std::uint32_t (&word)[4], int lane) {
+#pragma unroll
+  for (int away = 1; away <= 2; away *= 2) {
+    const bool upper = (lane & away) != 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      std::uint32_t& low = word[away == 1 ? 2 * i : i];
+      std::uint32_t& high = word[away == 1 ? 2 * i + 1 : i + 2];
+      const std::uint32_t other = __shfl_xor_sync(~0u, upper ? low : high, away);
+      (upper ? low : high) = other;
+    }
+  }
+}
+
+/// 16-bit results, straight from registers: quads turn eight columns of four groups into eight
+/// neighbours a lane, where memory takes sixteen bytes at once.
+template <int kDimV>
+__device__ __forceinline__ void store_short(const Arguments& args, const TileNote& tile,
+                                            const RowPlaces& rows, const float (&sum)[kDimV / 2],
+                                            const float (&factor)[2], int thread) {
+  const Result& to = args.result;
+  const int lane = thread % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool exists = rows.query[half] < tile.q_length;
+    std::uint16_t* const at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
+                              rows.head[half] * to.out_head +
+                              (tile.q_begin + rows.query[half]) * to.out_row;
+#pragma unroll
+    for (int set = 0; set < kDimV / 32; ++set) {
+      std::uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j = (set * 4 + i) * 4 + half * 2;
+        word[i] = product::pack(to.dtype, sum[j] * factor[half], sum[j + 1] * factor[half]);
+      }
+      exchange_in_quad(word, lane);
+      const int column = (set * 4 + lane) * 8;
+      if (!exists || column >= to.dim_v) continue;  // a multiple of eight
+      if (args.carried) {
+        *reinterpret_cast<uint4*>(at + column) = {word[0], word[1], word[2], word[3]};
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          at[(column + i) * to.out_col] = static_cast<std::uint16_t>(word[i / 2] >> i % 2 * 16);
+      }
     }
   }
 }
@@ -126,12 +211,12 @@ __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Qu
   }
 }
 
-/// Whether TMA takes a consumer's results: it ends where the tensor ends, not where a sequence
-/// does.
+/// Whether TMA takes a consumer's results, from this row of the tile on: it ends where the tensor
+/// ends, not where a sequence does.
 template <class T>
 __device__ __forceinline__ bool is_carried(const Arguments& args, const TileNote& tile,
-                                           int consumer) {
-  const int after = tile.first_query + ((consumer + 1) * T::kRows >> args.walk.pack_shift);
+                                               int first_row) {
+  const int after = tile.first_query + (first_row + T::kRows >> args.walk.pack_shift);
   return args.carried && (!args.walk.packed_q || after <= tile.q_length);
 }
 
@@ -145,9 +230,10 @@ __device__ __forceinline__ void carry_results(const Arguments& args, typename T:
     if (note.ends_all) break;
     tile::wait(&shared.results[q], tile / T::kQueryStages % 2);
 #pragma unroll
-    for (int consumer = 0; consumer < T::kConsumers; ++consumer) {
-      if (!is_carried<T>(args, note, consumer)) continue;
+    for (int consumer = 0; consumer < T::kTeamSize; ++consumer) {
       const int row = consumer * T::kRows;
+      if (note.share.parts > 1 && !shared.joins[q][consumer]) continue;
+      if (!is_carried<T>(args, note, row)) continue;
       const int first = note.q_begin + note.first_query + (row >> args.walk.pack_shift);
 #pragma unroll
       for (int p = 0; p < (T::kDimV + tile::kLine - 1) / tile::kLine; ++p)

@@ -44,6 +44,22 @@ struct RowsTile {
   static constexpr std::uint32_t kRowStep = (16 * tile::kLineBytes) >> 4;
 };
 
+/// Sums of 64 rows over some of their keys, as the threads of a consumer hold them.
+template <int kDimV>
+struct FoundSums {
+  float4 sum[kDimV / 8][kWarpgroup];
+  float4 state[kWarpgroup];  // of both rows: base, -inf without any key; sum of weights
+};
+
+/// Sums that consumers of other teams hand to the first one, tile by tile.
+template <class Found, int kCount>
+struct HandedSums {
+  Found found[kCount];
+  std::uint64_t full[kCount], empty[kCount];
+};
+template <class Found>
+struct HandedSums<Found, 0> {};
+
 /// Everything a kernel is compiled for.
 template <planning::Tile kTile, class ElementType, bool kMapScores>
 struct Traits {
@@ -51,10 +67,14 @@ struct Traits {
   static constexpr planning::Tile kShape = kTile;
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   static constexpr int kConsumers = kTile.warpgroups, kStages = kTile.stages;
-  static constexpr int kRows = kM / kConsumers;  // of one consumer
+  // Teams take turns with the steps of a walk; the consumers of a team divide the rows.
+  static constexpr int kTeams = kTile.teams, kTeamSize = kConsumers / kTeams;
+  static constexpr int kRows = kM / kTeamSize;  // of one consumer
+  static_assert(kConsumers % kTeams == 0 && kStages >= (kTeams > 1 ? 2 * kTeams : 2));
   // Consumers whose lines have a list each pass by steps that they do not need.
   static constexpr bool kOwnLists = kTile.lines > 1;
-  static constexpr int kPieces = kN / planning::kKeyPiece;
+  static_assert(!kOwnLists || kTeams == 1);
+  static constexpr int kPieces = kN / planning::kKeyPiece, kRoundPieces = kPieces * kTeams;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
   static constexpr bool kMapped = kMapScores;  // scores are changed before the softmax
@@ -69,7 +89,14 @@ struct Traits {
   using Values = RowsTile<Element, kN, kDimV>;
   // A second tile of queries arrives while the first one is multiplied, where there is room.
   static constexpr int kRingBytes = kStages * (Keys::kBytes + Values::kBytes);
-  static constexpr int kQueryStages = kRingBytes + 2 * Queries::kBytes <= 220 * 1024 ? 2 : 1;
+  using Found = FoundSums<kDimV>;
+  static constexpr int kHanded = kConsumers - kTeamSize;  // found by other teams than the first
+  static constexpr int kMostBytes =
+      kRingBytes + 2 * Queries::kBytes + kHanded * static_cast<int>(sizeof(Found));
+  static constexpr int kQueryStages = kMostBytes <= 220 * 1024 ? 2 : 1;
+  // Where there is room for one tile, the next one's queries come as soon as this one's are read:
+  // results do not lie there, but go from registers to memory.
+  static constexpr bool kStoresItself = kQueryStages == 1;
   static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 3;
   static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
   static constexpr int kConsumersALine = kConsumers / kTile.lines;
@@ -93,6 +120,8 @@ struct Traits {
     tile::RingBarriers<kClearings> clearing_ring;
     std::uint64_t landed[kStages];        // values that are cleared before they are shown
     std::uint64_t results[kQueryStages];  // lie where the queries were
+    bool joins[kQueryStages][kTeamSize];  // a divided tile's parts: the last to find one does
+    HandedSums<Found, kHanded> handed;
     TileNote tiles[kTileNotes];
     Step steps[kStepNotes];
     std::uint64_t kept[kStepNotes][kPieces];  // keys that some query sees for which they are loaded
@@ -100,30 +129,35 @@ struct Traits {
     TileCursor cursor;                        // the scout's
     Pieces pieces;
     Clearing clearings[kClearings];
-    RowSight sight[kM];
+    RowSight sight[kConsumers * kRows];
   };
   static constexpr int kSharedBytes = sizeof(Shared);
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
-/// Where results go, by elements. `part`: from one split to the next.
+/// Where results go, by elements.
 struct Result {
   void* out;
   float* lse;  // may be null
   DType dtype;
-  std::int64_t out_batch, out_row, out_head, out_col, out_part;
-  std::int64_t lse_batch, lse_row, lse_head, lse_part;
+  std::int64_t out_batch, out_row, out_head, out_col;
+  std::int64_t lse_batch, lse_row, lse_head;
   std::int64_t dim_v;
+};
+
+/// Where scores are mapped before the softmax: a softcap, or a scale of zero or less. Near zero, up
+/// to `near`, cap * tanh(x * scale / cap) is x times a series of x * x.
+struct ScoreMap {
+  float scale, cap, near, series[4];
 };
 
 struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
   Result result;
-  bool carried;       // 16-bit results that TMA can write
-  float scale_log2;   // scores times this are exponents of two
-  float scale, cap;   // where scores are mapped first: a softcap, or a scale of
-                      // zero or less
+  bool carried;      // 16-bit results that TMA can write
+  float scale_log2;  // scores times this are exponents of two
+  ScoreMap map;
   const void* sinks;  // may be null
   std::int64_t sink_stride;
   DType sink_dtype;
@@ -131,6 +165,8 @@ struct Arguments {
   std::int64_t bits_row;
   int block_q;
   bool bits_whole;  // a row of a piece is eight aligned bytes
+  void* parts;      // what consumers found of divided tiles
+  int* joined;      // how many parts of each are there
 };
 
 }  // namespace tessera::cuda::sm90::attention

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "src/cuda/sm90/attention/notes.cuh"
+#include "src/cuda/tile/grid.cuh"
 #include "src/plan/attention_sm90.hpp"
 #include "src/plan/compose_mask.hpp"
 #include "src/plan/list_walk.hpp"
@@ -18,19 +19,41 @@ struct Walk {
   std::int64_t bits_tile = 0, bits_byte = 1;
   const std::uint64_t* composed = nullptr;  // element masks of composed blocks, where these are
   int words = 0, word_queries = 1;          // of each; queries that share a row of element masks
-  int batches = 0, head_groups = 0, pack = 1, pack_shift = 0,
-      group = 1;    // group: heads of one head of keys
+  int batches = 0, head_groups = 0, pack = 1, pack_shift = 0;
+  int group = 1;    // heads of one head of keys
   int queries = 0;  // of a tile
   int blocks = 0;   // of threads
-  int tiles_a_head = 0, tiles = 0, section = 1, splits = 1;
-  bool packed_q = false;      // tiles of a sequence are counted, not known
-  bool longest_last = false;  // later queries see more keys: they go first
-  int* dealt = nullptr;
+  int tiles_a_head = 0, tiles = 0, section = 1;
+  int whole = 0, sharers = 0;  // tiles that are not divided; blocks that divide the others
+  int step_pieces = 1;         // keys are divided between steps
+  bool packed_q = false;       // tiles of a sequence are counted, not known
+  bool longest_last = false;   // later queries see more keys: they go first
+  int lines = 1;               // lists of a tile
+  int* dealt = nullptr;        // how many tiles were asked for
+  int* order = nullptr;        // then, where they are ordered, which comes when, and their costs
+};
+
+/// Where a tile of sequences that are not packed lies.
+struct TilePlace {
+  int batch, head_group, tile;
+
+  __device__ static TilePlace of(const Walk& walk, int number) {
+    // Head groups of a section side by side, so that their keys stay in L2.
+    const int all = walk.batches * walk.head_groups;
+    const int per_section = walk.section * walk.tiles_a_head;
+    const int first = number / per_section * walk.section;
+    const int wide = min(walk.section, all - first);
+    const int within = number % per_section;
+    const int tile = within / wide, flat = first + within % wide;
+    return {flat / walk.head_groups, flat % walk.head_groups,
+            walk.longest_last ? walk.tiles_a_head - 1 - tile : tile};
+  }
 };
 
 /// Deals tiles to blocks of threads. Lives in shared memory; all lanes of a warp call it together.
 struct TileCursor {
   std::uint32_t taken, tiles, steps;  // numbers taken; tiles and steps that came before
+  std::int32_t number;                // of the tile at hand
 
   __device__ void start(int lane) {
     if (lane == 0) taken = tiles = steps = 0;
@@ -41,19 +64,10 @@ struct TileCursor {
   /// only now: another block may be free sooner.
   __device__ bool next(const Walk& walk, TileNote& note, int lane) {
     while (true) {
-      int number = static_cast<int>(blockIdx.x);
-      if (taken > 0) {
-        if (!walk.dealt) {
-          number += static_cast<int>(taken) * walk.blocks;
-        } else if (lane == 0) {
-          number = atomicAdd(walk.dealt, 1) + walk.blocks;
-        }
-      }
-      number = __shfl_sync(~0u, number, 0);
-      __syncwarp();  // all have read it
-      if (lane == 0) ++taken;
-      if (number >= walk.tiles) return false;
-      place(walk, number, note, lane);
+      if (lane == 0) number = take(walk, note.share);
+      __syncwarp();
+      if (number < 0) return false;
+      put(walk, number, note, lane);
       __syncwarp();
       if (note.first_query < note.q_length) return true;
       __syncwarp();
@@ -61,35 +75,60 @@ struct TileCursor {
   }
 
  private:
-  __device__ void place(const Walk& walk, int number, TileNote& note, int lane) const {
-    const int split = number % walk.splits;
-    number /= walk.splits;
-    int head_group, tile, batch;
+  /// One lane. Less than zero: there is none.
+  __device__ int take(const Walk& walk, Share& share) {
+    auto next = static_cast<int>(blockIdx.x);
+    if (walk.dealt && taken > 0) {
+      tile::wait_for_grid_before();  // it set the counter and the order
+      next = atomicAdd(walk.dealt, 1);
+      if (next + walk.blocks >= walk.whole) return -1;
+      next = walk.order ? __ldcg(walk.order + next) : next + walk.blocks;
+    } else {
+      next += static_cast<int>(taken) * walk.blocks;
+    }
+    ++taken;
+    if (next >= walk.whole) return divide(walk, (next - walk.whole) / walk.blocks, share);
+    share = {0, 1, 1, 0, 1, 0, 0};
+    return next;
+  }
+
+  /// Tiles of the last round, which would leave most blocks idle, lie end to end in as many equal
+  /// shares as there are blocks: a block's share may end in the next tile.
+  /// Returns the tile's number, or less than zero.
+  __device__ static int divide(const Walk& walk, int turn, Share& share) {
+    const int tiles = walk.tiles - walk.whole, of = walk.sharers;
+    const auto block = static_cast<int>(blockIdx.x);
+    const int begin = block * tiles, end = begin + tiles;  // a tile is as long as `of`
+    if (tiles == 0 || block >= of) return -1;
+    const int tile = begin / of + turn, tile_begin = tile * of, tile_end = tile_begin + of;
+    if (tile_begin >= end) return -1;
+    const int first = tile_begin / tiles;
+    share.from = max(begin, tile_begin) - tile_begin;
+    share.to = min(end, tile_end) - tile_begin;
+    share.of = of;
+    share.part = block - first;
+    share.parts = (tile_end - 1) / tiles - first + 1;
+    share.tile = tile;
+    share.slot = first + tile;
+    return walk.whole + tile;
+  }
+
+  __device__ void put(const Walk& walk, int number, TileNote& note, int lane) const {
+    TilePlace place;
     if (walk.packed_q) {
       // Tiles of all sequences, one head group after the other.
-      head_group = number / walk.tiles_a_head;
-      tile = number % walk.tiles_a_head;
-      find_sequence(walk, tile, batch, lane);
+      place.head_group = number / walk.tiles_a_head;
+      place.tile = number % walk.tiles_a_head;
+      find_sequence(walk, place.tile, place.batch, lane);
     } else {
-      // Head groups of a section side by side, so that their keys stay in L2.
-      const int all = walk.batches * walk.head_groups;
-      const int per_section = walk.section * walk.tiles_a_head;
-      const int first = number / per_section * walk.section;
-      const int wide = min(walk.section, all - first);
-      const int within = number % per_section;
-      tile = within / wide;
-      const int flat = first + within % wide;
-      batch = flat / walk.head_groups;
-      head_group = flat % walk.head_groups;
-      if (walk.longest_last) tile = walk.tiles_a_head - 1 - tile;
+      place = TilePlace::of(walk, number);
     }
     if (lane != 0) return;
-    const planning::Sequence s = walk.sequences.at(batch);
-    note.batch = batch;
-    note.head = head_group * walk.pack;
+    const planning::Sequence s = walk.sequences.at(place.batch);
+    note.batch = place.batch;
+    note.head = place.head_group * walk.pack;
     note.kv_head = note.head / walk.group;
-    note.split = split;
-    note.first_query = tile * walk.queries;
+    note.first_query = place.tile * walk.queries;
     note.q_begin = static_cast<int>(s.q_begin);
     note.q_length = static_cast<int>(s.q_length);
     note.kv_begin = static_cast<int>(s.kv_begin);
@@ -138,8 +177,8 @@ struct Piece {
   // that some query of theirs sees.
   std::uint8_t lines = 0;
   int begin = kNowhere, end = 0;
-  int gap_begin = 0,
-      gap_end = 0;  // of which none sees these, where a line between them has no such block
+  // But none sees these, where a line between two others has no such block.
+  int gap_begin = 0, gap_end = 0;
 };
 
 /// The pieces of one tile, by number: what its list names, or the range that its queries see. Lives
@@ -149,7 +188,7 @@ struct ListPieces {
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees
   std::int32_t all_begin, all_end;  // keys that all of them see
   std::int32_t per_block;           // of a list's entries; 0: a range
-  std::int32_t begin, count;        // numbers of this split
+  std::int32_t begin, count;        // numbers of this share
 
   __device__ void start(const Walk& walk, TileNote& tile, int lane) {
     if (lane != 0) return;
@@ -166,20 +205,19 @@ struct ListPieces {
     int first = 0, all_pieces = 0;
     if (per_block > 0) {
       const std::int64_t row = tile.first_query / static_cast<int>(walk.mask.block_q);
-      full = walk.mask.full.row(tile.batch, tile.head, row);
-      partial = walk.mask.partial.row(tile.batch, tile.head, row);
+      const int set = tile.head / static_cast<int>(walk.mask.group);
+      full = walk.mask.full.row(tile.batch, set, row);
+      partial = walk.mask.partial.row(tile.batch, set, row);
       bit_tiles = walk.mask.partial.row_of(walk.mask.bit_tile, walk.mask.bit_tile_strides,
-                                           tile.batch, tile.head, row);
+                                           tile.batch, set, row);
       all_pieces = static_cast<int>(full.size + partial.size) * per_block;
     } else if (any_end > any_begin) {
       first = any_begin / planning::kKeyPiece;
       all_pieces = (any_end + planning::kKeyPiece - 1) / planning::kKeyPiece - first;
     }
-    const auto share = [&](int split) {
-      return static_cast<int>(static_cast<std::int64_t>(all_pieces) * split / walk.splits);
-    };
-    begin = first + share(tile.split);
-    count = share(tile.split + 1) - share(tile.split);
+    const int from = tile.share.begin(all_pieces, walk.step_pieces);
+    begin = first + from;
+    count = tile.share.end(all_pieces, walk.step_pieces) - from;
   }
 
   __device__ Piece at(const Walk& walk, int number) const {

@@ -134,8 +134,8 @@ void launch_typed(const Launch& call, const Sides& sides) {
                                                 : tile::tensor_map(sides.blocks.map, piece, height);
   }
   const auto kernel = bsr_kernel<T>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
-        "cudaFuncSetAttribute(bsr)");
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(bsr)");
   const int units = unit_count();
   cudaLaunchConfig_t config{};
   config.gridDim =

@@ -79,8 +79,6 @@ inline tile::MatrixMap result_map(const product::Finish& finish, const Walk& wal
 /// A block for each unit, in clusters that share tiles.
 inline void launch_clusters(const void* kernel, void** arguments, int clusters, int blocks,
                             int threads, int shared_bytes, cudaStream_t stream) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-        "cudaFuncSetAttribute(matmul)");
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
@@ -137,8 +135,11 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
     args.walk.dealt = dealt;
     check(cudaMemsetAsync(dealt, 0, sizeof(int), stream), "cudaMemsetAsync(matmul)");
   }
+  const auto kernel = matmul_kernel<T>;
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(matmul)");
   void* arguments[] = {&args};
-  launch_clusters(reinterpret_cast<const void*>(matmul_kernel<T>), arguments, args.walk.clusters,
+  launch_clusters(reinterpret_cast<const void*>(kernel), arguments, args.walk.clusters,
                   layout.splits, T::kThreads, T::kSharedBytes, stream);
 }
 

@@ -95,8 +95,8 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   args.cluster = cluster_of<T>(piece, args.steps);
 
   const auto kernel = sddmm_kernel<T>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
-        "cudaFuncSetAttribute(sddmm)");
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(sddmm)");
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(args.cluster), 1, 1};

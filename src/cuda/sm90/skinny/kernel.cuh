@@ -8,6 +8,7 @@
 #include "src/cuda/sm90/skinny/walk.cuh"
 #include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/copy.cuh"
+#include "src/cuda/tile/grid.cuh"
 #include "src/cuda/tile/wgmma.cuh"
 #include "src/plan/skinny_sm90.hpp"
 
@@ -46,14 +47,6 @@ struct Traits {
     std::uint32_t nowhere[2];  // sparse: of 32 entries in turn, those that name no column
   };
 };
-
-/// Programmatic dependent launch: what a grid writes is there once the next one has waited.
-__device__ __forceinline__ void wait_for_grid_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-__device__ __forceinline__ void let_next_grid_begin() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
 
 /// A position in a ring whose length is known at the launch.
 struct Cursor {
@@ -262,7 +255,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   if (loads_b && tile::elect()) tile::prefetch(args.b);
   // All of this may run while the kernel before ends; its results are read from here on.
-  wait_for_grid_before();
+  tile::wait_for_grid_before();
   const Share share = share_of<T::kTurns>(args, block.at);
   // Where blocks load for each other, barriers have to be there in all of them first. Nobody else
   // waits for that.
@@ -273,7 +266,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (tile::elect()) block.load_a(share);
     __syncwarp();
     if (meets) cluster_wait();
-    let_next_grid_begin();
+    tile::let_next_grid_begin();
   } else if (loads_b) {
     const int columns = args.sparse ? share.column(share.entry + lane) : 0;
     __syncthreads();

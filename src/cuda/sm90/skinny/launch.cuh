@@ -60,8 +60,8 @@ void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, cons
   // another thread may be about to launch it with more.
   const int shared_bytes = layout.shared_bytes + tile::kAtomBytes;
   constexpr int kMostBytes = planning::kSkinnyMostRing + tile::kAtomBytes;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes),
-        "cudaFuncSetAttribute(skinny)");
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, kMostBytes, "cudaFuncSetAttribute(skinny)");
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   // One of the two is 1.

@@ -62,8 +62,8 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   args.runs = static_cast<int>(runs);
 
   const auto kernel = spgemm_kernel<T>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
-        "cudaFuncSetAttribute(spgemm)");
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(spgemm)");
   const int units = unit_count();
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(std::clamp(args.runs, 1, kBlocksAUnit * units));

@@ -1,0 +1,132 @@
+#include "src/cuda/sm90/attention/deal.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "src/cuda/common/check.hpp"
+#include "src/cuda/prepare/scan.cuh"
+#include "src/cuda/tile/grid.cuh"
+
+namespace tessera::cuda::sm90::attention {
+namespace {
+
+constexpr int kThreads = 1024, kBuckets = kThreads;
+
+/// Tiles of packed sequences, which are counted: those of the sequences before each one.
+struct Counted {
+  int before[planning::kMostOrderedSequences];
+};
+
+__device__ void count_tiles(const Walk& walk, Counted& counted) {
+  const auto sequence = static_cast<int>(threadIdx.x);
+  int count = 0;
+  if (sequence < walk.batches) {
+    const std::int64_t length = walk.sequences.at(sequence).q_length;
+    count = static_cast<int>((length + walk.queries - 1) / walk.queries);
+  }
+  const auto before = static_cast<int>(exclusive_sum<kThreads>(count).before);
+  if (sequence < walk.batches) counted.before[sequence] = before;
+  __syncthreads();
+}
+
+__device__ TilePlace place_of(const Walk& walk, const Counted& counted, int number) {
+  if (!walk.packed_q) return TilePlace::of(walk, number);
+  TilePlace place{0, number / walk.tiles_a_head, number % walk.tiles_a_head};
+  for (int end = walk.batches; end - place.batch > 1;) {
+    const int middle = (place.batch + end) / 2;
+    (counted.before[middle] <= place.tile ? place.batch : end) = middle;
+  }
+  place.tile -= counted.before[place.batch];
+  if (walk.longest_last) {
+    const std::int64_t length = walk.sequences.at(place.batch).q_length;
+    const auto tiles = static_cast<int>((length + walk.queries - 1) / walk.queries);
+    if (place.tile < tiles) place.tile = tiles - 1 - place.tile;
+  }
+  return place;
+}
+
+/// About how long a tile takes, in pieces of keys.
+__device__ int cost_of(const Walk& walk, const TilePlace& place) {
+  constexpr int kAround = 3;  // what a tile costs besides its walk
+  const planning::Sequence s = walk.sequences.at(place.batch);
+  const std::int64_t first = static_cast<std::int64_t>(place.tile) * walk.queries;
+  if (first >= s.q_length) return 0;
+  const std::int64_t last = min(first + walk.queries, s.q_length) - 1;
+  const planning::KeyRange any = s.sight.of_any(first, last);
+  const auto seen = static_cast<float>(any.empty() ? 0 : any.size() / planning::kKeyPiece + 1);
+  if (walk.mask.block_q == 0) return static_cast<int>(seen) + kAround;
+  const std::int64_t set = place.head_group * walk.pack / walk.mask.group;
+  std::int64_t named = 0;
+  for (int line = 0; line < walk.lines; ++line) {
+    const std::int64_t row = (first + walk.queries / walk.lines * line) / walk.mask.block_q;
+    named += walk.mask.full.row(place.batch, set, row).size +
+             walk.mask.partial.row(place.batch, set, row).size;
+  }
+  // Of what lists name, as large a share is seen as of everything.
+  const auto blocks = static_cast<float>(max(walk.mask.kv_blocks, std::int64_t{1}));
+  return static_cast<int>(min(static_cast<float>(named) / blocks, 1.0f) * seen) + kAround;
+}
+
+/// Tiles keep their order, as neighbours share keys in L2, but one that is longer than what is left
+/// of the work by then begins when as much is left.
+__global__ void __launch_bounds__(kThreads)
+    deal_kernel(const __grid_constant__ Walk walk, int* counters, int count) {
+  tile::wait_for_grid_before();
+  tile::let_next_grid_begin();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) counters[i] = 0;
+  if (!walk.order) return;
+
+  __shared__ Counted counted;
+  __shared__ int places[kBuckets];
+  if (walk.packed_q) count_tiles(walk, counted);
+  int* const costs = walk.order + walk.tiles;
+  const int each = (walk.tiles + kThreads - 1) / kThreads;
+  const int begin = min(static_cast<int>(threadIdx.x) * each, walk.tiles);
+  const int end = min(begin + each, walk.tiles);
+  std::int64_t mine = 0;
+  for (int number = begin; number < end; ++number) {
+    costs[number] = cost_of(walk, place_of(walk, counted, number));
+    mine += costs[number];
+  }
+  const ExclusiveSum sum = exclusive_sum<kThreads>(mine);
+  const auto total = static_cast<float>(max(sum.total, std::int64_t{1}));
+  // The first tiles are under way. f(number, bucket) for the others.
+  const auto for_others = [&](const auto& f) {
+    auto before = static_cast<float>(sum.before);
+    for (int number = begin; number < end; ++number) {
+      const auto cost = static_cast<float>(costs[number]);
+      const float latest = total - cost * static_cast<float>(walk.blocks);
+      const float at = max(min(before, latest), 0.0f) / total;
+      if (number >= walk.blocks) f(number, min(static_cast<int>(at * kBuckets), kBuckets - 1));
+      before += cost;
+    }
+  };
+  places[threadIdx.x] = 0;
+  __syncthreads();
+  for_others([&](int, int bucket) { atomicAdd(&places[bucket], 1); });
+  __syncthreads();
+  const int in_bucket = places[threadIdx.x];
+  places[threadIdx.x] = static_cast<int>(exclusive_sum<kThreads>(in_bucket).before);
+  __syncthreads();
+  for_others([&](int number, int bucket) {
+    walk.order[atomicAdd(&places[bucket], 1)] = number;
+  });
+}
+
+}  // namespace
+
+void deal_tiles(const Walk& walk, int* counters, int count, cudaStream_t stream) {
+  cudaLaunchAttribute overlapped{};
+  overlapped.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlapped.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = 1;
+  config.blockDim = kThreads;
+  config.stream = stream;
+  config.attrs = &overlapped;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, deal_kernel, walk, counters, count),
+        "cudaLaunchKernelEx(attention)");
+}
+
+}  // namespace tessera::cuda::sm90::attention
