@@ -57,6 +57,10 @@ class Consumer {
     return T::kTeams > 1 ? consumer_ / T::kTeamSize : 0;
   }
 
+  // The next tile's scores are multiplied beside a tile's last values. Where there are teams, they
+  // fill that time, and what they found would take the registers of those scores.
+  static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
+
   /// To this team's next step.
   __device__ __forceinline__ static void advance(Cursor& at) {
 #pragma unroll
@@ -220,15 +224,17 @@ class Consumer {
   /// A tile's last values, beside the first scores of the next one where that follows at once.
   /// False if it does not; `last` says whether the next one's first step was its last.
   __device__ __forceinline__ bool turn(bool first, bool& last) {
-    const bool goes_on = is_whole(tile_) && next_tile_at_once();
+    if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
     const Cursor before = at_;
-    advance(at_);
-    leave_tile();
-    if (!goes_on) {
+    if (!kCrosses || !is_whole(tile_) || !next_tile_at_once()) {
       end(before, first);
-      finish_part(tile_ - 1);
+      finish_part(tile_);
+      advance(at_);
+      leave_tile();
       return false;
     }
+    advance(at_);
+    leave_tile();
     const Flags flags = wait_for_keys();
     issue_scores();
     issue_values(before, first);
@@ -287,8 +293,6 @@ class Consumer {
 
   /// Whether a tile with steps follows this one.
   __device__ __forceinline__ bool next_tile_at_once() {
-    // Other teams fill the time; what they found would take the registers of the next scores.
-    if constexpr (T::kQueryStages == 1 || T::kTeams > 1) return false;
     wait_for_queries(tile_ + 1);
     const TileNote& note = note_of(tile_ + 1);
     return tile::agreed(!note.ends_all && !note.empty);
@@ -306,7 +310,6 @@ class Consumer {
       if (args_.bits) hide_by_bits(score_, step, args_, &shared_.sight[row], first_column);
     }
     give_back(shared_.k_ring.empty[at_.stage]);
-    if (T::kStoresItself && flags.last) give_back(shared_.q_ring.empty[0]);
   }
 
   /// What this warpgroup's rows of the tile see, for steps where that is not all. Once a tile, as
@@ -442,7 +445,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   extern __shared__ __align__(tile::kAtomBytes) char raw[];
   auto& shared = *reinterpret_cast<typename T::Shared*>(raw);
   constexpr int kTeamWarps = T::kTeamSize * kWarpgroup / 32;
-  const int warpgroup = threadIdx.x / kWarpgroup;
+  int warpgroup = threadIdx.x / kWarpgroup;
+  // The compiler is told that all lanes of a warp are of one team.
+  if constexpr (T::kTeams > 1) warpgroup = __shfl_sync(~0u, warpgroup, 0);
   if (threadIdx.x == 0) {
     shared.q_ring.init(T::kStoresItself ? kTeamWarps : 1);
     shared.k_ring.init(kTeamWarps);

@@ -97,8 +97,7 @@ __device__ __forceinline__ void map_scores(float (&score)[kCount], const ScoreMa
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const float square = score[i] * score[i];
-      const float high = fmaf(square, map.series[3], map.series[2]);
-      score[i] *= fmaf(fmaf(high, square, map.series[1]), square, map.series[0]);
+      score[i] *= fmaf(fmaf(square, map.series[2], map.series[1]), square, map.series[0]);
     }
   }
 }

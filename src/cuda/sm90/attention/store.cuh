@@ -159,31 +159,39 @@ template <int kDimV>
 __device__ __forceinline__ void store_short(const Arguments& args, const TileNote& tile,
                                             const RowPlaces& rows, const float (&sum)[kDimV / 2],
                                             const float (&factor)[2], int thread) {
+  constexpr int kSets = kDimV / 32;
   const Result& to = args.result;
   const int lane = thread % 4;
+  std::uint32_t word[2][kSets][4];
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j = (set * 4 + i) * 4 + half * 2;
+        word[half][set][i] =
+            product::pack(to.dtype, sum[j] * factor[half], sum[j + 1] * factor[half]);
+      }
+      exchange_in_quad(word[half][set], lane);
+    }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool exists = rows.query[half] < tile.q_length;
+    if (rows.query[half] >= tile.q_length) continue;
     std::uint16_t* const at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
                               rows.head[half] * to.out_head +
                               (tile.q_begin + rows.query[half]) * to.out_row;
 #pragma unroll
-    for (int set = 0; set < kDimV / 32; ++set) {
-      std::uint32_t word[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int j = (set * 4 + i) * 4 + half * 2;
-        word[i] = product::pack(to.dtype, sum[j] * factor[half], sum[j + 1] * factor[half]);
-      }
-      exchange_in_quad(word, lane);
+    for (int set = 0; set < kSets; ++set) {
+      const std::uint32_t(&mine)[4] = word[half][set];
       const int column = (set * 4 + lane) * 8;
-      if (!exists || column >= to.dim_v) continue;  // a multiple of eight
+      if (column >= to.dim_v) continue;  // a multiple of eight
       if (args.carried) {
-        *reinterpret_cast<uint4*>(at + column) = {word[0], word[1], word[2], word[3]};
+        *reinterpret_cast<uint4*>(at + column) = {mine[0], mine[1], mine[2], mine[3]};
       } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          at[(column + i) * to.out_col] = static_cast<std::uint16_t>(word[i / 2] >> i % 2 * 16);
+          at[(column + i) * to.out_col] = static_cast<std::uint16_t>(mine[i / 2] >> i % 2 * 16);
       }
     }
   }

@@ -148,15 +148,15 @@ struct Result {
 /// Where scores are mapped before the softmax: a softcap, or a scale of zero or less. Near zero, up
 /// to `near`, cap * tanh(x * scale / cap) is x times a series of x * x.
 struct ScoreMap {
-  float scale, cap, near, series[4];
+  float scale, cap, near, series[3];
 };
 
 struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
   Result result;
-  bool carried;      // 16-bit results that TMA can write
-  float scale_log2;  // scores times this are exponents of two
+  bool carried;       // 16-bit results that TMA can write
+  float scale_log2;   // scores times this are exponents of two
   ScoreMap map;
   const void* sinks;  // may be null
   std::int64_t sink_stride;

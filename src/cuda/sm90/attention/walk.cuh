@@ -26,11 +26,11 @@ struct Walk {
   int tiles_a_head = 0, tiles = 0, section = 1;
   int whole = 0, sharers = 0;  // tiles that are not divided; blocks that divide the others
   int step_pieces = 1;         // keys are divided between steps
-  bool packed_q = false;       // tiles of a sequence are counted, not known
-  bool longest_last = false;   // later queries see more keys: they go first
-  int lines = 1;               // lists of a tile
-  int* dealt = nullptr;        // how many tiles were asked for
-  int* order = nullptr;        // then, where they are ordered, which comes when, and their costs
+  bool packed_q = false;      // tiles of a sequence are counted, not known
+  bool longest_last = false;  // later queries see more keys: they go first
+  int lines = 1;              // lists of a tile
+  int* dealt = nullptr;       // how many tiles were asked for
+  int* order = nullptr;       // then, where they are ordered, which comes when, and their costs
 };
 
 /// Where a tile of sequences that are not packed lies.
