@@ -35,6 +35,8 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
 
 constexpr double kPassSeconds = 0.24e-6;                  // a step that a line does not need
 constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
+// Composing lists, and what the element masks of composed blocks cost a step: not measured.
+constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
 
 /// Around a tile.
 constexpr double tile_seconds(const Tile& tile) { return tile.teams > 1 ? 1.2e-6 : 2e-6; }
@@ -100,9 +102,18 @@ void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) 
 
 }  // namespace
 
-AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
+ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
+  if (!s.masked || s.heads == 0 || s.kv_heads == 0) return {};
+  const std::int64_t queries = tile.lines > 1 ? line_queries(tile) : tile.m / pack_of(s, tile);
+  if (s.mask_block.rows % queries == 0 && s.mask_block.cols % kKeyPiece == 0) return {};
+  return compose(s, queries);
+}
+
+AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) {
   AttentionLayout layout;
-  if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
+  if (given.heads == 0 || given.kv_heads == 0 || given.batch == 0) return layout;
+  layout.composed = composed_mask(given, tile);
+  const AttentionShape s = with_mask(given, layout.composed);
   layout.pack = pack_of(s, tile);
   layout.queries = tile.m / layout.pack;
   layout.lines = tile.lines;
@@ -132,9 +143,10 @@ double share_of_union(const AttentionShape& s, int lines) {
   return 1 - std::pow(1 - std::min(named / keys, 1.0), lines);
 }
 
-double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const DeviceFacts& device,
+double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const DeviceFacts& device,
                          const Work& work) {
-  const AttentionLayout layout = attention_layout(s, tile);
+  const AttentionLayout layout = attention_layout(given, tile);
+  const AttentionShape s = with_mask(given, layout.composed);
   if (layout.tiles == 0 || device.units == 0) return 0;
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
   const double queries = real(s.q_total) * real(s.heads);
@@ -152,22 +164,27 @@ double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const Device
   constexpr double kMeasuredTflops = 970;  // dense, of the card whose steps were measured
   const double slower =
       device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
-  double compute = filled * steps * step_seconds(s, tile) * slower;
+  const double step = step_seconds(s, tile) * (layout.composed ? kMaskedStep : 1);
+  double compute = filled * steps * step * slower;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
   // A tile of one list computes on whatever it loads, which takes longer; one that walks several
-  // loads more than a consumer needs.
+  // loads more than a consumer needs. Blocks with an element mask are loaded for one line alone.
   double fetched = 0;
   if (layout.lines > 1 && device.l2_tbs > 0) {
-    const double bytes = real(layout.tiles) * share_of_union(s, layout.lines) * real(s.kv_length) *
-                         real(tile.k + tile.v) * size_of(s.dtype);
+    const double share =
+        layout.composed ? layout.lines * share_of_union(s, 1) : share_of_union(s, layout.lines);
+    const double bytes =
+        real(layout.tiles) * share * real(s.kv_length) * real(tile.k + tile.v) * size_of(s.dtype);
     fetched = bytes / (device.l2_tbs * 1e12) * filled / rounds;
-    const double loaded = share_of_union(s, layout.lines) * real(s.kv_length) / tile.n;
+    const double loaded = share * real(s.kv_length) / tile.n;
     compute += filled * std::max(loaded - steps, 0.0) * kPassSeconds * slower;
   }
   const double joined =
       layout.sharers > 0 ? join_seconds(tile, layout.divided(), layout.sharers) : 0;
+  const double composing =
+      layout.composed ? kComposeSeconds + composed_bytes(layout.composed) / kComposedBytes : 0;
   const double tiles = std::max(filled, 1.0) * tile_seconds(tile) + lockstep_seconds(tile, steps);
-  return (std::max({compute, memory, fetched}) + tiles + joined) * 1e3;
+  return (std::max({compute, memory, fetched}) + tiles + joined + composing) * 1e3;
 }
 
 std::string describe(const AttentionLayout& layout) {
@@ -176,6 +193,9 @@ std::string describe(const AttentionLayout& layout) {
   if (layout.lines > 1)
     text += ", " + std::to_string(layout.lines) + " lines of " +
             std::to_string(layout.line_queries) + " rows walked together";
+  if (layout.composed)
+    text += ", blocks composed into " + std::to_string(layout.composed.queries) + " x " +
+            std::to_string(kComposedKeys);
   if (layout.sharers > 0)
     text += ", keys of the last " + std::to_string(layout.divided()) + " divided among " +
             std::to_string(layout.sharers) + " blocks of threads";
@@ -194,6 +214,7 @@ AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,
     const core::Size parts = core::Size(layout.sharers + layout.divided()) * team;
     scratch.parts = carver.add<float>(parts * 128 * (tile.v / 2 + 4));
   }
+  if (layout.composed) scratch.composed = carve_composed(carver, layout.composed);
   return scratch;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "src/plan/compose_mask.hpp"
 #include "src/plan/select.hpp"
 #include "src/plan/shape.hpp"
 #include "src/plan/tile_table.hpp"
@@ -41,6 +42,7 @@ struct AttentionLayout {
   std::int64_t whole = 0;         // tiles that are not divided: whole rounds of them, or all
   std::int64_t sharers = 0;       // blocks of threads among which the others are divided
   bool uneven = false;            // walks differ in length: tiles are dealt as they are asked for
+  ComposedMask composed;          // lists that are walked in place of the mask's
   bool ordered = false;           // by data: what would end last begins earlier
 
   std::int64_t divided() const { return tiles - whole; }
@@ -55,11 +57,21 @@ inline constexpr int kMostOrderedSequences = 1024;
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile);
 
+/// What a row makes of a mask whose blocks its tiles do not fit; empty where they do.
+ComposedMask composed_mask(const AttentionShape& s, const Tile& tile);
+/// The problem with the mask that a row's kernel walks.
+inline AttentionShape as_walked(const AttentionShape& s, const Tile& tile) {
+  return with_mask(s, composed_mask(s, tile));
+}
+
+/// Composed lists of more bytes are refused.
+inline constexpr double kMostComposedBytes = 8.0 * (1 << 30);
+
 /// The share of all keys that a tile of several lists loads, where they have nothing to do with
 /// each other: what none of them names stays away.
 double share_of_union(const AttentionShape& s, int lines);
 
-/// Milliseconds of a row, without the launch.
+/// Milliseconds of a row, without the launch. `work` is that of the problem as it is walked.
 double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const DeviceFacts& device,
                          const Work& work);
 
@@ -73,6 +85,7 @@ struct AttentionScratchSm90 {
   int* order = nullptr;       // of tiles; then what each may cost
   int* joined = nullptr;      // for each consumer of a divided tile, the parts that are there
   float* parts = nullptr;     // what consumers found, as they hold it
+  ComposedLists composed;
 };
 AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,
                                              const AttentionLayout& layout);

@@ -205,7 +205,8 @@ double predict_ms(const KernelRow& row, Op op, const AnyShape& shape, const Devi
   }
   if (row.backend == Backend::sm90 && row.family() == "attention") {
     const auto& s = std::get<static_cast<std::size_t>(Op::attention)>(shape);
-    return attention_sm90_ms(s, row.tile, device, total) + overhead_ms(device);
+    return attention_sm90_ms(s, row.tile, device, work(as_walked(s, row.tile), op)) +
+           overhead_ms(device);
   }
   double time = seconds(total.bytes, device.memory_tbs * 1e12);
   if (op != Op::merge_states) {

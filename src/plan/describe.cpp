@@ -77,6 +77,8 @@ std::string text(const AttentionShape& s) {
     line += " mask " + times(s.mask_block.rows, s.mask_block.cols) + " lists ";
     if (s.mask_batch != 1 || s.mask_heads != 1) line += times(s.mask_batch, s.mask_heads) + "x";
     line += times(s.mask_rows, s.mask_capacity);
+    // A GPU's plan has room for lists that are composed of these.
+    if (s.device.kind == DeviceKind::cuda && s.mask_bits) line += " bits";
   }
   if (s.softcap != 0) line += " softcap";
   if (s.has_sinks) line += " sinks";

@@ -164,27 +164,25 @@ void reject_attention(const AttentionShape& s, const Tile& tile,
     if (tile.lines > 1) reasons.push_back("walks lists: takes problems with a mask");
     return;
   }
+  // What its tiles do not fit is composed into blocks that they do fit.
   const AttentionLayout layout = attention_layout(s, tile);
-  if (s.mask_block.cols % kKeyPiece != 0) {
-    reasons.push_back("mask.block_kv has to be a multiple of " + std::to_string(kKeyPiece));
-  }
-  const bool one_list = layout.queries > 0 && s.mask_block.rows % layout.queries == 0;
+  const AttentionShape walked = with_mask(s, layout.composed);
   if (tile.lines > 1) {
-    if (s.mask_block.rows % line_queries(tile) != 0) {
-      reasons.push_back("mask.block_q has to be a multiple of " +
-                        std::to_string(line_queries(tile)));
-    } else if (one_list) {
+    const auto fills_a_tile = [&](const AttentionShape& of) {
+      return layout.queries > 0 && of.mask_block.rows % layout.queries == 0;
+    };
+    if (fills_a_tile(s) || fills_a_tile(walked))
       reasons.push_back("takes lists that differ inside " + std::to_string(layout.queries) +
-                        " queries: mask.block_q is a multiple of that");
-    }
-    if ((s.kv_length - 1) / std::max<std::int64_t>(s.mask_block.cols, 1) >= kMostLineBlocks)
+                        " queries: a row of blocks fills as many");
+    if ((s.kv_length - 1) / std::max<std::int64_t>(walked.mask_block.cols, 1) >= kMostLineBlocks)
       reasons.push_back("takes masks of up to " + std::to_string(kMostLineBlocks) +
                         " columns of blocks");
-  } else if (layout.queries > 0 && !one_list) {
-    reasons.push_back("mask.block_q has to be a multiple of " + std::to_string(layout.queries));
   }
-  if (s.mask_capacity >= kMost / std::max<std::int64_t>(s.mask_block.cols, 1))
+  if (walked.mask_capacity >= kMost / std::max<std::int64_t>(walked.mask_block.cols, 1))
     reasons.push_back("takes lists of fewer than 2^29 keys");
+  if (composed_bytes(layout.composed) > kMostComposedBytes)
+    reasons.push_back("composes blocks into " + std::to_string(layout.composed.queries) + " x " +
+                      std::to_string(kComposedKeys) + ": lists that fit into 8 GiB");
 }
 
 }  // namespace

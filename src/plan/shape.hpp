@@ -75,6 +75,7 @@ struct AttentionShape {
   BlockShape mask_block;                          // rows: block_q, cols: block_kv
   std::int64_t mask_rows = 0, mask_capacity = 0;  // rows of lists, longest possible list
   std::int64_t mask_batch = 1, mask_heads = 1;    // sets of lists; 1: shared by all
+  bool mask_bits = false;                         // partial blocks have element masks
   bool has_lse = false, has_sinks = false;
   // Whether TMA can read q, k and v: rows contiguous, everything else at multiples of 16 bytes.
   bool tma_readable = true;

@@ -168,6 +168,7 @@ void check_mask(const Where& where, const BlockMask& mask, AttentionShape& shape
   shape.mask_capacity = layout.capacity;
   shape.mask_batch = layout.batch;
   shape.mask_heads = layout.heads;
+  shape.mask_bits = static_cast<bool>(mask.bit_tile);
 }
 
 void check_lse(const Where& where, const Tensor& lse, const AttentionShape& shape) {

@@ -54,6 +54,32 @@ struct Visibility {
   }
 };
 
+/// The same rule for sequences of fewer than 2^30 queries and keys, in 32 bits.
+struct NarrowSight {
+  std::int32_t begin = 0, end = 0;   // used keys
+  std::int32_t left = 0, right = 0;  // query i sees keys [i + left, i + right) of these
+
+  /// Positions are at most 2^61 from zero.
+  TESSERA_HD static constexpr NarrowSight of(const Visibility& sight) {
+    constexpr std::int64_t kFar = std::int64_t{1} << 30, kWidest = std::int64_t{1} << 62;
+    const auto clamped = [](std::int64_t x) {
+      return static_cast<std::int32_t>(x < -kFar ? -kFar : x > kFar ? kFar : x);
+    };
+    const auto width = [](std::int64_t window) { return window < kWidest ? window : kWidest; };
+    const std::int64_t shift = sight.q_position - sight.kv_position;
+    return {clamped(sight.used.begin), clamped(sight.used.end),
+            clamped(sight.window_left < 0 ? -kFar : shift - width(sight.window_left)),
+            clamped(sight.window_right < 0 ? kFar : shift + width(sight.window_right) + 1)};
+  }
+  /// Query `row` sees [begin_of(row), end_of(row)).
+  TESSERA_HD constexpr std::int32_t begin_of(std::int32_t row) const {
+    return begin > row + left ? begin : row + left;
+  }
+  TESSERA_HD constexpr std::int32_t end_of(std::int32_t row) const {
+    return end < row + right ? end : row + right;
+  }
+};
+
 /// One step of a walk over keys.
 struct KeyStep {
   std::int64_t begin = 0;        // first key

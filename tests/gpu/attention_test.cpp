@@ -27,7 +27,8 @@ void all_match(std::uint64_t seeds, const std::function<void(AttentionOptions&)>
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     AttentionOptions options = options_for(seed);
     change(options);
-    taken += matches_oracle(*attention_case(seed, options));
+    const auto rows = options.bad_values ? gpu_test::Rows::without_composing : gpu_test::Rows::all;
+    taken += matches_oracle(*attention_case(seed, options), rows);
   }
   EXPECT_GT(taken, static_cast<int>(seeds) / 4) << "most problems found no kernel";
 }

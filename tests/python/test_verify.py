@@ -126,16 +126,22 @@ def test_everything_is_drawn_and_nothing_too_large():
     assert any(d.scale is not None and d.scale < 0 for d in problems)
     assert any(d.packed_q and 0 in d.q_lengths for d in problems)
     masks = [d.mask for d in problems if d.mask]
-    assert {mask.block_q for mask in masks} == {mask.block_kv for mask in masks} == {
-        64, 128, 192, 256}
+    for sides in ({mask.block_q for mask in masks}, {mask.block_kv for mask in masks}):
+        assert {16, 32, 48, 64, 96, 128, 192, 256} < sides and len(sides) > 20
+    for d in problems:
+        if d.mask:
+            rows, columns = -(-d.q_bound // d.mask.block_q), -(-d.kv_bound // d.mask.block_kv)
+            assert rows * columns * d.mask.batch * d.mask.heads <= draw.MOST_CELLS
+
     grouped = [d for d in problems if d.mask and 1 < d.kv_heads < d.heads]
     for lists in (lambda d: 1, lambda d: d.kv_heads, lambda d: d.heads):
         assert sum(d.mask.heads == lists(d) for d in grouped) > 0.2 * len(grouped)
 
 
+@pytest.mark.parametrize("block", [(64, 64), (16, 48), (5, 7)])
 @pytest.mark.parametrize("heads", [4, 2, 1])
-def test_lists_hold_what_was_drawn(heads):
-    d = drawn(mask=draw.Blocks(64, 64, 2, heads, 0.7, 0.5, 0.0, 3))
+def test_lists_hold_what_was_drawn(heads, block):
+    d = drawn(mask=draw.Blocks(*block, 2, heads, 0.7, 0.5, 0.0, 3))
     built = build.build(d, "cpu", 1 << 18)
     everything = torch.stack([oracle.seen(d, built.cells, b, 0, 100, "cpu") for b in range(2)])
     held = built.mask.to_dense().repeat_interleave(everything.shape[1] // heads, 1)

@@ -160,31 +160,15 @@ TEST(SelectAttention, RefusalsOfMasks) {
   const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
   for (const std::int64_t block : {128, 256, 384})
     EXPECT_EQ(reasons(masked({}, block, block, 4)), Reasons{}) << block;
-  for (const std::int64_t block_kv : {64, 192})
-    EXPECT_EQ(reasons(masked({}, 128, block_kv, 4)), Reasons{}) << block_kv;
-  for (const std::int64_t block_kv : {16, 32, 96, 100})
-    EXPECT_EQ(reasons(masked({}, 128, block_kv, 4)),
-              Reasons{"mask.block_kv has to be a multiple of 64"});
   EXPECT_EQ(reasons(masked({}, 128, std::int64_t{1} << 29, 1)),
             Reasons{"takes lists of fewer than 2^29 keys"});
-
-  // Heads that share keys and lists are folded until a tile's queries fit into a row of blocks.
-  for (const std::int64_t block_q : {16, 32, 64, 96}) {
-    const Sizes grouped{.heads = 32, .kv_heads = 4};
-    const AttentionProblem shared = masked(grouped, block_q, 128, 4);
-    EXPECT_EQ(reasons(shared), Reasons{}) << block_q;
-    EXPECT_EQ(block_q % attention_layout(shape_for(shared), tile_of(row)).queries, 0) << block_q;
-  }
-  const auto refused = [&](const AttentionProblem& p) {
-    const std::int64_t queries = attention_layout(shape_for(p), tile_of(row)).queries;
-    EXPECT_NE(p.mask.block_q % queries, 0);
-    EXPECT_EQ(reasons(p),
-              Reasons{"mask.block_q has to be a multiple of " + std::to_string(queries)});
-  };
-  refused(masked({}, 16, 128, 4));                                // no heads to fold
-  refused(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 32));  // each head has lists of its own
-  refused(masked({.heads = 32, .kv_heads = 4}, 8, 128, 4));  // more heads than share their keys
-  EXPECT_EQ(reasons(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 4)), Reasons{});
+  EXPECT_EQ(reasons(masked({.length = 1 << 21}, 32, 32, 1 << 16)),
+            Reasons{"composes blocks into 128 x 64: lists that fit into 8 GiB"});
+  // Sizes that no product of may be taken lightly.
+  const std::int64_t most = std::int64_t{1} << 60;
+  EXPECT_EQ(reasons(masked({}, most, most, 1)), Reasons{"takes lists of fewer than 2^29 keys"});
+  EXPECT_EQ(reasons(masked({}, 1, most, 1)), Reasons{});
+  EXPECT_EQ(reasons(masked({}, most - 1, 1, 4096)), Reasons{});
 }
 
 TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {
@@ -315,7 +299,6 @@ TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
     for (const KernelRow& row : rows()) {
       const AttentionLayout at = attention_layout(s, row.tile);
       check_fold(s, row.tile, at);
-      EXPECT_EQ(at.splits, 1);
       std::int64_t needed = 0;
       for (const std::int64_t length : lengths) needed += (length + at.queries - 1) / at.queries;
       EXPECT_GE(at.tiles_a_head, needed);
@@ -337,7 +320,6 @@ TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
   EXPECT_GE(full.tiles, kUnits);
   EXPECT_FALSE(full.uneven);
   EXPECT_EQ(full.section, 1);  // tiles of one head side by side
-  EXPECT_EQ(full.splits, 1);   // they fill the device
   EXPECT_TRUE(layout([](AttentionProblem& p) { p.causal = true; }).uneven);
   EXPECT_TRUE(layout([](AttentionProblem& p) { p.window_left = 100; }).uneven);
   // The longest tiles of as many heads as fill the device come first.

@@ -221,6 +221,10 @@ TEST(Describe, TellsApartWhateverAKernelDependsOn) {
   add([](AttentionShape& s) { s.has_lse = true; });
   add([](AttentionShape& s) { s.has_sinks = true; });
   add([](AttentionShape& s) { s.device.kind = DeviceKind::cuda; });
+  add([](AttentionShape& s) { s.device.kind = DeviceKind::cuda, s.masked = true; });
+  add([](AttentionShape& s) {
+    s.device.kind = DeviceKind::cuda, s.masked = true, s.mask_bits = true;
+  });
   // The scale is a number that kernels read at each run.
   AttentionShape scaled = heads_of(2, 8, 2, 100, 200, 64);
   scaled.scale = 3;

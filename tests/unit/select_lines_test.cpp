@@ -91,26 +91,33 @@ TEST(SelectLines, HeadsThatShareKeysAndListsAreFolded) {
   EXPECT_EQ(taken_by({.heads = 12, .kv_heads = 4, .mask_heads = 4}), "sm90_attention_128_lines64");
   EXPECT_EQ(taken_by({.kv_heads = 4, .block_q = 128, .mask_heads = 4}), "sm90_attention_128");
   EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_128_lines64"),
-            "takes lists that differ inside 64 queries: mask.block_q is a multiple of that");
+            "takes lists that differ inside 64 queries: a row of blocks fills as many");
   EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_128"), "");
-  EXPECT_EQ(reason({.kv_heads = 4, .block_q = 16, .mask_heads = 4}, "sm90_attention_128"),
-            "mask.block_q has to be a multiple of 32");
+  const AttentionShape small = shape_of(masked({.kv_heads = 4, .block_q = 16, .mask_heads = 4}));
+  for (const KernelRow& row : kernel_table(Backend::sm90))
+    if (row.name == std::string("sm90_attention_128")) {
+      EXPECT_EQ(composed_mask(small, row.tile).queries, 32);
+    }
 }
 
 TEST(SelectLines, RefusalsSayWhatIsTaken) {
   const std::string row = "sm90_attention_128_lines64";
   EXPECT_EQ(reason({}, row), "");
   EXPECT_EQ(reason({.block_q = 128}, row),
-            "takes lists that differ inside 128 queries: mask.block_q is a multiple of that");
+            "takes lists that differ inside 128 queries: a row of blocks fills as many");
+  EXPECT_EQ(reason({.block_q = 128, .block_kv = 32}, row),
+            "takes lists that differ inside 128 queries: a row of blocks fills as many");
   EXPECT_EQ(reason({.kv_heads = 8}, row),
-            "takes lists that differ inside 64 queries: mask.block_q is a multiple of that");
-  EXPECT_EQ(reason({.block_q = 96}, row), "mask.block_q has to be a multiple of 64");
-  EXPECT_EQ(reason({.block_kv = 32}, row), "mask.block_kv has to be a multiple of 64");
+            "takes lists that differ inside 64 queries: a row of blocks fills as many");
+  EXPECT_EQ(reason({.kv_heads = 8, .block_q = 16}, row),  // composed into 64 queries
+            "takes lists that differ inside 64 queries: a row of blocks fills as many");
+  EXPECT_EQ(reason({.block_q = 96}, row), "");
+  EXPECT_EQ(reason({.block_kv = 32}, row), "");
   EXPECT_EQ(reason({.length = 65536 * 64}, row), "");
   EXPECT_EQ(reason({.length = 65536 * 64 + 1}, row),
             "takes masks of up to 65536 columns of blocks");
   EXPECT_EQ(reason({.length = 65536 * 64 + 1, .block_kv = 128}, row), "");
-  EXPECT_EQ(reason({}, "sm90_attention_128"), "mask.block_q has to be a multiple of 128");
+  EXPECT_EQ(reason({}, "sm90_attention_128"), "");
 
   AttentionProblem dense = masked({});
   dense.mask = {};

@@ -25,10 +25,12 @@ TEST(AttentionShape, holds_what_the_mask_says) {
   EXPECT_EQ(shape.mask_block, (BlockShape{32, 60}));
   EXPECT_EQ(shape.mask_rows, 4);
   EXPECT_EQ(shape.mask_capacity, 4);  // no row is longer than there are blocks of keys
+  EXPECT_TRUE(shape.mask_bits);
   P p = masked();
   p.mask.partial = {};
   p.mask.bit_tile = p.mask.bits = {};
   EXPECT_EQ(shape_of(p).mask_capacity, 3);
+  EXPECT_FALSE(shape_of(p).mask_bits);
 }
 
 TEST(AttentionShape, counts_the_heads_that_share_lists) {

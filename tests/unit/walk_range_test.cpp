@@ -12,6 +12,7 @@ namespace {
 using tessera::planning::clip_step;
 using tessera::planning::KeyRange;
 using tessera::planning::KeyStep;
+using tessera::planning::NarrowSight;
 using tessera::planning::page_place;
 using tessera::planning::RangeWalk;
 using tessera::planning::Visibility;
@@ -64,6 +65,29 @@ TEST(Walk, RowSeesWhatTheRuleSays) {
       }
     }
   }
+}
+
+TEST(Walk, NarrowSightsSeeTheSame) {
+  const auto check = [](const Visibility& wide, std::int64_t row) {
+    const NarrowSight narrow = NarrowSight::of(wide);
+    const KeyRange seen = wide.of_row(row);
+    const auto at = static_cast<std::int32_t>(row);
+    const KeyRange also{narrow.begin_of(at), narrow.end_of(at)};
+    ASSERT_EQ(also.empty(), seen.empty());
+    if (!seen.empty()) {
+      ASSERT_EQ(also, seen);
+    }
+  };
+  for (const Case& c : all_cases())
+    for (std::int64_t i = 0; i < c.q_length; ++i) check(c.sight, i);
+  // As far as positions, lengths and windows go.
+  constexpr std::int64_t kFar = std::int64_t{1} << 60, kLong = std::int64_t{1} << 29;
+  for (std::int64_t q : {-2 * kFar, -kLong, std::int64_t{0}, kLong, kFar, 2 * kFar})
+    for (std::int64_t kv : {-kFar, -kLong, std::int64_t{5}, kLong, kFar})
+      for (std::int64_t left : {std::int64_t{-1}, std::int64_t{3}, kLong, kFar, 4 * kFar, kHuge})
+        for (std::int64_t right : {std::int64_t{-1}, std::int64_t{3}, kLong, kFar, 4 * kFar, kHuge})
+          for (std::int64_t row : {std::int64_t{0}, std::int64_t{77}, kLong - 1})
+            check({q, kv, {3, kLong - 1}, left, right}, row);
 }
 
 TEST(Walk, AnyIsTheUnionAndAllTheIntersection) {

@@ -217,5 +217,6 @@ def _lists(chosen: Tensor, order: Tensor, index: torch.dtype) -> tuple[Tensor, T
 def _packed(tiles: Tensor) -> Tensor:
     """Element j of a row is bit j % 8 of byte j // 8."""
     weights = 2 ** torch.arange(8, device=tiles.device)
+    tiles = torch.nn.functional.pad(tiles, (0, -tiles.shape[-1] % 8))
     grouped = tiles.reshape(*tiles.shape[:-1], -1, 8).long()
     return (grouped * weights).sum(-1).to(torch.uint8)

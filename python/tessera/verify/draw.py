@@ -12,10 +12,10 @@ Drawn, each by itself: float16 or bfloat16 (on the CPU float32 too), now and the
 head dimensions of any multiple of 8 up to 256, mostly 64 and 128, of values mostly the same; 1 to 8
 heads of keys with 1 to 16 heads of queries each; 1 to 16 sequences; lengths 0 to 4096, log-uniform,
 a tenth above, to 16384; queries and keys dense or packed, each; causality, windows, used ranges of
-keys, positions (some far from zero), soft cap, sinks, scale (negative too); block masks of 64 to
-256 by 64 to 256, full and partial lists in any order, with and without bits, shared or one a
-sequence, a head or a head of keys, empty rows; both layouts, any order in memory, padding by
-multiples of 16 bytes.
+keys, positions (some far from zero), soft cap, sinks, scale (negative too); block masks, each side
+of multiples of 64 up to 256, of 16, 32, 48 or 96, or now and then of any size, full and partial
+lists in any order, with and without bits, shared or one a sequence, a head or a head of keys, empty
+rows; both layouts, any order in memory, padding by multiples of 16 bytes.
 
 A problem has at most --pairs pairs of a query and a key over its heads (on the CPU 2^21, else 2^28)
 and about twice as many numbers (at most 2^26): what is larger loses sequences and heads first, then
@@ -249,14 +249,27 @@ def _draw_sight(rng: random.Random, d: Drawn) -> None:
 
 def _draw_mask(rng: random.Random, d: Drawn) -> Blocks:
     mask = Blocks(
-        block_q=64 * rng.randint(1, 4), block_kv=64 * rng.randint(1, 4),
+        block_q=_block(rng), block_kv=_block(rng),
         batch=rng.choice((1, d.batch)), heads=rng.choice((1, d.kv_heads, d.heads)),
         density=rng.choice((0.0, 0.03, 0.1, 0.3, 0.6, 0.9, 1.0)),
         partial=rng.choice((0.0, 0.0, 0.3, 0.6, 1.0)),
         empty_rows=rng.choice((0.0, 0.0, 0.2)), tiles=rng.choice((0, 1, 3, 8)))
-    cells = -(-d.q_bound // mask.block_q) * -(-d.kv_bound // mask.block_kv)
-    if cells * mask.batch * mask.heads > MOST_CELLS:
+
+    def too_many() -> bool:
+        rows, columns = -(-d.q_bound // mask.block_q), -(-d.kv_bound // mask.block_kv)
+        return rows * columns * mask.batch * mask.heads > MOST_CELLS
+
+    if too_many():
         mask.batch = 1
-    if cells * mask.batch * mask.heads > MOST_CELLS:
+    if too_many():
         mask.heads = 1
+    while too_many():
+        mask.block_q, mask.block_kv = 2 * mask.block_q, 2 * mask.block_kv
     return mask
+
+
+def _block(rng: random.Random) -> int:
+    kind = rng.random()
+    if kind < 0.5:
+        return 64 * rng.randint(1, 4)
+    return rng.choice((16, 16, 32, 32, 48, 96)) if kind < 0.95 else rng.randint(1, 150)

@@ -321,7 +321,7 @@ class Consumer {
       RowSight& sight = shared_.sight[consumer_ * T::kRows + thread_];
       sight.begin = static_cast<int>(planning::clamp_to(seen.begin, 0, kNowhere));
       sight.end = static_cast<int>(planning::clamp_to(seen.end, 0, kNowhere));
-      if (args_.bits) sight.bits = query % args_.block_q * args_.bits_row;
+      if (args_.bits) sight.bits = query % args_.block_q / args_.walk.word_queries * args_.bits_row;
     }
     meet();
   }

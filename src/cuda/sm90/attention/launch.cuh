@@ -13,6 +13,7 @@
 
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
+#include "src/cuda/prepare/compose_mask.hpp"
 #include "src/cuda/sm90/attention/deal.cuh"
 #include "src/cuda/sm90/attention/kernel.cuh"
 #include "src/cuda/tile/tensor_map.hpp"
@@ -55,6 +56,34 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   walk.packed_q = shape.q_packed;
   walk.longest_last = shape.window_right >= 0;
   return walk;
+}
+
+/// Where blocks are composed, the walk is through what another kernel composes first.
+inline void walk_composed(const AttentionProblem& problem, const planning::AttentionShape& shape,
+                          const planning::ComposedMask& to, const planning::ComposedLists& lists,
+                          Arguments& args, cudaStream_t stream) {
+  planning::MaskComposer composer;
+  composer.given = args.walk.mask;
+  if (const Tensor& bits = problem.mask.bits)
+    composer.bits = {static_cast<const std::uint8_t*>(bits.data), bits.stride(0), bits.stride(1),
+                     bits.stride(2)};
+  composer.q_length = shape.q_length;
+  composer.kv_length = shape.kv_length;
+  composer.to = to;
+  composer.lists = lists;
+  compose_mask(composer, stream);
+  constexpr int kWord = sizeof(std::uint64_t);
+  Walk& walk = args.walk;
+  walk.mask = view_of(to, lists);
+  walk.bits_tile = to.block_words() * kWord;
+  walk.bits_byte = 1;
+  walk.composed = lists.bits;
+  walk.words = static_cast<int>(to.words);
+  walk.word_queries = static_cast<int>(to.word_queries());
+  args.bits = reinterpret_cast<const std::uint8_t*>(lists.bits);
+  args.bits_row = kWord;
+  args.block_q = static_cast<int>(to.queries);
+  args.bits_whole = true;
 }
 
 inline Result result_of(const AttentionProblem& problem) {
@@ -143,6 +172,8 @@ void launch_typed(const Launch& call) {
                       reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
   }
   const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  if (layout.composed)
+    walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
   const int grid = layout.whole > 0 ? std::min(args.walk.whole, unit_count()) : args.walk.sharers;
   args.walk.blocks = grid;
   if (layout.uneven && args.walk.whole > grid) {

@@ -80,21 +80,34 @@ class Scout {
     const std::uint32_t number = shared_.cursor.steps + place / T::kPieces, p = place % T::kPieces;
     tile::wait(&shared_.step_ring.empty[number % T::kStepNotes], (number / T::kStepNotes & 1) ^ 1);
     Step& step = shared_.steps[number % T::kStepNotes];
-    const int end = piece.key + planning::kKeyPiece;
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
     step.masked[p] = !piece.visited || piece.masked;
+    if constexpr (T::kOwnLists) step.lines = piece.lines;
+    shared_.kept[number % T::kStepNotes][p] = piece.visited ? kept_of(piece, note) : kAllKeys;
+  }
+
+  /// Keys of a piece that some query for which it is loaded sees.
+  __device__ std::uint64_t kept_of(const Piece& piece, const TileNote& note) const {
+    using planning::bits_between;
+    const Walk& walk = args_.walk;
+    const int key = piece.key;
+    std::uint64_t kept;
+    int first = note.first_query;
     if constexpr (T::kOwnLists) {
-      step.lines = piece.lines;
-      step.begin = piece.begin;
-      step.end = piece.end;
-      step.gap_begin = piece.gap_begin;
-      step.gap_end = piece.gap_end;
+      kept = bits_between(piece.begin - key, piece.end - key) &
+             ~bits_between(piece.gap_begin - key, piece.gap_end - key);
+      first += (__ffs(piece.lines) - 1) * static_cast<int>(walk.mask.block_q);
+    } else {
+      kept = bits_between(note.any_begin - key, note.any_end - key);
     }
-    const KeySpan seen = seen_in(step, note);
-    const KeySpan gap = gap_in(step);
-    step.ragged[p] = piece.visited && (piece.key < seen.begin || end > seen.end ||
-                                       (piece.key < gap.end && end > gap.begin));
+    if (walk.composed && piece.bits >= 0) {
+      const planning::ComposedBits bits{walk.composed + piece.bits / sizeof(std::uint64_t),
+                                        walk.words, walk.word_queries};
+      const int end = min(first + static_cast<int>(walk.mask.block_q), note.q_length);
+      kept &= bits.met(note.narrow, first, end, key);
+    }
+    return kept;
   }
 
   /// Steps [from, to) of the tile.
@@ -188,8 +201,8 @@ class Loader {
 
       tile::wait(&shared_.v_ring.empty[at_.stage], at_.parity ^ 1);
       std::uint64_t* full = &shared_.v_ring.full[at_.stage];
-      if (step.any(step.ragged)) {
-        order_clearing(step, note);
+      if (is_ragged(shared_.kept[place])) {
+        order_clearing(shared_.kept[place]);
         full = &shared_.landed[at_.stage];
       }
       tile::arrive_expecting(full, T::Values::kBytes);
@@ -213,18 +226,19 @@ class Loader {
                        tile::shared_address(full));
   }
 
-  __device__ void order_clearing(const Step& step, const TileNote& note) {
+  /// Whether keys come along that nobody sees.
+  __device__ static bool is_ragged(const std::uint64_t (&kept)[T::kPieces]) {
+    std::uint64_t all = kAllKeys;
+#pragma unroll
+    for (const std::uint64_t keys : kept) all &= keys;
+    return all != kAllKeys;
+  }
+
+  __device__ void order_clearing(const std::uint64_t (&kept)[T::kPieces]) {
     auto& clearing = next_clearing();
     clearing.stage = at_.stage;
-    const KeySpan seen = seen_in(step, note), gap = gap_in(step);
-    clearing.gap_begin = gap.begin - step.key[0];
-    clearing.gap_end = gap.end - step.key[0];
 #pragma unroll
-    for (int p = 0; p < T::kPieces; ++p) {
-      const int end = seen.end - step.key[p];
-      clearing.begin[p] = seen.begin - step.key[p];
-      clearing.end[p] = step.key[p] == kNowhere ? planning::kKeyPiece : end;  // those are zeros
-    }
+    for (int p = 0; p < T::kPieces; ++p) clearing.kept[p] = kept[p];
     tile::arrive(&shared_.clearing_ring.full[clearing_++ % T::kClearings]);
   }
 
@@ -254,34 +268,31 @@ __device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, 
   std::uint32_t parities = 0;  // of `landed`, a bit a stage
   while (true) {
     tile::wait(&shared.clearing_ring.full[at.stage], at.parity);
-    const typename T::Clearing clearing = shared.clearings[at.stage];
-    __syncwarp();
-    if (lane == 0) tile::arrive(&shared.clearing_ring.empty[at.stage]);
-    at.advance();
-    if (clearing.stage < 0) return;
-    tile::wait(&shared.landed[clearing.stage], parities >> clearing.stage & 1);
-    parities ^= 1u << clearing.stage;
-    auto& values = shared.v[clearing.stage];
+    const typename T::Clearing& clearing = shared.clearings[at.stage];
+    const int stage = clearing.stage;
+    if (stage < 0) return;
+    tile::wait(&shared.landed[stage], parities >> stage & 1);
+    parities ^= 1u << stage;
     // Eight lanes a line of 128 bytes.
-    const auto clear = [&](int first, int end) {
 #pragma unroll 1
-      for (int row = first + lane / 8; row < end; row += 4)
+    for (int piece = 0; piece < T::kPieces; ++piece) {
+      const std::uint64_t kept = clearing.kept[piece];
+#pragma unroll 1
+      for (int row = lane / 8; row < planning::kKeyPiece; row += 4) {
+        if ((kept >> row & 1) != 0) continue;
 #pragma unroll
         for (int p = 0; p < T::Values::kPanels; ++p)
-          reinterpret_cast<uint4*>(values.panel(p, row))[lane % 8] = uint4{};
-    };
-#pragma unroll
-    for (int piece = 0; piece < T::kPieces; ++piece) {
-      constexpr int kRows = planning::kKeyPiece;
-      const int from = piece * kRows;
-      clear(from, from + min(clearing.begin[piece], kRows));
-      clear(from + max(clearing.end[piece], 0), from + kRows);
+          reinterpret_cast<uint4*>(
+              shared.v[stage].panel(p, piece * planning::kKeyPiece + row))[lane % 8] = uint4{};
+      }
     }
-    if constexpr (T::kOwnLists)
-      clear(max(clearing.gap_begin, 0), min(clearing.gap_end, planning::kKeyPiece));
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     __syncwarp();
-    if (lane == 0) tile::arrive(&shared.v_ring.full[clearing.stage]);
+    if (lane == 0) {
+      tile::arrive(&shared.clearing_ring.empty[at.stage]);
+      tile::arrive(&shared.v_ring.full[stage]);
+    }
+    at.advance();
   }
 }
 

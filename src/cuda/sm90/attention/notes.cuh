@@ -36,11 +36,15 @@ struct TileNote {
       any_end;  // keys that some query of the tile sees, where it has one list
   bool ends_all, empty;
   planning::Visibility sight;
+  planning::NarrowSight narrow;
   Share share;
 };
 
 /// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.
 inline constexpr std::int32_t kNowhere = 1 << 30;
+
+/// The keys of a piece, a bit each.
+inline constexpr std::uint64_t kAllKeys = ~std::uint64_t{0};
 
 /// What one row of a tile sees: keys of its sequence, and where its line of element masks begins.
 struct RowSight {
@@ -54,7 +58,6 @@ struct StepNote {
   std::int64_t bits[kPieces];    // where the piece's element mask begins; -1: none
   std::int32_t key[kPieces];     // first key of each piece inside the sequence
   std::uint8_t masked[kPieces];  // some pairs of it are hidden
-  std::uint8_t ragged[kPieces];  // keys that no query of the tile sees come along
   std::uint8_t last;             // of its tile
 
   __device__ bool any(const std::uint8_t (&flags)[kPieces]) const {
@@ -67,30 +70,7 @@ struct StepNote {
 
 /// One step of a tile whose lines have a list each: one piece, which not all of them need.
 struct LineStepNote : StepNote<1> {
-  std::uint8_t lines;               // that need it, a bit each
-  std::int32_t begin, end;          // keys that some query of theirs sees,
-  std::int32_t gap_begin, gap_end;  // but for these
+  std::uint8_t lines;  // that need it, a bit each
 };
-
-struct KeySpan {
-  std::int32_t begin, end;
-};
-
-/// Keys that some query sees for which a step is loaded: a span,
-template <int kPieces>
-__device__ KeySpan seen_in(const StepNote<kPieces>&, const TileNote& tile) {
-  return {tile.any_begin, tile.any_end};
-}
-inline __device__ KeySpan seen_in(const LineStepNote& step, const TileNote&) {
-  return {step.begin, step.end};
-}
-/// but for a gap in it.
-template <int kPieces>
-__device__ KeySpan gap_in(const StepNote<kPieces>&) {
-  return {0, 0};
-}
-inline __device__ KeySpan gap_in(const LineStepNote& step) {
-  return {step.gap_begin, step.gap_end};
-}
 
 }  // namespace tessera::cuda::sm90::attention

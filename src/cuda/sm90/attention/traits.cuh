@@ -97,7 +97,7 @@ struct Traits {
   // Where there is room for one tile, the next one's queries come as soon as this one's are read:
   // results do not lie there, but go from registers to memory.
   static constexpr bool kStoresItself = kQueryStages == 1;
-  static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 2;
+  static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 3;
   static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
   static constexpr int kConsumersALine = kConsumers / kTile.lines;
   using Step = std::conditional_t<kOwnLists, LineStepNote, StepNote<kPieces>>;
@@ -107,8 +107,7 @@ struct Traits {
   /// Which stage of values a helper clears, and what of it stays.
   struct Clearing {
     std::int32_t stage;
-    std::int32_t begin[kPieces], end[kPieces];
-    std::int32_t gap_begin, gap_end;  // where lines have lists of their own
+    std::uint64_t kept[kPieces];  // keys, a bit each
   };
   struct Shared {
     Queries q[kQueryStages];
@@ -125,8 +124,9 @@ struct Traits {
     HandedSums<Found, kHanded> handed;
     TileNote tiles[kTileNotes];
     Step steps[kStepNotes];
-    Step notes[kStages];  // of the stages of keys
-    TileCursor cursor;    // the scout's
+    std::uint64_t kept[kStepNotes][kPieces];  // keys that some query sees for which they are loaded
+    Step notes[kStages];                      // of the stages of keys
+    TileCursor cursor;                        // the scout's
     Pieces pieces;
     Clearing clearings[kClearings];
     RowSight sight[kConsumers * kRows];

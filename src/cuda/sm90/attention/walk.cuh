@@ -5,6 +5,7 @@
 #include "src/cuda/sm90/attention/notes.cuh"
 #include "src/cuda/tile/grid.cuh"
 #include "src/plan/attention_sm90.hpp"
+#include "src/plan/compose_mask.hpp"
 #include "src/plan/list_walk.hpp"
 #include "src/plan/sequence.hpp"
 
@@ -16,6 +17,8 @@ struct Walk {
   planning::SequenceView sequences;
   planning::MaskView mask;  // block_q 0: none
   std::int64_t bits_tile = 0, bits_byte = 1;
+  const std::uint64_t* composed = nullptr;  // element masks of composed blocks, where these are
+  int words = 0, word_queries = 1;          // of each; queries that share a row of element masks
   int batches = 0, head_groups = 0, pack = 1, pack_shift = 0;
   int group = 1;    // heads of one head of keys
   int queries = 0;  // of a tile
@@ -130,6 +133,7 @@ struct TileCursor {
     note.q_length = static_cast<int>(s.q_length);
     note.kv_begin = static_cast<int>(s.kv_begin);
     note.sight = s.sight;
+    note.narrow = planning::NarrowSight::of(s.sight);
   }
 
   /// The sequence that a tile of packed queries is in; `tile` becomes its number there, which lies

@@ -1,0 +1,293 @@
+// Composed masks: whatever the blocks, the pairs stay the same.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "src/plan/compose_mask.hpp"
+#include "src/plan/sequence.hpp"
+#include "src/plan/views.hpp"
+#include "tests/support/generate.hpp"
+
+namespace {
+
+using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera::planning;  // NOLINT
+
+/// Composes on the host what the kernel composes on a GPU, so many columns at a time.
+void compose_lines(const MaskComposer& s, std::int64_t width) {
+  std::vector<std::uint64_t> words;
+  for (std::int64_t index = 0; index < s.to.lines(); ++index) {
+    const MaskComposer::Line line = s.line(index);
+    const std::int64_t begin = index * s.to.capacity;
+    std::int32_t full = 0, partial = 0;
+    for (std::int64_t first = 0; first < s.to.columns; first += width) {
+      words.assign(static_cast<std::size_t>(width * s.to.words), 0);
+      const auto word_at = [&](std::int64_t column, std::int64_t word) -> std::uint64_t& {
+        return words[static_cast<std::size_t>((column - first) * s.to.words + word)];
+      };
+      const std::int64_t end = std::min(first + width, s.to.columns);
+      for (std::int64_t number = 0; number < s.sources(line); ++number) {
+        const MaskComposer::Source source = s.source(line, number);
+        for (std::int64_t entry = 0; entry < source.blocks.size; ++entry)
+          for (std::int64_t w = source.first_word; w < source.first_word + source.words; ++w) {
+            ASSERT_LT(w, s.to.words);
+            s.add(line, source, entry, w, first, end, [&](std::int64_t column, std::uint64_t bits) {
+              ASSERT_TRUE(column >= first && column < end);
+              word_at(column, w) |= bits;
+            });
+          }
+      }
+      for (std::int64_t column = first; column < end; ++column) {
+        const auto word = [&](std::int64_t w) { return word_at(column, w); };
+        const auto [kind, any] = s.judge(line, column, word);
+        if (kind == MaskComposer::Kind::full) {
+          ASSERT_LT(full, s.to.capacity);
+          s.lists.full[begin + full++] = static_cast<std::int32_t>(column);
+        } else if (kind == MaskComposer::Kind::partial) {
+          ASSERT_LT(partial, s.to.capacity);
+          const std::int64_t block = begin + partial++;
+          s.lists.partial[block] = static_cast<std::int32_t>(column);
+          s.lists.bit_tile[block] = static_cast<std::int32_t>(block);
+          std::uint64_t* bits = s.lists.bits + block * s.to.block_words();
+          for (std::int64_t w = 0; w < s.to.words; ++w) bits[w] = word(w);
+          bits[s.to.words] = any;
+        }
+      }
+    }
+    s.lists.full_counts[index] = full;
+    s.lists.partial_counts[index] = partial;
+  }
+}
+
+/// A problem's mask in blocks of so many queries.
+struct Composed {
+  ComposedMask mask;
+  std::vector<std::uint64_t> memory;
+  ComposedLists lists;
+  MaskView view;
+
+  Composed(const AttentionProblem& problem, std::int64_t queries, std::int64_t width) {
+    const AttentionShape shape = shape_of(problem);
+    mask = compose(shape, queries);
+    Carver sizes;
+    carve_composed(sizes, mask);
+    EXPECT_LE(static_cast<double>(sizes.used()), composed_bytes(mask) + 6 * 128);
+    memory.assign(static_cast<std::size_t>(sizes.used() / 8), 0xababababababababu);
+    Carver carver(memory.data());
+    lists = carve_composed(carver, mask);
+    view = view_of(mask, lists);
+    MaskComposer composer{.given = view_of(problem.mask, shape.kv_length),
+                          .bits = {},
+                          .q_length = shape.q_length,
+                          .kv_length = shape.kv_length,
+                          .to = mask,
+                          .lists = lists};
+    if (const Tensor& bits = problem.mask.bits)
+      composer.bits = {static_cast<const std::uint8_t*>(bits.data), bits.stride(0), bits.stride(1),
+                       bits.stride(2)};
+    compose_lines(composer, width);
+  }
+
+  /// How often each key is visited for one query, and by a block that shows it.
+  std::vector<int> seen(std::int64_t batch, std::int64_t head, std::int64_t query,
+                        std::int64_t keys) const {
+    std::vector<int> found(static_cast<std::size_t>(keys));
+    MaskWalk walk(view, {.used = {0, keys}}, batch, head, query, query);
+    KeyStep step;
+    while (walk.next(step))
+      for (std::int64_t key = step.begin; key < step.begin + step.count; ++key) {
+        std::uint64_t word = ~std::uint64_t{0};
+        if (step.bit_tile >= 0)
+          word = lists.bits[step.bit_tile * mask.block_words() +
+                            query % mask.queries / mask.word_queries()];
+        found[static_cast<std::size_t>(key)] += word >> (key - step.block_begin) & 1;
+      }
+    return found;
+  }
+};
+
+constexpr std::int64_t kQueries[] = {16, 48, 64, 128, 192, 256};
+
+generate::AttentionOptions lists_alone() {
+  generate::AttentionOptions options;
+  options.mask = generate::Presence::always;
+  options.positions = options.paged = options.packed_q = options.packed_kv =
+      generate::Presence::never;
+  options.largest_batch = options.largest_kv_heads = 2;
+  options.dims = {1};
+  options.longest = 270;
+  options.most_queries = 150;
+  return options;
+}
+
+TEST(ComposeMask, KeepsEveryPairAndNoOther) {
+  int pairs = 0;
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    const auto c = generate::attention_case(seed, lists_alone());
+    const AttentionProblem& p = c->problem;
+    const AttentionShape shape = shape_of(p);
+    const Composed composed(p, kQueries[seed % 6], seed % 4 == 0 ? 2 : 100);
+    for (std::int64_t b = 0; b < shape.batch; ++b)
+      for (std::int64_t h = 0; h < shape.heads; ++h)
+        for (std::int64_t i = 0; i < shape.q_length; ++i) {
+          const std::vector<int> seen = composed.seen(b, h, i, shape.kv_length);
+          for (std::int64_t j = 0; j < shape.kv_length; ++j) {
+            const int expected = oracle::visible(p, b, h, i, j) ? 1 : 0;
+            ASSERT_EQ(seen[static_cast<std::size_t>(j)], expected)
+                << c->text << " blocks " << p.mask.block_q << " x " << p.mask.block_kv
+                << " composed by " << kQueries[seed % 6] << ": pair " << i << ", " << j;
+            pairs += expected;
+          }
+        }
+  }
+  EXPECT_GT(pairs, 100000);
+}
+
+/// Of a composed block's keys those are met that some query sees, by lists and position together.
+TEST(ComposeMask, KnowsWhichKeysAreMet) {
+  int blocks = 0, ragged = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    generate::AttentionOptions options = lists_alone();
+    options.positions = generate::Presence::always;
+    options.packed_q = options.packed_kv = generate::Presence::maybe;
+    options.longest_window = seed % 3 == 0 ? 20 : 0;
+    options.largest_kv_heads = 1;
+    options.longest = 200;
+    const auto c = generate::attention_case(seed, options);
+    const AttentionProblem& p = c->problem;
+    const AttentionShape shape = shape_of(p);
+    const Composed composed(p, kQueries[seed % 6], 100);
+    const ComposedMask& mask = composed.mask;
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      const Sequence sequence = sequences_of(p, shape).at(b);
+      const NarrowSight sight = NarrowSight::of(sequence.sight);
+      for (std::int64_t h = 0; h < shape.heads; ++h)
+        for (std::int64_t first = 0; first < sequence.q_length; first += mask.queries) {
+          const std::int64_t end = std::min(first + mask.queries, sequence.q_length);
+          const std::int64_t set = h / mask.group;
+          const ListRow row = composed.view.partial.row(b, set, first / mask.queries);
+          const ListRow tiles = composed.view.partial.row_of(
+              composed.view.bit_tile, composed.view.bit_tile_strides, b, set, first / mask.queries);
+          for (std::int64_t entry = 0; entry < row.size; ++entry) {
+            const std::int64_t key = row[entry] * kComposedKeys;
+            const ComposedBits bits{composed.lists.bits + tiles[entry] * mask.block_words(),
+                                    static_cast<std::int32_t>(mask.words),
+                                    static_cast<std::int32_t>(mask.word_queries())};
+            std::uint64_t expected = 0;
+            const std::int64_t keys = std::min<std::int64_t>(sequence.kv_length - key, 64);
+            for (std::int64_t j = 0; j < keys; ++j)
+              for (std::int64_t i = first; i < end && (expected >> j & 1) == 0; ++i)
+                if (oracle::visible(p, b, h, i, key + j)) expected |= std::uint64_t{1} << j;
+            ASSERT_EQ(bits.met(sight, static_cast<std::int32_t>(first),
+                               static_cast<std::int32_t>(end), static_cast<std::int32_t>(key)) &
+                          bits_below(sequence.kv_length - key),
+                      expected)
+                << c->text << " queries from " << first << ", keys from " << key;
+            ++blocks;
+            ragged += expected != ~std::uint64_t{0};
+          }
+        }
+    }
+  }
+  EXPECT_GT(ragged, 1000);
+  EXPECT_GT(blocks - ragged, 10);
+}
+
+/// Blocks whose pairs are all named need no element mask.
+TEST(ComposeMask, WhatIsNamedWholeIsFull) {
+  for (const std::int64_t block : {16, 24, 32, 48, 100}) {
+    generate::AttentionOptions options = lists_alone();
+    options.blocks.block_q = options.blocks.block_kv = block;
+    options.blocks.names = [](std::int64_t, std::int64_t) { return true; };
+    int full = 0;
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      const auto c = generate::attention_case(seed, options);
+      if (c->problem.mask.full && c->problem.mask.partial) continue;
+      const bool hidden = static_cast<bool>(c->problem.mask.bit_tile);
+      const Composed composed(c->problem, 64, 100);
+      for (std::int64_t line = 0; line < composed.mask.lines(); ++line) {
+        if (hidden) continue;
+        ASSERT_EQ(composed.lists.full_counts[line], composed.mask.columns) << c->text;
+        ASSERT_EQ(composed.lists.partial_counts[line], 0) << c->text;
+        ++full;
+      }
+    }
+    EXPECT_GT(full, 5);
+  }
+}
+
+/// What a mask's own walk makes of lists that nobody checked is what composed lists hold.
+TEST(ComposeMask, HostileListsAreClampedAndSkipped) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const auto c = generate::attention_case(seed, lists_alone());
+    const AttentionProblem& p = c->problem;
+    const AttentionShape shape = shape_of(p);
+    generate::Random random(seed);
+    for (const Tensor& list :
+         {p.mask.full.counts, p.mask.full.offsets, p.mask.full.indices, p.mask.partial.counts,
+          p.mask.partial.offsets, p.mask.partial.indices, p.mask.bit_tile}) {
+      if (!list) continue;
+      oracle::DenseArray values = oracle::read(list);
+      for (double& value : values.values)
+        if (random.chance(0.3)) value = random.pick({-1.0, -1e9, 2e9, 1e6, 7.0, 0.0});
+      oracle::write(list, values);
+    }
+    const Composed composed(p, kQueries[seed % 6], 100);
+    const MaskView given = view_of(p.mask, shape.kv_length, shape.heads_a_list());
+    const oracle::DenseArray bits = p.mask.bits ? oracle::read(p.mask.bits) : oracle::DenseArray{};
+    const std::int64_t bytes = (p.mask.block_kv + 7) / 8;
+    for (std::int64_t b = 0; b < shape.batch; ++b)
+      for (std::int64_t h = 0; h < shape.heads; ++h)
+        for (std::int64_t i = 0; i < shape.q_length; ++i) {
+          std::vector<int> expected(static_cast<std::size_t>(shape.kv_length));
+          MaskWalk walk(given, {.used = {0, shape.kv_length}}, b, h, i, i);
+          KeyStep step;
+          while (walk.next(step))
+            for (std::int64_t key = step.begin; key < step.begin + step.count; ++key) {
+              const std::int64_t at = key - step.block_begin;
+              const std::int64_t row = step.bit_tile * p.mask.block_q + i % p.mask.block_q;
+              const bool shown =
+                  step.bit_tile < 0 ||
+                  (static_cast<int>(bits.values[static_cast<std::size_t>(row * bytes + at / 8)]) >>
+                       at % 8 &
+                   1) != 0;
+              if (shown) expected[static_cast<std::size_t>(key)] = 1;  // twice is once
+            }
+          ASSERT_EQ(composed.seen(b, h, i, shape.kv_length), expected) << c->text;
+        }
+  }
+}
+
+TEST(ComposeMask, ReadsBitsFromAnywhere) {
+  std::vector<std::uint8_t> bytes(600);
+  generate::Random random(1);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.between(0, 255));
+  const BitTiles tiles{bytes.data() + 300, -90, 17, 2};
+  for (std::int64_t tile = 0; tile < 3; ++tile)
+    for (std::int64_t row = 0; row < 3; ++row)
+      for (std::int64_t from = 0; from < 40; ++from)
+        for (std::int64_t count = 0; count <= 64; ++count) {
+          const std::uint64_t found = tiles.read(tile, row, from, count);
+          for (std::int64_t i = 0; i < 64; ++i) {
+            const std::int64_t at = 300 - 90 * tile + 17 * row + (from + i) / 8 * 2;
+            const bool set =
+                i < count && (bytes[static_cast<std::size_t>(at)] >> (from + i) % 8 & 1);
+            ASSERT_EQ(found >> i & 1, set ? 1u : 0u);
+          }
+        }
+}
+
+TEST(ComposeMask, CutsRangesOfBitsOff) {
+  for (int begin = -70; begin <= 140; ++begin)
+    for (int end = -70; end <= 140; ++end) {
+      std::uint64_t expected = 0;
+      for (int i = std::max(begin, 0); i < std::min(end, 64); ++i)
+        expected |= std::uint64_t{1} << i;
+      ASSERT_EQ(bits_between(begin, end), expected);
+      ASSERT_EQ(bits_between(std::int64_t{begin}, std::int64_t{end}), expected);
+    }
+}
+
+}  // namespace
