@@ -380,7 +380,7 @@ class Consumer {
   /// True for the last of those who share a tile: it then has what all of them found, added up in
   /// the same order whoever it is.
   __device__ __forceinline__ bool join_parts(unsigned tile) {
-    const Share& share = note_of(tile).share;
+    const planning::TileShare& share = note_of(tile).share;
     bool& joins = shared_.joins[tile % T::kQueryStages][consumer_];
     auto* parts = static_cast<typename T::Found*>(args_.parts) + consumer_;
     put_found(parts[(share.slot + share.part) * T::kTeamSize], sum_, softmax_, thread_);

@@ -2,28 +2,11 @@
 
 #include <cstdint>
 
+#include "src/plan/tile_share.hpp"
 #include "src/plan/walk.hpp"
 
 // What the scout tells the others: tile by tile, and step by step of a tile's walk.
 namespace tessera::cuda::sm90::attention {
-
-/// The share of a tile's keys that a block of threads walks, where several divide them: from
-/// from/of up to to/of. The last of them to be done joins what all of them found.
-struct Share {
-  std::int32_t from, to, of;
-  std::int32_t part, parts;  // which of how many
-  std::int32_t tile, slot;   // number among the divided tiles; where the first part is put
-
-  /// The same of a count that is divided at multiples of `unit`.
-  __device__ int begin(int count, int unit) const { return at(from, count, unit); }
-  __device__ int end(int count, int unit) const { return at(to, count, unit); }
-
- private:
-  __device__ int at(int mark, int count, int unit) const {
-    const std::int64_t units = (count + unit - 1) / unit;
-    return min(static_cast<int>(units * mark / of) * unit, count);
-  }
-};
 
 /// One output tile. Rows of a tile are queries times the heads that are folded into it, heads
 /// first: row r is query r / pack of head `head` + r % pack.
@@ -37,7 +20,7 @@ struct TileNote {
   bool ends_all, empty;
   planning::Visibility sight;
   planning::NarrowSight narrow;
-  Share share;
+  planning::TileShare share;
 };
 
 /// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.

@@ -76,7 +76,7 @@ struct TileCursor {
 
  private:
   /// One lane. Less than zero: there is none.
-  __device__ int take(const Walk& walk, Share& share) {
+  __device__ int take(const Walk& walk, planning::TileShare& share) {
     auto next = static_cast<int>(blockIdx.x);
     if (walk.dealt && taken > 0) {
       tile::wait_for_grid_before();  // it set the counter and the order
@@ -87,30 +87,14 @@ struct TileCursor {
       next += static_cast<int>(taken) * walk.blocks;
     }
     ++taken;
-    if (next >= walk.whole) return divide(walk, (next - walk.whole) / walk.blocks, share);
-    share = {0, 1, 1, 0, 1, 0, 0};
-    return next;
-  }
-
-  /// Tiles of the last round, which would leave most blocks idle, lie end to end in as many equal
-  /// shares as there are blocks: a block's share may end in the next tile.
-  /// Returns the tile's number, or less than zero.
-  __device__ static int divide(const Walk& walk, int turn, Share& share) {
-    const int tiles = walk.tiles - walk.whole, of = walk.sharers;
-    const auto block = static_cast<int>(blockIdx.x);
-    const int begin = block * tiles, end = begin + tiles;  // a tile is as long as `of`
-    if (tiles == 0 || block >= of) return -1;
-    const int tile = begin / of + turn, tile_begin = tile * of, tile_end = tile_begin + of;
-    if (tile_begin >= end) return -1;
-    const int first = tile_begin / tiles;
-    share.from = max(begin, tile_begin) - tile_begin;
-    share.to = min(end, tile_end) - tile_begin;
-    share.of = of;
-    share.part = block - first;
-    share.parts = (tile_end - 1) / tiles - first + 1;
-    share.tile = tile;
-    share.slot = first + tile;
-    return walk.whole + tile;
+    share = {};
+    if (next < walk.whole) return next;
+    // Tiles of the last round, which would leave most blocks idle.
+    const int turn = (next - walk.whole) / walk.blocks;
+    if (!planning::find_share(walk.tiles - walk.whole, walk.sharers, static_cast<int>(blockIdx.x),
+                              turn, share))
+      return -1;
+    return walk.whole + share.tile;
   }
 
   __device__ void put(const Walk& walk, int number, TileNote& note, int lane) const {
