@@ -83,7 +83,6 @@ AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile) {
   layout.pack = pack_of(s, tile);
   layout.queries = tile.m / layout.pack;
   layout.lines = tile.lines;
-  layout.line_queries = line_queries(tile);
   layout.head_groups = s.heads / layout.pack;
   layout.tiles_a_head = s.q_packed ? s.q_total / layout.queries + s.batch
                                    : (s.q_length + layout.queries - 1) / layout.queries;
@@ -146,7 +145,7 @@ std::string describe(const AttentionLayout& layout) {
   if (layout.pack > 1) text += ", " + std::to_string(layout.pack) + " heads folded into rows";
   if (layout.lines > 1)
     text += ", " + std::to_string(layout.lines) + " lines of " +
-            std::to_string(layout.line_queries) + " rows walked together";
+            std::to_string(layout.queries / layout.lines) + " rows walked together";
   if (layout.splits > 1) text += ", keys divided by " + std::to_string(layout.splits);
   return text;
 }
