@@ -117,7 +117,6 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) 
   layout.pack = pack_of(s, tile);
   layout.queries = tile.m / layout.pack;
   layout.lines = tile.lines;
-  layout.line_queries = line_queries(tile);
   layout.head_groups = s.heads / layout.pack;
   layout.tiles_a_head = s.q_packed ? s.q_total / layout.queries + s.batch
                                    : (s.q_length + layout.queries - 1) / layout.queries;
@@ -192,7 +191,7 @@ std::string describe(const AttentionLayout& layout) {
   if (layout.pack > 1) text += ", " + std::to_string(layout.pack) + " heads folded into rows";
   if (layout.lines > 1)
     text += ", " + std::to_string(layout.lines) + " lines of " +
-            std::to_string(layout.line_queries) + " rows walked together";
+            std::to_string(layout.queries / layout.lines) + " rows walked together";
   if (layout.composed)
     text += ", blocks composed into " + std::to_string(layout.composed.queries) + " x " +
             std::to_string(kComposedKeys);

@@ -21,7 +21,7 @@ inline bool scores_are_mapped(const AttentionShape& s) {
   return s.softcap > 0.0f || !(s.scale > 0.0f);
 }
 
-/// Three warpgroups leave each thread too few registers for that.
+/// Three warpgroups and more leave each thread too few registers for that.
 constexpr bool takes_mapped_scores(const Tile& tile) { return tile.warpgroups < 3; }
 
 /// Queries of a line: where a tile walks several lists, each is one of so many rows.
@@ -37,7 +37,6 @@ struct AttentionLayout {
   std::int64_t tiles_a_head = 0;  // of one sequence and head group, at most
   std::int64_t tiles = 0;         // output tiles in all, at most
   int lines = 1;                  // lists of a tile: several are walked together
-  int line_queries = 0;           // of each of them
   std::int64_t section = 1;       // head groups whose tiles are dealt together, longest first
   std::int64_t whole = 0;         // tiles that are not divided: whole rounds of them, or all
   std::int64_t sharers = 0;       // blocks of threads among which the others are divided

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <memory>
 #include <vector>
 
 #include <tessera/tessera.hpp>
 
 #include "tests/fixtures/conversions.hpp"
-#include "tests/unit/error_text.hpp"
+#include "tests/fixtures/refusals.hpp"
 
 namespace tessera {
 namespace {
@@ -18,20 +17,9 @@ namespace {
 using conversions::Case;
 using conversions::get;
 using generate::Random;
+using testing::Arena;
 using testing::error_text;
-
-/// Hands out memory full of 0xa5.
-class Arena {
- public:
-  void* operator()(DType dtype, std::int64_t elements) const {
-    const auto bytes = static_cast<std::size_t>(elements * size_of(dtype));
-    pieces_.push_back(std::make_unique<std::vector<std::byte>>(bytes, std::byte{0xa5}));
-    return pieces_.back()->data();
-  }
-
- private:
-  mutable std::vector<std::unique_ptr<std::vector<std::byte>>> pieces_;
-};
+using testing::refuses;
 
 /// Element (b, i, j) of a matrix with or without a batch, in bits: NaN equals NaN.
 double element(const Tensor& t, std::int64_t b, std::int64_t i, std::int64_t j) {
@@ -195,45 +183,41 @@ struct Base {
   }
 };
 
-template <class Spoil>
-void refuses(const std::string& message, const Spoil& spoil) {
-  Base base;
-  spoil(base);
-  EXPECT_PRED2(testing::contains, error_text([&] { base.run(); }), message);
-}
-
 TEST(Convert, TheBaseRuns) { EXPECT_NO_THROW(Base().run()); }
 
 TEST(Convert, RefusalsNameTheArgument) {
-  refuses("to_dense: dense: expected shape", [](Base& b) { b.dense.shape[0] = 8; });
-  refuses("to_dense: dense: expected dtype f32", [](Base& b) { b.dense.dtype = DType::f16; });
-  refuses("to_dense: dense: expected strides", [](Base& b) { b.dense.strides[0] = 0; });
-  refuses("to_dense: dense: expected data", [](Base& b) { b.dense.data = nullptr; });
-  refuses("to_dense: matrix.values: expected dtype",
-          [](Base& b) { b.matrix.values.dtype = DType::i32; });
-  refuses("to_dense: matrix.rows", [](Base& b) { b.matrix.rows = 11; });
-  refuses("to_dense: matrix.col_indices: expected block columns",
-          [](Base& b) { b.bsr.col_indices.data<std::int32_t>()[0] = 2; });
-  refuses("block_norms: norms: expected dtype f32", [](Base& b) { b.norms.dtype = DType::i32; });
-  refuses("block_norms: norms: expected a size for each block",
-          [](Base& b) { b.norms.shape[0] = 5; });
-  refuses("block_norms: norms: expected strides", [](Base& b) { b.norms.strides[1] = 0; });
-  refuses("select_blocks: choice: expected either above or keep, got both",
-          [](Base& b) { b.choice.above = 1.0f; });
-  refuses("select_blocks: choice: expected either above or keep, got neither",
-          [](Base& b) { b.choice = {}; });
-  refuses("select_blocks: choice.above: expected a number, got NaN",
-          [](Base& b) { b.choice = {.above = std::nanf("")}; });
-  refuses("select_blocks: choice.keep", [](Base& b) { b.choice.keep = -1; });
-  refuses("select_blocks: out.row_offsets", [](Base& b) { b.selected.row_offsets.shape[0] = 3; });
-  refuses("select_blocks: out.col_indices: expected contiguous",
-          [](Base& b) { b.selected.col_indices.strides[0] = 2; });
-  refuses("select_blocks: out.count", [](Base& b) { b.selected.count.dtype = DType::i64; });
-  refuses("transpose_lists: out.col_offsets", [](Base& b) { b.columns.col_offsets.shape[0] = 4; });
-  refuses("transpose_lists: out.positions: expected a tensor, got none",
-          [](Base& b) { b.columns.positions = {}; });
-  refuses("transpose_lists: out.row_indices: expected data",
-          [](Base& b) { b.columns.row_indices.data = nullptr; });
+  refuses<Base>("to_dense: dense: expected shape", [](Base& b) { b.dense.shape[0] = 8; });
+  refuses<Base>("to_dense: dense: expected dtype f32", [](Base& b) { b.dense.dtype = DType::f16; });
+  refuses<Base>("to_dense: dense: expected strides", [](Base& b) { b.dense.strides[0] = 0; });
+  refuses<Base>("to_dense: dense: expected data", [](Base& b) { b.dense.data = nullptr; });
+  refuses<Base>("to_dense: matrix.values: expected dtype",
+                [](Base& b) { b.matrix.values.dtype = DType::i32; });
+  refuses<Base>("to_dense: matrix.rows", [](Base& b) { b.matrix.rows = 11; });
+  refuses<Base>("to_dense: matrix.col_indices: expected block columns",
+                [](Base& b) { b.bsr.col_indices.data<std::int32_t>()[0] = 2; });
+  refuses<Base>("block_norms: norms: expected dtype f32",
+                [](Base& b) { b.norms.dtype = DType::i32; });
+  refuses<Base>("block_norms: norms: expected a size for each block",
+                [](Base& b) { b.norms.shape[0] = 5; });
+  refuses<Base>("block_norms: norms: expected strides", [](Base& b) { b.norms.strides[1] = 0; });
+  refuses<Base>("select_blocks: choice: expected either above or keep, got both",
+                [](Base& b) { b.choice.above = 1.0f; });
+  refuses<Base>("select_blocks: choice: expected either above or keep, got neither",
+                [](Base& b) { b.choice = {}; });
+  refuses<Base>("select_blocks: choice.above: expected a number, got NaN",
+                [](Base& b) { b.choice = {.above = std::nanf("")}; });
+  refuses<Base>("select_blocks: choice.keep", [](Base& b) { b.choice.keep = -1; });
+  refuses<Base>("select_blocks: out.row_offsets",
+                [](Base& b) { b.selected.row_offsets.shape[0] = 3; });
+  refuses<Base>("select_blocks: out.col_indices: expected contiguous",
+                [](Base& b) { b.selected.col_indices.strides[0] = 2; });
+  refuses<Base>("select_blocks: out.count", [](Base& b) { b.selected.count.dtype = DType::i64; });
+  refuses<Base>("transpose_lists: out.col_offsets",
+                [](Base& b) { b.columns.col_offsets.shape[0] = 4; });
+  refuses<Base>("transpose_lists: out.positions: expected a tensor, got none",
+                [](Base& b) { b.columns.positions = {}; });
+  refuses<Base>("transpose_lists: out.row_indices: expected data",
+                [](Base& b) { b.columns.row_indices.data = nullptr; });
   Base base;
   base.matrix.values =
       tensor(base.matrix.values.data, DType::f32, {base.matrix.stored_blocks(), 4, 2}, {0, 2, 1});

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <memory>
 #include <vector>
 
 #include <tessera/tessera.hpp>
 
 #include "tests/fixtures/mask_lists.hpp"
-#include "tests/unit/error_text.hpp"
+#include "tests/fixtures/refusals.hpp"
 
 namespace tessera {
 namespace {
@@ -19,20 +18,8 @@ using generate::Random;
 using mask_lists::at;
 using mask_lists::Case;
 using mask_lists::get;
-using testing::error_text;
-
-/// Hands out memory full of 0xa5.
-class Arena {
- public:
-  void* operator()(DType dtype, std::int64_t elements) const {
-    const auto bytes = static_cast<std::size_t>(elements * size_of(dtype));
-    pieces_.push_back(std::make_unique<std::vector<std::byte>>(bytes, std::byte{0xa5}));
-    return pieces_.back()->data();
-  }
-
- private:
-  mutable std::vector<std::unique_ptr<std::vector<std::byte>>> pieces_;
-};
+using testing::Arena;
+using testing::refuses;
 
 /// Row (b, h, i) of lists that were written is `expected`, as far as there is room, and nothing was
 /// written behind it. `list` is the indices, or a tensor like them.
@@ -174,58 +161,54 @@ struct Base {
   }
 };
 
-template <class Spoil>
-void refuses(const std::string& message, const Spoil& spoil) {
-  Base base;
-  spoil(base);
-  EXPECT_PRED2(testing::contains, error_text([&] { base.run(); }), message);
-}
-
 TEST(MaskLists, TheBaseRuns) { EXPECT_NO_THROW(Base().run()); }
 
 TEST(MaskLists, RefusalsNameTheArgument) {
-  refuses("list_blocks: blocks: expected dtype u8", [](Base& b) { b.full.dtype = DType::i32; });
-  refuses("list_blocks: blocks: expected shape", [](Base& b) { b.full.rank = 3; });
-  refuses("list_blocks: blocks: expected data", [](Base& b) { b.full.data = nullptr; });
-  refuses("list_blocks: blocks: expected a tensor, got none", [](Base& b) { b.full = {}; });
-  refuses("list_blocks: partial: expected shape", [](Base& b) { b.partial.shape[3] = 3; });
-  refuses("list_blocks: out.counts: expected shape", [](Base& b) { b.out.counts.shape[2] = 2; });
-  refuses("list_blocks: out: expected counts and indices, got offsets",
-          [](Base& b) { b.out.offsets = b.out.counts; });
-  refuses("list_blocks: out.indices: expected contiguous",
-          [](Base& b) { b.out.indices.strides[3] = 2; });
-  refuses("list_blocks: out.indices: expected dtype i32 as counts has",
-          [](Base& b) { b.out.indices.dtype = DType::i64; });
-  refuses("list_blocks: partial_out.indices: expected shape",
-          [](Base& b) { b.rest.indices.shape[1] = 2; });
-  refuses("top_k_blocks: scores: expected dtype", [](Base& b) { b.scores.dtype = DType::i32; });
-  refuses("top_k_blocks: k: expected zero or more blocks, got -1", [](Base& b) { b.k = -1; });
-  refuses("top_k_blocks: out.indices: expected room for 4 blocks in a row", [](Base& b) {
+  refuses<Base>("list_blocks: blocks: expected dtype u8",
+                [](Base& b) { b.full.dtype = DType::i32; });
+  refuses<Base>("list_blocks: blocks: expected shape", [](Base& b) { b.full.rank = 3; });
+  refuses<Base>("list_blocks: blocks: expected data", [](Base& b) { b.full.data = nullptr; });
+  refuses<Base>("list_blocks: blocks: expected a tensor, got none", [](Base& b) { b.full = {}; });
+  refuses<Base>("list_blocks: partial: expected shape", [](Base& b) { b.partial.shape[3] = 3; });
+  refuses<Base>("list_blocks: out.counts: expected shape",
+                [](Base& b) { b.out.counts.shape[2] = 2; });
+  refuses<Base>("list_blocks: out: expected counts and indices, got offsets",
+                [](Base& b) { b.out.offsets = b.out.counts; });
+  refuses<Base>("list_blocks: out.indices: expected contiguous",
+                [](Base& b) { b.out.indices.strides[3] = 2; });
+  refuses<Base>("list_blocks: out.indices: expected dtype i32 as counts has",
+                [](Base& b) { b.out.indices.dtype = DType::i64; });
+  refuses<Base>("list_blocks: partial_out.indices: expected shape",
+                [](Base& b) { b.rest.indices.shape[1] = 2; });
+  refuses<Base>("top_k_blocks: scores: expected dtype",
+                [](Base& b) { b.scores.dtype = DType::i32; });
+  refuses<Base>("top_k_blocks: k: expected zero or more blocks, got -1", [](Base& b) { b.k = -1; });
+  refuses<Base>("top_k_blocks: out.indices: expected room for 4 blocks in a row", [](Base& b) {
     b.k = 5;
     b.out.indices = b.rest.indices = tensor(b.out.indices.data, DType::i32, {2, 1, 3, 3});
   });
-  refuses("transpose_lists: list.counts: expected counts 0 to 4",
-          [](Base& b) { b.memory[4].data<std::int32_t>()[1] = 5; });
-  refuses("transpose_lists: list.indices: expected key blocks in [0, 4), got 9 in row 2",
-          [](Base& b) {
-            b.memory[4].data<std::int32_t>()[2] = 1;
-            b.memory[5].data<std::int32_t>()[8] = 9;
-          });
-  refuses("transpose_lists: list.indices: expected key blocks that are unique",
-          [](Base& b) { b.memory[4].data<std::int32_t>()[0] = 2; });
-  refuses("transpose_lists: list: expected either counts or offsets, got both",
-          [](Base& b) { b.stored.offsets = b.stored.counts; });
-  refuses("transpose_lists: list.indices: expected a tensor, got none",
-          [](Base& b) { b.stored.indices = {}; });
-  refuses("transpose_lists: list.counts: expected shape", [](Base& b) {
+  refuses<Base>("transpose_lists: list.counts: expected counts 0 to 4",
+                [](Base& b) { b.memory[4].data<std::int32_t>()[1] = 5; });
+  refuses<Base>("transpose_lists: list.indices: expected key blocks in [0, 4), got 9 in row 2",
+                [](Base& b) {
+                  b.memory[4].data<std::int32_t>()[2] = 1;
+                  b.memory[5].data<std::int32_t>()[8] = 9;
+                });
+  refuses<Base>("transpose_lists: list.indices: expected key blocks that are unique",
+                [](Base& b) { b.memory[4].data<std::int32_t>()[0] = 2; });
+  refuses<Base>("transpose_lists: list: expected either counts or offsets, got both",
+                [](Base& b) { b.stored.offsets = b.stored.counts; });
+  refuses<Base>("transpose_lists: list.indices: expected a tensor, got none",
+                [](Base& b) { b.stored.indices = {}; });
+  refuses<Base>("transpose_lists: list.counts: expected shape", [](Base& b) {
     b.stored.counts = tensor(b.stored.counts.data, DType::i32, {3, 1, 2});
   });
-  refuses("transpose_lists: out.lists.counts: expected a tensor, got none",
-          [](Base& b) { b.columns.lists.counts = {}; });
-  refuses("transpose_lists: out.lists.indices: expected shape",
-          [](Base& b) { b.columns.lists.indices.shape[2] = 3; });
-  refuses("transpose_lists: out.entries: expected shape",
-          [](Base& b) { b.columns.entries.shape[3] = 2; });
+  refuses<Base>("transpose_lists: out.lists.counts: expected a tensor, got none",
+                [](Base& b) { b.columns.lists.counts = {}; });
+  refuses<Base>("transpose_lists: out.lists.indices: expected shape",
+                [](Base& b) { b.columns.lists.indices.shape[2] = 3; });
+  refuses<Base>("transpose_lists: out.entries: expected shape",
+                [](Base& b) { b.columns.entries.shape[3] = 2; });
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ TEST(GpuAttention, BlockMasksMatchTheOracle) {
 }
 
 /// Lists of a head of keys are its group's: in blocks of 64 queries two heads share a tile, or four
-/// where tiles are larger. Three heads cannot: there lists are walked together.
+/// where tiles are larger. Three heads cannot: there lists are walked together. Where there are few
+/// tiles, they are of 64 queries anyway.
 TEST(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   for (const std::int64_t group : {2, 3, 4, 8})
@@ -75,9 +76,11 @@ TEST(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
       const auto c = attention_case(seed, options);
       const OnGpu gpu(*c);
       const AttentionProblem problem = gpu.moved(c->problem);
-      const std::string why = to_text(explain(problem, device_facts(problem.q.device)));
+      const Explanation e = explain(problem, device_facts(problem.q.device));
+      const std::string why = to_text(e), kernel(e.plan.kernel_name);
       const bool folded = why.find(" heads folded into rows") != std::string::npos;
-      if (c->problem.q.numel() > 0) {
+      const bool few = kernel.ends_with("_few");
+      if (c->problem.q.numel() > 0 && !few) {
         EXPECT_EQ(folded, group != 3) << c->text << "\n" << why;
       }
       EXPECT_GT(matches_oracle(*c), 0) << c->text;
@@ -100,7 +103,7 @@ TEST(GpuAttention, DividedWalksMatchTheOracle) {
     if (c->problem.q.numel() == 0) continue;
     const AttentionProblem problem = gpu.moved(c->problem);
     const std::string why = to_text(explain(problem, device_facts(problem.q.device)));
-    divided += why.find("keys divided by") != std::string::npos;
+    divided += why.find("keys of the last") != std::string::npos;
     matches_oracle(*c);
   }
   EXPECT_GT(divided, 3);

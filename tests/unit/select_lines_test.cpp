@@ -55,7 +55,7 @@ TEST(SelectLines, OddMultiplesOf64AreWalkedTogether) {
       EXPECT_EQ(taken_by(s), "sm90_attention_128_lines64") << block_q << " x " << block_kv;
     }
     EXPECT_EQ(taken_by({.dim = 64, .block_q = block_q}),
-              block_q == 192 ? "sm90_attention_64" : "sm90_attention_64_lines64");
+              block_q == 192 ? "sm90_attention_64" : "sm90_attention_64_few");
     EXPECT_EQ(taken_by({.dim = 96, .block_q = block_q}), "sm90_attention_128_lines64");
   }
   const std::string text = to_text(on_h200(masked({})));
@@ -66,7 +66,7 @@ TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
   EXPECT_EQ(taken_by({.block_q = 128}), "sm90_attention_128");
   EXPECT_EQ(taken_by({.block_q = 256}), "sm90_attention_128");
   EXPECT_EQ(taken_by({.dim = 64, .block_q = 128, .block_kv = 128, .capacity = 32}),
-            "sm90_attention_64x128");
+            "sm90_attention_64_teams");
   // Two heads that share keys and lists fill a tile with 64 queries.
   EXPECT_EQ(taken_by({.kv_heads = 8}), "sm90_attention_128");
   EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_128_lines64");

@@ -23,6 +23,7 @@ class Scout {
       const unsigned tile = shared_.cursor.tiles, place = tile % T::kTileNotes;
       tile::wait(&shared_.tile_ring.empty[place], tile / T::kTileNotes % 2 ^ 1);
       TileNote& note = shared_.tiles[place];
+      if (args_.walk.dealt) wait_for_the_end_of_the_walk();
       if (!shared_.cursor.next(args_.walk, note, lane_)) break;
       walk(note);
     }
@@ -31,6 +32,16 @@ class Scout {
 
  private:
   using Step = typename T::Step;
+
+  /// A block that asks for its next tile too soon holds it while others run out of work: it asks
+  /// when the loader is about to have loaded this one.
+  __device__ void wait_for_the_end_of_the_walk() {
+    constexpr std::uint32_t kSooner = 8;  // steps, of what the scout and the loader take
+    const std::uint32_t steps = shared_.cursor.steps;
+    if (steps <= kSooner) return;
+    const std::uint32_t step = steps - 1 - kSooner;
+    tile::wait(&shared_.step_ring.empty[step % T::kStepNotes], step / T::kStepNotes & 1);
+  }
 
   /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows. All
   /// teams get as many steps, the last of which may be of no pieces.
