@@ -132,12 +132,13 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 192, .n = 128, .k = 64, .stages = 3, .warpgroups = 3, .v = 64},
      .why = "heads of up to 64: a third warpgroup fills what two leave of the exponentials",
      .measured =
-         "523 TFLOPS at S 16384, bf16; fa4 517, cuDNN 454 in one run: H200, CUDA 13.0, 2026-11-21"},
+         "526 TFLOPS at S 16384, bf16; fa4 513, cuDNN 448 in one run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_64x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 64, .stages = 5, .warpgroups = 2, .v = 64},
-     .why = "short walks with heads of 64: less stands alone at both ends of a tile",
+     .why = "softcap, and scales of zero or less, with heads of 64: two warpgroups have registers "
+            "for that",
      .measured = "lists of 128 x 128, density .125: 442 TFLOPS at S 32768, bf16; fa4 429 in one "
                  "run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_64x64",
@@ -146,49 +147,53 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64},
      .why = "short walks with heads of 64: four warpgroups hide what each waits for",
      .measured =
-         "441 TFLOPS at S 1024, bf16; cuDNN 401, fa4 379 in one run: H200, CUDA 13.0, 2026-11-21"},
+         "433 TFLOPS at S 1024, bf16; cuDNN 395, fa4 375 in one run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_64_teams",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .teams = 2},
      .why = "one tile a multiprocessor, or lists of 128 rows, with heads of 64: two teams share "
             "what two warpgroups would wait for",
-     .measured = ""},
+     .measured =
+         "B1 H8 S 2048 by graph replay: 24.6 us; cuDNN 23.8, fa4 26.3; lists of 128 x 128, density "
+         ".125: 437 TFLOPS at S 32768; fa4 431; each in one run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_64_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .teams = 2},
      .why = "few queries with heads of 64: twice as many tiles, whose keys two warpgroups divide",
-     .measured = ""},
+     .measured =
+         "B1 H8 S 512 by graph replay: 8.9 us; fa4 9.8, cuDNN 10.0; lists of 64 x 64, density "
+         ".125: 399 TFLOPS at S 32768; fa4 294; each in one run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_64_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .lines = 4},
      .why = "lists of 64 rows with heads of 64",
-     .measured = "lists of 64 x 64, density .125: 327 TFLOPS at S 32768, bf16; fa4 294 in one run: "
-                 "H200, CUDA 13.0, 2026-11-21"},
+     .measured = "lists of 64 x 64, density .125: 336 TFLOPS at S 32768, bf16; 64_few 427 in one "
+                 "run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_96",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 96, .stages = 2, .warpgroups = 2, .v = 96},
      .why = "heads of up to 96",
      .measured =
-         "547 TFLOPS at S 16384, bf16; fa4 600, cuDNN 467 in one run: H200, CUDA 13.0, 2026-11-21"},
+         "550 TFLOPS at S 16384, bf16; fa4 592, cuDNN 460 in one run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 128: each warpgroup takes 64 queries",
      .measured =
-         "658 TFLOPS at S 16384, bf16, causal 646; fa4 668 and 619; lists of 128 x 128, density "
-         ".125: 618 at S 32768; fa4 596; each in one run: H200, CUDA 13.0, 2026-11-21"},
+         "655 TFLOPS at S 16384, bf16, causal 637; fa4 659 and 611; lists of 128 x 128, density "
+         ".125: 609 at S 32768; fa4 584; each in one run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .lines = 2},
      .why =
          "lists of 64 rows with heads of up to 128: short steps, as few pieces of two lists pair",
-     .measured = "lists of 64 x 64, density .125: 434 TFLOPS at S 32768, bf16; fa4 415 in one run: "
+     .measured = "lists of 64 x 64, density .125: 428 TFLOPS at S 32768, bf16; fa4 415 in one run: "
                  "H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_128_few",
      .backend = Backend::sm90,
@@ -196,19 +201,20 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .teams = 2},
      .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
             "divide",
-     .measured = ""},
+     .measured = "B1 H8 S 512, 1024 by graph replay: 10.6, 16.3 us; the 128-row tile 12.9, 18.4 in "
+                 "one run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_192x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 192, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 192 whose values have up to 128",
-     .measured = "679 TFLOPS at S 16384, bf16; fa4 672 in one run: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "703 TFLOPS at S 16384, bf16; fa4 674 in one run: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_attention_256",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
      .why = "heads of up to 256: shorter steps, as sums take half of the registers",
-     .measured = "683 TFLOPS at S 16384, bf16; fa4 704 in one run: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "697 TFLOPS at S 16384, bf16; fa4 708 in one run: H200, CUDA 13.0, 2026-11-21"},
 };
 
 }  // namespace tessera::planning
