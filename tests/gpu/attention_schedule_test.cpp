@@ -113,9 +113,9 @@ class Chain {
 
   void reset() const {
     for (const auto& room : rooms_)
-      check(cudaMemcpy(room->buffer().data, start_.data(), start_.size() * 2,
-                       cudaMemcpyHostToDevice),
-            "cudaMemcpy");
+      check(
+          cudaMemcpy(room->buffer().data, start_.data(), start_.size() * 2, cudaMemcpyHostToDevice),
+          "cudaMemcpy");
   }
   void call(int number, void* stream) const {
     Execution execution;
