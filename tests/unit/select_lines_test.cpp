@@ -9,39 +9,27 @@
 
 #include "src/plan/attention_sm90.hpp"
 #include "src/plan/select.hpp"
+#include "tests/unit/attention_shapes.hpp"
 
 namespace {
 
 using namespace tessera;            // NOLINT: a test of many small names
 using namespace tessera::planning;  // NOLINT
 
-Tensor shaped(std::initializer_list<std::int64_t> shape, DType dtype = DType::bf16) {
-  return tensor(nullptr, dtype, shape, {DeviceKind::cuda, 0});
-}
-
-struct Sizes {
+struct Lists {
   std::int64_t heads = 16, kv_heads = 16, length = 32768, dim = 128;
   std::int64_t block_q = 64, block_kv = 64, capacity = 64, mask_heads = 1;
 };
 
-AttentionProblem masked(const Sizes& s) {
-  AttentionProblem p;
-  p.q = p.out = shaped({1, s.length, s.heads, s.dim});
-  p.k = p.v = shaped({1, s.length, s.kv_heads, s.dim});
-  const std::int64_t rows = (s.length + s.block_q - 1) / s.block_q;
-  p.mask.block_q = s.block_q, p.mask.block_kv = s.block_kv;
-  p.mask.full.counts = shaped({1, s.mask_heads, rows}, DType::i32);
-  p.mask.full.indices = shaped({1, s.mask_heads, rows, s.capacity}, DType::i32);
-  return p;
+AttentionProblem masked(const Lists& l) {
+  const Sizes sizes{
+      .batch = 1, .heads = l.heads, .kv_heads = l.kv_heads, .length = l.length, .dim = l.dim};
+  return planning::masked(sizes, l.block_q, l.block_kv, l.capacity, l.mask_heads);
 }
 
-Explanation on_h200(const AttentionProblem& problem) {
-  return select(problem, device_preset("h200"), {});
-}
+std::string taken_by(const Lists& s) { return on_h200(masked(s)).plan.kernel_name; }
 
-std::string taken_by(const Sizes& s) { return on_h200(masked(s)).plan.kernel_name; }
-
-std::string reason(const Sizes& s, const std::string& row) {
+std::string reason(const Lists& s, const std::string& row) {
   const Explanation e = on_h200(masked(s));
   for (const Candidate& c : e.candidates)
     if (c.kernel == row) return c.reasons.empty() ? "" : c.reasons.front();
@@ -51,7 +39,7 @@ std::string reason(const Sizes& s, const std::string& row) {
 TEST(SelectLines, OddMultiplesOf64AreWalkedTogether) {
   for (const std::int64_t block_q : {64, 192, 320}) {
     for (const std::int64_t block_kv : {64, 128, 192}) {
-      const Sizes s{.block_q = block_q, .block_kv = block_kv};
+      const Lists s{.block_q = block_q, .block_kv = block_kv};
       EXPECT_EQ(taken_by(s), "sm90_attention_128_lines64") << block_q << " x " << block_kv;
     }
     EXPECT_EQ(taken_by({.dim = 64, .block_q = block_q}),
@@ -76,11 +64,11 @@ TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
 TEST(SelectLines, HeadsThatShareKeysAndListsAreFolded) {
   for (const std::int64_t kv_heads : {2, 4, 8})
     for (const std::int64_t block_kv : {64, 128, 192}) {
-      const Sizes s{.kv_heads = kv_heads, .block_kv = block_kv, .mask_heads = kv_heads};
+      const Lists s{.kv_heads = kv_heads, .block_kv = block_kv, .mask_heads = kv_heads};
       EXPECT_EQ(taken_by(s), "sm90_attention_128") << kv_heads << ", " << block_kv;
       const std::string text = to_text(on_h200(masked(s)));
       EXPECT_NE(text.find("2 heads folded into rows"), std::string::npos) << text;
-      Sizes shared = s;
+      Lists shared = s;
       shared.mask_heads = 1;
       EXPECT_EQ(on_h200(masked(s)).plan.predicted_ms, on_h200(masked(shared)).plan.predicted_ms);
     }

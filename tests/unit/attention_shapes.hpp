@@ -1,0 +1,55 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "src/plan/attention_sm90.hpp"
+#include "src/plan/select.hpp"
+
+// Attention problems of shapes alone, and what Hopper's rows make of them.
+namespace tessera::planning {
+
+/// No tensor here has memory.
+inline Tensor shaped(std::initializer_list<std::int64_t> shape, DType dtype = DType::bf16) {
+  return tensor(nullptr, dtype, shape, {DeviceKind::cuda, 0});
+}
+
+struct Sizes {
+  std::int64_t batch = 2, heads = 16, kv_heads = 16, length = 4096, dim = 128, dim_v = 0;
+  DType dtype = DType::bf16;
+};
+
+inline AttentionProblem problem_of(const Sizes& s) {
+  const std::int64_t dim_v = s.dim_v > 0 ? s.dim_v : s.dim;
+  AttentionProblem p;
+  p.q = shaped({s.batch, s.length, s.heads, s.dim}, s.dtype);
+  p.k = shaped({s.batch, s.length, s.kv_heads, s.dim}, s.dtype);
+  p.v = shaped({s.batch, s.length, s.kv_heads, dim_v}, s.dtype);
+  p.out = shaped({s.batch, s.length, s.heads, dim_v}, s.dtype);
+  return p;
+}
+
+/// Lists of `capacity` blocks a row, one set for `heads` heads.
+inline AttentionProblem masked(const Sizes& s, std::int64_t block_q, std::int64_t block_kv,
+                               std::int64_t capacity, std::int64_t heads = 1) {
+  AttentionProblem p = problem_of(s);
+  const std::int64_t rows = (s.length + block_q - 1) / block_q;
+  p.mask.block_q = block_q, p.mask.block_kv = block_kv;
+  p.mask.full.counts = shaped({1, heads, rows}, DType::i32);
+  p.mask.full.indices = shaped({1, heads, rows, capacity}, DType::i32);
+  return p;
+}
+
+inline Explanation on_h200(const AttentionProblem& problem) {
+  return select(problem, device_preset("h200"), {});
+}
+
+inline AttentionShape shape_for(const AttentionProblem& problem) { return shape_of(problem); }
+
+inline const Tile& tile_of(const std::string& name) {
+  for (const KernelRow& row : kernel_table(Backend::sm90))
+    if (row.name == name) return row.tile;
+  throw std::runtime_error(name);
+}
+
+}  // namespace tessera::planning
