@@ -170,8 +170,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .lines = 4},
      .why = "lists of 64 rows with heads of 64",
-     .measured = "lists of 64 x 64, density .125: 336 TFLOPS at S 32768, bf16; 64_few 427 in one "
-                 "run: H200, CUDA 13.0, 2026-11-21"},
+     .measured = ""},
     {.name = "sm90_attention_96",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -201,8 +200,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .teams = 2},
      .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
             "divide",
-     .measured = "B1 H8 S 512, 1024 by graph replay: 10.6, 16.3 us; the 128-row tile 12.9, 18.4 in "
-                 "one run: H200, CUDA 13.0, 2026-11-21"},
+     .measured = ""},
     {.name = "sm90_attention_192x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
