@@ -14,7 +14,7 @@ help:
 	@echo 'make demo     long-context block-sparse attention and a sparse product, timed and checked;'
 	@echo '              writes demo.html'
 	@echo 'make test     build everything and run all tests that need no GPU; TORCH=1 with PyTorch and'
-	@echo '              transformers too (a large download)'
+	@echo '              transformers too (6 GB on disk)'
 	@echo 'make bench    measure this machine against named peers; ARGS="..." for tessera bench'
 	@echo 'make gpu-check  on a machine with a GPU: tests, sanitizers and benchmark into one JSON;'
 	@echo '              ARGS="--quick" for a short look'

@@ -36,8 +36,9 @@ for entry in "${wanted[@]}"; do
   say "pip install $requirement   (into .venv)"
   # shellcheck disable=SC2086  # a requirement may carry an option
   if ! .venv/bin/python3 -m pip install -q --disable-pip-version-check $requirement; then
-    say "'pip install $requirement' failed: is there a network? Without one, install the wheel from"
-    say "a file: .venv/bin/python3 -m pip install $requirement --no-index --find-links FOLDER"
+    say "'pip install $requirement' failed; pip's own words are above, and here are"
+    say "$(df -h --output=avail . | tail -n 1 | tr -d ' ') free. Without a network, install the wheel from a file:"
+    say "  .venv/bin/python3 -m pip install $requirement --no-index --find-links FOLDER"
     exit 1
   fi
 done
