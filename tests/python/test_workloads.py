@@ -1,5 +1,5 @@
-"""bench/workloads/models.json: every kind of case is right in small, and what the host does of every
-case in full is done; nothing of its size is allocated."""
+"""bench/workloads/models.json: every kind of case is right in small, and what the host does of
+every case in full is done; nothing of its size is allocated."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tessera
-from tessera.bench import arrays, cases, flops, measure, ours, patterns, peers, problem
+from tessera.bench import arrays, cases, cli, flops, measure, ours, patterns, peers, problem
 from tessera.bench.cases import CaseError, make_case
 from tessera.bench.reference import check_same
 
@@ -214,6 +214,21 @@ MESH = {"m": 64, "k": 64, "n": 8, "block": 16, "pattern": "mesh", "nodes": "1x4x
 def test_senseless_cases_are_refused_by_name(op, params, names):
     with pytest.raises(CaseError, match=names):
         make_case(op, params)
+
+
+@pytest.mark.parametrize("words, op, params", [
+    ("--m 40 --n 32 --k 48 --experts 3 --shares 1 --dtype f32", "matmul", EXPERTS),
+    ("--m 64 --k 64 --n 8 --block 16 --pattern mesh --nodes 1x4x8 --unknowns 2 --dtype bf16",
+     "bsr_matmul", MESH),
+    ("--seqlen 96 --block 8 --pattern sliding_tile --volume 2x3x2 --neighbourhood 1x3x1 "
+     "--tile-blocks 1 --dtype bf16", "attention", VIDEO),
+    ("--m 8 --n 32 --k 64 --block 8 --side b --pattern n_of_m --keep 2 --of 8 --experts 2",
+     "bsr_matmul", {"m": 8, "n": 32, "k": 64, "block": 8, "side": "b", "pattern": "n_of_m",
+                    "keep": 2, "of": 8, "experts": 2, "dtype": "f32"}),
+])
+def test_the_command_line_describes_them(words, op, params):
+    arguments = cli.build_parser().parse_args([op, *words.split()])
+    assert cli.case_of(arguments, "cpu").params == make_case(op, params).params
 
 
 def test_volumes_and_causality_reach_the_generators():

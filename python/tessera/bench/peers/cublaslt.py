@@ -56,8 +56,8 @@ class CublasLtDense(CublasLt):
 
 
 class Product:
-    """out = A B in row-major storage, which is the column-major product out^T = B^T A^T. Each of the
-    sets is (A, B, out) on the device, of sizes (m, n, k); `kind` says which lie transposed."""
+    """out = A B in row-major storage, which is the column-major product out^T = B^T A^T. Each set
+    is (A, B, out) on the device, of sizes (m, n, k); `kind` says which lie transposed."""
 
     def __init__(self, sets, sizes, kind, dtype):
         self.torch = need("torch")
