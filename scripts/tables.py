@@ -36,25 +36,40 @@ class Wrong(RuntimeError):
     """A page or a result that nothing can be made from."""
 
 
+def of_workload(name, records, wanted=True):
+    """The records of that file's cases, or the others."""
+    cases = bench_module("cases")
+    chosen = {case.key for case in cases.read_workload(ROOT / "bench" / "workloads" / name)}
+    return [record for record in records
+            if (cases.case_key(record["op"], record["params"]) in chosen) == wanted]
+
+
+def workloads(result):
+    """What models and solvers do: these have a table of their own, and are in no other."""
+    return of_workload("models.json", result["cases"])
+
+
+def others(result):
+    return of_workload("models.json", result["cases"], wanted=False)
+
+
 def products(result):
-    return [record for record in result["cases"] if record["op"] in PRODUCTS]
+    return [record for record in others(result) if record["op"] in PRODUCTS]
 
 
 def attention(result):
-    return [record for record in result["cases"] if record["op"] == "attention"]
+    return [record for record in others(result) if record["op"] == "attention"]
 
 
 def lists(result):
     """With the attention that walks them."""
-    return [record for record in result["cases"] if record["op"] not in PRODUCTS]
+    return [record for record in others(result) if record["op"] not in PRODUCTS]
 
 
 def summary(result):
     """The products of `make gpu-check`, sustained."""
-    cases = bench_module("cases")
-    chosen = {case.key for case in cases.read_workload(ROOT / "bench" / "workloads" / "check.json")}
-    return [record for record in products(result) if record["state"] == "sustained"
-            and cases.case_key(record["op"], record["params"]) in chosen]
+    return of_workload("check.json", [record for record in products(result)
+                                      if record["state"] == "sustained"])
 
 
 # Name -> what of a result it shows, and what of tessera.bench.report makes the lines of it.
@@ -66,6 +81,7 @@ TABLES = {
     "crossover": (products, "crossover"),
     "attention": (attention, "comparison"),
     "lists": (lists, "lists"),
+    "workloads": (workloads, "workloads"),
     "host": (lambda result: result.get("host", []), "host_times"),
 }
 

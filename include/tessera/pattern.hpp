@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -158,6 +159,34 @@ TESSERA_EXPORT Pattern butterfly(std::int64_t rows, std::int64_t cols, std::int6
 /// Row lengths follow Zipf's law with the exponent, in seeded order, at `density` overall.
 TESSERA_EXPORT Pattern power_law(std::int64_t rows, std::int64_t cols, double density,
                                  double exponent, std::uint64_t seed);
+/// A directed graph whose edges leave and reach nodes by Zipf's law, in one seeded order of the
+/// nodes. Blocks that are drawn twice are one, so `density` is the most that is stored.
+TESSERA_EXPORT Pattern power_law_graph(std::int64_t rows, std::int64_t cols, double density,
+                                       double exponent, std::uint64_t seed);
+/// Of each m columns in a row, n drawn at random; of the rest at a row's end as many, if there are.
+TESSERA_EXPORT Pattern n_of_m(std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m,
+                              std::uint64_t seed);
+/// Chosen columns and diagonals (MInference): `verticals` columns, the first one and others at
+/// random, and as many `slashes`, the diagonal that ends in the corner bottom-right and others.
+/// Causal: of the columns and diagonals up to that one.
+TESSERA_EXPORT Pattern vertical_slash(std::int64_t rows, std::int64_t cols, std::int64_t verticals,
+                                      std::int64_t slashes, bool causal, std::uint64_t seed);
+/// The k best of each row by scores such as long prompts have: near the diagonal that ends in the
+/// corner bottom-right, or a column that all rows look at, the first one most, or neither, at
+/// random. Causal: of the columns up to that diagonal.
+TESSERA_EXPORT Pattern heavy_hitters(std::int64_t rows, std::int64_t cols, std::int64_t k,
+                                     bool causal, std::uint64_t seed);
+/// Sliding tile attention of videos: a volume of frames x height x width tiles, of `blocks` blocks
+/// each, one after the other. Each sees as many tiles around it as the neighbourhood has, which is
+/// pushed inwards at the edges.
+TESSERA_EXPORT Pattern sliding_tile(const std::array<std::int64_t, 3>& volume,
+                                    const std::array<std::int64_t, 3>& neighbourhood,
+                                    std::int64_t blocks = 1);
+/// Finite elements on a grid of nodes (one of them: a line or a plane), each of so many unknowns,
+/// coupled with all neighbours, the diagonal ones too: 9 or 27 nodes. Nodes are in the order of
+/// Cuthill and McKee; what is stored is each block of block x block unknowns with a coupling.
+TESSERA_EXPORT Pattern mesh(const std::array<std::int64_t, 3>& nodes, std::int64_t unknowns = 1,
+                            std::int64_t block = 1);
 /// The k largest scores of each row of a float tensor [rows, cols] (ties: the lower column).
 TESSERA_EXPORT Pattern top_k(const Tensor& scores, std::int64_t k);
 }  // namespace patterns

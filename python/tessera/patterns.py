@@ -8,8 +8,8 @@ import numpy as np
 from tessera import _ffi
 
 
-def _pattern(kind: str, rows: int, cols: int, *parameters: float) -> np.ndarray:
-    stored, fill = _ffi.pattern(kind, rows, cols, *parameters)
+def _pattern(kind: str, *parameters: float) -> np.ndarray:
+    rows, cols, stored, fill = _ffi.pattern(kind, *parameters)
     offsets, indices = np.empty(rows + 1, np.int64), np.empty(stored, np.int64)
     fill(offsets, indices)
     blocks = np.zeros((rows, cols), bool)
@@ -53,3 +53,62 @@ def power_law(rows: int, cols: int, density: float, exponent: float = 1.0,
               seed: int = 0) -> np.ndarray:
     """Row lengths follow Zipf's law, at that density overall."""
     return _pattern("power_law", rows, cols, float(density), float(exponent), seed)
+
+
+def power_law_graph(rows: int, cols: int, density: float, exponent: float = 1.0,
+                    seed: int = 0) -> np.ndarray:
+    """Edges leave and reach nodes by Zipf's law; equal ones are one, so the density is the most."""
+    return _pattern("power_law_graph", rows, cols, float(density), float(exponent), seed)
+
+
+def n_of_m(rows: int, cols: int, n: int, m: int, seed: int = 0) -> np.ndarray:
+    """Of each m columns in a row, n at random.
+
+    >>> import tessera
+    >>> tessera.patterns.n_of_m(4, 16, 2, 8).reshape(4, 2, 8).sum(2).tolist()
+    [[2, 2], [2, 2], [2, 2], [2, 2]]
+    """
+    return _pattern("n_of_m", rows, cols, n, m, seed)
+
+
+def vertical_slash(rows: int, cols: int, verticals: int, slashes: int, causal: bool = True,
+                   seed: int = 0) -> np.ndarray:
+    """So many columns, the first among them, and diagonals, the one that ends in the corner
+    bottom-right among them; causal ones end there."""
+    return _pattern("vertical_slash", rows, cols, verticals, slashes, causal, seed)
+
+
+def heavy_hitters(rows: int, cols: int, k: int, causal: bool = True, seed: int = 0) -> np.ndarray:
+    """The k best columns of each row by synthetic scores: recent ones, such as all rows look at,
+    and some at random."""
+    return _pattern("heavy_hitters", rows, cols, k, causal, seed)
+
+
+def sliding_tile(volume: tuple[int, int, int], neighbourhood: tuple[int, int, int],
+                 blocks: int = 1) -> np.ndarray:
+    """A volume of frames x height x width tiles, each of so many blocks: a tile sees as many around
+    it as the neighbourhood has, which is pushed inwards at the edges.
+
+    >>> import tessera
+    >>> tessera.patterns.sliding_tile((1, 1, 5), (1, 1, 3)).astype(int).tolist()[0]
+    [1, 1, 1, 0, 0]
+    """
+    return _pattern("sliding_tile", *_three("sliding_tile: volume", volume),
+                    *_three("sliding_tile: neighbourhood", neighbourhood), blocks)
+
+
+def mesh(nodes: tuple[int, int, int], unknowns: int = 1, block: int = 1) -> np.ndarray:
+    """Finite elements on a grid of nodes, each of so many unknowns and coupled with its neighbours,
+    in the order of Cuthill and McKee, in blocks of block x block unknowns.
+
+    >>> import tessera
+    >>> tessera.patterns.mesh((1, 1, 4)).sum(1).tolist()
+    [2, 3, 3, 2]
+    """
+    return _pattern("mesh", *_three("mesh: nodes", nodes), unknowns, block)
+
+
+def _three(argument: str, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    if len(sizes) != 3:
+        raise ValueError(f"{argument}: expected 3 sizes, got {len(sizes)}")
+    return tuple(sizes)

@@ -79,7 +79,7 @@ void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
-/// pattern(kind, rows, cols, parameters...) -> [stored blocks, fill]; fill(offsets, indices) writes
+/// pattern(kind, parameters...) -> [rows, cols, stored blocks, fill]; fill(offsets, indices) writes
 /// the seeded generator's lists into i64 arrays of rows + 1 and that many entries.
 void pattern_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
@@ -93,7 +93,7 @@ void pattern_call(ffi::PackedArgs args, ffi::Any* result) {
         arrays.write("indices", made->indices);
       });
     });
-    *result = ffi::Array<ffi::Any>{made->stored(), fill};
+    *result = ffi::Array<ffi::Any>{made->rows, made->cols, made->stored(), fill};
   });
 }
 

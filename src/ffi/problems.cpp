@@ -1,5 +1,6 @@
 #include "src/ffi/problems.hpp"
 
+#include <array>
 #include <string>
 #include <utility>
 
@@ -153,8 +154,21 @@ Call read_spgemm(Reader& args) {
 
 Pattern read_pattern(Reader& args) {
   const std::string kind = args.text("kind");
-  const std::int64_t rows = args.integer("rows"), cols = args.integer("cols");
   const auto seed = [&] { return static_cast<std::uint64_t>(args.integer("seed")); };
+  const auto sizes = [&](const char* name) {
+    return std::array{args.integer(name), args.integer(name), args.integer(name)};
+  };
+  // These follow from their arguments how large they are.
+  if (kind == "sliding_tile") {
+    const auto volume = sizes("volume"), neighbourhood = sizes("neighbourhood");
+    return patterns::sliding_tile(volume, neighbourhood, args.integer("blocks"));
+  }
+  if (kind == "mesh") {
+    const auto nodes = sizes("nodes");
+    const std::int64_t unknowns = args.integer("unknowns");
+    return patterns::mesh(nodes, unknowns, args.integer("block"));
+  }
+  const std::int64_t rows = args.integer("rows"), cols = args.integer("cols");
   if (kind == "random") {
     const double density = args.number("density");
     return patterns::random(rows, cols, density, seed());
@@ -175,10 +189,25 @@ Pattern read_pattern(Reader& args) {
     const double density = args.number("density"), exponent = args.number("exponent");
     return patterns::power_law(rows, cols, density, exponent, seed());
   }
-  throw Error(ErrorCode::invalid_argument,
-              "pattern: kind: expected random, banded, bigbird, block_diagonal, butterfly or "
-              "power_law, got '" +
-                  kind + "'");
+  if (kind == "power_law_graph") {
+    const double density = args.number("density"), exponent = args.number("exponent");
+    return patterns::power_law_graph(rows, cols, density, exponent, seed());
+  }
+  if (kind == "n_of_m") {
+    const std::int64_t n = args.integer("n"), m = args.integer("m");
+    return patterns::n_of_m(rows, cols, n, m, seed());
+  }
+  if (kind == "vertical_slash") {
+    const std::int64_t verticals = args.integer("verticals"), slashes = args.integer("slashes");
+    const bool causal = args.boolean("causal");
+    return patterns::vertical_slash(rows, cols, verticals, slashes, causal, seed());
+  }
+  if (kind == "heavy_hitters") {
+    const std::int64_t k = args.integer("k");
+    const bool causal = args.boolean("causal");
+    return patterns::heavy_hitters(rows, cols, k, causal, seed());
+  }
+  throw Error(ErrorCode::invalid_argument, "pattern: kind: no generator is called '" + kind + "'");
 }
 
 }  // namespace tessera::python

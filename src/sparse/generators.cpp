@@ -8,6 +8,7 @@
 #include "src/core/checked.hpp"
 #include "src/sparse/power_law.hpp"
 #include "src/sparse/random.hpp"
+#include "src/sparse/rows.hpp"
 #include "src/sparse/support.hpp"
 
 // Version 1 of the generators. Whatever they draw is measured and compared across machines: a
@@ -15,10 +16,13 @@
 namespace tessera::patterns {
 namespace {
 
+using sparse::append;
+using sparse::append_range;
 using sparse::close_row;
 using sparse::open_pattern;
 using sparse::Random;
 using sparse::refuse;
+using sparse::Sampler;
 
 // Where the diagonal that joins the corners passes row i, at its middle.
 std::int64_t diagonal(std::int64_t i, std::int64_t rows, std::int64_t cols) {
@@ -27,55 +31,6 @@ std::int64_t diagonal(std::int64_t i, std::int64_t rows, std::int64_t cols) {
 
 void check_diagonal(std::int64_t rows, std::int64_t cols, const std::string& argument) {
   core::checked_multiply(core::checked_multiply(rows, 2, argument), cols, argument);
-}
-
-// Room for more blocks, doubling, so that what does not fit memory becomes an `Error`.
-void make_room(Pattern& pattern, std::int64_t more) {
-  const std::int64_t needed = pattern.stored() + more;
-  const auto room = static_cast<std::int64_t>(pattern.indices.capacity());
-  if (needed > room) sparse::reserve(pattern.indices, std::max(needed, 2 * room), "pattern");
-}
-
-// Appends the columns [begin, end).
-void append_range(Pattern& pattern, std::int64_t begin, std::int64_t end) {
-  if (begin >= end) return;
-  make_room(pattern, end - begin);
-  const auto old = pattern.indices.size();
-  pattern.indices.resize(old + static_cast<std::size_t>(end - begin));
-  std::iota(pattern.indices.begin() + static_cast<std::ptrdiff_t>(old), pattern.indices.end(),
-            begin);
-}
-
-// Draws `count` of [0, n) without repeats, every subset equally likely, sorted (Floyd's method).
-class Sampler {
- public:
-  explicit Sampler(std::int64_t n) : n_(n), taken_(sparse::filled<char>(n, 0, "cols")) {}
-
-  const std::vector<std::int64_t>& draw(Random& random, std::int64_t n, std::int64_t count) {
-    drawn_.clear();
-    for (std::int64_t j = n - count; j < n; ++j) {
-      std::int64_t pick = random.below(j + 1);
-      if (taken_[static_cast<std::size_t>(pick)]) pick = j;
-      taken_[static_cast<std::size_t>(pick)] = 1;
-      drawn_.push_back(pick);
-    }
-    for (const std::int64_t pick : drawn_) taken_[static_cast<std::size_t>(pick)] = 0;
-    std::sort(drawn_.begin(), drawn_.end());
-    return drawn_;
-  }
-  const std::vector<std::int64_t>& draw(Random& random, std::int64_t count) {
-    return draw(random, n_, count);
-  }
-
- private:
-  std::int64_t n_;
-  std::vector<char> taken_;
-  std::vector<std::int64_t> drawn_;
-};
-
-void append(Pattern& pattern, const std::vector<std::int64_t>& cols) {
-  make_room(pattern, static_cast<std::int64_t>(cols.size()));
-  pattern.indices.insert(pattern.indices.end(), cols.begin(), cols.end());
 }
 
 }  // namespace

@@ -257,6 +257,38 @@ def test_lists_are_held_against_the_attention_that_walks_them(tree):
     assert "list_blocks" not in (tree / "docs/page.md").read_text()
 
 
+def test_workloads_have_a_table_of_their_own(tree):
+    cases = tables.bench_module("cases")
+    path = ROOT / "bench/workloads/models.json"
+    sparse, whole, video = (next(case for case in cases.read_workload(path) if wanted(case))
+                            for wanted in (lambda case: case.op == "bsr_matmul",
+                                           lambda case: case.op == "matmul",
+                                           lambda case: "volume" in case.params))
+    made = [record("bsr_matmul", sparse.params, 1.0,
+                   {"cublaslt_dense": 2.5, "torch_bsr": 2.0, "cublaslt": 1.5}, flops=1e9),
+            record("matmul", whole.params, 2.0, {"cublaslt": 1.0}),
+            record("attention", video.params, "no kernel", {"tessera_dense": 8.0, "fa4": "absent"}),
+            CASES[2]]
+    (tree / "README.md").write_text("<!-- table: workloads -->\n<!-- end -->\n"
+                                    "<!-- table: products -->\n<!-- end -->\n")
+    put(tree, "card.json", made)
+    run(tree)
+    text = (tree / "README.md").read_text()
+    lines, products = (part.splitlines() for part in text.split("<!-- table: products -->"))
+    assert row_of(lines, "case") == ["case", "state", "tessera, ms", "dense, ms", "best peer, ms",
+                                     "over dense", "over the peer", "without"]
+    assert row_of(lines, "n-of-m")[1:] == ["sustained", "1", "2.5", "cublaslt 1.5", "2.50x",
+                                           "1.50x", ""]
+    # Dense itself: the peer is all there is beside it.
+    assert row_of(lines, "| matmul 4096x")[2:] == ["2", "", "cublaslt 1", "", "0.50x", ""]
+    assert row_of(lines, "sliding-tile")[2:] == ["- (1)", "8", "", "", "", "fa4 - (2)"]
+    assert "(1) tessera: no kernel  " in lines and "(2) fa4: absent  " in lines
+    assert sum(line.startswith("| matmul") for line in lines) == 1
+    # What is no workload is in the other tables, and no workload is.
+    assert row_of(products, "matmul 1000x1000x1000")
+    assert not any("4096" in line for line in products)
+
+
 def test_what_calls_cost_the_host_is_a_table(tree):
     calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
               "with_plan_us": 8.0, "row": "sm90_attention"}

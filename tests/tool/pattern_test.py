@@ -18,9 +18,29 @@ class Generators(tool.ToolTest):
 
     def test_every_generator_draws(self):
         for name in ["random", "banded", "causal", "bigbird", "block_diagonal", "butterfly",
-                     "power_law"]:
+                     "power_law", "power_law_graph", "n_of_m", "mesh", "vertical_slash",
+                     "heavy_hitters", "sliding_tile"]:
             self.run_tool("pattern", name, "--rows", "32", "--output", "x.svg")
             xml.etree.ElementTree.fromstring(self.read("x.svg"))
+
+    def test_volumes_say_how_large_they_are(self):
+        figures = self.run_json("pattern", "sliding_tile", "--volume", "3,4,5", "--neighbourhood",
+                                "1,3,5", "--tile-blocks", "2", "--json")
+        self.assertEqual((figures["rows"], figures["cols"]), (120, 120))
+        self.assertEqual((figures["shortest_row"], figures["longest_row"]), (30, 30))
+        figures = self.run_json("pattern", "mesh", "--volume", "4,5,6", "--unknowns", "3",
+                                "--block", "16", "--json")
+        self.assertEqual((figures["rows"], figures["cols"]), (23, 23))
+        for name in ["sliding_tile", "mesh"]:
+            self.assert_refused("pattern", name, "--volume", "9000,9000,9000", naming="--volume")
+            self.assert_refused("pattern", name, "--volume", "4,5", naming="--volume")
+
+    def test_causal_or_not(self):
+        for name in ["vertical_slash", "heavy_hitters"]:
+            causal = self.run_json("pattern", name, "--rows", "8", "--json")
+            whole = self.run_json("pattern", name, "--rows", "8", "--not-causal", "--json")
+            self.assertEqual(causal["shortest_row"], 1)
+            self.assertGreater(whole["stored"], causal["stored"])
 
     def test_same_seed_same_picture(self):
         self.run_tool("pattern", "random", "--seed", "5", "--output", "a.svg")

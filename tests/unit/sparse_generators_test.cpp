@@ -17,12 +17,14 @@
 #include "src/sparse/random.hpp"
 #include "tests/support/random.hpp"
 #include "tests/unit/error_text.hpp"
+#include "tests/unit/pattern_hash.hpp"
 
 namespace {
 
 using namespace tessera;  // NOLINT: a test of many small names
 using tessera::testing::contains;
 using tessera::testing::error_text;
+using tessera::testing::hash;
 
 std::vector<std::int64_t> lengths(const Pattern& pattern) {
   std::vector<std::int64_t> result;
@@ -30,19 +32,6 @@ std::vector<std::int64_t> lengths(const Pattern& pattern) {
     result.push_back(pattern.offsets[i + 1] - pattern.offsets[i]);
   }
   return result;
-}
-
-// FNV-1a over all numbers of a pattern.
-std::uint64_t hash(const Pattern& pattern) {
-  std::uint64_t state = 0xcbf29ce484222325u;
-  const auto add = [&](std::int64_t value) {
-    state = (state ^ static_cast<std::uint64_t>(value)) * 0x100000001b3u;
-  };
-  add(pattern.rows);
-  add(pattern.cols);
-  for (const std::int64_t offset : pattern.offsets) add(offset);
-  for (const std::int64_t index : pattern.indices) add(index);
-  return state;
 }
 
 // Version 1 of the generators. Results measured on these patterns are compared across machines and

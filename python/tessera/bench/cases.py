@@ -2,12 +2,15 @@
 
 import itertools
 import json
+import math
+import re
 from dataclasses import dataclass
 
 STATES = ("burst", "sustained", "graph")
 
 PATTERN_DEFAULTS = {"pattern": None, "seed": 1}
-# What a pattern takes besides its size; the names are the generators' own.
+# What a pattern takes besides its size, and the generator's own name of it where a case has another
+# use for that.
 PATTERN_ARGUMENTS = {
     "random": ("density", "seed"),
     "banded": ("half_width",),
@@ -15,7 +18,18 @@ PATTERN_ARGUMENTS = {
     "block_diagonal": ("groups", "zipf", "seed"),
     "butterfly": ("levels",),
     "power_law": ("density", "exponent", "seed"),
+    "power_law_graph": ("density", "exponent", "seed"),
+    "n_of_m": ("keep", "of", "seed"),
+    "vertical_slash": ("verticals", "slashes", "seed"),
+    "heavy_hitters": ("best", "seed"),
+    "sliding_tile": ("volume", "neighbourhood", "tile_blocks"),
+    "mesh": ("nodes", "unknowns"),
 }
+GENERATORS_NAMES = {"global": "globals", "keep": "n", "of": "m", "best": "k",
+                    "tile_blocks": "blocks"}
+CAUSAL_PATTERNS = ("vertical_slash", "heavy_hitters")  # where the case is
+# Sizes along three axes, as in "5x6x10": such a pattern is as large as they make it.
+VOLUMES = {"sliding_tile": ("volume", "neighbourhood"), "mesh": ("nodes",)}
 ALL_PATTERN_ARGUMENTS = tuple(dict.fromkeys(itertools.chain(*PATTERN_ARGUMENTS.values())))
 
 # What makes the lists that an attention case walks: from its pattern as booleans, from scores of
@@ -41,9 +55,12 @@ OPTIONAL = {
                   "lists": "shared", "alike": 1, "similar": None, "sequences": None,
                   "lengths": None,
                   **PATTERN_DEFAULTS},
-    "matmul": {"transpose": "nn", "seed": 1},
+    # experts: the rows of a are cut among so many matrices b; how many each gets follows Zipf's law
+    # with the exponent `shares`.
+    "matmul": {"transpose": "nn", "seed": 1, "experts": None, "shares": None},
     # side b is the linear layer: x [m, k] times the transpose of a sparse w [n, k].
-    "bsr_matmul": {"side": "a", "block_cols": None, **PATTERN_DEFAULTS},
+    "bsr_matmul": {"side": "a", "block_cols": None, "experts": None, "shares": None,
+                   **PATTERN_DEFAULTS},
     "sddmm": {"block_cols": None, **PATTERN_DEFAULTS},
     "spgemm": {**PATTERN_DEFAULTS},
 }
@@ -87,8 +104,8 @@ class Case:
         if self.op == "attention":
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
         else:
-            names, more = ("m", "n", "k"), {"transpose": self.transpose}
-        sizes = {name: self.params[name] for name in ("dtype", *names)}
+            names, more = ("m", "n", "k", "experts", "shares"), {"transpose": self.transpose}
+        sizes = {name: self.params.get(name) for name in ("dtype", *names)}
         return make_case("attention" if self.op == "attention" else "matmul", {**sizes, **more})
 
 
@@ -167,11 +184,13 @@ def _fill_product(op, p):
         p["seed"] = None
         if p["transpose"] not in ("nn", "nt", "tn", "tt"):
             raise CaseError(f"{op}: transpose: expected nn, nt, tn or tt, got {p['transpose']!r}")
+        _fill_experts(op, p)
         return
     _size(op, "block", p["block"])
     p["block_cols"] = _size(op, "block_cols", p.get("block_cols") or p["block"])
     if op == "bsr_matmul" and p["side"] not in ("a", "b"):
         raise CaseError(f"{op}: side: expected a or b, got {p['side']!r}")
+    _fill_experts(op, p)
     rows, cols = sparse_shape(op, p)
     if rows % p["block"] or cols % p["block_cols"]:
         raise CaseError(f"{op}: block: {p['block']} x {p['block_cols']} does not divide the "
@@ -182,8 +201,24 @@ def _fill_product(op, p):
         p["block_cols"] = None
 
 
+def _fill_experts(op, p):
+    if p.get("experts") is None:
+        p["shares"] = None
+        return
+    _size(op, "experts", p["experts"])
+    p["shares"] = 0.6 if p["shares"] is None else p["shares"]
+    if isinstance(p["shares"], bool) or not isinstance(p["shares"], (int, float)) or not (
+            p["shares"] >= 0):
+        raise CaseError(f"{op}: shares: expected 0 or more, got {p['shares']!r}")
+    if p.get("transpose", "nt")[0] == "t" or p.get("side", "b") == "a":
+        raise CaseError(f"{op}: experts: a is dense and not transposed, each expert has a b")
+    if p["m"] < p["experts"]:
+        raise CaseError(f"{op}: experts: expected a row each at least, at most {p['m']}, "
+                        f"got {p['experts']}")
+
+
 def sparse_shape(op, p):
-    """Rows and columns, in elements, of the sparse matrix of a product."""
+    """Rows and columns, in elements, of the sparse matrix of a product; of experts each has one."""
     if op == "sddmm":
         return p["m"], p["n"]
     if op == "bsr_matmul" and p["side"] == "b":
@@ -206,9 +241,46 @@ def _check_pattern(op, p):
         missing = [name for name in wanted if p.get(name) is None]
         if missing:
             raise CaseError(f"{op}: pattern {pattern}: {missing[0]} is missing")
+        if pattern in VOLUMES:
+            _check_volume(op, p)
     for name in ALL_PATTERN_ARGUMENTS:
         if name not in wanted:
             p.pop(name, None)
+
+
+def axes(text):
+    """"5x6x10" -> (5, 6, 10)."""
+    return tuple(int(part) for part in text.split("x"))
+
+
+def _check_volume(op, p):
+    """The pattern is as many blocks as the case."""
+    pattern = p["pattern"]
+    for name in VOLUMES[pattern]:
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", str(p[name])):
+            raise CaseError(f"{op}: {name}: expected three sizes as in 5x6x10, got {p[name]!r}")
+    more = PATTERN_ARGUMENTS[pattern][-1]
+    side = math.prod(axes(p[VOLUMES[pattern][0]])) * _size(op, more, p[more])
+    if op in ABOUT_ATTENTION:
+        rows, cols = p["s"] / p["block_q"], p["skv"] / p["block_kv"]
+    else:
+        rows, cols = (size / part for size, part in zip(sparse_shape(op, p), block_shape(p),
+                                                        strict=True))
+    if pattern == "mesh":
+        if op in ABOUT_ATTENTION or p["block_cols"]:
+            raise CaseError(f"{op}: pattern mesh: products in square blocks only")
+        side = -(-side // p["block"])
+    if rows != side or cols != side:
+        raise CaseError(f"{op}: pattern {pattern}: its {side} x {side} blocks are not the case's "
+                        f"{rows:g} x {cols:g}")
+
+
+def pattern_words(p):
+    """What a pattern is, beside its name, block and density."""
+    words = {"n_of_m": "{keep}:{of}", "vertical_slash": "{verticals}+{slashes}",
+             "heavy_hitters": "{best} a row", "sliding_tile": "{neighbourhood} of {volume}",
+             "mesh": "{nodes} of {unknowns}"}.get(p["pattern"])
+    return [words.format(**p)] if words else []
 
 
 def label(op, p):
@@ -228,10 +300,11 @@ def label(op, p):
     else:
         words = [f"{p['m']}x{p['n']}x{p['k']}"]
         words += [p["transpose"]] if p.get("transpose", "nn") != "nn" else []
+        words += [f"{p['experts']} experts"] if "experts" in p else []
         words += ["sparse w"] if p.get("side") == "b" else []
         block = str(p.get("block")) + (f"x{p['block_cols']}" if "block_cols" in p else "")
     if "pattern" in p:
-        words += [p["pattern"].replace("_", "-"), f"block {block}"]
+        words += [p["pattern"].replace("_", "-"), *pattern_words(p), f"block {block}"]
         words += [f"density {p['density']:g}"] if "density" in p else []
     return " ".join([op, *words, p["dtype"]])
 

@@ -1,12 +1,13 @@
 """The command line: `python -m tessera.bench COMMAND`."""
 
 import argparse
+import itertools
 import sys
 
 from . import peers as adapters
 from . import report, results, suite, table
-from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, STATES, CaseError, make_case,
-                    read_workload)
+from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, STATES, VOLUMES, CaseError,
+                    make_case, read_workload)
 from .machine import torch_with_gpu
 from .measure import Settings
 from .patterns import NoTessera
@@ -38,12 +39,12 @@ def add_common(parser):
 def add_pattern(parser):
     group = parser.add_argument_group("pattern (sizes count blocks)")
     group.add_argument("--pattern", help="random where --density is given; see docs/gpu_check.md")
-    group.add_argument("--density", type=float)
-    group.add_argument("--seed", type=int)
-    for name in ("half_width", "global", "random", "groups", "levels"):
-        group.add_argument("--" + name.replace("_", "-"), dest=name, type=int)
-    for name in ("exponent", "zipf"):
-        group.add_argument("--" + name, type=float)
+    kinds = {**dict.fromkeys(("density", "exponent", "zipf"), float),
+             **dict.fromkeys(itertools.chain(*VOLUMES.values()), str)}
+    for name in ALL_PATTERN_ARGUMENTS:
+        kind = kinds.get(name, int)
+        group.add_argument("--" + name.replace("_", "-"), dest=name, type=kind,
+                           help="as in 5x6x10" if kind is str else None)
 
 
 def add_attention(one):
@@ -75,6 +76,9 @@ def build_parser():
         one_product = commands.add_parser(op, help=f"one {op} case")
         for name in "mnk":
             one_product.add_argument("--" + name, type=int, required=True)
+        if op in ("matmul", "bsr_matmul"):
+            one_product.add_argument("--experts", type=int, help="share the rows, each with its b")
+            one_product.add_argument("--shares", type=float, help="how unevenly: 0 is evenly [0.6]")
         if op == "matmul":
             one_product.add_argument("--transpose", choices=("nn", "nt", "tn", "tt"))
             continue
@@ -120,7 +124,7 @@ def case_of(arguments, device):
     """The one case that the options describe."""
     fields = ("b", "h", "hk", "s", "skv", "d", "dv", "window", "softcap", "sequences", "block_q",
               "block_kv", "lists", "alike", "similar", "m", "n", "k", "transpose", "block",
-              "block_cols", "side", "pattern", *ALL_PATTERN_ARGUMENTS)
+              "block_cols", "side", "experts", "shares", "pattern", *ALL_PATTERN_ARGUMENTS)
     params = {name: getattr(arguments, name, None) for name in fields}
     if arguments.command in ABOUT_ATTENTION:
         block = params.pop("block")

@@ -7,9 +7,18 @@ from .cases import block_shape
 
 
 def sequence_lengths(params):
-    """Lengths of the packed sequences: shares of the total by Zipf's law, in a fixed order."""
-    count, total = params["sequences"], params["s"]
-    weights = 1.0 / np.arange(1, count + 1) ** params["lengths"]
+    """Lengths of the packed sequences."""
+    return zipf_lengths(params["sequences"], params["s"], params["lengths"])
+
+
+def expert_rows(params):
+    """How many rows each expert gets."""
+    return zipf_lengths(params["experts"], params["m"], params["shares"])
+
+
+def zipf_lengths(count, total, exponent):
+    """Shares of the total by Zipf's law, one at least each, in a fixed order."""
+    weights = 1.0 / np.arange(1, count + 1) ** float(exponent)
     shares = np.maximum(1, np.floor(total * weights / weights.sum())).astype(np.int64)
     shares[0] += total - shares.sum()
     stride = next(s for s in range(max(1, int(count * 0.618)), count + 1) if np.gcd(s, count) == 1)
@@ -36,8 +45,10 @@ def visible_pairs(params, lists=None):
         return heads * sum(_pairs(params, int(n), int(n)) for n in sequence_lengths(params))
     if lists is None:
         return heads * _pairs(params, params["s"], params["skv"])
-    each = [_pairs_of_lists(params, one) for one in lists]
-    return sum(each) * heads // len(each)
+    # Heads of a group share their lists: each is counted once.
+    distinct = {id(one): one for one in lists}
+    each = {key: _pairs_of_lists(params, one) for key, one in distinct.items()}
+    return sum(each[id(one)] for one in lists) * heads // len(lists)
 
 
 def _pairs(params, s, skv):
@@ -92,5 +103,8 @@ def product_flops(op, params, lists=None):
         a, b = lists
         return 2 * params["block"] ** 3 * int(b.counts[a.indices].sum())
     rows, cols = block_shape(params)
+    if "experts" in params:
+        stored = lists.counts.reshape(params["experts"], -1).sum(axis=1)
+        return 2 * rows * cols * int(stored @ expert_rows(params))
     other = {"sddmm": k, "bsr_matmul": n if params.get("side") == "a" else m}[op]
     return 2 * lists.stored * rows * cols * other

@@ -89,9 +89,7 @@ def _call(tessera, problem, inputs):
         return tessera.attention, [inputs[n] for n in "qkv"], attention_options(tessera, problem,
                                                                                 inputs)
     def operand(bsr, values):
-        if bsr is None:
-            return values
-        return tessera.BsrMatrix(values, bsr.row_offsets, bsr.col_indices, bsr.rows, bsr.cols)
+        return values if bsr is None else bsr.operand(tessera, values)
 
     a, b = operand(problem.bsr_a, inputs["a"]), operand(problem.bsr_b, inputs["b"])
     if op == "spgemm":
@@ -100,6 +98,8 @@ def _call(tessera, problem, inputs):
         pattern = operand(problem.bsr_out, inputs["out"])
         return tessera.sddmm, [a, b, pattern], {"out": inputs["out"]}
     options = {"out": inputs["out"]}
+    if "experts" in p:
+        options["group_offsets"] = problem.offsets_array
     if op == "bsr_matmul":
         return tessera.bsr_matmul, [a, b], {**options, "transpose_b": p["side"] == "b"}
     transposed_a, transposed_b = (letter == "t" for letter in p["transpose"])
@@ -143,6 +143,10 @@ class SparseResult:
 
 def explained(tessera, problem):
     """The kernel that runs and the time that the cost model gives it."""
-    function, arguments, options = _call(tessera, problem, problem.sets[0])
-    plan = tessera.explain(function, *arguments, **options)["plan"]
+    plan = explanation(tessera, problem)["plan"]
     return {"row": plan["kernel_name"], "predicted_ms": plan["predicted_ms"]}
+
+
+def explanation(tessera, problem, device=None):
+    function, arguments, options = _call(tessera, problem, problem.sets[0])
+    return tessera.explain(function, *arguments, device=device, **options)

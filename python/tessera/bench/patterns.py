@@ -5,7 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cases import PATTERN_ARGUMENTS, block_shape, sparse_shape
+from .cases import (
+    CAUSAL_PATTERNS,
+    GENERATORS_NAMES,
+    PATTERN_ARGUMENTS,
+    VOLUMES,
+    axes,
+    block_shape,
+    sparse_shape,
+)
 
 
 class NoTessera(RuntimeError):
@@ -99,17 +107,32 @@ def lists_of(blocks):
 def generate(params, rows, cols, seed=None):
     """One pattern of rows x cols blocks, as the case's parameters describe it."""
     name = params["pattern"]
-    arguments = {key: params[key] for key in PATTERN_ARGUMENTS[name]}
+    arguments = {GENERATORS_NAMES.get(key, key): params[key] for key in PATTERN_ARGUMENTS[name]}
     if "seed" in arguments and seed is not None:
         arguments["seed"] = seed
-    blocks = getattr(import_tessera().patterns, name)(rows, cols, *arguments.values())
-    return lists_of(np.asarray(blocks))
+    if name in CAUSAL_PATTERNS:
+        arguments["causal"] = params.get("causal", False)
+    if name == "mesh":
+        arguments["block"] = params["block"]
+    for key in VOLUMES.get(name, ()):
+        arguments[key] = axes(arguments[key])
+    sizes = () if name in VOLUMES else (rows, cols)
+    return lists_of(getattr(import_tessera().patterns, name)(*sizes, **arguments))
 
 
 def product_lists(op, params):
     rows, cols = sparse_shape(op, params)
     block_rows, block_cols = block_shape(params)
-    return generate(params, rows // block_rows, cols // block_cols)
+    seed = params.get("seed", 0)
+    return joined([generate(params, rows // block_rows, cols // block_cols, seed + expert)
+                   for expert in range(params.get("experts", 1))])
+
+
+def joined(parts):
+    """The lists of matrices below one another."""
+    return Lists(sum(one.rows for one in parts), parts[0].cols,
+                 np.concatenate([[0], np.cumsum(np.concatenate([one.counts for one in parts]))]),
+                 np.concatenate([one.indices for one in parts]))
 
 
 def spgemm_lists(params):

@@ -15,16 +15,31 @@ MOST_SETS = 128
 class Bsr:
     """A block-sparse matrix of a product: one pattern, values in each set of inputs."""
 
-    def __init__(self, lists, block_rows, block_cols, device):
-        self.lists = lists
+    def __init__(self, lists, block_rows, block_cols, device, count=None):
+        """With a count, that many matrices below one another: of equally many blocks each, or from
+        one pool of them."""
+        self.lists, self.count = lists, count
         self.block_rows, self.block_cols = block_rows, block_cols
         self.rows, self.cols = lists.rows * block_rows, lists.cols * block_cols
-        self.row_offsets = arrays.integers(lists.offsets, device)
-        self.col_indices = arrays.integers(lists.indices, device)
+        offsets, indices, self.batch = lists.offsets, lists.indices, ()
+        if count is not None:
+            height = lists.rows // count
+            offsets = np.stack([offsets[i * height : (i + 1) * height + 1] for i in range(count)])
+            if len(set(offsets[:, -1] - offsets[:, 0])) == 1:
+                self.batch = (count,)
+                offsets, indices = offsets - offsets[:, :1], indices.reshape(count, -1)
+        self.row_offsets = arrays.integers(offsets, device)
+        self.col_indices = arrays.integers(indices, device)
 
     @property
     def values_shape(self):
         return (self.lists.stored, self.block_rows, self.block_cols)
+
+    def operand(self, tessera, values):
+        """As the package takes it."""
+        values = values.reshape(*self.batch, -1, self.block_rows, self.block_cols)
+        return tessera.BsrMatrix(values, self.row_offsets, self.col_indices,
+                                 self.rows // (self.count or 1), self.cols)
 
     def dense_rows(self, values, rows):
         """The chosen rows, whole, in double precision."""
@@ -38,7 +53,8 @@ class Bsr:
         return dense
 
     def fill_dense(self, values):
-        """The whole matrix as a dense array of the same kind, for peers that know no blocks."""
+        """The whole matrix, or all of them, as a dense array of the same kind, for peers that know
+        no blocks."""
         shape = (self.lists.rows, self.lists.cols, self.block_rows, self.block_cols)
         row, col = self.lists.row_of_entry(), self.lists.indices
         if isinstance(values, np.ndarray):
@@ -47,7 +63,8 @@ class Bsr:
             dense = values.new_zeros(shape)
             row, col = (arrays.to_torch(one).to(values.device) for one in (row, col))
         dense[row, col] = values
-        return dense.swapaxes(1, 2).reshape(self.rows, self.cols)
+        whole = () if self.count is None else (self.count,)
+        return dense.swapaxes(1, 2).reshape(*whole, -1, self.cols)
 
 
 def stacked(lists, width, device):
@@ -80,18 +97,18 @@ class Problem:
 
     def _make_patterns(self):
         p, device = self.params, self.device
+        if "sequences" in p or "experts" in p:  # where each begins
+            self.lengths = (flops.sequence_lengths if "sequences" in p else flops.expert_rows)(p)
+            self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
         if self.op in ABOUT_ATTENTION:
             self.lists = patterns.attention_lists(p) if self.case.sparse else None
-            if "sequences" in p:
-                self.lengths = flops.sequence_lengths(p)
-                self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
         elif self.op == "spgemm":
             block = p["block"]
             self.lists = patterns.spgemm_lists(p)
             self.bsr_a, self.bsr_b = (Bsr(one, block, block, device) for one in self.lists)
         elif self.op != "matmul":
             self.lists = patterns.product_lists(self.op, p)
-            bsr = Bsr(self.lists, *block_shape(p), device)
+            bsr = Bsr(self.lists, *block_shape(p), device, p.get("experts"))
             setattr(self, "bsr_out" if self.op == "sddmm" else "bsr_" + p["side"], bsr)
 
     def _shapes(self):
@@ -109,6 +126,7 @@ class Problem:
         if self.op == "matmul":
             a = a if p["transpose"][0] == "n" else (k, m)
             b = b if p["transpose"][1] == "n" else (n, k)
+            b = (p["experts"], *b) if "experts" in p else b
         a = self.bsr_a.values_shape if self.bsr_a else a
         b = self.bsr_b.values_shape if self.bsr_b else b
         out = self.bsr_out.values_shape if self.bsr_out else out

@@ -97,6 +97,8 @@ def _product(problem):
     p, inputs = problem.params, problem.sets[0]
     if problem.op == "sddmm":
         return _sddmm(problem)
+    if "experts" in p:
+        return _grouped(problem)
     rows = spread_over(p["m"], ROWS)
     columns = spread_over(p["n"], COLUMNS)
     if problem.bsr_a:
@@ -122,6 +124,27 @@ def _product(problem):
         return arrays.take(result, rows, columns)
 
     return Sample(pick, truth, budget)
+
+
+def _grouped(problem):
+    """Sampled rows of every expert, each with its own matrix."""
+    p, inputs = problem.params, problem.sets[0]
+    columns = spread_over(p["n"], COLUMNS)
+    rows, truth, budget = [], [], []
+    for expert, (begin, length) in enumerate(zip(problem.offsets, problem.lengths, strict=False)):
+        rows.append(int(begin) + spread_over(int(length), ROWS // 4))
+        a = arrays.take(inputs["a"], rows[-1])
+        if problem.bsr_b:
+            b = problem.bsr_b.dense_rows(inputs["b"], expert * p["n"] + columns)
+        elif p["transpose"][1] == "t":
+            b = arrays.take(inputs["b"], expert, columns)
+        else:
+            b = arrays.take(inputs["b"], expert, slice(None), columns).T
+        truth.append(a @ b.T)
+        budget.append(_budget(a, b, truth[-1], problem.dtype))
+    rows = np.concatenate(rows)
+    return Sample(lambda result: arrays.take(result, rows, columns), np.concatenate(truth),
+                  np.concatenate(budget))
 
 
 def _budget(a, b, truth, dtype):

@@ -80,7 +80,8 @@ def case_text(record):
 def of_dense(record):
     """Our rate on useful operations over that of the dense case: cuBLASLt's product of random
     values of the same sizes, our own attention."""
-    dense = measured(record).get(DENSE.get(record["op"]))
+    peers = measured(record)  # of experts the dense case is our own
+    dense = peers.get(DENSE.get(record["op"])) or peers.get("tessera_dense")
     if dense is None or "ms" not in record["ours"]:
         return None
     return record["ours"]["tflops"] / whole_rate(dense)
@@ -185,6 +186,28 @@ def lists(records):
                          number(attention), "" if share is None else f"{number(share, 2)}%"])
     head = ["case", "state", "lists, us", "attention, ms", "lists / attention"]
     return [*rows_of(head, rows, left=2), *notes.lines()] if rows else []
+
+
+def workloads(records):
+    """A case a line: ours, the case with nothing left out, and the best of the peers."""
+    notes, rows = Notes(), []
+    for record in records:
+        ours, peers = record["ours"], measured(record)
+        dense = next((peers.pop(name) for name in REFERENCES if name in peers), None)
+        best = min(peers, key=lambda name: peers[name]["ms"], default=None)
+        cells = [ours, dense, peers.get(best)]
+        times = [one["ms"] if one and "ms" in one else None for one in cells]
+        row = [case_text(record), record["state"], *(
+            within(ms, one["spread"]) if ms else "" for ms, one in zip(times, cells, strict=True))]
+        row[2] = row[2] or notes.mark("tessera", ours["unavailable"])
+        row[4] = f"{best} {row[4]}" if best else ""
+        row += [f"{ms / times[0]:.2f}x" if ms and times[0] else "" for ms in times[1:]]
+        row.append(", ".join(f"{name} {notes.mark(name, entry['unavailable'])}"
+                             for name, entry in record["peers"].items() if "ms" not in entry))
+        rows.append(row)
+    head = ["case", "state", "tessera, ms", "dense, ms", "best peer, ms", "over dense",
+            "over the peer", "without"]
+    return [*rows_of(head, rows, left=2), "", *notes.lines()] if rows else []
 
 
 def energy(records):

@@ -11,6 +11,8 @@ _MODULES = {
     "tessera_dense": ("tessera_dense", "cuda"),
     "cublaslt_dense": ("cublaslt", "cuda"),
     "cublaslt": ("cublaslt", "cuda"),
+    "grouped_mm": ("grouped", "cuda"),
+    "cublaslt_loop": ("grouped", "cuda"),
     "cusparse_bell": ("cusparse_bell", "cuda"),
     "cusparse_bsr": ("cusparse_bsr", "cuda"),
     "torch_bsr": ("torch_bsr", "cuda"),

@@ -15,6 +15,7 @@ class Peer:
     `Prepared` or raises `Unavailable`."""
 
     ops: tuple = ()
+    experts = False  # whether it can give each expert its own matrix
 
     def __init__(self, name):
         self.name = name
@@ -24,7 +25,7 @@ class Peer:
         raise NotImplementedError
 
     def applies(self, case):
-        return case.op in self.ops
+        return case.op in self.ops and (self.experts or "experts" not in case.params)
 
     def refuse(self, case):
         return None

@@ -55,18 +55,15 @@ class CublasLtDense(CublasLt):
         return super().prepare(whole).solving(whole)
 
 
-class DenseProduct:
-    """out = A B in row-major storage, which is the column-major product out^T = B^T A^T."""
+class Product:
+    """out = A B in row-major storage, which is the column-major product out^T = B^T A^T. Each set
+    is (A, B, out) on the device, of sizes (m, n, k); `kind` says which lie transposed."""
 
-    def __init__(self, problem):
+    def __init__(self, sets, sizes, kind, dtype):
         self.torch = need("torch")
-        self.problem = problem
+        self.sets = sets
         self.call = checker(load("cublasLt"), "cublasLtGetStatusString")
-        p, dtype = problem.params, problem.dtype
-        m, n, k = p["m"], p["n"], p["k"]
-        kind = problem.case.transpose
-        # Sampled and sparse results are dense here; each set of inputs keeps its own buffers.
-        self.sets = [self._dense(one, m, n) for one in problem.sets]
+        m, n, k = sizes
         self.handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(self.handle))
         self.product = ctypes.c_void_p()
@@ -79,15 +76,10 @@ class DenseProduct:
         self.a = self._layout(dtype, cols_a, rows_a)
         self.b = self._layout(dtype, cols_b, rows_b)
         self.out = self._layout(dtype, n, m)
-        self.workspace = self.torch.empty(WORKSPACE, dtype=self.torch.uint8, device=problem.device)
+        self.workspace = self.torch.empty(WORKSPACE, dtype=self.torch.uint8,
+                                          device=sets[0][0].device)
         self.one, self.zero = ctypes.c_float(1), ctypes.c_float(0)
         self.algorithms = self._heuristics()
-
-    def _dense(self, inputs, m, n):
-        problem = self.problem
-        a = problem.bsr_a.fill_dense(inputs["a"]) if problem.bsr_a else inputs["a"]
-        b = problem.bsr_b.fill_dense(inputs["b"]) if problem.bsr_b else inputs["b"]
-        return a, b, a.new_empty(m, n)
 
     def _set(self, function, target, name, value):
         self.call(function, target, ctypes.c_int(name), ctypes.byref(value),
@@ -120,13 +112,7 @@ class DenseProduct:
                   self.b, address(a), self.a, ctypes.byref(self.zero), address(out), self.out,
                   address(out), self.out, ctypes.byref(chosen.algo), address(self.workspace),
                   ctypes.c_size_t(chosen.workspace_bytes), current_stream())
-        return self.result(out)
-
-    def result(self, out):
-        """The stored blocks where the result is sampled; they are picked only when somebody looks,
-        which is not timed."""
-        bsr = self.problem.bsr_out
-        return SampledView(out, bsr) if bsr else out
+        return out
 
     def choose(self):
         """The quickest algorithm, on the median of short turns."""
@@ -147,6 +133,31 @@ class DenseProduct:
         if not times:
             raise Unavailable("none of cuBLASLt's algorithms ran")
         return min(times, key=lambda number: statistics.median(times[number]))
+
+
+class DenseProduct(Product):
+    """A case's product, sparse operands with their zeros."""
+
+    def __init__(self, problem):
+        p = problem.params
+        sizes = p["m"], p["n"], p["k"]
+        # Sampled and sparse results are dense here; each set of inputs keeps its own buffers.
+        sets = [(*dense_operands(problem, one), problem.sets[0]["a"].new_empty(sizes[:2]))
+                for one in problem.sets]
+        super().__init__(sets, sizes, problem.case.transpose, problem.dtype)
+        self.bsr_out = problem.bsr_out
+
+    def run(self, i, algorithm):
+        """The stored blocks where the result is sampled; they are picked only when somebody looks,
+        which is not timed."""
+        out = super().run(i, algorithm)
+        return SampledView(out, self.bsr_out) if self.bsr_out else out
+
+
+def dense_operands(problem, inputs):
+    a = problem.bsr_a.fill_dense(inputs["a"]) if problem.bsr_a else inputs["a"]
+    b = problem.bsr_b.fill_dense(inputs["b"]) if problem.bsr_b else inputs["b"]
+    return a, b
 
 
 class SampledView:

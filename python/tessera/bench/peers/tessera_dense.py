@@ -1,18 +1,22 @@
-"""tessera's own attention without the case's lists, window, softcap, packing and grouped heads: the
-rate that those are held against, in turns with it."""
+"""tessera's own attention without the case's lists, window, softcap, packing and grouped heads, and
+its own product of experts with whole matrices: the rate that those are held against, in turns with
+it."""
 
 from ..ours import prepare_ours, version
 from .base import Peer
 
 
 class TesseraDense(Peer):
-    ops = ("attention",)
+    ops = ("attention", "bsr_matmul")
+    experts = True
 
     def version(self):
         return version()
 
     def applies(self, case):
-        return super().applies(case) and case.dense().key != case.key
+        # One dense product has a better one to be held against: cuBLASLt's.
+        wanted = case.op == "attention" or "experts" in case.params
+        return super().applies(case) and wanted and case.dense().key != case.key
 
     def prepare(self, problem):
         whole = problem.dense()
