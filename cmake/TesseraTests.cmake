@@ -23,6 +23,31 @@ function(tessera_test_folder folder timeout)
   endforeach()
 endfunction()
 
+# Neither: the program that measures what the card gives at most. Its kernels are compiled and
+# checked as the library's are; what needs no Hopper runs on any card.
+function(tessera_ceilings)
+  find_package(CUTLASS 4.2)
+  if(NOT CUTLASS_FOUND)
+    message(STATUS "No CUTLASS: bench/ceilings is not built")
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ceilings/*.c*)
+  add_executable(gpu_ceilings ${sources})
+  tessera_compile_settings(gpu_ceilings)
+  get_target_property(options tessera_cuda COMPILE_OPTIONS)
+  get_target_property(launcher tessera_cuda CUDA_COMPILER_LAUNCHER)
+  set_target_properties(gpu_ceilings PROPERTIES OUTPUT_NAME ceilings
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests CUDA_RUNTIME_LIBRARY None
+    CUDA_COMPILER_LAUNCHER "${launcher}")
+  target_compile_options(gpu_ceilings PRIVATE ${options})
+  set_source_files_properties(bench/ceilings/tensor.cu bench/ceilings/l2.cu
+    PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
+  set_source_files_properties(bench/ceilings/memory.cu bench/ceilings/launch.cu
+    PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
+  target_link_libraries(gpu_ceilings PRIVATE
+    tessera_core CUTLASS::headers CUDA::cudart_static ${CMAKE_DL_LIBS})
+endfunction()
+
 tessera_test_folder(unit 300 GTest::gtest_main)
 tessera_test_folder(cpu 600 GTest::gtest_main)
 tessera_test_folder(fuzz 900 GTest::gtest_main)
@@ -39,6 +64,7 @@ if(TESSERA_CUDA)
   set_target_properties(gpu_host_time PROPERTIES OUTPUT_NAME host_time
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(gpu_host_time PRIVATE ${tessera_archives} CUDA::cudart_static)
+  tessera_ceilings()
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
   list(FILTER targets INCLUDE REGEX "^gpu_")
   add_custom_target(tessera_gpu_tests DEPENDS ${targets})
@@ -86,6 +112,9 @@ if(NOT TESSERA_SANITIZE)
   tessera_check(installed_consumer ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
                 -DBUILD=${PROJECT_BINARY_DIR} -DWORK=${PROJECT_BINARY_DIR}/checks/install
                 -DCXX=${CMAKE_CXX_COMPILER} -P tests/install/consumer.cmake)
+endif()
+if(TARGET gpu_ceilings)
+  tessera_check(ceilings ${python} tests/tool/ceilings_test.py $<TARGET_FILE:gpu_ceilings>)
 endif()
 if(TESSERA_CUDA)
   list(TRANSFORM row_sources REPLACE ".*/(.+)" "${tessera_ptxas_logs}/\\1.o.ptxas"
