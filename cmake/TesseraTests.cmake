@@ -48,6 +48,34 @@ function(tessera_ceilings)
     tessera_core CUTLASS::headers CUDA::cudart_static ${CMAKE_DL_LIBS})
 endfunction()
 
+# The ranges that profilers see, with and without the variable that asks for them. A library in a
+# profiler's place writes them down; no GPU is needed, and none is shown.
+function(tessera_nvtx_test)
+  find_path(nvtx_include nvtx3/nvToolsExt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH
+            NO_CACHE)
+  if(NOT nvtx_include)
+    return()
+  endif()
+  add_library(nvtx_recorder MODULE tests/nvtx/recorder.cpp)
+  add_executable(nvtx_ranges_test tests/nvtx/ranges_test.cpp)
+  foreach(target IN ITEMS nvtx_recorder nvtx_ranges_test)
+    tessera_compile_settings(${target})
+    set_target_properties(${target} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests
+      LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  endforeach()
+  target_include_directories(nvtx_recorder SYSTEM PRIVATE ${nvtx_include})
+  target_link_libraries(nvtx_ranges_test PRIVATE
+    ${tessera_archives} GTest::gtest_main CUDA::cudart_static)
+  foreach(value IN ITEMS 1 0)
+    set(record ${PROJECT_BINARY_DIR}/tests/nvtx_ranges_${value}.txt)
+    add_test(NAME nvtx.ranges_${value} COMMAND nvtx_ranges_test)
+    set_tests_properties(nvtx.ranges_${value} PROPERTIES LABELS nvtx TIMEOUT 60
+      ENVIRONMENT "TESSERA_NVTX=${value};CUDA_VISIBLE_DEVICES=;NVTX_RECORD=${record};\
+NVTX_INJECTION64_PATH=$<TARGET_FILE:nvtx_recorder>")
+  endforeach()
+endfunction()
+
 tessera_test_folder(unit 300 GTest::gtest_main)
 tessera_test_folder(cpu 600 GTest::gtest_main)
 tessera_test_folder(fuzz 900 GTest::gtest_main)
@@ -65,8 +93,9 @@ if(TESSERA_CUDA)
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(gpu_host_time PRIVATE ${tessera_archives} CUDA::cudart_static)
   tessera_ceilings()
+  tessera_nvtx_test()
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
-  list(FILTER targets INCLUDE REGEX "^gpu_")
+  list(FILTER targets INCLUDE REGEX "^(gpu|nvtx)_")
   add_custom_target(tessera_gpu_tests DEPENDS ${targets})
 endif()
 

@@ -24,6 +24,7 @@ RULES = {
     "apps": (["tests/support"], ["posix", "cli", "json", "zlib"]),
     "tests/support": ([], []),
     "tests/gpu": (["src", "tests"], ["cuda", "gtest", "json"]),
+    "tests/nvtx": (["tests"], ["cuda", "gtest"]),
     "tests/install": ([], []),
     "tests": (["src", "tests", "apps"], ["posix", "gtest", "json", "openmp"]),
     "bench/peers": (["src/core", "bench"], ["posix", "cuda", "json", "openmp", "blas"]),
