@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tessera.bench import ceilings, cli, machine, report, results, schema
+from tessera.bench import ceilings, cli, machine, report, results, schema, suite
+from tessera.bench.measure import Settings
+from tessera.bench.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 FIGURES = {"tensor_bf16_n256_tflops": 895.0, "tensor_bf16_n256_mhz": 1755.0,
@@ -146,3 +148,17 @@ def test_merging_keeps_what_only_one_part_has(card):
     merged = results.merge(parts)
     assert merged["ceilings"] == {**FIGURES, **OF_TORCH}
     assert [part["ceilings"] for part in merged["parts"]] == [parts[0]["ceilings"], OF_TORCH]
+
+
+def test_a_suite_measures_what_the_program_did_not(card, monkeypatch):
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda timer: dict(OF_TORCH))
+    monkeypatch.setattr(suite, "CudaTimer", lambda sets, meter: None)
+    one = object.__new__(suite.Suite)
+    one.settings, one.want_ceilings = Settings(device="cuda"), True
+    one.result = {"ceilings": dict(FIGURES)}
+    one._ceilings(Progress(1, quiet=True))
+    assert one.result["ceilings"] == {**FIGURES, **OF_TORCH}
+    one.result["ceilings"]["copy_tbs"] = 1.0  # there already
+    one._ceilings(Progress(1, quiet=True))
+    assert one.result["ceilings"]["copy_tbs"] == 1.0
+
