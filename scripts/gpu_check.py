@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run: the C++ GPU tests, compute-sanitizer over a few of them,
-the Python GPU tests, what calls cost the host, the card's ceilings, and the benchmark. Uses what is built already, needs
-no network, and writes one JSON in the shape of bench/schema.json.
+the Python GPU tests, what calls cost the host, the card's ceilings, and the benchmark. Uses what is
+built already, needs no network, and writes one JSON in the shape of bench/schema.json.
 
   scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
   scripts/gpu_check.py --quick                      a short look

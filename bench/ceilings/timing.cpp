@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kBurstSeconds = 0.012, kRestSeconds = 0.05;
-constexpr double kChunkSeconds = 0.04;       // how much sustained work is queued ahead
+constexpr double kChunkSeconds = 0.02;       // of sustained work; energy is read after each
 constexpr double kLeadInSeconds = 1.0;       // until the card is at its limit; not counted
 constexpr double kLeastEnergySeconds = 0.3;  // NVML's counter of energy moves ten times a second
 constexpr int kMostRepeats = 1 << 30;
@@ -129,8 +129,8 @@ Rate sustained(const Work& work, double seconds) {
   std::vector<double> clocks;
   std::vector<Sample> energy;
   const double rate = keep_busy(work, stream, chunk, seconds, [&](double now) {
-    if (const auto mhz = nvml.clock_mhz()) clocks.push_back(*mhz);
     if (const auto joules = nvml.joules()) energy.push_back({now, *joules});
+    if (const auto mhz = nvml.clock_mhz()) clocks.push_back(*mhz);
   });
   return {rate, median_if_any(clocks), power(energy)};
 }

@@ -122,8 +122,8 @@ def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
     workload.write_text(json.dumps({"cases": [
         {"op": "matmul", "params": {"m": 8, "n": 8, "k": 8, "dtype": "f32"},
          "vary": [[{"m": 8}, {"m": 9}, {"m": 10}]]}]}))
-    common = ["--skip", "sanitizer,python,host,ceilings", "--workloads", str(workload), "--seconds", "0.01",
-              "--peers", "openblas", "--commit", "0123abc"]
+    common = ["--skip", "sanitizer,python,host,ceilings", "--workloads", str(workload),
+              "--seconds", "0.01", "--peers", "openblas", "--commit", "0123abc"]
     status, result = run(folder, *common, "--shard", "1/2")
     # Measured on the CPU here, which is all that the check has to complain about.
     assert status == 1
@@ -139,8 +139,8 @@ def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_pat
     workload = tmp_path / "w.json"
     workload.write_text(json.dumps({"cases": [{"op": "matmul", "params": {
         "m": 8, "n": 8, "k": 8, "dtype": "f32"}}]}))
-    common = ["--skip", "cpp,sanitizer,python,ceilings", "--workloads", str(workload), "--seconds", "0.01",
-              "--peers", "none"]
+    common = ["--skip", "cpp,sanitizer,python,ceilings", "--workloads", str(workload),
+              "--seconds", "0.01", "--peers", "none"]
     _, result = run(folder, *common)
     assert [(test["name"], test["outcome"]) for test in result["tests"]] == [("host", "skipped")]
     assert result["host"] == []

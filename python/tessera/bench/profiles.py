@@ -1,6 +1,6 @@
 """What Nsight Compute says of one kernel, as a small extract: which counters are asked for, reading
-`ncu --csv --page raw`, and the extract as JSON and as text. Needs nothing but Python itself, so that
-scripts can use it without the compiled package."""
+`ncu --csv --page raw`, and the extract as JSON and as text. Needs nothing but Python itself, so
+that scripts can use it without the compiled package."""
 
 import csv
 import re
@@ -62,7 +62,7 @@ def counters():
 
 
 def unit_scale(unit):
-    """What a value in ncu's unit is multiplied by, to be in seconds, bytes, hertz or plain counts."""
+    """What a value in ncu's unit is multiplied by, to be in seconds, bytes, hertz or counts."""
     above, _, below = unit.strip().partition("/")
     prefixed = SCALED.fullmatch(above)
     scale = PREFIXES[prefixed[1]] if prefixed else SECONDS.get(above, 1.0)
@@ -92,8 +92,8 @@ def read_raw(text):
         if len(row) != len(names):
             raise NoProfile(f"ncu's table: expected {len(names)} columns, got {len(row)}")
         fields = dict(zip(names, row, strict=True))
-        values = {name: value_of(text, unit) for name, unit, text in zip(names, units, row, strict=True)
-                  if "__" in name}
+        cells = zip(names, units, row, strict=True)
+        values = {name: value_of(cell, unit) for name, unit, cell in cells if "__" in name}
         kernels.append({"kernel": fields.get("Kernel Name", ""), "grid": fields.get("Grid Size"),
                         "block": fields.get("Block Size"), "values": values})
     return kernels
@@ -188,11 +188,12 @@ def text_of(profile):
 
     clocks = {"none": "free", "base": "locked to base by ncu"}[profile["clocks"]]
     lines = [
-        f"{profile['label']}: {profile['row']}",
+        f"{profile['label']}: {profile['row'] or 'no row'}",
         f"{profile['gpu']}, {profile['date'][:10]}, kernel sources {profile['source_hash']}, "
         f"{profile['ncu']}",
-        f"time            {of(profile['duration_us'], ' us')} at {of(profile['clock_mhz'], ' MHz')} "
-        f"(clocks: {clocks})" + (f", {of(rate)} useful TFLOPS" if rate else ""),
+        f"time            {of(profile['duration_us'], ' us')} at "
+        f"{of(profile['clock_mhz'], ' MHz')} (clocks: {clocks})"
+        + (f", {of(rate)} useful TFLOPS" if rate else ""),
         f"speed of light  tensor {of(light['tensor'], '%')}, SM {of(light['sm'], '%')}, "
         f"L1 {of(light['l1'], '%')}, shared (LSU) {of(light['shared'], '%')}, "
         f"L2 {of(light['l2'], '%')}, memory {of(light['dram'], '%')}, "
@@ -209,8 +210,8 @@ def text_of(profile):
         f"traffic         L2 {megabytes(traffic['l2_bytes'])}, hits {of(traffic['l2_hit'], '%')}; "
         f"memory {megabytes(traffic['dram_read_bytes'])} read, "
         f"{megabytes(traffic['dram_write_bytes'])} written",
-        f"instructions    {of(did['executed'])}, {of(did['per_cycle'])} a clock and multiprocessor; "
-        f"{of(did['wgmma'])} wgmma",
+        f"instructions    {of(did['executed'])}, {of(did['per_cycle'])} a clock and "
+        f"multiprocessor; {of(did['wgmma'])} wgmma",
     ]
     lines += [f"also launched   {one['kernel'][:60]}: {of(one['duration_us'], ' us')}"
               for one in profile["other_kernels"]]
