@@ -8,7 +8,7 @@ preset := $(if $(filter 1,$(CUDA)),cuda,release)
 build := build/$(preset)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build python bench gpu-check tables format format-check clean
+.PHONY: help setup demo test build python bench gpu-check profile tables format format-check clean
 
 help:
 	@echo 'make demo     long-context block-sparse attention and a sparse product, timed and checked;'
@@ -18,6 +18,7 @@ help:
 	@echo 'make bench    measure this machine against named peers; ARGS="..." for tessera bench'
 	@echo 'make gpu-check  on a machine with a GPU: tests, sanitizers and benchmark into one JSON;'
 	@echo '              ARGS="--quick" for a short look'
+	@echo 'make profile  what Nsight Compute says of one case: CASE="attention s=16384 causal=true"'
 	@echo 'make tables   the tables and pictures of the documentation, from bench/results'
 	@echo 'make python   the Python package, into .venv'
 	@echo 'make build    the library and the tool, in $(build)'
@@ -57,6 +58,9 @@ bench: build
 
 gpu-check:
 	$(or $(wildcard .venv/bin/python3),python3) scripts/gpu_check.py $(ARGS)
+
+profile:
+	@$(or $(wildcard .venv/bin/python3),python3) scripts/ncu_profile.py "$(CASE)" $(ARGS)
 
 tables:
 	@python3 scripts/tables.py

@@ -23,6 +23,59 @@ function(tessera_test_folder folder timeout)
   endforeach()
 endfunction()
 
+# Neither: the program that measures what the card gives at most. Its kernels are compiled and
+# checked as the library's are; what needs no Hopper runs on any card.
+function(tessera_ceilings)
+  find_package(CUTLASS 4.2)
+  if(NOT CUTLASS_FOUND)
+    message(STATUS "No CUTLASS: bench/ceilings is not built")
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ceilings/*.c*)
+  add_executable(gpu_ceilings ${sources})
+  tessera_compile_settings(gpu_ceilings)
+  get_target_property(options tessera_cuda COMPILE_OPTIONS)
+  get_target_property(launcher tessera_cuda CUDA_COMPILER_LAUNCHER)
+  set_target_properties(gpu_ceilings PROPERTIES OUTPUT_NAME ceilings
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests CUDA_RUNTIME_LIBRARY None
+    CUDA_COMPILER_LAUNCHER "${launcher}")
+  target_compile_options(gpu_ceilings PRIVATE ${options})
+  set_source_files_properties(bench/ceilings/tensor.cu bench/ceilings/l2.cu
+    PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
+  set_source_files_properties(bench/ceilings/memory.cu bench/ceilings/launch.cu
+    PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
+  target_link_libraries(gpu_ceilings PRIVATE
+    tessera_core CUTLASS::headers CUDA::cudart_static ${CMAKE_DL_LIBS})
+endfunction()
+
+# The ranges that profilers see, with and without the variable that asks for them. A library in a
+# profiler's place writes them down; no GPU is needed, and none is shown.
+function(tessera_nvtx_test)
+  find_path(nvtx_include nvtx3/nvToolsExt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH
+            NO_CACHE)
+  if(NOT nvtx_include)
+    return()
+  endif()
+  add_library(nvtx_recorder MODULE tests/nvtx/recorder.cpp)
+  add_executable(nvtx_ranges_test tests/nvtx/ranges_test.cpp)
+  foreach(target IN ITEMS nvtx_recorder nvtx_ranges_test)
+    tessera_compile_settings(${target})
+    set_target_properties(${target} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests
+      LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  endforeach()
+  target_include_directories(nvtx_recorder SYSTEM PRIVATE ${nvtx_include})
+  target_link_libraries(nvtx_ranges_test PRIVATE
+    ${tessera_archives} GTest::gtest_main CUDA::cudart_static)
+  foreach(value IN ITEMS 1 0)
+    set(record ${PROJECT_BINARY_DIR}/tests/nvtx_ranges_${value}.txt)
+    add_test(NAME nvtx.ranges_${value} COMMAND nvtx_ranges_test)
+    set_tests_properties(nvtx.ranges_${value} PROPERTIES LABELS nvtx TIMEOUT 60
+      ENVIRONMENT "TESSERA_NVTX=${value};CUDA_VISIBLE_DEVICES=;NVTX_RECORD=${record};\
+NVTX_INJECTION64_PATH=$<TARGET_FILE:nvtx_recorder>")
+  endforeach()
+endfunction()
+
 tessera_test_folder(unit 300 GTest::gtest_main)
 tessera_test_folder(cpu 600 GTest::gtest_main)
 tessera_test_folder(fuzz 900 GTest::gtest_main)
@@ -39,8 +92,10 @@ if(TESSERA_CUDA)
   set_target_properties(gpu_host_time PROPERTIES OUTPUT_NAME host_time
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_link_libraries(gpu_host_time PRIVATE ${tessera_archives} CUDA::cudart_static)
+  tessera_ceilings()
+  tessera_nvtx_test()
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
-  list(FILTER targets INCLUDE REGEX "^gpu_")
+  list(FILTER targets INCLUDE REGEX "^(gpu|nvtx)_")
   add_custom_target(tessera_gpu_tests DEPENDS ${targets})
 endif()
 
@@ -86,6 +141,9 @@ if(NOT TESSERA_SANITIZE)
   tessera_check(installed_consumer ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
                 -DBUILD=${PROJECT_BINARY_DIR} -DWORK=${PROJECT_BINARY_DIR}/checks/install
                 -DCXX=${CMAKE_CXX_COMPILER} -P tests/install/consumer.cmake)
+endif()
+if(TARGET gpu_ceilings)
+  tessera_check(ceilings ${python} tests/tool/ceilings_test.py $<TARGET_FILE:gpu_ceilings>)
 endif()
 if(TESSERA_CUDA)
   list(TRANSFORM row_sources REPLACE ".*/(.+)" "${tessera_ptxas_logs}/\\1.o.ptxas"

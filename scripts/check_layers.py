@@ -24,9 +24,12 @@ RULES = {
     "apps": (["tests/support"], ["posix", "cli", "json", "zlib"]),
     "tests/support": ([], []),
     "tests/gpu": (["src", "tests"], ["cuda", "gtest", "json"]),
+    "tests/nvtx": (["tests"], ["cuda", "gtest"]),
     "tests/install": ([], []),
     "tests": (["src", "tests", "apps"], ["posix", "gtest", "json", "openmp"]),
     "bench/peers": (["src/core", "bench"], ["posix", "cuda", "json", "openmp", "blas"]),
+    # Ceilings are measured with the pieces that the kernels are built from.
+    "bench/ceilings": (["src/core", "src/cuda", "bench"], ["posix", "cuda", "cutlass"]),
     "bench": (["src/core", "tests/support", "bench"], ["posix", "cuda", "json", "openmp"]),
 }
 

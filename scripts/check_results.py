@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the committed results of bench/results: each has the shape of bench/schema.json, was
 measured on a GPU from known sources, and counts each case once. Says which are stale, that is,
-measured before the kernel sources last changed; that alone fails only with --fresh.
+measured before the kernel sources last changed; that alone fails only with --fresh. Profiles, in
+bench/results/profiles, have the shape of bench/profile_schema.json, and a text that says the same.
 
 Usage: scripts/check_results.py [--fresh] [FILE...]
 """
@@ -61,12 +62,37 @@ def consistency(key, name, entry, useful_flops):
     return []
 
 
+def profile_problems(profile, text=None):
+    """What is wrong with a profile as JSON, and with its text."""
+    schema = json.loads((ROOT / "bench" / "profile_schema.json").read_text())
+    found = bench_module("schema").problems(profile, schema)
+    if not found and text is not None and text != bench_module("profiles").text_of(profile):
+        found.append("the text beside it is not what it gives")
+    return found
+
+
+def problems_of_file(path, value, schema):
+    if path.parent.name != "profiles":
+        return problems_of(value, schema)
+    text = path.with_suffix(".txt")
+    return profile_problems(value, text.read_text(encoding="utf-8") if text.exists() else "")
+
+
+def measured_at(value):
+    """The hashes of a result, or the one of a profile."""
+    if "cases" in value:
+        return bench_module("sources").measured_at(value)
+    return [value["source_hash"]]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--fresh", action="store_true", help="stale results fail")
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
-    files = arguments.files or sorted((ROOT / "bench" / "results").glob("*.json"))
+    results = ROOT / "bench" / "results"
+    files = arguments.files or [*sorted(results.glob("*.json")),
+                                *sorted((results / "profiles").glob("*.json"))]
     schema = json.loads((ROOT / "bench" / "schema.json").read_text())
     sources = bench_module("sources")
     current = sources.source_hashes(ROOT)
@@ -78,11 +104,11 @@ def main():
             print(f"{path}: {error}")
             failed = True
             continue
-        found = problems_of(result, schema)
+        found = problems_of_file(path, result, schema)
         for text in found:
             print(f"{path}: {text}")
         failed |= bool(found)
-        stale = [] if found else sources.stale_hashes(sources.measured_at(result), current)
+        stale = [] if found else sources.stale_hashes(measured_at(result), current)
         if stale:
             print(f"{path}: stale, measured at {', '.join(stale)}")
             failed |= arguments.fresh

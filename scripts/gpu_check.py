@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run: the C++ GPU tests, compute-sanitizer over a few of them,
-the Python GPU tests, what calls cost the host, and the benchmark. Uses what is built already, needs
-no network, and writes one JSON in the shape of bench/schema.json.
+the Python GPU tests, what calls cost the host, the card's ceilings, and the benchmark. Uses what is
+built already, needs no network, and writes one JSON in the shape of bench/schema.json.
 
   scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
   scripts/gpu_check.py --quick                      a short look
@@ -24,7 +24,7 @@ from pathlib import Path
 from check_results import ROOT, bench_module, problems_of
 from outcomes import gtest_outcomes, junit_outcomes, listed_tests, outcome, summary
 
-STEPS = ("cpp", "sanitizer", "python", "host", "bench")
+STEPS = ("cpp", "sanitizer", "python", "host", "ceilings", "bench")
 FEW_TESTS = 3  # of each executable, spread over it
 GTEST_SKIPPED = 77
 SANITIZER_FOUND = 9
@@ -178,6 +178,22 @@ def host_times(options, clock):
     return times, [test]
 
 
+def card_ceilings(options, clock):
+    """(what the card gives at most, how that ended): a program of its own, too."""
+    program = options.build / "tests" / "ceilings"
+    if not os.access(program, os.X_OK):
+        return {}, [{"name": "ceilings", "outcome": "skipped",
+                     "detail": "no tests/ceilings: build the target tessera_gpu_tests"}]
+    start = time.monotonic()
+    seconds = 0.5 if options.quick else 2
+    status, output = run([program, "--seconds", seconds], clock.left(300))
+    test = outcome("ceilings", status, time.monotonic() - start, output)
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    figures = json.loads(lines[-1]) if status == 0 and lines else {}
+    say(f"ceilings: {test['outcome']}, {len(figures)} figures, {test['seconds']:.1f} s")
+    return figures, [test]
+
+
 def suite_command(options, out, *more):
     command = [sys.executable, "-m", "tessera.bench", "suite", *more, "--json", out, "--tree", ROOT,
                "--device", options.device]
@@ -205,9 +221,9 @@ def run_of(name):
     return {"cpp": f"cpp.{rest.partition('.')[0]}", "sanitizer": name}.get(kind, kind)
 
 
-def add_tests(out, tests, host=()):
+def add_tests(out, tests, host=(), ceilings=None):
     """Puts outcomes into the file, in place of those of an earlier run of the same; with them what
-    calls cost the host."""
+    calls cost the host, or the card's ceilings."""
     results = bench_module("results")
     result = results.read(out)
     again = {run_of(test["name"]) for test in tests}
@@ -215,6 +231,7 @@ def add_tests(out, tests, host=()):
     result["tests"] = kept + tests
     if host:
         result["host"] = list(host)
+    result.get("ceilings", {}).update(ceilings or {})
     results.write(out, result)
 
 
@@ -365,6 +382,9 @@ def main(arguments=None):
     if "host" in options.steps and "host" not in done and not clock.spent:
         times, tests = host_times(options, clock)
         add_tests(out, tests, times)
+    if "ceilings" in options.steps and "ceilings" not in done and not clock.spent:
+        figures, tests = card_ceilings(options, clock)
+        add_tests(out, tests, ceilings=figures)
     complaint = SPENT if clock.spent else None
     if "bench" in options.steps and not clock.spent:
         complaint = benchmark(options, out, environment, clock)

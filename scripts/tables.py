@@ -75,6 +75,7 @@ def summary(result):
 # Name -> what of a result it shows, and what of tessera.bench.report makes the lines of it.
 TABLES = {
     "machine": (lambda result: result, "ceilings_and_tests"),
+    "ceilings": (lambda result: result, "ceilings"),
     "summary": (summary, "comparison"),
     "products": (products, "comparison"),
     "energy": (products, "energy"),

@@ -15,6 +15,7 @@
 #include "src/plan/workspace.hpp"
 #if defined(TESSERA_CUDA)
 #include "src/cuda/backend.hpp"
+#include "src/cuda/ranges.hpp"
 #endif
 
 namespace tessera {
@@ -111,6 +112,7 @@ void run_checked(const Plan& plan, const AnyProblem& problem, const planning::An
   if (std::holds_alternative<SpgemmProblem>(problem)) refuse_spgemm();
   if (plan.backend == Backend::cpu) return run_on_cpu(plan, problem, shape, execution);
 #if defined(TESSERA_CUDA)
+  const cuda::Range range("run", plan);
   cuda::run(plan, problem, shape, execution);
 #else
   refuse_backend("run", plan);
@@ -124,6 +126,7 @@ void prepare_checked(const Plan& plan, const AnyProblem& problem, const planning
   if (plan.backend == Backend::cpu)
     return prepare_on_cpu(plan, problem, shape, execution.schedule.data);
 #if defined(TESSERA_CUDA)
+  const cuda::Range range("prepare", plan);
   cuda::prepare(plan, problem, shape, execution);
 #else
   refuse_backend("prepare", plan);

@@ -14,6 +14,7 @@
 #include "src/plan/shape.hpp"
 #if defined(TESSERA_CUDA)
 #include "src/cuda/backend.hpp"
+#include "src/cuda/ranges.hpp"
 #endif
 
 namespace tessera {
@@ -144,6 +145,7 @@ bool run_on_gpu(const Checked& checked, const SpgemmProblem& problem, const Spge
   Execution execution = given;
   const Workspace workspace(checked.plan, checked.shape, given);
   execution.workspace = workspace.view();
+  const cuda::Range range("run", checked.plan);
   cuda::spgemm_numeric(checked.plan, problem, checked.shape, data ? &data->on_device : nullptr, out,
                        execution);
 #else
@@ -170,6 +172,7 @@ SpgemmPlan spgemm_symbolic(const SpgemmProblem& problem, const Execution& execut
   }
 #if defined(TESSERA_CUDA)
   if (checked.plan.backend != Backend::cpu) {
+    const cuda::Range range("prepare", checked.plan);
     data->on_device = cuda::spgemm_symbolic(problem, checked.shape, execution.stream);
     data->stored = data->on_device.stored;
     data->products = data->on_device.products;

@@ -79,7 +79,7 @@ def run(folder, *more):
 
 def test_outcomes_of_cpp_tests_and_sanitizer_are_written(machine):
     folder = machine()
-    _, result = run(folder, "--skip", "python,host,bench")
+    _, result = run(folder, "--skip", "python,host,ceilings,bench")
     outcomes = {test["name"]: test["outcome"] for test in result["tests"]}
     assert outcomes == {"cpp.gpu_merge_test.Merge.Small": "passed",
                         "cpp.gpu_merge_test.Merge.Broken": "passed",
@@ -91,19 +91,19 @@ def test_outcomes_of_cpp_tests_and_sanitizer_are_written(machine):
 
 
 def test_a_failed_test_fails_the_check(machine):
-    status, result = run(machine(status=1), "--skip", "sanitizer,python,host,bench")
+    status, result = run(machine(status=1), "--skip", "sanitizer,python,host,ceilings,bench")
     assert status == 1
     broken = next(test for test in result["tests"] if test["name"].endswith("Broken"))
     assert broken["outcome"] == "failed" and broken["detail"] == "2 is not 3"
 
 
 def test_a_skipped_executable_is_skipped(machine):
-    _, result = run(machine(status=77), "--skip", "sanitizer,python,host,bench")
+    _, result = run(machine(status=77), "--skip", "sanitizer,python,host,ceilings,bench")
     assert [test["outcome"] for test in result["tests"]] == ["skipped"]
 
 
 def test_what_the_sanitizer_finds_fails(machine):
-    status, result = run(machine(sanitizer=9), "--quick", "--skip", "python,host,bench")
+    status, result = run(machine(sanitizer=9), "--quick", "--skip", "python,host,ceilings,bench")
     assert status == 1
     assert [(test["name"], test["outcome"]) for test in result["tests"]][-1] == (
         "sanitizer.memcheck.gpu_merge_test", "failed")
@@ -112,7 +112,7 @@ def test_what_the_sanitizer_finds_fails(machine):
 def test_nothing_built_is_a_failure(machine, tmp_path):
     folder = machine()
     (folder / "build" / "tests" / "gpu_merge_test").unlink()
-    status, result = run(folder, "--skip", "sanitizer,python,host,bench")
+    status, result = run(folder, "--skip", "sanitizer,python,host,ceilings,bench")
     assert status == 1 and "tessera_gpu_tests" in result["tests"][0]["detail"]
 
 
@@ -122,8 +122,8 @@ def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
     workload.write_text(json.dumps({"cases": [
         {"op": "matmul", "params": {"m": 8, "n": 8, "k": 8, "dtype": "f32"},
          "vary": [[{"m": 8}, {"m": 9}, {"m": 10}]]}]}))
-    common = ["--skip", "sanitizer,python,host", "--workloads", str(workload), "--seconds", "0.01",
-              "--peers", "openblas", "--commit", "0123abc"]
+    common = ["--skip", "sanitizer,python,host,ceilings", "--workloads", str(workload),
+              "--seconds", "0.01", "--peers", "openblas", "--commit", "0123abc"]
     status, result = run(folder, *common, "--shard", "1/2")
     # Measured on the CPU here, which is all that the check has to complain about.
     assert status == 1
@@ -139,8 +139,8 @@ def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_pat
     workload = tmp_path / "w.json"
     workload.write_text(json.dumps({"cases": [{"op": "matmul", "params": {
         "m": 8, "n": 8, "k": 8, "dtype": "f32"}}]}))
-    common = ["--skip", "cpp,sanitizer,python", "--workloads", str(workload), "--seconds", "0.01",
-              "--peers", "none"]
+    common = ["--skip", "cpp,sanitizer,python,ceilings", "--workloads", str(workload),
+              "--seconds", "0.01", "--peers", "none"]
     _, result = run(folder, *common)
     assert [(test["name"], test["outcome"]) for test in result["tests"]] == [("host", "skipped")]
     assert result["host"] == []
@@ -160,9 +160,39 @@ def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_pat
     assert gpu_check.parse(["--shard", "2/2", *common]).steps == ["bench"]
 
 
+CEILINGS = """#!/bin/sh
+echo "[1/1] launch" >&2
+echo '{{"launch_us": 1.25, "hbm_read_tbs": 4.5}}'
+echo "$@" >> {log}
+exit {status}
+"""
+
+
+def test_the_card_s_ceilings_stand_beside_cases_and_tests(machine, tmp_path):
+    folder, log = machine(), tmp_path / "ceilings-log"
+    program = folder / "build" / "tests" / "ceilings"
+    workload = tmp_path / "w.json"
+    workload.write_text(json.dumps({"cases": [{"op": "matmul", "params": {
+        "m": 8, "n": 8, "k": 8, "dtype": "f32"}}]}))
+    common = ["--skip", "cpp,sanitizer,python,host", "--workloads", str(workload), "--seconds",
+              "0.01", "--peers", "none"]
+    _, result = run(folder, *common)
+    assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
+        ("ceilings", "skipped")]
+    make_program(program, CEILINGS.format(log=log, status=1))
+    status, result = run(folder, *common)
+    assert status == 1 and result["tests"][0]["outcome"] == "failed" and not result["ceilings"]
+    make_program(program, CEILINGS.format(log=log, status=0))
+    for _ in range(2):  # the second time it has passed already
+        _, result = run(folder, *common, "--resume")
+    assert result["ceilings"] == {"launch_us": 1.25, "hbm_read_tbs": 4.5}
+    assert len(result["cases"]) == 1
+    assert log.read_text().split("\n") == ["--seconds 2"] * 2 + [""]
+
+
 def test_resume_repeats_what_failed_and_nothing_else(machine):
     folder = machine(status=1)
-    skip = ("--skip", "python,host,bench")
+    skip = ("--skip", "python,host,ceilings,bench")
     _, result = run(folder, *skip)
     assert [test["outcome"] for test in result["tests"]].count("failed") == 1
     (folder / "log").unlink()
@@ -197,7 +227,7 @@ def test_every_executable_is_found_by_itself(machine):
         make_program(folder / "build" / "tests" / name,
                      EXECUTABLE.format(python=sys.executable, status=0))
     (folder / "build" / "tests" / "gpu_notes.txt").write_text("no program")
-    _, result = run(folder, "--quick", "--skip", "python,host,bench")
+    _, result = run(folder, "--quick", "--skip", "python,host,ceilings,bench")
     assert {gpu_check.run_of(test["name"]) for test in result["tests"]} == {
         f"{kind}.{name}" for kind in ("cpp", "sanitizer.memcheck")
         for name in ("gpu_merge_test", "gpu_sddmm_test", "gpu_new_test")}
@@ -230,7 +260,7 @@ def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys)
 
 def test_merge_refuses_other_cards(tmp_path, machine):
     folder = machine()
-    run(folder, "--skip", "sanitizer,python,host,bench")
+    run(folder, "--skip", "sanitizer,python,host,ceilings,bench")
     first = json.loads((folder / "out.json").read_text())
     second = {**first, "source_hash": "0" * 16}
     for name, one in (("a.json", first), ("b.json", second)):

@@ -5,5 +5,6 @@
 The modules, in reading order: `cases` (what is measured, as data), `patterns` (which blocks exist),
 `flops` (what counts as useful), `problem` (inputs, and the reference that results are held
 against), `peers` (one file an adapter), `timing` (how), `nvml` (clock, power, energy), `results`
-(the file that comes out), `suite` (many cases, in shards), `table` (what is printed).
+(the file that comes out), `suite` (many cases, in shards), `table` (what is printed), `ceilings`
+(what the card gives at most), `profiles` and `one_call` (one kernel, seen by Nsight Compute).
 """

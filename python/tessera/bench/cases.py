@@ -309,6 +309,47 @@ def label(op, p):
     return " ".join([op, *words, p["dtype"]])
 
 
+def parse_case(text):
+    """The case that a text names: "attention s=16384 causal=true", "FILE.json:3" for the third
+    case of a workload file, or "FILE.json:LABEL" for the one whose label is, or alone has, that."""
+    path, dot, which = text.partition(".json:")
+    if dot:
+        return _case_of_file(path + ".json", which.strip())
+    op, *words = text.split() or [""]
+    params = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise CaseError(f"{op}: expected NAME=VALUE, got {word!r}")
+        params[name] = _parsed(value)
+    return make_case(op, params)
+
+
+def _parsed(text):
+    """A word as JSON has it; what JSON does not know is a word."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _case_of_file(path, which):
+    try:
+        cases = read_workload(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise CaseError(f"{path}: {error}") from None
+    if which.isdigit():
+        if not 1 <= int(which) <= len(cases):
+            raise CaseError(f"{path}: expected a case from 1 to {len(cases)}, got {which}")
+        return cases[int(which) - 1]
+    found = [case for case in cases if case.label == which] or [
+        case for case in cases if which and which in case.label]
+    if len(found) != 1:
+        raise CaseError(f"{path}: expected the label of one case, got {which!r}, which "
+                        f"{len(found)} of {len(cases)} have")
+    return found[0]
+
+
 def read_workload(path):
     """The cases of a workload file, in order.
 

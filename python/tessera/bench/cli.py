@@ -5,7 +5,7 @@ import itertools
 import sys
 
 from . import peers as adapters
-from . import report, results, suite, table
+from . import ceilings, report, results, suite, table
 from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, STATES, VOLUMES, CaseError,
                     make_case, read_workload)
 from .machine import torch_with_gpu
@@ -115,6 +115,17 @@ def build_parser():
     shown.add_argument("--op", help="only this operation")
     shown.add_argument("--state", help="only this state")
 
+    limits = commands.add_parser("ceilings", help="what this GPU gives at most")
+    limits.add_argument("--program", metavar="PATH",
+                        help=f"of bench/ceilings [{ceilings.PROGRAM} of the tree]")
+    limits.add_argument("--seconds", type=float, default=2.0,
+                        help="of each sustained measurement, 0.1 to 60 [2]")
+    limits.add_argument("--json", metavar="FILE",
+                        help="write them there; into a result of this card and these sources")
+    limits.add_argument("--tree", help="the source tree [this folder's]")
+    limits.add_argument("--commit", help="its commit, where git cannot say")
+    limits.add_argument("--quiet", action="store_true", help="no progress")
+
     listed = commands.add_parser("peers", help="which peers are here, and why not")
     listed.add_argument("--device", choices=("cuda", "cpu"))
     return parser
@@ -187,6 +198,18 @@ def run_measuring(arguments):
     return outcome
 
 
+def run_ceilings(arguments):
+    if not 0.1 <= arguments.seconds <= 60:
+        raise CaseError(f"--seconds: expected 0.1 to 60, got {arguments.seconds:g}")
+    if not torch_with_gpu():
+        raise CaseError("ceilings: PyTorch sees no GPU here")
+    result = ceilings.measure_all(arguments.program, arguments.seconds, arguments.json,
+                                  arguments.tree, arguments.commit, arguments.quiet)
+    print("\n".join(report.ceilings(result)))
+    print(*report.provenance(result), sep="\n")
+    return 0
+
+
 def run_merge(arguments):
     merged = results.merge([results.read(path) for path in arguments.files], arguments.files)
     results.write(arguments.json, merged)
@@ -219,7 +242,7 @@ def run_peers(arguments):
 
 def main(arguments=None):
     arguments = build_parser().parse_args(arguments)
-    run = {"merge": run_merge, "table": run_table, "peers": run_peers}
+    run = {"ceilings": run_ceilings, "merge": run_merge, "table": run_table, "peers": run_peers}
     try:
         return run.get(arguments.command, run_measuring)(arguments)
     except (CaseError, NoTessera, results.Mixed, OSError, ValueError) as error:

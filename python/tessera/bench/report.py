@@ -1,6 +1,8 @@
 """Results as Markdown: the tables of the documentation. Needs nothing but Python itself, so that
 scripts can use it without the compiled package."""
 
+import re
+
 from .cases import LISTS, case_key, label
 from .sources import measured_at, stale_hashes
 
@@ -259,7 +261,7 @@ def equal_at(points):
 def ceilings_and_tests(result):
     """What the card gave without any of our kernels, and how the tests ended."""
     c, texts = result["ceilings"], []
-    if c:
+    if "copy_tbs" in c:
         texts.append(f"A copy moves {c['copy_tbs']:.2f} TB/s. cuBLAS multiplies 8192x8192x8192 in "
                      f"bf16 at {number(c['cublas_bf16'])} TFLOPS in bursts, "
                      f"{number(c['cublas_bf16_sustained'])} sustained.")
@@ -269,6 +271,41 @@ def ceilings_and_tests(result):
                   if word in outcomes)
         texts.append("Tests: " + ", ".join(counts) + ".")
     return [" ".join(texts)] if texts else []
+
+
+TENSOR_KEY = re.compile(r"tensor_(?P<type>[a-z0-9]+)_n(?P<n>\d+)(?P<rs>_rs)?_tflops")
+OTHER_CEILINGS = {
+    "l2_to_shared_tbs": "L2 to shared memory, TB/s",
+    "hbm_read_tbs": "memory, read, TB/s",
+    "copy_tbs": "memory, copied, bytes read and written, TB/s",
+    "launch_us": "a launch in a stream, us",
+    "graph_launch_us": "a kernel node of a graph, us",
+    "overlapped_launch_us": "the same with programmatic launches, us",
+}
+
+
+def ceilings(result):
+    """What the card gives without any of our kernels, where the program of bench/ceilings ran."""
+    c = result["ceilings"]
+    found = [match for match in map(TENSOR_KEY.fullmatch, c) if match]
+    rows = []
+    for key in found:
+        name, depth = key[0].removesuffix("_tflops"), 32 if key["type"] == "e4m3" else 16
+        text = f"wgmma {key['type']} 64x{key['n']}x{depth}"
+        row = [text + (", A in registers" if key["rs"] else "")]
+        for figure in ("tflops", "mhz", "sustained_tflops", "sustained_mhz", "sustained_watts",
+                       "sustained_joules_per_tflop"):
+            row.append(number(c.get(f"{name}_{figure}")))
+        rows.append(row)
+    if rows and "cublas_bf16" in c:
+        rows.append(["cuBLAS bf16 8192x8192x8192", number(c["cublas_bf16"]), "",
+                     number(c.get("cublas_bf16_sustained")), "", "", ""])
+    head = ["tensor cores", "burst, TFLOPS", "MHz", "sustained, TFLOPS", "MHz", "W", "J/TFLOP"]
+    lines = [*rows_of(head, rows, left=1), ""] if rows else []
+    others = [[text, number(c[key])] for key, text in OTHER_CEILINGS.items() if key in c]
+    if not found and set(c) <= {"copy_tbs", "cublas_bf16", "cublas_bf16_sustained"}:
+        return []
+    return [*lines, *rows_of(["what", "measured"], others, left=1)] if others else lines[:-1]
 
 
 def host_times(entries):

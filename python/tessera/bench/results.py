@@ -66,10 +66,9 @@ def merge(results, names=None):
     merged = dict(ordered[-1])
     merged["parts"] = [part for result in ordered
                        for part in result.get("parts") or [part_of(result)]]
-    ceilings = [result["ceilings"] for result in ordered if result["ceilings"]]
-    merged["ceilings"] = ceilings[-1] if ceilings else {}
-    cases, tests, host = {}, {}, {}
+    ceilings, cases, tests, host = {}, {}, {}, {}
     for result in ordered:
+        ceilings.update(result["ceilings"])  # of shards, the first one has most of them
         for record in result["cases"]:
             case, state = record_key(record)
             cases.setdefault(case, {})[state] = record
@@ -77,6 +76,7 @@ def merge(results, names=None):
         host.update({one["call"]: one for one in result.get("host", ())})
     merged["cases"] = [record for case in _in_turns(results) for record in cases[case].values()]
     merged["tests"], merged["host"] = list(tests.values()), list(host.values())
+    merged["ceilings"] = ceilings
     return merged
 
 

@@ -1,0 +1,184 @@
+// The rate of the tensor cores by instruction shape: wgmma and nothing else. Two warpgroups of each
+// multiprocessor multiply tiles that stay in shared memory, as the kernels' own warpgroups do.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "bench/ceilings/random.hpp"
+#include "bench/ceilings/steps.hpp"
+#include "bench/ceilings/timing.hpp"
+#include "src/cuda/tile/barrier.cuh"
+#include "src/cuda/tile/wgmma.cuh"
+
+namespace tessera::ceilings {
+namespace {
+
+namespace tile = cuda::tile;
+
+constexpr int kWarpgroups = 2, kThreads = 128 * kWarpgroups;
+constexpr int kRows = 64;                                               // of A in one instruction
+constexpr int kStepBytes = 32, kSteps = tile::kLineBytes / kStepBytes;  // a line's depth
+constexpr int kStages = 4;
+/// So often are the sums begun anew: a product's depth of some thousand.
+constexpr int kTileRepeats = 8;
+/// More than half of a multiprocessor's shared memory, so that each gets one block.
+constexpr int kLeastSharedBytes = 120 * 1024;
+
+/// What one instruction multiplies: 64 x kN, 32 bytes deep, A in registers or in shared memory.
+template <class E, int kWidth, bool kRegisters>
+struct Instruction {
+  using Element = E;
+  static constexpr int kN = kWidth;
+  static constexpr bool kFromRegisters = kRegisters;
+  static constexpr int kDepth = kStepBytes / sizeof(Element);
+  static constexpr double kFlops = 2.0 * kRows * kN * kDepth;
+};
+
+/// Tiles of lines with the 128-byte swizzle. Which element lies where does not matter: all are
+/// random.
+template <class I>
+struct Shared {
+  alignas(tile::kAtomBytes) unsigned char a[kStages][kWarpgroups][kRows * tile::kLineBytes];
+  alignas(tile::kAtomBytes) unsigned char b[kStages][I::kN * tile::kLineBytes];
+};
+
+template <std::size_t... i>
+__device__ __forceinline__ void multiply_e4m3(float (&sum)[256 / 2], std::uint64_t a,
+                                              std::uint64_t b, bool first,
+                                              std::index_sequence<i...>) {
+  cute::SM90::GMMA::MMA_64x256x32_F32E4M3E4M3_SS_TN<>::fma(
+      a, b, sum[i]..., first ? tile::gmma::ScaleOut::Zero : tile::gmma::ScaleOut::One);
+}
+
+template <class I>
+__device__ __forceinline__ void multiply(float (&sum)[I::kN / 2], const std::uint32_t* fragment,
+                                         std::uint64_t a, std::uint64_t b, bool first) {
+  using enum tile::Major;
+  if constexpr (std::is_same_v<typename I::Element, __nv_fp8_e4m3>)
+    multiply_e4m3(sum, a, b, first, std::make_index_sequence<I::kN / 2>{});
+  else if constexpr (I::kFromRegisters)
+    tile::mma<typename I::Element, I::kN, k>(sum, fragment, b, first);
+  else
+    tile::mma<typename I::Element, I::kN, k, k>(sum, a, b, first);
+}
+
+/// `out` gets a number of each thread, so that nothing is left out.
+template <class I>
+__global__ void __launch_bounds__(kThreads, 1)
+    tensor_kernel(const uint4* data, float* out, int repeats) {
+  extern __shared__ char raw[];
+  auto& shared = tile::at_atom<Shared<I>>(raw);
+  auto* words = reinterpret_cast<uint4*>(&shared);
+  for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared) / sizeof(uint4)); i += kThreads)
+    words[i] = data[i];
+  tile::ptx::fence_proxy_async(tile::ptx::space_shared);  // for wgmma, which reads it next
+  __syncthreads();
+
+  std::uint32_t fragments[kSteps][4];
+  for (int step = 0; step < kSteps; ++step) {
+    const uint4 word = data[step * kThreads + threadIdx.x];
+    fragments[step][0] = word.x, fragments[step][1] = word.y;
+    fragments[step][2] = word.z, fragments[step][3] = word.w;
+  }
+
+  const auto view = [](const void* start) {
+    return tile::uniform(tile::descriptor(start, 0, tile::kAtomBytes));
+  };
+  const std::uint64_t a = view(shared.a[0][threadIdx.x / 128]), b = view(shared.b[0]);
+  constexpr std::uint32_t kNextA = sizeof(shared.a[0]) >> 4, kNextB = sizeof(shared.b[0]) >> 4;
+  constexpr std::uint32_t kNextStep = kStepBytes >> 4;
+  float sum[I::kN / 2] = {};
+#pragma unroll 1
+  for (int i = 0; i < repeats; ++i) {
+    const bool begins = i % kTileRepeats == 0;
+    tile::mma_fence();
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        multiply<I>(sum, fragments[step], tile::stepped(a, stage * kNextA + step * kNextStep),
+                    tile::stepped(b, stage * kNextB + step * kNextStep),
+                    begins && stage == 0 && step == 0);
+      }
+    }
+    tile::mma_commit();
+    tile::mma_wait<1>();  // while one group runs, the next one is queued
+  }
+  tile::mma_wait<0>();
+  tile::settle(sum);
+  float total = 0;
+  for (const float one : sum) total += one;
+  out[blockIdx.x * kThreads + threadIdx.x] = total;
+}
+
+/// A rate of a kernel that multiplied nothing, or rubbish, would be a lie. One sum in a million may
+/// be zero by chance.
+void check_sums(const float* sums, std::size_t count, const std::string& name) {
+  std::vector<float> host(count);
+  check(cudaMemcpy(host.data(), sums, count * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  const auto finite = [](float sum) { return std::isfinite(sum); };
+  const auto zeros = static_cast<std::size_t>(std::count(host.begin(), host.end(), 0.0f));
+  if (!std::all_of(host.begin(), host.end(), finite) || zeros > count / 100)
+    throw Error(ErrorCode::device, name + ": sums are zero or not finite: the kernel is broken");
+}
+
+template <class I>
+void measure(const std::string& name, const Card& card, double seconds, Figures& figures) {
+  constexpr int kBytes = std::max(kLeastSharedBytes, int{sizeof(Shared<I>)} + tile::kAtomBytes);
+  const auto blocks = static_cast<unsigned>(card.units);
+  const Memory data(sizeof(Shared<I>)), out(sizeof(float) * blocks * kThreads);
+  fill_with_normals<typename I::Element>(data.as<void>(), sizeof(Shared<I>));
+  check(cudaFuncSetAttribute(tensor_kernel<I>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+        "cudaFuncSetAttribute(tensor_kernel)");
+  const Work work{I::kFlops * kSteps * kStages * kWarpgroups * blocks,
+                  [&](cudaStream_t stream, int repeats) {
+                    tensor_kernel<I><<<blocks, kThreads, kBytes, stream>>>(
+                        data.as<const uint4>(), out.as<float>(), repeats);
+                    check(cudaGetLastError(), "tensor_kernel");
+                  }};
+  const auto add = [&](const std::string& key, std::optional<double> value) {
+    if (value) figures.emplace_back(name + key, *value);
+  };
+  const Rate peak = burst(work);
+  check_sums(out.as<float>(), std::size_t{blocks} * kThreads, name);
+  add("_tflops", peak.per_second * 1e-12);
+  add("_mhz", peak.clock_mhz);
+  const Rate limited = sustained(work, seconds);
+  const double tflops = limited.per_second * 1e-12;
+  add("_sustained_tflops", tflops);
+  add("_sustained_mhz", limited.clock_mhz);
+  add("_sustained_watts", limited.watts);
+  if (limited.watts) add("_sustained_joules_per_tflop", *limited.watts / tflops);
+}
+
+template <class I>
+Step step_of(const char* type) {
+  const std::string name = std::string("tensor_") + type + "_n" + std::to_string(I::kN) +
+                           (I::kFromRegisters ? "_rs" : "");
+  return {"tensor", name, true, [name](const Card& card, double seconds, Figures& figures) {
+            measure<I>(name, card, seconds, figures);
+          }};
+}
+
+}  // namespace
+
+std::vector<Step> tensor_steps() {
+  return {step_of<Instruction<__nv_bfloat16, 64, false>>("bf16"),
+          step_of<Instruction<__nv_bfloat16, 64, true>>("bf16"),
+          step_of<Instruction<__nv_bfloat16, 128, false>>("bf16"),
+          step_of<Instruction<__nv_bfloat16, 128, true>>("bf16"),
+          step_of<Instruction<__nv_bfloat16, 256, false>>("bf16"),
+          step_of<Instruction<__nv_bfloat16, 256, true>>("bf16"),
+          step_of<Instruction<__half, 256, false>>("f16"),
+          step_of<Instruction<__nv_fp8_e4m3, 256, false>>("e4m3")};
+}
+
+}  // namespace tessera::ceilings
