@@ -27,7 +27,8 @@ def read_matrix_market(path: str | os.PathLike) -> Coo:
 
     >>> import pathlib, tempfile, tessera
     >>> path = pathlib.Path(tempfile.mkdtemp(), "small.mtx")
-    >>> n = path.write_text("%%MatrixMarket matrix coordinate real general\\n4 4 2\\n1 1 2\\n4 3 5\\n")
+    >>> banner = "%%MatrixMarket matrix coordinate real general"
+    >>> characters = path.write_text(f"{banner}\\n4 4 2\\n1 1 2\\n4 3 5\\n")
     >>> coo = tessera.read_matrix_market(path)
     >>> coo.row.tolist(), coo.col.tolist(), coo.value.tolist(), coo.shape
     ([0, 3], [0, 2], [2.0, 5.0], (4, 4))

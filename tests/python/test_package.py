@@ -95,9 +95,9 @@ def test_explain():
 def test_threads_are_those_that_openmp_is_told():
     program = ("import numpy as np, tessera; q = np.empty((1, 4096, 4, 64), np.float32); "
                "print(tessera.explain(tessera.attention, q, q, q)['plan']['threads'])")
-    said = subprocess.run([sys.executable, "-c", program], env=os.environ | {"OMP_NUM_THREADS": "1"},
-                          capture_output=True, text=True, check=True).stdout
-    assert said == "1\n"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
+    assert done.stdout == "1\n"
 
 
 def test_nothing_runs_while_explaining():
