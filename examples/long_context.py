@@ -23,7 +23,7 @@ torch.manual_seed(0)
 rows = -(-length // block)
 earlier = np.tri(rows, dtype=bool)
 blocks = tessera.patterns.bigbird(rows, rows, half_width=2, globals=1, random=2) & earlier
-mask = tessera.BlockMask.from_blocks(torch.from_numpy(blocks).to(device), length, length, block)
+mask = tessera.BlockMask.from_blocks(blocks, length, length, block).to(device)
 visited = blocks.sum() / earlier.sum()
 lists = sum(x.nbytes for x in (mask.full_counts, mask.full_indices))
 

@@ -215,7 +215,7 @@ def test_from_coo_refuses():
 
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
 def test_read_matrix_market(tmp_path, symmetry):
-    scipy = pytest.importorskip("scipy")
+    sparse = pytest.importorskip("scipy.sparse")
     dense = np.tril(support.random(12, 12), -1) * (support.random(12, 12, seed=1) > 0)
     path = tmp_path / "small.mtx"
     entries = [f"{r + 1} {c + 1} {dense[r, c]:.9g}" for r, c in np.argwhere(dense)]
@@ -226,7 +226,7 @@ def test_read_matrix_market(tmp_path, symmetry):
     mirrored = {"general": 0, "symmetric": 1, "skew-symmetric": -1}[symmetry]
     want = dense + mirrored * dense.T
     close(BsrMatrix.from_coo(*coo, block=3).to_dense(), want)
-    close(scipy.sparse.coo_matrix((coo.value, (coo.row, coo.col)), coo.shape).toarray(), want)
+    close(sparse.coo_matrix((coo.value, (coo.row, coo.col)), coo.shape).toarray(), want)
 
 
 def test_matrix_market_files_that_are_none(tmp_path):
