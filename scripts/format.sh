@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 mode=${1:-format}
 command -v clang-format >/dev/null || scripts/setup.sh dev
 
-mapfile -t files < <(find include src apps tests bench -type f \
+mapfile -t files < <(find include src apps tests bench examples -type f \
   \( -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' \) | sort)
 if [ "$mode" = format ]; then
   clang-format -i "${files[@]}"

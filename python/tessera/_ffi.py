@@ -9,6 +9,7 @@ from pathlib import Path
 import tvm_ffi
 
 tvm_ffi.register_error("NotImplementedError", NotImplementedError)
+tvm_ffi.register_error("OSError", OSError)
 
 _library = ctypes.CDLL(str(Path(__file__).parent / "lib" / "libtessera_ffi.so"))
 
@@ -23,6 +24,7 @@ top_k_blocks = tvm_ffi.get_global_func("tessera.top_k_blocks")
 transpose_lists = tvm_ffi.get_global_func("tessera.transpose_lists")
 explain = tvm_ffi.get_global_func("tessera.explain")
 pattern = tvm_ffi.get_global_func("tessera.pattern")
+read_matrix_market = tvm_ffi.get_global_func("tessera.read_matrix_market")
 host_view = tvm_ffi.get_global_func("tessera.host_view")
 version = tvm_ffi.get_global_func("tessera.version")
 cuda_device_count = tvm_ffi.get_global_func("tessera.cuda_device_count")

@@ -167,6 +167,42 @@ class BsrMatrix:
                          tensors.offsets_of(counts), rows[order], self.cols, self.rows)
 
     @staticmethod
+    def from_coo(row: Any, col: Any, value: Any, shape: tuple[int, int],
+                 block: int | tuple[int, int]) -> BsrMatrix:
+        """From elements in any order, NumPy arrays, 0 <= row < shape[0] and so on; equal places add
+        up. Each block with an element is stored. The shape may be larger than the elements need, to
+        hold whole blocks: rows and columns of zeros follow.
+
+        >>> import numpy as np, tessera
+        >>> place = np.array([0, 5, 0])
+        >>> m = tessera.BsrMatrix.from_coo(place, place, np.ones(3, np.float32), (8, 8), block=4)
+        >>> m.stored_blocks, m.to_dense()[0, 0]
+        (2, np.float32(2.0))
+        """
+        r, c = block_shape("from_coo: block", block)
+        rows, cols = shape
+        if rows % r or cols % c:
+            raise ValueError(f"from_coo: shape: expected whole blocks of {r} x {c}, got "
+                             f"{rows} x {cols}; rows and columns of zeros may be added")
+        row, col, value = (np.asarray(x) for x in (row, col, value))
+        if row.ndim != 1 or row.shape != col.shape or row.shape != value.shape:
+            raise ValueError("from_coo: row, col, value: expected one of each an element, got "
+                             f"{list(row.shape)}, {list(col.shape)}, {list(value.shape)}")
+        for name, places, limit in (("row", row, rows), ("col", col, cols)):
+            if places.dtype.kind not in "iu":
+                raise TypeError(f"from_coo: {name}: expected integers, got {places.dtype}")
+            if places.size and not 0 <= places.min() <= places.max() < limit:
+                raise ValueError(f"from_coo: {name}: expected 0 to {limit - 1}, got "
+                                 f"{places.min()} to {places.max()}")
+        width = cols // c
+        blocks, at = np.unique(row.astype(np.int64) // r * width + col // c, return_inverse=True)
+        values = np.zeros((len(blocks), r, c), np.promote_types(value.dtype, np.float64))
+        np.add.at(values, (at, row % r, col % c), value)
+        counts = np.bincount(blocks // max(1, width), minlength=rows // r)
+        return BsrMatrix(values.astype(value.dtype), tensors.offsets_of(counts),
+                         (blocks % max(1, width)).astype(np.int32), rows, cols)
+
+    @staticmethod
     def from_scipy(matrix: Any, block: int | tuple[int, int] | None = None) -> BsrMatrix:
         """From any `scipy.sparse` matrix; duplicates add up."""
         if block is not None:

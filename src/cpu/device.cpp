@@ -22,7 +22,8 @@ double clock_ghz() {
 DeviceFacts detect() {
   DeviceFacts facts;
   facts.kind = DeviceKind::cpu;
-  facts.units = std::max(1, omp_get_num_procs());
+  // One a core, unless OMP_NUM_THREADS says otherwise: launchers of several processes set it.
+  facts.units = std::max(1, omp_get_max_threads());
   facts.simd = simd().name;
   facts.name = "CPU: " + facts.simd + ", " + std::to_string(facts.units) +
                (facts.units == 1 ? " thread" : " threads");

@@ -66,6 +66,7 @@ const char* exception_of(ErrorCode code) {
     case ErrorCode::out_of_memory:
       return "MemoryError";
     case ErrorCode::io:
+      return "OSError";
     case ErrorCode::device:
       return "RuntimeError";
   }

@@ -97,6 +97,26 @@ void pattern_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
+/// read_matrix_market(path) -> [rows, cols, entries, fill]; fill(row, col, value) writes the
+/// entries into i64, i64 and f32 arrays of that many.
+void read_matrix_market_call(ffi::PackedArgs args, ffi::Any* result) {
+  translated([&] {
+    Reader reader("read_matrix_market", args);
+    const auto coo = std::make_shared<Coo>(read_matrix_market(reader.text("path")));
+    reader.finish();
+    const auto fill = ffi::Function::FromPacked([coo](ffi::PackedArgs out, ffi::Any*) {
+      translated([&] {
+        Reader arrays("read_matrix_market", out);
+        arrays.write("row", coo->row);
+        arrays.write("col", coo->col);
+        arrays.write("value", std::vector<float>(coo->value.begin(), coo->value.end()));
+      });
+    });
+    const auto entries = static_cast<std::int64_t>(coo->value.size());
+    *result = ffi::Array<ffi::Any>{coo->rows, coo->cols, entries, fill};
+  });
+}
+
 // Lists of block masks: what is read comes first, then the counts and indices that are written.
 
 /// list_blocks(blocks, counts, indices)
@@ -179,6 +199,7 @@ const bool registered = [] {
   ffi::reflection::GlobalDef()
       .def_packed("tessera.spgemm", spgemm_call)
       .def_packed("tessera.pattern", pattern_call)
+      .def_packed("tessera.read_matrix_market", read_matrix_market_call)
       .def_packed("tessera.list_blocks", list_blocks_call)
       .def_packed("tessera.top_k_blocks", top_k_blocks_call)
       .def_packed("tessera.transpose_lists", transpose_lists_call)

@@ -1,6 +1,7 @@
 #include "src/ffi/reader.hpp"
 
 #include <array>
+#include <type_traits>
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -134,14 +135,22 @@ std::optional<std::string> Reader::optional_text(const char* name) {
   refuse(name, "a string", any);
 }
 
-void Reader::write(const char* name, const std::vector<std::int64_t>& values) {
+template <class T>
+void Reader::write(const char* name, const std::vector<T>& values) {
+  static_assert(std::is_same_v<T, std::int64_t> || std::is_same_v<T, float>);
+  constexpr DType kDType = std::is_same_v<T, float> ? DType::f32 : DType::i64;
   const Tensor to = tensor(name);
   const auto count = static_cast<std::int64_t>(values.size());
-  if (to.dtype != DType::i64 || to.rank != 1 || to.size(0) != count)
-    fail("ValueError", name, "expected i64[" + std::to_string(count) + "], got " + to_string(to));
+  if (to.dtype != kDType || to.rank != 1 || to.size(0) != count) {
+    fail("ValueError", name,
+         std::string("expected ") + to_string(kDType) + "[" + std::to_string(count) + "], got " +
+             to_string(to));
+  }
   for (std::int64_t i = 0; i < count; ++i)
-    static_cast<std::int64_t*>(to.data)[i * to.stride(0)] = values[static_cast<std::size_t>(i)];
+    static_cast<T*>(to.data)[i * to.stride(0)] = values[static_cast<std::size_t>(i)];
 }
+template void Reader::write(const char*, const std::vector<std::int64_t>&);
+template void Reader::write(const char*, const std::vector<float>&);
 
 BsrMatrix Reader::bsr(const char* part) {
   BsrMatrix matrix;

@@ -44,8 +44,9 @@ class Reader {
   /// threads, backend.
   Execution execution();
 
-  /// Copies values into an i64 argument of exactly their number.
-  void write(const char* name, const std::vector<std::int64_t>& values);
+  /// Copies values, i64 or f32, into an argument of that type and of exactly their number.
+  template <class T>
+  void write(const char* name, const std::vector<T>& values);
 
   /// The arguments that are left, read as those of another function.
   Reader rest(const char* op) const { return Reader(op, args_.Slice(next_)); }

@@ -9,6 +9,7 @@ function(run)
     string(JOIN " " command ${ARGN})
     message(FATAL_ERROR "${command}\nended with ${result}:\n${said}")
   endif()
+  set(said "${said}" PARENT_SCOPE)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${BUILD} --component library --prefix ${WORK}/first)
@@ -29,6 +30,22 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK}/cmake
 run(${CMAKE_COMMAND} --build ${WORK}/cmake)
 run(${WORK}/cmake/consumer)
 message(STATUS "find_package: works")
+
+# The example for C++, which is a project of its own. It checks its result.
+run(${CMAKE_COMMAND} -S ${SOURCE}/examples/cpp -B ${WORK}/example
+    -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_COMPILER=${CXX}
+    "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror")
+run(${CMAKE_COMMAND} --build ${WORK}/example)
+run(${WORK}/example/sparse_layers 1024)
+if(NOT said MATCHES "chosen +[a-z0-9_]+attention.*4 layers on .* times as quick\n.*largest error")
+  message(FATAL_ERROR "sparse_layers said something else:\n${said}")
+endif()
+execute_process(COMMAND ${WORK}/example/sparse_layers 100 RESULT_VARIABLE result
+                OUTPUT_VARIABLE out ERROR_VARIABLE said)
+if(NOT result EQUAL 2 OR out OR NOT said MATCHES "^sparse_layers: [^\n]*got 100\n$")
+  message(FATAL_ERROR "sparse_layers 100 ended with ${result}:\n${out}${said}")
+endif()
+message(STATUS "examples/cpp: works")
 
 # pkg-config
 file(GLOB_RECURSE pc ${prefix}/*/tessera.pc)

@@ -5,6 +5,8 @@ import importlib
 import os
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,14 @@ def test_explain():
         tessera.explain(tessera.attention, q, q, q, device="h9000")
     with pytest.raises(ValueError, match="operation: expected one of tessera.attention"):
         tessera.explain("attention", q, q, q)
+
+
+def test_threads_are_those_that_openmp_is_told():
+    program = ("import numpy as np, tessera; q = np.empty((1, 4096, 4, 64), np.float32); "
+               "print(tessera.explain(tessera.attention, q, q, q)['plan']['threads'])")
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
+    assert done.stdout == "1\n"
 
 
 def test_nothing_runs_while_explaining():

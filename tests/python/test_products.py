@@ -183,3 +183,56 @@ def test_lists_are_checked():
     broken = BsrMatrix(matrix.values, matrix.row_offsets, columns, 32, 32)
     with pytest.raises(ValueError, match="col_indices"):
         tessera.matmul(broken, support.random(32, 4))
+
+
+def test_from_coo_adds_up_and_pads():
+    rng = np.random.default_rng(0)
+    row, col = rng.integers(0, 50, 200), rng.integers(0, 70, 200)
+    value = rng.standard_normal(200).astype(np.float32)
+    want = np.zeros((56, 72))
+    np.add.at(want, (row, col), value)
+    matrix = BsrMatrix.from_coo(row, col, value, (56, 72), (8, 24))
+    assert matrix.dtype == np.float32 and matrix.block == (8, 24)
+    close(matrix.to_dense(), want)
+    close(tessera.bsr_matmul(matrix, np.eye(72, dtype=np.float32)), want)  # lists are sorted
+    none = np.zeros(0, np.int64)
+    empty = BsrMatrix.from_coo(none, none, np.zeros(0, np.float16), (16, 0), 8)
+    assert empty.shape == (16, 0) and empty.stored_blocks == 0 and empty.dtype == np.float16
+
+
+def test_from_coo_refuses():
+    i, v = np.arange(4), np.ones(4, np.float32)
+    for arguments, message in (
+            ((i, i, v, (10, 8), 4), r"shape: expected whole blocks of 4 x 4, got 10 x 8"),
+            ((i, i[:3], v, (8, 8), 4), r"one of each an element, got \[4\], \[3\], \[4\]"),
+            ((i + 5, i, v, (8, 8), 4), r"row: expected 0 to 7, got 5 to 8"),
+            ((i, i - 1, v, (8, 8), 4), r"col: expected 0 to 7, got -1 to 2")):
+        with pytest.raises(ValueError, match=message):
+            BsrMatrix.from_coo(*arguments)
+    with pytest.raises(TypeError, match="col: expected integers, got float32"):
+        BsrMatrix.from_coo(i, v, v, (8, 8), 4)
+
+
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
+def test_read_matrix_market(tmp_path, symmetry):
+    sparse = pytest.importorskip("scipy.sparse")
+    dense = np.tril(support.random(12, 12), -1) * (support.random(12, 12, seed=1) > 0)
+    path = tmp_path / "small.mtx"
+    entries = [f"{r + 1} {c + 1} {dense[r, c]:.9g}" for r, c in np.argwhere(dense)]
+    path.write_text(f"%%MatrixMarket matrix coordinate real {symmetry}\n% a comment\n"
+                    f"12 12 {len(entries)}\n" + "\n".join(entries) + "\n")
+    coo = tessera.read_matrix_market(path)
+    assert coo.value.dtype == np.float32 and coo.shape == (12, 12)
+    mirrored = {"general": 0, "symmetric": 1, "skew-symmetric": -1}[symmetry]
+    want = dense + mirrored * dense.T
+    close(BsrMatrix.from_coo(*coo, block=3).to_dense(), want)
+    close(sparse.coo_matrix((coo.value, (coo.row, coo.col)), coo.shape).toarray(), want)
+
+
+def test_matrix_market_files_that_are_none(tmp_path):
+    path = tmp_path / "bad.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1.0\n")
+    with pytest.raises(OSError, match=r"bad\.mtx:3: .*the row"):
+        tessera.read_matrix_market(path)
+    with pytest.raises(OSError, match="absent.mtx"):
+        tessera.read_matrix_market(tmp_path / "absent.mtx")

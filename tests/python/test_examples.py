@@ -1,0 +1,113 @@
+"""The programs in examples/, run as a user runs them. Each checks its own result and fails where it
+is wrong. (The one in C++ is run by the test of the installation.)"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tessera
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def run(name, *arguments, needs=(), cwd=None):
+    for module in needs:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    # One thread: others who want the processor too cannot make these small programs take minutes.
+    return subprocess.run([sys.executable, EXAMPLES / name, *map(str, arguments)], cwd=cwd,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+
+
+def says(done, *patterns):
+    """A run that ended well, with a line for each of these, in order."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = iter(done.stdout.splitlines())
+    for pattern in patterns:
+        assert any(re.search(pattern, line) for line in lines), f"{pattern}\n{done.stdout}"
+
+
+TORCH, TRANSFORMERS = ("torch",), ("torch", "transformers")
+MS = r" +[\d.]+ ms"
+
+
+def test_long_context():
+    # The last block is ragged.
+    says(run("long_context.py", "--length", 1000, "--heads", 2, needs=TORCH),
+         r"^1000 tokens, 2 heads of 64, \w+ on \w", r"visits \d+\.\d% .* lists take [\d,]+ bytes",
+         "tessera +torch, dense", f"^forward{MS}{MS} +[\\d.]+x", "^with gradients",
+         r"error beside float64.*: out \d\.\de-\d+")
+
+
+def test_prune_mlp():
+    done = run("prune_mlp.py", "--steps", 60, needs=TORCH)
+    says(done, "^MLP 512-512-512-10 on ", "loss +accuracy", f"^dense .*%.*{MS}",
+         r"^pruned +\d\.\d+ +\d+\.\d%", f"^fine-tuned .*%.*{MS}")
+    weights = [int(w.replace(",", "")) for w in re.findall(r"% +([\d,]+)", done.stdout)[:3]]
+    assert weights[1] == weights[2] < 0.12 * weights[0]
+    found = re.search(r"(\d+)% of the blocks kept .* a sensor that matters", done.stdout)
+    assert int(found[1]) >= 90
+
+
+def test_transformers_model():
+    says(run("transformers_model.py", "--length", 64, "--words", 4, needs=TRANSFORMERS),
+         "^gemma2, .* two prompts of 64 tokens", f"^prompt{MS}{MS}", f"^and 4 more tokens{MS}{MS}",
+         "difference of the logits", r"^\d of 8 generated tokens are the same")
+
+
+def test_matrix_market(tmp_path):
+    done = run("matrix_market.py", "--picture", "grid.png", cwd=tmp_path)
+    says(done, "^1728 x 1728, 44,100 elements", "block +stored +fill", r"^ +3 +4,900 +100\.0%",
+         "chosen", "largest error",
+         "picture of the pattern: grid.png")
+    assert done.stdout.count("chosen") == 1
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_matrix_market_of_a_user(tmp_path):
+    # 7 x 5 is no multiple of any block but 1.
+    path = tmp_path / "small.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate pattern general\n7 5 3\n1 1\n2 4\n7 5\n")
+    says(run("matrix_market.py", path, "--columns", 3, cwd=tmp_path), "^7 x 5, 3 elements",
+         "chosen", "largest error")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["long_context.py", "prune_mlp.py", "transformers_model.py",
+                                  "matrix_market.py"])
+def test_on_a_gpu(name, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
+        pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
+    needs = TRANSFORMERS if name == "transformers_model.py" else ()
+    says(run(name, "--device", "cuda", needs=needs, cwd=tmp_path),
+         re.escape(torch.cuda.get_device_name()))
+
+
+@pytest.mark.parametrize("name, arguments, message", [
+    ("long_context.py", ["--length", "-4"],
+     "--length: expected a whole number from 2 on, got '-4'"),
+    ("long_context.py", ["--block", "20", "--device", "cpu"],
+     "--block: expected a multiple of 16 from 16 on, got '20'"),
+    ("prune_mlp.py", ["--density", "nan"],
+     "--density: expected a number between 0 and 1, got 'nan'"),
+    ("matrix_market.py", ["--colour", "red"], "unrecognized arguments: --colour"),
+    ("matrix_market.py", ["absent.mtx"], "absent.mtx: expected a readable file"),
+])
+def test_bad_arguments_are_refused_in_one_line(name, arguments, message, tmp_path):
+    needs = () if name == "matrix_market.py" else TORCH
+    done = run(name, *arguments, needs=needs, cwd=tmp_path)
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(rf"{name}: error: .*\n", done.stderr), done.stderr
+    assert message in done.stderr
+
+
+def test_every_example_is_in_the_readme():
+    text = (EXAMPLES / "README.md").read_text()
+    for path in [*EXAMPLES.glob("*.py"), EXAMPLES / "cpp"]:
+        assert path.name in text, path.name
