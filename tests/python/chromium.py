@@ -110,8 +110,8 @@ class Chromium:
 
     def screenshot(self, **clip):
         options = {"clip": {"scale": 1, **clip}} if clip else {}
-        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True,
-                           **options)
+        answer = self.call("Page.captureScreenshot", format="png",
+                           captureBeyondViewport=bool(clip), **options)
         return base64.b64decode(answer["data"])
 
     def close(self):

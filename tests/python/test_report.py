@@ -201,7 +201,18 @@ def test_colours_can_be_told_from_what_is_behind_them():
 def test_a_stale_file_is_called_so_by_name(make, tmp_path):
     page = make(rich())
     assert "Stale: r0.json, with 13 measurements" in page.section("invented-card-100-w")
-    assert "Stale" not in make(rich(source_hash=sources.source_hashes(tmp_path))).text
+    # So are the pictures that show some of it.
+    old = "0" * 16
+    hashes = sources.source_hashes(tmp_path)
+    assert all(f"stale, measured at {old}" in text for _, _, text in page.of("figure"))
+    page = make(rich(source_hash=hashes))
+    assert "stale" not in page.text.lower()
+    page = make(rich(source_hash={**hashes, "products": old}))
+    said = {given["id"].removeprefix("invented-card-100-w-"): text
+            for _, given, text in page.of("figure")}
+    assert f"stale, measured at {old}" in said["product-density"]
+    assert f"in part stale, measured at {old}" in said["roofline-chart"]
+    assert "stale" not in said["attention-density"]
 
 
 # ---- What is concluded -------------------------------------------------------------------------
@@ -347,7 +358,7 @@ def test_files_of_one_card_are_put_together_and_the_newest_counts(make):
     page = make({**result_of([product(1, 1.0)]), "date": "2002-01-01T00:00:00Z"},
                 result_of([product(1, 5.0), product(2, 5.0)]))
     assert len(page.of("h2")) == 1
-    assert [row[3] for row in page.csv("cases-sustained")[1:]
+    assert [row[3] for row in page.csv("products-sustained")[1:]
             if row[2] == "tessera"] == ["1", "5"]
 
 

@@ -1,7 +1,8 @@
 """The parts of the page that tell of one card."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..bench.cases import LISTS
 from ..bench.sources import ATTENTION, PRODUCTS, kind_of, measured_at
 from . import case_tables, ceilings, compare, model_error, summary
 from . import energy as joules
@@ -18,6 +19,8 @@ JOULES = {f"joules-{'causal' if causal else 'full'}": attention_joules(128, caus
           for causal in (False, True)}
 DENSITIES = {"attention-density": attention_densities, "product-density": product_densities}
 BLOCKS = {"attention-blocks": attention_blocks, "product-blocks": product_blocks}
+
+KINDS = (("Attention", ATTENTION), ("Products", PRODUCTS))
 
 
 @dataclass
@@ -69,13 +72,18 @@ def nothing(words):
     return paragraph(words, class_="none")
 
 
+def drawn(card, chart, table, key, records):
+    """A picture of these records, called stale where they are."""
+    return figure(replace(chart, about=[*chart.about, *card.stale_of(records)]), table, key)
+
+
 def figures(card, slug, makers, otherwise):
     """Charts side by side, those that have something to show; or a sentence."""
     made = []
     for stem, make in makers.items():
-        chart, _ = make(card.records)
+        chart, shown = make(card.records)
         if not empty(chart):
-            made.append(figure(chart, table_of(chart), f"{slug}-{stem}"))
+            made.append(drawn(card, chart, table_of(chart), f"{slug}-{stem}", shown))
     return [tag("div", *made, class_="grid")] if made else [nothing(otherwise)]
 
 
@@ -90,20 +98,20 @@ def at_a_glance(card, slug):
     lost = summary.losses(records)
     parts = [tag("ul", *tiles, class_="tiles"), paragraph(summary.sentence(records)),
              whole_table(summary.by_groups(records), f"{slug}-groups"),
-             tag("div", *ratio_strips(records, slug), class_="grid")]
+             tag("div", *ratio_strips(card, slug), class_="grid")]
     parts.append(whole_table(lost, f"{slug}-losses") if lost.rows
                  else nothing("No case is slower than its best peer, beyond the spreads."))
     return Section("glance", "At a glance", parts)
 
 
-def ratio_strips(records, slug):
+def ratio_strips(card, slug):
     """Attention and products apart: their ratios are of different sizes."""
     made = []
-    for title, kind in (("Attention", ATTENTION), ("Products", PRODUCTS)):
-        chosen = [record for record in records if kind_of(record["op"]) == kind]
+    for title, kind in KINDS:
+        chosen = [record for record in card.records if kind_of(record["op"]) == kind]
         if summary.compared(chosen):
-            made.append(figure(summary.ratios(chosen, title), summary.every(chosen, title),
-                               f"{slug}-ratios-{kind}"))
+            made.append(drawn(card, summary.ratios(chosen, title), summary.every(chosen, title),
+                              f"{slug}-ratios-{kind}", chosen))
     return made
 
 
@@ -153,8 +161,8 @@ def roofline(card, slug):
             "Bytes are those of inputs and results, once each. What the L2 cache still holds from "
             "the call before comes quicker than memory gives it, so a point can stand above the "
             "slope. The dashed roof is that of the card at its power limit."),
-            tag("div", figure(chart, ceilings.points_table(card.records, ceil),
-                              f"{slug}-roofline-chart"),
+            tag("div", drawn(card, chart, ceilings.points_table(card.records, ceil),
+                             f"{slug}-roofline-chart", card.records),
                 whole_table(ceilings.table(ceil), f"{slug}-ceilings"), class_="grid")]
     elif ceil:
         parts += [nothing("No case can be held against these ceilings."),
@@ -169,7 +177,8 @@ def energy(card, slug):
     chart = joules.scatter(card.records)
     table = case_tables.energy(card.records)
     if chart.groups:
-        parts.append(tag("div", figure(chart, joules.every(card.records), f"{slug}-energy-chart"),
+        parts.append(tag("div", drawn(card, chart, joules.every(card.records),
+                                      f"{slug}-energy-chart", card.records),
                          whole_table(joules.by_groups(card.records), f"{slug}-frugal"),
                          class_="grid"))
     if table.rows:
@@ -202,8 +211,8 @@ def predictions(card, slug):
                   f"than tell the time. {model_error.sentence(records)} Where the data decides how "
                   "much work there is, the prediction is an upper bound: it counts what the "
                   "buffers have room for."),
-        tag("div", figure(model_error.chart(records), model_error.every(records),
-                          f"{slug}-model-chart"),
+        tag("div", drawn(card, model_error.chart(records), model_error.every(records),
+                         f"{slug}-model-chart", records),
             whole_table(model_error.by_family(records), f"{slug}-families"), class_="grid"),
         whole_table(model_error.worst(records), f"{slug}-furthest")])
 
@@ -243,16 +252,20 @@ def ending(text, longest=180):
 
 
 def cases(card, slug):
-    tables, notes = case_tables.comparison(card.records)
-    if not tables:
+    if not card.records:
         return Section("cases", "All cases", [nothing("There are none.")])
     parts = [paragraph("After a peer's figure stands how many times quicker tessera is. "
                        "cublaslt_dense and tessera_dense are the case with nothing left out: no "
                        "peers, but the dense rate.")]
-    states = [state for state in STATES if any(one["state"] == state for one in card.records)]
-    parts += [whole_table(table, f"{slug}-cases-{state}", folded=True)
-              for state, table in zip(states, tables, strict=True)]
-    parts.append(noted(notes))
+    for title, kind in KINDS:  # apart, for their peers are others
+        chosen = [record for record in card.records
+                  if kind_of(record["op"]) == kind and record["op"] not in LISTS]
+        tables, notes = case_tables.comparison(chosen)
+        states = [state for state in STATES if any(one["state"] == state for one in chosen)]
+        for state, table in zip(states, tables, strict=True):
+            table.caption = f"{title}. {table.caption}"
+            parts.append(whole_table(table, f"{slug}-{kind}-{state}", folded=True))
+        parts.append(noted(notes))
     made, _ = case_tables.lists(card.records)
     host = case_tables.host_times([call for result in card.results
                                    for call in result.get("host") or []])

@@ -205,8 +205,10 @@ def drawing(chart, **changes):
 def table_of(chart):
     """The figures of a line chart or a heat map."""
     if isinstance(chart, Chart):
-        columns = [dict(line.points) for line in chart.lines if line.kind != "ideal"]
-        head = [line.name for line in chart.lines if line.kind != "ideal"]
+        lines = [line for line in chart.lines if line.kind != "ideal"]
+        lines.sort(key=lambda line: line.kind != "ours")
+        columns = [dict(line.points) for line in lines]
+        head = [line.name for line in lines]
         rows = [[x, *(column.get(x) for column in columns)]
                 for x in sorted({x for column in columns for x in column})]
         return Table([chart.x_name, *head], [[f"{row[0]:g}", *row[1:]] for row in rows], 1,

@@ -29,6 +29,16 @@ class Card:
     def records(self):
         return [record for result in self.results for record in result["cases"]]
 
+    def stale_of(self, records):
+        """A line about those of them whose kernels have changed since; nothing if none have."""
+        found = set()
+        for result in self.results:
+            shown = [one for one in records if any(one is other for other in result["cases"])]
+            found.update(measured_at(result, shown) if shown else ())
+        old = sorted(found.intersection(self.stale))
+        part = "in part " if len(old) < len(found) else ""
+        return [f"{part}stale, measured at {', '.join(old)}"] if old else []
+
     @property
     def tests(self):
         return [test for result in self.results for test in result["tests"]]
