@@ -64,6 +64,7 @@ OF_A_CARD = ("model_error",)
 # Name -> what of a result it shows, and what of tessera.report.markdown makes the lines of it.
 TABLES = {
     "machine": (lambda result: result, "ceilings_and_tests"),
+    "ceilings": (lambda result: result, "ceilings"),
     "summary": (summary, "comparison"),
     "products": (products, "comparison"),
     "energy": (products, "energy"),
@@ -146,9 +147,15 @@ def rewritten(text, results, current, images, folder):
     return MARKED.sub(filled, text)
 
 
-def report(results, current):
-    """The page of all results; None where there are none."""
-    cards = package_module("report.reading").cards(results, current)
+def report(root, results, current):
+    """The page of all results, with what profiles know of their kernels; None without any."""
+    reading = package_module("report.reading")
+    cards = reading.cards(results, current)
+    profiles = sorted((root / "bench" / "results" / "profiles").glob("*.json"))
+    try:
+        reading.add_profiles(cards, profiles)
+    except reading.Unreadable as error:
+        raise Wrong(str(error)) from None
     return package_module("report.page").make(cards) if cards else None
 
 
@@ -160,7 +167,7 @@ def wanted_files(root, results, current):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
     images = {}
-    wanted[REPORT] = report(results, current)
+    wanted[REPORT] = report(root, results, current)
     for page in pages(root):
         path = page.relative_to(root)
         try:

@@ -251,6 +251,11 @@ def test_a_case_is_held_against_the_ceiling_that_limits_it():
               "tensor_bf16_n256_sustained_tflops": 0.25}
     assert ceilings.tensor_rate(better, False) == (2.0, "tensor_bf16_n256_tflops")
     assert ceilings.tensor_rate(better, True) == (0.5, "cublas_bf16_sustained")
+    # Clocks, watts and other types are no rates of bf16.
+    more = {**better, "tensor_bf16_n256_mhz": 1800.0, "tensor_e4m3_n256_tflops": 9.0,
+            "tensor_bf16_n256_sustained_watts": 700.0, "tensor_bf16_n64_rs_tflops": 3.0}
+    assert ceilings.tensor_rate(more, False) == (3.0, "tensor_bf16_n64_rs_tflops")
+    assert ceilings.tensor_rate(more, True) == ceilings.tensor_rate(better, True)
     one["params"] = {**MATMUL, "dtype": "f32"}
     assert ceilings.speed_of_light([one], measured).rows == []
     assert ceilings.speed_of_light([one], {}).rows == [] and ceilings.roofline([one], {}) is None
@@ -258,10 +263,28 @@ def test_a_case_is_held_against_the_ceiling_that_limits_it():
 
 def test_the_best_that_a_card_showed_is_its_ceiling():
     first, second = result_of([]), result_of([])
-    first["ceilings"] = {"copy_tbs": 3.0, "launch_us": 2.0}
-    second["ceilings"] = {"copy_tbs": 0.0, "launch_us": 5.0}
-    second["parts"] = [{"ceilings": {"copy_tbs": 4.0}}]
-    assert ceilings.best_of([first, second]) == {"copy_tbs": 4.0, "launch_us": 2.0}
+    first["ceilings"] = {"copy_tbs": 3.0, "launch_us": 5.0, "tensor_bf16_n64_mhz": 1500.0}
+    second["ceilings"] = {"copy_tbs": 0.0, "launch_us": 2.0, "tensor_bf16_n64_mhz": 1800.0}
+    second["parts"] = [{"ceilings": {"copy_tbs": 4.0, "launch_us": 3.0}}]
+    assert ceilings.best_of([first, second]) == {"copy_tbs": 4.0, "launch_us": 2.0,
+                                                 "tensor_bf16_n64_mhz": 1500.0}
+
+
+def test_every_ceiling_is_listed(make):
+    measured = {"tensor_bf16_n256_tflops": 895.0, "tensor_bf16_n256_mhz": 1755.0,
+                "tensor_bf16_n256_sustained_tflops": 640.0, "tensor_e4m3_n64_rs_tflops": 970.0,
+                "l2_to_shared_tbs": 7.5, "launch_us": 1.25, "a_new_one": 3.0}
+    page = make(rich(ceilings={**result_of([])["ceilings"], **measured}))
+    assert page.csv("tensor")[1:] == [
+        ["wgmma bf16 64x256x16", "895", "1755", "640", "", "", ""],
+        ["wgmma e4m3 64x64x32, A in registers", "970", "", "", "", "", ""],
+        ["cuBLAS bf16 8192x8192x8192", "2000", "", "1000", "", "", ""]]
+    assert [row[1] for row in page.csv("ceilings")[1:]] == ["7.5", "9", "1.25", "3"]
+    lines = tables.package_module("report.markdown").ceilings({"ceilings": measured})
+    assert "| wgmma bf16 64x256x16 | 895 | 1755 | 640 |" in lines
+    assert "| L2 to shared memory, TB/s | 7.5 |" in lines
+    every_run = {"copy_tbs": 4.0, "cublas_bf16": 7.0, "cublas_bf16_sustained": 6.0}
+    assert tables.package_module("report.markdown").ceilings({"ceilings": every_run}) == []
 
 
 def test_both_roofs_are_drawn(make):
@@ -271,21 +294,31 @@ def test_both_roofs_are_drawn(make):
     assert "2000 in bursts" in roofline and "1000 at the power limit" in roofline
     assert "memory 9.00 TB/s" in roofline
     assert len(page.of("svg")) == len(page.of("figure"))
-    assert ["copy_tbs", "a large copy, bytes read and written", "9", "TB/s"] in page.csv("ceilings")
+    assert ["memory, copied, bytes read and written, TB/s", "9"] in page.csv("ceilings")
 
 
-def test_registers_are_shown_where_a_file_has_them(make, tmp_path):
+def test_registers_are_shown_where_a_profile_has_them(make, tmp_path):
     page = make(rich())
-    assert page.csv("light")[1][-2:] == ["", ""] and "in none of the files" in page.text
-    kernels = tmp_path / "kernels.json"
-    kernels.write_text(json.dumps({"sm90_kernel_64": {"registers": 168, "shared_bytes": 232448}}))
-    page = make(rich(), options=["--kernels", str(kernels)])
+    assert page.csv("light")[1][-2:] == ["", ""] and "no profile of them was named" in page.text
+    profile = {"schema": 1, "gpu": "Invented Card", "row": "sm90_kernel_64",
+               "source_hash": "0" * 16, "launch": {"registers": 168, "shared_bytes": 232448}}
+    path = tmp_path / "profile.json"
+
+    def with_profile(**changes):
+        path.write_text(json.dumps({**profile, **changes}))
+        return make(rich(), options=["--profiles", str(path)])
+
+    page = with_profile()
     assert page.csv("light")[1][-2:] == ["168", "232448"]
-    assert "in none of the files" not in page.text
-    for wrong in ("[]", '{"a": 1}', '{"a": {"threads": 1}}', '{"a": {"registers": -1}}', "{"):
-        kernels.write_text(wrong)
-        make(rich(), options=["--kernels", str(kernels)])
-        assert make.status == 2 and "kernels.json" in make.told.err
+    assert "no profile of them was named" not in page.text
+    # Of another card, or of kernels that were others, they are not these kernels'.
+    for change in ({"gpu": "Other Card"}, {"source_hash": "1" * 16}, {"row": "sm90_other"},
+                   {"row": None}):
+        assert with_profile(**change).csv("light")[1][-2:] == ["", ""]
+    for change in ({"schema": 2}, {"launch": {}}, {"gpu": 1}, {"launch": {
+            "registers": -1, "shared_bytes": 1}}, {"launch": {"registers": "<b>"}}):
+        with_profile(**change)
+        assert make.status == 2 and "profile.json" in make.told.err
 
 
 def test_the_model_s_error_is_told_over_all_and_by_family():
@@ -447,11 +480,21 @@ def test_files_and_folders_that_are_not_there(tmp_path, capsys):
                         ([good, "-o", tmp_path / "no" / "page.html"], "there is no folder"),
                         ([good, "-o", tmp_path], "is a folder"),
                         ([good, "-o", page, "--against", tmp_path / "old.json"], "old.json"),
-                        ([good, "-o", page, "--kernels", tmp_path / "k.json"], "k.json")):
+                        ([good, "-o", page, "--profiles", tmp_path / "k.json"], "k.json")):
         assert cli.main([str(word) for word in words]) == 2
         out, err = capsys.readouterr()
         assert told in err and err.count("\n") == 1 and out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["good.json"]
+
+
+def test_a_disk_that_fails_leaves_nothing_behind(make, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli.os, "replace", full)
+    assert make(result_of(CASES)) is None
+    assert make.status == 2 and "No space left on device" in make.told.err
+    assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {".json"}
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
@@ -540,6 +583,13 @@ def test_hostile_names_stay_text_everywhere(make, name):
                         if cell.lstrip()[:1] in tuple("=+-@") and not is_number(cell)]
 
 
+def test_attributes_are_escaped_too():
+    tag = tables.package_module("report.markup").tag
+    made = tag("a", '<b>"', aria_label='">\'<script>\n')
+    assert made == '<a aria-label="&quot;&gt;&#x27;&lt;script&gt; ">&lt;b&gt;&quot;</a>'
+    assert tag("p", made, "&") == f"<p>{made}&amp;</p>"
+
+
 def is_number(text):
     try:
         return text == text.strip() and float(text) is not None
@@ -568,7 +618,7 @@ def test_the_module_runs_as_a_program(tmp_path):
     assert made.read_text() == (ROOT / "docs/report.html").read_text()
     told = subprocess.run([sys.executable, "-m", "tessera.report", "--help"], cwd=ROOT,
                           capture_output=True, text=True, env=os.environ).stdout
-    for word in ("--against", "--kernels", "examples:", "exit\nstatus is 2"):
+    for word in ("--against", "--profiles", "examples:", "exit\nstatus is 2"):
         assert word in told
 
 

@@ -34,13 +34,13 @@ class Section:
         return tag("section", heading(3, self.title, key), *self.parts, aria_labelledby=key)
 
 
-def sections(card, slug, before, kernels, comparing):
+def sections(card, slug, before, comparing):
     """before: cards of the same machine to compare with; comparing: whether any were named."""
     made = [at_a_glance(card, slug)]
     if comparing:
         made.append(against(card, before, slug))
     made += [lengths(card, slug), densities(card, slug), blocks(card, slug),
-             roofline(card, slug), energy(card, slug), speed_of_light(card, slug, kernels),
+             roofline(card, slug), energy(card, slug), speed_of_light(card, slug),
              predictions(card, slug), correctness(card, slug), cases(card, slug),
              environment(card, slug)]
     return made
@@ -155,6 +155,9 @@ def blocks(card, slug):
 
 def roofline(card, slug):
     ceil, parts = card.ceilings, []
+    listed = [whole_table(table, f"{slug}-{key}") for key, table in
+              (("tensor", ceilings.tensor_table(ceil)), ("ceilings", ceilings.other_table(ceil)))
+              if table.rows]
     chart = ceilings.roofline(card.records, ceil)
     if chart:
         parts += [paragraph(
@@ -163,10 +166,9 @@ def roofline(card, slug):
             "slope. The dashed roof is that of the card at its power limit."),
             tag("div", drawn(card, chart, ceilings.points_table(card.records, ceil),
                              f"{slug}-roofline-chart", card.records),
-                whole_table(ceilings.table(ceil), f"{slug}-ceilings"), class_="grid")]
+                tag("div", *listed), class_="grid")]
     elif ceil:
-        parts += [nothing("No case can be held against these ceilings."),
-                  whole_table(ceilings.table(ceil), f"{slug}-ceilings")]
+        parts += [nothing("No case can be held against these ceilings."), *listed]
     else:
         parts.append(nothing("These files have no measured ceilings, so there is no roofline."))
     return Section("roofline", "Roofline and ceilings", parts)
@@ -186,8 +188,8 @@ def energy(card, slug):
     return Section("energy", "Energy", parts)
 
 
-def speed_of_light(card, slug, kernels):
-    table = ceilings.speed_of_light(card.records, card.ceilings, kernels)
+def speed_of_light(card, slug):
+    table = ceilings.speed_of_light(card.records, card.ceilings, card.launches)
     if not table.rows:
         return Section("light", "Speed of light", [nothing(
             "Without ceilings of this card, nothing says what limits a case.")])
@@ -195,9 +197,9 @@ def speed_of_light(card, slug, kernels):
                        "over what it took; sustained cases are held against the rate at the power "
                        "limit. Of lists and patterns nothing is counted, nor the time to launch, "
                        "which decides in the shortest cases.")]
-    if not kernels:
+    if not card.launches:
         parts.append(nothing("Registers and shared memory of the kernels are in none of the files "
-                             "that this page was made from."))
+                             "that this page was made from: no profile of them was named."))
     return Section("light", "Speed of light", [*parts, whole_table(table, f"{slug}-light")])
 
 

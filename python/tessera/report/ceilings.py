@@ -1,61 +1,75 @@
 """What the card can do at most, as measured on it, and how near each case comes."""
 
+import re
+
 from .scatter import Group, Guide, Point, Scatter
 from .table import Table
 from .values import GROUPS, OURS, by_group, case_text, group_of, number
 
 COPY = "copy_tbs"
 CUBLAS = {"sustained": "cublas_bf16_sustained", "burst": "cublas_bf16"}
-TENSOR = "tensor_bf16_"
-UNITS = {"_tbs": "TB/s", "_us": "us", "_ms": "ms", "_tflops": "TFLOPS", "_sustained": "TFLOPS",
-         "_bf16": "TFLOPS", "_mhz": "MHz", "_watts": "W", "_w": "W"}
-ABOUT = {
-    COPY: "a large copy, bytes read and written",
-    "cublas_bf16": "cuBLAS, bf16, 8192x8192x8192, in bursts",
-    "cublas_bf16_sustained": "cuBLAS, bf16, 8192x8192x8192, at the power limit",
-    "hbm_read_tbs": "reading memory alone",
-    "l2_to_shared_tbs": "copies from the L2 cache into shared memory",
-    "launch_us": "launching an empty kernel",
-    "graph_launch_us": "the same in a replayed graph",
+TENSOR = re.compile(r"tensor_(?P<type>[a-z0-9]+)_n(?P<n>\d+)(?P<rs>_rs)?_"
+                    r"(?P<figure>(sustained_)?(tflops|mhz|watts|joules_per_tflop))")
+TENSOR_FIGURES = ("tflops", "mhz", "sustained_tflops", "sustained_mhz", "sustained_watts",
+                  "sustained_joules_per_tflop")
+OTHERS = {
+    "l2_to_shared_tbs": "L2 to shared memory, TB/s",
+    "hbm_read_tbs": "memory, read, TB/s",
+    COPY: "memory, copied, bytes read and written, TB/s",
+    "launch_us": "a launch in a stream, us",
+    "graph_launch_us": "a kernel node of a graph, us",
+    "overlapped_launch_us": "the same with programmatic launches, us",
 }
 
 
 def best_of(results):
-    """{name: figure}: the best that the card showed in any of these files. Times are best when
-    short, all else when large."""
+    """{name: figure}: the best that the card showed in any of these files. Rates are best when
+    high, times when low; what else there is, such as clocks, is the first file's."""
     best = {}
     for result in results:
         for measured in (result["ceilings"], *(part["ceilings"] for part in
                                                result.get("parts") or [])):
             for name, figure in measured.items():
                 if figure > 0:
-                    choose = min if name.endswith(("_us", "_ms")) else max
-                    best[name] = choose(best.get(name, figure), figure)
-    return dict(sorted(best.items()))
+                    rate = name.endswith(("_tbs", "_tflops")) or name in CUBLAS.values()
+                    known = best.get(name, figure)
+                    best[name] = (max(known, figure) if rate else min(known, figure)
+                                  if name.endswith("_us") else known)
+    return best
 
 
 def tensor_rate(ceilings, sustained):
-    """(TFLOPS, name): the highest rate of the tensor cores, in bursts or at the power limit."""
-    cublas = CUBLAS["sustained" if sustained else "burst"]
-    names = [name for name in ceilings if name == cublas or (
-        name.startswith(TENSOR) and ("sustained" in name) == sustained)]
+    """(TFLOPS, name): the highest rate of the tensor cores in bf16, in bursts or at the power
+    limit."""
+    figure = "sustained_tflops" if sustained else "tflops"
+    names = [name for name in ceilings if name == CUBLAS["sustained" if sustained else "burst"]]
+    names += [key[0] for key in map(TENSOR.fullmatch, ceilings)
+              if key and (key["type"], key["figure"]) == ("bf16", figure)]
     return max(((ceilings[name], name) for name in names), default=(None, None))
 
 
-def table(ceilings):
-    rows = [[name, about(name), figure, next((unit for end, unit in UNITS.items()
-                                              if name.endswith(end)), "")]
-            for name, figure in ceilings.items()]
-    return Table(["ceiling", "of what", "measured", "in"], rows, 2,
-                 "What the card gave without any of our kernels")
+def tensor_table(ceilings):
+    """A line for each instruction that was measured, and cuBLAS."""
+    rows = []
+    for key in map(TENSOR.fullmatch, ceilings):
+        if key and key["figure"] == "tflops":
+            depth = 32 if key["type"] == "e4m3" else 16
+            text = f"wgmma {key['type']} 64x{key['n']}x{depth}"
+            rows.append([text + (", A in registers" if key["rs"] else ""), *(
+                ceilings.get(key[0].removesuffix("tflops") + name) for name in TENSOR_FIGURES)])
+    if CUBLAS["burst"] in ceilings:
+        rows.append(["cuBLAS bf16 8192x8192x8192", ceilings[CUBLAS["burst"]], None,
+                     ceilings.get(CUBLAS["sustained"]), None, None, None])
+    head = ["tensor cores", "burst, TFLOPS", "MHz", "sustained, TFLOPS", "MHz", "W", "J/TFLOP"]
+    return Table(head, rows, 1, "Tensor cores, without any of our kernels")
 
 
-def about(name):
-    if name.startswith(TENSOR):
-        shape = name.removeprefix(TENSOR).split("_")[0]
-        return (f"instructions of shape {shape} on tensor cores, bf16, "
-                + ("at the power limit" if "sustained" in name else "in bursts"))
-    return ABOUT.get(name, "")
+def other_table(ceilings):
+    """What else was measured; a name that nothing is known of stands for itself."""
+    rows = [[text, ceilings[name]] for name, text in OTHERS.items() if name in ceilings]
+    rows += [[name, figure] for name, figure in ceilings.items()
+             if name not in (*OTHERS, *CUBLAS.values()) and not TENSOR.fullmatch(name)]
+    return Table(["what", "measured"], rows, 1, "Memory and launches")
 
 
 def bounds(record, ceilings):
@@ -68,15 +82,16 @@ def bounds(record, ceilings):
             "memory": record["bytes"] / ceilings[COPY] / 1e9}
 
 
-def speed_of_light(records, ceilings, kernels=None):
-    """How much of what limits it a case uses. kernels: {row: {"registers", "shared_bytes"}}."""
+def speed_of_light(records, ceilings, launches=None):
+    """How much of what limits it a case uses. launches: what profiles know, {row: {"registers",
+    "shared_bytes"}}."""
     rows = []
     for record in by_group(records):
         ours, least = record["ours"], bounds(record, ceilings)
         if "ms" not in ours or not record["useful_flops"] or not least:
             continue
         limiter = max(least, key=least.get)
-        known = (kernels or {}).get(ours["row"]) or {}
+        known = (launches or {}).get(ours["row"], {})
         rows.append([case_text(record), record["state"], ours["row"], ours["ms"], limiter,
                      f"{100 * least[limiter] / ours['ms']:.0f}%", known.get("registers"),
                      known.get("shared_bytes")])

@@ -1,7 +1,6 @@
 """The command line: `python -m tessera.report RESULTS... -o PAGE`."""
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -30,30 +29,11 @@ def build_parser():
     parser.add_argument("--against", nargs="+", default=[], metavar="OLD.json",
                         help="results to compare with: what became slower or quicker, beyond the "
                              "spreads of both")
-    parser.add_argument("--kernels", metavar="FILE.json",
-                        help='registers and shared memory: {"ROW": {"registers": 168, '
-                             '"shared_bytes": 232448}}')
+    parser.add_argument("--profiles", nargs="+", default=[], metavar="PROFILE.json",
+                        help="extracts of profiles, for the kernels' registers and shared memory")
     parser.add_argument("--tree", help="the source tree whose kernels are the current ones "
                                        "[this folder's]")
     return parser
-
-
-def read_kernels(path):
-    """{row: {"registers", "shared_bytes"}}."""
-    fields = {"registers", "shared_bytes"}
-    try:
-        with open(path, encoding="utf-8") as file:
-            kernels = json.load(file)
-    except OSError as error:
-        raise reading.Unreadable(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise reading.Unreadable(f"{path}: not a whole JSON file: {error}") from None
-    rows = kernels.values() if isinstance(kernels, dict) else [None]
-    if not all(isinstance(row, dict) and set(row) <= fields and all(
-            type(figure) is int and figure >= 0 for figure in row.values()) for row in rows):
-        raise reading.Unreadable(f"{path}: expected {{ROW: {{registers, shared_bytes}}}}, all "
-                                 "whole numbers")
-    return kernels
 
 
 def write_whole(path, content):
@@ -81,8 +61,8 @@ def main(arguments=None):
         current = source_hashes(tree) if tree else None
         cards = reading.cards(reading.read_all(options.results), current)
         old = reading.cards(reading.read_all(options.against))
-        kernels = read_kernels(options.kernels) if options.kernels else None
-        content = page.make(cards, old, kernels)
+        reading.add_profiles(cards, options.profiles)
+        content = page.make(cards, old)
         write_whole(options.output, content)
     except (reading.Unreadable, OSError) as error:
         print(f"tessera.report: {error}", file=sys.stderr)

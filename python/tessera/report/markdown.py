@@ -2,6 +2,7 @@
 
 from ..bench.sources import measured_at, stale_hashes
 from . import case_tables, model_error
+from . import ceilings as ceiling
 from .table import shown
 from .values import number
 
@@ -83,6 +84,16 @@ def ceilings_and_tests(result):
     if counts:
         texts.append(f"Tests: {counts}.")
     return [" ".join(texts)] if texts else []
+
+
+def ceilings(result):
+    """What the card gives without any of our kernels, where more than the copy and the dense
+    product that every run measures is known; those stand in ceilings_and_tests."""
+    c = result["ceilings"]
+    if set(c) <= {ceiling.COPY, *ceiling.CUBLAS.values()}:
+        return []
+    tensor, others = lines(ceiling.tensor_table(c)), lines(ceiling.other_table(c))
+    return [*tensor, *([""] if tensor and others else []), *others]
 
 
 def provenance(result, current=None, records=None):

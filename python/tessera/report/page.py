@@ -29,12 +29,12 @@ def slugs(cards):
     return names
 
 
-def make(cards, old=(), kernels=None):
-    """The page's text. old: cards of results to compare with; kernels: what is known of rows."""
+def make(cards, old=()):
+    """The page's text. old: cards of results to compare with."""
     parts, entries = [], []
     for card, slug in zip(cards, slugs(cards), strict=True):
         before = [one for one in old if one.key == card.key]
-        sections = card_page.sections(card, slug, before, kernels, bool(old))
+        sections = card_page.sections(card, slug, before, bool(old))
         parts.append(tag("section", heading(2, card.title, slug), *card_page.opening(card),
                          *(section.html(slug) for section in sections),
                          aria_labelledby=slug, class_="card-part"))

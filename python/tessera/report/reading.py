@@ -2,14 +2,24 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..bench import results as result_files
+from ..bench import schema
 from ..bench.cases import CaseError, label, make_case
 from ..bench.sources import measured_at, stale_hashes
 from . import ceilings
 
 SCHEMA = 1
+COUNT = {"type": ["number", "null"], "minimum": 0}
+# What is read of a profile's extract.
+PROFILE = {
+    "type": "object", "required": ["schema", "gpu", "row", "source_hash", "launch"],
+    "properties": {
+        "schema": {"const": SCHEMA}, "gpu": {"type": "string"}, "row": {"type": ["string", "null"]},
+        "source_hash": {"type": "string"},
+        "launch": {"type": "object", "required": ["registers", "shared_bytes"],
+                   "properties": {"registers": COUNT, "shared_bytes": COUNT}}}}
 
 
 class Unreadable(RuntimeError):
@@ -24,6 +34,7 @@ class Card:
     results: list
     files: list  # their names
     stale: list  # hashes of kernels that have changed since
+    launches: dict = field(default_factory=dict)  # what profiles know: {row: registers and so on}
 
     @property
     def records(self):
@@ -48,13 +59,17 @@ class Card:
         return ceilings.best_of(self.results)
 
 
-def read(path):
+def read_json(path):
     try:
-        result = result_files.read(path)
+        return result_files.read(path)
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"{path}: not a whole JSON file: {error}") from None
+
+
+def read(path):
+    result = read_json(path)
     if isinstance(result, dict) and result.get("schema", SCHEMA) != SCHEMA:
         raise Unreadable(f"{path}: schema: expected {SCHEMA}, the version that this program reads, "
                          f"got {json.dumps(result['schema'])[:60]}")
@@ -118,3 +133,18 @@ def cards(results, current=None):
         stale = stale_hashes(filter(None, measured_at(result)), current)
         card.stale += [one for one in stale if one not in card.stale]
     return list(found.values())
+
+
+def add_profiles(cards, paths):
+    """To each card what these extracts know of its kernels: of that card, from the sources that
+    its results were measured from."""
+    for path in paths:
+        profile = read_json(path)
+        found = schema.problems(profile, PROFILE)
+        if found:
+            raise Unreadable(f"{path}: {found[0]}")
+        for card in cards:
+            hashes = {one for result in card.results for one in measured_at(result)}
+            names = {(result["gpu"] or {}).get("name") for result in card.results}
+            if profile["gpu"] in names and profile["source_hash"] in hashes:
+                card.launches[profile["row"]] = profile["launch"]
