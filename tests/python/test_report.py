@@ -321,6 +321,19 @@ def test_registers_are_shown_where_a_profile_has_them(make, tmp_path):
         assert make.status == 2 and "profile.json" in make.told.err
 
 
+def test_errors_and_tests_are_told_by_file(make):
+    skipped = {"name": "cpp.c", "outcome": "skipped", "detail": "no GPU"}
+    second = {**result_of([]), "tests": [skipped]}
+    page = make(rich(), second)
+    said = page.section("right")
+    for part in ("r0.json (stale): 1 passed, 1 failed", "r1.json (stale): 1 skipped",
+                 "13 measurements were held", "the largest use of a budget is 50%"):
+        assert part in said, part
+    assert page.csv("tests")[1:] == [["cpp.b", "r0.json", "failed", ""],
+                                     ["cpp.c", "r1.json", "skipped", "no GPU"]]
+    assert page.csv("errors")[1][2:] == ["0.25", "0.5", "50%"]
+
+
 def test_the_model_s_error_is_told_over_all_and_by_family():
     cases = [product(1, 1.0, predicted_ms=1.1, row="sm90_a_64"),
              product(2, 1.0, predicted_ms=0.7, row="sm90_a_128"),
@@ -385,6 +398,14 @@ def test_cards_have_parts_of_their_own(make):
     first = page.section("invented-card-100-w")
     assert "410 at 4096" in first and "51.2 at 1024" not in first
     assert "51.2 at 1024" in page.section("invented-card-100-w-2")
+
+
+def test_every_head_dimension_has_its_charts(make):
+    page = make(result_of([attention(1024, 0.01, {}, d=96), attention(1024, 0.01, {}, causal=True),
+                           attention(1024, 0.01, {}, d=192, dv=128)]))
+    titles = [text for _, _, text in page.of("h4") if text.startswith("Attention, head")]
+    assert titles == ["Attention, head dimension 96, full", "Attention, head dimension 128, causal",
+                      "Attention, head dimension 192:128, full"]
 
 
 def test_files_of_one_card_are_put_together_and_the_newest_counts(make):

@@ -8,13 +8,11 @@ from . import case_tables, ceilings, compare, model_error, summary
 from . import energy as joules
 from .markdown import commits
 from .markup import figure, heading, join, noted, paragraph, tag, whole_table
-from .pictures import (attention_blocks, attention_densities, attention_joules, attention_lengths,
+from .pictures import (all_lengths, attention_blocks, attention_densities, attention_joules,
                        empty, product_blocks, product_densities, table_of)
 from .table import Table
 from .values import STATES, by_group, case_text, measured
 
-LENGTHS = {f"attention-{d}-{'causal' if causal else 'full'}": attention_lengths(d, causal)
-           for d in (128, 64) for causal in (False, True)}
 JOULES = {f"joules-{'causal' if causal else 'full'}": attention_joules(128, causal)
           for causal in (False, True)}
 DENSITIES = {"attention-density": attention_densities, "product-density": product_densities}
@@ -136,7 +134,8 @@ def against(card, before, slug):
 
 def lengths(card, slug):
     return Section("lengths", "Attention over sequence length", figures(
-        card, slug, LENGTHS, "No sustained attention over several lengths was measured here."))
+        card, slug, all_lengths(card.records),
+        "No sustained attention over several lengths was measured here."))
 
 
 def densities(card, slug):
@@ -220,16 +219,19 @@ def predictions(card, slug):
 
 
 def correctness(card, slug):
-    parts, tests = [], card.tests
-    if tests:
-        parts.append(paragraph(f"Tests: {case_tables.outcomes(tests)}."))
-        bad = [[test["name"], test["outcome"], ending(test.get("detail", ""))] for test in tests
-               if test["outcome"] != "passed"]
-        if bad:
-            parts.append(whole_table(Table(["test", "outcome", "what it said"], bad, 3,
-                                           "Tests that did not pass"), f"{slug}-tests"))
-    else:
-        parts.append(nothing("These files hold no tests."))
+    counts, bad = [], []
+    for result, file in zip(card.results, card.files, strict=True):
+        if result["tests"]:
+            stale = " (stale)" if set(measured_at(result)) & set(card.stale) else ""
+            counts.append(tag("li", f"{file}{stale}: {case_tables.outcomes(result['tests'])}"))
+        bad += [[test["name"], file, test["outcome"], ending(test.get("detail", ""))]
+                for test in result["tests"] if test["outcome"] != "passed"]
+    parts = [nothing("These files hold no tests.")]
+    if counts:
+        parts = [paragraph("Tests that ran with these measurements:"), tag("ul", *counts)]
+    if bad:
+        parts.append(whole_table(Table(["test", "file", "outcome", "what it said"], bad, 4,
+                                       "Tests that did not pass"), f"{slug}-tests"))
     rows = [[case_text(record), record["state"], record["max_error"], record["error_budget"],
              f"{100 * record['max_error'] / record['error_budget']:.0f}%"]
             for record in by_group(card.records)

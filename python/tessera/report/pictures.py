@@ -86,19 +86,28 @@ def even_at(points):
     return float(text) if re.fullmatch(r"[0-9.]+", text) else None
 
 
-def attention_lengths(d, causal, y_name="TFLOPS", value=rate, of="Attention"):
+def attention_lengths(d, causal, dv=None, y_name="TFLOPS", value=rate, of="Attention"):
     def chart(records):
         found = select(records, "attention", "s", lambda s: {
-            "b": max(1, TOKENS // s), "d": d, "causal": causal})
-        return Chart(f"{of}, head dimension {d}, {'causal' if causal else 'full'}",
+            "b": max(1, TOKENS // s), "d": d, "dv": dv or d, "causal": causal})
+        dims = f"{d}" + (f":{dv}" if dv and dv != d else "")
+        return Chart(f"{of}, head dimension {dims}, {'causal' if causal else 'full'}",
                      [f"bf16, 16 heads, batches of {TOKENS} tokens or one sequence, sustained"],
                      y_name, lines_by_name(found, value)), [*found.values()]
     return chart
 
 
 def attention_joules(d, causal):
-    return attention_lengths(d, causal, "joules for each useful TFLOP", joules,
+    return attention_lengths(d, causal, None, "joules for each useful TFLOP", joules,
                              "Energy of attention")
+
+
+def all_lengths(records):
+    """Charts of every head dimension that there is: {stem: what makes it}."""
+    dims = {(record["params"]["d"], record["params"]["dv"]) for record in records
+            if record["op"] == "attention"}
+    return {f"attention-{d}" + (f"-{dv}" if dv != d else "") + ("-causal" if causal else "-full"):
+            attention_lengths(d, causal, dv) for d, dv in sorted(dims) for causal in (False, True)}
 
 
 def attention_densities(records):

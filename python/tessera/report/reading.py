@@ -51,10 +51,6 @@ class Card:
         return [f"{part}stale, measured at {', '.join(old)}"] if old else []
 
     @property
-    def tests(self):
-        return [test for result in self.results for test in result["tests"]]
-
-    @property
     def ceilings(self):
         return ceilings.best_of(self.results)
 
