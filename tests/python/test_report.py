@@ -1,153 +1,32 @@
 """The report's page and its command line, on results that were never measured: every figure here
-is invented and round. What a browser makes of the page is in test_report_browser.py."""
+is invented and round. What a browser makes of the page is in test_report_browser.py,
+what becomes of broken results in test_report_input.py."""
 
-import csv
-import io
 import json
 import os
 import re
-import stat
 import subprocess
 import sys
-from html.parser import HTMLParser
-from urllib.parse import unquote
 
 import pytest
+from report_pages import MATMUL, Page, check_form, maker, product, rich
 from support import kernel_tree
-from test_pictures import DENSITIES, LENGTHS, PRODUCTS, attention
+from test_pictures import LENGTHS, attention
 from test_tables import CASES, ROOT, record, result_of, sources, tables
 
-cli = tables.package_module("report.cli")
-reading = tables.package_module("report.reading")
 ceilings = tables.package_module("report.ceilings")
 compare = tables.package_module("report.compare")
 model_error = tables.package_module("report.model_error")
 summary = tables.package_module("report.summary")
 svg = tables.package_module("report.svg")
-Table = tables.package_module("report.table").Table
-as_csv = tables.package_module("report.table").as_csv
-make_case = tables.package_module("bench.cases").make_case
-
-MATMUL = make_case("matmul", {"m": 1000, "n": 1000, "k": 1000}).params
-RICH = [*CASES[:4], *LENGTHS, *DENSITIES, *PRODUCTS]
-VOID = ("area", "base", "br", "col", "hr", "img", "input", "link", "meta")
-
-
-def product(m, ms, peers=None, **more):
-    made = record("matmul", {**MATMUL, "m": m}, ms, {"cublaslt": 1.0} if peers is None else peers)
-    made["ours"].update(more)
-    return made
-
-
-class Page(HTMLParser):
-    """Elements as (name, attributes, depth-first text), and whether all were closed in turn."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.open, self.elements, self.wrong = [], [], []
-        self.feed(text)
-        self.close()
-        self.text = text
-        if self.open:
-            self.wrong.append(f"{self.open[-1][0]} is not closed")
-
-    def handle_starttag(self, name, attributes):
-        element = [name, dict(attributes), ""]
-        self.elements.append(element)
-        if name not in VOID:
-            self.open.append(element)
-
-    def handle_endtag(self, name):
-        if not self.open or self.open[-1][0] != name:
-            self.wrong.append(f"{name} is closed within {self.open[-1:]}")
-        else:
-            self.open.pop()
-
-    def handle_data(self, data):
-        for element in self.open:
-            element[2] += data
-
-    def of(self, *names):
-        return [element for element in self.elements if element[0] in names]
-
-    def ids(self):
-        return [given["id"] for _, given, _ in self.elements if "id" in given]
-
-    def section(self, key):
-        """What a section says; its key is the end of its heading's id."""
-        return next(text for name, given, text in self.of("section")
-                    if given.get("aria-labelledby", "").endswith(key))
-
-    def csv(self, name):
-        """The rows of a download."""
-        href = next(given["href"] for _, given, _ in self.of("a")
-                    if given.get("download", "").endswith(f"{name}.csv"))
-        text = unquote(href.removeprefix("data:text/csv;charset=utf-8,"))
-        return list(csv.reader(io.StringIO(text)))
 
 
 @pytest.fixture
 def make(tmp_path, capsys):
-    """Writes results, runs the command, and reads what it made."""
-    kernel_tree(tmp_path)
-
-    def run(*results, against=(), options=()):
-        paths = []
-        for place, result in enumerate((*results, *against)):
-            path = tmp_path / f"r{place}.json"
-            path.write_text(result if isinstance(result, str) else json.dumps(result))
-            paths.append(str(path))
-        split = len(results)
-        words = [*paths[:split], "-o", str(tmp_path / "page.html"), "--tree", str(tmp_path)]
-        words += ["--against", *paths[split:]] if against else []
-        run.status = cli.main([*words, *options])
-        run.told = capsys.readouterr()
-        page = tmp_path / "page.html"
-        return Page(page.read_text(encoding="utf-8")) if page.exists() else None
-
-    return run
-
-
-def rich(**more):
-    cases = json.loads(json.dumps(RICH))
-    for case in cases:
-        if "ms" in case["ours"]:
-            case["ours"].update(predicted_ms=2 * case["ours"]["ms"], row="sm90_kernel_64",
-                                joules_per_tflop=2.0)
-            case["max_error"], case["error_budget"] = 0.25, 0.5
-        for entry in case["peers"].values():
-            if "ms" in entry:
-                entry["joules_per_tflop"] = 4.0
-    return {**result_of(cases), **more}
+    return maker(tmp_path, capsys)
 
 
 # ---- The page ----------------------------------------------------------------------------------
-
-
-def check_form(page):
-    """What holds of every page."""
-    assert page.wrong == []
-    ids = page.ids()
-    assert len(ids) == len(set(ids))
-    levels = [int(name[1]) for name, _, _ in page.of("h1", "h2", "h3", "h4")]
-    assert levels.count(1) == 1 and levels[0] == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
-    for name, given, text in page.elements:
-        for key in ("href", "src"):
-            address = given.get(key, "")
-            assert re.match(r"#|data:|$", address), (name, address)
-            assert not address.startswith("#") or address[1:] in ids
-        for key in ("aria-labelledby", "aria-describedby"):
-            assert all(one in ids for one in given.get(key, "").split()), (name, given)
-        assert not any(key.startswith("on") for key in given), (name, given)
-        assert name != "th" or given.get("scope") in ("row", "col")
-    counts = {name: len(page.of(name)) for name in ("table", "caption", "figure", "svg", "desc")}
-    assert counts["table"] == counts["caption"] and counts["figure"] == counts["svg"]
-    assert all(given.get("role") == "img" for _, given, _ in page.of("svg"))
-    assert counts["desc"] == counts["svg"]
-    for name in ("header", "nav", "main", "footer"):
-        assert len(page.of(name)) == 1
-    assert page.of("a")[0][1]["href"] == "#results" and "results" in ids
 
 
 def test_the_page_is_whole_and_accessible(make):
@@ -414,216 +293,6 @@ def test_files_of_one_card_are_put_together_and_the_newest_counts(make):
     assert len(page.of("h2")) == 1
     assert [row[3] for row in page.csv("products-sustained")[1:]
             if row[2] == "tessera"] == ["1", "5"]
-
-
-# ---- Bad input ---------------------------------------------------------------------------------
-
-
-def spoilt(change, cases=None):
-    result = json.loads(json.dumps(result_of(cases or [product(1, 1.0)])))
-    change(result)
-    return result
-
-
-CASE = ["cases", 0]
-
-
-def put(place, value):
-    """Spoils what lies at a place."""
-    def change(result):
-        inside = result
-        for step in place[:-1]:
-            inside = inside[step]
-        if value is KeyError:
-            del inside[place[-1]]
-        else:
-            inside[place[-1]] = value
-    return spoilt(change)
-
-
-WHOLE = json.dumps(result_of(CASES))
-
-
-@pytest.mark.parametrize("result, told", [
-    (put(["schema"], 2), "schema: expected 1"),
-    (put(["schema"], "<script>"), "schema: expected 1"),
-    (WHOLE[: len(WHOLE) // 2], "not a whole JSON file"),
-    ("", "not a whole JSON file"),
-    ("\x00\x01", "not a whole JSON file"),
-    ("[" * 100000, "not a whole JSON file"),
-    ("[]", "expected object"),
-    ("null", "expected object"),
-    ("{}", "'schema' is missing"),
-    (json.dumps(put([*CASE, "ours", "ms"], float("nan"))), "ours.ms: expected a finite number"),
-    (WHOLE.replace('"ms": 1.0', '"ms": 1e999'), "expected a finite number"),
-    (WHOLE.replace('"ms": 1.0', f'"ms": 1{"0" * 400}'), "expected a finite number"),
-    (put([*CASE, "ours", "ms"], -1.0), "at least 0"),
-    (put([*CASE, "ours", "ms"], 0), "more than 0"),
-    (put([*CASE, "ours", "ms"], 1e-320), "the time says"),
-    (put([*CASE, "ours", "ms"], KeyError), "'ms' is missing"),
-    (put([*CASE, "ours", "ms"], "fast"), "expected number"),
-    (put([*CASE, "ours", "tflops"], 7.0), "the time says"),
-    (put([*CASE, "bytes"], -6), "at least 0"),
-    (put([*CASE, "op"], "<script>"), "expected one of"),
-    (put([*CASE, "state"], "hot"), "expected one of"),
-    (put([*CASE, "params", "m"], KeyError), "m is missing"),
-    (put([*CASE, "params", "m"], "<b>"), "expected a whole number"),
-    (put([*CASE, "params", "colour"], "red"), "no parameter 'colour'"),
-    (put([*CASE, "params", "transpose"], KeyError), "a parameter is missing"),
-    (put(["gpu", "name"], None), "gpu.name"),
-    (put(["ceilings", "copy_tbs"], float("-inf")), "finite"),
-    (spoilt(lambda result: result["cases"].append(result["cases"][0])), "comes twice"),
-    (spoilt(lambda result: result["cases"][0]["params"].update(density=-0.5),
-            [json.loads(json.dumps(CASES[0]))]), "density"),
-    (spoilt(lambda result: result["cases"][0]["params"].update(density="<i>"),
-            [json.loads(json.dumps(CASES[0]))]), "params"),
-])
-def test_what_cannot_be_read_is_told_and_nothing_is_written(make, tmp_path, result, told):
-    assert make(result_of(CASES), result) is None
-    assert make.status == 2 and make.told.out == ""
-    assert make.told.err.startswith("tessera.report: ") and make.told.err.count("\n") == 1
-    assert "r1.json" in make.told.err and told in make.told.err
-    assert not [path for path in tmp_path.iterdir() if "report" in path.name]
-
-
-def test_a_page_that_is_there_stays_when_the_next_cannot_be_made(make, tmp_path):
-    before = make(result_of(CASES)).text
-    assert make("{").text == before and make.status == 2
-    assert make(result_of(CASES), against=["{"]).text == before and make.status == 2
-
-
-def test_files_and_folders_that_are_not_there(tmp_path, capsys):
-    good = tmp_path / "good.json"
-    good.write_text(json.dumps(result_of(CASES)))
-    page = tmp_path / "page.html"
-    for words, told in (([tmp_path / "none.json", "-o", page], "none.json: No such file"),
-                        ([tmp_path, "-o", page], "Is a directory"),
-                        ([good, "-o", tmp_path / "no" / "page.html"], "there is no folder"),
-                        ([good, "-o", tmp_path], "is a folder"),
-                        ([good, "-o", page, "--against", tmp_path / "old.json"], "old.json"),
-                        ([good, "-o", page, "--profiles", tmp_path / "k.json"], "k.json")):
-        assert cli.main([str(word) for word in words]) == 2
-        out, err = capsys.readouterr()
-        assert told in err and err.count("\n") == 1 and out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["good.json"]
-
-
-def test_a_disk_that_fails_leaves_nothing_behind(make, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(cli.os, "replace", full)
-    assert make(result_of(CASES)) is None
-    assert make.status == 2 and "No space left on device" in make.told.err
-    assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {".json"}
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_nobody_may_write_into(tmp_path, capsys):
-    good, folder = tmp_path / "good.json", tmp_path / "locked"
-    good.write_text(json.dumps(result_of(CASES)))
-    folder.mkdir()
-    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    assert cli.main([str(good), "-o", str(folder / "page.html")]) == 2
-    assert "Permission denied" in capsys.readouterr().err
-
-
-def test_what_is_missing_is_a_sentence_and_no_empty_picture(make):
-    bare = {**result_of([]), "ceilings": {}, "tests": [], "gpu": None, "source_hash": None,
-            "commit": None}
-    page = make(bare)
-    check_form(page)
-    assert make.status == 0 and page.of("figure") == [] and page.of("svg") == []
-    for key, said in (("glance", "No case was measured here."), ("lengths", "No sustained"),
-                      ("densities", "No sparse case"), ("blocks", "No random patterns"),
-                      ("roofline", "no roofline"), ("energy", "No attention"),
-                      ("light", "Without ceilings"), ("model", "No case has"),
-                      ("right", "hold no tests"), ("cases", "There are none")):
-        assert said in page.section(key), key
-    assert "Invented CPU" in page.section("environment")
-
-
-@pytest.mark.parametrize("cases", [
-    [product(1, 1.0, peers={})],
-    [product(1, 1.0, peers={"cublaslt": "absent"})],
-    [product(1, "no kernel")],
-    [product(1, "no kernel", peers={"cublaslt": "absent"})],
-    [attention(1024, 0.01, {})],
-    [{**record("list_blocks", make_case("list_blocks", {
-        "s": 64, "block_q": 8, "pattern": "random", "density": 0.5}).params, 1.0, {}, flops=0),
-      "bytes": 0}],
-    [record("matmul", MATMUL, 1.0, {"cublaslt": 1.0}, flops=0)],
-    *([case] for case in RICH),
-])
-def test_few_cases_make_a_page_too(make, cases):
-    page = make({**result_of(cases)})
-    assert make.status == 0
-    check_form(page)
-    assert not re.search(r"\b(nan|inf|None)\b", re.sub("<style>.*</style>", "", page.text,
-                                                       flags=re.DOTALL))
-
-
-HOSTILE = ('<script>alert(1)</script>', '"><img src=x onerror=alert(1)>', "'onload='alert(1)",
-           "</style><script>alert(1)</script>", "a&b]]>\x00\x1b\u202e", "=1+1", "-2", "@SUM(A1)",
-           "javascript:alert(1)", "\t=cmd", "x" * 500)
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_stay_text_everywhere(make, name):
-    result = rich()
-    for case in result["cases"]:
-        case["peers"] = {name: entry for entry in case["peers"].values()} or {
-            name: {"unavailable": name}}
-        if "ms" in case["ours"]:
-            case["ours"]["row"] = name
-        for entry in case["peers"].values():
-            if "version" in entry:
-                entry["version"] = name
-    result["gpu"]["name"] = result["cpu"]["name"] = result["gpu"]["driver"] = name
-    result["toolkit"] = {"python": name, name: name, "cuda": name}
-    result["ceilings"][name] = 1.0
-    result["tests"] = [{"name": name, "outcome": "failed", "detail": name}]
-    result["host"] = [{"op": "matmul", "call": name, "us": 1.0, "spread": 0.0, "with_plan_us": 1.0,
-                       "row": name}]
-    page = make(result, against=[result])
-    assert make.status == 0
-    check_form(page)
-    assert len(page.of("script")) == 1 and page.of("img") == []
-    assert page.of("script")[0][2] == (ROOT / "python/tessera/report/script.js").read_text()
-    assert {key for _, given, _ in page.elements for key in given} <= {
-        "aria-hidden", "aria-label", "aria-labelledby", "aria-describedby", "aria-live", "charset",
-        "class", "content", "cx", "cy", "d", "download", "fill-opacity", "height", "href",
-        "http-equiv", "id", "lang", "name", "r", "rel", "role", "rx", "scope", "tabindex",
-        "transform", "value", "viewbox", "width", "x", "y"}
-    for _, given, _ in page.of("a"):
-        if "download" in given:
-            assert re.fullmatch(r"[\w-]+\.csv", given["download"])
-            text = unquote(given["href"].removeprefix("data:text/csv;charset=utf-8,"))
-            cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
-            assert not [cell for cell in cells
-                        if cell.lstrip()[:1] in tuple("=+-@") and not is_number(cell)]
-
-
-def test_attributes_are_escaped_too():
-    tag = tables.package_module("report.markup").tag
-    made = tag("a", '<b>"', aria_label='">\'<script>\n')
-    assert made == '<a aria-label="&quot;&gt;&#x27;&lt;script&gt; ">&lt;b&gt;&quot;</a>'
-    assert tag("p", made, "&") == f"<p>{made}&amp;</p>"
-
-
-def is_number(text):
-    try:
-        return text == text.strip() and float(text) is not None
-    except ValueError:
-        return False
-
-
-def test_cells_that_spreadsheets_would_run_are_texts():
-    table = Table(["=a", "b"], [["=1+1", -2.5], ["+x", 3], ["-y", None], ["@z", 1 / 3],
-                                ["\t=t", ""], ['say "x", y', "-"], ["fine", "a=b"]])
-    assert list(csv.reader(io.StringIO(as_csv(table)))) == [
-        ["'=a", "b"], ["'=1+1", "-2.5"], ["'+x", "3"], ["'-y", ""], ["'@z", "0.333333"],
-        ["' =t", ""], ['say "x", y', "'-"], ["fine", "a=b"]]
 
 
 # ---- The programs ------------------------------------------------------------------------------

@@ -5,12 +5,11 @@ import json
 
 import pytest
 from chromium import PROGRAM, Chromium
-from test_report import HOSTILE, rich
-from test_tables import ROOT, result_of, tables
+from report_pages import HOSTILE, cli, rich
+from test_tables import ROOT, result_of
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here "
                                                         "(scripts/setup.sh dev installs it)")
-cli = tables.package_module("report.cli")
 THEMES = [(width, dark) for width in (360, 1280) for dark in (False, True)]
 OPEN_ALL = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
 WIDE = """[...document.querySelectorAll('main *')].filter((one) => {
