@@ -1,48 +1,41 @@
 #!/usr/bin/env python3
-"""Checks the committed results of bench/results: each has the shape of bench/schema.json, was
+"""Checks the committed results of bench/results: each has the shape that tessera.bench writes, was
 measured on a GPU from known sources, and counts each case once. Says which are stale, that is,
 measured before the kernel sources last changed; that alone fails only with --fresh. Profiles, in
-bench/results/profiles, have the shape of bench/profile_schema.json, and a text that says the same.
+bench/results/profiles, have the shape of profiles, and a text that says the same.
 
 Usage: scripts/check_results.py [--fresh] [FILE...]
 """
 
 import argparse
 import importlib
-import importlib.util
 import json
 import sys
+import types
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def bench_module(name):
-    """A module of tessera.bench without importing tessera, which needs its compiled library."""
-    package = "tessera_bench"
+def package_module(name):
+    """A module of tessera, such as "bench.cases", without what tessera itself imports: that needs
+    its compiled library. A package of another name stands in, with the same folder."""
+    package = "tessera_sources"
     if package not in sys.modules:
-        folder = ROOT / "python" / "tessera" / "bench"
-        spec = importlib.util.spec_from_file_location(
-            package, folder / "__init__.py", submodule_search_locations=[str(folder)])
-        sys.modules[package] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[package])
+        sys.modules[package] = types.ModuleType(package)
+        sys.modules[package].__path__ = [str(ROOT / "python" / "tessera")]
     return importlib.import_module(f"{package}.{name}")
 
 
-def problems_of(result, schema):
+def bench_module(name):
+    return package_module(f"bench.{name}")
+
+
+def problems_of(result):
     """What is wrong with a result as JSON, as texts."""
-    found = bench_module("schema").problems(result, schema)
+    found = bench_module("results").problems(result)
     if found:
         return found
-    key = bench_module("results").record_key
-    seen = set()
-    for record in result["cases"]:
-        if key(record) in seen:
-            found.append(f"{key(record)} comes twice")
-        seen.add(key(record))
-        entries = {"ours": record["ours"], **record["peers"]}
-        for name, entry in entries.items():
-            found += consistency(key(record), name, entry, record["useful_flops"])
     if result["gpu"] is None:
         found.append("gpu: committed results come from a GPU")
     if result["source_hash"] is None:
@@ -50,30 +43,18 @@ def problems_of(result, schema):
     return found
 
 
-def consistency(key, name, entry, useful_flops):
-    """TFLOPS that are not what the time and the operations say."""
-    if "unavailable" in entry:
-        return []
-    if entry["ms"] <= 0:
-        return [f"{key}: {name}: ms: expected more than 0, got {entry['ms']}"]
-    expected = useful_flops / entry["ms"] / 1e9
-    if abs(entry["tflops"] - expected) > 1e-3 * expected:
-        return [f"{key}: {name}: tflops is {entry['tflops']:g}, the time says {expected:g}"]
-    return []
-
-
 def profile_problems(profile, text=None):
     """What is wrong with a profile as JSON, and with its text."""
-    schema = json.loads((ROOT / "bench" / "profile_schema.json").read_text())
-    found = bench_module("schema").problems(profile, schema)
+    schema = bench_module("schema")
+    found = schema.problems(profile, schema.of_profiles())
     if not found and text is not None and text != bench_module("profiles").text_of(profile):
         found.append("the text beside it is not what it gives")
     return found
 
 
-def problems_of_file(path, value, schema):
+def problems_of_file(path, value):
     if path.parent.name != "profiles":
-        return problems_of(value, schema)
+        return problems_of(value)
     text = path.with_suffix(".txt")
     return profile_problems(value, text.read_text(encoding="utf-8") if text.exists() else "")
 
@@ -93,7 +74,6 @@ def main():
     results = ROOT / "bench" / "results"
     files = arguments.files or [*sorted(results.glob("*.json")),
                                 *sorted((results / "profiles").glob("*.json"))]
-    schema = json.loads((ROOT / "bench" / "schema.json").read_text())
     sources = bench_module("sources")
     current = sources.source_hashes(ROOT)
     failed = False
@@ -104,7 +84,7 @@ def main():
             print(f"{path}: {error}")
             failed = True
             continue
-        found = problems_of_file(path, result, schema)
+        found = problems_of_file(path, result)
         for text in found:
             print(f"{path}: {text}")
         failed |= bool(found)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run: the C++ GPU tests, compute-sanitizer over a few of them,
 the Python GPU tests, what calls cost the host, the card's ceilings, and the benchmark. Uses what is
-built already, needs no network, and writes one JSON in the shape of bench/schema.json.
+built already, needs no network, and writes one JSON in the shape of python/tessera/bench/schema.json.
 
   scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
   scripts/gpu_check.py --quick                      a short look
@@ -339,7 +339,7 @@ def merge(options):
 
 
 def check(result):
-    found = problems_of(result, json.loads((ROOT / "bench" / "schema.json").read_text()))
+    found = problems_of(result)
     for text in found:
         say(f"schema: {text}")
     return 1 if found else 0

@@ -21,7 +21,8 @@ needs=(
   "zlib1g-dev:pictures of the command-line tool:header zlib.h"
 )
 if [ "$what" = dev ]; then
-  needs+=("clang-format:make format and its check:command -v clang-format")
+  needs+=("clang-format:make format and its check:command -v clang-format"
+          "chromium:the report's page in a browser (tests):command -v chromium")
 fi
 
 say() { printf 'setup: %s\n' "$*"; }

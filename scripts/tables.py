@@ -7,6 +7,8 @@ stand between two lines, and nobody types into them:
 
 or <!-- picture: NAME -->. Pictures are files in docs/images/measured, where nothing else lies.
 
+docs/report.html is the whole of it as one page.
+
 Usage: scripts/tables.py            writes them all (make tables)
        scripts/tables.py --check    fails where one is not what the files give
 
@@ -15,17 +17,17 @@ they are stale.
 """
 
 import argparse
-import json
 import os
 import re
 import sys
 from pathlib import Path
 
-from check_results import ROOT, bench_module
+from check_results import ROOT, bench_module, package_module
 
 MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
                     re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"^<!-- ((table|picture): .*|end) -->$", re.MULTILINE)
+REPORT = Path("docs") / "report.html"
 IMAGES = Path("docs") / "images" / "measured"
 PRODUCTS = ("matmul", "bsr_matmul", "sddmm", "spgemm")
 # A short look or one shard: in the folder while somebody works, never a result.
@@ -72,7 +74,9 @@ def summary(result):
                                       if record["state"] == "sustained"])
 
 
-# Name -> what of a result it shows, and what of tessera.bench.report makes the lines of it.
+# Tables over all files of a card; else each file has its own.
+OF_A_CARD = ("model_error",)
+# Name -> what of a result it shows, and what of tessera.report.markdown makes the lines of it.
 TABLES = {
     "machine": (lambda result: result, "ceilings_and_tests"),
     "ceilings": (lambda result: result, "ceilings"),
@@ -84,31 +88,29 @@ TABLES = {
     "lists": (lists, "lists"),
     "workloads": (workloads, "workloads"),
     "host": (lambda result: result.get("host", []), "host_times"),
+    "model_error": (lambda result: result["cases"], "predictions"),
 }
 
 
 def read_results(root):
-    """What was measured on GPUs, in the order of the files' names. Of a case that was measured
-    several times on one kind of card, the newest counts."""
-    read = []
-    for path in sorted((root / "bench" / "results").glob("*.json")):
-        if PASSING.search(path.name):
-            continue
-        try:
-            result = json.loads(path.read_text())
-        except ValueError as error:
-            raise Wrong(f"{path}: {error}") from None
-        if result["gpu"] is not None:
-            read.append(result)
-    key, seen = bench_module("results").record_key, set()
-    for result in sorted(read, key=lambda result: result["date"], reverse=True):
-        keys = [(result["gpu"]["name"], *key(record)) for record in result["cases"]]
-        result["cases"] = [record for record, one in zip(result["cases"], keys) if one not in seen]
-        calls = [(result["gpu"]["name"], one["call"]) for one in result.get("host", ())]
-        result["host"] = [one for one, call in zip(result.get("host", ()), calls)
-                          if call not in seen]
-        seen.update(keys + calls)
-    return read
+    """{file: result} of what was measured on GPUs, in the order of the files' names. Of a case
+    that was measured several times on one kind of card, the newest counts."""
+    reading = package_module("report.reading")
+    paths = [path for path in sorted((root / "bench" / "results").glob("*.json"))
+             if not PASSING.search(path.name)]
+    try:
+        results = reading.read_all(paths)
+    except reading.Unreadable as error:
+        raise Wrong(str(error)) from None
+    return {file: result for file, result in results.items() if result["gpu"] is not None}
+
+
+def by_card(results):
+    """Those of each card together."""
+    cards = {}
+    for result in results:
+        cards.setdefault(package_module("report.reading").machine_of(result), []).append(result)
+    return cards.values()
 
 
 def table(name, results, current):
@@ -116,14 +118,16 @@ def table(name, results, current):
     if name not in TABLES:
         raise Wrong(f"no table is called {name!r}: there are {', '.join(TABLES)}")
     choose, maker = TABLES[name]
-    report = bench_module("report")
+    markdown = package_module("report.markdown")
     lines = []
-    for result in results:
-        chosen = choose(result)
-        made = getattr(report, maker)(chosen)
+    for together in by_card(results) if name in OF_A_CARD else [[result] for result in results]:
+        chosen = [choose(result) for result in together]
+        every = chosen[0] if len(chosen) == 1 else [one for some in chosen for one in some]
+        made = getattr(markdown, maker)(every)
         if made:
-            records = chosen if isinstance(chosen, list) else None
-            where = [f"*{line}*" for line in report.provenance(result, current, records)]
+            where = [f"*{line}*" for result, some in zip(together, chosen)
+                     for line in markdown.provenance(result, current,
+                                                     some if isinstance(some, list) else None)]
             lines += ["\n\n".join(where), "", *made, ""]
     return "\n".join(["", *(lines or ["Not measured yet.", ""]), ""])
 
@@ -131,7 +135,7 @@ def table(name, results, current):
 def pictures(name, results, current, images, folder):
     """The lines between the markers of a page in that folder; the files that they refer to are
     added to images, {path: content}."""
-    maker = bench_module("pictures")
+    maker = package_module("report.pictures")
     if name not in maker.PICTURES:
         raise Wrong(f"no picture is called {name!r}: there are {', '.join(maker.PICTURES)}")
     lines = []
@@ -159,6 +163,18 @@ def rewritten(text, results, current, images, folder):
     return MARKED.sub(filled, text)
 
 
+def report(root, results, current):
+    """The page of all results, with what profiles know of their kernels; None without any."""
+    reading = package_module("report.reading")
+    cards = reading.cards(results, current)
+    profiles = sorted((root / "bench" / "results" / "profiles").glob("*.json"))
+    try:
+        reading.add_profiles(cards, profiles)
+    except reading.Unreadable as error:
+        raise Wrong(str(error)) from None
+    return package_module("report.page").make(cards) if cards else None
+
+
 def pages(root):
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
@@ -167,11 +183,12 @@ def wanted_files(root, results, current):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
     images = {}
+    wanted[REPORT] = report(root, results, current)
     for page in pages(root):
         path = page.relative_to(root)
         try:
-            wanted[path] = rewritten(page.read_text(encoding="utf-8"), results, current,
-                                     images, path.parent)
+            wanted[path] = rewritten(page.read_text(encoding="utf-8"), list(results.values()),
+                                     current, images, path.parent)
         except Wrong as error:
             raise Wrong(f"{page}: {error}") from None
     return {**wanted, **images}

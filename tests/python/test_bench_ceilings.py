@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tessera.bench import ceilings, cli, machine, report, results, schema, suite
+from tessera.bench import ceilings, cli, machine, results, schema, suite
 from tessera.bench.measure import Settings
 from tessera.bench.progress import Progress
+from tessera.report import markdown
 
 ROOT = Path(__file__).parents[2]
 FIGURES = {"tensor_bf16_n256_tflops": 895.0, "tensor_bf16_n256_mhz": 1755.0,
@@ -61,7 +62,7 @@ def test_figures_of_both_are_printed_and_written(card, program, tmp_path, capsys
     result = results.read(out)
     assert result["ceilings"] == {**FIGURES, **OF_TORCH}
     assert (tmp_path / "arguments").read_text().split() == ["--seconds", "0.5"]
-    assert schema.problems(result, json.loads((ROOT / "bench/schema.json").read_text())) == []
+    assert schema.problems(result, schema.of_results()) == []
     printed = capsys.readouterr()
     assert "| wgmma bf16 64x256x16 | 895 | 1755 | 640 |" in printed.out
     assert "NVIDIA H200, 700 W" in printed.out
@@ -121,23 +122,23 @@ def test_the_program_is_looked_for_where_the_preset_builds_it(tmp_path):
 
 
 def test_the_table_has_a_line_for_each_instruction():
-    lines = report.ceilings({"ceilings": {**FIGURES, **OF_TORCH}})
+    lines = markdown.ceilings({"ceilings": {**FIGURES, **OF_TORCH}})
     named = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
     assert named == ["tensor cores", "wgmma bf16 64x256x16", "wgmma e4m3 64x256x32",
                      "wgmma bf16 64x64x16, A in registers", "cuBLAS bf16 8192x8192x8192", "what",
                      "L2 to shared memory, TB/s", "memory, read, TB/s",
                      "memory, copied, bytes read and written, TB/s", "a launch in a stream, us"]
-    alone = report.ceilings({"ceilings": {"launch_us": 1.5}})
+    alone = markdown.ceilings({"ceilings": {"launch_us": 1.5}})
     assert [line for line in alone if "1.5" in line] and "tensor" not in "".join(alone)
 
 
 @pytest.mark.parametrize("measured", [{}, OF_TORCH])
 def test_results_without_the_program_s_figures_have_no_such_table(measured):
-    assert report.ceilings({"ceilings": measured}) == []
+    assert markdown.ceilings({"ceilings": measured}) == []
 
 
 def test_what_a_result_says_of_its_machine_needs_no_copy():
-    assert report.ceilings_and_tests({"ceilings": FIGURES, "tests": []}) == []
+    assert markdown.ceilings_and_tests({"ceilings": FIGURES, "tests": []}) == []
 
 
 def test_merging_keeps_what_only_one_part_has(card):

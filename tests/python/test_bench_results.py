@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
 
-from tessera.bench import (arrays, cli, measure, ours, peers, report, results, schema, sources, suite,
+from tessera.bench import (arrays, cli, measure, ours, peers, results, schema, sources, suite,
                            table, timing)
 from tessera.bench.cases import make_case
 from tessera.bench.measure import Settings, measure_case
@@ -19,9 +19,10 @@ from tessera.bench.peers.base import Peer, Unavailable, one_line
 from tessera.bench.problem import Problem
 from tessera.bench.reference import WrongResult, check_same
 from tessera.bench.timing import Prepared
+from tessera.report import markdown
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((ROOT / "bench" / "schema.json").read_text())
+SCHEMA = schema.of_results()
 RANDOM = {"pattern": "random", "density": 0.4, "dtype": "f32"}
 CASES = {
     "dense": ("matmul", {"m": 40, "n": 30, "k": 20, "transpose": "tn", "dtype": "f32"}),
@@ -605,13 +606,13 @@ def test_mistakes_end_with_a_sentence(words, told, capsys):
 def test_tables(result):
     text = table.text_table(result["cases"])
     assert "GFLOPS" in text and "matmul 40x30x20 tn f32" in text
-    told = report.provenance(as_gpu(result), {"products": "0" * 16})
+    told = markdown.provenance(as_gpu(result), {"products": "0" * 16})
     assert told[0].startswith("stale, measured at") and len(told) == 2
-    assert report.provenance(as_gpu(result), result["source_hash"]) == told[1:]
+    assert markdown.provenance(as_gpu(result), result["source_hash"]) == told[1:]
     other = {**result["source_hash"], "attention": "0" * 16}
     shown = [record for record in result["cases"] if record["op"] != "attention"]
-    assert len(report.provenance(as_gpu(result), other)) == 2
-    assert len(report.provenance(as_gpu(result), other, shown)) == 1
+    assert len(markdown.provenance(as_gpu(result), other)) == 2
+    assert len(markdown.provenance(as_gpu(result), other, shown)) == 1
     absent = copy.deepcopy(result["cases"])
     absent[0]["ours"] = {"unavailable": "no kernel"}
     assert "no kernel" in table.text_table(absent)

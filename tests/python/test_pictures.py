@@ -8,9 +8,10 @@ import pytest
 from support import ATTENTION_KERNEL, kernel_tree
 from test_tables import DENSE, record, result_of, sources, tables
 
-pictures = tables.bench_module("pictures")
-line_chart = tables.bench_module("line_chart")
+pictures = tables.package_module("report.pictures")
+line_chart = tables.package_module("report.line_chart")
 make_case = tables.bench_module("cases").make_case
+RIGHT = line_chart.Chart("", [], "", []).right
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -60,15 +61,19 @@ def description(picture):
     return parsed(picture).find(f"{SVG}desc").text
 
 
+def lines_of(picture):
+    return [group for group in parsed(picture).iter(f"{SVG}g") if "l k" in group.get("class", "")]
+
+
 def labels(picture):
     """{text at a line's end: height}."""
     return {group.find(f"{SVG}text").text: float(group.find(f"{SVG}text").get("y"))
-            for group in parsed(picture).iter(f"{SVG}g")}
+            for group in lines_of(picture)}
 
 
 def markers(picture, label):
     """(x, y) of a line's points."""
-    group = next(group for group in parsed(picture).iter(f"{SVG}g")
+    group = next(group for group in lines_of(picture)
                  if group.find(f"{SVG}text").text.startswith(label))
     return [(float(circle.get("cx")), float(circle.get("cy")))
             for circle in group.iter(f"{SVG}circle") if circle.get("class") is None]
@@ -81,7 +86,7 @@ def test_rates_over_lengths_stand_where_they_belong():
     assert list(labels(picture)) == ["fa4 512", "flex", "tessera 410"]  # ours is on top
     # Lengths are an octave apart, rates proportional; larger ones are higher up.
     (x1, y1), (x2, y2), (x4, y4) = markers(picture, "tessera")
-    assert x2 - x1 == pytest.approx(x4 - x2, abs=0.11) and x4 == line_chart.RIGHT
+    assert x2 - x1 == pytest.approx(x4 - x2, abs=0.11) and x4 == RIGHT
     assert y2 - y4 == pytest.approx(2 * (y1 - y2), abs=0.31) and y4 < y1
     assert markers(picture, "flex")[0][0] == x1
 
@@ -121,7 +126,7 @@ def test_speed_ups_of_attention_are_over_our_own_dense():
     x0, y0, x1, y1 = map(float, ideal.groups())
     (xa, ya), (xb, yb) = markers(picture, "tessera")
     assert (yb - ya) / (xb - xa) == pytest.approx((y1 - y0) / (x1 - x0), rel=0.01)
-    assert xa == x0 == line_chart.RIGHT and ya > y0  # sparser to the right, below the ideal
+    assert xa == x0 == RIGHT and ya > y0  # sparser to the right, below the ideal
 
 
 def test_speed_ups_of_products_are_over_one_dense_product():
@@ -145,7 +150,7 @@ def test_speed_ups_of_products_are_over_one_dense_product():
 ])
 def test_one_point_is_enough(name, cases):
     (picture,) = drawn(name, cases)
-    ours = [group for group in parsed(picture).iter(f"{SVG}g") if "ours" in group.get("class")]
+    ours = [group for group in lines_of(picture) if "ours" in group.get("class")]
     assert len(ours) == 1 and len(ours[0].findall(f"{SVG}circle")) == 1
     assert not re.search("nan|inf", picture.svg)
 

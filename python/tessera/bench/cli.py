@@ -4,8 +4,9 @@ import argparse
 import itertools
 import sys
 
+from ..report import markdown
 from . import peers as adapters
-from . import ceilings, report, results, suite, table
+from . import ceilings, results, suite, table
 from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, STATES, VOLUMES, CaseError,
                     make_case, read_workload)
 from .machine import torch_with_gpu
@@ -194,7 +195,7 @@ def run_measuring(arguments):
     shown = [one for one in run.result["cases"] if results.record_key(one)[0] in keys]
     if shown:
         print(table.text_table(shown))
-        print(*report.provenance(run.result))
+        print(*markdown.provenance(run.result))
     return outcome
 
 
@@ -205,8 +206,8 @@ def run_ceilings(arguments):
         raise CaseError("ceilings: PyTorch sees no GPU here")
     result = ceilings.measure_all(arguments.program, arguments.seconds, arguments.json,
                                   arguments.tree, arguments.commit, arguments.quiet)
-    print("\n".join(report.ceilings(result)))
-    print(*report.provenance(result), sep="\n")
+    print("\n".join(markdown.ceilings(result)))
+    print(*markdown.provenance(result), sep="\n")
     return 0
 
 
@@ -222,12 +223,12 @@ def run_table(arguments):
     records = [one for one in result["cases"]
                if arguments.op in (None, one["op"])
                and arguments.state in (None, one["state"])]
-    lines = report.comparison(records) if arguments.markdown else [table.text_table(records)]
+    lines = markdown.comparison(records) if arguments.markdown else [table.text_table(records)]
     tree = find_tree()
     print("\n".join(lines) if records else "no such case")
     print()
     current = source_hashes(tree) if tree else None
-    print(*report.provenance(result, current, records), sep="\n")
+    print(*markdown.provenance(result, current, records), sep="\n")
     return 0
 
 

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import math
 import os
 
+from . import schema
 from .cases import case_key
 
 # Two files belong together where these agree.
@@ -26,6 +28,46 @@ def write(path, result):
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(temporary, path)
+
+
+def problems(result):
+    """What is wrong with a result as JSON, as texts."""
+    found = schema.problems(result, schema.of_results())
+    if found:
+        return found
+    seen = set()
+    for record in result["cases"]:
+        if record_key(record) in seen:
+            found.append(f"{record_key(record)} comes twice")
+        seen.add(record_key(record))
+        for name, entry in {"ours": record["ours"], **record["peers"]}.items():
+            found += _consistency(record_key(record), name, entry, record["useful_flops"])
+    return found
+
+
+def _consistency(key, name, entry, useful_flops):
+    """TFLOPS that are not what the time and the operations say."""
+    if "unavailable" in entry:
+        return []
+    if entry["ms"] <= 0:
+        return [f"{key}: {name}: ms: expected more than 0, got {entry['ms']}"]
+    expected = useful_flops / entry["ms"] / 1e9
+    if math.isinf(expected) or abs(entry["tflops"] - expected) > 1e-3 * expected:
+        return [f"{key}: {name}: tflops is {entry['tflops']:g}, the time says {expected:g}"]
+    return []
+
+
+def newest(results, machine):
+    """Takes out of each result what a newer one has of the same machine; that is a function."""
+    seen = set()
+    for result in sorted(results, key=lambda result: result["date"], reverse=True):
+        where = machine(result)
+        keys = [(where, *record_key(record)) for record in result["cases"]]
+        calls = [(where, one["call"]) for one in result.get("host", ())]
+        result["cases"] = [one for one, key in zip(result["cases"], keys) if key not in seen]
+        result["host"] = [one for one, key in zip(result.get("host", ()), calls)
+                          if key not in seen]
+        seen.update(keys + calls)
 
 
 def record_key(record):

@@ -1,6 +1,9 @@
-"""Checks JSON against the subset of JSON Schema that bench/schema.json uses, with no package."""
+"""Checks JSON against the subset of JSON Schema that schema.json uses, with no package."""
 
+import json
+import math
 import re
+from pathlib import Path
 
 _TYPES = {
     "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
@@ -12,6 +15,20 @@ _KEYWORDS = {
 }
 
 
+def of_results():
+    """The shape of a result file."""
+    return _beside("schema.json")
+
+
+def of_profiles():
+    """The shape of a profile's extract."""
+    return _beside("profile_schema.json")
+
+
+def _beside(name):
+    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
 def problems(value, schema, root=None, where=""):
     """What is wrong, as texts with the place; nothing where all is well."""
     root = root or schema
@@ -21,10 +38,12 @@ def problems(value, schema, root=None, where=""):
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/$defs/")
         return problems(value, root["$defs"][name], root, where)
+    place = where or "the file"
     if "anyOf" in schema:
         tried = [problems(value, one, root, where) for one in schema["anyOf"]]
-        return [] if any(not found for found in tried) else min(tried, key=len)
-    place = where or "the file"
+        # What fits but for something inside says more than what is of another kind.
+        return min(tried, key=lambda found: (
+            bool(found) and found[0].startswith(f"{place}: expected"), len(found)))
     if "type" in schema and not _is(value, schema["type"]):
         return [f"{place}: expected {schema['type']}, got {_brief(value)}"]
     if "const" in schema and value != schema["const"]:
@@ -32,6 +51,8 @@ def problems(value, schema, root=None, where=""):
     if "enum" in schema and value not in schema["enum"]:
         return [f"{place}: expected one of {schema['enum']}, got {_brief(value)}"]
     found = []
+    if _is(value, "number") and not _finite(value):
+        found.append(f"{place}: expected a finite number, got {_brief(value)}")
     if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
         found.append(f"{place}: {value!r} does not look like {schema['pattern']}")
     if "minimum" in schema and _is(value, "number") and not value >= schema["minimum"]:
@@ -71,6 +92,13 @@ def _is(value, kinds):
         if isinstance(value, _TYPES[kind]):
             return True
     return False
+
+
+def _finite(value):
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond any float
+        return False
 
 
 def _brief(value):

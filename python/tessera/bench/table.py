@@ -1,8 +1,8 @@
-"""Results as text for the terminal; `report` makes the documentation's tables."""
+"""Results as text for the terminal; `tessera.report` makes the documentation's tables."""
 
+from ..report.values import REFERENCES, joules_of, number, of_dense, rate_of
 from .cases import label
 from .measure import OURS
-from .report import REFERENCES, joules_of, number, of_dense, rate_of
 
 OUR_NAME = "tessera"
 

@@ -1,0 +1,178 @@
+"""Tables of cases: beside peers, energy, the density from which a dense product is quicker, what
+making lists takes, what calls cost the host."""
+
+from ..bench.cases import LISTS, case_key
+from .table import Table
+from .values import (OPS, OURS, REFERENCES, STATES, best_peer, case_text, entries, joules_of,
+                     measured, number, of_dense, unit_of, value_of, within)
+
+
+class Notes:
+    """Reasons, numbered: equal ones share a number."""
+
+    def __init__(self):
+        self.names = {}  # reason -> whose
+
+    def mark(self, name, reason):
+        self.names.setdefault(reason, {})[name] = True
+        return f"- ({list(self.names).index(reason) + 1})"
+
+    def numbered(self):
+        """(number, names, reason) of each."""
+        return [(place + 1, list(names), reason)
+                for place, (reason, names) in enumerate(self.names.items())]
+
+
+def by_op(records):
+    return sorted(records, key=lambda record: OPS.index(record["op"]))
+
+
+def peer_names(records):
+    return list(dict.fromkeys(name for record in records for name in record["peers"]))
+
+
+def comparison(records):
+    """A table for each state, and the notes that they share."""
+    notes, tables = Notes(), []
+    for state, title in STATES.items():
+        chosen = [record for record in records if record["state"] == state]
+        if chosen:
+            tables.append(state_table(by_op(chosen), notes, title))
+    return tables, notes
+
+
+def state_table(records, notes, title):
+    """A case a line, a competitor a column, with how many times quicker ours is."""
+    names = peer_names(records)
+    head = ["case", "in", OURS, "best peer", "of the dense rate", *names, "J/TFLOP"]
+    rows = []
+    for record in records:
+        ours, peers = record["ours"], measured(record)
+        ms, best = ours.get("ms"), best_peer(record)
+        row = [case_text(record), unit_of(record), value_cell(record, OURS, ours, notes)]
+        row.append(f"{best} {peers[best]['ms'] / ms:.2f}x" if best and ms else best or "")
+        share = of_dense(record)
+        row.append("" if share is None else f"{share:.2f}")
+        for name in names:
+            entry = record["peers"].get(name)
+            cell = "" if entry is None else value_cell(record, name, entry, notes)
+            row.append(cell + (f", {entry['ms'] / ms:.2f}x" if ms and name in peers else ""))
+        row.append(number(ours.get("joules_per_tflop")))
+        rows.append(row)
+    return Table(head, rows, 2, title, data=measurements(records))
+
+
+def measurements(records):
+    """Every figure a line of its own, for those who count on."""
+    fields = ("ms", "spread", "tflops", "clock_mhz", "watts", "joules_per_tflop", "host_us")
+    rows = [[case_text(record), record["state"], name, *(entry.get(field) for field in fields),
+             entry.get("version") or entry.get("row"), entry.get("unavailable")]
+            for record in records
+            for name, entry in ((OURS, record["ours"]), *record["peers"].items())]
+    return Table(["case", "state", "name", *fields, "version or kernel", "unavailable"], rows, 3)
+
+
+def value_cell(record, name, entry, notes):
+    if "unavailable" in entry:
+        return notes.mark(name, entry["unavailable"])
+    text = within(value_of(record, name, entry), entry["spread"])
+    pattern = entry.get("symbolic_ms")
+    return text + (f", pattern {number(pattern * 1e3)} us" if pattern is not None else "")
+
+
+def lists(records):
+    """What making lists takes, and as a share of the attention that walks them: at its power limit,
+    where that was measured."""
+    walked, rows, notes = {}, [], Notes()
+    for record in sorted(records, key=lambda record: record["state"] == "sustained"):
+        if record["op"] == "attention" and "ms" in record["ours"]:
+            walked[case_key("attention", record["params"])] = record["ours"]["ms"]
+    for record in records:
+        ours, attention = record["ours"], walked.get(case_key("attention", record["params"]))
+        if record["op"] in LISTS:
+            share = 100 * ours["ms"] / attention if attention and "ms" in ours else None
+            rows.append([case_text(record), record["state"],
+                         value_cell(record, OURS, ours, notes),
+                         number(attention), "" if share is None else f"{number(share, 2)}%"])
+    head = ["case", "state", "lists, us", "attention, ms", "lists / attention"]
+    return Table(head, rows, 2, "Making the lists that attention walks"), notes
+
+
+def workloads(records):
+    """A case a line: ours, the case with nothing left out, and the best of the peers."""
+    notes, rows = Notes(), []
+    for record in records:
+        ours, peers, best = record["ours"], measured(record), best_peer(record)
+        dense = next((peers[name] for name in REFERENCES if name in peers), None)
+        cells = [ours, dense, peers.get(best)]
+        times = [one["ms"] if one and "ms" in one else None for one in cells]
+        row = [case_text(record), record["state"], *(
+            within(ms, one["spread"]) if ms else "" for ms, one in zip(times, cells, strict=True))]
+        row[2] = row[2] or notes.mark(OURS, ours["unavailable"])
+        row[4] = f"{best} {row[4]}" if best else ""
+        row += [f"{ms / times[0]:.2f}x" if ms and times[0] else "" for ms in times[1:]]
+        row.append(", ".join(f"{name} {notes.mark(name, entry['unavailable'])}"
+                             for name, entry in record["peers"].items() if "ms" not in entry))
+        rows.append(row)
+    head = ["case", "state", "tessera, ms", "dense, ms", "best peer, ms", "over dense",
+            "over the peer", "without"]
+    return Table(head, rows, 2, "What models and solvers take"), notes
+
+
+def energy(records):
+    """Joules for each useful TFLOP; without those there is no line."""
+    records = by_op(record for record in records
+                    if any(joules_of(*one) is not None for one in entries(record).items()))
+    names = peer_names(records)
+    rows = [[case_text(record), *(joules_of(name, entry) for name, entry in (
+        (OURS, record["ours"]), *((name, record["peers"].get(name, {})) for name in names)))]
+        for record in records]
+    return Table(["case (J/TFLOP)", OURS, *names], rows, 1,
+                 "Joules for each useful TFLOP, sustained")
+
+
+def crossover(records):
+    """The density from which the dense product is quicker, for each size of blocks."""
+    series = {}
+    for record in records:
+        p = record["params"]
+        if (record["op"], p.get("side"), p.get("pattern")) != ("bsr_matmul", "a", "random"):
+            continue
+        if "ms" in record["ours"] and "cublaslt" in measured(record):
+            block = f"{p['block']}" + (f"x{p['block_cols']}" if "block_cols" in p else "")
+            key = f"{p['m']}x{p['n']}x{p['k']} {p['dtype']}", block, record["state"]
+            share = record["ours"]["ms"] / record["peers"]["cublaslt"]["ms"]
+            series.setdefault(key, []).append((p["density"], share))
+    rows = [[*key, equal_at(sorted(points)), ", ".join(f"{d:g}" for d, _ in sorted(points))]
+            for key, points in series.items() if len(points) > 1]
+    return Table(["size", "block", "state", "as quick as dense at", "from the densities"], rows, 3,
+                 "The density from which a dense product with zeros is quicker")
+
+
+def equal_at(points):
+    """Where the time, as a share of the dense product's, is one; points are (density, share)."""
+    if points[0][1] >= 1:
+        return f"below {points[0][0]:g}"
+    pairs = list(zip(points, points[1:], strict=False))
+    (d0, t0), (d1, t1) = next((pair for pair in pairs if pair[1][1] >= 1), pairs[-1])
+    if t1 <= t0:
+        return "never"
+    density = d0 + (1 - t0) * (d1 - d0) / (t1 - t0)
+    if density > 1:
+        return "never"
+    return f"{density:.2f}" + ("" if t1 >= 1 else " (extrapolated)")
+
+
+def host_times(calls):
+    """What calls in C++ cost the host."""
+    rows = [[one["call"], within(one["us"], one["spread"]), number(one["with_plan_us"]),
+             one["row"]] for one in calls]
+    return Table(["call", "run, us", "with planning, us", "kernel"], rows, 1,
+                 "What a call in C++ costs the host")
+
+
+def outcomes(tests):
+    """How tests ended, in words."""
+    ended = [test["outcome"] for test in tests]
+    return ", ".join(f"{ended.count(word)} {word}" for word in ("passed", "failed", "skipped")
+                     if word in ended)

@@ -1,0 +1,72 @@
+"""The command line: `python -m tessera.report RESULTS... -o PAGE`."""
+
+import argparse
+import os
+import sys
+import tempfile
+
+from ..bench.sources import find_tree, source_hashes
+from . import page, reading
+
+EPILOG = """examples:
+  python -m tessera.report bench/results/*.json -o report.html
+  python -m tessera.report now.json -o report.html --against before.json
+
+Files of one card are put together; of a case that several have, the newest counts. Each card has a
+part of the page to itself. Where this runs within the source tree, results whose kernels have
+changed since are called stale. Nothing is written unless everything could be read: then the exit
+status is 2, with the reason.
+"""
+
+
+def build_parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m tessera.report", epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Makes one self-contained page of HTML from files that tessera.bench wrote.")
+    parser.add_argument("results", nargs="+", metavar="RESULTS.json")
+    parser.add_argument("-o", "--output", required=True, metavar="PAGE.html")
+    parser.add_argument("--against", nargs="+", default=[], metavar="OLD.json",
+                        help="results to compare with: what became slower or quicker, beyond the "
+                             "spreads of both")
+    parser.add_argument("--profiles", nargs="+", default=[], metavar="PROFILE.json",
+                        help="extracts of profiles, for the kernels' registers and shared memory")
+    parser.add_argument("--tree", help="the source tree whose kernels are the current ones "
+                                       "[this folder's]")
+    return parser
+
+
+def write_whole(path, content):
+    """Never half a file, and none beside it when something fails."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise reading.Unreadable(f"--output: there is no folder {folder}")
+    if os.path.isdir(path):
+        raise reading.Unreadable(f"--output: {path} is a folder")
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".report-", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def main(arguments=None):
+    options = build_parser().parse_args(arguments)
+    try:
+        tree = options.tree or find_tree()
+        current = source_hashes(tree) if tree else None
+        cards = reading.cards(reading.read_all(options.results), current)
+        old = reading.cards(reading.read_all(options.against))
+        reading.add_profiles(cards, options.profiles)
+        content = page.make(cards, old)
+        write_whole(options.output, content)
+    except (reading.Unreadable, OSError) as error:
+        print(f"tessera.report: {error}", file=sys.stderr)
+        return 2
+    print(f"{options.output}: {sum(len(card.records) for card in cards)} cases, "
+          f"{', '.join(card.title for card in cards)}")
+    return 0

@@ -1,0 +1,125 @@
+"""The documentation's tables: what `case_tables` and others make, as lines of Markdown."""
+
+from ..bench.sources import measured_at, stale_hashes
+from . import case_tables, model_error
+from . import ceilings as ceiling
+from .table import shown
+from .values import number
+
+LONGEST_REASON = 200
+
+
+def plain(text):
+    """Text that Markdown leaves as it is, in one line."""
+    text = " ".join(text.split())
+    text = text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
+    for sign in "\\`*_|<[":
+        text = text.replace(sign, "\\" + sign)
+    return text
+
+
+def lines(table):
+    """Empty columns go; so does a table without rows."""
+    if not table.rows:
+        return []
+    kept = table.kept()
+
+    def line(cells):
+        return "| " + " | ".join(shown(cells[i]) for i in kept) + " |"
+
+    rule = "|" + "".join("---|" if i < table.left else "---:|" for i in kept)
+    return [line(table.head), rule, *map(line, table.rows)]
+
+
+def noted(notes):
+    return [f"({place}) {', '.join(names)}: {plain(reason)}  "
+            for place, names, reason in notes.numbered()]
+
+
+def comparison(records):
+    """A table for each state, and the reasons of who is missing below them."""
+    tables, notes = case_tables.comparison(records)
+    out = []
+    for table in tables:
+        out += [f"{table.caption}.", "", *lines(table), ""]
+    return out + noted(notes)
+
+
+def lists(records):
+    table, notes = case_tables.lists(records)
+    return [*lines(table), *noted(notes)]
+
+
+def workloads(records):
+    table, notes = case_tables.workloads(records)
+    return [*lines(table), "", *noted(notes)] if table.rows else []
+
+
+def energy(records):
+    return lines(case_tables.energy(records))
+
+
+def crossover(records):
+    return lines(case_tables.crossover(records))
+
+
+def host_times(entries):
+    return lines(case_tables.host_times(entries))
+
+
+def predictions(records):
+    """How far off the cost model is: in words, by family, and the worst."""
+    if not model_error.predicted(records):
+        return []
+    return [model_error.sentence(records), "", *lines(model_error.by_family(records)), "",
+            "The worst:", "", *lines(model_error.worst(records))]
+
+
+def ceilings_and_tests(result):
+    """What the card gave without any of our kernels, and how the tests ended."""
+    c, texts = result["ceilings"], []
+    if "copy_tbs" in c:
+        texts.append(f"A copy moves {c['copy_tbs']:.2f} TB/s.")
+    if "cublas_bf16" in c:
+        sustained = (f", {number(c['cublas_bf16_sustained'])} sustained"
+                     if "cublas_bf16_sustained" in c else "")
+        texts.append(f"cuBLAS multiplies 8192x8192x8192 in bf16 at {number(c['cublas_bf16'])} "
+                     f"TFLOPS in bursts{sustained}.")
+    counts = case_tables.outcomes(result["tests"])
+    if counts:
+        texts.append(f"Tests: {counts}.")
+    return [" ".join(texts)] if texts else []
+
+
+def ceilings(result):
+    """What the card gives without any of our kernels, where more than the copy and the dense
+    product that every run measures is known; those stand in ceilings_and_tests."""
+    c = result["ceilings"]
+    if set(c) <= {ceiling.COPY, *ceiling.CUBLAS.values()}:
+        return []
+    tensor, others = lines(ceiling.tensor_table(c)), lines(ceiling.other_table(c))
+    return [*tensor, *([""] if tensor and others else []), *others]
+
+
+def provenance(result, current=None, records=None):
+    """Where these records' figures, or all, are from, in a line; one more before it where their
+    kernels have changed since. `current`: the hashes of the tree."""
+    gpu, toolkit = result["gpu"], result["toolkit"]
+    words = [gpu["name"] if gpu else result["cpu"]["name"]]
+    if gpu:
+        words += [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
+        words += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
+        words += [f"CUDA {toolkit['cuda']}"] if toolkit.get("cuda") else []
+    parts = result.get("parts") or [result]
+    words += sorted({part["date"][:10] for part in parts})
+    words += [f"commit {one}" for one in commits(parts)]
+    hashes = measured_at(result, records)
+    line = ", ".join(words) + f", kernel sources {', '.join(map(str, hashes))}"
+    stale = stale_hashes(hashes, current)
+    return [f"stale, measured at {', '.join(map(str, stale))}", line] if stale else [line]
+
+
+def commits(parts):
+    """Short, with the + of a changed tree."""
+    return [one.rstrip("+")[:12] + ("+" if one.endswith("+") else "")
+            for one in sorted({part["commit"] for part in parts if part["commit"]})]
