@@ -1,6 +1,7 @@
 #include "src/ffi/reader.hpp"
 
 #include <array>
+#include <utility>
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -195,6 +196,7 @@ Execution Reader::execution() {
   Execution execution;
   execution.threads = static_cast<int>(integer("threads"));
   if (const auto name = optional_text("backend")) execution.backend = parse_backend(*name);
+  if (auto name = optional_text("kernel")) execution.kernel = std::move(*name);
   return execution;
 }
 

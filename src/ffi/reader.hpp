@@ -41,7 +41,7 @@ class Reader {
   BlockList block_list(const char* part);
   /// block_q, block_kv, full counts and indices, partial counts and indices, bit_tile, bits.
   BlockMask block_mask();
-  /// threads, backend.
+  /// threads, backend, kernel.
   Execution execution();
 
   /// Copies values into an i64 argument of exactly their number.

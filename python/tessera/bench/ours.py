@@ -66,7 +66,7 @@ def _numeric(tessera, problem, inputs, extra):
     """A sparse x sparse product whose pattern is found beforehand, as a model would that runs it
     often; what finding the pattern takes is told apart."""
     p, (_, (a, b), _) = problem.params, _call(tessera, problem, inputs)
-    first, second, options = tessera.products.spgemm_options(a, b, False, False, 1.0, 0, None)
+    first, second, options = tessera.products.spgemm_options(a, b, False, False, 1.0, 0, None, None)
     symbolic = tessera.tensors.operations("spgemm: a", inputs["a"]).spgemm_symbolic
     block = (p["block"], p["block"])
     start = time.perf_counter()
