@@ -77,7 +77,7 @@ tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
 if(TESSERA_TOOL)
   tessera_check(docs ${python} scripts/check_docs.py --build ${PROJECT_BINARY_DIR}
                 --cxx ${CMAKE_CXX_COMPILER})
-  foreach(name cli pattern demo)
+  foreach(name cli pattern demo python)
     tessera_check(tool_${name} ${python} tests/tool/${name}_test.py $<TARGET_FILE:tessera_tool>)
   endforeach()
 endif()

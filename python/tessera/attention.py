@@ -47,8 +47,8 @@ def attention(
 
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.
-    ``backend`` and ``kernel`` force a backend or one of its kernels by name, of those that `explain`
-    lists; gradients choose theirs.
+    ``backend`` and ``kernel`` force a backend, or a kernel by its name in `explain`; gradients
+    choose theirs.
 
     >>> import numpy as np, tessera
     >>> rng = np.random.default_rng(0)

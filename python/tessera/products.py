@@ -130,7 +130,8 @@ def sddmm_options(a: Any, b: Any, pattern: Any, transpose_a: bool, transpose_b: 
     if not isinstance(pattern, BsrMatrix) or pattern.transposed:
         raise TypeError("sddmm: pattern: expected a BsrMatrix that is not a transposed view "
                         "(transpose() stores one)")
-    return (_operand(a, transpose_a), _operand(b, transpose_b), (alpha, beta, threads, backend, kernel))
+    return (_operand(a, transpose_a), _operand(b, transpose_b),
+            (alpha, beta, threads, backend, kernel))
 
 
 def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b: bool = False,
@@ -165,4 +166,5 @@ def spgemm_options(a: Any, b: Any, transpose_a: bool, transpose_b: bool, alpha: 
         if not isinstance(x, BsrMatrix):
             raise TypeError(f"spgemm: {name}: expected a BsrMatrix, got {type(x).__name__}; "
                             "bsr_matmul takes one dense operand")
-    return (_operand(a, transpose_a), _operand(b, transpose_b), (alpha, 0.0, threads, backend, kernel))
+    return (_operand(a, transpose_a), _operand(b, transpose_b),
+            (alpha, 0.0, threads, backend, kernel))
