@@ -18,8 +18,9 @@ function(tessera_test_folder folder timeout)
     add_test(NAME ${folder}.${stem} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${folder}.${stem} PROPERTIES
       LABELS ${folder} TIMEOUT ${timeout} SKIP_RETURN_CODE 77
-      # A size that no machine has is refused by the library, not by the sanitizer.
-      ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1)
+      # A size that no machine has is refused by the library, not by the sanitizer. And nobody's
+      # tuning file chooses kernels here.
+      ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TESSERA_TUNING=")
   endforeach()
 endfunction()
 
@@ -62,7 +63,8 @@ set_target_properties(tessera_headers PROPERTIES
 # tessera_check(NAME COMMAND...): a check of the tree or of what was built, labelled check.
 function(tessera_check name)
   add_test(NAME check.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 300)
+  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 300
+    ENVIRONMENT TESSERA_TUNING=)
 endfunction()
 set(python ${Python3_EXECUTABLE} -B)
 

@@ -54,6 +54,9 @@ struct TuningFile {
 };
 /// "PATH: in use (3 problems)", "PATH: ignored: line 7: ...", "PATH: not there", "none".
 TESSERA_EXPORT std::string to_string(const TuningFile& file);
+/// Throws `Error` with the line and what is wrong there, if a tuning file of this text would be
+/// ignored on the device of that name.
+TESSERA_EXPORT void check_tuning(const std::string& text, const std::string& device);
 
 /// Who chose a kernel: the caller by `Execution::kernel`, the tuning file, or the cost model.
 enum class ChosenBy : std::uint8_t { cost_model, tuning_file, execution };

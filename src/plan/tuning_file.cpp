@@ -15,6 +15,10 @@ std::string to_string(const TuningFile& file) {
          (file.problems == 1 ? " problem)" : " problems)");
 }
 
+void check_tuning(const std::string& text, const std::string& device) {
+  planning::parse_tuning(text, device);
+}
+
 namespace planning {
 namespace {
 
