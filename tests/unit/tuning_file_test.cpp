@@ -105,6 +105,7 @@ TEST(TuningFile, NamesOfDevicesBecomeFileNames) {
   EXPECT_EQ(tuning_file_name("CPU: AVX-512, 8 threads"), "CPU-AVX-512-8-threads.tuning");
   EXPECT_EQ(tuning_file_name("../../etc/passwd"), "etc-passwd.tuning");
   EXPECT_EQ(tuning_file_name("..."), "device.tuning");
+  EXPECT_EQ(tuning_file_name("X (rev. 2)"), "X-rev-2.tuning");
   EXPECT_EQ(tuning_file_name(""), "device.tuning");
   EXPECT_EQ(tuning_file_name(std::string(5000, 'x')).size(), 107u);
   EXPECT_EQ(tuning_file_name(std::string("a\0b", 3)), "a-b.tuning");
