@@ -31,7 +31,7 @@ struct Execution {
   std::optional<Backend> backend{};  ///< force one; empty: the fastest that takes the problem
   std::string kernel{};  ///< force one row by its name; empty: the tuning file's choice, or the
                          ///< cost model's
-  int threads = 0;  ///< CPU backend: 0 is one a core
+  int threads = 0;       ///< CPU backend: 0 is one a core
 };
 
 }  // namespace tessera

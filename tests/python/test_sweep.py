@@ -56,10 +56,13 @@ def test_the_reason_is_the_first_error_with_the_assertion(tmp_path):
 @pytest.mark.parametrize("returncode, report, outcome", [
     (0, "ptxas info : Used 168 registers\n0 bytes spill stores, 0 bytes spill loads\n",
      {"fits": True, "registers": 168, "reason": None}),
-    (1, "Compiling entry function 'f' for\nptxas info : Used 255 registers\n"
+    (1, "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are "
+        "serialized due to insufficient register resources for the function 'f'\n"
+        "Compiling entry function 'f' for\nptxas info : Used 255 registers\n"
         "    8 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n",
      {"fits": False, "registers": 255,
-      "reason": "wgmma serialised; 8 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads"}),
+      "reason": "wgmma serialised; 8 bytes stack frame, 8 bytes spill stores, "
+                "12 bytes spill loads"}),
     (1, None, {"fits": False, "registers": None, "reason": "too much"})])
 def test_what_is_said_of_a_compilation(tmp_path, monkeypatch, returncode, report, outcome):
     def compiles(*command):

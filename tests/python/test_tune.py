@@ -232,7 +232,8 @@ def test_a_broken_or_foreign_file_is_refused_and_left_alone(tmp_path, text, reas
 
 def test_windows_line_ends_remarks_and_links_are_no_obstacle(tmp_path):
     real, path = tmp_path / "real", tmp_path / "link"
-    real.write_bytes(f"{GOOD}# remark\n\n{MODEL}\t{SIGNATURE}\tnote\n".replace("\n", "\r\n").encode())
+    text = f"{GOOD}# remark\n\n{MODEL}\t{SIGNATURE}\tnote\n"
+    real.write_bytes(text.replace("\n", "\r\n").encode())
     path.symlink_to(real)
     file = TuningFile(path, DEVICE)
     file.add(made_trial(signature=SIGNATURE.replace("64x", "65x")))

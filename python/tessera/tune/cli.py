@@ -22,8 +22,8 @@ from .trial import device_and_file, try_rows
 OPS = tuple(op for op in REQUIRED if op not in LISTS)
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 130
 
-EPILOG = """Sizes take several values: 64,128 or 1024:8192 (doubling) or 256:1024:256 (in steps); every
-combination is a problem.
+EPILOG = """Sizes take several values: 64,128 or 1024:8192 (doubling) or 256:1024:256 (in steps).
+Every combination is a problem.
 
 examples:
   python -m tessera.tune attention --seqlen 1024:8192 --dim 64,128 --causal
@@ -45,7 +45,8 @@ def build_parser():
     parser.add_argument("op", nargs="?", metavar="OP", choices=OPS, help=", ".join(OPS))
     parser.add_argument("--workload", metavar="FILE", action="append", default=[],
                         help="the cases of a file of tessera.bench, in place of OP")
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
+    parser.add_argument("--device", choices=("cuda", "cpu"),
+                        help="default: cuda where there is one")
     parser.add_argument("--rows", metavar="REGEX", default="",
                         help="only kernels whose name has this, beside the cost model's choice")
     parser.add_argument("--state", choices=STATES, default="burst",
