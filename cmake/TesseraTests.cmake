@@ -18,8 +18,9 @@ function(tessera_test_folder folder timeout)
     add_test(NAME ${folder}.${stem} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${folder}.${stem} PROPERTIES
       LABELS ${folder} TIMEOUT ${timeout} SKIP_RETURN_CODE 77
-      # A size that no machine has is refused by the library, not by the sanitizer.
-      ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1)
+      # A size that no machine has is refused by the library, not by the sanitizer. And nobody's
+      # tuning file chooses kernels here.
+      ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TESSERA_TUNING=")
   endforeach()
 endfunction()
 
@@ -117,7 +118,8 @@ set_target_properties(tessera_headers PROPERTIES
 # tessera_check(NAME COMMAND...): a check of the tree or of what was built, labelled check.
 function(tessera_check name)
   add_test(NAME check.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 300)
+  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 300
+    ENVIRONMENT TESSERA_TUNING=)
 endfunction()
 set(python ${Python3_EXECUTABLE} -B)
 
@@ -132,7 +134,7 @@ tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
 if(TESSERA_TOOL)
   tessera_check(docs ${python} scripts/check_docs.py --build ${PROJECT_BINARY_DIR}
                 --cxx ${CMAKE_CXX_COMPILER})
-  foreach(name cli pattern demo)
+  foreach(name cli pattern demo python)
     tessera_check(tool_${name} ${python} tests/tool/${name}_test.py $<TARGET_FILE:tessera_tool>)
   endforeach()
 endif()

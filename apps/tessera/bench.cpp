@@ -269,6 +269,7 @@ Command add_bench(CLI::App& app) {
              "  tessera bench matmul attention --json results.json\n"
              "  tessera bench --filter bsr --seconds 2\n"
              "  tessera bench attention --python ~/torch/bin/python3\n"
+             "  tessera bench ceilings --help\n"
              "Code 1: a ratio missed what it must reach. A missing peer is no failure.");
   return {parser, [options] { return run_bench(*options); }};
 }

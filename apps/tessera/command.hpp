@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -29,6 +30,12 @@ Command add_demo(CLI::App& app);
 Command add_verify(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_pattern(CLI::App& app);
+
+/// Lists the subcommands that the Python package has, for --help.
+void add_python_commands(CLI::App& app);
+/// Where the arguments ask for one of those, becomes Python running it with all that follows, and
+/// returns only where that cannot be: the exit code then. Nothing where they ask for none.
+std::optional<int> run_python_command(int argc, char** argv);
 
 /// Accepts numbers in [low, high]; unlike CLI::Range not what is no number either.
 CLI::Validator number_between(double low, double high);

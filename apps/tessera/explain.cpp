@@ -12,7 +12,7 @@ namespace tessera::tool {
 namespace {
 
 struct Options {
-  std::string op, device = "here", backend;
+  std::string op, device = "here", backend, kernel;
   ShapeOptions shapes;
   bool json = false;
 };
@@ -99,6 +99,7 @@ int run_explain(const Options& options) {
   const DeviceFacts facts = facts_for(options.device);
   Execution execution;
   if (!options.backend.empty()) execution.backend = parse_backend(options.backend);
+  execution.kernel = options.kernel;
   const AnyProblem problem = make_problem(options.op, options.shapes, facts.kind);
   const Explanation explanation = explain(problem, facts, execution);
   std::string text = options.json ? to_json(explanation) : to_text(explanation);
@@ -119,6 +120,7 @@ Command add_explain(CLI::App& app) {
   parser->add_option("--device", options->device,
                      "here, or a preset: " + CLI::detail::join(device_presets(), ", ") + " [here]");
   parser->add_option("--backend", options->backend, "only this one: cpu, sm80, sm90");
+  parser->add_option("--kernel", options->kernel, "only this one, by its name");
   parser->add_flag("--json", options->json, "print JSON");
   add_shape_options(*parser, options->shapes);
   set_footer(

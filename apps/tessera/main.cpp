@@ -61,6 +61,7 @@ std::string one_line(std::string text) {
 }
 
 int run(int argc, char** argv) {
+  if (const auto code = run_python_command(argc, argv)) return *code;
   CLI::App app{
       "Block-sparse matrix products and attention: what is here, what would run, and how fast."};
   app.name("tessera");
@@ -69,6 +70,7 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   const std::vector<Command> commands{add_info(app),   add_explain(app), add_demo(app),
                                       add_verify(app), add_bench(app),   add_pattern(app)};
+  add_python_commands(app);
   set_footer(app,
              "  tessera info\n"
              "  tessera explain attention --q-length 8192 --heads 16 --device h100\n"

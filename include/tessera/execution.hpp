@@ -29,7 +29,9 @@ struct Execution {
   Buffer workspace{};      ///< scratch of `Plan::workspace_bytes`; empty: the library takes its own
   Buffer schedule{};       ///< what `prepare` writes, `Plan::schedule_bytes`; empty: likewise
   std::optional<Backend> backend{};  ///< force one; empty: the fastest that takes the problem
-  int threads = 0;                   ///< CPU backend: 0 is one a core
+  std::string kernel{};  ///< force one row by its name; empty: the tuning file's choice, or the
+                         ///< cost model's
+  int threads = 0;       ///< CPU backend: 0 is one a core, or as many as OMP_NUM_THREADS says
 };
 
 }  // namespace tessera

@@ -44,6 +44,24 @@ struct Candidate {
   double predicted_ms = 0;
 };
 
+/// The file of rows that were measured to be the fastest on a device (docs/tuning.md). Read once a
+/// process and device.
+struct TuningFile {
+  std::string path;           ///< where it is looked for; empty: nowhere
+  bool found = false;         ///< something is there
+  std::string ignored;        ///< why it is of no use; empty: in use, where found
+  std::int64_t problems = 0;  ///< how many it has a row for
+};
+/// "PATH: in use (3 problems)", "PATH: ignored: line 7: ...", "PATH: not there", "none".
+TESSERA_EXPORT std::string to_string(const TuningFile& file);
+/// Throws `Error` with the line and what is wrong there, if a tuning file of this text would be
+/// ignored on the device of that name.
+TESSERA_EXPORT void check_tuning(const std::string& text, const std::string& device);
+
+/// Who chose a kernel: the caller by `Execution::kernel`, the tuning file, or the cost model.
+enum class ChosenBy : std::uint8_t { cost_model, tuning_file, execution };
+TESSERA_EXPORT const char* to_string(ChosenBy chosen_by);
+
 /// The answer to "what would run, and why": the chosen plan, the others in order, those rejected.
 struct Explanation {
   Op op{};
@@ -53,7 +71,10 @@ struct Explanation {
   Plan plan;  ///< valid where supported
   double useful_flops = 0;
   double bytes = 0;
-  std::vector<Candidate> candidates;  ///< accepted ones first, by predicted time
+  std::vector<Candidate> candidates;  ///< the chosen one, others by predicted time, rejected ones
+  ChosenBy chosen_by = ChosenBy::cost_model;
+  std::string preferred{};  ///< the row that the tuning file names for the problem; empty: none
+  TuningFile tuning{};      ///< that of the device
 };
 
 TESSERA_EXPORT std::string to_text(const Explanation& explanation);

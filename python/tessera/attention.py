@@ -30,7 +30,7 @@ def attention(
     kv_begin: Any = None, kv_end: Any = None,
     q_position: Any = None, kv_position: Any = None,
     page_table: Any = None, max_q_length: int = 0, max_kv_length: int = 0,
-    threads: int = 0, backend: str | None = None,
+    threads: int = 0, backend: str | None = None, kernel: str | None = None,
 ) -> Any:
     """softmax(scale * q k^T, masked) v for every batch and head.
 
@@ -47,6 +47,8 @@ def attention(
 
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.
+    ``backend`` and ``kernel`` force a backend, or a kernel by its name in `explain`; gradients
+    choose theirs.
 
     >>> import numpy as np, tessera
     >>> rng = np.random.default_rng(0)
@@ -62,7 +64,7 @@ def attention(
     options = attention_options(
         q, k, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
         kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length, sinks,
-        mask, threads, backend)
+        mask, threads, backend, kernel)
     result = operations("attention: q", q).attention(q, k, v, out, lse, return_lse, options)
     return result if return_lse else result[0]
 
@@ -71,7 +73,7 @@ def attention_options(
     q: Any, k: Any, layout: str, scale: Any, softcap: float, causal: bool, window_left: Any,
     window_right: Any, q_offsets: Any, kv_offsets: Any, kv_begin: Any, kv_end: Any,
     q_position: Any, kv_position: Any, page_table: Any, max_q_length: int, max_kv_length: int,
-    sinks: Any, mask: Any, threads: int, backend: Any,
+    sinks: Any, mask: Any, threads: int, backend: Any, kernel: Any,
 ) -> tuple:
     """What follows the tensors in a call of the exports; `shapes` knows positions in it."""
     if mask is None:
@@ -80,7 +82,7 @@ def attention_options(
         lists = _mask_arrays(mask, q, k, layout, q_offsets, page_table)
     return (_bhld("attention", layout), scale, softcap, causal, window_left, window_right,
             q_offsets, kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table,
-            max_q_length, max_kv_length, sinks, *lists, threads, backend)
+            max_q_length, max_kv_length, sinks, *lists, threads, backend, kernel)
 
 
 def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any,
@@ -97,7 +99,7 @@ def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any,
 
 def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None, out: Any = None,
                  lse: Any = None, layout: str = "blhd", threads: int = 0,
-                 backend: str | None = None) -> tuple[Any, Any]:
+                 backend: str | None = None, kernel: str | None = None) -> tuple[Any, Any]:
     """Combines results of attention over disjoint sets of keys; returns ``(out, lse)``.
 
     The parts are computed without sinks; give them here, once.
@@ -116,4 +118,4 @@ def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None,
         raise ValueError(f"merge_states: lses: expected one for each of outs, at least one, got "
                          f"{len(lses)} for {len(outs)}")
     return operations("merge_states: outs", outs[0]).merge_states(
-        outs, lses, out, lse, sinks, _bhld("merge_states", layout), (threads, backend))
+        outs, lses, out, lse, sinks, _bhld("merge_states", layout), (threads, backend, kernel))

@@ -32,7 +32,8 @@ def microseconds(calls: list[Callable[[], Any]], repeats: int = 1000,
 
 
 def _options(q: Any, k: Any) -> tuple:
-    return attention_options(q, k, "blhd", None, 0.0, True, *(None,) * 9, 0, 0, None, None, 0, None)
+    return attention_options(q, k, "blhd", None, 0.0, True, *(None,) * 9, 0, 0, None, None, 0, None,
+                             None)
 
 
 def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int) -> None:

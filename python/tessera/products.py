@@ -27,6 +27,7 @@ def matmul(
     alpha: float = 1.0, beta: float = 0.0, c: Any = None,
     group_offsets: Any = None, group_axis: str = "rows",
     out: Any = None, out_dtype: Any = None, threads: int = 0, backend: str | None = None,
+    kernel: str | None = None,
 ) -> Any:
     """activation(alpha * a b + beta * c + bias). a and b: arrays ``[rows, cols]`` or ``[batch,
     rows, cols]``, or `BsrMatrix`; each read transposed where asked, without moving a value.
@@ -48,18 +49,19 @@ def matmul(
         raise ValueError("matmul: beta: needs c, or out with former contents, got neither")
     first, second, options = matmul_options(a, b, transpose_a, transpose_b, c, bias, group_offsets,
                                             alpha, beta, bias_axis, activation, group_axis,
-                                            threads, backend)
+                                            threads, backend, kernel)
     return operations("matmul: a", first[0]).matmul(first, second, out, out_dtype, options)
 
 
 def matmul_options(a: Any, b: Any, transpose_a: bool, transpose_b: bool, c: Any, bias: Any,
                    group_offsets: Any, alpha: float, beta: float, bias_axis: str, activation: str,
-                   group_axis: str, threads: int, backend: Any) -> tuple[tuple, tuple, tuple]:
+                   group_axis: str, threads: int, backend: Any,
+                   kernel: Any) -> tuple[tuple, tuple, tuple]:
     """Both operands and what follows out in a call of the exports."""
     return _operand(a, transpose_a), _operand(b, transpose_b), (
         c, bias, group_offsets, alpha, beta,
         _axis("matmul", "bias_axis", bias_axis, "column", "row"), activation,
-        _axis("matmul", "group_axis", group_axis, "rows", "inner"), threads, backend)
+        _axis("matmul", "group_axis", group_axis, "rows", "inner"), threads, backend, kernel)
 
 
 def bsr_matmul(a: Any, b: Any, **options: Any) -> Any:
@@ -77,7 +79,8 @@ def bsr_matmul(a: Any, b: Any, **options: Any) -> Any:
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
-           out_dtype: Any = None, threads: int = 0, backend: str | None = None) -> Any:
+           out_dtype: Any = None, threads: int = 0, backend: str | None = None,
+           kernel: str | None = None) -> Any:
     """activation(x weight^T + bias) with weight ``[outputs, inputs]``, an array or a `BsrMatrix`;
     x has any leading dimensions.
 
@@ -93,7 +96,8 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
     for size in x.shape[:-1]:
         rows *= size
     result = matmul(x.reshape(rows, inputs), weight, transpose_b=True, bias=bias,
-                    activation=activation, out_dtype=out_dtype, threads=threads, backend=backend)
+                    activation=activation, out_dtype=out_dtype, threads=threads, backend=backend,
+                    kernel=kernel)
     return result.reshape(*x.shape[:-1], result.shape[-1])
 
 
@@ -101,6 +105,7 @@ def sddmm(
     a: Any, b: Any, pattern: BsrMatrix, *,
     transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0, beta: float = 0.0,
     out: Any = None, out_dtype: Any = None, threads: int = 0, backend: str | None = None,
+    kernel: str | None = None,
 ) -> BsrMatrix:
     """alpha * (a b at the blocks that pattern stores) + beta * pattern's values: a `BsrMatrix` with
     pattern's lists. ``out`` takes the values in place (they are beta's operand then).
@@ -112,24 +117,26 @@ def sddmm(
     np.True_
     """
     first, second, options = sddmm_options(a, b, pattern, transpose_a, transpose_b, alpha, beta,
-                                           threads, backend)
+                                           threads, backend, kernel)
     values = operations("sddmm: a", first[0]).sddmm(first, second, pattern.arrays, out, out_dtype,
                                                     options)
     return pattern.with_values(values)
 
 
 def sddmm_options(a: Any, b: Any, pattern: Any, transpose_a: bool, transpose_b: bool, alpha: float,
-                  beta: float, threads: int, backend: Any) -> tuple[tuple, tuple, tuple]:
+                  beta: float, threads: int, backend: Any,
+                  kernel: Any) -> tuple[tuple, tuple, tuple]:
     """Both operands and what follows out in a call of the exports."""
     if not isinstance(pattern, BsrMatrix) or pattern.transposed:
         raise TypeError("sddmm: pattern: expected a BsrMatrix that is not a transposed view "
                         "(transpose() stores one)")
-    return (_operand(a, transpose_a), _operand(b, transpose_b), (alpha, beta, threads, backend))
+    return (_operand(a, transpose_a), _operand(b, transpose_b),
+            (alpha, beta, threads, backend, kernel))
 
 
 def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b: bool = False,
            alpha: float = 1.0, out_dtype: Any = None, threads: int = 0,
-           backend: str | None = None) -> BsrMatrix:
+           backend: str | None = None, kernel: str | None = None) -> BsrMatrix:
     """alpha * a b, both block-sparse, and so is the result: it stores every block that a pair of
     stored blocks reaches.
 
@@ -138,7 +145,8 @@ def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b
     >>> tessera.spgemm(a, a).stored_blocks
     4
     """
-    first, second, options = spgemm_options(a, b, transpose_a, transpose_b, alpha, threads, backend)
+    first, second, options = spgemm_options(a, b, transpose_a, transpose_b, alpha, threads, backend,
+                                            kernel)
 
     def read(x: BsrMatrix, transposed: bool) -> tuple[tuple[int, int], tuple[int, int]]:
         shape, block = (x.rows, x.cols), x.block
@@ -152,10 +160,11 @@ def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b
 
 
 def spgemm_options(a: Any, b: Any, transpose_a: bool, transpose_b: bool, alpha: float, threads: int,
-                   backend: Any) -> tuple[tuple, tuple, tuple]:
+                   backend: Any, kernel: Any) -> tuple[tuple, tuple, tuple]:
     """Both operands and what follows them in a call of the exports."""
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, BsrMatrix):
             raise TypeError(f"spgemm: {name}: expected a BsrMatrix, got {type(x).__name__}; "
                             "bsr_matmul takes one dense operand")
-    return (_operand(a, transpose_a), _operand(b, transpose_b), (alpha, 0.0, threads, backend))
+    return (_operand(a, transpose_a), _operand(b, transpose_b),
+            (alpha, 0.0, threads, backend, kernel))

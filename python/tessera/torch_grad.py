@@ -56,6 +56,7 @@ def _attention_gradient(ctx: Any, needs: tuple, dout: Tensor | None,
         return tuple(gradients)
     if dout is None:
         dout = torch.zeros_like(out)
+    options[-1] = None  # a kernel that was asked for is the forward's
     results = _ours.attention_backward.default(dout, dlse, q, k, v, out, lse, wanted, *options)
     for at, want, result in zip((0, 1, 2, sinks_at), wanted, results):
         if want:
@@ -99,7 +100,7 @@ def _merge_gradient(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple
         over = tuple(i for i in range(lse.dim()) if i != lse.dim() - 2)
         dsinks = ((sinks.float().unsqueeze(-1) - lse).exp() * by_row(shares)).sum(over)
         dsinks = dsinks.to(sinks.dtype)
-    return douts, dlses, dsinks, None, None, None
+    return douts, dlses, dsinks, None, None, None, None
 
 
 # ---- Products ----------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ def _sum_to(x: Tensor, like: Tensor) -> Tensor:
 def _product(a: tuple, b: tuple, alpha: float, arguments: tuple, groups: Tensor | None = None,
              inner: bool = False, dtype: torch.dtype | None = None) -> Tensor:
     return _ours.matmul.default(*a, *b, None, None, groups, alpha, 0.0, False, "none", inner,
-                                arguments[_THREADS], arguments[_BACKEND], dtype)
+                                arguments[_THREADS], arguments[_BACKEND], None, dtype)
 
 
 def _operand_gradient(left: tuple, right: tuple, operand: tuple, alpha: float,
@@ -144,7 +145,7 @@ def _operand_gradient(left: tuple, right: tuple, operand: tuple, alpha: float,
     if not _is_sparse(operand):
         return _sum_to(_product(left, right, alpha, arguments), operand[0])
     values = _ours.sddmm.default(*left, *right, *operand[:5], alpha, 0.0, arguments[_THREADS],
-                                 arguments[_BACKEND], operand[0].dtype)
+                                 arguments[_BACKEND], None, operand[0].dtype)
     return _sum_to(values, operand[0])
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from tessera import _ffi, torch_grad
 from tessera.shapes import SINKS, attention_shapes, matmul_shape, sddmm_shape
 
+# What the functions call kernel is kernel_name here: PyTorch's compiler passes arguments on by name
+# beside a `kernel` of its own.
 _ATTENTION_OPTIONS = (
     "bool bhld=False, float? scale=None, float softcap=0.0, bool causal=False, "
     "SymInt? window_left=None, SymInt? window_right=None, Tensor? q_offsets=None, "
@@ -23,7 +25,7 @@ _ATTENTION_OPTIONS = (
     "SymInt max_q_length=0, SymInt max_kv_length=0, Tensor? sinks=None, SymInt block_q=0, "
     "SymInt block_kv=0, Tensor? full_counts=None, Tensor? full_indices=None, "
     "Tensor? partial_counts=None, Tensor? partial_indices=None, Tensor? bit_tile=None, "
-    "Tensor? bits=None, int threads=0, str? backend=None"
+    "Tensor? bits=None, int threads=0, str? backend=None, str? kernel_name=None"
 )
 _OPERAND = ("Tensor {0}, Tensor? {0}_row_offsets, Tensor? {0}_col_indices, SymInt {0}_rows, "
             "SymInt {0}_cols, bool {0}_transposed")
@@ -35,15 +37,15 @@ library.define(
     "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, "
     f"Tensor lse, bool[4] wanted, {_ATTENTION_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)")
 library.define("merge_states(Tensor[] outs, Tensor[] lses, Tensor? sinks, bool bhld, int threads, "
-               "str? backend) -> (Tensor, Tensor)")
+               "str? backend, str? kernel_name) -> (Tensor, Tensor)")
 library.define(
     f"matmul({_OPERANDS}, Tensor? c, Tensor? bias, Tensor? group_offsets, float alpha, float beta, "
     "bool bias_rows, str activation, bool group_inner, int threads, str? backend, "
-    "ScalarType? out_dtype) -> Tensor")
+    "str? kernel_name, ScalarType? out_dtype) -> Tensor")
 library.define(
     f"sddmm({_OPERANDS}, Tensor values, Tensor row_offsets, Tensor col_indices, SymInt rows, "
-    "SymInt cols, float alpha, float beta, int threads, str? backend, ScalarType? out_dtype) "
-    "-> Tensor")
+    "SymInt cols, float alpha, float beta, int threads, str? backend, str? kernel_name, "
+    "ScalarType? out_dtype) -> Tensor")
 library.define("list_blocks(Tensor blocks, SymInt capacity) -> (Tensor, Tensor)")
 library.define("top_k_blocks(Tensor scores, SymInt k, SymInt capacity) -> (Tensor, Tensor)")
 library.define("transpose_lists(Tensor counts, Tensor indices, SymInt cols, SymInt capacity) -> "

@@ -2,18 +2,18 @@
 
 #include <variant>
 
-#include "src/plan/select.hpp"
+#include "src/api/tuning.hpp"
 #include "src/plan/shape.hpp"
 
 namespace tessera {
 
 Explanation explain(const AnyProblem& problem, const DeviceFacts& device,
                     const Execution& execution) {
-  return planning::select(problem, device, execution);
+  return planning::select_tuned(problem, device, execution, api::tuning_of(device.name));
 }
 
 Plan plan(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution) {
-  return planning::choose(problem, device, execution);
+  return planning::choose_tuned(problem, device, execution, api::tuning_of(device.name));
 }
 
 Plan plan(const AnyProblem& problem, const Execution& execution) {

@@ -58,6 +58,16 @@ void explain_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
+/// check_tuning(text, device): an error says what is wrong with a tuning file.
+void check_tuning_call(ffi::PackedArgs args, ffi::Any*) {
+  translated([&] {
+    Reader reader("check_tuning", args);
+    const std::string text = reader.text("text"), device = reader.text("device");
+    reader.finish();
+    check_tuning(text, device);
+  });
+}
+
 /// spgemm(a, b, ...) -> [stored blocks, fill]. The result's pattern is found; fill(values,
 /// row_offsets, col_indices, rows, cols) writes it into arrays of that size. The operands must live
 /// until then.
@@ -204,6 +214,7 @@ const bool registered = [] {
       .def_packed("tessera.top_k_blocks", top_k_blocks_call)
       .def_packed("tessera.transpose_lists", transpose_lists_call)
       .def_packed("tessera.explain", explain_call)
+      .def_packed("tessera.check_tuning", check_tuning_call)
       .def_packed("tessera.host_view", host_view_call)
       .def("tessera.version", [] { return ffi::String(TESSERA_VERSION_STRING); })
       .def("tessera.cuda_device_count", [] { return cuda_device_count(); });

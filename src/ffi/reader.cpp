@@ -2,6 +2,7 @@
 
 #include <array>
 #include <type_traits>
+#include <utility>
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -204,6 +205,7 @@ Execution Reader::execution() {
   Execution execution;
   execution.threads = static_cast<int>(integer("threads"));
   if (const auto name = optional_text("backend")) execution.backend = parse_backend(*name);
+  if (auto name = optional_text("kernel")) execution.kernel = std::move(*name);
   return execution;
 }
 

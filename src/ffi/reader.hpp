@@ -41,7 +41,7 @@ class Reader {
   BlockList block_list(const char* part);
   /// block_q, block_kv, full counts and indices, partial counts and indices, bit_tile, bits.
   BlockMask block_mask();
-  /// threads, backend.
+  /// threads, backend, kernel.
   Execution execution();
 
   /// Copies values, i64 or f32, into an argument of that type and of exactly their number.

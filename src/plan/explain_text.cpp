@@ -52,6 +52,26 @@ std::string plan_text(const Plan& plan) {
   return line;
 }
 
+std::string chooser_text(const Explanation& e) {
+  std::string line =
+      std::string(e.chosen_by == ChosenBy::execution ? "" : "the ") + to_string(e.chosen_by);
+  if (e.chosen_by == ChosenBy::cost_model && !e.preferred.empty()) {
+    line += "; the tuning file's " + e.preferred + " does not take this problem";
+  }
+  return line;
+}
+
+void write(planning::JsonWriter& json, const TuningFile& file) {
+  json.open('{');
+  json.key("path");
+  file.path.empty() ? json.null() : json.value(file.path);
+  json.key("found").value(file.found);
+  json.key("ignored");
+  file.ignored.empty() ? json.null() : json.value(file.ignored);
+  json.key("problems").value(file.problems);
+  json.close('}');
+}
+
 void write(planning::JsonWriter& json, const Plan& plan) {
   json.open('{');
   json.key("op").value(to_string(plan.op));
@@ -85,10 +105,16 @@ void write(planning::JsonWriter& json, const Candidate& candidate) {
 std::string to_text(const Explanation& e) {
   std::string text = "problem   " + e.problem + "\n";
   text += "device    " + e.device + "\n";
+  if (e.tuning.found || !e.tuning.ignored.empty()) {
+    text += "tuning    " + to_string(e.tuning) + "\n";
+  }
   text +=
       "work      " + with_unit(e.useful_flops, "FLOP") + ", " + bytes_text(e.bytes) + " to move\n";
   text += "chosen    " + (e.supported ? plan_text(e.plan) : "no kernel takes this problem") + "\n";
-  if (e.supported) text += "because   " + e.candidates.front().why + "\n";
+  if (e.supported) {
+    text += "chosen by " + chooser_text(e) + "\n";
+    text += "because   " + e.candidates.front().why + "\n";
+  }
   std::size_t width = 0;
   for (const Candidate& c : e.candidates) width = std::max(width, name_of(c).size());
   for (const Candidate& c : e.candidates) {
@@ -108,6 +134,12 @@ std::string to_json(const Explanation& e) {
   json.key("supported").value(e.supported);
   json.key("useful_flops").value(e.useful_flops);
   json.key("bytes").value(e.bytes);
+  json.key("chosen_by");
+  e.supported ? json.value(to_string(e.chosen_by)) : json.null();
+  json.key("preferred");
+  e.preferred.empty() ? json.null() : json.value(e.preferred);
+  json.key("tuning");
+  write(json, e.tuning);
   json.key("plan");
   e.supported ? write(json, e.plan) : static_cast<void>(json.null());
   json.key("candidates").open('[');

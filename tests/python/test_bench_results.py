@@ -217,7 +217,8 @@ def test_our_own_wrong_result_gets_no_time(monkeypatch):
 
     true = tessera.bsr_matmul
     monkeypatch.setattr(tessera, "bsr_matmul", lambda *a, **o: true(*a, **o) * np.float32(1 + 1e-5))
-    monkeypatch.setattr(ours, "explained", lambda tessera, problem: {})
+    monkeypatch.setattr(ours, "explanation", lambda problem, kernel: {
+        "plan": {"kernel_name": "row", "predicted_ms": 1.0}})
     record = measure_case(quick_case(), Settings(**SETTINGS))[0]
     assert record["ours"]["unavailable"].startswith("wrong result: error")
 

@@ -61,7 +61,8 @@ def python_blocks(page):
         yield pytest.param(block, id=f"{page} {i}")
 
 
-@pytest.mark.parametrize("program", [*python_blocks("docs/python.md"), *python_blocks("README.md")])
+@pytest.mark.parametrize("program", [
+    *python_blocks("docs/python.md"), *python_blocks("docs/tuning.md"), *python_blocks("README.md")])
 def test_programs_in_the_pages(program, tmp_path):
     for name in re.findall(r"^\s*(?:import|from) (\w+)", program, re.M):
         pytest.importorskip(name, reason=f"{name} is not installed")

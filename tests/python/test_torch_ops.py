@@ -61,7 +61,7 @@ def options(q, k, **given):
     defaults = dict(layout="blhd", scale=None, softcap=0.0, causal=False, window_left=None,
                     window_right=None, q_offsets=None, kv_offsets=None, kv_begin=None, kv_end=None,
                     q_position=None, kv_position=None, page_table=None, max_q_length=0,
-                    max_kv_length=0, sinks=None, mask=None, threads=0, backend=None)
+                    max_kv_length=0, sinks=None, mask=None, threads=0, backend=None, kernel=None)
     return attention_options(q, k, **(defaults | given))
 
 
@@ -346,18 +346,18 @@ def test_opcheck_the_others():
                           (out, lse, q, k, v, out, lse, [True, False, True, False], *given))
     torch.library.opcheck(torch.ops.tessera.merge_states.default,
                           ([out.clone().requires_grad_(), out.clone()], [lse.clone(), lse.clone()],
-                           torch.randn(4), False, 0, None))
+                           torch.randn(4), False, 0, None, None))
     dense = torch.randn(32, 48, requires_grad=True)
     matrix = BsrMatrix.from_dense(torch.as_tensor(support.sparse(48, 64, (16, 8))), (16, 8))
     values = matrix.values.clone().requires_grad_()
     torch.library.opcheck(
         torch.ops.tessera.matmul.default,
         (dense, None, None, 0, 0, False, values, *matrix.arrays[1:], False, None, torch.randn(64),
-         None, 1.0, 0.0, False, "silu", False, 0, None, None))
+         None, 1.0, 0.0, False, "silu", False, 0, None, None, None))
     torch.library.opcheck(
         torch.ops.tessera.sddmm.default,
         (torch.randn(48, 8, requires_grad=True), None, None, 0, 0, False, torch.randn(8, 64), None,
-         None, 0, 0, False, values, *matrix.arrays[1:], 1.0, 2.0, 0, None, None))
+         None, 0, 0, False, values, *matrix.arrays[1:], 1.0, 2.0, 0, None, None, None))
 
 
 def test_opcheck_lists():

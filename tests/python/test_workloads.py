@@ -69,7 +69,7 @@ def test_the_host_s_part_of_full_cases(case, unwritten):
         assert 0 < made.useful_flops < 0.5 * whole
         assert {"tessera_dense", "cublaslt_dense"} & set(names), "nothing to be held against"
     assert [name for name in names if name not in ("tessera_dense", "cublaslt_dense")]
-    answer = ours.explanation(tessera, made, "h200")
+    answer = ours.explanation(made, device="h200")
     fitting = [one["kernel"] for one in answer["candidates"] if one["backend"] == "sm90"
                and all(reason.startswith(NOT_HERE) for reason in one["reasons"])]
     assert fitting, str(answer)

@@ -1,5 +1,8 @@
 """The tool's promises to scripts: exit codes, JSON, one-line complaints."""
 
+import os
+import unittest.mock
+
 import tool
 
 SUBCOMMANDS = ["info", "explain", "demo", "verify", "bench", "pattern"]
@@ -31,6 +34,7 @@ class BadUsage(tool.ToolTest):
         self.assert_refused("explain", "attention", "--density", "nan", naming="--density")
         self.assert_refused("explain", "attention", "--device", "abacus", naming="abacus")
         self.assert_refused("explain", "matmul", "--backend", "abacus", naming="abacus")
+        self.assert_refused("explain", "matmul", "--kernel", "abacus", naming="cpu_product")
         self.assert_refused("demo", "--length", "100", naming="--length")
         self.assert_refused("demo", "--size", "100", naming="--size")
         self.assert_refused("verify", "fly", naming="fly")
@@ -94,6 +98,25 @@ class Explain(tool.ToolTest):
         done = self.run_tool("explain", "attention", "--device", "cpu", "--backend", "sm90",
                              code=3)
         self.assertIn("sm90", done.stdout)
+
+    def test_a_kernel_by_its_name(self):
+        answer = self.run_json("explain", "matmul", "--device", "h200", "--kernel",
+                               "sm90_matmul_128x128", "--json")
+        self.assertEqual(answer["chosen_by"], "execution.kernel")
+        self.assertEqual(answer["plan"]["kernel_name"], "sm90_matmul_128x128")
+        done = self.run_tool("explain", "matmul", "--device", "cpu", "--kernel",
+                             "sm90_matmul_128x128", code=3)
+        self.assertIn("runs on a GPU", done.stdout)
+
+    def test_a_tuning_file_is_named_and_said_to_be_ignored(self):
+        device = self.run_json("info", "--json")["devices"][0]["name"]
+        head = f"tessera-tuning 1\ndevice {device}\n"
+        for contents, state in ((head, "in use (0 problems)"), (head + "?\n", "ignored: line 3: ")):
+            path = self.write("one.tuning", contents)
+            with unittest.mock.patch.dict(os.environ, TESSERA_TUNING=path):
+                self.assertIn(f"{path}: {state}", self.run_tool("info").stdout)
+                self.assertIn(f"tuning    {path}: {state}",
+                              self.run_tool("explain", "matmul", "--device", "here").stdout)
 
     def test_options_reach_the_problem(self):
         text = self.run_tool("explain", "attention", "--device", "cpu", "--heads", "12",

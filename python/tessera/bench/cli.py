@@ -37,32 +37,42 @@ def add_common(parser):
     group.add_argument("--quiet", action="store_true", help="no progress")
 
 
-def add_pattern(parser):
+# `whole` and `number` read an option's value: one of that kind, or more for who takes several.
+
+
+def add_pattern(parser, whole=int, number=float):
     group = parser.add_argument_group("pattern (sizes count blocks)")
     group.add_argument("--pattern", help="random where --density is given; see docs/gpu_check.md")
-    kinds = {**dict.fromkeys(("density", "exponent", "zipf"), float),
+    kinds = {**dict.fromkeys(("density", "exponent", "zipf"), number),
              **dict.fromkeys(itertools.chain(*VOLUMES.values()), str)}
     for name in ALL_PATTERN_ARGUMENTS:
-        kind = kinds.get(name, int)
+        kind = kinds.get(name, whole)
         group.add_argument("--" + name.replace("_", "-"), dest=name, type=kind,
                            help="as in 5x6x10" if kind is str else None)
 
 
-def add_attention(one):
+def add_attention(one, whole=int, number=float, required=True):
     for name, letter in (("batch", "b"), ("heads", "h"), ("kv-heads", "hk"), ("seqlen", "s"),
                          ("kv-seqlen", "skv"), ("dim", "d"), ("dim-v", "dv")):
-        one.add_argument("--" + name, dest=letter, type=int, required=letter == "s")
+        one.add_argument("--" + name, dest=letter, type=whole, required=required and letter == "s")
     one.add_argument("--causal", action="store_true")
-    one.add_argument("--window", type=int, help="keys to the left that a query sees")
-    one.add_argument("--softcap", type=float)
-    one.add_argument("--sequences", type=int, help="pack so many sequences of uneven lengths")
-    one.add_argument("--block", type=int, help="both block sizes")
-    one.add_argument("--block-q", type=int)
-    one.add_argument("--block-kv", type=int)
+    one.add_argument("--window", type=whole, help="keys to the left that a query sees")
+    one.add_argument("--softcap", type=number)
+    one.add_argument("--sequences", type=whole, help="pack so many sequences of uneven lengths")
+    one.add_argument("--block-q", type=whole)
+    one.add_argument("--block-kv", type=whole)
     one.add_argument("--lists", choices=("shared", "per_head", "per_kv_head"))
-    one.add_argument("--alike", type=int, help="so many neighbouring rows share a list")
-    one.add_argument("--similar", type=float, help="or such a part of it")
-    add_pattern(one)
+    one.add_argument("--alike", type=whole, help="so many neighbouring rows share a list")
+    one.add_argument("--similar", type=number, help="or such a part of it")
+
+
+def add_transpose(one):
+    one.add_argument("--transpose", choices=("nn", "nt", "tn", "tt"))
+
+
+def add_side(one):
+    one.add_argument("--side", choices=("a", "b"),
+                     help="b: x [m, k] times a sparse w [n, k], transposed")
 
 
 def build_parser():
@@ -72,7 +82,10 @@ def build_parser():
     commands = parser.add_subparsers(dest="command", required=True)
 
     for op in ABOUT_ATTENTION:
-        add_attention(commands.add_parser(op, help=f"one {op} case"))
+        one = commands.add_parser(op, help=f"one {op} case")
+        add_attention(one)
+        one.add_argument("--block", type=int, help="both block sizes")
+        add_pattern(one)
     for op in ("matmul", "bsr_matmul", "sddmm", "spgemm"):
         one_product = commands.add_parser(op, help=f"one {op} case")
         for name in "mnk":
@@ -81,14 +94,13 @@ def build_parser():
             one_product.add_argument("--experts", type=int, help="share the rows, each with its b")
             one_product.add_argument("--shares", type=float, help="how unevenly: 0 is evenly [0.6]")
         if op == "matmul":
-            one_product.add_argument("--transpose", choices=("nn", "nt", "tn", "tt"))
+            add_transpose(one_product)
             continue
         one_product.add_argument("--block", type=int, required=True)
         if op != "spgemm":
             one_product.add_argument("--block-cols", type=int)
         if op == "bsr_matmul":
-            one_product.add_argument("--side", choices=("a", "b"),
-                                     help="b: x [m, k] times a sparse w [n, k], transposed")
+            add_side(one_product)
         add_pattern(one_product)
 
     for op in (*ABOUT_ATTENTION, "matmul", "bsr_matmul", "sddmm", "spgemm"):

@@ -60,7 +60,7 @@ def measure_case(case, settings, say=lambda text: None):
         say(state)
         records.append(_record(problem, state, ready, absent, errors, settings))
     del problem, ready
-    _tidy(settings.device)
+    tidy(settings.device)
     return records
 
 
@@ -88,33 +88,42 @@ def _ready(name, problem, settings):
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise Unavailable(reason) from error
     finally:
-        _require_device(name, settings.device)
+        require_device(name, settings.device)
         attempt(None)
 
 
 def _prepare_and_check(name, problem):
     if name == OURS:
         prepared = prepare_ours(problem)
-    else:
-        peer = adapters.get_peer(name)
-        reason = peer.refuse(problem.case)
-        if reason:
-            raise Unavailable(reason)
-        version = peer.version()
-        prepared = peer.prepare(problem)
-        prepared.version = prepared.version or version
+        return prepared, check_ours(prepared, problem)
+    peer = adapters.get_peer(name)
+    reason = peer.refuse(problem.case)
+    if reason:
+        raise Unavailable(reason)
+    version = peer.version()
+    prepared = peer.prepare(problem)
+    prepared.version = prepared.version or version
+    return prepared, _check(prepared, problem)
+
+
+def check_ours(prepared, problem):
+    """(error, budget) of a result that has to stay within its budget."""
+    error, budget = _check(prepared, problem)
+    if error > budget:
+        raise WrongResult(f"error {error:.3g}, budget {budget:.3g}")
+    return error, budget
+
+
+def _check(prepared, problem):
     solved = prepared.problem or problem
     solved.poison()
     result = prepared.run(0)
     if prepared.finish:
         prepared.finish()
-    checked = check_same(solved.reference, result, solved.dtype)
-    if name == OURS and checked[0] > checked[1]:
-        raise WrongResult(f"error {checked[0]:.3g}, budget {checked[1]:.3g}")
-    return prepared, checked
+    return check_same(solved.reference, result, solved.dtype)
 
 
-def _require_device(name, device):
+def require_device(name, device):
     """A failed kernel poisons the whole process: nothing after it would be true."""
     if device != "cuda":
         return
@@ -127,20 +136,11 @@ def _require_device(name, device):
 
 
 def _record(problem, state, ready, absent, errors, settings):
-    if settings.device == "cpu":
-        timer = CpuTimer(len(problem.sets))
-    else:
-        timer = CudaTimer(len(problem.sets), settings.meter)
+    timer = timer_for(problem, settings)
     absent, running, calls = dict(absent), dict(ready), None
     if state == "graph":
-        running, calls = _captured(timer, ready, absent)
-    if state == "sustained":
-        seconds = min(settings.seconds, problem.case.seconds or settings.seconds)
-        figures = measure_sustained(timer, running, seconds)
-    elif settings.device == "cpu":
-        figures = measure_bursts(timer, running, rounds=5, seconds=settings.seconds / 5)
-    else:
-        figures = measure_bursts(timer, running, calls)
+        running, calls = captured(timer, ready, absent)
+    figures = take_turns(timer, running, problem, state, settings, calls)
     entries = {}
     for name, figure in figures.items():
         entry = figure.entry(problem.useful_flops)
@@ -157,14 +157,30 @@ def _record(problem, state, ready, absent, errors, settings):
             "peers": entries, "max_error": error, "error_budget": budget}
 
 
-def _captured(timer, ready, absent):
+def timer_for(problem, settings):
+    if settings.device == "cpu":
+        return CpuTimer(len(problem.sets))
+    return CudaTimer(len(problem.sets), settings.meter)
+
+
+def take_turns(timer, running, problem, state, settings, calls=None):
+    """{name: Figures} of competitors in a state. `calls`: how many one run of each stands for."""
+    if state == "sustained":
+        seconds = min(settings.seconds, problem.case.seconds or settings.seconds)
+        return measure_sustained(timer, running, seconds)
+    if settings.device == "cpu":
+        return measure_bursts(timer, running, rounds=5, seconds=settings.seconds / 5)
+    return measure_bursts(timer, running, calls)
+
+
+def captured(timer, ready, absent):
     running, calls = {}, {}
     for name, prepared in ready.items():
         try:
             running[name], calls[name] = timer.captured(prepared)
         except Exception as error:
             absent[name] = f"graph capture: {one_line(error)}"
-            _require_device(name, "cuda")
+            require_device(name, "cuda")
     return running, calls
 
 
@@ -181,7 +197,7 @@ def _describe(entry, name, prepared, checked, problem):
         entry["computed_tflops"] = prepared.computed_flops / entry["ms"] / 1e9
 
 
-def _tidy(device):
+def tidy(device):
     gc.collect()
     if device == "cuda":
         import torch

@@ -8,17 +8,19 @@ from .peers.base import Unavailable, one_line
 from .timing import Prepared
 
 
-def prepare_ours(problem):
-    """Raises Unavailable with the library's own reason where it has no kernel for the case."""
+def prepare_ours(problem, kernel=None):
+    """Raises Unavailable with the library's own reason where it has no kernel for the case, or the
+    one that is asked for does not take it."""
     tessera = import_tessera()
     extra = {}
     try:
-        runs = [_closure(tessera, problem, one, extra) for one in problem.sets]
+        runs = [_closure(tessera, problem, one, extra, kernel) for one in problem.sets]
         runs[0]()
     except NotImplementedError as error:
         raise Unavailable(refusal(error, problem.device)) from error
     if problem.op not in LISTS:  # one kernel, which nothing chooses
-        extra.update(explained(tessera, problem))
+        plan = explanation(problem, kernel)["plan"]
+        extra.update(row=plan["kernel_name"], predicted_ms=plan["predicted_ms"])
     return Prepared(lambda i: runs[i](), extra=extra)
 
 
@@ -38,12 +40,14 @@ def version():
     return import_tessera().__version__
 
 
-def _closure(tessera, problem, inputs, extra):
+def _closure(tessera, problem, inputs, extra, kernel):
     if problem.op == "spgemm" and problem.device != "cpu":
-        return _numeric(tessera, problem, inputs, extra)
+        return _numeric(tessera, problem, inputs, extra, kernel)
     if problem.op in LISTS:
         return _listing(tessera, problem, inputs)
     function, arguments, options = _call(tessera, problem, inputs)
+    if kernel:
+        options["kernel"] = kernel
     if problem.op == "spgemm":
         return lambda: SparseResult(function(*arguments, **options))
     if problem.op == "sddmm":
@@ -62,11 +66,12 @@ def _listing(tessera, problem, inputs):
     return lambda: operations.top_k_blocks(given, room, room)
 
 
-def _numeric(tessera, problem, inputs, extra):
+def _numeric(tessera, problem, inputs, extra, kernel):
     """A sparse x sparse product whose pattern is found beforehand, as a model would that runs it
     often; what finding the pattern takes is told apart."""
     p, (_, (a, b), _) = problem.params, _call(tessera, problem, inputs)
-    first, second, options = tessera.products.spgemm_options(a, b, False, False, 1.0, 0, None)
+    first, second, options = tessera.products.spgemm_options(a, b, False, False, 1.0, 0, None,
+                                                            kernel)
     symbolic = tessera.tensors.operations("spgemm: a", inputs["a"]).spgemm_symbolic
     block = (p["block"], p["block"])
     start = time.perf_counter()
@@ -141,12 +146,8 @@ class SparseResult:
         return Bsr(lists, r, c, "cpu").dense_rows(self.matrix.values, rows)
 
 
-def explained(tessera, problem):
-    """The kernel that runs and the time that the cost model gives it."""
-    plan = explanation(tessera, problem)["plan"]
-    return {"row": plan["kernel_name"], "predicted_ms": plan["predicted_ms"]}
-
-
-def explanation(tessera, problem, device=None):
+def explanation(problem, kernel=None, device=None):
+    """What would run and what else could, with the times that the cost model gives it."""
+    tessera = import_tessera()
     function, arguments, options = _call(tessera, problem, problem.sets[0])
-    return tessera.explain(function, *arguments, device=device, **options)
+    return tessera.explain(function, *arguments, device=device, kernel=kernel, **options)

@@ -1,0 +1,93 @@
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/tessera/command.hpp"
+#include "apps/tessera/coprocess.hpp"
+
+// Subcommands that the Python package carries: this process becomes Python, so exit codes, signals,
+// help and the terminal are its own.
+namespace tessera::tool {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct PythonCommand {
+  const char* name;
+  const char* word;  // the argument that follows the name; "" where any may
+  const char* module;
+  const char* about;
+};
+
+constexpr std::array kCommands{
+    PythonCommand{"tune", "", "tessera.tune",
+                  "Try the kernels that take a problem, keep the fastest"},
+    PythonCommand{"report", "", "tessera.report", "Result files as one page of HTML"},
+    PythonCommand{"bench", "ceilings", "tessera.bench", ""},
+};
+
+// Runs a module as `python -m` does, where the package is there: a folder that happens to be called
+// tessera is not.
+constexpr const char* kRunModule = R"(
+import importlib.util, runpy, sys
+found = importlib.util.find_spec("tessera")
+if found is None or found.origin is None:
+    sys.stderr.write("tessera: " + sys.argv.pop(1) + ": " + sys.executable
+                     + " has no package tessera; install it with: make python\n")
+    sys.exit(3)
+del sys.argv[1]
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+)";
+
+/// TESSERA_PYTHON, or the environment of the tree that the program or the current folder lies in.
+std::string find_python() {
+  const char* named = std::getenv("TESSERA_PYTHON");
+  if (named && *named) return named;
+  std::error_code error;
+  for (const fs::path& start : {fs::path(own_path()).parent_path(), fs::current_path(error)}) {
+    for (fs::path folder = start;; folder = folder.parent_path()) {
+      const fs::path python = folder / ".venv" / "bin" / "python3";
+      if (fs::exists(python, error)) return python;
+      if (folder == folder.parent_path()) break;
+    }
+  }
+  return "python3";
+}
+
+}  // namespace
+
+void add_python_commands(CLI::App& app) {
+  for (const PythonCommand& command : kCommands)
+    if (!*command.word) app.add_subcommand(command.name, command.about);
+}
+
+std::optional<int> run_python_command(int argc, char** argv) {
+  for (const PythonCommand& command : kCommands) {
+    const bool takes_word = *command.word != '\0';
+    if (argc < (takes_word ? 3 : 2) || std::string_view(argv[1]) != command.name) continue;
+    if (takes_word && std::string_view(argv[2]) != command.word) continue;
+    std::string python = find_python(), program = kRunModule, name = command.name;
+    std::string option = "-c", module = command.module;
+    std::vector<char*> words{python.data(), option.data(), program.data(), name.data(),
+                             module.data()};
+    words.insert(words.end(), argv + 2, argv + argc);
+    words.push_back(nullptr);
+    std::cout.flush();
+    ::execvp(python.c_str(), words.data());
+    std::cerr << "tessera: " << command.name << ": cannot start " << python << ": "
+              << std::strerror(errno) << "; TESSERA_PYTHON names another\n";
+    return kUnsupported;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tessera::tool

@@ -1,0 +1,87 @@
+"""Trials as a table, as JSON, and as a change of the repository's rows."""
+
+import datetime
+import difflib
+import os
+import re
+
+from ..bench.cases import label
+from ..bench.report import number
+
+TABLES = ("src/plan/tiles/cpu.hpp", "src/plan/tiles/sm80.hpp", "src/plan/tiles/sm90.hpp")
+FIELD = re.compile(r'(\.measured =)((?:\s*"(?:[^"\\]|\\.)*")+)')
+
+
+def _time(ms):
+    if ms is None:
+        return "-"
+    return f"{number(1e3 * ms)} us" if ms < 1 else f"{number(ms)} ms"
+
+
+def table(trials):
+    """A kernel a line; "taken" is what the file says."""
+    head = ["", "time", "spread", "predicted", ""]
+    lines = []
+    for trial in trials:
+        lines.append(trial.signature)
+        for one in sorted(trial.rows, key=lambda one: (one.ms is None, one.ms)):
+            words = [word for word, is_so in (("the cost model's", one.row == trial.model),
+                                              ("<- taken", one.row == trial.winner))
+                     if is_so]
+            spread = "" if one.spread is None else f"{100 * one.spread:.1f}%"
+            lines.append(["  " + one.row, _time(one.ms), spread, _time(one.predicted_ms),
+                          one.reason or ", ".join(words)])
+    rows = [head, *(line for line in lines if isinstance(line, list))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
+
+    def text(line):
+        if isinstance(line, str):
+            return line
+        cells = [line[0].ljust(widths[0]), *(line[i].rjust(widths[i]) for i in (1, 2, 3)), line[4]]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join(text(line) for line in [head, *lines])
+
+
+def as_json(device, state, trials, path):
+    return {"device": device, "state": state, "file": path, "problems": [
+        {"op": trial.case.op, "params": trial.case.params, "signature": trial.signature,
+         "model": trial.model, "winner": trial.winner, "rows": [vars(one) for one in trial.rows]}
+        for trial in trials]}
+
+
+def measured_texts(device, trials):
+    """{row: what the repository's table would say of it}."""
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    texts = {}
+    for row in dict.fromkeys(one.row for trial in trials for one in trial.rows if one.ms):
+        tried = [trial for trial in trials if any(one.row == row and one.ms for one in trial.rows)]
+        won = [trial for trial in tried if trial.winner == row]
+        best = max(won or tried, key=lambda trial: trial.of(row).tflops)
+        texts[row] = (f"fastest for {len(won)} of {len(tried)} problems tried; "
+                      f"{number(best.of(row).tflops)} TFLOPS at "
+                      f"{label(best.case.op, best.case.params)}: {device}, {today}")
+    return texts
+
+
+def table_diff(tree, device, trials):
+    """What would change in the tables of rows."""
+    texts, out = measured_texts(device, trials), []
+    for name in TABLES:
+        with open(os.path.join(tree, name), encoding="utf-8") as file:
+            before = file.read()
+        after = before
+        for row, text in texts.items():
+            after = _with_measured(after, row, text)
+        out += difflib.unified_diff(before.splitlines(), after.splitlines(), f"a/{name}",
+                                    f"b/{name}", lineterm="")
+    return "\n".join(out) or "no row of this tree's tables was measured"
+
+
+def _with_measured(source, row, text):
+    at = source.find(f'.name = "{row}"')
+    if at < 0:
+        return source
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    literals = "".join(f'\n         "{part}"' for part in re.findall(r".{1,80}(?:\s|$)", quoted))
+    return source[:at] + FIELD.sub(lambda found: found[1] + literals, source[at:], count=1)

@@ -1,0 +1,96 @@
+"""A kernel that is asked for by name, and the tuning file that names kernels for problems."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tessera
+
+PRODUCT, ATTENTION = "cpu_product", "cpu_attention"
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape):
+    return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def blocks():
+    return tessera.BsrMatrix.from_dense(np.eye(64, dtype=np.float32), block=(16, 16))
+
+
+A, Q = numbers(64, 64), numbers(1, 32, 2, 16)
+CALLS = [
+    (tessera.attention, (Q, Q, Q), ATTENTION, PRODUCT),
+    (tessera.matmul, (A, A), PRODUCT, ATTENTION),
+    (tessera.bsr_matmul, (blocks(), A), PRODUCT, ATTENTION),
+    (tessera.linear, (A, A), PRODUCT, ATTENTION),
+    (tessera.sddmm, (A, A, blocks()), PRODUCT, ATTENTION),
+    (tessera.spgemm, (blocks(), blocks()), PRODUCT, ATTENTION),
+]
+
+
+@pytest.mark.parametrize("function, arguments, own, other", CALLS)
+def test_a_kernel_is_taken_by_its_name_or_refused_with_those_there_are(function, arguments, own,
+                                                                      other):
+    function(*arguments, kernel=own)
+    answer = tessera.explain(function, *arguments, kernel=own)
+    assert answer["chosen_by"] == "execution.kernel" and len(answer["candidates"]) == 1
+    assert tessera.explain(function, *arguments)["chosen_by"] == "cost model"
+    with pytest.raises(ValueError, match=f"kernel: expected a row for .*{own}.*got '{other}'"):
+        function(*arguments, kernel=other)
+    with pytest.raises(NotImplementedError, match="runs on a GPU, the device is CPU"):
+        name = next(one["kernel"] for one in tessera.explain(function, *arguments)["candidates"]
+                    if one["kernel"] and one["kernel"].startswith("sm90"))
+        function(*arguments, kernel=name)
+
+
+def test_merging_takes_one_too():
+    out, lse = tessera.attention(Q, Q, Q, return_lse=True)
+    tessera.merge_states([out], [lse], kernel="cpu_merge")
+    with pytest.raises(ValueError, match="cpu_merge"):
+        tessera.merge_states([out], [lse], kernel=PRODUCT)
+
+
+def test_gradients_choose_their_own_kernel():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    q = torch.from_numpy(Q).requires_grad_()
+    seen = []
+    backward = tessera._ffi.attention_backward
+    try:
+        tessera._ffi.attention_backward = lambda *call: seen.append(call[-1]) or backward(*call)
+        tessera.attention(q, q, q, kernel=ATTENTION).sum().backward()
+    finally:
+        tessera._ffi.attention_backward = backward
+    assert seen == [None] and q.grad.isfinite().all()
+    a = torch.from_numpy(A).requires_grad_()
+    tessera.matmul(a, a, activation="silu", kernel=PRODUCT).sum().backward()
+    assert a.grad.isfinite().all()
+
+
+PROGRAM = """
+import numpy as np, tessera
+a = np.zeros((64, 64), np.float32)
+answer = tessera.explain(tessera.matmul, a, a)
+print(answer["device"], answer["problem"], answer["chosen_by"], answer["tuning"]["ignored"],
+      answer["tuning"]["problems"], sep="|")
+"""
+
+
+def in_a_new_process(tuning):
+    environment = {**os.environ, "TESSERA_TUNING": str(tuning)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True,
+                          text=True, check=True)
+    return done.stdout.strip().split("|")
+
+
+def test_a_tuning_file_chooses_and_a_broken_one_does_not(tmp_path):
+    path = tmp_path / "one.tuning"
+    device, problem, chooser, ignored, _ = in_a_new_process("")
+    assert chooser == "cost model" and ignored == "None"
+    path.write_text(f"tessera-tuning 1\ndevice {device}\n{PRODUCT}\t{problem}\n")
+    assert in_a_new_process(path)[2:] == ["tuning file", "None", "1"]
+    path.write_text(f"tessera-tuning 1\ndevice {device}\n{PRODUCT}\t{problem}\nbroken\n")
+    _, _, chooser, ignored, problems = in_a_new_process(path)
+    assert chooser == "cost model" and ignored.startswith("line 4: ") and problems == "0"

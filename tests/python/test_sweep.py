@@ -1,0 +1,89 @@
+"""scripts/sweep.py: candidates become rows of a copy's table, and a compiler's words a reason."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from tessera.bench.cases import read_workload
+from tessera.bench.sources import ROW
+
+ROOT = Path(__file__).resolve().parents[2]
+if not (ROOT / "scripts").is_dir():
+    pytest.skip("runs from the source tree alone", allow_module_level=True)
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import sweep  # noqa: E402
+
+SWEEPS = sorted((ROOT / "bench" / "sweeps").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_each_sweep_has_rows_that_the_build_would_find_and_problems(path, tmp_path):
+    (tmp_path / sweep.TABLE).parent.mkdir(parents=True)
+    op, tiles = sweep.read_candidates(path)
+    sweep.append_rows(tmp_path, op, tiles)
+    source = (tmp_path / sweep.TABLE).read_text()
+    assert source.startswith((ROOT / sweep.TABLE).read_text().rsplit("};", 1)[0][:1000])
+    assert len(re.findall(r'\.name = "', source)) == len(tiles) + len(
+        re.findall(r'\.name = "', (ROOT / sweep.TABLE).read_text()))
+    rows = {row["name"]: row for row in ROW.finditer(source) if "_try_" in row["name"]}
+    assert list(rows) == list(tiles) and len(tiles) > 1
+    for row in rows.values():
+        assert (row["backend"], row["family"]) == ("sm90", json.loads(path.read_text())["family"])
+    assert read_workload(path)
+
+
+def test_a_tile_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "x.json"
+    for tile in ({"m": 64, "n": 64}, {"m": 64, "n": 64, "k": 64, "depth": 3}):
+        path.write_text(json.dumps({"family": "matmul", "op": "matmul", "tiles": [tile]}))
+        with pytest.raises(SystemExit, match="expected m, n, k"):
+            sweep.read_candidates(path)
+
+
+def test_the_reason_is_the_first_error_with_the_assertion(tmp_path):
+    header = tmp_path / "traits.cuh"
+    header.write_text("a\n  static_assert(kBytes <= kMost);\n")
+    assert sweep.first_error(f"note\n{header}(2): error: static assertion failed\n"
+                             f"{header}(1): error: second\n") == (
+        "traits.cuh: static_assert(kBytes <= kMost);")
+    assert sweep.first_error("x.cu(7): error: odd\nninja: stopped") == "odd"
+    assert sweep.first_error("a\nninja: unknown target") == "ninja: unknown target"
+
+
+@pytest.mark.parametrize("returncode, report, outcome", [
+    (0, "ptxas info : Used 168 registers\n0 bytes spill stores, 0 bytes spill loads\n",
+     {"fits": True, "registers": 168, "reason": None}),
+    (1, "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are "
+        "serialized due to insufficient register resources for the function 'f'\n"
+        "Compiling entry function 'f' for\nptxas info : Used 255 registers\n"
+        "    8 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n",
+     {"fits": False, "registers": 255,
+      "reason": "wgmma serialised; 8 bytes stack frame, 8 bytes spill stores, "
+                "12 bytes spill loads"}),
+    (1, None, {"fits": False, "registers": None, "reason": "too much"})])
+def test_what_is_said_of_a_compilation(tmp_path, monkeypatch, returncode, report, outcome):
+    def compiles(*command):
+        if report:
+            (tmp_path / "rows" / "ptxas").mkdir(parents=True)
+            (tmp_path / "rows" / "ptxas" / "row.cu.o.ptxas").write_text(report)
+        return type("Done", (), {"returncode": returncode, "stdout": "a.cu(1): error: too much"})
+
+    monkeypatch.setattr(sweep, "run", compiles)
+    assert sweep.compile_row(tmp_path, "row") == outcome
+
+
+def test_times_are_added_to_the_outcome(tmp_path, monkeypatch, capsys):
+    out, times = tmp_path / "out.json", tmp_path / "times.json"
+    out.write_text(json.dumps({"family": "matmul", "rows": [{"row": "a", "fits": True}],
+                               "problems": []}))
+    times.write_text(json.dumps({"device": "X", "state": "burst", "file": None,
+                                 "problems": [{"winner": "a"}]}))
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "matmul", "--out", str(out), "--times",
+                                      str(times)])
+    assert sweep.main() == 0
+    outcome = json.loads(out.read_text())
+    assert outcome["device"] == "X" and outcome["problems"] == [{"winner": "a"}]
+    assert "1 of 1 fit, 1 problems timed" in capsys.readouterr().out

@@ -1,0 +1,85 @@
+"""The subcommands that are Python: the tool passes on what it gets and hands back what comes."""
+
+import os
+import signal
+import stat
+import subprocess
+
+import tool
+
+# Stands for Python: says what it was called with, and ends as it is told to.
+STAND_IN = """#!/bin/sh
+shift 2
+printf '%s\\n' "$@"
+case "$WHAT" in
+  signal) kill -TERM $$ ;;
+  *) exit "${WHAT:-0}" ;;
+esac
+"""
+
+
+class PythonCommands(tool.ToolTest):
+    def setUp(self):
+        super().setUp()
+        path = self.write("stand-in", STAND_IN)
+        os.chmod(path, stat.S_IRWXU)
+        self.environment = {**os.environ, "TESSERA_PYTHON": path}
+
+    def call(self, *arguments, **environment):
+        return subprocess.run([tool.PROGRAM, *arguments], capture_output=True, text=True,
+                              env={**self.environment, **environment}, cwd=self.folder, timeout=60)
+
+    def test_arguments_go_on_untouched(self):
+        words = ["matmul", "--m", "1,2", "--help", "--", "-x", "", "a b", "--version"]
+        for name, before in (("tune", ["tune"]), ("report", ["report"])):
+            done = self.call(*before, *words)
+            self.assertEqual(done.stdout, "\n".join([name, f"tessera.{name}", *words, ""]))
+        done = self.call("bench", "ceilings", "--json", "x")
+        self.assertEqual(done.stdout.split(), ["bench", "tessera.bench", "ceilings", "--json", "x"])
+
+    def test_the_exit_status_and_signals_come_back(self):
+        self.assertEqual([self.call("tune", WHAT=str(code)).returncode for code in (0, 1, 2, 130)],
+                         [0, 1, 2, 130])
+        self.assertEqual(self.call("report", WHAT="signal").returncode, -signal.SIGTERM)
+
+    def test_other_benches_stay_the_tools(self):
+        self.assertIn("Measure this machine", self.call("bench", "--help").stdout)
+        self.assertEqual(self.call("bench", "fly").returncode, 2)
+
+    def test_they_are_listed(self):
+        text = self.call("--help").stdout
+        for name in ("tune", "report"):
+            self.assertRegex(text, rf"(?m)^  {name} ")
+
+    def test_without_python_or_the_package_one_line_says_what_to_do(self):
+        for name in ("tune", "report"):
+            done = self.call(name, TESSERA_PYTHON="/no/such/python")
+            self.assertEqual((done.returncode, done.stdout), (3, ""))
+            self.assertRegex(done.stderr, rf"^tessera: {name}: cannot start /no/such/python: .*\n$")
+            # -I -S would be a Python without packages: as one that has not got ours.
+            bare = self.write("bare", '#!/bin/sh\nexec python3 -I -S "$@"\n')
+            os.chmod(bare, stat.S_IRWXU)
+            os.makedirs(f"{self.folder}/tessera", exist_ok=True)
+            done = self.call(name, TESSERA_PYTHON=bare)
+            self.assertEqual((done.returncode, done.stdout), (3, ""))
+            self.assertRegex(done.stderr, rf"^tessera: {name}: .* has no package tessera; install "
+                                          r"it with: make python\n$")
+
+    def test_the_environment_of_the_tree_is_found_from_the_current_folder(self):
+        os.makedirs(f"{self.folder}/.venv/bin")
+        os.makedirs(f"{self.folder}/below")
+        os.rename(f"{self.folder}/stand-in", f"{self.folder}/.venv/bin/python3")
+        environment = {name: value for name, value in os.environ.items()
+                       if name != "TESSERA_PYTHON"}
+        # Above the program there may be one as well, which comes first.
+        program = os.path.join(self.folder, "tool")
+        subprocess.run(["cp", tool.PROGRAM, program], check=True)
+        libraries = os.path.dirname(os.path.abspath(tool.PROGRAM))
+        done = subprocess.run([program, "tune", "x"], capture_output=True, text=True, timeout=60,
+                              cwd=f"{self.folder}/below",
+                              env={**environment, "LD_LIBRARY_PATH": libraries})
+        self.assertEqual(done.stdout.split(), ["tune", "tessera.tune", "x"])
+
+
+if __name__ == "__main__":
+    tool.main()
