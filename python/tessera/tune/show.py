@@ -6,7 +6,7 @@ import os
 import re
 
 from ..bench.cases import label
-from ..bench.report import number
+from ..report.values import number
 
 TABLES = ("src/plan/tiles/cpu.hpp", "src/plan/tiles/sm80.hpp", "src/plan/tiles/sm90.hpp")
 FIELD = re.compile(r'(\.measured =)((?:\s*"(?:[^"\\]|\\.)*")+)')
