@@ -68,19 +68,13 @@ def lists(result):
     return [record for record in others(result) if record["op"] not in PRODUCTS]
 
 
-def summary(result):
-    """The products of `make gpu-check`, sustained."""
-    return of_workload("check.json", [record for record in products(result)
-                                      if record["state"] == "sustained"])
-
-
 # Tables over all files of a card; else each file has its own.
-OF_A_CARD = ("model_error",)
+OF_A_CARD = ("glance", "model_error")
 # Name -> what of a result it shows, and what of tessera.report.markdown makes the lines of it.
 TABLES = {
+    "glance": (others, "glance"),
     "machine": (lambda result: result, "ceilings_and_tests"),
     "ceilings": (lambda result: result, "ceilings"),
-    "summary": (summary, "comparison"),
     "products": (products, "comparison"),
     "energy": (products, "energy"),
     "crossover": (products, "crossover"),

@@ -290,6 +290,21 @@ def test_workloads_have_a_table_of_their_own(tree):
     assert not any("4096" in line for line in products)
 
 
+def test_at_a_glance_all_files_of_a_card_are_one_table_with_its_losses(tree):
+    (tree / "README.md").write_text("<!-- table: glance -->\n<!-- end -->\n")
+    size = {"m": 8, "n": 8, "k": 8, "dtype": "f16", "transpose": "nn"}
+    won = record("matmul", size, 1.0, {"cublaslt": 2.0})
+    lost = record("matmul", {**size, "m": 16}, 2.0, {"cublaslt": 1.0})
+    put(tree, "card-a.json", [won])
+    put(tree, "card-b.json", [lost])
+    run(tree)
+    lines = (tree / "README.md").read_text().splitlines()
+    assert row_of(lines, "| matmul | sustained")[2:] == ["2", "1", "0", "1", "1.25x", "0.50x",
+                                                         "2.00x"]
+    assert "quicker than the best one in 1, slower in 1" in "".join(lines)
+    assert row_of(lines, "| matmul 16x8x8")[2:] == ["cublaslt", "2", "1", "0.50x"]
+
+
 def test_what_calls_cost_the_host_is_a_table(tree):
     calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
               "with_plan_us": 8.0, "row": "sm90_attention"}

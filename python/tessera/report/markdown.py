@@ -1,7 +1,7 @@
 """The documentation's tables: what `case_tables` and others make, as lines of Markdown."""
 
 from ..bench.sources import measured_at, stale_hashes
-from . import case_tables, model_error
+from . import case_tables, model_error, summary
 from . import ceilings as ceiling
 from .table import shown
 from .values import number
@@ -34,6 +34,15 @@ def lines(table):
 def noted(notes):
     return [f"({place}) {', '.join(names)}: {plain(reason)}  "
             for place, names, reason in notes.numbered()]
+
+
+def glance(records):
+    """Wins and losses by group, and the worst of the losses."""
+    groups, losses = summary.by_groups(records), summary.losses(records)
+    if not groups.rows:
+        return []
+    lost = ["", f"{losses.caption}:", "", *lines(losses)] if losses.rows else []
+    return [summary.sentence(records), "", f"{groups.caption}:", "", *lines(groups), *lost]
 
 
 def comparison(records):
