@@ -23,7 +23,10 @@ namespace tessera::sparse {
 /// Sizes that come from outside end here: what the machine cannot hold becomes an `Error`.
 template <class T>
 void reserve(std::vector<T>& vector, std::int64_t count, const std::string& argument) {
+  constexpr std::int64_t kAddressable = std::int64_t{1}
+                                        << 47;  // bytes; no allocator is asked for more
   try {
+    if (count > kAddressable / static_cast<std::int64_t>(sizeof(T))) throw std::bad_alloc();
     vector.reserve(static_cast<std::size_t>(count));
   } catch (const std::exception&) {  // bad_alloc or length_error
     throw Error(ErrorCode::out_of_memory,
