@@ -224,15 +224,15 @@ def run_of(name):
 def add_tests(out, tests, host=(), ceilings=None):
     """Puts outcomes into the file, in place of those of an earlier run of the same; with them what
     calls cost the host, or the card's ceilings."""
-    results = bench_module("results")
-    result = results.read(out)
+    files = bench_module("files")
+    result = files.read_json(out)
     again = {run_of(test["name"]) for test in tests}
     kept = [test for test in result["tests"] if run_of(test["name"]) not in again]
     result["tests"] = kept + tests
     if host:
         result["host"] = list(host)
     result.get("ceilings", {}).update(ceilings or {})
-    results.write(out, result)
+    files.write_json(out, result)
 
 
 def passed_before(result):
@@ -310,6 +310,11 @@ def parse(arguments):
     options.steps = [step for step in STEPS if step not in skipped]
     options.workloads = [path.resolve() for path in options.workloads or [
         ROOT / "bench" / "workloads" / f"{'quick' if options.quick else 'check'}.json"]]
+    for path in options.workloads:  # before an hour of tests, not after it
+        try:
+            bench_module("cases").read_workload(path)
+        except ValueError as error:
+            parser.error(f"--workloads: {error}")
     options.build = options.build.resolve()
     return options
 
@@ -330,10 +335,10 @@ def merge(options):
     results = bench_module("results")
     try:
         merged = results.merge([results.read(path) for path in options.merge], options.merge)
-    except (results.Mixed, OSError, ValueError, KeyError) as error:
+    except (results.Mixed, OSError, ValueError) as error:
         say(f"not merged: {error}")
         return 1
-    results.write(options.out, merged)
+    bench_module("files").write_json(options.out, merged)
     say(f"{options.out}: {len(merged['cases'])} cases, {len(merged['tests'])} tests")
     return check(merged)
 
@@ -389,7 +394,7 @@ def main(arguments=None):
     complaint = SPENT if clock.spent else None
     if "bench" in options.steps and not clock.spent:
         complaint = benchmark(options, out, environment, clock)
-    result = bench_module("results").read(out)
+    result = bench_module("files").read_json(out)
     if complaint:
         say(complaint)
     say(f"{out}: {len(result['cases'])} cases; tests: {summary(result['tests']) or 'none'}")

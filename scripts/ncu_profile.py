@@ -8,7 +8,6 @@ bench/results/profiles/CARD-CASE.json, and the same as text. docs/profiling.md s
 """
 
 import argparse
-import datetime
 import json
 import os
 import re
@@ -116,10 +115,9 @@ def make_profile(options):
     profiles, sources = bench_module("profiles"), bench_module("sources")
     table, call = measured(options)
     found = profiles.extract_of(profiles.read_raw(table))
-    now = datetime.datetime.now(datetime.timezone.utc)
     seconds = (found["duration_us"] or 0) * 1e-6
     flops = call["useful_flops"]
-    return {"schema": 1, "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "gpu": call["gpu"],
+    return {"schema": 1, "date": bench_module("files").timestamp(), "gpu": call["gpu"],
             "label": options.case.label, "op": options.case.op, "params": options.case.params,
             "row": call["row"], "commit": options.commit or sources.commit(str(ROOT)),
             "source_hash": sources.source_hashes(str(ROOT))[sources.kind_of(options.case.op)],
@@ -142,7 +140,7 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     try:
         options.case = cases.parse_case(options.case)
-    except cases.CaseError as error:
+    except ValueError as error:
         raise Refused(f"CASE: {error}") from None
     given = options.ncu or "ncu"
     options.ncu = shutil.which(given) or shutil.which(given, path=CUDA_BIN)
@@ -171,7 +169,7 @@ def main(arguments=None):
     options.out.mkdir(parents=True, exist_ok=True)
     stem = profiles.file_stem(card, options.case.label)
     text = profiles.text_of(profile)
-    bench_module("results").write(options.out / f"{stem}.json", profile)
+    bench_module("files").write_json(options.out / f"{stem}.json", profile)
     (options.out / f"{stem}.txt").write_text(text, encoding="utf-8")
     print(text + f"ncu_profile: {options.out / stem}.json")
     return 0

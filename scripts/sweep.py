@@ -11,8 +11,6 @@ that a package built from it times them; the last lines printed say how.
 """
 
 import argparse
-import datetime
-import json
 import pathlib
 import re
 import shutil
@@ -41,7 +39,11 @@ def name_of(family, tile):
 
 def read_candidates(path, only=""):
     """(operation, {name: tile})"""
-    sweep = json.loads(path.read_text(encoding="utf-8"))
+    sweep = bench_module("files").read_json(path)
+    try:
+        wanted = re.compile(only)
+    except re.error as error:
+        raise SystemExit(f"sweep: --only: {only!r} is no regular expression: {error}") from None
     tiles = {}
     for tile in sweep["tiles"]:
         unknown = [field for field in tile if field not in FIELDS]
@@ -49,7 +51,7 @@ def read_candidates(path, only=""):
             raise SystemExit(f"sweep: {path}: tile {tile}: expected m, n, k and of "
                              f"{', '.join(FIELDS[3:])}")
         tiles[name_of(sweep["family"], tile)] = tile
-    return sweep["op"], {name: tile for name, tile in tiles.items() if re.search(only, name)}
+    return sweep["op"], {name: tile for name, tile in tiles.items() if wanted.search(name)}
 
 
 def copy_tree(target):
@@ -128,16 +130,24 @@ def sweep(family, arguments):
     append_rows(tree, op, {one["row"]: one["tile"] for one in rows if one["fits"]})
     nvcc = re.findall(r"CMAKE_CUDA_COMPILER_VERSION \"(.*)\"", "".join(
         path.read_text() for path in build.glob("CMakeFiles/*/CMakeCUDACompiler.cmake")))
-    now = datetime.datetime.now(datetime.timezone.utc)
     print(f"To time them on a card, with the package built from {tree}\n"
           f"  pip install {tree} -C cmake.define.TESSERA_CUDA=ON "
           f"-C cmake.define.TESSERA_KERNELS=sm90_{family}\n"
           f"  python -m tessera.tune --workload bench/sweeps/{family}.json --rows _try_ --dry-run "
           f"--json > times.json\n  scripts/sweep.py {family} --times times.json")
-    return {"family": family, "op": op, "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    return {"family": family, "op": op, "date": bench_module("files").timestamp(),
             "cuda": nvcc[0] if nvcc else None,
             "source_hash": bench_module("sources").source_hashes(str(ROOT)), "rows": rows,
             "device": None, "problems": []}
+
+
+def add_times(out, path):
+    """The outcome with the times that tessera.tune took of it."""
+    read, fields = bench_module("files").read_json, ("device", "state", "problems")
+    outcome, times = read(out), read(path)
+    if not isinstance(times, dict) or not set(fields) <= set(times):
+        raise SystemExit(f"sweep: --times: expected what tessera.tune --json prints, got {path}")
+    return {**outcome, **{field: times[field] for field in fields}}
 
 
 def main():
@@ -151,17 +161,18 @@ def main():
     out = pathlib.Path(arguments.out
                        or ROOT / "bench" / "results" / "sweeps" / f"{arguments.family}.json")
     if arguments.times:
-        outcome = json.loads(out.read_text(encoding="utf-8"))
-        times = json.loads(pathlib.Path(arguments.times).read_text(encoding="utf-8"))
-        outcome.update({field: times[field] for field in ("device", "state", "problems")})
+        outcome = add_times(out, arguments.times)
     else:
         outcome = sweep(arguments.family, arguments)
     out.parent.mkdir(parents=True, exist_ok=True)
-    bench_module("results").write(str(out), outcome)
+    bench_module("files").write_json(out, outcome)
     print(f"{out}: {sum(one['fits'] for one in outcome['rows'])} of {len(outcome['rows'])} fit, "
           f"{len(outcome['problems'])} problems timed")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ValueError as error:  # a file that cannot be read
+        sys.exit(f"sweep: {error}")

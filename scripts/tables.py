@@ -94,7 +94,7 @@ def read_results(root):
              if not PASSING.search(path.name)]
     try:
         results = reading.read_all(paths)
-    except reading.Unreadable as error:
+    except bench_module("files").Unreadable as error:
         raise Wrong(str(error)) from None
     return {file: result for file, result in results.items() if result["gpu"] is not None}
 
@@ -164,7 +164,7 @@ def report(root, results, current):
     profiles = sorted((root / "bench" / "results" / "profiles").glob("*.json"))
     try:
         reading.add_profiles(cards, profiles)
-    except reading.Unreadable as error:
+    except bench_module("files").Unreadable as error:
         raise Wrong(str(error)) from None
     return package_module("report.page").make(cards) if cards else None
 

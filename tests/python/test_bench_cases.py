@@ -1,12 +1,13 @@
 """Cases as data, and what counts as useful, against brute force."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tessera.bench import cases, flops, patterns, peers
+from tessera.bench import cases, cli, flops, patterns, peers
 from tessera.bench.cases import CaseError, make_case
 
 WORKLOADS = sorted((Path(__file__).parents[2] / "bench" / "workloads").glob("*.json"))
@@ -139,6 +140,32 @@ def test_vary_is_every_combination(tmp_path):
                     '"vary": [[{}, {"k": 2}]]}]}')
     with pytest.raises(CaseError, match="comes twice"):
         cases.read_workload(path)
+
+
+PRODUCT = {"op": "matmul", "params": {"m": 1, "n": 2, "k": 3}}
+
+
+@pytest.mark.parametrize("workload, told", [
+    (None, "No such file"), ("{", "not a whole JSON file"), ([], "the file: expected object"),
+    ({}, "'cases' is missing"), ({"cases": 3}, "cases: expected array"),
+    ({"cases": [3]}, r"cases\[0\]: expected object"),
+    ({"cases": [{"params": {}}]}, r"cases\[0\]: 'op' is missing"),
+    ({"cases": [PRODUCT, {**PRODUCT, "depth": 3}]}, r"cases\[1\].depth: is not in the schema"),
+    ({"cases": [{**PRODUCT, "vary": 3}]}, r"cases\[0\].vary: expected array"),
+    ({"cases": [{**PRODUCT, "vary": [{}]}]}, r"cases\[0\].vary\[0\]: expected array"),
+    ({"cases": [{**PRODUCT, "params": [3]}]}, r"cases\[0\].params: expected object"),
+    ({"cases": [{**PRODUCT, "states": "burst"}]}, r"cases\[0\].states: expected array"),
+    ({"cases": [{**PRODUCT, "seconds": "long"}]}, r"cases\[0\].seconds: expected number"),
+    ({"cases": [{**PRODUCT, "params": {"m": 1}}]}, r"cases\[0\]: matmul: n is missing")])
+def test_a_file_that_is_no_workload_is_told_by_name(tmp_path, capsys, workload, told):
+    path = tmp_path / "w.json"
+    if workload is not None:
+        path.write_text(workload if isinstance(workload, str) else json.dumps(workload))
+    with pytest.raises(ValueError, match=told) as refused:
+        cases.read_workload(path)
+    assert str(refused.value).startswith(str(path))
+    assert cli.main(["suite", str(path), "--list"]) == 2
+    assert capsys.readouterr().err == f"tessera.bench: {refused.value}\n"
 
 
 def element_mask(p, lists=None):

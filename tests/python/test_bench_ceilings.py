@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tessera.bench import ceilings, cli, machine, results, schema, suite
+from tessera.bench.files import write_json
 from tessera.bench.measure import Settings
 from tessera.bench.progress import Progress
 from tessera.report import markdown
@@ -75,12 +76,12 @@ def test_a_result_of_the_same_card_keeps_its_cases(card, program, tmp_path):
     former = machine.header("cuda", dict(card), ROOT)
     former["ceilings"] = {"copy_tbs": 1.0}
     former["tests"] = [{"name": "host", "outcome": "passed"}]
-    results.write(out, former)
+    write_json(out, former)
     assert run("--program", program(), "--json", out) == 0
     result = results.read(out)
     assert result["tests"] == former["tests"] and result["ceilings"]["copy_tbs"] == 4.25
     former["gpu"]["name"] = "NVIDIA L4"
-    results.write(out, former)
+    write_json(out, former)
     assert run("--program", program(), "--json", out) == 2
     assert results.read(out)["ceilings"] == {"copy_tbs": 1.0}
 

@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from tessera.bench import arrays, measure, nvml, ours, peers, results, suite, timing  # noqa: E402
+from tessera.bench import arrays, measure, nvml, ours, peers, suite, timing  # noqa: E402
 from tessera.bench.cases import make_case  # noqa: E402
+from tessera.bench.files import read_json  # noqa: E402
 from tessera.bench.measure import Settings, measure_case  # noqa: E402
 from tessera.bench.peers import flex  # noqa: E402
 from tessera.bench.problem import Problem  # noqa: E402
@@ -162,7 +163,7 @@ def test_a_lost_device_stops_the_process(gpu, only_peer, monkeypatch, tmp_path):
     gpu.ours = False
     run = suite.Suite(str(tmp_path / "out.json"), gpu, quiet=True, ceilings=False)
     assert run.run([product(("burst",))]) == suite.AGAIN
-    crashed = results.read(tmp_path / "out.json.crashed")
+    crashed = read_json(tmp_path / "out.json.crashed")
     assert crashed[0]["competitor"] == "plain" and "illegal memory" in crashed[0]["reason"]
 
 

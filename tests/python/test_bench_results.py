@@ -14,6 +14,7 @@ from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
 from tessera.bench import (arrays, cli, measure, ours, peers, results, schema, sources, suite,
                            table, timing)
 from tessera.bench.cases import make_case
+from tessera.bench.files import write_json
 from tessera.bench.measure import Settings, measure_case
 from tessera.bench.peers.base import Peer, Unavailable, one_line
 from tessera.bench.problem import Problem
@@ -386,7 +387,7 @@ def test_merge_refuses_what_does_not_belong_together(result, change, names):
 
 def test_the_merge_command(result, tmp_path, capsys):
     for name, made in (("a", as_gpu(result)), ("b", as_gpu(result, name="NVIDIA L4"))):
-        results.write(tmp_path / name, made)
+        write_json(tmp_path / name, made)
     out = tmp_path / "c"
     assert cli.main(["merge", str(tmp_path / "a"), str(tmp_path / "a"), "--json", str(out)]) == 0
     assert len(results.read(out)["cases"]) == 3
@@ -395,10 +396,25 @@ def test_the_merge_command(result, tmp_path, capsys):
     assert "cards differ" in capsys.readouterr().err and not out.exists()
 
 
+def test_what_is_no_result_is_told_by_name(result, tmp_path, capsys):
+    path = tmp_path / "r.json"
+    for text, told in ((None, "No such file"), ("{", "not a whole JSON file"),
+                       ("[]", "expected object"), ('{"cases": []}', "'schema' is missing"),
+                       (json.dumps({**result, "schema": 2}), "schema: expected 1")):
+        if text is not None:
+            path.write_text(text)
+        for words in (["table"], ["merge", "--json", str(tmp_path / "out.json")]):
+            assert cli.main([*words, str(path)]) == 2
+            error = capsys.readouterr().err
+            assert error.startswith(f"tessera.bench: {path}: ") and error.count("\n") == 1
+            assert told in error
+    assert [one.name for one in tmp_path.iterdir()] == ["r.json"]
+
+
 def test_the_check_of_committed_results(result, tmp_path):
     def check(made, *options):
         path = tmp_path / "r.json"
-        results.write(path, made)
+        write_json(path, made)
         script = ROOT / "scripts" / "check_results.py"
         done = subprocess.run([sys.executable, script, *options, path], capture_output=True,
                               text=True)
@@ -512,7 +528,7 @@ def test_resume_leaves_out_what_is_done(counting, tmp_path):
 def test_resume_refuses_other_sources(counting, tmp_path):
     path = str(tmp_path / "out.json")
     run_suite(path, some_cases(1))
-    results.write(path, {**results.read(path), "source_hash": "0" * 16})
+    write_json(path, {**results.read(path), "source_hash": "0" * 16})
     with pytest.raises(results.Mixed, match="source_hash"):
         run_suite(path, some_cases(2), resume=True)
 
@@ -604,6 +620,16 @@ def test_mistakes_end_with_a_sentence(words, told, capsys):
     assert told in capsys.readouterr().err
 
 
+def test_sources_that_are_not_known_are_not_stale(result):
+    line, = markdown.provenance({**result, "source_hash": None}, result["source_hash"])
+    assert line.endswith("kernel sources unknown")
+
+
+def test_a_folder_outside_of_any_tree_has_no_sources_to_name(tmp_path):
+    with pytest.raises(ValueError, match=f"--tree: .*{tmp_path}"):
+        sources.find_tree(tmp_path)
+
+
 def test_tables(result):
     text = table.text_table(result["cases"])
     assert "GFLOPS" in text and "matmul 40x30x20 tn f32" in text
@@ -631,7 +657,7 @@ def test_the_dense_case_stands_in_the_table_with_all_that_it_computes(result):
 
 def test_markdown_from_the_command_line(result, tmp_path, capsys):
     path = tmp_path / "out.json"
-    results.write(path, result)
+    write_json(path, result)
     assert cli.main(["table", str(path), "--markdown"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + len(result["cases"])

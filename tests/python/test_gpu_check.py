@@ -240,13 +240,25 @@ def test_tests_are_part_of_the_first_shard_only():
 def test_the_file_is_named_after_card_and_workload(machine, monkeypatch, tmp_path):
     machine()
     monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
+    workloads = tmp_path / "bench" / "workloads"
+    workloads.mkdir(parents=True)
+    for name in ("check", "quick", "hopper_products"):
+        (workloads / f"{name}.json").write_text('{"cases": []}')
     named = []
     monkeypatch.setattr(gpu_check, "start_file", lambda options, out, env: named.append(out.name))
-    for words in ([], ["--quick"], ["--workloads", "bench/hopper_products.json"],
+    for words in ([], ["--quick"], ["--workloads", str(workloads / "hopper_products.json")],
                   ["--shard", "2/4"]):
         assert gpu_check.main(words) == 1
     assert named == ["h200-check.json", "h200-quick.json", "h200-hopper_products.json",
                      "h200-check-2-of-4.json"]
+
+
+def test_a_workload_that_cannot_be_read_is_refused_before_any_test_runs(machine, capsys):
+    folder = machine()
+    with pytest.raises(SystemExit) as ended:
+        gpu_check.main(["--workloads", str(folder / "none.json")])
+    assert ended.value.code == 2
+    assert "--workloads: " in capsys.readouterr().err
 
 
 def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys):

@@ -11,6 +11,7 @@ import sys
 import pytest
 from report_pages import MATMUL, Page, check_form, maker, product, rich
 from support import kernel_tree
+from tessera.bench import profiles
 from test_pictures import LENGTHS, attention
 from test_tables import CASES, ROOT, record, result_of, sources, tables
 
@@ -179,8 +180,14 @@ def test_both_roofs_are_drawn(make):
 def test_registers_are_shown_where_a_profile_has_them(make, tmp_path):
     page = make(rich())
     assert page.csv("light")[1][-2:] == ["", ""] and "no profile of them was named" in page.text
-    profile = {"schema": 1, "gpu": "Invented Card", "row": "sm90_kernel_64",
-               "source_hash": "0" * 16, "launch": {"registers": 168, "shared_bytes": 232448}}
+    values = {"gpu__time_duration.sum": 1e-3, "launch__registers_per_thread": 168,
+              "launch__shared_mem_per_block_dynamic": 232448}
+    extract = profiles.extract_of([{"kernel": "kernel<64>", "grid": "(1, 1, 1)",
+                                    "block": "(384, 1, 1)", "values": values}])
+    profile = {"schema": 1, "date": "2026-11-21T00:00:00Z", "gpu": "Invented Card",
+               "label": "any product", "op": "matmul", "params": {"dtype": "bf16"},
+               "row": "sm90_kernel_64", "commit": None, "source_hash": "0" * 16, "ncu": "ncu",
+               "clocks": "none", "useful_tflops": None, **extract}
     path = tmp_path / "profile.json"
 
     def with_profile(**changes):
@@ -188,14 +195,16 @@ def test_registers_are_shown_where_a_profile_has_them(make, tmp_path):
         return make(rich(), options=["--profiles", str(path)])
 
     page = with_profile()
+    assert make.status == 0, make.told.err
     assert page.csv("light")[1][-2:] == ["168", "232448"]
     assert "no profile of them was named" not in page.text
     # Of another card, or of kernels that were others, they are not these kernels'.
     for change in ({"gpu": "Other Card"}, {"source_hash": "1" * 16}, {"row": "sm90_other"},
                    {"row": None}):
         assert with_profile(**change).csv("light")[1][-2:] == ["", ""]
-    for change in ({"schema": 2}, {"launch": {}}, {"gpu": 1}, {"launch": {
-            "registers": -1, "shared_bytes": 1}}, {"launch": {"registers": "<b>"}}):
+    for change in ({"schema": 2}, {"launch": {}}, {"gpu": 1}, {"stalls": 3},
+                   {"launch": {**extract["launch"], "registers": -1}},
+                   {"launch": {**extract["launch"], "registers": "<b>"}}):
         with_profile(**change)
         assert make.status == 2 and "profile.json" in make.told.err
 

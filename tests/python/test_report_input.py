@@ -104,7 +104,8 @@ def test_files_and_folders_that_are_not_there(tmp_path, capsys):
                         ([good, "-o", tmp_path / "no" / "page.html"], "there is no folder"),
                         ([good, "-o", tmp_path], "is a folder"),
                         ([good, "-o", page, "--against", tmp_path / "old.json"], "old.json"),
-                        ([good, "-o", page, "--profiles", tmp_path / "k.json"], "k.json")):
+                        ([good, "-o", page, "--profiles", tmp_path / "k.json"], "k.json"),
+                        ([good, "-o", page, "--tree", tmp_path], "--tree: expected a folder of")):
         assert cli.main([str(word) for word in words]) == 2
         out, err = capsys.readouterr()
         assert told in err and err.count("\n") == 1 and out == ""

@@ -87,3 +87,12 @@ def test_times_are_added_to_the_outcome(tmp_path, monkeypatch, capsys):
     outcome = json.loads(out.read_text())
     assert outcome["device"] == "X" and outcome["problems"] == [{"winner": "a"}]
     assert "1 of 1 fit, 1 problems timed" in capsys.readouterr().out
+    times.write_text('{"device": "X"}')
+    with pytest.raises(SystemExit, match="what tessera.tune --json prints"):
+        sweep.main()
+    assert json.loads(out.read_text()) == outcome
+
+
+def test_names_of_candidates_are_a_regular_expression():
+    with pytest.raises(SystemExit, match="--only: '\\(' is no regular expression"):
+        sweep.read_candidates(SWEEPS[0], "(")

@@ -65,13 +65,21 @@ def test_every_combination_is_a_problem():
     (["matmul", "--m", "1", "--n", "1", "--k", "1", "--seqlen", "5"], "no parameter 's'"),
     (["matmul", "--m", "1:1000:1", "--n", "1:1000:1", "--k", "1"], "at most 10000 problems"),
     (["matmul", "--m", "1", "--n", "1", "--k", "1", "--rows", "("], "--rows: .*regular expression"),
-    (["--workload", "/no/such/file"], "/no/such/file"),
+    (["--workload", "/no/such/file"], "^tessera.tune: /no/such/file: No such file"),
+    (["--workload", __file__], f"{re.escape(__file__)}: not a whole JSON file"),
     (["matmul", "--m", "1", "--n", "1", "--k", "1"], "--output: "),
 ])
 def test_bad_input_is_one_line_that_names_it(words, message, capsys):
     assert cli.main([*words, "--device", "cpu"]) == cli.BAD_INPUT
     error = capsys.readouterr().err
     assert re.search(message, error) and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e9", "long"])
+def test_a_time_that_nobody_can_measure_for_is_refused(seconds, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["matmul", "--m", "64", "--n", "64", "--k", "64", "--seconds", seconds])
+    assert ended.value.code == cli.BAD_INPUT and "--seconds: " in capsys.readouterr().err
 
 
 def test_cases_of_workloads_are_taken_each_once_but_those_that_choose_no_kernel(tmp_path):

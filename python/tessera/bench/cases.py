@@ -6,6 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from . import schema
+from .files import read_json
+
 STATES = ("burst", "sustained", "graph")
 
 PATTERN_DEFAULTS = {"pattern": None, "seed": 1}
@@ -66,6 +69,19 @@ OPTIONAL = {
 }
 OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
 DTYPES = ("bf16", "f16", "f32")
+
+# What a workload file holds.
+PARAMS = {"type": "object"}
+WORKLOAD = {
+    "type": "object", "required": ["cases"],
+    "properties": {"cases": {"type": "array", "items": {
+        "type": "object", "required": ["op"], "additionalProperties": False,
+        "properties": {
+            "op": {"type": "string"}, "about": {"type": "string"}, "params": PARAMS,
+            "vary": {"type": "array", "items": {"type": "array", "items": PARAMS}},
+            "states": {"type": "array", "items": {"type": "string"}},
+            "peers": {"type": "array", "items": {"type": "string"}},
+            "seconds": {"type": "number", "minimum": 0}}}}}}
 
 
 class CaseError(ValueError):
@@ -334,10 +350,7 @@ def _parsed(text):
 
 
 def _case_of_file(path, which):
-    try:
-        cases = read_workload(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise CaseError(f"{path}: {error}") from None
+    cases = read_workload(path)
     if which.isdigit():
         if not 1 <= int(which) <= len(cases):
             raise CaseError(f"{path}: expected a case from 1 to {len(cases)}, got {which}")
@@ -356,13 +369,12 @@ def read_workload(path):
     {"name", "about", "cases": [{"op", "params", "vary", "states", "peers", "seconds"}]}: `vary` is
     a list of lists of parameter dictionaries; every combination of one from each is a case.
     """
-    with open(path, encoding="utf-8") as file:
-        workload = json.load(file)
+    workload = read_json(path)
+    found = schema.problems(workload, WORKLOAD)
+    if found:
+        raise CaseError(f"{path}: {found[0]}")
     cases, seen = [], set()
     for number, entry in enumerate(workload["cases"]):
-        unknown = set(entry) - {"op", "params", "vary", "states", "peers", "seconds", "about"}
-        if unknown:
-            raise CaseError(f"{path}: case {number}: no field {sorted(unknown)[0]!r}")
         for choice in itertools.product(*entry.get("vary", [])):
             params = dict(entry.get("params", {}))
             for part in choice:
@@ -371,9 +383,9 @@ def read_workload(path):
                 case = make_case(entry["op"], params, entry.get("states", ("burst", "sustained")),
                                  entry.get("peers"), entry.get("seconds"))
             except CaseError as error:
-                raise CaseError(f"{path}: case {number}: {error}") from None
+                raise CaseError(f"{path}: cases[{number}]: {error}") from None
             if case.key in seen:
-                raise CaseError(f"{path}: case {number}: {case.label} comes twice")
+                raise CaseError(f"{path}: cases[{number}]: {case.label} comes twice")
             seen.add(case.key)
             cases.append(case)
     return cases

@@ -7,6 +7,7 @@ import re
 import subprocess
 
 from . import results
+from .files import write_json
 from .machine import gpu_facts, header
 from .progress import Progress
 from .sources import find_tree
@@ -41,7 +42,7 @@ def measure_ceilings(timer, seconds=1.0):
 
 def find_program(given=None, tree=None):
     """The program's path: the given one, or where the preset cuda builds it."""
-    tree = find_tree(tree or ".")
+    tree = find_tree(tree)
     path = given or (os.path.join(tree, PROGRAM) if tree else PROGRAM)
     if not os.access(path, os.X_OK) or os.path.isdir(path):
         raise CeilingsError(f"--program: there is no program {path}: build the target "
@@ -103,5 +104,5 @@ def measure_all(program=None, seconds=2.0, path=None, tree=None, commit=None, qu
         progress.close()
     result["ceilings"].update(figures)
     if path:
-        results.write(path, result)
+        write_json(path, result)
     return result

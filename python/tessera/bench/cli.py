@@ -9,11 +9,14 @@ from . import peers as adapters
 from . import ceilings, results, suite, table
 from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, STATES, VOLUMES, CaseError,
                     make_case, read_workload)
+from .files import in_words, write_json
 from .machine import torch_with_gpu
 from .measure import Settings
 from .patterns import NoTessera
 from .peers.base import Unavailable
 from .sources import find_tree, source_hashes
+
+MOST_SECONDS = 3600
 
 EPILOG = """examples:
   python -m tessera.bench attention --seqlen 8192 --causal --block 128 --density .25
@@ -28,13 +31,21 @@ def add_common(parser):
     group.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
     group.add_argument("--peers", default="all", help="all, none, or names with commas between")
     group.add_argument("--no-ours", action="store_true", help="peers only")
-    group.add_argument("--seconds", type=float, default=2.0,
+    group.add_argument("--seconds", type=duration, default=2.0,
                        help="of the sustained state, for each competitor [2]")
     group.add_argument("--states", help="burst, sustained, graph, with commas between")
     group.add_argument("--json", metavar="FILE", help="write the results there")
     group.add_argument("--tree", help="the source tree whose kernels are measured [this folder's]")
     group.add_argument("--commit", help="its commit, where git cannot say")
     group.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def duration(text):
+    """Seconds of measuring, as an option's value."""
+    seconds = float(text)
+    if not 0 < seconds <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"expected more than 0, up to {MOST_SECONDS}, got {text}")
+    return seconds
 
 
 # `whole` and `number` read an option's value: one of that kind, or more for who takes several.
@@ -225,7 +236,7 @@ def run_ceilings(arguments):
 
 def run_merge(arguments):
     merged = results.merge([results.read(path) for path in arguments.files], arguments.files)
-    results.write(arguments.json, merged)
+    write_json(arguments.json, merged)
     print(f"{arguments.json}: {len(merged['cases'])} cases of {len(arguments.files)} files")
     return 0
 
@@ -259,7 +270,7 @@ def main(arguments=None):
     try:
         return run.get(arguments.command, run_measuring)(arguments)
     except (CaseError, NoTessera, results.Mixed, OSError, ValueError) as error:
-        print(f"tessera.bench: {error}", file=sys.stderr)
+        print(f"tessera.bench: {in_words(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("tessera.bench: stopped; what was measured is written", file=sys.stderr)

@@ -1,9 +1,9 @@
 """What a result was measured on."""
 
-import datetime
 import os
 import platform
 
+from .files import timestamp
 from .nvml import Nvml
 from .sources import commit, find_tree, source_hashes
 
@@ -64,11 +64,10 @@ def toolkit():
 
 def header(device, gpu, tree=None, at_commit=None):
     """The part of a result file that says where and when."""
-    tree = find_tree(tree or ".")
-    now = datetime.datetime.now(datetime.timezone.utc)
+    tree = find_tree(tree)
     return {
         "schema": 1,
-        "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": timestamp(),
         "gpu": gpu if device == "cuda" else None,
         "cpu": cpu_facts(),
         "toolkit": toolkit(),

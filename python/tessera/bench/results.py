@@ -3,11 +3,12 @@
 import itertools
 import json
 import math
-import os
 
 from . import schema
 from .cases import case_key
+from .files import Unreadable, read_json
 
+SCHEMA = 1
 # Two files belong together where these agree.
 CARD = ("name", "compute_capability", "power_limit_w")
 
@@ -17,17 +18,20 @@ class Mixed(RuntimeError):
 
 
 def read(path):
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    """The result that the file holds; raises Unreadable where it is none."""
+    result = read_json(path)
+    if isinstance(result, dict) and result.get("schema", SCHEMA) != SCHEMA:
+        raise Unreadable(f"{path}: schema: expected {SCHEMA}, the version that this program reads, "
+                         f"got {json.dumps(result['schema'])[:60]}")
+    complain(path, problems(result))
+    return result
 
 
-def write(path, result):
-    """Never half a file, whatever interrupts."""
-    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-    temporary = f"{path}.part"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, path)
+def complain(path, found):
+    """Raises Unreadable if anything was found to be wrong."""
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise Unreadable(f"{path}: {found[0]}{more}")
 
 
 def problems(result):

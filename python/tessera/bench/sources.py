@@ -28,13 +28,16 @@ def kind_of(op):
     return PRODUCTS if op in ("matmul", "bsr_matmul", "sddmm", "spgemm") else ATTENTION
 
 
-def find_tree(start="."):
-    """The source tree that holds `start`, or None."""
-    folder = os.path.abspath(start)
+def find_tree(given=None):
+    """The source tree that holds the given folder, which has to be in one; or this folder, else
+    None."""
+    folder = os.path.abspath(given or ".")
     while True:
         if os.path.isdir(os.path.join(folder, "src", "cuda")):
             return folder
         parent = os.path.dirname(folder)
+        if parent == folder and given:
+            raise ValueError(f"--tree: expected a folder of tessera's source tree, got {given}")
         if parent == folder:
             return None
         folder = parent
@@ -96,8 +99,9 @@ def measured_at(result, records=None):
 
 
 def stale_hashes(measured, current):
-    """Those of `measured` that are not among the tree's, {kind: hash}; none where that is None."""
-    return [] if current is None else sorted(set(measured) - set(current.values()))
+    """Those of `measured` that are not among the tree's, {kind: hash}; none where one of the two is
+    not known."""
+    return [] if current is None else sorted(set(measured) - {None, *current.values()})
 
 
 def commit(tree):

@@ -6,6 +6,7 @@ import signal
 import time
 
 from . import results
+from .files import read_json, write_json
 from .machine import gpu_facts, header
 from .measure import DeviceLost, measure_case, states_of
 from .patterns import NoTessera
@@ -39,7 +40,7 @@ class Attempts:
     @staticmethod
     def _read(path):
         if path and os.path.exists(path):
-            return results.read(path)
+            return read_json(path)
         return None
 
     def of(self, key):
@@ -63,7 +64,7 @@ class Attempts:
     def note(self, key, competitor, reason):
         self.crashed.append({"case": key, "competitor": competitor, "reason": reason})
         if self.crashed_path:
-            results.write(self.crashed_path, self.crashed)
+            write_json(self.crashed_path, self.crashed)
         self.end()
 
 
@@ -175,7 +176,7 @@ class Suite:
 
     def save(self):
         if self.path:
-            results.write(self.path, self.result)
+            write_json(self.path, self.result)
 
 
 def _stop(number, frame):

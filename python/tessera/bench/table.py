@@ -1,10 +1,7 @@
 """Results as text for the terminal; `tessera.report` makes the documentation's tables."""
 
-from ..report.values import REFERENCES, joules_of, number, of_dense, rate_of
+from ..report.values import OURS, REFERENCES, joules_of, number, of_dense, rate_of
 from .cases import label
-from .measure import OURS
-
-OUR_NAME = "tessera"
 
 
 def _competitors(record):
@@ -29,14 +26,13 @@ def text_table(records):
         ours = record["ours"].get("ms")
         lines, notes = [], []
         for name, entry in _competitors(record):
-            shown = OUR_NAME if name == OURS else name
             if "unavailable" in entry:
-                notes.append(f"    {shown}: {entry['unavailable']}")
+                notes.append(f"    {name}: {entry['unavailable']}")
                 continue
             ratio = f"{entry['ms'] / ours:.2f}x" if ours and name != OURS else ""
             if ratio and name in REFERENCES:
                 ratio = f"{of_dense(record):.2f} of it"
-            lines.append(["  " + shown, record["state"], number(entry["ms"]),
+            lines.append(["  " + name, record["state"], number(entry["ms"]),
                           f"{100 * entry['spread']:.0f}%", number(rate_of(name, entry) * factor),
                           number(entry["clock_mhz"]), number(entry["watts"]),
                           number(joules_of(name, entry)), number(entry["host_us"]),
@@ -44,13 +40,20 @@ def text_table(records):
         groups.append((label(record["op"], record["params"]), lines, notes))
     rows = [line for _, lines, _ in groups for line in lines]
     used = [i for i in range(len(head)) if i < 2 or any(row[i] for row in rows)]
-    widths = {i: max([len(head[i])] + [len(row[i]) for row in rows]) for i in used}
-
-    def line(cells):
-        aligned = [cells[i].ljust(widths[i]) if i < 2 else cells[i].rjust(widths[i]) for i in used]
-        return "  ".join(aligned).rstrip()
-
-    out = [line(head)]
+    out = [[head[i] for i in used]]
     for title, lines, notes in groups:
-        out += [title, *(line(cells) for cells in lines), *notes]
-    return "\n".join(out)
+        out += [title, *([cells[i] for i in used] for cells in lines), *notes]
+    return aligned(out, "<<" + ">" * (len(used) - 2))
+
+
+def aligned(lines, sides):
+    """Lists of cells below each other, each column to its side, "<" or ">"; a text stands across
+    all columns."""
+    rows = [line for line in lines if not isinstance(line, str)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def text(cells):
+        columns = zip(cells, sides, widths, strict=True)
+        return "  ".join(f"{cell:{side}{width}}" for cell, side, width in columns).rstrip()
+
+    return "\n".join(line if isinstance(line, str) else text(line) for line in lines)

@@ -3,8 +3,8 @@
 import argparse
 import os
 import sys
-import tempfile
 
+from ..bench.files import Unreadable, in_words, write_whole
 from ..bench.sources import find_tree, source_hashes
 from . import page, reading
 
@@ -36,36 +36,27 @@ def build_parser():
     return parser
 
 
-def write_whole(path, content):
-    """Never half a file, and none beside it when something fails."""
+def check_output(path):
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
-        raise reading.Unreadable(f"--output: there is no folder {folder}")
+        raise Unreadable(f"--output: there is no folder {folder}")
     if os.path.isdir(path):
-        raise reading.Unreadable(f"--output: {path} is a folder")
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".report-", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        raise Unreadable(f"--output: {path} is a folder")
 
 
 def main(arguments=None):
     options = build_parser().parse_args(arguments)
     try:
-        tree = options.tree or find_tree()
+        check_output(options.output)
+        tree = find_tree(options.tree)
         current = source_hashes(tree) if tree else None
         cards = reading.cards(reading.read_all(options.results), current)
         old = reading.cards(reading.read_all(options.against))
         reading.add_profiles(cards, options.profiles)
         content = page.make(cards, old)
         write_whole(options.output, content)
-    except (reading.Unreadable, OSError) as error:
-        print(f"tessera.report: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(f"tessera.report: {in_words(error)}", file=sys.stderr)
         return 2
     print(f"{options.output}: {sum(len(card.records) for card in cards)} cases, "
           f"{', '.join(card.title for card in cards)}")

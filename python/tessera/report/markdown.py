@@ -123,9 +123,9 @@ def provenance(result, current=None, records=None):
     words += sorted({part["date"][:10] for part in parts})
     words += [f"commit {one}" for one in commits(parts)]
     hashes = measured_at(result, records)
-    line = ", ".join(words) + f", kernel sources {', '.join(map(str, hashes))}"
+    line = ", ".join(words) + f", kernel sources {', '.join(one or 'unknown' for one in hashes)}"
     stale = stale_hashes(hashes, current)
-    return [f"stale, measured at {', '.join(map(str, stale))}", line] if stale else [line]
+    return [f"stale, measured at {', '.join(stale)}", line] if stale else [line]
 
 
 def commits(parts):

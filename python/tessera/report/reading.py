@@ -1,29 +1,14 @@
 """Result files, checked before anything is made of them, and put together by card."""
 
-import json
 import os
 from dataclasses import dataclass, field
 
 from ..bench import results as result_files
 from ..bench import schema
 from ..bench.cases import CaseError, label, make_case
+from ..bench.files import read_json
 from ..bench.sources import measured_at, stale_hashes
 from . import ceilings
-
-SCHEMA = 1
-COUNT = {"type": ["number", "null"], "minimum": 0}
-# What is read of a profile's extract.
-PROFILE = {
-    "type": "object", "required": ["schema", "gpu", "row", "source_hash", "launch"],
-    "properties": {
-        "schema": {"const": SCHEMA}, "gpu": {"type": "string"}, "row": {"type": ["string", "null"]},
-        "source_hash": {"type": "string"},
-        "launch": {"type": "object", "required": ["registers", "shared_bytes"],
-                   "properties": {"registers": COUNT, "shared_bytes": COUNT}}}}
-
-
-class Unreadable(RuntimeError):
-    """A file that no report can be made of; the message names it."""
 
 
 @dataclass
@@ -55,24 +40,9 @@ class Card:
         return ceilings.best_of(self.results)
 
 
-def read_json(path):
-    try:
-        return result_files.read(path)
-    except OSError as error:
-        raise Unreadable(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"{path}: not a whole JSON file: {error}") from None
-
-
 def read(path):
-    result = read_json(path)
-    if isinstance(result, dict) and result.get("schema", SCHEMA) != SCHEMA:
-        raise Unreadable(f"{path}: schema: expected {SCHEMA}, the version that this program reads, "
-                         f"got {json.dumps(result['schema'])[:60]}")
-    found = result_files.problems(result) or case_problems(result["cases"])
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise Unreadable(f"{path}: {found[0]}{more}")
+    result = result_files.read(path)
+    result_files.complain(path, case_problems(result["cases"]))
     return result
 
 
@@ -126,7 +96,7 @@ def cards(results, current=None):
         card = found.setdefault(key, Card(key, title_of(result), [], [], []))
         card.results.append(result)
         card.files.append(file)
-        stale = stale_hashes(filter(None, measured_at(result)), current)
+        stale = stale_hashes(measured_at(result), current)
         card.stale += [one for one in stale if one not in card.stale]
     return list(found.values())
 
@@ -136,9 +106,7 @@ def add_profiles(cards, paths):
     its results were measured from."""
     for path in paths:
         profile = read_json(path)
-        found = schema.problems(profile, PROFILE)
-        if found:
-            raise Unreadable(f"{path}: {found[0]}")
+        result_files.complain(path, schema.problems(profile, schema.of_profiles()))
         for card in cards:
             hashes = {one for result in card.results for one in measured_at(result)}
             names = {(result["gpu"] or {}).get("name") for result in card.results}

@@ -7,7 +7,8 @@ import signal
 import sys
 
 from ..bench.cases import LISTS, REQUIRED, STATES, CaseError, read_workload
-from ..bench.cli import add_attention, add_pattern, add_side, add_transpose
+from ..bench.cli import add_attention, add_pattern, add_side, add_transpose, duration
+from ..bench.files import in_words
 from ..bench.machine import gpu_facts, torch_with_gpu
 from ..bench.measure import DeviceLost, Settings
 from ..bench.patterns import NoTessera
@@ -51,7 +52,7 @@ def build_parser():
                         help="only kernels whose name has this, beside the cost model's choice")
     parser.add_argument("--state", choices=STATES, default="burst",
                         help="how to time, see docs/gpu_check.md [burst]; the CPU has one way")
-    parser.add_argument("--seconds", type=float, default=1.0,
+    parser.add_argument("--seconds", type=duration, default=1.0,
                         help="for each kernel, where the state does not say [1]")
     parser.add_argument("--output", metavar="FILE",
                         help="write there [TESSERA_TUNING, else the user's folder for settings]")
@@ -195,7 +196,7 @@ def main(arguments=None):
     try:
         return run(arguments)
     except (CaseError, NoTessera, Refused, OSError, ValueError) as error:
-        print(f"tessera.tune: {error}", file=sys.stderr)
+        print(f"tessera.tune: {in_words(error)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:  # before anything was tried
         print("tessera.tune: stopped", file=sys.stderr)

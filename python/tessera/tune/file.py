@@ -1,11 +1,11 @@
 """The tuning file, as docs/tuning.md describes it. What it may say is the library's to judge: it
 reads the file when it plans."""
 
-import contextlib
-import datetime
 import os
 
 from tessera import _ffi
+
+from ..bench.files import timestamp, write_whole
 
 HEADER = ("tessera-tuning 1\ndevice {device}\n"
           "# Written by tessera.tune: the kernel to take, the problem, what was measured.\n")
@@ -19,7 +19,6 @@ class TuningFile:
     """Grows by the problems that were measured; what else the file holds stays."""
 
     def __init__(self, path, device, overwrite=False):
-        # A link stays one: what it points at is replaced.
         self.path, self.device = os.path.realpath(path), device
         self.measured = {}
         self.kept = {} if overwrite else self._read()
@@ -43,8 +42,7 @@ class TuningFile:
     def add(self, trial):
         """The problem's line, in place of one that was there."""
         winner = trial.of(trial.winner)
-        today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-        note = f"{1e3 * winner.ms:.4g} us"
+        note, today = f"{1e3 * winner.ms:.4g} us", timestamp()[:10]
         if trial.winner != trial.model:
             model = trial.of(trial.model)
             took = "no time" if model.ms is None else f"{1e3 * model.ms:.4g} us"
@@ -52,19 +50,10 @@ class TuningFile:
         self.measured[trial.signature] = f"{winner.row}\t{trial.signature}\t{note}, {today}"
 
     def save(self):
-        """Never half a file, whatever interrupts."""
         if self.reads:
             self.kept = self._read()  # another process may have added to it
         lines = {**self.kept, **self.measured}
         text = HEADER.format(device=self.device) + "".join(f"{one}\n" for one in lines.values())
         _ffi.check_tuning(text, self.device)
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        temporary = f"{self.path}.{os.getpid()}.part"
-        try:
-            with open(temporary, "w", encoding="ascii") as file:
-                file.write(text)
-            os.replace(temporary, self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.remove(temporary)
-            raise
+        write_whole(self.path, text)

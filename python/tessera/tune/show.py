@@ -1,11 +1,12 @@
 """Trials as a table, as JSON, and as a change of the repository's rows."""
 
-import datetime
 import difflib
 import os
 import re
 
 from ..bench.cases import label
+from ..bench.files import timestamp
+from ..bench.table import aligned
 from ..report.values import number
 
 TABLES = ("src/plan/tiles/cpu.hpp", "src/plan/tiles/sm80.hpp", "src/plan/tiles/sm90.hpp")
@@ -20,8 +21,7 @@ def _time(ms):
 
 def table(trials):
     """A kernel a line; "taken" is what the file says."""
-    head = ["", "time", "spread", "predicted", ""]
-    lines = []
+    lines = [["", "time", "spread", "predicted", ""]]
     for trial in trials:
         lines.append(trial.signature)
         for one in sorted(trial.rows, key=lambda one: (one.ms is None, one.ms)):
@@ -31,16 +31,7 @@ def table(trials):
             spread = "" if one.spread is None else f"{100 * one.spread:.1f}%"
             lines.append(["  " + one.row, _time(one.ms), spread, _time(one.predicted_ms),
                           one.reason or ", ".join(words)])
-    rows = [head, *(line for line in lines if isinstance(line, list))]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
-
-    def text(line):
-        if isinstance(line, str):
-            return line
-        cells = [line[0].ljust(widths[0]), *(line[i].rjust(widths[i]) for i in (1, 2, 3)), line[4]]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join(text(line) for line in [head, *lines])
+    return aligned(lines, "<>>><")
 
 
 def as_json(device, state, trials, path):
@@ -52,7 +43,6 @@ def as_json(device, state, trials, path):
 
 def measured_texts(device, trials):
     """{row: what the repository's table would say of it}."""
-    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     texts = {}
     for row in dict.fromkeys(one.row for trial in trials for one in trial.rows if one.ms):
         tried = [trial for trial in trials if any(one.row == row and one.ms for one in trial.rows)]
@@ -60,7 +50,7 @@ def measured_texts(device, trials):
         best = max(won or tried, key=lambda trial: trial.of(row).tflops)
         texts[row] = (f"fastest for {len(won)} of {len(tried)} problems tried; "
                       f"{number(best.of(row).tflops)} TFLOPS at "
-                      f"{label(best.case.op, best.case.params)}: {device}, {today}")
+                      f"{label(best.case.op, best.case.params)}: {device}, {timestamp()[:10]}")
     return texts
 
 

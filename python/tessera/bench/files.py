@@ -1,0 +1,51 @@
+"""The files that measuring, tuning and reporting leave behind: read with one kind of complaint,
+written whole."""
+
+import contextlib
+import datetime
+import json
+import os
+
+
+class Unreadable(ValueError):
+    """A file that nothing can be made of; the message names it."""
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise Unreadable(in_words(error, path)) from None
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"{path}: not a whole JSON file: {error}") from None
+
+
+def write_json(path, value):
+    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_whole(path, text):
+    """Never half a file, whatever interrupts, and none beside it when something fails. A link stays
+    one: what it points at is replaced."""
+    path = os.path.realpath(path)
+    temporary = f"{path}.{os.getpid()}.part"
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
+def in_words(error, path=None):
+    """What to tell of an error: of a file that cannot be opened, which and why."""
+    path = path or getattr(error, "filename", None)
+    return f"{path}: {error.strerror or error}" if isinstance(error, OSError) and path else str(error)
+
+
+def timestamp():
+    """Now, as files have it; its first ten characters are the date."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
