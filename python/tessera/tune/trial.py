@@ -9,6 +9,7 @@ from ..bench.ours import explanation, prepare_ours, refusal
 from ..bench.patterns import NoTessera, import_tessera
 from ..bench.peers.base import Unavailable, one_line
 from ..bench.problem import Problem
+from ..report.values import QUICKER, verdict
 
 
 @dataclass
@@ -35,16 +36,15 @@ class Trial:
 
     @property
     def winner(self):
-        """The fastest kernel where it beats the cost model's choice by more than both spreads, else
-        that; None where nothing has a time."""
+        """The fastest kernel where it is quicker than the cost model's choice, as reports judge it,
+        else that; None where nothing has a time."""
         timed = [one for one in self.rows if one.ms is not None]
         if not timed:
             return None
         best, model = min(timed, key=lambda one: one.ms), self.of(self.model)
-        if model.ms is None:
+        if model.ms is None or verdict(vars(best), vars(model)) == QUICKER:
             return best.row
-        noise = best.ms * best.spread + model.ms * model.spread
-        return best.row if model.ms - best.ms > noise else model.row
+        return model.row
 
 
 def device_and_file(device):
@@ -75,7 +75,7 @@ def try_rows(case, settings, state, wanted, say=lambda text: None):
             ready[one.row] = _checked(problem, one.row, settings)
         except Unavailable as error:
             one.reason = str(error)
-    say(f"{len(ready)} kernels in turns")
+    say("timing")
     _time(trial, problem, ready, state, settings)
     del problem, ready
     tidy(settings.device)
