@@ -44,8 +44,12 @@ if found is None or found.origin is None:
     sys.stderr.write("tessera: " + sys.argv.pop(1) + ": " + sys.executable
                      + " has no package tessera; install it with: make python\n")
     sys.exit(3)
-del sys.argv[1]
-runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+name = sys.argv.pop(1)
+try:
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+except KeyboardInterrupt:  # while the package was being loaded
+    sys.stderr.write("tessera: " + name + ": stopped\n")
+    sys.exit(130)
 )";
 
 /// TESSERA_PYTHON, or the environment of the tree that the program or the current folder lies in.

@@ -4,6 +4,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 
 import tool
 
@@ -64,6 +65,12 @@ class PythonCommands(tool.ToolTest):
             self.assertEqual((done.returncode, done.stdout), (3, ""))
             self.assertRegex(done.stderr, rf"^tessera: {name}: .* has no package tessera; install "
                                           r"it with: make python\n$")
+
+    def test_an_interrupt_while_the_package_is_loaded_is_one_line(self):
+        os.makedirs(f"{self.folder}/tessera")
+        self.write("tessera/__init__.py", "raise KeyboardInterrupt")
+        done = self.call("tune", TESSERA_PYTHON=sys.executable, PYTHONPATH=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (130, "tessera: tune: stopped\n"))
 
     def test_the_environment_of_the_tree_is_found_from_the_current_folder(self):
         os.makedirs(f"{self.folder}/.venv/bin")
