@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <iostream>
@@ -204,7 +203,7 @@ int run_bench(const Options& options) {
   settings.execution.threads = threads;
   settings.threads = threads;
   settings.seconds = options.seconds;
-  settings.python = options.python;
+  settings.python = options.python.empty() ? find_python() : options.python;
   Progress progress;
   Table table = empty_table();
   Json json_cases = Json::array();
@@ -245,8 +244,6 @@ void set_plan(CaseResult& result, const AnyProblem& problem, const Execution& ex
 
 Command add_bench(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  const char* python = std::getenv("TESSERA_BENCH_PYTHON");
-  options->python = python && *python ? python : "python3";
   CLI::App* parser = app.add_subcommand("bench", "Measure this machine against named peers");
   parser->add_option("CASES", options->cases, "which cases [all]; --list shows them");
   parser->add_flag("--list", options->list, "list the cases and leave");
@@ -262,7 +259,7 @@ Command add_bench(CLI::App& app) {
   parser->add_option("--threads", options->threads, "threads, ours and the peers' [one a core]")
       ->check(CLI::Range(1, 4096));
   parser->add_option("--python", options->python,
-                     "a Python with torch [TESSERA_BENCH_PYTHON, else python3]");
+                     "a Python with torch [TESSERA_PYTHON, else the tree's .venv, else python3]");
   parser->add_option("--memory-probe", options->memory_probe)->group("");
   set_footer(*parser,
              "  tessera bench\n"

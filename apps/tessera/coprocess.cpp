@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -92,5 +93,20 @@ std::string Coprocess::receive(double timeout_seconds) {
 }
 
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+std::string find_python() {
+  namespace fs = std::filesystem;
+  const char* named = std::getenv("TESSERA_PYTHON");
+  if (named && *named) return named;
+  std::error_code error;
+  for (const fs::path& start : {fs::path(own_path()).parent_path(), fs::current_path(error)}) {
+    for (fs::path folder = start;; folder = folder.parent_path()) {
+      const fs::path python = folder / ".venv" / "bin" / "python3";
+      if (fs::exists(python, error)) return python;
+      if (folder == folder.parent_path()) break;
+    }
+  }
+  return "python3";
+}
 
 }  // namespace tessera::tool

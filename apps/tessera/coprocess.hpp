@@ -29,4 +29,8 @@ class Coprocess {
 /// This program's own file.
 std::string own_path();
 
+/// The Python that TESSERA_PYTHON names; else that of the .venv of the tree that this program or
+/// the current folder lies in; else the first on PATH.
+std::string find_python();
+
 }  // namespace tessera::tool

@@ -2,9 +2,7 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -18,8 +16,6 @@
 namespace tessera::tool {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 struct PythonCommand {
   const char* name;
@@ -51,21 +47,6 @@ except KeyboardInterrupt:  # while the package was being loaded
     sys.stderr.write("tessera: " + name + ": stopped\n")
     sys.exit(130)
 )";
-
-/// TESSERA_PYTHON, or the environment of the tree that the program or the current folder lies in.
-std::string find_python() {
-  const char* named = std::getenv("TESSERA_PYTHON");
-  if (named && *named) return named;
-  std::error_code error;
-  for (const fs::path& start : {fs::path(own_path()).parent_path(), fs::current_path(error)}) {
-    for (fs::path folder = start;; folder = folder.parent_path()) {
-      const fs::path python = folder / ".venv" / "bin" / "python3";
-      if (fs::exists(python, error)) return python;
-      if (folder == folder.parent_path()) break;
-    }
-  }
-  return "python3";
-}
 
 }  // namespace
 

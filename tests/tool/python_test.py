@@ -1,5 +1,6 @@
 """The subcommands that are Python: the tool passes on what it gets and hands back what comes."""
 
+import json
 import os
 import signal
 import stat
@@ -71,6 +72,14 @@ class PythonCommands(tool.ToolTest):
         self.write("tessera/__init__.py", "raise KeyboardInterrupt")
         done = self.call("tune", TESSERA_PYTHON=sys.executable, PYTHONPATH=self.folder)
         self.assertEqual((done.returncode, done.stderr), (130, "tessera: tune: stopped\n"))
+
+    def test_the_bench_asks_the_same_python_for_its_peer(self):
+        out = f"{self.folder}/out.json"
+        self.call("bench", "attention", "--seconds", "0.1", "--json", out,
+                  TESSERA_PYTHON="/no/such/python")
+        with open(out, encoding="utf-8") as file:
+            peer = json.load(file)["cases"][0]["peers"]["torch"]
+        self.assertIn("/no/such/python", peer["unavailable"])
 
     def test_the_environment_of_the_tree_is_found_from_the_current_folder(self):
         os.makedirs(f"{self.folder}/.venv/bin")
