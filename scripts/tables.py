@@ -107,6 +107,12 @@ def by_card(results):
     return cards.values()
 
 
+def kinds(records):
+    """Which kernels were measured, to begin a line about one file of several."""
+    found = {bench_module("sources").kind_of(record["op"]) for record in records}
+    return " and ".join(sorted(found)) + ": " if found else ""
+
+
 def table(name, results, current):
     """The lines between the markers."""
     if name not in TABLES:
@@ -119,7 +125,9 @@ def table(name, results, current):
         every = chosen[0] if len(chosen) == 1 else [one for some in chosen for one in some]
         made = getattr(markdown, maker)(every)
         if made:
-            where = [f"*{line}*" for result, some in zip(together, chosen)
+            several = len(together) > 1
+            where = [f"*{kinds(some) if several else ''}{line}*"
+                     for result, some in zip(together, chosen)
                      for line in markdown.provenance(result, current,
                                                      some if isinstance(some, list) else None)]
             lines += ["\n\n".join(where), "", *made, ""]

@@ -303,6 +303,11 @@ def test_at_a_glance_all_files_of_a_card_are_one_table_with_its_losses(tree):
                                                          "2.00x"]
     assert "quicker than the best one in 1, slower in 1" in "".join(lines)
     assert row_of(lines, "| matmul 16x8x8")[2:] == ["cublaslt", "2", "1", "0.50x"]
+    # Of several files each says what it has measured; of one there is no need.
+    assert sum(line.startswith("*products: ") for line in lines) == 2
+    (tree / "bench" / "results" / "card-b.json").unlink()
+    run(tree)
+    assert "*products: " not in (tree / "README.md").read_text()
 
 
 def test_what_calls_cost_the_host_is_a_table(tree):
