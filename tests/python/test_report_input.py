@@ -134,9 +134,14 @@ def test_a_folder_that_nobody_may_write_into(tmp_path, capsys):
 
 def test_what_is_missing_is_a_sentence_and_no_empty_picture(make):
     bare = {**result_of([]), "ceilings": {}, "tests": [], "gpu": None, "source_hash": None,
-            "commit": None}
+            "commit": None, "toolkit": {"python": "3.12", "cuda": "13.0"}}
     page = make(bare)
     check_form(page)
+    # Of a machine without a GPU nothing is said of GPUs.
+    assert [text for name, given, text in page.of("p") if given.get("class") == "facts"] == [
+        bare["date"][:10]]
+    assert {row[0] for row in page.csv("machine")[1:]} == {
+        "file", "date", "CPU", "threads", "python", "cuda", "cases", "tests"}
     assert make.status == 0 and page.of("figure") == [] and page.of("svg") == []
     for key, said in (("glance", "No case was measured here."), ("lengths", "No sustained"),
                       ("densities", "No sparse case"), ("blocks", "No random patterns"),

@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 
 
 class Unreadable(ValueError):
@@ -38,6 +39,11 @@ def write_whole(path, text):
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
+
+
+def slug(text):
+    """A text as part of a name: small letters, digits and points, - for what stands between."""
+    return re.sub("[^a-z0-9.]+", "-", text.lower()).strip(".-")
 
 
 def in_words(error, path=None):

@@ -5,6 +5,8 @@ that scripts can use it without the compiled package."""
 import csv
 import re
 
+from .files import slug
+
 # A name of ours, and the counters that may give it: the first that is there counts. Each is
 # optional: ncu's versions and chips differ in what they know.
 COUNTERS = {
@@ -222,4 +224,4 @@ def text_of(profile):
 
 def file_stem(card, label):
     """CARD-CASE, as a name of files."""
-    return re.sub(r"[^a-z0-9.]+", "-", f"{card} {label}".lower()).strip("-")
+    return slug(f"{card} {label}")

@@ -51,7 +51,7 @@ def opening(card):
     facts = sorted({f"driver {result['gpu']['driver']}" for result in card.results
                      if result["gpu"] and result["gpu"]["driver"]})
     facts += sorted({f"CUDA {result['toolkit']['cuda']}" for result in card.results
-                     if result["toolkit"].get("cuda")})
+                     if result["gpu"] and result["toolkit"].get("cuda")})
     facts += [" and ".join(days)]
     every = commits([part for result in card.results for part in result.get("parts") or [result]])
     facts += [f"commit {', '.join(every)}"] if every else []
@@ -297,7 +297,8 @@ def environment(card, slug):
             "cases": len(result["cases"]), "tests": len(result["tests"]),
         }
         for name, fact in facts.items():
-            rows.setdefault(name, {})[place] = fact
+            if fact not in (None, ""):
+                rows.setdefault(name, {})[place] = fact
     head = ["fact", *(f"file {place + 1}" for place in range(len(card.files)))]
     table = Table(head, [[name, *(fact_text(found.get(place)) for place in range(len(card.files)))]
                          for name, found in rows.items()], 1 + len(card.files),

@@ -2,9 +2,9 @@
 
 import base64
 import hashlib
-import re
 from pathlib import Path
 
+from ..bench import files
 from . import card_page, svg
 from .markup import Markup, heading, join, paragraph, tag
 
@@ -24,7 +24,7 @@ def slugs(cards):
     """A part of an address for each card, all different."""
     names = []
     for card in cards:
-        name = re.sub("[^a-z0-9]+", "-", card.title.lower()).strip("-")[:40] or "card"
+        name = files.slug(card.title)[:40] or "card"
         names.append(name if name not in names else f"{name}-{len(names) + 1}")
     return names
 

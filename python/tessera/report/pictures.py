@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ..bench.cases import make_case
+from ..bench.files import slug
 from ..bench.sources import measured_at, stale_hashes
 from . import heat_map, line_chart, model_error, scatter, strip
 from .case_tables import equal_at
@@ -238,7 +239,7 @@ def draw(name, results, current=None):
             if not empty(chart):
                 origin = provenance([result for result in of_card if any(
                     one is record for one in shown for record in result["cases"])], shown, current)
-                file = re.sub("[^a-z0-9]+", "-", f"{card} {stem}".lower()).strip("-") + ".svg"
+                file = slug(f"{card} {stem}") + ".svg"
                 svg = drawing(chart, about=[*chart.about, *origin]).alone()
                 drawn.append(Picture(file, ", ".join([chart.title, *origin[1:]]), svg))
     return drawn
