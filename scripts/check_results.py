@@ -9,7 +9,6 @@ Usage: scripts/check_results.py [--fresh] [FILE...]
 
 import argparse
 import importlib
-import json
 import sys
 import types
 from pathlib import Path
@@ -79,9 +78,9 @@ def main():
     failed = False
     for path in files:
         try:
-            result = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            print(f"{path}: {error}")
+            result = bench_module("files").read_json(path)
+        except ValueError as error:
+            print(error)
             failed = True
             continue
         found = problems_of_file(path, result)
