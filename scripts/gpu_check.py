@@ -162,16 +162,22 @@ def python_tests(environment, clock, work):
     return tests
 
 
-def host_times(options, clock):
-    """(what calls cost the host, how that ended): a program of its own, with nothing beside it."""
-    program = options.build / "tests" / "host_time"
-    if not os.access(program, os.X_OK):
-        return [], [{"name": "host", "outcome": "skipped",
-                     "detail": "no tests/host_time: build the target tessera_gpu_tests"}]
+def measuring_program(options, clock, test, program, *arguments):
+    """([what it prints as JSON, a line each], how it ended): one of the build's, with nothing beside
+    it."""
+    path = options.build / "tests" / program
+    if not os.access(path, os.X_OK):
+        return [], {"name": test, "outcome": "skipped",
+                    "detail": f"no tests/{program}: build the target tessera_gpu_tests"}
     start = time.monotonic()
-    status, output = run([program], clock.left(300))
-    test = outcome("host", status, time.monotonic() - start, output, (GTEST_SKIPPED,))
-    times = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    status, output = run([path, *arguments], clock.left(300))
+    ended = outcome(test, status, time.monotonic() - start, output, (GTEST_SKIPPED,))
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")], ended
+
+
+def host_times(options, clock):
+    """(what calls cost the host, how that ended)."""
+    times, test = measuring_program(options, clock, "host", "host_time")
     for one in times:
         say(f"{one['call']}: {one['us']:.2f} us of the host")
     say(f"host: {test['outcome']}")
@@ -179,18 +185,11 @@ def host_times(options, clock):
 
 
 def card_ceilings(options, clock):
-    """(what the card gives at most, how that ended): a program of its own, too."""
-    program = options.build / "tests" / "ceilings"
-    if not os.access(program, os.X_OK):
-        return {}, [{"name": "ceilings", "outcome": "skipped",
-                     "detail": "no tests/ceilings: build the target tessera_gpu_tests"}]
-    start = time.monotonic()
-    seconds = 0.5 if options.quick else 2
-    status, output = run([program, "--seconds", seconds], clock.left(300))
-    test = outcome("ceilings", status, time.monotonic() - start, output)
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    figures = json.loads(lines[-1]) if status == 0 and lines else {}
-    say(f"ceilings: {test['outcome']}, {len(figures)} figures, {test['seconds']:.1f} s")
+    """(what the card gives at most, how that ended)."""
+    said, test = measuring_program(options, clock, "ceilings", "ceilings", "--seconds",
+                                   0.5 if options.quick else 2)
+    figures = said[-1] if said and test["outcome"] == "passed" else {}
+    say(f"ceilings: {test['outcome']}, {len(figures)} figures")
     return figures, [test]
 
 

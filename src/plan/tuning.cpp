@@ -26,11 +26,11 @@ namespace {
 
 /// The row that execution.kernel names; throws where none of that name does the operation.
 const KernelRow& forced_row(Op op, const std::string& name) {
+  if (const KernelRow* row = row_named(name); row && row->does(op)) return *row;
   std::string known;
   for (const Backend backend : {Backend::sm90, Backend::sm80, Backend::cpu}) {
     for (const KernelRow& row : kernel_table(backend)) {
       if (!row.does(op)) continue;
-      if (name == row.name) return row;
       known += (known.empty() ? "" : ", ") + std::string(row.name);
     }
   }

@@ -11,6 +11,9 @@
 // Rows that were measured to be the fastest on one device. docs/tuning.md has the file's grammar.
 namespace tessera::planning {
 
+/// The row of that name, of any backend; null where there is none.
+const KernelRow* row_named(std::string_view name);
+
 /// From a plan's signature to the row to take.
 using PreferredRows = std::unordered_map<std::string, const KernelRow*>;
 

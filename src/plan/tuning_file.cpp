@@ -80,14 +80,6 @@ std::string_view after(Lines& lines, std::string_view word) {
   return lines.line().substr(word.size());
 }
 
-const KernelRow* row_named(std::string_view name) {
-  for (const Backend backend : {Backend::cpu, Backend::sm80, Backend::sm90}) {
-    for (const KernelRow& row : kernel_table(backend))
-      if (name == row.name) return &row;
-  }
-  return nullptr;
-}
-
 void check_fits(const Lines& lines, const KernelRow& row, std::string_view signature) {
   const std::string_view word = signature.substr(0, signature.find(' '));
   for (const Op op : kOps) {
@@ -121,6 +113,14 @@ void read_problem(const Lines& lines, PreferredRows& rows,
 }
 
 }  // namespace
+
+const KernelRow* row_named(std::string_view name) {
+  for (const Backend backend : {Backend::cpu, Backend::sm80, Backend::sm90}) {
+    for (const KernelRow& row : kernel_table(backend))
+      if (name == row.name) return &row;
+  }
+  return nullptr;
+}
 
 PreferredRows parse_tuning(std::string_view text, const std::string& device) {
   Lines lines(text);

@@ -156,14 +156,9 @@ Pattern butterfly(std::int64_t rows, std::int64_t cols, std::int64_t levels) {
 
 Pattern power_law(std::int64_t rows, std::int64_t cols, double density, double exponent,
                   std::uint64_t seed) {
-  sparse::require_density(density, "power_law: density");
-  if (!(exponent >= 0.0)) {
-    refuse("power_law: exponent: expected 0 or more, got " + std::to_string(exponent));
-  }
+  sparse::require_power_law(density, exponent, "power_law");
   Pattern pattern = open_pattern(rows, cols, "power_law");
-  const std::int64_t all = core::checked_multiply(rows, cols, "power_law: rows");
-  const std::int64_t total =
-      std::min(all, std::int64_t{std::llround(density * static_cast<double>(all))});
+  const std::int64_t total = sparse::stored_at(density, rows, cols, "power_law");
   sparse::reserve(pattern.indices, total, "power_law: rows");
   std::vector<std::int64_t> lengths = sparse::zipf_shares(rows, exponent, total, cols);
   Random source(seed);

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -148,15 +147,9 @@ Pattern mesh(const std::array<std::int64_t, 3>& nodes, std::int64_t unknowns, st
 
 Pattern power_law_graph(std::int64_t rows, std::int64_t cols, double density, double exponent,
                         std::uint64_t seed) {
-  sparse::require_density(density, "power_law_graph: density");
-  if (!(exponent >= 0.0)) {
-    sparse::refuse("power_law_graph: exponent: expected 0 or more, got " +
-                   std::to_string(exponent));
-  }
+  sparse::require_power_law(density, exponent, "power_law_graph");
   Pattern pattern = open_pattern(rows, cols, "power_law_graph");
-  const std::int64_t all = core::checked_multiply(rows, cols, "power_law_graph: rows");
-  const std::int64_t edges =
-      std::min(all, std::int64_t{std::llround(density * static_cast<double>(all))});
+  const std::int64_t edges = sparse::stored_at(density, rows, cols, "power_law_graph");
   std::vector<std::int64_t> lengths = sparse::zipf_shares(rows, exponent, edges, cols);
   std::vector<std::int64_t> popular = sparse::zipf_shares(cols, exponent, edges, rows);
   // The same order for both: in a square graph, who has many edges is also the end of many.

@@ -69,4 +69,17 @@ std::vector<std::int64_t> zipf_shares(std::int64_t parts, double exponent, std::
   return shares;
 }
 
+void require_power_law(double density, double exponent, const std::string& generator) {
+  require_density(density, generator + ": density");
+  if (!(exponent >= 0.0)) {
+    refuse(generator + ": exponent: expected 0 or more, got " + std::to_string(exponent));
+  }
+}
+
+std::int64_t stored_at(double density, std::int64_t rows, std::int64_t cols,
+                       const std::string& generator) {
+  const std::int64_t all = core::checked_multiply(rows, cols, generator + ": rows");
+  return std::min(all, std::int64_t{std::llround(density * static_cast<double>(all))});
+}
+
 }  // namespace tessera::sparse

@@ -70,6 +70,14 @@ def machine(tmp_path, monkeypatch):
     return make
 
 
+def one_product(folder):
+    """A workload file of a single case."""
+    path = folder / "w.json"
+    path.write_text(json.dumps({"cases": [{"op": "matmul", "params": {
+        "m": 8, "n": 8, "k": 8, "dtype": "f32"}}]}))
+    return path
+
+
 def run(folder, *more):
     out = folder / "out.json"
     status = gpu_check.main(["--build", str(folder / "build"), "--out", str(out), "--device", "cpu",
@@ -136,9 +144,7 @@ def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
 def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_path):
     folder, log = machine(), tmp_path / "host-log"
     program = folder / "build" / "tests" / "host_time"
-    workload = tmp_path / "w.json"
-    workload.write_text(json.dumps({"cases": [{"op": "matmul", "params": {
-        "m": 8, "n": 8, "k": 8, "dtype": "f32"}}]}))
+    workload = one_product(tmp_path)
     common = ["--skip", "cpp,sanitizer,python,ceilings", "--workloads", str(workload),
               "--seconds", "0.01", "--peers", "none"]
     _, result = run(folder, *common)
@@ -170,9 +176,7 @@ exit {status}
 def test_the_card_s_ceilings_stand_beside_cases_and_tests(machine, tmp_path):
     folder, log = machine(), tmp_path / "ceilings-log"
     program = folder / "build" / "tests" / "ceilings"
-    workload = tmp_path / "w.json"
-    workload.write_text(json.dumps({"cases": [{"op": "matmul", "params": {
-        "m": 8, "n": 8, "k": 8, "dtype": "f32"}}]}))
+    workload = one_product(tmp_path)
     common = ["--skip", "cpp,sanitizer,python,host", "--workloads", str(workload), "--seconds",
               "0.01", "--peers", "none"]
     _, result = run(folder, *common)
