@@ -57,8 +57,8 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
   // Two teams of 64 rows wait for L2: nobody shares what they load.
   if (tile.teams > 1)
     besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
-  // Rows of three warpgroups see less alike than those of two.
-  if (tile.warpgroups == 3 && s.window_right >= 0) besides += 0.12e-6;
+  // Rows of three warpgroups see less alike than those of two, and teams end a walk together.
+  if ((tile.warpgroups == 3 || tile.teams > 1) && s.window_right >= 0) besides += 0.12e-6;
   return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
 }
 

@@ -1,0 +1,437 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/cuda/sm90/attention/softmax.cuh"
+#include "src/cuda/sm90/attention/store.cuh"
+#include "src/cuda/sm90/attention/traits.cuh"
+#include "src/cuda/tile/wgmma.cuh"
+
+// Warps load what the walk names into rings of keys and values; each consumer warpgroup takes 64
+// rows of queries through them. Scores of a step are multiplied while the step before meets its
+// values, so the tensor cores work while weights are computed.
+namespace tessera::cuda::sm90::attention {
+
+/// One warpgroup: 64 rows of each tile.
+template <class T>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(const Arguments& args, typename T::Shared& shared,
+                                      int consumer, int thread)
+      : args_(args), shared_(shared), consumer_(consumer), thread_(thread) {
+    for (int i = 0; i < team(); ++i) at_.advance();
+  }
+
+  __device__ __forceinline__ void run() {
+    while (open_tile()) {
+      if constexpr (T::kOwnLists) {
+        walk_line();
+        continue;
+      }
+      const Flags flags = wait_for_keys();
+      softmax_ = {};
+      begin(flags, false);
+      bool last = flags.last;
+      bool first;
+      do {
+        for (first = true; !last; first = false) last = step(first);
+      } while (turn(first, last));
+    }
+  }
+
+ private:
+  using Element = typename T::Element;
+  using Cursor = tile::RingCursor<T::kStages>;
+  static constexpr int kKeySteps = T::kDim / 16, kValueSteps = T::kN / 16;
+
+  /// The first of its 64 rows of a tile.
+  __device__ __forceinline__ int first_row() const {
+    return (consumer_ - team() * T::kTeamSize) * T::kRows;
+  }
+  __device__ __forceinline__ int team() const {
+    return T::kTeams > 1 ? consumer_ / T::kTeamSize : 0;
+  }
+
+  // The next tile's scores are multiplied beside a tile's last values. Where there are teams, they
+  // fill that time, and what they found would take the registers of those scores.
+  static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
+
+  /// To this team's next step.
+  __device__ __forceinline__ static void advance(Cursor& at) {
+#pragma unroll
+    for (int i = 0; i < T::kTeams; ++i) at.advance();
+  }
+
+  /// Each warp for itself: its lanes are done with what the barrier guards.
+  __device__ __forceinline__ void give_back(std::uint64_t& empty) {
+    __syncwarp();
+    if (thread_ % 32 == 0) tile::arrive(&empty);
+  }
+
+  __device__ __forceinline__ void issue_scores() {
+    const std::uint64_t q = queries_of(tile_).by_columns(first_row());
+    const std::uint64_t k = shared_.k[at_.stage].by_columns(0);
+    tile::settle(score_);
+    tile::mma_fence();
+#pragma unroll
+    for (int i = 0; i < kKeySteps; ++i)
+      tile::mma<Element, T::kN, tile::Major::k, tile::Major::k>(
+          score_, tile::stepped(q, T::Queries::column_step(i)),
+          tile::stepped(k, T::Keys::column_step(i)), i == 0);
+    tile::mma_commit();
+  }
+
+  struct Flags {
+    bool masked, last;
+    bool mine = true;  // this consumer needs the step
+  };
+  /// Waits for the next keys. What their note says is read before there is anything to wait for.
+  __device__ __forceinline__ Flags wait_for_keys() {
+    if (!keys_came_) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
+    keys_came_ = false;
+    const typename T::Step& step = shared_.notes[at_.stage];
+    Flags flags{tile::agreed(step.any(step.masked)), tile::agreed(step.last != 0)};
+    if constexpr (T::kOwnLists)
+      flags.mine = tile::agreed(step.lines >> consumer_ / T::kConsumersALine & 1);
+    return flags;
+  }
+
+  /// Whether the keys of the step after this one have come, asked where there is other work to do.
+  __device__ __forceinline__ void look_ahead() {
+    Cursor next = at_;
+    advance(next);
+    keys_came_ = tile::agreed(
+        tile::ptx::mbarrier_test_wait_parity(&shared_.k_ring.full[next.stage], next.parity));
+  }
+
+  /// The values of a step whose weights are ready.
+  __device__ __forceinline__ void issue_values(Cursor at, bool first) {
+    tile::wait(&shared_.v_ring.full[at.stage], at.parity);
+    const std::uint64_t v = shared_.v[at.stage].by_rows();
+    tile::settle(sum_);
+    tile::mma_fence();
+#pragma unroll
+    for (int i = 0; i < kValueSteps; ++i)
+      tile::mma<Element, T::kDimV, tile::Major::mn>(
+          sum_, weight_ + i * 4, tile::stepped(v, i * T::Values::kRowStep), first && i == 0);
+    tile::mma_commit();
+  }
+
+  __device__ __forceinline__ void rescale(const float (&shrink)[2]) {
+#pragma unroll
+    for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] *= shrink[i / 2 % 2];
+  }
+
+  __device__ __forceinline__ void round() {
+    constexpr DType kType = std::is_same_v<Element, __nv_bfloat16> ? DType::bf16 : DType::f16;
+#pragma unroll
+    for (int i = 0; i < T::kN / 4; ++i)
+      weight_[i] = product::pack(kType, score_[2 * i], score_[2 * i + 1]);
+  }
+
+  /// First scores have nothing to be multiplied beside.
+  __device__ __forceinline__ void begin(Flags flags, bool begun) {
+    issue_scores();
+    tile::mma_wait<0>();
+    tile::settle(score_);
+    adjust(flags);
+    softmax_.take(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
+      if (begun) rescale(shrink);
+    });
+    round();
+  }
+
+  /// And so have last values.
+  __device__ __forceinline__ void end(Cursor at, bool first) {
+    issue_values(at, first);
+    wait_for_sums(at);
+  }
+
+  /// True if that was the tile's last step.
+  __device__ __forceinline__ bool step(bool first) {
+    const Cursor before = at_;
+    advance(at_);
+    const Flags flags = wait_for_keys();
+    overlap(before, flags, first);
+    return flags.last;
+  }
+
+  /// A step's scores are multiplied while the weights of the one before meet their values.
+  __device__ __forceinline__ void overlap(Cursor before, Flags flags, bool first) {
+    issue_scores();
+    issue_values(before, first);
+    tile::mma_wait<1>();
+    tile::settle(score_);
+    adjust(flags);
+    look_ahead();
+    softmax_.take(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
+      tile::mma_wait<0>();
+      tile::settle(sum_);
+      rescale(shrink);
+    });
+    wait_for_sums(before);
+    round();
+  }
+
+  __device__ __forceinline__ void wait_for_sums(Cursor of) {
+    tile::mma_wait<0>();
+    tile::settle(sum_);
+    give_back(shared_.v_ring.empty[of.stage]);
+  }
+
+  /// All of a tile, where this consumer's line has a list of its own: runs of steps that it needs,
+  /// and others between them. Nothing is multiplied and no stage is held while steps pass by.
+  __device__ __forceinline__ void walk_line() {
+    softmax_ = {};
+    clear_sums();
+    Flags flags = wait_for_keys();
+    while (pass_by(flags)) {
+      begin(flags, true);
+      Cursor before = at_;
+      while (at_.advance(), !flags.last) {
+        flags = wait_for_keys();
+        if (!flags.mine) break;
+        overlap(before, flags, false);
+        before = at_;
+      }
+      end(before, false);
+      if (flags.mine) break;  // and was the last
+    }
+    finish_part(tile_);
+    leave_tile();
+  }
+
+  /// Goes on to a step that this consumer needs, whose keys have come. False, and behind the tile's
+  /// last step, where there is none. A stage of values is given back after it has been filled:
+  /// sooner, it would count as given back by who still has the values before them.
+  __device__ __forceinline__ bool pass_by(Flags& flags) {
+    while (!flags.mine) {
+      give_back(shared_.k_ring.empty[at_.stage]);
+      tile::wait(&shared_.v_ring.full[at_.stage], at_.parity);
+      give_back(shared_.v_ring.empty[at_.stage]);
+      at_.advance();
+      if (flags.last) return false;
+      flags = wait_for_keys();
+    }
+    return true;
+  }
+
+  /// A tile's last values, beside the first scores of the next one where that follows at once.
+  /// False if it does not; `last` says whether the next one's first step was its last.
+  __device__ __forceinline__ bool turn(bool first, bool& last) {
+    if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
+    const Cursor before = at_;
+    if (!kCrosses || !is_whole(tile_) || !next_tile_at_once()) {
+      end(before, first);
+      finish_part(tile_);
+      advance(at_);
+      leave_tile();
+      return false;
+    }
+    advance(at_);
+    leave_tile();
+    const Flags flags = wait_for_keys();
+    issue_scores();
+    issue_values(before, first);
+    tile::mma_wait<1>();
+    tile::settle(score_);
+    adjust(flags);
+    const Softmax former = softmax_;
+    softmax_ = {};
+    look_ahead();
+    softmax_.take(score_, args_.scale_log2, [](const float(&)[2]) {});
+    wait_for_sums(before);
+    finish(tile_ - 1, former);
+    round();
+    last = flags.last;
+    return true;
+  }
+
+  /// The next tile that has steps; those that have none are stored on the way. False at the end.
+  __device__ __forceinline__ bool open_tile() {
+    while (true) {
+      wait_for_queries(tile_);
+      const TileNote& note = note_of(tile_);
+      if (tile::agreed(note.ends_all)) return false;
+      if (tile::agreed(!note.empty)) break;
+      if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
+      clear_sums();
+      softmax_ = {};
+      finish_part(tile_);
+      leave_tile();
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ void clear_sums() {
+#pragma unroll
+    for (float& value : sum_) value = 0.0f;
+  }
+
+  __device__ __forceinline__ void leave_tile() {
+    ++tile_;
+    looked_ = false;
+  }
+
+  __device__ __forceinline__ TileNote& note_of(unsigned tile) {
+    return shared_.tiles[tile % T::kTileNotes];
+  }
+  __device__ __forceinline__ bool is_whole(unsigned tile) {
+    return tile::agreed(note_of(tile).share.parts == 1);
+  }
+  __device__ __forceinline__ typename T::Queries& queries_of(unsigned tile) {
+    return shared_.q[tile % T::kQueryStages];
+  }
+  __device__ __forceinline__ void wait_for_queries(unsigned tile) {
+    tile::wait(&shared_.q_ring.full[tile % T::kQueryStages], tile / T::kQueryStages % 2);
+  }
+
+  /// Whether a tile with steps follows this one.
+  __device__ __forceinline__ bool next_tile_at_once() {
+    wait_for_queries(tile_ + 1);
+    const TileNote& note = note_of(tile_ + 1);
+    return tile::agreed(!note.ends_all && !note.empty);
+  }
+
+  /// What scores of the stage become before the softmax; then the stage's keys are given back.
+  __device__ __forceinline__ void adjust(Flags flags) {
+    const typename T::Step& step = shared_.notes[at_.stage];
+    if constexpr (T::kMapped) map_scores(score_, args_.map);
+    if (flags.masked) {
+      if (!looked_) look();
+      const int first_column = thread_ % 4 * 2;
+      const int row = consumer_ * T::kRows + thread_ / 32 * 16 + thread_ % 32 / 4;  // of `sight`
+      hide(score_, step, &shared_.sight[row], first_column);
+      if (args_.bits) hide_by_bits(score_, step, args_, &shared_.sight[row], first_column);
+    }
+    give_back(shared_.k_ring.empty[at_.stage]);
+  }
+
+  /// What this warpgroup's rows of the tile see, for steps where that is not all. Once a tile, as
+  /// all of its threads need it at the same step.
+  __device__ __forceinline__ void look() {
+    looked_ = true;
+    const TileNote& note = note_of(tile_);
+    meet();  // nobody looks at the tile before any more
+    if (thread_ < T::kRows) {
+      const int query = note.first_query + (first_row() + thread_ >> args_.walk.pack_shift);
+      const planning::KeyRange seen = note.sight.of_row(query);
+      RowSight& sight = shared_.sight[consumer_ * T::kRows + thread_];
+      sight.begin = static_cast<int>(planning::clamp_to(seen.begin, 0, kNowhere));
+      sight.end = static_cast<int>(planning::clamp_to(seen.end, 0, kNowhere));
+      if (args_.bits) sight.bits = query % args_.block_q / args_.walk.word_queries * args_.bits_row;
+    }
+    meet();
+  }
+
+  /// All threads of this warpgroup.
+  __device__ __forceinline__ void meet() {
+    asm volatile("barrier.cta.sync %0, 128;" ::"r"(1 + consumer_) : "memory");
+  }
+
+  /// A tile's sums leave, as its result or for whoever joins what was found of it.
+  __device__ __forceinline__ void finish(unsigned tile, const Softmax& softmax) {
+    if constexpr (T::kTeams > 1) {
+      if (team() > 0) return hand_over(tile, softmax);
+      Softmax joint = softmax;
+      take_over(tile, joint);
+      store(tile, joint);
+    } else {
+      store(tile, softmax);
+    }
+    leave_result(tile);
+  }
+
+  /// The same of a tile that may be divided.
+  __device__ __forceinline__ void finish_part(unsigned tile) {
+    if (is_whole(tile)) return finish(tile, softmax_);
+    if constexpr (T::kTeams > 1) {
+      if (team() > 0) return hand_over(tile, softmax_);
+      take_over(tile, softmax_);
+    }
+    if (join_parts(tile)) store(tile, softmax_);
+    leave_result(tile);
+  }
+
+  /// The tile's result is stored, or lies where the carrier takes it from.
+  __device__ __forceinline__ void leave_result(unsigned tile) {
+    give_back(T::kStoresItself ? shared_.tile_ring.empty[tile % T::kTileNotes]
+                               : shared_.results[tile % T::kQueryStages]);
+  }
+
+  __device__ __forceinline__ void hand_over(unsigned tile, const Softmax& softmax) {
+    const int place = consumer_ - T::kTeamSize;
+    tile::wait(&shared_.handed.empty[place], tile % 2 ^ 1);
+    put_found(shared_.handed.found[place], sum_, softmax, thread_);
+    give_back(shared_.handed.full[place]);
+  }
+
+  __device__ __forceinline__ void take_over(unsigned tile, Softmax& softmax) {
+#pragma unroll
+    for (int place = consumer_; place < T::kHanded; place += T::kTeamSize) {
+      tile::wait(&shared_.handed.full[place], tile % 2);
+      add_found<true>(shared_.handed.found[place], sum_, softmax, thread_);
+      give_back(shared_.handed.empty[place]);
+    }
+  }
+
+  /// True for the last of those who share a tile: it then has what all of them found, added up in
+  /// the same order whoever it is.
+  __device__ __forceinline__ bool join_parts(unsigned tile) {
+    const planning::TileShare& share = note_of(tile).share;
+    bool& joins = shared_.joins[tile % T::kQueryStages][consumer_];
+    auto* parts = static_cast<typename T::Found*>(args_.parts) + consumer_;
+    put_found(parts[(share.slot + share.part) * T::kTeamSize], sum_, softmax_, thread_);
+    __threadfence();
+    meet();
+    if (thread_ == 0) {
+      const int before = atomicAdd(&args_.joined[share.tile * T::kTeamSize + consumer_], 1);
+      joins = before == share.parts - 1;
+      __threadfence();
+    }
+    meet();
+    if (!tile::agreed(joins)) return false;
+    softmax_ = {};
+    clear_sums();
+#pragma unroll 1
+    for (int part = 0; part < share.parts; ++part)
+      add_found<false>(parts[(share.slot + part) * T::kTeamSize], sum_, softmax_, thread_);
+    return true;
+  }
+
+  /// Stores sums, or puts them where the carrier takes them from.
+  __device__ __forceinline__ void store(unsigned tile, const Softmax& softmax) {
+    const TileNote& note = note_of(tile);
+    const RowPlaces rows(args_, note, first_row(), thread_);
+    const Normalised normalised(args_, softmax, rows);
+    store_lse(args_, note, rows, normalised.lse, thread_);
+    if (args_.result.dtype == DType::f32) {
+      store_wide<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
+    } else if constexpr (T::kStoresItself) {
+      store_short<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
+    } else {
+      typename T::Queries& panels = queries_of(tile);
+      meet();  // all warps have read their queries: the last scores are done
+      put_panels<T>(args_, panels, sum_, normalised.factor, first_row(), thread_);
+      if (tile::agreed(is_carried<T>(args_, note, first_row()))) {
+        ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+      } else {
+        meet();
+        copy_out<T>(args_, note, panels, first_row(), thread_);
+      }
+    }
+  }
+
+  const Arguments& args_;
+  typename T::Shared& shared_;
+  int consumer_, thread_;
+  unsigned tile_ = 0;  // how many came before
+  Cursor at_;
+  bool looked_ = false, keys_came_ = false;
+
+  float score_[T::kN / 2], sum_[T::kDimV / 2];
+  std::uint32_t weight_[T::kN / 4];
+  Softmax softmax_;
+};
+
+}  // namespace tessera::cuda::sm90::attention
