@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/cuda/sm90/attention/rescore.cuh"
 #include "src/cuda/sm90/attention/softmax.cuh"
 #include "src/cuda/sm90/attention/store.cuh"
 #include "src/cuda/sm90/attention/traits.cuh"
@@ -87,9 +88,9 @@ class Consumer {
   };
   /// Waits for the next keys. What their note says is read before there is anything to wait for.
   __device__ __forceinline__ Flags wait_for_keys() {
-    if (!keys_came_) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
-    keys_came_ = false;
-    const typename T::Step& step = shared_.notes[at_.stage];
+    if (!(known_ & kKeysCame)) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
+    known_ &= ~kKeysCame;
+    const typename T::Step& step = shared_.notes[T::note_place(at_)];
     Flags flags{tile::agreed(step.any(step.masked)), tile::agreed(step.last != 0)};
     if constexpr (T::kOwnLists)
       flags.mine = tile::agreed(step.lines >> consumer_ / T::kConsumersALine & 1);
@@ -100,8 +101,9 @@ class Consumer {
   __device__ __forceinline__ void look_ahead() {
     Cursor next = at_;
     advance(next);
-    keys_came_ = tile::agreed(
-        tile::ptx::mbarrier_test_wait_parity(&shared_.k_ring.full[next.stage], next.parity));
+    if (tile::agreed(
+            tile::ptx::mbarrier_test_wait_parity(&shared_.k_ring.full[next.stage], next.parity)))
+      known_ |= kKeysCame;
   }
 
   /// The values of a step whose weights are ready.
@@ -135,7 +137,7 @@ class Consumer {
     tile::mma_wait<0>();
     tile::settle(score_);
     adjust(flags);
-    softmax_.take(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
+    softmax_.start(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
       if (begun) rescale(shrink);
     });
     round();
@@ -164,13 +166,30 @@ class Consumer {
     tile::settle(score_);
     adjust(flags);
     look_ahead();
-    softmax_.take(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
+    const auto rescaling = [&](const float(&shrink)[2]) {
       tile::mma_wait<0>();
       tile::settle(sum_);
       rescale(shrink);
+    };
+    softmax_.template take<Element>(score_, args_.scale_log2, rescaling, [&] {
+      tile::mma_wait<0>();
+      tile::settle(sum_);
+      again(flags);
     });
     wait_for_sums(before);
     round();
+  }
+
+  /// The step's scores once more. Sums make room for what that needs.
+  __device__ __forceinline__ void again(Flags flags) {
+    volatile float parked[T::kDimV / 2];
+#pragma unroll
+    for (int i = 0; i < T::kDimV / 2; ++i) parked[i] = sum_[i];
+    score_again<T>(score_, args_, queries_of(tile_), first_row() + thread_ / 32 * 16,
+                   note_of(tile_), shared_.notes[T::note_place(at_)], thread_ % 32);
+    shape(flags);
+#pragma unroll
+    for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] = parked[i];
   }
 
   __device__ __forceinline__ void wait_for_sums(Cursor of) {
@@ -239,7 +258,7 @@ class Consumer {
     const Softmax former = softmax_;
     softmax_ = {};
     look_ahead();
-    softmax_.take(score_, args_.scale_log2, [](const float(&)[2]) {});
+    softmax_.start(score_, args_.scale_log2, [](const float(&)[2]) {});
     wait_for_sums(before);
     finish(tile_ - 1, former);
     round();
@@ -270,7 +289,7 @@ class Consumer {
 
   __device__ __forceinline__ void leave_tile() {
     ++tile_;
-    looked_ = false;
+    known_ &= ~kLooked;
   }
 
   __device__ __forceinline__ TileNote& note_of(unsigned tile) {
@@ -293,24 +312,28 @@ class Consumer {
     return tile::agreed(!note.ends_all && !note.empty);
   }
 
-  /// What scores of the stage become before the softmax; then the stage's keys are given back.
+  /// What scores become before the softmax; then the stage's keys are given back.
   __device__ __forceinline__ void adjust(Flags flags) {
-    const typename T::Step& step = shared_.notes[at_.stage];
+    shape(flags);
+    give_back(shared_.k_ring.empty[at_.stage]);
+  }
+
+  __device__ __forceinline__ void shape(Flags flags) {
+    const typename T::Step& step = shared_.notes[T::note_place(at_)];
     if constexpr (T::kMapped) map_scores(score_, args_.map);
     if (flags.masked) {
-      if (!looked_) look();
+      if (!(known_ & kLooked)) look();
       const int first_column = thread_ % 4 * 2;
       const int row = consumer_ * T::kRows + thread_ / 32 * 16 + thread_ % 32 / 4;  // of `sight`
       hide(score_, step, &shared_.sight[row], first_column);
       if (args_.bits) hide_by_bits(score_, step, args_, &shared_.sight[row], first_column);
     }
-    give_back(shared_.k_ring.empty[at_.stage]);
   }
 
   /// What this warpgroup's rows of the tile see, for steps where that is not all. Once a tile, as
   /// all of its threads need it at the same step.
   __device__ __forceinline__ void look() {
-    looked_ = true;
+    known_ |= kLooked;
     const TileNote& note = note_of(tile_);
     meet();  // nobody looks at the tile before any more
     if (thread_ < T::kRows) {
@@ -427,7 +450,10 @@ class Consumer {
   int consumer_, thread_;
   unsigned tile_ = 0;  // how many came before
   Cursor at_;
-  bool looked_ = false, keys_came_ = false;
+  // Bits, as the registers of some rows have no room for flags: what the tile's rows see; that the
+  // keys of the next step have come.
+  static constexpr unsigned kLooked = 1, kKeysCame = 2;
+  unsigned known_ = 0;
 
   float score_[T::kN / 2], sum_[T::kDimV / 2];
   std::uint32_t weight_[T::kN / 4];

@@ -204,7 +204,7 @@ class Loader {
       last = step.last && step_ % T::kTeams == T::kTeams - 1;
 
       tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
-      shared_.notes[at_.stage] = step;
+      shared_.notes[T::note_place(at_)] = step;
       tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
       copy<typename T::Keys>(shared_.k[at_.stage], args_.k, step, note, batch,
                              &shared_.k_ring.full[at_.stage]);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "src/cuda/sm90/attention/traits.cuh"
 #include "src/cuda/sm90/product/activation.cuh"
@@ -103,24 +104,64 @@ __device__ __forceinline__ void map_scores(float (&score)[kCount], const ScoreMa
 }
 
 struct Softmax {
-  // Weights are 2^(score * scale - base). The base follows the maximum from afar: only a score
-  // beyond `limit`, whose weight would be more than 2^kSlack, moves it.
-  float base[2] = {0.0f, 0.0f};
-  float limit[2] = {-INFINITY, -INFINITY};
+  // Weights are 2^(score * scale - base). The base is the maximum of the first scores that the row
+  // sees, and stays while weights are not much larger than one.
+  static constexpr float kUnseen = 3.4e38f;  // until then: no score has a weight
+  float base[2] = {kUnseen, kUnseen};
   float sum[2] = {0.0f, 0.0f};  // of this thread's columns alone
 
-  __device__ __forceinline__ bool nothing_seen(int half) const { return limit[half] == -INFINITY; }
+  __device__ __forceinline__ bool seen(int half) const { return base[half] != kUnseen; }
 
-  /// Scores become weights. Where a base moves, which is rare, `rescale` gets what sums so far have
-  /// to be multiplied by: for a whole warp, before any exponential. One warp has a scheduler for
-  /// itself here, so what does not depend on each other is kept apart: both rows, and several
-  /// maxima and sums of each.
+  /// Scores become weights, after bases have moved to where no weight is above one. `rescale` gets
+  /// what sums so far have to be multiplied by: for a whole warp, before any exponential.
   template <int kCount>
+  __device__ __forceinline__ void start(float (&score)[kCount], float scale_log2,
+                                        const auto& rescale) {
+    move_bases(score, scale_log2, rescale);
+    float total[2];
+    weigh(score, scale_log2, total);
+    add(total);
+  }
+
+  /// The same without a look at the scores: sums of weights tell if one was too large. Then `again`
+  /// brings the scores back.
+  template <class Element, int kCount>
   __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
-                                       const auto& rescale) {
-    constexpr int kApart = 4, kGroups = kCount / 4;
+                                       const auto& rescale, const auto& again) {
+    if (tile::agreed(!seen(0) || !seen(1))) move_bases(score, scale_log2, rescale);
+    float total[2];
+    weigh(score, scale_log2, total);
+    if (tile::agreed(is_too_large<Element>(total))) {
+      again();
+      move_bases(score, scale_log2, rescale);
+      weigh(score, scale_log2, total);
+    }
+    add(total);
+  }
+
+  /// Joins a row's state with that of other keys, whose base is -inf if they were not seen. Returns
+  /// what the sums of both have to be multiplied by.
+  __device__ __forceinline__ float2 join(int half, float other_base, float other_sum) {
+    const float mine = seen(half) ? base[half] : -INFINITY;
+    const float joint = fmaxf(mine, other_base);
+    if (joint == -INFINITY) return {0.0f, 0.0f};
+    const float2 weight{exp2_fast(mine - joint), exp2_fast(other_base - joint)};
+    base[half] = joint;
+    sum[half] = __fmul_rn(weight.x, sum[half]) + __fmul_rn(weight.y, other_sum);
+    return weight;
+  }
+
+ private:
+  /// One warp has a scheduler for itself here, so what does not depend on each other is kept apart:
+  /// both rows, and several maxima and sums of each.
+  static constexpr int kApart = 4;
+
+  template <int kCount>
+  __device__ __forceinline__ void move_bases(const float (&score)[kCount], float scale_log2,
+                                             const auto& rescale) {
+    constexpr int kGroups = kCount / 4;
     static_assert(kGroups % kApart == 0);
-    float top[2][kApart];
+    float top[2][kApart], shrink[2];
 #pragma unroll
     for (int j = 0; j < kGroups; ++j)
 #pragma unroll
@@ -131,54 +172,50 @@ struct Softmax {
       }
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      top[half][0] = fmaxf(fmaxf(top[half][0], top[half][1]), fmaxf(top[half][2], top[half][3]));
-    if (tile::agreed(top[0][0] > limit[0] || top[1][0] > limit[1])) {
-      float shrink[2];
+      shrink[half] = move(half, fmaxf(fmaxf(top[half][0], top[half][1]),
+                                      fmaxf(top[half][2], top[half][3])) * scale_log2);
+    rescale(shrink);
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void weigh(float (&score)[kCount], float scale_log2,
+                                        float (&total)[2]) {
+    float part[2][kApart] = {};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) shrink[half] = move(half, top[half][0], scale_log2);
-      rescale(shrink);
-    }
-    float total[2][kApart] = {};
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j)
+    for (int j = 0; j < kCount / 4; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& left = score[j * 4 + 2 * half];
         float& right = score[j * 4 + 2 * half + 1];
         left = exp2_fast(fmaf(left, scale_log2, -base[half]));
         right = exp2_fast(fmaf(right, scale_log2, -base[half]));
-        total[half][j % kApart] += left + right;
+        part[half][j % kApart] += left + right;
       }
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      sum[half] += (total[half][0] + total[half][1]) + (total[half][2] + total[half][3]);
+      total[half] = (part[half][0] + part[half][1]) + (part[half][2] + part[half][3]);
   }
 
-  /// Joins a row's state with that of other keys, whose base is -inf if they were not seen. Returns
-  /// what the sums of both have to be multiplied by.
-  __device__ __forceinline__ float2 join(int half, float other_base, float other_sum) {
-    const float mine = nothing_seen(half) ? -INFINITY : base[half];
-    const float joint = fmaxf(mine, other_base);
-    if (joint == -INFINITY) return {0.0f, 0.0f};
-    const float2 weight{exp2_fast(mine - joint), exp2_fast(other_base - joint)};
-    base[half] = joint;
-    limit[half] = INFINITY;  // its walk is over
-    sum[half] = __fmul_rn(weight.x, sum[half]) + __fmul_rn(weight.y, other_sum);
-    return weight;
+  /// Weights have to fit into the element type, and values times weights into f32. A sum that is no
+  /// number any more stays so.
+  template <class Element>
+  __device__ __forceinline__ bool is_too_large(const float (&total)[2]) const {
+    constexpr float kMost = std::is_same_v<Element, __half> ? 0x1p14f : 0x1p24f;
+    return (!(total[0] <= kMost) && sum[0] == sum[0]) || (!(total[1] <= kMost) && sum[1] == sum[1]);
   }
 
- private:
-  static constexpr float kSlack = 8.0f;
+  __device__ __forceinline__ void add(const float (&total)[2]) {
+    sum[0] += total[0];
+    sum[1] += total[1];
+  }
 
-  /// The base becomes the row's maximum, if a score of some lane is beyond the limit.
-  __device__ __forceinline__ float move(int half, float top, float scale_log2) {
+  /// The base becomes the row's maximum, if a score of some lane is beyond it.
+  __device__ __forceinline__ float move(int half, float top) {
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    if (!(top > limit[half])) return 1.0f;
-    const float moved = top * scale_log2;
-    const float shrink = nothing_seen(half) ? 1.0f : exp2_fast(base[half] - moved);
-    base[half] = moved;
-    limit[half] = top + kSlack / scale_log2;
+    if (!(top > (seen(half) ? base[half] : -INFINITY))) return 1.0f;
+    const float shrink = seen(half) ? exp2_fast(base[half] - top) : 1.0f;
+    base[half] = top;
     sum[half] *= shrink;
     return shrink;
   }

@@ -89,7 +89,7 @@ __device__ __forceinline__ void put_found(FoundSums<kDimV>& to, const float (&su
   float base[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half)
-    base[half] = softmax.nothing_seen(half) ? -INFINITY : softmax.base[half];
+    base[half] = softmax.seen(half) ? softmax.base[half] : -INFINITY;
   to.state[thread] = {base[0], base[1], softmax.sum[0], softmax.sum[1]};
 }
 
