@@ -53,6 +53,14 @@ TEST(Attention, LongSequences) {
   match(options, 20);
 }
 
+TEST(Attention, RisingScoresMatchTheOracle) {
+  AttentionOptions options = dense();
+  options.rising = true;
+  options.longest = 700;
+  options.largest_batch = options.largest_kv_heads = 1;
+  match(options, 20);
+}
+
 TEST(Attention, ContiguousTensorsMatchTheOracle) {
   AttentionOptions options = dense();
   options.layout = generate::Layout::contiguous;

@@ -129,6 +129,19 @@ TEST(GpuAttentionLines, NarrowWindowsLeaveGapsBetweenLines) {
   EXPECT_GT(walked, 20);
 }
 
+TEST(GpuAttentionLines, RisingScoresMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  int walked = 0;
+  for (std::uint64_t seed = 6000; seed < 6030; ++seed) {
+    AttentionOptions options = lines_options(seed, kBlocksQ[seed % 3], 64);
+    options.rising = true;
+    options.longest = 700;
+    options.largest_kv_heads = 1;
+    walked += match_lines(*attention_case(seed, options));
+  }
+  EXPECT_GT(walked, 15);
+}
+
 TEST(GpuAttentionLines, BadValuesSpreadAsTheOracleSays) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;

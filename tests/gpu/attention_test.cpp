@@ -109,6 +109,17 @@ TEST(GpuAttention, DividedWalksMatchTheOracle) {
   EXPECT_GT(divided, 3);
 }
 
+/// Scores outgrow what the first keys let expect: by so much that weights are still numbers, or
+/// not.
+TEST(GpuAttention, RisingScoresMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(60, [](AttentionOptions& o) {
+    o.rising = true;
+    o.longest = 700;
+    o.largest_batch = o.largest_kv_heads = 1;
+  });
+}
+
 TEST(GpuAttention, BadValuesSpreadAsTheOracleSays) {
   SKIP_UNLESS_HOPPER();
   all_match(40, [](AttentionOptions& o) {

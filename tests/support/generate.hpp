@@ -69,6 +69,7 @@ struct AttentionOptions {
   Presence sinks = Presence::maybe;
   Presence softcap = Presence::maybe;
   bool bad_values = false;  ///< a few NaN and infinities among the visible keys
+  bool rising = false;      ///< every 64 keys, scores are twice as large
   bool wide_out = true;     ///< out may be f32 for narrower inputs
   Layout layout = Layout::wild;
   std::int64_t longest = 70;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "tests/support/generate.hpp"
@@ -234,6 +235,20 @@ class Builder {
     fill_rows(p_.k, met);
     fill_rows(p_.v, met);
     if (options_.bad_values) spoil();
+    if (options_.rising) raise();
+  }
+
+  /// Where f16 ends, keys stay as large as they are.
+  void raise() {
+    DenseArray array = oracle::read(p_.k);
+    const int axis = p_.k.rank - 3;
+    const std::int64_t length = p_.k.size(axis), inner = p_.k.size(axis + 1) * p_.k.size(axis + 2);
+    for (std::size_t at = 0; at < array.values.size(); ++at) {
+      const std::int64_t key = static_cast<std::int64_t>(at) / inner % length;
+      array.values[at] =
+          std::ldexp(array.values[at], static_cast<int>(std::min<std::int64_t>(key / 64, 10)));
+    }
+    oracle::write(p_.k, array);
   }
 
   void spoil() {

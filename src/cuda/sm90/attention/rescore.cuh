@@ -8,15 +8,15 @@
 #include "src/cuda/sm90/attention/notes.cuh"
 #include "src/cuda/sm90/attention/traits.cuh"
 
-// The scores of a step once more, by one warp, where its weights were too large: the scores are gone
-// by then, and the keys may have left shared memory. Rare, so it is short rather than fast.
+// The scores of a step once more, by one warp, where its weights were too large: the scores are
+// gone by then, and the keys may have left shared memory. Rare, so it is short rather than fast.
 namespace tessera::cuda::sm90::attention {
 
 /// Multiplies 16 rows by 8 keys, 16 deep. Its fragments are a part of wgmma's.
 template <class Element>
-using WarpMma = std::conditional_t<std::is_same_v<Element, __nv_bfloat16>,
-                                   cute::SM80_16x8x16_F32BF16BF16F32_TN,
-                                   cute::SM80_16x8x16_F32F16F16F32_TN>;
+using WarpMma =
+    std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, cute::SM80_16x8x16_F32BF16BF16F32_TN,
+                       cute::SM80_16x8x16_F32F16F16F32_TN>;
 
 /// Two neighbouring elements of a tile's rows.
 template <class Rows>

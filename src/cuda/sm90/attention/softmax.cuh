@@ -172,8 +172,9 @@ struct Softmax {
       }
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      shrink[half] = move(half, fmaxf(fmaxf(top[half][0], top[half][1]),
-                                      fmaxf(top[half][2], top[half][3])) * scale_log2);
+      shrink[half] =
+          move(half, fmaxf(fmaxf(top[half][0], top[half][1]), fmaxf(top[half][2], top[half][3])) *
+                         scale_log2);
     rescale(shrink);
   }
 
