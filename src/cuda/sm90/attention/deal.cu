@@ -114,9 +114,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void deal_tiles(const Walk& walk, int* counters, int count, cudaStream_t stream) {
-  cudaLaunchAttribute overlapped{};
-  overlapped.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlapped.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute overlapped = tile::overlapped_with_grid_before();
   cudaLaunchConfig_t config{};
   config.gridDim = 1;
   config.blockDim = kThreads;

@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     shared.tile_ring.init(T::kStoresItself ? 1 + kTeamWarps : 2);  // the loader, and who stores
     shared.clearing_ring.init(1);
     for (std::uint64_t& barrier : shared.landed) tile::ptx::mbarrier_init(&barrier, 1);
-    for (std::uint64_t& barrier : shared.results) tile::ptx::mbarrier_init(&barrier, kTeamWarps);
+    if constexpr (!T::kStoresItself)
+      for (std::uint64_t& barrier : shared.results) tile::ptx::mbarrier_init(&barrier, kTeamWarps);
     if constexpr (T::kTeams > 1) {
       for (std::uint64_t& barrier : shared.handed.full) tile::ptx::mbarrier_init(&barrier, 4);
       for (std::uint64_t& barrier : shared.handed.empty) tile::ptx::mbarrier_init(&barrier, 4);

@@ -16,6 +16,7 @@
 #include "src/cuda/prepare/compose_mask.hpp"
 #include "src/cuda/sm90/attention/deal.cuh"
 #include "src/cuda/sm90/attention/kernel.cuh"
+#include "src/cuda/tile/grid.cuh"
 #include "src/cuda/tile/tensor_map.hpp"
 #include "src/plan/attention_sm90.hpp"
 #include "src/plan/views.hpp"
@@ -197,9 +198,7 @@ void launch_typed(const Launch& call) {
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = stream;
-  cudaLaunchAttribute overlapped{};
-  overlapped.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlapped.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute overlapped = tile::overlapped_with_grid_before();
   config.attrs = &overlapped;
   config.numAttrs = 1;
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(attention)");

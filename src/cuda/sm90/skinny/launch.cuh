@@ -62,13 +62,11 @@ void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, cons
   constexpr int kMostBytes = planning::kSkinnyMostRing + tile::kAtomBytes;
   static SharedMemoryLimit limit;
   limit.raise(kernel, kMostBytes, "cudaFuncSetAttribute(skinny)");
-  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchAttribute attributes[2]{{}, tile::overlapped_with_grid_before()};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   // One of the two is 1.
   const std::int64_t cluster = layout.splits * layout.together;
   attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   const std::int64_t blocks = (layout.row_tiles * layout.splits + cluster - 1) / cluster * cluster;
   config.gridDim = {static_cast<unsigned>(blocks), static_cast<unsigned>(layout.col_tiles),
