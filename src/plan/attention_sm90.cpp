@@ -205,11 +205,10 @@ AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,
                                              const AttentionLayout& layout) {
   AttentionScratchSm90 scratch;
   const int team = tile.m / 64;  // consumers, of 64 rows each
-  scratch.counters = layout.uneven || layout.sharers > 0 ? 1 + layout.divided() * team : 0;
-  if (scratch.counters > 0) scratch.dealt = carver.add<int>(scratch.counters);
+  if (layout.uneven) scratch.dealt = carver.add<std::uint64_t>(1);
   if (layout.ordered) scratch.order = carver.add<int>(2 * layout.whole);
   if (layout.sharers > 0) {
-    scratch.joined = scratch.dealt + 1;
+    scratch.joined = carver.add<std::uint64_t>(layout.divided() * team);
     const core::Size parts = core::Size(layout.sharers + layout.divided()) * team;
     scratch.parts = carver.add<float>(parts * 128 * (tile.v / 2 + 4));
   }

@@ -79,11 +79,10 @@ std::string describe(const AttentionLayout& layout);
 
 /// What `run` needs besides the tensors.
 struct AttentionScratchSm90 {
-  std::int64_t counters = 0;  // that start at zero: tiles dealt, then parts joined
-  int* dealt = nullptr;       // counts tiles that were handed out
-  int* order = nullptr;       // of tiles; then what each may cost
-  int* joined = nullptr;      // for each consumer of a divided tile, the parts that are there
-  float* parts = nullptr;     // what consumers found, as they hold it
+  std::uint64_t* dealt = nullptr;   // counts tiles that were asked for
+  int* order = nullptr;             // of tiles; then what each may cost
+  std::uint64_t* joined = nullptr;  // for each consumer of a divided tile, the parts that are there
+  float* parts = nullptr;           // what consumers found, as they hold it
   ComposedLists composed;
 };
 AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,

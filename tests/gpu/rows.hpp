@@ -31,11 +31,13 @@ inline std::string name_of(int row) {
   return planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)].name;
 }
 
-/// Device memory for as long as it lives.
+/// Device memory for as long as it lives. What lies there at first is of no use to anybody.
 class Room {
  public:
   explicit Room(std::int64_t bytes) : bytes_(bytes) {
-    if (bytes > 0) check(cudaMalloc(&data_, static_cast<std::size_t>(bytes)), "cudaMalloc");
+    if (bytes <= 0) return;
+    check(cudaMalloc(&data_, static_cast<std::size_t>(bytes)), "cudaMalloc");
+    check(cudaMemset(data_, 0xff, static_cast<std::size_t>(bytes)), "cudaMemset");
   }
   ~Room() { cudaFree(data_); }
   Room(const Room&) = delete;

@@ -14,7 +14,6 @@ __device__ __forceinline__ void let_next_grid_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-
 /// What a launch says, so that its grid may begin like that.
 inline cudaLaunchAttribute overlapped_with_grid_before() {
   cudaLaunchAttribute attribute{};

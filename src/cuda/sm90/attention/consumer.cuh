@@ -408,7 +408,8 @@ class Consumer {
     __threadfence();
     meet();
     if (thread_ == 0) {
-      const int before = atomicAdd(&args_.joined[share.tile * T::kTeamSize + consumer_], 1);
+      const int before = count_up(&args_.joined[share.tile * T::kTeamSize + consumer_],
+                                  args_.walk.tag, share.parts);
       joins = before == share.parts - 1;
       __threadfence();
     }

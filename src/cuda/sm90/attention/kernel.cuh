@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (warpgroup == T::kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
-    // Where tiles are dealt, the grid before this one only sets that up.
-    if (!args.walk.dealt) tile::wait_for_grid_before();
+    // Where tiles are put in order, the grid before this one only does that.
+    if (!args.walk.order) tile::wait_for_grid_before();
     if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
     if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
     if (thread / 32 == 2) clear_ragged_values<T>(shared, thread % 32);

@@ -14,8 +14,8 @@
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
 #include "src/cuda/prepare/compose_mask.hpp"
-#include "src/cuda/sm90/attention/deal.cuh"
 #include "src/cuda/sm90/attention/kernel.cuh"
+#include "src/cuda/sm90/attention/order.cuh"
 #include "src/cuda/tile/grid.cuh"
 #include "src/cuda/tile/tensor_map.hpp"
 #include "src/plan/attention_sm90.hpp"
@@ -184,12 +184,12 @@ void launch_typed(const Launch& call) {
     walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
   const int grid = layout.whole > 0 ? std::min(args.walk.whole, unit_count()) : args.walk.sharers;
   args.walk.blocks = grid;
-  if (layout.uneven && args.walk.whole > grid) {
+  args.walk.tag = planning::LaunchCount::new_tag();
+  if (layout.uneven && args.walk.whole > grid && args.walk.whole < planning::LaunchCount::kMost) {
     args.walk.dealt = scratch.dealt;
     args.walk.order = scratch.order;
   }
-  if (args.walk.dealt || layout.sharers > 0)
-    deal_tiles(args.walk, scratch.dealt, static_cast<int>(scratch.counters), stream);
+  if (args.walk.order) order_tiles(args.walk, stream);
   const auto kernel = attention_kernel<T>;
   static SharedMemoryLimit limit;
   limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(attention)");

@@ -176,9 +176,9 @@ struct Arguments {
   const std::uint8_t* bits;  // element masks of partial blocks
   std::int64_t bits_row;
   int block_q;
-  bool bits_whole;  // a row of a piece is eight aligned bytes
-  void* parts;      // what consumers found of divided tiles
-  int* joined;      // how many parts of each are there
+  bool bits_whole;        // a row of a piece is eight aligned bytes
+  void* parts;            // what consumers found of divided tiles
+  std::uint64_t* joined;  // how many parts of each are there
 };
 
 }  // namespace tessera::cuda::sm90::attention

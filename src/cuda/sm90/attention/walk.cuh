@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/cuda/sm90/attention/count.cuh"
 #include "src/cuda/sm90/attention/notes.cuh"
 #include "src/cuda/tile/grid.cuh"
 #include "src/plan/attention_sm90.hpp"
@@ -24,13 +25,14 @@ struct Walk {
   int queries = 0;  // of a tile
   int blocks = 0;   // of threads
   int tiles_a_head = 0, tiles = 0, section = 1;
-  int whole = 0, sharers = 0;  // tiles that are not divided; blocks that divide the others
-  int step_pieces = 1;         // keys are divided between steps
-  bool packed_q = false;       // tiles of a sequence are counted, not known
-  bool longest_last = false;   // later queries see more keys: they go first
-  int lines = 1;               // lists of a tile
-  int* dealt = nullptr;        // how many tiles were asked for
-  int* order = nullptr;        // then, where they are ordered, which comes when, and their costs
+  int whole = 0, sharers = 0;      // tiles that are not divided; blocks that divide the others
+  int step_pieces = 1;             // keys are divided between steps
+  bool packed_q = false;           // tiles of a sequence are counted, not known
+  bool longest_last = false;       // later queries see more keys: they go first
+  int lines = 1;                   // lists of a tile
+  std::uint64_t tag = 0;           // of the launch, in its counts
+  std::uint64_t* dealt = nullptr;  // how many tiles were asked for
+  int* order = nullptr;  // then, where they are ordered, which comes when, and their costs
 };
 
 /// Where a tile of sequences that are not packed lies.
@@ -79,8 +81,9 @@ struct TileCursor {
   __device__ int take(const Walk& walk, planning::TileShare& share) {
     auto next = static_cast<int>(blockIdx.x);
     if (walk.dealt && taken > 0) {
-      tile::wait_for_grid_before();  // it set the counter and the order
-      next = atomicAdd(walk.dealt, 1);
+      if (walk.order) tile::wait_for_grid_before();  // it puts them in order
+      // Each block asks until it gets none, so all together ask as often as there are tiles.
+      next = count_up(walk.dealt, walk.tag, walk.whole);
       if (next + walk.blocks >= walk.whole) return -1;
       next = walk.order ? __ldcg(walk.order + next) : next + walk.blocks;
     } else {

@@ -1,4 +1,4 @@
-#include "src/cuda/sm90/attention/deal.cuh"
+#include "src/cuda/sm90/attention/order.cuh"
 
 #include <algorithm>
 #include <cstdint>
@@ -69,13 +69,9 @@ __device__ int cost_of(const Walk& walk, const TilePlace& place) {
 
 /// Tiles keep their order, as neighbours share keys in L2, but one that is longer than what is left
 /// of the work by then begins when as much is left.
-__global__ void __launch_bounds__(kThreads)
-    deal_kernel(const __grid_constant__ Walk walk, int* counters, int count) {
+__global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__ Walk walk) {
   tile::wait_for_grid_before();
   tile::let_next_grid_begin();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) counters[i] = 0;
-  if (!walk.order) return;
-
   __shared__ Counted counted;
   __shared__ int places[kBuckets];
   if (walk.packed_q) count_tiles(walk, counted);
@@ -113,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void deal_tiles(const Walk& walk, int* counters, int count, cudaStream_t stream) {
+void order_tiles(const Walk& walk, cudaStream_t stream) {
   cudaLaunchAttribute overlapped = tile::overlapped_with_grid_before();
   cudaLaunchConfig_t config{};
   config.gridDim = 1;
@@ -121,8 +117,7 @@ void deal_tiles(const Walk& walk, int* counters, int count, cudaStream_t stream)
   config.stream = stream;
   config.attrs = &overlapped;
   config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, deal_kernel, walk, counters, count),
-        "cudaLaunchKernelEx(attention)");
+  check(cudaLaunchKernelEx(&config, order_kernel, walk), "cudaLaunchKernelEx(attention)");
 }
 
 }  // namespace tessera::cuda::sm90::attention
