@@ -33,10 +33,10 @@ class Consumer {
       softmax_ = {};
       begin(flags, false);
       bool last = flags.last;
-      bool first;
+      bool first, fresh = true;  // no values are in the sums yet
       do {
-        for (first = true; !last; first = false) last = step(first);
-      } while (turn(first, last));
+        for (first = fresh; !last; first = false) last = step(first);
+      } while (turn(first, last, fresh));
     }
   }
 
@@ -55,6 +55,7 @@ class Consumer {
 
   // The next tile's scores are multiplied beside a tile's last values. Where there are teams, they
   // fill that time, and what they found would take the registers of those scores.
+  static constexpr bool kLeavesBeside = T::kConsumers == 2;  // more have no registers for that
   static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
 
   /// To this team's next step.
@@ -161,6 +162,11 @@ class Consumer {
   /// A step's scores are multiplied while the weights of the one before meet their values.
   __device__ __forceinline__ void overlap(Cursor before, Flags flags, bool first) {
     issue_scores();
+    weigh(before, flags, first);
+  }
+
+  /// The rest of it.
+  __device__ __forceinline__ void weigh(Cursor before, Flags flags, bool first) {
     issue_values(before, first);
     tile::mma_wait<1>();
     tile::settle(score_);
@@ -237,7 +243,7 @@ class Consumer {
 
   /// A tile's last values, beside the first scores of the next one where that follows at once.
   /// False if it does not; `last` says whether the next one's first step was its last.
-  __device__ __forceinline__ bool turn(bool first, bool& last) {
+  __device__ __forceinline__ bool turn(bool first, bool& last, bool& fresh) {
     if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
     const Cursor before = at_;
     if (!kCrosses || !is_whole(tile_) || !next_tile_at_once()) {
@@ -260,9 +266,22 @@ class Consumer {
     look_ahead();
     softmax_.start(score_, args_.scale_log2, [](const float(&)[2]) {});
     wait_for_sums(before);
-    finish(tile_ - 1, former);
-    round();
     last = flags.last;
+    fresh = !kLeavesBeside || last;
+    if (fresh) {
+      finish(tile_ - 1, former);
+      round();
+      return true;
+    }
+    round();
+    // The result leaves while the scores of the second step are multiplied.
+    const Cursor begun = at_;
+    advance(at_);
+    const Flags second = wait_for_keys();
+    issue_scores();
+    finish(tile_ - 1, former);
+    weigh(begun, second, true);
+    last = second.last;
     return true;
   }
 
