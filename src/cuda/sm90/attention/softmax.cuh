@@ -123,8 +123,8 @@ struct Softmax {
     add(total);
   }
 
-  /// The same without a look at the scores: sums of weights tell if one was too large. Then `again`
-  /// brings the scores back.
+  /// The same without a look at the scores: sums of weights tell if one was too large. Then bases
+  /// move, and weights with them; where some are no numbers, `again` brings the scores back first.
   template <class Element, int kCount>
   __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
                                        const auto& rescale, const auto& again) {
@@ -132,9 +132,13 @@ struct Softmax {
     float total[2];
     weigh(score, scale_log2, total);
     if (tile::agreed(is_too_large<Element>(total))) {
-      again();
-      move_bases(score, scale_log2, rescale);
-      weigh(score, scale_log2, total);
+      if (tile::agreed(!isfinite(total[0]) || !isfinite(total[1]))) {
+        again();
+        move_bases(score, scale_log2, rescale);
+        weigh(score, scale_log2, total);
+      } else {
+        shrink_weights(score, total, rescale);
+      }
     }
     add(total);
   }
@@ -195,6 +199,30 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       total[half] = (part[half][0] + part[half][1]) + (part[half][2] + part[half][3]);
+  }
+
+  /// Bases move up by whole numbers to where no weight is above two: nothing is rounded.
+  template <int kCount>
+  __device__ __forceinline__ void shrink_weights(float (&weight)[kCount], float (&total)[2],
+                                                 const auto& rescale) {
+    float shrink[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j)
+        top = fmaxf(top, fmaxf(weight[j * 4 + 2 * half], weight[j * 4 + 2 * half + 1]));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      const int exponent = min(max((__float_as_int(top) >> 23) - 127, 0), 126);
+      shrink[half] = __int_as_float((127 - exponent) << 23);
+      base[half] += static_cast<float>(exponent);
+      sum[half] *= shrink[half];
+      total[half] *= shrink[half];
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) weight[i] *= shrink[i / 2 % 2];
+    rescale(shrink);
   }
 
   /// Weights have to fit into the element type, and values times weights into f32. A sum that is no
