@@ -68,6 +68,22 @@ TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
   EXPECT_EQ(divided, 3) << "cases that were divided";
 }
 
+/// More tiles than blocks of threads: tiles run into each other, and their bases move.
+TEST(GpuAttentionSchedule, RisingScoresMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    AttentionOptions options = options_for(seed);
+    options.rising = true;
+    options.mask = options.packed_q = options.packed_kv = Presence::never;
+    options.dims = {64, 128};
+    options.longest = 450;
+    options.largest_batch = 4;
+    options.largest_kv_heads = 16;
+    options.group = 4;
+    matches_oracle(*attention_case(seed, options));
+  }
+}
+
 /// More tiles than blocks of threads, of very different lengths.
 TEST(GpuAttentionSchedule, OrderedTilesMatchTheOracle) {
   SKIP_UNLESS_HOPPER();

@@ -19,7 +19,7 @@ from tessera.bench.files import Unreadable  # noqa: E402
 
 ATTENTION = ("void tessera::cuda::sm90::attention::attention_kernel<Traits<Tile{128, 128}>>"
              "(const Arguments)")
-DEAL = "void tessera::cuda::sm90::attention::deal_kernel(Walk, int *, int)"
+DEAL = "void tessera::cuda::sm90::attention::order_kernel(Walk, int *, int)"
 # Counter: unit, of the kernel that deals tiles out, of the one that computes. As ncu writes them.
 TABLE = {
     "gpu__time_duration.sum": ("nsecond", "3,104", "1,311,744.00"),
@@ -138,7 +138,7 @@ def test_the_extract_is_that_of_the_longest_kernel(ncu, capsys):
     text = (folder / "profiles" / f"{STEM}.txt").read_text()
     for words in ("1,312 us at 1,755 MHz (clocks: free)", "tensor 71.25%", "gmma 60%",
                   "1,387,413 bank conflicts", "229,376 bytes shared", "hits 85.5%",
-                  "also launched   void tessera::cuda::sm90::attention::deal_kernel"):
+                  "also launched   void tessera::cuda::sm90::attention::order_kernel"):
         assert words in text, words
 
 

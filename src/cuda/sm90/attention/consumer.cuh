@@ -32,7 +32,7 @@ class Consumer {
       const Flags flags = wait_for_keys();
       softmax_ = {};
       begin(flags, false);
-      bool last = flags.last;
+      bool last = is_last();
       bool first, fresh = true;  // no values are in the sums yet
       do {
         for (first = fresh; !last; first = false) last = step(first);
@@ -84,19 +84,23 @@ class Consumer {
   }
 
   struct Flags {
-    bool masked, last;
+    bool masked;
     bool mine = true;  // this consumer needs the step
   };
   /// Waits for the next keys. What their note says is read before there is anything to wait for.
   __device__ __forceinline__ Flags wait_for_keys() {
     if (!(known_ & kKeysCame)) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
-    known_ &= ~kKeysCame;
-    const typename T::Step& step = shared_.notes[T::note_place(at_)];
-    Flags flags{tile::agreed(step.any(step.masked)), tile::agreed(step.last != 0)};
+    known_ &= ~(kKeysCame | kLast);
+    const typename T::Step& step = shared_.notes[at_.stage];
+    Flags flags{tile::agreed(step.any(step.masked))};
+    if (tile::agreed(step.last != 0)) known_ |= kLast;
     if constexpr (T::kOwnLists)
       flags.mine = tile::agreed(step.lines >> consumer_ / T::kConsumersALine & 1);
     return flags;
   }
+
+  /// Whether the step whose keys came last is its tile's last.
+  __device__ __forceinline__ bool is_last() const { return (known_ & kLast) != 0; }
 
   /// Whether the keys of the step after this one have come, asked where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
@@ -156,7 +160,7 @@ class Consumer {
     advance(at_);
     const Flags flags = wait_for_keys();
     overlap(before, flags, first);
-    return flags.last;
+    return is_last();
   }
 
   /// A step's scores are multiplied while the weights of the one before meet their values.
@@ -177,22 +181,21 @@ class Consumer {
       tile::settle(sum_);
       rescale(shrink);
     };
-    softmax_.template take<Element>(score_, args_.scale_log2, rescaling, [&] {
-      tile::mma_wait<0>();
-      tile::settle(sum_);
-      again(flags);
-    });
+    softmax_.take(score_, args_.scale_log2, rescaling, [&] { score_once_more(flags); });
     wait_for_sums(before);
     round();
   }
 
-  /// The step's scores once more. Sums make room for what that needs.
-  __device__ __forceinline__ void again(Flags flags) {
+  /// The step's scores once more, while no values are being multiplied. Sums make room for them.
+  /// Its keys are still there, as the values of the step before have not been given back.
+  __device__ __forceinline__ void score_once_more(Flags flags) {
+    tile::mma_wait<0>();
+    tile::settle(sum_);
     volatile float parked[T::kDimV / 2];
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) parked[i] = sum_[i];
-    score_again<T>(score_, args_, queries_of(tile_), first_row() + thread_ / 32 * 16,
-                   note_of(tile_), shared_.notes[T::note_place(at_)], thread_ % 32);
+    score_again<T>(score_, queries_of(tile_), first_row() + thread_ / 32 * 16, shared_.k[at_.stage],
+                   thread_ % 32);
     shape(flags);
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] = parked[i];
@@ -213,7 +216,7 @@ class Consumer {
     while (pass_by(flags)) {
       begin(flags, true);
       Cursor before = at_;
-      while (at_.advance(), !flags.last) {
+      while (at_.advance(), !is_last()) {
         flags = wait_for_keys();
         if (!flags.mine) break;
         overlap(before, flags, false);
@@ -235,7 +238,7 @@ class Consumer {
       tile::wait(&shared_.v_ring.full[at_.stage], at_.parity);
       give_back(shared_.v_ring.empty[at_.stage]);
       at_.advance();
-      if (flags.last) return false;
+      if (is_last()) return false;
       flags = wait_for_keys();
     }
     return true;
@@ -264,9 +267,14 @@ class Consumer {
     const Softmax former = softmax_;
     softmax_ = {};
     look_ahead();
-    softmax_.start(score_, args_.scale_log2, [](const float(&)[2]) {});
+    const auto nothing_yet = [](const float(&)[2]) {};  // the sums are still the former tile's
+    if constexpr (T::kConsumers > 3) {                  // no registers for scores once more
+      softmax_.start(score_, args_.scale_log2, nothing_yet);
+    } else {
+      softmax_.take(score_, args_.scale_log2, nothing_yet, [&] { score_once_more(flags); });
+    }
     wait_for_sums(before);
-    last = flags.last;
+    last = is_last();
     fresh = !kLeavesBeside || last;
     if (fresh) {
       finish(tile_ - 1, former);
@@ -281,7 +289,7 @@ class Consumer {
     issue_scores();
     finish(tile_ - 1, former);
     weigh(begun, second, true);
-    last = second.last;
+    last = is_last();
     return true;
   }
 
@@ -333,15 +341,15 @@ class Consumer {
 
   /// What scores become before the softmax; then the stage's keys are given back.
   __device__ __forceinline__ void adjust(Flags flags) {
+    if (flags.masked && !(known_ & kLooked)) look();
     shape(flags);
     give_back(shared_.k_ring.empty[at_.stage]);
   }
 
   __device__ __forceinline__ void shape(Flags flags) {
-    const typename T::Step& step = shared_.notes[T::note_place(at_)];
+    const typename T::Step& step = shared_.notes[at_.stage];
     if constexpr (T::kMapped) map_scores(score_, args_.map);
     if (flags.masked) {
-      if (!(known_ & kLooked)) look();
       const int first_column = thread_ % 4 * 2;
       const int row = consumer_ * T::kRows + thread_ / 32 * 16 + thread_ % 32 / 4;  // of `sight`
       hide(score_, step, &shared_.sight[row], first_column);
@@ -428,7 +436,7 @@ class Consumer {
     meet();
     if (thread_ == 0) {
       const int before = count_up(&args_.joined[share.tile * T::kTeamSize + consumer_],
-                                  args_.walk.tag, share.parts);
+                                  args_.walk.tag, share.parts, false);
       joins = before == share.parts - 1;
       __threadfence();
     }
@@ -471,8 +479,8 @@ class Consumer {
   unsigned tile_ = 0;  // how many came before
   Cursor at_;
   // Bits, as the registers of some rows have no room for flags: what the tile's rows see; that the
-  // keys of the next step have come.
-  static constexpr unsigned kLooked = 1, kKeysCame = 2;
+  // keys of the next step have come; that the step at hand is the tile's last.
+  static constexpr unsigned kLooked = 1, kKeysCame = 2, kLast = 4;
   unsigned known_ = 0;
 
   float score_[T::kN / 2], sum_[T::kDimV / 2];

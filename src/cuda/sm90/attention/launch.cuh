@@ -31,12 +31,6 @@ inline tile::HeadsMap heads_of(const Tensor& t) {
           t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0};
 }
 
-inline KeyTensor keys_of(const Tensor& k) {
-  const tile::HeadsMap map = heads_of(k);
-  return {map.data,        map.batch_stride,           map.row_stride,
-          map.head_stride, static_cast<int>(map.rows), static_cast<int>(map.inner)};
-}
-
 inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionShape& shape,
                     const planning::AttentionLayout& layout) {
   Walk walk;
@@ -148,7 +142,6 @@ void launch_typed(const Launch& call) {
     args.k = tile::rows_map(heads_of(problem.k), planning::kKeyPiece);
     args.v = tile::rows_map(heads_of(problem.v), planning::kKeyPiece);
   }
-  args.keys = keys_of(problem.k);
   // Rounds were planned for cards of another size: nothing is divided then.
   if (layout.whole > 0 && unit_count() != planning::kPlannedUnits) {
     layout.whole = layout.tiles;

@@ -193,6 +193,9 @@ class Loader {
       load_queries(shared_.tiles[place]);
   }
 
+  /// Keys and values in turns, one step after the other. Consumers rely on that where they read a
+  /// step's keys again after giving them back: until the values of the step before are given back
+  /// too, no later keys take their stage.
   __device__ void walk(const TileNote& note) {
     const int batch = args_.walk.sequences.kv_offsets.values ? 0 : note.batch;
     // Where queries wait for those before them to be read, the first keys come sooner.
@@ -204,7 +207,7 @@ class Loader {
       last = step.last && step_ % T::kTeams == T::kTeams - 1;
 
       tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
-      shared_.notes[T::note_place(at_)] = step;
+      shared_.notes[at_.stage] = step;
       tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
       copy<typename T::Keys>(shared_.k[at_.stage], args_.k, step, note, batch,
                              &shared_.k_ring.full[at_.stage]);

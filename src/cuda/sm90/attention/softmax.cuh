@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 
 #include "src/cuda/sm90/attention/traits.cuh"
 #include "src/cuda/sm90/product/activation.cuh"
@@ -112,8 +111,9 @@ struct Softmax {
 
   __device__ __forceinline__ bool seen(int half) const { return base[half] != kUnseen; }
 
-  /// Scores become weights, after bases have moved to where no weight is above one. `rescale` gets
-  /// what sums so far have to be multiplied by: for a whole warp, before any exponential.
+  /// Scores become weights, after the bases of all rows have moved to where no weight is above one.
+  /// `rescale` gets what sums so far have to be multiplied by: for a whole warp, before any
+  /// exponential.
   template <int kCount>
   __device__ __forceinline__ void start(float (&score)[kCount], float scale_log2,
                                         const auto& rescale) {
@@ -123,16 +123,17 @@ struct Softmax {
     add(total);
   }
 
-  /// The same without a look at the scores: sums of weights tell if one was too large. Then bases
-  /// move, and weights with them; where some are no numbers, `again` brings the scores back first.
-  template <class Element, int kCount>
+  /// The same, but only rows that have seen nothing look at their scores: sums of weights tell if a
+  /// weight was too large. Then bases move, and weights with them; where some are no numbers,
+  /// `again` brings the scores back first. The vote also keeps waits behind it from moving up.
+  template <int kCount>
   __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
                                        const auto& rescale, const auto& again) {
-    if (tile::agreed(!seen(0) || !seen(1))) move_bases(score, scale_log2, rescale);
+    if (tile::agreed(!seen(0) | !seen(1))) find_bases(score, scale_log2);
     float total[2];
     weigh(score, scale_log2, total);
-    if (tile::agreed(is_too_large<Element>(total))) {
-      if (tile::agreed(!isfinite(total[0]) || !isfinite(total[1]))) {
+    if (tile::agreed(is_too_large(0, total) | is_too_large(1, total))) {
+      if (tile::agreed(!isfinite(total[0]) | !isfinite(total[1]))) {
         again();
         move_bases(score, scale_log2, rescale);
         weigh(score, scale_log2, total);
@@ -148,7 +149,10 @@ struct Softmax {
   __device__ __forceinline__ float2 join(int half, float other_base, float other_sum) {
     const float mine = seen(half) ? base[half] : -INFINITY;
     const float joint = fmaxf(mine, other_base);
-    if (joint == -INFINITY) return {0.0f, 0.0f};
+    if (joint == -INFINITY) {  // no key, or none that is a number
+      sum[half] += other_sum;
+      return {0.0f, 0.0f};
+    }
     const float2 weight{exp2_fast(mine - joint), exp2_fast(other_base - joint)};
     base[half] = joint;
     sum[half] = __fmul_rn(weight.x, sum[half]) + __fmul_rn(weight.y, other_sum);
@@ -160,25 +164,45 @@ struct Softmax {
   /// both rows, and several maxima and sums of each.
   static constexpr int kApart = 4;
 
+  /// The largest score of each of a quad's rows.
   template <int kCount>
-  __device__ __forceinline__ void move_bases(const float (&score)[kCount], float scale_log2,
-                                             const auto& rescale) {
+  __device__ __forceinline__ void find_tops(const float (&score)[kCount], float (&top)[2]) const {
     constexpr int kGroups = kCount / 4;
     static_assert(kGroups % kApart == 0);
-    float top[2][kApart], shrink[2];
+    float part[2][kApart];
 #pragma unroll
     for (int j = 0; j < kGroups; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float larger = fmaxf(score[j * 4 + 2 * half], score[j * 4 + 2 * half + 1]);
-        float& mine = top[half][j % kApart];
+        float& mine = part[half][j % kApart];
         mine = j < kApart ? larger : fmaxf(mine, larger);
       }
 #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = fmaxf(fmaxf(part[half][0], part[half][1]), fmaxf(part[half][2], part[half][3]));
+      top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 1));
+      top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 2));
+    }
+  }
+
+  /// For rows that have seen nothing: there is nothing to rescale.
+  template <int kCount>
+  __device__ __forceinline__ void find_bases(const float (&score)[kCount], float scale_log2) {
+    float top[2];
+    find_tops(score, top);
+#pragma unroll
     for (int half = 0; half < 2; ++half)
-      shrink[half] =
-          move(half, fmaxf(fmaxf(top[half][0], top[half][1]), fmaxf(top[half][2], top[half][3])) *
-                         scale_log2);
+      if (!seen(half) & top[half] > -INFINITY) base[half] = top[half] * scale_log2;
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void move_bases(const float (&score)[kCount], float scale_log2,
+                                             const auto& rescale) {
+    float top[2], shrink[2];
+    find_tops(score, top);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) shrink[half] = move(half, top[half] * scale_log2);
     rescale(shrink);
   }
 
@@ -205,16 +229,11 @@ struct Softmax {
   template <int kCount>
   __device__ __forceinline__ void shrink_weights(float (&weight)[kCount], float (&total)[2],
                                                  const auto& rescale) {
-    float shrink[2];
+    float top[2], shrink[2];
+    find_tops(weight, top);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float top = 0.0f;
-#pragma unroll
-      for (int j = 0; j < kCount / 4; ++j)
-        top = fmaxf(top, fmaxf(weight[j * 4 + 2 * half], weight[j * 4 + 2 * half + 1]));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      const int exponent = min(max((__float_as_int(top) >> 23) - 127, 0), 126);
+      const int exponent = min(max((__float_as_int(top[half]) >> 23) - 127, 0), 126);
       shrink[half] = __int_as_float((127 - exponent) << 23);
       base[half] += static_cast<float>(exponent);
       sum[half] *= shrink[half];
@@ -225,12 +244,11 @@ struct Softmax {
     rescale(shrink);
   }
 
-  /// Weights have to fit into the element type, and values times weights into f32. A sum that is no
-  /// number any more stays so.
-  template <class Element>
-  __device__ __forceinline__ bool is_too_large(const float (&total)[2]) const {
-    constexpr float kMost = std::is_same_v<Element, __half> ? 0x1p14f : 0x1p24f;
-    return (!(total[0] <= kMost) && sum[0] == sum[0]) || (!(total[1] <= kMost) && sum[1] == sum[1]);
+  /// Weights have to fit into f16, and values times weights into f32. A sum that is no number any
+  /// more stays so.
+  __device__ __forceinline__ bool is_too_large(int half, const float (&total)[2]) const {
+    constexpr float kMost = 0x1p14f;
+    return !(total[half] <= kMost) & sum[half] == sum[half];
   }
 
   __device__ __forceinline__ void add(const float (&total)[2]) {
@@ -238,10 +256,8 @@ struct Softmax {
     sum[1] += total[1];
   }
 
-  /// The base becomes the row's maximum, if a score of some lane is beyond it.
+  /// The base becomes the row's maximum, if a score is beyond it.
   __device__ __forceinline__ float move(int half, float top) {
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
     if (!(top > (seen(half) ? base[half] : -INFINITY))) return 1.0f;
     const float shrink = seen(half) ? exp2_fast(base[half] - top) : 1.0f;
     base[half] = top;

@@ -125,17 +125,13 @@ struct Traits {
     TileNote tiles[kTileNotes];
     Step steps[kStepNotes];
     std::uint64_t kept[kStepNotes][kPieces];  // keys that some query sees for which they are loaded
-    Step notes[2 * kStages];                  // of steps; they outlive the stage of keys
+    Step notes[kStages];                      // of the stages of keys
     TileCursor cursor;                        // the scout's
     Pieces pieces;
     Clearing clearings[kClearings];
     RowSight sight[kConsumers * kRows];
   };
   static constexpr int kSharedBytes = sizeof(Shared);
-  /// A step's note stays until the next but one of the stage is loaded.
-  __device__ static int note_place(const tile::RingCursor<kStages>& at) {
-    return at.stage + (at.parity != 0 ? kStages : 0);
-  }
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
@@ -155,16 +151,8 @@ struct ScoreMap {
   float scale, cap, near, series[3];
 };
 
-/// Where keys are, by elements; for whom TMA's copies have gone.
-struct KeyTensor {
-  const void* data;
-  std::int64_t batch, row, head;
-  int rows, dim;
-};
-
 struct Arguments {
   CUtensorMap q, k, v, out;
-  KeyTensor keys;
   Walk walk;
   Result result;
   bool carried;      // 16-bit results that TMA can write

@@ -83,7 +83,7 @@ struct TileCursor {
     if (walk.dealt && taken > 0) {
       if (walk.order) tile::wait_for_grid_before();  // it puts them in order
       // Each block asks until it gets none, so all together ask as often as there are tiles.
-      next = count_up(walk.dealt, walk.tag, walk.whole);
+      next = count_up(walk.dealt, walk.tag, walk.whole, taken > 1);
       if (next + walk.blocks >= walk.whole) return -1;
       next = walk.order ? __ldcg(walk.order + next) : next + walk.blocks;
     } else {
