@@ -151,9 +151,9 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   const double queries = real(s.q_total) * real(s.heads);
   const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
   // Keys that a tile walks: what one query sees, and where that differs from row to row, what the
-  // others of the tile see besides.
+  // others see besides of those that walk together.
   double keys = work.flops / std::max(2 * queries * width, 1.0);
-  if (s.window_right >= 0 || s.window_left >= 0) keys += 0.5 * real(layout.queries);
+  if (s.window_right >= 0 || s.window_left >= 0) keys += 0.5 * (leaves_sooner(tile) ? 64.0 : tile.m) / layout.pack;
   const double steps = std::ceil(keys / (tile.n * tile.teams));
   // The last round of tiles is rarely full, but tiles are dealt as they are asked for, or divided.
   const double rounds = real(layout.tiles) / device.units;

@@ -56,6 +56,9 @@ class Consumer {
   // The next tile's scores are multiplied beside a tile's last values. Where there are teams, they
   // fill that time, and what they found would take the registers of those scores.
   static constexpr bool kLeavesBeside = T::kConsumers == 2;  // more have no registers for that
+  // Two consumers take turns: one's weights are computed while the other's products are summed, and
+  // a look at maxima fills the wait for its own. With more the schedulers are never idle.
+  static constexpr bool kByMaxima = T::kConsumers == 2 && T::kTeams == 1;
   static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
 
   /// To this team's next step.
@@ -90,16 +93,21 @@ class Consumer {
   /// Waits for the next keys. What their note says is read before there is anything to wait for.
   __device__ __forceinline__ Flags wait_for_keys() {
     if (!(known_ & kKeysCame)) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
-    known_ &= ~(kKeysCame | kLast);
+    known_ &= ~(kKeysCame | kLast | kEnds);
     const typename T::Step& step = shared_.notes[at_.stage];
     Flags flags{tile::agreed(step.any(step.masked))};
-    if (tile::agreed(step.last != 0)) known_ |= kLast;
+    if constexpr (T::kLeavesSooner) {
+      if (tile::agreed(step.leaves >> consumer_ & 1)) known_ |= kLast;
+      if (tile::agreed(step.last != 0)) known_ |= kEnds;
+    } else {
+      if (tile::agreed(step.last != 0)) known_ |= kLast | kEnds;
+    }
     if constexpr (T::kOwnLists)
       flags.mine = tile::agreed(step.lines >> consumer_ / T::kConsumersALine & 1);
     return flags;
   }
 
-  /// Whether the step whose keys came last is its tile's last.
+  /// Whether the step whose keys came last is the last of its tile that this consumer needs.
   __device__ __forceinline__ bool is_last() const { return (known_ & kLast) != 0; }
 
   /// Whether the keys of the step after this one have come, asked where there is other work to do.
@@ -145,6 +153,7 @@ class Consumer {
     softmax_.start(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
       if (begun) rescale(shrink);
     });
+    look_at_bases();
     round();
   }
 
@@ -181,9 +190,22 @@ class Consumer {
       tile::settle(sum_);
       rescale(shrink);
     };
-    softmax_.take(score_, args_.scale_log2, rescaling, [&] { score_once_more(flags); });
+    if (!(known_ & kBased)) {
+      softmax_.find_bases(score_, args_.scale_log2);
+      look_at_bases();
+    }
+    if constexpr (kByMaxima) {
+      softmax_.take_by_maxima(score_, args_.scale_log2, rescaling);
+    } else {
+      softmax_.take_by_sums(score_, args_.scale_log2, rescaling, [&] { score_once_more(flags); });
+    }
     wait_for_sums(before);
     round();
+  }
+
+  /// Whether all rows have seen a key.
+  __device__ __forceinline__ void look_at_bases() {
+    if (!tile::agreed(!softmax_.seen(0) | !softmax_.seen(1))) known_ |= kBased;
   }
 
   /// The step's scores once more, while no values are being multiplied. Sums make room for them.
@@ -230,13 +252,10 @@ class Consumer {
   }
 
   /// Goes on to a step that this consumer needs, whose keys have come. False, and behind the tile's
-  /// last step, where there is none. A stage of values is given back after it has been filled:
-  /// sooner, it would count as given back by who still has the values before them.
+  /// last step, where there is none.
   __device__ __forceinline__ bool pass_by(Flags& flags) {
     while (!flags.mine) {
-      give_back(shared_.k_ring.empty[at_.stage]);
-      tile::wait(&shared_.v_ring.full[at_.stage], at_.parity);
-      give_back(shared_.v_ring.empty[at_.stage]);
+      pass();
       at_.advance();
       if (is_last()) return false;
       flags = wait_for_keys();
@@ -249,6 +268,7 @@ class Consumer {
   __device__ __forceinline__ bool turn(bool first, bool& last, bool& fresh) {
     if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
     const Cursor before = at_;
+    if constexpr (T::kLeavesSooner) pass_rest();
     if (!kCrosses || !is_whole(tile_) || !next_tile_at_once()) {
       end(before, first);
       finish_part(tile_);
@@ -267,12 +287,9 @@ class Consumer {
     const Softmax former = softmax_;
     softmax_ = {};
     look_ahead();
-    const auto nothing_yet = [](const float(&)[2]) {};  // the sums are still the former tile's
-    if constexpr (T::kConsumers > 3) {                  // no registers for scores once more
-      softmax_.start(score_, args_.scale_log2, nothing_yet);
-    } else {
-      softmax_.take(score_, args_.scale_log2, nothing_yet, [&] { score_once_more(flags); });
-    }
+    // The sums are still the former tile's.
+    softmax_.start(score_, args_.scale_log2, [](const float(&)[2]) {});
+    look_at_bases();
     wait_for_sums(before);
     last = is_last();
     fresh = !kLeavesBeside || last;
@@ -291,6 +308,24 @@ class Consumer {
     weigh(begun, second, true);
     last = is_last();
     return true;
+  }
+
+  /// What others need of a tile whose scores this consumer is done with. Its last values stay, which
+  /// the ring has stages for.
+  __device__ __forceinline__ void pass_rest() {
+    while (!(known_ & kEnds)) {
+      at_.advance();
+      wait_for_keys();
+      pass();
+    }
+  }
+
+  /// Leaves a step to others. A stage of values is given back after it has been filled: sooner, it
+  /// would count as given back by who still has the values before them.
+  __device__ __forceinline__ void pass() {
+    give_back(shared_.k_ring.empty[at_.stage]);
+    tile::wait(&shared_.v_ring.full[at_.stage], at_.parity);
+    give_back(shared_.v_ring.empty[at_.stage]);
   }
 
   /// The next tile that has steps; those that have none are stored on the way. False at the end.
@@ -316,7 +351,7 @@ class Consumer {
 
   __device__ __forceinline__ void leave_tile() {
     ++tile_;
-    known_ &= ~kLooked;
+    known_ &= ~(kLooked | kBased);
   }
 
   __device__ __forceinline__ TileNote& note_of(unsigned tile) {
@@ -479,8 +514,9 @@ class Consumer {
   unsigned tile_ = 0;  // how many came before
   Cursor at_;
   // Bits, as the registers of some rows have no room for flags: what the tile's rows see; that the
-  // keys of the next step have come; that the step at hand is the tile's last.
-  static constexpr unsigned kLooked = 1, kKeysCame = 2, kLast = 4;
+  // keys of the next step have come; that the step at hand is the last that they need; that it is
+  // the tile's last; that all rows have seen a key.
+  static constexpr unsigned kLooked = 1, kKeysCame = 2, kLast = 4, kEnds = 8, kBased = 16;
   unsigned known_ = 0;
 
   float score_[T::kN / 2], sum_[T::kDimV / 2];

@@ -42,6 +42,7 @@ struct StepNote {
   std::int32_t key[kPieces];     // first key of each piece inside the sequence
   std::uint8_t masked[kPieces];  // some pairs of it are hidden
   std::uint8_t last;             // of its tile
+  std::uint8_t leaves;           // consumers whose last step it is, a bit each
 
   __device__ bool any(const std::uint8_t (&flags)[kPieces]) const {
     int found = 0;

@@ -117,25 +117,52 @@ struct Softmax {
   template <int kCount>
   __device__ __forceinline__ void start(float (&score)[kCount], float scale_log2,
                                         const auto& rescale) {
-    move_bases(score, scale_log2, rescale);
-    float total[2];
-    weigh(score, scale_log2, total);
-    add(total);
+    float top[2];
+    find_tops(score, top);
+    move_bases(top, scale_log2, rescale);
+    weigh_and_add(score, scale_log2);
   }
 
-  /// The same, but only rows that have seen nothing look at their scores: sums of weights tell if a
+  /// For rows that have seen nothing: there is nothing to rescale.
+  template <int kCount>
+  __device__ __forceinline__ void find_bases(const float (&score)[kCount], float scale_log2) {
+    float top[2];
+    find_tops(score, top);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = of_quad(top[half]);
+      if (!seen(half) & top[half] > -INFINITY) base[half] = top[half] * scale_log2;
+    }
+  }
+
+  /// Scores become weights. Maxima are looked at before, but bases move only where a weight would be
+  /// more than 2^kSlack, which is rare.
+  template <int kCount>
+  __device__ __forceinline__ void take_by_maxima(float (&score)[kCount], float scale_log2,
+                                                 const auto& rescale) {
+    constexpr float kSlack = 8.0f;
+    float top[2];
+    find_tops(score, top);
+    if (tile::agreed((fmaf(top[0], scale_log2, -base[0]) > kSlack) |
+                     (fmaf(top[1], scale_log2, -base[1]) > kSlack)))
+      move_bases(top, scale_log2, rescale);
+    weigh_and_add(score, scale_log2);
+  }
+
+  /// Scores become weights without a look at maxima: sums of weights, needed anyway, tell if a
   /// weight was too large. Then bases move, and weights with them; where some are no numbers,
   /// `again` brings the scores back first. The vote also keeps waits behind it from moving up.
   template <int kCount>
-  __device__ __forceinline__ void take(float (&score)[kCount], float scale_log2,
-                                       const auto& rescale, const auto& again) {
-    if (tile::agreed(!seen(0) | !seen(1))) find_bases(score, scale_log2);
+  __device__ __forceinline__ void take_by_sums(float (&score)[kCount], float scale_log2,
+                                               const auto& rescale, const auto& again) {
     float total[2];
     weigh(score, scale_log2, total);
     if (tile::agreed(is_too_large(0, total) | is_too_large(1, total))) {
       if (tile::agreed(!isfinite(total[0]) | !isfinite(total[1]))) {
         again();
-        move_bases(score, scale_log2, rescale);
+        float top[2];
+        find_tops(score, top);
+        move_bases(top, scale_log2, rescale);
         weigh(score, scale_log2, total);
       } else {
         shrink_weights(score, total, rescale);
@@ -164,7 +191,7 @@ struct Softmax {
   /// both rows, and several maxima and sums of each.
   static constexpr int kApart = 4;
 
-  /// The largest score of each of a quad's rows.
+  /// The largest of this thread's scores of each row.
   template <int kCount>
   __device__ __forceinline__ void find_tops(const float (&score)[kCount], float (&top)[2]) const {
     constexpr int kGroups = kCount / 4;
@@ -179,31 +206,29 @@ struct Softmax {
         mine = j < kApart ? larger : fmaxf(mine, larger);
       }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < 2; ++half)
       top[half] = fmaxf(fmaxf(part[half][0], part[half][1]), fmaxf(part[half][2], part[half][3]));
-      top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 1));
-      top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], 2));
-    }
   }
 
-  /// For rows that have seen nothing: there is nothing to rescale.
-  template <int kCount>
-  __device__ __forceinline__ void find_bases(const float (&score)[kCount], float scale_log2) {
-    float top[2];
-    find_tops(score, top);
+  __device__ __forceinline__ static float of_quad(float top) {
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+  }
+
+  __device__ __forceinline__ void move_bases(const float (&top)[2], float scale_log2,
+                                             const auto& rescale) {
+    float shrink[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      if (!seen(half) & top[half] > -INFINITY) base[half] = top[half] * scale_log2;
+      shrink[half] = move(half, of_quad(top[half]) * scale_log2);
+    rescale(shrink);
   }
 
   template <int kCount>
-  __device__ __forceinline__ void move_bases(const float (&score)[kCount], float scale_log2,
-                                             const auto& rescale) {
-    float top[2], shrink[2];
-    find_tops(score, top);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) shrink[half] = move(half, top[half] * scale_log2);
-    rescale(shrink);
+  __device__ __forceinline__ void weigh_and_add(float (&score)[kCount], float scale_log2) {
+    float total[2];
+    weigh(score, scale_log2, total);
+    add(total);
   }
 
   template <int kCount>
@@ -233,7 +258,7 @@ struct Softmax {
     find_tops(weight, top);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int exponent = min(max((__float_as_int(top[half]) >> 23) - 127, 0), 126);
+      const int exponent = min(max((__float_as_int(of_quad(top[half])) >> 23) - 127, 0), 126);
       shrink[half] = __int_as_float((127 - exponent) << 23);
       base[half] += static_cast<float>(exponent);
       sum[half] *= shrink[half];

@@ -74,6 +74,9 @@ struct Traits {
   // Consumers whose lines have a list each pass by steps that they do not need.
   static constexpr bool kOwnLists = kTile.lines > 1;
   static_assert(!kOwnLists || kTeams == 1);
+  // Consumers leave a tile when their rows see no more, where that saves steps.
+  static constexpr bool kLeavesSooner = planning::leaves_sooner(kTile);
+  static_assert(!kLeavesSooner || (kM - kRows) / kN < kStages);
   static constexpr int kPieces = kN / planning::kKeyPiece, kRoundPieces = kPieces * kTeams;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
@@ -127,6 +130,7 @@ struct Traits {
     std::uint64_t kept[kStepNotes][kPieces];  // keys that some query sees for which they are loaded
     Step notes[kStages];                      // of the stages of keys
     TileCursor cursor;                        // the scout's
+    int last_step[kConsumers];                // of each in the tile at hand
     Pieces pieces;
     Clearing clearings[kClearings];
     RowSight sight[kConsumers * kRows];
