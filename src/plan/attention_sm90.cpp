@@ -153,7 +153,8 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   // Keys that a tile walks: what one query sees, and where that differs from row to row, what the
   // others see besides of those that walk together.
   double keys = work.flops / std::max(2 * queries * width, 1.0);
-  if (s.window_right >= 0 || s.window_left >= 0) keys += 0.5 * (leaves_sooner(tile) ? 64.0 : tile.m) / layout.pack;
+  if (s.window_right >= 0 || s.window_left >= 0)
+    keys += 0.5 * (leaves_sooner(tile) ? 64.0 : tile.m) / layout.pack;
   const double steps = std::ceil(keys / (tile.n * tile.teams));
   // The last round of tiles is rarely full, but tiles are dealt as they are asked for, or divided.
   const double rounds = real(layout.tiles) / device.units;

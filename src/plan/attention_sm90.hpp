@@ -27,8 +27,8 @@ constexpr bool takes_mapped_scores(const Tile& tile) { return tile.warpgroups < 
 /// Queries of a line: where a tile walks several lists, each is one of so many rows.
 constexpr int line_queries(const Tile& tile) { return tile.m / tile.lines; }
 
-/// Whether a tile's first rows may see its last steps no more where later rows do, as under a causal
-/// mask: consumers of these rows are done sooner.
+/// Whether a tile's first rows may see its last steps no more where later rows do, as under a
+/// causal mask: consumers of these rows are done sooner.
 constexpr bool leaves_sooner(const Tile& tile) {
   constexpr int kConsumerRows = 64;
   return tile.teams == 1 && tile.lines == 1 && tile.m - kConsumerRows >= tile.n;

@@ -33,10 +33,10 @@ class Consumer {
       softmax_ = {};
       begin(flags, false);
       bool last = is_last();
-      bool first, fresh = true;  // no values are in the sums yet
+      bool first;
       do {
-        for (first = fresh; !last; first = false) last = step(first);
-      } while (turn(first, last, fresh));
+        for (first = true; !last; first = false) last = step(first);
+      } while (turn(first, last));
     }
   }
 
@@ -53,12 +53,12 @@ class Consumer {
     return T::kTeams > 1 ? consumer_ / T::kTeamSize : 0;
   }
 
-  // The next tile's scores are multiplied beside a tile's last values. Where there are teams, they
-  // fill that time, and what they found would take the registers of those scores.
-  static constexpr bool kLeavesBeside = T::kConsumers == 2;  // more have no registers for that
   // Two consumers take turns: one's weights are computed while the other's products are summed, and
   // a look at maxima fills the wait for its own. With more the schedulers are never idle.
   static constexpr bool kByMaxima = T::kConsumers == 2 && T::kTeams == 1;
+
+  // The next tile's scores are multiplied beside a tile's last values. Where there are teams, they
+  // fill that time, and what they found would take the registers of those scores.
   static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
 
   /// To this team's next step.
@@ -150,7 +150,7 @@ class Consumer {
     tile::mma_wait<0>();
     tile::settle(score_);
     adjust(flags);
-    softmax_.start(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
+    softmax_.take_by_maxima(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
       if (begun) rescale(shrink);
     });
     look_at_bases();
@@ -175,11 +175,6 @@ class Consumer {
   /// A step's scores are multiplied while the weights of the one before meet their values.
   __device__ __forceinline__ void overlap(Cursor before, Flags flags, bool first) {
     issue_scores();
-    weigh(before, flags, first);
-  }
-
-  /// The rest of it.
-  __device__ __forceinline__ void weigh(Cursor before, Flags flags, bool first) {
     issue_values(before, first);
     tile::mma_wait<1>();
     tile::settle(score_);
@@ -190,13 +185,13 @@ class Consumer {
       tile::settle(sum_);
       rescale(shrink);
     };
-    if (!(known_ & kBased)) {
-      softmax_.find_bases(score_, args_.scale_log2);
-      look_at_bases();
-    }
     if constexpr (kByMaxima) {
       softmax_.take_by_maxima(score_, args_.scale_log2, rescaling);
     } else {
+      if (!(known_ & kBased)) {
+        softmax_.find_bases(score_, args_.scale_log2);
+        look_at_bases();
+      }
       softmax_.take_by_sums(score_, args_.scale_log2, rescaling, [&] { score_once_more(flags); });
     }
     wait_for_sums(before);
@@ -205,6 +200,7 @@ class Consumer {
 
   /// Whether all rows have seen a key.
   __device__ __forceinline__ void look_at_bases() {
+    if constexpr (kByMaxima) return;
     if (!tile::agreed(!softmax_.seen(0) | !softmax_.seen(1))) known_ |= kBased;
   }
 
@@ -265,7 +261,7 @@ class Consumer {
 
   /// A tile's last values, beside the first scores of the next one where that follows at once.
   /// False if it does not; `last` says whether the next one's first step was its last.
-  __device__ __forceinline__ bool turn(bool first, bool& last, bool& fresh) {
+  __device__ __forceinline__ bool turn(bool first, bool& last) {
     if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
     const Cursor before = at_;
     if constexpr (T::kLeavesSooner) pass_rest();
@@ -288,30 +284,17 @@ class Consumer {
     softmax_ = {};
     look_ahead();
     // The sums are still the former tile's.
-    softmax_.start(score_, args_.scale_log2, [](const float(&)[2]) {});
+    softmax_.take_by_maxima(score_, args_.scale_log2, [](const float(&)[2]) {});
     look_at_bases();
     wait_for_sums(before);
-    last = is_last();
-    fresh = !kLeavesBeside || last;
-    if (fresh) {
-      finish(tile_ - 1, former);
-      round();
-      return true;
-    }
-    round();
-    // The result leaves while the scores of the second step are multiplied.
-    const Cursor begun = at_;
-    advance(at_);
-    const Flags second = wait_for_keys();
-    issue_scores();
     finish(tile_ - 1, former);
-    weigh(begun, second, true);
+    round();
     last = is_last();
     return true;
   }
 
-  /// What others need of a tile whose scores this consumer is done with. Its last values stay, which
-  /// the ring has stages for.
+  /// What others need of a tile whose scores this consumer is done with. Its last values stay,
+  /// which the ring has stages for.
   __device__ __forceinline__ void pass_rest() {
     while (!(known_ & kEnds)) {
       at_.advance();
@@ -490,21 +473,22 @@ class Consumer {
     const TileNote& note = note_of(tile);
     const RowPlaces rows(args_, note, first_row(), thread_);
     const Normalised normalised(args_, softmax, rows);
-    store_lse(args_, note, rows, normalised.lse, thread_);
-    if (args_.result.dtype == DType::f32) {
+    const bool wide = args_.result.dtype == DType::f32;
+    if (wide) {
       store_wide<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
     } else if constexpr (T::kStoresItself) {
       store_short<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
     } else {
-      typename T::Queries& panels = queries_of(tile);
       meet();  // all warps have read their queries: the last scores are done
-      put_panels<T>(args_, panels, sum_, normalised.factor, first_row(), thread_);
-      if (tile::agreed(is_carried<T>(args_, note, first_row()))) {
-        ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
-      } else {
-        meet();
-        copy_out<T>(args_, note, panels, first_row(), thread_);
-      }
+      put_panels<T>(args_, queries_of(tile), sum_, normalised.factor, first_row(), thread_);
+    }
+    store_lse(args_, note, rows, normalised.lse, thread_);
+    if (T::kStoresItself || wide) return;
+    if (tile::agreed(is_carried<T>(args_, note, first_row()))) {
+      ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    } else {
+      meet();
+      copy_out<T>(args_, note, queries_of(tile), first_row(), thread_);
     }
   }
 

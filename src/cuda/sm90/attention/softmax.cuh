@@ -105,53 +105,32 @@ __device__ __forceinline__ void map_scores(float (&score)[kCount], const ScoreMa
 struct Softmax {
   // Weights are 2^(score * scale - base). The base is the maximum of the first scores that the row
   // sees, and stays while weights are not much larger than one.
-  static constexpr float kUnseen = 3.4e38f;  // until then: no score has a weight
+  static constexpr float kUnseen = -3.4e38f;  // until then: what is hidden has no weight
   float base[2] = {kUnseen, kUnseen};
   float sum[2] = {0.0f, 0.0f};  // of this thread's columns alone
 
   __device__ __forceinline__ bool seen(int half) const { return base[half] != kUnseen; }
 
-  /// Scores become weights, after the bases of all rows have moved to where no weight is above one.
-  /// `rescale` gets what sums so far have to be multiplied by: for a whole warp, before any
-  /// exponential.
-  template <int kCount>
-  __device__ __forceinline__ void start(float (&score)[kCount], float scale_log2,
-                                        const auto& rescale) {
-    float top[2];
-    find_tops(score, top);
-    move_bases(top, scale_log2, rescale);
-    weigh_and_add(score, scale_log2);
-  }
-
-  /// For rows that have seen nothing: there is nothing to rescale.
-  template <int kCount>
-  __device__ __forceinline__ void find_bases(const float (&score)[kCount], float scale_log2) {
-    float top[2];
-    find_tops(score, top);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      top[half] = of_quad(top[half]);
-      if (!seen(half) & top[half] > -INFINITY) base[half] = top[half] * scale_log2;
-    }
-  }
-
-  /// Scores become weights. Maxima are looked at before, but bases move only where a weight would be
-  /// more than 2^kSlack, which is rare.
+  /// Scores become weights, and bases move where a weight would be more than 2^kSlack, which is
+  /// rare but for first scores. `rescale` then gets what sums so far have to be multiplied by: for
+  /// a whole warp, before any exponential.
   template <int kCount>
   __device__ __forceinline__ void take_by_maxima(float (&score)[kCount], float scale_log2,
                                                  const auto& rescale) {
     constexpr float kSlack = 8.0f;
-    float top[2];
+    float top[2], total[2];
     find_tops(score, top);
-    if (tile::agreed((fmaf(top[0], scale_log2, -base[0]) > kSlack) |
-                     (fmaf(top[1], scale_log2, -base[1]) > kSlack)))
+    if (tile::agreed(top[0] * scale_log2 > base[0] + kSlack |
+                     top[1] * scale_log2 > base[1] + kSlack))
       move_bases(top, scale_log2, rescale);
-    weigh_and_add(score, scale_log2);
+    weigh(score, scale_log2, total);
+    add(total);
   }
 
-  /// Scores become weights without a look at maxima: sums of weights, needed anyway, tell if a
-  /// weight was too large. Then bases move, and weights with them; where some are no numbers,
-  /// `again` brings the scores back first. The vote also keeps waits behind it from moving up.
+  /// The same without a look at maxima, for rows that all have seen a key: sums of weights, needed
+  /// anyway, tell if a weight was too large. Then bases move, and weights with them; where some are
+  /// no numbers, `again` brings the scores back first. The vote also keeps waits behind it from
+  /// moving up.
   template <int kCount>
   __device__ __forceinline__ void take_by_sums(float (&score)[kCount], float scale_log2,
                                                const auto& rescale, const auto& again) {
@@ -169,6 +148,18 @@ struct Softmax {
       }
     }
     add(total);
+  }
+
+  /// Before it, for rows that have seen nothing: there is nothing to rescale.
+  template <int kCount>
+  __device__ __forceinline__ void find_bases(const float (&score)[kCount], float scale_log2) {
+    float top[2];
+    find_tops(score, top);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = of_quad(top[half]);
+      if (!seen(half) & top[half] > -INFINITY) base[half] = top[half] * scale_log2;
+    }
   }
 
   /// Joins a row's state with that of other keys, whose base is -inf if they were not seen. Returns
@@ -219,16 +210,8 @@ struct Softmax {
                                              const auto& rescale) {
     float shrink[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      shrink[half] = move(half, of_quad(top[half]) * scale_log2);
+    for (int half = 0; half < 2; ++half) shrink[half] = move(half, of_quad(top[half]) * scale_log2);
     rescale(shrink);
-  }
-
-  template <int kCount>
-  __device__ __forceinline__ void weigh_and_add(float (&score)[kCount], float scale_log2) {
-    float total[2];
-    weigh(score, scale_log2, total);
-    add(total);
   }
 
   template <int kCount>
@@ -283,7 +266,7 @@ struct Softmax {
 
   /// The base becomes the row's maximum, if a score is beyond it.
   __device__ __forceinline__ float move(int half, float top) {
-    if (!(top > (seen(half) ? base[half] : -INFINITY))) return 1.0f;
+    if (!(top > base[half])) return 1.0f;
     const float shrink = seen(half) ? exp2_fast(base[half] - top) : 1.0f;
     base[half] = top;
     sum[half] *= shrink;
