@@ -57,8 +57,7 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
   // Two teams of 64 rows wait for L2: nobody shares what they load.
   if (tile.teams > 1)
     besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
-  // Rows of three warpgroups see less alike than those of two, and teams end a walk together.
-  if ((tile.warpgroups == 3 || tile.teams > 1) && s.window_right >= 0) besides += 0.12e-6;
+  if (tile.teams > 1 && s.window_right >= 0) besides += 0.12e-6;  // they end a walk together
   return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
 }
 
@@ -102,6 +101,18 @@ void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) 
 
 }  // namespace
 
+std::int64_t section_of(std::int64_t heads, std::int64_t tiles_a_head) {
+  constexpr std::int64_t kFillsTheGpu = 264;
+  const auto leaves_enough = [&](std::int64_t section) {
+    const std::int64_t rest = heads % section;
+    return rest == 0 || rest * tiles_a_head >= kFillsTheGpu;
+  };
+  const std::int64_t least = std::max<std::int64_t>(kFillsTheGpu / tiles_a_head, 1);
+  for (std::int64_t section = least; section <= 2 * least; ++section)
+    if (leaves_enough(section)) return section;
+  return least;
+}
+
 ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
   if (!s.masked || s.heads == 0 || s.kv_heads == 0) return {};
   const std::int64_t queries = tile.lines > 1 ? line_queries(tile) : tile.m / pack_of(s, tile);
@@ -127,11 +138,8 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) 
   layout.ordered = (s.masked || s.q_packed || s.kv_layout == KvLayout::packed) &&
                    layout.whole > kPlannedUnits && layout.whole <= kMostOrderedTiles &&
                    s.batch <= kMostOrderedSequences;
-  // Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of
-  // as many heads as fill the GPU come first, so that short ones end the work.
-  constexpr std::int64_t kFillsTheGpu = 264;
   if (s.window_right >= 0 && layout.tiles_a_head > 0)
-    layout.section = std::max<std::int64_t>(kFillsTheGpu / layout.tiles_a_head, 1);
+    layout.section = section_of(s.batch * layout.head_groups, layout.tiles_a_head);
   return layout;
 }
 

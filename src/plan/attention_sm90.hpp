@@ -34,6 +34,11 @@ constexpr bool leaves_sooner(const Tile& tile) {
   return tile.teams == 1 && tile.lines == 1 && tile.m - kConsumerRows >= tile.n;
 }
 
+/// Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of so
+/// many heads come first as fill the GPU, so that short ones end the work; and so many that the
+/// last heads fill it too, where that can be.
+std::int64_t section_of(std::int64_t heads, std::int64_t tiles_a_head);
+
 /// Columns of a mask's blocks that such a tile can take: it keeps a bit of each.
 inline constexpr int kMostLineBlocks = 1 << 16;
 

@@ -286,6 +286,13 @@ TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
   const AttentionLayout causal = layout([](AttentionProblem& p) { p.causal = true; });
   EXPECT_GT(causal.section, 1);
   EXPECT_GE((causal.section + 1) * causal.tiles_a_head, 2 * kUnits);
+  // The heads that come last are enough to fill the GPU, where sections of another size have that.
+  EXPECT_EQ(section_of(16, 128), 2);
+  EXPECT_EQ(section_of(16, 86), 4);  // not 3, which leaves one head
+  EXPECT_EQ(section_of(32, 43), 8);
+  EXPECT_EQ(section_of(16, 171), 1);
+  EXPECT_EQ(section_of(5, 64), 5);
+  EXPECT_EQ(section_of(3, 4), 66);  // one section, and not full
 }
 
 TEST(AttentionCost, FollowsWorkAndWholeTiles) {
