@@ -61,6 +61,8 @@ def copy_tree(target):
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)  # times too: nothing is built again for it
+    if (ROOT / ".venv").is_dir() and not (target / ".venv").exists():
+        (target / ".venv").symlink_to(ROOT / ".venv")  # which holds CUTLASS' headers
 
 
 def append_rows(tree, op, tiles):
