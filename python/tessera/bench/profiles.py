@@ -96,7 +96,8 @@ def read_raw(text):
         fields = dict(zip(names, row, strict=True))
         cells = zip(names, units, row, strict=True)
         values = {name: value_of(cell, unit) for name, unit, cell in cells if "__" in name}
-        kernels.append({"kernel": fields.get("Kernel Name", ""), "grid": fields.get("Grid Size"),
+        kernel = re.sub(r"<?unnamed>::", "", fields.get("Kernel Name", ""))
+        kernels.append({"kernel": kernel, "grid": fields.get("Grid Size"),
                         "block": fields.get("Block Size"), "values": values})
     return kernels
 

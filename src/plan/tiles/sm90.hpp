@@ -132,22 +132,22 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 192, .n = 128, .k = 64, .stages = 3, .warpgroups = 3, .v = 64},
      .why = "heads of up to 64: a third warpgroup fills what two leave of the exponentials",
      .measured =
-         "526 TFLOPS at S 16384, bf16; fa4 513, cuDNN 448 in one run: H200, CUDA 13.0, 2026-11-21"},
+         "548 TFLOPS at S 16384, bf16; fa4 513, cuDNN 451 in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_64x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 64, .stages = 5, .warpgroups = 2, .v = 64},
      .why = "softcap, and scales of zero or less, with heads of 64: two warpgroups have registers "
             "for that",
-     .measured = "lists of 128 x 128, density .125: 442 TFLOPS at S 32768, bf16; fa4 429 in one "
-                 "run: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "lists of 128 x 128, density .125: 486 TFLOPS at S 32768, bf16, where 64_teams "
+                 "gives 499; bursts in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_64x64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64},
      .why = "short walks with heads of 64: four warpgroups hide what each waits for",
-     .measured =
-         "433 TFLOPS at S 1024, bf16; cuDNN 395, fa4 375 in one run: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "441 TFLOPS at S 1024, bf16, causal 325; cuDNN 396 and 303 in one run: H200, CUDA "
+                 "13.0, 2026-11-22"},
     {.name = "sm90_attention_64_teams",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -155,64 +155,66 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why = "one tile a multiprocessor, or lists of 128 rows, with heads of 64: two teams share "
             "what two warpgroups would wait for",
      .measured =
-         "B1 H8 S 2048 by graph replay: 24.6 us; cuDNN 23.8, fa4 26.3; lists of 128 x 128, density "
-         ".125: 437 TFLOPS at S 32768; fa4 431; each in one run: H200, CUDA 13.0, 2026-11-21"},
+         "B1 H8 S 2048 by graph replay: 24.3 us; cuDNN 23.7, fa4 26.2; lists of 128 x 128, density "
+         ".125: 458 TFLOPS at S 32768; fa4 433; each in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_64_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .teams = 2},
      .why = "few queries with heads of 64: twice as many tiles, whose keys two warpgroups divide",
      .measured =
-         "B1 H8 S 512 by graph replay: 8.9 us; fa4 9.8, cuDNN 10.0; lists of 64 x 64, density "
-         ".125: 399 TFLOPS at S 32768; fa4 294; each in one run: H200, CUDA 13.0, 2026-11-21"},
+         "B1 H8 S 512 by graph replay: 9.1 us; fa4 9.8, cuDNN 9.9; lists of 64 x 64, density .125: "
+         "408 TFLOPS at S 32768; fa4 294; each in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_64_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .lines = 4},
      .why = "lists of 64 rows with heads of 64",
-     .measured = ""},
+     .measured = "BigBird, B16 H12 S 4096: 292 TFLOPS, bf16; flex 266, fa4 208 in one run: H200, "
+                 "CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_96",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 96, .stages = 2, .warpgroups = 2, .v = 96},
      .why = "heads of up to 96",
      .measured =
-         "550 TFLOPS at S 16384, bf16; fa4 592, cuDNN 460 in one run: H200, CUDA 13.0, 2026-11-21"},
+         "544 TFLOPS at S 16384, bf16; fa4 595, cuDNN 462 in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 128: each warpgroup takes 64 queries",
      .measured =
-         "655 TFLOPS at S 16384, bf16, causal 637; fa4 659 and 611; lists of 128 x 128, density "
-         ".125: 609 at S 32768; fa4 584; each in one run: H200, CUDA 13.0, 2026-11-21"},
+         "657 TFLOPS at S 16384, bf16, causal 642; fa4 662 and 612; lists of 128 x 128, density "
+         ".125: 608 at S 32768; fa4 590; each in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .lines = 2},
      .why =
          "lists of 64 rows with heads of up to 128: short steps, as few pieces of two lists pair",
-     .measured = "lists of 64 x 64, density .125: 428 TFLOPS at S 32768, bf16; fa4 415 in one run: "
-                 "H200, CUDA 13.0, 2026-11-21"},
+     .measured = "lists of 64 x 64, density .125: 425 TFLOPS at S 32768, bf16; fa4 414 in one run: "
+                 "H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .teams = 2},
      .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
             "divide",
-     .measured = ""},
+     .measured = "lists of 64 x 64, density .125: 498 TFLOPS at S 32768, bf16, where 128_lines64 "
+                 "gives 475; bursts in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_192x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 192, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 192 whose values have up to 128",
-     .measured = "703 TFLOPS at S 16384, bf16; fa4 674 in one run: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "703 TFLOPS at S 16384, bf16; fa4 675 in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_256",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
      .why = "heads of up to 256: shorter steps, as sums take half of the registers",
-     .measured = "697 TFLOPS at S 16384, bf16; fa4 708 in one run: H200, CUDA 13.0, 2026-11-21"},
+     .measured = "696 TFLOPS at S 16384, bf16; fa4 710 in one run: H200, CUDA 13.0, 2026-11-22"},
 };
 
 }  // namespace tessera::planning
