@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ DEVICE = "CPU: test"
 MODEL, OTHER, THIRD = "sm90_matmul_128x256", "sm90_matmul_128x128", "sm90_skinny_256x16"
 PRODUCT = make_case("matmul", {"m": 64, "n": 32, "k": 48, "dtype": "f32"})
 SIGNATURE = "matmul f32[64x48] * f32[48x32] -> f32 on cpu"
+RESULTS = Path(__file__).parents[2] / "bench" / "results" / "tuning"
 QUICK = ["--device", "cpu", "--seconds", "0.01", "--quiet"]
 
 
@@ -206,6 +208,14 @@ def test_the_file_is_one_that_the_library_takes_and_grows(tmp_path):
     assert first.split("\t")[:2] == [THIRD, SIGNATURE] and second.split("\t")[:2] == [THIRD, other]
     assert first.split("\t")[2].startswith(f"500 us, {MODEL} 1000 us, 2")
     assert os.listdir(path.parent) == ["one.tuning"]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.tuning")), ids=lambda path: path.stem)
+def test_committed_preferences_are_taken(path):
+    device = path.read_text().splitlines()[1].removeprefix("device ")
+    assert path.stem == re.sub(r"[^A-Za-z0-9]+", "-", device)
+    tessera._ffi.check_tuning(path.read_text(), device)
+    assert len(lines_of(path)) > 10
 
 
 def test_what_another_process_adds_meanwhile_stays(tmp_path):
