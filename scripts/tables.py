@@ -72,7 +72,7 @@ def lists(result):
 OF_A_CARD = ("glance", "model_error")
 # Name -> what of a result it shows, and what of tessera.report.markdown makes the lines of it.
 TABLES = {
-    "glance": (others, "glance"),
+    "glance": (lambda result: result["cases"], "glance"),
     "machine": (lambda result: result, "ceilings_and_tests"),
     "ceilings": (lambda result: result, "ceilings"),
     "products": (products, "comparison"),

@@ -310,8 +310,10 @@ def test_files_of_one_card_are_put_together_and_the_newest_counts(make):
 def test_the_module_runs_as_a_program(tmp_path):
     pytest.importorskip("tessera", reason="the package is not built")
     results = sorted(str(path) for path in (ROOT / "bench/results").glob("*.json"))
+    profiles = sorted(str(path) for path in (ROOT / "bench/results/profiles").glob("*.json"))
     made = tmp_path / "page.html"
-    done = subprocess.run([sys.executable, "-m", "tessera.report", *results, "-o", str(made)],
+    done = subprocess.run([sys.executable, "-m", "tessera.report", *results, "-o", str(made),
+                           *(["--profiles", *profiles] if profiles else [])],
                           cwd=ROOT, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert made.read_text() == (ROOT / "docs/report.html").read_text()
