@@ -49,8 +49,10 @@ Work work(const SddmmShape& s, Op) {
           bytes_of(s.a) + bytes_of(s.b) + bytes_of(s.out)};
 }
 
+/// Which blocks meet is not known yet: as many as if both patterns were even.
 Work work(const SpgemmShape& s, Op) {
-  return {product_flops(s.a, s.b, s.m, s.n), bytes_of(s.a) + bytes_of(s.b)};
+  return {2 * elements(s.a) * elements(s.b) / std::max(real(s.k), 1.0),
+          bytes_of(s.a) + bytes_of(s.b)};
 }
 
 /// Pairs (i, j) of a q x k rectangle with j <= i + shift.
