@@ -3,7 +3,7 @@
 fit: those that spill, serialise wgmma or need too much shared memory do not.
 
   sweep.py FAMILY                the candidates of bench/sweeps/FAMILY.json
-  sweep.py FAMILY --only 128x    those whose name has this
+  sweep.py FAMILY --only 128x    those whose name has this; written to --out alone
   sweep.py FAMILY --times FILE   adds what `tessera.tune --json` measured of them on a card
 
 The outcome goes to bench/results/sweeps/FAMILY.json. The copy is left with the rows that fit, so
@@ -11,6 +11,7 @@ that a package built from it times them; the last lines printed say how.
 """
 
 import argparse
+import os
 import pathlib
 import re
 import shutil
@@ -51,7 +52,10 @@ def read_candidates(path, only=""):
             raise SystemExit(f"sweep: {path}: tile {tile}: expected m, n, k and of "
                              f"{', '.join(FIELDS[3:])}")
         tiles[name_of(sweep["family"], tile)] = tile
-    return sweep["op"], {name: tile for name, tile in tiles.items() if wanted.search(name)}
+    chosen = {name: tile for name, tile in tiles.items() if wanted.search(name)}
+    if not chosen:
+        raise SystemExit(f"sweep: --only: {only!r} is in none of {', '.join(tiles)}")
+    return sweep["op"], chosen
 
 
 def copy_tree(target):
@@ -61,7 +65,7 @@ def copy_tree(target):
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)  # times too: nothing is built again for it
-    if (ROOT / ".venv").is_dir() and not (target / ".venv").exists():
+    if not os.path.lexists(target / ".venv"):
         (target / ".venv").symlink_to(ROOT / ".venv")  # which holds CUTLASS' headers
 
 
@@ -166,9 +170,11 @@ def main():
         outcome = add_times(out, arguments.times)
     else:
         outcome = sweep(arguments.family, arguments)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    bench_module("files").write_json(out, outcome)
-    print(f"{out}: {sum(one['fits'] for one in outcome['rows'])} of {len(outcome['rows'])} fit, "
+    written = not arguments.only or arguments.out or arguments.times  # a part replaces no whole
+    if written:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        bench_module("files").write_json(out, outcome)
+    print(f"{out if written else 'a part, not written'}: {sum(one['fits'] for one in outcome['rows'])} of {len(outcome['rows'])} fit, "
           f"{len(outcome['problems'])} problems timed")
     return 0
 

@@ -46,8 +46,13 @@ def of_workload(name, records, wanted=True):
             if (cases.case_key(record["op"], record["params"]) in chosen) == wanted]
 
 
+def everything(result):
+    return result["cases"]
+
+
 def workloads(result):
-    """What models and solvers do: these have a table of their own, and are in no other."""
+    """What models and solvers do: these have a table of their own, and are in no other that lists
+    cases."""
     return of_workload("models.json", result["cases"])
 
 
@@ -72,7 +77,7 @@ def lists(result):
 OF_A_CARD = ("glance", "model_error")
 # Name -> what of a result it shows, and what of tessera.report.markdown makes the lines of it.
 TABLES = {
-    "glance": (lambda result: result["cases"], "glance"),
+    "glance": (everything, "glance"),
     "machine": (lambda result: result, "ceilings_and_tests"),
     "ceilings": (lambda result: result, "ceilings"),
     "products": (products, "comparison"),
@@ -82,7 +87,7 @@ TABLES = {
     "lists": (lists, "lists"),
     "workloads": (workloads, "workloads"),
     "host": (lambda result: result.get("host", []), "host_times"),
-    "model_error": (lambda result: result["cases"], "predictions"),
+    "model_error": (everything, "predictions"),
 }
 
 

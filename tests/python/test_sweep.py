@@ -35,6 +35,13 @@ def test_each_sweep_has_rows_that_the_build_would_find_and_problems(path, tmp_pa
     assert read_workload(path)
 
 
+def test_the_copy_finds_what_the_tree_has_installed_and_can_be_made_again(tmp_path):
+    for _ in range(2):
+        sweep.copy_tree(tmp_path)
+        assert (tmp_path / ".venv").readlink() == ROOT / ".venv"
+        assert (tmp_path / sweep.TABLE).read_text() == (ROOT / sweep.TABLE).read_text()
+
+
 def test_a_tile_that_is_none_is_refused(tmp_path):
     path = tmp_path / "x.json"
     for tile in ({"m": 64, "n": 64}, {"m": 64, "n": 64, "k": 64, "depth": 3}):
@@ -93,6 +100,22 @@ def test_times_are_added_to_the_outcome(tmp_path, monkeypatch, capsys):
     assert json.loads(out.read_text()) == outcome
 
 
+def test_a_part_leaves_the_outcome_of_all(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sweep, "ROOT", tmp_path)
+    monkeypatch.setattr(sweep, "sweep", lambda family, arguments: {
+        "rows": [{"row": "a", "fits": True}], "problems": []})
+    whole, part = tmp_path / "bench/results/sweeps/matmul.json", tmp_path / "part.json"
+    for more, written in ((["--only", "a"], None), (["--only", "a", "--out", str(part)], part),
+                          ([], whole)):
+        monkeypatch.setattr(sys, "argv", ["sweep.py", "matmul", *more])
+        assert sweep.main() == 0
+        assert [path for path in (whole, part) if path.exists()] == ([written] if written else [])
+        assert "1 of 1 fit" in capsys.readouterr().out
+        part.unlink(missing_ok=True)
+
+
 def test_names_of_candidates_are_a_regular_expression():
+    with pytest.raises(SystemExit, match="--only: 'zzz' is in none of sm90_"):
+        sweep.read_candidates(SWEEPS[0], "zzz")
     with pytest.raises(SystemExit, match="--only: '\\(' is no regular expression"):
         sweep.read_candidates(SWEEPS[0], "(")

@@ -272,8 +272,13 @@ def test_workloads_have_a_table_of_their_own(tree):
             CASES[2]]
     (tree / "README.md").write_text("<!-- table: workloads -->\n<!-- end -->\n"
                                     "<!-- table: products -->\n<!-- end -->\n")
+    (tree / "docs/page.md").write_text("<!-- table: glance -->\n<!-- end -->\n")
     put(tree, "card.json", made)
     run(tree)
+    # They count where wins and losses are counted.
+    glance = (tree / "docs/page.md").read_text().splitlines()
+    assert row_of(glance, "| bsr_matmul | sustained")[2:4] == ["1", "1"]
+    assert row_of(glance, "| matmul 4096x")[-1] == "0.50x"
     text = (tree / "README.md").read_text()
     lines, products = (part.splitlines() for part in text.split("<!-- table: products -->"))
     assert row_of(lines, "case") == ["case", "state", "tessera, ms", "dense, ms", "best peer, ms",

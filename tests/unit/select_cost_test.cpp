@@ -72,6 +72,12 @@ TEST(Work, OfProducts) {
   sampled.a = dense(8, 4), sampled.b = dense(4, 6), sampled.out = sparse(8, 6, {2, 2}, 3);
   EXPECT_EQ(work_of(Op::sddmm, sampled).flops, 2 * 3 * 4 * 4);
   EXPECT_EQ(work_of(Op::sddmm, sampled).bytes, 2 * (8 * 4 + 4 * 6 + 12) + 3 * 4);
+
+  // Which blocks meet is not known: half of one side meets half of the other, if both are even.
+  SpgemmShape pairs;
+  pairs.m = 8, pairs.n = 6, pairs.k = 4;
+  pairs.a = sparse(8, 4, {2, 2}, 4), pairs.b = sparse(4, 6, {2, 2}, 3);
+  EXPECT_EQ(work_of(Op::spgemm, pairs).flops, 2 * 8 * 4 * 6 / 4);
 }
 
 TEST(Work, OfAttentionCountsThePairsThatAreSeen) {

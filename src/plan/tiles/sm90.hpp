@@ -155,7 +155,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why = "one tile a multiprocessor, or lists of 128 rows, with heads of 64: two teams share "
             "what two warpgroups would wait for",
      .measured =
-         "B1 H8 S 2048 by graph replay: 24.3 us; cuDNN 23.7, fa4 26.2; lists of 128 x 128, density "
+         "B1 H8 S 2048 by graph replay: 24.3 us; cuDNN 23.6, fa4 26.2; lists of 128 x 128, density "
          ".125: 458 TFLOPS at S 32768; fa4 433; each in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_64_few",
      .backend = Backend::sm90,
