@@ -28,10 +28,12 @@ constexpr bool takes_mapped_scores(const Tile& tile) { return tile.warpgroups < 
 constexpr int line_queries(const Tile& tile) { return tile.m / tile.lines; }
 
 /// Whether a tile's first rows may see its last steps no more where later rows do, as under a
-/// causal mask: consumers of these rows are done sooner.
+/// causal mask: consumers of these rows are done sooner. They keep the values of their own last
+/// step meanwhile, so the ring needs a stage more than there are such steps.
 constexpr bool leaves_sooner(const Tile& tile) {
   constexpr int kConsumerRows = 64;
-  return tile.teams == 1 && tile.lines == 1 && tile.m - kConsumerRows >= tile.n;
+  const int steps = (tile.m - kConsumerRows) / tile.n;
+  return tile.teams == 1 && tile.lines == 1 && steps > 0 && steps < tile.stages;
 }
 
 /// Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of so

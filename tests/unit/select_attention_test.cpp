@@ -189,6 +189,15 @@ void check_fold(const AttentionShape& s, const Tile& tile, const AttentionLayout
   ASSERT_EQ(s.masked ? s.heads_a_list() % at.pack : 0, 0) << "and under the same lists";
 }
 
+TEST(AttentionLayout, ConsumersLeaveSoonerWhereThereAreStagesForIt) {
+  Tile tile{.m = 256, .n = 64, .k = 64, .stages = 4, .warpgroups = 4, .v = 64};
+  EXPECT_TRUE(leaves_sooner(tile));  // up to three steps sooner
+  tile.stages = 3;
+  EXPECT_FALSE(leaves_sooner(tile));
+  tile = {.m = 128, .n = 128, .k = 64, .stages = 5, .warpgroups = 2, .v = 64};
+  EXPECT_FALSE(leaves_sooner(tile));
+}
+
 TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {
   const Tile& tile = tile_of("sm90_attention_128");
   for (std::int64_t group : {1, 2, 3, 6, 8, 12, 71, 128})

@@ -76,7 +76,6 @@ struct Traits {
   static_assert(!kOwnLists || kTeams == 1);
   // Consumers leave a tile when their rows see no more, where that saves steps.
   static constexpr bool kLeavesSooner = planning::leaves_sooner(kTile);
-  static_assert(!kLeavesSooner || (kM - kRows) / kN < kStages);
   static constexpr int kPieces = kN / planning::kKeyPiece, kRoundPieces = kPieces * kTeams;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
