@@ -16,12 +16,7 @@ namespace tessera::planning {
 /// Keys of a composed block: one word of an element mask.
 inline constexpr int kComposedKeys = 64;
 
-/// Bits [begin, end) of 64; those outside are cut off.
-template <class Int>
-TESSERA_HD constexpr std::uint64_t bits_between(Int begin, Int end) {
-  const Int first = begin > 0 ? begin : 0, count = (end < 64 ? end : 64) - first;
-  return count > 0 ? ~std::uint64_t{0} >> (64 - count) << first : 0;
-}
+/// The first bits of 64.
 template <class Int>
 TESSERA_HD constexpr std::uint64_t bits_below(Int end) {
   return bits_between(Int{0}, end);
@@ -130,6 +125,20 @@ inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
           .kv_blocks = m.columns,
           .group = m.group};
 }
+
+/// Divides what is below kMost by what is up to kMost, as a multiplication.
+struct SmallDivisor {
+  static constexpr std::int32_t kMost = 256;
+  std::int32_t divisor = 1;
+  std::uint32_t share = 1 << 16;  // 2^16 / divisor, rounded up
+
+  static constexpr SmallDivisor of(std::int32_t divisor) {
+    return {divisor, static_cast<std::uint32_t>(((1 << 16) + divisor - 1) / divisor)};
+  }
+  TESSERA_HD constexpr std::int32_t quotient(std::int32_t number) const {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(number) * share >> 16);
+  }
+};
 
 /// A composed block with an element mask: `words`, each for `word_queries` queries, and behind them
 /// their union.

@@ -54,14 +54,21 @@ struct Visibility {
   }
 };
 
-/// The same rule for sequences of fewer than 2^30 queries and keys, in 32 bits.
+/// Bits [begin, end) of 64; those outside are cut off.
+template <class Int>
+TESSERA_HD constexpr std::uint64_t bits_between(Int begin, Int end) {
+  const Int first = begin > 0 ? begin : 0, last = end < 64 ? end : 64;
+  return first < last ? ~std::uint64_t{0} >> (64 - (last - first)) << first : 0;
+}
+
+/// The same rule for sequences of up to 2^29 queries and keys, in 32 bits.
 struct NarrowSight {
   std::int32_t begin = 0, end = 0;   // used keys
   std::int32_t left = 0, right = 0;  // query i sees keys [i + left, i + right) of these
 
   /// Positions are at most 2^61 from zero.
   TESSERA_HD static constexpr NarrowSight of(const Visibility& sight) {
-    constexpr std::int64_t kFar = std::int64_t{1} << 30, kWidest = std::int64_t{1} << 62;
+    constexpr std::int64_t kFar = std::int64_t{1} << 29, kWidest = std::int64_t{1} << 62;
     const auto clamped = [](std::int64_t x) {
       return static_cast<std::int32_t>(x < -kFar ? -kFar : x > kFar ? kFar : x);
     };
@@ -77,6 +84,10 @@ struct NarrowSight {
   }
   TESSERA_HD constexpr std::int32_t end_of(std::int32_t row) const {
     return end < row + right ? end : row + right;
+  }
+  /// What query `row` sees of 64 keys from `key` on, a bit each. No key may be beyond 2^30 + 64.
+  TESSERA_HD constexpr std::uint64_t bits_of(std::int32_t row, std::int32_t key) const {
+    return bits_between(begin_of(row) - key, end_of(row) - key);
   }
 };
 

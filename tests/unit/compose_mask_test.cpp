@@ -279,15 +279,10 @@ TEST(ComposeMask, ReadsBitsFromAnywhere) {
         }
 }
 
-TEST(ComposeMask, CutsRangesOfBitsOff) {
-  for (int begin = -70; begin <= 140; ++begin)
-    for (int end = -70; end <= 140; ++end) {
-      std::uint64_t expected = 0;
-      for (int i = std::max(begin, 0); i < std::min(end, 64); ++i)
-        expected |= std::uint64_t{1} << i;
-      ASSERT_EQ(bits_between(begin, end), expected);
-      ASSERT_EQ(bits_between(std::int64_t{begin}, std::int64_t{end}), expected);
-    }
+TEST(ComposeMask, SmallDivisorsDivide) {
+  for (int divisor = 1; divisor <= SmallDivisor::kMost; ++divisor)
+    for (int number = 0; number < SmallDivisor::kMost; ++number)
+      ASSERT_EQ(SmallDivisor::of(divisor).quotient(number), number / divisor);
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "src/plan/walk.hpp"
 
 namespace {
 
+using tessera::planning::bits_between;
 using tessera::planning::clip_step;
 using tessera::planning::KeyRange;
 using tessera::planning::KeyStep;
@@ -88,6 +90,67 @@ TEST(Walk, NarrowSightsSeeTheSame) {
         for (std::int64_t right : {std::int64_t{-1}, std::int64_t{3}, kLong, kFar, 4 * kFar, kHuge})
           for (std::int64_t row : {std::int64_t{0}, std::int64_t{77}, kLong - 1})
             check({q, kv, {3, kLong - 1}, left, right}, row);
+}
+
+TEST(Walk, RangesOfBitsAreCutOff) {
+  const auto check = [](auto begin, auto end) {
+    std::uint64_t expected = 0;
+    for (int i = 0; i < 64; ++i)
+      if (begin <= i && i < end) expected |= std::uint64_t{1} << i;
+    ASSERT_EQ(bits_between(begin, end), expected) << begin << " " << end;
+  };
+  for (int begin = -70; begin <= 140; ++begin)
+    for (int end = -70; end <= 140; ++end) {
+      check(begin, end);
+      check(std::int64_t{begin}, std::int64_t{end});
+    }
+  using Limits = std::numeric_limits<std::int32_t>;
+  for (std::int32_t far : {Limits::min(), Limits::max()})
+    for (int other : {Limits::min(), -1, 0, 1, 63, 64, 65, Limits::max()}) {
+      check(far, other);
+      check(other, far);
+    }
+}
+
+TEST(Walk, BitsOfARowAreTheKeysThatItSees) {
+  const auto check = [](const Visibility& sight, std::int64_t row, std::int64_t key) {
+    const KeyRange seen = sight.of_row(row);
+    std::uint64_t expected = 0;
+    for (int i = 0; i < 64; ++i)
+      if (seen.begin <= key + i && key + i < seen.end) expected |= std::uint64_t{1} << i;
+    ASSERT_EQ(NarrowSight::of(sight).bits_of(static_cast<std::int32_t>(row),
+                                             static_cast<std::int32_t>(key)),
+              expected);
+  };
+  for (const Case& c : all_cases())
+    for (std::int64_t i = 0; i < c.q_length; ++i)
+      for (std::int64_t key : {0, 1, 4}) check(c.sight, i, key);
+  constexpr std::int64_t kLong = std::int64_t{1} << 29, kNowhere = std::int64_t{1} << 30;
+  constexpr std::int64_t kFar = std::int64_t{1} << 60;
+  std::mt19937_64 random(7);
+  const auto up_to = [&](std::int64_t most) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most + 1));
+  };
+  for (int trial = 0; trial < 200000; ++trial) {
+    const std::int64_t lengths[] = {64, 5000, kLong - 1};
+    const std::int64_t length = lengths[up_to(2)], row = up_to(length);
+    const std::int64_t shifts[] = {0, up_to(length), -up_to(length), 2 * kFar, -2 * kFar};
+    const std::int64_t starts[] = {0, up_to(100), -up_to(100), kFar, -kFar};
+    const std::int64_t windows[] = {-1, 0, up_to(130), up_to(2 * length), kFar, 4 * kFar, kHuge};
+    const std::int64_t kv_position = starts[up_to(4)];
+    std::int64_t q_position = shifts[up_to(4)];
+    if (q_position < kFar && q_position > -kFar) q_position += kv_position;
+    const Visibility sight{q_position,
+                           kv_position,
+                           {up_to(length), up_to(length)},
+                           windows[up_to(6)],
+                           windows[up_to(6)]};
+    // Where something begins or ends, anywhere, and where a piece is that does not exist.
+    const KeyRange seen = sight.of_row(row);
+    for (std::int64_t edge : {seen.begin, seen.end, row, up_to(length), kNowhere})
+      for (std::int64_t key : {edge - up_to(64), edge + up_to(6)})
+        if (key >= 0 && key < kNowhere + 64) check(sight, row, key);
+  }
 }
 
 TEST(Walk, AnyIsTheUnionAndAllTheIntersection) {
