@@ -29,14 +29,13 @@ class Consumer {
         walk_line();
         continue;
       }
-      const Flags flags = wait_for_keys();
+      wait_for_keys();
       softmax_ = {};
-      begin(flags, false);
-      bool last = is_last();
-      bool first;
+      begin(false);
+      known_ |= kFirst;
       do {
-        for (first = true; !last; first = false) last = step(first);
-      } while (turn(first, last));
+        while (!is_last()) step();
+      } while (turn());
     }
   }
 
@@ -86,16 +85,12 @@ class Consumer {
     tile::mma_commit();
   }
 
-  struct Flags {
-    bool masked;
-    bool mine = true;  // this consumer needs the step
-  };
   /// Waits for the next keys. What their note says is read before there is anything to wait for.
-  __device__ __forceinline__ Flags wait_for_keys() {
+  __device__ __forceinline__ void wait_for_keys() {
     if (!(known_ & kKeysCame)) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
-    known_ &= ~(kKeysCame | kLast | kEnds);
+    known_ &= ~kOfStep;
     const typename T::Step& step = shared_.notes[at_.stage];
-    Flags flags{tile::agreed(step.any(step.masked))};
+    if (tile::agreed(step.any(step.masked))) known_ |= kMasked;
     if constexpr (T::kLeavesSooner) {
       if (tile::agreed(step.leaves >> consumer_ & 1)) known_ |= kLast;
       if (tile::agreed(step.last != 0)) known_ |= kEnds;
@@ -103,12 +98,12 @@ class Consumer {
       if (tile::agreed(step.last != 0)) known_ |= kLast | kEnds;
     }
     if constexpr (T::kOwnLists)
-      flags.mine = tile::agreed(step.lines >> consumer_ / T::kConsumersALine & 1);
-    return flags;
+      if (tile::agreed(step.lines >> consumer_ / T::kConsumersALine & 1)) known_ |= kMine;
   }
 
   /// Whether the step whose keys came last is the last of its tile that this consumer needs.
   __device__ __forceinline__ bool is_last() const { return (known_ & kLast) != 0; }
+  __device__ __forceinline__ bool is_mine() const { return (known_ & kMine) != 0; }
 
   /// Whether the keys of the step after this one have come, asked where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
@@ -120,9 +115,11 @@ class Consumer {
   }
 
   /// The values of a step whose weights are ready.
-  __device__ __forceinline__ void issue_values(Cursor at, bool first) {
+  __device__ __forceinline__ void issue_values(Cursor at) {
     tile::wait(&shared_.v_ring.full[at.stage], at.parity);
     const std::uint64_t v = shared_.v[at.stage].by_rows();
+    const bool first = (known_ & kFirst) != 0;
+    known_ &= ~kFirst;
     tile::settle(sum_);
     tile::mma_fence();
 #pragma unroll
@@ -145,11 +142,11 @@ class Consumer {
   }
 
   /// First scores have nothing to be multiplied beside.
-  __device__ __forceinline__ void begin(Flags flags, bool begun) {
+  __device__ __forceinline__ void begin(bool begun) {
     issue_scores();
     tile::mma_wait<0>();
     tile::settle(score_);
-    adjust(flags);
+    adjust();
     softmax_.take_by_maxima(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
       if (begun) rescale(shrink);
     });
@@ -158,27 +155,25 @@ class Consumer {
   }
 
   /// And so have last values.
-  __device__ __forceinline__ void end(Cursor at, bool first) {
-    issue_values(at, first);
+  __device__ __forceinline__ void end(Cursor at) {
+    issue_values(at);
     wait_for_sums(at);
   }
 
-  /// True if that was the tile's last step.
-  __device__ __forceinline__ bool step(bool first) {
+  __device__ __forceinline__ void step() {
     const Cursor before = at_;
     advance(at_);
-    const Flags flags = wait_for_keys();
-    overlap(before, flags, first);
-    return is_last();
+    wait_for_keys();
+    overlap(before);
   }
 
   /// A step's scores are multiplied while the weights of the one before meet their values.
-  __device__ __forceinline__ void overlap(Cursor before, Flags flags, bool first) {
+  __device__ __forceinline__ void overlap(Cursor before) {
     issue_scores();
-    issue_values(before, first);
+    issue_values(before);
     tile::mma_wait<1>();
     tile::settle(score_);
-    adjust(flags);
+    adjust();
     look_ahead();
     const auto rescaling = [&](const float(&shrink)[2]) {
       tile::mma_wait<0>();
@@ -192,7 +187,7 @@ class Consumer {
         softmax_.find_bases(score_, args_.scale_log2);
         look_at_bases();
       }
-      softmax_.take_by_sums(score_, args_.scale_log2, rescaling, [&] { score_once_more(flags); });
+      softmax_.take_by_sums(score_, args_.scale_log2, rescaling, [&] { score_once_more(); });
     }
     wait_for_sums(before);
     round();
@@ -206,7 +201,7 @@ class Consumer {
 
   /// The step's scores once more, while no values are being multiplied. Sums make room for them.
   /// Its keys are still there, as the values of the step before have not been given back.
-  __device__ __forceinline__ void score_once_more(Flags flags) {
+  __device__ __forceinline__ void score_once_more() {
     tile::mma_wait<0>();
     tile::settle(sum_);
     volatile float parked[T::kDimV / 2];
@@ -214,7 +209,7 @@ class Consumer {
     for (int i = 0; i < T::kDimV / 2; ++i) parked[i] = sum_[i];
     score_again<T>(score_, queries_of(tile_), first_row() + thread_ / 32 * 16, shared_.k[at_.stage],
                    thread_ % 32);
-    shape(flags);
+    shape();
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] = parked[i];
   }
@@ -230,18 +225,18 @@ class Consumer {
   __device__ __forceinline__ void walk_line() {
     softmax_ = {};
     clear_sums();
-    Flags flags = wait_for_keys();
-    while (pass_by(flags)) {
-      begin(flags, true);
+    wait_for_keys();
+    while (pass_by()) {
+      begin(true);
       Cursor before = at_;
       while (at_.advance(), !is_last()) {
-        flags = wait_for_keys();
-        if (!flags.mine) break;
-        overlap(before, flags, false);
+        wait_for_keys();
+        if (!is_mine()) break;
+        overlap(before);
         before = at_;
       }
-      end(before, false);
-      if (flags.mine) break;  // and was the last
+      end(before);
+      if (is_mine()) break;  // and was the last
     }
     finish_part(tile_);
     leave_tile();
@@ -249,24 +244,24 @@ class Consumer {
 
   /// Goes on to a step that this consumer needs, whose keys have come. False, and behind the tile's
   /// last step, where there is none.
-  __device__ __forceinline__ bool pass_by(Flags& flags) {
-    while (!flags.mine) {
+  __device__ __forceinline__ bool pass_by() {
+    while (!is_mine()) {
       pass();
       at_.advance();
       if (is_last()) return false;
-      flags = wait_for_keys();
+      wait_for_keys();
     }
     return true;
   }
 
   /// A tile's last values, beside the first scores of the next one where that follows at once.
-  /// False if it does not; `last` says whether the next one's first step was its last.
-  __device__ __forceinline__ bool turn(bool first, bool& last) {
+  /// False if it does not.
+  __device__ __forceinline__ bool turn() {
     if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
     const Cursor before = at_;
     if constexpr (T::kLeavesSooner) pass_rest();
     if (!kCrosses || !is_whole(tile_) || !next_tile_at_once()) {
-      end(before, first);
+      end(before);
       finish_part(tile_);
       advance(at_);
       leave_tile();
@@ -274,12 +269,13 @@ class Consumer {
     }
     advance(at_);
     leave_tile();
-    const Flags flags = wait_for_keys();
+    wait_for_keys();
     issue_scores();
-    issue_values(before, first);
+    issue_values(before);
+    known_ |= kFirst;
     tile::mma_wait<1>();
     tile::settle(score_);
-    adjust(flags);
+    adjust();
     const Softmax former = softmax_;
     softmax_ = {};
     look_ahead();
@@ -289,7 +285,6 @@ class Consumer {
     wait_for_sums(before);
     finish(tile_ - 1, former);
     round();
-    last = is_last();
     return true;
   }
 
@@ -334,7 +329,7 @@ class Consumer {
 
   __device__ __forceinline__ void leave_tile() {
     ++tile_;
-    known_ &= ~(kLooked | kBased);
+    known_ &= ~kBased;
   }
 
   __device__ __forceinline__ TileNote& note_of(unsigned tile) {
@@ -358,38 +353,18 @@ class Consumer {
   }
 
   /// What scores become before the softmax; then the stage's keys are given back.
-  __device__ __forceinline__ void adjust(Flags flags) {
-    if (flags.masked && !(known_ & kLooked)) look();
-    shape(flags);
+  __device__ __forceinline__ void adjust() {
+    shape();
     give_back(shared_.k_ring.empty[at_.stage]);
   }
 
-  __device__ __forceinline__ void shape(Flags flags) {
-    const typename T::Step& step = shared_.notes[at_.stage];
+  __device__ __forceinline__ void shape() {
     if constexpr (T::kMapped) map_scores(score_, args_.map);
-    if (flags.masked) {
-      const int first_column = thread_ % 4 * 2;
-      const int row = consumer_ * T::kRows + thread_ / 32 * 16 + thread_ % 32 / 4;  // of `sight`
-      hide(score_, step, &shared_.sight[row], first_column);
-      if (args_.bits) hide_by_bits(score_, step, args_, &shared_.sight[row], first_column);
+    if (known_ & kMasked) {
+      int row = first_row() + thread_ / 32 * 16 + thread_ % 32 / 4;
+      asm volatile("" : "+r"(row));  // what follows from it is not kept from step to step
+      hide<T>(score_, shared_.notes[at_.stage], note_of(tile_), args_, row, thread_ % 4 * 2);
     }
-  }
-
-  /// What this warpgroup's rows of the tile see, for steps where that is not all. Once a tile, as
-  /// all of its threads need it at the same step.
-  __device__ __forceinline__ void look() {
-    known_ |= kLooked;
-    const TileNote& note = note_of(tile_);
-    meet();  // nobody looks at the tile before any more
-    if (thread_ < T::kRows) {
-      const int query = note.first_query + (first_row() + thread_ >> args_.walk.pack_shift);
-      const planning::KeyRange seen = note.sight.of_row(query);
-      RowSight& sight = shared_.sight[consumer_ * T::kRows + thread_];
-      sight.begin = static_cast<int>(planning::clamp_to(seen.begin, 0, kNowhere));
-      sight.end = static_cast<int>(planning::clamp_to(seen.end, 0, kNowhere));
-      if (args_.bits) sight.bits = query % args_.block_q / args_.walk.word_queries * args_.bits_row;
-    }
-    meet();
   }
 
   /// All threads of this warpgroup.
@@ -497,10 +472,13 @@ class Consumer {
   int consumer_, thread_;
   unsigned tile_ = 0;  // how many came before
   Cursor at_;
-  // Bits, as the registers of some rows have no room for flags: what the tile's rows see; that the
-  // keys of the next step have come; that the step at hand is the last that they need; that it is
-  // the tile's last; that all rows have seen a key.
-  static constexpr unsigned kLooked = 1, kKeysCame = 2, kLast = 4, kEnds = 8, kBased = 16;
+  // Bits, as the registers of some rows have no room for flags. Of a step: its keys have come,
+  // asked a step ahead; it is the last that this consumer needs; it is the tile's last; some pairs
+  // of it are hidden; this consumer needs it. Of a tile: all rows have seen a key; its values have
+  // not been multiplied with any weight yet.
+  static constexpr unsigned kKeysCame = 1, kLast = 2, kEnds = 4, kMasked = 8, kMine = 16,
+                            kBased = 32, kFirst = 64;
+  static constexpr unsigned kOfStep = kKeysCame | kLast | kEnds | kMasked | kMine;
   unsigned known_ = 0;
 
   float score_[T::kN / 2], sum_[T::kDimV / 2];

@@ -39,6 +39,7 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
     walk.mask = planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
     if (problem.mask.bit_tile) {
       walk.bits_tile = problem.mask.bits.stride(0);
+      walk.bits_row = problem.mask.bits.stride(1);
       walk.bits_byte = problem.mask.bits.stride(2);
     }
   }
@@ -77,13 +78,12 @@ inline void walk_composed(const AttentionProblem& problem, const planning::Atten
   Walk& walk = args.walk;
   walk.mask = view_of(to, lists);
   walk.bits_tile = to.block_words() * kWord;
+  walk.bits_row = kWord;
   walk.bits_byte = 1;
   walk.composed = lists.bits;
   walk.words = static_cast<int>(to.words);
-  walk.word_queries = static_cast<int>(to.word_queries());
+  walk.word_queries = planning::SmallDivisor::of(static_cast<int>(to.word_queries()));
   args.bits = reinterpret_cast<const std::uint8_t*>(lists.bits);
-  args.bits_row = kWord;
-  args.block_q = static_cast<int>(to.queries);
   args.bits_whole = true;
 }
 
@@ -167,8 +167,6 @@ void launch_typed(const Launch& call) {
   if (problem.mask.bit_tile) {
     const Tensor& bits = problem.mask.bits;
     args.bits = static_cast<const std::uint8_t*>(bits.data);
-    args.bits_row = bits.stride(1);
-    args.block_q = static_cast<int>(problem.mask.block_q);
     args.bits_whole = bits.stride(2) == 1 && bits.stride(0) % 8 == 0 && bits.stride(1) % 8 == 0 &&
                       reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
   }

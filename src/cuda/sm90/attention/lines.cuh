@@ -20,6 +20,7 @@ struct LinePieces {
     std::int32_t any_begin, any_end;  // keys that some query of the line sees
     std::int32_t all_begin, all_end;  // keys that all of them see
     std::int32_t masked;              // pieces of blocks with an element mask
+    std::int64_t first_bits;          // of the line's first query, in these
   };
   Line lines[kLines];
   std::int32_t per_block;        // pieces of a block
@@ -84,6 +85,7 @@ struct LinePieces {
     line.partial = walk.mask.partial.row(tile.batch, set, row);
     line.bit_tiles = walk.mask.partial.row_of(walk.mask.bit_tile, walk.mask.bit_tile_strides,
                                               tile.batch, set, row);
+    line.first_bits = walk.bits_of(query);
     if (line.bit_tiles.indices)
       line.masked = static_cast<int>(line.partial.size) *
                     static_cast<int>(walk.mask.block_kv / planning::kKeyPiece);
@@ -123,7 +125,7 @@ struct LinePieces {
     const int end = piece.key + planning::kKeyPiece;
     if (piece.key >= line.any_end || end <= line.any_begin) return;
     piece.lines |= 1 << l;
-    piece.masked |= piece.bits >= 0 || piece.key < line.all_begin || end > line.all_end;
+    piece.masked |= piece.bits != kNoBits || piece.key < line.all_begin || end > line.all_end;
     // Lines come in the order of what they see, each at least a piece wide: one gap at most.
     if (line.any_begin > piece.end && piece.end > 0) {
       piece.gap_begin = piece.end;
@@ -141,7 +143,8 @@ struct LinePieces {
     if (block < 0 || block >= walk.mask.kv_blocks || bits < 0 || bits >= walk.mask.bit_tiles)
       return false;
     piece.key = (static_cast<int>(block) * per_block + within) * planning::kKeyPiece;
-    piece.bits = bits * walk.bits_tile + within * (planning::kKeyPiece / 8) * walk.bits_byte;
+    piece.bits = lines[l].first_bits + bits * walk.bits_tile +
+                 within * (planning::kKeyPiece / 8) * walk.bits_byte;
     return true;
   }
 };

@@ -129,9 +129,9 @@ class Scout {
     } else {
       kept = bits_between(note.any_begin - key, note.any_end - key);
     }
-    if (walk.composed && piece.bits >= 0) {
+    if (walk.composed && piece.bits != kNoBits) {
       const planning::ComposedBits bits{walk.composed + piece.bits / sizeof(std::uint64_t),
-                                        walk.words, walk.word_queries};
+                                        walk.words, walk.word_queries.divisor};
       const int end = min(first + static_cast<int>(walk.mask.block_q), note.q_length);
       kept &= bits.met(note.narrow, first, end, key);
     }

@@ -26,19 +26,17 @@ struct TileNote {
 /// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.
 inline constexpr std::int32_t kNowhere = 1 << 30;
 
+/// In place of where an element mask begins. Strides may be negative, and so may that be.
+inline constexpr std::int64_t kNoBits = INT64_MIN;
+
 /// The keys of a piece, a bit each.
 inline constexpr std::uint64_t kAllKeys = ~std::uint64_t{0};
-
-/// What one row of a tile sees: keys of its sequence, and where its line of element masks begins.
-struct RowSight {
-  std::int32_t begin, end;
-  std::int64_t bits;
-};
 
 /// One step: pieces of 64 keys each, which need not be neighbours.
 template <int kPieces>
 struct StepNote {
-  std::int64_t bits[kPieces];    // where the piece's element mask begins; -1: none
+  std::int64_t bits[kPieces];    // where the tile's, or its line's, element mask of each piece
+                                 // begins; kNoBits: none
   std::int32_t key[kPieces];     // first key of each piece inside the sequence
   std::uint8_t masked[kPieces];  // some pairs of it are hidden
   std::uint8_t last;             // of its tile

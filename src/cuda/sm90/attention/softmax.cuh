@@ -14,48 +14,40 @@ namespace tessera::cuda::sm90::attention {
 
 using product::exp2_fast;
 
-/// Hides what a thread's two rows, eight apart, do not see of a step. Of a group of eight columns
-/// it holds two of each row.
-template <int kPieces>
-__device__ __forceinline__ void hide(float (&score)[kPieces * 32], const StepNote<kPieces>& step,
-                                     const RowSight* sight, int first_column) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row_begin = sight[half * 8].begin - first_column;
-    const int row_end = sight[half * 8].end - first_column;
-#pragma unroll
-    for (int p = 0; p < kPieces; ++p) {
-      const int begin = row_begin - step.key[p], end = row_end - step.key[p];
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const int column = j / 2 * 8 + j % 2;
-        if (column < begin || column >= end)
-          score[(p * 8 + j / 2) * 4 + half * 2 + j % 2] = -INFINITY;
-      }
-    }
-  }
+/// 64 keys of an element mask, a bit each.
+__device__ __forceinline__ std::uint64_t read_bits(const Arguments& args, std::int64_t place) {
+  const std::uint8_t* from = args.bits + place;
+  if (args.bits_whole) return __ldg(reinterpret_cast<const unsigned long long*>(from));
+  std::uint64_t bits = 0;
+#pragma unroll 1
+  for (int j = 0; j < 8; ++j, from += args.walk.bits_byte)
+    bits = bits >> 8 | static_cast<std::uint64_t>(__ldg(from)) << 56;
+  return bits;
 }
 
-/// Hides what the element masks of partial blocks hide.
-template <int kPieces>
-__device__ __forceinline__ void hide_by_bits(float (&score)[kPieces * 32],
-                                             const StepNote<kPieces>& step, const Arguments& args,
-                                             const RowSight* sight, int first_column) {
+/// Hides what a thread's two rows, eight apart, do not see of a step. Of a group of eight columns
+/// it holds two of each row.
+template <class T>
+__device__ __forceinline__ void hide(float (&score)[T::kN / 2], const typename T::Step& step,
+                                     const TileNote& tile, const Arguments& args, int row,
+                                     int first_column) {
+  const int row_of_line = T::kOwnLists ? row % T::kLineRows : row;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int p = 0; p < T::kPieces; ++p) {
+    std::uint64_t bits[2] = {kAllKeys, kAllKeys};
+    if (step.bits[p] != kNoBits) {
 #pragma unroll
-    for (int p = 0; p < kPieces; ++p) {
-      if (step.bits[p] < 0) continue;
-      const std::uint8_t* from = args.bits + step.bits[p] + sight[half * 8].bits;
-      std::uint64_t seen = 0;
-      if (args.bits_whole) {
-        seen = __ldg(reinterpret_cast<const unsigned long long*>(from));
-      } else {
-#pragma unroll 1
-        for (int j = 0; j < 8; ++j)
-          seen |= static_cast<std::uint64_t>(__ldg(from + j * args.walk.bits_byte)) << (8 * j);
+      for (int half = 0; half < 2; ++half) {
+        const int query = row_of_line + half * 8 >> args.walk.pack_shift;
+        const std::int64_t line = args.walk.word_queries.quotient(query);
+        bits[half] = read_bits(args, step.bits[p] + line * args.walk.bits_row);
       }
-      seen >>= first_column;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = tile.first_query + (row + half * 8 >> args.walk.pack_shift);
+      const std::uint64_t seen =
+          bits[half] >> first_column & tile.narrow.bits_of(query, step.key[p] + first_column);
 #pragma unroll
       for (int j = 0; j < 16; ++j)
         if ((seen >> (j / 2 * 8 + j % 2) & 1) == 0)

@@ -73,6 +73,8 @@ struct Traits {
   static_assert(kConsumers % kTeams == 0 && kStages >= (kTeams > 1 ? 2 * kTeams : 2));
   // Consumers whose lines have a list each pass by steps that they do not need.
   static constexpr bool kOwnLists = kTile.lines > 1;
+  static constexpr int kLineRows = planning::line_queries(kTile);
+  static_assert(kM <= planning::SmallDivisor::kMost);
   static_assert(!kOwnLists || kTeams == 1);
   // Consumers leave a tile when their rows see no more, where that saves steps.
   static constexpr bool kLeavesSooner = planning::leaves_sooner(kTile);
@@ -132,7 +134,6 @@ struct Traits {
     int last_step[kConsumers];                // of each in the tile at hand
     Pieces pieces;
     Clearing clearings[kClearings];
-    RowSight sight[kConsumers * kRows];
   };
   static constexpr int kSharedBytes = sizeof(Shared);
   static_assert(kSharedBytes <= 227 * 1024);
@@ -165,11 +166,9 @@ struct Arguments {
   std::int64_t sink_stride;
   DType sink_dtype;
   const std::uint8_t* bits;  // element masks of partial blocks
-  std::int64_t bits_row;
-  int block_q;
-  bool bits_whole;        // a row of a piece is eight aligned bytes
-  void* parts;            // what consumers found of divided tiles
-  std::uint64_t* joined;  // how many parts of each are there
+  bool bits_whole;           // a row of a piece is eight aligned bytes
+  void* parts;               // what consumers found of divided tiles
+  std::uint64_t* joined;     // how many parts of each are there
 };
 
 }  // namespace tessera::cuda::sm90::attention

@@ -17,9 +17,10 @@ namespace tessera::cuda::sm90::attention {
 struct Walk {
   planning::SequenceView sequences;
   planning::MaskView mask;  // block_q 0: none
-  std::int64_t bits_tile = 0, bits_byte = 1;
+  std::int64_t bits_tile = 0, bits_row = 0, bits_byte = 1;
   const std::uint64_t* composed = nullptr;  // element masks of composed blocks, where these are
-  int words = 0, word_queries = 1;          // of each; queries that share a row of element masks
+  int words = 0;                            // of each
+  planning::SmallDivisor word_queries;      // that share a row of an element mask
   int batches = 0, head_groups = 0, pack = 1, pack_shift = 0;
   int group = 1;    // heads of one head of keys
   int queries = 0;  // of a tile
@@ -33,6 +34,12 @@ struct Walk {
   std::uint64_t tag = 0;           // of the launch, in its counts
   std::uint64_t* dealt = nullptr;  // how many tiles were asked for
   int* order = nullptr;  // then, where they are ordered, which comes when, and their costs
+
+  /// Where the first query of a tile, or of a line of it, is in an element mask. Composed blocks
+  /// begin with it.
+  __device__ std::int64_t bits_of(int query) const {
+    return composed ? 0 : query % static_cast<int>(mask.block_q) * bits_row;
+  }
 };
 
 /// Where a tile of sequences that are not packed lies.
@@ -158,7 +165,7 @@ struct TileCursor {
 /// One piece of keys as a lane sees it.
 struct Piece {
   int key = kNowhere;
-  std::int64_t bits = -1;
+  std::int64_t bits = kNoBits;  // where its element mask begins
   bool visited = false, masked = false;
   // Where a tile's lines have lists of their own: the lines that need it, a bit each, and the keys
   // that some query of theirs sees.
@@ -172,6 +179,7 @@ struct Piece {
 /// in shared memory: one lane begins it, all look up.
 struct ListPieces {
   planning::ListRow full, partial, bit_tiles;
+  std::int64_t first_bits;          // of the tile's first query, in an element mask
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees
   std::int32_t all_begin, all_end;  // keys that all of them see
   std::int32_t per_block;           // of a list's entries; 0: a range
@@ -197,6 +205,7 @@ struct ListPieces {
       partial = walk.mask.partial.row(tile.batch, set, row);
       bit_tiles = walk.mask.partial.row_of(walk.mask.bit_tile, walk.mask.bit_tile_strides,
                                            tile.batch, set, row);
+      first_bits = walk.bits_of(tile.first_query);
       all_pieces = static_cast<int>(full.size + partial.size) * per_block;
     } else if (any_end > any_begin) {
       first = any_begin / planning::kKeyPiece;
@@ -219,7 +228,7 @@ struct ListPieces {
     }
     const int end = piece.key + planning::kKeyPiece;
     piece.visited = piece.visited && piece.key < any_end && end > any_begin;
-    piece.masked = piece.bits >= 0 || piece.key < all_begin || end > all_end;
+    piece.masked = piece.bits != kNoBits || piece.key < all_begin || end > all_end;
     return piece;
   }
 
@@ -233,7 +242,8 @@ struct ListPieces {
     if (entry >= in_full && bit_tiles.indices) {
       const std::int64_t tile = bit_tiles[entry - in_full];
       if (tile < 0 || tile >= walk.mask.bit_tiles) return false;
-      piece.bits = tile * walk.bits_tile + within * (planning::kKeyPiece / 8) * walk.bits_byte;
+      piece.bits =
+          first_bits + tile * walk.bits_tile + within * (planning::kKeyPiece / 8) * walk.bits_byte;
     }
     return true;
   }
