@@ -38,8 +38,15 @@ constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
 // Composing lists, and what the element masks of composed blocks cost a step: not measured.
 constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
 
+/// Three warpgroups that take keys by 64.
+constexpr bool is_tall(const Tile& tile) {
+  return tile.warpgroups == 3 && tile.teams == 1 && tile.n == kKeyPiece;
+}
+
 /// Around a tile.
-constexpr double tile_seconds(const Tile& tile) { return tile.teams > 1 ? 1.2e-6 : 2e-6; }
+constexpr double tile_seconds(const Tile& tile) {
+  return tile.teams > 1 ? 1.2e-6 : is_tall(tile) ? 2.7e-6 : 2e-6;
+}
 
 /// Two warpgroups that begin together wait for the same things: it takes them some steps to drift
 /// apart.
@@ -54,6 +61,7 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
   constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results a second
   const double pairs = static_cast<double>(tile.m) * tile.n * tile.teams;
   double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
+  if (is_tall(tile)) besides = 0.38e-6;
   // Two teams of 64 rows wait for L2: nobody shares what they load.
   if (tile.teams > 1)
     besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
@@ -159,10 +167,11 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   const double queries = real(s.q_total) * real(s.heads);
   const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
   // Keys that a tile walks: what one query sees, and where that differs from row to row, what the
-  // others see besides of those that walk together.
+  // others see besides of those that walk together. Tall tiles have too few stages to let a
+  // consumer run ahead.
   double keys = work.flops / std::max(2 * queries * width, 1.0);
   if (s.window_right >= 0 || s.window_left >= 0)
-    keys += 0.5 * (leaves_sooner(tile) ? 64.0 : tile.m) / layout.pack;
+    keys += 0.5 * (leaves_sooner(tile) && !is_tall(tile) ? 64.0 : tile.m) / layout.pack;
   const double steps = std::ceil(keys / (tile.n * tile.teams));
   // The last round of tiles is rarely full, but tiles are dealt as they are asked for, or divided.
   const double rounds = real(layout.tiles) / device.units;

@@ -109,17 +109,17 @@ bool tma_readable(const HeadsMap& t) {
          std::max({t.inner, t.rows, t.heads, t.batches}) < kMaxSize;
 }
 
-CUtensorMap rows_map(const HeadsMap& t, int box_rows) {
+CUtensorMap rows_map(const HeadsMap& t, int box_rows, int box_inner) {
   return encode(t.dtype, t.data,
-                {{t.inner, 1, 64},
+                {{t.inner, 1, box_inner},
                  {t.rows, t.row_stride, box_rows},
                  {t.heads, t.head_stride, 1},
                  {t.batches, t.batch_stride, 1}});
 }
 
-CUtensorMap folded_map(const HeadsMap& t, int fold, int box_rows) {
+CUtensorMap folded_map(const HeadsMap& t, int fold, int box_rows, int box_inner) {
   return encode(t.dtype, t.data,
-                {{t.inner, 1, 64},
+                {{t.inner, 1, box_inner},
                  {fold, t.head_stride, fold},
                  {t.rows, t.row_stride, box_rows},
                  {t.heads / fold, t.head_stride * fold, 1},

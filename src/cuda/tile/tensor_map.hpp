@@ -43,11 +43,12 @@ struct HeadsMap {
 };
 bool tma_readable(const HeadsMap& tensor);
 
-/// Boxes of 64 elements x `box_rows` rows of one head; coordinates (inner, row, head, batch).
-CUtensorMap rows_map(const HeadsMap& tensor, int box_rows);
+/// Boxes of `box_inner` elements x `box_rows` rows of one head; coordinates (inner, row, head,
+/// batch). Swizzled as wide as their lines.
+CUtensorMap rows_map(const HeadsMap& tensor, int box_rows, int box_inner);
 
 /// The same rows of `fold` neighbouring heads, which follow one another before the next row comes;
 /// coordinates (inner, head of the group, row, group, batch).
-CUtensorMap folded_map(const HeadsMap& tensor, int fold, int box_rows);
+CUtensorMap folded_map(const HeadsMap& tensor, int fold, int box_rows, int box_inner);
 
 }  // namespace tessera::cuda::tile

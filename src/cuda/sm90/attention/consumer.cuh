@@ -281,10 +281,11 @@ class Consumer {
     look_ahead();
     // The sums are still the former tile's.
     softmax_.take_by_maxima(score_, args_.scale_log2, [](const float(&)[2]) {});
+    tile::settle(score_);  // the weights are there before the wait
     look_at_bases();
     wait_for_sums(before);
-    finish(tile_ - 1, former);
     round();
+    finish(tile_ - 1, former);
     return true;
   }
 

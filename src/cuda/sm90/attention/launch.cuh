@@ -137,10 +137,11 @@ void launch_typed(const Launch& call) {
   const planning::AttentionScratchSm90 scratch =
       planning::carve_attention_scratch(carver, T::kShape, layout);
   Arguments args{};
-  args.q = tile::folded_map(heads_of(problem.q), layout.pack, T::kM / layout.pack);
+  args.q =
+      tile::folded_map(heads_of(problem.q), layout.pack, T::kM / layout.pack, T::Queries::kLine);
   if (shape.kv_total > 0) {  // else there is nothing to make a map of, and nothing is read
-    args.k = tile::rows_map(heads_of(problem.k), planning::kKeyPiece);
-    args.v = tile::rows_map(heads_of(problem.v), planning::kKeyPiece);
+    args.k = tile::rows_map(heads_of(problem.k), planning::kKeyPiece, T::Keys::kLine);
+    args.v = tile::rows_map(heads_of(problem.v), planning::kKeyPiece, T::Values::kLine);
   }
   // Rounds were planned for cards of another size: nothing is divided then.
   if (layout.whole > 0 && unit_count() != planning::kPlannedUnits) {
@@ -155,7 +156,8 @@ void launch_typed(const Launch& call) {
   const tile::HeadsMap out = heads_of(problem.out);
   args.carried =
       problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
-  if (args.carried) args.out = tile::folded_map(out, layout.pack, T::kRows / layout.pack);
+  if (args.carried)
+    args.out = tile::folded_map(out, layout.pack, T::kRows / layout.pack, T::Queries::kLine);
   constexpr float kLog2e = 1.4426950408889634f;
   args.map = score_map(shape.scale, shape.softcap);
   args.scale_log2 = T::kMapped ? kLog2e : shape.scale * kLog2e;

@@ -198,12 +198,12 @@ class Loader {
     if (note.ends_all || note.empty) {
       tile::arrive(full);
     } else {
-      constexpr int kPanels = (T::kDim + tile::kLine - 1) / tile::kLine;
+      constexpr int kPanels = T::kDim / T::Queries::kLine;
       tile::arrive_expecting(full, kPanels * T::Queries::kPanelBytes);
       const int head_group = note.head >> args_.walk.pack_shift;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p)
-        tile::copy_box(shared_.q[q].panel(p), args_.q, p * tile::kLine, 0,
+        tile::copy_box(shared_.q[q].panel(p), args_.q, p * T::Queries::kLine, 0,
                        note.q_begin + note.first_query, head_group,
                        args_.walk.packed_q ? 0 : note.batch, full);
     }
@@ -262,7 +262,7 @@ class Loader {
 #pragma unroll
       for (int p = 0; p < Rows::kPanels; ++p)
         tile::copy_box(tile::shared_address(to.panel(p, piece * planning::kKeyPiece)), from,
-                       p * tile::kLine, note.kv_begin + step.key[piece], note.kv_head, batch,
+                       p * Rows::kLine, note.kv_begin + step.key[piece], note.kv_head, batch,
                        tile::shared_address(full));
   }
 
@@ -313,17 +313,17 @@ __device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, 
     if (stage < 0) return;
     tile::wait(&shared.landed[stage], parities >> stage & 1);
     parities ^= 1u << stage;
-    // Eight lanes a line of 128 bytes.
+    constexpr int kLanes = T::Values::kLineBytes / 16;  // a line
 #pragma unroll 1
     for (int piece = 0; piece < T::kPieces; ++piece) {
       const std::uint64_t kept = clearing.kept[piece];
 #pragma unroll 1
-      for (int row = lane / 8; row < planning::kKeyPiece; row += 4) {
+      for (int row = lane / kLanes; row < planning::kKeyPiece; row += 32 / kLanes) {
         if ((kept >> row & 1) != 0) continue;
 #pragma unroll
         for (int p = 0; p < T::Values::kPanels; ++p)
           reinterpret_cast<uint4*>(
-              shared.v[stage].panel(p, piece * planning::kKeyPiece + row))[lane % 8] = uint4{};
+              shared.v[stage].panel(p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
       }
     }
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);

@@ -20,9 +20,7 @@ using WarpMma =
 /// What a lane's fragment has of eight rows, from `row` on, and eight columns, from `column` on.
 template <class Rows>
 __device__ __forceinline__ std::uint32_t pair_of(Rows& rows, int row, int column, int lane) {
-  const int chunk = column % tile::kLine / 8 ^ lane / 4;  // as TMA has swizzled them
-  return reinterpret_cast<const std::uint32_t*>(
-      rows.panel(column / tile::kLine, row + lane / 4))[chunk * 4 + lane % 4];
+  return reinterpret_cast<const std::uint32_t*>(rows.chunk(row + lane / 4, column))[lane % 4];
 }
 
 /// Of 16 rows of queries, from `row` on, and all keys.

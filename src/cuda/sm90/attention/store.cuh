@@ -197,25 +197,24 @@ __device__ __forceinline__ void store_short(const Arguments& args, const TileNot
   }
 }
 
-/// 16-bit results lie where this consumer's queries were, in panels of 64 columns.
+/// 16-bit results lie where this consumer's queries were.
 template <class T>
 __device__ __forceinline__ void put_panels(const Arguments& args, typename T::Queries& panels,
                                            const float (&sum)[T::kDimV / 2],
                                            const float (&factor)[2], int first_row, int thread) {
   const int warp = thread / 32, lane = thread % 32;
-  const int line = first_row + warp * 16 + lane % 16;
+  const std::uint32_t at =
+      tile::shared_address(panels.chunk(first_row + warp * 16 + lane % 16, lane / 16 * 8));
   const DType dtype = args.result.dtype;
 #pragma unroll
   for (int set = 0; set < T::kDimV / 16; ++set) {
     std::uint32_t pair[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int at = set * 8 + i * 2;
-      pair[i] = product::pack(dtype, sum[at] * factor[i % 2], sum[at + 1] * factor[i % 2]);
+      const float* two = sum + set * 8 + i * 2;
+      pair[i] = product::pack(dtype, two[0] * factor[i % 2], two[1] * factor[i % 2]);
     }
-    const int chunk = set % 4 * 2 + lane / 16;
-    const std::uint32_t base = tile::shared_address(panels.panel(set / 4, line));
-    product::put_blocks<false>(base + ((chunk ^ lane % 8) << 4), pair);
+    product::put_blocks<false>(T::Queries::to_column(at, set * 16), pair);
   }
 }
 
@@ -244,9 +243,10 @@ __device__ __forceinline__ void carry_results(const Arguments& args, typename T:
       if (!is_carried<T>(args, note, row)) continue;
       const int first = note.q_begin + note.first_query + (row >> args.walk.pack_shift);
 #pragma unroll
-      for (int p = 0; p < (T::kDimV + tile::kLine - 1) / tile::kLine; ++p)
-        tile::store_box(args.out, p * tile::kLine, 0, first, note.head >> args.walk.pack_shift,
-                        args.walk.packed_q ? 0 : note.batch, shared.q[q].panel(p, row));
+      for (int p = 0; p < T::kDimV / T::Queries::kLine; ++p)
+        tile::store_box(args.out, p * T::Queries::kLine, 0, first,
+                        note.head >> args.walk.pack_shift, args.walk.packed_q ? 0 : note.batch,
+                        shared.q[q].panel(p, row));
     }
     tile::commit_stores();
     ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>{});
@@ -269,9 +269,8 @@ __device__ __forceinline__ void copy_out(const Arguments& args, const TileNote& 
                       (tile.q_begin + query) * to.out_row;
 #pragma unroll 1
   for (int column = thread % 2; column < to.dim_v; column += 2) {
-    const int chunk = column % tile::kLine / 8 ^ row % 8;
-    at[column * to.out_col] = reinterpret_cast<const std::uint16_t*>(
-        panels.panel(column / tile::kLine, row))[chunk * 8 + column % 8];
+    at[column * to.out_col] =
+        reinterpret_cast<const std::uint16_t*>(panels.chunk(row, column))[column % 8];
   }
 }
 

@@ -19,29 +19,42 @@ namespace tessera::cuda::sm90::attention {
 
 inline constexpr int kWarpgroup = 128;
 
-/// Rows of queries, keys or values: panels of 64 columns, each `kRows` lines.
+/// Rows of queries, keys or values: panels of 64 columns, each `kRows` lines, or of 32,
+/// where the last of 64 would be half empty. Swizzled as wide as a line.
 template <class Element, int kRows, int kColumns>
 struct RowsTile {
-  static constexpr int kPanels = (kColumns + tile::kLine - 1) / tile::kLine;
-  static constexpr int kPanelBytes = kRows * tile::kLineBytes;
+  static constexpr int kLine = kColumns % tile::kLine == 0 ? tile::kLine : tile::kLine / 2;
+  static_assert(kColumns % kLine == 0);
+  static constexpr int kLineBytes = kLine * 2, kPanels = kColumns / kLine;
+  static constexpr int kPanelBytes = kRows * kLineBytes;
   static constexpr int kBytes = kPanels * kPanelBytes;
 
-  alignas(tile::kAtomBytes) Element data[kPanels * kRows * tile::kLine];
+  alignas(tile::kAtomBytes) Element data[kPanels * kRows * kLine];
 
-  __device__ Element* panel(int p, int row = 0) { return data + (p * kRows + row) * tile::kLine; }
+  __device__ Element* panel(int p, int row = 0) { return data + (p * kRows + row) * kLine; }
+  /// Where sixteen bytes of a row lie, which hold `column` and seven neighbours.
+  __device__ uint4* chunk(int row, int column) {
+    const int place = column % kLine / 8 ^ row * kLineBytes / 128 % (kLine / 8);
+    return reinterpret_cast<uint4*>(panel(column / kLine, row)) + place;
+  }
+  /// From the address of one of a row's first two chunks to as much behind a multiple of 16
+  /// columns.
+  __device__ static std::uint32_t to_column(std::uint32_t chunk, int column) {
+    return (chunk ^ column % kLine * 2) + column / kLine * kPanelBytes;
+  }
   /// wgmma's view with the columns as depth, from a row (a multiple of 8) on.
   __device__ std::uint64_t by_columns(int row) const {
-    return tile::uniform(tile::descriptor(data + row * tile::kLine, 0, tile::kAtomBytes));
+    return tile::uniform(tile::descriptor(data + row * kLine, 0, 8 * kLineBytes, kLineBytes));
   }
   /// What depth step i of 16 columns adds to it.
   static constexpr std::uint32_t column_step(int i) {
-    return (i / 4 * kPanelBytes + i % 4 * 32) >> 4;
+    return (i * 16 / kLine * kPanelBytes + i * 16 % kLine * 2) >> 4;
   }
   /// The view with the rows as depth, all columns.
   __device__ std::uint64_t by_rows() const {
-    return tile::uniform(tile::descriptor(data, kPanelBytes, tile::kAtomBytes));
+    return tile::uniform(tile::descriptor(data, kPanelBytes, 8 * kLineBytes, kLineBytes));
   }
-  static constexpr std::uint32_t kRowStep = (16 * tile::kLineBytes) >> 4;
+  static constexpr std::uint32_t kRowStep = (16 * kLineBytes) >> 4;
 };
 
 /// Sums of 64 rows over some of their keys, as the threads of a consumer hold them.
