@@ -61,7 +61,7 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
   constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results a second
   const double pairs = static_cast<double>(tile.m) * tile.n * tile.teams;
   double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
-  if (is_tall(tile)) besides = 0.38e-6;
+  if (is_tall(tile)) besides = 0.35e-6;
   // Two teams of 64 rows wait for L2: nobody shares what they load.
   if (tile.teams > 1)
     besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);

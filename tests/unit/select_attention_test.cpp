@@ -40,12 +40,12 @@ TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
   const struct {
     std::int64_t dim, dim_v;
     const char* row;
-  } cases[] = {{8, 8, "sm90_attention_64"},          {64, 64, "sm90_attention_64"},
-               {72, 40, "sm90_attention_96"},        {96, 96, "sm90_attention_96"},
-               {104, 104, "sm90_attention_128"},     {128, 128, "sm90_attention_128"},
-               {64, 128, "sm90_attention_128"},      {128, 64, "sm90_attention_128"},
-               {192, 128, "sm90_attention_192x128"}, {136, 16, "sm90_attention_192x128"},
-               {192, 192, "sm90_attention_256"},     {256, 256, "sm90_attention_256"}};
+  } cases[] = {{8, 8, "sm90_attention_64"},           {64, 64, "sm90_attention_64"},
+               {72, 40, "sm90_attention_96_tall"},    {96, 96, "sm90_attention_96_tall"},
+               {104, 104, "sm90_attention_128_tall"}, {128, 128, "sm90_attention_128_tall"},
+               {64, 128, "sm90_attention_128_tall"},  {128, 64, "sm90_attention_128_tall"},
+               {192, 128, "sm90_attention_192x128"},  {136, 16, "sm90_attention_192x128"},
+               {192, 192, "sm90_attention_256"},      {256, 256, "sm90_attention_256"}};
   for (const auto& c : cases)
     for (const DType dtype : {DType::bf16, DType::f16}) {
       const Explanation e = on_h200(problem_of({.dim = c.dim, .dim_v = c.dim_v, .dtype = dtype}));

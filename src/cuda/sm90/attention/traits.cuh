@@ -19,8 +19,8 @@ namespace tessera::cuda::sm90::attention {
 
 inline constexpr int kWarpgroup = 128;
 
-/// Rows of queries, keys or values: panels of 64 columns, each `kRows` lines, or of 32,
-/// where the last of 64 would be half empty. Swizzled as wide as a line.
+/// Rows of queries, keys or values: panels of 64 columns, each `kRows` lines, or of 32 columns
+/// where the last one would be half empty. Swizzled as wide as a line.
 template <class Element, int kRows, int kColumns>
 struct RowsTile {
   static constexpr int kLine = kColumns % tile::kLine == 0 ? tile::kLine : tile::kLine / 2;
