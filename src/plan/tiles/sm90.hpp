@@ -131,8 +131,8 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 192, .n = 128, .k = 64, .stages = 3, .warpgroups = 3, .v = 64},
      .why = "heads of up to 64: a third warpgroup fills what two leave of the exponentials",
-     .measured =
-         "548 TFLOPS at S 16384, bf16; fa4 513, cuDNN 451 in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "553 TFLOPS at S 16384, bf16; fa4 516, cuDNN 451 in one run: H200, CUDA 13.0, "
+                 "2026-11-22"},
     {.name = "sm90_attention_64x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -146,7 +146,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64},
      .why = "short walks with heads of 64: four warpgroups hide what each waits for",
-     .measured = "441 TFLOPS at S 1024, bf16, causal 325; cuDNN 396 and 303 in one run: H200, CUDA "
+     .measured = "449 TFLOPS at S 1024, bf16, causal 335; cuDNN 398 and 302 in one run: H200, CUDA "
                  "13.0, 2026-11-22"},
     {.name = "sm90_attention_64_teams",
      .backend = Backend::sm90,
@@ -154,58 +154,64 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 128, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .teams = 2},
      .why = "one tile a multiprocessor, or lists of 128 rows, with heads of 64: two teams share "
             "what two warpgroups would wait for",
-     .measured =
-         "B1 H8 S 2048 by graph replay: 24.3 us; cuDNN 23.6, fa4 26.2; lists of 128 x 128, density "
-         ".125: 458 TFLOPS at S 32768; fa4 433; each in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "B1 H8 S 2048 by graph replay: 24.2 us; cuDNN 23.8, fa4 26.4; lists of 128 x 128, "
+                 "density .125: 458 TFLOPS at S 32768; fa4 432; each in one run: H200, CUDA 13.0, "
+                 "2026-11-22"},
     {.name = "sm90_attention_64_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .teams = 2},
      .why = "few queries with heads of 64: twice as many tiles, whose keys two warpgroups divide",
      .measured =
-         "B1 H8 S 512 by graph replay: 9.1 us; fa4 9.8, cuDNN 9.9; lists of 64 x 64, density .125: "
-         "408 TFLOPS at S 32768; fa4 294; each in one run: H200, CUDA 13.0, 2026-11-22"},
+         "B1 H8 S 512 by graph replay: 8.9 us; fa4 9.8, cuDNN 10.1; lists of 64 x 64, density "
+         ".125: 409 TFLOPS at S 32768; fa4 294; each in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_64_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .lines = 4},
      .why = "lists of 64 rows with heads of 64",
-     .measured = "BigBird, B16 H12 S 4096: 292 TFLOPS, bf16; flex 266, fa4 208 in one run: H200, "
-                 "CUDA 13.0, 2026-11-22"},
+     .measured =
+         "BigBird, B16 H12 S 4096: 292 TFLOPS, bf16; flex 268, fa4 208 in one run: H200, CUDA "
+         "13.0, 2026-11-22"},
     {.name = "sm90_attention_96",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 96, .stages = 3, .warpgroups = 2, .v = 96},
      .why = "heads of up to 96: lists, softcap, short causal walks",
      .measured =
-         "544 TFLOPS at S 16384, bf16; fa4 595, cuDNN 462 in one run: H200, CUDA 13.0, 2026-11-22"},
+         "467 TFLOPS at S 1024, bf16, where 96_tall gives 470, and 504 causal at S 4096, where "
+         "that gives 515; each in one session: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_96_tall",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 192, .n = 64, .k = 96, .stages = 4, .warpgroups = 3, .v = 96},
      .why = "long walks with heads of up to 96: a third warpgroup fills what two wait for",
-     .measured = ""},
+     .measured =
+         "598 TFLOPS at S 16384, bf16, causal 582; fa4 595 and 574, cuDNN 462 and 422 in one "
+         "run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 128: each warpgroup takes 64 queries",
      .measured =
-         "657 TFLOPS at S 16384, bf16, causal 642; fa4 662 and 612; lists of 128 x 128, density "
-         ".125: 608 at S 32768; fa4 590; each in one run: H200, CUDA 13.0, 2026-11-22"},
+         "533 TFLOPS at S 1024, bf16, causal 400; cuDNN 523 and 387; lists of 128 x 128, "
+         "density .125: 611 at S 32768; fa4 591; each in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128_tall",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 192, .n = 64, .k = 128, .stages = 3, .warpgroups = 3, .v = 128},
      .why = "long walks with heads of up to 128: more rows share what L2 brings",
-     .measured = ""},
+     .measured =
+         "686 TFLOPS at S 16384, bf16, causal 667; fa4 661 and 615, cuDNN 602 and 554 in one "
+         "run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .lines = 2},
      .why =
          "lists of 64 rows with heads of up to 128: short steps, as few pieces of two lists pair",
-     .measured = "lists of 64 x 64, density .125: 425 TFLOPS at S 32768, bf16; fa4 414 in one run: "
+     .measured = "lists of 64 x 64, density .125: 427 TFLOPS at S 32768, bf16; fa4 417 in one run: "
                  "H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128_few",
      .backend = Backend::sm90,
@@ -220,13 +226,13 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 192, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 192 whose values have up to 128",
-     .measured = "703 TFLOPS at S 16384, bf16; fa4 675 in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "694 TFLOPS at S 16384, bf16; fa4 679 in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_256",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
      .why = "heads of up to 256: shorter steps, as sums take half of the registers",
-     .measured = "696 TFLOPS at S 16384, bf16; fa4 710 in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "690 TFLOPS at S 16384, bf16; fa4 707 in one run: H200, CUDA 13.0, 2026-11-22"},
 };
 
 }  // namespace tessera::planning
