@@ -147,6 +147,37 @@ def sweep(family, arguments):
             "device": None, "problems": []}
 
 
+def outcome_lines(outcome, current):
+    """The outcome as Markdown, for the documentation. current: the hashes of the tree."""
+    family, op = outcome["family"], outcome["op"]
+    label, kind = bench_module("cases").label, bench_module("sources").kind_of(op)
+    measured = outcome["source_hash"][kind]
+    where = [outcome["device"], "bursts"] if outcome["problems"] else ["compiled only"]
+    where += [f"CUDA {outcome['cuda']}", outcome["date"][:10], f"kernel sources {measured}"]
+    if measured != current[kind]:
+        where.insert(0, "stale")
+
+    def short(row):
+        return f"`{row.removeprefix(f'sm90_{family}_').removeprefix('try_')}`"
+
+    lines = [f"*{', '.join(where)}*", "", "| tile | registers, or why it does not fit |", "|---|---|"]
+    lines += [f"| {short(row['row'])} | {row['registers'] if row['fits'] else row['reason']} |"
+              for row in outcome["rows"]]
+    if outcome["problems"]:
+        lines += ["", "| problem | the table's choice | TFLOPS | best candidates, TFLOPS |",
+                  "|---|---|---:|---|"]
+    for problem in outcome["problems"]:
+        timed = sorted((row for row in problem["rows"] if row.get("ms")), key=lambda row: row["ms"])
+        ours = [row for row in timed if "_try_" not in row["row"]][:1]
+        tried = [row for row in timed if "_try_" in row["row"]][:3]
+        lines.append(" | ".join(
+            [f"| {label(problem['op'], problem['params'])}",
+             short(ours[0]["row"]) if ours else "",
+             f"{ours[0]['tflops']:.0f}" if ours else "",
+             ", ".join(f"{short(row['row'])} {row['tflops']:.0f}" for row in tried)]) + " |")
+    return lines
+
+
 def add_times(out, path):
     """The outcome with the times that tessera.tune took of it."""
     read, fields = bench_module("files").read_json, ("device", "state", "problems")

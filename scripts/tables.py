@@ -22,6 +22,7 @@ import re
 import sys
 from pathlib import Path
 
+import sweep
 from check_results import ROOT, bench_module, package_module
 
 MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
@@ -118,10 +119,18 @@ def kinds(records):
     return " and ".join(sorted(found)) + ": " if found else ""
 
 
-def table(name, results, current):
+def read_sweeps(root):
+    """{name of its table: outcome}"""
+    paths = sorted((root / "bench" / "results" / "sweeps").glob("*.json"))
+    return {f"sweep_{path.stem}": bench_module("files").read_json(path) for path in paths}
+
+
+def table(name, results, current, sweeps=None):
     """The lines between the markers."""
+    if name in (sweeps or {}):
+        return "\n".join(["", *sweep.outcome_lines(sweeps[name], current), "", ""])
     if name not in TABLES:
-        raise Wrong(f"no table is called {name!r}: there are {', '.join(TABLES)}")
+        raise Wrong(f"no table is called {name!r}: there are {', '.join([*TABLES, *(sweeps or {})])}")
     choose, maker = TABLES[name]
     markdown = package_module("report.markdown")
     lines = []
@@ -154,7 +163,7 @@ def pictures(name, results, current, images, folder):
     return "\n".join(["", *lines, "", ""]) if lines else ""
 
 
-def rewritten(text, results, current, images, folder):
+def rewritten(text, results, current, images, folder, sweeps=None):
     """A page in that folder of the tree, with its tables and pictures as they should be."""
     pairs = len(MARKED.findall(text))
     if len(MARKER.findall(text)) != 2 * pairs:
@@ -163,7 +172,7 @@ def rewritten(text, results, current, images, folder):
 
     def filled(found):
         kind, name = found[1], found[2]
-        lines = (table(name, results, current) if kind == "table"
+        lines = (table(name, results, current, sweeps) if kind == "table"
                  else pictures(name, results, current, images, folder))
         return f"<!-- {kind}: {name} -->\n{lines}<!-- end -->"
 
@@ -189,13 +198,13 @@ def pages(root):
 def wanted_files(root, results, current):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
-    images = {}
+    images, sweeps = {}, read_sweeps(root)
     wanted[REPORT] = report(root, results, current)
     for page in pages(root):
         path = page.relative_to(root)
         try:
             wanted[path] = rewritten(page.read_text(encoding="utf-8"), list(results.values()),
-                                     current, images, path.parent)
+                                     current, images, path.parent, sweeps)
         except Wrong as error:
             raise Wrong(f"{page}: {error}") from None
     return {**wanted, **images}

@@ -119,3 +119,35 @@ def test_names_of_candidates_are_a_regular_expression():
         sweep.read_candidates(SWEEPS[0], "zzz")
     with pytest.raises(SystemExit, match="--only: '\\(' is no regular expression"):
         sweep.read_candidates(SWEEPS[0], "(")
+
+
+def outcome(**more):
+    rows = [{"row": "sm90_x_try_1x2x3", "fits": True, "registers": 99, "reason": None},
+            {"row": "sm90_x_try_4x5x6", "fits": False, "registers": None, "reason": "too large"}]
+    return {"family": "x", "op": "matmul", "date": "2001-02-03T04:05:06Z", "cuda": "99.0",
+            "source_hash": {"products": "a" * 16, "attention": "b" * 16}, "rows": rows,
+            "device": None, "problems": [], **more}
+
+
+def timed(row, ms):
+    return {"row": row, "ms": ms, "tflops": ms and 1000 / ms}
+
+
+def test_an_outcome_says_what_fits_and_whose_sources_it_had():
+    current = {"products": "a" * 16, "attention": "c" * 16}
+    lines = sweep.outcome_lines(outcome(), current)
+    assert lines[0] == f"*compiled only, CUDA 99.0, 2001-02-03, kernel sources {'a' * 16}*"
+    assert lines[-2:] == ["| `1x2x3` | 99 |", "| `4x5x6` | too large |"]
+    assert sweep.outcome_lines(outcome(), {"products": "d" * 16})[0].startswith("*stale, ")
+
+
+def test_candidates_stand_beside_the_tables_choice_the_quickest_first():
+    case = next(case for case in read_workload(SWEEPS[-1]) if case.op == "matmul")
+    problems = [{"op": case.op, "params": case.params,
+                 "rows": [timed("sm90_x_try_4x5x6", 4.0), timed("sm90_x_try_1x2x3", 2.0),
+                          timed("sm90_x_try_7x8x9", None), *own]}
+                for own in ([timed("sm90_x_7x7", 5.0)], [])]
+    lines = sweep.outcome_lines(outcome(device="Card", problems=problems), {"products": "a" * 16})
+    assert lines[0].startswith("*Card, bursts, ")
+    assert lines[-2] == f"| {case.label} | `7x7` | 200 | `1x2x3` 500, `4x5x6` 250 |"
+    assert lines[-1] == f"| {case.label} |  |  | `1x2x3` 500, `4x5x6` 250 |"
