@@ -177,7 +177,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 96, .stages = 3, .warpgroups = 2, .v = 96},
-     .why = "heads of up to 96: lists, softcap, short causal walks",
+     .why = "heads of up to 96: lists, softcap, short walks",
      .measured =
          "467 TFLOPS at S 1024, bf16, where 96_tall gives 470, and 504 causal at S 4096, where "
          "that gives 515; each in one session: H200, CUDA 13.0, 2026-11-22"},
