@@ -122,7 +122,10 @@ def kinds(records):
 def read_sweeps(root):
     """{name of its table: outcome}"""
     paths = sorted((root / "bench" / "results" / "sweeps").glob("*.json"))
-    return {f"sweep_{path.stem}": bench_module("files").read_json(path) for path in paths}
+    try:
+        return {f"sweep_{path.stem}": bench_module("files").read_json(path) for path in paths}
+    except bench_module("files").Unreadable as error:
+        raise Wrong(str(error)) from None
 
 
 def table(name, results, current, sweeps=None):
