@@ -20,6 +20,7 @@ namespace {
 using namespace tessera;
 
 constexpr int kCalls = 200, kRounds = 21, kSkipped = 77;
+constexpr std::chrono::milliseconds kWarmUp{200};
 
 void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess)
@@ -84,12 +85,13 @@ template <class Call>
 Timing time_calls(const Call& call) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> times;
-  for (int round = -1; round < kRounds; ++round) {  // the first one warms up
+  const auto warm = Clock::now() + kWarmUp;  // clocks of the processor rise meanwhile
+  while (times.size() < kRounds) {
     const auto start = Clock::now();
     for (int i = 0; i < kCalls; ++i) call();
     const std::chrono::duration<double, std::micro> taken = Clock::now() - start;
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    if (round >= 0) times.push_back(taken.count() / kCalls);
+    if (start >= warm) times.push_back(taken.count() / kCalls);
   }
   std::sort(times.begin(), times.end());
   const double median = times[kRounds / 2];

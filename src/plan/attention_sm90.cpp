@@ -35,6 +35,7 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
 
 constexpr double kPassSeconds = 0.24e-6;                  // a step that a line does not need
 constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
+constexpr double kPartSeconds = 1.5e-6;  // one block joins a tile's parts, one after the other
 // Composing lists, and what the element masks of composed blocks cost a step: not measured.
 constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
 
@@ -72,15 +73,17 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
 /// What joining the parts of divided tiles costs: they are written and read again.
 double join_seconds(const Tile& tile, std::int64_t tiles, std::int64_t sharers) {
   const auto parts = static_cast<double>(sharers + tiles);
-  return kJoinSeconds + parts * tile.m * tile.v * 2 * sizeof(float) / kJoinBytes;
+  return kJoinSeconds + parts * tile.m * tile.v * 2 * sizeof(float) / kJoinBytes +
+         kPartSeconds * static_cast<double>(sharers) / static_cast<double>(tiles);
 }
 
 /// Whether the last tiles, which fill no round, are divided, and among how many blocks of threads.
 void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) {
   layout.whole = layout.tiles;
   const std::int64_t last = layout.tiles % kPlannedUnits;
-  // Tiles that differ in length are dealt as they are asked for: short ones fill the round.
-  if (last == 0 || (layout.uneven && layout.tiles > last)) return;
+  // Where later tiles are shorter, they fill the round. Nothing shortens those of lists.
+  const bool by_lists = s.masked && s.window_right < 0 && s.window_left < 0 && !s.q_packed;
+  if (last == 0 || (layout.uneven && !by_lists && layout.tiles > last)) return;
   std::int64_t keys = s.kv_length;
   if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all of them
     keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.lines);
@@ -224,7 +227,7 @@ AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,
   AttentionScratchSm90 scratch;
   const int team = tile.m / 64;  // consumers, of 64 rows each
   if (layout.uneven) scratch.dealt = carver.add<std::uint64_t>(1);
-  if (layout.ordered) scratch.order = carver.add<int>(2 * layout.whole);
+  if (layout.ordered) scratch.order = carver.add<int>(2 * layout.tiles);
   if (layout.sharers > 0) {
     scratch.joined = carver.add<std::uint64_t>(layout.divided() * team);
     const core::Size parts = core::Size(layout.sharers + layout.divided()) * team;

@@ -27,9 +27,10 @@ using gpu_test::options_for;
 using gpu_test::Room;
 
 /// Many short tiles over long keys: whole rounds, and a last one that is worth dividing.
-AttentionOptions rounds_and_a_rest(std::uint64_t seed) {
+AttentionOptions rounds_and_a_rest(std::uint64_t seed, Presence mask) {
   AttentionOptions options = options_for(seed);
-  options.mask = options.packed_q = options.packed_kv = options.positions = Presence::never;
+  options.packed_q = options.packed_kv = options.positions = Presence::never;
+  options.mask = mask;
   options.longest = 3000;
   options.most_queries = 20;
   options.largest_batch = 3;
@@ -44,11 +45,12 @@ bool divides(const AttentionProblem& problem) {
   return why.find("keys of the last") != std::string::npos;
 }
 
-TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
-  SKIP_UNLESS_HOPPER();
+/// The first cases whose last rounds are divided.
+void check_divided_rounds(Presence mask) {
+  constexpr int kCases = 3;
   int divided = 0;
-  for (std::uint64_t seed = 0; seed < 60 && divided < 3; ++seed) {
-    const auto c = attention_case(seed, rounds_and_a_rest(seed));
+  for (std::uint64_t seed = 0; seed < 60 && divided < kCases; ++seed) {
+    const auto c = attention_case(seed, rounds_and_a_rest(seed, mask));
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     if (c->problem.q.numel() == 0 || !divides(problem)) continue;
@@ -65,7 +67,18 @@ TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
       EXPECT_EQ(c->memory.outputs(), first) << c->text << ", run " << i;
     }
   }
-  EXPECT_EQ(divided, 3) << "cases that were divided";
+  EXPECT_EQ(divided, kCases) << "cases that were divided";
+}
+
+TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
+  SKIP_UNLESS_HOPPER();
+  check_divided_rounds(Presence::never);
+}
+
+/// Here tiles are dealt as they are asked for, and then the shares of those that are divided.
+TEST(GpuAttentionSchedule, DividedRoundsOfListsMatchTheOracleWithTheSameBits) {
+  SKIP_UNLESS_HOPPER();
+  check_divided_rounds(Presence::always);
 }
 
 /// More tiles than blocks of threads: tiles run into each other, and their bases move.

@@ -166,6 +166,27 @@ TEST(SelectAttention, PlansComeFromShapesAlone) {
     EXPECT_TRUE(on_h200(problem_of(s)).supported);
 }
 
+/// Tiles of lists end no sooner for being last, so those that fill no round are divided where that
+/// saves more than joining them costs.
+TEST(SelectAttention, TheLastRoundOfListsIsDivided) {
+  const auto text = [](Sizes sizes, std::int64_t blocks, bool causal = false) {
+    sizes.batch = 1;
+    AttentionProblem p = masked(sizes, 128, 128, blocks);
+    p.causal = causal;
+    return to_text(on_h200(p));
+  };
+  const auto divides = [](const std::string& explained) {
+    return explained.find("; 4096 tiles, keys of the last 4 divided among ") != std::string::npos;
+  };
+  for (const std::int64_t blocks : {16, 64, 128})
+    EXPECT_TRUE(divides(text({.length = 32768}, blocks))) << text({.length = 32768}, blocks);
+  // Short tiles, a causal mask whose last tiles are short, and whole rounds.
+  EXPECT_EQ(text({.length = 32768}, 2).find("divided"), std::string::npos);
+  EXPECT_EQ(text({.length = 32768}, 64, true).find("divided"), std::string::npos);
+  EXPECT_EQ(text({.heads = 33, .kv_heads = 33, .length = 32768}, 64).find("divided"),
+            std::string::npos);
+}
+
 /// A plan for tensors that TMA reads does not serve others.
 TEST(SelectAttention, PlansTellThatTensorsAreUnaligned) {
   const std::string aligned = on_h200(problem_of({})).problem;

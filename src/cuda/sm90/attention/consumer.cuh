@@ -13,6 +13,15 @@
 // values, so the tensor cores work while weights are computed.
 namespace tessera::cuda::sm90::attention {
 
+/// 16 rows x 16 columns, as wgmma takes its left operand from registers. Lane l gives the line that
+/// begins at row l % 16, column l / 16 * 8.
+__device__ __forceinline__ void load_blocks(std::uint32_t line, std::uint32_t* pair) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pair[0]), "=r"(pair[1]), "=r"(pair[2]), "=r"(pair[3])
+               : "r"(line)
+               : "memory");
+}
+
 /// One warpgroup: 64 rows of each tile.
 template <class T>
 class Consumer {
@@ -25,6 +34,7 @@ class Consumer {
 
   __device__ __forceinline__ void run() {
     while (open_tile()) {
+      hold_queries();
       if constexpr (T::kOwnLists) {
         walk_line();
         continue;
@@ -43,6 +53,7 @@ class Consumer {
   using Element = typename T::Element;
   using Cursor = tile::RingCursor<T::kStages>;
   static constexpr int kKeySteps = T::kDim / 16, kValueSteps = T::kN / 16;
+  static constexpr int kReadSteps = kKeySteps - T::kHeldSteps;  // whose queries are not held
 
   /// The first of its 64 rows of a tile.
   __device__ __forceinline__ int first_row() const {
@@ -78,11 +89,26 @@ class Consumer {
     tile::settle(score_);
     tile::mma_fence();
 #pragma unroll
-    for (int i = 0; i < kKeySteps; ++i)
+    for (int i = 0; i < kReadSteps; ++i)
       tile::mma<Element, T::kN, tile::Major::k, tile::Major::k>(
           score_, tile::stepped(q, T::Queries::column_step(i)),
           tile::stepped(k, T::Keys::column_step(i)), i == 0);
+#pragma unroll
+    for (int i = kReadSteps; i < kKeySteps; ++i)
+      tile::mma<Element, T::kN, tile::Major::k>(score_, held_ + (i - kReadSteps) * 4,
+                                                tile::stepped(k, T::Keys::column_step(i)), i == 0);
     tile::mma_commit();
+  }
+
+  /// The tile's queries have come: what of them stays in registers.
+  __device__ __forceinline__ void hold_queries() {
+    if constexpr (T::kHeldSteps == 0) return;
+    const int lane = thread_ % 32;
+    const std::uint32_t at = tile::shared_address(
+        queries_of(tile_).chunk(first_row() + thread_ / 32 * 16 + lane % 16, lane / 16 * 8));
+#pragma unroll
+    for (int i = 0; i < T::kHeldSteps; ++i)
+      load_blocks(T::Queries::to_column(at, (kReadSteps + i) * 16), held_ + i * 4);
   }
 
   /// Waits for the next keys. What their note says is read before there is anything to wait for.
@@ -147,7 +173,7 @@ class Consumer {
     tile::mma_wait<0>();
     tile::settle(score_);
     adjust();
-    softmax_.take_by_maxima(score_, args_.scale_log2, [&](const float(&shrink)[2]) {
+    softmax_.take_by_maxima(score_, args_.exponents, [&](const float(&shrink)[2]) {
       if (begun) rescale(shrink);
     });
     look_at_bases();
@@ -173,6 +199,16 @@ class Consumer {
     issue_values(before);
     tile::mma_wait<1>();
     tile::settle(score_);
+    if constexpr (T::kMapped) {
+      if (fits_near_zero()) {
+        give_back(shared_.k_ring.empty[at_.stage]);
+        look_ahead();
+        softmax_.take_by_series(score_, args_.map.series_log2);
+        wait_for_sums(before);
+        round();
+        return;
+      }
+    }
     adjust();
     look_ahead();
     const auto rescaling = [&](const float(&shrink)[2]) {
@@ -181,16 +217,24 @@ class Consumer {
       rescale(shrink);
     };
     if constexpr (kByMaxima) {
-      softmax_.take_by_maxima(score_, args_.scale_log2, rescaling);
+      softmax_.take_by_maxima(score_, args_.exponents, rescaling);
     } else {
       if (!(known_ & kBased)) {
-        softmax_.find_bases(score_, args_.scale_log2);
+        softmax_.find_bases(score_, args_.exponents);
         look_at_bases();
       }
-      softmax_.take_by_sums(score_, args_.scale_log2, rescaling, [&] { score_once_more(); });
+      softmax_.take_by_sums(score_, args_.exponents, rescaling, [&] { score_once_more(); });
     }
     wait_for_sums(before);
     round();
+  }
+
+  /// Whether a step's scores are all seen, and near zero under their cap, and none asks for another
+  /// base: then nothing has to be looked at once they are mapped.
+  __device__ __forceinline__ bool fits_near_zero() {
+    const float largest = largest_of(score_);
+    const bool fits = largest <= args_.map.near && softmax_.fits(largest * args_.map.slope_log2);
+    return !(known_ & kMasked) && !tile::agreed(!fits);
   }
 
   /// Whether all rows have seen a key.
@@ -269,6 +313,7 @@ class Consumer {
     }
     advance(at_);
     leave_tile();
+    hold_queries();
     wait_for_keys();
     issue_scores();
     issue_values(before);
@@ -280,7 +325,7 @@ class Consumer {
     softmax_ = {};
     look_ahead();
     // The sums are still the former tile's.
-    softmax_.take_by_maxima(score_, args_.scale_log2, [](const float(&)[2]) {});
+    softmax_.take_by_maxima(score_, args_.exponents, [](const float(&)[2]) {});
     tile::settle(score_);  // the weights are there before the wait
     look_at_bases();
     wait_for_sums(before);
@@ -484,6 +529,7 @@ class Consumer {
 
   float score_[T::kN / 2], sum_[T::kDimV / 2];
   std::uint32_t weight_[T::kN / 4];
+  std::uint32_t held_[T::kHeldSteps > 0 ? T::kHeldSteps * 4 : 1];
   Softmax softmax_;
 };
 

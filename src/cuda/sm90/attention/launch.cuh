@@ -109,7 +109,7 @@ inline Result result_of(const AttentionProblem& problem) {
 }
 
 inline ScoreMap score_map(float scale, float cap) {
-  ScoreMap map{scale, cap, -1.0f, {}};
+  ScoreMap map{scale, cap, -1.0f, {}, 0.0f, {}};
   if (cap == 0.0f) return map;
   const double inner = static_cast<double>(scale) / cap, square = inner * inner;
   // tanh(x) / x as a polynomial of x * x that is right to 1.1e-7 up to a fifth, where it meets it
@@ -120,6 +120,9 @@ inline ScoreMap score_map(float scale, float cap) {
     map.series[i] = static_cast<float>(kTerms[i] * power);
   if (std::isfinite(map.series[2]) && inner != 0)
     map.near = static_cast<float>(0.2 / std::abs(inner));
+  constexpr float kLog2e = 1.4426950408889634f;
+  map.slope_log2 = std::abs(scale) * kLog2e;
+  for (int i = 0; i < 3; ++i) map.series_log2[i] = map.series[i] * kLog2e;
   return map;
 }
 
@@ -160,7 +163,8 @@ void launch_typed(const Launch& call) {
     args.out = tile::folded_map(out, layout.pack, T::kRows / layout.pack, T::Queries::kLine);
   constexpr float kLog2e = 1.4426950408889634f;
   args.map = score_map(shape.scale, shape.softcap);
-  args.scale_log2 = T::kMapped ? kLog2e : shape.scale * kLog2e;
+  args.exponents.scale = T::kMapped ? kLog2e : shape.scale * kLog2e;
+  if (shape.softcap > 0.0f) args.exponents.ceiling = shape.softcap * kLog2e;
   if (problem.sinks) {
     args.sinks = problem.sinks.data;
     args.sink_stride = problem.sinks.stride(0);
@@ -178,7 +182,8 @@ void launch_typed(const Launch& call) {
   const int grid = layout.whole > 0 ? std::min(args.walk.whole, unit_count()) : args.walk.sharers;
   args.walk.blocks = grid;
   args.walk.tag = planning::LaunchCount::new_tag();
-  if (layout.uneven && args.walk.whole > grid && args.walk.whole < planning::LaunchCount::kMost) {
+  const int numbers = args.walk.whole + args.walk.sharers;
+  if (layout.uneven && args.walk.whole > grid && numbers < planning::LaunchCount::kMost) {
     args.walk.dealt = scratch.dealt;
     args.walk.order = scratch.order;
   }

@@ -75,10 +75,10 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
   __shared__ Counted counted;
   __shared__ int places[kBuckets];
   if (walk.packed_q) count_tiles(walk, counted);
-  int* const costs = walk.order + walk.tiles;
-  const int each = (walk.tiles + kThreads - 1) / kThreads;
-  const int begin = min(static_cast<int>(threadIdx.x) * each, walk.tiles);
-  const int end = min(begin + each, walk.tiles);
+  int* const costs = walk.order + walk.whole;
+  const int each = (walk.whole + kThreads - 1) / kThreads;
+  const int begin = min(static_cast<int>(threadIdx.x) * each, walk.whole);
+  const int end = min(begin + each, walk.whole);
   std::int64_t mine = 0;
   for (int number = begin; number < end; ++number) {
     costs[number] = cost_of(walk, place_of(walk, counted, number));

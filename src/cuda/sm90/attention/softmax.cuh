@@ -64,6 +64,15 @@ __device__ __forceinline__ float tanh_near_zero(float x) {
   return fmaf(x * square, series, x);
 }
 
+/// Of what is a number.
+template <int kCount>
+__device__ __forceinline__ float largest_of(const float (&score)[kCount]) {
+  float part[4] = {};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) part[i % 4] = fmaxf(part[i % 4], fabsf(score[i]));
+  return fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
+}
+
 /// cap * tanh(x * scale / cap), or x * scale where there is no cap.
 template <int kCount>
 __device__ __forceinline__ void map_scores(float (&score)[kCount], const ScoreMap& map) {
@@ -72,9 +81,7 @@ __device__ __forceinline__ void map_scores(float (&score)[kCount], const ScoreMa
     for (int i = 0; i < kCount; ++i) score[i] *= map.scale;
     return;
   }
-  float largest = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) largest = fmaxf(largest, fabsf(score[i]));
+  const float largest = largest_of(score);
   // Near zero, where most scores are, one minus almost one would leave few digits.
   if (tile::agreed(!(largest <= map.near))) {
     constexpr float kSmall = 0.4f;
@@ -98,6 +105,7 @@ struct Softmax {
   // Weights are 2^(score * scale - base). The base is the maximum of the first scores that the row
   // sees, and stays while weights are not much larger than one.
   static constexpr float kUnseen = -3.4e38f;  // until then: what is hidden has no weight
+  static constexpr float kSlack = 8.0f;       // an exponent of two
   float base[2] = {kUnseen, kUnseen};
   float sum[2] = {0.0f, 0.0f};  // of this thread's columns alone
 
@@ -107,15 +115,31 @@ struct Softmax {
   /// rare but for first scores. `rescale` then gets what sums so far have to be multiplied by: for
   /// a whole warp, before any exponential.
   template <int kCount>
-  __device__ __forceinline__ void take_by_maxima(float (&score)[kCount], float scale_log2,
+  __device__ __forceinline__ void take_by_maxima(float (&score)[kCount], const Exponents& exponents,
                                                  const auto& rescale) {
-    constexpr float kSlack = 8.0f;
     float top[2], total[2];
     find_tops(score, top);
-    if (tile::agreed(top[0] * scale_log2 > base[0] + kSlack |
-                     top[1] * scale_log2 > base[1] + kSlack))
-      move_bases(top, scale_log2, rescale);
-    weigh(score, scale_log2, total);
+    if (tile::agreed(top[0] * exponents.scale > base[0] + kSlack |
+                     top[1] * exponents.scale > base[1] + kSlack))
+      move_bases(top, exponents, rescale);
+    weigh(score, exponents, total);
+    add(total);
+  }
+
+  /// Whether scores, none of which is as an exponent of two beyond `most`, leave the bases where
+  /// they are.
+  __device__ __forceinline__ bool fits(float most) const {
+    return most <= fminf(base[0], base[1]) + kSlack;
+  }
+
+  /// Scores that fit become weights, by a series of their squares that ends in exponents of two.
+  template <int kCount>
+  __device__ __forceinline__ void take_by_series(float (&score)[kCount], const float (&series)[3]) {
+    float total[2];
+    weigh(score, total, [&](float x, float base) {
+      const float square = x * x;
+      return fmaf(x, fmaf(fmaf(square, series[2], series[1]), square, series[0]), -base);
+    });
     add(total);
   }
 
@@ -124,17 +148,17 @@ struct Softmax {
   /// no numbers, `again` brings the scores back first. The vote also keeps waits behind it from
   /// moving up.
   template <int kCount>
-  __device__ __forceinline__ void take_by_sums(float (&score)[kCount], float scale_log2,
+  __device__ __forceinline__ void take_by_sums(float (&score)[kCount], const Exponents& exponents,
                                                const auto& rescale, const auto& again) {
     float total[2];
-    weigh(score, scale_log2, total);
+    weigh(score, exponents, total);
     if (tile::agreed(is_too_large(0, total) | is_too_large(1, total))) {
       if (tile::agreed(!isfinite(total[0]) | !isfinite(total[1]))) {
         again();
         float top[2];
         find_tops(score, top);
-        move_bases(top, scale_log2, rescale);
-        weigh(score, scale_log2, total);
+        move_bases(top, exponents, rescale);
+        weigh(score, exponents, total);
       } else {
         shrink_weights(score, total, rescale);
       }
@@ -144,13 +168,14 @@ struct Softmax {
 
   /// Before it, for rows that have seen nothing: there is nothing to rescale.
   template <int kCount>
-  __device__ __forceinline__ void find_bases(const float (&score)[kCount], float scale_log2) {
+  __device__ __forceinline__ void find_bases(const float (&score)[kCount],
+                                             const Exponents& exponents) {
     float top[2];
     find_tops(score, top);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       top[half] = of_quad(top[half]);
-      if (!seen(half) & top[half] > -INFINITY) base[half] = top[half] * scale_log2;
+      if (!seen(half) & top[half] > -INFINITY) base[half] = exponents.base_of(top[half]);
     }
   }
 
@@ -198,17 +223,25 @@ struct Softmax {
     return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
   }
 
-  __device__ __forceinline__ void move_bases(const float (&top)[2], float scale_log2,
+  __device__ __forceinline__ void move_bases(const float (&top)[2], const Exponents& exponents,
                                              const auto& rescale) {
     float shrink[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) shrink[half] = move(half, of_quad(top[half]) * scale_log2);
+    for (int half = 0; half < 2; ++half)
+      shrink[half] = move(half, exponents.base_of(of_quad(top[half])));
     rescale(shrink);
   }
 
   template <int kCount>
-  __device__ __forceinline__ void weigh(float (&score)[kCount], float scale_log2,
+  __device__ __forceinline__ void weigh(float (&score)[kCount], const Exponents& exponents,
                                         float (&total)[2]) {
+    weigh(score, total, [&](float x, float base) { return fmaf(x, exponents.scale, -base); });
+  }
+
+  /// Weights are two to the power of what `exponent` makes of a score and its row's base.
+  template <int kCount>
+  __device__ __forceinline__ void weigh(float (&score)[kCount], float (&total)[2],
+                                        const auto& exponent) {
     float part[2][kApart] = {};
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j)
@@ -216,8 +249,8 @@ struct Softmax {
       for (int half = 0; half < 2; ++half) {
         float& left = score[j * 4 + 2 * half];
         float& right = score[j * 4 + 2 * half + 1];
-        left = exp2_fast(fmaf(left, scale_log2, -base[half]));
-        right = exp2_fast(fmaf(right, scale_log2, -base[half]));
+        left = exp2_fast(exponent(left, base[half]));
+        right = exp2_fast(exponent(right, base[half]));
         part[half][j % kApart] += left + right;
       }
 #pragma unroll
@@ -256,11 +289,11 @@ struct Softmax {
     sum[1] += total[1];
   }
 
-  /// The base becomes the row's maximum, if a score is beyond it.
-  __device__ __forceinline__ float move(int half, float top) {
-    if (!(top > base[half])) return 1.0f;
-    const float shrink = seen(half) ? exp2_fast(base[half] - top) : 1.0f;
-    base[half] = top;
+  /// The base becomes what the row's maximum makes it, if that is beyond it.
+  __device__ __forceinline__ float move(int half, float to) {
+    if (!(to > base[half])) return 1.0f;
+    const float shrink = seen(half) ? exp2_fast(base[half] - to) : 1.0f;
+    base[half] = to;
     sum[half] *= shrink;
     return shrink;
   }

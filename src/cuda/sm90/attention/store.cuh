@@ -109,7 +109,7 @@ __device__ __forceinline__ void add_found(const FoundSums<kDimV>& from, float (&
       float& mine = sum[i * 4 + j];
       mine = fmaf(weight[j / 2].x, mine, weight[j / 2].y * theirs[j]);
     }
-    if (i % 2 == 1) asm volatile("" ::: "memory");  // else all loads come first: too many registers
+    if (i % 4 == 3) asm volatile("" ::: "memory");  // else all loads come first: too many registers
   }
 }
 

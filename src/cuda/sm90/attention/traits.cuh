@@ -2,6 +2,8 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -100,6 +102,14 @@ struct Traits {
   static constexpr int kLoaderRegisters = kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       (kRegisters * (kConsumers + 1) - kLoaderRegisters) / kConsumers / 8 * 8;
+  // Queries that a consumer holds, as steps of 16 columns, so that scores need less of shared
+  // memory: what registers have room for beside scores, sums, weights and all else. With three or
+  // four consumers that is next to nothing.
+  static constexpr int kOtherRegisters = kMapped ? 48 : 36;
+  static constexpr int kFreeRegisters =
+      kConsumerRegisters - kN / 2 - kDimV / 2 - kN / 4 - kOtherRegisters;
+  static constexpr int kHeldSteps =
+      kConsumers == 2 ? std::clamp(kFreeRegisters / 4, 0, kDim / 16) : 0;
 
   using Queries = RowsTile<Element, kM, (kDim > kDimV ? kDim : kDimV)>;
   using Keys = RowsTile<Element, kN, kDim>;
@@ -166,14 +176,29 @@ struct Result {
 /// to `near`, cap * tanh(x * scale / cap) is x times a series of x * x.
 struct ScoreMap {
   float scale, cap, near, series[3];
+  float slope_log2, series_log2[3];  // the same, as exponents of two, which are below `slope` times
+};
+
+/// Scores times `scale` are exponents of two, none of which is beyond the ceiling.
+struct Exponents {
+  float scale, ceiling = INFINITY;
+
+  /// Where a row's base goes for its largest score. Under a cap that saturates, nearly all scores
+  /// of a row may be alike: just above the base, all their weights would be rounded alike, by up to
+  /// twice as much as just below it.
+  __device__ __forceinline__ float base_of(float top) const {
+    constexpr float kNear = 1.0f / 16;
+    const float exponent = top * scale;
+    return exponent > ceiling - kNear ? ceiling : exponent;
+  }
 };
 
 struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
   Result result;
-  bool carried;      // 16-bit results that TMA can write
-  float scale_log2;  // scores times this are exponents of two
+  bool carried;  // 16-bit results that TMA can write
+  Exponents exponents;
   ScoreMap map;
   const void* sinks;  // may be null
   std::int64_t sink_stride;

@@ -59,13 +59,15 @@ struct TilePlace {
   }
 };
 
-/// Deals tiles to blocks of threads. Lives in shared memory; all lanes of a warp call it together.
+/// Deals tiles to blocks of threads, and then shares of those that are divided. Lives in shared
+/// memory; all lanes of a warp call it together.
 struct TileCursor {
   std::uint32_t taken, tiles, steps;  // numbers taken; tiles and steps that came before
   std::int32_t number;                // of the tile at hand
+  std::int32_t sharer, turn;          // of divided tiles; how many of its share came before
 
   __device__ void start(int lane) {
-    if (lane == 0) taken = tiles = steps = 0;
+    if (lane == 0) taken = tiles = steps = sharer = turn = 0;
     __syncwarp();
   }
 
@@ -86,25 +88,29 @@ struct TileCursor {
  private:
   /// One lane. Less than zero: there is none.
   __device__ int take(const Walk& walk, planning::TileShare& share) {
-    auto next = static_cast<int>(blockIdx.x);
-    if (walk.dealt && taken > 0) {
-      if (walk.order) tile::wait_for_grid_before();  // it puts them in order
-      // Each block asks until it gets none, so all together ask as often as there are tiles.
-      next = count_up(walk.dealt, walk.tag, walk.whole, taken > 1);
-      if (next + walk.blocks >= walk.whole) return -1;
-      next = walk.order ? __ldcg(walk.order + next) : next + walk.blocks;
-    } else {
-      next += static_cast<int>(taken) * walk.blocks;
-    }
-    ++taken;
     share = {};
+    if (turn > 0 && find(walk, share)) return walk.whole + share.tile;
+    if (turn > 0 && !walk.dealt) return -1;  // by turns, each block is one sharer
+    const int next = take_number(walk);
     if (next < walk.whole) return next;
-    // Tiles of the last round, which would leave most blocks idle.
-    const int turn = (next - walk.whole) / walk.blocks;
-    if (!planning::find_share(walk.tiles - walk.whole, walk.sharers, static_cast<int>(blockIdx.x),
-                              turn, share))
-      return -1;
-    return walk.whole + share.tile;
+    sharer = next - walk.whole;
+    turn = 0;
+    return find(walk, share) ? walk.whole + share.tile : -1;
+  }
+
+  /// Tiles that are not divided come first, then sharers of the others.
+  __device__ int take_number(const Walk& walk) {
+    const int mine = static_cast<int>(blockIdx.x) + static_cast<int>(taken++) * walk.blocks;
+    if (!walk.dealt || taken == 1) return mine;
+    if (walk.order && taken == 2) tile::wait_for_grid_before();  // it puts them in order
+    // Each block asks until it gets none, so all together ask as often as there are numbers.
+    const int numbers = walk.whole + walk.sharers;
+    const int next = count_up(walk.dealt, walk.tag, numbers, taken > 2) + walk.blocks;
+    return walk.order && next < walk.whole ? __ldcg(walk.order + next - walk.blocks) : next;
+  }
+
+  __device__ bool find(const Walk& walk, planning::TileShare& share) {
+    return planning::find_share(walk.tiles - walk.whole, walk.sharers, sharer, turn++, share);
   }
 
   __device__ void put(const Walk& walk, int number, TileNote& note, int lane) const {
