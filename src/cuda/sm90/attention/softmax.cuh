@@ -118,10 +118,11 @@ struct Softmax {
   __device__ __forceinline__ void take_by_maxima(float (&score)[kCount], const Exponents& exponents,
                                                  const auto& rescale) {
     float top[2], total[2];
-    find_tops(score, top);
-    if (tile::agreed(top[0] * exponents.scale > base[0] + kSlack |
-                     top[1] * exponents.scale > base[1] + kSlack))
-      move_bases(top, exponents, rescale);
+    find_bounds(score, top);
+    if (are_beyond(top, exponents)) {
+      find_tops(score, top);
+      if (are_beyond(top, exponents)) move_bases(top, exponents, rescale);
+    }
     weigh(score, exponents, total);
     add(total);
   }
@@ -216,6 +217,33 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       top[half] = fmaxf(fmaxf(part[half][0], part[half][1]), fmaxf(part[half][2], part[half][3]));
+  }
+
+  /// The same, or zero where all of them are less. From zero up, floats are in order as integers,
+  /// and of these one instruction compares three.
+  template <int kCount>
+  __device__ __forceinline__ void find_bounds(const float (&score)[kCount],
+                                              float (&bound)[2]) const {
+    int part[2][kApart] = {};
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        int& mine = part[half][j % kApart];
+        mine = __vimax3_s32(mine, __float_as_int(score[j * 4 + 2 * half]),
+                            __float_as_int(score[j * 4 + 2 * half + 1]));
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      bound[half] = __int_as_float(
+          max(__vimax3_s32(part[half][0], part[half][1], part[half][2]), part[half][3]));
+  }
+
+  /// Whether a weight would be too large.
+  __device__ __forceinline__ bool are_beyond(const float (&top)[2],
+                                             const Exponents& exponents) const {
+    return tile::agreed(top[0] * exponents.scale > base[0] + kSlack |
+                        top[1] * exponents.scale > base[1] + kSlack);
   }
 
   __device__ __forceinline__ static float of_quad(float top) {
