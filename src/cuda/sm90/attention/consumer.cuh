@@ -40,8 +40,13 @@ class Consumer {
         continue;
       }
       wait_for_keys();
+      while (is_early()) {
+        pass();
+        at_.advance();
+        wait_for_keys();
+      }
       softmax_ = {};
-      begin(false);
+      begin<false>();
       known_ |= kFirst;
       do {
         while (!is_last()) step();
@@ -130,6 +135,10 @@ class Consumer {
   /// Whether the step whose keys came last is the last of its tile that this consumer needs.
   __device__ __forceinline__ bool is_last() const { return (known_ & kLast) != 0; }
   __device__ __forceinline__ bool is_mine() const { return (known_ & kMine) != 0; }
+  /// Whether its rows see nothing of the tile's keys so far.
+  __device__ __forceinline__ bool is_early() const {
+    return T::kBeginsLater && tile::agreed(shared_.notes[at_.stage].early >> consumer_ & 1);
+  }
 
   /// Whether the keys of the step after this one have come, asked where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
@@ -167,15 +176,20 @@ class Consumer {
       weight_[i] = product::pack(kType, score_[2 * i], score_[2 * i + 1]);
   }
 
-  /// First scores have nothing to be multiplied beside.
-  __device__ __forceinline__ void begin(bool begun) {
+  /// First scores, of a tile or, where it is begun, of a run of steps, have nothing to be
+  /// multiplied beside.
+  template <bool kBegun>
+  __device__ __forceinline__ void begin() {
     issue_scores();
     tile::mma_wait<0>();
     tile::settle(score_);
     adjust();
-    softmax_.take_by_maxima(score_, args_.exponents, [&](const float(&shrink)[2]) {
-      if (begun) rescale(shrink);
-    });
+    if constexpr (kBegun) {
+      softmax_.take_by_maxima(score_, args_.exponents,
+                              [&](const float(&shrink)[2]) { rescale(shrink); });
+    } else {
+      softmax_.take_first(score_, args_.exponents);
+    }
     look_at_bases();
     round();
   }
@@ -271,7 +285,7 @@ class Consumer {
     clear_sums();
     wait_for_keys();
     while (pass_by()) {
-      begin(true);
+      begin<true>();
       Cursor before = at_;
       while (at_.advance(), !is_last()) {
         wait_for_keys();
@@ -315,8 +329,18 @@ class Consumer {
     leave_tile();
     hold_queries();
     wait_for_keys();
+    Cursor passed = at_;
+    while (is_early()) {
+      give_back(shared_.k_ring.empty[at_.stage]);
+      at_.advance();
+      wait_for_keys();
+    }
     issue_scores();
     issue_values(before);
+    while (T::kBeginsLater && passed.stage != at_.stage) {
+      pass_values(passed);
+      passed.advance();
+    }
     known_ |= kFirst;
     tile::mma_wait<1>();
     tile::settle(score_);
@@ -325,7 +349,7 @@ class Consumer {
     softmax_ = {};
     look_ahead();
     // The sums are still the former tile's.
-    softmax_.take_by_maxima(score_, args_.exponents, [](const float(&)[2]) {});
+    softmax_.take_first(score_, args_.exponents);
     tile::settle(score_);  // the weights are there before the wait
     look_at_bases();
     wait_for_sums(before);
@@ -348,8 +372,11 @@ class Consumer {
   /// would count as given back by who still has the values before them.
   __device__ __forceinline__ void pass() {
     give_back(shared_.k_ring.empty[at_.stage]);
-    tile::wait(&shared_.v_ring.full[at_.stage], at_.parity);
-    give_back(shared_.v_ring.empty[at_.stage]);
+    pass_values(at_);
+  }
+  __device__ __forceinline__ void pass_values(Cursor at) {
+    tile::wait(&shared_.v_ring.full[at.stage], at.parity);
+    give_back(shared_.v_ring.empty[at.stage]);
   }
 
   /// The next tile that has steps; those that have none are stored on the way. False at the end.

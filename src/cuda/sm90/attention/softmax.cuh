@@ -111,6 +111,15 @@ struct Softmax {
 
   __device__ __forceinline__ bool seen(int half) const { return base[half] != kUnseen; }
 
+  /// First scores become weights, and their maxima bases.
+  template <int kCount>
+  __device__ __forceinline__ void take_first(float (&score)[kCount], const Exponents& exponents) {
+    float total[2];
+    find_bases(score, exponents);
+    weigh(score, exponents, total);
+    add(total);
+  }
+
   /// Scores become weights, and bases move where a weight would be more than 2^kSlack, which is
   /// rare but for first scores. `rescale` then gets what sums so far have to be multiplied by: for
   /// a whole warp, before any exponential.
@@ -167,7 +176,7 @@ struct Softmax {
     add(total);
   }
 
-  /// Before it, for rows that have seen nothing: there is nothing to rescale.
+  /// For rows that have seen nothing: there is nothing to rescale.
   template <int kCount>
   __device__ __forceinline__ void find_bases(const float (&score)[kCount],
                                              const Exponents& exponents) {
