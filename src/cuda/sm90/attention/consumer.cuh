@@ -40,11 +40,6 @@ class Consumer {
         continue;
       }
       wait_for_keys();
-      while (is_early()) {
-        pass();
-        at_.advance();
-        wait_for_keys();
-      }
       softmax_ = {};
       begin<false>();
       known_ |= kFirst;
@@ -135,10 +130,6 @@ class Consumer {
   /// Whether the step whose keys came last is the last of its tile that this consumer needs.
   __device__ __forceinline__ bool is_last() const { return (known_ & kLast) != 0; }
   __device__ __forceinline__ bool is_mine() const { return (known_ & kMine) != 0; }
-  /// Whether its rows see nothing of the tile's keys so far.
-  __device__ __forceinline__ bool is_early() const {
-    return T::kBeginsLater && tile::agreed(shared_.notes[at_.stage].early >> consumer_ & 1);
-  }
 
   /// Whether the keys of the step after this one have come, asked where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
@@ -329,18 +320,8 @@ class Consumer {
     leave_tile();
     hold_queries();
     wait_for_keys();
-    Cursor passed = at_;
-    while (is_early()) {
-      give_back(shared_.k_ring.empty[at_.stage]);
-      at_.advance();
-      wait_for_keys();
-    }
     issue_scores();
     issue_values(before);
-    while (T::kBeginsLater && passed.stage != at_.stage) {
-      pass_values(passed);
-      passed.advance();
-    }
     known_ |= kFirst;
     tile::mma_wait<1>();
     tile::settle(score_);
@@ -372,11 +353,8 @@ class Consumer {
   /// would count as given back by who still has the values before them.
   __device__ __forceinline__ void pass() {
     give_back(shared_.k_ring.empty[at_.stage]);
-    pass_values(at_);
-  }
-  __device__ __forceinline__ void pass_values(Cursor at) {
-    tile::wait(&shared_.v_ring.full[at.stage], at.parity);
-    give_back(shared_.v_ring.empty[at.stage]);
+    tile::wait(&shared_.v_ring.full[at_.stage], at_.parity);
+    give_back(shared_.v_ring.empty[at_.stage]);
   }
 
   /// The next tile that has steps; those that have none are stored on the way. False at the end.

@@ -48,7 +48,7 @@ class Scout {
   __device__ void walk(TileNote& note) {
     shared_.pieces.start(args_.walk, note, lane_);
     __syncwarp();
-    if constexpr (T::kLeavesSooner) find_own_steps(note);
+    if constexpr (T::kLeavesSooner) find_last_steps(note);
     int placed = 0;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
@@ -74,21 +74,17 @@ class Scout {
     __syncwarp();  // all have read the pieces
   }
 
-  /// The steps, of a range of keys that is walked whole, with which consumers see the first and the
-  /// last of them.
-  __device__ void find_own_steps(const TileNote& note) {
+  /// The steps, of a range of keys that is walked whole, with which consumers see the last of them.
+  __device__ void find_last_steps(const TileNote& note) {
     if (lane_ < T::kConsumers) {
-      int& begin = shared_.first_step[lane_];
       int& last = shared_.last_step[lane_];
-      begin = 0;
       last = kNowhere;
       const int first = note.first_query + (lane_ * T::kRows >> args_.walk.pack_shift);
       const int most = note.first_query + ((lane_ + 1) * T::kRows - 1 >> args_.walk.pack_shift);
       if (shared_.pieces.per_block == 0 && note.share.parts == 1 && first < note.q_length) {
         const planning::KeyRange seen = note.sight.of_any(first, min(most, note.q_length - 1));
-        const int from = shared_.pieces.begin * planning::kKeyPiece;
-        begin = seen.empty() ? 0 : max(static_cast<int>(seen.begin) - from, 0) / T::kN;
-        last = seen.empty() ? 0 : (static_cast<int>(seen.end) - from - 1) / T::kN;
+        const int keys = static_cast<int>(seen.end) - shared_.pieces.begin * planning::kKeyPiece;
+        last = seen.empty() ? 0 : (keys - 1) / T::kN;
       }
     }
     __syncwarp();
@@ -149,15 +145,13 @@ class Scout {
     const std::uint32_t stage = (shared_.cursor.steps + mine) % T::kStepNotes;
     shared_.steps[stage].last = last;
     if constexpr (T::kLeavesSooner) {
-      unsigned leaves = 0, early = 0;
+      unsigned leaves = 0;
 #pragma unroll
       for (int c = 0; c < T::kConsumers; ++c) {
         const int its_last = shared_.last_step[c];
         if (its_last == mine || (last && its_last > mine)) leaves |= 1u << c;
-        if (T::kBeginsLater && mine < shared_.first_step[c]) early |= 1u << c;
       }
       shared_.steps[stage].leaves = static_cast<std::uint8_t>(leaves);
-      shared_.steps[stage].early = static_cast<std::uint8_t>(early);
     }
     tile::arrive(&shared_.step_ring.full[stage]);
   }

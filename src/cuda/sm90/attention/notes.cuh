@@ -41,7 +41,6 @@ struct StepNote {
   std::uint8_t masked[kPieces];  // some pairs of it are hidden
   std::uint8_t last;             // of its tile
   std::uint8_t leaves;           // consumers whose last step it is, a bit each
-  std::uint8_t early;            // consumers that see nothing of the tile's keys up to here
 
   __device__ bool any(const std::uint8_t (&flags)[kPieces]) const {
     int found = 0;

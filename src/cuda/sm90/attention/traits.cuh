@@ -91,11 +91,8 @@ struct Traits {
   static constexpr int kLineRows = planning::line_queries(kTile);
   static_assert(kM <= planning::SmallDivisor::kMost);
   static_assert(!kOwnLists || kTeams == 1);
-  // Consumers leave a tile when their rows see no more, where that saves steps, and begin it where
-  // they see something. The four of a row have no registers for that.
+  // Consumers leave a tile when their rows see no more, where that saves steps.
   static constexpr bool kLeavesSooner = planning::leaves_sooner(kTile);
-  static constexpr bool kBeginsLater = kLeavesSooner && kConsumers < 4;
-  static_assert(!kBeginsLater || kStages > 2);  // steps that one passes from its last to its first
   static constexpr int kPieces = kN / planning::kKeyPiece, kRoundPieces = kPieces * kTeams;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
@@ -157,7 +154,7 @@ struct Traits {
     std::uint64_t kept[kStepNotes][kPieces];  // keys that some query sees for which they are loaded
     Step notes[kStages];                      // of the stages of keys
     TileCursor cursor;                        // the scout's
-    int first_step[kConsumers], last_step[kConsumers];  // of each in the tile at hand
+    int last_step[kConsumers];                // of each in the tile at hand
     Pieces pieces;
     Clearing clearings[kClearings];
   };
