@@ -94,7 +94,7 @@ TEST(GpuAttention, DividedWalksMatchTheOracle) {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     AttentionOptions options = options_for(seed);
     options.packed_q = Presence::never;
-    options.longest = 3000;
+    options.longest = 12000;
     options.largest_batch = options.largest_kv_heads = 1;
     options.dims = {64, 128};
     options.most_queries = 40;
