@@ -48,7 +48,8 @@ TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
                {192, 192, "sm90_attention_256"},      {256, 256, "sm90_attention_256"}};
   for (const auto& c : cases)
     for (const DType dtype : {DType::bf16, DType::f16}) {
-      const Explanation e = on_h200(problem_of({.dim = c.dim, .dim_v = c.dim_v, .dtype = dtype}));
+      const Explanation e =
+          on_h200(problem_of({.length = 8192, .dim = c.dim, .dim_v = c.dim_v, .dtype = dtype}));
       ASSERT_TRUE(e.supported) << to_text(e);
       EXPECT_EQ(e.plan.kernel_name, c.row) << c.dim << " and " << c.dim_v;
     }
