@@ -131,7 +131,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 192, .n = 128, .k = 64, .stages = 3, .warpgroups = 3, .v = 64},
      .why = "heads of up to 64: a third warpgroup fills what two leave of the exponentials",
-     .measured = "553 TFLOPS at S 16384, bf16; fa4 516, cuDNN 451 in one run: H200, CUDA 13.0, "
+     .measured = "565 TFLOPS at S 16384, bf16; fa4 526, cuDNN 460 in one run: H200, CUDA 13.0, "
                  "2026-11-22"},
     {.name = "sm90_attention_64x128",
      .backend = Backend::sm90,
@@ -146,7 +146,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64},
      .why = "short walks with heads of 64: four warpgroups hide what each waits for",
-     .measured = "449 TFLOPS at S 1024, bf16, causal 335; cuDNN 398 and 302 in one run: H200, CUDA "
+     .measured = "457 TFLOPS at S 1024, bf16, causal 333; cuDNN 406 and 300 in one run: H200, CUDA "
                  "13.0, 2026-11-22"},
     {.name = "sm90_attention_64_teams",
      .backend = Backend::sm90,
@@ -154,8 +154,8 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 128, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .teams = 2},
      .why = "one tile a multiprocessor, or lists of 128 rows, with heads of 64: two teams share "
             "what two warpgroups would wait for",
-     .measured = "B1 H8 S 2048 by graph replay: 24.2 us; cuDNN 23.8, fa4 26.4; lists of 128 x 128, "
-                 "density .125: 458 TFLOPS at S 32768; fa4 432; each in one run: H200, CUDA 13.0, "
+     .measured = "B1 H8 S 2048 by graph replay: 24.2 us; cuDNN 23.9, fa4 26.3; lists of 128 x 128, "
+                 "density .125: 460 TFLOPS at S 32768; fa4 431; each in one run: H200, CUDA 13.0, "
                  "2026-11-22"},
     {.name = "sm90_attention_64_few",
      .backend = Backend::sm90,
@@ -163,15 +163,15 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .teams = 2},
      .why = "few queries with heads of 64: twice as many tiles, whose keys two warpgroups divide",
      .measured =
-         "B1 H8 S 512 by graph replay: 8.9 us; fa4 9.8, cuDNN 10.1; lists of 64 x 64, density "
-         ".125: 409 TFLOPS at S 32768; fa4 294; each in one run: H200, CUDA 13.0, 2026-11-22"},
+         "B1 H8 S 512 by graph replay: 9.2 us; fa4 9.8, cuDNN 10.0; lists of 64 x 64, density "
+         ".125: 407 TFLOPS at S 32768; fa4 294; each in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_64_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .lines = 4},
      .why = "lists of 64 rows with heads of 64",
      .measured =
-         "BigBird, B16 H12 S 4096: 292 TFLOPS, bf16; flex 268, fa4 208 in one run: H200, CUDA "
+         "BigBird, B16 H12 S 4096: 283 TFLOPS, bf16; flex 271, fa4 207 in one run: H200, CUDA "
          "13.0, 2026-11-22"},
     {.name = "sm90_attention_96",
      .backend = Backend::sm90,
@@ -179,15 +179,15 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 128, .n = 128, .k = 96, .stages = 3, .warpgroups = 2, .v = 96},
      .why = "heads of up to 96: lists, softcap, short walks",
      .measured =
-         "467 TFLOPS at S 1024, bf16, where 96_tall gives 470, and 504 causal at S 4096, where "
-         "that gives 515; each in one session: H200, CUDA 13.0, 2026-11-22"},
+         "495 TFLOPS at S 1024, bf16; lists of 128 x 128, density .5: 530 at S 4096: H200, CUDA "
+         "13.0, 2026-11-22"},
     {.name = "sm90_attention_96_tall",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 192, .n = 64, .k = 96, .stages = 4, .warpgroups = 3, .v = 96},
      .why = "long walks with heads of up to 96: a third warpgroup fills what two wait for",
      .measured =
-         "598 TFLOPS at S 16384, bf16, causal 582; fa4 595 and 574, cuDNN 462 and 422 in one "
+         "598 TFLOPS at S 16384, bf16, causal 577; fa4 596 and 570, cuDNN 463 and 419 in one "
          "run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128",
      .backend = Backend::sm90,
@@ -195,15 +195,15 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 128: each warpgroup takes 64 queries",
      .measured =
-         "533 TFLOPS at S 1024, bf16, causal 400; cuDNN 523 and 387; lists of 128 x 128, "
-         "density .125: 611 at S 32768; fa4 591; each in one run: H200, CUDA 13.0, 2026-11-22"},
+         "557 TFLOPS at S 1024, bf16, causal 402; cuDNN 538 and 383; lists of 128 x 128, "
+         "density .125: 639 at S 32768; fa4 606; each in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128_tall",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 192, .n = 64, .k = 128, .stages = 3, .warpgroups = 3, .v = 128},
      .why = "long walks with heads of up to 128: more rows share what L2 brings",
      .measured =
-         "686 TFLOPS at S 16384, bf16, causal 667; fa4 661 and 615, cuDNN 602 and 554 in one "
+         "688 TFLOPS at S 16384, bf16, causal 664; fa4 657 and 616, cuDNN 605 and 552 in one "
          "run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
@@ -211,7 +211,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .lines = 2},
      .why =
          "lists of 64 rows with heads of up to 128: short steps, as few pieces of two lists pair",
-     .measured = "lists of 64 x 64, density .125: 427 TFLOPS at S 32768, bf16; fa4 417 in one run: "
+     .measured = "lists of 64 x 64, density .125: 445 TFLOPS at S 32768, bf16; fa4 417 in one run: "
                  "H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_128_few",
      .backend = Backend::sm90,
@@ -219,20 +219,20 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .teams = 2},
      .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
             "divide",
-     .measured = "lists of 64 x 64, density .125: 498 TFLOPS at S 32768, bf16, where 128_lines64 "
-                 "gives 475; bursts in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "lists of 64 x 64, density .125: 478 TFLOPS at S 32768, bf16, where 128_lines64 "
+                 "gives 450; in one session: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_192x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 192, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 192 whose values have up to 128",
-     .measured = "694 TFLOPS at S 16384, bf16; fa4 679 in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "705 TFLOPS at S 16384, bf16; fa4 677 in one run: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_256",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
      .why = "heads of up to 256: shorter steps, as sums take half of the registers",
-     .measured = "690 TFLOPS at S 16384, bf16; fa4 707 in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "716 TFLOPS at S 16384, bf16; fa4 710 in one run: H200, CUDA 13.0, 2026-11-22"},
 };
 
 }  // namespace tessera::planning
