@@ -35,7 +35,7 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
 
 constexpr double kPassSeconds = 0.24e-6;                  // a step that a line does not need
 constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
-constexpr double kPartSeconds = 1.5e-6;  // one block joins a tile's parts, one after the other
+constexpr double kPartSeconds = 1e-6;  // one block joins a tile's parts, one after the other
 // Composing lists, and what the element masks of composed blocks cost a step: not measured.
 constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
 
@@ -227,7 +227,10 @@ AttentionScratchSm90 carve_attention_scratch(Carver& carver, const Tile& tile,
   AttentionScratchSm90 scratch;
   const int team = tile.m / 64;  // consumers, of 64 rows each
   if (layout.uneven) scratch.dealt = carver.add<std::uint64_t>(1);
-  if (layout.ordered) scratch.order = carver.add<int>(2 * layout.tiles);
+  if (layout.ordered) {
+    scratch.order = carver.add<int>(2 * layout.tiles);
+    scratch.opened = carver.add<std::uint64_t>(1);
+  }
   if (layout.sharers > 0) {
     scratch.joined = carver.add<std::uint64_t>(layout.divided() * team);
     const core::Size parts = core::Size(layout.sharers + layout.divided()) * team;

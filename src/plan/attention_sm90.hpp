@@ -95,6 +95,7 @@ std::string describe(const AttentionLayout& layout);
 struct AttentionScratchSm90 {
   std::uint64_t* dealt = nullptr;   // counts tiles that were asked for
   int* order = nullptr;             // of tiles; then what each may cost
+  std::uint64_t* opened = nullptr;  // counts blocks of threads that saw the grids before done
   std::uint64_t* joined = nullptr;  // for each consumer of a divided tile, the parts that are there
   float* parts = nullptr;           // what consumers found, as they hold it
   ComposedLists composed;

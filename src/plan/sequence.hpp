@@ -34,6 +34,11 @@ struct SequenceView {
   std::int64_t q_total = 0, kv_total = 0;    // of packed tensors
   std::int64_t window_left = -1, window_right = -1;
 
+  /// Whether anything about them lies in memory.
+  bool lie_in_memory() const {
+    return q_offsets.values || kv_offsets.values || kv_begin.values || kv_end.values ||
+           q_position.values || kv_position.values;
+  }
   TESSERA_HD constexpr Sequence at(std::int64_t batch) const {
     Sequence s;
     s.batch = batch;

@@ -33,7 +33,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void run() {
-    while (open_tile()) {
+    while (comes(tile_)) {
       hold_queries();
       if constexpr (T::kOwnLists) {
         walk_line();
@@ -71,6 +71,9 @@ class Consumer {
   // fill that time, and what they found would take the registers of those scores.
   static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
 
+  static constexpr bool kFewRegisters = T::kConsumers > 3;
+  static constexpr int kTurnBarrier = 1 + T::kConsumers;  // others are one consumer's
+
   /// To this team's next step.
   __device__ __forceinline__ static void advance(Cursor& at) {
 #pragma unroll
@@ -84,7 +87,9 @@ class Consumer {
   }
 
   __device__ __forceinline__ void issue_scores() {
-    const std::uint64_t q = queries_of(tile_).by_columns(first_row());
+    unsigned tile = tile_;
+    if constexpr (kFewRegisters) asm volatile("" : "+r"(tile));  // nothing is kept of it
+    const std::uint64_t q = queries_of(tile).by_columns(first_row());
     const std::uint64_t k = shared_.k[at_.stage].by_columns(0);
     tile::settle(score_);
     tile::mma_fence();
@@ -171,9 +176,12 @@ class Consumer {
   /// multiplied beside.
   template <bool kBegun>
   __device__ __forceinline__ void begin() {
+    constexpr bool kTakesTurns = !kBegun && kByMaxima;
+    if constexpr (kTakesTurns) wait_for_turn();
     issue_scores();
     tile::mma_wait<0>();
     tile::settle(score_);
+    if constexpr (kTakesTurns) give_turn();
     adjust();
     if constexpr (kBegun) {
       softmax_.take_by_maxima(score_, args_.exponents,
@@ -183,6 +191,17 @@ class Consumer {
     }
     look_at_bases();
     round();
+  }
+
+  /// Two consumers that begin together would have their scores at one time, and both wait from then
+  /// on: the second begins when the first has its first scores.
+  __device__ __forceinline__ void wait_for_turn() {
+    if (tile::agreed(consumer_ == 1))
+      asm volatile("barrier.cta.sync %0, 256;" ::"n"(kTurnBarrier) : "memory");
+  }
+  __device__ __forceinline__ void give_turn() {
+    if (tile::agreed(consumer_ == 0))
+      asm volatile("barrier.cta.arrive %0, 256;" ::"n"(kTurnBarrier) : "memory");
   }
 
   /// And so have last values.
@@ -228,7 +247,8 @@ class Consumer {
         softmax_.find_bases(score_, args_.exponents);
         look_at_bases();
       }
-      softmax_.take_by_sums(score_, args_.exponents, rescaling, [&] { score_once_more(); });
+      softmax_.take_by_sums(score_, args_.exponents, rescaling,
+                            [&](const auto& take) { score_once_more(take); });
     }
     wait_for_sums(before);
     round();
@@ -248,19 +268,27 @@ class Consumer {
     if (!tile::agreed(!softmax_.seen(0) | !softmax_.seen(1))) known_ |= kBased;
   }
 
-  /// The step's scores once more, while no values are being multiplied. Sums make room for them.
-  /// Its keys are still there, as the values of the step before have not been given back.
-  __device__ __forceinline__ void score_once_more() {
+  /// The step's scores once more, to be taken while no values are being multiplied. Sums make room
+  /// for them. Its keys are still there, as the values of the step before have not been given back.
+  __device__ __forceinline__ void score_once_more(const auto& take) {
     tile::mma_wait<0>();
     tile::settle(sum_);
-    volatile float parked[T::kDimV / 2];
+    volatile float parked[T::kDimV / 2], parked_state[2] = {softmax_.sum[0], softmax_.sum[1]};
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) parked[i] = sum_[i];
-    score_again<T>(score_, queries_of(tile_), first_row() + thread_ / 32 * 16, shared_.k[at_.stage],
-                   thread_ % 32);
+    int thread = thread_;
+    asm volatile("" : "+r"(thread));  // what follows from it is not kept from step to step
+    score_again<T>(score_, queries_of(tile_), first_row() + thread / 32 * 16, shared_.k[at_.stage],
+                   thread % 32);
     shape();
+    softmax_.sum[0] = parked_state[0], softmax_.sum[1] = parked_state[1];
+    float factor[2];
+    take([&](const float(&shrink)[2]) { factor[0] = shrink[0], factor[1] = shrink[1]; });
+    // Behind a branch, lest sums come back before weights have left their registers.
+    if (!kFewRegisters || tile::agreed(!(score_[0] < 0.0f))) {
 #pragma unroll
-    for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] = parked[i];
+      for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] = parked[i] * factor[i / 2 % 2];
+    }
   }
 
   __device__ __forceinline__ void wait_for_sums(Cursor of) {
@@ -287,7 +315,7 @@ class Consumer {
       end(before);
       if (is_mine()) break;  // and was the last
     }
-    finish_part(tile_);
+    finish();
     leave_tile();
   }
 
@@ -303,15 +331,15 @@ class Consumer {
     return true;
   }
 
-  /// A tile's last values, beside the first scores of the next one where that follows at once.
-  /// False if it does not.
+  /// A tile's last values, beside the first scores of the next one. False if none follows, or this
+  /// one is divided.
   __device__ __forceinline__ bool turn() {
     if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
     const Cursor before = at_;
     if constexpr (T::kLeavesSooner) pass_rest();
-    if (!kCrosses || !is_whole(tile_) || !next_tile_at_once()) {
+    if (!kCrosses || !is_whole(tile_) || !comes(tile_ + 1)) {
       end(before);
-      finish_part(tile_);
+      finish();
       advance(at_);
       leave_tile();
       return false;
@@ -335,7 +363,8 @@ class Consumer {
     look_at_bases();
     wait_for_sums(before);
     round();
-    finish(tile_ - 1, former);
+    store(tile_ - 1, former);
+    leave_result(tile_ - 1);
     return true;
   }
 
@@ -357,20 +386,10 @@ class Consumer {
     give_back(shared_.v_ring.empty[at_.stage]);
   }
 
-  /// The next tile that has steps; those that have none are stored on the way. False at the end.
-  __device__ __forceinline__ bool open_tile() {
-    while (true) {
-      wait_for_queries(tile_);
-      const TileNote& note = note_of(tile_);
-      if (tile::agreed(note.ends_all)) return false;
-      if (tile::agreed(!note.empty)) break;
-      if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
-      clear_sums();
-      softmax_ = {};
-      finish_part(tile_);
-      leave_tile();
-    }
-    return true;
+  /// Whether there is a tile of this number.
+  __device__ __forceinline__ bool comes(unsigned tile) {
+    wait_for_queries(tile);
+    return !tile::agreed(note_of(tile).ends_all);
   }
 
   __device__ __forceinline__ void clear_sums() {
@@ -396,13 +415,6 @@ class Consumer {
     tile::wait(&shared_.q_ring.full[tile % T::kQueryStages], tile / T::kQueryStages % 2);
   }
 
-  /// Whether a tile with steps follows this one.
-  __device__ __forceinline__ bool next_tile_at_once() {
-    wait_for_queries(tile_ + 1);
-    const TileNote& note = note_of(tile_ + 1);
-    return tile::agreed(!note.ends_all && !note.empty);
-  }
-
   /// What scores become before the softmax; then the stage's keys are given back.
   __device__ __forceinline__ void adjust() {
     shape();
@@ -423,28 +435,16 @@ class Consumer {
     asm volatile("barrier.cta.sync %0, 128;" ::"r"(1 + consumer_) : "memory");
   }
 
-  /// A tile's sums leave, as its result or for whoever joins what was found of it.
-  __device__ __forceinline__ void finish(unsigned tile, const Softmax& softmax) {
+  /// The tile's sums leave, as its result or for whoever joins what was found of it.
+  __device__ __forceinline__ void finish() {
     if constexpr (T::kTeams > 1) {
-      if (team() > 0) return hand_over(tile, softmax);
-      Softmax joint = softmax;
-      take_over(tile, joint);
-      store(tile, joint);
-    } else {
-      store(tile, softmax);
+      if (team() > 0) return hand_over();
+      take_over();
     }
-    leave_result(tile);
-  }
-
-  /// The same of a tile that may be divided.
-  __device__ __forceinline__ void finish_part(unsigned tile) {
-    if (is_whole(tile)) return finish(tile, softmax_);
-    if constexpr (T::kTeams > 1) {
-      if (team() > 0) return hand_over(tile, softmax_);
-      take_over(tile, softmax_);
-    }
-    if (join_parts(tile)) store(tile, softmax_);
-    leave_result(tile);
+    bool stores = true;
+    if (!is_whole(tile_)) stores = join_parts();
+    if (stores) store(tile_, softmax_);
+    leave_result(tile_);
   }
 
   /// The tile's result is stored, or lies where the carrier takes it from.
@@ -453,27 +453,27 @@ class Consumer {
                                : shared_.results[tile % T::kQueryStages]);
   }
 
-  __device__ __forceinline__ void hand_over(unsigned tile, const Softmax& softmax) {
+  __device__ __forceinline__ void hand_over() {
     const int place = consumer_ - T::kTeamSize;
-    tile::wait(&shared_.handed.empty[place], tile % 2 ^ 1);
-    put_found(shared_.handed.found[place], sum_, softmax, thread_);
+    tile::wait(&shared_.handed.empty[place], tile_ % 2 ^ 1);
+    put_found(shared_.handed.found[place], sum_, softmax_, thread_);
     give_back(shared_.handed.full[place]);
   }
 
-  __device__ __forceinline__ void take_over(unsigned tile, Softmax& softmax) {
+  __device__ __forceinline__ void take_over() {
 #pragma unroll
     for (int place = consumer_; place < T::kHanded; place += T::kTeamSize) {
-      tile::wait(&shared_.handed.full[place], tile % 2);
-      add_found<true>(shared_.handed.found[place], sum_, softmax, thread_);
+      tile::wait(&shared_.handed.full[place], tile_ % 2);
+      add_found<true>(shared_.handed.found[place], sum_, softmax_, thread_);
       give_back(shared_.handed.empty[place]);
     }
   }
 
   /// True for the last of those who share a tile: it then has what all of them found, added up in
   /// the same order whoever it is.
-  __device__ __forceinline__ bool join_parts(unsigned tile) {
-    const planning::TileShare& share = note_of(tile).share;
-    bool& joins = shared_.joins[tile % T::kQueryStages][consumer_];
+  __device__ __forceinline__ bool join_parts() {
+    const planning::TileShare& share = note_of(tile_).share;
+    bool& joins = shared_.joins[tile_ % T::kQueryStages][consumer_];
     auto* parts = static_cast<typename T::Found*>(args_.parts) + consumer_;
     put_found(parts[(share.slot + share.part) * T::kTeamSize], sum_, softmax_, thread_);
     __threadfence();
@@ -497,24 +497,26 @@ class Consumer {
   /// Stores sums, or puts them where the carrier takes them from.
   __device__ __forceinline__ void store(unsigned tile, const Softmax& softmax) {
     const TileNote& note = note_of(tile);
-    const RowPlaces rows(args_, note, first_row(), thread_);
+    int thread = thread_;
+    asm volatile("" : "+r"(thread));  // what follows from it is not kept from tile to tile
+    const RowPlaces rows(args_, note, first_row(), thread);
     const Normalised normalised(args_, softmax, rows);
     const bool wide = args_.result.dtype == DType::f32;
     if (wide) {
-      store_wide<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
+      store_wide<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread);
     } else if constexpr (T::kStoresItself) {
-      store_short<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread_);
+      store_short<T::kDimV>(args_, note, rows, sum_, normalised.factor, thread);
     } else {
       meet();  // all warps have read their queries: the last scores are done
-      put_panels<T>(args_, queries_of(tile), sum_, normalised.factor, first_row(), thread_);
+      put_panels<T>(args_, queries_of(tile), sum_, normalised.factor, first_row(), thread);
     }
-    store_lse(args_, note, rows, normalised.lse, thread_);
+    store_lse(args_, note, rows, normalised.lse, thread);
     if (T::kStoresItself || wide) return;
     if (tile::agreed(is_carried<T>(args_, note, first_row()))) {
       ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
     } else {
       meet();
-      copy_out<T>(args_, note, queries_of(tile), first_row(), thread_);
+      copy_out<T>(args_, note, queries_of(tile), first_row(), thread);
     }
   }
 

@@ -21,8 +21,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if constexpr (T::kTeams > 1) warpgroup = __shfl_sync(~0u, warpgroup, 0);
   if (threadIdx.x == 0) {
     shared.q_ring.init(T::kStoresItself ? kTeamWarps : 1);
-    shared.k_ring.init(kTeamWarps);
-    shared.v_ring.init(kTeamWarps);
     shared.tile_ring.init(T::kStoresItself ? 1 + kTeamWarps : 2);  // the loader, and who stores
     shared.clearing_ring.init(1);
     for (std::uint64_t& barrier : shared.landed) tile::ptx::mbarrier_init(&barrier, 1);
@@ -34,6 +32,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
   }
+  if (threadIdx.x == 32) shared.k_ring.init(kTeamWarps);
+  if (threadIdx.x == 64) shared.v_ring.init(kTeamWarps);
   if (threadIdx.x < T::kStepNotes) shared.step_ring.init(1, 1, threadIdx.x, T::kStepNotes);
   if (threadIdx.x == T::kConsumers * kWarpgroup) {
     tile::prefetch(args.q);
@@ -41,12 +41,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::prefetch(args.v);
   }
   __syncthreads();
-  if (threadIdx.x == 0) tile::let_next_grid_begin();
+  // Where tiles are ordered, the scout does that later.
+  if (threadIdx.x == 0 && !args.walk.order) tile::let_next_grid_begin();
   if (warpgroup == T::kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
-    // Where tiles are put in order, the grid before this one only does that.
-    if (!args.walk.order) tile::wait_for_grid_before();
     if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
     if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
     if (thread / 32 == 2) clear_ragged_values<T>(shared, thread % 32);

@@ -57,6 +57,9 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   walk.lines = layout.lines;
   walk.packed_q = shape.q_packed;
   walk.longest_last = shape.window_right >= 0;
+  walk.reads_sequences = walk.sequences.lie_in_memory();
+  walk.reads_lists = shape.masked;
+  if (!walk.reads_sequences) walk.alike = SequenceNote::of(walk.sequences.at(0));
   return walk;
 }
 
@@ -142,10 +145,12 @@ void launch_typed(const Launch& call) {
   Arguments args{};
   args.q =
       tile::folded_map(heads_of(problem.q), layout.pack, T::kM / layout.pack, T::Queries::kLine);
-  if (shape.kv_total > 0) {  // else there is nothing to make a map of, and nothing is read
-    args.k = tile::rows_map(heads_of(problem.k), planning::kKeyPiece, T::Keys::kLine);
-    args.v = tile::rows_map(heads_of(problem.v), planning::kKeyPiece, T::Values::kLine);
-  }
+  // Without keys all that is asked for lies beyond the tensor, whichever that is.
+  const auto heads_or_q = [&](const Tensor& t) {
+    return heads_of(shape.kv_total > 0 ? t : problem.q);
+  };
+  args.k = tile::rows_map(heads_or_q(problem.k), planning::kKeyPiece, T::Keys::kLine);
+  args.v = tile::rows_map(heads_or_q(problem.v), planning::kKeyPiece, T::Values::kLine);
   // Rounds were planned for cards of another size: nothing is divided then.
   if (layout.whole > 0 && unit_count() != planning::kPlannedUnits) {
     layout.whole = layout.tiles;
@@ -186,6 +191,7 @@ void launch_typed(const Launch& call) {
   if (layout.uneven && args.walk.whole > grid && numbers < planning::LaunchCount::kMost) {
     args.walk.dealt = scratch.dealt;
     args.walk.order = scratch.order;
+    args.walk.opened = scratch.opened;
   }
   if (args.walk.order) order_tiles(args.walk, stream);
   const auto kernel = attention_kernel<T>;

@@ -19,19 +19,39 @@ class Scout {
 
   __device__ void run() {
     shared_.cursor.start(lane_);
+    const Walk& given = args_.walk;
+    bool waits = given.order || given.reads_sequences || given.reads_lists;
+    if (given.reads_sequences) wait_for_grids_before(), waits = false;
     while (true) {
       const unsigned tile = shared_.cursor.tiles, place = tile % T::kTileNotes;
       tile::wait(&shared_.tile_ring.empty[place], tile / T::kTileNotes % 2 ^ 1);
       TileNote& note = shared_.tiles[place];
       if (args_.walk.dealt) wait_for_the_end_of_the_walk();
       if (!shared_.cursor.next(args_.walk, note, lane_)) break;
+      if (waits) wait_for_grids_before(), waits = false;
       walk(note);
     }
-    announce(shared_.tiles[shared_.cursor.tiles % T::kTileNotes], true, true);
+    announce(shared_.tiles[shared_.cursor.tiles % T::kTileNotes], true);
   }
 
  private:
   using Step = typename T::Step;
+
+  /// Where tiles are ordered, the grid before is the one that does it, and says when those before
+  /// it are done. No grid of the same tag can begin before all blocks have seen that, and the last
+  /// one cleared it.
+  __device__ void wait_for_grids_before() {
+    const Walk& walk = args_.walk;
+    if (!walk.order) return tile::wait_for_grid_before();
+    if (lane_ == 0) {
+      while (!planning::LaunchCount::holds(load_acquired(walk.opened), walk.tag, walk.blocks)) {
+      }
+      count_up(walk.opened, walk.tag, walk.blocks, true);
+      __threadfence();
+      tile::let_next_grid_begin();
+    }
+    __syncwarp();
+  }
 
   /// A block that asks for its next tile too soon holds it while others run out of work: it asks
   /// when the loader is about to have loaded this one.
@@ -44,9 +64,11 @@ class Scout {
   }
 
   /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows. All
-  /// teams get as many steps, the last of which may be of no pieces.
+  /// teams get as many steps, the last of which may be of no pieces, as the only one of a tile that
+  /// sees no keys is.
   __device__ void walk(TileNote& note) {
     shared_.pieces.start(args_.walk, note, lane_);
+    announce(note);
     __syncwarp();
     if constexpr (T::kLeavesSooner) find_last_steps(note);
     int placed = 0;
@@ -54,23 +76,20 @@ class Scout {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
       const unsigned found = __ballot_sync(~0u, piece.visited);
       if (piece.visited) put(piece, note, placed + __popc(found & ((1u << lane_) - 1)));
-      if (placed == 0 && found != 0) announce(note, false);
       __syncwarp();
       send(followed(placed), followed(placed + __popc(found)), false);
       placed += __popc(found);
     }
-    if (placed == 0) {
-      announce(note, true);
-    } else {
-      const int rest = placed % T::kRoundPieces, last = followed(placed);
-      if (rest > 0 && lane_ >= rest && lane_ < T::kRoundPieces)
-        put(Piece{}, note, last * T::kPieces + lane_);
-      __syncwarp();
-      send(last, last + T::kTeams, true);
-      __syncwarp();
-      if (lane_ == 0) shared_.cursor.steps += last + T::kTeams;
+    const int rest = placed % T::kRoundPieces, last = followed(placed);
+    if ((rest > 0 || placed == 0) && lane_ >= rest && lane_ < T::kRoundPieces)
+      put(Piece{}, note, last * T::kPieces + lane_);
+    __syncwarp();
+    send(last, last + T::kTeams, true);
+    __syncwarp();
+    if (lane_ == 0) {
+      shared_.cursor.steps += last + T::kTeams;
+      ++shared_.cursor.tiles;
     }
-    if (lane_ == 0) ++shared_.cursor.tiles;
     __syncwarp();  // all have read the pieces
   }
 
@@ -82,9 +101,9 @@ class Scout {
       const int first = note.first_query + (lane_ * T::kRows >> args_.walk.pack_shift);
       const int most = note.first_query + ((lane_ + 1) * T::kRows - 1 >> args_.walk.pack_shift);
       if (shared_.pieces.per_block == 0 && note.share.parts == 1 && first < note.q_length) {
-        const planning::KeyRange seen = note.sight.of_any(first, min(most, note.q_length - 1));
-        const int keys = static_cast<int>(seen.end) - shared_.pieces.begin * planning::kKeyPiece;
-        last = seen.empty() ? 0 : (keys - 1) / T::kN;
+        const int end = note.sight.end_of(min(most, note.q_length - 1));
+        const int keys = end - shared_.pieces.begin * planning::kKeyPiece;
+        last = end <= note.sight.begin_of(first) ? 0 : (keys - 1) / T::kN;
       }
     }
     __syncwarp();
@@ -95,9 +114,8 @@ class Scout {
     return max((placed + T::kRoundPieces - 1) / T::kRoundPieces - 1, 0) * T::kTeams;
   }
 
-  __device__ void announce(TileNote& note, bool empty, bool ends_all = false) {
+  __device__ void announce(TileNote& note, bool ends_all = false) {
     if (lane_ == 0) {
-      note.empty = empty;
       note.ends_all = ends_all;
       tile::arrive(&shared_.tile_ring.full[shared_.cursor.tiles % T::kTileNotes]);
     }
@@ -133,7 +151,7 @@ class Scout {
       const planning::ComposedBits bits{walk.composed + piece.bits / sizeof(std::uint64_t),
                                         walk.words, walk.word_queries.divisor};
       const int end = min(first + static_cast<int>(walk.mask.block_q), note.q_length);
-      kept &= bits.met(note.narrow, first, end, key);
+      kept &= bits.met(note.sight, first, end, key);
     }
     return kept;
   }
@@ -169,13 +187,14 @@ class Loader {
       : args_(args), shared_(shared) {}
 
   __device__ void run() {
+    wait_for_grids_before();
     while (true) {
       const unsigned place = tile_ % T::kTileNotes;
       tile::wait(&shared_.tile_ring.full[place], tile_ / T::kTileNotes % 2);
       const TileNote& note = shared_.tiles[place];
       if (!T::kStoresItself && asked_ == tile_) ask_for_queries(note);
       ++tile_;
-      if (!note.ends_all && !note.empty) walk(note);
+      if (!note.ends_all) walk(note);
       if (T::kStoresItself && asked_ < tile_) ask_for_queries(note);
       if (note.ends_all) break;
       tile::arrive(&shared_.tile_ring.empty[(tile_ - 1) % T::kTileNotes]);
@@ -186,6 +205,16 @@ class Loader {
  private:
   using Step = typename T::Step;
 
+  /// Nothing was read or written before, but for what the scout had to know.
+  __device__ void wait_for_grids_before() {
+    if (args_.walk.order) {
+      tile::wait(&shared_.tile_ring.full[0], 0);  // the scout has seen that they are done
+      ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
+    } else {
+      tile::wait_for_grid_before();
+    }
+  }
+
   __device__ void ask_for_queries(const TileNote& note) {
     const unsigned q = asked_ % T::kQueryStages;
     tile::wait(&shared_.q_ring.empty[q], asked_ / T::kQueryStages % 2 ^ 1);
@@ -195,7 +224,7 @@ class Loader {
   __device__ void load_queries(const TileNote& note) {
     const unsigned q = asked_++ % T::kQueryStages;
     std::uint64_t* full = &shared_.q_ring.full[q];
-    if (note.ends_all || note.empty) {
+    if (note.ends_all) {
       tile::arrive(full);
     } else {
       constexpr int kPanels = T::kDim / T::Queries::kLine;

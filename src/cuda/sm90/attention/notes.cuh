@@ -2,24 +2,32 @@
 
 #include <cstdint>
 
+#include "src/plan/sequence.hpp"
 #include "src/plan/tile_share.hpp"
 #include "src/plan/walk.hpp"
 
 // What the scout tells the others: tile by tile, and step by step of a tile's walk.
 namespace tessera::cuda::sm90::attention {
 
+/// Where a sequence lies in packed tensors, and what its queries see.
+struct SequenceNote {
+  std::int32_t q_begin = 0, q_length = 0, kv_begin = 0;
+  planning::NarrowSight sight;
+
+  TESSERA_HD static constexpr SequenceNote of(const planning::Sequence& s) {
+    return {static_cast<std::int32_t>(s.q_begin), static_cast<std::int32_t>(s.q_length),
+            static_cast<std::int32_t>(s.kv_begin), planning::NarrowSight::of(s.sight)};
+  }
+};
+
 /// One output tile. Rows of a tile are queries times the heads that are folded into it, heads
 /// first: row r is query r / pack of head `head` + r % pack.
-struct TileNote {
+struct TileNote : SequenceNote {
   std::int32_t batch, head, kv_head;
-  std::int32_t first_query;        // of the tile, inside its sequence
-  std::int32_t q_begin, q_length;  // the sequence's rows in packed tensors
-  std::int32_t kv_begin;           // of packed keys
+  std::int32_t first_query;  // of the tile, inside its sequence
   std::int32_t any_begin,
-      any_end;  // keys that some query of the tile sees, where it has one list
-  bool ends_all, empty;
-  planning::Visibility sight;
-  planning::NarrowSight narrow;
+      any_end;    // keys that some query of the tile sees, where it has one list
+  bool ends_all;  // there is no such tile
   planning::TileShare share;
 };
 

@@ -11,6 +11,7 @@ namespace tessera::cuda::sm90::attention {
 namespace {
 
 constexpr int kThreads = 1024, kBuckets = kThreads;
+constexpr float kSooner = 1.1f;  // costs are guessed
 
 /// Tiles of packed sequences, which are counted: those of the sequences before each one.
 struct Counted {
@@ -47,7 +48,7 @@ __device__ TilePlace place_of(const Walk& walk, const Counted& counted, int numb
 
 /// About how long a tile takes, in pieces of keys.
 __device__ int cost_of(const Walk& walk, const TilePlace& place) {
-  constexpr int kAround = 3;  // what a tile costs besides its walk
+  constexpr int kAround = 1;  // what a tile costs besides its walk
   const planning::Sequence s = walk.sequences.at(place.batch);
   const std::int64_t first = static_cast<std::int64_t>(place.tile) * walk.queries;
   if (first >= s.q_length) return 0;
@@ -70,8 +71,9 @@ __device__ int cost_of(const Walk& walk, const TilePlace& place) {
 /// Tiles keep their order, as neighbours share keys in L2, but one that is longer than what is left
 /// of the work by then begins when as much is left.
 __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__ Walk walk) {
-  tile::wait_for_grid_before();
   tile::let_next_grid_begin();
+  tile::wait_for_grid_before();
+  if (threadIdx.x == 0) store_released(walk.opened, walk.tag);
   __shared__ Counted counted;
   __shared__ int places[kBuckets];
   if (walk.packed_q) count_tiles(walk, counted);
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
     auto before = static_cast<float>(sum.before);
     for (int number = begin; number < end; ++number) {
       const auto cost = static_cast<float>(costs[number]);
-      const float latest = total - cost * static_cast<float>(walk.blocks);
+      const float latest = total - kSooner * cost * static_cast<float>(walk.blocks);
       const float at = max(min(before, latest), 0.0f) / total;
       if (number >= walk.blocks) f(number, min(static_cast<int>(at * kBuckets), kBuckets - 1));
       before += cost;

@@ -47,7 +47,7 @@ __device__ __forceinline__ void hide(float (&score)[T::kN / 2], const typename T
     for (int half = 0; half < 2; ++half) {
       const int query = tile.first_query + (row + half * 8 >> args.walk.pack_shift);
       const std::uint64_t seen =
-          bits[half] >> first_column & tile.narrow.bits_of(query, step.key[p] + first_column);
+          bits[half] >> first_column & tile.sight.bits_of(query, step.key[p] + first_column);
 #pragma unroll
       for (int j = 0; j < 16; ++j)
         if ((seen >> (j / 2 * 8 + j % 2) & 1) == 0)
@@ -155,8 +155,8 @@ struct Softmax {
 
   /// The same without a look at maxima, for rows that all have seen a key: sums of weights, needed
   /// anyway, tell if a weight was too large. Then bases move, and weights with them; where some are
-  /// no numbers, `again` brings the scores back first. The vote also keeps waits behind it from
-  /// moving up.
+  /// no numbers, `again` brings the scores back for another try. The vote also keeps waits behind
+  /// it from moving up.
   template <int kCount>
   __device__ __forceinline__ void take_by_sums(float (&score)[kCount], const Exponents& exponents,
                                                const auto& rescale, const auto& again) {
@@ -164,11 +164,12 @@ struct Softmax {
     weigh(score, exponents, total);
     if (tile::agreed(is_too_large(0, total) | is_too_large(1, total))) {
       if (tile::agreed(!isfinite(total[0]) | !isfinite(total[1]))) {
-        again();
-        float top[2];
-        find_tops(score, top);
-        move_bases(top, exponents, rescale);
-        weigh(score, exponents, total);
+        again([&](const auto& rescale_later) {
+          float top[2];
+          find_tops(score, top);
+          move_bases(top, exponents, rescale_later);
+          weigh(score, exponents, total);
+        });
       } else {
         shrink_weights(score, total, rescale);
       }

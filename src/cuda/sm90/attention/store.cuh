@@ -97,6 +97,7 @@ __device__ __forceinline__ void put_found(FoundSums<kDimV>& to, const float (&su
 template <bool kOfBlock, int kDimV>
 __device__ __forceinline__ void add_found(const FoundSums<kDimV>& from, float (&sum)[kDimV / 2],
                                           Softmax& softmax, int thread) {
+  constexpr int kAtOnce = kDimV > 128 ? 4 : 8;
   const auto load = [](const float4& at) { return kOfBlock ? at : __ldcg(&at); };
   const float4 state = load(from.state[thread]);
   const float2 weight[2] = {softmax.join(0, state.x, state.z), softmax.join(1, state.y, state.w)};
@@ -109,7 +110,8 @@ __device__ __forceinline__ void add_found(const FoundSums<kDimV>& from, float (&
       float& mine = sum[i * 4 + j];
       mine = fmaf(weight[j / 2].x, mine, weight[j / 2].y * theirs[j]);
     }
-    if (i % 4 == 3) asm volatile("" ::: "memory");  // else all loads come first: too many registers
+    // Else all loads come first, which takes too many registers.
+    if (i % kAtOnce == kAtOnce - 1) asm volatile("" ::: "memory");
   }
 }
 
@@ -253,7 +255,6 @@ __device__ __forceinline__ void carry_results(const Arguments& args, typename T:
     tile::arrive(&shared.q_ring.empty[q]);
     tile::arrive(&shared.tile_ring.empty[place]);
   }
-  ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>{});
 }
 
 /// Element by element, two lanes a row: any strides, ends of sequences.

@@ -16,6 +16,7 @@ namespace tessera::cuda::sm90::attention {
 
 struct Walk {
   planning::SequenceView sequences;
+  SequenceNote alike;       // what they all are, where that need not be read
   planning::MaskView mask;  // block_q 0: none
   std::int64_t bits_tile = 0, bits_row = 0, bits_byte = 1;
   const std::uint64_t* composed = nullptr;  // element masks of composed blocks, where these are
@@ -26,14 +27,19 @@ struct Walk {
   int queries = 0;  // of a tile
   int blocks = 0;   // of threads
   int tiles_a_head = 0, tiles = 0, section = 1;
-  int whole = 0, sharers = 0;      // tiles that are not divided; blocks that divide the others
-  int step_pieces = 1;             // keys are divided between steps
-  bool packed_q = false;           // tiles of a sequence are counted, not known
-  bool longest_last = false;       // later queries see more keys: they go first
-  int lines = 1;                   // lists of a tile
+  int whole = 0, sharers = 0;  // tiles that are not divided; blocks that divide the others
+  int step_pieces = 1;         // keys are divided between steps
+  bool packed_q = false;       // tiles of a sequence are counted, not known
+  bool longest_last = false;   // later queries see more keys: they go first
+  int lines = 1;               // lists of a tile
+  // What has to be read before anything is known: of sequences, or of what their tiles visit.
+  bool reads_sequences = false, reads_lists = false;
   std::uint64_t tag = 0;           // of the launch, in its counts
   std::uint64_t* dealt = nullptr;  // how many tiles were asked for
-  int* order = nullptr;  // then, where they are ordered, which comes when, and their costs
+  // Where tiles are ordered: which comes when, then their costs; and how many blocks of threads
+  // have seen that the grids before are done.
+  int* order = nullptr;
+  std::uint64_t* opened = nullptr;
 
   /// Where the first query of a tile, or of a line of it, is in an element mask. Composed blocks
   /// begin with it.
@@ -102,7 +108,8 @@ struct TileCursor {
   __device__ int take_number(const Walk& walk) {
     const int mine = static_cast<int>(blockIdx.x) + static_cast<int>(taken++) * walk.blocks;
     if (!walk.dealt || taken == 1) return mine;
-    if (walk.order && taken == 2) tile::wait_for_grid_before();  // it puts them in order
+    // It may count there too, or put tiles in order.
+    if (taken == 2) tile::wait_for_grid_before();
     // Each block asks until it gets none, so all together ask as often as there are numbers.
     const int numbers = walk.whole + walk.sharers;
     const int next = count_up(walk.dealt, walk.tag, numbers, taken > 2) + walk.blocks;
@@ -124,16 +131,16 @@ struct TileCursor {
       place = TilePlace::of(walk, number);
     }
     if (lane != 0) return;
-    const planning::Sequence s = walk.sequences.at(place.batch);
+    SequenceNote& sequence = note;
+    if (walk.reads_sequences) {
+      sequence = SequenceNote::of(walk.sequences.at(place.batch));
+    } else {
+      sequence = walk.alike;
+    }
     note.batch = place.batch;
     note.head = place.head_group * walk.pack;
     note.kv_head = note.head / walk.group;
     note.first_query = place.tile * walk.queries;
-    note.q_begin = static_cast<int>(s.q_begin);
-    note.q_length = static_cast<int>(s.q_length);
-    note.kv_begin = static_cast<int>(s.kv_begin);
-    note.sight = s.sight;
-    note.narrow = planning::NarrowSight::of(s.sight);
   }
 
   /// The sequence that a tile of packed queries is in; `tile` becomes its number there, which lies
@@ -194,14 +201,12 @@ struct ListPieces {
   __device__ void start(const Walk& walk, TileNote& tile, int lane) {
     if (lane != 0) return;
     const int last_query = min(tile.first_query + walk.queries, tile.q_length) - 1;
-    const planning::KeyRange any = tile.sight.of_any(tile.first_query, last_query);
-    const planning::KeyRange all = tile.sight.of_all(tile.first_query, last_query);
-    any_begin = static_cast<int>(any.begin);
-    any_end = any.empty() ? any_begin : static_cast<int>(any.end);
+    any_begin = tile.sight.begin_of(tile.first_query);
+    any_end = max(tile.sight.end_of(last_query), any_begin);
+    all_begin = tile.sight.begin_of(last_query);
+    all_end = tile.sight.end_of(tile.first_query);
     tile.any_begin = any_begin;
     tile.any_end = any_end;
-    all_begin = static_cast<int>(planning::clamp_to(all.begin, 0, kNowhere));
-    all_end = static_cast<int>(planning::clamp_to(all.end, 0, kNowhere));
     per_block = static_cast<int>(walk.mask.block_kv) / planning::kKeyPiece;
     int first = 0, all_pieces = 0;
     if (per_block > 0) {
