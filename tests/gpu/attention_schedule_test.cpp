@@ -115,64 +115,112 @@ TEST(GpuAttentionSchedule, OrderedTilesMatchTheOracle) {
   }
 }
 
+enum class Walks { full, causal, listed, packed };
+
 /// A chain in which every call reads what the one before wrote, and writes where the one before
-/// that read.
+/// that read. Repeated, attention makes all rows alike: so every third call begins with new values,
+/// of two kinds in turns, and whoever reads too soon finds the other kind.
 class Chain {
  public:
-  Chain(std::int64_t heads, std::int64_t length, std::int64_t dim, bool causal) : causal_(causal) {
+  Chain(std::int64_t heads, std::int64_t length, std::int64_t dim, Walks walks)
+      : walks_(walks),
+        blocks_((length + kBlock - 1) / kBlock),
+        numbers_((blocks_ * (blocks_ + 1) + 8) * 4) {
     const std::int64_t count = heads * length * dim;
     std::mt19937 random(7);  // NOLINT: the same numbers each time
     std::normal_distribution<float> normal;
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < 2 * count; ++i) {
       const float value = normal(random);
       std::uint32_t bits;
       std::memcpy(&bits, &value, sizeof bits);
       start_.push_back(static_cast<std::uint16_t>(bits >> 16));
     }
+    bytes_ = static_cast<std::size_t>(count) * 2;
+    starts_ = std::make_unique<Room>(2 * count * 2);
+    check(cudaMemcpy(starts_->buffer().data, start_.data(), 2 * bytes_, cudaMemcpyHostToDevice),
+          "cudaMemcpy");
     for (int i = 0; i < 3; ++i) {
       rooms_.push_back(std::make_unique<Room>(count * 2));
-      tensors_.push_back(tensor(rooms_.back()->buffer().data, DType::bf16, {1, length, heads, dim},
-                                {DeviceKind::cuda, 0}));
+      std::vector<std::int64_t> sizes{1, length, heads, dim};
+      if (walks == Walks::packed) sizes.erase(sizes.begin());
+      tensors_.push_back(tensor(rooms_.back()->buffer().data, DType::bf16, sizes, kGpu));
     }
+    put_numbers(length);
     for (int i = 0; i < 3; ++i) problems_.push_back(problem(i));
     plans_ = plan(problems_[0]);
     workspace_ = std::make_unique<Room>(
         static_cast<std::int64_t>(std::max<std::size_t>(plans_.workspace_bytes, 16)));
   }
 
-  void reset() const {
-    for (const auto& room : rooms_)
-      check(
-          cudaMemcpy(room->buffer().data, start_.data(), start_.size() * 2, cudaMemcpyHostToDevice),
-          "cudaMemcpy");
-  }
   void call(int number, void* stream) const {
+    if (number % 3 == 0) {
+      const auto* start = static_cast<const std::byte*>(starts_->buffer().data);
+      check(cudaMemcpyAsync(rooms_[0]->buffer().data, start + number / 3 % 2 * bytes_, bytes_,
+                            cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream)),
+            "cudaMemcpyAsync");
+    }
     Execution execution;
     execution.stream = stream;
     execution.workspace = workspace_->buffer();
     tessera::run(plans_, problems_[static_cast<std::size_t>(number % 3)], execution);
   }
-  std::vector<std::uint16_t> result(int calls) const {
-    std::vector<std::uint16_t> values(start_.size());
+  /// What the last three calls wrote.
+  std::vector<std::uint16_t> results() const {
+    std::vector<std::uint16_t> values(3 * bytes_ / 2);
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    check(cudaMemcpy(values.data(), tensors_[static_cast<std::size_t>(calls % 3)].data,
-                     values.size() * 2, cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
+    for (std::size_t i = 0; i < 3; ++i)
+      check(cudaMemcpy(values.data() + i * bytes_ / 2, rooms_[i]->buffer().data, bytes_,
+                       cudaMemcpyDeviceToHost),
+            "cudaMemcpy");
     return values;
   }
 
  private:
+  static constexpr std::int64_t kBlock = 128;
+  static constexpr Device kGpu{DeviceKind::cuda, 0};
+
+  /// Of lists, counts and then indices: row r names r blocks. Of packed sequences, offsets.
+  void put_numbers(std::int64_t length) {
+    std::vector<std::int32_t> numbers;
+    if (walks_ == Walks::listed) {
+      for (std::int64_t row = 0; row < blocks_; ++row)
+        numbers.push_back(static_cast<std::int32_t>(row));
+      for (std::int64_t i = 0; i < blocks_ * blocks_; ++i)
+        numbers.push_back(static_cast<std::int32_t>(i * 5 % blocks_));
+    } else if (walks_ == Walks::packed) {
+      for (const std::int64_t offset :
+           {std::int64_t{0}, length / 7, length / 7, length / 2, length})
+        numbers.push_back(static_cast<std::int32_t>(offset));
+    }
+    if (numbers.empty()) return;
+    check(cudaMemcpy(numbers_.buffer().data, numbers.data(), numbers.size() * 4,
+                     cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+  }
+
   AttentionProblem problem(int number) const {
     AttentionProblem p;
     p.k = p.v = tensors_[static_cast<std::size_t>(number % 3)];
     p.q = p.k;
     p.out = tensors_[static_cast<std::size_t>((number + 1) % 3)];
-    p.causal = causal_;
+    p.causal = walks_ == Walks::causal;
+    auto* numbers = static_cast<std::int32_t*>(numbers_.buffer().data);
+    if (walks_ == Walks::listed) {
+      p.mask.block_q = p.mask.block_kv = kBlock;
+      p.mask.full.counts = tensor(numbers, DType::i32, {1, 1, blocks_}, kGpu);
+      p.mask.full.indices = tensor(numbers + blocks_, DType::i32, {1, 1, blocks_, blocks_}, kGpu);
+    } else if (walks_ == Walks::packed) {
+      p.q_offsets = p.kv_offsets = tensor(numbers, DType::i32, {5}, kGpu);
+    }
     return p;
   }
 
-  bool causal_;
+  Walks walks_;
+  std::int64_t blocks_;
+  Room numbers_;
   std::vector<std::uint16_t> start_;
+  std::size_t bytes_ = 0;
+  std::unique_ptr<Room> starts_;
   std::vector<std::unique_ptr<Room>> rooms_;
   std::vector<Tensor> tensors_;
   std::vector<AttentionProblem> problems_;
@@ -182,34 +230,35 @@ class Chain {
 
 TEST(GpuAttentionSchedule, CallsWaitForTheOneBefore) {
   SKIP_UNLESS_HOPPER();
-  constexpr int kCalls = 31;
+  constexpr int kCalls = 30;  // a graph of as many ends where it began
   const struct {
     std::int64_t heads, length, dim;
-    bool causal;
-  } cases[] = {{8, 512, 64, false},  {8, 1024, 128, false}, {5, 300, 96, true},
-               {40, 1100, 64, true}, {37, 700, 128, false}, {20, 2100, 256, true}};
+    Walks walks;
+  } cases[] = {{8, 512, 64, Walks::full},      {8, 1024, 128, Walks::full},
+               {5, 300, 96, Walks::causal},    {40, 1100, 64, Walks::causal},
+               {37, 700, 128, Walks::full},    {20, 2100, 256, Walks::causal},
+               {40, 1100, 128, Walks::listed}, {40, 1100, 64, Walks::listed},
+               {3, 1100, 128, Walks::listed},  {40, 1100, 128, Walks::packed}};
   for (const auto& c : cases) {
     SCOPED_TRACE(testing::Message() << c.heads << " heads of " << c.dim << ", " << c.length);
-    const Chain chain(c.heads, c.length, c.dim, c.causal);
-    chain.reset();
-    for (int i = 0; i < kCalls; ++i) {
+    const Chain chain(c.heads, c.length, c.dim, c.walks);
+    for (int i = 0; i < 2 * kCalls; ++i) {
       chain.call(i, nullptr);
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
-    const auto expected = chain.result(kCalls);
+    const auto expected = chain.results();
     for (int round = 0; round < 3; ++round) {
-      chain.reset();
-      for (int i = 0; i < kCalls; ++i) chain.call(i, nullptr);
-      EXPECT_EQ(chain.result(kCalls), expected) << "one stream, round " << round;
+      for (int i = 0; i < 2 * kCalls; ++i) chain.call(i, nullptr);
+      EXPECT_EQ(chain.results(), expected) << "one stream, round " << round;
     }
     const gpu_test::Graph graph([&](void* stream) {
       for (int i = 0; i < kCalls; ++i) chain.call(i, stream);
     });
     for (int round = 0; round < 3; ++round) {
-      chain.reset();
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      graph.start();
       graph.replay();
-      EXPECT_EQ(chain.result(kCalls), expected) << "one graph, round " << round;
+      EXPECT_EQ(chain.results(), expected) << "a graph twice, round " << round;
     }
   }
 }

@@ -25,8 +25,9 @@ class Graph {
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
+  void start() const { check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); }
   void replay() const {
-    check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
+    start();
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   }
 

@@ -151,9 +151,10 @@ TEST(SelectAttention, PlansComeFromShapesAlone) {
   // Walks of different lengths are dealt out, by one counter.
   p.causal = true;
   EXPECT_EQ(plan(p, device_preset("h200")).workspace_bytes, 128);
-  // Where lists say how long they are, their order is kept too: two numbers a tile.
+  // Where lists say how long they are, their order is kept too: two numbers a tile, and who may
+  // begin.
   EXPECT_EQ(plan(masked({}, 128, 128, 4), device_preset("h200")).workspace_bytes,
-            128 + 2 * 1024 * sizeof(int));
+            128 + 2 * 1024 * sizeof(int) + 128);
 
   AttentionProblem packed;
   packed.q = packed.k = packed.v = packed.out = shaped({100000, 16, 128});
