@@ -141,9 +141,10 @@ class Chain {
           "cudaMemcpy");
     for (int i = 0; i < 3; ++i) {
       rooms_.push_back(std::make_unique<Room>(count * 2));
-      std::vector<std::int64_t> sizes{1, length, heads, dim};
-      if (walks == Walks::packed) sizes.erase(sizes.begin());
-      tensors_.push_back(tensor(rooms_.back()->buffer().data, DType::bf16, sizes, kGpu));
+      const void* data = rooms_.back()->buffer().data;
+      tensors_.push_back(walks == Walks::packed
+                             ? tensor(data, DType::bf16, {length, heads, dim}, kGpu)
+                             : tensor(data, DType::bf16, {1, length, heads, dim}, kGpu));
     }
     put_numbers(length);
     for (int i = 0; i < 3; ++i) problems_.push_back(problem(i));
