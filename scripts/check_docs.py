@@ -77,6 +77,9 @@ def main():
     if arguments.self_test:
         self_test()
         return 0
+    if arguments.build is None or not arguments.build.is_dir():
+        parser.error(f"--build: {arguments.build or 'nothing'} given, a build folder with "
+                     "libtessera and the tool wanted")
     build = arguments.build.resolve()
     paths = arguments.files or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     total, failed = 0, []
