@@ -134,7 +134,8 @@ def test_a_replay_stands_for_the_calls_that_were_captured(gpu):
     assert figures["graph"].times == [2.0] * 5
 
 
-def test_short_runs_claim_no_energy(gpu, only_peer):
+def test_short_runs_claim_no_energy(gpu, only_peer, monkeypatch):
+    monkeypatch.setattr(timing, "ENERGY_SECONDS", 3600.0)  # so that no machine is too slow for it
     only_peer()
     record = measure_case(product(("sustained",)), gpu)[0]
     assert record["peers"]["plain"]["joules_per_tflop"] is None

@@ -204,6 +204,7 @@ def test_a_refusal_is_its_reasons_each_once_without_other_devices_kernels():
 def test_reasons_name_no_folder_of_the_machine(monkeypatch):
     monkeypatch.setattr(sys, "path", ["", "/", "/some/where/site", *sys.path])
     assert one_line("no /some/where/site/peer/lib.so\n in 1/2") == "no peer/lib.so in 1/2"
+    assert one_line("CUDA error: no\nSearch for `cudaErrorNo' in https://a.b/c") == "CUDA error: no"
 
 
 def test_a_wrong_peer_gets_no_time(fake_peer):

@@ -67,8 +67,9 @@ def quickest(candidates):
 
 
 def one_line(error, limit=300):
-    """Its words in a line, without the folders of this machine."""
+    """Its words in a line, without the folders of this machine and PyTorch's advice where to read."""
     text = " ".join(str(error).split()) or type(error).__name__
+    text = text.split(" Search for `", 1)[0]
     for folder in sys.path:
         text = text.replace(folder.rstrip("/") + "/", "") if len(folder) > 1 else text
     return text if len(text) <= limit else text[: limit - 3] + "..."
