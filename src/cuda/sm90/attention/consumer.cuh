@@ -62,6 +62,9 @@ class Consumer {
   __device__ __forceinline__ int team() const {
     return T::kTeams > 1 ? consumer_ / T::kTeamSize : 0;
   }
+  __device__ __forceinline__ int line() const {
+    return (consumer_ - team() * T::kTeamSize) / T::kConsumersALine;
+  }
 
   // Two consumers take turns: one's weights are computed while the other's products are summed, and
   // a look at maxima fills the wait for its own. With more the schedulers are never idle.
@@ -121,7 +124,7 @@ class Consumer {
     if (!(known_ & kKeysCame)) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
     known_ &= ~kOfStep;
     const typename T::Step& step = shared_.notes[at_.stage];
-    if (tile::agreed(step.any(step.masked))) known_ |= kMasked;
+    if (tile::agreed(step.hides_from(line()))) known_ |= kMasked;
     if constexpr (T::kLeavesSooner) {
       if (tile::agreed(step.leaves >> consumer_ & 1)) known_ |= kLast;
       if (tile::agreed(step.last != 0)) known_ |= kEnds;
@@ -129,7 +132,7 @@ class Consumer {
       if (tile::agreed(step.last != 0)) known_ |= kLast | kEnds;
     }
     if constexpr (T::kOwnLists)
-      if (tile::agreed(step.lines >> consumer_ / T::kConsumersALine & 1)) known_ |= kMine;
+      if (tile::agreed(step.lines >> line() & 1)) known_ |= kMine;
   }
 
   /// Whether the step whose keys came last is the last of its tile that this consumer needs.
@@ -526,8 +529,8 @@ class Consumer {
   unsigned tile_ = 0;  // how many came before
   Cursor at_;
   // Bits, as the registers of some rows have no room for flags. Of a step: its keys have come,
-  // asked a step ahead; it is the last that this consumer needs; it is the tile's last; some pairs
-  // of it are hidden; this consumer needs it. Of a tile: all rows have seen a key; its values have
+  // asked a step ahead; it is the last that this consumer needs; it is the tile's last; some of its
+  // pairs are hidden; this consumer needs it. Of a tile: all rows have seen a key; its values have
   // not been multiplied with any weight yet.
   static constexpr unsigned kKeysCame = 1, kLast = 2, kEnds = 4, kMasked = 8, kMine = 16,
                             kBased = 32, kFirst = 64;

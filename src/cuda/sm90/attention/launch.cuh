@@ -57,6 +57,7 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   walk.lines = layout.lines;
   walk.packed_q = shape.q_packed;
   walk.longest_last = shape.window_right >= 0;
+  walk.turns = shape.masked && walk.lines == 1 && !walk.longest_last;
   walk.reads_sequences = walk.sequences.lie_in_memory();
   walk.reads_lists = shape.masked;
   if (!walk.reads_sequences) walk.alike = SequenceNote::of(walk.sequences.at(0));

@@ -124,7 +124,8 @@ struct LinePieces {
     const int end = piece.key + planning::kKeyPiece;
     if (piece.key >= line.any_end || end <= line.any_begin) return;
     piece.lines |= 1 << l;
-    piece.masked |= piece.bits != kNoBits || piece.key < line.all_begin || end > line.all_end;
+    if (piece.bits != kNoBits || piece.key < line.all_begin || end > line.all_end)
+      piece.masked |= 1 << l;
     // Lines come in the order of what they see, each at least a piece wide: one gap at most.
     if (line.any_begin > piece.end && piece.end > 0) {
       piece.gap_begin = piece.end;

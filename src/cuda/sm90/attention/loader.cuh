@@ -128,7 +128,7 @@ class Scout {
     Step& step = shared_.steps[number % T::kStepNotes];
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
-    step.masked[p] = !piece.visited || piece.masked;
+    step.masked[p] = piece.visited ? piece.masked : kAllLines;
     if constexpr (T::kOwnLists) step.lines = piece.lines;
     shared_.kept[number % T::kStepNotes][p] = piece.visited ? kept_of(piece, note) : kAllKeys;
   }
@@ -145,7 +145,7 @@ class Scout {
              ~bits_between(piece.gap_begin - key, piece.gap_end - key);
       first += (__ffs(piece.lines) - 1) * static_cast<int>(walk.mask.block_q);
     } else {
-      kept = bits_between(note.any_begin - key, note.any_end - key);
+      kept = bits_between(shared_.pieces.any_begin - key, shared_.pieces.any_end - key);
     }
     if (walk.composed && piece.bits != kNoBits) {
       const planning::ComposedBits bits{walk.composed + piece.bits / sizeof(std::uint64_t),

@@ -25,9 +25,8 @@ struct SequenceNote {
 struct TileNote : SequenceNote {
   std::int32_t batch, head, kv_head;
   std::int32_t first_query;  // of the tile, inside its sequence
-  std::int32_t any_begin,
-      any_end;    // keys that some query of the tile sees, where it has one list
-  bool ends_all;  // there is no such tile
+  bool ends_all;             // there is no such tile
+  bool turned;               // its list is walked from the end
   planning::TileShare share;
 };
 
@@ -40,21 +39,26 @@ inline constexpr std::int64_t kNoBits = INT64_MIN;
 /// The keys of a piece, a bit each.
 inline constexpr std::uint64_t kAllKeys = ~std::uint64_t{0};
 
+/// A line of a tile is the rows of one list, where it walks several, and else those that one
+/// consumer has. Bits of all of them:
+inline constexpr std::uint8_t kAllLines = 0xff;
+
 /// One step: pieces of 64 keys each, which need not be neighbours.
 template <int kPieces>
 struct StepNote {
   std::int64_t bits[kPieces];    // where the tile's, or its line's, element mask of each piece
                                  // begins; kNoBits: none
   std::int32_t key[kPieces];     // first key of each piece inside the sequence
-  std::uint8_t masked[kPieces];  // some pairs of it are hidden
+  std::uint8_t masked[kPieces];  // lines with hidden pairs in it, a bit each
   std::uint8_t last;             // of its tile
   std::uint8_t leaves;           // consumers whose last step it is, a bit each
 
-  __device__ bool any(const std::uint8_t (&flags)[kPieces]) const {
+  /// Whether there are any.
+  __device__ bool hides_from(int line) const {
     int found = 0;
 #pragma unroll
-    for (const std::uint8_t flag : flags) found |= flag;
-    return found != 0;
+    for (const std::uint8_t lines : masked) found |= lines;
+    return (found >> line & 1) != 0;
   }
 };
 

@@ -18,13 +18,15 @@ struct Counted {
   int before[planning::kMostOrderedSequences];
 };
 
+__device__ SequenceNote sequence_of(const Walk& walk, int batch) {
+  return walk.reads_sequences ? SequenceNote::of(walk.sequences.at(batch)) : walk.alike;
+}
+
 __device__ void count_tiles(const Walk& walk, Counted& counted) {
   const auto sequence = static_cast<int>(threadIdx.x);
   int count = 0;
-  if (sequence < walk.batches) {
-    const std::int64_t length = walk.sequences.at(sequence).q_length;
-    count = static_cast<int>((length + walk.queries - 1) / walk.queries);
-  }
+  if (sequence < walk.batches)
+    count = (sequence_of(walk, sequence).q_length + walk.queries - 1) / walk.queries;
   const auto before = static_cast<int>(exclusive_sum<kThreads>(count).before);
   if (sequence < walk.batches) counted.before[sequence] = before;
   __syncthreads();
@@ -38,34 +40,34 @@ __device__ TilePlace place_of(const Walk& walk, const Counted& counted, int numb
     (counted.before[middle] <= place.tile ? place.batch : end) = middle;
   }
   place.tile -= counted.before[place.batch];
-  if (walk.longest_last) {
-    const std::int64_t length = walk.sequences.at(place.batch).q_length;
-    const auto tiles = static_cast<int>((length + walk.queries - 1) / walk.queries);
-    if (place.tile < tiles) place.tile = tiles - 1 - place.tile;
-  }
   return place;
 }
 
 /// About how long a tile takes, in pieces of keys.
 __device__ int cost_of(const Walk& walk, const TilePlace& place) {
   constexpr int kAround = 1;  // what a tile costs besides its walk
-  const planning::Sequence s = walk.sequences.at(place.batch);
-  const std::int64_t first = static_cast<std::int64_t>(place.tile) * walk.queries;
+  const SequenceNote s = sequence_of(walk, place.batch);
+  int first = place.tile * walk.queries;
   if (first >= s.q_length) return 0;
-  const std::int64_t last = min(first + walk.queries, s.q_length) - 1;
-  const planning::KeyRange any = s.sight.of_any(first, last);
-  const auto seen = static_cast<float>(any.empty() ? 0 : any.size() / planning::kKeyPiece + 1);
-  if (walk.mask.block_q == 0) return static_cast<int>(seen) + kAround;
-  const std::int64_t set = place.head_group * walk.pack / walk.mask.group;
-  std::int64_t named = 0;
+  if (walk.packed_q && walk.longest_last)
+    first = (s.q_length - 1) / walk.queries * walk.queries - first;
+  const int last = min(first + walk.queries, s.q_length) - 1;
+  const int keys = s.sight.end_of(last) - s.sight.begin_of(first);
+  const int seen = keys > 0 ? keys / planning::kKeyPiece + 1 : 0;
+  if (walk.mask.block_q == 0) return seen + kAround;
+  const int set = place.head_group * walk.pack / static_cast<int>(walk.mask.group);
+  float named = 0;
+#pragma unroll 1
   for (int line = 0; line < walk.lines; ++line) {
-    const std::int64_t row = (first + walk.queries / walk.lines * line) / walk.mask.block_q;
-    named += walk.mask.full.row(place.batch, set, row).size +
-             walk.mask.partial.row(place.batch, set, row).size;
+    const int row =
+        (first + walk.queries / walk.lines * line) / static_cast<int>(walk.mask.block_q);
+    named += static_cast<float>(walk.mask.full.row(place.batch, set, row).size +
+                                walk.mask.partial.row(place.batch, set, row).size);
   }
   // Of what lists name, as large a share is seen as of everything.
   const auto blocks = static_cast<float>(max(walk.mask.kv_blocks, std::int64_t{1}));
-  return static_cast<int>(min(static_cast<float>(named) / blocks, 1.0f) * seen) + kAround;
+  return static_cast<int>(min(__fdividef(named, blocks), 1.0f) * static_cast<float>(seen)) +
+         kAround;
 }
 
 /// Tiles keep their order, as neighbours share keys in L2, but one that is longer than what is left
@@ -76,37 +78,41 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
   if (threadIdx.x == 0) store_released(walk.opened, walk.tag);
   __shared__ Counted counted;
   __shared__ int places[kBuckets];
+  places[threadIdx.x] = 0;
   if (walk.packed_q) count_tiles(walk, counted);
   int* const costs = walk.order + walk.whole;
   const int each = (walk.whole + kThreads - 1) / kThreads;
   const int begin = min(static_cast<int>(threadIdx.x) * each, walk.whole);
   const int end = min(begin + each, walk.whole);
   std::int64_t mine = 0;
+#pragma unroll 1
   for (int number = begin; number < end; ++number) {
     costs[number] = cost_of(walk, place_of(walk, counted, number));
     mine += costs[number];
   }
   const ExclusiveSum sum = exclusive_sum<kThreads>(mine);
   const auto total = static_cast<float>(max(sum.total, std::int64_t{1}));
-  // The first tiles are under way. f(number, bucket) for the others.
-  const auto for_others = [&](const auto& f) {
-    auto before = static_cast<float>(sum.before);
-    for (int number = begin; number < end; ++number) {
-      const auto cost = static_cast<float>(costs[number]);
-      const float latest = total - kSooner * cost * static_cast<float>(walk.blocks);
-      const float at = max(min(before, latest), 0.0f) / total;
-      if (number >= walk.blocks) f(number, min(static_cast<int>(at * kBuckets), kBuckets - 1));
-      before += cost;
-    }
-  };
-  places[threadIdx.x] = 0;
-  __syncthreads();
-  for_others([&](int, int bucket) { atomicAdd(&places[bucket], 1); });
+  const float buckets_a_cost = kBuckets / total;
+  auto before = static_cast<float>(sum.before);
+  // The first tiles are under way. Where a tile was costs is noted where the others come.
+  const int others = max(begin, walk.blocks);
+#pragma unroll 1
+  for (int number = begin; number < end; ++number) {
+    const auto cost = static_cast<float>(costs[number]);
+    const float latest = total - kSooner * cost * static_cast<float>(walk.blocks);
+    const float at = max(min(before, latest), 0.0f) * buckets_a_cost;
+    before += cost;
+    if (number < others) continue;
+    const int bucket = min(static_cast<int>(at), kBuckets - 1);
+    costs[number] = atomicAdd(&places[bucket], 1) * kBuckets + bucket;
+  }
   __syncthreads();
   const int in_bucket = places[threadIdx.x];
   places[threadIdx.x] = static_cast<int>(exclusive_sum<kThreads>(in_bucket).before);
   __syncthreads();
-  for_others([&](int number, int bucket) { walk.order[atomicAdd(&places[bucket], 1)] = number; });
+#pragma unroll 1
+  for (int number = others; number < end; ++number)
+    walk.order[places[costs[number] % kBuckets] + costs[number] / kBuckets] = number;
 }
 
 }  // namespace

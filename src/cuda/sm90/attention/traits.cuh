@@ -126,10 +126,11 @@ struct Traits {
   static constexpr bool kStoresItself = kQueryStages == 1;
   static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 3;
   static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
-  static constexpr int kConsumersALine = kConsumers / kTile.lines;
+  static constexpr int kLines = kOwnLists ? kTile.lines : kTeamSize;
+  static constexpr int kConsumersALine = kTeamSize / kLines;
   using Step = std::conditional_t<kOwnLists, LineStepNote, StepNote<kPieces>>;
-  using Pieces =
-      std::conditional_t<kOwnLists, LinePieces<kTile.lines, kM / kTile.lines>, ListPieces>;
+  using Pieces = std::conditional_t<kOwnLists, LinePieces<kLines, kM / kLines>,
+                                    ListPieces<kLines, kM / kLines>>;
 
   /// Which stage of values a helper clears, and what of it stays.
   struct Clearing {

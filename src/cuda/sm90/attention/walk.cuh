@@ -31,6 +31,7 @@ struct Walk {
   int step_pieces = 1;         // keys are divided between steps
   bool packed_q = false;       // tiles of a sequence are counted, not known
   bool longest_last = false;   // later queries see more keys: they go first
+  bool turns = false;          // lists are walked from the end in every other round of tiles
   int lines = 1;               // lists of a tile
   // What has to be read before anything is known: of sequences, or of what their tiles visit.
   bool reads_sequences = false, reads_lists = false;
@@ -141,6 +142,8 @@ struct TileCursor {
     note.head = place.head_group * walk.pack;
     note.kv_head = note.head / walk.group;
     note.first_query = place.tile * walk.queries;
+    // What a round of tiles read last is still in L2, and what it read first no longer.
+    note.turned = walk.turns && number / walk.blocks % 2 != 0;
   }
 
   /// The sequence that a tile of packed queries is in; `tile` becomes its number there, which lies
@@ -179,9 +182,10 @@ struct TileCursor {
 struct Piece {
   int key = kNowhere;
   std::int64_t bits = kNoBits;  // where its element mask begins
-  bool visited = false, masked = false;
-  // Where a tile's lines have lists of their own: the lines that need it, a bit each, and the keys
-  // that some query of theirs sees.
+  bool visited = false;
+  std::uint8_t masked = 0;  // lines with hidden pairs in it, a bit each
+  // Where lines have lists of their own: those that need it, a bit each, and the keys that some
+  // query of theirs sees.
   std::uint8_t lines = 0;
   int begin = kNowhere, end = 0;
   // But none sees these, where a line between two others has no such block.
@@ -189,24 +193,26 @@ struct Piece {
 };
 
 /// The pieces of one tile, by number: what its list names, or the range that its queries see. Lives
-/// in shared memory: one lane begins it, all look up.
+/// in shared memory: all lanes of a warp begin it, all look up.
+template <int kLines, int kRows>
 struct ListPieces {
+  struct Line {
+    std::int32_t all_begin, all_end;  // keys that all queries of the line see
+  };
+  Line lines[kLines];
   planning::ListRow full, partial, bit_tiles;
   std::int64_t first_bits;          // of the tile's first query, in an element mask
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees
-  std::int32_t all_begin, all_end;  // keys that all of them see
   std::int32_t per_block;           // of a list's entries; 0: a range
   std::int32_t begin, count;        // numbers of this share
+  bool turned;                      // the last one comes first
 
-  __device__ void start(const Walk& walk, TileNote& tile, int lane) {
+  __device__ void start(const Walk& walk, const TileNote& tile, int lane) {
+    if (lane < kLines) begin_line(walk, tile, lane);
     if (lane != 0) return;
     const int last_query = min(tile.first_query + walk.queries, tile.q_length) - 1;
     any_begin = tile.sight.begin_of(tile.first_query);
     any_end = max(tile.sight.end_of(last_query), any_begin);
-    all_begin = tile.sight.begin_of(last_query);
-    all_end = tile.sight.end_of(tile.first_query);
-    tile.any_begin = any_begin;
-    tile.any_end = any_end;
     per_block = static_cast<int>(walk.mask.block_kv) / planning::kKeyPiece;
     int first = 0, all_pieces = 0;
     if (per_block > 0) {
@@ -225,12 +231,13 @@ struct ListPieces {
     const int from = tile.share.begin(all_pieces, walk.step_pieces);
     begin = first + from;
     count = tile.share.end(all_pieces, walk.step_pieces) - from;
+    turned = tile.turned;
   }
 
   __device__ Piece at(const Walk& walk, int number) const {
     Piece piece;
     if (number >= count) return piece;
-    number += begin;
+    number = begin + (turned ? count - 1 - number : number);
     if (per_block == 0) {
       piece.key = number * planning::kKeyPiece;
       piece.visited = true;
@@ -239,11 +246,21 @@ struct ListPieces {
     }
     const int end = piece.key + planning::kKeyPiece;
     piece.visited = piece.visited && piece.key < any_end && end > any_begin;
-    piece.masked = piece.bits != kNoBits || piece.key < all_begin || end > all_end;
+#pragma unroll
+    for (int l = 0; l < kLines; ++l)
+      if (piece.bits != kNoBits || piece.key < lines[l].all_begin || end > lines[l].all_end)
+        piece.masked |= 1 << l;
     return piece;
   }
 
  private:
+  __device__ void begin_line(const Walk& walk, const TileNote& tile, int l) {
+    const int first = tile.first_query + (l * kRows >> walk.pack_shift);
+    const int last = tile.first_query + ((l + 1) * kRows - 1 >> walk.pack_shift);
+    lines[l].all_begin = tile.sight.begin_of(min(last, tile.q_length - 1));
+    lines[l].all_end = tile.sight.end_of(min(first, tile.q_length - 1));
+  }
+
   __device__ bool of_list(const Walk& walk, int number, Piece& piece) const {
     const int entry = number / per_block, within = number % per_block;
     const auto in_full = static_cast<int>(full.size);
