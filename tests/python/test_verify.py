@@ -227,6 +227,7 @@ def test_failures_are_printed_with_the_command_that_repeats_them(damaged, capsys
     assert run("--count", 9, "--seed", 5, "--failures", 2) == 1
     said = capsys.readouterr().out
     assert said.count("FAILED out of sequence") == 2 and "stopped here" in said
+    assert said.splitlines()[-1] == "failed: seeds 5, 6"
     command = [line.strip() for line in said.splitlines() if "python -m" in line][0]
     assert run_command(command) == 1
     again = capsys.readouterr().out

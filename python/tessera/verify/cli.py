@@ -17,10 +17,15 @@ DTYPES = {"cpu": ("f16", "bf16", "f32"), "cuda": ("f16", "bf16")}
 
 class Tally:
     def __init__(self) -> None:
-        self.right = self.refused = self.failed = 0
+        self.right = self.refused = 0
+        self.failures: list[int] = []  # seeds
         self.worst, self.worst_seed = 0.0, None
         self.reasons: collections.Counter = collections.Counter()
         self.start = time.monotonic()
+
+    @property
+    def failed(self) -> int:
+        return len(self.failures)
 
     @property
     def done(self) -> int:
@@ -34,6 +39,8 @@ class Tally:
         if self.worst_seed is not None:
             lines.append(f"worst: {self.worst:.2f} of the budget, seed {self.worst_seed}")
         lines += [f"refused {count}: {reason}" for reason, count in self.reasons.most_common()]
+        if self.failures:
+            lines.append("failed: seeds " + ", ".join(map(str, self.failures)))
         return "\n".join(lines)
 
 
@@ -119,7 +126,7 @@ def attention(options: argparse.Namespace) -> int:
             except Exception as error:  # whatever it is, it is no right answer
                 trouble = f"{type(error).__name__}: {error}"
             if trouble is not None:
-                tally.failed += 1
+                tally.failures.append(seed)
                 line.clear()
                 print(failure(seed, trouble, options), flush=True)
                 if tally.failed >= options.failures or not _alive(options.device):
