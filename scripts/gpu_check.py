@@ -95,7 +95,8 @@ def cpp_tests(options, clock, work, done):
         seconds = time.monotonic() - start
         parsed = gtest_outcomes(path.name, report) if status in (0, 1) else []
         if status not in (0, 1) or not parsed:
-            parsed.append(outcome(f"cpp.{path.name}", status, seconds, output, (GTEST_SKIPPED,)))
+            parsed.append(outcome(f"cpp.{path.name}", status, seconds, output, (GTEST_SKIPPED,),
+                                  clock.spent))
         say(f"{path.name}: {summary(parsed)}, {seconds:.1f} s")
         return parsed
 
@@ -122,7 +123,7 @@ def sanitizer_tests(options, clock, done):
         status, output = run([tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
                               "--gtest_filter=" + ":".join(names)], clock.left(300))
         seconds = time.monotonic() - start
-        test = outcome(name, status, seconds, output, (GTEST_SKIPPED,))
+        test = outcome(name, status, seconds, output, (GTEST_SKIPPED,), clock.spent)
         say(f"{check} {path.name}: {test['outcome']}, {len(names)} tests, {seconds:.1f} s")
         return [test]
 
@@ -157,7 +158,8 @@ def python_tests(environment, clock, work):
     else:
         tests = junit_outcomes(report)
         if status not in (0, 1) or not tests:
-            tests.append(outcome("python", 1 if status == 0 else status, seconds, output))
+            tests.append(outcome("python", 1 if status == 0 else status, seconds, output,
+                                 cut=clock.spent))
     say(f"python: {summary(tests)}, {seconds:.1f} s")
     return tests
 
@@ -171,7 +173,7 @@ def measuring_program(options, clock, test, program, *arguments):
                     "detail": f"no tests/{program}: build the target tessera_gpu_tests"}
     start = time.monotonic()
     status, output = run([path, *arguments], clock.left(300))
-    ended = outcome(test, status, time.monotonic() - start, output, (GTEST_SKIPPED,))
+    ended = outcome(test, status, time.monotonic() - start, output, (GTEST_SKIPPED,), clock.spent)
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")], ended
 
 
@@ -238,7 +240,7 @@ def passed_before(result):
     """Runs that need no repetition: all of their tests have passed."""
     names = {run_of(test["name"]) for test in result["tests"]}
     return names - {run_of(test["name"]) for test in result["tests"]
-                    if test["outcome"] == "failed"}
+                    if test["outcome"] in ("failed", "unfinished")}
 
 
 def benchmark(options, out, environment, clock):

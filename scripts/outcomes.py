@@ -4,9 +4,12 @@ import json
 import xml.etree.ElementTree
 
 
-def outcome(name, status, seconds, output, skipped=()):
-    """One entry of "tests"."""
+def outcome(name, status, seconds, output, skipped=(), cut=False):
+    """One entry of "tests". Without a status it was stopped: as it took too long, or (`cut`) as the
+    budget of the run ended first, which says nothing of it."""
     word = "passed" if status == 0 else "skipped" if status in skipped else "failed"
+    if status is None and cut:
+        word = "unfinished"
     entry = {"name": name, "outcome": word, "seconds": round(seconds, 3)}
     if word != "passed":
         lines = [line for line in output.strip().splitlines() if line.strip()]
@@ -62,5 +65,5 @@ def listed_tests(text):
 
 def summary(tests):
     words = [test["outcome"] for test in tests]
-    return ", ".join(f"{words.count(word)} {word}" for word in ("passed", "failed", "skipped")
-                     if word in words)
+    return ", ".join(f"{words.count(word)} {word}"
+                     for word in ("passed", "failed", "unfinished", "skipped") if word in words)

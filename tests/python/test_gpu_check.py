@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -314,3 +315,16 @@ def test_an_unfinished_step_is_a_failure_with_its_last_words():
     entry = gpu_check.outcome("x", status, 0.5, output)
     assert entry["outcome"] == "failed" and "out of time" in entry["detail"]
     assert "started" in entry["detail"]
+    entry = gpu_check.outcome("x", status, 0.5, output, cut=True)
+    assert entry["outcome"] == "unfinished" and "started" in entry["detail"]
+    assert gpu_check.outcome("x", 1, 0.5, output, cut=True)["outcome"] == "failed"
+
+
+def test_what_the_budget_cut_is_no_failure_and_runs_again(tmp_path):
+    make_program(tmp_path / "build" / "tests" / "gpu_slow_test", "#!/bin/sh\nsleep 60\n")
+    options = types.SimpleNamespace(build=tmp_path / "build", quick=False)
+    tests = gpu_check.cpp_tests(options, gpu_check.Clock(4), tmp_path, set())
+    assert [(test["name"], test["outcome"]) for test in tests] == [
+        ("cpp.gpu_slow_test", "unfinished")]
+    assert gpu_check.summary(tests) == "1 unfinished"
+    assert gpu_check.passed_before({"tests": tests}) == set()

@@ -248,6 +248,25 @@ def test_other_errors_are_failures(monkeypatch, capsys):
     assert "FAILED ValueError: attention: q: something" in capsys.readouterr().out
 
 
+def test_a_problem_without_room_is_tried_once_more(monkeypatch, capsys):
+    def short_of(times):
+        left, right = [times], build.build
+
+        def build_if_there_is_room(*arguments):
+            left[0] -= 1
+            if left[0] >= 0:
+                raise torch.cuda.OutOfMemoryError("out of memory")
+            return right(*arguments)
+
+        monkeypatch.setattr(build, "build", build_if_there_is_room)
+
+    short_of(1)
+    assert run("--count", 2) == 0
+    short_of(2)
+    assert run("--count", 2) == 1
+    assert "FAILED OutOfMemoryError: out of memory" in capsys.readouterr().out
+
+
 def test_runs_that_differ_are_found(damaged, capsys):
     turn = iter(range(1000))
     damaged(lambda out, lse: out.add_(0.0).mul_(1 - 1e-7 * (next(turn) % 2) * out.sign()))

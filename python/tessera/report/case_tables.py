@@ -174,5 +174,5 @@ def host_times(calls):
 def outcomes(tests):
     """How tests ended, in words."""
     ended = [test["outcome"] for test in tests]
-    return ", ".join(f"{ended.count(word)} {word}" for word in ("passed", "failed", "skipped")
-                     if word in ended)
+    return ", ".join(f"{ended.count(word)} {word}"
+                     for word in ("passed", "failed", "unfinished", "skipped") if word in ended)

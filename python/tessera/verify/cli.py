@@ -104,6 +104,19 @@ def verify_one(seed: int, options: argparse.Namespace) -> tuple[float, str | Non
     return judge(built, out, lse)
 
 
+def verify_with_room(seed: int, options: argparse.Namespace) -> tuple[float, str | None]:
+    """Where memory ran out, once more without what PyTorch keeps of problems before: other
+    processes may share the device."""
+    import torch
+
+    try:
+        return verify_one(seed, options)
+    except torch.cuda.OutOfMemoryError:
+        pass  # its tensors live as long as it does
+    torch.cuda.empty_cache()
+    return verify_one(seed, options)
+
+
 def attention(options: argparse.Namespace) -> int:
     """0: every problem right or refused; 1: one is wrong; 130: interrupted."""
     tally, line = Tally(), Line(sys.stderr, options.quiet)
@@ -115,7 +128,7 @@ def attention(options: argparse.Namespace) -> int:
                 break
             trouble = None
             try:
-                share, trouble = verify_one(seed, options)
+                share, trouble = verify_with_room(seed, options)
                 if trouble is None:
                     tally.right += 1
                     if share > tally.worst:
