@@ -26,6 +26,7 @@ from outcomes import gtest_outcomes, junit_outcomes, listed_tests, outcome, summ
 
 STEPS = ("cpp", "sanitizer", "python", "host", "ceilings", "bench")
 FEW_TESTS = 3  # of each executable, spread over it
+RACES = "Hostile"  # tests of lists that make two places one: what races there was asked for
 GTEST_SKIPPED = 77
 SANITIZER_FOUND = 9
 CUDA_BIN = "/usr/local/cuda/bin"  # where it is, on PATH or not
@@ -116,7 +117,10 @@ def sanitizer_tests(options, clock, done):
     def one(job):
         path, check = job
         name = f"sanitizer.{check}.{path.name}"
-        names = spread(path, 1 if options.quick else FEW_TESTS)
+        if check == "racecheck" and options.race_build:
+            other = options.race_build / "tests" / path.name
+            path = other if os.access(other, os.X_OK) else path
+        names = spread(path, 1 if options.quick else FEW_TESTS, RACES if check == "racecheck" else "")
         if not names or name in done or clock.spent:
             return []
         start = time.monotonic()
@@ -138,10 +142,10 @@ def side_by_side(work, jobs):
         return list(pool.map(work, jobs))
 
 
-def spread(path, count=FEW_TESTS):
-    """A few of an executable's tests, from all over it."""
+def spread(path, count=FEW_TESTS, but=""):
+    """A few of an executable's tests, from all over it, without those that are named like `but`."""
     _, listing = run([path, "--gtest_list_tests"], 60)
-    names = listed_tests(listing)
+    names = [name for name in listed_tests(listing) if not but or but not in name]
     return [names[i * len(names) // count] for i in range(count)] if count < len(names) else names
 
 
@@ -279,6 +283,9 @@ def parse(arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "cuda",
                         help="the build folder that holds tests/gpu_* [build/cuda]")
+    parser.add_argument("--race-build", type=Path, metavar="DIR",
+                        help="a build with -DCMAKE_CUDA_FLAGS=-DTESSERA_RACECHECK: racecheck takes "
+                             "its executables where it has them")
     parser.add_argument("--python-path", action="append", default=[], metavar="DIR",
                         help="a folder with the tessera package, or with peers; may come again")
     parser.add_argument("--workloads", nargs="+", type=Path, metavar="FILE",

@@ -44,9 +44,15 @@ constexpr bool is_tall(const Tile& tile) {
   return tile.warpgroups == 3 && tile.teams == 1 && tile.n == kKeyPiece;
 }
 
+/// Two warpgroups that take keys by 64, with heads for which others take them by 128.
+constexpr bool is_short(const Tile& tile) {
+  return tile.warpgroups == 2 && tile.teams == 1 && tile.lines == 1 && tile.n == kKeyPiece &&
+         tile.k <= 128;
+}
+
 /// Around a tile.
 constexpr double tile_seconds(const Tile& tile) {
-  return tile.teams > 1 ? 1.2e-6 : is_tall(tile) ? 2.7e-6 : 2e-6;
+  return tile.teams > 1 ? 1.2e-6 : is_tall(tile) ? 2.7e-6 : is_short(tile) ? 2.4e-6 : 2e-6;
 }
 
 /// Two warpgroups that begin together wait for the same things: it takes them some steps to drift
@@ -62,7 +68,8 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
   constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results a second
   const double pairs = static_cast<double>(tile.m) * tile.n * tile.teams;
   double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
-  if (is_tall(tile)) besides = 0.35e-6;
+  if (is_tall(tile)) besides = joins_later(tile) ? 0.37e-6 : 0.35e-6;
+  if (is_short(tile)) besides = 0.30e-6;
   // Two teams of 64 rows wait for L2: nobody shares what they load.
   if (tile.teams > 1)
     besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
@@ -170,11 +177,14 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   const double queries = real(s.q_total) * real(s.heads);
   const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
   // Keys that a tile walks: what one query sees, and where that differs from row to row, what the
-  // others see besides of those that walk together. Tall tiles have too few stages to let a
-  // consumer run ahead.
+  // others see besides of those that walk together. Tall tiles begin and end a walk together all
+  // the same, but for who joins late.
   double keys = work.flops / std::max(2 * queries * width, 1.0);
-  if (s.window_right >= 0 || s.window_left >= 0)
-    keys += 0.5 * (leaves_sooner(tile) && !is_tall(tile) ? 64.0 : tile.m) / layout.pack;
+  const auto of_others = [&](bool each_for_itself) {
+    return 0.5 * (each_for_itself ? 64.0 : tile.m) / layout.pack;
+  };
+  if (s.window_right >= 0) keys += of_others(leaves_sooner(tile) && !is_tall(tile));
+  if (s.window_left >= 0) keys += of_others(joins_later(tile));
   const double steps = std::ceil(keys / (tile.n * tile.teams));
   // The last round of tiles is rarely full, but tiles are dealt as they are asked for, or divided.
   const double rounds = real(layout.tiles) / device.units;

@@ -27,13 +27,24 @@ constexpr bool takes_mapped_scores(const Tile& tile) { return tile.warpgroups < 
 /// Queries of a line: where a tile walks several lists, each is one of so many rows.
 constexpr int line_queries(const Tile& tile) { return tile.m / tile.lines; }
 
-/// Whether a tile's first rows may see its last steps no more where later rows do, as under a
-/// causal mask: consumers of these rows are done sooner. They keep the values of their own last
-/// step meanwhile, so the ring needs a stage more than there are such steps.
-constexpr bool leaves_sooner(const Tile& tile) {
+/// Steps of a tile's walk that its last rows may see where its first do not, as under a causal
+/// mask, or the other way round, as under a window: if consumers can leave and join a tile for
+/// themselves.
+constexpr int steps_apart(const Tile& tile) {
   constexpr int kConsumerRows = 64;
-  const int steps = (tile.m - kConsumerRows) / tile.n;
-  return tile.teams == 1 && tile.lines == 1 && steps > 0 && steps < tile.stages;
+  return tile.teams == 1 && tile.lines == 1 ? (tile.m - kConsumerRows) / tile.n : 0;
+}
+
+/// Whether consumers leave a tile when their rows see no more. They keep the values of their own
+/// last step meanwhile, so the ring needs a stage more than there are such steps.
+constexpr bool leaves_sooner(const Tile& tile) {
+  return steps_apart(tile) > 0 && steps_apart(tile) < tile.stages;
+}
+
+/// Whether they also join a tile when their rows see something. Then they are as far apart all the
+/// time, and a stage more is needed to load into.
+constexpr bool joins_later(const Tile& tile) {
+  return steps_apart(tile) > 0 && steps_apart(tile) + 1 < tile.stages;
 }
 
 /// Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of so

@@ -1,5 +1,6 @@
 """PyTorch on a GPU: values against float64, streams, graphs, devices, what is refused."""
 
+import functools
 import re
 
 import pytest
@@ -278,6 +279,30 @@ def test_random_attention_is_right(capsys):
     said = capsys.readouterr().out
     assert status == 0, said
     assert int(re.search(r"(\d+) right", said)[1]) > 150, said
+
+
+@products
+@pytest.mark.parametrize("kernel", ["64", "64x64", "96_tall", "128x64", "128_tall"])
+def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):
+    """Behind the keys that are used, a window's first rows of a tile see some and its last rows
+    none; those of the next tile join it late. More tiles than an H200 takes at a time."""
+    from tessera.verify import build, draw, judge
+
+    dim = int(re.match(r"\d+", kernel)[0])
+    forced = functools.partial(tessera.attention, kernel=f"sm90_attention_{kernel}")
+    monkeypatch.setattr(tessera, "attention", forced)
+    for seed, behind in enumerate((60, 110, 150, 190)):
+        d = draw.Drawn(
+            seed, dim=dim, dim_v=dim, heads=16, kv_heads=16, q_lengths=[768] * 16,
+            kv_lengths=[768] * 16, causal=True, window_left=100, kv_end=[550, 600] * 8,
+            q_position=[behind, 130] * 8)
+        d.heads_first = dict.fromkeys(("q", "k", "v", "out"), False)
+        d.padding = dict.fromkeys(("q", "k", "v", "out"), (0, 0, 0))
+        built = build.build(d, "cuda", 1 << 24)
+        out, lse = built.outputs()
+        built.run(out, lse)
+        share, trouble = judge.judge(built, out, lse)
+        assert trouble is None and share > 0
 
 
 # ---- Masks --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import json, sys
 options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:] if "=" in word)
 if "--gtest_list_tests" in sys.argv:
     print("Running main() from somewhere")
-    print("Merge.\\n  Small\\n  Broken  # GetParam() = 1\\nOther/Param.\\n  DISABLED_Slow/0")
+    print("Merge.\\n  Small\\n  Broken  # GetParam() = 1\\n  HostileLists\\nOther/Param.\\n  DISABLED_Slow/0")
     sys.exit(0)
 if {status} == 77:
     sys.exit(77)
@@ -94,9 +94,26 @@ def test_outcomes_of_cpp_tests_and_sanitizer_are_written(machine):
                         "cpp.gpu_merge_test.Merge.Broken": "passed",
                         "sanitizer.memcheck.gpu_merge_test": "passed",
                         "sanitizer.racecheck.gpu_merge_test": "passed"}
-    log = (folder / "log").read_text()
-    assert "--gtest_filter=Merge.Small:Merge.Broken" in log and "racecheck" in log
+    memcheck, racecheck = sorted((folder / "log").read_text().splitlines())
+    assert memcheck.startswith("--tool memcheck ")
+    assert memcheck.endswith("--gtest_filter=Merge.Small:Merge.Broken:Merge.HostileLists")
+    assert racecheck.startswith("--tool racecheck ")
+    assert racecheck.endswith("--gtest_filter=Merge.Small:Merge.Broken")  # hostile lists race
     assert not list(folder.glob(".*-work"))
+
+
+def test_racecheck_takes_the_executables_of_its_own_build(machine):
+    folder = machine()
+    own = folder / "race" / "tests" / "gpu_merge_test"
+    make_program(own, EXECUTABLE.format(python=sys.executable, status=0))
+    make_program(folder / "build" / "tests" / "gpu_other_test",
+                 EXECUTABLE.format(python=sys.executable, status=0))
+    run(folder, "--skip", "cpp,python,host,ceilings,bench", "--race-build", str(folder / "race"))
+    ran = {tuple(line.split()[1:5:3]) for line in (folder / "log").read_text().splitlines()}
+    built = folder / "build" / "tests"
+    assert ran == {("memcheck", str(built / "gpu_merge_test")), ("racecheck", str(own)),
+                   ("memcheck", str(built / "gpu_other_test")),
+                   ("racecheck", str(built / "gpu_other_test"))}
 
 
 def test_a_failed_test_fails_the_check(machine):

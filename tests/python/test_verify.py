@@ -66,6 +66,23 @@ def test_no_right_result_comes_near_its_budget(dtype):
     assert trouble is None and 0 < share < 0.9
 
 
+@pytest.mark.parametrize("queries", [1, 2, 63])
+def test_a_right_result_of_few_numbers_is_right(queries):
+    """What a kernel makes that rounds weights as the emulation does, but with another base."""
+    for seed in range(6):
+        d = drawn(dtype="bf16", out_dtype="f32", scale=0.05, dim_v=8)
+        d.seed, d.q_lengths, d.kv_lengths, d.heads, d.kv_heads = seed, [queries], [500], 40, 40
+        built = build.build(d, "cpu", 1 << 22)
+        q, k, v = (x[0].transpose(0, 1).float() for x in (built.q, built.k, built.v))
+        visible = oracle.seen(d, None, 0, 0, queries, "cpu")
+        rounded, _, _ = oracle._softmax(d, q, k, v, visible, None, d.scale, torch.bfloat16, 0.3)
+        out, lse = built.outputs()
+        built.run(out, lse)
+        out.tensor[0] = rounded.transpose(0, 1)
+        share, trouble = judge.judge(built, out, lse)
+        assert trouble is None and share > 0.2
+
+
 def test_stretches_of_queries_do_not_change_the_verdict():
     d = drawn(causal=True, window_left=40, dtype="bf16")
     assert verdict(d)[0] == pytest.approx(verdict(d, stretch=1)[0], rel=1e-6)

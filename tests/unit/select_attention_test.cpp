@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -64,6 +65,23 @@ TEST(SelectAttention, ShortWalksTakeShortSteps) {
   EXPECT_EQ(row(16, 1024), "sm90_attention_64x64");
   EXPECT_EQ(row(4, 4096), "sm90_attention_64");
   EXPECT_EQ(row(1, 16384), "sm90_attention_64");
+}
+
+TEST(SelectAttention, WhatQueriesSeeChoosesAmongRows) {
+  const auto row = [](std::int64_t length, bool causal, std::optional<std::int64_t> window = {}) {
+    AttentionProblem p = problem_of({.batch = 16384 / length, .length = length});
+    p.causal = causal;
+    p.window_left = window;
+    return on_h200(p).plan.kernel_name;
+  };
+  EXPECT_EQ(row(1024, false), "sm90_attention_128");
+  EXPECT_EQ(row(512, true), "sm90_attention_128x64");
+  EXPECT_EQ(row(1024, true), "sm90_attention_128x64");
+  EXPECT_EQ(row(2048, true), "sm90_attention_128_tall");
+  EXPECT_EQ(row(16384, true), "sm90_attention_128_tall");
+  EXPECT_EQ(row(16384, false), "sm90_attention_128_tall");
+  for (const std::int64_t window : {256, 1024})
+    EXPECT_EQ(row(16384, true, window), "sm90_attention_128_window") << window;
 }
 
 TEST(SelectAttention, ExplainNamesTheRowAndWhy) {
@@ -213,13 +231,15 @@ void check_fold(const AttentionShape& s, const Tile& tile, const AttentionLayout
   ASSERT_EQ(s.masked ? s.heads_a_list() % at.pack : 0, 0) << "and under the same lists";
 }
 
-TEST(AttentionLayout, ConsumersLeaveSoonerWhereThereAreStagesForIt) {
-  Tile tile{.m = 256, .n = 64, .k = 64, .stages = 4, .warpgroups = 4, .v = 64};
-  EXPECT_TRUE(leaves_sooner(tile));  // up to three steps sooner
+TEST(AttentionLayout, ConsumersLeaveAndJoinForThemselvesWhereThereAreStagesForIt) {
+  Tile tile{.m = 256, .n = 64, .k = 64, .stages = 5, .warpgroups = 4, .v = 64};
+  EXPECT_TRUE(leaves_sooner(tile) && joins_later(tile));  // up to three steps
+  tile.stages = 4;
+  EXPECT_TRUE(leaves_sooner(tile) && !joins_later(tile));
   tile.stages = 3;
-  EXPECT_FALSE(leaves_sooner(tile));
+  EXPECT_FALSE(leaves_sooner(tile) || joins_later(tile));
   tile = {.m = 128, .n = 128, .k = 64, .stages = 5, .warpgroups = 2, .v = 64};
-  EXPECT_FALSE(leaves_sooner(tile));
+  EXPECT_FALSE(leaves_sooner(tile) || joins_later(tile));
 }
 
 TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from .build import Buffer, Built, sequence
-from .oracle import Truth, attend, seen, ulp
-
-TILE_ROWS = 64
+from .oracle import TILE_ROWS, Truth, attend, seen, ulp
 
 
 def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | None]:
@@ -92,7 +90,7 @@ def _out_budget(built: Built, truth: Truth) -> Tensor:
         padded = torch.nn.functional.pad(x, (0, tiles * TILE_ROWS - rows))
         return padded.reshape(heads, tiles, TILE_ROWS).amax(-1)
 
-    yardstick = largest((truth.emulated - truth.out).abs().amax(-1))
+    yardstick = largest(truth.yardstick)
     magnitude = largest(truth.out.abs().amax(-1))
     budget = 2 * yardstick + ulp(built.drawn.out_dtype, magnitude) + largest(truth.out_slack)
     budget = budget.repeat_interleave(TILE_ROWS, 1)[:, :rows]

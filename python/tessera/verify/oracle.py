@@ -3,6 +3,7 @@ queries at a time. It reads what was drawn, never the lists that the library rea
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ BITS = {"f32": 24, "f16": 11, "bf16": 8}  # of the significand
 SMALLEST_EXPONENT = {"f32": -126, "f16": -14, "bf16": -126}
 UNIT = 2.0**-24  # roundoff of float32, in which kernels compute scores, softmax and sums
 PARTIAL, FULL = 1, 2
+TILE_ROWS = 64  # queries that share a yardstick
+FEW_NUMBERS = 256  # too few results to tell an emulation's largest error from one
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Truth:
 
     out: Tensor  # f64 [heads, rows, dim_v]
     lse: Tensor  # f64 [heads, rows]
-    emulated: Tensor  # f64, like out: f32 softmax, probabilities and result rounded
+    yardstick: Tensor  # [heads, rows]: the largest error of f32 softmax, rounded weights and results
     out_slack: Tensor  # [heads, rows]
     lse_slack: Tensor
     empty: Tensor  # bool [heads, rows]: queries that see no key
@@ -89,8 +92,21 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
     truth = _softmax(d, q.double(), k.double(), v.double(), visible, sinks, scale)
     out, lse, shares = truth
     q, k, v = q.float(), k.float(), v.float()
-    emulated, _, _ = _softmax(d, q, k, v, visible, sinks, scale, DTYPES[d.dtype])
-    emulated = emulated.to(DTYPES[d.out_dtype]).double()
+
+    def errors(rows: slice, raised: float = 0) -> Tensor:
+        emulated, _, _ = _softmax(d, q[:, rows], k, v, visible[:, rows], sinks, scale,
+                                  DTYPES[d.dtype], raised)
+        return (emulated.to(DTYPES[d.out_dtype]).double() - out[:, rows]).abs().amax(-1)
+
+    # The base of weights decides how they are rounded, and is as arbitrary in a kernel as it is
+    # here. The last queries of a sequence make few numbers, which one base may hit by luck.
+    yardstick = errors(slice(None))
+    last = q.shape[1] % TILE_ROWS
+    bases = -(-FEW_NUMBERS // (last * v.shape[2])) if last else 1
+    for i in range(1, bases):
+        rows = slice(-last, None)
+        more = errors(rows, raised=i / bases * math.log(2))
+        yardstick[:, rows] = torch.maximum(yardstick[:, rows], more)
 
     # Scores off by a few ulps of their summands (twice: numerator and denominator), an exp of a few
     # ulps, and one probability rounded the other way.
@@ -105,7 +121,7 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
     small = torch.where(torch.isfinite(lse), lse, 0).abs()
     lse_slack = UNIT * ((d.dim + 8) * size + terms + 16 + 2 * small)
     empty = (terms == 0).expand(lse.shape)
-    return Truth(out, lse, emulated, out_slack.double(), lse_slack.double(), empty)
+    return Truth(out, lse, yardstick, out_slack.double(), lse_slack.double(), empty)
 
 
 def _grouped(left: Tensor, right: Tensor) -> Tensor:
@@ -116,8 +132,10 @@ def _grouped(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sinks: Tensor | None,
-             scale: float, rounded_to: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """out, lse and the share of each key, in the dtype of q; probabilities rounded where asked."""
+             scale: float, rounded_to: torch.dtype | None = None,
+             raised: float = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """out, lse and the share of each key, in the dtype of q; weights rounded where asked, with a
+    base that is raised above a row's maximum."""
     scores = _grouped(q, k.mT) * scale
     if d.softcap:
         scores = d.softcap * torch.tanh(scores / d.softcap)
@@ -125,7 +143,7 @@ def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sinks: 
     top = scores.amax(-1)
     if sinks is not None:
         top = torch.maximum(top, sinks.to(top.dtype)[:, None])
-    top = torch.where(torch.isfinite(top), top, 0)
+    top = torch.where(torch.isfinite(top), top, 0) + raised
     weights = torch.exp(scores - top[..., None])
     total = weights.sum(-1)
     if sinks is not None:

@@ -197,6 +197,14 @@ inline constexpr KernelRow kSm90Rows[] = {
      .measured =
          "542 TFLOPS at S 1024, bf16, causal 413; cuDNN 529 and 392; lists of 128 x 128, "
          "density .125: 621 at S 32768; fa4 595; each in one run: H200, CUDA 13.0, 2026-11-22"},
+    {.name = "sm90_attention_128x64",
+     .backend = Backend::sm90,
+     .ops = ops({Op::attention}),
+     .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128},
+     .why =
+         "short walks under a causal mask or a window: steps of 64 keys, which consumers join and "
+         "leave each for itself",
+     .measured = ""},
     {.name = "sm90_attention_128_tall",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -205,6 +213,14 @@ inline constexpr KernelRow kSm90Rows[] = {
      .measured =
          "684 TFLOPS at S 16384, bf16, causal 672; fa4 658 and 617, cuDNN 603 and 555 in one "
          "run: H200, CUDA 13.0, 2026-11-22"},
+    {.name = "sm90_attention_128_window",
+     .backend = Backend::sm90,
+     .ops = ops({Op::attention}),
+     .tile = {.m = 192, .n = 64, .k = 128, .stages = 4, .warpgroups = 3, .v = 128},
+     .why =
+         "windows over long sequences with heads of up to 128: a stage more lets warpgroups join "
+         "a tile late",
+     .measured = ""},
     {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/cuda/sm90/attention/arrivals.cuh"
 #include "src/cuda/sm90/attention/rescore.cuh"
 #include "src/cuda/sm90/attention/softmax.cuh"
 #include "src/cuda/sm90/attention/store.cuh"
@@ -40,6 +41,7 @@ class Consumer {
         continue;
       }
       wait_for_keys();
+      pass_first();
       softmax_ = {};
       begin<false>();
       known_ |= kFirst;
@@ -75,7 +77,7 @@ class Consumer {
   static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
 
   static constexpr bool kFewRegisters = T::kConsumers > 3;
-  static constexpr int kTurnBarrier = 1 + T::kConsumers;  // others are one consumer's
+  static constexpr int kTurnBarriers = 1 + T::kConsumers;  // the first of two; others are one's own
 
   /// To this team's next step.
   __device__ __forceinline__ static void advance(Cursor& at) {
@@ -83,10 +85,9 @@ class Consumer {
     for (int i = 0; i < T::kTeams; ++i) at.advance();
   }
 
-  /// Each warp for itself: its lanes are done with what the barrier guards.
+  /// Each warp for itself.
   __device__ __forceinline__ void give_back(std::uint64_t& empty) {
-    __syncwarp();
-    if (thread_ % 32 == 0) tile::arrive(&empty);
+    arrive_as_warp(empty, thread_ % 32);
   }
 
   __device__ __forceinline__ void issue_scores() {
@@ -197,15 +198,17 @@ class Consumer {
   }
 
   /// Two consumers that begin together would have their scores at one time, and both wait from then
-  /// on: the second begins when the first has its first scores.
+  /// on: the second begins when the first has its first scores. Tiles have a barrier in turns: the
+  /// first consumer may begin the next tile before the second begins this one, but no later tile.
   __device__ __forceinline__ void wait_for_turn() {
     if (tile::agreed(consumer_ == 1))
-      asm volatile("barrier.cta.sync %0, 256;" ::"n"(kTurnBarrier) : "memory");
+      asm volatile("barrier.cta.sync %0, 256;" ::"r"(turn_barrier()) : "memory");
   }
   __device__ __forceinline__ void give_turn() {
     if (tile::agreed(consumer_ == 0))
-      asm volatile("barrier.cta.arrive %0, 256;" ::"n"(kTurnBarrier) : "memory");
+      asm volatile("barrier.cta.arrive %0, 256;" ::"r"(turn_barrier()) : "memory");
   }
+  __device__ __forceinline__ unsigned turn_barrier() const { return kTurnBarriers + tile_ % 2; }
 
   /// And so have last values.
   __device__ __forceinline__ void end(Cursor at) {
@@ -351,6 +354,7 @@ class Consumer {
     leave_tile();
     hold_queries();
     wait_for_keys();
+    pass_first();
     issue_scores();
     issue_values(before);
     known_ |= kFirst;
@@ -378,6 +382,17 @@ class Consumer {
       at_.advance();
       wait_for_keys();
       pass();
+    }
+  }
+
+  /// What others need of a tile before this consumer's rows see something of it.
+  __device__ __forceinline__ void pass_first() {
+    if constexpr (T::kJoinsLater) {
+      while (!tile::agreed(shared_.notes[at_.stage].joined >> consumer_ & 1)) {
+        pass();
+        at_.advance();
+        wait_for_keys();
+      }
     }
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "src/cuda/sm90/attention/arrivals.cuh"
 #include "src/cuda/sm90/attention/consumer.cuh"
 #include "src/cuda/sm90/attention/loader.cuh"
 #include "src/cuda/sm90/attention/store.cuh"
@@ -15,26 +16,30 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     attention_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ __align__(tile::kAtomBytes) char raw[];
   auto& shared = *reinterpret_cast<typename T::Shared*>(raw);
-  constexpr int kTeamWarps = T::kTeamSize * kWarpgroup / 32;
+  constexpr int kOfConsumer = kWarpgroup / 32 * kWarpArrivals;
+  constexpr int kOfTeam = T::kTeamSize * kOfConsumer;  // arrivals
   int warpgroup = threadIdx.x / kWarpgroup;
   // The compiler is told that all lanes of a warp are of one team.
   if constexpr (T::kTeams > 1) warpgroup = __shfl_sync(~0u, warpgroup, 0);
   if (threadIdx.x == 0) {
-    shared.q_ring.init(T::kStoresItself ? kTeamWarps : 1);
-    shared.tile_ring.init(T::kStoresItself ? 1 + kTeamWarps : 2);  // the loader, and who stores
-    shared.clearing_ring.init(1);
+    shared.q_ring.init(T::kStoresItself ? kOfTeam : 1);
+    shared.tile_ring.init(T::kStoresItself ? 1 + kOfTeam : 2);  // the loader, and who stores
+    shared.clearing_ring.init(kWarpArrivals);
     for (std::uint64_t& barrier : shared.landed) tile::ptx::mbarrier_init(&barrier, 1);
     if constexpr (!T::kStoresItself)
-      for (std::uint64_t& barrier : shared.results) tile::ptx::mbarrier_init(&barrier, kTeamWarps);
+      for (std::uint64_t& barrier : shared.results) tile::ptx::mbarrier_init(&barrier, kOfTeam);
     if constexpr (T::kTeams > 1) {
-      for (std::uint64_t& barrier : shared.handed.full) tile::ptx::mbarrier_init(&barrier, 4);
-      for (std::uint64_t& barrier : shared.handed.empty) tile::ptx::mbarrier_init(&barrier, 4);
+      for (std::uint64_t& barrier : shared.handed.full)
+        tile::ptx::mbarrier_init(&barrier, kOfConsumer);
+      for (std::uint64_t& barrier : shared.handed.empty)
+        tile::ptx::mbarrier_init(&barrier, kOfConsumer);
     }
     tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
   }
-  if (threadIdx.x == 32) shared.k_ring.init(kTeamWarps);
-  if (threadIdx.x == 64) shared.v_ring.init(kTeamWarps);
-  if (threadIdx.x < T::kStepNotes) shared.step_ring.init(1, 1, threadIdx.x, T::kStepNotes);
+  if (threadIdx.x == 32) shared.k_ring.init(kOfTeam);
+  if (threadIdx.x == 64) shared.v_ring.init(kOfTeam);
+  if (threadIdx.x < T::kStepNotes)
+    shared.step_ring.init(1, kEachLaneArrives ? T::kPieces + 1 : 1, threadIdx.x, T::kStepNotes);
   if (threadIdx.x == T::kConsumers * kWarpgroup) {
     tile::prefetch(args.q);
     tile::prefetch(args.k);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/cuda/sm90/attention/arrivals.cuh"
 #include "src/cuda/sm90/attention/traits.cuh"
 #include "src/cuda/sm90/attention/walk.cuh"
 #include "src/cuda/tile/barrier.cuh"
@@ -70,7 +71,7 @@ class Scout {
     shared_.pieces.start(args_.walk, note, lane_);
     announce(note);
     __syncwarp();
-    if constexpr (T::kLeavesSooner) find_last_steps(note);
+    if constexpr (T::kLeavesSooner) find_own_steps(note);
     int placed = 0;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
@@ -93,17 +94,23 @@ class Scout {
     __syncwarp();  // all have read the pieces
   }
 
-  /// The steps, of a range of keys that is walked whole, with which consumers see the last of them.
-  __device__ void find_last_steps(const TileNote& note) {
+  /// The steps, of a range of keys that is walked whole, of which consumers see something. Who sees
+  /// nothing takes the step that is next to what it would see.
+  __device__ void find_own_steps(const TileNote& note) {
     if (lane_ < T::kConsumers) {
-      int& last = shared_.last_step[lane_];
+      int &joins = shared_.first_step[lane_], &last = shared_.last_step[lane_];
+      joins = 0;
       last = kNowhere;
       const int first = note.first_query + (lane_ * T::kRows >> args_.walk.pack_shift);
       const int most = note.first_query + ((lane_ + 1) * T::kRows - 1 >> args_.walk.pack_shift);
       if (shared_.pieces.per_block == 0 && note.share.parts == 1 && first < note.q_length) {
-        const int end = note.sight.end_of(min(most, note.q_length - 1));
-        const int keys = end - shared_.pieces.begin * planning::kKeyPiece;
-        last = end <= note.sight.begin_of(first) ? 0 : (keys - 1) / T::kN;
+        const int walked = shared_.pieces.begin * planning::kKeyPiece;
+        if constexpr (T::kJoinsLater) {
+          const int final = max(shared_.pieces.count - 1, 0) / T::kPieces;
+          joins = min(max(note.sight.begin_of(first) - walked, 0) / T::kN, final);
+        }
+        const int end = note.sight.end_of(min(most, note.q_length - 1)) - walked;
+        last = max((end - 1) / T::kN, joins);
       }
     }
     __syncwarp();
@@ -131,6 +138,7 @@ class Scout {
     step.masked[p] = piece.visited ? piece.masked : kAllLines;
     if constexpr (T::kOwnLists) step.lines = piece.lines;
     shared_.kept[number % T::kStepNotes][p] = piece.visited ? kept_of(piece, note) : kAllKeys;
+    if constexpr (kEachLaneArrives) tile::arrive(&shared_.step_ring.full[number % T::kStepNotes]);
   }
 
   /// Keys of a piece that some query for which it is loaded sees.
@@ -160,15 +168,19 @@ class Scout {
   __device__ void send(int from, int to, bool last) {
     const int mine = from + lane_;
     if (mine >= to) return;
-    const std::uint32_t stage = (shared_.cursor.steps + mine) % T::kStepNotes;
+    const std::uint32_t number = shared_.cursor.steps + mine, stage = number % T::kStepNotes;
+    if constexpr (kEachLaneArrives)
+      tile::wait(&shared_.step_ring.empty[stage], (number / T::kStepNotes & 1) ^ 1);
     shared_.steps[stage].last = last;
     if constexpr (T::kLeavesSooner) {
-      unsigned leaves = 0;
+      unsigned joined = 0, leaves = 0;
 #pragma unroll
       for (int c = 0; c < T::kConsumers; ++c) {
         const int its_last = shared_.last_step[c];
+        if (shared_.first_step[c] <= mine) joined |= 1u << c;
         if (its_last == mine || (last && its_last > mine)) leaves |= 1u << c;
       }
+      shared_.steps[stage].joined = static_cast<std::uint8_t>(joined);
       shared_.steps[stage].leaves = static_cast<std::uint8_t>(leaves);
     }
     tile::arrive(&shared_.step_ring.full[stage]);
@@ -356,11 +368,8 @@ __device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, 
       }
     }
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
-    __syncwarp();
-    if (lane == 0) {
-      tile::arrive(&shared.clearing_ring.empty[at.stage]);
-      tile::arrive(&shared.v_ring.full[stage]);
-    }
+    arrive_as_warp(shared.clearing_ring.empty[at.stage], lane);
+    if (lane == 0) tile::arrive(&shared.v_ring.full[stage]);
     at.advance();
   }
 }

@@ -51,7 +51,7 @@ struct StepNote {
   std::int32_t key[kPieces];     // first key of each piece inside the sequence
   std::uint8_t masked[kPieces];  // lines with hidden pairs in it, a bit each
   std::uint8_t last;             // of its tile
-  std::uint8_t leaves;           // consumers whose last step it is, a bit each
+  std::uint8_t joined, leaves;   // consumers whose first step it is or was, whose last, a bit each
 
   /// Whether there are any.
   __device__ bool hides_from(int line) const {

@@ -13,9 +13,10 @@ namespace {
 constexpr int kThreads = 1024, kBuckets = kThreads;
 constexpr float kSooner = 1.1f;  // costs are guessed
 
-/// Tiles of packed sequences, which are counted: those of the sequences before each one.
+/// Tiles of packed sequences, which are counted: those of a head of each one, and those of the
+/// sequences before it.
 struct Counted {
-  int before[planning::kMostOrderedSequences];
+  int a_head[planning::kMostOrderedSequences], before[planning::kMostOrderedSequences];
 };
 
 __device__ SequenceNote sequence_of(const Walk& walk, int batch) {
@@ -24,33 +25,36 @@ __device__ SequenceNote sequence_of(const Walk& walk, int batch) {
 
 __device__ void count_tiles(const Walk& walk, Counted& counted) {
   const auto sequence = static_cast<int>(threadIdx.x);
-  int count = 0;
+  int a_head = 0;
   if (sequence < walk.batches)
-    count = (sequence_of(walk, sequence).q_length + walk.queries - 1) / walk.queries;
-  const auto before = static_cast<int>(exclusive_sum<kThreads>(count).before);
-  if (sequence < walk.batches) counted.before[sequence] = before;
+    a_head = (sequence_of(walk, sequence).q_length + walk.queries - 1) / walk.queries;
+  const auto before = static_cast<int>(exclusive_sum<kThreads>(a_head * walk.head_groups).before);
+  if (sequence < walk.batches) {
+    counted.a_head[sequence] = a_head;
+    counted.before[sequence] = before;
+  }
   __syncthreads();
 }
 
 __device__ TilePlace place_of(const Walk& walk, const Counted& counted, int number) {
   if (!walk.packed_q) return TilePlace::of(walk, number);
-  TilePlace place{0, number / walk.tiles_a_head, number % walk.tiles_a_head};
-  for (int end = walk.batches; end - place.batch > 1;) {
-    const int middle = (place.batch + end) / 2;
-    (counted.before[middle] <= place.tile ? place.batch : end) = middle;
+  int batch = 0;
+  for (int end = walk.batches; end - batch > 1;) {
+    const int middle = (batch + end) / 2;
+    (counted.before[middle] <= number ? batch : end) = middle;
   }
-  place.tile -= counted.before[place.batch];
-  return place;
+  const int a_head = counted.a_head[batch];
+  number -= counted.before[batch];
+  if (number >= a_head * walk.head_groups) return {batch, 0, kNowhere / walk.queries};
+  return TilePlace::of_sequence(walk, batch, a_head, number);
 }
 
 /// About how long a tile takes, in pieces of keys.
 __device__ int cost_of(const Walk& walk, const TilePlace& place) {
   constexpr int kAround = 1;  // what a tile costs besides its walk
   const SequenceNote s = sequence_of(walk, place.batch);
-  int first = place.tile * walk.queries;
+  const int first = place.tile * walk.queries;
   if (first >= s.q_length) return 0;
-  if (walk.packed_q && walk.longest_last)
-    first = (s.q_length - 1) / walk.queries * walk.queries - first;
   const int last = min(first + walk.queries, s.q_length) - 1;
   const int keys = s.sight.end_of(last) - s.sight.begin_of(first);
   const int seen = keys > 0 ? keys / planning::kKeyPiece + 1 : 0;

@@ -91,8 +91,10 @@ struct Traits {
   static constexpr int kLineRows = planning::line_queries(kTile);
   static_assert(kM <= planning::SmallDivisor::kMost);
   static_assert(!kOwnLists || kTeams == 1);
-  // Consumers leave a tile when their rows see no more, where that saves steps.
+  // Consumers leave a tile when their rows see no more, and join it when they see something, where
+  // that saves steps.
   static constexpr bool kLeavesSooner = planning::leaves_sooner(kTile);
+  static constexpr bool kJoinsLater = planning::joins_later(kTile);
   static constexpr int kPieces = kN / planning::kKeyPiece, kRoundPieces = kPieces * kTeams;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
@@ -120,11 +122,13 @@ struct Traits {
   static constexpr int kHanded = kConsumers - kTeamSize;  // found by other teams than the first
   static constexpr int kMostBytes =
       kRingBytes + 2 * Queries::kBytes + kHanded * static_cast<int>(sizeof(Found));
-  static constexpr int kQueryStages = kMostBytes <= 220 * 1024 ? 2 : 1;
+  static constexpr int kQueryStages = kMostBytes <= 224 * 1024 ? 2 : 1;
   // Where there is room for one tile, the next one's queries come as soon as this one's are read:
   // results do not lie there, but go from registers to memory.
   static constexpr bool kStoresItself = kQueryStages == 1;
-  static constexpr int kTileNotes = 3, kStepNotes = 64, kClearings = 3;
+  // More than 32: the scout looks up as many pieces before it shows the first of them.
+  static constexpr int kStepNotes = kMostBytes <= 220 * 1024 ? 64 : 48;
+  static constexpr int kTileNotes = 3, kClearings = 3;
   static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
   static constexpr int kLines = kOwnLists ? kTile.lines : kTeamSize;
   static constexpr int kConsumersALine = kTeamSize / kLines;
@@ -155,7 +159,7 @@ struct Traits {
     std::uint64_t kept[kStepNotes][kPieces];  // keys that some query sees for which they are loaded
     Step notes[kStages];                      // of the stages of keys
     TileCursor cursor;                        // the scout's
-    int last_step[kConsumers];                // of each in the tile at hand
+    int first_step[kConsumers], last_step[kConsumers];  // of each in the tile at hand
     Pieces pieces;
     Clearing clearings[kClearings];
   };
@@ -184,13 +188,15 @@ struct ScoreMap {
 struct Exponents {
   float scale, ceiling = INFINITY;
 
-  /// Where a row's base goes for its largest score. Under a cap that saturates, nearly all scores
-  /// of a row may be alike: just above the base, all their weights would be rounded alike, by up to
-  /// twice as much as just below it.
+  /// Where a row's base goes for its largest score, which gets a weight of 7/8, exact in 16 bits.
+  /// Where nearly all scores of a row are alike, others are somewhat above the first: just above
+  /// one, all their weights would be rounded alike, by up to twice as much as just below it. Under
+  /// a small cap that saturates, most scores are near it: below zero too, if the first is.
   __device__ __forceinline__ float base_of(float top) const {
-    constexpr float kNear = 1.0f / 16;
+    constexpr float kAbove = 0.19264507794f, kSmall = 6;  // 2^-12 is still precise in 16 bits
     const float exponent = top * scale;
-    return exponent > ceiling - kNear ? ceiling : exponent;
+    const bool saturates = ceiling < kSmall && fabsf(exponent) > 0.5f * ceiling;
+    return saturates ? ceiling : fminf(exponent + kAbove, ceiling);
   }
 };
 

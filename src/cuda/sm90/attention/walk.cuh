@@ -49,10 +49,11 @@ struct Walk {
   }
 };
 
-/// Where a tile of sequences that are not packed lies.
+/// Where a tile lies.
 struct TilePlace {
   int batch, head_group, tile;
 
+  /// By its number, of sequences that are not packed.
   __device__ static TilePlace of(const Walk& walk, int number) {
     // Head groups of a section side by side, so that their keys stay in L2.
     const int all = walk.batches * walk.head_groups;
@@ -63,6 +64,13 @@ struct TilePlace {
     const int tile = within / wide, flat = first + within % wide;
     return {flat / walk.head_groups, flat % walk.head_groups,
             walk.longest_last ? walk.tiles_a_head - 1 - tile : tile};
+  }
+
+  /// By its number among those of one packed sequence.
+  __device__ static TilePlace of_sequence(const Walk& walk, int batch, int tiles_a_head,
+                                          int number) {
+    const int tile = number % tiles_a_head;
+    return {batch, number / tiles_a_head, walk.longest_last ? tiles_a_head - 1 - tile : tile};
   }
 };
 
@@ -122,15 +130,8 @@ struct TileCursor {
   }
 
   __device__ void put(const Walk& walk, int number, TileNote& note, int lane) const {
-    TilePlace place;
-    if (walk.packed_q) {
-      // Tiles of all sequences, one head group after the other.
-      place.head_group = number / walk.tiles_a_head;
-      place.tile = number % walk.tiles_a_head;
-      find_sequence(walk, place.tile, place.batch, lane);
-    } else {
-      place = TilePlace::of(walk, number);
-    }
+    const TilePlace place =
+        walk.packed_q ? of_packed(walk, number, lane) : TilePlace::of(walk, number);
     if (lane != 0) return;
     SequenceNote& sequence = note;
     if (walk.reads_sequences) {
@@ -146,35 +147,33 @@ struct TileCursor {
     note.turned = walk.turns && number / walk.blocks % 2 != 0;
   }
 
-  /// The sequence that a tile of packed queries is in; `tile` becomes its number there, which lies
-  /// beyond the last sequence's end where there is no such tile.
-  __device__ static void find_sequence(const Walk& walk, int& tile, int& batch, int lane) {
-    batch = walk.batches - 1;
+  /// Where a tile of packed queries lies: one sequence after the other, so that the longest is not
+  /// met again with each head. Beyond the last sequence's end where there is no such tile.
+  __device__ static TilePlace of_packed(const Walk& walk, int number, int lane) {
     for (int first = 0; first < walk.batches; first += 32) {
       const int mine = first + lane;
-      int count = 0;
+      int a_head = 0;
       if (mine < walk.batches) {
         const std::int64_t length = walk.sequences.at(mine).q_length;
-        count = static_cast<int>((length + walk.queries - 1) / walk.queries);
+        a_head = static_cast<int>((length + walk.queries - 1) / walk.queries);
       }
+      const int count = a_head * walk.head_groups;
       int up_to = count;  // tiles of the lanes up to this one
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
         const int below = __shfl_up_sync(~0u, up_to, step);
         if (lane >= step) up_to += below;
       }
-      const unsigned beyond = __ballot_sync(~0u, up_to > tile);
+      const unsigned beyond = __ballot_sync(~0u, up_to > number);
       if (beyond != 0) {
         const int holder = __ffs(static_cast<int>(beyond)) - 1;
-        const int in_it = __shfl_sync(~0u, count, holder);
-        tile -= __shfl_sync(~0u, up_to - count, holder);
-        batch = first + holder;
-        if (walk.longest_last) tile = in_it - 1 - tile;
-        return;
+        a_head = __shfl_sync(~0u, a_head, holder);
+        number -= __shfl_sync(~0u, up_to - count, holder);
+        return TilePlace::of_sequence(walk, first + holder, a_head, number);
       }
-      tile -= __shfl_sync(~0u, up_to, 31);
+      number -= __shfl_sync(~0u, up_to, 31);
     }
-    tile = kNowhere / walk.queries;
+    return {walk.batches - 1, 0, kNowhere / walk.queries};
   }
 };
 
