@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from check_results import ROOT, bench_module, problems_of
-from outcomes import gtest_outcomes, junit_outcomes, listed_tests, outcome, summary
+from outcomes import gtest_outcomes, junit_outcomes, listed_tests, outcome
 
 STEPS = ("cpp", "sanitizer", "python", "host", "ceilings", "bench")
 FEW_TESTS = 3  # of each executable, spread over it
@@ -98,12 +98,16 @@ def cpp_tests(options, clock, work, done):
         if status not in (0, 1) or not parsed:
             parsed.append(outcome(f"cpp.{path.name}", status, seconds, output, (GTEST_SKIPPED,),
                                   clock.spent))
-        say(f"{path.name}: {summary(parsed)}, {seconds:.1f} s")
+        say(f"{path.name}: {endings(parsed)}, {seconds:.1f} s")
         return parsed
 
     for parsed in side_by_side(one, [p for p in found if f"cpp.{p.name}" not in done]):
         tests += parsed
     return tests
+
+
+def endings(tests):
+    return bench_module("results").endings(tests)
 
 
 def sanitizer_tests(options, clock, done):
@@ -164,7 +168,7 @@ def python_tests(environment, clock, work):
         if status not in (0, 1) or not tests:
             tests.append(outcome("python", 1 if status == 0 else status, seconds, output,
                                  cut=clock.spent))
-    say(f"python: {summary(tests)}, {seconds:.1f} s")
+    say(f"python: {endings(tests)}, {seconds:.1f} s")
     return tests
 
 
@@ -405,7 +409,7 @@ def main(arguments=None):
     result = bench_module("files").read_json(out)
     if complaint:
         say(complaint)
-    say(f"{out}: {len(result['cases'])} cases; tests: {summary(result['tests']) or 'none'}")
+    say(f"{out}: {len(result['cases'])} cases; tests: {endings(result['tests']) or 'none'}")
     failed = [test["name"] for test in result["tests"] if test["outcome"] == "failed"]
     for name in failed:
         say(f"failed: {name}")

@@ -61,9 +61,3 @@ def listed_tests(text):
         elif suite and line.startswith("  "):
             names.append(suite + line.split("#")[0].strip())
     return [name for name in names if "DISABLED_" not in name]
-
-
-def summary(tests):
-    words = [test["outcome"] for test in tests]
-    return ", ".join(f"{words.count(word)} {word}"
-                     for word in ("passed", "failed", "unfinished", "skipped") if word in words)

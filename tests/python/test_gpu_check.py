@@ -343,5 +343,5 @@ def test_what_the_budget_cut_is_no_failure_and_runs_again(tmp_path):
     tests = gpu_check.cpp_tests(options, gpu_check.Clock(4), tmp_path, set())
     assert [(test["name"], test["outcome"]) for test in tests] == [
         ("cpp.gpu_slow_test", "unfinished")]
-    assert gpu_check.summary(tests) == "1 unfinished"
+    assert gpu_check.endings(tests) == "1 unfinished"
     assert gpu_check.passed_before({"tests": tests}) == set()

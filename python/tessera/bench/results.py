@@ -27,6 +27,13 @@ def read(path):
     return result
 
 
+def endings(tests):
+    """How tests ended, in words."""
+    ended = [test["outcome"] for test in tests]
+    return ", ".join(f"{ended.count(word)} {word}"
+                     for word in ("passed", "failed", "unfinished", "skipped") if word in ended)
+
+
 def complain(path, found):
     """Raises Unreadable if anything was found to be wrong."""
     if found:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from ..bench import results as result_files
 from ..bench.cases import LISTS
 from ..bench.sources import ATTENTION, PRODUCTS, kind_of, measured_at
 from . import case_tables, ceilings, compare, model_error, summary
@@ -223,7 +224,7 @@ def correctness(card, slug):
     for result, file in zip(card.results, card.files, strict=True):
         if result["tests"]:
             stale = " (stale)" if set(measured_at(result)) & set(card.stale) else ""
-            counts.append(tag("li", f"{file}{stale}: {case_tables.outcomes(result['tests'])}"))
+            counts.append(tag("li", f"{file}{stale}: {result_files.endings(result['tests'])}"))
         bad += [[test["name"], file, test["outcome"], ending(test.get("detail", ""))]
                 for test in result["tests"] if test["outcome"] != "passed"]
     parts = [nothing("These files hold no tests.")]

@@ -169,10 +169,3 @@ def host_times(calls):
              one["row"]] for one in calls]
     return Table(["call", "run, us", "with planning, us", "kernel"], rows, 1,
                  "What a call in C++ costs the host")
-
-
-def outcomes(tests):
-    """How tests ended, in words."""
-    ended = [test["outcome"] for test in tests]
-    return ", ".join(f"{ended.count(word)} {word}"
-                     for word in ("passed", "failed", "unfinished", "skipped") if word in ended)

@@ -1,5 +1,6 @@
 """The documentation's tables: what `case_tables` and others make, as lines of Markdown."""
 
+from ..bench import results as result_files
 from ..bench.sources import measured_at, stale_hashes
 from . import case_tables, model_error, summary
 from . import ceilings as ceiling
@@ -94,7 +95,7 @@ def ceilings_and_tests(result):
                      if "cublas_bf16_sustained" in c else "")
         texts.append(f"cuBLAS multiplies 8192x8192x8192 in bf16 at {number(c['cublas_bf16'])} "
                      f"TFLOPS in bursts{sustained}.")
-    counts = case_tables.outcomes(result["tests"])
+    counts = result_files.endings(result["tests"])
     if counts:
         texts.append(f"Tests: {counts}.")
     return [" ".join(texts)] if texts else []
