@@ -282,7 +282,7 @@ def test_random_attention_is_right(capsys):
 
 
 @products
-@pytest.mark.parametrize("kernel", ["64", "64x64", "96_tall", "128x64", "128_tall"])
+@pytest.mark.parametrize("kernel", ["64", "64x64", "96_tall", "128x64", "128_tall", "128_window"])
 def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):
     """Behind the keys that are used, a window's first rows of a tile see some and its last rows
     none; those of the next tile join it late. More tiles than an H200 takes at a time."""
