@@ -75,7 +75,7 @@ class Truth:
 
     out: Tensor  # f64 [heads, rows, dim_v]
     lse: Tensor  # f64 [heads, rows]
-    yardstick: Tensor  # [heads, rows]: the largest error of f32 softmax, rounded weights and results
+    yardstick: Tensor  # [heads, rows]: largest error of f32 softmax, rounded weights and results
     out_slack: Tensor  # [heads, rows]
     lse_slack: Tensor
     empty: Tensor  # bool [heads, rows]: queries that see no key
