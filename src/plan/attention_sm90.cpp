@@ -77,6 +77,18 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
   return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
 }
 
+/// Tiles that consumers compute on, parts of one as such: as whole ones, but where they are dealt
+/// and who has no rows skips them. Packed sequences end anywhere in theirs.
+double computed_tiles(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
+  const double rows = skips_tiles(tile) && layout.uneven ? 64 : tile.m;
+  const auto heads = static_cast<double>(layout.head_groups),
+             pack = static_cast<double>(layout.pack);
+  const auto batch = static_cast<double>(s.batch);
+  if (s.q_packed)
+    return (static_cast<double>(s.q_total) * pack + batch * rows / 2) / tile.m * heads;
+  return batch * std::ceil(static_cast<double>(s.q_length) * pack / rows) * rows / tile.m * heads;
+}
+
 /// What joining the parts of divided tiles costs: they are written and read again.
 double join_seconds(const Tile& tile, std::int64_t tiles, std::int64_t sharers) {
   const auto parts = static_cast<double>(sharers + tiles);
@@ -189,13 +201,18 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   // The last round of tiles is rarely full, but tiles are dealt as they are asked for, or divided.
   const double rounds = real(layout.tiles) / device.units;
   double filled = layout.uneven ? std::max(rounds, 1.0) : std::ceil(rounds);
-  if (layout.sharers > 0)
+  double computed = filled;
+  if (layout.sharers > 0) {
     filled = real(layout.whole) / device.units + real(layout.divided()) / real(layout.sharers);
+    computed = filled;
+  } else if (layout.uneven) {
+    computed = std::max(computed_tiles(s, tile, layout) / device.units, 1.0);
+  }
   constexpr double kMeasuredTflops = 970;  // dense, of the card whose steps were measured
   const double slower =
       device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
   const double step = step_seconds(s, tile) * (layout.composed ? kMaskedStep : 1);
-  double compute = filled * steps * step * slower;
+  double compute = computed * steps * step * slower;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
   // A tile of one list computes on whatever it loads, which takes longer; one that walks several
   // loads more than a consumer needs. Blocks with an element mask are loaded for one line alone.
@@ -214,7 +231,7 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   const double composing =
       layout.composed ? kComposeSeconds + composed_bytes(layout.composed) / kComposedBytes : 0;
   const double tiles = std::max(filled, 1.0) * tile_seconds(tile) + lockstep_seconds(tile, steps);
-  return (std::max({compute, memory, fetched}) + tiles + joined + composing) * 1e3;
+  return (std::max(std::max(compute, fetched) + tiles, memory) + joined + composing) * 1e3;
 }
 
 std::string describe(const AttentionLayout& layout) {

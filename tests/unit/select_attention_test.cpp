@@ -74,10 +74,11 @@ TEST(SelectAttention, WhatQueriesSeeChoosesAmongRows) {
     p.window_left = window;
     return on_h200(p).plan.kernel_name;
   };
+  EXPECT_EQ(row(256, false), "sm90_attention_128");
   EXPECT_EQ(row(1024, false), "sm90_attention_128");
-  EXPECT_EQ(row(512, true), "sm90_attention_128x64");
-  EXPECT_EQ(row(1024, true), "sm90_attention_128x64");
-  EXPECT_EQ(row(2048, true), "sm90_attention_128_tall");
+  EXPECT_EQ(row(256, true), "sm90_attention_128x64");
+  EXPECT_EQ(row(384, true), "sm90_attention_128_tall");  // two tiles of 192, three of 128
+  EXPECT_EQ(row(1024, true), "sm90_attention_128_tall");
   EXPECT_EQ(row(16384, true), "sm90_attention_128_tall");
   EXPECT_EQ(row(16384, false), "sm90_attention_128_tall");
   for (const std::int64_t window : {256, 1024})

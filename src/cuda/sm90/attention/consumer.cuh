@@ -35,6 +35,12 @@ class Consumer {
 
   __device__ __forceinline__ void run() {
     while (comes(tile_)) {
+      if constexpr (T::kSkipsTiles) {
+        if (!has_rows(tile_)) {
+          pass_tile();
+          continue;
+        }
+      }
       hold_queries();
       if constexpr (T::kOwnLists) {
         walk_line();
@@ -343,7 +349,8 @@ class Consumer {
     if constexpr (T::kStoresItself) give_back(shared_.q_ring.empty[0]);
     const Cursor before = at_;
     if constexpr (T::kLeavesSooner) pass_rest();
-    if (!kCrosses || !is_whole(tile_) || !comes(tile_ + 1)) {
+    if (!kCrosses || !is_whole(tile_) || !comes(tile_ + 1) ||
+        (T::kSkipsTiles && !has_rows(tile_ + 1))) {
       end(before);
       finish();
       advance(at_);
@@ -396,6 +403,17 @@ class Consumer {
     }
   }
 
+  /// A tile in which this consumer has no rows.
+  __device__ __forceinline__ void pass_tile() {
+    do {
+      wait_for_keys();
+      pass();
+      at_.advance();
+    } while (!(known_ & kEnds));
+    leave_result(tile_);
+    leave_tile();
+  }
+
   /// Leaves a step to others. A stage of values is given back after it has been filled: sooner, it
   /// would count as given back by who still has the values before them.
   __device__ __forceinline__ void pass() {
@@ -408,6 +426,11 @@ class Consumer {
   __device__ __forceinline__ bool comes(unsigned tile) {
     wait_for_queries(tile);
     return !tile::agreed(note_of(tile).ends_all);
+  }
+
+  /// Whether any of this consumer's rows is in a tile that comes.
+  __device__ __forceinline__ bool has_rows(unsigned tile) {
+    return tile::agreed(note_of(tile).reaches(first_row(), args_.walk.pack_shift));
   }
 
   __device__ __forceinline__ void clear_sums() {

@@ -28,6 +28,11 @@ struct TileNote : SequenceNote {
   bool ends_all;             // there is no such tile
   bool turned;               // its list is walked from the end
   planning::TileShare share;
+
+  /// Whether the tile has queries from that row on.
+  __device__ bool reaches(int row, int pack_shift) const {
+    return first_query + (row >> pack_shift) < q_length;
+  }
 };
 
 /// Where a piece is that does not exist: beyond every tensor, so TMA writes zeros.

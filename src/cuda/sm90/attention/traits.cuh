@@ -95,6 +95,7 @@ struct Traits {
   // that saves steps.
   static constexpr bool kLeavesSooner = planning::leaves_sooner(kTile);
   static constexpr bool kJoinsLater = planning::joins_later(kTile);
+  static constexpr bool kSkipsTiles = planning::skips_tiles(kTile);
   static constexpr int kPieces = kN / planning::kKeyPiece, kRoundPieces = kPieces * kTeams;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
