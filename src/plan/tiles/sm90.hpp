@@ -204,7 +204,9 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why =
          "short walks under a causal mask or a window: steps of 64 keys, which consumers join and "
          "leave each for itself",
-     .measured = ""},
+     .measured =
+         "198 TFLOPS at S 256, causal, bf16, 336 at S 640; 128_tall 180 and 328, 128 177 and 322 "
+         "in one run: H200, CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_128_tall",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -220,7 +222,8 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why =
          "windows over long sequences with heads of up to 128: a stage more lets warpgroups join "
          "a tile late",
-     .measured = ""},
+     .measured = "528 TFLOPS at S 16384, causal, a window of 1024, bf16; fa4 451 in one run: H200, "
+                 "CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
