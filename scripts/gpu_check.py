@@ -32,6 +32,7 @@ SANITIZER_FOUND = 9
 CUDA_BIN = "/usr/local/cuda/bin"  # where it is, on PATH or not
 AGAIN = 3  # what a suite returns when the device is lost to its process
 MOST_STARTS = 10
+MOST_SECONDS = 900  # of one run of tests, even under a sanitizer: what takes longer hangs
 SPENT = "the budget is spent; run again with --resume"
 
 
@@ -92,7 +93,8 @@ def cpp_tests(options, clock, work, done):
         report.unlink(missing_ok=True)
         few = ["--gtest_filter=" + ":".join(spread(path))] if options.quick else []
         start = time.monotonic()
-        status, output = run([path, f"--gtest_output=json:{report}", *few], clock.left(900))
+        status, output = run([path, f"--gtest_output=json:{report}", *few],
+                             clock.left(MOST_SECONDS))
         seconds = time.monotonic() - start
         parsed = gtest_outcomes(path.name, report) if status in (0, 1) else []
         if status not in (0, 1) or not parsed:
@@ -129,7 +131,7 @@ def sanitizer_tests(options, clock, done):
             return []
         start = time.monotonic()
         status, output = run([tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
-                              "--gtest_filter=" + ":".join(names)], clock.left(300))
+                              "--gtest_filter=" + ":".join(names)], clock.left(MOST_SECONDS))
         seconds = time.monotonic() - start
         test = outcome(name, status, seconds, output, (GTEST_SKIPPED,), clock.spent)
         say(f"{check} {path.name}: {test['outcome']}, {len(names)} tests, {seconds:.1f} s")
@@ -158,7 +160,7 @@ def python_tests(environment, clock, work):
     report.unlink(missing_ok=True)
     start = time.monotonic()
     status, output = run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/python", "-p",
-                          "no:cacheprovider", f"--junitxml={report}"], clock.left(900),
+                          "no:cacheprovider", f"--junitxml={report}"], clock.left(MOST_SECONDS),
                          environment)
     seconds = time.monotonic() - start
     if status == 5:  # pytest's code for "no test was collected"
