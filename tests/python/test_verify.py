@@ -1,5 +1,7 @@
 """tessera.verify on the CPU: right results pass, and each kind of wrong one is found."""
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -322,6 +324,29 @@ def test_what_the_library_refuses_has_reasons(capsys):
         tessera.attention(x, x, x, backend="sm90")
     assert cli.reasons_of(refusal.value, "cpu") == [
         "cpu_attention: execution.backend asks for sm90"]
+
+
+def test_jobs_share_the_problems(capsys):
+    said = []
+    for jobs in (1, 3):
+        assert run("--count", 7, "--seed", 50, "--jobs", jobs) == 0
+        said.append(capsys.readouterr().out)
+    assert all("7 problems, 7 right, 0 refused, 0 failed" in text for text in said)
+    assert said[0].splitlines()[1] == said[1].splitlines()[1]  # the worst of all
+
+
+def right_but_for_seed_3(seed, options):
+    if seed == 3:
+        os._exit(9)
+    return cli.Outcome(seed)
+
+
+def test_a_process_that_ends_early_has_failed(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "outcome_of", right_but_for_seed_3)
+    assert run("--count", 6, "--jobs", 2) == 1  # 1, 3 and 5; 2, 4 and 6
+    said = capsys.readouterr().out
+    assert "FAILED its process ended with 9\n  seed 3" in said
+    assert "5 problems, 4 right, 0 refused, 1 failed" in said and said.endswith("failed: seeds 3\n")
 
 
 def test_an_interrupt_still_sums_up(monkeypatch, capsys):

@@ -9,6 +9,7 @@ import time
 from typing import TextIO
 
 from . import draw
+from .jobs import Outcome, from_here, from_jobs
 
 MOST_PAIRS = {"cpu": 1 << 21, "cuda": 1 << 28}
 STRETCH = {"cpu": 1 << 20, "cuda": 1 << 25}
@@ -22,6 +23,17 @@ class Tally:
         self.worst, self.worst_seed = 0.0, None
         self.reasons: collections.Counter = collections.Counter()
         self.start = time.monotonic()
+
+    def add(self, outcome: Outcome) -> None:
+        if outcome.trouble is not None:
+            self.failures.append(outcome.seed)
+        elif outcome.refused:
+            self.refused += 1
+            self.reasons["; ".join(outcome.refused)] += 1
+        else:
+            self.right += 1
+            if outcome.share > self.worst:
+                self.worst, self.worst_seed = outcome.share, outcome.seed
 
     @property
     def failed(self) -> int:
@@ -117,64 +129,64 @@ def verify_with_room(seed: int, options: argparse.Namespace) -> tuple[float, str
     return verify_one(seed, options)
 
 
+def outcome_of(seed: int, options: argparse.Namespace) -> Outcome:
+    try:
+        share, trouble = verify_with_room(seed, options)
+    except NotImplementedError as refusal:
+        return Outcome(seed, refused=reasons_of(refusal, options.device))
+    except Exception as error:  # whatever it is, it is no right answer
+        share, trouble = 0.0, f"{type(error).__name__}: {error}"
+    return Outcome(seed, share, trouble, lost=None if trouble is None else _lost(options.device))
+
+
 def attention(options: argparse.Namespace) -> int:
     """0: every problem right or refused; 1: one is wrong; 130: interrupted."""
     tally, line = Tally(), Line(sys.stderr, options.quiet)
     interrupted = False
+    outcomes = (from_here if options.jobs == 1 else from_jobs)(options, outcome_of)
     try:
-        for seed in range(options.seed, options.seed + options.count):
-            spent = time.monotonic() - tally.start
-            if options.seconds is not None and spent > options.seconds:
-                break
-            trouble = None
-            try:
-                share, trouble = verify_with_room(seed, options)
-                if trouble is None:
-                    tally.right += 1
-                    if share > tally.worst:
-                        tally.worst, tally.worst_seed = share, seed
-            except NotImplementedError as refusal:
-                tally.refused += 1
-                tally.reasons["; ".join(reasons_of(refusal, options.device))] += 1
-            except Exception as error:  # whatever it is, it is no right answer
-                trouble = f"{type(error).__name__}: {error}"
-            if trouble is not None:
-                tally.failures.append(seed)
+        for outcome in outcomes:
+            tally.add(outcome)
+            if outcome.trouble is not None:
                 line.clear()
-                print(failure(seed, trouble, options), flush=True)
-                if tally.failed >= options.failures or not _alive(options.device):
+                print(failure(outcome, options), flush=True)
+                if outcome.lost:
+                    print(f"the device is lost: {outcome.lost}")
+                if outcome.lost or tally.failed >= options.failures:
                     print("stopped here")
                     break
             line.show(tally, options)
     except KeyboardInterrupt:
         interrupted = True
+    finally:
+        outcomes.close()
     line.clear()
     print(tally.summary(), flush=True)
     return 1 if tally.failed else 130 if interrupted else 0
 
 
-def failure(seed: int, trouble: str, options: argparse.Namespace) -> str:
+def failure(outcome: Outcome, options: argparse.Namespace) -> str:
+    seed = outcome.seed
     drawn = draw.draw(seed, DTYPES[options.device], options.pairs)
     command = f"python -m tessera.verify attention --device {options.device} --seed {seed}"
     command += " --count 1"
     if options.pairs != MOST_PAIRS[options.device]:
         command += f" --pairs {options.pairs}"
     command += " --repeat" if options.repeat else ""
-    return f"FAILED {trouble}\n  {drawn}\n  {command}"
+    return f"FAILED {outcome.trouble}\n  {drawn}\n  {command}"
 
 
-def _alive(device: str) -> bool:
-    """Whether the device still answers: after some errors a process has lost it."""
+def _lost(device: str) -> str | None:
+    """What the device says where it no longer answers: after some errors a process has lost it."""
     if device == "cpu":
-        return True
+        return None
     import torch
 
     try:
         torch.cuda.synchronize()
     except RuntimeError as error:
-        print(f"the device is lost: {str(error).splitlines()[0]}")
-        return False
-    return True
+        return str(error).splitlines()[0]
+    return None
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -186,12 +198,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=1000, help="problems [1000]")
     parser.add_argument("--seed", type=int, default=1, help="of the first; each has the next [1]")
     parser.add_argument("--seconds", type=float, help="start no problem after that")
+    parser.add_argument("--jobs", type=int, default=1,
+                        help="processes side by side, which share the problems and the device [1]")
     parser.add_argument("--pairs", type=int, help="most pairs of a query and a key in a problem")
     parser.add_argument("--repeat", action="store_true", help="run each twice and compare bits")
     parser.add_argument("--failures", type=int, default=20, help="stop after so many [20]")
     parser.add_argument("--quiet", action="store_true", help="no progress line")
     options = parser.parse_args(arguments)
-    for name in ("count", "failures"):
+    for name in ("count", "failures", "jobs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: expected 1 and more, got {getattr(options, name)}")
     if options.pairs is None:

@@ -1,0 +1,87 @@
+"""Who runs the problems: this process, or several side by side."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Callable, Iterator
+
+
+@dataclass
+class Outcome:
+    """Of one problem: right, where nothing else is said."""
+
+    seed: int
+    share: float = 0.0  # of its budget
+    trouble: str | None = None
+    refused: tuple[str, ...] | list[str] = ()  # why
+    lost: str | None = None  # the device, and what it says
+
+
+Verify = Callable[[int, argparse.Namespace], Outcome]
+
+
+def from_here(options: argparse.Namespace, verify: Verify, first: int = 0,
+              end: float | None = None) -> Iterator[Outcome]:
+    """One of every `options.jobs` problems, until that time."""
+    end = _end_of(options) if end is None else end
+    for seed in range(options.seed + first, options.seed + options.count, options.jobs):
+        if time.monotonic() > end:
+            return
+        outcome = verify(seed, options)
+        yield outcome
+        if outcome.lost:
+            return
+
+
+def from_jobs(options: argparse.Namespace, verify: Verify) -> Iterator[Outcome]:
+    """As they come. A process that ends before it is done has failed at its next problem."""
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    end = _end_of(options)
+    left = {}  # of each pipe: its process, and the seed that it is at
+    try:
+        for first in range(min(options.jobs, options.count)):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_work, args=(options, verify, first, end, sender),
+                                      daemon=True)
+            process.start()
+            sender.close()
+            left[receiver] = process, options.seed + first
+        while left:
+            for pipe in wait(list(left)):
+                process, seed = left[pipe]
+                try:
+                    outcome = pipe.recv()
+                except EOFError:
+                    process.join()
+                    outcome = None
+                    if process.exitcode != 0:
+                        yield Outcome(seed, trouble=f"its process ended with {process.exitcode}")
+                if outcome is None:
+                    del left[pipe]
+                else:
+                    left[pipe] = process, outcome.seed + options.jobs
+                    yield outcome
+    finally:
+        for process, _ in left.values():
+            process.terminate()
+            process.join()
+
+
+def _end_of(options: argparse.Namespace) -> float:
+    return float("inf") if options.seconds is None else time.monotonic() + options.seconds
+
+
+def _work(options: argparse.Namespace, verify: Verify, first: int, end: float,
+          pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one decides
+    import torch
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))
+    for outcome in from_here(options, verify, first, end):
+        pipe.send(outcome)
