@@ -1,0 +1,80 @@
+"""scripts/compare_builds.py on the CPU: one build against itself."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import tessera
+
+ROOT = Path(__file__).resolve().parents[2]
+if not (ROOT / "scripts").is_dir():
+    pytest.skip("runs from the source tree alone", allow_module_level=True)
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import compare_builds  # noqa: E402
+
+PACKAGE = Path(tessera.__file__).parent
+SMALL = ["--device", "cpu", "--turns", "2", "--seconds", "0.01", "--cases"]
+CASE = "matmul m=32 n=32 k=32 dtype=f32"
+
+
+@pytest.fixture
+def build(tmp_path):
+    def linked(name):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tessera").symlink_to(PACKAGE)
+        return str(tmp_path / name)
+
+    return linked
+
+
+def test_builds_take_turns_and_have_ratios_to_the_first(build, capfd):
+    old, new = build("old"), build("new")
+    assert compare_builds.main([old, new, *SMALL, CASE, "attention s=16 h=1 d=16 dtype=f32"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [line for line in lines if line[0] != " "] == ["matmul 32x32x32 f32",
+                                                         "attention B1 H1 S16 D16 f32"]
+    for first, second in (lines[1:3], lines[4:6]):
+        assert first.split()[0] == old and "1.000x  cpu_" in first
+        assert second.split()[0] == new and " us " in second
+
+
+def test_a_kernel_that_does_not_take_the_case_says_why_and_the_others_have_times(build, capfd):
+    one = build("one")
+    assert compare_builds.main([one, f"{one}:sm90_matmul_128x256", *SMALL, CASE]) == 1
+    _, mine, other = capfd.readouterr().out.splitlines()
+    assert "1.000x" in mine and "Unavailable: " in other and "runs on a GPU" in other
+
+
+def test_a_process_that_ends_is_told(build, tmp_path, capfd):
+    broken = tmp_path / "broken"
+    shutil.copytree(PACKAGE / "lib", broken / "tessera" / "lib")
+    (broken / "tessera" / "__init__.py").write_text("import os; os._exit(7)\n")
+    assert compare_builds.main([build("one"), str(broken), *SMALL, CASE]) == 1
+    assert "its process ended with 7" in capfd.readouterr().out
+
+
+def test_a_wrong_result_gets_no_time(build, tmp_path, capfd):
+    wrong = tmp_path / "wrong"
+    shutil.copytree(PACKAGE, wrong / "tessera")
+    with open(wrong / "tessera" / "products.py", "a") as file:
+        file.write("\nimport functools\nright = matmul\n\n@functools.wraps(right)\n"
+                   "def matmul(*arguments, **options):\n"
+                   "    result = right(*arguments, **options)\n"
+                   "    result += 1\n    return result\n")
+    assert compare_builds.main([build("one"), str(wrong), *SMALL, CASE]) == 1
+    assert "WrongResult" in capfd.readouterr().out.splitlines()[2]
+
+
+@pytest.mark.parametrize("wrong, said", [
+    ([".", *SMALL, CASE], "tessera/lib"),
+    (["{one}", "{one}", *SMALL, CASE], "each build and kernel once"),
+    (["{one}", *SMALL, "matmul m=3"], "--cases: "),
+    (["{one}", *SMALL, CASE, "--turns", "0"], "--turns"),
+])
+def test_bad_input_is_refused(build, capsys, wrong, said):
+    one = build("one")
+    with pytest.raises(SystemExit) as status:
+        compare_builds.main([word.format(one=one) for word in wrong])
+    assert status.value.code == 2 and said in capsys.readouterr().err
