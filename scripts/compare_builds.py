@@ -5,10 +5,10 @@ makes a difference of several percent. A result that is wrong gets no time.
 
   scripts/compare_builds.py OLD NEW --cases "attention s=1024 b=16 causal=true" "attention s=4096"
   scripts/compare_builds.py OLD NEW --cases bench/workloads/check.json
-  scripts/compare_builds.py NEW:sm90_attention_128 NEW:sm90_attention_128_tall --cases "attention s=4096"
+  scripts/compare_builds.py NEW:sm90_attention_128 NEW:sm90_attention_96 --cases "attention s=4096"
 
-OLD and NEW are folders with a built package: pip install --no-deps --target OLD . in a checkout. After
-a colon comes the kernel to take.
+OLD and NEW are folders with a built package: pip install --no-deps --target OLD . in a checkout.
+After a colon comes the kernel to take.
 """
 
 import argparse
@@ -146,7 +146,8 @@ def parse(arguments):
     for text in options.builds:
         folder = text.partition(":")[0]
         if not Path(folder, "tessera", "lib").is_dir():
-            parser.error(f"FOLDER: expected a folder with a built package, tessera/lib, got {folder}")
+            parser.error("FOLDER: expected a folder with a built package, tessera/lib, got "
+                         f"{folder}")
     if options.turns < 1 or options.seconds <= 0:
         parser.error("--turns, --seconds: expected more than 0")
     cases, found = bench_module("cases"), []
