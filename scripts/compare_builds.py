@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Times builds of the package beside each other, or kernels of one build. Each has a process of its
-own; all take turns on one device, every other time in the opposite order, as who runs behind whom
-makes a difference of several percent. A result that is wrong gets no time.
+"""Times builds of the package beside each other. Each has a process of its own; all take turns on
+one device, every other time in the opposite order, as who runs behind whom makes a difference of
+several percent. A result that is wrong gets no time.
 
-  scripts/compare_builds.py OLD NEW --cases "attention s=1024 b=16 causal=true" "attention s=4096"
+  scripts/compare_builds.py OLD NEW --cases "attention s=1024 causal=true" "attention s=4096"
   scripts/compare_builds.py OLD NEW --cases bench/workloads/check.json
-  scripts/compare_builds.py NEW:sm90_attention_128 NEW:sm90_attention_96 --cases "attention s=4096"
+  scripts/compare_builds.py OLD:KERNEL NEW:KERNEL --cases "attention s=4096 d=96"
 
 OLD and NEW are folders with a built package: pip install --no-deps --target OLD . in a checkout.
-After a colon comes the kernel to take.
+After a colon comes the kernel to take, where it is not to be each build's own choice. All kernels
+of one build beside each other are what `tessera tune --dry-run` shows.
 """
 
 import argparse
@@ -52,7 +53,10 @@ class Competitor:
         return answer
 
     def end(self):
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:  # it ended by itself, before it had read all
+            pass
         self.process.wait()
 
 

@@ -126,7 +126,8 @@ def sanitizer_tests(options, clock, done):
         if check == "racecheck" and options.race_build:
             other = options.race_build / "tests" / path.name
             path = other if os.access(other, os.X_OK) else path
-        names = spread(path, 1 if options.quick else FEW_TESTS, RACES if check == "racecheck" else "")
+        names = spread(path, 1 if options.quick else FEW_TESTS,
+                       RACES if check == "racecheck" else "")
         if not names or name in done or clock.spent:
             return []
         start = time.monotonic()
@@ -330,6 +331,11 @@ def parse(arguments):
         except ValueError as error:
             parser.error(f"--workloads: {error}")
     options.build = options.build.resolve()
+    if options.race_build:
+        options.race_build = options.race_build.resolve()
+        if not executables(options.race_build):
+            parser.error("--race-build: expected a build folder with executables tests/gpu_*, got "
+                         f"{options.race_build}")
     return options
 
 

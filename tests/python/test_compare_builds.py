@@ -40,6 +40,30 @@ def test_builds_take_turns_and_have_ratios_to_the_first(build, capfd):
         assert second.split()[0] == new and " us " in second
 
 
+def test_turns_go_both_ways_and_ratios_are_those_of_medians(build, capsys):
+    class Scripted:
+        kernel = ""
+
+        def __init__(self, name, *times):
+            self.name, self.left = name, list(times)
+
+        def ask(self, **request):
+            if "op" in request:
+                return {"row": "cpu_product"}
+            turns.append(self.name)
+            return {"ms": self.left.pop(0)}
+
+    turns = []
+    options = compare_builds.parse([build("any"), *SMALL, CASE])
+    options.turns = 3
+    both = [Scripted("old", 3, 4, 8), Scripted("new", 1, 2, 2)]
+    assert compare_builds.compare(both, options.cases[0], options)
+    assert turns == ["old", "new", "new", "old", "old", "new"]
+    _, old, new = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert old == ["old", "4000.0", "us", "125.0%", "1.000x", "cpu_product"]
+    assert new == ["new", "2000.0", "us", "50.0%", "2.000x", "cpu_product"]
+
+
 def test_a_kernel_that_does_not_take_the_case_says_why_and_the_others_have_times(build, capfd):
     one = build("one")
     assert compare_builds.main([one, f"{one}:sm90_matmul_128x256", *SMALL, CASE]) == 1
@@ -51,8 +75,8 @@ def test_a_process_that_ends_is_told(build, tmp_path, capfd):
     broken = tmp_path / "broken"
     shutil.copytree(PACKAGE / "lib", broken / "tessera" / "lib")
     (broken / "tessera" / "__init__.py").write_text("import os; os._exit(7)\n")
-    assert compare_builds.main([build("one"), str(broken), *SMALL, CASE]) == 1
-    assert "its process ended with 7" in capfd.readouterr().out
+    assert compare_builds.main([build("one"), str(broken), *SMALL, CASE, CASE]) == 1
+    assert capfd.readouterr().out.count("its process ended with 7") == 2
 
 
 def test_a_wrong_result_gets_no_time(build, tmp_path, capfd):
@@ -71,6 +95,7 @@ def test_a_wrong_result_gets_no_time(build, tmp_path, capfd):
     ([".", *SMALL, CASE], "tessera/lib"),
     (["{one}", "{one}", *SMALL, CASE], "each build and kernel once"),
     (["{one}", *SMALL, "matmul m=3"], "--cases: "),
+    (["{one}", *SMALL, CASE.replace("f32", "f8")], "dtype"),
     (["{one}", *SMALL, CASE, "--turns", "0"], "--turns"),
 ])
 def test_bad_input_is_refused(build, capsys, wrong, said):

@@ -116,6 +116,13 @@ def test_racecheck_takes_the_executables_of_its_own_build(machine):
                    ("racecheck", str(built / "gpu_other_test"))}
 
 
+def test_a_race_build_without_executables_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        gpu_check.parse(["--race-build", str(tmp_path / "race")])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and "--race-build: expected" in said and str(tmp_path) in said
+
+
 def test_a_failed_test_fails_the_check(machine):
     status, result = run(machine(status=1), "--skip", "sanitizer,python,host,ceilings,bench")
     assert status == 1

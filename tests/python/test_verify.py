@@ -367,7 +367,7 @@ def test_it_stops_in_time(capsys):
     assert "problems, " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", [("--count", 0), ("--pairs", 3)])
+@pytest.mark.parametrize("option", [("--count", 0), ("--jobs", 0), ("--pairs", 3)])
 def test_wrong_options_are_refused(option):
     with pytest.raises(SystemExit):
         run(*option)
