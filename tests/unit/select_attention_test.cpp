@@ -75,7 +75,7 @@ TEST(SelectAttention, WhatQueriesSeeChoosesAmongRows) {
     return on_h200(p).plan.kernel_name;
   };
   EXPECT_EQ(row(256, false), "sm90_attention_128");
-  EXPECT_EQ(row(1024, false), "sm90_attention_128_tall");
+  EXPECT_EQ(row(1024, false), "sm90_attention_128");
   EXPECT_EQ(row(256, true), "sm90_attention_128x64");
   EXPECT_EQ(row(384, true), "sm90_attention_128_tall");  // two tiles of 192, three of 128
   EXPECT_EQ(row(1024, true), "sm90_attention_128_tall");
@@ -162,7 +162,7 @@ TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {
 
 TEST(SelectAttention, PlansComeFromShapesAlone) {
   // Tiles that are not divided, and all alike, need nothing.
-  const Plan plain = plan(problem_of({.batch = 64, .length = 256}), device_preset("h200"));
+  const Plan plain = plan(problem_of({.batch = 16, .length = 1024}), device_preset("h200"));
   EXPECT_EQ(plain.backend, Backend::sm90);
   EXPECT_EQ(plain.workspace_bytes, 0);
   EXPECT_EQ(plain.schedule_bytes, 0);
@@ -347,30 +347,6 @@ TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
   EXPECT_EQ(section_of(16, 171), 1);
   EXPECT_EQ(section_of(5, 64), 5);
   EXPECT_EQ(section_of(3, 4), 66);  // one section, and not full
-}
-
-TEST(AttentionLayout, DealsFullWalksOutWhereEnoughIsSkipped) {
-  const auto layout = [&](const char* row, std::int64_t batch, std::int64_t length) {
-    return attention_layout(
-        shape_for(problem_of({.batch = batch, .heads = 16, .kv_heads = 16, .length = length})),
-        tile_of(row));
-  };
-  const auto tall = [&](std::int64_t batch, std::int64_t length) {
-    return layout("sm90_attention_128_tall", batch, length);
-  };
-  // Of the last tiles one or two consumers of three have no rows.
-  EXPECT_TRUE(tall(16, 1024).uneven && tall(4, 4096).uneven && tall(4, 512).uneven);
-  EXPECT_FALSE(tall(2, 8192).uneven) << "half a percent";
-  EXPECT_FALSE(tall(16, 960).uneven) << "all have rows";
-  EXPECT_FALSE(tall(16, 1090).uneven) << "some, which is enough to take part";
-  EXPECT_FALSE(tall(1, 1024).uneven) << "less than a round";
-  EXPECT_FALSE(layout("sm90_attention_128", 16, 1000).uneven);
-  // Rounds are counted as they are worked through, so less is left of the last one.
-  const AttentionLayout at = tall(4, 4096);
-  EXPECT_EQ(at.tiles, 1408);
-  EXPECT_EQ(at.divided(), 62);  // 10.47 rounds, where tiles are 10.67
-  EXPECT_GT(at.sharers, at.divided());
-  EXPECT_LE(at.sharers, kPlannedUnits);
 }
 
 TEST(AttentionCost, FollowsWorkAndWholeTiles) {
