@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "src/plan/compose_mask.hpp"
+#include "src/plan/launch_count.hpp"
 #include "src/plan/select.hpp"
 #include "src/plan/shape.hpp"
 #include "src/plan/tile_table.hpp"
@@ -77,6 +79,16 @@ struct AttentionLayout {
   bool ordered = false;           // by data: what would end last begins earlier
 
   std::int64_t divided() const { return tiles - whole; }
+
+  /// Blocks of threads, on a card of so many multiprocessors.
+  std::int64_t blocks(std::int64_t units) const {
+    return whole > 0 ? std::min(whole, units) : sharers;
+  }
+  /// Whether so many blocks ask for their tiles: else they take them in turns, and each of them at
+  /// most one share of divided ones.
+  bool dealt(std::int64_t blocks) const {
+    return uneven && whole > blocks && whole + sharers < LaunchCount::kMost;
+  }
 };
 
 /// Multiprocessors of the cards whose rounds of tiles are planned.

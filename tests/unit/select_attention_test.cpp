@@ -13,6 +13,7 @@
 
 #include "src/plan/attention_sm90.hpp"
 #include "src/plan/select.hpp"
+#include "src/plan/tile_share.hpp"
 #include "tests/unit/attention_shapes.hpp"
 
 namespace {
@@ -75,7 +76,7 @@ TEST(SelectAttention, WhatQueriesSeeChoosesAmongRows) {
     return on_h200(p).plan.kernel_name;
   };
   EXPECT_EQ(row(256, false), "sm90_attention_128");
-  EXPECT_EQ(row(1024, false), "sm90_attention_128");
+  EXPECT_EQ(row(1024, false), "sm90_attention_128_tall");
   EXPECT_EQ(row(256, true), "sm90_attention_128x64");
   EXPECT_EQ(row(384, true), "sm90_attention_128_tall");  // two tiles of 192, three of 128
   EXPECT_EQ(row(1024, true), "sm90_attention_128_tall");
@@ -162,7 +163,7 @@ TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {
 
 TEST(SelectAttention, PlansComeFromShapesAlone) {
   // Tiles that are not divided, and all alike, need nothing.
-  const Plan plain = plan(problem_of({.batch = 16, .length = 1024}), device_preset("h200"));
+  const Plan plain = plan(problem_of({.batch = 64, .length = 256}), device_preset("h200"));
   EXPECT_EQ(plain.backend, Backend::sm90);
   EXPECT_EQ(plain.workspace_bytes, 0);
   EXPECT_EQ(plain.schedule_bytes, 0);
@@ -347,6 +348,109 @@ TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
   EXPECT_EQ(section_of(16, 171), 1);
   EXPECT_EQ(section_of(5, 64), 5);
   EXPECT_EQ(section_of(3, 4), 66);  // one section, and not full
+}
+
+TEST(AttentionLayout, DealsFullWalksOutWhereEnoughIsSkipped) {
+  const auto layout = [&](const char* row, std::int64_t batch, std::int64_t length) {
+    return attention_layout(
+        shape_for(problem_of({.batch = batch, .heads = 16, .kv_heads = 16, .length = length})),
+        tile_of(row));
+  };
+  const auto tall = [&](std::int64_t batch, std::int64_t length) {
+    return layout("sm90_attention_128_tall", batch, length);
+  };
+  // Of the last tiles one or two consumers of three have no rows.
+  EXPECT_TRUE(tall(16, 1024).uneven && tall(4, 4096).uneven && tall(4, 512).uneven);
+  EXPECT_FALSE(tall(2, 8192).uneven) << "half a percent";
+  EXPECT_FALSE(tall(16, 960).uneven) << "all have rows";
+  EXPECT_FALSE(tall(16, 1090).uneven) << "some, which is enough to take part";
+  EXPECT_FALSE(tall(1, 1024).uneven) << "less than a round";
+  EXPECT_FALSE(layout("sm90_attention_128", 16, 1000).uneven);
+  // Rounds are counted as they are worked through, so less is left of the last one.
+  const AttentionLayout at = tall(4, 4096);
+  EXPECT_EQ(at.tiles, 1408);
+  EXPECT_EQ(at.divided(), 62);  // 10.47 rounds, where tiles are 10.67
+  EXPECT_GT(at.sharers, at.divided());
+  EXPECT_LE(at.sharers, kPlannedUnits);
+}
+
+/// What blocks of threads take: whole tiles, then shares of divided ones, as they ask for them or
+/// in turns. Returns the parts of each tile that are walked, where a whole one has one.
+std::vector<int> walked_parts(const AttentionLayout& layout) {
+  const std::int64_t blocks = layout.blocks(kUnits), numbers = layout.whole + layout.sharers;
+  std::vector<int> walked(static_cast<std::size_t>(layout.tiles));
+  const auto take = [&](std::int64_t number) {
+    if (number < layout.whole) {
+      ++walked[static_cast<std::size_t>(number)];
+      return;
+    }
+    TileShare share;
+    for (int turn = 0;
+         find_share(static_cast<int>(layout.divided()), static_cast<int>(layout.sharers),
+                    static_cast<int>(number - layout.whole), turn, share);
+         ++turn)
+      ++walked[static_cast<std::size_t>(layout.whole + share.tile)];
+  };
+  if (layout.dealt(blocks)) {
+    for (std::int64_t number = 0; number < numbers; ++number) take(number);
+  } else {
+    for (std::int64_t block = 0; block < blocks; ++block)
+      for (std::int64_t number = block; number < numbers; number += blocks) {
+        take(number);
+        if (number >= layout.whole) break;
+      }
+  }
+  return walked;
+}
+
+/// The parts that a tile has: whoever finds the last of them joins them.
+std::vector<int> parts(const AttentionLayout& layout) {
+  std::vector<int> expected(static_cast<std::size_t>(layout.tiles), 1);
+  for (std::int64_t sharer = 0; sharer < layout.sharers; ++sharer) {
+    TileShare share;
+    for (int turn = 0;
+         find_share(static_cast<int>(layout.divided()), static_cast<int>(layout.sharers),
+                    static_cast<int>(sharer), turn, share);
+         ++turn)
+      expected[static_cast<std::size_t>(layout.whole + share.tile)] = share.parts;
+  }
+  return expected;
+}
+
+TEST(AttentionLayout, BlocksOfThreadsWalkEveryTileOnce) {
+  std::mt19937 random(11);  // NOLINT: the same numbers each time
+  const auto below = [&](std::int64_t n) {
+    return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random);
+  };
+  int divided = 0, dealt_and_divided = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const std::int64_t length = 1 + below(std::int64_t{16} << below(9));
+    Sizes sizes{.batch = 1 + below(3), .kv_heads = 1 + below(100), .length = length};
+    sizes.heads = sizes.kv_heads * (std::int64_t{1} << below(3));
+    sizes.dim = 64 * (1 + below(2));
+    const bool lists = below(3) == 0;
+    AttentionProblem p =
+        lists ? masked(sizes, 128, 64 << below(2), 1 + below(80)) : problem_of(sizes);
+    const std::int64_t keys = std::int64_t{64} << below(8);
+    p.k = p.v = shaped({sizes.batch, keys, sizes.kv_heads, sizes.dim});
+    if (below(4) == 0) p.causal = true;
+    if (below(6) == 0) p.window_left = below(2000);
+    const AttentionShape s = shape_for(p);
+    for (const KernelRow& row : rows()) {
+      const AttentionLayout at = attention_layout(s, row.tile);
+      if (row.tile.lines > 1 && !lists) continue;
+      SCOPED_TRACE(testing::Message() << row.name << ", " << at.tiles << " tiles, " << at.whole
+                                      << " whole, " << at.sharers << " sharers");
+      ASSERT_EQ(walked_parts(at), parts(at));
+      if (at.sharers == 0) continue;
+      ++divided;
+      dealt_and_divided += at.dealt(at.blocks(kUnits));
+      EXPECT_TRUE(at.whole == 0 || at.whole >= kUnits);
+      EXPECT_LE(at.sharers, kUnits);
+    }
+  }
+  EXPECT_GT(divided, 1000);
+  EXPECT_GT(dealt_and_divided, 100);
 }
 
 TEST(AttentionCost, FollowsWorkAndWholeTiles) {

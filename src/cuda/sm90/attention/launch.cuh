@@ -185,11 +185,10 @@ void launch_typed(const Launch& call) {
   const auto stream = static_cast<cudaStream_t>(call.execution.stream);
   if (layout.composed)
     walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
-  const int grid = layout.whole > 0 ? std::min(args.walk.whole, unit_count()) : args.walk.sharers;
-  args.walk.blocks = grid;
+  const std::int64_t blocks = layout.blocks(unit_count());
+  args.walk.blocks = static_cast<int>(blocks);
   args.walk.tag = planning::LaunchCount::new_tag();
-  const int numbers = args.walk.whole + args.walk.sharers;
-  if (layout.uneven && args.walk.whole > grid && numbers < planning::LaunchCount::kMost) {
+  if (layout.dealt(blocks)) {
     args.walk.dealt = scratch.dealt;
     args.walk.order = scratch.order;
     args.walk.opened = scratch.opened;
@@ -199,7 +198,7 @@ void launch_typed(const Launch& call) {
   static SharedMemoryLimit limit;
   limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(attention)");
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(grid);
+  config.gridDim = static_cast<unsigned>(blocks);
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = stream;
