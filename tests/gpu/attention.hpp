@@ -85,31 +85,42 @@ inline bool composes(int row, const AttentionProblem& problem) {
 /// others: problems with bad values are for the rest.
 enum class Rows { all, without_composing };
 
+/// The problem as it is, and without log-sum-exps, for which rows may have other kernels.
+inline std::vector<AttentionProblem> with_and_without_lse(const AttentionProblem& problem) {
+  std::vector<AttentionProblem> both{problem};
+  if (problem.lse) {
+    both.push_back(problem);
+    both.back().lse = {};
+  }
+  return both;
+}
+
 /// Runs a case by every row that takes it, each beside what the oracle says. How many took it.
 inline int matches_oracle(Case& c, Rows rows = Rows::all) {
   const OnGpu gpu(c);
-  const AttentionProblem problem = gpu.moved(c.problem);
   c.memory.arm();
   const oracle::Attention truth = oracle::attention(c.problem);
   const oracle::Attention emulated = oracle::attention_emulated(c.problem);
   int taken = 0;
   for (const int row : rows_of("attention")) {
-    if (!takes(row, problem)) continue;
-    if (rows == Rows::without_composing && composes(row, problem)) continue;
+    if (!takes(row, gpu.moved(c.problem))) continue;
+    if (rows == Rows::without_composing && composes(row, c.problem)) continue;
     ++taken;
-    const std::string text = c.text + " by " + name_of(row);
-    c.memory.reset();
-    gpu.upload();
-    try {
-      run_by(row, problem);
-    } catch (const Error& error) {
-      ADD_FAILURE() << text << ": refused: " << error.what();
-      continue;
+    for (const AttentionProblem& problem : with_and_without_lse(c.problem)) {
+      const std::string text = c.text + " by " + name_of(row) + (problem.lse ? ", lse" : "");
+      c.memory.reset();
+      gpu.upload();
+      try {
+        run_by(row, gpu.moved(problem));
+      } catch (const Error& error) {
+        ADD_FAILURE() << text << ": refused: " << error.what();
+        continue;
+      }
+      gpu.download();
+      EXPECT_EQ(c.memory.damage(), "") << text;
+      const oracle::Comparison result = oracle::compare_attention(problem, truth, emulated);
+      EXPECT_TRUE(result.ok) << text << ": " << result.message;
     }
-    gpu.download();
-    EXPECT_EQ(c.memory.damage(), "") << text;
-    const oracle::Comparison result = oracle::compare_attention(c.problem, truth, emulated);
-    EXPECT_TRUE(result.ok) << text << ": " << result.message;
   }
   return taken;
 }

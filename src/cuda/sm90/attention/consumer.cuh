@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "src/cuda/sm90/attention/arrivals.cuh"
+#include "src/cuda/sm90/attention/counted_mma.cuh"
 #include "src/cuda/sm90/attention/rescore.cuh"
 #include "src/cuda/sm90/attention/softmax.cuh"
 #include "src/cuda/sm90/attention/store.cuh"
@@ -28,9 +29,10 @@ template <class T>
 class Consumer {
  public:
   __device__ __forceinline__ Consumer(const Arguments& args, typename T::Shared& shared,
-                                      int consumer, int thread)
-      : args_(args), shared_(shared), consumer_(consumer), thread_(thread) {
-    for (int i = 0; i < team(); ++i) at_.advance();
+                                      int consumer)
+      : args_(args), shared_(shared), consumer_(consumer), leads_(threadIdx.x % 32 == 0) {
+    next_.stage = team();
+    advance();
   }
 
   __device__ __forceinline__ void run() {
@@ -50,7 +52,7 @@ class Consumer {
       pass_first();
       softmax_ = {};
       begin<false>();
-      known_ |= kFirst;
+      clear_sums();
       do {
         while (!is_last()) step();
       } while (turn());
@@ -74,53 +76,65 @@ class Consumer {
     return (consumer_ - team() * T::kTeamSize) / T::kConsumersALine;
   }
 
-  // Two consumers take turns: one's weights are computed while the other's products are summed, and
-  // a look at maxima fills the wait for its own. With more the schedulers are never idle.
-  static constexpr bool kByMaxima = T::kConsumers == 2 && T::kTeams == 1;
-
   // The next tile's scores are multiplied beside a tile's last values. Where there are teams, they
   // fill that time, and what they found would take the registers of those scores.
   static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
+
+  // What ptxas takes a warp to agree on decides whether it keeps it together: in some rows what is
+  // known of a step has to come from votes, else one is needed where two consumers ask.
+  static constexpr bool kVotesOnNotes = T::kLeavesSooner;
 
   static constexpr bool kFewRegisters = T::kConsumers > 3;
   static constexpr int kTurnBarriers = 1 + T::kConsumers;  // the first of two; others are one's own
 
   /// To this team's next step.
-  __device__ __forceinline__ static void advance(Cursor& at) {
-#pragma unroll
-    for (int i = 0; i < T::kTeams; ++i) at.advance();
+  __device__ __forceinline__ void advance() {
+    at_ = next_;
+    next_.stage += T::kTeams;
+    if (next_.stage >= T::kStages) {
+      next_.stage -= T::kStages;
+      next_.parity ^= 1;
+    }
   }
+
+  /// Read anew each time: neither it nor what follows from it is kept in a register.
+  __device__ __forceinline__ static int thread_of_block() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+  }
+  __device__ __forceinline__ static int thread() { return thread_of_block() % kWarpgroup; }
 
   /// Each warp for itself.
   __device__ __forceinline__ void give_back(std::uint64_t& empty) {
-    arrive_as_warp(empty, thread_ % 32);
+    arrive_as_warp(empty, leads_ ? 0 : 1);
   }
 
   __device__ __forceinline__ void issue_scores() {
     unsigned tile = tile_;
     if constexpr (kFewRegisters) asm volatile("" : "+r"(tile));  // nothing is kept of it
-    const std::uint64_t q = queries_of(tile).by_columns(first_row());
-    const std::uint64_t k = shared_.k[at_.stage].by_columns(0);
+    const std::uint64_t q =
+        shared_.q[0].by_columns(first_row()) + tile % T::kQueryStages * (T::Queries::kBytes >> 4);
+    const std::uint64_t k = shared_.rings.keys_by_columns(at_.stage);
     tile::settle(score_);
     tile::mma_fence();
 #pragma unroll
     for (int i = 0; i < kReadSteps; ++i)
       tile::mma<Element, T::kN, tile::Major::k, tile::Major::k>(
-          score_, tile::stepped(q, T::Queries::column_step(i)),
-          tile::stepped(k, T::Keys::column_step(i)), i == 0);
+          score_, q + T::Queries::column_step(i), k + T::Keys::column_step(i), i == 0);
 #pragma unroll
     for (int i = kReadSteps; i < kKeySteps; ++i)
       tile::mma<Element, T::kN, tile::Major::k>(score_, held_ + (i - kReadSteps) * 4,
-                                                tile::stepped(k, T::Keys::column_step(i)), i == 0);
+                                                k + T::Keys::column_step(i), i == 0);
     tile::mma_commit();
   }
 
   /// The tile's queries have come: what of them stays in registers.
   __device__ __forceinline__ void hold_queries() {
     if constexpr (T::kHeldSteps == 0) return;
-    const int lane = thread_ % 32;
+    const int mine = thread(), lane = mine % 32;
     const std::uint32_t at = tile::shared_address(
-        queries_of(tile_).chunk(first_row() + thread_ / 32 * 16 + lane % 16, lane / 16 * 8));
+        queries_of(tile_).chunk(first_row() + mine / 32 * 16 + lane % 16, lane / 16 * 8));
 #pragma unroll
     for (int i = 0; i < T::kHeldSteps; ++i)
       load_blocks(T::Queries::to_column(at, (kReadSteps + i) * 16), held_ + i * 4);
@@ -128,51 +142,73 @@ class Consumer {
 
   /// Waits for the next keys. What their note says is read before there is anything to wait for.
   __device__ __forceinline__ void wait_for_keys() {
-    if (!(known_ & kKeysCame)) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
-    known_ &= ~kOfStep;
+    if (!knows(kKeysCame)) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
+    known_ &= kBased;
     const typename T::Step& step = shared_.notes[at_.stage];
-    if (tile::agreed(step.hides_from(line()))) known_ |= kMasked;
-    if constexpr (T::kLeavesSooner) {
-      if (tile::agreed(step.leaves >> consumer_ & 1)) known_ |= kLast;
-      if (tile::agreed(step.last != 0)) known_ |= kEnds;
+    if constexpr (kVotesOnNotes) {
+      std::uint8_t masked = 0;
+#pragma unroll
+      for (const LineBits& lines : step.lines) masked |= lines.masked;
+      if (tile::agreed(masked >> line() & 1)) known_ |= kMasked;
+      if (tile::agreed(step.lines[0].leaves >> line() & 1)) known_ |= kLast;
+      if (tile::agreed(step.lines[0].ends != 0)) known_ |= kEnds;
+      if constexpr (T::kJoinsLater)
+        if (tile::agreed(step.lines[0].needed >> line() & 1)) known_ |= kNeeded;
     } else {
-      if (tile::agreed(step.last != 0)) known_ |= kLast | kEnds;
+      known_ |= __shfl_sync(~0u, step.known_to(line()), 0);
     }
-    if constexpr (T::kOwnLists)
-      if (tile::agreed(step.lines >> line() & 1)) known_ |= kMine;
   }
 
-  /// Whether the step whose keys came last is the last of its tile that this consumer needs.
-  __device__ __forceinline__ bool is_last() const { return (known_ & kLast) != 0; }
-  __device__ __forceinline__ bool is_mine() const { return (known_ & kMine) != 0; }
+  /// Of the step whose keys came last, and the like.
+  __device__ __forceinline__ bool knows(unsigned bit) const {
+    const bool known = (known_ & bit) != 0;
+    return kVotesOnNotes || T::kConsumers > 2 ? known : tile::agreed(known);
+  }
+  /// Whether it is the last of its tile that this consumer needs.
+  __device__ __forceinline__ bool is_last() const { return knows(kLast); }
+  __device__ __forceinline__ bool is_mine() const { return knows(kNeeded); }
 
   /// Whether the keys of the step after this one have come, asked where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
-    Cursor next = at_;
-    advance(next);
     if (tile::agreed(
-            tile::ptx::mbarrier_test_wait_parity(&shared_.k_ring.full[next.stage], next.parity)))
+            tile::ptx::mbarrier_test_wait_parity(&shared_.k_ring.full[next_.stage], next_.parity)))
       known_ |= kKeysCame;
   }
 
   /// The values of a step whose weights are ready.
   __device__ __forceinline__ void issue_values(Cursor at) {
     tile::wait(&shared_.v_ring.full[at.stage], at.parity);
-    const std::uint64_t v = shared_.v[at.stage].by_rows();
-    const bool first = (known_ & kFirst) != 0;
-    known_ &= ~kFirst;
-    tile::settle(sum_);
+    const std::uint64_t v = shared_.rings.values_by_rows(at.stage);
+    settle_sums();
     tile::mma_fence();
 #pragma unroll
-    for (int i = 0; i < kValueSteps; ++i)
-      tile::mma<Element, T::kDimV, tile::Major::mn>(
-          sum_, weight_ + i * 4, tile::stepped(v, i * T::Values::kRowStep), first && i == 0);
+    for (int i = 0; i < kValueSteps; ++i) {
+      const std::uint32_t* const weights = weight_ + i * 4;
+      const std::uint64_t values = v + i * T::Values::kRowStep;
+      if constexpr (T::kCounts) {
+        counting_mma<Element, T::kDimV>(sum_, count_, weights, values);
+      } else {
+        tile::mma<Element, T::kDimV, tile::Major::mn>(sum_, weights, values, false);
+      }
+    }
     tile::mma_commit();
+  }
+
+  __device__ __forceinline__ void settle_sums() {
+    tile::settle(sum_);
+    if constexpr (T::kCounts) tile::settle(count_);
   }
 
   __device__ __forceinline__ void rescale(const float (&shrink)[2]) {
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] *= shrink[i / 2 % 2];
+    if constexpr (T::kCounts) count_[0] *= shrink[0], count_[2] *= shrink[1];
+  }
+
+  /// Sums of weights become the softmax's: those of whole rows, which four lanes share.
+  __device__ __forceinline__ void take_counts(Softmax& softmax) const {
+    if constexpr (T::kCounts)
+      softmax.sum[0] = 0.25f * count_[0], softmax.sum[1] = 0.25f * count_[2];
   }
 
   __device__ __forceinline__ void round() {
@@ -186,7 +222,7 @@ class Consumer {
   /// multiplied beside.
   template <bool kBegun>
   __device__ __forceinline__ void begin() {
-    constexpr bool kTakesTurns = !kBegun && kByMaxima;
+    constexpr bool kTakesTurns = !kBegun && T::kByMaxima;
     if constexpr (kTakesTurns) wait_for_turn();
     issue_scores();
     tile::mma_wait<0>();
@@ -224,7 +260,7 @@ class Consumer {
 
   __device__ __forceinline__ void step() {
     const Cursor before = at_;
-    advance(at_);
+    advance();
     wait_for_keys();
     overlap(before);
   }
@@ -249,13 +285,13 @@ class Consumer {
     look_ahead();
     const auto rescaling = [&](const float(&shrink)[2]) {
       tile::mma_wait<0>();
-      tile::settle(sum_);
+      settle_sums();
       rescale(shrink);
     };
-    if constexpr (kByMaxima) {
+    if constexpr (T::kByMaxima) {
       softmax_.take_by_maxima(score_, args_.exponents, rescaling);
     } else {
-      if (!(known_ & kBased)) {
+      if (!knows(kBased)) {
         softmax_.find_bases(score_, args_.exponents);
         look_at_bases();
       }
@@ -271,12 +307,12 @@ class Consumer {
   __device__ __forceinline__ bool fits_near_zero() {
     const float largest = largest_of(score_);
     const bool fits = largest <= args_.map.near && softmax_.fits(largest * args_.map.slope_log2);
-    return !(known_ & kMasked) && !tile::agreed(!fits);
+    return !knows(kMasked) && !tile::agreed(!fits);
   }
 
   /// Whether all rows have seen a key.
   __device__ __forceinline__ void look_at_bases() {
-    if constexpr (kByMaxima) return;
+    if constexpr (T::kByMaxima) return;
     if (!tile::agreed(!softmax_.seen(0) | !softmax_.seen(1))) known_ |= kBased;
   }
 
@@ -284,14 +320,13 @@ class Consumer {
   /// for them. Its keys are still there, as the values of the step before have not been given back.
   __device__ __forceinline__ void score_once_more(const auto& take) {
     tile::mma_wait<0>();
-    tile::settle(sum_);
+    settle_sums();
     volatile float parked[T::kDimV / 2], parked_state[2] = {softmax_.sum[0], softmax_.sum[1]};
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) parked[i] = sum_[i];
-    int thread = thread_;
-    asm volatile("" : "+r"(thread));  // what follows from it is not kept from step to step
-    score_again<T>(score_, queries_of(tile_), first_row() + thread / 32 * 16, shared_.k[at_.stage],
-                   thread % 32);
+    const int mine = thread();
+    score_again<T>(score_, queries_of(tile_), first_row() + mine / 32 * 16,
+                   shared_.rings.keys(at_.stage), mine % 32);
     shape();
     softmax_.sum[0] = parked_state[0], softmax_.sum[1] = parked_state[1];
     float factor[2];
@@ -301,11 +336,12 @@ class Consumer {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) sum_[i] = parked[i] * factor[i / 2 % 2];
     }
+    hold_queries();
   }
 
   __device__ __forceinline__ void wait_for_sums(Cursor of) {
     tile::mma_wait<0>();
-    tile::settle(sum_);
+    settle_sums();
     give_back(shared_.v_ring.empty[of.stage]);
   }
 
@@ -318,7 +354,7 @@ class Consumer {
     while (pass_by()) {
       begin<true>();
       Cursor before = at_;
-      while (at_.advance(), !is_last()) {
+      while (advance(), !is_last()) {
         wait_for_keys();
         if (!is_mine()) break;
         overlap(before);
@@ -336,7 +372,7 @@ class Consumer {
   __device__ __forceinline__ bool pass_by() {
     while (!is_mine()) {
       pass();
-      at_.advance();
+      advance();
       if (is_last()) return false;
       wait_for_keys();
     }
@@ -353,22 +389,21 @@ class Consumer {
         (T::kSkipsTiles && !has_rows(tile_ + 1))) {
       end(before);
       finish();
-      advance(at_);
+      advance();
       leave_tile();
       return false;
     }
-    advance(at_);
+    advance();
     leave_tile();
     hold_queries();
     wait_for_keys();
     pass_first();
     issue_scores();
     issue_values(before);
-    known_ |= kFirst;
     tile::mma_wait<1>();
     tile::settle(score_);
     adjust();
-    const Softmax former = softmax_;
+    Softmax former = softmax_;
     softmax_ = {};
     look_ahead();
     // The sums are still the former tile's.
@@ -377,16 +412,18 @@ class Consumer {
     look_at_bases();
     wait_for_sums(before);
     round();
+    take_counts(former);
     store(tile_ - 1, former);
     leave_result(tile_ - 1);
+    clear_sums();
     return true;
   }
 
   /// What others need of a tile whose scores this consumer is done with. Its last values stay,
   /// which the ring has stages for.
   __device__ __forceinline__ void pass_rest() {
-    while (!(known_ & kEnds)) {
-      at_.advance();
+    while (!knows(kEnds)) {
+      advance();
       wait_for_keys();
       pass();
     }
@@ -395,9 +432,9 @@ class Consumer {
   /// What others need of a tile before this consumer's rows see something of it.
   __device__ __forceinline__ void pass_first() {
     if constexpr (T::kJoinsLater) {
-      while (!tile::agreed(shared_.notes[at_.stage].joined >> consumer_ & 1)) {
+      while (!is_mine()) {
         pass();
-        at_.advance();
+        advance();
         wait_for_keys();
       }
     }
@@ -408,8 +445,8 @@ class Consumer {
     do {
       wait_for_keys();
       pass();
-      at_.advance();
-    } while (!(known_ & kEnds));
+      advance();
+    } while (!knows(kEnds));
     leave_result(tile_);
     leave_tile();
   }
@@ -436,6 +473,10 @@ class Consumer {
   __device__ __forceinline__ void clear_sums() {
 #pragma unroll
     for (float& value : sum_) value = 0.0f;
+    if constexpr (T::kCounts) {
+#pragma unroll
+      for (float& value : count_) value = 0.0f;
+    }
   }
 
   __device__ __forceinline__ void leave_tile() {
@@ -464,10 +505,10 @@ class Consumer {
 
   __device__ __forceinline__ void shape() {
     if constexpr (T::kMapped) map_scores(score_, args_.map);
-    if (known_ & kMasked) {
-      int row = first_row() + thread_ / 32 * 16 + thread_ % 32 / 4;
-      asm volatile("" : "+r"(row));  // what follows from it is not kept from step to step
-      hide<T>(score_, shared_.notes[at_.stage], note_of(tile_), args_, row, thread_ % 4 * 2);
+    if (knows(kMasked)) {
+      const int of_team = thread_of_block() % (T::kTeamSize * kWarpgroup);
+      const int row = of_team / 32 * 16 + of_team % 32 / 4;
+      hide<T>(score_, shared_.notes[at_.stage], note_of(tile_), args_, row, thread() % 4 * 2);
     }
   }
 
@@ -478,6 +519,7 @@ class Consumer {
 
   /// The tile's sums leave, as its result or for whoever joins what was found of it.
   __device__ __forceinline__ void finish() {
+    take_counts(softmax_);
     if constexpr (T::kTeams > 1) {
       if (team() > 0) return hand_over();
       take_over();
@@ -497,7 +539,7 @@ class Consumer {
   __device__ __forceinline__ void hand_over() {
     const int place = consumer_ - T::kTeamSize;
     tile::wait(&shared_.handed.empty[place], tile_ % 2 ^ 1);
-    put_found(shared_.handed.found[place], sum_, softmax_, thread_);
+    put_found(shared_.handed.found[place], sum_, softmax_, thread());
     give_back(shared_.handed.full[place]);
   }
 
@@ -505,7 +547,7 @@ class Consumer {
 #pragma unroll
     for (int place = consumer_; place < T::kHanded; place += T::kTeamSize) {
       tile::wait(&shared_.handed.full[place], tile_ % 2);
-      add_found<true>(shared_.handed.found[place], sum_, softmax_, thread_);
+      add_found<true>(shared_.handed.found[place], sum_, softmax_, thread());
       give_back(shared_.handed.empty[place]);
     }
   }
@@ -516,10 +558,10 @@ class Consumer {
     const planning::TileShare& share = note_of(tile_).share;
     bool& joins = shared_.joins[tile_ % T::kQueryStages][consumer_];
     auto* parts = static_cast<typename T::Found*>(args_.parts) + consumer_;
-    put_found(parts[(share.slot + share.part) * T::kTeamSize], sum_, softmax_, thread_);
+    put_found(parts[(share.slot + share.part) * T::kTeamSize], sum_, softmax_, thread());
     __threadfence();
     meet();
-    if (thread_ == 0) {
+    if (thread() == 0) {
       const int before = count_up(&args_.joined[share.tile * T::kTeamSize + consumer_],
                                   args_.walk.tag, share.parts, false);
       joins = before == share.parts - 1;
@@ -531,15 +573,14 @@ class Consumer {
     clear_sums();
 #pragma unroll 1
     for (int part = 0; part < share.parts; ++part)
-      add_found<false>(parts[(share.slot + part) * T::kTeamSize], sum_, softmax_, thread_);
+      add_found<false>(parts[(share.slot + part) * T::kTeamSize], sum_, softmax_, thread());
     return true;
   }
 
   /// Stores sums, or puts them where the carrier takes them from.
   __device__ __forceinline__ void store(unsigned tile, const Softmax& softmax) {
     const TileNote& note = note_of(tile);
-    int thread = thread_;
-    asm volatile("" : "+r"(thread));  // what follows from it is not kept from tile to tile
+    const int thread = this->thread();
     const RowPlaces rows(args_, note, first_row(), thread);
     const Normalised normalised(args_, softmax, rows);
     const bool wide = args_.result.dtype == DType::f32;
@@ -563,19 +604,17 @@ class Consumer {
 
   const Arguments& args_;
   typename T::Shared& shared_;
-  int consumer_, thread_;
+  int consumer_;
+  bool leads_;         // its warp
   unsigned tile_ = 0;  // how many came before
-  Cursor at_;
-  // Bits, as the registers of some rows have no room for flags. Of a step: its keys have come,
-  // asked a step ahead; it is the last that this consumer needs; it is the tile's last; some of its
-  // pairs are hidden; this consumer needs it. Of a tile: all rows have seen a key; its values have
-  // not been multiplied with any weight yet.
-  static constexpr unsigned kKeysCame = 1, kLast = 2, kEnds = 4, kMasked = 8, kMine = 16,
-                            kBased = 32, kFirst = 64;
-  static constexpr unsigned kOfStep = kKeysCame | kLast | kEnds | kMasked | kMine;
+  Cursor at_, next_;   // its team's step, and the one after it
+  // Bits, as the registers of some rows have no room for flags: what its note says of a step; its
+  // keys have come, asked a step ahead; all rows of the tile have seen a key.
+  static constexpr unsigned kKeysCame = 2, kBased = 4;
   unsigned known_ = 0;
 
   float score_[T::kN / 2], sum_[T::kDimV / 2];
+  float count_[4];  // sums of weights, two of each row, where multiplications add them up
   std::uint32_t weight_[T::kN / 4];
   std::uint32_t held_[T::kHeldSteps > 0 ? T::kHeldSteps * 4 : 1];
   Softmax softmax_;

@@ -45,19 +45,26 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::prefetch(args.k);
     tile::prefetch(args.v);
   }
+  if constexpr (T::kCounts) shared.rings.put_ones(threadIdx.x, T::kThreads);
   __syncthreads();
   // Where tiles are ordered, the scout does that later.
   if (threadIdx.x == 0 && !args.walk.order) tile::let_next_grid_begin();
   if (warpgroup == T::kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
-    if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
-    if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
-    if (thread / 32 == 2) clear_ragged_values<T>(shared, thread % 32);
-    if (thread / 32 == 3 && !T::kStoresItself && tile::elect()) carry_results<T>(args, shared);
+    const int helper = thread / 32;
+    if (helper == 0) {
+      if (tile::elect()) Loader<T>(args, shared).run();
+    } else if (helper == 1) {
+      Scout<T>(args, shared, thread % 32).run();
+    } else if (helper == 2) {
+      clear_ragged_values<T>(shared, thread % 32);
+    } else if (!T::kStoresItself) {
+      if (tile::elect()) carry_results<T>(args, shared);
+    }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    Consumer<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup).run();
+    Consumer<T>(args, shared, warpgroup).run();
   }
 }
 

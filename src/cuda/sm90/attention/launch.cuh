@@ -210,13 +210,18 @@ void launch_typed(const Launch& call) {
 
 template <planning::Tile kTile>
 void launch(const Launch& call) {
+  const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
   const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
   const auto typed = [&]<class Element>() {
+    using Usual = Traits<kTile, Element, Instance::usual>;
     if constexpr (planning::takes_mapped_scores(kTile)) {
       if (planning::scores_are_mapped(shape))
-        return launch_typed<Traits<kTile, Element, true>>(call);
+        return launch_typed<Traits<kTile, Element, Instance::mapped>>(call);
     }
-    launch_typed<Traits<kTile, Element, false>>(call);
+    if constexpr (Usual::kCanCount) {
+      if (!problem.lse) return launch_typed<Traits<kTile, Element, Instance::counted>>(call);
+    }
+    launch_typed<Usual>(call);
   };
   shape.dtype == DType::bf16 ? typed.template operator()<__nv_bfloat16>()
                              : typed.template operator()<__half>();

@@ -135,8 +135,7 @@ class Scout {
     Step& step = shared_.steps[number % T::kStepNotes];
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
-    step.masked[p] = piece.visited ? piece.masked : kAllLines;
-    if constexpr (T::kOwnLists) step.lines = piece.lines;
+    step.lines[p] = {.masked = piece.visited ? piece.masked : kAllLines, .needed = piece.lines};
     shared_.kept[number % T::kStepNotes][p] = piece.visited ? kept_of(piece, note) : kAllKeys;
     if constexpr (kEachLaneArrives) tile::arrive(&shared_.step_ring.full[number % T::kStepNotes]);
   }
@@ -171,7 +170,8 @@ class Scout {
     const std::uint32_t number = shared_.cursor.steps + mine, stage = number % T::kStepNotes;
     if constexpr (kEachLaneArrives)
       tile::wait(&shared_.step_ring.empty[stage], (number / T::kStepNotes & 1) ^ 1);
-    shared_.steps[stage].last = last;
+    LineBits& lines = shared_.steps[stage].lines[0];
+    lines.leaves = lines.ends = last ? kAllLines : 0;
     if constexpr (T::kLeavesSooner) {
       unsigned joined = 0, leaves = 0;
 #pragma unroll
@@ -180,8 +180,8 @@ class Scout {
         if (shared_.first_step[c] <= mine) joined |= 1u << c;
         if (its_last == mine || (last && its_last > mine)) leaves |= 1u << c;
       }
-      shared_.steps[stage].joined = static_cast<std::uint8_t>(joined);
-      shared_.steps[stage].leaves = static_cast<std::uint8_t>(leaves);
+      lines.needed = static_cast<std::uint8_t>(joined);
+      lines.leaves = static_cast<std::uint8_t>(leaves);
     }
     tile::arrive(&shared_.step_ring.full[stage]);
   }
@@ -271,13 +271,15 @@ class Loader {
       const unsigned place = step_ % T::kStepNotes;
       tile::wait(&shared_.step_ring.full[place], step_ / T::kStepNotes % 2);
       const Step& step = shared_.steps[place];
-      last = step.last && step_ % T::kTeams == T::kTeams - 1;
+      last = step.lines[0].ends && step_ % T::kTeams == T::kTeams - 1;
 
       tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
       shared_.notes[at_.stage] = step;
       tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
-      copy<typename T::Keys>(shared_.k[at_.stage], args_.k, step, note, batch,
-                             &shared_.k_ring.full[at_.stage]);
+      const auto keys = [&](int panel, int row) {
+        return shared_.rings.keys(at_.stage).panel(panel, row);
+      };
+      copy<typename T::Keys>(keys, args_.k, step, note, batch, &shared_.k_ring.full[at_.stage]);
       if (T::kStoresItself && free-- == 0) ask_for_queries(note);
 
       tile::wait(&shared_.v_ring.empty[at_.stage], at_.parity ^ 1);
@@ -287,7 +289,10 @@ class Loader {
         full = &shared_.landed[at_.stage];
       }
       tile::arrive_expecting(full, T::Values::kBytes);
-      copy<typename T::Values>(shared_.v[at_.stage], args_.v, step, note, batch, full);
+      const auto values = [&](int panel, int row) {
+        return shared_.rings.values(at_.stage, panel, row);
+      };
+      copy<typename T::Values>(values, args_.v, step, note, batch, full);
       tile::arrive(&shared_.step_ring.empty[place]);
       ++step_;
       at_.advance();
@@ -296,13 +301,13 @@ class Loader {
   }
 
   template <class Rows>
-  __device__ void copy(Rows& to, const CUtensorMap& from, const Step& step, const TileNote& note,
-                       int batch, std::uint64_t* full) {
+  __device__ void copy(const auto& place, const CUtensorMap& from, const Step& step,
+                       const TileNote& note, int batch, std::uint64_t* full) {
 #pragma unroll
     for (int piece = 0; piece < T::kPieces; ++piece)
 #pragma unroll
       for (int p = 0; p < Rows::kPanels; ++p)
-        tile::copy_box(tile::shared_address(to.panel(p, piece * planning::kKeyPiece)), from,
+        tile::copy_box(tile::shared_address(place(p, piece * planning::kKeyPiece)), from,
                        p * Rows::kLine, note.kv_begin + step.key[piece], note.kv_head, batch,
                        tile::shared_address(full));
   }
@@ -363,8 +368,8 @@ __device__ __forceinline__ void clear_ragged_values(typename T::Shared& shared, 
         if ((kept >> row & 1) != 0) continue;
 #pragma unroll
         for (int p = 0; p < T::Values::kPanels; ++p)
-          reinterpret_cast<uint4*>(
-              shared.v[stage].panel(p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
+          reinterpret_cast<uint4*>(shared.rings.values(
+              stage, p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
       }
     }
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);

@@ -48,28 +48,30 @@ inline constexpr std::uint64_t kAllKeys = ~std::uint64_t{0};
 /// consumer has. Bits of all of them:
 inline constexpr std::uint8_t kAllLines = 0xff;
 
+/// What a step is to lines, a bit each: some of its pairs are hidden from them; they have joined
+/// its tile, and need it; it is the last that they need; it is the tile's last.
+struct alignas(4) LineBits {
+  std::uint8_t masked = 0, needed = 0, leaves = 0, ends = 0;
+};
+/// The same of one line.
+inline constexpr unsigned kMasked = 1, kNeeded = 1 << 8, kLast = 1 << 16, kEnds = 1 << 24;
+
 /// One step: pieces of 64 keys each, which need not be neighbours.
 template <int kPieces>
 struct StepNote {
-  std::int64_t bits[kPieces];    // where the tile's, or its line's, element mask of each piece
-                                 // begins; kNoBits: none
-  std::int32_t key[kPieces];     // first key of each piece inside the sequence
-  std::uint8_t masked[kPieces];  // lines with hidden pairs in it, a bit each
-  std::uint8_t last;             // of its tile
-  std::uint8_t joined, leaves;   // consumers whose first step it is or was, whose last, a bit each
+  std::int64_t bits[kPieces];  // where the tile's, or its line's, element mask of each piece
+                               // begins; kNoBits: none
+  std::int32_t key[kPieces];   // first key of each piece inside the sequence
+  LineBits lines[kPieces];     // `masked` for each piece, all else with the first
 
-  /// Whether there are any.
-  __device__ bool hides_from(int line) const {
-    int found = 0;
+  /// What it is to a line.
+  __device__ unsigned known_to(int line) const {
+    std::uint32_t found = 0;
 #pragma unroll
-    for (const std::uint8_t lines : masked) found |= lines;
-    return (found >> line & 1) != 0;
+    for (const LineBits& of_piece : lines)
+      found |= reinterpret_cast<const std::uint32_t&>(of_piece);
+    return found >> line & (kMasked | kNeeded | kLast | kEnds);
   }
-};
-
-/// One step of a tile whose lines have a list each: one piece, which not all of them need.
-struct LineStepNote : StepNote<1> {
-  std::uint8_t lines;  // that need it, a bit each
 };
 
 }  // namespace tessera::cuda::sm90::attention

@@ -11,6 +11,7 @@
 
 #include "src/cuda/sm90/attention/lines.cuh"
 #include "src/cuda/sm90/attention/notes.cuh"
+#include "src/cuda/sm90/attention/rings.cuh"
 #include "src/cuda/sm90/attention/walk.cuh"
 #include "src/cuda/tile/barrier.cuh"
 #include "src/cuda/tile/swizzled_tile.cuh"
@@ -75,8 +76,13 @@ struct HandedSums {
 template <class Found>
 struct HandedSums<Found, 0> {};
 
+/// What a row has a kernel for: scores as they are; scores that are changed before the softmax; and
+/// as they are where nobody asks for log-sum-exps. These take weights as they are added up before
+/// they are rounded, else whoever multiplies them adds them up besides.
+enum class Instance { usual, mapped, counted };
+
 /// Everything a kernel is compiled for.
-template <planning::Tile kTile, class ElementType, bool kMapScores>
+template <planning::Tile kTile, class ElementType, Instance kInstance>
 struct Traits {
   using Element = ElementType;
   static constexpr planning::Tile kShape = kTile;
@@ -96,23 +102,27 @@ struct Traits {
   static constexpr bool kLeavesSooner = planning::leaves_sooner(kTile);
   static constexpr bool kJoinsLater = planning::joins_later(kTile);
   static constexpr bool kSkipsTiles = planning::skips_tiles(kTile);
+  // Two consumers take turns: one's weights are computed while the other's products are summed, and
+  // a look at maxima fills the wait for its own. With more the schedulers are never idle.
+  static constexpr bool kByMaxima = kConsumers == 2 && kTeams == 1;
   static constexpr int kPieces = kN / planning::kKeyPiece, kRoundPieces = kPieces * kTeams;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static_assert(kRows == 64 && kN % planning::kKeyPiece == 0 && kDim % 16 == 0);
-  static constexpr bool kMapped = kMapScores;  // scores are changed before the softmax
+  static constexpr bool kMapped = kInstance == Instance::mapped;
+  static constexpr bool kCounts = kInstance == Instance::counted;
   // What a launch gives each thread, and how the warpgroups divide it.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8;
   static constexpr int kLoaderRegisters = kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       (kRegisters * (kConsumers + 1) - kLoaderRegisters) / kConsumers / 8 * 8;
   // Queries that a consumer holds, as steps of 16 columns, so that scores need less of shared
-  // memory: what registers have room for beside scores, sums, weights and all else. With three or
-  // four consumers that is next to nothing.
-  static constexpr int kOtherRegisters = kMapped ? 48 : 36;
-  static constexpr int kFreeRegisters =
-      kConsumerRegisters - kN / 2 - kDimV / 2 - kN / 4 - kOtherRegisters;
+  // memory: what registers have room for beside scores, sums, weights and all else. Three consumers
+  // hold all or none: a quarter takes as much time as it saves.
+  static constexpr int kOtherRegisters = kMapped ? 48 : kTeams > 1 && kConsumers > 2 ? 28 : 36;
+  static constexpr int kFreeSteps =
+      (kConsumerRegisters - kN / 2 - kDimV / 2 - kN / 4 - kOtherRegisters) / 4;
   static constexpr int kHeldSteps =
-      kConsumers == 2 ? std::clamp(kFreeRegisters / 4, 0, kDim / 16) : 0;
+      kConsumers == 3 && kFreeSteps < kDim / 16 ? 0 : std::clamp(kFreeSteps, 0, kDim / 16);
 
   using Queries = RowsTile<Element, kM, (kDim > kDimV ? kDim : kDimV)>;
   using Keys = RowsTile<Element, kN, kDim>;
@@ -123,6 +133,10 @@ struct Traits {
   static constexpr int kHanded = kConsumers - kTeamSize;  // found by other teams than the first
   static constexpr int kMostBytes =
       kRingBytes + 2 * Queries::kBytes + kHanded * static_cast<int>(sizeof(Found));
+  using RingsWithOnes = CountingRings<Element, Keys, Values, kStages>;
+  static constexpr bool kCanCount =
+      kByMaxima && !kOwnLists && kDimV > 64 && kMostBytes + RingsWithOnes::kOnesBytes <= 220 * 1024;
+  static_assert(kCanCount || !kCounts);
   static constexpr int kQueryStages = kMostBytes <= 224 * 1024 ? 2 : 1;
   // Where there is room for one tile, the next one's queries come as soon as this one's are read:
   // results do not lie there, but go from registers to memory.
@@ -133,7 +147,8 @@ struct Traits {
   static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
   static constexpr int kLines = kOwnLists ? kTile.lines : kTeamSize;
   static constexpr int kConsumersALine = kTeamSize / kLines;
-  using Step = std::conditional_t<kOwnLists, LineStepNote, StepNote<kPieces>>;
+  static_assert(!kLeavesSooner || (kTeams == 1 && !kOwnLists));
+  using Step = StepNote<kPieces>;
   using Pieces = std::conditional_t<kOwnLists, LinePieces<kLines, kM / kLines>,
                                     ListPieces<kLines, kM / kLines>>;
 
@@ -144,8 +159,7 @@ struct Traits {
   };
   struct Shared {
     Queries q[kQueryStages];
-    Keys k[kStages];
-    Values v[kStages];
+    std::conditional_t<kCounts, RingsWithOnes, Rings<Element, Keys, Values, kStages>> rings;
     tile::RingBarriers<kQueryStages> q_ring;
     tile::RingBarriers<kStages> k_ring, v_ring;
     tile::RingBarriers<kTileNotes> tile_ring;
