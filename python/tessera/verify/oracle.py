@@ -90,12 +90,13 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
         visible = visible.new_zeros(*visible.shape[:2], 1)
     scale = d.dim**-0.5 if d.scale is None else d.scale
     truth = _softmax(d, q.double(), k.double(), v.double(), visible, sinks, scale)
-    out, lse, shares = truth
+    out, lse, weights, total = truth
+    shares = weights.div_(total).float()
     q, k, v = q.float(), k.float(), v.float()
 
     def errors(rows: slice, raised: float = 0) -> Tensor:
-        emulated, _, _ = _softmax(d, q[:, rows], k, v, visible[:, rows], sinks, scale,
-                                  DTYPES[d.dtype], raised)
+        emulated = _softmax(d, q[:, rows], k, v, visible[:, rows], sinks, scale,
+                            DTYPES[d.dtype], raised)[0]
         return (emulated.to(DTYPES[d.out_dtype]).double() - out[:, rows]).abs().amax(-1)
 
     # The base of weights decides how they are rounded, and is as arbitrary in a kernel as it is
@@ -110,12 +111,11 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
 
     # Scores off by a few ulps of their summands (twice: numerator and denominator), an exp of a few
     # ulps, and one probability rounded the other way.
-    shares = shares.float()
-    sizes = _grouped(q.abs(), k.abs().mT) * abs(scale)
+    sizes = _grouped(q.abs(), k.abs().mT).mul_(abs(scale))
     size = sizes.masked_fill_(~visible, 0).amax(-1)
     reach = _grouped(shares, v.abs()).amax(-1)
     largest = v.abs().amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
-    term = (shares * largest).amax(-1)
+    term = shares.mul_(largest).amax(-1)
     out_slack = UNIT * (8 + 4 * size) * reach + 2.0 ** -BITS[d.dtype] * term
     terms = visible.sum(-1)
     small = torch.where(torch.isfinite(lse), lse, 0).abs()
@@ -133,18 +133,18 @@ def _grouped(left: Tensor, right: Tensor) -> Tensor:
 
 def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sinks: Tensor | None,
              scale: float, rounded_to: torch.dtype | None = None,
-             raised: float = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """out, lse and the share of each key, in the dtype of q; weights rounded where asked, with a
-    base that is raised above a row's maximum."""
-    scores = _grouped(q, k.mT) * scale
+             raised: float = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """out, lse, weights and their totals, in the dtype of q; weights rounded where asked, with a
+    base that is raised above a row's maximum. In place, as scores are most of what there is."""
+    scores = _grouped(q, k.mT).mul_(scale)
     if d.softcap:
-        scores = d.softcap * torch.tanh(scores / d.softcap)
-    scores = scores.masked_fill(~visible, -torch.inf)
+        scores.div_(d.softcap).tanh_().mul_(d.softcap)
+    scores.masked_fill_(~visible, -torch.inf)
     top = scores.amax(-1)
     if sinks is not None:
         top = torch.maximum(top, sinks.to(top.dtype)[:, None])
     top = torch.where(torch.isfinite(top), top, 0) + raised
-    weights = torch.exp(scores - top[..., None])
+    weights = scores.sub_(top[..., None]).exp_()
     total = weights.sum(-1)
     if sinks is not None:
         total = total + torch.exp(sinks.to(top.dtype)[:, None] - top)
@@ -152,7 +152,7 @@ def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sinks: 
     total = torch.where(total > 0, total, 1)[..., None]
     if rounded_to is not None and rounded_to != torch.float32:
         weights = weights.to(rounded_to).float()
-    return _grouped(weights, v) / total, lse, weights / total
+    return _grouped(weights, v) / total, lse, weights, total
 
 
 def ulp(dtype: str, value: Tensor) -> Tensor:
