@@ -89,8 +89,8 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
         k, v = (x.new_zeros(x.shape[0], 1, x.shape[2]) for x in (k, v))
         visible = visible.new_zeros(*visible.shape[:2], 1)
     scale = d.dim**-0.5 if d.scale is None else d.scale
-    truth = _softmax(d, q.double(), k.double(), v.double(), visible, sinks, scale)
-    out, lse, weights, total = truth
+    out, lse, weights, total = _softmax(d, q.double(), k.double(), v.double(), visible, sinks,
+                                        scale)
     shares = weights.div_(total).float()
     q, k, v = q.float(), k.float(), v.float()
 
