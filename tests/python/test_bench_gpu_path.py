@@ -2,6 +2,7 @@
 streams and graphs are stand-ins, the tensors and the results are real."""
 
 import contextlib
+import math
 import time
 
 import numpy as np
@@ -441,8 +442,9 @@ def test_a_wrong_dense_product_gets_no_time(gpu, monkeypatch):
     assert record["peers"]["cublaslt_dense"]["unavailable"].startswith("wrong result")
 
 
-def test_the_first_slice_follows_work_as_the_others_do(gpu):
+def test_the_first_slice_follows_work_as_the_others_do(gpu, monkeypatch):
     """Warmed up by the second, so that the first comes after the same one in both rounds."""
+    monkeypatch.setattr(timing, "STEADY", math.inf)
     ran = []
 
     def competitor(name):
@@ -457,6 +459,22 @@ def test_the_first_slice_follows_work_as_the_others_do(gpu):
     assert all(len(figures[name].times) == 2 for name in "abc")
     turns = [name for place, name in enumerate(ran) if place == 0 or ran[place - 1] != name]
     assert "".join(turns[3:]) == "babcba"  # after an estimate of each
+
+
+@pytest.mark.parametrize(("disturbed", "slices"), [((), 2), ((0,), 6), ((0, 1, 2, 3, 4), 6)])
+def test_slices_that_are_not_alike_are_joined_by_more(gpu, monkeypatch, disturbed, slices):
+    """By all: they are compared with each other. The median forgets a slice that was disturbed."""
+    def slice_of(timer, name, calls, seconds, figures):
+        late = name == "a" and len(figures.times) in disturbed
+        figures.times.append(2.0 + len(figures.times) if late else 1.0)
+
+    monkeypatch.setattr(timing, "_slice", slice_of)
+    monkeypatch.setattr(timing, "_busy", lambda *arguments: None)
+    monkeypatch.setattr(timing, "estimate_ms", lambda timer, one: 1.0)
+    figures = timing.measure_sustained(None, {"a": "a", "b": "b"}, 1.0)
+    assert [len(one.times) for one in figures.values()] == [slices] * 2
+    assert figures["b"].ms == 1.0
+    assert figures["a"].ms == (1.0 if len(disturbed) < 2 else 3.5)
 
 
 def test_a_pattern_found_once_serves_new_values(gpu):

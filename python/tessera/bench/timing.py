@@ -18,6 +18,8 @@ WARM_UP_SECONDS = 1.0  # before the first slice
 LEAD_IN_SECONDS = 0.25  # of each slice, before its clock starts
 GRAPH_CALLS = 20
 SUSTAINED_SECONDS = 2.0  # of each competitor
+SLICES, MOST_SLICES = 2, 6
+STEADY = 0.05  # slices that differ by more were disturbed, and more follow
 ENERGY_SECONDS = 0.3  # of a slice at least: NVML's counter of energy moves ten times a second
 
 
@@ -47,10 +49,17 @@ class Figures:
     clocks: list = field(default_factory=list)
     watts: list = field(default_factory=list)  # a slice each, from its energy
 
+    @property
+    def ms(self):
+        return statistics.median(self.times)
+
+    @property
+    def spread(self):
+        return _spread(self.times) / self.ms
+
     def entry(self, useful_flops):
-        ms = statistics.median(self.times)
-        spread = _spread(self.times) / ms
-        entry = {"ms": ms, "spread": spread, "tflops": useful_flops / ms / 1e9,
+        ms = self.ms
+        entry = {"ms": ms, "spread": self.spread, "tflops": useful_flops / ms / 1e9,
                  "clock_mhz": _median(self.clocks), "watts": _median(self.watts),
                  "joules_per_tflop": None}
         if entry["watts"] is not None and useful_flops:
@@ -191,20 +200,27 @@ def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
     return figures
 
 
-def measure_sustained(timer, competitors, seconds, slices=2):
+def measure_sustained(timer, competitors, seconds):
     """Each competitor runs `seconds` in all, in slices that follow one another without a rest. The
     second round runs backwards, so that a card that drifts does so for all alike. Before the first
     slice the one that comes second brings the card to its limit: so the first competitor, too,
-    follows the same one both times, and never a rest."""
+    follows the same one both times, and never a rest. Where somebody's slices are not alike, there
+    are two rounds more, twice at most: something else had the machine meanwhile."""
     calls = {name: max(1, int(CHUNK_SECONDS * 1e3 / estimate_ms(timer, one)))
              for name, one in competitors.items()}
     figures, names = {name: Figures() for name in competitors}, list(competitors)
     for name in names[1:2] or names:
         _busy(timer, competitors[name], calls[name], WARM_UP_SECONDS)
-    for order in in_turns(names, slices):
+    for number, order in enumerate(in_turns(names, MOST_SLICES)):
+        if number >= SLICES and number % 2 == 0 and _are_steady(figures):
+            break
         for name in order:
-            _slice(timer, competitors[name], calls[name], seconds / slices, figures[name])
+            _slice(timer, competitors[name], calls[name], seconds / SLICES, figures[name])
     return figures
+
+
+def _are_steady(figures):
+    return all(one.spread <= STEADY for one in figures.values())
 
 
 def _slice(timer, prepared, calls, seconds, figures):

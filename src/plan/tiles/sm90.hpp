@@ -131,8 +131,8 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 192, .n = 128, .k = 64, .stages = 3, .warpgroups = 3, .v = 64},
      .why = "heads of up to 64: a third warpgroup fills what two leave of the exponentials",
-     .measured = "548 TFLOPS at S 16384, bf16; fa4 513, cuDNN 450 in one run: H200, CUDA 13.0, "
-                 "2026-11-22"},
+     .measured = "555 TFLOPS at S 16384, bf16; fa4 517, cuDNN 448 in one run: H200, CUDA 13.0, "
+                 "2026-11-23"},
     {.name = "sm90_attention_64x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -146,25 +146,25 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64},
      .why = "short walks with heads of 64: four warpgroups hide what each waits for",
-     .measured = "451 TFLOPS at S 1024, bf16, causal 365; cuDNN 399 and 311 in one run: H200, CUDA "
-                 "13.0, 2026-11-22"},
+     .measured = "456 TFLOPS at S 1024, bf16, causal 356; cuDNN 398 and 305 in one run: H200, CUDA "
+                 "13.0, 2026-11-23"},
     {.name = "sm90_attention_64_teams",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .teams = 2},
      .why = "one tile a multiprocessor, or lists of 128 rows, with heads of 64: two teams share "
             "what two warpgroups would wait for",
-     .measured = "B1 H8 S 2048 by graph replay: 23.8 us; cuDNN 24.1, fa4 26.4; lists of 128 x 128, "
-                 "density .125: 466 TFLOPS at S 32768; fa4 426; each in one run: H200, CUDA 13.0, "
-                 "2026-11-22"},
+     .measured = "B1 H8 S 2048 by graph replay: 23.5 us; cuDNN 23.8, fa4 26.5; lists of 128 x 128, "
+                 "density .125: 476 TFLOPS at S 32768; fa4 433; each in one run: H200, CUDA 13.0, "
+                 "2026-11-23"},
     {.name = "sm90_attention_64_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .teams = 2},
      .why = "few queries with heads of 64: twice as many tiles, whose keys two warpgroups divide",
      .measured =
-         "B1 H8 S 512 by graph replay: 6.3 us; cuDNN 10.1; lists of 64 x 64, density "
-         ".125: 413 TFLOPS at S 32768; fa4 295; each in one run: H200, CUDA 13.0, 2026-11-22"},
+         "B1 H8 S 512 by graph replay: 6.4 us; cuDNN 10.0; lists of 64 x 64, density "
+         ".125: 413 TFLOPS at S 32768; fa4 294; each in one run: H200, CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_64_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -187,16 +187,16 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 192, .n = 64, .k = 96, .stages = 4, .warpgroups = 3, .v = 96},
      .why = "long walks with heads of up to 96: a third warpgroup fills what two wait for",
      .measured =
-         "596 TFLOPS at S 16384, bf16, causal 598; fa4 592 and 568, cuDNN 461 and 428 in one "
-         "run: H200, CUDA 13.0, 2026-11-22"},
+         "597 TFLOPS at S 16384, bf16, causal 585; fa4 598 and 571, cuDNN 464 and 420 in one "
+         "run: H200, CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 128: each warpgroup takes 64 queries",
-     .measured =
-         "542 TFLOPS at S 1024, bf16, causal 413; cuDNN 529 and 392; lists of 128 x 128, "
-         "density .125: 621 at S 32768; fa4 595; each in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "lists of 128 x 128, bf16, S 32768, density .5, .25 and .125: 674, 664 and 639 "
+                 "TFLOPS; fa4 "
+                 "623, 612 and 591 in one run: H200, CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_128x64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -213,8 +213,8 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 192, .n = 64, .k = 128, .stages = 3, .warpgroups = 3, .v = 128},
      .why = "long walks with heads of up to 128: more rows share what L2 brings",
      .measured =
-         "684 TFLOPS at S 16384, bf16, causal 672; fa4 658 and 617, cuDNN 603 and 555 in one "
-         "run: H200, CUDA 13.0, 2026-11-22"},
+         "692 TFLOPS at S 16384, bf16, causal 672; fa4 659 and 610, cuDNN 604 and 549 in one "
+         "run: H200, CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_128_window",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -222,7 +222,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why =
          "windows over long sequences with heads of up to 128: a stage more lets warpgroups join "
          "a tile late",
-     .measured = "528 TFLOPS at S 16384, causal, a window of 1024, bf16; fa4 451 in one run: H200, "
+     .measured = "521 TFLOPS at S 16384, causal, a window of 1024, bf16; fa4 451 in one run: H200, "
                  "CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
@@ -230,8 +230,8 @@ inline constexpr KernelRow kSm90Rows[] = {
      .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .lines = 2},
      .why =
          "lists of 64 rows with heads of up to 128: short steps, as few pieces of two lists pair",
-     .measured = "lists of 64 x 64, density .125: 451 TFLOPS at S 32768, bf16; fa4 415 in one run: "
-                 "H200, CUDA 13.0, 2026-11-22"},
+     .measured = "lists of 64 x 64, density .125: 445 TFLOPS at S 32768, bf16; fa4 417 in one run: "
+                 "H200, CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_128_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -245,13 +245,13 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 192, .stages = 2, .warpgroups = 2, .v = 128},
      .why = "heads of up to 192 whose values have up to 128",
-     .measured = "716 TFLOPS at S 16384, bf16; fa4 671 in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "714 TFLOPS at S 16384, bf16; fa4 674 in one run: H200, CUDA 13.0, 2026-11-23"},
     {.name = "sm90_attention_256",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
      .why = "heads of up to 256: shorter steps, as sums take half of the registers",
-     .measured = "718 TFLOPS at S 16384, bf16; fa4 705 in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "720 TFLOPS at S 16384, bf16; fa4 714 in one run: H200, CUDA 13.0, 2026-11-23"},
 };
 
 }  // namespace tessera::planning
