@@ -76,8 +76,8 @@ def test_a_right_result_of_few_numbers_is_right(queries):
         d.seed, d.q_lengths, d.kv_lengths, d.heads, d.kv_heads = seed, [queries], [500], 40, 40
         built = build.build(d, "cpu", 1 << 22)
         q, k, v = (x[0].transpose(0, 1).float() for x in (built.q, built.k, built.v))
-        visible = oracle.seen(d, None, 0, 0, queries, "cpu")
-        rounded, *_ = oracle._softmax(d, q, k, v, visible, None, d.scale, torch.bfloat16, 0.3)
+        hidden = ~oracle.seen(d, None, 0, 0, queries, "cpu")
+        rounded, *_ = oracle._softmax(d, q, k, v, hidden, None, d.scale, torch.bfloat16, 0.3)
         out, lse = built.outputs()
         built.run(out, lse)
         out.tensor[0] = rounded.transpose(0, 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .build import Buffer, Built, sequence
-from .oracle import TILE_ROWS, Truth, attend, seen, ulp
+from .oracle import TILE_ROWS, Truth, attend, finite, seen, ulp
 
 
 def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | None]:
@@ -47,8 +47,7 @@ def _shares(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
     of_lse = worst.new_zeros(truth.lse.shape)
     if lse is not None:
         got = _lse_rows(built, lse, b, first, last)
-        budget = truth.lse_slack + 0.5 * ulp("f32", torch.where(
-            torch.isfinite(truth.lse), truth.lse, 0).abs() + truth.lse_slack)
+        budget = truth.lse_slack + 0.5 * ulp("f32", finite(truth.lse).abs() + truth.lse_slack)
         of_lse = _share(got, truth.lse, budget)
         worst = torch.maximum(worst, of_lse.max())
     return worst, of_out, of_lse, truth
@@ -99,9 +98,8 @@ def _out_budget(built: Built, truth: Truth) -> Tensor:
 
 def _share(got: Tensor, truth: Tensor, budget: Tensor) -> Tensor:
     """Error over budget; infinite where one side alone is NaN or infinite."""
-    share = (got - truth).abs() / budget
-    share = torch.where(torch.isfinite(share), share, torch.inf)
-    return torch.where(got == truth, 0, share)
+    share = (got - truth).abs_().div_(budget).nan_to_num_(torch.inf, torch.inf)
+    return share.masked_fill_(got == truth, 0)
 
 
 def _describe(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,

@@ -89,13 +89,14 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
         k, v = (x.new_zeros(x.shape[0], 1, x.shape[2]) for x in (k, v))
         visible = visible.new_zeros(*visible.shape[:2], 1)
     scale = d.dim**-0.5 if d.scale is None else d.scale
-    out, lse, weights, total = _softmax(d, q.double(), k.double(), v.double(), visible, sinks,
+    hidden = ~visible
+    out, lse, weights, total = _softmax(d, q.double(), k.double(), v.double(), hidden, sinks,
                                         scale)
-    shares = weights.div_(total).float()
+    shares = torch.div(weights, total, out=torch.empty_like(weights, dtype=torch.float32))
     q, k, v = q.float(), k.float(), v.float()
 
     def errors(rows: slice, raised: float = 0) -> Tensor:
-        emulated = _softmax(d, q[:, rows], k, v, visible[:, rows], sinks, scale,
+        emulated = _softmax(d, q[:, rows], k, v, hidden[:, rows], sinks, scale,
                             DTYPES[d.dtype], raised)[0]
         return (emulated.to(DTYPES[d.out_dtype]).double() - out[:, rows]).abs().amax(-1)
 
@@ -111,14 +112,15 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
 
     # Scores off by a few ulps of their summands (twice: numerator and denominator), an exp of a few
     # ulps, and one probability rounded the other way.
-    sizes = _grouped(q.abs(), k.abs().mT).mul_(abs(scale))
-    size = sizes.masked_fill_(~visible, 0).amax(-1)
-    reach = _grouped(shares, v.abs()).amax(-1)
-    largest = v.abs().amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
+    sizes = _grouped(q.abs(), k.abs().mT)
+    size = sizes.masked_fill_(hidden, 0).amax(-1).mul_(abs(scale))
+    magnitudes = v.abs()
+    reach = _grouped(shares, magnitudes).amax(-1)
+    largest = magnitudes.amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
     term = shares.mul_(largest).amax(-1)
     out_slack = UNIT * (8 + 4 * size) * reach + 2.0 ** -BITS[d.dtype] * term
     terms = visible.sum(-1)
-    small = torch.where(torch.isfinite(lse), lse, 0).abs()
+    small = finite(lse).abs()
     lse_slack = UNIT * ((d.dim + 8) * size + terms + 16 + 2 * small)
     empty = (terms == 0).expand(lse.shape)
     return Truth(out, lse, yardstick, out_slack.double(), lse_slack.double(), empty)
@@ -131,7 +133,7 @@ def _grouped(left: Tensor, right: Tensor) -> Tensor:
     return product.reshape(*left.shape[:2], right.shape[-1])
 
 
-def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sinks: Tensor | None,
+def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, sinks: Tensor | None,
              scale: float, rounded_to: torch.dtype | None = None,
              raised: float = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """out, lse, weights and their totals, in the dtype of q; weights rounded where asked, with a
@@ -139,11 +141,11 @@ def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sinks: 
     scores = _grouped(q, k.mT).mul_(scale)
     if d.softcap:
         scores.div_(d.softcap).tanh_().mul_(d.softcap)
-    scores.masked_fill_(~visible, -torch.inf)
+    scores.masked_fill_(hidden, -torch.inf)
     top = scores.amax(-1)
     if sinks is not None:
         top = torch.maximum(top, sinks.to(top.dtype)[:, None])
-    top = torch.where(torch.isfinite(top), top, 0) + raised
+    top = finite(top) + raised
     weights = scores.sub_(top[..., None]).exp_()
     total = weights.sum(-1)
     if sinks is not None:
@@ -155,9 +157,12 @@ def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sinks: 
     return _grouped(weights, v) / total, lse, weights, total
 
 
+def finite(x: Tensor) -> Tensor:
+    """Zeros where it is not."""
+    return x.nan_to_num(0.0, 0.0, 0.0)
+
+
 def ulp(dtype: str, value: Tensor) -> Tensor:
-    """The distance between neighbours of a dtype around a value."""
-    exponent = torch.frexp(value.double().abs())[1] - 1
-    exponent = torch.where(value == 0, SMALLEST_EXPONENT[dtype], exponent)
-    exponent = exponent.clamp(min=SMALLEST_EXPONENT[dtype]) - (BITS[dtype] - 1)
-    return torch.exp2(exponent.double())
+    """The distance between neighbours of a dtype around a value, which is float64."""
+    exponent = torch.frexp(value.abs().clamp(min=2.0 ** SMALLEST_EXPONENT[dtype]))[1]
+    return torch.exp2((exponent - BITS[dtype]).double())
