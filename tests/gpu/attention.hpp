@@ -102,8 +102,9 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all) {
   const oracle::Attention truth = oracle::attention(c.problem);
   const oracle::Attention emulated = oracle::attention_emulated(c.problem);
   int taken = 0;
+  const AttentionProblem there = gpu.moved(c.problem);
   for (const int row : rows_of("attention")) {
-    if (!takes(row, gpu.moved(c.problem))) continue;
+    if (!takes(row, there)) continue;
     if (rows == Rows::without_composing && composes(row, c.problem)) continue;
     ++taken;
     for (const AttentionProblem& problem : with_and_without_lse(c.problem)) {
