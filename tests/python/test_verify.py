@@ -254,6 +254,40 @@ def test_failures_are_printed_with_the_command_that_repeats_them(damaged, capsys
     assert again.splitlines()[:3] == said.splitlines()[:3]
 
 
+def test_a_failure_says_whether_it_repeats(damaged, capsys):
+    damaged(lambda out, lse: out.fill_(torch.nan))
+    run("--count", 1, "--seed", 7)
+    assert "; once more: the same bits\n" in capsys.readouterr().out
+
+    def first(damage):
+        turn = iter(range(1000))
+        return lambda out, lse: damage(out) if next(turn) == 0 else None
+
+    damaged(first(lambda out: out.fill_(torch.nan)))
+    run("--count", 1, "--seed", 7)
+    assert "; once more: other bits, right\n" in capsys.readouterr().out
+
+    turn = iter(range(1, 1000))
+    damaged(lambda out, lse: out.add_(next(turn)))
+    run("--count", 1, "--seed", 7)
+    assert "; once more: other bits, wrong too\n" in capsys.readouterr().out
+
+
+def test_a_failure_is_kept_where_it_cannot_be_run_again(damaged, monkeypatch, capsys):
+    damaged(lambda out, lse: out.fill_(torch.nan))
+    right, turn = tessera.attention, iter(range(1000))
+
+    def once(*arguments, **options):
+        if next(turn) > 0:
+            raise RuntimeError("gone")
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(tessera, "attention", once)
+    run("--count", 1, "--seed", 7)
+    said = capsys.readouterr().out
+    assert "FAILED out of sequence" in said and "; once more: RuntimeError: gone\n" in said
+
+
 def run_command(command):
     return cli.main([*command.split()[3:], "--quiet"])
 

@@ -6,10 +6,13 @@ import argparse
 import collections
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from . import draw
 from .jobs import Outcome, from_here, from_jobs
+
+if TYPE_CHECKING:
+    from .build import Buffer, Built
 
 MOST_PAIRS = {"cpu": 1 << 21, "cuda": 1 << 28}
 STRETCH = {"cpu": 1 << 20, "cuda": 1 << 25}
@@ -113,7 +116,22 @@ def verify_one(seed: int, options: argparse.Namespace) -> tuple[float, str | Non
         built.run(*again)
         if not (same_bits(out, again[0]) and same_bits(lse, again[1])):
             return float("inf"), "two runs differ in their bits"
-    return judge(built, out, lse)
+    share, trouble = judge(built, out, lse)
+    return share, trouble and f"{trouble}; once more: {once_more(built, out, lse)}"
+
+
+def once_more(built: Built, out: Buffer, lse: Buffer | None) -> str:
+    """Of a wrong result: whether it repeats, which tells a wrong rule from a race."""
+    from .judge import judge, same_bits
+
+    again = built.outputs()
+    try:
+        built.run(*again)
+        if same_bits(out, again[0]) and same_bits(lse, again[1]):
+            return "the same bits"
+        return "other bits, " + ("wrong too" if judge(built, *again)[1] else "right")
+    except Exception as error:  # what was wrong before is not lost for that
+        return f"{type(error).__name__}: {error}"
 
 
 def verify_with_room(seed: int, options: argparse.Namespace) -> tuple[float, str | None]:
