@@ -42,37 +42,92 @@ __device__ SelectCut cut_of(std::int64_t cols, const Load& load, std::int64_t ke
     return std::int64_t{__reduce_add_sync(kAllLanes, count)};
   };
   std::uint32_t cut = 0;
-  for (std::uint32_t bit = 1u << 31; bit != 0; bit >>= 1)
-    if (at_least(cut | bit) >= keep) cut |= bit;
+  for (std::uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
+    const std::int64_t left = at_least(cut | bit);
+    if (left >= keep) cut |= bit;
+    if (left == keep) return {cut - 1, 0};  // whatever the other bits are
+  }
   // No number has the largest key, so that the next one exists.
   return {cut, cut == 0 ? 0 : keep - at_least(cut + 1)};
 }
 
+constexpr int kPiece = 16;  // blocks of a row that a lane looks at together
+
+/// A bit for each block of a piece: whether it is there, and set.
+__device__ std::uint32_t set_blocks(const std::uint8_t* row, std::int64_t stride,
+                                    std::int64_t first, std::int64_t cols) {
+  const std::uint8_t* const piece = row + first * stride;
+  std::uint32_t bits = 0;
+  if (stride == 1 && cols - first >= kPiece &&
+      reinterpret_cast<std::uintptr_t>(piece) % kPiece == 0) {
+    const auto [x, y, z, w] = *reinterpret_cast<const uint4*>(piece);
+    const std::uint32_t words[4] = {x, y, z, w};
+    // Ones in four bytes, brought together from the 24th bit on.
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      bits |= (__vsetgtu4(words[i], 0) * 0x01020408u >> 24 & 0xF) << 4 * i;
+  } else {
+    for (int j = 0; j < kPiece && first + j < cols; ++j)
+      bits |= std::uint32_t{piece[j * stride] != 0} << j;
+  }
+  return bits;
+}
+
+/// Writes the columns of set blocks. Returns where they would end if there were room for all.
+__device__ std::int64_t write_set(const MaskRows& s, std::int64_t line, std::int64_t begin,
+                                  std::int64_t end) {
+  const int lane = threadIdx.x % kLanes;
+  const auto row_of = [&](const void* blocks, const planning::ListStrides& strides) {
+    return static_cast<const std::uint8_t*>(blocks) + s.begin(strides, line);
+  };
+  std::int64_t at = begin;
+  for (std::int64_t part = 0; part < s.cols; part += kLanes * kPiece) {
+    const std::int64_t first = part + lane * kPiece;
+    std::uint32_t bits = set_blocks(row_of(s.blocks, s.strides), s.strides.entry, first, s.cols);
+    if (s.except)
+      bits &=
+          ~set_blocks(row_of(s.except, s.except_strides), s.except_strides.entry, first, s.cols);
+    int through = __popc(bits);  // this lane, and of those before it
+#pragma unroll
+    for (int d = 1; d < kLanes; d *= 2) {
+      const int before = __shfl_up_sync(kAllLanes, through, d);
+      if (lane >= d) through += before;
+    }
+    std::int64_t slot = at + through - __popc(bits);
+    for (; bits != 0 && slot < end; bits &= bits - 1, ++slot)
+      s.indices.set(slot, first + __ffs(bits) - 1);
+    at += __shfl_sync(kAllLanes, through, kLanes - 1);
+  }
+  return at;
+}
+
+/// The same for the best scores.
+template <class T>
+__device__ std::int64_t write_best(const MaskRows& s, std::int64_t line, std::int64_t begin,
+                                   std::int64_t end) {
+  const T* scores = static_cast<const T*>(s.blocks) + s.begin(s.strides, line);
+  const auto load = [&](std::int64_t col) {
+    return planning::score_key(to_float(scores[col * s.strides.entry]));
+  };
+  SelectCut cut;
+  if (s.keep == 0)
+    cut.key = kAllLanes;  // above all keys
+  else
+    cut = cut_of(s.cols, load, s.keep);
+  return write_kept(s.cols, load, cut, s.indices, begin, end);
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) rows_kernel(MaskRows s) {
-  constexpr bool kScores = sizeof(T) > 1;
   const std::int64_t step = std::int64_t{gridDim.x} * kWarps;
   for (std::int64_t line = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
        line < s.lines(); line += step) {
-    const T* blocks = static_cast<const T*>(s.blocks) + s.begin(s.strides, line);
-    const std::uint8_t* except = s.except ? s.except + s.begin(s.except_strides, line) : nullptr;
-    const auto load = [&](std::int64_t col) -> std::uint32_t {
-      const T block = blocks[col * s.strides.entry];
-      if constexpr (kScores)
-        return planning::score_key(to_float(block));
-      else
-        return block != 0 && !(except && except[col * s.except_strides.entry] != 0);
-    };
-    SelectCut cut;
-    if constexpr (kScores) {
-      if (s.keep == 0)
-        cut.key = kAllLanes;  // above all keys
-      else
-        cut = cut_of(s.cols, load, s.keep);
-    }
-    const std::int64_t begin = line * s.capacity;
-    const std::int64_t count =
-        write_kept(s.cols, load, cut, s.indices, begin, begin + s.capacity) - begin;
+    const std::int64_t begin = line * s.capacity, end = begin + s.capacity;
+    std::int64_t count = -begin;
+    if constexpr (sizeof(T) == 1)
+      count += write_set(s, line, begin, end);
+    else
+      count += write_best<T>(s, line, begin, end);
     if (threadIdx.x % kLanes == 0) s.counts.set(line, count < s.capacity ? count : s.capacity);
   }
 }
