@@ -81,7 +81,7 @@ class Consumer {
   static constexpr bool kCrosses = T::kQueryStages > 1 && T::kTeams == 1;
 
   // What ptxas takes a warp to agree on decides whether it keeps it together: in some rows what is
-  // known of a step has to come from votes, else one is needed where two consumers ask.
+  // known of a step has to come from votes, else it is shared once more where two consumers ask.
   static constexpr bool kVotesOnNotes = T::kLeavesSooner;
 
   static constexpr bool kFewRegisters = T::kConsumers > 3;
@@ -161,8 +161,8 @@ class Consumer {
 
   /// Of the step whose keys came last, and the like.
   __device__ __forceinline__ bool knows(unsigned bit) const {
-    const bool known = (known_ & bit) != 0;
-    return kVotesOnNotes || T::kConsumers > 2 ? known : tile::agreed(known);
+    const bool asks = !kVotesOnNotes && T::kConsumers == 2;
+    return ((asks ? __shfl_sync(~0u, known_, 0) : known_) & bit) != 0;
   }
   /// Whether it is the last of its tile that this consumer needs.
   __device__ __forceinline__ bool is_last() const { return knows(kLast); }
