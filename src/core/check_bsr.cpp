@@ -47,18 +47,23 @@ void check_columns(const Where& where, const BsrMatrix& matrix, std::int64_t bat
   }
 }
 
+bool is_null(const Tensor& tensor) { return tensor && !tensor.data && tensor.numel() > 0; }
+
 }  // namespace
 
 void check_pointer(const Where& where, const Tensor& tensor) {
-  if (tensor && !tensor.data && tensor.numel() > 0) {
-    refuse(where, words("data of ", to_string(tensor)), "a null pointer");
-  }
+  if (is_null(tensor)) refuse(where, words("data of ", to_string(tensor)), "a null pointer");
+}
+
+void check_pointers(const Where& where, std::initializer_list<Field> fields) {
+  for (const auto& [name, tensor] : fields)
+    if (is_null(tensor)) check_pointer(where / name, tensor);
 }
 
 void check_pointers(const Where& where, const BsrMatrix& matrix) {
-  check_pointer(where / "values", matrix.values);
-  check_pointer(where / "row_offsets", matrix.row_offsets);
-  check_pointer(where / "col_indices", matrix.col_indices);
+  check_pointers(where, {{"values", matrix.values},
+                         {"row_offsets", matrix.row_offsets},
+                         {"col_indices", matrix.col_indices}});
 }
 
 void check_offsets(const Where& where, const Tensor& list, std::int64_t base, std::int64_t segments,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include <tessera/block_mask.hpp>
@@ -29,6 +30,12 @@ inline bool on_host(const Tensor& tensor) {
 
 /// Refuses a null pointer to a tensor that has elements; absent tensors pass.
 void check_pointer(const Where& where, const Tensor& tensor);
+/// The same of fields of `where`, which are named only where one is refused: every call asks.
+struct Field {
+  const char* name;
+  const Tensor& tensor;
+};
+void check_pointers(const Where& where, std::initializer_list<Field> fields);
 void check_pointers(const Where& where, const BsrMatrix& matrix);
 void check_pointers(const Where& where, const BlockMask& mask);
 

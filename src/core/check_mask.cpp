@@ -75,9 +75,8 @@ void check_bits(const Where& where, const BlockMask& mask, const Device& device)
 }
 
 void check_pointers_of(const Where& where, const BlockList& list) {
-  check_pointer(where / "counts", list.counts);
-  check_pointer(where / "offsets", list.offsets);
-  check_pointer(where / "indices", list.indices);
+  check_pointers(where,
+                 {{"counts", list.counts}, {"offsets", list.offsets}, {"indices", list.indices}});
 }
 
 class MaskChecker {
@@ -182,8 +181,7 @@ bool has_lists(const BlockMask& mask) { return any_part(mask.full) || any_part(m
 void check_pointers(const Where& where, const BlockMask& mask) {
   check_pointers_of(where / "full", mask.full);
   check_pointers_of(where / "partial", mask.partial);
-  check_pointer(where / "bit_tile", mask.bit_tile);
-  check_pointer(where / "bits", mask.bits);
+  check_pointers(where, {{"bit_tile", mask.bit_tile}, {"bits", mask.bits}});
 }
 
 MaskLayout check_mask_layout(const Where& where, const BlockMask& mask, const MaskUse& use) {

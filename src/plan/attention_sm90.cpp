@@ -77,11 +77,15 @@ double step_seconds(const AttentionShape& s, const Tile& tile) {
   return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
 }
 
-/// Whether tiles visit unlike numbers of keys, as far as shapes tell.
-bool walks_differ(const AttentionShape& s) {
-  return s.masked || s.window_right >= 0 || s.window_left >= 0 || s.q_packed ||
-         s.kv_layout == KvLayout::packed;
+bool has_window(const AttentionShape& s) { return s.window_right >= 0 || s.window_left >= 0; }
+
+/// Whether lists or lengths, which shapes do not tell, say how many keys a tile visits.
+bool data_tells(const AttentionShape& s) {
+  return s.masked || s.q_packed || s.kv_layout == KvLayout::packed;
 }
+
+/// Whether tiles visit unlike numbers of keys, as far as shapes tell.
+bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(s); }
 
 /// The share of the work that is saved where who has no rows in a sequence's last tile skips it.
 /// One consumer alone takes three fifths of the time of three. Under a causal mask, what else is
@@ -126,10 +130,10 @@ std::int64_t tiles_past_rounds(const AttentionShape& s, const Tile& tile,
 void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) {
   layout.whole = layout.tiles;
   // Where later tiles are shorter, they fill the round. Nothing shortens those of lists.
-  const bool shorten = s.window_right >= 0 || s.window_left >= 0 || s.q_packed ||
-                       (s.kv_layout == KvLayout::packed && !s.masked);
-  if (shorten && layout.tiles >= kPlannedUnits) return;
-  const std::int64_t last = shorten ? layout.tiles : tiles_past_rounds(s, tile, layout);
+  const bool shorter =
+      has_window(s) || s.q_packed || (s.kv_layout == KvLayout::packed && !s.masked);
+  if (shorter && layout.tiles >= kPlannedUnits) return;
+  const std::int64_t last = shorter ? layout.tiles : tiles_past_rounds(s, tile, layout);
   if (last == 0) return;
   std::int64_t keys = s.kv_length;
   if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all of them
@@ -195,9 +199,8 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) 
   layout.uneven = walks_differ(s) ||
                   (layout.tiles > kPlannedUnits && skipped_share(s, tile, layout) > kWorthDealing);
   divide(layout, s, tile);
-  layout.ordered = (s.masked || s.q_packed || s.kv_layout == KvLayout::packed) &&
-                   layout.whole > kPlannedUnits && layout.whole <= kMostOrderedTiles &&
-                   s.batch <= kMostOrderedSequences;
+  layout.ordered = data_tells(s) && layout.whole > kPlannedUnits &&
+                   layout.whole <= kMostOrderedTiles && s.batch <= kMostOrderedSequences;
   if (s.window_right >= 0 && layout.tiles_a_head > 0)
     layout.section = section_of(s.batch * layout.head_groups, layout.tiles_a_head);
   return layout;

@@ -10,19 +10,19 @@ using namespace core;  // the checks
 namespace {
 
 void check_attention_pointers(const Where& op, const AttentionProblem& problem) {
-  check_pointer(op / "q", problem.q);
-  check_pointer(op / "k", problem.k);
-  check_pointer(op / "v", problem.v);
-  check_pointer(op / "out", problem.out);
-  check_pointer(op / "lse", problem.lse);
-  check_pointer(op / "sinks", problem.sinks);
-  check_pointer(op / "q_offsets", problem.q_offsets);
-  check_pointer(op / "kv_offsets", problem.kv_offsets);
-  check_pointer(op / "kv_begin", problem.kv_begin);
-  check_pointer(op / "kv_end", problem.kv_end);
-  check_pointer(op / "q_position", problem.q_position);
-  check_pointer(op / "kv_position", problem.kv_position);
-  check_pointer(op / "page_table", problem.page_table);
+  check_pointers(op, {{"q", problem.q},
+                      {"k", problem.k},
+                      {"v", problem.v},
+                      {"out", problem.out},
+                      {"lse", problem.lse},
+                      {"sinks", problem.sinks},
+                      {"q_offsets", problem.q_offsets},
+                      {"kv_offsets", problem.kv_offsets},
+                      {"kv_begin", problem.kv_begin},
+                      {"kv_end", problem.kv_end},
+                      {"q_position", problem.q_position},
+                      {"kv_position", problem.kv_position},
+                      {"page_table", problem.page_table}});
   check_pointers(op / "mask", problem.mask);
 }
 
@@ -113,12 +113,12 @@ void check_data(const AttentionProblem& problem, const AttentionShape& shape) {
 void check_data(const AttentionBackwardProblem& problem, const AttentionShape& shape) {
   const Where op("attention_backward");
   check_attention_data(op / "forward", problem.forward, shape);
-  check_pointer(op / "dout", problem.dout);
-  check_pointer(op / "dlse", problem.dlse);
-  check_pointer(op / "dq", problem.dq);
-  check_pointer(op / "dk", problem.dk);
-  check_pointer(op / "dv", problem.dv);
-  check_pointer(op / "dsinks", problem.dsinks);
+  check_pointers(op, {{"dout", problem.dout},
+                      {"dlse", problem.dlse},
+                      {"dq", problem.dq},
+                      {"dk", problem.dk},
+                      {"dv", problem.dv},
+                      {"dsinks", problem.dsinks}});
 }
 
 }  // namespace tessera::planning

@@ -31,6 +31,8 @@ class Consumer {
   __device__ __forceinline__ Consumer(const Arguments& args, typename T::Shared& shared,
                                       int consumer)
       : args_(args), shared_(shared), consumer_(consumer), leads_(threadIdx.x % 32 == 0) {
+    // Said where each has lists of its own, that all lanes are of one: else it takes registers.
+    if constexpr (T::kOwnLists && !kEachLaneArrives) consumer_ = __shfl_sync(~0u, consumer, 0);
     next_.stage = team();
     advance();
   }

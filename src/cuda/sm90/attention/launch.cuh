@@ -31,9 +31,9 @@ inline tile::HeadsMap heads_of(const Tensor& t) {
           t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0};
 }
 
-inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionShape& shape,
-                    const planning::AttentionLayout& layout) {
-  Walk walk;
+inline void set_walk(Walk& walk, const AttentionProblem& problem,
+                     const planning::AttentionShape& shape,
+                     const planning::AttentionLayout& layout) {
   walk.sequences = planning::sequences_of(problem, shape);
   if (shape.masked) {
     walk.mask = planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
@@ -61,7 +61,6 @@ inline Walk walk_of(const AttentionProblem& problem, const planning::AttentionSh
   walk.reads_sequences = walk.sequences.lie_in_memory();
   walk.reads_lists = shape.masked;
   if (!walk.reads_sequences) walk.alike = SequenceNote::of(walk.sequences.at(0));
-  return walk;
 }
 
 /// Where blocks are composed, the walk is through what another kernel composes first.
@@ -152,12 +151,13 @@ void launch_typed(const Launch& call) {
   };
   args.k = tile::rows_map(heads_or_q(problem.k), planning::kKeyPiece, T::Keys::kLine);
   args.v = tile::rows_map(heads_or_q(problem.v), planning::kKeyPiece, T::Values::kLine);
+  const int units = unit_count();
   // Rounds were planned for cards of another size: nothing is divided then.
-  if (layout.whole > 0 && unit_count() != planning::kPlannedUnits) {
+  if (layout.whole > 0 && units != planning::kPlannedUnits) {
     layout.whole = layout.tiles;
     layout.sharers = 0;
   }
-  args.walk = walk_of(problem, shape, layout);
+  set_walk(args.walk, problem, shape, layout);
   args.walk.step_pieces = T::kRoundPieces;
   args.parts = scratch.parts;
   args.joined = scratch.joined;
@@ -185,7 +185,7 @@ void launch_typed(const Launch& call) {
   const auto stream = static_cast<cudaStream_t>(call.execution.stream);
   if (layout.composed)
     walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
-  const std::int64_t blocks = layout.blocks(unit_count());
+  const std::int64_t blocks = layout.blocks(units);
   args.walk.blocks = static_cast<int>(blocks);
   args.walk.tag = planning::LaunchCount::new_tag();
   if (layout.dealt(blocks)) {
