@@ -27,12 +27,13 @@ std::int64_t longest(const Where& where, std::int64_t given, std::int64_t bound)
 
 void check_queries(const Where& op, const AttentionProblem& problem, AttentionShape& shape) {
   const Tensor& q = problem.q;
-  check_tensor(op / "q", q, shape.device);
-  check_dtype(op / "q", q, kValues);
+  const Where at = op / "q";
+  check_tensor(at, q, shape.device);
+  check_dtype(at, q, kValues);
   shape.dtype = q.dtype;
   shape.q_packed = static_cast<bool>(problem.q_offsets);
   const Dim dims[] = {{"batch"}, {shape.q_packed ? "total_q" : "q_length"}, {"heads"}, {"dim"}};
-  check_shape(op / "q", q, Dims(dims).subspan(shape.q_packed ? 1 : 0),
+  check_shape(at, q, Dims(dims).subspan(shape.q_packed ? 1 : 0),
               shape.q_packed ? ", as q_offsets is given" : "; packed queries need q_offsets");
   shape.heads = q.size(q.rank - 2);
   shape.dim = q.size(q.rank - 1);
@@ -55,6 +56,7 @@ void check_queries(const Where& op, const AttentionProblem& problem, AttentionSh
 
 void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape& shape) {
   const Tensor& k = problem.k;
+  const Where k_at = op / "k", v_at = op / "v";
   const bool packed = static_cast<bool>(problem.kv_offsets);
   const bool paged = static_cast<bool>(problem.page_table);
   if (paged) refuse_beside(op / "kv_offsets", problem.kv_offsets, "beside page_table");
@@ -66,13 +68,13 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
                                   : "kv_length"},
                         {"kv_heads"},
                         {"dim", shape.dim}};
-  check_tensor(op / "k", k, shape.device);
-  check_same_dtype(op / "k", k, shape.dtype, "q");
-  check_shape(op / "k", k, Dims(k_dims).subspan(packed ? 1 : 0),
+  check_tensor(k_at, k, shape.device);
+  check_same_dtype(k_at, k, shape.dtype, "q");
+  check_shape(k_at, k, Dims(k_dims).subspan(packed ? 1 : 0),
               packed ? ", as kv_offsets is given" : "; packed keys need kv_offsets");
   shape.kv_heads = k.size(k.rank - 2);
   if (shape.kv_heads == 0 ? shape.heads != 0 : shape.heads % shape.kv_heads != 0) {
-    refuse(op / "k", words("kv_heads that divide the ", shape.heads, " heads of q"), to_string(k));
+    refuse(k_at, words("kv_heads that divide the ", shape.heads, " heads of q"), to_string(k));
   }
 
   const Tensor& v = problem.v;
@@ -81,9 +83,9 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
                         {k_dims[1].name, packed ? outer : inner},
                         {"kv_heads", shape.kv_heads},
                         {"dim_v"}};
-  check_tensor(op / "v", v, shape.device);
-  check_same_dtype(op / "v", v, shape.dtype, "q");
-  check_shape(op / "v", v, Dims(v_dims).subspan(packed ? 1 : 0), ", as k has");
+  check_tensor(v_at, v, shape.device);
+  check_same_dtype(v_at, v, shape.dtype, "q");
+  check_shape(v_at, v, Dims(v_dims).subspan(packed ? 1 : 0), ", as k has");
   shape.dim_v = v.size(v.rank - 1);
 
   if (packed) {
@@ -97,7 +99,7 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   if (paged) {
     shape.pages = outer;
     shape.page = inner;
-    if (shape.page == 0) refuse(op / "k", "pages of at least one key", to_string(k));
+    if (shape.page == 0) refuse(k_at, "pages of at least one key", to_string(k));
     const Dim dims[] = {{"batch", shape.batch}, {"max_pages"}};
     check_list(op / "page_table", problem.page_table, shape.device, dims, dtypes({DType::i32}));
     shape.max_pages = problem.page_table.size(1);
