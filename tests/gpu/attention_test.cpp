@@ -120,6 +120,18 @@ TEST(GpuAttention, RisingScoresMatchTheOracle) {
   });
 }
 
+/// Scores at their cap have weights that are all rounded alike, whatever the first keys' were.
+TEST(GpuAttention, ScoresAtTheirCapMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(60, [](AttentionOptions& o) {
+    o.saturating = true;
+    o.softcap = Presence::always;
+    o.sinks = Presence::never;
+    o.longest = 700;
+    o.largest_batch = o.largest_kv_heads = 1;
+  });
+}
+
 TEST(GpuAttention, BadValuesSpreadAsTheOracleSays) {
   SKIP_UNLESS_HOPPER();
   all_match(40, [](AttentionOptions& o) {

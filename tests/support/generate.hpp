@@ -70,6 +70,7 @@ struct AttentionOptions {
   Presence softcap = Presence::maybe;
   bool bad_values = false;  ///< a few NaN and infinities among the visible keys
   bool rising = false;      ///< every 64 keys, scores are twice as large
+  bool saturating = false;  ///< scores beyond a small cap, all on one side, but for the first keys'
   bool wide_out = true;     ///< out may be f32 for narrower inputs
   Layout layout = Layout::wild;
   std::int64_t longest = 70;

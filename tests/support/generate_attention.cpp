@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "tests/support/generate.hpp"
@@ -235,20 +236,28 @@ class Builder {
     fill_rows(p_.k, met);
     fill_rows(p_.v, met);
     if (options_.bad_values) spoil();
-    if (options_.rising) raise();
+    if (options_.saturating) {
+      change(p_.q, [](std::int64_t, double x) { return std::fabs(x); });
+      change(p_.k, [](std::int64_t key, double x) {
+        return std::ldexp(std::fabs(x), key < 192 ? -7 : 0);
+      });
+    }
+    // Where f16 ends, keys stay as large as they are.
+    if (options_.rising)
+      change(p_.k, [](std::int64_t key, double x) {
+        return std::ldexp(x, static_cast<int>(std::min<std::int64_t>(key / 64, 10)));
+      });
   }
 
-  /// Where f16 ends, keys stay as large as they are.
-  void raise() {
-    DenseArray array = oracle::read(p_.k);
-    const int axis = p_.k.rank - 3;
-    const std::int64_t length = p_.k.size(axis), inner = p_.k.size(axis + 1) * p_.k.size(axis + 2);
-    for (std::size_t at = 0; at < array.values.size(); ++at) {
-      const std::int64_t key = static_cast<std::int64_t>(at) / inner % length;
-      array.values[at] =
-          std::ldexp(array.values[at], static_cast<int>(std::min<std::int64_t>(key / 64, 10)));
-    }
-    oracle::write(p_.k, array);
+  /// Numbers by their place along the tensor's length, or its pages'.
+  void change(const Tensor& tensor, const std::function<double(std::int64_t, double)>& changed) {
+    DenseArray array = oracle::read(tensor);
+    const int axis = tensor.rank - 3;
+    const std::int64_t length = tensor.size(axis);
+    const std::int64_t inner = tensor.size(axis + 1) * tensor.size(axis + 2);
+    for (std::size_t at = 0; at < array.values.size(); ++at)
+      array.values[at] = changed(static_cast<std::int64_t>(at) / inner % length, array.values[at]);
+    oracle::write(tensor, array);
   }
 
   void spoil() {

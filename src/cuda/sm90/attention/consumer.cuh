@@ -232,10 +232,10 @@ class Consumer {
     if constexpr (kTakesTurns) give_turn();
     adjust();
     if constexpr (kBegun) {
-      softmax_.take_by_maxima(score_, args_.exponents,
+      softmax_.take_by_maxima(score_, exponents(),
                               [&](const float(&shrink)[2]) { rescale(shrink); });
     } else {
-      softmax_.take_first(score_, args_.exponents);
+      softmax_.take_first(score_, exponents());
     }
     look_at_bases();
     round();
@@ -291,17 +291,22 @@ class Consumer {
       rescale(shrink);
     };
     if constexpr (T::kByMaxima) {
-      softmax_.take_by_maxima(score_, args_.exponents, rescaling);
+      softmax_.take_by_maxima(score_, exponents(), rescaling);
     } else {
       if (!knows(kBased)) {
-        softmax_.find_bases(score_, args_.exponents);
+        softmax_.find_bases(score_, exponents());
         look_at_bases();
       }
-      softmax_.take_by_sums(score_, args_.exponents, rescaling,
+      softmax_.take_by_sums(score_, exponents(), rescaling,
                             [&](const auto& take) { score_once_more(take); });
     }
     wait_for_sums(before);
     round();
+  }
+
+  /// Without a map, none of them has a ceiling.
+  __device__ __forceinline__ Exponents exponents() const {
+    return {args_.exponents.scale, T::kMapped ? args_.exponents.ceiling : INFINITY};
   }
 
   /// Whether a step's scores are all seen, and near zero under their cap, and none asks for another
@@ -409,7 +414,7 @@ class Consumer {
     softmax_ = {};
     look_ahead();
     // The sums are still the former tile's.
-    softmax_.take_first(score_, args_.exponents);
+    softmax_.take_first(score_, exponents());
     tile::settle(score_);  // the weights are there before the wait
     look_at_bases();
     wait_for_sums(before);

@@ -186,7 +186,7 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       top[half] = of_quad(top[half]);
-      if (!seen(half) & top[half] > -INFINITY) base[half] = exponents.base_of(top[half]);
+      if (!seen(half) & top[half] > -INFINITY) base[half] = base_of(top[half], exponents);
     }
   }
 
@@ -256,6 +256,20 @@ struct Softmax {
                         top[1] * exponents.scale > base[1] + kSlack);
   }
 
+  /// Where a row's base goes for its largest score, which gets a weight of 7/8, exact in 16 bits.
+  /// Where nearly all scores of a row are alike, others are somewhat above the first: just above
+  /// one, all their weights would be rounded alike, by up to twice as much as just below it. Under
+  /// a cap that saturates, most scores are at it, whatever the first is. So the weight there is
+  /// exact too, one of four bits, and that of the first is what this leaves it below 15/16.
+  __device__ __forceinline__ static float base_of(float top, const Exponents& exponents) {
+    constexpr float kAbove = 0.19264507794f, kFar = 120.0f;  // two to that is finite
+    const float exponent = top * exponents.scale;
+    const float below = exponents.ceiling - exponent;
+    if (exponents.ceiling == INFINITY || !(below < kFar)) return exponent + kAbove;
+    const int weight = __float_as_int(0.9375f * exp2_fast(below)) & ~0 << 20;
+    return exponents.ceiling - __log2f(__int_as_float(weight));
+  }
+
   __device__ __forceinline__ static float of_quad(float top) {
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
@@ -266,7 +280,7 @@ struct Softmax {
     float shrink[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      shrink[half] = move(half, exponents.base_of(of_quad(top[half])));
+      shrink[half] = move(half, base_of(of_quad(top[half]), exponents));
     rescale(shrink);
   }
 

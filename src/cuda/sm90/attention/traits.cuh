@@ -202,17 +202,6 @@ struct ScoreMap {
 /// Scores times `scale` are exponents of two, none of which is beyond the ceiling.
 struct Exponents {
   float scale, ceiling = INFINITY;
-
-  /// Where a row's base goes for its largest score, which gets a weight of 7/8, exact in 16 bits.
-  /// Where nearly all scores of a row are alike, others are somewhat above the first: just above
-  /// one, all their weights would be rounded alike, by up to twice as much as just below it. Under
-  /// a small cap that saturates, most scores are near it: below zero too, if the first is.
-  __device__ __forceinline__ float base_of(float top) const {
-    constexpr float kAbove = 0.19264507794f, kSmall = 6;  // 2^-12 is still precise in 16 bits
-    const float exponent = top * scale;
-    const bool saturates = ceiling < kSmall && fabsf(exponent) > 0.5f * ceiling;
-    return saturates ? ceiling : fminf(exponent + kAbove, ceiling);
-  }
 };
 
 struct Arguments {
