@@ -1,11 +1,12 @@
 #include "src/cuda/common/element.cuh"
+#include "src/cuda/common/lanes.cuh"
 #include "src/cuda/prepare/convert.hpp"
 #include "src/cuda/prepare/keep.cuh"
 #include "src/cuda/prepare/launch.cuh"
 
 // Lists of block masks: from set blocks, from the best scores of each row, and by column. A warp
-// has a line of blocks to itself and ballots say what goes where, so nothing is counted twice or in
-// an order that threads decide.
+// has a line of blocks to itself; ballots and sums over its lanes say what goes where, so nothing
+// is counted twice or in an order that threads decide.
 namespace tessera::cuda {
 namespace {
 
@@ -87,13 +88,8 @@ __device__ std::int64_t write_set(const MaskRows& s, std::int64_t line, std::int
     if (s.except)
       bits &=
           ~set_blocks(row_of(s.except, s.except_strides), s.except_strides.entry, first, s.cols);
-    int through = __popc(bits);  // this lane, and of those before it
-#pragma unroll
-    for (int d = 1; d < kLanes; d *= 2) {
-      const int before = __shfl_up_sync(kAllLanes, through, d);
-      if (lane >= d) through += before;
-    }
-    std::int64_t slot = at + through - __popc(bits);
+    const int mine = __popc(bits), through = sum_through(lane, mine);
+    std::int64_t slot = at + through - mine;
     for (; bits != 0 && slot < end; bits &= bits - 1, ++slot)
       s.indices.set(slot, first + __ffs(bits) - 1);
     at += __shfl_sync(kAllLanes, through, kLanes - 1);
@@ -109,11 +105,8 @@ __device__ std::int64_t write_best(const MaskRows& s, std::int64_t line, std::in
   const auto load = [&](std::int64_t col) {
     return planning::score_key(to_float(scores[col * s.strides.entry]));
   };
-  SelectCut cut;
-  if (s.keep == 0)
-    cut.key = kAllLanes;  // above all keys
-  else
-    cut = cut_of(s.cols, load, s.keep);
+  constexpr std::uint32_t kAboveAll = ~0u;
+  const SelectCut cut = s.keep == 0 ? SelectCut{kAboveAll} : cut_of(s.cols, load, s.keep);
   return write_kept(s.cols, load, cut, s.indices, begin, end);
 }
 
@@ -123,11 +116,11 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(MaskRows s) {
   for (std::int64_t line = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
        line < s.lines(); line += step) {
     const std::int64_t begin = line * s.capacity, end = begin + s.capacity;
-    std::int64_t count = -begin;
+    std::int64_t count;
     if constexpr (sizeof(T) == 1)
-      count += write_set(s, line, begin, end);
+      count = write_set(s, line, begin, end) - begin;
     else
-      count += write_best<T>(s, line, begin, end);
+      count = write_best<T>(s, line, begin, end) - begin;
     if (threadIdx.x % kLanes == 0) s.counts.set(line, count < s.capacity ? count : s.capacity);
   }
 }

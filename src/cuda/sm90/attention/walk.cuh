@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/cuda/common/lanes.cuh"
 #include "src/cuda/sm90/attention/count.cuh"
 #include "src/cuda/sm90/attention/notes.cuh"
 #include "src/cuda/tile/grid.cuh"
@@ -158,12 +159,7 @@ struct TileCursor {
         a_head = static_cast<int>((length + walk.queries - 1) / walk.queries);
       }
       const int count = a_head * walk.head_groups;
-      int up_to = count;  // tiles of the lanes up to this one
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(~0u, up_to, step);
-        if (lane >= step) up_to += below;
-      }
+      const int up_to = sum_through(lane, count);  // tiles of the lanes up to this one
       const unsigned beyond = __ballot_sync(~0u, up_to > number);
       if (beyond != 0) {
         const int holder = __ffs(static_cast<int>(beyond)) - 1;
