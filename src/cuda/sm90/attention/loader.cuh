@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "src/cuda/sm90/attention/arrivals.cuh"
+#include "src/cuda/sm90/attention/boxes.cuh"
 #include "src/cuda/sm90/attention/traits.cuh"
 #include "src/cuda/sm90/attention/walk.cuh"
 #include "src/cuda/tile/barrier.cuh"
@@ -244,9 +245,9 @@ class Loader {
       const int head_group = note.head >> args_.walk.pack_shift;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p)
-        tile::copy_box(shared_.q[q].panel(p), args_.q, p * T::Queries::kLine, 0,
-                       note.q_begin + note.first_query, head_group,
-                       args_.walk.packed_q ? 0 : note.batch, full);
+        copy_once(tile::shared_address(shared_.q[q].panel(p)), args_.q, p * T::Queries::kLine, 0,
+                  note.q_begin + note.first_query, head_group, args_.walk.packed_q ? 0 : note.batch,
+                  tile::shared_address(full));
     }
   }
 
@@ -307,9 +308,9 @@ class Loader {
     for (int piece = 0; piece < T::kPieces; ++piece)
 #pragma unroll
       for (int p = 0; p < Rows::kPanels; ++p)
-        tile::copy_box(tile::shared_address(place(p, piece * planning::kKeyPiece)), from,
-                       p * Rows::kLine, note.kv_begin + step.key[piece], note.kv_head, batch,
-                       tile::shared_address(full));
+        copy_kept(tile::shared_address(place(p, piece * planning::kKeyPiece)), from,
+                  p * Rows::kLine, note.kv_begin + step.key[piece], note.kv_head, batch,
+                  tile::shared_address(full));
   }
 
   /// Whether keys come along that nobody sees.
