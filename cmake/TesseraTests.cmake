@@ -24,8 +24,21 @@ function(tessera_test_folder folder timeout)
   endforeach()
 endfunction()
 
-# Neither: the program that measures what the card gives at most. Its kernels are compiled and
-# checked as the library's are; what needs no Hopper runs on any card.
+# tessera_measuring_program(gpu_NAME SOURCES...): tests/NAME in the build folder. Its kernels are
+# compiled and checked as the library's are.
+function(tessera_measuring_program target)
+  add_executable(${target} ${ARGN})
+  tessera_compile_settings(${target})
+  get_target_property(options tessera_cuda COMPILE_OPTIONS)
+  get_target_property(launcher tessera_cuda CUDA_COMPILER_LAUNCHER)
+  string(REGEX REPLACE "^gpu_" "" name ${target})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests CUDA_RUNTIME_LIBRARY None
+    CUDA_COMPILER_LAUNCHER "${launcher}")
+  target_compile_options(${target} PRIVATE ${options})
+endfunction()
+
+# What the card gives at most; what needs no Hopper runs on any card.
 function(tessera_ceilings)
   find_package(CUTLASS 4.2)
   if(NOT CUTLASS_FOUND)
@@ -33,14 +46,7 @@ function(tessera_ceilings)
     return()
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ceilings/*.c*)
-  add_executable(gpu_ceilings ${sources})
-  tessera_compile_settings(gpu_ceilings)
-  get_target_property(options tessera_cuda COMPILE_OPTIONS)
-  get_target_property(launcher tessera_cuda CUDA_COMPILER_LAUNCHER)
-  set_target_properties(gpu_ceilings PROPERTIES OUTPUT_NAME ceilings
-    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests CUDA_RUNTIME_LIBRARY None
-    CUDA_COMPILER_LAUNCHER "${launcher}")
-  target_compile_options(gpu_ceilings PRIVATE ${options})
+  tessera_measuring_program(gpu_ceilings ${sources})
   set_source_files_properties(bench/ceilings/tensor.cu bench/ceilings/l2.cu
     PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
   set_source_files_properties(bench/ceilings/memory.cu bench/ceilings/launch.cu
@@ -87,11 +93,10 @@ if(TESSERA_CUDA)
   target_include_directories(tessera_gpu_main PUBLIC ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(tessera_gpu_main PUBLIC ${tessera_archives} GTest::gtest CUDA::cudart_static)
   tessera_test_folder(gpu 600 tessera_gpu_main)
-  # No test, but built and carried with them: scripts/gpu_check.py runs it.
-  add_executable(gpu_host_time bench/host_time.cpp)
-  tessera_compile_settings(gpu_host_time)
-  set_target_properties(gpu_host_time PROPERTIES OUTPUT_NAME host_time
-    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  # No tests, but built and carried with them: scripts/gpu_check.py runs them.
+  tessera_measuring_program(gpu_host_time bench/host_time.cu)
+  set_source_files_properties(bench/host_time.cu
+    PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
   target_link_libraries(gpu_host_time PRIVATE ${tessera_archives} CUDA::cudart_static)
   tessera_ceilings()
   tessera_nvtx_test()

@@ -135,6 +135,46 @@ def test_a_replay_stands_for_the_calls_that_were_captured(gpu):
     assert figures["graph"].times == [2.0] * 5
 
 
+@pytest.mark.parametrize("bound", [True, False])
+def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, only_peer, monkeypatch, bound):
+    """In the sustained state, where the device would rest else; and says so."""
+    only_peer()
+    monkeypatch.setattr(timing.CudaTimer, "host_us", lambda self, prepared: 9e9 if bound else 0.0)
+    ran = []
+
+    def noted(timer, competitors, seconds, calls):
+        ran.append((competitors, calls))
+        return timing.measure_bursts(timer, competitors, calls, rounds=1)
+
+    monkeypatch.setattr(measure, "measure_sustained", noted)
+    record = measure_case(product(("sustained",)), gpu)[0]
+    for name, entry in (("ours", record["ours"]), ("plain", record["peers"]["plain"])):
+        assert entry.get("replayed", False) == bound
+        assert (ran[0][1][name] > 1) == bound
+    assert list(ran[0][0]) == ["ours", "plain"]  # turns stay as they are
+
+
+def test_who_cannot_be_captured_is_called_all_the_same(gpu, only_peer, monkeypatch):
+    only_peer()
+    monkeypatch.setattr(timing.CudaTimer, "is_host_bound", lambda self, prepared: True)
+
+    def refuse(self, prepared):
+        raise RuntimeError("no graph")
+
+    monkeypatch.setattr(timing.CudaTimer, "captured", refuse)
+    entry = measure_case(product(("sustained",)), gpu)[0]["peers"]["plain"]
+    assert entry["ms"] > 0 and "replayed" not in entry
+
+
+def test_a_sustained_run_of_many_calls_gives_the_time_of_one(monkeypatch):
+    monkeypatch.setattr(timing, "_slice", lambda timer, name, calls, seconds, figures:
+                        figures.times.append(6.0))
+    monkeypatch.setattr(timing, "_busy", lambda *arguments: None)
+    monkeypatch.setattr(timing, "estimate_ms", lambda timer, one: 1.0)
+    figures = timing.measure_sustained(None, {"a": "a", "b": "b"}, 1.0, {"a": 20, "b": 1})
+    assert figures["a"].ms == 0.3 and figures["b"].ms == 6.0
+
+
 def test_short_runs_claim_no_energy(gpu, only_peer, monkeypatch):
     monkeypatch.setattr(timing, "ENERGY_SECONDS", 3600.0)  # so that no machine is too slow for it
     only_peer()
@@ -364,7 +404,7 @@ def test_a_case_may_ask_for_less_than_the_caller(gpu, only_peer, monkeypatch):
     only_peer()
     asked = []
 
-    def noted(timer, competitors, seconds):
+    def noted(timer, competitors, seconds, calls):
         asked.append(seconds)
         return timing.measure_bursts(timer, competitors, rounds=1)
 

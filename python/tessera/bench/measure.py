@@ -140,6 +140,8 @@ def _record(problem, state, ready, absent, errors, settings):
     absent, running, calls = dict(absent), dict(ready), None
     if state == "graph":
         running, calls = captured(timer, ready, absent)
+    elif state == "sustained":
+        running, calls = without_host(timer, ready)
     figures = take_turns(timer, running, problem, state, settings, calls)
     entries = {}
     for name, figure in figures.items():
@@ -147,6 +149,8 @@ def _record(problem, state, ready, absent, errors, settings):
         entry["host_us"] = None
         if settings.device == "cuda" and state != "graph" and not ready[name].finish:
             entry["host_us"] = timer.host_us(ready[name])
+        if state == "sustained" and running[name] is not ready[name]:
+            entry["replayed"] = True
         _describe(entry, name, ready[name], errors[name], problem)
         entries[name] = entry
     entries.update({name: {"unavailable": reason} for name, reason in absent.items()})
@@ -167,7 +171,7 @@ def take_turns(timer, running, problem, state, settings, calls=None):
     """{name: Figures} of competitors in a state. `calls`: how many one run of each stands for."""
     if state == "sustained":
         seconds = min(settings.seconds, problem.case.seconds or settings.seconds)
-        return measure_sustained(timer, running, seconds)
+        return measure_sustained(timer, running, seconds, calls)
     if settings.device == "cpu":
         return measure_bursts(timer, running, rounds=5, seconds=settings.seconds / 5)
     return measure_bursts(timer, running, calls)
@@ -182,6 +186,14 @@ def captured(timer, ready, absent):
             absent[name] = f"graph capture: {one_line(error)}"
             require_device(name, "cuda")
     return running, calls
+
+
+def without_host(timer, ready):
+    """The competitors, and how many calls one run of each is: replays where calls keep the host as
+    long as the device, if they can be captured."""
+    bound = {name: one for name, one in ready.items() if timer.is_host_bound(one)}
+    replayed, calls = captured(timer, bound, {})
+    return {**ready, **replayed}, {**dict.fromkeys(ready, 1), **calls}
 
 
 def _describe(entry, name, prepared, checked, problem):

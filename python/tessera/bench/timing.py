@@ -2,7 +2,8 @@
 that warms up or cools down does so for each of them.
 
 burst: some milliseconds of back-to-back calls, then a rest: the card at its full clock.
-sustained: seconds of it without a rest: the card at its power limit.
+sustained: seconds of it without a rest: the card at its power limit. Who keeps the host longer than
+the card is replayed from a graph there, or the card would rest.
 graph: bursts of replays of a captured CUDA graph, which leaves the host's share of a call out.
 """
 
@@ -20,6 +21,7 @@ GRAPH_CALLS = 20
 SUSTAINED_SECONDS = 2.0  # of each competitor
 SLICES, MOST_SLICES = 2, 6
 STEADY = 0.05  # slices that differ by more were disturbed, and more follow
+HOST_BOUND = 0.8  # of a call's time: from there on it may be the host's
 ENERGY_SECONDS = 0.3  # of a slice at least: NVML's counter of energy moves ten times a second
 
 
@@ -145,6 +147,12 @@ class CudaTimer:
         self.torch.cuda.synchronize()
         return statistics.median(times)
 
+    def is_host_bound(self, prepared):
+        """Whether calls that follow one another may wait for the host."""
+        if prepared.finish:
+            return False
+        return self.host_us(prepared) >= HOST_BOUND * estimate_ms(self, prepared) * 1e3
+
     def captured(self, prepared):
         """The same work as replays of one graph. Returns it with the calls that a replay makes."""
         torch = self.torch
@@ -200,7 +208,7 @@ def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
     return figures
 
 
-def measure_sustained(timer, competitors, seconds):
+def measure_sustained(timer, competitors, seconds, calls_in_run=None):
     """Each competitor runs `seconds` in all, in slices that follow one another without a rest. The
     second round runs backwards, so that a card that drifts does so for all alike. Before the first
     slice the one that comes second brings the card to its limit: so the first competitor, too,
@@ -216,6 +224,8 @@ def measure_sustained(timer, competitors, seconds):
             break
         for name in order:
             _slice(timer, competitors[name], calls[name], seconds / SLICES, figures[name])
+    for name, count in (calls_in_run or {}).items():
+        figures[name].times = [ms / count for ms in figures[name].times]
     return figures
 
 

@@ -76,6 +76,8 @@ def value_cell(record, name, entry, notes):
     if "unavailable" in entry:
         return notes.mark(name, entry["unavailable"])
     text = within(value_of(record, name, entry), entry["spread"])
+    if entry.get("replayed"):
+        text += " replayed"
     pattern = entry.get("symbolic_ms")
     return text + (f", pattern {number(pattern * 1e3)} us" if pattern is not None else "")
 
@@ -164,8 +166,10 @@ def equal_at(points):
 
 
 def host_times(calls):
-    """What calls in C++ cost the host."""
-    rows = [[one["call"], within(one["us"], one["spread"]), number(one["with_plan_us"]),
-             one["row"]] for one in calls]
-    return Table(["call", "run, us", "with planning, us", "kernel"], rows, 1,
+    """What calls in C++ cost the host, and what an empty launch did in turns with them."""
+    rows = [[one["call"], within(one["us"], one["spread"]), number(one.get("least_us")),
+             number(one.get("launch_us")), number(one["with_plan_us"]), one["row"]]
+            for one in calls]
+    head = ["call", "run, us", "at least", "empty launch, us", "with planning, us", "kernel"]
+    return Table(head, rows, 1,
                  "What a call in C++ costs the host")

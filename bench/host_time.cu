@@ -1,6 +1,7 @@
 // What a call costs the host on a GPU: `host_time` writes a line of JSON for each call that it
 // knows, for scripts/gpu_check.py. The clock runs over 200 calls at a time that are only enqueued,
-// so that the queue never fills; the GPU finishes before the next ones.
+// so that the queue never fills; the GPU finishes before the next ones. All take turns with a
+// launch of an empty kernel: no call can cost less than that, and hosts are not always as quick.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -19,8 +21,10 @@ namespace {
 
 using namespace tessera;
 
-constexpr int kCalls = 200, kRounds = 21, kSkipped = 77;
-constexpr std::chrono::milliseconds kWarmUp{200};
+constexpr int kCalls = 200, kRounds = 41, kSkipped = 77;
+constexpr int kWarmUp = 5;  // rounds in which clocks of the processor rise
+
+__global__ void empty_kernel() {}
 
 void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess)
@@ -77,25 +81,31 @@ MatmulProblem matmul_of(std::int64_t size) {
   return problem;
 }
 
-struct Timing {
-  double us, spread;  // the median; between the quartiles, as a share of it
+/// Something that is enqueued, and what one of it took in each round, in us.
+struct Work {
+  std::function<void()> call;
+  std::vector<double> times{};
+
+  double part(int quarters) const {  // of times in order: 0 is the least, 2 the median
+    std::vector<double> sorted = times;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[(sorted.size() - 1) * static_cast<std::size_t>(quarters) / 4];
+  }
+  double median() const { return part(2); }
+  double spread() const { return (part(3) - part(1)) / median(); }
 };
 
-template <class Call>
-Timing time_calls(const Call& call) {
+void take_turns(const std::vector<Work*>& all) {
   using Clock = std::chrono::steady_clock;
-  std::vector<double> times;
-  const auto warm = Clock::now() + kWarmUp;  // clocks of the processor rise meanwhile
-  while (times.size() < kRounds) {
-    const auto start = Clock::now();
-    for (int i = 0; i < kCalls; ++i) call();
-    const std::chrono::duration<double, std::micro> taken = Clock::now() - start;
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    if (start >= warm) times.push_back(taken.count() / kCalls);
+  for (int round = -kWarmUp; round < kRounds; ++round) {
+    for (Work* work : all) {
+      const auto start = Clock::now();
+      for (int i = 0; i < kCalls; ++i) work->call();
+      const std::chrono::duration<double, std::micro> taken = Clock::now() - start;
+      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      if (round >= 0) work->times.push_back(taken.count() / kCalls);
+    }
   }
-  std::sort(times.begin(), times.end());
-  const double median = times[kRounds / 2];
-  return {median, (times[3 * kRounds / 4] - times[kRounds / 4]) / median};
 }
 
 void call(const AttentionProblem& problem, const Execution& execution) {
@@ -104,25 +114,23 @@ void call(const AttentionProblem& problem, const Execution& execution) {
 void call(const MatmulProblem& problem, const Execution& execution) { matmul(problem, execution); }
 
 /// `run` of a plan that is made and prepared once, and the convenience call, which plans each time.
+struct Measured {
+  std::string op, name, row;
+  Work planned, whole;
+};
+
 template <class Problem>
-void report(const char* op, const std::string& name, const Problem& problem) {
+Measured measured(const char* op, const char* name, const Problem& problem, cudaStream_t stream) {
   Execution execution;
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   execution.stream = stream;
   const Plan made = plan(problem, execution);
   execution.workspace = {memory(made.workspace_bytes), made.workspace_bytes};
   execution.schedule = {memory(made.schedule_bytes), made.schedule_bytes};
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   prepare(made, problem, execution);
-  const Timing planned = time_calls([&] { run(made, problem, execution); });
-  const Timing whole = time_calls([&] { call(problem, execution); });
-  std::printf(
-      "{\"op\": \"%s\", \"call\": \"%s\", \"us\": %.3f, \"spread\": %.3f, "
-      "\"with_plan_us\": %.3f, \"row\": \"%s\"}\n",
-      op, name.c_str(), planned.us, planned.spread, whole.us, made.kernel_name.c_str());
-  std::fflush(stdout);
-  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  return {op, name, made.kernel_name, {[=] { run(made, problem, execution); }}, {[=] {
+            call(problem, execution);
+          }}};
 }
 
 }  // namespace
@@ -132,15 +140,32 @@ int main() try {
     std::puts("no GPU here: skipped");
     return kSkipped;
   }
-  report("attention", "attention B1 H16 S512 D128 bf16", attention_of(1, 512));
-  // More tiles than multiprocessors, of different lengths: a counter deals them out, which is
-  // cleared before.
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  // More tiles than multiprocessors, of different lengths: a counter deals them out.
   AttentionProblem causal = attention_of(2, 2048);
   causal.causal = true;
-  report("attention", "attention B2 H16 S2048 D128 causal bf16", causal);
-  report("attention", "attention B1 H16 S1024 D128 lists of 128x128 bf16",
-         attention_of(1, 1024, 128));
-  report("matmul", "matmul 2048x2048x2048 bf16", matmul_of(2048));
+  std::vector<Measured> calls = {
+      measured("attention", "attention B1 H16 S512 D128 bf16", attention_of(1, 512), stream),
+      measured("attention", "attention B2 H16 S2048 D128 causal bf16", causal, stream),
+      measured("attention", "attention B1 H16 S1024 D128 lists of 128x128 bf16",
+               attention_of(1, 1024, 128), stream),
+      measured("matmul", "matmul 2048x2048x2048 bf16", matmul_of(2048), stream)};
+  Work launch{[stream] {
+    empty_kernel<<<1, 32, 0, stream>>>();
+    check(cudaGetLastError(), "empty_kernel");
+  }};
+  std::vector<Work*> all = {&launch};
+  for (Measured& one : calls) all.insert(all.end(), {&one.planned, &one.whole});
+  take_turns(all);
+  for (const Measured& one : calls) {
+    std::printf(
+        "{\"op\": \"%s\", \"call\": \"%s\", \"us\": %.3f, \"spread\": %.3f, "
+        "\"least_us\": %.3f, \"launch_us\": %.3f, \"with_plan_us\": %.3f, \"row\": \"%s\"}\n",
+        one.op.c_str(), one.name.c_str(), one.planned.median(), one.planned.spread(),
+        one.planned.part(0), launch.median(), one.whole.median(), one.row.c_str());
+  }
+  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "host_time: %s\n", error.what());
