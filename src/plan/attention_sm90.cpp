@@ -33,7 +33,6 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
   return pack;
 }
 
-constexpr double kPassSeconds = 0.24e-6;                  // a step that a line does not need
 constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
 constexpr double kPartSeconds = 1e-6;  // one block joins a tile's parts, one after the other
 // Composing lists, and what the element masks of composed blocks cost a step: not measured.
@@ -49,6 +48,10 @@ constexpr bool is_short(const Tile& tile) {
   return tile.warpgroups == 2 && tile.teams == 1 && tile.lines == 1 && tile.n == kKeyPiece &&
          tile.k <= 128;
 }
+
+/// A step that a line does not need. What it needs before and behind it is multiplied beside
+/// nothing.
+constexpr double pass_seconds(const Tile& tile) { return tile.n > kKeyPiece ? 0.67e-6 : 0.24e-6; }
 
 /// Around a tile.
 constexpr double tile_seconds(const Tile& tile) {
@@ -259,7 +262,7 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
         real(layout.tiles) * share * real(s.kv_length) * real(tile.k + tile.v) * size_of(s.dtype);
     fetched = bytes / (device.l2_tbs * 1e12) * filled / rounds;
     const double loaded = share * real(s.kv_length) / tile.n;
-    compute += filled * std::max(loaded - steps, 0.0) * kPassSeconds * slower;
+    compute += filled * std::max(loaded - steps, 0.0) * pass_seconds(tile) * slower;
   }
   const double joined =
       layout.sharers > 0 ? join_seconds(tile, layout.divided(), layout.sharers) : 0;

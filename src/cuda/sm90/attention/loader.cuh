@@ -65,19 +65,34 @@ class Scout {
     tile::wait(&shared_.step_ring.empty[step % T::kStepNotes], step / T::kStepNotes & 1);
   }
 
-  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows. All
-  /// teams get as many steps, the last of which may be of no pieces, as the only one of a tile that
-  /// sees no keys is.
+  /// 32 pieces at a time, a lane each. A step is sent when it is known whether another follows.
   __device__ void walk(TileNote& note) {
     shared_.pieces.start(args_.walk, note, lane_);
     announce(note);
     __syncwarp();
     if constexpr (T::kLeavesSooner) find_own_steps(note);
+    int steps;
+    if constexpr (T::kOwnLists && T::kPieces > 1) {
+      steps = send_by_lines(note);
+    } else {
+      steps = send_in_order(note);
+    }
+    __syncwarp();
+    if (lane_ == 0) {
+      shared_.cursor.steps += steps;
+      ++shared_.cursor.tiles;
+    }
+    __syncwarp();  // all have read the pieces
+  }
+
+  /// Returns how many steps. All teams get as many, the last of which may be of no pieces, as the
+  /// only one of a tile that sees no keys is.
+  __device__ int send_in_order(const TileNote& note) {
     int placed = 0;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
       const unsigned found = __ballot_sync(~0u, piece.visited);
-      if (piece.visited) put(piece, note, placed + __popc(found & ((1u << lane_) - 1)));
+      if (piece.visited) put(piece, note, placed + __popc(found & lanes_below(lane_)));
       __syncwarp();
       send(followed(placed), followed(placed + __popc(found)), false);
       placed += __popc(found);
@@ -87,13 +102,66 @@ class Scout {
       put(Piece{}, note, last * T::kPieces + lane_);
     __syncwarp();
     send(last, last + T::kTeams, true);
-    __syncwarp();
-    if (lane_ == 0) {
-      shared_.cursor.steps += last + T::kTeams;
-      ++shared_.cursor.tiles;
-    }
-    __syncwarp();  // all have read the pieces
+    return last + T::kTeams;
   }
+
+  /// The same where lines have lists of their own: both pieces of a step are needed by the same
+  /// lines. Steps begin in the order of their first pieces, and one that lacks the second keeps
+  /// those behind it back; before they are too many, it goes without.
+  __device__ int send_by_lines(const TileNote& note) {
+    static_assert(T::kPieces == 2 && 1 << T::kLines <= 32);
+    constexpr int kMostKept = T::kStepNotes - 32 - 1;
+    // `lacking`, a lane each set of lines: the step of theirs that lacks a piece, or -1.
+    int lacking = -1, begun = 0, sent = 0;
+    for (int number = 0; number < shared_.pieces.count; number += 32) {
+      const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
+      const int lines = piece.visited ? piece.lines : 0;
+      // Lanes whose pieces are for the same lines as this one, and for the set of its number.
+      unsigned alike = 0, own = 0;
+#pragma unroll
+      for (int set = 1; set < 1 << T::kLines; ++set) {
+        const unsigned found = __ballot_sync(~0u, lines == set);
+        if (lines == set) alike = found;
+        if (lane_ == set) own = found;
+      }
+      const int open = __shfl_sync(~0u, lacking, lines);
+      const unsigned before = alike & lanes_below(lane_);
+      const bool begins = lines != 0 && (__popc(before) + (open >= 0)) % 2 == 0;
+      const unsigned beginning = __ballot_sync(~0u, begins);
+      const auto step_of = [&](int lane) { return begun + __popc(beginning & lanes_below(lane)); };
+      if (lines != 0) {
+        const int step = begins ? step_of(lane_) : before ? step_of(last_lane(before)) : open;
+        put(piece, note, step * 2 + !begins);
+      }
+      if (own != 0) {
+        const int last = last_lane(own);
+        lacking = (beginning >> last & 1) != 0 ? step_of(last) : -1;
+      }
+      begun += __popc(beginning);
+      if (lacking >= 0 && begun - lacking > kMostKept) go_without(lacking, note);
+      __syncwarp();
+      const unsigned first = __reduce_min_sync(~0u, static_cast<unsigned>(lacking));
+      send_up_to(min(first, static_cast<unsigned>(begun - 1)), sent);
+    }
+    if (lacking >= 0) go_without(lacking, note);
+    if (begun == 0 && lane_ < 2) put(Piece{}, note, lane_);
+    __syncwarp();
+    send_up_to(max(begun - 1, 0), sent);
+    send(sent, sent + 1, true);
+    return sent + 1;
+  }
+
+  __device__ void go_without(int& lacking, const TileNote& note) {
+    put(Piece{}, note, lacking * 2 + 1);
+    lacking = -1;
+  }
+
+  __device__ void send_up_to(int end, int& sent) {
+    for (; sent < end; sent = min(sent + 32, end)) send(sent, min(sent + 32, end), false);
+  }
+
+  __device__ static unsigned lanes_below(int lane) { return (1u << lane) - 1; }
+  __device__ static int last_lane(unsigned lanes) { return 31 - __clz(lanes); }
 
   /// The steps, of a range of keys that is walked whole, of which consumers see something. Who sees
   /// nothing takes the step that is next to what it would see.

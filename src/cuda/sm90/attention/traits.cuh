@@ -144,7 +144,7 @@ struct Traits {
   // More than 32: the scout looks up as many pieces before it shows the first of them.
   static constexpr int kStepNotes = kMostBytes <= 220 * 1024 ? 64 : 48;
   static constexpr int kTileNotes = 3, kClearings = 3;
-  static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces == 1));
+  static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces <= 2));
   static constexpr int kLines = kOwnLists ? kTile.lines : kTeamSize;
   static constexpr int kConsumersALine = kTeamSize / kLines;
   static_assert(!kLeavesSooner || (kTeams == 1 && !kOwnLists));
