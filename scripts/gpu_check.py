@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run: the C++ GPU tests, compute-sanitizer over a few of them,
-the Python GPU tests, what calls cost the host, the card's ceilings, and the benchmark. Uses what is
-built already, needs no network, and writes one JSON in the shape of python/tessera/bench/schema.json.
+the Python GPU tests, random problems against float64, what calls cost the host, the card's ceilings,
+and the benchmark. Uses what is built already, needs no network, and writes one JSON in the shape of
+python/tessera/bench/schema.json.
 
   scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
   scripts/gpu_check.py --quick                      a short look
@@ -11,199 +12,20 @@ built already, needs no network, and writes one JSON in the shape of python/tess
 """
 
 import argparse
-import concurrent.futures
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from check_results import ROOT, bench_module, problems_of
-from outcomes import gtest_outcomes, junit_outcomes, listed_tests, outcome
+from gpu_steps import (Clock, card_ceilings, cpp_tests, endings, executables, host_times,
+                       python_tests, random_problems, run, sanitizer_tests, say)
 
-STEPS = ("cpp", "sanitizer", "python", "host", "ceilings", "bench")
-FEW_TESTS = 3  # of each executable, spread over it
-RACES = "Hostile"  # tests of lists that make two places one: what races there was asked for
-GTEST_SKIPPED = 77
-SANITIZER_FOUND = 9
-CUDA_BIN = "/usr/local/cuda/bin"  # where it is, on PATH or not
+STEPS = ("cpp", "sanitizer", "python", "verify", "host", "ceilings", "bench")
 AGAIN = 3  # what a suite returns when the device is lost to its process
 MOST_STARTS = 10
-MOST_SECONDS = 900  # of one run of tests, even under a sanitizer: what takes longer hangs
 SPENT = "the budget is spent; run again with --resume"
-
-
-def say(text):
-    print(f"gpu-check: {text}", flush=True)
-
-
-class Clock:
-    """What is left of the budget."""
-
-    def __init__(self, budget):
-        self.end = None if budget is None else time.monotonic() + budget
-
-    def left(self, most=3600.0):
-        return most if self.end is None else max(1.0, min(most, self.end - time.monotonic()))
-
-    @property
-    def spent(self):
-        return self.end is not None and time.monotonic() > self.end - 2
-
-
-def run(command, timeout, environment=None):
-    """(exit status or None where it ran out of time, the end of its output)."""
-    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=environment,
-                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               start_new_session=True)
-    try:
-        output, _ = process.communicate(timeout=timeout)
-        return process.returncode, output
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            output, _ = process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-        return None, output
-
-
-def executables(build):
-    found = sorted((build / "tests").glob("gpu_*"))
-    return [path for path in found if os.access(path, os.X_OK) and path.is_file()]
-
-
-def cpp_tests(options, clock, work, done):
-    """Each test of each executable, from GoogleTest's own report."""
-    tests = []
-    found = executables(options.build)
-    if not found:
-        tests.append({"name": "cpp.build", "outcome": "failed",
-                      "detail": f"no {options.build}/tests/gpu_*: build the target "
-                                "tessera_gpu_tests"})
-
-    def one(path):
-        if clock.spent:
-            return []
-        report = work / f"{path.name}.json"
-        report.unlink(missing_ok=True)
-        few = ["--gtest_filter=" + ":".join(spread(path))] if options.quick else []
-        start = time.monotonic()
-        status, output = run([path, f"--gtest_output=json:{report}", *few],
-                             clock.left(MOST_SECONDS))
-        seconds = time.monotonic() - start
-        parsed = gtest_outcomes(path.name, report) if status in (0, 1) else []
-        if status not in (0, 1) or not parsed:
-            parsed.append(outcome(f"cpp.{path.name}", status, seconds, output, (GTEST_SKIPPED,),
-                                  clock.spent))
-        say(f"{path.name}: {endings(parsed)}, {seconds:.1f} s")
-        return parsed
-
-    for parsed in side_by_side(one, [p for p in found if f"cpp.{p.name}" not in done]):
-        tests += parsed
-    return tests
-
-
-def endings(tests):
-    return bench_module("results").endings(tests)
-
-
-def sanitizer_tests(options, clock, done):
-    """memcheck and racecheck over a few tests of each executable: a whole run takes minutes."""
-    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=CUDA_BIN)
-    if tool is None:
-        return [{"name": "sanitizer", "outcome": "skipped",
-                 "detail": f"no compute-sanitizer on PATH or in {CUDA_BIN}"}]
-    checks = ("memcheck",) if options.quick else ("memcheck", "racecheck")
-
-    def one(job):
-        path, check = job
-        name = f"sanitizer.{check}.{path.name}"
-        if check == "racecheck" and options.race_build:
-            other = options.race_build / "tests" / path.name
-            path = other if os.access(other, os.X_OK) else path
-        names = spread(path, 1 if options.quick else FEW_TESTS,
-                       RACES if check == "racecheck" else "")
-        if not names or name in done or clock.spent:
-            return []
-        start = time.monotonic()
-        status, output = run([tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
-                              "--gtest_filter=" + ":".join(names)], clock.left(MOST_SECONDS))
-        seconds = time.monotonic() - start
-        test = outcome(name, status, seconds, output, (GTEST_SKIPPED,), clock.spent)
-        say(f"{check} {path.name}: {test['outcome']}, {len(names)} tests, {seconds:.1f} s")
-        return [test]
-
-    jobs = [(path, check) for path in executables(options.build) for check in checks]
-    return [test for found in side_by_side(one, jobs) for test in found]
-
-
-def side_by_side(work, jobs):
-    """Results in order. Tests wait for their oracles on the CPU, so several share the GPU."""
-    workers = max(1, min(8, (os.cpu_count() or 1) // 2))
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(work, jobs))
-
-
-def spread(path, count=FEW_TESTS, but=""):
-    """A few of an executable's tests, from all over it, without those that are named like `but`."""
-    _, listing = run([path, "--gtest_list_tests"], 60)
-    names = [name for name in listed_tests(listing) if not but or but not in name]
-    return [names[i * len(names) // count] for i in range(count)] if count < len(names) else names
-
-
-def python_tests(environment, clock, work):
-    report = work / "pytest.xml"
-    report.unlink(missing_ok=True)
-    start = time.monotonic()
-    status, output = run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/python", "-p",
-                          "no:cacheprovider", f"--junitxml={report}"], clock.left(MOST_SECONDS),
-                         environment)
-    seconds = time.monotonic() - start
-    if status == 5:  # pytest's code for "no test was collected"
-        tests = [{"name": "python", "outcome": "skipped", "detail": "no test is marked gpu"}]
-    else:
-        tests = junit_outcomes(report)
-        if status not in (0, 1) or not tests:
-            tests.append(outcome("python", 1 if status == 0 else status, seconds, output,
-                                 cut=clock.spent))
-    say(f"python: {endings(tests)}, {seconds:.1f} s")
-    return tests
-
-
-def measuring_program(options, clock, test, program, *arguments):
-    """([what it prints as JSON, a line each], how it ended): one of the build's, with nothing beside
-    it."""
-    path = options.build / "tests" / program
-    if not os.access(path, os.X_OK):
-        return [], {"name": test, "outcome": "skipped",
-                    "detail": f"no tests/{program}: build the target tessera_gpu_tests"}
-    start = time.monotonic()
-    status, output = run([path, *arguments], clock.left(300))
-    ended = outcome(test, status, time.monotonic() - start, output, (GTEST_SKIPPED,), clock.spent)
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")], ended
-
-
-def host_times(options, clock):
-    """(what calls cost the host, how that ended)."""
-    times, test = measuring_program(options, clock, "host", "host_time")
-    for one in times:
-        say(f"{one['call']}: {one['us']:.2f} us of the host")
-    say(f"host: {test['outcome']}")
-    return times, [test]
-
-
-def card_ceilings(options, clock):
-    """(what the card gives at most, how that ended)."""
-    said, test = measuring_program(options, clock, "ceilings", "ceilings", "--seconds",
-                                   0.5 if options.quick else 2)
-    figures = said[-1] if said and test["outcome"] == "passed" else {}
-    say(f"ceilings: {test['outcome']}, {len(figures)} figures")
-    return figures, [test]
 
 
 def suite_command(options, out, *more):
@@ -233,14 +55,17 @@ def run_of(name):
     return {"cpp": f"cpp.{rest.partition('.')[0]}", "sanitizer": name}.get(kind, kind)
 
 
-def add_tests(out, tests, host=(), ceilings=None):
+def add_tests(out, tests, *, verify=(), host=(), ceilings=None):
     """Puts outcomes into the file, in place of those of an earlier run of the same; with them what
-    calls cost the host, or the card's ceilings."""
+    random problems gave, beside what others gave before, what calls cost the host, or the card's
+    ceilings."""
     files = bench_module("files")
     result = files.read_json(out)
     again = {run_of(test["name"]) for test in tests}
     kept = [test for test in result["tests"] if run_of(test["name"]) not in again]
     result["tests"] = kept + tests
+    if verify:
+        result["verify"] = [*result.get("verify", ()), *verify]
     if host:
         result["host"] = list(host)
     result.get("ceilings", {}).update(ceilings or {})
@@ -298,6 +123,9 @@ def parse(arguments):
     parser.add_argument("--workloads", nargs="+", type=Path, metavar="FILE",
                         help="default: bench/workloads/check.json")
     parser.add_argument("--peers", default="all")
+    parser.add_argument("--problems", type=int, metavar="N",
+                        help="random ones of attention, with those that the file has [2000; quick: "
+                             "200]")
     parser.add_argument("--seconds", type=float, default=2.0, help="sustained, a competitor [2]")
     parser.add_argument("--shard", default="1/1",
                         help="I/N: every N-th case, from the I-th on; tests are part of the first")
@@ -318,6 +146,8 @@ def parse(arguments):
     skipped = set(filter(None, options.skip.split(",")))
     if skipped - set(STEPS):
         parser.error(f"--skip: expected some of {','.join(STEPS)}, got {options.skip}")
+    if options.problems is None:
+        options.problems = 200 if options.quick else 2000
     if options.merge and not options.out:
         parser.error("--merge needs --out")
     if not options.shard.startswith("1/"):
@@ -403,11 +233,14 @@ def main(arguments=None):
             add_tests(out, sanitizer_tests(options, clock, done))
         if "python" in options.steps and "python" not in done and not clock.spent:
             add_tests(out, python_tests(environment, clock, work))
+        if "verify" in options.steps and not clock.spent:
+            found, tests = random_problems(options, clock, environment, work, result)
+            add_tests(out, tests, verify=found)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if "host" in options.steps and "host" not in done and not clock.spent:
         times, tests = host_times(options, clock)
-        add_tests(out, tests, times)
+        add_tests(out, tests, host=times)
     if "ceilings" in options.steps and "ceilings" not in done and not clock.spent:
         figures, tests = card_ceilings(options, clock)
         add_tests(out, tests, ceilings=figures)

@@ -44,6 +44,11 @@ CASES = {
 SETTINGS = {"device": "cpu", "seconds": 0.01}
 
 
+# Ten random problems.
+VERIFIED = {"op": "attention", "device": "cuda", "first_seed": 10, "last_seed": 19, "problems": 10,
+            "right": 10, "refused": 0, "failed": [], "worst": 0.5, "worst_seed": 12, "seconds": 1.5}
+
+
 def quick_case(name="sparse"):
     return make_case(*CASES[name])
 
@@ -348,6 +353,8 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     call = {"op": "matmul", "us": 1.0, "spread": 0.0, "with_plan_us": 2.0, "row": "x"}
     first["host"] = [{**call, "call": "a"}, {**call, "call": "b"}]
     second["host"] = [{**call, "call": "a", "us": 2.0}]
+    first["verify"] = [VERIFIED, {**VERIFIED, "first_seed": 20, "last_seed": 29}]
+    second["verify"] = [{**VERIFIED, "right": 8, "failed": [13, 17]}]
     merged = results.merge([second, first])
     assert len(merged["cases"]) == 3
     assert merged["date"] == second["date"]
@@ -356,9 +363,24 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     assert {test["name"]: test["outcome"] for test in merged["tests"]} == {"a": "passed",
                                                                            "b": "passed"}
     assert [(one["call"], one["us"]) for one in merged["host"]] == [("a", 2.0), ("b", 1.0)]
+    assert [(one["first_seed"], one["right"]) for one in merged["verify"]] == [(10, 8), (20, 10)]
     assert [part["cases"] for part in merged["parts"]] == [2, 2]
     assert schema.problems(merged, SCHEMA) == []
     assert len(results.merge([merged, first])["parts"]) == 3
+
+
+def test_random_problems_are_told_in_words():
+    def said(*runs):
+        return results.verified({"verify": list(runs)})
+
+    assert said() == results.verified({}) == ""
+    assert said(VERIFIED, {**VERIFIED, "worst": 0.84}) == (
+        "20 random problems of attention against double precision: all right; the worst right one "
+        "took 0.84 of its budget")
+    assert "10 random problems of attention against double precision: 6 right, 2 refused, 2 wrong " \
+        "(seeds 13, 17);" in said({**VERIFIED, "right": 6, "refused": 2, "failed": [13, 17]})
+    shown = markdown.ceilings_and_tests({"ceilings": {}, "tests": [], "verify": [VERIFIED]})
+    assert shown == [said(VERIFIED) + "."]
 
 
 def test_merged_shards_come_into_the_workloads_order(result):

@@ -1,6 +1,5 @@
 """scripts/gpu_check.py with stand-ins for the GPU's tools: what it runs, what it writes down."""
 
-import importlib.util
 import json
 import os
 import sys
@@ -11,9 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "scripts" / "gpu_check.py")
-gpu_check = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(gpu_check)
+import gpu_check  # noqa: E402
+import gpu_steps  # noqa: E402
 
 # A GoogleTest executable in miniature: two tests, of which Broken fails.
 EXECUTABLE = """#!{python}
@@ -88,7 +86,7 @@ def run(folder, *more):
 
 def test_outcomes_of_cpp_tests_and_sanitizer_are_written(machine):
     folder = machine()
-    _, result = run(folder, "--skip", "python,host,ceilings,bench")
+    _, result = run(folder, "--skip", "python,verify,host,ceilings,bench")
     outcomes = {test["name"]: test["outcome"] for test in result["tests"]}
     assert outcomes == {"cpp.gpu_merge_test.Merge.Small": "passed",
                         "cpp.gpu_merge_test.Merge.Broken": "passed",
@@ -108,7 +106,7 @@ def test_racecheck_takes_the_executables_of_its_own_build(machine):
     make_program(own, EXECUTABLE.format(python=sys.executable, status=0))
     make_program(folder / "build" / "tests" / "gpu_other_test",
                  EXECUTABLE.format(python=sys.executable, status=0))
-    run(folder, "--skip", "cpp,python,host,ceilings,bench", "--race-build", str(folder / "race"))
+    run(folder, "--skip", "cpp,python,verify,host,ceilings,bench", "--race-build", str(folder / "race"))
     ran = {tuple(line.split()[1:5:3]) for line in (folder / "log").read_text().splitlines()}
     built = folder / "build" / "tests"
     assert ran == {("memcheck", str(built / "gpu_merge_test")), ("racecheck", str(own)),
@@ -124,19 +122,19 @@ def test_a_race_build_without_executables_is_refused(tmp_path, capsys):
 
 
 def test_a_failed_test_fails_the_check(machine):
-    status, result = run(machine(status=1), "--skip", "sanitizer,python,host,ceilings,bench")
+    status, result = run(machine(status=1), "--skip", "sanitizer,python,verify,host,ceilings,bench")
     assert status == 1
     broken = next(test for test in result["tests"] if test["name"].endswith("Broken"))
     assert broken["outcome"] == "failed" and broken["detail"] == "2 is not 3"
 
 
 def test_a_skipped_executable_is_skipped(machine):
-    _, result = run(machine(status=77), "--skip", "sanitizer,python,host,ceilings,bench")
+    _, result = run(machine(status=77), "--skip", "sanitizer,python,verify,host,ceilings,bench")
     assert [test["outcome"] for test in result["tests"]] == ["skipped"]
 
 
 def test_what_the_sanitizer_finds_fails(machine):
-    status, result = run(machine(sanitizer=9), "--quick", "--skip", "python,host,ceilings,bench")
+    status, result = run(machine(sanitizer=9), "--quick", "--skip", "python,verify,host,ceilings,bench")
     assert status == 1
     assert [(test["name"], test["outcome"]) for test in result["tests"]][-1] == (
         "sanitizer.memcheck.gpu_merge_test", "failed")
@@ -145,7 +143,7 @@ def test_what_the_sanitizer_finds_fails(machine):
 def test_nothing_built_is_a_failure(machine, tmp_path):
     folder = machine()
     (folder / "build" / "tests" / "gpu_merge_test").unlink()
-    status, result = run(folder, "--skip", "sanitizer,python,host,ceilings,bench")
+    status, result = run(folder, "--skip", "sanitizer,python,verify,host,ceilings,bench")
     assert status == 1 and "tessera_gpu_tests" in result["tests"][0]["detail"]
 
 
@@ -155,7 +153,7 @@ def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
     workload.write_text(json.dumps({"cases": [
         {"op": "matmul", "params": {"m": 8, "n": 8, "k": 8, "dtype": "f32"},
          "vary": [[{"m": 8}, {"m": 9}, {"m": 10}]]}]}))
-    common = ["--skip", "sanitizer,python,host,ceilings", "--workloads", str(workload),
+    common = ["--skip", "sanitizer,python,verify,host,ceilings", "--workloads", str(workload),
               "--seconds", "0.01", "--peers", "openblas", "--commit", "0123abc"]
     status, result = run(folder, *common, "--shard", "1/2")
     # Measured on the CPU here, which is all that the check has to complain about.
@@ -170,7 +168,7 @@ def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_pat
     folder, log = machine(), tmp_path / "host-log"
     program = folder / "build" / "tests" / "host_time"
     workload = one_product(tmp_path)
-    common = ["--skip", "cpp,sanitizer,python,ceilings", "--workloads", str(workload),
+    common = ["--skip", "cpp,sanitizer,python,verify,ceilings", "--workloads", str(workload),
               "--seconds", "0.01", "--peers", "none"]
     _, result = run(folder, *common)
     assert [(test["name"], test["outcome"]) for test in result["tests"]] == [("host", "skipped")]
@@ -202,7 +200,7 @@ def test_the_card_s_ceilings_stand_beside_cases_and_tests(machine, tmp_path):
     folder, log = machine(), tmp_path / "ceilings-log"
     program = folder / "build" / "tests" / "ceilings"
     workload = one_product(tmp_path)
-    common = ["--skip", "cpp,sanitizer,python,host", "--workloads", str(workload), "--seconds",
+    common = ["--skip", "cpp,sanitizer,python,verify,host", "--workloads", str(workload), "--seconds",
               "0.01", "--peers", "none"]
     _, result = run(folder, *common)
     assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
@@ -218,9 +216,59 @@ def test_the_card_s_ceilings_stand_beside_cases_and_tests(machine, tmp_path):
     assert log.read_text().split("\n") == ["--seconds 2"] * 2 + [""]
 
 
+PROBLEMS = ("--skip", "cpp,sanitizer,python,host,ceilings,bench", "--problems")
+
+
+def test_random_problems_go_on_where_the_file_stopped(machine):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    folder = machine()
+    for wanted in (3, 5, 5):
+        _, result = run(folder, *PROBLEMS, str(wanted), "--resume")
+        assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
+            ("verify.attention", "passed")]
+        assert sum(found["right"] for found in result["verify"]) == wanted
+    assert gpu_check.bench_module("results").problems(result) == []
+    first, second = result["verify"]
+    assert first["last_seed"] < second["first_seed"]
+    assert first["first_seed"] == int(result["source_hash"]["attention"][:8], 16) + 1
+
+
+def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
+    """What the step makes of a run of verify that ended so and wrote that, or nothing."""
+    def ended(command, *_, **__):
+        command = [str(word) for word in command]
+        if found:
+            seed = int(command[command.index("--seed") + 1])
+            Path(command[command.index("--json") + 1]).write_text(json.dumps(
+                {"first_seed": seed, "last_seed": seed + 9, "failed": [], **found}))
+        return status, ""
+
+    monkeypatch.setattr(gpu_steps, "run", ended)
+    options = types.SimpleNamespace(problems=20, device="cpu")
+    result = {"source_hash": {"attention": "0000000f" * 2}, "verify": list(before)}
+    return gpu_steps.random_problems(options, gpu_steps.Clock(budget), {}, tmp_path, result)
+
+
+def test_random_problems_that_are_left_or_wrong_are_no_pass(monkeypatch, tmp_path):
+    found, tests = found_by(monkeypatch, tmp_path, 0, problems=12)
+    assert found[0]["first_seed"] == 16
+    assert tests[0]["outcome"] == "unfinished" and tests[0]["detail"] == "8 of 20 are left"
+    more, tests = found_by(monkeypatch, tmp_path, 0, found, problems=8)
+    assert more[0]["first_seed"] == 26 and tests[0]["outcome"] == "passed"
+    assert found_by(monkeypatch, tmp_path, 0, found + more) == ([], [])
+    wrong, tests = found_by(monkeypatch, tmp_path, 1, problems=4, failed=[17])
+    assert tests[0]["outcome"] == "failed" and tests[0]["detail"] == "seeds 17"
+    _, tests = found_by(monkeypatch, tmp_path, 0, wrong, problems=16)
+    assert tests[0]["outcome"] == "failed", "what was wrong before is wrong still"
+    found, tests = found_by(monkeypatch, tmp_path, 2)
+    assert not found and tests[0]["outcome"] == "failed" and "exit status 2" in tests[0]["detail"]
+    found, tests = found_by(monkeypatch, tmp_path, None, budget=1)
+    assert not found and tests[0]["outcome"] == "unfinished"
+
+
 def test_resume_repeats_what_failed_and_nothing_else(machine):
     folder = machine(status=1)
-    skip = ("--skip", "python,host,ceilings,bench")
+    skip = ("--skip", "python,verify,host,ceilings,bench")
     _, result = run(folder, *skip)
     assert [test["outcome"] for test in result["tests"]].count("failed") == 1
     (folder / "log").unlink()
@@ -255,7 +303,7 @@ def test_every_executable_is_found_by_itself(machine):
         make_program(folder / "build" / "tests" / name,
                      EXECUTABLE.format(python=sys.executable, status=0))
     (folder / "build" / "tests" / "gpu_notes.txt").write_text("no program")
-    _, result = run(folder, "--quick", "--skip", "python,host,ceilings,bench")
+    _, result = run(folder, "--quick", "--skip", "python,verify,host,ceilings,bench")
     assert {gpu_check.run_of(test["name"]) for test in result["tests"]} == {
         f"{kind}.{name}" for kind in ("cpp", "sanitizer.memcheck")
         for name in ("gpu_merge_test", "gpu_sddmm_test", "gpu_new_test")}
@@ -300,7 +348,7 @@ def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys)
 
 def test_merge_refuses_other_cards(tmp_path, machine):
     folder = machine()
-    run(folder, "--skip", "sanitizer,python,host,ceilings,bench")
+    run(folder, "--skip", "sanitizer,python,verify,host,ceilings,bench")
     first = json.loads((folder / "out.json").read_text())
     second = {**first, "source_hash": "0" * 16}
     for name, one in (("a.json", first), ("b.json", second)):
@@ -323,32 +371,32 @@ def test_no_gpu_is_said(monkeypatch, tmp_path, capsys):
 def test_listed_tests_and_spread():
     listing = ("Running main()\nA.\n  one\n  two  # note\nB/C.\n  x/0  # GetParam() = 3\n"
                "  DISABLED_y\n")
-    assert gpu_check.listed_tests(listing) == ["A.one", "A.two", "B/C.x/0"]
+    assert gpu_steps.listed_tests(listing) == ["A.one", "A.two", "B/C.x/0"]
 
 
 def test_a_few_tests_come_from_all_over_an_executable(tmp_path):
     program = tmp_path / "gpu_test"
     make_program(program, "#!/bin/sh\necho S.; for i in 0 1 2 3 4 5 6; do echo \"  t$i\"; done\n")
-    assert gpu_check.spread(program) == ["S.t0", "S.t2", "S.t4"]
-    assert len(gpu_check.spread(program, 9)) == 7
+    assert gpu_steps.spread(program) == ["S.t0", "S.t2", "S.t4"]
+    assert len(gpu_steps.spread(program, 9)) == 7
 
 
 def test_an_unfinished_step_is_a_failure_with_its_last_words():
-    status, output = gpu_check.run(["sh", "-c", "echo started; sleep 30"], 0.5)
+    status, output = gpu_steps.run(["sh", "-c", "echo started; sleep 30"], 0.5)
     assert status is None
-    entry = gpu_check.outcome("x", status, 0.5, output)
+    entry = gpu_steps.outcome("x", status, 0.5, output)
     assert entry["outcome"] == "failed" and "out of time" in entry["detail"]
     assert "started" in entry["detail"]
-    entry = gpu_check.outcome("x", status, 0.5, output, cut=True)
+    entry = gpu_steps.outcome("x", status, 0.5, output, cut=True)
     assert entry["outcome"] == "unfinished" and "started" in entry["detail"]
-    assert gpu_check.outcome("x", 1, 0.5, output, cut=True)["outcome"] == "failed"
+    assert gpu_steps.outcome("x", 1, 0.5, output, cut=True)["outcome"] == "failed"
 
 
 def test_what_the_budget_cut_is_no_failure_and_runs_again(tmp_path):
     make_program(tmp_path / "build" / "tests" / "gpu_slow_test", "#!/bin/sh\nsleep 60\n")
     options = types.SimpleNamespace(build=tmp_path / "build", quick=False)
-    tests = gpu_check.cpp_tests(options, gpu_check.Clock(4), tmp_path, set())
+    tests = gpu_steps.cpp_tests(options, gpu_steps.Clock(4), tmp_path, set())
     assert [(test["name"], test["outcome"]) for test in tests] == [
         ("cpp.gpu_slow_test", "unfinished")]
-    assert gpu_check.endings(tests) == "1 unfinished"
+    assert gpu_steps.endings(tests) == "1 unfinished"
     assert gpu_check.passed_before({"tests": tests}) == set()

@@ -1,5 +1,6 @@
 """tessera.verify on the CPU: right results pass, and each kind of wrong one is found."""
 
+import json
 import os
 
 import pytest
@@ -394,6 +395,26 @@ def test_an_interrupt_still_sums_up(monkeypatch, capsys):
     monkeypatch.setattr(tessera, "attention", interrupted)
     assert run("--count", 9) == 130
     assert "2 problems, 2 right" in capsys.readouterr().out
+
+
+def test_what_was_found_is_written_in_numbers(damaged, tmp_path, capsys):
+    path = tmp_path / "found.json"
+    assert run("--count", 4, "--seed", 50, "--json", path) == 0
+    found = json.loads(path.read_text())
+    assert {key: found[key] for key in ("op", "device", "first_seed", "last_seed", "problems",
+                                        "right", "refused", "failed")} == {
+        "op": "attention", "device": "cpu", "first_seed": 50, "last_seed": 53, "problems": 4,
+        "right": 4, "refused": 0, "failed": []}
+    assert f"worst: {found['worst']:.2f} of the budget, seed {found['worst_seed']}" in (
+        capsys.readouterr().out)
+    damaged(lambda out, lse: out.fill_(torch.nan))
+    assert run("--count", 9, "--seed", 5, "--failures", 2, "--json", path) == 1
+    found = json.loads(path.read_text())
+    assert found["problems"] - found["right"] == len(found["failed"]) == 2
+    assert max(found["failed"]) == found["last_seed"]
+    with pytest.raises(SystemExit):
+        run("--count", 1, "--json", tmp_path / "none" / "found.json")
+    assert "--json: expected a file in a folder that exists" in capsys.readouterr().err
 
 
 def test_it_stops_in_time(capsys):

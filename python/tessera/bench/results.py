@@ -34,6 +34,22 @@ def endings(tests):
                      for word in ("passed", "failed", "unfinished", "skipped") if word in ended)
 
 
+def verified(result):
+    """What random problems gave, in words; no word where there were none."""
+    runs = result.get("verify", ())
+    problems, right, refused = (sum(run[key] for run in runs)
+                                for key in ("problems", "right", "refused"))
+    if not problems:
+        return ""
+    wrong = [str(seed) for run in runs for seed in run["failed"]]
+    ended = "all right" if right == problems else ", ".join(
+        f"{count} {word}" for count, word in ((right, "right"), (refused, "refused"),
+                                              (len(wrong), "wrong")) if count)
+    seeds = f" (seeds {', '.join(wrong)})" if wrong else ""
+    return (f"{problems} random problems of attention against double precision: {ended}{seeds}; the "
+            f"worst right one took {max(run['worst'] for run in runs):.2f} of its budget")
+
+
 def complain(path, found):
     """Raises Unreadable if anything was found to be wrong."""
     if found:
@@ -119,7 +135,7 @@ def merge(results, names=None):
     merged = dict(ordered[-1])
     merged["parts"] = [part for result in ordered
                        for part in result.get("parts") or [part_of(result)]]
-    ceilings, cases, tests, host = {}, {}, {}, {}
+    ceilings, cases, tests, host, verify = {}, {}, {}, {}, {}
     for result in ordered:
         ceilings.update(result["ceilings"])  # of shards, the first one has most of them
         for record in result["cases"]:
@@ -127,8 +143,11 @@ def merge(results, names=None):
             cases.setdefault(case, {})[state] = record
         tests.update({test["name"]: test for test in result["tests"]})
         host.update({one["call"]: one for one in result.get("host", ())})
+        verify.update({(one["op"], one["device"], one["first_seed"]): one
+                       for one in result.get("verify", ())})
     merged["cases"] = [record for case in _in_turns(results) for record in cases[case].values()]
     merged["tests"], merged["host"] = list(tests.values()), list(host.values())
+    merged["verify"] = list(verify.values())
     merged["ceilings"] = ceilings
     return merged
 

@@ -222,14 +222,15 @@ def predictions(card, slug):
 def correctness(card, slug):
     counts, bad = [], []
     for result, file in zip(card.results, card.files, strict=True):
-        if result["tests"]:
-            stale = " (stale)" if set(measured_at(result)) & set(card.stale) else ""
-            counts.append(tag("li", f"{file}{stale}: {result_files.endings(result['tests'])}"))
+        stale = " (stale)" if set(measured_at(result)) & set(card.stale) else ""
+        ended = result_files.endings(result["tests"]), result_files.verified(result)
+        counts += [tag("li", f"{file}{stale}: {text}") for text in ended if text]
         bad += [[test["name"], file, test["outcome"], ending(test.get("detail", ""))]
                 for test in result["tests"] if test["outcome"] != "passed"]
     parts = [nothing("These files hold no tests.")]
     if counts:
-        parts = [paragraph("Tests that ran with these measurements:"), tag("ul", *counts)]
+        parts = [paragraph("Tests and random problems that ran with these measurements:"),
+                 tag("ul", *counts)]
     if bad:
         parts.append(whole_table(Table(["test", "file", "outcome", "what it said"], bad, 4,
                                        "Tests that did not pass"), f"{slug}-tests"))

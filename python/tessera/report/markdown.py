@@ -86,7 +86,7 @@ def predictions(records):
 
 
 def ceilings_and_tests(result):
-    """What the card gave without any of our kernels, and how the tests ended."""
+    """What the card gave without any of our kernels, and how the tests and random problems ended."""
     c, texts = result["ceilings"], []
     if "copy_tbs" in c:
         texts.append(f"A copy moves {c['copy_tbs']:.2f} TB/s.")
@@ -95,9 +95,9 @@ def ceilings_and_tests(result):
                      if "cublas_bf16_sustained" in c else "")
         texts.append(f"cuBLAS multiplies 8192x8192x8192 in bf16 at {number(c['cublas_bf16'])} "
                      f"TFLOPS in bursts{sustained}.")
-    counts = result_files.endings(result["tests"])
-    if counts:
-        texts.append(f"Tests: {counts}.")
+    counts, verified = result_files.endings(result["tests"]), result_files.verified(result)
+    texts += [f"Tests: {counts}."] if counts else []
+    texts += [f"{verified}."] if verified else []
     return [" ".join(texts)] if texts else []
 
 

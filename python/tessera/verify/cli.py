@@ -6,6 +6,7 @@ import argparse
 import collections
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from . import draw
@@ -24,10 +25,12 @@ class Tally:
         self.right = self.refused = 0
         self.failures: list[int] = []  # seeds
         self.worst, self.worst_seed = 0.0, None
+        self.last_seed: int | None = None  # the largest
         self.reasons: collections.Counter = collections.Counter()
         self.start = time.monotonic()
 
     def add(self, outcome: Outcome) -> None:
+        self.last_seed = max(outcome.seed, self.last_seed or 0)
         if outcome.trouble is not None:
             self.failures.append(outcome.seed)
         elif outcome.refused:
@@ -46,8 +49,20 @@ class Tally:
     def done(self) -> int:
         return self.right + self.refused + self.failed
 
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
+
+    def as_json(self, options: argparse.Namespace) -> dict:
+        """An entry of "verify" in a result of measuring."""
+        last = options.seed if self.last_seed is None else self.last_seed
+        return {"op": options.op, "device": options.device, "first_seed": options.seed,
+                "last_seed": last, "problems": self.done, "right": self.right,
+                "refused": self.refused, "failed": sorted(self.failures), "worst": self.worst,
+                "worst_seed": self.worst_seed, "seconds": round(self.seconds, 3)}
+
     def summary(self) -> str:
-        seconds = time.monotonic() - self.start
+        seconds = self.seconds
         lines = [f"attention: {self.done} problems, {self.right} right, {self.refused} refused, "
                  f"{self.failed} failed; {seconds:.1f} s, {self.done / max(seconds, 1e-9):.1f} a "
                  "second"]
@@ -72,7 +87,7 @@ class Line:
         if self.quiet or now - self.last < self.every:
             return
         self.last = now
-        spent = now - tally.start
+        spent = tally.seconds
         rate = tally.done / spent
         left = (options.count - tally.done) / rate if rate else 0.0
         if options.seconds is not None:
@@ -180,6 +195,10 @@ def attention(options: argparse.Namespace) -> int:
         outcomes.close()
     line.clear()
     print(tally.summary(), flush=True)
+    if options.json:
+        from ..bench.files import write_json
+
+        write_json(options.json, tally.as_json(options))
     return 1 if tally.failed else 130 if interrupted else 0
 
 
@@ -221,11 +240,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, help="most pairs of a query and a key in a problem")
     parser.add_argument("--repeat", action="store_true", help="run each twice and compare bits")
     parser.add_argument("--failures", type=int, default=20, help="stop after so many [20]")
+    parser.add_argument("--json", metavar="FILE", help="what was found, in numbers")
     parser.add_argument("--quiet", action="store_true", help="no progress line")
     options = parser.parse_args(arguments)
     for name in ("count", "failures", "jobs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: expected 1 and more, got {getattr(options, name)}")
+    if options.json and not Path(options.json).absolute().parent.is_dir():
+        parser.error(f"--json: expected a file in a folder that exists, got {options.json}")
     if options.pairs is None:
         options.pairs = MOST_PAIRS[options.device]
     elif options.pairs < 64:
