@@ -3,6 +3,7 @@
 #include "src/cuda/sm90/attention/arrivals.cuh"
 #include "src/cuda/sm90/attention/consumer.cuh"
 #include "src/cuda/sm90/attention/loader.cuh"
+#include "src/cuda/sm90/attention/scout.cuh"
 #include "src/cuda/sm90/attention/store.cuh"
 #include "src/cuda/sm90/attention/traits.cuh"
 #include "src/cuda/tile/grid.cuh"
