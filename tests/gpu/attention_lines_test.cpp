@@ -100,6 +100,46 @@ TEST(GpuAttentionLines, EveryKindOfNeighboursMatchesTheOracle) {
   EXPECT_GT(walked, 60);
 }
 
+/// Both pieces of a step are for the same lines. One that lacks its second piece keeps later steps
+/// back, and goes without it before they are too many: long walks, of which one line needs little
+/// for itself.
+TEST(GpuAttentionLines, LongWalksOfFewOwnBlocksMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  const struct {
+    const char* name;
+    std::function<bool(std::int64_t, std::int64_t)> names;
+  } kinds[] = {
+      {"one block alone, then shared",
+       [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col != 0; }},
+      {"shared, and alone in turns",
+       [](std::int64_t row, std::int64_t col) { return col % 45 != (row % 2 == 0 ? 7 : 29); }},
+      {"alone, and shared far apart",
+       [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col % 67 == 2; }},
+      {"unrelated", [](std::int64_t row, std::int64_t col) { return (row + 3) * col % 7 < 2; }},
+      {"alike, but for a few",
+       [](std::int64_t row, std::int64_t col) { return col % 3 != 1 || (row + col) % 11 == 0; }},
+  };
+  std::uint64_t seed = 7000;
+  for (const auto& kind : kinds) {
+    int walked = 0;
+    for (const std::uint64_t end = seed + 100; seed < end && walked < 2; ++seed) {
+      AttentionOptions options = lines_options(seed, 64, 64);
+      options.blocks.names = kind.names;
+      options.longest = 12000;
+      options.most_queries = 256;
+      options.packed_q = options.packed_kv = options.positions = Presence::never;
+      options.largest_batch = options.largest_kv_heads = options.group = 1;
+      options.dims = {128};
+      const auto c = attention_case(seed, options);
+      const planning::AttentionShape shape = planning::shape_of(c->problem);
+      if (shape.q_length <= 64 || shape.kv_length < 5000) continue;
+      c->text += std::string(", ") + kind.name;
+      walked += match_lines(*c);
+    }
+    EXPECT_EQ(walked, 2) << kind.name;
+  }
+}
+
 /// Values of keys that one line selects and sees, and the other one does not.
 TEST(GpuAttentionLines, PositionsMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
