@@ -18,7 +18,8 @@ import tempfile
 from pathlib import Path
 
 from check_results import ROOT, bench_module, profile_problems
-from gpu_check import CUDA_BIN, card_name, run
+from gpu_check import card_name
+from gpu_steps import CUDA_BIN, run
 
 # Of the kernels of one call, ours. Made of lists, copies and the like, there may be a few.
 KERNELS = "regex:.*tessera::cuda::.*"
