@@ -19,6 +19,7 @@ GTEST_SKIPPED = 77
 SANITIZER_FOUND = 9
 CUDA_BIN = "/usr/local/cuda/bin"  # where it is, on PATH or not
 MOST_SECONDS = 900  # of one run of tests, even under a sanitizer: what takes longer hangs
+LATE = 30  # seconds in which random problems begin and end: PyTorch loads, the last ones are judged
 MOST_JOBS = 16  # processes that share random problems and the device
 
 
@@ -178,7 +179,8 @@ def random_problems(options, clock, environment, work, result):
     status, output = run([sys.executable, "-m", "tessera.verify", "attention", "--device",
                           options.device, "--count", wanted, "--seed", seed, "--jobs",
                           min(MOST_JOBS, os.cpu_count() or 1), "--json", report, "--seconds",
-                          f"{clock.left() - 5:.0f}"], clock.left(), environment, shown=True)
+                          f"{max(1.0, clock.left() - LATE):.0f}"], clock.left(), environment,
+                         shown=True)
     test = outcome("verify.attention", status, time.monotonic() - start, output, cut=clock.spent)
     found = [bench_module("files").read_json(report)] if report.exists() else []
     wrong = [seed for one in before + found for seed in one["failed"]]
