@@ -148,6 +148,8 @@ def parse(arguments):
         parser.error(f"--skip: expected some of {','.join(STEPS)}, got {options.skip}")
     if options.problems is None:
         options.problems = 200 if options.quick else 2000
+    elif options.problems < 1:
+        parser.error(f"--problems: expected 1 and more, got {options.problems}")
     if options.merge and not options.out:
         parser.error("--merge needs --out")
     if not options.shard.startswith("1/"):

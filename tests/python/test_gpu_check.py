@@ -233,6 +233,12 @@ def test_random_problems_go_on_where_the_file_stopped(machine):
     assert first["first_seed"] == int(result["source_hash"]["attention"][:8], 16) + 1
 
 
+def test_no_random_problems_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        gpu_check.parse(["--problems", "0"])
+    assert "--problems: expected 1 and more, got 0" in capsys.readouterr().err
+
+
 def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
     """What the step makes of a run of verify that ended so and wrote that, or nothing."""
     def ended(command, *_, **__):
