@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one run: the C++ GPU tests, compute-sanitizer over a few of them,
-the Python GPU tests, random problems against float64, what calls cost the host, the card's ceilings,
-and the benchmark. Uses what is built already, needs no network, and writes one JSON in the shape of
-python/tessera/bench/schema.json.
+the Python GPU tests, random problems against float64, what calls cost the host, the card's
+ceilings, and the benchmark. Uses what is built already, needs no network, and writes one JSON in
+the shape of python/tessera/bench/schema.json.
 
   scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
   scripts/gpu_check.py --quick                      a short look
@@ -14,7 +14,6 @@ python/tessera/bench/schema.json.
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -90,16 +89,8 @@ def benchmark(options, out, environment, clock):
         limit = clock.left(24 * 3600)
         if clock.end is not None:
             command += ["--budget", f"{max(1.0, limit - 20):.0f}"]
-        process = subprocess.Popen(command, cwd=ROOT, env=environment)
-        try:
-            status = process.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        status, _ = run(command, limit, environment, shown=True)
+        if status is None:
             return SPENT
         if status != AGAIN and status >= 0:
             return {0: None, 4: SPENT}.get(

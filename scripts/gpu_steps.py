@@ -2,6 +2,7 @@
 entries of a result's "tests", some with figures beside them."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import shutil
@@ -46,18 +47,26 @@ def run(command, timeout, environment=None, shown=False):
     process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=environment,
                                text=True, stdout=None if shown else subprocess.PIPE,
                                stderr=None if shown else subprocess.STDOUT, start_new_session=True)
-    status = None
     try:
         output, _ = process.communicate(timeout=timeout)
-        status = process.returncode
+        return process.returncode, output or ""
     except subprocess.TimeoutExpired:
+        return None, stop(process)
+    except BaseException:  # Ctrl-C does not reach it: it has a session of its own
+        stop(process)
+        raise
+
+
+def stop(process):
+    """Ends it and whatever it has started. Returns what it still said."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-        try:
-            output, _ = process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-    return status, output or ""
+    try:
+        output, _ = process.communicate(timeout=15)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    return output or ""
 
 
 def executables(build):
@@ -194,8 +203,8 @@ def random_problems(options, clock, environment, work, result):
 
 
 def measuring_program(options, clock, test, program, *arguments):
-    """([what it prints as JSON, a line each], how it ended): one of the build's, with nothing beside
-    it."""
+    """([what it prints as JSON, a line each], how it ended): one of the build's, with nothing
+    beside it."""
     path = options.build / "tests" / program
     if not os.access(path, os.X_OK):
         return [], {"name": test, "outcome": "skipped",

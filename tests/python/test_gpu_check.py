@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import types
 from pathlib import Path
@@ -77,6 +78,10 @@ def one_product(folder):
     return path
 
 
+def only(*steps):
+    return "--skip", ",".join(step for step in gpu_check.STEPS if step not in steps)
+
+
 def run(folder, *more):
     out = folder / "out.json"
     status = gpu_check.main(["--build", str(folder / "build"), "--out", str(out), "--device", "cpu",
@@ -86,7 +91,7 @@ def run(folder, *more):
 
 def test_outcomes_of_cpp_tests_and_sanitizer_are_written(machine):
     folder = machine()
-    _, result = run(folder, "--skip", "python,verify,host,ceilings,bench")
+    _, result = run(folder, *only("cpp", "sanitizer"))
     outcomes = {test["name"]: test["outcome"] for test in result["tests"]}
     assert outcomes == {"cpp.gpu_merge_test.Merge.Small": "passed",
                         "cpp.gpu_merge_test.Merge.Broken": "passed",
@@ -106,7 +111,7 @@ def test_racecheck_takes_the_executables_of_its_own_build(machine):
     make_program(own, EXECUTABLE.format(python=sys.executable, status=0))
     make_program(folder / "build" / "tests" / "gpu_other_test",
                  EXECUTABLE.format(python=sys.executable, status=0))
-    run(folder, "--skip", "cpp,python,verify,host,ceilings,bench", "--race-build", str(folder / "race"))
+    run(folder, *only("sanitizer"), "--race-build", str(folder / "race"))
     ran = {tuple(line.split()[1:5:3]) for line in (folder / "log").read_text().splitlines()}
     built = folder / "build" / "tests"
     assert ran == {("memcheck", str(built / "gpu_merge_test")), ("racecheck", str(own)),
@@ -122,19 +127,19 @@ def test_a_race_build_without_executables_is_refused(tmp_path, capsys):
 
 
 def test_a_failed_test_fails_the_check(machine):
-    status, result = run(machine(status=1), "--skip", "sanitizer,python,verify,host,ceilings,bench")
+    status, result = run(machine(status=1), *only("cpp"))
     assert status == 1
     broken = next(test for test in result["tests"] if test["name"].endswith("Broken"))
     assert broken["outcome"] == "failed" and broken["detail"] == "2 is not 3"
 
 
 def test_a_skipped_executable_is_skipped(machine):
-    _, result = run(machine(status=77), "--skip", "sanitizer,python,verify,host,ceilings,bench")
+    _, result = run(machine(status=77), *only("cpp"))
     assert [test["outcome"] for test in result["tests"]] == ["skipped"]
 
 
 def test_what_the_sanitizer_finds_fails(machine):
-    status, result = run(machine(sanitizer=9), "--quick", "--skip", "python,verify,host,ceilings,bench")
+    status, result = run(machine(sanitizer=9), "--quick", *only("cpp", "sanitizer"))
     assert status == 1
     assert [(test["name"], test["outcome"]) for test in result["tests"]][-1] == (
         "sanitizer.memcheck.gpu_merge_test", "failed")
@@ -143,7 +148,7 @@ def test_what_the_sanitizer_finds_fails(machine):
 def test_nothing_built_is_a_failure(machine, tmp_path):
     folder = machine()
     (folder / "build" / "tests" / "gpu_merge_test").unlink()
-    status, result = run(folder, "--skip", "sanitizer,python,verify,host,ceilings,bench")
+    status, result = run(folder, *only("cpp"))
     assert status == 1 and "tessera_gpu_tests" in result["tests"][0]["detail"]
 
 
@@ -153,7 +158,7 @@ def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
     workload.write_text(json.dumps({"cases": [
         {"op": "matmul", "params": {"m": 8, "n": 8, "k": 8, "dtype": "f32"},
          "vary": [[{"m": 8}, {"m": 9}, {"m": 10}]]}]}))
-    common = ["--skip", "sanitizer,python,verify,host,ceilings", "--workloads", str(workload),
+    common = [*only("cpp", "bench"), "--workloads", str(workload),
               "--seconds", "0.01", "--peers", "openblas", "--commit", "0123abc"]
     status, result = run(folder, *common, "--shard", "1/2")
     # Measured on the CPU here, which is all that the check has to complain about.
@@ -168,7 +173,7 @@ def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_pat
     folder, log = machine(), tmp_path / "host-log"
     program = folder / "build" / "tests" / "host_time"
     workload = one_product(tmp_path)
-    common = ["--skip", "cpp,sanitizer,python,verify,ceilings", "--workloads", str(workload),
+    common = [*only("host", "bench"), "--workloads", str(workload),
               "--seconds", "0.01", "--peers", "none"]
     _, result = run(folder, *common)
     assert [(test["name"], test["outcome"]) for test in result["tests"]] == [("host", "skipped")]
@@ -200,7 +205,7 @@ def test_the_card_s_ceilings_stand_beside_cases_and_tests(machine, tmp_path):
     folder, log = machine(), tmp_path / "ceilings-log"
     program = folder / "build" / "tests" / "ceilings"
     workload = one_product(tmp_path)
-    common = ["--skip", "cpp,sanitizer,python,verify,host", "--workloads", str(workload), "--seconds",
+    common = [*only("ceilings", "bench"), "--workloads", str(workload), "--seconds",
               "0.01", "--peers", "none"]
     _, result = run(folder, *common)
     assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
@@ -216,14 +221,11 @@ def test_the_card_s_ceilings_stand_beside_cases_and_tests(machine, tmp_path):
     assert log.read_text().split("\n") == ["--seconds 2"] * 2 + [""]
 
 
-PROBLEMS = ("--skip", "cpp,sanitizer,python,host,ceilings,bench", "--problems")
-
-
 def test_random_problems_go_on_where_the_file_stopped(machine):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     folder = machine()
     for wanted in (3, 5, 5):
-        _, result = run(folder, *PROBLEMS, str(wanted), "--resume")
+        _, result = run(folder, *only("verify"), "--problems", str(wanted), "--resume")
         assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
             ("verify.attention", "passed")]
         assert sum(found["right"] for found in result["verify"]) == wanted
@@ -274,7 +276,7 @@ def test_random_problems_that_are_left_or_wrong_are_no_pass(monkeypatch, tmp_pat
 
 def test_resume_repeats_what_failed_and_nothing_else(machine):
     folder = machine(status=1)
-    skip = ("--skip", "python,verify,host,ceilings,bench")
+    skip = only("cpp", "sanitizer")
     _, result = run(folder, *skip)
     assert [test["outcome"] for test in result["tests"]].count("failed") == 1
     (folder / "log").unlink()
@@ -309,7 +311,7 @@ def test_every_executable_is_found_by_itself(machine):
         make_program(folder / "build" / "tests" / name,
                      EXECUTABLE.format(python=sys.executable, status=0))
     (folder / "build" / "tests" / "gpu_notes.txt").write_text("no program")
-    _, result = run(folder, "--quick", "--skip", "python,verify,host,ceilings,bench")
+    _, result = run(folder, "--quick", *only("cpp", "sanitizer"))
     assert {gpu_check.run_of(test["name"]) for test in result["tests"]} == {
         f"{kind}.{name}" for kind in ("cpp", "sanitizer.memcheck")
         for name in ("gpu_merge_test", "gpu_sddmm_test", "gpu_new_test")}
@@ -354,7 +356,7 @@ def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys)
 
 def test_merge_refuses_other_cards(tmp_path, machine):
     folder = machine()
-    run(folder, "--skip", "sanitizer,python,verify,host,ceilings,bench")
+    run(folder, *only("cpp"))
     first = json.loads((folder / "out.json").read_text())
     second = {**first, "source_hash": "0" * 16}
     for name, one in (("a.json", first), ("b.json", second)):
@@ -396,6 +398,21 @@ def test_an_unfinished_step_is_a_failure_with_its_last_words():
     entry = gpu_steps.outcome("x", status, 0.5, output, cut=True)
     assert entry["outcome"] == "unfinished" and "started" in entry["detail"]
     assert gpu_steps.outcome("x", 1, 0.5, output, cut=True)["outcome"] == "failed"
+
+
+def test_an_interrupt_leaves_no_process_behind(tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gpu_steps.run(["sh", "-c", f"echo $$ > {tmp_path / 'pid'}; exec sleep 30"], 20)
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_what_the_budget_cut_is_no_failure_and_runs_again(tmp_path):
