@@ -62,14 +62,17 @@ TEST(GpuAttentionLines, DrawnListsMatchTheOracle) {
   EXPECT_GT(walked, 60);
 }
 
+/// What lists name, by row and column of blocks.
+struct Kind {
+  const char* name;
+  std::function<bool(std::int64_t, std::int64_t)> names;
+};
+
 /// What two neighbouring lists can be to each other: in blocks of 64 rows, an even row and the odd
 /// one after it share a tile.
 TEST(GpuAttentionLines, EveryKindOfNeighboursMatchesTheOracle) {
   SKIP_UNLESS_HOPPER();
-  const struct {
-    const char* name;
-    std::function<bool(std::int64_t, std::int64_t)> names;
-  } kinds[] = {
+  const Kind kinds[] = {
       {"all", [](std::int64_t, std::int64_t) { return true; }},
       {"none", [](std::int64_t, std::int64_t) { return false; }},
       {"equal", [](std::int64_t, std::int64_t col) { return col % 3 != 1; }},
@@ -105,10 +108,7 @@ TEST(GpuAttentionLines, EveryKindOfNeighboursMatchesTheOracle) {
 /// for itself.
 TEST(GpuAttentionLines, LongWalksOfFewOwnBlocksMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
-  const struct {
-    const char* name;
-    std::function<bool(std::int64_t, std::int64_t)> names;
-  } kinds[] = {
+  const Kind kinds[] = {
       {"one block alone, then shared",
        [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col != 0; }},
       {"shared, and alone in turns",

@@ -412,9 +412,11 @@ def test_what_was_found_is_written_in_numbers(damaged, tmp_path, capsys):
     found = json.loads(path.read_text())
     assert found["problems"] - found["right"] == len(found["failed"]) == 2
     assert max(found["failed"]) == found["last_seed"]
-    with pytest.raises(SystemExit):
-        run("--count", 1, "--json", tmp_path / "none" / "found.json")
-    assert "--json: expected a file in a folder that exists" in capsys.readouterr().err
+    for no_file in (tmp_path / "none" / "found.json", tmp_path):
+        with pytest.raises(SystemExit):
+            run("--count", 1, "--json", no_file)
+        assert f"--json: expected a file in a folder that exists, got {no_file}" in (
+            capsys.readouterr().err)
 
 
 def test_it_stops_in_time(capsys):

@@ -46,8 +46,8 @@ def verified(result):
         f"{count} {word}" for count, word in ((right, "right"), (refused, "refused"),
                                               (len(wrong), "wrong")) if count)
     seeds = f" (seeds {', '.join(wrong)})" if wrong else ""
-    return (f"{problems} random problems of attention against double precision: {ended}{seeds}; the "
-            f"worst right one took {max(run['worst'] for run in runs):.2f} of its budget")
+    return (f"{problems} random problems of attention against double precision: {ended}{seeds}; "
+            f"the worst right one took {max(run['worst'] for run in runs):.2f} of its budget")
 
 
 def complain(path, found):

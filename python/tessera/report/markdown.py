@@ -86,7 +86,7 @@ def predictions(records):
 
 
 def ceilings_and_tests(result):
-    """What the card gave without any of our kernels, and how the tests and random problems ended."""
+    """What the card gave without any of our kernels, and how tests and random problems ended."""
     c, texts = result["ceilings"], []
     if "copy_tbs" in c:
         texts.append(f"A copy moves {c['copy_tbs']:.2f} TB/s.")

@@ -25,12 +25,12 @@ class Tally:
         self.right = self.refused = 0
         self.failures: list[int] = []  # seeds
         self.worst, self.worst_seed = 0.0, None
-        self.last_seed: int | None = None  # the largest
+        self.last_seed = 0  # the largest
         self.reasons: collections.Counter = collections.Counter()
         self.start = time.monotonic()
 
     def add(self, outcome: Outcome) -> None:
-        self.last_seed = max(outcome.seed, self.last_seed or 0)
+        self.last_seed = max(outcome.seed, self.last_seed)
         if outcome.trouble is not None:
             self.failures.append(outcome.seed)
         elif outcome.refused:
@@ -55,11 +55,11 @@ class Tally:
 
     def as_json(self, options: argparse.Namespace) -> dict:
         """An entry of "verify" in a result of measuring."""
-        last = options.seed if self.last_seed is None else self.last_seed
         return {"op": options.op, "device": options.device, "first_seed": options.seed,
-                "last_seed": last, "problems": self.done, "right": self.right,
-                "refused": self.refused, "failed": sorted(self.failures), "worst": self.worst,
-                "worst_seed": self.worst_seed, "seconds": round(self.seconds, 3)}
+                "last_seed": max(self.last_seed, options.seed), "problems": self.done,
+                "right": self.right, "refused": self.refused, "failed": sorted(self.failures),
+                "worst": self.worst, "worst_seed": self.worst_seed,
+                "seconds": round(self.seconds, 3)}
 
     def summary(self) -> str:
         seconds = self.seconds
@@ -246,7 +246,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("count", "failures", "jobs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: expected 1 and more, got {getattr(options, name)}")
-    if options.json and not Path(options.json).absolute().parent.is_dir():
+    path = Path(options.json or "found.json").absolute()
+    if path.is_dir() or not path.parent.is_dir():
         parser.error(f"--json: expected a file in a folder that exists, got {options.json}")
     if options.pairs is None:
         options.pairs = MOST_PAIRS[options.device]
