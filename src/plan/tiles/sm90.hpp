@@ -229,9 +229,8 @@ inline constexpr KernelRow kSm90Rows[] = {
      .ops = ops({Op::attention}),
      .tile = {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128, .lines = 2},
      .why = "lists of 64 rows with heads of up to 128: steps of keys that the same lists name",
-     .measured = "lists of 64 x 64, density .125, S 32768, bf16: 458 TFLOPS with steps of 64 keys, "
-                 "where fa4 gave 418 in one run; these 6% more, in turns: H200, CUDA 13.0, "
-                 "2026-11-24"},
+     .measured = "lists of 64 x 64, density .125, S 32768, bf16: 482 TFLOPS, 618 where four rows "
+                 "are alike; fa4 413 and 422 in one run: H200, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_128_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
@@ -239,7 +238,7 @@ inline constexpr KernelRow kSm90Rows[] = {
      .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
             "divide",
      .measured = "lists of 64 x 64, density .125: 478 TFLOPS at S 32768, bf16, where 128_lines64 "
-                 "gives 450; in one session: H200, CUDA 13.0, 2026-11-22"},
+                 "gave 450 before it took steps of 128 keys: H200, CUDA 13.0, 2026-11-22"},
     {.name = "sm90_attention_192x128",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
