@@ -18,6 +18,7 @@ from test_tables import CASES, ROOT, record, result_of, sources, tables
 ceilings = tables.package_module("report.ceilings")
 compare = tables.package_module("report.compare")
 model_error = tables.package_module("report.model_error")
+scatter = tables.package_module("report.scatter")
 summary = tables.package_module("report.summary")
 svg = tables.package_module("report.svg")
 
@@ -51,8 +52,10 @@ def test_equal_results_give_equal_bytes_and_no_date_of_writing(make):
 
 def test_the_committed_page_is_small_enough_and_whole():
     text = (ROOT / "docs" / "report.html").read_text(encoding="utf-8")
-    check_form(Page(text))
-    assert len(text.encode()) < 1 << 20
+    page = Page(text)
+    check_form(page)
+    cards = len(page.of("h2"))
+    assert cards >= 1 and len(text.encode()) < cards << 20
     assert "http:" not in text and "https:" not in re.sub(r'href="data:[^"]*"', "", text)
 
 
@@ -175,6 +178,16 @@ def test_both_roofs_are_drawn(make):
     assert "memory 9.00 TB/s" in roofline
     assert len(page.of("svg")) == len(page.of("figure"))
     assert ["memory, copied, bytes read and written, TB/s", "9"] in page.csv("ceilings")
+
+
+def test_labels_of_roofs_have_room_though_all_cases_lie_beyond_the_ridge():
+    guides = ceilings.roofs({"copy_tbs": 3.0, "cublas_bf16": 930.0, "cublas_bf16_sustained": 850.0})
+    points = [scatter.Point(400.0, 500.0, ""), scatter.Point(4000.0, 700.0, "")]
+    drawn = scatter.render(scatter.Scatter("", [], "", "", [scatter.Group("", 0, points)], guides))
+    ends = {said: float(x) for x, said in re.findall(r'x="([\d.]+)" y="[\d.]+">([^<]*)<',
+                                                     "".join(drawn.body))}
+    for label in ("930 in bursts", "850 at the power limit"):
+        assert ends[label] - 6 * len(label) > scatter.LEFT
 
 
 def test_registers_are_shown_where_a_profile_has_them(make, tmp_path):

@@ -7,6 +7,7 @@ from .svg import Drawing, circle, clean, log_ticks, text
 
 LEFT, RIGHT_MARGIN, TOP, PLOT_HEIGHT = 50, 14, 20, 280
 LEGEND_GAP, WIDEST_ENTRY = 18, 216
+LABEL_GAP, LETTER = 8, 6.6  # before a level line; as wide as letters are at most, on average
 
 
 @dataclass
@@ -59,6 +60,7 @@ def render(chart):
     if chart.equal:
         x_range = y_range = min(x_range[0], y_range[0]), max(x_range[1], y_range[1])
     right, bottom = chart.width - RIGHT_MARGIN, TOP + PLOT_HEIGHT
+    x_range = with_labels(x_range, chart.guides, right - LEFT)
 
     def at_x(x):
         return LEFT + (right - LEFT) * math.log(x / x_range[0], x_range[1] / x_range[0])
@@ -83,6 +85,17 @@ def render(chart):
         out.append("</g>")
     legend, height = drawn_legend(chart.groups, LEFT, right, bottom + 62)
     return Drawing(chart.title, chart.about, in_words(chart), chart.width, height + 4, out + legend)
+
+
+def with_labels(x_range, guides, width):
+    """The range, begun so soon that labels of level lines have room before them."""
+    low, high = x_range
+    for guide in guides:
+        (x0, y0), (_, y1) = guide.points
+        if guide.label and y0 == y1 and x0 < high:
+            room = (LABEL_GAP + LETTER * len(guide.label)) / width
+            low = min(low, math.exp((math.log(x0) - room * math.log(high)) / (1 - room)))
+    return low, high
 
 
 def drawn_guide(guide, x_range, y_range, at_x, at_y):
@@ -110,7 +123,7 @@ def drawn_guide(guide, x_range, y_range, at_x, at_y):
         out.append(f'<text class="s m halo" transform="translate({x:.1f} {y - 6:.1f}) '
                    f'rotate({lean:.1f})">{clean(guide.label)}</text>')
     elif guide.label:
-        out.append(text(at_x(low) - 8, at_y(y0) + guide.shift, guide.label, "s r halo"))
+        out.append(text(at_x(low) - LABEL_GAP, at_y(y0) + guide.shift, guide.label, "s r halo"))
     return out
 
 
