@@ -55,12 +55,11 @@ def around(values, room=1.15):
 def render(chart):
     points = [point for group in chart.groups for point in group.points]
     level = [y for guide in chart.guides for _, y in guide.points if not chart.equal]
-    x_range = around([point.x for point in points])
+    right, bottom = chart.width - RIGHT_MARGIN, TOP + PLOT_HEIGHT
+    x_range = with_labels(around([point.x for point in points]), chart.guides, right - LEFT)
     y_range = around([point.y for point in points] + ([max(level) * 1.2] if level else []))
     if chart.equal:
         x_range = y_range = min(x_range[0], y_range[0]), max(x_range[1], y_range[1])
-    right, bottom = chart.width - RIGHT_MARGIN, TOP + PLOT_HEIGHT
-    x_range = with_labels(x_range, chart.guides, right - LEFT)
 
     def at_x(x):
         return LEFT + (right - LEFT) * math.log(x / x_range[0], x_range[1] / x_range[0])
