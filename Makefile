@@ -1,5 +1,6 @@
-# Two commands are all one needs: `make demo` and `make test`. Both install what is missing, build
-# what changed, and may be repeated cheaply.
+# Two commands are all one needs: `make demo` and `make test` (scripts/demo.sh and scripts/test.sh
+# where make is missing). Both install what is missing, build what changed, and may be repeated
+# cheaply.
 
 # The GPU backends are built where a GPU is visible, or where one asks for them: CUDA=1, CUDA=0.
 CUDA ?= $(if $(shell nvidia-smi -L 2>/dev/null),1,0)
@@ -28,11 +29,11 @@ help:
 	@echo 'CUDA=1 builds the GPU backends (default: where a GPU is visible; here: $(CUDA)), JOBS=$(JOBS).'
 
 setup:
-	@scripts/setup.sh
+	@scripts/setup.sh $(if $(filter 1,$(TORCH)),torch)
 	@$(if $(filter 1,$(CUDA)),scripts/venv.sh cuda)
 
 $(build)/build.ninja: CMakePresets.json | setup
-	cmake --preset $(preset)
+	cmake --preset $(preset) $(CMAKE_ARGS)
 
 build: setup $(build)/build.ninja
 	cmake --build $(build) -j $(JOBS) --target tessera_tool
@@ -47,11 +48,14 @@ test: setup $(build)/build.ninja
 	@$(MAKE) --no-print-directory python
 	.venv/bin/python3 -m pytest -q tests/python
 
-# Built here rather than in an environment of its own, so that repeats compile what changed only.
-python:
+# Built in build/python rather than in a folder of pip's, so that repeats compile what changed only.
+python: setup
 	@scripts/venv.sh test $(if $(filter 1,$(TORCH)),torch)
+	@echo "Building the Python package with $(if $(filter 1,$(CUDA)),the GPU backends,the CPU backend alone)."
 	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python3 -m pip install -q --disable-pip-version-check \
-	  --no-build-isolation --no-deps $(if $(filter 1,$(CUDA)),-C cmake.define.TESSERA_CUDA=ON) .
+	  --no-build-isolation --no-deps \
+	  --config-settings=cmake.define.TESSERA_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) .
+	@.venv/bin/python3 -c 'from importlib.metadata import version; print("tessera", version("tessera"), "is in .venv")'
 
 bench: build
 	$(build)/tessera bench $(ARGS)

@@ -1,7 +1,7 @@
 # CUTLASS's headers (cute/, cutlass/), for kernels that use their instruction wrappers. Looks at
 #   CUTLASS_DIR (cache variable, then environment): a checkout, or its include folder;
-#   Python wheels that carry the headers, in the project's .venv, then in python3's packages:
-#   nvidia-cutlass, flashinfer-python.
+#   Python wheels that carry the headers (nvidia-cutlass, flashinfer-python), where a wheel is built
+#   in the packages of that build, then in the project's .venv, or else in python3's packages.
 # The first place that holds them decides. Defines CUTLASS::headers, CUTLASS_INCLUDE_DIR and
 # CUTLASS_VERSION. Ask for at least 4.2: find_package(CUTLASS 4.2 REQUIRED).
 
@@ -26,6 +26,9 @@ list(TRANSFORM cutlass_places APPEND /include OUTPUT_VARIABLE cutlass_checkouts)
 list(APPEND cutlass_places ${cutlass_checkouts})
 if(NOT cutlass_places)
   find_program(CUTLASS_PYTHON python3 HINTS ${CMAKE_SOURCE_DIR}/.venv/bin NO_CACHE)
+  if(SKBUILD)  # the Python that builds the wheel sees what the build requires
+    list(PREPEND CUTLASS_PYTHON ${Python_EXECUTABLE})
+  endif()
   foreach(python IN LISTS CUTLASS_PYTHON)
     cutlass_dir_of_wheel(${python} cutlass_library source/include place)
     list(APPEND cutlass_places ${place})

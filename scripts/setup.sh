@@ -1,90 +1,120 @@
-#!/usr/bin/env bash
-# Installs what building and testing need, and nothing that is there already: Debian packages
-# through apt (with sudo where you are not root). Where there is no apt it lists what to install.
-# Usage: scripts/setup.sh [build|dev]   dev adds what `.ci/run` and `make format` need.
-set -euo pipefail
+#!/bin/sh
+# Installs the Debian packages that building and testing require and that are missing, with apt
+# (through sudo if you are not root). Where there is no apt it lists what to install.
+# Usage: scripts/setup.sh [GROUP...]
+#   torch   what the tests with PyTorch require      dev   what `make format` and .ci/run require
+set -eu
 cd "$(dirname "$0")/.."
-what=${1:-build}
-
-# Debian package : what it is for : how to see that it is there without asking the package manager
-needs=(
-  "g++:the C++20 compiler:command -v g++"
-  "cmake:the build (3.25 or later):command -v cmake"
-  "ninja-build:the build:command -v ninja"
-  "pkg-config:the test of the installed library:command -v pkg-config"
-  "python3:the checks and the documentation's examples:command -v python3"
-  "python3-venv:the project's Python environment, .venv:python3 -c 'import venv, ensurepip'"
-  "libhwy-dev:vector instructions of the CPU backend (headers):header hwy/highway.h"
-  "libgtest-dev:the tests:header gtest/gtest.h"
-  "libcli11-dev:the command-line tool:header CLI/CLI.hpp"
-  "nlohmann-json3-dev:the command-line tool:header nlohmann/json.hpp"
-  "zlib1g-dev:pictures of the command-line tool:header zlib.h"
-)
-if [ "$what" = dev ]; then
-  needs+=("clang-format:make format and its check:command -v clang-format"
-          "chromium:the report's page in a browser (tests):command -v chromium")
-fi
 
 say() { printf 'setup: %s\n' "$*"; }
 
+# Debian package | purpose | a command that succeeds where the package's content is there
+needs='g++|the C++20 compiler|command -v g++
+make|the commands of the README|command -v make
+cmake|the build (3.25 or later)|command -v cmake
+ninja-build|the build|command -v ninja
+pkg-config|the test of the installed library|command -v pkg-config
+python3|the Python package, checks, examples of the docs|command -v python3
+python3-venv|the Python environment of the project, .venv|python3 -c "import venv, ensurepip"
+libhwy-dev|vector instructions of the CPU backend (headers)|header hwy/highway.h
+libgtest-dev|the tests|header gtest/gtest.h
+libcli11-dev|the command-line tool|header CLI/CLI.hpp
+nlohmann-json3-dev|the command-line tool|header nlohmann/json.hpp
+zlib1g-dev|pictures of the command-line tool|header zlib.h'
+for group in "$@"; do
+  case $group in
+    build) ;;
+    torch) needs="$needs
+python3-dev|torch.compile|python_header" ;;
+    dev) needs="$needs
+clang-format|make format|command -v clang-format
+chromium|the test of the report in a browser|command -v chromium" ;;
+    *) say "unknown group '$group': expected torch or dev"; exit 2 ;;
+  esac
+done
+
 header() {
-  local folder
-  for folder in /usr/include /usr/local/include /opt/homebrew/include ${CPATH//:/ }; do
-    [ -e "$folder/$1" ] && return 0
+  for folder in /usr/include /usr/local/include /opt/homebrew/include $(echo "${CPATH:-}" | tr : ' ')
+  do
+    if [ -e "$folder/$1" ]; then return 0; fi
   done
   return 1
 }
 
+python_header() {
+  python3 -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+}
+
+# The lines of `needs` whose command fails.
 missing() {
-  local entry
-  for entry in "${needs[@]}"; do
-    eval "${entry##*:}" >/dev/null 2>&1 || printf '%s\n' "$entry"
+  echo "$needs" | while IFS='|' read -r package purpose check; do
+    eval "$check" >/dev/null 2>&1 </dev/null || echo "$package|$purpose"
   done
 }
 
-CPATH=${CPATH:-}
-mapfile -t absent < <(missing)
-if [ ${#absent[@]} -eq 0 ]; then
+# Passes on what apt says of its progress, in steps of 20 per cent; the rest goes to the log.
+progress() {
+  last=
+  while IFS= read -r line; do
+    case $line in
+      dlstatus:*|pmstatus:*)
+        rest=${line#*:*:} percent=${rest%%[.:]*} kind=download
+        case $line in pmstatus:*) kind=install ;; esac
+        case $percent in ''|*[!0-9]*) continue ;; esac
+        now="$kind $((percent / 20 * 20))%"
+        if [ "$now" != "$last" ]; then say "  $now"; last=$now; fi ;;
+      *) printf '%s\n' "$line" >>"$log" ;;
+    esac
+  done
+}
+
+# Runs apt-get quietly. Returns its exit status and, where it failed, shows the end of its output.
+apt() {
+  : >"$log"
+  { { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o APT::Status-Fd=1 "$@" 2>&1
+      echo "exit $?" >"$log.status"; } | progress; }
+  if [ "$(cat "$log.status")" = "exit 0" ]; then return 0; fi
+  tail -n 15 "$log"
+  return 1
+}
+
+absent=$(missing)
+if [ -z "$absent" ]; then
   say "everything is here already"
   exit 0
 fi
-
-packages=()
-for entry in "${absent[@]}"; do
-  packages+=("${entry%%:*}")
-done
+packages=$(echo "$absent" | cut -d'|' -f1 | tr '\n' ' ')
 
 if ! command -v apt-get >/dev/null; then
-  say "there is no apt on this machine. Please install, with your package manager:"
-  for entry in "${absent[@]}"; do
-    what_for=${entry#*:}
-    say "  ${entry%%:*} (Debian's name): ${what_for%%:*}"
-  done
+  say "there is no apt on this machine. Please install with your package manager (Debian's names):"
+  echo "$absent" | while IFS='|' read -r package purpose; do say "  $package: $purpose"; done
   exit 1
 fi
-
-run=()
+as_root=
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
-    say "please install as root: apt-get install ${packages[*]}"
+    say "please install as root: apt-get install $packages"
     exit 1
   fi
-  run=(sudo)
+  as_root=sudo
 fi
 
-say "apt-get install ${packages[*]}"
-if ! "${run[@]}" apt-get update -q; then
+log=$(mktemp)
+trap 'rm -f "$log" "$log.status"' EXIT
+say "installs with apt: $packages"
+if ! apt update; then
   say "'apt-get update' failed: is there a network? Going on with the package lists that are here."
 fi
-if ! "${run[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -q --no-install-recommends "${packages[@]}"; then
+# shellcheck disable=SC2086  # a list of packages
+if ! apt install -y --no-install-recommends $packages; then
   say "'apt-get install' failed. Without a network, install these from another source and repeat:"
-  say "  ${packages[*]}"
+  say "  $packages"
   exit 1
 fi
-mapfile -t absent < <(missing)
-if [ ${#absent[@]} -ne 0 ]; then
-  say "still missing after the installation: ${absent[*]%%:*}"
+absent=$(missing)
+if [ -n "$absent" ]; then
+  say "still missing after the installation: $(echo "$absent" | cut -d'|' -f1 | tr '\n' ' ')"
   exit 1
 fi
 say "done"

@@ -137,8 +137,8 @@ def sweep(family, arguments):
     nvcc = re.findall(r"CMAKE_CUDA_COMPILER_VERSION \"(.*)\"", "".join(
         path.read_text() for path in build.glob("CMakeFiles/*/CMakeCUDACompiler.cmake")))
     print(f"To time them on a card, with the package built from {tree}\n"
-          f"  pip install {tree} -C cmake.define.TESSERA_CUDA=ON "
-          f"-C cmake.define.TESSERA_KERNELS=sm90_{family}\n"
+          f"  pip install {tree} --config-settings=cmake.define.TESSERA_CUDA=ON "
+          f"--config-settings=cmake.define.TESSERA_KERNELS=sm90_{family}\n"
           f"  python -m tessera.tune --workload bench/sweeps/{family}.json --rows _try_ --dry-run "
           f"--json > times.json\n  scripts/sweep.py {family} --times times.json")
     return {"family": family, "op": op, "date": bench_module("files").timestamp(),

@@ -20,10 +20,13 @@ for group in "$@"; do
   esac
 done
 
-if [ ! -x .venv/bin/python3 ]; then
+# A .venv without pip is what an interrupted or failed attempt left: it is made anew.
+if ! .venv/bin/python3 -m pip --version >/dev/null 2>&1; then
   say "python3 -m venv .venv"
+  rm -rf .venv
   if ! python3 -m venv .venv; then
-    say "Python's venv module is missing: on Debian, apt-get install python3-venv"
+    rm -rf .venv
+    say "there is no .venv: python3 and its venv module are required (Debian: apt-get install python3-venv)"
     exit 1
   fi
 fi

@@ -139,10 +139,12 @@ void check_no_alias(const Where& where, const Tensor& tensor) {
     if (tensor.size(i) == 0) return;
     if (tensor.size(i) == 1) continue;
     const std::int64_t stride = tensor.stride(i);
-    steps[count++] = {stride < 0 ? -stride : stride, tensor.size(i)};
+    const Step step{stride < 0 ? -stride : stride, tensor.size(i)};
+    // An insertion sort: GCC 14 warns about std::sort over an array this short.
+    std::size_t at = count++;
+    for (; at > 0 && steps[at - 1].stride > step.stride; --at) steps[at] = steps[at - 1];
+    steps[at] = step;
   }
-  std::sort(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(count),
-            [](const Step& a, const Step& b) { return a.stride < b.stride; });
   std::int64_t reach = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (steps[i].stride <= reach) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/fixtures/expect.hpp"
 
 namespace tessera {

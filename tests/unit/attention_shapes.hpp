@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "src/plan/attention_sm90.hpp"
 #include "src/plan/select.hpp"
@@ -46,10 +47,10 @@ inline Explanation on_h200(const AttentionProblem& problem) {
 
 inline AttentionShape shape_for(const AttentionProblem& problem) { return shape_of(problem); }
 
-inline const Tile& tile_of(const std::string& name) {
+inline const Tile& tile_of(std::string_view name) {
   for (const KernelRow& row : kernel_table(Backend::sm90))
     if (row.name == name) return row.tile;
-  throw std::runtime_error(name);
+  throw std::runtime_error(std::string(name));
 }
 
 }  // namespace tessera::planning
