@@ -134,6 +134,7 @@ tessera_check(ptxas_self_test ${python} scripts/check_ptxas.py --self-test)
 tessera_check(results ${python} scripts/check_results.py)
 tessera_check(tables ${python} scripts/tables.py --check)
 tessera_check(docs_self_test ${python} scripts/check_docs.py --self-test)
+tessera_check(setup ${python} tests/install/setup_test.py)
 tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
               -DWORK=${PROJECT_BINARY_DIR}/checks/cutlass -P tests/install/find_cutlass.cmake)
 if(TESSERA_TOOL)

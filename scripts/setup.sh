@@ -53,16 +53,16 @@ missing() {
   done
 }
 
-# Passes on what apt says of its progress, in steps of 20 per cent; the rest goes to the log.
+# Prints apt's progress on its packages in steps of 20 per cent; its other lines go to the log.
 progress() {
   last=
   while IFS= read -r line; do
     case $line in
       dlstatus:*|pmstatus:*)
-        rest=${line#*:*:} percent=${rest%%[.:]*} kind=download
-        case $line in pmstatus:*) kind=install ;; esac
-        case $percent in ''|*[!0-9]*) continue ;; esac
-        now="$kind $((percent / 20 * 20))%"
+        rest=${line#*:*:} percent=${rest%%[.:]*}
+        case $line in dlstatus:*) now=downloaded ;; *) now=installed ;; esac
+        case $1$percent in install|install*[!0-9]*|update*) continue ;; esac
+        now="$now $((percent / 20 * 20))%"
         if [ "$now" != "$last" ]; then say "  $now"; last=$now; fi ;;
       *) printf '%s\n' "$line" >>"$log" ;;
     esac
@@ -73,7 +73,7 @@ progress() {
 apt() {
   : >"$log"
   { { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o APT::Status-Fd=1 "$@" 2>&1
-      echo "exit $?" >"$log.status"; } | progress; }
+      echo "exit $?" >"$log.status"; } | progress "$1"; }
   if [ "$(cat "$log.status")" = "exit 0" ]; then return 0; fi
   tail -n 15 "$log"
   return 1
