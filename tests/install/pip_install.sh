@@ -18,8 +18,8 @@ case $last in
   *) echo "pip_install: expected a version that ends in +cu1.."; exit 1 ;;
 esac
 cd "$work"
-bin/python3 -c '
-import tessera
-rows = [line for line in str(tessera.explain("matmul", *[__import__("numpy").ones((64, 64), "float32")] * 2)).splitlines()]
-assert not any("sm90_sddmm" in row and "not in this build" in row for row in rows), rows
-print("pip_install: tessera", tessera.__version__, "works")'
+bin/python3 -c 'import tessera; print("pip_install: tessera", tessera.__version__, "is imported")'
+if ! readelf -S lib/python3*/site-packages/tessera/lib/libtessera.so | grep -q nv_fatbin; then
+  echo "pip_install: libtessera.so holds no GPU code"
+  exit 1
+fi
