@@ -1,5 +1,9 @@
 #pragma once
 
+#if __cplusplus < 202002L
+#error "tessera requires C++20: compile with -std=c++20 or later"
+#endif
+
 /// Marks what the shared library exports; everything else is hidden.
 #if defined(TESSERA_STATIC)
 #define TESSERA_EXPORT

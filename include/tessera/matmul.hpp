@@ -19,6 +19,10 @@ struct Operand {
   Operand() = default;
   Operand(const Tensor& tensor) : dense(tensor) {}      // NOLINT: meant to convert
   Operand(const BsrMatrix& matrix) : sparse(matrix) {}  // NOLINT: meant to convert
+  /// What owns a tensor or a matrix and gives a view of it: HostTensor, HostBsr.
+  template <class Owner>
+  requires requires(const Owner& owner) { Operand(owner.view()); }
+  Operand(const Owner& owner) : Operand(owner.view()) {}  // NOLINT: meant to convert
   bool is_sparse() const { return static_cast<bool>(sparse); }
 };
 

@@ -54,6 +54,7 @@ struct TESSERA_EXPORT HostBsr {
   std::int64_t rows = 0, cols = 0;
 
   BsrMatrix view() const { return {values, row_offsets, col_indices, rows, cols}; }
+  operator BsrMatrix() const { return view(); }  // NOLINT: meant to convert
 };
 
 /// The pattern with zero values.

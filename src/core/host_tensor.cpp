@@ -71,6 +71,28 @@ HostTensor::HostTensor(DType dtype, const std::vector<std::int64_t>& shape) {
   view_ = view;
 }
 
+void HostTensor::refuse_element_type(std::size_t bytes) const {
+  const auto matching = [this] {
+    switch (view_.dtype) {
+      case DType::f32:
+        return "float";
+      case DType::f16:
+      case DType::bf16:
+        return "std::uint16_t or another type of 16 bits";
+      case DType::i32:
+        return "std::int32_t";
+      case DType::i64:
+        return "std::int64_t";
+      default:
+        return "a type of one byte";
+    }
+  };
+  throw Error(ErrorCode::invalid_argument,
+              "HostTensor: data<T>: expected " + std::string(matching()) + " for elements of " +
+                  to_string(view_.dtype) + ", got another type, of " + std::to_string(bytes) +
+                  (bytes == 1 ? " byte" : " bytes"));
+}
+
 void HostTensor::Free::operator()(std::byte* p) const { std::free(p); }
 
 float load_as_float(const void* data, DType dtype, std::int64_t index) {

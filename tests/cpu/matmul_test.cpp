@@ -109,5 +109,18 @@ TEST(Matmul, OverflowInAHalfIsAnInfinity) {
   EXPECT_TRUE(std::isinf(oracle::read(c->problem.out).values[0]));
 }
 
+TEST(Matmul, OperandsMayBeWhatOwnsThem) {
+  HostTensor a(DType::f32, {4, 4}), b(DType::f32, {4, 4}), out(DType::f32, {4, 4});
+  for (std::int64_t i = 0; i < 4; ++i) a.data<float>()[5 * i] = 2.0f, b.data<float>()[5 * i] = 3.0f;
+  matmul({.a = a, .b = b, .out = out});
+  EXPECT_EQ(out.data<float>()[0], 6.0f);
+  const HostBsr sparse = bsr_from_dense(a, 2, 2);
+  matmul({.a = sparse, .b = transpose(b), .out = out});
+  EXPECT_EQ(out.data<float>()[15], 6.0f);
+  const HostBsr sampled = bsr_from_dense(a, 2, 2);
+  sddmm({.a = a, .b = b, .out = sampled});
+  EXPECT_EQ(sampled.values.data<float>()[0], 6.0f);
+}
+
 }  // namespace
 }  // namespace tessera

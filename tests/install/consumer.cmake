@@ -31,6 +31,20 @@ run(${CMAKE_COMMAND} --build ${WORK}/cmake)
 run(${WORK}/cmake/consumer)
 message(STATUS "find_package: works")
 
+# Below C++20 each header says what is wrong, first of all.
+file(GLOB headers RELATIVE ${prefix}/include ${prefix}/include/tessera/*.hpp)
+list(REMOVE_ITEM headers tessera/version.hpp)
+foreach(header IN LISTS headers)
+  file(WRITE ${WORK}/old.cpp "#include <${header}>\n")
+  execute_process(COMMAND ${CXX} -std=c++17 -fsyntax-only -I${prefix}/include ${WORK}/old.cpp
+                  RESULT_VARIABLE result ERROR_VARIABLE said)
+  string(REGEX MATCH "[^\n]*error:[^\n]*" first "${said}")
+  if(result EQUAL 0 OR NOT first MATCHES "tessera requires C\\+\\+20")
+    message(FATAL_ERROR "${header} with -std=c++17 ended with ${result}:\n${said}")
+  endif()
+endforeach()
+message(STATUS "C++17: refused in words")
+
 # The example for C++, which is a project of its own. It checks its result.
 run(${CMAKE_COMMAND} -S ${SOURCE}/examples/cpp -B ${WORK}/example
     -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_COMPILER=${CXX}

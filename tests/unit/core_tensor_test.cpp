@@ -169,4 +169,23 @@ TEST(Checked, ThrowsInsteadOfOverflowing) {
   EXPECT_PRED2(contains, error_text([] { core::checked_add(kMax, 1, "cols"); }), "cols");
 }
 
+TEST(HostTensor, DataOfAnotherElementTypeIsRefused) {
+  HostTensor half(DType::bf16, {4}), single(DType::f32, {4}), index(DType::i64, {4});
+  const auto refused = [](const auto& call, const std::string& message) {
+    EXPECT_EQ(error_text(call), "HostTensor: data<T>: expected " + message);
+  };
+  const std::string bits = "std::uint16_t or another type of 16 bits for elements of bf16";
+  refused([&] { half.data<float>(); }, bits + ", got another type, of 4 bytes");
+  refused([&] { std::as_const(half).data<float>(); }, bits + ", got another type, of 4 bytes");
+  refused([&] { single.data<double>(); },
+          "float for elements of f32, got another type, of 8 bytes");
+  refused([&] { single.data<std::int32_t>(); },
+          "float for elements of f32, got another type, of 4 bytes");
+  refused([&] { index.data<std::int32_t>(); },
+          "std::int64_t for elements of i64, got another type, of 4 bytes");
+  EXPECT_EQ(half.data<std::uint16_t>(), half.data<void>());
+  EXPECT_EQ(static_cast<void*>(single.data<std::byte>()), single.data<void>());
+  EXPECT_EQ(HostTensor().data<float>(), nullptr);
+}
+
 }  // namespace
