@@ -7,6 +7,11 @@ function(tessera_compile_settings target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   set_target_properties(${target} PROPERTIES
     CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    # A subfolder of a project without a build type: that project's choice is left alone, but the
+    # library unoptimised would be 25 times slower.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O3;-DNDEBUG>)
+  endif()
   if(TESSERA_DEVELOPER)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow>)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from tessera import _ffi, patterns
 from tessera.attention import attention, merge_states
@@ -31,7 +30,7 @@ __all__ = [
 def get_cmake_dir() -> str:
     """Where `find_package(tessera)` finds the C++ library of this package:
     ``cmake -Dtessera_DIR=$(python -c "import tessera; print(tessera.get_cmake_dir())")``."""
-    return str(Path(__file__).parent / "lib" / "cmake" / "tessera")
+    return str(_ffi.package_folder / "lib" / "cmake" / "tessera")
 
 
 def cuda_device_count() -> int:

@@ -4,6 +4,8 @@ on by position, in the order that ``src/ffi/problems.cpp`` reads them."""
 from __future__ import annotations
 
 import ctypes
+import json
+from importlib import metadata
 from pathlib import Path
 
 import tvm_ffi
@@ -11,7 +13,29 @@ import tvm_ffi
 tvm_ffi.register_error("NotImplementedError", NotImplementedError)
 tvm_ffi.register_error("OSError", OSError)
 
-_library = ctypes.CDLL(str(Path(__file__).parent / "lib" / "libtessera_ffi.so"))
+
+def _package_folder() -> Path:
+    """Where lib/ is: beside this file, or, for an editable installation, in site-packages."""
+    here = Path(__file__).parent
+    if (here / "lib" / "libtessera_ffi.so").exists():
+        return here
+    try:
+        distribution = metadata.distribution("tessera")
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        origin = {}
+    if origin.get("dir_info", {}).get("editable"):
+        for file in distribution.files or ():
+            if file.name == "libtessera_ffi.so":
+                return Path(str(file.locate())).parent.parent
+    raise ImportError(
+        f"tessera: {here} holds the sources alone, without the built library. Install the package "
+        "(`pip install .`, `pip install -e .` or `make python` in the repository) and import it "
+        "from another folder")
+
+
+package_folder = _package_folder()
+_library = ctypes.CDLL(str(package_folder / "lib" / "libtessera_ffi.so"))
 
 attention = tvm_ffi.get_global_func("tessera.attention")
 attention_backward = tvm_ffi.get_global_func("tessera.attention_backward")

@@ -10,7 +10,7 @@ from tessera import _ffi
 from tessera.attention import attention, attention_options
 from tessera.products import (bsr_matmul, linear, matmul, matmul_options, sddmm, sddmm_options,
                               spgemm, spgemm_options)
-from tessera.tensors import operations
+from tessera.tensors import is_torch, operations
 
 
 class Explanation(dict):
@@ -29,7 +29,8 @@ def explain(operation: Callable, /, *arguments: Any, device: str | None = None,
 
     ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear`, `sddmm` or `spgemm`, the rest
     what one would call it with. ``device`` asks for a device that need not be here: "h100",
-    "h200", "a100", "l4", "b200", "cpu".
+    "h200", "a100", "l4", "b200", "cpu". With it, shapes, dtypes and strides alone count: tensors may
+    be on any device, PyTorch's meta device included.
 
     >>> import numpy as np, tessera
     >>> q = np.empty((1, 4096, 8, 128), np.float16)
@@ -46,9 +47,23 @@ def explain(operation: Callable, /, *arguments: Any, device: str | None = None,
         raise ValueError(f"explain: operation: expected one of {known}, got "
                          f"{operation!r}") from None
     op, call = arguments_of(_bind(operation, *arguments, **options))
+    call = tuple(_without_memory(x, device) for x in call)
+    if isinstance(device, str):
+        device = device.lower()
     explanation = Explanation(json.loads(_ffi.explain(op, device, True, *call)))
     explanation.text = _ffi.explain(op, device, False, *call)
     return explanation
+
+
+def _without_memory(x: Any, device: str | None) -> Any:
+    """A tensor on the meta device as one that the exports take: of its shape, without memory."""
+    if not is_torch(x) or not x.is_meta:
+        return x
+    if device is None:
+        raise ValueError("explain: device: expected the device to plan for, as tensors on the meta "
+                         "device are given")
+    return _ffi.host_view(0, _ffi.dtype(str(x.dtype).removeprefix("torch.")), _ffi.Shape(x.shape),
+                          _ffi.Shape(x.stride()))
 
 
 def _bind(operation: Callable, *arguments: Any, **options: Any) -> dict[str, Any]:

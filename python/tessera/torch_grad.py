@@ -240,6 +240,20 @@ def _second_order(name: str) -> Any:
     return refuse
 
 
+# Operations whose gradients run on the CPU alone, with the names of the arguments that they reach.
+_CPU_GRADIENTS = {"attention": ("q", "k", "v", "sinks")}
+
+
+def _check_gradient(name: str, trained: tuple) -> None:
+    """Refuses to record a gradient that backward could not compute, at the call rather than there."""
+    for argument, x in zip(_CPU_GRADIENTS.get(name, ()), trained):
+        if x is not None and x.requires_grad and x.device.type == "cuda":
+            raise NotImplementedError(
+                f"{name}: {argument}: requires a gradient, and the backward pass is not implemented "
+                f"on GPUs yet (supported: tensors on the CPU), got a tensor on {x.device}; for "
+                "inference call under torch.no_grad() or detach the inputs")
+
+
 def _record(library: torch.library.Library, name: str, kernel: Any, gradient: Any,
             setup: Any, trained: tuple[int, ...]) -> None:
     """What `torch.library.register_autograd` does, for operations that take no lists of
@@ -278,6 +292,7 @@ def _record(library: torch.library.Library, name: str, kernel: Any, gradient: An
     def run(keyset: Any, *arguments: Any) -> Any:
         arguments += rest[len(arguments) :]
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*candidates(arguments)):
+            _check_gradient(name, candidates(arguments))
             return Recorded.apply(keyset, *arguments)
         return below(keyset, arguments)
 

@@ -47,6 +47,7 @@ void explain_call(ffi::PackedArgs args, ffi::Any* result) {
     for (const Exported& exported : kOperations) {
       if (op != exported.name) continue;
       Reader rest = reader.rest(exported.name);
+      if (preset) rest.drop_memory();
       const Call call = exported.read(rest);
       const DeviceFacts facts =
           preset ? device_preset(*preset) : device_facts(device_of(call.problem));

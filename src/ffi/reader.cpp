@@ -80,7 +80,7 @@ Tensor Reader::view(const char* name, const DLTensor& from) const {
     view.shape[at] = from.shape[i];
     view.strides[at] = from.strides[i];
   }
-  view.data = static_cast<char*>(from.data) + from.byte_offset;
+  if (!drop_memory_) view.data = static_cast<char*>(from.data) + from.byte_offset;
   return view;
 }
 

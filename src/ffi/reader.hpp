@@ -48,6 +48,9 @@ class Reader {
   template <class T>
   void write(const char* name, const std::vector<T>& values);
 
+  /// From here on tensors come without their memory: planned for a device, they may be anywhere.
+  void drop_memory() { drop_memory_ = true; }
+
   /// The arguments that are left, read as those of another function.
   Reader rest(const char* op) const { return Reader(op, args_.Slice(next_)); }
   /// Throws where arguments are left: the two sides of the call disagree about its signature.
@@ -64,6 +67,7 @@ class Reader {
   const char* part_ = "";  // what the argument belongs to: "a: ", "mask: "
   tvm::ffi::PackedArgs args_;
   int next_ = 0;
+  bool drop_memory_ = false;
 };
 
 }  // namespace tessera::python

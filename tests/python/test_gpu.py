@@ -363,3 +363,14 @@ def test_what_no_kernel_takes_is_refused_with_reasons():
     a = normal(64, 64, dtype=torch.float32)
     with pytest.raises(NotImplementedError, match="multiplies f16 and bf16, not f32"):
         tessera.matmul(a, a)
+
+
+@products
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gradient_of_attention_is_refused_at_the_call(compiled):
+    q = normal(1, 128, 4, 64).requires_grad_()
+    call = torch.compile(tessera.attention) if compiled else tessera.attention
+    with pytest.raises(Exception, match="attention: q: requires a gradient"):
+        call(q, q, q)
+    with torch.no_grad():
+        assert call(q, q, q).shape == q.shape

@@ -79,9 +79,14 @@ def test_explain():
     here = tessera.explain(tessera.attention, q, q, q, causal=True)
     assert here["supported"] and here["plan"]["backend"] == "cpu"
     assert here["problem"] in str(here)
-    there = tessera.explain(tessera.attention, q, q, q, device="h100")
+    there = tessera.explain(tessera.attention, q, q, q, device="H100")
     assert "H100" in there["device"]
+    assert there["supported"] and there["plan"]["backend"] == "sm90"
     assert all(c["reasons"] for c in there["candidates"] if not c["accepted"])
+    mask = tessera.BlockMask.causal(128, 128, block=64)
+    assert tessera.explain(tessera.attention, q, q, q, mask=mask, device="h200")["supported"]
+    assert not tessera.explain(tessera.attention, q.astype(np.float32), q.astype(np.float32),
+                               q.astype(np.float32), device="h100")["supported"]
     a = np.ones((64, 64), np.float32)
     m = tessera.BsrMatrix.from_dense(a, 32)
     for call in ((tessera.matmul, a, a), (tessera.bsr_matmul, m, a), (tessera.linear, a, m),

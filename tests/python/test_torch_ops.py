@@ -592,3 +592,34 @@ def test_import_needs_no_torch():
               "q = np.ones((1, 4, 2, 8), np.float32)\n"
               "assert tessera.attention(q, q, q).shape == q.shape\n")
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_explain_plans_for_a_gpu_that_is_not_here(device):
+    q = torch.empty((1, 4096, 16, 128), dtype=torch.bfloat16, device=device)
+    k = q.new_empty((1, 4096, 4, 128))
+    answer = tessera.explain(tessera.attention, q, k, k, causal=True, device="h100")
+    assert answer["supported"] and answer["plan"]["backend"] == "sm90", answer
+    a = torch.empty((256, 512), dtype=torch.float16, device=device)
+    answer = tessera.explain(tessera.matmul, a, a, transpose_b=True, device="h200")
+    assert answer["supported"] and answer["plan"]["backend"] == "sm90", answer
+    if device == "meta":
+        with pytest.raises(ValueError, match="explain: device: expected the device to plan for"):
+            tessera.explain(tessera.attention, q, k, k)
+
+
+@pytest.mark.parametrize("trained", ["q", "k", "v", "sinks"])
+def test_a_gradient_on_a_gpu_is_refused_at_the_call(trained):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        given = {name: torch.empty((1, 128, 4, 64), dtype=torch.bfloat16, device="cuda")
+                 for name in "qkv"}
+        given["sinks"] = torch.empty(4, device="cuda")
+        given[trained].requires_grad_()
+        with pytest.raises(NotImplementedError, match=f"attention: {trained}: .*torch.no_grad"):
+            tessera.attention(**given)
+        with torch.no_grad():
+            assert tessera.attention(**given).shape == (1, 128, 4, 64)
+        a = torch.empty((64, 64), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        assert tessera.matmul(a, a).requires_grad  # products have their gradients on GPUs
