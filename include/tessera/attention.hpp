@@ -16,7 +16,8 @@ namespace tessera {
 /// Shapes: q [batch, q_length, heads, dim], k [batch, kv_length, kv_heads, dim], v [batch,
 /// kv_length, kv_heads, dim_v], out [batch, q_length, heads, dim_v]; any strides; heads a multiple
 /// of kv_heads. Packed: q and out [total_q, heads, ...] with `q_offsets`, k and v [total_kv,
-/// kv_heads, ...] with `kv_offsets`. Paged: k and v [pages, page, kv_heads, ...] with `page_table`
+/// kv_heads, ...] with `kv_offsets`; rows from the last offset on are not read, and in out become
+/// zeros (lse: -inf). Paged: k and v [pages, page, kv_heads, ...] with `page_table`
 /// and `kv_end`.
 ///
 /// Query i of a sequence stands at position q_position + i and key j at kv_position + j. Key j is
@@ -43,9 +44,10 @@ struct AttentionProblem {
   /// The longest sequence of packed tensors where known (0: the total length is the bound).
   std::int64_t max_q_length = 0, max_kv_length = 0;
 
-  BlockMask mask{};  ///< lists for all heads, for each, or for each head of keys
-  Tensor sinks{};    ///< optional [heads], float: a logit that takes part in the softmax and has no
-                     ///< value
+  BlockMask mask{};  ///< lists for all heads, for each, or for each head of keys; positions count
+                     ///< inside each sequence, packed or paged
+  Tensor sinks{};  ///< optional [heads], float: a logit that takes part in the softmax and has no
+                   ///< value
 };
 
 /// Gradients of `forward`, whose out and lse are the forward pass's results.

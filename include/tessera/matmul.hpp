@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 
 #include <tessera/bsr.hpp>
@@ -19,10 +20,17 @@ struct Operand {
   Operand() = default;
   Operand(const Tensor& tensor) : dense(tensor) {}      // NOLINT: meant to convert
   Operand(const BsrMatrix& matrix) : sparse(matrix) {}  // NOLINT: meant to convert
-  /// What owns a tensor or a matrix and gives a view of it: HostTensor, HostBsr.
+  /// What owns its memory and gives a view of it: HostTensor, HostBsr.
   template <class Owner>
-  requires requires(const Owner& owner) { Operand(owner.view()); }
-  Operand(const Owner& owner) : Operand(owner.view()) {}  // NOLINT: meant to convert
+  requires requires(const Owner& owner) {
+    { owner.view() } -> std::convertible_to<Tensor>;
+  }
+  Operand(const Owner& owner) : dense(owner.view()) {}  // NOLINT: meant to convert
+  template <class Owner>
+  requires requires(const Owner& owner) {
+    { owner.view() } -> std::convertible_to<BsrMatrix>;
+  }
+  Operand(const Owner& owner) : sparse(owner.view()) {}  // NOLINT: meant to convert
   bool is_sparse() const { return static_cast<bool>(sparse); }
 };
 
@@ -63,6 +71,7 @@ struct MatmulProblem {
   Epilogue epilogue{};
 
   /// Grouped product: groups + 1 non-decreasing offsets, i32 or i64, from 0 to the cut length.
+  /// In device memory the last one may be smaller: rows of out from there on become zeros.
   /// rows: A [total, K], B [groups, K, N], out [total, N]. inner: A [M, total], B [total, N], out
   /// [groups, M, N], dense operands.
   Tensor group_offsets{};

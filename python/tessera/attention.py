@@ -79,22 +79,43 @@ def attention_options(
     if mask is None:
         lists = _NO_MASK
     else:
-        lists = _mask_arrays(mask, q, k, layout, q_offsets, page_table)
+        lists = _mask_arrays(mask, q, k, layout, q_offsets, kv_offsets, page_table, max_q_length,
+                             max_kv_length)
     return (_bhld("attention", layout), scale, softcap, causal, window_left, window_right,
             q_offsets, kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table,
             max_q_length, max_kv_length, sinks, *lists, threads, backend, kernel)
 
 
-def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any,
-                 page_table: Any) -> tuple:
+def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any, kv_offsets: Any,
+                 page_table: Any, max_q_length: int, max_kv_length: int) -> tuple:
     if not isinstance(mask, BlockMask):
         raise TypeError("attention: mask: expected a tessera.BlockMask, got "
                         f"{type(mask).__name__}; BlockMask.from_dense takes booleans, "
                         "BlockMask.from_mask_mod a function")
-    if q_offsets is None and page_table is None and len(q.shape) == 4 and len(k.shape) == 4:
-        at = 2 if layout == "bhld" else 1
-        mask.check_lengths("attention: mask", q.shape[at], k.shape[at])
+    at = -2 if layout == "bhld" else -3
+    if len(q.shape) < 3 or len(k.shape) < 3:
+        return mask.arrays  # refused by its shape
+    if q_offsets is not None:
+        _check_packed("max_q_length", max_q_length, mask.q_length)
+    if kv_offsets is not None:
+        _check_packed("max_kv_length", max_kv_length, mask.kv_length)
+    q_length = mask.q_length if q_offsets is not None else q.shape[at]
+    if kv_offsets is not None:
+        kv_length = mask.kv_length
+    elif page_table is not None:
+        kv_length = max_kv_length or page_table.shape[-1] * k.shape[at]
+    else:
+        kv_length = k.shape[at]
+    mask.check_lengths("attention: mask", q_length, kv_length)
     return mask.arrays
+
+
+def _check_packed(name: str, given: int, of_mask: int) -> None:
+    """A mask beside packed sequences is for each of them, not for all of them together."""
+    if given != of_mask:
+        came = given or "none"
+        raise ValueError(f"attention: {name}: expected {of_mask}, which the mask was made for, got "
+                         f"{came}; a mask counts positions inside each packed sequence")
 
 
 def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None, out: Any = None,

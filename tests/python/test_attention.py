@@ -246,3 +246,44 @@ def test_failed_call_leaves_out_untouched():
     with pytest.raises(ValueError):
         tessera.attention(q, k, v[:, :5], out=out)
     assert (out == 7).all()
+
+
+def test_rows_after_the_last_packed_sequence_are_zeros():
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((128, 4, 16), dtype=np.float32)
+    k = rng.standard_normal((128, 2, 16), dtype=np.float32)
+    offsets = np.array([0, 40, 64], np.int32)
+    out, lse = np.full_like(q, np.nan), np.full((4, 128), np.nan, np.float32)
+    tessera.attention(q, k, k, q_offsets=offsets, kv_offsets=offsets, out=out, lse=lse)
+    whole = tessera.attention(q[:64], k[:64], k[:64], q_offsets=offsets, kv_offsets=offsets)
+    assert (out[:64] == whole).all() and (out[64:] == 0).all()
+    assert np.isfinite(lse[:, :64]).all() and (lse[:, 64:] == -np.inf).all()
+
+
+def test_a_mask_beside_packed_sequences_or_pages_is_checked():
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((128, 2, 16), dtype=np.float32)
+    offsets = np.array([0, 64, 128], np.int32)
+    packed = {"q_offsets": offsets, "kv_offsets": offsets}
+    blocks = np.zeros((4, 4), bool)
+    blocks[0, 0] = True
+    whole = tessera.BlockMask.from_blocks(blocks, 128, 128, 32)
+    # Made for both sequences together, it would have shown everything its first rows show of each.
+    with pytest.raises(ValueError, match="max_q_length: expected 128.* got none; a mask counts"):
+        tessera.attention(q, q, q, mask=whole, **packed)
+    each = tessera.BlockMask.from_blocks(blocks[:2, :2], 64, 64, 32)
+    with pytest.raises(ValueError, match="max_kv_length: expected 64.* got none"):
+        tessera.attention(q, q, q, mask=each, max_q_length=64, **packed)
+    out = tessera.attention(q, q, q, mask=each, max_q_length=64, max_kv_length=64, **packed)
+    alone = tessera.attention(q[None, :32], q[None, :32], q[None, :32])
+    np.testing.assert_allclose(out[:32], alone[0], atol=1e-5)
+    assert (out[32:64] == 0).all()
+    pages, table = q.reshape(8, 16, 2, 16), np.arange(8, dtype=np.int32).reshape(2, 4)[:, :3]
+    paged = {"page_table": table, "kv_end": np.array([48, 48], np.int32)}
+    for keys, refused in ((32, True), (48, False)):
+        mask = tessera.BlockMask.window(64, keys, 64, 64, block=16)
+        if refused:
+            with pytest.raises(ValueError, match="made for 64 queries and 32 keys, got 64 and 48"):
+                tessera.attention(q.reshape(2, 64, 2, 16), pages, pages, mask=mask, **paged)
+        else:
+            tessera.attention(q.reshape(2, 64, 2, 16), pages, pages, mask=mask, **paged)

@@ -374,3 +374,22 @@ def test_a_gradient_of_attention_is_refused_at_the_call(compiled):
         call(q, q, q)
     with torch.no_grad():
         assert call(q, q, q).shape == q.shape
+
+
+@products
+@pytest.mark.parametrize("n", [64, 72, 65])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_rows_after_the_last_offset_are_zeros(n, index):
+    a, b = normal(300, 64), normal(2, 64, n)
+    offsets = torch.tensor([0, 130, 257], dtype=index, device="cuda")
+    out = torch.full((300, n + 3), torch.nan, dtype=torch.bfloat16, device="cuda")[:, :n]
+    tessera.matmul(a, b, group_offsets=offsets, out=out)
+    close(out[:130], a[:130].double() @ b[0].double())
+    close(out[130:257], a[130:257].double() @ b[1].double())
+    assert (out[257:] == 0).all()
+    q, k = normal(300, 4, 64), normal(300, 2, 64)
+    out = torch.full_like(q, torch.nan)
+    lse = torch.full((4, 300), torch.nan, device="cuda")
+    tessera.attention(q, k, k, q_offsets=offsets, kv_offsets=offsets, out=out, lse=lse)
+    assert out[:257].isfinite().all() and (out[257:] == 0).all()
+    assert lse[:, :257].isfinite().all() and (lse[:, 257:] == -torch.inf).all()

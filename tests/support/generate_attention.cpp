@@ -98,7 +98,8 @@ class Builder {
       const Integers offsets = offsets_of(lengths);
       p_.q_offsets = list(offsets);
       if (random_.chance(0.5)) p_.max_q_length = longest_of(lengths);
-      shape = {offsets.back(), heads_, dim_};
+      // Rows after the last sequence become zeros.
+      shape = {offsets.back() + (random_.chance(0.3) ? random_.between(1, 9) : 0), heads_, dim_};
     } else {
       const std::int64_t most =
           options_.most_queries > 0 ? options_.most_queries : options_.longest;
@@ -128,7 +129,7 @@ class Builder {
       const Integers offsets = offsets_of(kv_lengths_);
       p_.kv_offsets = list(offsets);
       if (random_.chance(0.5)) p_.max_kv_length = longest_of(kv_lengths_);
-      // Rows after the last sequence belong to nobody.
+      // Rows after the last sequence are never read.
       shape = {offsets.back() + (random_.chance(0.3) ? random_.between(1, 9) : 0), kv_heads_};
     } else {
       kv_lengths_.assign(index_of(batch_), length(random_, options_.longest));

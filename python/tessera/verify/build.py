@@ -118,7 +118,7 @@ def build(d: Drawn, device: Any, stretch: int) -> Built:
     index = torch.int32 if d.index == "i32" else torch.int64
     q_offsets = offsets_of(d.q_lengths) if d.packed_q else None
     kv_offsets = offsets_of(d.kv_lengths) if d.packed_kv else None
-    q_lead = (q_offsets[-1],) if d.packed_q else (d.batch, d.q_lengths[0])
+    q_lead = (q_offsets[-1] + d.q_tail,) if d.packed_q else (d.batch, d.q_lengths[0])
     kv_lead = (kv_offsets[-1] + d.tail,) if d.packed_kv else (d.batch, d.kv_lengths[0])
 
     def values(name: str, *shape: int) -> Tensor:
@@ -151,6 +151,8 @@ def _spoil_what_is_not_needed(built: Built) -> None:
     if built.kv_offsets is not None:
         built.k[built.kv_offsets[-1] :] = torch.nan
         built.v[built.kv_offsets[-1] :] = torch.nan
+    if built.q_offsets is not None:
+        built.q[built.q_offsets[-1] :] = torch.nan
     for b in range(d.batch):
         q = sequence(built.q, built.q_offsets, b)
         k, v = (sequence(x, built.kv_offsets, b) for x in (built.k, built.v))

@@ -61,6 +61,7 @@ class Drawn:
     max_q_length: int = 0
     max_kv_length: int = 0
     tail: int = 0  # rows of packed keys after the last sequence
+    q_tail: int = 0  # rows of packed queries after the last sequence
     index: str = "i32"
     causal: bool = False
     window_left: int | None = None
@@ -97,7 +98,7 @@ class Drawn:
         """What block masks have to cover."""
         if not self.packed_q:
             return self.q_lengths[0]
-        return self.max_q_length or sum(self.q_lengths)
+        return self.max_q_length or sum(self.q_lengths) + self.q_tail
 
     @property
     def kv_bound(self) -> int:
@@ -195,6 +196,8 @@ def _draw_sequences(rng: random.Random, d: Drawn, most_pairs: int) -> None:
         d.max_kv_length = max(d.kv_lengths)
     if d.packed_kv and rng.random() < 0.3:
         d.tail = rng.randint(1, 200)
+    if d.packed_q and rng.random() < 0.3:
+        d.q_tail = rng.randint(1, 200)
 
 
 def _shrink(rng: random.Random, d: Drawn) -> None:

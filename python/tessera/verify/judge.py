@@ -21,10 +21,15 @@ def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | N
         for first, last in built.stretches(b):
             places.append((b, first, last))
             worst.append(_shares(built, out, lse, b, first, last)[0])
+    unused = _unused_rows(built, out, lse)
     strays = [buffer.stray() for buffer in (out, lse) if buffer is not None]
     # One wait for the device a problem.
-    numbers = torch.stack([*worst, *(stray.double() for stray in strays)]).tolist()
-    shares, stray = numbers[: len(worst)], numbers[len(worst) :]
+    numbers = torch.stack([*worst, *(wrong.double() for wrong in (*unused, *strays))]).tolist()
+    shares, rest = numbers[: len(worst)], numbers[len(worst) :]
+    wrong, stray = rest[: len(unused)], rest[len(unused) :]
+    for name, found in zip(("out: not 0", "lse: not -inf"), wrong):
+        if found:
+            return float("inf"), f"{name} in rows after the last packed sequence"
     for name, found in zip(("out", "lse"), stray):
         if found:
             return float("inf"), f"{name}: memory around it was written"
@@ -32,6 +37,16 @@ def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | N
     if share <= 1:
         return share, None
     return share, _describe(built, out, lse, *places[shares.index(share)])
+
+
+def _unused_rows(built: Built, out: Buffer, lse: Buffer | None) -> list[Tensor]:
+    """For out, and for lse where there is one, whether rows after the last packed sequence hold
+    anything but what they have to."""
+    if built.q_offsets is None:
+        return []
+    end = built.q_offsets[-1]
+    wrong = [(out.tensor[end:] != 0).any()]
+    return wrong if lse is None else [*wrong, (lse.tensor[:, end:] != -torch.inf).any()]
 
 
 def same_bits(one: Buffer | None, other: Buffer | None) -> bool:
