@@ -1,0 +1,61 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "tests/fixtures/expect.hpp"
+
+// A process forked after the CPU backend ran on several threads can use it as well.
+namespace tessera {
+namespace {
+
+/// The exit status of a forked process that calls `work`; -1 where a signal ended it, SIGALRM after
+/// 20 seconds among them.
+template <class Work>
+int status_of_child(const Work& work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    bool done = false;
+    try {
+      done = work();
+    } catch (...) {
+      done = false;
+    }
+    _exit(done ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+template <class AnyCase>
+void repeats_in_children(AnyCase& c) {
+  const Execution four{.threads = 4};
+  c.memory.arm();
+  expect::solve(c.problem, four);
+  const std::vector<std::byte> first = c.memory.outputs();
+  const auto repeats = [&] {
+    c.memory.reset();
+    expect::solve(c.problem, four);
+    return c.memory.outputs() == first;
+  };
+  ASSERT_EQ(status_of_child(repeats), 0) << c.text;
+  ASSERT_EQ(status_of_child([&] { return repeats() && status_of_child(repeats) == 0; }), 0)
+      << c.text;
+  EXPECT_TRUE(repeats()) << c.text;
+}
+
+TEST(Fork, Matmul) {
+  for (std::uint64_t seed = 0; seed < 4; ++seed)
+    ASSERT_NO_FATAL_FAILURE(repeats_in_children(*generate::matmul_case(seed, {.largest = 600})));
+}
+
+TEST(Fork, Attention) {
+  repeats_in_children(
+      *generate::attention_case(5, {.longest = 150, .blocks = {.smallest_block = 8}}));
+}
+
+}  // namespace
+}  // namespace tessera
