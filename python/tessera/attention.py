@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from tessera.block_mask import BlockMask
-from tessera.tensors import operations
+from tessera.tensors import operations, type_name
 
 _BHLD = {"blhd": False, "bhld": True}
 _NO_MASK = (0, 0, None, None, None, None, None, None)
@@ -34,16 +34,20 @@ def attention(
 ) -> Any:
     """softmax(scale * q k^T, masked) v for every batch and head.
 
-    q is ``[batch, q_length, heads, dim]``, k and v ``[batch, kv_length, kv_heads, dim]`` with heads
-    a multiple of kv_heads; ``layout="bhld"`` takes ``[batch, heads, length, dim]``. Any strides.
-    Packed sequences: ``[total, heads, dim]`` with ``q_offsets``, ``kv_offsets``. Pages: k and v
-    ``[pages, page, kv_heads, dim]`` with ``page_table`` and ``kv_end``.
+    The default layout is "blhd", FlashAttention's: q ``[batch, q_length, heads, dim]``, k and v
+    ``[batch, kv_length, kv_heads, dim]``, with heads a multiple of kv_heads. Arrays ``[batch,
+    heads, length, dim]``, as PyTorch's scaled_dot_product_attention and FlexAttention take them,
+    need ``layout="bhld"``: no shape tells one layout from the other, so that a wrong layout is not
+    noticed.
+
+    Any strides. Packed sequences: ``[total, heads, dim]`` with ``q_offsets``, ``kv_offsets``.
+    Pages: k and v ``[pages, page, kv_heads, dim]`` with ``page_table`` and ``kv_end``.
 
     Query i stands at ``q_position + i``, key j at ``kv_position + j`` (per sequence; by default the
     last query and the last key stand together). ``causal`` hides later keys, ``window_left`` and
-    ``window_right`` those farther away, ``kv_begin`` and ``kv_end`` those outside the range, and
-    ``mask`` every block that it does not hold; it may have lists for each head or for each head of
-    keys. A query that sees no key gives zeros.
+    ``window_right`` those farther away (None and -1 are no limit), ``kv_begin`` and ``kv_end``
+    those outside the range, and ``mask`` every block that it does not hold; it may have lists for
+    each head or for each head of keys. A query that sees no key gives zeros.
 
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.
@@ -65,6 +69,8 @@ def attention(
         q, k, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
         kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length, sinks,
         mask, threads, backend, kernel)
+    if type(k) is not type(q) or type(v) is not type(q):
+        operations("attention: k", k), operations("attention: v", v)  # refuse what is no tensor
     result = operations("attention: q", q).attention(q, k, v, out, lse, return_lse, options)
     return result if return_lse else result[0]
 
@@ -90,8 +96,9 @@ def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any, k
                  page_table: Any, max_q_length: int, max_kv_length: int) -> tuple:
     if not isinstance(mask, BlockMask):
         raise TypeError("attention: mask: expected a tessera.BlockMask, got "
-                        f"{type(mask).__name__}; BlockMask.from_dense takes booleans, "
-                        "BlockMask.from_mask_mod a function")
+                        f"{type_name(mask)}; BlockMask.from_dense takes booleans, "
+                        "BlockMask.from_mask_mod a function, BlockMask.from_flex "
+                        "FlexAttention's mask")
     at = -2 if layout == "bhld" else -3
     if len(q.shape) < 3 or len(k.shape) < 3:
         return mask.arrays  # refused by its shape
@@ -121,7 +128,8 @@ def _check_packed(name: str, given: int, of_mask: int) -> None:
 def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None, out: Any = None,
                  lse: Any = None, layout: str = "blhd", threads: int = 0,
                  backend: str | None = None, kernel: str | None = None) -> tuple[Any, Any]:
-    """Combines results of attention over disjoint sets of keys; returns ``(out, lse)``.
+    """Combines results of attention over disjoint sets of keys: lists of outs and of lses, with one
+    tensor for each set. Returns ``(out, lse)``.
 
     The parts are computed without sinks; give them here, once.
 
@@ -134,6 +142,10 @@ def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None,
     >>> bool(np.allclose(out, tessera.attention(q, k, v), atol=1e-6))
     True
     """
+    for name, parts in (("outs", outs), ("lses", lses)):
+        if hasattr(parts, "shape"):
+            raise TypeError(f"merge_states: {name}: expected a list of tensors, one for each part, "
+                            f"got a single {type(parts).__name__}")
     outs, lses = list(outs), list(lses)
     if not outs or len(outs) != len(lses):
         raise ValueError(f"merge_states: lses: expected one for each of outs, at least one, got "

@@ -12,7 +12,14 @@ from tessera import tensors
 
 
 def block_shape(where: str, block: int | tuple[int, int]) -> tuple[int, int]:
-    rows, cols = (block, block) if isinstance(block, int) else block
+    """The rows and columns of a block, given as one integer or two."""
+    expected = "an integer or two"
+    if isinstance(block, (tuple, list)):
+        if len(block) != 2:
+            raise TypeError(f"{where}: expected {expected}, got {block!r}")
+        rows, cols = (tensors.integer(where, size, expected) for size in block)
+    else:
+        rows = cols = tensors.integer(where, block, expected)
     if rows < 1 or cols < 1:
         raise ValueError(f"{where}: expected positive sizes, got {block!r}")
     return int(rows), int(cols)
@@ -188,6 +195,8 @@ class BsrMatrix:
         if rows % r or cols % c:
             raise ValueError(f"from_coo: shape: expected whole blocks of {r} x {c}, got "
                              f"{rows} x {cols}; rows and columns of zeros may be added")
+        for name, x in (("row", row), ("col", col), ("value", value)):
+            tensors.is_numpy(f"from_coo: {name}", x)  # refuses masked arrays
         row, col, value = (np.asarray(x) for x in (row, col, value))
         if row.ndim != 1 or row.shape != col.shape or row.shape != value.shape:
             raise ValueError("from_coo: row, col, value: expected one of each an element, got "

@@ -14,6 +14,7 @@ from tessera.attention import attention as _attention
 from tessera.block_mask import BlockMask
 from tessera.bsr import BsrMatrix, block_shape
 from tessera.products import linear as _linear
+from tessera.tensors import type_name
 
 
 class BsrLinear(nn.Module):
@@ -147,7 +148,8 @@ def _block_mask(mask: Any, q: Tensor, k: Tensor, lead: tuple) -> BlockMask | Non
         return mask
     if not isinstance(mask, Tensor):
         raise TypeError("nn.attention: attn_mask: expected a boolean tensor or a "
-                        f"tessera.BlockMask, got {type(mask).__name__}")
+                        f"tessera.BlockMask, got {type_name(mask)}; "
+                        "BlockMask.from_flex takes FlexAttention's mask")
     if mask.dtype != torch.bool:
         raise NotImplementedError(
             f"nn.attention: attn_mask: expected booleans or a tessera.BlockMask, got {mask.dtype}; "

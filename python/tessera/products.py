@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tessera.bsr import BsrMatrix
@@ -50,6 +51,8 @@ def matmul(
     first, second, options = matmul_options(a, b, transpose_a, transpose_b, c, bias, group_offsets,
                                             alpha, beta, bias_axis, activation, group_axis,
                                             threads, backend, kernel)
+    if type(first[0]) is not type(second[0]):
+        operations("matmul: b", second[0])  # refuses what is no tensor
     return operations("matmul: a", first[0]).matmul(first, second, out, out_dtype, options)
 
 
@@ -95,10 +98,26 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
     rows = 1
     for size in x.shape[:-1]:
         rows *= size
-    result = matmul(x.reshape(rows, inputs), weight, transpose_b=True, bias=bias,
-                    activation=activation, out_dtype=out_dtype, threads=threads, backend=backend,
-                    kernel=kernel)
+    try:
+        result = matmul(x.reshape(rows, inputs), weight, transpose_b=True, bias=bias,
+                        activation=activation, out_dtype=out_dtype, threads=threads,
+                        backend=backend, kernel=kernel)
+    except (TypeError, ValueError) as error:
+        if not str(error).startswith("matmul: "):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(_linear_message(str(error), inputs, weight)) from None
     return result.reshape(*x.shape[:-1], result.shape[-1])
+
+
+def _linear_message(message: str, inputs: int, weight: Any) -> str:
+    """A message of matmul in the words of linear: x for a, weight for b."""
+    if re.match(r"matmul: b: expected \d+ rows to match", message):
+        return (f"linear: weight: expected {inputs} columns to match those of x, got "
+                f"{list(weight.shape)}")
+    message = re.sub(r"^matmul: a\b", "linear: x", message)
+    message = re.sub(r"^matmul: b\b", "linear: weight", message).replace(" as a has", " as x has")
+    return re.sub(r"^matmul: ", "linear: ", message)
 
 
 def sddmm(

@@ -3,6 +3,7 @@ array operations that the pattern classes need, once for both."""
 
 from __future__ import annotations
 
+import operator
 import sys
 from types import ModuleType
 from typing import Any
@@ -16,14 +17,54 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def is_numpy(where: str, x: Any) -> bool:
+    """Whether x is a NumPy array. Refuses masked arrays, whose mask no operation reads."""
+    if not isinstance(x, np.ndarray):
+        return False
+    if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{where}: expected an array without a mask, got a masked array; "
+                        "x.filled(value) makes one")
+    return True
+
+
+def type_name(x: Any) -> str:
+    """With its module, but for built-in types."""
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def check_dense(where: str, x: Any) -> None:
+    """Refuses PyTorch's sparse tensors."""
+    if "sparse" in str(x.layout):
+        raise TypeError(
+            f"{where}: expected a dense tensor, got {x.layout}; x.to_dense() makes one, and "
+            "products take BsrMatrix.from_torch(x), for a BSR tensor x (x.to_sparse_bsr(block))")
+
+
+def integer(where: str, x: Any, expected: str = "an integer") -> int:
+    """x as an int: NumPy's integers too, no bool. A compiler's symbolic integer stays one."""
+    if isinstance(x, int) and not isinstance(x, bool):
+        return x
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.SymInt):
+        return x
+    try:
+        return operator.index(None if isinstance(x, bool) else x)
+    except TypeError:
+        raise TypeError(f"{where}: expected {expected}, got {x!r}") from None
+
+
 def operations(where: str, x: Any) -> ModuleType:
     """The module that runs operations on x's kind of tensor."""
-    if isinstance(x, np.ndarray):
+    if is_numpy(where, x):
         from tessera import numpy_ops
 
         return numpy_ops
     if is_torch(x):
         from tessera import torch_ops
+
+        if x.layout != torch_ops.STRIDED:
+            check_dense(where, x)
 
         return torch_ops
     raise TypeError(f"{where}: expected a NumPy array or a PyTorch tensor, got {type(x).__name__}")
@@ -31,7 +72,7 @@ def operations(where: str, x: Any) -> ModuleType:
 
 def namespace(where: str, x: Any) -> ModuleType:
     """numpy or torch."""
-    if isinstance(x, np.ndarray):
+    if is_numpy(where, x):
         return np
     if is_torch(x):
         return sys.modules["torch"]
@@ -52,6 +93,13 @@ def to_int32(x: Any) -> Any:
 
 def to_bool(x: Any) -> Any:
     return x.bool() if is_torch(x) else x.astype(bool)
+
+
+def is_integral(x: Any) -> bool:
+    """Whether x holds booleans or integers."""
+    if is_torch(x):
+        return not (x.is_floating_point() or x.is_complex())
+    return x.dtype.kind in "biu"
 
 
 def to_float(x: Any) -> Any:

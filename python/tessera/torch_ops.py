@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tessera import _ffi, torch_grad
 from tessera.shapes import SINKS, attention_shapes, matmul_shape, sddmm_shape
+from tessera.tensors import check_dense, type_name
 
 # What the functions call kernel is kernel_name here: PyTorch's compiler passes arguments on by name
 # beside a `kernel` of its own.
@@ -52,9 +53,12 @@ library.define("transpose_lists(Tensor counts, Tensor indices, SymInt cols, SymI
                "(Tensor, Tensor, Tensor)")
 
 
+STRIDED = torch.strided
+
+
 def is_plain(*tensors: Any) -> bool:
     """Whether nothing but the values is asked for: no gradient, compiler, autocast, transform,
-    mode or tensor subclass sees the call."""
+    mode or tensor subclass sees the call, and no sparse tensor came."""
     if (torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()
             or torch._C._len_torch_dispatch_stack() or torch._C._is_torch_function_mode_enabled()
             or torch._C._functorch.peek_interpreter_stack() is not None):
@@ -65,16 +69,23 @@ def is_plain(*tensors: Any) -> bool:
             continue
         if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
             return False
-        if (grad and x.requires_grad) or x.is_meta:
+        if (grad and x.requires_grad) or x.is_meta or x.layout != STRIDED:
             return False
     return True
 
 
-def _check_tensors(op: str, *tensors: Any) -> None:
-    for x in tensors:
-        if x is not None and not isinstance(x, Tensor):
-            raise TypeError(f"{op}: expected PyTorch tensors throughout, got a "
-                            f"{type(x).__module__}.{type(x).__name__} too")
+def _check_tensors(op: str, names: tuple[str, ...], *tensors: Any) -> None:
+    for name, x in zip(names, tensors):
+        if x is None:
+            continue
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{op}: {name}: expected PyTorch tensors throughout, got a "
+                            f"{type_name(x)}")
+        if x.layout != STRIDED:
+            check_dense(f"{op}: {name}", x)
+
+
+_OPERAND_NAMES = ("a", "a.row_offsets", "a.col_indices", "b", "b.row_offsets", "b.col_indices")
 
 
 def _deliver(op: str, result: Tensor, out: Tensor | None) -> Tensor:
@@ -125,7 +136,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, out: Any, lse: Any, want_lse: boo
         out, lse, arguments = attention_arguments(q, k, v, out, lse, want_lse, options)
         _ffi.attention(*arguments)
         return out, lse
-    _check_tensors("attention", q, k, v, out, lse)
+    _check_tensors("attention", ("q", "k", "v", "out", "lse"), q, k, v, out, lse)
     if not torch.compiler.is_compiling() and options[_COMMON:] == _UNUSED:
         options = options[:_COMMON]  # what the dispatcher need not take apart costs no time
     new_out, new_lse = _ATTENTION(q, k, v, *options)
@@ -171,7 +182,8 @@ def merge_states(outs: list, lses: list, out: Any, lse: Any, sinks: Any, bhld: b
         lse = torch.empty_like(lses[0]) if lse is None else lse
         _ffi.merge_states(out, lse, sinks, bhld, len(outs), *outs, *lses, *execution)
         return out, lse
-    _check_tensors("merge_states", *outs, *lses, out, lse, sinks)
+    names = ("outs",) * len(outs) + ("lses",) * len(lses) + ("out", "lse", "sinks")
+    _check_tensors("merge_states", names, *outs, *lses, out, lse, sinks)
     new_out, new_lse = torch.ops.tessera.merge_states.default(outs, lses, sinks, bhld, *execution)
     return _deliver("merge_states", new_out, out), _deliver("merge_states", new_lse, lse)
 
@@ -202,7 +214,8 @@ def matmul(a: tuple, b: tuple, out: Any, out_dtype: Any, options: tuple) -> Tens
         out, arguments = matmul_arguments(a, b, out, out_dtype, options)
         _ffi.matmul(*arguments)
         return out
-    _check_tensors("matmul", *a[:3], *b[:3], out, *options[:3])
+    _check_tensors("matmul", (*_OPERAND_NAMES, "out", "c", "bias", "group_offsets"), *a[:3], *b[:3],
+                   out, *options[:3])
     if options[4] != 0 and options[0] is None:  # beta reads what out holds
         options = (out, *options[1:])
     result = torch.ops.tessera.matmul.default(
@@ -236,7 +249,8 @@ def sddmm(a: tuple, b: tuple, pattern: tuple, out: Any, out_dtype: Any, options:
         out, arguments = sddmm_arguments(a, b, pattern, out, out_dtype, options)
         _ffi.sddmm(*arguments)
         return out
-    _check_tensors("sddmm", *a[:3], *b[:3], out, *pattern[:3])
+    names = (*_OPERAND_NAMES, "out", "pattern.values", "pattern.row_offsets", "pattern.col_indices")
+    _check_tensors("sddmm", names, *a[:3], *b[:3], out, *pattern[:3])
     if out is not None:
         pattern, out_dtype = (out, *pattern[1:]), out.dtype
     result = torch.ops.tessera.sddmm.default(*a, *b, *pattern, *options, out_dtype)
@@ -263,7 +277,7 @@ def spgemm_symbolic(a: tuple, b: tuple, block: tuple[int, int], shape: tuple[int
                     out_dtype: Any, options: tuple) -> tuple[tuple, Callable[[], None]]:
     """The result's tensors, and what computes them: as often as the operands' values change. Not a
     registered operation: the size of its result comes from data."""
-    _check_tensors("spgemm", *a[:3], *b[:3])
+    _check_tensors("spgemm", _OPERAND_NAMES, *a[:3], *b[:3])
     if torch.is_grad_enabled() and (a[0].requires_grad or b[0].requires_grad):
         raise NotImplementedError("spgemm: no gradient is recorded for block-sparse times "
                                   "block-sparse; use bsr_matmul with one operand as to_dense(), or "

@@ -1,8 +1,11 @@
 #include "src/ffi/execute.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <string>
 #include <variant>
 
 #include <tvm/ffi/container/tensor.h>
@@ -56,6 +59,21 @@ class Scratch {
 };
 
 }  // namespace
+
+std::string with_python_names(std::string message) {
+  static constexpr std::array<std::array<const char*, 2>, 5> kNames{{
+      {"epilogue.", ""},
+      {".sparse.", "."},
+      {"mask.full.", "mask.full_"},
+      {"mask.partial.", "mask.partial_"},
+      {"forward.", ""},
+  }};
+  for (const auto& [path, name] : kNames) {
+    for (std::size_t at = 0; (at = message.find(path, at)) != std::string::npos;)
+      message.replace(at, std::strlen(path), name);
+  }
+  return message;
+}
 
 const char* exception_of(ErrorCode code) {
   switch (code) {

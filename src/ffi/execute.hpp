@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <new>
+#include <string>
 
 #include <tessera/error.hpp>
 
@@ -21,6 +22,10 @@ Device device_of(const AnyProblem& problem);
 Execution on_current_stream(const Call& call);
 Execution on_current_stream(const Device& device, Execution execution = {});
 
+/// A message of the library, whose names of arguments are paths in the C++ problems
+/// ("epilogue.bias"), with Python's names ("bias").
+std::string with_python_names(std::string message);
+
 /// The Python exception of an error's code.
 const char* exception_of(ErrorCode code);
 
@@ -30,7 +35,7 @@ void translated(const Body& body) {
   try {
     body();
   } catch (const Error& error) {
-    throw tvm::ffi::Error(exception_of(error.code()), error.what(), "");
+    throw tvm::ffi::Error(exception_of(error.code()), with_python_names(error.what()), "");
   } catch (const std::bad_alloc&) {
     throw tvm::ffi::Error("MemoryError", "no host memory", "");
   }

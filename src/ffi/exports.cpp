@@ -82,7 +82,7 @@ void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
     const auto fill = ffi::Function::FromPacked([call, found](ffi::PackedArgs out, ffi::Any*) {
       translated([&] {
         Reader arrays("spgemm", out);
-        spgemm_numeric(*found, std::get<SpgemmProblem>(call.problem), arrays.bsr("out: "),
+        spgemm_numeric(*found, std::get<SpgemmProblem>(call.problem), arrays.bsr("out.", kFloats),
                        on_current_stream(call));
       });
     });
@@ -134,8 +134,8 @@ void read_matrix_market_call(ffi::PackedArgs args, ffi::Any* result) {
 void list_blocks_call(ffi::PackedArgs args, ffi::Any*) {
   translated([&] {
     Reader reader("list_blocks", args);
-    const Tensor blocks = reader.tensor("blocks");
-    const BlockList out = reader.block_list("out: ");
+    const Tensor blocks = reader.tensor("blocks", "bool or uint8");
+    const BlockList out = reader.block_list("out.");
     reader.finish();
     list_blocks(blocks, out, on_current_stream(blocks.device));
   });
@@ -145,9 +145,9 @@ void list_blocks_call(ffi::PackedArgs args, ffi::Any*) {
 void top_k_blocks_call(ffi::PackedArgs args, ffi::Any*) {
   translated([&] {
     Reader reader("top_k_blocks", args);
-    const Tensor scores = reader.tensor("scores");
+    const Tensor scores = reader.tensor("scores", kFloats);
     const std::int64_t k = reader.integer("k");
-    const BlockList out = reader.block_list("out: ");
+    const BlockList out = reader.block_list("out.");
     reader.finish();
     top_k_blocks(scores, k, out, on_current_stream(scores.device));
   });
@@ -157,9 +157,9 @@ void top_k_blocks_call(ffi::PackedArgs args, ffi::Any*) {
 void transpose_lists_call(ffi::PackedArgs args, ffi::Any*) {
   translated([&] {
     Reader reader("transpose_lists", args);
-    const BlockList list = reader.block_list("list: ");
-    const BlockList out = reader.block_list("out: ");
-    const Tensor entries = reader.tensor("entries");
+    const BlockList list = reader.block_list("list.");
+    const BlockList out = reader.block_list("out.");
+    const Tensor entries = reader.tensor("entries", kIndices);
     reader.finish();
     transpose_lists(list, {out, entries}, on_current_stream(out.counts.device));
   });

@@ -1,6 +1,7 @@
 #include "src/ffi/problems.hpp"
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,12 @@ void swap_heads(Tensor& tensor) {
   if (tensor && tensor.rank >= 3) tensor = swap_dims(tensor, tensor.rank - 3, tensor.rank - 2);
 }
 
+/// None and FlashAttention's -1 are no limit.
+std::optional<std::int64_t> window_limit(Reader& args, const char* name) {
+  const std::optional<std::int64_t> limit = args.optional_integer(name);
+  return limit == -1 ? std::nullopt : limit;
+}
+
 /// What follows the tensors of both directions: how they are laid out and what is computed.
 /// Returns whether they came as [batch, heads, length, dim].
 bool read_options(Reader& args, AttentionProblem& problem) {
@@ -24,18 +31,18 @@ bool read_options(Reader& args, AttentionProblem& problem) {
   problem.scale = args.optional_number("scale");
   problem.softcap = static_cast<float>(args.number("softcap"));
   problem.causal = args.boolean("causal");
-  problem.window_left = args.optional_integer("window_left");
-  problem.window_right = args.optional_integer("window_right");
-  problem.q_offsets = args.tensor("q_offsets");
-  problem.kv_offsets = args.tensor("kv_offsets");
-  problem.kv_begin = args.tensor("kv_begin");
-  problem.kv_end = args.tensor("kv_end");
-  problem.q_position = args.tensor("q_position");
-  problem.kv_position = args.tensor("kv_position");
-  problem.page_table = args.tensor("page_table");
+  problem.window_left = window_limit(args, "window_left");
+  problem.window_right = window_limit(args, "window_right");
+  problem.q_offsets = args.tensor("q_offsets", kIndices);
+  problem.kv_offsets = args.tensor("kv_offsets", kIndices);
+  problem.kv_begin = args.tensor("kv_begin", kIndices);
+  problem.kv_end = args.tensor("kv_end", kIndices);
+  problem.q_position = args.tensor("q_position", kIndices);
+  problem.kv_position = args.tensor("kv_position", kIndices);
+  problem.page_table = args.tensor("page_table", "int32");
   problem.max_q_length = args.integer("max_q_length");
   problem.max_kv_length = args.integer("max_kv_length");
-  problem.sinks = args.tensor("sinks");
+  problem.sinks = args.tensor("sinks", "float32");
   problem.mask = args.block_mask();
   return bhld;
 }
@@ -59,11 +66,11 @@ constexpr int kActivations = static_cast<int>(Activation::silu) + 1;
 
 Call read_attention(Reader& args) {
   AttentionProblem problem;
-  problem.q = args.tensor("q");
-  problem.k = args.tensor("k");
-  problem.v = args.tensor("v");
-  problem.out = args.tensor("out");
-  problem.lse = args.tensor("lse");
+  problem.q = args.tensor("q", kInputs);
+  problem.k = args.tensor("k", kInputs);
+  problem.v = args.tensor("v", kInputs);
+  problem.out = args.tensor("out", kFloats);
+  problem.lse = args.tensor("lse", "float32");
   read_options(args, problem);
   const Execution execution = args.execution();
   args.finish();
@@ -72,17 +79,17 @@ Call read_attention(Reader& args) {
 
 Call read_attention_backward(Reader& args) {
   AttentionBackwardProblem problem;
-  problem.forward.q = args.tensor("q");
-  problem.forward.k = args.tensor("k");
-  problem.forward.v = args.tensor("v");
-  problem.forward.out = args.tensor("out");
-  problem.forward.lse = args.tensor("lse");
-  problem.dout = args.tensor("dout");
-  problem.dlse = args.tensor("dlse");
-  problem.dq = args.tensor("dq");
-  problem.dk = args.tensor("dk");
-  problem.dv = args.tensor("dv");
-  problem.dsinks = args.tensor("dsinks");
+  problem.forward.q = args.tensor("q", kInputs);
+  problem.forward.k = args.tensor("k", kInputs);
+  problem.forward.v = args.tensor("v", kInputs);
+  problem.forward.out = args.tensor("out", kFloats);
+  problem.forward.lse = args.tensor("lse", "float32");
+  problem.dout = args.tensor("dout", kFloats);
+  problem.dlse = args.tensor("dlse", "float32");
+  problem.dq = args.tensor("dq", kFloats);
+  problem.dk = args.tensor("dk", kFloats);
+  problem.dv = args.tensor("dv", kFloats);
+  problem.dsinks = args.tensor("dsinks", "float32");
   if (read_options(args, problem.forward)) {
     for (Tensor* tensor : {&problem.dout, &problem.dq, &problem.dk, &problem.dv})
       swap_heads(*tensor);
@@ -94,13 +101,13 @@ Call read_attention_backward(Reader& args) {
 
 Call read_merge_states(Reader& args) {
   MergeStatesProblem problem;
-  problem.out = args.tensor("out");
-  problem.lse = args.tensor("lse");
-  problem.sinks = args.tensor("sinks");
+  problem.out = args.tensor("out", kFloats);
+  problem.lse = args.tensor("lse", "float32");
+  problem.sinks = args.tensor("sinks", "float32");
   const bool bhld = args.boolean("bhld");
   const std::int64_t parts = args.integer("parts");
-  for (std::int64_t i = 0; i < parts; ++i) problem.outs.push_back(args.tensor("outs"));
-  for (std::int64_t i = 0; i < parts; ++i) problem.lses.push_back(args.tensor("lses"));
+  for (std::int64_t i = 0; i < parts; ++i) problem.outs.push_back(args.tensor("outs", kFloats));
+  for (std::int64_t i = 0; i < parts; ++i) problem.lses.push_back(args.tensor("lses", "float32"));
   if (bhld) {
     swap_heads(problem.out);
     for (Tensor& out : problem.outs) swap_heads(out);
@@ -112,12 +119,12 @@ Call read_merge_states(Reader& args) {
 
 Call read_matmul(Reader& args) {
   MatmulProblem problem;
-  problem.a = args.operand("a: ");
-  problem.b = args.operand("b: ");
-  problem.out = args.tensor("out");
-  problem.epilogue.c = args.tensor("c");
-  problem.epilogue.bias = args.tensor("bias");
-  problem.group_offsets = args.tensor("group_offsets");
+  problem.a = args.operand("a", "a.");
+  problem.b = args.operand("b", "b.");
+  problem.out = args.tensor("out", kFloats);
+  problem.epilogue.c = args.tensor("c", kFloats);
+  problem.epilogue.bias = args.tensor("bias", kFloats);
+  problem.group_offsets = args.tensor("group_offsets", kIndices);
   problem.epilogue.alpha = static_cast<float>(args.number("alpha"));
   problem.epilogue.beta = static_cast<float>(args.number("beta"));
   problem.epilogue.bias_axis = args.boolean("bias_rows") ? BiasAxis::row : BiasAxis::column;
@@ -131,9 +138,9 @@ Call read_matmul(Reader& args) {
 
 Call read_sddmm(Reader& args) {
   SddmmProblem problem;
-  problem.a = args.operand("a: ");
-  problem.b = args.operand("b: ");
-  problem.out = args.bsr("out: ");
+  problem.a = args.operand("a", "a.");
+  problem.b = args.operand("b", "b.");
+  problem.out = args.bsr("out.", kFloats);
   problem.alpha = static_cast<float>(args.number("alpha"));
   problem.beta = static_cast<float>(args.number("beta"));
   const Execution execution = args.execution();
@@ -143,8 +150,8 @@ Call read_sddmm(Reader& args) {
 
 Call read_spgemm(Reader& args) {
   SpgemmProblem problem;
-  problem.a = args.operand("a: ");
-  problem.b = args.operand("b: ");
+  problem.a = args.operand("a", "a.");
+  problem.b = args.operand("b", "b.");
   problem.alpha = static_cast<float>(args.number("alpha"));
   problem.beta = static_cast<float>(args.number("beta"));
   const Execution execution = args.execution();

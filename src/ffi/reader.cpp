@@ -32,6 +32,36 @@ DType dtype_of(const DLDataType& dtype) {
   return DType::none;
 }
 
+std::string name_of(const DLDataType& dtype) {
+  // tvm_ffi has no name for complex numbers.
+  if (dtype.code == kDLComplex) return "complex" + std::to_string(dtype.bits);
+  return std::string(ffi::DLDataTypeToString(dtype));
+}
+
+/// What Python calls the type of an argument.
+std::string type_of(const ffi::AnyView& any) {
+  struct Known {
+    const char* key;
+    const char* name;
+  };
+  static constexpr std::array kKnown{
+      Known{"ffi.Array", "list or tuple"},
+      Known{"ffi.List", "list"},
+      Known{"ffi.Map", "dict"},
+      Known{"ffi.Dict", "dict"},
+      Known{"ffi.SmallStr", "str"},
+      Known{"ffi.String", "str"},
+      Known{"ffi.SmallBytes", "bytes"},
+      Known{"ffi.Bytes", "bytes"},
+      Known{"ffi.Function", "function"},
+  };
+  const std::string key = any.GetTypeKey();
+  for (const Known& known : kKnown) {
+    if (key == known.key) return known.name;
+  }
+  return key;
+}
+
 }  // namespace
 
 ffi::AnyView Reader::take(const char* name) {
@@ -45,7 +75,7 @@ void Reader::fail(const char* kind, const char* name, const std::string& message
 }
 
 void Reader::refuse(const char* name, const char* expected, const ffi::AnyView& got) const {
-  fail("TypeError", name, std::string("expected ") + expected + ", got " + got.GetTypeKey());
+  fail("TypeError", name, std::string("expected ") + expected + ", got " + type_of(got));
 }
 
 void Reader::finish() const {
@@ -54,13 +84,12 @@ void Reader::finish() const {
        "expected " + std::to_string(next_) + ", got " + std::to_string(args_.size()));
 }
 
-Tensor Reader::view(const char* name, const DLTensor& from) const {
+Tensor Reader::view(const char* name, const char* dtypes, const DLTensor& from) const {
   Tensor view;
   view.dtype = dtype_of(from.dtype);
   if (view.dtype == DType::none) {
     fail("TypeError", name,
-         "expected float32, float16, bfloat16, float8_e4m3fn, int32, int64 or uint8, got " +
-             std::string(ffi::DLDataTypeToString(from.dtype)) + "; convert it first");
+         std::string("expected ") + dtypes + ", got " + name_of(from.dtype) + "; convert it first");
   }
   if (from.device.device_type == kDLCUDA) {
     view.device = {DeviceKind::cuda, from.device.device_id};
@@ -84,12 +113,12 @@ Tensor Reader::view(const char* name, const DLTensor& from) const {
   return view;
 }
 
-Tensor Reader::tensor(const char* name) {
+Tensor Reader::tensor(const char* name, const char* dtypes) {
   const ffi::AnyView any = take(name);
   if (any == nullptr) return {};
   const std::optional<DLTensor*> given = any.try_cast<DLTensor*>();
   if (!given) refuse(name, "a tensor or None", any);
-  return view(name, **given);
+  return view(name, dtypes, **given);
 }
 
 bool Reader::boolean(const char* name) {
@@ -140,7 +169,7 @@ template <class T>
 void Reader::write(const char* name, const std::vector<T>& values) {
   static_assert(std::is_same_v<T, std::int64_t> || std::is_same_v<T, float>);
   constexpr DType kDType = std::is_same_v<T, float> ? DType::f32 : DType::i64;
-  const Tensor to = tensor(name);
+  const Tensor to = tensor(name, to_string(kDType));
   const auto count = static_cast<std::int64_t>(values.size());
   if (to.dtype != kDType || to.rank != 1 || to.size(0) != count) {
     fail("ValueError", name,
@@ -153,25 +182,26 @@ void Reader::write(const char* name, const std::vector<T>& values) {
 template void Reader::write(const char*, const std::vector<std::int64_t>&);
 template void Reader::write(const char*, const std::vector<float>&);
 
-BsrMatrix Reader::bsr(const char* part) {
+BsrMatrix Reader::bsr(const char* part, const char* dtypes) {
   BsrMatrix matrix;
   part_ = part;
-  matrix.values = tensor("values");
-  matrix.row_offsets = tensor("row_offsets");
-  matrix.col_indices = tensor("col_indices");
+  matrix.values = tensor("values", dtypes);
+  matrix.row_offsets = tensor("row_offsets", kIndices);
+  matrix.col_indices = tensor("col_indices", kIndices);
   matrix.rows = integer("rows");
   matrix.cols = integer("cols");
   part_ = "";
   return matrix;
 }
 
-Operand Reader::operand(const char* part) {
+Operand Reader::operand(const char* name, const char* part) {
   Operand operand;
-  const BsrMatrix matrix = bsr(part);
-  if (matrix.row_offsets) {
-    operand.sparse = matrix;
+  const bool is_sparse = next_ + 1 < args_.size() && args_[next_ + 1] != nullptr;
+  if (is_sparse) {
+    operand.sparse = bsr(part, kInputs);
   } else {
-    operand.dense = matrix.values;
+    operand.dense = tensor(name, kInputs);
+    next_ += 4;  // row_offsets, col_indices, rows, cols
   }
   operand.transposed = boolean("transposed");
   return operand;
@@ -180,23 +210,23 @@ Operand Reader::operand(const char* part) {
 BlockList Reader::block_list(const char* part) {
   BlockList list;
   part_ = part;
-  list.counts = tensor("counts");
-  list.indices = tensor("indices");
+  list.counts = tensor("counts", kIndices);
+  list.indices = tensor("indices", kIndices);
   part_ = "";
   return list;
 }
 
 BlockMask Reader::block_mask() {
   BlockMask mask;
-  part_ = "mask: ";
+  part_ = "mask.";
   mask.block_q = integer("block_q");
   mask.block_kv = integer("block_kv");
-  mask.full.counts = tensor("full.counts");
-  mask.full.indices = tensor("full.indices");
-  mask.partial.counts = tensor("partial.counts");
-  mask.partial.indices = tensor("partial.indices");
-  mask.bit_tile = tensor("bit_tile");
-  mask.bits = tensor("bits");
+  mask.full.counts = tensor("full_counts", kIndices);
+  mask.full.indices = tensor("full_indices", kIndices);
+  mask.partial.counts = tensor("partial_counts", kIndices);
+  mask.partial.indices = tensor("partial_indices", kIndices);
+  mask.bit_tile = tensor("bit_tile", kIndices);
+  mask.bits = tensor("bits", "uint8");
   part_ = "";
   return mask;
 }

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import support
@@ -183,8 +185,73 @@ def test_what_is_no_array(x):
 
 def test_what_is_no_array_beside_arrays():
     q, k, v = tensors()
-    with pytest.raises(TypeError, match="attention: k: expected a tensor"):
-        tessera.attention(q, "text", v)
+    for x, kind in (("text", "str"), ([1.0], "list"), (None, "NoneType")):
+        for name in ("k", "v"):
+            with pytest.raises(TypeError, match=f"attention: {name}: expected a NumPy array or a "
+                                                f"PyTorch tensor, got {kind}"):
+                tessera.attention(**{**dict(q=q, k=k, v=v), name: x})
+    with pytest.raises(TypeError, match="attention: scale: expected a number, got str"):
+        tessera.attention(q, k, v, scale="0.1")
+    with pytest.raises(TypeError, match="attention: threads: expected an integer, got str"):
+        tessera.attention(q, k, v, threads="2")
+    with pytest.raises(TypeError, match="attention: sinks: expected a tensor or None, got list"):
+        tessera.attention(q, k, v, sinks=[1.0])
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "sinks", "out"])
+def test_masked_arrays_are_refused(name):
+    q, k, v = tensors()
+    given = dict(q=q, k=k, v=v, sinks=np.zeros(4, np.float32), out=np.zeros((2, 37, 4, 17), "f4"))
+    given[name] = np.ma.masked_array(given[name])
+    with pytest.raises(TypeError, match=f"attention: {name}: expected .*, got a masked array"):
+        tessera.attention(**given)
+
+
+@pytest.mark.parametrize("name,dtype,expected", [
+    ("q", np.float64, "float32, float16, bfloat16 or, on a GPU, float8_e4m3fn, got float64"),
+    ("k", np.complex64, "float32, float16, bfloat16 or, on a GPU, float8_e4m3fn, got complex64"),
+    ("sinks", np.float64, "float32, got float64"),
+    ("kv_end", np.float64, "int32 or int64, got float64"),
+    ("out", np.float64, "float32, float16 or bfloat16, got float64"),
+    ("k", ">f4", r"native .*got dtype\('>f4'\).*; convert it first: x.astype\('float32'\)"),
+    ("kv_end", ">i4", r"native .*got dtype\('>i4'\).*; convert it first: x.astype\('int32'\)"),
+    ("v", object, r"numbers, got dtype\('O'\); convert it first: x.astype\('float32'\)"),
+])
+def test_dtypes_are_refused_by_name(name, dtype, expected):
+    q, k, v = tensors()
+    given = dict(q=q, k=k, v=v, sinks=np.zeros(4, np.float32), kv_end=np.full(2, 53, np.int32),
+                 out=np.zeros((2, 37, 4, 17), np.float32))
+    given[name] = given[name].astype(dtype)
+    with pytest.raises(TypeError, match=f"attention: {name}: expected .*{expected}"):
+        tessera.attention(**given)
+
+
+def test_minus_one_is_no_limit():
+    q, k, v = tensors()
+    for limits in ((-1, 3), (3, -1), (-1, -1)):
+        left, right = (None if limit == -1 else limit for limit in limits)
+        got = tessera.attention(q, k, v, window_left=limits[0], window_right=limits[1])
+        want = support.attention(q, k, v, support.visible(37, 53, left=left, right=right))
+        check((got,), want)
+    with pytest.raises(ValueError, match="attention: window_left: expected .*got -2"):
+        tessera.attention(q, k, v, window_left=-2)
+
+
+def test_names_of_mask_arrays_are_those_of_the_class():
+    q, k, v = tensors()
+    mask = tessera.BlockMask.causal(37, 53, 16)
+    for wrong in (mask.full_counts[:, :, :2], mask.full_counts.astype(float)):
+        with pytest.raises((TypeError, ValueError), match=r"attention: mask\.full_counts: "):
+            tessera.attention(q, k, v, mask=dataclasses.replace(mask, full_counts=wrong))
+
+
+def test_merge_states_needs_lists():
+    out, lse = np.zeros((2, 4, 2, 8), np.float32), np.zeros((2, 2, 4), np.float32)
+    with pytest.raises(TypeError, match="merge_states: outs: expected a list of tensors, one for "
+                                        "each part, got a single ndarray"):
+        tessera.merge_states(out, lse)
+    with pytest.raises(TypeError, match="merge_states: lses: expected a list"):
+        tessera.merge_states([out, out], lse)
 
 
 BAD = {
@@ -216,7 +283,7 @@ def test_shapes_and_options():
         tessera.attention(q[0, 0, 0], k, v)
     with pytest.raises(TypeError, match="attention: window_left: expected an integer"):
         tessera.attention(q, k, v, window_left=1.5)
-    with pytest.raises(TypeError, match="mask: expected a tessera.BlockMask, got ndarray"):
+    with pytest.raises(TypeError, match="mask: expected a tessera.BlockMask, got numpy.ndarray"):
         tessera.attention(q, k, v, mask=np.ones((37, 53), bool))
     with pytest.raises(ValueError, match="mask: made for 64 queries and 64 keys, got 37 and 53"):
         tessera.attention(q, k, v, mask=tessera.BlockMask.causal(64, 64))

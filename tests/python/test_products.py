@@ -176,6 +176,70 @@ def test_refusals():
         BsrMatrix.prune(a, 8, 1.5)
 
 
+LINEAR = {
+    "x": ("x: expected float32.*got float64", dict(x=np.zeros((2, 64)))),
+    "x list": ("x: expected a NumPy array", dict(x=[1.0])),
+    "weight": (r"weight: expected 64 columns to match those of x, got \[32, 32\]",
+               dict(weight=np.zeros((32, 32), np.float32))),
+    "weight dtype": ("weight: expected dtype f32 as x has, got f16",
+                     dict(weight=np.zeros((32, 64), np.float16))),
+    "weight str": ("weight: expected a NumPy array.*got str", dict(weight="text")),
+    "bias": (r"bias: expected shape \[N = 32\], got f32\[3\]", dict(bias=np.zeros(3, np.float32))),
+    "bias list": ("bias: expected a tensor or None, got list", dict(bias=[1.0])),
+    "masked": ("bias: expected .*got a masked array",
+               dict(bias=np.ma.masked_array(np.zeros(32, np.float32)))),
+    "activation": ("activation: expected one of none", dict(activation="tanh")),
+}
+
+
+@pytest.mark.parametrize("case", LINEAR)
+def test_linear_speaks_of_its_own_arguments(case):
+    message, change = LINEAR[case]
+    given = dict(x=np.zeros((2, 64), np.float32), weight=np.zeros((32, 64), np.float32))
+    with pytest.raises((TypeError, ValueError), match=f"^linear: {message}"):
+        tessera.linear(**{**given, **change})
+
+
+def test_linear_names_the_arrays_of_a_sparse_weight():
+    m = BsrMatrix.from_dense(np.eye(64, dtype=np.float32), 16)
+    broken = BsrMatrix(m.values[:2], m.row_offsets, m.col_indices, 64, 64)
+    x = np.zeros((2, 64), np.float32)
+    with pytest.raises(ValueError, match=r"^linear: weight\.col_indices: "):
+        tessera.linear(x, broken)
+    with pytest.raises(ValueError, match=r"^matmul: a\.col_indices: "):
+        tessera.matmul(broken, x.T)
+
+
+@pytest.mark.parametrize("name,change,message", [
+    ("a", lambda x: x.astype(np.float64), "float32, float16, bfloat16 or, .*, got float64"),
+    ("b", lambda x: x.astype(np.complex128), "got complex128; convert it first"),
+    ("b", lambda x: x.astype(object), "convert it first"),
+    ("b", lambda x: x.astype(">f4"), "convert it first"),
+    ("b", lambda x: [1.0], "expected a NumPy array or a PyTorch tensor, got list"),
+    ("c", np.ma.masked_array, "got a masked array"),
+    ("b", np.ma.masked_array, "got a masked array"),
+    ("a", np.ma.masked_array, "got a masked array"),
+])
+def test_operands_are_refused_by_name(name, change, message):
+    given = dict(a=np.zeros((4, 4), np.float32), b=np.zeros((4, 4), np.float32),
+                 c=np.zeros((4, 4), np.float32))
+    given[name] = change(given[name])
+    with pytest.raises(TypeError, match=f"^matmul: {name}: .*{message}"):
+        tessera.matmul(**given, beta=1.0)
+
+
+def test_matrices_refuse_masked_arrays():
+    ones = np.ma.masked_array(np.ones((16, 16), np.float32))
+    place = np.arange(16)
+    with pytest.raises(TypeError, match="from_dense: dense: .*got a masked array"):
+        BsrMatrix.from_dense(ones, 8)
+    with pytest.raises(TypeError, match="from_coo: value: .*got a masked array"):
+        BsrMatrix.from_coo(place, place, ones[0], (16, 16), 8)
+    held = BsrMatrix.from_dense(ones.data, 8)
+    with pytest.raises(TypeError, match=r"matmul: b: .*got a masked array"):
+        tessera.matmul(ones.data, held.with_values(np.ma.masked_array(held.values)))
+
+
 def test_lists_are_checked():
     matrix = BsrMatrix.from_dense(support.sparse(32, 32, (16, 16), density=1.0), 16)
     columns = matrix.col_indices.copy()

@@ -576,6 +576,55 @@ def test_refusals():
         BsrMatrix.from_torch(torch.eye(4))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("convert", ["to_sparse_csr", "to_sparse", "to_sparse_bsr"])
+def test_sparse_tensors_are_refused_by_name(convert, grad):
+    dense = torch.eye(32, requires_grad=grad)
+    sparse = getattr(torch.eye(32), convert)(*([16] if convert == "to_sparse_bsr" else []))
+    pattern = BsrMatrix.from_dense(torch.eye(32), 16)
+    calls = {
+        "matmul: a": lambda: tessera.matmul(sparse, dense),
+        "matmul: b": lambda: tessera.matmul(dense, sparse),
+        "matmul: c": lambda: tessera.matmul(dense, dense, c=sparse, beta=1.0),
+        "linear: x": lambda: tessera.linear(sparse, dense),
+        "linear: weight": lambda: tessera.linear(dense, sparse),
+        "sddmm: b": lambda: tessera.sddmm(dense, sparse, pattern),
+        "attention: q": lambda: tessera.attention(sparse, dense, dense),
+        "attention: k": lambda: tessera.attention(dense, sparse, dense),
+        "attention: v": lambda: tessera.attention(dense, dense, sparse),
+    }
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=rf"^{name}: .*sparse.*BsrMatrix\.from_torch"):
+            call()
+
+
+@pytest.mark.parametrize("dtype,name", [(torch.float64, "float64"), (torch.complex64, "complex64")])
+@pytest.mark.parametrize("grad", [False, True])
+def test_dtypes_are_refused_by_name(dtype, name, grad):
+    q, k, v = qkv(grad=grad)
+    with pytest.raises(TypeError, match=f"attention: k: expected float32.*got {name}; convert"):
+        tessera.attention(q, k.to(dtype), v)
+    with pytest.raises(TypeError, match="attention: k: .*got list"):
+        tessera.attention(q, [1.0], v)
+
+
+def test_a_flex_mask_names_its_converter():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    theirs = flex.create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 37, 37, device="cpu")
+    q, k, v = qkv(37, 37)
+    with pytest.raises(TypeError, match="attention: mask: .*got torch.nn.attention.*BlockMask; .*"
+                                        "BlockMask.from_flex"):
+        tessera.attention(q, k, v, mask=theirs)
+    with pytest.raises(TypeError, match="attn_mask: .*BlockMask.from_flex"):
+        tessera.nn.attention(q, q, q, attn_mask=theirs)
+
+
+def test_merge_states_needs_lists():
+    with pytest.raises(TypeError, match="outs: expected a list of tensors.*got a single Tensor"):
+        tessera.merge_states(torch.zeros(2, 4, 2, 8), torch.zeros(2, 2, 4))
+
+
 def test_zero_sizes():
     q, k, v = qkv(0, 5, grad=True)
     tessera.attention(q, k, v).sum().backward()
