@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
@@ -15,6 +16,8 @@ MaskMod = Callable[[Any, Any, Any, Any], Any]
 
 # Elements of a mask that are looked at together.
 _CHUNK = 1 << 24
+# Differences of positions, and the ends of the last blocks, are int32.
+_MAX_LENGTH = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,14 +189,17 @@ class BlockMask:
         >>> tessera.BlockMask.from_mask_mod(lambda b, h, q, kv: abs(q - kv) <= 32, 256, 256, 64)
         BlockMask(256 x 256, blocks 64 x 64, batch 1, heads 1, density 0.625)
         """
-        bq, bkv = block_shape("from_mask_mod: block", block)
+        q_length, kv_length, bq, bkv = _sizes("from_mask_mod", q_length, kv_length, block)
+        batch = tensors.integer("from_mask_mod: batch", batch)
+        heads = tensors.integer("from_mask_mod: heads", heads)
+        _check_signature(mask_mod)
         like = like_on(device)
         rows, cols = -(-q_length // bq), -(-kv_length // bkv)
         step = max(1, _CHUNK // max(1, batch * heads * bq * kv_length)) * bq
         full, partial, tiles = [], [], []
         b, h, q, kv = index_grids((batch, heads, q_length, kv_length), like)
         for first in range(0, q_length, step):
-            seen = _broadcast(mask_mod(b, h, q[:, :, first : first + step], kv),
+            seen = _broadcast(_call(mask_mod, b, h, q[:, :, first : first + step], kv),
                               (batch, heads, min(step, q_length - first), kv_length))
             height = -(-seen.shape[2] // bq)
 
@@ -218,8 +224,8 @@ class BlockMask:
     def from_blocks(blocks: Any, q_length: int, kv_length: int,
                     block: int | tuple[int, int] = 128, *,
                     capacity: int | None = None) -> BlockMask:
-        """From booleans, one a block: ``[rows, cols]`` or ``[batch|1, heads|1, rows, cols]``; every
-        set one is full.
+        """From booleans (or integers: 0 is empty), one a block: ``[rows, cols]`` or ``[batch|1,
+        heads|1, rows, cols]``; every set one is full.
 
         ``capacity`` is the room in each row's list, and a row with more set blocks keeps the first.
         Where it is given, nothing is read back from a GPU, so that the call may be captured in a
@@ -229,8 +235,12 @@ class BlockMask:
         >>> tessera.BlockMask.from_blocks(np.tri(4, 4) == 1, 256, 256, 64, capacity=4).density
         0.625
         """
-        sizes = (q_length, kv_length, *block_shape("from_blocks: block", block))
-        blocks = tensors.to_bool(one_a_block("from_blocks: blocks", blocks, sizes))
+        sizes = _sizes("from_blocks", q_length, kv_length, block)
+        blocks = one_a_block("from_blocks: blocks", blocks, sizes)
+        if not tensors.is_integral(blocks):
+            raise ValueError("from_blocks: blocks: expected booleans or integers, got "
+                             f"{blocks.dtype} {list(blocks.shape)}; from_top_k takes scores")
+        blocks = tensors.to_bool(blocks)
         if capacity is not None and capacity < 1:
             raise ValueError(f"from_blocks: capacity: expected 1 and more, got {capacity}")
         return BlockMask(*sizes, *lists_of(blocks, capacity))
@@ -248,9 +258,10 @@ class BlockMask:
         >>> tessera.BlockMask.from_top_k(scores, 2, 1024, 1024, block=128).density
         0.25
         """
+        k = tensors.integer("from_top_k: k", k)
         if k < 0:
             raise ValueError(f"from_top_k: k: expected 0 and more, got {k}")
-        sizes = (q_length, kv_length, *block_shape("from_top_k: block", block))
+        sizes = _sizes("from_top_k", q_length, kv_length, block)
         scores = tensors.to_float(one_a_block("from_top_k: scores", scores, sizes))
         lists = tensors.operations("from_top_k: scores", scores).top_k_blocks(
             scores, k, max(1, min(k, scores.shape[-1])))
@@ -259,14 +270,20 @@ class BlockMask:
     @staticmethod
     def window(q_length: int, kv_length: int, left: int | None = None, right: int | None = None,
                block: int | tuple[int, int] = 128, *, device: Any = None) -> BlockMask:
-        """Keys at most ``left`` before and ``right`` after the query; None is no limit. The last
-        query and the last key stand together.
+        """Keys at most ``left`` before and ``right`` after the query; None and -1 are no limit.
+        The last query and the last key stand together.
 
         >>> import tessera
         >>> tessera.BlockMask.window(1024, 1024, left=255, right=0, block=128).density
         0.328125
         """
-        bq, bkv = block_shape("window: block", block)
+        return BlockMask._window("window", q_length, kv_length, left, right, block, device)
+
+    @staticmethod
+    def _window(where: str, q_length: int, kv_length: int, left: int | None, right: int | None,
+                block: int | tuple[int, int], device: Any) -> BlockMask:
+        q_length, kv_length, bq, bkv = _sizes(where, q_length, kv_length, block)
+        left, right = _limit(f"{where}: left", left), _limit(f"{where}: right", right)
         shift = kv_length - q_length
         low = -(q_length + kv_length) if left is None else -left
         high = q_length + kv_length if right is None else right
@@ -286,7 +303,7 @@ class BlockMask:
     def causal(q_length: int, kv_length: int, block: int | tuple[int, int] = 128, *,
                device: Any = None) -> BlockMask:
         """No later key than the query. (``attention(causal=True)`` needs no mask for that.)"""
-        return BlockMask.window(q_length, kv_length, None, 0, block, device=device)
+        return BlockMask._window("causal", q_length, kv_length, None, 0, block, device)
 
     @staticmethod
     def bigbird(q_length: int, kv_length: int, block: int | tuple[int, int] = 128, *,
@@ -300,7 +317,7 @@ class BlockMask:
         >>> 0.1 < mask.density < 0.3
         True
         """
-        bq, bkv = block_shape("bigbird: block", block)
+        q_length, kv_length, bq, bkv = _sizes("bigbird", q_length, kv_length, block)
         blocks = patterns.bigbird(-(-q_length // bq), -(-kv_length // bkv), half_width, globals,
                                   random, seed)
         mask = BlockMask.from_blocks(blocks, q_length, kv_length, (bq, bkv))
@@ -312,6 +329,10 @@ class BlockMask:
     def from_flex(mask: Any) -> BlockMask:
         """From a `torch.nn.attention.flex_attention.BlockMask`; its mask_mod is evaluated on its
         partial blocks, so it has to take index tensors that broadcast."""
+        if not hasattr(mask, "BLOCK_SIZE"):
+            raise TypeError("from_flex: mask: expected a "
+                            "torch.nn.attention.flex_attention.BlockMask, got "
+                            f"{tensors.type_name(mask)}")
         bq, bkv = mask.BLOCK_SIZE
         q_length, kv_length = mask.seq_lengths
         grid = (-(-q_length // bq), -(-kv_length // bkv))
@@ -356,8 +377,58 @@ class BlockMask:
             mask_mod=mask_mod, seq_lengths=(mask.q_length, mask.kv_length))
 
 
+def _sizes(where: str, q_length: int, kv_length: int,
+           block: int | tuple[int, int]) -> tuple[int, int, int, int]:
+    """Lengths and block sizes, checked."""
+    q_length = tensors.integer(f"{where}: q_length", q_length)
+    kv_length = tensors.integer(f"{where}: kv_length", kv_length)
+    for name, length in (("q_length", q_length), ("kv_length", kv_length)):
+        if length < 0 or length > _MAX_LENGTH:
+            raise ValueError(f"{where}: {name}: expected 0 to {_MAX_LENGTH}, got {length}")
+    return (q_length, kv_length, *block_shape(f"{where}: block", block))
+
+
+def _limit(where: str, limit: int | None) -> int | None:
+    """A limit of a window; None where there is none."""
+    if limit is None:
+        return None
+    expected = "None, -1 (both: no limit) or an integer of 0 and more"
+    limit = tensors.integer(where, limit, expected)
+    if limit < -1:
+        raise ValueError(f"{where}: expected {expected}, got {limit}")
+    return None if limit == -1 else limit
+
+
+def _check_signature(mask_mod: Any) -> None:
+    expected = "from_mask_mod: mask_mod: expected a function mask_mod(b, h, q, kv), got "
+    if not callable(mask_mod):
+        raise TypeError(expected + type(mask_mod).__name__)
+    try:
+        signature = inspect.signature(mask_mod)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind(0, 0, 0, 0)
+    except TypeError:
+        raise TypeError(f"{expected}one of {signature}") from None
+
+
+def _call(mask_mod: MaskMod, b: Any, h: Any, q: Any, kv: Any) -> Any:
+    try:
+        return mask_mod(b, h, q, kv)
+    except (RuntimeError, ValueError) as error:
+        # What NumPy and PyTorch say where an array stands as a condition.
+        if "truth value of an array" in str(error) or "Boolean value of Tensor" in str(error):
+            raise TypeError("from_mask_mod: mask_mod: use & and | in place of and, or, not and if: "
+                            "b, h, q and kv are index arrays") from error
+        raise
+
+
 def _broadcast(x: Any, shape: tuple) -> Any:
-    namespace = tensors.namespace("mask_mod's result", x)
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        raise TypeError("from_mask_mod: mask_mod: expected booleans computed from the index arrays "
+                        f"b, h, q, kv, got {type(x).__name__}")
+    namespace = tensors.namespace("from_mask_mod: mask_mod", x)
     if str(x.dtype).removeprefix("torch.") != "bool":
         raise TypeError(f"from_mask_mod: mask_mod: expected booleans, got {x.dtype}")
     return namespace.broadcast_to(x, shape)

@@ -44,6 +44,14 @@ def test_window(lengths, left, right, block):
     np.testing.assert_array_equal(mask.block_map(), same.block_map())
 
 
+@pytest.mark.parametrize("left,right", [(-1, 0), (3, -1), (-1, -1)])
+def test_minus_one_is_no_limit(left, right):
+    mask = BlockMask.window(37, 53, left, right, 16)
+    limits = [None if limit == -1 else limit for limit in (left, right)]
+    np.testing.assert_array_equal(mask.to_dense(),
+                                  BlockMask.window(37, 53, *limits, 16).to_dense())
+
+
 def test_mask_mod_in_chunks(monkeypatch):
     def mod(b, h, q, kv):
         return (q + b * 3 + h) % 5 >= kv % 4
@@ -135,6 +143,63 @@ def test_plot():
                                   np.eye(4))
 
 
+CONSTRUCTORS = {
+    "from_mask_mod": lambda *sizes: BlockMask.from_mask_mod(lambda b, h, q, kv: q >= kv, *sizes),
+    "from_blocks": lambda *sizes: BlockMask.from_blocks(np.ones((4, 4), bool), *sizes),
+    "from_top_k": lambda *sizes: BlockMask.from_top_k(np.ones((4, 4)), 1, *sizes),
+    "window": lambda q, kv, block: BlockMask.window(q, kv, 1, 1, block),
+    "causal": BlockMask.causal,
+    "bigbird": BlockMask.bigbird,
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_sizes_are_checked(name):
+    make = CONSTRUCTORS[name]
+    assert make(np.int64(64), np.int32(64), np.int64(16)).grid == (4, 4)
+    assert make(64, 64, (16, np.int64(16))).grid == (4, 4)
+    for block in (16.0, "16", (16, 16, 1), (16, 2.5), None, True,
+                  np.array([16, 16])):
+        with pytest.raises(TypeError, match=f"{name}: block: expected an integer or two, got"):
+            make(64, 64, block)
+    with pytest.raises(ValueError, match=f"{name}: block: expected positive sizes"):
+        make(64, 64, 0)
+    for length in (64.0, "64", None):
+        with pytest.raises(TypeError, match=f"{name}: q_length: expected an integer, got"):
+            make(length, 64, 16)
+        with pytest.raises(TypeError, match=f"{name}: kv_length: expected an integer, got"):
+            make(64, length, 16)
+    for length in (-64, 1 << 31):
+        with pytest.raises(ValueError, match=f"{name}: q_length: expected 0 to .*, got {length}"):
+            make(length, 64, 16)
+
+
+@pytest.mark.parametrize("limits,error", [((2.5, 0), TypeError), ((0, "3"), TypeError),
+                                          ((-2, 0), ValueError), ((0, -3), ValueError)])
+def test_window_limits_are_checked(limits, error):
+    name = "left" if limits[1] == 0 else "right"
+    with pytest.raises(error, match=f"window: {name}: expected None, -1 .*no limit.*, got"):
+        BlockMask.window(64, 64, *limits, 16)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, object])
+def test_scores_are_no_blocks(dtype):
+    with pytest.raises(ValueError, match="from_blocks: blocks: expected booleans or integers, got "
+                                         r".* \[1, 1, 4, 4\]; from_top_k takes scores"):
+        BlockMask.from_blocks(np.ones((4, 4), dtype), 64, 64, 16)
+    assert BlockMask.from_blocks(np.eye(4, dtype=np.uint8), 64, 64, 16).density == 0.25
+
+
+@pytest.mark.parametrize("make", [
+    lambda: BlockMask.from_dense(np.ma.masked_array(np.ones((4, 4), bool))),
+    lambda: BlockMask.from_blocks(np.ma.masked_array(np.ones((4, 4), bool)), 64, 64, 16),
+    lambda: BlockMask.from_top_k(np.ma.masked_array(np.ones((4, 4))), 1, 64, 64, 16),
+])
+def test_masked_arrays_are_refused(make):
+    with pytest.raises(TypeError, match=r"from_\w+: \w+: expected .*, got a masked array"):
+        make()
+
+
 @pytest.mark.parametrize("call,message", [
     (lambda: BlockMask.from_dense(np.ones((4, 4))), "expected booleans"),
     (lambda: BlockMask.from_dense(np.ones(4, bool)), "expected booleans"),
@@ -149,6 +214,24 @@ def test_refusals(call, message):
         call()
 
 
-def test_mask_mod_must_give_booleans():
-    with pytest.raises(TypeError, match="expected booleans, got int"):
-        BlockMask.from_mask_mod(lambda b, h, q, kv: q - kv, 8, 8, 4)
+@pytest.mark.parametrize("mask_mod,message", [
+    (lambda b, h, q, kv: q - kv, "expected booleans, got (torch.)?int"),
+    (lambda b, h, q, kv: True, "expected booleans .*index arrays b, h, q, kv, got bool"),
+    (lambda q, kv: q >= kv, r"expected a function mask_mod\(b, h, q, kv\)"),
+    (True, r"expected a function mask_mod\(b, h, q, kv\), got bool"),
+    (lambda b, h, q, kv: q >= kv and q < 3, "use & and | in place of and, or"),
+])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_mask_mod_is_checked(mask_mod, message, device):
+    if device:
+        pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=f"from_mask_mod: mask_mod: {message}"):
+        BlockMask.from_mask_mod(mask_mod, 8, 8, 4, device=device)
+
+
+def test_errors_inside_a_mask_mod_are_passed_on():
+    def broken(b, h, q, kv):
+        return q.no_such_method()
+
+    with pytest.raises(AttributeError, match="no_such_method"):
+        BlockMask.from_mask_mod(broken, 8, 8, 4)

@@ -618,6 +618,8 @@ def test_a_flex_mask_names_its_converter():
         tessera.attention(q, k, v, mask=theirs)
     with pytest.raises(TypeError, match="attn_mask: .*BlockMask.from_flex"):
         tessera.nn.attention(q, q, q, attn_mask=theirs)
+    with pytest.raises(TypeError, match="from_flex: mask: expected a torch.nn.attention"):
+        BlockMask.from_flex(BlockMask.causal(64, 64))
 
 
 def test_merge_states_needs_lists():
