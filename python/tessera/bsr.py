@@ -142,10 +142,6 @@ class BsrMatrix:
             weight = blocks.detach().double().square().sum((-2, -1)).reshape(-1)
         else:
             weight = np.square(blocks.astype(np.float64)).sum((-2, -1)).reshape(-1)
-        unknown = int((weight != weight).sum())
-        if unknown:
-            raise ValueError("prune: dense: expected numbers, as blocks are chosen by their size, got "
-                             f"NaN in {unknown} of {weight.shape[0]} blocks")
         chosen = tensors.stable_argsort(weight, descending=True)[: round(density * weight.shape[0])]
         keep = tensors.to_bool(tensors.zeros(tuple(weight.shape), weight))
         keep[chosen] = True

@@ -300,15 +300,3 @@ def test_matrix_market_files_that_are_none(tmp_path):
         tessera.read_matrix_market(path)
     with pytest.raises(OSError, match="absent.mtx"):
         tessera.read_matrix_market(tmp_path / "absent.mtx")
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_prune_refuses_weights_that_are_not_numbers(kind):
-    dense = np.ones((64, 64), np.float32)
-    dense[40, 3] = np.nan
-    if kind == "torch":
-        dense = pytest.importorskip("torch").from_numpy(dense)
-    with pytest.raises(ValueError, match="prune: dense: expected numbers.* NaN in 1 of 16 blocks"):
-        BsrMatrix.prune(dense, 16, 0.5)
-    dense[40, 3] = np.inf
-    assert BsrMatrix.prune(dense, 16, 0.5).stored_blocks == 8
