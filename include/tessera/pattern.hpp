@@ -68,7 +68,7 @@ TESSERA_EXPORT HostBsr bsr_from_dense(const Tensor& dense, std::int64_t block_ro
                                       std::int64_t block_cols, double threshold = 0.0,
                                       DType index = DType::i32);
 /// Keeps the share `density` of all blocks that has the largest sum of squares (ties: first in row
-/// order).
+/// order). NaN elements are refused, as their blocks have no order.
 TESSERA_EXPORT HostBsr bsr_keep_densest(const Tensor& dense, std::int64_t block_rows,
                                         std::int64_t block_cols, double density,
                                         DType index = DType::i32);

@@ -128,7 +128,7 @@ class BsrMatrix:
     @staticmethod
     def prune(dense: Any, block: int | tuple[int, int], density: float) -> BsrMatrix:
         """Keeps the share ``density`` of all blocks that has the largest sums of squares (of equal
-        ones those first in row order).
+        ones those first in row order). NaN elements are refused, as their blocks have no order.
 
         >>> import numpy as np, tessera
         >>> w = np.random.default_rng(0).standard_normal((128, 128)).astype(np.float32)
@@ -142,6 +142,10 @@ class BsrMatrix:
             weight = blocks.detach().double().square().sum((-2, -1)).reshape(-1)
         else:
             weight = np.square(blocks.astype(np.float64)).sum((-2, -1)).reshape(-1)
+        (unordered,) = tensors.nonzero(weight != weight)  # NaN alone differs from itself
+        if len(unordered):
+            row, col = divmod(int(unordered[0]), blocks.shape[1])
+            raise ValueError(f"prune: dense: expected no NaN, got one in block ({row}, {col})")
         chosen = tensors.stable_argsort(weight, descending=True)[: round(density * weight.shape[0])]
         keep = tensors.to_bool(tensors.zeros(tuple(weight.shape), weight))
         keep[chosen] = True

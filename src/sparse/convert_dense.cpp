@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <string>
 
@@ -93,7 +92,9 @@ HostBsr bsr_keep_densest(const Tensor& dense, std::int64_t block_rows, std::int6
       weight += static_cast<double>(x) * static_cast<double>(x);
       return true;
     });
-    if (std::isnan(weight)) weight = std::numeric_limits<double>::infinity();  // never dropped
+    if (std::isnan(weight))
+      refuse("dense: expected no NaN, got one in block (" + std::to_string(b / grid.cols) + ", " +
+             std::to_string(b % grid.cols) + ")");
   }
   auto order = sparse::filled<std::int64_t>(blocks, 0, "dense");
   std::iota(order.begin(), order.end(), 0);

@@ -240,6 +240,25 @@ def test_matrices_refuse_masked_arrays():
         tessera.matmul(ones.data, held.with_values(np.ma.masked_array(held.values)))
 
 
+def test_prune_refuses_nan():
+    dense = support.random(32, 48)
+    dense[8, 0] = -np.inf
+    assert BsrMatrix.prune(dense, 8, density=1 / 24).to_dense()[8, 0] == -np.inf
+    dense[17, 40] = np.nan
+    for density in (0.0, 0.5, 1.0):
+        with pytest.raises(ValueError, match=r"^prune: dense: expected no NaN, .* block \(2, 5\)"):
+            BsrMatrix.prune(dense, 8, density)
+    assert BsrMatrix.from_dense(dense, 8).stored_blocks == 24
+
+
+def test_prune_refuses_nan_in_tensors():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    weight = torch.ones(32, 48, dtype=torch.bfloat16)
+    weight[17, 40] = torch.nan
+    with pytest.raises(ValueError, match=r"^prune: dense: expected no NaN, .* block \(2, 5\)"):
+        BsrMatrix.prune(weight, 8, 0.5)
+
+
 def test_lists_are_checked():
     matrix = BsrMatrix.from_dense(support.sparse(32, 32, (16, 16), density=1.0), 16)
     columns = matrix.col_indices.copy()

@@ -144,8 +144,19 @@ TEST(Bsr, BlocksWithNanAreKept) {
   const Tensor dense = tensor(data, DType::f32, {1, 4});
   EXPECT_EQ(pattern_of(bsr_from_dense(dense, 1, 1, 9.0).view()).indices,
             (std::vector<std::int64_t>{2}));
-  EXPECT_EQ(pattern_of(bsr_keep_densest(dense, 1, 1, 0.25).view()).indices,
-            (std::vector<std::int64_t>{2}));
+}
+
+// The blocks of a diverged matrix have no order. Infinity has one.
+TEST(Bsr, KeepingTheDensestRefusesNan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = HUGE_VALF;
+  float data[] = {0.0f, 5.0f, 1.0f, nan, 0.0f, -infinity, 1.0f, 1.0f};
+  const Tensor dense = tensor(data, DType::f32, {2, 4});
+  for (const double density : {0.0, 0.25, 1.0})
+    EXPECT_EQ(error_text([&] { bsr_keep_densest(dense, 1, 2, density); }),
+              "dense: expected no NaN, got one in block (0, 1)");
+  data[3] = 1.0f;
+  EXPECT_EQ(pattern_of(bsr_keep_densest(dense, 1, 2, 0.25).view()).offsets,
+            (std::vector<std::int64_t>{0, 0, 1}));
 }
 
 TEST(Bsr, KeepsTheHeaviestBlocks) {
