@@ -60,7 +60,9 @@ class Scratch {
 
 }  // namespace
 
-std::string with_python_names(std::string message) {
+std::string message_of(const Error& error) {
+  std::string message = error.what();
+  if (error.code() == ErrorCode::io) return message;  // names files
   static constexpr std::array<std::array<const char*, 2>, 5> kNames{{
       {"epilogue.", ""},
       {".sparse.", "."},

@@ -22,9 +22,9 @@ Device device_of(const AnyProblem& problem);
 Execution on_current_stream(const Call& call);
 Execution on_current_stream(const Device& device, Execution execution = {});
 
-/// A message of the library, whose names of arguments are paths in the C++ problems
-/// ("epilogue.bias"), with Python's names ("bias").
-std::string with_python_names(std::string message);
+/// An error's message, with the names that arguments have in Python ("bias") in place of their
+/// paths in the C++ problems ("epilogue.bias").
+std::string message_of(const Error& error);
 
 /// The Python exception of an error's code.
 const char* exception_of(ErrorCode code);
@@ -35,7 +35,7 @@ void translated(const Body& body) {
   try {
     body();
   } catch (const Error& error) {
-    throw tvm::ffi::Error(exception_of(error.code()), with_python_names(error.what()), "");
+    throw tvm::ffi::Error(exception_of(error.code()), message_of(error), "");
   } catch (const std::bad_alloc&) {
     throw tvm::ffi::Error("MemoryError", "no host memory", "");
   }

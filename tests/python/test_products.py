@@ -259,6 +259,11 @@ def test_prune_refuses_nan_in_tensors():
         BsrMatrix.prune(weight, 8, 0.5)
 
 
+def test_names_of_files_are_left_alone(tmp_path):
+    with pytest.raises(OSError, match=r"epilogue\.sparse\.mtx"):
+        tessera.read_matrix_market(tmp_path / "epilogue.sparse.mtx")
+
+
 def test_lists_are_checked():
     matrix = BsrMatrix.from_dense(support.sparse(32, 32, (16, 16), density=1.0), 16)
     columns = matrix.col_indices.copy()
