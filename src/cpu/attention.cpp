@@ -1,10 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <vector>
 
-#include "src/core/check_lists.hpp"
 #include "src/cpu/attention_stage.hpp"
 #include "src/cpu/attention_tiles.hpp"
 #include "src/cpu/backend.hpp"
@@ -137,31 +134,13 @@ class Forward {
   std::vector<Thread> threads_;
 };
 
-/// Packed rows after the last sequence hold no query: zeros, and an lse of -inf.
-void clear_unused_rows(const AttentionProblem& problem, const planning::AttentionShape& shape) {
-  if (!problem.q_offsets) return;
-  const Tensor &out = problem.out, &lse = problem.lse;
-  const std::int64_t size = size_of(out.dtype);
-  const std::int64_t end =
-      core::read_index(problem.q_offsets, shape.batch * problem.q_offsets.stride(0));
-  for (std::int64_t i = end; i < shape.q_total; ++i)
-    for (std::int64_t head = 0; head < shape.heads; ++head) {
-      char* row = static_cast<char*>(out.data) + (i * out.stride(0) + head * out.stride(1)) * size;
-      for (std::int64_t d = 0; d < shape.dim_v; ++d)
-        std::memset(row + d * out.stride(2) * size, 0, static_cast<std::size_t>(size));
-      if (lse) {
-        static_cast<float*>(lse.data)[head * lse.stride(0) + i * lse.stride(1)] =
-            -std::numeric_limits<float>::infinity();
-      }
-    }
-}
-
 }  // namespace
 
 void run(const AttentionProblem& problem, const planning::AttentionShape& shape,
          const Resources& resources) {
   if (is_empty(problem.out) && is_empty(problem.lse)) return;
-  clear_unused_rows(problem, shape);
+  fill_unused_rows(problem.out, 0, problem.q_offsets, 0.0f);
+  fill_unused_rows(problem.lse, 1, problem.q_offsets, kHidden);
   const planning::QueryTiling tiling = planning::query_tiling(shape, resources.row.tile);
   planning::Carver carver(resources.schedule);
   const std::int64_t* order =

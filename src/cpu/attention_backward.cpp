@@ -2,7 +2,6 @@
 #include <cmath>
 #include <vector>
 
-#include "src/core/check_lists.hpp"
 #include "src/cpu/attention_stage.hpp"
 #include "src/cpu/attention_tiles.hpp"
 #include "src/cpu/backend.hpp"
@@ -69,21 +68,6 @@ class Backward {
       if (dlse.data) sum -= static_cast<double>(dlse[i]);
       delta[i] = static_cast<float>(sum);
     }
-  }
-
-  /// Packed rows after the last sequence belong to none: their gradient is zero.
-  void clear_rest(const Tensor& gradient, const Tensor& offsets) {
-    if (!gradient || !offsets) return;
-    const std::int64_t end = core::read_index(offsets, shape_.batch * offsets.stride(0));
-    const std::int64_t dim = gradient.size(2);
-    float* zeros = threads_.front().scratch.q;
-    std::fill(zeros, zeros + dim, 0.0f);
-    for (std::int64_t i = end; i < gradient.size(0); ++i)
-      for (std::int64_t head = 0; head < gradient.size(1); ++head) {
-        const std::int64_t at = i * gradient.stride(0) + head * gradient.stride(1);
-        isa_.store(zeros, dim, static_cast<char*>(gradient.data) + at * size_of(gradient.dtype),
-                   gradient.dtype, gradient.stride(2));
-      }
   }
 
   /// The sink takes its share of every query's softmax and gives nothing: d = -p * delta.
@@ -310,9 +294,9 @@ void run(const AttentionBackwardProblem& problem, const planning::AttentionShape
       is_empty(problem.dsinks))
     return;
   Backward backward(problem, shape, resources);
-  backward.clear_rest(problem.dq, problem.forward.q_offsets);
-  backward.clear_rest(problem.dk, problem.forward.kv_offsets);
-  backward.clear_rest(problem.dv, problem.forward.kv_offsets);
+  fill_unused_rows(problem.dq, 0, problem.forward.q_offsets, 0.0f);
+  fill_unused_rows(problem.dk, 0, problem.forward.kv_offsets, 0.0f);
+  fill_unused_rows(problem.dv, 0, problem.forward.kv_offsets, 0.0f);
   parallel_for(threads, shape.batch * shape.heads, [&](int thread, std::int64_t i) {
     backward.compute_delta(thread, i / shape.heads, i % shape.heads);
   });

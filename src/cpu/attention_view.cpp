@@ -2,6 +2,7 @@
 
 #include <tessera/host_tensor.hpp>
 
+#include "src/core/check_lists.hpp"
 #include "src/plan/views.hpp"
 
 namespace tessera::cpu {
@@ -29,6 +30,21 @@ RowsView rows_of(const Tensor& t, std::int64_t batch, std::int64_t first, std::i
 }
 
 }  // namespace
+
+void fill_unused_rows(const Tensor& tensor, int rows, const Tensor& offsets, float value) {
+  if (is_empty(tensor) || !offsets) return;
+  const std::int64_t first = core::read_entry(offsets, 0, offsets.size(0) - 1);
+  Tensor unused = tensor;
+  unused.shape[static_cast<std::size_t>(rows)] -= first;
+  for (std::int64_t i = 0; i < unused.numel(); ++i) {
+    std::int64_t at = first * tensor.stride(rows), rest = i;
+    for (int d = tensor.rank - 1; d >= 0; --d) {
+      at += rest % unused.size(d) * tensor.stride(d);
+      rest /= unused.size(d);
+    }
+    store_from_float(tensor.data, tensor.dtype, at, value);
+  }
+}
 
 RowsView AttentionView::queries(const Tensor& tensor, const Sequence& sequence,
                                 std::int64_t head) const {

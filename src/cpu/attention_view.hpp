@@ -45,6 +45,10 @@ struct KeyRowsView {
 
 using planning::Sequence;
 
+/// Writes `value` to the rows of a packed tensor from the last offset on, which no sequence has.
+/// `rows` is the dimension that `offsets` cut; without offsets there are no such rows.
+void fill_unused_rows(const Tensor& tensor, int rows, const Tensor& offsets, float value);
+
 class AttentionView {
  public:
   AttentionView(const AttentionProblem& problem, const planning::AttentionShape& shape)
