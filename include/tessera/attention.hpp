@@ -16,14 +16,17 @@ namespace tessera {
 /// Shapes: q [batch, q_length, heads, dim], k [batch, kv_length, kv_heads, dim], v [batch,
 /// kv_length, kv_heads, dim_v], out [batch, q_length, heads, dim_v]; any strides; heads a multiple
 /// of kv_heads. Packed: q and out [total_q, heads, ...] with `q_offsets`, k and v [total_kv,
-/// kv_heads, ...] with `kv_offsets`; rows from the last offset on are not read, and in out become
-/// zeros (lse: -inf). Paged: k and v [pages, page, kv_heads, ...] with `page_table`
+/// kv_heads, ...] with `kv_offsets`. Paged: k and v [pages, page, kv_heads, ...] with `page_table`
 /// and `kv_end`.
 ///
 /// Query i of a sequence stands at position q_position + i and key j at kv_position + j. Key j is
 /// seen by query i where kv_begin <= j < kv_end, the block mask (if any) holds the pair, and, with
 /// d = position of the key - position of the query: d <= 0 if causal, -window_left <= d, d <=
 /// window_right. A query that sees no key gives zeros and lse = -inf (or the sink).
+///
+/// Offsets of packed tensors begin at 0 and may end before the total length. The rows of out after
+/// the last sequence are zeros with lse = -inf, sinks or not, and so are their gradients. Offsets
+/// in GPU memory are not checked; rows before a first offset above 0 are treated likewise.
 struct AttentionProblem {
   Tensor q{}, k{}, v{}, out{};
   Tensor lse{};  ///< optional, f32 [batch, heads, q_length] or [heads, total_q]: natural log, sinks
@@ -46,8 +49,8 @@ struct AttentionProblem {
 
   BlockMask mask{};  ///< lists for all heads, for each, or for each head of keys; positions count
                      ///< inside each sequence, packed or paged
-  Tensor sinks{};  ///< optional [heads], float: a logit that takes part in the softmax and has no
-                   ///< value
+  Tensor sinks{};    ///< optional [heads], float: a logit that takes part in the softmax and has no
+                     ///< value
 };
 
 /// Gradients of `forward`, whose out and lse are the forward pass's results.

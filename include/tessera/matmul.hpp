@@ -71,9 +71,9 @@ struct MatmulProblem {
   Epilogue epilogue{};
 
   /// Grouped product: groups + 1 non-decreasing offsets, i32 or i64, from 0 to the cut length.
-  /// In device memory the last one may be smaller: rows of out from there on become zeros.
   /// rows: A [total, K], B [groups, K, N], out [total, N]. inner: A [M, total], B [total, N], out
-  /// [groups, M, N], dense operands.
+  /// [groups, M, N], dense operands. Offsets in GPU memory are not checked: rows of out before the
+  /// first offset and from the last one on belong to no group and are zeros, whatever the epilogue.
   Tensor group_offsets{};
   GroupAxis group_axis = GroupAxis::rows;
 };

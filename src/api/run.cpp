@@ -15,6 +15,7 @@
 #include "src/plan/workspace.hpp"
 #if defined(TESSERA_CUDA)
 #include "src/cuda/backend.hpp"
+#include "src/cuda/prepare/clear_rest.hpp"
 #include "src/cuda/ranges.hpp"
 #endif
 
@@ -114,6 +115,7 @@ void run_checked(const Plan& plan, const AnyProblem& problem, const planning::An
 #if defined(TESSERA_CUDA)
   const cuda::Range range("run", plan);
   cuda::run(plan, problem, shape, execution);
+  cuda::clear_rest(problem, execution.stream);
 #else
   refuse_backend("run", plan);
 #endif

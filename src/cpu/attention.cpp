@@ -139,8 +139,9 @@ class Forward {
 void run(const AttentionProblem& problem, const planning::AttentionShape& shape,
          const Resources& resources) {
   if (is_empty(problem.out) && is_empty(problem.lse)) return;
-  fill_unused_rows(problem.out, 0, problem.q_offsets, 0.0f);
-  fill_unused_rows(problem.lse, 1, problem.q_offsets, kHidden);
+  const AttentionView view(problem, shape);
+  view.clear_rest(problem.out, problem.q_offsets);
+  view.clear_rest_of_lse();
   const planning::QueryTiling tiling = planning::query_tiling(shape, resources.row.tile);
   planning::Carver carver(resources.schedule);
   const std::int64_t* order =

@@ -294,9 +294,10 @@ void run(const AttentionBackwardProblem& problem, const planning::AttentionShape
       is_empty(problem.dsinks))
     return;
   Backward backward(problem, shape, resources);
-  fill_unused_rows(problem.dq, 0, problem.forward.q_offsets, 0.0f);
-  fill_unused_rows(problem.dk, 0, problem.forward.kv_offsets, 0.0f);
-  fill_unused_rows(problem.dv, 0, problem.forward.kv_offsets, 0.0f);
+  const AttentionView view(problem.forward, shape);
+  view.clear_rest(problem.dq, problem.forward.q_offsets);
+  view.clear_rest(problem.dk, problem.forward.kv_offsets);
+  view.clear_rest(problem.dv, problem.forward.kv_offsets);
   parallel_for(threads, shape.batch * shape.heads, [&](int thread, std::int64_t i) {
     backward.compute_delta(thread, i / shape.heads, i % shape.heads);
   });

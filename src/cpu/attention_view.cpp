@@ -1,9 +1,12 @@
 #include "src/cpu/attention_view.hpp"
 
+#include <limits>
+
 #include <tessera/host_tensor.hpp>
 
 #include "src/core/check_lists.hpp"
 #include "src/plan/views.hpp"
+#include "src/sparse/support.hpp"
 
 namespace tessera::cpu {
 
@@ -30,21 +33,6 @@ RowsView rows_of(const Tensor& t, std::int64_t batch, std::int64_t first, std::i
 }
 
 }  // namespace
-
-void fill_unused_rows(const Tensor& tensor, int rows, const Tensor& offsets, float value) {
-  if (is_empty(tensor) || !offsets) return;
-  const std::int64_t first = core::read_entry(offsets, 0, offsets.size(0) - 1);
-  Tensor unused = tensor;
-  unused.shape[static_cast<std::size_t>(rows)] -= first;
-  for (std::int64_t i = 0; i < unused.numel(); ++i) {
-    std::int64_t at = first * tensor.stride(rows), rest = i;
-    for (int d = tensor.rank - 1; d >= 0; --d) {
-      at += rest % unused.size(d) * tensor.stride(d);
-      rest /= unused.size(d);
-    }
-    store_from_float(tensor.data, tensor.dtype, at, value);
-  }
-}
 
 RowsView AttentionView::queries(const Tensor& tensor, const Sequence& sequence,
                                 std::int64_t head) const {
@@ -76,6 +64,29 @@ AttentionView::PerQuery AttentionView::per_query(const Tensor& tensor, const Seq
 float AttentionView::sink(std::int64_t head) const {
   const Tensor& sinks = problem_.sinks;
   return load_as_float(sinks.data, sinks.dtype, head * sinks.stride(0));
+}
+
+std::int64_t AttentionView::end_of(const Tensor& offsets) const {
+  return core::read_entry(offsets, 0, shape_.batch);
+}
+
+void AttentionView::clear_rest(const Tensor& rows, const Tensor& offsets) const {
+  if (!rows || !offsets) return;
+  const std::int64_t bytes = size_of(rows.dtype);
+  for (std::int64_t row = end_of(offsets); row < rows.size(0); ++row)
+    for (std::int64_t head = 0; head < rows.size(1); ++head)
+      sparse::copy_elements(static_cast<std::byte*>(rows.data) +
+                                (row * rows.stride(0) + head * rows.stride(1)) * bytes,
+                            rows.stride(2), nullptr, 0, rows.size(2), bytes);
+}
+
+void AttentionView::clear_rest_of_lse() const {
+  const Tensor& lse = problem_.lse;
+  if (!lse || !problem_.q_offsets) return;
+  for (std::int64_t head = 0; head < lse.size(0); ++head)
+    for (std::int64_t row = end_of(problem_.q_offsets); row < lse.size(1); ++row)
+      static_cast<float*>(lse.data)[head * lse.stride(0) + row * lse.stride(1)] =
+          -std::numeric_limits<float>::infinity();
 }
 
 }  // namespace tessera::cpu

@@ -45,10 +45,6 @@ struct KeyRowsView {
 
 using planning::Sequence;
 
-/// Writes `value` to the rows of a packed tensor from the last offset on, which no sequence has.
-/// `rows` is the dimension that `offsets` cut; without offsets there are no such rows.
-void fill_unused_rows(const Tensor& tensor, int rows, const Tensor& offsets, float value);
-
 class AttentionView {
  public:
   AttentionView(const AttentionProblem& problem, const planning::AttentionShape& shape)
@@ -68,7 +64,16 @@ class AttentionView {
   PerQuery per_query(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
   float sink(std::int64_t head) const;
 
+  /// Packed rows [total, heads, dim] after the last of `offsets` belong to no sequence: zeros.
+  /// Nothing where the tensor or the offsets are absent.
+  void clear_rest(const Tensor& rows, const Tensor& offsets) const;
+  /// -inf in their log-sum-exps [heads, total].
+  void clear_rest_of_lse() const;
+
  private:
+  /// The first row after the last sequence.
+  std::int64_t end_of(const Tensor& offsets) const;
+
   const AttentionProblem& problem_;
   const planning::AttentionShape& shape_;
   planning::SequenceView sequences_;

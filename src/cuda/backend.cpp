@@ -11,7 +11,6 @@
 
 #include "src/cuda/common/check.hpp"
 #include "src/cuda/common/launch.hpp"
-#include "src/cuda/prepare/unused_rows.hpp"
 
 namespace tessera::cuda {
 namespace {
@@ -149,7 +148,6 @@ void run(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& 
   const int device = std::visit([](const auto& any) { return any.device.index; }, shape);
   const DeviceGuard guard(device);
   launch({plan, problem, shape, execution});
-  clear_unused_rows(problem, execution.stream);
 }
 
 void spgemm_numeric(const Plan& plan, const SpgemmProblem& problem,

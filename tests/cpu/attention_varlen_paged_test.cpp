@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "tests/fixtures/expect.hpp"
 
 namespace tessera {
@@ -52,6 +56,72 @@ TEST(AttentionPaged, NaNSpreadsWhereItIsSeen) {
   options.bad_values = true;
   options.positions = options.softcap = kNever;
   match(options, 80);
+}
+
+/// Packed queries and keys of one sequence of 3, with 2 rows after it; outputs hold NaN.
+struct WithRest {
+  static constexpr std::int64_t kRows = 5, kUsed = 3, kHeads = 2, kDim = 4;
+  static constexpr std::size_t kCount = kRows * kHeads * kDim;
+  std::vector<float> q = std::vector<float>(kCount, 1.0f), out = nans(), dq = nans(), dk = nans(),
+                     dv = nans(), sinks = {0.5f, 1.0f};
+  std::vector<float> lse = std::vector<float>(kRows * kHeads, std::nanf(""));
+  std::vector<std::int32_t> offsets = {0, kUsed};
+  AttentionProblem problem;
+
+  WithRest() {
+    std::fill(q.begin() + kUsed * kHeads * kDim, q.end(), std::nanf(""));
+    problem.q = problem.k = problem.v = packed(q);
+    problem.out = packed(out);
+    problem.lse = tensor(lse.data(), DType::f32, {kHeads, kRows});
+    problem.q_offsets = problem.kv_offsets = tensor(offsets.data(), DType::i32, {2});
+    problem.sinks = tensor(sinks.data(), DType::f32, {kHeads});
+  }
+  static std::vector<float> nans() { return std::vector<float>(kCount, std::nanf("")); }
+  static Tensor packed(std::vector<float>& values) {
+    return tensor(values.data(), DType::f32, {kRows, kHeads, kDim});
+  }
+  /// Whether sequences have numbers, and the rows after them zeros.
+  static bool has_zeros_after(const std::vector<float>& values) {
+    const auto used = values.begin() + kUsed * kHeads * kDim;
+    return std::all_of(values.begin(), used, [](float x) { return std::isfinite(x); }) &&
+           std::all_of(used, values.end(), [](float x) { return x == 0.0f; });
+  }
+};
+
+TEST(AttentionPacked, RowsAfterTheLastSequenceAreZero) {
+  WithRest c;
+  attention(c.problem);
+  EXPECT_TRUE(WithRest::has_zeros_after(c.out));
+  for (std::size_t i = 0; i < c.lse.size(); ++i) {
+    const bool used = static_cast<std::int64_t>(i) % WithRest::kRows < WithRest::kUsed;
+    EXPECT_TRUE(used ? std::isfinite(c.lse[i]) : c.lse[i] == -HUGE_VALF) << i;
+  }
+  c.problem.lse = {};
+  std::fill(c.out.begin(), c.out.end(), std::nanf(""));
+  attention(c.problem);
+  EXPECT_TRUE(WithRest::has_zeros_after(c.out));
+}
+
+TEST(AttentionPacked, WithoutSequencesAllRowsAreZero) {
+  WithRest c;
+  c.problem.q_offsets = c.problem.kv_offsets = tensor(c.offsets.data(), DType::i32, {1});
+  attention(c.problem);
+  EXPECT_EQ(c.out, std::vector<float>(WithRest::kCount, 0.0f));
+  EXPECT_EQ(c.lse, std::vector<float>(c.lse.size(), -HUGE_VALF));
+}
+
+TEST(AttentionPacked, GradientsOfRowsAfterTheLastSequenceAreZero) {
+  WithRest c;
+  attention(c.problem);
+  AttentionBackwardProblem backward;
+  backward.forward = c.problem;
+  backward.dout = WithRest::packed(c.q);
+  backward.dq = WithRest::packed(c.dq);
+  backward.dk = WithRest::packed(c.dk);
+  backward.dv = WithRest::packed(c.dv);
+  attention_backward(backward);
+  for (const auto* gradient : {&c.dq, &c.dk, &c.dv})
+    EXPECT_TRUE(WithRest::has_zeros_after(*gradient));
 }
 
 }  // namespace

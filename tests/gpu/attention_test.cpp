@@ -201,6 +201,48 @@ TEST(GpuAttention, GraphsReplayWithAnotherMask) {
   }
 }
 
+/// Rows before the first offset and from the last one on are zeros, -inf in lse. Only the device
+/// knows which rows these are: a replay follows the offsets.
+TEST(GpuAttention, RowsOfNoSequenceAreZero) {
+  SKIP_UNLESS_HOPPER();
+  int taken = 0;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    AttentionOptions options = options_for(seed);
+    options.packed_q = Presence::always;
+    options.mask = options.positions = Presence::never;
+    options.dims = {64, 128};
+    const auto c = attention_case(seed, options);
+    const OnGpu gpu(*c);
+    const AttentionProblem problem = gpu.moved(c->problem);
+    c->memory.arm();
+    if (c->problem.q.numel() == 0 || !explain(problem, device_facts(problem.q.device)).supported)
+      continue;
+    ++taken;
+    gpu.upload();
+    const gpu_test::Captured captured(plan(problem), problem);
+    for (int round = 0; round < 3; ++round) {
+      c->memory.reset();
+      // Each round the first and the last sequence lose a row or more.
+      oracle::DenseArray offsets = oracle::read(c->problem.q_offsets);
+      if (round > 0 && offsets.values.size() > 1) {
+        double& first = offsets.values[0];
+        double& last = offsets.values.back();
+        first = std::min(first + 1, offsets.values[1]);
+        last = std::max(last - 5, offsets.values[offsets.values.size() - 2]);
+        oracle::write(c->problem.q_offsets, offsets);
+      }
+      c->memory.arm();
+      gpu.upload();
+      captured.launch();
+      gpu.download();
+      EXPECT_EQ(c->memory.damage(), "") << c->text;
+      const oracle::Comparison result = oracle::check(c->problem);
+      EXPECT_TRUE(result.ok) << c->text << ", round " << round << ": " << result.message;
+    }
+  }
+  EXPECT_GT(taken, 6);
+}
+
 /// Counts and indices that nobody checked lead nowhere outside the tensors.
 TEST(GpuAttention, HostileLists) {
   SKIP_UNLESS_HOPPER();

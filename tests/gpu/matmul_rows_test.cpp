@@ -233,6 +233,28 @@ TEST(GpuMatmulRows, GroupsWithSparseWeights) {
   expect_right_by_each_row(p, problem, "sparse groups");
 }
 
+/// Rows before the first offset and from the last one on are zeros, in every layout of the result
+/// and whatever the epilogue.
+TEST(GpuMatmulRows, RowsOfNoGroupAreZero) {
+  SKIP_UNLESS_HOPPER();
+  const std::int64_t total = 333, k = 72, n = 136, groups = 3;
+  const std::vector<std::vector<std::int64_t>> lists = {
+      {0, 100, 100, 300}, {7, 40, 150, 332}, {5, 5, 5, 5}, {0, 0, 0, 0}, {333, 333, 333, 333}};
+  for (const auto& cuts : lists)
+    for (DType dtype : {DType::bf16, DType::f32})
+      for (int layout = 0; layout < 3; ++layout) {
+        Products p(5);
+        MatmulProblem problem;
+        problem.a = p.matrix(DType::bf16, {total, k});
+        problem.b = p.matrix(DType::bf16, {groups, k, n});
+        problem.out = layout == 0 ? turned(p.matrix(dtype, {n, total}, 0, true))
+                                  : p.matrix(dtype, {total, n}, layout == 1 ? 0 : 3, true);
+        problem.group_offsets = p.list(DType::i32, {groups + 1}, cuts);
+        problem.epilogue.bias = p.matrix(DType::f32, {groups, n});
+        expect_right_by_each_row(p, problem, "rows of no group, layout " + std::to_string(layout));
+      }
+}
+
 /// Offsets that nobody checked lead nowhere outside the tensors.
 TEST(GpuMatmulRows, HostileOffsets) {
   SKIP_UNLESS_HOPPER();

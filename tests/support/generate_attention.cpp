@@ -91,6 +91,9 @@ class Builder {
     return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   }
 
+  /// Rows of packed tensors after the last sequence.
+  std::int64_t draw_rest() { return random_.chance(0.3) ? random_.between(1, 9) : 0; }
+
   void make_queries() {
     Integers shape;
     if (draw(random_, options_.packed_q, 0.3)) {
@@ -98,8 +101,7 @@ class Builder {
       const Integers offsets = offsets_of(lengths);
       p_.q_offsets = list(offsets);
       if (random_.chance(0.5)) p_.max_q_length = longest_of(lengths);
-      // Rows after the last sequence become zeros.
-      shape = {offsets.back() + (random_.chance(0.3) ? random_.between(1, 9) : 0), heads_, dim_};
+      shape = {offsets.back() + draw_rest(), heads_, dim_};
     } else {
       const std::int64_t most =
           options_.most_queries > 0 ? options_.most_queries : options_.longest;
@@ -129,8 +131,7 @@ class Builder {
       const Integers offsets = offsets_of(kv_lengths_);
       p_.kv_offsets = list(offsets);
       if (random_.chance(0.5)) p_.max_kv_length = longest_of(kv_lengths_);
-      // Rows after the last sequence are never read.
-      shape = {offsets.back() + (random_.chance(0.3) ? random_.between(1, 9) : 0), kv_heads_};
+      shape = {offsets.back() + draw_rest(), kv_heads_};
     } else {
       kv_lengths_.assign(index_of(batch_), length(random_, options_.longest));
       const std::int64_t rows = batch_ ? kv_lengths_[0] : 5;

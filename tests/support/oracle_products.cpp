@@ -198,6 +198,8 @@ Product matmul(const MatmulProblem& problem, const DenseArray* former) {
   for (std::int64_t batch = 0; batch < batches; ++batch) {
     std::int64_t group = 0;
     for (std::int64_t i = 0; i < m; ++i) {
+      // A row of no group is zero.
+      if (by_rows && (i < cut(0) || i >= cut(cuts.size(0) - 1))) continue;
       while (by_rows && group + 1 < cuts.size(0) - 1 && i >= cut(group + 1)) ++group;
       const std::int64_t begin = grouped && !by_rows ? cut(batch) : 0;
       const std::int64_t end = grouped && !by_rows ? cut(batch + 1) : a.cols;

@@ -61,7 +61,7 @@ class Drawn:
     max_q_length: int = 0
     max_kv_length: int = 0
     tail: int = 0  # rows of packed keys after the last sequence
-    q_tail: int = 0  # rows of packed queries after the last sequence
+    q_tail: int = 0  # and of packed queries
     index: str = "i32"
     causal: bool = False
     window_left: int | None = None

@@ -13,6 +13,8 @@ from torch import Tensor
 from .build import Buffer, Built, sequence
 from .oracle import TILE_ROWS, Truth, attend, finite, seen, ulp
 
+_OF_NONE = {"out": 0.0, "lse": -torch.inf}  # what rows of no sequence hold
+
 
 def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | None]:
     """The largest share of a budget that an error takes, and what is wrong, if anything is."""
@@ -21,32 +23,27 @@ def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | N
         for first, last in built.stretches(b):
             places.append((b, first, last))
             worst.append(_shares(built, out, lse, b, first, last)[0])
-    unused = _unused_rows(built, out, lse)
-    strays = [buffer.stray() for buffer in (out, lse) if buffer is not None]
+    faults = {f"{name}: {fault}": found for name, buffer in (("out", out), ("lse", lse))
+              if buffer is not None
+              for fault, found in (("memory around it was written", buffer.stray()),
+                                   (f"a row of no sequence is not {_OF_NONE[name]}",
+                                    (_rest(built, name, buffer) != _OF_NONE[name]).any()))}
     # One wait for the device a problem.
-    numbers = torch.stack([*worst, *(wrong.double() for wrong in (*unused, *strays))]).tolist()
-    shares, rest = numbers[: len(worst)], numbers[len(worst) :]
-    wrong, stray = rest[: len(unused)], rest[len(unused) :]
-    for name, found in zip(("out: not 0", "lse: not -inf"), wrong):
+    numbers = torch.stack([*worst, *(found.double() for found in faults.values())]).tolist()
+    shares = numbers[: len(worst)]
+    for fault, found in zip(faults, numbers[len(worst) :]):
         if found:
-            return float("inf"), f"{name} in rows after the last packed sequence"
-    for name, found in zip(("out", "lse"), stray):
-        if found:
-            return float("inf"), f"{name}: memory around it was written"
+            return float("inf"), fault
     share = max(shares, default=0.0)
     if share <= 1:
         return share, None
     return share, _describe(built, out, lse, *places[shares.index(share)])
 
 
-def _unused_rows(built: Built, out: Buffer, lse: Buffer | None) -> list[Tensor]:
-    """For out, and for lse where there is one, whether rows after the last packed sequence hold
-    anything but what they have to."""
-    if built.q_offsets is None:
-        return []
-    end = built.q_offsets[-1]
-    wrong = [(out.tensor[end:] != 0).any()]
-    return wrong if lse is None else [*wrong, (lse.tensor[:, end:] != -torch.inf).any()]
+def _rest(built: Built, name: str, buffer: Buffer) -> Tensor:
+    """The rows of packed queries after the last sequence."""
+    rows = buffer.tensor if name == "out" else buffer.tensor.transpose(-1, -2)
+    return rows[rows.shape[0] if built.q_offsets is None else built.q_offsets[-1] :]
 
 
 def same_bits(one: Buffer | None, other: Buffer | None) -> bool:
