@@ -17,14 +17,16 @@ const auto kCheck = [](const auto& owned) { check_data(owned.problem, shape_of(o
 // Two sequences of six queries and ten keys.
 X dense() {
   X x;
-  x.problem.q = x.problem.out = x.zeros(DType::f32, {2, 6, 2, 4});
+  x.problem.q = x.zeros(DType::f32, {2, 6, 2, 4});
+  x.problem.out = x.zeros(DType::f32, {2, 6, 2, 4});
   x.problem.k = x.problem.v = x.zeros(DType::f32, {2, 10, 2, 4});
   return x;
 }
 // Three sequences of 2, 0 and 4 queries, 5, 1 and 4 keys.
 X packed() {
   X x;
-  x.problem.q = x.problem.out = x.zeros(DType::f32, {6, 2, 4});
+  x.problem.q = x.zeros(DType::f32, {6, 2, 4});
+  x.problem.out = x.zeros(DType::f32, {6, 2, 4});
   x.problem.k = x.problem.v = x.zeros(DType::f32, {10, 2, 4});
   x.problem.q_offsets = x.list({4}, {0, 2, 2, 6});
   x.problem.kv_offsets = x.list({4}, {0, 5, 6, 10}, DType::i64);
@@ -400,9 +402,11 @@ TEST(AttentionBackwardData, pointers_and_lists) {
     Backward x;
     AttentionBackwardProblem& p = x.problem;
     p.forward.q = p.forward.k = p.forward.v = p.forward.out = x.zeros(DType::f32, {1, 4, 2, 8});
-    p.dout = p.dq = p.dk = p.dv = p.forward.q;
+    p.dout = p.forward.q;
+    for (Tensor* gradient : {&p.dq, &p.dk, &p.dv}) *gradient = x.zeros(DType::f32, {1, 4, 2, 8});
     p.forward.lse = p.dlse = x.zeros(DType::f32, {1, 2, 4});
-    p.forward.sinks = p.dsinks = x.zeros(DType::f32, {2});
+    p.forward.sinks = x.zeros(DType::f32, {2});
+    p.dsinks = x.zeros(DType::f32, {2});
     return x;
   };
   std::vector<BackwardCase> cases{
