@@ -30,11 +30,8 @@ TESSERA_EXPORT std::string to_string(const Device& device);
 
 inline constexpr int kMaxRank = 5;
 
-/// A view of memory that the caller owns. Strides count elements and may be anything, zero and
-/// negative included, as long as no two elements of an output share an address. An output may not
-/// share an element with an input or another output; views of one allocation that share none, such
-/// as slices of a packed tensor, are fine. The exceptions, operations in place, are named at the
-/// fields: `Epilogue::c`, `MergeStatesProblem::out` and `lse`.
+/// A view of memory that somebody else owns. Strides count elements and may be anything, zero and
+/// negative included, as long as no two elements of an output share an address.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::none;

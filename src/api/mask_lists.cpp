@@ -38,11 +38,6 @@ void check_written_lists(const Where& where, const BlockList& list, const Device
   core::check_same_dtype(where / "indices", list.indices, list.counts.dtype, "counts");
 }
 
-void add_lists(core::Outputs& outputs, const Where& where, const BlockList& list) {
-  outputs.add(where / "counts", list.counts);
-  outputs.add(where / "indices", list.indices);
-}
-
 MaskRows rows_of(const Where& out_name, const Tensor& blocks, const BlockList& out) {
   const Dim sets[] = {
       {"batch", blocks.size(0)}, {"heads", blocks.size(1)}, {"rows", blocks.size(2)}};
@@ -75,11 +70,7 @@ constexpr unsigned kFlags = core::dtypes({DType::u8});
 void list_blocks(const Tensor& blocks, const BlockList& out, const Execution& execution) {
   const Where call("list_blocks");
   check_blocks(call / "blocks", blocks, blocks.device, kFlags);
-  const MaskRows shape = rows_of(call / "out", blocks, out);
-  core::Outputs outputs;
-  add_lists(outputs, call / "out", out);
-  outputs.check_input(call / "blocks", blocks);
-  write("list_blocks", shape, blocks.device, execution);
+  write("list_blocks", rows_of(call / "out", blocks, out), blocks.device, execution);
 }
 
 void list_blocks(const Tensor& full, const Tensor& partial, const BlockList& full_out,
@@ -95,11 +86,6 @@ void list_blocks(const Tensor& full, const Tensor& partial, const BlockList& ful
   core::check_shape(call / "partial", partial, dims, " as full has");
   const MaskRows whole = rows_of(call / "full_out", full, full_out);
   MaskRows rest = rows_of(call / "partial_out", partial, partial_out);
-  core::Outputs outputs;
-  add_lists(outputs, call / "full_out", full_out);
-  add_lists(outputs, call / "partial_out", partial_out);
-  outputs.check_input(call / "full", full);
-  outputs.check_input(call / "partial", partial);
   rest.except = static_cast<const std::uint8_t*>(full.data);
   rest.except_strides = whole.strides;
   write("list_blocks", whole, device, execution);
@@ -112,9 +98,6 @@ void top_k_blocks(const Tensor& scores, std::int64_t k, const BlockList& out,
   check_blocks(call / "scores", scores, scores.device, core::kFloats);
   MaskRows shape = rows_of(call / "out", scores, out);
   if (k < 0) refuse(call / "k", "zero or more blocks", words(k));
-  core::Outputs outputs;
-  add_lists(outputs, call / "out", out);
-  outputs.check_input(call / "scores", scores);
   shape.keep = std::min(k, shape.cols);
   if (shape.keep > shape.capacity)
     refuse(call / "out" / "indices", words("room for ", shape.keep, " blocks in a row"),
@@ -152,10 +135,6 @@ void transpose_lists(const BlockList& list, const BlockColumns& out, const Execu
     core::check_same_dtype(where, out.entries, counts.dtype, "counts");
     shape.entries = planning::sink_of(out.entries);
   }
-  core::Outputs outputs;
-  add_lists(outputs, call / "out" / "lists", out.lists);
-  outputs.add(call / "out" / "entries", out.entries);
-  outputs.check_input(call / "list", list);
   if (device.kind == DeviceKind::cpu) return cpu::list_columns(shape);
   const cuda::Place place = api::place_of("transpose_lists", device, execution);
   if constexpr (api::kHasGpus) cuda::list_columns(shape, place);

@@ -1,7 +1,6 @@
 #include <vector>
 
 #include "src/core/check_lists.hpp"
-#include "src/core/overlap.hpp"
 #include "src/plan/shape.hpp"
 
 namespace tessera::planning {
@@ -25,22 +24,6 @@ void check_attention_pointers(const Where& op, const AttentionProblem& problem) 
                       {"kv_position", problem.kv_position},
                       {"page_table", problem.page_table}});
   check_pointers(op / "mask", problem.mask);
-}
-
-// No output shares memory with what attention reads.
-void check_inputs(const Outputs& outputs, const Where& op, const AttentionProblem& problem) {
-  outputs.check_input(op / "q", problem.q);
-  outputs.check_input(op / "k", problem.k);
-  outputs.check_input(op / "v", problem.v);
-  outputs.check_input(op / "sinks", problem.sinks);
-  outputs.check_input(op / "q_offsets", problem.q_offsets);
-  outputs.check_input(op / "kv_offsets", problem.kv_offsets);
-  outputs.check_input(op / "kv_begin", problem.kv_begin);
-  outputs.check_input(op / "kv_end", problem.kv_end);
-  outputs.check_input(op / "q_position", problem.q_position);
-  outputs.check_input(op / "kv_position", problem.kv_position);
-  outputs.check_input(op / "page_table", problem.page_table);
-  outputs.check_input(op / "mask", problem.mask);
 }
 
 void check_pages(const Where& where, const Tensor& table, const AttentionShape& shape,
@@ -124,12 +107,7 @@ void check_attention_data(const Where& op, const AttentionProblem& problem,
 }  // namespace
 
 void check_data(const AttentionProblem& problem, const AttentionShape& shape) {
-  const Where op("attention");
-  check_attention_data(op, problem, shape);
-  Outputs outputs;
-  outputs.add(op / "out", problem.out);
-  outputs.add(op / "lse", problem.lse);
-  check_inputs(outputs, op, problem);
+  check_attention_data(Where("attention"), problem, shape);
 }
 
 void check_data(const AttentionBackwardProblem& problem, const AttentionShape& shape) {
@@ -141,17 +119,6 @@ void check_data(const AttentionBackwardProblem& problem, const AttentionShape& s
                       {"dk", problem.dk},
                       {"dv", problem.dv},
                       {"dsinks", problem.dsinks}});
-  Outputs outputs;
-  outputs.add(op / "dq", problem.dq);
-  outputs.add(op / "dk", problem.dk);
-  outputs.add(op / "dv", problem.dv);
-  outputs.add(op / "dsinks", problem.dsinks);
-  const Where forward = op / "forward";
-  check_inputs(outputs, forward, problem.forward);
-  outputs.check_input(forward / "out", problem.forward.out);
-  outputs.check_input(forward / "lse", problem.forward.lse);
-  outputs.check_input(op / "dout", problem.dout);
-  outputs.check_input(op / "dlse", problem.dlse);
 }
 
 }  // namespace tessera::planning

@@ -1,5 +1,4 @@
 #include "src/core/check_lists.hpp"
-#include "src/core/overlap.hpp"
 #include "src/plan/shape.hpp"
 
 namespace tessera::planning {
@@ -14,11 +13,6 @@ void check_operand_data(const Where& where, const Operand& operand) {
   check_bsr_lists(where / "sparse", operand.sparse);
 }
 
-void check_input(const Outputs& outputs, const Where& where, const Operand& operand) {
-  if (operand.is_sparse()) return outputs.check_input(where / "sparse", operand.sparse);
-  outputs.check_input(where, operand.dense);
-}
-
 }  // namespace
 
 void check_data(const MatmulProblem& problem, const MatmulShape& shape) {
@@ -28,13 +22,6 @@ void check_data(const MatmulProblem& problem, const MatmulShape& shape) {
   check_pointer(op / "out", problem.out);
   check_pointer(op / "epilogue" / "c", problem.epilogue.c);
   check_pointer(op / "epilogue" / "bias", problem.epilogue.bias);
-  Outputs outputs;
-  outputs.add(op / "out", problem.out);
-  check_input(outputs, op / "a", problem.a);
-  check_input(outputs, op / "b", problem.b);
-  outputs.check_input(op / "epilogue" / "c", problem.epilogue.c, problem.out);
-  outputs.check_input(op / "epilogue" / "bias", problem.epilogue.bias);
-  outputs.check_input(op / "group_offsets", problem.group_offsets);
   if (!shape.grouped) return;
   const Where offsets = op / "group_offsets";
   check_pointer(offsets, problem.group_offsets);
@@ -51,12 +38,6 @@ void check_data(const SddmmProblem& problem, const SddmmShape&) {
   check_operand_data(op / "b", problem.b);
   check_pointers(op / "out", problem.out);
   check_bsr_lists(op / "out", problem.out, true);
-  Outputs outputs;
-  outputs.add(op / "out" / "values", problem.out.values);
-  outputs.check_input(op / "out" / "row_offsets", problem.out.row_offsets);
-  outputs.check_input(op / "out" / "col_indices", problem.out.col_indices);
-  check_input(outputs, op / "a", problem.a);
-  check_input(outputs, op / "b", problem.b);
 }
 
 void check_data(const SpgemmProblem& problem, const SpgemmShape&) {
@@ -67,16 +48,10 @@ void check_data(const SpgemmProblem& problem, const SpgemmShape&) {
 
 void check_data(const MergeStatesProblem& problem, const MergeShape&) {
   const Where op("merge_states");
-  Outputs outputs;
-  outputs.add(op / "out", problem.out);
-  outputs.add(op / "lse", problem.lse);
-  outputs.check_input(op / "sinks", problem.sinks);
   for (std::size_t i = 0; i < problem.outs.size(); ++i) {
     const auto part = static_cast<std::int64_t>(i);
     check_pointer((op / "outs")[part], problem.outs[i]);
     check_pointer((op / "lses")[part], problem.lses[i]);
-    outputs.check_input((op / "outs")[part], problem.outs[i], problem.out);
-    outputs.check_input((op / "lses")[part], problem.lses[i], problem.lse);
   }
   check_pointer(op / "out", problem.out);
   check_pointer(op / "lse", problem.lse);
