@@ -28,7 +28,7 @@ namespace tessera {
 /// the last sequence are zeros with lse = -inf, sinks or not, and so are their gradients. Offsets
 /// in GPU memory are not checked; rows before a first offset above 0 are treated likewise.
 struct AttentionProblem {
-  Tensor q{}, k{}, v{}, out{};
+  Tensor q{}, k{}, v{}, out{};  ///< out shares memory with none of the others, q included
   Tensor lse{};  ///< optional, f32 [batch, heads, q_length] or [heads, total_q]: natural log, sinks
                  ///< included
 
@@ -68,8 +68,8 @@ struct AttentionBackwardProblem {
 struct MergeStatesProblem {
   std::vector<Tensor> outs{};  ///< each [batch, length, heads, dim] or [total, heads, dim]
   std::vector<Tensor> lses{};  ///< each f32 [batch, heads, length] or [heads, total]
-  Tensor out{};                ///< may be one of outs
-  Tensor lse{};                ///< optional; may be one of lses
+  Tensor out{};                ///< may be exactly one of outs (same address, strides and dtype)
+  Tensor lse{};                ///< optional; may be exactly one of lses
   Tensor sinks{};              ///< optional [heads]
 };
 

@@ -50,7 +50,8 @@ enum class BiasAxis : std::uint8_t { row, column };
 struct Epilogue {
   float alpha = 1.0f;
   float beta = 0.0f;
-  Tensor c{};     ///< shape of the result; absent with beta != 0: the result's former contents
+  Tensor c{};     ///< shape of the result; may be exactly `out` (same address, strides and dtype);
+                  ///< absent with beta != 0: the result's former contents
   Tensor bias{};  ///< [M] or [N], or [batch, M] or [batch, N]; any float dtype
   BiasAxis bias_axis = BiasAxis::column;
   Activation activation = Activation::none;

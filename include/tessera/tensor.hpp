@@ -32,6 +32,11 @@ inline constexpr int kMaxRank = 5;
 
 /// A view of memory that somebody else owns. Strides count elements and may be anything, zero and
 /// negative included, as long as no two elements of an output share an address.
+///
+/// An output shares no byte with another tensor of its call, nor with a workspace or schedule;
+/// a call with one that does is refused. Views that lie between each other's elements share
+/// nothing: slices of one packed tensor, or alternate columns. Calls that may run in place say so
+/// (`Epilogue::c`, `MergeStatesProblem`).
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::none;

@@ -6,6 +6,7 @@
 #include <tessera/tensor.hpp>
 
 #include "src/core/check_lists.hpp"
+#include "src/core/overlap.hpp"
 #include "src/cuda/prepare/convert.hpp"
 
 // What all conversions share: where they run, and the lists that they write.

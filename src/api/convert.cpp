@@ -69,6 +69,15 @@ planning::BlockCopy check_copy(const Where& call, const char* matrix_name, const
   core::check_pointers(where, matrix);
   core::check_pointer(call / "dense", dense);
   core::check_bsr_lists(where, matrix, !to_dense);
+  core::Outputs outputs;
+  if (to_dense) {
+    outputs.add(call / "dense", dense);
+    outputs.check_inputs(where, matrix);
+  } else {
+    outputs.add(where / "values", matrix.values);
+    outputs.check_lists(where, matrix);
+    outputs.check_input(call / "dense", dense);
+  }
   return {.dtype = dense.dtype,
           .batches = batches,
           .lists = planning::view_of(matrix),
@@ -134,6 +143,9 @@ void block_norms(const Tensor& dense, BlockNorm norm, const Tensor& norms,
   core::check_no_alias(call / "norms", norms);
   core::check_pointer(call / "dense", dense);
   core::check_pointer(call / "norms", norms);
+  core::Outputs outputs;
+  outputs.add(call / "norms", norms);
+  outputs.check_input(call / "dense", dense);
   const planning::NormsShape shape{.dtype = dense.dtype,
                                    .norm = norm,
                                    .batches = batches,
@@ -168,6 +180,13 @@ void select_blocks(const Tensor& norms, const BlockChoice& choice, const Selecte
   check_written_list(call / "out" / "count", out.count, device, count_dims, rows * cols);
   core::check_same_dtype(call / "out" / "count", out.count, out.row_offsets.dtype, "row_offsets");
   const std::uint32_t above = key_of(choice);
+  core::Outputs outputs;
+  api::add_buffer(outputs, "select_blocks", "workspace", execution.workspace,
+                  select_blocks_workspace(norms), device);
+  outputs.add(call / "out" / "row_offsets", out.row_offsets);
+  outputs.add(call / "out" / "col_indices", out.col_indices);
+  outputs.add(call / "out" / "count", out.count);
+  outputs.check_input(call / "norms", norms);
   const planning::SelectShape shape{.rows = rows,
                                     .cols = cols,
                                     .capacity = out.col_indices.size(0),
@@ -206,6 +225,13 @@ void transpose_lists(const BsrMatrix& matrix, const ColumnLists& out, const Exec
   core::check_pointer(call / "matrix" / "row_offsets", matrix.row_offsets);
   core::check_pointer(call / "matrix" / "col_indices", matrix.col_indices);
   core::check_bsr_lists(call / "matrix", matrix);
+  core::Outputs outputs;
+  api::add_buffer(outputs, "transpose_lists", "workspace", execution.workspace,
+                  transpose_lists_workspace(matrix), device);
+  outputs.add(to / "col_offsets", out.col_offsets);
+  outputs.add(to / "row_indices", out.row_indices);
+  outputs.add(to / "positions", out.positions);
+  outputs.check_lists(call / "matrix", matrix);
   planning::GpuLists lists;
   lists.offsets = planning::sink_of(out.col_offsets);
   lists.rows = planning::sink_of(out.row_indices);

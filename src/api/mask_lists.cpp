@@ -56,6 +56,11 @@ MaskRows rows_of(const Where& out_name, const Tensor& blocks, const BlockList& o
   return shape;
 }
 
+void add_lists(core::Outputs& outputs, const Where& out_name, const BlockList& out) {
+  outputs.add(out_name / "counts", out.counts);
+  outputs.add(out_name / "indices", out.indices);
+}
+
 void write(const char* call, const MaskRows& shape, const Device& device,
            const Execution& execution) {
   if (device.kind == DeviceKind::cpu) return cpu::list_rows(shape);
@@ -70,7 +75,11 @@ constexpr unsigned kFlags = core::dtypes({DType::u8});
 void list_blocks(const Tensor& blocks, const BlockList& out, const Execution& execution) {
   const Where call("list_blocks");
   check_blocks(call / "blocks", blocks, blocks.device, kFlags);
-  write("list_blocks", rows_of(call / "out", blocks, out), blocks.device, execution);
+  const MaskRows rows = rows_of(call / "out", blocks, out);
+  core::Outputs outputs;
+  add_lists(outputs, call / "out", out);
+  outputs.check_input(call / "blocks", blocks);
+  write("list_blocks", rows, blocks.device, execution);
 }
 
 void list_blocks(const Tensor& full, const Tensor& partial, const BlockList& full_out,
@@ -88,6 +97,10 @@ void list_blocks(const Tensor& full, const Tensor& partial, const BlockList& ful
   MaskRows rest = rows_of(call / "partial_out", partial, partial_out);
   rest.except = static_cast<const std::uint8_t*>(full.data);
   rest.except_strides = whole.strides;
+  core::Outputs outputs;
+  add_lists(outputs, call / "full_out", full_out);
+  add_lists(outputs, call / "partial_out", partial_out);
+  outputs.check_inputs(call, {{"full", full}, {"partial", partial}});
   write("list_blocks", whole, device, execution);
   write("list_blocks", rest, device, execution);
 }
@@ -102,6 +115,9 @@ void top_k_blocks(const Tensor& scores, std::int64_t k, const BlockList& out,
   if (shape.keep > shape.capacity)
     refuse(call / "out" / "indices", words("room for ", shape.keep, " blocks in a row"),
            to_string(out.indices));
+  core::Outputs outputs;
+  add_lists(outputs, call / "out", out);
+  outputs.check_input(call / "scores", scores);
   write("top_k_blocks", shape, scores.device, execution);
 }
 
@@ -135,6 +151,10 @@ void transpose_lists(const BlockList& list, const BlockColumns& out, const Execu
     core::check_same_dtype(where, out.entries, counts.dtype, "counts");
     shape.entries = planning::sink_of(out.entries);
   }
+  core::Outputs outputs;
+  add_lists(outputs, call / "out" / "lists", out.lists);
+  outputs.add(call / "out" / "entries", out.entries);
+  outputs.check_inputs(call / "list", list);
   if (device.kind == DeviceKind::cpu) return cpu::list_columns(shape);
   const cuda::Place place = api::place_of("transpose_lists", device, execution);
   if constexpr (api::kHasGpus) cuda::list_columns(shape, place);

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -64,6 +65,14 @@ void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes) {
               std::string("execution: ") + name + ": expected at least " + std::to_string(bytes) +
                   " bytes aligned to " + std::to_string(planning::kBufferAlignment) + ", got " +
                   (buffer.data ? std::to_string(buffer.bytes) + " bytes" : "none"));
+}
+
+void add_buffer(core::Outputs& outputs, const char* call, const char* name, const Buffer& buffer,
+                std::int64_t bytes, const Device& device) {
+  const std::int64_t used = std::min(buffer.bytes, bytes);
+  if (!buffer.data || used <= 0) return;
+  outputs.add(core::Where(call) / "execution" / name,
+              tensor(buffer.data, DType::u8, {used}, device));
 }
 
 }  // namespace tessera::api

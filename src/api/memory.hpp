@@ -6,6 +6,8 @@
 #include <tessera/execution.hpp>
 #include <tessera/tensor.hpp>
 
+#include "src/core/overlap.hpp"
+
 namespace tessera::api {
 
 /// A workspace or schedule that the caller did not bring; freed with the object. On a GPU it comes
@@ -28,5 +30,9 @@ class OwnedBuffer {
 
 /// Refuses a buffer that is too small or not aligned, by its name in Execution.
 void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes);
+
+/// Adds a buffer that the caller brought, by its name in Execution: the call writes `bytes` of it.
+void add_buffer(core::Outputs& outputs, const char* call, const char* name, const Buffer& buffer,
+                std::int64_t bytes, const Device& device);
 
 }  // namespace tessera::api

@@ -9,6 +9,7 @@
 
 #include "src/api/memory.hpp"
 #include "src/cpu/backend.hpp"
+#include "src/plan/check_memory.hpp"
 #include "src/plan/select.hpp"
 #include "src/plan/shape.hpp"
 #include "src/plan/tile_table.hpp"
@@ -34,8 +35,23 @@ void visit_with_shape(const AnyProblem& problem, const planning::AnyShape& shape
   (std::make_index_sequence<std::variant_size_v<AnyProblem>>{});
 }
 
+Device device_of(const planning::AnyShape& shape) {
+  return std::visit([](const auto& any) { return any.device; }, shape);
+}
+
+/// Refuses outputs and buffers of the caller that share memory with other tensors of the call.
+void check_memory(const Plan& plan, const AnyProblem& problem, const Device& device,
+                  const Execution& given) {
+  core::Outputs outputs;
+  const char* call = to_string(plan.op);
+  api::add_buffer(outputs, call, "workspace", given.workspace, plan.workspace_bytes, device);
+  api::add_buffer(outputs, call, "schedule", given.schedule, plan.schedule_bytes, device);
+  std::visit([&](const auto& p) { planning::check_memory(p, outputs); }, problem);
+}
+
 /// Checks that a problem is the one planned for and that its data can be touched.
-planning::AnyShape checked_shape(const Plan& plan, const AnyProblem& problem) {
+planning::AnyShape checked_shape(const Plan& plan, const AnyProblem& problem,
+                                 const Execution& given) {
   planning::AnyShape shape = planning::shape_of(problem);
   const Op op = planning::op_of(problem);
   const std::string signature = planning::describe(op, shape);
@@ -46,6 +62,7 @@ planning::AnyShape checked_shape(const Plan& plan, const AnyProblem& problem) {
   }
   visit_with_shape(problem, shape,
                    [](const auto& p, const auto& s) { planning::check_data(p, s); });
+  check_memory(plan, problem, device_of(shape), given);
   return shape;
 }
 
@@ -139,8 +156,7 @@ void prepare_checked(const Plan& plan, const AnyProblem& problem, const planning
 class Borrowed {
  public:
   Borrowed(const Buffer& given, std::int64_t bytes, const planning::AnyShape& shape, void* stream)
-      : own_(given.data ? 0 : bytes, std::visit([](const auto& any) { return any.device; }, shape),
-             stream),
+      : own_(given.data ? 0 : bytes, device_of(shape), stream),
         view_(given.data ? given : own_.view()) {}
   const Buffer& view() const { return view_; }
 
@@ -152,7 +168,7 @@ class Borrowed {
 /// The convenience calls: plan, prepare, run, with what buffers the caller did not bring.
 void execute(const AnyProblem& problem, const Execution& given) {
   const Plan made = plan(problem, given);
-  const planning::AnyShape shape = checked_shape(made, problem);
+  const planning::AnyShape shape = checked_shape(made, problem, given);
   Execution execution = given;
   const Borrowed workspace(given.workspace, made.workspace_bytes, shape, given.stream);
   const Borrowed schedule(given.schedule, made.schedule_bytes, shape, given.stream);
@@ -166,12 +182,12 @@ void execute(const AnyProblem& problem, const Execution& given) {
 }  // namespace
 
 void prepare(const Plan& plan, const AnyProblem& problem, const Execution& execution) {
-  const planning::AnyShape shape = checked_shape(plan, problem);
+  const planning::AnyShape shape = checked_shape(plan, problem, execution);
   prepare_checked(plan, problem, shape, execution);
 }
 
 void run(const Plan& plan, const AnyProblem& problem, const Execution& given) {
-  const planning::AnyShape shape = checked_shape(plan, problem);
+  const planning::AnyShape shape = checked_shape(plan, problem, given);
   check_buffer("schedule", given.schedule, plan.schedule_bytes);
   Execution execution = given;
   const Borrowed workspace(given.workspace, plan.workspace_bytes, shape, given.stream);

@@ -10,6 +10,7 @@
 #include "src/api/memory.hpp"
 #include "src/core/check_lists.hpp"
 #include "src/cpu/backend.hpp"
+#include "src/plan/check_memory.hpp"
 #include "src/plan/select.hpp"
 #include "src/plan/shape.hpp"
 #if defined(TESSERA_CUDA)
@@ -93,6 +94,25 @@ void check_out(const BsrMatrix& out, const planning::SpgemmShape& shape, std::in
   core::check_no_alias(where / "row_offsets", out.row_offsets);
   core::check_no_alias(where / "col_indices", out.col_indices);
   core::check_pointers(where, out);
+}
+
+/// Whether the call writes the lists of the result or finds them there.
+enum class Lists : std::uint8_t { written, given };
+
+void check_memory(const Checked& checked, const SpgemmProblem& problem, const BsrMatrix& out,
+                  Lists lists, const Execution& execution) {
+  const Where where = Where("spgemm") / "out";
+  core::Outputs outputs;
+  api::add_buffer(outputs, "spgemm", "workspace", execution.workspace, checked.plan.workspace_bytes,
+                  checked.shape.device);
+  outputs.add(where / "values", out.values);
+  if (lists == Lists::written) {
+    outputs.add(where / "row_offsets", out.row_offsets);
+    outputs.add(where / "col_indices", out.col_indices);
+  } else {
+    outputs.check_lists(where, out);
+  }
+  planning::check_memory(problem, outputs);
 }
 
 void write_list(const Tensor& to, const std::vector<std::int64_t>& values) {
@@ -201,6 +221,7 @@ void spgemm_numeric(const SpgemmPlan& plan, const SpgemmProblem& problem, const 
       std::max(plan.stored_blocks(), checked.shape.n) > kMostNarrow) {
     core::refuse(Where("spgemm") / "out" / "row_offsets", "i64 for this many blocks", "i32");
   }
+  check_memory(checked, problem, out, Lists::written, execution);
   if (run_on_gpu(checked, problem, &data, out, execution)) return;
   write_list(out.row_offsets, data.pattern.offsets);
   write_list(out.col_indices, data.pattern.columns);
@@ -212,6 +233,7 @@ void spgemm_numeric(const SpgemmProblem& problem, const BsrMatrix& out,
   const Checked checked = check_problem(problem, execution);
   check_out(out, checked.shape, core::kAny);
   core::check_bsr_lists(Where("spgemm") / "out", out, true);
+  check_memory(checked, problem, out, Lists::given, execution);
   if (run_on_gpu(checked, problem, nullptr, out, execution)) return;
   run_on_cpu(checked, problem, cpu::spgemm_sampled(problem, checked.shape, out), out, execution);
 }

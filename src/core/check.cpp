@@ -76,13 +76,17 @@ bool spans_fit(const Tensor& tensor) {
 
 }  // namespace
 
-std::string Where::text() const {
-  std::string path = std::string(names_[0]) + ":";
+std::string Where::path() const {
+  std::string path;
   for (std::size_t i = 1; i < static_cast<std::size_t>(depth_); ++i) {
-    path += (i == 1 ? " " : ".") + std::string(names_[i]);
+    path += (i == 1 ? "" : ".") + std::string(names_[i]);
   }
-  if (element_ >= 0) path += words("[", element_, "]");
-  return depth_ > 1 ? path + ":" : path;
+  return element_ < 0 ? path : path + words("[", element_, "]");
+}
+
+std::string Where::text() const {
+  const std::string op = std::string(names_[0]) + ":";
+  return depth_ > 1 ? op + " " + path() + ":" : op;
 }
 
 void refuse(const Where& where, const std::string& accepted, const std::string& came) {

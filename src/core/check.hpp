@@ -34,6 +34,8 @@ class Where {
     return inner;
   }
   std::string text() const;
+  /// Without the operation: "mask.full.indices".
+  std::string path() const;
 
  private:
   static constexpr std::size_t kMaxDepth = 6;

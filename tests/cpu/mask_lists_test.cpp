@@ -185,8 +185,8 @@ TEST(MaskLists, RefusalsNameTheArgument) {
   refuses<Base>("top_k_blocks: k: expected zero or more blocks, got -1", [](Base& b) { b.k = -1; });
   refuses<Base>("top_k_blocks: out.indices: expected room for 4 blocks in a row", [](Base& b) {
     b.k = 5;
-    for (BlockList* list : {&b.out, &b.rest})
-      list->indices = tensor(list->indices.data, DType::i32, {2, 1, 3, 3});
+    b.out.indices = tensor(b.out.indices.data, DType::i32, {2, 1, 3, 3});
+    b.rest.indices = tensor(b.rest.indices.data, DType::i32, {2, 1, 3, 3});
   });
   refuses<Base>("transpose_lists: list.counts: expected counts 0 to 4",
                 [](Base& b) { b.memory[4].data<std::int32_t>()[1] = 5; });
