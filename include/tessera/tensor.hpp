@@ -30,7 +30,7 @@ TESSERA_EXPORT std::string to_string(const Device& device);
 
 inline constexpr int kMaxRank = 5;
 
-/// A view of memory that somebody else owns. Strides count elements and may be anything, zero and
+/// A view of memory that the caller owns. Strides count elements and may be anything, zero and
 /// negative included, as long as no two elements of an output share an address.
 ///
 /// An output shares no byte with another tensor of its call, nor with a workspace or schedule;
