@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <tessera/device.hpp>
@@ -11,6 +10,10 @@
 
 #include "apps/tessera/command.hpp"
 #include "apps/tessera/coprocess.hpp"
+#include "apps/tessera/interrupt.hpp"
+#include "apps/tessera/options.hpp"
+#include "apps/tessera/output.hpp"
+#include "apps/tessera/places.hpp"
 #include "apps/tessera/progress.hpp"
 #include "apps/tessera/table.hpp"
 
@@ -35,13 +38,16 @@ std::vector<BenchCase> all_cases() {
 
 std::vector<BenchCase> chosen_cases(const Options& options) {
   std::vector<BenchCase> cases = all_cases();
+  std::vector<std::string> names;
+  for (const BenchCase& one : cases) names.push_back(one.name);
   auto known = [&](const std::string& name) {
-    return std::any_of(cases.begin(), cases.end(),
-                       [&](const BenchCase& one) { return one.name == name; });
+    return std::find(names.begin(), names.end(), name) != names.end();
   };
   for (const std::string& name : options.cases)
     if (!known(name))
-      throw UsageError("bench: CASES: " + name + " is not a case; --list shows them");
+      throw UsageError(
+          "bench: CASES: " + name + " is not a case" +
+          (did_you_mean(name, names).empty() ? "; --list shows them" : did_you_mean(name, names)));
   if (known(options.json))
     throw UsageError("bench: --json: " + options.json +
                      " is a case; name the cases before --json, or write --json=" + options.json);
@@ -111,17 +117,24 @@ std::string now() {
   return text.data();
 }
 
+std::string cpu_name(const DeviceFacts& cpu) {
+  const std::string model = cpu_model();
+  return model.empty() ? cpu.name : model;
+}
+
 Json result_file(const DeviceFacts& cpu, int threads, Json cases) {
-  // The commit of the tree that the program lies in, if it lies in one.
-  const std::string folder = std::filesystem::path(own_path()).parent_path().string();
-  const std::string commit = first_line(
-      {"git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"});
+  // Of the tree that the program was built in, if it still lies there.
+  const std::string folder = source_tree_of(own_path().parent_path()).string();
+  const std::string commit = folder.empty()
+                                 ? ""
+                                 : first_line({"git", "-C", folder, "describe", "--always",
+                                               "--dirty", "--abbrev=40", "--exclude", "*"});
   const bool clean = !commit.empty() && commit.find("dirty") == std::string::npos;
   return {
       {"schema", 1},
       {"date", now()},
       {"gpu", nullptr},
-      {"cpu", {{"name", cpu.name}, {"simd", cpu.simd}, {"threads", threads}}},
+      {"cpu", {{"name", cpu_name(cpu)}, {"simd", cpu.simd}, {"threads", threads}}},
       {"toolkit", nullptr},
       {"version", TESSERA_VERSION_STRING},
       {"commit", text_or_null(commit)},
@@ -141,7 +154,7 @@ Table empty_table() {
                 {"ours", Table::Align::right},
                 {"GFLOP/s", Table::Align::right},
                 {"peer"},
-                {"", Table::Align::right},
+                {"its time", Table::Align::right},
                 {"GFLOP/s", Table::Align::right},
                 {"ratio", Table::Align::right},
                 {"must", Table::Align::right},
@@ -178,58 +191,114 @@ std::string notes(const std::vector<BenchCase>& cases, const std::vector<CaseRes
   for (const CaseResult& result : results)
     for (const Peer& peer : result.peers)
       if (!peer.unavailable.empty())
-        add(peer.name + " unavailable: " + peer.unavailable);
+        add(peer.name + " is missing: " + peer.unavailable);
       else if (!peer.version.empty())
         add(peer.name + ": " + peer.version);
   return CLI::detail::join(lines, "\n");
 }
 
-int list_cases() {
+void print_or_write(const std::string& path, const Json& json) {
+  const std::string text = json.dump(2) + "\n";
+  if (path == "-")
+    std::cout << text;
+  else
+    write_file(path, text);
+}
+
+int list_cases(const Options& options) {
+  const std::vector<BenchCase> cases = chosen_cases(options);
+  if (!options.json.empty()) {
+    Json list = Json::array();
+    for (const BenchCase& one : cases) list.push_back({{"name", one.name}, {"what", one.what}});
+    print_or_write(options.json, list);
+    return kFine;
+  }
   Table table({{"case"}, {"what"}});
-  for (const BenchCase& one : all_cases()) table.add({one.name, one.what});
+  for (const BenchCase& one : cases) table.add({one.name, one.what});
   std::cout << table.text();
   return kFine;
+}
+
+// Before anything is measured.
+void check_options(const Options& options) {
+  if (!options.json.empty() && options.json != "-") check_writable("bench: --json", options.json);
+  if (options.python.empty() || options.list) return;
+  try {
+    Coprocess({options.python, "-c", ""});
+  } catch (const std::runtime_error& error) {
+    throw UsageError(std::string("bench: --python: ") + error.what());
+  }
+}
+
+// Nothing where Ctrl-C came before the case was done.
+std::optional<CaseResult> measure(const BenchCase& one, const BenchSettings& settings) {
+  try {
+    check_interrupt();
+    return one.measure(settings);
+  } catch (const std::exception&) {  // Ctrl-C also ends the programs that peers run in
+    if (!interrupted()) throw;
+    return std::nullopt;
+  }
+}
+
+std::vector<CaseResult> measure_all(const std::vector<BenchCase>& cases,
+                                    const BenchSettings& settings) {
+  const InterruptGuard guard;
+  Progress progress;
+  std::vector<CaseResult> results;
+  for (const BenchCase& one : cases) {
+    progress.step("[" + std::to_string(results.size() + 1) + "/" + std::to_string(cases.size()) +
+                  "] " + one.name + ": " + one.what);
+    std::optional<CaseResult> result = measure(one, settings);
+    if (!result) break;
+    results.push_back(std::move(*result));
+  }
+  return results;
+}
+
+void print_text(const std::string& machine, const std::vector<BenchCase>& cases,
+                const std::vector<CaseResult>& results) {
+  Table table = empty_table();
+  for (std::size_t i = 0; i < results.size(); ++i) add_row(table, cases[i].name, results[i]);
+  std::cout << machine << "; medians of alternating runs, ± half the distance of the quartiles\n\n"
+            << table.text() << '\n'
+            << notes(cases, results) << '\n';
 }
 
 int run_bench(const Options& options) {
   const DeviceFacts cpu = device_facts({});
   const int threads = options.threads ? options.threads : std::max(1, cpu.units);
   if (options.memory_probe > 0) return run_memory_probe(options.memory_probe, threads);
-  if (options.list) return list_cases();
+  check_options(options);
+  if (options.list) return list_cases(options);
   const std::vector<BenchCase> cases = chosen_cases(options);
-  const bool to_stdout = options.json == "-";
 
   BenchSettings settings;
   settings.execution.threads = threads;
   settings.threads = threads;
   settings.seconds = options.seconds;
   settings.python = options.python.empty() ? find_python() : options.python;
-  Progress progress;
-  Table table = empty_table();
-  Json json_cases = Json::array();
-  std::vector<CaseResult> results;
-  bool ok = true;
-  for (const BenchCase& one : cases) {
-    progress.step("[" + std::to_string(results.size() + 1) + "/" + std::to_string(cases.size()) +
-                  "] " + one.name + ": " + one.what);
-    results.push_back(one.measure(settings));
-    const CaseResult& result = results.back();
-    ok = ok && !result.missed();
-    add_row(table, one.name, result);
-    json_cases.push_back(case_json(one.name, result));
-  }
-  progress.clear();
+  const std::vector<CaseResult> results = measure_all(cases, settings);
+  const bool stopped = results.size() < cases.size();
 
-  const Json file = result_file(cpu, threads, std::move(json_cases));
-  if (to_stdout) {
-    std::cout << file.dump(2) << '\n';
-  } else {
-    std::cout << cpu.name << ", " << threads << " used; medians of alternating runs, ± half the "
-              << "distance of the quartiles\n\n"
-              << table.text() << '\n'
-              << notes(cases, results) << '\n';
-    if (!options.json.empty()) write_file(options.json, file.dump(2) + "\n");
+  Json json_cases = Json::array();
+  for (std::size_t i = 0; i < results.size(); ++i)
+    json_cases.push_back(case_json(cases[i].name, results[i]));
+  Json file = result_file(cpu, threads, std::move(json_cases));
+  if (stopped) file["interrupted"] = true;
+  if (options.json != "-" && !results.empty())
+    print_text(cpu_name(cpu) + ", " + cpu.simd + ", " + std::to_string(threads) + " threads", cases,
+               results);
+  // A file of former results is not replaced by one without any.
+  if (options.json == "-" || (!options.json.empty() && !results.empty()))
+    print_or_write(options.json, file);
+  if (stopped) {
+    std::cerr << "tessera: bench: interrupted after " << results.size() << " of " << cases.size()
+              << " cases\n";
+    return kInterrupted;
   }
+  const bool ok = std::none_of(results.begin(), results.end(),
+                               [](const CaseResult& result) { return result.missed(); });
   return ok ? kFine : kCheckFailed;
 }
 
@@ -257,17 +326,19 @@ Command add_bench(CLI::App& app) {
   parser->add_option("--seconds", options->seconds, "time for a case [6]")
       ->check(number_between(0, 3600));
   parser->add_option("--threads", options->threads, "threads, ours and the peers' [one a core]")
-      ->check(CLI::Range(1, 4096));
+      ->check(integer_between(1, 4096));
   parser->add_option("--python", options->python,
                      "a Python with torch [TESSERA_PYTHON, else the tree's .venv, else python3]");
   parser->add_option("--memory-probe", options->memory_probe)->group("");
-  set_footer(*parser,
-             "  tessera bench\n"
-             "  tessera bench matmul attention --json results.json\n"
-             "  tessera bench --filter bsr --seconds 2\n"
-             "  tessera bench attention --python ~/torch/bin/python3\n"
-             "  tessera bench ceilings --help\n"
-             "Code 1: a ratio missed what it must reach. A missing peer is no failure.");
+  set_footer(
+      *parser,
+      "  tessera bench\n"
+      "  tessera bench matmul attention --json results.json\n"
+      "  tessera bench --filter bsr --seconds 2\n"
+      "  tessera bench attention --python ~/torch/bin/python3\n"
+      "  tessera bench ceilings --help\n"
+      "Code 1: a ratio missed what it must reach. A missing peer is no failure. Ctrl-C keeps\n"
+      "the cases that are done.");
   return {parser, [options] { return run_bench(*options); }};
 }
 

@@ -3,6 +3,7 @@
 #include "apps/tessera/bench.hpp"
 #include "apps/tessera/coprocess.hpp"
 #include "apps/tessera/fill.hpp"
+#include "apps/tessera/places.hpp"
 #include "apps/tessera/torch_peer.hpp"
 
 namespace tessera::tool {
@@ -131,8 +132,8 @@ CaseResult memory(const BenchSettings& settings) {
   constexpr std::int64_t kLong = 16384;
   constexpr double kMiB = 1024 * 1024;
   // A process of its own: the peak of this one is that of the cases before.
-  Coprocess probe({own_path(), "bench", "--memory-probe", std::to_string(kLong), "--threads",
-                   std::to_string(settings.threads)});
+  Coprocess probe({own_path().string(), "bench", "--memory-probe", std::to_string(kLong),
+                   "--threads", std::to_string(settings.threads)});
   const Json answer = Json::parse(probe.receive(600));
   CaseResult result;
   result.op = "attention";

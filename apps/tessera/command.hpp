@@ -10,7 +10,13 @@
 namespace tessera::tool {
 
 /// Exit codes, as every --help lists them.
-enum ExitCode : int { kFine = 0, kCheckFailed = 1, kBadInput = 2, kUnsupported = 3 };
+enum ExitCode : int {
+  kFine = 0,
+  kCheckFailed = 1,
+  kBadInput = 2,
+  kUnsupported = 3,
+  kInterrupted = 130
+};
 
 /// An option or a file that makes no sense; the message names it.
 class UsageError : public std::runtime_error {
@@ -37,13 +43,6 @@ void add_python_commands(CLI::App& app);
 /// returns only where that cannot be: the exit code then. Nothing where they ask for none.
 std::optional<int> run_python_command(int argc, char** argv);
 
-/// Accepts numbers in [low, high]; unlike CLI::Range not what is no number either.
-CLI::Validator number_between(double low, double high);
-
 /// Adds the examples and the exit codes at the end of a subcommand's help.
 void set_footer(CLI::App& parser, const std::string& examples);
-
-/// Writes a whole file; throws UsageError naming the path and the reason.
-void write_file(const std::string& path, const std::string& contents);
-
 }  // namespace tessera::tool

@@ -11,10 +11,10 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <stdexcept>
+
+#include "apps/tessera/interrupt.hpp"
 
 extern char** environ;
 
@@ -40,7 +40,7 @@ Coprocess::Coprocess(const std::vector<std::string>& command) {
   close(ends[1]);
   if (failure != 0) {
     close(socket_);
-    throw std::runtime_error(command[0] + ": " + std::strerror(failure));
+    throw std::runtime_error("cannot start " + command[0] + ": " + std::strerror(failure));
   }
 }
 
@@ -81,6 +81,7 @@ std::string Coprocess::receive(double timeout_seconds) {
     }
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    check_interrupt();
     if (left <= 0) throw std::runtime_error("no answer in time");
     pollfd waiting{socket_, POLLIN, 0};
     if (poll(&waiting, 1, static_cast<int>(left)) <= 0) continue;
@@ -90,23 +91,6 @@ std::string Coprocess::receive(double timeout_seconds) {
     if (count <= 0) throw std::runtime_error("the program ended without an answer");
     received_.append(buffer.data(), static_cast<std::size_t>(count));
   }
-}
-
-std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
-
-std::string find_python() {
-  namespace fs = std::filesystem;
-  const char* named = std::getenv("TESSERA_PYTHON");
-  if (named && *named) return named;
-  std::error_code error;
-  for (const fs::path& start : {fs::path(own_path()).parent_path(), fs::current_path(error)}) {
-    for (fs::path folder = start;; folder = folder.parent_path()) {
-      const fs::path python = folder / ".venv" / "bin" / "python3";
-      if (fs::exists(python, error)) return python;
-      if (folder == folder.parent_path()) break;
-    }
-  }
-  return "python3";
 }
 
 }  // namespace tessera::tool

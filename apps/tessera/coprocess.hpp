@@ -17,7 +17,8 @@ class Coprocess {
   Coprocess& operator=(const Coprocess&) = delete;
 
   void send(const std::string& line);
-  /// The next line; throws std::runtime_error where the program ended or took too long.
+  /// The next line; throws std::runtime_error where the program ended or took too long, and
+  /// Interrupted after Ctrl-C.
   std::string receive(double timeout_seconds);
 
  private:
@@ -25,12 +26,5 @@ class Coprocess {
   int socket_ = -1;
   std::string received_;
 };
-
-/// This program's own file.
-std::string own_path();
-
-/// The Python that TESSERA_PYTHON names; else that of the .venv of the tree that this program or
-/// the current folder lies in; else the first on PATH.
-std::string find_python();
 
 }  // namespace tessera::tool

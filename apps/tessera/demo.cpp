@@ -12,6 +12,8 @@
 
 #include "apps/tessera/command.hpp"
 #include "apps/tessera/fill.hpp"
+#include "apps/tessera/options.hpp"
+#include "apps/tessera/output.hpp"
 #include "apps/tessera/progress.hpp"
 #include "apps/tessera/table.hpp"
 #include "tests/support/compare.hpp"
@@ -275,17 +277,17 @@ Command add_demo(CLI::App& app) {
       "demo", "Long-context block-sparse attention and a BSR product against their dense twins");
   parser->add_option("-o,--output", options->output, "the page to write [demo.html]");
   parser->add_option("--dtype", options->dtype, "f32, f16 or bf16 [bf16]")
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+      ->check(one_of({"f32", "f16", "bf16"}));
   parser
       ->add_option("--length", options->length,
                    "tokens, a multiple of 64 [8192, fewer on a slow machine]")
-      ->check(CLI::Range(64, 1 << 20));
+      ->check(integer_between(64, 1 << 20));
   parser
       ->add_option("--size", options->size,
                    "rows and columns of the sparse matrix, a multiple of 64 [4096]")
-      ->check(CLI::Range(64, 1 << 16));
+      ->check(integer_between(64, 1 << 16));
   parser->add_option("--threads", options->threads, "threads [one a core]")
-      ->check(CLI::Range(1, 4096));
+      ->check(integer_between(1, 4096));
   parser->add_flag("--json", options->json, "print JSON");
   set_footer(*parser,
              "  tessera demo\n"

@@ -1,39 +1,21 @@
 #include "apps/tessera/command.hpp"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 #include <new>
 #include <tessera/error.hpp>
 #include <tessera/version.hpp>
 #include <vector>
 
-#include "apps/tessera/table.hpp"
+#include "apps/tessera/interrupt.hpp"
+#include "apps/tessera/options.hpp"
+#include "apps/tessera/output.hpp"
 
 namespace tessera::tool {
-
-CLI::Validator number_between(double low, double high) {
-  auto check = [=](const std::string& text) -> std::string {
-    double value = 0;
-    const bool fits = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
-    return fits ? ""
-                : "expected a number from " + brief(low) + " to " + brief(high) + ", got " + text;
-  };
-  return CLI::Validator(check, "NUMBER");
-}
 
 void set_footer(CLI::App& parser, const std::string& examples) {
   parser.footer("Examples:\n" + examples +
                 "\nExit codes: 0 fine, 1 a check failed, 2 bad usage or input, "
-                "3 unsupported here.");
-}
-
-void write_file(const std::string& path, const std::string& contents) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(contents.data(), static_cast<std::streamsize>(contents.size()));
-  file.close();
-  if (!file) throw UsageError("cannot write " + path + ": " + std::strerror(errno));
+                "3 unsupported here,\n130 interrupted.");
 }
 
 namespace {
@@ -60,6 +42,14 @@ std::string one_line(std::string text) {
   return text;
 }
 
+Command add_version(CLI::App& app) {
+  CLI::App* parser = app.add_subcommand("version", "The version, as --version prints it");
+  return {parser, [] {
+            std::cout << TESSERA_VERSION_STRING << '\n';
+            return static_cast<int>(kFine);
+          }};
+}
+
 int run(int argc, char** argv) {
   if (const auto code = run_python_command(argc, argv)) return *code;
   CLI::App app{
@@ -69,7 +59,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   const std::vector<Command> commands{add_info(app),   add_explain(app), add_demo(app),
-                                      add_verify(app), add_bench(app),   add_pattern(app)};
+                                      add_verify(app), add_bench(app),   add_pattern(app),
+                                      add_version(app)};
   add_python_commands(app);
   set_footer(app,
              "  tessera info\n"
@@ -78,6 +69,8 @@ int run(int argc, char** argv) {
              "Each subcommand has its own --help, with examples.");
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    return complain(explain_leftovers(app), kBadInput);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
     return complain(one_line(error.what()), kBadInput);
@@ -87,20 +80,30 @@ int run(int argc, char** argv) {
   return complain("a subcommand is required; tessera --help lists them", kBadInput);
 }
 
-}  // namespace
-}  // namespace tessera::tool
-
-int main(int argc, char** argv) {
-  using namespace tessera::tool;
+int run_or_complain(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const tessera::Error& error) {
+  } catch (const Error& error) {
     return complain(one_line(error.what()), exit_code_of(error));
   } catch (const UsageError& error) {
     return complain(one_line(error.what()), kBadInput);
+  } catch (const Interrupted& error) {
+    return complain(error.what(), kInterrupted);
   } catch (const std::bad_alloc&) {
     return complain("not enough memory for this problem", kUnsupported);
   } catch (const std::exception& error) {
     return complain(one_line(error.what()), kCheckFailed);
   }
+}
+
+}  // namespace
+}  // namespace tessera::tool
+
+int main(int argc, char** argv) {
+  using namespace tessera::tool;
+  const int code = run_or_complain(argc, argv);
+  const std::string failure = output_failure();
+  if (failure.empty()) return code;
+  complain("cannot write to standard output: " + failure, kBadInput);
+  return code == kFine ? kBadInput : code;
 }

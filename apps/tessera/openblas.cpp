@@ -9,7 +9,8 @@ OpenBlas::OpenBlas(int threads) {
   void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* reason = dlerror();
-    unavailable_ = reason ? reason : "libopenblas.so.0 could not be opened";
+    unavailable_ = std::string(reason ? reason : "libopenblas.so.0 could not be opened") +
+                   "; on Debian: apt install libopenblas0";
     return;
   }
   sgemm_ = reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm"));

@@ -9,6 +9,8 @@
 
 #include "apps/tessera/command.hpp"
 #include "apps/tessera/figures.hpp"
+#include "apps/tessera/options.hpp"
+#include "apps/tessera/output.hpp"
 #include "apps/tessera/table.hpp"
 
 namespace tessera::tool {
@@ -26,6 +28,7 @@ struct Options {
   std::array<std::int64_t, 3> volume{4, 4, 4}, neighbourhood{3, 3, 3};
   bool causal = true;
   std::uint64_t seed = 1;
+  OptionScopes scopes;
 };
 
 const std::vector<std::string> kGenerators{
@@ -33,6 +36,9 @@ const std::vector<std::string> kGenerators{
     "butterfly",      "power_law",     "n_of_m",       "mesh",    "power_law_graph",
     "vertical_slash", "heavy_hitters", "sliding_tile",
 };
+
+// Stands for all files where options name generators.
+const std::string kFile = "files";
 
 bool is_generator(const std::string& name) {
   return std::find(kGenerators.begin(), kGenerators.end(), name) != kGenerators.end();
@@ -72,6 +78,7 @@ Pattern generate_volume(const Options& o) {
 }
 
 Pattern generate(const Options& o) {
+  o.scopes.check("pattern", o.source);
   if (o.source == "sliding_tile" || o.source == "mesh") return generate_volume(o);
   const std::int64_t cols = o.cols ? o.cols : o.rows;
   check_size("--rows, --cols", o.rows, cols);
@@ -98,7 +105,8 @@ Pattern load(const Options& o) {
   const std::string kind = std::filesystem::path(o.source).extension().string();
   if (kind != ".mtx" && kind != ".smtx")
     throw UsageError("pattern: " + o.source + ": expected a .mtx or .smtx file, or a generator: " +
-                     CLI::detail::join(kGenerators, ", "));
+                     CLI::detail::join(kGenerators, ", ") + did_you_mean(o.source, kGenerators));
+  o.scopes.check("pattern", kFile);
   const Coo elements = kind == ".mtx" ? read_matrix_market(o.source) : read_smtx(o.source);
   const std::int64_t block_cols = o.block_cols ? o.block_cols : o.block;
   check_size(o.source, elements.rows / o.block, elements.cols / block_cols);
@@ -122,7 +130,7 @@ nlohmann::ordered_json to_json(const Options& o, const PatternStatistics& s) {
 }
 
 std::string to_text(const PatternStatistics& s) {
-  Table table({{"pattern"}, {"", Table::Align::right}});
+  Table table({{"pattern"}, {"value", Table::Align::right}});
   table.add({"block rows x columns", std::to_string(s.rows) + " x " + std::to_string(s.cols)});
   table.add({"stored blocks", std::to_string(s.stored)});
   table.add({"density", brief(s.density * 100) + "%"});
@@ -143,7 +151,14 @@ void write_picture(const std::string& path, const Picture& picture) {
   throw UsageError("pattern: --output: expected a name that ends in .svg or .png, got " + path);
 }
 
+int preview_columns() {
+  constexpr int kPreferred = 64;
+  const int columns = output_columns();
+  return columns > 0 ? std::min(columns, kPreferred) : kPreferred;
+}
+
 int run_pattern(const Options& o) {
+  if (!o.output.empty()) check_writable("pattern: --output", o.output);
   const Pattern pattern = is_generator(o.source) ? generate(o) : load(o);
   const PatternStatistics figures = statistics(pattern);
   if (!o.output.empty()) {
@@ -156,35 +171,91 @@ int run_pattern(const Options& o) {
     std::cout << to_json(o, figures).dump(2, ' ', false, Handler::replace) << '\n';
     return kFine;
   }
-  if (o.preview) std::cout << terminal_preview(pattern) << '\n';
+  if (o.preview) std::cout << terminal_preview(pattern, preview_columns()) << '\n';
   std::cout << to_text(figures);
   if (!o.output.empty()) std::cout << "\nwrote " << o.output << '\n';
   return kFine;
 }
 
-void add_structured_options(CLI::App& parser, Options& o, const std::string& group) {
-  const auto size = CLI::NonNegativeNumber;
-  const auto count = CLI::PositiveNumber;
-  parser.add_option("--n", o.n, "n_of_m: blocks stored [2]")->check(size)->group(group);
-  parser.add_option("--m", o.m, "n_of_m: of each so many [8]")->check(count)->group(group);
-  parser.add_option("--verticals", o.verticals, "vertical_slash: columns [4]")
-      ->check(size)
-      ->group(group);
-  parser.add_option("--slashes", o.slashes, "vertical_slash: diagonals [4]")
-      ->check(size)
-      ->group(group);
-  parser.add_option("--k", o.k, "heavy_hitters: blocks a row [8]")->check(size)->group(group);
-  parser.add_flag("!--not-causal", o.causal, "vertical_slash, heavy_hitters: beyond the diagonal")
-      ->group(group);
-  const auto three = [&](const char* name, std::array<std::int64_t, 3>& sizes, const char* what) {
-    parser.add_option(name, sizes, what)->delimiter(',')->check(count)->group(group);
-  };
-  three("--volume", o.volume, "sliding_tile: tiles, mesh: nodes, as frames,height,width [4,4,4]");
-  three("--neighbourhood", o.neighbourhood, "sliding_tile: tiles that a tile sees [3,3,3]");
-  parser.add_option("--tile-blocks", o.tile_blocks, "sliding_tile: blocks of a tile [1]")
-      ->check(count)
-      ->group(group);
-  parser.add_option("--unknowns", o.unknowns, "mesh: of each node [1]")->check(count)->group(group);
+// Adds the options of generators; the help names which ones each is for.
+class GeneratorParser {
+ public:
+  GeneratorParser(CLI::App& parser, OptionScopes& scopes) : parser_(parser), scopes_(scopes) {}
+
+  template <class T>
+  CLI::Option* option(const char* name, T& value, const std::string& what,
+                      const CLI::Validator& check, std::vector<std::string> users) {
+    return place(parser_.add_option(name, value)->check(check), what, std::move(users));
+  }
+  void flag(const char* name, bool& value, const std::string& what,
+            std::vector<std::string> users) {
+    place(parser_.add_flag(name, value), what, std::move(users));
+  }
+
+ private:
+  CLI::Option* place(CLI::Option* option, const std::string& what, std::vector<std::string> users) {
+    const bool most = users.size() > kGenerators.size() / 2;
+    option->description((most ? "" : CLI::detail::join(users, ", ") + ": ") + what)
+        ->group(users.front() == kFile ? "Files" : "Generators (sizes count blocks)");
+    return scopes_.only(option, std::move(users));
+  }
+
+  CLI::App& parser_;
+  OptionScopes& scopes_;
+};
+
+std::vector<std::string> generators_but(const std::vector<std::string>& others) {
+  std::vector<std::string> names = kGenerators;
+  std::erase_if(names, [&](const std::string& name) {
+    return std::find(others.begin(), others.end(), name) != others.end();
+  });
+  return names;
+}
+
+void add_generator_options(GeneratorParser& parser, Options& o) {
+  const CLI::Validator size = non_negative_integer(), count = positive_integer();
+  parser.option("--block", o.block,
+                "group the elements, or the unknowns, into blocks of so many rows [1]", count,
+                {kFile, "mesh"});
+  parser.option("--block-cols", o.block_cols, "and so many columns [--block]", count, {kFile});
+  const auto sized = generators_but({"mesh", "sliding_tile"});
+  parser.option("--rows", o.rows, "block rows [64]", size, sized);
+  parser.option("--cols", o.cols, "block columns [--rows]", size, sized);
+  parser.option("--seed", o.seed, "of what is drawn at random [1]", size,
+                generators_but({"banded", "causal", "butterfly", "mesh", "sliding_tile"}));
+  parser.option("--density", o.density, "share of blocks [0.1]", number_between(0, 1),
+                {"random", "power_law", "power_law_graph"});
+  parser.option("--half-width", o.half_width, "blocks on each side of the diagonal [2]", size,
+                {"banded", "bigbird"});
+  parser.option("--global", o.global, "whole rows and columns [1]", size, {"bigbird"});
+  parser.option("--random", o.random, "more blocks per row [2]", size, {"bigbird"});
+  parser.option("--groups", o.groups, "how many [8]", count, {"block_diagonal"});
+  parser.option("--zipf", o.zipf, "uneven groups by this exponent [0]", non_negative_number(),
+                {"block_diagonal"});
+  parser.option("--levels", o.levels, "how many [4]", size, {"butterfly"});
+  parser.option("--exponent", o.exponent, "of the power law [1]", non_negative_number(),
+                {"power_law", "power_law_graph"});
+}
+
+void add_structured_options(GeneratorParser& parser, Options& o) {
+  const CLI::Validator size = non_negative_integer(), count = positive_integer();
+  parser.option("--n", o.n, "blocks that stay [2]", size, {"n_of_m"});
+  parser.option("--m", o.m, "out of so many [8]", count, {"n_of_m"});
+  parser.option("--verticals", o.verticals, "columns [4]", size, {"vertical_slash"});
+  parser.option("--slashes", o.slashes, "diagonals [4]", size, {"vertical_slash"});
+  parser.option("--k", o.k, "blocks per row [8]", size, {"heavy_hitters"});
+  parser.flag("!--not-causal", o.causal, "also beyond the diagonal",
+              {"vertical_slash", "heavy_hitters"});
+  parser
+      .option("--volume", o.volume, "tiles or nodes, as frames,height,width [4,4,4]", count,
+              {"sliding_tile", "mesh"})
+      ->delimiter(',');
+  parser
+      .option("--neighbourhood", o.neighbourhood, "tiles that a tile sees [3,3,3]", count,
+              {"sliding_tile"})
+      ->delimiter(',');
+  parser.option("--tile-blocks", o.tile_blocks, "blocks per tile [1]", count, {"sliding_tile"});
+  parser.option("--unknowns", o.unknowns, "per node [1]", count, {"mesh"});
 }
 
 }  // namespace
@@ -192,7 +263,6 @@ void add_structured_options(CLI::App& parser, Options& o, const std::string& gro
 Command add_pattern(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* parser = app.add_subcommand("pattern", "Figures and a picture of a sparsity pattern");
-  const auto size = CLI::NonNegativeNumber;
   parser
       ->add_option("SOURCE", o->source,
                    "a .mtx or .smtx file, or a generator: " + CLI::detail::join(kGenerators, ", "))
@@ -200,43 +270,9 @@ Command add_pattern(CLI::App& app) {
   parser->add_option("-o,--output", o->output, "also draw it into this .svg or .png file");
   parser->add_flag("--json", o->json, "print JSON");
   parser->add_flag("!--no-preview", o->preview, "no picture in the terminal");
-  const std::string file = "Files", made = "Generators (sizes count blocks)";
-  parser
-      ->add_option("--block", o->block,
-                   "group the elements, or a mesh's unknowns, into blocks of so many rows [1]")
-      ->check(CLI::PositiveNumber)
-      ->group(file);
-  parser->add_option("--block-cols", o->block_cols, "and so many columns [those of --block]")
-      ->check(CLI::PositiveNumber)
-      ->group(file);
-  parser->add_option("--rows", o->rows, "block rows [64]")->check(size)->group(made);
-  parser->add_option("--cols", o->cols, "block columns [--rows]")->check(size)->group(made);
-  parser
-      ->add_option("--density", o->density,
-                   "random, power_law, power_law_graph: share stored [0.1]")
-      ->check(number_between(0, 1))
-      ->group(made);
-  parser->add_option("--half-width", o->half_width, "banded, bigbird [2]")
-      ->check(size)
-      ->group(made);
-  parser->add_option("--global", o->global, "bigbird: whole rows and columns [1]")
-      ->check(size)
-      ->group(made);
-  parser->add_option("--random", o->random, "bigbird: more blocks a row [2]")
-      ->check(size)
-      ->group(made);
-  parser->add_option("--groups", o->groups, "block_diagonal [8]")
-      ->check(CLI::PositiveNumber)
-      ->group(made);
-  parser->add_option("--zipf", o->zipf, "block_diagonal: uneven groups by this exponent [0]")
-      ->check(size)
-      ->group(made);
-  parser->add_option("--levels", o->levels, "butterfly [4]")->check(size)->group(made);
-  parser->add_option("--exponent", o->exponent, "power_law, power_law_graph [1]")
-      ->check(size)
-      ->group(made);
-  parser->add_option("--seed", o->seed, "of what is drawn at random [1]")->check(size)->group(made);
-  add_structured_options(*parser, *o, made);
+  GeneratorParser options(*parser, o->scopes);
+  add_generator_options(options, *o);
+  add_structured_options(options, *o);
   set_footer(*parser,
              "  tessera pattern bigbird --rows 128 --half-width 1 --random 3\n"
              "  tessera pattern mesh --volume 8,8,8 --unknowns 3 --block 16\n"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/tessera/command.hpp"
-#include "apps/tessera/coprocess.hpp"
+#include "apps/tessera/places.hpp"
 
 // Subcommands that the Python package carries: this process becomes Python, so exit codes, signals,
 // help and the terminal are its own.
@@ -29,6 +29,10 @@ constexpr std::array kCommands{
                   "Try the kernels that take a problem, keep the fastest"},
     PythonCommand{"report", "", "tessera.report", "Result files as one page of HTML"},
     PythonCommand{"bench", "ceilings", "tessera.bench", ""},
+    PythonCommand{"bench", "suite", "tessera.bench", ""},
+    PythonCommand{"bench", "merge", "tessera.bench", ""},
+    PythonCommand{"bench", "table", "tessera.bench", ""},
+    PythonCommand{"bench", "peers", "tessera.bench", ""},
 };
 
 // Runs a module as `python -m` does, where the package is there: a folder that happens to be called
@@ -38,7 +42,8 @@ import importlib.util, runpy, sys
 found = importlib.util.find_spec("tessera")
 if found is None or found.origin is None:
     sys.stderr.write("tessera: " + sys.argv.pop(1) + ": " + sys.executable
-                     + " has no package tessera; install it with: make python\n")
+                     + " has no package tessera; in the source tree, make python installs it, or "
+                       "pip install . for any Python, which TESSERA_PYTHON names\n")
     sys.exit(3)
 name = sys.argv.pop(1)
 try:

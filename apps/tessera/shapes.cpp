@@ -82,12 +82,11 @@ class Maker {
 
   MergeStatesProblem merge_states() const {
     MergeStatesProblem problem;
-    const std::int64_t dim = o_.dim_v ? o_.dim_v : o_.dim;
     for (std::int64_t part = 0; part < o_.parts; ++part) {
-      problem.outs.push_back(make(dtype_, {o_.batch, o_.q_length, o_.heads, dim}));
+      problem.outs.push_back(make(dtype_, {o_.batch, o_.q_length, o_.heads, o_.dim}));
       problem.lses.push_back(make(DType::f32, {o_.batch, o_.heads, o_.q_length}));
     }
-    problem.out = make(out_, {o_.batch, o_.q_length, o_.heads, dim});
+    problem.out = make(out_, {o_.batch, o_.q_length, o_.heads, o_.dim});
     problem.lse = make(DType::f32, {o_.batch, o_.heads, o_.q_length});
     return problem;
   }
@@ -134,8 +133,9 @@ class Maker {
 
   BlockMask mask(std::int64_t kv_length) const {
     BlockMask result;
-    result.block_q = o_.block_q ? o_.block_q : 64;
-    result.block_kv = o_.block_kv ? o_.block_kv : 64;
+    const std::int64_t block = o_.block_q ? o_.block_q : o_.block_kv ? o_.block_kv : 64;
+    result.block_q = block;
+    result.block_kv = o_.block_kv ? o_.block_kv : block;
     const std::int64_t rows = ceil_div(o_.q_length, result.block_q);
     const std::int64_t capacity = listed(ceil_div(kv_length, result.block_kv));
     result.full.counts = make(DType::i32, {1, 1, rows});

@@ -4,6 +4,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
+
+#include "apps/tessera/output.hpp"
 
 namespace tessera::tool {
 
@@ -12,20 +15,40 @@ int display_width(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-std::string Table::text() const {
+std::vector<int> Table::widths() const {
   std::vector<int> widths;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     int width = display_width(columns_[c].title);
     for (const auto& row : rows_) width = std::max(width, display_width(row.at(c)));
     widths.push_back(width);
   }
+  return widths;
+}
+
+std::string Table::records() const {
+  std::string out;
+  for (const auto& row : rows_) {
+    if (!out.empty()) out += '\n';
+    for (std::size_t c = 0; c < columns_.size(); ++c)
+      out += columns_[c].title + ": " + row[c] + '\n';
+  }
+  return out;
+}
+
+std::string Table::text() const {
+  constexpr int kNarrow = 60, kGap = 2;
+  const std::vector<int> widths = this->widths();
+  const int columns = output_columns();
+  const int needed = std::accumulate(widths.begin(), widths.end(), -kGap,
+                                     [](int sum, int width) { return sum + width + kGap; });
+  if (columns > 0 && columns < kNarrow && needed > columns) return records();
   std::string out;
   auto add_line = [&](auto cell) {
     std::string line;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       const std::string& content = cell(c);
       const std::string pad(static_cast<std::size_t>(widths[c] - display_width(content)), ' ');
-      if (c > 0) line += "  ";
+      if (c > 0) line += std::string(kGap, ' ');
       line += columns_[c].align == Align::left ? content + pad : pad + content;
     }
     line.erase(line.find_last_not_of(' ') + 1);

@@ -5,7 +5,8 @@
 
 namespace tessera::tool {
 
-/// A table of text with aligned columns.
+/// A table of text with aligned columns. On a terminal of less than 60 columns that is too narrow
+/// for it, one record after the other, as lines "column: value".
 class Table {
  public:
   enum class Align { left, right };
@@ -21,6 +22,9 @@ class Table {
   const std::vector<std::vector<std::string>>& rows() const { return rows_; }
 
  private:
+  std::vector<int> widths() const;
+  std::string records() const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };

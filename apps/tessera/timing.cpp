@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "apps/tessera/interrupt.hpp"
+
 namespace tessera::tool {
 
 namespace {
@@ -46,6 +48,7 @@ std::vector<Timing> interleave(const std::vector<std::function<double()>>& sides
     const bool warm_up = round == 0;
     if (round > options.min_rounds && elapsed() > options.seconds) break;
     for (std::size_t s = 0; s < sides.size(); ++s) {
+      check_interrupt();
       std::this_thread::sleep_for(kRest);
       const double ms = sides[s]();
       if (!warm_up) times[s].push_back(ms);

@@ -1,8 +1,9 @@
 #include "apps/tessera/torch_peer.hpp"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "apps/tessera/places.hpp"
 
 namespace tessera::tool {
 
@@ -13,22 +14,21 @@ using nlohmann::json;
 
 constexpr double kStartSeconds = 120, kRunSeconds = 120;
 
-// The adapter lies in the source tree: above the build folder or the current one.
+// The adapter lies in the source tree.
 fs::path find_adapter() {
-  const fs::path name = "bench/peers/torch_cpu.py";
-  for (const fs::path& start : {fs::path(own_path()).parent_path(), fs::current_path()})
-    for (fs::path folder = start;; folder = folder.parent_path()) {
-      if (fs::exists(folder / name)) return folder / name;
-      if (folder == folder.parent_path()) break;
-    }
-  throw std::runtime_error(name.string() +
-                           " was not found above the program or the current folder");
+  const fs::path path = find_above("bench/peers/torch_cpu.py");
+  if (path.empty())
+    throw std::runtime_error(
+        "bench/peers/torch_cpu.py is missing: run this within the source tree");
+  return path;
 }
 
 json answer(Coprocess& process, double timeout) {
   json reply = json::parse(process.receive(timeout));
   if (reply.contains("unavailable"))
-    throw std::runtime_error(reply.at("unavailable").get<std::string>());
+    throw std::runtime_error(reply.at("unavailable").get<std::string>() +
+                             "; a Python with PyTorch: pip install torch, then --python or "
+                             "TESSERA_PYTHON names it");
   return reply;
 }
 
@@ -44,7 +44,8 @@ TorchPeer::TorchPeer(const std::string& python, int threads, std::int64_t batch,
     process_->send(request.dump());
     version_ = answer(*process_, kStartSeconds).at("version").get<std::string>();
   } catch (const std::exception& error) {
-    unavailable_ = python + ": " + error.what();
+    const std::string reason = error.what();
+    unavailable_ = reason.find(python) == std::string::npos ? python + ": " + reason : reason;
   }
 }
 

@@ -7,6 +7,8 @@
 #include <tessera/tessera.hpp>
 
 #include "apps/tessera/command.hpp"
+#include "apps/tessera/interrupt.hpp"
+#include "apps/tessera/options.hpp"
 #include "apps/tessera/progress.hpp"
 #include "apps/tessera/table.hpp"
 #include "tests/support/compare.hpp"
@@ -161,43 +163,59 @@ struct Failure {
 struct Report {
   std::map<std::string, Tally> tallies;
   std::optional<Failure> first;
+  bool interrupted = false;
 };
 
-Report verify(const Options& options) {
-  std::vector<std::pair<std::string, Check>> chosen;
+using Checks = std::vector<std::pair<std::string, Check>>;
+
+Checks chosen_checks(const Options& options) {
+  Checks chosen;
   for (const auto& entry : checks())
     if (options.op.empty() || entry.first == options.op) chosen.push_back(entry);
+  return chosen;
+}
+
+void add(Report& report, const std::string& op, std::uint64_t seed, const Outcome& outcome) {
+  Tally& tally = report.tallies[op];
+  ++tally.problems;
+  tally.worst_ratio = std::max(tally.worst_ratio, outcome.comparison.worst_ratio);
+  if (outcome.comparison.ok) return;
+  ++tally.wrong;
+  if (!report.first)
+    report.first = {op, outcome.problem, outcome.comparison.message,
+                    "tessera verify " + op + " --seed " + std::to_string(seed) + " --count 1"};
+}
+
+Report verify(const Options& options) {
+  const Checks chosen = chosen_checks(options);
   Execution execution;
   execution.threads = options.threads;
   Report report;
+  const InterruptGuard guard;
   Progress progress;
+  progress.step("random problems of " + (chosen.size() == 1
+                                             ? chosen.front().first
+                                             : std::to_string(chosen.size()) + " operations"));
   std::int64_t done = 0;
   const auto start = std::chrono::steady_clock::now();
   for (std::uint64_t i = 0;; ++i) {
     const double elapsed =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const bool last = options.count > 0 ? i >= static_cast<std::uint64_t>(options.count)
-                                        : i > 0 && elapsed >= options.seconds;
-    if (last) break;
-    const std::uint64_t seed = options.seed + i;
-    for (const auto& [op, check] : chosen) {
-      const Outcome outcome = check(seed, execution);
-      Tally& tally = report.tallies[op];
-      ++tally.problems;
-      ++done;
-      tally.worst_ratio = std::max(tally.worst_ratio, outcome.comparison.worst_ratio);
-      if (outcome.comparison.ok) continue;
-      ++tally.wrong;
-      if (!report.first)
-        report.first = {op, outcome.problem, outcome.comparison.message,
-                        "tessera verify " + op + " --seed " + std::to_string(seed) + " --count 1"};
-    }
-    progress.update(options.count > 0
-                        ? static_cast<double>(i + 1) / static_cast<double>(options.count)
-                        : elapsed / options.seconds,
+    const double share = options.count > 0
+                             ? static_cast<double>(i) / static_cast<double>(options.count)
+                             : elapsed / options.seconds;
+    if (i > 0 && share >= 1) return report;
+    progress.update(share,
                     std::to_string(done) + " problems" + (report.first ? ", some wrong" : ""));
+    for (const auto& [op, check] : chosen) {
+      if (interrupted()) {
+        report.interrupted = true;
+        return report;
+      }
+      add(report, op, options.seed + i, check(options.seed + i, execution));
+      ++done;
+    }
   }
-  return report;
 }
 
 void print_json(const Report& report) {
@@ -212,6 +230,7 @@ void print_json(const Report& report) {
                              {"problem", report.first->problem},
                              {"message", report.first->message},
                              {"repeat", report.first->repeat}};
+  if (report.interrupted) json["interrupted"] = true;
   std::cout << json.dump(2) << '\n';
 }
 
@@ -223,7 +242,10 @@ void print_text(const Report& report) {
   for (const auto& [op, tally] : report.tallies)
     table.add({op, std::to_string(tally.problems), std::to_string(tally.wrong),
                brief(tally.worst_ratio)});
-  std::cout << table.text();
+  std::cout
+      << table.text()
+      << "\nUp to 1 is right. Rounding a result to its type may use all that is allowed, so a\n"
+         "ratio close to 1 is usual where most of the error is that rounding.\n";
   if (report.first)
     std::cout << "\nfirst failure: " << report.first->op << ": " << report.first->problem << '\n'
               << report.first->message << "\nrepeat it: " << report.first->repeat << '\n';
@@ -238,23 +260,30 @@ Command add_verify(CLI::App& app) {
   CLI::App* parser =
       app.add_subcommand("verify", "Random problems against a double-precision oracle");
   parser->add_option("OP", options->op, "only one of: " + CLI::detail::join(names, ", "))
-      ->check(CLI::IsMember(names));
-  parser->add_option("--seconds", options->seconds, "how long [20]")->check(number_between(0, 1e6));
+      ->check(one_of(names));
+  CLI::Option* seconds = parser->add_option("--seconds", options->seconds, "how long [20]")
+                             ->check(number_between(0, 1e6));
   parser->add_option("--count", options->count, "so many problems of each, instead of a time")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_integer())
+      ->excludes(seconds);
   parser->add_option("--seed", options->seed, "the first problem's seed; the next is one more [1]")
-      ->check(CLI::NonNegativeNumber);
+      ->check(non_negative_integer());
   parser->add_option("--threads", options->threads, "threads [one a core]")
-      ->check(CLI::Range(1, 4096));
+      ->check(integer_between(1, 4096));
   parser->add_flag("--json", options->json, "print JSON");
-  set_footer(*parser,
-             "  tessera verify --seconds 60\n"
-             "  tessera verify attention --seed 1234 --count 1\n"
-             "Code 1: a result is wrong; the first one is shown, with how to repeat it.");
+  set_footer(
+      *parser,
+      "  tessera verify --seconds 60\n"
+      "  tessera verify attention --seed 1234 --count 1\n"
+      "Code 1: a result is wrong; the first one is shown, with how to repeat it. Ctrl-C ends\n"
+      "the run with what was found so far.");
   return {parser, [options] {
             const Report report = verify(*options);
             options->json ? print_json(report) : print_text(report);
-            return static_cast<int>(report.first ? kCheckFailed : kFine);
+            if (report.interrupted) std::cerr << "tessera: verify: interrupted\n";
+            return static_cast<int>(report.first         ? kCheckFailed
+                                    : report.interrupted ? kInterrupted
+                                                         : kFine);
           }};
 }
 

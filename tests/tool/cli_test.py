@@ -1,6 +1,12 @@
 """The tool's promises to scripts: exit codes, JSON, one-line complaints."""
 
+import fcntl
 import os
+import pty
+import stat
+import struct
+import subprocess
+import termios
 import unittest.mock
 
 import tool
@@ -21,6 +27,7 @@ class Help(tool.ToolTest):
 
     def test_version(self):
         self.assertRegex(self.run_tool("--version").stdout, r"^\d+\.\d+\.\d+\n$")
+        self.assertEqual(self.run_tool("version").stdout, self.run_tool("--version").stdout)
 
 
 class BadUsage(tool.ToolTest):
@@ -45,6 +52,67 @@ class BadUsage(tool.ToolTest):
         self.assert_refused("bench", "--json", "matmul", naming="--json")
         self.assert_refused("pattern", "fly", naming="fly")
         self.assert_refused("pattern", "random", "--rows", "-3", naming="--rows")
+
+    def test_numbers_say_what_is_expected_and_what_came(self):
+        for words, message in (
+                (["explain", "attention", "--heads", "abc"],
+                 "--heads: expected a positive integer, got abc"),
+                (["explain", "attention", "--heads", "0"],
+                 "--heads: expected a positive integer, got 0"),
+                (["explain", "matmul", "--m", "9" * 30],
+                 f"--m: expected an integer of 0 or more below 2^63, got {'9' * 30}"),
+                (["explain", "attention", "--softcap", "x"],
+                 "--softcap: expected a number of 0 or more, got x"),
+                (["explain", "merge_states", "--parts", "1e9"],
+                 "--parts: expected an integer from 1 to 1024, got 1e9"),
+                (["pattern", "random", "--density", "2"],
+                 "--density: expected a number from 0 to 1, got 2"),
+                (["pattern", "mesh", "--volume", "4,x,4"],
+                 "--volume: expected a positive integer, got x"),
+                (["demo", "--length", "many"],
+                 "--length: expected an integer from 64 to 1048576, got many"),
+                (["verify", "--count", "0"], "--count: expected a positive integer, got 0"),
+                (["verify", "--seed", "1.5"], "--seed: expected an integer of 0 or more, got 1.5"),
+                (["bench", "--threads", ""], "--threads: expected an integer from 1 to 4096, got "),
+                (["bench", "--seconds", "fast"],
+                 "--seconds: expected a number from 0 to 3600, got fast")):
+            self.assertEqual(self.run_tool(*words, code=2).stderr, f"tessera: {message}\n")
+
+    def test_near_misses_are_named(self):
+        for words, message in (
+                (["inf"], "unknown command inf; did you mean info?"),
+                (["fly"], "unknown command fly; tessera --help lists the commands"),
+                (["fly", "--json"], "unknown command fly; tessera --help lists the commands"),
+                (["--verison"], "unknown option --verison; did you mean --version?"),
+                (["explain", "attention", "--q-lenght", "64"],
+                 "explain: unknown option --q-lenght; did you mean --q-length?"),
+                (["explain", "attention", "--altitude=64"],
+                 "explain: unknown option --altitude; tessera explain --help lists the options"),
+                (["info", "all"], "info: unexpected argument all"),
+                (["explain", "matmull"], "did you mean matmul?"),
+                (["explain", "matmul", "--dtype", "fp16"], "did you mean f16?"),
+                (["verify", "sdmm"], "did you mean sddmm?"),
+                (["pattern", "bigbirds"], "did you mean bigbird?"),
+                (["bench", "matmull"], "did you mean matmul?")):
+            self.assertIn(message, self.run_tool(*words, code=2).stderr)
+
+    def test_options_that_do_not_apply_are_refused(self):
+        for words, message in (
+                (["explain", "attention", "--block", "64"],
+                 "explain: --block applies to bsr_matmul, sddmm, spgemm, not to attention"),
+                (["explain", "matmul", "--causal"],
+                 "explain: --causal applies to attention, attention_backward, not to matmul"),
+                (["explain", "matmul", "--density", "0.5"], "--density applies to"),
+                (["explain", "spgemm", "--out-dtype", "f32"], "--out-dtype applies to"),
+                (["explain", "attention", "--parts", "2"], "--parts applies to merge_states,"),
+                (["pattern", "random", "--half-width", "3"],
+                 "pattern: --half-width applies to banded, bigbird, not to random"),
+                (["pattern", "random", "--block", "3"], "--block applies to files, mesh, not to"),
+                (["pattern", "mesh", "--rows", "3"], "--rows applies to"),
+                (["pattern", "causal", "--not-causal"], "--not-causal applies to"),
+                (["pattern", "some.mtx", "--seed", "3"], "not to files")):
+            self.assertIn(message, self.run_tool(*words, code=2).stderr)
+        self.assert_refused("verify", "--count", "1", "--seconds", "1", naming="--seconds")
 
     def test_sizes_that_overflow_are_refused(self):
         huge = str(2**62)
@@ -73,6 +141,61 @@ class Info(tool.ToolTest):
         text = self.run_tool("info").stdout
         for kernel in self.run_json("info", "--json")["kernels"]:
             self.assertIn(kernel["name"], text)
+
+
+class Output(tool.ToolTest):
+    def test_what_cannot_be_printed_is_a_failure(self):
+        matrix = self.write("a.mtx", "%%MatrixMarket matrix coordinate pattern general\n"
+                                     "2 2 1\n1 1\n")
+        for words in (["info"], ["info", "--json"], ["--help"], ["--version"], ["version"],
+                      ["explain", "matmul", "--device", "h100"], ["pattern", matrix],
+                      ["verify", "matmul", "--count", "1"], ["bench", "--list"],
+                      ["demo", "--length", "64", "--size", "64"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([tool.PROGRAM, *words], stdout=full, stderr=subprocess.PIPE,
+                                      text=True, cwd=self.folder, timeout=60)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertIn("tessera: cannot write to standard output", done.stderr)
+
+    def in_columns(self, columns, *arguments):
+        with unittest.mock.patch.dict(os.environ, COLUMNS=columns):
+            return self.run_tool(*arguments).stdout
+
+    def test_narrow_terminals_get_a_line_for_each_value(self):
+        text = self.in_columns("40", "info")
+        self.assertIn("kernel: cpu_product\nbackend: cpu\noperations: ", text)
+        self.assertNotIn("───", text)
+        for columns in ("60", "", "0", "wide"):
+            self.assertIn("───", self.in_columns(columns, "info"))
+
+    def test_a_table_that_fits_stays_one(self):
+        self.assertIn("───", self.in_columns("45", "pattern", "causal", "--no-preview"))
+
+    def test_previews_are_as_wide_as_the_terminal(self):
+        for columns, width in (("40", 40), ("200", 64), ("", 64)):
+            text = self.in_columns(columns, "pattern", "causal", "--rows", "1280")
+            self.assertEqual(len(text.split("\n", 1)[0]), width)
+
+    def test_the_terminal_says_how_wide_it_is(self):
+        for columns, table in ((40, False), (200, True)):
+            ours, its = pty.openpty()
+            fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+            environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+            with subprocess.Popen([tool.PROGRAM, "bench", "--list"], stdout=its,
+                                  env=environment) as process:
+                os.close(its)
+                text = b""
+                while chunk := self.read_terminal(ours):
+                    text += chunk
+            os.close(ours)
+            self.assertEqual((process.returncode, "───".encode() in text), (0, table))
+
+    @staticmethod
+    def read_terminal(terminal):
+        try:
+            return os.read(terminal, 4096)
+        except OSError:  # its other end is closed
+            return b""
 
 
 class Explain(tool.ToolTest):
@@ -118,6 +241,15 @@ class Explain(tool.ToolTest):
                 self.assertIn(f"tuning    {path}: {state}",
                               self.run_tool("explain", "matmul", "--device", "here").stdout)
 
+    def test_devices_in_capitals(self):
+        self.assertEqual(self.run_tool("explain", "matmul", "--device", "H100").stdout,
+                         self.run_tool("explain", "matmul", "--device", "h100").stdout)
+
+    def test_one_block_size_is_also_the_other(self):
+        for name in ("--block-q", "--block-kv"):
+            text = self.run_tool("explain", "attention", "--device", "cpu", name, "32").stdout
+            self.assertIn("32x32", text)
+
     def test_options_reach_the_problem(self):
         text = self.run_tool("explain", "attention", "--device", "cpu", "--heads", "12",
                              "--kv-heads", "3", "--q-length", "640", "--dim", "96", "--dtype",
@@ -143,12 +275,69 @@ class Verify(tool.ToolTest):
         self.assertIn("attention", done.stdout)
         self.assertNotIn("\x1b", done.stdout + done.stderr)
 
+    def test_an_interrupt_keeps_what_was_found(self):
+        code, out, err = self.interrupt("random problems", "verify", "--seconds", "600", "--json")
+        self.assertEqual((code, tool.json.loads(out)["interrupted"]), (130, True))
+        self.assertTrue(err.endswith("tessera: verify: interrupted\n"), err)
+
 
 class Bench(tool.ToolTest):
     def test_list(self):
         text = self.run_tool("bench", "--list").stdout
         for name in ["matmul", "bsr_matmul_16", "attention", "attention_memory"]:
             self.assertIn(name, text)
+        names = [one["name"] for one in self.run_json("bench", "--list", "--json")]
+        self.assertIn("attention_memory", names)
+        some = self.run_json("bench", "--list", "--filter", "bsr", "--json")
+        self.assertEqual([one["name"] for one in some],
+                         [name for name in names if "bsr" in name])
+
+    def test_files_are_tried_before_anything_is_measured(self):
+        self.write("file", "")
+        for path, reason in (("no/such/x.json", "No such file or directory"),
+                             (".", "it is a folder"), ("file/x.json", "Not a directory")):
+            done = self.run_tool("bench", "matmul", "--json", path, code=2)
+            self.assertEqual(done.stderr,
+                             f"tessera: bench: --json: cannot write {path}: {reason}\n")
+        self.assertEqual(os.listdir(self.folder), ["file"])
+        self.assert_refused("bench", "attention", "--python", "/no/such/python",
+                            naming="--python: cannot start /no/such/python: No such file")
+        self.assert_refused("pattern", "causal", "--output", "no/such/x.svg", naming="--output")
+
+    def test_a_file_is_whole_or_as_it_was(self):
+        self.write("former", "former\n")
+        os.symlink("former", f"{self.folder}/link")
+        self.run_tool("bench", "--list", "--json", "link")
+        self.assertTrue(os.path.islink(f"{self.folder}/link"))
+        self.assertTrue(tool.json.loads(self.read("former")))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["former", "link"])
+        self.run_tool("bench", "--list", "--json", "/dev/null")
+        self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
+
+    def test_an_interrupt_keeps_the_cases_that_are_done(self):
+        code, out, err = self.interrupt("[2/2]", "bench", "matmul_bf16", "bsr_matmul_16",
+                                        "--seconds", "0.1", "--json", "out.json")
+        self.assertEqual(code, 130)
+        self.assertIn("matmul_bf16 ", out)
+        self.assertTrue(err.endswith("tessera: bench: interrupted after 1 of 2 cases\n"), err)
+        result = tool.json.loads(self.read("out.json"))
+        self.assertEqual([case["name"] for case in result["cases"]], ["matmul_bf16"])
+        self.assertIs(result["interrupted"], True)
+
+    def test_an_interrupt_before_the_first_case_leaves_the_former_file(self):
+        self.write("out.json", "former\n")
+        code, out, _ = self.interrupt("[1/1]", "bench", "matmul_bf16", "--json", "out.json")
+        self.assertEqual((code, out, self.read("out.json")), (130, "", "former\n"))
+
+    def test_missing_peers_come_with_what_to_do(self):
+        python = self.write("bare", '#!/bin/sh\nexec python3 -I -S "$@"\n')
+        os.chmod(python, stat.S_IRWXU)
+        done = tool.subprocess.run([tool.PROGRAM, "bench", "attention", "--seconds", "0",
+                                    "--python", python],
+                                   capture_output=True, text=True, timeout=240)
+        self.assertRegex(done.stdout, r"(?m)^torch is missing: .*No module named 'torch'; "
+                                      r".*pip install torch.*--python.*$")
+        self.assertEqual(done.stdout.count(python), 1)
 
 
 if __name__ == "__main__":

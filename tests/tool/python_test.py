@@ -36,8 +36,9 @@ class PythonCommands(tool.ToolTest):
         for name, before in (("tune", ["tune"]), ("report", ["report"])):
             done = self.call(*before, *words)
             self.assertEqual(done.stdout, "\n".join([name, f"tessera.{name}", *words, ""]))
-        done = self.call("bench", "ceilings", "--json", "x")
-        self.assertEqual(done.stdout.split(), ["bench", "tessera.bench", "ceilings", "--json", "x"])
+        for word in ("ceilings", "suite", "merge", "table", "peers"):
+            done = self.call("bench", word, "--json", "x")
+            self.assertEqual(done.stdout.split(), ["bench", "tessera.bench", word, "--json", "x"])
 
     def test_the_exit_status_and_signals_come_back(self):
         self.assertEqual([self.call("tune", WHAT=str(code)).returncode for code in (0, 1, 2, 130)],
@@ -64,8 +65,9 @@ class PythonCommands(tool.ToolTest):
             os.makedirs(f"{self.folder}/tessera", exist_ok=True)
             done = self.call(name, TESSERA_PYTHON=bare)
             self.assertEqual((done.returncode, done.stdout), (3, ""))
-            self.assertRegex(done.stderr, rf"^tessera: {name}: .* has no package tessera; install "
-                                          r"it with: make python\n$")
+            self.assertRegex(done.stderr, rf"^tessera: {name}: .* has no package tessera; in the "
+                                          r"source tree, make python installs it.*TESSERA_PYTHON.*"
+                                          r"\n$")
 
     def test_an_interrupt_while_the_package_is_loaded_is_one_line(self):
         os.makedirs(f"{self.folder}/tessera")
