@@ -1,4 +1,4 @@
-# `cmake --install`: the library, its headers, a CMake package and a pkg-config file.
+# `cmake --install`: the library, its headers, a CMake package, a pkg-config file, and the tool.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
@@ -21,3 +21,15 @@ file(RELATIVE_PATH pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 configure_file(cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/package/tessera.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/tessera.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
+
+# The command-line tool, a component of its own: it finds the library and its data from its own
+# place, so that the installed tree may be moved.
+function(tessera_install_tool)
+  set(data_dir ${CMAKE_INSTALL_DATADIR}/tessera)
+  file(RELATIVE_PATH bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+  file(RELATIVE_PATH bin_to_data "/${CMAKE_INSTALL_BINDIR}" "/${data_dir}")
+  set_target_properties(tessera_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+  target_compile_definitions(tessera_tool PRIVATE TESSERA_TOOL_DATA="${bin_to_data}")
+  install(TARGETS tessera_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
+  install(FILES bench/peers/torch_cpu.py DESTINATION ${data_dir} COMPONENT tool)
+endfunction()

@@ -14,13 +14,12 @@ using nlohmann::json;
 
 constexpr double kStartSeconds = 120, kRunSeconds = 120;
 
-// The adapter lies in the source tree.
+// The adapter lies in the source tree, or in the folder of data beside the installed tool.
 fs::path find_adapter() {
-  const fs::path path = find_above("bench/peers/torch_cpu.py");
-  if (path.empty())
-    throw std::runtime_error(
-        "bench/peers/torch_cpu.py is missing: run this within the source tree");
-  return path;
+  const fs::path installed = own_path().parent_path() / TESSERA_TOOL_DATA;
+  for (const fs::path& path : {find_above("bench/peers/torch_cpu.py"), installed / "torch_cpu.py"})
+    if (!path.empty() && fs::exists(path)) return path;
+  throw std::runtime_error("bench/peers/torch_cpu.py is missing: run this within the source tree");
 }
 
 json answer(Coprocess& process, double timeout) {

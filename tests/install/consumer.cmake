@@ -13,6 +13,9 @@ function(run)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${BUILD} --component library --prefix ${WORK}/first)
+if(EXISTS ${BUILD}/tessera)
+  run(${CMAKE_COMMAND} --install ${BUILD} --component tool --prefix ${WORK}/first)
+endif()
 # The installed tree names no absolute path: it works wherever it is moved to.
 set(prefix ${WORK}/moved)
 file(RENAME ${WORK}/first ${prefix})
@@ -23,6 +26,19 @@ foreach(file IN LISTS package)
     message(FATAL_ERROR "${file} names a path of the machine that built it: ${hits}")
   endif()
 endforeach()
+
+# The tool, with the library beside it.
+if(EXISTS ${BUILD}/tessera)
+  run(${CMAKE_COMMAND} -E env LD_TRACE_LOADED_OBJECTS=1 ${prefix}/bin/tessera)
+  if(NOT said MATCHES "libtessera[^\n]* => ${prefix}/")
+    message(FATAL_ERROR "${prefix}/bin/tessera does not load the library of its prefix:\n${said}")
+  endif()
+  run(${CMAKE_COMMAND} -E chdir / ${prefix}/bin/tessera explain matmul --device cpu)
+  if(NOT EXISTS ${prefix}/share/tessera/torch_cpu.py)
+    message(FATAL_ERROR "the tool's adapter for PyTorch is not installed")
+  endif()
+  message(STATUS "tool: works")
+endif()
 
 # find_package
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK}/cmake
