@@ -19,7 +19,7 @@ struct DenseProduct {
         out(dtype, {m, n}),
         flops(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k)) {}
 
-  MatmulProblem problem() const { return {.a = a.view(), .b = b.view(), .out = out.view()}; }
+  MatmulProblem problem() const { return {.a = a, .b = b, .out = out}; }
   double run(const Execution& execution) const {
     return time_ms([&] { matmul(problem(), execution); });
   }
@@ -67,7 +67,7 @@ CaseResult bsr_against_dense(const BenchSettings& settings, std::int64_t block, 
   const Pattern pattern = patterns::random(kRows / block, kInner / block, kDensity, kSeed);
   HostBsr a = make_bsr(pattern, block, block, DType::f32);
   fill_normal(a.values, 3);
-  const MatmulProblem sparse{.a = a.view(), .b = dense.b.view(), .out = dense.out.view()};
+  const MatmulProblem sparse{.a = a, .b = dense.b, .out = dense.out};
   const auto times =
       interleave({[&] { return time_ms([&] { matmul(sparse, settings.execution); }); },
                   [&] { return dense.run(settings.execution); }},

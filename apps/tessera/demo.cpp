@@ -120,13 +120,13 @@ DemoPart product_part(std::int64_t size, DType dtype, const Execution& execution
   HostBsr a = make_bsr(part.blocks, kBlock, kBlock, dtype);
   fill_normal(a.values, 4, 1.0f / 16);  // so that results are about one
   HostTensor a_dense(dtype, {size, size});
-  bsr_to_dense(a.view(), a_dense);
+  bsr_to_dense(a, a_dense);
   const HostTensor b = normal_tensor(dtype, {size, cols}, 5);
   HostTensor sparse_out(dtype, {size, cols}), dense_out(dtype, {size, cols});
   poison(sparse_out);
   poison(dense_out);
-  MatmulProblem dense{.a = a_dense.view(), .b = b.view(), .out = dense_out};
-  MatmulProblem sparse{.a = a.view(), .b = b.view(), .out = sparse_out};
+  MatmulProblem dense{.a = a_dense, .b = b, .out = dense_out};
+  MatmulProblem sparse{.a = a, .b = b, .out = sparse_out};
   const auto times = interleave({[&] { return time_ms([&] { matmul(dense, execution); }); },
                                  [&] { return time_ms([&] { matmul(sparse, execution); }); }},
                                 {.seconds = 2, .min_rounds = kRounds, .max_rounds = 10});
@@ -156,7 +156,7 @@ double gflops_of_matmul(const Execution& execution) {
   constexpr std::int64_t kSize = 768;
   const HostTensor a = normal_tensor(DType::f32, {kSize, kSize}, 6);
   HostTensor out(DType::f32, {kSize, kSize});
-  const MatmulProblem problem{.a = a.view(), .b = a.view(), .out = out};
+  const MatmulProblem problem{.a = a, .b = a, .out = out};
   // The best of a few: what the machine can do, whatever else it does at the moment.
   double ms = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 5; ++i) ms = std::min(ms, time_ms([&] { matmul(problem, execution); }));
