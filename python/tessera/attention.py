@@ -131,7 +131,8 @@ def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None,
     """Combines results of attention over disjoint sets of keys: lists of outs and of lses, with one
     tensor for each set. Returns ``(out, lse)``.
 
-    The parts are computed without sinks; give them here, once.
+    The parts are computed without sinks; give them here, once. ``out`` may be one of ``outs``, and
+    ``lse`` one of ``lses``.
 
     >>> import numpy as np, tessera
     >>> rng = np.random.default_rng(0)
