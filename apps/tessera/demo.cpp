@@ -14,6 +14,7 @@
 #include "apps/tessera/fill.hpp"
 #include "apps/tessera/options.hpp"
 #include "apps/tessera/output.hpp"
+#include "apps/tessera/places.hpp"
 #include "apps/tessera/progress.hpp"
 #include "apps/tessera/table.hpp"
 #include "tests/support/compare.hpp"
@@ -69,12 +70,14 @@ double product_flops(std::int64_t size) {
   return static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / 2;
 }
 
-DemoPart attention_part(std::int64_t length, DType dtype, const Execution& execution) {
+DemoPart attention_part(std::int64_t length, DType dtype, const Execution& execution,
+                        Progress& progress) {
   DemoPart part;
   part.name = "attention";
   part.shape = std::to_string(kHeads) + " heads, " + std::to_string(length) + " tokens, dim " +
                std::to_string(kDim) + ", " + to_string(dtype);
-  part.pattern = "BigBird, blocks of 64 x 64";
+  part.pattern = "BigBird mask, blocks of 64 x 64";
+  part.kept = "visible";
   part.blocks = patterns::bigbird(length / kBlock, length / kBlock, 1, 1, 3, 2024);
   const HostBlockMask mask = make_block_mask(part.blocks, kBlock, kBlock);
 
@@ -93,6 +96,7 @@ DemoPart attention_part(std::int64_t length, DType dtype, const Execution& execu
   part.dense = times[0];
   part.sparse = times[1];
 
+  progress.step("[2/4] attention: checking samples of both results in double precision");
   for (const std::int64_t row : sampled(part.blocks.rows)) {
     AttentionProblem piece = sparse;
     piece.q = slice(sparse.q, 1, row * kBlock, kBlock);
@@ -109,13 +113,15 @@ DemoPart attention_part(std::int64_t length, DType dtype, const Execution& execu
 }
 
 // A square matrix of that size, sparse or not, times one a quarter as wide.
-DemoPart product_part(std::int64_t size, DType dtype, const Execution& execution) {
+DemoPart product_part(std::int64_t size, DType dtype, const Execution& execution,
+                      Progress& progress) {
   const std::int64_t cols = size / 4;
   DemoPart part;
   part.name = "BSR product";
   part.shape = std::to_string(size) + " x " + std::to_string(size) + " times " +
                std::to_string(size) + " x " + std::to_string(cols) + ", " + to_string(dtype);
-  part.pattern = "random, blocks of 64 x 64";
+  part.pattern = "random pattern, blocks of 64 x 64";
+  part.kept = "stored";
   part.blocks = patterns::random(size / kBlock, size / kBlock, 0.1, 2024);
   HostBsr a = make_bsr(part.blocks, kBlock, kBlock, dtype);
   fill_normal(a.values, 4, 1.0f / 16);  // so that results are about one
@@ -133,6 +139,7 @@ DemoPart product_part(std::int64_t size, DType dtype, const Execution& execution
   part.dense = times[0];
   part.sparse = times[1];
 
+  progress.step("[4/4] product: checking samples of both results in double precision");
   for (const std::int64_t row : sampled(part.blocks.rows)) {
     const std::int64_t begin = part.blocks.offsets[static_cast<std::size_t>(row)];
     const std::int64_t count = part.blocks.offsets[static_cast<std::size_t>(row) + 1] - begin;
@@ -180,19 +187,25 @@ std::string today() {
   return text.data();
 }
 
+std::string machine_text(const DeviceFacts& facts, int threads) {
+  const std::string model = cpu_model();
+  return (model.empty() ? "CPU" : model) + " (" + facts.simd + ", " + std::to_string(threads) +
+         (threads == 1 ? " thread)" : " threads)");
+}
+
 void print_text(const DemoResult& result) {
   Table table({{"operation"},
                {"dense", Table::Align::right},
                {"sparse", Table::Align::right},
                {"speed-up", Table::Align::right},
-               {"stored blocks", Table::Align::right},
+               {"blocks", Table::Align::right},
                {"max error", Table::Align::right},
                {"allowed", Table::Align::right},
                {"check"}});
   for (const DemoPart& part : result.parts)
     table.add({part.name, ms_text(part.dense.ms), ms_text(part.sparse.ms),
-               fixed(part.speed_up(), 1) + "x", fixed(part.blocks.density() * 100, 1) + "%",
-               brief(part.max_error), brief(part.budget), part.ok ? "ok" : "WRONG"});
+               fixed(part.speed_up(), 1) + "x", part.share_text(), brief(part.max_error),
+               brief(part.budget), part.ok ? "ok" : "WRONG"});
   std::cout << '\n' << table.text() << '\n';
   for (const DemoPart& part : result.parts) {
     std::cout << part.name << ": " << part.shape << "; " << part.pattern << '\n';
@@ -201,7 +214,8 @@ void print_text(const DemoResult& result) {
 }
 
 void print_json(const DemoResult& result, const std::string& page) {
-  nlohmann::ordered_json json{{"device", result.device},
+  nlohmann::ordered_json json{{"version", result.version},
+                              {"device", result.device},
                               {"backend", result.backend},
                               {"date", result.date},
                               {"page", page},
@@ -230,8 +244,7 @@ int run_demo(const Options& options) {
   const DType dtype = parse_dtype(options.dtype);
   check_multiple("--size", options.size);
   const auto folder = std::filesystem::absolute(options.output).parent_path();
-  if (!std::filesystem::is_directory(folder))
-    throw UsageError("demo: --output: there is no folder " + folder.string());
+  check_writable("demo: --output", options.output);
   Execution execution;
   execution.threads = options.threads;
   const double gflops = gflops_of_matmul(execution);
@@ -243,26 +256,32 @@ int run_demo(const Options& options) {
 
   DemoResult result;
   const DeviceFacts facts = device_facts({});
-  result.device = facts.name;
+  result.version = TESSERA_VERSION_STRING;
+  result.device = machine_text(facts, options.threads ? options.threads : facts.units);
   result.backend = to_string(Backend::cpu);
   result.date = today();
   if (!options.json)
-    std::cout << "tessera on " << facts.name << ": about "
-              << fixed(std::max(1.0, estimate_seconds(length, options.size, gflops)), 0) << " s"
-              << std::endl;
+    std::cout
+        << "tessera " << result.version << " on " << result.device
+        << "\nTimes attention and a matrix product, each dense and block-sparse, and checks the "
+           "results: about "
+        << fixed(std::max(1.0, estimate_seconds(length, options.size, gflops)), 0) << " s"
+        << std::endl;
   Progress progress;
-  progress.step("attention over " + std::to_string(length) + " tokens, dense and block-sparse");
-  result.parts.push_back(attention_part(length, dtype, execution));
-  progress.step("product with a BSR matrix and with its dense twin");
-  result.parts.push_back(product_part(options.size, dtype, execution));
+  progress.step("[1/4] attention: timing " + std::to_string(length) +
+                " tokens, dense and block-sparse in turn");
+  result.parts.push_back(attention_part(length, dtype, execution, progress));
+  progress.step("[3/4] product: timing the dense matrix and the BSR matrix in turn");
+  result.parts.push_back(product_part(options.size, dtype, execution, progress));
   progress.clear();
 
-  write_file(options.output, demo_page(result));
+  write_file(options.output, demo_page(result, folder));
   if (options.json) {
     print_json(result, options.output);
   } else {
     print_text(result);
-    std::cout << "pictures: " << options.output << '\n';
+    std::cout << "\nopen " << options.output << " in a browser"
+              << (source_tree().empty() ? "" : "; next: make test, README Quick start") << '\n';
   }
   const bool ok = std::all_of(result.parts.begin(), result.parts.end(),
                               [](const DemoPart& part) { return part.ok; });
@@ -270,6 +289,8 @@ int run_demo(const Options& options) {
 }
 
 }  // namespace
+
+std::string DemoPart::share_text() const { return fixed(blocks.density() * 100, 1) + "% " + kept; }
 
 Command add_demo(CLI::App& app) {
   auto options = std::make_shared<Options>();

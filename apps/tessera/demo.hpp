@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <tessera/pattern.hpp>
 #include <vector>
@@ -13,6 +14,7 @@ struct DemoPart {
   std::string name;     ///< "attention"
   std::string shape;    ///< "1 x 4 heads x 8192 x 64, bf16"
   std::string pattern;  ///< "BigBird, blocks of 64 x 64"
+  std::string kept;     ///< what its blocks are: "visible", "stored"
   Pattern blocks;
   Timing dense, sparse;
   double max_error = 0, budget = 0;  ///< of the element that uses most of its budget
@@ -20,14 +22,16 @@ struct DemoPart {
   std::string message;  ///< what the comparison found, where not ok
 
   double speed_up() const { return dense.ms / sparse.ms; }
+  std::string share_text() const;  ///< "12.5% visible"
 };
 
 struct DemoResult {
-  std::string device, backend, date;
+  std::string version, device, backend, date;
   std::vector<DemoPart> parts;
 };
 
-/// The page that shows a result: one file, no network, light and dark.
-std::string demo_page(const DemoResult& result);
+/// The page that shows a result: one file, no network, light and dark. `folder` is where it will
+/// lie: within the source tree it links to the documentation.
+std::string demo_page(const DemoResult& result, const std::filesystem::path& folder);
 
 }  // namespace tessera::tool

@@ -2,6 +2,7 @@
 
 #include "apps/tessera/demo.hpp"
 #include "apps/tessera/figures.hpp"
+#include "apps/tessera/places.hpp"
 #include "apps/tessera/table.hpp"
 
 namespace tessera::tool {
@@ -14,6 +15,7 @@ font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:1.6rem;line-height:1.2;margin:.4em 0 .2em}
 h2{font-size:1.15rem;margin:1.8em 0 .4em}
 p{margin:.4em 0}
+a{color:var(--first)}
 .muted{color:var(--muted)}
 .note{font-size:.875rem;margin-top:.9em}
 .cards,.figures{display:grid;gap:14px}
@@ -36,8 +38,7 @@ std::string tag(const std::string& name, const std::string& contents) {
 
 std::string card(const DemoPart& part) {
   return "<div class=\"card\"><b>" + fixed(part.speed_up(), 1) + "×</b>faster " +
-         escape(part.name) + "<div class=\"muted\">" + fixed(part.blocks.density() * 100, 1) +
-         "% of the blocks stored</div></div>\n";
+         escape(part.name) + "<div class=\"muted\">blocks: " + part.share_text() + "</div></div>\n";
 }
 
 // One row a figure and one column an operation: narrow enough for a phone.
@@ -47,7 +48,7 @@ std::string table(const DemoResult& result) {
       {"Dense", [](const DemoPart& p) { return ms_text(p.dense.ms); }},
       {"Block-sparse", [](const DemoPart& p) { return ms_text(p.sparse.ms); }},
       {"Speed-up", [](const DemoPart& p) { return fixed(p.speed_up(), 1) + "×"; }},
-      {"Stored blocks", [](const DemoPart& p) { return fixed(p.blocks.density() * 100, 1) + "%"; }},
+      {"Blocks", [](const DemoPart& p) { return p.share_text(); }},
       {"Max error", [](const DemoPart& p) { return brief(p.max_error); }},
       {"Allowed", [](const DemoPart& p) { return brief(p.budget); }},
       {"Check", [](const DemoPart& p) { return std::string(p.ok ? "ok" : "WRONG"); }}};
@@ -63,30 +64,60 @@ std::string table(const DemoResult& result) {
 }
 
 std::string figures(const DemoPart& part) {
-  // What time would be if it shrank as the stored blocks do: the most that skipping can give.
+  // The dense time times the share of blocks: the most that skipping the others can give.
   const double ideal = part.dense.ms * part.blocks.density();
   const Picture bars =
       bar_figure({{"dense", ms_text(part.dense.ms), part.dense.ms, Ink::second},
                   {"block-sparse", ms_text(part.sparse.ms), part.sparse.ms, Ink::first},
-                  {"dense time x stored share", ms_text(ideal), ideal, Ink::muted}},
+                  {"dense time x " + part.kept + " share", ms_text(ideal), ideal, Ink::muted}},
                  "Time of one run");
   return tag("h2", escape(part.name)) + tag("p", escape(part.shape + "; " + part.pattern + ".")) +
          "\n<div class=\"figures\">" +
-         tag("figure", to_svg(pattern_figure(part.blocks, "Which blocks exist"), false)) +
+         tag("figure",
+             to_svg(pattern_figure(part.blocks, "Which blocks are " + part.kept, part.kept),
+                    false)) +
          tag("figure", to_svg(bars, false)) + "</div>\n";
+}
+
+// A page of the documentation, relative to `folder` where that is within the source tree.
+std::string doc(const std::string& path, const std::string& words,
+                const std::filesystem::path& folder) {
+  const std::filesystem::path tree = source_tree();
+  if (tree.empty() || !(folder / "").string().starts_with((tree / "").string()))
+    return escape(words) + " (" + escape(path) + ")";
+  const std::string address = std::filesystem::relative(tree / path, folder).string();
+  return "<a href=\"" + escape(address) + "\">" + escape(words) + "</a>";
+}
+
+std::string explanations(const std::filesystem::path& folder) {
+  return tag("h2", "What this shows") +
+         tag("p",
+             "<b>Attention</b> with a block mask: queries and keys are divided into blocks of 64.\n"
+             "A query sees only the keys in its visible blocks; the other blocks are neither read\n"
+             "nor computed.") +
+         tag("p",
+             "<b>BSR</b> (block sparse row): a matrix is divided into equal blocks, and only the\n"
+             "blocks that are not zero are stored, row by row, each with its column. The product\n"
+             "computes with the stored blocks alone.") +
+         tag("p", "Go on with the " + doc("README.md", "README", folder) + ", the " +
+                      doc("docs/formats.md", "two sparse formats", folder) + ", the " +
+                      doc("docs/python.md", "Python package", folder) + " and " +
+                      doc("docs/measuring.md", "how times and errors are measured", folder) + ".") +
+         "\n";
 }
 
 }  // namespace
 
-std::string demo_page(const DemoResult& result) {
+std::string demo_page(const DemoResult& result, const std::filesystem::path& folder) {
   std::string page =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>\n"
       "<title>tessera demo</title>\n<style>" +
       theme_css() + kStyle + "</style>\n</head>\n<body>\n";
   page += tag("h1", "Skip the work that the pattern leaves out");
-  page += tag("p", escape("Measured on " + result.device + ", backend " + result.backend + ", " +
-                          result.date + "."));
+  page +=
+      tag("p", escape("Made by tessera " + result.version + " (tessera demo) on " + result.device +
+                      ", backend " + result.backend + ", " + result.date + "."));
   page += "\n<div class=\"cards\">";
   for (const DemoPart& part : result.parts) page += card(part);
   page += "</div>\n" + table(result);
@@ -95,6 +126,7 @@ std::string demo_page(const DemoResult& result) {
       "element that uses most of its budget, in rows sampled from both runs, against the same "
       "sums in double precision.</p>\n";
   for (const DemoPart& part : result.parts) page += figures(part);
+  page += explanations(folder);
   return page + "</body>\n</html>\n";
 }
 

@@ -127,9 +127,9 @@ Picture start(const std::string& title) {
   return picture;
 }
 
-std::string caption(const Pattern& pattern) {
+std::string caption(const Pattern& pattern, const std::string& kept) {
   return count_text(pattern.rows) + " x " + count_text(pattern.cols) + " blocks, " +
-         count_text(pattern.stored()) + " stored: " + brief(pattern.density() * 100) + "%";
+         count_text(pattern.stored()) + " " + kept + ": " + brief(pattern.density() * 100) + "%";
 }
 
 }  // namespace
@@ -161,17 +161,17 @@ std::string terminal_preview(const Pattern& pattern, int columns) {
   return braille(coverage(pattern, 2 * columns, 2 * columns));
 }
 
-Picture pattern_figure(const Pattern& pattern, const std::string& title) {
+Picture pattern_figure(const Pattern& pattern, const std::string& title, const std::string& kept) {
   Picture picture = start(title);
   const double bottom = draw_pattern(picture, pattern, kTitle);
-  picture.text(kMargin, bottom + 18, caption(pattern), 11, Ink::muted);
+  picture.text(kMargin, bottom + 18, caption(pattern, kept), 11, Ink::muted);
   picture.height = bottom + 26;
   return picture;
 }
 
 Picture pattern_and_rows_figure(const Pattern& pattern, const PatternStatistics& statistics,
                                 const std::string& title) {
-  Picture picture = pattern_figure(pattern, title);
+  Picture picture = pattern_figure(pattern, title, "stored");
   const double top = picture.height + 20;
   picture.text(kMargin, top, "Rows by length", 13);
   picture.height = draw_histogram(picture, statistics, top + 12) + 10;

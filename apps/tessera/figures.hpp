@@ -20,10 +20,11 @@ struct Coverage {
 Coverage coverage(const Pattern& pattern, int max_rows, int max_cols);
 
 /// The pattern in a terminal: half blocks where it fits, else braille dots.
-std::string terminal_preview(const Pattern& pattern, int columns = 64);
+std::string terminal_preview(const Pattern& pattern, int columns);
 
-/// A figure of the blocks, as wide as a phone.
-Picture pattern_figure(const Pattern& pattern, const std::string& title);
+/// A figure of the blocks, as wide as a phone. `kept` says what those of the pattern are: "stored",
+/// "visible".
+Picture pattern_figure(const Pattern& pattern, const std::string& title, const std::string& kept);
 /// The same with the histogram of row lengths under it.
 Picture pattern_and_rows_figure(const Pattern& pattern, const PatternStatistics& statistics,
                                 const std::string& title);
