@@ -2,6 +2,7 @@
 
 import json
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ FIGURES = {"tensor_bf16_n256_tflops": 895.0, "tensor_bf16_n256_mhz": 1755.0,
 OF_TORCH = {"copy_tbs": 4.25, "cublas_bf16": 700.0, "cublas_bf16_sustained": 650.0}
 PROGRAM = """#!{python}
 import sys
+import types
 print("[1/2] tensor_bf16_n256", file=sys.stderr)
 print("a word of warning", file=sys.stderr)
 print("[2/2] launch", file=sys.stderr, flush=True)
@@ -107,8 +109,13 @@ def test_bad_arguments_are_named(card, tmp_path, capsys, monkeypatch):
     assert run("--seconds", "0") == 2
     assert "--seconds: expected 0.1 to 60, got 0" in capsys.readouterr().err
     monkeypatch.setattr(cli, "torch_with_gpu", lambda: None)
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     assert run() == 2
-    assert "PyTorch sees no GPU" in capsys.readouterr().err
+    assert "ceilings: PyTorch sees no GPU here" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert run() == 2
+    told = f"ceilings: {sys.executable} has no PyTorch: pip install torch"
+    assert told in capsys.readouterr().err
 
 
 def test_the_program_is_looked_for_where_the_preset_builds_it(tmp_path):

@@ -616,8 +616,8 @@ def test_shards_divide_the_cases():
 
 def test_attention_beside_torch_in_one_table(capsys):
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    assert cli.main("attention --device cpu --seqlen 256 --heads 2 --dim 32 --causal --block 32 "
-                    "--density .5 --seconds .01 --quiet".split()) == 0
+    assert cli.main("attention --device cpu --q-length 256 --heads 2 --dim 32 --causal "
+                    "--block-q 32 --density .5 --seconds .01 --quiet".split()) == 0
     told = capsys.readouterr().out
     assert "attention B1 H2 S256 D32 causal random block 32x32 density 0.5 f32" in told
     for name in ("tessera", "torch", "openblas"):
@@ -632,7 +632,77 @@ def test_products_beside_scipy_in_one_table(capsys):
     assert {"tessera", "scipy", "openblas"} <= set(first) and "torch" not in first
 
 
+SMALL = "matmul --device cpu --m 8 --n 8 --k 8 --seconds .01 --peers none --quiet"
+
+
+@pytest.mark.parametrize("command", [SMALL, "suite bench/workloads/cpu.json --device cpu --quiet",
+                                     "merge file", "ceilings"])
+def test_a_file_is_tried_before_anything_is_measured(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(suite, "Suite", lambda *rest, **more: pytest.fail("measured"))
+    monkeypatch.setattr(results, "read", lambda path: pytest.fail("read"))
+    (tmp_path / "file").write_text("")
+    for path, reason in ((tmp_path / "no" / "x.json", "No such file or directory"),
+                         (tmp_path, "it is a folder"),
+                         (tmp_path / "file" / "x.json", "Not a directory")):
+        assert cli.main([*command.split(), "--json", str(path)]) == 2
+        assert capsys.readouterr().err == (
+            f"tessera.bench: --json: cannot write {path}: {reason}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_json(pipe, {"a": 1})
+    assert os.read(reader, 100) == b'{\n "a": 1\n}\n' and pipe.is_fifo()
+    os.close(reader)
+
+
+def test_an_interrupt_shows_and_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
+    cases = [{"op": "matmul", "params": {"m": m, "n": 8, "k": 8, "dtype": "f32"}} for m in (8, 16)]
+    (tmp_path / "work.json").write_text(json.dumps({"name": "x", "about": "x", "cases": cases}))
+    path = tmp_path / "out.json"
+    measure = suite.measure_case
+
+    def interrupted(case, *rest):
+        if case.params["m"] == 16:
+            raise KeyboardInterrupt
+        return measure(case, *rest)
+
+    words = ["suite", str(tmp_path / "work.json"), "--device", "cpu", "--quiet", "--peers", "none",
+             "--seconds", ".01", "--json", str(path)]
+    monkeypatch.setattr(suite, "measure_case", interrupted)
+    assert cli.main(words) == 130
+    out, err = capsys.readouterr()
+    assert "matmul 8x8x8" in out and "matmul 16x8x8" not in out
+    assert err == "tessera.bench: stopped; what was measured is kept\n"
+    kept = results.read(path)
+    assert [one["params"]["m"] for one in kept["cases"]] == [8] and kept["interrupted"] is True
+    assert results.merge([kept])["interrupted"] is True
+
+    monkeypatch.setattr(suite, "measure_case", measure)
+    assert cli.main([*words, "--resume"]) == 0
+    whole = results.read(path)
+    assert [one["params"]["m"] for one in whole["cases"]] == [8, 16]
+    assert "interrupted" not in whole
+
+
+def test_missing_packages_come_with_what_to_do(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    assert cli.main(["peers", "--device", "cpu"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("scipy"))
+    assert "unavailable: import scipy: " in line and line.endswith("; pip install scipy")
+
+
 @pytest.mark.parametrize("words, told", [
+    ("attention --q-length 8 --half-width 2",
+     "--half-width applies to the patterns banded, bigbird"),
+    ("attention --q-length 8 --block-q 8 --pattern banded --half-width 2 --density .5",
+     "--density applies to the patterns random, power_law, power_law_graph, not to banded"),
+    ("attention --q-length 8 --block-q 8", "--block-q applies to block masks"),
+    ("bsr_matmul --m 8 --n 8 --k 8 --block 8 --density .5 --sparse b", "--sparse b with"),
+    ("bsr_matmul --m 8 --n 8 --k 8 --block 8 --density .5 --transpose-b", "--sparse b with"),
     ("matmul --m 1 --n 1 --k 0", "k"),
     ("matmul --m 1 --n 1 --k 1 --peers fa9", "fa9"),
     ("matmul --m 1 --n 1 --k 1 --states idle", "idle"),

@@ -52,7 +52,7 @@ def problems(*words):
 
 
 def test_every_combination_is_a_problem():
-    assert problems("attention", "--seqlen", "64:128", "--dim", "32,64", "--causal") == [
+    assert problems("attention", "--q-length", "64:128", "--dim", "32,64", "--causal") == [
         f"attention B1 H16 S{s} D{d} causal bf16" for s in (64, 128) for d in (32, 64)]
     assert problems("bsr_matmul", "--m", "64", "--n", "8", "--k", "64", "--block", "16,32",
                     "--density", ".5,.25", "--dtype", "f16") == [
@@ -64,7 +64,12 @@ def test_every_combination_is_a_problem():
     ([], "an OP, or --workload"),
     (["matmul", "--workload", "x"], "an OP, or --workload"),
     (["matmul", "--m", "64"], "matmul: n is missing"),
-    (["matmul", "--m", "1", "--n", "1", "--k", "1", "--seqlen", "5"], "no parameter 's'"),
+    (["matmul", "--m", "1", "--n", "1", "--k", "1", "--q-length", "5"],
+     "matmul: --q-length does not apply"),
+    (["sddmm", "--m", "1", "--n", "1", "--k", "1", "--block", "1", "--density", "1",
+      "--transpose-b"],
+     "sddmm: --transpose-b applies to matmul, bsr_matmul"),
+    (["matmul", "--m", "1", "--n", "1", "--k", "1", "--sparse", "a"], "applies to bsr_matmul"),
     (["matmul", "--m", "1:1000:1", "--n", "1:1000:1", "--k", "1"], "at most 10000 problems"),
     (["matmul", "--m", "1", "--n", "1", "--k", "1", "--rows", "("], "--rows: .*regular expression"),
     (["--workload", "/no/such/file"], "^tessera.tune: /no/such/file: No such file"),
@@ -294,7 +299,7 @@ def test_what_is_measured_is_what_the_next_process_takes(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [
-    ["attention", "--seqlen", "64", "--heads", "2", "--dim", "16", "--block", "16",
+    ["attention", "--q-length", "64", "--heads", "2", "--dim", "16", "--block-q", "16",
      "--density", ".5"],
     ["bsr_matmul", "--m", "64", "--n", "32", "--k", "64", "--block", "16", "--density", ".5"],
     ["sddmm", "--m", "64", "--n", "32", "--k", "64", "--block", "16", "--density", ".5"],
@@ -343,6 +348,25 @@ def test_what_ends_it_early_keeps_what_is_measured(tmp_path, rows, monkeypatch, 
     assert cli.main([*SIZES, *QUICK, "--output", str(path)]) == outcome
     out, err = capsys.readouterr()
     assert words in err and len(lines_of(path)) == 1 and OTHER in out
+
+
+def test_json_says_that_it_was_interrupted(rows, monkeypatch, capsys):
+    def interrupted(*rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "try_rows", interrupted)
+    assert cli.main([*SIZES, *QUICK, "--dry-run", "--json"]) == cli.STOPPED
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["interrupted"] is True and answer["problems"] == []
+
+
+def test_a_file_is_tried_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "try_rows", lambda *rest: pytest.fail("measured"))
+    monkeypatch.setattr(cli.TuningFile, "_read", lambda self: {})
+    (tmp_path / "file").write_text("")
+    for path, told in ((tmp_path, "it is a folder"), (tmp_path / "file" / "one.tuning", "file: ")):
+        assert cli.main([*SIZES, *QUICK, "--output", str(path)]) == cli.BAD_INPUT
+        assert told in capsys.readouterr().err
 
 
 def test_problems_without_any_time_are_not_written(tmp_path, rows, capsys):

@@ -218,11 +218,16 @@ def test_senseless_cases_are_refused_by_name(op, params, names):
 
 @pytest.mark.parametrize("words, op, params", [
     ("--m 40 --n 32 --k 48 --experts 3 --shares 1 --dtype f32", "matmul", EXPERTS),
+    ("--m 8 --n 4 --k 2 --transpose-a --dtype f32", "matmul",
+     {"m": 8, "n": 4, "k": 2, "transpose": "tn", "dtype": "f32"}),
+    ("--q-length 8 --kv-length 16 --window-left 3", "attention",
+     {"s": 8, "skv": 16, "window": 3, "dtype": "f32"}),
     ("--m 64 --k 64 --n 8 --block 16 --pattern mesh --nodes 1x4x8 --unknowns 2 --dtype bf16",
      "bsr_matmul", MESH),
-    ("--seqlen 96 --block 8 --pattern sliding_tile --volume 2x3x2 --neighbourhood 1x3x1 "
+    ("--q-length 96 --block-q 8 --pattern sliding_tile --volume 2x3x2 --neighbourhood 1x3x1 "
      "--tile-blocks 1 --dtype bf16", "attention", VIDEO),
-    ("--m 8 --n 32 --k 64 --block 8 --side b --pattern n_of_m --keep 2 --of 8 --experts 2",
+    ("--m 8 --n 32 --k 64 --block 8 --sparse b --transpose-b --pattern n_of_m --keep 2 --of 8 "
+     "--experts 2",
      "bsr_matmul", {"m": 8, "n": 32, "k": 64, "block": 8, "side": "b", "pattern": "n_of_m",
                     "keep": 2, "of": 8, "experts": 2, "dtype": "f32"}),
 ])

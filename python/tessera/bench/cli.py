@@ -7,10 +7,10 @@ import sys
 from ..report import markdown
 from . import peers as adapters
 from . import ceilings, results, suite, table
-from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, STATES, VOLUMES, CaseError,
-                    make_case, read_workload)
-from .files import in_words, write_json
-from .machine import torch_with_gpu
+from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, OPTIONAL, PATTERN_ARGUMENTS, REQUIRED,
+                    STATES, VOLUMES, CaseError, make_case, read_workload)
+from .files import check_writable, in_words, write_json
+from .machine import torch_with_gpu, why_no_gpu
 from .measure import Settings
 from .patterns import NoTessera
 from .peers.base import Unavailable
@@ -19,7 +19,7 @@ from .sources import find_tree, source_hashes
 MOST_SECONDS = 3600
 
 EPILOG = """examples:
-  python -m tessera.bench attention --seqlen 8192 --causal --block 128 --density .25
+  python -m tessera.bench attention --q-length 8192 --causal --block-q 128 --density .25
   python -m tessera.bench bsr_matmul --m 4096 --n 4096 --k 4096 --block 64 --density .1 --device cpu
   python -m tessera.bench suite bench/workloads/quick.json --json out.json --budget 300 --resume
   python -m tessera.bench table out.json
@@ -63,27 +63,31 @@ def add_pattern(parser, whole=int, number=float):
 
 
 def add_attention(one, whole=int, number=float, required=True):
-    for name, letter in (("batch", "b"), ("heads", "h"), ("kv-heads", "hk"), ("seqlen", "s"),
-                         ("kv-seqlen", "skv"), ("dim", "d"), ("dim-v", "dv")):
+    for name, letter in (("batch", "b"), ("heads", "h"), ("kv-heads", "hk"), ("q-length", "s"),
+                         ("kv-length", "skv"), ("dim", "d"), ("dim-v", "dv")):
         one.add_argument("--" + name, dest=letter, type=whole, required=required and letter == "s")
     one.add_argument("--causal", action="store_true")
-    one.add_argument("--window", type=whole, help="keys to the left that a query sees")
+    one.add_argument("--window-left", dest="window", type=whole,
+                     help="visible keys before the query")
     one.add_argument("--softcap", type=number)
     one.add_argument("--sequences", type=whole, help="pack so many sequences of uneven lengths")
-    one.add_argument("--block-q", type=whole)
-    one.add_argument("--block-kv", type=whole)
+    one.add_argument("--block-q", type=whole, help="queries per block [--block-kv]")
+    one.add_argument("--block-kv", type=whole, help="keys per block [--block-q]")
     one.add_argument("--lists", choices=("shared", "per_head", "per_kv_head"))
-    one.add_argument("--alike", type=whole, help="so many neighbouring rows share a list")
-    one.add_argument("--similar", type=number, help="or such a part of it")
+    one.add_argument("--alike", type=whole, metavar="N",
+                     help="number of adjacent block rows with identical lists")
+    one.add_argument("--similar", type=number, help="share of the list that they have in common")
 
 
-def add_transpose(one):
-    one.add_argument("--transpose", choices=("nn", "nt", "tn", "tt"))
+def add_transposes(one):
+    one.add_argument("--transpose-a", action="store_true", help="A is stored transposed")
+    one.add_argument("--transpose-b", action="store_true", help="B is stored transposed")
 
 
-def add_side(one):
-    one.add_argument("--side", choices=("a", "b"),
-                     help="b: x [m, k] times a sparse w [n, k], transposed")
+def add_sparse(one):
+    one.add_argument("--sparse", choices=("a", "b"),
+                     help="bsr_matmul: which operand is sparse; b only with --transpose-b: "
+                          "x [m, k] times a sparse w [n, k] [a]")
 
 
 def build_parser():
@@ -95,7 +99,6 @@ def build_parser():
     for op in ABOUT_ATTENTION:
         one = commands.add_parser(op, help=f"one {op} case")
         add_attention(one)
-        one.add_argument("--block", type=int, help="both block sizes")
         add_pattern(one)
     for op in ("matmul", "bsr_matmul", "sddmm", "spgemm"):
         one_product = commands.add_parser(op, help=f"one {op} case")
@@ -104,14 +107,15 @@ def build_parser():
         if op in ("matmul", "bsr_matmul"):
             one_product.add_argument("--experts", type=int, help="share the rows, each with its b")
             one_product.add_argument("--shares", type=float, help="how unevenly: 0 is evenly [0.6]")
+        if op in ("matmul", "bsr_matmul"):
+            add_transposes(one_product)
         if op == "matmul":
-            add_transpose(one_product)
             continue
         one_product.add_argument("--block", type=int, required=True)
         if op != "spgemm":
             one_product.add_argument("--block-cols", type=int)
         if op == "bsr_matmul":
-            add_side(one_product)
+            add_sparse(one_product)
         add_pattern(one_product)
 
     for op in (*ABOUT_ATTENTION, "matmul", "bsr_matmul", "sddmm", "spgemm"):
@@ -155,22 +159,63 @@ def build_parser():
     return parser
 
 
+# The options whose names are not those of the parameters that they set.
+OPTIONS = {"b": "batch", "h": "heads", "hk": "kv-heads", "s": "q-length", "skv": "kv-length",
+           "d": "dim", "dv": "dim-v", "window": "window-left"}
+FIELDS = ("b", "h", "hk", "s", "skv", "d", "dv", "window", "softcap", "sequences", "block_q",
+          "block_kv", "lists", "alike", "similar", "m", "n", "k", "block", "block_cols", "experts",
+          "shares", "pattern")
+
+
+def option_of(name: str) -> str:
+    return "--" + OPTIONS.get(name, name.replace("_", "-"))
+
+
 def case_of(arguments, device):
     """The one case that the options describe."""
-    fields = ("b", "h", "hk", "s", "skv", "d", "dv", "window", "softcap", "sequences", "block_q",
-              "block_kv", "lists", "alike", "similar", "m", "n", "k", "transpose", "block",
-              "block_cols", "side", "experts", "shares", "pattern", *ALL_PATTERN_ARGUMENTS)
-    params = {name: getattr(arguments, name, None) for name in fields}
-    if arguments.command in ABOUT_ATTENTION:
-        block = params.pop("block")
-        params["block_q"] = params["block_q"] or block
-        params["block_kv"] = params["block_kv"] or block
-        params["causal"] = arguments.causal
+    op = arguments.command
+    params = {name: getattr(arguments, name, None) for name in (*FIELDS, *ALL_PATTERN_ARGUMENTS)}
+    params["causal"] = getattr(arguments, "causal", None) or None
+    params.update(layout_of(arguments))
     if params["density"] is not None and params["pattern"] is None:
         params["pattern"] = "random"
     params["dtype"] = arguments.dtype or ("bf16" if device == "cuda" else "f32")
     given = {name: value for name, value in params.items() if value is not None}
-    return make_case(arguments.command, given)
+    refuse_unused(op, given)
+    return make_case(op, given)
+
+
+def layout_of(arguments) -> dict[str, str]:
+    """--transpose-a, --transpose-b and --sparse as parameters."""
+    op, sparse = arguments.command, getattr(arguments, "sparse", None)
+    a, b = (getattr(arguments, f"transpose_{side}", False) for side in "ab")
+    if sparse and op != "bsr_matmul":
+        raise CaseError(f"{op}: --sparse applies to bsr_matmul")
+    if op == "bsr_matmul":
+        if a or b != (sparse == "b"):
+            raise CaseError(f"{op}: expected --sparse b with --transpose-b, or neither of them and "
+                            "no --transpose-a: other layouts are not measured")
+        return {"side": sparse} if sparse else {}
+    if (a or b) and op != "matmul":
+        raise CaseError(f"{op}: --transpose-{'a' if a else 'b'} applies to matmul, bsr_matmul")
+    return {"transpose": ("t" if a else "n") + ("t" if b else "n")} if a or b else {}
+
+
+def refuse_unused(op: str, given: dict) -> None:
+    """Raises CaseError where an option does not apply to the operation or the pattern."""
+    pattern = given.get("pattern")
+    in_blocks = ("block_q", "block_kv", "lists", "alike", "similar")
+    for name in given:
+        known = {"dtype", *REQUIRED[op], *OPTIONAL[op]}
+        if name not in known and name not in ALL_PATTERN_ARGUMENTS:
+            raise CaseError(f"{op}: {option_of(name)} does not apply to {op}")
+        if pattern is None and name in in_blocks:
+            raise CaseError(f"{op}: {option_of(name)} applies to block masks: give --density or "
+                            "--pattern")
+        users = [one for one, names in PATTERN_ARGUMENTS.items() if name in names]
+        if users and pattern not in users and pattern in (None, *PATTERN_ARGUMENTS):
+            raise CaseError(f"{op}: {option_of(name)} applies to the patterns {', '.join(users)}"
+                            + (f", not to {pattern}" if pattern else ""))
 
 
 def settings_of(arguments, device):
@@ -192,7 +237,7 @@ def settings_of(arguments, device):
 def run_measuring(arguments):
     device = arguments.device or ("cuda" if torch_with_gpu() else "cpu")
     if device == "cuda" and not torch_with_gpu():
-        raise CaseError("--device cuda: PyTorch sees no GPU here")
+        raise CaseError(f"--device cuda: {why_no_gpu()}")
     many = arguments.command == "suite"
     if many:
         which, count = suite.parse_shard(arguments.shard)
@@ -206,6 +251,7 @@ def run_measuring(arguments):
             return 0
     else:
         cases = [case_of(arguments, device)]
+    check_writable("--json", arguments.json)
     options = {}
     if many:
         again = [name for name in arguments.again.split(",") if name]
@@ -214,6 +260,8 @@ def run_measuring(arguments):
                       commit=arguments.commit, quiet=arguments.quiet,
                       ceilings=many or bool(arguments.json), **options)
     outcome = run.run(cases)
+    if outcome == suite.STOPPED:
+        print("tessera.bench: stopped; what was measured is kept", file=sys.stderr)
     keys = {case.key for case in cases}
     shown = [one for one in run.result["cases"] if results.record_key(one)[0] in keys]
     if shown:
@@ -225,8 +273,9 @@ def run_measuring(arguments):
 def run_ceilings(arguments):
     if not 0.1 <= arguments.seconds <= 60:
         raise CaseError(f"--seconds: expected 0.1 to 60, got {arguments.seconds:g}")
+    check_writable("--json", arguments.json)
     if not torch_with_gpu():
-        raise CaseError("ceilings: PyTorch sees no GPU here")
+        raise CaseError(f"ceilings: {why_no_gpu()}")
     result = ceilings.measure_all(arguments.program, arguments.seconds, arguments.json,
                                   arguments.tree, arguments.commit, arguments.quiet)
     print("\n".join(markdown.ceilings(result)))
@@ -235,6 +284,7 @@ def run_ceilings(arguments):
 
 
 def run_merge(arguments):
+    check_writable("--json", arguments.json)
     merged = results.merge([results.read(path) for path in arguments.files], arguments.files)
     write_json(arguments.json, merged)
     print(f"{arguments.json}: {len(merged['cases'])} cases of {len(arguments.files)} files")
@@ -273,5 +323,5 @@ def main(arguments=None):
         print(f"tessera.bench: {in_words(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("tessera.bench: stopped; what was measured is written", file=sys.stderr)
-        return 130
+        print("tessera.bench: stopped", file=sys.stderr)
+        return suite.STOPPED

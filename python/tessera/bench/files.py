@@ -26,11 +26,44 @@ def write_json(path, value):
     write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+class Unwritable(ValueError):
+    """A file that cannot be written; the message names the option, the file and the reason."""
+
+
+def is_special(path: str | os.PathLike) -> bool:
+    """Pipes, terminals and the like: a file must not take their place."""
+    return os.fspath(path).startswith("/dev/") or (
+        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
+
+
+def temporary_of(path: str) -> str:
+    return f"{path}.{os.getpid()}.part"
+
+
+def check_writable(option: str, path: str | None) -> None:
+    """Raises Unwritable where write_whole could not write. Leaves nothing behind."""
+    if path is None or is_special(path):
+        return
+    temporary = temporary_of(os.path.realpath(path))
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(0, "it is a folder")
+        with open(temporary, "w", encoding="utf-8"):
+            pass
+        os.remove(temporary)
+    except OSError as error:
+        raise Unwritable(f"{option}: cannot write {path}: {error.strerror}") from None
+
+
 def write_whole(path, text):
     """Never half a file, whatever interrupts, and none beside it when something fails. A link stays
     one: what it points at is replaced."""
+    if is_special(path):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return
     path = os.path.realpath(path)
-    temporary = f"{path}.{os.getpid()}.part"
+    temporary = temporary_of(path)
     try:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)

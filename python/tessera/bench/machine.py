@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 
 from .files import timestamp
 from .nvml import Nvml
@@ -15,6 +16,15 @@ def torch_with_gpu():
     except (ImportError, OSError):
         return None
     return torch if torch.cuda.is_available() else None
+
+
+def why_no_gpu() -> str:
+    """The reason where torch_with_gpu gives None."""
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError):
+        return f"{sys.executable} has no PyTorch: pip install torch"
+    return "PyTorch sees no GPU here"
 
 
 def gpu_facts():

@@ -149,6 +149,8 @@ def merge(results, names=None):
     merged["tests"], merged["host"] = list(tests.values()), list(host.values())
     merged["verify"] = list(verify.values())
     merged["ceilings"] = ceilings
+    if any("interrupted" in result for result in ordered):
+        merged["interrupted"] = True
     return merged
 
 

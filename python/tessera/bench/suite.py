@@ -14,7 +14,7 @@ from .peers.base import one_line
 from .progress import Progress
 from .timing import CudaTimer
 
-DONE, BUDGET_SPENT, FAILED, AGAIN = 0, 4, 1, 3
+DONE, BUDGET_SPENT, FAILED, AGAIN, STOPPED = 0, 4, 1, 3, 130
 
 
 def parse_shard(text):
@@ -69,8 +69,9 @@ class Attempts:
 
 
 class Suite:
-    """`run` returns DONE, BUDGET_SPENT (cases are left), FAILED (some could not be measured) or
-    AGAIN (the device is lost to this process: run again with resume)."""
+    """`run` returns DONE, BUDGET_SPENT (cases are left), FAILED (some could not be measured),
+    AGAIN (the device is lost to this process: run again with resume) or STOPPED (by Ctrl-C; the
+    result is marked as interrupted)."""
 
     def __init__(self, path, settings, *, tree=None, commit=None, resume=False, again=(),
                  budget=None, quiet=False, ceilings=True):
@@ -122,6 +123,9 @@ class Suite:
         except DeviceLost as error:
             progress.say(f"the device is lost: {error}")
             return AGAIN
+        except KeyboardInterrupt:
+            self.result["interrupted"] = True
+            return STOPPED
         finally:
             self.attempts.end()
             signal.signal(signal.SIGTERM, former)

@@ -1,10 +1,9 @@
 """The command line: `python -m tessera.report RESULTS... -o PAGE`."""
 
 import argparse
-import os
 import sys
 
-from ..bench.files import Unreadable, in_words, write_whole
+from ..bench.files import check_writable, in_words, write_whole
 from ..bench.sources import find_tree, source_hashes
 from . import page, reading
 
@@ -36,18 +35,10 @@ def build_parser():
     return parser
 
 
-def check_output(path):
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        raise Unreadable(f"--output: there is no folder {folder}")
-    if os.path.isdir(path):
-        raise Unreadable(f"--output: {path} is a folder")
-
-
 def main(arguments=None):
     options = build_parser().parse_args(arguments)
     try:
-        check_output(options.output)
+        check_writable("--output", options.output)
         tree = find_tree(options.tree)
         current = source_hashes(tree) if tree else None
         cards = reading.cards(reading.read_all(options.results), current)

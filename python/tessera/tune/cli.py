@@ -2,14 +2,15 @@
 
 import argparse
 import json
+import os
 import re
 import signal
 import sys
 
 from ..bench.cases import LISTS, REQUIRED, STATES, CaseError, read_workload
-from ..bench.cli import add_attention, add_pattern, add_side, add_transpose, duration
-from ..bench.files import in_words
-from ..bench.machine import gpu_facts, torch_with_gpu
+from ..bench.cli import add_attention, add_pattern, add_sparse, add_transposes, duration
+from ..bench.files import check_writable, in_words
+from ..bench.machine import gpu_facts, torch_with_gpu, why_no_gpu
 from ..bench.measure import DeviceLost, Settings
 from ..bench.patterns import NoTessera
 from ..bench.peers.base import Unavailable, one_line
@@ -27,7 +28,7 @@ EPILOG = """Sizes take several values: 64,128 or 1024:8192 (doubling) or 256:102
 Every combination is a problem.
 
 examples:
-  python -m tessera.tune attention --seqlen 1024:8192 --dim 64,128 --causal
+  python -m tessera.tune attention --q-length 1024:8192 --dim 64,128 --causal
   python -m tessera.tune matmul --m 16,64,256 --n 4096 --k 4096 --rows skinny --dry-run
   python -m tessera.tune --workload bench/workloads/check.json --state sustained
 
@@ -65,14 +66,14 @@ def build_parser():
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), help="bf16; on the CPU f32")
     whole, share = several(int), several(float)
-    parser.add_argument("--block", type=whole, help="rows and columns of a block")
     add_attention(parser.add_argument_group("attention"), whole, share, required=False)
     products = parser.add_argument_group("products")
     for name in "mnk":
         products.add_argument("--" + name, type=whole)
-    products.add_argument("--block-cols", type=whole)
-    add_transpose(products)
-    add_side(products)
+    products.add_argument("--block", type=whole, help="rows of a block")
+    products.add_argument("--block-cols", type=whole, help="columns of a block [--block]")
+    add_transposes(products)
+    add_sparse(products)
     add_pattern(parser, whole, share)
     return parser
 
@@ -107,6 +108,8 @@ class Tuner:
         self.file = None
         if not arguments.dry_run:
             self.file = TuningFile(path, self.device, arguments.overwrite)
+            os.makedirs(os.path.dirname(self.file.path), exist_ok=True)
+            check_writable("--output", self.file.path)
         self.trials = []
 
     def run(self, cases):
@@ -164,7 +167,7 @@ class Tuner:
 def run(arguments):
     device = arguments.device or ("cuda" if torch_with_gpu() else "cpu")
     if device == "cuda" and not torch_with_gpu():
-        raise CaseError("--device cuda: PyTorch sees no GPU here")
+        raise CaseError(f"--device cuda: {why_no_gpu()}")
     cases, others = wanted_cases(arguments, device)
     if device == "cpu":
         arguments.state = "burst"
@@ -180,7 +183,10 @@ def run(arguments):
     trials, notes = tuner.trials, sys.stderr
     if arguments.json:
         path = tuner.file.path if tuner.file else None
-        print(json.dumps(show.as_json(tuner.device, arguments.state, trials, path), indent=1))
+        told = show.as_json(tuner.device, arguments.state, trials, path)
+        if outcome == STOPPED:
+            told["interrupted"] = True
+        print(json.dumps(told, indent=1))
     elif trials:
         print(show.table(trials))
     if trials and arguments.diff:

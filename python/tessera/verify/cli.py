@@ -6,9 +6,9 @@ import argparse
 import collections
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from ..bench.files import Unwritable, check_writable, write_json
 from . import draw
 from .jobs import Outcome, from_here, from_jobs
 
@@ -196,9 +196,8 @@ def attention(options: argparse.Namespace) -> int:
     line.clear()
     print(tally.summary(), flush=True)
     if options.json:
-        from ..bench.files import write_json
-
-        write_json(options.json, tally.as_json(options))
+        found = tally.as_json(options)
+        write_json(options.json, {**found, "interrupted": True} if interrupted else found)
     return 1 if tally.failed else 130 if interrupted else 0
 
 
@@ -246,9 +245,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("count", "failures", "jobs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: expected 1 and more, got {getattr(options, name)}")
-    path = Path(options.json or "found.json").absolute()
-    if path.is_dir() or not path.parent.is_dir():
-        parser.error(f"--json: expected a file in a folder that exists, got {options.json}")
+    try:
+        check_writable("--json", options.json)
+    except Unwritable as error:
+        parser.error(str(error))
     if options.pairs is None:
         options.pairs = MOST_PAIRS[options.device]
     elif options.pairs < 64:

@@ -34,14 +34,21 @@ class Peer:
         raise NotImplementedError
 
 
+# What pip calls the packages that have these modules.
+PACKAGES = {"torch": "torch", "scipy": "scipy", "jax": "jax", "flashinfer": "flashinfer-python"}
+
+
 def need(module):
-    """The module, or Unavailable with the import's own words."""
+    """The module, or Unavailable with the import's own words and how to get it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module(module)
     except Exception as error:  # a half-installed package may raise anything at import
-        raise Unavailable(f"import {module}: {one_line(error)}") from error
+        package = PACKAGES.get(module.split(".")[0])
+        missing = isinstance(error, ModuleNotFoundError) and package
+        hint = f"; pip install {package}" if missing else ""
+        raise Unavailable(f"import {module}: {one_line(error)}{hint}") from error
 
 
 def quickest(candidates):
