@@ -44,13 +44,16 @@ struct AttentionProblem {
       kv_position{};    ///< [batch] (bottom-right: kv_position + kv_end - q_length; 0)
   Tensor page_table{};  ///< [batch, max_pages] i32: page j holds keys [j * page, (j+1) * page)
 
-  /// The longest sequence of packed tensors where known (0: the total length is the bound).
+  /// The longest sequence of packed tensors, or the most keys in pages, where known (0: the total
+  /// length, or what a row of pages can hold, is the bound).
   std::int64_t max_q_length = 0, max_kv_length = 0;
 
-  BlockMask mask{};  ///< lists for all heads, for each, or for each head of keys; positions count
-                     ///< inside each sequence, packed or paged
-  Tensor sinks{};    ///< optional [heads], float: a logit that takes part in the softmax and has no
-                     ///< value
+  /// Lists for all heads, for each, or for each head of keys. Rows and columns of blocks count
+  /// within each sequence, packed and paged ones too: a mask is for max_q_length queries and
+  /// max_kv_length keys, which it requires beside the offsets of more than one sequence.
+  BlockMask mask{};
+  Tensor sinks{};  ///< optional [heads], float: a logit that takes part in the softmax and has no
+                   ///< value
 };
 
 /// Gradients of `forward`, whose out and lse are the forward pass's results.

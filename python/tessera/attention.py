@@ -47,7 +47,9 @@ def attention(
     last query and the last key stand together). ``causal`` hides later keys, ``window_left`` and
     ``window_right`` those farther away (None and -1 are no limit), ``kv_begin`` and ``kv_end``
     those outside the range, and ``mask`` every block that it does not hold; it may have lists for
-    each head or for each head of keys. A query that sees no key gives zeros.
+    each head or for each head of keys. Its rows and columns count within each sequence: with offsets
+    it requires, and has to be made for, ``max_q_length`` and ``max_kv_length``. A query that sees no
+    key gives zeros, and so do rows of packed queries after the last offset.
 
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.
@@ -99,30 +101,27 @@ def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any, k
                         f"{type_name(mask)}; BlockMask.from_dense takes booleans, "
                         "BlockMask.from_mask_mod a function, BlockMask.from_flex "
                         "FlexAttention's mask")
+    ranks = (3 if q_offsets is not None else 4, 3 if kv_offsets is not None else 4)
+    if (len(q.shape), len(k.shape)) != ranks:
+        return mask.arrays  # the library names what is wrong
     at = -2 if layout == "bhld" else -3
-    if len(q.shape) < 3 or len(k.shape) < 3:
-        return mask.arrays  # refused by its shape
-    if q_offsets is not None:
-        _check_packed("max_q_length", max_q_length, mask.q_length)
-    if kv_offsets is not None:
-        _check_packed("max_kv_length", max_kv_length, mask.kv_length)
-    q_length = mask.q_length if q_offsets is not None else q.shape[at]
-    if kv_offsets is not None:
-        kv_length = mask.kv_length
-    elif page_table is not None:
-        kv_length = max_kv_length or page_table.shape[-1] * k.shape[at]
-    else:
-        kv_length = k.shape[at]
-    mask.check_lengths("attention: mask", q_length, kv_length)
+    lengths = (_longest("max_q_length", max_q_length, q.shape[at], q_offsets),
+               _longest("max_kv_length", max_kv_length, k.shape[at], kv_offsets))
+    if page_table is not None:
+        lengths = (lengths[0], max_kv_length or page_table.shape[-1] * k.shape[at])
+    dense = q_offsets is None and kv_offsets is None and page_table is None
+    mask.check_lengths("attention: mask", *lengths, "" if dense else " in the longest sequence")
     return mask.arrays
 
 
-def _check_packed(name: str, given: int, of_mask: int) -> None:
-    """A mask beside packed sequences is for each of them, not for all of them together."""
-    if given != of_mask:
-        came = given or "none"
-        raise ValueError(f"attention: {name}: expected {of_mask}, which the mask was made for, got "
-                         f"{came}; a mask counts positions inside each packed sequence")
+def _longest(name: str, given: int, length: int, offsets: Any) -> int:
+    """The length that a mask has to have along one side."""
+    if offsets is None:
+        return length
+    if not given and length and offsets.shape[0] > 2:
+        raise ValueError(f"attention: {name}: expected the length of the longest sequence, as mask "
+                         f"applies to each sequence by itself, got {given} (not known)")
+    return given or length
 
 
 def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None, out: Any = None,

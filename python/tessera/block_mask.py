@@ -60,10 +60,10 @@ class BlockMask:
         """Rows and columns of blocks."""
         return -(-self.q_length // self.block_q), -(-self.kv_length // self.block_kv)
 
-    def check_lengths(self, where: str, q_length: int, kv_length: int) -> None:
+    def check_lengths(self, where: str, q_length: int, kv_length: int, note: str = "") -> None:
         if (q_length, kv_length) != (self.q_length, self.kv_length):
             raise ValueError(f"{where}: made for {self.q_length} queries and {self.kv_length} "
-                             f"keys, got {q_length} and {kv_length}")
+                             f"keys, got {q_length} and {kv_length}{note}")
 
     def block_map(self) -> Any:
         """u8 ``[batch|1, heads|1, rows, cols]``: 0 empty, 1 partial, 2 full."""

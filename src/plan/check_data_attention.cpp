@@ -42,8 +42,9 @@ void check_pages(const Where& where, const Tensor& table, const AttentionShape& 
 void check_key_ranges(const Where& op, const AttentionProblem& problem,
                       const AttentionShape& shape) {
   if (!problem.kv_begin && !problem.kv_end) return;
-  const char* of = shape.kv_layout == KvLayout::paged ? ", what the page table can hold"
-                                                      : ", the length of the sequence";
+  const char* of = shape.kv_layout != KvLayout::paged ? ", the length of the sequence"
+                   : problem.max_kv_length != 0       ? ", max_kv_length"
+                                                      : ", what the page table can hold";
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t length = problem.kv_offsets ? read_entry(problem.kv_offsets, 0, b + 1) -
                                                          read_entry(problem.kv_offsets, 0, b)

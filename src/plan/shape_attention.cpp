@@ -112,7 +112,7 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   }
   const std::int64_t longest_kv =
       longest(op / "max_kv_length", problem.max_kv_length, shape.kv_length);
-  if (packed) shape.kv_length = longest_kv;
+  if (packed || paged) shape.kv_length = longest_kv;
 }
 
 // The scale, soft cap and windows: numbers alone.
@@ -151,10 +151,26 @@ void check_sequences(const Where& op, const AttentionProblem& problem,
   check("kv_position", problem.kv_position);
 }
 
-void check_mask(const Where& where, const BlockMask& mask, AttentionShape& shape) {
+// A mask's rows and columns count within each sequence. With the total length of several sequences
+// as the bound, a mask of the packed tensors would pass and mean something else.
+void check_longest_is_known(const Where& where, const Tensor& offsets, std::int64_t given,
+                            std::int64_t total) {
+  if (offsets && offsets.size(0) > 2 && total > 0 && given == 0) {
+    refuse(where, "the length of the longest sequence, as mask applies to each sequence by itself",
+           "0 (not known)");
+  }
+}
+
+void check_mask(const Where& op, const AttentionProblem& problem, AttentionShape& shape) {
+  const BlockMask& mask = problem.mask;
+  const Where where = op / "mask";
   if (!has_lists(mask) && !mask.bit_tile && !mask.bits && mask.block_q == 0 && mask.block_kv == 0) {
     return;
   }
+  check_longest_is_known(op / "max_q_length", problem.q_offsets, problem.max_q_length,
+                         shape.q_total);
+  check_longest_is_known(op / "max_kv_length", problem.kv_offsets, problem.max_kv_length,
+                         shape.kv_total);
   const MaskLayout layout = check_mask_layout(
       where, mask,
       {.batch = shape.batch,
@@ -204,7 +220,7 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   check_keys(op, problem, shape);
   check_parameters(op, problem, shape);
   check_sequences(op, problem, shape);
-  check_mask(op / "mask", problem.mask, shape);
+  check_mask(op, problem, shape);
   shape.tma_readable =
       tma_readable(problem.q) && tma_readable(problem.k) && tma_readable(problem.v);
 

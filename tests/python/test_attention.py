@@ -76,6 +76,71 @@ def test_packed():
         check((out[None, at], lse[None, :, at]), want)
 
 
+def test_packed_rows_after_the_last_offset_are_zero():
+    q, k, v = (support.random(64, 2, 16, seed=s) for s in range(3))
+    out, lse = np.full_like(q, np.nan), np.full((2, 64), np.nan, np.float32)
+    tessera.attention(q, k, v, q_offsets=np.array([0, 20, 50]), kv_offsets=np.array([0, 30, 64]),
+                      sinks=np.ones(2, np.float32), out=out, lse=lse)
+    assert (out[50:] == 0).all() and (lse[:, 50:] == -np.inf).all()
+    assert np.isfinite(out[:50]).all() and np.isfinite(lse[:, :50]).all()
+
+
+def test_mask_of_packed_sequences():
+    lengths, kv_lengths = (20, 37), (53, 30)
+    offsets = dict(q_offsets=np.cumsum([0, *lengths]), kv_offsets=np.cumsum([0, *kv_lengths]))
+    q = support.random(57, 4, 16)
+    k, v = (support.random(83, 2, 16, seed=s) for s in (1, 2))
+    elements = np.random.default_rng(3).random((37, 53)) < 0.5
+    mask = tessera.BlockMask.from_dense(elements, (8, 16))
+    out = tessera.attention(q, k, v, mask=mask, max_q_length=37, max_kv_length=53, **offsets)
+    for b, (n, m) in enumerate(zip(lengths, kv_lengths)):
+        at, keys = (slice(*x[b : b + 2]) for x in offsets.values())
+        want, _ = support.attention(q[None, at], k[None, keys], v[None, keys], elements[:n, :m])
+        check((out[None, at],), (want,))
+
+    def refused(message, mask, **lengths):
+        with pytest.raises(ValueError, match=message):
+            tessera.attention(q, k, v, mask=mask, **lengths, **offsets)
+
+    # Rows and columns of a mask count within each sequence.
+    whole = tessera.BlockMask.from_dense(np.ones((57, 83), bool), 16)
+    refused("attention: max_q_length: expected the length of the longest sequence, .* mask", whole)
+    refused("attention: max_kv_length: expected the length of the", whole, max_q_length=57)
+    refused("mask: made for 57 queries and 83 keys, got 37 and 53 in the longest sequence", whole,
+            max_q_length=37, max_kv_length=53)
+    refused("mask: made for 37 queries and 53 keys, got 37 and 60 in the longest sequence", mask,
+            max_q_length=37, max_kv_length=60)
+    # One sequence is as long as the tensors.
+    tessera.attention(q, k, v, mask=whole, q_offsets=np.array([0, 57]),
+                      kv_offsets=np.array([0, 83]))
+
+
+@pytest.mark.parametrize("layout", ["blhd", "bhld"])
+def test_mask_over_pages(layout):
+    def laid(x):
+        return x.swapaxes(1, 2) if layout == "bhld" else x
+
+    q, pages, values = (support.random(2, 37, 4, 16), support.random(6, 16, 2, 16, seed=1),
+                        support.random(6, 16, 2, 16, seed=2))
+    table, end = np.array([[4, 0, 2], [1, 5, 3]], np.int32), np.array([40, 33])
+    given = dict(page_table=table, kv_end=end, layout=layout)
+    elements = np.random.default_rng(3).random((37, 48)) < 0.5
+    k, v = (x[table].reshape(2, 48, 2, 16) for x in (pages, values))
+    for keys in (48, 40):
+        mask = tessera.BlockMask.from_dense(elements[:, :keys], 8)
+        out = tessera.attention(laid(q), laid(pages), laid(values), mask=mask, **given,
+                                max_kv_length=0 if keys == 48 else keys)
+        for b in range(2):
+            seen = support.visible(37, 48, end=end[b], elements=elements)
+            want, _ = support.attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], seen)
+            check((laid(out)[b : b + 1],), (want,))
+    with pytest.raises(ValueError, match="mask: made for 37 queries and 32 keys, got 37 and 48 in"):
+        tessera.attention(laid(q), laid(pages), laid(values), **given,
+                          mask=tessera.BlockMask.causal(37, 32))
+    with pytest.raises(ValueError, match="kv_end: expected 0 to 39, .* got 40 for sequence 0"):
+        tessera.attention(laid(q), laid(pages), laid(values), **given, max_kv_length=39)
+
+
 def test_pages():
     pages = support.random(6, 8, 2, 16, seed=1)
     values = support.random(6, 8, 2, 16, seed=2)
@@ -313,44 +378,3 @@ def test_failed_call_leaves_out_untouched():
     with pytest.raises(ValueError):
         tessera.attention(q, k, v[:, :5], out=out)
     assert (out == 7).all()
-
-
-def test_rows_after_the_last_packed_sequence_are_zeros():
-    rng = np.random.default_rng(0)
-    q = rng.standard_normal((128, 4, 16), dtype=np.float32)
-    k = rng.standard_normal((128, 2, 16), dtype=np.float32)
-    offsets = np.array([0, 40, 64], np.int32)
-    out, lse = np.full_like(q, np.nan), np.full((4, 128), np.nan, np.float32)
-    tessera.attention(q, k, k, q_offsets=offsets, kv_offsets=offsets, out=out, lse=lse)
-    whole = tessera.attention(q[:64], k[:64], k[:64], q_offsets=offsets, kv_offsets=offsets)
-    assert (out[:64] == whole).all() and (out[64:] == 0).all()
-    assert np.isfinite(lse[:, :64]).all() and (lse[:, 64:] == -np.inf).all()
-
-
-def test_a_mask_beside_packed_sequences_or_pages_is_checked():
-    rng = np.random.default_rng(0)
-    q = rng.standard_normal((128, 2, 16), dtype=np.float32)
-    offsets = np.array([0, 64, 128], np.int32)
-    packed = {"q_offsets": offsets, "kv_offsets": offsets}
-    blocks = np.zeros((4, 4), bool)
-    blocks[0, 0] = True
-    whole = tessera.BlockMask.from_blocks(blocks, 128, 128, 32)
-    # Made for both sequences together, it would have shown everything its first rows show of each.
-    with pytest.raises(ValueError, match="max_q_length: expected 128.* got none; a mask counts"):
-        tessera.attention(q, q, q, mask=whole, **packed)
-    each = tessera.BlockMask.from_blocks(blocks[:2, :2], 64, 64, 32)
-    with pytest.raises(ValueError, match="max_kv_length: expected 64.* got none"):
-        tessera.attention(q, q, q, mask=each, max_q_length=64, **packed)
-    out = tessera.attention(q, q, q, mask=each, max_q_length=64, max_kv_length=64, **packed)
-    alone = tessera.attention(q[None, :32], q[None, :32], q[None, :32])
-    np.testing.assert_allclose(out[:32], alone[0], atol=1e-5)
-    assert (out[32:64] == 0).all()
-    pages, table = q.reshape(8, 16, 2, 16), np.arange(8, dtype=np.int32).reshape(2, 4)[:, :3]
-    paged = {"page_table": table, "kv_end": np.array([48, 48], np.int32)}
-    for keys, refused in ((32, True), (48, False)):
-        mask = tessera.BlockMask.window(64, keys, 64, 64, block=16)
-        if refused:
-            with pytest.raises(ValueError, match="made for 64 queries and 32 keys, got 64 and 48"):
-                tessera.attention(q.reshape(2, 64, 2, 16), pages, pages, mask=mask, **paged)
-        else:
-            tessera.attention(q.reshape(2, 64, 2, 16), pages, pages, mask=mask, **paged)

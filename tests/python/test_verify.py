@@ -145,6 +145,7 @@ def test_everything_is_drawn_and_nothing_too_large():
         assert 0.5 * len(problems) < absent < 0.85 * len(problems), name
     assert any(d.scale is not None and d.scale < 0 for d in problems)
     assert any(d.packed_q and 0 in d.q_lengths for d in problems)
+    assert any(d.q_tail and d.mask for d in problems) and any(d.tail for d in problems)
     masks = [d.mask for d in problems if d.mask]
     for sides in ({mask.block_q for mask in masks}, {mask.block_kv for mask in masks}):
         assert {16, 32, 48, 64, 96, 128, 192, 256} < sides and len(sides) > 20
@@ -221,6 +222,15 @@ def test_a_query_without_keys_gives_zeros_exactly(damaged):
     assert verdict(d)[1].startswith("out of sequence 1, head 0, query 0, column 0")
     damaged(lambda out, lse: lse[1, 0, 0].fill_(-1e30))
     assert verdict(d)[1].startswith("lse of sequence 1, head 0, query 0")
+
+
+def test_rows_of_no_sequence_are_looked_at(damaged):
+    d = drawn(packed_q=True, q_tail=3)
+    assert verdict(d)[1] is None
+    damaged(lambda out, lse: out[202, 3, 63].fill_(torch.nan))
+    assert verdict(d)[1] == "out: a row of no sequence is not 0.0"
+    damaged(lambda out, lse: lse[3, 200].fill_(0))
+    assert verdict(d)[1] == "lse: a row of no sequence is not -inf"
 
 
 @pytest.mark.parametrize("padding", [(1, 0, 2), (0, 0, 0)])

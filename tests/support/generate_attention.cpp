@@ -40,14 +40,19 @@ class Builder {
     make_queries();
     make_keys();
     draw_parameters();
-    const std::int64_t kv_bound = p_.kv_offsets
-                                      ? (p_.max_kv_length ? p_.max_kv_length : p_.k.size(0))
-                                  : p_.page_table ? p_.page_table.size(1) * p_.k.size(1)
-                                                  : p_.k.size(1);
-    const std::int64_t q_bound = !p_.q_offsets     ? p_.q.size(1)
-                                 : p_.max_q_length ? p_.max_q_length
-                                                   : p_.q.size(0);
     if (draw(random_, options_.mask, 0.5)) {
+      // Beside packed sequences a mask requires their longest.
+      if (batch_ > 1) {
+        if (p_.q_offsets) p_.max_q_length = longest_between(p_.q_offsets, p_.q.size(0));
+        if (p_.kv_offsets) p_.max_kv_length = longest_between(p_.kv_offsets, p_.k.size(0));
+      }
+      const std::int64_t kv_bound = p_.max_kv_length ? p_.max_kv_length
+                                    : p_.kv_offsets  ? p_.k.size(0)
+                                    : p_.page_table  ? p_.page_table.size(1) * p_.k.size(1)
+                                                     : p_.k.size(1);
+      const std::int64_t q_bound = p_.max_q_length ? p_.max_q_length
+                                   : p_.q_offsets  ? p_.q.size(0)
+                                                   : p_.q.size(1);
       p_.mask = wild_mask(random_, memory_, batch_, heads_, kv_heads_, q_bound, kv_bound,
                           options_.blocks);
       if (options_.bad_values) p_.mask.bit_tile = p_.mask.bits = {};
@@ -93,6 +98,16 @@ class Builder {
 
   /// Rows of packed tensors after the last sequence.
   std::int64_t draw_rest() { return random_.chance(0.3) ? random_.between(1, 9) : 0; }
+
+  /// At least 1, as 0 is "not known", where there is a row.
+  static std::int64_t longest_between(const Tensor& offsets, std::int64_t total) {
+    const DenseArray values = oracle::read(offsets);
+    std::int64_t longest = std::min<std::int64_t>(total, 1);
+    for (std::size_t i = 1; i < values.values.size(); ++i)
+      longest =
+          std::max(longest, static_cast<std::int64_t>(values.values[i] - values.values[i - 1]));
+    return longest;
+  }
 
   void make_queries() {
     Integers shape;

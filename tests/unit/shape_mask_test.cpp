@@ -183,12 +183,55 @@ TEST(AttentionShape, masks) {
            {"attention: mask.bits: expected dtype u8, got i32"}},
       },
       kCheckShape);
+}
+
+// Three sequences of at most 20 queries and 50 keys.
+P masked_packed() {
   P p = packed_attention();
+  p.max_q_length = 20, p.max_kv_length = 50;
   p.mask = {.block_q = 10, .block_kv = 10, .full = {i32({1, 1, 2}), {}, i32({1, 1, 2, 5})}};
-  EXPECT_PRED2(tessera::testing::contains, tessera::testing::error_text([&] { shape_of(p); }),
-               "max_q_length");
-  p.max_q_length = 20;
-  EXPECT_EQ(shape_of(p).mask_rows, 2);
+  return p;
+}
+
+// Rows and columns count within each sequence.
+TEST(AttentionShape, masks_of_packed_sequences) {
+  expect_cases(
+      masked_packed,
+      std::vector<Case>{
+          {"as it is", [](P&) {}},
+          {"longer sequences",
+           [](P& p) { p.max_q_length = 21; },
+           {"attention: mask.full.counts: expected at least 3 rows, for 21 queries in blocks of 10 "
+            "(max_q_length bounds the longest sequence)"}},
+          {"queries of unknown lengths",
+           [](P& p) { p.max_q_length = 0; },
+           {"attention: max_q_length: expected the length of the longest sequence, as mask applies "
+            "to each sequence by itself, got 0 (not known)"}},
+          {"keys of unknown lengths",
+           [](P& p) { p.max_kv_length = 0; },
+           {"attention: max_kv_length: expected the length of the longest sequence", "got 0"}},
+          {"no mask", [](P& p) { p.mask = {}, p.max_q_length = p.max_kv_length = 0; }},
+          {"one sequence, as long as the tensors",
+           [](P& p) {
+             p.q_offsets = p.kv_offsets = i32({2});
+             p.max_q_length = p.max_kv_length = 0;
+             p.mask.full = {i32({1, 1, 10}), {}, i32({1, 1, 10, 5})};
+           }},
+          {"nothing in the tensors",
+           [](P& p) {
+             p.q = p.out = bf16({0, 8, 32}), p.k = p.v = bf16({0, 2, 32});
+             p.max_q_length = p.max_kv_length = 0;
+           }},
+      },
+      kCheckShape);
+  EXPECT_EQ(shape_of(masked_packed()).mask_rows, 2);
+}
+
+TEST(AttentionShape, pages_hold_max_kv_length_keys_at_most) {
+  P p = paged_attention();
+  EXPECT_EQ(shape_of(p).kv_length, 320);
+  p.max_kv_length = 300;
+  EXPECT_EQ(shape_of(p).kv_length, 300);
 }
 
 }  // namespace

@@ -151,7 +151,16 @@ def draw(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> Drawn:
         d.padding[name] = tuple(rng.choice((0, 0, 1, 2, 5)) if padded else 0 for _ in range(3))
     d.lse = rng.random() < 0.85
     d.nan_queries = rng.random() < 0.5
+    if d.mask and d.batch > 1:
+        # Beside packed sequences a mask requires them.
+        d.max_q_length = _longest(d.packed_q, d.q_lengths, d.q_tail)
+        d.max_kv_length = _longest(d.packed_kv, d.kv_lengths, d.tail)
     return d
+
+
+def _longest(packed: bool, lengths: list[int], tail: int) -> int:
+    """At least 1, as 0 is "not known", where there is a row."""
+    return max(*lengths, min(1, tail)) if packed else 0
 
 
 def _single(x: float) -> float:
