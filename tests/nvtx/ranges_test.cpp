@@ -14,9 +14,10 @@ namespace {
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/// A tensor on the GPU, which nobody reads.
+/// A tensor on the GPU that is never read, at addresses of its own.
 Tensor unread(DType dtype, std::initializer_list<std::int64_t> sizes) {
-  return tensor(reinterpret_cast<void*>(std::uintptr_t{1} << 30), dtype, sizes, kGpu);
+  static std::uintptr_t address = std::uintptr_t{1} << 32;
+  return tensor(reinterpret_cast<void*>(address += std::uintptr_t{1} << 24), dtype, sizes, kGpu);
 }
 
 MergeStatesProblem merge_problem() {
