@@ -1,5 +1,18 @@
-"""The tuning file of whoever runs the tests must not choose kernels in them."""
+"""The tuning file of whoever runs the tests must not choose kernels in them. After a run, each
+reason for skipping is printed once."""
 
 import os
+from collections import Counter
 
 os.environ["TESSERA_TUNING"] = ""
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    # longrepr is (file, line, "Skipped: reason").
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped
+                      if isinstance(report.longrepr, tuple))
+    if reasons:
+        terminalreporter.ensure_newline()
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")
