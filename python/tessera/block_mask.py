@@ -192,6 +192,9 @@ class BlockMask:
         q_length, kv_length, bq, bkv = _sizes("from_mask_mod", q_length, kv_length, block)
         batch = tensors.integer("from_mask_mod: batch", batch)
         heads = tensors.integer("from_mask_mod: heads", heads)
+        for name, count in (("batch", batch), ("heads", heads)):
+            if count < 0:
+                raise ValueError(f"from_mask_mod: {name}: expected 0 or more, got {count}")
         _check_signature(mask_mod)
         like = like_on(device)
         rows, cols = -(-q_length // bq), -(-kv_length // bkv)
@@ -237,10 +240,10 @@ class BlockMask:
         """
         sizes = _sizes("from_blocks", q_length, kv_length, block)
         blocks = one_a_block("from_blocks: blocks", blocks, sizes)
-        if not tensors.is_integral(blocks):
-            raise ValueError("from_blocks: blocks: expected booleans or integers, got "
-                             f"{blocks.dtype} {list(blocks.shape)}; from_top_k takes scores")
+        tensors.check_set("from_blocks: blocks", blocks, ", and from_top_k takes scores")
         blocks = tensors.to_bool(blocks)
+        if capacity is not None:
+            capacity = tensors.integer("from_blocks: capacity", capacity)
         if capacity is not None and capacity < 1:
             raise ValueError(f"from_blocks: capacity: expected 1 and more, got {capacity}")
         return BlockMask(*sizes, *lists_of(blocks, capacity))
@@ -262,7 +265,10 @@ class BlockMask:
         if k < 0:
             raise ValueError(f"from_top_k: k: expected 0 and more, got {k}")
         sizes = _sizes("from_top_k", q_length, kv_length, block)
-        scores = tensors.to_float(one_a_block("from_top_k: scores", scores, sizes))
+        scores = one_a_block("from_top_k: scores", scores, sizes)
+        if not tensors.is_real(scores):
+            raise TypeError(f"from_top_k: scores: expected real numbers, got {scores.dtype}")
+        scores = tensors.to_float(scores)
         lists = tensors.operations("from_top_k: scores", scores).top_k_blocks(
             scores, k, max(1, min(k, scores.shape[-1])))
         return BlockMask(*sizes, *lists)
@@ -318,8 +324,10 @@ class BlockMask:
         True
         """
         q_length, kv_length, bq, bkv = _sizes("bigbird", q_length, kv_length, block)
-        blocks = patterns.bigbird(-(-q_length // bq), -(-kv_length // bkv), half_width, globals,
-                                  random, seed)
+        counts = (("half_width", half_width), ("globals", globals), ("random", random),
+                  ("seed", seed))
+        blocks = patterns.bigbird(-(-q_length // bq), -(-kv_length // bkv),
+                                  *(tensors.integer(f"bigbird: {name}", x) for name, x in counts))
         mask = BlockMask.from_blocks(blocks, q_length, kv_length, (bq, bkv))
         return mask if device is None else mask.to(device)
 
@@ -431,7 +439,11 @@ def _broadcast(x: Any, shape: tuple) -> Any:
     namespace = tensors.namespace("from_mask_mod: mask_mod", x)
     if str(x.dtype).removeprefix("torch.") != "bool":
         raise TypeError(f"from_mask_mod: mask_mod: expected booleans, got {x.dtype}")
-    return namespace.broadcast_to(x, shape)
+    try:
+        return namespace.broadcast_to(x, shape)
+    except (RuntimeError, ValueError):
+        raise ValueError("from_mask_mod: mask_mod: expected a result that broadcasts to "
+                         f"{list(shape)}, got {list(x.shape)}") from None
 
 
 def _assemble(sizes: tuple[int, int, int, int], full: Any, partial: Any, tiles: Any) -> BlockMask:

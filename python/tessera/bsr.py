@@ -110,13 +110,15 @@ class BsrMatrix:
 
     @staticmethod
     def from_dense(dense: Any, block: int | tuple[int, int], *, keep: Any = None) -> BsrMatrix:
-        """Stores each block that has a nonzero, or those where the boolean array ``keep`` (one
-        element a block) is set."""
+        """Stores each block that has a nonzero, or those where the array ``keep`` of booleans or
+        integers (one element a block) is set."""
         blocks = _blocks(dense, block)
         if keep is None:
             nonzero = blocks != 0
             keep = nonzero.any(-1).any(-1)
         else:
+            tensors.namespace("from_dense: keep", keep)
+            tensors.check_set("from_dense: keep", keep, "")
             keep = tensors.to_bool(keep)
             if tuple(keep.shape) != tuple(blocks.shape[:2]):
                 raise ValueError(f"from_dense: keep: expected [{blocks.shape[0]}, "

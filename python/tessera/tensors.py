@@ -102,6 +102,18 @@ def is_integral(x: Any) -> bool:
     return x.dtype.kind in "biu"
 
 
+def check_set(where: str, x: Any, instead: str) -> None:
+    """Refuses what does not say of each element whether it is set."""
+    if not is_integral(x):
+        raise ValueError(f"{where}: expected booleans or integers, got {x.dtype} {list(x.shape)}; "
+                         f"scores > threshold makes booleans{instead}")
+
+
+def is_real(x: Any) -> bool:
+    """Whether x holds booleans, integers or floating-point numbers."""
+    return not x.is_complex() if is_torch(x) else x.dtype.kind not in "cOSUMm"
+
+
 def to_float(x: Any) -> Any:
     """As float32 where it is neither that nor a 16-bit float."""
     name = str(x.dtype).removeprefix("torch.")

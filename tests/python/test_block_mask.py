@@ -185,9 +185,43 @@ def test_window_limits_are_checked(limits, error):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, object])
 def test_scores_are_no_blocks(dtype):
     with pytest.raises(ValueError, match="from_blocks: blocks: expected booleans or integers, got "
-                                         r".* \[1, 1, 4, 4\]; from_top_k takes scores"):
+                                         r".* \[1, 1, 4, 4\]; scores > threshold .* from_top_k takes"):
         BlockMask.from_blocks(np.ones((4, 4), dtype), 64, 64, 16)
     assert BlockMask.from_blocks(np.eye(4, dtype=np.uint8), 64, 64, 16).density == 0.25
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, object])
+def test_scores_are_real(dtype):
+    with pytest.raises(TypeError, match="from_top_k: scores: expected real numbers, got "):
+        BlockMask.from_top_k(np.ones((4, 4), dtype), 1, 64, 64, 16)
+    for real in (bool, np.int64, np.float16):
+        assert BlockMask.from_top_k(np.ones((4, 4), real), 1, 64, 64, 16).density == 0.25
+
+
+@pytest.mark.parametrize("name", ["half_width", "globals", "random", "seed"])
+def test_bigbird_counts_are_checked(name):
+    with pytest.raises(TypeError, match=f"bigbird: {name}: expected an integer, got 1.5"):
+        BlockMask.bigbird(64, 64, 16, **{name: 1.5})
+
+
+def test_capacity_is_an_integer():
+    with pytest.raises(TypeError, match="from_blocks: capacity: expected an integer, got 1.5"):
+        BlockMask.from_blocks(np.ones((4, 4), bool), 64, 64, 16, capacity=1.5)
+
+
+@pytest.mark.parametrize("name", ["batch", "heads"])
+def test_mask_mod_counts_are_checked(name):
+    with pytest.raises(ValueError, match=f"from_mask_mod: {name}: expected 0 or more, got -1"):
+        BlockMask.from_mask_mod(lambda b, h, q, kv: q >= kv, 64, 64, 16, **{name: -1})
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_mask_mod_results_broadcast(device):
+    torch = pytest.importorskip("torch") if device else None
+    wrong = torch.ones(3, 3, dtype=torch.bool) if device else np.ones((3, 3), bool)
+    with pytest.raises(ValueError, match=r"mask_mod: expected a result that broadcasts to "
+                                         r"\[1, 1, 64, 64\], got \[3, 3\]"):
+        BlockMask.from_mask_mod(lambda b, h, q, kv: wrong, 64, 64, 16, device=device)
 
 
 @pytest.mark.parametrize("make", [

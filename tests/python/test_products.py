@@ -240,6 +240,19 @@ def test_matrices_refuse_masked_arrays():
         tessera.matmul(ones.data, held.with_values(np.ma.masked_array(held.values)))
 
 
+def test_keep_takes_booleans_and_integers():
+    dense = np.ones((16, 16), np.float32)
+    with pytest.raises(TypeError, match="from_dense: keep: .*got a masked array"):
+        BsrMatrix.from_dense(dense, 8, keep=np.ma.masked_array(np.ones((2, 2), bool)))
+    with pytest.raises(TypeError, match="from_dense: keep: expected a NumPy array.*got list"):
+        BsrMatrix.from_dense(dense, 8, keep=[[True, False], [False, True]])
+    with pytest.raises(ValueError, match=r"from_dense: keep: expected booleans or integers, got "
+                                         r"float64 \[2, 2\]; scores > threshold"):
+        BsrMatrix.from_dense(dense, 8, keep=np.array([[0.1, 0.9], [0.2, 0.3]]))
+    for dtype in (bool, np.int32):
+        assert BsrMatrix.from_dense(dense, 8, keep=np.eye(2, dtype=dtype)).stored_blocks == 2
+
+
 def test_prune_refuses_nan():
     dense = support.random(32, 48)
     dense[8, 0] = -np.inf
