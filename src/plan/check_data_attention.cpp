@@ -42,13 +42,15 @@ void check_pages(const Where& where, const Tensor& table, const AttentionShape& 
 void check_key_ranges(const Where& op, const AttentionProblem& problem,
                       const AttentionShape& shape) {
   if (!problem.kv_begin && !problem.kv_end) return;
-  const char* of = shape.kv_layout != KvLayout::paged ? ", the length of the sequence"
-                   : problem.max_kv_length != 0       ? ", max_kv_length"
-                                                      : ", what the page table can hold";
+  const bool bounded = problem.page_table && problem.max_kv_length > 0;
+  const char* of = bounded                              ? ", max_kv_length"
+                   : shape.kv_layout == KvLayout::paged ? ", what the page table can hold"
+                                                        : ", the length of the sequence";
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t length = problem.kv_offsets ? read_entry(problem.kv_offsets, 0, b + 1) -
                                                          read_entry(problem.kv_offsets, 0, b)
-                                                   : shape.kv_length;
+                                : bounded ? problem.max_kv_length
+                                          : shape.kv_length;
     const std::int64_t end = problem.kv_end ? read_entry(problem.kv_end, 0, b) : length;
     if (end < 0 || end > length) {
       refuse(op / "kv_end", words("0 to ", length, of), words(end, " for sequence ", b));

@@ -60,7 +60,7 @@ enum class KvLayout : std::uint8_t { dense, packed, paged };
 struct AttentionShape {
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
   std::int64_t q_length = 0;               // longest sequence (bound where packed)
-  std::int64_t kv_length = 0;              // likewise (bound where packed or paged)
+  std::int64_t kv_length = 0;              // likewise; paged: max_pages * page
   std::int64_t q_total = 0, kv_total = 0;  // rows in memory: batch * length where not packed
   std::int64_t dim = 0, dim_v = 0;
   bool q_packed = false;

@@ -112,7 +112,7 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   }
   const std::int64_t longest_kv =
       longest(op / "max_kv_length", problem.max_kv_length, shape.kv_length);
-  if (packed || paged) shape.kv_length = longest_kv;
+  if (packed) shape.kv_length = longest_kv;
 }
 
 // The scale, soft cap and windows: numbers alone.

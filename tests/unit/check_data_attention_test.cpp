@@ -252,6 +252,12 @@ TEST(AttentionData, pages) {
            [](X& x) {
              x.problem.kv_end = x.list({2}, {0, 0});
            }},
+          {"lengths beyond max_kv_length",
+           [](X& x) {
+             x.problem.kv_end = x.list({2}, {5, 11});
+             x.problem.max_kv_length = 10;
+           },
+           {"attention: kv_end: expected 0 to 10, max_kv_length, got 11 for sequence 1"}},
           {"lengths beyond the table",
            [](X& x) {
              x.problem.kv_end = x.list({2}, {5, 13});
@@ -374,6 +380,7 @@ TEST(AttentionData, mask_rows_in_use_follow_the_sequences) {
   const auto own = [](Values counts) {
     return [=](X& x) {
       x.problem.max_q_length = 4;
+      x.problem.max_kv_length = 5;
       x.problem.mask.block_q = 2;
       x.problem.mask.block_kv = 4;
       x.problem.mask.full = {x.list({3, 1, 2}, counts), {}, x.zeros(DType::i32, {3, 1, 2, 1})};
@@ -382,6 +389,7 @@ TEST(AttentionData, mask_rows_in_use_follow_the_sequences) {
   const auto shared = [](Values counts) {
     return [=](X& x) {
       x.problem.max_q_length = 6;
+      x.problem.max_kv_length = 5;
       x.problem.mask.block_q = 2;
       x.problem.mask.block_kv = 4;
       x.problem.mask.full = {x.list({1, 1, 3}, counts), {}, x.zeros(DType::i32, {1, 1, 3, 1})};

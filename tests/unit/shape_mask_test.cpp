@@ -227,12 +227,5 @@ TEST(AttentionShape, masks_of_packed_sequences) {
   EXPECT_EQ(shape_of(masked_packed()).mask_rows, 2);
 }
 
-TEST(AttentionShape, pages_hold_max_kv_length_keys_at_most) {
-  P p = paged_attention();
-  EXPECT_EQ(shape_of(p).kv_length, 320);
-  p.max_kv_length = 300;
-  EXPECT_EQ(shape_of(p).kv_length, 300);
-}
-
 }  // namespace
 }  // namespace tessera::planning
