@@ -13,7 +13,7 @@ wanted=()
 for group in "$@"; do
   case $group in
     test) wanted+=("numpy:numpy" "scipy:scipy" "pytest:pytest" "ml_dtypes:ml_dtypes"
-      "apache-tvm-ffi>=0.1.15,<0.2:tvm_ffi" "scikit-build-core>=0.10:scikit_build_core") ;;
+      "apache-tvm-ffi>=0.1.15,<0.2:tvm_ffi" "scikit-build-core>=0.11:scikit_build_core") ;;
     torch) wanted+=("torch>=2.9:torch" "transformers>=5:transformers") ;;
     cuda) wanted+=("--no-deps nvidia-cutlass==4.2.0.0:cutlass_library") ;;
     *) say "unknown group '$group': test, torch or cuda"; exit 2 ;;

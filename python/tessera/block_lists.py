@@ -33,7 +33,7 @@ def map_of(counts: Any, indices: Any, grid: tuple[int, int]) -> Any:
     return blocks
 
 
-def one_a_block(where: str, x: Any, sizes: tuple[int, int, int, int]) -> Any:
+def one_per_block(where: str, x: Any, sizes: tuple[int, int, int, int]) -> Any:
     """[batch|1, heads|1, rows, cols] for lengths and blocks of these sizes."""
     q_length, kv_length, bq, bkv = sizes
     tensors.namespace(where, x)

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy as np
 
 from tessera import patterns, tensors
-from tessera.block_lists import index_grids, like_on, lists_of, map_of, one_a_block
+from tessera.block_lists import index_grids, like_on, lists_of, map_of, one_per_block
 from tessera.bsr import block_shape
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
@@ -239,7 +239,7 @@ class BlockMask:
         0.625
         """
         sizes = _sizes("from_blocks", q_length, kv_length, block)
-        blocks = one_a_block("from_blocks: blocks", blocks, sizes)
+        blocks = one_per_block("from_blocks: blocks", blocks, sizes)
         tensors.check_set("from_blocks: blocks", blocks, ", and from_top_k takes scores")
         blocks = tensors.to_bool(blocks)
         if capacity is not None:
@@ -265,7 +265,7 @@ class BlockMask:
         if k < 0:
             raise ValueError(f"from_top_k: k: expected 0 and more, got {k}")
         sizes = _sizes("from_top_k", q_length, kv_length, block)
-        scores = one_a_block("from_top_k: scores", scores, sizes)
+        scores = one_per_block("from_top_k: scores", scores, sizes)
         if not tensors.is_real(scores):
             raise TypeError(f"from_top_k: scores: expected real numbers, got {scores.dtype}")
         scores = tensors.to_float(scores)

@@ -772,3 +772,15 @@ def test_the_module_runs_as_a_program():
                           text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 11
+
+
+def test_tables_become_records_on_a_narrow_terminal(monkeypatch):
+    lines = [["", "time", "reason"], "attention", ["  sm90_attention_128", "1.25 ms", "<- taken"]]
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = table.aligned(lines, "<><")
+    assert wide.splitlines()[2] == "  sm90_attention_128  1.25 ms  <- taken"
+    monkeypatch.setenv("COLUMNS", "30")
+    assert table.aligned(lines, "<><").splitlines() == [
+        "attention", "  sm90_attention_128", "time: 1.25 ms", "reason: <- taken"]
+    monkeypatch.setenv("COLUMNS", "50")  # it fits
+    assert table.aligned(lines, "<><") == wide
