@@ -30,6 +30,14 @@ int status_of_child(const Work& work) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+// A lock of AddressSanitizer's allocator that a thread holds at the fork stays locked in the child
+// (GCC 12: the child hangs in operator delete).
+#if defined(__SANITIZE_ADDRESS__)
+#define SKIP_UNDER_ADDRESS_SANITIZER() GTEST_SKIP() << "its allocator does not survive fork"
+#else
+#define SKIP_UNDER_ADDRESS_SANITIZER() static_cast<void>(0)
+#endif
+
 template <class AnyCase>
 void repeats_in_children(AnyCase& c) {
   const Execution four{.threads = 4};
@@ -48,11 +56,13 @@ void repeats_in_children(AnyCase& c) {
 }
 
 TEST(Fork, Matmul) {
+  SKIP_UNDER_ADDRESS_SANITIZER();
   for (std::uint64_t seed = 0; seed < 4; ++seed)
     ASSERT_NO_FATAL_FAILURE(repeats_in_children(*generate::matmul_case(seed, {.largest = 600})));
 }
 
 TEST(Fork, Attention) {
+  SKIP_UNDER_ADDRESS_SANITIZER();
   repeats_in_children(
       *generate::attention_case(5, {.longest = 150, .blocks = {.smallest_block = 8}}));
 }
