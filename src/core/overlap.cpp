@@ -35,15 +35,12 @@ class Sums {
     for (int i = 0; i < tensor.rank; ++i) {
       const std::int64_t stride = tensor.stride(i) * size_of(tensor.dtype);
       if (tensor.size(i) > 1 && stride != 0)
-        steps_[count_++] = {stride < 0 ? -stride : stride, tensor.size(i) - 1};
+        insert(stride < 0 ? -stride : stride, tensor.size(i) - 1);
     }
   }
 
   /// Whether a sum lies in [low, high].
   bool reach(std::int64_t low, std::int64_t high) {
-    std::sort(steps_.begin(), steps_.begin() + static_cast<std::ptrdiff_t>(count_),
-              [](const Step& a, const Step& b) { return a.stride > b.stride; });
-    join_equal_strides();
     for (std::size_t i = count_; i-- > 0;) {
       const Step& rest = steps_[i + 1];
       steps_[i].total = rest.total + steps_[i].stride * steps_[i].last;
@@ -58,18 +55,17 @@ class Sums {
     std::int64_t total = 0, divisor = 0;  // of this step and all smaller ones: largest sum, gcd
   };
 
-  // Two indices with one stride count as one: their sum takes every value up to its largest.
-  void join_equal_strides() {
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < count_; ++i) {
-      if (kept > 0 && steps_[kept - 1].stride == steps_[i].stride) {
-        steps_[kept - 1].last += steps_[i].last;
-      } else {
-        steps_[kept++] = steps_[i];
-      }
+  // Steps stand by falling stride. Two indices with one stride count as one: their sum takes every
+  // value up to its largest. (GCC 14 warns about std::sort over an array this short.)
+  void insert(std::int64_t stride, std::int64_t last) {
+    std::size_t at = 0;
+    while (at < count_ && steps_[at].stride > stride) ++at;
+    if (at < count_ && steps_[at].stride == stride) {
+      steps_[at].last += last;
+      return;
     }
-    count_ = kept;
-    steps_[count_] = {};
+    for (std::size_t i = count_++; i > at; --i) steps_[i] = steps_[i - 1];
+    steps_[at] = {stride, last};
   }
 
   // Tries the indices of the largest stride that leave the smaller ones something to reach.
