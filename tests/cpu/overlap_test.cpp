@@ -365,7 +365,12 @@ TEST(OverlappingOutputs, MergeStates) {
         later(p.out);
       },
       "out", "outs[1]");
-  expect_refusal([](P& p) { (p.out = p.outs[0]).strides[0] = -p.out.stride(0); }, "out", "outs[0]");
+  expect_refusal(
+      [](P& p) {
+        p.out = p.outs[0];
+        p.out.strides[0] = -p.out.stride(0);
+      },
+      "out", "outs[0]");
 }
 
 TEST(OverlappingOutputs, MergeStatesTakesAPartAsItsResult) {
