@@ -19,11 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Pipes, terminals and the like cannot be replaced by a file.
+// Pipes, terminals and the like, and standard output by its names, cannot be replaced by a file.
 bool is_special(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  return path.starts_with("/dev/") || (fs::exists(status) && !fs::is_regular_file(status));
+  return path.starts_with("/dev/std") || path.starts_with("/dev/fd/") ||
+         (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status));
 }
 
 // What a link points at is replaced, not the link.

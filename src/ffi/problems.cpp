@@ -42,7 +42,7 @@ bool read_options(Reader& args, AttentionProblem& problem) {
   problem.page_table = args.tensor("page_table", "int32");
   problem.max_q_length = args.integer("max_q_length");
   problem.max_kv_length = args.integer("max_kv_length");
-  problem.sinks = args.tensor("sinks", "float32");
+  problem.sinks = args.tensor("sinks", kFloats);
   problem.mask = args.block_mask();
   return bhld;
 }
@@ -103,7 +103,7 @@ Call read_merge_states(Reader& args) {
   MergeStatesProblem problem;
   problem.out = args.tensor("out", kFloats);
   problem.lse = args.tensor("lse", "float32");
-  problem.sinks = args.tensor("sinks", "float32");
+  problem.sinks = args.tensor("sinks", kFloats);
   const bool bhld = args.boolean("bhld");
   const std::int64_t parts = args.integer("parts");
   for (std::int64_t i = 0; i < parts; ++i) problem.outs.push_back(args.tensor("outs", kFloats));

@@ -1,4 +1,4 @@
-"""The tuning file of whoever runs the tests must not choose kernels in them. After a run, each
+"""A tuning file of the machine must not choose kernels in the tests. After a run, each
 reason for skipping is printed once."""
 
 import os

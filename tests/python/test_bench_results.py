@@ -14,7 +14,7 @@ from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
 from tessera.bench import (arrays, cli, measure, ours, peers, results, schema, sources, suite,
                            table, timing)
 from tessera.bench.cases import make_case
-from tessera.bench.files import write_json
+from tessera.bench.files import Unwritable, check_writable, write_json
 from tessera.bench.measure import Settings, measure_case
 from tessera.bench.peers.base import Peer, Unavailable, one_line
 from tessera.bench.problem import Problem
@@ -659,6 +659,12 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
     write_json(pipe, {"a": 1})
     assert os.read(reader, 100) == b'{\n "a": 1\n}\n' and pipe.is_fifo()
     os.close(reader)
+
+
+def test_a_folder_below_dev_is_a_folder_as_any_other():
+    with pytest.raises(Unwritable, match=r"^--json: cannot write /dev/shm/no-such/x\.json: "):
+        check_writable("--json", "/dev/shm/no-such/x.json")
+    check_writable("--json", "/dev/stdout")
 
 
 def test_an_interrupt_shows_and_keeps_what_was_measured(tmp_path, monkeypatch, capsys):

@@ -228,9 +228,9 @@ def test_rows_of_no_sequence_are_looked_at(damaged):
     d = drawn(packed_q=True, q_tail=3)
     assert verdict(d)[1] is None
     damaged(lambda out, lse: out[202, 3, 63].fill_(torch.nan))
-    assert verdict(d)[1] == "out: a row of no sequence is not 0.0"
+    assert verdict(d)[1] == "out: an unused packed row is not 0.0"
     damaged(lambda out, lse: lse[3, 200].fill_(0))
-    assert verdict(d)[1] == "lse: a row of no sequence is not -inf"
+    assert verdict(d)[1] == "lse: an unused packed row is not -inf"
 
 
 @pytest.mark.parametrize("padding", [(1, 0, 2), (0, 0, 0)])

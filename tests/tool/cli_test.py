@@ -295,7 +295,8 @@ class Bench(tool.ToolTest):
     def test_files_are_tried_before_anything_is_measured(self):
         self.write("file", "")
         for path, reason in (("no/such/x.json", "No such file or directory"),
-                             (".", "it is a folder"), ("file/x.json", "Not a directory")):
+                             (".", "it is a folder"), ("file/x.json", "Not a directory"),
+                             ("/dev/shm/no-such/x.json", "No such file or directory")):
             done = self.run_tool("bench", "matmul", "--json", path, code=2)
             self.assertEqual(done.stderr,
                              f"tessera: bench: --json: cannot write {path}: {reason}\n")

@@ -31,8 +31,9 @@ class Unwritable(ValueError):
 
 
 def is_special(path: str | os.PathLike) -> bool:
-    """Pipes, terminals and the like: a file must not take their place."""
-    return os.fspath(path).startswith("/dev/") or (
+    """Pipes, terminals and the like, and standard output by its names: a file must not take their
+    place."""
+    return os.fspath(path).startswith(("/dev/std", "/dev/fd/")) or (
         os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
 
 

@@ -62,8 +62,8 @@ def aligned(lines, sides):
         return _records(lines)
 
     def text(cells):
-        columns = zip(cells, sides, widths, strict=True)
-        return "  ".join(f"{cell:{side}{width}}" for cell, side, width in columns).rstrip()
+        placed = zip(cells, sides, widths, strict=True)
+        return "  ".join(f"{cell:{side}{width}}" for cell, side, width in placed).rstrip()
 
     return "\n".join(line if isinstance(line, str) else text(line) for line in lines)
 

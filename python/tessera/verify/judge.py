@@ -13,7 +13,7 @@ from torch import Tensor
 from .build import Buffer, Built, sequence
 from .oracle import TILE_ROWS, Truth, attend, finite, seen, ulp
 
-_OF_NONE = {"out": 0.0, "lse": -torch.inf}  # what rows of no sequence hold
+_UNUSED = {"out": 0.0, "lse": -torch.inf}  # packed rows after the last sequence
 
 
 def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | None]:
@@ -26,8 +26,8 @@ def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | N
     faults = {f"{name}: {fault}": found for name, buffer in (("out", out), ("lse", lse))
               if buffer is not None
               for fault, found in (("memory around it was written", buffer.stray()),
-                                   (f"a row of no sequence is not {_OF_NONE[name]}",
-                                    (_rest(built, name, buffer) != _OF_NONE[name]).any()))}
+                                   (f"an unused packed row is not {_UNUSED[name]}",
+                                    (_rest(built, name, buffer) != _UNUSED[name]).any()))}
     # One wait for the device a problem.
     numbers = torch.stack([*worst, *(found.double() for found in faults.values())]).tolist()
     shares = numbers[: len(worst)]
