@@ -154,7 +154,10 @@ if(TARGET gpu_ceilings)
   tessera_check(ceilings ${python} tests/tool/ceilings_test.py $<TARGET_FILE:gpu_ceilings>)
 endif()
 if(TESSERA_CUDA)
-  list(TRANSFORM row_sources REPLACE ".*/(.+)" "${tessera_ptxas_logs}/\\1.o.ptxas"
+  list(TRANSFORM row_sources REPLACE ".*/(.+)" "${PROJECT_BINARY_DIR}/rows/ptxas/\\1.o.ptxas"
        OUTPUT_VARIABLE reports)
   tessera_check(ptxas ${python} scripts/check_ptxas.py ${reports})
+  add_dependencies(tessera_gpu_tests tessera_machine_code)
+  tessera_check(machine_code ${python} scripts/machine_code.py check
+                ${PROJECT_BINARY_DIR}/machine_code.json)
 endif()

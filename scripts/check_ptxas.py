@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fails where ptxas spilled registers or serialised wgmma.
 
-  check_ptxas.py --compile LOG_DIR NVCC ARGS...   run a compilation, keep its report, check it
+  check_ptxas.py --compile FOLDER NVCC ARGS...    run a compilation; keep its report in FOLDER/ptxas
+                                                  and its hashes in FOLDER/machine_code; check it
   check_ptxas.py LOG...                           check reports
   check_ptxas.py --self-test                      prove that a bad report is found
 """
@@ -10,6 +11,9 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
+
+import machine_code
 
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 SERIALISED = re.compile(r"\(C751[01]\)|wgmma\.mma_async instructions are serialized")
@@ -29,19 +33,25 @@ def offences(report):
     return found
 
 
-def compile_and_check(log_dir, command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    report = done.stdout
-    quiet = [line for line in report.splitlines() if not re.match(r"ptxas info|\s+\d+ bytes stack", line)]
-    if quiet:
-        print("\n".join(quiet), file=sys.stderr)
-    if done.returncode != 0:
-        return done.returncode
+def compile_and_check(folder, command):
     # Only a compilation to an object has a report; CMake's probes and dependency scans do not.
-    if "-o" in command:
-        name = pathlib.Path(command[command.index("-o") + 1]).name
-        pathlib.Path(log_dir).mkdir(parents=True, exist_ok=True)
-        pathlib.Path(log_dir, name + ".ptxas").write_text(report)
+    if "-o" not in command or "-c" not in command:
+        return subprocess.run(command).returncode
+    object_file = pathlib.Path(command[command.index("-o") + 1])
+    with tempfile.TemporaryDirectory() as kept:
+        done = subprocess.run([*command, "--keep", "--keep-dir", kept], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        report = done.stdout
+        quiet = [line for line in report.splitlines()
+                 if not re.match(r"ptxas info|\s+\d+ bytes stack", line)]
+        if quiet:
+            print("\n".join(quiet), file=sys.stderr)
+        if done.returncode != 0:
+            return done.returncode
+        folder = pathlib.Path(folder)
+        machine_code.note(folder / "machine_code", object_file, kept)
+    (folder / "ptxas").mkdir(parents=True, exist_ok=True)
+    (folder / "ptxas" / f"{object_file.name}.ptxas").write_text(report)
     return tell(offences(report))
 
 

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""The machine code of the GPU kernels, as hashes of their instructions alone: renaming changes none.
+
+  machine_code.py collect BUILD TOOLKIT   BUILD/machine_code.json from what the compilations of that
+                                          build left in BUILD/rows/machine_code
+  machine_code.py compare FILE OTHER      the kernels whose code differs; fails where one does
+  machine_code.py accept FILE             writes FILE over bench/machine_code.json
+  machine_code.py check FILE              fails where FILE differs from bench/machine_code.json, if
+                                          both come from one toolkit
+
+A file is {"toolkit": version of nvcc, "kernels": {row: {instance: hash}}}. A row is a row of a kernel
+table, or for kernels beside the tables their source, as "prepare/select".
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMITTED = ROOT / "bench" / "machine_code.json"
+
+
+def text_sections(cubin):
+    """{mangled name: instructions} of the functions in an ELF file for a GPU."""
+    if cubin[:5] != b"\x7fELF\x02":
+        raise ValueError("expected a 64-bit ELF file")
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + i * size) for i in range(count)]
+    names = cubin[headers[names_at][4]:]
+    found = {}
+    for name_at, _, _, _, offset, length in headers:
+        name = names[name_at:names.index(b"\0", name_at)].decode()
+        if name.startswith(".text."):
+            found[name.removeprefix(".text.")] = cubin[offset:offset + length]
+    return found
+
+
+def demangled(names):
+    """What c++filt says, without namespaces, the return type and the parameters."""
+    done = subprocess.run(["c++filt", *names], capture_output=True, text=True, check=True)
+    plain = (re.sub(r"[a-z]\w*::|\(anonymous namespace\)::", "", line)
+             for line in done.stdout.splitlines())
+    return [re.sub(r"^void |\([^()]*\)$", "", line) for line in plain]
+
+
+def instances(cubins):
+    """{instance: hash} of all kernels in these files."""
+    found = {}
+    for cubin in cubins:
+        found.update(text_sections(cubin))
+    labels = demangled(found) if found else []
+    hashes = {}
+    for label, code in sorted(zip(labels, found.values(), strict=True)):
+        if label in hashes:
+            raise ValueError(f"two kernels are called {label}")
+        hashes[label] = hashlib.sha256(code).hexdigest()[:16]
+    return hashes
+
+
+def row_of(object_file):
+    """"sm90_merge" of ".../rows/sm90_merge.cu.o", "prepare/select" of ".../prepare/select.cu.o"."""
+    path = Path(object_file)
+    stem = path.name.removesuffix(".o").removesuffix(".cu")
+    return stem if path.parent.name == "rows" else f"{path.parent.name}/{stem}"
+
+
+def note(folder, object_file, kept):
+    """Remembers the kernels that a compilation kept as *.cubin in `kept`, for `collect`."""
+    row = row_of(object_file)
+    found = instances(path.read_bytes() for path in sorted(Path(kept).glob("*.cubin")))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{row.replace('/', '.')}.json").write_text(json.dumps({row: found}))
+
+
+def collect(folder, object_files, toolkit):
+    kernels = {}
+    for object_file in object_files:
+        row = row_of(object_file)
+        kernels |= json.loads((folder / f"{row.replace('/', '.')}.json").read_text())
+    return {"toolkit": toolkit, "kernels": dict(sorted(kernels.items()))}
+
+
+def write(path, content):
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def read(path):
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def differences(one, other):
+    """Lines about rows whose code differs. Names of instances do not count: their hashes do."""
+    found = []
+    for row in sorted({*one["kernels"], *other["kernels"]}):
+        first, second = (side["kernels"].get(row) for side in (one, other))
+        if first is None or second is None:
+            found.append(f"{row}: only in the {'second' if first is None else 'first'}")
+        elif sorted(first.values()) != sorted(second.values()):
+            changed = [name for name, code in second.items() if code not in first.values()]
+            found.append(f"{row}: {len(changed)} of {len(second)} kernels differ: "
+                         + "; ".join(changed))
+    return found
+
+
+def main(arguments):
+    match arguments:
+        case ["collect", build, toolkit, *object_files]:
+            build = Path(build)
+            write(build / "machine_code.json",
+                  collect(build / "rows" / "machine_code", object_files, toolkit))
+        case ["accept", file]:
+            shutil.copyfile(file, COMMITTED)
+        case ["compare", first, second]:
+            return tell(differences(read(first), read(second)))
+        case ["check", file]:
+            built, committed = read(file), read(COMMITTED)
+            if built["toolkit"] != committed["toolkit"]:
+                print(f"machine_code: not compared: the toolkit is {built['toolkit']}, "
+                      f"bench/machine_code.json is of {committed['toolkit']}")
+                return 0
+            return tell(differences(committed, built))
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+def tell(found):
+    for line in found:
+        print(f"machine_code: {line}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
