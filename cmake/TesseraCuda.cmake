@@ -2,8 +2,8 @@
 # stated once and rows compile apart from each other.
 #
 # A row is named BACKEND_FAMILY or BACKEND_FAMILY_ANYTHING. Its kernel is `launch<tile>` in
-# namespace tessera::cuda::FAMILY, found in src/cuda/BACKEND/FAMILY/launch.cuh, or in
-# src/cuda/FAMILY/launch.cuh where all GPUs share it.
+# namespace tessera::cuda::FAMILY, found in src/kernels/cuda/BACKEND/FAMILY/launch.cuh, or in
+# src/kernels/cuda/FAMILY/launch.cuh where all GPUs share it.
 
 if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
@@ -37,15 +37,15 @@ set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80])
 # tessera_row_source(BACKEND TABLE INDEX ROW OUT): writes the row's .cu, its path in OUT.
 function(tessera_row_source backend table index row out)
   string(REGEX REPLACE "^${backend}_([a-z0-9]+).*" "\\1" family ${row})
-  set(folder src/cuda/${backend}/${family})
+  set(folder src/kernels/cuda/${backend}/${family})
   set(space ${backend}::${family})
   if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.cuh)
-    set(folder src/cuda/${family})
+    set(folder src/kernels/cuda/${family})
     set(space ${family})
   endif()
   if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.cuh)
-    message(FATAL_ERROR "src/plan/tiles/${backend}.hpp: row '${row}' has no kernel: neither \
-src/cuda/${backend}/${family}/launch.cuh nor src/cuda/${family}/launch.cuh exists.")
+    message(FATAL_ERROR "src/select/${backend}_rows.hpp: row '${row}' has no kernel: neither \
+src/kernels/cuda/${backend}/${family}/launch.cuh nor src/kernels/cuda/${family}/launch.cuh exists.")
   endif()
   set(source ${PROJECT_BINARY_DIR}/rows/${row}.cu)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/row.cu.in ${source} @ONLY)
@@ -59,7 +59,7 @@ set(row_tables "")
 foreach(backend IN ITEMS sm80 sm90)
   string(REGEX REPLACE "sm" "kSm" table ${backend})
   set(table ${table}Rows)
-  set(header ${PROJECT_SOURCE_DIR}/src/plan/tiles/${backend}.hpp)
+  set(header ${PROJECT_SOURCE_DIR}/src/select/${backend}_rows.hpp)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
   file(STRINGS ${header} rows REGEX "\\.name = \"")
   list(TRANSFORM rows REPLACE ".*\\.name = \"([a-z0-9_]+)\".*" "\\1")
@@ -86,16 +86,16 @@ configure_file(${PROJECT_SOURCE_DIR}/cmake/launchers.cpp.in
 
 # Work on patterns and on parts of results: plain CUDA for every GPU, no rows.
 file(GLOB prepare_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     src/cuda/merge/*.cu src/cuda/prepare/*.cu src/cuda/spgemm/*.cu)
-file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/cuda/prepare/*.cpp)
+     src/kernels/cuda/merge/*.cu src/kernels/cuda/prepare/*.cu src/kernels/cuda/spgemm/*.cu)
+file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/prepare/*.cpp)
 set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80}")
 # Kernels beside the rows of a family.
-file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/cuda/sm90/*/*.cu)
+file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/sm90/*/*.cu)
 set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
 
-tessera_layer(cuda core plan)
+tessera_layer(cuda src/kernels/cuda/backend.cpp src/kernels/cuda/ranges.cpp USES core problem walk select)
 target_sources(tessera_cuda PRIVATE
-  ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/cuda/tile/tensor_map.cpp
+  ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/kernels/cuda/sm90/tile/tensor_map.cpp
   ${prepare_sources} ${prepare_kernels} ${sm90_kernels})
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
 if(row_sources MATCHES "sm90_(attention|bsr|matmul|sddmm|skinny|spgemm)")  # wgmma through CUTLASS's instruction wrappers

@@ -29,17 +29,19 @@ function(tessera_compile_settings target)
   endif()
 endfunction()
 
-# tessera_layer(NAME LOWER...): the static archive tessera_NAME of src/NAME/*.cpp, which may use
-# the layers named after it. Tests link the archives, so that internals are within reach.
+# tessera_layer(NAME SOURCES... USES LOWER...): the static archive tessera_NAME, which may use the
+# layers named after USES. Tests link the archives, so that internals are within reach.
 function(tessera_layer name)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
+  cmake_parse_arguments(PARSE_ARGV 1 layer "" "" "USES")
+  list(TRANSFORM layer_UNPARSED_ARGUMENTS PREPEND ${PROJECT_SOURCE_DIR}/)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${layer_UNPARSED_ARGUMENTS})
   add_library(tessera_${name} STATIC ${sources})
   tessera_compile_settings(tessera_${name})
   target_include_directories(tessera_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include)
   target_compile_definitions(tessera_${name} PRIVATE TESSERA_BUILDING)
   set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  list(TRANSFORM ARGN PREPEND tessera_)
-  target_link_libraries(tessera_${name} PUBLIC ${ARGN})
+  list(TRANSFORM layer_USES PREPEND tessera_)
+  target_link_libraries(tessera_${name} PUBLIC ${layer_USES})
   set_property(GLOBAL APPEND PROPERTY tessera_layers tessera_${name})
 endfunction()
 

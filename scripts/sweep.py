@@ -22,7 +22,7 @@ from check_ptxas import SERIALISED, offences
 from check_results import bench_module
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TABLE = "src/plan/tiles/sm90.hpp"
+TABLE = "src/select/sm90_rows.hpp"
 FIELDS = ("m", "n", "k", "stages", "warpgroups", "v", "lines", "teams")
 ROW = """    {{.name = "{name}",
      .backend = Backend::sm90,

@@ -8,7 +8,7 @@
 #include "bench/ceilings/random.hpp"
 #include "bench/ceilings/steps.hpp"
 #include "bench/ceilings/timing.hpp"
-#include "src/cuda/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
 namespace tessera::ceilings {
 namespace {

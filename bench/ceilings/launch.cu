@@ -7,7 +7,7 @@
 
 #include "bench/ceilings/steps.hpp"
 #include "bench/ceilings/timing.hpp"
-#include "src/cuda/tile/grid.cuh"
+#include "src/kernels/cuda/sm90/tile/grid.cuh"
 
 namespace tessera::ceilings {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "src/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/check.hpp"
 
 namespace tessera::ceilings {
 

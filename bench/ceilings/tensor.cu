@@ -15,8 +15,8 @@
 #include "bench/ceilings/random.hpp"
 #include "bench/ceilings/steps.hpp"
 #include "bench/ceilings/timing.hpp"
-#include "src/cuda/tile/barrier.cuh"
-#include "src/cuda/tile/wgmma.cuh"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
 namespace tessera::ceilings {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "src/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/check.hpp"
 
 // How the ceilings are timed: as python/tessera/bench/timing.py times calls, in bursts with rests
 // between them and in seconds without one.

@@ -7,7 +7,7 @@
 
 #include "src/core/check_lists.hpp"
 #include "src/core/overlap.hpp"
-#include "src/cuda/prepare/convert.hpp"
+#include "src/kernels/cuda/prepare/convert.hpp"
 
 // What all conversions share: where they run, and the lists that they write.
 namespace tessera::api {

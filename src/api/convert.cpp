@@ -8,8 +8,8 @@
 
 #include "src/api/conversions.hpp"
 #include "src/api/memory.hpp"
-#include "src/cpu/block_lists.hpp"
-#include "src/cpu/convert.hpp"
+#include "src/kernels/cpu/block_lists.hpp"
+#include "src/kernels/cpu/convert.hpp"
 
 namespace tessera {
 namespace {
@@ -31,10 +31,10 @@ class Scratch {
       : own_(execution.workspace.data ? 0 : bytes, device, execution.stream),
         data_(execution.workspace.data ? execution.workspace.data : own_.view().data) {
     if (!execution.workspace.data) return;
-    const bool aligned = reinterpret_cast<std::uintptr_t>(data_) % planning::kBufferAlignment == 0;
+    const bool aligned = reinterpret_cast<std::uintptr_t>(data_) % core::kBufferAlignment == 0;
     if (!aligned || execution.workspace.bytes < bytes) {
       refuse(Where("execution") / "workspace",
-             words("at least ", bytes, " bytes aligned to ", planning::kBufferAlignment),
+             words("at least ", bytes, " bytes aligned to ", core::kBufferAlignment),
              words(execution.workspace.bytes, " bytes", aligned ? "" : ", not aligned"));
     }
   }
@@ -241,14 +241,14 @@ void transpose_lists(const BsrMatrix& matrix, const ColumnLists& out, const Exec
   if (on_cpu(matrix.values)) return cpu::write_transposed_lists(view, batches, lists);
   const cuda::Place place = place_of("transpose_lists", device, execution);
   const Scratch scratch(execution, transpose_lists_workspace(matrix), device);
-  planning::Carver carver(scratch.data());
+  core::Carver carver(scratch.data());
   lists.counts = planning::carve_list_counts(carver, batches, view.block_rows, view.block_cols);
   if constexpr (kHasGpus) cuda::transpose_lists(view, batches, lists, place);
 }
 
 std::int64_t select_blocks_workspace(const Tensor& norms) {
   if (on_cpu(norms)) return 0;
-  planning::Carver carver;
+  core::Carver carver;
   planning::carve_select_scratch(carver, norms.size(0));
   return carver.used();
 }
@@ -257,7 +257,7 @@ std::int64_t transpose_lists_workspace(const BsrMatrix& matrix) {
   if (on_cpu(matrix.values)) return 0;
   core::check_bsr_layout(Where("transpose_lists") / "matrix", matrix, matrix.values.device);
   const planning::BsrView view = planning::view_of(matrix);
-  planning::Carver carver;
+  core::Carver carver;
   planning::carve_list_counts(carver, planning::list_batches(matrix), view.block_rows,
                               view.block_cols);
   return carver.used();

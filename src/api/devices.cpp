@@ -1,9 +1,9 @@
 #include <tessera/device.hpp>
 #include <tessera/error.hpp>
 
-#include "src/cpu/backend.hpp"
+#include "src/kernels/cpu/backend.hpp"
 #if defined(TESSERA_CUDA)
-#include "src/cuda/backend.hpp"
+#include "src/kernels/cuda/backend.hpp"
 #endif
 
 namespace tessera {

@@ -3,8 +3,8 @@
 #include <tessera/convert.hpp>
 
 #include "src/api/conversions.hpp"
-#include "src/cpu/convert.hpp"
-#include "src/plan/convert_shape.hpp"
+#include "src/kernels/cpu/convert.hpp"
+#include "src/walk/conversions.hpp"
 
 namespace tessera {
 namespace {

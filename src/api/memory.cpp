@@ -8,9 +8,9 @@
 
 #include <tessera/error.hpp>
 
-#include "src/plan/workspace.hpp"
+#include "src/core/carver.hpp"
 #if defined(TESSERA_CUDA)
-#include "src/cuda/backend.hpp"
+#include "src/kernels/cuda/backend.hpp"
 #endif
 
 namespace tessera::api {
@@ -21,8 +21,8 @@ void* allocate_on_host(std::int64_t bytes) {
   // Large workspaces are touched once a call: huge pages save the page faults where the system has
   // them.
   constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
-  const std::int64_t alignment = bytes >= kHugePage ? kHugePage : planning::kBufferAlignment;
-  const std::int64_t rounded = planning::align_up(bytes, alignment);
+  const std::int64_t alignment = bytes >= kHugePage ? kHugePage : core::kBufferAlignment;
+  const std::int64_t rounded = core::align_up(bytes, alignment);
   void* memory =
       std::aligned_alloc(static_cast<std::size_t>(alignment), static_cast<std::size_t>(rounded));
   if (!memory) {
@@ -59,11 +59,11 @@ void OwnedBuffer::Free::operator()(void* p) const {
 void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes) {
   if (bytes == 0) return;
   if (buffer.data && buffer.bytes >= bytes &&
-      reinterpret_cast<std::uintptr_t>(buffer.data) % planning::kBufferAlignment == 0)
+      reinterpret_cast<std::uintptr_t>(buffer.data) % core::kBufferAlignment == 0)
     return;
   throw Error(ErrorCode::invalid_argument,
               std::string("execution: ") + name + ": expected at least " + std::to_string(bytes) +
-                  " bytes aligned to " + std::to_string(planning::kBufferAlignment) + ", got " +
+                  " bytes aligned to " + std::to_string(core::kBufferAlignment) + ", got " +
                   (buffer.data ? std::to_string(buffer.bytes) + " bytes" : "none"));
 }
 

@@ -3,7 +3,7 @@
 #include <variant>
 
 #include "src/api/tuning.hpp"
-#include "src/plan/shape.hpp"
+#include "src/problem/shape.hpp"
 
 namespace tessera {
 

@@ -8,16 +8,16 @@
 #include <tessera/plan.hpp>
 
 #include "src/api/memory.hpp"
-#include "src/cpu/backend.hpp"
-#include "src/plan/check_memory.hpp"
-#include "src/plan/select.hpp"
-#include "src/plan/shape.hpp"
-#include "src/plan/tile_table.hpp"
-#include "src/plan/workspace.hpp"
+#include "src/kernels/cpu/backend.hpp"
+#include "src/problem/check_memory.hpp"
+#include "src/select/select.hpp"
+#include "src/problem/shape.hpp"
+#include "src/select/tile_table.hpp"
+#include "src/select/workspace.hpp"
 #if defined(TESSERA_CUDA)
-#include "src/cuda/backend.hpp"
-#include "src/cuda/prepare/clear_rest.hpp"
-#include "src/cuda/ranges.hpp"
+#include "src/kernels/cuda/backend.hpp"
+#include "src/kernels/cuda/prepare/clear_rest.hpp"
+#include "src/kernels/cuda/ranges.hpp"
 #endif
 
 namespace tessera {

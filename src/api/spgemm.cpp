@@ -9,13 +9,13 @@
 
 #include "src/api/memory.hpp"
 #include "src/core/check_lists.hpp"
-#include "src/cpu/backend.hpp"
-#include "src/plan/check_memory.hpp"
-#include "src/plan/select.hpp"
-#include "src/plan/shape.hpp"
+#include "src/kernels/cpu/backend.hpp"
+#include "src/problem/check_memory.hpp"
+#include "src/select/select.hpp"
+#include "src/problem/shape.hpp"
 #if defined(TESSERA_CUDA)
-#include "src/cuda/backend.hpp"
-#include "src/cuda/ranges.hpp"
+#include "src/kernels/cuda/backend.hpp"
+#include "src/kernels/cuda/ranges.hpp"
 #endif
 
 namespace tessera {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "src/plan/tuning.hpp"
+#include "src/select/tuning.hpp"
 
 namespace tessera::api {
 

@@ -5,7 +5,7 @@
 
 #include <tessera/error.hpp>
 
-#include "src/plan/tuning.hpp"
+#include "src/select/tuning.hpp"
 #include "tests/support/random.hpp"
 
 namespace tessera {

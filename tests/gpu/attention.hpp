@@ -10,8 +10,8 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/attention_sm90.hpp"
-#include "src/plan/select.hpp"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/select/select.hpp"
 #include "tests/fixtures/expect.hpp"
 #include "tests/fixtures/tensors.hpp"
 #include "tests/gpu/products.hpp"

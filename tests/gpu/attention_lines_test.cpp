@@ -8,7 +8,7 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/attention_sm90.hpp"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "tests/gpu/attention.hpp"
 
 // Masks whose lists change every 64 queries: a tile's two consumers have a list each, and pass by

@@ -8,9 +8,9 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/cuda/backend.hpp"
-#include "src/plan/gpu_layout.hpp"
-#include "src/plan/schedule.hpp"
+#include "src/kernels/cuda/backend.hpp"
+#include "src/walk/transposed_lists.hpp"
+#include "src/walk/schedule.hpp"
 #include "tests/fixtures/conversions.hpp"
 #include "tests/gpu/graph.hpp"
 #include "tests/gpu/twin.hpp"
@@ -276,7 +276,7 @@ TEST(Schedule, HoldsTransposedListsAndTheOrderOfLines) {
       twin.upload();
       graph.replay();
       std::vector<char> copy = memory.download();
-      planning::Carver carver(copy.data());
+      core::Carver carver(copy.data());
       const auto schedule = planning::carve_gpu_matmul_schedule(carver, s);
       expect_schedule(c.matrix, planning::list_batches(c.matrix), left ? schedule.a : schedule.b,
                       c.text);

@@ -6,7 +6,7 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/views.hpp"
+#include "src/walk/views.hpp"
 #include "tests/fixtures/mask_lists.hpp"
 #include "tests/gpu/graph.hpp"
 #include "tests/gpu/twin.hpp"

@@ -10,9 +10,9 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/select.hpp"
-#include "src/plan/tile_table.hpp"
-#include "src/plan/workspace.hpp"
+#include "src/select/select.hpp"
+#include "src/select/tile_table.hpp"
+#include "src/select/workspace.hpp"
 #include "tests/gpu/twin.hpp"
 
 // Problems by a row of the test's choice, whatever the cost model thinks.

@@ -6,7 +6,7 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/cuda/sm90/sddmm/cut.hpp"
+#include "src/kernels/cuda/sm90/sddmm/cut.hpp"
 #include "tests/gpu/products.hpp"
 
 namespace tessera {

@@ -11,7 +11,7 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/plan/skinny_sm90.hpp"
+#include "src/kernels/cuda/sm90/skinny/plan.hpp"
 #include "tests/gpu/products.hpp"
 #include "tests/gpu/rows.hpp"
 

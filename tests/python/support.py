@@ -55,8 +55,8 @@ def sparse(rows, cols, block, density=0.4, seed=0):
     return (rng.standard_normal((rows, cols)) * np.kron(keep, np.ones(block))).astype(np.float32)
 
 
-ATTENTION_KERNEL = "src/cuda/sm90/attention/launch.cuh"
-PRODUCT_KERNEL = "src/cuda/sm90/matmul/launch.cuh"
+ATTENTION_KERNEL = "src/kernels/cuda/sm90/attention/launch.cuh"
+PRODUCT_KERNEL = "src/kernels/cuda/sm90/matmul/launch.cuh"
 
 
 def kernel_tree(folder):
@@ -64,17 +64,17 @@ def kernel_tree(folder):
     rows = "".join(f'{{.name = "sm90_{op}_64", .ops = ops({{Op::{op}}}), .tile = {{.m = 64}},\n'
                    ' .measured = "quickly"},\n' for op in ("attention", "matmul"))
     files = {
-        "src/plan/tiles/sm90.hpp": rows, "src/plan/tiles/sm80.hpp": "",
-        "src/plan/tile_table.hpp": "",
+        "src/select/sm90_rows.hpp": rows, "src/select/sm80_rows.hpp": "",
+        "src/select/tile_table.hpp": "",
         "cmake/TesseraCuda.cmake": "", "cmake/row.cu.in": '#include "@folder@/launch.cuh"\n',
-        "src/cuda/prepare/mask_lists.cu": "", "src/cuda/prepare/transpose.cu": "",
-        "src/cuda/spgemm/order.cu": "", "src/cuda/spgemm/symbolic.cu": "",
+        "src/kernels/cuda/prepare/mask_lists.cu": "", "src/kernels/cuda/prepare/transpose.cu": "",
+        "src/kernels/cuda/spgemm/order.cu": "", "src/kernels/cuda/spgemm/symbolic.cu": "",
         ATTENTION_KERNEL: '#include <cuda.h>\n#include "src/cuda/tile/map.hpp"\n'
                           '#include "src/plan/attention.hpp"\n',
         PRODUCT_KERNEL: '#include "src/cuda/tile/map.hpp"\n',
         "src/cuda/tile/map.hpp": "", "src/cuda/tile/map.cpp": '#include "src/plan/attention.hpp"\n',
         "src/plan/attention.hpp": "", "src/plan/attention.cpp": "",
-        "src/cuda/README.md": "prose", "src/plan/other.cpp": "",
+        "src/kernels/cuda/README.md": "prose", "src/plan/other.cpp": "",
     }
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

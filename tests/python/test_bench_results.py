@@ -473,9 +473,9 @@ def test_the_hash_follows_kernel_sources_alone(tmp_path):
         before, known = known, sources.source_hashes(tmp_path)
         return [kind for kind in before if before[kind] != known[kind]]
 
-    rows = "src/plan/tiles/sm90.hpp"
+    rows = "src/select/sm90_rows.hpp"
     table = (tmp_path / rows).read_text()
-    assert changed_by("src/cuda/README.md", "more prose") == []
+    assert changed_by("src/kernels/cuda/README.md", "more prose") == []
     assert changed_by("src/plan/other.cpp", "nobody includes it") == []
     assert changed_by(rows, table.replace("quickly", "very quickly")) == []
     assert changed_by(rows, table.replace(".m = 64", ".m = 32", 1)) == ["attention"]
@@ -492,15 +492,15 @@ def test_every_kernel_of_the_tree_counts_for_one_kind_at_least():
     assert not any("sm90/attention" in name for name in files["products"])
     assert not any(f"sm90/{family}/" in name for name in files["attention"]
                    for family in ("bsr", "matmul", "sddmm", "skinny", "spgemm"))
-    assert "src/plan/attention_sm90.cpp" in files["attention"] - files["products"]
-    assert "src/plan/matmul_sm90.cpp" in files["products"] - files["attention"]
-    assert "src/cuda/tile/tensor_map.cpp" in files["products"] & files["attention"]
+    assert "src/kernels/cuda/sm90/attention/plan.cpp" in files["attention"] - files["products"]
+    assert "src/kernels/cuda/sm90/matmul/plan.cpp" in files["products"] - files["attention"]
+    assert "src/kernels/cuda/sm90/tile/tensor_map.cpp" in files["products"] & files["attention"]
     left_out = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src/cuda").rglob("*.c*")}
     # What only calls others, conversions that are not measured, the zeros of unused packed rows, and
     # ranges for profilers.
     assert left_out - files["attention"] - files["products"] == {
-        "src/cuda/prepare/clear_rest.cu", "src/cuda/prepare/prepare.cpp",
-        "src/cuda/prepare/select.cu", "src/cuda/ranges.cpp"}
+        "src/kernels/cuda/prepare/clear_rest.cu", "src/kernels/cuda/prepare/prepare.cpp",
+        "src/kernels/cuda/prepare/select.cu", "src/kernels/cuda/ranges.cpp"}
     table = (ROOT / sources.TABLES[1]).read_text()
     rows = [row for kind in sources.KINDS for row in sources.kernel_sources(ROOT, kind)[0]]
     assert sum(row.startswith("sm90_") for row in rows) == table.count(".name = ")

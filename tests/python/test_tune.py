@@ -382,7 +382,7 @@ def test_the_diff_names_the_rows_that_were_tried(rows, capsys):
     case = make_case("matmul", {"m": 4096, "n": 4096, "k": 4096})
     winner = Trial(case, SIGNATURE, MODEL, [tried(MODEL, 1.0), tried(OTHER, 0.5)])
     text = show.table_diff(root, "NVIDIA H200", [winner])
-    assert "+++ b/src/plan/tiles/sm90.hpp" in text and "cpu.hpp" not in text
+    assert "+++ b/src/select/sm90_rows.hpp" in text and "cpu.hpp" not in text
     added = " ".join(re.findall(r'^\+ +"(.*?) ?"', text, re.MULTILINE))
     assert "fastest for 1 of 1 problems tried; 2 TFLOPS at matmul 4096x4096x4096 bf16: " in added
     assert "fastest for 0 of 1 problems tried; 1 TFLOPS" in added

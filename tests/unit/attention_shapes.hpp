@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "src/plan/attention_sm90.hpp"
-#include "src/plan/select.hpp"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/select/select.hpp"
 
 // Attention problems of shapes alone, and what Hopper's rows make of them.
 namespace tessera::planning {

@@ -1,4 +1,4 @@
-#include "src/plan/shape.hpp"
+#include "src/problem/shape.hpp"
 #include "tests/unit/owned_problem.hpp"
 #include "tests/unit/problem_table.hpp"
 

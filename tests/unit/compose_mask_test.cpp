@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "src/plan/compose_mask.hpp"
-#include "src/plan/sequence.hpp"
-#include "src/plan/views.hpp"
+#include "src/walk/compose_mask.hpp"
+#include "src/walk/sequence.hpp"
+#include "src/walk/views.hpp"
 #include "tests/support/generate.hpp"
 
 namespace {
@@ -71,11 +71,11 @@ struct Composed {
   Composed(const AttentionProblem& problem, std::int64_t queries, std::int64_t width) {
     const AttentionShape shape = shape_of(problem);
     mask = compose(shape, queries);
-    Carver sizes;
+    core::Carver sizes;
     carve_composed(sizes, mask);
     EXPECT_LE(static_cast<double>(sizes.used()), composed_bytes(mask) + 6 * 128);
     memory.assign(static_cast<std::size_t>(sizes.used() / 8), 0xababababababababu);
-    Carver carver(memory.data());
+    core::Carver carver(memory.data());
     lists = carve_composed(carver, mask);
     view = view_of(mask, lists);
     MaskComposer composer{.given = view_of(problem.mask, shape.kv_length),

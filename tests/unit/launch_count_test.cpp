@@ -1,4 +1,4 @@
-#include "src/plan/launch_count.hpp"
+#include "src/walk/launch_count.hpp"
 
 #include <gtest/gtest.h>
 

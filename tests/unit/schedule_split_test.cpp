@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "src/plan/schedule.hpp"
+#include "src/walk/schedule.hpp"
 
 namespace {
 

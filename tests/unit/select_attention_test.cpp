@@ -11,9 +11,9 @@
 
 #include <tessera/error.hpp>
 
-#include "src/plan/attention_sm90.hpp"
-#include "src/plan/select.hpp"
-#include "src/plan/tile_share.hpp"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/select/select.hpp"
+#include "src/walk/tile_share.hpp"
 #include "tests/unit/attention_shapes.hpp"
 
 namespace {

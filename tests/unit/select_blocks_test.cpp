@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "src/plan/attention_sm90.hpp"
-#include "src/plan/select.hpp"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/select/select.hpp"
 #include "tests/unit/attention_shapes.hpp"
 
 namespace {
@@ -75,7 +75,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   AttentionLayout at =
       attention_layout(shape_for(masked({.length = 16384}, 16, 16, 20)), tile_of(lines));
   at.composed = {};
-  Carver besides;
+  core::Carver besides;
   carve_attention_scratch(besides, tile_of(lines), at);
   // Counts, indices and element masks of 256 rows of 80 blocks.
   const auto aligned = [](std::int64_t bytes) { return (bytes + 127) / 128 * 128; };

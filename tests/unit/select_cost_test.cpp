@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "src/plan/select.hpp"
+#include "src/select/select.hpp"
 
 namespace {
 

@@ -8,8 +8,8 @@
 
 #include <tessera/error.hpp>
 
-#include "src/plan/json_writer.hpp"
-#include "src/plan/select.hpp"
+#include "src/select/json_writer.hpp"
+#include "src/select/select.hpp"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "src/plan/attention_sm90.hpp"
-#include "src/plan/select.hpp"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/select/select.hpp"
 #include "tests/unit/attention_shapes.hpp"
 
 namespace {

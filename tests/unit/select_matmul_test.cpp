@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "src/plan/matmul_sm90.hpp"
-#include "src/plan/select.hpp"
-#include "src/plan/skinny_sm90.hpp"
+#include "src/kernels/cuda/sm90/matmul/plan.hpp"
+#include "src/select/select.hpp"
+#include "src/kernels/cuda/sm90/skinny/plan.hpp"
 
 namespace {
 

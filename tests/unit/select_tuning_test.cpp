@@ -7,9 +7,9 @@
 
 #include <tessera/error.hpp>
 
-#include "src/plan/select.hpp"
-#include "src/plan/tuning.hpp"
-#include "src/plan/workspace.hpp"
+#include "src/select/select.hpp"
+#include "src/select/tuning.hpp"
+#include "src/select/workspace.hpp"
 
 namespace {
 

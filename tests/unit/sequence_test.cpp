@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "src/plan/sequence.hpp"
+#include "src/walk/sequence.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "src/plan/shape.hpp"
+#include "src/problem/shape.hpp"
 #include "tests/unit/problem_table.hpp"
 
 // Problems of shapes alone: no tensor here has memory, as planning needs none.

@@ -1,5 +1,5 @@
 // Divided tiles: every key of every tile is walked once, by blocks that agree on who they are.
-#include "src/plan/tile_share.hpp"
+#include "src/walk/tile_share.hpp"
 
 #include <algorithm>
 #include <map>

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "src/plan/tile_table.hpp"
+#include "src/select/tile_table.hpp"
 
 namespace {
 

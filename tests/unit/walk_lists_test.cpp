@@ -12,8 +12,8 @@
 
 #include <tessera/host_tensor.hpp>
 
-#include "src/plan/gpu_layout.hpp"
-#include "src/plan/views.hpp"
+#include "src/walk/transposed_lists.hpp"
+#include "src/walk/views.hpp"
 
 namespace {
 
@@ -428,7 +428,7 @@ TEST(BsrWalk, ASchedulesListsAreWalkedLikeStoredOnes) {
   problem.out = tensor(nullptr, DType::bf16, {2, 96, 8}, gpu);
   const MatmulShape shape = shape_of(problem);
   std::vector<char> memory(static_cast<std::size_t>(gpu_matmul_schedule_bytes(shape)));
-  Carver carver(memory.data());
+  core::Carver carver(memory.data());
   const GpuMatmulSchedule schedule = carve_gpu_matmul_schedule(carver, shape);
   EXPECT_EQ(carver.used(), gpu_matmul_schedule_bytes(shape));
   ASSERT_TRUE(schedule.a);

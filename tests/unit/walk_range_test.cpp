@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "src/plan/walk.hpp"
+#include "src/walk/walk.hpp"
 
 namespace {
 

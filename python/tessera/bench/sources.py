@@ -10,13 +10,13 @@ import subprocess
 
 ATTENTION, PRODUCTS = KINDS = ("attention", "products")
 # Tables of rows, and what makes a kernel of a row.
-TABLES = ("src/plan/tiles/sm80.hpp", "src/plan/tiles/sm90.hpp")
-GENERATOR = ("src/plan/tile_table.hpp", "cmake/TesseraCuda.cmake", "cmake/row.cu.in")
+TABLES = ("src/select/sm80_rows.hpp", "src/select/sm90_rows.hpp")
+GENERATOR = ("src/select/tile_table.hpp", "cmake/TesseraCuda.cmake", "cmake/row.cu.in")
 # Kernels that come from no row.
 PLAIN = {
-    ATTENTION: ("src/cuda/prepare/mask_lists.cu",),
-    PRODUCTS: ("src/cuda/prepare/transpose.cu", "src/cuda/spgemm/order.cu",
-               "src/cuda/spgemm/symbolic.cu"),
+    ATTENTION: ("src/kernels/cuda/prepare/mask_lists.cu",),
+    PRODUCTS: ("src/kernels/cuda/prepare/transpose.cu", "src/kernels/cuda/spgemm/order.cu",
+               "src/kernels/cuda/spgemm/symbolic.cu"),
 }
 INCLUDE = re.compile(r'^#include "(src/[\w./]+)"', re.MULTILINE)
 ROW = re.compile(r'\.name = "(?P<name>(?P<backend>[a-z0-9]+)_(?P<family>[a-z0-9]+)\w*)"'

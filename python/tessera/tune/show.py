@@ -9,7 +9,7 @@ from ..bench.files import timestamp
 from ..bench.table import aligned
 from ..report.values import number
 
-TABLES = ("src/plan/tiles/cpu.hpp", "src/plan/tiles/sm80.hpp", "src/plan/tiles/sm90.hpp")
+TABLES = ("src/kernels/cpu/rows.hpp", "src/select/sm80_rows.hpp", "src/select/sm90_rows.hpp")
 FIELD = re.compile(r'(\.measured =)((?:\s*"(?:[^"\\]|\\.)*")+)')
 
 

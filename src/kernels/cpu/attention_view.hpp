@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+
+#include <tessera/attention.hpp>
+
+#include "src/walk/list_walk.hpp"
+#include "src/walk/sequence.hpp"
+#include "src/problem/shape.hpp"
+#include "src/walk/walk.hpp"
+
+// Attention's tensors as the kernels read them: rows of one sequence and head, whatever the layout.
+namespace tessera::cpu {
+
+/// Absent, or without elements (and then of any other sizes).
+inline bool is_empty(const Tensor& tensor) {
+  for (int i = 0; i < tensor.rank; ++i)
+    if (tensor.size(i) == 0) return true;
+  return !tensor;
+}
+
+/// Rows of one sequence and head of q, out, k, v or a gradient; strides in elements.
+struct RowsView {
+  char* data = nullptr;
+  DType dtype = DType::none;
+  std::int64_t row = 0, col = 0;
+
+  void* at(std::int64_t index) const { return data + index * row * size_of(dtype); }
+};
+
+/// Keys or values: rows that follow one another, or pages of them.
+struct KeyRowsView {
+  RowsView rows;
+  bool paged = false;
+  planning::PageView pages;
+  std::int64_t batch = 0, page_stride = 0;
+
+  /// Consecutive rows from `key` on; `data` null where no page holds them.
+  struct Run {
+    const void* data;
+    std::int64_t count;
+  };
+  Run run(std::int64_t key, std::int64_t end) const;
+};
+
+using planning::Sequence;
+
+class AttentionView {
+ public:
+  AttentionView(const AttentionProblem& problem, const planning::AttentionShape& shape)
+      : problem_(problem), shape_(shape), sequences_(planning::sequences_of(problem, shape)) {}
+
+  Sequence sequence(std::int64_t batch) const { return sequences_.at(batch); }
+  /// Rows of a tensor shaped like q, out or their gradients.
+  RowsView queries(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
+  /// Rows of a tensor shaped like k, v or their gradients.
+  KeyRowsView keys(const Tensor& tensor, const Sequence& sequence, std::int64_t kv_head) const;
+  /// lse or dlse of query 0 of a sequence and head; the next query is `stride` elements on.
+  struct PerQuery {
+    float* data = nullptr;
+    std::int64_t stride = 0;
+    float& operator[](std::int64_t i) const { return data[i * stride]; }
+  };
+  PerQuery per_query(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
+  float sink(std::int64_t head) const;
+
+  /// Packed rows [total, heads, dim] after the last of `offsets` belong to no sequence: zeros.
+  /// Nothing where the tensor or the offsets are absent.
+  void clear_rest(const Tensor& rows, const Tensor& offsets) const;
+  /// -inf in their log-sum-exps [heads, total].
+  void clear_rest_of_lse() const;
+
+ private:
+  /// The first row after the last sequence.
+  std::int64_t end_of(const Tensor& offsets) const;
+
+  const AttentionProblem& problem_;
+  const planning::AttentionShape& shape_;
+  planning::SequenceView sequences_;
+};
+
+}  // namespace tessera::cpu

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <vector>
+
+#include <tessera/device.hpp>
+#include <tessera/plan.hpp>
+
+#include "src/problem/shape.hpp"
+#include "src/select/tile_table.hpp"
+
+// The CPU backend: runs every operation in f32 with the best instruction set of the machine.
+namespace tessera::cpu {
+
+/// What a call works with: the kernel's row, caller-owned buffers of the planned sizes, threads.
+struct Resources {
+  const planning::KernelRow& row;
+  void* workspace;
+  void* schedule;
+  int threads;
+};
+
+void run(const MatmulProblem&, const planning::MatmulShape&, const Resources&);
+void run(const SddmmProblem&, const planning::SddmmShape&, const Resources&);
+void run(const AttentionProblem&, const planning::AttentionShape&, const Resources&);
+void run(const AttentionBackwardProblem&, const planning::AttentionShape&, const Resources&);
+void run(const MergeStatesProblem&, const planning::MergeShape&, const Resources&);
+
+void prepare(const MatmulProblem&, const planning::MatmulShape&, const planning::KernelRow& row,
+             void* schedule);
+void prepare(const AttentionProblem&, const planning::AttentionShape&,
+             const planning::KernelRow& row, void* schedule);
+void prepare(const AttentionBackwardProblem&, const planning::AttentionShape&,
+             const planning::KernelRow& row, void* schedule);
+
+/// The result's blocks and, for each, the pairs of stored blocks that it sums.
+struct SpgemmPattern {
+  std::vector<std::int64_t> offsets, columns;           // of the result, by row, sorted
+  std::vector<std::int64_t> pair_offsets;               // [stored + 1]
+  std::vector<std::int64_t> left_blocks, right_blocks;  // stored positions
+};
+SpgemmPattern spgemm_symbolic(const SpgemmProblem&, const planning::SpgemmShape&);
+/// The pairs for the blocks that `out` already lists.
+SpgemmPattern spgemm_sampled(const SpgemmProblem&, const planning::SpgemmShape&,
+                             const BsrMatrix& out);
+void spgemm_numeric(const SpgemmProblem&, const planning::SpgemmShape&, const SpgemmPattern&,
+                    const BsrMatrix& out, const Resources&);
+
+DeviceFacts device_facts();
+
+}  // namespace tessera::cpu

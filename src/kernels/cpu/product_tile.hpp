@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <tessera/matmul.hpp>
+
+#include "src/kernels/cpu/simd.hpp"
+#include "src/kernels/cpu/layout.hpp"
+
+// The one inner product of the CPU backend: a tile of rows is the sum, over the terms of a walk, of
+// a piece of the left operand times rows of the packed right operand. Dense: one term. Sparse: a
+// term a stored block. Left pieces are read in place where they are f32 with their depth
+// contiguous, else converted into scratch a chunk at a time.
+namespace tessera::cpu {
+
+using planning::pad_lanes;
+using planning::ProductScratch;
+
+/// A matrix of any dtype and strides; rows may come in blocks of `block_rows` that lie
+/// `block_stride` apart (the values of a BSR matrix, one block under the other). Strides in
+/// elements.
+struct MatrixView {
+  const char* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t row = 0, col = 0;
+  std::int64_t block_rows = INT64_MAX, block_stride = 0;
+
+  std::int64_t row_offset(std::int64_t r) const {
+    return r / block_rows * block_stride + r % block_rows * row;
+  }
+  const void* at(std::int64_t element) const { return data + element * size_of(dtype); }
+};
+
+/// A right operand in f32, cut into strips of columns; a strip's rows are contiguous.
+struct PackedRight {
+  float* data;
+  std::int64_t rows;
+  Strips strips;
+  int lanes;
+
+  float* strip(int i) const { return data + rows * strips.first(i) * lanes; }
+  std::int64_t width(int i) const { return static_cast<std::int64_t>(strips.width(i)) * lanes; }
+};
+
+/// One strip of a packed right operand: `vectors` vectors wide, its rows contiguous.
+struct Strip {
+  const float* data;
+  int vectors;
+};
+
+/// Packs rows [begin, end) of a strip from columns [col, col + strip width) of `source`, which has
+/// `cols` columns: the rest is zero.
+void pack_strip(const Simd& isa, const MatrixView& source, std::int64_t first_col,
+                std::int64_t cols, const PackedRight& right, int strip, std::int64_t begin,
+                std::int64_t end);
+
+/// One step of a walk: columns of the left operand from element `left` on, times rows of the packed
+/// right operand from `right_row` on.
+struct Term {
+  std::int64_t left, right_row, depth;
+};
+
+/// c[rows x strips side by side] = sum of terms.
+void multiply_tile(const Simd& isa, const MatrixView& left, int rows, std::span<const Term> terms,
+                   std::span<const Strip> strips, float* c, std::int64_t c_row,
+                   const ProductScratch& scratch, std::int64_t chunk_depth,
+                   std::vector<Segment>& segments);
+
+/// Where a tile goes: out[r, j] = activation(alpha * tile + beta * c + bias).
+struct TileOutput {
+  char* out = nullptr;
+  DType out_dtype = DType::f32;
+  std::int64_t out_row = 0, out_col = 0;
+  const char* c = nullptr;  // null where beta is 0
+  DType c_dtype = DType::f32;
+  std::int64_t c_row = 0, c_col = 0;
+  const char* bias = nullptr;
+  DType bias_dtype = DType::none;
+  std::int64_t bias_row = 0, bias_col = 0;  // one of them 0
+  float alpha = 1, beta = 0;
+  Activation activation = Activation::none;
+
+  /// The same output with rows and columns exchanged.
+  TileOutput turned() const;
+  /// The part that starts at (row, col).
+  TileOutput from(std::int64_t row, std::int64_t col) const;
+};
+
+void store_tile(const Simd& isa, const float* c, std::int64_t c_row, int rows, int cols,
+                const TileOutput& to, const ProductScratch& scratch);
+
+}  // namespace tessera::cpu

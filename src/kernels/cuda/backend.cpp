@@ -1,0 +1,162 @@
+#include "src/kernels/cuda/backend.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <mutex>
+#include <string>
+#include <variant>
+
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.hpp"
+
+namespace tessera::cuda {
+namespace {
+
+std::int64_t attribute(cudaDeviceAttr which, int index) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, index), "cudaDeviceGetAttribute");
+  return value;
+}
+
+/// Dense 16-bit FLOPs of one multiprocessor in one clock.
+double tensor_flops_per_clock(int compute_capability) {
+  if (compute_capability >= 100 && compute_capability < 120) return 8192;
+  if (compute_capability >= 90 && compute_capability < 100) return 4096;
+  return compute_capability == 80 ? 2048 : 1024;
+}
+
+/// The preset of this very model, if there is one: its ceilings were measured, ours are nominal.
+void take_measured_ceilings(DeviceFacts& facts) {
+  for (const std::string& preset : device_presets()) {
+    std::string model = preset;
+    std::transform(model.begin(), model.end(), model.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    const DeviceFacts known = device_preset(preset);
+    if (known.compute_capability != facts.compute_capability) continue;
+    // "L4" must not match "L40S".
+    const std::size_t at = facts.name.find(model);
+    if (at == std::string::npos) continue;
+    const std::size_t end = at + model.size();
+    if (end < facts.name.size() && std::isalnum(static_cast<unsigned char>(facts.name[end])))
+      continue;
+    facts.tensor_tflops = known.tensor_tflops;
+    facts.memory_tbs = known.memory_tbs;
+    facts.l2_tbs = known.l2_tbs;
+  }
+}
+
+DeviceFacts read_facts(int index) {
+  const int count = device_count();
+  if (index < 0 || index >= count) {
+    throw Error(ErrorCode::device, "device: cuda:" + std::to_string(index) +
+                                       " does not exist, the driver shows " +
+                                       std::to_string(count) + " GPUs");
+  }
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+
+  DeviceFacts facts;
+  facts.name = properties.name;
+  facts.kind = DeviceKind::cuda;
+  facts.compute_capability = properties.major * 10 + properties.minor;
+  facts.units = properties.multiProcessorCount;
+  facts.shared_bytes_per_block = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
+  facts.l2_bytes = properties.l2CacheSize;
+  facts.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
+  facts.clock_ghz = static_cast<double>(attribute(cudaDevAttrClockRate, index)) * 1e-6;
+  facts.tensor_tflops =
+      tensor_flops_per_clock(facts.compute_capability) * facts.units * facts.clock_ghz * 1e-3;
+  // Two transfers a clock on a bus of so many bits.
+  facts.memory_tbs = 2.0 * static_cast<double>(attribute(cudaDevAttrMemoryClockRate, index)) *
+                     static_cast<double>(properties.memoryBusWidth) / 8 * 1e-9;
+  // 64 bytes a clock and multiprocessor is what Ampere's and Hopper's L2 delivers at best.
+  facts.l2_tbs = 64.0 * facts.units * facts.clock_ghz * 1e-3;
+  take_measured_ceilings(facts);
+  return facts;
+}
+
+Launcher launcher_of(Backend backend, int row) {
+  const auto table = launchers(backend);
+  const bool known = row >= 0 && static_cast<std::size_t>(row) < table.size();
+  return known ? table[static_cast<std::size_t>(row)] : nullptr;
+}
+
+Launcher launcher_of(const Plan& plan) {
+  const Launcher launch = launcher_of(plan.backend, plan.kernel);
+  if (!launch) {
+    throw Error(ErrorCode::unsupported, "run: this build holds no kernel '" + plan.kernel_name +
+                                            "': configure with a TESSERA_KERNELS that matches it");
+  }
+  return launch;
+}
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
+    cudaGetLastError();  // "no GPU here" is an answer: leave no error behind for the caller's code
+    return 0;
+  }
+  check(status, "cudaGetDeviceCount");
+  return count;
+}
+
+DeviceFacts device_facts(int index) {
+  // What a device is does not change, and asking the driver takes a millisecond.
+  static std::mutex mutex;
+  static std::map<int, DeviceFacts> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(index);
+  if (found != known.end()) return found->second;
+  return known.emplace(index, read_facts(index)).first->second;
+}
+
+void* allocate(std::int64_t bytes, int device, void* stream) {
+  const DeviceGuard guard(device);
+  void* memory = nullptr;
+  const cudaError_t status =
+      cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // the caller may go on with less
+    throw Error(ErrorCode::out_of_memory, "execution: workspace: no memory for " +
+                                              std::to_string(bytes) +
+                                              " bytes on cuda:" + std::to_string(device));
+  }
+  check(status, "cudaMallocAsync");
+  return memory;
+}
+
+void release(void* memory, int device, void* stream) noexcept {
+  // Runs while errors pass through too: what fails here was reported by the call before.
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess) return;
+  if (before != device) cudaSetDevice(device);
+  cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
+  if (before != device) cudaSetDevice(before);
+}
+
+bool has_kernel(Backend backend, int row) { return launcher_of(backend, row) != nullptr; }
+
+void run(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
+         const Execution& execution) {
+  const Launcher launch = launcher_of(plan);
+  const int device = std::visit([](const auto& any) { return any.device.index; }, shape);
+  const DeviceGuard guard(device);
+  launch({plan, problem, shape, execution});
+}
+
+void spgemm_numeric(const Plan& plan, const SpgemmProblem& problem,
+                    const planning::SpgemmShape& shape, const SpgemmPattern* pattern,
+                    const BsrMatrix& out, const Execution& execution) {
+  const Launcher launch = launcher_of(plan);
+  const DeviceGuard guard(shape.device.index);
+  const SpgemmResult result{out, pattern};
+  launch({plan, problem, shape, execution, &result});
+}
+
+}  // namespace tessera::cuda

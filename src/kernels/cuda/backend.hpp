@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <tessera/device.hpp>
+#include <tessera/execution.hpp>
+#include <tessera/plan.hpp>
+
+#include "src/problem/shape.hpp"
+
+// What the GPU backends offer to the layers above: no CUDA type crosses this line.
+namespace tessera::cuda {
+
+namespace spgemm {
+struct PlannedBlock;
+}
+
+/// GPUs that the driver shows; 0 where there is no driver.
+int device_count();
+
+/// Throws `Error` where there is no such device.
+DeviceFacts device_facts(int index);
+
+/// Memory of the device's pool, in the order of a stream.
+void* allocate(std::int64_t bytes, int device, void* stream);
+void release(void* memory, int device, void* stream) noexcept;
+
+/// Whether this build holds the row's kernel: TESSERA_KERNELS may leave rows out.
+bool has_kernel(Backend backend, int row);
+
+/// Writes the plan's schedule on `execution.stream`. Allocates nothing and waits for nothing, so
+/// that it may be captured.
+void prepare(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
+             const Execution& execution);
+
+/// Launches `plan.kernel` of `plan.backend` on the problem's device and `execution.stream`. The
+/// problem has been checked against the plan. The caller's current device is unchanged afterwards.
+void run(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
+         const Execution& execution);
+
+/// Where the product of two block-sparse matrices has blocks: sorted lists in memory of its own on
+/// the problem's device.
+struct SpgemmPattern {
+  std::int64_t rows = 0, cols = 0;  // of blocks
+  std::int64_t stored = 0;          // blocks of the result
+  std::int64_t products = 0;        // pairs of blocks that meet in them
+  std::shared_ptr<void> memory;
+  std::int32_t* offsets = nullptr;         // [rows + 1]
+  std::int32_t* columns = nullptr;         // [stored]
+  spgemm::PlannedBlock* blocks = nullptr;  // [stored], where blocks of the result are large
+};
+
+/// Waits once for the stream, to learn the size. The lists are complete in the stream's order.
+SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::SpgemmShape& shape,
+                              void* stream);
+
+/// Writes the pattern's lists (where there is a pattern) and the values of `out`; without one, the
+/// values at the blocks that `out` lists.
+void spgemm_numeric(const Plan& plan, const SpgemmProblem& problem,
+                    const planning::SpgemmShape& shape, const SpgemmPattern* pattern,
+                    const BsrMatrix& out, const Execution& execution);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.hpp"
+#include "src/kernels/cuda/merge/kernel.cuh"
+#include "src/select/tile_table.hpp"
+
+namespace tessera::cuda::merge {
+
+/// [batch, length, heads, dim] or [total, heads, dim].
+inline Strides strides_of_values(const Tensor& t) {
+  const int row = t.rank - 3;
+  return {row > 0 ? t.stride(0) : 0, t.stride(row), t.stride(row + 1), t.stride(row + 2)};
+}
+
+/// [batch, heads, length] or [heads, total].
+inline Strides strides_of_lse(const Tensor& t) {
+  const int head = t.rank - 2;
+  return {head > 0 ? t.stride(0) : 0, t.stride(head + 1), t.stride(head), 0};
+}
+
+inline Part part_of(const Tensor& out, const Tensor& lse) {
+  if (!lse) return {out.data, strides_of_values(out), nullptr, {}};
+  return {out.data, strides_of_values(out), static_cast<float*>(lse.data), strides_of_lse(lse)};
+}
+
+inline Arguments arguments_of(const MergeStatesProblem& problem,
+                              const planning::MergeShape& shape) {
+  Arguments args;
+  args.batch = shape.batch;
+  args.length = shape.length;
+  args.heads = shape.heads;
+  args.dim = shape.dim;
+  args.parts = static_cast<int>(shape.parts);
+  args.merged = part_of(problem.out, problem.lse);
+  if (problem.sinks) {
+    args.sinks = problem.sinks.data;
+    args.sink_stride = problem.sinks.stride(0);
+    args.sink_dtype = problem.sinks.dtype;
+  }
+  for (std::size_t p = 0; p < problem.outs.size(); ++p) {
+    args.part[p] = part_of(problem.outs[p], problem.lses[p]);
+  }
+  return args;
+}
+
+/// `kWarps` rows a block of threads.
+template <int kWarps, class In>
+void launch_merge(const Arguments& args, DType out, cudaStream_t stream) {
+  static_assert(kWarps > 0 && kWarps * kLanes <= 1024);
+  const std::int64_t rows = args.batch * args.length * args.heads;
+  if (rows == 0) return;
+  // The kernel strides over rows that a grid cannot name.
+  constexpr std::int64_t kMaxBlocks = 0x7fffffff;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(std::min((rows + kWarps - 1) / kWarps, kMaxBlocks));
+  config.blockDim = kWarps * kLanes;
+  config.stream = stream;
+  with_element(out, [&](auto element) {
+    check(cudaLaunchKernelEx(&config, merge_kernel<kWarps, In, decltype(element)>, args),
+          "cudaLaunchKernelEx(merge_states)");
+  });
+}
+
+/// tile.m counts the warps of a block.
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& shape = std::get<planning::MergeShape>(call.shape);
+  const Arguments args = arguments_of(std::get<MergeStatesProblem>(call.problem), shape);
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  with_element(shape.dtype,
+               [&](auto in) { launch_merge<kTile.m, decltype(in)>(args, shape.out, stream); });
+}
+
+}  // namespace tessera::cuda::merge

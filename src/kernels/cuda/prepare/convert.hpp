@@ -1,0 +1,25 @@
+#pragma once
+
+#include "src/walk/conversions.hpp"
+
+// Conversions on a stream of a device; what cpu/convert.hpp does in host memory. Lists may hold
+// anything.
+namespace tessera::cuda {
+
+/// Where and on what a conversion runs.
+struct Place {
+  int device = 0;
+  void* stream = nullptr;
+};
+
+void to_dense(const planning::BlockCopy& copy, const Place& place);
+void gather_blocks(const planning::BlockCopy& copy, const Place& place);
+void block_norms(const planning::NormsShape& shape, const Place& place);
+/// `scratch` has room for what `carve_select_scratch` cuts from it.
+void select_blocks(const planning::SelectShape& shape, void* scratch, const Place& place);
+void list_rows(const planning::MaskRows& shape, const Place& place);
+void list_columns(const planning::MaskColumns& shape, const Place& place);
+void transpose_lists(const planning::BsrView& stored, std::int64_t batches,
+                     const planning::GpuLists& out, const Place& place);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,24 @@
+#include <variant>
+
+#include "src/kernels/cuda/backend.hpp"
+#include "src/kernels/cuda/prepare/convert.hpp"
+
+namespace tessera::cuda {
+
+void prepare(const Plan&, const AnyProblem& problem, const planning::AnyShape& shape,
+             const Execution& execution) {
+  const auto* product = std::get_if<MatmulProblem>(&problem);
+  if (!product) return;  // other kernels walk lists as they are
+  const auto& s = std::get<planning::MatmulShape>(shape);
+  core::Carver carver(execution.schedule.data);
+  const planning::GpuMatmulSchedule schedule = planning::carve_gpu_matmul_schedule(carver, s);
+  const auto write = [&](const BsrMatrix& matrix, const planning::GpuLists& lists) {
+    if (!lists) return;
+    transpose_lists(planning::view_of(matrix), planning::list_batches(matrix), lists,
+                    {s.device.index, execution.stream});
+  };
+  write(product->a.sparse, schedule.a);
+  write(product->b.sparse, schedule.b);
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,51 @@
+#include "src/kernels/cuda/ranges.hpp"
+
+#include <cstdlib>
+#include <string>
+
+// A toolkit may come without the headers of NVTX: then there are no ranges.
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define TESSERA_HAS_NVTX 1
+#endif
+
+namespace tessera::cuda {
+
+#if defined(TESSERA_HAS_NVTX)
+namespace {
+
+bool wanted() {
+  static const bool on = [] {
+    const char* value = std::getenv("TESSERA_NVTX");
+    return value && std::string(value) == "1";
+  }();
+  return on;
+}
+
+nvtxDomainHandle_t domain() {
+  static const nvtxDomainHandle_t made = nvtxDomainCreateA("tessera");
+  return made;
+}
+
+}  // namespace
+
+Range::Range(const char* step, const Plan& plan) : open_(wanted()) {
+  if (!open_) return;
+  const std::string name = std::string(step) + ' ' + to_string(plan.op) + ' ' + plan.kernel_name;
+  nvtxEventAttributes_t attributes{};
+  attributes.version = NVTX_VERSION;
+  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  attributes.message.ascii = name.c_str();
+  nvtxDomainRangePushEx(domain(), &attributes);
+}
+
+Range::~Range() {
+  if (open_) nvtxDomainRangePop(domain());
+}
+#else
+Range::Range(const char*, const Plan&) {}
+Range::~Range() = default;
+#endif
+
+}  // namespace tessera::cuda

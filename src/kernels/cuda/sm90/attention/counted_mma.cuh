@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include <cute/arch/mma_sm90_gmma.hpp>
+#include <cute/arch/mma_sm90_gmma_ext.hpp>
+
+#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+
+namespace tessera::cuda::sm90::attention {
+
+/// The multiplication of weights, in registers, by values and by eight columns more.
+template <class Element, int kN>
+constexpr auto counting_atom() {
+  constexpr auto a = tile::gmma::Major::K, b = tile::gmma::Major::MN;
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    if constexpr (kN == 128) return tile::gmma::MMA_64x136x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 96) return tile::gmma::MMA_64x104x16_F32BF16BF16_RS<a, b>{};
+  } else {
+    static_assert(std::is_same_v<Element, __half>);
+    if constexpr (kN == 128) return tile::gmma::MMA_64x136x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 96) return tile::gmma::MMA_64x104x16_F32F16F16_RS<a, b>{};
+  }
+}
+
+/// sum += weights * values over a depth of 16, and as much to `count` of what lies behind these.
+template <class Element, int kN>
+__device__ __forceinline__ void counting_mma(float (&sum)[kN / 2], float (&count)[4],
+                                             const std::uint32_t* weights, std::uint64_t values) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    decltype(counting_atom<Element, kN>())::fma(weights[0], weights[1], weights[2], weights[3],
+                                                values, sum[I]..., count[0], count[1], count[2],
+                                                count[3], tile::gmma::ScaleOut::One);
+  }
+  (std::make_index_sequence<kN / 2>{});
+}
+
+}  // namespace tessera::cuda::sm90::attention

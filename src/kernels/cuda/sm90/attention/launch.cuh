@@ -1,0 +1,244 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <variant>
+
+#include <tessera/attention.hpp>
+#include <tessera/error.hpp>
+
+#include "src/core/recent.hpp"
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.hpp"
+#include "src/kernels/cuda/prepare/compose_mask.hpp"
+#include "src/kernels/cuda/sm90/attention/kernel.cuh"
+#include "src/kernels/cuda/sm90/attention/order.cuh"
+#include "src/kernels/cuda/sm90/tile/grid.cuh"
+#include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/walk/views.hpp"
+
+namespace tessera::cuda::sm90::attention {
+
+/// [batch, length, heads, dim], or packed [total, heads, dim] as one batch.
+inline tile::HeadsMap heads_of(const Tensor& t) {
+  const int row = t.rank - 3;
+  return {t.data,        t.dtype,           t.size(t.rank - 1),
+          t.size(row),   t.size(row + 1),   row > 0 ? t.size(0) : 1,
+          t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0};
+}
+
+/// The maps of a call are mostly those of a call before, and to encode one takes the driver up to a
+/// tenth of a microsecond. `fold` heads at a time, or 0: rows of one.
+inline const CUtensorMap& map_of(const tile::HeadsMap& t, int fold, int box_rows, int box_inner) {
+  thread_local core::Recent<CUtensorMap, 12> maps;
+  return maps.get(
+      {reinterpret_cast<std::intptr_t>(t.data), static_cast<int>(t.dtype), t.inner, t.rows, t.heads,
+       t.batches, t.row_stride, t.head_stride, t.batch_stride, fold, box_rows, box_inner},
+      [&] {
+        return fold > 0 ? tile::folded_map(t, fold, box_rows, box_inner)
+                        : tile::rows_map(t, box_rows, box_inner);
+      });
+}
+
+inline void set_walk(Walk& walk, const AttentionProblem& problem,
+                     const planning::AttentionShape& shape,
+                     const planning::AttentionLayout& layout) {
+  walk.sequences = planning::sequences_of(problem, shape);
+  if (shape.masked) {
+    walk.mask = planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
+    if (problem.mask.bit_tile) {
+      walk.bits_tile = problem.mask.bits.stride(0);
+      walk.bits_row = problem.mask.bits.stride(1);
+      walk.bits_byte = problem.mask.bits.stride(2);
+    }
+  }
+  walk.batches = static_cast<int>(shape.batch);
+  walk.head_groups = static_cast<int>(layout.head_groups);
+  walk.pack = layout.pack;
+  walk.pack_shift = std::countr_zero(static_cast<unsigned>(layout.pack));
+  walk.group = static_cast<int>(shape.heads / shape.kv_heads);
+  walk.queries = static_cast<int>(layout.queries);
+  walk.tiles_a_head = static_cast<int>(layout.tiles_a_head);
+  walk.tiles = static_cast<int>(layout.tiles);
+  walk.whole = static_cast<int>(layout.whole);
+  walk.sharers = static_cast<int>(layout.sharers);
+  walk.section = static_cast<int>(std::min<std::int64_t>(layout.section, 1 << 20));
+  walk.lines = layout.lines;
+  walk.packed_q = shape.q_packed;
+  walk.longest_last = shape.window_right >= 0;
+  walk.turns = shape.masked && walk.lines == 1 && !walk.longest_last;
+  walk.reads_sequences = walk.sequences.lie_in_memory();
+  walk.reads_lists = shape.masked;
+  if (!walk.reads_sequences) walk.alike = SequenceNote::of(walk.sequences.at(0));
+}
+
+/// Where blocks are composed, the walk is through what another kernel composes first.
+inline void walk_composed(const AttentionProblem& problem, const planning::AttentionShape& shape,
+                          const planning::ComposedMask& to, const planning::ComposedLists& lists,
+                          Arguments& args, cudaStream_t stream) {
+  planning::MaskComposer composer;
+  composer.given = args.walk.mask;
+  if (const Tensor& bits = problem.mask.bits)
+    composer.bits = {static_cast<const std::uint8_t*>(bits.data), bits.stride(0), bits.stride(1),
+                     bits.stride(2)};
+  composer.q_length = shape.q_length;
+  composer.kv_length = shape.kv_length;
+  composer.to = to;
+  composer.lists = lists;
+  compose_mask(composer, stream);
+  constexpr int kWord = sizeof(std::uint64_t);
+  Walk& walk = args.walk;
+  walk.mask = view_of(to, lists);
+  walk.bits_tile = to.block_words() * kWord;
+  walk.bits_row = kWord;
+  walk.bits_byte = 1;
+  walk.composed = lists.bits;
+  walk.words = static_cast<int>(to.words);
+  walk.word_queries = planning::SmallDivisor::of(static_cast<int>(to.word_queries()));
+  args.bits = reinterpret_cast<const std::uint8_t*>(lists.bits);
+  args.bits_whole = true;
+}
+
+inline Result result_of(const AttentionProblem& problem) {
+  const Tensor& out = problem.out;
+  const int row = out.rank - 3;
+  Result result{};
+  result.out = out.data;
+  result.dtype = out.dtype;
+  result.out_batch = row > 0 ? out.stride(0) : 0;
+  result.out_row = out.stride(row);
+  result.out_head = out.stride(row + 1);
+  result.out_col = out.stride(row + 2);
+  result.dim_v = out.size(row + 2);
+  if (const Tensor& lse = problem.lse) {
+    const int head = lse.rank - 2;
+    result.lse = static_cast<float*>(lse.data);
+    result.lse_batch = head > 0 ? lse.stride(0) : 0;
+    result.lse_head = lse.stride(head);
+    result.lse_row = lse.stride(head + 1);
+  }
+  return result;
+}
+
+inline ScoreMap score_map(float scale, float cap) {
+  ScoreMap map{scale, cap, -1.0f, {}, 0.0f, {}};
+  if (cap == 0.0f) return map;
+  const double inner = static_cast<double>(scale) / cap, square = inner * inner;
+  // tanh(x) / x as a polynomial of x * x that is right to 1.1e-7 up to a fifth, where it meets it
+  // at Chebyshev's points.
+  constexpr double kTerms[3] = {0.999999894639969, -0.33328587864406634, 0.13015331075783582};
+  double power = scale;
+  for (int i = 0; i < 3; ++i, power *= square)
+    map.series[i] = static_cast<float>(kTerms[i] * power);
+  if (std::isfinite(map.series[2]) && inner != 0)
+    map.near = static_cast<float>(0.2 / std::abs(inner));
+  constexpr float kLog2e = 1.4426950408889634f;
+  map.slope_log2 = std::abs(scale) * kLog2e;
+  for (int i = 0; i < 3; ++i) map.series_log2[i] = map.series[i] * kLog2e;
+  return map;
+}
+
+template <class T>
+void launch_typed(const Launch& call) {
+  const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
+  const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
+  planning::AttentionLayout layout = planning::attention_layout(shape, T::kShape);
+  if (layout.tiles == 0 || shape.q_total == 0) return;
+  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
+  if (layout.tiles > kMostTiles)
+    throw Error(ErrorCode::unsupported,
+                "attention: q: too many tiles: " + std::to_string(layout.tiles));
+  core::Carver carver(call.execution.workspace.data);
+  const planning::AttentionScratchSm90 scratch =
+      planning::carve_attention_scratch(carver, T::kShape, layout);
+  Arguments args{};
+  args.q = map_of(heads_of(problem.q), layout.pack, T::kM / layout.pack, T::Queries::kLine);
+  // Without keys all that is asked for lies beyond the tensor, whichever that is.
+  const auto heads_or_q = [&](const Tensor& t) {
+    return heads_of(shape.kv_total > 0 ? t : problem.q);
+  };
+  args.k = map_of(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
+  args.v = map_of(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
+  const int units = unit_count();
+  // Rounds were planned for cards of another size: nothing is divided then.
+  if (layout.whole > 0 && units != planning::kPlannedUnits) {
+    layout.whole = layout.tiles;
+    layout.sharers = 0;
+  }
+  set_walk(args.walk, problem, shape, layout);
+  args.walk.step_pieces = T::kRoundPieces;
+  args.parts = scratch.parts;
+  args.joined = scratch.joined;
+  args.result = result_of(problem);
+  const tile::HeadsMap out = heads_of(problem.out);
+  args.carried =
+      problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
+  if (args.carried) args.out = map_of(out, layout.pack, T::kRows / layout.pack, T::Queries::kLine);
+  constexpr float kLog2e = 1.4426950408889634f;
+  args.map = score_map(shape.scale, shape.softcap);
+  args.exponents.scale = T::kMapped ? kLog2e : shape.scale * kLog2e;
+  if (shape.softcap > 0.0f) args.exponents.ceiling = shape.softcap * kLog2e;
+  if (problem.sinks) {
+    args.sinks = problem.sinks.data;
+    args.sink_stride = problem.sinks.stride(0);
+    args.sink_dtype = problem.sinks.dtype;
+  }
+  if (problem.mask.bit_tile) {
+    const Tensor& bits = problem.mask.bits;
+    args.bits = static_cast<const std::uint8_t*>(bits.data);
+    args.bits_whole = bits.stride(2) == 1 && bits.stride(0) % 8 == 0 && bits.stride(1) % 8 == 0 &&
+                      reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
+  }
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  if (layout.composed)
+    walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
+  const std::int64_t blocks = layout.blocks(units);
+  args.walk.blocks = static_cast<int>(blocks);
+  args.walk.tag = planning::LaunchCount::new_tag();
+  if (layout.dealt(blocks)) {
+    args.walk.dealt = scratch.dealt;
+    args.walk.order = scratch.order;
+    args.walk.opened = scratch.opened;
+  }
+  if (args.walk.order) order_tiles(args.walk, stream);
+  const auto kernel = attention_kernel<T>;
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(attention)");
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(blocks);
+  config.blockDim = T::kThreads;
+  config.dynamicSmemBytes = T::kSharedBytes;
+  config.stream = stream;
+  cudaLaunchAttribute overlapped = tile::overlapped_with_grid_before();
+  config.attrs = &overlapped;
+  config.numAttrs = 1;
+  void* arguments[] = {&args};
+  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments),
+        "cudaLaunchKernelExC(attention)");
+}
+
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
+  const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
+  const auto typed = [&]<class Element>() {
+    using Usual = Traits<kTile, Element, Instance::usual>;
+    if constexpr (planning::takes_mapped_scores(kTile)) {
+      if (planning::scores_are_mapped(shape))
+        return launch_typed<Traits<kTile, Element, Instance::mapped>>(call);
+    }
+    if constexpr (Usual::kCanCount) {
+      if (!problem.lse) return launch_typed<Traits<kTile, Element, Instance::counted>>(call);
+    }
+    launch_typed<Usual>(call);
+  };
+  shape.dtype == DType::bf16 ? typed.template operator()<__nv_bfloat16>()
+                             : typed.template operator()<__half>();
+}
+
+}  // namespace tessera::cuda::sm90::attention

@@ -1,0 +1,135 @@
+#include "src/kernels/cuda/sm90/attention/order.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/prepare/scan.cuh"
+#include "src/kernels/cuda/sm90/tile/grid.cuh"
+
+namespace tessera::cuda::sm90::attention {
+namespace {
+
+constexpr int kThreads = 1024, kBuckets = kThreads;
+constexpr float kSooner = 1.1f;  // costs are guessed
+
+/// Tiles of packed sequences, which are counted: those of a head of each one, and those of the
+/// sequences before it.
+struct Counted {
+  int a_head[planning::kMostOrderedSequences], before[planning::kMostOrderedSequences];
+};
+
+__device__ SequenceNote sequence_of(const Walk& walk, int batch) {
+  return walk.reads_sequences ? SequenceNote::of(walk.sequences.at(batch)) : walk.alike;
+}
+
+__device__ void count_tiles(const Walk& walk, Counted& counted) {
+  const auto sequence = static_cast<int>(threadIdx.x);
+  int a_head = 0;
+  if (sequence < walk.batches)
+    a_head = (sequence_of(walk, sequence).q_length + walk.queries - 1) / walk.queries;
+  const auto before = static_cast<int>(exclusive_sum<kThreads>(a_head * walk.head_groups).before);
+  if (sequence < walk.batches) {
+    counted.a_head[sequence] = a_head;
+    counted.before[sequence] = before;
+  }
+  __syncthreads();
+}
+
+__device__ TilePlace place_of(const Walk& walk, const Counted& counted, int number) {
+  if (!walk.packed_q) return TilePlace::of(walk, number);
+  int batch = 0;
+  for (int end = walk.batches; end - batch > 1;) {
+    const int middle = (batch + end) / 2;
+    (counted.before[middle] <= number ? batch : end) = middle;
+  }
+  const int a_head = counted.a_head[batch];
+  number -= counted.before[batch];
+  if (number >= a_head * walk.head_groups) return {batch, 0, kNowhere / walk.queries};
+  return TilePlace::of_sequence(walk, batch, a_head, number);
+}
+
+/// About how long a tile takes, in pieces of keys.
+__device__ int cost_of(const Walk& walk, const TilePlace& place) {
+  constexpr int kAround = 1;  // what a tile costs besides its walk
+  const SequenceNote s = sequence_of(walk, place.batch);
+  const int first = place.tile * walk.queries;
+  if (first >= s.q_length) return 0;
+  const int last = min(first + walk.queries, s.q_length) - 1;
+  const int keys = s.sight.end_of(last) - s.sight.begin_of(first);
+  const int seen = keys > 0 ? keys / planning::kKeyPiece + 1 : 0;
+  if (walk.mask.block_q == 0) return seen + kAround;
+  const int set = place.head_group * walk.pack / static_cast<int>(walk.mask.group);
+  float named = 0;
+#pragma unroll 1
+  for (int line = 0; line < walk.lines; ++line) {
+    const int row =
+        (first + walk.queries / walk.lines * line) / static_cast<int>(walk.mask.block_q);
+    named += static_cast<float>(walk.mask.full.row(place.batch, set, row).size +
+                                walk.mask.partial.row(place.batch, set, row).size);
+  }
+  // Of what lists name, as large a share is seen as of everything.
+  const auto blocks = static_cast<float>(max(walk.mask.kv_blocks, std::int64_t{1}));
+  return static_cast<int>(min(__fdividef(named, blocks), 1.0f) * static_cast<float>(seen)) +
+         kAround;
+}
+
+/// Tiles keep their order, as neighbours share keys in L2, but one that is longer than what is left
+/// of the work by then begins when as much is left.
+__global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__ Walk walk) {
+  tile::let_next_grid_begin();
+  tile::wait_for_grid_before();
+  if (threadIdx.x == 0) store_released(walk.opened, walk.tag);
+  __shared__ Counted counted;
+  __shared__ int places[kBuckets];
+  places[threadIdx.x] = 0;
+  if (walk.packed_q) count_tiles(walk, counted);
+  int* const costs = walk.order + walk.whole;
+  const int each = (walk.whole + kThreads - 1) / kThreads;
+  const int begin = min(static_cast<int>(threadIdx.x) * each, walk.whole);
+  const int end = min(begin + each, walk.whole);
+  std::int64_t mine = 0;
+#pragma unroll 1
+  for (int number = begin; number < end; ++number) {
+    costs[number] = cost_of(walk, place_of(walk, counted, number));
+    mine += costs[number];
+  }
+  const ExclusiveSum sum = exclusive_sum<kThreads>(mine);
+  const auto total = static_cast<float>(max(sum.total, std::int64_t{1}));
+  const float buckets_a_cost = kBuckets / total;
+  auto before = static_cast<float>(sum.before);
+  // The first tiles are under way. Where a tile was costs is noted where the others come.
+  const int others = max(begin, walk.blocks);
+#pragma unroll 1
+  for (int number = begin; number < end; ++number) {
+    const auto cost = static_cast<float>(costs[number]);
+    const float latest = total - kSooner * cost * static_cast<float>(walk.blocks);
+    const float at = max(min(before, latest), 0.0f) * buckets_a_cost;
+    before += cost;
+    if (number < others) continue;
+    const int bucket = min(static_cast<int>(at), kBuckets - 1);
+    costs[number] = atomicAdd(&places[bucket], 1) * kBuckets + bucket;
+  }
+  __syncthreads();
+  const int in_bucket = places[threadIdx.x];
+  places[threadIdx.x] = static_cast<int>(exclusive_sum<kThreads>(in_bucket).before);
+  __syncthreads();
+#pragma unroll 1
+  for (int number = others; number < end; ++number)
+    walk.order[places[costs[number] % kBuckets] + costs[number] / kBuckets] = number;
+}
+
+}  // namespace
+
+void order_tiles(const Walk& walk, cudaStream_t stream) {
+  cudaLaunchAttribute overlapped = tile::overlapped_with_grid_before();
+  cudaLaunchConfig_t config{};
+  config.gridDim = 1;
+  config.blockDim = kThreads;
+  config.stream = stream;
+  config.attrs = &overlapped;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, order_kernel, walk), "cudaLaunchKernelEx(attention)");
+}
+
+}  // namespace tessera::cuda::sm90::attention

@@ -1,0 +1,308 @@
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::planning {
+namespace {
+
+/// Heads that can be folded into rows: they read the same keys under the same lists.
+int most_packed(const AttentionShape& s, const Tile& tile) {
+  if (s.kv_heads == 0) return 1;
+  const bool own_lists = s.masked && s.mask_heads > s.kv_heads;
+  if (own_lists) return 1;
+  const std::int64_t group = s.heads / s.kv_heads;
+  int pack = 1;
+  while (pack * 2 <= std::min(64, tile.m) && group % (pack * 2) == 0 && tile.m % (pack * 2) == 0)
+    pack *= 2;
+  return pack;
+}
+
+/// As few as make queries fit: into a row of the mask's blocks, or where there are not many.
+int pack_of(const AttentionShape& s, const Tile& tile) {
+  const int most = most_packed(s, tile);
+  int pack = 1;
+  if (s.masked) {
+    while (pack < most && s.mask_block.rows % (tile.m / pack) != 0) pack *= 2;
+    if (tile.lines > 1 && s.mask_block.rows % (tile.m / pack) != 0) return 1;
+  } else {
+    while (pack < most && s.q_length * pack * 2 <= tile.m) pack *= 2;
+    // One more where the last queries would leave most of a tile empty.
+    if (pack < most && s.q_length * pack < tile.m) pack *= 2;
+  }
+  return pack;
+}
+
+constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
+constexpr double kPartSeconds = 1e-6;  // one block joins a tile's parts, one after the other
+// Composing lists, and what the element masks of composed blocks cost a step: not measured.
+constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
+
+/// Three warpgroups that take keys by 64.
+constexpr bool is_tall(const Tile& tile) {
+  return tile.warpgroups == 3 && tile.teams == 1 && tile.n == kKeyPiece;
+}
+
+/// Two warpgroups that take keys by 64, with heads for which others take them by 128.
+constexpr bool is_short(const Tile& tile) {
+  return tile.warpgroups == 2 && tile.teams == 1 && tile.lines == 1 && tile.n == kKeyPiece &&
+         tile.k <= 128;
+}
+
+/// A step that a line does not need. What it needs before and behind it is multiplied beside
+/// nothing.
+constexpr double pass_seconds(const Tile& tile) { return tile.n > kKeyPiece ? 0.67e-6 : 0.24e-6; }
+
+/// Around a tile.
+constexpr double tile_seconds(const Tile& tile) {
+  return tile.teams > 1 ? 1.2e-6 : is_tall(tile) ? 2.7e-6 : is_short(tile) ? 2.4e-6 : 2e-6;
+}
+
+/// Two warpgroups that begin together wait for the same things: it takes them some steps to drift
+/// apart.
+double lockstep_seconds(const Tile& tile, double steps) {
+  return tile.warpgroups == 2 && tile.teams == 1 ? 0.2e-6 * std::min(steps, 16.0) : 0;
+}
+
+/// Seconds of one step, of each team, on one multiprocessor, as measured on an H200: its share of
+/// what the tensor cores and the exponentials alone would take, and what it costs besides, which
+/// more warpgroups hide better but divide among more rows.
+double step_seconds(const AttentionShape& s, const Tile& tile) {
+  constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results a second
+  const double pairs = static_cast<double>(tile.m) * tile.n * tile.teams;
+  double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
+  if (is_tall(tile)) besides = joins_later(tile) ? 0.37e-6 : 0.35e-6;
+  if (is_short(tile)) besides = 0.30e-6;
+  // Two teams of 64 rows wait for L2: nobody shares what they load.
+  if (tile.teams > 1)
+    besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
+  if (tile.teams > 1 && s.window_right >= 0) besides += 0.12e-6;  // they end a walk together
+  return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
+}
+
+bool has_window(const AttentionShape& s) { return s.window_right >= 0 || s.window_left >= 0; }
+
+/// Whether lists or lengths, which shapes do not tell, say how many keys a tile visits.
+bool data_tells(const AttentionShape& s) {
+  return s.masked || s.q_packed || s.kv_layout == KvLayout::packed;
+}
+
+/// Whether tiles visit unlike numbers of keys, as far as shapes tell.
+bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(s); }
+
+/// The share of the work that is saved where who has no rows in a sequence's last tile skips it.
+/// One consumer alone takes three fifths of the time of three. Under a causal mask, what else is
+/// reckoned was fitted with a third.
+double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
+  if (!skips_tiles(tile) || s.q_packed || layout.tiles_a_head == 0) return 0;
+  const std::int64_t rows = s.q_length * layout.pack - (layout.tiles_a_head - 1) * tile.m;
+  const auto without = static_cast<double>((tile.m - rows) / 64);
+  const double all = tile.warpgroups + (s.window_right >= 0 ? 0 : 2);
+  return without / all / static_cast<double>(layout.tiles_a_head);
+}
+
+/// Tiles that consumers compute on, parts of one as such. Packed sequences end anywhere in theirs.
+double computed_tiles(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
+  if (s.q_packed) {
+    const double rows = skips_tiles(tile) ? 64 : tile.m;
+    return (static_cast<double>(s.q_total * layout.pack) +
+            static_cast<double>(s.batch) * rows / 2) /
+           tile.m * static_cast<double>(layout.head_groups);
+  }
+  const double skipped = layout.uneven ? skipped_share(s, tile, layout) : 0;
+  return static_cast<double>(layout.tiles) * (1 - skipped);
+}
+
+/// What joining the parts of divided tiles costs: they are written and read again.
+double join_seconds(const Tile& tile, std::int64_t tiles, std::int64_t sharers) {
+  const auto parts = static_cast<double>(sharers + tiles);
+  return kJoinSeconds + parts * tile.m * tile.v * 2 * sizeof(float) / kJoinBytes +
+         kPartSeconds * static_cast<double>(sharers) / static_cast<double>(tiles);
+}
+
+/// How many tiles are left when rounds of them are worked through. The others are all of these
+/// rounds, or none: each block of threads has to have a tile before it takes a share of the rest.
+std::int64_t tiles_past_rounds(const AttentionShape& s, const Tile& tile,
+                               const AttentionLayout& layout) {
+  const double computed = computed_tiles(s, tile, layout);
+  const std::int64_t left = std::llround(std::fmod(computed, kPlannedUnits));
+  return layout.tiles - left < kPlannedUnits ? layout.tiles % kPlannedUnits : left;
+}
+
+/// Whether the last tiles, which fill no round, are divided, and among how many blocks of threads.
+void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) {
+  layout.whole = layout.tiles;
+  // Where later tiles are shorter, they fill the round. Nothing shortens those of lists.
+  const bool shorter =
+      has_window(s) || s.q_packed || (s.kv_layout == KvLayout::packed && !s.masked);
+  if (shorter && layout.tiles >= kPlannedUnits) return;
+  const std::int64_t last = shorter ? layout.tiles : tiles_past_rounds(s, tile, layout);
+  if (last == 0) return;
+  std::int64_t keys = s.kv_length;
+  if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all of them
+    keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.lines);
+  if (s.window_left >= 0 && s.window_right >= 0)
+    keys = std::min(keys, s.window_left + s.window_right + tile.m);
+  const std::int64_t round = std::int64_t{tile.n} * tile.teams;
+  const std::int64_t rounds = (keys + round - 1) / round;
+  const double step = step_seconds(s, tile);
+  const auto seconds = [&](std::int64_t sharers) {
+    const auto walked = static_cast<double>((rounds * last + sharers - 1) / sharers);
+    const int tiles_a_share = sharers % last == 0 ? 1 : 2;
+    return walked * step + tiles_a_share * tile_seconds(tile) +
+           (sharers > last ? join_seconds(tile, last, sharers) : 0);
+  };
+  std::int64_t best = last;
+  const auto consider = [&](std::int64_t sharers) {
+    if (seconds(sharers) < seconds(best)) best = sharers;
+  };
+  for (std::int64_t each = 2; each <= rounds && each * last <= kPlannedUnits; ++each)
+    consider(each * last);
+  if (rounds * last > kPlannedUnits) consider(kPlannedUnits);
+  if (best == last) return;
+  layout.whole -= last;
+  layout.sharers = best;
+}
+
+}  // namespace
+
+std::int64_t section_of(std::int64_t heads, std::int64_t tiles_a_head) {
+  constexpr std::int64_t kFillsTheGpu = 264;
+  const auto leaves_enough = [&](std::int64_t section) {
+    const std::int64_t rest = heads % section;
+    return rest == 0 || rest * tiles_a_head >= kFillsTheGpu;
+  };
+  const std::int64_t least = std::max<std::int64_t>(kFillsTheGpu / tiles_a_head, 1);
+  for (std::int64_t section = least; section <= 2 * least; ++section)
+    if (leaves_enough(section)) return section;
+  return least;
+}
+
+ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
+  if (!s.masked || s.heads == 0 || s.kv_heads == 0) return {};
+  const std::int64_t queries = tile.lines > 1 ? line_queries(tile) : tile.m / pack_of(s, tile);
+  if (s.mask_block.rows % queries == 0 && s.mask_block.cols % kKeyPiece == 0) return {};
+  return compose(s, queries);
+}
+
+AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) {
+  AttentionLayout layout;
+  if (given.heads == 0 || given.kv_heads == 0 || given.batch == 0) return layout;
+  layout.composed = composed_mask(given, tile);
+  const AttentionShape s = with_mask(given, layout.composed);
+  layout.pack = pack_of(s, tile);
+  layout.queries = tile.m / layout.pack;
+  layout.lines = tile.lines;
+  layout.head_groups = s.heads / layout.pack;
+  layout.tiles_a_head = s.q_packed ? s.q_total / layout.queries + s.batch
+                                   : (s.q_length + layout.queries - 1) / layout.queries;
+  layout.tiles = layout.tiles_a_head * layout.head_groups * (s.q_packed ? 1 : s.batch);
+  // Tiles that are dealt are no longer in step, which costs long walks half a percent or more.
+  constexpr double kWorthDealing = 0.01;
+  layout.uneven = walks_differ(s) ||
+                  (layout.tiles > kPlannedUnits && skipped_share(s, tile, layout) > kWorthDealing);
+  divide(layout, s, tile);
+  layout.ordered = data_tells(s) && layout.whole > kPlannedUnits &&
+                   layout.whole <= kMostOrderedTiles && s.batch <= kMostOrderedSequences;
+  if (s.window_right >= 0 && layout.tiles_a_head > 0)
+    layout.section = section_of(s.batch * layout.head_groups, layout.tiles_a_head);
+  return layout;
+}
+
+double share_of_union(const AttentionShape& s, int lines) {
+  const double keys = static_cast<double>(std::max<std::int64_t>(s.kv_length, 1));
+  const double named =
+      static_cast<double>(s.mask_capacity) * static_cast<double>(s.mask_block.cols);
+  return 1 - std::pow(1 - std::min(named / keys, 1.0), lines);
+}
+
+double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const DeviceFacts& device,
+                         const Work& work) {
+  const AttentionLayout layout = attention_layout(given, tile);
+  const AttentionShape s = with_mask(given, layout.composed);
+  if (layout.tiles == 0 || device.units == 0) return 0;
+  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
+  const double queries = real(s.q_total) * real(s.heads);
+  const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
+  // Keys that a tile walks: what one query sees, and where that differs from row to row, what the
+  // others see besides of those that walk together. Tall tiles begin and end a walk together all
+  // the same, but for who joins late.
+  double keys = work.flops / std::max(2 * queries * width, 1.0);
+  const auto of_others = [&](bool each_for_itself) {
+    return 0.5 * (each_for_itself ? 64.0 : tile.m) / layout.pack;
+  };
+  if (s.window_right >= 0) keys += of_others(leaves_sooner(tile) && !is_tall(tile));
+  if (s.window_left >= 0) keys += of_others(joins_later(tile));
+  const double steps = std::ceil(keys / (tile.n * tile.teams));
+  // The last round of tiles is rarely full, but tiles that differ fill it, or it is divided.
+  const auto in_whole_tiles = [&](double rounds) {
+    return walks_differ(s) ? std::max(rounds, 1.0) : std::ceil(rounds);
+  };
+  const double rounds = real(layout.tiles) / device.units;
+  const double computed_rounds = computed_tiles(s, tile, layout) / device.units;
+  double filled = in_whole_tiles(rounds), computed = in_whole_tiles(computed_rounds);
+  if (layout.sharers > 0) {
+    const double shares = real(layout.divided()) / real(layout.sharers);
+    filled = real(layout.whole) / device.units + shares;
+    computed = std::max(computed_rounds - real(layout.divided()) / device.units, 0.0) + shares;
+  }
+  constexpr double kMeasuredTflops = 970;  // dense, of the card whose steps were measured
+  const double slower =
+      device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
+  const double step = step_seconds(s, tile) * (layout.composed ? kMaskedStep : 1);
+  double compute = computed * steps * step * slower;
+  const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
+  // A tile of one list computes on whatever it loads, which takes longer; one that walks several
+  // loads more than a consumer needs. Blocks with an element mask are loaded for one line alone.
+  double fetched = 0;
+  if (layout.lines > 1 && device.l2_tbs > 0) {
+    const double share =
+        layout.composed ? layout.lines * share_of_union(s, 1) : share_of_union(s, layout.lines);
+    const double bytes =
+        real(layout.tiles) * share * real(s.kv_length) * real(tile.k + tile.v) * size_of(s.dtype);
+    fetched = bytes / (device.l2_tbs * 1e12) * filled / rounds;
+    const double loaded = share * real(s.kv_length) / tile.n;
+    compute += filled * std::max(loaded - steps, 0.0) * pass_seconds(tile) * slower;
+  }
+  const double joined =
+      layout.sharers > 0 ? join_seconds(tile, layout.divided(), layout.sharers) : 0;
+  const double composing =
+      layout.composed ? kComposeSeconds + composed_bytes(layout.composed) / kComposedBytes : 0;
+  const double tiles = std::max(filled, 1.0) * tile_seconds(tile) + lockstep_seconds(tile, steps);
+  return (std::max(std::max(compute, fetched) + tiles, memory) + joined + composing) * 1e3;
+}
+
+std::string describe(const AttentionLayout& layout) {
+  std::string text = "; " + std::to_string(layout.tiles) + " tiles";
+  if (layout.pack > 1) text += ", " + std::to_string(layout.pack) + " heads folded into rows";
+  if (layout.lines > 1)
+    text += ", " + std::to_string(layout.lines) + " lines of " +
+            std::to_string(layout.queries / layout.lines) + " rows walked together";
+  if (layout.composed)
+    text += ", blocks composed into " + std::to_string(layout.composed.queries) + " x " +
+            std::to_string(kComposedKeys);
+  if (layout.sharers > 0)
+    text += ", keys of the last " + std::to_string(layout.divided()) + " divided among " +
+            std::to_string(layout.sharers) + " blocks of threads";
+  return text;
+}
+
+AttentionScratchSm90 carve_attention_scratch(core::Carver& carver, const Tile& tile,
+                                             const AttentionLayout& layout) {
+  AttentionScratchSm90 scratch;
+  const int team = tile.m / 64;  // consumers, of 64 rows each
+  if (layout.uneven) scratch.dealt = carver.add<std::uint64_t>(1);
+  if (layout.ordered) {
+    scratch.order = carver.add<int>(2 * layout.tiles);
+    scratch.opened = carver.add<std::uint64_t>(1);
+  }
+  if (layout.sharers > 0) {
+    scratch.joined = carver.add<std::uint64_t>(layout.divided() * team);
+    const core::Size parts = core::Size(layout.sharers + layout.divided()) * team;
+    scratch.parts = carver.add<float>(parts * 128 * (tile.v / 2 + 4));
+  }
+  if (layout.composed) scratch.composed = carve_composed(carver, layout.composed);
+  return scratch;
+}
+
+}  // namespace tessera::planning

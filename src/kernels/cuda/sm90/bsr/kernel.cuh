@@ -1,0 +1,375 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/bsr/pieces.cuh"
+#include "src/kernels/cuda/sm90/bsr/store.cuh"
+#include "src/kernels/cuda/sm90/bsr/walk.cuh"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/copy.cuh"
+#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+#include "src/select/tile_table.hpp"
+
+// Several lines of blocks share what they read of the dense matrix. The dense columns are the M
+// side of wgmma, 64 rows of the result its N side. A step loads 64 of depth of the dense matrix,
+// and of the sparse one those units of 64 rows and 16 of depth in which any line stores something.
+// What of a unit no line stores is filled with zeros; other units are neither loaded nor
+// multiplied.
+namespace tessera::cuda::sm90::bsr {
+
+using tile::Major;
+
+inline constexpr int kWarpgroup = 128;
+
+/// What of a step is there.
+struct Step {
+  static constexpr std::uint32_t kLast = 1u << 31;
+  std::uint32_t units;  // bit 4 * g + u: unit u of group g; kLast: the step after a tile's last one
+  std::uint32_t
+      place;  // in units of 16 bytes: the first unit's slot, and above it the dense tile's
+};
+
+/// Everything a kernel is compiled for.
+template <planning::Tile kTile, class ElementType, Major kDense, Major kBlocks>
+struct Traits {
+  using Element = ElementType;
+  static constexpr planning::Tile kShape = kTile;
+  static constexpr Major kMajorDense = kDense, kMajorBlocks = kBlocks;
+  static constexpr int kGroups = kTile.m / kGroup;
+  static constexpr int kConsumers = kTile.warpgroups;
+  static_assert(kTile.k == tile::kLine && kTile.n == 64 * kConsumers && kTile.m % kGroup == 0);
+  // Registers move from the loaders to the consumers where these need many.
+  static constexpr bool kLarge = kConsumers == 2;
+  // Together no more than a block of threads starts with: asking for more never returns.
+  static constexpr int kLoaderRegisters = 56, kConsumerRegisters = 224;
+  static constexpr int kBlocksAtOnce = kLarge ? 1 : 3;  // of threads, on one SM
+  // Warps; a finder comes after them. Only a whole warpgroup can give registers away.
+  static constexpr int kCopiers = kLarge ? 3 : 1;
+  static constexpr int kLoaders = kCopiers + 1;
+  static constexpr int kThreads = kConsumers * kWarpgroup + kLoaders * 32;
+
+  using DenseTile = tile::OperandTile<Element, kTile.n, kDense>;
+  /// A unit of a group. Major::k: lines of 16, with the 32-byte swizzle; Major::mn: lines of 64.
+  struct alignas(tile::kAtomBytes) Slot {
+    Element data[kGroup * kUnit];
+  };
+  static constexpr int kSlots = kLarge ? 64 : 16;
+  /// Groups of a consumer whose results leave through lent slots at a time, and sums of a thread
+  /// that wait there where they do not.
+  static constexpr int kCarried = kGroups < 3 ? kGroups : 3;
+  static constexpr int kLent = kGroups > 4 ? kGroup / 2 : 0;
+  static constexpr int kLentSlots = kCarried * kUnits * kConsumers;
+  static_assert(kLent * kWarpgroup * 4 <= kLentSlots / kConsumers * int{sizeof(Slot)});
+  // A step is given back when the next one is there: both must fit.
+  static_assert(kSlots >= 2 * kGroups * kUnits && (kSlots & (kSlots - 1)) == 0);
+  struct Shared {
+    DenseTile dense[kTile.stages];
+    Slot slots[kSlots];
+    Window<kGroups> windows[2];
+    tile::RingBarriers<kTile.stages> ring;
+    Step steps[kTile.stages];
+  };
+  // The base of dynamic shared memory may have to move up to an atom's boundary.
+  static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
+};
+
+struct Arguments {
+  CUtensorMap dense, blocks, out;  // blocks: where boxes are copied; out: where it is carried
+  Walk walk;
+  product::Finish finish;
+  Carried carried;
+  int rows;   // of the result
+  int tiles;  // output tiles in all
+};
+
+/// One step of the dense matrix, by one lane.
+template <class T>
+__device__ __forceinline__ void load_dense(const Arguments& args, typename T::DenseTile& to,
+                                           const TileAt& tile, int step, std::uint64_t* full) {
+  const int depth = step * tile::kLine, matrix = tile.batch * args.walk.dense_batch_step;
+  if constexpr (T::kMajorDense == Major::k) {
+    tile::copy_box(to.panel(0), args.dense, depth, tile.col, matrix, full);
+  } else {
+    for (int p = 0; p < T::DenseTile::kPanels; ++p)
+      tile::copy_box(to.panel(p), args.dense, tile.col + p * tile::kLine, depth, matrix, full);
+  }
+}
+
+/// All loaders: what a window holds is found ahead of those who copy it.
+template <class T>
+__device__ __forceinline__ void meet_loaders() {
+  asm volatile("bar.sync 1, %0;" ::"n"(T::kLoaders * 32) : "memory");
+}
+
+template <class T>
+__device__ __forceinline__ void find_tiles(const Arguments& args, typename T::Shared& shared,
+                                           int lane) {
+  const Walk& walk = args.walk;
+  const int steps = Window<T::kGroups>::steps(walk);
+  int turn = 0;
+  for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    Finder<T::kGroups> finder(walk, walk.template tile<T::kShape.m, T::kShape.n>(index), lane);
+    for (int first = 0; first < walk.steps; first += steps, turn ^= 1) {
+      finder.find(shared.windows[turn], first);
+      meet_loaders<T>();
+    }
+  }
+}
+
+/// Waits until a stage and the slots of `count` units are free. Slots go round faster than stages
+/// where steps hold many units; `history` has how many those before hold, a byte each.
+template <class T>
+__device__ __forceinline__ void wait_for_room(tile::RingBarriers<T::kShape.stages>& ring,
+                                              const tile::RingCursor<T::kShape.stages>& at,
+                                              std::uint32_t history, int count) {
+  constexpr int kStages = T::kShape.stages;
+  tile::wait(&ring.empty[at.stage], at.parity ^ 1);
+  // One stage is this one; the bytes of those before the others have left the word.
+  static_assert(kStages <= 5);
+  int held = __dp4a(history, 0x01010101u, 0u);
+#pragma unroll 1
+  for (int back = 4; held + count > T::kSlots; --back) {
+    const bool wrapped = at.stage < back;
+    if (back < kStages)
+      tile::wait(&ring.empty[at.stage - back + (wrapped ? kStages : 0)],
+                 at.parity ^ (wrapped ? 1 : 0));
+    held -= history >> 8 * (back - 1) & 0xFF;
+  }
+}
+
+/// Copiers work in teams, which take turns at the steps. Where pieces are small a step has many of
+/// them: then all make one team and share each step, so that it is there sooner and few slots wait.
+template <class T>
+__device__ __forceinline__ int team_size(const Walk& walk) {
+  return walk.slice_shift == 2 && !walk.boxed ? T::kCopiers : 1;
+}
+
+/// One warp of a team: its share of the units of the team's steps; the first of a team loads the
+/// dense matrix as well. The last step of a tile is one that loads nothing, and lends its slots.
+template <class T>
+__device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Shared& shared,
+                                           int copier, int lane) {
+  constexpr std::uint32_t kSlotUnits = sizeof(typename T::Slot) >> 4;
+  constexpr std::uint32_t kStageUnits = T::DenseTile::kBytes >> 4;
+  const Walk& walk = args.walk;
+  const UnitCopy<T> copy(walk, lane);
+  const std::uint32_t slots = tile::shared_address(shared.slots);
+  const int steps = Window<T::kGroups>::steps(walk), size = team_size<T>(walk);
+  // Steps until this warp's next one, and from each to the next.
+  int turn = copier / size;
+  const int teams = T::kCopiers / size;
+  std::uint32_t mine = 0;  // the units that pieces of this copier's groups begin with
+  for (int g = copier % size; g < T::kGroups; g += size) mine |= 0xFu << g * kUnits;
+  mine &= piece_heads(walk);
+  // Asked once: a branch on `lane == 0`, or on more than this, makes a loop over lanes of every
+  // copy that TMA does.
+  const bool elected = tile::elect(), first_of_team = copier % size == 0;
+  tile::RingCursor<T::kShape.stages> at;
+  std::uint32_t slot = 0, history = 0;
+  const auto put = [&](std::uint32_t units) {
+    shared.steps[at.stage] = {units, slot * kSlotUnits | at.stage * kStageUnits << 16};
+  };
+  const auto next = [&](int count) {
+    slot = (slot + count) & (T::kSlots - 1);
+    history = history << 8 | count;
+    at.advance();
+    turn = turn == 0 ? teams - 1 : turn - 1;
+  };
+  int buffer = 0;
+  for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    const TileAt tile = walk.template tile<T::kShape.m, T::kShape.n>(index);
+    for (int first = 0; first < walk.steps; first += steps, buffer ^= 1) {
+      meet_loaders<T>();
+      const Window<T::kGroups>& window = shared.windows[buffer];
+      const int count = window.count;
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        const typename Window<T::kGroups>::Held held = window.held[i];
+        if (turn == 0) {
+          wait_for_room<T>(shared.ring, at, history, held.count);
+          std::uint64_t* const full = &shared.ring.full[at.stage];
+          const uint4* const pieces = window.pieces[held.step << walk.slice_shift];
+          if (first_of_team) {
+            if (elected) {
+              put(held.units);
+              const int bytes = walk.boxed ? held.count * int{sizeof(typename T::Slot)} : 0;
+              tile::arrive_expecting(full, T::DenseTile::kBytes + bytes);
+              load_dense<T>(args, shared.dense[at.stage], tile, first + held.step, full);
+              if (walk.boxed)
+                copy_boxes<T>(args.blocks, walk, shared.slots, pieces, held.units, slot, full);
+            }
+          }
+          __syncwarp();
+          if (!walk.boxed) {
+            copy_units<T>(walk, copy, slots, pieces, held.units, mine, slot);
+            tile::arrive_when_copied(full);
+          }
+        }
+        next(held.count);
+      }
+    }
+    if (turn == 0) {
+      wait_for_room<T>(shared.ring, at, history, T::kLentSlots);
+      if (first_of_team && elected) {
+        put(Step::kLast);
+        tile::arrive(&shared.ring.full[at.stage]);
+      }
+      __syncwarp();
+      if (!walk.boxed) tile::arrive(&shared.ring.full[at.stage]);
+    }
+    next(T::kLentSlots);
+  }
+}
+
+/// A descriptor whose lower half, which says where, is kept in a register: left to itself the
+/// compiler computes it from scratch at every use.
+struct View {
+  std::uint64_t upper;
+  std::uint32_t lower;
+
+  __device__ explicit View(std::uint64_t descriptor)
+      : upper(descriptor >> 32 << 32), lower(static_cast<std::uint32_t>(descriptor)) {
+    lower = __shfl_sync(0xFFFFFFFFu, lower, 0);
+  }
+  __device__ std::uint64_t at(std::uint32_t offset) const { return upper | (lower + offset); }
+};
+
+/// Multiplies a tile's steps, a piece of kPieceUnits at a time; returns the place that the last
+/// step lends. A step's stage is given back when the next one is there.
+template <class T, int kPieceUnits, bool kBoxed>
+__device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m / 2],
+                                                        typename T::Shared& shared,
+                                                        tile::RingCursor<T::kShape.stages>& at,
+                                                        const View& dense) {
+  constexpr int kGroupSums = kGroup / 2, kSlotUnits = sizeof(typename T::Slot) >> 4;
+  // Major::k: units one after the other in lines of 16, or, in boxes, beside each other in lines as
+  // long as the piece is deep. Major::mn: one after the other in lines of 64.
+  constexpr bool kDeep = T::kMajorBlocks == Major::k;
+  constexpr int kLineBytes = kBoxed ? kPieceUnits * 32 : 32;
+  constexpr int kNextUnit = kDeep && kBoxed ? 2 : kSlotUnits;
+  const View slots(kDeep ? tile::descriptor(shared.slots, 0, 8 * kLineBytes, kLineBytes)
+                         : tile::descriptor(shared.slots, 0, tile::kAtomBytes));
+  int previous = -1;
+  while (true) {
+    tile::wait(&shared.ring.full[at.stage], at.parity);
+    const Step step = shared.steps[at.stage];
+    const std::uint32_t units = __shfl_sync(0xFFFFFFFFu, step.units, 0);
+    const std::uint32_t place = __shfl_sync(0xFFFFFFFFu, step.place, 0);
+    // Copies that are not TMA's are seen by wgmma after this.
+    if constexpr (!kBoxed) tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    tile::mma_wait<0>();
+    // Each warp for itself: a step may multiply nothing, and does not hold the warps together.
+    __syncwarp();
+    if (previous >= 0 && tile::elect()) tile::arrive(&shared.ring.empty[previous]);
+    if (units == Step::kLast) return place;
+    std::uint32_t slot = place & 0xFFFF;
+    const std::uint32_t stage = place >> 16;
+#pragma unroll
+    for (int g = 0; g < T::kGroups; ++g) {
+      auto& part = reinterpret_cast<float(&)[kGroupSums]>(sum[g * kGroupSums]);
+#pragma unroll
+      for (int first = 0; first < kUnits; first += kPieceUnits) {
+        if (!(units >> (g * kUnits + first) & 1)) continue;
+        slot &= T::kSlots * kSlotUnits - 1;
+        tile::mma_fence();
+#pragma unroll
+        for (int u = 0; u < kPieceUnits; ++u)
+          tile::mma<typename T::Element, kGroup, T::kMajorDense, T::kMajorBlocks>(
+              part, dense.at(stage + (first + u) * T::DenseTile::kDepthStep),
+              slots.at(slot + u * kNextUnit), false);
+        slot += kPieceUnits * kSlotUnits;
+        tile::mma_commit();
+      }
+    }
+    previous = at.stage;
+    at.advance();
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void store_sums(const Arguments& args, typename T::Shared& shared,
+                                           float (&sum)[T::kShape.m / 2], int index, int slot,
+                                           int consumer, int thread) {
+  const TileAt tile = args.walk.template tile<T::kShape.m, T::kShape.n>(index);
+  const int row = tile.col + consumer * 64, col = tile.line << args.walk.height_shift;
+  const Lent<typename T::Slot, T::kSlots> lent{shared.slots,
+                                               slot + consumer * (T::kLentSlots / T::kConsumers)};
+  if (args.carried == Carried::no)
+    return store_groups<T::kGroups, T::kLent>(args.finish, lent, sum, row, col, tile.batch,
+                                              args.walk.cols, args.rows, thread);
+  const auto carry = [&]<DType kOut, bool kTurned>() {
+    carry_out<kOut, kTurned, T::kGroups, T::kCarried>(args.out, lent, sum, row, col, tile.batch,
+                                                      thread, 2 + consumer);
+  };
+  const bool turned = args.carried == Carried::by_columns;
+  if (args.finish.out.dtype == DType::bf16) {
+    turned ? carry.template operator()<DType::bf16, true>()
+           : carry.template operator()<DType::bf16, false>();
+  } else {
+    turned ? carry.template operator()<DType::f16, true>()
+           : carry.template operator()<DType::f16, false>();
+  }
+}
+
+/// One warpgroup: 64 columns of every row of each tile.
+template <class T>
+__device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T::Shared& shared,
+                                               int consumer, int thread) {
+  tile::RingCursor<T::kShape.stages> at;
+  const View dense(shared.dense[0].view(consumer * 64));
+  for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
+    float sum[T::kShape.m / 2];
+#pragma unroll
+    for (float& value : sum) value = 0.0f;
+    std::uint32_t place = 0;
+    const auto multiply = [&]<int kPieceUnits>() {
+      place = kPieceUnits > 1 && args.walk.boxed
+                  ? multiply_steps<T, kPieceUnits, true>(sum, shared, at, dense)
+                  : multiply_steps<T, kPieceUnits, false>(sum, shared, at, dense);
+    };
+    if (args.walk.slice_shift == 0) {
+      multiply.template operator()<4>();
+    } else if (args.walk.slice_shift == 1) {
+      multiply.template operator()<2>();
+    } else {
+      multiply.template operator()<1>();
+    }
+    const int slot = (place & 0xFFFF) / (sizeof(typename T::Slot) >> 4);
+    store_sums<T>(args, shared, sum, index, slot, consumer, thread);
+    // Slots that held sums may be written by TMA next.
+    tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    __syncwarp();
+    if (tile::elect()) tile::arrive(&shared.ring.empty[at.stage]);
+    at.advance();
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksAtOnce)
+    bsr_kernel(const __grid_constant__ Arguments args) {
+  extern __shared__ char raw[];
+  auto& shared = tile::at_atom<typename T::Shared>(raw);
+  // Those who arrive at a full stage: the one who announces the bytes of the dense matrix, and all
+  // who copy units.
+  if (threadIdx.x == 0)
+    shared.ring.init(T::kConsumers * kWarpgroup / 32,
+                     args.walk.boxed ? 1 : 1 + team_size<T>(args.walk) * 32);
+  __syncthreads();
+  const int warpgroup = threadIdx.x / kWarpgroup;
+  if (warpgroup == T::kConsumers) {
+    if constexpr (T::kLarge) cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
+    const int loader = threadIdx.x % kWarpgroup / 32, lane = threadIdx.x % 32;
+    if (loader == T::kCopiers) {
+      find_tiles<T>(args, shared, lane);
+    } else {
+      copy_tiles<T>(args, shared, loader, lane);
+    }
+  } else {
+    if constexpr (T::kLarge) cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
+    multiply_tiles<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);
+  }
+}
+
+}  // namespace tessera::cuda::sm90::bsr

@@ -1,0 +1,76 @@
+#include "src/kernels/cuda/sm90/bsr/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::planning {
+namespace {
+
+double real(std::int64_t n) { return static_cast<double>(n); }
+
+std::int64_t largest_part(std::int64_t length, std::int64_t most) {
+  while (most > 16 && length % most != 0) most /= 2;
+  return most;
+}
+
+}  // namespace
+
+double bsr_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& device,
+                   double bytes) {
+  const OperandShape& o = s.a.sparse ? s.a : s.b;
+  if (o.block.rows == 0 || o.block.cols == 0) return 0;
+  const bool walked_as_stored = s.a.sparse ? !o.transposed : o.transposed;
+  const std::int64_t block_rows = walked_as_stored ? o.block.rows : o.block.cols;
+  const std::int64_t block_depth = walked_as_stored ? o.block.cols : o.block.rows;
+  const double rows = real(s.a.sparse ? s.m : s.n), cols = real(s.a.sparse ? s.n : s.m);
+  const double depth = real(s.k);
+  const double density = std::min(
+      1.0, real(o.stored) * real(block_rows) * real(block_depth) / std::max(1.0, rows * depth));
+
+  // Lines of 16, 32 or 64 rows; 64 of them are a group. A group's piece is there where any of its
+  // lines stores something, a step where any of its groups has a piece.
+  constexpr std::int64_t kGroup = 64;
+  const std::int64_t height = largest_part(block_rows, kGroup);
+  const std::int64_t piece_depth = largest_part(block_depth, kGroup);
+  const double groups = real(tile.m / kGroup), slices = real(tile.k / piece_depth);
+  const double units = real(piece_depth / 16);
+  const auto any_of = [&](double places) { return 1 - std::pow(1 - density, places); };
+  const double distinct_lines = std::max(1.0, real(kGroup) / real(block_rows));
+  const double distinct_rows = std::max(1.0, real(tile.m) / real(block_rows));
+  const double steps =
+      depth / tile.k * any_of(distinct_rows * std::max(1.0, real(tile.k) / real(block_depth)));
+  const double pieces = groups * (depth / real(piece_depth)) * any_of(distinct_lines);
+  const double tiles = std::ceil(rows / tile.m) * std::ceil(cols / tile.n) *
+                       real(std::max<std::int64_t>(s.batch, 1));
+  const double per_unit = tile.warpgroups == 1 ? 3 : 1;  // blocks of threads on one unit
+  const double blocks = std::max(device.units, 1) * per_unit;
+  const double active = std::clamp(tiles, 1.0, blocks);
+
+  const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
+  const double area = real(tile.m) * depth * density;  // stored elements of one tile
+  const double multiply = seconds(2 * pieces * kGroup * real(piece_depth) * tile.n * active,
+                                  device.tensor_tflops * 1e12 * 0.75);
+  // Tiles that run together gave more than a bare copy was measured at.
+  constexpr double kFetchRate = 1.15;
+  const double fetch =
+      seconds(2 * (area + steps * tile.k * tile.n) * active, device.l2_tbs * 1e12 * kFetchRate);
+  // What a consumer does for a step, for each place of a piece in it, for each piece that is there
+  // and each 16 of its depth; what TMA does for a row of a box; and what copiers do where it does
+  // not copy the blocks. Measured.
+  constexpr double kStep = 0.08e-6, kPlace = 0.008e-6, kPiece = 0.025e-6, kUnit = 0.04e-6,
+                   kRow = 1.75e-9, kCopiedStep = 0.55e-6, kCopiedUnit = 0.06e-6, kLaunch = 4e-6;
+  const double tile_seconds = tile.warpgroups == 1 ? 1.5e-6 : 6e-6;
+  const bool boxed = height >= (walked_as_stored ? 32 : 64) && piece_depth >= 32;
+  const double consume =
+      steps * (kStep + kPlace * groups * slices) + pieces * (kPiece + kUnit * units);
+  const double copy = boxed ? (steps * tile.n + pieces * kGroup) * kRow
+                            : steps * kCopiedStep + pieces * units * kCopiedUnit;
+  const double one = std::max({multiply, fetch, consume, copy}) + tile_seconds;
+  const double work = std::max(1.0, tiles / blocks) * one;
+  const double memory = seconds(bytes, device.memory_tbs * 1e12);
+  const double lists = walked_as_stored ? 0 : 15e-6;  // transposed first
+  // The shorter of the two is not hidden entirely.
+  return 1e3 * (std::max(work, memory) + 0.1 * std::min(work, memory) + lists + kLaunch);
+}
+
+}  // namespace tessera::planning

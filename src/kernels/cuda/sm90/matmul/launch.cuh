@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.hpp"
+#include "src/kernels/cuda/sm90/matmul/kernel.cuh"
+#include "src/kernels/cuda/sm90/product/align.cuh"
+#include "src/kernels/cuda/sm90/product/dispatch.hpp"
+#include "src/kernels/cuda/sm90/product/finish.hpp"
+#include "src/kernels/cuda/sm90/matmul/plan.hpp"
+#include "src/walk/views.hpp"
+
+namespace tessera::cuda::sm90::matmul {
+
+using product::Source;
+
+/// What the kernel multiplies: left and right, the other way round where it computes the transpose.
+struct Sides {
+  planning::MatmulLayout layout;
+  Operand left, right;  // as read: left [M, K], right [K, N]
+
+  Sides(const planning::MatmulLayout& layout, const Operand& a, const Operand& b)
+      : layout(layout),
+        left(layout.swapped ? transpose(b) : a),
+        right(layout.swapped ? transpose(a) : b) {}
+};
+
+inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape,
+                    const Tensor& group_offsets) {
+  const planning::MatmulLayout& layout = sides.layout;
+  Walk walk;
+  walk.m = static_cast<int>(layout.rows);
+  walk.n = static_cast<int>(layout.cols);
+  walk.k = static_cast<int>(shape.k);
+  walk.batches = static_cast<int>(layout.matrices);
+  walk.splits = layout.splits;
+  walk.cut = layout.cut;
+  if (layout.cut != planning::Cut::none) {
+    const std::int64_t length = shape.group_axis == GroupAxis::rows ? shape.m : shape.k;
+    walk.groups = {planning::indices_of(group_offsets), group_offsets.stride(0), walk.batches,
+                   static_cast<int>(length)};
+  }
+  const std::int64_t left = layout.swapped ? shape.b.batch : shape.a.batch;
+  const std::int64_t right = layout.swapped ? shape.a.batch : shape.b.batch;
+  walk.a_batch_step = left > 1 ? 1 : 0;
+  walk.b_batch_step = right > 1 ? 1 : 0;
+  walk.group = static_cast<int>(layout.group);
+  // Without depth there is nothing to read, whatever lists in GPU memory say.
+  if (!sides.left.is_sparse() || shape.k == 0) return walk;
+  const BsrMatrix& matrix = sides.left.sparse;
+  walk.sparse = true;
+  walk.lists = planning::view_of(matrix);
+  walk.lines_per_block = static_cast<int>(matrix.block_rows() / tile::kLine);
+  walk.block_depth = static_cast<int>(matrix.block_cols());
+  const Tensor& values = matrix.values;
+  walk.pool_step = values.rank == 4 && values.size(0) > 1 ? matrix.stored_blocks() : 0;
+  return walk;
+}
+
+/// An operand as the loader reads it, kExtent rows or columns a tile: at once, or 64 by 64.
+template <Major kMajor, int kExtent>
+CUtensorMap operand_map(const tile::MatrixMap& map, bool whole) {
+  if constexpr (kMajor == Major::k) return tile::panel_map(map, whole ? kExtent : tile::kLine, 0);
+  return tile::panel_map(map, tile::kLine, whole ? kExtent / tile::kLine : 0);
+}
+
+/// The result as TMA writes it.
+inline tile::MatrixMap result_map(const product::Finish& finish, const Walk& walk) {
+  const product::Plane& out = finish.out;
+  const std::int64_t batches = out.batch == 0 ? 1 : walk.batches;
+  if (finish.wide) return {out.data, out.dtype, walk.n, walk.m, batches, out.row, out.batch};
+  return {out.data, out.dtype, walk.m, walk.n, batches, out.col, out.batch};
+}
+
+/// A block for each unit, in clusters that share tiles.
+inline void launch_clusters(const void* kernel, void** arguments, int clusters, int blocks,
+                            int threads, int shared_bytes, cudaStream_t stream) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(clusters * blocks);
+  config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = blocks > 1 ? 1 : 0;
+  check(cudaLaunchKernelExC(&config, kernel, arguments), "cudaLaunchKernelExC(matmul)");
+}
+
+template <class T>
+void launch_typed(const Launch& call, const Sides& sides, const Source& a, const Source& b,
+                  int* dealt) {
+  const auto& shape = std::get<planning::MatmulShape>(call.shape);
+  const auto& problem = std::get<MatmulProblem>(call.problem);
+  const planning::MatmulLayout& layout = sides.layout;
+  if (layout.tiles == 0) return;
+  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
+  if (layout.tiles > kMostTiles)
+    throw Error(ErrorCode::unsupported,
+                "matmul: out: too many tiles: " + std::to_string(layout.tiles));
+  Arguments args{};
+  // Without depth nothing is read, and there may be nothing to make a map of.
+  if (a.map.data && b.map.data && shape.m > 0 && shape.n > 0 && shape.k > 0) {
+    const bool sparse = sides.left.is_sparse();
+    args.whole_a = sparse ? sides.left.sparse.block_rows() % T::kShape.m == 0
+                          : T::kMajorA == Major::k || (a.map.inner % tile::kLine == 0 &&
+                                                       layout.cut != planning::Cut::rows);
+    args.whole_b = T::kShape.n % tile::kLine == 0 && b.map.inner % tile::kLine == 0 &&
+                   layout.cut != planning::Cut::cols;
+    args.a = operand_map<T::kMajorA, T::kShape.m>(a.map, args.whole_a);
+    args.b = operand_map<T::kMajorB, T::kLoadedN>(b.map, T::kMajorB == Major::k || args.whole_b);
+  }
+  args.walk = walk_of(sides, shape, problem.group_offsets);
+  args.finish = product::finish_of(problem, layout.swapped);
+  if constexpr (T::kStaged) {
+    const tile::MatrixMap out = result_map(args.finish, args.walk);
+    if (args.finish.plain() && (args.finish.wide || args.finish.tall) && tile::tma_writable(out)) {
+      args.carried = args.finish.wide ? product::Carried::by_rows : product::Carried::by_columns;
+      args.out = tile::tensor_map(out, product::Staging::kWidth);
+    }
+  }
+  args.tiles = static_cast<int>(layout.tiles);
+  const int units = unit_count();
+  // The planner's figures hold for the units of an H100; a smaller Hopper has fewer at a time.
+  const std::int64_t at_once = std::min<std::int64_t>(planning::clusters_at_once(layout.splits),
+                                                      std::max(units / layout.splits, 1));
+  args.walk.clusters = static_cast<int>(std::min(layout.tiles, at_once));
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  if (dealt && layout.tiles > args.walk.clusters) {
+    args.walk.dealt = dealt;
+    check(cudaMemsetAsync(dealt, 0, sizeof(int), stream), "cudaMemsetAsync(matmul)");
+  }
+  const auto kernel = matmul_kernel<T>;
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(matmul)");
+  void* arguments[] = {&args};
+  launch_clusters(reinterpret_cast<const void*>(kernel), arguments, args.walk.clusters,
+                  layout.splits, T::kThreads, T::kSharedBytes, stream);
+}
+
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& problem = std::get<MatmulProblem>(call.problem);
+  const auto& shape = std::get<planning::MatmulShape>(call.shape);
+  const planning::MatmulLayout layout = planning::matmul_layout(shape, kTile);
+  core::Carver carver(call.execution.workspace.data);
+  const planning::MatmulScratch scratch = planning::carve_matmul_scratch(carver, shape, layout);
+  // A plan made from shapes alone takes addresses for aligned.
+  if (carver.used() > call.plan.workspace_bytes)
+    throw Error(ErrorCode::invalid_argument,
+                "matmul: a, b: planned for rows at multiples of 16 bytes, which they are not: plan "
+                "with the tensors' data");
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  Operand a = problem.a, b = problem.b;
+  if (scratch.a) {
+    // Rows of a group may begin anywhere, so they are not what lies contiguous.
+    const int depth = a.dense.rank - (a.transposed ? 2 : 1);
+    const bool by_rows = shape.grouped && shape.group_axis == GroupAxis::rows;
+    a.dense = product::aligned_copy(
+        a.dense, by_rows ? depth : product::contiguous_dimension(a.dense), scratch.a, stream);
+  }
+  if (scratch.b)
+    b.dense =
+        product::aligned_copy(b.dense, product::contiguous_dimension(b.dense), scratch.b, stream);
+  const Sides sides(layout, a, b);
+  const Source left = sides.left.is_sparse()
+                          ? product::pool_source(sides.left.sparse, sides.left.transposed)
+                          : product::dense_source(sides.left.dense, sides.left.transposed);
+  const Source right = product::dense_source(sides.right.dense, !sides.right.transposed);
+  const bool rows_contiguous = (layout.cut == planning::Cut::rows && left.major == Major::mn) ||
+                               (layout.cut == planning::Cut::cols && right.major == Major::mn);
+  if (rows_contiguous && shape.m > 1 && shape.k > 0)
+    throw Error(ErrorCode::unsupported,
+                "matmul: a: groups of rows need the columns of a contiguous, got " +
+                    to_string(problem.a.dense));
+  product::with_types(left, right, [&]<class Element, Major kA, Major kB>() {
+    launch_typed<Traits<kTile, Element, kA, kB>>(call, sides, left, right, scratch.dealt);
+  });
+}
+
+}  // namespace tessera::cuda::sm90::matmul

@@ -1,0 +1,171 @@
+#include "src/kernels/cuda/sm90/matmul/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace tessera::planning {
+namespace {
+
+std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piece - 1) / piece; }
+
+double real(std::int64_t n) { return static_cast<double>(n); }
+
+/// Counts of tiles: planning takes sizes that no memory holds, and more than this many do not run.
+std::int64_t count(std::int64_t a, std::int64_t b) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMost : std::min(product, kMost);
+}
+
+/// Tiles narrower than they are tall take the short side of a dense product as their columns.
+bool swaps(const MatmulShape& s, const Tile& tile) {
+  if (s.a.sparse || s.b.sparse) return s.b.sparse;
+  const bool by_rows = s.grouped && s.group_axis == GroupAxis::rows;
+  const std::int64_t m = by_rows ? up(s.m, std::max<std::int64_t>(s.batch, 1)) : s.m;
+  return tile.n < tile.m && m < s.n;
+}
+
+/// The count of splits that ends first: rounds of tiles, each as deep as a share of the steps, and
+/// what adding the shares up costs.
+int best_splits(std::int64_t tiles, std::int64_t steps, const Tile& tile) {
+  constexpr double kTileOverhead = 4, kSplitOverhead = 6;  // in steps
+  int best = 1;
+  double least = 0;
+  for (int splits = 1; splits <= std::clamp<std::int64_t>(steps, 1, kMatmulMostSplits); ++splits) {
+    if (splits * owned_pieces(tile.n, splits) > share_slots(tile.n)) continue;
+    const double rounds = real(up(tiles, clusters_at_once(splits)));
+    const double time = rounds * (std::ceil(real(steps) / splits) + kTileOverhead +
+                                  (splits > 1 ? kSplitOverhead : 0));
+    if (splits == 1 || time < least) {
+      least = time;
+      best = splits;
+    }
+  }
+  return best;
+}
+
+/// Stored blocks' depth that one row of a sparse operand's blocks walks, on average.
+double depth_of_lists(const OperandShape& o, std::int64_t depth) {
+  const double rows = real(o.transposed ? o.cols : o.rows) / real(o.block.rows);
+  return std::min(real(depth), real(o.stored) * real(o.block.cols) / std::max(rows, 1.0));
+}
+
+/// Steps that any line of a tile names, where lists are unrelated.
+std::int64_t fetched_steps(const MatmulShape& s, const Tile& tile, std::int64_t steps) {
+  const OperandShape& lists = s.a.sparse ? s.a : s.b;
+  const double depth = std::max(real(up(s.k, tile.k)), 1.0);
+  const double lines = std::max(real(tile.m) / real(lists.block.rows), 1.0);
+  return static_cast<std::int64_t>(
+      std::ceil(depth * (1 - std::pow(1 - std::min(real(steps) / depth, 1.0), lines))));
+}
+
+/// Rows of tiles that are walked column by column where both sides are dense.
+constexpr std::int64_t kRowsTogether = 16;
+
+}  // namespace
+
+MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
+  MatmulLayout at;
+  at.swapped = swaps(s, tile);
+  at.rows = at.swapped ? s.n : s.m;
+  at.cols = at.swapped ? s.m : s.n;
+  at.matrices = s.batch;
+  const bool sparse = s.a.sparse || s.b.sparse;
+  std::int64_t down = up(at.rows, tile.m), across = up(at.cols, tile.n);
+  std::int64_t depth = s.k;
+  if (s.grouped && s.group_axis == GroupAxis::rows) {
+    at.cut = at.swapped ? Cut::cols : Cut::rows;
+    // Each group may end with a tile that is not full.
+    (at.swapped ? across : down) += s.batch;
+    at.tiles = count(down, across);
+  } else {
+    if (s.grouped) {
+      at.cut = Cut::depth;
+      depth = up(s.k, std::max<std::int64_t>(s.batch, 1));
+    }
+    at.tiles = count(count(down, across), s.batch);
+  }
+  at.group = kRowsTogether;
+  if (sparse) {
+    const OperandShape& lists = s.a.sparse ? s.a : s.b;
+    depth = static_cast<std::int64_t>(depth_of_lists(lists, s.k));
+    at.dealt = at.tiles > clusters_at_once(1);
+    at.together = lists.block.rows % tile.m != 0;
+    // A column of tiles reads one piece of the dense side: as many rows as keep their stored
+    // blocks in L2 meanwhile.
+    constexpr double kStaysInL2 = 24e6;
+    const double bytes = 2.0 * real(lists.stored) * real(lists.block.rows * lists.block.cols);
+    const double rows = real(down) * kStaysInL2 / std::max(bytes, 1.0);
+    at.group = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(rows, 1e9)),
+                                        kRowsTogether, std::max(down, kRowsTogether));
+  }
+  at.steps = at.fetched = up(depth, tile.k);
+  if (sparse) at.fetched = fetched_steps(s, tile, at.steps);
+  if (can_split(tile) && !sparse && !s.grouped) at.splits = best_splits(at.tiles, at.steps, tile);
+  at.copy_a = !s.a.sparse && !s.a.tma_readable;
+  at.copy_b = !s.b.sparse && !s.b.tma_readable;
+  return at;
+}
+
+MatmulScratch carve_matmul_scratch(core::Carver& carver, const MatmulShape& s,
+                                   const MatmulLayout& layout) {
+  // Whichever way the matrix lies: strides are no part of a shape.
+  const auto add = [&](const OperandShape& o) -> void* {
+    const core::Size rows = core::Size(o.rows) * copied_pitch(o.cols);
+    const core::Size cols = core::Size(o.cols) * copied_pitch(o.rows);
+    return carver.add<std::uint16_t>(core::Size(o.batch) * std::max(rows.value(), cols.value()));
+  };
+  MatmulScratch scratch;
+  if (layout.copy_a) scratch.a = add(s.a);
+  if (layout.copy_b) scratch.b = add(s.b);
+  if (layout.dealt) scratch.dealt = carver.add<int>(1);
+  return scratch;
+}
+
+std::string describe(const MatmulLayout& layout) {
+  std::string words;
+  if (layout.swapped) words += "; computed as its transpose";
+  if (layout.splits > 1)
+    words += "; " + std::to_string(layout.splits) + " blocks of threads share a tile's depth";
+  if (layout.together) words += "; rows of blocks share what they both read of the dense side";
+  if (layout.dealt) words += "; long lists first, tiles dealt out as they are asked for";
+  for (const auto& [copied, name] : {std::pair(layout.copy_a, "a"), std::pair(layout.copy_b, "b")})
+    if (copied)
+      words += std::string("; copies ") + name + " to rows at multiples of 16 bytes first";
+  return words;
+}
+
+double matmul_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& device,
+                      double bytes) {
+  const MatmulLayout at = matmul_layout(s, tile);
+  const double units = std::max(device.units, 1);
+  const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
+  // One step of one tile on one unit: its multiplications, and its bytes from L2. Narrow
+  // instructions do not reach the full rate.
+  const double rate = tile.n >= 64 ? 0.75 : tile.n >= 32 ? 0.6 : 0.35;
+  const double multiply =
+      seconds(2.0 * tile.m * tile.n * tile.k * units, device.tensor_tflops * 1e12 * rate);
+  // Bytes of a step's share: the left side's lines are fetched where they are multiplied.
+  const double shared = real(at.fetched) / std::max(real(at.steps), 1.0);
+  // Four stages of 48 KiB in flight draw more than plain bulk copies were measured at.
+  const double more = tile.n == 256 ? 1.3 : 1.0;
+  const double fetch =
+      seconds(2.0 * (tile.m + tile.n * shared) * tile.k * units, device.l2_tbs * 1e12 * more);
+  const double tiles = real(at.tiles);
+  const double rounds = std::ceil(tiles / real(clusters_at_once(at.splits)));
+  const double tile_seconds = 3e-6 * tile.n / 256;  // around its steps
+  constexpr double kSplitSeconds = 2e-6;
+  const double work = rounds * (std::ceil(real(at.steps) / at.splits) * std::max(multiply, fetch) +
+                                tile_seconds + (at.splits > 1 ? kSplitSeconds : 0));
+  const double memory = seconds(bytes, device.memory_tbs * 1e12);
+  // Copies come first: each matrix is read and written.
+  double copied = 0;
+  for (const OperandShape* o : {at.copy_a ? &s.a : nullptr, at.copy_b ? &s.b : nullptr})
+    if (o) copied += 2.0 * size_of(o->dtype) * real(o->batch) * real(o->rows) * real(o->cols);
+  // The shorter of the two is not hidden entirely.
+  return 1e3 * (std::max(work, memory) + 0.1 * std::min(work, memory) +
+                seconds(copied, device.memory_tbs * 1e12));
+}
+
+}  // namespace tessera::planning

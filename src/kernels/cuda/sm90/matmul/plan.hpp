@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/core/carver.hpp"
+#include "src/problem/shape.hpp"
+#include "src/select/tile_table.hpp"
+
+// How a row of sm90/matmul takes a product: pure arithmetic, read by the cost model, by the planner
+// (how much workspace) and by the launch.
+namespace tessera::planning {
+
+/// Where the group offsets cut, as the kernel sees the product.
+enum class Cut : std::uint8_t { none, rows, cols, depth };
+
+/// What the row's blocks of threads do. "Left" is the side whose rows are the rows of a tile.
+struct MatmulLayout {
+  bool swapped = false;  // computed as its transpose: left is B transposed
+  Cut cut = Cut::none;
+  std::int64_t rows = 0, cols = 0;      // of the product as computed; of one group where it is cut
+  std::int64_t matrices = 1;            // results, or groups
+  std::int64_t tiles = 0;               // at most
+  std::int64_t steps = 0;               // of depth that a line of a tile multiplies, on average
+  std::int64_t fetched = 0;             // that are fetched for a tile: those that any line names
+  std::int64_t group = 0;               // rows of tiles that are walked column by column
+  int splits = 1;                       // blocks of threads that share one tile's depth
+  bool together = false;                // a tile walks several rows of blocks
+  bool dealt = false;                   // tiles are handed out as blocks of threads ask for them
+  bool copy_a = false, copy_b = false;  // into rows that TMA can read
+};
+
+/// Blocks of a cluster that share a tile's depth: at most. Each of them owns pieces of 16 columns
+/// of the tile and has room for everybody's sums of so many pieces.
+inline constexpr int kMatmulMostSplits = 8;
+constexpr int share_slots(int columns) {
+  return columns / 16 > kMatmulMostSplits ? columns / 16 : kMatmulMostSplits;
+}
+constexpr int owned_pieces(int columns, int splits) { return (columns / 16 + splits - 1) / splits; }
+
+/// Wider tiles have no room for shares of sums in shared memory.
+constexpr bool can_split(const Tile& tile) { return tile.n <= 128; }
+
+/// How many clusters of so many blocks run at a time. Clusters do not cross the borders of a GPC:
+/// this is what an H200 told (cudaOccupancyMaxActiveClusters for 1, 2, 4 and 8).
+constexpr std::int64_t clusters_at_once(int blocks) {
+  constexpr std::int64_t kClusters[] = {132, 66, 43, 30, 22, 21, 15, 15};
+  return kClusters[blocks - 1];
+}
+
+MatmulLayout matmul_layout(const MatmulShape& shape, const Tile& tile);
+
+/// Elements from one line of an aligned copy to the next.
+constexpr std::int64_t copied_pitch(std::int64_t length) { return core::align_up(length, 64); }
+
+/// What lies in the workspace: copies, the count of tiles handed out. Null where there is none.
+struct MatmulScratch {
+  void *a = nullptr, *b = nullptr;
+  int* dealt = nullptr;
+};
+MatmulScratch carve_matmul_scratch(core::Carver& carver, const MatmulShape& shape,
+                                   const MatmulLayout& layout);
+
+/// The layout in words, for `explain`: "; ..." for each thing that is not usual.
+std::string describe(const MatmulLayout& layout);
+
+/// Milliseconds of a product that the row takes, before what every kernel costs.
+double matmul_sm90_ms(const MatmulShape& shape, const Tile& tile, const DeviceFacts& device,
+                      double bytes);
+
+}  // namespace tessera::planning

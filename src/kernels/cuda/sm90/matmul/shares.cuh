@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cuda/ptx>
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/matmul/plan.hpp"
+
+// Blocks of a cluster that share one tile's depth add their sums up: each owns some columns of the
+// tile, takes everybody's sums for them in the order of ranks, and stores. Sums travel through
+// shared memory, so there is no workspace, no second pass and no atomic addition.
+namespace tessera::cuda::sm90::matmul {
+
+/// Everybody arrives, then waits. Orders no memory: what travels between blocks has barriers of its
+/// own.
+__device__ __forceinline__ void cluster_arrive() {
+  tile::ptx::barrier_cluster_arrive(tile::ptx::sem_relaxed);
+}
+__device__ __forceinline__ void cluster_wait() { tile::ptx::barrier_cluster_wait(); }
+
+/// The same place in another block's shared memory.
+template <class T>
+__device__ __forceinline__ T* of_rank(T* mine, int rank) {
+  return static_cast<T*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));
+}
+
+/// Publishes what this thread wrote, and what it saw others of its warp write.
+__device__ __forceinline__ void publish_at(std::uint64_t* barrier, int rank) {
+  tile::ptx::mbarrier_arrive(tile::ptx::sem_release, tile::ptx::scope_cluster,
+                             tile::ptx::space_cluster, of_rank(barrier, rank));
+}
+
+/// The same without ordering anything: at the scope of the cluster that costs hundreds of clocks.
+__device__ __forceinline__ void arrive_at(std::uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(tile::shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+__device__ __forceinline__ void wait_cluster(std::uint64_t* barrier, std::uint32_t parity) {
+  while (!tile::ptx::mbarrier_try_wait_parity(tile::ptx::sem_acquire, tile::ptx::scope_cluster,
+                                              barrier, parity)) {
+  }
+}
+
+/// Of one consumer, whose tile is 64 x kN: the sums that others leave for the columns it owns.
+template <int kN>
+struct Shares {
+  static constexpr int kChunk = 16;  // columns that one block owns together
+  static constexpr int kChunks = kN / kChunk;
+  static constexpr int kThreads = 128;
+  static constexpr int kSlots = planning::share_slots(kN);
+
+  float4 sums[kSlots * 2 * kThreads];
+  std::uint64_t full, empty;  // arrivals: each warp of each block
+
+  __device__ void init(int splits) {
+    const auto arrivals = static_cast<std::uint32_t>(splits * kThreads / 32);
+    tile::ptx::mbarrier_init(&full, arrivals);
+    tile::ptx::mbarrier_init(&empty, arrivals);
+  }
+
+  /// Hands this block's sums out, then adds up and stores what it owns. `round` counts tiles.
+  __device__ __forceinline__ void add_up_and_store(const product::Finish& finish,
+                                                   const float (&sum)[kN / 2], int rank, int splits,
+                                                   int round, int row, int col, int batch,
+                                                   int row_end, int col_end, int thread) {
+    const int lane = thread % 32, parity = round % 2;
+    const int owned = planning::owned_pieces(kN, splits);
+    // Everybody has read what was there.
+    wait_cluster(&empty, parity ^ 1);
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      float4* to = of_rank(place(rank, chunk / splits, owned, thread), chunk % splits);
+      const float* s = sum + chunk * 8;
+      to[0] = {s[0], s[1], s[2], s[3]};
+      to[kThreads] = {s[4], s[5], s[6], s[7]};
+    }
+    __syncwarp();
+    if (lane < splits) publish_at(&full, lane);
+    wait_cluster(&full, parity);
+#pragma unroll 1
+    for (int chunk = rank; chunk < kChunks; chunk += splits) {
+      float total[8] = {};
+      for (int from = 0; from < splits; ++from) {
+        const float4* at = place(from, chunk / splits, owned, thread);
+        const float4 low = at[0], high = at[kThreads];
+        total[0] += low.x, total[1] += low.y, total[2] += low.z, total[3] += low.w;
+        total[4] += high.x, total[5] += high.y, total[6] += high.z, total[7] += high.w;
+      }
+      product::store_tile<kChunk>(finish, total, row, col + chunk * kChunk, batch, row_end, col_end,
+                                  thread);
+    }
+    __syncwarp();
+    if (lane < splits) arrive_at(&empty, lane);
+  }
+
+ private:
+  __device__ float4* place(int from, int slot, int owned, int thread) {
+    return sums + (from * owned + slot) * 2 * kThreads + thread;
+  }
+};
+
+}  // namespace tessera::cuda::sm90::matmul

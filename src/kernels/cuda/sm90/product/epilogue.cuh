@@ -1,0 +1,389 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/matmul.hpp>
+
+#include "src/kernels/cuda/sm90/product/activation.cuh"
+#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+
+// From accumulators to the result: out = activation(alpha * sum + beta * c + bias).
+namespace tessera::cuda::sm90::product {
+
+/// A matrix of any float dtype and strides (in elements); data null where absent.
+struct Plane {
+  void* data = nullptr;
+  DType dtype = DType::none;
+  std::int64_t row = 0, col = 0, batch = 0;
+
+  __device__ std::int64_t at(int r, int c, int b) const { return r * row + c * col + b * batch; }
+  __device__ float load_at(const char* at) const {
+    if (dtype == DType::f32) return *reinterpret_cast<const float*>(at);
+    if (dtype == DType::bf16) return __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(at));
+    return __half2float(*reinterpret_cast<const __half*>(at));
+  }
+  __device__ void store_at(char* at, float value) const {
+    if (dtype == DType::f32) {
+      *reinterpret_cast<float*>(at) = value;
+    } else if (dtype == DType::bf16) {
+      *reinterpret_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(value);
+    } else {
+      *reinterpret_cast<__half*>(at) = __float2half_rn(value);
+    }
+  }
+  __device__ int element_bytes() const { return dtype == DType::f32 ? 4 : 2; }
+  __device__ float load(std::int64_t element) const {
+    return load_at(static_cast<const char*>(data) + element * element_bytes());
+  }
+  __device__ void store(std::int64_t element, float value) const {
+    store_at(static_cast<char*>(data) + element * element_bytes(), value);
+  }
+};
+
+struct Finish {
+  Plane out, c, bias;  // bias: strides of 0 where it does not vary
+  float alpha = 1, beta = 0;
+  Activation activation = Activation::none;
+  bool wide = false;  // 16-bit rows of out take 16-byte stores
+  bool tall = false;  // 16-bit columns do
+
+  __host__ __device__ bool plain() const {
+    return alpha == 1.0f && !c.data && !bias.data && activation == Activation::none;
+  }
+};
+
+__device__ __forceinline__ std::uint32_t pack(DType dtype, float low, float high) {
+  if (dtype == DType::bf16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+__device__ __forceinline__ float2 unpack(DType dtype, std::uint32_t pair) {
+  if (dtype == DType::bf16) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
+  }
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
+}
+
+/// One store of 16 bytes: left to itself the compiler takes some of them apart.
+__device__ __forceinline__ void store_16(void* to, std::uint32_t a, std::uint32_t b,
+                                         std::uint32_t c, std::uint32_t d) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+/// Four lanes hold one pair of each of four groups of eight columns; afterwards each holds the four
+/// pairs of one group. `quad` is the lane's place among the four.
+__device__ __forceinline__ uint4 gather_group(const std::uint32_t (&pair)[4], int quad) {
+  std::uint32_t v[4] = {pair[0], pair[1], pair[2], pair[3]};
+  // Exchange with the lane one away, then two away: a 4 x 4 transposition.
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = (quad & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const std::uint32_t sent = upper ? v[i] : v[i | bit];
+      const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, sent, bit);
+      (upper ? v[i] : v[i | bit]) = got;
+    }
+  }
+  return {v[0], v[1], v[2], v[3]};
+}
+
+/// 64 x kN accumulators, rounded and stored 16 bytes at a time: no arithmetic, columns all inside.
+template <DType kOut, int kN>
+__device__ __forceinline__ void store_plain(const Finish& finish, const float (&sum)[kN / 2],
+                                            int row, int col, int batch, std::int64_t m,
+                                            int thread) {
+  const tile::Fragment fragment(thread);
+  const int quad = fragment.lane % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + fragment.row(half);
+    auto* line = static_cast<std::uint16_t*>(finish.out.data) + finish.out.at(r, col, batch);
+#pragma unroll
+    for (int set = 0; set < kN / 32; ++set) {
+      std::uint32_t pair[4];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        const int i = (set * 4 + g) * 4 + half * 2;
+        pair[g] = pack(kOut, sum[i], sum[i + 1]);
+      }
+      const uint4 group = gather_group(pair, quad);
+      if (r < m) store_16(line + (set * 4 + quad) * 8, group.x, group.y, group.z, group.w);
+    }
+  }
+}
+
+/// An 8 x 8 block of 16-bit elements, a pair a lane, turned over its diagonal within the warp.
+__device__ __forceinline__ std::uint32_t turn(std::uint32_t pair) {
+  std::uint32_t turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+  return turned;
+}
+
+/// The same for a result whose columns are contiguous: blocks of 8 x 8 are turned, then 8 rows of a
+/// column go out together. Rows all inside.
+template <DType kOut, int kN>
+__device__ __forceinline__ void store_plain_turned(const Finish& finish, const float (&sum)[kN / 2],
+                                                   int row, int col, int batch, std::int64_t n,
+                                                   int thread) {
+  const tile::Fragment fragment(thread);
+  const int quad = fragment.lane % 4;
+#pragma unroll
+  for (int set = 0; set < kN / 16; ++set) {
+    std::uint32_t pair[4];  // (group, half) in order
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = (set * 2 + i / 2) * 4 + i % 2 * 2;
+      pair[i] = turn(pack(kOut, sum[at], sum[at + 1]));
+    }
+    const uint4 eight = gather_group(pair, quad);
+    const int c = col + (set * 2 + quad / 2) * 8 + fragment.lane / 4;
+    const int r = row + fragment.warp * 16 + quad % 2 * 8;
+    if (c < n)
+      store_16(static_cast<std::uint16_t*>(finish.out.data) + finish.out.at(r, c, batch), eight.x,
+               eight.y, eight.z, eight.w);
+  }
+}
+
+/// Accumulators of `kSets` times 16 columns from `set` on.
+template <int kN, int kSets>
+__device__ __forceinline__ void pick_sets(const float (&sum)[kN / 2], int set,
+                                          float (&x)[kSets * 8]) {
+  [&]<int... kSet>(std::integer_sequence<int, kSet...>) {
+    const auto take = [&]<int kThis>(std::integral_constant<int, kThis>) {
+#pragma unroll
+      for (int i = 0; i < kSets * 8; ++i) x[i] = sum[kThis * kSets * 8 + i];
+      return true;
+    };
+    static_cast<void>(((set == kSet * kSets && take(std::integral_constant<int, kSet>{})) || ...));
+  }
+  (std::make_integer_sequence<int, kN / 16 / kSets>{});
+}
+
+/// Four lanes hold a pair of each of four blocks; afterwards each holds the eight values of one.
+__device__ __forceinline__ void gather_block(float* v, int quad) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = (quad & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float &low = v[i * 2 + e], &high = v[(i | bit) * 2 + e];
+        const float got = __shfl_xor_sync(0xFFFFFFFFu, upper ? low : high, bit);
+        (upper ? low : high) = got;
+      }
+    }
+  }
+}
+
+/// A pair a lane of an 8 x 8 block of f32, turned over its diagonal: as halves of 16 bits.
+__device__ __forceinline__ void turn(float& first, float& second) {
+  const std::uint32_t a = __float_as_uint(first), b = __float_as_uint(second);
+  const std::uint32_t low = turn(__byte_perm(a, b, 0x5410)), high = turn(__byte_perm(a, b, 0x7632));
+  first = __uint_as_float(__byte_perm(low, high, 0x5410));
+  second = __uint_as_float(__byte_perm(low, high, 0x7632));
+}
+
+/// Eight neighbours of a plane as they lie in memory.
+struct Eight {
+  uint4 low, high;  // f32 takes both
+
+  __device__ __forceinline__ static Eight load(const Plane& plane, const char* at) {
+    Eight eight{};
+    const auto* from = reinterpret_cast<const uint4*>(at);
+    eight.low = from[0];
+    if (plane.dtype == DType::f32) eight.high = from[1];
+    return eight;
+  }
+  /// x += scale * this.
+  __device__ __forceinline__ void add(const Plane& plane, float scale, float* x) const {
+    if (plane.dtype == DType::f32) {
+      const std::uint32_t got[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] += scale * __uint_as_float(got[i]);
+    } else {
+      const std::uint32_t pair[4] = {low.x, low.y, low.z, low.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 got = unpack(plane.dtype, pair[i]);
+        x[i * 2] += scale * got.x;
+        x[i * 2 + 1] += scale * got.y;
+      }
+    }
+  }
+  __device__ __forceinline__ static void store(const Plane& plane, char* at, const float* x) {
+    if (plane.dtype == DType::f32) {
+      const auto bits = [&](int i) { return __float_as_uint(x[i]); };
+      store_16(at, bits(0), bits(1), bits(2), bits(3));
+      store_16(at + 16, bits(4), bits(5), bits(6), bits(7));
+    } else {
+      const auto pair = [&](int i) { return pack(plane.dtype, x[i], x[i + 1]); };
+      store_16(at, pair(0), pair(2), pair(4), pair(6));
+    }
+  }
+};
+
+/// Arithmetic with whole eights: blocks of 8 x 8 are turned within the warp until a lane holds
+/// eight neighbours of a row, or of a column (kTurned), which are all inside. The loop is not
+/// unrolled: arithmetic for every accumulator makes code that outgrows the instruction cache. A
+/// switch picks the loop's accumulators, as registers have no index.
+template <bool kTurned, int kN, int kSets>
+__device__ __forceinline__ void store_eights(const Finish& finish, const float (&sum)[kN / 2],
+                                             int row, int col, int batch, std::int64_t m,
+                                             std::int64_t n, int thread) {
+  const tile::Fragment fragment(thread);
+  const int quad = fragment.lane % 4, line = fragment.lane / 4;
+  const int r = row + fragment.warp * 16 + quad % 2 * 8 + (kTurned ? 0 : line);
+  const int c = col + quad / 2 * 8 + (kTurned ? line : 0);
+  const auto at = [&](const Plane& plane) {
+    return static_cast<char*>(plane.data) + plane.at(r, c, batch) * plane.element_bytes();
+  };
+  const auto next_set = [](const Plane& plane) { return plane.col * 16 * plane.element_bytes(); };
+  const auto inside = [&](int set) { return r < m && c + set * 16 < n; };
+  char* out = at(finish.out);
+  const char *former = at(finish.c), *bias = at(finish.bias);
+  const bool one_bias = (kTurned ? finish.bias.row : finish.bias.col) == 0;
+  constexpr bool kAhead = kSets > 1;
+  Eight ahead[kSets] = {};
+  const auto fetch_former = [&](int first) {
+#pragma unroll
+    for (int s = 0; s < kSets; ++s, former += next_set(finish.c))
+      if (inside(first + s)) ahead[s] = Eight::load(finish.c, former);
+  };
+  if (kAhead && finish.c.data) fetch_former(0);
+#pragma unroll 1
+  for (int set = 0; set < kN / 16; set += kSets) {
+    float x[kSets * 8];
+    pick_sets<kN, kSets>(sum, set, x);
+#pragma unroll
+    for (int s = 0; s < kSets; ++s) {
+      if constexpr (kTurned) {
+#pragma unroll
+        for (int i = s * 8; i < s * 8 + 8; i += 2) turn(x[i], x[i + 1]);
+      }
+      gather_block(x + s * 8, quad);
+    }
+#pragma unroll
+    for (float& value : x) value *= finish.alpha;
+    if (finish.c.data) {
+      if (!kAhead) fetch_former(set);
+#pragma unroll
+      for (int s = 0; s < kSets; ++s) ahead[s].add(finish.c, finish.beta, x + s * 8);
+      if (kAhead && set + kSets < kN / 16) fetch_former(set + kSets);
+    }
+    if (finish.bias.data) {
+#pragma unroll
+      for (int s = 0; s < kSets; ++s, bias += next_set(finish.bias)) {
+        if (!inside(set + s)) continue;
+        if (one_bias) {
+          const float value = finish.bias.load_at(bias);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) x[s * 8 + i] += value;
+        } else {
+          Eight::load(finish.bias, bias).add(finish.bias, 1.0f, x + s * 8);
+        }
+      }
+    }
+    activate(finish.activation, x);
+#pragma unroll
+    for (int s = 0; s < kSets; ++s, out += next_set(finish.out))
+      if (inside(set + s)) Eight::store(finish.out, out, x + s * 8);
+  }
+}
+
+/// Any strides, any edge: an element at a time.
+template <int kN>
+__device__ __forceinline__ void store_general(const Finish& finish, const float (&sum)[kN / 2],
+                                              int row, int col, int batch, std::int64_t m,
+                                              std::int64_t n, int thread) {
+  const tile::Fragment fragment(thread);
+#pragma unroll 1
+  for (int set = 0; set < kN / 16; ++set) {
+    float x[8];
+    pick_sets<kN, 1>(sum, set, x);
+    const auto row_of = [&](int i) { return row + fragment.row(i / 2 % 2); };
+    const auto col_of = [&](int i) { return col + fragment.col(set * 2 + i / 4) + i % 2; };
+    const auto inside = [&](int i) { return row_of(i) < m && col_of(i) < n; };
+    const auto at = [&](const Plane& plane, int i) {
+      return plane.at(row_of(i), col_of(i), batch);
+    };
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] *= finish.alpha;
+      if (!inside(i)) continue;
+      if (finish.c.data) x[i] += finish.beta * finish.c.load(at(finish.c, i));
+      if (finish.bias.data) x[i] += finish.bias.load(at(finish.bias, i));
+    }
+    activate(finish.activation, x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (inside(i)) finish.out.store(at(finish.out, i), x[i]);
+  }
+}
+
+/// Whether 16-byte accesses reach the eights of a tile that begins at (row, col): along a row, or a
+/// column.
+__device__ __forceinline__ bool lies_in_eights(const Plane& plane, bool turned, int row, int col,
+                                               int batch) {
+  const std::int64_t along = turned ? plane.row : plane.col,
+                     across = turned ? plane.col : plane.row;
+  const std::int64_t first = reinterpret_cast<std::int64_t>(plane.data) +
+                             plane.at(row, col, batch) * plane.element_bytes();
+  return along == 1 && first % 16 == 0 && across * plane.element_bytes() % 16 == 0;
+}
+
+/// Whether `store_eights` takes a tile.
+template <int kN>
+__device__ __forceinline__ bool takes_eights(const Finish& finish, bool turned, int row, int col,
+                                             int batch, std::int64_t m, std::int64_t n) {
+  const auto ready = [&](const Plane& plane) {
+    return !plane.data || lies_in_eights(plane, turned, row, col, batch);
+  };
+  const bool one_bias = (turned ? finish.bias.row : finish.bias.col) == 0;
+  return (turned ? row + 64 <= m : col + kN <= n) && ready(finish.out) && ready(finish.c) &&
+         (one_bias || ready(finish.bias));
+}
+
+/// Stores a warpgroup's 64 x kN tile whose first element is (row, col) of the result; what lies at
+/// row m or column n and beyond is left out. Arithmetic takes kSets times 16 columns together: more
+/// hide more of the way to memory, fewer need fewer registers.
+template <int kN, int kSets = (kN >= 32 ? 2 : 1)>
+__device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN / 2], int row,
+                                           int col, int batch, std::int64_t m, std::int64_t n,
+                                           int thread) {
+  static_assert(kN % 16 == 0);
+  if constexpr (kN % 32 == 0) {
+    if (finish.plain()) {
+      const bool wide = finish.wide && col % 8 == 0 && col + kN <= n;
+      const bool tall = finish.tall && row % 8 == 0 && row + 64 <= m;
+      if (wide && finish.out.dtype == DType::bf16)
+        return store_plain<DType::bf16, kN>(finish, sum, row, col, batch, m, thread);
+      if (wide) return store_plain<DType::f16, kN>(finish, sum, row, col, batch, m, thread);
+      if (tall && finish.out.dtype == DType::bf16)
+        return store_plain_turned<DType::bf16, kN>(finish, sum, row, col, batch, n, thread);
+      if (tall) return store_plain_turned<DType::f16, kN>(finish, sum, row, col, batch, n, thread);
+    }
+  }
+  if (takes_eights<kN>(finish, false, row, col, batch, m, n)) {
+    store_eights<false, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
+  } else if (takes_eights<kN>(finish, true, row, col, batch, m, n)) {
+    store_eights<true, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
+  } else {
+    store_general<kN>(finish, sum, row, col, batch, m, n, thread);
+  }
+}
+
+}  // namespace tessera::cuda::sm90::product

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <tessera/matmul.hpp>
+
+#include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
+#include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
+
+// From the tensors of a product to what TMA reads.
+namespace tessera::cuda::sm90::product {
+
+using tile::Major;
+
+/// An operand as TMA reads it: along which dimension of the product it is contiguous.
+struct Source {
+  tile::MatrixMap map;
+  Major major = Major::k;
+};
+
+/// `extent` is the stride along M (or N), `depth` the one along K; sizes likewise.
+inline Source source_of(const void* data, DType dtype, std::int64_t extent_size,
+                        std::int64_t depth_size, std::int64_t extent, std::int64_t depth,
+                        std::int64_t batches, std::int64_t batch_stride) {
+  // One element of depth lies either way; where extent is contiguous, its stride is no pitch.
+  const bool flat = depth_size == 1 && extent == 1;
+  if ((depth == 1 || depth_size == 1) && !flat)
+    return {{data, dtype, depth_size, extent_size, batches, extent, batch_stride}, Major::k};
+  return {{data, dtype, extent_size, depth_size, batches, depth, batch_stride}, Major::mn};
+}
+
+inline Source dense_source(const Tensor& t, bool depth_is_rows) {
+  const int rows = t.rank - 2, cols = t.rank - 1;
+  const int depth = depth_is_rows ? rows : cols, extent = depth_is_rows ? cols : rows;
+  const bool batched = t.rank == 3;
+  return source_of(t.data, t.dtype, t.size(extent), t.size(depth), t.stride(extent),
+                   t.stride(depth), batched ? t.size(0) : 1, batched ? t.stride(0) : 0);
+}
+
+/// The stored blocks, one a "batch".
+inline Source pool_source(const BsrMatrix& matrix, bool transposed) {
+  const Tensor& v = matrix.values;
+  const int rows = v.rank - 2, cols = v.rank - 1;
+  const int depth = transposed ? rows : cols, extent = transposed ? cols : rows;
+  const std::int64_t batches = v.rank == 4 ? v.size(0) : 1;
+  return source_of(v.data, v.dtype, v.size(extent), v.size(depth), v.stride(extent),
+                   v.stride(depth), batches * v.size(v.rank - 3), v.stride(v.rank - 3));
+}
+
+}  // namespace tessera::cuda::sm90::product

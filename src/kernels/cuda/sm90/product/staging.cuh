@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cuda/ptx>
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/copy.cuh"
+#include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
+
+// A 16-bit result without arithmetic leaves through shared memory: the warpgroup writes panels of
+// 64 rows x 64 columns there and TMA carries them out while the warpgroup multiplies on.
+namespace tessera::cuda::sm90::product {
+
+/// How the result lies in memory, where TMA can write it.
+enum class Carried : std::uint8_t { no, by_rows, by_columns };
+
+/// Four 8 x 8 blocks of 16-bit elements, a pair of each a lane; lane l gives line l % 8 of block
+/// l / 8. Turned over their diagonals where kTurned.
+template <bool kTurned>
+__device__ __forceinline__ void put_blocks(std::uint32_t line, const std::uint32_t (&pair)[4]) {
+  if constexpr (kTurned) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line),
+        "r"(pair[0]), "r"(pair[1]), "r"(pair[2]), "r"(pair[3])
+        : "memory");
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line),
+                 "r"(pair[0]), "r"(pair[1]), "r"(pair[2]), "r"(pair[3])
+                 : "memory");
+  }
+}
+
+/// Of one warpgroup, in shared memory. Panels are taken in turn: first its own, then those that it
+/// is lent.
+struct Staging {
+  static constexpr int kOwn = 2, kLent = 2;
+  static constexpr int kWidth = tile::kLine;  // rows and columns of a panel
+  struct alignas(tile::kAtomBytes) Panel {
+    std::uint16_t data[kWidth * kWidth];
+  };
+  Panel own[kOwn];
+
+  /// 64 x kN sums whose first is (row, col); what lies outside the result is left out. Before
+  /// panels are used again, all threads call `wait_until_read`. `barrier` is a named barrier that
+  /// this warpgroup alone uses.
+  template <DType kOut, bool kTurned, int kN>
+  __device__ __forceinline__ void store(const CUtensorMap& out, Panel* lent,
+                                        const float (&sum)[kN / 2], int row, int col, int batch,
+                                        int thread, int barrier) {
+    static_assert(kN == (kOwn + kLent) * kWidth);
+    const int warp = thread / 32, lane = thread % 32;
+    // Of the lane's line: the block's place among the warp's 16 rows and the set's 16 columns.
+    const int down = lane / 8 % 2, across = lane / 16;
+    // Lines of a panel are rows, or columns where turned; chunks of 16 bytes lie along a line.
+    const int line = kTurned ? across * 8 + lane % 8 : warp * 16 + down * 8 + lane % 8;
+    const int chunk = kTurned ? warp * 2 + down : across;
+    // The leader has seen what left before be read; the other warps may be ahead of it.
+    sync(barrier);
+#pragma unroll
+    for (int p = 0; p < kOwn + kLent; ++p) {
+      const std::uint32_t base =
+          tile::shared_address(panel(lent, p).data) + line * tile::kLineBytes;
+#pragma unroll
+      for (int set = 0; set < kWidth / 16; ++set) {
+        std::uint32_t pair[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int at = (p * 4 + set) * 8 + i * 2;
+          pair[i] = pack(kOut, sum[at], sum[at + 1]);
+        }
+        const int step = kTurned ? set * 16 * tile::kLineBytes : 0;
+        const int at = kTurned ? chunk : set * 2 + chunk;
+        put_blocks<kTurned>(base + step + ((at ^ lane % 8) << 4), pair);
+      }
+    }
+    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    sync(barrier);
+    if (!leader(thread)) return;
+#pragma unroll
+    for (int p = 0; p < kOwn + kLent; ++p) {
+      const int c = col + p * kWidth;
+      tile::store_box(out, kTurned ? row : c, kTurned ? c : row, batch, panel(lent, p).data);
+    }
+    tile::commit_stores();
+  }
+
+  /// Until no panel is waiting to be carried out.
+  __device__ static void wait_until_read(int thread) {
+    if (leader(thread)) ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>{});
+  }
+  /// Before the block of threads ends.
+  __device__ static void finish(int thread) {
+    if (leader(thread)) ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>{});
+  }
+
+ private:
+  /// One thread of the warpgroup, always the same.
+  __device__ static bool leader(int thread) { return tile::elect() && thread < 32; }
+  __device__ static void sync(int barrier) {
+    asm volatile("barrier.cta.sync %0, 128;" ::"r"(barrier) : "memory");
+  }
+  __device__ Panel& panel(Panel* lent, int p) { return p < kOwn ? own[p] : lent[p - kOwn]; }
+};
+
+}  // namespace tessera::cuda::sm90::product

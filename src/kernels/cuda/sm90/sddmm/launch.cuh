@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.hpp"
+#include "src/kernels/cuda/sm90/product/dispatch.hpp"
+#include "src/kernels/cuda/sm90/sddmm/kernel.cuh"
+#include "src/walk/views.hpp"
+
+namespace tessera::cuda::sm90::sddmm {
+
+using product::Source;
+
+/// How many blocks of threads fetch for each other, where passes are long enough to be worth it.
+/// Neighbours in a row of blocks 128 high share its rows of A. Narrow pieces of a B whose rows are
+/// contiguous come in short lines, which take nearly as long as long ones: rows of blocks share
+/// them.
+template <class T>
+int cluster_of(int piece, int steps) {
+  constexpr int kLongPass = 64;
+  if (steps < kLongPass) return 1;
+  if (T::kCutRows) return 2;
+  return T::kMajorB == Major::mn && piece < tile::kLine ? kMostBlocks : 1;
+}
+
+/// Everything but the cut. Pieces are the widest that divide a block.
+inline Walk walk_of(const BsrMatrix& out, std::int64_t batch, const planning::Tile& tile) {
+  Walk walk;
+  walk.lists = planning::view_of(out);
+  walk.block_rows = static_cast<int>(out.block_rows());
+  walk.block_cols = static_cast<int>(out.block_cols());
+  walk.piece_shift = walk.block_cols % 64 == 0 ? 6 : walk.block_cols % 32 == 0 ? 5 : 4;
+  walk.batches = static_cast<int>(batch);
+  walk.pooled = out.values.rank == 3;
+  walk.row_tiles = walk.block_rows / tile.m;
+  return walk;
+}
+
+/// `clusters` of `cluster` blocks run at one time.
+inline void cut_into_tiles(Walk& walk, const planning::Tile& tile, int clusters, int cluster,
+                           bool side_by_side) {
+  const std::int64_t lines = std::int64_t{walk.row_tiles} * (walk.pooled ? 1 : walk.batches);
+  const Cut cut{.columns = walk.lists.stored * walk.block_cols,
+                .rows = walk.lists.block_rows * (walk.pooled ? walk.batches : 1),
+                .width = tile.n,
+                .piece = std::int64_t{1} << walk.piece_shift,
+                .clusters = clusters,
+                .cluster = cluster,
+                .side_by_side = side_by_side};
+  constexpr std::int64_t kMostTiles = INT32_MAX / 64;  // all sums of tile numbers still fit
+  if (cut.columns / tile.n > kMostTiles / std::max<std::int64_t>(lines, 1))
+    throw Error(ErrorCode::unsupported,
+                "sddmm: out: too many stored blocks: " + std::to_string(walk.lists.stored));
+  walk.body = body_of(cut, lines == 1);
+  walk.tail = tail_of(cut, walk.body);
+}
+
+inline Values values_of(const SddmmProblem& problem, int piece_shift) {
+  const Tensor& t = problem.out.values;
+  const std::int64_t batch = t.rank == 4 && t.size(0) > 1 ? t.stride(0) : 0;
+  Values values{.data = t.data,
+                .dtype = t.dtype,
+                .batch = batch,
+                .block = t.stride(t.rank - 3),
+                .row = t.stride(t.rank - 2),
+                .col = t.stride(t.rank - 1),
+                .cols = static_cast<int>(problem.out.block_cols()),
+                .piece_shift = piece_shift,
+                .alpha = problem.alpha,
+                .beta = problem.beta};
+  values.wide = values.beta == 0.0f && size_of(t.dtype) == 2 && values.col == 1 &&
+                (values.batch | values.block | values.row) % 8 == 0 &&
+                reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+  return values;
+}
+
+/// Boxes are 64 deep and as wide as a piece.
+inline CUtensorMap map_of(const Source& source, int piece) {
+  return source.major == Major::k ? tile::tensor_map(source.map, piece)
+                                  : tile::tensor_map(source.map, tile::kLine, piece);
+}
+
+template <class T>
+void launch_typed(const Launch& call, const Source& a, const Source& b) {
+  const auto& shape = std::get<planning::SddmmShape>(call.shape);
+  const auto& problem = std::get<SddmmProblem>(call.problem);
+  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
+  Arguments args{};
+  args.walk = walk_of(problem.out, shape.batch, T::kShape);
+  args.steps = static_cast<int>(up(shape.k, tile::kLine));
+  const int piece = 1 << args.walk.piece_shift;
+  args.cluster = cluster_of<T>(piece, args.steps);
+
+  const auto kernel = sddmm_kernel<T>;
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(sddmm)");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(args.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(args.cluster);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = T::kSharedBytes;
+  config.stream = static_cast<cudaStream_t>(call.execution.stream);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;  // at one time: fewer than the multiprocessors have room for
+  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
+        "cudaOccupancyMaxActiveClusters(sddmm)");
+  clusters = std::max(clusters, 1);
+
+  cut_into_tiles(args.walk, T::kShape, clusters, args.cluster, T::kCutRows);
+  args.jobs = static_cast<int>(args.walk.jobs());
+  if (args.jobs == 0) return;
+  // Without depth nothing is read, and there may be nothing to make a map of.
+  if (args.steps > 0) {
+    args.a = map_of(a, T::kRowsBox);
+    args.b = map_of(b, piece);
+  }
+  args.columns_form = form_of(T::kMajorB, piece);
+  args.values = values_of(problem, args.walk.piece_shift);
+  args.a_batch_step = shape.a.batch > 1 ? 1 : 0;
+  args.b_batch_step = shape.b.batch > 1 ? 1 : 0;
+  config.gridDim = static_cast<unsigned>(args.cluster * std::min(args.jobs, clusters));
+  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(sddmm)");
+}
+
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& problem = std::get<SddmmProblem>(call.problem);
+  const Source a = product::dense_source(problem.a.dense, problem.a.transposed);
+  const Source b = product::dense_source(problem.b.dense, !problem.b.transposed);
+  product::with_types(a, b, [&]<class Element, Major kA, Major kB>() {
+    launch_typed<Traits<kTile, Element, kA, kB>>(call, a, b);
+  });
+}
+
+}  // namespace tessera::cuda::sm90::sddmm

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
+
+// An operand of a stage whose rows or columns were gathered in pieces narrower than 64.
+//
+// Major::k: a piece is that many lines of 64 deep, and pieces follow each other as in one tile.
+// Major::mn: a piece is a panel of its own, 64 deep, with lines as wide as the piece and the
+// swizzle that fits them. wgmma steps from panel to panel, so it sees one tile again.
+// Either way a piece of w takes w * 128 bytes, and row or column x begins x * 128 bytes on.
+namespace tessera::cuda::sm90::sddmm {
+
+using tile::Major;
+
+/// How wgmma reads such an operand: a descriptor without an address, and what 16 in depth add to
+/// it.
+struct Form {
+  std::uint64_t base = 0;
+  std::uint64_t depth_step = 0;
+
+  /// Rows or columns from x on, a multiple of 64 or the only ones.
+  __device__ std::uint64_t view(const void* operand, int x) const {
+    const std::uint32_t at = tile::shared_address(operand) + x * tile::kLineBytes;
+    return base | (at & 0x3FFFF) >> 4;
+  }
+};
+
+__host__ __device__ constexpr Form form_of(Major major, int piece) {
+  // Fields of the descriptor in units of 16 bytes; swizzles of 128, 64 and 32 bytes are modes 1 to
+  // 3. Atoms are 8 lines.
+  const int width = major == Major::k ? tile::kLine : piece, line = width * 2;
+  const std::uint64_t mode = width == 64 ? 1 : width == 32 ? 2 : 3;
+  const std::uint64_t panel =
+      major == Major::k ? 0 : static_cast<unsigned>(tile::kLine * line) >> 4;
+  const std::uint64_t atom = static_cast<unsigned>(8 * line) >> 4;
+  return {mode << 62 | atom << 32 | panel << 16,
+          static_cast<unsigned>(major == Major::k ? 32 : 16 * line) >> 4};
+}
+
+}  // namespace tessera::cuda::sm90::sddmm

@@ -1,0 +1,168 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/sddmm/walk.cuh"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+
+// What the blocks of a cluster fetch once for all of them.
+//
+// Each block of threads has passes of its own. Its scout tells the others what its next pass reads,
+// and every scout comes to the same agreement: a piece that several of them gather is put in the
+// same place of each one's stage, and one of them fetches it for all. Likewise rows of A. Nothing
+// depends on what is shared: where nothing is, or a cluster is one block, each fetches its own.
+namespace tessera::cuda::sm90::sddmm {
+
+namespace ptx = ::cuda::ptx;
+
+/// Blocks of one cluster at most: a portable size.
+inline constexpr int kMostBlocks = 8;
+
+/// What a block of threads tells the others of its next pass.
+struct Mail {
+  int columns, row, a_matrix, b_matrix;
+  int begin[kMostPieces];
+};
+
+/// A pass and how it is gathered: for the loader and the consumers of the same block of threads.
+struct Order {
+  Pass pass;
+  unsigned rows_to;          // blocks of the cluster that this one fetches the rows of A for
+  int begin[kMostPieces];    // columns of B
+  int place[kMostPieces];    // of a piece in the stage
+  unsigned to[kMostPieces];  // blocks that this one fetches the piece for
+  int piece[kMostPieces];    // the piece in a place
+};
+
+/// A variable of the same name in another block of the cluster.
+template <class V>
+__device__ __forceinline__ V* in_block(V* mine, int rank) {
+  return static_cast<V*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));
+}
+
+/// One more arrival at another block's barrier, which tells of what this thread has written there.
+__device__ __forceinline__ void arrive_in_block(std::uint64_t* barrier, int rank) {
+  ptx::mbarrier_arrive(ptx::sem_release, ptx::scope_cluster, ptx::space_cluster,
+                       in_block(barrier, rank));
+}
+
+/// The same where nothing was written: without the fence, which takes longer than a step.
+__device__ __forceinline__ void give_back_to(std::uint64_t* barrier, int rank) {
+  const std::uint32_t at =
+      static_cast<std::uint32_t>(__cvta_generic_to_shared(in_block(barrier, rank)));
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+/// Whether a phase has completed; the same answer for the whole warp.
+__device__ __forceinline__ bool is_complete(std::uint64_t* barrier, std::uint32_t parity) {
+  return __all_sync(0xFFFFFFFFu, ptx::mbarrier_test_wait_parity(barrier, parity));
+}
+
+/// Waits for what other blocks of the cluster have written.
+__device__ __forceinline__ void wait_for_cluster(std::uint64_t* barrier, std::uint32_t parity) {
+  while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, barrier, parity)) {
+  }
+}
+
+__device__ __forceinline__ void sync_cluster() {
+  ptx::barrier_cluster_arrive();
+  ptx::barrier_cluster_wait();
+}
+
+/// One box of a tensor map into the same place of several blocks.
+__device__ __forceinline__ void copy_box_to(unsigned blocks, void* to, const CUtensorMap& map,
+                                            int inner, int row, int batch, std::uint64_t* full) {
+  const std::int32_t at[] = {inner, row, batch};
+  if (blocks & (blocks - 1)) {
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, full,
+                              static_cast<std::uint16_t>(blocks));
+  } else {
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, full);
+  }
+}
+
+/// The piece of a pass that begins at a column; -1 where there is none. Pieces are in order.
+__device__ __forceinline__ int find_piece(const Mail& mail, int pieces, int column) {
+  int low = 0, high = pieces;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (mail.begin[middle] < column) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < pieces && mail.begin[low] == column ? low : -1;
+}
+
+/// The n-th of the set bits, from 0.
+__device__ __forceinline__ int nth_bit(unsigned set, int n) { return __fns(set, 0, n + 1); }
+
+/// Where each piece goes and who fetches it. The whole warp of one scout; those of the other blocks
+/// do the same with the same mail and come to the same places.
+__device__ __forceinline__ void agree(const Mail (&mail)[kMostBlocks], int cluster, int rank,
+                                      int lane, int piece_shift, Order& order) {
+  constexpr unsigned kAll = 0xFFFFFFFFu;
+  // Lane r knows how block r stands: its pieces, those not placed yet, and its free places.
+  const bool block = lane < cluster;
+  const Mail& told = mail[block ? lane : rank];
+  const Mail& own = mail[rank];
+  const int columns = block ? max(told.columns, 0) : 0;
+  const int pieces = (columns + (1 << piece_shift) - 1) >> piece_shift;
+  unsigned open = pieces > 0 ? kAll >> (kMostPieces - pieces) : 0, free = open;
+
+  // The lane's own piece.
+  int place = -1;
+  unsigned to = 1u << rank;
+  for (int r = 0; r + 1 < cluster; ++r) {
+    // Lane i looks for piece i of block r in the blocks after it: a byte each, 0xFF where missing.
+    std::uint64_t found = ~std::uint64_t{0};
+    const bool there = lane < __shfl_sync(kAll, pieces, r);
+    for (int q = r + 1; q < cluster; ++q) {
+      const int count = __shfl_sync(kAll, pieces, q);
+      if (!there || mail[q].b_matrix != mail[r].b_matrix) continue;
+      const int at = find_piece(mail[q], count, mail[r].begin[lane]);
+      if (at >= 0) found ^= std::uint64_t{static_cast<unsigned>(at ^ 0xFF)} << (8 * q);
+    }
+    for (unsigned left = __ballot_sync(kAll, ~found != 0); left != 0; left &= left - 1) {
+      const int i = __ffs(static_cast<int>(left)) - 1;
+      const std::uint64_t others = __shfl_sync(kAll, found, i);
+      const int other = block ? static_cast<int>(others >> (8 * lane) & 0xFF) : 0xFF;
+      const int mine = lane == r ? i : other;
+      const bool in = mine != 0xFF && (open >> mine & 1u);
+      const unsigned blocks = __ballot_sync(kAll, in);
+      // Placed already, or with nobody to share it.
+      if (!(blocks >> r & 1u) || !(blocks & (blocks - 1))) continue;
+      const unsigned common = __reduce_and_sync(kAll, in ? free : kAll);
+      if (common == 0) continue;
+      const int chosen = __ffs(static_cast<int>(common)) - 1;
+      if (in) {
+        open &= ~(1u << mine);
+        free &= ~(1u << chosen);
+      }
+      if (lane == __shfl_sync(kAll, mine, rank) && (blocks >> rank & 1u)) {
+        place = chosen;
+        to = blocks;
+      }
+    }
+  }
+  // What is not shared takes the places that are left.
+  const unsigned rest = __shfl_sync(kAll, free, rank);
+  const bool exists = lane < __shfl_sync(kAll, pieces, rank);
+  const unsigned alone = __ballot_sync(kAll, exists && place < 0);
+  if (exists && place < 0) place = nth_bit(rest, __popc(alone & ((1u << lane) - 1)));
+  if (exists) {
+    const int fetcher = nth_bit(to, place % __popc(to));  // in turns
+    order.begin[lane] = own.begin[lane];
+    order.place[lane] = place;
+    order.to[lane] = fetcher == rank ? to : 0;
+    order.piece[place] = lane;
+  }
+  const unsigned same_rows =
+      __ballot_sync(kAll, columns > 0 && told.row == own.row && told.a_matrix == own.a_matrix);
+  if (lane == 0) order.rows_to = nth_bit(same_rows, 0) == rank ? same_rows : 0;
+}
+
+}  // namespace tessera::cuda::sm90::sddmm

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/sm90/sddmm/share.cuh"
+
+// From accumulators to stored blocks: values = alpha * sum + beta * values.
+namespace tessera::cuda::sm90::sddmm {
+
+/// Where the values are: a matrix for each stored block. Strides in elements.
+struct Values {
+  void* data = nullptr;
+  DType dtype = DType::none;
+  std::int64_t batch = 0, block = 0, row = 0, col = 0;
+  int cols = 0;  // of a block
+  int piece_shift = 0;
+  float alpha = 1, beta = 0;
+  bool wide = false;  // beta is 0, and rows of a block take 16-byte stores
+
+  /// The element at a row of the pass and a column of its stage.
+  __device__ std::int64_t at(const Order& order, int r, int column) const {
+    const Pass& pass = order.pass;
+    const int piece = order.piece[column >> piece_shift];
+    const int inside = pass.col_inside + (piece << piece_shift) + column % (1 << piece_shift);
+    const int ahead = inside / cols;
+    return pass.batch * batch + (std::int64_t{pass.position} + ahead) * block +
+           (pass.row_inside + r) * row + (inside - ahead * cols) * col;
+  }
+  __device__ std::uint32_t rounded(float low, float high) const {
+    return product::pack(dtype, alpha * low, alpha * high);
+  }
+  __device__ void store_eight(std::int64_t element, const uint4& eight) const {
+    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(data) + element) = eight;
+  }
+};
+
+/// Rows of the pass are rows of the accumulators: 64 x 2 * kSums, from (row, column) on.
+template <int kSums>
+__device__ __forceinline__ void store_upright(const Values& values, const Order& order,
+                                              const float (&sum)[kSums], int row, int column,
+                                              int thread) {
+  const tile::Fragment fragment(thread);
+  const int quad = fragment.lane % 4;
+#pragma unroll
+  for (int set = 0; set < kSums / 16; ++set) {
+    const int at = column + (set * 4 + quad) * 8;
+    const bool inside = at < order.pass.columns;
+    const std::int64_t element = inside ? values.at(order, row + fragment.row(0), at) : 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t pair[4];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        const int i = (set * 4 + g) * 4 + half * 2;
+        pair[g] = values.rounded(sum[i], sum[i + 1]);
+      }
+      const uint4 eight = product::gather_group(pair, quad);
+      if (inside) values.store_eight(element + half * 8 * values.row, eight);
+    }
+  }
+}
+
+/// Rows of the accumulators are columns of the line: 64 x 2 * kSums, from `column` on. Blocks of
+/// 8 x 8 are turned, then 8 columns of a row go out together.
+template <int kSums>
+__device__ __forceinline__ void store_turned(const Values& values, const Order& order,
+                                             const float (&sum)[kSums], int column, int thread) {
+  const tile::Fragment fragment(thread);
+  const int quad = fragment.lane % 4;
+  const int at = column + fragment.warp * 16 + quad % 2 * 8;
+  const bool inside = at < order.pass.columns;
+  const std::int64_t first = inside ? values.at(order, quad / 2 * 8 + fragment.lane / 4, at) : 0;
+#pragma unroll
+  for (int set = 0; set < kSums / 8; ++set) {
+    std::uint32_t pair[4];  // (group, half) in order
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int s = (set * 2 + i / 2) * 4 + i % 2 * 2;
+      pair[i] = product::turn(values.rounded(sum[s], sum[s + 1]));
+    }
+    const uint4 eight = product::gather_group(pair, quad);
+    if (inside) values.store_eight(first + set * 16 * values.row, eight);
+  }
+}
+
+/// A turn of store_any: elements of one dtype, read before any is written.
+template <class T, int kCount>
+__device__ __forceinline__ void store_elements(const Values& values, const float (&sum)[kCount],
+                                               const std::int64_t (&element)[kCount],
+                                               const bool (&inside)[kCount]) {
+  T* data = static_cast<T*>(values.data);
+  float before[kCount] = {};
+  if (values.beta != 0.0f) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (inside[i]) before[i] = values.beta * to_float(data[element[i]]);
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    if (inside[i]) data[element[i]] = from_float<T>(values.alpha * sum[i] + before[i]);
+}
+
+/// Any dtype, strides and beta, an element at a time. Rolled up so that the code stays small;
+/// moving the accumulators down is cheap.
+template <bool kTurned, int kSums>
+__device__ __forceinline__ void store_any(const Values& values, const Order& order,
+                                          float (&sum)[kSums], int row, int column, int thread) {
+  const tile::Fragment fragment(thread);
+  constexpr int kTurn = kSums < 16 ? kSums : 16;  // groups of 8 x 8, four accumulators each
+  // From a group's first accumulator to those of its lower half and to the neighbours.
+  const std::int64_t lower = 8 * (kTurned ? values.col : values.row);
+  const std::int64_t neighbour = kTurned ? values.row : values.col;
+#pragma unroll 1
+  for (int turn = 0; turn < kSums / kTurn; ++turn) {
+    float now[kTurn];
+    std::int64_t element[kTurn];
+    bool inside[kTurn];
+#pragma unroll
+    for (int i = 0; i < kTurn; ++i) {
+      now[i] = sum[i];
+      if (i % 4 == 0) {
+        const int down = fragment.row(0), across = fragment.col((turn * kTurn + i) / 4);
+        const int c = column + (kTurned ? down : across);
+        inside[i] = c < order.pass.columns;
+        element[i] = inside[i] ? values.at(order, row + (kTurned ? across : down), c) : 0;
+      } else {
+        inside[i] = inside[i / 4 * 4];
+        element[i] = element[i / 4 * 4] + i / 2 % 2 * lower + i % 2 * neighbour;
+      }
+    }
+    if (values.dtype == DType::f32) {
+      store_elements<float>(values, now, element, inside);
+    } else if (values.dtype == DType::bf16) {
+      store_elements<__nv_bfloat16>(values, now, element, inside);
+    } else {
+      store_elements<__half>(values, now, element, inside);
+    }
+#pragma unroll
+    for (int j = 0; j + kTurn < kSums; ++j) sum[j] = sum[j + kTurn];
+  }
+}
+
+}  // namespace tessera::cuda::sm90::sddmm

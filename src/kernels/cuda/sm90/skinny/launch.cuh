@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.hpp"
+#include "src/kernels/cuda/sm90/product/dispatch.hpp"
+#include "src/kernels/cuda/sm90/product/finish.hpp"
+#include "src/kernels/cuda/sm90/skinny/kernel.cuh"
+#include "src/walk/views.hpp"
+
+namespace tessera::cuda::sm90::skinny {
+
+using product::Source;
+
+/// A left side that L2 cannot hold would only drive the rest out.
+inline constexpr std::int64_t kKeptBytes = 48 << 20;
+
+/// What the left side's lists say, where it is sparse.
+inline void add_lists(Arguments& args, const BsrMatrix& matrix) {
+  args.sparse = true;
+  args.lists = planning::view_of(matrix);
+  args.per_block = static_cast<int>(matrix.block_rows()) / args.height;
+  args.parts = static_cast<int>(matrix.block_cols()) / tile::kLine;
+  const Tensor& values = matrix.values;
+  args.pool_step = values.rank == 4 && values.size(0) > 1 ? matrix.stored_blocks() : 0;
+}
+
+template <class T>
+void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, const Operand& left,
+                  const Source& a, const Source& b) {
+  const auto& shape = std::get<planning::MatmulShape>(call.shape);
+  Arguments args{};
+  args.m = static_cast<int>(layout.rows);
+  args.n = static_cast<int>(layout.cols);
+  args.height = layout.height;
+  args.splits = layout.splits;
+  args.owned = (T::kN / kPiece + layout.splits - 1) / layout.splits;
+  args.stages = layout.stages;
+  args.together = layout.together;
+  const auto steps = static_cast<int>((shape.k + tile::kLine - 1) / tile::kLine);
+  args.each = steps / layout.splits;
+  args.rest = steps % layout.splits;
+  args.a_batch_step = (layout.swapped ? shape.b.batch : shape.a.batch) > 1 ? 1 : 0;
+  args.b_batch_step = (layout.swapped ? shape.a.batch : shape.b.batch) > 1 ? 1 : 0;
+  args.policy =
+      a.map.inner * a.map.rows * a.map.batches * 2 > kKeptBytes ? tile::kStreams : tile::kStays;
+  if (left.is_sparse()) add_lists(args, left.sparse);
+  // Without depth nothing is read, and there may be nothing to make a map of.
+  if (a.map.data && b.map.data && a.map.batches > 0 && shape.k > 0) {
+    args.a = tile::tensor_map(a.map, T::kMajorA == Major::k ? layout.height : tile::kLine);
+    args.b = tile::tensor_map(b.map, layout.together > 1      ? planning::kSkinnySharedLines
+                                     : T::kMajorB == Major::k ? T::kN
+                                                              : tile::kLine);
+  }
+  args.finish = product::finish_of(std::get<MatmulProblem>(call.problem), layout.swapped);
+
+  const auto kernel = skinny_kernel<T>;
+  // The base may have to move up. What a kernel may have at most is the same for all launches, as
+  // another thread may be about to launch it with more.
+  const int shared_bytes = layout.shared_bytes + tile::kAtomBytes;
+  constexpr int kMostBytes = planning::kSkinnyMostRing + tile::kAtomBytes;
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, kMostBytes, "cudaFuncSetAttribute(skinny)");
+  cudaLaunchAttribute attributes[2]{{}, tile::overlapped_with_grid_before()};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  // One of the two is 1.
+  const std::int64_t cluster = layout.splits * layout.together;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  const std::int64_t blocks = (layout.row_tiles * layout.splits + cluster - 1) / cluster * cluster;
+  config.gridDim = {static_cast<unsigned>(blocks), static_cast<unsigned>(layout.col_tiles),
+                    static_cast<unsigned>(layout.batches)};
+  config.blockDim = static_cast<unsigned>(layout.units() * kWarpgroup + kLoaders);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = static_cast<cudaStream_t>(call.execution.stream);
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(skinny)");
+}
+
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& problem = std::get<MatmulProblem>(call.problem);
+  const auto& shape = std::get<planning::MatmulShape>(call.shape);
+  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
+  const bool swapped = planning::skinny_swaps(shape);
+  const Operand left = swapped ? transpose(problem.b) : problem.a;
+  const Operand right = swapped ? transpose(problem.a) : problem.b;
+  const Source a = left.is_sparse() ? product::pool_source(left.sparse, left.transposed)
+                                    : product::dense_source(left.dense, left.transposed);
+  const Source b = product::dense_source(right.dense, !right.transposed);
+  const planning::SkinnyLayout layout =
+      planning::skinny_layout(shape, kTile, {a.major == Major::mn, b.major == Major::mn});
+  product::with_types(a, b, [&]<class Element, Major kA, Major kB>() {
+    launch_typed<Traits<kTile, Element, kA, kB>>(call, layout, left, a, b);
+  });
+}
+
+}  // namespace tessera::cuda::sm90::skinny

@@ -1,0 +1,175 @@
+#include "src/kernels/cuda/sm90/skinny/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::planning {
+namespace {
+
+constexpr int kMostSplits = 4, kMostAtOnce = 4;
+constexpr int kUnits = 132;  // which the tables below hold for
+constexpr double kMemoryRate = 4.46e12;
+constexpr int kLine = 64, kLineBytes = 128, kPiece = 16, kPieceBytes = 64 * kPiece * 4;
+
+std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piece - 1) / piece; }
+
+double real(std::int64_t n) { return static_cast<double>(n); }
+
+/// Shared memory for the ring of each of so many blocks of threads on one unit.
+int ring_bytes(int at_once) {
+  constexpr int kBytes[] = {kSkinnyMostRing, 108 << 10, 72 << 10, 52 << 10};
+  return kBytes[at_once - 1];
+}
+
+/// How many clusters of so many blocks run at a time, with 1 to 4 blocks on a unit. Clusters do not
+/// cross the borders of a GPC, and not all GPCs have the same number of units: the least of what
+/// several H200 told (cudaOccupancyMaxActiveClusters).
+std::int64_t clusters_at_once(int at_once, int blocks) {
+  constexpr int kClusters[kMostAtOnce][kMostSplits] = {
+      {132, 66, 39, 30}, {264, 132, 79, 62}, {396, 198, 124, 92}, {528, 264, 163, 124}};
+  return kClusters[at_once - 1][blocks - 1];
+}
+
+/// Threads of all the blocks on one unit, as their registers allow.
+int most_threads(int columns) { return columns >= 128 ? 640 : columns >= 64 ? 1024 : 1280; }
+
+struct Cut {
+  const Tile& tile;
+  SkinnyMajors majors;
+  bool sparse;
+  double depth;  // that one row of the left side has, on average
+};
+
+/// Fills in what follows from height, splits and at_once; false where it does not fit.
+bool complete(const Cut& cut, SkinnyLayout& at) {
+  const int n = cut.tile.n;
+  // Contiguous rows come in panels of 64.
+  if (cut.majors.rows_contiguous && at.height % kLine != 0) return false;
+  const int stage = (at.height + skinny_loaded(n, cut.majors.cols_contiguous)) * kLineBytes;
+  // The last unit may read past its rows, into what follows.
+  const int beyond = std::max(0, at.units() * kLine * kLineBytes - stage);
+  at.shared_bytes = ring_bytes(at.at_once);
+  at.stages = std::min(cut.tile.stages, (at.shared_bytes - beyond) / stage);
+  const int owned = static_cast<int>(up(n / kPiece, at.splits));
+  constexpr int kFewestStages = 2;
+  if (at.stages < kFewestStages || at.units() * at.splits * owned * kPieceBytes > at.shared_bytes ||
+      (at.at_once > 1 && at.at_once * (at.units() * 128 + 64) > most_threads(n)))
+    return false;
+  at.row_tiles = up(at.rows, at.height);
+  at.col_tiles = up(at.cols, n);
+
+  // Bytes through one unit, bytes from memory, and what adding up and storing costs.
+  constexpr double kUnitRate = 72e9, kSendRate = 27e9, kUnitFlops = 7.5e12;
+  constexpr double kMeet = 0.6e-6, kExchange = 0.15e-6, kStore = 0.2e-6;
+  // A grid begins while the one before ends: part of what every kernel costs is hidden.
+  constexpr double kStart = 0.3e-6, kHidden = 4e-6;
+  const double tiles = real(at.row_tiles) * real(at.col_tiles) * real(at.batches);
+  const int cluster = at.splits * at.together;
+  const double rounds =
+      std::max(1.0, std::ceil(tiles / real(at.together * clusters_at_once(at.at_once, cluster))));
+  const double blocks = tiles * at.splits / rounds;
+  // Where units have room for more, the next grid's blocks come early to some of them.
+  if (rounds == 1 && std::ceil(blocks / kUnits) < at.at_once) return false;
+  // Lists differ in length, so that some units get more than their share.
+  const double on_unit = cut.sparse ? blocks / kUnits + 0.5 : std::ceil(blocks / kUnits);
+  const double steps = cut.depth / kLine / at.splits;
+  // Bytes that come for several blocks cost less power, which is what slows such products down.
+  const double bytes = stage - (at.together > 1 ? n * kLineBytes / 4 : 0);
+  const double fetch = on_unit * (cut.sparse ? steps : std::ceil(steps)) * bytes / kUnitRate;
+  const double memory = at.bytes / kMemoryRate / rounds;
+  // Narrow instructions do not reach the full rate.
+  const double rate = kUnitFlops * (n >= 64 ? 0.65 : n >= 32 ? 0.5 : 0.3);
+  const double multiply = on_unit * steps * 2.0 * at.units() * kLine * n * kLine / rate *
+                          (at.together > 1 ? 0.97 : 1.0);
+  // What a step costs besides its bytes, where no other block fills the gap: less where the next
+  // one is multiplied meanwhile.
+  const double step = n >= 128 ? 0.01e-6 : 0.03e-6;
+  double end = owned * kStore + step * std::ceil(steps) / std::max(1.0, std::ceil(blocks / kUnits));
+  if (at.together > 1) end += kMeet;
+  if (at.splits > 1)
+    end += kMeet + kExchange * at.splits +
+           on_unit * at.units() * (n / kPiece) * kPieceBytes * (1.0 - 1.0 / at.splits) / kSendRate;
+  // The shorter of the two is not hidden entirely.
+  at.seconds = rounds * (kStart + std::max({fetch, memory, multiply}) +
+                         0.15 * std::min(fetch, memory) + end) -
+               kHidden;
+  return true;
+}
+
+}  // namespace
+
+bool skinny_swaps(const MatmulShape& s) {
+  return s.a.sparse || s.b.sparse ? s.b.sparse : s.m < s.n;
+}
+
+SkinnyMajors usual_majors(const MatmulShape& s) {
+  if (skinny_swaps(s)) return {!s.b.transposed && !s.b.sparse, s.a.transposed};
+  return {s.a.transposed && !s.a.sparse, !s.b.transposed};
+}
+
+SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const SkinnyMajors& majors) {
+  SkinnyLayout base;
+  base.swapped = skinny_swaps(s);
+  base.rows = base.swapped ? s.n : s.m;
+  base.cols = base.swapped ? s.m : s.n;
+  base.batches = s.batch;
+  const OperandShape& left = base.swapped ? s.b : s.a;
+  Cut cut{tile, majors, left.sparse, real(s.k)};
+  if (left.sparse) {
+    const double lists =
+        std::max(real(base.rows) / real(std::max<std::int64_t>(left.block.rows, 1)), 1.0);
+    cut.depth = std::min(real(s.k), real(left.stored) * real(left.block.cols) / lists);
+  }
+  base.bytes = 2.0 * real(base.rows) * cut.depth * real(left.batch);
+
+  SkinnyLayout best;
+  const auto consider = [&](int height) {
+    SkinnyLayout at = base;
+    at.height = height;
+    if (complete(cut, at) && (best.row_tiles == 0 || at.seconds < best.seconds)) best = at;
+  };
+  // Tiles whose blocks load for each other: in one round, and no rows that are multiplied in vain.
+  const auto consider_together = [&] {
+    base.together = kSkinnyTogether;
+    const double most = real(base.together * clusters_at_once(1, base.together));
+    for (int height = kLine; height <= tile.m; height += kLine)
+      if (real(base.rows) / height <= most) consider(height);
+    base.together = 1;
+  };
+  if (tile.n == kSkinnyTogether * kSkinnySharedLines && !left.sparse && s.batch == 1 &&
+      base.cols <= tile.n)
+    consider_together();
+  for (base.at_once = 1; base.at_once <= kMostAtOnce; ++base.at_once) {
+    for (base.splits = 1; base.splits <= kMostSplits; ++base.splits) {
+      if (base.splits > 1 && cut.depth < real(base.splits) * kLine) break;
+      for (int height = kLine; height <= tile.m; height += kLine)
+        if (!left.sparse || left.block.rows % height == 0) consider(height);
+      if (left.sparse) continue;  // tiles are parts of blocks
+      // As low as fills the device in one round, or in two.
+      const double results = real(base.rows) * std::ceil(real(base.cols) / tile.n) * real(s.batch);
+      for (int rounds = 1; rounds <= 2; ++rounds) {
+        const double height = results / real(rounds * clusters_at_once(base.at_once, base.splits));
+        if (height <= tile.m) consider(std::max(8, static_cast<int>(std::ceil(height / 8)) * 8));
+      }
+    }
+  }
+  return best;
+}
+
+std::string describe(const SkinnyLayout& layout) {
+  std::string words = "; tiles of " + std::to_string(layout.height) + " rows";
+  if (layout.swapped) words += "; computed as its transpose";
+  if (layout.splits > 1)
+    words += "; " + std::to_string(layout.splits) + " blocks of threads share a tile's depth";
+  if (layout.together > 1)
+    words += "; blocks of " + std::to_string(layout.together) + " tiles read the columns together";
+  return words;
+}
+
+double skinny_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& device) {
+  const SkinnyLayout at = skinny_layout(s, tile, usual_majors(s));
+  const double rate = device.memory_tbs > 0 ? device.memory_tbs * 1e12 : kMemoryRate;
+  return 1e3 * (at.seconds + std::max(0.0, at.bytes / rate - at.bytes / kMemoryRate));
+}
+
+}  // namespace tessera::planning

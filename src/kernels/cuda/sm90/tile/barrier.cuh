@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cuda/ptx>
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
+
+// mbarriers, and the ring of stages that a producer fills and consumers empty.
+namespace tessera::cuda::tile {
+
+namespace ptx = ::cuda::ptx;
+
+__device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parity) {
+  while (!ptx::mbarrier_try_wait_parity(barrier, parity)) {
+  }
+}
+
+__device__ __forceinline__ void arrive(std::uint64_t* barrier) { ptx::mbarrier_arrive(barrier); }
+
+/// One more arrival, and `bytes` that TMA will still write, before the phase completes.
+__device__ __forceinline__ void arrive_expecting(std::uint64_t* barrier, std::uint32_t bytes) {
+  ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
+                                 bytes);
+}
+
+/// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ std::uint32_t address_of_rank(const void* mine, int rank) {
+  std::uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
+  return there;
+}
+
+/// Arrives at the barrier that lies at the same place in another block of the cluster. Orders what
+/// tensor cores have read, no more: a release to the cluster would be a full fence of memory.
+__device__ __forceinline__ void arrive_there(std::uint64_t* mine, int rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_rank(mine, rank))
+               : "memory");
+}
+
+/// True for one lane of a warp whose lanes all ask. The compiler knows it to be one: what only this
+/// lane hands to TMA needs no loop over lanes.
+__device__ __forceinline__ bool elect() {
+  std::uint32_t elected = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xFFFFFFFF;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+/// What all lanes of a warp agree on: the compiler then knows that they do, and keeps what depends
+/// on it in uniform registers.
+__device__ __forceinline__ bool agreed(bool value) { return __any_sync(~0u, value); }
+
+/// Arrives when all that this thread copied with `cp.async` so far lies in shared memory.
+__device__ __forceinline__ void arrive_when_copied(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
+                   static_cast<std::uint32_t>(__cvta_generic_to_shared(barrier)))
+               : "memory");
+}
+
+/// The barriers of a ring; lives in shared memory.
+template <int kStages>
+struct RingBarriers {
+  std::uint64_t full[kStages], empty[kStages];
+
+  /// One thread calls this, or several that share the stages; a fence and a block barrier must
+  /// follow.
+  __device__ void init(int consumers, int producers = 1, int thread = 0, int threads = 1) {
+    for (int i = thread; i < kStages; i += threads) {
+      ptx::mbarrier_init(&full[i], static_cast<std::uint32_t>(producers));
+      ptx::mbarrier_init(&empty[i], static_cast<std::uint32_t>(consumers));
+    }
+    ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+  }
+};
+
+/// A position in the ring; producer and consumers each walk their own.
+template <int kStages>
+struct RingCursor {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  /// The stage before this one.
+  __device__ int previous() const { return stage == 0 ? kStages - 1 : stage - 1; }
+};
+
+}  // namespace tessera::cuda::tile

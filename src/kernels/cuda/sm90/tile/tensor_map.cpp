@@ -1,0 +1,129 @@
+#include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+
+#include <tessera/error.hpp>
+
+#include "src/kernels/cuda/common/check.hpp"
+
+namespace tessera::cuda::tile {
+namespace {
+
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;  // coordinates are signed 32-bit numbers
+constexpr std::int64_t kAlignment = 16;
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+/// libcuda is never linked: the entry point is looked up where a GPU is in use.
+Encode encode_function() {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
+                                         &found),
+        "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)");
+  if (found != cudaDriverEntryPointSuccess || !entry) {
+    throw Error(ErrorCode::device, "cuTensorMapEncodeTiled: the driver does not offer it");
+  }
+  return reinterpret_cast<Encode>(entry);
+}
+
+/// One dimension of a tensor and of its boxes; stride in elements.
+struct Dimension {
+  std::int64_t size, stride;
+  int box;
+};
+
+CUtensorMap encode(DType dtype, const void* data, std::initializer_list<Dimension> dimensions) {
+  static const Encode function = encode_function();
+  constexpr std::size_t kMostRank = 5;
+  cuuint64_t sizes[kMostRank] = {}, pitches[kMostRank] = {};
+  cuuint32_t box[kMostRank] = {};
+  const cuuint32_t steps[kMostRank] = {1, 1, 1, 1, 1};
+  std::size_t rank = 0;
+  for (const Dimension& d : dimensions) {
+    sizes[rank] = static_cast<cuuint64_t>(std::max<std::int64_t>(d.size, 1));
+    // A dimension of size 1 may come with any stride: give it a legal one.
+    if (rank > 0)
+      pitches[rank - 1] =
+          d.size <= 1 ? cuuint64_t{kAlignment} : static_cast<cuuint64_t>(d.stride * size_of(dtype));
+    box[rank++] = static_cast<cuuint32_t>(d.box);
+  }
+  const CUtensorMapDataType type =
+      dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUtensorMapSwizzle swizzle = box[0] == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                    : CU_TENSOR_MAP_SWIZZLE_32B;
+  CUtensorMap map{};
+  const CUresult status =
+      function(&map, type, static_cast<cuuint32_t>(rank), const_cast<void*>(data), sizes, pitches,
+               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) {
+    throw Error(ErrorCode::device, "cuTensorMapEncodeTiled: error " + std::to_string(status));
+  }
+  return map;
+}
+
+bool is_pitch(std::int64_t elements, std::int64_t size, int element_bytes) {
+  return size <= 1 || (elements > 0 && elements * element_bytes % kAlignment == 0);
+}
+
+}  // namespace
+
+bool tma_readable(const MatrixMap& m) {
+  const int bytes = size_of(m.dtype);
+  return reinterpret_cast<std::uintptr_t>(m.data) % kAlignment == 0 &&
+         is_pitch(m.row_stride, m.rows, bytes) && is_pitch(m.batch_stride, m.batches, bytes) &&
+         std::max({m.inner, m.rows, m.batches}) < kMaxSize;
+}
+
+bool tma_writable(const MatrixMap& m) {
+  return tma_readable(m) && m.inner * size_of(m.dtype) % kAlignment == 0;
+}
+
+CUtensorMap tensor_map(const MatrixMap& m, int box_rows, int box_inner) {
+  return encode(
+      m.dtype, m.data,
+      {{m.inner, 1, box_inner}, {m.rows, m.row_stride, box_rows}, {m.batches, m.batch_stride, 1}});
+}
+
+CUtensorMap panel_map(const MatrixMap& m, int box_rows, int box_panels) {
+  constexpr int kPanel = 64;
+  const bool cut = box_panels > 0;
+  return encode(m.dtype, m.data,
+                {{cut ? kPanel : m.inner, 1, kPanel},
+                 {m.rows, m.row_stride, box_rows},
+                 {cut ? m.inner / kPanel : 1, kPanel, cut ? box_panels : 1},
+                 {m.batches, m.batch_stride, 1}});
+}
+
+bool tma_readable(const HeadsMap& t) {
+  const int bytes = size_of(t.dtype);
+  return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0 &&
+         is_pitch(t.row_stride, t.rows, bytes) && is_pitch(t.head_stride, t.heads, bytes) &&
+         is_pitch(t.batch_stride, t.batches, bytes) &&
+         std::max({t.inner, t.rows, t.heads, t.batches}) < kMaxSize;
+}
+
+CUtensorMap rows_map(const HeadsMap& t, int box_rows, int box_inner) {
+  return encode(t.dtype, t.data,
+                {{t.inner, 1, box_inner},
+                 {t.rows, t.row_stride, box_rows},
+                 {t.heads, t.head_stride, 1},
+                 {t.batches, t.batch_stride, 1}});
+}
+
+CUtensorMap folded_map(const HeadsMap& t, int fold, int box_rows, int box_inner) {
+  return encode(t.dtype, t.data,
+                {{t.inner, 1, box_inner},
+                 {fold, t.head_stride, fold},
+                 {t.rows, t.row_stride, box_rows},
+                 {t.heads / fold, t.head_stride * fold, 1},
+                 {t.batches, t.batch_stride, 1}});
+}
+
+}  // namespace tessera::cuda::tile

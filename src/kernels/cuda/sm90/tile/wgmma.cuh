@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include <cutlass/arch/reg_reconfig.h>
+#include <cute/arch/mma_sm90_gmma.hpp>
+
+#include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
+
+// wgmma over accumulator arrays: 64 x N x 16 steps of one warpgroup, operands in shared memory.
+namespace tessera::cuda::tile {
+
+namespace gmma = cute::SM90::GMMA;
+
+template <Major kMajor>
+inline constexpr gmma::Major kGmmaMajor = kMajor == Major::k ? gmma::Major::K : gmma::Major::MN;
+
+/// The instruction for one element type and width.
+template <class Element, int kN, Major kA, Major kB>
+constexpr auto atom() {
+  constexpr gmma::Major a = kGmmaMajor<kA>, b = kGmmaMajor<kB>;
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    if constexpr (kN == 256) return gmma::MMA_64x256x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 128) return gmma::MMA_64x128x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 192) return gmma::MMA_64x192x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 64) return gmma::MMA_64x64x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 32) return gmma::MMA_64x32x16_F32BF16BF16_SS<a, b>{};
+    if constexpr (kN == 16) return gmma::MMA_64x16x16_F32BF16BF16_SS<a, b>{};
+  } else {
+    static_assert(std::is_same_v<Element, __half>);
+    if constexpr (kN == 256) return gmma::MMA_64x256x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 128) return gmma::MMA_64x128x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 192) return gmma::MMA_64x192x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 64) return gmma::MMA_64x64x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 32) return gmma::MMA_64x32x16_F32F16F16_SS<a, b>{};
+    if constexpr (kN == 16) return gmma::MMA_64x16x16_F32F16F16_SS<a, b>{};
+  }
+}
+
+__device__ __forceinline__ void mma_fence() { cute::warpgroup_arrive(); }
+__device__ __forceinline__ void mma_commit() { cute::warpgroup_commit_batch(); }
+/// Returns when at most kPending committed groups are still running.
+template <int kPending>
+__device__ __forceinline__ void mma_wait() {
+  cute::warpgroup_wait<kPending>();
+}
+
+/// sum (+)= A * B over a depth of 16; overwrites where `first`.
+template <class Element, int kN, Major kA, Major kB>
+__device__ __forceinline__ void mma(float (&sum)[kN / 2], std::uint64_t a, std::uint64_t b,
+                                    bool first) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    decltype(atom<Element, kN, kA, kB>())::fma(a, b, sum[I]...,
+                                               first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
+  }
+  (std::make_index_sequence<kN / 2>{});
+}
+
+/// The instruction whose A comes from registers.
+template <class Element, int kN, Major kB>
+constexpr auto register_atom() {
+  constexpr gmma::Major a = gmma::Major::K, b = kGmmaMajor<kB>;
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    if constexpr (kN == 256) return gmma::MMA_64x256x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 192) return gmma::MMA_64x192x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 128) return gmma::MMA_64x128x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x16_F32BF16BF16_RS<a, b>{};
+    if constexpr (kN == 64) return gmma::MMA_64x64x16_F32BF16BF16_RS<a, b>{};
+  } else {
+    static_assert(std::is_same_v<Element, __half>);
+    if constexpr (kN == 256) return gmma::MMA_64x256x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 192) return gmma::MMA_64x192x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 128) return gmma::MMA_64x128x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x16_F32F16F16_RS<a, b>{};
+    if constexpr (kN == 64) return gmma::MMA_64x64x16_F32F16F16_RS<a, b>{};
+  }
+}
+
+/// The same with A in registers: four pairs of elements of the warp's 16 rows x 16 depths.
+template <class Element, int kN, Major kB>
+__device__ __forceinline__ void mma(float (&sum)[kN / 2], const std::uint32_t* a, std::uint64_t b,
+                                    bool first) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    decltype(register_atom<Element, kN, kB>())::fma(
+        a[0], a[1], a[2], a[3], b, sum[I]..., first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
+  }
+  (std::make_index_sequence<kN / 2>{});
+}
+
+/// Sums are the multiplication's until here: the compiler moves no use of them over this line.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&sum)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+}
+
+/// Which element of the warpgroup's 64 x N tile a thread's accumulator i holds.
+struct Fragment {
+  int warp, lane;
+  __device__ explicit Fragment(int thread_in_warpgroup)
+      : warp(thread_in_warpgroup / 32), lane(thread_in_warpgroup % 32) {}
+  /// i / 2 % 2 picks the upper or lower eight rows of the warp's sixteen.
+  __device__ int row(int half) const { return warp * 16 + half * 8 + lane / 4; }
+  /// Columns come in groups of eight; a thread holds two neighbours of each.
+  __device__ int col(int group) const { return group * 8 + lane % 4 * 2; }
+};
+
+}  // namespace tessera::cuda::tile

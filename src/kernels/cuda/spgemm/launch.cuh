@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/spgemm/kernel.cuh"
+#include "src/kernels/cuda/spgemm/pattern.hpp"
+
+namespace tessera::cuda::spgemm {
+
+/// The blocks of a matrix, read the other way round where it is transposed.
+inline Pool pool_of(const Tensor& values, bool transposed) {
+  Pool pool{values.data, values.dtype, values.stride(0), values.stride(1), values.stride(2)};
+  if (transposed) std::swap(pool.row, pool.col);
+  return pool;
+}
+
+template <planning::Tile kTile>
+void launch(const Launch& call) {
+  const auto& problem = std::get<SpgemmProblem>(call.problem);
+  const SpgemmResult& result = *call.spgemm;
+  Arguments args;
+  args.a = left_lists(call);
+  args.b = right_blocks(problem);
+  args.runs.lists = result_lists(result);
+  args.copy = list_copy(result);
+  args.left = pool_of(problem.a.sparse.values, problem.a.transposed);
+  args.right = pool_of(problem.b.sparse.values, problem.b.transposed);
+  args.out = pool_of(result.out.values, false);
+  const Operand& a = problem.a;
+  args.rows = static_cast<int>(result.out.block_rows());
+  args.cols = static_cast<int>(result.out.block_cols());
+  args.depth = static_cast<int>(a.transposed ? a.sparse.block_rows() : a.sparse.block_cols());
+  args.pieces_down = (args.rows + kTile.m - 1) / kTile.m;
+  args.pieces_across = (args.cols + kTile.n - 1) / kTile.n;
+  constexpr std::int64_t kMostRuns = INT32_MAX;
+  if (args.runs.count() > kMostRuns)
+    throw Error(ErrorCode::unsupported,
+                "spgemm: out: too many blocks: " + std::to_string(args.runs.lists.stored));
+  args.pieces = args.runs.count() * args.pieces_down * args.pieces_across;
+  args.alpha = problem.alpha;
+  args.beta = problem.beta;
+  constexpr std::int64_t kMostBlocks = 1 << 20;
+  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(args.pieces, 1, kMostBlocks));
+  with_element(problem.a.sparse.values.dtype, [&](auto element) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = blocks;
+    config.blockDim = kThreads;
+    config.stream = static_cast<cudaStream_t>(call.execution.stream);
+    check(cudaLaunchKernelEx(&config, general_kernel<Traits<kTile, decltype(element)>>, args),
+          "cudaLaunchKernelEx(spgemm)");
+  });
+}
+
+}  // namespace tessera::cuda::spgemm

@@ -1,0 +1,241 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+
+#include <tessera/error.hpp>
+
+#include "src/kernels/cuda/backend.hpp"
+#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/prepare/convert.hpp"
+#include "src/kernels/cuda/prepare/scan.cuh"
+#include "src/kernels/cuda/spgemm/pattern.hpp"
+#include "src/walk/transposed_lists.hpp"
+#include "src/walk/views.hpp"
+
+// The pattern of a product of two block-sparse matrices. A block of threads marks the columns of
+// one row of the result in a bitmap; once to count them, and again, when offsets are known, to
+// write them in order.
+namespace tessera::cuda {
+namespace {
+
+using planning::BsrRow;
+using planning::BsrView;
+
+constexpr int kThreads = 256, kLanes = 32, kWarps = kThreads / kLanes;
+constexpr int kWordsAThread = 8;
+constexpr int kWords = kThreads * kWordsAThread;
+constexpr std::int64_t kWindow = std::int64_t{kWords} * 32;  // columns that one bitmap holds
+
+struct Symbolic {
+  BsrView a, b;  // rows of op(A), rows of op(B)
+  std::int64_t rows = 0, cols = 0;
+  std::int32_t* offsets = nullptr;  // [rows + 1]
+  std::int32_t* columns = nullptr;
+  unsigned long long* totals = nullptr;  // stored blocks, pairs of blocks
+};
+
+/// Marks what row `i` of the result has in the window from `first` on; the pairs that this thread
+/// saw.
+__device__ unsigned long long mark(const Symbolic& s, std::int64_t i, std::int64_t first,
+                                   std::uint32_t* words) {
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  for (int w = threadIdx.x; w < kWords; w += kThreads) words[w] = 0;
+  __syncthreads();
+  unsigned long long pairs = 0;
+  const BsrRow left = s.a.row(0, i);
+  for (std::int64_t e = left.begin + warp; e < left.end; e += kWarps) {
+    const BsrRow right = s.b.row(0, left.column(e));  // without entries for an index that is none
+    for (std::int64_t f = right.begin + lane; f < right.end; f += kLanes) {
+      const std::int64_t column = right.column(f) - first;
+      if (column < 0 || column >= kWindow) continue;
+      atomicOr(&words[column / 32], 1u << (column % 32));
+      ++pairs;
+    }
+  }
+  __syncthreads();
+  return pairs;
+}
+
+/// How many marks this thread's words have.
+__device__ int count(const std::uint32_t* words) {
+  int marks = 0;
+#pragma unroll
+  for (int w = 0; w < kWordsAThread; ++w) marks += __popc(words[threadIdx.x * kWordsAThread + w]);
+  return marks;
+}
+
+/// A row's length goes where its end will stand.
+__global__ void __launch_bounds__(kThreads) count_kernel(Symbolic s) {
+  __shared__ std::uint32_t words[kWords];
+  for (std::int64_t i = blockIdx.x; i < s.rows; i += gridDim.x) {
+    std::int64_t length = 0;
+    unsigned long long pairs = 0;
+    for (std::int64_t first = 0; first < s.cols; first += kWindow) {
+      pairs += mark(s, i, first, words);
+      length += exclusive_sum<kThreads>(count(words)).total;
+    }
+    if (pairs > 0) atomicAdd(&s.totals[1], pairs);
+    if (threadIdx.x == 0) s.offsets[i + 1] = static_cast<std::int32_t>(length);
+  }
+}
+
+constexpr int kScanThreads = 1024;
+
+/// From lengths to offsets, by one block of threads, each a stretch of rows. A total that 32 bits
+/// do not hold is refused on the host.
+__global__ void __launch_bounds__(kScanThreads) offsets_kernel(Symbolic s) {
+  const std::int64_t each = (s.rows + kScanThreads - 1) / kScanThreads;
+  const std::int64_t begin = planning::clamp_to(threadIdx.x * each, 0, s.rows);
+  const std::int64_t end = planning::clamp_to(begin + each, 0, s.rows);
+  std::int64_t sum = 0;
+  for (std::int64_t i = begin; i < end; ++i) sum += s.offsets[i + 1];
+  const ExclusiveSum sums = exclusive_sum<kScanThreads>(sum);
+  std::int64_t at = sums.before;
+  for (std::int64_t i = begin; i < end; ++i) {
+    at += s.offsets[i + 1];
+    s.offsets[i + 1] = static_cast<std::int32_t>(at);
+  }
+  if (threadIdx.x == 0) {
+    s.offsets[0] = 0;
+    s.totals[0] = static_cast<unsigned long long>(sums.total);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) columns_kernel(Symbolic s) {
+  __shared__ std::uint32_t words[kWords];
+  for (std::int64_t i = blockIdx.x; i < s.rows; i += gridDim.x) {
+    std::int64_t base = s.offsets[i];
+    const std::int64_t end = s.offsets[i + 1];
+    for (std::int64_t first = 0; first < s.cols; first += kWindow) {
+      mark(s, i, first, words);
+      const ExclusiveSum marks = exclusive_sum<kThreads>(count(words));
+      std::int64_t at = base + marks.before;
+#pragma unroll 1
+      for (int w = 0; w < kWordsAThread; ++w) {
+        const int index = threadIdx.x * kWordsAThread + w;
+        // A list that changed since it was counted must not write past its row's end.
+        for (std::uint32_t word = words[index]; word != 0 && at < end; word &= word - 1)
+          s.columns[at++] = static_cast<std::int32_t>(first + index * 32 + __ffs(word) - 1);
+      }
+      base += marks.total;
+      __syncthreads();
+    }
+  }
+}
+
+/// Memory of the device's pool for the time of a call.
+struct Scratch {
+  void* data;
+  int device;
+  void* stream;
+  Scratch(std::int64_t bytes, int on, void* in)
+      : data(allocate(bytes, on, in)), device(on), stream(in) {}
+  ~Scratch() { release(data, device, stream); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+};
+
+struct Pieces {
+  planning::GpuLists a, b;
+  std::int32_t* offsets;
+  unsigned long long* totals;
+};
+
+Pieces carve(core::Carver& carver, const planning::SpgemmShape& shape, std::int64_t rows) {
+  Pieces pieces{};
+  pieces.totals = carver.add<unsigned long long>(2);
+  pieces.offsets = carver.add<std::int32_t>(core::Size(rows) + 1);
+  if (shape.a.transposed) pieces.a = planning::carve_gpu_lists(carver, shape.a);
+  if (shape.b.transposed) pieces.b = planning::carve_gpu_lists(carver, shape.b);
+  return pieces;
+}
+
+BsrView lists_of(const Operand& operand, const planning::GpuLists& lists, const Place& place) {
+  if (lists) transpose_lists(planning::view_of(operand.sparse), 1, lists, place);
+  return planning::walk_of(operand.sparse, lists);
+}
+
+/// The lists stay until the last copy of the pattern is gone: freeing waits for what still runs.
+std::shared_ptr<void> lasting(std::int64_t bytes, int device) {
+  void* data = nullptr;
+  check(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "cudaMalloc(spgemm)");
+  return {data, [device](void* p) {
+            int before = 0;
+            cudaGetDevice(&before);
+            cudaSetDevice(device);
+            cudaFree(p);
+            cudaSetDevice(before);
+          }};
+}
+
+}  // namespace
+
+SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::SpgemmShape& shape,
+                              void* stream) {
+  const DeviceGuard guard(shape.device.index);
+  const auto on = static_cast<cudaStream_t>(stream);
+  SpgemmPattern pattern;
+  pattern.rows = shape.m / (shape.a.transposed ? shape.a.block.cols : shape.a.block.rows);
+  pattern.cols = shape.n / (shape.b.transposed ? shape.b.block.rows : shape.b.block.cols);
+
+  core::Carver sizing;
+  carve(sizing, shape, pattern.rows);
+  const Scratch scratch(sizing.used(), shape.device.index, stream);
+  core::Carver carver(scratch.data);
+  const Pieces pieces = carve(carver, shape, pattern.rows);
+  Symbolic s;
+  s.rows = pattern.rows;
+  s.cols = pattern.cols;
+  s.offsets = pieces.offsets;
+  s.totals = pieces.totals;
+  s.a = lists_of(problem.a, pieces.a, {shape.device.index, stream});
+  s.b = lists_of(problem.b, pieces.b, {shape.device.index, stream});
+
+  check(cudaMemsetAsync(s.totals, 0, 2 * sizeof(*s.totals), on), "cudaMemsetAsync(spgemm)");
+  constexpr std::int64_t kMostBlocks = 1 << 20;
+  const auto blocks = static_cast<unsigned>(std::min(s.rows, kMostBlocks));
+  if (blocks > 0) count_kernel<<<blocks, kThreads, 0, on>>>(s);
+  check(cudaGetLastError(), "count_kernel(spgemm)");
+  offsets_kernel<<<1, kScanThreads, 0, on>>>(s);
+  check(cudaGetLastError(), "offsets_kernel(spgemm)");
+  unsigned long long totals[2] = {};
+  check(cudaMemcpyAsync(totals, s.totals, sizeof(totals), cudaMemcpyDeviceToHost, on),
+        "cudaMemcpyAsync(spgemm)");
+  check(cudaStreamSynchronize(on), "cudaStreamSynchronize(spgemm)");
+  constexpr unsigned long long kMostStored = INT32_MAX;
+  if (totals[0] > kMostStored) {
+    throw Error(ErrorCode::unsupported, "spgemm: the result has " + std::to_string(totals[0]) +
+                                            " blocks, a GPU takes fewer than 2^31");
+  }
+  pattern.stored = static_cast<std::int64_t>(totals[0]);
+  pattern.products = static_cast<std::int64_t>(totals[1]);
+
+  const std::int64_t offsets_bytes = (s.rows + 1) * std::int64_t{sizeof(std::int32_t)};
+  const planning::OperandShape &left = shape.a, &right = shape.b;
+  const std::int64_t block_rows = left.transposed ? left.block.cols : left.block.rows;
+  const std::int64_t block_cols = right.transposed ? right.block.rows : right.block.cols;
+  const bool ordered = block_rows == 128 && block_cols == 128;  // few, and each takes long
+  const std::int64_t ordered_bytes =
+      ordered ? pattern.stored * std::int64_t{sizeof(spgemm::PlannedBlock)} : 0;
+  pattern.memory =
+      lasting(ordered_bytes + offsets_bytes + pattern.stored * std::int64_t{sizeof(std::int32_t)},
+              shape.device.index);
+  auto* const lists = static_cast<std::byte*>(pattern.memory.get()) + ordered_bytes;
+  pattern.offsets = reinterpret_cast<std::int32_t*>(lists);
+  pattern.columns = pattern.offsets + s.rows + 1;
+  check(cudaMemcpyAsync(pattern.offsets, s.offsets, static_cast<std::size_t>(offsets_bytes),
+                        cudaMemcpyDeviceToDevice, on),
+        "cudaMemcpyAsync(spgemm)");
+  s.columns = pattern.columns;
+  if (blocks > 0) columns_kernel<<<blocks, kThreads, 0, on>>>(s);
+  check(cudaGetLastError(), "columns_kernel(spgemm)");
+  if (ordered) {
+    pattern.blocks = static_cast<spgemm::PlannedBlock*>(pattern.memory.get());
+    spgemm::order_blocks(spgemm::Lists(s.a), spgemm::right_blocks(problem),
+                         spgemm::lists_of(pattern), pattern.blocks, stream);
+  }
+  return pattern;
+}
+
+}  // namespace tessera::cuda

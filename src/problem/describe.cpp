@@ -1,0 +1,167 @@
+#include "src/problem/describe.hpp"
+
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+
+
+// One line that names all that a kernel choice may depend on: a plan made for one problem fits
+// another exactly where their lines are equal. Each call of `run` makes one, so it grows in place.
+namespace tessera::planning {
+namespace {
+
+class Line {
+ public:
+  explicit Line(std::string_view begin) {
+    text_.reserve(128);
+    text_ += begin;
+  }
+  Line& operator<<(std::string_view words) {
+    text_ += words;
+    return *this;
+  }
+  Line& operator<<(std::int64_t number) {
+    char digits[20];
+    const char* end = std::to_chars(digits, digits + sizeof digits, number).ptr;
+    text_.append(digits, static_cast<std::size_t>(end - digits));
+    return *this;
+  }
+  Line& operator<<(DType dtype) { return *this << std::string_view(to_string(dtype)); }
+  std::string text() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+void put_times(Line& line, std::int64_t a, std::int64_t b) { line << a << "x" << b; }
+
+void put_converted(Line& line, DType in, DType out) {
+  line << in;
+  if (in != out) line << "->" << out;
+}
+
+/// "bf16[4096x1024]", "bsr bf16[4096x1024] T 64x32 stored 512 i32"; a batch of one goes unsaid.
+void put(Line& line, const OperandShape& o) {
+  if (o.sparse) line << "bsr ";
+  line << o.dtype << "[";
+  if (o.batch != 1) line << o.batch << "x";
+  put_times(line, o.rows, o.cols);
+  line << "]";
+  if (o.transposed) line << " T";
+  if (!o.sparse) return;
+  line << " ";
+  put_times(line, o.block.rows, o.block.cols);
+  line << " stored " << o.stored << " " << o.index;
+}
+
+void put_operands(Line& line, const OperandShape& a, const OperandShape& b) {
+  line << " ";
+  put(line, a);
+  line << " * ";
+  put(line, b);
+  line << " -> ";
+}
+
+/// What TMA can read decides which kernels a GPU may run.
+template <class Product>
+void put_alignment(Line& line, const Product& s) {
+  if (s.device.kind != DeviceKind::cuda) return;
+  if (!s.a.tma_readable) line << " a unaligned";
+  if (!s.b.tma_readable) line << " b unaligned";
+}
+
+void put(Line& line, const MatmulShape& s) {
+  put_operands(line, s.a, s.b);
+  line << s.out;
+  if (s.grouped) {
+    line << " groups " << s.batch << (s.group_axis == GroupAxis::rows ? " of rows" : " of inner");
+  } else if (s.batch != 1) {
+    line << " batch " << s.batch;
+  }
+  put_alignment(line, s);
+}
+
+void put(Line& line, const SddmmShape& s) {
+  put_operands(line, s.a, s.b);
+  put(line, s.out);
+  if (s.batch != 1) line << " batch " << s.batch;
+  put_alignment(line, s);
+}
+
+void put(Line& line, const SpgemmShape& s) {
+  put_operands(line, s.a, s.b);
+  line << "bsr";
+}
+
+void put_limit(Line& line, std::int64_t width) {
+  if (width < 0) {
+    line << "inf";
+  } else {
+    line << width;
+  }
+}
+
+void put(Line& line, const AttentionShape& s) {
+  line << " ";
+  put_converted(line, s.dtype, s.out);
+  line << " B" << s.batch << " H" << s.heads << "/" << s.kv_heads << " Q" << s.q_length << " KV"
+       << s.kv_length << " D" << s.dim << "/" << s.dim_v;
+  if (s.q_packed) line << " q packed " << s.q_total;
+  if (s.kv_layout == KvLayout::packed) line << " kv packed " << s.kv_total;
+  if (s.kv_layout == KvLayout::paged) {
+    line << " pages ";
+    put_times(line, s.pages, s.page);
+    line << " table " << s.max_pages;
+  }
+  if (s.causal) line << " causal";
+  // Causal is a right limit of 0, said once.
+  if (s.window_left >= 0 || (s.window_right >= 0 && !(s.causal && s.window_right == 0))) {
+    line << " window(";
+    put_limit(line, s.window_left);
+    line << ", ";
+    put_limit(line, s.window_right);
+    line << ")";
+  }
+  if (s.masked) {
+    line << " mask ";
+    put_times(line, s.mask_block.rows, s.mask_block.cols);
+    line << " lists ";
+    if (s.mask_batch != 1 || s.mask_heads != 1) {
+      put_times(line, s.mask_batch, s.mask_heads);
+      line << "x";
+    }
+    put_times(line, s.mask_rows, s.mask_capacity);
+    // A GPU's plan has room for lists that are composed of these.
+    if (s.device.kind == DeviceKind::cuda && s.mask_bits) line << " bits";
+  }
+  if (s.softcap != 0) line << " softcap";
+  if (s.has_sinks) line << " sinks";
+  if (s.has_lse) line << " lse";
+  // The CPU reads any address: there, a plan serves tensors anywhere.
+  if (s.device.kind == DeviceKind::cuda && !s.tma_readable) line << " unaligned";
+}
+
+void put(Line& line, const MergeShape& s) {
+  line << " " << s.parts << " parts ";
+  put_converted(line, s.dtype, s.out);
+  line << " B" << s.batch << " L" << s.length << " H" << s.heads << " D" << s.dim;
+  if (s.has_sinks) line << " sinks";
+}
+
+}  // namespace
+
+std::string describe(Op op, const AnyShape& shape) {
+  return std::visit(
+      [op](const auto& s) {
+        Line line(to_string(op));
+        put(line, s);
+        line << (s.device.kind == DeviceKind::cpu ? " on cpu" : " on cuda");
+        return std::move(line).text();
+      },
+      shape);
+}
+
+}  // namespace tessera::planning

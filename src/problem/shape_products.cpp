@@ -1,0 +1,271 @@
+#include <utility>
+
+#include "src/core/check_lists.hpp"
+#include "src/problem/shape.hpp"
+#include "src/problem/tma_rules.hpp"
+
+namespace tessera::planning {
+
+using namespace core;  // the checks
+
+namespace {
+
+// The device of an operand: whichever of its two forms is there.
+const Device& device_of(const Operand& operand) {
+  return operand.is_sparse() ? operand.sparse.values.device : operand.dense.device;
+}
+
+// The two last dimensions hold the matrix.
+bool tma_readable(const Tensor& t) {
+  if (has_no_elements(t)) return true;  // nothing to read
+  // A single row or column may lie either way.
+  if (!lies_along(t, t.rank - 1) && !lies_along(t, t.rank - 2)) return false;
+  // Blocks of a batch are addressed as one pool.
+  if (t.rank == 4 && t.size(0) > 1 && t.stride(0) != t.size(1) * t.stride(1)) return false;
+  return begins_aligned(t);
+}
+
+OperandShape check_dense(const Where& where, const Tensor& tensor, const Device& device) {
+  check_tensor(where, tensor, device);
+  check_dtype(where, tensor, kValues);
+  if (tensor.rank != 2 && tensor.rank != 3) {
+    refuse(where, "shape [rows, cols] or [batch, rows, cols]", to_string(tensor));
+  }
+  OperandShape shape;
+  shape.dtype = tensor.dtype;
+  shape.rows = tensor.size(tensor.rank - 2);
+  shape.cols = tensor.size(tensor.rank - 1);
+  shape.batch = tensor.rank == 3 ? tensor.size(0) : 1;
+  shape.tma_readable = tma_readable(tensor);
+  return shape;
+}
+
+// A BSR matrix as it is stored; `values` says which dtypes its values may have.
+OperandShape check_bsr(const Where& where, const BsrMatrix& matrix, const Device& device,
+                       unsigned values) {
+  OperandShape shape;
+  shape.sparse = true;
+  shape.batch = check_bsr_layout(where, matrix, device);
+  check_dtype(where / "values", matrix.values, values);
+  shape.dtype = matrix.values.dtype;
+  shape.rows = matrix.rows;
+  shape.cols = matrix.cols;
+  shape.block = {matrix.block_rows(), matrix.block_cols()};
+  shape.stored = matrix.stored_blocks();
+  shape.index = matrix.row_offsets.dtype;
+  shape.tma_readable = tma_readable(matrix.values);
+  return shape;
+}
+
+OperandShape check_operand(const Where& where, const Operand& operand, const Device& device) {
+  if (operand.is_sparse() && operand.dense) {
+    refuse(where, "either a dense tensor or a BSR matrix", "both");
+  }
+  if (!operand.is_sparse() && !operand.dense) {
+    refuse(where, "a dense tensor or a BSR matrix", "neither");
+  }
+  OperandShape shape = operand.is_sparse()
+                           ? check_bsr(where / "sparse", operand.sparse, device, kValues)
+                           : check_dense(where, operand.dense, device);
+  shape.transposed = operand.transposed;
+  if (operand.transposed) std::swap(shape.rows, shape.cols);
+  return shape;
+}
+
+std::string came(const OperandShape& shape) {
+  return words(to_string(shape.dtype), "[", shape.rows, ", ", shape.cols, "]",
+               shape.sparse ? " BSR" : "", shape.transposed ? " after transposition" : "");
+}
+
+// What every product asks of its two sides: one inner dimension, one dtype.
+void check_sides(const Where& op, const OperandShape& a, const OperandShape& b) {
+  if (b.rows != a.cols) {
+    refuse(op / "b", words(a.cols, " rows to match the ", a.cols, " columns of a"), came(b));
+  }
+  if (b.dtype != a.dtype) {
+    refuse(op / "b", words("dtype ", to_string(a.dtype), " as a has"), came(b));
+  }
+}
+
+std::int64_t broadcast(const Where& where, std::int64_t batch, const OperandShape& shape) {
+  if (batch == 1 || shape.batch == batch) return shape.batch;
+  if (shape.batch == 1) return batch;
+  refuse(where, words("a batch of ", batch, " or 1"), words("a batch of ", shape.batch));
+}
+
+// The result, or another tensor of its shape. Without a batch it may have a leading one or not.
+void check_result(const Where& where, const Tensor& tensor, const MatmulShape& shape) {
+  const Dim dims[] = {
+      {shape.grouped ? "groups" : "batch", shape.batch}, {"M", shape.m}, {"N", shape.n}};
+  const bool two =
+      shape.grouped ? shape.group_axis == GroupAxis::rows : shape.batch == 1 && tensor.rank == 2;
+  check_output(where, tensor, shape.device, Dims(dims).subspan(two ? 1 : 0));
+}
+
+void check_bias(const Where& where, const Epilogue& epilogue, const MatmulShape& shape) {
+  const bool by_row = epilogue.bias_axis == BiasAxis::row;
+  // Rows of a grouped product belong to one group each, so they have one bias each.
+  const bool batched =
+      epilogue.bias.rank == 2 && !(by_row && shape.grouped && shape.group_axis == GroupAxis::rows);
+  const Dim dims[] = {{shape.grouped ? "groups" : "batch", shape.batch},
+                      by_row ? Dim{"M", shape.m} : Dim{"N", shape.n}};
+  check_floats(where, epilogue.bias, shape.device, Dims(dims).subspan(batched ? 0 : 1));
+}
+
+void check_epilogue(const Where& where, const MatmulProblem& problem, const MatmulShape& shape) {
+  const Epilogue& epilogue = problem.epilogue;
+  check_finite(where / "alpha", epilogue.alpha);
+  check_finite(where / "beta", epilogue.beta);
+  if (epilogue.activation > Activation::silu) {
+    refuse(where / "activation", "a known activation",
+           words("number ", static_cast<int>(epilogue.activation)));
+  }
+  if (epilogue.bias_axis > BiasAxis::column) {
+    refuse(where / "bias_axis", "row or column",
+           words("number ", static_cast<int>(epilogue.bias_axis)));
+  }
+  if (epilogue.c) {
+    const Tensor& out = problem.out;
+    const Dim dims[] = {{"batch", out.size(0)}, {"M", shape.m}, {"N", shape.n}};
+    check_floats(where / "c", epilogue.c, shape.device, Dims(dims).subspan(out.rank == 2 ? 1 : 0));
+  }
+  if (epilogue.bias) check_bias(where / "bias", epilogue, shape);
+}
+
+void require_dense(const Where& where, const Operand& operand, const char* accepted) {
+  if (operand.is_sparse()) refuse(where, accepted, "a BSR matrix");
+}
+
+void require_flat(const Where& where, const Tensor& dense) {
+  if (dense.rank != 2)
+    refuse(where, "shape [rows, cols], as group_offsets is given", to_string(dense));
+}
+
+// Fills what the offsets' length decides and checks what only grouped products ask.
+void check_groups(const Where& op, const MatmulProblem& problem, MatmulShape& shape) {
+  if (problem.group_axis > GroupAxis::inner) {
+    refuse(op / "group_axis", "rows or inner",
+           words("number ", static_cast<int>(problem.group_axis)));
+  }
+  shape.grouped = true;
+  shape.group_axis = problem.group_axis;
+  const bool by_rows = shape.group_axis == GroupAxis::rows;
+  const char* dense = by_rows ? "a dense matrix, as rows are grouped (b may be a BSR matrix)"
+                              : "a dense matrix, as the inner dimension is grouped";
+  require_dense(op / "a", problem.a, dense);
+  require_flat(op / "a", problem.a.dense);
+  if (!by_rows) {
+    require_dense(op / "b", problem.b, dense);
+    require_flat(op / "b", problem.b.dense);
+  } else {
+    // TMA begins at multiples of 16 bytes of what is contiguous, and rows of a group begin
+    // anywhere.
+    const Tensor& a = problem.a.dense;
+    const int depth = problem.a.transposed ? 0 : 1;
+    if (a.stride(depth) != 1 || a.size(depth) == 1) shape.a.tma_readable = false;
+  }
+
+  const Where offsets = op / "group_offsets";
+  const Dim dims[] = {{"groups + 1"}};
+  check_list(offsets, problem.group_offsets, shape.device, dims);
+  shape.batch = problem.group_offsets.size(0) - 1;
+  const std::int64_t cut = by_rows ? shape.m : shape.k;
+  if (shape.batch < (cut == 0 ? 0 : 1)) {
+    refuse(offsets, words("groups + 1 entries, enough for a length of ", cut),
+           to_string(problem.group_offsets));
+  }
+  if (by_rows && shape.b.batch != shape.batch) {
+    refuse(op / "b", words("a batch of ", shape.batch, ", one matrix a group"),
+           words("a batch of ", shape.b.batch));
+  }
+}
+
+}  // namespace
+
+MatmulShape shape_of(const MatmulProblem& problem) {
+  const Where op("matmul");
+  MatmulShape shape;
+  shape.device = device_of(problem.a);
+  shape.a = check_operand(op / "a", problem.a, shape.device);
+  shape.b = check_operand(op / "b", problem.b, shape.device);
+  check_sides(op, shape.a, shape.b);
+  shape.m = shape.a.rows;
+  shape.n = shape.b.cols;
+  shape.k = shape.a.cols;
+  if (problem.group_offsets) {
+    check_groups(op, problem, shape);
+  } else {
+    shape.batch = broadcast(op / "b", shape.a.batch, shape.b);
+  }
+  check_result(op / "out", problem.out, shape);
+  shape.out = problem.out.dtype;
+  check_epilogue(op / "epilogue", problem, shape);
+  return shape;
+}
+
+SddmmShape shape_of(const SddmmProblem& problem) {
+  const Where op("sddmm");
+  require_dense(op / "a", problem.a, "a dense matrix: out alone is sparse");
+  require_dense(op / "b", problem.b, "a dense matrix: out alone is sparse");
+  SddmmShape shape;
+  shape.device = device_of(problem.a);
+  shape.a = check_operand(op / "a", problem.a, shape.device);
+  shape.b = check_operand(op / "b", problem.b, shape.device);
+  check_sides(op, shape.a, shape.b);
+  shape.m = shape.a.rows;
+  shape.n = shape.b.cols;
+  shape.k = shape.a.cols;
+
+  const Where out = op / "out";
+  shape.out = check_bsr(out, problem.out, shape.device, kFloats);
+  if (shape.out.rows != shape.m || shape.out.cols != shape.n) {
+    refuse(out, words("a ", shape.m, " x ", shape.n, " matrix, as a * b is"),
+           words(shape.out.rows, " x ", shape.out.cols));
+  }
+  // A pattern of its own for each batch, all of one product, is fine.
+  shape.batch = broadcast(op / "b", shape.a.batch, shape.b);
+  if (shape.batch != 1 && shape.out.batch != shape.batch) {
+    refuse(out, words("a batch of ", shape.batch), words("a batch of ", shape.out.batch));
+  }
+  shape.batch = shape.out.batch;
+  check_no_alias(out / "values", problem.out.values);
+  if (shape.batch > 1 && problem.out.values.rank == 3 && problem.out.row_offsets.rank == 1) {
+    refuse(out / "values", words("own values for each of the ", shape.batch, " matrices"),
+           to_string(problem.out.values));
+  }
+  check_finite(op / "alpha", problem.alpha);
+  check_finite(op / "beta", problem.beta);
+  return shape;
+}
+
+SpgemmShape shape_of(const SpgemmProblem& problem) {
+  const Where op("spgemm");
+  SpgemmShape shape;
+  shape.device = device_of(problem.a);
+  const auto check_side = [&](const Where& where, const Operand& operand) {
+    const OperandShape side = check_operand(where, operand, shape.device);
+    if (!side.sparse) refuse(where, "a BSR matrix", to_string(operand.dense));
+    const BsrMatrix& matrix = operand.sparse;
+    if (matrix.values.rank != 3 || matrix.row_offsets.rank != 1 || matrix.col_indices.rank != 1) {
+      refuse(where, "a BSR matrix without a batch", to_string(matrix.values));
+    }
+    return side;
+  };
+  shape.a = check_side(op / "a", problem.a);
+  shape.b = check_side(op / "b", problem.b);
+  check_sides(op, shape.a, shape.b);
+  shape.m = shape.a.rows;
+  shape.n = shape.b.cols;
+  shape.k = shape.a.cols;
+  const std::int64_t a_inner = shape.a.transposed ? shape.a.block.rows : shape.a.block.cols;
+  const std::int64_t b_inner = shape.b.transposed ? shape.b.block.cols : shape.b.block.rows;
+  if (a_inner != b_inner) {
+    refuse(op / "b", words("blocks of ", a_inner, " rows to match the columns of a's blocks"),
+           words("blocks of ", b_inner, " rows"));
+  }
+  check_finite(op / "alpha", problem.alpha);
+  check_finite(op / "beta", problem.beta);
+  return shape;
+}
+
+}  // namespace tessera::planning

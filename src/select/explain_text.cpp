@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string>
+
+#include <tessera/plan.hpp>
+
+#include "src/select/json_writer.hpp"
+
+namespace tessera {
+namespace {
+
+std::string three_digits(double value) {
+  char buffer[64];
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::general, 3);
+  return {buffer, end.ptr};
+}
+
+/// "1.5 MB": powers of a thousand, three digits.
+std::string with_unit(double value, const std::string& unit) {
+  constexpr std::array kPrefixes{"", "k", "M", "G", "T", "P"};
+  std::size_t i = 0;
+  while (value >= 999.5 && i + 1 < kPrefixes.size()) {
+    value /= 1000;
+    ++i;
+  }
+  return three_digits(value) + " " + kPrefixes[i] + unit;
+}
+
+std::string bytes_text(double bytes) { return with_unit(bytes, "B"); }
+
+std::string milliseconds(double ms) {
+  if (ms >= 1000) return "about " + three_digits(ms / 1000) + " s";
+  return ms < 1 ? "about " + three_digits(ms * 1000) + " us" : "about " + three_digits(ms) + " ms";
+}
+
+std::string name_of(const Candidate& c) {
+  return c.kernel.empty() ? to_string(c.backend) : c.kernel;
+}
+
+std::string padded(std::string text, std::size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+std::string plan_text(const Plan& plan) {
+  std::string line = plan.kernel_name + ", " + milliseconds(plan.predicted_ms);
+  if (plan.threads > 0) line += ", threads " + std::to_string(plan.threads);
+  line += ", workspace " + bytes_text(static_cast<double>(plan.workspace_bytes));
+  line += ", schedule " + bytes_text(static_cast<double>(plan.schedule_bytes));
+  return line;
+}
+
+std::string chooser_text(const Explanation& e) {
+  std::string line =
+      std::string(e.chosen_by == ChosenBy::execution ? "" : "the ") + to_string(e.chosen_by);
+  if (e.chosen_by == ChosenBy::cost_model && !e.preferred.empty()) {
+    line += "; the tuning file's " + e.preferred + " does not take this problem";
+  }
+  return line;
+}
+
+void write(planning::JsonWriter& json, const TuningFile& file) {
+  json.open('{');
+  json.key("path");
+  file.path.empty() ? json.null() : json.value(file.path);
+  json.key("found").value(file.found);
+  json.key("ignored");
+  file.ignored.empty() ? json.null() : json.value(file.ignored);
+  json.key("problems").value(file.problems);
+  json.close('}');
+}
+
+void write(planning::JsonWriter& json, const Plan& plan) {
+  json.open('{');
+  json.key("op").value(to_string(plan.op));
+  json.key("backend").value(to_string(plan.backend));
+  json.key("kernel").value(plan.kernel);
+  json.key("kernel_name").value(plan.kernel_name);
+  json.key("workspace_bytes").value(plan.workspace_bytes);
+  json.key("schedule_bytes").value(plan.schedule_bytes);
+  json.key("threads").value(plan.threads);
+  json.key("predicted_ms").value(plan.predicted_ms);
+  json.key("signature").value(plan.signature);
+  json.close('}');
+}
+
+void write(planning::JsonWriter& json, const Candidate& candidate) {
+  json.open('{');
+  json.key("backend").value(to_string(candidate.backend));
+  json.key("kernel");
+  candidate.kernel.empty() ? json.null() : json.value(candidate.kernel);
+  json.key("why").value(candidate.why);
+  json.key("accepted").value(candidate.reasons.empty());
+  json.key("predicted_ms");
+  candidate.reasons.empty() ? json.value(candidate.predicted_ms) : json.null();
+  json.key("reasons").open('[');
+  for (const std::string& reason : candidate.reasons) json.value(reason);
+  json.close(']').close('}');
+}
+
+}  // namespace
+
+std::string to_text(const Explanation& e) {
+  std::string text = "problem   " + e.problem + "\n";
+  text += "device    " + e.device + "\n";
+  if (e.tuning.found || !e.tuning.ignored.empty()) {
+    text += "tuning    " + to_string(e.tuning) + "\n";
+  }
+  text +=
+      "work      " + with_unit(e.useful_flops, "FLOP") + ", " + bytes_text(e.bytes) + " to move\n";
+  text += "chosen    " + (e.supported ? plan_text(e.plan) : "no kernel takes this problem") + "\n";
+  if (e.supported) {
+    text += "chosen by " + chooser_text(e) + "\n";
+    text += "because   " + e.candidates.front().why + "\n";
+  }
+  std::size_t width = 0;
+  for (const Candidate& c : e.candidates) width = std::max(width, name_of(c).size());
+  for (const Candidate& c : e.candidates) {
+    const std::string name = padded(name_of(c), width);
+    if (c.reasons.empty()) text += "accepted  " + name + "  " + milliseconds(c.predicted_ms) + "\n";
+    for (const std::string& reason : c.reasons) text += "rejected  " + name + "  " + reason + "\n";
+  }
+  return text;
+}
+
+std::string to_json(const Explanation& e) {
+  planning::JsonWriter json;
+  json.open('{');
+  json.key("op").value(to_string(e.op));
+  json.key("problem").value(e.problem);
+  json.key("device").value(e.device);
+  json.key("supported").value(e.supported);
+  json.key("useful_flops").value(e.useful_flops);
+  json.key("bytes").value(e.bytes);
+  json.key("chosen_by");
+  e.supported ? json.value(to_string(e.chosen_by)) : json.null();
+  json.key("preferred");
+  e.preferred.empty() ? json.null() : json.value(e.preferred);
+  json.key("tuning");
+  write(json, e.tuning);
+  json.key("plan");
+  e.supported ? write(json, e.plan) : static_cast<void>(json.null());
+  json.key("candidates").open('[');
+  for (const Candidate& candidate : e.candidates) write(json, candidate);
+  json.close(']').close('}');
+  return json.text();
+}
+
+}  // namespace tessera

@@ -1,0 +1,279 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "src/core/carver.hpp"
+#include "src/problem/shape.hpp"
+#include "src/walk/list_walk.hpp"
+
+// A block mask in blocks that no tile fits becomes one in blocks that a tile does fit: a composed
+// block is full where every pair of it is named in full, else partial, with an element mask of its
+// own. The arithmetic is shared by the planner, the kernel that composes, and the one that walks.
+namespace tessera::planning {
+
+/// Keys of a composed block: one word of an element mask.
+inline constexpr int kComposedKeys = 64;
+
+/// The first bits of 64.
+template <class Int>
+TESSERA_HD constexpr std::uint64_t bits_below(Int end) {
+  return bits_between(Int{0}, end);
+}
+
+/// Sizes of composed lists.
+struct ComposedMask {
+  std::int64_t queries = 0;  // of a block, by kComposedKeys
+  std::int64_t words = 0;    // of a block's element mask, each for equally many queries; 0: the
+                             // mask is walked as it is
+  std::int64_t batch = 1, heads = 1, rows = 0, columns = 0;
+  std::int64_t group = 1;     // heads that share a set of lists
+  std::int64_t capacity = 0;  // blocks that a row of lists may have to name
+
+  TESSERA_HD constexpr explicit operator bool() const { return words > 0; }
+  TESSERA_HD constexpr std::int64_t lines() const { return batch * heads * rows; }
+  TESSERA_HD constexpr std::int64_t word_queries() const { return queries / words; }
+  /// A block's words are followed by their union.
+  TESSERA_HD constexpr std::int64_t block_words() const { return words + 1; }
+};
+
+/// What a mask becomes in blocks of so many queries. Never overflows: no bound is more than there
+/// are columns.
+inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
+  const auto most = [](std::int64_t a, std::int64_t b, std::int64_t limit) {
+    std::int64_t product = 0;
+    return __builtin_mul_overflow(a, b, &product) ? limit : std::min(product, limit);
+  };
+  // How many steps of `step` an interval touches that begins at some multiple of `unit`.
+  const auto touched = [](std::int64_t length, std::int64_t step) {
+    return 1 + (length - std::gcd(length, step) + step - 1) / step;
+  };
+  ComposedMask mask;
+  mask.queries = queries;
+  // Queries that share a row of blocks share a word, unless blocks have element masks.
+  mask.words = s.mask_bits ? queries : queries / std::gcd(s.mask_block.rows, queries);
+  mask.batch = s.mask_batch;
+  mask.heads = s.mask_heads;
+  mask.group = s.heads_a_list();
+  mask.rows = (s.q_length + queries - 1) / queries;
+  mask.columns = (s.kv_length + kComposedKeys - 1) / kComposedKeys;
+  mask.capacity = most(most(s.mask_capacity, touched(queries, s.mask_block.rows), mask.columns),
+                       touched(s.mask_block.cols, kComposedKeys), mask.columns);
+  return mask;
+}
+
+/// The problem as the kernel that walks composed lists sees it.
+inline AttentionShape with_mask(AttentionShape s, const ComposedMask& mask) {
+  if (!mask) return s;
+  s.mask_block = {mask.queries, kComposedKeys};
+  s.mask_rows = mask.rows;
+  s.mask_capacity = mask.capacity;
+  s.mask_bits = true;
+  return s;
+}
+
+/// Bytes of workspace, also where they are too many to be counted in 64 bits.
+inline double composed_bytes(const ComposedMask& m) {
+  const double block = 12.0 + 8.0 * static_cast<double>(m.block_words());
+  return static_cast<double>(m.batch) * static_cast<double>(m.heads) * static_cast<double>(m.rows) *
+         (8.0 + static_cast<double>(m.capacity) * block);
+}
+
+/// Where composed lists lie: a line of `capacity` entries for each [batch, head, row]. The element
+/// mask of a line's partial block n is number line * capacity + n.
+struct ComposedLists {
+  std::int32_t *full_counts = nullptr, *partial_counts = nullptr;
+  std::int32_t *full = nullptr, *partial = nullptr, *bit_tile = nullptr;
+  std::uint64_t* bits = nullptr;
+};
+
+inline ComposedLists carve_composed(core::Carver& carver, const ComposedMask& m) {
+  const core::Size lines = core::Size(m.batch) * m.heads * m.rows, entries = lines * m.capacity;
+  ComposedLists lists;
+  lists.full_counts = carver.add<std::int32_t>(lines);
+  lists.partial_counts = carver.add<std::int32_t>(lines);
+  lists.full = carver.add<std::int32_t>(entries);
+  lists.partial = carver.add<std::int32_t>(entries);
+  lists.bit_tile = carver.add<std::int32_t>(entries);
+  lists.bits = carver.add<std::uint64_t>(entries * m.block_words());
+  return lists;
+}
+
+inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
+  const ListStrides lines{
+      .batch = m.batch > 1 ? m.heads * m.rows : 0, .head = m.heads > 1 ? m.rows : 0, .row = 1};
+  const ListStrides entries{.batch = lines.batch * m.capacity,
+                            .head = lines.head * m.capacity,
+                            .row = m.capacity,
+                            .entry = 1};
+  const auto list = [&](const std::int32_t* counts, const std::int32_t* indices) {
+    return ListView{.sizes = {.narrow = counts},
+                    .indices = {.narrow = indices},
+                    .size_strides = lines,
+                    .index_strides = entries,
+                    .rows = m.rows,
+                    .extent = m.capacity};
+  };
+  return {.full = list(lists.full_counts, lists.full),
+          .partial = list(lists.partial_counts, lists.partial),
+          .bit_tile = {.narrow = lists.bit_tile},
+          .bit_tile_strides = entries,
+          .bit_tiles = m.lines() * m.capacity,
+          .block_q = m.queries,
+          .block_kv = kComposedKeys,
+          .kv_blocks = m.columns,
+          .group = m.group};
+}
+
+/// Divides what is below kMost by what is up to kMost, as a multiplication.
+struct SmallDivisor {
+  static constexpr std::int32_t kMost = 256;
+  std::int32_t divisor = 1;
+  std::uint32_t share = 1 << 16;  // 2^16 / divisor, rounded up
+
+  static constexpr SmallDivisor of(std::int32_t divisor) {
+    return {divisor, static_cast<std::uint32_t>(((1 << 16) + divisor - 1) / divisor)};
+  }
+  TESSERA_HD constexpr std::int32_t quotient(std::int32_t number) const {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(number) * share >> 16);
+  }
+};
+
+/// A composed block with an element mask: `words`, each for `word_queries` queries, and behind them
+/// their union.
+struct ComposedBits {
+  const std::uint64_t* words = nullptr;
+  std::int32_t count = 0, word_queries = 1;
+
+  /// The block's keys, `key` the first of them, that some query of [first, end) meets: a list names
+  /// them and the position sees them. The queries are a row of the mask, or begin one that ends
+  /// with its sequence.
+  TESSERA_HD constexpr std::uint64_t met(const NarrowSight& sight, std::int32_t first,
+                                         std::int32_t end, std::int32_t key) const {
+    const bool whole = end - first == count * word_queries;
+    if (whole && sight.begin_of(end - 1) <= key && sight.end_of(first) >= key + kComposedKeys)
+      return words[count];
+    std::uint64_t found = 0;
+    const std::uint64_t* word = words;
+    for (std::int32_t query = first; query < end; query += word_queries, ++word) {
+      const std::int32_t next = query + word_queries, last = (next < end ? next : end) - 1;
+      found |= *word & bits_between(sight.begin_of(query) - key, sight.end_of(last) - key);
+    }
+    return found;
+  }
+};
+
+/// Element masks as they come, any strides in bytes.
+struct BitTiles {
+  const std::uint8_t* data = nullptr;
+  std::int64_t tile = 0, row = 0, byte = 1;
+
+  /// Bits [from, from + count) of a row, of 64 at most.
+  TESSERA_HD constexpr std::uint64_t read(std::int64_t at_tile, std::int64_t at_row,
+                                          std::int64_t from, std::int64_t count) const {
+    const std::uint8_t* bytes = data + at_tile * tile + at_row * row;
+    std::uint64_t found = 0;
+    for (std::int64_t i = from / 8; i * 8 < from + count; ++i) {
+      const std::uint64_t eight = bytes[i * byte];
+      const std::int64_t shift = i * 8 - from;
+      found |= shift < 0 ? eight >> -shift : eight << shift;
+    }
+    return found & bits_below(count);
+  }
+};
+
+/// Composes a mask, line by line: the words of a line's blocks are joined from what its rows of the
+/// given blocks name, then each block is judged. Given lists may hold anything: what names no block
+/// and no element mask is left out, what is named twice counts once.
+struct MaskComposer {
+  MaskView given;
+  BitTiles bits;
+  std::int64_t q_length = 0, kv_length = 0;  // of the longest sequence
+  ComposedMask to;
+  ComposedLists lists;
+
+  struct Line {
+    std::int64_t batch = 0, set = 0, row = 0;  // set: of lists that heads share
+    std::int64_t begin = 0, end = 0;           // its queries
+  };
+  TESSERA_HD constexpr Line line(std::int64_t index) const {
+    const std::int64_t row = index % to.rows, set = index / to.rows;
+    const std::int64_t begin = row * to.queries, end = begin + to.queries;
+    return {set / to.heads, set % to.heads, row, begin, end < q_length ? end : q_length};
+  }
+
+  /// One row of one of the given lists, for the queries that it shares with a line.
+  struct Source {
+    ListRow blocks, tiles;
+    std::int64_t first_query = 0;            // of the row of blocks
+    std::int64_t first_word = 0, words = 0;  // of the line's
+  };
+  TESSERA_HD constexpr std::int64_t sources(const Line& l) const {
+    return 2 * ((l.end - 1) / given.block_q - l.begin / given.block_q + 1);
+  }
+  TESSERA_HD constexpr Source source(const Line& l, std::int64_t number) const {
+    const std::int64_t row = l.begin / given.block_q + number / 2, queries = to.word_queries();
+    const std::int64_t first = row * given.block_q;
+    const KeyRange shared = intersect({first, first + given.block_q}, {l.begin, l.end});
+    Source source;
+    if (number % 2 == 0) {
+      source.blocks = given.full.row(l.batch, l.set, row);
+    } else {
+      source.blocks = given.partial.row(l.batch, l.set, row);
+      source.tiles =
+          given.partial.row_of(given.bit_tile, given.bit_tile_strides, l.batch, l.set, row);
+    }
+    source.first_query = first;
+    source.first_word = (shared.begin - l.begin) / queries;
+    source.words = (shared.end - l.begin + queries - 1) / queries - source.first_word;
+    return source;
+  }
+
+  /// What an entry adds to a word of the line's blocks in columns [from, end):
+  /// `join(column, bits)`, where there is any.
+  template <class Join>
+  TESSERA_HD constexpr void add(const Line& l, const Source& source, std::int64_t entry,
+                                std::int64_t word, std::int64_t from, std::int64_t end,
+                                const Join& join) const {
+    const std::int64_t block = source.blocks[entry];
+    if (block < 0 || block >= given.kv_blocks) return;
+    const std::int64_t first = block * given.block_kv;
+    const KeyRange keys =
+        intersect({first, first + given.block_kv}, {from * kComposedKeys, end * kComposedKeys});
+    if (keys.empty()) return;
+    std::int64_t tile = -1;
+    if (source.tiles.indices) {
+      tile = source.tiles[entry];
+      if (tile < 0 || tile >= given.bit_tiles) return;
+    }
+    const std::int64_t row = l.begin + word * to.word_queries() - source.first_query;
+    for (std::int64_t column = keys.begin / kComposedKeys; column * kComposedKeys < keys.end;
+         ++column) {
+      const std::int64_t begin = column * kComposedKeys;
+      const KeyRange part = intersect(keys, {begin, begin + kComposedKeys});
+      const std::uint64_t seen = tile < 0 ? bits_below(part.size())
+                                          : bits.read(tile, row, part.begin - first, part.size());
+      if (seen != 0) join(column, seen << (part.begin - begin));
+    }
+  }
+
+  /// What a block is whose words have been joined, and their union.
+  enum class Kind : std::uint8_t { empty, partial, full };
+  struct Joined {
+    Kind kind = Kind::empty;
+    std::uint64_t any = 0;
+  };
+  template <class Words>
+  TESSERA_HD constexpr Joined judge(const Line& l, std::int64_t column, const Words& word) const {
+    const std::uint64_t real = bits_below(kv_length - column * kComposedKeys);
+    std::uint64_t any = 0, all = real;
+    for (std::int64_t i = 0; l.begin + i * to.word_queries() < l.end; ++i) {
+      any |= word(i);
+      all &= word(i);
+    }
+    return {all == real ? Kind::full : any != 0 ? Kind::partial : Kind::empty, any};
+  }
+};
+
+}  // namespace tessera::planning
