@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks which layer includes which: arrows point down, and CUDA stays in src/cuda.
+"""Checks which layer includes which: arrows point down, and CUDA stays in src/kernels/cuda.
 
   check_layers.py [ROOT]        check a tree (default: the one that this script is in)
   check_layers.py --self-test   prove that planted violations are found
@@ -15,10 +15,14 @@ import tempfile
 RULES = {
     "include/tessera": ([], []),
     "src/core": ([], ["posix"]),
-    "src/plan": (["src/core"], ["posix"]),
+    "src/problem": (["src/core"], ["posix"]),
+    "src/walk": (["src/core", "src/problem"], ["posix"]),
     "src/sparse": (["src/core"], ["posix"]),
-    "src/cpu": (["src/core", "src/plan", "src/sparse"], ["posix", "highway", "openmp"]),
-    "src/cuda": (["src/core", "src/plan"], ["cuda", "cutlass"]),
+    "src/select": (["src/core", "src/problem", "src/walk", "src/kernels"], ["posix"]),
+    "src/kernels/cpu": (["src/core", "src/problem", "src/walk", "src/select", "src/sparse"],
+                        ["posix", "highway", "openmp"]),
+    "src/kernels/cuda": (["src/core", "src/problem", "src/walk", "src/select"],
+                         ["cuda", "cutlass"]),
     "src/api": (["src"], ["posix"]),
     "src/ffi": ([], ["ffi"]),
     "apps": (["tests/support"], ["posix", "cli", "json", "zlib"]),
@@ -29,7 +33,7 @@ RULES = {
     "tests": (["src", "tests", "apps"], ["posix", "gtest", "json", "openmp"]),
     "bench/peers": (["src/core", "bench"], ["posix", "cuda", "json", "openmp", "blas"]),
     # Ceilings are measured with the pieces that the kernels are built from.
-    "bench/ceilings": (["src/core", "src/cuda", "bench"], ["posix", "cuda", "cutlass"]),
+    "bench/ceilings": (["src/core", "src/kernels/cuda", "bench"], ["posix", "cuda", "cutlass"]),
     "bench": (["src/core", "tests/support", "bench"], ["posix", "cuda", "json", "openmp"]),
 }
 
@@ -110,26 +114,26 @@ def self_test():
         "include/tessera/a.hpp": "#include <vector>\n#include <tessera/b.hpp>\n",
         "include/tessera/b.hpp": "#include <cstdint>\n",
         "src/core/a.hpp": "#include <tessera/a.hpp>\n",
-        "src/plan/a.hpp": '#include "src/core/a.hpp"\n',
-        "src/cpu/a.cpp": '#include <hwy/highway.h>\n#include "src/plan/a.hpp"\n',
-        "src/cuda/a.cuh": '#include <cute/arch/mma_sm90.hpp>\n#include <cuda_fp16.h>\n',
-        "src/api/a.cpp": '#include "src/cpu/a.hpp"\n',
-        "src/cpu/a.hpp": "",
+        "src/problem/a.hpp": '#include "src/core/a.hpp"\n',
+        "src/kernels/cpu/a.cpp": '#include <hwy/highway.h>\n#include "src/problem/a.hpp"\n',
+        "src/kernels/cuda/a.cuh": '#include <cute/arch/mma_sm90.hpp>\n#include <cuda_fp16.h>\n',
+        "src/api/a.cpp": '#include "src/kernels/cpu/a.hpp"\n',
+        "src/kernels/cpu/a.hpp": "",
         "apps/tessera/a.cpp": '#include <CLI/CLI.hpp>\n#include "tests/support/a.hpp"\n',
         "tests/support/a.hpp": "#include <tessera/a.hpp>\n",
     }
     planted = {
         "include/tessera/c.hpp": "#include <cuda_runtime.h>\n",
         "include/tessera/d.hpp": '#include "src/core/a.hpp"\n',
-        "src/core/b.cpp": '#include "src/plan/a.hpp"\n',
-        "src/plan/b.cpp": "#include <cuda_runtime_api.h>\n",
-        "src/sparse/b.cpp": '#include "src/plan/a.hpp"\n',
-        "src/cpu/b.cpp": '  #  include "src/cuda/a.cuh"\n',
-        "src/cpu/c.cpp": "#include <cutlass/version.h>\n",
-        "src/cpu/d.cpp": '#include "a.hpp"\n',
-        "src/cuda/b.cuh": '#include "src/cpu/a.hpp"\n',
+        "src/core/b.cpp": '#include "src/problem/a.hpp"\n',
+        "src/problem/b.cpp": "#include <cuda_runtime_api.h>\n",
+        "src/sparse/b.cpp": '#include "src/problem/a.hpp"\n',
+        "src/kernels/cpu/b.cpp": '  #  include "src/kernels/cuda/a.cuh"\n',
+        "src/kernels/cpu/c.cpp": "#include <cutlass/version.h>\n",
+        "src/kernels/cpu/d.cpp": '#include "a.hpp"\n',
+        "src/kernels/cuda/b.cuh": '#include "src/kernels/cpu/a.hpp"\n',
         "src/api/b.cpp": "#include <cuda_runtime.h>\n",
-        "apps/tessera/b.cpp": '#include "src/plan/a.hpp"\n',
+        "apps/tessera/b.cpp": '#include "src/problem/a.hpp"\n',
         "tests/support/b.hpp": '#include "src/core/a.hpp"\n',
         "tests/unit/b.cpp": "#include <cute/tensor.hpp>\n",
         "src/new/b.cpp": "\n",

@@ -47,16 +47,16 @@ bool is_generator(const std::string& name) {
 // A pattern takes eight bytes a row, and each one a block: sizes that nobody has memory for are
 // refused before anything is made.
 void check_size(const std::string& where, std::int64_t rows, std::int64_t cols) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 26;
-  if (rows > kMost || cols > kMost)
+  constexpr std::int64_t kMax = std::int64_t{1} << 26;
+  if (rows > kMax || cols > kMax)
     throw UsageError("pattern: " + where + ": " + std::to_string(rows) + " x " +
                      std::to_string(cols) +
                      " blocks are too many, at most 2^26 a side are accepted");
 }
 
 void check_generated(const std::string& where, double rows, double cols) {
-  constexpr double kMostBlocks = 1 << 28;
-  if (rows * cols > kMostBlocks)
+  constexpr double kMaxBlocks = 1 << 28;
+  if (rows * cols > kMaxBlocks)
     throw UsageError("pattern: " + where + ": at most 2^28 blocks are accepted");
 }
 
@@ -69,8 +69,8 @@ Pattern generate_volume(const Options& o) {
     check_generated("--volume, --tile-blocks", rows, rows);
     return patterns::sliding_tile(o.volume, o.neighbourhood, o.tile_blocks);
   }
-  constexpr double kMostNodes = 1 << 24;
-  if (cells > kMostNodes)
+  constexpr double kMaxNodes = 1 << 24;
+  if (cells > kMaxNodes)
     throw UsageError("pattern: --volume: at most 2^24 nodes of a mesh are accepted");
   const double rows = cells * static_cast<double>(o.unknowns) / static_cast<double>(o.block);
   check_generated("--volume, --unknowns, --block", rows, rows);

@@ -27,7 +27,7 @@ constexpr const char* kUsage =
     "usage: ceilings [--only PART,...] [--seconds S]\n"
     "  --only     tensor, l2, memory, launch [all]\n"
     "  --seconds  of each sustained measurement, 0.1 to 60; watts need 0.5 [2]\n";
-constexpr double kLeastSeconds = 0.1, kMostSeconds = 60;
+constexpr double kMinSeconds = 0.1, kMaxSeconds = 60;
 
 /// Arguments that make no sense.
 struct Refused : std::runtime_error {
@@ -62,7 +62,7 @@ std::set<std::string> parts_of(const std::string& text, const std::vector<Step>&
 double seconds_of(const std::string& text) {
   char* end = nullptr;
   const double seconds = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !(seconds >= kLeastSeconds && seconds <= kMostSeconds))
+  if (text.empty() || *end != '\0' || !(seconds >= kMinSeconds && seconds <= kMaxSeconds))
     throw Refused("--seconds: expected a number from 0.1 to 60, got '" + text + "'");
   return seconds;
 }

@@ -30,7 +30,7 @@ constexpr int kStages = 4;
 /// So often are the sums begun anew: a product's depth of some thousand.
 constexpr int kTileRepeats = 8;
 /// More than half of a multiprocessor's shared memory, so that each gets one block.
-constexpr int kLeastSharedBytes = 120 * 1024;
+constexpr int kMinSharedBytes = 120 * 1024;
 
 /// What one instruction multiplies: 64 x kN, 32 bytes deep, A in registers or in shared memory.
 template <class E, int kWidth, bool kRegisters>
@@ -132,7 +132,7 @@ void check_sums(const float* sums, std::size_t count, const std::string& name) {
 
 template <class I>
 void measure(const std::string& name, const Card& card, double seconds, Figures& figures) {
-  constexpr int kBytes = std::max(kLeastSharedBytes, int{sizeof(Shared<I>)} + tile::kAtomBytes);
+  constexpr int kBytes = std::max(kMinSharedBytes, int{sizeof(Shared<I>)} + tile::kAtomBytes);
   const auto blocks = static_cast<unsigned>(card.units);
   const Memory data(sizeof(Shared<I>)), out(sizeof(float) * blocks * kThreads);
   fill_with_normals<typename I::Element>(data.as<void>(), sizeof(Shared<I>));

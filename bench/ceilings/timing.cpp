@@ -16,8 +16,8 @@ using Clock = std::chrono::steady_clock;
 constexpr double kBurstSeconds = 0.012, kRestSeconds = 0.05;
 constexpr double kChunkSeconds = 0.02;       // of sustained work; energy is read after each
 constexpr double kLeadInSeconds = 1.0;       // until the card is at its limit; not counted
-constexpr double kLeastEnergySeconds = 0.3;  // NVML's counter of energy moves ten times a second
-constexpr int kMostRepeats = 1 << 30;
+constexpr double kMinEnergySeconds = 0.3;  // NVML's counter of energy moves ten times a second
+constexpr int kMaxRepeats = 1 << 30;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -49,11 +49,11 @@ int repeats_for(const Work& work, cudaStream_t stream, double seconds) {
   int repeats = 1;
   seconds_of(work, stream, repeats);  // loads the code, fills the caches
   double taken = seconds_of(work, stream, repeats);
-  while (taken < 2e-3 && repeats < kMostRepeats / 2) {
+  while (taken < 2e-3 && repeats < kMaxRepeats / 2) {
     repeats *= 2;
     taken = seconds_of(work, stream, repeats);
   }
-  return static_cast<int>(std::clamp(seconds / taken * repeats, 1.0, double{kMostRepeats}));
+  return static_cast<int>(std::clamp(seconds / taken * repeats, 1.0, double{kMaxRepeats}));
 }
 
 /// One reading of the counter of energy.
@@ -66,7 +66,7 @@ std::optional<double> power(const std::vector<Sample>& samples) {
   std::vector<Sample> moved;
   for (std::size_t i = 1; i < samples.size(); ++i)
     if (samples[i].joules != samples[i - 1].joules) moved.push_back(samples[i]);
-  if (moved.empty() || moved.back().seconds - moved.front().seconds < kLeastEnergySeconds)
+  if (moved.empty() || moved.back().seconds - moved.front().seconds < kMinEnergySeconds)
     return std::nullopt;
   return (moved.back().joules - moved.front().joules) /
          (moved.back().seconds - moved.front().seconds);

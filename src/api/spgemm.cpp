@@ -216,9 +216,9 @@ void spgemm_numeric(const SpgemmPlan& plan, const SpgemmProblem& problem, const 
                  "one made on " + to_string(data.shape.device));
   }
   check_out(out, checked.shape, plan.stored_blocks());
-  constexpr std::int64_t kMostNarrow = INT32_MAX;
+  constexpr std::int64_t kMaxNarrow = INT32_MAX;
   if (out.row_offsets.dtype == DType::i32 &&
-      std::max(plan.stored_blocks(), checked.shape.n) > kMostNarrow) {
+      std::max(plan.stored_blocks(), checked.shape.n) > kMaxNarrow) {
     core::refuse(Where("spgemm") / "out" / "row_offsets", "i64 for this many blocks", "i32");
   }
   check_memory(checked, problem, out, Lists::written, execution);

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kMostBytes = std::uintmax_t{16} << 20;
+constexpr std::uintmax_t kMaxBytes = std::uintmax_t{16} << 20;
 
 /// TESSERA_TUNING, where it is set: a path, or nothing for no file.
 std::optional<std::string> named_by_user() {
@@ -41,7 +41,7 @@ std::string read_file(const std::string& path) {
   if (!fs::is_regular_file(path, error)) refuse(error ? error.message() : "it is no regular file");
   const std::uintmax_t bytes = fs::file_size(path, error);
   if (error) refuse(error.message());
-  if (bytes > kMostBytes) refuse("it has more than " + std::to_string(kMostBytes) + " bytes");
+  if (bytes > kMaxBytes) refuse("it has more than " + std::to_string(kMaxBytes) + " bytes");
   std::string text(bytes, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(text.data(), static_cast<std::streamsize>(bytes));

@@ -82,7 +82,7 @@ struct AttentionShape {
   Device device;
 
   /// Query heads, one after the other, that share a set of lists.
-  std::int64_t heads_a_list() const {
+  std::int64_t heads_per_list() const {
     return mask_heads > 0 && heads > mask_heads ? heads / mask_heads : 1;
   }
 };

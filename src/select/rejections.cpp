@@ -75,8 +75,8 @@ void reject_gpu_merge(const MergeShape& s, std::vector<std::string>& reasons) {
 
 /// All GPU kernels of sparse times sparse count blocks in 32 bits.
 void reject_gpu_spgemm(const SpgemmShape& s, std::vector<std::string>& reasons) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 31;
-  if (s.m >= kMost || s.n >= kMost || s.k >= kMost || s.a.stored >= kMost || s.b.stored >= kMost) {
+  constexpr std::int64_t kMax = std::int64_t{1} << 31;
+  if (s.m >= kMax || s.n >= kMax || s.k >= kMax || s.a.stored >= kMax || s.b.stored >= kMax) {
     reasons.push_back("takes sizes below 2^31");
   }
   for (const OperandShape* side : {&s.a, &s.b}) {

@@ -8,7 +8,7 @@ namespace tessera::planning {
 namespace {
 
 /// Coordinates are 32 bits wide, and a tile may begin before the end and reach past it.
-constexpr std::int64_t kMostCoordinate = (std::int64_t{1} << 31) - 1024;
+constexpr std::int64_t kMaxCoordinate = (std::int64_t{1} << 31) - 1024;
 
 /// A sparse side is walked by the rows of its blocks, as it is stored: op(A), or op(B) transposed.
 void reject_walk(const MatmulShape& s, std::int64_t rows, std::int64_t cols,
@@ -41,7 +41,7 @@ void reject_matmul(const MatmulShape& s, const Tile& tile, std::vector<std::stri
       reasons.push_back("stored blocks need contiguous rows or columns, at multiples of 16 bytes");
   }
   if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >=
-      kMostCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
+      kMaxCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
     reasons.push_back("takes sizes below 2^31");
   }
   // sm90/skinny takes the rest.
@@ -63,15 +63,15 @@ void reject_skinny(const MatmulShape& s, const Tile& tile, std::vector<std::stri
     reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
   }
   if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >=
-      kMostCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
+      kMaxCoordinate / std::max({s.a.batch, s.b.batch, std::int64_t{1}})) {
     reasons.push_back("takes sizes below 2^31");
   }
-  constexpr std::int64_t kMostColumns = 1024, kMostInGrid = 65535;
+  constexpr std::int64_t kMaxColumns = 1024, kMaxInGrid = 65535;
   const std::int64_t columns = s.a.sparse ? s.n : s.b.sparse ? s.m : std::min(s.m, s.n);
-  if (columns > kMostColumns) {
-    reasons.push_back("takes a short side of " + std::to_string(kMostColumns) + " at most");
+  if (columns > kMaxColumns) {
+    reasons.push_back("takes a short side of " + std::to_string(kMaxColumns) + " at most");
   }
-  if (s.batch > kMostInGrid) reasons.push_back("takes fewer than 65536 matrices");
+  if (s.batch > kMaxInGrid) reasons.push_back("takes fewer than 65536 matrices");
   reject_walk(s, 64, tile.k, reasons);
 }
 
@@ -91,7 +91,7 @@ void reject_bsr(const MatmulShape& s, std::vector<std::string>& reasons) {
     reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
   }
   const std::int64_t batches = std::max({s.a.batch, s.b.batch, std::int64_t{1}});
-  if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >= kMostCoordinate / batches) {
+  if (std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}) >= kMaxCoordinate / batches) {
     reasons.push_back("takes sizes below 2^31");
   }
   if (sparse.block.rows % 16 != 0 || sparse.block.cols % 16 != 0) {
@@ -108,7 +108,7 @@ void reject_sddmm(const SddmmShape& s, const Tile& tile, std::vector<std::string
   if (!s.a.tma_readable || !s.b.tma_readable) {
     reasons.push_back("a and b need contiguous rows or columns, at multiples of 16 bytes");
   }
-  if (std::max({s.m, s.n, s.k, s.batch, s.out.stored}) >= kMostCoordinate) {
+  if (std::max({s.m, s.n, s.k, s.batch, s.out.stored}) >= kMaxCoordinate) {
     reasons.push_back("takes sizes below 2^31");
   }
   if (s.out.block.rows % tile.m != 0) {
@@ -157,8 +157,8 @@ void reject_attention(const AttentionShape& s, const Tile& tile,
     reasons.push_back("q, k and v need contiguous rows, at multiples of 16 bytes");
   if (scores_are_mapped(s) && !takes_mapped_scores(tile))
     reasons.push_back("takes no softcap, and scales above zero");
-  constexpr std::int64_t kMost = std::int64_t{1} << 29;
-  if (std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}) >= kMost)
+  constexpr std::int64_t kMax = std::int64_t{1} << 29;
+  if (std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}) >= kMax)
     reasons.push_back("takes sizes below 2^29");
   if (!s.masked) {
     if (tile.lines > 1) reasons.push_back("walks lists: takes problems with a mask");
@@ -168,19 +168,19 @@ void reject_attention(const AttentionShape& s, const Tile& tile,
   const AttentionLayout layout = attention_layout(s, tile);
   const AttentionShape walked = with_mask(s, layout.composed);
   if (tile.lines > 1) {
-    const auto fills_a_tile = [&](const AttentionShape& of) {
+    const auto fills_tile = [&](const AttentionShape& of) {
       return layout.queries > 0 && of.mask_block.rows % layout.queries == 0;
     };
-    if (fills_a_tile(s) || fills_a_tile(walked))
+    if (fills_tile(s) || fills_tile(walked))
       reasons.push_back("takes lists that differ inside " + std::to_string(layout.queries) +
                         " queries: a row of blocks fills as many");
-    if ((s.kv_length - 1) / std::max<std::int64_t>(walked.mask_block.cols, 1) >= kMostLineBlocks)
-      reasons.push_back("takes masks of up to " + std::to_string(kMostLineBlocks) +
+    if ((s.kv_length - 1) / std::max<std::int64_t>(walked.mask_block.cols, 1) >= kMaxLineBlocks)
+      reasons.push_back("takes masks of up to " + std::to_string(kMaxLineBlocks) +
                         " columns of blocks");
   }
-  if (walked.mask_capacity >= kMost / std::max<std::int64_t>(walked.mask_block.cols, 1))
+  if (walked.mask_capacity >= kMax / std::max<std::int64_t>(walked.mask_block.cols, 1))
     reasons.push_back("takes lists of fewer than 2^29 keys");
-  if (composed_bytes(layout.composed) > kMostComposedBytes)
+  if (composed_bytes(layout.composed) > kMaxComposedBytes)
     reasons.push_back("composes blocks into " + std::to_string(layout.composed.queries) + " x " +
                       std::to_string(kComposedKeys) + ": lists that fit into 8 GiB");
 }

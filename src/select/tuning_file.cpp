@@ -28,16 +28,16 @@ constexpr std::string_view kHeader = "tessera-tuning ";
 constexpr std::string_view kVersion = "1";
 constexpr std::string_view kDevice = "device ";
 constexpr std::size_t kLongestLine = 1024;
-constexpr std::size_t kMostProblems = 65536;
+constexpr std::size_t kMaxProblems = 65536;
 
 constexpr Op kOps[] = {
     Op::matmul, Op::sddmm, Op::spgemm, Op::attention, Op::attention_backward, Op::merge_states};
 
 /// A file's words in a message, shortened.
 std::string quoted(std::string_view text) {
-  constexpr std::size_t kMost = 60;
-  std::string shown = "'" + std::string(text.substr(0, kMost));
-  return shown + (text.size() > kMost ? "...'" : "'");
+  constexpr std::size_t kMax = 60;
+  std::string shown = "'" + std::string(text.substr(0, kMax));
+  return shown + (text.size() > kMax ? "...'" : "'");
 }
 
 /// Goes through a file line by line and knows where it is.
@@ -108,7 +108,7 @@ void read_problem(const Lines& lines, PreferredRows& rows,
     lines.refuse(
         words("the problem of line ", former->second, " comes again: ", quoted(signature)));
   }
-  if (rows.size() == kMostProblems) lines.refuse(words("more than ", kMostProblems, " problems"));
+  if (rows.size() == kMaxProblems) lines.refuse(words("more than ", kMaxProblems, " problems"));
   rows.emplace(signature, row);
 }
 
@@ -144,9 +144,9 @@ std::string tuning_file_name(const std::string& device) {
   const auto is_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
   };
-  constexpr std::size_t kMost = 100;
+  constexpr std::size_t kMax = 100;
   std::string name;
-  for (const char c : device.substr(0, kMost)) {
+  for (const char c : device.substr(0, kMax)) {
     if (is_plain(c)) {
       name += c;
     } else if (!name.empty() && name.back() != '-') {

@@ -131,8 +131,8 @@ Pattern block_diagonal(std::int64_t rows, std::int64_t cols, std::int64_t groups
 }
 
 Pattern butterfly(std::int64_t rows, std::int64_t cols, std::int64_t levels) {
-  constexpr std::int64_t kMostLevels = 62;
-  if (levels < 0 || levels > kMostLevels) {
+  constexpr std::int64_t kMaxLevels = 62;
+  if (levels < 0 || levels > kMaxLevels) {
     refuse("butterfly: levels: expected 0 to 62, got " + std::to_string(levels));
   }
   Pattern pattern = open_pattern(rows, cols, "butterfly");

@@ -55,7 +55,7 @@ inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   mask.words = s.mask_bits ? queries : queries / std::gcd(s.mask_block.rows, queries);
   mask.batch = s.mask_batch;
   mask.heads = s.mask_heads;
-  mask.group = s.heads_a_list();
+  mask.group = s.heads_per_list();
   mask.rows = (s.q_length + queries - 1) / queries;
   mask.columns = (s.kv_length + kComposedKeys - 1) / kComposedKeys;
   mask.capacity = most(most(s.mask_capacity, touched(queries, s.mask_block.rows), mask.columns),
@@ -126,9 +126,9 @@ inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
           .group = m.group};
 }
 
-/// Divides what is below kMost by what is up to kMost, as a multiplication.
+/// Divides what is below kMax by what is up to kMax, as a multiplication.
 struct SmallDivisor {
-  static constexpr std::int32_t kMost = 256;
+  static constexpr std::int32_t kMax = 256;
   std::int32_t divisor = 1;
   std::uint32_t share = 1 << 16;  // 2^16 / divisor, rounded up
 

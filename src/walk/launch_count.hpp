@@ -15,7 +15,7 @@ namespace tessera::planning {
 struct LaunchCount {
   static constexpr int kBits = 24;
   /// Counts end here: a word that counts to its limit is still told from all others.
-  static constexpr std::int64_t kMost = std::int64_t{1} << kBits;
+  static constexpr std::int64_t kMax = std::int64_t{1} << kBits;
 
   /// Whether a word holds a count of that tag. `limit`: how often it is counted up in all.
   TESSERA_HD static constexpr bool holds(std::uint64_t word, std::uint64_t tag, int limit) {

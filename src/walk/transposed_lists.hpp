@@ -17,12 +17,12 @@ namespace tessera::planning {
 /// chunk of bands, one after the other. A band has at most as many rows as a word has bits.
 struct ListCut {
   static constexpr std::int64_t kBand = 16;
-  static constexpr std::int64_t kMostChunks = 128;
+  static constexpr std::int64_t kMaxChunks = 128;
   std::int64_t chunks = 0, bands = 0;  // bands: of each chunk
 
   static constexpr ListCut of(std::int64_t rows) {
     const std::int64_t all = (rows + kBand - 1) / kBand;
-    const std::int64_t each = std::max<std::int64_t>((all + kMostChunks - 1) / kMostChunks, 1);
+    const std::int64_t each = std::max<std::int64_t>((all + kMaxChunks - 1) / kMaxChunks, 1);
     return {(all + each - 1) / each, each};
   }
 };

@@ -120,7 +120,7 @@ TEST(GpuAttentionBlocks, LongSequencesMatchTheOracle) {
   for (std::uint64_t seed = 3000; seed < 3012; ++seed) {
     AttentionOptions options = options_for(seed, kBlocks[seed % 3]);
     options.longest = 9000;
-    options.most_queries = seed % 2 == 0 ? 40 : 200;
+    options.max_queries = seed % 2 == 0 ? 40 : 200;
     options.packed_q = options.packed_kv = Presence::never;
     options.largest_batch = options.largest_kv_heads = 1;
     options.dims = {64};

@@ -126,7 +126,7 @@ TEST(GpuAttentionLines, LongWalksOfFewOwnBlocksMatchTheOracle) {
       AttentionOptions options = lines_options(seed, 64, 64);
       options.blocks.names = kind.names;
       options.longest = 12000;
-      options.most_queries = 256;
+      options.max_queries = 256;
       options.packed_q = options.packed_kv = options.positions = Presence::never;
       options.largest_batch = options.largest_kv_heads = options.group = 1;
       options.dims = {128};

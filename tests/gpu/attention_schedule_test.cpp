@@ -32,7 +32,7 @@ AttentionOptions rounds_and_a_rest(std::uint64_t seed, Presence mask) {
   options.packed_q = options.packed_kv = options.positions = Presence::never;
   options.mask = mask;
   options.longest = 3000;
-  options.most_queries = 20;
+  options.max_queries = 20;
   options.largest_batch = 3;
   options.largest_kv_heads = 90;
   options.group = 1;

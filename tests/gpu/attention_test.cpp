@@ -97,7 +97,7 @@ TEST(GpuAttention, DividedWalksMatchTheOracle) {
     options.longest = 12000;
     options.largest_batch = options.largest_kv_heads = 1;
     options.dims = {64, 128};
-    options.most_queries = 40;
+    options.max_queries = 40;
     const auto c = attention_case(seed, options);
     const OnGpu gpu(*c);
     if (c->problem.q.numel() == 0) continue;

@@ -108,9 +108,9 @@ TEST(MaskLists, CapturedConversionsFollowTheContents) {
 }
 
 TEST(MaskLists, HostileListsStayInside) {
-  constexpr std::int64_t kLeast = std::numeric_limits<std::int32_t>::min();
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t hostile[] = {0, 1, -1, -7, 3, 99, kLeast, kMost};
+  constexpr std::int64_t kMin = std::numeric_limits<std::int32_t>::min();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t hostile[] = {0, 1, -1, -7, 3, 99, kMin, kMax};
   Random random(104);
   for (int round = 0; round < 60; ++round) {
     Twin twin(kTwinBytes);

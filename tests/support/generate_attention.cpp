@@ -119,7 +119,7 @@ class Builder {
       shape = {offsets.back() + draw_rest(), heads_, dim_};
     } else {
       const std::int64_t most =
-          options_.most_queries > 0 ? options_.most_queries : options_.longest;
+          options_.max_queries > 0 ? options_.max_queries : options_.longest;
       shape = {batch_, length(random_, most), heads_, dim_};
     }
     p_.q = memory_.input(dtype_, shape, options_.layout);

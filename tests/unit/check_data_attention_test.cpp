@@ -290,7 +290,7 @@ TEST(AttentionData, pages) {
       kCheck);
 }
 
-TEST(AttentionData, lists_of_a_mask) {
+TEST(AttentionData, lists_of_mask) {
   const auto full = [](Values counts, Values indices) {
     return [=](X& x) {
       x.problem.mask.full = {x.list({1, 1, 3}, counts), {}, x.list({1, 1, 3, 2}, indices)};

@@ -118,7 +118,7 @@ generate::AttentionOptions lists_alone() {
   options.largest_batch = options.largest_kv_heads = 2;
   options.dims = {1};
   options.longest = 270;
-  options.most_queries = 150;
+  options.max_queries = 150;
   return options;
 }
 
@@ -235,7 +235,7 @@ TEST(ComposeMask, HostileListsAreClampedAndSkipped) {
       oracle::write(list, values);
     }
     const Composed composed(p, kQueries[seed % 6], 100);
-    const MaskView given = view_of(p.mask, shape.kv_length, shape.heads_a_list());
+    const MaskView given = view_of(p.mask, shape.kv_length, shape.heads_per_list());
     const oracle::DenseArray bits = p.mask.bits ? oracle::read(p.mask.bits) : oracle::DenseArray{};
     const std::int64_t bytes = (p.mask.block_kv + 7) / 8;
     for (std::int64_t b = 0; b < shape.batch; ++b)
@@ -280,8 +280,8 @@ TEST(ComposeMask, ReadsBitsFromAnywhere) {
 }
 
 TEST(ComposeMask, SmallDivisorsDivide) {
-  for (int divisor = 1; divisor <= SmallDivisor::kMost; ++divisor)
-    for (int number = 0; number < SmallDivisor::kMost; ++number)
+  for (int divisor = 1; divisor <= SmallDivisor::kMax; ++divisor)
+    for (int number = 0; number < SmallDivisor::kMax; ++number)
       ASSERT_EQ(SmallDivisor::of(divisor).quotient(number), number / divisor);
 }
 

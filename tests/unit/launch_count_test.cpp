@@ -27,7 +27,7 @@ TEST(LaunchCount, TagsDifferAndLeaveRoomForCounts) {
   for (int i = 0; i < 10000; ++i) {
     const std::uint64_t tag = LaunchCount::new_tag();
     EXPECT_NE(tag, 0u);
-    EXPECT_EQ(tag % LaunchCount::kMost, 0u);
+    EXPECT_EQ(tag % LaunchCount::kMax, 0u);
     EXPECT_TRUE(tags.insert(tag).second);
   }
 }
@@ -43,8 +43,8 @@ TEST(LaunchCount, WhatLayThereIsNoCount) {
     EXPECT_TRUE(LaunchCount::holds(word, tag, kLimit));
     EXPECT_EQ(LaunchCount::count_of(word, tag), static_cast<std::uint64_t>(count));
   }
-  const auto most = static_cast<int>(LaunchCount::kMost - 1);
-  EXPECT_TRUE(LaunchCount::holds(tag + LaunchCount::kMost - 2, tag, most));
+  const auto most = static_cast<int>(LaunchCount::kMax - 1);
+  EXPECT_TRUE(LaunchCount::holds(tag + LaunchCount::kMax - 2, tag, most));
 }
 
 /// Everybody gets a number of its own, whatever the word held; afterwards it is clear, so that a

@@ -230,7 +230,7 @@ void check_fold(const AttentionShape& s, const Tile& tile, const AttentionLayout
   ASSERT_EQ(at.pack * at.head_groups, s.heads);
   ASSERT_EQ(group % at.pack, 0) << "a tile's heads read the same keys";
   ASSERT_LE(at.pack, 64) << "a consumer's rows are whole queries";
-  ASSERT_EQ(s.masked ? s.heads_a_list() % at.pack : 0, 0) << "and under the same lists";
+  ASSERT_EQ(s.masked ? s.heads_per_list() % at.pack : 0, 0) << "and under the same lists";
 }
 
 TEST(AttentionLayout, ConsumersLeaveAndJoinForThemselvesWhereThereAreStagesForIt) {
@@ -253,8 +253,8 @@ TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {
       const AttentionShape s = shape_for(p);
       const AttentionLayout at = attention_layout(s, tile);
       check_fold(s, tile, at);
-      EXPECT_EQ(at.tiles_a_head, (queries + at.queries - 1) / at.queries);
-      EXPECT_EQ(at.tiles, at.tiles_a_head * at.head_groups * 2);
+      EXPECT_EQ(at.tiles_per_head, (queries + at.queries - 1) / at.queries);
+      EXPECT_EQ(at.tiles, at.tiles_per_head * at.head_groups * 2);
       // Never more tiles than without.
       EXPECT_LE(at.tiles, (queries + tile.m - 1) / tile.m * 2 * group * 2);
       if (queries == 1 && group == 8) {
@@ -316,9 +316,9 @@ TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
       check_fold(s, row.tile, at);
       std::int64_t needed = 0;
       for (const std::int64_t length : lengths) needed += (length + at.queries - 1) / at.queries;
-      EXPECT_GE(at.tiles_a_head, needed);
-      EXPECT_LE(at.tiles_a_head, needed + batch + unused / at.queries);
-      EXPECT_EQ(at.tiles, at.tiles_a_head * at.head_groups);
+      EXPECT_GE(at.tiles_per_head, needed);
+      EXPECT_LE(at.tiles_per_head, needed + batch + unused / at.queries);
+      EXPECT_EQ(at.tiles, at.tiles_per_head * at.head_groups);
       EXPECT_TRUE(at.uneven);
     }
   }
@@ -340,7 +340,7 @@ TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
   // The longest tiles of as many heads as fill the device come first.
   const AttentionLayout causal = layout([](AttentionProblem& p) { p.causal = true; });
   EXPECT_GT(causal.section, 1);
-  EXPECT_GE((causal.section + 1) * causal.tiles_a_head, 2 * kUnits);
+  EXPECT_GE((causal.section + 1) * causal.tiles_per_head, 2 * kUnits);
   // The heads that come last are enough to fill the GPU, where sections of another size have that.
   EXPECT_EQ(section_of(16, 128), 2);
   EXPECT_EQ(section_of(16, 86), 4);  // not 3, which leaves one head

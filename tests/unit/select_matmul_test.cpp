@@ -94,7 +94,7 @@ TEST(SelectMatmul, SplitsNeverPassTheStepsOrTheClusters) {
           if (row.family() != "matmul") continue;
           const MatmulLayout at = layout_of(dense(m, n, k), row.name);
           EXPECT_LE(at.splits, std::max<std::int64_t>(at.steps, 1));
-          EXPECT_LE(at.splits, can_split(row.tile) ? kMatmulMostSplits : 1);
+          EXPECT_LE(at.splits, can_split(row.tile) ? kMatmulMaxSplits : 1);
         }
 }
 

@@ -15,8 +15,8 @@ namespace {
 using namespace tessera;            // NOLINT: a test of many small names
 using namespace tessera::planning;  // NOLINT
 
-constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
 /// A list of i32 or i64 in memory of its own, `stride` apart; what lies between is hostile.
 class List {
@@ -25,7 +25,7 @@ class List {
   List(const std::vector<std::int64_t>& values, DType dtype, std::int64_t stride)
       : values_(values) {
     const auto size = static_cast<std::int64_t>(values.size());
-    wide_.assign(values.size() * static_cast<std::size_t>(stride) + 1, kMost);
+    wide_.assign(values.size() * static_cast<std::size_t>(stride) + 1, kMax);
     narrow_.assign(wide_.size(), -7);
     for (std::int64_t i = 0; i < size; ++i) {
       const auto at = static_cast<std::size_t>(i * stride);
@@ -190,7 +190,7 @@ void check_inside(const SequenceView& view, std::int64_t batch) {
 
 TEST(SequenceView, HostileListsStayInside) {
   const std::array<std::int64_t, 12> values = {
-      kLeast, kLeast + 1, -1'000'000'000'000, -1, 0, 1, 7, 20, 31, 2'000'000'000, kMost - 1, kMost};
+      kMin, kMin + 1, -1'000'000'000'000, -1, 0, 1, 7, 20, 31, 2'000'000'000, kMax - 1, kMax};
   for (unsigned seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(seed);
     Drawn d(seed);
@@ -210,7 +210,7 @@ TEST(SequenceView, HostileListsStayInside) {
 }
 
 // A constant expression allows no overflow.
-constexpr std::int64_t kFalling[] = {kMost, kLeast}, kRising[] = {kLeast, kMost};
+constexpr std::int64_t kFalling[] = {kMax, kMin}, kRising[] = {kMin, kMax};
 constexpr SequenceView hostile_view(const std::int64_t* offsets, const std::int64_t* positions) {
   return {.q_offsets = {{nullptr, offsets}},
           .kv_offsets = {{nullptr, offsets}},

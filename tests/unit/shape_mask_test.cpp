@@ -38,7 +38,7 @@ TEST(AttentionShape, counts_the_heads_that_share_lists) {
     P p = masked();
     p.mask.full = {i32({1, sets, 4}), {}, i32({1, 1, 4, 3})};
     EXPECT_EQ(shape_of(p).mask_heads, sets);
-    EXPECT_EQ(shape_of(p).heads_a_list(), 8 / sets);
+    EXPECT_EQ(shape_of(p).heads_per_list(), 8 / sets);
   }
 }
 

@@ -330,11 +330,11 @@ void prepare(const AttentionBackwardProblem& problem, const planning::AttentionS
   order_tiles(problem.forward, shape, row.tile, lists.order);
   if (!lists.offsets) return;
   const planning::MaskView mask =
-      planning::view_of(problem.forward.mask, shape.kv_length, shape.heads_a_list());
+      planning::view_of(problem.forward.mask, shape.kv_length, shape.heads_per_list());
   for (std::int64_t batch = 0; batch < shape.mask_batch; ++batch)
     for (std::int64_t in_batch = 0; in_batch < shape.mask_heads; ++in_batch) {
       const std::int64_t set = batch * shape.mask_heads + in_batch;
-      const std::int64_t head = in_batch * shape.heads_a_list();  // the first of those that share
+      const std::int64_t head = in_batch * shape.heads_per_list();  // the first of those that share
       std::int64_t* offsets = lists.offsets + set * (lists.key_blocks + 1);
       std::int64_t* rows = lists.rows + set * lists.entries;
       std::int64_t* tiles = lists.tiles + set * lists.entries;

@@ -11,7 +11,7 @@ void order_tiles(const AttentionProblem& problem, const planning::AttentionShape
   if (!order) return;
   const planning::QueryTiling tiling = planning::query_tiling(shape, tile);
   const planning::MaskView mask =
-      planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
+      planning::view_of(problem.mask, shape.kv_length, shape.heads_per_list());
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < tiling.tiles(); ++i) {
     const planning::QueryTile t = tiling.tile(i);

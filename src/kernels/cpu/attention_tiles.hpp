@@ -14,8 +14,8 @@ namespace tessera::cpu {
 
 /// Positions in lanes are 32 bits: a bound beyond them means "no bound".
 inline std::int32_t lane_bound(std::int64_t key) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(key, 0, kMost));
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(key, 0, kMax));
 }
 
 /// The walks of one attention problem, masked or not.
@@ -24,7 +24,7 @@ class AttentionTiles {
   AttentionTiles(const AttentionProblem& problem, const planning::AttentionShape& shape)
       : bits_(problem.mask) {
     if (shape.masked)
-      mask_ = planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
+      mask_ = planning::view_of(problem.mask, shape.kv_length, shape.heads_per_list());
   }
 
   /// For `hide_scores` where lanes, from `first` on, are the queries of a tile.

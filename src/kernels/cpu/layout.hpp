@@ -23,9 +23,9 @@ constexpr std::int64_t pad_lanes(std::int64_t n) { return core::align_up(n, kMax
 /// since fresh pages cost more than reading the left operand again; where the operand is deep, five
 /// strips all the same, up to a limit, so that this reading stays cheap beside the arithmetic.
 inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 20;
-inline constexpr std::int64_t kMostPackedFloats = std::int64_t{8} << 20;
+inline constexpr std::int64_t kMaxPackedFloats = std::int64_t{8} << 20;
 constexpr std::int64_t packing_budget(std::int64_t rows) {
-  const std::int64_t most = kMostPackedFloats / (kMaxStrip * 5);
+  const std::int64_t most = kMaxPackedFloats / (kMaxStrip * 5);
   return std::max(kPackedFloats, std::min(rows, most) * kMaxStrip * 5);
 }
 /// Fewer rows than this on the left, and the sides change places: the big operand is then read in
@@ -256,7 +256,7 @@ struct AttentionSchedule {
   std::int64_t key_blocks = 0, entries = 0;
 
   std::int64_t set(const AttentionShape& s, std::int64_t batch, std::int64_t head) const {
-    return (s.mask_batch > 1 ? batch : 0) * s.mask_heads + head / s.heads_a_list();
+    return (s.mask_batch > 1 ? batch : 0) * s.mask_heads + head / s.heads_per_list();
   }
 };
 inline AttentionSchedule carve_attention_schedule(core::Carver& carver, const AttentionShape& s,

@@ -18,7 +18,7 @@ inline void check(cudaError_t status, const char* call) {
 }
 
 /// Multiprocessors of the current device.
-inline int unit_count() {
+inline int sm_count() {
   int device = 0, units = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),

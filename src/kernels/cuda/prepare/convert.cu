@@ -23,7 +23,7 @@ constexpr __host__ __device__ unsigned pieces_of(unsigned words) {
   return (words + kPiece - 1) / kPiece;
 }
 /// Words of a tile are counted in 32 bits.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 23;
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 23;
 
 /// Every element of a tile of the dense matrix: first which block stands where, then the copy. The
 /// grid: tiles along a row of blocks, pieces of all rows of blocks, batches.
@@ -159,9 +159,9 @@ void with_words(BlockCopy c, const Use& use) {
 }
 
 void check_block(const char* call, std::int64_t rows, std::int64_t cols) {
-  if (rows <= kMostElements / cols) return;
+  if (rows <= kMaxElements / cols) return;
   throw Error(ErrorCode::unsupported, std::string(call) + ": values: on a GPU, blocks of at most " +
-                                          std::to_string(kMostElements) + " elements, got " +
+                                          std::to_string(kMaxElements) + " elements, got " +
                                           std::to_string(rows) + " x " + std::to_string(cols));
 }
 

@@ -11,9 +11,9 @@ namespace tessera::cuda {
 
 /// Sizes of a grid; kernels stride over what a grid cannot name.
 inline dim3 grid_of(std::int64_t x, std::int64_t y = 1, std::int64_t z = 1) {
-  constexpr std::int64_t kMostX = 0x7fffffff, kMost = 0xffff;
-  return dim3(static_cast<unsigned>(std::min(x, kMostX)), static_cast<unsigned>(std::min(y, kMost)),
-              static_cast<unsigned>(std::min(z, kMost)));
+  constexpr std::int64_t kMaxX = 0x7fffffff, kMax = 0xffff;
+  return dim3(static_cast<unsigned>(std::min(x, kMaxX)), static_cast<unsigned>(std::min(y, kMax)),
+              static_cast<unsigned>(std::min(z, kMax)));
 }
 
 /// An empty grid launches nothing. `name` is the kernel's, for errors.

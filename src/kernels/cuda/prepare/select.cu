@@ -167,8 +167,8 @@ void select_blocks(const SelectShape& s, void* memory, const Place& place) {
   core::Carver carver(memory);
   const SelectScratch scratch = planning::carve_select_scratch(carver, s.rows);
   // Each block of threads reads the histograms anew: a few rows for every warp.
-  constexpr std::int64_t kMostBlocks = 1024;
-  const dim3 rows = grid_of(std::min((s.rows + kWarps - 1) / kWarps, kMostBlocks));
+  constexpr std::int64_t kMaxBlocks = 1024;
+  const dim3 rows = grid_of(std::min((s.rows + kWarps - 1) / kWarps, kMaxBlocks));
   if (s.by_count) {
     check(cudaMemsetAsync(scratch.bins, 0, sizeof(std::uint64_t) * kBins * kPasses,
                           static_cast<cudaStream_t>(place.stream)),

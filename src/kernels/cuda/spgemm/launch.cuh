@@ -37,15 +37,15 @@ void launch(const Launch& call) {
   args.depth = static_cast<int>(a.transposed ? a.sparse.block_rows() : a.sparse.block_cols());
   args.pieces_down = (args.rows + kTile.m - 1) / kTile.m;
   args.pieces_across = (args.cols + kTile.n - 1) / kTile.n;
-  constexpr std::int64_t kMostRuns = INT32_MAX;
-  if (args.runs.count() > kMostRuns)
+  constexpr std::int64_t kMaxRuns = INT32_MAX;
+  if (args.runs.count() > kMaxRuns)
     throw Error(ErrorCode::unsupported,
                 "spgemm: out: too many blocks: " + std::to_string(args.runs.lists.stored));
   args.pieces = args.runs.count() * args.pieces_down * args.pieces_across;
   args.alpha = problem.alpha;
   args.beta = problem.beta;
-  constexpr std::int64_t kMostBlocks = 1 << 20;
-  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(args.pieces, 1, kMostBlocks));
+  constexpr std::int64_t kMaxBlocks = 1 << 20;
+  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(args.pieces, 1, kMaxBlocks));
   with_element(problem.a.sparse.values.dtype, [&](auto element) {
     cudaLaunchConfig_t config{};
     config.gridDim = blocks;

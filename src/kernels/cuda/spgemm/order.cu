@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kSorters = 1024, kWindow = 2 * kSorters;
-constexpr int kMostPairs = (1 << 20) - 1;  // that make a difference
+constexpr int kMaxPairs = (1 << 20) - 1;  // that make a difference
 
 /// A warp a block: how many pairs meet in it.
 __global__ void __launch_bounds__(kThreads)
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
     pairs += search.found >= 0;
   }
   pairs = __reduce_add_sync(0xFFFFFFFFu, pairs);
-  if (lane == 0) blocks[run.first] = {run.row, run.first, column, min(pairs, kMostPairs)};
+  if (lane == 0) blocks[run.first] = {run.row, run.first, column, min(pairs, kMaxPairs)};
 }
 
 /// A block of threads sorts a window; what weighs the same stays as it was.
@@ -72,8 +72,8 @@ void order_blocks(const Lists& a, const RightBlocks& b, const Lists& result, Pla
   if (result.stored == 0) return;
   const auto on = static_cast<cudaStream_t>(stream);
   const ResultRuns<1> runs{result};
-  constexpr std::int64_t kRunsABlock = kThreads / 32;
-  const auto grid = static_cast<unsigned>((runs.count() + kRunsABlock - 1) / kRunsABlock);
+  constexpr std::int64_t kRunsPerBlock = kThreads / 32;
+  const auto grid = static_cast<unsigned>((runs.count() + kRunsPerBlock - 1) / kRunsPerBlock);
   weigh_kernel<<<grid, kThreads, 0, on>>>(a, b, runs, blocks);
   check(cudaGetLastError(), "weigh_kernel(spgemm)");
   sort_kernel<<<(result.stored + kWindow - 1) / kWindow, kSorters, 0, on>>>(blocks, result.stored);

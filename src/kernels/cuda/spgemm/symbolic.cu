@@ -193,8 +193,8 @@ SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::Spge
   s.b = lists_of(problem.b, pieces.b, {shape.device.index, stream});
 
   check(cudaMemsetAsync(s.totals, 0, 2 * sizeof(*s.totals), on), "cudaMemsetAsync(spgemm)");
-  constexpr std::int64_t kMostBlocks = 1 << 20;
-  const auto blocks = static_cast<unsigned>(std::min(s.rows, kMostBlocks));
+  constexpr std::int64_t kMaxBlocks = 1 << 20;
+  const auto blocks = static_cast<unsigned>(std::min(s.rows, kMaxBlocks));
   if (blocks > 0) count_kernel<<<blocks, kThreads, 0, on>>>(s);
   check(cudaGetLastError(), "count_kernel(spgemm)");
   offsets_kernel<<<1, kScanThreads, 0, on>>>(s);
@@ -203,8 +203,8 @@ SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::Spge
   check(cudaMemcpyAsync(totals, s.totals, sizeof(totals), cudaMemcpyDeviceToHost, on),
         "cudaMemcpyAsync(spgemm)");
   check(cudaStreamSynchronize(on), "cudaStreamSynchronize(spgemm)");
-  constexpr unsigned long long kMostStored = INT32_MAX;
-  if (totals[0] > kMostStored) {
+  constexpr unsigned long long kMaxStored = INT32_MAX;
+  if (totals[0] > kMaxStored) {
     throw Error(ErrorCode::unsupported, "spgemm: the result has " + std::to_string(totals[0]) +
                                             " blocks, a GPU takes fewer than 2^31");
   }

@@ -50,7 +50,7 @@ inline void set_walk(Walk& walk, const AttentionProblem& problem,
                      const planning::AttentionLayout& layout) {
   walk.sequences = planning::sequences_of(problem, shape);
   if (shape.masked) {
-    walk.mask = planning::view_of(problem.mask, shape.kv_length, shape.heads_a_list());
+    walk.mask = planning::view_of(problem.mask, shape.kv_length, shape.heads_per_list());
     if (problem.mask.bit_tile) {
       walk.bits_tile = problem.mask.bits.stride(0);
       walk.bits_row = problem.mask.bits.stride(1);
@@ -63,7 +63,7 @@ inline void set_walk(Walk& walk, const AttentionProblem& problem,
   walk.pack_shift = std::countr_zero(static_cast<unsigned>(layout.pack));
   walk.group = static_cast<int>(shape.heads / shape.kv_heads);
   walk.queries = static_cast<int>(layout.queries);
-  walk.tiles_a_head = static_cast<int>(layout.tiles_a_head);
+  walk.tiles_per_head = static_cast<int>(layout.tiles_per_head);
   walk.tiles = static_cast<int>(layout.tiles);
   walk.whole = static_cast<int>(layout.whole);
   walk.sharers = static_cast<int>(layout.sharers);
@@ -149,8 +149,8 @@ void launch_typed(const Launch& call) {
   const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
   planning::AttentionLayout layout = planning::attention_layout(shape, T::kShape);
   if (layout.tiles == 0 || shape.q_total == 0) return;
-  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
-  if (layout.tiles > kMostTiles)
+  constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // a step past the last one still fits
+  if (layout.tiles > kMaxTiles)
     throw Error(ErrorCode::unsupported,
                 "attention: q: too many tiles: " + std::to_string(layout.tiles));
   core::Carver carver(call.execution.workspace.data);
@@ -164,7 +164,7 @@ void launch_typed(const Launch& call) {
   };
   args.k = map_of(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   args.v = map_of(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
-  const int units = unit_count();
+  const int units = sm_count();
   // Rounds were planned for cards of another size: nothing is divided then.
   if (layout.whole > 0 && units != planning::kPlannedUnits) {
     layout.whole = layout.tiles;

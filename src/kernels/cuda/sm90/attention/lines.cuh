@@ -27,7 +27,7 @@ struct LinePieces {
   std::int32_t first, in_range;  // the range
   std::int32_t begin, count;     // numbers of this share
   // Blocks that each line's lists name, a bit a column: lists may be in any order.
-  std::uint32_t named[kLines][planning::kMostLineBlocks / 32];
+  std::uint32_t named[kLines][planning::kMaxLineBlocks / 32];
 
   __device__ void start(const Walk& walk, const TileNote& tile, int lane) {
     if (lane < kLines) begin_line(walk, tile, lane);

@@ -16,7 +16,7 @@ constexpr float kSooner = 1.1f;  // costs are guessed
 /// Tiles of packed sequences, which are counted: those of a head of each one, and those of the
 /// sequences before it.
 struct Counted {
-  int a_head[planning::kMostOrderedSequences], before[planning::kMostOrderedSequences];
+  int a_head[planning::kMaxOrderedSequences], before[planning::kMaxOrderedSequences];
 };
 
 __device__ SequenceNote sequence_of(const Walk& walk, int batch) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
   }
   const ExclusiveSum sum = exclusive_sum<kThreads>(mine);
   const auto total = static_cast<float>(max(sum.total, std::int64_t{1}));
-  const float buckets_a_cost = kBuckets / total;
+  const float buckets_per_cost = kBuckets / total;
   auto before = static_cast<float>(sum.before);
   // The first tiles are under way. Where a tile was costs is noted where the others come.
   const int others = max(begin, walk.blocks);
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
   for (int number = begin; number < end; ++number) {
     const auto cost = static_cast<float>(costs[number]);
     const float latest = total - kSooner * cost * static_cast<float>(walk.blocks);
-    const float at = max(min(before, latest), 0.0f) * buckets_a_cost;
+    const float at = max(min(before, latest), 0.0f) * buckets_per_cost;
     before += cost;
     if (number < others) continue;
     const int bucket = min(static_cast<int>(at), kBuckets - 1);

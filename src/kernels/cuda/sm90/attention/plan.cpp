@@ -7,7 +7,7 @@ namespace tessera::planning {
 namespace {
 
 /// Heads that can be folded into rows: they read the same keys under the same lists.
-int most_packed(const AttentionShape& s, const Tile& tile) {
+int max_pack(const AttentionShape& s, const Tile& tile) {
   if (s.kv_heads == 0) return 1;
   const bool own_lists = s.masked && s.mask_heads > s.kv_heads;
   if (own_lists) return 1;
@@ -20,7 +20,7 @@ int most_packed(const AttentionShape& s, const Tile& tile) {
 
 /// As few as make queries fit: into a row of the mask's blocks, or where there are not many.
 int pack_of(const AttentionShape& s, const Tile& tile) {
-  const int most = most_packed(s, tile);
+  const int most = max_pack(s, tile);
   int pack = 1;
   if (s.masked) {
     while (pack < most && s.mask_block.rows % (tile.m / pack) != 0) pack *= 2;
@@ -94,11 +94,11 @@ bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(
 /// One consumer alone takes three fifths of the time of three. Under a causal mask, what else is
 /// reckoned was fitted with a third.
 double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
-  if (!skips_tiles(tile) || s.q_packed || layout.tiles_a_head == 0) return 0;
-  const std::int64_t rows = s.q_length * layout.pack - (layout.tiles_a_head - 1) * tile.m;
+  if (!skips_tiles(tile) || s.q_packed || layout.tiles_per_head == 0) return 0;
+  const std::int64_t rows = s.q_length * layout.pack - (layout.tiles_per_head - 1) * tile.m;
   const auto without = static_cast<double>((tile.m - rows) / 64);
   const double all = tile.warpgroups + (s.window_right >= 0 ? 0 : 2);
-  return without / all / static_cast<double>(layout.tiles_a_head);
+  return without / all / static_cast<double>(layout.tiles_per_head);
 }
 
 /// Tiles that consumers compute on, parts of one as such. Packed sequences end anywhere in theirs.
@@ -148,8 +148,8 @@ void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) 
   const double step = step_seconds(s, tile);
   const auto seconds = [&](std::int64_t sharers) {
     const auto walked = static_cast<double>((rounds * last + sharers - 1) / sharers);
-    const int tiles_a_share = sharers % last == 0 ? 1 : 2;
-    return walked * step + tiles_a_share * tile_seconds(tile) +
+    const int tiles_per_share = sharers % last == 0 ? 1 : 2;
+    return walked * step + tiles_per_share * tile_seconds(tile) +
            (sharers > last ? join_seconds(tile, last, sharers) : 0);
   };
   std::int64_t best = last;
@@ -166,13 +166,13 @@ void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) 
 
 }  // namespace
 
-std::int64_t section_of(std::int64_t heads, std::int64_t tiles_a_head) {
+std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head) {
   constexpr std::int64_t kFillsTheGpu = 264;
   const auto leaves_enough = [&](std::int64_t section) {
     const std::int64_t rest = heads % section;
-    return rest == 0 || rest * tiles_a_head >= kFillsTheGpu;
+    return rest == 0 || rest * tiles_per_head >= kFillsTheGpu;
   };
-  const std::int64_t least = std::max<std::int64_t>(kFillsTheGpu / tiles_a_head, 1);
+  const std::int64_t least = std::max<std::int64_t>(kFillsTheGpu / tiles_per_head, 1);
   for (std::int64_t section = least; section <= 2 * least; ++section)
     if (leaves_enough(section)) return section;
   return least;
@@ -194,18 +194,18 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) 
   layout.queries = tile.m / layout.pack;
   layout.lines = tile.lines;
   layout.head_groups = s.heads / layout.pack;
-  layout.tiles_a_head = s.q_packed ? s.q_total / layout.queries + s.batch
+  layout.tiles_per_head = s.q_packed ? s.q_total / layout.queries + s.batch
                                    : (s.q_length + layout.queries - 1) / layout.queries;
-  layout.tiles = layout.tiles_a_head * layout.head_groups * (s.q_packed ? 1 : s.batch);
+  layout.tiles = layout.tiles_per_head * layout.head_groups * (s.q_packed ? 1 : s.batch);
   // Tiles that are dealt are no longer in step, which costs long walks half a percent or more.
   constexpr double kWorthDealing = 0.01;
   layout.uneven = walks_differ(s) ||
                   (layout.tiles > kPlannedUnits && skipped_share(s, tile, layout) > kWorthDealing);
   divide(layout, s, tile);
   layout.ordered = data_tells(s) && layout.whole > kPlannedUnits &&
-                   layout.whole <= kMostOrderedTiles && s.batch <= kMostOrderedSequences;
-  if (s.window_right >= 0 && layout.tiles_a_head > 0)
-    layout.section = section_of(s.batch * layout.head_groups, layout.tiles_a_head);
+                   layout.whole <= kMaxOrderedTiles && s.batch <= kMaxOrderedSequences;
+  if (s.window_right >= 0 && layout.tiles_per_head > 0)
+    layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head);
   return layout;
 }
 

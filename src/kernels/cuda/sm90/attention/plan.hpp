@@ -59,16 +59,16 @@ constexpr bool skips_tiles(const Tile& tile) {
 /// Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of so
 /// many heads come first as fill the GPU, so that short ones end the work; and so many that the
 /// last heads fill it too, where that can be.
-std::int64_t section_of(std::int64_t heads, std::int64_t tiles_a_head);
+std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head);
 
 /// Columns of a mask's blocks that such a tile can take: it keeps a bit of each.
-inline constexpr int kMostLineBlocks = 1 << 16;
+inline constexpr int kMaxLineBlocks = 1 << 16;
 
 struct AttentionLayout {
   int pack = 1;                   // heads that read the same keys, folded into a tile's rows
   std::int64_t queries = 0;       // of a tile: tile.m / pack
   std::int64_t head_groups = 0;   // heads / pack
-  std::int64_t tiles_a_head = 0;  // of one sequence and head group, at most
+  std::int64_t tiles_per_head = 0;  // of one sequence and head group, at most
   std::int64_t tiles = 0;         // output tiles in all, at most
   int lines = 1;                  // lists of a tile: several are walked together
   std::int64_t section = 1;       // head groups whose tiles are dealt together, longest first
@@ -87,7 +87,7 @@ struct AttentionLayout {
   /// Whether so many blocks ask for their tiles: else they take them in turns, and each of them at
   /// most one share of divided ones.
   bool dealt(std::int64_t blocks) const {
-    return uneven && whole > blocks && whole + sharers < LaunchCount::kMost;
+    return uneven && whole > blocks && whole + sharers < LaunchCount::kMax;
   }
 };
 
@@ -95,8 +95,8 @@ struct AttentionLayout {
 inline constexpr std::int64_t kPlannedUnits = 132;
 
 /// What one block of threads puts in order.
-inline constexpr std::int64_t kMostOrderedTiles = 1 << 16;
-inline constexpr int kMostOrderedSequences = 1024;
+inline constexpr std::int64_t kMaxOrderedTiles = 1 << 16;
+inline constexpr int kMaxOrderedSequences = 1024;
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile);
 
@@ -108,7 +108,7 @@ inline AttentionShape as_walked(const AttentionShape& s, const Tile& tile) {
 }
 
 /// Composed lists of more bytes are refused.
-inline constexpr double kMostComposedBytes = 8.0 * (1 << 30);
+inline constexpr double kMaxComposedBytes = 8.0 * (1 << 30);
 
 /// The share of all keys that a tile of several lists loads, where they have nothing to do with
 /// each other: what none of them names stays away.

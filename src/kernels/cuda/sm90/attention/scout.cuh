@@ -110,7 +110,7 @@ class Scout {
   /// those behind it back; before they are too many, it goes without.
   __device__ int send_by_lines(const TileNote& note) {
     static_assert(T::kPieces == 2 && 1 << T::kLines <= 32);
-    constexpr int kMostKept = T::kStepNotes - 32 - 1;
+    constexpr int kMaxKept = T::kStepNotes - 32 - 1;
     // `lacking`, a lane each set of lines: the step of theirs that lacks a piece, or -1.
     int lacking = -1, begun = 0, sent = 0;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
@@ -138,7 +138,7 @@ class Scout {
         lacking = (beginning >> last & 1) != 0 ? step_of(last) : -1;
       }
       begun += __popc(beginning);
-      if (lacking >= 0 && begun - lacking > kMostKept) go_without(lacking, note);
+      if (lacking >= 0 && begun - lacking > kMaxKept) go_without(lacking, note);
       __syncwarp();
       const unsigned first = __reduce_min_sync(~0u, static_cast<unsigned>(lacking));
       send_up_to(min(first, static_cast<unsigned>(begun - 1)), sent);

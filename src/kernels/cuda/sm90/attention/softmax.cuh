@@ -332,8 +332,8 @@ struct Softmax {
   /// Weights have to fit into f16, and values times weights into f32. A sum that is no number any
   /// more stays so.
   __device__ __forceinline__ bool is_too_large(int half, const float (&total)[2]) const {
-    constexpr float kMost = 0x1p14f;
-    return !(total[half] <= kMost) & sum[half] == sum[half];
+    constexpr float kMax = 0x1p14f;
+    return !(total[half] <= kMax) & sum[half] == sum[half];
   }
 
   __device__ __forceinline__ void add(const float (&total)[2]) {

@@ -95,7 +95,7 @@ struct Traits {
   // Consumers whose lines have a list each pass by steps that they do not need.
   static constexpr bool kOwnLists = kTile.lines > 1;
   static constexpr int kLineRows = planning::line_queries(kTile);
-  static_assert(kM <= planning::SmallDivisor::kMost);
+  static_assert(kM <= planning::SmallDivisor::kMax);
   static_assert(!kOwnLists || kTeams == 1);
   // Consumers leave a tile when their rows see no more, and join it when they see something, where
   // that saves steps.
@@ -131,18 +131,18 @@ struct Traits {
   static constexpr int kRingBytes = kStages * (Keys::kBytes + Values::kBytes);
   using Found = FoundSums<kDimV>;
   static constexpr int kHanded = kConsumers - kTeamSize;  // found by other teams than the first
-  static constexpr int kMostBytes =
+  static constexpr int kMaxBytes =
       kRingBytes + 2 * Queries::kBytes + kHanded * static_cast<int>(sizeof(Found));
   using RingsWithOnes = CountingRings<Element, Keys, Values, kStages>;
   static constexpr bool kCanCount =
-      kByMaxima && !kOwnLists && kDimV > 64 && kMostBytes + RingsWithOnes::kOnesBytes <= 220 * 1024;
+      kByMaxima && !kOwnLists && kDimV > 64 && kMaxBytes + RingsWithOnes::kOnesBytes <= 220 * 1024;
   static_assert(kCanCount || !kCounts);
-  static constexpr int kQueryStages = kMostBytes <= 224 * 1024 ? 2 : 1;
+  static constexpr int kQueryStages = kMaxBytes <= 224 * 1024 ? 2 : 1;
   // Where there is room for one tile, the next one's queries come as soon as this one's are read:
   // results do not lie there, but go from registers to memory.
   static constexpr bool kStoresItself = kQueryStages == 1;
   // More than 32: the scout looks up as many pieces before it shows the first of them.
-  static constexpr int kStepNotes = kMostBytes <= 220 * 1024 ? 64 : 48;
+  static constexpr int kStepNotes = kMaxBytes <= 220 * 1024 ? 64 : 48;
   static constexpr int kTileNotes = 3, kClearings = 3;
   static_assert(!kOwnLists || (kConsumers % kTile.lines == 0 && kPieces <= 2));
   static constexpr int kLines = kOwnLists ? kTile.lines : kTeamSize;

@@ -27,7 +27,7 @@ struct Walk {
   int group = 1;    // heads of one head of keys
   int queries = 0;  // of a tile
   int blocks = 0;   // of threads
-  int tiles_a_head = 0, tiles = 0, section = 1;
+  int tiles_per_head = 0, tiles = 0, section = 1;
   int whole = 0, sharers = 0;  // tiles that are not divided; blocks that divide the others
   int step_pieces = 1;         // keys are divided between steps
   bool packed_q = false;       // tiles of a sequence are counted, not known
@@ -58,20 +58,20 @@ struct TilePlace {
   __device__ static TilePlace of(const Walk& walk, int number) {
     // Head groups of a section side by side, so that their keys stay in L2.
     const int all = walk.batches * walk.head_groups;
-    const int per_section = walk.section * walk.tiles_a_head;
+    const int per_section = walk.section * walk.tiles_per_head;
     const int first = number / per_section * walk.section;
     const int wide = min(walk.section, all - first);
     const int within = number % per_section;
     const int tile = within / wide, flat = first + within % wide;
     return {flat / walk.head_groups, flat % walk.head_groups,
-            walk.longest_last ? walk.tiles_a_head - 1 - tile : tile};
+            walk.longest_last ? walk.tiles_per_head - 1 - tile : tile};
   }
 
   /// By its number among those of one packed sequence.
-  __device__ static TilePlace of_sequence(const Walk& walk, int batch, int tiles_a_head,
+  __device__ static TilePlace of_sequence(const Walk& walk, int batch, int tiles_per_head,
                                           int number) {
-    const int tile = number % tiles_a_head;
-    return {batch, number / tiles_a_head, walk.longest_last ? tiles_a_head - 1 - tile : tile};
+    const int tile = number % tiles_per_head;
+    return {batch, number / tiles_per_head, walk.longest_last ? tiles_per_head - 1 - tile : tile};
   }
 };
 

@@ -78,8 +78,8 @@ inline Walk walk_of(const Launch& call, const Sides& sides) {
       piece >= 32 && (deep ? height >= 32 : height == kGroup) && sides.block_rows() <= UINT16_MAX;
   // Places in the pool are counted in units of 16 bytes; the largest number says that there is
   // none.
-  constexpr std::int64_t kMostBytes = std::int64_t{UINT32_MAX} * 16;
-  if (map.batches > 0 && map.batch_stride * bytes > kMostBytes / map.batches)
+  constexpr std::int64_t kMaxBytes = std::int64_t{UINT32_MAX} * 16;
+  if (map.batches > 0 && map.batch_stride * bytes > kMaxBytes / map.batches)
     throw Error(ErrorCode::unsupported, "matmul: values: stored blocks span more than 64 GiB");
   const auto step = [](std::int64_t distance) { return static_cast<std::uint32_t>(distance / 16); };
   walk.block_step = step(map.batch_stride * bytes);
@@ -119,8 +119,8 @@ void launch_typed(const Launch& call, const Sides& sides) {
   const std::int64_t tiles =
       up(args.rows, T::kShape.m) * up(args.walk.cols, T::kShape.n) * args.walk.batches;
   if (tiles == 0) return;
-  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
-  if (tiles > kMostTiles)
+  constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // a step past the last one still fits
+  if (tiles > kMaxTiles)
     throw Error(ErrorCode::unsupported, "matmul: out: too many tiles: " + std::to_string(tiles));
   args.tiles = static_cast<int>(tiles);
   args.carried = carry(args);
@@ -136,7 +136,7 @@ void launch_typed(const Launch& call, const Sides& sides) {
   const auto kernel = bsr_kernel<T>;
   static SharedMemoryLimit limit;
   limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(bsr)");
-  const int units = unit_count();
+  const int units = sm_count();
   cudaLaunchConfig_t config{};
   config.gridDim =
       static_cast<unsigned>(std::min<std::int64_t>(tiles, std::int64_t{units} * T::kBlocksAtOnce));

@@ -99,8 +99,8 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
   const auto& problem = std::get<MatmulProblem>(call.problem);
   const planning::MatmulLayout& layout = sides.layout;
   if (layout.tiles == 0) return;
-  constexpr std::int64_t kMostTiles = INT32_MAX / 2;  // a step past the last one still fits
-  if (layout.tiles > kMostTiles)
+  constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // a step past the last one still fits
+  if (layout.tiles > kMaxTiles)
     throw Error(ErrorCode::unsupported,
                 "matmul: out: too many tiles: " + std::to_string(layout.tiles));
   Arguments args{};
@@ -125,7 +125,7 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
     }
   }
   args.tiles = static_cast<int>(layout.tiles);
-  const int units = unit_count();
+  const int units = sm_count();
   // The planner's figures hold for the units of an H100; a smaller Hopper has fewer at a time.
   const std::int64_t at_once = std::min<std::int64_t>(planning::clusters_at_once(layout.splits),
                                                       std::max(units / layout.splits, 1));

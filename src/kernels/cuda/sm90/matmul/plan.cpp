@@ -13,9 +13,9 @@ double real(std::int64_t n) { return static_cast<double>(n); }
 
 /// Counts of tiles: planning takes sizes that no memory holds, and more than this many do not run.
 std::int64_t count(std::int64_t a, std::int64_t b) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  constexpr std::int64_t kMax = std::int64_t{1} << 62;
   std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kMost : std::min(product, kMost);
+  return __builtin_mul_overflow(a, b, &product) ? kMax : std::min(product, kMax);
 }
 
 /// Tiles narrower than they are tall take the short side of a dense product as their columns.
@@ -32,7 +32,7 @@ int best_splits(std::int64_t tiles, std::int64_t steps, const Tile& tile) {
   constexpr double kTileOverhead = 4, kSplitOverhead = 6;  // in steps
   int best = 1;
   double least = 0;
-  for (int splits = 1; splits <= std::clamp<std::int64_t>(steps, 1, kMatmulMostSplits); ++splits) {
+  for (int splits = 1; splits <= std::clamp<std::int64_t>(steps, 1, kMatmulMaxSplits); ++splits) {
     if (splits * owned_pieces(tile.n, splits) > share_slots(tile.n)) continue;
     const double rounds = real(up(tiles, clusters_at_once(splits)));
     const double time = rounds * (std::ceil(real(steps) / splits) + kTileOverhead +

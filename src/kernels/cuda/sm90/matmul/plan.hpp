@@ -32,9 +32,9 @@ struct MatmulLayout {
 
 /// Blocks of a cluster that share a tile's depth: at most. Each of them owns pieces of 16 columns
 /// of the tile and has room for everybody's sums of so many pieces.
-inline constexpr int kMatmulMostSplits = 8;
+inline constexpr int kMatmulMaxSplits = 8;
 constexpr int share_slots(int columns) {
-  return columns / 16 > kMatmulMostSplits ? columns / 16 : kMatmulMostSplits;
+  return columns / 16 > kMatmulMaxSplits ? columns / 16 : kMatmulMaxSplits;
 }
 constexpr int owned_pieces(int columns, int splits) { return (columns / 16 + splits - 1) / splits; }
 

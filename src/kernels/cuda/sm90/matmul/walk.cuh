@@ -224,10 +224,10 @@ class TileCursor {
 
   /// Counts the rows of tiles whose lists are more than twice as long as the mean.
   __device__ void survey(int batch, int rows) {
-    constexpr int kMostRows = 2048;  // that are looked through for each tile
+    constexpr int kMaxRows = 2048;  // that are looked through for each tile
     surveyed_ = batch;
     long_ = 0;
-    if (rows > kMostRows) return;
+    if (rows > kMaxRows) return;
     std::int64_t sum = 0;
     for (int row = threadIdx.x % 32; row < rows; row += 32) sum += weight(batch, row);
 #pragma unroll

@@ -30,12 +30,12 @@ struct Cut {
 
 /// Tiles of the full width: whole rounds of all clusters, or everything.
 inline Section body_of(const Cut& cut, bool rounds_only) {
-  constexpr std::int64_t kMostApart = 1024;
+  constexpr std::int64_t kMaxApart = 1024;
   // Blocks of a cluster that share columns take tiles where the next row of blocks gathers about
   // the same ones, if rows are as long as each other.
   const std::int64_t row = cut.columns / std::max<std::int64_t>(cut.rows, 1);
   const std::int64_t row_tiles =
-      std::clamp<std::int64_t>((row + cut.width / 2) / cut.width, 1, kMostApart);
+      std::clamp<std::int64_t>((row + cut.width / 2) / cut.width, 1, kMaxApart);
   const std::int64_t apart = cut.side_by_side ? 1 : row_tiles;
   std::int64_t jobs = up(up(cut.columns, cut.width), cut.cluster * apart) * apart;
   if (rounds_only) {

@@ -53,7 +53,7 @@ struct Traits {
     tile::RingBarriers<kTile.stages> ring;
     tile::RingBarriers<kPasses> passes;
     Order order[kPasses];
-    Mail mail[kPasses][kMostBlocks];  // from each block of the cluster
+    Mail mail[kPasses][kMaxBlocks];  // from each block of the cluster
     std::uint64_t mailed[kPasses];
   };
   // The base of dynamic shared memory may have to move up to an atom's boundary.
@@ -93,7 +93,7 @@ __device__ __forceinline__ void find_passes(const Arguments& args, typename T::S
     if (lane < cluster) arrive_in_block(&shared.mailed[at.stage], lane);
     wait_for_cluster(&shared.mailed[at.stage], at.parity);
     tile::wait(&shared.passes.empty[at.stage], at.parity ^ 1);
-    const Mail(&mail)[kMostBlocks] = shared.mail[at.stage];
+    const Mail(&mail)[kMaxBlocks] = shared.mail[at.stage];
     const bool more = __any_sync(0xFFFFFFFFu, mail[lane % cluster].columns >= 0);
     Order& order = shared.order[at.stage];
     agree(mail, cluster, rank, lane, args.walk.piece_shift, order);

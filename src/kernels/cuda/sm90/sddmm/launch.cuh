@@ -23,7 +23,7 @@ int cluster_of(int piece, int steps) {
   constexpr int kLongPass = 64;
   if (steps < kLongPass) return 1;
   if (T::kCutRows) return 2;
-  return T::kMajorB == Major::mn && piece < tile::kLine ? kMostBlocks : 1;
+  return T::kMajorB == Major::mn && piece < tile::kLine ? kMaxBlocks : 1;
 }
 
 /// Everything but the cut. Pieces are the widest that divide a block.
@@ -50,8 +50,8 @@ inline void cut_into_tiles(Walk& walk, const planning::Tile& tile, int clusters,
                 .clusters = clusters,
                 .cluster = cluster,
                 .side_by_side = side_by_side};
-  constexpr std::int64_t kMostTiles = INT32_MAX / 64;  // all sums of tile numbers still fit
-  if (cut.columns / tile.n > kMostTiles / std::max<std::int64_t>(lines, 1))
+  constexpr std::int64_t kMaxTiles = INT32_MAX / 64;  // all sums of tile numbers still fit
+  if (cut.columns / tile.n > kMaxTiles / std::max<std::int64_t>(lines, 1))
     throw Error(ErrorCode::unsupported,
                 "sddmm: out: too many stored blocks: " + std::to_string(walk.lists.stored));
   walk.body = body_of(cut, lines == 1);

@@ -18,22 +18,22 @@ namespace tessera::cuda::sm90::sddmm {
 namespace ptx = ::cuda::ptx;
 
 /// Blocks of one cluster at most: a portable size.
-inline constexpr int kMostBlocks = 8;
+inline constexpr int kMaxBlocks = 8;
 
 /// What a block of threads tells the others of its next pass.
 struct Mail {
   int columns, row, a_matrix, b_matrix;
-  int begin[kMostPieces];
+  int begin[kMaxPieces];
 };
 
 /// A pass and how it is gathered: for the loader and the consumers of the same block of threads.
 struct Order {
   Pass pass;
   unsigned rows_to;          // blocks of the cluster that this one fetches the rows of A for
-  int begin[kMostPieces];    // columns of B
-  int place[kMostPieces];    // of a piece in the stage
-  unsigned to[kMostPieces];  // blocks that this one fetches the piece for
-  int piece[kMostPieces];    // the piece in a place
+  int begin[kMaxPieces];    // columns of B
+  int place[kMaxPieces];    // of a piece in the stage
+  unsigned to[kMaxPieces];  // blocks that this one fetches the piece for
+  int piece[kMaxPieces];    // the piece in a place
 };
 
 /// A variable of the same name in another block of the cluster.
@@ -102,7 +102,7 @@ __device__ __forceinline__ int nth_bit(unsigned set, int n) { return __fns(set, 
 
 /// Where each piece goes and who fetches it. The whole warp of one scout; those of the other blocks
 /// do the same with the same mail and come to the same places.
-__device__ __forceinline__ void agree(const Mail (&mail)[kMostBlocks], int cluster, int rank,
+__device__ __forceinline__ void agree(const Mail (&mail)[kMaxBlocks], int cluster, int rank,
                                       int lane, int piece_shift, Order& order) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
   // Lane r knows how block r stands: its pieces, those not placed yet, and its free places.
@@ -111,7 +111,7 @@ __device__ __forceinline__ void agree(const Mail (&mail)[kMostBlocks], int clust
   const Mail& own = mail[rank];
   const int columns = block ? max(told.columns, 0) : 0;
   const int pieces = (columns + (1 << piece_shift) - 1) >> piece_shift;
-  unsigned open = pieces > 0 ? kAll >> (kMostPieces - pieces) : 0, free = open;
+  unsigned open = pieces > 0 ? kAll >> (kMaxPieces - pieces) : 0, free = open;
 
   // The lane's own piece.
   int place = -1;

@@ -15,7 +15,7 @@
 namespace tessera::cuda::sm90::sddmm {
 
 /// A pass is gathered in pieces: columns of B that lie side by side in any pass. One a lane.
-inline constexpr int kMostPieces = 32;
+inline constexpr int kMaxPieces = 32;
 
 /// What is multiplied at one time: rows of A by columns of B gathered from the blocks of one row.
 struct Pass {

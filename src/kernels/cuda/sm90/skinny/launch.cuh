@@ -59,9 +59,9 @@ void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, cons
   // The base may have to move up. What a kernel may have at most is the same for all launches, as
   // another thread may be about to launch it with more.
   const int shared_bytes = layout.shared_bytes + tile::kAtomBytes;
-  constexpr int kMostBytes = planning::kSkinnyMostRing + tile::kAtomBytes;
+  constexpr int kMaxBytes = planning::kSkinnyMaxRing + tile::kAtomBytes;
   static SharedMemoryLimit limit;
-  limit.raise(kernel, kMostBytes, "cudaFuncSetAttribute(skinny)");
+  limit.raise(kernel, kMaxBytes, "cudaFuncSetAttribute(skinny)");
   cudaLaunchAttribute attributes[2]{{}, tile::overlapped_with_grid_before()};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   // One of the two is 1.

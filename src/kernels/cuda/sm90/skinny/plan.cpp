@@ -6,7 +6,7 @@
 namespace tessera::planning {
 namespace {
 
-constexpr int kMostSplits = 4, kMostAtOnce = 4;
+constexpr int kMaxSplits = 4, kMaxAtOnce = 4;
 constexpr int kUnits = 132;  // which the tables below hold for
 constexpr double kMemoryRate = 4.46e12;
 constexpr int kLine = 64, kLineBytes = 128, kPiece = 16, kPieceBytes = 64 * kPiece * 4;
@@ -17,7 +17,7 @@ double real(std::int64_t n) { return static_cast<double>(n); }
 
 /// Shared memory for the ring of each of so many blocks of threads on one unit.
 int ring_bytes(int at_once) {
-  constexpr int kBytes[] = {kSkinnyMostRing, 108 << 10, 72 << 10, 52 << 10};
+  constexpr int kBytes[] = {kSkinnyMaxRing, 108 << 10, 72 << 10, 52 << 10};
   return kBytes[at_once - 1];
 }
 
@@ -25,13 +25,13 @@ int ring_bytes(int at_once) {
 /// cross the borders of a GPC, and not all GPCs have the same number of units: the least of what
 /// several H200 told (cudaOccupancyMaxActiveClusters).
 std::int64_t clusters_at_once(int at_once, int blocks) {
-  constexpr int kClusters[kMostAtOnce][kMostSplits] = {
+  constexpr int kClusters[kMaxAtOnce][kMaxSplits] = {
       {132, 66, 39, 30}, {264, 132, 79, 62}, {396, 198, 124, 92}, {528, 264, 163, 124}};
   return kClusters[at_once - 1][blocks - 1];
 }
 
 /// Threads of all the blocks on one unit, as their registers allow.
-int most_threads(int columns) { return columns >= 128 ? 640 : columns >= 64 ? 1024 : 1280; }
+int max_threads(int columns) { return columns >= 128 ? 640 : columns >= 64 ? 1024 : 1280; }
 
 struct Cut {
   const Tile& tile;
@@ -51,9 +51,9 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   at.shared_bytes = ring_bytes(at.at_once);
   at.stages = std::min(cut.tile.stages, (at.shared_bytes - beyond) / stage);
   const int owned = static_cast<int>(up(n / kPiece, at.splits));
-  constexpr int kFewestStages = 2;
-  if (at.stages < kFewestStages || at.units() * at.splits * owned * kPieceBytes > at.shared_bytes ||
-      (at.at_once > 1 && at.at_once * (at.units() * 128 + 64) > most_threads(n)))
+  constexpr int kMinStages = 2;
+  if (at.stages < kMinStages || at.units() * at.splits * owned * kPieceBytes > at.shared_bytes ||
+      (at.at_once > 1 && at.at_once * (at.units() * 128 + 64) > max_threads(n)))
     return false;
   at.row_tiles = up(at.rows, at.height);
   at.col_tiles = up(at.cols, n);
@@ -139,8 +139,8 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const SkinnyM
   if (tile.n == kSkinnyTogether * kSkinnySharedLines && !left.sparse && s.batch == 1 &&
       base.cols <= tile.n)
     consider_together();
-  for (base.at_once = 1; base.at_once <= kMostAtOnce; ++base.at_once) {
-    for (base.splits = 1; base.splits <= kMostSplits; ++base.splits) {
+  for (base.at_once = 1; base.at_once <= kMaxAtOnce; ++base.at_once) {
+    for (base.splits = 1; base.splits <= kMaxSplits; ++base.splits) {
       if (base.splits > 1 && cut.depth < real(base.splits) * kLine) break;
       for (int height = kLine; height <= tile.m; height += kLine)
         if (!left.sparse || left.block.rows % height == 0) consider(height);

@@ -29,7 +29,7 @@ struct SkinnyLayout {
 };
 
 /// Shared memory for the ring of a block of threads that has a unit for itself, in bytes.
-inline constexpr int kSkinnyMostRing = 220 << 10;
+inline constexpr int kSkinnyMaxRing = 220 << 10;
 
 /// Where tiles share what they read of 128 columns, each block of a cluster loads so many lines of
 /// a step for all of them.

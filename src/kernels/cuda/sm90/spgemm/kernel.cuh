@@ -23,7 +23,7 @@ inline constexpr int kMatchers = 2;
 inline constexpr int kLoaders = 2;
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 // Two blocks of threads a multiprocessor: one stores or waits while the other multiplies.
-inline constexpr int kBlocksAUnit = 2;
+inline constexpr int kBlocksPerSm = 2;
 // What the launch gives each thread is what there is to share out.
 inline constexpr int kProducerRegisters = 48, kConsumerRegisters = 96, kLaunchRegisters = 80;
 static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
@@ -354,7 +354,7 @@ __device__ __forceinline__ void tend_lists(const Arguments& args, int thread, in
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, kBlocksAUnit)
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     spgemm_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
   auto& shared = tile::at_atom<typename T::Shared>(raw);

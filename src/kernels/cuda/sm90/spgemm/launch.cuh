@@ -55,8 +55,8 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   if (T::kSlots == 1 && result.pattern) args.planned = result.pattern->blocks;
   const std::int64_t runs =
       args.planned ? args.walk.result.stored : ResultRuns<T::kSlots>{args.walk.result}.count();
-  constexpr std::int64_t kMostRuns = INT32_MAX / 2;  // a step past the last one still fits
-  if (runs > kMostRuns || args.walk.result.stored > kMostRuns)
+  constexpr std::int64_t kMaxRuns = INT32_MAX / 2;  // a step past the last one still fits
+  if (runs > kMaxRuns || args.walk.result.stored > kMaxRuns)
     throw Error(ErrorCode::unsupported,
                 "spgemm: out: too many blocks: " + std::to_string(args.walk.result.stored));
   args.runs = static_cast<int>(runs);
@@ -64,9 +64,9 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   const auto kernel = spgemm_kernel<T>;
   static SharedMemoryLimit limit;
   limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(spgemm)");
-  const int units = unit_count();
+  const int units = sm_count();
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::clamp(args.runs, 1, kBlocksAUnit * units));
+  config.gridDim = static_cast<unsigned>(std::clamp(args.runs, 1, kBlocksPerSm * units));
   config.blockDim = kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = static_cast<cudaStream_t>(call.execution.stream);

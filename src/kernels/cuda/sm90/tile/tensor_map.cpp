@@ -39,10 +39,10 @@ struct Dimension {
 
 CUtensorMap encode(DType dtype, const void* data, std::initializer_list<Dimension> dimensions) {
   static const Encode function = encode_function();
-  constexpr std::size_t kMostRank = 5;
-  cuuint64_t sizes[kMostRank] = {}, pitches[kMostRank] = {};
-  cuuint32_t box[kMostRank] = {};
-  const cuuint32_t steps[kMostRank] = {1, 1, 1, 1, 1};
+  constexpr std::size_t kMaxRank = 5;
+  cuuint64_t sizes[kMaxRank] = {}, pitches[kMaxRank] = {};
+  cuuint32_t box[kMaxRank] = {};
+  const cuuint32_t steps[kMaxRank] = {1, 1, 1, 1, 1};
   std::size_t rank = 0;
   for (const Dimension& d : dimensions) {
     sizes[rank] = static_cast<cuuint64_t>(std::max<std::int64_t>(d.size, 1));
