@@ -155,27 +155,27 @@ void reject_attention(const AttentionShape& s, const Tile& tile,
   }
   if (!s.tma_readable)
     reasons.push_back("q, k and v need contiguous rows, at multiples of 16 bytes");
-  if (scores_are_mapped(s) && !takes_mapped_scores(tile))
+  if (transforms_scores(s) && !supports_score_transform(tile))
     reasons.push_back("takes no softcap, and scales above zero");
   constexpr std::int64_t kMax = std::int64_t{1} << 29;
   if (std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}) >= kMax)
     reasons.push_back("takes sizes below 2^29");
   if (!s.masked) {
-    if (tile.lines > 1) reasons.push_back("walks lists: takes problems with a mask");
+    if (tile.row_groups > 1) reasons.push_back("walks lists: takes problems with a mask");
     return;
   }
   // What its tiles do not fit is composed into blocks that they do fit.
   const AttentionLayout layout = attention_layout(s, tile);
   const AttentionShape walked = with_mask(s, layout.composed);
-  if (tile.lines > 1) {
+  if (tile.row_groups > 1) {
     const auto fills_tile = [&](const AttentionShape& of) {
       return layout.queries > 0 && of.mask_block.rows % layout.queries == 0;
     };
     if (fills_tile(s) || fills_tile(walked))
       reasons.push_back("takes lists that differ inside " + std::to_string(layout.queries) +
                         " queries: a row of blocks fills as many");
-    if ((s.kv_length - 1) / std::max<std::int64_t>(walked.mask_block.cols, 1) >= kMaxLineBlocks)
-      reasons.push_back("takes masks of up to " + std::to_string(kMaxLineBlocks) +
+    if ((s.kv_length - 1) / std::max<std::int64_t>(walked.mask_block.cols, 1) >= kMaxRowGroupBlocks)
+      reasons.push_back("takes masks of up to " + std::to_string(kMaxRowGroupBlocks) +
                         " columns of blocks");
   }
   if (walked.mask_capacity >= kMax / std::max<std::int64_t>(walked.mask_block.cols, 1))

@@ -151,7 +151,7 @@ inline constexpr KernelRow kSm90Rows[] = {
     {.name = "sm90_attention_64_teams",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
-     .tile = {.m = 128, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .teams = 2},
+     .tile = {.m = 128, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .kv_splits = 2},
      .why = "one tile a multiprocessor, or lists of 128 rows, with heads of 64: two teams share "
             "what two warpgroups would wait for",
      .measured = "B1 H8 S 2048 by graph replay: 23.5 us; cuDNN 23.8, fa4 26.5; lists of 128 x 128, "
@@ -160,7 +160,7 @@ inline constexpr KernelRow kSm90Rows[] = {
     {.name = "sm90_attention_64_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
-     .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .teams = 2},
+     .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .kv_splits = 2},
      .why = "few queries with heads of 64: twice as many tiles, whose keys two warpgroups divide",
      .measured =
          "B1 H8 S 512 by graph replay: 6.4 us; cuDNN 10.0; lists of 64 x 64, density "
@@ -168,7 +168,7 @@ inline constexpr KernelRow kSm90Rows[] = {
     {.name = "sm90_attention_64_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
-     .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .lines = 4},
+     .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .row_groups = 4},
      .why = "lists of 64 rows with heads of 64",
      .measured =
          "BigBird, B16 H12 S 4096: 283 TFLOPS, bf16; flex 271, fa4 207 in one run: H200, CUDA "
@@ -227,14 +227,15 @@ inline constexpr KernelRow kSm90Rows[] = {
     {.name = "sm90_attention_128_lines64",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
-     .tile = {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128, .lines = 2},
+     .tile =
+         {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128, .row_groups = 2},
      .why = "lists of 64 rows with heads of up to 128: steps of keys that the same lists name",
      .measured = "lists of 64 x 64, density .125, S 32768, bf16: 482 TFLOPS, 618 where four rows "
                  "are alike; fa4 413 and 422 in one run: H200, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_128_few",
      .backend = Backend::sm90,
      .ops = ops({Op::attention}),
-     .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .teams = 2},
+     .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .kv_splits = 2},
      .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
             "divide",
      .measured = "lists of 64 x 64, density .125: 478 TFLOPS at S 32768, bf16, where 128_lines64 "

@@ -17,8 +17,8 @@ struct Tile {
   int stages = 0;           // GPU: ring of shared-memory stages
   int warpgroups = 0;       // GPU: consumer warpgroups (or warps / 4)
   int v = 0;                // attention on a GPU: dim of values
-  int lines = 1;            // attention on a GPU: lists that one tile walks together
-  int teams = 1;            // attention on a GPU: warpgroups that take turns with a row's keys
+  int row_groups = 1;       // attention on a GPU: row groups of a tile with a list each
+  int kv_splits = 1;        // attention on a GPU: KV splits inside a CTA
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 

@@ -8,15 +8,15 @@
 #include "src/problem/shape.hpp"
 #include "src/walk/list_walk.hpp"
 
-// A block mask in blocks that no tile fits becomes one in blocks that a tile does fit: a composed
-// block is full where every pair of it is named in full, else partial, with an element mask of its
-// own. The arithmetic is shared by the planner, the kernel that composes, and the one that walks.
+// A block mask whose blocks no tile fits is composed into one whose blocks a tile fits. A composed
+// block is full if full blocks cover every pair of it, else partial, with an element mask of its
+// own. The planner, the kernel that composes and the kernel that walks share this arithmetic.
 namespace tessera::planning {
 
 /// Keys of a composed block: one word of an element mask.
 inline constexpr int kComposedKeys = 64;
 
-/// The first bits of 64.
+/// A word with the bits below `end` set.
 template <class Int>
 TESSERA_HD constexpr std::uint64_t bits_below(Int end) {
   return bits_between(Int{0}, end);
@@ -26,26 +26,26 @@ TESSERA_HD constexpr std::uint64_t bits_below(Int end) {
 struct ComposedMask {
   std::int64_t queries = 0;  // of a block, by kComposedKeys
   std::int64_t words = 0;    // of a block's element mask, each for equally many queries; 0: the
-                             // mask is walked as it is
+                             // mask is not composed
   std::int64_t batch = 1, heads = 1, rows = 0, columns = 0;
   std::int64_t group = 1;     // heads that share a set of lists
-  std::int64_t capacity = 0;  // blocks that a row of lists may have to name
+  std::int64_t capacity = 0;  // maximum blocks per row of lists
 
   TESSERA_HD constexpr explicit operator bool() const { return words > 0; }
-  TESSERA_HD constexpr std::int64_t lines() const { return batch * heads * rows; }
+  TESSERA_HD constexpr std::int64_t list_rows() const { return batch * heads * rows; }
   TESSERA_HD constexpr std::int64_t word_queries() const { return queries / words; }
   /// A block's words are followed by their union.
   TESSERA_HD constexpr std::int64_t block_words() const { return words + 1; }
 };
 
-/// What a mask becomes in blocks of so many queries. Never overflows: no bound is more than there
-/// are columns.
+/// The sizes of a mask composed into blocks of `queries` queries. Never overflows: no bound exceeds
+/// the number of columns.
 inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
-  const auto most = [](std::int64_t a, std::int64_t b, std::int64_t limit) {
+  const auto bounded = [](std::int64_t a, std::int64_t b, std::int64_t limit) {
     std::int64_t product = 0;
     return __builtin_mul_overflow(a, b, &product) ? limit : std::min(product, limit);
   };
-  // How many steps of `step` an interval touches that begins at some multiple of `unit`.
+  // The maximum number of multiples of `step` that an interval touches.
   const auto touched = [](std::int64_t length, std::int64_t step) {
     return 1 + (length - std::gcd(length, step) + step - 1) / step;
   };
@@ -58,8 +58,9 @@ inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   mask.group = s.heads_per_list();
   mask.rows = (s.q_length + queries - 1) / queries;
   mask.columns = (s.kv_length + kComposedKeys - 1) / kComposedKeys;
-  mask.capacity = most(most(s.mask_capacity, touched(queries, s.mask_block.rows), mask.columns),
-                       touched(s.mask_block.cols, kComposedKeys), mask.columns);
+  mask.capacity =
+      bounded(bounded(s.mask_capacity, touched(queries, s.mask_block.rows), mask.columns),
+              touched(s.mask_block.cols, kComposedKeys), mask.columns);
   return mask;
 }
 
@@ -80,8 +81,8 @@ inline double composed_bytes(const ComposedMask& m) {
          (8.0 + static_cast<double>(m.capacity) * block);
 }
 
-/// Where composed lists lie: a line of `capacity` entries for each [batch, head, row]. The element
-/// mask of a line's partial block n is number line * capacity + n.
+/// Composed lists: `capacity` entries for each row [batch, head, row]. The element mask of the
+/// partial block n of a row has number row * capacity + n.
 struct ComposedLists {
   std::int32_t *full_counts = nullptr, *partial_counts = nullptr;
   std::int32_t *full = nullptr, *partial = nullptr, *bit_tile = nullptr;
@@ -89,10 +90,10 @@ struct ComposedLists {
 };
 
 inline ComposedLists carve_composed(core::Carver& carver, const ComposedMask& m) {
-  const core::Size lines = core::Size(m.batch) * m.heads * m.rows, entries = lines * m.capacity;
+  const core::Size rows = core::Size(m.batch) * m.heads * m.rows, entries = rows * m.capacity;
   ComposedLists lists;
-  lists.full_counts = carver.add<std::int32_t>(lines);
-  lists.partial_counts = carver.add<std::int32_t>(lines);
+  lists.full_counts = carver.add<std::int32_t>(rows);
+  lists.partial_counts = carver.add<std::int32_t>(rows);
   lists.full = carver.add<std::int32_t>(entries);
   lists.partial = carver.add<std::int32_t>(entries);
   lists.bit_tile = carver.add<std::int32_t>(entries);
@@ -101,16 +102,16 @@ inline ComposedLists carve_composed(core::Carver& carver, const ComposedMask& m)
 }
 
 inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
-  const ListStrides lines{
+  const ListStrides rows{
       .batch = m.batch > 1 ? m.heads * m.rows : 0, .head = m.heads > 1 ? m.rows : 0, .row = 1};
-  const ListStrides entries{.batch = lines.batch * m.capacity,
-                            .head = lines.head * m.capacity,
+  const ListStrides entries{.batch = rows.batch * m.capacity,
+                            .head = rows.head * m.capacity,
                             .row = m.capacity,
                             .entry = 1};
   const auto list = [&](const std::int32_t* counts, const std::int32_t* indices) {
     return ListView{.sizes = {.narrow = counts},
                     .indices = {.narrow = indices},
-                    .size_strides = lines,
+                    .size_strides = rows,
                     .index_strides = entries,
                     .rows = m.rows,
                     .extent = m.capacity};
@@ -119,14 +120,14 @@ inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
           .partial = list(lists.partial_counts, lists.partial),
           .bit_tile = {.narrow = lists.bit_tile},
           .bit_tile_strides = entries,
-          .bit_tiles = m.lines() * m.capacity,
+          .bit_tiles = m.list_rows() * m.capacity,
           .block_q = m.queries,
           .block_kv = kComposedKeys,
           .kv_blocks = m.columns,
           .group = m.group};
 }
 
-/// Divides what is below kMax by what is up to kMax, as a multiplication.
+/// Divides a number below kMax by a divisor of at most kMax, with a multiplication.
 struct SmallDivisor {
   static constexpr std::int32_t kMax = 256;
   std::int32_t divisor = 1;
@@ -146,9 +147,9 @@ struct ComposedBits {
   const std::uint64_t* words = nullptr;
   std::int32_t count = 0, word_queries = 1;
 
-  /// The block's keys, `key` the first of them, that some query of [first, end) meets: a list names
-  /// them and the position sees them. The queries are a row of the mask, or begin one that ends
-  /// with its sequence.
+  /// The block's keys (`key` is the first) that some query of [first, end) attends to: a list names
+  /// the key and the query's position sees it. The queries are a row of the mask, or begin one that
+  /// ends with its sequence.
   TESSERA_HD constexpr std::uint64_t met(const NarrowSight& sight, std::int32_t first,
                                          std::int32_t end, std::int32_t key) const {
     const bool whole = end - first == count * word_queries;
@@ -164,7 +165,7 @@ struct ComposedBits {
   }
 };
 
-/// Element masks as they come, any strides in bytes.
+/// The given element masks; any strides, in bytes.
 struct BitTiles {
   const std::uint8_t* data = nullptr;
   std::int64_t tile = 0, row = 0, byte = 1;
@@ -183,9 +184,10 @@ struct BitTiles {
   }
 };
 
-/// Composes a mask, line by line: the words of a line's blocks are joined from what its rows of the
-/// given blocks name, then each block is judged. Given lists may hold anything: what names no block
-/// and no element mask is left out, what is named twice counts once.
+/// Composes a mask, one row of composed lists after the other: the words of a row's blocks are
+/// merged from the given rows of blocks that it overlaps, then each block is classified. Given
+/// lists may hold anything: entries that name no block or no element mask are ignored, and
+/// duplicates count once.
 struct MaskComposer {
   MaskView given;
   BitTiles bits;
@@ -193,49 +195,49 @@ struct MaskComposer {
   ComposedMask to;
   ComposedLists lists;
 
-  struct Line {
+  struct ComposedRow {
     std::int64_t batch = 0, set = 0, row = 0;  // set: of lists that heads share
     std::int64_t begin = 0, end = 0;           // its queries
   };
-  TESSERA_HD constexpr Line line(std::int64_t index) const {
+  TESSERA_HD constexpr ComposedRow composed_row(std::int64_t index) const {
     const std::int64_t row = index % to.rows, set = index / to.rows;
     const std::int64_t begin = row * to.queries, end = begin + to.queries;
     return {set / to.heads, set % to.heads, row, begin, end < q_length ? end : q_length};
   }
 
-  /// One row of one of the given lists, for the queries that it shares with a line.
+  /// One row of one of the given lists, for the queries that it shares with a composed row.
   struct Source {
     ListRow blocks, tiles;
     std::int64_t first_query = 0;            // of the row of blocks
-    std::int64_t first_word = 0, words = 0;  // of the line's
+    std::int64_t first_word = 0, words = 0;  // of the composed row's
   };
-  TESSERA_HD constexpr std::int64_t sources(const Line& l) const {
-    return 2 * ((l.end - 1) / given.block_q - l.begin / given.block_q + 1);
+  TESSERA_HD constexpr std::int64_t sources(const ComposedRow& r) const {
+    return 2 * ((r.end - 1) / given.block_q - r.begin / given.block_q + 1);
   }
-  TESSERA_HD constexpr Source source(const Line& l, std::int64_t number) const {
-    const std::int64_t row = l.begin / given.block_q + number / 2, queries = to.word_queries();
+  TESSERA_HD constexpr Source source(const ComposedRow& r, std::int64_t number) const {
+    const std::int64_t row = r.begin / given.block_q + number / 2, queries = to.word_queries();
     const std::int64_t first = row * given.block_q;
-    const KeyRange shared = intersect({first, first + given.block_q}, {l.begin, l.end});
+    const KeyRange shared = intersect({first, first + given.block_q}, {r.begin, r.end});
     Source source;
     if (number % 2 == 0) {
-      source.blocks = given.full.row(l.batch, l.set, row);
+      source.blocks = given.full.row(r.batch, r.set, row);
     } else {
-      source.blocks = given.partial.row(l.batch, l.set, row);
+      source.blocks = given.partial.row(r.batch, r.set, row);
       source.tiles =
-          given.partial.row_of(given.bit_tile, given.bit_tile_strides, l.batch, l.set, row);
+          given.partial.row_of(given.bit_tile, given.bit_tile_strides, r.batch, r.set, row);
     }
     source.first_query = first;
-    source.first_word = (shared.begin - l.begin) / queries;
-    source.words = (shared.end - l.begin + queries - 1) / queries - source.first_word;
+    source.first_word = (shared.begin - r.begin) / queries;
+    source.words = (shared.end - r.begin + queries - 1) / queries - source.first_word;
     return source;
   }
 
-  /// What an entry adds to a word of the line's blocks in columns [from, end):
-  /// `join(column, bits)`, where there is any.
-  template <class Join>
-  TESSERA_HD constexpr void add(const Line& l, const Source& source, std::int64_t entry,
+  /// Merges an entry into a word of the row's blocks in columns [from, end): calls
+  /// `merge(column, bits)` for each column with bits.
+  template <class Merge>
+  TESSERA_HD constexpr void add(const ComposedRow& r, const Source& source, std::int64_t entry,
                                 std::int64_t word, std::int64_t from, std::int64_t end,
-                                const Join& join) const {
+                                const Merge& merge) const {
     const std::int64_t block = source.blocks[entry];
     if (block < 0 || block >= given.kv_blocks) return;
     const std::int64_t first = block * given.block_kv;
@@ -247,28 +249,29 @@ struct MaskComposer {
       tile = source.tiles[entry];
       if (tile < 0 || tile >= given.bit_tiles) return;
     }
-    const std::int64_t row = l.begin + word * to.word_queries() - source.first_query;
+    const std::int64_t row = r.begin + word * to.word_queries() - source.first_query;
     for (std::int64_t column = keys.begin / kComposedKeys; column * kComposedKeys < keys.end;
          ++column) {
       const std::int64_t begin = column * kComposedKeys;
       const KeyRange part = intersect(keys, {begin, begin + kComposedKeys});
       const std::uint64_t seen = tile < 0 ? bits_below(part.size())
                                           : bits.read(tile, row, part.begin - first, part.size());
-      if (seen != 0) join(column, seen << (part.begin - begin));
+      if (seen != 0) merge(column, seen << (part.begin - begin));
     }
   }
 
-  /// What a block is whose words have been joined, and their union.
+  /// The kind of a block whose words have been merged, and the union of the words.
   enum class Kind : std::uint8_t { empty, partial, full };
-  struct Joined {
+  struct Classified {
     Kind kind = Kind::empty;
     std::uint64_t any = 0;
   };
   template <class Words>
-  TESSERA_HD constexpr Joined judge(const Line& l, std::int64_t column, const Words& word) const {
+  TESSERA_HD constexpr Classified classify(const ComposedRow& r, std::int64_t column,
+                                           const Words& word) const {
     const std::uint64_t real = bits_below(kv_length - column * kComposedKeys);
     std::uint64_t any = 0, all = real;
-    for (std::int64_t i = 0; l.begin + i * to.word_queries() < l.end; ++i) {
+    for (std::int64_t i = 0; r.begin + i * to.word_queries() < r.end; ++i) {
       any |= word(i);
       all &= word(i);
     }

@@ -6,15 +6,14 @@
 
 #include "src/walk/walk.hpp"
 
-// Counts that no kernel has to set to zero first. A word holds a launch's tag above its count, so
-// whatever lay there before, the leftovers of another launch too, is seen to be no count of this
-// one. The last who counts clears the word: a graph replays its launches with the tags that they
-// have.
+// Counters that no kernel has to reset. A word holds a launch's tag above its count, so earlier
+// contents, also the leftovers of another launch, are not mistaken for a count of this launch. The
+// last thread to count clears the word: a graph replays its launches with the same tags.
 namespace tessera::planning {
 
 struct LaunchCount {
   static constexpr int kBits = 24;
-  /// Counts end here: a word that counts to its limit is still told from all others.
+  /// Upper bound of counts: a word that has reached its limit still differs from all other tags.
   static constexpr std::int64_t kMax = std::int64_t{1} << kBits;
 
   /// Whether a word holds a count of that tag. `limit`: how often it is counted up in all.
@@ -25,8 +24,8 @@ struct LaunchCount {
     return word ^ tag;
   }
 
-  /// One that none of the 2^40 launches before had, never zero. Tags look random, and begin
-  /// anywhere: what memory happens to hold is not one of them.
+  /// A tag that none of the last 2^40 launches had, never zero. Tags look random and begin
+  /// anywhere, so that stale memory is unlikely to hold one.
   static std::uint64_t new_tag() {
     static std::atomic<std::uint64_t> launches{
         static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};

@@ -113,7 +113,7 @@ TEST(GpuAttentionBlocks, NarrowWindowsMatchTheOracle) {
   EXPECT_GT(composed, 100);
 }
 
-/// Long lists: more columns than are composed at a time, keys that are divided, many lines.
+/// Long lists: more columns than are composed at a time, KV that is split, many rows of lists.
 TEST(GpuAttentionBlocks, LongSequencesMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int composed = 0;
@@ -202,7 +202,7 @@ TEST(GpuAttentionBlocks, SameBitsEveryTime) {
   }
 }
 
-/// Counts, indices and bit tiles that nobody checked lead nowhere outside the tensors.
+/// Unchecked counts, indices and bit tiles lead nowhere outside the tensors.
 TEST(GpuAttentionBlocks, HostileLists) {
   SKIP_UNLESS_HOPPER();
   int composed = 0;

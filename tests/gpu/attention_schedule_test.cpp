@@ -48,13 +48,13 @@ bool divides(const AttentionProblem& problem) {
 /// The first cases whose last rounds are divided.
 void check_divided_rounds(Presence mask) {
   constexpr int kCases = 3;
-  int divided = 0;
-  for (std::uint64_t seed = 0; seed < 60 && divided < kCases; ++seed) {
+  int split = 0;
+  for (std::uint64_t seed = 0; seed < 60 && split < kCases; ++seed) {
     const auto c = attention_case(seed, rounds_and_a_rest(seed, mask));
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     if (c->problem.q.numel() == 0 || !divides(problem)) continue;
-    ++divided;
+    ++split;
     EXPECT_GT(matches_oracle(*c), 0) << c->text;
     std::vector<std::byte> first;
     for (int i = 0; i < 10; ++i) {
@@ -67,7 +67,7 @@ void check_divided_rounds(Presence mask) {
       EXPECT_EQ(c->memory.outputs(), first) << c->text << ", run " << i;
     }
   }
-  EXPECT_EQ(divided, kCases) << "cases that were divided";
+  EXPECT_EQ(split, kCases) << "cases that were split";
 }
 
 TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
@@ -75,13 +75,13 @@ TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
   check_divided_rounds(Presence::never);
 }
 
-/// Here tiles are dealt as they are asked for, and then the shares of those that are divided.
+/// Here tiles are dynamic, and the shares of split tiles follow them.
 TEST(GpuAttentionSchedule, DividedRoundsOfListsMatchTheOracleWithTheSameBits) {
   SKIP_UNLESS_HOPPER();
   check_divided_rounds(Presence::always);
 }
 
-/// More tiles than blocks of threads: tiles run into each other, and their bases move.
+/// More tiles than thread blocks: tiles overlap, and their row maxes move.
 TEST(GpuAttentionSchedule, RisingScoresMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
@@ -97,7 +97,7 @@ TEST(GpuAttentionSchedule, RisingScoresMatchTheOracle) {
   }
 }
 
-/// More tiles than blocks of threads, of very different lengths.
+/// More tiles than thread blocks, of very different lengths.
 TEST(GpuAttentionSchedule, OrderedTilesMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
@@ -119,7 +119,7 @@ enum class Walks { full, causal, listed, packed };
 
 /// A chain in which every call reads what the one before wrote, and writes where the one before
 /// that read. Repeated, attention makes all rows alike: so every third call begins with new values,
-/// of two kinds in turns, and whoever reads too soon finds the other kind.
+/// of two kinds in turns, and a call that reads too soon finds the other kind.
 class Chain {
  public:
   Chain(std::int64_t heads, std::int64_t length, std::int64_t dim, Walks walks)

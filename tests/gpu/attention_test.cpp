@@ -109,7 +109,7 @@ TEST(GpuAttention, DividedWalksMatchTheOracle) {
   EXPECT_GT(divided, 3);
 }
 
-/// Scores outgrow what the first keys let expect: by so much that weights are still numbers, or
+/// Scores outgrow what the first keys let expect: by so much that P is still finite, or
 /// not.
 TEST(GpuAttention, RisingScoresMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
@@ -120,7 +120,7 @@ TEST(GpuAttention, RisingScoresMatchTheOracle) {
   });
 }
 
-/// Scores at their cap have weights that are all rounded alike, whatever the first keys' were.
+/// Scores at their cap have P that is rounded alike, whatever the first keys' P was.
 TEST(GpuAttention, ScoresAtTheirCapMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   all_match(60, [](AttentionOptions& o) {
@@ -136,7 +136,7 @@ TEST(GpuAttention, BadValuesSpreadAsTheOracleSays) {
   SKIP_UNLESS_HOPPER();
   all_match(40, [](AttentionOptions& o) {
     o.bad_values = true;
-    o.dtype = DType::bf16;  // f16 makes a small weight zero, and zero times infinity is NaN
+    o.dtype = DType::bf16;  // f16 makes a small P zero, and zero times infinity is NaN
     o.positions = o.softcap = Presence::never;
   });
 }
@@ -164,7 +164,7 @@ TEST(GpuAttention, SameBitsEveryTime) {
   }
 }
 
-/// More tiles than blocks of threads, lists of very different lengths, and a replay with other
+/// More tiles than thread blocks, lists of very different lengths, and a replay with other
 /// lists in the same buffers.
 TEST(GpuAttention, GraphsReplayWithAnotherMask) {
   SKIP_UNLESS_HOPPER();
@@ -243,7 +243,7 @@ TEST(GpuAttention, RowsOfNoSequenceAreZero) {
   EXPECT_GT(taken, 6);
 }
 
-/// Counts and indices that nobody checked lead nowhere outside the tensors.
+/// Unchecked counts and indices lead nowhere outside the tensors.
 TEST(GpuAttention, HostileLists) {
   SKIP_UNLESS_HOPPER();
   for (std::uint64_t seed = 0; seed < 12; ++seed) {

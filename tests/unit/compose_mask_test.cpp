@@ -16,10 +16,10 @@ using namespace tessera;            // NOLINT: a test of many small names
 using namespace tessera::planning;  // NOLINT
 
 /// Composes on the host what the kernel composes on a GPU, so many columns at a time.
-void compose_lines(const MaskComposer& s, std::int64_t width) {
+void compose_rows(const MaskComposer& s, std::int64_t width) {
   std::vector<std::uint64_t> words;
-  for (std::int64_t index = 0; index < s.to.lines(); ++index) {
-    const MaskComposer::Line line = s.line(index);
+  for (std::int64_t index = 0; index < s.to.list_rows(); ++index) {
+    const MaskComposer::ComposedRow row = s.composed_row(index);
     const std::int64_t begin = index * s.to.capacity;
     std::int32_t full = 0, partial = 0;
     for (std::int64_t first = 0; first < s.to.columns; first += width) {
@@ -28,12 +28,12 @@ void compose_lines(const MaskComposer& s, std::int64_t width) {
         return words[static_cast<std::size_t>((column - first) * s.to.words + word)];
       };
       const std::int64_t end = std::min(first + width, s.to.columns);
-      for (std::int64_t number = 0; number < s.sources(line); ++number) {
-        const MaskComposer::Source source = s.source(line, number);
+      for (std::int64_t number = 0; number < s.sources(row); ++number) {
+        const MaskComposer::Source source = s.source(row, number);
         for (std::int64_t entry = 0; entry < source.blocks.size; ++entry)
           for (std::int64_t w = source.first_word; w < source.first_word + source.words; ++w) {
             ASSERT_LT(w, s.to.words);
-            s.add(line, source, entry, w, first, end, [&](std::int64_t column, std::uint64_t bits) {
+            s.add(row, source, entry, w, first, end, [&](std::int64_t column, std::uint64_t bits) {
               ASSERT_TRUE(column >= first && column < end);
               word_at(column, w) |= bits;
             });
@@ -41,7 +41,7 @@ void compose_lines(const MaskComposer& s, std::int64_t width) {
       }
       for (std::int64_t column = first; column < end; ++column) {
         const auto word = [&](std::int64_t w) { return word_at(column, w); };
-        const auto [kind, any] = s.judge(line, column, word);
+        const auto [kind, any] = s.classify(row, column, word);
         if (kind == MaskComposer::Kind::full) {
           ASSERT_LT(full, s.to.capacity);
           s.lists.full[begin + full++] = static_cast<std::int32_t>(column);
@@ -87,7 +87,7 @@ struct Composed {
     if (const Tensor& bits = problem.mask.bits)
       composer.bits = {static_cast<const std::uint8_t*>(bits.data), bits.stride(0), bits.stride(1),
                        bits.stride(2)};
-    compose_lines(composer, width);
+    compose_rows(composer, width);
   }
 
   /// How often each key is visited for one query, and by a block that shows it.
@@ -207,10 +207,10 @@ TEST(ComposeMask, WhatIsNamedWholeIsFull) {
       if (c->problem.mask.full && c->problem.mask.partial) continue;
       const bool hidden = static_cast<bool>(c->problem.mask.bit_tile);
       const Composed composed(c->problem, 64, 100);
-      for (std::int64_t line = 0; line < composed.mask.lines(); ++line) {
+      for (std::int64_t row = 0; row < composed.mask.list_rows(); ++row) {
         if (hidden) continue;
-        ASSERT_EQ(composed.lists.full_counts[line], composed.mask.columns) << c->text;
-        ASSERT_EQ(composed.lists.partial_counts[line], 0) << c->text;
+        ASSERT_EQ(composed.lists.full_counts[row], composed.mask.columns) << c->text;
+        ASSERT_EQ(composed.lists.partial_counts[row], 0) << c->text;
         ++full;
       }
     }

@@ -47,7 +47,7 @@ TEST(LaunchCount, WhatLayThereIsNoCount) {
   EXPECT_TRUE(LaunchCount::holds(tag + LaunchCount::kMax - 2, tag, most));
 }
 
-/// Everybody gets a number of its own, whatever the word held; afterwards it is clear, so that a
+/// Each thread gets its own numbers, whatever the word held; afterwards it is clear, so that a
 /// replay with the same tag counts from zero again.
 TEST(LaunchCount, ManyCountAtOnce) {
   std::mt19937_64 random(1);

@@ -13,7 +13,7 @@
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/select/select.hpp"
-#include "src/walk/tile_share.hpp"
+#include "src/walk/kv_share.hpp"
 #include "tests/unit/attention_shapes.hpp"
 
 namespace {
@@ -198,14 +198,14 @@ TEST(SelectAttention, TheLastRoundOfListsIsDivided) {
     return to_text(on_h200(p));
   };
   const auto divides = [](const std::string& explained) {
-    return explained.find("; 4096 tiles, keys of the last 4 divided among ") != std::string::npos;
+    return explained.find("; 4096 tiles, keys of the last 4 split across ") != std::string::npos;
   };
   for (const std::int64_t blocks : {16, 64, 128})
     EXPECT_TRUE(divides(text({.length = 32768}, blocks))) << text({.length = 32768}, blocks);
   // Short tiles, a causal mask whose last tiles are short, and whole rounds.
-  EXPECT_EQ(text({.length = 32768}, 2).find("divided"), std::string::npos);
-  EXPECT_EQ(text({.length = 32768}, 64, true).find("divided"), std::string::npos);
-  EXPECT_EQ(text({.heads = 33, .kv_heads = 33, .length = 32768}, 64).find("divided"),
+  EXPECT_EQ(text({.length = 32768}, 2).find("split across"), std::string::npos);
+  EXPECT_EQ(text({.length = 32768}, 64, true).find("split across"), std::string::npos);
+  EXPECT_EQ(text({.heads = 33, .kv_heads = 33, .length = 32768}, 64).find("split across"),
             std::string::npos);
 }
 
@@ -369,29 +369,29 @@ TEST(AttentionLayout, DealsFullWalksOutWhereEnoughIsSkipped) {
   // Rounds are counted as they are worked through, so less is left of the last one.
   const AttentionLayout at = tall(4, 4096);
   EXPECT_EQ(at.tiles, 1408);
-  EXPECT_EQ(at.divided(), 62);  // 10.47 rounds, where tiles are 10.67
-  EXPECT_GT(at.sharers, at.divided());
-  EXPECT_LE(at.sharers, kPlannedUnits);
+  EXPECT_EQ(at.split_tiles(), 62);  // 10.47 rounds, where tiles are 10.67
+  EXPECT_GT(at.split_ctas, at.split_tiles());
+  EXPECT_LE(at.split_ctas, kPlannedSms);
 }
 
 /// What blocks of threads take: whole tiles, then shares of divided ones, as they ask for them or
 /// in turns. Returns the parts of each tile that are walked, where a whole one has one.
 std::vector<int> walked_parts(const AttentionLayout& layout) {
-  const std::int64_t blocks = layout.blocks(kUnits), numbers = layout.whole + layout.sharers;
+  const std::int64_t blocks = layout.blocks(kUnits), numbers = layout.whole + layout.split_ctas;
   std::vector<int> walked(static_cast<std::size_t>(layout.tiles));
   const auto take = [&](std::int64_t number) {
     if (number < layout.whole) {
       ++walked[static_cast<std::size_t>(number)];
       return;
     }
-    TileShare share;
+    KvShare share;
     for (int turn = 0;
-         find_share(static_cast<int>(layout.divided()), static_cast<int>(layout.sharers),
-                    static_cast<int>(number - layout.whole), turn, share);
+         find_kv_share(static_cast<int>(layout.split_tiles()), static_cast<int>(layout.split_ctas),
+                       static_cast<int>(number - layout.whole), turn, share);
          ++turn)
       ++walked[static_cast<std::size_t>(layout.whole + share.tile)];
   };
-  if (layout.dealt(blocks)) {
+  if (layout.dynamic(blocks)) {
     for (std::int64_t number = 0; number < numbers; ++number) take(number);
   } else {
     for (std::int64_t block = 0; block < blocks; ++block)
@@ -406,11 +406,11 @@ std::vector<int> walked_parts(const AttentionLayout& layout) {
 /// The parts that a tile has: whoever finds the last of them joins them.
 std::vector<int> parts(const AttentionLayout& layout) {
   std::vector<int> expected(static_cast<std::size_t>(layout.tiles), 1);
-  for (std::int64_t sharer = 0; sharer < layout.sharers; ++sharer) {
-    TileShare share;
+  for (std::int64_t split_cta = 0; split_cta < layout.split_ctas; ++split_cta) {
+    KvShare share;
     for (int turn = 0;
-         find_share(static_cast<int>(layout.divided()), static_cast<int>(layout.sharers),
-                    static_cast<int>(sharer), turn, share);
+         find_kv_share(static_cast<int>(layout.split_tiles()), static_cast<int>(layout.split_ctas),
+                       static_cast<int>(split_cta), turn, share);
          ++turn)
       expected[static_cast<std::size_t>(layout.whole + share.tile)] = share.parts;
   }
@@ -422,7 +422,7 @@ TEST(AttentionLayout, BlocksOfThreadsWalkEveryTileOnce) {
   const auto below = [&](std::int64_t n) {
     return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random);
   };
-  int divided = 0, dealt_and_divided = 0;
+  int split = 0, dynamic_and_split = 0;
   for (int round = 0; round < 4000; ++round) {
     const std::int64_t length = 1 + below(std::int64_t{16} << below(9));
     Sizes sizes{.batch = 1 + below(3), .kv_heads = 1 + below(100), .length = length};
@@ -438,19 +438,19 @@ TEST(AttentionLayout, BlocksOfThreadsWalkEveryTileOnce) {
     const AttentionShape s = shape_for(p);
     for (const KernelRow& row : rows()) {
       const AttentionLayout at = attention_layout(s, row.tile);
-      if (row.tile.lines > 1 && !lists) continue;
+      if (row.tile.row_groups > 1 && !lists) continue;
       SCOPED_TRACE(testing::Message() << row.name << ", " << at.tiles << " tiles, " << at.whole
-                                      << " whole, " << at.sharers << " sharers");
+                                      << " whole, " << at.split_ctas << " CTAs");
       ASSERT_EQ(walked_parts(at), parts(at));
-      if (at.sharers == 0) continue;
-      ++divided;
-      dealt_and_divided += at.dealt(at.blocks(kUnits));
+      if (at.split_ctas == 0) continue;
+      ++split;
+      dynamic_and_split += at.dynamic(at.blocks(kUnits));
       EXPECT_TRUE(at.whole == 0 || at.whole >= kUnits);
-      EXPECT_LE(at.sharers, kUnits);
+      EXPECT_LE(at.split_ctas, kUnits);
     }
   }
-  EXPECT_GT(divided, 1000);
-  EXPECT_GT(dealt_and_divided, 100);
+  EXPECT_GT(split, 1000);
+  EXPECT_GT(dynamic_and_split, 100);
 }
 
 TEST(AttentionCost, FollowsWorkAndWholeTiles) {

@@ -43,7 +43,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
     // The row takes the composed mask as it is.
     EXPECT_FALSE(composed_mask(as_walked(shape_for(p), tile_of(by)), tile_of(by)));
     const AttentionLayout at = attention_layout(shape_for(p), tile_of(by));
-    EXPECT_EQ(at.lines > 1 ? at.queries / at.lines : at.queries, queries);
+    EXPECT_EQ(at.row_groups > 1 ? at.queries / at.row_groups : at.queries, queries);
   };
   takes(masked({}, 16, 16, 4), row, 128, 8);  // no heads to fold
   takes(masked({}, 16, 16, 4), lines, 64, 4);

@@ -3,10 +3,9 @@
 #include "src/kernels/cuda/prepare/launch.cuh"
 #include "src/kernels/cuda/prepare/scan.cuh"
 
-// Lists of small blocks composed into lists of blocks that attention's tiles fit. A block of
-// threads has a line of the composed lists to itself: it joins the words of as many columns as
-// shared memory holds, whatever the order of the given lists, then writes what became of each
-// column, in order.
+// Lists of small blocks composed into lists of blocks that attention's tiles fit. A thread block
+// composes one row of lists: it merges the words of as many columns as shared memory holds,
+// whatever the order of the given lists, then writes each column's block, in order.
 namespace tessera::cuda {
 namespace {
 
@@ -15,18 +14,18 @@ using planning::MaskComposer;
 constexpr int kThreads = 256;
 constexpr int kWords = 5120;
 
-/// Columns whose words are joined at a time: an odd number, so that neither the words of a column
+/// Columns whose words are merged at a time: an odd number, so that neither the words of a column
 /// nor the columns of a word meet in a bank.
 __device__ int columns_at_once(const MaskComposer& s) {
   return (kWords / static_cast<int>(s.to.words) - 1) | 1;
 }
 
-/// Joins what the given lists name of columns [first, first + width). Bits do not depend on who
-/// sets them first.
-__device__ void join_columns(const MaskComposer& s, const MaskComposer::Line& line,
-                             std::int64_t first, int width, int pitch, std::uint64_t* words) {
-  for (std::int64_t number = 0; number < s.sources(line); ++number) {
-    const MaskComposer::Source source = s.source(line, number);
+/// Merges what the given lists name of columns [first, first + width). The result does not depend
+/// on the order of the threads.
+__device__ void merge_columns(const MaskComposer& s, const MaskComposer::ComposedRow& row,
+                              std::int64_t first, int width, int pitch, std::uint64_t* words) {
+  for (std::int64_t number = 0; number < s.sources(row); ++number) {
+    const MaskComposer::Source source = s.source(row, number);
     // Neighbouring threads have the words of an entry, then those of the next one.
     const int each = static_cast<int>(source.words), abreast = kThreads / each;
     const int thread = static_cast<int>(threadIdx.x);
@@ -34,7 +33,7 @@ __device__ void join_columns(const MaskComposer& s, const MaskComposer::Line& li
     const std::int64_t word = source.first_word + thread % each;
     auto* halves = reinterpret_cast<unsigned*>(words + word * pitch);
     for (std::int64_t entry = thread / each; entry < source.blocks.size; entry += abreast)
-      s.add(line, source, entry, word, first, first + width,
+      s.add(row, source, entry, word, first, first + width,
             [&](std::int64_t column, std::uint64_t bits) {
               unsigned* at = halves + 2 * (column - first);
               const auto low = static_cast<unsigned>(bits),
@@ -51,8 +50,8 @@ __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
   __shared__ std::int64_t blocks[kThreads];  // where a column's element mask goes; -1: it has none
   const int thread = static_cast<int>(threadIdx.x), count = static_cast<int>(s.to.words);
   const int pitch = columns_at_once(s);
-  for (std::int64_t index = blockIdx.x; index < s.to.lines(); index += gridDim.x) {
-    const MaskComposer::Line line = s.line(index);
+  for (std::int64_t index = blockIdx.x; index < s.to.list_rows(); index += gridDim.x) {
+    const MaskComposer::ComposedRow row = s.composed_row(index);
     const std::int64_t begin = index * s.to.capacity;
     std::int64_t full = 0, partial = 0;
     for (std::int64_t first = 0; first < s.to.columns; first += pitch) {
@@ -60,23 +59,23 @@ __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
       const int width = left < pitch ? static_cast<int>(left) : pitch;
       for (int i = thread; i < count * pitch; i += kThreads) words[i] = 0;
       __syncthreads();
-      join_columns(s, line, first, width, pitch, words);
+      merge_columns(s, row, first, width, pitch, words);
       __syncthreads();
       for (int from = 0; from < width; from += kThreads) {
         const int column = from + thread;
-        MaskComposer::Joined joined;
+        MaskComposer::Classified classified;
         if (column < width)
-          joined = s.judge(line, first + column,
-                           [&](std::int64_t word) { return words[word * pitch + column]; });
-        const bool is_full = joined.kind == MaskComposer::Kind::full;
-        const bool is_partial = joined.kind == MaskComposer::Kind::partial;
+          classified = s.classify(row, first + column,
+                                  [&](std::int64_t word) { return words[word * pitch + column]; });
+        const bool is_full = classified.kind == MaskComposer::Kind::full;
+        const bool is_partial = classified.kind == MaskComposer::Kind::partial;
         // Both counts in one sum.
         const ExclusiveSum sum =
             exclusive_sum<kThreads>((std::int64_t{is_partial} << 32) + is_full);
         constexpr std::int64_t kLow = 0xffffffff;
         const std::int64_t full_slot = full + (sum.before & kLow);
         const std::int64_t partial_slot = partial + (sum.before >> 32);
-        unions[thread] = joined.any;
+        unions[thread] = classified.any;
         blocks[thread] = -1;
         if (is_full && full_slot < s.to.capacity)
           s.lists.full[begin + full_slot] = static_cast<std::int32_t>(first + column);
@@ -113,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
 }  // namespace
 
 void compose_mask(const MaskComposer& s, void* stream) {
-  launch("compose_kernel", compose_kernel, grid_of(s.to.lines()), kThreads, stream, s);
+  launch("compose_kernel", compose_kernel, grid_of(s.to.list_rows()), kThreads, stream, s);
 }
 
 }  // namespace tessera::cuda

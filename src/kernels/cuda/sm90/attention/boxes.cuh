@@ -6,10 +6,10 @@
 
 namespace tessera::cuda::sm90::attention {
 
-/// A box of keys or values into shared memory, by addresses; its bytes complete on `full`. Tiles
-/// beside this one read them again: in L2 they stay longer than queries and outputs, which pass.
-__device__ __forceinline__ void copy_kept(std::uint32_t to, const CUtensorMap& map, int inner,
-                                          int row, int head, int batch, std::uint32_t full) {
+/// Loads a box of K or V into shared memory, by addresses; its bytes complete on `full`. Other
+/// tiles read the same K and V again, so the hint keeps them in L2 longer than Q and O.
+__device__ __forceinline__ void load_evict_last(std::uint32_t to, const CUtensorMap& map, int inner,
+                                                int row, int head, int batch, std::uint32_t full) {
   constexpr std::uint64_t kEvictedLast = 0x14F0000000000000;
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -18,10 +18,10 @@ __device__ __forceinline__ void copy_kept(std::uint32_t to, const CUtensorMap& m
       : "memory");
 }
 
-/// A box of queries, which are read once: they leave L2 before all else.
-__device__ __forceinline__ void copy_once(std::uint32_t to, const CUtensorMap& map, int inner,
-                                          int head, int row, int group, int batch,
-                                          std::uint32_t full) {
+/// Loads a box of Q, which is read once: it leaves L2 first.
+__device__ __forceinline__ void load_evict_first(std::uint32_t to, const CUtensorMap& map,
+                                                 int inner, int head, int row, int group, int batch,
+                                                 std::uint32_t full) {
   constexpr std::uint64_t kEvictedFirst = 0x12F0000000000000;
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"

@@ -6,7 +6,7 @@
 
 namespace tessera::cuda::sm90::attention {
 
-/// Whoever sees the word sees all that the storing thread saw, of other grids too.
+/// A thread that reads the word sees all that the storing thread saw, of other grids too.
 __device__ __forceinline__ void store_released(std::uint64_t* word, std::uint64_t value) {
   __threadfence();
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
@@ -17,8 +17,9 @@ __device__ __forceinline__ std::uint64_t load_acquired(const std::uint64_t* word
   return value;
 }
 
-/// How many have counted before in this launch. Who gets limit - 1 is the last, and has cleared the
-/// word. `begun`: the caller has counted there before, so the tag is there.
+/// Counts up and returns the count before, within this launch. The caller that gets limit - 1 is
+/// the last, and has cleared the word. `begun`: the caller has counted there before, so the tag is
+/// there.
 __device__ __forceinline__ int count_up(std::uint64_t* word, std::uint64_t tag, int limit,
                                         bool begun) {
   using planning::LaunchCount;
@@ -26,7 +27,7 @@ __device__ __forceinline__ int count_up(std::uint64_t* word, std::uint64_t tag, 
   int count = 0;
   if (!begun) {
     const unsigned long long seen = __ldcg(at);
-    // Where the exchange fails, another one of this launch was quicker, and the tag is there.
+    // If the exchange fails, another thread of this launch was first, and the tag is there.
     begun = LaunchCount::holds(seen, tag, limit) || atomicCAS(at, seen, tag + 1) != seen;
   }
   if (begun) count = static_cast<int>(LaunchCount::count_of(atomicAdd(at, 1ull), tag));

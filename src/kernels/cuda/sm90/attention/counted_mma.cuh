@@ -11,7 +11,7 @@
 
 namespace tessera::cuda::sm90::attention {
 
-/// The multiplication of weights, in registers, by values and by eight columns more.
+/// The MMA of P, in registers, by V and by eight columns more.
 template <class Element, int kN>
 constexpr auto counting_atom() {
   constexpr auto a = tile::gmma::Major::K, b = tile::gmma::Major::MN;
@@ -25,14 +25,15 @@ constexpr auto counting_atom() {
   }
 }
 
-/// sum += weights * values over a depth of 16, and as much to `count` of what lies behind these.
+/// o_acc += P * V over a depth of 16; `p_sum` gets the product with the columns of ones behind
+/// V.
 template <class Element, int kN>
-__device__ __forceinline__ void counting_mma(float (&sum)[kN / 2], float (&count)[4],
-                                             const std::uint32_t* weights, std::uint64_t values) {
+__device__ __forceinline__ void counting_mma(float (&o_acc)[kN / 2], float (&p_sum)[4],
+                                             const std::uint32_t* p, std::uint64_t values) {
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-    decltype(counting_atom<Element, kN>())::fma(weights[0], weights[1], weights[2], weights[3],
-                                                values, sum[I]..., count[0], count[1], count[2],
-                                                count[3], tile::gmma::ScaleOut::One);
+    decltype(counting_atom<Element, kN>())::fma(p[0], p[1], p[2], p[3], values, o_acc[I]...,
+                                                p_sum[0], p_sum[1], p_sum[2], p_sum[3],
+                                                tile::gmma::ScaleOut::One);
   }
   (std::make_index_sequence<kN / 2>{});
 }

@@ -2,15 +2,18 @@
 
 #include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer.cuh"
-#include "src/kernels/cuda/sm90/attention/loader.cuh"
-#include "src/kernels/cuda/sm90/attention/scout.cuh"
+#include "src/kernels/cuda/sm90/attention/producer.cuh"
+#include "src/kernels/cuda/sm90/attention/scheduler.cuh"
 #include "src/kernels/cuda/sm90/attention/store.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// Which warp does what.
+// The kernel: initialises barriers and gives each warp its role.
 namespace tessera::cuda::sm90::attention {
+
+/// The warps of the producer warpgroup.
+enum class WarpRole { producer, scheduler, v_post_process, store };
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
@@ -18,29 +21,32 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   extern __shared__ __align__(tile::kAtomBytes) char raw[];
   auto& shared = *reinterpret_cast<typename T::Shared*>(raw);
   constexpr int kOfConsumer = kWarpgroup / 32 * kWarpArrivals;
-  constexpr int kOfTeam = T::kTeamSize * kOfConsumer;  // arrivals
+  constexpr int kOfSplit = T::kSplitConsumers * kOfConsumer;  // arrivals
   int warpgroup = threadIdx.x / kWarpgroup;
-  // The compiler is told that all lanes of a warp are of one team.
-  if constexpr (T::kTeams > 1) warpgroup = __shfl_sync(~0u, warpgroup, 0);
+  // The shuffle tells the compiler that all lanes of a warp belong to one KV split.
+  if constexpr (T::kKvSplits > 1) warpgroup = __shfl_sync(~0u, warpgroup, 0);
   if (threadIdx.x == 0) {
-    shared.q_ring.init(T::kStoresItself ? kOfTeam : 1);
-    shared.tile_ring.init(T::kStoresItself ? 1 + kOfTeam : 2);  // the loader, and who stores
-    shared.clearing_ring.init(kWarpArrivals);
-    for (std::uint64_t& barrier : shared.landed) tile::ptx::mbarrier_init(&barrier, 1);
-    if constexpr (!T::kStoresItself)
-      for (std::uint64_t& barrier : shared.results) tile::ptx::mbarrier_init(&barrier, kOfTeam);
-    if constexpr (T::kTeams > 1) {
-      for (std::uint64_t& barrier : shared.handed.full)
+    shared.q_ring.init(T::kConsumersStore ? kOfSplit : 1);
+    // The producer arrives, and the consumers or the store warp.
+    shared.tile_ring.init(T::kConsumersStore ? 1 + kOfSplit : 2);
+    shared.v_post_ring.init(kWarpArrivals);
+    for (std::uint64_t& barrier : shared.v_landed) tile::ptx::mbarrier_init(&barrier, 1);
+    if constexpr (!T::kConsumersStore)
+      for (std::uint64_t& barrier : shared.results_staged)
+        tile::ptx::mbarrier_init(&barrier, kOfSplit);
+    if constexpr (T::kKvSplits > 1) {
+      for (std::uint64_t& barrier : shared.split_exchange.full)
         tile::ptx::mbarrier_init(&barrier, kOfConsumer);
-      for (std::uint64_t& barrier : shared.handed.empty)
+      for (std::uint64_t& barrier : shared.split_exchange.empty)
         tile::ptx::mbarrier_init(&barrier, kOfConsumer);
     }
     tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
   }
-  if (threadIdx.x == 32) shared.k_ring.init(kOfTeam);
-  if (threadIdx.x == 64) shared.v_ring.init(kOfTeam);
-  if (threadIdx.x < T::kStepNotes)
-    shared.step_ring.init(1, kEachLaneArrives ? T::kPieces + 1 : 1, threadIdx.x, T::kStepNotes);
+  if (threadIdx.x == 32) shared.k_ring.init(kOfSplit);
+  if (threadIdx.x == 64) shared.v_ring.init(kOfSplit);
+  if (threadIdx.x < T::kStepDescriptors)
+    shared.step_ring.init(1, kEachLaneArrives ? T::kPieces + 1 : 1, threadIdx.x,
+                          T::kStepDescriptors);
   if (threadIdx.x == T::kConsumers * kWarpgroup) {
     tile::prefetch(args.q);
     tile::prefetch(args.k);
@@ -48,20 +54,20 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   if constexpr (T::kCounts) shared.rings.put_ones(threadIdx.x, T::kThreads);
   __syncthreads();
-  // Where tiles are ordered, the scout does that later.
+  // Where tiles are ordered, the scheduler does that later.
   if (threadIdx.x == 0 && !args.walk.order) tile::let_next_grid_begin();
   if (warpgroup == T::kConsumers) {
-    cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
+    cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
-    const int helper = thread / 32;
-    if (helper == 0) {
-      if (tile::elect()) Loader<T>(args, shared).run();
-    } else if (helper == 1) {
-      Scout<T>(args, shared, thread % 32).run();
-    } else if (helper == 2) {
-      clear_ragged_values<T>(shared, thread % 32);
-    } else if (!T::kStoresItself) {
-      if (tile::elect()) carry_results<T>(args, shared);
+    const auto role = static_cast<WarpRole>(thread / 32);
+    if (role == WarpRole::producer) {
+      if (tile::elect()) Producer<T>(args, shared).run();
+    } else if (role == WarpRole::scheduler) {
+      Scheduler<T>(args, shared, thread % 32).run();
+    } else if (role == WarpRole::v_post_process) {
+      post_process_v<T>(shared, thread % 32);
+    } else if (!T::kConsumersStore) {
+      if (tile::elect()) store_results<T>(args, shared);
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();

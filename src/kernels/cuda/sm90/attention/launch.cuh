@@ -17,9 +17,9 @@
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention/order.cuh"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/walk/views.hpp"
 
 namespace tessera::cuda::sm90::attention {
@@ -32,8 +32,9 @@ inline tile::HeadsMap heads_of(const Tensor& t) {
           t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0};
 }
 
-/// The maps of a call are mostly those of a call before, and to encode one takes the driver up to a
-/// tenth of a microsecond. `fold` heads at a time, or 0: rows of one.
+/// The tensor map of a tensor, cached: most calls repeat the maps of an earlier call, and the
+/// driver takes up to a tenth of a microsecond to encode one. `fold`: heads folded into rows; 0:
+/// rows of one head.
 inline const CUtensorMap& map_of(const tile::HeadsMap& t, int fold, int box_rows, int box_inner) {
   thread_local core::Recent<CUtensorMap, 12> maps;
   return maps.get(
@@ -66,18 +67,18 @@ inline void set_walk(Walk& walk, const AttentionProblem& problem,
   walk.tiles_per_head = static_cast<int>(layout.tiles_per_head);
   walk.tiles = static_cast<int>(layout.tiles);
   walk.whole = static_cast<int>(layout.whole);
-  walk.sharers = static_cast<int>(layout.sharers);
+  walk.split_ctas = static_cast<int>(layout.split_ctas);
   walk.section = static_cast<int>(std::min<std::int64_t>(layout.section, 1 << 20));
-  walk.lines = layout.lines;
+  walk.row_groups = layout.row_groups;
   walk.packed_q = shape.q_packed;
   walk.longest_last = shape.window_right >= 0;
-  walk.turns = shape.masked && walk.lines == 1 && !walk.longest_last;
+  walk.reverses_odd_rounds = shape.masked && walk.row_groups == 1 && !walk.longest_last;
   walk.reads_sequences = walk.sequences.lie_in_memory();
   walk.reads_lists = shape.masked;
-  if (!walk.reads_sequences) walk.alike = SequenceNote::of(walk.sequences.at(0));
+  if (!walk.reads_sequences) walk.uniform_sequence = SequenceDescriptor::of(walk.sequences.at(0));
 }
 
-/// Where blocks are composed, the walk is through what another kernel composes first.
+/// Where blocks are composed, the walk goes through lists that another kernel composes first.
 inline void walk_composed(const AttentionProblem& problem, const planning::AttentionShape& shape,
                           const planning::ComposedMask& to, const planning::ComposedLists& lists,
                           Arguments& args, cudaStream_t stream) {
@@ -101,7 +102,7 @@ inline void walk_composed(const AttentionProblem& problem, const planning::Atten
   walk.words = static_cast<int>(to.words);
   walk.word_queries = planning::SmallDivisor::of(static_cast<int>(to.word_queries()));
   args.bits = reinterpret_cast<const std::uint8_t*>(lists.bits);
-  args.bits_whole = true;
+  args.bits_aligned = true;
 }
 
 inline Result result_of(const AttentionProblem& problem) {
@@ -125,22 +126,22 @@ inline Result result_of(const AttentionProblem& problem) {
   return result;
 }
 
-inline ScoreMap score_map(float scale, float cap) {
-  ScoreMap map{scale, cap, -1.0f, {}, 0.0f, {}};
-  if (cap == 0.0f) return map;
+inline ScoreTransform score_transform(float scale, float cap) {
+  ScoreTransform transform{scale, cap, -1.0f, {}, 0.0f, {}};
+  if (cap == 0.0f) return transform;
   const double inner = static_cast<double>(scale) / cap, square = inner * inner;
-  // tanh(x) / x as a polynomial of x * x that is right to 1.1e-7 up to a fifth, where it meets it
-  // at Chebyshev's points.
+  // tanh(x) / x as a polynomial in x * x, accurate to 1.1e-7 up to 0.2, interpolated at Chebyshev
+  // points.
   constexpr double kTerms[3] = {0.999999894639969, -0.33328587864406634, 0.13015331075783582};
   double power = scale;
   for (int i = 0; i < 3; ++i, power *= square)
-    map.series[i] = static_cast<float>(kTerms[i] * power);
-  if (std::isfinite(map.series[2]) && inner != 0)
-    map.near = static_cast<float>(0.2 / std::abs(inner));
+    transform.series[i] = static_cast<float>(kTerms[i] * power);
+  if (std::isfinite(transform.series[2]) && inner != 0)
+    transform.near = static_cast<float>(0.2 / std::abs(inner));
   constexpr float kLog2e = 1.4426950408889634f;
-  map.slope_log2 = std::abs(scale) * kLog2e;
-  for (int i = 0; i < 3; ++i) map.series_log2[i] = map.series[i] * kLog2e;
-  return map;
+  transform.slope_log2 = std::abs(scale) * kLog2e;
+  for (int i = 0; i < 3; ++i) transform.series_log2[i] = transform.series[i] * kLog2e;
+  return transform;
 }
 
 template <class T>
@@ -158,30 +159,31 @@ void launch_typed(const Launch& call) {
       planning::carve_attention_scratch(carver, T::kShape, layout);
   Arguments args{};
   args.q = map_of(heads_of(problem.q), layout.pack, T::kM / layout.pack, T::Queries::kLine);
-  // Without keys all that is asked for lies beyond the tensor, whichever that is.
+  // Without keys all loads lie beyond the tensor, whichever it is.
   const auto heads_or_q = [&](const Tensor& t) {
     return heads_of(shape.kv_total > 0 ? t : problem.q);
   };
   args.k = map_of(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   args.v = map_of(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
-  const int units = sm_count();
-  // Rounds were planned for cards of another size: nothing is divided then.
-  if (layout.whole > 0 && units != planning::kPlannedUnits) {
+  const int sms = sm_count();
+  // Rounds were planned for another number of SMs: no tile is split then.
+  if (layout.whole > 0 && sms != planning::kPlannedSms) {
     layout.whole = layout.tiles;
-    layout.sharers = 0;
+    layout.split_ctas = 0;
   }
   set_walk(args.walk, problem, shape, layout);
   args.walk.step_pieces = T::kRoundPieces;
-  args.parts = scratch.parts;
-  args.joined = scratch.joined;
+  args.partials = scratch.partials;
+  args.merge_counts = scratch.merge_counts;
   args.result = result_of(problem);
   const tile::HeadsMap out = heads_of(problem.out);
-  args.carried =
+  args.tma_store =
       problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
-  if (args.carried) args.out = map_of(out, layout.pack, T::kRows / layout.pack, T::Queries::kLine);
+  if (args.tma_store)
+    args.out = map_of(out, layout.pack, T::kRows / layout.pack, T::Queries::kLine);
   constexpr float kLog2e = 1.4426950408889634f;
-  args.map = score_map(shape.scale, shape.softcap);
-  args.exponents.scale = T::kMapped ? kLog2e : shape.scale * kLog2e;
+  args.transform = score_transform(shape.scale, shape.softcap);
+  args.exponents.scale = T::kTransformsScores ? kLog2e : shape.scale * kLog2e;
   if (shape.softcap > 0.0f) args.exponents.ceiling = shape.softcap * kLog2e;
   if (problem.sinks) {
     args.sinks = problem.sinks.data;
@@ -191,19 +193,19 @@ void launch_typed(const Launch& call) {
   if (problem.mask.bit_tile) {
     const Tensor& bits = problem.mask.bits;
     args.bits = static_cast<const std::uint8_t*>(bits.data);
-    args.bits_whole = bits.stride(2) == 1 && bits.stride(0) % 8 == 0 && bits.stride(1) % 8 == 0 &&
-                      reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
+    args.bits_aligned = bits.stride(2) == 1 && bits.stride(0) % 8 == 0 && bits.stride(1) % 8 == 0 &&
+                        reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
   }
   const auto stream = static_cast<cudaStream_t>(call.execution.stream);
   if (layout.composed)
     walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
-  const std::int64_t blocks = layout.blocks(units);
+  const std::int64_t blocks = layout.blocks(sms);
   args.walk.blocks = static_cast<int>(blocks);
   args.walk.tag = planning::LaunchCount::new_tag();
-  if (layout.dealt(blocks)) {
-    args.walk.dealt = scratch.dealt;
+  if (layout.dynamic(blocks)) {
+    args.walk.next_tile = scratch.next_tile;
     args.walk.order = scratch.order;
-    args.walk.opened = scratch.opened;
+    args.walk.grids_seen = scratch.grids_seen;
   }
   if (args.walk.order) order_tiles(args.walk, stream);
   const auto kernel = attention_kernel<T>;
@@ -227,15 +229,15 @@ void launch(const Launch& call) {
   const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
   const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
   const auto typed = [&]<class Element>() {
-    using Usual = Traits<kTile, Element, Instance::usual>;
-    if constexpr (planning::takes_mapped_scores(kTile)) {
-      if (planning::scores_are_mapped(shape))
-        return launch_typed<Traits<kTile, Element, Instance::mapped>>(call);
+    using Plain = Traits<kTile, Element, Instance::plain>;
+    if constexpr (planning::supports_score_transform(kTile)) {
+      if (planning::transforms_scores(shape))
+        return launch_typed<Traits<kTile, Element, Instance::transformed>>(call);
     }
-    if constexpr (Usual::kCanCount) {
+    if constexpr (Plain::kCanCount) {
       if (!problem.lse) return launch_typed<Traits<kTile, Element, Instance::counted>>(call);
     }
-    launch_typed<Usual>(call);
+    launch_typed<Plain>(call);
   };
   shape.dtype == DType::bf16 ? typed.template operator()<__nv_bfloat16>()
                              : typed.template operator()<__half>();

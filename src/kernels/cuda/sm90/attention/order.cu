@@ -11,76 +11,77 @@ namespace tessera::cuda::sm90::attention {
 namespace {
 
 constexpr int kThreads = 1024, kBuckets = kThreads;
-constexpr float kSooner = 1.1f;  // costs are guessed
+constexpr float kSooner = 1.1f;  // costs are estimates
 
-/// Tiles of packed sequences, which are counted: those of a head of each one, and those of the
-/// sequences before it.
-struct Counted {
-  int a_head[planning::kMaxOrderedSequences], before[planning::kMaxOrderedSequences];
+/// Tiles of packed sequences, which have to be counted: those per head of each sequence, and those
+/// of the sequences before it.
+struct TileCounts {
+  int per_head[planning::kMaxOrderedSequences], before[planning::kMaxOrderedSequences];
 };
 
-__device__ SequenceNote sequence_of(const Walk& walk, int batch) {
-  return walk.reads_sequences ? SequenceNote::of(walk.sequences.at(batch)) : walk.alike;
+__device__ SequenceDescriptor sequence_of(const Walk& walk, int batch) {
+  return walk.reads_sequences ? SequenceDescriptor::of(walk.sequences.at(batch))
+                              : walk.uniform_sequence;
 }
 
-__device__ void count_tiles(const Walk& walk, Counted& counted) {
+__device__ void count_tiles(const Walk& walk, TileCounts& counted) {
   const auto sequence = static_cast<int>(threadIdx.x);
-  int a_head = 0;
+  int per_head = 0;
   if (sequence < walk.batches)
-    a_head = (sequence_of(walk, sequence).q_length + walk.queries - 1) / walk.queries;
-  const auto before = static_cast<int>(exclusive_sum<kThreads>(a_head * walk.head_groups).before);
+    per_head = (sequence_of(walk, sequence).q_length + walk.queries - 1) / walk.queries;
+  const auto before = static_cast<int>(exclusive_sum<kThreads>(per_head * walk.head_groups).before);
   if (sequence < walk.batches) {
-    counted.a_head[sequence] = a_head;
+    counted.per_head[sequence] = per_head;
     counted.before[sequence] = before;
   }
   __syncthreads();
 }
 
-__device__ TilePlace place_of(const Walk& walk, const Counted& counted, int number) {
+__device__ TilePlace place_of(const Walk& walk, const TileCounts& counted, int number) {
   if (!walk.packed_q) return TilePlace::of(walk, number);
   int batch = 0;
   for (int end = walk.batches; end - batch > 1;) {
     const int middle = (batch + end) / 2;
     (counted.before[middle] <= number ? batch : end) = middle;
   }
-  const int a_head = counted.a_head[batch];
+  const int per_head = counted.per_head[batch];
   number -= counted.before[batch];
-  if (number >= a_head * walk.head_groups) return {batch, 0, kNowhere / walk.queries};
-  return TilePlace::of_sequence(walk, batch, a_head, number);
+  if (number >= per_head * walk.head_groups) return {batch, 0, kOutOfBounds / walk.queries};
+  return TilePlace::of_sequence(walk, batch, per_head, number);
 }
 
-/// About how long a tile takes, in pieces of keys.
+/// The estimated cost of a tile, in pieces of keys.
 __device__ int cost_of(const Walk& walk, const TilePlace& place) {
-  constexpr int kAround = 1;  // what a tile costs besides its walk
-  const SequenceNote s = sequence_of(walk, place.batch);
+  constexpr int kTileCost = 1;  // what a tile costs besides its walk
+  const SequenceDescriptor s = sequence_of(walk, place.batch);
   const int first = place.tile * walk.queries;
   if (first >= s.q_length) return 0;
   const int last = min(first + walk.queries, s.q_length) - 1;
   const int keys = s.sight.end_of(last) - s.sight.begin_of(first);
   const int seen = keys > 0 ? keys / planning::kKeyPiece + 1 : 0;
-  if (walk.mask.block_q == 0) return seen + kAround;
+  if (walk.mask.block_q == 0) return seen + kTileCost;
   const int set = place.head_group * walk.pack / static_cast<int>(walk.mask.group);
   float named = 0;
 #pragma unroll 1
-  for (int line = 0; line < walk.lines; ++line) {
+  for (int group = 0; group < walk.row_groups; ++group) {
     const int row =
-        (first + walk.queries / walk.lines * line) / static_cast<int>(walk.mask.block_q);
+        (first + walk.queries / walk.row_groups * group) / static_cast<int>(walk.mask.block_q);
     named += static_cast<float>(walk.mask.full.row(place.batch, set, row).size +
                                 walk.mask.partial.row(place.batch, set, row).size);
   }
-  // Of what lists name, as large a share is seen as of everything.
+  // The share of the listed keys that is seen is taken to be the share of all keys that is seen.
   const auto blocks = static_cast<float>(max(walk.mask.kv_blocks, std::int64_t{1}));
   return static_cast<int>(min(__fdividef(named, blocks), 1.0f) * static_cast<float>(seen)) +
-         kAround;
+         kTileCost;
 }
 
-/// Tiles keep their order, as neighbours share keys in L2, but one that is longer than what is left
-/// of the work by then begins when as much is left.
+/// Tiles keep their order, as adjacent tiles share keys in L2, except that a tile longer than the
+/// work left at its turn begins when as much work is left as the tile is long.
 __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__ Walk walk) {
   tile::let_next_grid_begin();
   tile::wait_for_grid_before();
-  if (threadIdx.x == 0) store_released(walk.opened, walk.tag);
-  __shared__ Counted counted;
+  if (threadIdx.x == 0) store_released(walk.grids_seen, walk.tag);
+  __shared__ TileCounts counted;
   __shared__ int places[kBuckets];
   places[threadIdx.x] = 0;
   if (walk.packed_q) count_tiles(walk, counted);
@@ -98,7 +99,8 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
   const auto total = static_cast<float>(max(sum.total, std::int64_t{1}));
   const float buckets_per_cost = kBuckets / total;
   auto before = static_cast<float>(sum.before);
-  // The first tiles are under way. Where a tile was costs is noted where the others come.
+  // The first round of tiles is under way. `costs` of the others is overwritten with their bucket
+  // and place in it.
   const int others = max(begin, walk.blocks);
 #pragma unroll 1
   for (int number = begin; number < end; ++number) {

@@ -6,8 +6,8 @@
 
 namespace tessera::cuda::sm90::attention {
 
-/// A kernel before the walk writes `walk.order`: tiles that would end last begin earlier. The
-/// walk's first tiles need not wait for it.
+/// Starts the kernel that writes `walk.order`, before the attention kernel: tiles that would end
+/// last begin earlier. The first round of tiles does not wait for it.
 void order_tiles(const Walk& walk, cudaStream_t stream);
 
 }  // namespace tessera::cuda::sm90::attention

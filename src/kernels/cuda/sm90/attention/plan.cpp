@@ -18,81 +18,83 @@ int max_pack(const AttentionShape& s, const Tile& tile) {
   return pack;
 }
 
-/// As few as make queries fit: into a row of the mask's blocks, or where there are not many.
+/// Heads folded into rows: as few as make a tile's queries fit into a row of the mask's blocks, or
+/// fit the queries where there are few.
 int pack_of(const AttentionShape& s, const Tile& tile) {
-  const int most = max_pack(s, tile);
+  const int max = max_pack(s, tile);
   int pack = 1;
   if (s.masked) {
-    while (pack < most && s.mask_block.rows % (tile.m / pack) != 0) pack *= 2;
-    if (tile.lines > 1 && s.mask_block.rows % (tile.m / pack) != 0) return 1;
+    while (pack < max && s.mask_block.rows % (tile.m / pack) != 0) pack *= 2;
+    if (tile.row_groups > 1 && s.mask_block.rows % (tile.m / pack) != 0) return 1;
   } else {
-    while (pack < most && s.q_length * pack * 2 <= tile.m) pack *= 2;
-    // One more where the last queries would leave most of a tile empty.
-    if (pack < most && s.q_length * pack < tile.m) pack *= 2;
+    while (pack < max && s.q_length * pack * 2 <= tile.m) pack *= 2;
+    // One doubling more where the queries would leave most of a tile empty.
+    if (pack < max && s.q_length * pack < tile.m) pack *= 2;
   }
   return pack;
 }
 
-constexpr double kJoinSeconds = 5e-6, kJoinBytes = 3e12;  // a second
-constexpr double kPartSeconds = 1e-6;  // one block joins a tile's parts, one after the other
-// Composing lists, and what the element masks of composed blocks cost a step: not measured.
+constexpr double kMergeSeconds = 5e-6, kMergeBytesPerSecond = 3e12;  // per second
+constexpr double kPartSeconds = 1e-6;  // one CTA merges the parts of a tile in sequence
+// Composing lists, and the factor for a step with element masks of composed blocks: not measured.
 constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
 
-/// Three warpgroups that take keys by 64.
+/// Three warpgroups, steps of 64 keys.
 constexpr bool is_tall(const Tile& tile) {
-  return tile.warpgroups == 3 && tile.teams == 1 && tile.n == kKeyPiece;
+  return tile.warpgroups == 3 && tile.kv_splits == 1 && tile.n == kKeyPiece;
 }
 
-/// Two warpgroups that take keys by 64, with heads for which others take them by 128.
+/// Two warpgroups, steps of 64 keys, with heads for which other rows have steps of 128.
 constexpr bool is_short(const Tile& tile) {
-  return tile.warpgroups == 2 && tile.teams == 1 && tile.lines == 1 && tile.n == kKeyPiece &&
-         tile.k <= 128;
+  return tile.warpgroups == 2 && tile.kv_splits == 1 && tile.row_groups == 1 &&
+         tile.n == kKeyPiece && tile.k <= 128;
 }
 
-/// A step that a line does not need. What it needs before and behind it is multiplied beside
-/// nothing.
+/// A step that a row group skips. The steps before and after it overlap with nothing.
 constexpr double pass_seconds(const Tile& tile) { return tile.n > kKeyPiece ? 0.67e-6 : 0.24e-6; }
 
-/// Around a tile.
+/// Overhead per tile.
 constexpr double tile_seconds(const Tile& tile) {
-  return tile.teams > 1 ? 1.2e-6 : is_tall(tile) ? 2.7e-6 : is_short(tile) ? 2.4e-6 : 2e-6;
+  return tile.kv_splits > 1 ? 1.2e-6 : is_tall(tile) ? 2.7e-6 : is_short(tile) ? 2.4e-6 : 2e-6;
 }
 
 /// Two warpgroups that begin together wait for the same things: it takes them some steps to drift
 /// apart.
 double lockstep_seconds(const Tile& tile, double steps) {
-  return tile.warpgroups == 2 && tile.teams == 1 ? 0.2e-6 * std::min(steps, 16.0) : 0;
+  return tile.warpgroups == 2 && tile.kv_splits == 1 ? 0.2e-6 * std::min(steps, 16.0) : 0;
 }
 
-/// Seconds of one step, of each team, on one multiprocessor, as measured on an H200: its share of
-/// what the tensor cores and the exponentials alone would take, and what it costs besides, which
-/// more warpgroups hide better but divide among more rows.
+/// Seconds of one step of each KV split on one SM, measured on an H200: a share of what the tensor
+/// cores and the exponentials alone would take, plus an overhead that more warpgroups hide better
+/// but divide among more rows.
 double step_seconds(const AttentionShape& s, const Tile& tile) {
-  constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results a second
-  const double pairs = static_cast<double>(tile.m) * tile.n * tile.teams;
+  constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results per second
+  const double pairs = static_cast<double>(tile.m) * tile.n * tile.kv_splits;
   double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
   if (is_tall(tile)) besides = joins_later(tile) ? 0.37e-6 : 0.35e-6;
   if (is_short(tile)) besides = 0.30e-6;
-  // Two teams of 64 rows wait for L2: nobody shares what they load.
-  if (tile.teams > 1)
+  // Two KV splits of 64 rows wait for L2: no other consumer shares what they load.
+  if (tile.kv_splits > 1)
     besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
-  if (tile.teams > 1 && s.window_right >= 0) besides += 0.12e-6;  // they end a walk together
+  if (tile.kv_splits > 1 && s.window_right >= 0)
+    besides += 0.12e-6;  // the splits end a walk together
   return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
 }
 
 bool has_window(const AttentionShape& s) { return s.window_right >= 0 || s.window_left >= 0; }
 
-/// Whether lists or lengths, which shapes do not tell, say how many keys a tile visits.
+/// Whether lists or lengths, which are not part of the shape, determine how many keys a tile
+/// visits.
 bool data_tells(const AttentionShape& s) {
   return s.masked || s.q_packed || s.kv_layout == KvLayout::packed;
 }
 
-/// Whether tiles visit unlike numbers of keys, as far as shapes tell.
+/// Whether tiles visit different numbers of keys, as far as the shape tells.
 bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(s); }
 
-/// The share of the work that is saved where who has no rows in a sequence's last tile skips it.
-/// One consumer alone takes three fifths of the time of three. Under a causal mask, what else is
-/// reckoned was fitted with a third.
+/// The share of the work that is saved when consumers without rows skip a sequence's last tile. One
+/// consumer alone takes three fifths of the time of three. Under a causal mask the other estimates
+/// were fitted with a third.
 double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (!skips_tiles(tile) || s.q_packed || layout.tiles_per_head == 0) return 0;
   const std::int64_t rows = s.q_length * layout.pack - (layout.tiles_per_head - 1) * tile.m;
@@ -101,7 +103,8 @@ double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionL
   return without / all / static_cast<double>(layout.tiles_per_head);
 }
 
-/// Tiles that consumers compute on, parts of one as such. Packed sequences end anywhere in theirs.
+/// Tiles that consumers compute on, counting fractions. Packed sequences end anywhere in their last
+/// tile.
 double computed_tiles(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (s.q_packed) {
     const double rows = skips_tiles(tile) ? 64 : tile.m;
@@ -113,74 +116,76 @@ double computed_tiles(const AttentionShape& s, const Tile& tile, const Attention
   return static_cast<double>(layout.tiles) * (1 - skipped);
 }
 
-/// What joining the parts of divided tiles costs: they are written and read again.
-double join_seconds(const Tile& tile, std::int64_t tiles, std::int64_t sharers) {
-  const auto parts = static_cast<double>(sharers + tiles);
-  return kJoinSeconds + parts * tile.m * tile.v * 2 * sizeof(float) / kJoinBytes +
-         kPartSeconds * static_cast<double>(sharers) / static_cast<double>(tiles);
+/// The cost of merging the parts of split tiles: partial results are written and read again.
+double merge_seconds(const Tile& tile, std::int64_t tiles, std::int64_t split_ctas) {
+  const auto parts = static_cast<double>(split_ctas + tiles);
+  return kMergeSeconds + parts * tile.m * tile.v * 2 * sizeof(float) / kMergeBytesPerSecond +
+         kPartSeconds * static_cast<double>(split_ctas) / static_cast<double>(tiles);
 }
 
-/// How many tiles are left when rounds of them are worked through. The others are all of these
-/// rounds, or none: each block of threads has to have a tile before it takes a share of the rest.
+/// The tiles that remain after whole rounds. The other tiles are all of these rounds, or none: each
+/// CTA has to have a tile before it takes a share of the rest.
 std::int64_t tiles_past_rounds(const AttentionShape& s, const Tile& tile,
                                const AttentionLayout& layout) {
   const double computed = computed_tiles(s, tile, layout);
-  const std::int64_t left = std::llround(std::fmod(computed, kPlannedUnits));
-  return layout.tiles - left < kPlannedUnits ? layout.tiles % kPlannedUnits : left;
+  const std::int64_t left = std::llround(std::fmod(computed, kPlannedSms));
+  return layout.tiles - left < kPlannedSms ? layout.tiles % kPlannedSms : left;
 }
 
-/// Whether the last tiles, which fill no round, are divided, and among how many blocks of threads.
-void divide(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) {
+/// Decides whether the KV of the last tiles, which fill no round, is split across CTAs, and across
+/// how many.
+void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) {
   layout.whole = layout.tiles;
-  // Where later tiles are shorter, they fill the round. Nothing shortens those of lists.
+  // Where later tiles are shorter, they fill the round. Tiles of lists are not ordered by length.
   const bool shorter =
       has_window(s) || s.q_packed || (s.kv_layout == KvLayout::packed && !s.masked);
-  if (shorter && layout.tiles >= kPlannedUnits) return;
+  if (shorter && layout.tiles >= kPlannedSms) return;
   const std::int64_t last = shorter ? layout.tiles : tiles_past_rounds(s, tile, layout);
   if (last == 0) return;
   std::int64_t keys = s.kv_length;
-  if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all of them
-    keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.lines);
+  if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all keys
+    keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.row_groups);
   if (s.window_left >= 0 && s.window_right >= 0)
     keys = std::min(keys, s.window_left + s.window_right + tile.m);
-  const std::int64_t round = std::int64_t{tile.n} * tile.teams;
+  const std::int64_t round = std::int64_t{tile.n} * tile.kv_splits;
   const std::int64_t rounds = (keys + round - 1) / round;
   const double step = step_seconds(s, tile);
-  const auto seconds = [&](std::int64_t sharers) {
-    const auto walked = static_cast<double>((rounds * last + sharers - 1) / sharers);
-    const int tiles_per_share = sharers % last == 0 ? 1 : 2;
+  const auto seconds = [&](std::int64_t split_ctas) {
+    const auto walked = static_cast<double>((rounds * last + split_ctas - 1) / split_ctas);
+    const int tiles_per_share = split_ctas % last == 0 ? 1 : 2;
     return walked * step + tiles_per_share * tile_seconds(tile) +
-           (sharers > last ? join_seconds(tile, last, sharers) : 0);
+           (split_ctas > last ? merge_seconds(tile, last, split_ctas) : 0);
   };
   std::int64_t best = last;
-  const auto consider = [&](std::int64_t sharers) {
-    if (seconds(sharers) < seconds(best)) best = sharers;
+  const auto consider = [&](std::int64_t split_ctas) {
+    if (seconds(split_ctas) < seconds(best)) best = split_ctas;
   };
-  for (std::int64_t each = 2; each <= rounds && each * last <= kPlannedUnits; ++each)
+  for (std::int64_t each = 2; each <= rounds && each * last <= kPlannedSms; ++each)
     consider(each * last);
-  if (rounds * last > kPlannedUnits) consider(kPlannedUnits);
+  if (rounds * last > kPlannedSms) consider(kPlannedSms);
   if (best == last) return;
   layout.whole -= last;
-  layout.sharers = best;
+  layout.split_ctas = best;
 }
 
 }  // namespace
 
 std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head) {
-  constexpr std::int64_t kFillsTheGpu = 264;
+  constexpr std::int64_t kTilesToFillGpu = 264;
   const auto leaves_enough = [&](std::int64_t section) {
     const std::int64_t rest = heads % section;
-    return rest == 0 || rest * tiles_per_head >= kFillsTheGpu;
+    return rest == 0 || rest * tiles_per_head >= kTilesToFillGpu;
   };
-  const std::int64_t least = std::max<std::int64_t>(kFillsTheGpu / tiles_per_head, 1);
-  for (std::int64_t section = least; section <= 2 * least; ++section)
+  const std::int64_t min_section = std::max<std::int64_t>(kTilesToFillGpu / tiles_per_head, 1);
+  for (std::int64_t section = min_section; section <= 2 * min_section; ++section)
     if (leaves_enough(section)) return section;
-  return least;
+  return min_section;
 }
 
 ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
   if (!s.masked || s.heads == 0 || s.kv_heads == 0) return {};
-  const std::int64_t queries = tile.lines > 1 ? line_queries(tile) : tile.m / pack_of(s, tile);
+  const std::int64_t queries =
+      tile.row_groups > 1 ? row_group_queries(tile) : tile.m / pack_of(s, tile);
   if (s.mask_block.rows % queries == 0 && s.mask_block.cols % kKeyPiece == 0) return {};
   return compose(s, queries);
 }
@@ -192,28 +197,29 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) 
   const AttentionShape s = with_mask(given, layout.composed);
   layout.pack = pack_of(s, tile);
   layout.queries = tile.m / layout.pack;
-  layout.lines = tile.lines;
+  layout.row_groups = tile.row_groups;
   layout.head_groups = s.heads / layout.pack;
   layout.tiles_per_head = s.q_packed ? s.q_total / layout.queries + s.batch
-                                   : (s.q_length + layout.queries - 1) / layout.queries;
+                                     : (s.q_length + layout.queries - 1) / layout.queries;
   layout.tiles = layout.tiles_per_head * layout.head_groups * (s.q_packed ? 1 : s.batch);
-  // Tiles that are dealt are no longer in step, which costs long walks half a percent or more.
-  constexpr double kWorthDealing = 0.01;
+  // Dynamic tiles are no longer in step with each other, which costs long walks half a percent or
+  // more.
+  constexpr double kMinSkippedShare = 0.01;
   layout.uneven = walks_differ(s) ||
-                  (layout.tiles > kPlannedUnits && skipped_share(s, tile, layout) > kWorthDealing);
-  divide(layout, s, tile);
-  layout.ordered = data_tells(s) && layout.whole > kPlannedUnits &&
+                  (layout.tiles > kPlannedSms && skipped_share(s, tile, layout) > kMinSkippedShare);
+  split_last_tiles(layout, s, tile);
+  layout.ordered = data_tells(s) && layout.whole > kPlannedSms &&
                    layout.whole <= kMaxOrderedTiles && s.batch <= kMaxOrderedSequences;
   if (s.window_right >= 0 && layout.tiles_per_head > 0)
     layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head);
   return layout;
 }
 
-double share_of_union(const AttentionShape& s, int lines) {
+double share_of_union(const AttentionShape& s, int row_groups) {
   const double keys = static_cast<double>(std::max<std::int64_t>(s.kv_length, 1));
   const double named =
       static_cast<double>(s.mask_capacity) * static_cast<double>(s.mask_block.cols);
-  return 1 - std::pow(1 - std::min(named / keys, 1.0), lines);
+  return 1 - std::pow(1 - std::min(named / keys, 1.0), row_groups);
 }
 
 double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const DeviceFacts& device,
@@ -225,26 +231,27 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   const double queries = real(s.q_total) * real(s.heads);
   const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
   // Keys that a tile walks: what one query sees, and where that differs from row to row, what the
-  // others see besides of those that walk together. Tall tiles begin and end a walk together all
-  // the same, but for who joins late.
+  // other rows that walk with it see besides. Tall tiles begin and end a walk together all the
+  // same, except for consumers that join late.
   double keys = work.flops / std::max(2 * queries * width, 1.0);
   const auto of_others = [&](bool each_for_itself) {
     return 0.5 * (each_for_itself ? 64.0 : tile.m) / layout.pack;
   };
   if (s.window_right >= 0) keys += of_others(leaves_sooner(tile) && !is_tall(tile));
   if (s.window_left >= 0) keys += of_others(joins_later(tile));
-  const double steps = std::ceil(keys / (tile.n * tile.teams));
-  // The last round of tiles is rarely full, but tiles that differ fill it, or it is divided.
+  const double steps = std::ceil(keys / (tile.n * tile.kv_splits));
+  // The last round of tiles is rarely full, but tiles of different lengths fill it, or it is split
+  // across CTAs.
   const auto in_whole_tiles = [&](double rounds) {
     return walks_differ(s) ? std::max(rounds, 1.0) : std::ceil(rounds);
   };
   const double rounds = real(layout.tiles) / device.units;
   const double computed_rounds = computed_tiles(s, tile, layout) / device.units;
   double filled = in_whole_tiles(rounds), computed = in_whole_tiles(computed_rounds);
-  if (layout.sharers > 0) {
-    const double shares = real(layout.divided()) / real(layout.sharers);
+  if (layout.split_ctas > 0) {
+    const double shares = real(layout.split_tiles()) / real(layout.split_ctas);
     filled = real(layout.whole) / device.units + shares;
-    computed = std::max(computed_rounds - real(layout.divided()) / device.units, 0.0) + shares;
+    computed = std::max(computed_rounds - real(layout.split_tiles()) / device.units, 0.0) + shares;
   }
   constexpr double kMeasuredTflops = 970;  // dense, of the card whose steps were measured
   const double slower =
@@ -252,54 +259,55 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   const double step = step_seconds(s, tile) * (layout.composed ? kMaskedStep : 1);
   double compute = computed * steps * step * slower;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
-  // A tile of one list computes on whatever it loads, which takes longer; one that walks several
-  // loads more than a consumer needs. Blocks with an element mask are loaded for one line alone.
+  // A tile of one list computes on all that it loads, which takes longer than loading; a tile of
+  // several lists loads more than one consumer needs. Blocks with an element mask are loaded for
+  // one row group alone.
   double fetched = 0;
-  if (layout.lines > 1 && device.l2_tbs > 0) {
-    const double share =
-        layout.composed ? layout.lines * share_of_union(s, 1) : share_of_union(s, layout.lines);
+  if (layout.row_groups > 1 && device.l2_tbs > 0) {
+    const double share = layout.composed ? layout.row_groups * share_of_union(s, 1)
+                                         : share_of_union(s, layout.row_groups);
     const double bytes =
         real(layout.tiles) * share * real(s.kv_length) * real(tile.k + tile.v) * size_of(s.dtype);
     fetched = bytes / (device.l2_tbs * 1e12) * filled / rounds;
     const double loaded = share * real(s.kv_length) / tile.n;
     compute += filled * std::max(loaded - steps, 0.0) * pass_seconds(tile) * slower;
   }
-  const double joined =
-      layout.sharers > 0 ? join_seconds(tile, layout.divided(), layout.sharers) : 0;
+  const double merging =
+      layout.split_ctas > 0 ? merge_seconds(tile, layout.split_tiles(), layout.split_ctas) : 0;
   const double composing =
       layout.composed ? kComposeSeconds + composed_bytes(layout.composed) / kComposedBytes : 0;
   const double tiles = std::max(filled, 1.0) * tile_seconds(tile) + lockstep_seconds(tile, steps);
-  return (std::max(std::max(compute, fetched) + tiles, memory) + joined + composing) * 1e3;
+  return (std::max(std::max(compute, fetched) + tiles, memory) + merging + composing) * 1e3;
 }
 
 std::string describe(const AttentionLayout& layout) {
   std::string text = "; " + std::to_string(layout.tiles) + " tiles";
   if (layout.pack > 1) text += ", " + std::to_string(layout.pack) + " heads folded into rows";
-  if (layout.lines > 1)
-    text += ", " + std::to_string(layout.lines) + " lines of " +
-            std::to_string(layout.queries / layout.lines) + " rows walked together";
+  if (layout.row_groups > 1)
+    text += ", " + std::to_string(layout.row_groups) + " row groups of " +
+            std::to_string(layout.queries / layout.row_groups) + " rows walked together";
   if (layout.composed)
     text += ", blocks composed into " + std::to_string(layout.composed.queries) + " x " +
             std::to_string(kComposedKeys);
-  if (layout.sharers > 0)
-    text += ", keys of the last " + std::to_string(layout.divided()) + " divided among " +
-            std::to_string(layout.sharers) + " blocks of threads";
+  if (layout.split_ctas > 0)
+    text += ", keys of the last " + std::to_string(layout.split_tiles()) + " split across " +
+            std::to_string(layout.split_ctas) + " CTAs";
   return text;
 }
 
 AttentionScratchSm90 carve_attention_scratch(core::Carver& carver, const Tile& tile,
                                              const AttentionLayout& layout) {
   AttentionScratchSm90 scratch;
-  const int team = tile.m / 64;  // consumers, of 64 rows each
-  if (layout.uneven) scratch.dealt = carver.add<std::uint64_t>(1);
+  const int consumers = tile.m / 64;  // of 64 rows each
+  if (layout.uneven) scratch.next_tile = carver.add<std::uint64_t>(1);
   if (layout.ordered) {
     scratch.order = carver.add<int>(2 * layout.tiles);
-    scratch.opened = carver.add<std::uint64_t>(1);
+    scratch.grids_seen = carver.add<std::uint64_t>(1);
   }
-  if (layout.sharers > 0) {
-    scratch.joined = carver.add<std::uint64_t>(layout.divided() * team);
-    const core::Size parts = core::Size(layout.sharers + layout.divided()) * team;
-    scratch.parts = carver.add<float>(parts * 128 * (tile.v / 2 + 4));
+  if (layout.split_ctas > 0) {
+    scratch.merge_counts = carver.add<std::uint64_t>(layout.split_tiles() * consumers);
+    const core::Size parts = core::Size(layout.split_ctas + layout.split_tiles()) * consumers;
+    scratch.partials = carver.add<float>(parts * 128 * (tile.v / 2 + 4));
   }
   if (layout.composed) scratch.composed = carve_composed(carver, layout.composed);
   return scratch;

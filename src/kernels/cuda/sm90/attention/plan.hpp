@@ -11,96 +11,98 @@
 #include "src/walk/compose_mask.hpp"
 #include "src/walk/launch_count.hpp"
 
-// What Hopper's rows of attention do with a shape: host arithmetic that planner and launch share.
+// What Hopper's attention rows do with a shape: host arithmetic that planner and launch share.
 namespace tessera::planning {
 
-/// Keys come in pieces of this many: a box of TMA, and the finest that lists can name.
+/// Keys per piece: the rows of a TMA box, and the finest granularity of lists.
 inline constexpr int kKeyPiece = 64;
 
-/// Whether scores are changed before the softmax: by a softcap, or because a scale of zero or less
-/// would turn the order of scores, and hidden ones, round.
-inline bool scores_are_mapped(const AttentionShape& s) {
+/// Whether scores are transformed before the softmax: by a softcap, or because a scale of zero or
+/// less would reverse the order of scores, and of hidden ones.
+inline bool transforms_scores(const AttentionShape& s) {
   return s.softcap > 0.0f || !(s.scale > 0.0f);
 }
 
-/// Three warpgroups and more leave each thread too few registers for that.
-constexpr bool takes_mapped_scores(const Tile& tile) { return tile.warpgroups < 3; }
+/// Three warpgroups and more leave each thread too few registers for a score transform.
+constexpr bool supports_score_transform(const Tile& tile) { return tile.warpgroups < 3; }
 
-/// Queries of a line: where a tile walks several lists, each is one of so many rows.
-constexpr int line_queries(const Tile& tile) { return tile.m / tile.lines; }
+/// Queries of a row group: where a tile walks several lists, each list is for so many rows.
+constexpr int row_group_queries(const Tile& tile) { return tile.m / tile.row_groups; }
 
-/// Steps of a tile's walk that its last rows may see where its first do not, as under a causal
-/// mask, or the other way round, as under a window: if consumers can leave and join a tile for
-/// themselves.
+/// Steps of a walk that a tile's last rows may see where its first rows do not, as under a causal
+/// mask, or the other way round, as under a window, provided that consumers can end and join a tile
+/// independently.
 constexpr int steps_apart(const Tile& tile) {
   constexpr int kConsumerRows = 64;
-  return tile.teams == 1 && tile.lines == 1 ? (tile.m - kConsumerRows) / tile.n : 0;
+  return tile.kv_splits == 1 && tile.row_groups == 1 ? (tile.m - kConsumerRows) / tile.n : 0;
 }
 
-/// Whether consumers leave a tile when their rows see no more. They keep the values of their own
-/// last step meanwhile, so the ring needs a stage more than there are such steps.
+/// Whether a consumer ends a tile early when its rows see no more. It holds the V of its own last
+/// step meanwhile, so the ring needs one stage more than there are such steps.
 constexpr bool leaves_sooner(const Tile& tile) {
   return steps_apart(tile) > 0 && steps_apart(tile) < tile.stages;
 }
 
-/// Whether they also join a tile when their rows see something. Then they are as far apart all the
-/// time, and a stage more is needed to load into.
+/// Whether a consumer also joins a tile late when its rows begin to see keys. Consumers are then
+/// that many steps apart all the time, and loads need one stage more.
 constexpr bool joins_later(const Tile& tile) {
   return steps_apart(tile) > 0 && steps_apart(tile) + 1 < tile.stages;
 }
 
-/// Whether a consumer leaves tiles to others in which it has no rows, as in the last one of a
-/// sequence. Two wait for each other's turns; what asks whether it has rows costs four, of whose
-/// tiles lengths are often multiples, 1%.
+/// Whether a consumer skips tiles in which it has no rows, as in the last tile of a sequence. Two
+/// consumers wait for each other's turns; for four, whose tile heights often divide the length, the
+/// check costs 1%.
 constexpr bool skips_tiles(const Tile& tile) {
-  return tile.warpgroups == 3 && tile.teams == 1 && tile.lines == 1;
+  return tile.warpgroups == 3 && tile.kv_splits == 1 && tile.row_groups == 1;
 }
 
-/// Tiles of one head side by side share its keys. Where later tiles are longer, the long ones of so
-/// many heads come first as fill the GPU, so that short ones end the work; and so many that the
-/// last heads fill it too, where that can be.
+/// Head groups per section. Adjacent tiles of one head share its keys. Where later tiles are
+/// longer, a section orders the tiles of as many heads as fill the GPU, longest first, so that
+/// short tiles end the work; it is chosen such that the last heads fill the GPU too, where
+/// possible.
 std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head);
 
-/// Columns of a mask's blocks that such a tile can take: it keeps a bit of each.
-inline constexpr int kMaxLineBlocks = 1 << 16;
+/// Maximum columns of blocks for tiles of several lists: such a tile keeps one bit per column and
+/// row group.
+inline constexpr int kMaxRowGroupBlocks = 1 << 16;
 
 struct AttentionLayout {
-  int pack = 1;                   // heads that read the same keys, folded into a tile's rows
-  std::int64_t queries = 0;       // of a tile: tile.m / pack
-  std::int64_t head_groups = 0;   // heads / pack
-  std::int64_t tiles_per_head = 0;  // of one sequence and head group, at most
-  std::int64_t tiles = 0;         // output tiles in all, at most
-  int lines = 1;                  // lists of a tile: several are walked together
-  std::int64_t section = 1;       // head groups whose tiles are dealt together, longest first
-  std::int64_t whole = 0;         // tiles that are not divided: whole rounds of them, or all
-  std::int64_t sharers = 0;       // blocks of threads among which the others are divided
-  bool uneven = false;            // walks differ in length: tiles are dealt as they are asked for
-  ComposedMask composed;          // lists that are walked in place of the mask's
-  bool ordered = false;           // by data: what would end last begins earlier
+  int pack = 1;                     // heads that read the same keys, folded into a tile's rows
+  std::int64_t queries = 0;         // per tile: tile.m / pack
+  std::int64_t head_groups = 0;     // heads / pack
+  std::int64_t tiles_per_head = 0;  // per sequence and head group, at most
+  std::int64_t tiles = 0;           // output tiles in all, at most
+  int row_groups = 1;               // with a list each, per tile
+  std::int64_t section = 1;         // head groups whose tiles are ordered together, longest first
+  std::int64_t whole = 0;           // unsplit tiles: whole rounds of them, or all
+  std::int64_t split_ctas = 0;      // CTAs that split the KV of the other tiles
+  bool uneven = false;              // walks differ in length: tiles may be dynamic
+  ComposedMask composed;            // lists that are walked in place of the mask's
+  bool ordered = false;             // by data: tiles that would end last begin earlier
 
-  std::int64_t divided() const { return tiles - whole; }
+  std::int64_t split_tiles() const { return tiles - whole; }
 
-  /// Blocks of threads, on a card of so many multiprocessors.
-  std::int64_t blocks(std::int64_t units) const {
-    return whole > 0 ? std::min(whole, units) : sharers;
+  /// Thread blocks, on a card of so many SMs.
+  std::int64_t blocks(std::int64_t sms) const {
+    return whole > 0 ? std::min(whole, sms) : split_ctas;
   }
-  /// Whether so many blocks ask for their tiles: else they take them in turns, and each of them at
-  /// most one share of divided ones.
-  bool dealt(std::int64_t blocks) const {
-    return uneven && whole > blocks && whole + sharers < LaunchCount::kMax;
+  /// Whether that many blocks take their tiles from a counter. Otherwise tiles are static, and each
+  /// block has at most one share of split tiles.
+  bool dynamic(std::int64_t blocks) const {
+    return uneven && whole > blocks && whole + split_ctas < LaunchCount::kMax;
   }
 };
 
-/// Multiprocessors of the cards whose rounds of tiles are planned.
-inline constexpr std::int64_t kPlannedUnits = 132;
+/// SMs of the cards for which rounds of tiles are planned.
+inline constexpr std::int64_t kPlannedSms = 132;
 
-/// What one block of threads puts in order.
+/// What one thread block can order.
 inline constexpr std::int64_t kMaxOrderedTiles = 1 << 16;
 inline constexpr int kMaxOrderedSequences = 1024;
 
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile);
 
-/// What a row makes of a mask whose blocks its tiles do not fit; empty where they do.
+/// What a kernel row makes of a mask whose blocks its tiles do not fit; empty where they fit.
 ComposedMask composed_mask(const AttentionShape& s, const Tile& tile);
 /// The problem with the mask that a row's kernel walks.
 inline AttentionShape as_walked(const AttentionShape& s, const Tile& tile) {
@@ -110,11 +112,11 @@ inline AttentionShape as_walked(const AttentionShape& s, const Tile& tile) {
 /// Composed lists of more bytes are refused.
 inline constexpr double kMaxComposedBytes = 8.0 * (1 << 30);
 
-/// The share of all keys that a tile of several lists loads, where they have nothing to do with
-/// each other: what none of them names stays away.
-double share_of_union(const AttentionShape& s, int lines);
+/// The expected share of all keys that a tile of several unrelated lists loads: keys that no list
+/// names are not loaded.
+double share_of_union(const AttentionShape& s, int row_groups);
 
-/// Milliseconds of a row, without the launch. `work` is that of the problem as it is walked.
+/// Milliseconds of a kernel row, without the launch. `work` is that of the problem as it is walked.
 double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const DeviceFacts& device,
                          const Work& work);
 
@@ -123,11 +125,11 @@ std::string describe(const AttentionLayout& layout);
 
 /// What `run` needs besides the tensors.
 struct AttentionScratchSm90 {
-  std::uint64_t* dealt = nullptr;   // counts tiles that were asked for
-  int* order = nullptr;             // of tiles; then what each may cost
-  std::uint64_t* opened = nullptr;  // counts blocks of threads that saw the grids before done
-  std::uint64_t* joined = nullptr;  // for each consumer of a divided tile, the parts that are there
-  float* parts = nullptr;           // what consumers found, as they hold it
+  std::uint64_t* next_tile = nullptr;     // counter of dynamic tiles
+  int* order = nullptr;                   // of tiles; then their estimated costs
+  std::uint64_t* grids_seen = nullptr;    // counts blocks that saw all earlier grids done
+  std::uint64_t* merge_counts = nullptr;  // finished parts, per consumer of a split tile
+  float* partials = nullptr;              // partial results, in the consumers' layout
   ComposedLists composed;
 };
 AttentionScratchSm90 carve_attention_scratch(core::Carver& carver, const Tile& tile,

@@ -7,8 +7,8 @@
 
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 
-// The scores of a step once more, by one warp, where weights were no numbers: the scores are gone
-// by then. Rare, so it is short rather than fast.
+// Recomputes the scores of a step, one warp for itself, where P was not finite: the scores are
+// overwritten by then. Rare, so the code is short rather than fast.
 namespace tessera::cuda::sm90::attention {
 
 /// Multiplies 16 rows by 8 keys, 16 deep. Its fragments are a part of wgmma's.
@@ -17,13 +17,13 @@ using WarpMma =
     std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, cute::SM80_16x8x16_F32BF16BF16F32_TN,
                        cute::SM80_16x8x16_F32F16F16F32_TN>;
 
-/// What a lane's fragment has of eight rows, from `row` on, and eight columns, from `column` on.
+/// A lane's part of a fragment of eight rows, from `row` on, and eight columns, from `column` on.
 template <class Rows>
 __device__ __forceinline__ std::uint32_t pair_of(Rows& rows, int row, int column, int lane) {
   return reinterpret_cast<const std::uint32_t*>(rows.chunk(row + lane / 4, column))[lane % 4];
 }
 
-/// Of 16 rows of queries, from `row` on, and all keys.
+/// The scores of 16 rows of Q, from `row` on, and all keys.
 template <class T>
 __device__ __forceinline__ void score_again(float (&score)[T::kN / 2], typename T::Queries& queries,
                                             int row, typename T::Keys& keys, int lane) {
@@ -36,11 +36,11 @@ __device__ __forceinline__ void score_again(float (&score)[T::kN / 2], typename 
         pair_of(queries, row, depth + 8, lane), pair_of(queries, row + 8, depth + 8, lane)};
 #pragma unroll
     for (int group = 0; group < T::kN / 8; ++group) {
-      float* sum = score + group * 4;
-      WarpMma<typename T::Element>::fma(sum[0], sum[1], sum[2], sum[3], a[0], a[1], a[2], a[3],
+      float* acc = score + group * 4;
+      WarpMma<typename T::Element>::fma(acc[0], acc[1], acc[2], acc[3], a[0], a[1], a[2], a[3],
                                         pair_of(keys, group * 8, depth, lane),
-                                        pair_of(keys, group * 8, depth + 8, lane), sum[0], sum[1],
-                                        sum[2], sum[3]);
+                                        pair_of(keys, group * 8, depth + 8, lane), acc[0], acc[1],
+                                        acc[2], acc[3]);
     }
   }
 }

@@ -7,7 +7,7 @@
 
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// Where the stages of keys and values lie in shared memory.
+// Where the stages of K and V lie in shared memory.
 namespace tessera::cuda::sm90::attention {
 
 template <class Element, class Keys, class Values, int kStages>
@@ -19,7 +19,7 @@ struct Rings {
   __device__ Element* values(int stage, int panel, int row) {
     return values_[stage].panel(panel, row);
   }
-  /// wgmma's views: of keys with the columns as depth, of values with the rows.
+  /// wgmma descriptors: of K with the columns as depth, of V with the rows.
   __device__ std::uint64_t keys_by_columns(int stage) {
     return keys_[0].by_columns(0) + stage * (Keys::kBytes >> 4);
   }
@@ -28,9 +28,9 @@ struct Rings {
   }
 };
 
-/// The same, with a panel of ones behind those of each stage of values: a multiplication that takes
-/// eight columns of it along adds up the weights. It finds all panels at one distance, so each
-/// stage has ones of its own. But two stages of two panels share them, as one lies around the
+/// The same, with a panel of ones behind the panels of each stage of V: an MMA that includes eight
+/// of its columns sums P per row. wgmma needs all panels at equal distances, so each stage has its
+/// own ones, except that two stages of two panels share one, with one stage placed around the
 /// other:
 ///   values 1.0 | keys 0 | values 1.1 | values 0.0 | values 0.1 | ones | keys 1
 template <class Element, class Keys, class Values, int kStages>
@@ -56,7 +56,7 @@ struct CountingRings {
                                           8 * Values::kLineBytes, Values::kLineBytes));
   }
 
-  /// All threads of a block, before they meet.
+  /// Called by all threads of a block before they synchronise.
   __device__ void put_ones(int thread, int threads) {
     constexpr std::uint32_t kTwo =
         std::is_same_v<Element, __nv_bfloat16> ? 0x3F803F80u : 0x3C003C00u;

@@ -36,7 +36,7 @@ std::string reason(const Lists& s, const std::string& row) {
   throw std::runtime_error(row);
 }
 
-TEST(SelectLines, OddMultiplesOf64AreWalkedTogether) {
+TEST(SelectRowGroups, OddMultiplesOf64AreWalkedTogether) {
   for (const std::int64_t block_q : {64, 192, 320}) {
     const bool fills_tall = block_q == 192;  // a tile of 192 queries, of one list
     for (const std::int64_t block_kv : {64, 128, 192}) {
@@ -50,10 +50,10 @@ TEST(SelectLines, OddMultiplesOf64AreWalkedTogether) {
               fills_tall ? "sm90_attention_96_tall" : "sm90_attention_128_lines64");
   }
   const std::string text = to_text(on_h200(masked({})));
-  EXPECT_NE(text.find("2 lines of 64 rows walked together"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 row groups of 64 rows walked together"), std::string::npos) << text;
 }
 
-TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
+TEST(SelectRowGroups, OtherRowsTakeWhatOneListServes) {
   EXPECT_EQ(taken_by({.block_q = 128}), "sm90_attention_128");
   EXPECT_EQ(taken_by({.block_q = 256}), "sm90_attention_128");
   EXPECT_EQ(taken_by({.dim = 64, .block_q = 128, .block_kv = 128, .capacity = 32}),
@@ -64,7 +64,7 @@ TEST(SelectLines, OtherRowsTakeWhatOneListServes) {
 }
 
 /// Lists of each head of keys are walked as those of all heads are: once for a group.
-TEST(SelectLines, HeadsThatShareKeysAndListsAreFolded) {
+TEST(SelectRowGroups, HeadsThatShareKeysAndListsAreFolded) {
   for (const std::int64_t kv_heads : {2, 4, 8})
     for (const std::int64_t block_kv : {64, 128, 192}) {
       const Lists s{.kv_heads = kv_heads, .block_kv = block_kv, .mask_heads = kv_heads};
@@ -91,7 +91,7 @@ TEST(SelectLines, HeadsThatShareKeysAndListsAreFolded) {
     }
 }
 
-TEST(SelectLines, RefusalsSayWhatIsTaken) {
+TEST(SelectRowGroups, RefusalsSayWhatIsTaken) {
   const std::string row = "sm90_attention_128_lines64";
   EXPECT_EQ(reason({}, row), "");
   EXPECT_EQ(reason({.block_q = 128}, row),
@@ -120,9 +120,9 @@ TEST(SelectLines, RefusalsSayWhatIsTaken) {
   }
 }
 
-TEST(SelectLines, TheUnionOfListsIsWhatIsLoaded) {
-  const auto share = [](std::int64_t capacity, int lines) {
-    return share_of_union(shape_of(masked({.capacity = capacity})), lines);
+TEST(SelectRowGroups, TheUnionOfListsIsWhatIsLoaded) {
+  const auto share = [](std::int64_t capacity, int row_groups) {
+    return share_of_union(shape_of(masked({.capacity = capacity})), row_groups);
   };
   EXPECT_DOUBLE_EQ(share(128, 1), 0.25);
   EXPECT_DOUBLE_EQ(share(128, 2), 1 - 0.75 * 0.75);
@@ -130,10 +130,10 @@ TEST(SelectLines, TheUnionOfListsIsWhatIsLoaded) {
   EXPECT_DOUBLE_EQ(share(0, 2), 0);
 
   // Random lists of 64 rows cost more than the same density in rows of 128.
-  const double lines = on_h200(masked({})).plan.predicted_ms;
+  const double row_groups = on_h200(masked({})).plan.predicted_ms;
   const double whole = on_h200(masked({.block_q = 128})).plan.predicted_ms;
-  EXPECT_GT(lines, 1.2 * whole);
-  EXPECT_LT(lines, 2.5 * whole);
+  EXPECT_GT(row_groups, 1.2 * whole);
+  EXPECT_LT(row_groups, 2.5 * whole);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "tests/gpu/attention.hpp"
 
-// Masks whose lists change every 64 queries: a tile's two consumers have a list each, and pass by
-// what the other one's list names.
+// Masks whose lists change every 64 queries: a tile's row groups have a list each, and consumers
+// skip the steps that only other lists name.
 namespace tessera {
 namespace {
 
@@ -23,15 +23,16 @@ using gpu_test::matches_oracle;
 using gpu_test::OnGpu;
 
 /// Whether a row that walks several lists together takes a problem.
-bool walks_lines(const AttentionProblem& problem) {
+bool walks_row_groups(const AttentionProblem& problem) {
   const auto table = planning::kernel_table(Backend::sm90);
   for (const int row : gpu_test::rows_of("attention"))
-    if (table[static_cast<std::size_t>(row)].tile.lines > 1 && gpu_test::takes(row, problem))
+    if (table[static_cast<std::size_t>(row)].tile.row_groups > 1 && gpu_test::takes(row, problem))
       return true;
   return false;
 }
 
-AttentionOptions lines_options(std::uint64_t seed, std::int64_t block_q, std::int64_t block_kv) {
+AttentionOptions row_group_options(std::uint64_t seed, std::int64_t block_q,
+                                   std::int64_t block_kv) {
   AttentionOptions options = gpu_test::options_for(seed);
   options.mask = Presence::always;
   options.dims = {32, 64, 72, 128};
@@ -44,20 +45,21 @@ AttentionOptions lines_options(std::uint64_t seed, std::int64_t block_q, std::in
 constexpr std::int64_t kBlocksQ[] = {64, 192, 320}, kBlocksKv[] = {64, 128, 192};
 
 /// Runs a case; whether lists were walked together.
-bool match_lines(generate::Case<AttentionProblem>& c, gpu_test::Rows rows = gpu_test::Rows::all) {
+bool match_row_groups(generate::Case<AttentionProblem>& c,
+                      gpu_test::Rows rows = gpu_test::Rows::all) {
   const OnGpu gpu(c);
-  const bool lines = walks_lines(gpu.moved(c.problem));
+  const bool walked = walks_row_groups(gpu.moved(c.problem));
   matches_oracle(c, rows);
-  return lines;
+  return walked;
 }
 
-TEST(GpuAttentionLines, DrawnListsMatchTheOracle) {
+TEST(GpuAttentionRowGroups, DrawnListsMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;
   for (std::uint64_t seed = 0; seed < 90; ++seed) {
     const AttentionOptions options =
-        lines_options(seed, kBlocksQ[seed % 3], kBlocksKv[seed / 3 % 3]);
-    walked += match_lines(*attention_case(seed, options));
+        row_group_options(seed, kBlocksQ[seed % 3], kBlocksKv[seed / 3 % 3]);
+    walked += match_row_groups(*attention_case(seed, options));
   }
   EXPECT_GT(walked, 60);
 }
@@ -68,9 +70,9 @@ struct Kind {
   std::function<bool(std::int64_t, std::int64_t)> names;
 };
 
-/// What two neighbouring lists can be to each other: in blocks of 64 rows, an even row and the odd
+/// Relations between two adjacent lists: in blocks of 64 rows, an even row and the odd
 /// one after it share a tile.
-TEST(GpuAttentionLines, EveryKindOfNeighboursMatchesTheOracle) {
+TEST(GpuAttentionRowGroups, EveryKindOfNeighboursMatchesTheOracle) {
   SKIP_UNLESS_HOPPER();
   const Kind kinds[] = {
       {"all", [](std::int64_t, std::int64_t) { return true; }},
@@ -84,7 +86,7 @@ TEST(GpuAttentionLines, EveryKindOfNeighboursMatchesTheOracle) {
        [](std::int64_t row, std::int64_t col) { return row % 2 == 1 || col < 2; }},
       {"even rows begin last",
        [](std::int64_t row, std::int64_t col) { return (col >= 2) == (row % 2 == 0); }},
-      {"long runs pass by",
+      {"long runs are skipped",
        [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col == 0 || col == 6; }},
       {"whole tiles are empty", [](std::int64_t row, std::int64_t) { return row / 2 % 2 == 1; }},
   };
@@ -93,20 +95,20 @@ TEST(GpuAttentionLines, EveryKindOfNeighboursMatchesTheOracle) {
   for (const auto& kind : kinds)
     for (const std::int64_t block_q : kBlocksQ)
       for (const std::int64_t block_kv : kBlocksKv) {
-        AttentionOptions options = lines_options(++seed, block_q, block_kv);
+        AttentionOptions options = row_group_options(++seed, block_q, block_kv);
         options.blocks.names = kind.names;
         options.largest_kv_heads = 1;
         const auto c = attention_case(seed, options);
         c->text += std::string(", ") + kind.name;
-        walked += match_lines(*c);
+        walked += match_row_groups(*c);
       }
   EXPECT_GT(walked, 60);
 }
 
-/// Both pieces of a step are for the same lines. One that lacks its second piece keeps later steps
-/// back, and goes without it before they are too many: long walks, of which one line needs little
-/// for itself.
-TEST(GpuAttentionLines, LongWalksOfFewOwnBlocksMatchTheOracle) {
+/// Both pieces of a step are for the same row groups. A step that lacks its second piece delays
+/// later steps, and is published without it before too many wait: long walks, of which one row
+/// group needs little for itself.
+TEST(GpuAttentionRowGroups, LongWalksOfFewOwnBlocksMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   const Kind kinds[] = {
       {"one block alone, then shared",
@@ -123,7 +125,7 @@ TEST(GpuAttentionLines, LongWalksOfFewOwnBlocksMatchTheOracle) {
   for (const auto& kind : kinds) {
     int walked = 0;
     for (const std::uint64_t end = seed + 100; seed < end && walked < 2; ++seed) {
-      AttentionOptions options = lines_options(seed, 64, 64);
+      AttentionOptions options = row_group_options(seed, 64, 64);
       options.blocks.names = kind.names;
       options.longest = 12000;
       options.max_queries = 256;
@@ -134,73 +136,73 @@ TEST(GpuAttentionLines, LongWalksOfFewOwnBlocksMatchTheOracle) {
       const planning::AttentionShape shape = planning::shape_of(c->problem);
       if (shape.q_length <= 64 || shape.kv_length < 5000) continue;
       c->text += std::string(", ") + kind.name;
-      walked += match_lines(*c);
+      walked += match_row_groups(*c);
     }
     EXPECT_EQ(walked, 2) << kind.name;
   }
 }
 
-/// Values of keys that one line selects and sees, and the other one does not.
-TEST(GpuAttentionLines, PositionsMatchTheOracle) {
+/// V of keys that one row group selects and sees, and the other one does not.
+TEST(GpuAttentionRowGroups, PositionsMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;
   for (std::uint64_t seed = 2000; seed < 2060; ++seed) {
-    AttentionOptions options = lines_options(seed, kBlocksQ[seed % 3], 64);
+    AttentionOptions options = row_group_options(seed, kBlocksQ[seed % 3], 64);
     options.positions = Presence::always;
     options.packed_q = options.packed_kv = seed % 2 == 0 ? Presence::always : Presence::never;
     options.blocks.names = [](std::int64_t row, std::int64_t col) { return (row + col) % 2 == 0; };
-    walked += match_lines(*attention_case(seed, options));
+    walked += match_row_groups(*attention_case(seed, options));
   }
   EXPECT_GT(walked, 35);
 }
 
-/// Two lines share a block that the one between them does not name: of its keys there are some that
-/// nobody sees.
-TEST(GpuAttentionLines, NarrowWindowsLeaveGapsBetweenLines) {
+/// Two row groups share a block that the one between them does not name: no query sees some of its
+/// keys.
+TEST(GpuAttentionRowGroups, NarrowWindowsLeaveGapsBetweenRowGroups) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;
   for (std::uint64_t seed = 5000; seed < 5040; ++seed) {
-    AttentionOptions options = lines_options(seed, 64, kBlocksKv[1 + seed % 2]);
+    AttentionOptions options = row_group_options(seed, 64, kBlocksKv[1 + seed % 2]);
     options.positions = Presence::always;
     options.longest_window = 8;
     options.dims = {64};
-    walked += match_lines(*attention_case(seed, options));
+    walked += match_row_groups(*attention_case(seed, options));
   }
   EXPECT_GT(walked, 20);
 }
 
-TEST(GpuAttentionLines, RisingScoresMatchTheOracle) {
+TEST(GpuAttentionRowGroups, RisingScoresMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;
   for (std::uint64_t seed = 6000; seed < 6030; ++seed) {
-    AttentionOptions options = lines_options(seed, kBlocksQ[seed % 3], 64);
+    AttentionOptions options = row_group_options(seed, kBlocksQ[seed % 3], 64);
     options.rising = true;
     options.longest = 700;
     options.largest_kv_heads = 1;
-    walked += match_lines(*attention_case(seed, options));
+    walked += match_row_groups(*attention_case(seed, options));
   }
   EXPECT_GT(walked, 15);
 }
 
-TEST(GpuAttentionLines, BadValuesSpreadAsTheOracleSays) {
+TEST(GpuAttentionRowGroups, BadValuesSpreadAsTheOracleSays) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;
   for (std::uint64_t seed = 3000; seed < 3030; ++seed) {
-    AttentionOptions options = lines_options(seed, 64, kBlocksKv[seed % 3]);
+    AttentionOptions options = row_group_options(seed, 64, kBlocksKv[seed % 3]);
     options.bad_values = true;
-    options.dtype = DType::bf16;  // f16 makes a small weight zero, and zero times infinity is NaN
+    options.dtype = DType::bf16;  // f16 makes a small P zero, and zero times infinity is NaN
     options.positions = options.softcap = Presence::never;
-    walked += match_lines(*attention_case(seed, options), gpu_test::Rows::without_composing);
+    walked += match_row_groups(*attention_case(seed, options), gpu_test::Rows::without_composing);
   }
   EXPECT_GT(walked, 18);
 }
 
-/// More tiles than blocks of threads, so that consumers go from tile to tile at their own pace.
-TEST(GpuAttentionLines, ManyTilesGiveTheSameBitsEveryTime) {
+/// More tiles than thread blocks, so that consumers go from tile to tile at their own pace.
+TEST(GpuAttentionRowGroups, ManyTilesGiveTheSameBitsEveryTime) {
   SKIP_UNLESS_HOPPER();
   int found = 0;
   for (std::uint64_t seed = 4000; seed < 4030 && found < 2; ++seed) {
-    AttentionOptions options = lines_options(seed, 64, 64);
+    AttentionOptions options = row_group_options(seed, 64, 64);
     options.packed_q = options.packed_kv = Presence::never;
     options.dims = {64, 128};
     options.longest = 900;
@@ -210,7 +212,7 @@ TEST(GpuAttentionLines, ManyTilesGiveTheSameBitsEveryTime) {
     if (shape.batch * shape.heads * shape.q_length < 150 * 128) continue;
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
-    if (!walks_lines(problem)) continue;
+    if (!walks_row_groups(problem)) continue;
     ++found;
     matches_oracle(*c);
     for (const int row : gpu_test::rows_of("attention")) {
@@ -229,13 +231,13 @@ TEST(GpuAttentionLines, ManyTilesGiveTheSameBitsEveryTime) {
   EXPECT_EQ(found, 2);
 }
 
-/// Counts and indices that nobody checked lead nowhere outside the tensors, and every run ends.
-TEST(GpuAttentionLines, HostileLists) {
+/// Unchecked counts and indices lead nowhere outside the tensors, and every run ends.
+TEST(GpuAttentionRowGroups, HostileLists) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;
   for (std::uint64_t seed = 5000; seed < 5030; ++seed) {
     const auto c =
-        attention_case(seed, lines_options(seed, kBlocksQ[seed % 3], kBlocksKv[seed % 2]));
+        attention_case(seed, row_group_options(seed, kBlocksQ[seed % 3], kBlocksKv[seed % 2]));
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     if (c->problem.q.numel() == 0) continue;
@@ -254,7 +256,7 @@ TEST(GpuAttentionLines, HostileLists) {
     c->memory.arm();
     for (const int row : gpu_test::rows_of("attention")) {
       if (!gpu_test::takes(row, problem)) continue;
-      walked += walks_lines(problem);
+      walked += walks_row_groups(problem);
       gpu.upload();
       gpu_test::run_by(row, problem);
       gpu.download();

@@ -1,0 +1,207 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/attention/arrivals.cuh"
+#include "src/kernels/cuda/sm90/attention/boxes.cuh"
+#include "src/kernels/cuda/sm90/attention/traits.cuh"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/copy.cuh"
+#include "src/kernels/cuda/sm90/tile/grid.cuh"
+
+// Two warps fill the rings: the producer warp loads what the step descriptors name; the V
+// post-process warp zeroes rows of V that no query may see.
+namespace tessera::cuda::sm90::attention {
+
+/// The producer: one elected lane, elected here so that the compiler knows that it is one.
+template <class T>
+class Producer {
+ public:
+  __device__ Producer(const Arguments& args, typename T::Shared& shared)
+      : args_(args), shared_(shared) {}
+
+  __device__ void run() {
+    wait_for_grids_before();
+    while (true) {
+      const unsigned place = tile_ % T::kTileDescriptors;
+      tile::wait(&shared_.tile_ring.full[place], tile_ / T::kTileDescriptors % 2);
+      const TileDescriptor& descriptor = shared_.tiles[place];
+      if (!T::kConsumersStore && q_tiles_ == tile_) request_q(descriptor);
+      ++tile_;
+      if (!descriptor.no_more_tiles) walk(descriptor);
+      if (T::kConsumersStore && q_tiles_ < tile_) request_q(descriptor);
+      if (descriptor.no_more_tiles) break;
+      tile::arrive(&shared_.tile_ring.empty[(tile_ - 1) % T::kTileDescriptors]);
+    }
+    finish();
+  }
+
+ private:
+  using Step = typename T::Step;
+
+  /// Before this, only the scheduler has read global memory, where it had to.
+  __device__ void wait_for_grids_before() {
+    if (args_.walk.order) {
+      tile::wait(&shared_.tile_ring.full[0], 0);  // the scheduler has seen that they are done
+      ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
+    } else {
+      tile::wait_for_grid_before();
+    }
+  }
+
+  __device__ void request_q(const TileDescriptor& descriptor) {
+    const unsigned q = q_tiles_ % T::kQueryStages;
+    tile::wait(&shared_.q_ring.empty[q], q_tiles_ / T::kQueryStages % 2 ^ 1);
+    load_q(descriptor);
+  }
+
+  __device__ void load_q(const TileDescriptor& descriptor) {
+    const unsigned q = q_tiles_++ % T::kQueryStages;
+    std::uint64_t* full = &shared_.q_ring.full[q];
+    if (descriptor.no_more_tiles) {
+      tile::arrive(full);
+    } else {
+      constexpr int kPanels = T::kDim / T::Queries::kLine;
+      tile::arrive_expecting(full, kPanels * T::Queries::kPanelBytes);
+      const int head_group = descriptor.head >> args_.walk.pack_shift;
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p)
+        load_evict_first(tile::shared_address(shared_.q[q].panel(p)), args_.q,
+                         p * T::Queries::kLine, 0, descriptor.q_begin + descriptor.first_query,
+                         head_group, args_.walk.packed_q ? 0 : descriptor.batch,
+                         tile::shared_address(full));
+    }
+  }
+
+  /// Loads the next tile's Q if its descriptor and a free buffer are there, without waiting.
+  __device__ void look_ahead() {
+    using tile::ptx::mbarrier_test_wait_parity;
+    if (q_tiles_ > tile_) return;
+    const unsigned place = tile_ % T::kTileDescriptors, q = q_tiles_ % T::kQueryStages;
+    if (mbarrier_test_wait_parity(&shared_.tile_ring.full[place],
+                                  tile_ / T::kTileDescriptors % 2) &&
+        mbarrier_test_wait_parity(&shared_.q_ring.empty[q], q_tiles_ / T::kQueryStages % 2 ^ 1))
+      load_q(shared_.tiles[place]);
+  }
+
+  /// Loads K and V alternately, step by step. Consumers rely on that order when they read a step's
+  /// K again after releasing it: no later K overwrites its stage until the V of the step before is
+  /// released too.
+  __device__ void walk(const TileDescriptor& descriptor) {
+    const int batch = args_.walk.sequences.kv_offsets.values ? 0 : descriptor.batch;
+    // Where Q waits for the Q before it to be read, the first K loads come sooner.
+    int free = T::kStages - 1;
+    for (bool last = false; !last;) {
+      const unsigned place = step_ % T::kStepDescriptors;
+      tile::wait(&shared_.step_ring.full[place], step_ / T::kStepDescriptors % 2);
+      const Step& step = shared_.steps[place];
+      last = step.flags[0].last_of_tile && step_ % T::kKvSplits == T::kKvSplits - 1;
+
+      tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
+      shared_.stage_steps[at_.stage] = step;
+      tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
+      const auto keys = [&](int panel, int row) {
+        return shared_.rings.keys(at_.stage).panel(panel, row);
+      };
+      copy<typename T::Keys>(keys, args_.k, step, descriptor, batch,
+                             &shared_.k_ring.full[at_.stage]);
+      if (T::kConsumersStore && free-- == 0) request_q(descriptor);
+
+      tile::wait(&shared_.v_ring.empty[at_.stage], at_.parity ^ 1);
+      std::uint64_t* full = &shared_.v_ring.full[at_.stage];
+      if (is_ragged(shared_.kept[place])) {
+        request_v_post_process(shared_.kept[place]);
+        full = &shared_.v_landed[at_.stage];
+      }
+      tile::arrive_expecting(full, T::Values::kBytes);
+      const auto values = [&](int panel, int row) {
+        return shared_.rings.values(at_.stage, panel, row);
+      };
+      copy<typename T::Values>(values, args_.v, step, descriptor, batch, full);
+      tile::arrive(&shared_.step_ring.empty[place]);
+      ++step_;
+      at_.advance();
+      if constexpr (!T::kConsumersStore) look_ahead();
+    }
+  }
+
+  template <class Rows>
+  __device__ void copy(const auto& place, const CUtensorMap& from, const Step& step,
+                       const TileDescriptor& descriptor, int batch, std::uint64_t* full) {
+#pragma unroll
+    for (int piece = 0; piece < T::kPieces; ++piece)
+#pragma unroll
+      for (int p = 0; p < Rows::kPanels; ++p)
+        load_evict_last(tile::shared_address(place(p, piece * planning::kKeyPiece)), from,
+                        p * Rows::kLine, descriptor.kv_begin + step.key[piece], descriptor.kv_head,
+                        batch, tile::shared_address(full));
+  }
+
+  /// Whether the step has keys that no query sees.
+  __device__ static bool is_ragged(const std::uint64_t (&kept)[T::kPieces]) {
+    std::uint64_t all = kAllKeys;
+#pragma unroll
+    for (const std::uint64_t keys : kept) all &= keys;
+    return all != kAllKeys;
+  }
+
+  __device__ void request_v_post_process(const std::uint64_t (&kept)[T::kPieces]) {
+    auto& descriptor = next_v_post_descriptor();
+    descriptor.stage = at_.stage;
+#pragma unroll
+    for (int p = 0; p < T::kPieces; ++p) descriptor.kept[p] = kept[p];
+    tile::arrive(&shared_.v_post_ring.full[v_posts_++ % T::kVPostDescriptors]);
+  }
+
+  __device__ typename T::VPostDescriptor& next_v_post_descriptor() {
+    const unsigned place = v_posts_ % T::kVPostDescriptors;
+    tile::wait(&shared_.v_post_ring.empty[place], v_posts_ / T::kVPostDescriptors % 2 ^ 1);
+    return shared_.v_post_descriptors[place];
+  }
+
+  __device__ void finish() {
+    next_v_post_descriptor().stage = -1;
+    tile::arrive(&shared_.v_post_ring.full[v_posts_ % T::kVPostDescriptors]);
+  }
+
+  const Arguments& args_;
+  typename T::Shared& shared_;
+  tile::RingCursor<T::kStages> at_;
+  // Counts so far. `q_tiles_`: tiles whose Q has been requested.
+  unsigned tile_ = 0, q_tiles_ = 0, step_ = 0, v_posts_ = 0;
+};
+
+/// The V post-process warp. Rows of V whose keys no query of the tile sees may hold NaN, and zero
+/// times NaN is NaN: this warp zeroes them before the consumers see the stage.
+template <class T>
+__device__ __forceinline__ void post_process_v(typename T::Shared& shared, int lane) {
+  tile::RingCursor<T::kVPostDescriptors> at;
+  std::uint32_t parities = 0;  // of `v_landed`, one bit per stage
+  while (true) {
+    tile::wait(&shared.v_post_ring.full[at.stage], at.parity);
+    const typename T::VPostDescriptor& descriptor = shared.v_post_descriptors[at.stage];
+    const int stage = descriptor.stage;
+    if (stage < 0) return;
+    tile::wait(&shared.v_landed[stage], parities >> stage & 1);
+    parities ^= 1u << stage;
+    constexpr int kLanes = T::Values::kLineBytes / 16;  // per line
+#pragma unroll 1
+    for (int piece = 0; piece < T::kPieces; ++piece) {
+      const std::uint64_t kept = descriptor.kept[piece];
+#pragma unroll 1
+      for (int row = lane / kLanes; row < planning::kKeyPiece; row += 32 / kLanes) {
+        if ((kept >> row & 1) != 0) continue;
+#pragma unroll
+        for (int p = 0; p < T::Values::kPanels; ++p)
+          reinterpret_cast<uint4*>(shared.rings.values(
+              stage, p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
+      }
+    }
+    tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    arrive_as_warp(shared.v_post_ring.empty[at.stage], lane);
+    if (lane == 0) tile::arrive(&shared.v_ring.full[stage]);
+    at.advance();
+  }
+}
+
+}  // namespace tessera::cuda::sm90::attention
