@@ -1,9 +1,9 @@
-# The GPU backends. One .cu is generated for each row of the tile tables, so that a row's tile is
+# The GPU backends. One .cu is generated for each kernel row of each family, so that a row's tile is
 # stated once and rows compile apart from each other.
 #
-# A row is named BACKEND_FAMILY or BACKEND_FAMILY_ANYTHING. Its kernel is `launch<tile>` in
-# namespace tessera::cuda::FAMILY, found in src/kernels/cuda/BACKEND/FAMILY/launch.cuh, or in
-# src/kernels/cuda/FAMILY/launch.cuh where all GPUs share it.
+# A family is a folder below src/kernels/cuda with a rows.hpp, and launch.cuh with its kernel:
+# `launch<tile, dtypes>` in namespace tessera::cuda:: and the folder's path. Rows are named
+# BACKEND_FAMILY_FACTS.
 
 if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
@@ -34,50 +34,49 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(tessera_gencode_sm90 -gencode=arch=compute_90a,code=sm_90a)
 set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80])
 
-# tessera_row_source(BACKEND TABLE INDEX ROW OUT): writes the row's .cu, its path in OUT.
-function(tessera_row_source backend table index row out)
-  string(REGEX REPLACE "^${backend}_([a-z0-9]+).*" "\\1" family ${row})
-  set(folder src/kernels/cuda/${backend}/${family})
-  set(space ${backend}::${family})
-  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.cuh)
-    set(folder src/kernels/cuda/${family})
-    set(space ${family})
-  endif()
-  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.cuh)
-    message(FATAL_ERROR "src/select/${backend}_rows.hpp: row '${row}' has no kernel: neither \
-src/kernels/cuda/${backend}/${family}/launch.cuh nor src/kernels/cuda/${family}/launch.cuh exists.")
-  endif()
-  set(source ${PROJECT_BINARY_DIR}/rows/${row}.cu)
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/row.cu.in ${source} @ONLY)
-  set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_${backend}}")
-  set(${out} ${source} PARENT_SCOPE)
+# tessera_rows(FOLDER): writes a .cu for each row of FOLDER/rows.hpp that TESSERA_KERNELS asks for.
+# Adds to row_sources, row_includes, row_declarations and row_launchers.
+function(tessera_rows folder)
+  set(header ${PROJECT_SOURCE_DIR}/${folder}/rows.hpp)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
+  string(REGEX REPLACE "^src/kernels/cuda/" "" space ${folder})
+  string(REPLACE "/" "::" space ${space})
+  string(APPEND row_includes "#include \"${folder}/rows.hpp\"\n")
+  file(STRINGS ${header} lines REGEX "KernelRow k[A-Za-z0-9]+\\[\\]|\\.name = \"")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "KernelRow (k[A-Za-z0-9]+)")
+      set(table ${CMAKE_MATCH_1})
+      set(index 0)
+    endif()
+    if(line MATCHES "\\.name = \"((sm[0-9]+)_[a-z0-9_]+)\"")
+      set(row ${CMAKE_MATCH_1})
+      set(backend ${CMAKE_MATCH_2})
+      if(row MATCHES "${TESSERA_KERNELS}")
+        set(source ${PROJECT_BINARY_DIR}/rows/${row}.cu)
+        configure_file(${PROJECT_SOURCE_DIR}/cmake/row.cu.in ${source} @ONLY)
+        set_source_files_properties(${source} PROPERTIES
+          COMPILE_OPTIONS "${tessera_gencode_${backend}}")
+        list(APPEND row_sources ${source})
+        string(APPEND row_declarations "void launch_${row}(const planning::Call&);\n")
+        string(APPEND row_launchers "    {&planning::${table}[${index}], launch_${row}},\n")
+      endif()
+      math(EXPR index "${index} + 1")
+    endif()
+  endforeach()
+  foreach(name IN ITEMS row_sources row_includes row_declarations row_launchers)
+    set(${name} "${${name}}" PARENT_SCOPE)
+  endforeach()
 endfunction()
 
 set(row_sources "")
+set(row_includes "")
 set(row_declarations "")
-set(row_tables "")
-foreach(backend IN ITEMS sm80 sm90)
-  string(REGEX REPLACE "sm" "kSm" table ${backend})
-  set(table ${table}Rows)
-  set(header ${PROJECT_SOURCE_DIR}/src/select/${backend}_rows.hpp)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
-  file(STRINGS ${header} rows REGEX "\\.name = \"")
-  list(TRANSFORM rows REPLACE ".*\\.name = \"([a-z0-9_]+)\".*" "\\1")
-  set(index 0)
-  set(entries "")
-  foreach(row IN LISTS rows)
-    if(row MATCHES "${TESSERA_KERNELS}")
-      tessera_row_source(${backend} ${table} ${index} ${row} source)
-      list(APPEND row_sources ${source})
-      string(APPEND row_declarations "void launch_${row}(const Launch&);\n")
-      string(APPEND entries "launch_${row}, ")
-    else()
-      string(APPEND entries "nullptr, ")
-    endif()
-    math(EXPR index "${index} + 1")
-  endforeach()
-  string(APPEND row_tables "constexpr Launcher ${table}Launchers[] = {${entries}};\n"
-         "static_assert(std::size(${table}Launchers) == std::size(planning::${table}));\n")
+set(row_launchers "")
+file(GLOB_RECURSE tables CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     ${PROJECT_SOURCE_DIR}/src/kernels/cuda/rows.hpp)
+foreach(table IN LISTS tables)
+  get_filename_component(folder ${table} DIRECTORY)
+  tessera_rows(${folder})
 endforeach()
 list(LENGTH row_sources row_count)
 message(STATUS "GPU kernels: ${row_count} rows match TESSERA_KERNELS '${TESSERA_KERNELS}'")
@@ -93,12 +92,12 @@ set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tes
 file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/sm90/*/*.cu)
 set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
 
-tessera_layer(cuda src/kernels/cuda/backend.cpp src/kernels/cuda/ranges.cpp USES core problem walk select)
+tessera_layer(cuda src/kernels/cuda/backend.cpp src/kernels/cuda/ranges.cpp USES core problem walk families)
 target_sources(tessera_cuda PRIVATE
   ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/kernels/cuda/sm90/tile/tensor_map.cpp
   ${prepare_sources} ${prepare_kernels} ${sm90_kernels})
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
-if(row_sources MATCHES "sm90_(attention|bsr|matmul|sddmm|skinny|spgemm)")  # wgmma through CUTLASS's instruction wrappers
+if(row_sources MATCHES "sm90_")  # wgmma through CUTLASS's instruction wrappers
   find_package(CUTLASS 4.2 REQUIRED)
   target_link_libraries(tessera_cuda PRIVATE CUTLASS::headers)
 endif()

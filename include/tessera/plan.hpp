@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,6 +15,10 @@
 
 namespace tessera {
 
+namespace planning {
+struct Planned;
+}
+
 enum class Op : std::uint8_t { matmul, sddmm, spgemm, attention, attention_backward, merge_states };
 TESSERA_EXPORT const char* to_string(Op op);
 
@@ -26,18 +31,21 @@ using AnyProblem = std::variant<MatmulProblem, SddmmProblem, SpgemmProblem, Atte
 struct Plan {
   Op op{};
   Backend backend{};
-  int kernel = -1;  ///< row of the backend's kernel table
+  int kernel = -1;  ///< which of the backend's kernel rows
   std::string kernel_name;
   std::int64_t workspace_bytes = 0;  ///< what `run` needs
   std::int64_t schedule_bytes = 0;   ///< what `prepare` fills; 0: nothing to prepare
   int threads = 0;                   ///< CPU backend
   double predicted_ms = 0;           ///< the cost model's guess, an upper bound where data decides
-  std::string signature;             ///< shapes and dtypes planned for; `run` checks them
+  std::string signature;             ///< shapes and dtypes planned for, in words
+  /// What the library worked out for `run` and `prepare`; the fields above say the same to people.
+  std::shared_ptr<const planning::Planned> planned{};
 };
 
 /// One kernel that was looked at for a problem.
 struct Candidate {
   Backend backend{};
+  std::string family{};  ///< the kernel family that the row belongs to
   std::string kernel;
   std::string why;                   ///< what the kernel is for
   std::vector<std::string> reasons;  ///< why not; empty: it could run

@@ -1,25 +1,31 @@
 #include <tessera/plan.hpp>
 
-#include <variant>
-
+#include "src/api/families.hpp"
+#include "src/api/planner.hpp"
 #include "src/api/tuning.hpp"
-#include "src/problem/shape.hpp"
 
 namespace tessera {
 
+using planning::Request;
+
 Explanation explain(const AnyProblem& problem, const DeviceFacts& device,
                     const Execution& execution) {
-  return planning::select_tuned(problem, device, execution, api::tuning_of(device.name));
+  return planning::explain(api::families(), Request::of(problem, device, execution),
+                           api::tuning_of(device.name));
 }
 
 Plan plan(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution) {
-  return planning::choose_tuned(problem, device, execution, api::tuning_of(device.name));
+  return planning::public_plan(
+      api::families(), planning::choose(api::families(), Request::of(problem, device, execution),
+                                        api::tuning_of(device.name)));
 }
 
 Plan plan(const AnyProblem& problem, const Execution& execution) {
   const planning::AnyShape shape = planning::shape_of(problem);
-  const Device device = std::visit([](const auto& s) { return s.device; }, shape);
-  return plan(problem, device_facts(device), execution);
+  const DeviceFacts& facts = api::facts_of(planning::device_of(shape));
+  return planning::public_plan(
+      api::families(), planning::choose(api::families(), Request::of(shape, facts, execution),
+                                        api::tuning_of(facts.name)));
 }
 
 }  // namespace tessera

@@ -9,9 +9,10 @@
 
 #include "src/api/memory.hpp"
 #include "src/core/check_lists.hpp"
+#include "src/api/planner.hpp"
 #include "src/kernels/cpu/backend.hpp"
 #include "src/problem/check_memory.hpp"
-#include "src/select/select.hpp"
+#include "src/problem/describe.hpp"
 #include "src/problem/shape.hpp"
 #if defined(TESSERA_CUDA)
 #include "src/kernels/cuda/backend.hpp"
@@ -21,7 +22,7 @@
 namespace tessera {
 
 struct SpgemmPlan::Data {
-  Plan plan;
+  std::shared_ptr<const planning::Planned> planned;
   planning::SpgemmShape shape;
   planning::BlockShape block;  // of the result
   std::int64_t inner = 0;      // depth of a block product
@@ -59,13 +60,17 @@ namespace {
 using core::Where;
 
 struct Checked {
-  Plan plan;
+  planning::AnyShape any_shape;
+  std::shared_ptr<const planning::Planned> planned;
   planning::SpgemmShape shape;
+
+  Backend backend() const { return planned->family->backend; }
 };
 
 Checked check_problem(const SpgemmProblem& problem, const Execution& execution) {
-  Checked checked{plan(problem, execution), planning::shape_of(problem)};
-  planning::check_data(problem, checked.shape);
+  const planning::SpgemmShape shape = planning::shape_of(problem);
+  Checked checked{shape, api::plan_for(shape, execution), shape};
+  planning::check_data(problem, shape);
   return checked;
 }
 
@@ -103,7 +108,7 @@ void check_memory(const Checked& checked, const SpgemmProblem& problem, const Bs
                   Lists lists, const Execution& execution) {
   const Where where = Where("spgemm") / "out";
   core::Outputs outputs;
-  api::add_buffer(outputs, "spgemm", "workspace", execution.workspace, checked.plan.workspace_bytes,
+  api::add_buffer(outputs, "spgemm", "workspace", execution.workspace, checked.planned->buffers.workspace,
                   checked.shape.device);
   outputs.add(where / "values", out.values);
   if (lists == Lists::written) {
@@ -129,10 +134,11 @@ void write_list(const Tensor& to, const std::vector<std::int64_t>& values) {
 /// The caller's workspace where it is large enough, else one of the library's for this call.
 class Workspace {
  public:
-  Workspace(const Plan& plan, const planning::SpgemmShape& shape, const Execution& execution)
-      : own_(execution.workspace.data ? 0 : plan.workspace_bytes, shape.device, execution.stream),
+  Workspace(const Checked& checked, const Execution& execution)
+      : own_(execution.workspace.data ? 0 : checked.planned->buffers.workspace,
+             checked.shape.device, execution.stream),
         view_(execution.workspace.data ? execution.workspace : own_.view()) {
-    api::check_buffer("workspace", view_, plan.workspace_bytes);
+    api::check_buffer("workspace", view_, checked.planned->buffers.workspace);
   }
   const Buffer& view() const { return view_; }
 
@@ -144,30 +150,31 @@ class Workspace {
 void run_on_cpu(const Checked& checked, const SpgemmProblem& problem,
                 const cpu::SpgemmPattern& pattern, const BsrMatrix& out,
                 const Execution& execution) {
-  const Plan& plan = checked.plan;
-  const planning::KernelRow& row =
-      planning::kernel_table(plan.backend)[static_cast<std::size_t>(plan.kernel)];
-  const Workspace workspace(plan, checked.shape, execution);
+  const planning::Planned& planned = *checked.planned;
+  const Workspace workspace(checked, execution);
   cpu::spgemm_numeric(problem, checked.shape, pattern, out,
-                      {row, workspace.view().data, nullptr, plan.threads});
+                      {*planned.row, workspace.view().data, nullptr, planned.threads});
 }
 
 /// On a GPU: whether the problem runs there, and if so, everything. A null plan stands for a result
 /// that has its lists.
 bool run_on_gpu(const Checked& checked, const SpgemmProblem& problem, const SpgemmPlan::Data* data,
                 const BsrMatrix& out, const Execution& given) {
-  if (checked.plan.backend == Backend::cpu) return false;
-  if (out.stored_blocks() >= INT32_MAX - 1024) {
-    throw Error(ErrorCode::unsupported, "spgemm: out: a GPU takes fewer than 2^31 blocks, got " +
-                                            std::to_string(out.stored_blocks()));
+  if (checked.backend() == Backend::cpu) return false;
+  // Kernels count blocks, and rows of them, in 32 bits; a step past the last one still fits.
+  constexpr std::int64_t kMaxBlocks = INT32_MAX / 2;
+  if (out.stored_blocks() + out.rows / out.block_rows() > kMaxBlocks) {
+    core::refuse(Where("spgemm") / "out",
+                 core::words("at most ", kMaxBlocks, " blocks and rows of blocks on a GPU"),
+                 core::words(out.stored_blocks(), " blocks"));
   }
 #if defined(TESSERA_CUDA)
-  Execution execution = given;
-  const Workspace workspace(checked.plan, checked.shape, given);
-  execution.workspace = workspace.view();
-  const cuda::Range range("run", checked.plan);
-  cuda::spgemm_numeric(checked.plan, problem, checked.shape, data ? &data->on_device : nullptr, out,
-                       execution);
+  const AnyProblem any(problem);
+  const Workspace workspace(checked, given);
+  const cuda::Range range("run", *checked.planned);
+  const cuda::SpgemmResult result{out, data ? &data->on_device : nullptr};
+  cuda::launch({*checked.planned, any, checked.any_shape, workspace.view().data, nullptr,
+                given.stream, &result});
 #else
   static_cast<void>(problem), static_cast<void>(data), static_cast<void>(out);
   static_cast<void>(given);
@@ -180,19 +187,19 @@ bool run_on_gpu(const Checked& checked, const SpgemmProblem& problem, const Spge
 SpgemmPlan spgemm_symbolic(const SpgemmProblem& problem, const Execution& execution) {
   const Checked checked = check_problem(problem, execution);
   auto data = std::make_unique<SpgemmPlan::Data>();
-  data->plan = checked.plan;
+  data->planned = checked.planned;
   data->shape = checked.shape;
   data->block = result_block(checked.shape);
   data->inner =
       checked.shape.a.transposed ? checked.shape.a.block.rows : checked.shape.a.block.cols;
-  if (checked.plan.backend == Backend::cpu) {
+  if (checked.backend() == Backend::cpu) {
     data->pattern = cpu::spgemm_symbolic(problem, checked.shape);
     data->stored = static_cast<std::int64_t>(data->pattern.columns.size());
     data->products = static_cast<std::int64_t>(data->pattern.left_blocks.size());
   }
 #if defined(TESSERA_CUDA)
-  if (checked.plan.backend != Backend::cpu) {
-    const cuda::Range range("prepare", checked.plan);
+  if (checked.backend() != Backend::cpu) {
+    const cuda::Range range("prepare", *checked.planned);
     data->on_device = cuda::spgemm_symbolic(problem, checked.shape, execution.stream);
     data->stored = data->on_device.stored;
     data->products = data->on_device.products;
@@ -205,9 +212,11 @@ void spgemm_numeric(const SpgemmPlan& plan, const SpgemmProblem& problem, const 
                     const Execution& execution) {
   const Checked checked = check_problem(problem, execution);
   const SpgemmPlan::Data& data = plan.data();
-  if (checked.plan.signature != data.plan.signature) {
-    throw Error(ErrorCode::invalid_argument, "spgemm: plan: made for '" + data.plan.signature +
-                                                 "', the problem is '" + checked.plan.signature +
+  if (!data.planned || checked.any_shape != data.planned->shape) {
+    const std::string made = data.planned ? planning::describe(data.planned->shape) : "nothing";
+    throw Error(ErrorCode::invalid_argument, "spgemm: plan: made for '" + made +
+                                                 "', the problem is '" +
+                                                 planning::describe(checked.any_shape) +
                                                  "'; call spgemm_symbolic for it");
   }
   if (checked.shape.device != data.shape.device) {

@@ -62,7 +62,7 @@ planning::Tuning load(const std::string& device) {
     return tuning;
   }
   try {
-    tuning.rows = planning::parse_tuning(read_file(file.path), device);
+    tuning.rows = planning::parse_tuning(planning::all_families(), read_file(file.path), device);
     file.problems = static_cast<std::int64_t>(tuning.rows.size());
   } catch (const std::exception& reason) {
     file.ignored = reason.what();

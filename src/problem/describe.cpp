@@ -8,8 +8,7 @@
 
 
 
-// One line that names all that a kernel choice may depend on: a plan made for one problem fits
-// another exactly where their lines are equal. Each call of `run` makes one, so it grows in place.
+// One line that names what a kernel choice depends on: the key of tuning files.
 namespace tessera::planning {
 namespace {
 
@@ -65,12 +64,20 @@ void put_operands(Line& line, const OperandShape& a, const OperandShape& b) {
   line << " -> ";
 }
 
-/// What TMA can read decides which kernels a GPU may run.
+/// How an operand lies decides which kernels a GPU may run; rows after rows go unsaid.
+void put_layout(Line& line, std::string_view name, const OperandShape& o) {
+  const auto say = [&](std::string_view words) { line << " " << name << words; };
+  if (!o.tma_readable) say(" unaligned");
+  if (o.unit_row_stride) say(o.unit_col_stride ? " flat" : " column-major");
+  if (!o.unit_row_stride && !o.unit_col_stride) say(" strided");
+  if (!o.pool_fits) say(" spans 64 GiB");
+}
+
 template <class Product>
-void put_alignment(Line& line, const Product& s) {
+void put_layouts(Line& line, const Product& s) {
   if (s.device.kind != DeviceKind::cuda) return;
-  if (!s.a.tma_readable) line << " a unaligned";
-  if (!s.b.tma_readable) line << " b unaligned";
+  put_layout(line, "a", s.a);
+  put_layout(line, "b", s.b);
 }
 
 void put(Line& line, const MatmulShape& s) {
@@ -81,14 +88,14 @@ void put(Line& line, const MatmulShape& s) {
   } else if (s.batch != 1) {
     line << " batch " << s.batch;
   }
-  put_alignment(line, s);
+  put_layouts(line, s);
 }
 
 void put(Line& line, const SddmmShape& s) {
   put_operands(line, s.a, s.b);
   put(line, s.out);
   if (s.batch != 1) line << " batch " << s.batch;
-  put_alignment(line, s);
+  put_layouts(line, s);
 }
 
 void put(Line& line, const SpgemmShape& s) {
@@ -116,9 +123,9 @@ void put(Line& line, const AttentionShape& s) {
     put_times(line, s.pages, s.page);
     line << " table " << s.max_pages;
   }
-  if (s.causal) line << " causal";
+  if (s.causal()) line << " causal";
   // Causal is a right limit of 0, said once.
-  if (s.window_left >= 0 || (s.window_right >= 0 && !(s.causal && s.window_right == 0))) {
+  if (s.window_left >= 0 || s.window_right > 0) {
     line << " window(";
     put_limit(line, s.window_left);
     line << ", ";
@@ -134,14 +141,13 @@ void put(Line& line, const AttentionShape& s) {
       line << "x";
     }
     put_times(line, s.mask_rows, s.mask_capacity);
-    // A GPU's plan has room for lists that are composed of these.
-    if (s.device.kind == DeviceKind::cuda && s.mask_bits) line << " bits";
+    if (s.mask_bits) line << " bits";
   }
-  if (s.softcap != 0) line << " softcap";
+  if (s.has_kv_range) line << " kv range";
+  if (s.transforms_scores) line << (s.softcap > 0 ? " softcap" : " scale <= 0");
   if (s.has_sinks) line << " sinks";
   if (s.has_lse) line << " lse";
-  // The CPU reads any address: there, a plan serves tensors anywhere.
-  if (s.device.kind == DeviceKind::cuda && !s.tma_readable) line << " unaligned";
+  if (!s.tma_readable) line << " unaligned";
 }
 
 void put(Line& line, const MergeShape& s) {
@@ -153,9 +159,9 @@ void put(Line& line, const MergeShape& s) {
 
 }  // namespace
 
-std::string describe(Op op, const AnyShape& shape) {
+std::string describe(const AnyShape& shape) {
   return std::visit(
-      [op](const auto& s) {
+      [op = op_of(shape)](const auto& s) {
         Line line(to_string(op));
         put(line, s);
         line << (s.device.kind == DeviceKind::cpu ? " on cpu" : " on cuda");

@@ -7,6 +7,6 @@
 namespace tessera::planning {
 
 /// Shapes and dtypes in one line: what Plan::signature holds and explain prints.
-std::string describe(Op op, const AnyShape& shape);
+std::string describe(const AnyShape& shape);
 
 }  // namespace tessera::planning

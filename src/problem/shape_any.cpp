@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -91,5 +93,49 @@ AnyShape shape_of(const AnyProblem& problem) {
 }
 
 Op op_of(const AnyProblem& problem) { return static_cast<Op>(problem.index()); }
+Op op_of(const AnyShape& shape) { return static_cast<Op>(shape.index()); }
+
+namespace {
+
+/// What tells shapes apart in practice; the rest is left to ==.
+std::uint64_t mixed(std::initializer_list<std::int64_t> numbers) {
+  std::uint64_t hash = 0;
+  for (const std::int64_t number : numbers)
+    hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 32;
+}
+
+std::int64_t flags(const OperandShape& o) {
+  return static_cast<int>(o.dtype) | o.sparse << 8 | o.transposed << 9 | o.tma_readable << 10;
+}
+
+std::uint64_t hash(const MatmulShape& s) {
+  return mixed({s.m, s.n, s.k, s.batch, flags(s.a), flags(s.b), s.a.stored, s.b.stored,
+                static_cast<int>(s.out)});
+}
+std::uint64_t hash(const SddmmShape& s) {
+  return mixed({s.m, s.n, s.k, s.batch, flags(s.a), flags(s.b), s.out.stored});
+}
+std::uint64_t hash(const SpgemmShape& s) {
+  return mixed({s.m, s.n, s.k, flags(s.a), flags(s.b), s.a.stored, s.b.stored});
+}
+std::uint64_t hash(const AttentionShape& s) {
+  return mixed({s.batch, s.heads, s.kv_heads, s.q_length, s.kv_length, s.q_total, s.kv_total, s.dim,
+                s.window_left, s.window_right, s.mask_capacity, s.mask_block.rows,
+                static_cast<int>(s.dtype) | s.has_lse << 8 | s.masked << 9});
+}
+std::uint64_t hash(const MergeShape& s) {
+  return mixed({s.parts, s.batch, s.length, s.heads, s.dim, static_cast<int>(s.dtype)});
+}
+
+}  // namespace
+
+std::uint64_t hash_of(const AnyShape& shape) {
+  return std::visit([](const auto& s) { return hash(s); }, shape) + shape.index();
+}
+
+Device device_of(const AnyShape& shape) {
+  return std::visit([](const auto& s) { return s.device; }, shape);
+}
 
 }  // namespace tessera::planning

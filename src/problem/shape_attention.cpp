@@ -133,18 +133,18 @@ void check_parameters(const Where& op, const AttentionProblem& problem, Attentio
     if (width && *width < 0) refuse(op / name, "absent or 0 and more", words(*width));
     return width && *width <= 4 * kMaxSize ? *width : std::int64_t{-1};
   };
-  shape.causal = problem.causal;
   shape.window_left = window("window_left", problem.window_left);
   shape.window_right = window("window_right", problem.window_right);
   if (problem.causal) shape.window_right = 0;
+  shape.transforms_scores = shape.softcap > 0.0f || !(shape.scale > 0.0f);
 }
 
-void check_sequences(const Where& op, const AttentionProblem& problem,
-                     const AttentionShape& shape) {
+void check_sequences(const Where& op, const AttentionProblem& problem, AttentionShape& shape) {
   const Dim dims[] = {{"batch", shape.batch}};
   const auto check = [&](const char* name, const Tensor& list) {
     if (list) check_list(op / name, list, shape.device, dims);
   };
+  shape.has_kv_range = problem.kv_begin || problem.kv_end;
   check("kv_begin", problem.kv_begin);
   check("kv_end", problem.kv_end);
   check("q_position", problem.q_position);
@@ -221,8 +221,10 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   check_parameters(op, problem, shape);
   check_sequences(op, problem, shape);
   check_mask(op, problem, shape);
+  // The CPU reads any address: there, a plan serves tensors anywhere.
   shape.tma_readable =
-      tma_readable(problem.q) && tma_readable(problem.k) && tma_readable(problem.v);
+      shape.device.kind == DeviceKind::cpu ||
+      (tma_readable(problem.q) && tma_readable(problem.k) && tma_readable(problem.v));
 
   check_out(op / "out", problem.out, shape);
   shape.out = problem.out.dtype;
@@ -262,12 +264,12 @@ AttentionShape shape_of(const AttentionProblem& problem) {
   return attention_shape(Where("attention"), problem, Pass::forward);
 }
 
-AttentionShape shape_of(const AttentionBackwardProblem& problem) {
+AttentionBackwardShape shape_of(const AttentionBackwardProblem& problem) {
   const Where op("attention_backward");
   const AttentionProblem& forward = problem.forward;
   refuse_beside(op / "forward" / "page_table", forward.page_table,
                 "in a backward pass: gather the pages into dense or packed keys first");
-  const AttentionShape shape = attention_shape(op / "forward", forward, Pass::backward);
+  const AttentionBackwardShape shape{attention_shape(op / "forward", forward, Pass::backward)};
 
   check_out(op / "dout", problem.dout, shape);
   check_same_dtype(op / "dout", problem.dout, shape.out, "forward.out");

@@ -25,6 +25,24 @@ bool tma_readable(const Tensor& t) {
   return begins_aligned(t);
 }
 
+// How the matrix, or each stored block, lies. The CPU reads any address: there, a plan serves tensors
+// anywhere.
+void set_layout(OperandShape& shape, const Tensor& t) {
+  if (t.device.kind == DeviceKind::cpu) return;
+  shape.tma_readable = tma_readable(t);
+  shape.unit_row_stride = t.stride(t.rank - 2) == 1;
+  shape.unit_col_stride = t.stride(t.rank - 1) == 1;
+}
+
+// The BSR kernel counts places in the pool in 32 bits, in units of 16 bytes.
+bool pool_fits(const Tensor& values) {
+  constexpr std::int64_t kMaxBytes = std::int64_t{UINT32_MAX} * 16;
+  const std::int64_t blocks =
+      values.size(values.rank - 3) * (values.rank == 4 ? values.size(0) : 1);
+  const std::int64_t bytes = values.stride(values.rank - 3) * size_of(values.dtype);
+  return blocks == 0 || bytes <= kMaxBytes / blocks;
+}
+
 OperandShape check_dense(const Where& where, const Tensor& tensor, const Device& device) {
   check_tensor(where, tensor, device);
   check_dtype(where, tensor, kValues);
@@ -36,7 +54,7 @@ OperandShape check_dense(const Where& where, const Tensor& tensor, const Device&
   shape.rows = tensor.size(tensor.rank - 2);
   shape.cols = tensor.size(tensor.rank - 1);
   shape.batch = tensor.rank == 3 ? tensor.size(0) : 1;
-  shape.tma_readable = tma_readable(tensor);
+  set_layout(shape, tensor);
   return shape;
 }
 
@@ -53,7 +71,8 @@ OperandShape check_bsr(const Where& where, const BsrMatrix& matrix, const Device
   shape.block = {matrix.block_rows(), matrix.block_cols()};
   shape.stored = matrix.stored_blocks();
   shape.index = matrix.row_offsets.dtype;
-  shape.tma_readable = tma_readable(matrix.values);
+  set_layout(shape, matrix.values);
+  shape.pool_fits = device.kind == DeviceKind::cpu || pool_fits(matrix.values);
   return shape;
 }
 
@@ -218,6 +237,7 @@ SddmmShape shape_of(const SddmmProblem& problem) {
 
   const Where out = op / "out";
   shape.out = check_bsr(out, problem.out, shape.device, kFloats);
+  shape.pooled = problem.out.values.rank == 3;
   if (shape.out.rows != shape.m || shape.out.cols != shape.n) {
     refuse(out, words("a ", shape.m, " x ", shape.n, " matrix, as a * b is"),
            words(shape.out.rows, " x ", shape.out.cols));

@@ -2,6 +2,7 @@
 #include <array>
 #include <charconv>
 #include <string>
+#include <vector>
 
 #include <tessera/plan.hpp>
 
@@ -35,8 +36,35 @@ std::string milliseconds(double ms) {
   return ms < 1 ? "about " + three_digits(ms * 1000) + " us" : "about " + three_digits(ms) + " ms";
 }
 
-std::string name_of(const Candidate& c) {
-  return c.kernel.empty() ? to_string(c.backend) : c.kernel;
+/// The rows of one family that are not supported, by the one that misses the least.
+struct Refusal {
+  std::string family;
+  const Candidate* nearest = nullptr;
+  int rows = 0;  // refused ones
+  int all = 0;
+};
+
+/// Families in which rows are refused, the nearest miss first.
+std::vector<Refusal> refusals(const std::vector<Candidate>& candidates) {
+  std::vector<Refusal> found;
+  for (const Candidate& c : candidates) {
+    auto at = std::find_if(found.begin(), found.end(),
+                           [&](const Refusal& r) { return r.family == c.family; });
+    if (at == found.end()) at = found.insert(found.end(), {c.family});
+    ++at->all;
+    if (c.reasons.empty()) continue;
+    ++at->rows;
+    if (!at->nearest || c.reasons.size() < at->nearest->reasons.size()) at->nearest = &c;
+  }
+  std::erase_if(found, [](const Refusal& r) { return r.rows == 0; });
+  const auto other_device = [](const Refusal& r) {
+    return r.nearest->reasons.front().starts_with("runs on a");
+  };
+  std::stable_sort(found.begin(), found.end(), [&](const Refusal& a, const Refusal& b) {
+    if (other_device(a) != other_device(b)) return other_device(b);
+    return a.nearest->reasons.size() < b.nearest->reasons.size();
+  });
+  return found;
 }
 
 std::string padded(std::string text, std::size_t width) {
@@ -56,7 +84,7 @@ std::string chooser_text(const Explanation& e) {
   std::string line =
       std::string(e.chosen_by == ChosenBy::execution ? "" : "the ") + to_string(e.chosen_by);
   if (e.chosen_by == ChosenBy::cost_model && !e.preferred.empty()) {
-    line += "; the tuning file's " + e.preferred + " does not take this problem";
+    line += "; the tuning file's " + e.preferred + " does not support this problem";
   }
   return line;
 }
@@ -89,6 +117,7 @@ void write(planning::JsonWriter& json, const Plan& plan) {
 void write(planning::JsonWriter& json, const Candidate& candidate) {
   json.open('{');
   json.key("backend").value(to_string(candidate.backend));
+  json.key("family").value(candidate.family);
   json.key("kernel");
   candidate.kernel.empty() ? json.null() : json.value(candidate.kernel);
   json.key("why").value(candidate.why);
@@ -110,17 +139,26 @@ std::string to_text(const Explanation& e) {
   }
   text +=
       "work      " + with_unit(e.useful_flops, "FLOP") + ", " + bytes_text(e.bytes) + " to move\n";
-  text += "chosen    " + (e.supported ? plan_text(e.plan) : "no kernel takes this problem") + "\n";
+  text += "chosen    " + (e.supported ? plan_text(e.plan) : "no kernel supports this problem") + "\n";
   if (e.supported) {
     text += "chosen by " + chooser_text(e) + "\n";
     text += "because   " + e.candidates.front().why + "\n";
   }
+  const std::vector<Refusal> refused = refusals(e.candidates);
   std::size_t width = 0;
-  for (const Candidate& c : e.candidates) width = std::max(width, name_of(c).size());
+  for (const Candidate& c : e.candidates)
+    if (c.reasons.empty()) width = std::max(width, c.kernel.size());
+  for (const Refusal& r : refused) width = std::max(width, r.family.size());
   for (const Candidate& c : e.candidates) {
-    const std::string name = padded(name_of(c), width);
-    if (c.reasons.empty()) text += "accepted  " + name + "  " + milliseconds(c.predicted_ms) + "\n";
-    for (const std::string& reason : c.reasons) text += "rejected  " + name + "  " + reason + "\n";
+    if (c.reasons.empty())
+      text += "accepted  " + padded(c.kernel, width) + "  " + milliseconds(c.predicted_ms) + "\n";
+  }
+  for (const Refusal& r : refused) {
+    text += "rejected  " + padded(r.family, width) + "  ";
+    if (r.rows < r.all) text += std::to_string(r.rows) + " of " + std::to_string(r.all) + " rows: ";
+    for (std::size_t i = 0; i < r.nearest->reasons.size(); ++i)
+      text += (i > 0 ? "; " : "") + r.nearest->reasons[i];
+    text += "\n";
   }
   return text;
 }

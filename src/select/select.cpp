@@ -1,16 +1,32 @@
 #include "src/select/select.hpp"
 
 #include <algorithm>
-#include <string>
+#include <utility>
+#include <vector>
 
 #include <tessera/error.hpp>
 
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/kernels/cuda/sm90/matmul/plan.hpp"
-#include "src/kernels/cuda/sm90/skinny/plan.hpp"
-#include "src/select/workspace.hpp"
+#include "src/core/check.hpp"
+#include "src/kernels/cost.hpp"
+#include "src/problem/describe.hpp"
+#include "src/select/reason_text.hpp"
+#include "src/walk/work.hpp"
 
-namespace tessera::planning {
+namespace tessera {
+
+const char* to_string(ChosenBy chosen_by) {
+  switch (chosen_by) {
+    case ChosenBy::cost_model:
+      return "cost model";
+    case ChosenBy::tuning_file:
+      return "tuning file";
+    case ChosenBy::execution:
+      return "execution.kernel";
+  }
+  return "?";
+}
+
+namespace planning {
 namespace {
 
 bool has_data(const Operand& o) { return o.dense.data || o.sparse.values.data; }
@@ -24,166 +40,290 @@ bool has_data(const MergeStatesProblem& p) {
                                    [](const Tensor& part) { return part.data != nullptr; });
 }
 
-/// The most particular backend first: at equal times it is the one to take.
-constexpr Backend kByPreference[] = {Backend::sm90, Backend::sm80, Backend::cpu};
+void refuse_backend(const KernelFamily& family, const Request& request, Reasons& reasons) {
+  using Kind = Reason::Kind;
+  if (request.backend && *request.backend != family.backend)
+    reasons.add({.kind = Kind::forced_backend, .got = static_cast<int>(*request.backend)});
+  if (request.will_run && !family.launch) reasons.add({.kind = Kind::not_built});
+}
 
-struct Request {
-  Op op;
-  AnyShape shape;
-  DeviceFacts device;
-  const Execution& execution;
-  bool explains;
-  bool will_run;  // false: only shapes were given, so it does not matter what this build contains
-  std::vector<Backend> built;
-
-  bool is_built(Backend backend) const {
-    return std::find(built.begin(), built.end(), backend) != built.end();
+void refuse_device(Backend backend, const Request& request, Reasons& reasons) {
+  using Kind = Reason::Kind;
+  const DeviceFacts& device = request.device;
+  const int capability = device.compute_capability;
+  if (backend == Backend::cpu && device.kind != DeviceKind::cpu) {
+    reasons.add({.kind = Kind::needs_cpu});
+  } else if (backend != Backend::cpu && device.kind != DeviceKind::cuda) {
+    reasons.add({.kind = Kind::needs_gpu});
+  } else if (backend == Backend::sm90 && capability / 10 != 9) {
+    reasons.add({.kind = Kind::compute_capability, .more = "9.x", .got = capability});
+  } else if (backend == Backend::sm80 && capability < 80) {
+    reasons.add({.kind = Kind::compute_capability, .more = "8.0 or later", .got = capability});
   }
+  const DeviceKind tensors = device_of(request.shape).kind;
+  if (tensors != device.kind)
+    reasons.add(
+        {.kind = Kind::other_device, .what = tensors == DeviceKind::cpu ? "the CPU" : "a GPU"});
+}
+
+/// Every element type that a kernel for a problem reads or writes.
+void refuse_dtypes(const AnyShape& shape, unsigned supported, Reasons& reasons) {
+  const auto in = [&](const char* name, DType dtype) {
+    if (!(core::dtypes({dtype}) & supported)) reasons.dtype(name, dtype, supported);
+  };
+  const auto out = [&](DType dtype) {
+    if (!(core::dtypes({dtype}) & core::kFloats)) reasons.dtype("out", dtype, core::kFloats);
+  };
+  std::visit(
+      [&](const auto& s) {
+        if constexpr (requires { s.a; }) {
+          in("a", s.a.dtype);
+          if (s.b.dtype != s.a.dtype) in("b", s.b.dtype);
+          if constexpr (requires { s.out.dtype; }) {
+            out(s.out.dtype);
+          } else if constexpr (requires { s.out; }) {
+            out(s.out);
+          }
+        } else {
+          in(requires { s.parts; } ? "outs" : "q, k and v", s.dtype);
+          out(s.out);
+        }
+      },
+      shape);
+}
+
+/// What is known of one row.
+struct Judged {
+  const KernelFamily* family = nullptr;
+  const KernelRow* row = nullptr;
+  Layout layout;
+  double predicted_ms = 0;
 };
 
-/// A candidate and the row behind it: -1 where a backend has none for the op.
+/// Fills in layout and time; reasons say why not.
+void judge(Judged& at, const Request& request, Reasons& reasons) {
+  const KernelFamily& family = *at.family;
+  refuse_backend(family, request, reasons);
+  refuse_device(family.backend, request, reasons);
+  if (reasons.enough()) return;
+  refuse_dtypes(request.shape, at.row->dtypes, reasons);
+  if (reasons.enough()) return;
+  family.refuse(request.shape, *at.row, request.device, reasons);
+  if (reasons.enough()) return;
+  at.layout = family.layout(request.shape, *at.row, request.device, reasons);
+  if (!reasons.none()) return;
+  const double seconds = family.seconds(request.shape, at.layout, *at.row, request.device) +
+                         overhead_seconds(request.device);
+  at.predicted_ms = 1e3 * seconds;
+}
+
+/// Starting a team of threads costs microseconds: small problems are faster on fewer.
+int threads_for(const Request& request) {
+  constexpr double kFlopsWorthAThread = 1e6, kBytesWorthAThread = 5e5;
+  const Work work = work_of(request.shape);
+  const double worth =
+      1.0 + std::max(work.flops / kFlopsWorthAThread, work.bytes / kBytesWorthAThread);
+  return worth < request.device.units ? static_cast<int>(worth) : request.device.units;
+}
+
+std::shared_ptr<const Planned> planned_with(const Judged& best, const Request& request) {
+  auto planned = std::make_shared<Planned>();
+  planned->family = best.family;
+  planned->row = best.row;
+  planned->shape = request.shape;
+  planned->layout = best.layout;
+  planned->threads = best.family->backend == Backend::cpu ? threads_for(request) : 0;
+  planned->buffers =
+      best.family->buffers(request.shape, best.layout, *best.row, planned->threads);
+  planned->predicted_ms = best.predicted_ms;
+  return planned;
+}
+
+/// The row that the request names; throws where none of that name does the operation.
+FoundRow forced_row(Families families, const Request& request) {
+  const Op op = op_of(request.shape);
+  const FoundRow found = find_row(families, request.kernel);
+  if (found && found.family->op == op) return found;
+  std::string known;
+  for (const KernelFamily& family : families) {
+    if (family.op != op) continue;
+    for (const KernelRow& row : family.rows)
+      known += (known.empty() ? "" : ", ") + std::string(row.name);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              core::words("execution: kernel: expected a row for ", to_string(op), " (", known,
+                          "), got '", request.kernel.substr(0, 100), "'"));
+}
+
+FoundRow preferred_row(const Tuning& tuning, const std::string& signature) {
+  const auto found = tuning.rows.find(signature);
+  return found == tuning.rows.end() ? FoundRow{} : found->second;
+}
+
 struct Ranked {
+  Judged judged;
   Candidate candidate;
-  int row = -1;
 };
 
-std::string why(const KernelRow& row, const AnyShape& shape) {
-  std::string words = row.why;
-  if (row.backend != Backend::sm90) return words;
-  if (row.family() == "matmul") {
-    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
-    words += describe(matmul_layout(s, row.tile));
-  } else if (row.family() == "skinny") {
-    const auto& s = std::get<static_cast<std::size_t>(Op::matmul)>(shape);
-    words += describe(skinny_layout(s, row.tile, usual_majors(s)));
-  } else if (row.family() == "attention") {
-    const auto& s = std::get<static_cast<std::size_t>(Op::attention)>(shape);
-    words += describe(attention_layout(s, row.tile));
-  }
-  return words;
-}
-
-Ranked judge(const Request& request, Backend backend, int index) {
-  Ranked result{{}, index};
-  result.candidate.backend = backend;
-  std::vector<std::string>& reasons = result.candidate.reasons;
-  if (request.execution.backend && *request.execution.backend != backend) {
-    reasons.push_back(std::string("execution.backend asks for ") +
-                      to_string(*request.execution.backend));
-  }
-  if (request.will_run && !request.is_built(backend)) {
-    reasons.push_back("not in this build: configure with TESSERA_CUDA=ON");
-  }
-  if (index < 0) {
-    reasons.push_back(std::string("no kernel for ") + to_string(request.op) + " in this version");
-    return result;
-  }
-  const KernelRow& row = kernel_table(backend)[static_cast<std::size_t>(index)];
-  if (request.explains) {
-    result.candidate.kernel = row.name;
-    result.candidate.why = why(row, request.shape);
-  }
-  for (std::string& reason : rejections(row, request.op, request.shape, request.device)) {
-    reasons.push_back(std::move(reason));
-  }
-  if (reasons.empty()) {
-    result.candidate.predicted_ms = predict_ms(row, request.op, request.shape, request.device);
-  }
-  return result;
-}
-
-/// Rows that do other operations are no candidates; a backend without any row says so once.
-std::vector<Ranked> enumerate(const Request& request) {
+/// All candidates with their reasons in words: supported ones by predicted time, then the others. A
+/// backend without a family for the operation says so once.
+std::vector<Ranked> rank(Families families, const Request& request) {
+  const Op op = op_of(request.shape);
   std::vector<Ranked> all;
-  for (Backend backend : kByPreference) {
-    const std::span<const KernelRow> rows = kernel_table(backend);
-    const std::size_t before = all.size();
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].does(request.op)) all.push_back(judge(request, backend, static_cast<int>(i)));
+  std::vector<Backend> seen;
+  for (const KernelFamily& family : families) {
+    if (family.op != op) continue;
+    seen.push_back(family.backend);
+    for (const KernelRow& row : family.rows) {
+      Ranked one{{&family, &row, {}, 0}, {}};
+      Reasons reasons;
+      judge(one.judged, request, reasons);
+      Candidate& c = one.candidate;
+      c.backend = family.backend;
+      c.family = family.name;
+      c.kernel = row.name;
+      c.why = row.why;
+      for (const Reason& reason : reasons.list())
+        c.reasons.push_back(to_text(reason, request.device));
+      c.predicted_ms = one.judged.predicted_ms;
+      if (reasons.none()) c.why += family.describe(request.shape, one.judged.layout);
+      all.push_back(std::move(one));
     }
-    if (all.size() == before) all.push_back(judge(request, backend, -1));
   }
+  for (const Backend backend : {Backend::sm90, Backend::sm80, Backend::cpu}) {
+    if (std::find(seen.begin(), seen.end(), backend) != seen.end()) continue;
+    Reasons reasons;
+    reasons.add({.kind = Reason::Kind::no_kernel, .what = to_string(op)});
+    Ranked none;
+    none.candidate.backend = backend;
+    none.candidate.family = to_string(backend);
+    none.candidate.reasons.push_back(to_text(reasons.list().front(), request.device));
+    all.push_back(std::move(none));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Ranked& a, const Ranked& b) {
+    const bool first = a.candidate.reasons.empty(), second = b.candidate.reasons.empty();
+    return first != second ? first : a.candidate.predicted_ms < b.candidate.predicted_ms;
+  });
   return all;
 }
 
-bool runs_before(const Ranked& a, const Ranked& b) {
-  if (a.candidate.reasons.empty() != b.candidate.reasons.empty()) {
-    return a.candidate.reasons.empty();
-  }
-  return a.candidate.predicted_ms < b.candidate.predicted_ms;
+[[noreturn]] void refuse_forced(const Judged& at, const Request& request, const Reasons& reasons) {
+  std::string all;
+  for (const Reason& reason : reasons.list())
+    all += (all.empty() ? "" : "; ") + to_text(reason, request.device);
+  throw Error(ErrorCode::unsupported,
+              core::words("execution: kernel: ", at.row->name, " does not support ",
+                          describe(request.shape), ": ", all));
 }
 
-/// Starting a team of threads costs microseconds: small problems are quicker on fewer.
-int threads_for(const Request& request, int most) {
-  constexpr double kFlopsWorthAThread = 1e6, kBytesWorthAThread = 5e5;
-  const Work work = work_of(request.op, request.shape);
-  const double worth =
-      1.0 + std::max(work.flops / kFlopsWorthAThread, work.bytes / kBytesWorthAThread);
-  return worth < most ? static_cast<int>(worth) : most;
-}
+}  // namespace
 
-Plan plan_for(const Ranked& best, const Request& request, const std::string& signature) {
-  const Backend backend = best.candidate.backend;
-  const KernelRow& row = kernel_table(backend)[static_cast<std::size_t>(best.row)];
-  const int threads = backend == Backend::cpu ? threads_for(request, request.device.units) : 0;
-  const BufferSizes buffers = buffer_sizes(row, request.op, request.shape, threads);
-  return {.op = request.op,
-          .backend = backend,
-          .kernel = best.row,
-          .kernel_name = row.name,
-          .workspace_bytes = buffers.workspace,
-          .schedule_bytes = buffers.schedule,
-          .threads = threads,
-          .predicted_ms = best.candidate.predicted_ms,
-          .signature = signature};
-}
-
-Request request_of(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution,
-                   bool explains) {
+Request Request::of(const AnyShape& shape, const DeviceFacts& device, const Execution& execution) {
   if (execution.threads < 0) {
     throw Error(ErrorCode::invalid_argument,
                 "execution: threads: expected 0 or more, got " + std::to_string(execution.threads));
   }
-  Request request{op_of(problem), shape_of(problem), device, execution, explains,
-                  true,           built_backends()};
-  request.will_run = std::visit([](const auto& p) { return has_data(p); }, problem);
-  // Tensors without data live nowhere yet: the device asked about is theirs.
-  if (!request.will_run) std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
+  Request request{.shape = shape,
+                  .device = device,
+                  .backend = execution.backend,
+                  .kernel = execution.kernel};
   if (device.kind == DeviceKind::cpu) {
     request.device.units = std::max(execution.threads > 0 ? execution.threads : device.units, 1);
   }
   return request;
 }
 
-}  // namespace
-
-Explanation select(const AnyProblem& problem, const DeviceFacts& device,
-                   const Execution& execution) {
-  const Request request = request_of(problem, device, execution, true);
-  std::vector<Ranked> ranked = enumerate(request);
-  std::stable_sort(ranked.begin(), ranked.end(), runs_before);
-
-  const Work work = work_of(request.op, request.shape);
-  Explanation result{.op = request.op,
-                     .problem = describe(request.op, request.shape),
-                     .device = device.name,
-                     .supported = ranked.front().candidate.reasons.empty(),
-                     .plan = {},
-                     .useful_flops = work.flops,
-                     .bytes = work.bytes,
-                     .candidates = {}};
-  if (result.supported) result.plan = plan_for(ranked.front(), request, result.problem);
-  for (Ranked& r : ranked) result.candidates.push_back(std::move(r.candidate));
-  return result;
+Request Request::of(const AnyProblem& problem, const DeviceFacts& device,
+                    const Execution& execution) {
+  Request request = of(shape_of(problem), device, execution);
+  request.will_run = std::visit([](const auto& p) { return has_data(p); }, problem);
+  if (!request.will_run)
+    std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
+  return request;
 }
 
-Plan choose(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution) {
-  const Request request = request_of(problem, device, execution, false);
-  const std::vector<Ranked> ranked = enumerate(request);
-  const auto best = std::min_element(ranked.begin(), ranked.end(), runs_before);
-  if (!best->candidate.reasons.empty())
-    throw Error(ErrorCode::unsupported, to_text(select(problem, device, execution)));
-  return plan_for(*best, request, describe(request.op, request.shape));
+std::shared_ptr<const Planned> choose(Families families, const Request& request,
+                                      const Tuning& tuning) {
+  const bool forced = !request.kernel.empty();
+  FoundRow named;
+  if (forced) named = forced_row(families, request);
+  if (!forced && !tuning.rows.empty()) named = preferred_row(tuning, describe(request.shape));
+  if (named) {
+    Judged at{named.family, named.row, {}, 0};
+    Reasons reasons(forced);
+    judge(at, request, reasons);
+    if (reasons.none()) return planned_with(at, request);
+    if (forced) refuse_forced(at, request, reasons);
+  }
+  const Op op = op_of(request.shape);
+  Judged best;
+  for (const KernelFamily& family : families) {
+    if (family.op != op) continue;
+    for (const KernelRow& row : family.rows) {
+      Judged at{&family, &row, {}, 0};
+      Reasons reasons(false);
+      judge(at, request, reasons);
+      if (reasons.none() && (!best.row || at.predicted_ms < best.predicted_ms)) best = at;
+    }
+  }
+  if (!best.row)
+    throw Error(ErrorCode::unsupported, to_text(explain(families, request, tuning)));
+  return planned_with(best, request);
 }
 
-}  // namespace tessera::planning
+Explanation explain(Families families, const Request& request, const Tuning& tuning) {
+  const bool forced = !request.kernel.empty();
+  FoundRow named;
+  if (forced) named = forced_row(families, request);
+  std::vector<Ranked> ranked = rank(families, request);
+
+  const Work work = work_of(request.shape);
+  Explanation e;
+  e.op = op_of(request.shape);
+  e.problem = describe(request.shape);
+  e.device = request.device.name;
+  e.useful_flops = work.flops;
+  e.bytes = work.bytes;
+  e.tuning = tuning.file;
+  if (const FoundRow preferred = preferred_row(tuning, e.problem)) {
+    e.preferred = preferred.row->name;
+    if (!forced) named = preferred;
+  }
+  if (named) {
+    const auto at = std::find_if(ranked.begin(), ranked.end(),
+                                 [&](const Ranked& r) { return r.judged.row == named.row; });
+    const bool fits = at->candidate.reasons.empty();
+    if (fits || forced) {  // else the cost model's choice stands
+      e.chosen_by = forced ? ChosenBy::execution : ChosenBy::tuning_file;
+      std::rotate(ranked.begin(), at, at + 1);
+      if (forced) ranked.resize(1);  // no other is looked at
+    }
+  }
+  e.supported = ranked.front().candidate.reasons.empty();
+  if (e.supported) e.plan = public_plan(families, planned_with(ranked.front().judged, request));
+  for (Ranked& r : ranked) e.candidates.push_back(std::move(r.candidate));
+  return e;
+}
+
+Plan public_plan(Families families, const std::shared_ptr<const Planned>& planned) {
+  int index = 0;  // the rows of a backend are counted through all its families
+  for (const KernelFamily& family : families) {
+    if (&family == planned->family) break;
+    if (family.backend == planned->family->backend) index += static_cast<int>(family.rows.size());
+  }
+  Plan plan;
+  plan.op = planned->family->op;
+  plan.backend = planned->family->backend;
+  plan.kernel = index + static_cast<int>(planned->row - planned->family->rows.data());
+  plan.kernel_name = planned->row->name;
+  plan.workspace_bytes = planned->buffers.workspace;
+  plan.schedule_bytes = planned->buffers.schedule;
+  plan.threads = planned->threads;
+  plan.predicted_ms = planned->predicted_ms;
+  plan.signature = describe(planned->shape);
+  plan.planned = planned;
+  return plan;
+}
+
+}  // namespace planning
+}  // namespace tessera

@@ -1,34 +1,45 @@
 #pragma once
 
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
-#include <vector>
+#include <string_view>
 
-#include "src/problem/describe.hpp"
+#include "src/kernels/family.hpp"
 #include "src/problem/shape.hpp"
-#include "src/select/tile_table.hpp"
+#include "src/select/tuning.hpp"
 
+// Which kernel row runs a problem. Families are handed in: src/kernels/families.hpp has all of
+// them, src/api those that this build can launch.
 namespace tessera::planning {
 
-/// Why a row cannot run a problem on a device; empty where it can.
-std::vector<std::string> rejections(const KernelRow& row, Op op, const AnyShape& shape,
-                                    const DeviceFacts& device);
+using Families = std::span<const KernelFamily>;
 
-/// The work of a problem: FLOPs that count and bytes that must move (a lower bound).
-struct Work {
-  double flops = 0;
-  double bytes = 0;
+/// What selection is asked: nothing else decides, apart from the tuning.
+struct Request {
+  AnyShape shape;
+  DeviceFacts device;  // of a CPU, `units` are the threads to use at most
+  std::optional<Backend> backend{};
+  std::string_view kernel{};  // the one row to consider, by its name; empty: any
+  bool will_run = true;       // false: only shapes were given, so the build need not hold a kernel
+
+  /// For the device that the tensors are on.
+  static Request of(const AnyShape& shape, const DeviceFacts& device, const Execution& execution);
+  /// For any device: tensors without data live nowhere yet, so that it counts as theirs.
+  static Request of(const AnyProblem& problem, const DeviceFacts& device,
+                    const Execution& execution);
 };
-Work work_of(Op op, const AnyShape& shape);
 
-/// The cost model: milliseconds for a row that was not rejected.
-double predict_ms(const KernelRow& row, Op op, const AnyShape& shape, const DeviceFacts& device);
+/// The plan with the row that the request or the tuning names, else with the fastest one by the
+/// cost model. Throws Error(unsupported) with all reasons where no row supports the problem.
+std::shared_ptr<const Planned> choose(Families families, const Request& request,
+                                      const Tuning& tuning);
 
-/// Enumerates every row of every backend, rejects with reasons, ranks the rest.
-Explanation select(const AnyProblem& problem, const DeviceFacts& device,
-                   const Execution& execution);
+/// The same with words about all rows.
+Explanation explain(Families families, const Request& request, const Tuning& tuning);
 
-/// The plan of what select chooses, without the words about it: for every call. Throws
-/// Error(unsupported) with all of them where nothing takes the problem.
-Plan choose(const AnyProblem& problem, const DeviceFacts& device, const Execution& execution);
+/// The public form of a plan; its signature is the text that a tuning file has for the problem.
+Plan public_plan(Families families, const std::shared_ptr<const Planned>& planned);
 
 }  // namespace tessera::planning

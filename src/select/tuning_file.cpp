@@ -16,7 +16,7 @@ std::string to_string(const TuningFile& file) {
 }
 
 void check_tuning(const std::string& text, const std::string& device) {
-  planning::parse_tuning(text, device);
+  planning::parse_tuning(planning::all_families(), text, device);
 }
 
 namespace planning {
@@ -80,49 +80,42 @@ std::string_view after(Lines& lines, std::string_view word) {
   return lines.line().substr(word.size());
 }
 
-void check_fits(const Lines& lines, const KernelRow& row, std::string_view signature) {
+void check_fits(const Lines& lines, const FoundRow& found, std::string_view signature) {
   const std::string_view word = signature.substr(0, signature.find(' '));
   for (const Op op : kOps) {
     if (word != to_string(op)) continue;
-    if (row.does(op)) return;
-    lines.refuse(words(row.name, " does not do ", word));
+    if (found.family->op == op) return;
+    lines.refuse(words(found.row->name, " does not do ", word));
   }
   lines.refuse(words("expected a problem's signature, got ", quoted(signature)));
 }
 
 /// KERNEL tab SIGNATURE, and what follows another tab is for people.
-void read_problem(const Lines& lines, PreferredRows& rows,
+void read_problem(std::span<const KernelFamily> families, const Lines& lines, PreferredRows& rows,
                   std::unordered_map<std::string, int>& seen) {
   const std::string_view line = lines.line();
   const std::size_t tab = line.find('\t');
   if (tab == std::string_view::npos) {
     lines.refuse(words("expected a kernel, a tab and a signature, got ", quoted(line)));
   }
-  const KernelRow* row = row_named(line.substr(0, tab));
-  if (!row) lines.refuse(words("no kernel is called ", quoted(line.substr(0, tab))));
+  const FoundRow found = find_row(families, line.substr(0, tab));
+  if (!found) lines.refuse(words("no kernel is called ", quoted(line.substr(0, tab))));
   std::string_view signature = line.substr(tab + 1);
   signature = signature.substr(0, signature.find('\t'));
-  check_fits(lines, *row, signature);
+  check_fits(lines, found, signature);
   const auto [former, is_new] = seen.emplace(signature, lines.number());
   if (!is_new) {
     lines.refuse(
         words("the problem of line ", former->second, " comes again: ", quoted(signature)));
   }
   if (rows.size() == kMaxProblems) lines.refuse(words("more than ", kMaxProblems, " problems"));
-  rows.emplace(signature, row);
+  rows.emplace(signature, found);
 }
 
 }  // namespace
 
-const KernelRow* row_named(std::string_view name) {
-  for (const Backend backend : {Backend::cpu, Backend::sm80, Backend::sm90}) {
-    for (const KernelRow& row : kernel_table(backend))
-      if (name == row.name) return &row;
-  }
-  return nullptr;
-}
-
-PreferredRows parse_tuning(std::string_view text, const std::string& device) {
+PreferredRows parse_tuning(std::span<const KernelFamily> families, std::string_view text,
+                           const std::string& device) {
   Lines lines(text);
   const std::string_view version = after(lines, kHeader);
   if (version != kVersion) {
@@ -135,7 +128,7 @@ PreferredRows parse_tuning(std::string_view text, const std::string& device) {
   PreferredRows rows;
   std::unordered_map<std::string, int> seen;
   while (lines.next()) {
-    if (!lines.line().empty() && lines.line().front() != '#') read_problem(lines, rows, seen);
+    if (!lines.line().empty() && lines.line().front() != '#') read_problem(families, lines, rows, seen);
   }
   return rows;
 }

@@ -17,7 +17,7 @@ namespace {
 using namespace tessera;  // NOLINT: a test of many small names
 namespace fs = std::filesystem;
 
-const std::string kForced = "sm90_matmul_128x128";  // not the cost model's choice
+const std::string kForced = "sm90_matmul_m128_n128_k64_s5";  // not the cost model's choice
 const std::string kSignature = "matmul bf16[4096x4096] * bf16[4096x4096] -> bf16 on cuda";
 
 /// An environment of its own for each test. A device's file is read once a process, so each test
@@ -176,9 +176,9 @@ TEST_F(TuningFiles, APlanOfAForcedRowRuns) {
   MatmulProblem problem;
   problem.a = a.view(), problem.b = b.view(), problem.out = out.view();
   Execution execution;
-  execution.kernel = "cpu_product";
+  execution.kernel = "cpu_matmul_m64_n384_k512";
   EXPECT_NO_THROW(matmul(problem, execution));
-  execution.kernel = "cpu_attention";
+  execution.kernel = "cpu_attention_q128_k192";
   EXPECT_THROW(matmul(problem, execution), Error);
 }
 

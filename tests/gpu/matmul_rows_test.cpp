@@ -336,8 +336,8 @@ TEST(GpuMatmulRows, SameBitsEveryTime) {
 /// The row with the widest tiles, whose scout deals tiles out.
 int wide_row() {
   for (int row : gpu_test::rows_of("matmul"))
-    if (gpu_test::name_of(row) == "sm90_matmul_128x256") return row;
-  ADD_FAILURE() << "no sm90_matmul_128x256";
+    if (gpu_test::name_of(row) == "sm90_matmul_m128_n256_k64_s4") return row;
+  ADD_FAILURE() << "no sm90_matmul_m128_n256_k64_s4";
   return 0;
 }
 

@@ -172,7 +172,7 @@ def test_a_case_has_the_schema_s_shape_beside_real_peers():
     ours_entry = records[0]["ours"]
     assert ours_entry["tflops"] == pytest.approx(
         records[0]["useful_flops"] / ours_entry["ms"] / 1e9)
-    assert ours_entry["row"] == "cpu_product"
+    assert ours_entry["row"] == "cpu_matmul_m64_n384_k512"
     openblas = records[0]["peers"]["openblas"]
     density = records[0]["useful_flops"] / (2 * 64 * 24 * 96)
     assert openblas["computed_tflops"] * density == pytest.approx(openblas["tflops"])
@@ -198,11 +198,11 @@ def test_a_refusal_is_its_reasons_each_once_without_other_devices_kernels():
         "rejected  sm90_a       blocks need a multiple of 64 rows\n"
         "rejected  sm90_b       blocks need a multiple of 64 rows\n"
         "rejected  sm80         no kernel for matmul in this version\n"
-        "rejected  cpu_product  runs on a CPU\n")
+        "rejected  cpu_matmul_m64_n384_k512  runs on a CPU\n")
     assert ours.refusal(error, "cuda") == (
         "no kernel: sm90_a, sm90_b: blocks need a multiple of 64 rows; "
         "sm80: no kernel for matmul in this version")
-    assert ours.refusal(error, "cpu") == "no kernel: cpu_product: runs on a CPU"
+    assert ours.refusal(error, "cpu") == "no kernel: cpu_matmul_m64_n384_k512: runs on a CPU"
     assert ours.refusal(NotImplementedError("not this"), "cuda") == "not this"
 
 

@@ -49,7 +49,7 @@ def test_turns_go_both_ways_and_ratios_are_those_of_medians(build, capsys):
 
         def ask(self, **request):
             if "op" in request:
-                return {"row": "cpu_product"}
+                return {"row": "cpu_matmul_m64_n384_k512"}
             turns.append(self.name)
             return {"ms": self.left.pop(0)}
 
@@ -60,8 +60,8 @@ def test_turns_go_both_ways_and_ratios_are_those_of_medians(build, capsys):
     assert compare_builds.compare(both, options.cases[0], options)
     assert turns == ["old", "new", "new", "old", "old", "new"]
     _, old, new = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert old == ["old", "4000.0", "us", "125.0%", "1.000x", "cpu_product"]
-    assert new == ["new", "2000.0", "us", "50.0%", "2.000x", "cpu_product"]
+    assert old == ["old", "4000.0", "us", "125.0%", "1.000x", "cpu_matmul_m64_n384_k512"]
+    assert new == ["new", "2000.0", "us", "50.0%", "2.000x", "cpu_matmul_m64_n384_k512"]
 
 
 def test_a_kernel_that_does_not_take_the_case_says_why_and_the_others_have_times(build, capfd):

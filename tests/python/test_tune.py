@@ -289,7 +289,7 @@ def test_what_is_measured_is_what_the_next_process_takes(tmp_path, capsys):
     path = tmp_path / "one.tuning"
     assert cli.main([*SIZES, *QUICK, "--output", str(path)]) == cli.DONE
     out, err = capsys.readouterr()
-    assert out.count("cpu_product") == 2 and "<- taken" in out
+    assert out.count("cpu_matmul_m64_n384_k512") == 2 and "<- taken" in out
     assert f"2 problems written to {path}" in err
     program = ("import numpy as np, tessera; a, b = (np.zeros(s, np.float32) for s in "
                "((128, 48), (48, 32))); print(tessera.explain(tessera.matmul, a, b)['chosen_by'])")
@@ -309,7 +309,7 @@ def test_every_operation_can_be_tuned(tmp_path, words):
     assert cli.main([*words, *QUICK, "--output", str(path)]) == cli.DONE
     (line,) = lines_of(path)
     assert line.startswith("cpu_attention\tattention f32" if words[0] == "attention"
-                           else "cpu_product\t")
+                           else "cpu_matmul_m64_n384_k512\t")
 
 
 def test_a_dry_run_writes_nothing_and_json_says_all(tmp_path, rows, capsys):
@@ -403,5 +403,5 @@ def test_the_part_that_runs_on_a_gpu(monkeypatch):
     case = make_case("bsr_matmul", {**gpu_path.PRODUCT, "dtype": "bf16"})
     for state in ("burst", "sustained", "graph"):
         made = trial.try_rows(case, settings, state, re.compile(""))
-        assert [one.row for one in made.rows] == ["cpu_product"] and made.rows[0].ms > 0
-        assert made.winner == made.model == "cpu_product"
+        assert [one.row for one in made.rows] == ["cpu_matmul_m64_n384_k512"] and made.rows[0].ms > 0
+        assert made.winner == made.model == "cpu_matmul_m64_n384_k512"

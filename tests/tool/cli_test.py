@@ -41,7 +41,7 @@ class BadUsage(tool.ToolTest):
         self.assert_refused("explain", "attention", "--density", "nan", naming="--density")
         self.assert_refused("explain", "attention", "--device", "abacus", naming="abacus")
         self.assert_refused("explain", "matmul", "--backend", "abacus", naming="abacus")
-        self.assert_refused("explain", "matmul", "--kernel", "abacus", naming="cpu_product")
+        self.assert_refused("explain", "matmul", "--kernel", "abacus", naming="cpu_matmul_m64_n384_k512")
         self.assert_refused("demo", "--length", "100", naming="--length")
         self.assert_refused("demo", "--size", "100", naming="--size")
         self.assert_refused("verify", "fly", naming="fly")
@@ -163,7 +163,7 @@ class Output(tool.ToolTest):
 
     def test_narrow_terminals_get_a_line_for_each_value(self):
         text = self.in_columns("40", "info")
-        self.assertIn("kernel: cpu_product\nbackend: cpu\noperations: ", text)
+        self.assertIn("kernel: cpu_matmul_m64_n384_k512\nbackend: cpu\noperations: ", text)
         self.assertNotIn("───", text)
         for columns in ("60", "", "0", "wide"):
             self.assertIn("───", self.in_columns(columns, "info"))
@@ -224,11 +224,11 @@ class Explain(tool.ToolTest):
 
     def test_a_kernel_by_its_name(self):
         answer = self.run_json("explain", "matmul", "--device", "h200", "--kernel",
-                               "sm90_matmul_128x128", "--json")
+                               "sm90_matmul_m128_n128_k64_s5", "--json")
         self.assertEqual(answer["chosen_by"], "execution.kernel")
-        self.assertEqual(answer["plan"]["kernel_name"], "sm90_matmul_128x128")
+        self.assertEqual(answer["plan"]["kernel_name"], "sm90_matmul_m128_n128_k64_s5")
         done = self.run_tool("explain", "matmul", "--device", "cpu", "--kernel",
-                             "sm90_matmul_128x128", code=3)
+                             "sm90_matmul_m128_n128_k64_s5", code=3)
         self.assertIn("runs on a GPU", done.stdout)
 
     def test_a_tuning_file_is_named_and_said_to_be_ignored(self):

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/select/select.hpp"
+#include "tests/unit/selecting.hpp"
 
 // Attention problems of shapes alone, and what Hopper's rows make of them.
 namespace tessera::planning {
@@ -48,7 +48,7 @@ inline Explanation on_h200(const AttentionProblem& problem) {
 inline AttentionShape shape_for(const AttentionProblem& problem) { return shape_of(problem); }
 
 inline const Tile& tile_of(std::string_view name) {
-  for (const KernelRow& row : kernel_table(Backend::sm90))
+  for (const KernelRow& row : rows_of(Backend::sm90))
     if (row.name == name) return row.tile;
   throw std::runtime_error(std::string(name));
 }

@@ -12,8 +12,8 @@
 #include <tessera/error.hpp>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/select/select.hpp"
 #include "src/walk/kv_share.hpp"
+#include "tests/unit/selecting.hpp"
 #include "tests/unit/attention_shapes.hpp"
 
 namespace {
@@ -25,8 +25,8 @@ constexpr std::int64_t kUnits = 132;  // of an H200
 
 std::vector<KernelRow> rows() {
   std::vector<KernelRow> found;
-  for (const KernelRow& row : kernel_table(Backend::sm90))
-    if (row.family() == "attention") found.push_back(row);
+  for (const KernelRow& row : rows_of(Backend::sm90))
+    if (family_of(row).name == "sm90_attention") found.push_back(row);
   return found;
 }
 
@@ -42,12 +42,12 @@ TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
   const struct {
     std::int64_t dim, dim_v;
     const char* row;
-  } cases[] = {{8, 8, "sm90_attention_64"},           {64, 64, "sm90_attention_64"},
-               {72, 40, "sm90_attention_96_tall"},    {96, 96, "sm90_attention_96_tall"},
-               {104, 104, "sm90_attention_128_tall"}, {128, 128, "sm90_attention_128_tall"},
-               {64, 128, "sm90_attention_128_tall"},  {128, 64, "sm90_attention_128_tall"},
-               {192, 128, "sm90_attention_192x128"},  {136, 16, "sm90_attention_192x128"},
-               {192, 192, "sm90_attention_256"},      {256, 256, "sm90_attention_256"}};
+  } cases[] = {{8, 8, "sm90_attention_d64_q192_k128_s3"},           {64, 64, "sm90_attention_d64_q192_k128_s3"},
+               {72, 40, "sm90_attention_d96_q192_k64_s4"},    {96, 96, "sm90_attention_d96_q192_k64_s4"},
+               {104, 104, "sm90_attention_d128_q192_k64_s3"}, {128, 128, "sm90_attention_d128_q192_k64_s3"},
+               {64, 128, "sm90_attention_d128_q192_k64_s3"},  {128, 64, "sm90_attention_d128_q192_k64_s3"},
+               {192, 128, "sm90_attention_d192_v128_q128_k128_s2"},  {136, 16, "sm90_attention_d192_v128_q128_k128_s2"},
+               {192, 192, "sm90_attention_d256_q128_k64_s2"},      {256, 256, "sm90_attention_d256_q128_k64_s2"}};
   for (const auto& c : cases)
     for (const DType dtype : {DType::bf16, DType::f16}) {
       const Explanation e =
@@ -61,11 +61,11 @@ TEST(SelectAttention, ShortWalksTakeShortSteps) {
   const auto row = [](std::int64_t batch, std::int64_t length) {
     return on_h200(problem_of({.batch = batch, .length = length, .dim = 64})).plan.kernel_name;
   };
-  EXPECT_EQ(row(1, 512), "sm90_attention_64_few");  // fewer tiles than multiprocessors
-  EXPECT_EQ(row(64, 256), "sm90_attention_64x64");
-  EXPECT_EQ(row(16, 1024), "sm90_attention_64x64");
-  EXPECT_EQ(row(4, 4096), "sm90_attention_64");
-  EXPECT_EQ(row(1, 16384), "sm90_attention_64");
+  EXPECT_EQ(row(1, 512), "sm90_attention_d64_q64_k128_s4_split2");  // fewer tiles than multiprocessors
+  EXPECT_EQ(row(64, 256), "sm90_attention_d64_q256_k64_s6");
+  EXPECT_EQ(row(16, 1024), "sm90_attention_d64_q256_k64_s6");
+  EXPECT_EQ(row(4, 4096), "sm90_attention_d64_q192_k128_s3");
+  EXPECT_EQ(row(1, 16384), "sm90_attention_d64_q192_k128_s3");
 }
 
 TEST(SelectAttention, WhatQueriesSeeChoosesAmongRows) {
@@ -75,23 +75,23 @@ TEST(SelectAttention, WhatQueriesSeeChoosesAmongRows) {
     p.window_left = window;
     return on_h200(p).plan.kernel_name;
   };
-  EXPECT_EQ(row(256, false), "sm90_attention_128");
-  EXPECT_EQ(row(1024, false), "sm90_attention_128_tall");
-  EXPECT_EQ(row(256, true), "sm90_attention_128x64");
-  EXPECT_EQ(row(384, true), "sm90_attention_128_tall");  // two tiles of 192, three of 128
-  EXPECT_EQ(row(1024, true), "sm90_attention_128_tall");
-  EXPECT_EQ(row(16384, true), "sm90_attention_128_tall");
-  EXPECT_EQ(row(16384, false), "sm90_attention_128_tall");
+  EXPECT_EQ(row(256, false), "sm90_attention_d128_q128_k128_s2");
+  EXPECT_EQ(row(1024, false), "sm90_attention_d128_q192_k64_s3");
+  EXPECT_EQ(row(256, true), "sm90_attention_d128_q128_k64_s4");
+  EXPECT_EQ(row(384, true), "sm90_attention_d128_q192_k64_s3");  // two tiles of 192, three of 128
+  EXPECT_EQ(row(1024, true), "sm90_attention_d128_q192_k64_s3");
+  EXPECT_EQ(row(16384, true), "sm90_attention_d128_q192_k64_s3");
+  EXPECT_EQ(row(16384, false), "sm90_attention_d128_q192_k64_s3");
   for (const std::int64_t window : {256, 1024})
-    EXPECT_EQ(row(16384, true, window), "sm90_attention_128_window") << window;
+    EXPECT_EQ(row(16384, true, window), "sm90_attention_d128_q192_k64_s4") << window;
 }
 
 TEST(SelectAttention, ExplainNamesTheRowAndWhy) {
   const std::string text =
       to_text(on_h200(problem_of({.heads = 32, .kv_heads = 4, .length = 1024})));
   for (const char* part :
-       {"chosen    sm90_attention_128, ", "because   heads of up to 128", "; 512 tiles",
-        "rejected  sm90_attention_96", "accepted  sm90_attention_"})
+       {"chosen    sm90_attention_d128_q128_k128_s2, ", "because   heads of up to 128", "; 512 tiles",
+        "rejected  sm90_attention  ", "accepted  sm90_attention_"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   EXPECT_EQ(text.find("folded"), std::string::npos) << text;
 
@@ -103,20 +103,22 @@ TEST(SelectAttention, ExplainNamesTheRowAndWhy) {
 }
 
 TEST(SelectAttention, RefusalsSayWhatIsTaken) {
-  const std::string row = "sm90_attention_128";
+  const std::string row = "sm90_attention_d128_q128_k128_s2";
   const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
   EXPECT_EQ(reasons(problem_of({})), Reasons{});
   EXPECT_EQ(reasons(problem_of({.dtype = DType::f32})),
-            Reasons{"multiplies f16 and bf16, not f32"});
-  const std::string unaligned = "q, k and v need contiguous rows, at multiples of 16 bytes";
+            Reasons{"q, k and v: dtype f32 is not supported (supported: f16, bf16)"});
+  const std::string unaligned = "q, k and v: expected contiguous rows at multiples of 16 bytes";
   EXPECT_EQ(reasons(problem_of({.dim = 60})),
-            (Reasons{"takes head dimensions of multiples of 8, got 60 and 60", unaligned}));
+            (Reasons{"head dimension: expected a multiple of 8, got 60",
+                     "head dimension of v: expected a multiple of 8, got 60", unaligned}));
   EXPECT_EQ(reasons(problem_of({.dim = 64, .dim_v = 68})),
-            (Reasons{"takes head dimensions of multiples of 8, got 64 and 68", unaligned}));
+            (Reasons{"head dimension of v: expected a multiple of 8, got 68", unaligned}));
   EXPECT_EQ(reasons(problem_of({.dim = 136})),
-            Reasons{"takes head dimensions up to 128, of values up to 128"});
+            (Reasons{"head dimension: expected at most 128, got 136",
+                     "head dimension of v: expected at most 128, got 136"}));
   EXPECT_EQ(reasons(problem_of({.batch = 1, .length = std::int64_t{1} << 29})),
-            Reasons{"takes sizes below 2^29"});
+            Reasons{"the largest size: expected at most 536870911, got 536870912"});
 
   AttentionProblem p = problem_of({});
   p.k.strides[1] += 4;
@@ -131,21 +133,21 @@ TEST(SelectAttention, RefusalsSayWhatIsTaken) {
   p = problem_of({.batch = 2});
   p.k = p.v = shaped({100, 64, 16, 128});
   p.page_table = shaped({2, 20}, DType::i32), p.kv_end = shaped({2}, DType::i32);
-  EXPECT_EQ(reasons(p), Reasons{"takes no page_table"});
+  EXPECT_EQ(reasons(p), Reasons{"page_table is not supported"});
 }
 
 TEST(SelectAttention, RefusalsOfMasks) {
-  const std::string row = "sm90_attention_128";
+  const std::string row = "sm90_attention_d128_q128_k128_s2";
   const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
   for (const std::int64_t block : {128, 256, 384})
     EXPECT_EQ(reasons(masked({}, block, block, 4)), Reasons{}) << block;
   EXPECT_EQ(reasons(masked({}, 128, std::int64_t{1} << 29, 1)),
-            Reasons{"takes lists of fewer than 2^29 keys"});
+            Reasons{"blocks of the longest list: expected at most 0, got 1"});
   EXPECT_EQ(reasons(masked({.length = 1 << 21}, 32, 32, 1 << 16)),
-            Reasons{"composes blocks into 128 x 64: lists that fit into 8 GiB"});
+            Reasons{"mask: expected blocks that can be composed within 8 GiB"});
   // Sizes that no product of may be taken lightly.
   const std::int64_t most = std::int64_t{1} << 60;
-  EXPECT_EQ(reasons(masked({}, most, most, 1)), Reasons{"takes lists of fewer than 2^29 keys"});
+  EXPECT_EQ(reasons(masked({}, most, most, 1)), Reasons{"blocks of the longest list: expected at most 0, got 1"});
   EXPECT_EQ(reasons(masked({}, 1, most, 1)), Reasons{});
   EXPECT_EQ(reasons(masked({}, most - 1, 1, 4096)), Reasons{});
 }
@@ -155,8 +157,7 @@ TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {
   EXPECT_FALSE(e.supported);
   for (const KernelRow& row : rows())
     EXPECT_EQ(reasons_of(e, row.name).front(),
-              "takes head dimensions up to " + std::to_string(row.tile.k) + ", of values up to " +
-                  std::to_string(row.tile.v));
+              "head dimension: expected at most " + std::to_string(row.tile.k) + ", got 264");
   for (const char* device : {"a100", "l4", "b200"})
     EXPECT_FALSE(select(problem_of({}), device_preset(device), {}).supported) << device;
 }
@@ -181,7 +182,7 @@ TEST(SelectAttention, PlansComeFromShapesAlone) {
   packed.q_offsets = packed.kv_offsets = shaped({9}, DType::i32);
   packed.sinks = shaped({16}, DType::f32), packed.lse = shaped({16, 100000}, DType::f32);
   packed.softcap = 30, packed.window_left = 1000;
-  EXPECT_EQ(plan(packed, device_preset("h200")).kernel_name, "sm90_attention_128");
+  EXPECT_EQ(plan(packed, device_preset("h200")).kernel_name, "sm90_attention_d128_q128_k128_s2");
 
   // Nothing to do is a plan too.
   for (const Sizes& s : {Sizes{.batch = 0}, Sizes{.heads = 0, .kv_heads = 0}, Sizes{.length = 0}})
@@ -245,13 +246,13 @@ TEST(AttentionLayout, ConsumersLeaveAndJoinForThemselvesWhereThereAreStagesForIt
 }
 
 TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {
-  const Tile& tile = tile_of("sm90_attention_128");
+  const Tile& tile = tile_of("sm90_attention_d128_q128_k128_s2");
   for (std::int64_t group : {1, 2, 3, 6, 8, 12, 71, 128})
     for (std::int64_t queries : {1, 2, 7, 16, 63, 64, 65, 100, 128, 129, 1000}) {
       AttentionProblem p = problem_of({.heads = 2 * group, .kv_heads = 2});
       p.q = shaped({2, queries, 2 * group, 128}), p.out = shaped({2, queries, 2 * group, 128});
       const AttentionShape s = shape_for(p);
-      const AttentionLayout at = attention_layout(s, tile);
+      const AttentionLayout at = attention_layout(s, tile, kUnits);
       check_fold(s, tile, at);
       EXPECT_EQ(at.tiles_per_head, (queries + at.queries - 1) / at.queries);
       EXPECT_EQ(at.tiles, at.tiles_per_head * at.head_groups * 2);
@@ -270,14 +271,14 @@ TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {
 }
 
 TEST(AttentionLayout, FoldsAsFewHeadsAsMaskBlocksNeed) {
-  const Tile& tile = tile_of("sm90_attention_128");
+  const Tile& tile = tile_of("sm90_attention_d128_q128_k128_s2");
   for (std::int64_t group : {1, 2, 4, 8, 24})
     for (std::int64_t block_q : {16, 32, 64, 96, 128, 192, 256})
       for (std::int64_t lists : {std::int64_t{1}, std::int64_t{2}, 2 * group}) {
         const AttentionProblem p =
             masked({.heads = 2 * group, .kv_heads = 2, .length = 1000}, block_q, 64, 3, lists);
         const AttentionShape s = shape_for(p);
-        const AttentionLayout at = attention_layout(s, tile);
+        const AttentionLayout at = attention_layout(s, tile, kUnits);
         check_fold(s, tile, at);
         for (int fewer = 1; fewer < at.pack; fewer *= 2)
           EXPECT_NE(block_q % (tile.m / fewer), 0) << "more heads folded than it takes";
@@ -312,7 +313,7 @@ TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
     if (below(2) == 0) p.max_q_length = longest;
     const AttentionShape s = shape_for(p);
     for (const KernelRow& row : rows()) {
-      const AttentionLayout at = attention_layout(s, row.tile);
+      const AttentionLayout at = attention_layout(s, row.tile, kUnits);
       check_fold(s, row.tile, at);
       std::int64_t needed = 0;
       for (const std::int64_t length : lengths) needed += (length + at.queries - 1) / at.queries;
@@ -325,11 +326,11 @@ TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
 }
 
 TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
-  const Tile& tile = tile_of("sm90_attention_128");
+  const Tile& tile = tile_of("sm90_attention_d128_q128_k128_s2");
   const auto layout = [&](auto change) {
     AttentionProblem p = problem_of({});
     change(p);
-    return attention_layout(shape_for(p), tile);
+    return attention_layout(shape_for(p), tile, kUnits);
   };
   const AttentionLayout full = layout([](AttentionProblem&) {});
   EXPECT_GE(full.tiles, kUnits);
@@ -342,22 +343,22 @@ TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
   EXPECT_GT(causal.section, 1);
   EXPECT_GE((causal.section + 1) * causal.tiles_per_head, 2 * kUnits);
   // The heads that come last are enough to fill the GPU, where sections of another size have that.
-  EXPECT_EQ(section_of(16, 128), 2);
-  EXPECT_EQ(section_of(16, 86), 4);  // not 3, which leaves one head
-  EXPECT_EQ(section_of(32, 43), 8);
-  EXPECT_EQ(section_of(16, 171), 1);
-  EXPECT_EQ(section_of(5, 64), 5);
-  EXPECT_EQ(section_of(3, 4), 66);  // one section, and not full
+  EXPECT_EQ(section_of(16, 128, kUnits), 2);
+  EXPECT_EQ(section_of(16, 86, kUnits), 4);  // not 3, which leaves one head
+  EXPECT_EQ(section_of(32, 43, kUnits), 8);
+  EXPECT_EQ(section_of(16, 171, kUnits), 1);
+  EXPECT_EQ(section_of(5, 64, kUnits), 5);
+  EXPECT_EQ(section_of(3, 4, kUnits), 66);  // one section, and not full
 }
 
 TEST(AttentionLayout, DealsFullWalksOutWhereEnoughIsSkipped) {
   const auto layout = [&](const char* row, std::int64_t batch, std::int64_t length) {
     return attention_layout(
         shape_for(problem_of({.batch = batch, .heads = 16, .kv_heads = 16, .length = length})),
-        tile_of(row));
+        tile_of(row), kUnits);
   };
   const auto tall = [&](std::int64_t batch, std::int64_t length) {
-    return layout("sm90_attention_128_tall", batch, length);
+    return layout("sm90_attention_d128_q192_k64_s3", batch, length);
   };
   // Of the last tiles one or two consumers of three have no rows.
   EXPECT_TRUE(tall(16, 1024).uneven && tall(4, 4096).uneven && tall(4, 512).uneven);
@@ -365,19 +366,19 @@ TEST(AttentionLayout, DealsFullWalksOutWhereEnoughIsSkipped) {
   EXPECT_FALSE(tall(16, 960).uneven) << "all have rows";
   EXPECT_FALSE(tall(16, 1090).uneven) << "some, which is enough to take part";
   EXPECT_FALSE(tall(1, 1024).uneven) << "less than a round";
-  EXPECT_FALSE(layout("sm90_attention_128", 16, 1000).uneven);
+  EXPECT_FALSE(layout("sm90_attention_d128_q128_k128_s2", 16, 1000).uneven);
   // Rounds are counted as they are worked through, so less is left of the last one.
   const AttentionLayout at = tall(4, 4096);
   EXPECT_EQ(at.tiles, 1408);
   EXPECT_EQ(at.split_tiles(), 62);  // 10.47 rounds, where tiles are 10.67
   EXPECT_GT(at.split_ctas, at.split_tiles());
-  EXPECT_LE(at.split_ctas, kPlannedSms);
+  EXPECT_LE(at.split_ctas, kUnits);
 }
 
 /// What blocks of threads take: whole tiles, then shares of divided ones, as they ask for them or
 /// in turns. Returns the parts of each tile that are walked, where a whole one has one.
 std::vector<int> walked_parts(const AttentionLayout& layout) {
-  const std::int64_t blocks = layout.blocks(kUnits), numbers = layout.whole + layout.split_ctas;
+  const std::int64_t blocks = layout.blocks(), numbers = layout.whole + layout.split_ctas;
   std::vector<int> walked(static_cast<std::size_t>(layout.tiles));
   const auto take = [&](std::int64_t number) {
     if (number < layout.whole) {
@@ -391,7 +392,7 @@ std::vector<int> walked_parts(const AttentionLayout& layout) {
          ++turn)
       ++walked[static_cast<std::size_t>(layout.whole + share.tile)];
   };
-  if (layout.dynamic(blocks)) {
+  if (layout.dynamic()) {
     for (std::int64_t number = 0; number < numbers; ++number) take(number);
   } else {
     for (std::int64_t block = 0; block < blocks; ++block)
@@ -437,14 +438,14 @@ TEST(AttentionLayout, BlocksOfThreadsWalkEveryTileOnce) {
     if (below(6) == 0) p.window_left = below(2000);
     const AttentionShape s = shape_for(p);
     for (const KernelRow& row : rows()) {
-      const AttentionLayout at = attention_layout(s, row.tile);
+      const AttentionLayout at = attention_layout(s, row.tile, kUnits);
       if (row.tile.row_groups > 1 && !lists) continue;
       SCOPED_TRACE(testing::Message() << row.name << ", " << at.tiles << " tiles, " << at.whole
                                       << " whole, " << at.split_ctas << " CTAs");
       ASSERT_EQ(walked_parts(at), parts(at));
       if (at.split_ctas == 0) continue;
       ++split;
-      dynamic_and_split += at.dynamic(at.blocks(kUnits));
+      dynamic_and_split += at.dynamic();
       EXPECT_TRUE(at.whole == 0 || at.whole >= kUnits);
       EXPECT_LE(at.split_ctas, kUnits);
     }
@@ -456,9 +457,7 @@ TEST(AttentionLayout, BlocksOfThreadsWalkEveryTileOnce) {
 TEST(AttentionCost, FollowsWorkAndWholeTiles) {
   const DeviceFacts h200 = device_preset("h200");
   const auto ms = [&](const AttentionProblem& p) {
-    const AnyShape shape = shape_of(AnyProblem(p));
-    return attention_sm90_ms(shape_for(p), tile_of("sm90_attention_128"), h200,
-                             work_of(Op::attention, shape));
+    return predict_ms(row_named("sm90_attention_d128_q128_k128_s2"), shape_for(p), h200);
   };
   const double full = ms(problem_of({}));
   EXPECT_GT(full, 0);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/select/select.hpp"
+#include "tests/unit/selecting.hpp"
 #include "tests/unit/attention_shapes.hpp"
 
 namespace {
@@ -18,7 +18,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   const auto composed = [](const AttentionProblem& p, const std::string& row) {
     return composed_mask(shape_for(p), tile_of(row));
   };
-  const std::string row = "sm90_attention_128", lines = "sm90_attention_128_lines64";
+  const std::string row = "sm90_attention_d128_q128_k128_s2", lines = "sm90_attention_d128_q128_k128_s2_lists2";
   for (const std::int64_t block_kv : {64, 128, 192})
     EXPECT_FALSE(composed(masked({}, 128, block_kv, 4), row)) << block_kv;
   for (const std::int64_t block_kv : {1, 16, 32, 96, 100}) {
@@ -33,7 +33,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   for (const std::int64_t block_q : {16, 32, 64, 96}) {
     const AttentionProblem shared = masked(grouped, block_q, 128, 4);
     EXPECT_FALSE(composed(shared, row)) << block_q;
-    EXPECT_EQ(block_q % attention_layout(shape_for(shared), tile_of(row)).queries, 0) << block_q;
+    EXPECT_EQ(block_q % attention_layout(shape_for(shared), tile_of(row), 132).queries, 0) << block_q;
   }
   const auto takes = [&](const AttentionProblem& p, const std::string& by, std::int64_t queries,
                          std::int64_t words) {
@@ -41,8 +41,9 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
     EXPECT_EQ(mask.queries, queries);
     EXPECT_EQ(mask.words, words);
     // The row takes the composed mask as it is.
-    EXPECT_FALSE(composed_mask(as_walked(shape_for(p), tile_of(by)), tile_of(by)));
-    const AttentionLayout at = attention_layout(shape_for(p), tile_of(by));
+    EXPECT_FALSE(composed_mask(with_mask(shape_for(p), composed_mask(shape_for(p), tile_of(by))),
+                               tile_of(by)));
+    const AttentionLayout at = attention_layout(shape_for(p), tile_of(by), 132);
     EXPECT_EQ(at.row_groups > 1 ? at.queries / at.row_groups : at.queries, queries);
   };
   takes(masked({}, 16, 16, 4), row, 128, 8);  // no heads to fold
@@ -73,7 +74,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   EXPECT_NE(to_text(e).find("blocks composed into 64 x 64"), std::string::npos) << to_text(e);
   ASSERT_EQ(e.plan.kernel_name, lines);
   AttentionLayout at =
-      attention_layout(shape_for(masked({.length = 16384}, 16, 16, 20)), tile_of(lines));
+      attention_layout(shape_for(masked({.length = 16384}, 16, 16, 20)), tile_of(lines), 132);
   at.composed = {};
   core::Carver besides;
   carve_attention_scratch(besides, tile_of(lines), at);

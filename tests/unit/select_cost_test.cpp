@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "src/select/select.hpp"
+#include "tests/unit/selecting.hpp"
 
 namespace {
 
@@ -46,7 +46,7 @@ AnyShape forward(const AttentionShape& s) { return AnyShape(std::in_place_index<
 AnyShape backward(const AttentionShape& s) { return AnyShape(std::in_place_index<4>, s); }
 
 TEST(Work, OfProducts) {
-  const auto flops = [](const MatmulShape& s) { return work_of(Op::matmul, s).flops; };
+  const auto flops = [](const MatmulShape& s) { return work_of(s).flops; };
   EXPECT_EQ(flops(product(dense(8, 4), dense(4, 6))), 2 * 8 * 4 * 6);
   EXPECT_EQ(flops(product(dense(8, 4), dense(4, 6), 3)), 3 * 2 * 8 * 4 * 6);
   EXPECT_EQ(flops(product(sparse(8, 4, {2, 2}, 3), dense(4, 6))), 2 * 3 * 4 * 6);
@@ -63,21 +63,21 @@ TEST(Work, OfProducts) {
   MatmulShape groups = product(dense(8, 4), dense(4, 6), 5);
   groups.grouped = true, groups.b.batch = 5;
   EXPECT_EQ(flops(groups), 2 * 8 * 4 * 6);
-  EXPECT_EQ(work_of(Op::matmul, groups).bytes, 2 * (8 * 4 + 5 * 4 * 6 + 8 * 6));
+  EXPECT_EQ(work_of(groups).bytes, 2 * (8 * 4 + 5 * 4 * 6 + 8 * 6));
   groups.group_axis = GroupAxis::inner, groups.b.batch = 1;
-  EXPECT_EQ(work_of(Op::matmul, groups).bytes, 2 * (8 * 4 + 4 * 6 + 5 * 8 * 6));
+  EXPECT_EQ(work_of(groups).bytes, 2 * (8 * 4 + 4 * 6 + 5 * 8 * 6));
 
   SddmmShape sampled;
   sampled.m = 8, sampled.n = 6, sampled.k = 4;
   sampled.a = dense(8, 4), sampled.b = dense(4, 6), sampled.out = sparse(8, 6, {2, 2}, 3);
-  EXPECT_EQ(work_of(Op::sddmm, sampled).flops, 2 * 3 * 4 * 4);
-  EXPECT_EQ(work_of(Op::sddmm, sampled).bytes, 2 * (8 * 4 + 4 * 6 + 12) + 3 * 4);
+  EXPECT_EQ(work_of(sampled).flops, 2 * 3 * 4 * 4);
+  EXPECT_EQ(work_of(sampled).bytes, 2 * (8 * 4 + 4 * 6 + 12) + 3 * 4);
 
   // Which blocks meet is not known: half of one side meets half of the other, if both are even.
   SpgemmShape pairs;
   pairs.m = 8, pairs.n = 6, pairs.k = 4;
   pairs.a = sparse(8, 4, {2, 2}, 4), pairs.b = sparse(4, 6, {2, 2}, 3);
-  EXPECT_EQ(work_of(Op::spgemm, pairs).flops, 2 * 8 * 4 * 6 / 4);
+  EXPECT_EQ(work_of(pairs).flops, 2 * 8 * 4 * 6 / 4);
 }
 
 TEST(Work, OfAttentionCountsThePairsThatAreSeen) {
@@ -94,9 +94,9 @@ TEST(Work, OfAttentionCountsThePairsThatAreSeen) {
               pairs += (left < 0 || d >= -left) && (right < 0 || d <= right);
             }
           }
-          ASSERT_EQ(work_of(Op::attention, forward(s)).flops, 2 * 4 * pairs * 2 * 16)
+          ASSERT_EQ(work_of(forward(s)).flops, 2 * 4 * pairs * 2 * 16)
               << q << " " << kv << " " << left << " " << right;
-          ASSERT_EQ(work_of(Op::attention_backward, backward(s)).flops, 2 * 4 * pairs * 2 * 40);
+          ASSERT_EQ(work_of(backward(s)).flops, 2 * 4 * pairs * 2 * 40);
         }
       }
     }
@@ -105,20 +105,20 @@ TEST(Work, OfAttentionCountsThePairsThatAreSeen) {
 
 TEST(Work, OfAttentionIsBoundedByListsAndRows) {
   AttentionShape s = heads_of(1, 2, 1, 1024, 1024, 64);
-  const double all = work_of(Op::attention, forward(s)).flops;
+  const double all = work_of(forward(s)).flops;
   s.masked = true, s.mask_block = {64, 64}, s.mask_rows = 16, s.mask_capacity = 4;
-  EXPECT_EQ(work_of(Op::attention, forward(s)).flops, all / 4);
+  EXPECT_EQ(work_of(forward(s)).flops, all / 4);
   s.mask_capacity = 1000;
-  EXPECT_EQ(work_of(Op::attention, forward(s)).flops, all);
+  EXPECT_EQ(work_of(forward(s)).flops, all);
 
   AttentionShape packed = heads_of(8, 2, 1, 1024, 1024, 64);
   packed.q_packed = true, packed.q_total = 2048;
-  EXPECT_EQ(work_of(Op::attention, forward(packed)).flops, 2 * all);
+  EXPECT_EQ(work_of(forward(packed)).flops, 2 * all);
 
   // One query with a window reads the window's keys alone.
   AttentionShape decode = heads_of(1, 1, 1, 1, 1 << 20, 64);
   decode.window_left = 99, decode.window_right = 0;
-  EXPECT_EQ(work_of(Op::attention, forward(decode)).bytes, 2 * (64 + 64) + 100 * 2 * 128);
+  EXPECT_EQ(work_of(forward(decode)).bytes, 2 * (64 + 64) + 100 * 2 * 128);
 }
 
 TEST(CostModel, IsFiniteAndPositiveForEveryPresetRowAndSize) {
@@ -135,10 +135,10 @@ TEST(CostModel, IsFiniteAndPositiveForEveryPresetRowAndSize) {
                                                   {Op::attention_backward, backward(s)},
                                                   {Op::merge_states, MergeShape{}}};
       for (Backend backend : {Backend::cpu, Backend::sm80, Backend::sm90}) {
-        for (const KernelRow& row : kernel_table(backend)) {
+        for (const KernelRow& row : rows_of(backend)) {
           for (const auto& [op, shape] : problems) {
-            if (!row.does(op)) continue;
-            const double ms = predict_ms(row, op, shape, device);
+            if (family_of(row).op != op) continue;
+            const double ms = predict_ms(row, shape, device);
             ASSERT_TRUE(std::isfinite(ms)) << name << " " << row.name << " " << n;
             ASSERT_GT(ms, 0);
           }
@@ -149,11 +149,11 @@ TEST(CostModel, IsFiniteAndPositiveForEveryPresetRowAndSize) {
 }
 
 TEST(CostModel, FollowsWorkTilesAndThreads) {
-  const KernelRow small{"sm90_a", Backend::sm90, ops({Op::matmul}), {64, 64, 64, 4, 1}, "", ""};
-  const KernelRow large{"sm90_b", Backend::sm90, ops({Op::matmul}), {128, 256, 64, 4, 2}, "", ""};
+  const KernelRow small{"a", {64, 64, 64, 4, 1}, 0, "", ""};
+  const KernelRow large{"b", {128, 256, 64, 4, 2}, 0, "", ""};
   const DeviceFacts h100 = device_preset("h100");
   const auto ms = [&](const KernelRow& row, const MatmulShape& s) {
-    return predict_ms(row, Op::matmul, s, h100);
+    return usual_seconds(row, Backend::sm90, s, h100);
   };
   // A large product is bound by what its tiles fetch from L2; a small one leaves units idle.
   const MatmulShape big = product(dense(8192, 8192), dense(8192, 8192));
@@ -165,29 +165,29 @@ TEST(CostModel, FollowsWorkTilesAndThreads) {
             ms(large, big));
 
   DeviceFacts cpu = device_preset("cpu");
-  const KernelRow& row = kernel_table(Backend::cpu)[0];
-  const double eight = predict_ms(row, Op::matmul, big, cpu);
+  const KernelRow& row = rows_of(Backend::cpu)[0];
+  const double eight = predict_ms(row, big, cpu);
   cpu.units = 1;
-  EXPECT_GT(predict_ms(row, Op::matmul, big, cpu), 6 * eight);
+  EXPECT_GT(predict_ms(row, big, cpu), 6 * eight);
 }
 
 TEST(Describe, ReadsWell) {
   AttentionShape s = heads_of(1, 8, 2, 4096, 4096, 128);
-  s.causal = true, s.window_left = 1024, s.window_right = 0;
+  s.window_left = 1024, s.window_right = 0;
   s.masked = true, s.mask_block = {128, 128}, s.mask_rows = 32, s.mask_capacity = 8;
-  EXPECT_EQ(describe(Op::attention, forward(s)),
+  EXPECT_EQ(describe(forward(s)),
             "attention bf16 B1 H8/2 Q4096 KV4096 D128/128 causal window(1024, 0) mask 128x128 "
             "lists 32x8 on cpu");
   s.mask_heads = 8;
-  EXPECT_TRUE(describe(Op::attention, forward(s)).ends_with("lists 1x8x32x8 on cpu"));
+  EXPECT_TRUE(describe(forward(s)).ends_with("lists 1x8x32x8 on cpu"));
   OperandShape weights = sparse(64, 128, {32, 16}, 5);
   weights.transposed = true;
-  EXPECT_EQ(describe(Op::matmul, product(dense(16, 64), weights, 3)),
+  EXPECT_EQ(describe(product(dense(16, 64), weights, 3)),
             "matmul bf16[16x64] * bsr bf16[64x128] T 32x16 stored 5 i32 -> bf16 batch 3 on cpu");
   MergeShape merge;
   merge.parts = 3, merge.batch = 2, merge.length = 5, merge.heads = 4, merge.dim = 64;
   merge.dtype = DType::f16, merge.out = DType::f32;
-  EXPECT_EQ(describe(Op::merge_states, merge), "merge_states 3 parts f16->f32 B2 L5 H4 D64 on cpu");
+  EXPECT_EQ(describe(merge), "merge_states 3 parts f16->f32 B2 L5 H4 D64 on cpu");
 }
 
 TEST(Describe, TellsApartWhateverAKernelDependsOn) {
@@ -195,8 +195,8 @@ TEST(Describe, TellsApartWhateverAKernelDependsOn) {
   const auto add = [&](auto change) {
     AttentionShape s = heads_of(2, 8, 2, 100, 200, 64);
     change(s);
-    EXPECT_TRUE(lines.insert(describe(Op::attention, forward(s))).second)
-        << describe(Op::attention, forward(s));
+    EXPECT_TRUE(lines.insert(describe(forward(s))).second)
+        << describe(forward(s));
   };
   add([](AttentionShape&) {});
   add([](AttentionShape& s) { s.batch = 3; });
@@ -215,7 +215,7 @@ TEST(Describe, TellsApartWhateverAKernelDependsOn) {
   add([](AttentionShape& s) { s.kv_layout = KvLayout::paged, s.page = 4; });
   add([](AttentionShape& s) { s.kv_layout = KvLayout::paged, s.max_pages = 4; });
   add([](AttentionShape& s) { s.window_right = 0; });
-  add([](AttentionShape& s) { s.window_right = 0, s.causal = true; });
+  add([](AttentionShape& s) { s.window_right = 1; });
   add([](AttentionShape& s) { s.window_left = 0; });
   add([](AttentionShape& s) { s.masked = true; });
   add([](AttentionShape& s) { s.masked = true, s.mask_block = {64, 32}; });
@@ -223,18 +223,18 @@ TEST(Describe, TellsApartWhateverAKernelDependsOn) {
   add([](AttentionShape& s) { s.masked = true, s.mask_capacity = 2; });
   add([](AttentionShape& s) { s.masked = true, s.mask_batch = 2; });
   add([](AttentionShape& s) { s.masked = true, s.mask_heads = 8; });
-  add([](AttentionShape& s) { s.softcap = 30; });
+  add([](AttentionShape& s) { s.transforms_scores = true, s.softcap = 30; });
+  add([](AttentionShape& s) { s.transforms_scores = true; });
+  add([](AttentionShape& s) { s.has_kv_range = true; });
   add([](AttentionShape& s) { s.has_lse = true; });
   add([](AttentionShape& s) { s.has_sinks = true; });
   add([](AttentionShape& s) { s.device.kind = DeviceKind::cuda; });
-  add([](AttentionShape& s) { s.device.kind = DeviceKind::cuda, s.masked = true; });
-  add([](AttentionShape& s) {
-    s.device.kind = DeviceKind::cuda, s.masked = true, s.mask_bits = true;
-  });
+  add([](AttentionShape& s) { s.masked = s.mask_bits = true; });
+  add([](AttentionShape& s) { s.tma_readable = false; });
   // The scale is a number that kernels read at each run.
   AttentionShape scaled = heads_of(2, 8, 2, 100, 200, 64);
   scaled.scale = 3;
-  EXPECT_EQ(lines.count(describe(Op::attention, forward(scaled))), 1u);
+  EXPECT_EQ(lines.count(describe(forward(scaled))), 1u);
 }
 
 }  // namespace

@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include <tessera/error.hpp>
 
 #include "src/select/json_writer.hpp"
-#include "src/select/select.hpp"
+#include "tests/unit/selecting.hpp"
 
 namespace {
 
@@ -113,10 +114,10 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
       EXPECT_EQ(e.plan.kernel_name, e.candidates.front().kernel);
       EXPECT_EQ(e.plan.predicted_ms, e.candidates.front().predicted_ms);
       EXPECT_EQ(e.plan.signature, e.problem);
-      const auto rows = kernel_table(e.plan.backend);
+      const auto rows = rows_of(e.plan.backend);
       ASSERT_LT(static_cast<std::size_t>(e.plan.kernel), rows.size());
       EXPECT_EQ(rows[static_cast<std::size_t>(e.plan.kernel)].name, e.plan.kernel_name);
-      EXPECT_TRUE(rows[static_cast<std::size_t>(e.plan.kernel)].does(op));
+      EXPECT_EQ(family_of(rows[static_cast<std::size_t>(e.plan.kernel)]).op, op);
       if (device.kind == DeviceKind::cpu) {
         EXPECT_GE(e.plan.threads, 1);  // fewer than the device has where the problem is small
         EXPECT_LE(e.plan.threads, 8);
@@ -153,10 +154,10 @@ TEST(Select, ChoosingIsTheSameWithoutTheWords) {
 
 TEST(Select, TakesTheMostParticularBackendAtEqualTimes) {
   const AnyProblem merge = example(Op::merge_states);
-  EXPECT_EQ(select(merge, device_preset("h100"), {}).plan.kernel_name, "sm90_merge");
-  EXPECT_EQ(select(merge, device_preset("a100"), {}).plan.kernel_name, "sm80_merge");
-  EXPECT_EQ(select(merge, device_preset("b200"), {}).plan.kernel_name, "sm80_merge");
-  EXPECT_EQ(select(merge, device_preset("cpu"), {}).plan.kernel_name, "cpu_merge");
+  EXPECT_EQ(select(merge, device_preset("h100"), {}).plan.kernel_name, "sm90_merge_r8");
+  EXPECT_EQ(select(merge, device_preset("a100"), {}).plan.kernel_name, "sm80_merge_r4");
+  EXPECT_EQ(select(merge, device_preset("b200"), {}).plan.kernel_name, "sm80_merge_r4");
+  EXPECT_EQ(select(merge, device_preset("cpu"), {}).plan.kernel_name, "cpu_merge_r1");
 }
 
 TEST(Select, SaysWhyABackendIsOut) {
@@ -167,15 +168,15 @@ TEST(Select, SaysWhyABackendIsOut) {
 
   const AnyProblem merge = example(Op::merge_states);
   EXPECT_EQ(reasons_of(select(merge, device_preset("a100"), {}), Backend::sm90),
-            "needs compute capability 9.x, the device has 8.0; ");
+            "requires compute capability 9.x, the device has 8.0; ");
   EXPECT_EQ(reasons_of(select(merge, device_preset("b200"), {}), Backend::sm90),
-            "needs compute capability 9.x, the device has 10.0; ");
+            "requires compute capability 9.x, the device has 10.0; ");
   EXPECT_EQ(reasons_of(select(merge, device_preset("cpu"), {}), Backend::sm80),
             "runs on a GPU, the device is CPU: AVX2, 8 threads; ");
   DeviceFacts turing = device_preset("a100");
   turing.compute_capability = 75;
   EXPECT_EQ(reasons_of(select(merge, turing, {}), Backend::sm80),
-            "needs compute capability 8.0 or later, the device has 7.5; ");
+            "requires compute capability 8.0 or later, the device has 7.5; ");
 }
 
 TEST(Select, AForcedBackendExcludesTheOthers) {
@@ -183,7 +184,7 @@ TEST(Select, AForcedBackendExcludesTheOthers) {
   execution.backend = Backend::sm80;
   const Explanation e = select(example(Op::merge_states), device_preset("h100"), execution);
   ASSERT_TRUE(e.supported);
-  EXPECT_EQ(e.plan.kernel_name, "sm80_merge");
+  EXPECT_EQ(e.plan.kernel_name, "sm80_merge_r4");
   EXPECT_EQ(reasons_of(e, Backend::sm90), "execution.backend asks for sm80; ");
 
   execution.backend = Backend::cpu;
@@ -220,43 +221,53 @@ TEST(Select, TensorsWithDataLiveWhereTheySay) {
   const Explanation e = select(merge, device_preset("h100"), {});
   EXPECT_FALSE(e.supported);
   EXPECT_NE(reasons_of(e, Backend::sm90)
-                .find("the tensors are on cpu, the device is NVIDIA H100 80GB SXM"),
+                .find("the tensors are on the CPU, the device is NVIDIA H100 80GB SXM"),
             std::string::npos);
   const std::vector<Backend> built = built_backends();
   const bool has_sm90 = std::find(built.begin(), built.end(), Backend::sm90) != built.end();
   EXPECT_EQ(reasons_of(e, Backend::sm90).find("not in this build") == std::string::npos, has_sm90);
 }
 
-TEST(Rejections, OperationsTypesAndPages) {
-  const KernelRow gpu{"sm80_x", Backend::sm80, ops({Op::matmul}), {64, 64, 64, 4, 1}, "", ""};
-  const KernelRow& cpu = kernel_table(Backend::cpu)[0];
+TEST(Rejections, NameTheArgumentWhatCameAndWhatIsSupported) {
+  using Words = std::vector<std::string>;
   MatmulShape s;
   s.a.dtype = s.b.dtype = DType::e4m3, s.out = DType::bf16;
-  using Reasons = std::vector<std::string>;
-  EXPECT_EQ(rejections(cpu, Op::matmul, s, device_preset("cpu")),
-            Reasons{"e4m3 inputs need a GPU of compute capability 8.9 or later"});
+  EXPECT_EQ(rejections(rows_of(Backend::cpu)[0], s, device_preset("cpu")),
+            Words{"a: dtype e4m3 is not supported (supported: f32, f16, bf16)"});
   s.device.kind = DeviceKind::cuda;
-  EXPECT_EQ(rejections(gpu, Op::matmul, s, device_preset("a100")),
-            Reasons{"e4m3 inputs need a GPU of compute capability 8.9 or later"});
-  EXPECT_EQ(rejections(gpu, Op::matmul, s, device_preset("l4")),
-            Reasons{"takes f32, f16 and bf16: a is e4m3, b is e4m3"});
+  const KernelRow& gpu = row_named("sm90_matmul_m128_n256_k64_s4");
+  EXPECT_EQ(rejections(gpu, s, device_preset("h100")),
+            Words{"a: dtype e4m3 is not supported (supported: f16, bf16)"});
+  EXPECT_EQ(rejections(gpu, s, device_preset("a100")).front(),
+            "requires compute capability 9.x, the device has 8.0");
   s.a.dtype = s.b.dtype = DType::f16;
-  EXPECT_EQ(rejections(gpu, Op::matmul, s, device_preset("l4")), Reasons{});
+  EXPECT_EQ(rejections(gpu, s, device_preset("h100")), Words{});
   s.out = DType::u8;
-  EXPECT_EQ(rejections(gpu, Op::matmul, s, device_preset("l4")),
-            Reasons{"takes f32, f16 and bf16: out is u8"});
+  EXPECT_EQ(rejections(gpu, s, device_preset("h100")),
+            Words{"out: dtype u8 is not supported (supported: f32, f16, bf16)"});
 
   AttentionShape attention;
-  attention.dtype = attention.out = DType::f32, attention.kv_layout = KvLayout::paged;
-  const DeviceFacts facts = device_preset("cpu");
-  const KernelRow& row = kernel_table(Backend::cpu)[1];
-  EXPECT_EQ(rejections(row, Op::attention, AnyShape(std::in_place_index<3>, attention), facts),
-            Reasons{});
-  EXPECT_EQ(
-      rejections(row, Op::attention_backward, AnyShape(std::in_place_index<4>, attention), facts),
-      Reasons{"takes no page_table in the backward pass: gather the pages into k and v"});
-  EXPECT_EQ(rejections(cpu, Op::attention, AnyShape(std::in_place_index<3>, attention), facts),
-            Reasons{"does not do attention"});
+  attention.device.kind = DeviceKind::cuda;
+  attention.dtype = attention.out = DType::bf16, attention.kv_layout = KvLayout::paged;
+  attention.dim = attention.dim_v = 100;
+  EXPECT_EQ(rejections(row_named("sm90_attention_d128_q128_k128_s2"), attention,
+                       device_preset("h100"))
+                .front(),
+            "page_table is not supported");
+}
+
+TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {
+  AttentionProblem p = some_attention();
+  for (Tensor* t : {&p.q, &p.k, &p.v}) t->dtype = DType::e4m3;
+  const std::string text = to_text(select(p, device_preset("h100"), {}));
+  const auto at = text.find("chosen    no kernel supports this problem\n");
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_EQ(text.substr(text.find("rejected")),
+            "rejected  sm90_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "
+            "bf16)\n"
+            "rejected  sm80            no kernel for attention in this version\n"
+            "rejected  cpu_attention   runs on a CPU, the device is NVIDIA H100 80GB SXM; q, k and "
+            "v: dtype e4m3 is not supported (supported: f32, f16, bf16)\n");
 }
 
 /// Strings that break careless writers.
@@ -302,7 +313,7 @@ TEST(Json, SaysWhatTheExplanationSays) {
   EXPECT_EQ(json["op"], "merge_states");
   EXPECT_EQ(json["supported"], true);
   EXPECT_EQ(json["bytes"].get<double>(), e.bytes);
-  EXPECT_EQ(json["plan"]["kernel_name"], "sm80_merge");
+  EXPECT_EQ(json["plan"]["kernel_name"], "sm80_merge_r4");
   EXPECT_EQ(json["plan"]["workspace_bytes"], e.plan.workspace_bytes);
   ASSERT_EQ(json["candidates"].size(), e.candidates.size());
   EXPECT_EQ(json["candidates"][0]["accepted"], true);
@@ -313,21 +324,34 @@ TEST(Json, SaysWhatTheExplanationSays) {
   const Explanation none = select(example(Op::attention_backward), device_preset("a100"), {});
   const nlohmann::json empty = nlohmann::json::parse(to_json(none));
   EXPECT_TRUE(empty["plan"].is_null());
-  EXPECT_TRUE(empty["candidates"][0]["kernel"].is_null());
+  const auto& all = empty["candidates"];
+  EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const auto& one) {
+    return one["kernel"].is_null() && one["family"] == "sm90";
+  }));
 }
 
-TEST(Text, NamesEveryBackendAndEveryReason) {
+TEST(Text, NamesEveryFamilyAndItsNearestMiss) {
   for (Op op : kOps) {
     const Explanation e = select(example(op), device_preset("l4"), {});
     const std::string text = to_text(e);
     EXPECT_NE(text.find(e.problem), std::string::npos);
     EXPECT_NE(text.find(e.device), std::string::npos);
+    std::map<std::string, std::size_t> fewest;
     for (const Candidate& c : e.candidates) {
-      EXPECT_NE(text.find(c.kernel.empty() ? to_string(c.backend) : c.kernel), std::string::npos);
-      for (const std::string& reason : c.reasons) {
-        EXPECT_NE(text.find(reason), std::string::npos) << reason;
+      if (c.reasons.empty()) {
+        EXPECT_NE(text.find("accepted  " + c.kernel), std::string::npos) << text;
+        continue;
       }
+      const auto [at, is_new] = fewest.emplace(c.family, c.reasons.size());
+      at->second = std::min(at->second, c.reasons.size());
     }
+    for (const auto& [family, reasons] : fewest)
+      EXPECT_NE(text.find("rejected  " + family + " "), std::string::npos) << text;
+    EXPECT_EQ(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')),
+              4 + 2 * e.supported + fewest.size() +
+                  static_cast<std::size_t>(std::count_if(
+                      e.candidates.begin(), e.candidates.end(),
+                      [](const Candidate& c) { return c.reasons.empty(); })));
   }
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
-#include "src/select/select.hpp"
+#include "tests/unit/selecting.hpp"
 #include "src/kernels/cuda/sm90/skinny/plan.hpp"
 
 namespace {
@@ -28,25 +28,22 @@ Explanation on_h200(const MatmulProblem& problem) {
   return select(problem, device_preset("h200"), {});
 }
 
-const KernelRow& row_named(const std::string& name) {
-  for (const KernelRow& row : kernel_table(Backend::sm90))
-    if (row.name == name) return row;
-  throw std::runtime_error(name);
+MatmulShape shape_for(const MatmulProblem& problem) {
+  return std::get<MatmulShape>(shape_of(AnyProblem(problem)));
 }
 
 MatmulLayout layout_of(const MatmulProblem& problem, const std::string& row) {
-  return matmul_layout(std::get<MatmulShape>(shape_of(AnyProblem(problem))), row_named(row).tile);
+  return matmul_layout(shape_for(problem), row_named(row).tile, device_preset("h200"));
 }
 
 SkinnyLayout skinny_of(const MatmulProblem& problem, const std::string& row) {
-  const auto shape = std::get<MatmulShape>(shape_of(AnyProblem(problem)));
-  return skinny_layout(shape, row_named(row).tile, usual_majors(shape));
+  return skinny_layout(shape_for(problem), row_named(row).tile, device_preset("h200"));
 }
 
 TEST(SelectMatmul, NarrowTilesForTheShortSide) {
   const std::pair<std::int64_t, const char*> sides[] = {
-      {1, "sm90_skinny_256x16"},  {16, "sm90_skinny_256x16"},   {32, "sm90_skinny_256x32"},
-      {64, "sm90_skinny_256x64"}, {128, "sm90_skinny_256x128"}, {8192, "sm90_matmul_128x256"}};
+      {1, "sm90_skinny_m256_n16_k64_s24"},  {16, "sm90_skinny_m256_n16_k64_s24"},   {32, "sm90_skinny_m256_n32_k64_s24"},
+      {64, "sm90_skinny_m256_n64_k64_s24"}, {128, "sm90_skinny_m256_n128_k64_s24"}, {8192, "sm90_matmul_m128_n256_k64_s4"}};
   for (const auto& [side, row] : sides) {
     EXPECT_EQ(on_h200(dense(side, 8192, 8192)).plan.kernel_name, row) << side << " rows";
     EXPECT_EQ(on_h200(dense(8192, side, 8192)).plan.kernel_name, row) << side << " columns";
@@ -57,24 +54,26 @@ TEST(SelectMatmul, NarrowTilesForTheShortSide) {
 }
 
 TEST(SelectMatmul, BlocksShareDepthWhereTilesAreFew) {
-  const char* row = "sm90_matmul_128x16";
+  const char* row = "sm90_matmul_m128_n16_k64_s8";
   EXPECT_EQ(layout_of(dense(1, 16896, 8192), row).splits, 1);  // 132 tiles
   EXPECT_EQ(layout_of(dense(1, 8192, 8192), row).splits, 2);
   EXPECT_EQ(layout_of(dense(1, 4096, 8192), row).splits, 3);
   EXPECT_EQ(layout_of(dense(1, 2048, 8192), row).splits, 6);
   EXPECT_EQ(layout_of(dense(1, 2048, 64), row).splits, 1);  // one step
-  EXPECT_EQ(layout_of(dense(8192, 8192, 8192), "sm90_matmul_128x256").splits, 1);
+  EXPECT_EQ(layout_of(dense(8192, 8192, 8192), "sm90_matmul_m128_n256_k64_s4").splits, 1);
 }
 
 TEST(SelectMatmul, SkinnyTilesFillTheDeviceAndFit) {
   for (std::int64_t rows : {1, 300, 4096, 8192, 14336, 100000})
     for (std::int64_t tokens : {1, 16, 100, 128, 500})
       for (std::int64_t k : {0, 64, 8192})
-        for (const char* row : {"sm90_skinny_256x16", "sm90_skinny_256x64", "sm90_skinny_256x128"})
+        for (const char* row : {"sm90_skinny_m256_n16_k64_s24", "sm90_skinny_m256_n64_k64_s24", "sm90_skinny_m256_n128_k64_s24"})
           for (bool contiguous : {false, true}) {
-            const auto shape = std::get<MatmulShape>(shape_of(AnyProblem(dense(tokens, rows, k))));
+            MatmulShape shape = shape_for(dense(tokens, rows, k));
+            for (OperandShape* o : {&shape.a, &shape.b})
+              o->unit_row_stride = contiguous, o->unit_col_stride = !contiguous;
             const Tile& tile = row_named(row).tile;
-            const SkinnyLayout at = skinny_layout(shape, tile, {contiguous, contiguous});
+            const SkinnyLayout at = skinny_layout(shape, tile, device_preset("h200"));
             EXPECT_GE(at.row_tiles * at.height, at.rows);
             EXPECT_GE(at.col_tiles * tile.n, at.cols);
             EXPECT_LE(at.height, tile.m);
@@ -90,8 +89,8 @@ TEST(SelectMatmul, SplitsNeverPassTheStepsOrTheClusters) {
   for (std::int64_t m : {1, 130, 4000})
     for (std::int64_t n : {1, 100, 5000})
       for (std::int64_t k : {0, 1, 64, 65, 500, 100000})
-        for (const KernelRow& row : kernel_table(Backend::sm90)) {
-          if (row.family() != "matmul") continue;
+        for (const KernelRow& row : rows_of(Backend::sm90)) {
+          if (family_of(row).name != "sm90_matmul") continue;
           const MatmulLayout at = layout_of(dense(m, n, k), row.name);
           EXPECT_LE(at.splits, std::max<std::int64_t>(at.steps, 1));
           EXPECT_LE(at.splits, can_split(row.tile) ? kMatmulMaxSplits : 1);
@@ -116,7 +115,7 @@ TEST(SelectMatmul, StoredBlocksAreNotCopied) {
       shaped({3}, DType::i32), shaped({3}, DType::i32), 256, 256};
   p.a = a, p.b = shaped({256, 64}), p.out = shaped({256, 64});
   const Explanation e = on_h200(p);
-  EXPECT_NE(to_text(e).find("stored blocks need contiguous rows or columns"), std::string::npos)
+  EXPECT_NE(to_text(e).find("a: expected contiguous rows or columns"), std::string::npos)
       << to_text(e);
 }
 
@@ -126,23 +125,23 @@ TEST(SelectMatmul, GroupsOfEitherAxis) {
   p.group_offsets = shaped({9}, DType::i32);
   const Explanation rows = on_h200(p);
   ASSERT_TRUE(rows.supported) << to_text(rows);
-  const MatmulLayout at = layout_of(p, "sm90_matmul_128x256");
+  const MatmulLayout at = layout_of(p, "sm90_matmul_m128_n256_k64_s4");
   EXPECT_EQ(at.cut, Cut::rows);
   EXPECT_EQ(at.tiles, 8 + 8);  // each group may end with a tile that is not full
-  EXPECT_EQ(layout_of(p, "sm90_matmul_128x16").cut, Cut::cols);
+  EXPECT_EQ(layout_of(p, "sm90_matmul_m128_n16_k64_s8").cut, Cut::cols);
 
   p.a = shaped({512, 1000}), p.b = shaped({1000, 256}), p.out = shaped({8, 512, 256});
   p.group_axis = GroupAxis::inner;
   const Explanation inner = on_h200(p);
   ASSERT_TRUE(inner.supported) << to_text(inner);
-  EXPECT_EQ(layout_of(p, "sm90_matmul_128x256").cut, Cut::depth);
-  EXPECT_EQ(layout_of(p, "sm90_matmul_128x256").tiles, 4 * 8);
+  EXPECT_EQ(layout_of(p, "sm90_matmul_m128_n256_k64_s4").cut, Cut::depth);
+  EXPECT_EQ(layout_of(p, "sm90_matmul_m128_n256_k64_s4").tiles, 4 * 8);
 }
 
 TEST(SelectMatmul, SingleIsRefused) {
   const Explanation e = on_h200(dense(64, 64, 64, DType::f32));
   EXPECT_FALSE(e.supported);
-  EXPECT_NE(to_text(e).find("multiplies f16 and bf16, not f32"), std::string::npos);
+  EXPECT_NE(to_text(e).find("a: dtype f32 is not supported (supported: f16, bf16)"), std::string::npos);
 }
 
 /// A sparse matrix [rows, cols] with a quarter of its blocks, times `columns`; walked as it is
@@ -165,9 +164,9 @@ MatmulProblem sparse(std::int64_t rows, std::int64_t cols, std::int64_t columns,
 
 TEST(SelectMatmul, SmallBlocksShareWhatTheyRead) {
   for (std::int64_t block : {16, 32})
-    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_bsr_384x128");
+    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_bsr_m384_n128_k64_s5");
   for (std::int64_t block : {64, 128})
-    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_matmul_128x256");
+    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_matmul_m128_n256_k64_s4");
 }
 
 TEST(SelectMatmul, ExplainsHowListsAreWalked) {
@@ -182,14 +181,14 @@ TEST(SelectMatmul, ExplainsHowListsAreWalked) {
 }
 
 TEST(SelectMatmul, FewColumnsStreamTheStoredBlocks) {
-  EXPECT_EQ(on_h200(sparse(14336, 4096, 16, 32)).plan.kernel_name, "sm90_bsr_64x64");
+  EXPECT_EQ(on_h200(sparse(14336, 4096, 16, 32)).plan.kernel_name, "sm90_bsr_m64_n64_k64_s4");
   for (std::int64_t block : {64, 128}) {
-    EXPECT_EQ(on_h200(sparse(14336, 4096, 1, block)).plan.kernel_name, "sm90_skinny_256x16");
-    EXPECT_EQ(on_h200(sparse(14336, 4096, 16, block)).plan.kernel_name, "sm90_skinny_256x16");
-    EXPECT_EQ(on_h200(sparse(14336, 4096, 64, block)).plan.kernel_name, "sm90_skinny_256x64");
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 1, block)).plan.kernel_name, "sm90_skinny_m256_n16_k64_s24");
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 16, block)).plan.kernel_name, "sm90_skinny_m256_n16_k64_s24");
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 64, block)).plan.kernel_name, "sm90_skinny_m256_n64_k64_s24");
   }
   // Walked by columns of blocks: not as they are stored.
-  EXPECT_EQ(on_h200(sparse(4096, 14336, 16, 64, true)).plan.kernel_name, "sm90_bsr_64x64");
+  EXPECT_EQ(on_h200(sparse(4096, 14336, 16, 64, true)).plan.kernel_name, "sm90_bsr_m64_n64_k64_s4");
 }
 
 TEST(SelectMatmul, ListsByColumnArePrepared) {
@@ -198,14 +197,14 @@ TEST(SelectMatmul, ListsByColumnArePrepared) {
     const Plan by_columns = on_h200(sparse(4096, 8192, 8192, block, true)).plan;
     EXPECT_EQ(by_rows.schedule_bytes, 0) << block;
     EXPECT_GT(by_columns.schedule_bytes, 0) << block;
-    EXPECT_EQ(by_columns.kernel_name, "sm90_bsr_384x128") << block;
+    EXPECT_EQ(by_columns.kernel_name, "sm90_bsr_m384_n128_k64_s5") << block;
   }
 }
 
 TEST(SelectMatmul, BlocksOfOtherSizesAreRefused) {
   const Explanation refused = on_h200(sparse(4096, 4096, 64, 8));
   EXPECT_FALSE(refused.supported);
-  EXPECT_NE(to_text(refused).find("blocks need multiples of 16 rows and columns"),
+  EXPECT_NE(to_text(refused).find("block rows: expected a multiple of 16, got 8"),
             std::string::npos);
 }
 
@@ -228,7 +227,7 @@ TEST(SelectMatmul, GroupsOfRowsCopyAColumnMajorA) {
   MatmulProblem p;
   p.a = shaped({256, 128}), p.b = shaped({4, 128, 64}), p.out = shaped({256, 64});
   p.group_offsets = shaped({5}, DType::i32);
-  const std::string row = "sm90_matmul_128x64";
+  const std::string row = "sm90_matmul_m128_n64_k64_s6";
   EXPECT_FALSE(layout_of(p, row).copy_a);
   p.a.dense.strides[0] = 1, p.a.dense.strides[1] = 256;
   EXPECT_TRUE(layout_of(p, row).copy_a);

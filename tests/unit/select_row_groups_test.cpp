@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/select/select.hpp"
+#include "tests/unit/selecting.hpp"
 #include "tests/unit/attention_shapes.hpp"
 
 namespace {
@@ -41,26 +41,26 @@ TEST(SelectRowGroups, OddMultiplesOf64AreWalkedTogether) {
     const bool fills_tall = block_q == 192;  // a tile of 192 queries, of one list
     for (const std::int64_t block_kv : {64, 128, 192}) {
       const Lists s{.block_q = block_q, .block_kv = block_kv};
-      EXPECT_EQ(taken_by(s), fills_tall ? "sm90_attention_128_tall" : "sm90_attention_128_lines64")
+      EXPECT_EQ(taken_by(s), fills_tall ? "sm90_attention_d128_q192_k64_s3" : "sm90_attention_d128_q128_k128_s2_lists2")
           << block_q << " x " << block_kv;
     }
     EXPECT_EQ(taken_by({.dim = 64, .block_q = block_q}),
-              fills_tall ? "sm90_attention_64" : "sm90_attention_64_few");
+              fills_tall ? "sm90_attention_d64_q192_k128_s3" : "sm90_attention_d64_q64_k128_s4_split2");
     EXPECT_EQ(taken_by({.dim = 96, .block_q = block_q}),
-              fills_tall ? "sm90_attention_96_tall" : "sm90_attention_128_lines64");
+              fills_tall ? "sm90_attention_d96_q192_k64_s4" : "sm90_attention_d128_q128_k128_s2_lists2");
   }
   const std::string text = to_text(on_h200(masked({})));
   EXPECT_NE(text.find("2 row groups of 64 rows walked together"), std::string::npos) << text;
 }
 
 TEST(SelectRowGroups, OtherRowsTakeWhatOneListServes) {
-  EXPECT_EQ(taken_by({.block_q = 128}), "sm90_attention_128");
-  EXPECT_EQ(taken_by({.block_q = 256}), "sm90_attention_128");
+  EXPECT_EQ(taken_by({.block_q = 128}), "sm90_attention_d128_q128_k128_s2");
+  EXPECT_EQ(taken_by({.block_q = 256}), "sm90_attention_d128_q128_k128_s2");
   EXPECT_EQ(taken_by({.dim = 64, .block_q = 128, .block_kv = 128, .capacity = 32}),
-            "sm90_attention_64_teams");
+            "sm90_attention_d64_q128_k64_s6_split2");
   // Two heads that share keys and lists fill a tile with 64 queries.
-  EXPECT_EQ(taken_by({.kv_heads = 8}), "sm90_attention_128");
-  EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_128_lines64");
+  EXPECT_EQ(taken_by({.kv_heads = 8}), "sm90_attention_d128_q128_k128_s2");
+  EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_d128_q128_k128_s2_lists2");
 }
 
 /// Lists of each head of keys are walked as those of all heads are: once for a group.
@@ -68,7 +68,7 @@ TEST(SelectRowGroups, HeadsThatShareKeysAndListsAreFolded) {
   for (const std::int64_t kv_heads : {2, 4, 8})
     for (const std::int64_t block_kv : {64, 128, 192}) {
       const Lists s{.kv_heads = kv_heads, .block_kv = block_kv, .mask_heads = kv_heads};
-      EXPECT_EQ(taken_by(s), "sm90_attention_128") << kv_heads << ", " << block_kv;
+      EXPECT_EQ(taken_by(s), "sm90_attention_d128_q128_k128_s2") << kv_heads << ", " << block_kv;
       const std::string text = to_text(on_h200(masked(s)));
       EXPECT_NE(text.find("2 heads folded into rows"), std::string::npos) << text;
       Lists shared = s;
@@ -79,43 +79,43 @@ TEST(SelectRowGroups, HeadsThatShareKeysAndListsAreFolded) {
     EXPECT_EQ(taken_by({.kv_heads = 4, .dim = dim, .mask_heads = 4}),
               taken_by({.kv_heads = 4, .dim = dim}));
   // Three heads cannot be folded; lists of blocks that fill a tile need no fold.
-  EXPECT_EQ(taken_by({.heads = 12, .kv_heads = 4, .mask_heads = 4}), "sm90_attention_128_lines64");
-  EXPECT_EQ(taken_by({.kv_heads = 4, .block_q = 128, .mask_heads = 4}), "sm90_attention_128");
-  EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_128_lines64"),
-            "takes lists that differ inside 64 queries: a row of blocks fills as many");
-  EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_128"), "");
+  EXPECT_EQ(taken_by({.heads = 12, .kv_heads = 4, .mask_heads = 4}), "sm90_attention_d128_q128_k128_s2_lists2");
+  EXPECT_EQ(taken_by({.kv_heads = 4, .block_q = 128, .mask_heads = 4}), "sm90_attention_d128_q128_k128_s2");
+  EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_d128_q128_k128_s2_lists2"),
+            "mask: expected lists that differ within the queries of a tile");
+  EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_d128_q128_k128_s2"), "");
   const AttentionShape small = shape_of(masked({.kv_heads = 4, .block_q = 16, .mask_heads = 4}));
-  for (const KernelRow& row : kernel_table(Backend::sm90))
-    if (row.name == std::string("sm90_attention_128")) {
+  for (const KernelRow& row : rows_of(Backend::sm90))
+    if (row.name == std::string("sm90_attention_d128_q128_k128_s2")) {
       EXPECT_EQ(composed_mask(small, row.tile).queries, 32);
     }
 }
 
 TEST(SelectRowGroups, RefusalsSayWhatIsTaken) {
-  const std::string row = "sm90_attention_128_lines64";
+  const std::string row = "sm90_attention_d128_q128_k128_s2_lists2";
   EXPECT_EQ(reason({}, row), "");
   EXPECT_EQ(reason({.block_q = 128}, row),
-            "takes lists that differ inside 128 queries: a row of blocks fills as many");
+            "mask: expected lists that differ within the queries of a tile");
   EXPECT_EQ(reason({.block_q = 128, .block_kv = 32}, row),
-            "takes lists that differ inside 128 queries: a row of blocks fills as many");
+            "mask: expected lists that differ within the queries of a tile");
   EXPECT_EQ(reason({.kv_heads = 8}, row),
-            "takes lists that differ inside 64 queries: a row of blocks fills as many");
+            "mask: expected lists that differ within the queries of a tile");
   EXPECT_EQ(reason({.kv_heads = 8, .block_q = 16}, row),  // composed into 64 queries
-            "takes lists that differ inside 64 queries: a row of blocks fills as many");
+            "mask: expected lists that differ within the queries of a tile");
   EXPECT_EQ(reason({.block_q = 96}, row), "");
   EXPECT_EQ(reason({.block_kv = 32}, row), "");
   EXPECT_EQ(reason({.length = 65536 * 64}, row), "");
   EXPECT_EQ(reason({.length = 65536 * 64 + 1}, row),
-            "takes masks of up to 65536 columns of blocks");
+            "columns of blocks: expected at most 65536, got 65537");
   EXPECT_EQ(reason({.length = 65536 * 64 + 1, .block_kv = 128}, row), "");
-  EXPECT_EQ(reason({}, "sm90_attention_128"), "");
+  EXPECT_EQ(reason({}, "sm90_attention_d128_q128_k128_s2"), "");
 
   AttentionProblem dense = masked({});
   dense.mask = {};
   const Explanation e = on_h200(dense);
   for (const Candidate& c : e.candidates) {
     if (c.kernel == row) {
-      EXPECT_EQ(c.reasons, std::vector<std::string>{"walks lists: takes problems with a mask"});
+      EXPECT_EQ(c.reasons, std::vector<std::string>{"requires a block mask"});
     }
   }
 }

@@ -7,17 +7,16 @@
 
 #include <tessera/error.hpp>
 
-#include "src/select/select.hpp"
+#include "tests/unit/selecting.hpp"
 #include "src/select/tuning.hpp"
-#include "src/select/workspace.hpp"
 
 namespace {
 
 using namespace tessera;            // NOLINT: a test of many small names
 using namespace tessera::planning;  // NOLINT
 
-const std::string kModels = "sm90_matmul_128x256", kOther = "sm90_matmul_128x128";
-const std::string kGroupsOnly = "sm90_matmul_128x64";  // takes no ordinary product
+const std::string kModels = "sm90_matmul_m128_n256_k64_s4", kOther = "sm90_matmul_m128_n128_k64_s5";
+const std::string kGroupsOnly = "sm90_matmul_m128_n64_k64_s6";  // takes no ordinary product
 
 DeviceFacts h200() { return device_preset("h200"); }
 
@@ -34,7 +33,7 @@ Tuning preferring(const std::string& row) {
   Tuning tuning;
   tuning.file = {.path = "/h200.tuning", .found = true, .ignored = "", .problems = 1};
   tuning.rows = parse_tuning(
-      "tessera-tuning 1\ndevice " + h200().name + "\n" + row + "\t" + signature, h200().name);
+      api::families(), "tessera-tuning 1\ndevice " + h200().name + "\n" + row + "\t" + signature, h200().name);
   return tuning;
 }
 
@@ -56,7 +55,7 @@ std::string text(const Plan& p) {
 std::string refusal(const AnyProblem& problem, const DeviceFacts& device,
                     const Execution& execution) {
   try {
-    return choose_tuned(problem, device, execution, {}).kernel_name;
+    return choose(problem, device, execution, {}).kernel_name;
   } catch (const Error& error) {
     return error.what();
   }
@@ -67,8 +66,8 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 TEST(Tuned, WithoutAFileTheCostModelChooses) {
-  EXPECT_EQ(text(choose_tuned(product(), h200(), {}, {})), text(choose(product(), h200(), {})));
-  const Explanation e = select_tuned(product(), h200(), {}, {});
+  EXPECT_EQ(text(choose(product(), h200(), {}, {})), text(choose(product(), h200(), {})));
+  const Explanation e = select(product(), h200(), {}, {});
   EXPECT_EQ(e.plan.kernel_name, kModels);
   EXPECT_EQ(e.chosen_by, ChosenBy::cost_model);
   EXPECT_EQ(e.preferred, "");
@@ -78,11 +77,11 @@ TEST(Tuned, WithoutAFileTheCostModelChooses) {
 
 TEST(Tuned, TheFilesRowIsTaken) {
   const Tuning tuning = preferring(kOther);
-  const Plan plan = choose_tuned(product(), h200(), {}, tuning);
+  const Plan plan = choose(product(), h200(), {}, tuning);
   EXPECT_EQ(plan.kernel_name, kOther);
-  EXPECT_EQ(kernel_table(plan.backend)[static_cast<std::size_t>(plan.kernel)].name, kOther);
+  EXPECT_EQ(rows_of(plan.backend)[static_cast<std::size_t>(plan.kernel)].name, kOther);
 
-  const Explanation e = select_tuned(product(), h200(), {}, tuning);
+  const Explanation e = select(product(), h200(), {}, tuning);
   EXPECT_EQ(text(e.plan), text(plan));
   EXPECT_EQ(e.chosen_by, ChosenBy::tuning_file);
   EXPECT_EQ(e.preferred, kOther);
@@ -114,12 +113,15 @@ TEST(Tuned, APlanMovedToARowIsThePlanOfThatRow) {
   std::set<std::int64_t> workspaces;
   for (const Candidate& c : select(p, h200(), {}).candidates) {
     if (!c.reasons.empty()) continue;
-    const Plan plan = choose_tuned(p, h200(), forcing(c.kernel), {});
+    const Plan plan = choose(p, h200(), forcing(c.kernel), {});
     EXPECT_EQ(plan.kernel_name, c.kernel);
     EXPECT_EQ(plan.predicted_ms, c.predicted_ms);
     EXPECT_EQ(plan.signature, choose(p, h200(), {}).signature);
-    const KernelRow& row = kernel_table(plan.backend)[static_cast<std::size_t>(plan.kernel)];
-    const BufferSizes buffers = buffer_sizes(row, Op::attention, shape, plan.threads);
+    const KernelRow& row = rows_of(plan.backend)[static_cast<std::size_t>(plan.kernel)];
+    Reasons reasons;
+    const KernelFamily& family = family_of(row);
+    const Layout layout = family.layout(shape, row, h200(), reasons);
+    const BufferSizes buffers = family.buffers(shape, layout, row, plan.threads);
     EXPECT_EQ(plan.workspace_bytes, buffers.workspace);
     EXPECT_EQ(plan.schedule_bytes, buffers.schedule);
     workspaces.insert(plan.workspace_bytes);
@@ -128,37 +130,37 @@ TEST(Tuned, APlanMovedToARowIsThePlanOfThatRow) {
 }
 
 TEST(Tuned, TheModelsOwnChoiceInTheFileIsSaidToo) {
-  const Explanation e = select_tuned(product(), h200(), {}, preferring(kModels));
+  const Explanation e = select(product(), h200(), {}, preferring(kModels));
   EXPECT_EQ(e.plan.kernel_name, kModels);
   EXPECT_EQ(e.chosen_by, ChosenBy::tuning_file);
 }
 
 TEST(Tuned, OtherProblemsAreTheCostModels) {
-  const Explanation e = select_tuned(product(4160), h200(), {}, preferring(kOther));
+  const Explanation e = select(product(4160), h200(), {}, preferring(kOther));
   EXPECT_EQ(e.chosen_by, ChosenBy::cost_model);
   EXPECT_EQ(e.preferred, "");
   EXPECT_EQ(e.tuning.path, "/h200.tuning");
-  EXPECT_EQ(choose_tuned(product(4160), h200(), {}, preferring(kOther)).kernel_name, kModels);
+  EXPECT_EQ(choose(product(4160), h200(), {}, preferring(kOther)).kernel_name, kModels);
 }
 
 TEST(Tuned, ARowThatDoesNotFitIsPassedOver) {
   const Tuning tuning = preferring(kGroupsOnly);
-  EXPECT_EQ(choose_tuned(product(), h200(), {}, tuning).kernel_name, kModels);
-  const Explanation e = select_tuned(product(), h200(), {}, tuning);
+  EXPECT_EQ(choose(product(), h200(), {}, tuning).kernel_name, kModels);
+  const Explanation e = select(product(), h200(), {}, tuning);
   EXPECT_TRUE(e.supported);
   EXPECT_EQ(e.plan.kernel_name, kModels);
   EXPECT_EQ(e.chosen_by, ChosenBy::cost_model);
   EXPECT_EQ(e.preferred, kGroupsOnly);
   EXPECT_TRUE(has(to_text(e), "chosen by the cost model; the tuning file's " + kGroupsOnly +
-                                  " does not take this problem\n"));
+                                  " does not support this problem\n"));
   // Nor does one of another device.
-  EXPECT_EQ(choose_tuned(product(), h200(), {}, preferring("cpu_product")).kernel_name, kModels);
+  EXPECT_EQ(choose(product(), h200(), {}, preferring("cpu_matmul_m64_n384_k512")).kernel_name, kModels);
 }
 
 TEST(Tuned, AForcedRowComesBeforeTheFile) {
   const Tuning tuning = preferring(kOther);
-  EXPECT_EQ(choose_tuned(product(), h200(), forcing(kModels), tuning).kernel_name, kModels);
-  const Explanation e = select_tuned(product(), h200(), forcing(kModels), tuning);
+  EXPECT_EQ(choose(product(), h200(), forcing(kModels), tuning).kernel_name, kModels);
+  const Explanation e = select(product(), h200(), forcing(kModels), tuning);
   EXPECT_EQ(e.plan.kernel_name, kModels);
   EXPECT_EQ(e.chosen_by, ChosenBy::execution);
   EXPECT_EQ(e.preferred, kOther);
@@ -169,35 +171,35 @@ TEST(Tuned, AForcedRowComesBeforeTheFile) {
 TEST(Tuned, AForcedBackendStands) {
   Execution execution;
   execution.backend = Backend::sm90;
-  EXPECT_EQ(choose_tuned(product(), h200(), execution, preferring(kOther)).kernel_name, kOther);
+  EXPECT_EQ(choose(product(), h200(), execution, preferring(kOther)).kernel_name, kOther);
 
   MergeStatesProblem merge;
   const Tensor part = tensor(nullptr, DType::bf16, {2, 64, 4, 32});
   const Tensor lse = tensor(nullptr, DType::f32, {2, 4, 64});
   merge.outs = {part, part}, merge.lses = {lse, lse}, merge.out = part;
   execution.backend = Backend::sm80;
-  execution.kernel = "sm90_merge";
+  execution.kernel = "sm90_merge_r8";
   EXPECT_TRUE(has(refusal(merge, h200(), execution), "execution.backend asks for sm80"));
-  EXPECT_FALSE(select_tuned(merge, h200(), execution, {}).supported);
+  EXPECT_FALSE(select(merge, h200(), execution, {}).supported);
 }
 
 TEST(Forced, ANameThatNoRowHasListsThoseThatThereAre) {
-  for (const std::string name : {"sm90_x", "sm90_merge"}) {
+  for (const std::string name : {"sm90_x", "sm90_merge_r8"}) {
     const std::string message = refusal(product(), h200(), forcing(name));
     EXPECT_TRUE(has(message, "execution: kernel: expected a row for matmul ("));
     EXPECT_TRUE(has(message, kOther));
     EXPECT_TRUE(has(message, "got '" + name + "'"));
-    EXPECT_FALSE(has(message, "sm90_merge,"));
-    EXPECT_THROW(select_tuned(product(), h200(), forcing(name), {}), Error);
+    EXPECT_FALSE(has(message, "sm90_merge_r8,"));
+    EXPECT_THROW(select(product(), h200(), forcing(name), {}), Error);
   }
 }
 
 TEST(Forced, ARowThatDoesNotTakeTheProblemSaysWhy) {
   EXPECT_EQ(refusal(product(), h200(), forcing(kGroupsOnly)),
             "execution: kernel: " + kGroupsOnly +
-                " does not take matmul bf16[4096x4096] * bf16[4096x4096] -> bf16 on cuda: takes "
-                "groups, and operands that have to be copied");
-  const Explanation e = select_tuned(product(), h200(), forcing(kGroupsOnly), {});
+                " does not support matmul bf16[4096x4096] * bf16[4096x4096] -> bf16 on cuda: "
+                "requires group_offsets, or an operand that has to be copied");
+  const Explanation e = select(product(), h200(), forcing(kGroupsOnly), {});
   EXPECT_FALSE(e.supported);
   ASSERT_EQ(e.candidates.size(), 1u);
   EXPECT_EQ(e.candidates.front().kernel, kGroupsOnly);

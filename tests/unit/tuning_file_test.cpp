@@ -15,11 +15,11 @@ using namespace tessera::planning;  // NOLINT
 const std::string kDevice = "NVIDIA H200";
 const std::string kHead = "tessera-tuning 1\ndevice NVIDIA H200\n";
 const std::string kProduct = "matmul bf16[64x64] * bf16[64x64] -> bf16 on cuda";
-const std::string kLine = "sm90_matmul_128x256\t" + kProduct;
+const std::string kLine = "sm90_matmul_m128_n256_k64_s4\t" + kProduct;
 
 std::string refusal(const std::string& text, const std::string& device = kDevice) {
   try {
-    parse_tuning(text, device);
+    parse_tuning(all_families(), text, device);
     return "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
@@ -29,29 +29,29 @@ std::string refusal(const std::string& text, const std::string& device = kDevice
 
 std::string row_of(const PreferredRows& rows, const std::string& signature) {
   const auto found = rows.find(signature);
-  return found == rows.end() ? "none" : found->second->name;
+  return found == rows.end() ? "none" : found->second.row->name;
 }
 
 TEST(TuningFile, NamesARowForEachProblem) {
   const PreferredRows rows =
-      parse_tuning(kHead + "# a remark\n\n" + kLine + "\t812 us, 2026-11-21\n" +
-                       "sm90_sddmm_64x512\tsddmm bf16[1x1] * bf16[1x1] -> x on cuda\n",
+      parse_tuning(all_families(), kHead + "# a remark\n\n" + kLine + "\t812 us, 2026-11-21\n" +
+                       "sm90_sddmm_m64_n512_k64_s3\tsddmm bf16[1x1] * bf16[1x1] -> x on cuda\n",
                    kDevice);
   EXPECT_EQ(rows.size(), 2u);
-  EXPECT_EQ(row_of(rows, kProduct), "sm90_matmul_128x256");
-  EXPECT_EQ(row_of(rows, "sddmm bf16[1x1] * bf16[1x1] -> x on cuda"), "sm90_sddmm_64x512");
+  EXPECT_EQ(row_of(rows, kProduct), "sm90_matmul_m128_n256_k64_s4");
+  EXPECT_EQ(row_of(rows, "sddmm bf16[1x1] * bf16[1x1] -> x on cuda"), "sm90_sddmm_m64_n512_k64_s3");
   EXPECT_EQ(row_of(rows, kProduct + "\t812 us, 2026-11-21"), "none");
 }
 
 TEST(TuningFile, LinesMayEndAsOnWindowsAndTheLastNotAtAll) {
   std::string text = kHead + kLine;
-  EXPECT_EQ(row_of(parse_tuning(text, kDevice), kProduct), "sm90_matmul_128x256");
+  EXPECT_EQ(row_of(parse_tuning(all_families(), text, kDevice), kProduct), "sm90_matmul_m128_n256_k64_s4");
   for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 2)
     text.insert(at, "\r");
-  EXPECT_EQ(row_of(parse_tuning(text + "\r\n", kDevice), kProduct), "sm90_matmul_128x256");
+  EXPECT_EQ(row_of(parse_tuning(all_families(), text + "\r\n", kDevice), kProduct), "sm90_matmul_m128_n256_k64_s4");
 }
 
-TEST(TuningFile, AFileWithoutProblemsIsFine) { EXPECT_TRUE(parse_tuning(kHead, kDevice).empty()); }
+TEST(TuningFile, AFileWithoutProblemsIsFine) { EXPECT_TRUE(parse_tuning(all_families(), kHead, kDevice).empty()); }
 
 TEST(TuningFile, OtherVersionsAndDevicesAreRefused) {
   EXPECT_EQ(refusal(""), "line 1: expected 'tessera-tuning ...', got nothing more");
@@ -66,16 +66,16 @@ TEST(TuningFile, OtherVersionsAndDevicesAreRefused) {
 }
 
 TEST(TuningFile, EachKindOfBrokenLineIsNamed) {
-  EXPECT_EQ(refusal(kHead + "sm90_matmul_128x256 " + kProduct),
-            "line 3: expected a kernel, a tab and a signature, got 'sm90_matmul_128x256 matmul "
-            "bf16[64x64] * bf16[64x64] -> bf16...'");
+  EXPECT_EQ(refusal(kHead + "sm90_matmul_m128_n256_k64_s4 " + kProduct),
+            "line 3: expected a kernel, a tab and a signature, got 'sm90_matmul_m128_n256_k64_s4 matmul "
+            "bf16[64x64] * bf16[64x64...'");
   EXPECT_EQ(refusal(kHead + "\n#\nsm90_x\t" + kProduct), "line 5: no kernel is called 'sm90_x'");
   EXPECT_EQ(refusal(kHead + "\t" + kProduct), "line 3: no kernel is called ''");
-  EXPECT_EQ(refusal(kHead + "sm90_merge\t" + kProduct), "line 3: sm90_merge does not do matmul");
-  EXPECT_EQ(refusal(kHead + "sm90_merge\t"), "line 3: expected a problem's signature, got ''");
-  EXPECT_EQ(refusal(kHead + "sm90_merge\tfly to the moon"),
+  EXPECT_EQ(refusal(kHead + "sm90_merge_r8\t" + kProduct), "line 3: sm90_merge_r8 does not do matmul");
+  EXPECT_EQ(refusal(kHead + "sm90_merge_r8\t"), "line 3: expected a problem's signature, got ''");
+  EXPECT_EQ(refusal(kHead + "sm90_merge_r8\tfly to the moon"),
             "line 3: expected a problem's signature, got 'fly to the moon'");
-  EXPECT_EQ(refusal(kHead + kLine + "\nsm90_matmul_128x128\t" + kProduct + "\n"),
+  EXPECT_EQ(refusal(kHead + kLine + "\nsm90_matmul_m128_n128_k64_s5\t" + kProduct + "\n"),
             "line 4: the problem of line 3 comes again: '" + kProduct + "'");
   EXPECT_EQ(refusal(kHead + "#" + std::string(2000, 'x') + "\n"),
             "line 3: expected at most 1024 characters, got 2001");
@@ -96,7 +96,7 @@ TEST(TuningFile, BytesThatAreNoTextAreRefused) {
 TEST(TuningFile, TooManyProblemsAreRefused) {
   std::string text = kHead;
   for (int i = 0; i <= 65536; ++i)
-    text += "sm90_matmul_128x256\tmatmul " + std::to_string(i) + "\n";
+    text += "sm90_matmul_m128_n256_k64_s4\tmatmul " + std::to_string(i) + "\n";
   EXPECT_EQ(refusal(text), "line 65539: more than 65536 problems");
 }
 

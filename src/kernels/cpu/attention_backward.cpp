@@ -287,7 +287,7 @@ class Backward {
 
 }  // namespace
 
-void run(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
+void run(const AttentionBackwardProblem& problem, const planning::AttentionBackwardShape& shape,
          const Resources& resources) {
   const int threads = resources.threads;
   if (is_empty(problem.dq) && is_empty(problem.dk) && is_empty(problem.dv) &&

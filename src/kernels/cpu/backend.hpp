@@ -5,8 +5,8 @@
 #include <tessera/device.hpp>
 #include <tessera/plan.hpp>
 
+#include "src/kernels/family.hpp"
 #include "src/problem/shape.hpp"
-#include "src/select/tile_table.hpp"
 
 // The CPU backend: runs every operation in f32 with the best instruction set of the machine.
 namespace tessera::cpu {
@@ -19,10 +19,15 @@ struct Resources {
   int threads;
 };
 
+/// What the CPU's families do. A schedule begins with a mark: one that prepare did not write for
+/// the same plan is refused.
+void prepare(const planning::Call& call);
+void launch(const planning::Call& call);
+
 void run(const MatmulProblem&, const planning::MatmulShape&, const Resources&);
 void run(const SddmmProblem&, const planning::SddmmShape&, const Resources&);
 void run(const AttentionProblem&, const planning::AttentionShape&, const Resources&);
-void run(const AttentionBackwardProblem&, const planning::AttentionShape&, const Resources&);
+void run(const AttentionBackwardProblem&, const planning::AttentionBackwardShape&, const Resources&);
 void run(const MergeStatesProblem&, const planning::MergeShape&, const Resources&);
 
 void prepare(const MatmulProblem&, const planning::MatmulShape&, const planning::KernelRow& row,

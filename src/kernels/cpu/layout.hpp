@@ -5,7 +5,7 @@
 
 #include "src/core/carver.hpp"
 #include "src/problem/shape.hpp"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/row.hpp"
 
 // How the CPU backend cuts its buffers: pure arithmetic, read by the planner (how many bytes) and
 // by the kernels (which bytes).

@@ -7,7 +7,7 @@
 #include "src/kernels/cpu/block_lists.hpp"
 #include "src/kernels/cpu/product_tile.hpp"
 #include "src/kernels/cpu/layout.hpp"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/row.hpp"
 
 // What products share: views of operands as the product sees them, packing in passes, and the
 // buffers.

@@ -78,19 +78,10 @@ DeviceFacts read_facts(int index) {
   return facts;
 }
 
-Launcher launcher_of(Backend backend, int row) {
-  const auto table = launchers(backend);
-  const bool known = row >= 0 && static_cast<std::size_t>(row) < table.size();
-  return known ? table[static_cast<std::size_t>(row)] : nullptr;
-}
-
-Launcher launcher_of(const Plan& plan) {
-  const Launcher launch = launcher_of(plan.backend, plan.kernel);
-  if (!launch) {
-    throw Error(ErrorCode::unsupported, "run: this build holds no kernel '" + plan.kernel_name +
-                                            "': configure with a TESSERA_KERNELS that matches it");
-  }
-  return launch;
+const RowLauncher* launcher_of(const planning::KernelRow& row) {
+  for (const RowLauncher& one : launchers())
+    if (one.row == &row) return &one;
+  return nullptr;
 }
 
 }  // namespace
@@ -140,23 +131,17 @@ void release(void* memory, int device, void* stream) noexcept {
   if (before != device) cudaSetDevice(before);
 }
 
-bool has_kernel(Backend backend, int row) { return launcher_of(backend, row) != nullptr; }
+bool has_kernel(const planning::KernelRow& row) { return launcher_of(row) != nullptr; }
 
-void run(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
-         const Execution& execution) {
-  const Launcher launch = launcher_of(plan);
-  const int device = std::visit([](const auto& any) { return any.device.index; }, shape);
-  const DeviceGuard guard(device);
-  launch({plan, problem, shape, execution});
-}
-
-void spgemm_numeric(const Plan& plan, const SpgemmProblem& problem,
-                    const planning::SpgemmShape& shape, const SpgemmPattern* pattern,
-                    const BsrMatrix& out, const Execution& execution) {
-  const Launcher launch = launcher_of(plan);
-  const DeviceGuard guard(shape.device.index);
-  const SpgemmResult result{out, pattern};
-  launch({plan, problem, shape, execution, &result});
+void launch(const planning::Call& call) {
+  const RowLauncher* launcher = launcher_of(*call.planned.row);
+  if (!launcher) {
+    throw Error(ErrorCode::unsupported,
+                std::string("run: this build holds no kernel '") + call.planned.row->name +
+                    "': configure with a TESSERA_KERNELS that matches it");
+  }
+  const DeviceGuard guard(planning::device_of(call.shape).index);
+  launcher->launch(call);
 }
 
 }  // namespace tessera::cuda

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include <tessera/device.hpp>
-#include <tessera/execution.hpp>
 #include <tessera/plan.hpp>
 
+#include "src/kernels/family.hpp"
 #include "src/problem/shape.hpp"
 
 // What the GPU backends offer to the layers above: no CUDA type crosses this line.
@@ -27,17 +27,15 @@ void* allocate(std::int64_t bytes, int device, void* stream);
 void release(void* memory, int device, void* stream) noexcept;
 
 /// Whether this build holds the row's kernel: TESSERA_KERNELS may leave rows out.
-bool has_kernel(Backend backend, int row);
+bool has_kernel(const planning::KernelRow& row);
 
-/// Writes the plan's schedule on `execution.stream`. Allocates nothing and waits for nothing, so
-/// that it may be captured.
-void prepare(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
-             const Execution& execution);
+/// Writes the plan's schedule in the order of the stream. Allocates nothing and waits for nothing,
+/// so that it may be captured.
+void prepare(const planning::Call& call);
 
-/// Launches `plan.kernel` of `plan.backend` on the problem's device and `execution.stream`. The
-/// problem has been checked against the plan. The caller's current device is unchanged afterwards.
-void run(const Plan& plan, const AnyProblem& problem, const planning::AnyShape& shape,
-         const Execution& execution);
+/// Launches the row's kernel on the problem's device. The caller's current device is unchanged
+/// afterwards.
+void launch(const planning::Call& call);
 
 /// Where the product of two block-sparse matrices has blocks: sorted lists in memory of its own on
 /// the problem's device.
@@ -55,10 +53,10 @@ struct SpgemmPattern {
 SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::SpgemmShape& shape,
                               void* stream);
 
-/// Writes the pattern's lists (where there is a pattern) and the values of `out`; without one, the
-/// values at the blocks that `out` lists.
-void spgemm_numeric(const Plan& plan, const SpgemmProblem& problem,
-                    const planning::SpgemmShape& shape, const SpgemmPattern* pattern,
-                    const BsrMatrix& out, const Execution& execution);
+/// spgemm's result, which is no part of its problem: Call::result points to one of these.
+struct SpgemmResult {
+  const BsrMatrix& out;
+  const SpgemmPattern* pattern;  // to be written into out's lists; null where out has its own
+};
 
 }  // namespace tessera::cuda

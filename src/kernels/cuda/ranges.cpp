@@ -29,9 +29,10 @@ nvtxDomainHandle_t domain() {
 
 }  // namespace
 
-Range::Range(const char* step, const Plan& plan) : open_(wanted()) {
+Range::Range(const char* step, const planning::Planned& planned) : open_(wanted()) {
   if (!open_) return;
-  const std::string name = std::string(step) + ' ' + to_string(plan.op) + ' ' + plan.kernel_name;
+  const std::string name = std::string(step) + ' ' + to_string(planned.family->op) + ' ' +
+                           planned.row->name;
   nvtxEventAttributes_t attributes{};
   attributes.version = NVTX_VERSION;
   attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
@@ -44,7 +45,7 @@ Range::~Range() {
   if (open_) nvtxDomainRangePop(domain());
 }
 #else
-Range::Range(const char*, const Plan&) {}
+Range::Range(const char*, const planning::Planned&) {}
 Range::~Range() = default;
 #endif
 

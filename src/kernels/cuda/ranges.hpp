@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/plan.hpp>
+#include "src/kernels/family.hpp"
 
 namespace tessera::cuda {
 
@@ -9,7 +9,7 @@ namespace tessera::cuda {
 /// environment variable TESSERA_NVTX is 1 at the first of them; else it costs a comparison.
 class Range {
  public:
-  Range(const char* step, const Plan& plan);
+  Range(const char* step, const planning::Planned& planned);
   ~Range();
   Range(const Range&) = delete;
   Range& operator=(const Range&) = delete;

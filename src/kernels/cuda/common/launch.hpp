@@ -2,34 +2,17 @@
 
 #include <span>
 
-#include <tessera/execution.hpp>
-#include <tessera/plan.hpp>
-
-#include "src/problem/shape.hpp"
+#include "src/kernels/family.hpp"
 
 namespace tessera::cuda {
 
-struct SpgemmPattern;
-
-/// spgemm's result, which is no part of its problem.
-struct SpgemmResult {
-  const BsrMatrix& out;
-  const SpgemmPattern* pattern;  // to be written into out's lists; null where out has its own
+/// How a row's kernel is launched, for a problem that the row supports, on the current device.
+struct RowLauncher {
+  const planning::KernelRow* row;
+  void (*launch)(const planning::Call&);
 };
 
-/// What a family's `launch<tile>` gets: a problem that the row accepts, on the current device.
-struct Launch {
-  const Plan& plan;
-  const AnyProblem& problem;
-  const planning::AnyShape& shape;
-  const Execution& execution;
-  const SpgemmResult* spgemm = nullptr;  // of that op alone
-};
-
-using Launcher = void (*)(const Launch&);
-
-/// One launcher for each row of the backend's table, in its order; null where the build left the
-/// row out. Written by the build from the table.
-std::span<const Launcher> launchers(Backend backend);
+/// The rows that this build holds. Written by the build from the families' tables.
+std::span<const RowLauncher> launchers();
 
 }  // namespace tessera::cuda

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/element.cuh"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/cuda/merge/plan.hpp"
 
 namespace tessera::cuda::merge {
 

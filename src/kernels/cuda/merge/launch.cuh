@@ -6,12 +6,14 @@
 #include <string>
 #include <variant>
 
+#include "src/core/check.hpp"
 #include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/common/launch.hpp"
 #include "src/kernels/cuda/merge/kernel.cuh"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/cuda/merge/plan.hpp"
 
 namespace tessera::cuda::merge {
+
+using planning::Call;
 
 /// [batch, length, heads, dim] or [total, heads, dim].
 inline Strides strides_of_values(const Tensor& t) {
@@ -69,11 +71,12 @@ void launch_merge(const Arguments& args, DType out, cudaStream_t stream) {
 }
 
 /// tile.m counts the warps of a block.
-template <planning::Tile kTile>
-void launch(const Launch& call) {
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
+  static_assert(kDtypes == core::kFloats, "the kernel is compiled for f32, f16 and bf16");
   const auto& shape = std::get<planning::MergeShape>(call.shape);
   const Arguments args = arguments_of(std::get<MergeStatesProblem>(call.problem), shape);
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   with_element(shape.dtype,
                [&](auto in) { launch_merge<kTile.m, decltype(in)>(args, shape.out, stream); });
 }

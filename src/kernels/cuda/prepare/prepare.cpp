@@ -5,17 +5,16 @@
 
 namespace tessera::cuda {
 
-void prepare(const Plan&, const AnyProblem& problem, const planning::AnyShape& shape,
-             const Execution& execution) {
-  const auto* product = std::get_if<MatmulProblem>(&problem);
+void prepare(const planning::Call& call) {
+  const auto* product = std::get_if<MatmulProblem>(&call.problem);
   if (!product) return;  // other kernels walk lists as they are
-  const auto& s = std::get<planning::MatmulShape>(shape);
-  core::Carver carver(execution.schedule.data);
+  const auto& s = std::get<planning::MatmulShape>(call.shape);
+  core::Carver carver(call.schedule);
   const planning::GpuMatmulSchedule schedule = planning::carve_gpu_matmul_schedule(carver, s);
   const auto write = [&](const BsrMatrix& matrix, const planning::GpuLists& lists) {
     if (!lists) return;
     transpose_lists(planning::view_of(matrix), planning::list_batches(matrix), lists,
-                    {s.device.index, execution.stream});
+                    {s.device.index, call.stream});
   };
   write(product->a.sparse, schedule.a);
   write(product->b.sparse, schedule.b);

@@ -6,7 +6,7 @@
 
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/spgemm/walk.cuh"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/row.hpp"
 
 // Sparse times sparse for any block size, any strides and any float type, on every GPU: a block of
 // threads computes a piece of one stored block of the result in f32.

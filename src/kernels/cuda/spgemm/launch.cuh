@@ -6,11 +6,14 @@
 #include <string>
 #include <utility>
 
+#include "src/core/check.hpp"
 #include "src/kernels/cuda/common/check.hpp"
 #include "src/kernels/cuda/spgemm/kernel.cuh"
 #include "src/kernels/cuda/spgemm/pattern.hpp"
 
 namespace tessera::cuda::spgemm {
+
+using planning::Call;
 
 /// The blocks of a matrix, read the other way round where it is transposed.
 inline Pool pool_of(const Tensor& values, bool transposed) {
@@ -19,10 +22,11 @@ inline Pool pool_of(const Tensor& values, bool transposed) {
   return pool;
 }
 
-template <planning::Tile kTile>
-void launch(const Launch& call) {
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
+  static_assert(kDtypes == core::kFloats, "the kernel is compiled for f32, f16 and bf16");
   const auto& problem = std::get<SpgemmProblem>(call.problem);
-  const SpgemmResult& result = *call.spgemm;
+  const SpgemmResult& result = *static_cast<const SpgemmResult*>(call.result);
   Arguments args;
   args.a = left_lists(call);
   args.b = right_blocks(problem);
@@ -37,10 +41,6 @@ void launch(const Launch& call) {
   args.depth = static_cast<int>(a.transposed ? a.sparse.block_rows() : a.sparse.block_cols());
   args.pieces_down = (args.rows + kTile.m - 1) / kTile.m;
   args.pieces_across = (args.cols + kTile.n - 1) / kTile.n;
-  constexpr std::int64_t kMaxRuns = INT32_MAX;
-  if (args.runs.count() > kMaxRuns)
-    throw Error(ErrorCode::unsupported,
-                "spgemm: out: too many blocks: " + std::to_string(args.runs.lists.stored));
   args.pieces = args.runs.count() * args.pieces_down * args.pieces_across;
   args.alpha = problem.alpha;
   args.beta = problem.beta;
@@ -50,7 +50,7 @@ void launch(const Launch& call) {
     cudaLaunchConfig_t config{};
     config.gridDim = blocks;
     config.blockDim = kThreads;
-    config.stream = static_cast<cudaStream_t>(call.execution.stream);
+    config.stream = static_cast<cudaStream_t>(call.stream);
     check(cudaLaunchKernelEx(&config, general_kernel<Traits<kTile, decltype(element)>>, args),
           "cudaLaunchKernelEx(spgemm)");
   });

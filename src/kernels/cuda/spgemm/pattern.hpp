@@ -3,7 +3,6 @@
 #include <variant>
 
 #include "src/kernels/cuda/backend.hpp"
-#include "src/kernels/cuda/common/launch.hpp"
 #include "src/kernels/cuda/prepare/convert.hpp"
 #include "src/kernels/cuda/spgemm/walk.cuh"
 #include "src/walk/transposed_lists.hpp"
@@ -13,14 +12,14 @@
 namespace tessera::cuda::spgemm {
 
 /// A's lists by row of op(A). Those of a transposed A are written into the workspace first.
-inline Lists left_lists(const Launch& call) {
+inline Lists left_lists(const planning::Call& call) {
   const auto& problem = std::get<SpgemmProblem>(call.problem);
   const planning::BsrView stored = planning::view_of(problem.a.sparse);
   if (!problem.a.transposed) return Lists(stored);
   const auto& shape = std::get<planning::SpgemmShape>(call.shape);
-  core::Carver carver(call.execution.workspace.data);
+  core::Carver carver(call.workspace);
   const planning::GpuLists lists = planning::carve_gpu_lists(carver, shape.a);
-  transpose_lists(stored, 1, lists, {shape.device.index, call.execution.stream});
+  transpose_lists(stored, 1, lists, {shape.device.index, call.stream});
   return Lists(planning::walk_of(problem.a.sparse, lists));
 }
 

@@ -11,9 +11,9 @@
 #include <tessera/attention.hpp>
 #include <tessera/error.hpp>
 
+#include "src/core/check.hpp"
 #include "src/core/recent.hpp"
 #include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/common/launch.hpp"
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention/order.cuh"
@@ -23,6 +23,8 @@
 #include "src/walk/views.hpp"
 
 namespace tessera::cuda::sm90::attention {
+
+using planning::Call;
 
 /// [batch, length, heads, dim], or packed [total, heads, dim] as one batch.
 inline tile::HeadsMap heads_of(const Tensor& t) {
@@ -145,16 +147,12 @@ inline ScoreTransform score_transform(float scale, float cap) {
 }
 
 template <class T>
-void launch_typed(const Launch& call) {
-  const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
-  const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
-  planning::AttentionLayout layout = planning::attention_layout(shape, T::kShape);
+void launch_typed(const Call& call) {
+  const auto& problem = std::get<AttentionProblem>(call.problem);
+  const auto& shape = std::get<planning::AttentionShape>(call.shape);
+  const auto& layout = call.planned.layout.get<planning::AttentionLayout>();
   if (layout.tiles == 0 || shape.q_total == 0) return;
-  constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // a step past the last one still fits
-  if (layout.tiles > kMaxTiles)
-    throw Error(ErrorCode::unsupported,
-                "attention: q: too many tiles: " + std::to_string(layout.tiles));
-  core::Carver carver(call.execution.workspace.data);
+  core::Carver carver(call.workspace);
   const planning::AttentionScratchSm90 scratch =
       planning::carve_attention_scratch(carver, T::kShape, layout);
   Arguments args{};
@@ -165,12 +163,6 @@ void launch_typed(const Launch& call) {
   };
   args.k = map_of(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   args.v = map_of(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
-  const int sms = sm_count();
-  // Rounds were planned for another number of SMs: no tile is split then.
-  if (layout.whole > 0 && sms != planning::kPlannedSms) {
-    layout.whole = layout.tiles;
-    layout.split_ctas = 0;
-  }
   set_walk(args.walk, problem, shape, layout);
   args.walk.step_pieces = T::kRoundPieces;
   args.partials = scratch.partials;
@@ -196,13 +188,13 @@ void launch_typed(const Launch& call) {
     args.bits_aligned = bits.stride(2) == 1 && bits.stride(0) % 8 == 0 && bits.stride(1) % 8 == 0 &&
                         reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
   }
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   if (layout.composed)
     walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
-  const std::int64_t blocks = layout.blocks(sms);
+  const std::int64_t blocks = layout.blocks();
   args.walk.blocks = static_cast<int>(blocks);
   args.walk.tag = planning::LaunchCount::new_tag();
-  if (layout.dynamic(blocks)) {
+  if (layout.dynamic()) {
     args.walk.next_tile = scratch.next_tile;
     args.walk.order = scratch.order;
     args.walk.grids_seen = scratch.grids_seen;
@@ -224,14 +216,14 @@ void launch_typed(const Launch& call) {
         "cudaLaunchKernelExC(attention)");
 }
 
-template <planning::Tile kTile>
-void launch(const Launch& call) {
-  const auto& problem = std::get<static_cast<int>(Op::attention)>(call.problem);
-  const auto& shape = std::get<static_cast<int>(Op::attention)>(call.shape);
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
+  const auto& problem = std::get<AttentionProblem>(call.problem);
+  const auto& shape = std::get<planning::AttentionShape>(call.shape);
   const auto typed = [&]<class Element>() {
     using Plain = Traits<kTile, Element, Instance::plain>;
     if constexpr (planning::supports_score_transform(kTile)) {
-      if (planning::transforms_scores(shape))
+      if (shape.transforms_scores)
         return launch_typed<Traits<kTile, Element, Instance::transformed>>(call);
     }
     if constexpr (Plain::kCanCount) {
@@ -239,8 +231,14 @@ void launch(const Launch& call) {
     }
     launch_typed<Plain>(call);
   };
-  shape.dtype == DType::bf16 ? typed.template operator()<__nv_bfloat16>()
-                             : typed.template operator()<__half>();
+  static_assert(kDtypes != 0 && (kDtypes & ~core::dtypes({DType::f16, DType::bf16})) == 0,
+                "a row of this family states a dtype that its kernel does not multiply");
+  if constexpr ((kDtypes & core::dtypes({DType::bf16})) != 0) {
+    if (shape.dtype == DType::bf16) return typed.template operator()<__nv_bfloat16>();
+  }
+  if constexpr ((kDtypes & core::dtypes({DType::f16})) != 0) {
+    if (shape.dtype == DType::f16) return typed.template operator()<__half>();
+  }
 }
 
 }  // namespace tessera::cuda::sm90::attention

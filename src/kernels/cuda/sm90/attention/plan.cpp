@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/kernels/cuda/sm90/attention/rows.hpp"
+
 namespace tessera::planning {
 namespace {
 
@@ -86,7 +88,7 @@ bool has_window(const AttentionShape& s) { return s.window_right >= 0 || s.windo
 /// Whether lists or lengths, which are not part of the shape, determine how many keys a tile
 /// visits.
 bool data_tells(const AttentionShape& s) {
-  return s.masked || s.q_packed || s.kv_layout == KvLayout::packed;
+  return s.masked || s.q_packed || s.kv_layout == KvLayout::packed || s.has_kv_range;
 }
 
 /// Whether tiles visit different numbers of keys, as far as the shape tells.
@@ -128,8 +130,8 @@ double merge_seconds(const Tile& tile, std::int64_t tiles, std::int64_t split_ct
 std::int64_t tiles_past_rounds(const AttentionShape& s, const Tile& tile,
                                const AttentionLayout& layout) {
   const double computed = computed_tiles(s, tile, layout);
-  const std::int64_t left = std::llround(std::fmod(computed, kPlannedSms));
-  return layout.tiles - left < kPlannedSms ? layout.tiles % kPlannedSms : left;
+  const std::int64_t left = std::llround(std::fmod(computed, static_cast<double>(layout.sms)));
+  return layout.tiles - left < layout.sms ? layout.tiles % layout.sms : left;
 }
 
 /// Decides whether the KV of the last tiles, which fill no round, is split across CTAs, and across
@@ -139,7 +141,7 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
   // Where later tiles are shorter, they fill the round. Tiles of lists are not ordered by length.
   const bool shorter =
       has_window(s) || s.q_packed || (s.kv_layout == KvLayout::packed && !s.masked);
-  if (shorter && layout.tiles >= kPlannedSms) return;
+  if (shorter && layout.tiles >= layout.sms) return;
   const std::int64_t last = shorter ? layout.tiles : tiles_past_rounds(s, tile, layout);
   if (last == 0) return;
   std::int64_t keys = s.kv_length;
@@ -160,9 +162,9 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
   const auto consider = [&](std::int64_t split_ctas) {
     if (seconds(split_ctas) < seconds(best)) best = split_ctas;
   };
-  for (std::int64_t each = 2; each <= rounds && each * last <= kPlannedSms; ++each)
+  for (std::int64_t each = 2; each <= rounds && each * last <= layout.sms; ++each)
     consider(each * last);
-  if (rounds * last > kPlannedSms) consider(kPlannedSms);
+  if (rounds * last > layout.sms) consider(layout.sms);
   if (best == last) return;
   layout.whole -= last;
   layout.split_ctas = best;
@@ -170,13 +172,13 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
 
 }  // namespace
 
-std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head) {
-  constexpr std::int64_t kTilesToFillGpu = 264;
+std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::int64_t sms) {
+  const std::int64_t enough = 2 * sms;  // tiles that fill the GPU
   const auto leaves_enough = [&](std::int64_t section) {
     const std::int64_t rest = heads % section;
-    return rest == 0 || rest * tiles_per_head >= kTilesToFillGpu;
+    return rest == 0 || rest * tiles_per_head >= enough;
   };
-  const std::int64_t min_section = std::max<std::int64_t>(kTilesToFillGpu / tiles_per_head, 1);
+  const std::int64_t min_section = std::max<std::int64_t>(enough / tiles_per_head, 1);
   for (std::int64_t section = min_section; section <= 2 * min_section; ++section)
     if (leaves_enough(section)) return section;
   return min_section;
@@ -190,8 +192,10 @@ ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
   return compose(s, queries);
 }
 
-AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) {
+AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile,
+                                 std::int64_t sms) {
   AttentionLayout layout;
+  layout.sms = std::max<std::int64_t>(sms, 1);
   if (given.heads == 0 || given.kv_heads == 0 || given.batch == 0) return layout;
   layout.composed = composed_mask(given, tile);
   const AttentionShape s = with_mask(given, layout.composed);
@@ -206,12 +210,12 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile) 
   // more.
   constexpr double kMinSkippedShare = 0.01;
   layout.uneven = walks_differ(s) ||
-                  (layout.tiles > kPlannedSms && skipped_share(s, tile, layout) > kMinSkippedShare);
+                  (layout.tiles > layout.sms && skipped_share(s, tile, layout) > kMinSkippedShare);
   split_last_tiles(layout, s, tile);
-  layout.ordered = data_tells(s) && layout.whole > kPlannedSms &&
+  layout.ordered = data_tells(s) && layout.whole > layout.sms &&
                    layout.whole <= kMaxOrderedTiles && s.batch <= kMaxOrderedSequences;
   if (s.window_right >= 0 && layout.tiles_per_head > 0)
-    layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head);
+    layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head, layout.sms);
   return layout;
 }
 
@@ -222,9 +226,8 @@ double share_of_union(const AttentionShape& s, int row_groups) {
   return 1 - std::pow(1 - std::min(named / keys, 1.0), row_groups);
 }
 
-double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const DeviceFacts& device,
-                         const Work& work) {
-  const AttentionLayout layout = attention_layout(given, tile);
+double attention_seconds(const AttentionShape& given, const AttentionLayout& layout,
+                         const Tile& tile, const DeviceFacts& device, const Work& work) {
   const AttentionShape s = with_mask(given, layout.composed);
   if (layout.tiles == 0 || device.units == 0) return 0;
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
@@ -277,10 +280,10 @@ double attention_sm90_ms(const AttentionShape& given, const Tile& tile, const De
   const double composing =
       layout.composed ? kComposeSeconds + composed_bytes(layout.composed) / kComposedBytes : 0;
   const double tiles = std::max(filled, 1.0) * tile_seconds(tile) + lockstep_seconds(tile, steps);
-  return (std::max(std::max(compute, fetched) + tiles, memory) + merging + composing) * 1e3;
+  return std::max(std::max(compute, fetched) + tiles, memory) + merging + composing;
 }
 
-std::string describe(const AttentionLayout& layout) {
+std::string describe_layout(const AttentionLayout& layout) {
   std::string text = "; " + std::to_string(layout.tiles) + " tiles";
   if (layout.pack > 1) text += ", " + std::to_string(layout.pack) + " heads folded into rows";
   if (layout.row_groups > 1)
@@ -311,6 +314,76 @@ AttentionScratchSm90 carve_attention_scratch(core::Carver& carver, const Tile& t
   }
   if (layout.composed) scratch.composed = carve_composed(carver, layout.composed);
   return scratch;
+}
+
+namespace {
+
+struct Attention {
+  using Shape = AttentionShape;
+  using Layout = AttentionLayout;
+
+  static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
+    const Tile& tile = row.tile;
+    if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
+    if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
+    reasons.unless_multiple("head dimension", s.dim, 8);
+    reasons.unless_multiple("head dimension of v", s.dim_v, 8);
+    reasons.unless_at_most("head dimension", s.dim, tile.k);
+    reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
+    if (!s.tma_readable)
+      reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
+    if (s.transforms_scores && !supports_score_transform(tile))
+      reasons.unsupported("softcap or a scale of zero or less");
+    reasons.unless_at_most("the largest size",
+                           std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}),
+                           kMaxLength - 1);
+    if (!s.masked && tile.row_groups > 1) reasons.required("a block mask");
+  }
+
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                       Reasons& reasons) {
+    const Tile& tile = row.tile;
+    const Layout at = attention_layout(s, tile, device.units);
+    reasons.unless_at_most("tiles of the result", at.tiles, kMaxTiles);
+    if (!s.masked) return at;
+    // A mask whose blocks the tiles do not fit is composed into blocks that they do fit.
+    const AttentionShape walked = with_mask(s, at.composed);
+    const std::int64_t block_kv = std::max<std::int64_t>(walked.mask_block.cols, 1);
+    if (tile.row_groups > 1) {
+      const auto fills_tile = [&](const AttentionShape& of) {
+        return at.queries > 0 && of.mask_block.rows % at.queries == 0;
+      };
+      if (fills_tile(s) || fills_tile(walked))
+        reasons.layout("mask", "lists that differ within the queries of a tile");
+      reasons.unless_at_most("columns of blocks", (s.kv_length - 1) / block_kv + 1,
+                             kMaxRowGroupBlocks);
+    }
+    reasons.unless_at_most("blocks of the longest list", walked.mask_capacity, (kMaxLength - 1) / block_kv);
+    if (composed_bytes(at.composed) > kMaxComposedBytes)
+      reasons.layout("mask", "blocks that can be composed within 8 GiB");
+    return at;
+  }
+
+  static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
+                        const DeviceFacts& device) {
+    return attention_seconds(s, at, row.tile, device, work_of(with_mask(s, at.composed)));
+  }
+  static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {
+    core::Carver carver;
+    carve_attention_scratch(carver, row.tile, at);
+    return {carver.used(), 0};
+  }
+  static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
+
+ private:
+  static constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
+  static constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // a step past the last one still fits
+};
+
+}  // namespace
+
+KernelFamily sm90_attention_family() {
+  return make_family<Attention>("sm90_attention", Backend::sm90, Op::attention, kSm90AttentionRows);
 }
 
 }  // namespace tessera::planning

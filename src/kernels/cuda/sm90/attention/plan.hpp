@@ -5,23 +5,16 @@
 #include <string>
 
 #include "src/core/carver.hpp"
-#include "src/problem/shape.hpp"
-#include "src/select/select.hpp"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/family.hpp"
 #include "src/walk/compose_mask.hpp"
 #include "src/walk/launch_count.hpp"
+#include "src/walk/work.hpp"
 
 // What Hopper's attention rows do with a shape: host arithmetic that planner and launch share.
 namespace tessera::planning {
 
 /// Keys per piece: the rows of a TMA box, and the finest granularity of lists.
 inline constexpr int kKeyPiece = 64;
-
-/// Whether scores are transformed before the softmax: by a softcap, or because a scale of zero or
-/// less would reverse the order of scores, and of hidden ones.
-inline bool transforms_scores(const AttentionShape& s) {
-  return s.softcap > 0.0f || !(s.scale > 0.0f);
-}
 
 /// Three warpgroups and more leave each thread too few registers for a score transform.
 constexpr bool supports_score_transform(const Tile& tile) { return tile.warpgroups < 3; }
@@ -60,13 +53,14 @@ constexpr bool skips_tiles(const Tile& tile) {
 /// longer, a section orders the tiles of as many heads as fill the GPU, longest first, so that
 /// short tiles end the work; it is chosen such that the last heads fill the GPU too, where
 /// possible.
-std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head);
+std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::int64_t sms);
 
 /// Maximum columns of blocks for tiles of several lists: such a tile keeps one bit per column and
 /// row group.
 inline constexpr int kMaxRowGroupBlocks = 1 << 16;
 
 struct AttentionLayout {
+  std::int64_t sms = 1;             // of the device
   int pack = 1;                     // heads that read the same keys, folded into a tile's rows
   std::int64_t queries = 0;         // per tile: tile.m / pack
   std::int64_t head_groups = 0;     // heads / pack
@@ -82,33 +76,23 @@ struct AttentionLayout {
 
   std::int64_t split_tiles() const { return tiles - whole; }
 
-  /// Thread blocks, on a card of so many SMs.
-  std::int64_t blocks(std::int64_t sms) const {
-    return whole > 0 ? std::min(whole, sms) : split_ctas;
-  }
-  /// Whether that many blocks take their tiles from a counter. Otherwise tiles are static, and each
-  /// block has at most one share of split tiles.
-  bool dynamic(std::int64_t blocks) const {
-    return uneven && whole > blocks && whole + split_ctas < LaunchCount::kMax;
+  /// Thread blocks that are launched.
+  std::int64_t blocks() const { return whole > 0 ? std::min(whole, sms) : split_ctas; }
+  /// Whether blocks take their tiles from a counter. Otherwise tiles are static, and each block has
+  /// at most one share of split tiles.
+  bool dynamic() const {
+    return uneven && whole > blocks() && whole + split_ctas < LaunchCount::kMax;
   }
 };
-
-/// SMs of the cards for which rounds of tiles are planned.
-inline constexpr std::int64_t kPlannedSms = 132;
 
 /// What one thread block can order.
 inline constexpr std::int64_t kMaxOrderedTiles = 1 << 16;
 inline constexpr int kMaxOrderedSequences = 1024;
 
-AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile);
+AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile, std::int64_t sms);
 
 /// What a kernel row makes of a mask whose blocks its tiles do not fit; empty where they fit.
 ComposedMask composed_mask(const AttentionShape& s, const Tile& tile);
-/// The problem with the mask that a row's kernel walks.
-inline AttentionShape as_walked(const AttentionShape& s, const Tile& tile) {
-  return with_mask(s, composed_mask(s, tile));
-}
-
 /// Composed lists of more bytes are refused.
 inline constexpr double kMaxComposedBytes = 8.0 * (1 << 30);
 
@@ -116,12 +100,14 @@ inline constexpr double kMaxComposedBytes = 8.0 * (1 << 30);
 /// names are not loaded.
 double share_of_union(const AttentionShape& s, int row_groups);
 
-/// Milliseconds of a kernel row, without the launch. `work` is that of the problem as it is walked.
-double attention_sm90_ms(const AttentionShape& s, const Tile& tile, const DeviceFacts& device,
-                         const Work& work);
+/// Seconds of a row, without the launch. `work` is that of the problem as it is walked.
+double attention_seconds(const AttentionShape& s, const AttentionLayout& layout, const Tile& tile,
+                         const DeviceFacts& device, const Work& work);
 
 /// For `explain`.
-std::string describe(const AttentionLayout& layout);
+std::string describe_layout(const AttentionLayout& layout);
+
+KernelFamily sm90_attention_family();
 
 /// What `run` needs besides the tensors.
 struct AttentionScratchSm90 {

@@ -16,7 +16,8 @@
 #include "src/kernels/cuda/sm90/attention/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/row.hpp"
 
 namespace tessera::cuda::sm90::attention {
 

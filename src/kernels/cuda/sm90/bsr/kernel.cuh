@@ -10,7 +10,7 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/row.hpp"
 
 // Several lines of blocks share what they read of the dense matrix. The dense columns are the M
 // side of wgmma, 64 rows of the result its N side. A step loads 64 of depth of the dense matrix,

@@ -6,15 +6,16 @@
 #include <string>
 
 #include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/common/launch.hpp"
 #include "src/kernels/cuda/sm90/bsr/kernel.cuh"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
 #include "src/kernels/cuda/sm90/product/finish.hpp"
 
+#include "src/kernels/cuda/sm90/bsr/plan.hpp"
 #include "src/walk/transposed_lists.hpp"
 
 namespace tessera::cuda::sm90::bsr {
 
+using planning::Call;
 using product::Source;
 
 /// The sparse side gives the rows of the product as it is walked, the dense side its columns.
@@ -47,9 +48,9 @@ inline int largest_part(int n, int most) {
   return part;
 }
 
-inline Walk walk_of(const Launch& call, const Sides& sides) {
+inline Walk walk_of(const Call& call, const Sides& sides) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
-  core::Carver carver(call.execution.schedule.data);
+  core::Carver carver(call.schedule);
   const planning::GpuMatmulSchedule schedule = planning::carve_gpu_matmul_schedule(carver, shape);
   const BsrMatrix& matrix = sides.sparse.sparse;
   Walk walk;
@@ -78,9 +79,6 @@ inline Walk walk_of(const Launch& call, const Sides& sides) {
       piece >= 32 && (deep ? height >= 32 : height == kGroup) && sides.block_rows() <= UINT16_MAX;
   // Places in the pool are counted in units of 16 bytes; the largest number says that there is
   // none.
-  constexpr std::int64_t kMaxBytes = std::int64_t{UINT32_MAX} * 16;
-  if (map.batches > 0 && map.batch_stride * bytes > kMaxBytes / map.batches)
-    throw Error(ErrorCode::unsupported, "matmul: values: stored blocks span more than 64 GiB");
   const auto step = [](std::int64_t distance) { return static_cast<std::uint32_t>(distance / 16); };
   walk.block_step = step(map.batch_stride * bytes);
   walk.line_step = step(height * walk.row_bytes);
@@ -107,22 +105,17 @@ inline Carried carry(Arguments& args) {
 }
 
 template <class T>
-void launch_typed(const Launch& call, const Sides& sides) {
+void launch_typed(const Call& call, const Sides& sides) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   const auto& problem = std::get<MatmulProblem>(call.problem);
+  const auto& layout = call.planned.layout.get<planning::BsrLayout>();
   Arguments args{};
   args.walk = walk_of(call, sides);
-  args.rows = static_cast<int>(sides.swapped ? shape.n : shape.m);
+  args.rows = static_cast<int>(layout.rows);
   // Computed with the dense columns as rows: the transpose where a is the sparse one.
   args.finish = product::finish_of(problem, !sides.swapped);
-  const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
-  const std::int64_t tiles =
-      up(args.rows, T::kShape.m) * up(args.walk.cols, T::kShape.n) * args.walk.batches;
-  if (tiles == 0) return;
-  constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // a step past the last one still fits
-  if (tiles > kMaxTiles)
-    throw Error(ErrorCode::unsupported, "matmul: out: too many tiles: " + std::to_string(tiles));
-  args.tiles = static_cast<int>(tiles);
+  if (layout.tiles == 0) return;
+  args.tiles = static_cast<int>(layout.tiles);
   args.carried = carry(args);
   // Without blocks nothing is read, and there may be nothing to make a map of.
   if (sides.blocks.map.batches > 0 && sides.columns.map.data && shape.k > 0) {
@@ -136,20 +129,19 @@ void launch_typed(const Launch& call, const Sides& sides) {
   const auto kernel = bsr_kernel<T>;
   static SharedMemoryLimit limit;
   limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(bsr)");
-  const int units = sm_count();
+  static_assert(T::kBlocksAtOnce == planning::bsr_ctas_per_sm(T::kShape));
   cudaLaunchConfig_t config{};
-  config.gridDim =
-      static_cast<unsigned>(std::min<std::int64_t>(tiles, std::int64_t{units} * T::kBlocksAtOnce));
+  config.gridDim = static_cast<unsigned>(layout.ctas);
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(call.execution.stream);
+  config.stream = static_cast<cudaStream_t>(call.stream);
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(bsr)");
 }
 
-template <planning::Tile kTile>
-void launch(const Launch& call) {
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
   const Sides sides(std::get<MatmulProblem>(call.problem));
-  product::with_types(sides.columns, sides.blocks,
+  product::with_types<kDtypes>(sides.columns, sides.blocks,
                       [&]<class Element, Major kDense, Major kBlocks>() {
                         launch_typed<Traits<kTile, Element, kDense, kBlocks>>(call, sides);
                       });

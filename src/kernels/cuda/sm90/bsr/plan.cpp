@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/kernels/cuda/sm90/bsr/rows.hpp"
+#include "src/kernels/cuda/sm90/product/refuse.hpp"
+#include "src/walk/transposed_lists.hpp"
+#include "src/walk/work.hpp"
+
 namespace tessera::planning {
 namespace {
 
@@ -13,10 +18,9 @@ std::int64_t largest_part(std::int64_t length, std::int64_t most) {
   return most;
 }
 
-}  // namespace
-
-double bsr_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& device,
-                   double bytes) {
+/// Blocks are taken to lie anywhere with equal chance.
+double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& device,
+                  double bytes) {
   const OperandShape& o = s.a.sparse ? s.a : s.b;
   if (o.block.rows == 0 || o.block.cols == 0) return 0;
   const bool walked_as_stored = s.a.sparse ? !o.transposed : o.transposed;
@@ -42,8 +46,7 @@ double bsr_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& de
   const double pieces = groups * (depth / real(piece_depth)) * any_of(distinct_lines);
   const double tiles = std::ceil(rows / tile.m) * std::ceil(cols / tile.n) *
                        real(std::max<std::int64_t>(s.batch, 1));
-  const double per_unit = tile.warpgroups == 1 ? 3 : 1;  // blocks of threads on one unit
-  const double blocks = std::max(device.units, 1) * per_unit;
+  const double blocks = real(std::max(device.units, 1)) * bsr_ctas_per_sm(tile);
   const double active = std::clamp(tiles, 1.0, blocks);
 
   const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
@@ -70,7 +73,50 @@ double bsr_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& de
   const double memory = seconds(bytes, device.memory_tbs * 1e12);
   const double lists = walked_as_stored ? 0 : 15e-6;  // transposed first
   // The shorter of the two is not hidden entirely.
-  return 1e3 * (std::max(work, memory) + 0.1 * std::min(work, memory) + lists + kLaunch);
+  return std::max(work, memory) + 0.1 * std::min(work, memory) + lists + kLaunch;
+}
+
+/// One sparse side, by the union of several lines' lists.
+struct Bsr {
+  using Shape = MatmulShape;
+  using Layout = BsrLayout;
+
+  static void refuse(const Shape& s, const KernelRow&, const DeviceFacts&, Reasons& reasons) {
+    product::refuse_two_sparse(s, reasons);
+    if (!s.a.sparse && !s.b.sparse) reasons.required("a sparse a or b");
+    if (s.grouped) reasons.unsupported("group_offsets");
+    product::refuse_unaligned(s.a.tma_readable, s.b.tma_readable, reasons);
+    product::refuse_sizes(s, reasons);
+    const OperandShape& sparse = s.a.sparse ? s.a : s.b;
+    if (!sparse.sparse) return;
+    reasons.unless_multiple("block rows", sparse.block.rows, 16);
+    reasons.unless_multiple("block columns", sparse.block.cols, 16);
+    if (!sparse.pool_fits) reasons.layout("values", "stored blocks that span at most 64 GiB");
+  }
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                       Reasons& reasons) {
+    const Tile& tile = row.tile;
+    const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+    Layout at{.rows = s.b.sparse ? s.n : s.m, .cols = s.b.sparse ? s.m : s.n};
+    at.tiles = up(at.rows, tile.m) * up(at.cols, tile.n) * s.batch;
+    at.ctas = std::min(at.tiles, std::int64_t{std::max(device.units, 1)} * bsr_ctas_per_sm(tile));
+    product::refuse_tiles(at.tiles, reasons);
+    return at;
+  }
+  static double seconds(const Shape& s, const Layout&, const KernelRow& row,
+                        const DeviceFacts& device) {
+    return seconds_of(s, row.tile, device, work_of(s).bytes);
+  }
+  static BufferSizes buffers(const Shape& s, const Layout&, const KernelRow&, int) {
+    return {0, gpu_matmul_schedule_bytes(s)};
+  }
+  static std::string describe(const Shape&, const Layout&) { return {}; }
+};
+
+}  // namespace
+
+KernelFamily sm90_bsr_family() {
+  return make_family<Bsr>("sm90_bsr", Backend::sm90, Op::matmul, kSm90BsrRows);
 }
 
 }  // namespace tessera::planning

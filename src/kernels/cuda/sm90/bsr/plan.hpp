@@ -1,13 +1,22 @@
 #pragma once
 
-#include "src/problem/shape.hpp"
-#include "src/select/tile_table.hpp"
+#include <cstdint>
+
+#include "src/kernels/family.hpp"
 
 namespace tessera::planning {
 
-/// Milliseconds of a product of one sparse and one dense side that a row of sm90/bsr takes, before
-/// what every kernel costs. Blocks are taken to lie anywhere with equal chance.
-double bsr_sm90_ms(const MatmulShape& shape, const Tile& tile, const DeviceFacts& device,
-                   double bytes);
+/// What a row of sm90/bsr makes of a product. The sparse side gives the rows of the product as it
+/// is walked, the dense side its columns.
+struct BsrLayout {
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t tiles = 0;
+  std::int64_t ctas = 0;  // that are launched
+};
+
+/// Thread blocks of a row that share an SM.
+constexpr int bsr_ctas_per_sm(const Tile& tile) { return tile.warpgroups == 1 ? 3 : 1; }
+
+KernelFamily sm90_bsr_family();
 
 }  // namespace tessera::planning

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/common/launch.hpp"
 #include "src/kernels/cuda/sm90/matmul/kernel.cuh"
 #include "src/kernels/cuda/sm90/product/align.cuh"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
@@ -16,6 +15,7 @@
 
 namespace tessera::cuda::sm90::matmul {
 
+using planning::Call;
 using product::Source;
 
 /// What the kernel multiplies: left and right, the other way round where it computes the transpose.
@@ -93,16 +93,12 @@ inline void launch_clusters(const void* kernel, void** arguments, int clusters, 
 }
 
 template <class T>
-void launch_typed(const Launch& call, const Sides& sides, const Source& a, const Source& b,
+void launch_typed(const Call& call, const Sides& sides, const Source& a, const Source& b,
                   int* dealt) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   const auto& problem = std::get<MatmulProblem>(call.problem);
   const planning::MatmulLayout& layout = sides.layout;
   if (layout.tiles == 0) return;
-  constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // a step past the last one still fits
-  if (layout.tiles > kMaxTiles)
-    throw Error(ErrorCode::unsupported,
-                "matmul: out: too many tiles: " + std::to_string(layout.tiles));
   Arguments args{};
   // Without depth nothing is read, and there may be nothing to make a map of.
   if (a.map.data && b.map.data && shape.m > 0 && shape.n > 0 && shape.k > 0) {
@@ -125,12 +121,8 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
     }
   }
   args.tiles = static_cast<int>(layout.tiles);
-  const int units = sm_count();
-  // The planner's figures hold for the units of an H100; a smaller Hopper has fewer at a time.
-  const std::int64_t at_once = std::min<std::int64_t>(planning::clusters_at_once(layout.splits),
-                                                      std::max(units / layout.splits, 1));
-  args.walk.clusters = static_cast<int>(std::min(layout.tiles, at_once));
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  args.walk.clusters = static_cast<int>(layout.clusters);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   if (dealt && layout.tiles > args.walk.clusters) {
     args.walk.dealt = dealt;
     check(cudaMemsetAsync(dealt, 0, sizeof(int), stream), "cudaMemsetAsync(matmul)");
@@ -143,19 +135,14 @@ void launch_typed(const Launch& call, const Sides& sides, const Source& a, const
                   layout.splits, T::kThreads, T::kSharedBytes, stream);
 }
 
-template <planning::Tile kTile>
-void launch(const Launch& call) {
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
   const auto& problem = std::get<MatmulProblem>(call.problem);
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
-  const planning::MatmulLayout layout = planning::matmul_layout(shape, kTile);
-  core::Carver carver(call.execution.workspace.data);
+  const auto& layout = call.planned.layout.get<planning::MatmulLayout>();
+  core::Carver carver(call.workspace);
   const planning::MatmulScratch scratch = planning::carve_matmul_scratch(carver, shape, layout);
-  // A plan made from shapes alone takes addresses for aligned.
-  if (carver.used() > call.plan.workspace_bytes)
-    throw Error(ErrorCode::invalid_argument,
-                "matmul: a, b: planned for rows at multiples of 16 bytes, which they are not: plan "
-                "with the tensors' data");
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   Operand a = problem.a, b = problem.b;
   if (scratch.a) {
     // Rows of a group may begin anywhere, so they are not what lies contiguous.
@@ -172,13 +159,7 @@ void launch(const Launch& call) {
                           ? product::pool_source(sides.left.sparse, sides.left.transposed)
                           : product::dense_source(sides.left.dense, sides.left.transposed);
   const Source right = product::dense_source(sides.right.dense, !sides.right.transposed);
-  const bool rows_contiguous = (layout.cut == planning::Cut::rows && left.major == Major::mn) ||
-                               (layout.cut == planning::Cut::cols && right.major == Major::mn);
-  if (rows_contiguous && shape.m > 1 && shape.k > 0)
-    throw Error(ErrorCode::unsupported,
-                "matmul: a: groups of rows need the columns of a contiguous, got " +
-                    to_string(problem.a.dense));
-  product::with_types(left, right, [&]<class Element, Major kA, Major kB>() {
+  product::with_types<kDtypes>(left, right, [&]<class Element, Major kA, Major kB>() {
     launch_typed<Traits<kTile, Element, kA, kB>>(call, sides, left, right, scratch.dealt);
   });
 }

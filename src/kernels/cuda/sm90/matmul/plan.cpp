@@ -4,6 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "src/kernels/cuda/sm90/matmul/rows.hpp"
+#include "src/kernels/cuda/sm90/product/refuse.hpp"
+#include "src/walk/work.hpp"
+
 namespace tessera::planning {
 namespace {
 
@@ -28,13 +32,13 @@ bool swaps(const MatmulShape& s, const Tile& tile) {
 
 /// The count of splits that ends first: rounds of tiles, each as deep as a share of the steps, and
 /// what adding the shares up costs.
-int best_splits(std::int64_t tiles, std::int64_t steps, const Tile& tile) {
+int best_splits(std::int64_t tiles, std::int64_t steps, const Tile& tile, int sms) {
   constexpr double kTileOverhead = 4, kSplitOverhead = 6;  // in steps
   int best = 1;
   double least = 0;
   for (int splits = 1; splits <= std::clamp<std::int64_t>(steps, 1, kMatmulMaxSplits); ++splits) {
     if (splits * owned_pieces(tile.n, splits) > share_slots(tile.n)) continue;
-    const double rounds = real(up(tiles, clusters_at_once(splits)));
+    const double rounds = real(up(tiles, clusters_at_once(sms, splits)));
     const double time = rounds * (std::ceil(real(steps) / splits) + kTileOverhead +
                                   (splits > 1 ? kSplitOverhead : 0));
     if (splits == 1 || time < least) {
@@ -65,7 +69,8 @@ constexpr std::int64_t kRowsTogether = 16;
 
 }  // namespace
 
-MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
+MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceFacts& device) {
+  const int sms = std::max(device.units, 1);
   MatmulLayout at;
   at.swapped = swaps(s, tile);
   at.rows = at.swapped ? s.n : s.m;
@@ -90,7 +95,7 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
   if (sparse) {
     const OperandShape& lists = s.a.sparse ? s.a : s.b;
     depth = static_cast<std::int64_t>(depth_of_lists(lists, s.k));
-    at.dealt = at.tiles > clusters_at_once(1);
+    at.dealt = at.tiles > sms;
     at.together = lists.block.rows % tile.m != 0;
     // A column of tiles reads one piece of the dense side: as many rows as keep their stored
     // blocks in L2 meanwhile.
@@ -102,9 +107,10 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile) {
   }
   at.steps = at.fetched = up(depth, tile.k);
   if (sparse) at.fetched = fetched_steps(s, tile, at.steps);
-  if (can_split(tile) && !sparse && !s.grouped) at.splits = best_splits(at.tiles, at.steps, tile);
+  if (can_split(tile) && !sparse && !s.grouped) at.splits = best_splits(at.tiles, at.steps, tile, sms);
   at.copy_a = !s.a.sparse && !s.a.tma_readable;
   at.copy_b = !s.b.sparse && !s.b.tma_readable;
+  at.clusters = std::min(at.tiles, clusters_at_once(sms, at.splits));
   return at;
 }
 
@@ -123,7 +129,9 @@ MatmulScratch carve_matmul_scratch(core::Carver& carver, const MatmulShape& s,
   return scratch;
 }
 
-std::string describe(const MatmulLayout& layout) {
+namespace {
+
+std::string describe_layout(const MatmulLayout& layout) {
   std::string words;
   if (layout.swapped) words += "; computed as its transpose";
   if (layout.splits > 1)
@@ -136,9 +144,8 @@ std::string describe(const MatmulLayout& layout) {
   return words;
 }
 
-double matmul_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& device,
-                      double bytes) {
-  const MatmulLayout at = matmul_layout(s, tile);
+double seconds_of(const MatmulShape& s, const MatmulLayout& at, const Tile& tile,
+                  const DeviceFacts& device, double bytes) {
   const double units = std::max(device.units, 1);
   const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
   // One step of one tile on one unit: its multiplications, and its bytes from L2. Narrow
@@ -153,7 +160,7 @@ double matmul_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts&
   const double fetch =
       seconds(2.0 * (tile.m + tile.n * shared) * tile.k * units, device.l2_tbs * 1e12 * more);
   const double tiles = real(at.tiles);
-  const double rounds = std::ceil(tiles / real(clusters_at_once(at.splits)));
+  const double rounds = std::ceil(tiles / real(clusters_at_once(device.units, at.splits)));
   const double tile_seconds = 3e-6 * tile.n / 256;  // around its steps
   constexpr double kSplitSeconds = 2e-6;
   const double work = rounds * (std::ceil(real(at.steps) / at.splits) * std::max(multiply, fetch) +
@@ -164,8 +171,47 @@ double matmul_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts&
   for (const OperandShape* o : {at.copy_a ? &s.a : nullptr, at.copy_b ? &s.b : nullptr})
     if (o) copied += 2.0 * size_of(o->dtype) * real(o->batch) * real(o->rows) * real(o->cols);
   // The shorter of the two is not hidden entirely.
-  return 1e3 * (std::max(work, memory) + 0.1 * std::min(work, memory) +
-                seconds(copied, device.memory_tbs * 1e12));
+  return std::max(work, memory) + 0.1 * std::min(work, memory) +
+         seconds(copied, device.memory_tbs * 1e12);
+}
+
+/// Products by the uniform loop: dense, grouped, and with one sparse side.
+struct Matmul {
+  using Shape = MatmulShape;
+  using Layout = MatmulLayout;
+
+  static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
+    product::refuse_two_sparse(s, reasons);
+    // A dense side is copied where it has to be.
+    product::refuse_unaligned(!s.a.sparse || s.a.tma_readable, !s.b.sparse || s.b.tma_readable,
+                              reasons);
+    product::refuse_sizes(s, reasons);
+    if (row.tile.n < 128 && !s.grouped && s.a.tma_readable && s.b.tma_readable)
+      reasons.required("group_offsets, or an operand that has to be copied");
+    product::refuse_walk(s, row.tile.k, row.tile.k, reasons);
+  }
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                       Reasons& reasons) {
+    const Layout at = matmul_layout(s, row.tile, device);
+    product::refuse_tiles(at.tiles, reasons);
+    return at;
+  }
+  static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
+                        const DeviceFacts& device) {
+    return seconds_of(s, at, row.tile, device, work_of(s).bytes);
+  }
+  static BufferSizes buffers(const Shape& s, const Layout& at, const KernelRow&, int) {
+    core::Carver carver;
+    carve_matmul_scratch(carver, s, at);
+    return {carver.used(), 0};
+  }
+  static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
+};
+
+}  // namespace
+
+KernelFamily sm90_matmul_family() {
+  return make_family<Matmul>("sm90_matmul", Backend::sm90, Op::matmul, kSm90MatmulRows);
 }
 
 }  // namespace tessera::planning

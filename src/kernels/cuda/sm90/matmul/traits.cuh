@@ -11,7 +11,7 @@
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/product/staging.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/row.hpp"
 
 namespace tessera::cuda::sm90::matmul {
 

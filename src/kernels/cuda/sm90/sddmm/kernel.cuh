@@ -11,7 +11,7 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/row.hpp"
 
 // One warp finds passes, one gathers what they name into a ring of stages, two warpgroups multiply
 // and store. Blocks of a cluster fetch for each other (share.cuh).

@@ -5,13 +5,14 @@
 #include <algorithm>
 
 #include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/common/launch.hpp"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
 #include "src/kernels/cuda/sm90/sddmm/kernel.cuh"
+#include "src/kernels/family.hpp"
 #include "src/walk/views.hpp"
 
 namespace tessera::cuda::sm90::sddmm {
 
+using planning::Call;
 using product::Source;
 
 /// How many blocks of threads fetch for each other, where passes are long enough to be worth it.
@@ -50,10 +51,6 @@ inline void cut_into_tiles(Walk& walk, const planning::Tile& tile, int clusters,
                 .clusters = clusters,
                 .cluster = cluster,
                 .side_by_side = side_by_side};
-  constexpr std::int64_t kMaxTiles = INT32_MAX / 64;  // all sums of tile numbers still fit
-  if (cut.columns / tile.n > kMaxTiles / std::max<std::int64_t>(lines, 1))
-    throw Error(ErrorCode::unsupported,
-                "sddmm: out: too many stored blocks: " + std::to_string(walk.lists.stored));
   walk.body = body_of(cut, lines == 1);
   walk.tail = tail_of(cut, walk.body);
 }
@@ -84,7 +81,7 @@ inline CUtensorMap map_of(const Source& source, int piece) {
 }
 
 template <class T>
-void launch_typed(const Launch& call, const Source& a, const Source& b) {
+void launch_typed(const Call& call, const Source& a, const Source& b) {
   const auto& shape = std::get<planning::SddmmShape>(call.shape);
   const auto& problem = std::get<SddmmProblem>(call.problem);
   if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
@@ -104,7 +101,7 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   config.gridDim = static_cast<unsigned>(args.cluster);
   config.blockDim = kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(call.execution.stream);
+  config.stream = static_cast<cudaStream_t>(call.stream);
   config.attrs = &cluster;
   config.numAttrs = 1;
   int clusters = 0;  // at one time: fewer than the multiprocessors have room for
@@ -128,12 +125,12 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(sddmm)");
 }
 
-template <planning::Tile kTile>
-void launch(const Launch& call) {
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
   const auto& problem = std::get<SddmmProblem>(call.problem);
   const Source a = product::dense_source(problem.a.dense, problem.a.transposed);
   const Source b = product::dense_source(problem.b.dense, !problem.b.transposed);
-  product::with_types(a, b, [&]<class Element, Major kA, Major kB>() {
+  product::with_types<kDtypes>(a, b, [&]<class Element, Major kA, Major kB>() {
     launch_typed<Traits<kTile, Element, kA, kB>>(call, a, b);
   });
 }

@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 
 #include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/common/launch.hpp"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
 #include "src/kernels/cuda/sm90/product/finish.hpp"
 #include "src/kernels/cuda/sm90/skinny/kernel.cuh"
@@ -11,6 +10,7 @@
 
 namespace tessera::cuda::sm90::skinny {
 
+using planning::Call;
 using product::Source;
 
 /// A left side that L2 cannot hold would only drive the rest out.
@@ -27,7 +27,7 @@ inline void add_lists(Arguments& args, const BsrMatrix& matrix) {
 }
 
 template <class T>
-void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, const Operand& left,
+void launch_typed(const Call& call, const planning::SkinnyLayout& layout, const Operand& left,
                   const Source& a, const Source& b) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   Arguments args{};
@@ -73,14 +73,14 @@ void launch_typed(const Launch& call, const planning::SkinnyLayout& layout, cons
                     static_cast<unsigned>(layout.batches)};
   config.blockDim = static_cast<unsigned>(layout.units() * kWarpgroup + kLoaders);
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  config.stream = static_cast<cudaStream_t>(call.execution.stream);
+  config.stream = static_cast<cudaStream_t>(call.stream);
   config.attrs = attributes;
   config.numAttrs = 2;
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(skinny)");
 }
 
-template <planning::Tile kTile>
-void launch(const Launch& call) {
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
   const auto& problem = std::get<MatmulProblem>(call.problem);
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
@@ -90,9 +90,8 @@ void launch(const Launch& call) {
   const Source a = left.is_sparse() ? product::pool_source(left.sparse, left.transposed)
                                     : product::dense_source(left.dense, left.transposed);
   const Source b = product::dense_source(right.dense, !right.transposed);
-  const planning::SkinnyLayout layout =
-      planning::skinny_layout(shape, kTile, {a.major == Major::mn, b.major == Major::mn});
-  product::with_types(a, b, [&]<class Element, Major kA, Major kB>() {
+  const auto& layout = call.planned.layout.get<planning::SkinnyLayout>();
+  product::with_types<kDtypes>(a, b, [&]<class Element, Major kA, Major kB>() {
     launch_typed<Traits<kTile, Element, kA, kB>>(call, layout, left, a, b);
   });
 }

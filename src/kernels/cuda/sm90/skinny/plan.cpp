@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/kernels/cuda/sm90/product/refuse.hpp"
+#include "src/kernels/cuda/sm90/skinny/rows.hpp"
+
 namespace tessera::planning {
 namespace {
 
 constexpr int kMaxSplits = 4, kMaxAtOnce = 4;
-constexpr int kUnits = 132;  // which the tables below hold for
 constexpr double kMemoryRate = 4.46e12;
 constexpr int kLine = 64, kLineBytes = 128, kPiece = 16, kPieceBytes = 64 * kPiece * 4;
 
@@ -21,21 +23,29 @@ int ring_bytes(int at_once) {
   return kBytes[at_once - 1];
 }
 
-/// How many clusters of so many blocks run at a time, with 1 to 4 blocks on a unit. Clusters do not
-/// cross the borders of a GPC, and not all GPCs have the same number of units: the least of what
-/// several H200 told (cudaOccupancyMaxActiveClusters).
-std::int64_t clusters_at_once(int at_once, int blocks) {
+/// How many clusters of so many blocks run at a time, with 1 to 4 blocks per SM. Clusters do not
+/// cross the borders of a GPC, and not all GPCs have the same number of SMs: the least of what
+/// several H200 of 132 SMs told (cudaOccupancyMaxActiveClusters), in proportion for other counts.
+std::int64_t clusters_at_once(std::int64_t sms, int at_once, int blocks) {
+  constexpr std::int64_t kMeasuredSms = 132;
   constexpr int kClusters[kMaxAtOnce][kMaxSplits] = {
       {132, 66, 39, 30}, {264, 132, 79, 62}, {396, 198, 124, 92}, {528, 264, 163, 124}};
-  return kClusters[at_once - 1][blocks - 1];
+  return std::max<std::int64_t>(kClusters[at_once - 1][blocks - 1] * sms / kMeasuredSms, 1);
 }
 
 /// Threads of all the blocks on one unit, as their registers allow.
 int max_threads(int columns) { return columns >= 128 ? 640 : columns >= 64 ? 1024 : 1280; }
 
+/// Which of the two sides lie with their depth apart: rows of the left one, columns of the right
+/// one contiguous.
+struct Majors {
+  bool rows_contiguous = false, cols_contiguous = false;
+};
+
 struct Cut {
   const Tile& tile;
-  SkinnyMajors majors;
+  std::int64_t sms;
+  Majors majors;
   bool sparse;
   double depth;  // that one row of the left side has, on average
 };
@@ -66,12 +76,12 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   const double tiles = real(at.row_tiles) * real(at.col_tiles) * real(at.batches);
   const int cluster = at.splits * at.together;
   const double rounds =
-      std::max(1.0, std::ceil(tiles / real(at.together * clusters_at_once(at.at_once, cluster))));
+      std::max(1.0, std::ceil(tiles / real(at.together * clusters_at_once(cut.sms, at.at_once, cluster))));
   const double blocks = tiles * at.splits / rounds;
   // Where units have room for more, the next grid's blocks come early to some of them.
-  if (rounds == 1 && std::ceil(blocks / kUnits) < at.at_once) return false;
+  if (rounds == 1 && std::ceil(blocks / real(cut.sms)) < at.at_once) return false;
   // Lists differ in length, so that some units get more than their share.
-  const double on_unit = cut.sparse ? blocks / kUnits + 0.5 : std::ceil(blocks / kUnits);
+  const double on_unit = cut.sparse ? blocks / real(cut.sms) + 0.5 : std::ceil(blocks / real(cut.sms));
   const double steps = cut.depth / kLine / at.splits;
   // Bytes that come for several blocks cost less power, which is what slows such products down.
   const double bytes = stage - (at.together > 1 ? n * kLineBytes / 4 : 0);
@@ -84,7 +94,7 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   // What a step costs besides its bytes, where no other block fills the gap: less where the next
   // one is multiplied meanwhile.
   const double step = n >= 128 ? 0.01e-6 : 0.03e-6;
-  double end = owned * kStore + step * std::ceil(steps) / std::max(1.0, std::ceil(blocks / kUnits));
+  double end = owned * kStore + step * std::ceil(steps) / std::max(1.0, std::ceil(blocks / real(cut.sms)));
   if (at.together > 1) end += kMeet;
   if (at.splits > 1)
     end += kMeet + kExchange * at.splits +
@@ -102,19 +112,25 @@ bool skinny_swaps(const MatmulShape& s) {
   return s.a.sparse || s.b.sparse ? s.b.sparse : s.m < s.n;
 }
 
-SkinnyMajors usual_majors(const MatmulShape& s) {
-  if (skinny_swaps(s)) return {!s.b.transposed && !s.b.sparse, s.a.transposed};
-  return {s.a.transposed && !s.a.sparse, !s.b.transposed};
+namespace {
+
+Majors majors_of(const MatmulShape& s) {
+  // Left is [rows, depth] as read, right is [depth, columns].
+  if (skinny_swaps(s))
+    return {!s.b.lies_along_depth(!s.b.transposed), !s.a.lies_along_depth(s.a.transposed)};
+  return {!s.a.lies_along_depth(s.a.transposed), !s.b.lies_along_depth(!s.b.transposed)};
 }
 
-SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const SkinnyMajors& majors) {
+}  // namespace
+
+SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceFacts& device) {
   SkinnyLayout base;
   base.swapped = skinny_swaps(s);
   base.rows = base.swapped ? s.n : s.m;
   base.cols = base.swapped ? s.m : s.n;
   base.batches = s.batch;
   const OperandShape& left = base.swapped ? s.b : s.a;
-  Cut cut{tile, majors, left.sparse, real(s.k)};
+  Cut cut{tile, std::max(device.units, 1), majors_of(s), left.sparse, real(s.k)};
   if (left.sparse) {
     const double lists =
         std::max(real(base.rows) / real(std::max<std::int64_t>(left.block.rows, 1)), 1.0);
@@ -131,7 +147,7 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const SkinnyM
   // Tiles whose blocks load for each other: in one round, and no rows that are multiplied in vain.
   const auto consider_together = [&] {
     base.together = kSkinnyTogether;
-    const double most = real(base.together * clusters_at_once(1, base.together));
+    const double most = real(base.together * clusters_at_once(cut.sms, 1, base.together));
     for (int height = kLine; height <= tile.m; height += kLine)
       if (real(base.rows) / height <= most) consider(height);
     base.together = 1;
@@ -148,7 +164,7 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const SkinnyM
       // As low as fills the device in one round, or in two.
       const double results = real(base.rows) * std::ceil(real(base.cols) / tile.n) * real(s.batch);
       for (int rounds = 1; rounds <= 2; ++rounds) {
-        const double height = results / real(rounds * clusters_at_once(base.at_once, base.splits));
+        const double height = results / real(rounds * clusters_at_once(cut.sms, base.at_once, base.splits));
         if (height <= tile.m) consider(std::max(8, static_cast<int>(std::ceil(height / 8)) * 8));
       }
     }
@@ -156,7 +172,9 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const SkinnyM
   return best;
 }
 
-std::string describe(const SkinnyLayout& layout) {
+namespace {
+
+std::string describe_layout(const SkinnyLayout& layout) {
   std::string words = "; tiles of " + std::to_string(layout.height) + " rows";
   if (layout.swapped) words += "; computed as its transpose";
   if (layout.splits > 1)
@@ -166,10 +184,38 @@ std::string describe(const SkinnyLayout& layout) {
   return words;
 }
 
-double skinny_sm90_ms(const MatmulShape& s, const Tile& tile, const DeviceFacts& device) {
-  const SkinnyLayout at = skinny_layout(s, tile, usual_majors(s));
-  const double rate = device.memory_tbs > 0 ? device.memory_tbs * 1e12 : kMemoryRate;
-  return 1e3 * (at.seconds + std::max(0.0, at.bytes / rate - at.bytes / kMemoryRate));
+/// Few columns: the other side streams through.
+struct Skinny {
+  using Shape = MatmulShape;
+  using Layout = SkinnyLayout;
+
+  static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
+    product::refuse_two_sparse(s, reasons);
+    if (s.grouped) reasons.unsupported("group_offsets");
+    product::refuse_unaligned(s.a.tma_readable, s.b.tma_readable, reasons);
+    product::refuse_sizes(s, reasons);
+    constexpr std::int64_t kMaxColumns = 1024, kMaxInGrid = 65535;
+    const std::int64_t columns = s.a.sparse ? s.n : s.b.sparse ? s.m : std::min(s.m, s.n);
+    reasons.unless_at_most("the short side", columns, kMaxColumns);
+    reasons.unless_at_most("matrices of a batch", s.batch, kMaxInGrid);
+    product::refuse_walk(s, 64, row.tile.k, reasons);
+  }
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device, Reasons&) {
+    return skinny_layout(s, row.tile, device);
+  }
+  static double seconds(const Shape&, const Layout& at, const KernelRow&,
+                        const DeviceFacts& device) {
+    const double rate = device.memory_tbs > 0 ? device.memory_tbs * 1e12 : kMemoryRate;
+    return at.seconds + std::max(0.0, at.bytes / rate - at.bytes / kMemoryRate);
+  }
+  static BufferSizes buffers(const Shape&, const Layout&, const KernelRow&, int) { return {}; }
+  static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
+};
+
+}  // namespace
+
+KernelFamily sm90_skinny_family() {
+  return make_family<Skinny>("sm90_skinny", Backend::sm90, Op::matmul, kSm90SkinnyRows);
 }
 
 }  // namespace tessera::planning

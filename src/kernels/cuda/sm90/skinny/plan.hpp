@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "src/problem/shape.hpp"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/family.hpp"
 
 // How a row of sm90/skinny cuts a product with few columns: pure arithmetic, read by the cost model
 // and by the launch.
@@ -17,7 +16,7 @@ struct SkinnyLayout {
   int height = 64;             // rows of a tile
   int splits = 1;              // blocks of threads of a cluster, which share a tile's depth
   int together = 1;            // tiles of a cluster whose blocks load the columns for each other
-  int at_once = 1;             // blocks of threads on one unit
+  int at_once = 1;             // thread blocks per SM
   int stages = 1;              // of the ring
   int shared_bytes = 0;        // for the ring
   std::int64_t row_tiles = 0;  // of one batch
@@ -44,21 +43,9 @@ constexpr int skinny_loaded(int columns, bool contiguous) {
 /// columns.
 bool skinny_swaps(const MatmulShape& shape);
 
-/// Which of the two sides lie with their depth apart: rows of the left one, columns of the right
-/// one contiguous. That is no part of a shape.
-struct SkinnyMajors {
-  bool rows_contiguous = false, cols_contiguous = false;
-};
-/// What they are where each matrix lies row after row.
-SkinnyMajors usual_majors(const MatmulShape& shape);
-
 /// The cut that ends first.
-SkinnyLayout skinny_layout(const MatmulShape& shape, const Tile& tile, const SkinnyMajors& majors);
+SkinnyLayout skinny_layout(const MatmulShape& shape, const Tile& tile, const DeviceFacts& device);
 
-/// The layout in words, for `explain`: "; ..." for each thing.
-std::string describe(const SkinnyLayout& layout);
-
-/// Milliseconds of a product that the row takes, before what every kernel costs.
-double skinny_sm90_ms(const MatmulShape& shape, const Tile& tile, const DeviceFacts& device);
+KernelFamily sm90_skinny_family();
 
 }  // namespace tessera::planning

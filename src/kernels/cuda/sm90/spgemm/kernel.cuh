@@ -9,7 +9,7 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
-#include "src/select/tile_table.hpp"
+#include "src/kernels/row.hpp"
 
 // Of four warps two match lists, each for every second tile, one loads A's blocks and one B's. Two
 // warpgroups multiply: each takes slots of its own, or half of the rows where the tile is one slot.

@@ -12,6 +12,7 @@
 
 namespace tessera::cuda::sm90::spgemm {
 
+using planning::Call;
 using product::Source;
 
 inline Result result_of(const SpgemmProblem& problem, const BsrMatrix& out) {
@@ -33,9 +34,9 @@ inline Result result_of(const SpgemmProblem& problem, const BsrMatrix& out) {
 }
 
 template <class T>
-void launch_typed(const Launch& call, const Source& a, const Source& b) {
+void launch_typed(const Call& call, const Source& a, const Source& b) {
   const auto& problem = std::get<SpgemmProblem>(call.problem);
-  const SpgemmResult& result = *call.spgemm;
+  const SpgemmResult& result = *static_cast<const SpgemmResult*>(call.result);
   Arguments args{};
   const auto box_rows = [](Major major, int extent) {
     return major == Major::k ? extent : tile::kLine;
@@ -55,10 +56,6 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   if (T::kSlots == 1 && result.pattern) args.planned = result.pattern->blocks;
   const std::int64_t runs =
       args.planned ? args.walk.result.stored : ResultRuns<T::kSlots>{args.walk.result}.count();
-  constexpr std::int64_t kMaxRuns = INT32_MAX / 2;  // a step past the last one still fits
-  if (runs > kMaxRuns || args.walk.result.stored > kMaxRuns)
-    throw Error(ErrorCode::unsupported,
-                "spgemm: out: too many blocks: " + std::to_string(args.walk.result.stored));
   args.runs = static_cast<int>(runs);
 
   const auto kernel = spgemm_kernel<T>;
@@ -69,16 +66,16 @@ void launch_typed(const Launch& call, const Source& a, const Source& b) {
   config.gridDim = static_cast<unsigned>(std::clamp(args.runs, 1, kBlocksPerSm * units));
   config.blockDim = kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(call.execution.stream);
+  config.stream = static_cast<cudaStream_t>(call.stream);
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(spgemm)");
 }
 
-template <planning::Tile kTile>
-void launch(const Launch& call) {
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
   const auto& problem = std::get<SpgemmProblem>(call.problem);
   const Source a = product::pool_source(problem.a.sparse, problem.a.transposed);
   const Source b = product::pool_source(problem.b.sparse, !problem.b.transposed);
-  product::with_types(a, b, [&]<class Element, Major kA, Major kB>() {
+  product::with_types<kDtypes>(a, b, [&]<class Element, Major kA, Major kB>() {
     launch_typed<Traits<kTile, Element, kA, kB>>(call, a, b);
   });
 }

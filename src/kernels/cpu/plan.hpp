@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/family.hpp"
+
+namespace tessera::planning {
+
+KernelFamily cpu_matmul_family();
+KernelFamily cpu_sddmm_family();
+KernelFamily cpu_spgemm_family();
+KernelFamily cpu_attention_family();
+KernelFamily cpu_attention_backward_family();
+KernelFamily cpu_merge_family();
+
+/// The CPU backend's schedules begin with a mark that `prepare` writes and `run` looks for: what
+/// lies in a buffer that was never prepared, or prepared for another plan, must not be taken for
+/// lists.
+struct ScheduleMark {
+  std::uint64_t magic = 0, plan = 0;
+};
+inline constexpr std::int64_t kScheduleMarkBytes = 128;
+static_assert(sizeof(ScheduleMark) <= kScheduleMarkBytes);
+
+}  // namespace tessera::planning

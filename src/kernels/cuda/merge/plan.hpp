@@ -1,0 +1,13 @@
+#pragma once
+
+#include "src/kernels/family.hpp"
+
+namespace tessera::planning {
+
+/// Parts that a call merges: they are kernel parameters.
+inline constexpr int kMaxGpuMergeParts = 64;
+
+KernelFamily sm90_merge_family();
+KernelFamily sm80_merge_family();
+
+}  // namespace tessera::planning

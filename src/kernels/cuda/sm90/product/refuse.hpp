@@ -1,0 +1,53 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "src/kernels/reasons.hpp"
+#include "src/problem/shape.hpp"
+
+// What Hopper's products require of their operands.
+namespace tessera::planning::product {
+
+/// Coordinates are 32 bits wide, and a tile may begin before the end and reach past it.
+inline constexpr std::int64_t kMaxCoordinate = (std::int64_t{1} << 31) - 1024;
+/// Tiles are counted in 32 bits, and a step past the last one still fits.
+inline constexpr std::int64_t kMaxTiles = INT32_MAX / 2;
+
+inline void refuse_unaligned(bool a, bool b, Reasons& reasons) {
+  if (!a || !b)
+    reasons.layout(a ? "b" : "a", "contiguous rows or columns at multiples of 16 bytes");
+}
+
+inline void refuse_sizes(const MatmulShape& s, Reasons& reasons) {
+  const std::int64_t batches = std::max({s.a.batch, s.b.batch, std::int64_t{1}});
+  reasons.unless_at_most("the largest size, over all matrices of a batch",
+                         std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}),
+                         (kMaxCoordinate - 1) / batches);
+}
+
+inline void refuse_tiles(std::int64_t tiles, Reasons& reasons) {
+  reasons.unless_at_most("tiles of the result", tiles, kMaxTiles);
+}
+
+/// A sparse side is walked by the rows of its blocks, as it is stored: op(A), or op(B) transposed.
+inline void refuse_walk(const MatmulShape& s, std::int64_t rows, std::int64_t cols,
+                        Reasons& reasons) {
+  if (s.a.sparse == s.b.sparse) return;
+  const OperandShape& sparse = s.a.sparse ? s.a : s.b;
+  if (sparse.transposed != s.b.sparse) {
+    if (s.a.sparse)
+      reasons.unsupported("transpose_a with a sparse a");
+    else
+      reasons.required("transpose_b with a sparse b");
+  }
+  reasons.unless_multiple("block rows", sparse.block.rows, rows);
+  reasons.unless_multiple("block columns", sparse.block.cols, cols);
+}
+
+inline void refuse_two_sparse(const MatmulShape& s, Reasons& reasons) {
+  if (s.a.sparse && s.b.sparse) reasons.unsupported("a sparse a with a sparse b");
+}
+
+}  // namespace tessera::planning::product

@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include <tessera/device.hpp>
+#include <tessera/plan.hpp>
+
+#include "src/kernels/reasons.hpp"
+#include "src/kernels/row.hpp"
+#include "src/problem/shape.hpp"
+
+// A kernel family: kernels that share one source and differ by tile and type. Each family fills in
+// one record, in the plan.cpp of its folder; no other place knows families by name, except for the
+// list in src/kernels/families.cpp.
+namespace tessera::planning {
+
+/// What a family works out for one problem, row and device: a value of a type of the family's own.
+/// The cost, the buffers, `explain` and the launch read it.
+class Layout {
+ public:
+  Layout() = default;
+  template <class T>
+    requires(!std::is_same_v<T, Layout>)
+  Layout(const T& value) : tag_(&kTag<T>) {  // NOLINT: a conversion is what is wanted
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kBytes && alignof(T) <= 16);
+    std::memcpy(bytes_, &value, sizeof(T));
+  }
+  /// Null where the value is of another type.
+  template <class T>
+  const T* get_if() const {
+    return tag_ == &kTag<T> ? std::launder(reinterpret_cast<const T*>(bytes_)) : nullptr;
+  }
+  template <class T>
+  const T& get() const {
+    if (const T* value = get_if<T>()) return *value;
+    throw std::bad_variant_access();
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 288;
+  template <class T>
+  static constexpr char kTag = 0;
+  const void* tag_ = nullptr;
+  alignas(16) std::byte bytes_[kBytes];
+};
+
+/// Bytes of the scratch that `run` needs and of the buffer that `prepare` fills.
+struct BufferSizes {
+  std::int64_t workspace = 0, schedule = 0;
+  friend bool operator==(const BufferSizes&, const BufferSizes&) = default;
+};
+
+struct Planned;
+
+/// One run, or one preparation, of a planned problem that has been checked.
+struct Call {
+  const Planned& planned;
+  const AnyProblem& problem;
+  const AnyShape& shape;  // the problem's own: equal to the planned one, with its device and scale
+  void* workspace = nullptr;
+  void* schedule = nullptr;
+  void* stream = nullptr;
+  const void* result = nullptr;  // spgemm: where its result goes, which is no part of the problem
+};
+
+struct KernelFamily {
+  std::string_view name;  // "sm90_attention": its rows' names begin with it
+  Backend backend{};
+  Op op{};
+  std::span<const KernelRow> rows;
+
+  /// Why a row cannot run a problem. Device and dtypes have been looked at.
+  void (*refuse)(const AnyShape&, const KernelRow&, const DeviceFacts&, Reasons&) = nullptr;
+  /// May add reasons that only the layout shows.
+  Layout (*layout)(const AnyShape&, const KernelRow&, const DeviceFacts&, Reasons&) = nullptr;
+  double (*seconds)(const AnyShape&, const Layout&, const KernelRow&,
+                    const DeviceFacts&) = nullptr;
+  /// `threads`: of the CPU backend.
+  BufferSizes (*buffers)(const AnyShape&, const Layout&, const KernelRow&, int threads) = nullptr;
+  /// For `explain`, after the row's reason: "; ..." for each thing that is not usual.
+  std::string (*describe)(const AnyShape&, const Layout&) = nullptr;
+
+  /// Null where the backend is not in this build.
+  void (*prepare)(const Call&) = nullptr;
+  void (*launch)(const Call&) = nullptr;
+};
+
+/// A plan as the library keeps it: what run and prepare need, worked out once.
+struct Planned {
+  const KernelFamily* family = nullptr;
+  const KernelRow* row = nullptr;
+  AnyShape shape;
+  Layout layout;
+  BufferSizes buffers;
+  int threads = 0;
+  double predicted_ms = 0;
+};
+
+/// The record of a family from a class F with the types F::Shape and F::Layout and the static
+/// functions refuse, layout, seconds, buffers and describe: one that is missing does not compile.
+template <class F>
+constexpr KernelFamily make_family(std::string_view name, Backend backend, Op op,
+                                   std::span<const KernelRow> rows) {
+  using Shape = typename F::Shape;
+  using Own = typename F::Layout;
+  KernelFamily family{.name = name, .backend = backend, .op = op, .rows = rows};
+  family.refuse = [](const AnyShape& shape, const KernelRow& row, const DeviceFacts& device,
+                     Reasons& reasons) {
+    F::refuse(std::get<Shape>(shape), row, device, reasons);
+  };
+  family.layout = [](const AnyShape& shape, const KernelRow& row, const DeviceFacts& device,
+                     Reasons& reasons) -> Layout {
+    return F::layout(std::get<Shape>(shape), row, device, reasons);
+  };
+  family.seconds = [](const AnyShape& shape, const Layout& layout, const KernelRow& row,
+                      const DeviceFacts& device) -> double {
+    return F::seconds(std::get<Shape>(shape), layout.get<Own>(), row, device);
+  };
+  family.buffers = [](const AnyShape& shape, const Layout& layout, const KernelRow& row,
+                      int threads) -> BufferSizes {
+    return F::buffers(std::get<Shape>(shape), layout.get<Own>(), row, threads);
+  };
+  family.describe = [](const AnyShape& shape, const Layout& layout) -> std::string {
+    return F::describe(std::get<Shape>(shape), layout.get<Own>());
+  };
+  return family;
+}
+
+/// The layout of families that decide nothing besides the row.
+struct NoLayout {};
+
+}  // namespace tessera::planning
