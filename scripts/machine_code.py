@@ -83,7 +83,11 @@ def collect(folder, object_files, toolkit):
     kernels = {}
     for object_file in object_files:
         row = row_of(object_file)
-        kernels |= json.loads((folder / f"{row.replace('/', '.')}.json").read_text())
+        path = folder / f"{row.replace('/', '.')}.json"
+        if not path.exists():
+            raise SystemExit(f"machine_code: {row}: no machine code was noted when {object_file} was "
+                             "compiled: remove that file and build again")
+        kernels |= json.loads(path.read_text())
     return {"toolkit": toolkit, "kernels": dict(sorted(kernels.items()))}
 
 

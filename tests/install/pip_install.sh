@@ -23,3 +23,7 @@ if ! readelf -S lib/python3*/site-packages/tessera/lib/libtessera.so | grep -q n
   echo "pip_install: libtessera.so holds no GPU code"
   exit 1
 fi
+if ! grep -qs sm90_sddmm lib/python3*/site-packages/tessera/lib/machine_code.json; then
+  echo "pip_install: no machine_code.json of these kernels beside libtessera.so"
+  exit 1
+fi
