@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the committed results of bench/results: each has the shape that tessera.bench writes, was
-measured on a GPU from known sources, and counts each case once. Says which are stale, that is,
-measured before the kernel sources last changed; that alone fails only with --fresh. Profiles, in
+measured on a GPU, and counts each case once. Lists the stale cases of each file: those whose
+machine code is not that of bench/machine_code.json. That alone fails only with --fresh. Profiles, in
 bench/results/profiles, have the shape of profiles, and a text that says the same.
 
 Usage: scripts/check_results.py [--fresh] [FILE...]
@@ -37,8 +37,6 @@ def problems_of(result):
         return found
     if result["gpu"] is None:
         found.append("gpu: committed results come from a GPU")
-    if result["source_hash"] is None:
-        found.append("source_hash: committed results name their kernel sources")
     return found
 
 
@@ -58,24 +56,30 @@ def problems_of_file(path, value):
     return profile_problems(value, text.read_text(encoding="utf-8") if text.exists() else "")
 
 
-def measured_at(value):
-    """The hashes of a result, or the one of a profile."""
-    if "cases" in value:
-        return bench_module("sources").measured_at(value)
-    return [value["source_hash"]]
+def stale_lines(value, kernels):
+    """What is stale of a result or a profile: a line about it all, then one for each case."""
+    code, cases = bench_module("machine_code"), bench_module("cases")
+    if "cases" not in value:
+        stale = code.is_stale(value["op"], value["row"], value["params"]["dtype"],
+                              value["machine_code"], kernels)
+        return ["stale"] if stale else []
+    return code.in_words(value["cases"], kernels) + [
+        f"  {cases.label(record['op'], record['params'])} ({record['state']})"
+        for record in code.stale(value["cases"], kernels)]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--fresh", action="store_true", help="stale results fail")
+    parser.add_argument("--fresh", action="store_true", help="stale cases fail")
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
     results = ROOT / "bench" / "results"
     files = arguments.files or [*sorted(results.glob("*.json")),
                                 *sorted((results / "profiles").glob("*.json"))]
-    sources = bench_module("sources")
-    current = sources.source_hashes(ROOT)
-    failed = False
+    kernels = bench_module("machine_code").committed(ROOT)
+    failed = kernels is None
+    if failed:
+        print(f"no {ROOT / 'bench' / 'machine_code.json'}")
     for path in files:
         try:
             result = bench_module("files").read_json(path)
@@ -87,11 +91,11 @@ def main():
         for text in found:
             print(f"{path}: {text}")
         failed |= bool(found)
-        stale = [] if found else sources.stale_hashes(measured_at(result), current)
+        stale = [] if found or kernels is None else stale_lines(result, kernels)
         if stale:
-            print(f"{path}: stale, measured at {', '.join(stale)}")
+            print(f"{path}: " + "\n".join(stale))
             failed |= arguments.fresh
-    print(f"check_results: {len(files)} files, kernel sources {', '.join(current.values())}")
+    print(f"check_results: {len(files)} files")
     return 1 if failed else 0
 
 

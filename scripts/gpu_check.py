@@ -35,8 +35,8 @@ def suite_command(options, out, *more):
 
 
 def start_file(options, out, environment):
-    """Makes the result file with its header (which card, which sources), or sees whether the one
-    to go on with is of this card and these sources. Returns it, or None."""
+    """Makes the result file with its header, or sees whether the one to go on with is of this card.
+    Returns it, or None."""
     work = out.with_suffix(".empty")
     work.write_text('{"cases": []}')
     status, output = run(suite_command(options, out, work, "--quiet",
@@ -69,6 +69,17 @@ def add_tests(out, tests, *, verify=(), host=(), ceilings=None):
         result["host"] = list(host)
     result.get("ceilings", {}).update(ceilings or {})
     files.write_json(out, result)
+
+
+def forget_tests(out, steps):
+    """Takes the outcomes of these steps out of the file, as they ran at another commit. Returns the
+    result without them."""
+    files = bench_module("files")
+    result = files.read_json(out)
+    result["tests"] = [test for test in result["tests"]
+                       if test["name"].partition(".")[0] not in steps]
+    files.write_json(out, result)
+    return result
 
 
 def passed_before(result):
@@ -122,7 +133,8 @@ def parse(arguments):
                         help="I/N: every N-th case, from the I-th on; tests are part of the first")
     parser.add_argument("--budget", type=float, help="seconds for everything")
     parser.add_argument("--resume", action="store_true",
-                        help="go on with the file: without its cases and its passed tests")
+                        help="go on with the file: without the cases whose kernels are unchanged, "
+                             "and without tests that have passed at this commit")
     parser.add_argument("--again", default="", help="peers: again where they were unavailable")
     parser.add_argument("--quick", action="store_true",
                         help="a few tests, bursts of a few cases")
@@ -213,9 +225,16 @@ def main(arguments=None):
     out.parent.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         out.unlink(missing_ok=True)
+    try:
+        former = bench_module("results").read(out) if out.exists() else None
+    except ValueError as error:
+        say(f"could not go on with {error}")
+        return 1
     result = start_file(options, out, environment)
     if result is None:
         return 1
+    if former and former["commit"] != result["commit"]:
+        result = forget_tests(out, {*options.steps} - {"ceilings"})
     work = out.parent / f".{out.stem}-work"
     work.mkdir(exist_ok=True)
     done = passed_before(result) if options.resume else set()

@@ -3,6 +3,7 @@ entries of a result's "tests", some with figures beside them."""
 
 import concurrent.futures
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -172,16 +173,36 @@ def python_tests(environment, clock, work):
     return tests
 
 
+def attention_code(build):
+    """A number that changes with the machine code of the attention kernels: those of the build, or
+    where it has none the committed ones."""
+    code = bench_module("machine_code")
+    kernels = code.kernels_of(build / "machine_code.json") or code.committed(ROOT) or {}
+    hashes = sorted(one for row, instances in kernels.items() if "attention" in row
+                    for one in instances.values())
+    return int(hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:8], 16)
+
+
+def begun_at(runs, seed):
+    """The runs of random problems that began at this seed, or go on where one of them ended."""
+    found = []
+    for one in sorted(runs, key=lambda one: one["first_seed"]):
+        if one["first_seed"] == seed:
+            found.append(one)
+            seed = one["last_seed"] + 1
+    return found
+
+
 def random_problems(options, clock, environment, work, result):
     """(what python -m tessera.verify found, how that ended), after what it found before of the same
-    sources; nothing where that was as much as is wanted. Each version of the sources has problems
+    kernels; nothing where that was as much as is wanted. Each version of the kernels has problems
     of its own."""
-    before = result.get("verify", [])
+    first = attention_code(options.build) + 1
+    before = begun_at(result.get("verify", []), first)
     wanted = options.problems - sum(one["problems"] for one in before)
     if wanted <= 0:
         return [], []
-    sources = (result["source_hash"] or {}).get("attention", "0")
-    seed = max((one["last_seed"] for one in before), default=int(sources[:8], 16)) + 1
+    seed = before[-1]["last_seed"] + 1 if before else first
     report = work / "verify.json"
     report.unlink(missing_ok=True)
     start = time.monotonic()

@@ -113,15 +113,15 @@ def version_of(ncu):
 
 def make_profile(options):
     """The extract, whole."""
-    profiles, sources = bench_module("profiles"), bench_module("sources")
+    profiles = bench_module("profiles")
     table, call = measured(options)
     found = profiles.extract_of(profiles.read_raw(table))
     seconds = (found["duration_us"] or 0) * 1e-6
     flops = call["useful_flops"]
     return {"schema": 1, "date": bench_module("files").timestamp(), "gpu": call["gpu"],
             "label": options.case.label, "op": options.case.op, "params": options.case.params,
-            "row": call["row"], "commit": options.commit or sources.commit(str(ROOT)),
-            "source_hash": sources.source_hashes(str(ROOT))[sources.kind_of(options.case.op)],
+            "row": call["row"], "machine_code": call["machine_code"],
+            "commit": options.commit or bench_module("tree").commit(str(ROOT)),
             "ncu": version_of(options.ncu), "clocks": options.clocks, **found,
             "useful_tflops": flops / seconds * 1e-12 if seconds and flops else None}
 

@@ -142,20 +142,14 @@ def sweep(family, arguments):
           f"  python -m tessera.tune --workload bench/sweeps/{family}.json --rows _try_ --dry-run "
           f"--json > times.json\n  scripts/sweep.py {family} --times times.json")
     return {"family": family, "op": op, "date": bench_module("files").timestamp(),
-            "cuda": nvcc[0] if nvcc else None,
-            "source_hash": bench_module("sources").source_hashes(str(ROOT)), "rows": rows,
-            "device": None, "problems": []}
+            "cuda": nvcc[0] if nvcc else None, "rows": rows, "device": None, "problems": []}
 
 
-def outcome_lines(outcome, current):
-    """The outcome as Markdown, for the documentation. current: the hashes of the tree."""
-    family, op = outcome["family"], outcome["op"]
-    label, kind = bench_module("cases").label, bench_module("sources").kind_of(op)
-    measured = outcome["source_hash"][kind]
+def outcome_lines(outcome):
+    """The outcome as Markdown, for the documentation."""
+    family, label = outcome["family"], bench_module("cases").label
     where = [outcome["device"], "bursts"] if outcome["problems"] else ["compiled only"]
-    where += [f"CUDA {outcome['cuda']}", outcome["date"][:10], f"kernel sources {measured}"]
-    if measured != current[kind]:
-        where.insert(0, "stale")
+    where += [f"CUDA {outcome['cuda']}", outcome["date"][:10]]
 
     def short(row):
         return f"`{row.removeprefix(f'sm90_{family}_').removeprefix('try_')}`"

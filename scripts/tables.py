@@ -12,8 +12,8 @@ docs/report.html is the whole of it as one page.
 Usage: scripts/tables.py            writes them all (make tables)
        scripts/tables.py --check    fails where one is not what the files give
 
-Where the kernel sources have changed since a file was measured, its tables and pictures say that
-they are stale.
+Tables and pictures say how many of their cases are stale: their kernels have changed since. The
+kernels are those of bench/machine_code.json.
 """
 
 import argparse
@@ -105,6 +105,13 @@ def read_results(root):
     return {file: result for file, result in results.items() if result["gpu"] is not None}
 
 
+def committed_kernels(root):
+    kernels = bench_module("machine_code").committed(root)
+    if kernels is None:
+        raise Wrong(f"{root}: no bench/machine_code.json, from which stale results are known")
+    return kernels
+
+
 def by_card(results):
     """Those of each card together."""
     cards = {}
@@ -115,7 +122,7 @@ def by_card(results):
 
 def kinds(records):
     """Which kernels were measured, to begin a line about one file of several."""
-    found = {bench_module("sources").kind_of(record["op"]) for record in records}
+    found = {bench_module("cases").kind_of(record["op"]) for record in records}
     return " and ".join(sorted(found)) + ": " if found else ""
 
 
@@ -128,10 +135,18 @@ def read_sweeps(root):
         raise Wrong(str(error)) from None
 
 
-def table(name, results, current, sweeps=None):
+def cases_of(name, result, chosen):
+    """The records whose stale ones a table counts: those that it shows, or all beside which tests
+    ran. Ceilings and times of the host are not those of kernels."""
+    if name in ("ceilings", "host"):
+        return []
+    return result["cases"] if name == "machine" else chosen
+
+
+def table(name, results, kernels, sweeps=None):
     """The lines between the markers."""
     if name in (sweeps or {}):
-        return "\n".join(["", *sweep.outcome_lines(sweeps[name], current), "", ""])
+        return "\n".join(["", *sweep.outcome_lines(sweeps[name]), "", ""])
     if name not in TABLES:
         raise Wrong(f"no table is called {name!r}: there are {', '.join([*TABLES, *(sweeps or {})])}")
     choose, maker = TABLES[name]
@@ -145,20 +160,20 @@ def table(name, results, current, sweeps=None):
             several = len(together) > 1
             where = [f"*{kinds(some) if several else ''}{line}*"
                      for result, some in zip(together, chosen)
-                     for line in markdown.provenance(result, current,
-                                                     some if isinstance(some, list) else None)]
+                     for line in markdown.provenance(result, kernels,
+                                                     cases_of(name, result, some))]
             lines += ["\n\n".join(where), "", *made, ""]
     return "\n".join(["", *(lines or ["Not measured yet.", ""]), ""])
 
 
-def pictures(name, results, current, images, folder):
+def pictures(name, results, kernels, images, folder):
     """The lines between the markers of a page in that folder; the files that they refer to are
     added to images, {path: content}."""
     maker = package_module("report.pictures")
     if name not in maker.PICTURES:
         raise Wrong(f"no picture is called {name!r}: there are {', '.join(maker.PICTURES)}")
     lines = []
-    for picture in maker.draw(name, results, current):
+    for picture in maker.draw(name, results, kernels):
         path = IMAGES / picture.file
         if images.setdefault(path, picture.svg) != picture.svg:
             raise Wrong(f"two pictures would be called {path}: the names of cards are too alike")
@@ -166,7 +181,7 @@ def pictures(name, results, current, images, folder):
     return "\n".join(["", *lines, "", ""]) if lines else ""
 
 
-def rewritten(text, results, current, images, folder, sweeps=None):
+def rewritten(text, results, kernels, images, folder, sweeps=None):
     """A page in that folder of the tree, with its tables and pictures as they should be."""
     pairs = len(MARKED.findall(text))
     if len(MARKER.findall(text)) != 2 * pairs:
@@ -175,17 +190,17 @@ def rewritten(text, results, current, images, folder, sweeps=None):
 
     def filled(found):
         kind, name = found[1], found[2]
-        lines = (table(name, results, current, sweeps) if kind == "table"
-                 else pictures(name, results, current, images, folder))
+        lines = (table(name, results, kernels, sweeps) if kind == "table"
+                 else pictures(name, results, kernels, images, folder))
         return f"<!-- {kind}: {name} -->\n{lines}<!-- end -->"
 
     return MARKED.sub(filled, text)
 
 
-def report(root, results, current):
+def report(root, results, kernels):
     """The page of all results, with what profiles know of their kernels; None without any."""
     reading = package_module("report.reading")
-    cards = reading.cards(results, current)
+    cards = reading.cards(results, kernels)
     profiles = sorted((root / "bench" / "results" / "profiles").glob("*.json"))
     try:
         reading.add_profiles(cards, profiles)
@@ -198,16 +213,16 @@ def pages(root):
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
-def wanted_files(root, results, current):
+def wanted_files(root, results, kernels):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
     images, sweeps = {}, read_sweeps(root)
-    wanted[REPORT] = report(root, results, current)
+    wanted[REPORT] = report(root, results, kernels)
     for page in pages(root):
         path = page.relative_to(root)
         try:
             wanted[path] = rewritten(page.read_text(encoding="utf-8"), list(results.values()),
-                                     current, images, path.parent, sweeps)
+                                     kernels, images, path.parent, sweeps)
         except Wrong as error:
             raise Wrong(f"{page}: {error}") from None
     return {**wanted, **images}
@@ -218,10 +233,10 @@ def main(arguments=None):
     parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree [this one]")
     options = parser.parse_args(arguments)
-    current = bench_module("sources").source_hashes(options.root)
     try:
+        kernels = committed_kernels(options.root)
         results = read_results(options.root)
-        wanted = wanted_files(options.root, results, current)
+        wanted = wanted_files(options.root, results, kernels)
     except Wrong as error:
         print(f"tables: {error}")
         return 1
@@ -240,7 +255,7 @@ def main(arguments=None):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content, encoding="utf-8")
             print(f"tables: {path}: written")
-    print(f"tables: {len(results)} results, kernel sources {', '.join(current.values())}")
+    print(f"tables: {len(results)} results")
     return 1 if options.check and different else 0
 
 

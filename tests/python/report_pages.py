@@ -8,9 +8,9 @@ import re
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
-from support import kernel_tree
+from support import KERNELS, OTHER_ROW, kernel_tree
 from test_pictures import DENSITIES, LENGTHS, PRODUCTS
-from test_tables import CASES, record, result_of, tables
+from test_tables import CASES, machine_code, record, result_of, tables
 
 cli = tables.package_module("report.cli")
 make_case = tables.package_module("bench.cases").make_case
@@ -101,8 +101,9 @@ def rich(**more):
     cases = json.loads(json.dumps(RICH))
     for case in cases:
         if "ms" in case["ours"]:
-            case["ours"].update(predicted_ms=2 * case["ours"]["ms"], row="sm90_kernel_64",
-                                joules_per_tflop=2.0)
+            code = machine_code.code_of(KERNELS, OTHER_ROW, case["params"]["dtype"])
+            case["ours"].update(predicted_ms=2 * case["ours"]["ms"], row=OTHER_ROW,
+                                machine_code=code, joules_per_tflop=2.0)
             case["max_error"], case["error_budget"] = 0.25, 0.5
         for entry in case["peers"].values():
             if "ms" in entry:

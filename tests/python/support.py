@@ -1,5 +1,7 @@
 """A reference of its own in float64, and what tests share. Nothing here uses tessera."""
 
+import json
+
 import numpy as np
 
 
@@ -55,28 +57,26 @@ def sparse(rows, cols, block, density=0.4, seed=0):
     return (rng.standard_normal((rows, cols)) * np.kron(keep, np.ones(block))).astype(np.float32)
 
 
-ATTENTION_KERNEL = "src/kernels/cuda/sm90/attention/launch.cuh"
-PRODUCT_KERNEL = "src/kernels/cuda/sm90/matmul/launch.cuh"
+# The kernels of an invented tree, as machine_code.json has them.
+ATTENTION_ROW, PRODUCT_ROW, OTHER_ROW = "attention_row", "product_row", "sm90_kernel_64"
+KERNELS = {row: {"kernel<__half>": "1" * 16, "kernel<__nv_bfloat16>": place * 16}
+           for row, place in ((ATTENTION_ROW, "2"), (PRODUCT_ROW, "3"), (OTHER_ROW, "4"),
+                              ("prepare/mask_lists", "5"))}
 
 
 def kernel_tree(folder):
-    """The least that has kernels of both kinds: a row each, and what they share."""
-    rows = "".join(f'{{.name = "sm90_{op}_64", .ops = ops({{Op::{op}}}), .tile = {{.m = 64}},\n'
-                   ' .measured = "quickly"},\n' for op in ("attention", "matmul"))
-    files = {
-        "src/select/sm90_rows.hpp": rows, "src/select/sm80_rows.hpp": "",
-        "src/select/tile_table.hpp": "",
-        "cmake/TesseraCuda.cmake": "", "cmake/row.cu.in": '#include "@folder@/launch.cuh"\n',
-        "src/kernels/cuda/prepare/mask_lists.cu": "", "src/kernels/cuda/prepare/transpose.cu": "",
-        "src/kernels/cuda/spgemm/order.cu": "", "src/kernels/cuda/spgemm/symbolic.cu": "",
-        ATTENTION_KERNEL: '#include <cuda.h>\n#include "src/cuda/tile/map.hpp"\n'
-                          '#include "src/plan/attention.hpp"\n',
-        PRODUCT_KERNEL: '#include "src/cuda/tile/map.hpp"\n',
-        "src/cuda/tile/map.hpp": "", "src/cuda/tile/map.cpp": '#include "src/plan/attention.hpp"\n',
-        "src/plan/attention.hpp": "", "src/plan/attention.cpp": "",
-        "src/kernels/cuda/README.md": "prose", "src/plan/other.cpp": "",
-    }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    """The least that is a source tree with these kernels."""
+    (folder / "src" / "kernels").mkdir(parents=True, exist_ok=True)
+    (folder / "bench").mkdir(exist_ok=True)
+    write_kernels(folder, KERNELS)
     return folder
+
+
+def write_kernels(folder, kernels):
+    (folder / "bench" / "machine_code.json").write_text(
+        json.dumps({"toolkit": "99.0", "kernels": kernels}))
+
+
+def change_kernel(folder, row, code="f" * 16):
+    """Another machine code of that row's kernels, for all dtypes."""
+    write_kernels(folder, {**KERNELS, row: dict.fromkeys(KERNELS[row], code)})

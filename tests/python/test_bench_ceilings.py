@@ -119,7 +119,7 @@ def test_bad_arguments_are_named(card, tmp_path, capsys, monkeypatch):
 
 
 def test_the_program_is_looked_for_where_the_preset_builds_it(tmp_path):
-    (tmp_path / "src" / "cuda").mkdir(parents=True)
+    (tmp_path / "src" / "kernels").mkdir(parents=True)
     with pytest.raises(ceilings.CeilingsError, match="tessera_gpu_tests"):
         ceilings.find_program(tree=tmp_path)
     path = tmp_path / ceilings.PROGRAM

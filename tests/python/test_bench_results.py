@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
+from support import KERNELS, OTHER_ROW, PRODUCT_ROW
 
-from tessera.bench import (arrays, cli, measure, ours, peers, results, schema, sources, suite,
-                           table, timing)
+from tessera.bench import (arrays, cli, machine_code, measure, ours, peers, results, schema, suite,
+                           table, timing, tree)
 from tessera.bench.cases import make_case
 from tessera.bench.files import Unwritable, check_writable, write_json
 from tessera.bench.measure import Settings, measure_case
@@ -313,10 +313,21 @@ def as_gpu(result, **changes):
     return made
 
 
+def with_code(result, row, code=None):
+    """As if a GPU's row had given the figures, with its code among KERNELS unless told."""
+    made = as_gpu(result)
+    for record in made["cases"]:
+        dtype = record["params"]["dtype"]
+        record["ours"].update(row=row,
+                              machine_code=code or machine_code.code_of(KERNELS, row, dtype))
+    return made
+
+
 def test_a_result_has_the_schema_s_shape(result):
     assert schema.problems(result, SCHEMA) == []
     assert schema.problems(as_gpu(result), SCHEMA) == []
-    assert result["source_hash"] == sources.source_hashes(ROOT)
+    # No machine code on a CPU.
+    assert [record["ours"]["machine_code"] for record in result["cases"]] == [None] * 3
     assert result["commit"] == "0123abc"
 
 
@@ -332,8 +343,8 @@ def test_a_result_has_the_schema_s_shape(result):
     (lambda r: r["cases"][1]["peers"].update(x={"unavailable": ""}), "x"),
     (lambda r: r["cases"][1]["peers"].update(x={"unavailable": "no", "ms": 1}), "x"),
     (lambda r: r["tests"].append({"name": "t", "outcome": "maybe"}), "outcome"),
-    (lambda r: r.update(source_hash="xyz"), "source_hash"),
-    (lambda r: r.update(source_hash={"attention": "0" * 16}), "source_hash"),
+    (lambda r: r["cases"][0]["ours"].update(machine_code="xyz"), "machine_code"),
+    (lambda r: r["cases"][0]["ours"].pop("machine_code"), "machine_code"),
     (lambda r: r["cases"][0].update(useful_flops=True), "useful_flops"),
 ])
 def test_the_schema_tells_what_is_wrong(result, spoil, place):
@@ -396,7 +407,6 @@ def test_merged_shards_come_into_the_workloads_order(result):
 
 
 @pytest.mark.parametrize("change, names", [
-    (lambda r: r.update(source_hash="0" * 16), "source_hash"),
     (lambda r: r["gpu"].update(name="NVIDIA H100"), "name"),
     (lambda r: r["gpu"].update(power_limit_w=500.0), "power_limit_w"),
     (lambda r: r.update(gpu=None), "GPU"),
@@ -443,67 +453,28 @@ def test_the_check_of_committed_results(result, tmp_path):
                               text=True)
         return done.returncode, done.stdout
 
-    assert check(as_gpu(result))[0] == 0
     assert check(result)[0] == 1  # not from a GPU
-    now = result["source_hash"]
-    products = {**as_gpu(result), "source_hash": {**now, "attention": "0" * 16}}
-    products["cases"] = [record for record in result["cases"] if record["op"] != "attention"]
-    status, told = check(products, "--fresh")  # the kernels of none of its cases have changed
+    kernels = machine_code.committed(ROOT)
+    row = next(row for row in kernels if row.startswith("sm90_attention"))
+    fresh = as_gpu(result)
+    fresh["cases"] = fresh["cases"][2:]
+    code = machine_code.code_of(kernels, row, "f16")
+    fresh["cases"][0]["ours"].update(row=row, machine_code=code)
+    status, told = check(fresh, "--fresh")
     assert status == 0 and "stale" not in told
-    stale = {**as_gpu(result), "source_hash": {**now, "products": "0" * 16}}
+    stale = copy.deepcopy(fresh)
+    stale["cases"][0]["ours"]["row"] = "sm90_no_such_row"
     status, told = check(stale)
-    assert status == 0 and "stale, measured at 0000000000000000" in told
+    assert status == 0 and "1 of 1 case is stale: its kernel has changed since\n  attention" in told
     assert check(stale, "--fresh")[0] == 1
+    status, told = check(as_gpu(result))
+    assert status == 0 and "3 of 3 cases are stale: their machine code is unknown" in told
     twice = as_gpu(result)
     twice["cases"].append(twice["cases"][0])
     assert check(twice)[0] == 1
     untrue = as_gpu(result)
     untrue["cases"][0]["ours"]["tflops"] *= 2
     assert check(untrue)[0] == 1
-
-
-def test_the_hash_follows_kernel_sources_alone(tmp_path):
-    kernel_tree(tmp_path)
-    known = sources.source_hashes(tmp_path)
-
-    def changed_by(name, text):
-        """Which of the hashes another content changes."""
-        nonlocal known
-        (tmp_path / name).write_text(text)
-        before, known = known, sources.source_hashes(tmp_path)
-        return [kind for kind in before if before[kind] != known[kind]]
-
-    rows = "src/select/sm90_rows.hpp"
-    table = (tmp_path / rows).read_text()
-    assert changed_by("src/kernels/cuda/README.md", "more prose") == []
-    assert changed_by("src/plan/other.cpp", "nobody includes it") == []
-    assert changed_by(rows, table.replace("quickly", "very quickly")) == []
-    assert changed_by(rows, table.replace(".m = 64", ".m = 32", 1)) == ["attention"]
-    assert changed_by(rows, table.replace("matmul_64", "matmul_32")) == ["attention", "products"]
-    assert changed_by("src/plan/attention.cpp", "planned otherwise") == ["attention"]
-    assert changed_by("src/cuda/tile/map.cpp", "shared by both") == ["attention", "products"]
-    assert changed_by(ATTENTION_KERNEL, "x") == ["attention"]
-    assert changed_by(PRODUCT_KERNEL, "x") == ["products"]
-    assert sources.find_tree(tmp_path / "src") == str(tmp_path)
-
-
-def test_every_kernel_of_the_tree_counts_for_one_kind_at_least():
-    files = {kind: set(sources.kernel_sources(ROOT, kind)[1]) for kind in sources.KINDS}
-    assert not any("sm90/attention" in name for name in files["products"])
-    assert not any(f"sm90/{family}/" in name for name in files["attention"]
-                   for family in ("bsr", "matmul", "sddmm", "skinny", "spgemm"))
-    assert "src/kernels/cuda/sm90/attention/plan.cpp" in files["attention"] - files["products"]
-    assert "src/kernels/cuda/sm90/matmul/plan.cpp" in files["products"] - files["attention"]
-    assert "src/kernels/cuda/sm90/tile/tensor_map.cpp" in files["products"] & files["attention"]
-    left_out = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src/cuda").rglob("*.c*")}
-    # What only calls others, conversions that are not measured, the zeros of unused packed rows, and
-    # ranges for profilers.
-    assert left_out - files["attention"] - files["products"] == {
-        "src/kernels/cuda/prepare/clear_rest.cu", "src/kernels/cuda/prepare/prepare.cpp",
-        "src/kernels/cuda/prepare/select.cu", "src/kernels/cuda/ranges.cpp"}
-    table = (ROOT / sources.TABLES[1]).read_text()
-    rows = [row for kind in sources.KINDS for row in sources.kernel_sources(ROOT, kind)[0]]
-    assert sum(row.startswith("sm90_") for row in rows) == table.count(".name = ")
 
 
 # ---- Many cases --------------------------------------------------------------------------------
@@ -550,12 +521,37 @@ def test_resume_leaves_out_what_is_done(counting, tmp_path):
     assert len(results.read(path)["cases"]) == 4
 
 
-def test_resume_refuses_other_sources(counting, tmp_path):
+def test_resume_refuses_another_machine(counting, tmp_path):
     path = str(tmp_path / "out.json")
     run_suite(path, some_cases(1))
-    write_json(path, {**results.read(path), "source_hash": "0" * 16})
-    with pytest.raises(results.Mixed, match="source_hash"):
+    write_json(path, as_gpu(results.read(path)))
+    with pytest.raises(results.Mixed, match="GPU"):
         run_suite(path, some_cases(2), resume=True)
+
+
+def test_resume_measures_again_what_other_machine_code_gave(counting, tmp_path):
+    path, cases = str(tmp_path / "out.json"), some_cases(3)
+    run_suite(path, cases)
+    _, made = run_suite(path, cases, resume=True)
+    records = {record["params"]["m"]: record["ours"] for record in made.result["cases"]}
+    kernels = {"row": {"kernel": "a" * 16}}
+    code = machine_code.code_of(kernels, "row", "f32")
+    for m, own in ((1, code), (2, "0" * 16), (3, None)):
+        records[m].update(row="row", machine_code=own)
+    for installed, done in ((None, [True] * 3), (kernels, [True, False, False])):
+        made.kernels = installed
+        assert [made.is_done(case) for case in cases] == done
+    made.settings.ours = False  # then nothing of ours would be measured
+    assert all(map(made.is_done, cases))
+
+
+def test_a_file_that_another_commit_continues_names_both(counting, tmp_path):
+    path, cases = str(tmp_path / "out.json"), some_cases(3)
+    for commit, count in (("0123abc", 1), ("0123abc", 2), ("4567def", 3), ("4567def", 3)):
+        run_suite(path, cases[:count], resume=True, commit=commit)
+    parts = [(part["commit"], part["cases"]) for part in results.read(path)["parts"]]
+    assert parts == [("0123abc", 2), ("4567def", 1)]
+    assert "commit 0123abc, commit 4567def" in markdown.provenance(results.read(path))[0]
 
 
 def test_a_spent_budget_stops_between_cases(counting, tmp_path):
@@ -721,26 +717,25 @@ def test_mistakes_end_with_a_sentence(words, told, capsys):
     assert told in capsys.readouterr().err
 
 
-def test_sources_that_are_not_known_are_not_stale(result):
-    line, = markdown.provenance({**result, "source_hash": None}, result["source_hash"])
-    assert line.endswith("kernel sources unknown")
+def test_figures_of_a_cpu_are_not_stale(result):
+    assert len(markdown.provenance(result, KERNELS)) == 1
 
 
-def test_a_folder_outside_of_any_tree_has_no_sources_to_name(tmp_path):
+def test_a_tree_is_found_from_its_folders(tmp_path):
+    assert tree.find_tree(ROOT / "tests" / "python") == str(ROOT)
     with pytest.raises(ValueError, match=f"--tree: .*{tmp_path}"):
-        sources.find_tree(tmp_path)
+        tree.find_tree(tmp_path)
 
 
 def test_tables(result):
     text = table.text_table(result["cases"])
     assert "GFLOPS" in text and "matmul 40x30x20 tn f32" in text
-    told = markdown.provenance(as_gpu(result), {"products": "0" * 16})
-    assert told[0].startswith("stale, measured at") and len(told) == 2
-    assert markdown.provenance(as_gpu(result), result["source_hash"]) == told[1:]
-    other = {**result["source_hash"], "attention": "0" * 16}
-    shown = [record for record in result["cases"] if record["op"] != "attention"]
-    assert len(markdown.provenance(as_gpu(result), other)) == 2
-    assert len(markdown.provenance(as_gpu(result), other, shown)) == 1
+    half = [record for record in result["cases"] if record["params"]["dtype"] == "f16"]
+    made = with_code({**result, "cases": half}, PRODUCT_ROW)
+    line, = markdown.provenance(made, KERNELS)
+    assert markdown.provenance(with_code(made, OTHER_ROW, "0" * 16), KERNELS) == [
+        "1 of 1 case is stale: its kernel has changed since", line]
+    assert markdown.provenance(with_code(made, OTHER_ROW, "0" * 16), KERNELS, []) == [line]
     absent = copy.deepcopy(result["cases"])
     absent[0]["ours"] = {"unavailable": "no kernel"}
     assert "no kernel" in table.text_table(absent)

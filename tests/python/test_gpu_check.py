@@ -232,7 +232,36 @@ def test_random_problems_go_on_where_the_file_stopped(machine):
     assert gpu_check.bench_module("results").problems(result) == []
     first, second = result["verify"]
     assert first["last_seed"] < second["first_seed"]
-    assert first["first_seed"] == int(result["source_hash"]["attention"][:8], 16) + 1
+    assert first["first_seed"] == gpu_steps.attention_code(folder / "build") + 1
+
+
+def test_random_problems_of_other_kernels_do_not_count(monkeypatch, tmp_path):
+    other = {"first_seed": 1000, "last_seed": 1019, "problems": 20, "failed": [1001]}
+    found, tests = found_by(monkeypatch, tmp_path, 0, [other], problems=20)
+    assert found[0]["first_seed"] == 16 and tests[0]["outcome"] == "passed"
+    assert found_by(monkeypatch, tmp_path, 0, [other, *found]) == ([], [])
+
+
+def test_seeds_follow_the_attention_kernels_of_the_build(tmp_path):
+    def code_with(**kernels):
+        (tmp_path / "machine_code.json").write_text(json.dumps(
+            {"toolkit": "99.0", "kernels": {row: {"name": code} for row, code in kernels.items()}}))
+        return gpu_steps.attention_code(tmp_path)
+
+    committed = gpu_steps.attention_code(tmp_path)
+    first = code_with(sm90_attention_128="a" * 16, sm90_matmul_64="b" * 16)
+    assert first == code_with(sm90_attention_128="a" * 16, sm90_matmul_64="c" * 16)
+    assert len({first, committed, code_with(sm90_attention_128="d" * 16)}) == 3
+
+
+def test_at_another_commit_tests_run_again(machine):
+    folder = machine()
+    run(folder, *only("cpp", "sanitizer"), "--commit", "0123abc")
+    machine(status=1)
+    _, result = run(folder, *only("cpp"), "--resume", "--commit", "4567def")
+    outcomes = {test["name"].partition(".")[0]: test["outcome"] for test in result["tests"]}
+    assert outcomes == {"sanitizer": "passed", "cpp": "failed"}
+    assert [part["commit"] for part in result["parts"]] == ["0123abc", "4567def"]
 
 
 def test_no_random_problems_are_refused(capsys):
@@ -252,8 +281,9 @@ def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
         return status, ""
 
     monkeypatch.setattr(gpu_steps, "run", ended)
-    options = types.SimpleNamespace(problems=20, device="cpu")
-    result = {"source_hash": {"attention": "0000000f" * 2}, "verify": list(before)}
+    monkeypatch.setattr(gpu_steps, "attention_code", lambda build: 15)
+    options = types.SimpleNamespace(problems=20, device="cpu", build=tmp_path)
+    result = {"verify": list(before)}
     return gpu_steps.random_problems(options, gpu_steps.Clock(budget), {}, tmp_path, result)
 
 
@@ -358,7 +388,7 @@ def test_merge_refuses_other_cards(tmp_path, machine):
     folder = machine()
     run(folder, *only("cpp"))
     first = json.loads((folder / "out.json").read_text())
-    second = {**first, "source_hash": "0" * 16}
+    second = {**first, "cpu": {**first["cpu"], "name": "Another"}}
     for name, one in (("a.json", first), ("b.json", second)):
         (tmp_path / name).write_text(json.dumps(one))
     out = tmp_path / "m.json"

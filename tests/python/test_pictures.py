@@ -5,8 +5,8 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from support import ATTENTION_KERNEL, kernel_tree
-from test_tables import DENSE, record, result_of, sources, tables
+from support import ATTENTION_ROW, KERNELS, change_kernel, kernel_tree
+from test_tables import DENSE, record, result_of, tables
 
 pictures = tables.package_module("report.pictures")
 line_chart = tables.package_module("report.line_chart")
@@ -175,19 +175,21 @@ def test_hostile_names_stay_text():
     assert all(len(label) <= line_chart.LONGEST_LABEL for label in labels(picture))
 
 
-CURRENT = {"attention": "1" * 16, "products": "2" * 16}
-
-
-def test_stale_results_are_called_so():
-    new = {**result_of(LENGTHS[:1]), "source_hash": CURRENT}
-    old = {**result_of(LENGTHS[1:]), "date": "2000-01-02T00:00:00Z"}
-    (picture,) = pictures.draw("attention_128", [new, old], CURRENT)
-    assert "Invented Card, 100 W, 2000-01-02, 2001-02-03. in part stale" in description(picture)
-    assert picture.title.endswith(f"full, in part stale, measured at {'0' * 16}")
-    (picture,) = pictures.draw("attention_128", [old], CURRENT)
-    assert f">stale, measured at {'0' * 16}</text>" in picture.svg
-    (picture,) = pictures.draw("attention_128", [new], CURRENT)
-    assert "stale" not in picture.svg + picture.title
+def test_a_picture_says_how_many_of_its_cases_are_stale():
+    new = result_of(LENGTHS[:1])
+    old = {**result_of(json.loads(json.dumps(LENGTHS[1:]))), "date": "2000-01-02T00:00:00Z"}
+    for record in old["cases"]:
+        record["ours"]["machine_code"] = "0" * 16
+    (picture,) = pictures.draw("attention_128", [new, old], KERNELS)
+    said = "2 of 3 cases are stale: their kernels have changed since"
+    assert f"Invented Card, 100 W, 2000-01-02, 2001-02-03. {said}" in description(picture)
+    assert picture.title.endswith(f"full, {said}")
+    (picture,) = pictures.draw("attention_128", [old], KERNELS)
+    assert ">2 of 2 cases are stale: their kernels have changed since</text>" in picture.svg
+    # Without known kernels nothing is said.
+    for results, kernels in (([new], KERNELS), ([old], None)):
+        (picture,) = pictures.draw("attention_128", results, kernels)
+        assert "stale" not in picture.svg + picture.title
 
 
 @pytest.fixture
@@ -205,8 +207,7 @@ def tree(tmp_path):
 
 
 def put(tree, cases):
-    result = result_of(cases, sources.source_hashes(str(tree)))
-    (tree / "bench/results/card.json").write_text(json.dumps(result))
+    (tree / "bench/results/card.json").write_text(json.dumps(result_of(cases)))
 
 
 def run(tree, *options):
@@ -239,10 +240,10 @@ def test_pages_refer_to_what_there_is(tree):
     assert f"![{title}](../images/measured/{name})" in page
     assert page.endswith("<!-- picture: product_density -->\n<!-- end -->\n")
     # A kernel changes: the check fails until picture and page say that they are stale.
-    (tree / ATTENTION_KERNEL).write_text("two")
+    change_kernel(tree, ATTENTION_ROW)
     assert run(tree, "--check") == 1
     run(tree)
-    assert "full, stale, measured at" in (tree / "README.md").read_text()
+    assert "full, 3 of 3 cases are stale" in (tree / "README.md").read_text()
     # The cases are no longer in any result: nothing refers to the picture, and it is gone.
     put(tree, [])
     assert run(tree, "--check") == 1

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import check_results  # noqa: E402
 import ncu_profile  # noqa: E402
 
-from tessera.bench import one_call, profiles  # noqa: E402
+from tessera.bench import machine_code, one_call, profiles  # noqa: E402
 from tessera.bench.cases import CaseError, make_case, parse_case  # noqa: E402
 from tessera.bench.files import Unreadable  # noqa: E402
 
@@ -62,7 +62,8 @@ CSV = ("==PROF== Connected to process 4242 (/usr/bin/python3.12)\n"
        + line([*NAMES, *TABLE]) + line([""] * len(NAMES) + [row[0] for row in TABLE.values()])
        + kernel("unnamed>::" + ORDER, 1, "(1024, 1, 1)", 0) + kernel(ATTENTION, 2, "(384, 1, 1)", 1)
        + "==PROF== Disconnected from process 4242\n")
-CALL = {"row": "sm90_attention_128", "useful_flops": 1e12, "gpu": "NVIDIA H200"}
+CALL = {"row": "sm90_attention_128", "machine_code": "0" * 16, "useful_flops": 1e12,
+        "gpu": "NVIDIA H200"}
 NCU = """#!{python}
 import json, sys
 if "--version" in sys.argv:
@@ -116,6 +117,7 @@ def test_the_extract_is_that_of_the_longest_kernel(ncu, capsys):
     assert run(folder) == 0, capsys.readouterr().err
     profile = json.loads((folder / "profiles" / f"{STEM}.json").read_text())
     assert profile["kernel"] == ATTENTION and profile["row"] == "sm90_attention_128"
+    assert profile["machine_code"] == "0" * 16
     assert profile["duration_us"] == pytest.approx(1311.744)
     assert profile["useful_tflops"] == pytest.approx(1 / 1311.744e-6)
     assert profile["clock_mhz"] == pytest.approx(1755.0, abs=1e-3)
@@ -233,14 +235,20 @@ def test_committed_profiles_are_checked(ncu, capsys, monkeypatch):
     assert run(folder) == 0
     path = folder / "profiles" / f"{STEM}.json"
 
-    def check():
-        monkeypatch.setattr(sys, "argv", ["check_results", str(path)])
+    def check(*options):
+        monkeypatch.setattr(sys, "argv", ["check_results", *options, str(path)])
         status = check_results.main()
         return status, capsys.readouterr().out
 
-    assert check()[0] == 0
+    status, told = check()
+    assert status == 0 and f"{path}: stale" in told
+    assert check("--fresh")[0] == 1
     profile = json.loads(path.read_text())
-    path.write_text(json.dumps({**profile, "source_hash": "0" * 16}))
+    current = machine_code.code_of(machine_code.committed(ROOT), profile["row"], "bf16")
+    path.write_text(json.dumps({**profile, "machine_code": current}))
+    status, told = check("--fresh")
+    assert status == 0 and "stale" not in told
+    path.write_text(json.dumps({**profile, "date": "2000-01-01T00:00:00Z"}))
     assert "the text beside it is not what it gives" in check()[1]
     path.write_text(json.dumps({**profile, "limiter": 3}))
     assert check() [0] == 1
@@ -292,5 +300,5 @@ def test_the_call_between_the_marks_is_the_second_one(monkeypatch):
 
     case = make_case("matmul", {"m": 8, "n": 8, "k": 8, "dtype": "f32"})
     said = one_call.call_once(case, Profiler(), lambda: None, "cpu")
-    assert said == {"row": "cpu_matmul", "useful_flops": 1024}
+    assert said == {"row": "cpu_matmul", "machine_code": None, "useful_flops": 1024}
     assert calls == ["warm-up", 0] and marks == [1, 2]

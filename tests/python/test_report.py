@@ -10,10 +10,10 @@ import sys
 
 import pytest
 from report_pages import MATMUL, Page, check_form, maker, product, rich
-from support import kernel_tree
+from support import KERNELS, OTHER_ROW, kernel_tree
 from tessera.bench import profiles
 from test_pictures import LENGTHS, attention
-from test_tables import CASES, ROOT, record, result_of, sources, tables
+from test_tables import CASES, ROOT, machine_code, record, result_of, tables
 
 ceilings = tables.package_module("report.ceilings")
 compare = tables.package_module("report.compare")
@@ -80,21 +80,21 @@ def test_colours_can_be_told_from_what_is_behind_them():
         assert contrast(theme["ink"], theme["warn"]) >= 4.5
 
 
-def test_a_stale_file_is_called_so_by_name(make, tmp_path):
-    page = make(rich())
-    assert "Stale: r0.json, with 13 measurements" in page.section("invented-card-100-w")
-    # So are the pictures that show some of it.
-    old = "0" * 16
-    hashes = sources.source_hashes(tmp_path)
-    assert all(f"stale, measured at {old}" in text for _, _, text in page.of("figure"))
-    page = make(rich(source_hash=hashes))
-    assert "stale" not in page.text.lower()
-    page = make(rich(source_hash={**hashes, "products": old}))
+def test_stale_cases_are_counted_by_file_and_in_every_picture(make):
+    assert "stale" not in make(rich()).text.lower()
+    old = rich()
+    products = [case for case in old["cases"] if case["op"] != "attention"]
+    for case in products:
+        case["ours"]["machine_code"] = "0" * 16
+    page = make(old)
+    count = f"{len(products)} of {len(old['cases'])} cases are stale: their kernels have changed"
+    assert f"r0.json: {count} since." in page.section("invented-card-100-w")
     said = {given["id"].removeprefix("invented-card-100-w-"): text
             for _, given, text in page.of("figure")}
-    assert f"stale, measured at {old}" in said["product-density"]
-    assert f"in part stale, measured at {old}" in said["roofline-chart"]
+    assert "3 of 3 cases are stale" in said["product-density"]
+    assert count in said["roofline-chart"]
     assert "stale" not in said["attention-density"]
+    assert "0" * 16 not in page.text
 
 
 # ---- What is concluded -------------------------------------------------------------------------
@@ -198,7 +198,8 @@ def test_registers_are_shown_where_a_profile_has_them(make, tmp_path):
                                     "block": "(384, 1, 1)", "values": values}])
     profile = {"schema": 1, "date": "2026-11-21T00:00:00Z", "gpu": "Invented Card",
                "label": "any product", "op": "matmul", "params": {"dtype": "bf16"},
-               "row": "sm90_kernel_64", "commit": None, "source_hash": "0" * 16, "ncu": "ncu",
+               "row": OTHER_ROW, "commit": None, "ncu": "ncu",
+               "machine_code": machine_code.code_of(KERNELS, OTHER_ROW, "bf16"),
                "clocks": "none", "useful_tflops": None, **extract}
     path = tmp_path / "profile.json"
 
@@ -211,8 +212,8 @@ def test_registers_are_shown_where_a_profile_has_them(make, tmp_path):
     assert page.csv("light")[1][-2:] == ["168", "232448"]
     assert "no profile of them was named" not in page.text
     # Of another card, or of kernels that were others, they are not these kernels'.
-    for change in ({"gpu": "Other Card"}, {"source_hash": "1" * 16}, {"row": "sm90_other"},
-                   {"row": None}):
+    for change in ({"gpu": "Other Card"}, {"machine_code": "1" * 16}, {"row": "sm90_other"},
+                   {"machine_code": None}, {"row": None}):
         assert with_profile(**change).csv("light")[1][-2:] == ["", ""]
     for change in ({"schema": 2}, {"launch": {}}, {"gpu": 1}, {"stalls": 3},
                    {"launch": {**extract["launch"], "registers": -1}},
@@ -226,7 +227,7 @@ def test_errors_and_tests_are_told_by_file(make):
     second = {**result_of([]), "tests": [skipped]}
     page = make(rich(), second)
     said = page.section("right")
-    for part in ("r0.json (stale): 1 passed, 1 failed", "r1.json (stale): 1 skipped",
+    for part in ("r0.json: 1 passed, 1 failed", "r1.json: 1 skipped",
                  "13 measurements were held", "the largest use of a budget is 50%"):
         assert part in said, part
     assert page.csv("tests")[1:] == [["cpp.b", "r0.json", "failed", ""],
@@ -331,7 +332,7 @@ def test_the_module_runs_as_a_program(tmp_path):
     assert made.read_text() == (ROOT / "docs/report.html").read_text()
     told = subprocess.run([sys.executable, "-m", "tessera.report", "--help"], cwd=ROOT,
                           capture_output=True, text=True, env=os.environ).stdout
-    for word in ("--against", "--profiles", "examples:", "exit\nstatus is 2"):
+    for word in ("--against", "--profiles", "examples:", "exit status is 2"):
         assert word in told
 
 

@@ -133,8 +133,8 @@ def test_a_folder_that_nobody_may_write_into(tmp_path, capsys):
 
 
 def test_what_is_missing_is_a_sentence_and_no_empty_picture(make):
-    bare = {**result_of([]), "ceilings": {}, "tests": [], "gpu": None, "source_hash": None,
-            "commit": None, "toolkit": {"python": "3.12", "cuda": "13.0"}}
+    bare = {**result_of([]), "ceilings": {}, "tests": [], "gpu": None, "commit": None,
+            "toolkit": {"python": "3.12", "cuda": "13.0"}}
     page = make(bare)
     check_form(page)
     # Of a machine without a GPU nothing is said of GPUs.

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ATTENTION_KERNEL, PRODUCT_KERNEL, kernel_tree
+from support import ATTENTION_ROW, KERNELS, PRODUCT_ROW, change_kernel, kernel_tree
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -17,7 +17,7 @@ spec.loader.exec_module(tables)
 markdown = tables.package_module("report.markdown")
 case_tables = tables.package_module("report.case_tables")
 values = tables.package_module("report.values")
-sources = tables.bench_module("sources")
+machine_code = tables.bench_module("machine_code")
 check_results = sys.modules["check_results"]
 
 DENSE = {"dtype": "bf16", "transpose": "nn", "m": 1000, "n": 1000, "k": 1000}
@@ -38,20 +38,21 @@ def record(op, params, ms, peers, state="sustained", flops=2e9, **ours):
         extra = {} if op == "matmul" else {"computed_tflops": 2e9 / one / 1e9}
         return entry(flops, one, version="1", max_error=0.0, **extra)
 
+    row = ATTENTION_ROW if op == "attention" else PRODUCT_ROW
+    code = machine_code.code_of_call(KERNELS, op, row, params["dtype"])
     made = {"unavailable": ms} if isinstance(ms, str) else entry(
-        flops, ms, row="row", predicted_ms=None, **ours)
+        flops, ms, row=row, predicted_ms=None, **{"machine_code": code, **ours})
     return {"op": op, "params": params, "state": state, "useful_flops": flops, "bytes": 6e6,
             "ours": made, "peers": {name: peer(one) for name, one in peers.items()},
             "max_error": None, "error_budget": None}
 
 
-def result_of(cases, source_hash="0" * 16):
+def result_of(cases):
     return {"schema": 1, "date": "2001-02-03T04:05:06Z",
             "gpu": {"name": "Invented Card", "compute_capability": 90, "units": 1,
                     "memory_bytes": 1, "l2_bytes": 1, "driver": "1.2", "power_limit_w": 100.0},
             "cpu": {"name": "Invented CPU", "threads": 1},
             "toolkit": {"python": "3.0", "cuda": "99.0"}, "commit": "abcdef0",
-            "source_hash": source_hash,
             "ceilings": {"copy_tbs": 9.0, "cublas_bf16": 2000.0, "cublas_bf16_sustained": 1000.0},
             "tests": [{"name": "cpp.a", "outcome": "passed"},
                       {"name": "cpp.b", "outcome": "failed"}],
@@ -177,8 +178,7 @@ def run(tree, *options):
 
 
 def put(tree, name, cases=CASES, **more):
-    result = {**result_of(cases, sources.source_hashes(str(tree))), **more}
-    (tree / "bench/results" / name).write_text(json.dumps(result))
+    (tree / "bench/results" / name).write_text(json.dumps({**result_of(cases), **more}))
 
 
 def test_without_results_the_tables_say_so(tree, capsys):
@@ -202,32 +202,40 @@ def test_tables_follow_the_files_and_the_kernels(tree):
         assert part in readme
     assert "stale" not in readme and "attention" not in readme
     assert "no kernel for attention" in page and "Tests: 1 passed, 1 failed." in page
-    # A kernel changes: the check fails until the tables say that they are stale, then no more.
-    measured_at = sources.source_hashes(str(tree))
-    for text in ("two", "three"):
-        (tree / PRODUCT_KERNEL).write_text(text)
-        assert run(tree, "--check") == (1 if text == "two" else 0)
+    # A kernel changes: the check fails until the tables say which part is stale, then no more.
+    for code in ("a" * 16, "b" * 16):
+        change_kernel(tree, PRODUCT_ROW, code)
+        assert run(tree, "--check") == (1 if code[0] == "a" else 0)
         run(tree)
     readme, page = (tree / "README.md").read_text(), (tree / "docs/page.md").read_text()
-    stale = f"*stale, measured at {measured_at['products']}*\n"
-    # Of the page's tables that of the whole file is stale, that of attention is not.
-    assert stale in readme and page.count("stale") == page.count(stale) == 1
+    assert "*5 of 5 cases are stale: their kernels have changed since*\n" in readme
+    # Of the page's tables that of the whole file counts all cases, that of attention its own.
+    stale = "*5 of 6 cases are stale: their kernels have changed since*\n"
+    assert page.count("stale") == page.count(stale) == 1
     assert page.index("no kernel for attention") < page.index("stale")
-    assert f"kernel sources {measured_at['attention']}*" in page
-    # So it is the other way round.
-    put(tree, "card-check.json")
-    (tree / ATTENTION_KERNEL).write_text("two")
+    # A case of attention that no kernel took has no figure that could be stale.
+    change_kernel(tree, ATTENTION_ROW)
     run(tree)
-    assert "stale" not in (tree / "README.md").read_text()
-    assert (tree / "docs/page.md").read_text().count("stale") == 2
+    assert "stale" not in (tree / "README.md").read_text() + (tree / "docs/page.md").read_text()
 
 
-def test_a_file_with_one_hash_for_all_kernels_is_stale(tree):
-    put(tree, "card-check.json", source_hash="0" * 16)
-    assert run(tree) == 0 and run(tree, "--check") == 0
-    for page in ("README.md", "docs/page.md"):
-        assert f"*stale, measured at {'0' * 16}*\n" in (tree / page).read_text()
-        assert f"kernel sources {'0' * 16}*" in (tree / page).read_text()
+def test_a_case_that_does_not_name_its_machine_code_is_stale(tree):
+    cases = json.loads(json.dumps(CASES[:3]))
+    cases[0]["ours"]["machine_code"] = None
+    put(tree, "card-check.json", cases)
+    run(tree)
+    readme = (tree / "README.md").read_text()
+    assert "*1 of 3 cases is stale: its machine code is unknown*\n" in readme
+    cases[1]["ours"]["machine_code"] = "0" * 16
+    put(tree, "card-check.json", cases)
+    run(tree)
+    assert ("*2 of 3 cases are stale: their kernels have changed since or their machine code is "
+            "unknown*\n") in (tree / "README.md").read_text()
+
+
+def test_a_tree_without_machine_code_is_refused(tree, capsys):
+    (tree / "bench/machine_code.json").unlink()
+    assert run(tree) == 1 and "no bench/machine_code.json" in capsys.readouterr().out
 
 
 def test_lists_are_held_against_the_attention_that_walks_them(tree):
@@ -322,7 +330,7 @@ def test_what_calls_cost_the_host_is_a_table(tree):
     (tree / "README.md").write_text("<!-- table: host -->\n<!-- end -->\n")
     put(tree, "card-a.json", [], host=calls, date="2002-01-01T00:00:00Z")
     put(tree, "card-b.json", [], host=[{**calls[0], "us": 9.99}])
-    (tree / PRODUCT_KERNEL).write_text("two")
+    change_kernel(tree, PRODUCT_ROW)
     run(tree)
     lines = (tree / "README.md").read_text().splitlines()
     assert row_of(lines, "call") == ["call", "run, us", "at least", "empty launch, us",

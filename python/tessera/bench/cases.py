@@ -39,6 +39,7 @@ ALL_PATTERN_ARGUMENTS = tuple(dict.fromkeys(itertools.chain(*PATTERN_ARGUMENTS.v
 # which as many as the longest row has are kept. Their parameters are the attention case's.
 LISTS = ("list_blocks", "top_k_blocks")
 ABOUT_ATTENTION = ("attention", *LISTS)
+ATTENTION, PRODUCTS = "attention", "products"  # kinds of operations
 
 # Parameters an operation must have, and those that have a default.
 REQUIRED = {
@@ -123,6 +124,11 @@ class Case:
             names, more = ("m", "n", "k", "experts", "shares"), {"transpose": self.transpose}
         sizes = {name: self.params.get(name) for name in ("dtype", *names)}
         return make_case("attention" if self.op == "attention" else "matmul", {**sizes, **more})
+
+
+def kind_of(op):
+    """Whether an operation belongs to attention or to products."""
+    return ATTENTION if op in ABOUT_ATTENTION else PRODUCTS
 
 
 def case_key(op, params):

@@ -10,8 +10,8 @@ from . import results
 from .files import write_json
 from .machine import gpu_facts, header
 from .progress import Progress
-from .sources import find_tree
 from .timing import CudaTimer, Prepared, measure_bursts, measure_sustained
+from .tree import find_tree
 
 COPY_BYTES = 1 << 31
 SIDE = 8192
@@ -85,8 +85,8 @@ def figures_of(text, program):
 
 
 def measure_all(program=None, seconds=2.0, path=None, tree=None, commit=None, quiet=False):
-    """A result with the card's ceilings and no case. Where `path` holds a result of this card and
-    these sources, they become a part of it."""
+    """A result with the card's ceilings and no case. Where `path` holds a result of this card, they
+    become a part of it."""
     program = find_program(program, tree)
     gpu, meter = gpu_facts()
     result = header("cuda", gpu, tree, commit)

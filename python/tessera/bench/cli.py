@@ -6,7 +6,7 @@ import sys
 
 from ..report import markdown
 from . import peers as adapters
-from . import ceilings, results, suite, table
+from . import ceilings, machine_code, results, suite, table
 from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, OPTIONAL, PATTERN_ARGUMENTS, REQUIRED,
                     STATES, VOLUMES, CaseError, make_case, read_workload)
 from .files import check_writable, in_words, write_json
@@ -14,7 +14,7 @@ from .machine import torch_with_gpu, why_no_gpu
 from .measure import Settings
 from .patterns import NoTessera
 from .peers.base import Unavailable
-from .sources import find_tree, source_hashes
+from .tree import find_tree
 
 MOST_SECONDS = 3600
 
@@ -133,7 +133,7 @@ def build_parser():
     many.add_argument("--list", action="store_true", help="print the cases and stop")
     add_common(many)
 
-    joined = commands.add_parser("merge", help="join result files of one card and one source hash")
+    joined = commands.add_parser("merge", help="join result files of one card")
     joined.add_argument("files", nargs="+")
     joined.add_argument("--json", metavar="FILE", required=True)
 
@@ -149,7 +149,7 @@ def build_parser():
     limits.add_argument("--seconds", type=float, default=2.0,
                         help="of each sustained measurement, 0.1 to 60 [2]")
     limits.add_argument("--json", metavar="FILE",
-                        help="write them there; into a result of this card and these sources")
+                        help="write them there; into a result of this card")
     limits.add_argument("--tree", help="the source tree [this folder's]")
     limits.add_argument("--commit", help="its commit, where git cannot say")
     limits.add_argument("--quiet", action="store_true", help="no progress")
@@ -300,8 +300,8 @@ def run_table(arguments):
     tree = find_tree()
     print("\n".join(lines) if records else "no such case")
     print()
-    current = source_hashes(tree) if tree else None
-    print(*markdown.provenance(result, current, records), sep="\n")
+    kernels = machine_code.committed(tree) if tree else None
+    print(*markdown.provenance(result, kernels, records), sep="\n")
     return 0
 
 

@@ -6,7 +6,7 @@ import sys
 
 from .files import timestamp
 from .nvml import Nvml
-from .sources import commit, find_tree, source_hashes
+from .tree import commit, find_tree
 
 
 def torch_with_gpu():
@@ -82,7 +82,6 @@ def header(device, gpu, tree=None, at_commit=None):
         "cpu": cpu_facts(),
         "toolkit": toolkit(),
         "commit": at_commit or (commit(tree) if tree else None),
-        "source_hash": source_hashes(tree) if tree else None,
         "ceilings": {},
         "host": [],
         "tests": [],

@@ -22,7 +22,8 @@ def call_once(case, profiler, synchronize, device="cuda"):
     prepared.run(0)
     synchronize()
     profiler.cudaProfilerStop()
-    return {"row": prepared.extra.get("row"), "useful_flops": problem.useful_flops}
+    return {**{name: prepared.extra.get(name) for name in ("row", "machine_code")},
+            "useful_flops": problem.useful_flops}
 
 
 def main():

@@ -3,6 +3,7 @@
 import time
 
 from .cases import LISTS
+from .machine_code import code_of_call, installed
 from .patterns import import_tessera
 from .peers.base import Unavailable, one_line
 from .timing import Prepared
@@ -21,6 +22,9 @@ def prepare_ours(problem, kernel=None):
     if problem.op not in LISTS:  # one kernel, which nothing chooses
         plan = explanation(problem, kernel)["plan"]
         extra.update(row=plan["kernel_name"], predicted_ms=plan["predicted_ms"])
+    if problem.device == "cuda":
+        extra["machine_code"] = code_of_call(installed(), problem.op, extra.get("row"),
+                                             problem.dtype)
     return Prepared(lambda i: runs[i](), extra=extra)
 
 

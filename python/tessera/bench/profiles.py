@@ -192,8 +192,8 @@ def text_of(profile):
     clocks = {"none": "free", "base": "locked to base by ncu"}[profile["clocks"]]
     lines = [
         f"{profile['label']}: {profile['row'] or 'no row'}",
-        f"{profile['gpu']}, {profile['date'][:10]}, kernel sources {profile['source_hash']}, "
-        f"{profile['ncu']}",
+        f"{profile['gpu']}, {profile['date'][:10]}, "
+        f"commit {(profile['commit'] or 'unknown')[:12]}, {profile['ncu']}",
         f"time            {of(profile['duration_us'], ' us')} at "
         f"{of(profile['clock_mhz'], ' MHz')} (clocks: {clocks})"
         + (f", {of(rate)} useful TFLOPS" if rate else ""),

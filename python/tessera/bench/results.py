@@ -102,11 +102,8 @@ def record_key(record):
 
 
 def require_same(first, second, names=("the first file", "the second file")):
-    """Raises Mixed unless both were measured on one kind of card, from the same kernel sources."""
-    for field in ("schema", "source_hash"):
-        if first[field] != second[field]:
-            raise Mixed(f"{field} differs: {first[field]} in {names[0]}, "
-                        f"{second[field]} in {names[1]}")
+    """Raises Mixed unless both were measured on one kind of card. Each record names its own machine
+    code, so the kernels may differ."""
     if (first["gpu"] is None) != (second["gpu"] is None):
         raise Mixed("one file is from a GPU, the other is not")
     if first["gpu"] is None and first["cpu"]["name"] != second["cpu"]["name"]:
@@ -122,6 +119,13 @@ def part_of(result):
     driver = result["gpu"]["driver"] if result["gpu"] else None
     return {"date": result["date"], "driver": driver, "commit": result["commit"],
             "ceilings": result["ceilings"], "cases": len(result["cases"])}
+
+
+def add_part(result, former):
+    """Remembers the parts of the file that `result` continues, where its commit is another one."""
+    if former["commit"] != result["commit"]:
+        result["parts"] = [*(former.get("parts") or [part_of(former)]),
+                           {**part_of(result), "ceilings": {}, "cases": 0}]
 
 
 def merge(results, names=None):

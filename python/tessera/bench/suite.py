@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from . import results
+from . import machine_code, results
 from .files import read_json, write_json
 from .machine import gpu_facts, header
 from .measure import DeviceLost, measure_case, states_of
@@ -89,16 +89,18 @@ class Suite:
             for field in ("cases", "tests", "verify", "ceilings", "host", "parts"):
                 if field in former:
                     self.result[field] = former[field]
+            results.add_part(self.result, former)
         elif path:
             for stale in (f"{path}.attempt", f"{path}.crashed"):
                 if os.path.exists(stale):
                     os.remove(stale)
         self.attempts = Attempts(path)
+        self.kernels = machine_code.installed() if resume and settings.device == "cuda" else None
 
     def is_done(self, case):
         done = {results.record_key(one): one for one in self.result["cases"]}
         records = [done.get((case.key, state)) for state in states_of(case, self.settings)]
-        if None in records:
+        if None in records or self.settings.ours and machine_code.stale(records, self.kernels):
             return False
         return not any("unavailable" in record["peers"].get(name, {})
                        for record in records for name in self.again)
@@ -163,6 +165,8 @@ class Suite:
         made = {results.record_key(record): record for record in records}
         kept = [one for one in self.result["cases"] if results.record_key(one) not in made]
         self.result["cases"] = kept + records
+        for part in self.result.get("parts", ())[-1:]:  # this run's
+            part["cases"] += len(records)
         self.save()
         return True
 

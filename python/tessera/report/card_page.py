@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ..bench import results as result_files
-from ..bench.cases import LISTS
-from ..bench.sources import ATTENTION, PRODUCTS, kind_of, measured_at
+from ..bench.cases import ATTENTION, LISTS, PRODUCTS, kind_of
 from . import case_tables, ceilings, compare, model_error, summary
 from . import energy as joules
 from .markdown import commits
@@ -58,12 +57,8 @@ def opening(card):
     facts += [f"commit {', '.join(every)}"] if every else []
     out = [paragraph(" \u00b7 ".join(facts), class_="facts")]
     for result, file in zip(card.results, card.files, strict=True):
-        old = [one for one in measured_at(result) if one in card.stale]
-        if old:
-            out.append(paragraph(
-                tag("strong", "Stale: "), f"{file}, with {len(result['cases'])} measurements, is "
-                f"older than the last change of its kernels (measured at {', '.join(old)}).",
-                class_="note"))
+        out += [paragraph(tag("strong", f"{file}: "), f"{words}.", class_="note")
+                for words in card.stale_of(result["cases"])]
     return out
 
 
@@ -72,7 +67,7 @@ def nothing(words):
 
 
 def drawn(card, chart, table, key, records):
-    """A picture of these records, called stale where they are."""
+    """A picture of these records, which says how many of them are stale."""
     return figure(replace(chart, about=[*chart.about, *card.stale_of(records)]), table, key)
 
 
@@ -222,9 +217,8 @@ def predictions(card, slug):
 def correctness(card, slug):
     counts, bad = [], []
     for result, file in zip(card.results, card.files, strict=True):
-        stale = " (stale)" if set(measured_at(result)) & set(card.stale) else ""
         ended = result_files.endings(result["tests"]), result_files.verified(result)
-        counts += [tag("li", f"{file}{stale}: {text}") for text in ended if text]
+        counts += [tag("li", f"{file}: {text}") for text in ended if text]
         bad += [[test["name"], file, test["outcome"], ending(test.get("detail", ""))]
                 for test in result["tests"] if test["outcome"] != "passed"]
     parts = [nothing("These files hold no tests.")]
@@ -284,7 +278,6 @@ def environment(card, slug):
     rows = {}
     for place, (result, file) in enumerate(zip(card.results, card.files, strict=True)):
         gpu = result["gpu"] or {}
-        hashes = result["source_hash"]
         facts = {
             "file": file, "date": result["date"], "GPU": gpu.get("name"),
             "compute capability": gpu.get("compute_capability"),
@@ -294,8 +287,6 @@ def environment(card, slug):
             "CPU": result["cpu"]["name"], "threads": result["cpu"]["threads"],
             **{name: version for name, version in sorted(result["toolkit"].items())},
             "commit": ", ".join(commits(result.get("parts") or [result])),
-            "kernel sources": ", ".join(f"{kind} {one}" for kind, one in hashes.items())
-            if isinstance(hashes, dict) else hashes,
             "cases": len(result["cases"]), "tests": len(result["tests"]),
         }
         for name, fact in facts.items():

@@ -4,7 +4,8 @@ import argparse
 import sys
 
 from ..bench.files import check_writable, in_words, write_whole
-from ..bench.sources import find_tree, source_hashes
+from ..bench.machine_code import committed
+from ..bench.tree import find_tree
 from . import page, reading
 
 EPILOG = """examples:
@@ -12,9 +13,9 @@ EPILOG = """examples:
   python -m tessera.report now.json -o report.html --against before.json
 
 Files of one card are put together; of a case that several have, the newest counts. Each card has a
-part of the page to itself. Where this runs within the source tree, results whose kernels have
-changed since are called stale. Nothing is written unless everything could be read: then the exit
-status is 2, with the reason.
+part of the page to itself. Where this runs within the source tree, the page says how many cases are
+stale: their kernels have changed since. Nothing is written unless everything could be read: then the
+exit status is 2, with the reason.
 """
 
 
@@ -40,8 +41,8 @@ def main(arguments=None):
     try:
         check_writable("--output", options.output)
         tree = find_tree(options.tree)
-        current = source_hashes(tree) if tree else None
-        cards = reading.cards(reading.read_all(options.results), current)
+        kernels = committed(tree) if tree else None
+        cards = reading.cards(reading.read_all(options.results), kernels)
         old = reading.cards(reading.read_all(options.against))
         reading.add_profiles(cards, options.profiles)
         content = page.make(cards, old)

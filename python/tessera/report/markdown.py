@@ -1,7 +1,7 @@
 """The documentation's tables: what `case_tables` and others make, as lines of Markdown."""
 
 from ..bench import results as result_files
-from ..bench.sources import measured_at, stale_hashes
+from ..bench.machine_code import in_words
 from . import case_tables, model_error, summary
 from . import ceilings as ceiling
 from .table import shown
@@ -111,9 +111,9 @@ def ceilings(result):
     return [*tensor, *([""] if tensor and others else []), *others]
 
 
-def provenance(result, current=None, records=None):
-    """Where these records' figures, or all, are from, in a line; one more before it where their
-    kernels have changed since. `current`: the hashes of the tree."""
+def provenance(result, kernels=None, records=None):
+    """Where these records' figures, or all, are from, in a line; one more before it where some of
+    them are stale. kernels: those of the tree."""
     gpu, toolkit = result["gpu"], result["toolkit"]
     words = [gpu["name"] if gpu else result["cpu"]["name"]]
     if gpu:
@@ -123,10 +123,8 @@ def provenance(result, current=None, records=None):
     parts = result.get("parts") or [result]
     words += sorted({part["date"][:10] for part in parts})
     words += [f"commit {one}" for one in commits(parts)]
-    hashes = measured_at(result, records)
-    line = ", ".join(words) + f", kernel sources {', '.join(one or 'unknown' for one in hashes)}"
-    stale = stale_hashes(hashes, current)
-    return [f"stale, measured at {', '.join(stale)}", line] if stale else [line]
+    stale = in_words(result["cases"] if records is None else records, kernels) if gpu else []
+    return [*stale, ", ".join(words)]
 
 
 def commits(parts):

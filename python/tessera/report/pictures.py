@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..bench.cases import make_case
 from ..bench.files import slug
-from ..bench.sources import measured_at, stale_hashes
+from ..bench.machine_code import in_words
 from . import heat_map, line_chart, model_error, scatter, strip
 from .case_tables import equal_at
 from .heat_map import Cell, HeatMap
@@ -228,8 +228,9 @@ def table_of(chart):
                  2, chart.title)
 
 
-def draw(name, results, current=None):
-    """The pictures of that name: for each card those of which something of ours was measured."""
+def draw(name, results, kernels=None):
+    """The pictures of that name: for each card those of which something of ours was measured.
+    kernels: those of the tree."""
     drawn = []
     for card in dict.fromkeys(result["gpu"]["name"] for result in results):
         of_card = [result for result in results if result["gpu"]["name"] == card]
@@ -238,22 +239,16 @@ def draw(name, results, current=None):
             chart, shown = make(records)
             if not empty(chart):
                 origin = provenance([result for result in of_card if any(
-                    one is record for one in shown for record in result["cases"])], shown, current)
+                    one is record for one in shown for record in result["cases"])], shown, kernels)
                 file = slug(f"{card} {stem}") + ".svg"
                 svg = drawing(chart, about=[*chart.about, *origin]).alone()
                 drawn.append(Picture(file, ", ".join([chart.title, *origin[1:]]), svg))
     return drawn
 
 
-def provenance(results, shown, current):
-    """Card and days, and a line more where the kernels of the shown cases have changed since."""
+def provenance(results, shown, kernels):
+    """Card and days, and a line more where some of the shown cases are stale."""
     gpu = results[0]["gpu"]
     days = {part["date"][:10] for result in results for part in result.get("parts") or [result]}
     watts = [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
-    lines = [", ".join([gpu["name"], *watts, *sorted(days)])]
-    hashes = {one for result in results for one in measured_at(result, shown)}
-    stale = stale_hashes(hashes, current)
-    if stale:
-        lines.append(("in part " if len(stale) < len(hashes) else "")
-                     + f"stale, measured at {', '.join(stale)}")
-    return lines
+    return [", ".join([gpu["name"], *watts, *sorted(days)]), *in_words(shown, kernels)]

@@ -7,7 +7,7 @@ from ..bench import results as result_files
 from ..bench import schema
 from ..bench.cases import CaseError, label, make_case
 from ..bench.files import read_json
-from ..bench.sources import measured_at, stale_hashes
+from ..bench.machine_code import in_words
 from . import ceilings
 
 
@@ -18,7 +18,7 @@ class Card:
     title: str
     results: list
     files: list  # their names
-    stale: list  # hashes of kernels that have changed since
+    kernels: dict | None  # those of the tree; None where they are not known, and of a CPU
     launches: dict = field(default_factory=dict)  # what profiles know: {row: registers and so on}
 
     @property
@@ -26,14 +26,8 @@ class Card:
         return [record for result in self.results for record in result["cases"]]
 
     def stale_of(self, records):
-        """A line about those of them whose kernels have changed since; nothing if none have."""
-        found = set()
-        for result in self.results:
-            shown = [one for one in records if any(one is other for other in result["cases"])]
-            found.update(measured_at(result, shown) if shown else ())
-        old = sorted(found.intersection(self.stale))
-        part = "in part " if len(old) < len(found) else ""
-        return [f"{part}stale, measured at {', '.join(old)}"] if old else []
+        """A line about the stale ones of these records; nothing if none is."""
+        return in_words(records, self.kernels)
 
     @property
     def ceilings(self):
@@ -88,27 +82,26 @@ def read_all(paths):
     return results
 
 
-def cards(results, current=None):
-    """Each machine with all that these files have of it. current: the hashes of the tree."""
+def cards(results, kernels=None):
+    """Each machine with all that these files have of it. kernels: those of the tree."""
     found = {}
     for file, result in results.items():
         key = machine_of(result)
-        card = found.setdefault(key, Card(key, title_of(result), [], [], []))
+        card = found.setdefault(key, Card(key, title_of(result), [], [],
+                                          kernels if result["gpu"] else None))
         card.results.append(result)
         card.files.append(file)
-        stale = stale_hashes(measured_at(result), current)
-        card.stale += [one for one in stale if one not in card.stale]
     return list(found.values())
 
 
 def add_profiles(cards, paths):
-    """To each card what these extracts know of its kernels: of that card, from the sources that
-    its results were measured from."""
+    """To each card what these extracts know of its kernels: of that card, from the machine code
+    that its results were measured with."""
     for path in paths:
         profile = read_json(path)
         result_files.complain(path, schema.problems(profile, schema.of_profiles()))
         for card in cards:
-            hashes = {one for result in card.results for one in measured_at(result)}
+            codes = {record["ours"].get("machine_code") for record in card.records} - {None}
             names = {(result["gpu"] or {}).get("name") for result in card.results}
-            if profile["gpu"] in names and profile["source_hash"] in hashes:
+            if profile["gpu"] in names and profile["machine_code"] in codes:
                 card.launches[profile["row"]] = profile["launch"]

@@ -15,7 +15,7 @@ from ..bench.measure import DeviceLost, Settings
 from ..bench.patterns import NoTessera
 from ..bench.peers.base import Unavailable, one_line
 from ..bench.progress import Progress
-from ..bench.sources import find_tree
+from ..bench.tree import find_tree
 from . import show
 from .file import Refused, TuningFile
 from .shapes import cases_of, several
