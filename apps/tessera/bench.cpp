@@ -129,7 +129,6 @@ Json result_file(const DeviceFacts& cpu, int threads, Json cases) {
                                  ? ""
                                  : first_line({"git", "-C", folder, "describe", "--always",
                                                "--dirty", "--abbrev=40", "--exclude", "*"});
-  const bool clean = !commit.empty() && commit.find("dirty") == std::string::npos;
   return {
       {"schema", 1},
       {"date", now()},
@@ -138,8 +137,6 @@ Json result_file(const DeviceFacts& cpu, int threads, Json cases) {
       {"toolkit", nullptr},
       {"version", TESSERA_VERSION_STRING},
       {"commit", text_or_null(commit)},
-      {"source_hash",
-       clean ? text_or_null(first_line({"git", "-C", folder, "rev-parse", "HEAD:src"})) : Json()},
       {"ceilings", Json::object()},
       {"tests", Json::array()},
       {"cases", std::move(cases)}};
