@@ -56,15 +56,14 @@ def run_of(name):
 
 def add_tests(out, tests, *, verify=(), host=(), ceilings=None):
     """Puts outcomes into the file, in place of those of an earlier run of the same; with them what
-    random problems gave, beside what others gave before, what calls cost the host, or the card's
-    ceilings."""
+    random problems gave, what calls cost the host, or the card's ceilings."""
     files = bench_module("files")
     result = files.read_json(out)
     again = {run_of(test["name"]) for test in tests}
     kept = [test for test in result["tests"] if run_of(test["name"]) not in again]
     result["tests"] = kept + tests
     if verify:
-        result["verify"] = [*result.get("verify", ()), *verify]
+        result["verify"] = list(verify)
     if host:
         result["host"] = list(host)
     result.get("ceilings", {}).update(ceilings or {})

@@ -194,7 +194,7 @@ def begun_at(runs, seed):
 
 
 def random_problems(options, clock, environment, work, result):
-    """(what python -m tessera.verify found, how that ended), after what it found before of the same
+    """(what python -m tessera.verify found, how that ended), with what it found before of the same
     kernels; nothing where that was as much as is wanted. Each version of the kernels has problems
     of its own."""
     first = attention_code(options.build) + 1
@@ -220,7 +220,7 @@ def random_problems(options, clock, environment, work, result):
         test |= {"outcome": "unfinished",
                  "detail": f"{wanted - found[0]['problems']} of {options.problems} are left"}
     say(f"verify: {test['outcome']}, {test['seconds']:.1f} s")
-    return found, [test]
+    return before + found, [test]
 
 
 def measuring_program(options, clock, test, program, *arguments):
