@@ -10,18 +10,26 @@ import re
 import sys
 import tempfile
 
-# A folder, the folders of this tree that it may include, and the outside headers that it may use
-# besides the standard library's. The longest folder that matches a file decides.
+# What a family plans with is compiled in every build: files of these names below src/kernels, and
+# those that lie in src/kernels itself.
+PLANS = "src/kernels/**/plan"
+PLAN_FILES = {"plan.cpp", "plan.hpp", "rows.hpp", "refuse.hpp", "layout.hpp"}
+FAMILY = ["src/kernels/cost.hpp", "src/kernels/family.hpp", "src/kernels/reasons.hpp",
+          "src/kernels/row.hpp"]
+
+# A folder, the folders and files of this tree that it may include, and the outside headers that it
+# may use besides the standard library's. The longest folder that matches a file decides.
 RULES = {
     "include/tessera": ([], []),
     "src/core": ([], ["posix"]),
-    "src/problem": (["src/core"], ["posix"]),
-    "src/walk": (["src/core", "src/problem"], ["posix"]),
+    "src/problem": (["src/core"], []),
+    "src/walk": (["src/core", "src/problem"], []),
     "src/sparse": (["src/core"], ["posix"]),
-    "src/select": (["src/core", "src/problem", "src/walk", "src/kernels"], ["posix"]),
-    "src/kernels/cpu": (["src/core", "src/problem", "src/walk", "src/select", "src/sparse"],
+    PLANS: (["src/core", "src/problem", "src/walk", "src/kernels/families.hpp", PLANS, *FAMILY], []),
+    "src/select": (["src/core", "src/problem", "src/walk", "src/kernels/families.hpp", *FAMILY], []),
+    "src/kernels/cpu": (["src/core", "src/problem", "src/walk", "src/sparse", PLANS, *FAMILY],
                         ["posix", "highway", "openmp"]),
-    "src/kernels/cuda": (["src/core", "src/problem", "src/walk", "src/select"],
+    "src/kernels/cuda": (["src/core", "src/problem", "src/walk", PLANS, *FAMILY],
                          ["cuda", "cutlass"]),
     "src/api": (["src"], ["posix"]),
     "src/ffi": ([], ["ffi"]),
@@ -31,7 +39,6 @@ RULES = {
     "tests/nvtx": (["tests"], ["cuda", "gtest"]),
     "tests/install": ([], []),
     "tests": (["src", "tests", "apps"], ["posix", "gtest", "json", "openmp"]),
-    "bench/peers": (["src/core", "bench"], ["posix", "cuda", "json", "openmp", "blas"]),
     # Ceilings are measured with the pieces that the kernels are built from.
     "bench/ceilings": (["src/core", "src/kernels/cuda", "bench"], ["posix", "cuda", "cutlass"]),
     "bench": (["src/core", "tests/support", "bench"], ["posix", "cuda", "json", "openmp"]),
@@ -58,6 +65,9 @@ SUFFIXES = {".hpp", ".h", ".cpp", ".cu", ".cuh"}
 
 
 def rule_of(path):
+    folder, _, name = path.rpartition("/")
+    if folder == "src/kernels" or path.startswith("src/kernels/") and name in PLAN_FILES:
+        return PLANS
     fitting = [folder for folder in RULES if path.startswith(folder + "/")]
     return max(fitting, key=len) if fitting else None
 
@@ -82,7 +92,9 @@ def refusal(root, folder, quote, header):
     if not (root / header).is_file():
         return "quoted includes start at the root of the tree"
     # A folder may include itself: all of the folder that its rule names.
-    if any(header.startswith(allowed + "/") for allowed in [folder, *inner]):
+    if any(header == allowed or header.startswith(allowed + "/") for allowed in [folder, *inner]):
+        return None
+    if PLANS in inner and rule_of(header) == PLANS and not header.count("/") == 2:
         return None
     if folder != "include/tessera" and header.startswith("include/"):
         return "public headers are included as <tessera/...>"
@@ -117,6 +129,12 @@ def self_test():
         "src/problem/a.hpp": '#include "src/core/a.hpp"\n',
         "src/kernels/cpu/a.cpp": '#include <hwy/highway.h>\n#include "src/problem/a.hpp"\n',
         "src/kernels/cuda/a.cuh": '#include <cute/arch/mma_sm90.hpp>\n#include <cuda_fp16.h>\n',
+        "src/kernels/family.hpp": "",
+        "src/kernels/families.hpp": '#include "src/kernels/family.hpp"\n',
+        "src/kernels/families.cpp": '#include "src/kernels/cuda/a/plan.hpp"\n',
+        "src/kernels/cuda/a/plan.hpp": '#include "src/kernels/family.hpp"\n',
+        "src/kernels/cuda/a/launch.cuh": '#include "src/kernels/cuda/a/plan.hpp"\n',
+        "src/select/a.cpp": '#include "src/kernels/families.hpp"\n',
         "src/api/a.cpp": '#include "src/kernels/cpu/a.hpp"\n',
         "src/kernels/cpu/a.hpp": "",
         "apps/tessera/a.cpp": '#include <CLI/CLI.hpp>\n#include "tests/support/a.hpp"\n',
@@ -132,6 +150,9 @@ def self_test():
         "src/kernels/cpu/c.cpp": "#include <cutlass/version.h>\n",
         "src/kernels/cpu/d.cpp": '#include "a.hpp"\n',
         "src/kernels/cuda/b.cuh": '#include "src/kernels/cpu/a.hpp"\n',
+        "src/kernels/cuda/b/plan.cpp": "#include <cuda_runtime.h>\n",
+        "src/kernels/cuda/c/plan.cpp": '#include "src/kernels/cuda/a.cuh"\n',
+        "src/select/b.cpp": '#include "src/kernels/cuda/a/plan.hpp"\n',
         "src/api/b.cpp": "#include <cuda_runtime.h>\n",
         "apps/tessera/b.cpp": '#include "src/problem/a.hpp"\n',
         "tests/support/b.hpp": '#include "src/core/a.hpp"\n',

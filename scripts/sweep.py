@@ -22,12 +22,11 @@ from check_ptxas import SERIALISED, offences
 from check_results import bench_module
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TABLE = "src/select/sm90_rows.hpp"
-FIELDS = ("m", "n", "k", "stages", "warpgroups", "v", "lines", "teams")
+TABLE = "src/kernels/cuda/sm90/{family}/rows.hpp"
+FIELDS = ("m", "n", "k", "stages", "warpgroups", "v", "row_groups", "kv_splits")
 ROW = """    {{.name = "{name}",
-     .backend = Backend::sm90,
-     .ops = ops({{Op::{op}}}),
      .tile = {{{tile}}},
+     .dtypes = core::dtypes({{DType::f16, DType::bf16}}),
      .why = "candidate of a sweep",
      .measured = ""}},
 """
@@ -69,14 +68,15 @@ def copy_tree(target):
         (target / ".venv").symlink_to(ROOT / ".venv")  # which holds CUTLASS' headers
 
 
-def append_rows(tree, op, tiles):
+def append_rows(tree, family, tiles):
     """The tree's table and these rows after it."""
-    source = (ROOT / TABLE).read_text(encoding="utf-8")
+    table = TABLE.format(family=family)
+    source = (ROOT / table).read_text(encoding="utf-8")
     at = source.rindex("};\n\n}  // namespace")
-    rows = "".join(ROW.format(name=name, op=op, tile=", ".join(
+    rows = "".join(ROW.format(name=name, tile=", ".join(
         f".{field} = {tile[field]}" for field in FIELDS if field in tile))
         for name, tile in tiles.items())
-    (tree / TABLE).write_text(source[:at] + rows + source[at:], encoding="utf-8")
+    (tree / table).write_text(source[:at] + rows + source[at:], encoding="utf-8")
 
 
 def run(*command):
@@ -125,7 +125,7 @@ def sweep(family, arguments):
     work = pathlib.Path(arguments.work or ROOT / "build" / "sweep" / family).resolve()
     tree, build = work / "tree", work / "build"
     copy_tree(tree)
-    append_rows(tree, op, tiles)
+    append_rows(tree, family, tiles)
     configure(tree, build)
     rows = []
     for number, (name, tile) in enumerate(tiles.items(), 1):
@@ -133,7 +133,7 @@ def sweep(family, arguments):
         rows.append({"row": name, "tile": tile, **outcome})
         said = outcome["reason"] or f"fits, {outcome['registers']} registers"
         print(f"[{number}/{len(tiles)}] {name}: {said}", flush=True)
-    append_rows(tree, op, {one["row"]: one["tile"] for one in rows if one["fits"]})
+    append_rows(tree, family, {one["row"]: one["tile"] for one in rows if one["fits"]})
     nvcc = re.findall(r"CMAKE_CUDA_COMPILER_VERSION \"(.*)\"", "".join(
         path.read_text() for path in build.glob("CMakeFiles/*/CMakeCUDACompiler.cmake")))
     print(f"To time them on a card, with the package built from {tree}\n"

@@ -11,7 +11,6 @@
 #include <tessera/tessera.hpp>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/select/select.hpp"
 #include "tests/fixtures/expect.hpp"
 #include "tests/fixtures/tensors.hpp"
 #include "tests/gpu/products.hpp"
@@ -69,16 +68,15 @@ class OnGpu {
 };
 
 inline bool takes(int row, const AttentionProblem& problem) {
-  return planning::rejections(planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)],
-                              Op::attention, planning::shape_of(AnyProblem(problem)),
-                              device_facts({DeviceKind::cuda, 0}))
-      .empty();
+  Execution execution;
+  execution.kernel = name_of(row);
+  return explain(problem, device_facts({DeviceKind::cuda, 0}), execution).supported;
 }
 
 /// Whether a row composes the mask's blocks into others.
 inline bool composes(int row, const AttentionProblem& problem) {
-  const auto& tile = planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)].tile;
-  return static_cast<bool>(planning::composed_mask(planning::shape_of(problem), tile));
+  return static_cast<bool>(
+      planning::composed_mask(planning::shape_of(problem), row_at(row).tile));
 }
 
 /// Composed blocks mix queries whose lists differ, and a NaN that one of them sees may reach the
@@ -103,7 +101,7 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all) {
   const oracle::Attention emulated = oracle::attention_emulated(c.problem);
   int taken = 0;
   const AttentionProblem there = gpu.moved(c.problem);
-  for (const int row : rows_of("attention")) {
+  for (const int row : rows_of("sm90_attention")) {
     if (!takes(row, there)) continue;
     if (rows == Rows::without_composing && composes(row, c.problem)) continue;
     ++taken;

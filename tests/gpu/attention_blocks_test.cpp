@@ -40,7 +40,7 @@ AttentionOptions options_for(std::uint64_t seed, const Block& block) {
 /// By how many rows a case ran that compose its blocks.
 int composing_rows(const AttentionProblem& problem) {
   int count = 0;
-  for (const int row : gpu_test::rows_of("attention"))
+  for (const int row : gpu_test::rows_of("sm90_attention"))
     count += gpu_test::takes(row, problem) && gpu_test::composes(row, problem);
   return count;
 }
@@ -187,7 +187,7 @@ TEST(GpuAttentionBlocks, SameBitsEveryTime) {
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     c->memory.arm();
-    for (const int row : gpu_test::rows_of("attention")) {
+    for (const int row : gpu_test::rows_of("sm90_attention")) {
       if (!gpu_test::takes(row, problem)) continue;
       std::vector<std::byte> first;
       for (int i = 0; i < 10; ++i) {
@@ -224,7 +224,7 @@ TEST(GpuAttentionBlocks, HostileLists) {
       oracle::write(list, values);
     }
     c->memory.arm();
-    for (const int row : gpu_test::rows_of("attention")) {
+    for (const int row : gpu_test::rows_of("sm90_attention")) {
       if (!gpu_test::takes(row, problem)) continue;
       composed += gpu_test::composes(row, problem);
       gpu.upload();

@@ -24,10 +24,8 @@ using gpu_test::OnGpu;
 
 /// Whether a row that walks several lists together takes a problem.
 bool walks_row_groups(const AttentionProblem& problem) {
-  const auto table = planning::kernel_table(Backend::sm90);
-  for (const int row : gpu_test::rows_of("attention"))
-    if (table[static_cast<std::size_t>(row)].tile.row_groups > 1 && gpu_test::takes(row, problem))
-      return true;
+  for (const int row : gpu_test::rows_of("sm90_attention"))
+    if (gpu_test::row_at(row).tile.row_groups > 1 && gpu_test::takes(row, problem)) return true;
   return false;
 }
 
@@ -215,7 +213,7 @@ TEST(GpuAttentionRowGroups, ManyTilesGiveTheSameBitsEveryTime) {
     if (!walks_row_groups(problem)) continue;
     ++found;
     matches_oracle(*c);
-    for (const int row : gpu_test::rows_of("attention")) {
+    for (const int row : gpu_test::rows_of("sm90_attention")) {
       if (!gpu_test::takes(row, problem)) continue;
       std::vector<std::byte> first;
       for (int i = 0; i < 20; ++i) {
@@ -254,7 +252,7 @@ TEST(GpuAttentionRowGroups, HostileLists) {
       oracle::write(list, values);
     }
     c->memory.arm();
-    for (const int row : gpu_test::rows_of("attention")) {
+    for (const int row : gpu_test::rows_of("sm90_attention")) {
       if (!gpu_test::takes(row, problem)) continue;
       walked += walks_row_groups(problem);
       gpu.upload();

@@ -25,7 +25,7 @@ struct Blocks {
 std::string expect_right_by_each_row(Products& p, const MatmulProblem& problem,
                                      const std::string& text) {
   std::string bytes;
-  for (int row : gpu_test::rows_of("bsr"))
+  for (int row : gpu_test::rows_of("sm90_bsr"))
     bytes = p.expect_right(problem, text + " by " + gpu_test::name_of(row),
                            [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
   return bytes;
@@ -177,7 +177,7 @@ TEST(GpuBsr, HostileLists) {
           MatmulProblem given = problem;
           (side == Side::a || side == Side::a_transposed ? given.a : given.b).sparse =
               sparse.as_given;
-          for (int row : gpu_test::rows_of("bsr")) {
+          for (int row : gpu_test::rows_of("sm90_bsr")) {
             p.expect_right(problem,
                            text_of(block, side, 40, DType::bf16) + " by " + gpu_test::name_of(row),
                            [&](const MatmulProblem&) { gpu_test::run_by(row, p.moved(given)); });
@@ -197,7 +197,7 @@ TEST(GpuBsr, ListsOutOfOrder) {
     std::reverse(columns, columns + sparse.stored_blocks());
     const MatmulProblem problem = problem_of(p, sparse, Side::a, 100, false, DType::bf16);
     p.twin().upload();
-    for (int row : gpu_test::rows_of("bsr")) gpu_test::run_by(row, p.moved(problem));
+    for (int row : gpu_test::rows_of("sm90_bsr")) gpu_test::run_by(row, p.moved(problem));
     p.expect_untouched_outside(problem.out, p.twin().download(), "out of order");
   }
 }
@@ -249,7 +249,7 @@ TEST(GpuBsr, Batches) {
 
 TEST(GpuBsr, ManyStoredElements) {
   SKIP_UNLESS_HOPPER();
-  gpu_test::expect_many_stored_elements("bsr");
+  gpu_test::expect_many_stored_elements("sm90_bsr");
 }
 
 TEST(GpuBsr, SameBitsEveryTime) {

@@ -260,8 +260,10 @@ TEST(Schedule, HoldsTransposedListsAndTheOrderOfLines) {
     const auto& s = std::get<planning::MatmulShape>(shape);
     const std::int64_t bytes = planning::gpu_matmul_schedule_bytes(s);
     const Memory memory(std::max<std::int64_t>(bytes, 1));
+    const planning::Planned planned{};
+    const AnyProblem any(problem);
     const Graph graph([&](void* stream) {
-      cuda::prepare({}, problem, shape, {.stream = stream, .schedule = memory.buffer()});
+      cuda::prepare({planned, any, shape, nullptr, memory.buffer().data, stream});
     });
     // Captured before there was a list to read; replayed with this one and with its reverse.
     for (int replay = 0; replay < 2; ++replay) {

@@ -22,7 +22,7 @@ using gpu_test::Products;
 using gpu_test::run_by;
 
 /// The rows of sm90/matmul.
-std::vector<int> matmul_rows() { return gpu_test::rows_of("matmul"); }
+std::vector<int> matmul_rows() { return gpu_test::rows_of("sm90_matmul"); }
 
 void expect_right_by_each_row(Products& p, const MatmulProblem& problem, const std::string& text) {
   for (int row : matmul_rows()) {
@@ -335,7 +335,7 @@ TEST(GpuMatmulRows, SameBitsEveryTime) {
 
 /// The row with the widest tiles, whose scout deals tiles out.
 int wide_row() {
-  for (int row : gpu_test::rows_of("matmul"))
+  for (int row : gpu_test::rows_of("sm90_matmul"))
     if (gpu_test::name_of(row) == "sm90_matmul_m128_n256_k64_s4") return row;
   ADD_FAILURE() << "no sm90_matmul_m128_n256_k64_s4";
   return 0;

@@ -6,30 +6,44 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tessera/tessera.hpp>
 
-#include "src/select/select.hpp"
-#include "src/select/tile_table.hpp"
-#include "src/select/workspace.hpp"
+#include "src/kernels/families.hpp"
 #include "tests/gpu/twin.hpp"
 
 // Problems by a row of the test's choice, whatever the cost model thinks.
 namespace tessera::gpu_test {
 
-/// The rows of one family.
-inline std::vector<int> rows_of(const std::string& family) {
-  std::vector<int> rows;
-  const auto table = planning::kernel_table(Backend::sm90);
-  for (std::size_t i = 0; i < table.size(); ++i)
-    if (table[i].family() == family) rows.push_back(static_cast<int>(i));
+/// A row of a kernel table, by its number in the whole of them.
+struct NumberedRow {
+  std::string_view family;
+  const planning::KernelRow* row;
+};
+inline const std::vector<NumberedRow>& numbered_rows() {
+  static const auto rows = [] {
+    std::vector<NumberedRow> all;
+    for (const planning::KernelFamily& family : planning::all_families())
+      for (const planning::KernelRow& row : family.rows) all.push_back({family.name, &row});
+    return all;
+  }();
   return rows;
 }
 
-inline std::string name_of(int row) {
-  return planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)].name;
+/// The rows of one family: "sm90_matmul".
+inline std::vector<int> rows_of(std::string_view family) {
+  std::vector<int> rows;
+  for (std::size_t i = 0; i < numbered_rows().size(); ++i)
+    if (numbered_rows()[i].family == family) rows.push_back(static_cast<int>(i));
+  return rows;
 }
+
+inline const planning::KernelRow& row_at(int row) {
+  return *numbered_rows()[static_cast<std::size_t>(row)].row;
+}
+inline std::string name_of(int row) { return row_at(row).name; }
 
 /// Device memory for as long as it lives. What lies there at first is of no use to anybody.
 class Room {
@@ -52,16 +66,9 @@ class Room {
 /// A plan for one row.
 template <class Problem>
 Plan plan_by(int row, const Problem& problem) {
-  Plan made = plan(problem);
-  const planning::KernelRow& chosen =
-      planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(row)];
-  const planning::BufferSizes sizes =
-      planning::buffer_sizes(chosen, made.op, planning::shape_of(AnyProblem(problem)), 0);
-  made.kernel = row;
-  made.kernel_name = chosen.name;
-  made.workspace_bytes = sizes.workspace;
-  made.schedule_bytes = sizes.schedule;
-  return made;
+  Execution execution;
+  execution.kernel = name_of(row);
+  return plan(problem, execution);
 }
 
 /// With buffers of its own.

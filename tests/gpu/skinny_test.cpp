@@ -22,7 +22,7 @@ using generate::Random;
 using gpu_test::Products;
 
 void expect_right_by_each_row(Products& p, const MatmulProblem& problem, const std::string& text) {
-  for (int row : gpu_test::rows_of("skinny"))
+  for (int row : gpu_test::rows_of("sm90_skinny"))
     p.expect_right(problem, text + " by " + gpu_test::name_of(row),
                    [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
 }
@@ -197,7 +197,7 @@ TEST(GpuSkinny, HostileLists) {
           problem.out = p.matrix(DType::bf16, {3 * 128, length}, 0, true);
           MatmulProblem given = problem;
           given.a = sparse.as_given;
-          for (int row : gpu_test::rows_of("skinny")) {
+          for (int row : gpu_test::rows_of("sm90_skinny")) {
             p.expect_right(problem, "hostile lists by " + gpu_test::name_of(row),
                            [&](const MatmulProblem&) { gpu_test::run_by(row, p.moved(given)); });
           }
@@ -261,7 +261,7 @@ TEST(GpuSkinny, ManyCuts) {
 /// has to tell what is right.
 TEST(GpuSkinny, TilesThatReadColumnsTogether) {
   SKIP_UNLESS_HOPPER();
-  const std::vector<int> rows = gpu_test::rows_of("skinny");
+  const std::vector<int> rows = gpu_test::rows_of("sm90_skinny");
   for (DType dtype : {DType::bf16, DType::f16})
     for (bool weights_deep : {false, true})
       for (bool tokens_deep : {false, true}) {
@@ -284,9 +284,8 @@ TEST(GpuSkinny, TilesThatReadColumnsTogether) {
         problem.b.transposed = weights_deep;
         problem.out = p.matrix(DType::f32, {m, n}, 0, true);
         const planning::SkinnyLayout layout = planning::skinny_layout(
-            planning::shape_of(problem),
-            planning::kernel_table(Backend::sm90)[static_cast<std::size_t>(rows.back())].tile,
-            {!weights_deep, !tokens_deep});
+            planning::shape_of(problem), gpu_test::row_at(rows.back()).tile,
+            device_facts({DeviceKind::cuda, 0}));
         EXPECT_EQ(layout.together, planning::kSkinnyTogether);
         std::vector<float> results[2];
         for (std::size_t i = 0; i < 2; ++i) {
@@ -327,8 +326,8 @@ TEST(GpuSkinny, EachProductReadsTheOneBefore) {
   weights.back().transposed = true;
   const Tensor between[2] = {p.matrix(DType::bf16, {8, width}, 0, true),
                              p.matrix(DType::bf16, {8, width}, 0, true)};
-  const int other = gpu_test::rows_of("bsr").front();
-  for (int row : gpu_test::rows_of("skinny")) {
+  const int other = gpu_test::rows_of("sm90_bsr").front();
+  for (int row : gpu_test::rows_of("sm90_skinny")) {
     std::string bytes[2];
     for (bool waits : {true, false}) {
       p.twin().upload();
@@ -362,7 +361,7 @@ TEST(GpuSkinny, TwoThreads) {
   };
   const MatmulProblem problems[] = {problem_of(64, 640), problem_of(2800, 56)};
   p.twin().upload();
-  for (int row : gpu_test::rows_of("skinny")) {
+  for (int row : gpu_test::rows_of("sm90_skinny")) {
     std::string errors[2];
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < 2; ++i)
@@ -407,7 +406,7 @@ TEST(GpuSkinny, ManyElements) {
     problem.b = weights.view();
     problem.b.transposed = true;
     problem.out = out.view();
-    for (int row : gpu_test::rows_of("skinny")) {
+    for (int row : gpu_test::rows_of("sm90_skinny")) {
       gpu_test::run_by(row, problem);
       expect(problem, k, gpu_test::name_of(row));
     }
@@ -416,7 +415,7 @@ TEST(GpuSkinny, ManyElements) {
 
 TEST(GpuSkinny, ManyStoredElements) {
   SKIP_UNLESS_HOPPER();
-  gpu_test::expect_many_stored_elements("skinny");
+  gpu_test::expect_many_stored_elements("sm90_skinny");
 }
 
 TEST(GpuSkinny, SameBitsEveryTime) {
@@ -426,7 +425,7 @@ TEST(GpuSkinny, SameBitsEveryTime) {
   problem.a = p.matrix(DType::bf16, {33, 1500}, 8);
   problem.b = p.matrix(DType::bf16, {1500, 264});
   problem.out = p.matrix(DType::f32, {33, 264}, 0, true);
-  for (int row : gpu_test::rows_of("skinny")) {
+  for (int row : gpu_test::rows_of("sm90_skinny")) {
     const auto call = [&](const MatmulProblem& device) { gpu_test::run_by(row, device); };
     const std::string first = p.expect_right(problem, "repeat", call);
     for (int i = 0; i < 5; ++i) EXPECT_EQ(p.expect_right(problem, "repeat", call), first);

@@ -66,7 +66,7 @@ def test_turns_go_both_ways_and_ratios_are_those_of_medians(build, capsys):
 
 def test_a_kernel_that_does_not_take_the_case_says_why_and_the_others_have_times(build, capfd):
     one = build("one")
-    assert compare_builds.main([one, f"{one}:sm90_matmul_128x256", *SMALL, CASE]) == 1
+    assert compare_builds.main([one, f"{one}:sm90_matmul_m128_n256_k64_s4", *SMALL, CASE]) == 1
     _, mine, other = capfd.readouterr().out.splitlines()
     assert "1.000x" in mine and "Unavailable: " in other and "runs on a GPU" in other
 

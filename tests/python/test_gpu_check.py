@@ -42,7 +42,7 @@ exit {status}
 
 HOST_TIME = """#!/bin/sh
 echo '{{"op": "attention", "call": "attention of a word", "us": 3.5, "spread": 0.01,' \\
-     '"with_plan_us": 9.0, "row": "sm90_attention_64"}}'
+     '"with_plan_us": 9.0, "row": "sm90_attention_d64_q192_k128_s3"}}'
 echo a word of warning >&2
 echo once >> {log}
 exit {status}
@@ -249,9 +249,9 @@ def test_seeds_follow_the_attention_kernels_of_the_build(tmp_path):
         return gpu_steps.attention_code(tmp_path)
 
     committed = gpu_steps.attention_code(tmp_path)
-    first = code_with(sm90_attention_128="a" * 16, sm90_matmul_64="b" * 16)
-    assert first == code_with(sm90_attention_128="a" * 16, sm90_matmul_64="c" * 16)
-    assert len({first, committed, code_with(sm90_attention_128="d" * 16)}) == 3
+    first = code_with(sm90_attention_d128_q128_k128_s2="a" * 16, sm90_matmul_64="b" * 16)
+    assert first == code_with(sm90_attention_d128_q128_k128_s2="a" * 16, sm90_matmul_64="c" * 16)
+    assert len({first, committed, code_with(sm90_attention_d128_q128_k128_s2="d" * 16)}) == 3
 
 
 def test_at_another_commit_tests_run_again(machine):

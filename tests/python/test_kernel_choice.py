@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tessera
 
-PRODUCT, ATTENTION = "cpu_product", "cpu_attention"
+PRODUCT, ATTENTION = "cpu_product", "cpu_attention_q128_k192"
 RNG = np.random.default_rng(0)
 
 
@@ -48,8 +48,8 @@ def test_a_kernel_is_taken_by_its_name_or_refused_with_those_there_are(function,
 
 def test_merging_takes_one_too():
     out, lse = tessera.attention(Q, Q, Q, return_lse=True)
-    tessera.merge_states([out], [lse], kernel="cpu_merge")
-    with pytest.raises(ValueError, match="cpu_merge"):
+    tessera.merge_states([out], [lse], kernel="cpu_merge_r1")
+    with pytest.raises(ValueError, match="cpu_merge_r1"):
         tessera.merge_states([out], [lse], kernel=PRODUCT)
 
 

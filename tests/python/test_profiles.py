@@ -62,7 +62,7 @@ CSV = ("==PROF== Connected to process 4242 (/usr/bin/python3.12)\n"
        + line([*NAMES, *TABLE]) + line([""] * len(NAMES) + [row[0] for row in TABLE.values()])
        + kernel("unnamed>::" + ORDER, 1, "(1024, 1, 1)", 0) + kernel(ATTENTION, 2, "(384, 1, 1)", 1)
        + "==PROF== Disconnected from process 4242\n")
-CALL = {"row": "sm90_attention_128", "machine_code": "0" * 16, "useful_flops": 1e12,
+CALL = {"row": "sm90_attention_d128_q128_k128_s2", "machine_code": "0" * 16, "useful_flops": 1e12,
         "gpu": "NVIDIA H200"}
 NCU = """#!{python}
 import json, sys
@@ -116,7 +116,7 @@ def test_the_extract_is_that_of_the_longest_kernel(ncu, capsys):
     folder = ncu()
     assert run(folder) == 0, capsys.readouterr().err
     profile = json.loads((folder / "profiles" / f"{STEM}.json").read_text())
-    assert profile["kernel"] == ATTENTION and profile["row"] == "sm90_attention_128"
+    assert profile["kernel"] == ATTENTION and profile["row"] == "sm90_attention_d128_q128_k128_s2"
     assert profile["machine_code"] == "0" * 16
     assert profile["duration_us"] == pytest.approx(1311.744)
     assert profile["useful_tflops"] == pytest.approx(1 / 1311.744e-6)

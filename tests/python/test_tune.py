@@ -21,7 +21,7 @@ from tessera.tune.shapes import several
 from tessera.tune.trial import Trial, Tried
 
 DEVICE = "CPU: test"
-MODEL, OTHER, THIRD = "sm90_matmul_128x256", "sm90_matmul_128x128", "sm90_skinny_256x16"
+MODEL, OTHER, THIRD = "sm90_matmul_m128_n256_k64_s4", "sm90_matmul_m128_n128_k64_s5", "sm90_skinny_m256_n16_k64_s24"
 PRODUCT = make_case("matmul", {"m": 64, "n": 32, "k": 48, "dtype": "f32"})
 SIGNATURE = "matmul f32[64x48] * f32[48x32] -> f32 on cpu"
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "tuning"
@@ -137,7 +137,7 @@ def rows(monkeypatch):
         # The first one is what the tuning file chose: the model's choice is the lowest prediction.
         return {"problem": SIGNATURE.replace("64x", f"{problem.params['m']}x"), "candidates": [
             candidate(THIRD, 3.0), candidate(MODEL, 1.0), candidate(OTHER, 2.0),
-            candidate("sm90_bsr_64x64", None)]}
+            candidate("sm90_bsr_m64_n64_k64_s4", None)]}
 
     def prepare(problem, row):
         if isinstance(factors[row], Exception):
@@ -308,7 +308,7 @@ def test_every_operation_can_be_tuned(tmp_path, words):
     path = tmp_path / "one.tuning"
     assert cli.main([*words, *QUICK, "--output", str(path)]) == cli.DONE
     (line,) = lines_of(path)
-    assert line.startswith("cpu_attention\tattention f32" if words[0] == "attention"
+    assert line.startswith("cpu_attention_q128_k192\tattention f32" if words[0] == "attention"
                            else "cpu_matmul_m64_n384_k512\t")
 
 
@@ -382,7 +382,7 @@ def test_the_diff_names_the_rows_that_were_tried(rows, capsys):
     case = make_case("matmul", {"m": 4096, "n": 4096, "k": 4096})
     winner = Trial(case, SIGNATURE, MODEL, [tried(MODEL, 1.0), tried(OTHER, 0.5)])
     text = show.table_diff(root, "NVIDIA H200", [winner])
-    assert "+++ b/src/select/sm90_rows.hpp" in text and "cpu.hpp" not in text
+    assert "+++ b/src/kernels/cuda/sm90/matmul/rows.hpp" in text and "cpu/rows.hpp" not in text
     added = " ".join(re.findall(r'^\+ +"(.*?) ?"', text, re.MULTILINE))
     assert "fastest for 1 of 1 problems tried; 2 TFLOPS at matmul 4096x4096x4096 bf16: " in added
     assert "fastest for 0 of 1 problems tried; 1 TFLOPS" in added

@@ -1,15 +1,14 @@
 """Trials as a table, as JSON, and as a change of the repository's rows."""
 
 import difflib
-import os
 import re
+from pathlib import Path
 
 from ..bench.cases import label
 from ..bench.files import timestamp
 from ..bench.table import aligned
 from ..report.values import number
 
-TABLES = ("src/kernels/cpu/rows.hpp", "src/select/sm80_rows.hpp", "src/select/sm90_rows.hpp")
 FIELD = re.compile(r'(\.measured =)((?:\s*"(?:[^"\\]|\\.)*")+)')
 
 
@@ -55,11 +54,10 @@ def measured_texts(device, trials):
 
 
 def table_diff(tree, device, trials):
-    """What would change in the tables of rows."""
+    """What would change in the tables of rows, the rows.hpp of each family."""
     texts, out = measured_texts(device, trials), []
-    for name in TABLES:
-        with open(os.path.join(tree, name), encoding="utf-8") as file:
-            before = file.read()
+    for path in sorted(Path(tree, "src", "kernels").rglob("rows.hpp")):
+        name, before = path.relative_to(tree).as_posix(), path.read_text(encoding="utf-8")
         after = before
         for row, text in texts.items():
             after = _with_measured(after, row, text)
