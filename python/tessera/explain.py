@@ -36,7 +36,7 @@ def explain(operation: Callable, /, *arguments: Any, device: str | None = None,
     >>> q = np.empty((1, 4096, 8, 128), np.float16)
     >>> answer = tessera.explain(tessera.attention, q, q, q, causal=True)
     >>> answer["plan"]["kernel_name"]
-    'cpu_attention'
+    'cpu_attention_q128_k192'
     >>> print(answer)  # doctest: +ELLIPSIS
     problem   attention f16 B1 H8/8 Q4096 KV4096 D128/128 ...
     """

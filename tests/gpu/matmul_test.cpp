@@ -173,7 +173,7 @@ TEST(GpuMatmul, WhatNoKernelTakesIsRefusedWithReasons) {
   single.a = tensor(nullptr, DType::f32, {64, 64}, gpu);
   single.b = tensor(nullptr, DType::f32, {64, 64}, gpu);
   single.out = tensor(nullptr, DType::f32, {64, 64}, gpu);
-  refused(single, "not f32");
+  refused(single, "dtype f32 is not supported (supported: f16, bf16)");
 }
 
 }  // namespace

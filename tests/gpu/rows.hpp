@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <tessera/tessera.hpp>
 
+#include "src/api/families.hpp"
 #include "src/kernels/families.hpp"
 #include "tests/gpu/twin.hpp"
 
@@ -63,12 +65,20 @@ class Room {
   std::int64_t bytes_;
 };
 
-/// A plan for one row.
+/// A plan for one row, also of problems that the family leaves to others.
 template <class Problem>
 Plan plan_by(int row, const Problem& problem) {
-  Execution execution;
-  execution.kernel = name_of(row);
-  return plan(problem, execution);
+  const planning::Families families = api::families();
+  const planning::FoundRow found = planning::find_row(families, name_of(row));
+  const DeviceFacts device = device_facts({DeviceKind::cuda, 0});
+  auto planned = std::make_shared<planning::Planned>();
+  planned->family = found.family;
+  planned->row = found.row;
+  planned->shape = planning::shape_of(AnyProblem(problem));
+  planning::Reasons reasons;
+  planned->layout = found.family->layout(planned->shape, *found.row, device, reasons);
+  planned->buffers = found.family->buffers(planned->shape, planned->layout, *found.row, 0);
+  return planning::public_plan(families, planned);
 }
 
 /// With buffers of its own.

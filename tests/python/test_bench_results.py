@@ -776,12 +776,12 @@ def test_the_module_runs_as_a_program():
 
 
 def test_tables_become_records_on_a_narrow_terminal(monkeypatch):
-    lines = [["", "time", "reason"], "attention", ["  sm90_attention_d128_q128_k128_s2", "1.25 ms", "<- taken"]]
+    lines = [["", "time", "reason"], "attention", ["  sm90_attention_d96", "1.25 ms", "<- taken"]]
     monkeypatch.setenv("COLUMNS", "80")
     wide = table.aligned(lines, "<><")
-    assert wide.splitlines()[2] == "  sm90_attention_d128_q128_k128_s2  1.25 ms  <- taken"
+    assert wide.splitlines()[2] == "  sm90_attention_d96  1.25 ms  <- taken"
     monkeypatch.setenv("COLUMNS", "30")
     assert table.aligned(lines, "<><").splitlines() == [
-        "attention", "  sm90_attention_d128_q128_k128_s2", "time: 1.25 ms", "reason: <- taken"]
+        "attention", "  sm90_attention_d96", "time: 1.25 ms", "reason: <- taken"]
     monkeypatch.setenv("COLUMNS", "50")  # it fits
     assert table.aligned(lines, "<><") == wide

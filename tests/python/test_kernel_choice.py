@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tessera
 
-PRODUCT, ATTENTION = "cpu_product", "cpu_attention_q128_k192"
+PRODUCT, ATTENTION = "cpu_matmul_m64_n384_k512", "cpu_attention_q128_k192"
+SAMPLED, SPARSE = PRODUCT.replace("matmul", "sddmm"), PRODUCT.replace("matmul", "spgemm")
 RNG = np.random.default_rng(0)
 
 
@@ -26,8 +27,8 @@ CALLS = [
     (tessera.matmul, (A, A), PRODUCT, ATTENTION),
     (tessera.bsr_matmul, (blocks(), A), PRODUCT, ATTENTION),
     (tessera.linear, (A, A), PRODUCT, ATTENTION),
-    (tessera.sddmm, (A, A, blocks()), PRODUCT, ATTENTION),
-    (tessera.spgemm, (blocks(), blocks()), PRODUCT, ATTENTION),
+    (tessera.sddmm, (A, A, blocks()), SAMPLED, PRODUCT),
+    (tessera.spgemm, (blocks(), blocks()), SPARSE, SAMPLED),
 ]
 
 

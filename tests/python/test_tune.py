@@ -308,8 +308,9 @@ def test_every_operation_can_be_tuned(tmp_path, words):
     path = tmp_path / "one.tuning"
     assert cli.main([*words, *QUICK, "--output", str(path)]) == cli.DONE
     (line,) = lines_of(path)
-    assert line.startswith("cpu_attention_q128_k192\tattention f32" if words[0] == "attention"
-                           else "cpu_matmul_m64_n384_k512\t")
+    family = words[0].removeprefix("bsr_")
+    assert line.startswith("cpu_attention_q128_k192\tattention f32" if family == "attention"
+                           else f"cpu_{family}_m64_n384_k512\t")
 
 
 def test_a_dry_run_writes_nothing_and_json_says_all(tmp_path, rows, capsys):
