@@ -17,6 +17,12 @@ std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piec
 
 double real(std::int64_t n) { return static_cast<double>(n); }
 
+/// Of what is not negative. The search below asks hundreds of times, and std::ceil is a call.
+double ceil_of(double x) {
+  const auto whole = static_cast<std::int64_t>(x);
+  return real(whole) < x ? real(whole + 1) : real(whole);
+}
+
 /// Shared memory for the ring of each of so many blocks of threads on one unit.
 int ring_bytes(int at_once) {
   constexpr int kBytes[] = {kSkinnyMaxRing, 108 << 10, 72 << 10, 52 << 10};
@@ -48,61 +54,70 @@ struct Cut {
   Majors majors;
   bool sparse;
   double depth;  // that one row of the left side has, on average
+  // What every height, split and count of blocks shares.
+  double per_sm, steps, memory_seconds, copies;
+  std::int64_t col_tiles;
 };
 
-/// Fills in what follows from height, splits and at_once; false where it does not fit.
+/// Fills in what follows from height, splits and at_once; false where it does not fit. The search
+/// below asks hundreds of times: what does not fit is found out first, and divisions are few.
 bool complete(const Cut& cut, SkinnyLayout& at) {
   const int n = cut.tile.n;
   // Contiguous rows come in panels of 64.
   if (cut.majors.rows_contiguous && at.height % kLine != 0) return false;
+  if (at.at_once > 1 && at.at_once * (at.units() * 128 + 64) > max_threads(n)) return false;
+  at.shared_bytes = ring_bytes(at.at_once);
+  const int owned = (n / kPiece + at.splits - 1) / at.splits;
+  if (at.units() * at.splits * owned * kPieceBytes > at.shared_bytes) return false;
   const int stage = (at.height + skinny_loaded(n, cut.majors.cols_contiguous)) * kLineBytes;
   // The last unit may read past its rows, into what follows.
   const int beyond = std::max(0, at.units() * kLine * kLineBytes - stage);
-  at.shared_bytes = ring_bytes(at.at_once);
-  at.stages = std::min(cut.tile.stages, (at.shared_bytes - beyond) / stage);
-  const int owned = static_cast<int>(up(n / kPiece, at.splits));
   constexpr int kMinStages = 2;
-  if (at.stages < kMinStages || at.units() * at.splits * owned * kPieceBytes > at.shared_bytes ||
-      (at.at_once > 1 && at.at_once * (at.units() * 128 + 64) > max_threads(n)))
-    return false;
-  at.row_tiles = up(at.rows, at.height);
-  at.col_tiles = up(at.cols, n);
+  if (at.shared_bytes - beyond < kMinStages * stage) return false;
+  const auto rows = static_cast<std::uint32_t>(at.rows), height = static_cast<std::uint32_t>(at.height);
+  at.row_tiles = (rows + height - 1) / height;
+  at.col_tiles = cut.col_tiles;
 
-  // Bytes through one unit, bytes from memory, and what adding up and storing costs.
-  constexpr double kUnitRate = 72e9, kSendRate = 27e9, kUnitFlops = 7.5e12;
+  // Bytes through one SM, bytes from memory, and what adding up and storing costs.
+  constexpr double kSmRate = 72e9, kSendRate = 27e9, kSmFlops = 7.5e12;
   constexpr double kMeet = 0.6e-6, kExchange = 0.15e-6, kStore = 0.2e-6;
   // A grid begins while the one before ends: part of what every kernel costs is hidden.
   constexpr double kStart = 0.3e-6, kHidden = 4e-6;
-  const double tiles = real(at.row_tiles) * real(at.col_tiles) * real(at.batches);
-  const int cluster = at.splits * at.together;
-  const double rounds =
-      std::max(1.0, std::ceil(tiles / real(at.together * clusters_at_once(cut.sms, at.at_once, cluster))));
-  const double blocks = tiles * at.splits / rounds;
-  // Where units have room for more, the next grid's blocks come early to some of them.
-  if (rounds == 1 && std::ceil(blocks / real(cut.sms)) < at.at_once) return false;
-  // Lists differ in length, so that some units get more than their share.
-  const double on_unit = cut.sparse ? blocks / real(cut.sms) + 0.5 : std::ceil(blocks / real(cut.sms));
-  const double steps = cut.depth / kLine / at.splits;
+  const double tiles = real(at.row_tiles) * cut.copies;
+  const double at_a_time =
+      real(at.together * clusters_at_once(cut.sms, at.at_once, at.splits * at.together));
+  const double rounds = tiles <= at_a_time ? 1.0 : ceil_of(tiles / at_a_time);
+  const double blocks = tiles * at.splits / rounds, blocks_per_sm = blocks * cut.per_sm;
+  const double whole_blocks = ceil_of(blocks_per_sm);
+  // Where SMs have room for more, the next grid's blocks come early to some of them.
+  if (rounds == 1 && whole_blocks < at.at_once) return false;
+  // Lists differ in length, so that some SMs get more than their share.
+  const double on_sm = cut.sparse ? blocks_per_sm + 0.5 : whole_blocks;
+  const double steps = cut.steps / at.splits, whole_steps = ceil_of(steps);
   // Bytes that come for several blocks cost less power, which is what slows such products down.
   const double bytes = stage - (at.together > 1 ? n * kLineBytes / 4 : 0);
-  const double fetch = on_unit * (cut.sparse ? steps : std::ceil(steps)) * bytes / kUnitRate;
-  const double memory = at.bytes / kMemoryRate / rounds;
+  const double fetch = on_sm * (cut.sparse ? steps : whole_steps) * bytes * (1 / kSmRate);
+  const double memory = cut.memory_seconds / rounds;
   // Narrow instructions do not reach the full rate.
-  const double rate = kUnitFlops * (n >= 64 ? 0.65 : n >= 32 ? 0.5 : 0.3);
-  const double multiply = on_unit * steps * 2.0 * at.units() * kLine * n * kLine / rate *
+  const double rate = n >= 64 ? 1 / (0.65 * kSmFlops)
+                      : n >= 32 ? 1 / (0.5 * kSmFlops)
+                                : 1 / (0.3 * kSmFlops);
+  const double multiply = on_sm * steps * 2.0 * at.units() * kLine * n * kLine * rate *
                           (at.together > 1 ? 0.97 : 1.0);
   // What a step costs besides its bytes, where no other block fills the gap: less where the next
   // one is multiplied meanwhile.
   const double step = n >= 128 ? 0.01e-6 : 0.03e-6;
-  double end = owned * kStore + step * std::ceil(steps) / std::max(1.0, std::ceil(blocks / real(cut.sms)));
+  double end = owned * kStore + step * whole_steps / std::max(1.0, whole_blocks);
   if (at.together > 1) end += kMeet;
   if (at.splits > 1)
     end += kMeet + kExchange * at.splits +
-           on_unit * at.units() * (n / kPiece) * kPieceBytes * (1.0 - 1.0 / at.splits) / kSendRate;
+           on_sm * at.units() * (n / kPiece) * kPieceBytes * (1.0 - 1.0 / at.splits) *
+               (1 / kSendRate);
   // The shorter of the two is not hidden entirely.
   at.seconds = rounds * (kStart + std::max({fetch, memory, multiply}) +
                          0.15 * std::min(fetch, memory) + end) -
                kHidden;
+  at.stages = std::min(cut.tile.stages, (at.shared_bytes - beyond) / stage);
   return true;
 }
 
@@ -130,19 +145,31 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceF
   base.cols = base.swapped ? s.m : s.n;
   base.batches = s.batch;
   const OperandShape& left = base.swapped ? s.b : s.a;
-  Cut cut{tile, std::max(device.units, 1), majors_of(s), left.sparse, real(s.k)};
+  const std::int64_t sms = std::max(device.units, 1);
+  Cut cut{.tile = tile,
+          .sms = sms,
+          .majors = majors_of(s),
+          .sparse = left.sparse,
+          .depth = real(s.k),
+          .per_sm = 1 / real(sms),
+          .steps = 0,
+          .memory_seconds = 0,
+          .copies = 0,
+          .col_tiles = up(base.cols, tile.n)};
   if (left.sparse) {
     const double lists =
         std::max(real(base.rows) / real(std::max<std::int64_t>(left.block.rows, 1)), 1.0);
     cut.depth = std::min(real(s.k), real(left.stored) * real(left.block.cols) / lists);
   }
   base.bytes = 2.0 * real(base.rows) * cut.depth * real(left.batch);
+  cut.steps = cut.depth / kLine;
+  cut.memory_seconds = base.bytes / kMemoryRate;
+  cut.copies = real(cut.col_tiles) * real(base.batches);
 
   SkinnyLayout best;
   const auto consider = [&](int height) {
-    SkinnyLayout at = base;
-    at.height = height;
-    if (complete(cut, at) && (best.row_tiles == 0 || at.seconds < best.seconds)) best = at;
+    base.height = height;
+    if (complete(cut, base) && (best.row_tiles == 0 || base.seconds < best.seconds)) best = base;
   };
   // Tiles whose blocks load for each other: in one round, and no rows that are multiplied in vain.
   const auto consider_together = [&] {
@@ -162,11 +189,10 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceF
         if (!left.sparse || left.block.rows % height == 0) consider(height);
       if (left.sparse) continue;  // tiles are parts of blocks
       // As low as fills the device in one round, or in two.
-      const double results = real(base.rows) * std::ceil(real(base.cols) / tile.n) * real(s.batch);
-      for (int rounds = 1; rounds <= 2; ++rounds) {
-        const double height = results / real(rounds * clusters_at_once(cut.sms, base.at_once, base.splits));
-        if (height <= tile.m) consider(std::max(8, static_cast<int>(std::ceil(height / 8)) * 8));
-      }
+      const double one_round = real(base.rows) * cut.copies /
+                               real(clusters_at_once(cut.sms, base.at_once, base.splits));
+      for (const double height : {one_round, 0.5 * one_round})
+        if (height <= tile.m) consider(std::max(8, static_cast<int>(ceil_of(height / 8)) * 8));
     }
   }
   return best;
@@ -197,6 +223,9 @@ struct Skinny {
     constexpr std::int64_t kMaxColumns = 1024, kMaxInGrid = 65535;
     const std::int64_t columns = s.a.sparse ? s.n : s.b.sparse ? s.m : std::min(s.m, s.n);
     reasons.unless_at_most("the short side", columns, kMaxColumns);
+    // The next narrower row is faster.
+    if (columns <= row.tile.n / 2 && row.tile.n > kSkinnyNarrowest)
+      reasons.layout("the short side", "more than half of the tile's columns");
     reasons.unless_at_most("matrices of a batch", s.batch, kMaxInGrid);
     product::refuse_walk(s, 64, row.tile.k, reasons);
   }

@@ -30,6 +30,9 @@ struct SkinnyLayout {
 /// Shared memory for the ring of a block of threads that has a unit for itself, in bytes.
 inline constexpr int kSkinnyMaxRing = 220 << 10;
 
+/// Columns of the narrowest row.
+inline constexpr int kSkinnyNarrowest = 16;
+
 /// Where tiles share what they read of 128 columns, each block of a cluster loads so many lines of
 /// a step for all of them.
 inline constexpr int kSkinnyTogether = 4, kSkinnySharedLines = 32;
