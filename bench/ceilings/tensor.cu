@@ -21,6 +21,11 @@
 namespace tessera::ceilings {
 namespace {
 
+/// `step` further on: the upper half of a descriptor never changes.
+__device__ __forceinline__ std::uint64_t stepped(std::uint64_t view, std::uint32_t step) {
+  return (view & ~0xFFFFFFFFull) | (static_cast<std::uint32_t>(view) + step);
+}
+
 namespace tile = cuda::tile;
 
 constexpr int kWarpgroups = 2, kThreads = 128 * kWarpgroups;
@@ -104,8 +109,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int stage = 0; stage < kStages; ++stage) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        multiply<I>(sum, fragments[step], tile::stepped(a, stage * kNextA + step * kNextStep),
-                    tile::stepped(b, stage * kNextB + step * kNextStep),
+        multiply<I>(sum, fragments[step], stepped(a, stage * kNextA + step * kNextStep),
+                    stepped(b, stage * kNextB + step * kNextStep),
                     begins && stage == 0 && step == 0);
       }
     }

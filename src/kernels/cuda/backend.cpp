@@ -131,8 +131,6 @@ void release(void* memory, int device, void* stream) noexcept {
   if (before != device) cudaSetDevice(before);
 }
 
-bool has_kernel(const planning::KernelRow& row) { return launcher_of(row) != nullptr; }
-
 void launch(const planning::Call& call) {
   const RowLauncher* launcher = launcher_of(*call.planned.row);
   if (!launcher) {

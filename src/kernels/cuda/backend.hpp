@@ -26,9 +26,6 @@ DeviceFacts device_facts(int index);
 void* allocate(std::int64_t bytes, int device, void* stream);
 void release(void* memory, int device, void* stream) noexcept;
 
-/// Whether this build holds the row's kernel: TESSERA_KERNELS may leave rows out.
-bool has_kernel(const planning::KernelRow& row);
-
 /// Writes the plan's schedule in the order of the stream. Allocates nothing and waits for nothing,
 /// so that it may be captured.
 void prepare(const planning::Call& call);

@@ -91,8 +91,6 @@ struct RingCursor {
       parity ^= 1;
     }
   }
-  /// The stage before this one.
-  __device__ int previous() const { return stage == 0 ? kStages - 1 : stage - 1; }
 };
 
 }  // namespace tessera::cuda::tile

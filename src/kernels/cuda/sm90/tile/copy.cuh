@@ -39,13 +39,7 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& ma
       : "memory");
 }
 
-/// The same of a map with five dimensions, for queries of several heads.
-__device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int inner, int head,
-                                         int row, int group, int batch, std::uint64_t* full) {
-  const std::int32_t at[] = {inner, head, row, group, batch};
-  ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, to, &map,
-                                    at, full);
-}
+/// A box of a map with five dimensions, for the results of several heads.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int head, int row,
                                           int group, int batch, const void* from) {
   const std::int32_t at[] = {inner, head, row, group, batch};

@@ -41,11 +41,6 @@ __device__ __forceinline__ std::uint64_t uniform(std::uint64_t view) {
   return (view & ~0xFFFFFFFFull) | __shfl_sync(~0u, address, 0);
 }
 
-/// `step` further on: the upper half of a descriptor never changes.
-__device__ __forceinline__ std::uint64_t stepped(std::uint64_t view, std::uint32_t step) {
-  return (view & ~0xFFFFFFFFull) | (static_cast<std::uint32_t>(view) + step);
-}
-
 /// Which dimension of an operand is contiguous in memory.
 enum class Major { k, mn };
 
