@@ -31,15 +31,15 @@ __device__ __forceinline__ std::uint32_t address_of_rank(const void* mine, int r
   return there;
 }
 
-/// Arrives at the barrier that lies at the same place in another block of the cluster. Orders what
-/// tensor cores have read, no more: a release to the cluster would be a full fence of memory.
+/// Arrives at the barrier at the same address in another block of the cluster. Orders what tensor
+/// cores have read, no more: a release to the cluster would be a full fence of memory.
 __device__ __forceinline__ void arrive_there(std::uint64_t* mine, int rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_rank(mine, rank))
                : "memory");
 }
 
-/// True for one lane of a warp whose lanes all ask. The compiler knows it to be one: what only this
-/// lane hands to TMA needs no loop over lanes.
+/// True for one lane of a warp whose lanes all call this. The compiler knows it to be one: TMA
+/// copies that only this lane issues need no loop over lanes.
 __device__ __forceinline__ bool elect() {
   std::uint32_t elected = 0;
   asm volatile(
@@ -52,11 +52,11 @@ __device__ __forceinline__ bool elect() {
   return elected != 0;
 }
 
-/// What all lanes of a warp agree on: the compiler then knows that they do, and keeps what depends
-/// on it in uniform registers.
+/// Whether `value` holds, where all lanes of a warp agree: the compiler then knows that they do,
+/// and keeps what depends on it in uniform registers.
 __device__ __forceinline__ bool agreed(bool value) { return __any_sync(~0u, value); }
 
-/// Arrives when all that this thread copied with `cp.async` so far lies in shared memory.
+/// Arrives when all `cp.async` copies of this thread so far have reached shared memory.
 __device__ __forceinline__ void arrive_when_copied(std::uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
                    static_cast<std::uint32_t>(__cvta_generic_to_shared(barrier)))

@@ -18,8 +18,8 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int i
                                     at, full);
 }
 
-/// The same into all those blocks of a cluster whose bits `ranks` has: to the same place in each,
-/// where the bytes complete on the same barrier.
+/// The same into all blocks of a cluster in the bitmask `ranks`: to the same address in each, where
+/// the bytes complete on the same barrier.
 __device__ __forceinline__ void copy_box_to_all(void* to, const CUtensorMap& map, int inner,
                                                 int row, int batch, std::uint64_t* full,
                                                 std::uint16_t ranks) {
@@ -47,8 +47,8 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int
                                     from);
 }
 
-/// One box from shared memory out, without what lies outside the tensor. `commit_stores` makes a
-/// bulk group of those before it.
+/// Stores one box from shared memory, clipped at the edges of the tensor. `commit_stores` makes a
+/// bulk group of the stores before it.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int row, int batch,
                                           const void* from) {
   const std::int32_t at[] = {inner, row, batch};
@@ -57,7 +57,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int
 }
 __device__ __forceinline__ void commit_stores() { ::cuda::ptx::cp_async_bulk_commit_group(); }
 
-/// The same with a policy for L2, such as kStreams: what is read once leaves before all else.
+/// The same with an L2 policy, such as kStreams: what is read once is evicted first.
 inline constexpr std::uint64_t kStays = 0x1000000000000000, kStreams = 0x12F0000000000000;
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int inner, int row,
                                          int batch, std::uint64_t* full, std::uint64_t policy) {

@@ -16,7 +16,7 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// What lies in dynamic shared memory, from the first boundary of an atom on: a kernel asks for
+/// The contents of dynamic shared memory, from the first boundary of an atom on: a kernel requests
 /// kAtomBytes more than it needs.
 template <class Shared>
 __device__ __forceinline__ Shared& at_atom(char* raw) {
@@ -34,8 +34,8 @@ __device__ __forceinline__ std::uint64_t descriptor(const void* start, int leadi
          units(static_cast<std::uint32_t>(stride_bytes)) << 32 | mode << 62;
 }
 
-/// The same for all lanes of a warp, said so that the compiler keeps it in uniform registers, where
-/// wgmma wants it.
+/// The same for all lanes of a warp, in a form that the compiler keeps in uniform registers, where
+/// wgmma needs it.
 __device__ __forceinline__ std::uint64_t uniform(std::uint64_t view) {
   const auto address = static_cast<std::uint32_t>(view);
   return (view & ~0xFFFFFFFFull) | __shfl_sync(~0u, address, 0);
@@ -65,7 +65,7 @@ struct OperandTile {
     return kMajor == Major::k ? descriptor(start, 0, kAtomBytes)
                               : descriptor(start, kPanelBytes, kAtomBytes);
   }
-  /// What a step of 16 in depth adds to a view.
+  /// The increment of a view for 16 in depth.
   static constexpr std::uint64_t kDepthStep = (kMajor == Major::k ? 32 : 16 * kLineBytes) >> 4;
 };
 

@@ -46,7 +46,7 @@ CUtensorMap encode(DType dtype, const void* data, std::initializer_list<Dimensio
   std::size_t rank = 0;
   for (const Dimension& d : dimensions) {
     sizes[rank] = static_cast<cuuint64_t>(std::max<std::int64_t>(d.size, 1));
-    // A dimension of size 1 may come with any stride: give it a legal one.
+    // A dimension of size 1 may have any stride: give it a legal one.
     if (rank > 0)
       pitches[rank - 1] =
           d.size <= 1 ? cuuint64_t{kAlignment} : static_cast<cuuint64_t>(d.stride * size_of(dtype));

@@ -20,16 +20,16 @@ struct MatrixMap {
 /// Whether TMA can read it: 16-byte base and pitches, sizes and coordinates of 32 bits.
 bool tma_readable(const MatrixMap& matrix);
 
-/// Whether TMA can write it, and nothing else: what lies beyond the end of a line stays as it is in
-/// whole pieces of 16 bytes only.
+/// Whether TMA can write it without touching anything else: it clips at the end of a line only in
+/// whole pieces of 16 bytes.
 bool tma_writable(const MatrixMap& matrix);
 
 /// The descriptor for boxes of `box_inner` elements x `box_rows`, with the swizzle that is as wide
 /// as their lines: 64, 32 or 16 elements, 128, 64 or 32 bytes. Host only; enqueues nothing.
 CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows, int box_inner = 64);
 
-/// The same with one dimension more, between rows and batches: `inner` is cut into panels of 64,
-/// and a box takes `box_panels` of them, one behind the other in shared memory. Not cut where
+/// The same with one more dimension between rows and batches: `inner` is cut into panels of 64, and
+/// a box has `box_panels` of them, one behind the other in shared memory. Not cut where
 /// `box_panels` is 0: then that dimension has size 1.
 CUtensorMap panel_map(const MatrixMap& matrix, int box_rows, int box_panels);
 
@@ -47,7 +47,7 @@ bool tma_readable(const HeadsMap& tensor);
 /// batch). Swizzled as wide as their lines.
 CUtensorMap rows_map(const HeadsMap& tensor, int box_rows, int box_inner);
 
-/// The same rows of `fold` neighbouring heads, which follow one another before the next row comes;
+/// The same rows of `fold` adjacent heads, which follow one another before the next row;
 /// coordinates (inner, head of the group, row, group, batch).
 CUtensorMap folded_map(const HeadsMap& tensor, int fold, int box_rows, int box_inner);
 

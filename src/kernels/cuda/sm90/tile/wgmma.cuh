@@ -94,7 +94,7 @@ __device__ __forceinline__ void mma(float (&sum)[kN / 2], const std::uint32_t* a
   (std::make_index_sequence<kN / 2>{});
 }
 
-/// Sums are the multiplication's until here: the compiler moves no use of them over this line.
+/// Sums belong to the running MMA until here: the compiler moves no use of them over this line.
 template <int kCount>
 __device__ __forceinline__ void settle(float (&sum)[kCount]) {
 #pragma unroll
@@ -108,7 +108,7 @@ struct Fragment {
       : warp(thread_in_warpgroup / 32), lane(thread_in_warpgroup % 32) {}
   /// i / 2 % 2 picks the upper or lower eight rows of the warp's sixteen.
   __device__ int row(int half) const { return warp * 16 + half * 8 + lane / 4; }
-  /// Columns come in groups of eight; a thread holds two neighbours of each.
+  /// Columns come in groups of eight; a thread holds two adjacent ones of each.
   __device__ int col(int group) const { return group * 8 + lane % 4 * 2; }
 };
 
