@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/sm90/skinny/sums.cuh"
+#include "src/kernels/cuda/sm90/skinny/split_k.cuh"
 #include "src/kernels/cuda/sm90/skinny/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
@@ -12,15 +12,19 @@
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 #include "src/kernels/cuda/sm90/skinny/plan.hpp"
 
-// Few columns: a stream of the left side, which is read once. A block of threads computes one tile,
-// or a share of its depth. One warp loads the left side, another the right one; a warpgroup
-// multiplies each 64 rows. How many rows, stages and blocks of a cluster there are is said at the
-// launch.
+// Few columns: the left side is streamed and read once. A thread block computes one tile, or a
+// share of its depth. One warp loads the left side, another the right one; one warpgroup multiplies
+// each 64 rows. The launch chooses the numbers of rows, stages and blocks per cluster.
 namespace tessera::cuda::sm90::skinny {
 
 using tile::Major;
 
-inline constexpr int kLoaders = 64;  // threads
+/// Named barriers; 0 is __syncthreads.
+enum NamedBarrier : int {
+  kUnitBarrier = 1  // the first of one per warpgroup
+};
+
+inline constexpr int kProducerThreads = 64;
 
 /// Everything a kernel is compiled for.
 template <planning::Tile kTile, class ElementType, Major kA, Major kB>
@@ -30,21 +34,23 @@ struct Traits {
   static constexpr Major kMajorA = kA, kMajorB = kB;
   static_assert(kTile.k == tile::kLine && kTile.m == kTile.warpgroups * kUnit);
   static_assert(kTile.stages <= 32);                                       // a lane initialises one
-  static constexpr int kStages = kTile.stages, kUnits = kTile.warpgroups;  // at most
+  static constexpr int kStages = kTile.stages, kUnits = kTile.warpgroups;  // maximum
   using ATile = tile::OperandTile<Element, kUnit, kA>;                     // of one unit
-  // Panels of columns are a line wide: a narrow tile may bring columns that nobody multiplies.
+  // Panels of columns are a line wide: a narrow tile may load columns that are not multiplied.
   using BTile = tile::OperandTile<Element, planning::skinny_loaded(kN, kB == Major::mn), kB>;
-  // Where rows of the left side are contiguous, neighbouring tiles share what memory sends, and
-  // with many columns they share those: they have to be in step.
-  static constexpr bool kTurns = kA == Major::k && kN < 128;
-  // Many columns: tiles of a cluster may share what they read of them, and multiplications take so
-  // long that the next one is issued before the last one is waited for.
+  // Whether tiles rotate the order of their depth (see share_of). Not where rows of the left side
+  // are contiguous, as adjacent tiles then share memory transactions, and not with many columns,
+  // which tiles share: both need tiles in step with each other.
+  static constexpr bool kRotatesDepth = kA == Major::k && kN < 128;
+  // Many columns: tiles of a cluster may share the loads of them, and MMAs take so long that the
+  // next one is issued before the last one is waited for.
   static constexpr bool kMany = kN == 128;
-  static constexpr int kThreads = kUnits * kWarpgroup + kLoaders;
+  static constexpr int kThreads = kUnits * kWarpgroup + kProducerThreads;
   struct Barriers {
     std::uint64_t full[kStages], empty[kStages];
-    std::uint64_t sums[kUnits];
-    std::uint32_t nowhere[2];  // sparse: of 32 entries in turn, those that name no column
+    std::uint64_t arrived[kUnits];
+    std::uint32_t
+        missing[2];  // sparse, alternating per 32 entries: bitmask of those that name no column
   };
 };
 
@@ -58,7 +64,7 @@ struct Cursor {
   }
 };
 
-/// What the threads of a block share. A stage is the tile's rows of A, then B's tile.
+/// The state that the threads of a block share. A stage is the tile's rows of A, then B's tile.
 template <class T>
 struct Block {
   const Arguments& args;
@@ -71,7 +77,7 @@ struct Block {
     return ring + cursor.stage * (a_bytes() + T::BTile::kBytes);
   }
 
-  /// One thread.
+  /// Loads A, by one thread.
   __device__ __forceinline__ void load_a(const Share& share) {
     Cursor cursor{args.stages};
     int row = at.row, depth = share.begin * tile::kLine, matrix = at.batch * args.a_batch_step;
@@ -102,49 +108,49 @@ struct Block {
     }
   }
 
-  /// One of the parts that a cluster's blocks load for each other.
-  __device__ __forceinline__ void load_part_for_all(char* to, int depth, int matrix,
-                                                    std::uint64_t* full) {
+  /// Loads one of the parts that the blocks of a cluster load for each other.
+  __device__ __forceinline__ void load_part_for_cluster(char* to, int depth, int matrix,
+                                                        std::uint64_t* full) {
     constexpr int kLines = planning::kSkinnySharedLines, kParts = tile::kLine / kLines;
     const int line = at.neighbour * kLines;
     const int col =
         T::kMajorB == Major::k ? at.col + line : at.col + at.neighbour / kParts * tile::kLine;
     const int row = depth + at.neighbour % kParts * kLines;
-    const auto everybody = static_cast<std::uint16_t>((1 << args.together) - 1);
+    const auto all_ranks = static_cast<std::uint16_t>((1 << args.together) - 1);
     to += line * tile::kLineBytes;
     if constexpr (T::kMajorB == Major::k) {
-      tile::copy_box_to_all(to, args.b, depth, col, matrix, full, everybody);
+      tile::copy_box_to_all(to, args.b, depth, col, matrix, full, all_ranks);
     } else {
-      tile::copy_box_to_all(to, args.b, col, row, matrix, full, everybody);
+      tile::copy_box_to_all(to, args.b, col, row, matrix, full, all_ranks);
     }
   }
 
-  /// One warp: its lanes read the list 32 entries at a time, the one that leads loads. `columns`
-  /// are those of the first 32.
-  __device__ __forceinline__ void load_b(const Share& share, int columns, int lane, bool leads) {
+  /// Loads B, by one warp: its lanes read the list 32 entries at a time, and the elected lane
+  /// loads. `columns` are those of the first 32.
+  __device__ __forceinline__ void load_b(const Share& share, int columns, int lane, bool elected) {
     Cursor cursor{args.stages};
     const int matrix = at.batch * args.b_batch_step;
     int depth = share.begin * tile::kLine, entry = share.entry, part = share.part, read = 0;
-    int turn = 0;
+    int parity = 0;
     for (int i = 0; i < share.count; ++i, cursor.advance()) {
       if (args.sparse) {
         if (read == Share::kTogether) read = 0, columns = share.column(entry + lane);
         if (read == 0 && (part == 0 || i == 0)) {
-          // Consumers are past the entries before those before: a ring is shorter than 32 steps.
-          const std::uint32_t nowhere = __ballot_sync(0xFFFFFFFFu, columns < 0);
-          if (leads) barriers.nowhere[turn] = nowhere;
-          turn ^= 1;
+          // Consumers have finished the entries two batches back: a ring is shorter than 32 steps.
+          const std::uint32_t missing = __ballot_sync(0xFFFFFFFFu, columns < 0);
+          if (elected) barriers.missing[parity] = missing;
+          parity ^= 1;
         }
         depth = (__shfl_sync(0xFFFFFFFFu, columns, read) * args.parts + part) * tile::kLine;
         if (++part == args.parts) part = 0, ++entry, ++read;
       }
-      if (leads) {
+      if (elected) {
         std::uint64_t* full = &barriers.full[cursor.stage];
         char* to = stage(cursor) + a_bytes();
         tile::wait(&barriers.empty[cursor.stage], cursor.parity ^ 1);
         tile::arrive_expecting(full, T::BTile::kBytes);
         if (T::kMany && args.together > 1) {
-          load_part_for_all(to, depth, matrix, full);
+          load_part_for_cluster(to, depth, matrix, full);
         } else if constexpr (T::kMajorB == Major::k) {
           tile::copy_box(to, args.b, depth, at.col, matrix, full);
         } else {
@@ -159,16 +165,17 @@ struct Block {
     }
   }
 
-  /// One warpgroup: 64 rows of the tile, or fewer in the last one, which then reads past them.
+  /// One consumer warpgroup: 64 rows of the tile, or fewer in the last one, which then reads past
+  /// them.
   __device__ __forceinline__ void multiply(const Share& share, float (&sum)[T::kN / 2], int unit,
                                            int thread) {
     bool first = true;
-    int held = -1;  // the stage of the step before, where it is multiplied still
+    int in_flight = -1;  // the stage of the step before, if it is still multiplied
     Cursor cursor{args.stages};
-    const auto give_back = [&](int stage, int step) {
+    const auto release = [&](int stage, int step) {
       if (thread == 0) tile::arrive(&barriers.empty[stage]);
       if constexpr (T::kMany) {
-        // Who has ended must not be told any more: only where somebody waits for it.
+        // A block that has ended must not be signalled: only where it still waits for the stage.
         const int other = thread / 32;
         if (args.together > 1 && thread % 32 == 0 && other > 0 && step + args.stages < share.count)
           tile::arrive_there(&barriers.empty[stage], (at.neighbour + other) % args.together);
@@ -189,42 +196,42 @@ struct Block {
       tile::mma_commit();
       if constexpr (T::kMany) {
         tile::mma_wait<1>();
-        if (held >= 0) give_back(held, step - 1);
-        held = cursor.stage;
+        if (in_flight >= 0) release(in_flight, step - 1);
+        in_flight = cursor.stage;
       } else {
-        // Memory is what everybody waits for: the stage is better free than the tensor cores busy.
+        // Memory is the bottleneck: an early free stage matters more than busy tensor cores.
         tile::mma_wait<0>();
-        give_back(cursor.stage, step);
+        release(cursor.stage, step);
       }
     };
     const auto skip_step = [&](int step) {
       tile::wait(&barriers.full[cursor.stage], cursor.parity);
       tile::mma_wait<0>();
-      if (held >= 0) give_back(held, step);
-      held = -1;
-      // There is no wgmma to hold the warps together.
-      asm volatile("barrier.cta.sync %0, 128;" ::"r"(1 + unit) : "memory");
-      give_back(cursor.stage, step);
+      if (in_flight >= 0) release(in_flight, step);
+      in_flight = -1;
+      // No wgmma synchronises the warps here.
+      asm volatile("barrier.cta.sync %0, 128;" ::"r"(kUnitBarrier + unit) : "memory");
+      release(cursor.stage, step);
     };
-    // Sparse: by 32 entries of the list. Blocks of those that name no column are not multiplied,
-    // not even by zero: they may hold anything.
-    const int most = Share::kTogether * args.parts;  // steps
-    int before = share.part, turn = 0;               // steps that came before, of 32 entries
+    // Sparse: 32 entries of the list at a time. Blocks of entries that name no column are not
+    // multiplied, not even by zero: they may hold anything.
+    const int max_steps = Share::kTogether * args.parts;  // steps
+    int before = share.part, parity = 0;                  // steps so far of these 32 entries
     for (int i = 0; i < share.count;) {
-      std::uint32_t nowhere = 0;
+      std::uint32_t missing = 0;
       int end = share.count;
       if (args.sparse) {
         tile::wait(&barriers.full[cursor.stage], cursor.parity);
-        nowhere = barriers.nowhere[turn];
-        end = min(end, i + most - before);
+        missing = barriers.missing[parity];
+        end = min(end, i + max_steps - before);
       }
-      if (nowhere == 0) {
+      if (missing == 0) {
         for (; i < end; ++i, cursor.advance()) multiply_step(i);
       } else {
         for (; i < end; ++i, ++before, cursor.advance())
-          nowhere >> before / args.parts & 1 ? skip_step(i) : multiply_step(i);
+          missing >> before / args.parts & 1 ? skip_step(i) : multiply_step(i);
       }
-      before = 0, turn ^= 1;
+      before = 0, parity ^= 1;
     }
     tile::mma_wait<0>();
     if (first) {
@@ -239,51 +246,52 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     skinny_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
   __shared__ typename T::Barriers barriers;
-  const int units = static_cast<int>(blockDim.x - kLoaders) / kWarpgroup;
+  const int units = static_cast<int>(blockDim.x - kProducerThreads) / kWarpgroup;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const bool loads_a = warp == units * 4, loads_b = warp == units * 4 + 1;
+  const bool is_producer_a = warp == units * 4, is_producer_b = warp == units * 4 + 1;
   Block<T> block{args, &tile::at_atom<char>(raw), barriers, tile_of<T::kN>(args)};
-  if (loads_a && tile::elect()) {
+  if (is_producer_a && tile::elect()) {
     tile::prefetch(args.a);
     for (int i = 0; i < args.stages; ++i) {
       tile::ptx::mbarrier_init(&barriers.full[i], 2);
       tile::ptx::mbarrier_init(&barriers.empty[i], units * args.together);
     }
     for (int unit = 0; unit < units; ++unit)
-      Sums<T::kN>::expect(args, block.at.rank, &barriers.sums[unit]);
+      SplitKReduction<T::kN>::expect(args, block.at.rank, &barriers.arrived[unit]);
     tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
   }
-  if (loads_b && tile::elect()) tile::prefetch(args.b);
+  if (is_producer_b && tile::elect()) tile::prefetch(args.b);
   // All of this may run while the kernel before ends; its results are read from here on.
   tile::wait_for_grid_before();
-  const Share share = share_of<T::kTurns>(args, block.at);
-  // Where blocks load for each other, barriers have to be there in all of them first. Nobody else
-  // waits for that.
-  const bool meets = T::kMany && args.together > 1;
-  if (loads_a) {
+  const Share share = share_of<T::kRotatesDepth>(args, block.at);
+  // Where blocks load for each other, all of them must have initialised their barriers first. Other
+  // blocks do not wait for that.
+  const bool syncs_cluster = T::kMany && args.together > 1;
+  if (is_producer_a) {
     __syncthreads();
-    if (meets) cluster_arrive();
+    if (syncs_cluster) cluster_arrive();
     if (tile::elect()) block.load_a(share);
     __syncwarp();
-    if (meets) cluster_wait();
+    if (syncs_cluster) cluster_wait();
     tile::let_next_grid_begin();
-  } else if (loads_b) {
+  } else if (is_producer_b) {
     const int columns = args.sparse ? share.column(share.entry + lane) : 0;
     __syncthreads();
-    if (meets) cluster_arrive(), cluster_wait();
+    if (syncs_cluster) cluster_arrive(), cluster_wait();
     block.load_b(share, columns, lane, tile::elect());
   } else {
     __syncthreads();
-    if (meets) cluster_arrive(), cluster_wait();
+    if (syncs_cluster) cluster_arrive(), cluster_wait();
     const int unit = warp / 4, thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     float sum[T::kN / 2];
     block.multiply(share, sum, unit, thread);
-    // Nobody is read from or sent to any more where stages are about to be overwritten; barriers
-    // are there. Loaders that have ended count as arrived.
+    // After this no block reads or sends operands any more, so stages can be overwritten, and all
+    // barriers are initialised. Producers that have ended count as arrived.
     cluster_arrive();
     cluster_wait();
     char* room = block.ring + unit * args.splits * args.owned * kPieceBytes;
-    Sums<T::kN>(args, block.at, room, &barriers.sums[unit], unit).add_up_and_store(sum, thread);
+    SplitKReduction<T::kN>(args, block.at, room, &barriers.arrived[unit], unit)
+        .reduce_and_store(sum, thread);
   }
 }
 

@@ -71,7 +71,7 @@ void launch_typed(const Call& call, const planning::SkinnyLayout& layout, const 
   const std::int64_t blocks = (layout.row_tiles * layout.splits + cluster - 1) / cluster * cluster;
   config.gridDim = {static_cast<unsigned>(blocks), static_cast<unsigned>(layout.col_tiles),
                     static_cast<unsigned>(layout.batches)};
-  config.blockDim = static_cast<unsigned>(layout.units() * kWarpgroup + kLoaders);
+  config.blockDim = static_cast<unsigned>(layout.units() * kWarpgroup + kProducerThreads);
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(call.stream);
   config.attrs = attributes;

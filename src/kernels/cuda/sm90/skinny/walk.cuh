@@ -8,33 +8,33 @@
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/list_walk.hpp"
 
-// Which part of the product a block of threads computes: one tile, and of the tile's depth the
-// share of its rank in the cluster. Dense: steps of K. Sparse: steps of the stored blocks of a row
-// of blocks.
+// Which part of the product a thread block computes: one tile, and of the tile's depth the share of
+// its rank in the cluster. Dense: steps of K. Sparse: steps of the stored blocks of a row of
+// blocks.
 namespace tessera::cuda::sm90::skinny {
 
 struct Arguments {
   CUtensorMap a, b;
   product::Finish finish;
   int m = 0, n = 0;
-  int height = 0;                          // rows of a tile
-  int splits = 1, stages = 0, owned = 0;   // owned: pieces of columns of one block, at most
-  int together = 1;                        // blocks that load what they read of the columns
+  int height = 0;                          // rows per tile
+  int splits = 1, stages = 0, owned = 0;   // owned: maximum pieces of columns per block
+  int together = 1;                        // blocks that load the columns for each other
   int a_batch_step = 0, b_batch_step = 0;  // 0: shared by all batches
-  std::uint64_t policy = 0;                // how L2 keeps the left side
-  int each = 0, rest = 0;                  // dense: steps of a rank; the first `rest` take one more
+  std::uint64_t policy = 0;                // L2 policy of the left side
+  int each = 0, rest = 0;  // dense: steps per rank; the first `rest` ranks have one more
   // Sparse a.
   bool sparse = false;
   planning::BsrView lists;
-  int per_block = 1, parts = 1;  // tiles one above the other in a block; steps of a block
-  std::int64_t pool_step = 0;    // stored blocks of one batch; 0: one pool
+  int per_block = 1, parts = 1;  // row tiles per block; steps per block
+  std::int64_t pool_step = 0;    // stored blocks per batch; 0: one pool
 };
 
 /// The output tile of this block, and the block's place in its cluster.
 struct TileAt {
   int tile, row, row_end, col, batch;
   int rank;       // which share of the depth
-  int neighbour;  // which of the tiles that share what they read of the columns
+  int neighbour;  // which of the tiles that load columns for each other
 };
 
 /// Blocks of a cluster lie along x, as do tiles of rows; tiles of columns along y, batches along z.
@@ -44,7 +44,7 @@ __device__ __forceinline__ TileAt tile_of(const Arguments& args) {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(at.rank));
   asm("mov.u32 %0, %%clusterid.x;" : "=r"(at.tile));
   at.neighbour = 0;
-  if (args.together > 1) {  // a cluster of tiles, and none of them is shared
+  if (args.together > 1) {  // a cluster of tiles without split-K
     at.neighbour = at.rank;
     at.tile = at.tile * args.together + at.rank;
     at.rank = 0;
@@ -59,14 +59,15 @@ __device__ __forceinline__ TileAt tile_of(const Arguments& args) {
 /// The steps of one block.
 struct Share {
   int first = 0, count = 0;
-  int begin = 0;  // dense: the step that comes first; the others follow round and round
+  int begin = 0;  // dense: the step that comes first; the others follow, wrapping around
   int entry = 0,
-      part = 0;  // sparse: in which entry of the list, and where in its block, they begin
-  int row = 0, matrix = 0;  // sparse: of the tile in its blocks; where the list's blocks begin
+      part = 0;  // sparse: the entry of the list, and the part of its block, where they begin
+  int row = 0,
+      matrix = 0;  // sparse: the tile's first row in its blocks; position of the list's first block
   planning::BsrRow list{};
 
   __device__ int end_depth() const { return (first + count) * tile::kLine; }
-  static constexpr int kTogether = 32;  // entries of a list that are read together
+  static constexpr int kTogether = 32;  // list entries per read
   /// The block column of an entry, -1 where it names none.
   __device__ int column(int entry) const {
     const std::int64_t at = list.begin + entry;
@@ -74,11 +75,11 @@ struct Share {
   }
 };
 
-/// `kTurns`: dense tiles begin at different depths and go round. Rows of the left side lie a power
-/// of two apart more often than not, and tiles in step with each other would ask the same few
-/// channels of memory. Divisions take long where everybody waits for the first load: most are left
-/// out.
-template <bool kTurns>
+/// `kRotatesDepth`: dense tiles begin at different depths and wrap around. Rows of the left side
+/// are often a power of two apart, and tiles in step with each other would access the same few
+/// memory channels. Divisions take long while the whole block waits for the first load: most are
+/// avoided.
+template <bool kRotatesDepth>
 __device__ __forceinline__ Share share_of(const Arguments& args, const TileAt& at) {
   Share share;
   int each = args.each, rest = args.rest;
@@ -94,7 +95,7 @@ __device__ __forceinline__ Share share_of(const Arguments& args, const TileAt& a
   share.first = each * at.rank + min(at.rank, rest);
   share.count = each + (at.rank < rest ? 1 : 0);
   share.begin = share.first;
-  if (kTurns && !args.sparse) {
+  if (kRotatesDepth && !args.sparse) {
     const std::uint32_t mixed = static_cast<std::uint32_t>(at.tile) * 0x9E3779B9u >> 16;
     share.begin += static_cast<int>(mixed * static_cast<std::uint32_t>(share.count) >> 16);
   }

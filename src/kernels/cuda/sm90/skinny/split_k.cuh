@@ -8,23 +8,24 @@
 #include "src/kernels/cuda/sm90/skinny/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
-// Blocks of a cluster add their sums up: each owns some pieces of 16 columns of the tile, takes
-// everybody's sums for them through shared memory, in the order of ranks, and stores. A tile that
-// nobody shares goes the same way.
+// Split-K inside a cluster: its blocks add their sums up. Each owns some pieces of 16 columns of
+// the tile, adds the sums of all blocks for them, which arrive through distributed shared memory,
+// in the order of ranks, and stores. Tiles without a split use the same code.
 namespace tessera::cuda::sm90::skinny {
 
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kUnit = 64;   // rows of one warpgroup
-inline constexpr int kPiece = 16;  // columns that one block owns together
+inline constexpr int kPiece = 16;  // adjacent columns that one block owns
 inline constexpr int kPieceBytes = kUnit * kPiece * 4;
 
-/// Everybody of the cluster has come. Orders no memory.
+/// All threads of the cluster arrive, then wait. Orders no memory.
 __device__ __forceinline__ void cluster_arrive() {
   tile::ptx::barrier_cluster_arrive(tile::ptx::sem_relaxed);
 }
 __device__ __forceinline__ void cluster_wait() { tile::ptx::barrier_cluster_wait(); }
 
-/// 16 bytes into another block's shared memory; its barrier counts them as they land. No fence.
+/// Sends 16 bytes to another block's shared memory; its barrier counts them as they arrive. No
+/// fence.
 __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t barrier, const float* s) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
@@ -33,23 +34,23 @@ __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t barrier, co
       : "memory");
 }
 
-/// Eight neighbours of a row of the result, or of a column (`turned`): whatever the epilogue asks,
-/// wherever they lie.
-__device__ __forceinline__ void store_eight(const product::Finish& finish, bool turned, int row,
+/// Stores eight adjacent elements of a row of the result, or of a column (`transposed`), with any
+/// epilogue and any strides.
+__device__ __forceinline__ void store_eight(const product::Finish& finish, bool transposed, int row,
                                             int col, int batch, int row_end, int col_end,
                                             float (&x)[8]) {
   using product::Plane;
   const auto first = [&](const Plane& plane) {
     return static_cast<char*>(plane.data) + plane.at(row, col, batch) * plane.element_bytes();
   };
-  const auto along = [&](const Plane& plane) { return turned ? plane.row : plane.col; };
+  const auto along = [&](const Plane& plane) { return transposed ? plane.row : plane.col; };
   const auto ready = [&](const Plane& plane, const char* at) {
     return !plane.data || (along(plane) == 1 && reinterpret_cast<std::uintptr_t>(at) % 16 == 0);
   };
   char* out = first(finish.out);
   const char *c = first(finish.c), *bias = first(finish.bias);
   const bool one_bias = along(finish.bias) == 0;
-  const int left = turned ? row_end - row : col_end - col;
+  const int left = transposed ? row_end - row : col_end - col;
 #pragma unroll
   for (float& value : x) value *= finish.alpha;
   if (left >= 8 && ready(finish.out, out) && ready(finish.c, c) &&
@@ -79,37 +80,39 @@ __device__ __forceinline__ void store_eight(const product::Finish& finish, bool 
     if (i < left) finish.out.store_at(out + i * step(finish.out), x[i]);
 }
 
-/// The sums of one warpgroup's 64 x kN of a tile.
+/// The reduction of one warpgroup's 64 x kN sums of a tile.
 template <int kN>
-class Sums {
+class SplitKReduction {
  public:
   static constexpr int kPieces = kN / kPiece;
 
-  /// `room`: owned x splits pieces, at the same place in each block; `landed` counts them there.
-  __device__ Sums(const Arguments& args, const TileAt& at, char* room, std::uint64_t* landed,
-                  int unit)
+  /// `room`: owned x splits pieces, at the same address in each block; `arrived` counts their
+  /// bytes.
+  __device__ SplitKReduction(const Arguments& args, const TileAt& at, char* room,
+                             std::uint64_t* arrived, int unit)
       : args_(args),
         at_(at),
         room_(room),
-        landed_(landed),
+        arrived_(arrived),
         rank_bytes_(args.owned * kPieceBytes),
         row_(at.row + unit * kUnit) {}
 
-  /// What `landed` waits for: each thread of the owner, and what the others send. One thread.
-  __device__ static void expect(const Arguments& args, int rank, std::uint64_t* landed) {
-    // As many as it owns where pieces run out before blocks do, or one less.
+  /// Initialises `arrived` for each thread of the owner and the bytes that the other blocks send.
+  /// One thread.
+  __device__ static void expect(const Arguments& args, int rank, std::uint64_t* arrived) {
+    // `args.owned` pieces, or one less where the pieces do not divide evenly.
     const int owned = rank + (args.owned - 1) * args.splits < kPieces ? args.owned : args.owned - 1;
-    tile::ptx::mbarrier_init(landed, 1 + kWarpgroup);
-    tile::arrive_expecting(landed, owned * (args.splits - 1) * kPieceBytes);
+    tile::ptx::mbarrier_init(arrived, 1 + kWarpgroup);
+    tile::arrive_expecting(arrived, owned * (args.splits - 1) * kPieceBytes);
   }
 
-  /// Once the whole cluster has multiplied, as the room may be what the operands were loaded to.
-  __device__ __forceinline__ void add_up_and_store(const float (&sum)[kN / 2], int thread) {
-    hand_out(sum, thread);
+  /// Called once the whole cluster has multiplied, as `room` may overlap the operands' stages.
+  __device__ __forceinline__ void reduce_and_store(const float (&sum)[kN / 2], int thread) {
+    send_sums(sum, thread);
     if (at_.rank >= kPieces) return;
-    tile::arrive(landed_);
+    tile::arrive(arrived_);
     while (!tile::ptx::mbarrier_try_wait_parity(tile::ptx::sem_acquire, tile::ptx::scope_cluster,
-                                                landed_, 0)) {
+                                                arrived_, 0)) {
     }
     if (args_.finish.out.row == 1) {
       store<true>(thread);
@@ -119,7 +122,7 @@ class Sums {
   }
 
  private:
-  __device__ __forceinline__ void hand_out(const float (&sum)[kN / 2], int thread) {
+  __device__ __forceinline__ void send_sums(const float (&sum)[kN / 2], int thread) {
     char* to = room_ + at_.rank * rank_bytes_ + thread * 16;
     int owner = 0;
 #pragma unroll
@@ -131,23 +134,23 @@ class Sums {
         mine[kWarpgroup] = {s[4], s[5], s[6], s[7]};
       } else {
         const std::uint32_t there = tile::address_of_rank(to, owner);
-        const std::uint32_t landed = tile::address_of_rank(landed_, owner);
-        send(there, landed, s);
-        send(there + kPieceBytes / 2, landed, s + 4);
+        const std::uint32_t arrived = tile::address_of_rank(arrived_, owner);
+        send(there, arrived, s);
+        send(there + kPieceBytes / 2, arrived, s + 4);
       }
       if (++owner == args_.splits) owner = 0, to += kPieceBytes;
     }
   }
 
-  /// A thread takes eight neighbours of each piece that this block owns: of a column where columns
-  /// lie contiguous (kTurned), else of a row. It finds them where other threads' accumulators are:
-  /// that turns the tile without an exchange of its own.
-  template <bool kTurned>
+  /// A thread stores eight adjacent elements of each piece that this block owns: of a column where
+  /// columns are contiguous (kTransposed), else of a row. It reads them from where other threads'
+  /// accumulators are, which transposes the tile without a separate exchange.
+  template <bool kTransposed>
   __device__ __forceinline__ void store(int thread) {
     const product::Finish& finish = args_.finish;
-    const int lane = thread % 32, half = kTurned ? thread / 32 % 2 : thread % 2;
-    const int r = kTurned ? thread / 64 * 32 + lane % 4 * 8 : thread / 2;
-    const int c = half * 8 + (kTurned ? lane / 4 : 0);
+    const int lane = thread % 32, half = kTransposed ? thread / 32 % 2 : thread % 2;
+    const int r = kTransposed ? thread / 64 * 32 + lane % 4 * 8 : thread / 2;
+    const int c = half * 8 + (kTransposed ? lane / 4 : 0);
     const int holder = r / 16 * 32 + r % 8 * 4 + c % 8 / 2;
     const char* piece = room_ + half * (kPieceBytes / 2) + holder * 16 + r % 16 / 8 * 8 + c % 2 * 4;
     const auto total = [&](float(&x)[8]) {
@@ -156,7 +159,7 @@ class Sums {
       for (float& value : x) value = 0.0f;
 #pragma unroll 1
       for (int rank = 0; rank < args_.splits; ++rank, from += rank_bytes_) {
-        if constexpr (kTurned) {
+        if constexpr (kTransposed) {
 #pragma unroll
           for (int i = 0; i < 8; ++i) x[i] += *reinterpret_cast<const float*>(from + i * 64);
         } else {
@@ -174,7 +177,7 @@ class Sums {
     int col = at_.col + at_.rank * kPiece + c;
     if (row >= at_.row_end) return;
     if (finish.plain() &&
-        (kTurned ? finish.tall && row + 8 <= at_.row_end : finish.wide && col_end % 8 == 0)) {
+        (kTransposed ? finish.tall && row + 8 <= at_.row_end : finish.wide && col_end % 8 == 0)) {
       auto* out = static_cast<std::uint16_t*>(finish.out.data) + finish.out.at(row, col, at_.batch);
       const std::int64_t stride = step * finish.out.col;
 #pragma unroll 1
@@ -190,14 +193,14 @@ class Sums {
     for (; col < col_end; col += step) {
       float x[8];
       total(x);
-      store_eight(finish, kTurned, row, col, at_.batch, at_.row_end, args_.n, x);
+      store_eight(finish, kTransposed, row, col, at_.batch, at_.row_end, args_.n, x);
     }
   }
 
   const Arguments& args_;
   const TileAt& at_;
   char* room_;
-  std::uint64_t* landed_;
+  std::uint64_t* arrived_;
   int rank_bytes_, row_;
 };
 
