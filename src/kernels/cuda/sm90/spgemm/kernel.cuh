@@ -11,8 +11,9 @@
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 #include "src/kernels/row.hpp"
 
-// Of four warps two match lists, each for every second tile, one loads A's blocks and one B's. Two
-// warpgroups multiply: each takes slots of its own, or half of the rows where the tile is one slot.
+// Two of four producer warps match lists, each for every second tile; one loads A's blocks and one
+// B's. Two consumer warpgroups multiply: each has slots of its own, or half of the rows where the
+// tile is one slot.
 namespace tessera::cuda::sm90::spgemm {
 
 using tile::Major;
@@ -20,15 +21,15 @@ using tile::Major;
 inline constexpr int kWarps = kWarpgroup / 32;
 inline constexpr int kConsumers = 2;
 inline constexpr int kMatchers = 2;
-inline constexpr int kLoaders = 2;
+inline constexpr int kProducerWarps = 2;
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-// Two blocks of threads a multiprocessor: one stores or waits while the other multiplies.
+// Two thread blocks per SM: one stores or waits while the other multiplies.
 inline constexpr int kBlocksPerSm = 2;
-// What the launch gives each thread is what there is to share out.
+// The registers at launch are all that can be redistributed.
 inline constexpr int kProducerRegisters = 48, kConsumerRegisters = 96, kLaunchRegisters = 80;
 static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
               (kConsumers + 1) * kLaunchRegisters);
-inline constexpr int kBatches = 2;  // of each matcher
+inline constexpr int kBatches = 2;  // per matcher
 
 /// Everything a kernel is compiled for. A row's tile is one block of the result.
 template <planning::Tile kTile, class ElementType, Major kA, Major kB>
@@ -42,15 +43,16 @@ struct Traits {
 
   // A consumer holds two pieces of 64 x 64 sums: two slots, or half of the rows of one slot.
   static constexpr bool kCutM = kTile.m == 128;
-  static constexpr int kPieces = 2, kPiecesASlot = kTile.n / 64;
-  static constexpr int kOwnSlots = kPieces / kPiecesASlot;
+  static constexpr int kPieces = 2, kPiecesPerSlot = kTile.n / 64;
+  static constexpr int kOwnSlots = kPieces / kPiecesPerSlot;
   static constexpr int kSlots = kCutM ? kOwnSlots : kConsumers * kOwnSlots;
   static_assert(kOwnSlots >= 1 && (kTile.m == 64 || kTile.m == 128));
   using Steps = Batch<kSlots>;
-  // B's blocks are both consumers' where these share slots.
+  // Both consumers read B's blocks where they share slots.
   static constexpr int kBRings = kCutM ? 1 : kConsumers;
   static __host__ __device__ constexpr int ring_of(int slot) { return slot % kBRings; }
-  /// The slots of a ring, as bits: they alternate, so that short runs keep both consumers busy.
+  /// The slots of a ring, as a bitmask: they alternate, so that short runs keep both consumers
+  /// busy.
   static __host__ __device__ constexpr std::uint32_t slots_of(int ring) {
     std::uint32_t bits = 0;
     for (int slot = ring; slot < kSlots; slot += kBRings) bits |= 1u << slot;
@@ -66,7 +68,7 @@ struct Traits {
     tile::RingBarriers<kBatches> batch_rings[kMatchers];
     Steps batches[kMatchers][kBatches];
   };
-  // The base of dynamic shared memory may have to move up to an atom's boundary.
+  // The start of dynamic shared memory may have to move up to an atom's boundary.
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
 };
 
@@ -76,19 +78,20 @@ struct Arguments {
   cuda::spgemm::ListCopy copy;
   Result result;
   int runs = 0;                           // output tiles, empty ones included
-  const PlannedBlock* planned = nullptr;  // tiles in the order of their weight, where it is known
+  const PlannedBlock* planned = nullptr;  // tiles in the order of their cost, where it is known
   int parts = 0;                          // depth of a block / kLine
 };
 
-/// The place in the order of a block's tile in a round. Every other round goes backwards: who had
-/// the heaviest tile of one has the lightest of the next.
+/// The place in the order of a block's tile in a round. Every other round is reversed: the block
+/// with the longest tile of one round has the shortest of the next.
 __device__ __forceinline__ int place(int round) {
   const int from = round * gridDim.x;
   return from + static_cast<int>(round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
 }
 
-/// Where a reader of all matchers' batches stands: a tile after the other, matchers in turn. How
-/// many batches each has had, modulo two rounds of its ring, are two bits of a word.
+/// The position of a reader of all matchers' batches: one tile after the other, matchers
+/// alternating. The number of batches of each, modulo two rounds of its ring, is two bits of a
+/// word.
 struct BatchCursor {
   static_assert(kBatches == 2);
   int matcher = 0;
@@ -103,8 +106,8 @@ struct BatchCursor {
   }
 };
 
-/// A warp's walk over all its block's batches: `use` gets each of them and its steps that meet any
-/// block, a bit each; lane i holds what step i meets.
+/// A warp's walk over all its block's batches: `use` gets each of them and the bitmask of its steps
+/// that meet any block; lane i holds what step i meets.
 template <class T, class Use, class Done>
 __device__ __forceinline__ void for_each_batch(const Arguments& args, typename T::Shared& shared,
                                                int lane, const Use& use, const Done& done) {
@@ -129,7 +132,7 @@ __device__ __forceinline__ void for_each_batch(const Arguments& args, typename T
   }
 }
 
-/// A matching warp: its tiles' batches of steps into its ring, ahead of the loaders.
+/// A matching warp: writes the batches of its tiles into its ring, ahead of the producers.
 template <class T>
 __device__ __forceinline__ void match_tiles(const Arguments& args, typename T::Shared& shared,
                                             int matcher, int lane) {
@@ -168,7 +171,7 @@ __device__ __forceinline__ void match_tiles(const Arguments& args, typename T::S
   }
 }
 
-/// A piece of a stored block, kLine deep, into a stage.
+/// Loads a piece of a stored block, kLine deep, into a stage.
 template <Major kMajor, class Stage>
 __device__ __forceinline__ void load_stage(Stage& stage, const CUtensorMap& map, int depth,
                                            int block, std::uint64_t* full) {
@@ -185,7 +188,7 @@ __device__ __forceinline__ void load_stage(Stage& stage, const CUtensorMap& map,
 template <class T>
 __device__ __forceinline__ void load_left(const Arguments& args, typename T::Shared& shared,
                                           int lane) {
-  const bool leads = tile::elect();  // the compiler has to know that it is one lane
+  const bool elected = tile::elect();  // the compiler has to know that it is one lane
   tile::RingCursor<T::kShape.stages> at;
   const auto use = [&](const typename T::Steps& batch, std::uint32_t met) {
     for (std::uint32_t steps = __ballot_sync(0xFFFFFFFFu, met != 0); steps != 0;
@@ -193,7 +196,7 @@ __device__ __forceinline__ void load_left(const Arguments& args, typename T::Sha
       const int block = batch.left[__ffs(steps) - 1];
       for (int part = 0; part < args.parts; ++part) {
         tile::wait(&shared.a_ring.empty[at.stage], at.parity ^ 1);
-        if (leads)
+        if (elected)
           load_stage<T::kMajorA>(shared.a[at.stage], args.a, part * tile::kLine, block,
                                  &shared.a_ring.full[at.stage]);
         at.advance();
@@ -207,7 +210,7 @@ __device__ __forceinline__ void load_left(const Arguments& args, typename T::Sha
 template <class T>
 __device__ __forceinline__ void load_right(const Arguments& args, typename T::Shared& shared,
                                            int lane) {
-  const bool leads = tile::elect();  // the compiler has to know that it is one lane
+  const bool elected = tile::elect();  // the compiler has to know that it is one lane
   tile::RingCursor<T::kShape.stages> at[T::kBRings];
   const auto use = [&](const typename T::Steps& batch, std::uint32_t met) {
     for (std::uint32_t steps = __ballot_sync(0xFFFFFFFFu, met != 0); steps != 0;
@@ -221,7 +224,7 @@ __device__ __forceinline__ void load_right(const Arguments& args, typename T::Sh
           auto& ring = shared.b_rings[T::ring_of(slot)];
           auto& to = at[T::ring_of(slot)];
           tile::wait(&ring.empty[to.stage], to.parity ^ 1);
-          if (leads)
+          if (elected)
             load_stage<T::kMajorB>(shared.b[T::ring_of(slot)][to.stage], args.b, part * tile::kLine,
                                    batch.right[step][slot], &ring.full[to.stage]);
           to.advance();
@@ -235,7 +238,7 @@ __device__ __forceinline__ void load_right(const Arguments& args, typename T::Sh
 /// A consumer's sums.
 using Sums = float[2][32];
 
-/// What a consumer's running multiplications read: stages that are free when they are done.
+/// The stages that a consumer's running MMAs read: free when these are done.
 template <class T>
 struct Reading {
   int a = -1, b = -1;
@@ -264,9 +267,9 @@ __device__ __forceinline__ void multiply_step(typename T::Shared& shared, int ri
 #pragma unroll
     for (int k = 0; k < tile::kLine / 16; ++k)
 #pragma unroll
-      for (int piece = 0; piece < T::kPiecesASlot; ++piece)
+      for (int piece = 0; piece < T::kPiecesPerSlot; ++piece)
         tile::mma<typename T::Element, 64, T::kMajorA, T::kMajorB>(
-            sum[slot * T::kPiecesASlot + piece], a + k * T::ATile::kDepthStep,
+            sum[slot * T::kPiecesPerSlot + piece], a + k * T::ATile::kDepthStep,
             b + k * T::BTile::kDepthStep + piece * (T::BTile::kPanelBytes >> 4), false);
     tile::mma_commit();
     tile::mma_wait<1>();
@@ -277,18 +280,18 @@ __device__ __forceinline__ void multiply_step(typename T::Shared& shared, int ri
   reading.a = a_stage;
 }
 
-/// Stores the tile's blocks that are this consumer's, or its rows of them, from `row` on; the sums
-/// are zeros afterwards.
+/// Stores the tile's blocks that belong to this consumer, or its rows of them, from `row` on; the
+/// sums are zeros afterwards.
 template <class T>
 __device__ __forceinline__ void store_slots(const Result& result, StoreBuffers& buffers,
                                             int consumer, int thread, int first, int slots, int row,
                                             Sums& sum) {
   const auto block = [&](int piece) {
-    const int own = piece / T::kPiecesASlot;
+    const int own = piece / T::kPiecesPerSlot;
     const int slot = T::kCutM ? own : own * kConsumers + consumer;
     return slot < slots ? first + slot : -1;
   };
-  const auto col = [](int piece) { return piece % T::kPiecesASlot * 64; };
+  const auto col = [](int piece) { return piece % T::kPiecesPerSlot * 64; };
   if (result.mapped) {
     if (thread == 0) wait_for_buffers();
     sync_consumer(consumer);
@@ -299,7 +302,7 @@ __device__ __forceinline__ void store_slots(const Result& result, StoreBuffers& 
 #pragma unroll
     for (int piece = 0; piece < T::kPieces; ++piece)
       if (thread == 0 && block(piece) >= 0)
-        send_panel(result.map, buffers.panel[piece], block(piece), row, col(piece));
+        store_panel(result.map, buffers.panel[piece], block(piece), row, col(piece));
   } else {
 #pragma unroll
     for (int piece = 0; piece < T::kPieces; ++piece)
@@ -321,7 +324,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
   Reading<T> reading;
   Sums sum = {};
   const int ring = consumer % T::kBRings, row = T::kCutM ? consumer * 64 : 0;
-  // Nothing is held back while this warpgroup waits for stages that it does not need.
+  // Releases all stages while this warpgroup waits for stages that it does not need.
   const auto drain = [&] {
     tile::mma_wait<0>();
     reading.release(shared, ring, lane);
@@ -343,11 +346,11 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     store_slots<T>(args.result, shared.store[consumer], consumer, thread, first, slots, row, sum);
   };
   for_each_batch<T>(args, shared, lane, use, done);
-  wait_for_buffers();  // before shared memory goes
+  wait_for_buffers();  // before the block ends
 }
 
-/// What a warp does before there is anything to load.
-__device__ __forceinline__ void tend_lists(const Arguments& args, int thread, int threads) {
+/// Work of a producer warp before there is anything to load.
+__device__ __forceinline__ void prefetch_lists(const Arguments& args, int thread, int threads) {
   for (const Lists* lists : {&args.walk.result, &args.walk.a, &args.walk.b.stored})
     lists->prefetch(thread, threads);
   args.copy.run(thread, threads);
@@ -362,8 +365,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     for (const CUtensorMap* map : {&args.a, &args.b, &args.result.map}) tile::prefetch(*map);
     shared.a_ring.init(kConsumers * kWarps);
     for (auto& ring : shared.b_rings) ring.init(kConsumers / T::kBRings * kWarps);
-    // Batches are read by all consumers' warps and by the loaders.
-    for (auto& ring : shared.batch_rings) ring.init(kConsumers * kWarps + kLoaders);
+    // Batches are read by all consumer warps and by the producers.
+    for (auto& ring : shared.batch_rings) ring.init(kConsumers * kWarps + kProducerWarps);
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32;
@@ -379,7 +382,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   } else if (warp == kMatchers) {
     load_right<T>(args, shared, lane);
   } else {
-    tend_lists(args, blockIdx.x * 32 + lane, gridDim.x * 32);
+    prefetch_lists(args, blockIdx.x * 32 + lane, gridDim.x * 32);
     load_left<T>(args, shared, lane);
   }
 }

@@ -17,6 +17,10 @@ namespace tessera::cuda::sm90::spgemm {
 namespace ptx = ::cuda::ptx;
 
 inline constexpr int kWarpgroup = 128;
+
+/// Named barriers, one per consumer; 0 is __syncthreads.
+enum NamedBarrier : int { kConsumer0Barrier = 1, kConsumer1Barrier };
+
 inline constexpr int kPanels = 2;  // of a consumer's sums
 
 struct StoreBuffers {
@@ -25,7 +29,7 @@ struct StoreBuffers {
 
 struct Result {
   CUtensorMap map;      // of panels
-  bool mapped = false;  // 16-bit values, no former ones, where TMA can write them
+  bool mapped = false;  // 16-bit values, beta 0, where TMA can write them
   void* data = nullptr;
   DType dtype = DType::none;
   std::int64_t block = 0, row = 0, col = 0;  // strides in elements
@@ -50,11 +54,11 @@ struct Result {
 };
 
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  // A constant each, else the kernel takes all barriers.
+  // Constants: with a register operand the kernel would reserve all barriers.
   if (consumer == 0) {
-    asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroup) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"n"(int{kConsumer0Barrier}), "n"(kWarpgroup) : "memory");
   } else {
-    asm volatile("bar.sync 2, %0;" ::"n"(kWarpgroup) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"n"(int{kConsumer1Barrier}), "n"(kWarpgroup) : "memory");
   }
 }
 
@@ -84,15 +88,15 @@ __device__ __forceinline__ void fill_panel(const Result& result, const float (&s
   }
 }
 
-/// What all threads wrote to panels is there for TMA.
+/// Makes what all threads wrote to panels visible to TMA.
 __device__ __forceinline__ void sync_panels(int consumer) {
   ptx::fence_proxy_async(ptx::space_shared);
   sync_consumer(consumer);
 }
 
-/// Hands a panel of a block of the result over to TMA.
-__device__ __forceinline__ void send_panel(const CUtensorMap& map, const std::uint16_t* panel,
-                                           int block, int row, int col) {
+/// Starts the TMA store of a panel of a block of the result.
+__device__ __forceinline__ void store_panel(const CUtensorMap& map, const std::uint16_t* panel,
+                                            int block, int row, int col) {
   const std::int32_t at[] = {col, row, block};
   ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, at, panel);
   ptx::cp_async_bulk_commit_group();
@@ -103,7 +107,7 @@ __device__ __forceinline__ void wait_for_buffers() {
   ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
 }
 
-/// Any result: an element at a time, rolled up to keep the code small. The sums are lost.
+/// Any result: an element at a time, not unrolled, to keep the code small. The sums are lost.
 __device__ __forceinline__ void store_elements(const Result& result, float (&sum)[32], int block,
                                                int row, int col, int thread) {
   const tile::Fragment fragment(thread);

@@ -4,9 +4,9 @@
 
 #include "src/kernels/cuda/spgemm/walk.cuh"
 
-// What an output tile walks. A tile is a run of kSlots neighbours in one row of the result. For
-// each stored block of that row of A, one after the other, a step says which of B's blocks meet it
-// in the tile's slots; A's block is fetched once for all of them.
+// What an output tile walks. A tile is a run of kSlots adjacent blocks in one row of the result.
+// For each stored block of that row of A in turn, a step says which of B's blocks meet it in the
+// tile's slots; A's block is fetched once for all of them.
 namespace tessera::cuda::sm90::spgemm {
 
 using cuda::spgemm::Lists;
@@ -34,7 +34,8 @@ struct Walk {
 };
 
 /// One warp fills a batch with the steps of `count` entries of A from `entry` on: each lane looks
-/// up one (step, slot) a round, all rounds side by side, because each look is a trip to L2.
+/// up one (step, slot) per round, with all rounds interleaved, because each look-up is a trip to
+/// L2.
 template <int kSlots>
 __device__ __forceinline__ void match(const Walk& walk, int entry, int count, int column, int lane,
                                       Batch<kSlots>& batch) {
