@@ -333,7 +333,7 @@ TEST(GpuMatmulRows, SameBitsEveryTime) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(p.expect_right(problem, "repeat"), first);
 }
 
-/// The row with the widest tiles, whose scout deals tiles out.
+/// The row with the widest tiles, whose scheduler hands out dynamic tiles.
 int wide_row() {
   for (int row : gpu_test::rows_of("sm90_matmul"))
     if (gpu_test::name_of(row) == "sm90_matmul_m128_n256_k64_s4") return row;

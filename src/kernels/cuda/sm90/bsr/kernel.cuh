@@ -14,16 +14,22 @@
 
 // Several lines of blocks share what they read of the dense matrix. The dense columns are the M
 // side of wgmma, 64 rows of the result its N side. A step loads 64 of depth of the dense matrix,
-// and of the sparse one those units of 64 rows and 16 of depth in which any line stores something.
-// What of a unit no line stores is filled with zeros; other units are neither loaded nor
-// multiplied.
+// and of the sparse one those units of 64 rows and 16 of depth in which any line has a stored
+// block. The part of a unit where a line has none is filled with zeros; other units are neither
+// loaded nor multiplied.
 namespace tessera::cuda::sm90::bsr {
 
 using tile::Major;
 
 inline constexpr int kWarpgroup = 128;
 
-/// What of a step is there.
+/// Named barriers; 0 is __syncthreads.
+enum NamedBarrier : int {
+  kProducerBarrier = 1,  // all producer warps
+  kStoreBarrier = 2      // the first of one per consumer
+};
+
+/// The contents of a step.
 struct Step {
   static constexpr std::uint32_t kLast = 1u << 31;
   std::uint32_t units;  // bit 4 * g + u: unit u of group g; kLast: the step after a tile's last one
@@ -40,15 +46,15 @@ struct Traits {
   static constexpr int kGroups = kTile.m / kGroup;
   static constexpr int kConsumers = kTile.warpgroups;
   static_assert(kTile.k == tile::kLine && kTile.n == 64 * kConsumers && kTile.m % kGroup == 0);
-  // Registers move from the loaders to the consumers where these need many.
+  // Registers move from the producers to the consumers where these need many.
   static constexpr bool kLarge = kConsumers == 2;
-  // Together no more than a block of threads starts with: asking for more never returns.
-  static constexpr int kLoaderRegisters = 56, kConsumerRegisters = 224;
-  static constexpr int kBlocksAtOnce = kLarge ? 1 : 3;  // of threads, on one SM
-  // Warps; a finder comes after them. Only a whole warpgroup can give registers away.
+  // In total no more than a thread block starts with: a request for more never returns.
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+  static constexpr int kBlocksAtOnce = kLarge ? 1 : 3;  // thread blocks per SM
+  // Warps; a finder warp follows them. Only a whole warpgroup can give registers away.
   static constexpr int kCopiers = kLarge ? 3 : 1;
-  static constexpr int kLoaders = kCopiers + 1;
-  static constexpr int kThreads = kConsumers * kWarpgroup + kLoaders * 32;
+  static constexpr int kProducerWarps = kCopiers + 1;
+  static constexpr int kThreads = kConsumers * kWarpgroup + kProducerWarps * 32;
 
   using DenseTile = tile::OperandTile<Element, kTile.n, kDense>;
   /// A unit of a group. Major::k: lines of 16, with the 32-byte swizzle; Major::mn: lines of 64.
@@ -56,13 +62,13 @@ struct Traits {
     Element data[kGroup * kUnit];
   };
   static constexpr int kSlots = kLarge ? 64 : 16;
-  /// Groups of a consumer whose results leave through lent slots at a time, and sums of a thread
-  /// that wait there where they do not.
-  static constexpr int kCarried = kGroups < 3 ? kGroups : 3;
-  static constexpr int kLent = kGroups > 4 ? kGroup / 2 : 0;
-  static constexpr int kLentSlots = kCarried * kUnits * kConsumers;
-  static_assert(kLent * kWarpgroup * 4 <= kLentSlots / kConsumers * int{sizeof(Slot)});
-  // A step is given back when the next one is there: both must fit.
+  /// Groups of a consumer that are stored by TMA through lent slots at a time; and sums of a thread
+  /// that wait in lent slots where TMA is not used.
+  static constexpr int kTmaGroups = kGroups < 3 ? kGroups : 3;
+  static constexpr int kLentSums = kGroups > 4 ? kGroup / 2 : 0;
+  static constexpr int kLentSlots = kTmaGroups * kUnits * kConsumers;
+  static_assert(kLentSums * kWarpgroup * 4 <= kLentSlots / kConsumers * int{sizeof(Slot)});
+  // A step is released when the next one has arrived: both must fit.
   static_assert(kSlots >= 2 * kGroups * kUnits && (kSlots & (kSlots - 1)) == 0);
   struct Shared {
     DenseTile dense[kTile.stages];
@@ -76,15 +82,15 @@ struct Traits {
 };
 
 struct Arguments {
-  CUtensorMap dense, blocks, out;  // blocks: where boxes are copied; out: where it is carried
+  CUtensorMap dense, blocks, out;  // blocks: where boxes are copied; out: where TMA stores
   Walk walk;
   product::Finish finish;
-  Carried carried;
+  TmaStore tma_store;
   int rows;   // of the result
   int tiles;  // output tiles in all
 };
 
-/// One step of the dense matrix, by one lane.
+/// Loads one step of the dense matrix, by one lane.
 template <class T>
 __device__ __forceinline__ void load_dense(const Arguments& args, typename T::DenseTile& to,
                                            const TileAt& tile, int step, std::uint64_t* full) {
@@ -97,10 +103,11 @@ __device__ __forceinline__ void load_dense(const Arguments& args, typename T::De
   }
 }
 
-/// All loaders: what a window holds is found ahead of those who copy it.
+/// Synchronises the producer warps: a window is found before it is copied.
 template <class T>
-__device__ __forceinline__ void meet_loaders() {
-  asm volatile("bar.sync 1, %0;" ::"n"(T::kLoaders * 32) : "memory");
+__device__ __forceinline__ void sync_producers() {
+  asm volatile("bar.sync %0, %1;" ::"n"(int{kProducerBarrier}), "n"(T::kProducerWarps * 32)
+               : "memory");
 }
 
 template <class T>
@@ -108,46 +115,47 @@ __device__ __forceinline__ void find_tiles(const Arguments& args, typename T::Sh
                                            int lane) {
   const Walk& walk = args.walk;
   const int steps = Window<T::kGroups>::steps(walk);
-  int turn = 0;
+  int buffer = 0;
   for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
     Finder<T::kGroups> finder(walk, walk.template tile<T::kShape.m, T::kShape.n>(index), lane);
-    for (int first = 0; first < walk.steps; first += steps, turn ^= 1) {
-      finder.find(shared.windows[turn], first);
-      meet_loaders<T>();
+    for (int first = 0; first < walk.steps; first += steps, buffer ^= 1) {
+      finder.find(shared.windows[buffer], first);
+      sync_producers<T>();
     }
   }
 }
 
-/// Waits until a stage and the slots of `count` units are free. Slots go round faster than stages
-/// where steps hold many units; `history` has how many those before hold, a byte each.
+/// Waits until a stage and the slots of `count` units are free. Slots are reused before stages
+/// where steps hold many units; `history` has the units of the steps before, a byte each.
 template <class T>
 __device__ __forceinline__ void wait_for_room(tile::RingBarriers<T::kShape.stages>& ring,
                                               const tile::RingCursor<T::kShape.stages>& at,
                                               std::uint32_t history, int count) {
   constexpr int kStages = T::kShape.stages;
   tile::wait(&ring.empty[at.stage], at.parity ^ 1);
-  // One stage is this one; the bytes of those before the others have left the word.
+  // One stage is this one; the bytes of earlier steps have left the word.
   static_assert(kStages <= 5);
-  int held = __dp4a(history, 0x01010101u, 0u);
+  int used = __dp4a(history, 0x01010101u, 0u);
 #pragma unroll 1
-  for (int back = 4; held + count > T::kSlots; --back) {
+  for (int back = 4; used + count > T::kSlots; --back) {
     const bool wrapped = at.stage < back;
     if (back < kStages)
       tile::wait(&ring.empty[at.stage - back + (wrapped ? kStages : 0)],
                  at.parity ^ (wrapped ? 1 : 0));
-    held -= history >> 8 * (back - 1) & 0xFF;
+    used -= history >> 8 * (back - 1) & 0xFF;
   }
 }
 
-/// Copiers work in teams, which take turns at the steps. Where pieces are small a step has many of
-/// them: then all make one team and share each step, so that it is there sooner and few slots wait.
+/// Copiers work in groups that take the steps in rotation. Where pieces are small, a step has many
+/// of them: then all copiers form one group and share each step, so that it arrives sooner and few
+/// slots wait.
 template <class T>
-__device__ __forceinline__ int team_size(const Walk& walk) {
+__device__ __forceinline__ int copiers_per_group(const Walk& walk) {
   return walk.slice_shift == 2 && !walk.boxed ? T::kCopiers : 1;
 }
 
-/// One warp of a team: its share of the units of the team's steps; the first of a team loads the
-/// dense matrix as well. The last step of a tile is one that loads nothing, and lends its slots.
+/// One copier warp: its share of the units of its group's steps; the first copier of a group loads
+/// the dense matrix as well. The last step of a tile loads nothing, and lends its slots.
 template <class T>
 __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Shared& shared,
                                            int copier, int lane) {
@@ -156,16 +164,16 @@ __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Sh
   const Walk& walk = args.walk;
   const UnitCopy<T> copy(walk, lane);
   const std::uint32_t slots = tile::shared_address(shared.slots);
-  const int steps = Window<T::kGroups>::steps(walk), size = team_size<T>(walk);
+  const int steps = Window<T::kGroups>::steps(walk), size = copiers_per_group<T>(walk);
   // Steps until this warp's next one, and from each to the next.
-  int turn = copier / size;
-  const int teams = T::kCopiers / size;
-  std::uint32_t mine = 0;  // the units that pieces of this copier's groups begin with
+  int until_next = copier / size;
+  const int groups = T::kCopiers / size;
+  std::uint32_t mine = 0;  // the first units of the pieces of this copier's groups
   for (int g = copier % size; g < T::kGroups; g += size) mine |= 0xFu << g * kUnits;
   mine &= piece_heads(walk);
-  // Asked once: a branch on `lane == 0`, or on more than this, makes a loop over lanes of every
-  // copy that TMA does.
-  const bool elected = tile::elect(), first_of_team = copier % size == 0;
+  // Elected once: a branch on `lane == 0`, or on more than this, makes a loop over lanes of every
+  // TMA copy.
+  const bool elected = tile::elect(), first_of_group = copier % size == 0;
   tile::RingCursor<T::kShape.stages> at;
   std::uint32_t slot = 0, history = 0;
   const auto put = [&](std::uint32_t units) {
@@ -175,44 +183,44 @@ __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Sh
     slot = (slot + count) & (T::kSlots - 1);
     history = history << 8 | count;
     at.advance();
-    turn = turn == 0 ? teams - 1 : turn - 1;
+    until_next = until_next == 0 ? groups - 1 : until_next - 1;
   };
   int buffer = 0;
   for (int index = blockIdx.x; index < args.tiles; index += gridDim.x) {
     const TileAt tile = walk.template tile<T::kShape.m, T::kShape.n>(index);
     for (int first = 0; first < walk.steps; first += steps, buffer ^= 1) {
-      meet_loaders<T>();
+      sync_producers<T>();
       const Window<T::kGroups>& window = shared.windows[buffer];
       const int count = window.count;
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
-        const typename Window<T::kGroups>::Held held = window.held[i];
-        if (turn == 0) {
-          wait_for_room<T>(shared.ring, at, history, held.count);
+        const typename Window<T::kGroups>::FilledStep step = window.filled[i];
+        if (until_next == 0) {
+          wait_for_room<T>(shared.ring, at, history, step.count);
           std::uint64_t* const full = &shared.ring.full[at.stage];
-          const uint4* const pieces = window.pieces[held.step << walk.slice_shift];
-          if (first_of_team) {
+          const uint4* const pieces = window.pieces[step.step << walk.slice_shift];
+          if (first_of_group) {
             if (elected) {
-              put(held.units);
-              const int bytes = walk.boxed ? held.count * int{sizeof(typename T::Slot)} : 0;
+              put(step.units);
+              const int bytes = walk.boxed ? step.count * int{sizeof(typename T::Slot)} : 0;
               tile::arrive_expecting(full, T::DenseTile::kBytes + bytes);
-              load_dense<T>(args, shared.dense[at.stage], tile, first + held.step, full);
+              load_dense<T>(args, shared.dense[at.stage], tile, first + step.step, full);
               if (walk.boxed)
-                copy_boxes<T>(args.blocks, walk, shared.slots, pieces, held.units, slot, full);
+                copy_boxes<T>(args.blocks, walk, shared.slots, pieces, step.units, slot, full);
             }
           }
           __syncwarp();
           if (!walk.boxed) {
-            copy_units<T>(walk, copy, slots, pieces, held.units, mine, slot);
+            copy_units<T>(walk, copy, slots, pieces, step.units, mine, slot);
             tile::arrive_when_copied(full);
           }
         }
-        next(held.count);
+        next(step.count);
       }
     }
-    if (turn == 0) {
+    if (until_next == 0) {
       wait_for_room<T>(shared.ring, at, history, T::kLentSlots);
-      if (first_of_team && elected) {
+      if (first_of_group && elected) {
         put(Step::kLast);
         tile::arrive(&shared.ring.full[at.stage]);
       }
@@ -223,8 +231,8 @@ __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Sh
   }
 }
 
-/// A descriptor whose lower half, which says where, is kept in a register: left to itself the
-/// compiler computes it from scratch at every use.
+/// A descriptor whose lower half, the address, is kept in a register: otherwise the compiler
+/// recomputes it at every use.
 struct View {
   std::uint64_t upper;
   std::uint32_t lower;
@@ -237,15 +245,15 @@ struct View {
 };
 
 /// Multiplies a tile's steps, a piece of kPieceUnits at a time; returns the place that the last
-/// step lends. A step's stage is given back when the next one is there.
+/// step lends. A step's stage is released when the next one has arrived.
 template <class T, int kPieceUnits, bool kBoxed>
 __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m / 2],
                                                         typename T::Shared& shared,
                                                         tile::RingCursor<T::kShape.stages>& at,
                                                         const View& dense) {
   constexpr int kGroupSums = kGroup / 2, kSlotUnits = sizeof(typename T::Slot) >> 4;
-  // Major::k: units one after the other in lines of 16, or, in boxes, beside each other in lines as
-  // long as the piece is deep. Major::mn: one after the other in lines of 64.
+  // Major::k: units one after the other in lines of 16, or, in boxes, side by side in lines as long
+  // as the piece is deep. Major::mn: one after the other in lines of 64.
   constexpr bool kDeep = T::kMajorBlocks == Major::k;
   constexpr int kLineBytes = kBoxed ? kPieceUnits * 32 : 32;
   constexpr int kNextUnit = kDeep && kBoxed ? 2 : kSlotUnits;
@@ -257,10 +265,11 @@ __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m
     const Step step = shared.steps[at.stage];
     const std::uint32_t units = __shfl_sync(0xFFFFFFFFu, step.units, 0);
     const std::uint32_t place = __shfl_sync(0xFFFFFFFFu, step.place, 0);
-    // Copies that are not TMA's are seen by wgmma after this.
+    // This makes copies without TMA visible to wgmma.
     if constexpr (!kBoxed) tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     tile::mma_wait<0>();
-    // Each warp for itself: a step may multiply nothing, and does not hold the warps together.
+    // Each warp arrives for itself: a step may multiply nothing, and does not synchronise the
+    // warps.
     __syncwarp();
     if (previous >= 0 && tile::elect()) tile::arrive(&shared.ring.empty[previous]);
     if (units == Step::kLast) return place;
@@ -296,24 +305,24 @@ __device__ __forceinline__ void store_sums(const Arguments& args, typename T::Sh
   const int row = tile.col + consumer * 64, col = tile.line << args.walk.height_shift;
   const Lent<typename T::Slot, T::kSlots> lent{shared.slots,
                                                slot + consumer * (T::kLentSlots / T::kConsumers)};
-  if (args.carried == Carried::no)
-    return store_groups<T::kGroups, T::kLent>(args.finish, lent, sum, row, col, tile.batch,
-                                              args.walk.cols, args.rows, thread);
-  const auto carry = [&]<DType kOut, bool kTurned>() {
-    carry_out<kOut, kTurned, T::kGroups, T::kCarried>(args.out, lent, sum, row, col, tile.batch,
-                                                      thread, 2 + consumer);
+  if (args.tma_store == TmaStore::none)
+    return store_groups<T::kGroups, T::kLentSums>(args.finish, lent, sum, row, col, tile.batch,
+                                                  args.walk.cols, args.rows, thread);
+  const auto store = [&]<DType kOut, bool kTransposed>() {
+    store_by_tma<kOut, kTransposed, T::kGroups, T::kTmaGroups>(
+        args.out, lent, sum, row, col, tile.batch, thread, kStoreBarrier + consumer);
   };
-  const bool turned = args.carried == Carried::by_columns;
+  const bool transposed = args.tma_store == TmaStore::by_columns;
   if (args.finish.out.dtype == DType::bf16) {
-    turned ? carry.template operator()<DType::bf16, true>()
-           : carry.template operator()<DType::bf16, false>();
+    transposed ? store.template operator()<DType::bf16, true>()
+               : store.template operator()<DType::bf16, false>();
   } else {
-    turned ? carry.template operator()<DType::f16, true>()
-           : carry.template operator()<DType::f16, false>();
+    transposed ? store.template operator()<DType::f16, true>()
+               : store.template operator()<DType::f16, false>();
   }
 }
 
-/// One warpgroup: 64 columns of every row of each tile.
+/// One consumer warpgroup: 64 columns of every row of each tile.
 template <class T>
 __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T::Shared& shared,
                                                int consumer, int thread) {
@@ -351,20 +360,20 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksAtOnce)
     bsr_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
   auto& shared = tile::at_atom<typename T::Shared>(raw);
-  // Those who arrive at a full stage: the one who announces the bytes of the dense matrix, and all
-  // who copy units.
+  // Arrivals at a full stage: the warp that announces the bytes of the dense matrix, and all warps
+  // that copy units.
   if (threadIdx.x == 0)
     shared.ring.init(T::kConsumers * kWarpgroup / 32,
-                     args.walk.boxed ? 1 : 1 + team_size<T>(args.walk) * 32);
+                     args.walk.boxed ? 1 : 1 + copiers_per_group<T>(args.walk) * 32);
   __syncthreads();
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == T::kConsumers) {
-    if constexpr (T::kLarge) cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
-    const int loader = threadIdx.x % kWarpgroup / 32, lane = threadIdx.x % 32;
-    if (loader == T::kCopiers) {
+    if constexpr (T::kLarge) cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();
+    const int producer = threadIdx.x % kWarpgroup / 32, lane = threadIdx.x % 32;
+    if (producer == T::kCopiers) {
       find_tiles<T>(args, shared, lane);
     } else {
-      copy_tiles<T>(args, shared, loader, lane);
+      copy_tiles<T>(args, shared, producer, lane);
     }
   } else {
     if constexpr (T::kLarge) cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();

@@ -89,9 +89,9 @@ inline Walk walk_of(const Call& call, const Sides& sides) {
 }
 
 /// The result where TMA can write it, lines of 64 elements along what is contiguous.
-inline Carried carry(Arguments& args) {
+inline TmaStore tma_store(Arguments& args) {
   const product::Finish& finish = args.finish;
-  if (!finish.plain() || !(finish.wide || finish.tall)) return Carried::no;
+  if (!finish.plain() || !(finish.wide || finish.tall)) return TmaStore::none;
   const product::Plane& out = finish.out;
   tile::MatrixMap map{out.data, out.dtype, args.rows, args.walk.cols, 1, out.row, out.batch};
   if (!finish.wide) {
@@ -99,9 +99,9 @@ inline Carried carry(Arguments& args) {
     map.row_stride = out.col;
   }
   if (out.batch != 0) map.batches = args.walk.batches;
-  if (!tile::tma_writable(map)) return Carried::no;
+  if (!tile::tma_writable(map)) return TmaStore::none;
   args.out = tile::tensor_map(map, 16);
-  return finish.wide ? Carried::by_rows : Carried::by_columns;
+  return finish.wide ? TmaStore::by_rows : TmaStore::by_columns;
 }
 
 template <class T>
@@ -116,7 +116,7 @@ void launch_typed(const Call& call, const Sides& sides) {
   args.finish = product::finish_of(problem, !sides.swapped);
   if (layout.tiles == 0) return;
   args.tiles = static_cast<int>(layout.tiles);
-  args.carried = carry(args);
+  args.tma_store = tma_store(args);
   // Without blocks nothing is read, and there may be nothing to make a map of.
   if (sides.blocks.map.batches > 0 && sides.columns.map.data && shape.k > 0) {
     args.dense = T::kMajorDense == Major::k ? tile::tensor_map(sides.columns.map, T::kShape.n)

@@ -8,38 +8,38 @@
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// From stored blocks to the slots of a step: by TMA, a box for each line, or 16 bytes a lane.
+// From stored blocks to the slots of a step: by TMA, a box for each line, or 16 bytes per lane.
 namespace tessera::cuda::sm90::bsr {
 
 using tile::Major;
 
-/// How a warp copies pieces of a group: 16 bytes a lane, 512 at a time. Four copies, one for each
-/// quarter of the group's rows, are a round. A round takes 16 of a piece's depth, or (Major::k) all
-/// of its depth for 16 * 16 / depth rows of each quarter.
+/// How a warp copies pieces of a group: 16 bytes per lane, 512 at a time. Four copies, one for each
+/// quarter of the group's rows, are a round. A round covers 16 of a piece's depth, or (Major::k)
+/// all of its depth for 16 * 16 / depth rows of each quarter.
 template <class T>
 struct UnitCopy {
   static constexpr bool kDeep = T::kMajorBlocks == Major::k;
   const char* from;  // this lane's part of the first copy, of a block that begins at 0
   std::uint32_t to;  // and where it goes in a slot
-  int unit = 0;      // Major::k: the slot, of a piece's
+  int unit = 0;      // Major::k: the slot among a piece's slots
 
   __device__ UnitCopy(const Walk& walk, int lane) {
     if constexpr (kDeep) {
-      // Eight lanes take four rows by 32 bytes, so that they write to all banks.
+      // Eight lanes copy four rows by 32 bytes, so that they write to all banks.
       const int units = kUnits >> walk.slice_shift;
       const int row = lane / 8 / units * 4 + lane % 8 / 2, chunk = lane % 2;
       unit = lane / 8 & (units - 1);
       from = walk.blocks + row * walk.row_bytes + (unit * 2 + chunk) * 16;
       to = row * 32 + ((chunk ^ row >> 2) & 1) * 16;
     } else {
-      const int chunks = walk.height() / 8;  // in a run of one depth
+      const int chunks = walk.height() / 8;  // per run of one depth
       const int depth = lane / chunks, chunk = lane % chunks;
       from = walk.blocks + depth * walk.depth_bytes + chunk * 16;
       to = depth * tile::kLineBytes + ((chunk ^ depth) & 7) * 16;
     }
     asm("" : "+l"(from));  // one address, not two that are added at every use
   }
-  /// Where copy t of a round goes, for this lane, when the round goes to `round`.
+  /// Where copy t of the round at `round` goes, for this lane.
   __device__ static std::uint32_t place(const Walk& walk, std::uint32_t round, int t) {
     if constexpr (kDeep) return round + t * 512;
     if (walk.height_shift == 6) return (round + t * 512) ^ (t & 1) * 64;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void copy_16(std::uint32_t to, const char* from, bool
                : "memory");
 }
 
-/// Units of one step, by one warp: pieces of kPieceUnits, which begin at the units `left`.
+/// Copies units of one step, by one warp: pieces of kPieceUnits, which begin at the units `left`.
 template <class T, int kPieceUnits>
 __device__ __forceinline__ void copy_pieces(const Walk& walk, const UnitCopy<T>& copy,
                                             std::uint32_t slots, const uint4* pieces,
@@ -71,11 +71,11 @@ __device__ __forceinline__ void copy_pieces(const Walk& walk, const UnitCopy<T>&
 #pragma unroll 1
   while (true) {
     const std::uint32_t begin[4] = {piece.x, piece.y, piece.z, piece.w};
-    // No piece is parted by the end of the ring: all have the same number of units.
+    // No piece wraps around the end of the ring: all have the same number of units.
     const int place = (slot + __popc(units & ((1u << unit) - 1)) + copy.unit) & (T::kSlots - 1);
     const std::uint32_t to = slots + place * kSlotBytes + copy.to;
     left &= left - 1;
-    if (left != 0) {  // asked for early
+    if (left != 0) {  // read early
       unit = first_unit();
       piece = piece_of(unit);
     }
@@ -100,7 +100,7 @@ __device__ __forceinline__ std::uint32_t piece_heads(const Walk& walk) {
   return walk.slice_shift == 0 ? 0x11111111u : walk.slice_shift == 1 ? 0x55555555u : 0xFFFFFFFFu;
 }
 
-/// Pieces of one step, by one lane, a box for each line. One that is not there lies outside the
+/// Copies pieces of one step, by one lane, a box for each line. An absent piece lies outside the
 /// pool, so that its place is filled with zeros.
 template <class T>
 __device__ __forceinline__ void copy_boxes(const CUtensorMap& map, const Walk& walk,
@@ -127,7 +127,7 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& map, const Walk& w
   }
 }
 
-/// Units of one step, by one warp: those of the groups in `mine`.
+/// Copies units of one step, by one warp: those of the groups in `mine`.
 template <class T>
 __device__ __forceinline__ void copy_units(const Walk& walk, const UnitCopy<T>& copy,
                                            std::uint32_t slots, const uint4* pieces,

@@ -12,10 +12,10 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
-// From a warpgroup's sums to the stored result, by way of the slots that a tile's last step lends.
+// From a warpgroup's sums to the stored result, through the slots that a tile's last step lends.
 namespace tessera::cuda::sm90::bsr {
 
-using product::Carried;
+using product::TmaStore;
 
 /// Slots of a ring, from `first` on: each holds 16 lines of 64 elements.
 template <class Slot, int kSlots>
@@ -26,17 +26,17 @@ struct Lent {
   __device__ Slot& slot(int i) const { return slots[(first + i) & (kSlots - 1)]; }
 };
 
-/// TMA carries the sums out, kTogether groups of 64 columns at a time: a slot is 16 rows of them,
-/// or 16 columns where kTurned. What lies outside the result is left out.
-template <DType kOut, bool kTurned, int kGroups, int kTogether, class LentSlots>
-__device__ __forceinline__ void carry_out(const CUtensorMap& out, const LentSlots& lent,
-                                          const float (&sum)[kGroups * kGroup / 2], int row,
-                                          int col, int batch, int thread, int barrier) {
+/// Stores the sums through TMA, kTogether groups of 64 columns at a time: a slot is 16 rows of
+/// them, or 16 columns where kTransposed. TMA clips at the edges of the result.
+template <DType kOut, bool kTransposed, int kGroups, int kTogether, class LentSlots>
+__device__ __forceinline__ void store_by_tma(const CUtensorMap& out, const LentSlots& lent,
+                                             const float (&sum)[kGroups * kGroup / 2], int row,
+                                             int col, int batch, int thread, int barrier) {
   const int warp = thread / 32, lane = thread % 32;
   const bool elected = tile::elect();
   // Of the lane's line: the block's place among the warp's 16 rows and the set's 16 columns.
   const int down = lane / 8 % 2, across = lane / 16;
-  const int line = (kTurned ? across : down) * 8 + lane % 8;
+  const int line = (kTransposed ? across : down) * 8 + lane % 8;
 #pragma unroll
   for (int first = 0; first < kGroups; first += kTogether) {
     if (first > 0) {
@@ -53,9 +53,9 @@ __device__ __forceinline__ void carry_out(const CUtensorMap& out, const LentSlot
           const int at = (g * 4 + set) * 8 + i * 2;
           pair[i] = product::pack(kOut, sum[at], sum[at + 1]);
         }
-        const int chunk = kTurned ? warp * 2 + down : set * 2 + across;
-        auto& slot = lent.slot((g - first) * 4 + (kTurned ? set : warp));
-        product::put_blocks<kTurned>(
+        const int chunk = kTransposed ? warp * 2 + down : set * 2 + across;
+        auto& slot = lent.slot((g - first) * 4 + (kTransposed ? set : warp));
+        product::put_blocks<kTransposed>(
             tile::shared_address(slot.data) + line * tile::kLineBytes + ((chunk ^ lane % 8) << 4),
             pair);
       }
@@ -67,7 +67,7 @@ __device__ __forceinline__ void carry_out(const CUtensorMap& out, const LentSlot
 #pragma unroll 1
       for (int i = 0; i < kTogether * 4 && first * 4 + i < kGroups * 4; ++i) {
         const int c = col + (first + i / 4) * kGroup, part = i % 4 * 16;
-        tile::store_box(out, kTurned ? row : c, kTurned ? c + part : row + part, batch,
+        tile::store_box(out, kTransposed ? row : c, kTransposed ? c + part : row + part, batch,
                         lent.slot(i).data);
       }
       tile::commit_stores();
@@ -76,32 +76,32 @@ __device__ __forceinline__ void carry_out(const CUtensorMap& out, const LentSlot
   if (warp == 0 && elected) tile::ptx::cp_async_bulk_wait_group_read(tile::ptx::n32_t<0>{});
 }
 
-/// Stores a group at a time, always from the same registers: the others move up. The code of six
-/// groups would outgrow the instruction cache, and their addresses the registers. The last kLent
-/// sums wait in the lent slots.
-template <int kGroups, int kLent, class LentSlots>
+/// Stores a group at a time, always from the same registers: the other sums move up. The code of
+/// six groups would exceed the instruction cache, and their addresses the registers. The last
+/// kLentSums sums wait in the lent slots.
+template <int kGroups, int kLentSums, class LentSlots>
 __device__ __forceinline__ void store_groups(const product::Finish& finish, const LentSlots& lent,
                                              float (&sum)[kGroups * kGroup / 2], int row, int col,
                                              int batch, int m, int n, int thread) {
-  constexpr int kGroupSums = kGroup / 2, kKept = kGroups * kGroupSums - kLent;
+  constexpr int kGroupSums = kGroup / 2, kKept = kGroups * kGroupSums - kLentSums;
   const auto waiting = [&](int first, int i) -> float& {
     constexpr int kWarpgroup = 128, kRows = sizeof(lent.slots[0]) / 4 / kWarpgroup;
     return reinterpret_cast<float*>(
         LentSlots{lent.slots, first}.slot(i / kRows).data)[i % kRows * kWarpgroup + thread];
   };
 #pragma unroll
-  for (int i = 0; i < kLent; ++i) waiting(lent.first, i) = sum[kKept + i];
+  for (int i = 0; i < kLentSums; ++i) waiting(lent.first, i) = sum[kKept + i];
 #pragma unroll 1
   for (int g = 0; g < kGroups && col + g * kGroup < n; ++g) {
     product::store_tile<kGroup, 1>(finish, reinterpret_cast<float(&)[kGroupSums]>(sum), row,
                                    col + g * kGroup, batch, m, n, thread);
 #pragma unroll
     for (int i = 0; i + kGroupSums < kKept; ++i) sum[i] = sum[i + kGroupSums];
-    if (kLent == 0 || g + 2 != kGroups) continue;
-    // As if read anew: there are no registers to keep the addresses.
+    if (kLentSums == 0 || g + 2 != kGroups) continue;
+    // The shuffle makes the compiler recompute the addresses: there are no registers to keep them.
     const int again = __shfl_sync(0xFFFFFFFFu, lent.first, 0);
 #pragma unroll
-    for (int i = 0; i < kLent; ++i) sum[i] = waiting(again, i);
+    for (int i = 0; i < kLentSums; ++i) sum[i] = waiting(again, i);
   }
 }
 

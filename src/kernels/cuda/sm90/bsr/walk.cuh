@@ -24,7 +24,7 @@ struct Walk {
   const char* blocks = nullptr;  // the stored ones
   std::int64_t row_bytes = 0;    // inside a block, from a row of the result to the next
   std::int64_t depth_bytes = 0;  // and from one of its depth; one of the two is 2
-  // TMA copies a line's pieces, a box each; others are put together by 16 bytes.
+  // Whether TMA copies a line's pieces, a box each; otherwise lanes copy 16 bytes at a time.
   bool boxed = false;
   // In units of 16 bytes, from one to the next; places in the pool are below 2^32 of them.
   std::uint32_t block_step = 0, line_step = 0, piece_step = 0;
@@ -42,8 +42,7 @@ struct Walk {
   __device__ int height() const { return 1 << height_shift; }
   __device__ int piece() const { return tile::kLine >> slice_shift; }
 
-  /// Tiles go down columns of `kDown` rows of tiles, so that what runs at one time shares operands
-  /// in L2.
+  /// Tiles go down columns of `kDown` rows of tiles, so that concurrent tiles share operands in L2.
   template <int kRows, int kCols>
   __device__ TileAt tile(int index) const {
     constexpr int kDown = 16;
@@ -57,8 +56,8 @@ struct Walk {
   }
 };
 
-/// The pieces of 64 of a tile's smallest slices of depth: what is in a step is then known without
-/// following lists.
+/// The pieces of 64 of a tile's smallest slices of depth, so that the contents of a step are known
+/// without following lists.
 template <int kGroups>
 struct Window {
   static constexpr int kSlices = 64;
@@ -69,14 +68,14 @@ struct Window {
   /// boxes are copied: the block of each line, and for lines of more than 16 rows, of which there
   /// are one or two, their rows inside it, 16 bits each, and the depth. [slice][group]
   uint4 pieces[kSlices][kGroups];
-  /// Bit 4 * g + u: unit u of the step is there for some line of group g.
+  /// Bit 4 * g + u: some line of group g stores unit u of the step.
   std::uint32_t units[kSlices];
-  struct Held {
+  struct FilledStep {
     std::uint32_t units;
-    std::uint16_t step, count;  // of the window; how many units
+    std::uint16_t step, count;  // step in the window; number of units
   };
-  Held held[kSlices];  // those that hold something
-  int count;           // of them
+  FilledStep filled[kSlices];  // the steps that are not empty
+  int count;                   // number of them
 
   __device__ static int steps(const Walk& walk) { return kSlices >> walk.slice_shift; }
   __device__ void clear(int lane) {
@@ -86,8 +85,8 @@ struct Window {
   }
 };
 
-/// One warp that fills windows of a tile, one after the other. Lane k keeps how far line k's list
-/// was walked.
+/// The finder warp: fills windows of a tile, one after the other. Lane k keeps the position in line
+/// k's list.
 template <int kGroups>
 class Finder {
  public:
@@ -115,7 +114,7 @@ class Finder {
       more = false;
 #pragma unroll 1
       for (int k = 0; k < lines(); k += kTogether) {
-        // Begun here, as there are no registers to keep it.
+        // Recomputed here, as there are no registers to keep it.
         const planning::BsrRow lists = walk_.lists.row(__shfl_sync(kAll, batch_, 0), 0);
         int column[kTogether], stored[kTogether];
 #pragma unroll
@@ -135,7 +134,7 @@ class Finder {
             if (column[0] >= 0 && stored[0] >= 0)
               enter(window, k + i, past - begin, place, static_cast<std::uint32_t>(stored[0]));
           }
-          // The first entry that reaches beyond the window is looked at again in the next.
+          // The first entry that reaches beyond the window is read again for the next window.
           const std::uint32_t staying = __ballot_sync(kAll, past > end);
           if (lane_ == k + i) at_ += staying ? __ffs(static_cast<int>(staying)) - 1 : 32;
           more = more || staying == 0;
@@ -148,13 +147,13 @@ class Finder {
       }
     } while (more);
     __syncwarp();
-    // Those steps that hold something, close together.
+    // Compacts the steps that are not empty.
     int count = 0;
     for (int half = 0; half < kSlices; half += 32) {
       const std::uint32_t units = window.units[half + lane_];
       const std::uint32_t there = __ballot_sync(kAll, units != 0);
       if (units != 0)
-        window.held[count + __popc(there & ((1u << lane_) - 1))] = {
+        window.filled[count + __popc(there & ((1u << lane_) - 1))] = {
             units, static_cast<std::uint16_t>(half + lane_),
             static_cast<std::uint16_t>(__popc(units))};
       count += __popc(there);
@@ -171,7 +170,8 @@ class Finder {
 
   __device__ int lines() const { return kGroups * kGroup >> walk_.height_shift; }
 
-  /// The pieces of a block that ends before slice `past` of the window, as far as it has them.
+  /// Enters the pieces of a block that ends before slice `past` of the window, as far as the window
+  /// has them.
   __device__ void enter(Window<kGroups>& window, int line, int past, std::uint32_t place,
                         std::uint32_t stored) {
     const int units = kUnits >> walk_.slice_shift;
@@ -181,7 +181,7 @@ class Finder {
     for (int at = first < 0 ? 0 : first; at < past && at < kSlices; ++at) {
       uint4& piece = window.pieces[at][group];
       const auto part = static_cast<std::uint32_t>(at - first);
-      // Named twice: one of the two is taken, the same one always.
+      // Named twice: one of the two is used, always the same.
       if (walk_.boxed) {
         const int in_group = line & ((kGroup >> walk_.height_shift) - 1);
         atomicMin(reinterpret_cast<std::uint32_t*>(&piece) + in_group,
@@ -203,7 +203,7 @@ class Finder {
 
   const Walk& walk_;
   int batch_, lane_;
-  int at_ = 0, end_ = 0;     // of the line that this lane keeps: the entries left,
+  int at_ = 0, end_ = 0;     // of this lane's line: the remaining entries,
   std::uint32_t place_ = 0;  // and where the line begins in a block
 };
 

@@ -4,20 +4,30 @@
 
 #include <cutlass/arch/reg_reconfig.h>
 
-#include "src/kernels/cuda/sm90/matmul/loader.cuh"
+#include "src/kernels/cuda/sm90/matmul/producer.cuh"
 #include "src/kernels/cuda/sm90/matmul/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// One warp loads what the walk names into a ring of stages; warpgroups multiply what the loader's
-// notes say, and store. The loader runs ahead into the next tile while this one is stored.
+// The producer loads what the walk names into a ring of stages; the consumer warpgroups multiply
+// and store according to the stage descriptors. The producer runs ahead into the next tile while
+// this one is stored.
 namespace tessera::cuda::sm90::matmul {
 
-/// Zeros in the depth of a tile before `first` and from `last` on: that belongs to other groups,
-/// and may hold NaN.
+/// The warps of the producer warpgroup that work.
+enum class WarpRole { producer, scheduler };
+
+/// Named barriers; 0 is __syncthreads.
+enum NamedBarrier : int {
+  kClearBarrier = 1,  // all consumers
+  kStoreBarrier = 2   // the first of one per consumer
+};
+
+/// Zeroes the depth of a tile before `first` and from `last` on, which belongs to other groups and
+/// may hold NaN.
 template <int kThreads, class Element, int kExtent, Major kMajor>
 __device__ __forceinline__ void clear_depth(tile::OperandTile<Element, kExtent, kMajor>& t,
                                             int first, int last, int thread) {
-  // Chunks of eight elements: along the depth, or along one depth's rows or columns.
+  // Chunks of eight elements: along the depth, or along the rows or columns of one depth.
 #pragma unroll 1
   for (int chunk = thread; chunk < kExtent * 8; chunk += kThreads) {
     const int line = chunk / 8;
@@ -31,45 +41,49 @@ __device__ __forceinline__ void clear_depth(tile::OperandTile<Element, kExtent, 
   }
 }
 
-/// The first and the last step of a group, as both consumers see it before they multiply.
+/// Clears the other groups' part of a group's first or last step, before both consumers multiply
+/// it.
 template <class T>
 __device__ __forceinline__ void clear_other_groups(typename T::ATile& a, typename T::BTile& b,
                                                    Task task, int thread) {
   clear_depth<T::kConsumers * kWarpgroup>(a, task.from, task.to, thread);
   clear_depth<T::kConsumers * kWarpgroup>(b, task.from, task.to, thread);
   tile::ptx::fence_proxy_async(tile::ptx::space_shared);
-  asm volatile("barrier.cta.sync 1, %0;" ::"n"(T::kConsumers * kWarpgroup) : "memory");
+  asm volatile("barrier.cta.sync %0, %1;" ::"n"(int{kClearBarrier}), "n"(T::kConsumers * kWarpgroup)
+               : "memory");
 }
 
-/// Hands sums to TMA where it can write them; false where it can not: the tile ends with its group,
-/// and the next group's rows come after it.
+/// Stores sums through TMA. False where TMA cannot write them: the tile ends with its group, and
+/// the next group's rows follow.
 template <int kN>
-__device__ __forceinline__ bool carry_out(const Arguments& args, product::Staging& staging,
-                                          product::Staging::Panel* lent, const float (&sum)[kN / 2],
-                                          int row, const Place& place, int thread, int barrier) {
-  using product::Carried;
-  if (args.carried == Carried::no) return false;
-  const bool turned = args.carried == Carried::by_columns;
+__device__ __forceinline__ bool store_by_tma(const Arguments& args, product::Staging& staging,
+                                             product::Staging::Panel* lent,
+                                             const float (&sum)[kN / 2], int row,
+                                             const Place& place, int thread, int barrier) {
+  using product::TmaStore;
+  if (args.tma_store == TmaStore::none) return false;
+  const bool transposed = args.tma_store == TmaStore::by_columns;
   const bool inside = (args.walk.cut != Cut::rows || row + 64 <= place.row_end) &&
                       (args.walk.cut != Cut::cols || place.col + kN <= place.col_end);
-  // TMA wants the contiguous coordinate at multiples of 16 bytes.
-  if (!inside || (turned ? row : place.col) % 8 != 0) return false;
+  // TMA requires the contiguous coordinate at multiples of 16 bytes.
+  if (!inside || (transposed ? row : place.col) % 8 != 0) return false;
   const int batch = args.finish.out.batch == 0 ? 0 : place.batch;
-  const auto store = [&]<DType kOut, bool kTurned>() {
-    staging.store<kOut, kTurned, kN>(args.out, lent, sum, row, place.col, batch, thread, barrier);
+  const auto store = [&]<DType kOut, bool kTransposed>() {
+    staging.store<kOut, kTransposed, kN>(args.out, lent, sum, row, place.col, batch, thread,
+                                         barrier);
   };
   if (args.finish.out.dtype == DType::bf16) {
-    turned ? store.template operator()<DType::bf16, true>()
-           : store.template operator()<DType::bf16, false>();
+    transposed ? store.template operator()<DType::bf16, true>()
+               : store.template operator()<DType::bf16, false>();
   } else {
-    turned ? store.template operator()<DType::f16, true>()
-           : store.template operator()<DType::f16, false>();
+    transposed ? store.template operator()<DType::f16, true>()
+               : store.template operator()<DType::f16, false>();
   }
   return true;
 }
 
-/// One warpgroup's sums, once its line of a tile is multiplied. True if they still leave through
-/// the memory of `stage`.
+/// Stores one warpgroup's sums of a tile. True if they are still being read from the memory of
+/// `stage`.
 template <class T>
 __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Shared& shared,
                                            float (&sum)[T::kShape.n / 2], int consumer, int stage,
@@ -78,7 +92,7 @@ __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Sh
   if constexpr (T::kCanSplit) {
     const int splits = args.walk.splits;
     if (splits > 1) {
-      shared.shares[consumer].add_up_and_store(
+      shared.split_k[consumer].reduce_and_store(
           args.finish, sum, static_cast<int>(blockIdx.x) % splits, splits, round, row, place.col,
           place.batch, place.row_end, place.col_end, thread);
       return false;
@@ -89,8 +103,8 @@ __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Sh
     static_assert(T::kConsumers * Staging::kLent * sizeof(Staging::Panel) <= T::BTile::kBytes);
     auto* lent =
         reinterpret_cast<Staging::Panel*>(shared.b[stage].data) + consumer * Staging::kLent;
-    if (carry_out<T::kShape.n>(args, shared.staging[consumer], lent, sum, row, place, thread,
-                               2 + consumer))
+    if (store_by_tma<T::kShape.n>(args, shared.staging[consumer], lent, sum, row, place, thread,
+                                  kStoreBarrier + consumer))
       return true;
   }
   product::store_tile<T::kShape.n>(args.finish, sum, row, place.col, place.batch, place.row_end,
@@ -98,54 +112,54 @@ __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Sh
   return false;
 }
 
-/// One warpgroup: a line of each tile.
+/// One consumer warpgroup: a line of each tile.
 template <class T>
 __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T::Shared& shared,
                                                int consumer, int thread) {
   constexpr int kN = T::kShape.n;
   tile::RingCursor<T::kStages> at;
-  // Each warp for itself: a step that multiplies nothing does not hold the warps together.
-  const auto give_back = [&](int stage) {
+  // Each warp arrives for itself: a step that multiplies nothing does not synchronise the warps.
+  const auto release = [&](int stage) {
     __syncwarp();
     if (thread % 32 == 0) tile::arrive(&shared.ring.empty[stage]);
   };
-  int lent = -1;  // the stage that the last sums still leave through
-  const auto give_back_lent = [&] {
+  int lent = -1;  // the stage from which TMA still reads the last sums
+  const auto release_lent = [&] {
     if constexpr (T::kStaged) {
       if (lent >= 0) {
         product::Staging::wait_until_read(thread);
-        give_back(lent);
+        release(lent);
         lent = -1;
       }
     }
   };
   int previous = -1;  // the stage that may still be multiplied
-  // The next stage that holds something for this consumer; it is at `at`.
+  // Moves `at` to the next stage that holds something for this consumer.
   const auto next_task = [&]() {
     while (true) {
       tile::wait(&shared.ring.full[at.stage], at.parity);
-      const Task task = shared.notes[at.stage].read_task();
-      if (task.what != What::multiply || task.consumers >> consumer & 1) return task;
-      // Many steps may pass by: nothing is held meanwhile.
-      give_back_lent();
+      const Task task = shared.stage_descriptors[at.stage].read_task();
+      if (task.use != StageUse::multiply || task.consumers >> consumer & 1) return task;
+      // Many steps may be skipped: no stage is held meanwhile.
+      release_lent();
       if (previous >= 0) {
         tile::mma_wait<0>();
-        give_back(previous);
+        release(previous);
         previous = -1;
       }
-      give_back(at.stage);
+      release(at.stage);
       at.advance();
     }
   };
   Task task = next_task();
-  for (int round = 0; task.what != What::end; ++round) {
+  for (int round = 0; task.use != StageUse::end; ++round) {
     float sum[kN / 2];
-    if (task.what != What::multiply) {
+    if (task.use != StageUse::multiply) {
 #pragma unroll
       for (float& value : sum) value = 0.0f;
     }
     bool fresh = true;  // nothing has been multiplied yet
-    while (task.what == What::multiply) {
+    while (task.use == StageUse::multiply) {
       if (task.from > 0 || task.to < tile::kLine)
         clear_other_groups<T>(shared.a[at.stage], shared.b[at.stage], task,
                               consumer * kWarpgroup + thread);
@@ -158,23 +172,23 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
             sum, a + k * T::ATile::kDepthStep, b + k * T::BTile::kDepthStep, fresh && k == 0);
       fresh = false;
       tile::mma_commit();
-      give_back_lent();
+      release_lent();
       // The step before this one is done: its stage is free.
       tile::mma_wait<1>();
-      if (previous >= 0) give_back(previous);
+      if (previous >= 0) release(previous);
       previous = at.stage;
       at.advance();
       task = next_task();
     }
-    const Place place = shared.notes[at.stage].place;
-    give_back_lent();
+    const Place place = shared.stage_descriptors[at.stage].place;
+    release_lent();
     tile::mma_wait<0>();
-    if (previous >= 0) give_back(previous);
+    if (previous >= 0) release(previous);
     previous = -1;
     if (store_sums<T>(args, shared, sum, consumer, at.stage, round, place, thread)) {
       lent = at.stage;
     } else {
-      give_back(at.stage);
+      release(at.stage);
     }
     at.advance();
     task = next_task();
@@ -191,26 +205,27 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const bool loads = warpgroup == T::kConsumers;
   if (threadIdx.x == 0) {
     if constexpr (T::kCanSplit)
-      for (auto& share : shared.shares) share.init(splits);
+      for (auto& reduction : shared.split_k) reduction.init(splits);
     shared.ring.init(T::kConsumers * kWarpgroup / 32);
-    shared.ordered.init(1);
+    shared.work_ring.init(1);
   }
   if (threadIdx.x == T::kConsumers * kWarpgroup) {
     tile::prefetch(args.a);
     tile::prefetch(args.b);
   }
   __syncthreads();
-  // Nobody reaches into a block that has not begun, or has ended. The loader need not wait for the
-  // others to begin.
+  // No block accesses the memory of a block that has not begun, or has ended. The producer need not
+  // wait for the other blocks to begin.
   if (splits > 1) {
     cluster_arrive();
     if (!loads) cluster_wait();
   }
   if (loads) {
-    cutlass::arch::warpgroup_reg_dealloc<T::kLoaderRegisters>();
+    cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
-    if (thread / 32 == 0 && tile::elect()) Loader<T>(args, shared).run();
-    if (thread / 32 == 1) Scout<T>(args, shared, thread % 32).run();
+    const auto warp = static_cast<WarpRole>(thread / 32);
+    if (warp == WarpRole::producer && tile::elect()) Producer<T>(args, shared).run();
+    if (warp == WarpRole::scheduler) Scheduler<T>(args, shared, thread % 32).run();
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
     multiply_tiles<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);

@@ -116,7 +116,8 @@ void launch_typed(const Call& call, const Sides& sides, const Source& a, const S
   if constexpr (T::kStaged) {
     const tile::MatrixMap out = result_map(args.finish, args.walk);
     if (args.finish.plain() && (args.finish.wide || args.finish.tall) && tile::tma_writable(out)) {
-      args.carried = args.finish.wide ? product::Carried::by_rows : product::Carried::by_columns;
+      args.tma_store =
+          args.finish.wide ? product::TmaStore::by_rows : product::TmaStore::by_columns;
       args.out = tile::tensor_map(out, product::Staging::kWidth);
     }
   }
@@ -124,7 +125,7 @@ void launch_typed(const Call& call, const Sides& sides, const Source& a, const S
   args.walk.clusters = static_cast<int>(layout.clusters);
   const auto stream = static_cast<cudaStream_t>(call.stream);
   if (dealt && layout.tiles > args.walk.clusters) {
-    args.walk.dealt = dealt;
+    args.walk.next_tile = dealt;
     check(cudaMemsetAsync(dealt, 0, sizeof(int), stream), "cudaMemsetAsync(matmul)");
   }
   const auto kernel = matmul_kernel<T>;

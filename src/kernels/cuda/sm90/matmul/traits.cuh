@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "src/kernels/cuda/sm90/matmul/notes.cuh"
-#include "src/kernels/cuda/sm90/matmul/shares.cuh"
+#include "src/kernels/cuda/sm90/matmul/descriptors.cuh"
+#include "src/kernels/cuda/sm90/matmul/split_k.cuh"
 #include "src/kernels/cuda/sm90/matmul/walk.cuh"
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/product/staging.cuh"
@@ -26,39 +26,39 @@ struct Traits {
   static constexpr planning::Tile kShape = kTile;
   static constexpr Major kMajorA = kA, kMajorB = kB;
   using ATile = tile::OperandTile<Element, kTile.m, kA>;
-  // Panels of columns are a line wide, so a narrow tile may bring columns that nobody multiplies.
+  // Panels of columns are a line wide, so a narrow tile may load columns that are not multiplied.
   static constexpr int kLoadedN = kB == Major::mn && kTile.n < tile::kLine ? tile::kLine : kTile.n;
   using BTile = tile::OperandTile<Element, kLoadedN, kB>;
-  // Each consumer takes a line of the tile: 64 rows.
+  // Each consumer multiplies one line of the tile: 64 rows.
   static constexpr int kConsumers = kTile.warpgroups, kLines = kConsumers;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kLineBytes = tile::kLine * tile::kLineBytes;
   static constexpr bool kCanSplit = planning::can_split(kTile);
-  static constexpr int kLoaderRegisters = 88, kConsumerRegisters = 208;
+  static constexpr int kProducerRegisters = 88, kConsumerRegisters = 208;
   static_assert(kTile.k == tile::kLine && kTile.m == kLines * tile::kLine && kConsumers == 2);
 
   struct Nothing {};
-  using ShareOfTile = std::conditional_t<kCanSplit, Shares<kTile.n>, Nothing>;
-  // Wide tiles leave through shared memory.
+  using SplitKOfTile = std::conditional_t<kCanSplit, SplitKReduction<kTile.n>, Nothing>;
+  // Wide tiles are stored through shared memory.
   static constexpr bool kStaged = kTile.n == 256;
   using StagingOfTile = std::conditional_t<kStaged, product::Staging, Nothing>;
   static constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
-  // Where columns come along that nobody multiplies, fewer stages fit.
+  // Where unused columns are loaded too, fewer stages fit.
   static constexpr int kStages =
       kTile.stages * (ATile::kBytes + kTile.n * tile::kLineBytes) / kStageBytes;
-  // That the scout may be ahead: further, and the last tiles are dealt unevenly.
-  static constexpr int kOrders = 4;
+  // How far the scheduler may be ahead; with more, the last tiles are distributed unevenly.
+  static constexpr int kWorkDescriptors = 4;
   struct Shared {
     ATile a[kStages];
     BTile b[kStages];
     StagingOfTile staging[kConsumers];
-    ShareOfTile shares[kConsumers];
+    SplitKOfTile split_k[kConsumers];
     tile::RingBarriers<kStages> ring;
-    Note notes[kStages];
-    tile::RingBarriers<kOrders> ordered;
-    Order<kLines> orders[kOrders];
+    StageDescriptor stage_descriptors[kStages];
+    tile::RingBarriers<kWorkDescriptors> work_ring;
+    WorkDescriptor<kLines> work_queue[kWorkDescriptors];
   };
-  // The base of dynamic shared memory may have to move up to an atom's boundary.
+  // The start of dynamic shared memory may have to move up to an atom's boundary.
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
   static_assert(kSharedBytes <= 227 * 1024);
 };
@@ -67,10 +67,10 @@ struct Arguments {
   CUtensorMap a, b, out;
   Walk walk;
   product::Finish finish;
-  product::Carried carried;
-  // Whether one copy brings the whole tile of A, or of B; else each line or panel has its own.
+  product::TmaStore tma_store;
+  // Whether one copy loads the whole tile of A, or of B; else each line or panel has its own.
   bool whole_a, whole_b;
-  int tiles;  // output tiles in all, at most
+  int tiles;  // maximum number of output tiles
 };
 
 }  // namespace tessera::cuda::sm90::matmul

@@ -9,8 +9,8 @@
 #include "src/kernels/cuda/common/check.hpp"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 
-// A copy of a matrix whose lines TMA can read: for rows at odd pitches, odd bases, and strides in
-// both directions.
+// A copy of a matrix whose lines TMA can read: for rows at odd pitches, unaligned starts, and
+// strides in both directions.
 namespace tessera::cuda::sm90::product {
 
 /// Lines of 16-bit elements, `step` apart, into lines of `pitch`.
@@ -40,7 +40,7 @@ __device__ __forceinline__ uint4 eight_from(const std::uint16_t* from) {
   return {w[0], w[1], w[2], w[3]};
 }
 
-/// A warp a line.
+/// One warp per line.
 template <int kWarps>
 __global__ void __launch_bounds__(kWarps * 32) align_lines(const LineCopy copy) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -64,13 +64,13 @@ __global__ void __launch_bounds__(kWarps * 32) align_lines(const LineCopy copy) 
   }
 }
 
-/// The dimension whose elements lie one after the other, or the last.
+/// The dimension whose elements are contiguous, or the last.
 inline int contiguous_dimension(const Tensor& t) {
   const int rows = t.rank - 2, cols = t.rank - 1;
   return t.stride(rows) == 1 && t.stride(cols) != 1 ? rows : cols;
 }
 
-/// Copies `t` into `space` and gives the copy, contiguous in the dimension `along`.
+/// Copies `t` into `space` and returns the copy, contiguous in the dimension `along`.
 inline Tensor aligned_copy(const Tensor& t, int along, void* space, cudaStream_t stream) {
   const int across = along == t.rank - 1 ? t.rank - 2 : t.rank - 1;
   const std::int64_t batches = t.rank == 3 ? t.size(0) : 1;

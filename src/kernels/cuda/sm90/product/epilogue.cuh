@@ -73,7 +73,7 @@ __device__ __forceinline__ float2 unpack(DType dtype, std::uint32_t pair) {
   return __half22float2(reinterpret_cast<const __half2&>(pair));
 }
 
-/// One store of 16 bytes: left to itself the compiler takes some of them apart.
+/// One store of 16 bytes: otherwise the compiler splits some of them.
 __device__ __forceinline__ void store_16(void* to, std::uint32_t a, std::uint32_t b,
                                          std::uint32_t c, std::uint32_t d) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
@@ -124,19 +124,19 @@ __device__ __forceinline__ void store_plain(const Finish& finish, const float (&
   }
 }
 
-/// An 8 x 8 block of 16-bit elements, a pair a lane, turned over its diagonal within the warp.
-__device__ __forceinline__ std::uint32_t turn(std::uint32_t pair) {
-  std::uint32_t turned;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
-  return turned;
+/// Transposes an 8 x 8 block of 16-bit elements, a pair per lane, within the warp.
+__device__ __forceinline__ std::uint32_t transpose(std::uint32_t pair) {
+  std::uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
 }
 
-/// The same for a result whose columns are contiguous: blocks of 8 x 8 are turned, then 8 rows of a
-/// column go out together. Rows all inside.
+/// The same for a result whose columns are contiguous: blocks of 8 x 8 are transposed, then 8 rows
+/// of a column are stored together. Rows all inside.
 template <DType kOut, int kN>
-__device__ __forceinline__ void store_plain_turned(const Finish& finish, const float (&sum)[kN / 2],
-                                                   int row, int col, int batch, std::int64_t n,
-                                                   int thread) {
+__device__ __forceinline__ void store_plain_transposed(const Finish& finish,
+                                                       const float (&sum)[kN / 2], int row, int col,
+                                                       int batch, std::int64_t n, int thread) {
   const tile::Fragment fragment(thread);
   const int quad = fragment.lane % 4;
 #pragma unroll
@@ -145,7 +145,7 @@ __device__ __forceinline__ void store_plain_turned(const Finish& finish, const f
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = (set * 2 + i / 2) * 4 + i % 2 * 2;
-      pair[i] = turn(pack(kOut, sum[at], sum[at + 1]));
+      pair[i] = transpose(pack(kOut, sum[at], sum[at + 1]));
     }
     const uint4 eight = gather_group(pair, quad);
     const int c = col + (set * 2 + quad / 2) * 8 + fragment.lane / 4;
@@ -189,17 +189,18 @@ __device__ __forceinline__ void gather_block(float* v, int quad) {
   }
 }
 
-/// A pair a lane of an 8 x 8 block of f32, turned over its diagonal: as halves of 16 bits.
-__device__ __forceinline__ void turn(float& first, float& second) {
+/// Transposes an 8 x 8 block of f32, a pair per lane: as halves of 16 bits.
+__device__ __forceinline__ void transpose(float& first, float& second) {
   const std::uint32_t a = __float_as_uint(first), b = __float_as_uint(second);
-  const std::uint32_t low = turn(__byte_perm(a, b, 0x5410)), high = turn(__byte_perm(a, b, 0x7632));
+  const std::uint32_t low = transpose(__byte_perm(a, b, 0x5410)),
+                      high = transpose(__byte_perm(a, b, 0x7632));
   first = __uint_as_float(__byte_perm(low, high, 0x5410));
   second = __uint_as_float(__byte_perm(low, high, 0x7632));
 }
 
-/// Eight neighbours of a plane as they lie in memory.
+/// Eight adjacent elements of a plane as they lie in memory.
 struct Eight {
-  uint4 low, high;  // f32 takes both
+  uint4 low, high;  // f32 uses both
 
   __device__ __forceinline__ static Eight load(const Plane& plane, const char* at) {
     Eight eight{};
@@ -236,53 +237,53 @@ struct Eight {
   }
 };
 
-/// Arithmetic with whole eights: blocks of 8 x 8 are turned within the warp until a lane holds
-/// eight neighbours of a row, or of a column (kTurned), which are all inside. The loop is not
-/// unrolled: arithmetic for every accumulator makes code that outgrows the instruction cache. A
-/// switch picks the loop's accumulators, as registers have no index.
-template <bool kTurned, int kN, int kSets>
+/// Arithmetic with whole eights: blocks of 8 x 8 are transposed within the warp until a lane holds
+/// eight adjacent elements of a row, or of a column (kTransposed), which are all inside. The loop
+/// is not unrolled: arithmetic for every accumulator would exceed the instruction cache. A switch
+/// selects the loop's accumulators, as registers have no index.
+template <bool kTransposed, int kN, int kSets>
 __device__ __forceinline__ void store_eights(const Finish& finish, const float (&sum)[kN / 2],
                                              int row, int col, int batch, std::int64_t m,
                                              std::int64_t n, int thread) {
   const tile::Fragment fragment(thread);
   const int quad = fragment.lane % 4, line = fragment.lane / 4;
-  const int r = row + fragment.warp * 16 + quad % 2 * 8 + (kTurned ? 0 : line);
-  const int c = col + quad / 2 * 8 + (kTurned ? line : 0);
+  const int r = row + fragment.warp * 16 + quad % 2 * 8 + (kTransposed ? 0 : line);
+  const int c = col + quad / 2 * 8 + (kTransposed ? line : 0);
   const auto at = [&](const Plane& plane) {
     return static_cast<char*>(plane.data) + plane.at(r, c, batch) * plane.element_bytes();
   };
   const auto next_set = [](const Plane& plane) { return plane.col * 16 * plane.element_bytes(); };
   const auto inside = [&](int set) { return r < m && c + set * 16 < n; };
   char* out = at(finish.out);
-  const char *former = at(finish.c), *bias = at(finish.bias);
-  const bool one_bias = (kTurned ? finish.bias.row : finish.bias.col) == 0;
+  const char *old_c = at(finish.c), *bias = at(finish.bias);
+  const bool one_bias = (kTransposed ? finish.bias.row : finish.bias.col) == 0;
   constexpr bool kAhead = kSets > 1;
   Eight ahead[kSets] = {};
-  const auto fetch_former = [&](int first) {
+  const auto fetch_c = [&](int first) {
 #pragma unroll
-    for (int s = 0; s < kSets; ++s, former += next_set(finish.c))
-      if (inside(first + s)) ahead[s] = Eight::load(finish.c, former);
+    for (int s = 0; s < kSets; ++s, old_c += next_set(finish.c))
+      if (inside(first + s)) ahead[s] = Eight::load(finish.c, old_c);
   };
-  if (kAhead && finish.c.data) fetch_former(0);
+  if (kAhead && finish.c.data) fetch_c(0);
 #pragma unroll 1
   for (int set = 0; set < kN / 16; set += kSets) {
     float x[kSets * 8];
     pick_sets<kN, kSets>(sum, set, x);
 #pragma unroll
     for (int s = 0; s < kSets; ++s) {
-      if constexpr (kTurned) {
+      if constexpr (kTransposed) {
 #pragma unroll
-        for (int i = s * 8; i < s * 8 + 8; i += 2) turn(x[i], x[i + 1]);
+        for (int i = s * 8; i < s * 8 + 8; i += 2) transpose(x[i], x[i + 1]);
       }
       gather_block(x + s * 8, quad);
     }
 #pragma unroll
     for (float& value : x) value *= finish.alpha;
     if (finish.c.data) {
-      if (!kAhead) fetch_former(set);
+      if (!kAhead) fetch_c(set);
 #pragma unroll
       for (int s = 0; s < kSets; ++s) ahead[s].add(finish.c, finish.beta, x + s * 8);
-      if (kAhead && set + kSets < kN / 16) fetch_former(set + kSets);
+      if (kAhead && set + kSets < kN / 16) fetch_c(set + kSets);
     }
     if (finish.bias.data) {
 #pragma unroll
@@ -336,30 +337,31 @@ __device__ __forceinline__ void store_general(const Finish& finish, const float 
 
 /// Whether 16-byte accesses reach the eights of a tile that begins at (row, col): along a row, or a
 /// column.
-__device__ __forceinline__ bool lies_in_eights(const Plane& plane, bool turned, int row, int col,
-                                               int batch) {
-  const std::int64_t along = turned ? plane.row : plane.col,
-                     across = turned ? plane.col : plane.row;
+__device__ __forceinline__ bool lies_in_eights(const Plane& plane, bool transposed, int row,
+                                               int col, int batch) {
+  const std::int64_t along = transposed ? plane.row : plane.col,
+                     across = transposed ? plane.col : plane.row;
   const std::int64_t first = reinterpret_cast<std::int64_t>(plane.data) +
                              plane.at(row, col, batch) * plane.element_bytes();
   return along == 1 && first % 16 == 0 && across * plane.element_bytes() % 16 == 0;
 }
 
-/// Whether `store_eights` takes a tile.
+/// Whether `store_eights` supports a tile.
 template <int kN>
-__device__ __forceinline__ bool takes_eights(const Finish& finish, bool turned, int row, int col,
-                                             int batch, std::int64_t m, std::int64_t n) {
+__device__ __forceinline__ bool supports_eights(const Finish& finish, bool transposed, int row,
+                                                int col, int batch, std::int64_t m,
+                                                std::int64_t n) {
   const auto ready = [&](const Plane& plane) {
-    return !plane.data || lies_in_eights(plane, turned, row, col, batch);
+    return !plane.data || lies_in_eights(plane, transposed, row, col, batch);
   };
-  const bool one_bias = (turned ? finish.bias.row : finish.bias.col) == 0;
-  return (turned ? row + 64 <= m : col + kN <= n) && ready(finish.out) && ready(finish.c) &&
+  const bool one_bias = (transposed ? finish.bias.row : finish.bias.col) == 0;
+  return (transposed ? row + 64 <= m : col + kN <= n) && ready(finish.out) && ready(finish.c) &&
          (one_bias || ready(finish.bias));
 }
 
-/// Stores a warpgroup's 64 x kN tile whose first element is (row, col) of the result; what lies at
-/// row m or column n and beyond is left out. Arithmetic takes kSets times 16 columns together: more
-/// hide more of the way to memory, fewer need fewer registers.
+/// Stores a warpgroup's 64 x kN tile whose first element is (row, col) of the result; elements at
+/// row m or column n and beyond are skipped. Arithmetic handles kSets times 16 columns together:
+/// more hide more memory latency, fewer need fewer registers.
 template <int kN, int kSets = (kN >= 32 ? 2 : 1)>
 __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN / 2], int row,
                                            int col, int batch, std::int64_t m, std::int64_t n,
@@ -373,13 +375,14 @@ __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN
         return store_plain<DType::bf16, kN>(finish, sum, row, col, batch, m, thread);
       if (wide) return store_plain<DType::f16, kN>(finish, sum, row, col, batch, m, thread);
       if (tall && finish.out.dtype == DType::bf16)
-        return store_plain_turned<DType::bf16, kN>(finish, sum, row, col, batch, n, thread);
-      if (tall) return store_plain_turned<DType::f16, kN>(finish, sum, row, col, batch, n, thread);
+        return store_plain_transposed<DType::bf16, kN>(finish, sum, row, col, batch, n, thread);
+      if (tall)
+        return store_plain_transposed<DType::f16, kN>(finish, sum, row, col, batch, n, thread);
     }
   }
-  if (takes_eights<kN>(finish, false, row, col, batch, m, n)) {
+  if (supports_eights<kN>(finish, false, row, col, batch, m, n)) {
     store_eights<false, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
-  } else if (takes_eights<kN>(finish, true, row, col, batch, m, n)) {
+  } else if (supports_eights<kN>(finish, true, row, col, batch, m, n)) {
     store_eights<true, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
   } else {
     store_general<kN>(finish, sum, row, col, batch, m, n, thread);

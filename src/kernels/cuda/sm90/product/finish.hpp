@@ -7,7 +7,7 @@
 
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 
-// From a problem to what its epilogue does.
+// From a problem to its epilogue.
 namespace tessera::cuda::sm90::product {
 
 inline Plane plane_of(const Tensor& t) {
@@ -16,8 +16,8 @@ inline Plane plane_of(const Tensor& t) {
           t.rank == 3 && t.size(0) > 1 ? t.stride(0) : 0};
 }
 
-/// Whether eight elements in a row of direction `along` make one aligned store.
-inline bool takes_wide_stores(const Plane& out, std::int64_t along, std::int64_t across) {
+/// Whether eight adjacent elements in direction `along` make one aligned store.
+inline bool supports_wide_stores(const Plane& out, std::int64_t along, std::int64_t across) {
   return along == 1 && size_of(out.dtype) == 2 && across % 8 == 0 && out.batch % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0;
 }
@@ -39,8 +39,8 @@ inline Finish finish_of(const MatmulProblem& problem, bool swapped) {
   }
   if (swapped)
     for (Plane* plane : {&finish.out, &finish.c, &finish.bias}) std::swap(plane->row, plane->col);
-  finish.wide = takes_wide_stores(finish.out, finish.out.col, finish.out.row);
-  finish.tall = takes_wide_stores(finish.out, finish.out.row, finish.out.col);
+  finish.wide = supports_wide_stores(finish.out, finish.out.col, finish.out.row);
+  finish.tall = supports_wide_stores(finish.out, finish.out.row, finish.out.col);
   return finish;
 }
 

@@ -20,7 +20,8 @@ struct Source {
 inline Source source_of(const void* data, DType dtype, std::int64_t extent_size,
                         std::int64_t depth_size, std::int64_t extent, std::int64_t depth,
                         std::int64_t batches, std::int64_t batch_stride) {
-  // One element of depth lies either way; where extent is contiguous, its stride is no pitch.
+  // A single element of depth has either layout; where extent is contiguous, its stride is no
+  // pitch.
   const bool flat = depth_size == 1 && extent == 1;
   if ((depth == 1 || depth_size == 1) && !flat)
     return {{data, dtype, depth_size, extent_size, batches, extent, batch_stride}, Major::k};
@@ -35,7 +36,7 @@ inline Source dense_source(const Tensor& t, bool depth_is_rows) {
                    t.stride(depth), batched ? t.size(0) : 1, batched ? t.stride(0) : 0);
 }
 
-/// The stored blocks, one a "batch".
+/// The stored blocks, one per "batch".
 inline Source pool_source(const BsrMatrix& matrix, bool transposed) {
   const Tensor& v = matrix.values;
   const int rows = v.rank - 2, cols = v.rank - 1;

@@ -11,18 +11,18 @@
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// A 16-bit result without arithmetic leaves through shared memory: the warpgroup writes panels of
-// 64 rows x 64 columns there and TMA carries them out while the warpgroup multiplies on.
+// A 16-bit result without arithmetic is stored through shared memory: the warpgroup writes panels
+// of 64 rows x 64 columns there, and TMA stores them while the warpgroup continues to multiply.
 namespace tessera::cuda::sm90::product {
 
-/// How the result lies in memory, where TMA can write it.
-enum class Carried : std::uint8_t { no, by_rows, by_columns };
+/// Whether TMA stores the result, and along which dimension the result is contiguous.
+enum class TmaStore : std::uint8_t { none, by_rows, by_columns };
 
-/// Four 8 x 8 blocks of 16-bit elements, a pair of each a lane; lane l gives line l % 8 of block
-/// l / 8. Turned over their diagonals where kTurned.
-template <bool kTurned>
+/// Writes four 8 x 8 blocks of 16-bit elements, a pair of each per lane; lane l gives the address
+/// of line l % 8 of block l / 8. Transposed where kTransposed.
+template <bool kTransposed>
 __device__ __forceinline__ void put_blocks(std::uint32_t line, const std::uint32_t (&pair)[4]) {
-  if constexpr (kTurned) {
+  if constexpr (kTransposed) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line),
         "r"(pair[0]), "r"(pair[1]), "r"(pair[2]), "r"(pair[3])
@@ -34,8 +34,8 @@ __device__ __forceinline__ void put_blocks(std::uint32_t line, const std::uint32
   }
 }
 
-/// Of one warpgroup, in shared memory. Panels are taken in turn: first its own, then those that it
-/// is lent.
+/// Staging panels of one warpgroup, in shared memory. Panels are used in order: first its own, then
+/// those that it is lent.
 struct Staging {
   static constexpr int kOwn = 2, kLent = 2;
   static constexpr int kWidth = tile::kLine;  // rows and columns of a panel
@@ -44,10 +44,10 @@ struct Staging {
   };
   Panel own[kOwn];
 
-  /// 64 x kN sums whose first is (row, col); what lies outside the result is left out. Before
+  /// Stores 64 x kN sums whose first is (row, col); TMA clips at the edges of the result. Before
   /// panels are used again, all threads call `wait_until_read`. `barrier` is a named barrier that
   /// this warpgroup alone uses.
-  template <DType kOut, bool kTurned, int kN>
+  template <DType kOut, bool kTransposed, int kN>
   __device__ __forceinline__ void store(const CUtensorMap& out, Panel* lent,
                                         const float (&sum)[kN / 2], int row, int col, int batch,
                                         int thread, int barrier) {
@@ -55,10 +55,10 @@ struct Staging {
     const int warp = thread / 32, lane = thread % 32;
     // Of the lane's line: the block's place among the warp's 16 rows and the set's 16 columns.
     const int down = lane / 8 % 2, across = lane / 16;
-    // Lines of a panel are rows, or columns where turned; chunks of 16 bytes lie along a line.
-    const int line = kTurned ? across * 8 + lane % 8 : warp * 16 + down * 8 + lane % 8;
-    const int chunk = kTurned ? warp * 2 + down : across;
-    // The leader has seen what left before be read; the other warps may be ahead of it.
+    // Lines of a panel are rows, or columns where transposed; chunks of 16 bytes lie along a line.
+    const int line = kTransposed ? across * 8 + lane % 8 : warp * 16 + down * 8 + lane % 8;
+    const int chunk = kTransposed ? warp * 2 + down : across;
+    // The leader has waited until the earlier panels were read; the other warps may be ahead of it.
     sync(barrier);
 #pragma unroll
     for (int p = 0; p < kOwn + kLent; ++p) {
@@ -72,9 +72,9 @@ struct Staging {
           const int at = (p * 4 + set) * 8 + i * 2;
           pair[i] = pack(kOut, sum[at], sum[at + 1]);
         }
-        const int step = kTurned ? set * 16 * tile::kLineBytes : 0;
-        const int at = kTurned ? chunk : set * 2 + chunk;
-        put_blocks<kTurned>(base + step + ((at ^ lane % 8) << 4), pair);
+        const int step = kTransposed ? set * 16 * tile::kLineBytes : 0;
+        const int at = kTransposed ? chunk : set * 2 + chunk;
+        put_blocks<kTransposed>(base + step + ((at ^ lane % 8) << 4), pair);
       }
     }
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
@@ -83,16 +83,17 @@ struct Staging {
 #pragma unroll
     for (int p = 0; p < kOwn + kLent; ++p) {
       const int c = col + p * kWidth;
-      tile::store_box(out, kTurned ? row : c, kTurned ? c : row, batch, panel(lent, p).data);
+      tile::store_box(out, kTransposed ? row : c, kTransposed ? c : row, batch,
+                      panel(lent, p).data);
     }
     tile::commit_stores();
   }
 
-  /// Until no panel is waiting to be carried out.
+  /// Waits until TMA has read all panels.
   __device__ static void wait_until_read(int thread) {
     if (leader(thread)) ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>{});
   }
-  /// Before the block of threads ends.
+  /// Called before the thread block ends.
   __device__ static void finish(int thread) {
     if (leader(thread)) ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>{});
   }

@@ -13,11 +13,19 @@
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 #include "src/kernels/row.hpp"
 
-// One warp finds passes, one gathers what they name into a ring of stages, two warpgroups multiply
-// and store. Blocks of a cluster fetch for each other (share.cuh).
+// The scheduler warp finds passes, the producer warp gathers what they name into a ring of stages,
+// two consumer warpgroups multiply and store. Blocks of a cluster fetch for each other (share.cuh).
 namespace tessera::cuda::sm90::sddmm {
 
 inline constexpr int kWarpgroup = 128;
+
+/// The warps of the producer warpgroup that work.
+enum class WarpRole { producer, scheduler };
+
+/// Named barriers; 0 is __syncthreads.
+enum NamedBarrier : int {
+  kConsumerBarrier = 1  // the first of one per consumer
+};
 inline constexpr int kThreads = 3 * kWarpgroup;  // two consumers, one producer
 inline constexpr int kProducerRegisters = 80, kConsumerRegisters = 208;
 inline constexpr int kPasses = 2;  // found ahead
@@ -30,15 +38,15 @@ struct Traits {
   static constexpr Major kMajorA = kA, kMajorB = kB;
   static_assert(kTile.k == tile::kLine && kTile.warpgroups == 2);
   static_assert(kTile.m == 128 || kTile.m == 64 || kTile.m == 32 || kTile.m == 16);
-  // wgmma has 64 rows at least: lower rows of blocks take the side of its columns.
-  static constexpr bool kTurned = kTile.m < 64;
-  // 128 rows are cut along the rows between the consumers, others along the gathered columns.
+  // wgmma has at least 64 rows: rows of blocks that are less high become its columns.
+  static constexpr bool kTransposed = kTile.m < 64;
+  // 128 rows are divided between the consumers by rows, others by gathered columns.
   static constexpr bool kCutRows = kTile.m == 128;
-  static constexpr int kReach = 256;  // gathered columns of one consumer
+  static constexpr int kReach = 256;  // gathered columns per consumer
   static_assert(kTile.n == (kCutRows ? kReach : 2 * kReach));
   // A consumer's sums: kUnits pieces of 64 x kN.
-  static constexpr int kUnits = kTurned ? kReach / 64 : 1;
-  static constexpr int kN = kTurned ? kTile.m : kReach;
+  static constexpr int kUnits = kTransposed ? kReach / 64 : 1;
+  static constexpr int kN = kTransposed ? kTile.m : kReach;
 
   static constexpr int kRowsPanel = kTile.m < 64 ? kTile.m : 64;  // where A is Major::mn
   static constexpr int kRowsBox = kA == Major::k ? kTile.m : kRowsPanel;
@@ -52,11 +60,11 @@ struct Traits {
     Stage stage[kTile.stages];
     tile::RingBarriers<kTile.stages> ring;
     tile::RingBarriers<kPasses> passes;
-    Order order[kPasses];
-    Mail mail[kPasses][kMaxBlocks];  // from each block of the cluster
-    std::uint64_t mailed[kPasses];
+    GatherDescriptor gather[kPasses];
+    PassRequest requests[kPasses][kMaxBlocks];  // from each block of the cluster
+    std::uint64_t requests_arrived[kPasses];
   };
-  // The base of dynamic shared memory may have to move up to an atom's boundary.
+  // The start of dynamic shared memory may have to move up to an atom's boundary.
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
 };
 
@@ -65,54 +73,55 @@ struct Arguments {
   Form columns_form;
   Walk walk;
   Values values;
-  int cluster;      // blocks of one
+  int cluster;      // blocks per cluster
   int jobs, steps;  // steps of depth
   int a_batch_step, b_batch_step;
 };
 
-/// One warp: finds this block's passes, agrees with the cluster on how they are gathered, and hands
-/// them to the loader and the consumers. All blocks of a cluster go on until the last one is done.
+/// The scheduler warp: finds this block's passes, agrees with the cluster on how they are gathered,
+/// and publishes them to the producer and the consumers. All blocks of a cluster go on until the
+/// last one is done.
 template <class T>
-__device__ __forceinline__ void find_passes(const Arguments& args, typename T::Shared& shared,
-                                            int lane) {
+__device__ __forceinline__ void schedule_passes(const Arguments& args, typename T::Shared& shared,
+                                                int lane) {
   const int cluster = args.cluster, rank = blockIdx.x % cluster;
   tile::RingCursor<kPasses> at;
-  // Whether any block of the cluster has passes left.
-  const auto hand_over = [&](const Pass& pass, int begin) {
+  // Publishes a pass. Returns whether any block of the cluster has passes left.
+  const auto publish = [&](const Pass& pass, int begin) {
     for (int r = 0; r < cluster; ++r) {
-      Mail& mail = *in_block(&shared.mail[at.stage][rank], r);
-      mail.begin[lane] = begin;
+      PassRequest& request = *in_block(&shared.requests[at.stage][rank], r);
+      request.begin[lane] = begin;
       if (lane == 0) {
-        mail.columns = pass.columns;
-        mail.row = pass.row;
-        mail.a_matrix = pass.batch * args.a_batch_step;
-        mail.b_matrix = pass.batch * args.b_batch_step;
+        request.columns = pass.columns;
+        request.row = pass.row;
+        request.a_matrix = pass.batch * args.a_batch_step;
+        request.b_matrix = pass.batch * args.b_batch_step;
       }
     }
     __syncwarp();
-    if (lane < cluster) arrive_in_block(&shared.mailed[at.stage], lane);
-    wait_for_cluster(&shared.mailed[at.stage], at.parity);
+    if (lane < cluster) arrive_in_block(&shared.requests_arrived[at.stage], lane);
+    wait_for_cluster(&shared.requests_arrived[at.stage], at.parity);
     tile::wait(&shared.passes.empty[at.stage], at.parity ^ 1);
-    const Mail(&mail)[kMaxBlocks] = shared.mail[at.stage];
-    const bool more = __any_sync(0xFFFFFFFFu, mail[lane % cluster].columns >= 0);
-    Order& order = shared.order[at.stage];
-    agree(mail, cluster, rank, lane, args.walk.piece_shift, order);
+    const PassRequest(&requests)[kMaxBlocks] = shared.requests[at.stage];
+    const bool more = __any_sync(0xFFFFFFFFu, requests[lane % cluster].columns >= 0);
+    GatherDescriptor& gather = shared.gather[at.stage];
+    agree(requests, cluster, rank, lane, args.walk.piece_shift, gather);
     if (lane == 0) {
-      order.pass = pass;
-      if (pass.columns < 0 && more) order.pass.columns = 0;
+      gather.pass = pass;
+      if (pass.columns < 0 && more) gather.pass.columns = 0;
     }
     __syncwarp();
     if (lane == 0) tile::arrive(&shared.passes.full[at.stage]);
     at.advance();
     return more;
   };
-  for_each_pass<T::kShape.m>(args.walk, args.jobs, cluster, lane, hand_over);
-  while (hand_over(Pass{.columns = -1}, 0)) {
+  for_each_pass<T::kShape.m>(args.walk, args.jobs, cluster, lane, publish);
+  while (publish(Pass{.columns = -1}, 0)) {
   }
 }
 
-/// One warp: each lane fetches one piece, the first one the rows of A as well, for this block or
-/// for several.
+/// The producer warp: each lane fetches one piece, the first lane the rows of A as well, for this
+/// block or for several.
 template <class T>
 __device__ __forceinline__ void load_passes(const Arguments& args, typename T::Shared& shared,
                                             int lane) {
@@ -120,15 +129,15 @@ __device__ __forceinline__ void load_passes(const Arguments& args, typename T::S
   tile::RingCursor<T::kShape.stages> at;
   while (true) {
     tile::wait(&shared.passes.full[next.stage], next.parity);
-    const Order& order = shared.order[next.stage];
-    const int columns = order.pass.columns, row = order.pass.row;
-    const int a_matrix = order.pass.batch * args.a_batch_step;
-    const int b_matrix = order.pass.batch * args.b_batch_step;
-    const unsigned rows_to = order.rows_to;
+    const GatherDescriptor& gather = shared.gather[next.stage];
+    const int columns = gather.pass.columns, row = gather.pass.row;
+    const int a_matrix = gather.pass.batch * args.a_batch_step;
+    const int b_matrix = gather.pass.batch * args.b_batch_step;
+    const unsigned rows_to = gather.rows_to;
     const bool exists = lane << args.walk.piece_shift < columns;
-    const unsigned to = exists ? order.to[lane] : 0;
-    const int begin = order.begin[lane];
-    const int place = exists ? order.place[lane] << args.walk.piece_shift : 0;
+    const unsigned to = exists ? gather.to[lane] : 0;
+    const int begin = gather.begin[lane];
+    const int place = exists ? gather.place[lane] << args.walk.piece_shift : 0;
     __syncwarp();
     if (lane == 0) tile::arrive(&shared.passes.empty[next.stage]);
     next.advance();
@@ -164,8 +173,8 @@ __device__ __forceinline__ void load_passes(const Arguments& args, typename T::S
   }
 }
 
-/// All of K for the first kWide columns of a consumer's reach; 0: it has none in this pass, and
-/// only gives the stages back.
+/// Multiplies all of K for the first kWide columns of a consumer's reach; 0: the consumer has none
+/// in this pass, and only releases the stages.
 template <class T, int kWide>
 __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shared& shared,
                                          float (&sum)[T::kUnits][T::kN / 2],
@@ -174,22 +183,22 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
   const int row = T::kCutRows ? consumer * 64 : 0, column = T::kCutRows ? 0 : consumer * T::kReach;
   constexpr Form kRowsForm = T::rows_form();
   // A stage may be filled by any block of the cluster: all are told that it is free.
-  const auto give_back = [&](int stage) {
-    if (thread < args.cluster) give_back_to(&shared.ring.empty[stage], thread);
+  const auto release = [&](int stage) {
+    if (thread < args.cluster) release_to(&shared.ring.empty[stage], thread);
   };
-  int held = -1;  // the stage that the last step's multiplications may still read
+  int in_flight = -1;  // the stage that the last step's MMAs may still read
   for (int i = 0; i < args.steps; ++i) {
     std::uint64_t* full = &shared.ring.full[at.stage];
-    if (held >= 0 && !is_complete(full, at.parity)) {
-      // Nothing to multiply yet: let the loader have the stage now.
+    if (in_flight >= 0 && !is_complete(full, at.parity)) {
+      // Nothing to multiply yet: release the stage to the producer now.
       tile::mma_wait<0>();
-      give_back(held);
-      held = -1;
+      release(in_flight);
+      in_flight = -1;
     }
     tile::wait(full, at.parity);
     if constexpr (kWide == 0) {
-      // The first warp gives stages back for all four, and no wgmma holds them together.
-      asm volatile("bar.sync %0, 128;" ::"r"(1 + consumer) : "memory");
+      // The first warp releases stages for all four, and no wgmma synchronises them.
+      asm volatile("bar.sync %0, 128;" ::"r"(kConsumerBarrier + consumer) : "memory");
     } else {
       const auto& stage = shared.stage[at.stage];
       const std::uint64_t rows = kRowsForm.view(stage.rows, row);
@@ -200,7 +209,7 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
         const std::uint64_t r = rows + k * kRowsForm.depth_step;
         const std::uint64_t c = columns + k * args.columns_form.depth_step;
         const bool first = i == 0 && k == 0;
-        if constexpr (T::kTurned) {
+        if constexpr (T::kTransposed) {
 #pragma unroll
           for (int u = 0; u < kWide / 64; ++u)
             tile::mma<typename T::Element, T::kN, T::kMajorB, T::kMajorA>(
@@ -213,28 +222,28 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
       tile::mma_commit();
       tile::mma_wait<1>();  // the step before this one is done
     }
-    if (held >= 0) give_back(held);
-    held = at.stage;
+    if (in_flight >= 0) release(in_flight);
+    in_flight = at.stage;
     at.advance();
   }
   tile::mma_wait<0>();
-  if (held >= 0) give_back(held);
+  if (in_flight >= 0) release(in_flight);
 }
 
 template <class T>
-__device__ __forceinline__ void store(const Values& values, const Order& order,
+__device__ __forceinline__ void store(const Values& values, const GatherDescriptor& gather,
                                       float (&sum)[T::kUnits][T::kN / 2], int consumer,
                                       int thread) {
   const int row = T::kCutRows ? consumer * 64 : 0, column = T::kCutRows ? 0 : consumer * T::kReach;
 #pragma unroll
   for (int u = 0; u < T::kUnits; ++u) {
-    if (column + u * 64 >= order.pass.columns) break;
+    if (column + u * 64 >= gather.pass.columns) break;
     if (!values.wide) {
-      store_any<T::kTurned>(values, order, sum[u], row, column + u * 64, thread);
-    } else if constexpr (T::kTurned) {
-      store_turned(values, order, sum[u], column + u * 64, thread);
+      store_any<T::kTransposed>(values, gather, sum[u], row, column + u * 64, thread);
+    } else if constexpr (T::kTransposed) {
+      store_transposed(values, gather, sum[u], column + u * 64, thread);
     } else {
-      store_upright(values, order, sum[u], row, column, thread);
+      store_direct(values, gather, sum[u], row, column, thread);
     }
   }
 }
@@ -246,8 +255,8 @@ __device__ __forceinline__ void multiply_passes(const Arguments& args, typename 
   tile::RingCursor<T::kShape.stages> at;
   while (true) {
     tile::wait(&shared.passes.full[next.stage], next.parity);
-    const Order& order = shared.order[next.stage];
-    const int columns = order.pass.columns;
+    const GatherDescriptor& gather = shared.gather[next.stage];
+    const int columns = gather.pass.columns;
     if (columns < 0) return;
     float sum[T::kUnits][T::kN / 2];
     if (args.steps == 0) {
@@ -264,7 +273,7 @@ __device__ __forceinline__ void multiply_passes(const Arguments& args, typename 
     } else {
       multiply<T, 0>(args, shared, sum, at, consumer, thread);
     }
-    store<T>(args.values, order, sum, consumer, thread);
+    store<T>(args.values, gather, sum, consumer, thread);
     tile::arrive(&shared.passes.empty[next.stage]);
     next.advance();
   }
@@ -277,23 +286,24 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = tile::at_atom<typename T::Shared>(raw);
   if (threadIdx.x == 0) {
     shared.ring.init(2 * args.cluster);
-    shared.passes.init(2 * kWarpgroup + 1);  // every consumer thread, and the loader
-    for (std::uint64_t& mailed : shared.mailed)
-      ptx::mbarrier_init(&mailed, static_cast<std::uint32_t>(args.cluster));
+    shared.passes.init(2 * kWarpgroup + 1);  // every consumer thread, and the producer
+    for (std::uint64_t& barrier : shared.requests_arrived)
+      ptx::mbarrier_init(&barrier, static_cast<std::uint32_t>(args.cluster));
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
   }
   sync_cluster();
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 2) {
     cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    if (warp == 0) load_passes<T>(args, shared, lane);
-    if (warp == 1) find_passes<T>(args, shared, lane);
+    const auto role = static_cast<WarpRole>(threadIdx.x / 32 % 4);
+    const int lane = threadIdx.x % 32;
+    if (role == WarpRole::producer) load_passes<T>(args, shared, lane);
+    if (role == WarpRole::scheduler) schedule_passes<T>(args, shared, lane);
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
     multiply_passes<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);
   }
-  sync_cluster();  // nobody leaves while others may still reach into its memory
+  sync_cluster();  // no block ends while others may still access its memory
 }
 
 }  // namespace tessera::cuda::sm90::sddmm

@@ -14,16 +14,16 @@ namespace tessera::cuda::sm90::sddmm {
 
 using tile::Major;
 
-/// How wgmma reads such an operand: a descriptor without an address, and what 16 in depth add to
-/// it.
+/// How wgmma reads such an operand: a descriptor without an address, and the increment for 16 in
+/// depth.
 struct Form {
-  std::uint64_t base = 0;
+  std::uint64_t fixed = 0;
   std::uint64_t depth_step = 0;
 
   /// Rows or columns from x on, a multiple of 64 or the only ones.
   __device__ std::uint64_t view(const void* operand, int x) const {
     const std::uint32_t at = tile::shared_address(operand) + x * tile::kLineBytes;
-    return base | (at & 0x3FFFF) >> 4;
+    return fixed | (at & 0x3FFFF) >> 4;
   }
 };
 

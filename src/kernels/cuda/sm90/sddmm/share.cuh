@@ -7,49 +7,48 @@
 #include "src/kernels/cuda/sm90/sddmm/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
-// What the blocks of a cluster fetch once for all of them.
-//
-// Each block of threads has passes of its own. Its scout tells the others what its next pass reads,
-// and every scout comes to the same agreement: a piece that several of them gather is put in the
-// same place of each one's stage, and one of them fetches it for all. Likewise rows of A. Nothing
-// depends on what is shared: where nothing is, or a cluster is one block, each fetches its own.
+// How the blocks of a cluster fetch shared data once for all of them. Each block has passes of its
+// own. Its scheduler tells the others what its next pass reads, and all schedulers come to the same
+// agreement: a piece that several blocks gather is put in the same place of each one's stage, and
+// one block fetches it for all; likewise rows of A. Correctness does not depend on what is shared:
+// without sharing, or in a cluster of one block, each block fetches its own.
 namespace tessera::cuda::sm90::sddmm {
 
 namespace ptx = ::cuda::ptx;
 
-/// Blocks of one cluster at most: a portable size.
+/// Maximum blocks per cluster: a portable size.
 inline constexpr int kMaxBlocks = 8;
 
-/// What a block of threads tells the others of its next pass.
-struct Mail {
+/// What a thread block tells the others of its next pass.
+struct PassRequest {
   int columns, row, a_matrix, b_matrix;
   int begin[kMaxPieces];
 };
 
-/// A pass and how it is gathered: for the loader and the consumers of the same block of threads.
-struct Order {
+/// A pass and how it is gathered: for the producer and the consumers of the same thread block.
+struct GatherDescriptor {
   Pass pass;
-  unsigned rows_to;          // blocks of the cluster that this one fetches the rows of A for
+  unsigned rows_to;         // bitmask of blocks for which this one fetches the rows of A
   int begin[kMaxPieces];    // columns of B
   int place[kMaxPieces];    // of a piece in the stage
-  unsigned to[kMaxPieces];  // blocks that this one fetches the piece for
+  unsigned to[kMaxPieces];  // bitmask of blocks for which this one fetches the piece
   int piece[kMaxPieces];    // the piece in a place
 };
 
-/// A variable of the same name in another block of the cluster.
+/// The address of a variable in another block of the cluster.
 template <class V>
 __device__ __forceinline__ V* in_block(V* mine, int rank) {
   return static_cast<V*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));
 }
 
-/// One more arrival at another block's barrier, which tells of what this thread has written there.
+/// Arrives at another block's barrier and publishes what this thread has written there.
 __device__ __forceinline__ void arrive_in_block(std::uint64_t* barrier, int rank) {
   ptx::mbarrier_arrive(ptx::sem_release, ptx::scope_cluster, ptx::space_cluster,
                        in_block(barrier, rank));
 }
 
 /// The same where nothing was written: without the fence, which takes longer than a step.
-__device__ __forceinline__ void give_back_to(std::uint64_t* barrier, int rank) {
+__device__ __forceinline__ void release_to(std::uint64_t* barrier, int rank) {
   const std::uint32_t at =
       static_cast<std::uint32_t>(__cvta_generic_to_shared(in_block(barrier, rank)));
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
@@ -84,32 +83,33 @@ __device__ __forceinline__ void copy_box_to(unsigned blocks, void* to, const CUt
 }
 
 /// The piece of a pass that begins at a column; -1 where there is none. Pieces are in order.
-__device__ __forceinline__ int find_piece(const Mail& mail, int pieces, int column) {
+__device__ __forceinline__ int find_piece(const PassRequest& request, int pieces, int column) {
   int low = 0, high = pieces;
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (mail.begin[middle] < column) {
+    if (request.begin[middle] < column) {
       low = middle + 1;
     } else {
       high = middle;
     }
   }
-  return low < pieces && mail.begin[low] == column ? low : -1;
+  return low < pieces && request.begin[low] == column ? low : -1;
 }
 
 /// The n-th of the set bits, from 0.
 __device__ __forceinline__ int nth_bit(unsigned set, int n) { return __fns(set, 0, n + 1); }
 
-/// Where each piece goes and who fetches it. The whole warp of one scout; those of the other blocks
-/// do the same with the same mail and come to the same places.
-__device__ __forceinline__ void agree(const Mail (&mail)[kMaxBlocks], int cluster, int rank,
-                                      int lane, int piece_shift, Order& order) {
+/// Decides where each piece goes and which block fetches it. The whole scheduler warp; those of the
+/// other blocks do the same with the same requests and come to the same result.
+__device__ __forceinline__ void agree(const PassRequest (&requests)[kMaxBlocks], int cluster,
+                                      int rank, int lane, int piece_shift,
+                                      GatherDescriptor& gather) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
-  // Lane r knows how block r stands: its pieces, those not placed yet, and its free places.
+  // Lane r holds the state of block r: its pieces that are not placed yet, and its free places.
   const bool block = lane < cluster;
-  const Mail& told = mail[block ? lane : rank];
-  const Mail& own = mail[rank];
-  const int columns = block ? max(told.columns, 0) : 0;
+  const PassRequest& request = requests[block ? lane : rank];
+  const PassRequest& own = requests[rank];
+  const int columns = block ? max(request.columns, 0) : 0;
   const int pieces = (columns + (1 << piece_shift) - 1) >> piece_shift;
   unsigned open = pieces > 0 ? kAll >> (kMaxPieces - pieces) : 0, free = open;
 
@@ -122,8 +122,8 @@ __device__ __forceinline__ void agree(const Mail (&mail)[kMaxBlocks], int cluste
     const bool there = lane < __shfl_sync(kAll, pieces, r);
     for (int q = r + 1; q < cluster; ++q) {
       const int count = __shfl_sync(kAll, pieces, q);
-      if (!there || mail[q].b_matrix != mail[r].b_matrix) continue;
-      const int at = find_piece(mail[q], count, mail[r].begin[lane]);
+      if (!there || requests[q].b_matrix != requests[r].b_matrix) continue;
+      const int at = find_piece(requests[q], count, requests[r].begin[lane]);
       if (at >= 0) found ^= std::uint64_t{static_cast<unsigned>(at ^ 0xFF)} << (8 * q);
     }
     for (unsigned left = __ballot_sync(kAll, ~found != 0); left != 0; left &= left - 1) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void agree(const Mail (&mail)[kMaxBlocks], int cluste
       const int mine = lane == r ? i : other;
       const bool in = mine != 0xFF && (open >> mine & 1u);
       const unsigned blocks = __ballot_sync(kAll, in);
-      // Placed already, or with nobody to share it.
+      // Placed already, or no other block shares it.
       if (!(blocks >> r & 1u) || !(blocks & (blocks - 1))) continue;
       const unsigned common = __reduce_and_sync(kAll, in ? free : kAll);
       if (common == 0) continue;
@@ -148,21 +148,21 @@ __device__ __forceinline__ void agree(const Mail (&mail)[kMaxBlocks], int cluste
       }
     }
   }
-  // What is not shared takes the places that are left.
+  // Pieces that are not shared take the remaining places.
   const unsigned rest = __shfl_sync(kAll, free, rank);
   const bool exists = lane < __shfl_sync(kAll, pieces, rank);
   const unsigned alone = __ballot_sync(kAll, exists && place < 0);
   if (exists && place < 0) place = nth_bit(rest, __popc(alone & ((1u << lane) - 1)));
   if (exists) {
-    const int fetcher = nth_bit(to, place % __popc(to));  // in turns
-    order.begin[lane] = own.begin[lane];
-    order.place[lane] = place;
-    order.to[lane] = fetcher == rank ? to : 0;
-    order.piece[place] = lane;
+    const int fetcher = nth_bit(to, place % __popc(to));  // rotating
+    gather.begin[lane] = own.begin[lane];
+    gather.place[lane] = place;
+    gather.to[lane] = fetcher == rank ? to : 0;
+    gather.piece[place] = lane;
   }
-  const unsigned same_rows =
-      __ballot_sync(kAll, columns > 0 && told.row == own.row && told.a_matrix == own.a_matrix);
-  if (lane == 0) order.rows_to = nth_bit(same_rows, 0) == rank ? same_rows : 0;
+  const unsigned same_rows = __ballot_sync(
+      kAll, columns > 0 && request.row == own.row && request.a_matrix == own.a_matrix);
+  if (lane == 0) gather.rows_to = nth_bit(same_rows, 0) == rank ? same_rows : 0;
 }
 
 }  // namespace tessera::cuda::sm90::sddmm

@@ -20,9 +20,9 @@ struct Values {
   bool wide = false;  // beta is 0, and rows of a block take 16-byte stores
 
   /// The element at a row of the pass and a column of its stage.
-  __device__ std::int64_t at(const Order& order, int r, int column) const {
-    const Pass& pass = order.pass;
-    const int piece = order.piece[column >> piece_shift];
+  __device__ std::int64_t at(const GatherDescriptor& gather, int r, int column) const {
+    const Pass& pass = gather.pass;
+    const int piece = gather.piece[column >> piece_shift];
     const int inside = pass.col_inside + (piece << piece_shift) + column % (1 << piece_shift);
     const int ahead = inside / cols;
     return pass.batch * batch + (std::int64_t{pass.position} + ahead) * block +
@@ -38,16 +38,16 @@ struct Values {
 
 /// Rows of the pass are rows of the accumulators: 64 x 2 * kSums, from (row, column) on.
 template <int kSums>
-__device__ __forceinline__ void store_upright(const Values& values, const Order& order,
-                                              const float (&sum)[kSums], int row, int column,
-                                              int thread) {
+__device__ __forceinline__ void store_direct(const Values& values, const GatherDescriptor& gather,
+                                             const float (&sum)[kSums], int row, int column,
+                                             int thread) {
   const tile::Fragment fragment(thread);
   const int quad = fragment.lane % 4;
 #pragma unroll
   for (int set = 0; set < kSums / 16; ++set) {
     const int at = column + (set * 4 + quad) * 8;
-    const bool inside = at < order.pass.columns;
-    const std::int64_t element = inside ? values.at(order, row + fragment.row(0), at) : 0;
+    const bool inside = at < gather.pass.columns;
+    const std::int64_t element = inside ? values.at(gather, row + fragment.row(0), at) : 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       std::uint32_t pair[4];
@@ -62,30 +62,32 @@ __device__ __forceinline__ void store_upright(const Values& values, const Order&
   }
 }
 
-/// Rows of the accumulators are columns of the line: 64 x 2 * kSums, from `column` on. Blocks of
-/// 8 x 8 are turned, then 8 columns of a row go out together.
+/// Rows of the accumulators are columns of the line: 64 x 2 * kSums, from `column` on. Blocks of 8
+/// x 8 are transposed, then 8 columns of a row are stored together.
 template <int kSums>
-__device__ __forceinline__ void store_turned(const Values& values, const Order& order,
-                                             const float (&sum)[kSums], int column, int thread) {
+__device__ __forceinline__ void store_transposed(const Values& values,
+                                                 const GatherDescriptor& gather,
+                                                 const float (&sum)[kSums], int column,
+                                                 int thread) {
   const tile::Fragment fragment(thread);
   const int quad = fragment.lane % 4;
   const int at = column + fragment.warp * 16 + quad % 2 * 8;
-  const bool inside = at < order.pass.columns;
-  const std::int64_t first = inside ? values.at(order, quad / 2 * 8 + fragment.lane / 4, at) : 0;
+  const bool inside = at < gather.pass.columns;
+  const std::int64_t first = inside ? values.at(gather, quad / 2 * 8 + fragment.lane / 4, at) : 0;
 #pragma unroll
   for (int set = 0; set < kSums / 8; ++set) {
     std::uint32_t pair[4];  // (group, half) in order
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int s = (set * 2 + i / 2) * 4 + i % 2 * 2;
-      pair[i] = product::turn(values.rounded(sum[s], sum[s + 1]));
+      pair[i] = product::transpose(values.rounded(sum[s], sum[s + 1]));
     }
     const uint4 eight = product::gather_group(pair, quad);
     if (inside) values.store_eight(first + set * 16 * values.row, eight);
   }
 }
 
-/// A turn of store_any: elements of one dtype, read before any is written.
+/// One round of store_any: elements of one dtype, all read before any is written.
 template <class T, int kCount>
 __device__ __forceinline__ void store_elements(const Values& values, const float (&sum)[kCount],
                                                const std::int64_t (&element)[kCount],
@@ -102,29 +104,29 @@ __device__ __forceinline__ void store_elements(const Values& values, const float
     if (inside[i]) data[element[i]] = from_float<T>(values.alpha * sum[i] + before[i]);
 }
 
-/// Any dtype, strides and beta, an element at a time. Rolled up so that the code stays small;
+/// Any dtype, strides and beta, an element at a time. Not unrolled, so that the code stays small;
 /// moving the accumulators down is cheap.
-template <bool kTurned, int kSums>
-__device__ __forceinline__ void store_any(const Values& values, const Order& order,
+template <bool kTransposed, int kSums>
+__device__ __forceinline__ void store_any(const Values& values, const GatherDescriptor& gather,
                                           float (&sum)[kSums], int row, int column, int thread) {
   const tile::Fragment fragment(thread);
-  constexpr int kTurn = kSums < 16 ? kSums : 16;  // groups of 8 x 8, four accumulators each
-  // From a group's first accumulator to those of its lower half and to the neighbours.
-  const std::int64_t lower = 8 * (kTurned ? values.col : values.row);
-  const std::int64_t neighbour = kTurned ? values.row : values.col;
+  constexpr int kRound = kSums < 16 ? kSums : 16;  // groups of 8 x 8, four accumulators each
+  // From a group's first accumulator to those of its lower half and to the adjacent one.
+  const std::int64_t lower = 8 * (kTransposed ? values.col : values.row);
+  const std::int64_t neighbour = kTransposed ? values.row : values.col;
 #pragma unroll 1
-  for (int turn = 0; turn < kSums / kTurn; ++turn) {
-    float now[kTurn];
-    std::int64_t element[kTurn];
-    bool inside[kTurn];
+  for (int round = 0; round < kSums / kRound; ++round) {
+    float now[kRound];
+    std::int64_t element[kRound];
+    bool inside[kRound];
 #pragma unroll
-    for (int i = 0; i < kTurn; ++i) {
+    for (int i = 0; i < kRound; ++i) {
       now[i] = sum[i];
       if (i % 4 == 0) {
-        const int down = fragment.row(0), across = fragment.col((turn * kTurn + i) / 4);
-        const int c = column + (kTurned ? down : across);
-        inside[i] = c < order.pass.columns;
-        element[i] = inside[i] ? values.at(order, row + (kTurned ? across : down), c) : 0;
+        const int down = fragment.row(0), across = fragment.col((round * kRound + i) / 4);
+        const int c = column + (kTransposed ? down : across);
+        inside[i] = c < gather.pass.columns;
+        element[i] = inside[i] ? values.at(gather, row + (kTransposed ? across : down), c) : 0;
       } else {
         inside[i] = inside[i / 4 * 4];
         element[i] = element[i / 4 * 4] + i / 2 % 2 * lower + i % 2 * neighbour;
@@ -138,7 +140,7 @@ __device__ __forceinline__ void store_any(const Values& values, const Order& ord
       store_elements<__half>(values, now, element, inside);
     }
 #pragma unroll
-    for (int j = 0; j + kTurn < kSums; ++j) sum[j] = sum[j + kTurn];
+    for (int j = 0; j + kRound < kSums; ++j) sum[j] = sum[j + kRound];
   }
 }
 

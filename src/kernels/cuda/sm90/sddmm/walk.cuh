@@ -5,16 +5,14 @@
 #include "src/kernels/cuda/sm90/sddmm/cut.hpp"
 #include "src/walk/list_walk.hpp"
 
-// Which stored blocks a block of threads computes, and when.
-//
-// The columns of all stored blocks stand in one line, in the order of their positions: column x of
-// the line is column x % block_cols of the block at position x / block_cols. A tile is a stretch of
-// that line, the same length everywhere; its part inside one row of blocks is a pass. So the number
-// of tiles follows from the number of stored blocks alone, and all tiles hold the same work,
-// however uneven the rows are.
+// Which stored blocks a thread block computes, and when. The columns of all stored blocks form one
+// line, in the order of their positions: column x of the line is column x % block_cols of the block
+// at position x / block_cols. A tile is a stretch of that line, the same length everywhere; its
+// part inside one row of blocks is a pass. So the number of tiles follows from the number of stored
+// blocks alone, and all tiles hold the same work, however uneven the rows are.
 namespace tessera::cuda::sm90::sddmm {
 
-/// A pass is gathered in pieces: columns of B that lie side by side in any pass. One a lane.
+/// A pass is gathered in pieces: columns of B that are adjacent in any pass. One per lane.
 inline constexpr int kMaxPieces = 32;
 
 /// What is multiplied at one time: rows of A by columns of B gathered from the blocks of one row.
@@ -30,7 +28,7 @@ struct Pass {
 struct Walk {
   planning::BsrView lists;
   int block_rows = 0, block_cols = 0;
-  int piece_shift = 0;  // a piece has 1 << piece_shift columns: the most that divide block_cols
+  int piece_shift = 0;  // a piece has 1 << piece_shift columns: the maximum that divides block_cols
   int batches = 1;      // of lists
   bool pooled = false;  // all batches share one line of stored blocks
   int row_tiles = 0;    // tiles on top of each other in one row of blocks
@@ -40,7 +38,8 @@ struct Walk {
     return (std::int64_t{body.jobs} + tail.jobs) * row_tiles * (pooled ? 1 : batches);
   }
 
-  /// Which batch holds a position, or which position to go on with where none does. The whole warp.
+  /// The batch that holds a position, or the position to go on with where none does. The whole
+  /// warp.
   struct Owner {
     int batch = -1, next = 0;
   };
@@ -80,8 +79,8 @@ struct Walk {
   }
 };
 
-/// Calls `emit(pass, begin)` for every pass of this block of threads; `begin` is the column of B
-/// where the lane's own piece begins. The whole warp.
+/// Calls `emit(pass, begin)` for every pass of this thread block; `begin` is the column of B where
+/// the lane's own piece begins. The whole warp.
 template <int kRows, class Emit>
 __device__ __forceinline__ void for_each_pass(const Walk& walk, int jobs, int cluster, int lane,
                                               const Emit& emit) {

@@ -8,32 +8,33 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 
-// Blocks of a cluster that share one tile's depth add their sums up: each owns some columns of the
-// tile, takes everybody's sums for them in the order of ranks, and stores. Sums travel through
-// shared memory, so there is no workspace, no second pass and no atomic addition.
+// Split-K inside a cluster: its blocks split one tile's depth and add their sums up. Each block
+// owns some columns of the tile, adds the sums of all blocks for them in the order of ranks, and
+// stores. Sums travel through distributed shared memory, so there is no workspace, no second pass
+// and no atomic addition.
 namespace tessera::cuda::sm90::matmul {
 
-/// Everybody arrives, then waits. Orders no memory: what travels between blocks has barriers of its
-/// own.
+/// All threads arrive, then wait. Orders no memory: data that travels between blocks has its own
+/// barriers.
 __device__ __forceinline__ void cluster_arrive() {
   tile::ptx::barrier_cluster_arrive(tile::ptx::sem_relaxed);
 }
 __device__ __forceinline__ void cluster_wait() { tile::ptx::barrier_cluster_wait(); }
 
-/// The same place in another block's shared memory.
+/// The same address in another block's shared memory.
 template <class T>
 __device__ __forceinline__ T* of_rank(T* mine, int rank) {
   return static_cast<T*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));
 }
 
-/// Publishes what this thread wrote, and what it saw others of its warp write.
-__device__ __forceinline__ void publish_at(std::uint64_t* barrier, int rank) {
+/// Publishes what this thread wrote, and the writes of its warp that it has seen.
+__device__ __forceinline__ void publish_to_rank(std::uint64_t* barrier, int rank) {
   tile::ptx::mbarrier_arrive(tile::ptx::sem_release, tile::ptx::scope_cluster,
                              tile::ptx::space_cluster, of_rank(barrier, rank));
 }
 
-/// The same without ordering anything: at the scope of the cluster that costs hundreds of clocks.
-__device__ __forceinline__ void arrive_at(std::uint64_t* barrier, int rank) {
+/// The same without ordering memory, which at cluster scope costs hundreds of clocks.
+__device__ __forceinline__ void arrive_at_rank(std::uint64_t* barrier, int rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
@@ -50,10 +51,11 @@ __device__ __forceinline__ void wait_cluster(std::uint64_t* barrier, std::uint32
   }
 }
 
-/// Of one consumer, whose tile is 64 x kN: the sums that others leave for the columns it owns.
+/// The reduction of one consumer, whose tile is 64 x kN: the sums of the other blocks for the
+/// columns that this block owns.
 template <int kN>
-struct Shares {
-  static constexpr int kChunk = 16;  // columns that one block owns together
+struct SplitKReduction {
+  static constexpr int kChunk = 16;  // adjacent columns that one block owns
   static constexpr int kChunks = kN / kChunk;
   static constexpr int kThreads = 128;
   static constexpr int kSlots = planning::share_slots(kN);
@@ -67,14 +69,15 @@ struct Shares {
     tile::ptx::mbarrier_init(&empty, arrivals);
   }
 
-  /// Hands this block's sums out, then adds up and stores what it owns. `round` counts tiles.
-  __device__ __forceinline__ void add_up_and_store(const product::Finish& finish,
+  /// Sends this block's sums to their owners, then adds up and stores what this block owns. `round`
+  /// counts tiles.
+  __device__ __forceinline__ void reduce_and_store(const product::Finish& finish,
                                                    const float (&sum)[kN / 2], int rank, int splits,
                                                    int round, int row, int col, int batch,
                                                    int row_end, int col_end, int thread) {
     const int lane = thread % 32, parity = round % 2;
     const int owned = planning::owned_pieces(kN, splits);
-    // Everybody has read what was there.
+    // All blocks have read the previous sums.
     wait_cluster(&empty, parity ^ 1);
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
@@ -84,7 +87,7 @@ struct Shares {
       to[kThreads] = {s[4], s[5], s[6], s[7]};
     }
     __syncwarp();
-    if (lane < splits) publish_at(&full, lane);
+    if (lane < splits) publish_to_rank(&full, lane);
     wait_cluster(&full, parity);
 #pragma unroll 1
     for (int chunk = rank; chunk < kChunks; chunk += splits) {
@@ -99,7 +102,7 @@ struct Shares {
                                   thread);
     }
     __syncwarp();
-    if (lane < splits) arrive_at(&empty, lane);
+    if (lane < splits) arrive_at_rank(&empty, lane);
   }
 
  private:
