@@ -298,9 +298,9 @@ TEST(GpuSddmm, WhatNoKernelTakesIsRefusedWithReasons) {
     EXPECT_NE(to_text(e).find(reason), std::string::npos) << to_text(e);
   };
   refused(64, 63, DType::bf16, "multiples of 16 bytes");
-  refused(64, 64, DType::f32, "not f32");
-  refused(8, 64, DType::f16, "a multiple of 16 columns");
-  refused(8, 64, DType::f16, "a multiple of 16 rows");
+  refused(64, 64, DType::f32, "dtype f32 is not supported");
+  refused(8, 64, DType::f16, "block columns: expected a multiple of 16, got 8");
+  refused(8, 64, DType::f16, "block rows: expected a multiple of 16, got 8");
 }
 
 }  // namespace

@@ -282,13 +282,14 @@ def test_random_attention_is_right(capsys):
 
 
 @products
-@pytest.mark.parametrize("kernel", ["64", "64x64", "96_tall", "128x64", "128_tall", "128_window"])
+@pytest.mark.parametrize("kernel", ["d64_q192_k128_s3", "d64_q256_k64_s6", "d96_q192_k64_s4",
+                                    "d128_q128_k64_s4", "d128_q192_k64_s3", "d128_q192_k64_s4"])
 def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):
     """Behind the keys that are used, a window's first rows of a tile see some and its last rows
     none; those of the next tile join it late. More tiles than an H200 takes at a time."""
     from tessera.verify import build, draw, judge
 
-    dim = int(re.match(r"\d+", kernel)[0])
+    dim = int(re.match(r"d(\d+)", kernel)[1])
     forced = functools.partial(tessera.attention, kernel=f"sm90_attention_{kernel}")
     monkeypatch.setattr(tessera, "attention", forced)
     for seed, behind in enumerate((60, 110, 150, 190)):

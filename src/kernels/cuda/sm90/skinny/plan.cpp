@@ -57,6 +57,7 @@ struct Cut {
   // What every height, split and count of blocks shares.
   double per_sm, steps, memory_seconds, copies;
   std::int64_t col_tiles;
+  double clusters[kMaxAtOnce][kMaxSplits];  // that run at a time
 };
 
 /// Fills in what follows from height, splits and at_once; false where it does not fit. The search
@@ -83,21 +84,22 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   constexpr double kMeet = 0.6e-6, kExchange = 0.15e-6, kStore = 0.2e-6;
   // A grid begins while the one before ends: part of what every kernel costs is hidden.
   constexpr double kStart = 0.3e-6, kHidden = 4e-6;
+  constexpr double kInverse[kMaxSplits] = {1, 1.0 / 2, 1.0 / 3, 1.0 / 4};
   const double tiles = real(at.row_tiles) * cut.copies;
-  const double at_a_time =
-      real(at.together * clusters_at_once(cut.sms, at.at_once, at.splits * at.together));
+  const double at_a_time = at.together * cut.clusters[at.at_once - 1][at.splits * at.together - 1];
   const double rounds = tiles <= at_a_time ? 1.0 : ceil_of(tiles / at_a_time);
-  const double blocks = tiles * at.splits / rounds, blocks_per_sm = blocks * cut.per_sm;
+  const double per_round = rounds == 1 ? 1.0 : 1 / rounds, per_split = kInverse[at.splits - 1];
+  const double blocks_per_sm = tiles * at.splits * per_round * cut.per_sm;
   const double whole_blocks = ceil_of(blocks_per_sm);
   // Where SMs have room for more, the next grid's blocks come early to some of them.
   if (rounds == 1 && whole_blocks < at.at_once) return false;
   // Lists differ in length, so that some SMs get more than their share.
   const double on_sm = cut.sparse ? blocks_per_sm + 0.5 : whole_blocks;
-  const double steps = cut.steps / at.splits, whole_steps = ceil_of(steps);
+  const double steps = cut.steps * per_split, whole_steps = ceil_of(steps);
   // Bytes that come for several blocks cost less power, which is what slows such products down.
   const double bytes = stage - (at.together > 1 ? n * kLineBytes / 4 : 0);
   const double fetch = on_sm * (cut.sparse ? steps : whole_steps) * bytes * (1 / kSmRate);
-  const double memory = cut.memory_seconds / rounds;
+  const double memory = cut.memory_seconds * per_round;
   // Narrow instructions do not reach the full rate.
   const double rate = n >= 64 ? 1 / (0.65 * kSmFlops)
                       : n >= 32 ? 1 / (0.5 * kSmFlops)
@@ -111,10 +113,10 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   if (at.together > 1) end += kMeet;
   if (at.splits > 1)
     end += kMeet + kExchange * at.splits +
-           on_sm * at.units() * (n / kPiece) * kPieceBytes * (1.0 - 1.0 / at.splits) *
+           on_sm * at.units() * (n / kPiece) * kPieceBytes * (1.0 - per_split) *
                (1 / kSendRate);
   // The shorter of the two is not hidden entirely.
-  at.seconds = rounds * (kStart + std::max({fetch, memory, multiply}) +
+  at.seconds = rounds * (kStart + std::max(std::max(fetch, memory), multiply) +
                          0.15 * std::min(fetch, memory) + end) -
                kHidden;
   at.stages = std::min(cut.tile.stages, (at.shared_bytes - beyond) / stage);
@@ -155,7 +157,11 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceF
           .steps = 0,
           .memory_seconds = 0,
           .copies = 0,
-          .col_tiles = up(base.cols, tile.n)};
+          .col_tiles = up(base.cols, tile.n),
+          .clusters = {}};
+  for (int at_once = 1; at_once <= kMaxAtOnce; ++at_once)
+    for (int blocks = 1; blocks <= kMaxSplits; ++blocks)
+      cut.clusters[at_once - 1][blocks - 1] = real(clusters_at_once(sms, at_once, blocks));
   if (left.sparse) {
     const double lists =
         std::max(real(base.rows) / real(std::max<std::int64_t>(left.block.rows, 1)), 1.0);
@@ -174,7 +180,7 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceF
   // Tiles whose blocks load for each other: in one round, and no rows that are multiplied in vain.
   const auto consider_together = [&] {
     base.together = kSkinnyTogether;
-    const double most = real(base.together * clusters_at_once(cut.sms, 1, base.together));
+    const double most = base.together * cut.clusters[0][base.together - 1];
     for (int height = kLine; height <= tile.m; height += kLine)
       if (real(base.rows) / height <= most) consider(height);
     base.together = 1;
@@ -190,7 +196,7 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceF
       if (left.sparse) continue;  // tiles are parts of blocks
       // As low as fills the device in one round, or in two.
       const double one_round = real(base.rows) * cut.copies /
-                               real(clusters_at_once(cut.sms, base.at_once, base.splits));
+                               cut.clusters[base.at_once - 1][base.splits - 1];
       for (const double height : {one_round, 0.5 * one_round})
         if (height <= tile.m) consider(std::max(8, static_cast<int>(ceil_of(height / 8)) * 8));
     }
