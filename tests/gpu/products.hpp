@@ -243,4 +243,42 @@ inline bool on_hopper() { return device_facts({DeviceKind::cuda, 0}).compute_cap
 #define SKIP_UNLESS_HOPPER() \
   if (!::tessera::gpu_test::on_hopper()) GTEST_SKIP() << "needs compute capability 9.0"
 
+/// Rows and columns contiguous, insides and edges, C and bias of other types and ways: calls
+/// check(products, problem, text) with products of m rows and a depth of k.
+template <class Check>
+void for_each_epilogue(std::int64_t m, std::int64_t k, const Check& check) {
+  const Activation activations[] = {Activation::none, Activation::relu, Activation::gelu,
+                                    Activation::gelu_tanh, Activation::silu};
+  int kind = 0;
+  for (DType out : {DType::bf16, DType::f16, DType::f32})
+    for (bool columns : {false, true})
+      for (Activation activation : activations) {
+        ++kind;
+        Products p(3);
+        MatmulProblem problem;
+        const std::int64_t n = kind % 2 ? 304 : 300;
+        problem.a = p.matrix(DType::bf16, {m, k});
+        problem.b = p.matrix(DType::bf16, {k, n});
+        const auto result = [&](DType dtype, bool by_columns, bool poison) {
+          return by_columns ? swap_dims(p.matrix(dtype, {n, m}, 0, poison), 0, 1)
+                            : p.matrix(dtype, {m, n}, 0, poison);
+        };
+        Epilogue& e = problem.epilogue;
+        e.activation = activation;
+        e.alpha = kind % 3 ? 0.5f : 1.0f;
+        problem.out = result(out, columns, true);
+        if (kind % 4 < 2) {
+          e.beta = -0.75f;
+          e.c = result(kind % 4 ? DType::f32 : DType::bf16, kind % 5 ? columns : !columns, false);
+        }
+        if (kind % 3 < 2) {
+          e.bias_axis = kind % 2 ? BiasAxis::row : BiasAxis::column;
+          const std::int64_t length = kind % 2 ? m : n;
+          const DType dtype = kind % 3 ? DType::f32 : DType::bf16;
+          e.bias = tensor(p.matrix(dtype, {1, length}).data, dtype, {length});
+        }
+        check(p, problem, "kind " + std::to_string(kind));
+      }
+}
+
 }  // namespace tessera::gpu_test

@@ -61,38 +61,10 @@ TEST(GpuSkinny, DenseEitherSideEachTranspose) {
 
 TEST(GpuSkinny, Epilogues) {
   SKIP_UNLESS_HOPPER();
-  const Activation activations[] = {Activation::none, Activation::relu, Activation::gelu,
-                                    Activation::gelu_tanh, Activation::silu};
-  int kind = 0;
-  for (DType out : {DType::bf16, DType::f16, DType::f32})
-    for (bool columns : {false, true})
-      for (Activation activation : activations) {
-        ++kind;
-        Products p(3);
-        MatmulProblem problem;
-        const std::int64_t m = 50, n = kind % 2 ? 304 : 300;
-        problem.a = p.matrix(DType::bf16, {m, 640});
-        problem.b = p.matrix(DType::bf16, {640, n});
-        const auto result = [&](DType dtype, bool by_columns, bool poison) {
-          return by_columns ? turned(p.matrix(dtype, {n, m}, 0, poison))
-                            : p.matrix(dtype, {m, n}, 0, poison);
-        };
-        Epilogue& e = problem.epilogue;
-        e.activation = activation;
-        e.alpha = kind % 3 ? 0.5f : 1.0f;
-        problem.out = result(out, columns, true);
-        if (kind % 4 < 2) {
-          e.beta = -0.75f;
-          e.c = result(kind % 4 ? DType::f32 : DType::bf16, kind % 5 ? columns : !columns, false);
-        }
-        if (kind % 3 < 2) {
-          e.bias_axis = kind % 2 ? BiasAxis::row : BiasAxis::column;
-          const std::int64_t length = kind % 2 ? m : n;
-          const DType dtype = kind % 3 ? DType::f32 : DType::bf16;
-          e.bias = tensor(p.matrix(dtype, {1, length}).data, dtype, {length});
-        }
-        expect_right_by_each_row(p, problem, "kind " + std::to_string(kind));
-      }
+  gpu_test::for_each_epilogue(
+      50, 640, [](Products& p, const MatmulProblem& problem, const std::string& text) {
+        expect_right_by_each_row(p, problem, text);
+      });
 }
 
 TEST(GpuSkinny, Batches) {
