@@ -124,6 +124,36 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all) {
   return taken;
 }
 
+/// Lists with entries that no caller should write lead nowhere outside the tensors, and every run
+/// ends. Calls ran(row, problem) after each row that supports the problem.
+template <class Ran>
+void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& ran) {
+  const OnGpu gpu(c);
+  const AttentionProblem problem = gpu.moved(c.problem);
+  if (c.problem.q.numel() == 0) return;
+  generate::Random random(seed);
+  const BlockMask& mask = c.problem.mask;
+  for (const Tensor& list :
+       {mask.full.counts, mask.full.offsets, mask.full.indices, mask.partial.counts,
+        mask.partial.offsets, mask.partial.indices, mask.bit_tile, c.problem.q_offsets,
+        c.problem.kv_offsets, c.problem.kv_end}) {
+    if (!list) continue;
+    oracle::DenseArray values = oracle::read(list);
+    for (double& value : values.values)
+      if (random.chance(0.3)) value = random.pick({-1.0, -1e9, 2e9, 1e6, 7.0, 0.0});
+    oracle::write(list, values);
+  }
+  c.memory.arm();
+  for (const int row : rows_of("sm90_attention")) {
+    if (!takes(row, problem)) continue;
+    gpu.upload();
+    run_by(row, problem);
+    gpu.download();
+    EXPECT_EQ(c.memory.damage(), "") << c.text << " by " << name_of(row);
+    ran(row, problem);
+  }
+}
+
 inline AttentionOptions options_for(std::uint64_t seed) {
   AttentionOptions options;
   options.dtype = seed % 2 == 0 ? DType::bf16 : DType::f16;
