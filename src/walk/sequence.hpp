@@ -25,6 +25,12 @@ struct Sequence {
   std::int64_t q_begin = 0, q_length = 0;  // rows of packed tensors begin here
   std::int64_t kv_begin = 0, kv_length = 0;
   Visibility sight;
+
+  /// The same sequence for a walk over its queries: queries and keys have changed places, up to the
+  /// last used key. A kernel has to leave out the keys before the first used one.
+  TESSERA_HD constexpr Sequence from_keys() const {
+    return {batch, kv_begin, sight.used.end, q_begin, q_length, sight.from_keys(q_length)};
+  }
 };
 
 /// Total, as all walks are: lists that nobody has checked lead nowhere outside the tensors.

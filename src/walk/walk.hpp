@@ -3,14 +3,33 @@
 #include <cstdint>
 
 // Walks: which tiles an output tile needs, as constexpr arithmetic shared by the planner, the CPU
-// kernels and the GPU kernels (TESSERA_HD marks it for both sides under nvcc).
+// kernels and the GPU kernels (TESSERA_HD marks it for both sides under nvcc). TESSERA_EITHER_SIDE
+// before a template lets it call an argument that is for one side alone.
 #if defined(__CUDACC__)
 #define TESSERA_HD __host__ __device__
+#define TESSERA_EITHER_SIDE _Pragma("nv_exec_check_disable")
 #else
 #define TESSERA_HD
+#define TESSERA_EITHER_SIDE
+#endif
+// Before a loop: #pragma unroll in device code, which a host compiler would warn of.
+#if defined(__CUDA_ARCH__)
+#define TESSERA_PRAGMA(text) _Pragma(#text)
+#define TESSERA_UNROLL(count) TESSERA_PRAGMA(unroll count)
+#else
+#define TESSERA_UNROLL(count)
 #endif
 
 namespace tessera::planning {
+
+template <class T>
+TESSERA_HD constexpr T min_of(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+TESSERA_HD constexpr T max_of(T a, T b) {
+  return a < b ? b : a;
+}
 
 /// Half-open range of key indices inside one sequence.
 struct KeyRange {

@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <variant>
@@ -20,7 +19,6 @@
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
-#include "src/walk/views.hpp"
 
 namespace tessera::cuda::sm90::attention {
 
@@ -46,65 +44,6 @@ inline const CUtensorMap& map_of(const tile::HeadsMap& t, int fold, int box_rows
         return fold > 0 ? tile::folded_map(t, fold, box_rows, box_inner)
                         : tile::rows_map(t, box_rows, box_inner);
       });
-}
-
-inline void set_walk(Walk& walk, const AttentionProblem& problem,
-                     const planning::AttentionShape& shape,
-                     const planning::AttentionLayout& layout) {
-  walk.sequences = planning::sequences_of(problem, shape);
-  if (shape.masked) {
-    walk.mask = planning::view_of(problem.mask, shape.kv_length, shape.heads_per_list());
-    if (problem.mask.bit_tile) {
-      walk.bits_tile = problem.mask.bits.stride(0);
-      walk.bits_row = problem.mask.bits.stride(1);
-      walk.bits_byte = problem.mask.bits.stride(2);
-    }
-  }
-  walk.batches = static_cast<int>(shape.batch);
-  walk.head_groups = static_cast<int>(layout.head_groups);
-  walk.pack = layout.pack;
-  walk.pack_shift = std::countr_zero(static_cast<unsigned>(layout.pack));
-  walk.group = static_cast<int>(shape.heads / shape.kv_heads);
-  walk.queries = static_cast<int>(layout.queries);
-  walk.tiles_per_head = static_cast<int>(layout.tiles_per_head);
-  walk.tiles = static_cast<int>(layout.tiles);
-  walk.whole = static_cast<int>(layout.whole);
-  walk.split_ctas = static_cast<int>(layout.split_ctas);
-  walk.section = static_cast<int>(std::min<std::int64_t>(layout.section, 1 << 20));
-  walk.row_groups = layout.row_groups;
-  walk.packed_q = shape.q_packed;
-  walk.longest_last = shape.window_right >= 0;
-  walk.reverses_odd_rounds = shape.masked && walk.row_groups == 1 && !walk.longest_last;
-  walk.reads_sequences = walk.sequences.lie_in_memory();
-  walk.reads_lists = shape.masked;
-  if (!walk.reads_sequences) walk.uniform_sequence = SequenceDescriptor::of(walk.sequences.at(0));
-}
-
-/// Where blocks are composed, the walk goes through lists that another kernel composes first.
-inline void walk_composed(const AttentionProblem& problem, const planning::AttentionShape& shape,
-                          const planning::ComposedMask& to, const planning::ComposedLists& lists,
-                          Arguments& args, cudaStream_t stream) {
-  planning::MaskComposer composer;
-  composer.given = args.walk.mask;
-  if (const Tensor& bits = problem.mask.bits)
-    composer.bits = {static_cast<const std::uint8_t*>(bits.data), bits.stride(0), bits.stride(1),
-                     bits.stride(2)};
-  composer.q_length = shape.q_length;
-  composer.kv_length = shape.kv_length;
-  composer.to = to;
-  composer.lists = lists;
-  compose_mask(composer, stream);
-  constexpr int kWord = sizeof(std::uint64_t);
-  Walk& walk = args.walk;
-  walk.mask = view_of(to, lists);
-  walk.bits_tile = to.block_words() * kWord;
-  walk.bits_row = kWord;
-  walk.bits_byte = 1;
-  walk.composed = lists.bits;
-  walk.words = static_cast<int>(to.words);
-  walk.word_queries = planning::SmallDivisor::of(static_cast<int>(to.word_queries()));
-  args.bits = reinterpret_cast<const std::uint8_t*>(lists.bits);
-  args.bits_aligned = true;
 }
 
 inline Result result_of(const AttentionProblem& problem) {
@@ -163,8 +102,7 @@ void launch_typed(const Call& call) {
   };
   args.k = map_of(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   args.v = map_of(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
-  set_walk(args.walk, problem, shape, layout);
-  args.walk.step_pieces = T::kRoundPieces;
+  args.walk = planning::attention_walk(problem, shape, layout, T::kShape);
   args.partials = scratch.partials;
   args.merge_counts = scratch.merge_counts;
   args.result = result_of(problem);
@@ -189,10 +127,12 @@ void launch_typed(const Call& call) {
                         reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
   }
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  if (layout.composed)
-    walk_composed(problem, shape, layout.composed, scratch.composed, args, stream);
-  const std::int64_t blocks = layout.blocks();
-  args.walk.blocks = static_cast<int>(blocks);
+  if (layout.composed) {
+    compose_mask(planning::composer_of(problem, shape, layout.composed, scratch.composed), stream);
+    planning::walk_composed(args.walk, layout.composed, scratch.composed);
+    args.bits = reinterpret_cast<const std::uint8_t*>(args.walk.composed);
+    args.bits_aligned = true;
+  }
   args.walk.tag = planning::LaunchCount::new_tag();
   if (layout.dynamic()) {
     args.walk.next_tile = scratch.next_tile;
@@ -204,7 +144,7 @@ void launch_typed(const Call& call) {
   static SharedMemoryLimit limit;
   limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(attention)");
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(blocks);
+  config.gridDim = static_cast<unsigned>(args.walk.blocks);
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = stream;

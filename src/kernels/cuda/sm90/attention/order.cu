@@ -5,6 +5,7 @@
 
 #include "src/kernels/cuda/common/check.hpp"
 #include "src/kernels/cuda/prepare/scan.cuh"
+#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 
 namespace tessera::cuda::sm90::attention {
@@ -28,7 +29,7 @@ __device__ void count_tiles(const Walk& walk, TileCounts& counted) {
   const auto sequence = static_cast<int>(threadIdx.x);
   int per_head = 0;
   if (sequence < walk.batches)
-    per_head = (sequence_of(walk, sequence).q_length + walk.queries - 1) / walk.queries;
+    per_head = walk.tiles_of(sequence_of(walk, sequence).q_length);
   const auto before = static_cast<int>(exclusive_sum<kThreads>(per_head * walk.head_groups).before);
   if (sequence < walk.batches) {
     counted.per_head[sequence] = per_head;
@@ -46,7 +47,7 @@ __device__ TilePlace place_of(const Walk& walk, const TileCounts& counted, int n
   }
   const int per_head = counted.per_head[batch];
   number -= counted.before[batch];
-  if (number >= per_head * walk.head_groups) return {batch, 0, kOutOfBounds / walk.queries};
+  if (number >= per_head * walk.head_groups) return TilePlace::beyond(walk, batch);
   return TilePlace::of_sequence(walk, batch, per_head, number);
 }
 

@@ -3,24 +3,43 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <type_traits>
+
+#include <tessera/attention.hpp>
 
 #include "src/core/carver.hpp"
 #include "src/kernels/family.hpp"
 #include "src/walk/compose_mask.hpp"
+#include "src/walk/key_pieces.hpp"
 #include "src/walk/launch_count.hpp"
+#include "src/walk/step_walk.hpp"
+#include "src/walk/tile_walk.hpp"
 #include "src/walk/work.hpp"
 
 // What Hopper's attention rows do with a shape: host arithmetic that planner and launch share.
 namespace tessera::planning {
-
-/// Keys per piece: the rows of a TMA box, and the finest granularity of lists.
-inline constexpr int kKeyPiece = 64;
 
 /// Three warpgroups and more leave each thread too few registers for a score transform.
 constexpr bool supports_score_transform(const Tile& tile) { return tile.warpgroups < 3; }
 
 /// Queries of a row group: where a tile walks several lists, each list is for so many rows.
 constexpr int row_group_queries(const Tile& tile) { return tile.m / tile.row_groups; }
+
+/// Row groups of a tile's walk: those with a list each, or the consumers that divide the rows.
+constexpr int walk_row_groups(const Tile& tile) {
+  return tile.row_groups > 1 ? tile.row_groups : tile.warpgroups / tile.kv_splits;
+}
+
+/// The pieces that a tile visits.
+template <Tile kTile>
+using PiecesOfTile =
+    std::conditional_t<(kTile.row_groups > 1),
+                       RowGroupPieces<walk_row_groups(kTile), kTile.m / walk_row_groups(kTile)>,
+                       ListPieces<walk_row_groups(kTile), kTile.m / walk_row_groups(kTile)>>;
+
+/// The order of its steps, where its rows have one list or none.
+template <Tile kTile>
+using StepsOfTile = OrderedSteps<kTile.n / kKeyPiece, kTile.kv_splits>;
 
 /// Steps of a walk that a tile's last rows may see where its first rows do not, as under a causal
 /// mask, or the other way round, as under a window, provided that consumers can end and join a tile
@@ -54,10 +73,6 @@ constexpr bool skips_tiles(const Tile& tile) {
 /// short tiles end the work; it is chosen such that the last heads fill the GPU too, where
 /// possible.
 std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::int64_t sms);
-
-/// Maximum columns of blocks for tiles of several lists: such a tile keeps one bit per column and
-/// row group.
-inline constexpr int kMaxRowGroupBlocks = 1 << 16;
 
 struct AttentionLayout {
   std::int64_t sms = 1;             // of the device
@@ -120,5 +135,13 @@ struct AttentionScratchSm90 {
 };
 AttentionScratchSm90 carve_attention_scratch(core::Carver& carver, const Tile& tile,
                                              const AttentionLayout& layout);
+
+/// The walk of a problem, without the launch's counters.
+AttentionWalk attention_walk(const AttentionProblem& problem, const AttentionShape& shape,
+                             const AttentionLayout& layout, const Tile& tile);
+/// Where blocks are composed: how the lists are composed that the walk goes through.
+MaskComposer composer_of(const AttentionProblem& problem, const AttentionShape& shape,
+                         const ComposedMask& to, const ComposedLists& lists);
+void walk_composed(AttentionWalk& walk, const ComposedMask& to, const ComposedLists& lists);
 
 }  // namespace tessera::planning

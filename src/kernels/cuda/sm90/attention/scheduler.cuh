@@ -69,7 +69,7 @@ class Scheduler {
   /// Looks up 32 pieces at a time, one per lane. A step is published once it is known whether
   /// another one follows.
   __device__ void walk(TileDescriptor& descriptor) {
-    shared_.pieces.start(args_.walk, descriptor, lane_);
+    start_pieces(shared_.pieces, args_.walk, descriptor, lane_);
     announce(descriptor);
     __syncwarp();
     if constexpr (T::kLeavesSooner) find_own_steps(descriptor);
@@ -87,20 +87,20 @@ class Scheduler {
     __syncwarp();  // all lanes have read the pieces
   }
 
-  /// Returns the number of steps. All KV splits get equally many; the last may have no pieces, like
-  /// the only step of a tile that sees no keys.
+  /// Returns the number of steps.
   __device__ int publish_in_order(const TileDescriptor& descriptor) {
+    using Steps = planning::StepsOfTile<T::kShape>;
     int placed = 0;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
       const unsigned found = __ballot_sync(~0u, piece.visited);
       if (piece.visited)
-        write_piece(piece, descriptor, placed + __popc(found & lanes_below(lane_)));
+        write_piece(piece, descriptor, placed + __popc(found & planning::lanes_below(lane_)));
       __syncwarp();
-      publish(followed(placed), followed(placed + __popc(found)), false);
+      publish(Steps::followed(placed), Steps::followed(placed + __popc(found)), false);
       placed += __popc(found);
     }
-    const int rest = placed % T::kRoundPieces, last = followed(placed);
+    const int rest = placed % T::kRoundPieces, last = Steps::followed(placed);
     if ((rest > 0 || placed == 0) && lane_ >= rest && lane_ < T::kRoundPieces)
       write_piece(Piece{}, descriptor, last * T::kPieces + lane_);
     __syncwarp();
@@ -109,13 +109,12 @@ class Scheduler {
   }
 
   /// The same for row groups with their own lists: both pieces of a step are needed by the same row
-  /// groups. Steps are numbered in the order of their first pieces. A step without its second piece
-  /// delays the steps after it; before too many wait, it is published with one piece.
+  /// groups.
   __device__ int publish_by_row_groups(const TileDescriptor& descriptor) {
     static_assert(T::kPieces == 2 && 1 << T::kRowGroups <= 32);
     constexpr int kMaxWaiting = T::kStepDescriptors - 32 - 1;
-    // `lacking`, one lane per set of row groups: the set's step that lacks a piece, or -1.
-    int lacking = -1, begun = 0, sent = 0;
+    int sent = 0;
+    planning::PairedSteps steps;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
       const int groups = piece.visited ? piece.row_groups : 0;
@@ -128,73 +127,36 @@ class Scheduler {
         if (groups == set) same_groups = found;
         if (lane_ == set) own = found;
       }
-      const int open = __shfl_sync(~0u, lacking, groups);
-      const unsigned before = same_groups & lanes_below(lane_);
-      const bool begins = groups != 0 && (__popc(before) + (open >= 0)) % 2 == 0;
+      const int open = __shfl_sync(~0u, steps.lacking, groups);
+      const unsigned before = same_groups & planning::lanes_below(lane_);
+      const bool begins = groups != 0 && steps.begins(before, open);
       const unsigned beginning = __ballot_sync(~0u, begins);
-      const auto step_of = [&](int lane) { return begun + __popc(beginning & lanes_below(lane)); };
-      if (groups != 0) {
-        const int step = begins ? step_of(lane_) : before ? step_of(last_lane(before)) : open;
-        write_piece(piece, descriptor, step * 2 + !begins);
-      }
-      if (own != 0) {
-        const int last = last_lane(own);
-        lacking = (beginning >> last & 1) != 0 ? step_of(last) : -1;
-      }
-      begun += __popc(beginning);
-      if (lacking >= 0 && begun - lacking > kMaxWaiting) pad_with_empty_piece(lacking, descriptor);
+      if (groups != 0)
+        write_piece(piece, descriptor, steps.place(lane_, before, open, begins, beginning));
+      steps.advance(own, beginning);
+      if (steps.waits_too_long(kMaxWaiting)) write_piece(Piece{}, descriptor, steps.pad());
       __syncwarp();
-      const unsigned first = __reduce_min_sync(~0u, static_cast<unsigned>(lacking));
-      publish_up_to(min(first, static_cast<unsigned>(begun - 1)), sent);
+      const unsigned first = __reduce_min_sync(~0u, static_cast<unsigned>(steps.lacking));
+      publish_up_to(steps.complete(first), sent);
     }
-    if (lacking >= 0) pad_with_empty_piece(lacking, descriptor);
-    if (begun == 0 && lane_ < 2) write_piece(Piece{}, descriptor, lane_);
+    if (steps.lacking >= 0) write_piece(Piece{}, descriptor, steps.pad());
+    if (steps.begun == 0 && lane_ < 2) write_piece(Piece{}, descriptor, lane_);
     __syncwarp();
-    publish_up_to(max(begun - 1, 0), sent);
+    publish_up_to(max(steps.begun - 1, 0), sent);
     publish(sent, sent + 1, true);
     return sent + 1;
-  }
-
-  __device__ void pad_with_empty_piece(int& lacking, const TileDescriptor& descriptor) {
-    write_piece(Piece{}, descriptor, lacking * 2 + 1);
-    lacking = -1;
   }
 
   __device__ void publish_up_to(int end, int& sent) {
     for (; sent < end; sent = min(sent + 32, end)) publish(sent, min(sent + 32, end), false);
   }
 
-  __device__ static unsigned lanes_below(int lane) { return (1u << lane) - 1; }
-  __device__ static int last_lane(unsigned lanes) { return 31 - __clz(lanes); }
-
-  /// Where all keys of a range are walked: the first and the last step in which each consumer's
-  /// rows see a key. A consumer that sees no key gets the step nearest to what it would see.
   __device__ void find_own_steps(const TileDescriptor& descriptor) {
-    if (lane_ < T::kConsumers) {
-      int &first_needed = shared_.first_step[lane_], &last = shared_.last_step[lane_];
-      first_needed = 0;
-      last = kOutOfBounds;
-      const int first = descriptor.first_query + (lane_ * T::kRows >> args_.walk.pack_shift);
-      const int last_query =
-          descriptor.first_query + ((lane_ + 1) * T::kRows - 1 >> args_.walk.pack_shift);
-      if (shared_.pieces.per_block == 0 && descriptor.share.parts == 1 &&
-          first < descriptor.q_length) {
-        const int walked = shared_.pieces.begin * planning::kKeyPiece;
-        if constexpr (T::kJoinsLater) {
-          const int final = max(shared_.pieces.count - 1, 0) / T::kPieces;
-          first_needed = min(max(descriptor.sight.begin_of(first) - walked, 0) / T::kN, final);
-        }
-        const int end = descriptor.sight.end_of(min(last_query, descriptor.q_length - 1)) - walked;
-        last = max((end - 1) / T::kN, first_needed);
-      }
-    }
+    if (lane_ < T::kConsumers)
+      planning::find_own_steps<T::kN, T::kJoinsLater>(args_.walk, descriptor, shared_.pieces, lane_,
+                                                      shared_.first_step[lane_],
+                                                      shared_.last_step[lane_]);
     __syncwarp();
-  }
-
-  /// The number of steps that another step of the same KV split is known to follow, after so many
-  /// pieces.
-  __device__ static int followed(int placed) {
-    return max((placed + T::kRoundPieces - 1) / T::kRoundPieces - 1, 0) * T::kKvSplits;
   }
 
   __device__ void announce(TileDescriptor& descriptor, bool no_more_tiles = false) {
@@ -212,35 +174,11 @@ class Scheduler {
     Step& step = shared_.steps[number % T::kStepDescriptors];
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
-    step.flags[p] = {.masked = piece.visited ? piece.masked : kAllRowGroups,
-                     .needed = piece.row_groups};
+    step.flags[p] = planning::flags_of(piece);
     shared_.kept[number % T::kStepDescriptors][p] =
-        piece.visited ? kept_of(piece, descriptor) : kAllKeys;
+        piece.visited ? shared_.pieces.kept(args_.walk, descriptor, piece) : kAllKeys;
     if constexpr (kEachLaneArrives)
       tile::arrive(&shared_.step_ring.full[number % T::kStepDescriptors]);
-  }
-
-  /// The keys of a piece that some query of its row groups sees.
-  __device__ std::uint64_t kept_of(const Piece& piece, const TileDescriptor& descriptor) const {
-    using planning::bits_between;
-    const Walk& walk = args_.walk;
-    const int key = piece.key;
-    std::uint64_t kept;
-    int first = descriptor.first_query;
-    if constexpr (T::kOwnLists) {
-      kept = bits_between(piece.begin - key, piece.end - key) &
-             ~bits_between(piece.gap_begin - key, piece.gap_end - key);
-      first += (__ffs(piece.row_groups) - 1) * static_cast<int>(walk.mask.block_q);
-    } else {
-      kept = bits_between(shared_.pieces.any_begin - key, shared_.pieces.any_end - key);
-    }
-    if (walk.composed && piece.bits != kNoBits) {
-      const planning::ComposedBits bits{walk.composed + piece.bits / sizeof(std::uint64_t),
-                                        walk.words, walk.word_queries.divisor};
-      const int end = min(first + static_cast<int>(walk.mask.block_q), descriptor.q_length);
-      kept &= bits.met(descriptor.sight, first, end, key);
-    }
-    return kept;
   }
 
   /// Publishes steps [from, to) of the tile.
@@ -252,17 +190,8 @@ class Scheduler {
       tile::wait(&shared_.step_ring.empty[stage], (number / T::kStepDescriptors & 1) ^ 1);
     RowGroupFlags& flags = shared_.steps[stage].flags[0];
     flags.last_needed = flags.last_of_tile = last ? kAllRowGroups : 0;
-    if constexpr (T::kLeavesSooner) {
-      unsigned needed = 0, last_needed = 0;
-#pragma unroll
-      for (int c = 0; c < T::kConsumers; ++c) {
-        const int last_step = shared_.last_step[c];
-        if (shared_.first_step[c] <= mine) needed |= 1u << c;
-        if (last_step == mine || (last && last_step > mine)) last_needed |= 1u << c;
-      }
-      flags.needed = static_cast<std::uint8_t>(needed);
-      flags.last_needed = static_cast<std::uint8_t>(last_needed);
-    }
+    if constexpr (T::kLeavesSooner)
+      planning::set_needed(flags, mine, last, shared_.first_step, shared_.last_step);
     tile::arrive(&shared_.step_ring.full[stage]);
   }
 

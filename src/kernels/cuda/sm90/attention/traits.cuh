@@ -12,7 +12,6 @@
 #include "src/kernels/cuda/sm90/attention/descriptors.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/attention/rings.cuh"
-#include "src/kernels/cuda/sm90/attention/row_groups.cuh"
 #include "src/kernels/cuda/sm90/attention/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
@@ -155,12 +154,11 @@ struct Traits {
   static constexpr int kStepDescriptors = kMaxBytes <= 220 * 1024 ? 64 : 48;
   static constexpr int kTileDescriptors = 3, kVPostDescriptors = 3;
   static_assert(!kOwnLists || (kConsumers % kTile.row_groups == 0 && kPieces <= 2));
-  static constexpr int kRowGroups = kOwnLists ? kTile.row_groups : kSplitConsumers;
+  static constexpr int kRowGroups = planning::walk_row_groups(kTile);
   static constexpr int kConsumersPerRowGroup = kSplitConsumers / kRowGroups;
   static_assert(!kLeavesSooner || (kKvSplits == 1 && !kOwnLists));
   using Step = StepDescriptor<kPieces>;
-  using Pieces = std::conditional_t<kOwnLists, RowGroupPieces<kRowGroups, kM / kRowGroups>,
-                                    ListPieces<kRowGroups, kM / kRowGroups>>;
+  using Pieces = planning::PiecesOfTile<kTile>;
 
   /// Which stage of V the V post-process warp has to fix, and which keys stay.
   struct VPostDescriptor {
