@@ -138,8 +138,9 @@ tessera_check(setup ${python} tests/install/setup_test.py)
 tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
               -DWORK=${PROJECT_BINARY_DIR}/checks/cutlass -P tests/install/find_cutlass.cmake)
 if(TESSERA_TOOL)
+  # The kernels that pages add are compiled where there is nvcc.
   tessera_check(docs ${python} scripts/check_docs.py --build ${PROJECT_BINARY_DIR}
-                --cxx ${CMAKE_CXX_COMPILER})
+                --cxx ${CMAKE_CXX_COMPILER} $<$<BOOL:${TESSERA_CUDA}>:--nvcc=${CMAKE_CUDA_COMPILER}>)
   foreach(name cli pattern demo python)
     tessera_check(tool_${name} ${python} tests/tool/${name}_test.py $<TARGET_FILE:tessera_tool>)
   endforeach()
