@@ -7,7 +7,7 @@
 #include <tessera/plan.hpp>
 
 // What a problem is once its tensors' shapes have been checked against each other: plain numbers,
-// no pointers. Everything in plan/ reads these; kernels read them instead of re-deriving shapes.
+// no pointers. Everything that plans reads these; kernels read them instead of re-deriving shapes.
 // `shape_of` throws Error(invalid_argument) for shapes, dtypes, strides or parameters that make no
 // sense; it reads no tensor data and accepts null pointers, so that planning works from shapes
 // alone.

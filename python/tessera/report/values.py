@@ -139,8 +139,8 @@ GROUPS = ("attention, dense", "attention, block-sparse", "attention, window, sof
 
 
 def family_of(record):
-    """The kernel's family, as rows are named: sm90_attention of sm90_attention_128. None where no
-    row ran, or its name says nothing."""
+    """The kernel's family, as rows are named: sm90_attention of
+    sm90_attention_d128_q192_k64_s3. None where no row ran, or its name says nothing."""
     parts = (record["ours"].get("row") or "").split("_")
     return "_".join(parts[:2]) if len(parts) > 1 else parts[0] or None
 

@@ -61,7 +61,7 @@ inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape,
   return walk;
 }
 
-/// An operand as the loader reads it, kExtent rows or columns a tile: at once, or 64 by 64.
+/// An operand as the producer reads it, kExtent rows or columns per tile: at once, or 64 by 64.
 template <Major kMajor, int kExtent>
 CUtensorMap operand_map(const tile::MatrixMap& map, bool whole) {
   if constexpr (kMajor == Major::k) return tile::panel_map(map, whole ? kExtent : tile::kLine, 0);
