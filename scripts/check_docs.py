@@ -14,6 +14,8 @@ A block whose first line is "```cpp file=PATH" or "```cuda file=PATH" is a file 
 the tree, "```diff file=PATH" edits one: hunks begin with "@@", and their old lines have to be there
 once. The files of a page are written beside the tree, which they include, and are compiled: C++ for
 its syntax, CUDA by nvcc where --nvcc names one, the kernel rows as the build instantiates them.
+
+Links of all pages of the tree to files and headings have to lead somewhere.
 """
 
 import argparse
@@ -143,6 +145,38 @@ def compile_files(path, cxx, nvcc=None):
     return len(files), failures
 
 
+def anchors(text):
+    """The anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+def dead_links(path):
+    """A line for each link of a page to a file or heading that is not there."""
+    text = re.sub(r"^ *```.*?^ *```$", lambda block: "\n" * block[0].count("\n"), path.read_text(),
+                  flags=re.MULTILINE | re.DOTALL)
+    dead = []
+    for link in re.finditer(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link[1]):
+            continue
+        name, _, anchor = link[1].partition("#")
+        target = path.parent / name if name else path
+        found = target.exists() and (not anchor or target.suffix != ".md"
+                                     or anchor in anchors(target.read_text()))
+        if not found:
+            line = text.count("\n", 0, link.start()) + 1
+            dead.append(f"{path}:{line}: {link[1]}: there is no such file or heading")
+    return dead
+
+
+def pages():
+    """The tree's own pages: not those of builds and environments."""
+    folders = ("docs", "src", "bench", "examples", "apps", "python", "tests")
+    return [*sorted(ROOT.glob("*.md")),
+            *(page for folder in folders for page in sorted((ROOT / folder).rglob("*.md")))]
+
+
 def self_test():
     text = "# T\n```sh\nfalse\n```\n```sh run\necho x > a\n```\ntext\n```sh run\ntest -s a\n```\n"
     assert [line for line, _, _ in blocks(text)] == [5, 9], blocks(text)
@@ -154,6 +188,10 @@ def self_test():
         count, failures = run_document(path, "/nowhere", "c++")
         assert count == 4 and len(failures) == 2 and ":12:" in failures[0], failures
         self_test_files(path)
+        path.write_text("# A `b` c!\n[a](#a-b-c) [b](page.md#a-b-c) [c](https://x) [d](.)\n"
+                        "```\n[e](nowhere)\n```\n[f](nowhere.md) [g](#nowhere) [h](page.md#no)\n")
+        assert [line.split(": ")[1] for line in dead_links(path)] == [
+            "nowhere.md", "#nowhere", "page.md#no"], dead_links(path)
     print("check_docs: self-test passed")
 
 
@@ -204,6 +242,8 @@ def main():
         total += count
         files += written
         failed += failures + wrong
+    for page in arguments.files or pages():
+        failed += dead_links(page)
     for failure in failed:
         print(failure, file=sys.stderr)
     if total + files == 0:
