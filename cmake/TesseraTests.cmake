@@ -139,8 +139,12 @@ tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
               -DWORK=${PROJECT_BINARY_DIR}/checks/cutlass -P tests/install/find_cutlass.cmake)
 if(TESSERA_TOOL)
   # The kernels that pages add are compiled where there is nvcc.
+  set(docs_nvcc "")
+  if(TESSERA_CUDA)
+    set(docs_nvcc --nvcc ${CMAKE_CUDA_COMPILER})
+  endif()
   tessera_check(docs ${python} scripts/check_docs.py --build ${PROJECT_BINARY_DIR}
-                --cxx ${CMAKE_CXX_COMPILER} $<$<BOOL:${TESSERA_CUDA}>:--nvcc=${CMAKE_CUDA_COMPILER}>)
+                --cxx ${CMAKE_CXX_COMPILER} ${docs_nvcc})
   foreach(name cli pattern demo python)
     tessera_check(tool_${name} ${python} tests/tool/${name}_test.py $<TARGET_FILE:tessera_tool>)
   endforeach()
