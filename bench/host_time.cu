@@ -113,8 +113,8 @@ void call(const AttentionProblem& problem, const Execution& execution) {
 }
 void call(const MatmulProblem& problem, const Execution& execution) { matmul(problem, execution); }
 
-/// `run` of a plan that is made and prepared once, the convenience call, which finds its plan by the
-/// shape, and planning alone.
+/// `run` of a plan that is made and prepared once, the convenience call, which finds its plan by
+/// the shape, and planning alone.
 struct Measured {
   std::string op, name, row;
   Work planned, whole, planning;
@@ -167,9 +167,11 @@ int main() try {
   for (const Measured& one : calls) {
     std::printf(
         "{\"op\": \"%s\", \"call\": \"%s\", \"us\": %.3f, \"spread\": %.3f, "
-        "\"least_us\": %.3f, \"launch_us\": %.3f, \"with_plan_us\": %.3f, \"plan_us\": %.3f, \"row\": \"%s\"}\n",
+        "\"least_us\": %.3f, \"launch_us\": %.3f, \"with_plan_us\": %.3f, \"plan_us\": %.3f, "
+        "\"row\": \"%s\"}\n",
         one.op.c_str(), one.name.c_str(), one.planned.median(), one.planned.spread(),
-        one.planned.part(0), launch.median(), one.whole.median(), one.planning.median(), one.row.c_str());
+        one.planned.part(0), launch.median(), one.whole.median(), one.planning.median(),
+        one.row.c_str());
   }
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   return 0;

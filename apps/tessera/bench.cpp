@@ -129,17 +129,16 @@ Json result_file(const DeviceFacts& cpu, int threads, Json cases) {
                                  ? ""
                                  : first_line({"git", "-C", folder, "describe", "--always",
                                                "--dirty", "--abbrev=40", "--exclude", "*"});
-  return {
-      {"schema", 1},
-      {"date", now()},
-      {"gpu", nullptr},
-      {"cpu", {{"name", cpu_name(cpu)}, {"simd", cpu.simd}, {"threads", threads}}},
-      {"toolkit", nullptr},
-      {"version", TESSERA_VERSION_STRING},
-      {"commit", text_or_null(commit)},
-      {"ceilings", Json::object()},
-      {"tests", Json::array()},
-      {"cases", std::move(cases)}};
+  return {{"schema", 1},
+          {"date", now()},
+          {"gpu", nullptr},
+          {"cpu", {{"name", cpu_name(cpu)}, {"simd", cpu.simd}, {"threads", threads}}},
+          {"toolkit", nullptr},
+          {"version", TESSERA_VERSION_STRING},
+          {"commit", text_or_null(commit)},
+          {"ceilings", Json::object()},
+          {"tests", Json::array()},
+          {"cases", std::move(cases)}};
 }
 
 std::string time_text(const Timing& time) {

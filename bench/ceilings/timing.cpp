@@ -14,8 +14,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kBurstSeconds = 0.012, kRestSeconds = 0.05;
-constexpr double kChunkSeconds = 0.02;       // of sustained work; energy is read after each
-constexpr double kLeadInSeconds = 1.0;       // until the card is at its limit; not counted
+constexpr double kChunkSeconds = 0.02;     // of sustained work; energy is read after each
+constexpr double kLeadInSeconds = 1.0;     // until the card is at its limit; not counted
 constexpr double kMinEnergySeconds = 0.3;  // NVML's counter of energy moves ten times a second
 constexpr int kMaxRepeats = 1 << 30;
 

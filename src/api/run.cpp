@@ -50,7 +50,8 @@ void check_data(const Planned& planned, const AnyProblem& problem, const AnyShap
 /// The shape of a problem, which has to be the one planned for.
 AnyShape shape_planned_for(const Plan& plan, const AnyProblem& problem) {
   if (!plan.planned)
-    throw Error(ErrorCode::invalid_argument, "run: plan: expected what plan() returns, got another");
+    throw Error(ErrorCode::invalid_argument,
+                "run: plan: expected what plan() returns, got another");
   AnyShape shape = planning::shape_of(problem);
   if (shape == plan.planned->shape) return shape;
   throw Error(ErrorCode::invalid_argument, "run: plan: made for '" + plan.signature +
@@ -70,8 +71,9 @@ using Step = void (*)(const Call&);
 void take(Step step, const char* name, const Call& call) {
   const Backend backend = call.planned.family->backend;
   if (!step) {
-    throw Error(ErrorCode::unsupported, std::string(name) + ": plan: " + to_string(backend) +
-                                            " is not in this build; configure with TESSERA_CUDA=ON");
+    throw Error(ErrorCode::unsupported,
+                std::string(name) + ": plan: " + to_string(backend) +
+                    " is not in this build; configure with TESSERA_CUDA=ON");
   }
 #if defined(TESSERA_CUDA)
   if (backend != Backend::cpu) {
@@ -94,7 +96,8 @@ class Borrowed {
  public:
   Borrowed(const char* name, const Buffer& given, std::int64_t bytes, const Device& device,
            void* stream)
-      : own_(given.data ? 0 : bytes, device, stream), data_((given.data ? given : own_.view()).data) {
+      : own_(given.data ? 0 : bytes, device, stream),
+        data_((given.data ? given : own_.view()).data) {
     check_buffer(name, given.data ? given : own_.view(), bytes);
   }
   void* data() const { return data_; }

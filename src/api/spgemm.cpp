@@ -8,8 +8,8 @@
 #include <tessera/plan.hpp>
 
 #include "src/api/memory.hpp"
-#include "src/core/check_lists.hpp"
 #include "src/api/planner.hpp"
+#include "src/core/check_lists.hpp"
 #include "src/kernels/cpu/backend.hpp"
 #include "src/problem/check_memory.hpp"
 #include "src/problem/describe.hpp"
@@ -108,8 +108,8 @@ void check_memory(const Checked& checked, const SpgemmProblem& problem, const Bs
                   Lists lists, const Execution& execution) {
   const Where where = Where("spgemm") / "out";
   core::Outputs outputs;
-  api::add_buffer(outputs, "spgemm", "workspace", execution.workspace, checked.planned->buffers.workspace,
-                  checked.shape.device);
+  api::add_buffer(outputs, "spgemm", "workspace", execution.workspace,
+                  checked.planned->buffers.workspace, checked.shape.device);
   outputs.add(where / "values", out.values);
   if (lists == Lists::written) {
     outputs.add(where / "row_offsets", out.row_offsets);
@@ -214,10 +214,9 @@ void spgemm_numeric(const SpgemmPlan& plan, const SpgemmProblem& problem, const 
   const SpgemmPlan::Data& data = plan.data();
   if (!data.planned || checked.any_shape != data.planned->shape) {
     const std::string made = data.planned ? planning::describe(data.planned->shape) : "nothing";
-    throw Error(ErrorCode::invalid_argument, "spgemm: plan: made for '" + made +
-                                                 "', the problem is '" +
-                                                 planning::describe(checked.any_shape) +
-                                                 "'; call spgemm_symbolic for it");
+    throw Error(ErrorCode::invalid_argument,
+                "spgemm: plan: made for '" + made + "', the problem is '" +
+                    planning::describe(checked.any_shape) + "'; call spgemm_symbolic for it");
   }
   if (checked.shape.device != data.shape.device) {
     core::refuse(Where("spgemm") / "plan",

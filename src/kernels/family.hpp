@@ -29,8 +29,8 @@ class Layout {
  public:
   Layout() = default;
   template <class T>
-    requires(!std::is_same_v<T, Layout>)
-  Layout(const T& value) : tag_(&kTag<T>) {  // NOLINT: a conversion is what is wanted
+  requires(!std::is_same_v<T, Layout>) Layout(const T& value)
+      : tag_(&kTag<T>) {  // NOLINT: a conversion is what is wanted
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kBytes && alignof(T) <= 16);
     std::memcpy(bytes_, &value, sizeof(T));
   }
@@ -82,8 +82,7 @@ struct KernelFamily {
   void (*refuse)(const AnyShape&, const KernelRow&, const DeviceFacts&, Reasons&) = nullptr;
   /// May add reasons that only the layout shows.
   Layout (*layout)(const AnyShape&, const KernelRow&, const DeviceFacts&, Reasons&) = nullptr;
-  double (*seconds)(const AnyShape&, const Layout&, const KernelRow&,
-                    const DeviceFacts&) = nullptr;
+  double (*seconds)(const AnyShape&, const Layout&, const KernelRow&, const DeviceFacts&) = nullptr;
   /// `threads`: of the CPU backend.
   BufferSizes (*buffers)(const AnyShape&, const Layout&, const KernelRow&, int threads) = nullptr;
   /// For `explain`, after the row's reason: "; ..." for each thing that is not usual.
@@ -114,9 +113,7 @@ constexpr KernelFamily make_family(std::string_view name, Backend backend, Op op
   using Own = typename F::Layout;
   KernelFamily family{.name = name, .backend = backend, .op = op, .rows = rows};
   family.refuse = [](const AnyShape& shape, const KernelRow& row, const DeviceFacts& device,
-                     Reasons& reasons) {
-    F::refuse(std::get<Shape>(shape), row, device, reasons);
-  };
+                     Reasons& reasons) { F::refuse(std::get<Shape>(shape), row, device, reasons); };
   family.layout = [](const AnyShape& shape, const KernelRow& row, const DeviceFacts& device,
                      Reasons& reasons) -> Layout {
     return F::layout(std::get<Shape>(shape), row, device, reasons);

@@ -55,16 +55,14 @@ class Reasons {
     add({.kind = Reason::Kind::layout, .what = what, .more = more});
   }
   void unless_multiple(const char* what, std::int64_t got, std::int64_t of) {
-    if (got % of != 0)
-      add({.kind = Reason::Kind::multiple, .what = what, .got = got, .limit = of});
+    if (got % of != 0) add({.kind = Reason::Kind::multiple, .what = what, .got = got, .limit = of});
   }
   void unless_exactly(const char* what, std::int64_t got, std::int64_t wanted) {
     if (got != wanted)
       add({.kind = Reason::Kind::exactly, .what = what, .got = got, .limit = wanted});
   }
   void unless_at_most(const char* what, std::int64_t got, std::int64_t limit) {
-    if (got > limit)
-      add({.kind = Reason::Kind::at_most, .what = what, .got = got, .limit = limit});
+    if (got > limit) add({.kind = Reason::Kind::at_most, .what = what, .got = got, .limit = limit});
   }
 
   bool none() const { return count_ == 0; }

@@ -18,7 +18,7 @@ struct Tile {
 };
 
 struct KernelRow {
-  const char* name;      // family and facts: "sm90_attention_d128_q192_k64_s3"
+  const char* name;  // family and facts: "sm90_attention_d128_q192_k64_s3"
   Tile tile;
   unsigned dtypes;       // of the inputs: a set, as core::dtypes makes it
   const char* why;       // the reason this row exists

@@ -6,8 +6,6 @@
 #include <string_view>
 #include <utility>
 
-
-
 // One line that names what a kernel choice depends on: the key of tuning files.
 namespace tessera::planning {
 namespace {

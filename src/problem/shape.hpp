@@ -42,7 +42,7 @@ struct OperandShape {
   // As stored: whether the matrix (or each block) has a stride of 1 from row to row, from column to
   // column.
   bool unit_row_stride = false, unit_col_stride = true;
-  bool pool_fits = true;   // sparse: stored blocks span at most 64 GiB
+  bool pool_fits = true;  // sparse: stored blocks span at most 64 GiB
 
   /// Whether TMA reads it line by line along the depth of a product; else along the other side.
   bool lies_along_depth(bool depth_is_rows) const {
@@ -153,9 +153,8 @@ void check_data(const AttentionBackwardProblem& problem, const AttentionShape& s
 void check_data(const MergeStatesProblem& problem, const MergeShape& shape);
 
 /// The shape of any problem, in the order of AnyProblem's alternatives.
-using AnyShape =
-    std::variant<MatmulShape, SddmmShape, SpgemmShape, AttentionShape, AttentionBackwardShape,
-                 MergeShape>;
+using AnyShape = std::variant<MatmulShape, SddmmShape, SpgemmShape, AttentionShape,
+                              AttentionBackwardShape, MergeShape>;
 AnyShape shape_of(const AnyProblem& problem);
 Op op_of(const AnyProblem& problem);
 Op op_of(const AnyShape& shape);

@@ -25,8 +25,8 @@ bool tma_readable(const Tensor& t) {
   return begins_aligned(t);
 }
 
-// How the matrix, or each stored block, lies. The CPU reads any address: there, a plan serves tensors
-// anywhere.
+// How the matrix, or each stored block, lies. The CPU reads any address: there, a plan serves
+// tensors anywhere.
 void set_layout(OperandShape& shape, const Tensor& t) {
   if (t.device.kind == DeviceKind::cpu) return;
   shape.tma_readable = tma_readable(t);

@@ -139,7 +139,8 @@ std::string to_text(const Explanation& e) {
   }
   text +=
       "work      " + with_unit(e.useful_flops, "FLOP") + ", " + bytes_text(e.bytes) + " to move\n";
-  text += "chosen    " + (e.supported ? plan_text(e.plan) : "no kernel supports this problem") + "\n";
+  text +=
+      "chosen    " + (e.supported ? plan_text(e.plan) : "no kernel supports this problem") + "\n";
   if (e.supported) {
     text += "chosen by " + chooser_text(e) + "\n";
     text += "because   " + e.candidates.front().why + "\n";

@@ -40,8 +40,8 @@ std::string to_text(const Reason& r, const DeviceFacts& device) {
     case Kind::other_device:
       return words("the tensors are on ", r.what, ", the device is ", device.name);
     case Kind::dtype:
-      return words(r.what, ": dtype ", to_string(r.dtype), " is not supported (supported: ",
-                   names_of(r.dtypes), ")");
+      return words(r.what, ": dtype ", to_string(r.dtype),
+                   " is not supported (supported: ", names_of(r.dtypes), ")");
     case Kind::unsupported:
       return words(r.what, " is not supported", *r.more ? "; " : "", r.more);
     case Kind::required:

@@ -85,7 +85,8 @@ void refuse_dtypes(const AnyShape& shape, unsigned supported, Reasons& reasons) 
             out(s.out);
           }
         } else {
-          in(requires { s.parts; } ? "outs" : "q, k and v", s.dtype);
+          in(
+              requires { s.parts; } ? "outs" : "q, k and v", s.dtype);
           out(s.out);
         }
       },
@@ -133,8 +134,7 @@ std::shared_ptr<const Planned> planned_with(const Judged& best, const Request& r
   planned->shape = request.shape;
   planned->layout = best.layout;
   planned->threads = best.family->backend == Backend::cpu ? threads_for(request) : 0;
-  planned->buffers =
-      best.family->buffers(request.shape, best.layout, *best.row, planned->threads);
+  planned->buffers = best.family->buffers(request.shape, best.layout, *best.row, planned->threads);
   planned->predicted_ms = best.predicted_ms;
   return planned;
 }
@@ -223,10 +223,8 @@ Request Request::of(const AnyShape& shape, const DeviceFacts& device, const Exec
     throw Error(ErrorCode::invalid_argument,
                 "execution: threads: expected 0 or more, got " + std::to_string(execution.threads));
   }
-  Request request{.shape = shape,
-                  .device = device,
-                  .backend = execution.backend,
-                  .kernel = execution.kernel};
+  Request request{
+      .shape = shape, .device = device, .backend = execution.backend, .kernel = execution.kernel};
   if (device.kind == DeviceKind::cpu) {
     request.device.units = std::max(execution.threads > 0 ? execution.threads : device.units, 1);
   }
@@ -237,8 +235,7 @@ Request Request::of(const AnyProblem& problem, const DeviceFacts& device,
                     const Execution& execution) {
   Request request = of(shape_of(problem), device, execution);
   request.will_run = std::visit([](const auto& p) { return has_data(p); }, problem);
-  if (!request.will_run)
-    std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
+  if (!request.will_run) std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
   return request;
 }
 
@@ -266,8 +263,7 @@ std::shared_ptr<const Planned> choose(Families families, const Request& request,
       if (reasons.none() && (!best.row || at.predicted_ms < best.predicted_ms)) best = at;
     }
   }
-  if (!best.row)
-    throw Error(ErrorCode::unsupported, to_text(explain(families, request, tuning)));
+  if (!best.row) throw Error(ErrorCode::unsupported, to_text(explain(families, request, tuning)));
   return planned_with(best, request);
 }
 

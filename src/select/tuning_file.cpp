@@ -128,7 +128,8 @@ PreferredRows parse_tuning(std::span<const KernelFamily> families, std::string_v
   PreferredRows rows;
   std::unordered_map<std::string, int> seen;
   while (lines.next()) {
-    if (!lines.line().empty() && lines.line().front() != '#') read_problem(families, lines, rows, seen);
+    if (!lines.line().empty() && lines.line().front() != '#')
+      read_problem(families, lines, rows, seen);
   }
   return rows;
 }

@@ -50,7 +50,8 @@ TEST(FuzzTuning, DamagedFilesAreReadOrRefused) {
     Random random(seed);
     const std::string text = damaged(random);
     try {
-      for (const auto& [signature, row] : planning::parse_tuning(planning::all_families(), text, "X")) {
+      for (const auto& [signature, row] :
+           planning::parse_tuning(planning::all_families(), text, "X")) {
         ASSERT_TRUE(row) << "seed " << seed;
         ASSERT_NE(text.find(std::string(row.row->name) + "\t" + signature), std::string::npos)
             << "seed " << seed;

@@ -75,8 +75,7 @@ inline bool takes(int row, const AttentionProblem& problem) {
 
 /// Whether a row composes the mask's blocks into others.
 inline bool composes(int row, const AttentionProblem& problem) {
-  return static_cast<bool>(
-      planning::composed_mask(planning::shape_of(problem), row_at(row).tile));
+  return static_cast<bool>(planning::composed_mask(planning::shape_of(problem), row_at(row).tile));
 }
 
 /// Composed blocks mix queries whose lists differ, and a NaN that one of them sees may reach the

@@ -207,10 +207,10 @@ TEST(GpuAttentionBlocks, HostileLists) {
   int composed = 0;
   for (std::uint64_t seed = 6000; seed < 6032; ++seed) {
     const auto c = attention_case(seed, options_for(seed, kBlocks[seed % std::size(kBlocks)]));
-    gpu_test::expect_hostile_lists_are_harmless(
-        *c, seed, [&](int row, const AttentionProblem& problem) {
-          composed += gpu_test::composes(row, problem);
-        });
+    gpu_test::expect_hostile_lists_are_harmless(*c, seed,
+                                                [&](int row, const AttentionProblem& problem) {
+                                                  composed += gpu_test::composes(row, problem);
+                                                });
   }
   EXPECT_GT(composed, 40);
 }

@@ -9,8 +9,8 @@
 #include <tessera/tessera.hpp>
 
 #include "src/kernels/cuda/backend.hpp"
-#include "src/walk/transposed_lists.hpp"
 #include "src/walk/schedule.hpp"
+#include "src/walk/transposed_lists.hpp"
 #include "tests/fixtures/conversions.hpp"
 #include "tests/gpu/graph.hpp"
 #include "tests/gpu/twin.hpp"

@@ -255,9 +255,9 @@ TEST(GpuSkinny, TilesThatReadColumnsTogether) {
         problem.a.transposed = !tokens_deep;
         problem.b.transposed = weights_deep;
         problem.out = p.matrix(DType::f32, {m, n}, 0, true);
-        const planning::SkinnyLayout layout = planning::skinny_layout(
-            planning::shape_of(problem), gpu_test::row_at(rows.back()).tile,
-            device_facts({DeviceKind::cuda, 0}));
+        const planning::SkinnyLayout layout =
+            planning::skinny_layout(planning::shape_of(problem), gpu_test::row_at(rows.back()).tile,
+                                    device_facts({DeviceKind::cuda, 0}));
         EXPECT_EQ(layout.together, planning::kSkinnyTogether);
         std::vector<float> results[2];
         for (std::size_t i = 0; i < 2; ++i) {

@@ -74,7 +74,7 @@ struct AttentionOptions {
   bool wide_out = true;     ///< out may be f32 for narrower inputs
   Layout layout = Layout::wild;
   std::int64_t longest = 70;
-  std::int64_t max_queries = 0;    ///< of a sequence; 0: as `longest`
+  std::int64_t max_queries = 0;     ///< of a sequence; 0: as `longest`
   std::int64_t longest_window = 0;  ///< on both sides, always; 0: some, as `longest`
   std::int64_t largest_batch = 3, largest_kv_heads = 3;
   std::int64_t group = 0;  ///< query heads to a head of keys; 0: drawn

@@ -118,8 +118,7 @@ class Builder {
       if (random_.chance(0.5)) p_.max_q_length = longest_of(lengths);
       shape = {offsets.back() + draw_rest(), heads_, dim_};
     } else {
-      const std::int64_t most =
-          options_.max_queries > 0 ? options_.max_queries : options_.longest;
+      const std::int64_t most = options_.max_queries > 0 ? options_.max_queries : options_.longest;
       shape = {batch_, length(random_, most), heads_, dim_};
     }
     p_.q = memory_.input(dtype_, shape, options_.layout);

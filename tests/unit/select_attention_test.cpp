@@ -13,8 +13,8 @@
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/walk/kv_share.hpp"
-#include "tests/unit/selecting.hpp"
 #include "tests/unit/attention_shapes.hpp"
+#include "tests/unit/selecting.hpp"
 
 namespace {
 
@@ -42,12 +42,18 @@ TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
   const struct {
     std::int64_t dim, dim_v;
     const char* row;
-  } cases[] = {{8, 8, "sm90_attention_d64_q192_k128_s3"},           {64, 64, "sm90_attention_d64_q192_k128_s3"},
-               {72, 40, "sm90_attention_d96_q192_k64_s4"},    {96, 96, "sm90_attention_d96_q192_k64_s4"},
-               {104, 104, "sm90_attention_d128_q192_k64_s3"}, {128, 128, "sm90_attention_d128_q192_k64_s3"},
-               {64, 128, "sm90_attention_d128_q192_k64_s3"},  {128, 64, "sm90_attention_d128_q192_k64_s3"},
-               {192, 128, "sm90_attention_d192_v128_q128_k128_s2"},  {136, 16, "sm90_attention_d192_v128_q128_k128_s2"},
-               {192, 192, "sm90_attention_d256_q128_k64_s2"},      {256, 256, "sm90_attention_d256_q128_k64_s2"}};
+  } cases[] = {{8, 8, "sm90_attention_d64_q192_k128_s3"},
+               {64, 64, "sm90_attention_d64_q192_k128_s3"},
+               {72, 40, "sm90_attention_d96_q192_k64_s4"},
+               {96, 96, "sm90_attention_d96_q192_k64_s4"},
+               {104, 104, "sm90_attention_d128_q192_k64_s3"},
+               {128, 128, "sm90_attention_d128_q192_k64_s3"},
+               {64, 128, "sm90_attention_d128_q192_k64_s3"},
+               {128, 64, "sm90_attention_d128_q192_k64_s3"},
+               {192, 128, "sm90_attention_d192_v128_q128_k128_s2"},
+               {136, 16, "sm90_attention_d192_v128_q128_k128_s2"},
+               {192, 192, "sm90_attention_d256_q128_k64_s2"},
+               {256, 256, "sm90_attention_d256_q128_k64_s2"}};
   for (const auto& c : cases)
     for (const DType dtype : {DType::bf16, DType::f16}) {
       const Explanation e =
@@ -61,7 +67,8 @@ TEST(SelectAttention, ShortWalksTakeShortSteps) {
   const auto row = [](std::int64_t batch, std::int64_t length) {
     return on_h200(problem_of({.batch = batch, .length = length, .dim = 64})).plan.kernel_name;
   };
-  EXPECT_EQ(row(1, 512), "sm90_attention_d64_q64_k128_s4_split2");  // fewer tiles than multiprocessors
+  EXPECT_EQ(row(1, 512),
+            "sm90_attention_d64_q64_k128_s4_split2");  // fewer tiles than multiprocessors
   EXPECT_EQ(row(64, 256), "sm90_attention_d64_q256_k64_s6");
   EXPECT_EQ(row(16, 1024), "sm90_attention_d64_q256_k64_s6");
   EXPECT_EQ(row(4, 4096), "sm90_attention_d64_q192_k128_s3");
@@ -90,8 +97,8 @@ TEST(SelectAttention, ExplainNamesTheRowAndWhy) {
   const std::string text =
       to_text(on_h200(problem_of({.heads = 32, .kv_heads = 4, .length = 1024})));
   for (const char* part :
-       {"chosen    sm90_attention_d128_q128_k128_s2, ", "because   heads of up to 128", "; 512 tiles",
-        "rejected  sm90_attention  ", "accepted  sm90_attention_"})
+       {"chosen    sm90_attention_d128_q128_k128_s2, ", "because   heads of up to 128",
+        "; 512 tiles", "rejected  sm90_attention  ", "accepted  sm90_attention_"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   EXPECT_EQ(text.find("folded"), std::string::npos) << text;
 
@@ -147,7 +154,8 @@ TEST(SelectAttention, RefusalsOfMasks) {
             Reasons{"mask: expected blocks that can be composed within 8 GiB"});
   // Sizes that no product of may be taken lightly.
   const std::int64_t most = std::int64_t{1} << 60;
-  EXPECT_EQ(reasons(masked({}, most, most, 1)), Reasons{"blocks of the longest list: expected at most 0, got 1"});
+  EXPECT_EQ(reasons(masked({}, most, most, 1)),
+            Reasons{"blocks of the longest list: expected at most 0, got 1"});
   EXPECT_EQ(reasons(masked({}, 1, most, 1)), Reasons{});
   EXPECT_EQ(reasons(masked({}, most - 1, 1, 4096)), Reasons{});
 }

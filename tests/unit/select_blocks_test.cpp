@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "tests/unit/selecting.hpp"
 #include "tests/unit/attention_shapes.hpp"
+#include "tests/unit/selecting.hpp"
 
 namespace {
 
@@ -18,7 +18,8 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   const auto composed = [](const AttentionProblem& p, const std::string& row) {
     return composed_mask(shape_for(p), tile_of(row));
   };
-  const std::string row = "sm90_attention_d128_q128_k128_s2", lines = "sm90_attention_d128_q128_k128_s2_lists2";
+  const std::string row = "sm90_attention_d128_q128_k128_s2",
+                    lines = "sm90_attention_d128_q128_k128_s2_lists2";
   for (const std::int64_t block_kv : {64, 128, 192})
     EXPECT_FALSE(composed(masked({}, 128, block_kv, 4), row)) << block_kv;
   for (const std::int64_t block_kv : {1, 16, 32, 96, 100}) {
@@ -33,7 +34,8 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   for (const std::int64_t block_q : {16, 32, 64, 96}) {
     const AttentionProblem shared = masked(grouped, block_q, 128, 4);
     EXPECT_FALSE(composed(shared, row)) << block_q;
-    EXPECT_EQ(block_q % attention_layout(shape_for(shared), tile_of(row), 132).queries, 0) << block_q;
+    EXPECT_EQ(block_q % attention_layout(shape_for(shared), tile_of(row), 132).queries, 0)
+        << block_q;
   }
   const auto takes = [&](const AttentionProblem& p, const std::string& by, std::int64_t queries,
                          std::int64_t words) {

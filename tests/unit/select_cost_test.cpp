@@ -195,8 +195,7 @@ TEST(Describe, TellsApartWhateverAKernelDependsOn) {
   const auto add = [&](auto change) {
     AttentionShape s = heads_of(2, 8, 2, 100, 200, 64);
     change(s);
-    EXPECT_TRUE(lines.insert(describe(forward(s))).second)
-        << describe(forward(s));
+    EXPECT_TRUE(lines.insert(describe(forward(s))).second) << describe(forward(s));
   };
   add([](AttentionShape&) {});
   add([](AttentionShape& s) { s.batch = 3; });

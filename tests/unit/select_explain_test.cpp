@@ -250,10 +250,10 @@ TEST(Rejections, NameTheArgumentWhatCameAndWhatIsSupported) {
   attention.device.kind = DeviceKind::cuda;
   attention.dtype = attention.out = DType::bf16, attention.kv_layout = KvLayout::paged;
   attention.dim = attention.dim_v = 100;
-  EXPECT_EQ(rejections(row_named("sm90_attention_d128_q128_k128_s2"), attention,
-                       device_preset("h100"))
-                .front(),
-            "page_table is not supported");
+  EXPECT_EQ(
+      rejections(row_named("sm90_attention_d128_q128_k128_s2"), attention, device_preset("h100"))
+          .front(),
+      "page_table is not supported");
 }
 
 TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {
@@ -349,9 +349,9 @@ TEST(Text, NamesEveryFamilyAndItsNearestMiss) {
       EXPECT_NE(text.find("rejected  " + family + " "), std::string::npos) << text;
     EXPECT_EQ(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')),
               4 + 2 * e.supported + fewest.size() +
-                  static_cast<std::size_t>(std::count_if(
-                      e.candidates.begin(), e.candidates.end(),
-                      [](const Candidate& c) { return c.reasons.empty(); })));
+                  static_cast<std::size_t>(
+                      std::count_if(e.candidates.begin(), e.candidates.end(),
+                                    [](const Candidate& c) { return c.reasons.empty(); })));
   }
 }
 

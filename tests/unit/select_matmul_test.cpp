@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
-#include "tests/unit/selecting.hpp"
 #include "src/kernels/cuda/sm90/skinny/plan.hpp"
+#include "tests/unit/selecting.hpp"
 
 namespace {
 
@@ -42,8 +42,9 @@ SkinnyLayout skinny_of(const MatmulProblem& problem, const std::string& row) {
 
 TEST(SelectMatmul, NarrowTilesForTheShortSide) {
   const std::pair<std::int64_t, const char*> sides[] = {
-      {1, "sm90_skinny_m256_n16_k64_s24"},  {16, "sm90_skinny_m256_n16_k64_s24"},   {32, "sm90_skinny_m256_n32_k64_s24"},
-      {64, "sm90_skinny_m256_n64_k64_s24"}, {128, "sm90_skinny_m256_n128_k64_s24"}, {8192, "sm90_matmul_m128_n256_k64_s4"}};
+      {1, "sm90_skinny_m256_n16_k64_s24"},    {16, "sm90_skinny_m256_n16_k64_s24"},
+      {32, "sm90_skinny_m256_n32_k64_s24"},   {64, "sm90_skinny_m256_n64_k64_s24"},
+      {128, "sm90_skinny_m256_n128_k64_s24"}, {8192, "sm90_matmul_m128_n256_k64_s4"}};
   for (const auto& [side, row] : sides) {
     EXPECT_EQ(on_h200(dense(side, 8192, 8192)).plan.kernel_name, row) << side << " rows";
     EXPECT_EQ(on_h200(dense(8192, side, 8192)).plan.kernel_name, row) << side << " columns";
@@ -67,7 +68,8 @@ TEST(SelectMatmul, SkinnyTilesFillTheDeviceAndFit) {
   for (std::int64_t rows : {1, 300, 4096, 8192, 14336, 100000})
     for (std::int64_t tokens : {1, 16, 100, 128, 500})
       for (std::int64_t k : {0, 64, 8192})
-        for (const char* row : {"sm90_skinny_m256_n16_k64_s24", "sm90_skinny_m256_n64_k64_s24", "sm90_skinny_m256_n128_k64_s24"})
+        for (const char* row : {"sm90_skinny_m256_n16_k64_s24", "sm90_skinny_m256_n64_k64_s24",
+                                "sm90_skinny_m256_n128_k64_s24"})
           for (bool contiguous : {false, true}) {
             MatmulShape shape = shape_for(dense(tokens, rows, k));
             for (OperandShape* o : {&shape.a, &shape.b})
@@ -141,7 +143,8 @@ TEST(SelectMatmul, GroupsOfEitherAxis) {
 TEST(SelectMatmul, SingleIsRefused) {
   const Explanation e = on_h200(dense(64, 64, 64, DType::f32));
   EXPECT_FALSE(e.supported);
-  EXPECT_NE(to_text(e).find("a: dtype f32 is not supported (supported: f16, bf16)"), std::string::npos);
+  EXPECT_NE(to_text(e).find("a: dtype f32 is not supported (supported: f16, bf16)"),
+            std::string::npos);
 }
 
 /// A sparse matrix [rows, cols] with a quarter of its blocks, times `columns`; walked as it is
@@ -164,9 +167,11 @@ MatmulProblem sparse(std::int64_t rows, std::int64_t cols, std::int64_t columns,
 
 TEST(SelectMatmul, SmallBlocksShareWhatTheyRead) {
   for (std::int64_t block : {16, 32})
-    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_bsr_m384_n128_k64_s5");
+    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name,
+              "sm90_bsr_m384_n128_k64_s5");
   for (std::int64_t block : {64, 128})
-    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name, "sm90_matmul_m128_n256_k64_s4");
+    EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name,
+              "sm90_matmul_m128_n256_k64_s4");
 }
 
 TEST(SelectMatmul, ExplainsHowListsAreWalked) {
@@ -183,9 +188,12 @@ TEST(SelectMatmul, ExplainsHowListsAreWalked) {
 TEST(SelectMatmul, FewColumnsStreamTheStoredBlocks) {
   EXPECT_EQ(on_h200(sparse(14336, 4096, 16, 32)).plan.kernel_name, "sm90_bsr_m64_n64_k64_s4");
   for (std::int64_t block : {64, 128}) {
-    EXPECT_EQ(on_h200(sparse(14336, 4096, 1, block)).plan.kernel_name, "sm90_skinny_m256_n16_k64_s24");
-    EXPECT_EQ(on_h200(sparse(14336, 4096, 16, block)).plan.kernel_name, "sm90_skinny_m256_n16_k64_s24");
-    EXPECT_EQ(on_h200(sparse(14336, 4096, 64, block)).plan.kernel_name, "sm90_skinny_m256_n64_k64_s24");
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 1, block)).plan.kernel_name,
+              "sm90_skinny_m256_n16_k64_s24");
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 16, block)).plan.kernel_name,
+              "sm90_skinny_m256_n16_k64_s24");
+    EXPECT_EQ(on_h200(sparse(14336, 4096, 64, block)).plan.kernel_name,
+              "sm90_skinny_m256_n64_k64_s24");
   }
   // Walked by columns of blocks: not as they are stored.
   EXPECT_EQ(on_h200(sparse(4096, 14336, 16, 64, true)).plan.kernel_name, "sm90_bsr_m64_n64_k64_s4");

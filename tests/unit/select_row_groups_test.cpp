@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "tests/unit/selecting.hpp"
 #include "tests/unit/attention_shapes.hpp"
+#include "tests/unit/selecting.hpp"
 
 namespace {
 
@@ -41,13 +41,16 @@ TEST(SelectRowGroups, OddMultiplesOf64AreWalkedTogether) {
     const bool fills_tall = block_q == 192;  // a tile of 192 queries, of one list
     for (const std::int64_t block_kv : {64, 128, 192}) {
       const Lists s{.block_q = block_q, .block_kv = block_kv};
-      EXPECT_EQ(taken_by(s), fills_tall ? "sm90_attention_d128_q192_k64_s3" : "sm90_attention_d128_q128_k128_s2_lists2")
+      EXPECT_EQ(taken_by(s), fills_tall ? "sm90_attention_d128_q192_k64_s3"
+                                        : "sm90_attention_d128_q128_k128_s2_lists2")
           << block_q << " x " << block_kv;
     }
-    EXPECT_EQ(taken_by({.dim = 64, .block_q = block_q}),
-              fills_tall ? "sm90_attention_d64_q192_k128_s3" : "sm90_attention_d64_q64_k128_s4_split2");
-    EXPECT_EQ(taken_by({.dim = 96, .block_q = block_q}),
-              fills_tall ? "sm90_attention_d96_q192_k64_s4" : "sm90_attention_d128_q128_k128_s2_lists2");
+    EXPECT_EQ(
+        taken_by({.dim = 64, .block_q = block_q}),
+        fills_tall ? "sm90_attention_d64_q192_k128_s3" : "sm90_attention_d64_q64_k128_s4_split2");
+    EXPECT_EQ(
+        taken_by({.dim = 96, .block_q = block_q}),
+        fills_tall ? "sm90_attention_d96_q192_k64_s4" : "sm90_attention_d128_q128_k128_s2_lists2");
   }
   const std::string text = to_text(on_h200(masked({})));
   EXPECT_NE(text.find("2 row groups of 64 rows walked together"), std::string::npos) << text;
@@ -79,8 +82,10 @@ TEST(SelectRowGroups, HeadsThatShareKeysAndListsAreFolded) {
     EXPECT_EQ(taken_by({.kv_heads = 4, .dim = dim, .mask_heads = 4}),
               taken_by({.kv_heads = 4, .dim = dim}));
   // Three heads cannot be folded; lists of blocks that fill a tile need no fold.
-  EXPECT_EQ(taken_by({.heads = 12, .kv_heads = 4, .mask_heads = 4}), "sm90_attention_d128_q128_k128_s2_lists2");
-  EXPECT_EQ(taken_by({.kv_heads = 4, .block_q = 128, .mask_heads = 4}), "sm90_attention_d128_q128_k128_s2");
+  EXPECT_EQ(taken_by({.heads = 12, .kv_heads = 4, .mask_heads = 4}),
+            "sm90_attention_d128_q128_k128_s2_lists2");
+  EXPECT_EQ(taken_by({.kv_heads = 4, .block_q = 128, .mask_heads = 4}),
+            "sm90_attention_d128_q128_k128_s2");
   EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_d128_q128_k128_s2_lists2"),
             "mask: expected lists that differ within the queries of a tile");
   EXPECT_EQ(reason({.kv_heads = 4, .mask_heads = 4}, "sm90_attention_d128_q128_k128_s2"), "");

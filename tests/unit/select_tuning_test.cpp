@@ -7,8 +7,8 @@
 
 #include <tessera/error.hpp>
 
-#include "tests/unit/selecting.hpp"
 #include "src/select/tuning.hpp"
+#include "tests/unit/selecting.hpp"
 
 namespace {
 
@@ -33,7 +33,8 @@ Tuning preferring(const std::string& row) {
   Tuning tuning;
   tuning.file = {.path = "/h200.tuning", .found = true, .ignored = "", .problems = 1};
   tuning.rows = parse_tuning(
-      api::families(), "tessera-tuning 1\ndevice " + h200().name + "\n" + row + "\t" + signature, h200().name);
+      api::families(), "tessera-tuning 1\ndevice " + h200().name + "\n" + row + "\t" + signature,
+      h200().name);
   return tuning;
 }
 
@@ -154,7 +155,8 @@ TEST(Tuned, ARowThatDoesNotFitIsPassedOver) {
   EXPECT_TRUE(has(to_text(e), "chosen by the cost model; the tuning file's " + kGroupsOnly +
                                   " does not support this problem\n"));
   // Nor does one of another device.
-  EXPECT_EQ(choose(product(), h200(), {}, preferring("cpu_matmul_m64_n384_k512")).kernel_name, kModels);
+  EXPECT_EQ(choose(product(), h200(), {}, preferring("cpu_matmul_m64_n384_k512")).kernel_name,
+            kModels);
 }
 
 TEST(Tuned, AForcedRowComesBeforeTheFile) {

@@ -21,8 +21,8 @@ inline Explanation select(const AnyProblem& problem, const DeviceFacts& device,
 
 inline Plan choose(const AnyProblem& problem, const DeviceFacts& device,
                    const Execution& execution = {}, const Tuning& tuning = {}) {
-  return public_plan(api::families(), choose(api::families(),
-                                             Request::of(problem, device, execution), tuning));
+  return public_plan(api::families(),
+                     choose(api::families(), Request::of(problem, device, execution), tuning));
 }
 
 /// The rows of a backend, in the order in which Plan::kernel counts them.

@@ -34,7 +34,8 @@ std::string row_of(const PreferredRows& rows, const std::string& signature) {
 
 TEST(TuningFile, NamesARowForEachProblem) {
   const PreferredRows rows =
-      parse_tuning(all_families(), kHead + "# a remark\n\n" + kLine + "\t812 us, 2026-11-21\n" +
+      parse_tuning(all_families(),
+                   kHead + "# a remark\n\n" + kLine + "\t812 us, 2026-11-21\n" +
                        "sm90_sddmm_m64_n512_k64_s3\tsddmm bf16[1x1] * bf16[1x1] -> x on cuda\n",
                    kDevice);
   EXPECT_EQ(rows.size(), 2u);
@@ -45,13 +46,17 @@ TEST(TuningFile, NamesARowForEachProblem) {
 
 TEST(TuningFile, LinesMayEndAsOnWindowsAndTheLastNotAtAll) {
   std::string text = kHead + kLine;
-  EXPECT_EQ(row_of(parse_tuning(all_families(), text, kDevice), kProduct), "sm90_matmul_m128_n256_k64_s4");
+  EXPECT_EQ(row_of(parse_tuning(all_families(), text, kDevice), kProduct),
+            "sm90_matmul_m128_n256_k64_s4");
   for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 2)
     text.insert(at, "\r");
-  EXPECT_EQ(row_of(parse_tuning(all_families(), text + "\r\n", kDevice), kProduct), "sm90_matmul_m128_n256_k64_s4");
+  EXPECT_EQ(row_of(parse_tuning(all_families(), text + "\r\n", kDevice), kProduct),
+            "sm90_matmul_m128_n256_k64_s4");
 }
 
-TEST(TuningFile, AFileWithoutProblemsIsFine) { EXPECT_TRUE(parse_tuning(all_families(), kHead, kDevice).empty()); }
+TEST(TuningFile, AFileWithoutProblemsIsFine) {
+  EXPECT_TRUE(parse_tuning(all_families(), kHead, kDevice).empty());
+}
 
 TEST(TuningFile, OtherVersionsAndDevicesAreRefused) {
   EXPECT_EQ(refusal(""), "line 1: expected 'tessera-tuning ...', got nothing more");
@@ -66,12 +71,14 @@ TEST(TuningFile, OtherVersionsAndDevicesAreRefused) {
 }
 
 TEST(TuningFile, EachKindOfBrokenLineIsNamed) {
-  EXPECT_EQ(refusal(kHead + "sm90_matmul_m128_n256_k64_s4 " + kProduct),
-            "line 3: expected a kernel, a tab and a signature, got 'sm90_matmul_m128_n256_k64_s4 matmul "
-            "bf16[64x64] * bf16[64x64...'");
+  EXPECT_EQ(
+      refusal(kHead + "sm90_matmul_m128_n256_k64_s4 " + kProduct),
+      "line 3: expected a kernel, a tab and a signature, got 'sm90_matmul_m128_n256_k64_s4 matmul "
+      "bf16[64x64] * bf16[64x64...'");
   EXPECT_EQ(refusal(kHead + "\n#\nsm90_x\t" + kProduct), "line 5: no kernel is called 'sm90_x'");
   EXPECT_EQ(refusal(kHead + "\t" + kProduct), "line 3: no kernel is called ''");
-  EXPECT_EQ(refusal(kHead + "sm90_merge_r8\t" + kProduct), "line 3: sm90_merge_r8 does not do matmul");
+  EXPECT_EQ(refusal(kHead + "sm90_merge_r8\t" + kProduct),
+            "line 3: sm90_merge_r8 does not do matmul");
   EXPECT_EQ(refusal(kHead + "sm90_merge_r8\t"), "line 3: expected a problem's signature, got ''");
   EXPECT_EQ(refusal(kHead + "sm90_merge_r8\tfly to the moon"),
             "line 3: expected a problem's signature, got 'fly to the moon'");

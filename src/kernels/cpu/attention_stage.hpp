@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "src/kernels/cpu/attention_view.hpp"
-#include "src/kernels/cpu/simd.hpp"
 #include "src/kernels/cpu/layout.hpp"
+#include "src/kernels/cpu/simd.hpp"
 
 // The pieces that forward and backward attention share: a walk's steps gathered into stages, a
 // stage's rows ready to be multiplied, scores under masks.

@@ -5,8 +5,8 @@
 #include <tessera/host_tensor.hpp>
 
 #include "src/core/check_lists.hpp"
-#include "src/walk/views.hpp"
 #include "src/sparse/support.hpp"
+#include "src/walk/views.hpp"
 
 namespace tessera::cpu {
 

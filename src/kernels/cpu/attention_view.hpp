@@ -4,9 +4,9 @@
 
 #include <tessera/attention.hpp>
 
+#include "src/problem/shape.hpp"
 #include "src/walk/list_walk.hpp"
 #include "src/walk/sequence.hpp"
-#include "src/problem/shape.hpp"
 #include "src/walk/walk.hpp"
 
 // Attention's tensors as the kernels read them: rows of one sequence and head, whatever the layout.

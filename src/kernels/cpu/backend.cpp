@@ -62,8 +62,7 @@ void prepare(const Call& call) {
 
 void launch(const Call& call) {
   check_prepared(call);
-  const Resources resources{*call.planned.row, call.workspace, body_of(call),
-                            call.planned.threads};
+  const Resources resources{*call.planned.row, call.workspace, body_of(call), call.planned.threads};
   visit_with_shape(call, [&](const auto& p, const auto& s) {
     if constexpr (requires { run(p, s, resources); }) run(p, s, resources);
   });

@@ -27,7 +27,8 @@ void launch(const planning::Call& call);
 void run(const MatmulProblem&, const planning::MatmulShape&, const Resources&);
 void run(const SddmmProblem&, const planning::SddmmShape&, const Resources&);
 void run(const AttentionProblem&, const planning::AttentionShape&, const Resources&);
-void run(const AttentionBackwardProblem&, const planning::AttentionBackwardShape&, const Resources&);
+void run(const AttentionBackwardProblem&, const planning::AttentionBackwardShape&,
+         const Resources&);
 void run(const MergeStatesProblem&, const planning::MergeShape&, const Resources&);
 
 void prepare(const MatmulProblem&, const planning::MatmulShape&, const planning::KernelRow& row,

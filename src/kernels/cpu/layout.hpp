@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "src/core/carver.hpp"
-#include "src/problem/shape.hpp"
 #include "src/kernels/row.hpp"
+#include "src/problem/shape.hpp"
 
 // How the CPU backend cuts its buffers: pure arithmetic, read by the planner (how many bytes) and
 // by the kernels (which bytes).

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "src/kernels/cpu/block_lists.hpp"
-#include "src/kernels/cpu/product_tile.hpp"
 #include "src/kernels/cpu/layout.hpp"
+#include "src/kernels/cpu/product_tile.hpp"
 #include "src/kernels/row.hpp"
 
 // What products share: views of operands as the product sees them, packing in passes, and the

@@ -6,8 +6,8 @@
 
 #include <tessera/matmul.hpp>
 
-#include "src/kernels/cpu/simd.hpp"
 #include "src/kernels/cpu/layout.hpp"
+#include "src/kernels/cpu/simd.hpp"
 
 // The one inner product of the CPU backend: a tile of rows is the sum, over the terms of a walk, of
 // a piece of the left operand times rows of the packed right operand. Dense: one term. Sparse: a

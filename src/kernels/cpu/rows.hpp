@@ -22,8 +22,7 @@ constexpr KernelRow cpu_attention_row(const char* name) {
           .tile = {.m = 128, .n = 192},
           .dtypes = core::kFloats,
           .why = "128 queries in vector lanes; the scores of a strip against 192 keys stay in L1",
-          .measured =
-              "194 GFLOP/s per core at f32 4096 keys, dim 64, AVX-512 (Zen 5), 2026-11-21"};
+          .measured = "194 GFLOP/s per core at f32 4096 keys, dim 64, AVX-512 (Zen 5), 2026-11-21"};
 }
 
 inline constexpr KernelRow kCpuMatmulRows[] = {cpu_product_row("cpu_matmul_m64_n384_k512")};

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "src/core/half.hpp"
-#include "src/kernels/cpu/simd.hpp"
 #include "src/kernels/cpu/layout.hpp"
+#include "src/kernels/cpu/simd.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {

@@ -134,9 +134,9 @@ void release(void* memory, int device, void* stream) noexcept {
 void launch(const planning::Call& call) {
   const RowLauncher* launcher = launcher_of(*call.planned.row);
   if (!launcher) {
-    throw Error(ErrorCode::unsupported,
-                std::string("run: this build holds no kernel '") + call.planned.row->name +
-                    "': configure with a TESSERA_KERNELS that matches it");
+    throw Error(ErrorCode::unsupported, std::string("run: this build holds no kernel '") +
+                                            call.planned.row->name +
+                                            "': configure with a TESSERA_KERNELS that matches it");
   }
   const DeviceGuard guard(planning::device_of(call.shape).index);
   launcher->launch(call);

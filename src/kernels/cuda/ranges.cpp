@@ -31,8 +31,8 @@ nvtxDomainHandle_t domain() {
 
 Range::Range(const char* step, const planning::Planned& planned) : open_(wanted()) {
   if (!open_) return;
-  const std::string name = std::string(step) + ' ' + to_string(planned.family->op) + ' ' +
-                           planned.row->name;
+  const std::string name =
+      std::string(step) + ' ' + to_string(planned.family->op) + ' ' + planned.row->name;
   nvtxEventAttributes_t attributes{};
   attributes.version = NVTX_VERSION;
   attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;

@@ -28,8 +28,7 @@ __device__ SequenceDescriptor sequence_of(const Walk& walk, int batch) {
 __device__ void count_tiles(const Walk& walk, TileCounts& counted) {
   const auto sequence = static_cast<int>(threadIdx.x);
   int per_head = 0;
-  if (sequence < walk.batches)
-    per_head = walk.tiles_of(sequence_of(walk, sequence).q_length);
+  if (sequence < walk.batches) per_head = walk.tiles_of(sequence_of(walk, sequence).q_length);
   const auto before = static_cast<int>(exclusive_sum<kThreads>(per_head * walk.head_groups).before);
   if (sequence < walk.batches) {
     counted.per_head[sequence] = per_head;

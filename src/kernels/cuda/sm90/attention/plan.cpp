@@ -194,8 +194,7 @@ ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
   return compose(s, queries);
 }
 
-AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile,
-                                 std::int64_t sms) {
+AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile, std::int64_t sms) {
   AttentionLayout layout;
   layout.sms = std::max<std::int64_t>(sms, 1);
   if (given.heads == 0 || given.kv_heads == 0 || given.batch == 0) return layout;
@@ -214,8 +213,8 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile,
   layout.uneven = walks_differ(s) ||
                   (layout.tiles > layout.sms && skipped_share(s, tile, layout) > kMinSkippedShare);
   split_last_tiles(layout, s, tile);
-  layout.ordered = data_tells(s) && layout.whole > layout.sms &&
-                   layout.whole <= kMaxOrderedTiles && s.batch <= kMaxOrderedSequences;
+  layout.ordered = data_tells(s) && layout.whole > layout.sms && layout.whole <= kMaxOrderedTiles &&
+                   s.batch <= kMaxOrderedSequences;
   if (s.window_right >= 0 && layout.tiles_per_head > 0)
     layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head, layout.sms);
   return layout;
@@ -392,8 +391,7 @@ struct Attention {
     reasons.unless_multiple("head dimension of v", s.dim_v, 8);
     reasons.unless_at_most("head dimension", s.dim, tile.k);
     reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
-    if (!s.tma_readable)
-      reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
+    if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
     if (s.transforms_scores && !supports_score_transform(tile))
       reasons.unsupported("softcap or a scale of zero or less");
     reasons.unless_at_most("the largest size",
@@ -420,7 +418,8 @@ struct Attention {
       reasons.unless_at_most("columns of blocks", (s.kv_length - 1) / block_kv + 1,
                              kMaxRowGroupBlocks);
     }
-    reasons.unless_at_most("blocks of the longest list", walked.mask_capacity, (kMaxLength - 1) / block_kv);
+    reasons.unless_at_most("blocks of the longest list", walked.mask_capacity,
+                           (kMaxLength - 1) / block_kv);
     if (composed_bytes(at.composed) > kMaxComposedBytes)
       reasons.layout("mask", "blocks that can be composed within 8 GiB");
     return at;

@@ -15,7 +15,6 @@
 #include "src/kernels/cuda/sm90/attention/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/row.hpp"
 
 namespace tessera::cuda::sm90::attention {

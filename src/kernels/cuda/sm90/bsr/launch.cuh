@@ -142,9 +142,9 @@ template <planning::Tile kTile, unsigned kDtypes>
 void launch(const Call& call) {
   const Sides sides(std::get<MatmulProblem>(call.problem));
   product::with_types<kDtypes>(sides.columns, sides.blocks,
-                      [&]<class Element, Major kDense, Major kBlocks>() {
-                        launch_typed<Traits<kTile, Element, kDense, kBlocks>>(call, sides);
-                      });
+                               [&]<class Element, Major kDense, Major kBlocks>() {
+                                 launch_typed<Traits<kTile, Element, kDense, kBlocks>>(call, sides);
+                               });
 }
 
 }  // namespace tessera::cuda::sm90::bsr

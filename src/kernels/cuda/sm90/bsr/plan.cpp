@@ -19,8 +19,7 @@ std::int64_t largest_part(std::int64_t length, std::int64_t most) {
 }
 
 /// Blocks are taken to lie anywhere with equal chance.
-double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& device,
-                  double bytes) {
+double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& device, double bytes) {
   const OperandShape& o = s.a.sparse ? s.a : s.b;
   if (o.block.rows == 0 || o.block.cols == 0) return 0;
   const bool walked_as_stored = s.a.sparse ? !o.transposed : o.transposed;

@@ -107,7 +107,8 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
   }
   at.steps = at.fetched = up(depth, tile.k);
   if (sparse) at.fetched = fetched_steps(s, tile, at.steps);
-  if (can_split(tile) && !sparse && !s.grouped) at.splits = best_splits(at.tiles, at.steps, tile, sms);
+  if (can_split(tile) && !sparse && !s.grouped)
+    at.splits = best_splits(at.tiles, at.steps, tile, sms);
   at.copy_a = !s.a.sparse && !s.a.tma_readable;
   at.copy_b = !s.b.sparse && !s.b.tma_readable;
   at.clusters = std::min(at.tiles, clusters_at_once(sms, at.splits));

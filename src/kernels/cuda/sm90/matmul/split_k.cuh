@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
-#include "src/kernels/cuda/sm90/matmul/plan.hpp"
 
 // Split-K inside a cluster: its blocks split one tile's depth and add their sums up. Each block
 // owns some columns of the tile, adds the sums of all blocks for them in the order of ranks, and

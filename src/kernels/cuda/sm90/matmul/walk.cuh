@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/list_walk.hpp"
-#include "src/kernels/cuda/sm90/matmul/plan.hpp"
 
 // The order of the output tiles, and what each walks: pairs (piece of A, piece of B), 64 deep.
 // Dense: all of K, or a share of it. Sparse A: what the lists of the tile's lines name, a line

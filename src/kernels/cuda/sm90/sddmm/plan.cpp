@@ -16,16 +16,15 @@ struct Sddmm {
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     const Tile& tile = row.tile;
     product::refuse_unaligned(s.a.tma_readable, s.b.tma_readable, reasons);
-    reasons.unless_at_most("the largest size",
-                           std::max({s.m, s.n, s.k, s.batch, s.out.stored}),
+    reasons.unless_at_most("the largest size", std::max({s.m, s.n, s.k, s.batch, s.out.stored}),
                            product::kMaxCoordinate - 1);
     reasons.unless_multiple("block rows", s.out.block.rows, tile.m);
     reasons.unless_multiple("block columns", s.out.block.cols, 16);
     constexpr std::int64_t kMaxTiles = INT32_MAX / 64;  // all sums of tile numbers still fit
     const std::int64_t lines =
         std::max<std::int64_t>(s.out.block.rows / tile.m * (s.pooled ? 1 : s.batch), 1);
-    reasons.unless_at_most("tiles along the stored blocks", s.out.stored * s.out.block.cols / tile.n,
-                           kMaxTiles / lines);
+    reasons.unless_at_most("tiles along the stored blocks",
+                           s.out.stored * s.out.block.cols / tile.n, kMaxTiles / lines);
   }
   static Layout layout(const Shape&, const KernelRow&, const DeviceFacts&, Reasons&) { return {}; }
   static double seconds(const Shape& s, const Layout&, const KernelRow& row,

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/sm90/skinny/plan.hpp"
 #include "src/kernels/cuda/sm90/skinny/split_k.cuh"
 #include "src/kernels/cuda/sm90/skinny/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
-#include "src/kernels/cuda/sm90/skinny/plan.hpp"
 
 // Few columns: the left side is streamed and read once. A thread block computes one tile, or a
 // share of its depth. One warp loads the left side, another the right one; one warpgroup multiplies

@@ -75,7 +75,8 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   const int beyond = std::max(0, at.units() * kLine * kLineBytes - stage);
   constexpr int kMinStages = 2;
   if (at.shared_bytes - beyond < kMinStages * stage) return false;
-  const auto rows = static_cast<std::uint32_t>(at.rows), height = static_cast<std::uint32_t>(at.height);
+  const auto rows = static_cast<std::uint32_t>(at.rows),
+             height = static_cast<std::uint32_t>(at.height);
   at.row_tiles = (rows + height - 1) / height;
   at.col_tiles = cut.col_tiles;
 
@@ -101,11 +102,11 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   const double fetch = on_sm * (cut.sparse ? steps : whole_steps) * bytes * (1 / kSmRate);
   const double memory = cut.memory_seconds * per_round;
   // Narrow instructions do not reach the full rate.
-  const double rate = n >= 64 ? 1 / (0.65 * kSmFlops)
+  const double rate = n >= 64   ? 1 / (0.65 * kSmFlops)
                       : n >= 32 ? 1 / (0.5 * kSmFlops)
                                 : 1 / (0.3 * kSmFlops);
-  const double multiply = on_sm * steps * 2.0 * at.units() * kLine * n * kLine * rate *
-                          (at.together > 1 ? 0.97 : 1.0);
+  const double multiply =
+      on_sm * steps * 2.0 * at.units() * kLine * n * kLine * rate * (at.together > 1 ? 0.97 : 1.0);
   // What a step costs besides its bytes, where no other block fills the gap: less where the next
   // one is multiplied meanwhile.
   const double step = n >= 128 ? 0.01e-6 : 0.03e-6;
@@ -113,8 +114,7 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   if (at.together > 1) end += kMeet;
   if (at.splits > 1)
     end += kMeet + kExchange * at.splits +
-           on_sm * at.units() * (n / kPiece) * kPieceBytes * (1.0 - per_split) *
-               (1 / kSendRate);
+           on_sm * at.units() * (n / kPiece) * kPieceBytes * (1.0 - per_split) * (1 / kSendRate);
   // The shorter of the two is not hidden entirely.
   at.seconds = rounds * (kStart + std::max(std::max(fetch, memory), multiply) +
                          0.15 * std::min(fetch, memory) + end) -
@@ -195,8 +195,8 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceF
         if (!left.sparse || left.block.rows % height == 0) consider(height);
       if (left.sparse) continue;  // tiles are parts of blocks
       // As low as fills the device in one round, or in two.
-      const double one_round = real(base.rows) * cut.copies /
-                               cut.clusters[base.at_once - 1][base.splits - 1];
+      const double one_round =
+          real(base.rows) * cut.copies / cut.clusters[base.at_once - 1][base.splits - 1];
       for (const double height : {one_round, 0.5 * one_round})
         if (height <= tile.m) consider(std::max(8, static_cast<int>(ceil_of(height / 8)) * 8));
     }
