@@ -24,11 +24,19 @@ namespace tessera::planning {
 
 template <class T>
 TESSERA_HD constexpr T min_of(T a, T b) {
+#if defined(__CUDA_ARCH__)
+  return min(a, b);  // one instruction, also next to a comparison of the two
+#else
   return a < b ? a : b;
+#endif
 }
 template <class T>
 TESSERA_HD constexpr T max_of(T a, T b) {
+#if defined(__CUDA_ARCH__)
+  return max(a, b);
+#else
   return a < b ? b : a;
+#endif
 }
 
 /// Half-open range of key indices inside one sequence.

@@ -5,13 +5,11 @@
 
 #include "src/core/carver.hpp"
 #include "src/kernels/family.hpp"
+#include "src/walk/matmul_walk.hpp"
 
 // How a row of sm90/matmul takes a product: pure arithmetic, read by the cost model, by the planner
 // (how much workspace) and by the launch.
 namespace tessera::planning {
-
-/// Where the group offsets cut, as the kernel sees the product.
-enum class Cut : std::uint8_t { none, rows, cols, depth };
 
 /// What the row's blocks of threads do. "Left" is the side whose rows are the rows of a tile.
 struct MatmulLayout {

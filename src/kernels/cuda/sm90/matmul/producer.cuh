@@ -72,15 +72,8 @@ class Scheduler {
     while (window.open(lines, walk, tile.batch, lane_)) {
       work.first = window.first;
 #pragma unroll
-      for (int l = 0; l < kLines; ++l) {
-        // Lines of one block have one list, so they name the same columns whatever it holds.
-        work.named[l] = args_.whole_a ? window.named[0] : window.named[l];
-        work.matrix[l] = (args_.whole_a ? window.stored[0] : window.stored[l]) + pool;
-        if (window.first < 0) {  // skips an entry that names no column
-          work.matrix[l] += static_cast<int>(work.named[l] & 1);
-          work.named[l] &= ~1u;
-        }
-      }
+      for (int l = 0; l < kLines; ++l)
+        window.read_line(l, args_.whole_a, pool, work.named[l], work.matrix[l]);
       publish(work);
     }
 #pragma unroll

@@ -4,111 +4,23 @@
 
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
-#include "src/walk/list_walk.hpp"
+#include "src/walk/matmul_walk.hpp"
 
-// The order of the output tiles, and what each walks: pairs (piece of A, piece of B), 64 deep.
-// Dense: all of K, or a share of it. Sparse A: what the lists of the tile's lines name, a line
-// being 64 rows. Only the scheduler uses this; consumers read stage descriptors (descriptors.cuh).
+// How the scheduler warp finds its tiles and reads their lists. What a tile walks follows from
+// src/walk. Only the scheduler uses this; consumers read stage descriptors (descriptors.cuh).
 namespace tessera::cuda::sm90::matmul {
 
 using planning::Cut;
+using planning::matmul::LineCursor;
+using planning::matmul::TileAt;
+using planning::matmul::Walk;
+static_assert(planning::matmul::kLine == tile::kLine);
 
-/// One output tile: its first row and column, where the result's rows and columns end for it, its
-/// batch or group, and the depth that it sums over if it is dense.
-struct TileAt {
-  int row, col, row_end, col_end, batch, depth_begin, depth_end;
-};
-
-/// Unchecked group offsets: clamped, and never decreasing.
-struct GroupView {
-  planning::Indices offsets;
-  std::int64_t stride = 1;
-  int groups = 0, length = 0;  // number of groups, and the length that they divide
-
-  __device__ int offset(int index) const {
-    return static_cast<int>(planning::clamp_to(offsets[index * stride], 0, length));
-  }
-};
-
-struct Walk {
-  int m = 0, n = 0, k = 0, batches = 1;
-  int a_batch_step = 0, b_batch_step = 0;  // 0: shared by all batches
-  int splits = 1;                          // blocks per cluster, which split their tiles' depth
-  int clusters = 1;                        // in the grid
-  int group = 16;                          // rows of tiles that are walked column by column
-  int* next_tile = nullptr;                // counter of dynamic tiles; null: static
-  Cut cut = Cut::none;
-  GroupView groups;
-  // Sparse A.
-  bool sparse = false;
-  planning::BsrView lists;
-  int lines_per_block = 1, block_depth = 0;  // as the product sees a block
-  std::int64_t pool_step = 0;                // stored blocks per batch; 0: one pool
-
-  /// What a dense tile walks: `parts` steps, each tile::kLine deep.
-  struct Depth {
-    int begin = 0, parts = 0;
-    int skip = 0;             // of the first step, what belongs to the group before
-    int valid = tile::kLine;  // of the last step, what belongs to this group
-  };
-  __device__ Depth depth(const TileAt& at, int split_rank) const {
-    // TMA requires the contiguous dimension at multiples of 16 bytes; groups begin anywhere.
-    const int begin = at.depth_begin & ~7;
-    const int length = at.depth_end > at.depth_begin ? at.depth_end - begin : 0;
-    const int parts = (length + tile::kLine - 1) / tile::kLine;
-    const int first = parts * split_rank / splits, last = parts * (split_rank + 1) / splits;
-    Depth depth{begin + first * tile::kLine, last - first};
-    if (cut == Cut::depth) {
-      depth.skip = at.depth_begin - begin;
-      depth.valid = length - (parts - 1) * tile::kLine;
-    }
-    return depth;
-  }
-
-  /// The block column of a stored block; -1 where the list names none that exists.
-  __device__ int column(int batch, int stored) const {
-    const std::int64_t c = lists.indices[batch * lists.index_batch + stored * lists.index_stride];
-    return c >= 0 && c < lists.block_cols ? static_cast<int>(c) : -1;
-  }
-};
-
-/// A line's list, read by a warp: each lane holds one of the next 32 entries.
-class LineCursor {
- public:
-  static constexpr int kEnd = INT32_MAX;
-
-  /// Starts the list of a row of blocks.
-  __device__ void begin(const Walk& walk, int batch, int row, int lane) {
-    const planning::BsrRow list = walk.lists.row(batch, row);
-    next_ = static_cast<int>(list.begin);
-    end_ = static_cast<int>(list.end);
-    read(walk, batch, lane);
-  }
-  /// This lane's block column, -1 where the list names none that exists; kEnd behind the last.
-  __device__ int ahead() const { return ahead_; }
-  /// Where the block of the next entry is stored.
-  __device__ int stored() const { return next_; }
-  /// Skips entries and reads those behind them.
-  __device__ void advance(const Walk& walk, int batch, int entries, int lane) {
-    next_ += entries;
-    read(walk, batch, lane);
-  }
-
- private:
-  __device__ void read(const Walk& walk, int batch, int lane) {
-    ahead_ = next_ + lane < end_ ? walk.column(batch, next_ + lane) : kEnd;
-  }
-
-  int next_ = 0, end_ = 0, ahead_ = kEnd;
-};
-
-/// What the lists of several lines name in the next 32 columns: a piece of B is read once for
-/// all of them.
+/// The next 32 columns, opened by a warp.
 template <int kLines>
-struct ColumnWindow {
-  int first;               // column
-  unsigned named[kLines];  // bitmask of columns per line
-  int stored[kLines];      // position of the block of each line's first column
+struct ColumnWindow : planning::matmul::ColumnWindow<kLines> {
+  using Window = planning::matmul::ColumnWindow<kLines>;
+  using Window::first, Window::named, Window::stored;
 
   /// All lanes. False where all lists have ended.
   __device__ bool open(LineCursor (&lines)[kLines], const Walk& walk, int batch, int lane) {
@@ -162,18 +74,15 @@ class TileCursor {
     if (by_groups()) {
       if (!find(at)) return false;
     } else {
-      const int rows = up(walk_.m, kTileM), cols = up(walk_.n, kTileN);
+      const int rows = planning::matmul::up(walk_.m, kTileM);
+      const int cols = planning::matmul::up(walk_.n, kTileN);
       at = {0, 0, walk_.m, walk_.n, index_ / (rows * cols), 0, walk_.k};
       if (walk_.sparse) {
         place_lists(at, index_ % (rows * cols), rows, cols);
       } else {
         place(at, index_ % (rows * cols), rows, cols);
       }
-      if (walk_.cut == Cut::depth) {
-        at.depth_begin = walk_.groups.offset(at.batch);
-        const int end = walk_.groups.offset(at.batch + 1);
-        at.depth_end = end < at.depth_begin ? at.depth_begin : end;
-      }
+      if (walk_.cut == Cut::depth) walk_.take_depth_of_group(at);
     }
     return true;
   }
@@ -181,7 +90,6 @@ class TileCursor {
  private:
   static constexpr unsigned kAll = 0xFFFFFFFFu;
 
-  static __device__ int up(int length, int piece) { return (length + piece - 1) / piece; }
   __device__ bool by_groups() const { return walk_.cut == Cut::rows || walk_.cut == Cut::cols; }
 
   /// Takes the next tile from the counter.
@@ -191,14 +99,8 @@ class TileCursor {
     return __shfl_sync(kAll, tile, 0);
   }
 
-  /// Tiles go down the columns of a group of rows of tiles, so that concurrent tiles share operands
-  /// in L2.
   __device__ void place(TileAt& at, int within, int rows, int cols) const {
-    const int group = within / (walk_.group * cols), rest = within % (walk_.group * cols);
-    const int left = rows - group * walk_.group;
-    const int height = left < walk_.group ? left : walk_.group;
-    at.row += (group * walk_.group + rest % height) * kTileM;
-    at.col += rest / height * kTileN;
+    walk_.template place<kTileM, kTileN>(at, within, rows, cols);
   }
 
   /// The same, but the rows of tiles with long lists come first: begun last, one of them would run
@@ -212,14 +114,8 @@ class TileCursor {
     if (long_ > 0) at.row = member(at.batch, is_long, at.row / kTileM, rows) * kTileM;
   }
 
-  /// The number of blocks that the lists of a row of tiles name.
   __device__ int listed_blocks(int batch, int row) const {
-    int sum = 0;
-    for (int line = 0; line < kTileM / tile::kLine; ++line)
-      sum += static_cast<int>(
-          walk_.lists.row(batch, (row * (kTileM / tile::kLine) + line) / walk_.lines_per_block)
-              .size());
-    return sum;
+    return walk_.template listed_blocks<kTileM>(batch, row);
   }
 
   /// Counts the rows of tiles whose lists are more than twice as long as the mean.
@@ -269,9 +165,7 @@ class TileCursor {
     if (end_ < floor_) end_ = floor_;
     begin_ = __shfl_up_sync(kAll, end_, 1);
     if (lane == 0) begin_ = floor_;
-    const bool rows = walk_.cut == Cut::rows;
-    sum_ = up(end_ - begin_, rows ? kTileM : kTileN) *
-           up(rows ? walk_.n : walk_.m, rows ? kTileN : kTileM);
+    sum_ = walk_.template tiles_of_group<kTileM, kTileN>(begin_, end_);
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(kAll, sum_, d);
@@ -288,11 +182,9 @@ class TileCursor {
         const int before = __shfl_sync(kAll, sum_, lane > 0 ? lane - 1 : 0);
         const int within = index_ - tiles_before_ - (lane > 0 ? before : 0);
         if (walk_.cut == Cut::rows) {
-          at = {begin, 0, end, walk_.n, first_ + lane, 0, walk_.k};
-          place(at, within, up(end - begin, kTileM), up(walk_.n, kTileN));
+          walk_.template place_in_rows<kTileM, kTileN>(at, within, first_ + lane, begin, end);
         } else {
-          at = {0, begin, walk_.m, end, first_ + lane, 0, walk_.k};
-          place(at, within, up(walk_.m, kTileM), up(end - begin, kTileN));
+          walk_.template place_in_cols<kTileM, kTileN>(at, within, first_ + lane, begin, end);
         }
         return true;
       }

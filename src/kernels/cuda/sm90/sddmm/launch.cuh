@@ -44,15 +44,15 @@ inline Walk walk_of(const BsrMatrix& out, std::int64_t batch, const planning::Ti
 inline void cut_into_tiles(Walk& walk, const planning::Tile& tile, int clusters, int cluster,
                            bool side_by_side) {
   const std::int64_t lines = std::int64_t{walk.row_tiles} * (walk.pooled ? 1 : walk.batches);
-  const Cut cut{.columns = walk.lists.stored * walk.block_cols,
-                .rows = walk.lists.block_rows * (walk.pooled ? walk.batches : 1),
-                .width = tile.n,
-                .piece = std::int64_t{1} << walk.piece_shift,
-                .clusters = clusters,
-                .cluster = cluster,
-                .side_by_side = side_by_side};
-  walk.body = body_of(cut, lines == 1);
-  walk.tail = tail_of(cut, walk.body);
+  const planning::sddmm::Cut cut{.columns = walk.lists.stored * walk.block_cols,
+                                 .rows = walk.lists.block_rows * (walk.pooled ? walk.batches : 1),
+                                 .width = tile.n,
+                                 .piece = std::int64_t{1} << walk.piece_shift,
+                                 .clusters = clusters,
+                                 .cluster = cluster,
+                                 .side_by_side = side_by_side};
+  walk.body = planning::sddmm::body_of(cut, lines == 1);
+  walk.tail = planning::sddmm::tail_of(cut, walk.body);
 }
 
 inline Values values_of(const SddmmProblem& problem, int piece_shift) {
@@ -87,7 +87,7 @@ void launch_typed(const Call& call, const Source& a, const Source& b) {
   if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
   Arguments args{};
   args.walk = walk_of(problem.out, shape.batch, T::kShape);
-  args.steps = static_cast<int>(up(shape.k, tile::kLine));
+  args.steps = static_cast<int>(planning::sddmm::up(shape.k, tile::kLine));
   const int piece = 1 << args.walk.piece_shift;
   args.cluster = cluster_of<T>(piece, args.steps);
 

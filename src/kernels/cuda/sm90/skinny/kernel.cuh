@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (is_producer_b && tile::elect()) tile::prefetch(args.b);
   // All of this may run while the kernel before ends; its results are read from here on.
   tile::wait_for_grid_before();
-  const Share share = share_of<T::kRotatesDepth>(args, block.at);
+  const Share share = planning::skinny::share_of<T::kRotatesDepth>(args, block.at);
   // Where blocks load for each other, all of them must have initialised their barriers first. Other
   // blocks do not wait for that.
   const bool syncs_cluster = T::kMany && args.together > 1;

@@ -82,11 +82,9 @@ struct Arguments {
   int parts = 0;                          // depth of a block / kLine
 };
 
-/// The place in the order of a block's tile in a round. Every other round is reversed: the block
-/// with the longest tile of one round has the shortest of the next.
+/// The place in the order of this thread block's tile in a round.
 __device__ __forceinline__ int place(int round) {
-  const int from = round * gridDim.x;
-  return from + static_cast<int>(round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+  return planning::spgemm::place_of(round, blockIdx.x, gridDim.x);
 }
 
 /// The position of a reader of all matchers' batches: one tile after the other, matchers
@@ -352,7 +350,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
 /// Work of a producer warp before there is anything to load.
 __device__ __forceinline__ void prefetch_lists(const Arguments& args, int thread, int threads) {
   for (const Lists* lists : {&args.walk.result, &args.walk.a, &args.walk.b.stored})
-    lists->prefetch(thread, threads);
+    cuda::spgemm::prefetch(*lists, thread, threads);
   args.copy.run(thread, threads);
 }
 
