@@ -6,7 +6,6 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/kernels/cuda/sm90/sddmm/cut.hpp"
 #include "tests/gpu/products.hpp"
 
 namespace tessera {
@@ -60,33 +59,6 @@ void expect_right(const Case& s, std::int64_t rows = 4, std::int64_t cols = 9) {
   Products p(static_cast<std::uint64_t>(s.r * 3 + s.c + s.k));
   const Pattern pattern = with_gaps(rows, cols, p.random());
   p.expect_right(problem_of(p, s, pattern), s.text());
-}
-
-TEST(GpuSddmm, EveryStoredColumnIsInOneTile) {
-  namespace sm90 = cuda::sm90::sddmm;
-  for (std::int64_t cluster : {1, 2, 8})
-    for (std::int64_t clusters : {132, 15, 1})
-      for (std::int64_t columns : {0, 16, 500, 33792, 262144, 524304})
-        for (std::int64_t rows : {0, 1, 64, 5000})
-          for (std::int64_t piece : {16, 64})
-            for (bool rounds_only : {false, true}) {
-              const std::int64_t line = columns / piece * piece;
-              const sm90::Cut cut{line, rows, 512, piece, clusters, cluster, cluster == 2};
-              const sm90::Section body = sm90::body_of(cut, rounds_only);
-              const sm90::Section tail = sm90::tail_of(cut, body);
-              std::vector<int> times(static_cast<std::size_t>(line / 16), 0);
-              for (const sm90::Section& s : {body, tail}) {
-                ASSERT_LE(s.width, 512);
-                for (int job = 0; job < s.jobs; ++job)
-                  for (int rank = 0; rank < cluster; ++rank) {
-                    const std::int64_t tile = s.tile(job, rank, static_cast<int>(cluster));
-                    const std::int64_t begin = s.begin + tile * s.width;
-                    for (std::int64_t x = begin; x < std::min(begin + s.width, s.end); x += 16)
-                      ++times[static_cast<std::size_t>(x / 16)];
-                  }
-              }
-              for (int t : times) ASSERT_EQ(t, 1) << line << " columns, " << rows << " rows";
-            }
 }
 
 TEST(GpuSddmm, EveryBlockAndTranspose) {

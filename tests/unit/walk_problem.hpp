@@ -57,7 +57,7 @@ class WalkProblem {
 
   WalkProblem(std::uint64_t seed, const planning::Tile& tile) : random(seed) {
     draw_sizes(tile);
-    draw_positions();
+    draw_positions(tile);
     if (tile.row_groups > 1 || random.chance(0.5)) draw_mask(tile);
     shape = planning::shape_of(problem);
   }
@@ -175,6 +175,9 @@ class WalkProblem {
     q_length = draw_length(longest);
     kv_length = draw_length(longest);
     if (!many && random.chance(0.04)) kv_length = random.between(300, 3000);
+    // Tiles whose row groups all have rows.
+    if (tile.row_groups > 2 && random.chance(0.6))
+      q_length = random.between(130, 300), kv_length = random.between(130, 300);
     q_lengths_.assign(index_of(batch), q_length);
     kv_lengths_.assign(index_of(batch), kv_length);
     q_begins_.assign(index_of(batch), 0);
@@ -216,7 +219,7 @@ class WalkProblem {
     return begins.back() + lengths.back();
   }
 
-  void draw_positions() {
+  void draw_positions(const planning::Tile& tile) {
     const auto each = [&](std::int64_t least, std::int64_t most) {
       Integers values;
       for (std::int64_t b = 0; b < batch; ++b) values.push_back(random.between(least, most));
@@ -237,7 +240,14 @@ class WalkProblem {
     }
     if (random.chance(0.15)) problem.q_position = list(q_position_ = each(-20, 320));
     if (random.chance(0.15)) problem.kv_position = list(kv_position_ = each(-20, 320));
-    const std::int64_t widest = random.pick<std::int64_t>({5, 70, 300});
+    // Narrow windows on both sides leave gaps between what row groups see.
+    const bool narrow = tile.row_groups > 2 && random.chance(0.6);
+    const std::int64_t widest = narrow ? 40 : random.pick<std::int64_t>({5, 70, 300});
+    if (narrow) {
+      problem.window_left = left_ = random.between(1, widest);
+      problem.window_right = right_ = random.between(1, widest);
+      return;
+    }
     if (random.chance(0.35)) problem.causal = true, right_ = 0;
     if (random.chance(0.3)) problem.window_left = left_ = random.between(0, widest);
     if (!problem.causal && random.chance(0.25))

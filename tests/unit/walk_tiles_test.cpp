@@ -30,7 +30,7 @@ constexpr int kConsumerRows = 64;
 /// How many of the things that a test is about its problems had: none of them may be rare.
 struct Tally {
   std::int64_t problems = 0, pairs = 0, split = 0, dynamic = 0, ordered = 0, composed = 0;
-  std::int64_t unmasked_steps = 0, masked_steps = 0, skipped_steps = 0, padded_early = 0;
+  std::int64_t unmasked_steps = 0, masked_steps = 0, skipped_steps = 0, padded_early = 0, gaps = 0;
 };
 
 // ---- Which tiles a thread block takes.
@@ -129,13 +129,16 @@ void check_tiles(const WalkProblem& p, const AttentionWalk& walk,
   std::set<std::pair<int, int>> parts;
   std::set<int> slots;
   std::vector<std::int64_t> walked(static_cast<std::size_t>(walk.tiles));  // of share.of
+  std::vector<int> parts_left(walked.size());
   std::set<std::tuple<int, int, int>> places;
   for (const TakenTile& tile : taken) {
     const KvShare& share = tile.descriptor.share;
     ASSERT_TRUE(tile.number >= 0 && tile.number < walk.tiles) << tile.number;
     ASSERT_TRUE(parts.emplace(tile.number, share.part).second) << "taken twice: " << tile.number;
-    ASSERT_LT(share.part, share.parts);
+    ASSERT_TRUE(share.part >= 0 && share.part < share.parts);
     auto& sum = walked[static_cast<std::size_t>(tile.number)];
+    auto& left = parts_left[static_cast<std::size_t>(tile.number)];
+    left = (left == 0 ? share.parts : left) - 1;
     if (tile.number < walk.whole) {
       ASSERT_TRUE(share.parts == 1 && share.from == 0 && share.to == share.of);
       sum = 1;
@@ -151,6 +154,7 @@ void check_tiles(const WalkProblem& p, const AttentionWalk& walk,
   for (int number = 0; number < walk.tiles; ++number)
     ASSERT_EQ(walked[static_cast<std::size_t>(number)], number < walk.whole ? 1 : walk.split_ctas)
         << "tile " << number;
+  for (const int left : parts_left) ASSERT_EQ(left, 0) << "a tile lacks parts";
   std::set<std::tuple<int, int, int>> expected;
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t head = 0; head < p.heads; head += walk.pack)
@@ -272,7 +276,8 @@ class Scheduler {
         ++tally_.padded_early;
       }
       const int end = lanes[0].complete(least_lacking());
-      EXPECT_LE(lanes[0].begun - std::max(end, 0), max_waiting + 1) << "too many steps wait";
+      EXPECT_LE(lanes[0].begun - std::max(end, 0), std::max(max_waiting, 1))
+          << "too many steps wait";
       publish_up_to(end);
     }
     for (PairedSteps& lane : lanes)
@@ -417,6 +422,10 @@ class TileCheck {
   using OneStep = Step<kPieces>;
 
   int query_of(int row) const { return tile_.first_query + (row >> walk_.pack_shift); }
+  bool sees_nothing() const {
+    const int last_query = std::min(query_of(kTile.m - 1), tile_.q_length - 1);
+    return tile_.sight.begin_of(tile_.first_query) >= tile_.sight.end_of(last_query);
+  }
   bool has_rows(int first_row) const { return tile_.reaches(first_row, walk_.pack_shift); }
   /// Bits of 64 keys that a query sees by position.
   std::uint64_t in_sight(int query, int key) const { return tile_.sight.bits_of(query, key); }
@@ -431,7 +440,7 @@ class TileCheck {
         continue;
       }
       ASSERT_EQ(piece.key % kKeyPiece, 0);
-      std::uint64_t kept = 0;
+      std::uint64_t kept = 0, any_seen = 0;
       for (int g = 0; g < kRowGroups; ++g) {
         const bool needed = !Warp::kOwnLists || (piece.row_groups >> g & 1) != 0;
         if (!needed || !has_rows(g * kRowsPerGroup)) continue;
@@ -440,12 +449,17 @@ class TileCheck {
           if (!has_rows(row)) break;
           const std::uint64_t seen = in_sight(query_of(row), piece.key);
           hides |= seen != kAllKeys;
+          any_seen |= seen;
           kept |= walk_.composed ? seen & element_mask(piece, row) : seen;
         }
         const bool masked = (step.flags[p].masked >> g & 1) != 0;
         ASSERT_EQ(masked, hides || piece.bits != kNoBits) << "flag of row group " << g;
         ++(masked ? tally_.masked_steps : tally_.unmasked_steps);
       }
+      // A tile that sees no key has one step all the same, with any piece.
+      ASSERT_TRUE(any_seen != 0 || (sees_nothing() && warp_.steps.size() == kSplits))
+          << "keys from " << piece.key << " on are visited for nothing";
+      tally_.gaps += piece.gap_end > piece.gap_begin;
       ASSERT_EQ(step.kept[p], kept) << "keys from " << piece.key << " on";
     }
   }
@@ -535,6 +549,7 @@ void check_problem(std::uint64_t seed, Tally& tally) {
     draw_split(layout, p.random);
     SCOPED_TRACE(::testing::Message() << kKernelRow.name << ", SMs: " << layout.sms);
     AttentionWalk walk = attention_walk(p.problem, p.shape, layout, kTile);
+    ASSERT_EQ(walk.step_pieces, StepsOfTile<kTile>::kRoundPieces);
     const std::vector<TakenTile> taken = take_tiles(walk, layout, p.random);
     check_tiles(p, walk, taken);
     if (::testing::Test::HasFatalFailure()) return;
@@ -604,6 +619,7 @@ TEST(WalkTiles, EachVisiblePairOnce) {
   EXPECT_GT(tally.masked_steps, 10000);
   EXPECT_GT(tally.skipped_steps, 1000);
   EXPECT_GT(tally.padded_early, 100);
+  EXPECT_GT(tally.gaps, 50);
 }
 
 }  // namespace
