@@ -101,12 +101,15 @@ TESSERA_EXPORT Plan plan(const AnyProblem& problem, const Execution& execution =
 
 /// Reads the pattern's contents and writes what follows from them (row order, splits, transposed
 /// lists) into execution.schedule, on the device, without a host sync. Again whenever the pattern
-/// changes.
+/// changes. The memory of dense operands and results is not read: their data may be null.
 TESSERA_EXPORT void prepare(const Plan& plan, const AnyProblem& problem,
                             const Execution& execution);
 
 /// Runs. `execution.schedule` is what `prepare` wrote; a problem whose plan asks for none needs
 /// none.
 TESSERA_EXPORT void run(const Plan& plan, const AnyProblem& problem, const Execution& execution);
+
+/// Plans, prepares and runs: `attention`, `matmul` and the others for any problem but `spgemm`.
+TESSERA_EXPORT void run(const AnyProblem& problem, const Execution& execution = {});
 
 }  // namespace tessera

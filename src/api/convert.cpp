@@ -24,27 +24,6 @@ using core::refuse;
 using core::Where;
 using core::words;
 
-/// Scratch of the caller's, or the library's for the time of a call.
-class Scratch {
- public:
-  Scratch(const Execution& execution, std::int64_t bytes, const Device& device)
-      : own_(execution.workspace.data ? 0 : bytes, device, execution.stream),
-        data_(execution.workspace.data ? execution.workspace.data : own_.view().data) {
-    if (!execution.workspace.data) return;
-    const bool aligned = reinterpret_cast<std::uintptr_t>(data_) % core::kBufferAlignment == 0;
-    if (!aligned || execution.workspace.bytes < bytes) {
-      refuse(Where("execution") / "workspace",
-             words("at least ", bytes, " bytes aligned to ", core::kBufferAlignment),
-             words(execution.workspace.bytes, " bytes", aligned ? "" : ", not aligned"));
-    }
-  }
-  void* data() const { return data_; }
-
- private:
-  api::OwnedBuffer own_;
-  void* data_;
-};
-
 /// [rows, cols], or [batch, rows, cols] with as many batches as asked for.
 void check_grid(const Where& where, const Tensor& t, std::int64_t batches, std::int64_t rows,
                 std::int64_t cols, bool may_share) {
@@ -199,7 +178,8 @@ void select_blocks(const Tensor& norms, const BlockChoice& choice, const Selecte
                                     .count = planning::sink_of(out.count)};
   if (on_cpu(norms)) return cpu::select_blocks(shape);
   const cuda::Place place = place_of("select_blocks", device, execution);
-  const Scratch scratch(execution, select_blocks_workspace(norms), device);
+  const api::CallBuffer scratch("workspace", execution.workspace, select_blocks_workspace(norms),
+                                device, execution);
   if constexpr (kHasGpus) cuda::select_blocks(shape, scratch.data(), place);
 }
 
@@ -240,7 +220,8 @@ void transpose_lists(const BsrMatrix& matrix, const ColumnLists& out, const Exec
   lists.stored = view.stored;
   if (on_cpu(matrix.values)) return cpu::write_transposed_lists(view, batches, lists);
   const cuda::Place place = place_of("transpose_lists", device, execution);
-  const Scratch scratch(execution, transpose_lists_workspace(matrix), device);
+  const api::CallBuffer scratch("workspace", execution.workspace, transpose_lists_workspace(matrix),
+                                device, execution);
   core::Carver carver(scratch.data());
   lists.counts = planning::carve_list_counts(carver, batches, view.block_rows, view.block_cols);
   if constexpr (kHasGpus) cuda::transpose_lists(view, batches, lists, place);

@@ -56,6 +56,17 @@ void OwnedBuffer::Free::operator()(void* p) const {
   std::free(p);
 }
 
+CallBuffer::CallBuffer(const char* name, const Buffer& given, std::int64_t bytes,
+                       const Device& device, const Execution& execution)
+    : own_(given.data || execution.scratch.allocate ? 0 : bytes, device, execution.stream),
+      view_(given) {
+  if (!given.data && bytes > 0) {
+    const ScratchSource& source = execution.scratch;
+    view_ = source.allocate ? Buffer{source.allocate(source.context, bytes), bytes} : own_.view();
+  }
+  check_buffer(name, view_, bytes);
+}
+
 void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes) {
   if (bytes == 0) return;
   if (buffer.data && buffer.bytes >= bytes &&

@@ -28,6 +28,20 @@ class OwnedBuffer {
   std::int64_t bytes_;
 };
 
+/// A buffer for the time of a call: the caller's, else one of the caller's scratch source, else one
+/// of the library's. Refuses one of the caller's that is too small or not aligned, by its name in
+/// Execution.
+class CallBuffer {
+ public:
+  CallBuffer(const char* name, const Buffer& given, std::int64_t bytes, const Device& device,
+             const Execution& execution);
+  void* data() const { return view_.data; }
+
+ private:
+  OwnedBuffer own_;
+  Buffer view_;
+};
+
 /// Refuses a buffer that is too small or not aligned, by its name in Execution.
 void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes);
 

@@ -1,4 +1,4 @@
-#include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <variant>
@@ -19,6 +19,7 @@
 namespace tessera {
 namespace {
 
+using api::CallBuffer;
 using api::check_buffer;
 using planning::AnyShape;
 using planning::Call;
@@ -91,21 +92,22 @@ void launch(const Call& call) {
 #endif
 }
 
-/// A buffer that the caller brought, or one of the library's for the time of a call.
-class Borrowed {
- public:
-  Borrowed(const char* name, const Buffer& given, std::int64_t bytes, const Device& device,
-           void* stream)
-      : own_(given.data ? 0 : bytes, device, stream),
-        data_((given.data ? given : own_.view()).data) {
-    check_buffer(name, given.data ? given : own_.view(), bytes);
-  }
-  void* data() const { return data_; }
-
- private:
-  api::OwnedBuffer own_;
-  void* data_;
-};
+/// Takes tensors without memory out of a problem: `prepare` reads no dense operand and no result.
+void drop_null(std::initializer_list<Tensor*> tensors) {
+  for (Tensor* tensor : tensors)
+    if (!tensor->data) *tensor = {};
+}
+void drop_null(MatmulProblem& p) {
+  drop_null({&p.a.dense, &p.b.dense, &p.out, &p.epilogue.c, &p.epilogue.bias});
+}
+void drop_null(SddmmProblem& p) { drop_null({&p.a.dense, &p.b.dense}); }
+void drop_null(SpgemmProblem&) {}
+void drop_null(AttentionProblem& p) { drop_null({&p.q, &p.k, &p.v, &p.out, &p.lse, &p.sinks}); }
+void drop_null(AttentionBackwardProblem& p) {
+  drop_null(p.forward);
+  drop_null({&p.dout, &p.dlse, &p.dq, &p.dk, &p.dv, &p.dsinks});
+}
+void drop_null(MergeStatesProblem&) {}
 
 /// The convenience calls: plan, prepare, run, with what buffers the caller did not bring.
 void execute(const AnyProblem& problem, const Execution& given) {
@@ -114,8 +116,8 @@ void execute(const AnyProblem& problem, const Execution& given) {
   check_data(*planned, problem, shape, given);
   const Device device = planning::device_of(shape);
   const planning::BufferSizes& bytes = planned->buffers;
-  const Borrowed workspace("workspace", given.workspace, bytes.workspace, device, given.stream);
-  const Borrowed schedule("schedule", given.schedule, bytes.schedule, device, given.stream);
+  const CallBuffer workspace("workspace", given.workspace, bytes.workspace, device, given);
+  const CallBuffer schedule("schedule", given.schedule, bytes.schedule, device, given);
   const Call call{*planned, problem, shape, workspace.data(), schedule.data(), given.stream};
   if (bytes.schedule > 0) take(planned->family->prepare, "prepare", call);
   launch(call);
@@ -126,7 +128,9 @@ void execute(const AnyProblem& problem, const Execution& given) {
 void prepare(const Plan& plan, const AnyProblem& problem, const Execution& given) {
   const AnyShape shape = shape_planned_for(plan, problem);
   const Planned& planned = *plan.planned;
-  check_data(planned, problem, shape, given);
+  AnyProblem lists = problem;
+  std::visit([](auto& p) { drop_null(p); }, lists);
+  check_data(planned, lists, shape, given);
   if (planned.buffers.schedule == 0) return;
   check_buffer("schedule", given.schedule, planned.buffers.schedule);
   take(planned.family->prepare, "prepare",
@@ -139,9 +143,14 @@ void run(const Plan& plan, const AnyProblem& problem, const Execution& given) {
   check_data(planned, problem, shape, given);
   refuse_spgemm(problem);
   check_buffer("schedule", given.schedule, planned.buffers.schedule);
-  const Borrowed workspace("workspace", given.workspace, planned.buffers.workspace,
-                           planning::device_of(shape), given.stream);
+  const CallBuffer workspace("workspace", given.workspace, planned.buffers.workspace,
+                             planning::device_of(shape), given);
   launch({planned, problem, shape, workspace.data(), given.schedule.data, given.stream});
+}
+
+void run(const AnyProblem& problem, const Execution& execution) {
+  refuse_spgemm(problem);
+  execute(problem, execution);
 }
 
 void matmul(const MatmulProblem& problem, const Execution& execution) {

@@ -131,29 +131,18 @@ void write_list(const Tensor& to, const std::vector<std::int64_t>& values) {
   }
 }
 
-/// The caller's workspace where it is large enough, else one of the library's for this call.
-class Workspace {
- public:
-  Workspace(const Checked& checked, const Execution& execution)
-      : own_(execution.workspace.data ? 0 : checked.planned->buffers.workspace,
-             checked.shape.device, execution.stream),
-        view_(execution.workspace.data ? execution.workspace : own_.view()) {
-    api::check_buffer("workspace", view_, checked.planned->buffers.workspace);
-  }
-  const Buffer& view() const { return view_; }
-
- private:
-  api::OwnedBuffer own_;
-  Buffer view_;
-};
+api::CallBuffer workspace_of(const Checked& checked, const Execution& execution) {
+  return {"workspace", execution.workspace, checked.planned->buffers.workspace,
+          checked.shape.device, execution};
+}
 
 void run_on_cpu(const Checked& checked, const SpgemmProblem& problem,
                 const cpu::SpgemmPattern& pattern, const BsrMatrix& out,
                 const Execution& execution) {
   const planning::Planned& planned = *checked.planned;
-  const Workspace workspace(checked, execution);
+  const api::CallBuffer workspace = workspace_of(checked, execution);
   cpu::spgemm_numeric(problem, checked.shape, pattern, out,
-                      {*planned.row, workspace.view().data, nullptr, planned.threads});
+                      {*planned.row, workspace.data(), nullptr, planned.threads});
 }
 
 /// On a GPU: whether the problem runs there, and if so, everything. A null plan stands for a result
@@ -170,11 +159,11 @@ bool run_on_gpu(const Checked& checked, const SpgemmProblem& problem, const Spge
   }
 #if defined(TESSERA_CUDA)
   const AnyProblem any(problem);
-  const Workspace workspace(checked, given);
+  const api::CallBuffer workspace = workspace_of(checked, given);
   const cuda::Range range("run", *checked.planned);
   const cuda::SpgemmResult result{out, data ? &data->on_device : nullptr};
-  cuda::launch({*checked.planned, any, checked.any_shape, workspace.view().data, nullptr,
-                given.stream, &result});
+  cuda::launch(
+      {*checked.planned, any, checked.any_shape, workspace.data(), nullptr, given.stream, &result});
 #else
   static_cast<void>(problem), static_cast<void>(data), static_cast<void>(out);
   static_cast<void>(given);

@@ -1,4 +1,6 @@
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "tests/fixtures/expect.hpp"
 
@@ -282,6 +284,89 @@ TEST(PlanSteps, AnEmptySpgemmPlanIsRefused) {
   const BsrMatrix out = output_for(*c, oracle::spgemm_pattern(c->problem), DType::f32, DType::i32);
   c->memory.arm();
   expect_refused([&] { spgemm_numeric(SpgemmPlan(), c->problem, out); }, "plan", c->memory);
+}
+
+TEST(PlanSteps, PrepareReadsListsAlone) {
+  Masked masked(DType::f32);
+  masked.new_pattern();
+  masked.new_values();
+  const Plan made = plan(masked.problem);
+  const Scratch workspace(made.workspace_bytes), schedule(made.schedule_bytes);
+  const Execution execution{.workspace = workspace.buffer(), .schedule = schedule.buffer()};
+  AttentionProblem lists = masked.problem;
+  for (Tensor* tensor : {&lists.q, &lists.k, &lists.v, &lists.out, &lists.lse})
+    tensor->data = nullptr;
+  prepare(made, lists, execution);
+  run(made, masked.problem, execution);
+  oracle::Comparison result = oracle::check(masked.problem);
+  EXPECT_TRUE(result.ok) << result.message;
+  EXPECT_THROW(run(made, lists, execution), Error);
+  lists.mask.full.counts.data = nullptr;
+  EXPECT_THROW(prepare(made, lists, execution), Error);
+
+  Random random(6);
+  Memory memory(random);
+  const HostBsr a = make_bsr(drawn(random, false), 16, 8, DType::f32);
+  MatmulProblem product;
+  product.a = a.view();
+  product.b = memory.input(DType::f32, {80, 50}, Layout::contiguous);
+  product.out = memory.output(DType::f32, {128, 50}, Layout::contiguous);
+  memory.fill_normal(a.values);
+  memory.fill_normal(product.b.dense);
+  const Plan planned = plan(product);
+  const Scratch room(planned.schedule_bytes), scratch(planned.workspace_bytes);
+  const Execution how{.workspace = scratch.buffer(), .schedule = room.buffer()};
+  MatmulProblem no_memory = product;
+  no_memory.b.dense.data = no_memory.out.data = nullptr;
+  prepare(planned, no_memory, how);
+  run(planned, product, how);
+  result = oracle::check(product);
+  EXPECT_TRUE(result.ok) << result.message;
+}
+
+TEST(PlanSteps, ScratchComesFromTheCallersSource) {
+  Masked masked(DType::f32);
+  masked.new_pattern();
+  masked.new_values();
+  const Plan made = plan(masked.problem);
+  struct Source {
+    std::vector<std::int64_t> asked;
+    std::vector<std::unique_ptr<Scratch>> given;
+    std::int64_t shift = 0;
+  } source;
+  Execution execution;
+  execution.scratch = {[](void* context, std::int64_t bytes) -> void* {
+                         auto& from = *static_cast<Source*>(context);
+                         from.asked.push_back(bytes);
+                         from.given.push_back(std::make_unique<Scratch>(bytes + from.shift));
+                         return static_cast<char*>(from.given.back()->buffer().data) + from.shift;
+                       },
+                       &source};
+  run(masked.problem, execution);
+  oracle::Comparison result = oracle::check(masked.problem);
+  EXPECT_TRUE(result.ok) << result.message;
+  EXPECT_EQ(source.asked, (std::vector<std::int64_t>{made.workspace_bytes, made.schedule_bytes}));
+
+  // What the caller brought is not asked for again.
+  source.asked.clear();
+  const Scratch workspace(made.workspace_bytes);
+  execution.workspace = workspace.buffer();
+  attention(masked.problem, execution);
+  EXPECT_EQ(source.asked, (std::vector<std::int64_t>{made.schedule_bytes}));
+
+  source.shift = 4;
+  masked.memory.arm();
+  expect_refused([&] { run(masked.problem, execution); }, "schedule", masked.memory);
+}
+
+TEST(PlanSteps, RunOfAnyProblemRefusesSpgemm) {
+  const auto c = generate::spgemm_case(1, {.dtype = DType::f32});
+  try {
+    run(c->problem);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+  }
 }
 
 TEST(PlanSteps, PlanningReadsNoData) {
