@@ -10,9 +10,18 @@ install it with `pip install apache-tvm-ffi`, or let `pip install .` bring its o
 endif()
 find_package(tvm_ffi CONFIG REQUIRED)
 
+# Where each argument of an operation is, from the table that the Python package reads too.
+set(signatures ${PROJECT_BINARY_DIR}/ffi/generated/signatures.hpp)
+set(signatures_script ${PROJECT_SOURCE_DIR}/scripts/signatures_header.py)
+add_custom_command(OUTPUT ${signatures}
+  COMMAND ${Python_EXECUTABLE} ${signatures_script} ${signatures}
+  DEPENDS ${signatures_script} ${PROJECT_SOURCE_DIR}/python/tessera/_signatures.py
+  VERBATIM)
+
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ffi/*.cpp)
-add_library(tessera_ffi MODULE ${sources})
+add_library(tessera_ffi MODULE ${sources} ${signatures})
 tessera_compile_settings(tessera_ffi)
+target_include_directories(tessera_ffi PRIVATE ${PROJECT_BINARY_DIR}/ffi)
 # The headers of others warn under our flags.
 get_target_property(tvm_ffi_headers tvm_ffi::shared INTERFACE_INCLUDE_DIRECTORIES)
 target_include_directories(tessera_ffi SYSTEM PRIVATE ${tvm_ffi_headers})

@@ -32,7 +32,7 @@ RULES = {
     "src/kernels/cuda": (["src/core", "src/problem", "src/walk", PLANS, *FAMILY],
                          ["cuda", "cutlass"]),
     "src/api": (["src"], ["posix"]),
-    "src/ffi": ([], ["ffi"]),
+    "src/ffi": ([], ["ffi", "signatures"]),
     "apps": (["tests/support"], ["posix", "cli", "json", "zlib"]),
     "tests/support": ([], []),
     "tests/gpu": (["src", "tests"], ["cuda", "gtest", "json"]),
@@ -51,6 +51,7 @@ OUTSIDE = {
     "cuda": r"cuda.*|cublas.*|cusparse.*|nvtx3/.*|nvml\.h",
     "cutlass": r"(cute|cutlass)/.*",
     "ffi": r"(tvm|dlpack)/.*",
+    "signatures": r"generated/signatures\.hpp",  # written by scripts/signatures_header.py
     "cli": r"CLI/.*",
     "json": r"nlohmann/.*",
     "zlib": r"zlib\.h",

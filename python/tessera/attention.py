@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+from tessera import _ffi
+from tessera._signatures import MERGE_STATES
 from tessera.block_mask import BlockMask
-from tessera.tensors import operations, type_name
-
-_BHLD = {"blhd": False, "bhld": True}
-_NO_MASK = (0, 0, None, None, None, None, None, None)
-
-
-def _bhld(op: str, layout: str) -> bool:
-    try:
-        return _BHLD[layout]
-    except (KeyError, TypeError):
-        raise ValueError(f"{op}: layout: expected 'blhd' or 'bhld', got {layout!r}") from None
+from tessera.dispatch import module_of, operations
+from tessera.inputs import attention_inputs, check_mask, is_bhld
 
 
 def attention(
@@ -67,61 +60,41 @@ def attention(
     >>> lse.shape
     (1, 8, 256)
     """
-    options = attention_options(
-        q, k, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
+    module = module_of.get(type(q)) or operations("attention: q", q)
+    # Calls with few options go to the export at once: Python passes more than 15 by name slowly.
+    if (q_offsets is None and kv_offsets is None and kv_begin is None and kv_end is None
+            and q_position is None and kv_position is None and page_table is None
+            and not threads and backend is None and kernel is None
+            and module.is_plain(q, k, v, out, lse, sinks)):
+        bhld = layout != "blhd" and is_bhld("attention", layout)
+        try:
+            if mask is None:
+                results = module.attention_outputs(q, v, bhld, out, lse, return_lse)
+                new_out, new_lse = results
+                _ffi.attention(q, k, v, bhld=bhld, scale=scale, softcap=softcap, causal=causal,
+                               window_left=window_left, window_right=window_right, sinks=sinks,
+                               out=new_out, lse=new_lse)
+                return results if return_lse else new_out
+            if not softcap and window_left is window_right is sinks is None:
+                check_mask(mask, q, k, bhld)
+                results = module.attention_outputs(q, v, bhld, out, lse, return_lse)
+                new_out, new_lse = results
+                _ffi.attention(
+                    q, k, v, bhld=bhld, scale=scale, causal=causal, block_q=mask.block_q,
+                    block_kv=mask.block_kv, full_counts=mask.full_counts,
+                    full_indices=mask.full_indices, partial_counts=mask.partial_counts,
+                    partial_indices=mask.partial_indices, bit_tile=mask.bit_tile, bits=mask.bits,
+                    out=new_out, lse=new_lse)
+                return results if return_lse else new_out
+        except Exception:
+            if module.have_memory(q, k, v, out, lse, sinks):
+                raise
+    inputs = attention_inputs(
+        q, k, v, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
         kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length, sinks,
         mask, threads, backend, kernel)
-    if type(k) is not type(q) or type(v) is not type(q):
-        operations("attention: k", k), operations("attention: v", v)  # refuse what is no tensor
-    result = operations("attention: q", q).attention(q, k, v, out, lse, return_lse, options)
-    return result if return_lse else result[0]
-
-
-def attention_options(
-    q: Any, k: Any, layout: str, scale: Any, softcap: float, causal: bool, window_left: Any,
-    window_right: Any, q_offsets: Any, kv_offsets: Any, kv_begin: Any, kv_end: Any,
-    q_position: Any, kv_position: Any, page_table: Any, max_q_length: int, max_kv_length: int,
-    sinks: Any, mask: Any, threads: int, backend: Any, kernel: Any,
-) -> tuple:
-    """What follows the tensors in a call of the exports; `shapes` knows positions in it."""
-    if mask is None:
-        lists = _NO_MASK
-    else:
-        lists = _mask_arrays(mask, q, k, layout, q_offsets, kv_offsets, page_table, max_q_length,
-                             max_kv_length)
-    return (_bhld("attention", layout), scale, softcap, causal, window_left, window_right,
-            q_offsets, kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table,
-            max_q_length, max_kv_length, sinks, *lists, threads, backend, kernel)
-
-
-def _mask_arrays(mask: BlockMask, q: Any, k: Any, layout: str, q_offsets: Any, kv_offsets: Any,
-                 page_table: Any, max_q_length: int, max_kv_length: int) -> tuple:
-    if not isinstance(mask, BlockMask):
-        raise TypeError("attention: mask: expected a tessera.BlockMask, got "
-                        f"{type_name(mask)}; BlockMask.from_dense takes booleans, "
-                        "BlockMask.from_mask_mod a function, BlockMask.from_flex "
-                        "FlexAttention's mask")
-    ranks = (3 if q_offsets is not None else 4, 3 if kv_offsets is not None else 4)
-    if (len(q.shape), len(k.shape)) != ranks:
-        return mask.arrays  # the library names what is wrong
-    at = -2 if layout == "bhld" else -3
-    lengths = (_longest("max_q_length", max_q_length, q.shape[at], q_offsets),
-               _longest("max_kv_length", max_kv_length, k.shape[at], kv_offsets))
-    if page_table is not None:
-        lengths = (lengths[0], max_kv_length or page_table.shape[-1] * k.shape[at])
-    dense = q_offsets is None and kv_offsets is None and page_table is None
-    mask.check_lengths("attention: mask", *lengths, "" if dense else " in the longest sequence")
-    return mask.arrays
-
-
-def _longest(name: str, given: int, length: int, offsets: Any) -> int:
-    """The length that a mask has to have along one side."""
-    if offsets is None:
-        return length
-    if not given and length and offsets.shape[0] > 2:
-        raise ValueError(f"attention: {name}: expected the length of the longest sequence, as mask "
-                         f"applies to each sequence by itself, got {given} (not known)")
-    return given or length
+    out, lse = module.attention(inputs, out, lse, return_lse)
+    return (out, lse) if return_lse else out
 
 
 def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None, out: Any = None,
@@ -150,5 +123,8 @@ def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None,
     if not outs or len(outs) != len(lses):
         raise ValueError(f"merge_states: lses: expected one for each of outs, at least one, got "
                          f"{len(lses)} for {len(outs)}")
-    return operations("merge_states: outs", outs[0]).merge_states(
-        outs, lses, out, lse, sinks, _bhld("merge_states", layout), (threads, backend, kernel))
+    inputs = MERGE_STATES.Inputs(
+        tuple(outs), tuple(lses), sinks=sinks, bhld=is_bhld("merge_states", layout), threads=threads,
+        backend=backend, kernel_name=kernel)
+    first, *_ = outs
+    return operations("merge_states: outs", first).merge_states(inputs, out, lse)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tessera import tensors
+from tessera.dispatch import operations
 
 
 def like_on(device: Any) -> Any:
@@ -50,4 +51,4 @@ def lists_of(blocks: Any, capacity: int | None = None) -> tuple[Any, Any]:
     if capacity is None:
         longest = blocks.sum(-1)
         capacity = max(1, int(longest.max())) if int(np.prod(longest.shape)) else 1
-    return tensors.operations("blocks", blocks).list_blocks(blocks, capacity)
+    return operations("blocks", blocks).list_blocks(blocks, capacity)

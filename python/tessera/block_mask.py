@@ -11,6 +11,7 @@ import numpy as np
 from tessera import patterns, tensors
 from tessera.block_lists import index_grids, like_on, lists_of, map_of, one_per_block
 from tessera.bsr import block_shape
+from tessera.dispatch import operations
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 
@@ -128,7 +129,7 @@ class BlockMask:
         def by_column(counts: Any, indices: Any) -> tuple | None:
             if counts is None:
                 return None
-            return tensors.operations("lists_by_column: mask", counts).transpose_lists(
+            return operations("lists_by_column: mask", counts).transpose_lists(
                 counts, indices, cols, capacity)
 
         return (by_column(self.full_counts, self.full_indices),
@@ -269,7 +270,7 @@ class BlockMask:
         if not tensors.is_real(scores):
             raise TypeError(f"from_top_k: scores: expected real numbers, got {scores.dtype}")
         scores = tensors.to_float(scores)
-        lists = tensors.operations("from_top_k: scores", scores).top_k_blocks(
+        lists = operations("from_top_k: scores", scores).top_k_blocks(
             scores, k, max(1, min(k, scores.shape[-1])))
         return BlockMask(*sizes, *lists)
 

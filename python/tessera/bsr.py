@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -23,6 +23,16 @@ def block_shape(where: str, block: int | tuple[int, int]) -> tuple[int, int]:
     if rows < 1 or cols < 1:
         raise ValueError(f"{where}: expected positive sizes, got {block!r}")
     return int(rows), int(cols)
+
+
+_product: Callable[[Any, Any], Any]
+
+
+def define_product(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Makes a function what ``a @ b`` does where one of the two is a `BsrMatrix`."""
+    global _product
+    _product = function
+    return function
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +104,13 @@ class BsrMatrix:
                 f"density {self.density:.3g}, {dtype}{', transposed' * self.transposed})")
 
     def __matmul__(self, other: Any) -> Any:
-        from tessera.products import matmul, spgemm
-
-        return spgemm(self, other) if isinstance(other, BsrMatrix) else matmul(self, other)
+        return _product(self, other)
 
     # NumPy must not take `array @ matrix` apart element by element.
     __array_ufunc__ = None
 
     def __rmatmul__(self, other: Any) -> Any:
-        from tessera.products import matmul
-
-        return matmul(other, self)
+        return _product(other, self)
 
     # ---- From and to ---------------------------------------------------------------------------
 

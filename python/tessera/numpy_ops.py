@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tessera import _ffi
-from tessera.shapes import attention_shapes, matmul_shape, sddmm_shape
+from tessera import _ffi, _signatures
+from tessera._signatures import Operand, Signature, operands_of, weight_of
+from tessera.shapes import attention_shapes, matmul_shape, outputs_of, sddmm_shape
 from tessera.tensors import is_numpy
 
 Array = np.ndarray
@@ -47,129 +48,118 @@ def written(x: Any, where: str) -> Any:
     return exported(x, where)
 
 
-def _names(op: str, names: str) -> tuple[str, ...]:
-    return tuple(f"{op}: {name}" for name in names.split())
+def export_arguments(signature: Signature, inputs: tuple, *outputs: Any) -> list:
+    """A call of the signature's export."""
+    arguments = [x if x is None or where is None else exported(x, where)
+                 for x, where in zip(inputs, signature.input_labels)]
+    arguments += map(written, outputs, signature.output_labels)
+    return arguments
 
 
-def _operand_names(op: str) -> tuple[str, ...]:
-    return _names(op, "a a.row_offsets a.col_indices a.rows a.cols a.transposed "
-                      "b b.row_offsets b.col_indices b.rows b.cols b.transposed")
+def is_plain(*_: Any) -> bool:
+    """Arrays are converted before they go to an export."""
+    return False
 
 
-def _exported_operands(names: tuple[str, ...], a: tuple, b: tuple) -> tuple:
-    return tuple(map(exported, (*a, *b), names))
+def check_plain(where: str, *tensors: Any) -> None:
+    """NumPy records nothing."""
 
 
-# Names of the arguments of the exports, in their order.
-_INPUTS = _names("attention", "q k v")
-_OPTIONS = _names("attention", "bhld scale softcap causal window_left window_right q_offsets "
-                  "kv_offsets kv_begin kv_end q_position kv_position page_table max_q_length "
-                  "max_kv_length sinks mask.block_q mask.block_kv mask.full_counts "
-                  "mask.full_indices mask.partial_counts mask.partial_indices mask.bit_tile "
-                  "mask.bits threads backend kernel")
-_MATMUL = _operand_names("matmul")
-_EPILOGUE = _names("matmul", "c bias group_offsets alpha beta bias_axis activation group_axis "
-                   "threads backend kernel")
-_SDDMM = _operand_names("sddmm")
-_SPGEMM = _operand_names("spgemm")
-
-
-def _result(like: Array, shape: tuple[int, ...], dtype: Any = None) -> Array:
+def new_result(like: Array, shape: tuple[int, ...], dtype: Any = None) -> Array:
     if dtype is None and like.dtype.name == "float8_e4m3fn":  # goes in, not out
         from ml_dtypes import bfloat16 as dtype
     return np.empty(shape, like.dtype if dtype is None else dtype)
 
 
-def attention_arguments(q: Array, k: Array, v: Array, out: Any, lse: Any, want_lse: bool,
-                        options: tuple) -> tuple[Any, Any, tuple]:
-    shape, lse_shape = attention_shapes(q, v, options)
+def attention_outputs(q: Array, v: Array, bhld: bool, out: Any, lse: Any,
+                      want_lse: bool) -> tuple[Any, Any]:
+    shape, lse_shape = attention_shapes(q, v, bhld)
     if out is None:
-        out = _result(q, shape)
+        out = new_result(q, shape)
     if lse is None and want_lse:
         lse = np.empty(lse_shape, np.float32)
-    arguments = (*map(exported, (q, k, v), _INPUTS), written(out, "attention: out"),
-                 written(lse, "attention: lse"), *map(exported, options, _OPTIONS))
-    return out, lse, arguments
-
-
-def attention(q: Array, k: Array, v: Array, out: Any, lse: Any, want_lse: bool,
-              options: tuple) -> tuple[Any, Any]:
-    out, lse, arguments = attention_arguments(q, k, v, out, lse, want_lse, options)
-    _ffi.attention(*arguments)
     return out, lse
 
 
-def merge_states(outs: list, lses: list, out: Any, lse: Any, sinks: Any, bhld: bool,
-                 execution: tuple) -> tuple[Any, Any]:
+def attention(inputs: Any, out: Any, lse: Any, want_lse: bool) -> tuple[Any, Any]:
+    out, lse = attention_outputs(inputs.q, inputs.v, inputs.bhld, out, lse, want_lse)
+    _ffi.attention(*export_arguments(_signatures.ATTENTION, inputs, out, lse))
+    return out, lse
+
+
+def merge_states(inputs: Any, out: Any, lse: Any) -> tuple[Any, Any]:
+    outs, lses = inputs.outs, inputs.lses
     if out is None:
-        out = _result(outs[0], outs[0].shape)
+        out = new_result(outs[0], outs[0].shape)
     if lse is None:
         lse = np.empty(lses[0].shape, np.float32)
-    _ffi.merge_states(written(out, "merge_states: out"), written(lse, "merge_states: lse"),
-                      exported(sinks, "merge_states: sinks"), bhld, len(outs),
-                      *(exported(x, "merge_states: outs") for x in outs),
-                      *(exported(x, "merge_states: lses") for x in lses), *execution)
+    inputs = inputs._replace(outs=tuple(exported(x, "merge_states: outs") for x in outs),
+                             lses=tuple(exported(x, "merge_states: lses") for x in lses))
+    _ffi.merge_states(*export_arguments(_signatures.MERGE_STATES, inputs, out, lse))
     return out, lse
 
 
-def matmul_arguments(a: tuple, b: tuple, out: Any, out_dtype: Any,
-                     options: tuple) -> tuple[Any, tuple]:
+def matmul_output(a: tuple, b: tuple, group_offsets: Any, group_inner: bool,
+                  out_dtype: Any) -> Array:
+    """`a` and `b` are Operands, or tuples of their fields."""
+    values, *_ = a
+    return new_result(values, matmul_shape(a, b, group_offsets, group_inner), out_dtype)
+
+
+def matmul(inputs: Any, out: Any, out_dtype: Any) -> Array:
     if out is None:
-        out = _result(a[0], matmul_shape(a, b, options), out_dtype)
-    arguments = (*_exported_operands(_MATMUL, a, b), written(out, "matmul: out"),
-                 *map(exported, options, _EPILOGUE))
-    return out, arguments
-
-
-def matmul(a: tuple, b: tuple, out: Any, out_dtype: Any, options: tuple) -> Any:
-    out, arguments = matmul_arguments(a, b, out, out_dtype, options)
-    _ffi.matmul(*arguments)
+        out = matmul_output(*operands_of(inputs), inputs.group_offsets, inputs.group_inner,
+                            out_dtype)
+    _ffi.matmul(*export_arguments(_signatures.MATMUL, inputs, out))
     return out
 
 
-def sddmm_arguments(a: tuple, b: tuple, pattern: tuple, out: Any, out_dtype: Any,
-                    options: tuple) -> tuple[Any, tuple]:
-    _, row_offsets, col_indices, rows, cols = pattern
-    if out is None:
-        out = _result(a[0], sddmm_shape(a, b, pattern), out_dtype)
-        if options[1] != 0 and is_numpy("sddmm: pattern.values", pattern[0]):  # beta
-            out[...] = pattern[0]
-    arguments = (*_exported_operands(_SDDMM, a, b), written(out, "sddmm: out.values"),
-                 exported(row_offsets, "sddmm: pattern.row_offsets"),
-                 exported(col_indices, "sddmm: pattern.col_indices"), rows, cols, *options)
-    return out, arguments
+def linear_tensors(x: Array, outputs: int, out_dtype: Any) -> tuple[Array, Array]:
+    """x with leading dimensions that lie as one, and the result."""
+    if x.ndim != 2 and not x.flags.c_contiguous:
+        x = np.ascontiguousarray(x)
+    return x, new_result(x, (*x.shape[:-1], outputs), out_dtype)
 
 
-def sddmm(a: tuple, b: tuple, pattern: tuple, out: Any, out_dtype: Any, options: tuple) -> Any:
-    out, arguments = sddmm_arguments(a, b, pattern, out, out_dtype, options)
-    _ffi.sddmm(*arguments)
+def linear(inputs: Any, out_dtype: Any) -> Array:
+    rows, out = linear_tensors(inputs.x, outputs_of(weight_of(inputs)), out_dtype)
+    inputs = inputs._replace(x=rows)
+    _ffi.linear(*export_arguments(_signatures.LINEAR, inputs, out))
     return out
 
 
-def spgemm_arguments(a: tuple, b: tuple, options: tuple) -> tuple:
-    return (*_exported_operands(_SPGEMM, a, b), *options)
+def sddmm_output(inputs: Any, out_dtype: Any) -> Array:
+    """Room for the values; beta's operand, where there is a beta."""
+    shape = sddmm_shape(*operands_of(inputs), inputs.values, inputs.row_offsets)
+    out = new_result(inputs.a, shape, out_dtype)
+    if inputs.beta != 0 and is_numpy("sddmm: pattern.values", inputs.values):
+        out[...] = inputs.values
+    return out
 
 
-def spgemm_symbolic(a: tuple, b: tuple, block: tuple[int, int], shape: tuple[int, int],
-                    out_dtype: Any, options: tuple) -> tuple[tuple, Callable[[], None]]:
+def sddmm(inputs: Any, out: Any, out_dtype: Any) -> Array:
+    if out is None:
+        out = sddmm_output(inputs, out_dtype)
+    _ffi.sddmm(*export_arguments(_signatures.SDDMM, inputs, out))
+    return out
+
+
+def spgemm_symbolic(inputs: Any, block: tuple[int, int], shape: tuple[int, int],
+                    out_dtype: Any) -> tuple[tuple, Callable[[], None]]:
     """The result's arrays, and what computes them: as often as the operands' values change."""
-    arguments = spgemm_arguments(a, b, options)
+    arguments = export_arguments(_signatures.SPGEMM, inputs)
     stored, fill = _ffi.spgemm(*arguments)
-    values = _result(a[0], (stored, *block), out_dtype)
-    row_offsets = np.empty(shape[0] // block[0] + 1, np.int32)
+    rows, cols = shape
+    height, width = block
+    values = new_result(inputs.a, (stored, height, width), out_dtype)
+    row_offsets = np.empty(rows // height + 1, np.int32)
     col_indices = np.empty(stored, np.int32)
     out = exported(values, "spgemm: out")
 
-    def numeric(operands: tuple = arguments) -> None:  # which live as long as this does
-        fill(out, row_offsets, col_indices, *shape)
+    def numeric(operands: list = arguments) -> None:  # which live as long as this does
+        fill(out, row_offsets, col_indices, rows, cols)
 
     return (values, row_offsets, col_indices), numeric
-
-
-def spgemm(*arguments: Any) -> tuple:
-    arrays, numeric = spgemm_symbolic(*arguments)
-    numeric()
-    return arrays
 
 
 def list_blocks(blocks: Array, capacity: int) -> tuple[Array, Array]:

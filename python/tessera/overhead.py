@@ -14,7 +14,7 @@ import tvm_ffi
 
 import tessera
 from tessera import _ffi
-from tessera.attention import attention_options
+from tessera._signatures import ATTENTION
 
 
 def microseconds(calls: list[Callable[[], Any]], repeats: int = 1000,
@@ -31,9 +31,8 @@ def microseconds(calls: list[Callable[[], Any]], repeats: int = 1000,
     return [statistics.median(times) for times in taken]
 
 
-def _options(q: Any, k: Any) -> tuple:
-    return attention_options(q, k, "blhd", None, 0.0, True, *(None,) * 9, 0, 0, None, None, 0, None,
-                             None)
+def _inputs(q: Any) -> Any:
+    return ATTENTION.Inputs(q, q, q, causal=True)
 
 
 def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int) -> None:
@@ -48,11 +47,11 @@ def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int) -
 def numpy_report() -> None:
     q = np.ones((1, 4, 2, 16), np.float32)
     out = np.empty_like(q)
-    nothing, options = tvm_ffi.get_global_func("testing.nop"), _options(q, q)
+    nothing, inputs = tvm_ffi.get_global_func("testing.nop"), _inputs(q)
     _report("attention, NumPy, f32 [1, 4, 2, 16]", [
         ("a function that does nothing, same arguments",
-         lambda: nothing(q, q, q, out, None, *options)),
-        ("the export", lambda: _ffi.attention(q, q, q, out, None, *options)),
+         lambda: nothing(*inputs, out, None)),
+        ("the export", lambda: _ffi.attention(*inputs, out, None)),
         ("tessera.attention(out=)",
          lambda: tessera.attention(q, q, q, causal=True, out=out)),
         ("tessera.attention()", lambda: tessera.attention(q, q, q, causal=True)),
@@ -66,18 +65,18 @@ def torch_report(device: str) -> None:
 
     q = torch.ones(1, 4, 2, 16, device=device, dtype=torch.float32 if device == "cpu" else
                    torch.bfloat16)
-    out, options = torch.empty_like(q), _options(q, q)
+    out, inputs = torch.empty_like(q), _inputs(q)
     nothing, op = tvm_ffi.get_global_func("testing.nop"), torch.ops.tessera.attention.default
     trained = q.clone().requires_grad_()
     _report(f"attention, PyTorch on {device}, [1, 4, 2, 16]", [
         ("a function that does nothing, same arguments",
-         lambda: nothing(q, q, q, out, None, *options)),
-        ("the export", lambda: _ffi.attention(q, q, q, out, None, *options)),
+         lambda: nothing(*inputs, out, None)),
+        ("the export", lambda: _ffi.attention(*inputs, out, None)),
         ("tessera.attention(out=)",
          lambda: tessera.attention(q, q, q, causal=True, out=out)),
         ("tessera.attention()", lambda: tessera.attention(q, q, q, causal=True)),
-        ("the registered operation", lambda: op(q, q, q, *options[:6])),
-        ("the registered operation, every argument given", lambda: op(q, q, q, *options)),
+        ("the registered operation", lambda: op(q, q, q, causal=True)),
+        ("the registered operation, every argument given", lambda: op(*inputs)),
         ("tessera.attention() recording a gradient",
          lambda: tessera.attention(trained, q, q, causal=True)),
     ], 1)

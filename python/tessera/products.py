@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Callable
 
-from tessera.bsr import BsrMatrix
-from tessera.tensors import operations
-
-
-def _operand(x: Any, transposed: bool) -> tuple:
-    if isinstance(x, BsrMatrix):
-        return (*x.arrays, transposed != x.transposed)
-    return (x, None, None, 0, 0, transposed)
-
-
-def _axis(op: str, name: str, value: str, first: str, second: str) -> bool:
-    if value not in (first, second):
-        raise ValueError(f"{op}: {name}: expected {first!r} or {second!r}, got {value!r}")
-    return value == second
+from tessera import _ffi
+from tessera.bsr import BsrMatrix, define_product
+from tessera.dispatch import module_of, operations
+from tessera.inputs import linear_inputs, matmul_inputs, sddmm_inputs, spgemm_inputs
 
 
 def matmul(
@@ -46,25 +36,49 @@ def matmul(
     >>> bool((tessera.matmul(a, b, activation="relu") == a).all())
     True
     """
-    if beta != 0 and c is None and out is None:
-        raise ValueError("matmul: beta: needs c, or out with former contents, got neither")
-    first, second, options = matmul_options(a, b, transpose_a, transpose_b, c, bias, group_offsets,
-                                            alpha, beta, bias_axis, activation, group_axis,
-                                            threads, backend, kernel)
-    if type(first[0]) is not type(second[0]):
-        operations("matmul: b", second[0])  # refuses what is no tensor
-    return operations("matmul: a", first[0]).matmul(first, second, out, out_dtype, options)
+    # Calls with few options go to the export at once: Python passes more than 15 by name slowly.
+    if (alpha == 1 and not beta and c is None and group_offsets is None and bias_axis == "column"
+            and group_axis == "rows" and not threads and backend is None and kernel is None):
+        if isinstance(a, BsrMatrix):
+            a_values, a_row_offsets, a_col_indices = a.values, a.row_offsets, a.col_indices
+            a_rows, a_cols, a_transposed = a.rows, a.cols, transpose_a != a.transposed
+        else:
+            a_values, a_row_offsets, a_col_indices = a, None, None
+            a_rows, a_cols, a_transposed = 0, 0, transpose_a
+        if isinstance(b, BsrMatrix):
+            b_values, b_row_offsets, b_col_indices = b.values, b.row_offsets, b.col_indices
+            b_rows, b_cols, b_transposed = b.rows, b.cols, transpose_b != b.transposed
+        else:
+            b_values, b_row_offsets, b_col_indices = b, None, None
+            b_rows, b_cols, b_transposed = 0, 0, transpose_b
+        module = module_of.get(type(a_values)) or operations("matmul: a", a_values)
+        if module.is_plain(a_values, b_values, out, bias):
+            try:
+                result = out
+                if out is None:
+                    result = module.matmul_output(
+                        (a_values, a_row_offsets, a_col_indices, a_rows, a_cols, a_transposed),
+                        (b_values, b_row_offsets, b_col_indices, b_rows, b_cols, b_transposed),
+                        None, False, out_dtype)
+                _ffi.matmul(
+                    a=a_values, a_row_offsets=a_row_offsets, a_col_indices=a_col_indices,
+                    a_rows=a_rows, a_cols=a_cols, a_transposed=a_transposed, b=b_values,
+                    b_row_offsets=b_row_offsets, b_col_indices=b_col_indices, b_rows=b_rows,
+                    b_cols=b_cols, b_transposed=b_transposed, bias=bias, activation=activation,
+                    out=result)
+                return result
+            except Exception:
+                if module.have_memory(a_values, b_values, out, bias):
+                    raise
+    inputs = matmul_inputs(a, b, transpose_a, transpose_b, bias, bias_axis, activation, alpha, beta,
+                           c, group_offsets, group_axis, out, threads, backend, kernel)
+    return operations("matmul: a", inputs.a).matmul(inputs, out, out_dtype)
 
 
-def matmul_options(a: Any, b: Any, transpose_a: bool, transpose_b: bool, c: Any, bias: Any,
-                   group_offsets: Any, alpha: float, beta: float, bias_axis: str, activation: str,
-                   group_axis: str, threads: int, backend: Any,
-                   kernel: Any) -> tuple[tuple, tuple, tuple]:
-    """Both operands and what follows out in a call of the exports."""
-    return _operand(a, transpose_a), _operand(b, transpose_b), (
-        c, bias, group_offsets, alpha, beta,
-        _axis("matmul", "bias_axis", bias_axis, "column", "row"), activation,
-        _axis("matmul", "group_axis", group_axis, "rows", "inner"), threads, backend, kernel)
+@define_product
+def _product(a: Any, b: Any) -> Any:
+    both = isinstance(a, BsrMatrix) and isinstance(b, BsrMatrix)
+    return spgemm(a, b) if both else matmul(a, b)
 
 
 def bsr_matmul(a: Any, b: Any, **options: Any) -> Any:
@@ -75,10 +89,14 @@ def bsr_matmul(a: Any, b: Any, **options: Any) -> Any:
     >>> tessera.bsr_matmul(w, np.ones((64, 8), np.float32)).shape
     (64, 8)
     """
+    check_has_bsr(a, b)
+    return matmul(a, b, **options)
+
+
+def check_has_bsr(a: Any, b: Any) -> None:
     if not isinstance(a, BsrMatrix) and not isinstance(b, BsrMatrix):
         raise TypeError(f"bsr_matmul: expected a BsrMatrix as a or b, got {type(a).__name__} and "
                         f"{type(b).__name__}; matmul takes two dense ones")
-    return matmul(a, b, **options)
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
@@ -93,25 +111,41 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
     >>> tessera.linear(np.ones((2, 5, 32), np.float32), weight, np.zeros(64, np.float32)).shape
     (2, 5, 64)
     """
-    operations("linear: x", x)
-    inputs = x.shape[-1] if len(x.shape) else 0
-    rows = 1
-    for size in x.shape[:-1]:
-        rows *= size
+    if isinstance(weight, BsrMatrix):
+        values, row_offsets, col_indices = weight.values, weight.row_offsets, weight.col_indices
+        rows, cols, transposed = weight.rows, weight.cols, weight.transposed
+        outputs = cols if transposed else rows
+    else:
+        values, row_offsets, col_indices = weight, None, None
+        rows, cols, transposed, outputs = 0, 0, False, None
+    module = module_of.get(type(x)) or operations("linear: x", x)
     try:
-        result = matmul(x.reshape(rows, inputs), weight, transpose_b=True, bias=bias,
-                        activation=activation, out_dtype=out_dtype, threads=threads,
-                        backend=backend, kernel=kernel)
+        if module.is_plain(x, values, bias):
+            try:
+                if outputs is None:
+                    outputs, *_ = values.shape
+                x_rows, out = module.linear_tensors(x, outputs, out_dtype)
+                _ffi.linear(
+                    x=x_rows, weight=values, weight_row_offsets=row_offsets,
+                    weight_col_indices=col_indices, weight_rows=rows, weight_cols=cols,
+                    weight_transposed=transposed, bias=bias, activation=activation,
+                    threads=threads, backend=backend, kernel_name=kernel, out=out)
+                return out
+            except Exception:
+                if module.have_memory(x, values, bias):
+                    raise
+        inputs = linear_inputs(x, weight, bias, activation, threads, backend, kernel)
+        return module.linear(inputs, out_dtype)
     except (TypeError, ValueError) as error:
         if not str(error).startswith("matmul: "):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(_linear_message(str(error), inputs, weight)) from None
-    return result.reshape(*x.shape[:-1], result.shape[-1])
+        raise kind(_linear_message(str(error), x, weight)) from None
 
 
-def _linear_message(message: str, inputs: int, weight: Any) -> str:
+def _linear_message(message: str, x: Any, weight: Any) -> str:
     """A message of matmul in the words of linear: x for a, weight for b."""
+    inputs = x.shape[-1] if len(x.shape) else 0
     if re.match(r"matmul: b: expected \d+ rows to match", message):
         return (f"linear: weight: expected {inputs} columns to match those of x, got "
                 f"{list(weight.shape)}")
@@ -135,22 +169,9 @@ def sddmm(
     >>> tessera.sddmm(a, a, pattern, transpose_b=True).to_dense().sum() == 8 * 16 * 64
     np.True_
     """
-    first, second, options = sddmm_options(a, b, pattern, transpose_a, transpose_b, alpha, beta,
-                                           threads, backend, kernel)
-    values = operations("sddmm: a", first[0]).sddmm(first, second, pattern.arrays, out, out_dtype,
-                                                    options)
-    return pattern.with_values(values)
-
-
-def sddmm_options(a: Any, b: Any, pattern: Any, transpose_a: bool, transpose_b: bool, alpha: float,
-                  beta: float, threads: int, backend: Any,
-                  kernel: Any) -> tuple[tuple, tuple, tuple]:
-    """Both operands and what follows out in a call of the exports."""
-    if not isinstance(pattern, BsrMatrix) or pattern.transposed:
-        raise TypeError("sddmm: pattern: expected a BsrMatrix that is not a transposed view "
-                        "(transpose() stores one)")
-    return (_operand(a, transpose_a), _operand(b, transpose_b),
-            (alpha, beta, threads, backend, kernel))
+    inputs = sddmm_inputs(a, b, pattern, transpose_a, transpose_b, alpha, beta, threads, backend,
+                          kernel)
+    return pattern.with_values(operations("sddmm: a", inputs.a).sddmm(inputs, out, out_dtype))
 
 
 def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b: bool = False,
@@ -164,26 +185,28 @@ def spgemm(a: BsrMatrix, b: BsrMatrix, *, transpose_a: bool = False, transpose_b
     >>> tessera.spgemm(a, a).stored_blocks
     4
     """
-    first, second, options = spgemm_options(a, b, transpose_a, transpose_b, alpha, threads, backend,
-                                            kernel)
+    result, numeric = spgemm_symbolic(a, b, transpose_a, transpose_b, alpha, out_dtype, threads,
+                                      backend, kernel)
+    numeric()
+    return result
+
+
+def spgemm_symbolic(a: BsrMatrix, b: BsrMatrix, transpose_a: bool = False,
+                    transpose_b: bool = False, alpha: float = 1.0, out_dtype: Any = None,
+                    threads: int = 0, backend: str | None = None,
+                    kernel: str | None = None) -> tuple[BsrMatrix, Callable[[], None]]:
+    """The result with its pattern, and what computes its values: as often as those of a and b
+    change."""
+    inputs = spgemm_inputs(a, b, transpose_a, transpose_b, alpha, threads, backend, kernel)
 
     def read(x: BsrMatrix, transposed: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-        shape, block = (x.rows, x.cols), x.block
-        return (shape[::-1], block[::-1]) if transposed else (shape, block)
+        (rows, cols), (r, c) = (x.rows, x.cols), x.block
+        return ((cols, rows), (c, r)) if transposed else ((rows, cols), (r, c))
 
-    (rows, _), (r, _) = read(a, first[5])
-    (_, cols), (_, c) = read(b, second[5])
-    arrays = operations("spgemm: a", first[0]).spgemm(first, second, (r, c), (rows, cols),
-                                                      out_dtype, options)
-    return BsrMatrix(*arrays, rows, cols)
+    (rows, _), (r, _) = read(a, inputs.a_transposed)
+    (_, cols), (_, c) = read(b, inputs.b_transposed)
+    arrays, numeric = operations("spgemm: a", inputs.a).spgemm_symbolic(
+        inputs, (r, c), (rows, cols), out_dtype)
+    return BsrMatrix(*arrays, rows, cols), numeric
 
 
-def spgemm_options(a: Any, b: Any, transpose_a: bool, transpose_b: bool, alpha: float, threads: int,
-                   backend: Any, kernel: Any) -> tuple[tuple, tuple, tuple]:
-    """Both operands and what follows them in a call of the exports."""
-    for name, x in (("a", a), ("b", b)):
-        if not isinstance(x, BsrMatrix):
-            raise TypeError(f"spgemm: {name}: expected a BsrMatrix, got {type(x).__name__}; "
-                            "bsr_matmul takes one dense operand")
-    return (_operand(a, transpose_a), _operand(b, transpose_b),
-            (alpha, 0.0, threads, backend, kernel))

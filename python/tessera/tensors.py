@@ -54,20 +54,14 @@ def integer(where: str, x: Any, expected: str = "an integer") -> int:
         raise TypeError(f"{where}: expected {expected}, got {x!r}") from None
 
 
-def operations(where: str, x: Any) -> ModuleType:
-    """The module that runs operations on x's kind of tensor."""
-    if is_numpy(where, x):
-        from tessera import numpy_ops
-
-        return numpy_ops
-    if is_torch(x):
-        from tessera import torch_ops
-
-        if x.layout != torch_ops.STRIDED:
-            check_dense(where, x)
-
-        return torch_ops
-    raise TypeError(f"{where}: expected a NumPy array or a PyTorch tensor, got {type(x).__name__}")
+def check_tensor(where: str, x: Any) -> None:
+    """Refuses what is neither a NumPy array nor a dense PyTorch tensor."""
+    if type(x) is np.ndarray or is_numpy(where, x):
+        return
+    if not is_torch(x):
+        raise TypeError(f"{where}: expected a NumPy array or a PyTorch tensor, got "
+                        f"{type(x).__name__}")
+    check_dense(where, x)
 
 
 def namespace(where: str, x: Any) -> ModuleType:

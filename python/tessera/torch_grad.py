@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import functools
-from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tessera.shapes import SINKS
+from tessera._signatures import (ATTENTION, ATTENTION_BACKWARD, MATMUL, MERGE_STATES, SDDMM,
+                                 Operand, Signature, operands_of)
 
 _aten = torch.ops.aten
 _ours = torch.ops.tessera
-
-
-def defaults(op: Any) -> tuple:
-    """By position, None where an argument has no default. The dispatcher drops trailing arguments
-    that have theirs before it calls a function of ours."""
-    return tuple(x.default_value for x in op._schema.arguments)
 
 
 def _keep(ctx: Any, arguments: tuple, *results: Tensor) -> None:
@@ -29,13 +23,13 @@ def _keep(ctx: Any, arguments: tuple, *results: Tensor) -> None:
     ctx.rest = [None if isinstance(x, Tensor) else x for x in arguments]
 
 
-def _kept(ctx: Any) -> tuple[list, tuple]:
+def _kept(ctx: Any, signature: Signature) -> tuple[Any, tuple]:
     """The arguments and the results of the call that `_keep` saved."""
     saved = ctx.saved_tensors
     arguments = list(ctx.rest)
     for i, x in zip(ctx.at, saved):
         arguments[i] = x
-    return arguments, saved[len(ctx.at):]
+    return signature.Arguments(*arguments), saved[len(ctx.at):]
 
 
 # ---- Attention ---------------------------------------------------------------------------------
@@ -45,39 +39,40 @@ def _attention_setup(ctx: Any, inputs: tuple, output: tuple) -> None:
     _keep(ctx, inputs, *output)
 
 
-def _attention_gradient(ctx: Any, needs: tuple, dout: Tensor | None,
-                        dlse: Tensor | None) -> tuple:
-    arguments, (out, lse) = _kept(ctx)
-    q, k, v, *options = arguments
-    sinks_at = 3 + SINKS
-    wanted = [needs[i] for i in (0, 1, 2, sinks_at)]
-    gradients = [None] * len(arguments)
+def _attention_gradient(ctx: Any, needs: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
+    call, (out, lse) = _kept(ctx, ATTENTION)
+    wanted = [needs.q, needs.k, needs.v, needs.sinks]
     if not any(wanted) or (dout is None and dlse is None):
-        return tuple(gradients)
+        return ATTENTION.Gradients()
     if dout is None:
         dout = torch.zeros_like(out)
-    options[-1] = None  # a kernel that was asked for is the forward's
-    results = _ours.attention_backward.default(dout, dlse, q, k, v, out, lse, wanted, *options)
-    for at, want, result in zip((0, 1, 2, sinks_at), wanted, results):
-        if want:
-            gradients[at] = result.to(arguments[at].dtype)
-    return tuple(gradients)
+    # A kernel that was asked for is the forward's.
+    given = call._replace(kernel_name=None)._asdict()
+    results = _ours.attention_backward.default(*ATTENTION_BACKWARD.Arguments(
+        dout=dout, dlse=dlse, out=out, lse=lse, wanted=wanted, **given))
+    trained = (call.q, call.k, call.v, call.sinks)
+    return ATTENTION.Gradients(**{
+        name: result.to(x.dtype)
+        for name, x, want, result in zip(ATTENTION.trained_names, trained, wanted, results)
+        if want})
 
 
 def _merge_setup(ctx: Any, inputs: tuple, output: tuple) -> None:
-    outs, lses, sinks, ctx.bhld, *_ = inputs
+    call = MERGE_STATES.Inputs(*inputs)
+    ctx.bhld = call.bhld
     ctx.set_materialize_grads(False)
-    ctx.parts = len(outs)
-    ctx.has_sinks = sinks is not None
-    ctx.save_for_backward(*outs, *lses, *output, *([sinks] if ctx.has_sinks else []))
+    ctx.parts = len(call.outs)
+    ctx.has_sinks = call.sinks is not None
+    ctx.save_for_backward(*call.outs, *call.lses, *output,
+                          *([call.sinks] if ctx.has_sinks else []))
 
 
 def _merge_gradient(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
     """With w_i = exp(lse_i - lse): out = sum w_i out_i, so d out_i = w_i dout and d lse_i = w_i
     (dout . (out_i - out) + dlse). A sink is one more part whose out is zero."""
-    saved = ctx.saved_tensors
-    outs, lses = saved[: ctx.parts], saved[ctx.parts : 2 * ctx.parts]
-    out, lse = saved[2 * ctx.parts : 2 * ctx.parts + 2]
+    saved = iter(ctx.saved_tensors)
+    outs, lses = ([next(saved) for _ in range(ctx.parts)] for _ in ("outs", "lses"))
+    out, lse, *rest = saved
 
     def by_row(x: Tensor) -> Tensor:
         """A value a query and head, as out's rows are: [.., heads, length] or exchanged."""
@@ -95,31 +90,23 @@ def _merge_gradient(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple
         douts.append(None if dout is None else (weight.unsqueeze(-1) * dout.float()).to(part.dtype))
         dlses.append(by_row(weight * own))
     dsinks = None
-    if ctx.has_sinks and ctx.needs_input_grad[2]:
-        sinks = saved[-1]
+    if ctx.has_sinks and MERGE_STATES.Inputs(*ctx.needs_input_grad).sinks:
+        (sinks,) = rest
         over = tuple(i for i in range(lse.dim()) if i != lse.dim() - 2)
         dsinks = ((sinks.float().unsqueeze(-1) - lse).exp() * by_row(shares)).sum(over)
         dsinks = dsinks.to(sinks.dtype)
-    return douts, dlses, dsinks, None, None, None, None
+    return MERGE_STATES.Gradients(outs=douts, lses=dlses, sinks=dsinks)
 
 
 # ---- Products ----------------------------------------------------------------------------------
 
-# Positions in the arguments of matmul, after both operands.
-(_C, _BIAS, _GROUPS, _ALPHA, _BETA, _BIAS_ROWS, _ACTIVATION, _INNER, _THREADS,
- _BACKEND) = range(12, 22)
+
+def _flip(operand: Operand) -> Operand:
+    return operand._replace(transposed=not operand.transposed)
 
 
-def _dense(x: Tensor, transposed: bool = False) -> tuple:
-    return (x, None, None, 0, 0, transposed)
-
-
-def _flip(operand: tuple) -> tuple:
-    return (*operand[:5], not operand[5])
-
-
-def _is_sparse(operand: tuple) -> bool:
-    return operand[1] is not None
+def _is_sparse(operand: Operand) -> bool:
+    return operand.row_offsets is not None
 
 
 def _sum_to(x: Tensor, like: Tensor) -> Tensor:
@@ -131,22 +118,27 @@ def _sum_to(x: Tensor, like: Tensor) -> Tensor:
     return x.to(like.dtype)
 
 
-def _product(a: tuple, b: tuple, alpha: float, arguments: tuple, groups: Tensor | None = None,
-             inner: bool = False, dtype: torch.dtype | None = None) -> Tensor:
-    return _ours.matmul.default(*a, *b, None, None, groups, alpha, 0.0, False, "none", inner,
-                                arguments[_THREADS], arguments[_BACKEND], None, dtype)
+def _product(a: Operand, b: Operand, alpha: float, call: Any, groups: Tensor | None = None,
+             inner: bool = False) -> Tensor:
+    """`call` is the forward's: how to run."""
+    return _ours.matmul.default(*MATMUL.Arguments(
+        *a, *b, group_offsets=groups, alpha=alpha, group_inner=inner, threads=call.threads,
+        backend=call.backend))
 
 
-def _operand_gradient(left: tuple, right: tuple, operand: tuple, alpha: float,
-                      arguments: tuple) -> Tensor:
+def _operand_gradient(left: Operand, right: Operand, operand: Operand, alpha: float,
+                      call: Any) -> Tensor:
     """left * right is the gradient of `operand` as it is read; returns that of what it stores."""
-    if operand[5]:  # the gradient of the transpose
+    if operand.transposed:  # the gradient of the transpose
         left, right = _flip(right), _flip(left)
+    stored = operand.values
     if not _is_sparse(operand):
-        return _sum_to(_product(left, right, alpha, arguments), operand[0])
-    values = _ours.sddmm.default(*left, *right, *operand[:5], alpha, 0.0, arguments[_THREADS],
-                                 arguments[_BACKEND], None, operand[0].dtype)
-    return _sum_to(values, operand[0])
+        return _sum_to(_product(left, right, alpha, call), stored)
+    values = _ours.sddmm.default(*SDDMM.Arguments(
+        *left, *right, values=stored, row_offsets=operand.row_offsets,
+        col_indices=operand.col_indices, rows=operand.rows, cols=operand.cols, alpha=alpha,
+        threads=call.threads, backend=call.backend, out_dtype=stored.dtype))
+    return _sum_to(values, stored)
 
 
 def _activation_gradient(name: str, dout: Tensor, before: Tensor) -> Tensor:
@@ -161,76 +153,73 @@ def _matmul_setup(ctx: Any, inputs: tuple, output: Tensor) -> None:
     _keep(ctx, inputs)
 
 
-def _grouped_gradients(dout: Tensor, a: tuple, b: tuple, needs: tuple, arguments: tuple) -> tuple:
+def _grouped_gradients(dout: Tensor, a: Operand, b: Operand, needs: Any, call: Any) -> dict:
     if _is_sparse(a) or _is_sparse(b):
         raise NotImplementedError("matmul: no gradient is recorded for grouped products with a "
                                   "block-sparse operand; use torch.no_grad()")
-    groups, alpha = arguments[_GROUPS], arguments[_ALPHA]
-    da = db = None
-    if arguments[_INNER]:  # out[g] = A[:, g] B[g, :]
-        if needs[0]:  # the transpose of A's gradient: B[g, :] dout[g]^T
-            da = _product(b, _dense(dout, True), alpha, arguments, groups)
-            da = da if a[5] else da.mT
-        if needs[6]:
-            db = _product(_flip(a), _dense(dout), alpha, arguments, groups)
-            db = db.mT if b[5] else db
+    groups, alpha = call.group_offsets, call.alpha
+    gradients = {}
+    if call.group_inner:  # out[g] = A[:, g] B[g, :]
+        if needs.a:  # the transpose of A's gradient: B[g, :] dout[g]^T
+            da = _product(b, Operand(dout, transposed=True), alpha, call, groups)
+            gradients["a"] = da if a.transposed else da.mT
+        if needs.b:
+            db = _product(_flip(a), Operand(dout), alpha, call, groups)
+            gradients["b"] = db.mT if b.transposed else db
     else:  # rows of group g of out = those of A, times B[g]
-        if needs[0]:
-            da = _product(_dense(dout), _flip(b), alpha, arguments, groups)
-            da = da.mT if a[5] else da
-        if needs[6]:
-            db = _product(_flip(a), _dense(dout), alpha, arguments, groups, inner=True)
-            db = db.mT if b[5] else db
-    return (None if da is None else da.to(a[0].dtype), None if db is None else db.to(b[0].dtype))
+        if needs.a:
+            da = _product(Operand(dout), _flip(b), alpha, call, groups)
+            gradients["a"] = da.mT if a.transposed else da
+        if needs.b:
+            db = _product(_flip(a), Operand(dout), alpha, call, groups, inner=True)
+            gradients["b"] = db.mT if b.transposed else db
+    return {name: gradient.to(getattr(call, name).dtype) for name, gradient in gradients.items()}
 
 
-def _matmul_gradient(ctx: Any, needs: tuple, dout: Tensor | None) -> tuple:
-    arguments, _ = _kept(ctx)
-    gradients = [None] * len(arguments)
+def _matmul_gradient(ctx: Any, needs: Any, dout: Tensor | None) -> tuple:
+    call, _ = _kept(ctx, MATMUL)
     if dout is None:
-        return tuple(gradients)
-    a, b = tuple(arguments[:6]), tuple(arguments[6:12])
-    if arguments[_ACTIVATION] != "none":
-        before = _ours.matmul.default(*arguments[:_ACTIVATION], "none",
-                                      *arguments[_ACTIVATION + 1 :])
-        dout = _activation_gradient(arguments[_ACTIVATION], dout, before)
-    narrow = dout.to(a[0].dtype)
-    alpha = arguments[_ALPHA]
-    if arguments[_GROUPS] is not None:
-        gradients[0], gradients[6] = _grouped_gradients(narrow, a, b, needs, arguments)
+        return MATMUL.Gradients()
+    a, b = operands_of(call)
+    if call.activation != "none":
+        before = _ours.matmul.default(*call._replace(activation="none"))
+        dout = _activation_gradient(call.activation, dout, before)
+    narrow = dout.to(call.a.dtype)
+    gradients = {}
+    if call.group_offsets is not None:
+        gradients = _grouped_gradients(narrow, a, b, needs, call)
     else:
-        if needs[0]:
-            gradients[0] = _operand_gradient(_dense(narrow), _flip(b), a, alpha, arguments)
-        if needs[6]:
-            gradients[6] = _operand_gradient(_flip(a), _dense(narrow), b, alpha, arguments)
-    if needs[_C]:
-        gradients[_C] = (arguments[_BETA] * dout).to(arguments[_C].dtype)
-    if needs[_BIAS]:
-        bias = arguments[_BIAS]
-        total = dout.float().sum(-1 if arguments[_BIAS_ROWS] else -2)
+        if needs.a:
+            gradients["a"] = _operand_gradient(Operand(narrow), _flip(b), a, call.alpha, call)
+        if needs.b:
+            gradients["b"] = _operand_gradient(_flip(a), Operand(narrow), b, call.alpha, call)
+    if needs.c:
+        gradients["c"] = (call.beta * dout).to(call.c.dtype)
+    if needs.bias:
+        bias = call.bias
+        total = dout.float().sum(-1 if call.bias_rows else -2)
         if total.dim() > bias.dim():
             total = total.sum(0)
-        gradients[_BIAS] = _sum_to(total, bias).to(bias.dtype)
-    return tuple(gradients)
+        gradients["bias"] = _sum_to(total, bias).to(bias.dtype)
+    return MATMUL.Gradients(**gradients)
 
 
-def _sddmm_gradient(ctx: Any, needs: tuple, dvalues: Tensor | None) -> tuple:
+def _sddmm_gradient(ctx: Any, needs: Any, dvalues: Tensor | None) -> tuple:
     """out is block-sparse, so the gradients are products with a block-sparse operand."""
-    arguments, _ = _kept(ctx)
-    gradients = [None] * len(arguments)
+    call, _ = _kept(ctx, SDDMM)
     if dvalues is None:
-        return tuple(gradients)
-    a, b, pattern = tuple(arguments[:6]), tuple(arguments[6:12]), tuple(arguments[12:17])
-    alpha, beta, threads, backend = arguments[17:21]
-    sparse = (dvalues.to(a[0].dtype), *pattern[1:], False)
-    execution = dict(zip((_THREADS, _BACKEND), (threads, backend)))
-    if needs[0]:
-        gradients[0] = _operand_gradient(sparse, _flip(b), a, alpha, execution)
-    if needs[6]:
-        gradients[6] = _operand_gradient(_flip(a), sparse, b, alpha, execution)
-    if needs[12] and beta != 0:
-        gradients[12] = _sum_to(beta * dvalues, pattern[0])
-    return tuple(gradients)
+        return SDDMM.Gradients()
+    a, b = operands_of(call)
+    sparse = Operand(dvalues.to(call.a.dtype), call.row_offsets, call.col_indices, call.rows,
+                     call.cols)
+    gradients = {}
+    if needs.a:
+        gradients["a"] = _operand_gradient(sparse, _flip(b), a, call.alpha, call)
+    if needs.b:
+        gradients["b"] = _operand_gradient(_flip(a), sparse, b, call.alpha, call)
+    if needs.values and call.beta != 0:
+        gradients["values"] = _sum_to(call.beta * dvalues, call.values)
+    return SDDMM.Gradients(**gradients)
 
 
 def _second_order(name: str) -> Any:
@@ -240,8 +229,8 @@ def _second_order(name: str) -> Any:
     return refuse
 
 
-# Operations whose gradients run on the CPU alone, with the names of the arguments that they reach.
-_CPU_GRADIENTS = {"attention": ("q", "k", "v", "sinks")}
+# Operations whose gradients run on the CPU alone.
+_CPU_GRADIENTS = {"attention": ATTENTION.trained_names}
 
 
 def _check_gradient(name: str, trained: tuple) -> None:
@@ -254,16 +243,17 @@ def _check_gradient(name: str, trained: tuple) -> None:
                 "inference call under torch.no_grad() or detach the inputs")
 
 
-def _record(library: torch.library.Library, name: str, kernel: Any, gradient: Any,
-            setup: Any, trained: tuple[int, ...]) -> None:
+def _record(library: torch.library.Library, signature: Signature, kernel: Any, gradient: Any,
+            setup: Any) -> None:
     """What `torch.library.register_autograd` does, for operations that take no lists of
     tensors. It looks defaults up anew at every call that records a gradient, which takes 200 us for
-    as many arguments as attention has. `trained`: the places of arguments that gradients reach; to
-    ask all of them costs more than a microsecond."""
+    as many arguments as attention has. Only the arguments that gradients reach are asked whether
+    they require one: to ask all of them costs more than a microsecond."""
+    name = signature.name
     op = getattr(_ours, name).default
     after_autograd = torch._C._after_ADInplaceOrView_keyset
     devices = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
-    candidates, rest = itemgetter(*trained), defaults(op)
+    trained = signature.trained()
 
     @functools.cache
     def is_direct(keyset: int) -> bool:
@@ -287,12 +277,13 @@ def _record(library: torch.library.Library, name: str, kernel: Any, gradient: An
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor | None) -> tuple:
-            return (None, *gradient(ctx, ctx.needs_input_grad[1:], *gradients))
+            _, *needs = ctx.needs_input_grad  # the keyset's comes first
+            return (None, *gradient(ctx, signature.Arguments(*needs), *gradients))
 
     def run(keyset: Any, *arguments: Any) -> Any:
-        arguments += rest[len(arguments) :]
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*candidates(arguments)):
-            _check_gradient(name, candidates(arguments))
+        arguments = signature.complete(arguments)
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*trained(arguments)):
+            _check_gradient(name, trained(arguments))
             return Recorded.apply(keyset, *arguments)
         return below(keyset, arguments)
 
@@ -302,13 +293,12 @@ def _record(library: torch.library.Library, name: str, kernel: Any, gradient: An
 def register(library: torch.library.Library, kernels: dict[str, Any]) -> None:
     """`kernels`: by name, what an operation runs on every device."""
     formulas = {
-        "attention": (_attention_gradient, _attention_setup, (0, 1, 2, 3 + SINKS)),
-        "attention_backward": (_second_order("attention"), lambda ctx, inputs, output: None,
-                               (*range(7), 8 + SINKS)),
-        "matmul": (_matmul_gradient, _matmul_setup, (0, 6, _C, _BIAS)),
-        "sddmm": (_sddmm_gradient, _matmul_setup, (0, 6, 12)),
+        ATTENTION: (_attention_gradient, _attention_setup),
+        ATTENTION_BACKWARD: (_second_order("attention"), lambda ctx, inputs, output: None),
+        MATMUL: (_matmul_gradient, _matmul_setup),
+        SDDMM: (_sddmm_gradient, _matmul_setup),
     }
-    for name, formula in formulas.items():
-        _record(library, name, kernels[name], *formula)
+    for signature, formula in formulas.items():
+        _record(library, signature, kernels[signature.name], *formula)
     torch.library.register_autograd("tessera::merge_states", _merge_gradient,
                                     setup_context=_merge_setup, lib=library)

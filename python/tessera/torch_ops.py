@@ -12,80 +12,76 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera import _ffi, torch_grad
-from tessera.shapes import SINKS, attention_shapes, matmul_shape, sddmm_shape
+from tessera import _ffi, _signatures, torch_grad
+from tessera._signatures import (ATTENTION, ATTENTION_BACKWARD, LINEAR, LIST_BLOCKS, MATMUL,
+                                 MERGE_STATES, SDDMM, SPGEMM, TOP_K_BLOCKS, TRANSPOSE_LISTS,
+                                 Operand, Signature, operands_of, weight_of)
+from tessera.shapes import attention_shapes, matmul_shape, sddmm_shape
 from tessera.tensors import check_dense, type_name
 
-# What the functions call kernel is kernel_name here: PyTorch's compiler passes arguments on by name
-# beside a `kernel` of its own.
-_ATTENTION_OPTIONS = (
-    "bool bhld=False, float? scale=None, float softcap=0.0, bool causal=False, "
-    "SymInt? window_left=None, SymInt? window_right=None, Tensor? q_offsets=None, "
-    "Tensor? kv_offsets=None, Tensor? kv_begin=None, Tensor? kv_end=None, "
-    "Tensor? q_position=None, Tensor? kv_position=None, Tensor? page_table=None, "
-    "SymInt max_q_length=0, SymInt max_kv_length=0, Tensor? sinks=None, SymInt block_q=0, "
-    "SymInt block_kv=0, Tensor? full_counts=None, Tensor? full_indices=None, "
-    "Tensor? partial_counts=None, Tensor? partial_indices=None, Tensor? bit_tile=None, "
-    "Tensor? bits=None, int threads=0, str? backend=None, str? kernel_name=None"
-)
-_OPERAND = ("Tensor {0}, Tensor? {0}_row_offsets, Tensor? {0}_col_indices, SymInt {0}_rows, "
-            "SymInt {0}_cols, bool {0}_transposed")
-_OPERANDS = f"{_OPERAND.format('a')}, {_OPERAND.format('b')}"
-
 library = torch.library.Library("tessera", "DEF")
-library.define(f"attention(Tensor q, Tensor k, Tensor v, {_ATTENTION_OPTIONS}) -> (Tensor, Tensor)")
-library.define(
-    "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, "
-    f"Tensor lse, bool[4] wanted, {_ATTENTION_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)")
-library.define("merge_states(Tensor[] outs, Tensor[] lses, Tensor? sinks, bool bhld, int threads, "
-               "str? backend, str? kernel_name) -> (Tensor, Tensor)")
-library.define(
-    f"matmul({_OPERANDS}, Tensor? c, Tensor? bias, Tensor? group_offsets, float alpha, float beta, "
-    "bool bias_rows, str activation, bool group_inner, int threads, str? backend, "
-    "str? kernel_name, ScalarType? out_dtype) -> Tensor")
-library.define(
-    f"sddmm({_OPERANDS}, Tensor values, Tensor row_offsets, Tensor col_indices, SymInt rows, "
-    "SymInt cols, float alpha, float beta, int threads, str? backend, str? kernel_name, "
-    "ScalarType? out_dtype) -> Tensor")
-library.define("list_blocks(Tensor blocks, SymInt capacity) -> (Tensor, Tensor)")
-library.define("top_k_blocks(Tensor scores, SymInt k, SymInt capacity) -> (Tensor, Tensor)")
-library.define("transpose_lists(Tensor counts, Tensor indices, SymInt cols, SymInt capacity) -> "
-               "(Tensor, Tensor, Tensor)")
+for _signature in _signatures.SIGNATURES:
+    if _signature.returns:
+        library.define(_signature.schema)
 
+# The types of tensors whose calls may go straight to the exports.
+PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_FP8 = torch.float8_e4m3fn
 
-STRIDED = torch.strided
+# Bound once, as every eager call asks them.
+_is_compiling = torch.compiler.is_compiling
+_is_autocasting = torch._C._is_any_autocast_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_has_function_mode = torch._C._is_torch_function_mode_enabled
+_transform = torch._C._functorch.peek_interpreter_stack
+_is_grad_enabled = torch.is_grad_enabled
+_empty_like = torch.empty_like
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Whether nothing but the values is asked for: no gradient, compiler, autocast, transform,
-    mode or tensor subclass sees the call, and no sparse tensor came."""
-    if (torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()
-            or torch._C._len_torch_dispatch_stack() or torch._C._is_torch_function_mode_enabled()
-            or torch._C._functorch.peek_interpreter_stack() is not None):
+    """Whether the call may go straight to an export: no gradient, compiler, autocast, transform,
+    mode or tensor subclass has to see it."""
+    if (_is_compiling() or _is_autocasting() or _dispatch_modes() or _has_function_mode()
+            or _transform() is not None):
         return False
-    grad = torch.is_grad_enabled()
+    grad = _is_grad_enabled()
     for x in tensors:
-        if x is None:
-            continue
-        if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
-            return False
-        if (grad and x.requires_grad) or x.is_meta or x.layout != STRIDED:
+        if x is not None and (type(x) not in PLAIN_TYPES or (grad and x.requires_grad)):
             return False
     return True
 
 
-def _check_tensors(op: str, names: tuple[str, ...], *tensors: Any) -> None:
-    for name, x in zip(names, tensors):
-        if x is None:
+def have_memory(*tensors: Any) -> bool:
+    """Whether the exports can read the tensors: they are dense and not on the meta device. Asked
+    after an export refused a call, as the answer costs a microsecond."""
+    return all(x is None or (x.layout is torch.strided and not x.is_meta) for x in tensors)
+
+
+def check_plain(where: str, *tensors: Any) -> None:
+    """Refuses a call that is to be recorded, compiled or changed."""
+    if not is_plain(*tensors):
+        for x in tensors:
+            if x is not None and not isinstance(x, Tensor):
+                raise TypeError(f"{where}: expected PyTorch tensors throughout, got a "
+                                f"{type_name(x)}")
+        raise RuntimeError(f"{where}: expected a plain call (no gradient, torch.compile, autocast, "
+                           "functorch transform or mode); call the operation itself there, or run "
+                           "under torch.no_grad()")
+
+
+def _check_tensors(signature: Signature, inputs: tuple, *outputs: Any) -> None:
+    """Refuses what is no dense tensor of PyTorch, by its name."""
+    if not _is_compiling() and all(
+            x is None or (isinstance(x, Tensor) and x.layout is torch.strided)
+            for x in (*signature.input_tensors(inputs), *outputs)):
+        return
+    labels = (*signature.input_labels, *signature.output_labels)
+    for x, where in zip((*inputs, *outputs), labels):
+        if x is None or where is None:
             continue
         if not isinstance(x, Tensor):
-            raise TypeError(f"{op}: {name}: expected PyTorch tensors throughout, got a "
-                            f"{type_name(x)}")
-        if x.layout != STRIDED:
-            check_dense(f"{op}: {name}", x)
-
-
-_OPERAND_NAMES = ("a", "a.row_offsets", "a.col_indices", "b", "b.row_offsets", "b.col_indices")
+            raise TypeError(f"{where}: expected PyTorch tensors throughout, got a {type_name(x)}")
+        check_dense(where, x)
 
 
 def _deliver(op: str, result: Tensor, out: Tensor | None) -> Tensor:
@@ -102,202 +98,263 @@ def _deliver(op: str, result: Tensor, out: Tensor | None) -> Tensor:
 
 def stored_dtype(x: Tensor) -> torch.dtype:
     """What results of operands of this dtype are stored as: FP8 goes in, not out."""
-    return torch.bfloat16 if x.dtype == torch.float8_e4m3fn else x.dtype
+    return torch.bfloat16 if x.dtype == _FP8 else x.dtype
 
 
-def _new_out(q: Tensor, shape: tuple) -> Tensor:
-    if q.dtype == torch.float8_e4m3fn or shape != q.shape:
-        return q.new_empty(*shape, dtype=stored_dtype(q))
-    return torch.empty_like(q)
+def export_arguments(signature: Signature, inputs: tuple, *outputs: Any) -> tuple:
+    """A call of the signature's export."""
+    return (*inputs, *outputs)
 
+
+# Outputs are allocated here, not by the exports: what they allocate comes to Python as a view of
+# foreign memory, which record_stream() ignores and which cannot be resized.
 
 # ---- Attention ---------------------------------------------------------------------------------
 
-
 _ATTENTION = torch.ops.tessera.attention.default
-_COMMON = 6  # options that every call names: up to window_right
-_UNUSED = torch_grad.defaults(_ATTENTION)[3 + _COMMON :]
 
 
-def attention_arguments(q: Tensor, k: Tensor, v: Tensor, out: Any, lse: Any, want_lse: bool,
-                        options: tuple) -> tuple[Any, Any, tuple]:
-    if out is None or (lse is None and want_lse):
-        shape, lse_shape = attention_shapes(q, v, options)
+def attention_outputs(q: Tensor, v: Tensor, bhld: bool, out: Any, lse: Any,
+                      want_lse: bool) -> tuple[Any, Any]:
+    if out is None:
+        like, of_v = q.shape, v.shape
+        if not (len(like) == len(of_v) > 2 and like[-1] == of_v[-1] and q.dtype is not _FP8):
+            shape, _ = attention_shapes(q, v, bhld)
+            like_q = shape == like and q.dtype is not _FP8
+            out = None if like_q else q.new_empty(shape, dtype=stored_dtype(q))
         if out is None:
-            out = _new_out(q, shape)
-        if lse is None and want_lse:
-            lse = q.new_empty(*lse_shape or (0,), dtype=torch.float32)
-    return out, lse, (q, k, v, out, lse, *options)
+            out = _empty_like(q)
+    if want_lse and lse is None:
+        _, lse_shape = attention_shapes(q, v, bhld)
+        lse = q.new_empty(lse_shape or (0,), dtype=torch.float32)
+    return out, lse
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, out: Any, lse: Any, want_lse: bool,
-              options: tuple) -> tuple[Any, Any]:
-    if is_plain(q, k, v, out, lse, options[SINKS]):
-        out, lse, arguments = attention_arguments(q, k, v, out, lse, want_lse, options)
-        _ffi.attention(*arguments)
-        return out, lse
-    _check_tensors("attention", ("q", "k", "v", "out", "lse"), q, k, v, out, lse)
-    if not torch.compiler.is_compiling() and options[_COMMON:] == _UNUSED:
-        options = options[:_COMMON]  # what the dispatcher need not take apart costs no time
-    new_out, new_lse = _ATTENTION(q, k, v, *options)
+def attention(inputs: Any, out: Any, lse: Any, want_lse: bool) -> tuple[Any, Any]:
+    tensors = (inputs.q, inputs.k, inputs.v, out, lse, inputs.sinks)
+    if is_plain(*tensors):
+        try:
+            results = attention_outputs(inputs.q, inputs.v, inputs.bhld, out, lse, want_lse)
+            _ffi.attention(*inputs, *results)
+            return results
+        except Exception:
+            if have_memory(*tensors):
+                raise
+    _check_tensors(ATTENTION, inputs, out, lse)
+    new_out, new_lse = _ATTENTION(*ATTENTION.shortened(inputs))
     return _deliver("attention", new_out, out), _deliver("attention", new_lse, lse)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    out, lse, arguments = attention_arguments(q, k, v, None, None, True, options)
-    _ffi.attention(*arguments)
+def _attention_results(inputs: Any) -> tuple[Tensor, Tensor]:
+    return attention_outputs(inputs.q, inputs.v, inputs.bhld, None, None, True)
+
+
+def _attention(*arguments: Any) -> tuple[Tensor, Tensor]:
+    inputs = ATTENTION.Inputs(*arguments)
+    out, lse = _attention_results(inputs)
+    _ffi.attention(*inputs, out, lse)
     return out, lse
 
 
-def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    out, lse, _ = attention_arguments(q, k, v, None, None, True, options)
-    return out, lse
+def _attention_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return _attention_results(ATTENTION.Inputs(*arguments))
 
 
-def _gradients(q: Tensor, k: Tensor, v: Tensor, wanted: list[bool], sinks: Any) -> list[Tensor]:
+def _gradients(call: Any) -> list[Tensor]:
     """Room for dq, dk, dv and dsinks; empty where not wanted."""
-    dsinks = q.new_empty(sinks.shape if wanted[3] else (0,), dtype=torch.float32)
+    *wanted, want_sinks = call.wanted
+    dsinks = call.q.new_empty(call.sinks.shape if want_sinks else (0,), dtype=torch.float32)
     return [*(torch.empty_like(x) if want else x.new_empty(0)
-              for x, want in zip((q, k, v), wanted)), dsinks]
+              for x, want in zip((call.q, call.k, call.v), wanted)), dsinks]
 
 
-def _attention_backward(dout: Tensor, dlse: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-                        lse: Tensor, wanted: list[bool], *options: Any) -> tuple[Tensor, ...]:
-    gradients = _gradients(q, k, v, wanted, options[SINKS])
+def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
+    call = ATTENTION_BACKWARD.Arguments(*arguments)
+    *inputs, wanted = arguments
+    gradients = _gradients(call)
     written = (x if want else None for x, want in zip(gradients, wanted))
-    _ffi.attention_backward(q, k, v, out, lse, dout, dlse, *written, *options)
+    _ffi.attention_backward(*inputs, *written)
     return tuple(gradients)
 
 
-def _attention_backward_fake(dout: Tensor, dlse: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-                             lse: Tensor, wanted: list[bool],
-                             *options: Any) -> tuple[Tensor, ...]:
-    return tuple(_gradients(q, k, v, wanted, options[SINKS]))
+def _attention_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
+    return tuple(_gradients(ATTENTION_BACKWARD.Arguments(*arguments)))
 
 
-def merge_states(outs: list, lses: list, out: Any, lse: Any, sinks: Any, bhld: bool,
-                 execution: tuple) -> tuple[Any, Any]:
-    if is_plain(*outs, *lses, out, lse, sinks):
-        out = torch.empty_like(outs[0]) if out is None else out
-        lse = torch.empty_like(lses[0]) if lse is None else lse
-        _ffi.merge_states(out, lse, sinks, bhld, len(outs), *outs, *lses, *execution)
+def merge_states(inputs: Any, out: Any, lse: Any) -> tuple[Any, Any]:
+    outs, lses = inputs.outs, inputs.lses
+    if is_plain(*outs, *lses, out, lse, inputs.sinks) and have_memory(*outs, *lses):
+        out, lse = _merge_states_outputs(inputs, out, lse)
+        _ffi.merge_states(*inputs, out, lse)
         return out, lse
-    names = ("outs",) * len(outs) + ("lses",) * len(lses) + ("out", "lse", "sinks")
-    _check_tensors("merge_states", names, *outs, *lses, out, lse, sinks)
-    new_out, new_lse = torch.ops.tessera.merge_states.default(outs, lses, sinks, bhld, *execution)
+    _check_tensors(MERGE_STATES, inputs, out, lse)
+    for name, parts in (("outs", outs), ("lses", lses)):
+        for x in parts:
+            if not isinstance(x, Tensor):
+                raise TypeError(f"merge_states: {name}: expected PyTorch tensors throughout, got a "
+                                f"{type_name(x)}")
+            check_dense(f"merge_states: {name}", x)
+    new_out, new_lse = torch.ops.tessera.merge_states.default(*inputs)
     return _deliver("merge_states", new_out, out), _deliver("merge_states", new_lse, lse)
 
 
-def _merge_states(outs: list[Tensor], lses: list[Tensor], sinks: Any, bhld: bool,
-                  *execution: Any) -> tuple[Tensor, Tensor]:
-    out, lse = torch.empty_like(outs[0]), torch.empty_like(lses[0])
-    _ffi.merge_states(out, lse, sinks, bhld, len(outs), *outs, *lses, *execution)
+def _merge_states_outputs(inputs: Any, out: Any = None, lse: Any = None) -> tuple[Tensor, Tensor]:
+    return (torch.empty_like(inputs.outs[0]) if out is None else out,
+            torch.empty_like(inputs.lses[0]) if lse is None else lse)
+
+
+def _merge_states(*arguments: Any) -> tuple[Tensor, Tensor]:
+    inputs = MERGE_STATES.Inputs(*arguments)
+    out, lse = _merge_states_outputs(inputs)
+    inputs = inputs._replace(outs=tuple(inputs.outs), lses=tuple(inputs.lses))
+    _ffi.merge_states(*inputs, out, lse)
     return out, lse
 
 
-def _merge_states_fake(outs: list[Tensor], lses: list[Tensor], *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(outs[0]), torch.empty_like(lses[0])
+def _merge_states_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return _merge_states_outputs(MERGE_STATES.Inputs(*arguments))
 
 
 # ---- Products ----------------------------------------------------------------------------------
 
 
-def matmul_arguments(a: tuple, b: tuple, out: Any, out_dtype: Any,
-                     options: tuple) -> tuple[Any, tuple]:
-    if out is None:
-        out = a[0].new_empty(matmul_shape(a, b, options), dtype=out_dtype or stored_dtype(a[0]))
-    return out, (*a, *b, out, *options)
+def new_result(like: Tensor, shape: tuple, out_dtype: Any) -> Tensor:
+    if out_dtype is None and like.dtype is not _FP8:
+        return like.new_empty(*shape)  # a dtype, or the shape as a tuple, takes longer to read
+    return like.new_empty(shape, dtype=out_dtype or stored_dtype(like))
 
 
-def matmul(a: tuple, b: tuple, out: Any, out_dtype: Any, options: tuple) -> Tensor:
-    if is_plain(a[0], b[0], out, *options[:3]):
-        out, arguments = matmul_arguments(a, b, out, out_dtype, options)
-        _ffi.matmul(*arguments)
-        return out
-    _check_tensors("matmul", (*_OPERAND_NAMES, "out", "c", "bias", "group_offsets"), *a[:3], *b[:3],
-                   out, *options[:3])
-    if options[4] != 0 and options[0] is None:  # beta reads what out holds
-        options = (out, *options[1:])
-    result = torch.ops.tessera.matmul.default(
-        *a, *b, *options, out_dtype if out is None else out.dtype)
-    return _deliver("matmul", result, out)
+def matmul_output(a: tuple, b: tuple, group_offsets: Any, group_inner: bool,
+                  out_dtype: Any) -> Tensor:
+    """`a` and `b` are Operands, or tuples of their fields."""
+    values, *_ = a
+    return new_result(values, matmul_shape(a, b, group_offsets, group_inner), out_dtype)
+
+
+def matmul(inputs: Any, out: Any, out_dtype: Any) -> Tensor:
+    tensors = (inputs.a, inputs.b, out, inputs.c, inputs.bias, inputs.group_offsets)
+    if is_plain(*tensors):
+        try:
+            result = out
+            if out is None:
+                result = matmul_output(*operands_of(inputs), inputs.group_offsets,
+                                       inputs.group_inner, out_dtype)
+            _ffi.matmul(*inputs, result)
+            return result
+        except Exception:
+            if have_memory(*tensors):
+                raise
+    _check_tensors(MATMUL, inputs, out)
+    if out is not None:
+        out_dtype = out.dtype
+        if inputs.beta != 0 and inputs.c is None:  # beta reads what out holds
+            inputs = inputs._replace(c=out)
+    arguments = MATMUL.shortened((*inputs, out_dtype))
+    return _deliver("matmul", torch.ops.tessera.matmul.default(*arguments), out)
 
 
 def _matmul(*arguments: Any) -> Tensor:
-    a, b, options = arguments[:6], arguments[6:12], arguments[12:-1]
-    out, call = matmul_arguments(a, b, None, arguments[-1], options)
-    _ffi.matmul(*call)
+    *inputs, _ = arguments
+    out = _matmul_fake(*arguments)
+    _ffi.matmul(*inputs, out)
     return out
 
 
 def _matmul_fake(*arguments: Any) -> Tensor:
-    a, b, options = arguments[:6], arguments[6:12], arguments[12:-1]
-    return matmul_arguments(a, b, None, arguments[-1], options)[0]
+    call = MATMUL.Arguments(*arguments)
+    return matmul_output(*operands_of(call), call.group_offsets, call.group_inner, call.out_dtype)
 
 
-def sddmm_arguments(a: tuple, b: tuple, pattern: tuple, out: Any, out_dtype: Any,
-                    options: tuple) -> tuple[Any, tuple]:
-    if out is None:
-        out = a[0].new_empty(sddmm_shape(a, b, pattern), dtype=out_dtype or stored_dtype(a[0]))
-        if options[1] != 0:  # beta
-            out.copy_(pattern[0])
-    return out, (*a, *b, out, *pattern[1:], *options)
+def linear_tensors(x: Tensor, outputs: int, out_dtype: Any) -> tuple[Tensor, Tensor]:
+    """x with leading dimensions that lie as one, and the result."""
+    shape = x.shape
+    if len(shape) == 2:
+        if out_dtype is None and x.dtype is not _FP8:
+            rows, _ = shape
+            return x, x.new_empty(rows, outputs)
+    else:
+        x = x.contiguous()
+    return x, new_result(x, (*shape[:-1], outputs), out_dtype)
 
 
-def sddmm(a: tuple, b: tuple, pattern: tuple, out: Any, out_dtype: Any, options: tuple) -> Tensor:
-    if is_plain(a[0], b[0], out, pattern[0] if options[1] != 0 else None):
-        out, arguments = sddmm_arguments(a, b, pattern, out, out_dtype, options)
-        _ffi.sddmm(*arguments)
-        return out
-    names = (*_OPERAND_NAMES, "out", "pattern.values", "pattern.row_offsets", "pattern.col_indices")
-    _check_tensors("sddmm", names, *a[:3], *b[:3], out, *pattern[:3])
+def linear(inputs: Any, out_dtype: Any) -> Tensor:
+    """As matmul, which compilers and autograd see."""
+    _check_tensors(LINEAR, inputs)
+    x = inputs.x
+    lead, features = x.shape[:-1], x.shape[-1] if x.dim() else 0
+    rows = 1
+    for size in lead:
+        rows *= size
+    weight = weight_of(inputs)
+    result = matmul(MATMUL.Inputs(
+        *Operand(x.reshape(rows, features)),
+        *weight._replace(transposed=not weight.transposed), bias=inputs.bias,
+        activation=inputs.activation, threads=inputs.threads, backend=inputs.backend,
+        kernel_name=inputs.kernel_name), None, out_dtype)
+    return result.reshape(*lead, result.shape[-1])
+
+
+def sddmm_output(inputs: Any, out_dtype: Any) -> Tensor:
+    """Room for the values; beta's operand, where there is a beta."""
+    out = _sddmm_values(inputs, out_dtype)
+    return out.copy_(inputs.values) if inputs.beta != 0 else out
+
+
+def _sddmm_values(inputs: Any, out_dtype: Any) -> Tensor:
+    shape = sddmm_shape(*operands_of(inputs), inputs.values, inputs.row_offsets)
+    return new_result(inputs.a, shape, out_dtype)
+
+
+def sddmm(inputs: Any, out: Any, out_dtype: Any) -> Tensor:
+    tensors = (inputs.a, inputs.b, out, inputs.values if inputs.beta != 0 else None)
+    if is_plain(*tensors):
+        try:
+            result = sddmm_output(inputs, out_dtype) if out is None else out
+            _ffi.sddmm(*inputs, result)
+            return result
+        except Exception:
+            if have_memory(*tensors):
+                raise
+    _check_tensors(SDDMM, inputs, out)
     if out is not None:
-        pattern, out_dtype = (out, *pattern[1:]), out.dtype
-    result = torch.ops.tessera.sddmm.default(*a, *b, *pattern, *options, out_dtype)
-    return _deliver("sddmm", result, out)
+        inputs, out_dtype = inputs._replace(values=out), out.dtype
+    arguments = SDDMM.shortened((*inputs, out_dtype))
+    return _deliver("sddmm", torch.ops.tessera.sddmm.default(*arguments), out)
 
 
 def _sddmm(*arguments: Any) -> Tensor:
-    a, b, pattern, options = arguments[:6], arguments[6:12], arguments[12:17], arguments[17:-1]
-    out, call = sddmm_arguments(a, b, pattern, None, arguments[-1], options)
-    _ffi.sddmm(*call)
+    *inputs, out_dtype = arguments
+    out = sddmm_output(SDDMM.Inputs(*inputs), out_dtype)
+    _ffi.sddmm(*inputs, out)
     return out
 
 
 def _sddmm_fake(*arguments: Any) -> Tensor:
-    a, b, pattern = arguments[:6], arguments[6:12], arguments[12:17]
-    return a[0].new_empty(sddmm_shape(a, b, pattern), dtype=arguments[-1] or stored_dtype(a[0]))
+    *inputs, out_dtype = arguments
+    return _sddmm_values(SDDMM.Inputs(*inputs), out_dtype)
 
 
-def spgemm_arguments(a: tuple, b: tuple, options: tuple) -> tuple:
-    return (*a, *b, *options)
-
-
-def spgemm_symbolic(a: tuple, b: tuple, block: tuple[int, int], shape: tuple[int, int],
-                    out_dtype: Any, options: tuple) -> tuple[tuple, Callable[[], None]]:
+def spgemm_symbolic(inputs: Any, block: tuple[int, int], shape: tuple[int, int],
+                    out_dtype: Any) -> tuple[tuple, Callable[[], None]]:
     """The result's tensors, and what computes them: as often as the operands' values change. Not a
     registered operation: the size of its result comes from data."""
-    _check_tensors("spgemm", _OPERAND_NAMES, *a[:3], *b[:3])
-    if torch.is_grad_enabled() and (a[0].requires_grad or b[0].requires_grad):
+    _check_tensors(SPGEMM, inputs)
+    a = inputs.a
+    if torch.is_grad_enabled() and (a.requires_grad or inputs.b.requires_grad):
         raise NotImplementedError("spgemm: no gradient is recorded for block-sparse times "
                                   "block-sparse; use bsr_matmul with one operand as to_dense(), or "
                                   "torch.no_grad()")
-    arguments = spgemm_arguments(a, b, options)
-    stored, fill = _ffi.spgemm(*arguments)
-    values = a[0].new_empty((stored, *block), dtype=out_dtype or stored_dtype(a[0]))
-    row_offsets = a[1].new_empty(shape[0] // block[0] + 1, dtype=torch.int32)
-    col_indices = a[1].new_empty(stored, dtype=torch.int32)
+    stored, fill = _ffi.spgemm(*inputs)
+    rows, cols = shape
+    height, width = block
+    values = a.new_empty((stored, height, width), dtype=out_dtype or stored_dtype(a))
+    row_offsets = inputs.a_row_offsets.new_empty(rows // height + 1, dtype=torch.int32)
+    col_indices = row_offsets.new_empty(stored)
 
-    def numeric(operands: tuple = arguments) -> None:  # which live as long as this does
-        fill(values, row_offsets, col_indices, *shape)
+    def numeric(operands: tuple = inputs) -> None:  # which live as long as this does
+        fill(values, row_offsets, col_indices, rows, cols)
 
     return (values, row_offsets, col_indices), numeric
-
-
-def spgemm(*arguments: Any) -> tuple:
-    tensors, numeric = spgemm_symbolic(*arguments)
-    numeric()
-    return tensors
 
 
 # ---- Lists of block masks ----------------------------------------------------------------------
@@ -359,15 +416,14 @@ def _transpose_lists_fake(counts: Tensor, indices: Tensor, cols: int,
 _DEVICES = ("CPU", "CUDA")
 
 
-def _autocast(name: str, device: str, floats: tuple[int, ...]) -> None:
-    """Under autocast the named arguments are taken in autocast's dtype."""
-    op = getattr(torch.ops.tessera, name).default
+def _autocast(signature: Signature, device: str) -> None:
+    """Under autocast the arguments that the signature names are converted to autocast's dtype."""
+    op = getattr(torch.ops.tessera, signature.name).default
     key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
     kind = device.lower()
+    converted = [x.cast for x in (*signature.inputs, *signature.extras)]
 
     def cast(x: Any, dtype: torch.dtype) -> Any:
-        if isinstance(x, (list, tuple)):
-            return [cast(y, dtype) for y in x]
         wanted = (isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float16,
                                                         torch.bfloat16) and x.device.type == kind)
         return x.to(dtype) if wanted else x
@@ -375,35 +431,37 @@ def _autocast(name: str, device: str, floats: tuple[int, ...]) -> None:
     def run(*arguments: Any) -> Any:
         dtype = torch.get_autocast_dtype(kind)
         with torch._C._ExcludeDispatchKeyGuard(key):
-            return op(*(cast(x, dtype) if i in floats else x for i, x in enumerate(arguments)))
+            return op(*(cast(x, dtype) if convert else x
+                        for x, convert in zip(arguments, converted)))
 
-    library.impl(name, run, f"Autocast{device}")
+    library.impl(signature.name, run, f"Autocast{device}")
 
 
-def _filled(name: str, kernel: Any) -> Any:
+def _filled(signature: Signature, kernel: Any) -> Any:
     """The kernel with all its arguments."""
-    rest = torch_grad.defaults(getattr(torch.ops.tessera, name).default)
-    return lambda *arguments: kernel(*arguments, *rest[len(arguments) :])
+    return lambda *arguments: kernel(*signature.complete(arguments))
 
 
 def _register() -> None:
     operations = {
-        "attention": (_attention, _attention_fake, (0, 1, 2)),
-        "attention_backward": (_attention_backward, _attention_backward_fake, ()),
-        "merge_states": (_merge_states, _merge_states_fake, ()),
-        "matmul": (_matmul, _matmul_fake, (0, 6, 12)),
-        "sddmm": (_sddmm, _sddmm_fake, (0, 6)),
-        "list_blocks": (_list_blocks, _list_blocks_fake, ()),
-        "top_k_blocks": (_top_k_blocks, _top_k_blocks_fake, ()),
-        "transpose_lists": (_transpose_lists, _transpose_lists_fake, ()),
+        ATTENTION: (_attention, _attention_fake),
+        ATTENTION_BACKWARD: (_attention_backward, _attention_backward_fake),
+        MERGE_STATES: (_merge_states, _merge_states_fake),
+        MATMUL: (_matmul, _matmul_fake),
+        SDDMM: (_sddmm, _sddmm_fake),
+        LIST_BLOCKS: (_list_blocks, _list_blocks_fake),
+        TOP_K_BLOCKS: (_top_k_blocks, _top_k_blocks_fake),
+        TRANSPOSE_LISTS: (_transpose_lists, _transpose_lists_fake),
     }
-    for name, (run, fake, floats) in operations.items():
+    for signature, (run, fake) in operations.items():
         for device in _DEVICES:
-            library.impl(name, _filled(name, run), device)
-            if floats:
-                _autocast(name, device, floats)
-        torch.library.register_fake(f"tessera::{name}", _filled(name, fake), lib=library)
-    torch_grad.register(library, {name: run for name, (run, _, _) in operations.items()})
+            library.impl(signature.name, _filled(signature, run), device)
+            if any(x.cast for x in signature.inputs):
+                _autocast(signature, device)
+        torch.library.register_fake(f"tessera::{signature.name}", _filled(signature, fake),
+                                    lib=library)
+    torch_grad.register(library, {signature.name: run
+                                  for signature, (run, _) in operations.items()})
 
 
 _register()

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include <tvm/ffi/container/tensor.h>
@@ -28,37 +28,32 @@ Device device_in(const Product& problem) {
   return a.is_sparse() ? a.sparse.values.device : a.dense.device;
 }
 
-/// Scratch memory for one call, from the framework whose tensors came (torch's caching allocator),
-/// else from the host.
-class Scratch {
- public:
-  Scratch(std::int64_t bytes, const Device& device) : bytes_(bytes) {
-    if (bytes == 0) return;
-    if (TVMFFIEnvGetDLPackManagedTensorAllocator() == nullptr) {
-      host_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes + kAlignment));
-      data_ = host_.get();
-    } else {
-      const std::int64_t size = bytes + kAlignment;
-      const bool on_gpu = device.kind == DeviceKind::cuda;
-      framework_ = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::ShapeView(&size, 1),
-                                             DLDataType{kDLUInt, 8, 1},
-                                             DLDevice{on_gpu ? kDLCUDA : kDLCPU, device.index});
-      data_ = framework_.data_ptr();
-    }
-    const auto address = reinterpret_cast<std::uintptr_t>(data_);
-    const auto aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
-    data_ = static_cast<char*>(data_) + (aligned - address);
-  }
-  Buffer view() const { return {data_, bytes_}; }
-
- private:
-  ffi::Tensor framework_;
-  std::unique_ptr<std::byte[]> host_;
-  void* data_ = nullptr;
-  std::int64_t bytes_;
-};
-
 }  // namespace
+
+void* Scratch::allocate(std::int64_t bytes) {
+  const std::int64_t size = bytes + kAlignment;
+  void* data = nullptr;
+  if (TVMFFIEnvGetDLPackManagedTensorAllocator() == nullptr) {
+    host_.push_back(std::make_unique<std::byte[]>(static_cast<std::size_t>(size)));
+    data = host_.back().get();
+  } else {
+    const bool on_gpu = device_.kind == DeviceKind::cuda;
+    framework_.push_back(ffi::Tensor::FromEnvAlloc(
+        TVMFFIEnvTensorAlloc, ffi::ShapeView(&size, 1), DLDataType{kDLUInt, 8, 1},
+        DLDevice{on_gpu ? kDLCUDA : kDLCPU, device_.index}));
+    data = framework_.back().data_ptr();
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const auto aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
+  return static_cast<char*>(data) + (aligned - address);
+}
+
+ScratchSource Scratch::source() {
+  return {[](void* scratch, std::int64_t bytes) {
+            return static_cast<Scratch*>(scratch)->allocate(bytes);
+          },
+          this};
+}
 
 std::string message_of(const Error& error) {
   std::string message = error.what();
@@ -107,14 +102,11 @@ Execution on_current_stream(const Device& device, Execution execution) {
 }
 
 void execute(const Call& call) {
-  Execution execution = on_current_stream(call);
-  const Plan made = plan(call.problem, execution);
   const Device device = device_of(call.problem);
-  const Scratch workspace(made.workspace_bytes, device), schedule(made.schedule_bytes, device);
-  execution.workspace = workspace.view();
-  execution.schedule = schedule.view();
-  if (made.schedule_bytes > 0) prepare(made, call.problem, execution);
-  run(made, call.problem, execution);
+  Scratch scratch(device);
+  Execution execution = on_current_stream(device, call.execution);
+  execution.scratch = scratch.source();
+  run(call.problem, execution);
 }
 
 }  // namespace tessera::python

@@ -1,16 +1,37 @@
 #pragma once
 
-#include <exception>
+#include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include <tessera/error.hpp>
 
+#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 
 #include "src/ffi/problems.hpp"
 
 namespace tessera::python {
+
+/// Memory for one call or one plan, from the framework whose tensors came (torch's caching
+/// allocator), else from the host.
+class Scratch {
+ public:
+  explicit Scratch(const Device& device) : device_(device) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  /// 128-byte aligned; lives as long as this object.
+  void* allocate(std::int64_t bytes);
+  /// The same as the source of a call's buffers.
+  ScratchSource source();
+
+ private:
+  Device device_;
+  std::vector<tvm::ffi::Tensor> framework_;
+  std::vector<std::unique_ptr<std::byte[]>> host_;
+};
 
 /// Plans, prepares and runs on the caller's stream, with scratch from the caller's framework where
 /// it has an allocator.

@@ -14,14 +14,24 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
+#include <generated/signatures.hpp>
+
+#include "src/ffi/arguments.hpp"
 #include "src/ffi/execute.hpp"
+#include "src/ffi/planned_call.hpp"
+#include "src/ffi/reader.hpp"
 
 namespace tessera::python {
 namespace {
 
 namespace ffi = tvm::ffi;
 
-using ReadCall = Call (*)(Reader&);
+BlockList list(const Tensor& counts, const Tensor& indices) {
+  BlockList made;
+  made.counts = counts;
+  made.indices = indices;
+  return made;
+}
 
 struct Exported {
   const char* name;
@@ -33,9 +43,18 @@ constexpr Exported kOperations[] = {
     {"attention_backward", read_attention_backward},
     {"merge_states", read_merge_states},
     {"matmul", read_matmul},
+    {"linear", read_linear},
     {"sddmm", read_sddmm},
     {"spgemm", read_spgemm},
 };
+
+ReadCall reader_of(const char* where, const std::string& op) {
+  for (const Exported& exported : kOperations) {
+    if (op == exported.name) return exported.read;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              std::string(where) + ": op: no operation is called '" + op + "'");
+}
 
 /// explain(op, device, as_json, arguments of the operation...): what would run, and why.
 void explain_call(ffi::PackedArgs args, ffi::Any* result) {
@@ -43,19 +62,44 @@ void explain_call(ffi::PackedArgs args, ffi::Any* result) {
     Reader reader("explain", args);
     const std::string op = reader.text("op");
     const auto preset = reader.optional_text("device");
-    const bool as_json = reader.boolean("as_json");
-    for (const Exported& exported : kOperations) {
-      if (op != exported.name) continue;
-      Reader rest = reader.rest(exported.name);
-      if (preset) rest.drop_memory();
-      const Call call = exported.read(rest);
-      const DeviceFacts facts =
-          preset ? device_preset(*preset) : device_facts(device_of(call.problem));
-      const Explanation explanation = explain(call.problem, facts, call.execution);
-      *result = ffi::String(as_json ? to_json(explanation) : to_text(explanation));
-      return;
-    }
-    throw Error(ErrorCode::invalid_argument, "explain: op: no operation is called '" + op + "'");
+    const bool as_json = reader.flag("as_json");
+    const Memory memory = preset ? Memory::ignored : Memory::read;
+    const Call call = reader_of("explain", op)(reader.rest(), memory);
+    const DeviceFacts facts =
+        preset ? device_preset(*preset) : device_facts(device_of(call.problem));
+    const Explanation explanation = explain(call.problem, facts, call.execution);
+    *result = ffi::String(as_json ? to_json(explanation) : to_text(explanation));
+  });
+}
+
+/// plan(op, arguments of the operation...) -> [kernel, backend, signature, workspace bytes,
+/// schedule bytes, prepare, run, explain]. prepare and run are called with the operation's
+/// arguments; where prepare gets None for an operand or a result, it is the planned one.
+/// explain(as_json).
+void plan_call(ffi::PackedArgs args, ffi::Any* result) {
+  translated([&] {
+    Reader reader("plan", args);
+    const ReadCall read = reader_of("plan", reader.text("op"));
+    const auto planned = std::make_shared<PlannedCall>(read(reader.rest(), Memory::read));
+    const auto prepare =
+        ffi::Function::FromPacked([planned, read](ffi::PackedArgs given, ffi::Any*) {
+          translated([&] { planned->prepare(read(given, Memory::read)); });
+        });
+    const auto run = ffi::Function::FromPacked([planned, read](ffi::PackedArgs given, ffi::Any*) {
+      translated([&] { planned->run(read(given, Memory::read)); });
+    });
+    const auto explain = ffi::Function::FromTyped([planned](bool as_json) {
+      const Explanation explanation = planned->explain();
+      return ffi::String(as_json ? to_json(explanation) : to_text(explanation));
+    });
+    *result = ffi::Array<ffi::Any>{planned->plan().kernel_name,
+                                   to_string(planned->plan().backend),
+                                   planned->plan().signature,
+                                   planned->plan().workspace_bytes,
+                                   planned->plan().schedule_bytes,
+                                   prepare,
+                                   run,
+                                   explain};
   });
 }
 
@@ -74,16 +118,18 @@ void check_tuning_call(ffi::PackedArgs args, ffi::Any*) {
 /// until then.
 void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
-    Reader reader("spgemm", args);
-    const Call call = read_spgemm(reader);
+    const Call call = read_spgemm(args, Memory::read);
     const auto& problem = std::get<SpgemmProblem>(call.problem);
     const auto found =
         std::make_shared<SpgemmPlan>(spgemm_symbolic(problem, on_current_stream(call)));
     const auto fill = ffi::Function::FromPacked([call, found](ffi::PackedArgs out, ffi::Any*) {
       translated([&] {
-        Reader arrays("spgemm", out);
-        spgemm_numeric(*found, std::get<SpgemmProblem>(call.problem), arrays.bsr("out.", kFloats),
-                       on_current_stream(call));
+        const Arguments arrays(signature::spgemm_fill::kSignature, out, Memory::read);
+        Scratch scratch(device_of(call.problem));
+        Execution execution = on_current_stream(call);
+        execution.scratch = scratch.source();
+        spgemm_numeric(*found, std::get<SpgemmProblem>(call.problem),
+                       arrays.read(signature::spgemm_fill::out), execution);
       });
     });
     *result = ffi::Array<ffi::Any>{found->stored_blocks(), fill};
@@ -128,40 +174,35 @@ void read_matrix_market_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
-// Lists of block masks: what is read comes first, then the counts and indices that are written.
+// Lists of block masks.
 
-/// list_blocks(blocks, counts, indices)
-void list_blocks_call(ffi::PackedArgs args, ffi::Any*) {
+void list_blocks_call(ffi::PackedArgs packed, ffi::Any*) {
+  namespace at = signature::list_blocks;
   translated([&] {
-    Reader reader("list_blocks", args);
-    const Tensor blocks = reader.tensor("blocks", "bool or uint8");
-    const BlockList out = reader.block_list("out.");
-    reader.finish();
-    list_blocks(blocks, out, on_current_stream(blocks.device));
+    const Arguments args(at::kSignature, packed, Memory::read);
+    const Tensor blocks = args.read(at::blocks);
+    list_blocks(blocks, list(args.read(at::counts), args.read(at::indices)),
+                on_current_stream(blocks.device));
   });
 }
 
-/// top_k_blocks(scores, k, counts, indices)
-void top_k_blocks_call(ffi::PackedArgs args, ffi::Any*) {
+void top_k_blocks_call(ffi::PackedArgs packed, ffi::Any*) {
+  namespace at = signature::top_k_blocks;
   translated([&] {
-    Reader reader("top_k_blocks", args);
-    const Tensor scores = reader.tensor("scores", kFloats);
-    const std::int64_t k = reader.integer("k");
-    const BlockList out = reader.block_list("out.");
-    reader.finish();
-    top_k_blocks(scores, k, out, on_current_stream(scores.device));
+    const Arguments args(at::kSignature, packed, Memory::read);
+    const Tensor scores = args.read(at::scores);
+    top_k_blocks(scores, args.read(at::k), list(args.read(at::counts), args.read(at::indices)),
+                 on_current_stream(scores.device));
   });
 }
 
-/// transpose_lists(counts, indices, column counts, row indices, entries or None)
-void transpose_lists_call(ffi::PackedArgs args, ffi::Any*) {
+void transpose_lists_call(ffi::PackedArgs packed, ffi::Any*) {
+  namespace at = signature::transpose_lists;
   translated([&] {
-    Reader reader("transpose_lists", args);
-    const BlockList list = reader.block_list("list.");
-    const BlockList out = reader.block_list("out.");
-    const Tensor entries = reader.tensor("entries", kIndices);
-    reader.finish();
-    transpose_lists(list, {out, entries}, on_current_stream(out.counts.device));
+    const Arguments args(at::kSignature, packed, Memory::read);
+    const BlockList out = list(args.read(at::column_counts), args.read(at::rows));
+    transpose_lists(list(args.read(at::counts), args.read(at::indices)),
+                    {out, args.read(at::entries)}, on_current_stream(out.counts.device));
   });
 }
 
@@ -194,13 +235,10 @@ void host_view_call(ffi::PackedArgs args, ffi::Any* result) {
 
 void register_operation(const Exported& operation) {
   const std::string name = std::string("tessera.") + operation.name;
-  ffi::reflection::GlobalDef().def_packed(name.c_str(),
-                                          [operation](ffi::PackedArgs args, ffi::Any*) {
-                                            translated([&] {
-                                              Reader reader(operation.name, args);
-                                              execute(operation.read(reader));
-                                            });
-                                          });
+  ffi::reflection::GlobalDef().def_packed(
+      name.c_str(), [operation](ffi::PackedArgs args, ffi::Any*) {
+        translated([&] { execute(operation.read(args, Memory::read)); });
+      });
 }
 
 const bool registered = [] {
@@ -215,6 +253,7 @@ const bool registered = [] {
       .def_packed("tessera.top_k_blocks", top_k_blocks_call)
       .def_packed("tessera.transpose_lists", transpose_lists_call)
       .def_packed("tessera.explain", explain_call)
+      .def_packed("tessera.plan", plan_call)
       .def_packed("tessera.check_tuning", check_tuning_call)
       .def_packed("tessera.host_view", host_view_call)
       .def("tessera.version", [] { return ffi::String(TESSERA_VERSION_STRING); })

@@ -7,156 +7,189 @@
 
 #include <tessera/error.hpp>
 
+#include <generated/signatures.hpp>
+
+#include "src/ffi/arguments.hpp"
+
 namespace tessera::python {
 namespace {
+
+using tvm::ffi::PackedArgs;
 
 /// [batch, heads, length, dim] read as [batch, length, heads, dim]; packed and paged alike.
 void swap_heads(Tensor& tensor) {
   if (tensor && tensor.rank >= 3) tensor = swap_dims(tensor, tensor.rank - 3, tensor.rank - 2);
 }
 
-/// None and FlashAttention's -1 are no limit.
-std::optional<std::int64_t> window_limit(Reader& args, const char* name) {
-  const std::optional<std::int64_t> limit = args.optional_integer(name);
-  return limit == -1 ? std::nullopt : limit;
-}
-
-/// What follows the tensors of both directions: how they are laid out and what is computed.
-/// Returns whether they came as [batch, heads, length, dim].
-bool read_options(Reader& args, AttentionProblem& problem) {
-  const bool bhld = args.boolean("bhld");
-  if (bhld) {
-    for (Tensor* tensor : {&problem.q, &problem.k, &problem.v, &problem.out}) swap_heads(*tensor);
-  }
-  problem.scale = args.optional_number("scale");
-  problem.softcap = static_cast<float>(args.number("softcap"));
-  problem.causal = args.boolean("causal");
-  problem.window_left = window_limit(args, "window_left");
-  problem.window_right = window_limit(args, "window_right");
-  problem.q_offsets = args.tensor("q_offsets", kIndices);
-  problem.kv_offsets = args.tensor("kv_offsets", kIndices);
-  problem.kv_begin = args.tensor("kv_begin", kIndices);
-  problem.kv_end = args.tensor("kv_end", kIndices);
-  problem.q_position = args.tensor("q_position", kIndices);
-  problem.kv_position = args.tensor("kv_position", kIndices);
-  problem.page_table = args.tensor("page_table", "int32");
-  problem.max_q_length = args.integer("max_q_length");
-  problem.max_kv_length = args.integer("max_kv_length");
-  problem.sinks = args.tensor("sinks", kFloats);
-  problem.mask = args.block_mask();
-  return bhld;
+/// The options of both directions.
+void read_options(const Arguments& args, const AttentionOptionsArguments& at,
+                  AttentionProblem& problem) {
+  problem.scale = args.read(at.scale);
+  problem.softcap = args.read(at.softcap);
+  problem.causal = args.read(at.causal);
+  problem.window_left = args.read(at.window_left);
+  problem.window_right = args.read(at.window_right);
+  problem.q_offsets = args.read(at.q_offsets);
+  problem.kv_offsets = args.read(at.kv_offsets);
+  problem.kv_begin = args.read(at.kv_begin);
+  problem.kv_end = args.read(at.kv_end);
+  problem.q_position = args.read(at.q_position);
+  problem.kv_position = args.read(at.kv_position);
+  problem.page_table = args.read(at.page_table);
+  problem.max_q_length = args.read(at.max_q_length);
+  problem.max_kv_length = args.read(at.max_kv_length);
+  problem.sinks = args.read(at.sinks);
+  problem.mask = args.read(at.mask);
 }
 
 /// The enumerator of that name, among the first `count`.
 template <class Enum>
-Enum parse(const char* where, const std::string& name, int count) {
+Enum parse(const Place& place, const std::string& name, int count) {
   std::string known;
   for (int i = 0; i < count; ++i) {
     const auto value = static_cast<Enum>(i);
     if (name == to_string(value)) return value;
     known += (i ? ", " : "") + std::string(to_string(value));
   }
-  throw Error(ErrorCode::invalid_argument,
-              std::string(where) + ": expected one of " + known + ", got '" + name + "'");
+  throw Error(ErrorCode::invalid_argument, std::string(place.op) + ": " + place.name +
+                                               ": expected one of " + known + ", got '" + name +
+                                               "'");
 }
 
-constexpr int kActivations = static_cast<int>(Activation::silu) + 1;
+Activation read_activation(const Arguments& args, const Signature& signature,
+                           const TextArgument& argument) {
+  constexpr int kActivations = static_cast<int>(Activation::silu) + 1;
+  return parse<Activation>({signature.op, argument.name}, args.read(argument), kActivations);
+}
 
 }  // namespace
 
-Call read_attention(Reader& args) {
-  AttentionProblem problem;
-  problem.q = args.tensor("q", kInputs);
-  problem.k = args.tensor("k", kInputs);
-  problem.v = args.tensor("v", kInputs);
-  problem.out = args.tensor("out", kFloats);
-  problem.lse = args.tensor("lse", "float32");
-  read_options(args, problem);
-  const Execution execution = args.execution();
-  args.finish();
-  return {problem, execution};
+Call read_attention(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::attention;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<AttentionProblem>();
+  problem.q = args.read(at::q);
+  problem.k = args.read(at::k);
+  problem.v = args.read(at::v);
+  problem.out = args.read(at::out);
+  problem.lse = args.read(at::lse);
+  read_options(args, at::options, problem);
+  if (args.read(at::options.bhld)) {
+    for (Tensor* tensor : {&problem.q, &problem.k, &problem.v, &problem.out}) swap_heads(*tensor);
+  }
+  call.execution = args.read(at::options.execution);
+  return call;
 }
 
-Call read_attention_backward(Reader& args) {
-  AttentionBackwardProblem problem;
-  problem.forward.q = args.tensor("q", kInputs);
-  problem.forward.k = args.tensor("k", kInputs);
-  problem.forward.v = args.tensor("v", kInputs);
-  problem.forward.out = args.tensor("out", kFloats);
-  problem.forward.lse = args.tensor("lse", "float32");
-  problem.dout = args.tensor("dout", kFloats);
-  problem.dlse = args.tensor("dlse", "float32");
-  problem.dq = args.tensor("dq", kFloats);
-  problem.dk = args.tensor("dk", kFloats);
-  problem.dv = args.tensor("dv", kFloats);
-  problem.dsinks = args.tensor("dsinks", "float32");
-  if (read_options(args, problem.forward)) {
-    for (Tensor* tensor : {&problem.dout, &problem.dq, &problem.dk, &problem.dv})
+Call read_attention_backward(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::attention_backward;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<AttentionBackwardProblem>();
+  AttentionProblem& forward = problem.forward;
+  forward.q = args.read(at::q);
+  forward.k = args.read(at::k);
+  forward.v = args.read(at::v);
+  forward.out = args.read(at::out);
+  forward.lse = args.read(at::lse);
+  problem.dout = args.read(at::dout);
+  problem.dlse = args.read(at::dlse);
+  problem.dq = args.read(at::dq);
+  problem.dk = args.read(at::dk);
+  problem.dv = args.read(at::dv);
+  problem.dsinks = args.read(at::dsinks);
+  read_options(args, at::options, forward);
+  if (args.read(at::options.bhld)) {
+    for (Tensor* tensor : {&forward.q, &forward.k, &forward.v, &forward.out, &problem.dout,
+                           &problem.dq, &problem.dk, &problem.dv})
       swap_heads(*tensor);
   }
-  const Execution execution = args.execution();
-  args.finish();
-  return {problem, execution};
+  call.execution = args.read(at::options.execution);
+  return call;
 }
 
-Call read_merge_states(Reader& args) {
-  MergeStatesProblem problem;
-  problem.out = args.tensor("out", kFloats);
-  problem.lse = args.tensor("lse", "float32");
-  problem.sinks = args.tensor("sinks", kFloats);
-  const bool bhld = args.boolean("bhld");
-  const std::int64_t parts = args.integer("parts");
-  for (std::int64_t i = 0; i < parts; ++i) problem.outs.push_back(args.tensor("outs", kFloats));
-  for (std::int64_t i = 0; i < parts; ++i) problem.lses.push_back(args.tensor("lses", "float32"));
-  if (bhld) {
+Call read_merge_states(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::merge_states;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<MergeStatesProblem>();
+  problem.outs = args.read(at::outs);
+  problem.lses = args.read(at::lses);
+  problem.out = args.read(at::out);
+  problem.lse = args.read(at::lse);
+  problem.sinks = args.read(at::sinks);
+  if (args.read(at::bhld)) {
     swap_heads(problem.out);
     for (Tensor& out : problem.outs) swap_heads(out);
   }
-  const Execution execution = args.execution();
-  args.finish();
-  return {std::move(problem), execution};
+  call.execution = args.read(at::execution);
+  return call;
 }
 
-Call read_matmul(Reader& args) {
-  MatmulProblem problem;
-  problem.a = args.operand("a", "a.");
-  problem.b = args.operand("b", "b.");
-  problem.out = args.tensor("out", kFloats);
-  problem.epilogue.c = args.tensor("c", kFloats);
-  problem.epilogue.bias = args.tensor("bias", kFloats);
-  problem.group_offsets = args.tensor("group_offsets", kIndices);
-  problem.epilogue.alpha = static_cast<float>(args.number("alpha"));
-  problem.epilogue.beta = static_cast<float>(args.number("beta"));
-  problem.epilogue.bias_axis = args.boolean("bias_rows") ? BiasAxis::row : BiasAxis::column;
-  problem.epilogue.activation =
-      parse<Activation>("matmul: activation", args.text("activation"), kActivations);
-  problem.group_axis = args.boolean("group_inner") ? GroupAxis::inner : GroupAxis::rows;
-  const Execution execution = args.execution();
-  args.finish();
-  return {problem, execution};
+Call read_matmul(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::matmul;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<MatmulProblem>();
+  problem.a = args.read(at::a);
+  problem.b = args.read(at::b);
+  problem.out = args.read(at::out);
+  problem.epilogue.c = args.read(at::c);
+  problem.epilogue.bias = args.read(at::bias);
+  problem.group_offsets = args.read(at::group_offsets);
+  problem.epilogue.alpha = args.read(at::alpha);
+  problem.epilogue.beta = args.read(at::beta);
+  problem.epilogue.bias_axis = args.read(at::bias_rows) ? BiasAxis::row : BiasAxis::column;
+  problem.epilogue.activation = read_activation(args, at::kSignature, at::activation);
+  problem.group_axis = args.read(at::group_inner) ? GroupAxis::inner : GroupAxis::rows;
+  call.execution = args.read(at::execution);
+  return call;
 }
 
-Call read_sddmm(Reader& args) {
-  SddmmProblem problem;
-  problem.a = args.operand("a", "a.");
-  problem.b = args.operand("b", "b.");
-  problem.out = args.bsr("out.", kFloats);
-  problem.alpha = static_cast<float>(args.number("alpha"));
-  problem.beta = static_cast<float>(args.number("beta"));
-  const Execution execution = args.execution();
-  args.finish();
-  return {problem, execution};
+Call read_linear(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::linear;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<MatmulProblem>();
+  problem.a = args.read_rows(at::x);
+  problem.b = transpose(args.read(at::weight));
+  problem.out = args.read_rows(at::out);
+  problem.epilogue.bias = args.read(at::bias);
+  problem.epilogue.activation = read_activation(args, at::kSignature, at::activation);
+  call.execution = args.read(at::execution);
+  return call;
 }
 
-Call read_spgemm(Reader& args) {
-  SpgemmProblem problem;
-  problem.a = args.operand("a", "a.");
-  problem.b = args.operand("b", "b.");
-  problem.alpha = static_cast<float>(args.number("alpha"));
-  problem.beta = static_cast<float>(args.number("beta"));
-  const Execution execution = args.execution();
-  args.finish();
-  return {problem, execution};
+Call read_sddmm(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::sddmm;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<SddmmProblem>();
+  problem.a = args.read(at::a);
+  problem.b = args.read(at::b);
+  problem.out.values = args.read(at::out);
+  problem.out.row_offsets = args.read(at::pattern.row_offsets);
+  problem.out.col_indices = args.read(at::pattern.col_indices);
+  problem.out.rows = args.read(at::pattern.rows);
+  problem.out.cols = args.read(at::pattern.cols);
+  problem.alpha = args.read(at::alpha);
+  problem.beta = args.read(at::beta);
+  call.execution = args.read(at::execution);
+  return call;
+}
+
+Call read_spgemm(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::spgemm;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<SpgemmProblem>();
+  problem.a = args.read(at::a);
+  problem.b = args.read(at::b);
+  problem.alpha = args.read(at::alpha);
+  problem.beta = args.read(at::beta);
+  call.execution = args.read(at::execution);
+  return call;
 }
 
 Pattern read_pattern(Reader& args) {
@@ -206,12 +239,12 @@ Pattern read_pattern(Reader& args) {
   }
   if (kind == "vertical_slash") {
     const std::int64_t verticals = args.integer("verticals"), slashes = args.integer("slashes");
-    const bool causal = args.boolean("causal");
+    const bool causal = args.flag("causal");
     return patterns::vertical_slash(rows, cols, verticals, slashes, causal, seed());
   }
   if (kind == "heavy_hitters") {
     const std::int64_t k = args.integer("k");
-    const bool causal = args.boolean("causal");
+    const bool causal = args.flag("causal");
     return patterns::heavy_hitters(rows, cols, k, causal, seed());
   }
   throw Error(ErrorCode::invalid_argument, "pattern: kind: no generator is called '" + kind + "'");

@@ -3,6 +3,9 @@
 #include <tessera/pattern.hpp>
 #include <tessera/plan.hpp>
 
+#include <tvm/ffi/function.h>
+
+#include "src/ffi/convert.hpp"
 #include "src/ffi/reader.hpp"
 
 namespace tessera::python {
@@ -13,13 +16,15 @@ struct Call {
   Execution execution;
 };
 
-// Each reads the arguments of the function of its name, in the order that python/tessera states.
-Call read_attention(Reader& args);
-Call read_attention_backward(Reader& args);
-Call read_merge_states(Reader& args);
-Call read_matmul(Reader& args);
-Call read_sddmm(Reader& args);
-Call read_spgemm(Reader& args);
+// Each reads the arguments of the operation of its name.
+using ReadCall = Call (*)(const tvm::ffi::PackedArgs& packed, Memory memory);
+Call read_attention(const tvm::ffi::PackedArgs& packed, Memory memory);
+Call read_attention_backward(const tvm::ffi::PackedArgs& packed, Memory memory);
+Call read_merge_states(const tvm::ffi::PackedArgs& packed, Memory memory);
+Call read_matmul(const tvm::ffi::PackedArgs& packed, Memory memory);
+Call read_linear(const tvm::ffi::PackedArgs& packed, Memory memory);
+Call read_sddmm(const tvm::ffi::PackedArgs& packed, Memory memory);
+Call read_spgemm(const tvm::ffi::PackedArgs& packed, Memory memory);
 
 /// kind, rows, cols, then what the generator of that name takes.
 Pattern read_pattern(Reader& args);

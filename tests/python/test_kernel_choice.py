@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import tessera
+from tessera._signatures import ATTENTION_BACKWARD
 
 PRODUCT, ATTENTION = "cpu_matmul_m64_n384_k512", "cpu_attention_q128_k192"
 SAMPLED, SPARSE = PRODUCT.replace("matmul", "sddmm"), PRODUCT.replace("matmul", "spgemm")
@@ -60,7 +61,9 @@ def test_gradients_choose_their_own_kernel():
     seen = []
     backward = tessera._ffi.attention_backward
     try:
-        tessera._ffi.attention_backward = lambda *call: seen.append(call[-1]) or backward(*call)
+        names = ATTENTION_BACKWARD.Inputs._fields
+        tessera._ffi.attention_backward = lambda *call: seen.append(
+            dict(zip(names, call))["kernel_name"]) or backward(*call)
         tessera.attention(q, q, q, kernel=ATTENTION).sum().backward()
     finally:
         tessera._ffi.attention_backward = backward

@@ -94,8 +94,11 @@ def test_explain():
         assert tessera.explain(*call)["supported"], call[0]
     with pytest.raises(ValueError, match="device: .*h100"):
         tessera.explain(tessera.attention, q, q, q, device="h9000")
-    with pytest.raises(ValueError, match="operation: expected one of tessera.attention"):
-        tessera.explain("attention", q, q, q)
+    by_name = tessera.explain("attention", q, q, q, causal=True)
+    assert by_name == here and str(by_name) == str(here)
+    for wrong in ("attend", np.matmul, None, np.ones(2)):
+        with pytest.raises(ValueError, match="operation: expected one of tessera.attention"):
+            tessera.explain(wrong, q, q, q)
 
 
 def test_threads_are_those_that_openmp_is_told():

@@ -192,6 +192,17 @@ LINEAR = {
 }
 
 
+def test_linear_takes_any_leading_dimensions():
+    weight, x = support.random(5, 4), support.random(2, 1, 3, 2, 1, 2, 4, seed=1)
+    want = x.astype(np.float64) @ weight.T
+    for y in (x, x[0], x[0, 0, 0, 0, 0, 0], x[:, :, ::2], x.swapaxes(0, 2), x[:, :0]):
+        got = tessera.linear(y, weight)
+        assert got.shape == (*y.shape[:-1], 5)
+        np.testing.assert_allclose(got, y.astype(np.float64) @ weight.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(tessera.linear(x, tessera.BsrMatrix.from_dense(weight, (5, 2))), want,
+                               rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("case", LINEAR)
 def test_linear_speaks_of_its_own_arguments(case):
     message, change = LINEAR[case]

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import tessera  # noqa: E402
 from tessera import BlockMask, BsrMatrix, torch_ops  # noqa: E402
-from tessera.attention import attention_options  # noqa: E402
+from tessera.inputs import attention_inputs  # noqa: E402
 
 F = torch.nn.functional
 
@@ -62,7 +62,8 @@ def options(q, k, **given):
                     window_right=None, q_offsets=None, kv_offsets=None, kv_begin=None, kv_end=None,
                     q_position=None, kv_position=None, page_table=None, max_q_length=0,
                     max_kv_length=0, sinks=None, mask=None, threads=0, backend=None, kernel=None)
-    return attention_options(q, k, **(defaults | given))
+    _, _, _, *rest = attention_inputs(q, k, k, **(defaults | given))
+    return tuple(rest)
 
 
 # ---- Values ------------------------------------------------------------------------------------
@@ -91,6 +92,33 @@ def test_layout_and_out():
     with torch.autocast("cpu", enabled=True, dtype=torch.bfloat16):
         assert tessera.attention(q, k, v, out=via_op) is via_op
     close(via_op, expected, 3e-2, 3e-2)
+
+
+def test_results_are_pytorch_s_own_memory():
+    """Memory that came through DLPack could neither be resized nor recorded on a stream."""
+    q, k, v = qkv()
+    x, weight = torch.randn(4, 32), torch.randn(16, 32)
+    results = [*tessera.attention(q, k, v, return_lse=True), tessera.matmul(x, weight.T),
+               tessera.linear(x[None], weight), tessera.linear(x, BsrMatrix.from_dense(weight, 8))]
+    assert all(y.untyped_storage().resizable() for y in results)
+
+
+def test_rare_options_take_the_same_arguments_as_common_ones():
+    q, k, v = qkv(64, 64)
+    mask = BlockMask.from_blocks(torch.ones(4, 4) == 1, 64, 64, 16)
+    for options in (dict(), dict(mask=mask), dict(softcap=5.0), dict(mask=mask, window_left=3),
+                    dict(scale=0.5, causal=True, sinks=torch.randn(4)),
+                    dict(mask=mask, scale=0.5, causal=True)):
+        want = tessera.attention(q, k, v, threads=1, return_lse=True, **options)
+        for got, one in zip(tessera.attention(q, k, v, return_lse=True, **options), want):
+            assert torch.equal(got, one)
+    a, b, c = torch.randn(8, 32), torch.randn(32, 16), torch.randn(8, 16)
+    matrix = BsrMatrix.prune(b, 8, 0.5)
+    for options in (dict(), dict(bias=b[0], activation="silu"), dict(out_dtype=torch.float16),
+                    dict(alpha=2.0), dict(c=c, beta=0.5), dict(bias=a[:, 0], bias_axis="row")):
+        for right in (b, matrix):
+            want = tessera.matmul(a, right, threads=1, **options)
+            assert torch.equal(tessera.matmul(a, right, **options), want)
 
 
 def test_numpy_and_torch_agree():
@@ -343,7 +371,7 @@ def test_opcheck_the_others():
     given = options(q, k, causal=True)
     out, lse = torch.ops.tessera.attention.default(q, k, v, *given)
     torch.library.opcheck(torch.ops.tessera.attention_backward.default,
-                          (out, lse, q, k, v, out, lse, [True, False, True, False], *given))
+                          (out, lse, q, k, v, out, lse, *given, [True, False, True, False]))
     torch.library.opcheck(torch.ops.tessera.merge_states.default,
                           ([out.clone().requires_grad_(), out.clone()], [lse.clone(), lse.clone()],
                            torch.randn(4), False, 0, None, None))

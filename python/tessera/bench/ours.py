@@ -64,7 +64,7 @@ def _listing(tessera, problem, inputs):
     back."""
     room = problem.longest_row
     (given,) = inputs.values()
-    operations = tessera.tensors.operations(problem.op, given)
+    operations = tessera.dispatch.operations(problem.op, given)
     if problem.op == "list_blocks":
         return lambda: operations.list_blocks(given, room)
     return lambda: operations.top_k_blocks(given, room, room)
@@ -73,16 +73,12 @@ def _listing(tessera, problem, inputs):
 def _numeric(tessera, problem, inputs, extra, kernel):
     """A sparse x sparse product whose pattern is found beforehand, as a model would that runs it
     often; what finding the pattern takes is told apart."""
-    p, (_, (a, b), _) = problem.params, _call(tessera, problem, inputs)
-    first, second, options = tessera.products.spgemm_options(a, b, False, False, 1.0, 0, None,
-                                                            kernel)
-    symbolic = tessera.tensors.operations("spgemm: a", inputs["a"]).spgemm_symbolic
-    block = (p["block"], p["block"])
+    _, (a, b), _ = _call(tessera, problem, inputs)
     start = time.perf_counter()
-    made, numeric = symbolic(first, second, block, (p["m"], p["n"]), None, options)
+    made, numeric = tessera.products.spgemm_symbolic(a, b, kernel=kernel)
     extra["symbolic_ms"] = (time.perf_counter() - start) * 1e3  # of the last set
-    made[0][...] = float("nan")
-    result = SparseResult(tessera.BsrMatrix(*made, p["m"], p["n"]))
+    made.values[...] = float("nan")
+    result = SparseResult(made)
 
     def run():
         numeric()

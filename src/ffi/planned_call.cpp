@@ -1,0 +1,78 @@
+#include "src/ffi/planned_call.hpp"
+
+#include <type_traits>
+#include <variant>
+
+namespace tessera::python {
+namespace {
+
+// Absent operands and results become the planned ones, without memory.
+
+void fill(Tensor& tensor, const Tensor& planned) {
+  if (tensor) return;
+  tensor = planned;
+  tensor.data = nullptr;
+}
+void fill(Operand& operand, const Operand& planned) {
+  if (operand.is_sparse() || operand.dense) return;
+  operand = planned;
+  operand.dense.data = nullptr;
+}
+void fill(MatmulProblem& problem, const MatmulProblem& planned) {
+  fill(problem.a, planned.a);
+  fill(problem.b, planned.b);
+  fill(problem.out, planned.out);
+}
+void fill(SddmmProblem& problem, const SddmmProblem& planned) {
+  fill(problem.a, planned.a);
+  fill(problem.b, planned.b);
+}
+void fill(SpgemmProblem&, const SpgemmProblem&) {}
+void fill(AttentionProblem& problem, const AttentionProblem& planned) {
+  for (Tensor AttentionProblem::*member :
+       {&AttentionProblem::q, &AttentionProblem::k, &AttentionProblem::v, &AttentionProblem::out,
+        &AttentionProblem::lse, &AttentionProblem::sinks})
+    fill(problem.*member, planned.*member);
+}
+void fill(AttentionBackwardProblem&, const AttentionBackwardProblem&) {}
+void fill(MergeStatesProblem&, const MergeStatesProblem&) {}
+
+}  // namespace
+
+PlannedCall::PlannedCall(const Call& call)
+    : problem_(call.problem),
+      how_(call.execution),
+      plan_(tessera::plan(call.problem, call.execution)),
+      memory_(device_of(call.problem)) {
+  if (plan_.schedule_bytes > 0)
+    schedule_ = {memory_.allocate(plan_.schedule_bytes), plan_.schedule_bytes};
+}
+
+Execution PlannedCall::execution_for(const Call& call) const {
+  Execution execution = on_current_stream(call);
+  execution.schedule = schedule_;
+  return execution;
+}
+
+void PlannedCall::prepare(Call call) const {
+  // Both are problems of one operation.
+  std::visit(
+      [&](auto& problem) {
+        fill(problem, std::get<std::remove_cvref_t<decltype(problem)>>(problem_));
+      },
+      call.problem);
+  tessera::prepare(plan_, call.problem, execution_for(call));
+}
+
+Explanation PlannedCall::explain() const {
+  return tessera::explain(problem_, device_facts(device_of(problem_)), how_);
+}
+
+void PlannedCall::run(const Call& call) const {
+  Scratch scratch(device_of(call.problem));
+  Execution execution = execution_for(call);
+  execution.scratch = scratch.source();
+  tessera::run(plan_, call.problem, execution);
+}
+
+}  // namespace tessera::python
