@@ -16,14 +16,15 @@ from tessera.block_mask import BlockMask
 from tessera.bsr import BsrMatrix
 from tessera.explain import Explanation, explain
 from tessera.files import read_matrix_market
+from tessera.plan import Plan, plan
 from tessera.products import bsr_matmul, linear, matmul, sddmm, spgemm
 
 __version__: str = _ffi.version()
 
 __all__ = [
-    "BlockMask", "BsrMatrix", "Explanation", "attention", "bsr_matmul", "cuda_device_count",
-    "explain", "get_cmake_dir", "linear", "matmul", "merge_states", "patterns",
-    "read_matrix_market", "sddmm", "spgemm",
+    "BlockMask", "BsrMatrix", "Explanation", "Plan", "attention", "bsr_matmul",
+    "cuda_device_count", "explain", "get_cmake_dir", "linear", "matmul", "merge_states", "patterns",
+    "plan", "read_matrix_market", "sddmm", "spgemm",
 ]
 
 

@@ -99,7 +99,8 @@ def test_results_are_pytorch_s_own_memory():
     q, k, v = qkv()
     x, weight = torch.randn(4, 32), torch.randn(16, 32)
     results = [*tessera.attention(q, k, v, return_lse=True), tessera.matmul(x, weight.T),
-               tessera.linear(x[None], weight), tessera.linear(x, BsrMatrix.from_dense(weight, 8))]
+               tessera.linear(x[None], weight), tessera.linear(x, BsrMatrix.from_dense(weight, 8)),
+               tessera.plan("attention", q, k, v).run(q, k, v)]
     assert all(y.untyped_storage().resizable() for y in results)
 
 
