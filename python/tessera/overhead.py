@@ -1,13 +1,17 @@
-"""What a call costs on the host: ``python -m tessera.overhead``.
+"""What a call costs on the host: ``python -m tessera.overhead [--check]``.
 
-Each line is the median over many calls of one tiny problem, which one thread runs. On a GPU the
-calls only launch, so that the figures hold there as well."""
+Each figure is the median over rounds of many calls of one small problem, taken in turns. On a GPU
+the calls only launch: each round waits for the GPU before its clock starts, so that its queue never
+fills. The last table sets eager calls beside PyTorch's own in the same run; with --check the exit
+status is 1 where one is slower than its limit on a GPU."""
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tvm_ffi
@@ -16,13 +20,18 @@ import tessera
 from tessera import _ffi
 from tessera._signatures import ATTENTION
 
+_CALLS = 200
+_ROUNDS = 41
 
-def microseconds(calls: list[Callable[[], Any]], repeats: int = 1000,
-                 rounds: int = 21) -> list[float]:
-    """For each call the median over rounds, taken in turns so that all meet the same machine."""
-    taken = [[] for _ in calls]
+
+def microseconds(calls: list[Callable[[], Any]], repeats: int = _CALLS, rounds: int = _ROUNDS,
+                 wait: Callable[[], None] = lambda: None) -> list[float]:
+    """For each call the median over rounds, taken in turns so that all meet the same machine.
+    `wait` runs before each clock starts."""
+    taken: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds + 1):
         for call, times in zip(calls, taken):
+            wait()
             start = time.perf_counter()
             for _ in range(repeats):
                 call()
@@ -31,14 +40,11 @@ def microseconds(calls: list[Callable[[], Any]], repeats: int = 1000,
     return [statistics.median(times) for times in taken]
 
 
-def _inputs(q: Any) -> Any:
-    return ATTENTION.Inputs(q, q, q, causal=True)
-
-
-def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int) -> None:
+def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int,
+            wait: Callable[[], None] = lambda: None) -> None:
     """`base` is the line that holds the C++ call itself."""
     print(title)
-    times = microseconds([call for _, call in lines])
+    times = microseconds([call for _, call in lines], wait=wait)
     for i, ((name, _), taken) in enumerate(zip(lines, times)):
         beyond = f"  {taken - times[base]:+6.2f} us beyond the C++ call" if i > base else ""
         print(f"  {taken:7.2f} us  {name}{beyond}")
@@ -47,14 +53,14 @@ def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int) -
 def numpy_report() -> None:
     q = np.ones((1, 4, 2, 16), np.float32)
     out = np.empty_like(q)
-    nothing, inputs = tvm_ffi.get_global_func("testing.nop"), _inputs(q)
+    nothing, inputs = tvm_ffi.get_global_func("testing.nop"), ATTENTION.Inputs(q, q, q, causal=True)
+    plan = tessera.plan(tessera.attention, q, q, q, causal=True)
     _report("attention, NumPy, f32 [1, 4, 2, 16]", [
-        ("a function that does nothing, same arguments",
-         lambda: nothing(*inputs, out, None)),
+        ("a function that does nothing, same arguments", lambda: nothing(*inputs, out, None)),
         ("the export", lambda: _ffi.attention(*inputs, out, None)),
-        ("tessera.attention(out=)",
-         lambda: tessera.attention(q, q, q, causal=True, out=out)),
+        ("tessera.attention(out=)", lambda: tessera.attention(q, q, q, causal=True, out=out)),
         ("tessera.attention()", lambda: tessera.attention(q, q, q, causal=True)),
+        ("plan.run()", lambda: plan.run(q, q, q)),
     ], 1)
 
 
@@ -65,37 +71,130 @@ def torch_report(device: str) -> None:
 
     q = torch.ones(1, 4, 2, 16, device=device, dtype=torch.float32 if device == "cpu" else
                    torch.bfloat16)
-    out, inputs = torch.empty_like(q), _inputs(q)
+    out, inputs = torch.empty_like(q), ATTENTION.Inputs(q, q, q, causal=True)
     nothing, op = tvm_ffi.get_global_func("testing.nop"), torch.ops.tessera.attention.default
-    trained = q.clone().requires_grad_()
-    _report(f"attention, PyTorch on {device}, [1, 4, 2, 16]", [
-        ("a function that does nothing, same arguments",
-         lambda: nothing(*inputs, out, None)),
+    plan = tessera.plan(tessera.attention, q, q, q, causal=True)
+    lines = [
+        ("a function that does nothing, same arguments", lambda: nothing(*inputs, out, None)),
         ("the export", lambda: _ffi.attention(*inputs, out, None)),
-        ("tessera.attention(out=)",
-         lambda: tessera.attention(q, q, q, causal=True, out=out)),
+        ("tessera.attention(out=)", lambda: tessera.attention(q, q, q, causal=True, out=out)),
         ("tessera.attention()", lambda: tessera.attention(q, q, q, causal=True)),
+        ("plan.run()", lambda: plan.run(q, q, q)),
         ("the registered operation", lambda: op(q, q, q, causal=True)),
         ("the registered operation, every argument given", lambda: op(*inputs)),
-        ("tessera.attention() recording a gradient",
-         lambda: tessera.attention(trained, q, q, causal=True)),
-    ], 1)
+    ]
+    if device == "cpu":  # where attention has a backward pass
+        trained = q.clone().requires_grad_()
+        lines.append(("tessera.attention() recording a gradient",
+                      lambda: tessera.attention(trained, q, q, causal=True)))
+    _report(f"attention, PyTorch on {device}, [1, 4, 2, 16]", lines, 1, _wait_for(device))
 
 
-def main() -> None:
+class Pair(NamedTuple):
+    """An eager call and PyTorch's own for the same shapes; `limit` is the ratio that it may have."""
+
+    name: str
+    ours: Callable[[], Any]
+    theirs: str  # which of PyTorch's calls
+    limit: float
+
+
+def pairs(device: str) -> tuple[list[Pair], dict[str, Callable[[], Any]]]:
+    """The pairs, and PyTorch's calls by name."""
+    import torch
+    import torch.nn.functional as F  # noqa: N812
+
+    torch.manual_seed(0)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(shape, device=device).to(dtype)
+
+    # On the CPU calls compute as well: there the problems are tiny.
+    length, rows, size, block = (4, 4, 16, 8) if device == "cpu" else (128, 64, 256, 64)
+    q, k, v = (normal(1, length, 4, 64) for _ in "qkv")
+    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    x, weight, bias = normal(rows, size), normal(size, size), normal(size)
+    turned_weight = weight.T
+    pruned = tessera.BsrMatrix.prune(weight, block=block, density=0.25)
+    turned_pruned = pruned.T
+    deep = x[None]
+    theirs = {
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(*turned),
+        "scaled_dot_product_attention, causal":
+            lambda: F.scaled_dot_product_attention(*turned, is_causal=True),
+        "F.linear": lambda: F.linear(x, weight),
+        "F.linear, bias": lambda: F.linear(x, weight, bias),
+        "F.linear, 3-D": lambda: F.linear(deep, weight),
+    }
+    return [
+        Pair("attention", lambda: tessera.attention(q, k, v), "scaled_dot_product_attention", 0.5),
+        Pair("attention, causal", lambda: tessera.attention(q, k, v, causal=True),
+             "scaled_dot_product_attention, causal", 0.5),
+        Pair("matmul", lambda: tessera.matmul(x, turned_weight), "F.linear", 1.0),
+        Pair("matmul, BSR", lambda: tessera.matmul(x, turned_pruned), "F.linear", 1.0),
+        Pair("linear", lambda: tessera.linear(x, weight), "F.linear", 1.0),
+        Pair("linear, bias", lambda: tessera.linear(x, weight, bias), "F.linear, bias", 1.0),
+        Pair("linear, 3-D", lambda: tessera.linear(deep, weight), "F.linear, 3-D", 1.0),
+        Pair("linear, BSR", lambda: tessera.linear(x, pruned), "F.linear", 1.0),
+        Pair("linear, BSR, bias", lambda: tessera.linear(x, pruned, bias), "F.linear, bias", 1.0),
+    ], theirs
+
+
+def ratio_report(device: str) -> bool:
+    """Prints the ratios; whether all are within their limits."""
+    import torch
+
+    ours, theirs = pairs(device)
+    with torch.no_grad():
+        times = iter(microseconds([*theirs.values(), *(pair.ours for pair in ours)],
+                                  wait=_wait_for(device)))
+    base = dict(zip(theirs, times))
+    print(f"eager calls beside PyTorch's on {device}")
+    within = True
+    for pair, taken in zip(ours, times):
+        ratio = taken / base[pair.theirs]
+        within = within and ratio <= pair.limit
+        limit = f", limit {pair.limit:.1f}x" if device != "cpu" else ""
+        print(f"  {taken:7.2f} us  {ratio:5.2f}x of {pair.theirs} ({base[pair.theirs]:.2f} us)"
+              f"{limit}: {pair.name}")
+    return within
+
+
+def _wait_for(device: str) -> Callable[[], None]:
+    if device == "cpu":
+        return lambda: None
+    import torch
+
+    return torch.cuda.synchronize
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tessera.overhead",
+                                     description="What a call costs on the host.")
+    parser.add_argument("--check", action="store_true",
+                        help="exit with 1 where a call on a GPU is slower than its limit")
+    given = parser.parse_args(arguments)
     numpy_report()
     try:
         import torch
     except ImportError:
         print("PyTorch is not installed: no further figures")
-        return
-    torch_report("cpu")
+        return 0
+    devices = ["cpu"]
     if torch.cuda.is_available() and tessera.cuda_device_count():
+        devices.append("cuda")
+    within = True
+    for device in devices:
         try:
-            torch_report("cuda")
+            torch_report(device)
+            # On the CPU calls compute as well: no limit there.
+            within = ratio_report(device) or device == "cpu"
         except NotImplementedError as refused:
             print(refused)
+            within = False
+    return 1 if given.check and not within else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
