@@ -2,6 +2,7 @@
 
 import functools
 import re
+import threading
 
 import pytest
 import support
@@ -265,6 +266,124 @@ def test_the_current_device_stays():
     for one, want in zip(work(a, b, outs, lses), wanted(a, b, outs, lses)):
         close(one, want)
     assert torch.cuda.current_device() == before == 0
+
+
+second = pytest.mark.skipif(not HAS_GPU or torch.cuda.device_count() < 2, reason="one GPU alone")
+
+
+def eager(device, seed=0):
+    """Eager calls and a plan's runs on a device: (inputs, calls of them, results in float64)."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def numbers(*shape):
+        return torch.randn(shape, device=device, generator=generator).to(torch.bfloat16)
+
+    q, x, weight = numbers(1, 96, 2, 64), numbers(64, 128), numbers(192, 128)
+    mask = BlockMask.causal(96, 96, block=32, device=device)
+    matrix = BsrMatrix.prune(weight, 64, 0.5)
+    plan = tessera.plan("attention", q, q, q, mask=mask)
+    plan.prepare()
+    calls = [lambda q, x: tessera.attention(q, q, q, causal=True),
+             lambda q, x: tessera.attention(q, q, q, mask=mask),
+             lambda q, x: plan.run(q, q, q),
+             lambda q, x: tessera.matmul(x, weight, transpose_b=True),
+             lambda q, x: tessera.linear(x[None], weight),
+             lambda q, x: tessera.linear(x, matrix)]
+    seen = torch.ones(96, 96, device=device).tril() == 1
+    heads = q.double().transpose(1, 2)
+    attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=seen)
+    dense = x.double() @ weight.double().T
+    wanted = [*[attended.transpose(1, 2)] * 3, dense, dense[None],
+              x.double() @ matrix.to_dense().double().T]
+    return (q, x), calls, wanted
+
+
+def check(got, wanted):
+    for one, want in zip(got, wanted):
+        assert one.device == want.device
+        torch.testing.assert_close(one.double(), want, rtol=2**-6, atol=2**-6)
+
+
+@products
+@pytest.mark.parametrize("device", ["cuda:0", pytest.param("cuda:1", marks=second)])
+def test_eager_calls_and_plans_run_on_a_side_stream(device):
+    (q, x), calls, wanted = eager(device)
+    check([call(q, x) for call in calls], wanted)  # the first call loads kernels
+    late = [torch.full_like(y, torch.nan) for y in (q, x)]
+    torch.cuda.synchronize(device)
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.device(0):
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            torch.cuda._sleep(100_000_000)  # what runs on another stream meets the NaN
+            for to, y in zip(late, (q, x)):
+                to.copy_(y)
+            got = [call(*late) for call in calls]
+            late = None  # freed memory is the stream's before others take it
+        assert torch.cuda.current_device() == 0
+    stream.synchronize()
+    check(got, wanted)
+
+
+@products
+@second
+def test_calls_on_another_device_than_the_current_one():
+    (q, x), calls, wanted = eager("cuda:1")
+    with torch.cuda.device(0):
+        got = [call(q, x) for call in calls]
+        assert torch.cuda.current_device() == 0
+    check(got, wanted)
+    ours, _, _ = eager("cuda:0")
+    with pytest.raises(ValueError, match="expected a tensor on cuda:1|on cuda:[01]"):
+        tessera.attention(q, ours[0], ours[0])
+
+
+@products
+def test_threads_at_once_each_on_its_stream():
+    count = torch.cuda.device_count()
+    made = [eager(f"cuda:{i % count}", seed=i) for i in range(6)]
+    for (q, x), calls, wanted in made:
+        check([call(q, x) for call in calls], wanted)
+    torch.cuda.synchronize()
+    failures = []
+
+    def run(i):
+        try:
+            (q, x), calls, wanted = made[i]
+            stream = torch.cuda.Stream(q.device)
+            with torch.cuda.device(q.device), torch.cuda.stream(stream):
+                for _ in range(20):
+                    got = [call(q, x) for call in calls]
+                stream.synchronize()
+                check(got, wanted)
+        except BaseException as failure:  # noqa: BLE001: handed to the test
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(made))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+@products
+def test_results_may_be_recorded_on_streams():
+    """The allocator knows what eager calls return: record_stream() holds it back from others."""
+    (q, x), calls, _ = eager("cuda:0")
+    stream = torch.cuda.Stream()
+    for call in calls:
+        out = call(q, x)
+        place = out.data_ptr()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(100_000_000)
+        out.record_stream(stream)
+        like = torch.empty_like(out)
+        del out
+        again = [torch.empty_like(like) for _ in range(8)]
+        assert place not in [y.data_ptr() for y in again]
+        torch.cuda.synchronize()
 
 
 # ---- Random problems ---------------------------------------------------------------------------
