@@ -14,15 +14,23 @@ namespace tessera::planning {
 
 std::span<const KernelFamily> all_families() {
   // At equal predicted times the first one is taken.
-  // clang-format off: one per line
+  // One per line.
+  // clang-format off
   static const KernelFamily kFamilies[] = {
-      sm90_merge_family(),     sm90_matmul_family(),
-      sm90_skinny_family(),    sm90_bsr_family(),
-      sm90_sddmm_family(),     sm90_spgemm_family(),
-      sm90_attention_family(), sm80_merge_family(),
-      sm80_spgemm_family(),    cpu_matmul_family(),
-      cpu_sddmm_family(),      cpu_spgemm_family(),
-      cpu_attention_family(),  cpu_attention_backward_family(),
+      sm90_merge_family(),
+      sm90_matmul_family(),
+      sm90_skinny_family(),
+      sm90_bsr_family(),
+      sm90_sddmm_family(),
+      sm90_spgemm_family(),
+      sm90_attention_family(),
+      sm80_merge_family(),
+      sm80_spgemm_family(),
+      cpu_matmul_family(),
+      cpu_sddmm_family(),
+      cpu_spgemm_family(),
+      cpu_attention_family(),
+      cpu_attention_backward_family(),
       cpu_merge_family(),
   };
   // clang-format on
