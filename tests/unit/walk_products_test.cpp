@@ -602,8 +602,10 @@ void check_skinny(std::uint64_t seed) {
     s.a.block = {block_rows, block_depth};
     s.a.stored = lists.stored;
   }
-  const SkinnyLayout layout = skinny_layout(s, kTile, device_of(draw_sms(random)));
+  SkinnyLayout layout = skinny_layout(s, kTile, device_of(draw_sms(random)));
   ASSERT_FALSE(layout.swapped);
+  // More often than the planner, which lets tiles load columns together where these are many.
+  if (!sparse && layout.splits == 1 && random.chance(0.3)) layout.together = kSkinnyTogether;
   SkinnyArguments args;
   args.m = static_cast<int>(layout.rows);
   args.n = static_cast<int>(layout.cols);
