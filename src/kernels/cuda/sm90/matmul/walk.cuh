@@ -153,7 +153,7 @@ class TileCursor {
   /// Each lane takes one of 32 groups from first_ on: where it begins and ends, and the number of
   /// tiles of all groups up to it.
   __device__ void read_groups() {
-    const GroupView& groups = walk_.groups;
+    const auto& groups = walk_.groups;
     const int lane = threadIdx.x % 32, group = first_ + lane;
     if (first_ == 0) floor_ = groups.offset(0);
     end_ = group < groups.groups ? groups.offset(group + 1) : floor_;
