@@ -57,8 +57,9 @@ std::vector<Refusal> refusals(const std::vector<Candidate>& candidates) {
     if (!at->nearest || c.reasons.size() < at->nearest->reasons.size()) at->nearest = &c;
   }
   std::erase_if(found, [](const Refusal& r) { return r.rows == 0; });
-  const auto other_device = [](const Refusal& r) {
-    return r.nearest->reasons.front().starts_with("runs on a");
+  const auto other_device = [](const Refusal& r) {  // or nothing that could be near
+    const std::string& reason = r.nearest->reasons.front();
+    return reason.starts_with("runs on a") || reason.starts_with("no kernel for");
   };
   std::stable_sort(found.begin(), found.end(), [&](const Refusal& a, const Refusal& b) {
     if (other_device(a) != other_device(b)) return other_device(b);

@@ -1,6 +1,7 @@
 #include "src/select/select.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -163,10 +164,24 @@ FoundRow preferred_row(const Tuning& tuning, const std::string& signature) {
 struct Ranked {
   Judged judged;
   Candidate candidate;
+  double miss = 0;  // by how much the row misses, 0 where it is supported
 };
 
-/// All candidates with their reasons in words: supported ones by predicted time, then the others. A
-/// backend without a family for the operation says so once.
+/// One for each reason, and besides how far a number is off, as a share of what was expected.
+double miss_of(const Reasons& reasons) {
+  double miss = 0;
+  for (const Reason& reason : reasons.list()) {
+    miss += 1;
+    if (reason.limit > 0) {
+      const double off = std::abs(static_cast<double>(reason.got - reason.limit));
+      miss += 1e-3 * std::min(off / static_cast<double>(reason.limit), 100.0);
+    }
+  }
+  return miss;
+}
+
+/// All candidates with their reasons in words: supported ones by predicted time, then the others,
+/// the nearest miss first. A backend without a family for the operation says so once.
 std::vector<Ranked> rank(Families families, const Request& request) {
   const Op op = op_of(request.shape);
   std::vector<Ranked> all;
@@ -186,6 +201,7 @@ std::vector<Ranked> rank(Families families, const Request& request) {
       for (const Reason& reason : reasons.list())
         c.reasons.push_back(to_text(reason, request.device));
       c.predicted_ms = one.judged.predicted_ms;
+      one.miss = miss_of(reasons);
       if (reasons.none()) c.why += family.describe(request.shape, one.judged.layout);
       all.push_back(std::move(one));
     }
@@ -197,12 +213,14 @@ std::vector<Ranked> rank(Families families, const Request& request) {
     Ranked none;
     none.candidate.backend = backend;
     none.candidate.family = to_string(backend);
+    none.miss = miss_of(reasons);
     none.candidate.reasons.push_back(to_text(reasons.list().front(), request.device));
     all.push_back(std::move(none));
   }
   std::stable_sort(all.begin(), all.end(), [](const Ranked& a, const Ranked& b) {
     const bool first = a.candidate.reasons.empty(), second = b.candidate.reasons.empty();
-    return first != second ? first : a.candidate.predicted_ms < b.candidate.predicted_ms;
+    if (first != second) return first;
+    return first ? a.candidate.predicted_ms < b.candidate.predicted_ms : a.miss < b.miss;
   });
   return all;
 }
