@@ -43,7 +43,7 @@ def header_of(signatures, group_type):
     for signature in signatures:
         at = {x.name: i for i, x in enumerate(signature.exported)}
         lines += ["", f"namespace {signature.name} {{",
-                  f'inline constexpr Signature kSignature{{"{signature.name}", {len(at)}}};']
+                  f'inline constexpr Signature kSignature{{"{signature.op}", {len(at)}}};']
         for part in signature.parts:
             is_group = isinstance(part, group_type)
             kind = f"{part.type}Arguments" if is_group else KINDS[part.type]

@@ -61,6 +61,7 @@ def _export(signature: Signature) -> Callable:
 
 
 attention = _export(_signatures.ATTENTION)
+plain_attention = _export(_signatures.PLAIN_ATTENTION)
 attention_backward = _export(_signatures.ATTENTION_BACKWARD)
 merge_states = _export(_signatures.MERGE_STATES)
 matmul = _export(_signatures.MATMUL)

@@ -65,8 +65,9 @@ class Signature:
 
     def __init__(self, name: str, inputs: Sequence[Argument | Group], *,
                  outputs: Sequence[Argument | Group] = (), extras: Sequence[Argument] = (),
-                 returns: str = "") -> None:
+                 returns: str = "", op: str = "") -> None:
         self.name = name
+        self.op = op or name  # in messages
         self.parts = (*inputs, *outputs)
         self.returns = returns
         self.inputs = _flat(inputs)
@@ -100,7 +101,7 @@ class Signature:
         return f"{self.name}({arguments}) -> {self.returns}"
 
     def _labels(self, arguments: Iterable[Argument]) -> tuple[str | None, ...]:
-        return tuple(f"{self.name}: {x.label or x.name}" if x.is_tensor else None
+        return tuple(f"{self.op}: {x.label or x.name}" if x.is_tensor else None
                      for x in arguments)
 
     def trained(self) -> Callable[[tuple], tuple]:
@@ -233,6 +234,18 @@ ATTENTION = Signature("attention", [
     Argument("lse", "Tensor?", dtypes=FLOAT32),
 ], returns="(Tensor, Tensor)")
 
+# What most calls of attention come with: arguments that are not passed cost no time. Not
+# registered with PyTorch.
+PLAIN_ATTENTION = Signature("plain_attention", [
+    *(Argument(name, "Tensor", dtypes=INPUTS) for name in "qkv"),
+    Argument("bhld", "bool", False),
+    Argument("scale", "float?", None),
+    Argument("causal", "bool", False),
+], outputs=[
+    Argument("out", "Tensor", dtypes=FLOATS),
+    Argument("lse", "Tensor?", dtypes=FLOAT32),
+], op="attention")
+
 ATTENTION_BACKWARD = Signature("attention_backward", [
     Argument("dout", "Tensor", dtypes=FLOATS, trained=True),
     Argument("dlse", "Tensor?", dtypes=FLOAT32, trained=True),
@@ -344,5 +357,5 @@ TRANSPOSE_LISTS = Signature("transpose_lists", [
     Argument("capacity", "SymInt"),
 ], returns="(Tensor, Tensor, Tensor)")
 
-SIGNATURES = (ATTENTION, ATTENTION_BACKWARD, MERGE_STATES, MATMUL, LINEAR, SDDMM, SPGEMM,
+SIGNATURES = (ATTENTION, PLAIN_ATTENTION, ATTENTION_BACKWARD, MERGE_STATES, MATMUL, LINEAR, SDDMM, SPGEMM,
               SPGEMM_FILL, LIST_BLOCKS, TOP_K_BLOCKS, TRANSPOSE_LISTS)

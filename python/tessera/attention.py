@@ -71,6 +71,10 @@ def attention(
             if mask is None:
                 results = module.attention_outputs(q, v, bhld, out, lse, return_lse)
                 new_out, new_lse = results
+                if not softcap and window_left is window_right is sinks is None:
+                    _ffi.plain_attention(q, k, v, bhld=bhld, scale=scale, causal=causal,
+                                         out=new_out, lse=new_lse)
+                    return results if return_lse else new_out
                 _ffi.attention(q, k, v, bhld=bhld, scale=scale, softcap=softcap, causal=causal,
                                window_left=window_left, window_right=window_right, sinks=sinks,
                                out=new_out, lse=new_lse)

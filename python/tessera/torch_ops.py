@@ -117,13 +117,11 @@ _ATTENTION = torch.ops.tessera.attention.default
 def attention_outputs(q: Tensor, v: Tensor, bhld: bool, out: Any, lse: Any,
                       want_lse: bool) -> tuple[Any, Any]:
     if out is None:
-        like, of_v = q.shape, v.shape
-        if not (len(like) == len(of_v) > 2 and like[-1] == of_v[-1] and q.dtype is not _FP8):
-            shape, _ = attention_shapes(q, v, bhld)
-            like_q = shape == like and q.dtype is not _FP8
-            out = None if like_q else q.new_empty(shape, dtype=stored_dtype(q))
-        if out is None:
+        if q.dtype is not _FP8 and q.dim() == v.dim() > 2 and q.size(-1) == v.size(-1):
             out = _empty_like(q)
+        else:
+            shape, _ = attention_shapes(q, v, bhld)
+            out = q.new_empty(shape, dtype=stored_dtype(q))
     if want_lse and lse is None:
         _, lse_shape = attention_shapes(q, v, bhld)
         lse = q.new_empty(lse_shape or (0,), dtype=torch.float32)

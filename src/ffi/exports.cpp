@@ -40,6 +40,7 @@ struct Exported {
 
 constexpr Exported kOperations[] = {
     {"attention", read_attention},
+    {"plain_attention", read_plain_attention},
     {"attention_backward", read_attention_backward},
     {"merge_states", read_merge_states},
     {"matmul", read_matmul},

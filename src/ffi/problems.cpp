@@ -82,6 +82,24 @@ Call read_attention(const PackedArgs& packed, Memory memory) {
   return call;
 }
 
+Call read_plain_attention(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::plain_attention;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<AttentionProblem>();
+  problem.q = args.read(at::q);
+  problem.k = args.read(at::k);
+  problem.v = args.read(at::v);
+  problem.out = args.read(at::out);
+  problem.lse = args.read(at::lse);
+  problem.scale = args.read(at::scale);
+  problem.causal = args.read(at::causal);
+  if (args.read(at::bhld)) {
+    for (Tensor* tensor : {&problem.q, &problem.k, &problem.v, &problem.out}) swap_heads(*tensor);
+  }
+  return call;
+}
+
 Call read_attention_backward(const PackedArgs& packed, Memory memory) {
   namespace at = signature::attention_backward;
   const Arguments args(at::kSignature, packed, memory);

@@ -19,6 +19,7 @@ struct Call {
 // Each reads the arguments of the operation of its name.
 using ReadCall = Call (*)(const tvm::ffi::PackedArgs& packed, Memory memory);
 Call read_attention(const tvm::ffi::PackedArgs& packed, Memory memory);
+Call read_plain_attention(const tvm::ffi::PackedArgs& packed, Memory memory);
 Call read_attention_backward(const tvm::ffi::PackedArgs& packed, Memory memory);
 Call read_merge_states(const tvm::ffi::PackedArgs& packed, Memory memory);
 Call read_matmul(const tvm::ffi::PackedArgs& packed, Memory memory);

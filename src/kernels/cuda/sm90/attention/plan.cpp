@@ -303,8 +303,9 @@ AttentionScratchSm90 carve_attention_scratch(core::Carver& carver, const Tile& t
                                              const AttentionLayout& layout) {
   AttentionScratchSm90 scratch;
   const int consumers = tile.m / 64;  // of 64 rows each
-  if (layout.uneven) scratch.next_tile = carver.add<std::uint64_t>(1);
-  if (layout.ordered) {
+  // Static tiles need no counter: small problems then need no workspace at all.
+  if (layout.dynamic()) scratch.next_tile = carver.add<std::uint64_t>(1);
+  if (layout.dynamic() && layout.ordered) {
     scratch.order = carver.add<int>(2 * layout.tiles);
     scratch.grids_seen = carver.add<std::uint64_t>(1);
   }
