@@ -36,7 +36,7 @@ def test_the_header_states_every_argument_once_where_the_table_has_it(signature)
     header = made.header_of(table.SIGNATURES, table.Group)
     found, body = descriptors(header, signature.name)
     assert sorted(found) == [(i, x.label or x.name) for i, x in enumerate(signature.exported)]
-    assert f'kSignature{{"{signature.name}", {len(signature.exported)}}}' in body
+    assert f'kSignature{{"{signature.op}", {len(signature.exported)}}}' in body
 
 
 def test_names_are_unique_and_required_arguments_come_first():
