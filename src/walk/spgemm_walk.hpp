@@ -116,22 +116,21 @@ struct ResultRuns {
   }
 };
 
-/// The search of a warp for the last row that begins at a run or before it, among `size` rows from
-/// `low` on: 32 rows at a time. Done when `open` is false; the row is `low`.
+/// A step of a warp's search for the last row that begins at a run or before it, among `size` rows
+/// from `low` on: 32 rows at a time, until one is left.
 struct RunSearch {
   int low = 0, size = 0;
 
-  TESSERA_HD constexpr bool open() const { return size > 1; }
   TESSERA_HD constexpr int stride() const { return (size + kWarp - 1) / kWarp; }
   /// The row that a lane looks at, and whether that row counts.
   TESSERA_HD constexpr int probe(int lane) const { return low + min_of(lane * stride(), size - 1); }
   TESSERA_HD constexpr bool counts(int lane) const { return lane * stride() < size; }
-  /// `before`: how many lanes' rows count, and begin at the run or before it.
-  TESSERA_HD constexpr void narrow(int before) {
-    const int width = stride(), skip = (before > 0 ? before - 1 : 0) * width;
-    low += skip;
-    size = min_of(size - skip, width);
+  /// Rows to skip, and those left behind them. `before`: how many lanes' rows count, and begin at
+  /// the run or before it.
+  TESSERA_HD constexpr int skip(int before) const {
+    return (before > 0 ? before - 1 : 0) * stride();
   }
+  TESSERA_HD constexpr int left(int skipped) const { return min_of(size - skipped, stride()); }
 };
 
 /// The place in the order of a thread block's tile in a round. Every other round is reversed: the

@@ -850,14 +850,16 @@ void check_runs(std::uint64_t seed) {
   const spgemm::ResultRuns<kRun> runs{spgemm::Lists(lists.view)};
   std::vector<int> times(static_cast<std::size_t>(lists.stored));
   for (int index = 0; index < runs.count(); ++index) {
-    spgemm::RunSearch rows{0, lists.rows};
-    while (rows.open()) {
+    int low = 0, size = lists.rows;
+    while (size > 1) {
+      const spgemm::RunSearch rows{low, size};
       int before = 0;
       for (int lane = 0; lane < kWarp; ++lane)
         before += runs.begin(rows.probe(lane)) <= index && rows.counts(lane);
-      rows.narrow(before);
+      low += rows.skip(before);
+      size = rows.left(rows.skip(before));
     }
-    const auto run = runs.run_of(index, rows.low);
+    const auto run = runs.run_of(index, low);
     ASSERT_LE(run.size, kRun);
     for (int i = 0; i < run.size; ++i) {
       ASSERT_TRUE(run.first + i >= lists.begin(0, run.row) &&

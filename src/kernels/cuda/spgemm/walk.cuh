@@ -31,12 +31,15 @@ struct ResultRuns : planning::spgemm::ResultRuns<kRun> {
 
   /// All lanes of a warp together.
   __device__ Run run(int index, int lane) const {
-    planning::spgemm::RunSearch rows{0, this->lists.rows};
-    while (rows.open()) {
+    int low = 0, size = this->lists.rows;
+    while (size > 1) {
+      const planning::spgemm::RunSearch rows{low, size};
       const bool before = this->begin(rows.probe(lane)) <= index && rows.counts(lane);
-      rows.narrow(__popc(__ballot_sync(0xFFFFFFFFu, before)));
+      const int skip = rows.skip(__popc(__ballot_sync(0xFFFFFFFFu, before)));
+      low += skip;
+      size = rows.left(skip);
     }
-    return this->run_of(index, rows.low);
+    return this->run_of(index, low);
   }
 };
 
