@@ -15,7 +15,6 @@ table, or for kernels beside the tables their source, as "prepare/select".
 import hashlib
 import json
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -98,7 +97,13 @@ def write(path, content):
 
 
 def read(path):
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        sys.exit(f"machine_code: {path}: expected a file that `collect` wrote: {error}")
+    if not isinstance(content, dict) or not {"toolkit", "kernels"} <= set(content):
+        sys.exit(f"machine_code: {path}: expected a file that `collect` wrote, got another JSON file")
+    return content
 
 
 def differences(one, other):
@@ -122,7 +127,7 @@ def main(arguments):
             write(build / "machine_code.json",
                   collect(build / "rows" / "machine_code", object_files, toolkit))
         case ["accept", file]:
-            shutil.copyfile(file, COMMITTED)
+            write(COMMITTED, read(file))
         case ["compare", first, second]:
             return tell(differences(read(first), read(second)))
         case ["check", file]:

@@ -23,15 +23,21 @@ def main(files):
         print(__doc__, file=sys.stderr)
         return 2
     names = json.loads(MAP.read_text(encoding="utf-8"))
+    failed = False
     for file in map(Path, files):
-        text = file.read_text(encoding="utf-8")
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            print(f"{file}: expected a text file: {error}", file=sys.stderr)
+            failed = True
+            continue
         new = renamed(text, names)
         if new != text:
             partial = file.with_name(file.name + ".partial")
             partial.write_text(new, encoding="utf-8")
             partial.replace(file)
         print(f"{file}: {'renamed' if new != text else 'nothing to rename'}")
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -42,6 +42,22 @@ void read_options(const Arguments& args, const AttentionOptionsArguments& at,
   problem.mask = args.read(at.mask);
 }
 
+struct AttentionTensors {
+  const TensorArgument &q, &k, &v, &out, &lse;
+  const FlagArgument& bhld;
+};
+
+void read_tensors(const Arguments& args, const AttentionTensors& at, AttentionProblem& problem) {
+  problem.q = args.read(at.q);
+  problem.k = args.read(at.k);
+  problem.v = args.read(at.v);
+  problem.out = args.read(at.out);
+  problem.lse = args.read(at.lse);
+  if (args.read(at.bhld)) {
+    for (Tensor* tensor : {&problem.q, &problem.k, &problem.v, &problem.out}) swap_heads(*tensor);
+  }
+}
+
 /// The enumerator of that name, among the first `count`.
 template <class Enum>
 Enum parse(const Place& place, const std::string& name, int count) {
@@ -69,15 +85,8 @@ Call read_attention(const PackedArgs& packed, Memory memory) {
   const Arguments args(at::kSignature, packed, memory);
   Call call;
   auto& problem = call.problem.emplace<AttentionProblem>();
-  problem.q = args.read(at::q);
-  problem.k = args.read(at::k);
-  problem.v = args.read(at::v);
-  problem.out = args.read(at::out);
-  problem.lse = args.read(at::lse);
+  read_tensors(args, {at::q, at::k, at::v, at::out, at::lse, at::options.bhld}, problem);
   read_options(args, at::options, problem);
-  if (args.read(at::options.bhld)) {
-    for (Tensor* tensor : {&problem.q, &problem.k, &problem.v, &problem.out}) swap_heads(*tensor);
-  }
   call.execution = args.read(at::options.execution);
   return call;
 }
@@ -87,16 +96,9 @@ Call read_plain_attention(const PackedArgs& packed, Memory memory) {
   const Arguments args(at::kSignature, packed, memory);
   Call call;
   auto& problem = call.problem.emplace<AttentionProblem>();
-  problem.q = args.read(at::q);
-  problem.k = args.read(at::k);
-  problem.v = args.read(at::v);
-  problem.out = args.read(at::out);
-  problem.lse = args.read(at::lse);
+  read_tensors(args, {at::q, at::k, at::v, at::out, at::lse, at::bhld}, problem);
   problem.scale = args.read(at::scale);
   problem.causal = args.read(at::causal);
-  if (args.read(at::bhld)) {
-    for (Tensor* tensor : {&problem.q, &problem.k, &problem.v, &problem.out}) swap_heads(*tensor);
-  }
   return call;
 }
 
@@ -106,11 +108,7 @@ Call read_attention_backward(const PackedArgs& packed, Memory memory) {
   Call call;
   auto& problem = call.problem.emplace<AttentionBackwardProblem>();
   AttentionProblem& forward = problem.forward;
-  forward.q = args.read(at::q);
-  forward.k = args.read(at::k);
-  forward.v = args.read(at::v);
-  forward.out = args.read(at::out);
-  forward.lse = args.read(at::lse);
+  read_tensors(args, {at::q, at::k, at::v, at::out, at::lse, at::options.bhld}, forward);
   problem.dout = args.read(at::dout);
   problem.dlse = args.read(at::dlse);
   problem.dq = args.read(at::dq);
@@ -119,8 +117,7 @@ Call read_attention_backward(const PackedArgs& packed, Memory memory) {
   problem.dsinks = args.read(at::dsinks);
   read_options(args, at::options, forward);
   if (args.read(at::options.bhld)) {
-    for (Tensor* tensor : {&forward.q, &forward.k, &forward.v, &forward.out, &problem.dout,
-                           &problem.dq, &problem.dk, &problem.dv})
+    for (Tensor* tensor : {&problem.dout, &problem.dq, &problem.dk, &problem.dv})
       swap_heads(*tensor);
   }
   call.execution = args.read(at::options.execution);

@@ -86,8 +86,8 @@ void refuse_dtypes(const AnyShape& shape, unsigned supported, Reasons& reasons) 
             out(s.out);
           }
         } else {
-          in(
-              requires { s.parts; } ? "outs" : "q, k and v", s.dtype);
+          constexpr bool kMerges = requires { s.parts; };
+          in(kMerges ? "outs" : "q, k and v", s.dtype);
           out(s.out);
         }
       },

@@ -97,7 +97,8 @@ struct Bsr {
     const Tile& tile = row.tile;
     const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
     Layout at{.rows = s.b.sparse ? s.n : s.m, .cols = s.b.sparse ? s.m : s.n};
-    at.tiles = up(at.rows, tile.m) * up(at.cols, tile.n) * s.batch;
+    at.tiles = product::count_tiles(product::count_tiles(up(at.rows, tile.m), up(at.cols, tile.n)),
+                                    s.batch);
     at.ctas = std::min(at.tiles, std::int64_t{std::max(device.units, 1)} * bsr_ctas_per_sm(tile));
     product::refuse_tiles(at.tiles, reasons);
     return at;

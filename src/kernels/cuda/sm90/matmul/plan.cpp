@@ -15,13 +15,6 @@ std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piec
 
 double real(std::int64_t n) { return static_cast<double>(n); }
 
-/// Counts of tiles: planning takes sizes that no memory holds, and more than this many do not run.
-std::int64_t count(std::int64_t a, std::int64_t b) {
-  constexpr std::int64_t kMax = std::int64_t{1} << 62;
-  std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kMax : std::min(product, kMax);
-}
-
 /// Tiles narrower than they are tall take the short side of a dense product as their columns.
 bool swaps(const MatmulShape& s, const Tile& tile) {
   if (s.a.sparse || s.b.sparse) return s.b.sparse;
@@ -83,13 +76,13 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
     at.cut = at.swapped ? Cut::cols : Cut::rows;
     // Each group may end with a tile that is not full.
     (at.swapped ? across : down) += s.batch;
-    at.tiles = count(down, across);
+    at.tiles = product::count_tiles(down, across);
   } else {
     if (s.grouped) {
       at.cut = Cut::depth;
       depth = up(s.k, std::max<std::int64_t>(s.batch, 1));
     }
-    at.tiles = count(count(down, across), s.batch);
+    at.tiles = product::count_tiles(product::count_tiles(down, across), s.batch);
   }
   at.group = kRowsTogether;
   if (sparse) {

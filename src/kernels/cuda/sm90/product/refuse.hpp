@@ -27,6 +27,13 @@ inline void refuse_sizes(const MatmulShape& s, Reasons& reasons) {
                          (kMaxCoordinate - 1) / batches);
 }
 
+/// Planning takes sizes that no memory holds, and more than this many tiles do not run.
+inline std::int64_t count_tiles(std::int64_t a, std::int64_t b) {
+  constexpr std::int64_t kMax = std::int64_t{1} << 62;
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMax : std::min(product, kMax);
+}
+
 inline void refuse_tiles(std::int64_t tiles, Reasons& reasons) {
   reasons.unless_at_most("tiles of the result", tiles, kMaxTiles);
 }

@@ -87,8 +87,8 @@ bool complete(const Cut& cut, SkinnyLayout& at) {
   constexpr double kStart = 0.3e-6, kHidden = 4e-6;
   constexpr double kInverse[kMaxSplits] = {1, 1.0 / 2, 1.0 / 3, 1.0 / 4};
   const double tiles = real(at.row_tiles) * cut.copies;
-  const double at_a_time = at.together * cut.clusters[at.at_once - 1][at.splits * at.together - 1];
-  const double rounds = tiles <= at_a_time ? 1.0 : ceil_of(tiles / at_a_time);
+  const double concurrent = at.together * cut.clusters[at.at_once - 1][at.splits * at.together - 1];
+  const double rounds = tiles <= concurrent ? 1.0 : ceil_of(tiles / concurrent);
   const double per_round = rounds == 1 ? 1.0 : 1 / rounds, per_split = kInverse[at.splits - 1];
   const double blocks_per_sm = tiles * at.splits * per_round * cut.per_sm;
   const double whole_blocks = ceil_of(blocks_per_sm);
