@@ -89,7 +89,8 @@ file(GLOB prepare_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
 file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/prepare/*.cpp)
 set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80}")
 # Kernels beside the rows of a family.
-file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/sm90/*/*.cu)
+file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     src/kernels/cuda/attention/*.cu src/kernels/cuda/sm90/*/*.cu)
 set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
 
 tessera_layer(cuda src/kernels/cuda/backend.cpp src/kernels/cuda/ranges.cpp USES core problem walk families)

@@ -44,6 +44,10 @@ struct TileDescriptor : SequenceDescriptor {
   }
 };
 
+/// What one thread block can order by length.
+inline constexpr std::int64_t kMaxOrderedTiles = 1 << 16;
+inline constexpr int kMaxOrderedSequences = 1024;
+
 /// Everything that a kernel's walk depends on.
 struct AttentionWalk {
   SequenceView sequences;

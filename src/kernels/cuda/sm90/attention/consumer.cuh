@@ -5,7 +5,6 @@
 #include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
 #include "src/kernels/cuda/sm90/attention/counted_mma.cuh"
 #include "src/kernels/cuda/sm90/attention/rescore.cuh"
-#include "src/kernels/cuda/sm90/attention/softmax.cuh"
 #include "src/kernels/cuda/sm90/attention/store.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
@@ -25,31 +24,17 @@ __device__ __forceinline__ void load_blocks(std::uint32_t row_address, std::uint
 
 /// One warpgroup: 64 rows of each tile.
 template <class T>
-class Consumer : ConsumerPipeline<T> {
-  using Pipeline = ConsumerPipeline<T>;
-  using Pipeline::advance, Pipeline::at_, Pipeline::args_, Pipeline::has_tile, Pipeline::consumer_;
-  using Pipeline::first_row, Pipeline::release, Pipeline::give_turn, Pipeline::has_rows;
-  using Pipeline::has_flag, Pipeline::release_result, Pipeline::end_tile, Pipeline::look_ahead;
-  using Pipeline::is_last, Pipeline::is_needed, Pipeline::is_unsplit, Pipeline::kHasRowMaxes,
-      Pipeline::flags_;
-  using Pipeline::skip_tile, Pipeline::queries_of, Pipeline::shared_, Pipeline::kv_split,
-      Pipeline::thread;
-  using Pipeline::sync_warpgroup, Pipeline::descriptor_of, Pipeline::advance_to_needed,
-      Pipeline::skip_leading, Pipeline::skip_rest;
-  using Pipeline::thread_of_block, Pipeline::tile_, Pipeline::wait_for_keys,
-      Pipeline::wait_for_turn;
-  using typename Pipeline::Cursor;
-
+class Consumer {
  public:
   __device__ __forceinline__ Consumer(const Arguments& args, typename T::Shared& shared,
                                       int consumer)
-      : Pipeline(args, shared, consumer) {}
+      : pipe_(args, shared, consumer) {}
 
   __device__ __forceinline__ void run() {
-    while (has_tile(tile_)) {
+    while (pipe_.has_tile(pipe_.tile)) {
       if constexpr (T::kSkipsTiles) {
-        if (!has_rows(tile_)) {
-          skip_tile();
+        if (!pipe_.has_rows(pipe_.tile)) {
+          pipe_.skip_tile();
           continue;
         }
       }
@@ -58,36 +43,32 @@ class Consumer : ConsumerPipeline<T> {
         walk_row_group();
         continue;
       }
-      wait_for_keys();
-      skip_leading();
+      pipe_.wait_for_keys();
+      pipe_.skip_leading();
       softmax_ = {};
       begin<false>();
       clear_o_acc();
       do {
-        while (!is_last()) step();
+        while (!pipe_.is_last()) step();
       } while (start_next_tile());
     }
   }
 
  private:
   using Element = typename T::Element;
+  using Pipe = ConsumerPipeline<T>;
+  using Cursor = typename Pipe::Cursor;
   static constexpr int kKeySteps = T::kDim / 16, kValueSteps = T::kN / 16;
   static constexpr int kReadSteps =
       kKeySteps - T::kQRegisterSteps;  // whose Q is read from shared memory
 
-  // The next tile's QK overlaps this tile's last PV. KV splits overlap each other instead, and
-  // merging their results needs the registers of those scores.
-  static constexpr bool kOverlapsTiles = T::kQueryStages > 1 && T::kKvSplits == 1;
-
-  static constexpr bool kFewRegisters = T::kConsumers > 3;
-
   __device__ __forceinline__ void issue_qk() {
-    unsigned tile = tile_;
-    if constexpr (kFewRegisters)
+    unsigned tile = pipe_.tile;
+    if constexpr (T::kFewRegisters)
       asm volatile("" : "+r"(tile));  // so that no register holds what follows from it
-    const std::uint64_t q =
-        shared_.q[0].by_columns(first_row()) + tile % T::kQueryStages * (T::Queries::kBytes >> 4);
-    const std::uint64_t k = shared_.rings.keys_by_columns(at_.stage);
+    const std::uint64_t q = pipe_.shared.q[0].by_columns(pipe_.first_row()) +
+                            tile % T::kQueryStages * (T::Queries::kBytes >> 4);
+    const std::uint64_t k = pipe_.shared.rings.keys_by_columns(pipe_.at.stage);
     tile::settle(score_);
     tile::mma_fence();
 #pragma unroll
@@ -104,9 +85,10 @@ class Consumer : ConsumerPipeline<T> {
   /// Loads the part of the tile's Q that stays in registers.
   __device__ __forceinline__ void load_q_registers() {
     if constexpr (T::kQRegisterSteps == 0) return;
-    const int mine = thread(), lane = mine % 32;
+    const int mine = pipe_.thread(), lane = mine % 32;
     const std::uint32_t at = tile::shared_address(
-        queries_of(tile_).chunk(first_row() + mine / 32 * 16 + lane % 16, lane / 16 * 8));
+        pipe_.queries_of(pipe_.tile)
+            .chunk(pipe_.first_row() + mine / 32 * 16 + lane % 16, lane / 16 * 8));
 #pragma unroll
     for (int i = 0; i < T::kQRegisterSteps; ++i)
       load_blocks(T::Queries::to_column(at, (kReadSteps + i) * 16), q_registers_ + i * 4);
@@ -114,8 +96,8 @@ class Consumer : ConsumerPipeline<T> {
 
   /// Starts PV of a step whose P is ready.
   __device__ __forceinline__ void issue_pv(Cursor at) {
-    tile::wait(&shared_.v_ring.full[at.stage], at.parity);
-    const std::uint64_t v = shared_.rings.values_by_rows(at.stage);
+    tile::wait(&pipe_.shared.v_ring.full[at.stage], at.parity);
+    const std::uint64_t v = pipe_.shared.rings.values_by_rows(at.stage);
     settle_o_acc();
     tile::mma_fence();
 #pragma unroll
@@ -160,12 +142,12 @@ class Consumer : ConsumerPipeline<T> {
   /// QK.
   template <bool kTileBegun>
   __device__ __forceinline__ void begin() {
-    constexpr bool kWaitsForTurn = !kTileBegun && T::kPingPong;
-    if constexpr (kWaitsForTurn) wait_for_turn();
+    constexpr bool kWaitsForTurn = !kTileBegun && T::kTakesTurns;
+    if constexpr (kWaitsForTurn) pipe_.wait_for_turn();
     issue_qk();
     tile::mma_wait<0>();
     tile::settle(score_);
-    if constexpr (kWaitsForTurn) give_turn();
+    if constexpr (kWaitsForTurn) pipe_.give_turn();
     prepare_scores();
     if constexpr (kTileBegun) {
       softmax_.update_by_max(score_, exponents(),
@@ -184,9 +166,9 @@ class Consumer : ConsumerPipeline<T> {
   }
 
   __device__ __forceinline__ void step() {
-    const Cursor before = at_;
-    advance();
-    wait_for_keys();
+    const Cursor before = pipe_.at;
+    pipe_.advance();
+    pipe_.wait_for_keys();
     overlap(before);
   }
 
@@ -198,25 +180,25 @@ class Consumer : ConsumerPipeline<T> {
     tile::settle(score_);
     if constexpr (T::kTransformsScores) {
       if (fits_near_zero()) {
-        release(shared_.k_ring.empty[at_.stage]);
-        look_ahead();
-        softmax_.update_by_series(score_, args_.transform.series_log2);
+        pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
+        pipe_.look_ahead();
+        softmax_.update_by_series(score_, pipe_.args.transform.series_log2);
         wait_for_pv(before);
         round();
         return;
       }
     }
     prepare_scores();
-    look_ahead();
+    pipe_.look_ahead();
     const auto rescaling = [&](const float(&rescale_factor)[2]) {
       tile::mma_wait<0>();
       settle_o_acc();
       rescale(rescale_factor);
     };
-    if constexpr (T::kPingPong) {
+    if constexpr (T::kTakesTurns) {
       softmax_.update_by_max(score_, exponents(), rescaling);
     } else {
-      if (!has_flag(kHasRowMaxes)) {
+      if (!pipe_.has_flag(Pipe::kHasRowMaxes)) {
         softmax_.set_row_maxes(score_, exponents());
         check_row_maxes();
       }
@@ -229,22 +211,23 @@ class Consumer : ConsumerPipeline<T> {
 
   /// Without a score transform there is no ceiling.
   __device__ __forceinline__ Exponents exponents() const {
-    return {args_.exponents.scale, T::kTransformsScores ? args_.exponents.ceiling : INFINITY};
+    return {pipe_.args.exponents.scale,
+            T::kTransformsScores ? pipe_.args.exponents.ceiling : INFINITY};
   }
 
   /// Whether no score of the step is hidden, all are near zero under their cap, and none needs
   /// another row max: then nothing has to be checked after the transform.
   __device__ __forceinline__ bool fits_near_zero() {
     const float largest = largest_of(score_);
-    const bool fits =
-        largest <= args_.transform.near && softmax_.fits(largest * args_.transform.slope_log2);
-    return !has_flag(kMasked) && !tile::agreed(!fits);
+    const bool fits = largest <= pipe_.args.transform.near &&
+                      softmax_.fits(largest * pipe_.args.transform.slope_log2);
+    return !pipe_.has_flag(kMasked) && !tile::agreed(!fits);
   }
 
   /// Records whether all rows have a row max.
   __device__ __forceinline__ void check_row_maxes() {
-    if constexpr (T::kPingPong) return;
-    if (!tile::agreed(!softmax_.seen(0) | !softmax_.seen(1))) flags_ |= kHasRowMaxes;
+    if constexpr (T::kTakesTurns) return;
+    if (!tile::agreed(!softmax_.seen(0) | !softmax_.seen(1))) pipe_.flags |= Pipe::kHasRowMaxes;
   }
 
   /// Recomputes the step's scores while no PV is running; the O accumulator is spilled meanwhile.
@@ -256,9 +239,9 @@ class Consumer : ConsumerPipeline<T> {
         saved_row_sum[2] = {softmax_.row_sum[0], softmax_.row_sum[1]};
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) saved_o_acc[i] = o_acc_[i];
-    const int mine = thread();
-    score_again<T>(score_, queries_of(tile_), first_row() + mine / 32 * 16,
-                   shared_.rings.keys(at_.stage), mine % 32);
+    const int mine = pipe_.thread();
+    score_again<T>(score_, pipe_.queries_of(pipe_.tile), pipe_.first_row() + mine / 32 * 16,
+                   pipe_.shared.rings.keys(pipe_.at.stage), mine % 32);
     transform_and_mask();
     softmax_.row_sum[0] = saved_row_sum[0], softmax_.row_sum[1] = saved_row_sum[1];
     float factor[2];
@@ -266,7 +249,7 @@ class Consumer : ConsumerPipeline<T> {
       factor[0] = rescale_factor[0], factor[1] = rescale_factor[1];
     });
     // The branch keeps the O accumulator from being reloaded while P still occupies its registers.
-    if (!kFewRegisters || tile::agreed(!(score_[0] < 0.0f))) {
+    if (!T::kFewRegisters || tile::agreed(!(score_[0] < 0.0f))) {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] = saved_o_acc[i] * factor[i / 2 % 2];
     }
@@ -276,7 +259,7 @@ class Consumer : ConsumerPipeline<T> {
   __device__ __forceinline__ void wait_for_pv(Cursor of) {
     tile::mma_wait<0>();
     settle_o_acc();
-    release(shared_.v_ring.empty[of.stage]);
+    pipe_.release(pipe_.shared.v_ring.empty[of.stage]);
   }
 
   /// A whole tile of a row group with its own list: runs of steps that it needs, with skipped steps
@@ -284,42 +267,42 @@ class Consumer : ConsumerPipeline<T> {
   __device__ __forceinline__ void walk_row_group() {
     softmax_ = {};
     clear_o_acc();
-    wait_for_keys();
-    while (advance_to_needed()) {
+    pipe_.wait_for_keys();
+    while (pipe_.advance_to_needed()) {
       begin<true>();
-      Cursor before = at_;
-      while (advance(), !is_last()) {
-        wait_for_keys();
-        if (!is_needed()) break;
+      Cursor before = pipe_.at;
+      while (pipe_.advance(), !pipe_.is_last()) {
+        pipe_.wait_for_keys();
+        if (!pipe_.is_needed()) break;
         overlap(before);
-        before = at_;
+        before = pipe_.at;
       }
       end(before);
-      if (is_needed()) break;  // and was the last one
+      if (pipe_.is_needed()) break;  // and was the last one
     }
     finish();
-    end_tile();
+    pipe_.end_tile();
   }
 
   /// The last PV of a tile, overlapped with the first QK of the next one. False if no tile follows
   /// or this one is split across CTAs.
   __device__ __forceinline__ bool start_next_tile() {
-    if constexpr (T::kConsumersStore) release(shared_.q_ring.empty[0]);
-    const Cursor before = at_;
-    if constexpr (T::kLeavesSooner) skip_rest();
-    if (!kOverlapsTiles || !is_unsplit(tile_) || !has_tile(tile_ + 1) ||
-        (T::kSkipsTiles && !has_rows(tile_ + 1))) {
+    if constexpr (T::kConsumersStore) pipe_.release(pipe_.shared.q_ring.empty[0]);
+    const Cursor before = pipe_.at;
+    if constexpr (T::kLeavesSooner) pipe_.skip_rest();
+    if (!T::kOverlapsTiles || !pipe_.is_unsplit(pipe_.tile) || !pipe_.has_tile(pipe_.tile + 1) ||
+        (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile + 1))) {
       end(before);
       finish();
-      advance();
-      end_tile();
+      pipe_.advance();
+      pipe_.end_tile();
       return false;
     }
-    advance();
-    end_tile();
+    pipe_.advance();
+    pipe_.end_tile();
     load_q_registers();
-    wait_for_keys();
-    skip_leading();
+    pipe_.wait_for_keys();
+    pipe_.skip_leading();
     issue_qk();
     issue_pv(before);
     tile::mma_wait<1>();
@@ -327,7 +310,7 @@ class Consumer : ConsumerPipeline<T> {
     prepare_scores();
     Softmax former = softmax_;
     softmax_ = {};
-    look_ahead();
+    pipe_.look_ahead();
     // The O accumulator is still the former tile's, so nothing is rescaled.
     softmax_.start(score_, exponents());
     tile::settle(score_);  // P is there before the wait
@@ -335,8 +318,8 @@ class Consumer : ConsumerPipeline<T> {
     wait_for_pv(before);
     round();
     take_row_sums(former);
-    store(tile_ - 1, former);
-    release_result(tile_ - 1);
+    store(pipe_.tile - 1, former);
+    pipe_.release_result(pipe_.tile - 1);
     clear_o_acc();
     return true;
   }
@@ -353,16 +336,17 @@ class Consumer : ConsumerPipeline<T> {
   /// Transforms and masks the scores, then releases the stage's K.
   __device__ __forceinline__ void prepare_scores() {
     transform_and_mask();
-    release(shared_.k_ring.empty[at_.stage]);
+    pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
   }
 
   __device__ __forceinline__ void transform_and_mask() {
-    if constexpr (T::kTransformsScores) transform_scores(score_, args_.transform);
-    if (has_flag(kMasked)) {
-      const int in_split = thread_of_block() % (T::kSplitConsumers * kWarpgroup);
+    if constexpr (T::kTransformsScores) transform_scores(score_, pipe_.args.transform);
+    if (pipe_.has_flag(kMasked)) {
+      const int in_split = pipe_.thread_of_block() % (T::kSplitConsumers * kWarpgroup);
       const int row = in_split / 32 * 16 + in_split % 32 / 4;
-      mask_scores<T>(score_, shared_.stage_steps[at_.stage], descriptor_of(tile_), args_, row,
-                     thread() % 4 * 2);
+      mask_scores<T::kListRows>(score_, pipe_.shared.stage_steps[pipe_.at.stage],
+                                pipe_.descriptor_of(pipe_.tile), pipe_.args.walk, pipe_.args.masks,
+                                row, pipe_.thread() % 4 * 2);
     }
   }
 
@@ -370,83 +354,88 @@ class Consumer : ConsumerPipeline<T> {
   __device__ __forceinline__ void finish() {
     take_row_sums(softmax_);
     if constexpr (T::kKvSplits > 1) {
-      if (kv_split() > 0) return send_partial();
+      if (pipe_.kv_split() > 0) return send_partial();
       merge_splits();
     }
     bool stores = true;
-    if (!is_unsplit(tile_)) stores = merge_parts();
-    if (stores) store(tile_, softmax_);
-    release_result(tile_);
+    if (!pipe_.is_unsplit(pipe_.tile)) stores = merge_parts();
+    if (stores) store(pipe_.tile, softmax_);
+    pipe_.release_result(pipe_.tile);
   }
 
   __device__ __forceinline__ void send_partial() {
-    const int place = consumer_ - T::kSplitConsumers;
-    tile::wait(&shared_.split_exchange.empty[place], tile_ % 2 ^ 1);
-    store_partial(shared_.split_exchange.partials[place], o_acc_, softmax_, thread());
-    release(shared_.split_exchange.full[place]);
+    const int place = pipe_.consumer - T::kSplitConsumers;
+    tile::wait(&pipe_.shared.split_exchange.empty[place], pipe_.tile % 2 ^ 1);
+    store_partial(pipe_.shared.split_exchange.partials[place], o_acc_, softmax_, pipe_.thread());
+    pipe_.release(pipe_.shared.split_exchange.full[place]);
   }
 
   __device__ __forceinline__ void merge_splits() {
 #pragma unroll
-    for (int place = consumer_; place < T::kSplitPartials; place += T::kSplitConsumers) {
-      tile::wait(&shared_.split_exchange.full[place], tile_ % 2);
-      add_partial<true>(shared_.split_exchange.partials[place], o_acc_, softmax_, thread());
-      release(shared_.split_exchange.empty[place]);
+    for (int place = pipe_.consumer; place < T::kSplitPartials; place += T::kSplitConsumers) {
+      tile::wait(&pipe_.shared.split_exchange.full[place], pipe_.tile % 2);
+      add_partial<true>(pipe_.shared.split_exchange.partials[place], o_acc_, softmax_,
+                        pipe_.thread());
+      pipe_.release(pipe_.shared.split_exchange.empty[place]);
     }
   }
 
   /// Stores this CTA's partial result of a split tile. True for the CTA that finishes last: it then
   /// has the merged result of all parts, added in an order that does not depend on which CTA it is.
   __device__ __forceinline__ bool merge_parts() {
-    const planning::KvShare& share = descriptor_of(tile_).share;
-    bool& merges = shared_.merges[tile_ % T::kQueryStages][consumer_];
-    auto* partials = static_cast<typename T::Partial*>(args_.partials) + consumer_;
+    const planning::KvShare& share = pipe_.descriptor_of(pipe_.tile).share;
+    bool& merges = pipe_.shared.merges[pipe_.tile % T::kQueryStages][pipe_.consumer];
+    auto* partials = static_cast<typename T::Partial*>(pipe_.args.partials) + pipe_.consumer;
     store_partial(partials[(share.slot + share.part) * T::kSplitConsumers], o_acc_, softmax_,
-                  thread());
+                  pipe_.thread());
     __threadfence();
-    sync_warpgroup();
-    if (thread() == 0) {
-      const int before = count_up(&args_.merge_counts[share.tile * T::kSplitConsumers + consumer_],
-                                  args_.walk.tag, share.parts, false);
+    pipe_.sync_warpgroup();
+    if (pipe_.thread() == 0) {
+      const int before =
+          count_up(&pipe_.args.merge_counts[share.tile * T::kSplitConsumers + pipe_.consumer],
+                   pipe_.args.walk.tag, share.parts, false);
       merges = before == share.parts - 1;
       __threadfence();
     }
-    sync_warpgroup();
+    pipe_.sync_warpgroup();
     if (!tile::agreed(merges)) return false;
     softmax_ = {};
     clear_o_acc();
 #pragma unroll 1
     for (int part = 0; part < share.parts; ++part)
       add_partial<false>(partials[(share.slot + part) * T::kSplitConsumers], o_acc_, softmax_,
-                         thread());
+                         pipe_.thread());
     return true;
   }
 
   /// Stores the result, or stages it for the store warp.
   __device__ __forceinline__ void store(unsigned tile, const Softmax& softmax) {
-    const TileDescriptor& descriptor = descriptor_of(tile);
-    const int thread = this->thread();
-    const RowPlaces rows(args_, descriptor, first_row(), thread);
-    const Normalised normalised(args_, softmax, rows);
-    const bool wide = args_.result.dtype == DType::f32;
+    const TileDescriptor& descriptor = pipe_.descriptor_of(tile);
+    const int thread = pipe_.thread();
+    const RowPlaces rows(pipe_.args.walk, descriptor, pipe_.first_row(), thread);
+    const Normalised normalised(softmax, pipe_.args.sinks, rows);
+    const bool wide = pipe_.args.result.dtype == DType::f32;
     if (wide) {
-      store_f32<T::kDimV>(args_, descriptor, rows, o_acc_, normalised.factor, thread);
+      store_f32<T::kDimV>(pipe_.args.result, descriptor, rows, o_acc_, normalised.factor, thread);
     } else if constexpr (T::kConsumersStore) {
-      store_16bit<T::kDimV>(args_, descriptor, rows, o_acc_, normalised.factor, thread);
+      store_16bit<T::kDimV>(pipe_.args.result, pipe_.args.tma_store, descriptor, rows, o_acc_,
+                            normalised.factor, thread);
     } else {
-      sync_warpgroup();  // all warps have read their Q: the last scores are done
-      stage_results<T>(args_, queries_of(tile), o_acc_, normalised.factor, first_row(), thread);
+      pipe_.sync_warpgroup();  // all warps have read their Q: the last scores are done
+      stage_results<T>(pipe_.args, pipe_.queries_of(tile), o_acc_, normalised.factor,
+                       pipe_.first_row(), thread);
     }
-    store_lse(args_, descriptor, rows, normalised.lse, thread);
+    store_lse(pipe_.args.result, descriptor, rows, normalised.lse, thread);
     if (T::kConsumersStore || wide) return;
-    if (tile::agreed(uses_tma_store<T>(args_, descriptor, first_row()))) {
+    if (tile::agreed(uses_tma_store<T>(pipe_.args, descriptor, pipe_.first_row()))) {
       ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
     } else {
-      sync_warpgroup();
-      copy_staged<T>(args_, descriptor, queries_of(tile), first_row(), thread);
+      pipe_.sync_warpgroup();
+      copy_staged<T>(pipe_.args, descriptor, pipe_.queries_of(tile), pipe_.first_row(), thread);
     }
   }
 
+  Pipe pipe_;
   float score_[T::kN / 2];
   OAccumulator<T::kDimV> o_acc_;
   float p_sum_[4];  // row sums, two per row, where the PV MMA sums P

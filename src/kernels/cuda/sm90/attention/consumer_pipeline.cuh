@@ -12,48 +12,37 @@ namespace tessera::cuda::sm90::attention {
 /// A consumer's view of the pipeline: its position in tiles and steps, the flags of the current
 /// step, and the barriers that it waits for and releases.
 template <class T>
-class ConsumerPipeline {
- protected:
+struct ConsumerPipeline {
   using Cursor = tile::RingCursor<T::kStages>;
 
-  // In some kernel rows ptxas keeps a warp together only if the flags of a step come from votes; in
-  // others, with two consumers, a shuffle at each use does that.
-  static constexpr bool kVotesOnFlags = T::kLeavesSooner;
-
-  /// Named barriers; 0 is __syncthreads.
-  enum NamedBarrier : int {
-    kWarpgroupBarrier = 1,                            // the first of one per consumer
-    kTurnBarrier = kWarpgroupBarrier + T::kConsumers  // the first of two, for even and odd tiles
-  };
-
   __device__ __forceinline__ ConsumerPipeline(const Arguments& args, typename T::Shared& shared,
-                                              int consumer)
-      : args_(args), shared_(shared), consumer_(consumer), arrives_(threadIdx.x % 32 == 0) {
+                                              int number)
+      : args(args), shared(shared), consumer(number), arrives(threadIdx.x % 32 == 0) {
     // The shuffle tells the compiler that all lanes belong to one consumer; without it row groups
     // with their own lists take more registers.
-    if constexpr (T::kOwnLists && !kEachLaneArrives) consumer_ = __shfl_sync(~0u, consumer, 0);
-    next_.stage = kv_split();
+    if constexpr (T::kOwnLists && !kEachLaneArrives) consumer = __shfl_sync(~0u, consumer, 0);
+    next.stage = kv_split();
     advance();
   }
 
   /// The first of its 64 rows of a tile.
   __device__ __forceinline__ int first_row() const {
-    return (consumer_ - kv_split() * T::kSplitConsumers) * T::kRows;
+    return (consumer - kv_split() * T::kSplitConsumers) * T::kRows;
   }
   __device__ __forceinline__ int kv_split() const {
-    return T::kKvSplits > 1 ? consumer_ / T::kSplitConsumers : 0;
+    return T::kKvSplits > 1 ? consumer / T::kSplitConsumers : 0;
   }
   __device__ __forceinline__ int row_group() const {
-    return (consumer_ - kv_split() * T::kSplitConsumers) / T::kConsumersPerRowGroup;
+    return (consumer - kv_split() * T::kSplitConsumers) / T::kConsumersPerRowGroup;
   }
 
   /// Moves to the next step of this KV split.
   __device__ __forceinline__ void advance() {
-    at_ = next_;
-    next_.stage += T::kKvSplits;
-    if (next_.stage >= T::kStages) {
-      next_.stage -= T::kStages;
-      next_.parity ^= 1;
+    at = next;
+    next.stage += T::kKvSplits;
+    if (next.stage >= T::kStages) {
+      next.stage -= T::kStages;
+      next.parity ^= 1;
     }
   }
 
@@ -67,32 +56,32 @@ class ConsumerPipeline {
 
   /// Each warp arrives once.
   __device__ __forceinline__ void release(std::uint64_t& empty) {
-    arrive_as_warp(empty, arrives_ ? 0 : 1);
+    arrive_as_warp(empty, arrives ? 0 : 1);
   }
 
   /// Waits for the next K and reads the step's flags.
   __device__ __forceinline__ void wait_for_keys() {
-    if (!has_flag(kKeysArrived)) tile::wait(&shared_.k_ring.full[at_.stage], at_.parity);
-    flags_ &= kHasRowMaxes;
-    const typename T::Step& step = shared_.stage_steps[at_.stage];
-    if constexpr (kVotesOnFlags) {
+    if (!has_flag(kKeysArrived)) tile::wait(&shared.k_ring.full[at.stage], at.parity);
+    flags &= kHasRowMaxes;
+    const typename T::Step& step = shared.stage_steps[at.stage];
+    if constexpr (T::kVotesOnFlags) {
       std::uint8_t masked = 0;
 #pragma unroll
       for (const RowGroupFlags& flags : step.flags) masked |= flags.masked;
-      if (tile::agreed(masked >> row_group() & 1)) flags_ |= kMasked;
-      if (tile::agreed(step.flags[0].last_needed >> row_group() & 1)) flags_ |= kLastNeeded;
-      if (tile::agreed(step.flags[0].last_of_tile != 0)) flags_ |= kLastOfTile;
+      if (tile::agreed(masked >> row_group() & 1)) flags |= kMasked;
+      if (tile::agreed(step.flags[0].last_needed >> row_group() & 1)) flags |= kLastNeeded;
+      if (tile::agreed(step.flags[0].last_of_tile != 0)) flags |= kLastOfTile;
       if constexpr (T::kJoinsLater)
-        if (tile::agreed(step.flags[0].needed >> row_group() & 1)) flags_ |= kNeeded;
+        if (tile::agreed(step.flags[0].needed >> row_group() & 1)) flags |= kNeeded;
     } else {
-      flags_ |= __shfl_sync(~0u, step.flags_of(row_group()), 0);
+      flags |= __shfl_sync(~0u, step.flags_of(row_group()), 0);
     }
   }
 
   /// Flags of the step whose K arrived last, and of the tile.
   __device__ __forceinline__ bool has_flag(unsigned bit) const {
-    const bool asks = !kVotesOnFlags && T::kConsumers == 2;
-    return ((asks ? __shfl_sync(~0u, flags_, 0) : flags_) & bit) != 0;
+    const bool asks = !T::kVotesOnFlags && T::kConsumers == 2;
+    return ((asks ? __shfl_sync(~0u, flags, 0) : flags) & bit) != 0;
   }
   /// Whether the step is the last of its tile that this consumer needs.
   __device__ __forceinline__ bool is_last() const { return has_flag(kLastNeeded); }
@@ -101,8 +90,8 @@ class ConsumerPipeline {
   /// Tests whether the next step's K has arrived, at a point where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
     if (tile::agreed(
-            tile::ptx::mbarrier_test_wait_parity(&shared_.k_ring.full[next_.stage], next_.parity)))
-      flags_ |= kKeysArrived;
+            tile::ptx::mbarrier_test_wait_parity(&shared.k_ring.full[next.stage], next.parity)))
+      flags |= kKeysArrived;
   }
 
   /// Skips the rest of a tile that only other consumers need. This consumer still holds the V of
@@ -133,27 +122,27 @@ class ConsumerPipeline {
       skip_step();
       advance();
     } while (!has_flag(kLastOfTile));
-    release_result(tile_);
+    release_result(tile);
     end_tile();
   }
 
   /// Skips a step. A stage of V is released after it has been filled: sooner, the arrival would
   /// count for the previous use of the stage, which others may still hold.
   __device__ __forceinline__ void skip_step() {
-    release(shared_.k_ring.empty[at_.stage]);
-    tile::wait(&shared_.v_ring.full[at_.stage], at_.parity);
-    release(shared_.v_ring.empty[at_.stage]);
+    release(shared.k_ring.empty[at.stage]);
+    tile::wait(&shared.v_ring.full[at.stage], at.parity);
+    release(shared.v_ring.empty[at.stage]);
   }
 
   /// Whether there is a tile of this number.
-  __device__ __forceinline__ bool has_tile(unsigned tile) {
-    wait_for_queries(tile);
-    return !tile::agreed(descriptor_of(tile).no_more_tiles);
+  __device__ __forceinline__ bool has_tile(unsigned number) {
+    wait_for_queries(number);
+    return !tile::agreed(descriptor_of(number).no_more_tiles);
   }
 
   /// Whether any of this consumer's rows is in a tile.
-  __device__ __forceinline__ bool has_rows(unsigned tile) {
-    return tile::agreed(descriptor_of(tile).reaches(first_row(), args_.walk.pack_shift));
+  __device__ __forceinline__ bool has_rows(unsigned number) {
+    return tile::agreed(descriptor_of(number).reaches(first_row(), args.walk.pack_shift));
   }
 
   /// Moves on to the next step that this consumer needs and waits for its K. False, and behind the
@@ -169,27 +158,27 @@ class ConsumerPipeline {
   }
 
   __device__ __forceinline__ void end_tile() {
-    ++tile_;
-    flags_ &= ~kHasRowMaxes;
+    ++tile;
+    flags &= ~kHasRowMaxes;
   }
 
-  __device__ __forceinline__ TileDescriptor& descriptor_of(unsigned tile) {
-    return shared_.tiles[tile % T::kTileDescriptors];
+  __device__ __forceinline__ TileDescriptor& descriptor_of(unsigned number) {
+    return shared.tiles[number % T::kTileDescriptors];
   }
-  __device__ __forceinline__ bool is_unsplit(unsigned tile) {
-    return tile::agreed(descriptor_of(tile).share.parts == 1);
+  __device__ __forceinline__ bool is_unsplit(unsigned number) {
+    return tile::agreed(descriptor_of(number).share.parts == 1);
   }
-  __device__ __forceinline__ typename T::Queries& queries_of(unsigned tile) {
-    return shared_.q[tile % T::kQueryStages];
+  __device__ __forceinline__ typename T::Queries& queries_of(unsigned number) {
+    return shared.q[number % T::kQueryStages];
   }
-  __device__ __forceinline__ void wait_for_queries(unsigned tile) {
-    tile::wait(&shared_.q_ring.full[tile % T::kQueryStages], tile / T::kQueryStages % 2);
+  __device__ __forceinline__ void wait_for_queries(unsigned number) {
+    tile::wait(&shared.q_ring.full[number % T::kQueryStages], number / T::kQueryStages % 2);
   }
 
   /// The tile's result is stored, or staged for the store warp.
-  __device__ __forceinline__ void release_result(unsigned tile) {
-    release(T::kConsumersStore ? shared_.tile_ring.empty[tile % T::kTileDescriptors]
-                               : shared_.results_staged[tile % T::kQueryStages]);
+  __device__ __forceinline__ void release_result(unsigned number) {
+    release(T::kConsumersStore ? shared.tile_ring.empty[number % T::kTileDescriptors]
+                               : shared.results_staged[number % T::kQueryStages]);
   }
 
   /// Ping-pong of two consumers. If both began together, both would have scores at the same time
@@ -197,30 +186,30 @@ class ConsumerPipeline {
   /// scores. Tiles alternate between two barriers: the first consumer may begin the next tile
   /// before the second begins this one, but no later tile.
   __device__ __forceinline__ void wait_for_turn() {
-    if (tile::agreed(consumer_ == 1))
+    if (tile::agreed(consumer == 1))
       asm volatile("barrier.cta.sync %0, 256;" ::"r"(turn_barrier()) : "memory");
   }
   __device__ __forceinline__ void give_turn() {
-    if (tile::agreed(consumer_ == 0))
+    if (tile::agreed(consumer == 0))
       asm volatile("barrier.cta.arrive %0, 256;" ::"r"(turn_barrier()) : "memory");
   }
-  __device__ __forceinline__ unsigned turn_barrier() const { return kTurnBarrier + tile_ % 2; }
+  __device__ __forceinline__ unsigned turn_barrier() const { return T::kTurnBarrier + tile % 2; }
 
   /// Synchronises the threads of this warpgroup.
   __device__ __forceinline__ void sync_warpgroup() {
-    asm volatile("barrier.cta.sync %0, 128;" ::"r"(kWarpgroupBarrier + consumer_) : "memory");
+    asm volatile("barrier.cta.sync %0, 128;" ::"r"(T::kWarpgroupBarrier + consumer) : "memory");
   }
 
-  const Arguments& args_;
-  typename T::Shared& shared_;
-  int consumer_;
-  bool arrives_;       // whether this lane arrives for its warp
-  unsigned tile_ = 0;  // number of the current tile
-  Cursor at_, next_;   // the split's step, and the one after it
+  const Arguments& args;
+  typename T::Shared& shared;
+  int consumer;
+  bool arrives;       // whether this lane arrives for its warp
+  unsigned tile = 0;  // number of the current tile
+  Cursor at, next;    // the split's step, and the one after it
   // A bitmask, as some kernel rows have no registers for bools: the step's flags; its K has
   // arrived, tested one step ahead; all rows of the tile have a row max.
   static constexpr unsigned kKeysArrived = 2, kHasRowMaxes = 4;
-  unsigned flags_ = 0;
+  unsigned flags = 0;
 };
 
 }  // namespace tessera::cuda::sm90::attention

@@ -12,9 +12,6 @@
 // The kernel: initialises barriers and gives each warp its role.
 namespace tessera::cuda::sm90::attention {
 
-/// The warps of the producer warpgroup.
-enum class WarpRole { producer, scheduler, v_post_process, store };
-
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     attention_kernel(const __grid_constant__ Arguments args) {

@@ -12,10 +12,10 @@
 
 #include "src/core/check.hpp"
 #include "src/core/recent.hpp"
+#include "src/kernels/cuda/attention/order.cuh"
 #include "src/kernels/cuda/common/check.hpp"
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
-#include "src/kernels/cuda/sm90/attention/order.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
@@ -46,45 +46,6 @@ inline const CUtensorMap& map_of(const tile::HeadsMap& t, int fold, int box_rows
       });
 }
 
-inline Result result_of(const AttentionProblem& problem) {
-  const Tensor& out = problem.out;
-  const int row = out.rank - 3;
-  Result result{};
-  result.out = out.data;
-  result.dtype = out.dtype;
-  result.out_batch = row > 0 ? out.stride(0) : 0;
-  result.out_row = out.stride(row);
-  result.out_head = out.stride(row + 1);
-  result.out_col = out.stride(row + 2);
-  result.dim_v = out.size(row + 2);
-  if (const Tensor& lse = problem.lse) {
-    const int head = lse.rank - 2;
-    result.lse = static_cast<float*>(lse.data);
-    result.lse_batch = head > 0 ? lse.stride(0) : 0;
-    result.lse_head = lse.stride(head);
-    result.lse_row = lse.stride(head + 1);
-  }
-  return result;
-}
-
-inline ScoreTransform score_transform(float scale, float cap) {
-  ScoreTransform transform{scale, cap, -1.0f, {}, 0.0f, {}};
-  if (cap == 0.0f) return transform;
-  const double inner = static_cast<double>(scale) / cap, square = inner * inner;
-  // tanh(x) / x as a polynomial in x * x, accurate to 1.1e-7 up to 0.2, interpolated at Chebyshev
-  // points.
-  constexpr double kTerms[3] = {0.999999894639969, -0.33328587864406634, 0.13015331075783582};
-  double power = scale;
-  for (int i = 0; i < 3; ++i, power *= square)
-    transform.series[i] = static_cast<float>(kTerms[i] * power);
-  if (std::isfinite(transform.series[2]) && inner != 0)
-    transform.near = static_cast<float>(0.2 / std::abs(inner));
-  constexpr float kLog2e = 1.4426950408889634f;
-  transform.slope_log2 = std::abs(scale) * kLog2e;
-  for (int i = 0; i < 3; ++i) transform.series_log2[i] = transform.series[i] * kLog2e;
-  return transform;
-}
-
 template <class T>
 void launch_typed(const Call& call) {
   const auto& problem = std::get<AttentionProblem>(call.problem);
@@ -93,7 +54,7 @@ void launch_typed(const Call& call) {
   if (layout.tiles == 0 || shape.q_total == 0) return;
   core::Carver carver(call.workspace);
   const planning::AttentionScratchSm90 scratch =
-      planning::carve_attention_scratch(carver, T::kShape, layout);
+      planning::carve_attention_scratch(carver, T::kTile, layout);
   Arguments args{};
   args.q = map_of(heads_of(problem.q), layout.pack, T::kM / layout.pack, T::Queries::kLine);
   // Without keys all loads lie beyond the tensor, whichever it is.
@@ -102,7 +63,7 @@ void launch_typed(const Call& call) {
   };
   args.k = map_of(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   args.v = map_of(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
-  args.walk = planning::attention_walk(problem, shape, layout, T::kShape);
+  args.walk = planning::attention_walk(problem, shape, layout, T::kTile);
   args.partials = scratch.partials;
   args.merge_counts = scratch.merge_counts;
   args.result = result_of(problem);
@@ -115,23 +76,13 @@ void launch_typed(const Call& call) {
   args.transform = score_transform(shape.scale, shape.softcap);
   args.exponents.scale = T::kTransformsScores ? kLog2e : shape.scale * kLog2e;
   if (shape.softcap > 0.0f) args.exponents.ceiling = shape.softcap * kLog2e;
-  if (problem.sinks) {
-    args.sinks = problem.sinks.data;
-    args.sink_stride = problem.sinks.stride(0);
-    args.sink_dtype = problem.sinks.dtype;
-  }
-  if (problem.mask.bit_tile) {
-    const Tensor& bits = problem.mask.bits;
-    args.bits = static_cast<const std::uint8_t*>(bits.data);
-    args.bits_aligned = bits.stride(2) == 1 && bits.stride(0) % 8 == 0 && bits.stride(1) % 8 == 0 &&
-                        reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0;
-  }
+  args.sinks = sinks_of(problem.sinks);
+  args.masks = element_masks(problem.mask);
   const auto stream = static_cast<cudaStream_t>(call.stream);
   if (layout.composed) {
     compose_mask(planning::composer_of(problem, shape, layout.composed, scratch.composed), stream);
     planning::walk_composed(args.walk, layout.composed, scratch.composed);
-    args.bits = reinterpret_cast<const std::uint8_t*>(args.walk.composed);
-    args.bits_aligned = true;
+    args.masks = {reinterpret_cast<const std::uint8_t*>(args.walk.composed), true};
   }
   args.walk.tag = planning::LaunchCount::new_tag();
   if (layout.dynamic()) {

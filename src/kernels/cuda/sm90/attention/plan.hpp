@@ -100,10 +100,6 @@ struct AttentionLayout {
   }
 };
 
-/// What one thread block can order.
-inline constexpr std::int64_t kMaxOrderedTiles = 1 << 16;
-inline constexpr int kMaxOrderedSequences = 1024;
-
 AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile, std::int64_t sms);
 
 /// What a kernel row makes of a mask whose blocks its tiles do not fit; empty where they fit.

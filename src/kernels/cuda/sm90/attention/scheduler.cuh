@@ -3,9 +3,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/sm90/attention/arrivals.cuh"
-#include "src/kernels/cuda/sm90/attention/count.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
-#include "src/kernels/cuda/sm90/attention/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 
@@ -89,7 +87,7 @@ class Scheduler {
 
   /// Returns the number of steps.
   __device__ int publish_in_order(const TileDescriptor& descriptor) {
-    using Steps = planning::StepsOfTile<T::kShape>;
+    using Steps = planning::StepsOfTile<T::kTile>;
     int placed = 0;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);

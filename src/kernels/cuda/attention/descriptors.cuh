@@ -6,7 +6,7 @@
 #include "src/walk/tile_walk.hpp"
 
 // Work descriptors, which the scheduler writes for the other warps: one per tile and one per step.
-namespace tessera::cuda::sm90::attention {
+namespace tessera::cuda::attention {
 
 using planning::kAllKeys;
 using planning::kAllRowGroups;
@@ -15,6 +15,7 @@ using planning::kOutOfBounds;
 using planning::RowGroupFlags;
 using planning::SequenceDescriptor;
 using planning::TileDescriptor;
+using Walk = planning::AttentionWalk;
 
 /// Flags of a step for one row group, as RowGroupFlags has them for all.
 inline constexpr unsigned kMasked = 1, kNeeded = 1 << 8, kLastNeeded = 1 << 16,
@@ -37,4 +38,4 @@ struct StepDescriptor {
   }
 };
 
-}  // namespace tessera::cuda::sm90::attention
+}  // namespace tessera::cuda::attention

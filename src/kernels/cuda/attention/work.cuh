@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/attention/descriptors.cuh"
+#include "src/kernels/cuda/attention/launch_count.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
-#include "src/kernels/cuda/sm90/attention/count.cuh"
-#include "src/kernels/cuda/sm90/attention/descriptors.cuh"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/walk/key_pieces.hpp"
 #include "src/walk/lanes.hpp"
@@ -12,11 +12,10 @@
 
 // How the scheduler warp takes tiles and looks their pieces up. What a tile and a piece are follows
 // from src/walk.
-namespace tessera::cuda::sm90::attention {
+namespace tessera::cuda::attention {
 
 using planning::Piece;
 using planning::TilePlace;
-using Walk = planning::AttentionWalk;
 
 /// What a thread block knows about its tiles besides the walk, see TileCursor::take.
 struct TileSource {
@@ -96,4 +95,4 @@ __device__ void start_pieces(planning::RowGroupPieces<kRowGroups, kRows>& pieces
                       [](std::uint32_t& word, unsigned bits) { atomicOr(&word, bits); });
 }
 
-}  // namespace tessera::cuda::sm90::attention
+}  // namespace tessera::cuda::attention

@@ -3,105 +3,20 @@
 #include <cmath>
 #include <cstdint>
 
-#include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/product/activation.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
-#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// The online softmax of one warpgroup's 64 rows: a thread holds parts of two rows, and the four
-// lanes of a quad together hold them whole.
-namespace tessera::cuda::sm90::attention {
+// The online softmax over the accumulators of tensor cores: a thread holds parts of two rows, eight
+// apart, and the four lanes of a quad together hold them whole.
+namespace tessera::cuda::attention {
 
-using product::exp2_fast;
+using sm90::product::exp2_fast;
+using tile::agreed;
 
-/// Reads 64 keys of an element mask, one bit each.
-__device__ __forceinline__ std::uint64_t read_bits(const Arguments& args, std::int64_t place) {
-  const std::uint8_t* from = args.bits + place;
-  if (args.bits_aligned) return __ldg(reinterpret_cast<const unsigned long long*>(from));
-  std::uint64_t bits = 0;
-#pragma unroll 1
-  for (int j = 0; j < 8; ++j, from += args.walk.bits_byte)
-    bits = bits >> 8 | static_cast<std::uint64_t>(__ldg(from)) << 56;
-  return bits;
-}
-
-/// Masks the scores of a thread's two rows, eight apart. Of each group of eight columns the thread
-/// holds two.
-template <class T>
-__device__ __forceinline__ void mask_scores(float (&score)[T::kN / 2], const typename T::Step& step,
-                                            const TileDescriptor& tile, const Arguments& args,
-                                            int row, int first_column) {
-  const int row_of_group = T::kOwnLists ? row % T::kRowGroupRows : row;
-#pragma unroll
-  for (int p = 0; p < T::kPieces; ++p) {
-    std::uint64_t bits[2] = {kAllKeys, kAllKeys};
-    if (step.bits[p] != kNoBits) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int query = row_of_group + half * 8 >> args.walk.pack_shift;
-        const std::int64_t word_row = args.walk.word_queries.quotient(query);
-        bits[half] = read_bits(args, step.bits[p] + word_row * args.walk.bits_row);
-      }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int query = tile.first_query + (row + half * 8 >> args.walk.pack_shift);
-      const std::uint64_t seen =
-          bits[half] >> first_column & tile.sight.bits_of(query, step.key[p] + first_column);
-#pragma unroll
-      for (int j = 0; j < 16; ++j)
-        if ((seen >> (j / 2 * 8 + j % 2) & 1) == 0)
-          score[(p * 8 + j / 2) * 4 + half * 2 + j % 2] = -INFINITY;
-    }
-  }
-}
-
-__device__ __forceinline__ float tanh_near_zero(float x) {
-  const float square = x * x;
-  float series = fmaf(square, -1382.0f / 155925.0f, 62.0f / 2835.0f);
-  series = fmaf(fmaf(series, square, -17.0f / 315.0f), square, 2.0f / 15.0f);
-  series = fmaf(series, square, -1.0f / 3.0f);
-  return fmaf(x * square, series, x);
-}
-
-/// The largest absolute value, NaN excepted.
-template <int kCount>
-__device__ __forceinline__ float largest_of(const float (&score)[kCount]) {
-  float part[4] = {};
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) part[i % 4] = fmaxf(part[i % 4], fabsf(score[i]));
-  return fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
-}
-
-/// cap * tanh(x * scale / cap), or x * scale without a cap.
-template <int kCount>
-__device__ __forceinline__ void transform_scores(float (&score)[kCount],
-                                                 const ScoreTransform& transform) {
-  if (transform.cap == 0.0f) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) score[i] *= transform.scale;
-    return;
-  }
-  const float largest = largest_of(score);
-  // Near zero, where most scores are, 1 - 2 / (e^2x + 1) would leave few digits.
-  if (tile::agreed(!(largest <= transform.near))) {
-    constexpr float kSmall = 0.4f;
-    const float inner = transform.scale / transform.cap;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float x = score[i] * inner;
-      const float far = 1.0f - __fdividef(2.0f, exp2_fast(x * 2.885390082f) + 1.0f);
-      score[i] = transform.cap * (fabsf(x) <= kSmall ? tanh_near_zero(x) : far);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float square = score[i] * score[i];
-      score[i] *=
-          fmaf(fmaf(square, transform.series[2], transform.series[1]), square, transform.series[0]);
-    }
-  }
-}
+/// Scores times `scale` are exponents of two; none exceeds the ceiling.
+struct Exponents {
+  float scale, ceiling = INFINITY;
+};
 
 struct Softmax {
   // P is 2^(score * scale - row_max). `row_max` comes from the first scores that the row sees, and
@@ -165,8 +80,8 @@ struct Softmax {
                                                     const auto& again) {
     float total[2];
     compute_p(score, exponents, total);
-    if (tile::agreed(is_too_large(0, total) | is_too_large(1, total))) {
-      if (tile::agreed(!isfinite(total[0]) | !isfinite(total[1]))) {
+    if (agreed(is_too_large(0, total) | is_too_large(1, total))) {
+      if (agreed(!isfinite(total[0]) | !isfinite(total[1]))) {
         again([&](const auto& rescale_later) {
           float top[2];
           find_maxes(score, top);
@@ -254,8 +169,8 @@ struct Softmax {
 
   /// Whether P would be too large.
   __device__ __forceinline__ bool exceeds(const float (&top)[2], const Exponents& exponents) const {
-    return tile::agreed(top[0] * exponents.scale > row_max[0] + kRescaleThreshold |
-                        top[1] * exponents.scale > row_max[1] + kRescaleThreshold);
+    return agreed(top[0] * exponents.scale > row_max[0] + kRescaleThreshold |
+                  top[1] * exponents.scale > row_max[1] + kRescaleThreshold);
   }
 
   /// The row max for a row's largest score, chosen so that this score's P is 7/8, exact in 16 bits.
@@ -353,4 +268,4 @@ struct Softmax {
   }
 };
 
-}  // namespace tessera::cuda::sm90::attention
+}  // namespace tessera::cuda::attention

@@ -4,7 +4,7 @@
 
 #include "src/walk/launch_count.hpp"
 
-namespace tessera::cuda::sm90::attention {
+namespace tessera::cuda::attention {
 
 /// A thread that reads the word sees all that the storing thread saw, of other grids too.
 __device__ __forceinline__ void store_released(std::uint64_t* word, std::uint64_t value) {
@@ -35,4 +35,4 @@ __device__ __forceinline__ int count_up(std::uint64_t* word, std::uint64_t tag, 
   return count;
 }
 
-}  // namespace tessera::cuda::sm90::attention
+}  // namespace tessera::cuda::attention

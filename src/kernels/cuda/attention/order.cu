@@ -1,14 +1,13 @@
-#include "src/kernels/cuda/sm90/attention/order.cuh"
+#include "src/kernels/cuda/attention/order.cuh"
 
 #include <algorithm>
 #include <cstdint>
 
 #include "src/kernels/cuda/common/check.hpp"
 #include "src/kernels/cuda/prepare/scan.cuh"
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/grid.cuh"
 
-namespace tessera::cuda::sm90::attention {
+namespace tessera::cuda::attention {
 namespace {
 
 constexpr int kThreads = 1024, kBuckets = kThreads;
@@ -134,4 +133,4 @@ void order_tiles(const Walk& walk, cudaStream_t stream) {
   check(cudaLaunchKernelEx(&config, order_kernel, walk), "cudaLaunchKernelEx(attention)");
 }
 
-}  // namespace tessera::cuda::sm90::attention
+}  // namespace tessera::cuda::attention

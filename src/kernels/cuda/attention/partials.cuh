@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cmath>
+
+#include "src/kernels/cuda/attention/softmax.cuh"
+
+// Partial results of splits of the keys, and how they are merged.
+namespace tessera::cuda::attention {
+
+/// A thread's part of the unnormalised output: two rows' columns, as the MMA leaves them.
+template <int kDimV>
+using OAccumulator = float[kDimV / 2];
+
+/// The unnormalised output of some rows over a part of their keys, in the layout of the registers
+/// of the threads that hold them.
+template <int kDimV, int kThreads>
+struct PartialResult {
+  float4 o_acc[kDimV / 8][kThreads];
+  float4 softmax_state[kThreads];  // both rows: row max, -inf without any key; row sum
+};
+
+/// Writes a consumer's partial result. Readers wait at a barrier.
+template <int kDimV, int kThreads>
+__device__ __forceinline__ void store_partial(PartialResult<kDimV, kThreads>& to,
+                                              const OAccumulator<kDimV>& o_acc,
+                                              const Softmax& softmax, int thread) {
+#pragma unroll
+  for (int i = 0; i < kDimV / 8; ++i)
+    to.o_acc[i][thread] = {o_acc[i * 4], o_acc[i * 4 + 1], o_acc[i * 4 + 2], o_acc[i * 4 + 3]};
+  float row_max[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    row_max[half] = softmax.seen(half) ? softmax.row_max[half] : -INFINITY;
+  to.softmax_state[thread] = {row_max[0], row_max[1], softmax.row_sum[0], softmax.row_sum[1]};
+}
+
+/// Adds the partial result of another consumer: of this CTA, from shared memory, or of another CTA,
+/// bypassing L1.
+template <bool kSameCta, int kDimV, int kThreads>
+__device__ __forceinline__ void add_partial(const PartialResult<kDimV, kThreads>& from,
+                                            OAccumulator<kDimV>& o_acc, Softmax& softmax,
+                                            int thread) {
+  constexpr int kAtOnce = kDimV > 128 ? 4 : 8;
+  const auto load = [](const float4& at) { return kSameCta ? at : __ldcg(&at); };
+  const float4 state = load(from.softmax_state[thread]);
+  const float2 factor[2] = {softmax.merge(0, state.x, state.z), softmax.merge(1, state.y, state.w)};
+#pragma unroll
+  for (int i = 0; i < kDimV / 8; ++i) {
+    const float4 other = load(from.o_acc[i][thread]);
+    const float theirs[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float& mine = o_acc[i * 4 + j];
+      mine = fmaf(factor[j / 2].x, mine, factor[j / 2].y * theirs[j]);
+    }
+    // Without this all loads come first, which takes too many registers.
+    if (i % kAtOnce == kAtOnce - 1) asm volatile("" ::: "memory");
+  }
+}
+
+}  // namespace tessera::cuda::attention

@@ -1,0 +1,213 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include <tessera/attention.hpp>
+#include "src/kernels/cuda/attention/softmax.cuh"
+
+#include "src/kernels/cuda/attention/descriptors.cuh"
+#include "src/kernels/cuda/attention/partials.cuh"
+#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+
+// From the O accumulator to the result: normalised, with sinks and log-sum-exps, and stored from
+// registers.
+namespace tessera::cuda::attention {
+
+using sm90::product::pack;
+using tile::Fragment;
+
+/// Where results go; strides in elements.
+struct Result {
+  void* out;
+  float* lse;  // may be null
+  DType dtype;
+  std::int64_t out_batch, out_row, out_head, out_col;
+  std::int64_t lse_batch, lse_row, lse_head;
+  std::int64_t dim_v;
+};
+
+inline Result result_of(const AttentionProblem& problem) {
+  const Tensor& out = problem.out;
+  const int row = out.rank - 3;
+  Result result{};
+  result.out = out.data;
+  result.dtype = out.dtype;
+  result.out_batch = row > 0 ? out.stride(0) : 0;
+  result.out_row = out.stride(row);
+  result.out_head = out.stride(row + 1);
+  result.out_col = out.stride(row + 2);
+  result.dim_v = out.size(row + 2);
+  if (const Tensor& lse = problem.lse) {
+    const int head = lse.rank - 2;
+    result.lse = static_cast<float*>(lse.data);
+    result.lse_batch = head > 0 ? lse.stride(0) : 0;
+    result.lse_head = lse.stride(head);
+    result.lse_row = lse.stride(head + 1);
+  }
+  return result;
+}
+
+/// A score per head that is in every row's softmax and has no value.
+struct Sinks {
+  const void* data;  // may be null
+  std::int64_t stride;
+  DType dtype;
+
+  __device__ __forceinline__ float of(int head) const {
+    if (!data) return -INFINITY;
+    sm90::product::Plane plane;
+    plane.data = const_cast<void*>(data);
+    plane.dtype = dtype;
+    return plane.load(head * stride);
+  }
+};
+
+inline Sinks sinks_of(const Tensor& sinks) {
+  return sinks ? Sinks{sinks.data, sinks.stride(0), sinks.dtype} : Sinks{};
+}
+
+/// The queries and heads of a thread's two rows.
+struct RowPlaces {
+  int query[2], head[2];  // query inside the sequence; beyond its length: no row
+
+  __device__ RowPlaces(const Walk& walk, const TileDescriptor& tile, int first_row, int thread) {
+    const Fragment fragment(thread);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + fragment.row(half);
+      query[half] = tile.first_query + (row >> walk.pack_shift);
+      head[half] = tile.head + (row & (walk.pack - 1));
+    }
+  }
+};
+
+/// The factor that normalises a row of the O accumulator, and the row's log-sum-exp. The lanes of a
+/// quad share a row.
+struct Normalised {
+  float factor[2], lse[2];
+
+  __device__ Normalised(const Softmax& softmax, const Sinks& sinks, const RowPlaces& rows) {
+    constexpr float kLn2 = 0.6931471806f, kLog2e = 1.4426950409f;
+    float total[2] = {softmax.row_sum[0], softmax.row_sum[1]};
+#pragma unroll
+    for (int away = 1; away <= 2; away *= 2)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) total[half] += __shfl_xor_sync(~0u, total[half], away);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // The largest P was near one when the row max was set, so the sum is zero only without any
+      // key.
+      const bool unseen = total[half] == 0.0f;
+      float row_max = softmax.row_max[half], rescale_factor = 1.0f, sink = -INFINITY;
+      if (sinks.data) {  // the sink is one more score
+        sink = sinks.of(rows.head[half]);
+        const float mine = row_max, other = sink * kLog2e;
+        row_max = fmaxf(mine, other);
+        rescale_factor = exp2f(mine - row_max);
+        total[half] = total[half] * rescale_factor + exp2f(other - row_max);
+      }
+      factor[half] = unseen ? 0.0f : __fdividef(rescale_factor, total[half]);
+      lse[half] = unseen ? sink : (row_max + __log2f(total[half])) * kLn2;
+    }
+  }
+};
+
+__device__ __forceinline__ void store_lse(const Result& to, const TileDescriptor& tile,
+                                          const RowPlaces& rows, const float (&lse)[2],
+                                          int thread) {
+  if (!to.lse || thread % 4 != 0) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (rows.query[half] >= tile.q_length) continue;
+    const std::int64_t row = tile.q_begin + rows.query[half];
+    to.lse[tile.batch * to.lse_batch + rows.head[half] * to.lse_head + row * to.lse_row] =
+        lse[half];
+  }
+}
+
+/// f32 results, straight from registers.
+template <int kDimV>
+__device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor& tile,
+                                          const RowPlaces& rows, const OAccumulator<kDimV>& o_acc,
+                                          const float (&factor)[2], int thread) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (rows.query[half] >= tile.q_length) continue;
+    int column = thread % 4 * 2;
+    float* at = static_cast<float*>(to.out) + tile.batch * to.out_batch +
+                rows.head[half] * to.out_head + (tile.q_begin + rows.query[half]) * to.out_row +
+                column * to.out_col;
+#pragma unroll
+    for (int j = 0; j < kDimV / 8; ++j) {
+      if (column < to.dim_v) {  // a multiple of eight
+        at[0] = o_acc[j * 4 + half * 2] * factor[half];
+        at[to.out_col] = o_acc[j * 4 + half * 2 + 1] * factor[half];
+      }
+      at += 8 * to.out_col;
+      column += 8;
+    }
+  }
+}
+
+/// Transposes 4 x 4 words in a quad: word i of lane j becomes word j of lane i.
+__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&word)[4], int lane) {
+#pragma unroll
+  for (int away = 1; away <= 2; away *= 2) {
+    const bool upper = (lane & away) != 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      std::uint32_t& low = word[away == 1 ? 2 * i : i];
+      std::uint32_t& high = word[away == 1 ? 2 * i + 1 : i + 2];
+      const std::uint32_t other = __shfl_xor_sync(~0u, upper ? low : high, away);
+      (upper ? low : high) = other;
+    }
+  }
+}
+
+/// 16-bit results, straight from registers: quads rearrange eight columns of four groups into eight
+/// adjacent columns per lane, so that each lane stores sixteen bytes at once where the rows of the
+/// result lie at multiples of 16 bytes (`aligned`).
+template <int kDimV>
+__device__ __forceinline__ void store_16bit(const Result& to, const bool& aligned,
+                                            const TileDescriptor& tile, const RowPlaces& rows,
+                                            const OAccumulator<kDimV>& o_acc,
+                                            const float (&factor)[2], int thread) {
+  constexpr int kSets = kDimV / 32;
+  const int lane = thread % 4;
+  std::uint32_t word[2][kSets][4];
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j = (set * 4 + i) * 4 + half * 2;
+        word[half][set][i] = pack(to.dtype, o_acc[j] * factor[half], o_acc[j + 1] * factor[half]);
+      }
+      transpose_in_quad(word[half][set], lane);
+    }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (rows.query[half] >= tile.q_length) continue;
+    std::uint16_t* const at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
+                              rows.head[half] * to.out_head +
+                              (tile.q_begin + rows.query[half]) * to.out_row;
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+      const std::uint32_t(&mine)[4] = word[half][set];
+      const int column = (set * 4 + lane) * 8;
+      if (column >= to.dim_v) continue;  // a multiple of eight
+      if (aligned) {
+        *reinterpret_cast<uint4*>(at + column) = {mine[0], mine[1], mine[2], mine[3]};
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          at[(column + i) * to.out_col] = static_cast<std::uint16_t>(mine[i / 2] >> i % 2 * 16);
+      }
+    }
+  }
+}
+
+}  // namespace tessera::cuda::attention
