@@ -162,6 +162,20 @@ def test_attention(dtype, causal, dim):
 
 
 @products
+@halves
+@pytest.mark.parametrize("dim", [64, 96, 128, 192, 256])
+def test_bits_do_not_depend_on_lse_or_on_the_compiler(dtype, dim):
+    q, k, v = (normal(1, 384, 4, dim if x < 2 or dim != 192 else 128, dtype=dtype) for x in range(3))
+    scores = torch.rand(1, 4, 3, 3, device="cuda")
+    compiled = torch.compile(tessera.attention, fullgraph=True)
+    for options in [{}, {"causal": True}, {"mask": BlockMask.from_top_k(scores, 2, 128, 384, 384)}]:
+        want = tessera.attention(q, k, v, **options)
+        assert torch.equal(tessera.attention(q, k, v, return_lse=True, **options)[0], want)
+        assert torch.equal(compiled(q, k, v, **options), want)
+        assert torch.equal(compiled(q, k, v, return_lse=True, **options)[0], want)
+
+
+@products
 @pytest.mark.parametrize("block", [32, 64])
 def test_gradients_of_a_sparse_layer(block):
     weight, dense = sparse(512, 384, block)

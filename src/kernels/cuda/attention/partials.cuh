@@ -11,6 +11,12 @@ namespace tessera::cuda::attention {
 template <int kDimV>
 using OAccumulator = float[kDimV / 2];
 
+template <int kDimV>
+__device__ __forceinline__ void clear(OAccumulator<kDimV>& o_acc) {
+#pragma unroll
+  for (float& value : o_acc) value = 0.0f;
+}
+
 /// The unnormalised output of some rows over a part of their keys, in the layout of the registers
 /// of the threads that hold them.
 template <int kDimV, int kThreads>

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
-#include "src/kernels/cuda/sm90/attention/counted_mma.cuh"
+#include "src/kernels/cuda/sm90/attention/merge.cuh"
 #include "src/kernels/cuda/sm90/attention/rescore.cuh"
 #include "src/kernels/cuda/sm90/attention/store.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
@@ -47,7 +47,7 @@ class Consumer {
       pipe_.skip_leading();
       softmax_ = {};
       begin<false>();
-      clear_o_acc();
+      clear<T::kDimV>(o_acc_);
       do {
         while (!pipe_.is_last()) step();
       } while (start_next_tile());
@@ -68,7 +68,8 @@ class Consumer {
       asm volatile("" : "+r"(tile));  // so that no register holds what follows from it
     const std::uint64_t q = pipe_.shared.q[0].by_columns(pipe_.first_row()) +
                             tile % T::kQueryStages * (T::Queries::kBytes >> 4);
-    const std::uint64_t k = pipe_.shared.rings.keys_by_columns(pipe_.at.stage);
+    const std::uint64_t k =
+        pipe_.shared.keys[0].by_columns(0) + pipe_.at.stage * (T::Keys::kBytes >> 4);
     tile::settle(score_);
     tile::mma_fence();
 #pragma unroll
@@ -97,38 +98,19 @@ class Consumer {
   /// Starts PV of a step whose P is ready.
   __device__ __forceinline__ void issue_pv(Cursor at) {
     tile::wait(&pipe_.shared.v_ring.full[at.stage], at.parity);
-    const std::uint64_t v = pipe_.shared.rings.values_by_rows(at.stage);
-    settle_o_acc();
+    const std::uint64_t v = pipe_.shared.values[0].by_rows() + at.stage * (T::Values::kBytes >> 4);
+    tile::settle(o_acc_);
     tile::mma_fence();
 #pragma unroll
-    for (int i = 0; i < kValueSteps; ++i) {
-      const std::uint32_t* const p = p_ + i * 4;
-      const std::uint64_t values = v + i * T::Values::kRowStep;
-      if constexpr (T::kCounts) {
-        counting_mma<Element, T::kDimV>(o_acc_, p_sum_, p, values);
-      } else {
-        tile::mma<Element, T::kDimV, tile::Major::mn>(o_acc_, p, values, false);
-      }
-    }
+    for (int i = 0; i < kValueSteps; ++i)
+      tile::mma<Element, T::kDimV, tile::Major::mn>(o_acc_, p_ + i * 4, v + i * T::Values::kRowStep,
+                                                    false);
     tile::mma_commit();
-  }
-
-  __device__ __forceinline__ void settle_o_acc() {
-    tile::settle(o_acc_);
-    if constexpr (T::kCounts) tile::settle(p_sum_);
   }
 
   __device__ __forceinline__ void rescale(const float (&rescale_factor)[2]) {
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] *= rescale_factor[i / 2 % 2];
-    if constexpr (T::kCounts) p_sum_[0] *= rescale_factor[0], p_sum_[2] *= rescale_factor[1];
-  }
-
-  /// Hands the row sums from the MMA to the softmax, which expects a quarter of a row's sum per
-  /// lane.
-  __device__ __forceinline__ void take_row_sums(Softmax& softmax) const {
-    if constexpr (T::kCounts)
-      softmax.row_sum[0] = 0.25f * p_sum_[0], softmax.row_sum[1] = 0.25f * p_sum_[2];
   }
 
   __device__ __forceinline__ void round() {
@@ -192,7 +174,7 @@ class Consumer {
     pipe_.look_ahead();
     const auto rescaling = [&](const float(&rescale_factor)[2]) {
       tile::mma_wait<0>();
-      settle_o_acc();
+      tile::settle(o_acc_);
       rescale(rescale_factor);
     };
     if constexpr (T::kTakesTurns) {
@@ -234,14 +216,14 @@ class Consumer {
   /// The step's K is still there, as the V of the step before has not been released.
   __device__ __forceinline__ void rescore(const auto& take) {
     tile::mma_wait<0>();
-    settle_o_acc();
+    tile::settle(o_acc_);
     volatile float saved_o_acc[T::kDimV / 2],
         saved_row_sum[2] = {softmax_.row_sum[0], softmax_.row_sum[1]};
 #pragma unroll
     for (int i = 0; i < T::kDimV / 2; ++i) saved_o_acc[i] = o_acc_[i];
     const int mine = pipe_.thread();
     score_again<T>(score_, pipe_.queries_of(pipe_.tile), pipe_.first_row() + mine / 32 * 16,
-                   pipe_.shared.rings.keys(pipe_.at.stage), mine % 32);
+                   pipe_.shared.keys[pipe_.at.stage], mine % 32);
     transform_and_mask();
     softmax_.row_sum[0] = saved_row_sum[0], softmax_.row_sum[1] = saved_row_sum[1];
     float factor[2];
@@ -258,7 +240,7 @@ class Consumer {
 
   __device__ __forceinline__ void wait_for_pv(Cursor of) {
     tile::mma_wait<0>();
-    settle_o_acc();
+    tile::settle(o_acc_);
     pipe_.release(pipe_.shared.v_ring.empty[of.stage]);
   }
 
@@ -266,7 +248,7 @@ class Consumer {
   /// between them. Nothing is multiplied and no stage is held while steps are skipped.
   __device__ __forceinline__ void walk_row_group() {
     softmax_ = {};
-    clear_o_acc();
+    clear<T::kDimV>(o_acc_);
     pipe_.wait_for_keys();
     while (pipe_.advance_to_needed()) {
       begin<true>();
@@ -317,20 +299,10 @@ class Consumer {
     check_row_maxes();
     wait_for_pv(before);
     round();
-    take_row_sums(former);
-    store(pipe_.tile - 1, former);
+    store_tile(pipe_, pipe_.tile - 1, o_acc_, former);
     pipe_.release_result(pipe_.tile - 1);
-    clear_o_acc();
+    clear<T::kDimV>(o_acc_);
     return true;
-  }
-
-  __device__ __forceinline__ void clear_o_acc() {
-#pragma unroll
-    for (float& value : o_acc_) value = 0.0f;
-    if constexpr (T::kCounts) {
-#pragma unroll
-      for (float& value : p_sum_) value = 0.0f;
-    }
   }
 
   /// Transforms and masks the scores, then releases the stage's K.
@@ -352,93 +324,19 @@ class Consumer {
 
   /// Ends a tile: its O accumulator becomes the result, or a partial result to be merged.
   __device__ __forceinline__ void finish() {
-    take_row_sums(softmax_);
     if constexpr (T::kKvSplits > 1) {
-      if (pipe_.kv_split() > 0) return send_partial();
-      merge_splits();
+      if (pipe_.kv_split() > 0) return send_partial(pipe_, o_acc_, softmax_);
+      merge_splits(pipe_, o_acc_, softmax_);
     }
     bool stores = true;
-    if (!pipe_.is_unsplit(pipe_.tile)) stores = merge_parts();
-    if (stores) store(pipe_.tile, softmax_);
+    if (!pipe_.is_unsplit(pipe_.tile)) stores = merge_parts(pipe_, o_acc_, softmax_);
+    if (stores) store_tile(pipe_, pipe_.tile, o_acc_, softmax_);
     pipe_.release_result(pipe_.tile);
-  }
-
-  __device__ __forceinline__ void send_partial() {
-    const int place = pipe_.consumer - T::kSplitConsumers;
-    tile::wait(&pipe_.shared.split_exchange.empty[place], pipe_.tile % 2 ^ 1);
-    store_partial(pipe_.shared.split_exchange.partials[place], o_acc_, softmax_, pipe_.thread());
-    pipe_.release(pipe_.shared.split_exchange.full[place]);
-  }
-
-  __device__ __forceinline__ void merge_splits() {
-#pragma unroll
-    for (int place = pipe_.consumer; place < T::kSplitPartials; place += T::kSplitConsumers) {
-      tile::wait(&pipe_.shared.split_exchange.full[place], pipe_.tile % 2);
-      add_partial<true>(pipe_.shared.split_exchange.partials[place], o_acc_, softmax_,
-                        pipe_.thread());
-      pipe_.release(pipe_.shared.split_exchange.empty[place]);
-    }
-  }
-
-  /// Stores this CTA's partial result of a split tile. True for the CTA that finishes last: it then
-  /// has the merged result of all parts, added in an order that does not depend on which CTA it is.
-  __device__ __forceinline__ bool merge_parts() {
-    const planning::KvShare& share = pipe_.descriptor_of(pipe_.tile).share;
-    bool& merges = pipe_.shared.merges[pipe_.tile % T::kQueryStages][pipe_.consumer];
-    auto* partials = static_cast<typename T::Partial*>(pipe_.args.partials) + pipe_.consumer;
-    store_partial(partials[(share.slot + share.part) * T::kSplitConsumers], o_acc_, softmax_,
-                  pipe_.thread());
-    __threadfence();
-    pipe_.sync_warpgroup();
-    if (pipe_.thread() == 0) {
-      const int before =
-          count_up(&pipe_.args.merge_counts[share.tile * T::kSplitConsumers + pipe_.consumer],
-                   pipe_.args.walk.tag, share.parts, false);
-      merges = before == share.parts - 1;
-      __threadfence();
-    }
-    pipe_.sync_warpgroup();
-    if (!tile::agreed(merges)) return false;
-    softmax_ = {};
-    clear_o_acc();
-#pragma unroll 1
-    for (int part = 0; part < share.parts; ++part)
-      add_partial<false>(partials[(share.slot + part) * T::kSplitConsumers], o_acc_, softmax_,
-                         pipe_.thread());
-    return true;
-  }
-
-  /// Stores the result, or stages it for the store warp.
-  __device__ __forceinline__ void store(unsigned tile, const Softmax& softmax) {
-    const TileDescriptor& descriptor = pipe_.descriptor_of(tile);
-    const int thread = pipe_.thread();
-    const RowPlaces rows(pipe_.args.walk, descriptor, pipe_.first_row(), thread);
-    const Normalised normalised(softmax, pipe_.args.sinks, rows);
-    const bool wide = pipe_.args.result.dtype == DType::f32;
-    if (wide) {
-      store_f32<T::kDimV>(pipe_.args.result, descriptor, rows, o_acc_, normalised.factor, thread);
-    } else if constexpr (T::kConsumersStore) {
-      store_16bit<T::kDimV>(pipe_.args.result, pipe_.args.tma_store, descriptor, rows, o_acc_,
-                            normalised.factor, thread);
-    } else {
-      pipe_.sync_warpgroup();  // all warps have read their Q: the last scores are done
-      stage_results<T>(pipe_.args, pipe_.queries_of(tile), o_acc_, normalised.factor,
-                       pipe_.first_row(), thread);
-    }
-    store_lse(pipe_.args.result, descriptor, rows, normalised.lse, thread);
-    if (T::kConsumersStore || wide) return;
-    if (tile::agreed(uses_tma_store<T>(pipe_.args, descriptor, pipe_.first_row()))) {
-      ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
-    } else {
-      pipe_.sync_warpgroup();
-      copy_staged<T>(pipe_.args, descriptor, pipe_.queries_of(tile), pipe_.first_row(), thread);
-    }
   }
 
   Pipe pipe_;
   float score_[T::kN / 2];
   OAccumulator<T::kDimV> o_acc_;
-  float p_sum_[4];  // row sums, two per row, where the PV MMA sums P
   std::uint32_t p_[T::kN / 4];
   std::uint32_t q_registers_[T::kQRegisterSteps > 0 ? T::kQRegisterSteps * 4 : 1];
   Softmax softmax_;

@@ -49,7 +49,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::prefetch(args.k);
     tile::prefetch(args.v);
   }
-  if constexpr (T::kCounts) shared.rings.put_ones(threadIdx.x, T::kThreads);
   __syncthreads();
   // Where tiles are ordered, the scheduler does that later.
   if (threadIdx.x == 0 && !args.walk.order) tile::let_next_grid_begin();

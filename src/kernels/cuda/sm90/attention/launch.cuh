@@ -109,18 +109,13 @@ void launch_typed(const Call& call) {
 
 template <planning::Tile kTile, unsigned kDtypes>
 void launch(const Call& call) {
-  const auto& problem = std::get<AttentionProblem>(call.problem);
   const auto& shape = std::get<planning::AttentionShape>(call.shape);
   const auto typed = [&]<class Element>() {
-    using Plain = Traits<kTile, Element, Instance::plain>;
     if constexpr (planning::supports_score_transform(kTile)) {
       if (shape.transforms_scores)
         return launch_typed<Traits<kTile, Element, Instance::transformed>>(call);
     }
-    if constexpr (Plain::kCanCount) {
-      if (!problem.lse) return launch_typed<Traits<kTile, Element, Instance::counted>>(call);
-    }
-    launch_typed<Plain>(call);
+    launch_typed<Traits<kTile, Element, Instance::plain>>(call);
   };
   static_assert(kDtypes != 0 && (kDtypes & ~core::dtypes({DType::f16, DType::bf16})) == 0,
                 "a row of this family states a dtype that its kernel does not multiply");

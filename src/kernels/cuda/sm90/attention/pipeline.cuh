@@ -1,11 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "src/kernels/cuda/attention/work.cuh"
 #include "src/kernels/cuda/sm90/attention/policy.cuh"
-#include "src/kernels/cuda/sm90/attention/rings.cuh"
 #include "src/kernels/cuda/sm90/attention/shape.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
@@ -37,10 +35,6 @@ struct Pipeline {
   static constexpr int kMaxBytes =
       kStages * (Keys::kBytes + Values::kBytes) + 2 * Shape::Queries::kBytes +
       kSplitPartials * static_cast<int>(sizeof(typename Shape::Partial));
-  using RingsWithOnes = CountingRings<typename Shape::Element, Keys, Values, kStages>;
-  static constexpr bool kCanCount = Policy::kTakesTurns && !Shape::kOwnLists && Shape::kDimV > 64 &&
-                                    kMaxBytes + RingsWithOnes::kOnesBytes <= 220 * 1024;
-  static_assert(kCanCount || !Policy::kCounts);
   // The next tile's Q arrives while the current one is multiplied, where there is room. Where there
   // is not, the next Q is loaded as soon as this one is read: results are not staged there, but go
   // from registers to global memory.
@@ -67,9 +61,8 @@ struct Pipeline {
   };
   struct Shared {
     typename Shape::Queries q[kQueryStages];
-    std::conditional_t<Policy::kCounts, RingsWithOnes,
-                       Rings<typename Shape::Element, Keys, Values, kStages>>
-        rings;
+    Keys keys[kStages];
+    Values values[kStages];
     tile::RingBarriers<kQueryStages> q_ring;
     tile::RingBarriers<kStages> k_ring, v_ring;
     tile::RingBarriers<kTileDescriptors> tile_ring;

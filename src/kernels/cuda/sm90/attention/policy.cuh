@@ -8,15 +8,12 @@
 // of trials.
 namespace tessera::cuda::sm90::attention {
 
-/// The kernels of one kernel row. `plain`: scores as they are. `transformed`: a score transform
-/// before the softmax. `counted`: as plain, for calls without log-sum-exps. The row sum is taken in
-/// fp32 before P is rounded; the counting variant sums the rounded P in the PV MMA instead.
-enum class Instance { plain, transformed, counted };
+/// The kernels of one kernel row: scores as they are, or a score transform before the softmax.
+enum class Instance { plain, transformed };
 
 template <class Shape, Instance kInstance>
 struct Policy {
   static constexpr bool kTransformsScores = kInstance == Instance::transformed;
-  static constexpr bool kCounts = kInstance == Instance::counted;
   // A consumer leaves a tile when its rows see no more keys, and joins it when they begin to see
   // keys, if that saves steps: D64 causal S 1024 292 -> 336 TFLOPS, a window of 1024 505 -> 534.
   static constexpr bool kLeavesSooner = planning::leaves_sooner(Shape::kTile);

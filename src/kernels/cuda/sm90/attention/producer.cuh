@@ -101,7 +101,7 @@ class Producer {
       shared_.stage_steps[at_.stage] = step;
       tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
       const auto keys = [&](int panel, int row) {
-        return shared_.rings.keys(at_.stage).panel(panel, row);
+        return shared_.keys[at_.stage].panel(panel, row);
       };
       copy<typename T::Keys>(keys, args_.k, step, descriptor, batch,
                              &shared_.k_ring.full[at_.stage]);
@@ -115,7 +115,7 @@ class Producer {
       }
       tile::arrive_expecting(full, T::Values::kBytes);
       const auto values = [&](int panel, int row) {
-        return shared_.rings.values(at_.stage, panel, row);
+        return shared_.values[at_.stage].panel(panel, row);
       };
       copy<typename T::Values>(values, args_.v, step, descriptor, batch, full);
       tile::arrive(&shared_.step_ring.empty[place]);
@@ -193,8 +193,8 @@ __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int l
         if ((kept >> row & 1) != 0) continue;
 #pragma unroll
         for (int p = 0; p < T::Values::kPanels; ++p)
-          reinterpret_cast<uint4*>(shared.rings.values(
-              stage, p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
+          reinterpret_cast<uint4*>(shared.values[stage].panel(
+              p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
       }
     }
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);

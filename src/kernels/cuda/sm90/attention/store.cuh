@@ -5,6 +5,7 @@
 
 #include <cuda/ptx>
 
+#include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/product/staging.cuh"
@@ -89,6 +90,36 @@ __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDes
   for (int column = thread % 2; column < to.dim_v; column += 2) {
     at[column * to.out_col] =
         reinterpret_cast<const std::uint16_t*>(panels.chunk(row, column))[column % 8];
+  }
+}
+
+/// A consumer stores its rows of a tile, or stages them for the store warp.
+template <class T>
+__device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned number,
+                                           const OAccumulator<T::kDimV>& o_acc,
+                                           const Softmax& softmax) {
+  const TileDescriptor& descriptor = pipe.descriptor_of(number);
+  const int thread = pipe.thread();
+  const RowPlaces rows(pipe.args.walk, descriptor, pipe.first_row(), thread);
+  const Normalised normalised(softmax, pipe.args.sinks, rows);
+  const bool wide = pipe.args.result.dtype == DType::f32;
+  if (wide) {
+    store_f32<T::kDimV>(pipe.args.result, descriptor, rows, o_acc, normalised.factor, thread);
+  } else if constexpr (T::kConsumersStore) {
+    store_16bit<T::kDimV>(pipe.args.result, pipe.args.tma_store, descriptor, rows, o_acc,
+                          normalised.factor, thread);
+  } else {
+    pipe.sync_warpgroup();  // all warps have read their Q: the last scores are done
+    stage_results<T>(pipe.args, pipe.queries_of(number), o_acc, normalised.factor, pipe.first_row(),
+                     thread);
+  }
+  store_lse(pipe.args.result, descriptor, rows, normalised.lse, thread);
+  if (T::kConsumersStore || wide) return;
+  if (tile::agreed(uses_tma_store<T>(pipe.args, descriptor, pipe.first_row()))) {
+    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+  } else {
+    pipe.sync_warpgroup();
+    copy_staged<T>(pipe.args, descriptor, pipe.queries_of(number), pipe.first_row(), thread);
   }
 }
 
