@@ -64,13 +64,17 @@ inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   return mask;
 }
 
-/// The problem as the kernel that walks composed lists sees it.
-inline AttentionShape with_mask(AttentionShape s, const ComposedMask& mask) {
-  if (!mask) return s;
+/// Gives a problem the mask that the kernel which walks composed lists sees.
+inline void set_mask(AttentionShape& s, const ComposedMask& mask) {
   s.mask_block = {mask.queries, kComposedKeys};
   s.mask_rows = mask.rows;
   s.mask_capacity = mask.capacity;
   s.mask_bits = true;
+}
+
+/// The problem as that kernel sees it; as it is where the mask is not composed.
+inline AttentionShape with_mask(AttentionShape s, const ComposedMask& mask) {
+  if (mask) set_mask(s, mask);
   return s;
 }
 

@@ -3,12 +3,31 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "src/kernels/cuda/sm90/attention/rows.hpp"
 #include "src/walk/views.hpp"
 
 namespace tessera::planning {
 namespace {
+
+/// A problem as it is walked: a copy only where its mask is composed.
+class Walked {
+ public:
+  Walked(const AttentionShape& given, const ComposedMask& mask) : shape_(&given) {
+    if (!mask) return;
+    shape_ = &composed_.emplace(given);
+    set_mask(*composed_, mask);
+  }
+  Walked(const Walked&) = delete;
+  Walked& operator=(const Walked&) = delete;
+  const AttentionShape& shape() const { return *shape_; }
+
+ private:
+  std::optional<AttentionShape> composed_;
+  const AttentionShape* shape_;
+};
 
 /// Heads that can be folded into rows: they read the same keys under the same lists.
 int max_pack(const AttentionShape& s, const Tile& tile) {
@@ -36,6 +55,16 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
     if (pack < max && s.q_length * pack < tile.m) pack *= 2;
   }
   return pack;
+}
+
+/// Rounded up. Narrow divisions take a fraction of the time of wide ones on many hosts.
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  constexpr std::int64_t kNarrow = std::int64_t{1} << 31;
+  if (a >= 0 && a < kNarrow && b > 0 && b < kNarrow) {
+    const auto x = static_cast<std::uint32_t>(a), y = static_cast<std::uint32_t>(b);
+    return (x + y - 1) / y;
+  }
+  return (a + b - 1) / b;
 }
 
 constexpr double kMergeSeconds = 5e-6, kMergeBytesPerSecond = 3e12;  // per second
@@ -120,6 +149,11 @@ double computed_tiles(const AttentionShape& s, const Tile& tile, const Attention
   return static_cast<double>(layout.tiles) * (1 - skipped);
 }
 
+/// Writing one part of a split tile and reading it again.
+constexpr double part_seconds(const Tile& tile) {
+  return 2.0 * sizeof(float) * tile.m * tile.v / kMergeBytesPerSecond;
+}
+
 /// The cost of merging the parts of split tiles: partial results are written and read again.
 double merge_seconds(const Tile& tile, std::int64_t tiles, std::int64_t split_ctas) {
   const auto parts = static_cast<double>(split_ctas + tiles);
@@ -132,8 +166,31 @@ double merge_seconds(const Tile& tile, std::int64_t tiles, std::int64_t split_ct
 std::int64_t tiles_past_rounds(const AttentionShape& s, const Tile& tile,
                                const AttentionLayout& layout) {
   const double computed = computed_tiles(s, tile, layout);
+  if (computed == static_cast<double>(layout.tiles)) return layout.tiles % layout.sms;
   const std::int64_t left = std::llround(std::fmod(computed, static_cast<double>(layout.sms)));
   return layout.tiles - left < layout.sms ? layout.tiles % layout.sms : left;
+}
+
+/// Numbers of CTAs per tile, [first, end), of which one is the fastest from 2 to `max`.
+struct CtasPerTile {
+  std::int64_t first = 2, end = 2;
+};
+CtasPerTile fastest_ctas_per_tile(std::int64_t rounds, double step, std::int64_t max,
+                                  std::int64_t tiles, const Tile& tile) {
+  constexpr std::int64_t kFew = 8;
+  if (max <= kFew) return {2, max + 1};
+  // n CTAs take at least f(n) = walk / n + merge * n, and less than one step more, apart from what
+  // is the same for all n. So the fastest n has f(n) <= f(m) + step + merge, where m is the real
+  // number at the minimum of f and the last two terms are for the next integer.
+  const double walk = static_cast<double>(rounds) * step;
+  const double merge = static_cast<double>(tiles) * part_seconds(tile) + kPartSeconds;
+  const double m = std::clamp(std::sqrt(walk / merge), 2.0, static_cast<double>(max));
+  const double bound = walk / m + merge * m + step + merge;
+  const double middle = bound / (2 * merge);
+  const double apart = std::sqrt(std::max(middle * middle - walk / merge, 0.0));
+  // One more at each end, for rounding.
+  return {std::max<std::int64_t>(static_cast<std::int64_t>(middle - apart) - 1, 2),
+          static_cast<std::int64_t>(std::min(middle + apart + 3, static_cast<double>(max + 1)))};
 }
 
 /// Decides whether the KV of the last tiles, which fill no round, is split across CTAs, and across
@@ -153,20 +210,31 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
     keys = std::min(keys, s.window_left + s.window_right + tile.m);
   const std::int64_t round = std::int64_t{tile.n} * tile.kv_splits;
   const std::int64_t rounds = (keys + round - 1) / round;
-  const double step = step_seconds(s, tile);
-  const auto seconds = [&](std::int64_t split_ctas) {
-    const auto walked = static_cast<double>((rounds * last + split_ctas - 1) / split_ctas);
-    const int tiles_per_share = split_ctas % last == 0 ? 1 : 2;
-    return walked * step + tiles_per_share * tile_seconds(tile) +
-           (split_ctas > last ? merge_seconds(tile, last, split_ctas) : 0);
+  const double step = step_seconds(s, tile), per_tile = tile_seconds(tile);
+  const auto merging = [&](std::int64_t split_ctas) {
+    return merge_seconds(tile, last, split_ctas);
   };
   std::int64_t best = last;
-  const auto consider = [&](std::int64_t split_ctas) {
-    if (seconds(split_ctas) < seconds(best)) best = split_ctas;
+  double least = static_cast<double>(rounds) * step + per_tile;
+  const auto consider = [&](std::int64_t split_ctas, double taken) {
+    if (taken < least) best = split_ctas, least = taken;
   };
-  for (std::int64_t each = 2; each <= rounds && each * last <= layout.sms; ++each)
-    consider(each * last);
-  if (rounds * last > layout.sms) consider(layout.sms);
+  // Each tile across equally many CTAs. More CTAs merge longer: without a shorter walk they are not
+  // faster.
+  const std::int64_t max_each = std::min(rounds, layout.sms / last);
+  const auto [first, end] = fastest_ctas_per_tile(rounds, step, max_each, last, tile);
+  std::int64_t walked = INT64_MAX;
+  for (std::int64_t each = first; each < end; ++each) {
+    const std::int64_t former = std::exchange(walked, ceil_div(rounds, each));
+    if (walked != former)
+      consider(each * last, static_cast<double>(walked) * step + per_tile + merging(each * last));
+  }
+  if (rounds * last > layout.sms) {
+    const std::int64_t shared = ceil_div(rounds * last, layout.sms);
+    consider(layout.sms, static_cast<double>(shared) * step +
+                             (layout.sms % last == 0 ? 1 : 2) * per_tile +
+                             (layout.sms > last ? merging(layout.sms) : 0));
+  }
   if (best == last) return;
   layout.whole -= last;
   layout.split_ctas = best;
@@ -176,13 +244,14 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
 
 std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::int64_t sms) {
   const std::int64_t enough = 2 * sms;  // tiles that fill the GPU
-  const auto leaves_enough = [&](std::int64_t section) {
-    const std::int64_t rest = heads % section;
-    return rest == 0 || rest * tiles_per_head >= enough;
-  };
   const std::int64_t min_section = std::max<std::int64_t>(enough / tiles_per_head, 1);
-  for (std::int64_t section = min_section; section <= 2 * min_section; ++section)
-    if (leaves_enough(section)) return section;
+  for (std::int64_t section = min_section; section <= 2 * min_section;) {
+    const std::int64_t sections = heads / section, rest = heads % section;
+    if (rest == 0 || rest * tiles_per_head >= enough) return section;
+    if (sections == 0) break;  // longer sections leave the same heads
+    // Up to the longest section of which there are as many, the rest only shrinks.
+    section += std::max<std::int64_t>(rest / sections, 1);
+  }
   return min_section;
 }
 
@@ -199,7 +268,8 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile, 
   layout.sms = std::max<std::int64_t>(sms, 1);
   if (given.heads == 0 || given.kv_heads == 0 || given.batch == 0) return layout;
   layout.composed = composed_mask(given, tile);
-  const AttentionShape s = with_mask(given, layout.composed);
+  const Walked walked(given, layout.composed);
+  const AttentionShape& s = walked.shape();
   layout.pack = pack_of(s, tile);
   layout.queries = tile.m / layout.pack;
   layout.row_groups = tile.row_groups;
@@ -229,7 +299,8 @@ double share_of_union(const AttentionShape& s, int row_groups) {
 
 double attention_seconds(const AttentionShape& given, const AttentionLayout& layout,
                          const Tile& tile, const DeviceFacts& device, const Work& work) {
-  const AttentionShape s = with_mask(given, layout.composed);
+  const Walked walked(given, layout.composed);
+  const AttentionShape& s = walked.shape();
   if (layout.tiles == 0 || device.units == 0) return 0;
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
   const double queries = real(s.q_total) * real(s.heads);
@@ -408,7 +479,8 @@ struct Attention {
     reasons.unless_at_most("tiles of the result", at.tiles, kMaxTiles);
     if (!s.masked) return at;
     // A mask whose blocks the tiles do not fit is composed into blocks that they do fit.
-    const AttentionShape walked = with_mask(s, at.composed);
+    const Walked with(s, at.composed);
+    const AttentionShape& walked = with.shape();
     const std::int64_t block_kv = std::max<std::int64_t>(walked.mask_block.cols, 1);
     if (tile.row_groups > 1) {
       const auto fills_tile = [&](const AttentionShape& of) {
@@ -428,7 +500,7 @@ struct Attention {
 
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    return attention_seconds(s, at, row.tile, device, work_of(with_mask(s, at.composed)));
+    return attention_seconds(s, at, row.tile, device, work_of(Walked(s, at.composed).shape()));
   }
   static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {
     core::Carver carver;
