@@ -1,8 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include <tessera/tensor.hpp>
@@ -42,7 +42,7 @@ class Reasons {
   explicit Reasons(bool all = true) : all_(all) {}
 
   void add(const Reason& reason) {
-    if (count_ < kMax) reasons_[count_++] = reason;
+    if (count_ < kMax) std::construct_at(storage_.reasons + count_++, reason);
   }
   void dtype(const char* what, DType got, unsigned supported) {
     add({.kind = Reason::Kind::dtype, .dtype = got, .dtypes = supported, .what = what});
@@ -68,11 +68,15 @@ class Reasons {
   bool none() const { return count_ == 0; }
   /// Whether further ones change nothing.
   bool enough() const { return !all_ && count_ > 0; }
-  std::span<const Reason> list() const { return {reasons_.data(), count_}; }
+  std::span<const Reason> list() const { return {storage_.reasons, count_}; }
 
  private:
   static constexpr std::size_t kMax = 12;
-  std::array<Reason, kMax> reasons_;
+  // Not filled in advance: selection makes one of these objects per row.
+  union Storage {
+    Storage() {}  // NOLINT: that is the point
+    Reason reasons[kMax];
+  } storage_;
   std::size_t count_ = 0;
   bool all_;
 };
