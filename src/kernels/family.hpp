@@ -83,6 +83,9 @@ struct KernelFamily {
   /// May add reasons that only the layout shows.
   Layout (*layout)(const AnyShape&, const KernelRow&, const DeviceFacts&, Reasons&) = nullptr;
   double (*seconds)(const AnyShape&, const Layout&, const KernelRow&, const DeviceFacts&) = nullptr;
+  /// Optional, for families whose layouts are slow to find: at most what `seconds` gives for a row
+  /// that refuses nothing. Selection skips rows that cannot be the fastest.
+  double (*at_least)(const AnyShape&, const KernelRow&, const DeviceFacts&) = nullptr;
   /// `threads`: of the CPU backend.
   BufferSizes (*buffers)(const AnyShape&, const Layout&, const KernelRow&, int threads) = nullptr;
   /// For `explain`, after the row's reason: "; ..." for each thing that is not usual.
@@ -105,7 +108,8 @@ struct Planned {
 };
 
 /// The record of a family from a class F with the types F::Shape and F::Layout and the static
-/// functions refuse, layout, seconds, buffers and describe: one that is missing does not compile.
+/// functions refuse, layout, seconds, buffers and describe: one that is missing does not compile;
+/// at_least is optional.
 template <class F>
 constexpr KernelFamily make_family(std::string_view name, Backend backend, Op op,
                                    std::span<const KernelRow> rows) {
@@ -122,6 +126,12 @@ constexpr KernelFamily make_family(std::string_view name, Backend backend, Op op
                       const DeviceFacts& device) -> double {
     return F::seconds(std::get<Shape>(shape), layout.get<Own>(), row, device);
   };
+  if constexpr (requires { &F::at_least; }) {
+    family.at_least = [](const AnyShape& shape, const KernelRow& row,
+                         const DeviceFacts& device) -> double {
+      return F::at_least(std::get<Shape>(shape), row, device);
+    };
+  }
   family.buffers = [](const AnyShape& shape, const Layout& layout, const KernelRow& row,
                       int threads) -> BufferSizes {
     return F::buffers(std::get<Shape>(shape), layout.get<Own>(), row, threads);

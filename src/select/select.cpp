@@ -1,7 +1,9 @@
 #include "src/select/select.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -67,6 +69,12 @@ void refuse_device(Backend backend, const Request& request, Reasons& reasons) {
         {.kind = Kind::other_device, .what = tensors == DeviceKind::cpu ? "the CPU" : "a GPU"});
 }
 
+/// What does not depend on the row.
+void refuse_family(const KernelFamily& family, const Request& request, Reasons& reasons) {
+  refuse_backend(family, request, reasons);
+  refuse_device(family.backend, request, reasons);
+}
+
 /// Every element type that a kernel for a problem reads or writes.
 void refuse_dtypes(const AnyShape& shape, unsigned supported, Reasons& reasons) {
   const auto in = [&](const char* name, DType dtype) {
@@ -102,22 +110,93 @@ struct Judged {
   double predicted_ms = 0;
 };
 
+/// The time that selection compares.
+double predicted_ms(double seconds, const DeviceFacts& device) {
+  return 1e3 * (seconds + overhead_seconds(device));
+}
+
+/// Adds the reasons that need no layout. False where there are enough of them.
+bool may_run(const KernelFamily& family, const KernelRow& row, const Request& request,
+             Reasons& reasons) {
+  refuse_family(family, request, reasons);
+  if (reasons.enough()) return false;
+  refuse_dtypes(request.shape, row.dtypes, reasons);
+  if (reasons.enough()) return false;
+  family.refuse(request.shape, row, request.device, reasons);
+  return !reasons.enough();
+}
+
 /// Fills in layout and time; reasons say why not.
 void judge(Judged& at, const Request& request, Reasons& reasons) {
   const KernelFamily& family = *at.family;
-  refuse_backend(family, request, reasons);
-  refuse_device(family.backend, request, reasons);
-  if (reasons.enough()) return;
-  refuse_dtypes(request.shape, at.row->dtypes, reasons);
-  if (reasons.enough()) return;
-  family.refuse(request.shape, *at.row, request.device, reasons);
-  if (reasons.enough()) return;
-  at.layout = family.layout(request.shape, *at.row, request.device, reasons);
+  const DeviceFacts& device = request.device;
+  if (!may_run(family, *at.row, request, reasons)) return;
+  at.layout = family.layout(request.shape, *at.row, device, reasons);
   if (!reasons.none()) return;
-  const double seconds = family.seconds(request.shape, at.layout, *at.row, request.device) +
-                         overhead_seconds(request.device);
-  at.predicted_ms = 1e3 * seconds;
+  at.predicted_ms = predicted_ms(family.seconds(request.shape, at.layout, *at.row, device), device);
 }
+
+/// The fastest row so far. At equal times it is the first one.
+class Fastest {
+ public:
+  explicit Fastest(const Request& request) : request_(request) {}
+  void consider(const KernelFamily& family) {
+    Reasons reasons(false);
+    refuse_family(family, request_, reasons);
+    if (!reasons.none()) return;
+    if (family.at_least) return consider_by_bound(family);
+    for (const KernelRow& row : family.rows) consider(family, row);
+  }
+  const Judged* found() const { return best_->family ? best_ : nullptr; }
+
+ private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  void consider(const KernelFamily& family, const KernelRow& row) {
+    at_->family = &family;
+    at_->row = &row;
+    Reasons reasons(false);
+    judge(*at_, request_, reasons);
+    if (!reasons.none()) return;
+    const bool before = at_->family == best_->family && at_->row < best_->row;
+    if (!best_->family || at_->predicted_ms < best_->predicted_ms ||
+        (before && at_->predicted_ms == best_->predicted_ms))
+      std::swap(best_, at_);
+  }
+
+  /// The row with the least bound comes first: its time excludes most of the others.
+  void consider_by_bound(const KernelFamily& family) {
+    constexpr std::size_t kMaxRows = 16;
+    std::array<double, kMaxRows> bounds;
+    const std::size_t rows = std::min(family.rows.size(), kMaxRows);
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < rows; ++i) {
+      bounds[i] = bound_of(family, family.rows[i]);
+      if (bounds[i] < bounds[first]) first = i;
+    }
+    const auto consider_row = [&](std::size_t i) {
+      if (bounds[i] < kNever && !(best_->family && bounds[i] > best_->predicted_ms))
+        consider(family, family.rows[i]);
+    };
+    if (rows > 0) consider_row(first);
+    for (std::size_t i = 0; i < family.rows.size(); ++i)
+      if (i >= rows)
+        consider(family, family.rows[i]);
+      else if (i != first)
+        consider_row(i);
+  }
+
+  /// No more than the time of a row; never, where the row cannot run.
+  double bound_of(const KernelFamily& family, const KernelRow& row) const {
+    Reasons reasons(false);
+    if (!may_run(family, row, request_, reasons)) return kNever;
+    return predicted_ms(family.at_least(request_.shape, row, request_.device), request_.device);
+  }
+
+  const Request& request_;
+  Judged two_[2];  // the fastest row and the one that is looked at: layouts are not copied
+  Judged *best_ = &two_[0], *at_ = &two_[1];
+};
 
 /// Starting a team of threads costs microseconds: small problems are faster on fewer.
 int threads_for(const Request& request) {
@@ -271,18 +350,11 @@ std::shared_ptr<const Planned> choose(Families families, const Request& request,
     if (forced) refuse_forced(at, request, reasons);
   }
   const Op op = op_of(request.shape);
-  Judged best;
-  for (const KernelFamily& family : families) {
-    if (family.op != op) continue;
-    for (const KernelRow& row : family.rows) {
-      Judged at{&family, &row, {}, 0};
-      Reasons reasons(false);
-      judge(at, request, reasons);
-      if (reasons.none() && (!best.row || at.predicted_ms < best.predicted_ms)) best = at;
-    }
-  }
-  if (!best.row) throw Error(ErrorCode::unsupported, to_text(explain(families, request, tuning)));
-  return planned_with(best, request);
+  Fastest fastest(request);
+  for (const KernelFamily& family : families)
+    if (family.op == op) fastest.consider(family);
+  if (const Judged* best = fastest.found()) return planned_with(*best, request);
+  throw Error(ErrorCode::unsupported, to_text(explain(families, request, tuning)));
 }
 
 Explanation explain(Families families, const Request& request, const Tuning& tuning) {
