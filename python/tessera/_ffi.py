@@ -42,7 +42,6 @@ package_folder = _package_folder()
 _library = ctypes.CDLL(str(package_folder / "lib" / "libtessera_ffi.so"))
 
 
-
 def _export(signature: Signature) -> Callable:
     """The export of an operation, called by the names of its arguments or in their order; what is
     not given has its default. A function of exactly these parameters is made, as a call of it costs
@@ -61,7 +60,9 @@ def _export(signature: Signature) -> Callable:
 
 
 attention = _export(_signatures.ATTENTION)
+# Both return whether `out` has the shape and a dtype of the result: if not, nothing has been done.
 plain_attention = _export(_signatures.PLAIN_ATTENTION)
+plain_attention_export = tvm_ffi.get_global_func("tessera.plain_attention")  # in the export's order
 attention_backward = _export(_signatures.ATTENTION_BACKWARD)
 merge_states = _export(_signatures.MERGE_STATES)
 matmul = _export(_signatures.MATMUL)

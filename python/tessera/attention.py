@@ -9,10 +9,12 @@ from tessera._signatures import MERGE_STATES
 from tessera.block_mask import BlockMask
 from tessera.dispatch import module_of, operations
 from tessera.inputs import attention_inputs, check_mask, is_bhld
+from tessera.keywords import keyword_only_after_guard
 
 
+@keyword_only_after_guard
 def attention(
-    q: Any, k: Any, v: Any, *,
+    q: Any, k: Any, v: Any, _: Any = ...,
     causal: bool = False,
     window_left: int | None = None, window_right: int | None = None,
     mask: BlockMask | None = None,
@@ -60,39 +62,46 @@ def attention(
     >>> lse.shape
     (1, 8, 256)
     """
+    if _ is not ...:
+        raise TypeError("attention() takes 3 positional arguments: q, k and v; give options by name")
     module = module_of.get(type(q)) or operations("attention: q", q)
     # Calls with few options go to the export at once: Python passes more than 15 by name slowly.
     if (q_offsets is None and kv_offsets is None and kv_begin is None and kv_end is None
             and q_position is None and kv_position is None and page_table is None
-            and not threads and backend is None and kernel is None
-            and module.is_plain(q, k, v, out, lse, sinks)):
+            and not threads and backend is None and kernel is None):
         bhld = layout != "blhd" and is_bhld("attention", layout)
-        try:
-            if mask is None:
-                results = module.attention_outputs(q, v, bhld, out, lse, return_lse)
-                new_out, new_lse = results
-                if not softcap and window_left is window_right is sinks is None:
-                    _ffi.plain_attention(q, k, v, bhld=bhld, scale=scale, causal=causal,
-                                         out=new_out, lse=new_lse)
+        few = not softcap and window_left is window_right is sinks is None
+        if few and mask is out is lse is None and not return_lse:
+            result = module.plain_attention(q, k, v, bhld, scale, causal)
+            if result is not None:
+                return result
+        elif module.is_plain(q, k, v, out, lse, sinks):
+            try:
+                if mask is None:
+                    results = module.attention_outputs(q, v, bhld, out, lse, return_lse)
+                    new_out, new_lse = results
+                    if not few or not _ffi.plain_attention(
+                            q, k, v, bhld=bhld, scale=scale, causal=causal, out=new_out,
+                            lse=new_lse):
+                        _ffi.attention(
+                            q, k, v, bhld=bhld, scale=scale, softcap=softcap, causal=causal,
+                            window_left=window_left, window_right=window_right, sinks=sinks,
+                            out=new_out, lse=new_lse)
                     return results if return_lse else new_out
-                _ffi.attention(q, k, v, bhld=bhld, scale=scale, softcap=softcap, causal=causal,
-                               window_left=window_left, window_right=window_right, sinks=sinks,
-                               out=new_out, lse=new_lse)
-                return results if return_lse else new_out
-            if not softcap and window_left is window_right is sinks is None:
-                check_mask(mask, q, k, bhld)
-                results = module.attention_outputs(q, v, bhld, out, lse, return_lse)
-                new_out, new_lse = results
-                _ffi.attention(
-                    q, k, v, bhld=bhld, scale=scale, causal=causal, block_q=mask.block_q,
-                    block_kv=mask.block_kv, full_counts=mask.full_counts,
-                    full_indices=mask.full_indices, partial_counts=mask.partial_counts,
-                    partial_indices=mask.partial_indices, bit_tile=mask.bit_tile, bits=mask.bits,
-                    out=new_out, lse=new_lse)
-                return results if return_lse else new_out
-        except Exception:
-            if module.have_memory(q, k, v, out, lse, sinks):
-                raise
+                if few:
+                    check_mask(mask, q, k, bhld)
+                    results = module.attention_outputs(q, v, bhld, out, lse, return_lse)
+                    new_out, new_lse = results
+                    _ffi.attention(
+                        q, k, v, bhld=bhld, scale=scale, causal=causal, block_q=mask.block_q,
+                        block_kv=mask.block_kv, full_counts=mask.full_counts,
+                        full_indices=mask.full_indices, partial_counts=mask.partial_counts,
+                        partial_indices=mask.partial_indices, bit_tile=mask.bit_tile,
+                        bits=mask.bits, out=new_out, lse=new_lse)
+                    return results if return_lse else new_out
+            except Exception:
+                if module.have_memory(q, k, v, out, lse, sinks):
+                    raise
     inputs = attention_inputs(
         q, k, v, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
         kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length, sinks,

@@ -36,6 +36,7 @@ _has_function_mode = torch._C._is_torch_function_mode_enabled
 _transform = torch._C._functorch.peek_interpreter_stack
 _is_grad_enabled = torch.is_grad_enabled
 _empty_like = torch.empty_like
+_plain_attention = _ffi.plain_attention_export
 
 
 def is_plain(*tensors: Any) -> bool:
@@ -126,6 +127,28 @@ def attention_outputs(q: Tensor, v: Tensor, bhld: bool, out: Any, lse: Any,
         _, lse_shape = attention_shapes(q, v, bhld)
         lse = q.new_empty(lse_shape or (0,), dtype=torch.float32)
     return out, lse
+
+
+def plain_attention(q: Any, k: Any, v: Any, bhld: bool, scale: Any, causal: bool) -> Tensor | None:
+    """Attention without other options or outputs; None where the call may not go straight to the
+    export. One function with as few steps as possible: most calls of short sequences wait for the
+    host."""
+    if (_is_compiling() or _is_autocasting() or _dispatch_modes() or _has_function_mode()
+            or _transform() is not None or type(q) not in PLAIN_TYPES or type(k) not in PLAIN_TYPES
+            or type(v) not in PLAIN_TYPES
+            or (_is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))):
+        return None
+    try:
+        out = _empty_like(q)
+        if not _plain_attention(q, k, v, bhld, scale, causal, out, None):
+            shape, _ = attention_shapes(q, v, bhld)
+            out = q.new_empty(shape, dtype=stored_dtype(q))
+            _ffi.attention(q, k, v, bhld=bhld, scale=scale, causal=causal, out=out)
+        return out
+    except Exception:
+        if have_memory(q, k, v):
+            raise
+        return None
 
 
 def attention(inputs: Any, out: Any, lse: Any, want_lse: bool) -> tuple[Any, Any]:

@@ -40,7 +40,6 @@ struct Exported {
 
 constexpr Exported kOperations[] = {
     {"attention", read_attention},
-    {"plain_attention", read_plain_attention},
     {"attention_backward", read_attention_backward},
     {"merge_states", read_merge_states},
     {"matmul", read_matmul},
@@ -101,6 +100,25 @@ void plan_call(ffi::PackedArgs args, ffi::Any* result) {
                                    prepare,
                                    run,
                                    explain};
+  });
+}
+
+/// Whether `out` has the last dimension of v and is no FP8, which goes in, not out. All else that
+/// may be wrong with it is refused by the library.
+bool suits(const Tensor& out, const Tensor& v) {
+  if (out.rank == 0 || v.rank == 0) return true;
+  return out.size(out.rank - 1) == v.size(v.rank - 1) && out.dtype != DType::e4m3;
+}
+
+/// plain_attention(...) -> bool. Callers make `out` like q, without a look at v. Where that does
+/// not suit the result, nothing is done and the answer is false.
+void plain_attention_call(ffi::PackedArgs args, ffi::Any* result) {
+  translated([&] {
+    const Call call = read_plain_attention(args, Memory::read);
+    const auto& problem = std::get<AttentionProblem>(call.problem);
+    const bool suitable = suits(problem.out, problem.v);
+    if (suitable) execute(call);
+    *result = suitable;
   });
 }
 
@@ -247,6 +265,7 @@ const bool registered = [] {
     if (operation.read != read_spgemm) register_operation(operation);
   }
   ffi::reflection::GlobalDef()
+      .def_packed("tessera.plain_attention", plain_attention_call)
       .def_packed("tessera.spgemm", spgemm_call)
       .def_packed("tessera.pattern", pattern_call)
       .def_packed("tessera.read_matrix_market", read_matrix_market_call)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -136,3 +137,12 @@ def test_no_two_files_include_each_other():
     both = [(a, b) for a, others in includes.items() for b in others
             if a in includes.get(b, ()) and a <= b]
     assert both == []
+
+
+def test_options_of_attention_go_by_name():
+    q = np.ones((1, 4, 2, 16), np.float32)
+    with pytest.raises(TypeError, match="takes 3 positional arguments"):
+        tessera.attention(q, q, q, True)
+    kinds = {p.name: p.kind for p in inspect.signature(tessera.attention).parameters.values()}
+    assert list(kinds)[:3] == ["q", "k", "v"] and "_" not in kinds
+    assert kinds["causal"] is inspect.Parameter.KEYWORD_ONLY

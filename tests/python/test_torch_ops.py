@@ -514,6 +514,29 @@ def test_plain_calls_go_direct():
     assert seen_inside == [False]
 
 
+def test_plain_attention_leaves_other_calls_alone():
+    q, k, v = qkv(dim_v=16)
+    expected = tessera.attention(q, k, v, causal=True)
+    assert torch.equal(torch_ops.plain_attention(q, k, v, False, None, True), expected)
+    wide = torch.randn(*v.shape[:-1], 40)  # out is not like q
+    out = torch_ops.plain_attention(q, k, wide, False, None, False)
+    assert torch.equal(out, tessera.attention(q, k, wide, softcap=0.0))
+    assert out.shape == (*q.shape[:-1], 40)
+    assert torch_ops.plain_attention(q, k.numpy(), v, False, None, False) is None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch_ops.plain_attention(q, k, v, False, None, False) is None
+    k.requires_grad_()
+    assert torch_ops.plain_attention(q, k, v, False, None, False) is None
+    with torch.no_grad():
+        assert torch_ops.plain_attention(q, k, v, False, None, False) is not None
+
+
+def test_an_out_of_another_shape_is_refused_in_a_plain_call():
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match="attention: out: expected shape"):
+        tessera.attention(q, k, v, out=torch.empty_like(q))
+
+
 # ---- Masks and matrices of torch tensors -------------------------------------------------------
 
 
