@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/common/launch.hpp"
+#include "src/kernels/cuda/common/row_launcher.hpp"
 
 namespace tessera::cuda {
 namespace {

@@ -10,11 +10,13 @@
 
 namespace tessera::cuda {
 
-/// Every call into the runtime goes through here: a failure becomes an `Error` that names the call.
-inline void check(cudaError_t status, const char* call) {
+/// Every call into the runtime goes through here: a failure becomes an `Error` that names the call,
+/// and the kernel that the call is about.
+inline void check(cudaError_t status, const char* call, const char* kernel = nullptr) {
   if (status == cudaSuccess) return;
-  throw Error(ErrorCode::device, std::string(call) + ": " + cudaGetErrorName(status) + " (" +
-                                     cudaGetErrorString(status) + ")");
+  throw Error(ErrorCode::device,
+              std::string(call) + (kernel ? "(" + std::string(kernel) + ")" : "") + ": " +
+                  cudaGetErrorName(status) + " (" + cudaGetErrorString(status) + ")");
 }
 
 /// Multiprocessors of the current device.

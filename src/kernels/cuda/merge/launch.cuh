@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "src/core/check.hpp"
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/merge/kernel.cuh"
 #include "src/kernels/cuda/merge/plan.hpp"
 
@@ -54,19 +54,12 @@ inline Arguments arguments_of(const MergeStatesProblem& problem,
 
 /// `kWarps` rows a block of threads.
 template <int kWarps, class In>
-void launch_merge(const Arguments& args, DType out, cudaStream_t stream) {
+void launch_merge(const Arguments& args, DType out, void* stream) {
   static_assert(kWarps > 0 && kWarps * kLanes <= 1024);
   const std::int64_t rows = args.batch * args.length * args.heads;
-  if (rows == 0) return;
-  // The kernel strides over rows that a grid cannot name.
-  constexpr std::int64_t kMaxBlocks = 0x7fffffff;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::min((rows + kWarps - 1) / kWarps, kMaxBlocks));
-  config.blockDim = kWarps * kLanes;
-  config.stream = stream;
+  const Launch how{"merge_kernel", grid_of((rows + kWarps - 1) / kWarps), kWarps * kLanes, stream};
   with_element(out, [&](auto element) {
-    check(cudaLaunchKernelEx(&config, merge_kernel<kWarps, In, decltype(element)>, args),
-          "cudaLaunchKernelEx(merge_states)");
+    Kernel<merge_kernel<kWarps, In, decltype(element)>>::launch(how, args);
   });
 }
 
@@ -76,9 +69,8 @@ void launch(const Call& call) {
   static_assert(kDtypes == core::kFloats, "the kernel is compiled for f32, f16 and bf16");
   const auto& shape = std::get<planning::MergeShape>(call.shape);
   const Arguments args = arguments_of(std::get<MergeStatesProblem>(call.problem), shape);
-  const auto stream = static_cast<cudaStream_t>(call.stream);
   with_element(shape.dtype,
-               [&](auto in) { launch_merge<kTile.m, decltype(in)>(args, shape.out, stream); });
+               [&](auto in) { launch_merge<kTile.m, decltype(in)>(args, shape.out, call.stream); });
 }
 
 }  // namespace tessera::cuda::merge

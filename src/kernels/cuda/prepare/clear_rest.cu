@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <variant>
 
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/clear_rest.hpp"
-#include "src/kernels/cuda/prepare/launch.cuh"
 #include "src/walk/views.hpp"
 
 namespace tessera::cuda {
@@ -77,7 +77,7 @@ void launch_rest(Rest rest, const Tensor& out, const Tensor& offsets, void* stre
   const dim3 grid = grid_of(std::min(rest.rows, kMaxBlocks));
   const auto clear = [&]<class Word>(Word) {
     rest.out = rows_of(out, sizeof(Word));
-    launch("clear_rest", clear_rest_kernel<Word>, grid, kThreads, stream, rest);
+    Kernel<clear_rest_kernel<Word>>::launch({"clear_rest_kernel", grid, kThreads, stream}, rest);
   };
   if (takes_wide_words(out)) return clear(uint4{});
   size_of(out.dtype) == 4 ? clear(std::uint32_t{}) : clear(std::uint16_t{});

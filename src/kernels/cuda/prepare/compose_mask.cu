@@ -1,6 +1,6 @@
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 
-#include "src/kernels/cuda/prepare/launch.cuh"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/scan.cuh"
 
 // Lists of small blocks composed into lists of blocks that attention's tiles fit. A thread block
@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
 }  // namespace
 
 void compose_mask(const MaskComposer& s, void* stream) {
-  launch("compose_kernel", compose_kernel, grid_of(s.to.list_rows()), kThreads, stream, s);
+  Kernel<compose_kernel>::launch({"compose_kernel", grid_of(s.to.list_rows()), kThreads, stream},
+                                 s);
 }
 
 }  // namespace tessera::cuda

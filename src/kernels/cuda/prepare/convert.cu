@@ -3,7 +3,7 @@
 #include <initializer_list>
 
 #include "src/kernels/cuda/common/element.cuh"
-#include "src/kernels/cuda/prepare/launch.cuh"
+#include "src/kernels/cuda/common/launch.cuh"
 
 // Copies between dense matrices and blocks, and what stands for a block. All of it is bound by
 // memory: rows are read and written in words of up to 16 bytes where strides allow.
@@ -219,8 +219,9 @@ void to_dense(const BlockCopy& copy, const Place& place) {
   const std::int64_t tiles = (copy.lists.block_cols + kTileColumns - 1) / kTileColumns;
   const std::int64_t pieces = (copy.block_rows + kTileRows - 1) / kTileRows;
   with_words(copy, [&](auto word, const BlockCopy& c) {
-    launch("to_dense_kernel", to_dense_kernel<decltype(word)>,
-           grid_of(tiles, c.lists.block_rows * pieces, c.batches), kThreads, place.stream, c);
+    const dim3 grid = grid_of(tiles, c.lists.block_rows * pieces, c.batches);
+    Kernel<to_dense_kernel<decltype(word)>>::launch(
+        {"to_dense_kernel", grid, kThreads, place.stream}, c);
   });
 }
 
@@ -232,23 +233,24 @@ void gather_blocks(const BlockCopy& copy, const Place& place) {
   const std::int64_t mean = copy.lists.stored / copy.lists.block_rows + 1;
   with_words(copy, [&](auto word, const BlockCopy& c) {
     const std::int64_t items = mean * pieces_of(static_cast<unsigned>(c.block_rows * c.block_cols));
-    launch("gather_kernel", gather_kernel<decltype(word)>,
-           grid_of((items + kWarps - 1) / kWarps, c.lists.block_rows, c.batches), kThreads,
-           place.stream, c);
+    const dim3 grid = grid_of((items + kWarps - 1) / kWarps, c.lists.block_rows, c.batches);
+    Kernel<gather_kernel<decltype(word)>>::launch({"gather_kernel", grid, kThreads, place.stream},
+                                                  c);
   });
 }
 
 void block_norms(const NormsShape& s, const Place& place) {
   check_block("block_norms: dense", s.block_rows, s.block_cols);
   const DeviceGuard guard(place.device);
-  const dim3 grid = grid_of((s.cols + kWarps - 1) / kWarps, s.rows, s.batches);
+  const Launch how{"norms_kernel", grid_of((s.cols + kWarps - 1) / kWarps, s.rows, s.batches),
+                   kThreads, place.stream};
   with_element(s.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int kVector = 16 / sizeof(T);
     const bool wide = in_words(16, sizeof(T), s.block_cols, {s.dense.data}, {s.dense.col},
                                {s.dense.batch, s.dense.row});
-    launch("norms_kernel", wide ? norms_kernel<T, kVector> : norms_kernel<T, 1>, grid, kThreads,
-           place.stream, s);
+    wide ? Kernel<norms_kernel<T, kVector>>::launch(how, s)
+         : Kernel<norms_kernel<T, 1>>::launch(how, s);
   });
 }
 

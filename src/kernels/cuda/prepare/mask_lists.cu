@@ -1,8 +1,8 @@
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/convert.hpp"
 #include "src/kernels/cuda/prepare/keep.cuh"
-#include "src/kernels/cuda/prepare/launch.cuh"
 
 // Lists of block masks: from set blocks, from the best scores of each row, and by column. A warp
 // has a line of blocks to itself; ballots and sums over its lanes say what goes where, so nothing
@@ -194,7 +194,8 @@ void list_rows(const MaskRows& s, const Place& place) {
   const DeviceGuard guard(place.device);
   const dim3 grid = grid_of((s.lines() + kWarps - 1) / kWarps);
   const auto run = [&](auto element) {
-    launch("rows_kernel", rows_kernel<decltype(element)>, grid, kThreads, place.stream, s);
+    Kernel<rows_kernel<decltype(element)>>::launch({"rows_kernel", grid, kThreads, place.stream},
+                                                   s);
   };
   if (s.dtype == DType::u8)
     run(std::uint8_t{});
@@ -204,8 +205,8 @@ void list_rows(const MaskRows& s, const Place& place) {
 
 void list_columns(const MaskColumns& s, const Place& place) {
   const DeviceGuard guard(place.device);
-  launch("columns_kernel", columns_kernel, grid_of((s.cols + kColumns - 1) / kColumns, s.sets()),
-         kBand * kLanes, place.stream, s);
+  const dim3 grid = grid_of((s.cols + kColumns - 1) / kColumns, s.sets());
+  Kernel<columns_kernel>::launch({"columns_kernel", grid, kBand * kLanes, place.stream}, s);
 }
 
 }  // namespace tessera::cuda

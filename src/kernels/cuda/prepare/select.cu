@@ -1,6 +1,6 @@
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/convert.hpp"
 #include "src/kernels/cuda/prepare/keep.cuh"
-#include "src/kernels/cuda/prepare/launch.cuh"
 #include "src/kernels/cuda/prepare/scan.cuh"
 
 // Which blocks to keep. By count: the key of the smallest norm that stays is found eleven bits at a
@@ -174,11 +174,12 @@ void select_blocks(const SelectShape& s, void* memory, const Place& place) {
                           static_cast<cudaStream_t>(place.stream)),
           "cudaMemsetAsync");
     for (int pass = 0; pass < kPasses; ++pass)
-      launch("histogram_kernel", histogram_kernel, rows, kThreads, place.stream, s, scratch, pass);
+      Kernel<histogram_kernel>::launch({"histogram_kernel", rows, kThreads, place.stream}, s,
+                                       scratch, pass);
   }
-  launch("count_kernel", count_kernel, rows, kThreads, place.stream, s, scratch);
-  launch("offsets_kernel", offsets_kernel, grid_of(1), kThreads, place.stream, s, scratch);
-  launch("fill_kernel", fill_kernel, rows, kThreads, place.stream, s, scratch);
+  Kernel<count_kernel>::launch({"count_kernel", rows, kThreads, place.stream}, s, scratch);
+  Kernel<offsets_kernel>::launch({"offsets_kernel", 1, kThreads, place.stream}, s, scratch);
+  Kernel<fill_kernel>::launch({"fill_kernel", rows, kThreads, place.stream}, s, scratch);
 }
 
 }  // namespace tessera::cuda

@@ -1,5 +1,5 @@
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/convert.hpp"
-#include "src/kernels/cuda/prepare/launch.cuh"
 #include "src/kernels/cuda/prepare/scan.cuh"
 
 // A counting sort by column that keeps the order of rows, whatever order threads run in: the rows
@@ -205,13 +205,14 @@ void transpose_lists(const BsrView& stored, std::int64_t batches, const GpuLists
   const Transposition t{stored, out, ListCut::of(stored.block_rows), batches};
   const std::int64_t places = t.cut.chunks * t.tiles();
   const std::int64_t ranks = out.order ? (out.lines + kLanes - 1) / kLanes : 0;
-  launch("count_kernel", count_kernel, grid_of(places, batches), kThreads, place.stream, t);
-  launch("chunks_kernel", chunks_kernel,
-         grid_of((out.lines + kLineThreads - 1) / kLineThreads, batches), kLineThreads,
-         place.stream, t);
-  launch("offsets_kernel", offsets_kernel, grid_of(batches), kThreads, place.stream, t);
-  launch("place_kernel", place_kernel, grid_of(places + ranks, batches), kThreads, place.stream, t,
-         static_cast<unsigned>(places));
+  const std::int64_t lines = (out.lines + kLineThreads - 1) / kLineThreads;
+  void* const stream = place.stream;
+  Kernel<count_kernel>::launch({"count_kernel", grid_of(places, batches), kThreads, stream}, t);
+  Kernel<chunks_kernel>::launch({"chunks_kernel", grid_of(lines, batches), kLineThreads, stream},
+                                t);
+  Kernel<offsets_kernel>::launch({"offsets_kernel", grid_of(batches), kThreads, stream}, t);
+  Kernel<place_kernel>::launch({"place_kernel", grid_of(places + ranks, batches), kThreads, stream},
+                               t, static_cast<unsigned>(places));
 }
 
 }  // namespace tessera::cuda

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "src/core/check.hpp"
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/spgemm/kernel.cuh"
 #include "src/kernels/cuda/spgemm/pattern.hpp"
 
@@ -45,14 +45,10 @@ void launch(const Call& call) {
   args.alpha = problem.alpha;
   args.beta = problem.beta;
   constexpr std::int64_t kMaxBlocks = 1 << 20;
-  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(args.pieces, 1, kMaxBlocks));
+  const dim3 grid = grid_of(std::clamp<std::int64_t>(args.pieces, 1, kMaxBlocks));
   with_element(problem.a.sparse.values.dtype, [&](auto element) {
-    cudaLaunchConfig_t config{};
-    config.gridDim = blocks;
-    config.blockDim = kThreads;
-    config.stream = static_cast<cudaStream_t>(call.stream);
-    check(cudaLaunchKernelEx(&config, general_kernel<Traits<kTile, decltype(element)>>, args),
-          "cudaLaunchKernelEx(spgemm)");
+    Kernel<general_kernel<Traits<kTile, decltype(element)>>>::launch(
+        {"general_kernel", grid, kThreads, call.stream}, args);
   });
 }
 

@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/spgemm/pattern.hpp"
 
 // The stored blocks of a result as they are best computed. A block of threads has few of them, so
@@ -70,14 +70,12 @@ __global__ void __launch_bounds__(kSorters) sort_kernel(PlannedBlock* blocks, in
 void order_blocks(const Lists& a, const RightBlocks& b, const Lists& result, PlannedBlock* blocks,
                   void* stream) {
   if (result.stored == 0) return;
-  const auto on = static_cast<cudaStream_t>(stream);
   const ResultRuns<1> runs{result};
   constexpr std::int64_t kRunsPerBlock = kThreads / 32;
-  const auto grid = static_cast<unsigned>((runs.count() + kRunsPerBlock - 1) / kRunsPerBlock);
-  weigh_kernel<<<grid, kThreads, 0, on>>>(a, b, runs, blocks);
-  check(cudaGetLastError(), "weigh_kernel(spgemm)");
-  sort_kernel<<<(result.stored + kWindow - 1) / kWindow, kSorters, 0, on>>>(blocks, result.stored);
-  check(cudaGetLastError(), "sort_kernel(spgemm)");
+  const dim3 grid = grid_of((runs.count() + kRunsPerBlock - 1) / kRunsPerBlock);
+  Kernel<weigh_kernel>::launch({"weigh_kernel", grid, kThreads, stream}, a, b, runs, blocks);
+  const dim3 windows = grid_of((result.stored + kWindow - 1) / kWindow);
+  Kernel<sort_kernel>::launch({"sort_kernel", windows, kSorters, stream}, blocks, result.stored);
 }
 
 }  // namespace tessera::cuda::spgemm

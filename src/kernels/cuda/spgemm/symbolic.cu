@@ -6,7 +6,7 @@
 #include <tessera/error.hpp>
 
 #include "src/kernels/cuda/backend.hpp"
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/convert.hpp"
 #include "src/kernels/cuda/prepare/scan.cuh"
 #include "src/kernels/cuda/spgemm/pattern.hpp"
@@ -194,11 +194,9 @@ SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::Spge
 
   check(cudaMemsetAsync(s.totals, 0, 2 * sizeof(*s.totals), on), "cudaMemsetAsync(spgemm)");
   constexpr std::int64_t kMaxBlocks = 1 << 20;
-  const auto blocks = static_cast<unsigned>(std::min(s.rows, kMaxBlocks));
-  if (blocks > 0) count_kernel<<<blocks, kThreads, 0, on>>>(s);
-  check(cudaGetLastError(), "count_kernel(spgemm)");
-  offsets_kernel<<<1, kScanThreads, 0, on>>>(s);
-  check(cudaGetLastError(), "offsets_kernel(spgemm)");
+  const dim3 grid = grid_of(std::min(s.rows, kMaxBlocks));
+  Kernel<count_kernel>::launch({"count_kernel", grid, kThreads, stream}, s);
+  Kernel<offsets_kernel>::launch({"offsets_kernel", 1, kScanThreads, stream}, s);
   unsigned long long totals[2] = {};
   check(cudaMemcpyAsync(totals, s.totals, sizeof(totals), cudaMemcpyDeviceToHost, on),
         "cudaMemcpyAsync(spgemm)");
@@ -228,8 +226,7 @@ SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::Spge
                         cudaMemcpyDeviceToDevice, on),
         "cudaMemcpyAsync(spgemm)");
   s.columns = pattern.columns;
-  if (blocks > 0) columns_kernel<<<blocks, kThreads, 0, on>>>(s);
-  check(cudaGetLastError(), "columns_kernel(spgemm)");
+  Kernel<columns_kernel>::launch({"columns_kernel", grid, kThreads, stream}, s);
   if (ordered) {
     pattern.blocks = static_cast<spgemm::PlannedBlock*>(pattern.memory.get());
     spgemm::order_blocks(spgemm::Lists(s.a), spgemm::right_blocks(problem),

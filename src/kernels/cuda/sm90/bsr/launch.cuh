@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/sm90/bsr/kernel.cuh"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
 #include "src/kernels/cuda/sm90/product/finish.hpp"
@@ -126,16 +126,13 @@ void launch_typed(const Call& call, const Sides& sides) {
       args.blocks = T::kMajorBlocks == Major::k ? tile::tensor_map(sides.blocks.map, height, piece)
                                                 : tile::tensor_map(sides.blocks.map, piece, height);
   }
-  const auto kernel = bsr_kernel<T>;
-  static SharedMemoryLimit limit;
-  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(bsr)");
   static_assert(T::kBlocksAtOnce == planning::bsr_ctas_per_sm(T::kShape));
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(layout.ctas);
-  config.blockDim = T::kThreads;
-  config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(call.stream);
-  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(bsr)");
+  Kernel<bsr_kernel<T>>::launch({.name = "bsr_kernel",
+                                 .grid = grid_of(layout.ctas),
+                                 .threads = T::kThreads,
+                                 .stream = call.stream,
+                                 .shared_bytes = T::kSharedBytes},
+                                args);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

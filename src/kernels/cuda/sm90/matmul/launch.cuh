@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/sm90/matmul/kernel.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/product/align.cuh"
@@ -76,22 +76,6 @@ inline tile::MatrixMap result_map(const product::Finish& finish, const Walk& wal
   return {out.data, out.dtype, walk.m, walk.n, batches, out.col, out.batch};
 }
 
-/// A block for each unit, in clusters that share tiles.
-inline void launch_clusters(const void* kernel, void** arguments, int clusters, int blocks,
-                            int threads, int shared_bytes, cudaStream_t stream) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(clusters * blocks);
-  config.blockDim = static_cast<unsigned>(threads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = blocks > 1 ? 1 : 0;
-  check(cudaLaunchKernelExC(&config, kernel, arguments), "cudaLaunchKernelExC(matmul)");
-}
-
 template <class T>
 void launch_typed(const Call& call, const Sides& sides, const Source& a, const Source& b,
                   int* dealt) {
@@ -123,17 +107,18 @@ void launch_typed(const Call& call, const Sides& sides, const Source& a, const S
   }
   args.tiles = static_cast<int>(layout.tiles);
   args.walk.clusters = static_cast<int>(layout.clusters);
-  const auto stream = static_cast<cudaStream_t>(call.stream);
   if (dealt && layout.tiles > args.walk.clusters) {
     args.walk.next_tile = dealt;
-    check(cudaMemsetAsync(dealt, 0, sizeof(int), stream), "cudaMemsetAsync(matmul)");
+    check(cudaMemsetAsync(dealt, 0, sizeof(int), static_cast<cudaStream_t>(call.stream)),
+          "cudaMemsetAsync(matmul)");
   }
-  const auto kernel = matmul_kernel<T>;
-  static SharedMemoryLimit limit;
-  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(matmul)");
-  void* arguments[] = {&args};
-  launch_clusters(reinterpret_cast<const void*>(kernel), arguments, args.walk.clusters,
-                  layout.splits, T::kThreads, T::kSharedBytes, stream);
+  Kernel<matmul_kernel<T>>::launch({.name = "matmul_kernel",
+                                    .grid = grid_of(args.walk.clusters * layout.splits),
+                                    .threads = T::kThreads,
+                                    .stream = call.stream,
+                                    .shared_bytes = T::kSharedBytes,
+                                    .cluster = layout.splits > 1 ? layout.splits : 0},
+                                   args);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>
@@ -143,18 +128,17 @@ void launch(const Call& call) {
   const auto& layout = call.planned.layout.get<planning::MatmulLayout>();
   core::Carver carver(call.workspace);
   const planning::MatmulScratch scratch = planning::carve_matmul_scratch(carver, shape, layout);
-  const auto stream = static_cast<cudaStream_t>(call.stream);
   Operand a = problem.a, b = problem.b;
   if (scratch.a) {
     // Rows of a group may begin anywhere, so they are not what lies contiguous.
     const int depth = a.dense.rank - (a.transposed ? 2 : 1);
     const bool by_rows = shape.grouped && shape.group_axis == GroupAxis::rows;
     a.dense = product::aligned_copy(
-        a.dense, by_rows ? depth : product::contiguous_dimension(a.dense), scratch.a, stream);
+        a.dense, by_rows ? depth : product::contiguous_dimension(a.dense), scratch.a, call.stream);
   }
   if (scratch.b)
-    b.dense =
-        product::aligned_copy(b.dense, product::contiguous_dimension(b.dense), scratch.b, stream);
+    b.dense = product::aligned_copy(b.dense, product::contiguous_dimension(b.dense), scratch.b,
+                                    call.stream);
   const Sides sides(layout, a, b);
   const Source left = sides.left.is_sparse()
                           ? product::pool_source(sides.left.sparse, sides.left.transposed)

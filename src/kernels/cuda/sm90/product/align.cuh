@@ -6,7 +6,7 @@
 
 #include <tessera/tensor.hpp>
 
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 
 // A copy of a matrix whose lines TMA can read: for rows at odd pitches, unaligned starts, and
@@ -71,7 +71,7 @@ inline int contiguous_dimension(const Tensor& t) {
 }
 
 /// Copies `t` into `space` and returns the copy, contiguous in the dimension `along`.
-inline Tensor aligned_copy(const Tensor& t, int along, void* space, cudaStream_t stream) {
+inline Tensor aligned_copy(const Tensor& t, int along, void* space, void* stream) {
   const int across = along == t.rank - 1 ? t.rank - 2 : t.rank - 1;
   const std::int64_t batches = t.rank == 3 ? t.size(0) : 1;
   LineCopy copy{static_cast<const std::uint16_t*>(t.data),
@@ -93,10 +93,9 @@ inline Tensor aligned_copy(const Tensor& t, int along, void* space, cudaStream_t
   if (t.rank == 3) result.strides[0] = copy.pitch * copy.lines;
   constexpr int kWarps = 8;
   const std::int64_t lines = copy.lines * copy.batches;
-  if (lines == 0 || copy.length == 0) return result;
-  const auto blocks = static_cast<unsigned>((lines + kWarps - 1) / kWarps);
-  align_lines<kWarps><<<blocks, kWarps * 32, 0, stream>>>(copy);
-  check(cudaGetLastError(), "align_lines");
+  if (copy.length == 0) return result;
+  Kernel<align_lines<kWarps>>::launch(
+      {"align_lines", grid_of((lines + kWarps - 1) / kWarps), kWarps * 32, stream}, copy);
   return result;
 }
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
 #include "src/kernels/cuda/sm90/sddmm/kernel.cuh"
 #include "src/kernels/family.hpp"
@@ -91,24 +91,15 @@ void launch_typed(const Call& call, const Source& a, const Source& b) {
   const int piece = 1 << args.walk.piece_shift;
   args.cluster = cluster_of<T>(piece, args.steps);
 
-  const auto kernel = sddmm_kernel<T>;
-  static SharedMemoryLimit limit;
-  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(sddmm)");
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(args.cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(args.cluster);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(call.stream);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  int clusters = 0;  // at one time: fewer than the multiprocessors have room for
-  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
-        "cudaOccupancyMaxActiveClusters(sddmm)");
-  clusters = std::max(clusters, 1);
-
+  using SddmmKernel = Kernel<sddmm_kernel<T>>;
+  Launch how{.name = "sddmm_kernel",
+             .grid = grid_of(args.cluster),
+             .threads = kThreads,
+             .stream = call.stream,
+             .shared_bytes = T::kSharedBytes,
+             .cluster = args.cluster};
+  // A cluster stays inside a GPC, so these can be fewer than the SMs have room for.
+  const int clusters = std::max(SddmmKernel::max_active_clusters(how), 1);
   cut_into_tiles(args.walk, T::kShape, clusters, args.cluster, T::kCutRows);
   args.jobs = static_cast<int>(args.walk.jobs());
   if (args.jobs == 0) return;
@@ -121,8 +112,8 @@ void launch_typed(const Call& call, const Source& a, const Source& b) {
   args.values = values_of(problem, args.walk.piece_shift);
   args.a_batch_step = shape.a.batch > 1 ? 1 : 0;
   args.b_batch_step = shape.b.batch > 1 ? 1 : 0;
-  config.gridDim = static_cast<unsigned>(args.cluster * std::min(args.jobs, clusters));
-  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(sddmm)");
+  how.grid = grid_of(args.cluster * std::min(args.jobs, clusters));
+  SddmmKernel::launch(how, args);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

@@ -2,7 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
 #include "src/kernels/cuda/sm90/product/finish.hpp"
 #include "src/kernels/cuda/sm90/skinny/kernel.cuh"
@@ -55,28 +55,20 @@ void launch_typed(const Call& call, const planning::SkinnyLayout& layout, const 
   }
   args.finish = product::finish_of(std::get<MatmulProblem>(call.problem), layout.swapped);
 
-  const auto kernel = skinny_kernel<T>;
-  // The base may have to move up. What a kernel may have at most is the same for all launches, as
-  // another thread may be about to launch it with more.
-  const int shared_bytes = layout.shared_bytes + tile::kAtomBytes;
-  constexpr int kMaxBytes = planning::kSkinnyMaxRing + tile::kAtomBytes;
-  static SharedMemoryLimit limit;
-  limit.raise(kernel, kMaxBytes, "cudaFuncSetAttribute(skinny)");
-  cudaLaunchAttribute attributes[2]{{}, tile::overlapped_with_grid_before()};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  // One of the two is 1.
-  const std::int64_t cluster = layout.splits * layout.together;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
+  const int cluster = layout.splits * layout.together;  // one of the two is 1
   const std::int64_t blocks = (layout.row_tiles * layout.splits + cluster - 1) / cluster * cluster;
-  config.gridDim = {static_cast<unsigned>(blocks), static_cast<unsigned>(layout.col_tiles),
-                    static_cast<unsigned>(layout.batches)};
-  config.blockDim = static_cast<unsigned>(layout.units() * kWarpgroup + kProducerThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  config.stream = static_cast<cudaStream_t>(call.stream);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(skinny)");
+  constexpr int kAlignmentBytes = tile::kAtomBytes;  // the base may have to move up
+  Kernel<skinny_kernel<T>>::launch(
+      {.name = "skinny_kernel",
+       .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(layout.col_tiles),
+                static_cast<unsigned>(layout.batches)},
+       .threads = layout.units() * kWarpgroup + kProducerThreads,
+       .stream = call.stream,
+       .shared_bytes = layout.shared_bytes + kAlignmentBytes,
+       .max_shared_bytes = planning::kSkinnyMaxRing + kAlignmentBytes,
+       .cluster = cluster,
+       .overlapped = true},
+      args);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

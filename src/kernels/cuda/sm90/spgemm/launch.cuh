@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
 #include "src/kernels/cuda/sm90/spgemm/kernel.cuh"
 #include "src/kernels/cuda/spgemm/pattern.hpp"
@@ -58,16 +58,13 @@ void launch_typed(const Call& call, const Source& a, const Source& b) {
       args.planned ? args.walk.result.stored : ResultRuns<T::kSlots>{args.walk.result}.count();
   args.runs = static_cast<int>(runs);
 
-  const auto kernel = spgemm_kernel<T>;
-  static SharedMemoryLimit limit;
-  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(spgemm)");
-  const int units = sm_count();
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::clamp(args.runs, 1, kBlocksPerSm * units));
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(call.stream);
-  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx(spgemm)");
+  Kernel<spgemm_kernel<T>>::launch(
+      {.name = "spgemm_kernel",
+       .grid = grid_of(std::clamp(args.runs, 1, kBlocksPerSm * sm_count())),
+       .threads = kThreads,
+       .stream = call.stream,
+       .shared_bytes = T::kSharedBytes},
+      args);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>
