@@ -7,7 +7,8 @@
 
 #include "bench/ceilings/steps.hpp"
 #include "bench/ceilings/timing.hpp"
-#include "src/kernels/cuda/sm90/tile/grid.cuh"
+#include "src/kernels/cuda/common/grid.cuh"
+#include "src/kernels/cuda/common/launch.cuh"
 
 namespace tessera::ceilings {
 namespace {
@@ -21,10 +22,8 @@ __global__ void __launch_bounds__(kThreads) empty_kernel() {}
 
 /// Lets the next one begin at once, which begins its work when this one is done.
 __global__ void __launch_bounds__(kThreads) overlapping_kernel() {
-#if __CUDA_ARCH__ >= 900
-  cuda::tile::let_next_grid_begin();
-  cuda::tile::wait_for_grid_before();
-#endif
+  cuda::let_next_grid_begin();
+  cuda::wait_for_grid_before();
 }
 
 __global__ void delay_kernel(unsigned long long nanoseconds) {
@@ -44,16 +43,11 @@ void launch_empty(unsigned blocks, cudaStream_t stream) {
 }
 
 void launch_overlapping(unsigned blocks, cudaStream_t stream) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, overlapping_kernel), "overlapping_kernel");
+  cuda::Kernel<overlapping_kernel>::launch({.name = "overlapping_kernel",
+                                            .grid = blocks,
+                                            .threads = kThreads,
+                                            .stream = stream,
+                                            .overlapped = true});
 }
 
 double host_seconds() {

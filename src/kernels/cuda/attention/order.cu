@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/prepare/scan.cuh"
-#include "src/kernels/cuda/sm90/tile/grid.cuh"
+#include "src/kernels/cuda/common/grid.cuh"
+#include "src/kernels/cuda/common/scan.cuh"
 
 namespace tessera::cuda::attention {
 namespace {
@@ -77,8 +77,8 @@ __device__ int cost_of(const Walk& walk, const TilePlace& place) {
 /// Tiles keep their order, as adjacent tiles share keys in L2, except that a tile longer than the
 /// work left at its turn begins when as much work is left as the tile is long.
 __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__ Walk walk) {
-  tile::let_next_grid_begin();
-  tile::wait_for_grid_before();
+  let_next_grid_begin();
+  wait_for_grid_before();
   if (threadIdx.x == 0) store_released(walk.grids_seen, walk.tag);
   __shared__ TileCounts counted;
   __shared__ int places[kBuckets];
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
 }  // namespace
 
 void order_tiles(const Walk& walk, cudaStream_t stream) {
-  cudaLaunchAttribute overlapped = tile::overlapped_with_grid_before();
+  cudaLaunchAttribute overlapped = overlapped_with_grid_before();
   cudaLaunchConfig_t config{};
   config.gridDim = 1;
   config.blockDim = kThreads;

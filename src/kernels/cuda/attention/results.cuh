@@ -8,15 +8,14 @@
 
 #include "src/kernels/cuda/attention/descriptors.cuh"
 #include "src/kernels/cuda/attention/partials.cuh"
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
-#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+#include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/common/fragment.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/common/plane.cuh"
 
 // From the O accumulator to the result: normalised, with sinks and log-sum-exps, and stored from
 // registers.
 namespace tessera::cuda::attention {
-
-using sm90::product::pack;
-using tile::Fragment;
 
 /// Where results go; strides in elements.
 struct Result {
@@ -57,7 +56,7 @@ struct Sinks {
 
   __device__ __forceinline__ float of(int head) const {
     if (!data) return -INFINITY;
-    sm90::product::Plane plane;
+    Plane plane;
     plane.data = const_cast<void*>(data);
     plane.dtype = dtype;
     return plane.load(head * stride);
@@ -147,21 +146,6 @@ __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor
       }
       at += 8 * to.out_col;
       column += 8;
-    }
-  }
-}
-
-/// Transposes 4 x 4 words in a quad: word i of lane j becomes word j of lane i.
-__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&word)[4], int lane) {
-#pragma unroll
-  for (int away = 1; away <= 2; away *= 2) {
-    const bool upper = (lane & away) != 0;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      std::uint32_t& low = word[away == 1 ? 2 * i : i];
-      std::uint32_t& high = word[away == 1 ? 2 * i + 1 : i + 2];
-      const std::uint32_t other = __shfl_xor_sync(~0u, upper ? low : high, away);
-      (upper ? low : high) = other;
     }
   }
 }

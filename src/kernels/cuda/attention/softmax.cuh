@@ -3,15 +3,12 @@
 #include <cmath>
 #include <cstdint>
 
-#include "src/kernels/cuda/sm90/product/activation.cuh"
-#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/common/math.cuh"
 
 // The online softmax over the accumulators of tensor cores: a thread holds parts of two rows, eight
 // apart, and the four lanes of a quad together hold them whole.
 namespace tessera::cuda::attention {
-
-using sm90::product::exp2_fast;
-using tile::agreed;
 
 /// Scores times `scale` are exponents of two; none exceeds the ceiling.
 struct Exponents {

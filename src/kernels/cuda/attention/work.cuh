@@ -4,8 +4,8 @@
 
 #include "src/kernels/cuda/attention/descriptors.cuh"
 #include "src/kernels/cuda/attention/launch_count.cuh"
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
-#include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/walk/key_pieces.hpp"
 #include "src/walk/lanes.hpp"
 #include "src/walk/tile_walk.hpp"
@@ -20,7 +20,7 @@ using planning::TilePlace;
 /// What a thread block knows about its tiles besides the walk, see TileCursor::take.
 struct TileSource {
   __device__ int block() const { return static_cast<int>(blockIdx.x); }
-  __device__ void wait() const { tile::wait_for_grid_before(); }
+  __device__ void wait() const { wait_for_grid_before(); }
   __device__ int count(const Walk& walk, int limit, bool begun) const {
     return count_up(walk.next_tile, walk.tag, limit, begun);
   }

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstdint>
 #include <string>
 
 #include <tessera/error.hpp>
@@ -18,6 +19,23 @@ __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); 
 template <class T>
 __device__ inline T from_float(float x) {
   return static_cast<T>(x);
+}
+
+/// Two elements of 16 bits, `low` first in memory.
+__device__ __forceinline__ std::uint32_t pack(DType dtype, float low, float high) {
+  if (dtype == DType::bf16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+__device__ __forceinline__ float2 unpack(DType dtype, std::uint32_t pair) {
+  if (dtype == DType::bf16) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
+  }
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
 }
 
 /// Calls `use` with a value of the C++ type that stands for a float dtype.

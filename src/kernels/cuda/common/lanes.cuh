@@ -1,15 +1,57 @@
 #pragma once
 
+// What the lanes of a warp, or of a quad (four adjacent lanes), do together. All lanes call.
 namespace tessera::cuda {
 
-/// The sum of the values of a warp's lanes up to this one, with its own. All lanes call it.
-__device__ __forceinline__ int sum_through(int lane, int value) {
+inline constexpr int kLanes = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+/// Whether `value` holds, where all lanes of a warp agree: the compiler then knows that they do,
+/// and keeps what depends on it in uniform registers.
+__device__ __forceinline__ bool agreed(bool value) { return __any_sync(kAllLanes, value); }
+
+/// The sum of the values of a warp's lanes up to this one, with its own.
+template <class T>
+__device__ __forceinline__ T sum_through(int lane, T value) {
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int below = __shfl_up_sync(0xffffffffu, value, step);
+  for (int step = 1; step < kLanes; step *= 2) {
+    const T below = __shfl_up_sync(kAllLanes, value, step);
     if (lane >= step) value += below;
   }
   return value;
+}
+
+/// Reductions by butterfly: every lane gets the same bits, in the same order each time.
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2)
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+  return x;
+}
+template <class T>
+__device__ __forceinline__ T warp_sum(T x) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+/// Transposes 4 x 4 items of kWords words in a quad: item i of lane j becomes item j of lane i.
+template <int kWords = 1, class Word>
+__device__ __forceinline__ void transpose_in_quad(Word (&word)[4 * kWords], int lane) {
+#pragma unroll
+  for (int away = 1; away <= 2; away *= 2) {
+    const bool upper = (lane & away) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & away) continue;
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        Word &low = word[i * kWords + w], &high = word[(i | away) * kWords + w];
+        const Word other = __shfl_xor_sync(kAllLanes, upper ? low : high, away);
+        (upper ? low : high) = other;
+      }
+    }
+  }
 }
 
 }  // namespace tessera::cuda

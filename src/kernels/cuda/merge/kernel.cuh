@@ -3,12 +3,12 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/merge/plan.hpp"
 
 namespace tessera::cuda::merge {
 
 inline constexpr int kMaxParts = planning::kMaxGpuMergeParts;
-inline constexpr int kLanes = 32;
 inline constexpr int kColumns = 4;  // values a lane has in flight for each part
 
 /// Strides of [batch, length, heads, dim]; batch has stride 0 where the tensor has none.
@@ -55,16 +55,6 @@ __device__ inline float sink_of(const Arguments& args, std::int64_t head) {
     default:
       return -INFINITY;
   }
-}
-
-/// Reductions by butterfly: every lane gets the same bits, in the same order each time.
-__device__ inline float warp_max(float x) {
-  for (int step = kLanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-  return x;
-}
-__device__ inline float warp_sum(float x) {
-  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-  return x;
 }
 
 /// Marks a part that saw no key: its values are never read, so NaN in them does not spread.

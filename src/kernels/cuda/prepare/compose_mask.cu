@@ -1,7 +1,7 @@
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 
 #include "src/kernels/cuda/common/launch.cuh"
-#include "src/kernels/cuda/prepare/scan.cuh"
+#include "src/kernels/cuda/common/scan.cuh"
 
 // Lists of small blocks composed into lists of blocks that attention's tiles fit. A thread block
 // composes one row of lists: it merges the words of as many columns as shared memory holds,

@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 
 // Copies between dense matrices and blocks, and what stands for a block. All of it is bound by
@@ -14,7 +15,7 @@ using planning::BlockCopy;
 using planning::BsrRow;
 using planning::NormsShape;
 
-constexpr int kThreads = 256, kLanes = 32, kWarps = kThreads / kLanes;
+constexpr int kThreads = 256, kWarps = kThreads / kLanes;
 constexpr int kTileColumns = 256;        // columns of blocks of a tile of to_dense
 constexpr int kTileRows = 16;            // rows of such a tile
 constexpr int kAhead = 4;                // loads in flight
@@ -199,11 +200,9 @@ __global__ void __launch_bounds__(kThreads) norms_kernel(NormsShape s) {
       }
       float norm = 0;
       if (s.norm == BlockNorm::largest) {
-        norm = __uint_as_float(__reduce_max_sync(0xffffffffu, largest));
+        norm = __uint_as_float(__reduce_max_sync(kAllLanes, largest));
       } else {
-        for (int step = kLanes / 2; step > 0; step /= 2)
-          sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        norm = static_cast<float>(sum);
+        norm = static_cast<float>(warp_sum(sum));
       }
       if (norm != norm) norm = __uint_as_float(0x7fc00000u);  // one NaN, whichever came
       if (lane == 0) static_cast<float*>(s.norms.data)[s.norms.at(batch, i, j)] = norm;

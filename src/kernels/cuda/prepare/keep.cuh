@@ -2,17 +2,16 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/walk/conversions.hpp"
 
 // A warp and the keys of a row: which columns stay, in their order. All lanes call together.
 namespace tessera::cuda {
 
-constexpr unsigned kAllLanes = 0xffffffffu;
-
 /// Calls `use(column, key, whether they exist)` for as many keys as `load(column)` gives.
 template <class Load, class Use>
 __device__ void for_each_key(std::int64_t cols, const Load& load, const Use& use) {
-  constexpr int kLanes = 32, kAhead = 4;  // loads in flight
+  constexpr int kAhead = 4;  // loads in flight
   for (std::int64_t first = threadIdx.x % kLanes; first - threadIdx.x % kLanes < cols;
        first += kAhead * kLanes) {
     std::uint32_t key[kAhead];

@@ -15,8 +15,6 @@ using planning::MaskColumns;
 using planning::MaskRows;
 using planning::SelectCut;
 
-constexpr int kLanes = 32;
-
 // ---- By row ------------------------------------------------------------------------------------
 
 constexpr int kThreads = 256, kWarps = kThreads / kLanes;

@@ -1,7 +1,8 @@
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/common/scan.cuh"
 #include "src/kernels/cuda/prepare/convert.hpp"
 #include "src/kernels/cuda/prepare/keep.cuh"
-#include "src/kernels/cuda/prepare/scan.cuh"
 
 // Which blocks to keep. By count: the key of the smallest norm that stays is found eleven bits at a
 // time, from histograms; ties at it stay in row order. Then rows are counted, summed and filled, as
@@ -13,8 +14,7 @@ using planning::SelectCut;
 using planning::SelectScratch;
 using planning::SelectShape;
 
-constexpr int kThreads = 256, kLanes = 32, kWarps = kThreads / kLanes;
-constexpr unsigned kAll = 0xffffffffu;
+constexpr int kThreads = 256, kWarps = kThreads / kLanes;
 constexpr int kBins = SelectScratch::kBins, kPasses = SelectScratch::kPasses;
 
 /// From which bit on a pass looks at a key, and how many bits it looks at.
@@ -24,7 +24,7 @@ __device__ constexpr int bits_of(int pass) { return pass == 2 ? 10 : 11; }
 /// What is known before the first pass, or for good.
 __device__ SelectCut first_cut(const SelectShape& s) {
   if (!s.by_count) return {s.above, 0};
-  return s.keep == 0 ? SelectCut{kAll, 0} : SelectCut{0, s.keep};
+  return s.keep == 0 ? SelectCut{kAllLanes, 0} : SelectCut{0, s.keep};
 }
 __device__ bool needs_passes(const SelectShape& s) { return s.by_count && s.keep > 0; }
 
@@ -91,9 +91,9 @@ __global__ void __launch_bounds__(kThreads, 4)
       // Shifted in 64 bits: the first pass has no upper bits.
       const std::uint64_t upper = std::uint64_t{key ^ found} >> (shift + bits);
       const bool counts_here = exists && upper == 0;
-      const unsigned bin = counts_here ? key >> shift & ((1u << bits) - 1) : kAll;
+      const unsigned bin = counts_here ? key >> shift & ((1u << bits) - 1) : kAllLanes;
       // Norms crowd into few bins: equal ones of a warp are added at once.
-      const unsigned same = __match_any_sync(kAll, bin);
+      const unsigned same = __match_any_sync(kAllLanes, bin);
       const bool leads =
           __ffs(static_cast<int>(same)) - 1 == static_cast<int>(threadIdx.x % kLanes);
       if (counts_here && leads) atomicAdd(&counts[bin], __popc(same));
@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(kThreads, 4) count_kernel(SelectShape s, Selec
       larger += exists && key > cut.key;
       ties += exists && key == cut.key;
     });
-    larger = __reduce_add_sync(kAll, larger);
-    ties = __reduce_add_sync(kAll, ties);
+    larger = __reduce_add_sync(kAllLanes, larger);
+    ties = __reduce_add_sync(kAllLanes, ties);
     if (threadIdx.x % kLanes == 0) {
       scratch.larger[row] = larger;
       scratch.ties[row] = ties;

@@ -1,6 +1,7 @@
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/common/scan.cuh"
 #include "src/kernels/cuda/prepare/convert.hpp"
-#include "src/kernels/cuda/prepare/scan.cuh"
 
 // A counting sort by column that keeps the order of rows, whatever order threads run in: the rows
 // above a block in its band are bits of a word, so its rank there is a number of bits, and ranks do
@@ -13,8 +14,7 @@ using planning::BsrView;
 using planning::GpuLists;
 using planning::ListCut;
 
-constexpr int kThreads = 512;  // a warp for each row of a band
-constexpr int kLanes = 32;
+constexpr int kThreads = 512;      // a warp for each row of a band
 constexpr int kLineThreads = 128;  // of blocks that have a thread for each line
 constexpr int kColumns = 4096;     // of a tile of lines, in shared memory
 static_assert(kThreads / kLanes == ListCut::kBand);

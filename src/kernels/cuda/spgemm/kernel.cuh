@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/spgemm/walk.cuh"
 #include "src/kernels/row.hpp"
 
@@ -52,7 +53,7 @@ __device__ inline void find_pairs(const Arguments& args, int first, int end, int
     right = search.found;
   }
   const bool found = left >= 0 && right >= 0;
-  const unsigned votes = __ballot_sync(0xffffffffu, found);
+  const unsigned votes = __ballot_sync(kAllLanes, found);
   if (lane == 0) found_in_warp[warp] = __popc(votes);
   __syncthreads();
   int slot = __popc(votes & ((1u << lane) - 1)), total = 0;

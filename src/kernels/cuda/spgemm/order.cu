@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/spgemm/pattern.hpp"
 
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
     while (search.open()) search.take(b.stored.indices[search.middle()]);
     pairs += search.found >= 0;
   }
-  pairs = __reduce_add_sync(0xFFFFFFFFu, pairs);
+  pairs = __reduce_add_sync(kAllLanes, pairs);
   if (lane == 0) blocks[run.first] = {run.row, run.first, column, min(pairs, kMaxPairs)};
 }
 

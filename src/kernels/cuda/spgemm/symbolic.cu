@@ -6,9 +6,10 @@
 #include <tessera/error.hpp>
 
 #include "src/kernels/cuda/backend.hpp"
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/common/scan.cuh"
 #include "src/kernels/cuda/prepare/convert.hpp"
-#include "src/kernels/cuda/prepare/scan.cuh"
 #include "src/kernels/cuda/spgemm/pattern.hpp"
 #include "src/walk/transposed_lists.hpp"
 #include "src/walk/views.hpp"
@@ -22,7 +23,7 @@ namespace {
 using planning::BsrRow;
 using planning::BsrView;
 
-constexpr int kThreads = 256, kLanes = 32, kWarps = kThreads / kLanes;
+constexpr int kThreads = 256, kWarps = kThreads / kLanes;
 constexpr int kWordsAThread = 8;
 constexpr int kWords = kThreads * kWordsAThread;
 constexpr std::int64_t kWindow = std::int64_t{kWords} * 32;  // columns that one bitmap holds

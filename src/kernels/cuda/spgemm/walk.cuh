@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/walk/spgemm_walk.hpp"
 
 // How warps read the lists of sparse times sparse; see src/walk/spgemm_walk.hpp.
@@ -35,7 +36,7 @@ struct ResultRuns : planning::spgemm::ResultRuns<kRun> {
     while (size > 1) {
       const planning::spgemm::RunSearch rows{low, size};
       const bool before = this->begin(rows.probe(lane)) <= index && rows.counts(lane);
-      const int skip = rows.skip(__popc(__ballot_sync(0xFFFFFFFFu, before)));
+      const int skip = rows.skip(__popc(__ballot_sync(kAllLanes, before)));
       low += skip;
       size = rows.left(skip);
     }

@@ -116,8 +116,7 @@ class Consumer {
   __device__ __forceinline__ void round() {
     constexpr DType kType = std::is_same_v<Element, __nv_bfloat16> ? DType::bf16 : DType::f16;
 #pragma unroll
-    for (int i = 0; i < T::kN / 4; ++i)
-      p_[i] = product::pack(kType, score_[2 * i], score_[2 * i + 1]);
+    for (int i = 0; i < T::kN / 4; ++i) p_[i] = pack(kType, score_[2 * i], score_[2 * i + 1]);
   }
 
   /// The first step of a tile or, where the tile is begun, of a run of steps: nothing overlaps its
@@ -203,13 +202,13 @@ class Consumer {
     const float largest = largest_of(score_);
     const bool fits = largest <= pipe_.args.transform.near &&
                       softmax_.fits(largest * pipe_.args.transform.slope_log2);
-    return !pipe_.has_flag(kMasked) && !tile::agreed(!fits);
+    return !pipe_.has_flag(kMasked) && !agreed(!fits);
   }
 
   /// Records whether all rows have a row max.
   __device__ __forceinline__ void check_row_maxes() {
     if constexpr (T::kTakesTurns) return;
-    if (!tile::agreed(!softmax_.seen(0) | !softmax_.seen(1))) pipe_.flags |= Pipe::kHasRowMaxes;
+    if (!agreed(!softmax_.seen(0) | !softmax_.seen(1))) pipe_.flags |= Pipe::kHasRowMaxes;
   }
 
   /// Recomputes the step's scores while no PV is running; the O accumulator is spilled meanwhile.
@@ -231,7 +230,7 @@ class Consumer {
       factor[0] = rescale_factor[0], factor[1] = rescale_factor[1];
     });
     // The branch keeps the O accumulator from being reloaded while P still occupies its registers.
-    if (!T::kFewRegisters || tile::agreed(!(score_[0] < 0.0f))) {
+    if (!T::kFewRegisters || agreed(!(score_[0] < 0.0f))) {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] = saved_o_acc[i] * factor[i / 2 % 2];
     }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
@@ -68,11 +69,11 @@ struct ConsumerPipeline {
       std::uint8_t masked = 0;
 #pragma unroll
       for (const RowGroupFlags& flags : step.flags) masked |= flags.masked;
-      if (tile::agreed(masked >> row_group() & 1)) flags |= kMasked;
-      if (tile::agreed(step.flags[0].last_needed >> row_group() & 1)) flags |= kLastNeeded;
-      if (tile::agreed(step.flags[0].last_of_tile != 0)) flags |= kLastOfTile;
+      if (agreed(masked >> row_group() & 1)) flags |= kMasked;
+      if (agreed(step.flags[0].last_needed >> row_group() & 1)) flags |= kLastNeeded;
+      if (agreed(step.flags[0].last_of_tile != 0)) flags |= kLastOfTile;
       if constexpr (T::kJoinsLater)
-        if (tile::agreed(step.flags[0].needed >> row_group() & 1)) flags |= kNeeded;
+        if (agreed(step.flags[0].needed >> row_group() & 1)) flags |= kNeeded;
     } else {
       flags |= __shfl_sync(~0u, step.flags_of(row_group()), 0);
     }
@@ -89,8 +90,7 @@ struct ConsumerPipeline {
 
   /// Tests whether the next step's K has arrived, at a point where there is other work to do.
   __device__ __forceinline__ void look_ahead() {
-    if (tile::agreed(
-            tile::ptx::mbarrier_test_wait_parity(&shared.k_ring.full[next.stage], next.parity)))
+    if (agreed(tile::ptx::mbarrier_test_wait_parity(&shared.k_ring.full[next.stage], next.parity)))
       flags |= kKeysArrived;
   }
 
@@ -137,12 +137,12 @@ struct ConsumerPipeline {
   /// Whether there is a tile of this number.
   __device__ __forceinline__ bool has_tile(unsigned number) {
     wait_for_queries(number);
-    return !tile::agreed(descriptor_of(number).no_more_tiles);
+    return !agreed(descriptor_of(number).no_more_tiles);
   }
 
   /// Whether any of this consumer's rows is in a tile.
   __device__ __forceinline__ bool has_rows(unsigned number) {
-    return tile::agreed(descriptor_of(number).reaches(first_row(), args.walk.pack_shift));
+    return agreed(descriptor_of(number).reaches(first_row(), args.walk.pack_shift));
   }
 
   /// Moves on to the next step that this consumer needs and waits for its K. False, and behind the
@@ -166,7 +166,7 @@ struct ConsumerPipeline {
     return shared.tiles[number % T::kTileDescriptors];
   }
   __device__ __forceinline__ bool is_unsplit(unsigned number) {
-    return tile::agreed(descriptor_of(number).share.parts == 1);
+    return agreed(descriptor_of(number).share.parts == 1);
   }
   __device__ __forceinline__ typename T::Queries& queries_of(unsigned number) {
     return shared.q[number % T::kQueryStages];
@@ -186,11 +186,11 @@ struct ConsumerPipeline {
   /// scores. Tiles alternate between two barriers: the first consumer may begin the next tile
   /// before the second begins this one, but no later tile.
   __device__ __forceinline__ void wait_for_turn() {
-    if (tile::agreed(consumer == 1))
+    if (agreed(consumer == 1))
       asm volatile("barrier.cta.sync %0, 256;" ::"r"(turn_barrier()) : "memory");
   }
   __device__ __forceinline__ void give_turn() {
-    if (tile::agreed(consumer == 0))
+    if (agreed(consumer == 0))
       asm volatile("barrier.cta.arrive %0, 256;" ::"r"(turn_barrier()) : "memory");
   }
   __device__ __forceinline__ unsigned turn_barrier() const { return T::kTurnBarrier + tile % 2; }

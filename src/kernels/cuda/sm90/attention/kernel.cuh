@@ -1,12 +1,12 @@
 #pragma once
 
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer.cuh"
 #include "src/kernels/cuda/sm90/attention/producer.cuh"
 #include "src/kernels/cuda/sm90/attention/scheduler.cuh"
 #include "src/kernels/cuda/sm90/attention/store.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
-#include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
 // The kernel: initialises barriers and gives each warp its role.
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();
   // Where tiles are ordered, the scheduler does that later.
-  if (threadIdx.x == 0 && !args.walk.order) tile::let_next_grid_begin();
+  if (threadIdx.x == 0 && !args.walk.order) let_next_grid_begin();
   if (warpgroup == T::kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;

@@ -14,10 +14,10 @@
 #include "src/core/recent.hpp"
 #include "src/kernels/cuda/attention/order.cuh"
 #include "src/kernels/cuda/common/check.hpp"
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
 
 namespace tessera::cuda::sm90::attention {
@@ -99,7 +99,7 @@ void launch_typed(const Call& call) {
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = T::kSharedBytes;
   config.stream = stream;
-  cudaLaunchAttribute overlapped = tile::overlapped_with_grid_before();
+  cudaLaunchAttribute overlapped = overlapped_with_grid_before();
   config.attrs = &overlapped;
   config.numAttrs = 1;
   void* arguments[] = {&args};

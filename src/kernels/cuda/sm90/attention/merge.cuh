@@ -54,7 +54,7 @@ __device__ __forceinline__ bool merge_parts(ConsumerPipeline<T>& pipe,
     __threadfence();
   }
   pipe.sync_warpgroup();
-  if (!tile::agreed(merges)) return false;
+  if (!agreed(merges)) return false;
   softmax = {};
   clear<T::kDimV>(o_acc);
 #pragma unroll 1

@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention/boxes.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
-#include "src/kernels/cuda/sm90/tile/grid.cuh"
 
 // Two warps fill the rings: the producer warp loads what the step descriptors name; the V
 // post-process warp zeroes rows of V that no query may see.
@@ -45,7 +45,7 @@ class Producer {
       tile::wait(&shared_.tile_ring.full[0], 0);  // the scheduler has seen that they are done
       ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
     } else {
-      tile::wait_for_grid_before();
+      wait_for_grid_before();
     }
   }
 

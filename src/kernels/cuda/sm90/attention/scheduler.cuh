@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
-#include "src/kernels/cuda/sm90/tile/grid.cuh"
 
 namespace tessera::cuda::sm90::attention {
 
@@ -42,13 +42,13 @@ class Scheduler {
   /// signal, and the last block to see it clears it.
   __device__ void wait_for_grids_before() {
     const Walk& walk = args_.walk;
-    if (!walk.order) return tile::wait_for_grid_before();
+    if (!walk.order) return wait_for_grid_before();
     if (lane_ == 0) {
       while (!planning::LaunchCount::holds(load_acquired(walk.grids_seen), walk.tag, walk.blocks)) {
       }
       count_up(walk.grids_seen, walk.tag, walk.blocks, true);
       __threadfence();
-      tile::let_next_grid_begin();
+      let_next_grid_begin();
     }
     __syncwarp();
   }

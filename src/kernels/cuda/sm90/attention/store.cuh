@@ -30,7 +30,7 @@ __device__ __forceinline__ void stage_results(const Arguments& args, typename T:
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* two = o_acc + set * 8 + i * 2;
-      pair[i] = product::pack(dtype, two[0] * factor[i % 2], two[1] * factor[i % 2]);
+      pair[i] = pack(dtype, two[0] * factor[i % 2], two[1] * factor[i % 2]);
     }
     product::put_blocks<false>(T::Queries::to_column(at, set * 16), pair);
   }
@@ -115,7 +115,7 @@ __device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned n
   }
   store_lse(pipe.args.result, descriptor, rows, normalised.lse, thread);
   if (T::kConsumersStore || wide) return;
-  if (tile::agreed(uses_tma_store<T>(pipe.args, descriptor, pipe.first_row()))) {
+  if (agreed(uses_tma_store<T>(pipe.args, descriptor, pipe.first_row()))) {
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
   } else {
     pipe.sync_warpgroup();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/bsr/pieces.cuh"
 #include "src/kernels/cuda/sm90/bsr/store.cuh"
 #include "src/kernels/cuda/sm90/bsr/walk.cuh"
@@ -239,7 +240,7 @@ struct View {
 
   __device__ explicit View(std::uint64_t descriptor)
       : upper(descriptor >> 32 << 32), lower(static_cast<std::uint32_t>(descriptor)) {
-    lower = __shfl_sync(0xFFFFFFFFu, lower, 0);
+    lower = __shfl_sync(kAllLanes, lower, 0);
   }
   __device__ std::uint64_t at(std::uint32_t offset) const { return upper | (lower + offset); }
 };
@@ -263,8 +264,8 @@ __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m
   while (true) {
     tile::wait(&shared.ring.full[at.stage], at.parity);
     const Step step = shared.steps[at.stage];
-    const std::uint32_t units = __shfl_sync(0xFFFFFFFFu, step.units, 0);
-    const std::uint32_t place = __shfl_sync(0xFFFFFFFFu, step.place, 0);
+    const std::uint32_t units = __shfl_sync(kAllLanes, step.units, 0);
+    const std::uint32_t place = __shfl_sync(kAllLanes, step.place, 0);
     // This makes copies without TMA visible to wgmma.
     if constexpr (!kBoxed) tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     tile::mma_wait<0>();

@@ -92,7 +92,7 @@ inline Walk walk_of(const Call& call, const Sides& sides) {
 inline TmaStore tma_store(Arguments& args) {
   const product::Finish& finish = args.finish;
   if (!finish.plain() || !(finish.wide || finish.tall)) return TmaStore::none;
-  const product::Plane& out = finish.out;
+  const Plane& out = finish.out;
   tile::MatrixMap map{out.data, out.dtype, args.rows, args.walk.cols, 1, out.row, out.batch};
   if (!finish.wide) {
     std::swap(map.inner, map.rows);

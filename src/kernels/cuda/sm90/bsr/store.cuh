@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/bsr/walk.cuh"
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/product/staging.cuh"
@@ -51,7 +52,7 @@ __device__ __forceinline__ void store_by_tma(const CUtensorMap& out, const LentS
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int at = (g * 4 + set) * 8 + i * 2;
-          pair[i] = product::pack(kOut, sum[at], sum[at + 1]);
+          pair[i] = pack(kOut, sum[at], sum[at + 1]);
         }
         const int chunk = kTransposed ? warp * 2 + down : set * 2 + across;
         auto& slot = lent.slot((g - first) * 4 + (kTransposed ? set : warp));
@@ -99,7 +100,7 @@ __device__ __forceinline__ void store_groups(const product::Finish& finish, cons
     for (int i = 0; i + kGroupSums < kKept; ++i) sum[i] = sum[i + kGroupSums];
     if (kLentSums == 0 || g + 2 != kGroups) continue;
     // The shuffle makes the compiler recompute the addresses: there are no registers to keep them.
-    const int again = __shfl_sync(0xFFFFFFFFu, lent.first, 0);
+    const int again = __shfl_sync(kAllLanes, lent.first, 0);
 #pragma unroll
     for (int i = 0; i < kLentSums; ++i) sum[i] = waiting(again, i);
   }

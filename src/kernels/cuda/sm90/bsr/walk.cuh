@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/bsr_walk.hpp"
 
@@ -78,19 +79,19 @@ class Finder {
 #pragma unroll 1
       for (int k = 0; k < lines(); k += kTogether) {
         // Recomputed here, as there are no registers to keep it.
-        const planning::BsrRow lists = walk_.lists.row(__shfl_sync(kAll, batch_, 0), 0);
+        const planning::BsrRow lists = walk_.lists.row(__shfl_sync(kAllLanes, batch_, 0), 0);
         int column[kTogether], stored[kTogether];
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
-          const int entry = __shfl_sync(kAll, at_, k + i) + lane_;
+          const int entry = __shfl_sync(kAllLanes, at_, k + i) + lane_;
           column[i] = kEnd;
-          if (entry >= __shfl_sync(kAll, end_, k + i)) continue;
+          if (entry >= __shfl_sync(kAllLanes, end_, k + i)) continue;
           column[i] = static_cast<int>(lists.column(entry));
           stored[i] = static_cast<int>(lists.position(entry));
         }
 #pragma unroll 1
         for (int i = 0; i < kTogether; ++i) {
-          const std::uint32_t place = __shfl_sync(kAll, place_, k + i);
+          const std::uint32_t place = __shfl_sync(kAllLanes, place_, k + i);
           int past = end + 1;  // the slice after the block's last one
           if (column[0] != kEnd) {
             past = (column[0] + 1) * walk_.pieces_per_block;
@@ -99,7 +100,7 @@ class Finder {
                                          static_cast<std::uint32_t>(stored[0]));
           }
           // The first entry that reaches beyond the window is read again for the next window.
-          const std::uint32_t staying = __ballot_sync(kAll, past > end);
+          const std::uint32_t staying = __ballot_sync(kAllLanes, past > end);
           if (lane_ == k + i) at_ += staying ? __ffs(static_cast<int>(staying)) - 1 : 32;
           more = more || staying == 0;
 #pragma unroll
@@ -115,7 +116,7 @@ class Finder {
     int count = 0;
     for (int half = 0; half < kSlices; half += 32) {
       const std::uint32_t units = window.units[half + lane_];
-      const std::uint32_t there = __ballot_sync(kAll, units != 0);
+      const std::uint32_t there = __ballot_sync(kAllLanes, units != 0);
       if (units != 0)
         window.filled[count + __popc(there & ((1u << lane_) - 1))] = {
             units, static_cast<std::uint16_t>(half + lane_),
@@ -126,7 +127,6 @@ class Finder {
   }
 
  private:
-  static constexpr std::uint32_t kAll = 0xFFFFFFFFu;
   static constexpr int kEnd = INT32_MAX;
   static constexpr int kSlices = Window<kGroups>::kSlices;
   static constexpr int kTogether = 3;  // lines whose entries are read together

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
 // Descriptors in shared memory: the scheduler tells the producer what to load, and the producer
@@ -33,7 +34,7 @@ struct StageDescriptor {
   /// The task, as a value that the compiler knows to be equal in all lanes.
   __device__ Task read_task() const {
     const int bits = *reinterpret_cast<const volatile int*>(&task);
-    return __builtin_bit_cast(Task, __shfl_sync(0xFFFFFFFFu, bits, 0));
+    return __builtin_bit_cast(Task, __shfl_sync(kAllLanes, bits, 0));
   }
 };
 

@@ -70,7 +70,7 @@ CUtensorMap operand_map(const tile::MatrixMap& map, bool whole) {
 
 /// The result as TMA writes it.
 inline tile::MatrixMap result_map(const product::Finish& finish, const Walk& walk) {
-  const product::Plane& out = finish.out;
+  const Plane& out = finish.out;
   const std::int64_t batches = out.batch == 0 ? 1 : walk.batches;
   if (finish.wide) return {out.data, out.dtype, walk.n, walk.m, batches, out.row, out.batch};
   return {out.data, out.dtype, walk.m, walk.n, batches, out.col, out.batch};

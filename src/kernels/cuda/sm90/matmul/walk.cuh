@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/matmul_walk.hpp"
@@ -24,12 +25,11 @@ struct ColumnWindow : planning::matmul::ColumnWindow<kLines> {
 
   /// All lanes. False where all lists have ended.
   __device__ bool open(LineCursor (&lines)[kLines], const Walk& walk, int batch, int lane) {
-    constexpr unsigned kAll = 0xFFFFFFFFu;
     first = LineCursor::kEnd;
     int heads[kLines];
 #pragma unroll
     for (int l = 0; l < kLines; ++l) {
-      heads[l] = __shfl_sync(kAll, lines[l].ahead(), 0);
+      heads[l] = __shfl_sync(kAllLanes, lines[l].ahead(), 0);
       first = heads[l] < first ? heads[l] : first;
     }
     if (first == LineCursor::kEnd) return false;
@@ -38,12 +38,12 @@ struct ColumnWindow : planning::matmul::ColumnWindow<kLines> {
     for (int l = 0; l < kLines; ++l) {
       const auto distance = static_cast<unsigned>(lines[l].ahead()) - static_cast<unsigned>(first);
       const unsigned bit = distance < 32 ? 1u << distance : 0;
-      named[l] = __reduce_or_sync(kAll, bit);
+      named[l] = __reduce_or_sync(kAllLanes, bit);
       // In order from lane to lane, each column once.
       sorted &=
           lane < __popc(named[l]) ? bit != 0 && __popc(named[l] & (bit - 1)) == lane : bit == 0;
     }
-    if (!__all_sync(kAll, sorted)) {
+    if (!__all_sync(kAllLanes, sorted)) {
       // Unsorted lists are walked entry by entry.
 #pragma unroll
       for (int l = 0; l < kLines; ++l) named[l] = heads[l] == first ? 1 : 0;
@@ -88,15 +88,13 @@ class TileCursor {
   }
 
  private:
-  static constexpr unsigned kAll = 0xFFFFFFFFu;
-
   __device__ bool by_groups() const { return walk_.cut == Cut::rows || walk_.cut == Cut::cols; }
 
   /// Takes the next tile from the counter.
   __device__ int take_from_counter() const {
     int tile = 0;
     if (threadIdx.x % 32 == 0) tile = walk_.clusters + atomicAdd(walk_.next_tile, 1);
-    return __shfl_sync(kAll, tile, 0);
+    return __shfl_sync(kAllLanes, tile, 0);
   }
 
   __device__ void place(TileAt& at, int within, int rows, int cols) const {
@@ -126,16 +124,14 @@ class TileCursor {
     if (rows > kMaxRows) return;
     std::int64_t sum = 0;
     for (int row = threadIdx.x % 32; row < rows; row += 32) sum += listed_blocks(batch, row);
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kAll, sum, d);
-    longer_than_ = static_cast<int>(2 * sum / rows);
+    longer_than_ = static_cast<int>(2 * warp_sum(sum) / rows);
     for (int first = 0; first < rows; first += 32) long_ += __popc(long_rows(batch, first, rows));
   }
 
   /// Bitmask of 32 rows of tiles: those with long lists.
   __device__ unsigned long_rows(int batch, int first, int rows) const {
     const int row = first + static_cast<int>(threadIdx.x % 32);
-    return __ballot_sync(kAll, row < rows && listed_blocks(batch, row) > longer_than_);
+    return __ballot_sync(kAllLanes, row < rows && listed_blocks(batch, row) > longer_than_);
   }
 
   /// The row of tiles with index `index` among those with long lists, or among the others.
@@ -159,27 +155,23 @@ class TileCursor {
     end_ = group < groups.groups ? groups.offset(group + 1) : floor_;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {  // the greatest offset so far
-      const int other = __shfl_up_sync(kAll, end_, d);
+      const int other = __shfl_up_sync(kAllLanes, end_, d);
       if (lane >= d && other > end_) end_ = other;
     }
     if (end_ < floor_) end_ = floor_;
-    begin_ = __shfl_up_sync(kAll, end_, 1);
+    begin_ = __shfl_up_sync(kAllLanes, end_, 1);
     if (lane == 0) begin_ = floor_;
-    sum_ = walk_.template tiles_of_group<kTileM, kTileN>(begin_, end_);
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(kAll, sum_, d);
-      if (lane >= d) sum_ += other;
-    }
+    sum_ = sum_through(lane, walk_.template tiles_of_group<kTileM, kTileN>(begin_, end_));
   }
 
   __device__ bool find(TileAt& at) {
     while (true) {
-      const unsigned after = __ballot_sync(kAll, tiles_before_ + sum_ > index_);
+      const unsigned after = __ballot_sync(kAllLanes, tiles_before_ + sum_ > index_);
       if (after != 0) {
         const int lane = __ffs(static_cast<int>(after)) - 1;
-        const int begin = __shfl_sync(kAll, begin_, lane), end = __shfl_sync(kAll, end_, lane);
-        const int before = __shfl_sync(kAll, sum_, lane > 0 ? lane - 1 : 0);
+        const int begin = __shfl_sync(kAllLanes, begin_, lane),
+                  end = __shfl_sync(kAllLanes, end_, lane);
+        const int before = __shfl_sync(kAllLanes, sum_, lane > 0 ? lane - 1 : 0);
         const int within = index_ - tiles_before_ - (lane > 0 ? before : 0);
         if (walk_.cut == Cut::rows) {
           walk_.template place_in_rows<kTileM, kTileN>(at, within, first_ + lane, begin, end);
@@ -188,8 +180,8 @@ class TileCursor {
         }
         return true;
       }
-      tiles_before_ += __shfl_sync(kAll, sum_, 31);
-      floor_ = __shfl_sync(kAll, end_, 31);
+      tiles_before_ += __shfl_sync(kAllLanes, sum_, 31);
+      floor_ = __shfl_sync(kAllLanes, end_, 31);
       first_ += 32;
       if (first_ >= walk_.groups.groups) return false;
       read_groups();

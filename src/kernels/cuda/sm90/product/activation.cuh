@@ -2,19 +2,9 @@
 
 #include <tessera/matmul.hpp>
 
-namespace tessera::cuda::sm90::product {
+#include "src/kernels/cuda/common/math.cuh"
 
-/// 2^x and 1 / x to within two units in the last place; denormal numbers count as zero.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+namespace tessera::cuda::sm90::product {
 
 /// x * Phi(x). log2(erfc(z)) is nearly a parabola: a polynomial fitted to it on [0, 4] is off by
 /// less than 4e-6, and falls on beyond, so that the tail goes to zero.

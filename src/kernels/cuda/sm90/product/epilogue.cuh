@@ -1,49 +1,19 @@
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/matmul.hpp>
 
+#include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/common/fragment.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/common/plane.cuh"
 #include "src/kernels/cuda/sm90/product/activation.cuh"
-#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
 // From accumulators to the result: out = activation(alpha * sum + beta * c + bias).
 namespace tessera::cuda::sm90::product {
-
-/// A matrix of any float dtype and strides (in elements); data null where absent.
-struct Plane {
-  void* data = nullptr;
-  DType dtype = DType::none;
-  std::int64_t row = 0, col = 0, batch = 0;
-
-  __device__ std::int64_t at(int r, int c, int b) const { return r * row + c * col + b * batch; }
-  __device__ float load_at(const char* at) const {
-    if (dtype == DType::f32) return *reinterpret_cast<const float*>(at);
-    if (dtype == DType::bf16) return __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(at));
-    return __half2float(*reinterpret_cast<const __half*>(at));
-  }
-  __device__ void store_at(char* at, float value) const {
-    if (dtype == DType::f32) {
-      *reinterpret_cast<float*>(at) = value;
-    } else if (dtype == DType::bf16) {
-      *reinterpret_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(value);
-    } else {
-      *reinterpret_cast<__half*>(at) = __float2half_rn(value);
-    }
-  }
-  __device__ int element_bytes() const { return dtype == DType::f32 ? 4 : 2; }
-  __device__ float load(std::int64_t element) const {
-    return load_at(static_cast<const char*>(data) + element * element_bytes());
-  }
-  __device__ void store(std::int64_t element, float value) const {
-    store_at(static_cast<char*>(data) + element * element_bytes(), value);
-  }
-};
 
 struct Finish {
   Plane out, c, bias;  // bias: strides of 0 where it does not vary
@@ -57,22 +27,6 @@ struct Finish {
   }
 };
 
-__device__ __forceinline__ std::uint32_t pack(DType dtype, float low, float high) {
-  if (dtype == DType::bf16) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const std::uint32_t&>(pair);
-  }
-  const __half2 pair = __floats2half2_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
-
-__device__ __forceinline__ float2 unpack(DType dtype, std::uint32_t pair) {
-  if (dtype == DType::bf16) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
-  }
-  return __half22float2(reinterpret_cast<const __half2&>(pair));
-}
-
 /// One store of 16 bytes: otherwise the compiler splits some of them.
 __device__ __forceinline__ void store_16(void* to, std::uint32_t a, std::uint32_t b,
                                          std::uint32_t c, std::uint32_t d) {
@@ -80,31 +34,12 @@ __device__ __forceinline__ void store_16(void* to, std::uint32_t a, std::uint32_
                : "memory");
 }
 
-/// Four lanes hold one pair of each of four groups of eight columns; afterwards each holds the four
-/// pairs of one group. `quad` is the lane's place among the four.
-__device__ __forceinline__ uint4 gather_group(const std::uint32_t (&pair)[4], int quad) {
-  std::uint32_t v[4] = {pair[0], pair[1], pair[2], pair[3]};
-  // Exchange with the lane one away, then two away: a 4 x 4 transposition.
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    const bool upper = (quad & bit) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & bit) continue;
-      const std::uint32_t sent = upper ? v[i] : v[i | bit];
-      const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, sent, bit);
-      (upper ? v[i] : v[i | bit]) = got;
-    }
-  }
-  return {v[0], v[1], v[2], v[3]};
-}
-
 /// 64 x kN accumulators, rounded and stored 16 bytes at a time: no arithmetic, columns all inside.
 template <DType kOut, int kN>
 __device__ __forceinline__ void store_plain(const Finish& finish, const float (&sum)[kN / 2],
                                             int row, int col, int batch, std::int64_t m,
                                             int thread) {
-  const tile::Fragment fragment(thread);
+  const Fragment fragment(thread);
   const int quad = fragment.lane % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -118,8 +53,9 @@ __device__ __forceinline__ void store_plain(const Finish& finish, const float (&
         const int i = (set * 4 + g) * 4 + half * 2;
         pair[g] = pack(kOut, sum[i], sum[i + 1]);
       }
-      const uint4 group = gather_group(pair, quad);
-      if (r < m) store_16(line + (set * 4 + quad) * 8, group.x, group.y, group.z, group.w);
+      // A lane gets the four pairs of one group of eight columns.
+      transpose_in_quad(pair, quad);
+      if (r < m) store_16(line + (set * 4 + quad) * 8, pair[0], pair[1], pair[2], pair[3]);
     }
   }
 }
@@ -137,7 +73,7 @@ template <DType kOut, int kN>
 __device__ __forceinline__ void store_plain_transposed(const Finish& finish,
                                                        const float (&sum)[kN / 2], int row, int col,
                                                        int batch, std::int64_t n, int thread) {
-  const tile::Fragment fragment(thread);
+  const Fragment fragment(thread);
   const int quad = fragment.lane % 4;
 #pragma unroll
   for (int set = 0; set < kN / 16; ++set) {
@@ -147,12 +83,12 @@ __device__ __forceinline__ void store_plain_transposed(const Finish& finish,
       const int at = (set * 2 + i / 2) * 4 + i % 2 * 2;
       pair[i] = transpose(pack(kOut, sum[at], sum[at + 1]));
     }
-    const uint4 eight = gather_group(pair, quad);
+    transpose_in_quad(pair, quad);
     const int c = col + (set * 2 + quad / 2) * 8 + fragment.lane / 4;
     const int r = row + fragment.warp * 16 + quad % 2 * 8;
     if (c < n)
-      store_16(static_cast<std::uint16_t*>(finish.out.data) + finish.out.at(r, c, batch), eight.x,
-               eight.y, eight.z, eight.w);
+      store_16(static_cast<std::uint16_t*>(finish.out.data) + finish.out.at(r, c, batch), pair[0],
+               pair[1], pair[2], pair[3]);
   }
 }
 
@@ -169,24 +105,6 @@ __device__ __forceinline__ void pick_sets(const float (&sum)[kN / 2], int set,
     static_cast<void>(((set == kSet * kSets && take(std::integral_constant<int, kSet>{})) || ...));
   }
   (std::make_integer_sequence<int, kN / 16 / kSets>{});
-}
-
-/// Four lanes hold a pair of each of four blocks; afterwards each holds the eight values of one.
-__device__ __forceinline__ void gather_block(float* v, int quad) {
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    const bool upper = (quad & bit) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & bit) continue;
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float &low = v[i * 2 + e], &high = v[(i | bit) * 2 + e];
-        const float got = __shfl_xor_sync(0xFFFFFFFFu, upper ? low : high, bit);
-        (upper ? low : high) = got;
-      }
-    }
-  }
 }
 
 /// Transposes an 8 x 8 block of f32, a pair per lane: as halves of 16 bits.
@@ -245,7 +163,7 @@ template <bool kTransposed, int kN, int kSets>
 __device__ __forceinline__ void store_eights(const Finish& finish, const float (&sum)[kN / 2],
                                              int row, int col, int batch, std::int64_t m,
                                              std::int64_t n, int thread) {
-  const tile::Fragment fragment(thread);
+  const Fragment fragment(thread);
   const int quad = fragment.lane % 4, line = fragment.lane / 4;
   const int r = row + fragment.warp * 16 + quad % 2 * 8 + (kTransposed ? 0 : line);
   const int c = col + quad / 2 * 8 + (kTransposed ? line : 0);
@@ -275,7 +193,7 @@ __device__ __forceinline__ void store_eights(const Finish& finish, const float (
 #pragma unroll
         for (int i = s * 8; i < s * 8 + 8; i += 2) transpose(x[i], x[i + 1]);
       }
-      gather_block(x + s * 8, quad);
+      transpose_in_quad<2>(reinterpret_cast<float(&)[8]>(x[s * 8]), quad);
     }
 #pragma unroll
     for (float& value : x) value *= finish.alpha;
@@ -310,7 +228,7 @@ template <int kN>
 __device__ __forceinline__ void store_general(const Finish& finish, const float (&sum)[kN / 2],
                                               int row, int col, int batch, std::int64_t m,
                                               std::int64_t n, int thread) {
-  const tile::Fragment fragment(thread);
+  const Fragment fragment(thread);
 #pragma unroll 1
   for (int set = 0; set < kN / 16; ++set) {
     float x[8];

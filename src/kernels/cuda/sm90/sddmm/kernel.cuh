@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/sddmm/panels.cuh"
 #include "src/kernels/cuda/sm90/sddmm/share.cuh"
 #include "src/kernels/cuda/sm90/sddmm/values.cuh"
@@ -103,7 +104,7 @@ __device__ __forceinline__ void schedule_passes(const Arguments& args, typename 
     wait_for_cluster(&shared.requests_arrived[at.stage], at.parity);
     tile::wait(&shared.passes.empty[at.stage], at.parity ^ 1);
     const PassRequest(&requests)[kMaxBlocks] = shared.requests[at.stage];
-    const bool more = __any_sync(0xFFFFFFFFu, requests[lane % cluster].columns >= 0);
+    const bool more = __any_sync(kAllLanes, requests[lane % cluster].columns >= 0);
     GatherDescriptor& gather = shared.gather[at.stage];
     agree(requests, cluster, rank, lane, args.walk.piece_shift, gather);
     if (lane == 0) {

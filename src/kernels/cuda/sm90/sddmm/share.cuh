@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/sddmm/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
@@ -56,7 +57,7 @@ __device__ __forceinline__ void release_to(std::uint64_t* barrier, int rank) {
 
 /// Whether a phase has completed; the same answer for the whole warp.
 __device__ __forceinline__ bool is_complete(std::uint64_t* barrier, std::uint32_t parity) {
-  return __all_sync(0xFFFFFFFFu, ptx::mbarrier_test_wait_parity(barrier, parity));
+  return __all_sync(kAllLanes, ptx::mbarrier_test_wait_parity(barrier, parity));
 }
 
 /// Waits for what other blocks of the cluster have written.
@@ -104,14 +105,13 @@ __device__ __forceinline__ int nth_bit(unsigned set, int n) { return __fns(set, 
 __device__ __forceinline__ void agree(const PassRequest (&requests)[kMaxBlocks], int cluster,
                                       int rank, int lane, int piece_shift,
                                       GatherDescriptor& gather) {
-  constexpr unsigned kAll = 0xFFFFFFFFu;
   // Lane r holds the state of block r: its pieces that are not placed yet, and its free places.
   const bool block = lane < cluster;
   const PassRequest& request = requests[block ? lane : rank];
   const PassRequest& own = requests[rank];
   const int columns = block ? max(request.columns, 0) : 0;
   const int pieces = (columns + (1 << piece_shift) - 1) >> piece_shift;
-  unsigned open = pieces > 0 ? kAll >> (kMaxPieces - pieces) : 0, free = open;
+  unsigned open = pieces > 0 ? ~0u >> (kMaxPieces - pieces) : 0, free = open;
 
   // The lane's own piece.
   int place = -1;
@@ -119,39 +119,39 @@ __device__ __forceinline__ void agree(const PassRequest (&requests)[kMaxBlocks],
   for (int r = 0; r + 1 < cluster; ++r) {
     // Lane i looks for piece i of block r in the blocks after it: a byte each, 0xFF where missing.
     std::uint64_t found = ~std::uint64_t{0};
-    const bool there = lane < __shfl_sync(kAll, pieces, r);
+    const bool there = lane < __shfl_sync(kAllLanes, pieces, r);
     for (int q = r + 1; q < cluster; ++q) {
-      const int count = __shfl_sync(kAll, pieces, q);
+      const int count = __shfl_sync(kAllLanes, pieces, q);
       if (!there || requests[q].b_matrix != requests[r].b_matrix) continue;
       const int at = find_piece(requests[q], count, requests[r].begin[lane]);
       if (at >= 0) found ^= std::uint64_t{static_cast<unsigned>(at ^ 0xFF)} << (8 * q);
     }
-    for (unsigned left = __ballot_sync(kAll, ~found != 0); left != 0; left &= left - 1) {
+    for (unsigned left = __ballot_sync(kAllLanes, ~found != 0); left != 0; left &= left - 1) {
       const int i = __ffs(static_cast<int>(left)) - 1;
-      const std::uint64_t others = __shfl_sync(kAll, found, i);
+      const std::uint64_t others = __shfl_sync(kAllLanes, found, i);
       const int other = block ? static_cast<int>(others >> (8 * lane) & 0xFF) : 0xFF;
       const int mine = lane == r ? i : other;
       const bool in = mine != 0xFF && (open >> mine & 1u);
-      const unsigned blocks = __ballot_sync(kAll, in);
+      const unsigned blocks = __ballot_sync(kAllLanes, in);
       // Placed already, or no other block shares it.
       if (!(blocks >> r & 1u) || !(blocks & (blocks - 1))) continue;
-      const unsigned common = __reduce_and_sync(kAll, in ? free : kAll);
+      const unsigned common = __reduce_and_sync(kAllLanes, in ? free : ~0u);
       if (common == 0) continue;
       const int chosen = __ffs(static_cast<int>(common)) - 1;
       if (in) {
         open &= ~(1u << mine);
         free &= ~(1u << chosen);
       }
-      if (lane == __shfl_sync(kAll, mine, rank) && (blocks >> rank & 1u)) {
+      if (lane == __shfl_sync(kAllLanes, mine, rank) && (blocks >> rank & 1u)) {
         place = chosen;
         to = blocks;
       }
     }
   }
   // Pieces that are not shared take the remaining places.
-  const unsigned rest = __shfl_sync(kAll, free, rank);
-  const bool exists = lane < __shfl_sync(kAll, pieces, rank);
-  const unsigned alone = __ballot_sync(kAll, exists && place < 0);
+  const unsigned rest = __shfl_sync(kAllLanes, free, rank);
+  const bool exists = lane < __shfl_sync(kAllLanes, pieces, rank);
+  const unsigned alone = __ballot_sync(kAllLanes, exists && place < 0);
   if (exists && place < 0) place = nth_bit(rest, __popc(alone & ((1u << lane) - 1)));
   if (exists) {
     const int fetcher = nth_bit(to, place % __popc(to));  // rotating
@@ -161,7 +161,7 @@ __device__ __forceinline__ void agree(const PassRequest (&requests)[kMaxBlocks],
     gather.piece[place] = lane;
   }
   const unsigned same_rows = __ballot_sync(
-      kAll, columns > 0 && request.row == own.row && request.a_matrix == own.a_matrix);
+      kAllLanes, columns > 0 && request.row == own.row && request.a_matrix == own.a_matrix);
   if (lane == 0) gather.rows_to = nth_bit(same_rows, 0) == rank ? same_rows : 0;
 }
 

@@ -3,6 +3,8 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/common/fragment.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/sddmm/share.cuh"
 
@@ -29,10 +31,11 @@ struct Values {
            (pass.row_inside + r) * row + (inside - ahead * cols) * col;
   }
   __device__ std::uint32_t rounded(float low, float high) const {
-    return product::pack(dtype, alpha * low, alpha * high);
+    return pack(dtype, alpha * low, alpha * high);
   }
-  __device__ void store_eight(std::int64_t element, const uint4& eight) const {
-    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(data) + element) = eight;
+  __device__ void store_eight(std::int64_t element, const std::uint32_t (&pair)[4]) const {
+    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(data) + element) = {pair[0], pair[1],
+                                                                              pair[2], pair[3]};
   }
 };
 
@@ -41,7 +44,7 @@ template <int kSums>
 __device__ __forceinline__ void store_direct(const Values& values, const GatherDescriptor& gather,
                                              const float (&sum)[kSums], int row, int column,
                                              int thread) {
-  const tile::Fragment fragment(thread);
+  const Fragment fragment(thread);
   const int quad = fragment.lane % 4;
 #pragma unroll
   for (int set = 0; set < kSums / 16; ++set) {
@@ -56,8 +59,8 @@ __device__ __forceinline__ void store_direct(const Values& values, const GatherD
         const int i = (set * 4 + g) * 4 + half * 2;
         pair[g] = values.rounded(sum[i], sum[i + 1]);
       }
-      const uint4 eight = product::gather_group(pair, quad);
-      if (inside) values.store_eight(element + half * 8 * values.row, eight);
+      transpose_in_quad(pair, quad);
+      if (inside) values.store_eight(element + half * 8 * values.row, pair);
     }
   }
 }
@@ -69,7 +72,7 @@ __device__ __forceinline__ void store_transposed(const Values& values,
                                                  const GatherDescriptor& gather,
                                                  const float (&sum)[kSums], int column,
                                                  int thread) {
-  const tile::Fragment fragment(thread);
+  const Fragment fragment(thread);
   const int quad = fragment.lane % 4;
   const int at = column + fragment.warp * 16 + quad % 2 * 8;
   const bool inside = at < gather.pass.columns;
@@ -82,8 +85,8 @@ __device__ __forceinline__ void store_transposed(const Values& values,
       const int s = (set * 2 + i / 2) * 4 + i % 2 * 2;
       pair[i] = product::transpose(values.rounded(sum[s], sum[s + 1]));
     }
-    const uint4 eight = product::gather_group(pair, quad);
-    if (inside) values.store_eight(first + set * 16 * values.row, eight);
+    transpose_in_quad(pair, quad);
+    if (inside) values.store_eight(first + set * 16 * values.row, pair);
   }
 }
 
@@ -109,7 +112,7 @@ __device__ __forceinline__ void store_elements(const Values& values, const float
 template <bool kTransposed, int kSums>
 __device__ __forceinline__ void store_any(const Values& values, const GatherDescriptor& gather,
                                           float (&sum)[kSums], int row, int column, int thread) {
-  const tile::Fragment fragment(thread);
+  const Fragment fragment(thread);
   constexpr int kRound = kSums < 16 ? kSums : 16;  // groups of 8 x 8, four accumulators each
   // From a group's first accumulator to those of its lower half and to the adjacent one.
   const std::int64_t lower = 8 * (kTransposed ? values.col : values.row);

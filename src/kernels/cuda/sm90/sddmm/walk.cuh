@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/walk/sddmm_walk.hpp"
 
 // How a warp searches for the stored blocks of a tile. What a tile holds follows from src/walk.
@@ -28,11 +29,11 @@ struct WarpSearch {
         begin = walk.begin(own);
         end = walk.end(own);
       }
-      const unsigned found = __ballot_sync(0xFFFFFFFFu, begin <= position && position < end);
+      const unsigned found = __ballot_sync(kAllLanes, begin <= position && position < end);
       if (found) return {b + __ffs(static_cast<int>(found)) - 1, position};
       if (begin > position && begin < end) next = min(next, static_cast<unsigned>(begin));
     }
-    return {-1, static_cast<int>(__reduce_min_sync(0xFFFFFFFFu, next))};
+    return {-1, static_cast<int>(__reduce_min_sync(kAllLanes, next))};
   }
 
   /// The last row of blocks that begins at a position or before it.
@@ -42,7 +43,7 @@ struct WarpSearch {
     while (rows.open()) {
       const int probe = rows.probe(lane);
       const bool before = probe < rows.high && walk.begins_by(own, probe, position);
-      rows.narrow(__popc(__ballot_sync(0xFFFFFFFFu, before)));
+      rows.narrow(__popc(__ballot_sync(kAllLanes, before)));
     }
     return rows.low;
   }

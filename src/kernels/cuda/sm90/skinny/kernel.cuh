@@ -4,12 +4,13 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/grid.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/skinny/plan.hpp"
 #include "src/kernels/cuda/sm90/skinny/split_k.cuh"
 #include "src/kernels/cuda/sm90/skinny/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
-#include "src/kernels/cuda/sm90/tile/grid.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
 // Few columns: the left side is streamed and read once. A thread block computes one tile, or a
@@ -137,11 +138,11 @@ struct Block {
         if (read == Share::kTogether) read = 0, columns = share.column(entry + lane);
         if (read == 0 && (part == 0 || i == 0)) {
           // Consumers have finished the entries two batches back: a ring is shorter than 32 steps.
-          const std::uint32_t missing = __ballot_sync(0xFFFFFFFFu, columns < 0);
+          const std::uint32_t missing = __ballot_sync(kAllLanes, columns < 0);
           if (elected) barriers.missing[parity] = missing;
           parity ^= 1;
         }
-        depth = (__shfl_sync(0xFFFFFFFFu, columns, read) * args.parts + part) * tile::kLine;
+        depth = (__shfl_sync(kAllLanes, columns, read) * args.parts + part) * tile::kLine;
         if (++part == args.parts) part = 0, ++entry, ++read;
       }
       if (elected) {
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   if (is_producer_b && tile::elect()) tile::prefetch(args.b);
   // All of this may run while the kernel before ends; its results are read from here on.
-  tile::wait_for_grid_before();
+  wait_for_grid_before();
   const Share share = planning::skinny::share_of<T::kRotatesDepth>(args, block.at);
   // Where blocks load for each other, all of them must have initialised their barriers first. Other
   // blocks do not wait for that.
@@ -273,7 +274,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (tile::elect()) block.load_a(share);
     __syncwarp();
     if (syncs_cluster) cluster_wait();
-    tile::let_next_grid_begin();
+    let_next_grid_begin();
   } else if (is_producer_b) {
     const int columns = args.sparse ? share.column(share.entry + lane) : 0;
     __syncthreads();

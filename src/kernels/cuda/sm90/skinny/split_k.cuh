@@ -39,7 +39,6 @@ __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t barrier, co
 __device__ __forceinline__ void store_eight(const product::Finish& finish, bool transposed, int row,
                                             int col, int batch, int row_end, int col_end,
                                             float (&x)[8]) {
-  using product::Plane;
   const auto first = [&](const Plane& plane) {
     return static_cast<char*>(plane.data) + plane.at(row, col, batch) * plane.element_bytes();
   };
@@ -184,7 +183,7 @@ class SplitKReduction {
       for (; col < col_end; col += step, out += stride) {
         float x[8];
         total(x);
-        const auto pair = [&](int i) { return product::pack(finish.out.dtype, x[i], x[i + 1]); };
+        const auto pair = [&](int i) { return pack(finish.out.dtype, x[i], x[i + 1]); };
         product::store_16(out, pair(0), pair(2), pair(4), pair(6));
       }
       return;

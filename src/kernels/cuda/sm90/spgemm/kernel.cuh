@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/spgemm/store.cuh"
 #include "src/kernels/cuda/sm90/spgemm/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
@@ -189,8 +190,7 @@ __device__ __forceinline__ void load_left(const Arguments& args, typename T::Sha
   const bool elected = tile::elect();  // the compiler has to know that it is one lane
   tile::RingCursor<T::kShape.stages> at;
   const auto use = [&](const typename T::Steps& batch, std::uint32_t met) {
-    for (std::uint32_t steps = __ballot_sync(0xFFFFFFFFu, met != 0); steps != 0;
-         steps &= steps - 1) {
+    for (std::uint32_t steps = __ballot_sync(kAllLanes, met != 0); steps != 0; steps &= steps - 1) {
       const int block = batch.left[__ffs(steps) - 1];
       for (int part = 0; part < args.parts; ++part) {
         tile::wait(&shared.a_ring.empty[at.stage], at.parity ^ 1);
@@ -211,10 +211,9 @@ __device__ __forceinline__ void load_right(const Arguments& args, typename T::Sh
   const bool elected = tile::elect();  // the compiler has to know that it is one lane
   tile::RingCursor<T::kShape.stages> at[T::kBRings];
   const auto use = [&](const typename T::Steps& batch, std::uint32_t met) {
-    for (std::uint32_t steps = __ballot_sync(0xFFFFFFFFu, met != 0); steps != 0;
-         steps &= steps - 1) {
+    for (std::uint32_t steps = __ballot_sync(kAllLanes, met != 0); steps != 0; steps &= steps - 1) {
       const int step = __ffs(steps) - 1;
-      const std::uint32_t slots = __shfl_sync(0xFFFFFFFFu, met, step);
+      const std::uint32_t slots = __shfl_sync(kAllLanes, met, step);
       for (int part = 0; part < args.parts; ++part) {
 #pragma unroll
         for (int slot = 0; slot < T::kSlots; ++slot) {
@@ -328,10 +327,9 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     reading.release(shared, ring, lane);
   };
   const auto use = [&](const typename T::Steps&, std::uint32_t met) {
-    for (std::uint32_t steps = __ballot_sync(0xFFFFFFFFu, met != 0); steps != 0;
-         steps &= steps - 1) {
+    for (std::uint32_t steps = __ballot_sync(kAllLanes, met != 0); steps != 0; steps &= steps - 1) {
       const std::uint32_t own =
-          (__shfl_sync(0xFFFFFFFFu, met, __ffs(steps) - 1) >> ring) & T::slots_of(0);
+          (__shfl_sync(kAllLanes, met, __ffs(steps) - 1) >> ring) & T::slots_of(0);
       for (int part = 0; part < args.parts; ++part, a_at.advance()) {
         if (own == 0) drain();
         tile::wait(&shared.a_ring.full[a_at.stage], a_at.parity);

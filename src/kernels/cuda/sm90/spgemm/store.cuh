@@ -81,7 +81,7 @@ __device__ __forceinline__ void fill_panel(const Result& result, const float (&s
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = group * 4 + i * 2;
-      v[i] = product::pack(result.dtype, result.alpha * sum[at], result.alpha * sum[at + 1]);
+      v[i] = pack(result.dtype, result.alpha * sum[at], result.alpha * sum[at + 1]);
     }
     const int chunk = (group + right) ^ (line % 8);
     store_matrices(panel + line * tile::kLine + chunk * 8, v);
@@ -110,7 +110,7 @@ __device__ __forceinline__ void wait_for_buffers() {
 /// Any result: an element at a time, not unrolled, to keep the code small. The sums are lost.
 __device__ __forceinline__ void store_elements(const Result& result, float (&sum)[32], int block,
                                                int row, int col, int thread) {
-  const tile::Fragment fragment(thread);
+  const Fragment fragment(thread);
   std::int64_t out = block * result.block + (row + fragment.row(0)) * result.row +
                      (col + fragment.col(0)) * result.col;
 #pragma unroll 1

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/spgemm/walk.cuh"
 
 // What an output tile walks. A tile is a run of kSlots adjacent blocks in one row of the result.
@@ -69,7 +70,7 @@ __device__ __forceinline__ void match(const Walk& walk, int entry, int count, in
   __syncwarp();
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
-    const std::uint32_t found = __ballot_sync(0xFFFFFFFFu, search[round].found >= 0);
+    const std::uint32_t found = __ballot_sync(kAllLanes, search[round].found >= 0);
     batch.right[step(round)][slot] = search[round].found;
     if (slot == 0) {
       batch.left[step(round)] = left[round];

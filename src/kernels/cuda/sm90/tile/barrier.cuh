@@ -52,10 +52,6 @@ __device__ __forceinline__ bool elect() {
   return elected != 0;
 }
 
-/// Whether `value` holds, where all lanes of a warp agree: the compiler then knows that they do,
-/// and keeps what depends on it in uniform registers.
-__device__ __forceinline__ bool agreed(bool value) { return __any_sync(~0u, value); }
-
 /// Arrives when all `cp.async` copies of this thread so far have reached shared memory.
 __device__ __forceinline__ void arrive_when_copied(std::uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
+
 namespace tessera::cuda {
 
 struct ExclusiveSum {
@@ -12,17 +14,11 @@ struct ExclusiveSum {
 /// threads call it; it may be called again at once.
 template <int kThreads>
 __device__ ExclusiveSum exclusive_sum(std::int64_t value) {
-  constexpr int kLanes = 32, kWarps = kThreads / kLanes;
+  constexpr int kWarps = kThreads / kLanes;
   static_assert(kThreads % kLanes == 0 && kWarps <= kLanes);
   __shared__ std::int64_t warps[kWarps];
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
-  const auto inclusive_in_warp = [lane](std::int64_t x) {
-    for (int step = 1; step < kLanes; step *= 2) {
-      const std::int64_t other = __shfl_up_sync(0xffffffffu, x, step);
-      if (lane >= step) x += other;
-    }
-    return x;
-  };
+  const auto inclusive_in_warp = [lane](std::int64_t x) { return sum_through(lane, x); };
   const std::int64_t inclusive = inclusive_in_warp(value);
   if (lane == kLanes - 1) warps[warp] = inclusive;
   __syncthreads();

@@ -1,0 +1,17 @@
+#pragma once
+
+namespace tessera::cuda {
+
+/// 2^x and 1 / x to within two units in the last place; denormal numbers count as zero.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace tessera::cuda
