@@ -9,6 +9,8 @@
 #include <tessera/error.hpp>
 #include <tessera/tensor.hpp>
 
+#include "src/kernels/cuda/common/precision.cuh"
+
 namespace tessera::cuda {
 
 __device__ inline float to_float(float x) { return x; }
@@ -21,21 +23,15 @@ __device__ inline T from_float(float x) {
   return static_cast<T>(x);
 }
 
-/// Two elements of 16 bits, `low` first in memory.
+/// Two elements of a 16-bit dtype in a word, `low` first in memory.
 __device__ __forceinline__ std::uint32_t pack(DType dtype, float low, float high) {
-  if (dtype == DType::bf16) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const std::uint32_t&>(pair);
-  }
-  const __half2 pair = __floats2half2_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
+  if (dtype == DType::bf16) return Precision<__nv_bfloat16>::pack(low, high);
+  return Precision<__half>::pack(low, high);
 }
 
 __device__ __forceinline__ float2 unpack(DType dtype, std::uint32_t pair) {
-  if (dtype == DType::bf16) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
-  }
-  return __half22float2(reinterpret_cast<const __half2&>(pair));
+  if (dtype == DType::bf16) return Precision<__nv_bfloat16>::unpack(pair);
+  return Precision<__half>::unpack(pair);
 }
 
 /// Calls `use` with a value of the C++ type that stands for a float dtype.

@@ -107,7 +107,7 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& map, const Walk& w
                                            typename T::Slot* slots, const uint4* pieces,
                                            std::uint32_t units, int slot, std::uint64_t* full) {
   const int units_shift = 2 - walk.slice_shift, lines = kGroup >> walk.height_shift;
-  const int line_bytes = walk.height() * walk.piece() * 2;
+  const int line_bytes = walk.height() * walk.piece() * Precision<typename T::Element>::kBytes;
 #pragma unroll 1
   for (std::uint32_t left = units & piece_heads(walk); left != 0; left &= left - 1) {
     const unsigned unit = __ffs(static_cast<int>(left)) - 1;

@@ -167,7 +167,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
       const std::uint64_t b = shared.b[at.stage].view(0);
       tile::mma_fence();
 #pragma unroll
-      for (int k = 0; k < tile::kLine / 16; ++k)
+      for (int k = 0; k < tile::kMmasPerLine; ++k)
         tile::mma<typename T::Element, kN, T::kMajorA, T::kMajorB>(
             sum, a + k * T::ATile::kDepthStep, b + k * T::BTile::kDepthStep, fresh && k == 0);
       fresh = false;

@@ -51,7 +51,7 @@ struct Traits {
 
   static constexpr int kRowsPanel = kTile.m < 64 ? kTile.m : 64;  // where A is Major::mn
   static constexpr int kRowsBox = kA == Major::k ? kTile.m : kRowsPanel;
-  static constexpr Form rows_form() { return form_of(kA, kRowsPanel); }
+  static constexpr Form rows_form() { return form_of<Element>(kA, kRowsPanel); }
   static constexpr int kRowsBytes = kTile.m * tile::kLineBytes;
   struct Stage {
     alignas(tile::kAtomBytes) Element columns[kTile.n * tile::kLine];
@@ -206,7 +206,7 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
       const std::uint64_t columns = args.columns_form.view(stage.columns, column);
       tile::mma_fence();
 #pragma unroll
-      for (int k = 0; k < tile::kLine / 16; ++k) {
+      for (int k = 0; k < tile::kMmasPerLine; ++k) {
         const std::uint64_t r = rows + k * kRowsForm.depth_step;
         const std::uint64_t c = columns + k * args.columns_form.depth_step;
         const bool first = i == 0 && k == 0;

@@ -108,7 +108,7 @@ void launch_typed(const Call& call, const Source& a, const Source& b) {
     args.a = map_of(a, T::kRowsBox);
     args.b = map_of(b, piece);
   }
-  args.columns_form = form_of(T::kMajorB, piece);
+  args.columns_form = form_of<typename T::Element>(T::kMajorB, piece);
   args.values = values_of(problem, args.walk.piece_shift);
   args.a_batch_step = shape.a.batch > 1 ? 1 : 0;
   args.b_batch_step = shape.b.batch > 1 ? 1 : 0;

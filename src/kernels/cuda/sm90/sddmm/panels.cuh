@@ -14,8 +14,8 @@ namespace tessera::cuda::sm90::sddmm {
 
 using tile::Major;
 
-/// How wgmma reads such an operand: a descriptor without an address, and the increment for 16 in
-/// depth.
+/// How wgmma reads such an operand: a descriptor without an address, and the increment for the
+/// depth of one MMA.
 struct Form {
   std::uint64_t fixed = 0;
   std::uint64_t depth_step = 0;
@@ -27,16 +27,19 @@ struct Form {
   }
 };
 
+template <class Element>
 __host__ __device__ constexpr Form form_of(Major major, int piece) {
+  using Facts = Precision<Element>;
   // Fields of the descriptor in units of 16 bytes; swizzles of 128, 64 and 32 bytes are modes 1 to
   // 3. Atoms are 8 lines.
-  const int width = major == Major::k ? tile::kLine : piece, line = width * 2;
-  const std::uint64_t mode = width == 64 ? 1 : width == 32 ? 2 : 3;
+  const int line = major == Major::k ? tile::kLineBytes : piece * Facts::kBytes;
+  const std::uint64_t mode = line == 128 ? 1 : line == 64 ? 2 : 3;
   const std::uint64_t panel =
-      major == Major::k ? 0 : static_cast<unsigned>(tile::kLine * line) >> 4;
+      major == Major::k ? 0 : static_cast<unsigned>(Facts::kLine * line) >> 4;
   const std::uint64_t atom = static_cast<unsigned>(8 * line) >> 4;
-  return {mode << 62 | atom << 32 | panel << 16,
-          static_cast<unsigned>(major == Major::k ? 32 : 16 * line) >> 4};
+  return {
+      mode << 62 | atom << 32 | panel << 16,
+      static_cast<unsigned>(Facts::kMmaDepth * (major == Major::k ? Facts::kBytes : line)) >> 4};
 }
 
 }  // namespace tessera::cuda::sm90::sddmm

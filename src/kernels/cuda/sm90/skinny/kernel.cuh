@@ -190,7 +190,7 @@ struct Block {
       const std::uint64_t b = reinterpret_cast<typename T::BTile*>(from + a_bytes())->view(0);
       tile::mma_fence();
 #pragma unroll
-      for (int k = 0; k < tile::kLine / 16; ++k)
+      for (int k = 0; k < tile::kMmasPerLine; ++k)
         tile::mma<typename T::Element, T::kN, T::kMajorA, T::kMajorB>(
             sum, a + k * T::ATile::kDepthStep, b + k * T::BTile::kDepthStep, first && k == 0);
       first = false;

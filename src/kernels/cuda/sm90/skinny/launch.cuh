@@ -43,8 +43,9 @@ void launch_typed(const Call& call, const planning::SkinnyLayout& layout, const 
   args.rest = steps % layout.splits;
   args.a_batch_step = (layout.swapped ? shape.b.batch : shape.a.batch) > 1 ? 1 : 0;
   args.b_batch_step = (layout.swapped ? shape.a.batch : shape.b.batch) > 1 ? 1 : 0;
-  args.policy =
-      a.map.inner * a.map.rows * a.map.batches * 2 > kKeptBytes ? tile::kStreams : tile::kStays;
+  const std::int64_t a_bytes =
+      a.map.inner * a.map.rows * a.map.batches * Precision<typename T::Element>::kBytes;
+  args.policy = a_bytes > kKeptBytes ? tile::kStreams : tile::kStays;
   if (left.is_sparse()) add_lists(args, left.sparse);
   // Without depth nothing is read, and there may be nothing to make a map of.
   if (a.map.data && b.map.data && a.map.batches > 0 && shape.k > 0) {

@@ -262,7 +262,7 @@ __device__ __forceinline__ void multiply_step(typename T::Shared& shared, int ri
     const std::uint64_t b = shared.b[ring][b_at.stage].view(0);
     tile::mma_fence();
 #pragma unroll
-    for (int k = 0; k < tile::kLine / 16; ++k)
+    for (int k = 0; k < tile::kMmasPerLine; ++k)
 #pragma unroll
       for (int piece = 0; piece < T::kPiecesPerSlot; ++piece)
         tile::mma<typename T::Element, 64, T::kMajorA, T::kMajorB>(

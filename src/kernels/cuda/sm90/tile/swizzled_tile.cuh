@@ -2,13 +2,17 @@
 
 #include <cstdint>
 
-// A tile of 16-bit elements in shared memory, as TMA writes it and wgmma reads it: lines of 64
-// elements (128 bytes) with the 128-byte swizzle, in atoms of 8 lines.
+#include "src/kernels/cuda/common/precision.cuh"
+
+// A tile in shared memory, as TMA writes it and wgmma reads it: lines of 128 bytes with the
+// 128-byte swizzle, in atoms of 8 lines.
 namespace tessera::cuda::tile {
 
-/// Elements of one line: the width of every TMA box and of every step of depth.
-inline constexpr int kLine = 64;
 inline constexpr int kLineBytes = 128;
+/// 16-bit elements of one line: the width of every TMA box and of every step of depth.
+inline constexpr int kLine = 64;
+/// MMAs over the depth of one line: each reads 32 bytes of it.
+inline constexpr int kMmasPerLine = kLineBytes / 32;
 /// Swizzled tiles start at multiples of one atom.
 inline constexpr int kAtomBytes = 8 * kLineBytes;
 
@@ -45,11 +49,14 @@ __device__ __forceinline__ std::uint64_t uniform(std::uint64_t view) {
 enum class Major { k, mn };
 
 /// One operand's tile of a stage: kExtent rows of A or columns of B, kLine deep.
-/// Major::k: kExtent lines, each one row's 64 elements of depth.
-/// Major::mn: panels of kLine lines, each one depth's 64 rows or columns.
+/// Major::k: kExtent lines, each one row's kLine elements of depth.
+/// Major::mn: panels of kLine lines, each one depth's kLine rows or columns.
 template <class Element, int kExtent, Major kMajor>
 struct OperandTile {
-  static_assert(sizeof(Element) == 2 && kExtent % (kMajor == Major::k ? 16 : kLine) == 0);
+  static constexpr int kLine = Precision<Element>::kLine;
+  static_assert(kMajor == Major::k || Precision<Element>::kBytes == 2,
+                "wgmma reads only 16-bit elements whose depth is not contiguous");
+  static_assert(kExtent % (kMajor == Major::k ? 16 : kLine) == 0);
   static constexpr int kPanels = kMajor == Major::k ? 1 : kExtent / kLine;
   static constexpr int kBytes = kExtent * kLineBytes;
   static constexpr int kPanelBytes = kLine * kLineBytes;
@@ -59,14 +66,17 @@ struct OperandTile {
   /// Where panel i of a load goes.
   __device__ Element* panel(int i) { return data + i * kLine * kLine; }
 
-  /// Rows or columns from `first` (a multiple of 64) on.
+  /// Rows or columns from `first` (a multiple of kLine) on.
   __device__ std::uint64_t view(int first) const {
     const Element* start = data + first * kLine;
     return kMajor == Major::k ? descriptor(start, 0, kAtomBytes)
                               : descriptor(start, kPanelBytes, kAtomBytes);
   }
-  /// The increment of a view for 16 in depth.
-  static constexpr std::uint64_t kDepthStep = (kMajor == Major::k ? 32 : 16 * kLineBytes) >> 4;
+  /// The increment of a view for the depth of one MMA.
+  static constexpr std::uint64_t kDepthStep =
+      Precision<Element>::kMmaDepth *
+          (kMajor == Major::k ? Precision<Element>::kBytes : kLineBytes) >>
+      4;
 };
 
 }  // namespace tessera::cuda::tile

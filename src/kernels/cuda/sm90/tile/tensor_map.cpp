@@ -37,6 +37,21 @@ struct Dimension {
   int box;
 };
 
+CUtensorMapDataType data_type(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::bf16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    default:
+      throw Error(ErrorCode::unsupported, std::string("tensor maps: dtype ") + to_string(dtype) +
+                                              " is not supported (supported: f16, bf16)");
+  }
+}
+
+/// Elements of a line with the 128-byte swizzle.
+int line_of(DType dtype) { return 128 / size_of(dtype); }
+
 CUtensorMap encode(DType dtype, const void* data, std::initializer_list<Dimension> dimensions) {
   static const Encode function = encode_function();
   constexpr std::size_t kMaxRank = 5;
@@ -52,15 +67,14 @@ CUtensorMap encode(DType dtype, const void* data, std::initializer_list<Dimensio
           d.size <= 1 ? cuuint64_t{kAlignment} : static_cast<cuuint64_t>(d.stride * size_of(dtype));
     box[rank++] = static_cast<cuuint32_t>(d.box);
   }
-  const CUtensorMapDataType type =
-      dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUtensorMapSwizzle swizzle = box[0] == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-                                     : box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                    : CU_TENSOR_MAP_SWIZZLE_32B;
+  const int line_bytes = static_cast<int>(box[0]) * size_of(dtype);
+  const CUtensorMapSwizzle swizzle = line_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : line_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                        : CU_TENSOR_MAP_SWIZZLE_32B;
   CUtensorMap map{};
   const CUresult status =
-      function(&map, type, static_cast<cuuint32_t>(rank), const_cast<void*>(data), sizes, pitches,
-               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+      function(&map, data_type(dtype), static_cast<cuuint32_t>(rank), const_cast<void*>(data),
+               sizes, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw Error(ErrorCode::device, "cuTensorMapEncodeTiled: error " + std::to_string(status));
@@ -86,18 +100,19 @@ bool tma_writable(const MatrixMap& m) {
 }
 
 CUtensorMap tensor_map(const MatrixMap& m, int box_rows, int box_inner) {
+  if (box_inner == 0) box_inner = line_of(m.dtype);
   return encode(
       m.dtype, m.data,
       {{m.inner, 1, box_inner}, {m.rows, m.row_stride, box_rows}, {m.batches, m.batch_stride, 1}});
 }
 
 CUtensorMap panel_map(const MatrixMap& m, int box_rows, int box_panels) {
-  constexpr int kPanel = 64;
+  const int panel = line_of(m.dtype);
   const bool cut = box_panels > 0;
   return encode(m.dtype, m.data,
-                {{cut ? kPanel : m.inner, 1, kPanel},
+                {{cut ? panel : m.inner, 1, panel},
                  {m.rows, m.row_stride, box_rows},
-                 {cut ? m.inner / kPanel : 1, kPanel, cut ? box_panels : 1},
+                 {cut ? m.inner / panel : 1, panel, cut ? box_panels : 1},
                  {m.batches, m.batch_stride, 1}});
 }
 

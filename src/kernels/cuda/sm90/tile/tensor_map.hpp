@@ -25,11 +25,11 @@ bool tma_readable(const MatrixMap& matrix);
 bool tma_writable(const MatrixMap& matrix);
 
 /// The descriptor for boxes of `box_inner` elements x `box_rows`, with the swizzle that is as wide
-/// as their lines: 64, 32 or 16 elements, 128, 64 or 32 bytes. Host only; enqueues nothing.
-CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows, int box_inner = 64);
+/// as their lines: 128, 64 or 32 bytes, by default 128. Host only; enqueues nothing.
+CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows, int box_inner = 0);
 
-/// The same with one more dimension between rows and batches: `inner` is cut into panels of 64, and
-/// a box has `box_panels` of them, one behind the other in shared memory. Not cut where
+/// The same with one more dimension between rows and batches: `inner` is cut into panels of 128
+/// bytes, and a box has `box_panels` of them, one behind the other in shared memory. Not cut where
 /// `box_panels` is 0: then that dimension has size 1.
 CUtensorMap panel_map(const MatrixMap& matrix, int box_rows, int box_panels);
 

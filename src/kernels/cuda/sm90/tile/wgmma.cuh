@@ -12,7 +12,8 @@
 
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// wgmma over accumulator arrays: 64 x N x 16 steps of one warpgroup, operands in shared memory.
+// wgmma over accumulator arrays: 64 x N x 32 bytes of depth of one warpgroup, operands in shared
+// memory.
 namespace tessera::cuda::tile {
 
 namespace gmma = cute::SM90::GMMA;
@@ -20,7 +21,7 @@ namespace gmma = cute::SM90::GMMA;
 template <Major kMajor>
 inline constexpr gmma::Major kGmmaMajor = kMajor == Major::k ? gmma::Major::K : gmma::Major::MN;
 
-/// The instruction for one element type and width.
+/// The instruction for one element type and width; void where there is none.
 template <class Element, int kN, Major kA, Major kB>
 constexpr auto atom() {
   constexpr gmma::Major a = kGmmaMajor<kA>, b = kGmmaMajor<kB>;
@@ -32,8 +33,7 @@ constexpr auto atom() {
     if constexpr (kN == 64) return gmma::MMA_64x64x16_F32BF16BF16_SS<a, b>{};
     if constexpr (kN == 32) return gmma::MMA_64x32x16_F32BF16BF16_SS<a, b>{};
     if constexpr (kN == 16) return gmma::MMA_64x16x16_F32BF16BF16_SS<a, b>{};
-  } else {
-    static_assert(std::is_same_v<Element, __half>);
+  } else if constexpr (std::is_same_v<Element, __half>) {
     if constexpr (kN == 256) return gmma::MMA_64x256x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 128) return gmma::MMA_64x128x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 96) return gmma::MMA_64x96x16_F32F16F16_SS<a, b>{};
@@ -52,13 +52,14 @@ __device__ __forceinline__ void mma_wait() {
   cute::warpgroup_wait<kPending>();
 }
 
-/// sum (+)= A * B over a depth of 16; overwrites where `first`.
+/// sum (+)= A * B over the depth of one MMA; overwrites where `first`.
 template <class Element, int kN, Major kA, Major kB>
 __device__ __forceinline__ void mma(float (&sum)[kN / 2], std::uint64_t a, std::uint64_t b,
                                     bool first) {
+  using Atom = decltype(atom<Element, kN, kA, kB>());
+  static_assert(!std::is_void_v<Atom>, "no wgmma of this width for this element type: see atom()");
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-    decltype(atom<Element, kN, kA, kB>())::fma(a, b, sum[I]...,
-                                               first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
+    Atom::fma(a, b, sum[I]..., first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
   }
   (std::make_index_sequence<kN / 2>{});
 }
@@ -73,8 +74,7 @@ constexpr auto register_atom() {
     if constexpr (kN == 128) return gmma::MMA_64x128x16_F32BF16BF16_RS<a, b>{};
     if constexpr (kN == 96) return gmma::MMA_64x96x16_F32BF16BF16_RS<a, b>{};
     if constexpr (kN == 64) return gmma::MMA_64x64x16_F32BF16BF16_RS<a, b>{};
-  } else {
-    static_assert(std::is_same_v<Element, __half>);
+  } else if constexpr (std::is_same_v<Element, __half>) {
     if constexpr (kN == 256) return gmma::MMA_64x256x16_F32F16F16_RS<a, b>{};
     if constexpr (kN == 192) return gmma::MMA_64x192x16_F32F16F16_RS<a, b>{};
     if constexpr (kN == 128) return gmma::MMA_64x128x16_F32F16F16_RS<a, b>{};
@@ -83,13 +83,17 @@ constexpr auto register_atom() {
   }
 }
 
-/// The same with A in registers: four pairs of elements of the warp's 16 rows x 16 depths.
+/// The same with A in registers: four words of the warp's 16 rows x 32 bytes of depth.
 template <class Element, int kN, Major kB>
 __device__ __forceinline__ void mma(float (&sum)[kN / 2], const std::uint32_t* a, std::uint64_t b,
                                     bool first) {
+  using Atom = decltype(register_atom<Element, kN, kB>());
+  static_assert(!std::is_void_v<Atom>,
+                "no wgmma of this width for this element type with A in registers: see "
+                "register_atom()");
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-    decltype(register_atom<Element, kN, kB>())::fma(
-        a[0], a[1], a[2], a[3], b, sum[I]..., first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
+    Atom::fma(a[0], a[1], a[2], a[3], b, sum[I]...,
+              first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
   }
   (std::make_index_sequence<kN / 2>{});
 }

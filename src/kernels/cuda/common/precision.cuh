@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include <tessera/tensor.hpp>
+
+namespace tessera::cuda {
+
+/// What follows from the width of an element.
+template <class Element>
+struct ElementWidth {
+  static constexpr int kBytes = sizeof(Element);
+  static constexpr int kLine = 128 / kBytes;     // of a line with the 128-byte swizzle
+  static constexpr int kMmaDepth = 32 / kBytes;  // of one tensor-core instruction
+};
+
+/// All that kernels know of an element type that tensor cores multiply.
+template <class Element>
+struct Precision;
+
+template <>
+struct Precision<__half> : ElementWidth<__half> {
+  static constexpr DType kDtype = DType::f16;
+  static constexpr std::uint32_t kTwoOnes = 0x3C003C00;
+  static constexpr float kMax = 65504.0f;  // the largest finite value, which P must not exceed
+
+  /// Two elements in a word, `low` first in memory.
+  __device__ __forceinline__ static std::uint32_t pack(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  __device__ __forceinline__ static float2 unpack(std::uint32_t pair) {
+    return __half22float2(reinterpret_cast<const __half2&>(pair));
+  }
+};
+
+template <>
+struct Precision<__nv_bfloat16> : ElementWidth<__nv_bfloat16> {
+  static constexpr DType kDtype = DType::bf16;
+  static constexpr std::uint32_t kTwoOnes = 0x3F803F80;
+  static constexpr float kMax = 3.38953139e38f;
+
+  __device__ __forceinline__ static std::uint32_t pack(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  __device__ __forceinline__ static float2 unpack(std::uint32_t pair) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
+  }
+};
+
+}  // namespace tessera::cuda
