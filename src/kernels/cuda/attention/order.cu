@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "src/kernels/cuda/common/check.hpp"
 #include "src/kernels/cuda/common/grid.cuh"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/common/scan.cuh"
 
 namespace tessera::cuda::attention {
@@ -123,14 +123,12 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
 }  // namespace
 
 void order_tiles(const Walk& walk, cudaStream_t stream) {
-  cudaLaunchAttribute overlapped = overlapped_with_grid_before();
-  cudaLaunchConfig_t config{};
-  config.gridDim = 1;
-  config.blockDim = kThreads;
-  config.stream = stream;
-  config.attrs = &overlapped;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, order_kernel, walk), "cudaLaunchKernelEx(attention)");
+  Kernel<order_kernel>::launch({.name = "order_kernel",
+                                .grid = 1,
+                                .threads = kThreads,
+                                .stream = stream,
+                                .overlapped = true},
+                               walk);
 }
 
 }  // namespace tessera::cuda::attention

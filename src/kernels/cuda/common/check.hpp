@@ -2,8 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
-#include <cstdint>
 #include <string>
 
 #include <tessera/error.hpp>
@@ -27,26 +25,6 @@ inline int sm_count() {
         "cudaDeviceGetAttribute");
   return units;
 }
-
-/// Lets a kernel have more shared memory than usual. Each kernel has one of these, static where it
-/// is launched: a device is asked once, with the most that any launch takes.
-class SharedMemoryLimit {
- public:
-  template <class Kernel>
-  void raise(Kernel* kernel, int bytes, const char* call) {
-    int device = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;  // beyond: every time
-    if (raised_.load(std::memory_order_acquire) & bit) return;
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-          call);
-    raised_.fetch_or(bit, std::memory_order_release);
-  }
-
- private:
-  std::atomic<std::uint64_t> raised_{0};  // a bit a device
-};
 
 /// Makes a device current and gives the caller's back at the end of the scope.
 class DeviceGuard {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 // Programmatic dependent launch: a grid may begin while the grid before it still runs. The earlier
 // grid's writes are visible, and its inputs may be overwritten, once this one has waited. Before
 // sm_90 a grid always begins after the one before it, and these do nothing.
@@ -18,14 +16,6 @@ __device__ __forceinline__ void let_next_grid_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-}
-
-/// The launch attribute that lets a grid begin like that.
-inline cudaLaunchAttribute overlapped_with_grid_before() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  return attribute;
 }
 
 }  // namespace tessera::cuda

@@ -13,8 +13,7 @@
 #include "src/core/check.hpp"
 #include "src/core/recent.hpp"
 #include "src/kernels/cuda/attention/order.cuh"
-#include "src/kernels/cuda/common/check.hpp"
-#include "src/kernels/cuda/common/grid.cuh"
+#include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
@@ -91,20 +90,13 @@ void launch_typed(const Call& call) {
     args.walk.grids_seen = scratch.grids_seen;
   }
   if (args.walk.order) order_tiles(args.walk, stream);
-  const auto kernel = attention_kernel<T>;
-  static SharedMemoryLimit limit;
-  limit.raise(kernel, T::kSharedBytes, "cudaFuncSetAttribute(attention)");
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(args.walk.blocks);
-  config.blockDim = T::kThreads;
-  config.dynamicSmemBytes = T::kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute overlapped = overlapped_with_grid_before();
-  config.attrs = &overlapped;
-  config.numAttrs = 1;
-  void* arguments[] = {&args};
-  check(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments),
-        "cudaLaunchKernelExC(attention)");
+  Kernel<attention_kernel<T>>::launch({.name = "attention_kernel",
+                                       .grid = grid_of(args.walk.blocks),
+                                       .threads = T::kThreads,
+                                       .stream = stream,
+                                       .shared_bytes = T::kSharedBytes,
+                                       .overlapped = true},
+                                      args);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>
