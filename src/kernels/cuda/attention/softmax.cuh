@@ -100,7 +100,7 @@ struct Softmax {
     find_maxes(score, top);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      top[half] = max_of_quad(top[half]);
+      top[half] = quad_max(top[half]);
       if (!seen(half) & top[half] > -INFINITY) row_max[half] = row_max_for(top[half], exponents);
     }
   }
@@ -184,17 +184,12 @@ struct Softmax {
     return exponents.ceiling - __log2f(__int_as_float(p_at_ceiling));
   }
 
-  __device__ __forceinline__ static float max_of_quad(float top) {
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-  }
-
   __device__ __forceinline__ void raise_row_maxes(const float (&top)[2], const Exponents& exponents,
                                                   const auto& rescale) {
     float rescale_factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      rescale_factor[half] = raise(half, row_max_for(max_of_quad(top[half]), exponents));
+      rescale_factor[half] = raise(half, row_max_for(quad_max(top[half]), exponents));
     rescale(rescale_factor);
   }
 
@@ -233,7 +228,7 @@ struct Softmax {
     find_maxes(p, top);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int exponent = min(max((__float_as_int(max_of_quad(top[half])) >> 23) - 127, 0), 126);
+      const int exponent = min(max((__float_as_int(quad_max(top[half])) >> 23) - 127, 0), 126);
       rescale_factor[half] = __int_as_float((127 - exponent) << 23);
       row_max[half] += static_cast<float>(exponent);
       row_sum[half] *= rescale_factor[half];

@@ -35,6 +35,11 @@ __device__ __forceinline__ T warp_sum(T x) {
   return x;
 }
 
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
 /// Transposes 4 x 4 items of kWords words in a quad: item i of lane j becomes item j of lane i.
 template <int kWords = 1, class Word>
 __device__ __forceinline__ void transpose_in_quad(Word (&word)[4 * kWords], int lane) {
