@@ -9,6 +9,7 @@
 #include <tessera/error.hpp>
 #include <tessera/tensor.hpp>
 
+#include "src/core/check.hpp"
 #include "src/kernels/cuda/common/precision.cuh"
 
 namespace tessera::cuda {
@@ -47,6 +48,20 @@ void with_element(DType dtype, const Use& use) {
     default:
       throw Error(ErrorCode::unsupported,
                   std::string("GPU kernels take f32, f16 and bf16 here, got ") + to_string(dtype));
+  }
+}
+
+/// visit.template operator()<Element>() with the type of a dtype that a kernel row multiplies.
+/// `kDtypes`: the row's.
+template <unsigned kDtypes, class Visit>
+void with_multiplied(DType dtype, const Visit& visit) {
+  static_assert(kDtypes != 0 && (kDtypes & ~core::dtypes({DType::f16, DType::bf16})) == 0,
+                "a kernel row states a dtype that has no Precision");
+  if constexpr ((kDtypes & core::dtypes({DType::bf16})) != 0) {
+    if (dtype == DType::bf16) return visit.template operator()<__nv_bfloat16>();
+  }
+  if constexpr ((kDtypes & core::dtypes({DType::f16})) != 0) {
+    if (dtype == DType::f16) return visit.template operator()<__half>();
   }
 }
 

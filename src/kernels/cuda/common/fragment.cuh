@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 namespace tessera::cuda {
 
 /// Which element of a warpgroup's 64 x N tile a thread's accumulator i holds: the same for wgmma
@@ -13,5 +15,15 @@ struct Fragment {
   /// Columns come in groups of eight; a thread holds two adjacent ones of each.
   __device__ int col(int group) const { return group * 8 + lane % 4 * 2; }
 };
+
+/// Loads 16 rows x 32 bytes as an MMA takes its left operand from registers. Lane l gives the
+/// shared address of 16 bytes: those of row l % 16, the first ones or, from lane 16 on, the second
+/// ones.
+__device__ __forceinline__ void load_left_operand(std::uint32_t address, std::uint32_t* words) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
 
 }  // namespace tessera::cuda

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/fragment.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
 #include "src/kernels/cuda/sm90/attention/merge.cuh"
 #include "src/kernels/cuda/sm90/attention/rescore.cuh"
@@ -12,15 +13,6 @@
 // The consumer warpgroups: each takes 64 rows of Q through the rings of K and V. The QK of one step
 // overlaps the PV of the step before, so the tensor cores work while P is computed.
 namespace tessera::cuda::sm90::attention {
-
-/// Loads 16 rows x 16 columns as wgmma takes its left operand from registers. Lane l gives the
-/// address of row l % 16, column l / 16 * 8.
-__device__ __forceinline__ void load_blocks(std::uint32_t row_address, std::uint32_t* pair) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(pair[0]), "=r"(pair[1]), "=r"(pair[2]), "=r"(pair[3])
-               : "r"(row_address)
-               : "memory");
-}
 
 /// One warpgroup: 64 rows of each tile.
 template <class T>
@@ -58,9 +50,8 @@ class Consumer {
   using Element = typename T::Element;
   using Pipe = ConsumerPipeline<T>;
   using Cursor = typename Pipe::Cursor;
-  static constexpr int kKeySteps = T::kDim / 16, kValueSteps = T::kN / 16;
-  static constexpr int kReadSteps =
-      kKeySteps - T::kQRegisterSteps;  // whose Q is read from shared memory
+  using Precision = typename T::Precision;
+  static constexpr int kReadMmas = T::kQkMmas - T::kQRegisterMmas;  // with Q in shared memory
 
   __device__ __forceinline__ void issue_qk() {
     unsigned tile = pipe_.tile;
@@ -73,26 +64,26 @@ class Consumer {
     tile::settle(score_);
     tile::mma_fence();
 #pragma unroll
-    for (int i = 0; i < kReadSteps; ++i)
+    for (int i = 0; i < kReadMmas; ++i)
       tile::mma<Element, T::kN, tile::Major::k, tile::Major::k>(
-          score_, q + T::Queries::column_step(i), k + T::Keys::column_step(i), i == 0);
+          score_, q + T::Queries::columns_of_mma(i), k + T::Keys::columns_of_mma(i), i == 0);
 #pragma unroll
-    for (int i = kReadSteps; i < kKeySteps; ++i)
-      tile::mma<Element, T::kN, tile::Major::k>(score_, q_registers_ + (i - kReadSteps) * 4,
-                                                k + T::Keys::column_step(i), i == 0);
+    for (int i = kReadMmas; i < T::kQkMmas; ++i)
+      tile::mma<Element, T::kN, tile::Major::k>(score_, q_registers_ + (i - kReadMmas) * 4,
+                                                k + T::Keys::columns_of_mma(i), i == 0);
     tile::mma_commit();
   }
 
   /// Loads the part of the tile's Q that stays in registers.
   __device__ __forceinline__ void load_q_registers() {
-    if constexpr (T::kQRegisterSteps == 0) return;
+    if constexpr (T::kQRegisterMmas == 0) return;
     const int mine = pipe_.thread(), lane = mine % 32;
     const std::uint32_t at = tile::shared_address(
         pipe_.queries_of(pipe_.tile)
-            .chunk(pipe_.first_row() + mine / 32 * 16 + lane % 16, lane / 16 * 8));
+            .chunk(pipe_.first_row() + mine / 32 * 16 + lane % 16, lane / 16 * T::Queries::kChunk));
 #pragma unroll
-    for (int i = 0; i < T::kQRegisterSteps; ++i)
-      load_blocks(T::Queries::to_column(at, (kReadSteps + i) * 16), q_registers_ + i * 4);
+    for (int i = 0; i < T::kQRegisterMmas; ++i)
+      load_left_operand(T::Queries::to_mma(at, kReadMmas + i), q_registers_ + i * 4);
   }
 
   /// Starts PV of a step whose P is ready.
@@ -102,9 +93,9 @@ class Consumer {
     tile::settle(o_acc_);
     tile::mma_fence();
 #pragma unroll
-    for (int i = 0; i < kValueSteps; ++i)
-      tile::mma<Element, T::kDimV, tile::Major::mn>(o_acc_, p_ + i * 4, v + i * T::Values::kRowStep,
-                                                    false);
+    for (int i = 0; i < T::kPvMmas; ++i)
+      tile::mma<Element, T::kDimV, tile::Major::mn>(o_acc_, p_ + i * 4,
+                                                    v + i * T::Values::kRowsOfMma, false);
     tile::mma_commit();
   }
 
@@ -114,9 +105,8 @@ class Consumer {
   }
 
   __device__ __forceinline__ void round() {
-    constexpr DType kType = std::is_same_v<Element, __nv_bfloat16> ? DType::bf16 : DType::f16;
 #pragma unroll
-    for (int i = 0; i < T::kN / 4; ++i) p_[i] = pack(kType, score_[2 * i], score_[2 * i + 1]);
+    for (int i = 0; i < T::kN / 4; ++i) p_[i] = Precision::pack(score_[2 * i], score_[2 * i + 1]);
   }
 
   /// The first step of a tile or, where the tile is begun, of a run of steps: nothing overlaps its
@@ -336,8 +326,8 @@ class Consumer {
   Pipe pipe_;
   float score_[T::kN / 2];
   OAccumulator<T::kDimV> o_acc_;
-  std::uint32_t p_[T::kN / 4];
-  std::uint32_t q_registers_[T::kQRegisterSteps > 0 ? T::kQRegisterSteps * 4 : 1];
+  std::uint32_t p_[T::kPvMmas * 4];
+  std::uint32_t q_registers_[T::kQRegisterMmas > 0 ? T::kQRegisterMmas * 4 : 1];
   Softmax softmax_;
 };
 

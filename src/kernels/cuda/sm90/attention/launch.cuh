@@ -13,6 +13,7 @@
 #include "src/core/check.hpp"
 #include "src/core/recent.hpp"
 #include "src/kernels/cuda/attention/order.cuh"
+#include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
@@ -102,21 +103,13 @@ void launch_typed(const Call& call) {
 template <planning::Tile kTile, unsigned kDtypes>
 void launch(const Call& call) {
   const auto& shape = std::get<planning::AttentionShape>(call.shape);
-  const auto typed = [&]<class Element>() {
+  with_multiplied<kDtypes>(shape.dtype, [&]<class Element>() {
     if constexpr (planning::supports_score_transform(kTile)) {
       if (shape.transforms_scores)
         return launch_typed<Traits<kTile, Element, Instance::transformed>>(call);
     }
     launch_typed<Traits<kTile, Element, Instance::plain>>(call);
-  };
-  static_assert(kDtypes != 0 && (kDtypes & ~core::dtypes({DType::f16, DType::bf16})) == 0,
-                "a row of this family states a dtype that its kernel does not multiply");
-  if constexpr ((kDtypes & core::dtypes({DType::bf16})) != 0) {
-    if (shape.dtype == DType::bf16) return typed.template operator()<__nv_bfloat16>();
-  }
-  if constexpr ((kDtypes & core::dtypes({DType::f16})) != 0) {
-    if (shape.dtype == DType::f16) return typed.template operator()<__half>();
-  }
+  });
 }
 
 }  // namespace tessera::cuda::sm90::attention

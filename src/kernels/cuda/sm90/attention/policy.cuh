@@ -32,17 +32,18 @@ struct Policy {
   static constexpr int kProducerRegisters = Shape::kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       (kRegisters * (Shape::kConsumers + 1) - kProducerRegisters) / Shape::kConsumers / 8 * 8;
-  // Steps of 16 columns of Q that a consumer keeps in registers, so that QK reads less shared
+  // MMAs whose Q a consumer keeps in registers, four words each, so that QK reads less shared
   // memory: as many as fit beside scores, O accumulator, P and everything else. Three consumers
   // keep all or none: a quarter costs as much time as it saves.
   static constexpr int kOtherRegisters = kTransformsScores                               ? 48
                                          : Shape::kKvSplits > 1 && Shape::kConsumers > 2 ? 28
                                                                                          : 36;
-  static constexpr int kFreeSteps =
-      (kConsumerRegisters - Shape::kN / 2 - Shape::kDimV / 2 - Shape::kN / 4 - kOtherRegisters) / 4;
-  static constexpr int kQRegisterSteps = Shape::kConsumers == 3 && kFreeSteps < Shape::kDim / 16
-                                             ? 0
-                                             : std::clamp(kFreeSteps, 0, Shape::kDim / 16);
+  static constexpr int kFreeRegisters =
+      kConsumerRegisters - Shape::kN / 2 - Shape::kDimV / 2 - Shape::kPvMmas * 4 - kOtherRegisters;
+  static constexpr int kQRegisterMmas =
+      Shape::kConsumers == 3 && kFreeRegisters / 4 < Shape::kQkMmas
+          ? 0
+          : std::clamp(kFreeRegisters / 4, 0, Shape::kQkMmas);
   // Four consumers have so few registers that the compiler has to be kept from holding what can be
   // computed again.
   static constexpr bool kFewRegisters = Shape::kConsumers > 3;

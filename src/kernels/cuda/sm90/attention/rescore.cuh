@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include <cute/arch/mma_sm80.hpp>
 
@@ -13,9 +12,13 @@ namespace tessera::cuda::sm90::attention {
 
 /// Multiplies 16 rows by 8 keys, 16 deep. Its fragments are a part of wgmma's.
 template <class Element>
-using WarpMma =
-    std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, cute::SM80_16x8x16_F32BF16BF16F32_TN,
-                       cute::SM80_16x8x16_F32F16F16F32_TN>;
+struct WarpMma {
+  static_assert(sizeof(Element) == 0, "no mma.sync of 16 x 8 for this element type");
+};
+template <>
+struct WarpMma<__half> : cute::SM80_16x8x16_F32F16F16F32_TN {};
+template <>
+struct WarpMma<__nv_bfloat16> : cute::SM80_16x8x16_F32BF16BF16F32_TN {};
 
 /// A lane's part of a fragment of eight rows, from `row` on, and eight columns, from `column` on.
 template <class Rows>

@@ -32,7 +32,7 @@ __device__ __forceinline__ void stage_results(const Arguments& args, typename T:
       const float* two = o_acc + set * 8 + i * 2;
       pair[i] = pack(dtype, two[0] * factor[i % 2], two[1] * factor[i % 2]);
     }
-    product::put_blocks<false>(T::Queries::to_column(at, set * 16), pair);
+    product::put_blocks<false>(T::Queries::to_mma(at, set), pair);
   }
 }
 
