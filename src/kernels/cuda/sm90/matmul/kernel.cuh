@@ -217,8 +217,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   // No block accesses the memory of a block that has not begun, or has ended. The producer need not
   // wait for the other blocks to begin.
   if (splits > 1) {
-    cluster_arrive();
-    if (!loads) cluster_wait();
+    tile::cluster_arrive();
+    if (!loads) tile::cluster_wait();
   }
   if (loads) {
     cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();
@@ -233,9 +233,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   if (splits > 1) {
     __syncwarp();
-    if (loads) cluster_wait();
+    if (loads) tile::cluster_wait();
     tile::ptx::barrier_cluster_arrive();  // what was sent to other blocks has arrived
-    cluster_wait();
+    tile::cluster_wait();
   }
 }
 

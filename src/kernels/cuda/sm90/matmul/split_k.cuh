@@ -14,13 +14,6 @@
 // and no atomic addition.
 namespace tessera::cuda::sm90::matmul {
 
-/// All threads arrive, then wait. Orders no memory: data that travels between blocks has its own
-/// barriers.
-__device__ __forceinline__ void cluster_arrive() {
-  tile::ptx::barrier_cluster_arrive(tile::ptx::sem_relaxed);
-}
-__device__ __forceinline__ void cluster_wait() { tile::ptx::barrier_cluster_wait(); }
-
 /// The same address in another block's shared memory.
 template <class T>
 __device__ __forceinline__ T* of_rank(T* mine, int rank) {

@@ -270,26 +270,26 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const bool syncs_cluster = T::kMany && args.together > 1;
   if (is_producer_a) {
     __syncthreads();
-    if (syncs_cluster) cluster_arrive();
+    if (syncs_cluster) tile::cluster_arrive();
     if (tile::elect()) block.load_a(share);
     __syncwarp();
-    if (syncs_cluster) cluster_wait();
+    if (syncs_cluster) tile::cluster_wait();
     let_next_grid_begin();
   } else if (is_producer_b) {
     const int columns = args.sparse ? share.column(share.entry + lane) : 0;
     __syncthreads();
-    if (syncs_cluster) cluster_arrive(), cluster_wait();
+    if (syncs_cluster) tile::cluster_arrive(), tile::cluster_wait();
     block.load_b(share, columns, lane, tile::elect());
   } else {
     __syncthreads();
-    if (syncs_cluster) cluster_arrive(), cluster_wait();
+    if (syncs_cluster) tile::cluster_arrive(), tile::cluster_wait();
     const int unit = warp / 4, thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     float sum[T::kN / 2];
     block.multiply(share, sum, unit, thread);
     // After this no block reads or sends operands any more, so stages can be overwritten, and all
     // barriers are initialised. Producers that have ended count as arrived.
-    cluster_arrive();
-    cluster_wait();
+    tile::cluster_arrive();
+    tile::cluster_wait();
     char* room = block.ring + unit * args.splits * args.owned * kPieceBytes;
     SplitKReduction<T::kN>(args, block.at, room, &barriers.arrived[unit], unit)
         .reduce_and_store(sum, thread);

@@ -18,12 +18,6 @@ inline constexpr int kUnit = 64;   // rows of one warpgroup
 inline constexpr int kPiece = 16;  // adjacent columns that one block owns
 inline constexpr int kPieceBytes = kUnit * kPiece * 4;
 
-/// All threads of the cluster arrive, then wait. Orders no memory.
-__device__ __forceinline__ void cluster_arrive() {
-  tile::ptx::barrier_cluster_arrive(tile::ptx::sem_relaxed);
-}
-__device__ __forceinline__ void cluster_wait() { tile::ptx::barrier_cluster_wait(); }
-
 /// Sends 16 bytes to another block's shared memory; its barrier counts them as they arrive. No
 /// fence.
 __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t barrier, const float* s) {

@@ -38,6 +38,13 @@ __device__ __forceinline__ void arrive_there(std::uint64_t* mine, int rank) {
                : "memory");
 }
 
+/// All threads arrive, then wait. Orders no memory: data that travels between blocks has its own
+/// barriers.
+__device__ __forceinline__ void cluster_arrive() {
+  tile::ptx::barrier_cluster_arrive(tile::ptx::sem_relaxed);
+}
+__device__ __forceinline__ void cluster_wait() { tile::ptx::barrier_cluster_wait(); }
+
 /// True for one lane of a warp whose lanes all call this. The compiler knows it to be one: TMA
 /// copies that only this lane issues need no loop over lanes.
 __device__ __forceinline__ bool elect() {
