@@ -61,13 +61,13 @@ bench: build
 	$(build)/tessera bench $(ARGS)
 
 gpu-check:
-	$(or $(wildcard .venv/bin/python3),python3) scripts/gpu_check.py $(ARGS)
+	$(or $(wildcard .venv/bin/python3),python3) tools/gpu_check.py $(ARGS)
 
 profile:
-	@$(or $(wildcard .venv/bin/python3),python3) scripts/ncu_profile.py "$(CASE)" $(ARGS)
+	@$(or $(wildcard .venv/bin/python3),python3) tools/ncu_profile.py "$(CASE)" $(ARGS)
 
 tables:
-	@python3 scripts/tables.py
+	@python3 tools/tables.py
 
 format format-check:
 	@scripts/format.sh $@

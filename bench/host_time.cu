@@ -1,5 +1,5 @@
 // What a call costs the host on a GPU: `host_time` writes a line of JSON for each call that it
-// knows, for scripts/gpu_check.py. The clock runs over 200 calls at a time that are only enqueued,
+// knows, for tools/gpu_check.py. The clock runs over 200 calls at a time that are only enqueued,
 // so that the queue never fills; the GPU finishes before the next ones. All take turns with a
 // launch of an empty kernel: no call can cost less than that, and hosts are not always as quick.
 #include <cuda_runtime_api.h>

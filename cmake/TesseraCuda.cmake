@@ -108,7 +108,7 @@ set_target_properties(tessera_cuda PROPERTIES
   CUDA_VISIBILITY_PRESET hidden
   CUDA_RUNTIME_LIBRARY None
   CUDA_COMPILER_LAUNCHER
-  "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/scripts/check_ptxas.py;--compile;${PROJECT_BINARY_DIR}/rows")
+  "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/tools/check_ptxas.py;--compile;${PROJECT_BINARY_DIR}/rows")
 # The language is named here because CMake 3.25 knows no C++20 flag for nvcc.
 target_compile_options(tessera_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:
   -std=c++20 -O3 -DNDEBUG --expt-relaxed-constexpr -compress-mode=size -Xptxas=-v>)
@@ -119,9 +119,9 @@ endif()
 # machine_code.json: results of measurements name the code that they ran by it.
 set(tessera_kernel_objects $<FILTER:$<TARGET_OBJECTS:tessera_cuda>,INCLUDE,\\.cu\\.o$>)
 add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/machine_code.json
-  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/machine_code.py collect
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/machine_code.py collect
           ${PROJECT_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${tessera_kernel_objects}
-  DEPENDS $<TARGET_OBJECTS:tessera_cuda> ${PROJECT_SOURCE_DIR}/scripts/machine_code.py
+  DEPENDS $<TARGET_OBJECTS:tessera_cuda> ${PROJECT_SOURCE_DIR}/tools/machine_code.py
   COMMAND_EXPAND_LISTS VERBATIM)
 add_custom_target(tessera_machine_code ALL DEPENDS ${PROJECT_BINARY_DIR}/machine_code.json)
 install(FILES ${PROJECT_BINARY_DIR}/machine_code.json DESTINATION ${CMAKE_INSTALL_LIBDIR}

@@ -12,7 +12,7 @@ find_package(tvm_ffi CONFIG REQUIRED)
 
 # Where each argument of an operation is, from the table that the Python package reads too.
 set(signatures ${PROJECT_BINARY_DIR}/ffi/generated/signatures.hpp)
-set(signatures_script ${PROJECT_SOURCE_DIR}/scripts/signatures_header.py)
+set(signatures_script ${PROJECT_SOURCE_DIR}/tools/signatures_header.py)
 add_custom_command(OUTPUT ${signatures}
   COMMAND ${Python_EXECUTABLE} ${signatures_script} ${signatures}
   DEPENDS ${signatures_script} ${PROJECT_SOURCE_DIR}/python/tessera/_signatures.py

@@ -93,7 +93,7 @@ if(TESSERA_CUDA)
   target_include_directories(tessera_gpu_main PUBLIC ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(tessera_gpu_main PUBLIC ${tessera_archives} GTest::gtest CUDA::cudart_static)
   tessera_test_folder(gpu 600 tessera_gpu_main)
-  # No tests, but built and carried with them: scripts/gpu_check.py runs them.
+  # No tests, but built and carried with them: tools/gpu_check.py runs them.
   tessera_measuring_program(gpu_host_time bench/host_time.cu)
   set_source_files_properties(bench/host_time.cu
     PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
@@ -128,12 +128,12 @@ function(tessera_check name)
 endfunction()
 set(python ${Python3_EXECUTABLE} -B)
 
-tessera_check(layers_self_test ${python} scripts/check_layers.py --self-test)
-tessera_check(layers ${python} scripts/check_layers.py)
-tessera_check(ptxas_self_test ${python} scripts/check_ptxas.py --self-test)
-tessera_check(results ${python} scripts/check_results.py)
-tessera_check(tables ${python} scripts/tables.py --check)
-tessera_check(docs_self_test ${python} scripts/check_docs.py --self-test)
+tessera_check(layers_self_test ${python} tools/check_layers.py --self-test)
+tessera_check(layers ${python} tools/check_layers.py)
+tessera_check(ptxas_self_test ${python} tools/check_ptxas.py --self-test)
+tessera_check(results ${python} tools/check_results.py)
+tessera_check(tables ${python} tools/tables.py --check)
+tessera_check(docs_self_test ${python} tools/check_docs.py --self-test)
 tessera_check(setup ${python} tests/install/setup_test.py)
 tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
               -DWORK=${PROJECT_BINARY_DIR}/checks/cutlass -P tests/install/find_cutlass.cmake)
@@ -143,14 +143,14 @@ if(TESSERA_TOOL)
   if(TESSERA_CUDA)
     set(docs_nvcc --nvcc ${CMAKE_CUDA_COMPILER})
   endif()
-  tessera_check(docs ${python} scripts/check_docs.py --build ${PROJECT_BINARY_DIR}
+  tessera_check(docs ${python} tools/check_docs.py --build ${PROJECT_BINARY_DIR}
                 --cxx ${CMAKE_CXX_COMPILER} ${docs_nvcc})
   foreach(name cli pattern demo python)
     tessera_check(tool_${name} ${python} tests/tool/${name}_test.py $<TARGET_FILE:tessera_tool>)
   endforeach()
 endif()
 if(NOT TESSERA_SANITIZE)
-  tessera_check(exports ${python} scripts/check_exports.py $<TARGET_FILE:tessera>)
+  tessera_check(exports ${python} tools/check_exports.py $<TARGET_FILE:tessera>)
   tessera_check(installed_consumer ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
                 -DBUILD=${PROJECT_BINARY_DIR} -DWORK=${PROJECT_BINARY_DIR}/checks/install
                 -DCXX=${CMAKE_CXX_COMPILER} -P tests/install/consumer.cmake)
@@ -161,8 +161,8 @@ endif()
 if(TESSERA_CUDA)
   list(TRANSFORM row_sources REPLACE ".*/(.+)" "${PROJECT_BINARY_DIR}/rows/ptxas/\\1.o.ptxas"
        OUTPUT_VARIABLE reports)
-  tessera_check(ptxas ${python} scripts/check_ptxas.py ${reports})
+  tessera_check(ptxas ${python} tools/check_ptxas.py ${reports})
   add_dependencies(tessera_gpu_tests tessera_machine_code)
-  tessera_check(machine_code ${python} scripts/machine_code.py check
+  tessera_check(machine_code ${python} tools/machine_code.py check
                 ${PROJECT_BINARY_DIR}/machine_code.json)
 endif()

@@ -1,6 +1,6 @@
 // What the card gives at most, without any of our kernels: rates of the tensor cores by
 // instruction, bandwidths, what launches cost. `ceilings` writes one JSON object of figures, for
-// `python -m tessera.bench ceilings` and scripts/gpu_check.py; docs/measuring.md explains them.
+// `python -m tessera.bench ceilings` and tools/gpu_check.py; docs/measuring.md explains them.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 """The signature of every operation: the one place that states its arguments and their order.
 
 From this table come the tuples of arguments, the schemas of ``torch.ops.tessera`` and their
-defaults, what autograd and autocast look at, and, written by ``scripts/signatures_header.py`` when
+defaults, what autograd and autocast look at, and, written by ``tools/signatures_header.py`` when
 the package is built, the C++ header by which ``src/ffi`` reads the arguments. It needs the standard
 library alone, so that the build can read it without the package.
 

@@ -448,7 +448,7 @@ def test_the_check_of_committed_results(result, tmp_path):
     def check(made, *options):
         path = tmp_path / "r.json"
         write_json(path, made)
-        script = ROOT / "scripts" / "check_results.py"
+        script = ROOT / "tools" / "check_results.py"
         done = subprocess.run([sys.executable, script, *options, path], capture_output=True,
                               text=True)
         return done.returncode, done.stdout

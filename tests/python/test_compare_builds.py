@@ -1,4 +1,4 @@
-"""scripts/compare_builds.py on the CPU: one build against itself."""
+"""tools/compare_builds.py on the CPU: one build against itself."""
 
 import shutil
 import sys
@@ -8,9 +8,9 @@ import pytest
 import tessera
 
 ROOT = Path(__file__).resolve().parents[2]
-if not (ROOT / "scripts").is_dir():
+if not (ROOT / "tools").is_dir():
     pytest.skip("runs from the source tree alone", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 import compare_builds  # noqa: E402
 

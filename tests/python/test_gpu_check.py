@@ -1,4 +1,4 @@
-"""scripts/gpu_check.py with stand-ins for the GPU's tools: what it runs, what it writes down."""
+"""tools/gpu_check.py with stand-ins for the GPU's tools: what it runs, what it writes down."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tools"))
 import gpu_check  # noqa: E402
 import gpu_steps  # noqa: E402
 

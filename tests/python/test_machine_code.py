@@ -1,4 +1,4 @@
-"""Hashes of the kernels' machine code: scripts/machine_code.py, which makes and compares them, and
+"""Hashes of the kernels' machine code: tools/machine_code.py, which makes and compares them, and
 tessera.bench.machine_code, by which a figure is known to be stale."""
 
 import json
@@ -10,9 +10,9 @@ import pytest
 from tessera.bench import machine_code as measured
 
 ROOT = Path(__file__).resolve().parents[2]
-if not (ROOT / "scripts").is_dir():
+if not (ROOT / "tools").is_dir():
     pytest.skip("runs from the source tree alone", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 import machine_code  # noqa: E402
 

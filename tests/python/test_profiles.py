@@ -1,4 +1,4 @@
-"""scripts/ncu_profile.py with a stand-in for ncu: what it asks for, what it makes of the table."""
+"""tools/ncu_profile.py with a stand-in for ncu: what it asks for, what it makes of the table."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 import check_results  # noqa: E402
 import ncu_profile  # noqa: E402

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def script():
-    path = ROOT / "scripts/signatures_header.py"
+    path = ROOT / "tools/signatures_header.py"
     spec = importlib.util.spec_from_file_location("signatures_header", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""scripts/sweep.py: candidates become rows of a copy's table, and a compiler's words a reason."""
+"""tools/sweep.py: candidates become rows of a copy's table, and a compiler's words a reason."""
 
 import json
 import re
@@ -9,9 +9,9 @@ import pytest
 from tessera.bench.cases import read_workload
 
 ROOT = Path(__file__).resolve().parents[2]
-if not (ROOT / "scripts").is_dir():
+if not (ROOT / "tools").is_dir():
     pytest.skip("runs from the source tree alone", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 import sweep  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""scripts/tables.py and what it is made of, on results that were never measured: every figure here
+"""tools/tables.py and what it is made of, on results that were never measured: every figure here
 is invented and round."""
 
 import importlib.util
@@ -10,8 +10,8 @@ import pytest
 from support import ATTENTION_ROW, KERNELS, PRODUCT_ROW, change_kernel, kernel_tree
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-spec = importlib.util.spec_from_file_location("tables", ROOT / "scripts" / "tables.py")
+sys.path.insert(0, str(ROOT / "tools"))
+spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "tables.py")
 tables = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tables)
 markdown = tables.package_module("report.markdown")

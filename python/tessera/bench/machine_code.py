@@ -1,6 +1,6 @@
 """Which machine code a measurement ran, and whether the kernels have changed since.
 
-scripts/machine_code.py hashes the instructions of each kernel at build time and writes
+tools/machine_code.py hashes the instructions of each kernel at build time and writes
 machine_code.json: {"toolkit": version of nvcc, "kernels": {row: {instance: hash}}}. A GPU build
 installs this file beside the library; bench/machine_code.json of a source tree is the committed
 copy. In this module `kernels` is what stands under "kernels", None where there is no file.

@@ -2,7 +2,7 @@
 
   ncu --profile-from-start off ... python -m tessera.bench.one_call '{"op": ..., "params": ...}'
 
-Prints a JSON line about it. scripts/ncu_profile.py runs this."""
+Prints a JSON line about it. tools/ncu_profile.py runs this."""
 
 import json
 import sys

@@ -3,9 +3,9 @@
 one device, every other time in the opposite order, as who runs behind whom makes a difference of
 several percent. A result that is wrong gets no time.
 
-  scripts/compare_builds.py OLD NEW --cases "attention s=1024 causal=true" "attention s=4096"
-  scripts/compare_builds.py OLD NEW --cases bench/workloads/check.json
-  scripts/compare_builds.py OLD:KERNEL NEW:KERNEL --cases "attention s=4096 d=96"
+  tools/compare_builds.py OLD NEW --cases "attention s=1024 causal=true" "attention s=4096"
+  tools/compare_builds.py OLD NEW --cases bench/workloads/check.json
+  tools/compare_builds.py OLD:KERNEL NEW:KERNEL --cases "attention s=4096 d=96"
 
 OLD and NEW are folders with a built package: pip install --no-deps --target OLD . in a checkout.
 After a colon comes the kernel to take, where it is not to be each build's own choice. All kernels

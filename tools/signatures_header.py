@@ -37,7 +37,7 @@ def values_of(part, at, group_type):
 
 
 def header_of(signatures, group_type):
-    lines = ["// Written by scripts/signatures_header.py from python/tessera/_signatures.py.",
+    lines = ["// Written by tools/signatures_header.py from python/tessera/_signatures.py.",
              "#pragma once", "", '#include "src/ffi/arguments.hpp"', "",
              "namespace tessera::python::signature {"]
     for signature in signatures:

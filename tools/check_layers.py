@@ -51,7 +51,7 @@ OUTSIDE = {
     "cuda": r"cuda.*|cublas.*|cusparse.*|nvtx3/.*|nvml\.h",
     "cutlass": r"(cute|cutlass)/.*",
     "ffi": r"(tvm|dlpack)/.*",
-    "signatures": r"generated/signatures\.hpp",  # written by scripts/signatures_header.py
+    "signatures": r"generated/signatures\.hpp",  # written by tools/signatures_header.py
     "cli": r"CLI/.*",
     "json": r"nlohmann/.*",
     "zlib": r"zlib\.h",

@@ -2,9 +2,9 @@
 """Runs Nsight Compute on our kernels of one case and writes an extract beside the results:
 bench/results/profiles/CARD-CASE.json, and the same as text. docs/profiling.md says how to read it.
 
-  scripts/ncu_profile.py "attention s=16384 d=128 causal=true"
-  scripts/ncu_profile.py bench/workloads/hopper_products.json:3
-  scripts/ncu_profile.py "bench/workloads/check.json:matmul 8192x8192x8192 bf16"
+  tools/ncu_profile.py "attention s=16384 d=128 causal=true"
+  tools/ncu_profile.py bench/workloads/hopper_products.json:3
+  tools/ncu_profile.py "bench/workloads/check.json:matmul 8192x8192x8192 bf16"
 """
 
 import argparse

@@ -9,8 +9,8 @@ or <!-- picture: NAME -->. Pictures are files in docs/images/measured, where not
 
 docs/report.html is the whole of it as one page.
 
-Usage: scripts/tables.py            writes them all (make tables)
-       scripts/tables.py --check    fails where one is not what the files give
+Usage: tools/tables.py            writes them all (make tables)
+       tools/tables.py --check    fails where one is not what the files give
 
 Tables and pictures say how many of their cases are stale: their kernels have changed since. The
 kernels are those of bench/machine_code.json.

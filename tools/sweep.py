@@ -140,7 +140,7 @@ def sweep(family, arguments):
           f"  pip install {tree} --config-settings=cmake.define.TESSERA_CUDA=ON "
           f"--config-settings=cmake.define.TESSERA_KERNELS=sm90_{family}\n"
           f"  python -m tessera.tune --workload bench/sweeps/{family}.json --rows _try_ --dry-run "
-          f"--json > times.json\n  scripts/sweep.py {family} --times times.json")
+          f"--json > times.json\n  tools/sweep.py {family} --times times.json")
     return {"family": family, "op": op, "date": bench_module("files").timestamp(),
             "cuda": nvcc[0] if nvcc else None, "rows": rows, "device": None, "problems": []}
 

@@ -2,7 +2,7 @@
 """Rewrites files that name kernel rows as version 0.1 did: results, profiles, tuning files. The map
 is bench/row_names.json; names that are in no map stay.
 
-Usage: scripts/rename_rows.py FILE...
+Usage: tools/rename_rows.py FILE...
 """
 
 import json

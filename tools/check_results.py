@@ -4,7 +4,7 @@ measured on a GPU, and counts each case once. Lists the stale cases of each file
 machine code is not that of bench/machine_code.json. That alone fails only with --fresh. Profiles, in
 bench/results/profiles, have the shape of profiles, and a text that says the same.
 
-Usage: scripts/check_results.py [--fresh] [FILE...]
+Usage: tools/check_results.py [--fresh] [FILE...]
 """
 
 import argparse

@@ -4,11 +4,11 @@ the Python GPU tests, random problems against float64, what calls cost the host,
 ceilings, and the benchmark. Uses what is built already, needs no network, and writes one JSON in
 the shape of python/tessera/bench/schema.json.
 
-  scripts/gpu_check.py                              all of it, into bench/results/CARD-check.json
-  scripts/gpu_check.py --quick                      a short look
-  scripts/gpu_check.py --shard 2/4 --budget 500     a part, in so many seconds
-  scripts/gpu_check.py --resume --budget 500        go on where the file stopped
-  scripts/gpu_check.py --merge A.json B.json --out C.json
+  tools/gpu_check.py                              all of it, into bench/results/CARD-check.json
+  tools/gpu_check.py --quick                      a short look
+  tools/gpu_check.py --shard 2/4 --budget 500     a part, in so many seconds
+  tools/gpu_check.py --resume --budget 500        go on where the file stopped
+  tools/gpu_check.py --merge A.json B.json --out C.json
 """
 
 import argparse
