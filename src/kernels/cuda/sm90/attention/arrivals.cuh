@@ -16,6 +16,13 @@ inline constexpr bool kEachLaneArrives = false;
 #endif
 inline constexpr int kWarpArrivals = kEachLaneArrives ? 32 : 1;
 
+/// Read anew each time, so that neither it nor what follows from it occupies a register.
+__device__ __forceinline__ int thread_of_block() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 /// All lanes of a warp are done with what the barrier guards.
 __device__ __forceinline__ void arrive_as_warp(std::uint64_t& barrier, int lane) {
   __syncwarp();

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/common/fragment.cuh"
+#include "src/kernels/cuda/sm90/attention/consumer_mma.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
 #include "src/kernels/cuda/sm90/attention/merge.cuh"
 #include "src/kernels/cuda/sm90/attention/rescore.cuh"
@@ -30,7 +30,7 @@ class Consumer {
           continue;
         }
       }
-      load_q_registers();
+      mma_.load_q_registers(pipe_);
       if constexpr (T::kOwnLists) {
         walk_row_group();
         continue;
@@ -39,7 +39,7 @@ class Consumer {
       pipe_.skip_leading();
       softmax_ = {};
       begin<false>();
-      clear<T::kDimV>(o_acc_);
+      clear<T::kDimV>(mma_.o_acc);
       do {
         while (!pipe_.is_last()) step();
       } while (start_next_tile());
@@ -47,67 +47,8 @@ class Consumer {
   }
 
  private:
-  using Element = typename T::Element;
   using Pipe = ConsumerPipeline<T>;
   using Cursor = typename Pipe::Cursor;
-  using Precision = typename T::Precision;
-  static constexpr int kReadMmas = T::kQkMmas - T::kQRegisterMmas;  // with Q in shared memory
-
-  __device__ __forceinline__ void issue_qk() {
-    unsigned tile = pipe_.tile;
-    if constexpr (T::kFewRegisters)
-      asm volatile("" : "+r"(tile));  // so that no register holds what follows from it
-    const std::uint64_t q = pipe_.shared.q[0].by_columns(pipe_.first_row()) +
-                            tile % T::kQueryStages * (T::Queries::kBytes >> 4);
-    const std::uint64_t k =
-        pipe_.shared.keys[0].by_columns(0) + pipe_.at.stage * (T::Keys::kBytes >> 4);
-    tile::settle(score_);
-    tile::mma_fence();
-#pragma unroll
-    for (int i = 0; i < kReadMmas; ++i)
-      tile::mma<Element, T::kN, tile::Major::k, tile::Major::k>(
-          score_, q + T::Queries::columns_of_mma(i), k + T::Keys::columns_of_mma(i), i == 0);
-#pragma unroll
-    for (int i = kReadMmas; i < T::kQkMmas; ++i)
-      tile::mma<Element, T::kN, tile::Major::k>(score_, q_registers_ + (i - kReadMmas) * 4,
-                                                k + T::Keys::columns_of_mma(i), i == 0);
-    tile::mma_commit();
-  }
-
-  /// Loads the part of the tile's Q that stays in registers.
-  __device__ __forceinline__ void load_q_registers() {
-    if constexpr (T::kQRegisterMmas == 0) return;
-    const int mine = pipe_.thread(), lane = mine % 32;
-    const std::uint32_t at = tile::shared_address(
-        pipe_.queries_of(pipe_.tile)
-            .chunk(pipe_.first_row() + mine / 32 * 16 + lane % 16, lane / 16 * T::Queries::kChunk));
-#pragma unroll
-    for (int i = 0; i < T::kQRegisterMmas; ++i)
-      load_left_operand(T::Queries::to_mma(at, kReadMmas + i), q_registers_ + i * 4);
-  }
-
-  /// Starts PV of a step whose P is ready.
-  __device__ __forceinline__ void issue_pv(Cursor at) {
-    tile::wait(&pipe_.shared.v_ring.full[at.stage], at.parity);
-    const std::uint64_t v = pipe_.shared.values[0].by_rows() + at.stage * (T::Values::kBytes >> 4);
-    tile::settle(o_acc_);
-    tile::mma_fence();
-#pragma unroll
-    for (int i = 0; i < T::kPvMmas; ++i)
-      tile::mma<Element, T::kDimV, tile::Major::mn>(o_acc_, p_ + i * 4,
-                                                    v + i * T::Values::kRowsOfMma, false);
-    tile::mma_commit();
-  }
-
-  __device__ __forceinline__ void rescale(const float (&rescale_factor)[2]) {
-#pragma unroll
-    for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] *= rescale_factor[i / 2 % 2];
-  }
-
-  __device__ __forceinline__ void round() {
-#pragma unroll
-    for (int i = 0; i < T::kN / 4; ++i) p_[i] = Precision::pack(score_[2 * i], score_[2 * i + 1]);
-  }
 
   /// The first step of a tile or, where the tile is begun, of a run of steps: nothing overlaps its
   /// QK.
@@ -115,24 +56,25 @@ class Consumer {
   __device__ __forceinline__ void begin() {
     constexpr bool kWaitsForTurn = !kTileBegun && T::kTakesTurns;
     if constexpr (kWaitsForTurn) pipe_.wait_for_turn();
-    issue_qk();
+    mma_.issue_qk(pipe_);
     tile::mma_wait<0>();
-    tile::settle(score_);
+    tile::settle(mma_.score);
     if constexpr (kWaitsForTurn) pipe_.give_turn();
     prepare_scores();
     if constexpr (kTileBegun) {
-      softmax_.update_by_max(score_, exponents(),
-                             [&](const float(&rescale_factor)[2]) { rescale(rescale_factor); });
+      softmax_.update_by_max(mma_.score, exponents(), [&](const float(&rescale_factor)[2]) {
+        mma_.rescale(rescale_factor);
+      });
     } else {
-      softmax_.start(score_, exponents());
+      softmax_.start(mma_.score, exponents());
     }
     check_row_maxes();
-    round();
+    mma_.round();
   }
 
   /// The last PV of a tile or a run: nothing overlaps it either.
   __device__ __forceinline__ void end(Cursor at) {
-    issue_pv(at);
+    mma_.issue_pv(pipe_, at);
     wait_for_pv(at);
   }
 
@@ -145,17 +87,17 @@ class Consumer {
 
   /// QK of a step, overlapped with PV of the step before.
   __device__ __forceinline__ void overlap(Cursor before) {
-    issue_qk();
-    issue_pv(before);
+    mma_.issue_qk(pipe_);
+    mma_.issue_pv(pipe_, before);
     tile::mma_wait<1>();
-    tile::settle(score_);
+    tile::settle(mma_.score);
     if constexpr (T::kTransformsScores) {
       if (fits_near_zero()) {
         pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
         pipe_.look_ahead();
-        softmax_.update_by_series(score_, pipe_.args.transform.series_log2);
+        softmax_.update_by_series(mma_.score, pipe_.args.transform.series_log2);
         wait_for_pv(before);
-        round();
+        mma_.round();
         return;
       }
     }
@@ -163,21 +105,21 @@ class Consumer {
     pipe_.look_ahead();
     const auto rescaling = [&](const float(&rescale_factor)[2]) {
       tile::mma_wait<0>();
-      tile::settle(o_acc_);
-      rescale(rescale_factor);
+      tile::settle(mma_.o_acc);
+      mma_.rescale(rescale_factor);
     };
     if constexpr (T::kTakesTurns) {
-      softmax_.update_by_max(score_, exponents(), rescaling);
+      softmax_.update_by_max(mma_.score, exponents(), rescaling);
     } else {
       if (!pipe_.has_flag(Pipe::kHasRowMaxes)) {
-        softmax_.set_row_maxes(score_, exponents());
+        softmax_.set_row_maxes(mma_.score, exponents());
         check_row_maxes();
       }
-      softmax_.update_by_row_sum(score_, exponents(), rescaling,
+      softmax_.update_by_row_sum(mma_.score, exponents(), rescaling,
                                  [&](const auto& take) { rescore(take); });
     }
     wait_for_pv(before);
-    round();
+    mma_.round();
   }
 
   /// Without a score transform there is no ceiling.
@@ -189,7 +131,7 @@ class Consumer {
   /// Whether no score of the step is hidden, all are near zero under their cap, and none needs
   /// another row max: then nothing has to be checked after the transform.
   __device__ __forceinline__ bool fits_near_zero() {
-    const float largest = largest_of(score_);
+    const float largest = largest_of(mma_.score);
     const bool fits = largest <= pipe_.args.transform.near &&
                       softmax_.fits(largest * pipe_.args.transform.slope_log2);
     return !pipe_.has_flag(kMasked) && !agreed(!fits);
@@ -205,13 +147,13 @@ class Consumer {
   /// The step's K is still there, as the V of the step before has not been released.
   __device__ __forceinline__ void rescore(const auto& take) {
     tile::mma_wait<0>();
-    tile::settle(o_acc_);
+    tile::settle(mma_.o_acc);
     volatile float saved_o_acc[T::kDimV / 2],
         saved_row_sum[2] = {softmax_.row_sum[0], softmax_.row_sum[1]};
 #pragma unroll
-    for (int i = 0; i < T::kDimV / 2; ++i) saved_o_acc[i] = o_acc_[i];
+    for (int i = 0; i < T::kDimV / 2; ++i) saved_o_acc[i] = mma_.o_acc[i];
     const int mine = pipe_.thread();
-    score_again<T>(score_, pipe_.queries_of(pipe_.tile), pipe_.first_row() + mine / 32 * 16,
+    score_again<T>(mma_.score, pipe_.queries_of(pipe_.tile), pipe_.first_row() + mine / 32 * 16,
                    pipe_.shared.keys[pipe_.at.stage], mine % 32);
     transform_and_mask();
     softmax_.row_sum[0] = saved_row_sum[0], softmax_.row_sum[1] = saved_row_sum[1];
@@ -220,16 +162,16 @@ class Consumer {
       factor[0] = rescale_factor[0], factor[1] = rescale_factor[1];
     });
     // The branch keeps the O accumulator from being reloaded while P still occupies its registers.
-    if (!T::kFewRegisters || agreed(!(score_[0] < 0.0f))) {
+    if (!T::kFewRegisters || agreed(!(mma_.score[0] < 0.0f))) {
 #pragma unroll
-      for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] = saved_o_acc[i] * factor[i / 2 % 2];
+      for (int i = 0; i < T::kDimV / 2; ++i) mma_.o_acc[i] = saved_o_acc[i] * factor[i / 2 % 2];
     }
-    load_q_registers();
+    mma_.load_q_registers(pipe_);
   }
 
   __device__ __forceinline__ void wait_for_pv(Cursor of) {
     tile::mma_wait<0>();
-    tile::settle(o_acc_);
+    tile::settle(mma_.o_acc);
     pipe_.release(pipe_.shared.v_ring.empty[of.stage]);
   }
 
@@ -237,7 +179,7 @@ class Consumer {
   /// between them. Nothing is multiplied and no stage is held while steps are skipped.
   __device__ __forceinline__ void walk_row_group() {
     softmax_ = {};
-    clear<T::kDimV>(o_acc_);
+    clear<T::kDimV>(mma_.o_acc);
     pipe_.wait_for_keys();
     while (pipe_.advance_to_needed()) {
       begin<true>();
@@ -271,26 +213,26 @@ class Consumer {
     }
     pipe_.advance();
     pipe_.end_tile();
-    load_q_registers();
+    mma_.load_q_registers(pipe_);
     pipe_.wait_for_keys();
     pipe_.skip_leading();
-    issue_qk();
-    issue_pv(before);
+    mma_.issue_qk(pipe_);
+    mma_.issue_pv(pipe_, before);
     tile::mma_wait<1>();
-    tile::settle(score_);
+    tile::settle(mma_.score);
     prepare_scores();
     Softmax former = softmax_;
     softmax_ = {};
     pipe_.look_ahead();
     // The O accumulator is still the former tile's, so nothing is rescaled.
-    softmax_.start(score_, exponents());
-    tile::settle(score_);  // P is there before the wait
+    softmax_.start(mma_.score, exponents());
+    tile::settle(mma_.score);  // P is there before the wait
     check_row_maxes();
     wait_for_pv(before);
-    round();
-    store_tile(pipe_, pipe_.tile - 1, o_acc_, former);
+    mma_.round();
+    store_tile(pipe_, pipe_.tile - 1, mma_.o_acc, former);
     pipe_.release_result(pipe_.tile - 1);
-    clear<T::kDimV>(o_acc_);
+    clear<T::kDimV>(mma_.o_acc);
     return true;
   }
 
@@ -301,11 +243,11 @@ class Consumer {
   }
 
   __device__ __forceinline__ void transform_and_mask() {
-    if constexpr (T::kTransformsScores) transform_scores(score_, pipe_.args.transform);
+    if constexpr (T::kTransformsScores) transform_scores(mma_.score, pipe_.args.transform);
     if (pipe_.has_flag(kMasked)) {
-      const int in_split = pipe_.thread_of_block() % (T::kSplitConsumers * kWarpgroup);
+      const int in_split = thread_of_block() % (T::kSplitConsumers * kWarpgroup);
       const int row = in_split / 32 * 16 + in_split % 32 / 4;
-      mask_scores<T::kListRows>(score_, pipe_.shared.stage_steps[pipe_.at.stage],
+      mask_scores<T::kListRows>(mma_.score, pipe_.shared.stage_steps[pipe_.at.stage],
                                 pipe_.descriptor_of(pipe_.tile), pipe_.args.walk, pipe_.args.masks,
                                 row, pipe_.thread() % 4 * 2);
     }
@@ -314,20 +256,17 @@ class Consumer {
   /// Ends a tile: its O accumulator becomes the result, or a partial result to be merged.
   __device__ __forceinline__ void finish() {
     if constexpr (T::kKvSplits > 1) {
-      if (pipe_.kv_split() > 0) return send_partial(pipe_, o_acc_, softmax_);
-      merge_splits(pipe_, o_acc_, softmax_);
+      if (pipe_.kv_split() > 0) return send_partial(pipe_, mma_.o_acc, softmax_);
+      merge_splits(pipe_, mma_.o_acc, softmax_);
     }
     bool stores = true;
-    if (!pipe_.is_unsplit(pipe_.tile)) stores = merge_parts(pipe_, o_acc_, softmax_);
-    if (stores) store_tile(pipe_, pipe_.tile, o_acc_, softmax_);
+    if (!pipe_.is_unsplit(pipe_.tile)) stores = merge_parts(pipe_, mma_.o_acc, softmax_);
+    if (stores) store_tile(pipe_, pipe_.tile, mma_.o_acc, softmax_);
     pipe_.release_result(pipe_.tile);
   }
 
   Pipe pipe_;
-  float score_[T::kN / 2];
-  OAccumulator<T::kDimV> o_acc_;
-  std::uint32_t p_[T::kPvMmas * 4];
-  std::uint32_t q_registers_[T::kQRegisterMmas > 0 ? T::kQRegisterMmas * 4 : 1];
+  ConsumerMma<T> mma_;
   Softmax softmax_;
 };
 

@@ -47,12 +47,6 @@ struct ConsumerPipeline {
     }
   }
 
-  /// Read anew each time, so that neither it nor what follows from it occupies a register.
-  __device__ __forceinline__ static int thread_of_block() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-  }
   __device__ __forceinline__ static int thread() { return thread_of_block() % kWarpgroup; }
 
   /// Each warp arrives once.
@@ -186,18 +180,14 @@ struct ConsumerPipeline {
   /// scores. Tiles alternate between two barriers: the first consumer may begin the next tile
   /// before the second begins this one, but no later tile.
   __device__ __forceinline__ void wait_for_turn() {
-    if (agreed(consumer == 1))
-      asm volatile("barrier.cta.sync %0, 256;" ::"r"(turn_barrier()) : "memory");
+    if (agreed(consumer == 1)) tile::sync_at(turn_barrier(), 2 * kWarpgroup);
   }
   __device__ __forceinline__ void give_turn() {
-    if (agreed(consumer == 0))
-      asm volatile("barrier.cta.arrive %0, 256;" ::"r"(turn_barrier()) : "memory");
+    if (agreed(consumer == 0)) tile::arrive_at(turn_barrier(), 2 * kWarpgroup);
   }
   __device__ __forceinline__ unsigned turn_barrier() const { return T::kTurnBarrier + tile % 2; }
-
-  /// Synchronises the threads of this warpgroup.
   __device__ __forceinline__ void sync_warpgroup() {
-    asm volatile("barrier.cta.sync %0, 128;" ::"r"(T::kWarpgroupBarrier + consumer) : "memory");
+    tile::sync_at(T::kWarpgroupBarrier + consumer, kWarpgroup);
   }
 
   const Arguments& args;

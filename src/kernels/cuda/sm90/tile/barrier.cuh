@@ -66,6 +66,14 @@ __device__ __forceinline__ void arrive_when_copied(std::uint64_t* barrier) {
                : "memory");
 }
 
+/// Named barriers, each for as many threads; barrier 0 is __syncthreads.
+__device__ __forceinline__ void sync_at(unsigned barrier, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void arrive_at(unsigned barrier, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 /// The barriers of a ring; lives in shared memory.
 template <int kStages>
 struct RingBarriers {
