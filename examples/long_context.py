@@ -79,7 +79,7 @@ except NotImplementedError:
     backward = False
 else:
     theirs = torch.autograd.grad((want * weight[:, :, queries]).sum(), (q, k, v))
-    errors |= {f"d{x}": largest_error(a, b) for x, a, b in zip("qkv", ours, theirs)}
+    errors |= {f"d{x}": largest_error(a, b) for x, a, b in zip("qkv", ours, theirs, strict=True)}
 
 print(f"{'':20}{'tessera':>12}{'torch, dense':>16}{'speed-up':>12}")
 

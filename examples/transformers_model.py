@@ -56,7 +56,7 @@ print(f"{config.model_type}, {model.num_parameters():,} parameters, two prompts 
       f"{options.length} tokens, {dtype} on {name_of(device)}\n".replace("torch.", ""))
 print(f"{'':24}{'tessera':>12}{'eager':>12}{'speed-up':>12}")
 names = "prompt", f"and {options.words} more tokens"
-for name, ours, theirs in zip(names, tessera_[2], eager[2]):
+for name, ours, theirs in zip(names, tessera_[2], eager[2], strict=True):
     print(f"{name:24}{ours:9.1f} ms{theirs:9.1f} ms{theirs / ours:11.1f}x")
 print(f"\nlargest difference of the logits, of the largest one: {error:.1e}")
 print(f"{same} of {eager[1].numel()} generated tokens are the same")

@@ -10,10 +10,11 @@ whole program, linked with the library in DIR. A sh block runs with `tessera` fr
 blocks of one document share a scratch folder, in order, so that one may read what another wrote. A
 compiled cpp block lies there as ./example.
 
-A block whose first line is "```cpp file=PATH" or "```cuda file=PATH" is a file that the page adds to
-the tree, "```diff file=PATH" edits one: hunks begin with "@@", and their old lines have to be there
-once. The files of a page are written beside the tree, which they include, and are compiled: C++ for
-its syntax, CUDA by nvcc where --nvcc names one, the kernel rows as the build instantiates them.
+A block whose first line is "```cpp file=PATH" or "```cuda file=PATH" is a file that the page adds
+to the tree, "```diff file=PATH" edits one: hunks begin with "@@", and their old lines have to be
+there once. The files of a page are written beside the tree, which they include, and are compiled:
+C++ for its syntax, CUDA by nvcc where --nvcc names one, the kernel rows as the build instantiates
+them.
 
 Links of all pages of the tree to files and headings have to lead somewhere.
 """
@@ -54,8 +55,8 @@ def run_document(path, build, cxx):
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         for line, language, code in examples:
-            done = subprocess.run(command_of(language, code, folder, build, cxx), cwd=folder,
-                                  env=environment, stdout=subprocess.PIPE,
+            done = subprocess.run(command_of(language, code, folder, build, cxx), check=False,
+                                  cwd=folder, env=environment, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True, timeout=300)
             if done.returncode != 0:
                 failures.append(f"{path}:{line}: {language} example ended with "
@@ -133,8 +134,9 @@ def compile_files(path, cxx, nvcc=None):
             try:
                 if language == "diff":
                     before = target if target.is_file() else ROOT / name
-                    code = edited(before.read_text(), code)
-                target.write_text(code)
+                    target.write_text(edited(before.read_text(), code))
+                else:
+                    target.write_text(code)
             except (OSError, ValueError) as error:
                 failures.append(f"{path}:{line}: {name}: {error}")
         if failures:

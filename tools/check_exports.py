@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that a shared library shows the public API alone: check_exports.py [--self-test] LIBRARY"""
+"""Checks that a shared library exports the public API alone.
+
+  check_exports.py [--self-test] LIBRARY
+"""
 
 import re
 import subprocess

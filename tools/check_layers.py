@@ -25,16 +25,18 @@ RULES = {
     "src/problem": (["src/core"], []),
     "src/walk": (["src/core", "src/problem"], []),
     "src/sparse": (["src/core"], ["posix"]),
-    PLANS: (["src/core", "src/problem", "src/walk", "src/kernels/families.hpp", PLANS, *FAMILY], []),
-    "src/select": (["src/core", "src/problem", "src/walk", "src/kernels/families.hpp", *FAMILY], []),
+    PLANS: (["src/core", "src/problem", "src/walk", "src/kernels/families.hpp", PLANS, *FAMILY],
+            []),
+    "src/select": (["src/core", "src/problem", "src/walk", "src/kernels/families.hpp", *FAMILY],
+                   []),
     "src/kernels/cpu": (["src/core", "src/problem", "src/walk", "src/sparse", PLANS, *FAMILY],
                         ["posix", "highway", "openmp"]),
     "src/kernels/cuda": (["src/core", "src/problem", "src/walk", PLANS, *FAMILY],
                          ["cuda", "cutlass"]),
     # What no architecture owns.
     "src/kernels/cuda/common": (["src/core", *FAMILY], ["cuda"]),
-    "src/kernels/cuda/attention": (["src/core", "src/problem", "src/walk", "src/kernels/cuda/common"],
-                                   ["cuda"]),
+    "src/kernels/cuda/attention": (
+        ["src/core", "src/problem", "src/walk", "src/kernels/cuda/common"], ["cuda"]),
     "src/api": (["src"], ["posix"]),
     "src/ffi": ([], ["ffi", "signatures"]),
     "apps": (["tests/support"], ["posix", "cli", "json", "zlib"]),
@@ -71,7 +73,7 @@ SUFFIXES = {".hpp", ".h", ".cpp", ".cu", ".cuh"}
 
 def rule_of(path):
     folder, _, name = path.rpartition("/")
-    if folder == "src/kernels" or path.startswith("src/kernels/") and name in PLAN_FILES:
+    if folder == "src/kernels" or (path.startswith("src/kernels/") and name in PLAN_FILES):
         return PLANS
     fitting = [folder for folder in RULES if path.startswith(folder + "/")]
     return max(fitting, key=len) if fitting else None
@@ -99,7 +101,7 @@ def refusal(root, folder, quote, header):
     # A folder may include itself: all of the folder that its rule names.
     if any(header == allowed or header.startswith(allowed + "/") for allowed in [folder, *inner]):
         return None
-    if PLANS in inner and rule_of(header) == PLANS and not header.count("/") == 2:
+    if PLANS in inner and rule_of(header) == PLANS and header.count("/") != 2:
         return None
     if folder != "include/tessera" and header.startswith("include/"):
         return "public headers are included as <tessera/...>"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the committed results of bench/results: each has the shape that tessera.bench writes, was
 measured on a GPU, and counts each case once. Lists the stale cases of each file: those whose
-machine code is not that of bench/machine_code.json. That alone fails only with --fresh. Profiles, in
-bench/results/profiles, have the shape of profiles, and a text that says the same.
+machine code is not that of bench/machine_code.json. That alone fails only with --fresh. Profiles,
+in bench/results/profiles, have the shape of profiles, and a text that says the same.
 
 Usage: tools/check_results.py [--fresh] [FILE...]
 """

@@ -13,6 +13,7 @@ of one build beside each other are what `tessera tune --dry-run` shows.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -53,10 +54,8 @@ class Competitor:
         return answer
 
     def end(self):
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it ended by itself, before it had read all
             self.process.stdin.close()
-        except BrokenPipeError:  # it ended by itself, before it had read all
-            pass
         self.process.wait()
 
 

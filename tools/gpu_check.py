@@ -18,8 +18,19 @@ import sys
 from pathlib import Path
 
 from check_results import ROOT, bench_module, problems_of
-from gpu_steps import (Clock, card_ceilings, cpp_tests, endings, executables, host_times,
-                       python_tests, random_problems, run, sanitizer_tests, say)
+from gpu_steps import (
+    Clock,
+    card_ceilings,
+    cpp_tests,
+    endings,
+    executables,
+    host_times,
+    python_tests,
+    random_problems,
+    run,
+    sanitizer_tests,
+    say,
+)
 
 STEPS = ("cpp", "sanitizer", "python", "verify", "host", "ceilings", "bench")
 AGAIN = 3  # what a suite returns when the device is lost to its process

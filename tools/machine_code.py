@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The machine code of the GPU kernels, as hashes of their instructions alone: renaming changes none.
+"""The machine code of the GPU kernels, as hashes of their instructions: renaming changes none.
 
   machine_code.py collect BUILD TOOLKIT   BUILD/machine_code.json from what the compilations of that
                                           build left in BUILD/rows/machine_code
@@ -8,8 +8,8 @@
   machine_code.py check FILE              fails where FILE differs from bench/machine_code.json, if
                                           both come from one toolkit
 
-A file is {"toolkit": version of nvcc, "kernels": {row: {instance: hash}}}. A row is a row of a kernel
-table, or for kernels beside the tables their source, as "prepare/select".
+A file is {"toolkit": version of nvcc, "kernels": {row: {instance: hash}}}. A row is a row of a
+kernel table, or for kernels beside the tables their source, as "prepare/select".
 """
 
 import hashlib
@@ -84,8 +84,8 @@ def collect(folder, object_files, toolkit):
         row = row_of(object_file)
         path = folder / f"{row.replace('/', '.')}.json"
         if not path.exists():
-            raise SystemExit(f"machine_code: {row}: no machine code was noted when {object_file} was "
-                             "compiled: remove that file and build again")
+            raise SystemExit(f"machine_code: {row}: no machine code was noted when {object_file} "
+                             "was compiled: remove that file and build again")
         kernels |= json.loads(path.read_text())
     return {"toolkit": toolkit, "kernels": dict(sorted(kernels.items()))}
 
@@ -102,7 +102,8 @@ def read(path):
     except (OSError, ValueError) as error:
         sys.exit(f"machine_code: {path}: expected a file that `collect` wrote: {error}")
     if not isinstance(content, dict) or not {"toolkit", "kernels"} <= set(content):
-        sys.exit(f"machine_code: {path}: expected a file that `collect` wrote, got another JSON file")
+        sys.exit(f"machine_code: {path}: expected a file that `collect` wrote, got another JSON "
+                 "file")
     return content
 
 

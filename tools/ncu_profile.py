@@ -62,10 +62,11 @@ def unknown_counters(said, counters):
     unknown = set()
     for line in said.splitlines():
         if UNKNOWN.search(line):
-            line = line.replace("\\", "")
-            whole = [name for name in counters if re.search(rf"\b{re.escape(name)}(?![\w.])", line)]
+            plain = line.replace("\\", "")
+            whole = [name for name in counters
+                     if re.search(rf"\b{re.escape(name)}(?![\w.])", plain)]
             unknown.update(whole or [name for name in counters if re.search(
-                rf"\b{re.escape(name.partition('.')[0])}\b", line)])
+                rf"\b{re.escape(name.partition('.')[0])}\b", plain)])
     return [name for name in counters if name in unknown]
 
 

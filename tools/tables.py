@@ -148,7 +148,8 @@ def table(name, results, kernels, sweeps=None):
     if name in (sweeps or {}):
         return "\n".join(["", *sweep.outcome_lines(sweeps[name]), "", ""])
     if name not in TABLES:
-        raise Wrong(f"no table is called {name!r}: there are {', '.join([*TABLES, *(sweeps or {})])}")
+        names = ", ".join([*TABLES, *(sweeps or {})])
+        raise Wrong(f"no table is called {name!r}: there are {names}")
     choose, maker = TABLES[name]
     markdown = package_module("report.markdown")
     lines = []
@@ -159,7 +160,7 @@ def table(name, results, kernels, sweeps=None):
         if made:
             several = len(together) > 1
             where = [f"*{kinds(some) if several else ''}{line}*"
-                     for result, some in zip(together, chosen)
+                     for result, some in zip(together, chosen, strict=True)
                      for line in markdown.provenance(result, kernels,
                                                      cases_of(name, result, some))]
             lines += ["\n\n".join(where), "", *made, ""]

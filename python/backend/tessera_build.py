@@ -41,7 +41,8 @@ def cuda_version(nvcc: str | None) -> tuple[int, int] | None:
     if nvcc is None:
         return None
     try:
-        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+        said = subprocess.run([nvcc, "--version"], check=False, capture_output=True,
+                              text=True).stdout
     except OSError:
         return None
     found = re.search(r"release (\d+)\.(\d+)", said)

@@ -40,7 +40,7 @@ def cuda_device_count() -> int:
 
 
 if sys.modules.get("torch") is not None:
-    from tessera import torch_ops as _torch_ops  # noqa: F401: registers torch.ops.tessera
+    from tessera import torch_ops as _torch_ops  # noqa: F401  registers torch.ops.tessera
 
 
 def __getattr__(name: str) -> object:

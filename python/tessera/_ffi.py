@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Callable
 
 import tvm_ffi
 
@@ -48,7 +48,7 @@ def _export(signature: Signature) -> Callable:
     a tenth of a microsecond more than one of the export."""
     names = [x.name for x in signature.exported]
     parameters = [name if x.default is REQUIRED else f"{name}={x.default!r}"
-                  for name, x in zip(names, signature.exported)]
+                  for name, x in zip(names, signature.exported, strict=True)]
     if any("=" in x for x in parameters):  # outputs, which follow, have no default
         first = len(signature.inputs)
         parameters = [*parameters[:first], *(f"{name}=None" for name in names[first:])]

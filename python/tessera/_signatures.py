@@ -11,9 +11,10 @@ the inputs, then what PyTorch alone needs (``extras``)."""
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any
 
 REQUIRED = object()
 
@@ -118,7 +119,7 @@ class Signature:
         """Without trailing arguments that have their defaults: what the dispatcher need not take
         apart costs no time."""
         end = len(arguments)
-        for x, default in zip(reversed(arguments), reversed(self.defaults[:end])):
+        for x, default in zip(reversed(arguments), reversed(self.defaults[:end]), strict=True):
             if x is not default:
                 break
             end -= 1
@@ -357,5 +358,5 @@ TRANSPOSE_LISTS = Signature("transpose_lists", [
     Argument("capacity", "SymInt"),
 ], returns="(Tensor, Tensor, Tensor)")
 
-SIGNATURES = (ATTENTION, PLAIN_ATTENTION, ATTENTION_BACKWARD, MERGE_STATES, MATMUL, LINEAR, SDDMM, SPGEMM,
-              SPGEMM_FILL, LIST_BLOCKS, TOP_K_BLOCKS, TRANSPOSE_LISTS)
+SIGNATURES = (ATTENTION, PLAIN_ATTENTION, ATTENTION_BACKWARD, MERGE_STATES, MATMUL, LINEAR, SDDMM,
+              SPGEMM, SPGEMM_FILL, LIST_BLOCKS, TOP_K_BLOCKS, TRANSPOSE_LISTS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from tessera import _ffi
 from tessera._signatures import MERGE_STATES
@@ -42,9 +43,9 @@ def attention(
     last query and the last key stand together). ``causal`` hides later keys, ``window_left`` and
     ``window_right`` those farther away (None and -1 are no limit), ``kv_begin`` and ``kv_end``
     those outside the range, and ``mask`` every block that it does not hold; it may have lists for
-    each head or for each head of keys. Its rows and columns count within each sequence: with offsets
-    it requires, and has to be made for, ``max_q_length`` and ``max_kv_length``. A query that sees no
-    key gives zeros, and so do rows of packed queries after the last offset.
+    each head or for each head of keys. Its rows and columns count within each sequence: with
+    offsets it requires, and has to be made for, ``max_q_length`` and ``max_kv_length``. A query
+    that sees no key gives zeros, and so do rows of packed queries after the last offset.
 
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.
@@ -63,7 +64,8 @@ def attention(
     (1, 8, 256)
     """
     if _ is not ...:
-        raise TypeError("attention() takes 3 positional arguments: q, k and v; give options by name")
+        raise TypeError("attention() takes 3 positional arguments: q, k and v; give options by "
+                        "name")
     module = module_of.get(type(q)) or operations("attention: q", q)
     # Calls with few options go to the export at once: Python passes more than 15 by name slowly.
     if (q_offsets is None and kv_offsets is None and kv_begin is None and kv_end is None
@@ -137,7 +139,7 @@ def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, sinks: Any = None,
         raise ValueError(f"merge_states: lses: expected one for each of outs, at least one, got "
                          f"{len(lses)} for {len(outs)}")
     inputs = MERGE_STATES.Inputs(
-        tuple(outs), tuple(lses), sinks=sinks, bhld=is_bhld("merge_states", layout), threads=threads,
-        backend=backend, kernel_name=kernel)
+        tuple(outs), tuple(lses), sinks=sinks, bhld=is_bhld("merge_states", layout),
+        threads=threads, backend=backend, kernel_name=kernel)
     first, *_ = outs
     return operations("merge_states: outs", first).merge_states(inputs, out, lse)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
@@ -358,7 +359,7 @@ class BlockMask:
         from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 
         mask = self if tensors.is_torch(self.full_counts) else self.to("cpu")
-        rows, cols = mask.grid
+        _, cols = mask.grid
 
         def lists(counts: Any, indices: Any) -> tuple:
             if counts is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ _product: Callable[[Any, Any], Any]
 
 def define_product(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Makes a function what ``a @ b`` does where one of the two is a `BsrMatrix`."""
-    global _product
+    global _product  # noqa: PLW0603  products, which import this module, set it once
     _product = function
     return function
 
@@ -88,7 +89,7 @@ class BsrMatrix:
         return self.stored_blocks / blocks if blocks else 0.0
 
     @property
-    def T(self) -> BsrMatrix:  # noqa: N802: NumPy's name
+    def T(self) -> BsrMatrix:  # NumPy's name
         """The transpose as a view: products read it without moving a value."""
         return replace(self, transposed=not self.transposed)
 
@@ -150,7 +151,7 @@ class BsrMatrix:
             weight = blocks.detach().double().square().sum((-2, -1)).reshape(-1)
         else:
             weight = np.square(blocks.astype(np.float64)).sum((-2, -1)).reshape(-1)
-        (unordered,) = tensors.nonzero(weight != weight)  # NaN alone differs from itself
+        (unordered,) = tensors.nonzero(weight != weight)  # noqa: PLR0124  NaN alone differs
         if len(unordered):
             row, col = divmod(int(unordered[0]), blocks.shape[1])
             raise ValueError(f"prune: dense: expected no NaN, got one in block ({row}, {col})")

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from tessera import _signatures
 from tessera._signatures import Signature, operands_of, weight_of
 from tessera.attention import attention
 from tessera.dispatch import operations
-from tessera.inputs import (attention_inputs, linear_inputs, matmul_inputs, sddmm_inputs,
-                            spgemm_inputs)
-from tessera.shapes import outputs_of
+from tessera.inputs import (
+    attention_inputs,
+    linear_inputs,
+    matmul_inputs,
+    sddmm_inputs,
+    spgemm_inputs,
+)
 from tessera.products import bsr_matmul, check_has_bsr, linear, matmul, sddmm, spgemm
+from tessera.shapes import outputs_of
 
 
 class Call(NamedTuple):

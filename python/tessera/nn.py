@@ -93,11 +93,11 @@ class BsrLinear(nn.Module):
         # A state may hold another number of blocks than this layer.
         values = state_dict.get(prefix + "values")
         columns = state_dict.get(prefix + "col_indices")
-        if isinstance(values, Tensor) and values.dim() == 3 and isinstance(columns, Tensor):
-            if values.shape != self.values.shape:
-                self.values = nn.Parameter(self.values.new_empty(values.shape),
-                                           requires_grad=self.values.requires_grad)
-                self.col_indices = self.col_indices.new_empty(columns.shape)
+        if (isinstance(values, Tensor) and values.dim() == 3 and isinstance(columns, Tensor)
+                and values.shape != self.values.shape):
+            self.values = nn.Parameter(self.values.new_empty(values.shape),
+                                       requires_grad=self.values.requires_grad)
+            self.col_indices = self.col_indices.new_empty(columns.shape)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tessera import _ffi, _signatures
-from tessera._signatures import Operand, Signature, operands_of, weight_of
+from tessera._signatures import Signature, operands_of, weight_of
 from tessera.shapes import attention_shapes, matmul_shape, outputs_of, sddmm_shape
 from tessera.tensors import is_numpy
 
@@ -51,7 +51,7 @@ def written(x: Any, where: str) -> Any:
 def export_arguments(signature: Signature, inputs: tuple, *outputs: Any) -> list:
     """A call of the signature's export."""
     arguments = [x if x is None or where is None else exported(x, where)
-                 for x, where in zip(inputs, signature.input_labels)]
+                 for x, where in zip(inputs, signature.input_labels, strict=True)]
     arguments += map(written, outputs, signature.output_labels)
     return arguments
 

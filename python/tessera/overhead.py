@@ -11,7 +11,8 @@ import argparse
 import statistics
 import sys
 import time
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm_ffi
@@ -30,7 +31,7 @@ def microseconds(calls: list[Callable[[], Any]], repeats: int = _CALLS, rounds: 
     `wait` runs before each clock starts."""
     taken: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds + 1):
-        for call, times in zip(calls, taken):
+        for call, times in zip(calls, taken, strict=True):
             wait()
             start = time.perf_counter()
             for _ in range(repeats):
@@ -45,7 +46,7 @@ def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int,
     """`base` is the line that holds the C++ call itself."""
     print(title)
     times = microseconds([call for _, call in lines], wait=wait)
-    for i, ((name, _), taken) in enumerate(zip(lines, times)):
+    for i, ((name, _), taken) in enumerate(zip(lines, times, strict=True)):
         beyond = f"  {taken - times[base]:+6.2f} us beyond the C++ call" if i > base else ""
         print(f"  {taken:7.2f} us  {name}{beyond}")
 
@@ -67,7 +68,7 @@ def numpy_report() -> None:
 def torch_report(device: str) -> None:
     import torch
 
-    from tessera import torch_ops  # noqa: F401: registers the operations
+    from tessera import torch_ops  # noqa: F401  registers the operations
 
     q = torch.ones(1, 4, 2, 16, device=device, dtype=torch.float32 if device == "cpu" else
                    torch.bfloat16)
@@ -91,7 +92,7 @@ def torch_report(device: str) -> None:
 
 
 class Pair(NamedTuple):
-    """An eager call and PyTorch's own for the same shapes; `limit` is the ratio that it may have."""
+    """An eager call and PyTorch's own for the same shapes; `limit` is the largest ratio allowed."""
 
     name: str
     ours: Callable[[], Any]
@@ -102,7 +103,7 @@ class Pair(NamedTuple):
 def pairs(device: str) -> tuple[list[Pair], dict[str, Callable[[], Any]]]:
     """The pairs, and PyTorch's calls by name."""
     import torch
-    import torch.nn.functional as F  # noqa: N812
+    import torch.nn.functional as F
 
     torch.manual_seed(0)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
@@ -149,10 +150,10 @@ def ratio_report(device: str) -> bool:
     with torch.no_grad():
         times = iter(microseconds([*theirs.values(), *(pair.ours for pair in ours)],
                                   wait=_wait_for(device)))
-    base = dict(zip(theirs, times))
+    base = dict(zip(theirs, times, strict=False))  # ours follow
     print(f"eager calls beside PyTorch's on {device}")
     within = True
-    for pair, taken in zip(ours, times):
+    for pair, taken in zip(ours, times, strict=True):
         ratio = taken / base[pair.theirs]
         within = within and ratio <= pair.limit
         limit = f", limit {pair.limit:.1f}x" if device != "cpu" else ""

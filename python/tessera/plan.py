@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from tessera import _ffi
 from tessera._signatures import ATTENTION, LINEAR, MASK, MATMUL, SDDMM
@@ -114,16 +115,16 @@ class Plan:
             raise TypeError(f"run: expected {', '.join(self._operands)}, got {len(operands)} "
                             "operands")
         inputs = list(self._inputs)
-        for name, x in zip(self._operands, operands):
-            if name == self._pattern_name:
-                x = self._values_of(name, x)
-            elif isinstance(x, BsrMatrix):
-                raise TypeError(f"run: {name}: expected a dense operand as planned, got a BsrMatrix")
-            inputs[self._place[name]] = x
+        for name, x in zip(self._operands, operands, strict=True):
+            sparse = name == self._pattern_name
+            if not sparse and isinstance(x, BsrMatrix):
+                raise TypeError(f"run: {name}: expected a dense operand as planned, got a "
+                                "BsrMatrix")
+            inputs[self._place[name]] = self._values_of(name, x) if sparse else x
         for name, x in tensors.items():
             if name not in self._tensors:
-                raise TypeError(f"run: {name}: expected the name of a tensor that {self._call.name} "
-                                "takes beside its operands")
+                raise TypeError(f"run: {name}: expected the name of a tensor that "
+                                f"{self._call.name} takes beside its operands")
             inputs[self._place[name]] = x
         self._module.check_plain("run", *self._trained(inputs), out, lse)
         if self._call is ATTENTION:
@@ -176,8 +177,8 @@ class Plan:
         if isinstance(known, BlockMask):
             known.check_lengths("prepare: pattern", pattern.q_length, pattern.kv_length)
         elif pattern.transposed != known.transposed:
-            raise ValueError("prepare: pattern: expected a matrix that is transposed as the planned "
-                             "one, got another")
+            raise ValueError("prepare: pattern: expected a matrix that is transposed as the "
+                             "planned one, got another")
 
     def _fields(self, pattern: Any) -> dict[str, Any]:
         if isinstance(pattern, BlockMask):

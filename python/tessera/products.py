@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from tessera import _ffi
 from tessera.bsr import BsrMatrix, define_product

@@ -174,10 +174,7 @@ def pad(x: Any, rows: int, cols: int, value: bool) -> Any:
     if x.shape[-2:] == (rows, cols):
         return x
     shape = (*x.shape[:-2], rows, cols)
-    if is_torch(x):
-        padded = x.new_full(shape, value)
-    else:
-        padded = np.full(shape, value, x.dtype)
+    padded = x.new_full(shape, value) if is_torch(x) else np.full(shape, value, x.dtype)
     padded[..., : x.shape[-2], : x.shape[-1]] = x
     return padded
 

@@ -8,8 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera._signatures import (ATTENTION, ATTENTION_BACKWARD, MATMUL, MERGE_STATES, SDDMM,
-                                 Operand, Signature, operands_of)
+from tessera._signatures import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
+    MATMUL,
+    MERGE_STATES,
+    SDDMM,
+    Operand,
+    Signature,
+    operands_of,
+)
 
 _aten = torch.ops.aten
 _ours = torch.ops.tessera
@@ -27,7 +35,7 @@ def _kept(ctx: Any, signature: Signature) -> tuple[Any, tuple]:
     """The arguments and the results of the call that `_keep` saved."""
     saved = ctx.saved_tensors
     arguments = list(ctx.rest)
-    for i, x in zip(ctx.at, saved):
+    for i, x in zip(ctx.at, saved, strict=False):
         arguments[i] = x
     return signature.Arguments(*arguments), saved[len(ctx.at):]
 
@@ -53,7 +61,8 @@ def _attention_gradient(ctx: Any, needs: Any, dout: Tensor | None, dlse: Tensor 
     trained = (call.q, call.k, call.v, call.sinks)
     return ATTENTION.Gradients(**{
         name: result.to(x.dtype)
-        for name, x, want, result in zip(ATTENTION.trained_names, trained, wanted, results)
+        for name, x, want, result in zip(ATTENTION.trained_names, trained, wanted, results,
+                                         strict=True)
         if want})
 
 
@@ -83,7 +92,7 @@ def _merge_gradient(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple
     whole = None if dout is None else (dout.float() * out.float()).sum(-1)
     shares = dots if whole is None else dots - whole
     douts, dlses = [], []
-    for part, part_lse in zip(outs, lses):
+    for part, part_lse in zip(outs, lses, strict=True):
         # No key at all in a part, or in any: its weight is zero, not NaN.
         weight = torch.where(by_row(part_lse) == -torch.inf, 0.0, (by_row(part_lse) - rows).exp())
         own = shares if dout is None else shares + (dout.float() * part.float()).sum(-1)
@@ -234,13 +243,13 @@ _CPU_GRADIENTS = {"attention": ATTENTION.trained_names}
 
 
 def _check_gradient(name: str, trained: tuple) -> None:
-    """Refuses to record a gradient that backward could not compute, at the call rather than there."""
-    for argument, x in zip(_CPU_GRADIENTS.get(name, ()), trained):
+    """Refuses at the call to record a gradient that the backward pass could not compute."""
+    for argument, x in zip(_CPU_GRADIENTS.get(name, ()), trained, strict=False):
         if x is not None and x.requires_grad and x.device.type == "cuda":
             raise NotImplementedError(
-                f"{name}: {argument}: requires a gradient, and the backward pass is not implemented "
-                f"on GPUs yet (supported: tensors on the CPU), got a tensor on {x.device}; for "
-                "inference call under torch.no_grad() or detach the inputs")
+                f"{name}: {argument}: requires a gradient, and the backward pass is not "
+                "implemented on GPUs yet (supported: tensors on the CPU), got a tensor on "
+                f"{x.device}; for inference call under torch.no_grad() or detach the inputs")
 
 
 def _record(library: torch.library.Library, signature: Signature, kernel: Any, gradient: Any,

@@ -13,9 +13,22 @@ import torch
 from torch import Tensor
 
 from tessera import _ffi, _signatures, torch_grad
-from tessera._signatures import (ATTENTION, ATTENTION_BACKWARD, LINEAR, LIST_BLOCKS, MATMUL,
-                                 MERGE_STATES, SDDMM, SPGEMM, TOP_K_BLOCKS, TRANSPOSE_LISTS,
-                                 Operand, Signature, operands_of, weight_of)
+from tessera._signatures import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
+    LINEAR,
+    LIST_BLOCKS,
+    MATMUL,
+    MERGE_STATES,
+    SDDMM,
+    SPGEMM,
+    TOP_K_BLOCKS,
+    TRANSPOSE_LISTS,
+    Operand,
+    Signature,
+    operands_of,
+    weight_of,
+)
 from tessera.shapes import attention_shapes, matmul_shape, sddmm_shape
 from tessera.tensors import check_dense, type_name
 
@@ -77,7 +90,7 @@ def _check_tensors(signature: Signature, inputs: tuple, *outputs: Any) -> None:
             for x in (*signature.input_tensors(inputs), *outputs)):
         return
     labels = (*signature.input_labels, *signature.output_labels)
-    for x, where in zip((*inputs, *outputs), labels):
+    for x, where in zip((*inputs, *outputs), labels, strict=False):
         if x is None or where is None:
             continue
         if not isinstance(x, Tensor):
@@ -186,14 +199,14 @@ def _gradients(call: Any) -> list[Tensor]:
     *wanted, want_sinks = call.wanted
     dsinks = call.q.new_empty(call.sinks.shape if want_sinks else (0,), dtype=torch.float32)
     return [*(torch.empty_like(x) if want else x.new_empty(0)
-              for x, want in zip((call.q, call.k, call.v), wanted)), dsinks]
+              for x, want in zip((call.q, call.k, call.v), wanted, strict=True)), dsinks]
 
 
 def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
     call = ATTENTION_BACKWARD.Arguments(*arguments)
     *inputs, wanted = arguments
     gradients = _gradients(call)
-    written = (x if want else None for x, want in zip(gradients, wanted))
+    written = (x if want else None for x, want in zip(gradients, wanted, strict=True))
     _ffi.attention_backward(*inputs, *written)
     return tuple(gradients)
 
@@ -465,7 +478,7 @@ def _autocast(signature: Signature, device: str) -> None:
         dtype = torch.get_autocast_dtype(kind)
         with torch._C._ExcludeDispatchKeyGuard(key):
             return op(*(cast(x, dtype) if convert else x
-                        for x, convert in zip(arguments, converted)))
+                        for x, convert in zip(arguments, converted, strict=False)))
 
     library.impl(signature.name, run, f"Autocast{device}")
 

@@ -1,6 +1,5 @@
-"""scripts/setup.sh and scripts/venv.sh, each with programs of the test's own in place of the system's."""
+"""scripts/setup.sh and scripts/venv.sh, with programs of the test in place of the system's."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -31,8 +30,9 @@ class Scripts(unittest.TestCase):
 
     def run_script(self, *words: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            ["bash" if "venv" in words[0] else "sh", *words], cwd=self.folder, text=True, timeout=120, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            ["bash" if "venv" in words[0] else "sh", *words], check=False, cwd=self.folder,
+            text=True, timeout=120, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={"PATH": str(self.bin), "CPATH": "", "HOME": str(self.folder)})
 
     def test_lists_what_is_missing_without_apt(self) -> None:
@@ -44,7 +44,8 @@ class Scripts(unittest.TestCase):
         self.assertNotIn("python3-dev", done.stdout)
 
     def test_torch_requires_the_headers_of_python(self) -> None:
-        self.assertIn("python3-dev: torch.compile", self.run_script("scripts/setup.sh", "torch").stdout)
+        done = self.run_script("scripts/setup.sh", "torch")
+        self.assertIn("python3-dev: torch.compile", done.stdout)
 
     def test_a_failure_of_apt_is_shown_and_its_other_output_is_not(self) -> None:
         self.program("apt-get", 'case "$*" in *update*) echo "Hit:1 mirror"; exit 0 ;; esac\n'
@@ -72,11 +73,12 @@ class Scripts(unittest.TestCase):
             f"home = {Path(sys.executable).parent}\ninclude-system-site-packages = false\n")
         done = self.run_script("scripts/venv.sh")
         self.assertEqual(done.returncode, 0, done.stdout)
-        pip = subprocess.run([made / "python3", "-m", "pip", "--version"], capture_output=True)
+        pip = subprocess.run([made / "python3", "-m", "pip", "--version"], check=False,
+                             capture_output=True)
         self.assertEqual(pip.returncode, 0, pip.stderr)
 
     def test_no_environment_is_left_where_none_can_be_made(self) -> None:
-        self.program("python3", f'mkdir=; [ "$2" = venv ] && {shutil.which("mkdir")} -p "$3/bin"; exit 1')
+        self.program("python3", f'[ "$2" = venv ] && {shutil.which("mkdir")} -p "$3/bin"; exit 1')
         done = self.run_script("scripts/venv.sh")
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("apt-get install python3-venv", done.stdout)

@@ -29,8 +29,9 @@ class Chromium:
              "--no-first-run", "--disable-extensions", "--disable-background-networking",
              "--hide-scrollbars", f"--user-data-dir={profile}", "--remote-debugging-pipe",
              "about:blank"],
-            preexec_fn=fixed_numbers, close_fds=False, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            preexec_fn=fixed_numbers,  # noqa: PLW1509  Popen cannot choose numbers of descriptors
+            close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
         os.close(to_browser)
         os.close(from_browser)
         self.buffer, self.last, self.session = b"", 0, None

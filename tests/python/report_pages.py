@@ -1,8 +1,9 @@
-"""What tests of the report share: results that were never measured, the command that makes a page of
-them, and a reader of pages."""
+"""What tests of the report share: results that were never measured, the command that makes a page
+of them, and a reader of pages."""
 
 import csv
 import io
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -118,8 +119,8 @@ def check_form(page):
     assert len(ids) == len(set(ids))
     levels = [int(name[1]) for name, _, _ in page.of("h1", "h2", "h3", "h4")]
     assert levels.count(1) == 1 and levels[0] == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
-    for name, given, text in page.elements:
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    for name, given, _ in page.elements:
         for key in ("href", "src"):
             address = given.get(key, "")
             assert re.match(r"#|data:|$", address), (name, address)

@@ -16,7 +16,7 @@ def tensors(q_length=37, kv_length=53, heads=4, kv_heads=2, dim=24, dim_v=17, ba
 
 
 def check(result, expected, **tolerance):
-    for got, want in zip(result, expected):
+    for got, want in zip(result, expected, strict=True):
         np.testing.assert_allclose(np.asarray(got, np.float64), want, **(tolerance or TOLERANCE))
 
 
@@ -48,7 +48,7 @@ def test_ranges_positions_and_sinks():
     position = np.array([11, 5], np.int32)
     sinks = support.random(4, seed=5)
     seen = np.stack([support.visible(37, 53, causal=True, begin=b, end=e, q_position=p)
-                     for b, e, p in zip(begin, end, position)])[:, None]
+                     for b, e, p in zip(begin, end, position, strict=True)])[:, None]
     result = tessera.attention(q, k, v, causal=True, kv_begin=begin, kv_end=end,
                                q_position=position, sinks=sinks, return_lse=True)
     check(result, support.attention(q, k, v, seen, sinks=sinks))
@@ -93,7 +93,7 @@ def test_mask_of_packed_sequences():
     elements = np.random.default_rng(3).random((37, 53)) < 0.5
     mask = tessera.BlockMask.from_dense(elements, (8, 16))
     out = tessera.attention(q, k, v, mask=mask, max_q_length=37, max_kv_length=53, **offsets)
-    for b, (n, m) in enumerate(zip(lengths, kv_lengths)):
+    for b, (n, m) in enumerate(zip(lengths, kv_lengths, strict=True)):
         at, keys = (slice(*x[b : b + 2]) for x in offsets.values())
         want, _ = support.attention(q[None, at], k[None, keys], v[None, keys], elements[:n, :m])
         check((out[None, at],), (want,))
@@ -137,7 +137,7 @@ def test_mask_over_pages(layout):
     with pytest.raises(ValueError, match="mask: made for 37 queries and 32 keys, got 37 and 48 in"):
         tessera.attention(laid(q), laid(pages), laid(values), **given,
                           mask=tessera.BlockMask.causal(37, 32))
-    with pytest.raises(ValueError, match="kv_end: expected 0 to 39, .* got 40 for sequence 0"):
+    with pytest.raises(ValueError, match=r"kv_end: expected 0 to 39, .* got 40 for sequence 0"):
         tessera.attention(laid(q), laid(pages), laid(values), **given, max_kv_length=39)
 
 
@@ -170,7 +170,8 @@ def test_narrow_dtypes(dtype):
 def test_fp8_is_refused_by_name():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(ml_dtypes.float8_e4m3fn) for x in tensors())
-    with pytest.raises(NotImplementedError, match="e4m3->bf16.*\n(.*\n)*.*dtype e4m3 is not supported"):
+    refusal = r"e4m3->bf16.*\n(.*\n)*.*dtype e4m3 is not supported"
+    with pytest.raises(NotImplementedError, match=refusal):
         tessera.attention(q, k, v)
 
 
@@ -193,8 +194,9 @@ def test_mask_of_heads_of_keys(heads):
     every = elements.repeat(4 // heads, 1)
     result = tessera.attention(q, k, v, mask=mask, return_lse=True)
     check(result, support.attention(q, k, v, every))
-    for got, same in zip(result, tessera.attention(
-            q, k, v, mask=tessera.BlockMask.from_dense(every, (8, 16)), return_lse=True)):
+    repeated = tessera.BlockMask.from_dense(every, (8, 16))
+    others = tessera.attention(q, k, v, mask=repeated, return_lse=True)
+    for got, same in zip(result, others, strict=True):
         np.testing.assert_array_equal(got, same)
 
 
@@ -229,7 +231,7 @@ def test_merge_states(layout):
     parts = [tessera.attention(q, np.take(k, keys, axis), np.take(v, keys, axis), layout=layout,
                                return_lse=True) for keys in (range(0, 20), range(20, 20),
                                                              range(20, 53))]
-    out, lse = tessera.merge_states(*zip(*parts), sinks=sinks, layout=layout)
+    out, lse = tessera.merge_states(*zip(*parts, strict=True), sinks=sinks, layout=layout)
     check((out if layout == "blhd" else out.swapaxes(1, 2), lse), expected)
 
 
@@ -238,7 +240,7 @@ def test_merge_states(layout):
 
 def test_float64_is_refused_by_name():
     q = np.zeros((1, 4, 2, 8))
-    with pytest.raises(TypeError, match="attention: q: .*float32.*got float64; convert it first"):
+    with pytest.raises(TypeError, match=r"attention: q: .*float32.*got float64; convert it first"):
         tessera.attention(q, q, q)
 
 
@@ -296,9 +298,9 @@ def test_minus_one_is_no_limit():
     for limits in ((-1, 3), (3, -1), (-1, -1)):
         left, right = (None if limit == -1 else limit for limit in limits)
         got = tessera.attention(q, k, v, window_left=limits[0], window_right=limits[1])
-        want = support.attention(q, k, v, support.visible(37, 53, left=left, right=right))
-        check((got,), want)
-    with pytest.raises(ValueError, match="attention: window_left: expected .*got -2"):
+        want, _ = support.attention(q, k, v, support.visible(37, 53, left=left, right=right))
+        check((got,), (want,))
+    with pytest.raises(ValueError, match=r"attention: window_left: expected .*got -2"):
         tessera.attention(q, k, v, window_left=-2)
 
 
@@ -340,7 +342,7 @@ def test_shapes_and_options():
     q, k, v = tensors()
     with pytest.raises(ValueError, match="attention: v: expected"):
         tessera.attention(q, k, v[:, :5])
-    with pytest.raises(ValueError, match="attention: softcap: .*got -1"):
+    with pytest.raises(ValueError, match=r"attention: softcap: .*got -1"):
         tessera.attention(q, k, v, softcap=-1.0)
     with pytest.raises(ValueError, match="layout: expected 'blhd' or 'bhld', got 'bshd'"):
         tessera.attention(q, k, v, layout="bshd")
@@ -348,7 +350,7 @@ def test_shapes_and_options():
         tessera.attention(q[0, 0, 0], k, v)
     with pytest.raises(TypeError, match="attention: window_left: expected an integer"):
         tessera.attention(q, k, v, window_left=1.5)
-    with pytest.raises(TypeError, match="mask: expected a tessera.BlockMask, got numpy.ndarray"):
+    with pytest.raises(TypeError, match=r"mask: expected a tessera\.BlockMask, got numpy\.ndarray"):
         tessera.attention(q, k, v, mask=np.ones((37, 53), bool))
     with pytest.raises(ValueError, match="mask: made for 64 queries and 64 keys, got 37 and 53"):
         tessera.attention(q, k, v, mask=tessera.BlockMask.causal(64, 64))
@@ -362,7 +364,7 @@ def test_read_only_out():
     q, k, v = tensors()
     out = np.zeros((2, 37, 4, 17), np.float32)
     out.flags.writeable = False
-    with pytest.raises(ValueError, match="attention: out: .*read-only"):
+    with pytest.raises(ValueError, match=r"attention: out: .*read-only"):
         tessera.attention(q, k, v, out=out)
 
 

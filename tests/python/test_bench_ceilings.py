@@ -33,7 +33,9 @@ sys.exit({status})
 
 @pytest.fixture
 def program(tmp_path):
-    def make(text=json.dumps(FIGURES), status=0):
+    printed = json.dumps(FIGURES)
+
+    def make(text=printed, status=0):
         path = tmp_path / "ceilings"
         path.write_text(PROGRAM.format(python=sys.executable, text=text, status=status,
                                        log=str(tmp_path / "arguments")))

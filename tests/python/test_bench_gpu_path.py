@@ -4,6 +4,7 @@ streams and graphs are stand-ins, the tensors and the results are real."""
 import contextlib
 import math
 import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def only_peer(monkeypatch):
                 return Prepared(lambda i: dense[i] @ problem.sets[i]["b"], **options)
 
         monkeypatch.setattr(peers, "peer_names", lambda device=None: ["plain"])
-        monkeypatch.setattr(peers, "get_peer", lambda name: Plain(name))
+        monkeypatch.setattr(peers, "get_peer", Plain)
 
     return register
 
@@ -338,7 +339,7 @@ def test_each_kind_of_product_case_is_made_run_and_beaten_against_the_dense_prod
             return Prepared(run, computed_flops=problem.dense_flops)
 
     monkeypatch.setattr(peers, "peer_names", lambda device=None: ["dense"])
-    monkeypatch.setattr(peers, "get_peer", lambda name: Dense(name))
+    monkeypatch.setattr(peers, "get_peer", Dense)
     states = ("burst",) if op == "spgemm" else ("burst", "graph")
     gpu.cache_bytes = 0
     for record in measure_case(make_case(op, {**params, "dtype": "bf16"}, states), gpu):
@@ -420,7 +421,7 @@ def test_a_case_may_ask_for_less_than_the_caller(gpu, only_peer, monkeypatch):
 class Fa3Stand:
     """FlashAttention-3's functions as PyTorch would do them: which is asked with what."""
 
-    asked: list = []
+    asked: ClassVar[list] = []
 
     @staticmethod
     def sdpa(q, k, v, causal, window_size, softcap):

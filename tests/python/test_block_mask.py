@@ -59,7 +59,7 @@ def test_mask_mod_in_chunks(monkeypatch):
     whole = BlockMask.from_mask_mod(mod, 100, 70, 16, batch=2, heads=3)
     monkeypatch.setattr("tessera.block_mask._CHUNK", 1)
     parts = BlockMask.from_mask_mod(mod, 100, 70, 16, batch=2, heads=3)
-    for a, b in zip(whole.arrays, parts.arrays):
+    for a, b in zip(whole.arrays, parts.arrays, strict=True):
         np.testing.assert_array_equal(a, b)
     b, h, q, kv = np.ogrid[:2, :3, :100, :70]
     np.testing.assert_array_equal(whole.to_dense(), mod(b, h, q, kv))
@@ -99,7 +99,8 @@ def test_lists_by_column():
     mask = BlockMask.from_dense(elements, (5, 10))
     by_column = mask.lists_by_column()
     sources = [(mask.full_counts, mask.full_indices), (mask.partial_counts, mask.partial_indices)]
-    for value, (counts, rows, entries), (_, indices) in zip((2, 1), by_column, sources):
+    for value, (counts, rows, entries), (_, indices) in zip((2, 1), by_column, sources,
+                                                            strict=True):
         there = mask.block_map() == value
         np.testing.assert_array_equal(counts, there.sum(2))
         for b, h, j in np.ndindex(*counts.shape):
@@ -184,8 +185,9 @@ def test_window_limits_are_checked(limits, error):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, object])
 def test_scores_are_no_blocks(dtype):
-    with pytest.raises(ValueError, match="from_blocks: blocks: expected booleans or integers, got "
-                                         r".* \[1, 1, 4, 4\]; scores > threshold .* from_top_k takes"):
+    with pytest.raises(ValueError, match="from_blocks: blocks: expected booleans or integers, "
+                                         r"got .* \[1, 1, 4, 4\]; scores > threshold .* "
+                                         "from_top_k takes"):
         BlockMask.from_blocks(np.ones((4, 4), dtype), 64, 64, 16)
     assert BlockMask.from_blocks(np.eye(4, dtype=np.uint8), 64, 64, 16).density == 0.25
 
@@ -205,7 +207,7 @@ def test_bigbird_counts_are_checked(name):
 
 
 def test_capacity_is_an_integer():
-    with pytest.raises(TypeError, match="from_blocks: capacity: expected an integer, got 1.5"):
+    with pytest.raises(TypeError, match=r"from_blocks: capacity: expected an integer, got 1\.5"):
         BlockMask.from_blocks(np.ones((4, 4), bool), 64, 64, 16, capacity=1.5)
 
 
@@ -240,7 +242,8 @@ def test_masked_arrays_are_refused(make):
     (lambda: BlockMask.from_dense(np.ones((4, 4), bool), 0), "positive"),
     (lambda: BlockMask.from_blocks(np.ones((2, 2), bool), 64, 64, 16), r"\[.., 4, 4\]"),
     (lambda: BlockMask.from_blocks(np.ones((4, 4), bool), 64, 64, 16, capacity=0), "capacity"),
-    (lambda: BlockMask.from_top_k(np.ones((2, 4)), 1, 64, 64, 16), r"scores: expected \[.., 4, 4\]"),
+    (lambda: BlockMask.from_top_k(np.ones((2, 4)), 1, 64, 64, 16),
+     r"scores: expected \[.., 4, 4\]"),
     (lambda: BlockMask.from_top_k(np.ones((4, 4)), -1, 64, 64, 16), "k: expected 0 and more"),
 ])
 def test_refusals(call, message):

@@ -45,7 +45,8 @@ def test_without_nvcc_the_cpu_backend_alone(backend):
 
 
 @pytest.mark.parametrize(("version", "built"), [("13.0", True), ("12.8", True), ("12.6", False)])
-def test_nvcc_decides_where_nothing_is_asked_for(backend, monkeypatch, tmp_path, capfd, version, built):
+def test_nvcc_decides_where_nothing_is_asked_for(backend, monkeypatch, tmp_path, capfd, version,
+                                                 built):
     monkeypatch.setattr(backend, "find_nvcc", lambda: nvcc(tmp_path, version))
     assert backend.decide(None)[0] is built
     assert (backend.CUTLASS in backend.get_requires_for_build_wheel(None)) is built

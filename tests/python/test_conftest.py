@@ -10,7 +10,8 @@ def run_pytest(folder: Path, tests: str) -> str:
     shutil.copy(Path(__file__).with_name("conftest.py"), folder)
     (folder / "test_sample.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder).stdout
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    return done.stdout
 
 
 def test_each_reason_for_skipping_is_printed_once(tmp_path):

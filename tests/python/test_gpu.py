@@ -123,7 +123,7 @@ def test_bsr_matmul(dtype, block):
 @halves
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
 def test_sddmm(dtype, block):
-    pattern, dense = sparse(512, 384, block, dtype)
+    pattern, _ = sparse(512, 384, block, dtype)
     a, b = normal(512, 96, dtype=dtype), normal(96, 384, dtype=dtype)
     got = tessera.sddmm(a, b, pattern).to_dense()
     stored = pattern.with_values(torch.ones_like(pattern.values)).to_dense().double()
@@ -165,7 +165,8 @@ def test_attention(dtype, causal, dim):
 @halves
 @pytest.mark.parametrize("dim", [64, 96, 128, 192, 256])
 def test_bits_do_not_depend_on_lse_or_on_the_compiler(dtype, dim):
-    q, k, v = (normal(1, 384, 4, dim if x < 2 or dim != 192 else 128, dtype=dtype) for x in range(3))
+    q, k, v = (normal(1, 384, 4, dim if x < 2 or dim != 192 else 128, dtype=dtype)
+               for x in range(3))
     scores = torch.rand(1, 4, 3, 3, device="cuda")
     compiled = torch.compile(tessera.attention, fullgraph=True)
     for options in [{}, {"causal": True}, {"mask": BlockMask.from_top_k(scores, 2, 128, 384, 384)}]:
@@ -250,7 +251,7 @@ def test_runs_on_the_current_stream():
         late_out.copy_(outs[0])
         got = work(late, b, [late_out, *outs[1:]], lses)
     stream.synchronize()
-    for one, want in zip(got, wanted(a, b, outs, lses)):
+    for one, want in zip(got, wanted(a, b, outs, lses), strict=True):
         close(one, want)
 
 
@@ -268,7 +269,7 @@ def test_a_graph_replays_with_new_values():
             x.fill_(torch.nan)
         graph.replay()
         torch.cuda.synchronize()
-        for one, want in zip(got, wanted(*given)):
+        for one, want in zip(got, wanted(*given), strict=True):
             close(one, want)
 
 
@@ -277,7 +278,7 @@ def test_the_current_device_stays():
     outs, lses = ([x.to(f"cuda:{last}") for x in given] for given in parts())
     a, b = normal(128, 96, device=f"cuda:{last}"), normal(96, 64, device=f"cuda:{last}")
     before = torch.cuda.current_device()
-    for one, want in zip(work(a, b, outs, lses), wanted(a, b, outs, lses)):
+    for one, want in zip(work(a, b, outs, lses), wanted(a, b, outs, lses), strict=True):
         close(one, want)
     assert torch.cuda.current_device() == before == 0
 
@@ -313,7 +314,7 @@ def eager(device, seed=0):
 
 
 def check(got, wanted):
-    for one, want in zip(got, wanted):
+    for one, want in zip(got, wanted, strict=True):
         assert one.device == want.device
         torch.testing.assert_close(one.double(), want, rtol=2**-6, atol=2**-6)
 
@@ -329,7 +330,7 @@ def test_eager_calls_and_plans_run_on_a_side_stream(device):
     with torch.cuda.device(0):
         with torch.cuda.device(device), torch.cuda.stream(stream):
             torch.cuda._sleep(100_000_000)  # what runs on another stream meets the NaN
-            for to, y in zip(late, (q, x)):
+            for to, y in zip(late, (q, x), strict=True):
                 to.copy_(y)
             got = [call(*late) for call in calls]
             late = None  # freed memory is the stream's before others take it
@@ -347,7 +348,7 @@ def test_calls_on_another_device_than_the_current_one():
         assert torch.cuda.current_device() == 0
     check(got, wanted)
     ours, _, _ = eager("cuda:0")
-    with pytest.raises(ValueError, match="expected a tensor on cuda:1|on cuda:[01]"):
+    with pytest.raises(ValueError, match=r"expected a tensor on cuda:1|on cuda:[01]"):
         tessera.attention(q, ours[0], ours[0])
 
 
@@ -369,7 +370,7 @@ def test_threads_at_once_each_on_its_stream():
                     got = [call(q, x) for call in calls]
                 stream.synchronize()
                 check(got, wanted)
-        except BaseException as failure:  # noqa: BLE001: handed to the test
+        except BaseException as failure:  # handed to the test
             failures.append(failure)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(made))]
@@ -457,7 +458,7 @@ def block_problem(device="cuda"):
 def test_masks_are_made_on_the_gpu():
     blocks, scores = block_problem()
     for given in ((blocks, scores), (blocks.mT, scores.mT.bfloat16())):
-        for one, want in zip(masks(*given), masks(*(x.cpu() for x in given))):
+        for one, want in zip(masks(*given), masks(*(x.cpu() for x in given)), strict=True):
             assert one.is_cuda and torch.equal(one.cpu(), want)
 
 
@@ -468,11 +469,11 @@ def test_masks_in_a_graph_follow_the_blocks():
     with torch.cuda.graph(graph):
         got = masks(*given)
     for _ in range(2):
-        for x, new in zip(given, block_problem()):
+        for x, new in zip(given, block_problem(), strict=True):
             x.copy_(new)
         graph.replay()
         torch.cuda.synchronize()
-        for one, want in zip(got, masks(*(x.cpu() for x in given))):
+        for one, want in zip(got, masks(*(x.cpu() for x in given)), strict=True):
             assert torch.equal(one.cpu(), want)
 
 
@@ -481,18 +482,18 @@ def test_masks_in_a_graph_follow_the_blocks():
 
 def test_devices_do_not_mix():
     outs, lses = parts()
-    with pytest.raises(ValueError, match="merge_states: .*cpu"):
+    with pytest.raises(ValueError, match=r"merge_states: .*cpu"):
         tessera.merge_states(outs, [*lses[:-1], lses[-1].cpu()])
     a, b = normal(64, 64), normal(64, 64)
-    with pytest.raises(ValueError, match="matmul: b: .*cpu"):
+    with pytest.raises(ValueError, match=r"matmul: b: .*cpu"):
         tessera.matmul(a, b.cpu())
-    with pytest.raises(ValueError, match="matmul: out: .*cpu"):
+    with pytest.raises(ValueError, match=r"matmul: out: .*cpu"):
         tessera.matmul(a, b, out=torch.empty(64, 64, dtype=a.dtype))
 
 
 def test_what_no_kernel_takes_is_refused_with_reasons():
     q = normal(1, 64, 4, 64, dtype=torch.float32)
-    with pytest.raises(NotImplementedError, match="(?s)attention f32 .*rejected.*runs on a CPU"):
+    with pytest.raises(NotImplementedError, match=r"(?s)attention f32 .*rejected.*runs on a CPU"):
         tessera.attention(q, q, q, causal=True)
     a = normal(64, 64, dtype=torch.float32)
     with pytest.raises(NotImplementedError, match="dtype f32 is not supported"):

@@ -20,7 +20,8 @@ import json, sys
 options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:] if "=" in word)
 if "--gtest_list_tests" in sys.argv:
     print("Running main() from somewhere")
-    print("Merge.\\n  Small\\n  Broken  # GetParam() = 1\\n  HostileLists\\nOther/Param.\\n  DISABLED_Slow/0")
+    print("Merge.\\n  Small\\n  Broken  # GetParam() = 1\\n  HostileLists")
+    print("Other/Param.\\n  DISABLED_Slow/0")
     sys.exit(0)
 if {status} == 77:
     sys.exit(77)

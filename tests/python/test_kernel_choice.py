@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+
 import tessera
 from tessera._signatures import ATTENTION_BACKWARD
 
@@ -63,7 +64,7 @@ def test_gradients_choose_their_own_kernel():
     try:
         names = ATTENTION_BACKWARD.Inputs._fields
         tessera._ffi.attention_backward = lambda *call: seen.append(
-            dict(zip(names, call))["kernel_name"]) or backward(*call)
+            dict(zip(names, call, strict=False))["kernel_name"]) or backward(*call)
         tessera.attention(q, q, q, kernel=ATTENTION).sum().backward()
     finally:
         tessera._ffi.attention_backward = backward

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tessera.bench import machine_code as measured
 
 ROOT = Path(__file__).resolve().parents[2]

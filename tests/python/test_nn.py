@@ -117,15 +117,15 @@ def test_block_masks_and_gradients():
     theirs = F.scaled_dot_product_attention(q, k, v, seen)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     for a, b in zip(torch.autograd.grad(ours.sum(), (q, k, v)),
-                    torch.autograd.grad(theirs.sum(), (q, k, v))):
+                    torch.autograd.grad(theirs.sum(), (q, k, v)), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
 def test_refusals():
     q = torch.randn(2, 4, 8, 16)
-    with pytest.raises(NotImplementedError, match="dropout_p: expected 0, got 0.1"):
+    with pytest.raises(NotImplementedError, match=r"dropout_p: expected 0, got 0\.1"):
         tessera.nn.attention(q, q, q, dropout_p=0.1)
-    with pytest.raises(NotImplementedError, match="attn_mask: .*float32.*mask == 0"):
+    with pytest.raises(NotImplementedError, match=r"attn_mask: .*float32.*mask == 0"):
         tessera.nn.attention(q, q, q, torch.zeros(8, 8))
     with pytest.raises(ValueError, match="beside is_causal"):
         tessera.nn.attention(q, q, q, torch.ones(8, 8, dtype=bool), is_causal=True)

@@ -1,5 +1,6 @@
 """The pictures of results, on results that were never measured: every figure here is invented."""
 
+import itertools
 import json
 import re
 from xml.etree import ElementTree
@@ -160,7 +161,7 @@ def test_labels_keep_apart_and_inside():
     (picture,) = drawn("attention_128", [attention(1024, 0.01, peers), LENGTHS[0]])
     heights = sorted(labels(picture).values())
     assert len(heights) == 32  # with fa4 and ours
-    assert min(b - a for a, b in zip(heights, heights[1:], strict=False)) > 15.8
+    assert min(b - a for a, b in itertools.pairwise(heights)) > 15.8
     assert heights[0] > line_chart.TOP and heights[-1] < float(parsed(picture).get("height")) - 50
 
 
@@ -178,8 +179,8 @@ def test_hostile_names_stay_text():
 def test_a_picture_says_how_many_of_its_cases_are_stale():
     new = result_of(LENGTHS[:1])
     old = {**result_of(json.loads(json.dumps(LENGTHS[1:]))), "date": "2000-01-02T00:00:00Z"}
-    for record in old["cases"]:
-        record["ours"]["machine_code"] = "0" * 16
+    for case in old["cases"]:
+        case["ours"]["machine_code"] = "0" * 16
     (picture,) = pictures.draw("attention_128", [new, old], KERNELS)
     said = "2 of 3 cases are stale: their kernels have changed since"
     assert f"Invented Card, 100 W, 2000-01-02, 2001-02-03. {said}" in description(picture)

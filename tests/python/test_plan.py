@@ -82,9 +82,10 @@ def test_a_mask_has_to_be_like_the_planned_one(make):
     blocks = make(np.eye(4) == 1)
     plan = tessera.plan("attention", *new,
                         mask=BlockMask.from_blocks(blocks, 64, 64, 16, capacity=2))
-    with pytest.raises(ValueError, match="prepare: pattern: made for 64 queries and 64 keys, got 63"):
+    made_for = "prepare: pattern: made for 64 queries and 64 keys, got 63"
+    with pytest.raises(ValueError, match=made_for):
         plan.prepare(BlockMask.from_blocks(blocks, 63, 64, 16, capacity=2))
-    with pytest.raises(ValueError, match="run: plan: made for .*; plan again"):
+    with pytest.raises(ValueError, match=r"run: plan: made for .*; plan again"):
         plan.prepare(BlockMask.from_blocks(blocks, 64, 64, 16, capacity=3))
     with pytest.raises(TypeError, match="prepare: pattern: expected a BlockMask as planned, got"):
         plan.prepare(blocks)
@@ -188,19 +189,19 @@ def test_sampled_products(make):
 
 def test_another_problem_is_refused(make):
     plan = tessera.plan("attention", *qkv(make))
-    with pytest.raises(ValueError, match="run: plan: made for 'attention f32 B2 .*Q64.*', the "
-                                         "problem is 'attention f32 B2 .*Q63.*'; plan again"):
+    with pytest.raises(ValueError, match=r"run: plan: made for 'attention f32 B2 .*Q64.*', the "
+                                         r"problem is 'attention f32 B2 .*Q63.*'; plan again"):
         plan.run(*qkv(make, length=63))
     with pytest.raises(TypeError, match="run: expected q, k, v, got 2 operands"):
         plan.run(*qkv(make)[:2])
-    with pytest.raises(TypeError, match="attention: k: |run: "):
+    with pytest.raises(TypeError, match=r"attention: k: |run: "):
         plan.run(qkv(make)[0], [1.0], qkv(make)[2])
-    with pytest.raises(ValueError, match="plan: operation: expected one of tessera.attention"):
+    with pytest.raises(ValueError, match=r"plan: operation: expected one of tessera\.attention"):
         tessera.plan("merge", *qkv(make))
     matrix = BsrMatrix.prune(make(support.random(16, 16)), (8, 8), 0.5)
     with pytest.raises(NotImplementedError, match="plan: operation: the size of spgemm's result"):
         tessera.plan(tessera.spgemm, matrix, matrix)
-    with pytest.raises(NotImplementedError, match="plan: b: .* got two of them"):
+    with pytest.raises(NotImplementedError, match=r"plan: b: .* got two of them"):
         tessera.plan("matmul", matrix, matrix)
     with pytest.raises(NotImplementedError, match="rejected"):
         tessera.plan("attention", *qkv(make), backend="sm90")
@@ -224,7 +225,7 @@ def test_nothing_of_the_operands_is_kept():
 
 def test_a_plan_records_no_gradient():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    q, k, v = qkv(lambda array: torch.from_numpy(array))
+    q, k, v = qkv(torch.from_numpy)
     plan = tessera.plan("attention", q, k, v)
     trained = q.clone().requires_grad_()
     with pytest.raises(RuntimeError, match="run: expected a plain call"):

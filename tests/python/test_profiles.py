@@ -1,5 +1,6 @@
 """tools/ncu_profile.py with a stand-in for ncu: what it asks for, what it makes of the table."""
 
+import itertools
 import json
 import os
 import sys
@@ -148,7 +149,7 @@ def test_ncu_profiles_one_call_of_ours_and_leaves_the_clocks_alone(ncu):
     folder = ncu()
     assert run(folder) == 0 and run(folder, "--clocks", "base") == 0
     free, locked = map(json.loads, (folder / "seen").read_text().splitlines())
-    given = dict(zip(free, free[1:], strict=False))
+    given = dict(itertools.pairwise(free))
     assert given["--clock-control"] == "none" and given["--profile-from-start"] == "off"
     assert given["--page"] == "raw" and given["--kernel-name-base"] == "demangled"
     assert given["--kernel-name"] == "regex:.*tessera::cuda::.*"
@@ -165,7 +166,7 @@ def test_counters_that_ncu_does_not_know_are_left_out(ncu, capsys):
     assert run(folder) == 0
     said = capsys.readouterr().out
     assert "without gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed: not known" in said
-    asked = [dict(zip(words, words[1:], strict=False))["--metrics"].split(",")
+    asked = [dict(itertools.pairwise(words))["--metrics"].split(",")
              for words in map(json.loads, (folder / "seen").read_text().splitlines())]
     assert [len(names) for names in asked] == [len(asked[0]), len(asked[0]) - 1, len(asked[0]) - 2]
     assert "gpu__time_duration.sum" in asked[-1]

@@ -9,7 +9,7 @@ import stat
 from urllib.parse import unquote
 
 import pytest
-from report_pages import (HOSTILE, MATMUL, RICH, check_form, cli, make_case, maker, product, rich)
+from report_pages import HOSTILE, MATMUL, RICH, check_form, cli, make_case, maker, product, rich
 from test_pictures import attention
 from test_tables import CASES, ROOT, record, result_of, tables
 
@@ -176,8 +176,8 @@ def test_few_cases_make_a_page_too(make, cases):
 def test_hostile_names_stay_text_everywhere(make, name):
     result = rich()
     for case in result["cases"]:
-        case["peers"] = {name: entry for entry in case["peers"].values()} or {
-            name: {"unavailable": name}}
+        *_, last = {"unavailable": name}, *case["peers"].values()
+        case["peers"] = {name: last}
         if "ms" in case["ours"]:
             case["ours"]["row"] = name
         for entry in case["peers"].values():

@@ -52,12 +52,12 @@ def test_names_are_unique_and_required_arguments_come_first():
 @pytest.mark.parametrize("signature", [x for x in SIGNATURES if x.returns], ids=lambda s: s.name)
 def test_pytorch_has_the_table_s_schemas(signature):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from tessera import torch_ops  # noqa: F401: registers the operations
+    from tessera import torch_ops  # noqa: F401  registers the operations
 
     schema = getattr(torch.ops.tessera, signature.name).default._schema
     whole = (*signature.inputs, *signature.extras)
     assert [x.name for x in schema.arguments] == [x.name for x in whole]
-    for registered, stated in zip(schema.arguments, whole):
+    for registered, stated in zip(schema.arguments, whole, strict=True):
         assert registered.has_default_value() == (stated.default is not REQUIRED), stated.name
         if stated.default is not REQUIRED:
             assert registered.default_value == stated.default, stated.name

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tessera.bench.cases import read_workload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ def test_each_sweep_has_rows_that_the_build_would_find_and_problems(path, tmp_pa
     family = json.loads(path.read_text())["family"]
     table = sweep.TABLE.format(family=family)
     (tmp_path / table).parent.mkdir(parents=True)
-    op, tiles = sweep.read_candidates(path)
+    _, tiles = sweep.read_candidates(path)
     sweep.append_rows(tmp_path, family, tiles)
     source, own = (tmp_path / table).read_text(), (ROOT / table).read_text()
     assert source.startswith(own.rsplit("};", 1)[0][:1000])
@@ -98,7 +99,7 @@ def test_times_are_added_to_the_outcome(tmp_path, monkeypatch, capsys):
     assert outcome["device"] == "X" and outcome["problems"] == [{"winner": "a"}]
     assert "1 of 1 fit, 1 problems timed" in capsys.readouterr().out
     times.write_text('{"device": "X"}')
-    with pytest.raises(SystemExit, match="what tessera.tune --json prints"):
+    with pytest.raises(SystemExit, match=r"what tessera\.tune --json prints"):
         sweep.main()
     assert json.loads(out.read_text()) == outcome
 

@@ -20,7 +20,7 @@ def at_once(work):
         try:
             gate.wait()
             work(i)
-        except BaseException as failure:  # noqa: BLE001: handed to the test
+        except BaseException as failure:  # handed to the test
             failures.append(failure)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(THREADS)]
@@ -93,7 +93,7 @@ def test_errors_stay_on_their_thread(make):
             if i % 2:
                 tessera.attention(q, q, q)
             else:
-                with pytest.raises(ValueError, match="softcap: .*got -1"):
+                with pytest.raises(ValueError, match=r"softcap: .*got -1"):
                     tessera.attention(q, q, q, softcap=-1.0)
 
     at_once(work)

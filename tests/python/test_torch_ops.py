@@ -1,5 +1,6 @@
 """PyTorch on the CPU: values, gradients against float64, registration, compilation, modes."""
 
+import itertools
 import subprocess
 import sys
 
@@ -111,7 +112,8 @@ def test_rare_options_take_the_same_arguments_as_common_ones():
                     dict(scale=0.5, causal=True, sinks=torch.randn(4)),
                     dict(mask=mask, scale=0.5, causal=True)):
         want = tessera.attention(q, k, v, threads=1, return_lse=True, **options)
-        for got, one in zip(tessera.attention(q, k, v, return_lse=True, **options), want):
+        results = tessera.attention(q, k, v, return_lse=True, **options)
+        for got, one in zip(results, want, strict=True):
             assert torch.equal(got, one)
     a, b, c = torch.randn(8, 32), torch.randn(32, 16), torch.randn(8, 16)
     matrix = BsrMatrix.prune(b, 8, 0.5)
@@ -178,7 +180,7 @@ def test_attention_gradients(rule, layout):
     torch.autograd.backward((out, lse), (dout, dlse))
     torch.autograd.backward(want, (dout.double(), dlse.double()))
     close(out, want[0])
-    for got, expected in zip((q, k, v, sinks), wide):
+    for got, expected in zip((q, k, v, sinks), wide, strict=True):
         close(got.grad, expected.grad)
 
 
@@ -192,7 +194,7 @@ def test_gradients_under_a_block_mask(heads):
     dout = torch.randn_like(want)
     tessera.attention(q, k, v, mask=mask).backward(dout.float())
     want.backward(dout)
-    for got, expected in zip((q, k, v), wide):
+    for got, expected in zip((q, k, v), wide, strict=True):
         close(got.grad, expected.grad)
 
 
@@ -243,12 +245,12 @@ def test_merge_gradients(layout):
     turn = (lambda x: x.transpose(1, 2)) if layout == "bhld" else (lambda x: x)
     parts = [tessera.attention(turn(q), turn(k[:, s]), turn(v[:, s]), layout=layout,
                                return_lse=True) for s in (slice(20), slice(20, 20), slice(20, 53))]
-    out, lse = tessera.merge_states(*zip(*parts), sinks=sinks, layout=layout)
+    out, lse = tessera.merge_states(*zip(*parts, strict=True), sinks=sinks, layout=layout)
     out = turn(out)
     dout, dlse = torch.randn_like(out), torch.randn_like(lse)
     torch.autograd.backward((out, lse), (dout, dlse))
     torch.autograd.backward(want, (dout.double(), dlse.double()))
-    for got, expected in zip((q, k, v, sinks), wide):
+    for got, expected in zip((q, k, v, sinks), wide, strict=True):
         close(got.grad, expected.grad)
 
 
@@ -313,7 +315,7 @@ def test_grouped_gradients(axis, transposed):
     a.requires_grad_(), b.requires_grad_()
     wide = double(a, b)
     x, y = (w.mT if transposed else w for w in wide)
-    cuts = list(zip(offsets, offsets[1:]))
+    cuts = list(itertools.pairwise(offsets))
     if axis == "rows":
         want = torch.cat([x[s:e] @ y[g] for g, (s, e) in enumerate(cuts)])
     else:
@@ -338,13 +340,13 @@ def test_sddmm_gradients(transposed):
     out = tessera.sddmm(a, b, pattern.with_values(values), transpose_a=transposed[0],
                         transpose_b=transposed[1], alpha=0.5, beta=3.0)
     stored = pattern.with_values(torch.ones_like(pattern.values)).to_dense()
-    x, y = (w.mT if t else w for w, t in zip(wide, transposed))
+    x, y = (w.mT if t else w for w, t in zip(wide[:2], transposed, strict=True))
     want = 0.5 * (x @ y) * stored + 3.0 * pattern.with_values(wide[2]).to_dense()
     close(out.to_dense(), want)
     dout = torch.randn(32, 64)
     out.to_dense().backward(dout)
     want.backward(dout.double())
-    for got, expected in zip((a, b, values), wide):
+    for got, expected in zip((a, b, values), wide, strict=True):
         close(got.grad, expected.grad)
 
 
@@ -407,7 +409,7 @@ def test_options_of_the_operation_have_defaults():
         assert torch.equal(out, all_given[0]) and torch.equal(lse, all_given[1])
         leaves = (q, k, v, *([sinks] if "sinks" in given else []))
         for a, b in zip(torch.autograd.grad(out.sum() + lse.sum(), leaves),
-                        torch.autograd.grad(sum(x.sum() for x in all_given), leaves)):
+                        torch.autograd.grad(sum(x.sum() for x in all_given), leaves), strict=True):
             assert torch.equal(a, b)
     assert op(*(x.to("meta") for x in (q, k, v)), bhld=True)[1].shape == (2, 37, 4)
 
@@ -426,7 +428,7 @@ def test_compiles_with_tensors_among_the_options(dynamic):
     got = torch.compile(model, fullgraph=True, dynamic=dynamic)(*given)
     close(got, expected)
     wanted = torch.autograd.grad(expected.sum(), (q, k, v))
-    for a, b in zip(torch.autograd.grad(got.sum(), (q, k, v)), wanted):
+    for a, b in zip(torch.autograd.grad(got.sum(), (q, k, v)), wanted, strict=True):
         close(a, b)
 
 
@@ -445,7 +447,7 @@ def test_compiles_whole(grad):
     close(got, expected)
     if grad:
         wanted = torch.autograd.grad(expected, (q, k, v))
-        for a, b in zip(torch.autograd.grad(got, (q, k, v)), wanted):
+        for a, b in zip(torch.autograd.grad(got, (q, k, v)), wanted, strict=True):
             close(a, b)
 
 
@@ -544,7 +546,7 @@ def test_masks_agree_with_numpy():
     elements = np.random.default_rng(0).random((2, 1, 50, 70)) < 0.5
     ours = BlockMask.from_dense(torch.as_tensor(elements), (16, 32))
     theirs = BlockMask.from_dense(elements, (16, 32))
-    for a, b in zip(ours.arrays, theirs.arrays):
+    for a, b in zip(ours.arrays, theirs.arrays, strict=True):
         assert np.array_equal(np.asarray(a), b)
     assert torch.equal(ours.to_dense(), torch.as_tensor(elements))
     assert torch.equal(theirs.to("cpu").to_dense(), torch.as_tensor(elements))
@@ -553,8 +555,8 @@ def test_masks_agree_with_numpy():
                        torch.as_tensor(BlockMask.from_top_k(scores.numpy(), 2, 64, 96,
                                                             16).block_map()))
     assert all(np.array_equal(a, b) for one, same in zip(ours.lists_by_column(),
-                                                         theirs.lists_by_column())
-               for a, b in zip(one, same))
+                                                         theirs.lists_by_column(), strict=True)
+               for a, b in zip(one, same, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -605,11 +607,11 @@ def test_flex_attention_runs_our_mask():
 
 def test_refusals():
     q, k, v = qkv()
-    with pytest.raises(TypeError, match="attention: q: .*got float64; convert it first"):
+    with pytest.raises(TypeError, match=r"attention: q: .*got float64; convert it first"):
         tessera.attention(q.double(), k.double(), v.double())
     with pytest.raises(ValueError, match="attention: k: expected dtype f32"):
         tessera.attention(q, k.half(), v)
-    with pytest.raises(TypeError, match="PyTorch tensors throughout, got a numpy.ndarray"):
+    with pytest.raises(TypeError, match=r"PyTorch tensors throughout, got a numpy\.ndarray"):
         tessera.attention(q, k.numpy(), v)
     with pytest.raises(TypeError, match="NumPy arrays throughout, got a Tensor"):
         tessera.attention(q.numpy(), k, v)
@@ -624,7 +626,7 @@ def test_refusals():
     trained = matrix.with_values(matrix.values.clone().requires_grad_())
     with pytest.raises(NotImplementedError, match="spgemm: no gradient"):
         tessera.spgemm(trained, matrix)
-    with pytest.raises(TypeError, match="from_torch: expected a torch.sparse_bsr tensor"):
+    with pytest.raises(TypeError, match=r"from_torch: expected a torch\.sparse_bsr tensor"):
         BsrMatrix.from_torch(torch.eye(4))
 
 
@@ -657,7 +659,7 @@ def test_dtypes_are_refused_by_name(dtype, name, grad):
     q, k, v = qkv(grad=grad)
     with pytest.raises(TypeError, match=f"attention: k: expected float32.*got {name}; convert"):
         tessera.attention(q, k.to(dtype), v)
-    with pytest.raises(TypeError, match="attention: k: .*got list"):
+    with pytest.raises(TypeError, match=r"attention: k: .*got list"):
         tessera.attention(q, [1.0], v)
 
 
@@ -665,17 +667,17 @@ def test_a_flex_mask_names_its_converter():
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     theirs = flex.create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 37, 37, device="cpu")
     q, k, v = qkv(37, 37)
-    with pytest.raises(TypeError, match="attention: mask: .*got torch.nn.attention.*BlockMask; .*"
-                                        "BlockMask.from_flex"):
+    with pytest.raises(TypeError, match=r"attention: mask: .*got torch\.nn\.attention.*BlockMask; "
+                                        r".*BlockMask\.from_flex"):
         tessera.attention(q, k, v, mask=theirs)
-    with pytest.raises(TypeError, match="attn_mask: .*BlockMask.from_flex"):
+    with pytest.raises(TypeError, match=r"attn_mask: .*BlockMask\.from_flex"):
         tessera.nn.attention(q, q, q, attn_mask=theirs)
-    with pytest.raises(TypeError, match="from_flex: mask: expected a torch.nn.attention"):
+    with pytest.raises(TypeError, match=r"from_flex: mask: expected a torch\.nn\.attention"):
         BlockMask.from_flex(BlockMask.causal(64, 64))
 
 
 def test_merge_states_needs_lists():
-    with pytest.raises(TypeError, match="outs: expected a list of tensors.*got a single Tensor"):
+    with pytest.raises(TypeError, match=r"outs: expected a list of tensors.*got a single Tensor"):
         tessera.merge_states(torch.zeros(2, 4, 2, 8), torch.zeros(2, 2, 4))
 
 

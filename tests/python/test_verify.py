@@ -237,7 +237,7 @@ def test_rows_of_no_sequence_are_looked_at(damaged):
 @pytest.mark.parametrize("after", [False, True])
 def test_a_stray_write_is_found(damaged, padding, after):
     def damage(out, lse):
-        reach = sum((n - 1) * stride for n, stride in zip(out.shape, out.stride()))
+        reach = sum((n - 1) * stride for n, stride in zip(out.shape, out.stride(), strict=True))
         at = out.storage_offset() + (reach + 1 if after else -1)
         out.as_strided((1,), (1,), at).fill_(0)
 

@@ -17,7 +17,8 @@ class Arguments(tool.ToolTest):
         for words in (["--only", "tensor,cpu"], ["--only", ""], ["--only", "Tensor"]):
             self.refused(*words, naming="--only: expected some of tensor, l2, memory, launch, got")
         for text in ("0", "-1", "61", "nan", "2s", "", "two"):
-            self.refused("--seconds", text, naming=f"expected a number from 0.1 to 60, got '{text}'")
+            self.refused("--seconds", text,
+                         naming=f"expected a number from 0.1 to 60, got '{text}'")
         self.refused("--seconds", naming="--seconds: a value is missing")
         self.refused("--second", "2", naming="expected --only or --seconds, got '--second'")
 

@@ -31,7 +31,8 @@ class Balance(html.parser.HTMLParser):
 
 class Demo(tool.ToolTest):
     def test_page_and_json(self):
-        result = self.run_json("demo", "--length", "512", "--size", "512", "--output", "page.html", "--json")
+        result = self.run_json("demo", "--length", "512", "--size", "512", "--output", "page.html",
+                               "--json")
         self.assertEqual([part["ok"] for part in result["parts"]], [True, True])
         for part in result["parts"]:
             self.assertGreater(part["dense_ms"], 0)

@@ -5,10 +5,20 @@ import itertools
 import sys
 
 from ..report import markdown
-from . import peers as adapters
 from . import ceilings, machine_code, results, suite, table
-from .cases import (ABOUT_ATTENTION, ALL_PATTERN_ARGUMENTS, OPTIONAL, PATTERN_ARGUMENTS, REQUIRED,
-                    STATES, VOLUMES, CaseError, make_case, read_workload)
+from . import peers as adapters
+from .cases import (
+    ABOUT_ATTENTION,
+    ALL_PATTERN_ARGUMENTS,
+    OPTIONAL,
+    PATTERN_ARGUMENTS,
+    REQUIRED,
+    STATES,
+    VOLUMES,
+    CaseError,
+    make_case,
+    read_workload,
+)
 from .files import check_writable, in_words, write_json
 from .machine import torch_with_gpu, why_no_gpu
 from .measure import Settings

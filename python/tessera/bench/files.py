@@ -83,7 +83,9 @@ def slug(text):
 def in_words(error, path=None):
     """What to tell of an error: of a file that cannot be opened, which and why."""
     path = path or getattr(error, "filename", None)
-    return f"{path}: {error.strerror or error}" if isinstance(error, OSError) and path else str(error)
+    if isinstance(error, OSError) and path:
+        return f"{path}: {error.strerror or error}"
+    return str(error)
 
 
 def timestamp():

@@ -71,7 +71,7 @@ def stacked(lists, width, device):
     """Counts [1, heads, rows] and indices [1, heads, rows, width] of one list a head; without a
     width, that of the longest row."""
     if width is None:
-        width = max(1, max(int(one.counts.max(initial=0)) for one in lists))
+        width = max(1, *(int(one.counts.max(initial=0)) for one in lists))
     counts, indices = zip(*(one.padded(width) for one in lists), strict=True)
     return (arrays.integers(np.stack(counts)[None], device),
             arrays.integers(np.stack(indices)[None], device))
@@ -147,15 +147,15 @@ class Problem:
 
     @cached_property
     def stacked_lists(self):
-        """Counts [1, heads, rows] and indices with one dimension more, on the device; of heads of keys
-        where the lists go by them, one where all share it."""
+        """Counts [1, heads, rows] and indices with one dimension more, on the device. `heads` is
+        the number of KV heads where lists are per KV head, and 1 where all heads share them."""
         p = self.params
         group = p["h"] // p["hk"] if p["lists"] == "per_kv_head" else 1
         return stacked(self.lists[::group], None, self.device)
 
     @property
     def longest_row(self):
-        return max(1, max(int(one.counts.max(initial=0)) for one in self.lists))
+        return max(1, *(int(one.counts.max(initial=0)) for one in self.lists))
 
     @cached_property
     def offsets_array(self):

@@ -3,6 +3,7 @@
 that scripts can use it without the compiled package."""
 
 import csv
+import math
 import re
 
 from .files import slug
@@ -77,7 +78,7 @@ def value_of(text, unit):
         value = float(text.replace(",", "")) * unit_scale(unit)
     except ValueError:
         return None
-    return value if value == value else None
+    return None if math.isnan(value) else value
 
 
 def read_raw(text):

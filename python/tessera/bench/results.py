@@ -91,8 +91,9 @@ def newest(results, machine):
         where = machine(result)
         keys = [(where, *record_key(record)) for record in result["cases"]]
         calls = [(where, one["call"]) for one in result.get("host", ())]
-        result["cases"] = [one for one, key in zip(result["cases"], keys) if key not in seen]
-        result["host"] = [one for one, key in zip(result.get("host", ()), calls)
+        result["cases"] = [one for one, key in zip(result["cases"], keys, strict=True)
+                           if key not in seen]
+        result["host"] = [one for one, key in zip(result.get("host", ()), calls, strict=True)
                           if key not in seen]
         seen.update(keys + calls)
 
@@ -159,7 +160,7 @@ def merge(results, names=None):
 
 
 def _in_turns(results):
-    """The cases' keys, one of each result after the other: shards come into the workload's order."""
+    """The keys of the cases, one of each result in turn: shards come into the workload's order."""
     columns = [dict.fromkeys(record_key(record)[0] for record in result["cases"])
                for result in results]
     turns = itertools.zip_longest(*columns)

@@ -73,13 +73,14 @@ def _records(lines):
     out = []
     for line in rest:
         cells = [line] if isinstance(line, str) else [
-            f"{name}: {cell}" if name else cell for name, cell in zip(head, line) if cell]
+            f"{name}: {cell}" if name else cell
+            for name, cell in zip(head, line, strict=True) if cell]
         out += cells
     return "\n".join(out)
 
 
 def _terminal_columns():
-    """COLUMNS, else those of the terminal that standard output goes to; 0 where neither is known."""
+    """COLUMNS, else the columns of the terminal of standard output; 0 where neither is known."""
     if os.environ.get("COLUMNS", "").isdigit():
         return int(os.environ["COLUMNS"])
     try:

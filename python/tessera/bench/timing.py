@@ -7,6 +7,7 @@ the card is replayed from a graph there, or the card would rest.
 graph: bursts of replays of a captured CUDA graph, which leaves the host's share of a call out.
 """
 
+import itertools
 import statistics
 import time
 from dataclasses import dataclass, field, replace
@@ -251,7 +252,7 @@ def _slice(timer, prepared, calls, seconds, figures):
 def power(samples):
     """Watts, from (seconds, joules), between the first and the last movement of the counter; None
     where that is too short."""
-    moved = [now for before, now in zip(samples, samples[1:], strict=False) if now[1] != before[1]]
+    moved = [now for before, now in itertools.pairwise(samples) if now[1] != before[1]]
     if not moved or moved[-1][0] - moved[0][0] < ENERGY_SECONDS:
         return None
     (begin, first), (end, last) = moved[0], moved[-1]

@@ -9,15 +9,21 @@ becomes a block mask, once a forward pass."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import (and_masks, bidirectional_mask_function,
-                                        causal_mask_function, padding_mask_function,
-                                        prepare_padding_mask, sliding_window_overlay)
+from transformers.masking_utils import (
+    and_masks,
+    bidirectional_mask_function,
+    causal_mask_function,
+    padding_mask_function,
+    prepare_padding_mask,
+    sliding_window_overlay,
+)
 
 from tessera.attention import attention
 from tessera.block_mask import BlockMask

@@ -8,8 +8,16 @@ from . import case_tables, ceilings, compare, model_error, summary
 from . import energy as joules
 from .markdown import commits
 from .markup import figure, heading, join, noted, paragraph, tag, whole_table
-from .pictures import (all_lengths, attention_blocks, attention_densities, attention_joules,
-                       empty, product_blocks, product_densities, table_of)
+from .pictures import (
+    all_lengths,
+    attention_blocks,
+    attention_densities,
+    attention_joules,
+    empty,
+    product_blocks,
+    product_densities,
+    table_of,
+)
 from .table import Table
 from .values import STATES, by_group, case_text, measured
 

@@ -1,10 +1,26 @@
 """Tables of cases: beside peers, energy, the density from which a dense product is quicker, what
 making lists takes, what calls cost the host."""
 
+import itertools
+
 from ..bench.cases import LISTS, case_key
 from .table import Table
-from .values import (OPS, OURS, REFERENCES, STATES, best_peer, case_text, entries, joules_of,
-                     measured, number, of_dense, unit_of, value_of, within)
+from .values import (
+    OPS,
+    OURS,
+    REFERENCES,
+    STATES,
+    best_peer,
+    case_text,
+    entries,
+    joules_of,
+    measured,
+    number,
+    of_dense,
+    unit_of,
+    value_of,
+    within,
+)
 
 
 class Notes:
@@ -155,7 +171,7 @@ def equal_at(points):
     """Where the time, as a share of the dense product's, is one; points are (density, share)."""
     if points[0][1] >= 1:
         return f"below {points[0][0]:g}"
-    pairs = list(zip(points, points[1:], strict=False))
+    pairs = list(itertools.pairwise(points))
     (d0, t0), (d1, t1) = next((pair for pair in pairs if pair[1][1] >= 1), pairs[-1])
     if t1 <= t0:
         return "never"

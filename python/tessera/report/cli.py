@@ -14,8 +14,8 @@ EPILOG = """examples:
 
 Files of one card are put together; of a case that several have, the newest counts. Each card has a
 part of the page to itself. Where this runs within the source tree, the page says how many cases are
-stale: their kernels have changed since. Nothing is written unless everything could be read: then the
-exit status is 2, with the reason.
+stale: their kernels have changed since. Nothing is written unless everything could be read:
+otherwise the exit status is 2, with the reason.
 """
 
 

@@ -4,8 +4,17 @@ from statistics import median
 
 from .scatter import Group, Guide, Point, Scatter
 from .table import Table
-from .values import (GROUPS, OURS, REFERENCES, by_group, case_text, group_of, joules_of, measured,
-                     number)
+from .values import (
+    GROUPS,
+    OURS,
+    REFERENCES,
+    by_group,
+    case_text,
+    group_of,
+    joules_of,
+    measured,
+    number,
+)
 
 
 def frugal(record):

@@ -37,9 +37,9 @@ def select(records, op, x, params):
     found = {}
     for record in records:
         at = record["params"].get(x)
-        if (record["op"], record["state"]) == (op, "sustained") and at:
-            if record["params"] == make_case(op, {**params(at), x: at}).params:
-                found.setdefault(at, record)
+        if ((record["op"], record["state"]) == (op, "sustained") and at
+                and record["params"] == make_case(op, {**params(at), x: at}).params):
+            found.setdefault(at, record)
     return dict(sorted(found.items()))
 
 

@@ -4,8 +4,18 @@ from statistics import median
 
 from .strip import Dot, Strip
 from .table import Table
-from .values import (EVEN, QUICKER, SLOWER, best_peer, by_group, case_text, group_of, number,
-                     times_as_quick, verdict)
+from .values import (
+    EVEN,
+    QUICKER,
+    SLOWER,
+    best_peer,
+    by_group,
+    case_text,
+    group_of,
+    number,
+    times_as_quick,
+    verdict,
+)
 
 WORST = 10
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ class Buffer:
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype,
                  device: Any):
         guard = GUARD_BYTES // dtype.itemsize
-        reach = sum((n - 1) * stride for n, stride in zip(shape, strides)) + 1
+        reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
         count = 2 * guard + (reach if 0 not in shape else 0)
         self.words = torch.full((count,), -1, dtype=_WORDS[dtype.itemsize], device=device)
         self.placed = (shape, strides, guard)

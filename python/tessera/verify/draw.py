@@ -86,7 +86,8 @@ class Drawn:
 
     @property
     def pairs(self) -> int:
-        return self.heads * sum(q * k for q, k in zip(self.q_lengths, self.kv_lengths))
+        lengths = zip(self.q_lengths, self.kv_lengths, strict=True)
+        return self.heads * sum(q * k for q, k in lengths)
 
     @property
     def numbers(self) -> int:
@@ -253,7 +254,8 @@ def _draw_sight(rng: random.Random, d: Drawn) -> None:
         origins = d.kv_position or [0] * d.batch
         d.q_position = [
             origin + (end - q + rng.randint(-70, 70) if near else rng.randint(-10, kv + 10))
-            for origin, end, q, kv in zip(origins, ends, d.q_lengths, d.kv_lengths)]
+            for origin, end, q, kv in zip(origins, ends, d.q_lengths, d.kv_lengths,
+                                           strict=True)]
     if d.q_position and d.kv_position and d.index == "i64" and rng.random() < 0.2:
         d.q_position = [FAR + position for position in d.q_position]
         d.kv_position = [FAR + position for position in d.kv_position]

@@ -7,9 +7,9 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Callable, Iterator
 
 
 @dataclass

@@ -31,7 +31,7 @@ def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | N
     # One wait for the device a problem.
     numbers = torch.stack([*worst, *(found.double() for found in faults.values())]).tolist()
     shares = numbers[: len(worst)]
-    for fault, found in zip(faults, numbers[len(worst) :]):
+    for fault, found in zip(faults, numbers[len(worst) :], strict=True):
         if found:
             return float("inf"), fault
     share = max(shares, default=0.0)

@@ -74,7 +74,7 @@ def quickest(candidates):
 
 
 def one_line(error, limit=300):
-    """Its words in a line, without the folders of this machine and PyTorch's advice where to read."""
+    """The error's text in one line, without this machine's folders and PyTorch's reading advice."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.split(" Search for `", 1)[0]
     for folder in sys.path:
