@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import tvm_ffi
 
@@ -42,7 +43,7 @@ package_folder = _package_folder()
 _library = ctypes.CDLL(str(package_folder / "lib" / "libtessera_ffi.so"))
 
 
-def _export(signature: Signature) -> Callable:
+def _export(signature: Signature) -> Callable[..., Any]:
     """The export of an operation, called by the names of its arguments or in their order; what is
     not given has its default. A function of exactly these parameters is made, as a call of it costs
     a tenth of a microsecond more than one of the export."""

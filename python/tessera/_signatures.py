@@ -14,7 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 REQUIRED = object()
 
@@ -76,15 +76,15 @@ class Signature:
         self.extras = tuple(extras)
         # In tuples a required tensor is None where the caller names it later.
         fields = [x.name for x in self.inputs]
-        self.Inputs = namedtuple(f"{name}_inputs", fields, defaults=map(_default, self.inputs))
+        self.Inputs = _tuple_type(f"{name}_inputs", fields, map(_default, self.inputs))
         whole = (*self.inputs, *self.extras)
         fields = [x.name for x in whole]
-        self.Arguments = namedtuple(f"{name}_arguments", fields, defaults=map(_default, whole))
-        self.Gradients = namedtuple(f"{name}_gradients", fields, defaults=[None] * len(fields))
+        self.Arguments = _tuple_type(f"{name}_arguments", fields, map(_default, whole))
+        self.Gradients = _tuple_type(f"{name}_gradients", fields, [None] * len(fields))
         self.defaults = tuple(map(_default, whole))
         # For each argument its name in messages where it is a tensor, else None.
-        self.input_labels = self._labels(self.inputs)
-        self.output_labels = self._labels(self.outputs)
+        self.input_labels = tuple(self._label(x) if x.is_tensor else None for x in self.inputs)
+        self.output_labels = tuple(map(self._label, self.outputs))  # all of them tensors
         tensors = [i for i, x in enumerate(self.inputs) if x.is_tensor]
         # Picks the inputs that are tensors; always a tuple.
         self.input_tensors = itemgetter(*tensors, *tensors[:1]) if tensors else lambda inputs: ()
@@ -101,21 +101,21 @@ class Signature:
         arguments = ", ".join(x.schema for x in (*self.inputs, *self.extras))
         return f"{self.name}({arguments}) -> {self.returns}"
 
-    def _labels(self, arguments: Iterable[Argument]) -> tuple[str | None, ...]:
-        return tuple(f"{self.op}: {x.label or x.name}" if x.is_tensor else None
-                     for x in arguments)
+    def _label(self, argument: Argument) -> str:
+        return f"{self.op}: {argument.label or argument.name}"
 
-    def trained(self) -> Callable[[tuple], tuple]:
+    def trained(self) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         """Picks the arguments that gradients reach from a call of the registered operation."""
         whole = self.Arguments._fields
-        return itemgetter(*(whole.index(name) for name in self.trained_names))
+        picked: Any = itemgetter(*(whole.index(name) for name in self.trained_names))
+        return picked
 
-    def complete(self, arguments: tuple) -> tuple:
+    def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """With the trailing arguments that PyTorch's dispatcher drops where they have their
         defaults."""
         return arguments + self.defaults[len(arguments) :]
 
-    def shortened(self, arguments: tuple) -> tuple:
+    def shortened(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Without trailing arguments that have their defaults: what the dispatcher need not take
         apart costs no time."""
         end = len(arguments)
@@ -131,6 +131,11 @@ def _flat(parts: Iterable[Argument | Group]) -> tuple[Argument, ...]:
     for part in parts:
         flat += _flat(part.fields.values()) if isinstance(part, Group) else [part]
     return tuple(flat)
+
+
+def _tuple_type(name: str, fields: Iterable[str], defaults: Iterable[Any]) -> Any:
+    """A named tuple type. It is Any to type checkers, as its fields come from the table."""
+    return namedtuple(name, fields, defaults=defaults)
 
 
 def _default(argument: Argument) -> Any:
@@ -167,11 +172,18 @@ def _operand(name: str) -> Group:
     })
 
 
-# The fields of an operand, as the group states them.
-Operand = namedtuple("Operand", _operand("").fields, defaults=(None, None, 0, 0, False))
+class Operand(NamedTuple):
+    """The fields of an operand, as its group states them."""
+
+    values: Any
+    row_offsets: Any = None
+    col_indices: Any = None
+    rows: int = 0
+    cols: int = 0
+    transposed: bool = False
 
 
-def operands_of(inputs: Any) -> tuple[Any, Any]:
+def operands_of(inputs: Any) -> tuple[Operand, Operand]:
     """The Operands a and b of a call of matmul, sddmm or spgemm."""
     return (Operand(inputs.a, inputs.a_row_offsets, inputs.a_col_indices, inputs.a_rows,
                     inputs.a_cols, inputs.a_transposed),
@@ -179,7 +191,7 @@ def operands_of(inputs: Any) -> tuple[Any, Any]:
                     inputs.b_cols, inputs.b_transposed))
 
 
-def weight_of(inputs: Any) -> Any:
+def weight_of(inputs: Any) -> Operand:
     """The Operand weight of a call of linear."""
     return Operand(inputs.weight, inputs.weight_row_offsets, inputs.weight_col_indices,
                    inputs.weight_rows, inputs.weight_cols, inputs.weight_transposed)
@@ -206,7 +218,7 @@ EXECUTION = Group("execution", "Execution", {
 
 
 def _attention_options() -> Group:
-    options = [
+    options: list[Argument | Group] = [
         Argument("bhld", "bool", False),
         Argument("scale", "float?", None),
         Argument("softcap", "float", 0.0),

@@ -10,10 +10,27 @@ from tessera._signatures import MERGE_STATES
 from tessera.block_mask import BlockMask
 from tessera.dispatch import module_of, operations
 from tessera.inputs import attention_inputs, check_mask, is_bhld
-from tessera.keywords import keyword_only_after_guard
+from tessera.keywords import shown_as
 
 
-@keyword_only_after_guard
+def _signature(
+    q: Any, k: Any, v: Any, *,
+    causal: bool = False,
+    window_left: int | None = None, window_right: int | None = None,
+    mask: BlockMask | None = None,
+    scale: float | None = None, softcap: float = 0.0, sinks: Any = None,
+    layout: str = "blhd",
+    out: Any = None, lse: Any = None, return_lse: bool = False,
+    q_offsets: Any = None, kv_offsets: Any = None,
+    kv_begin: Any = None, kv_end: Any = None,
+    q_position: Any = None, kv_position: Any = None,
+    page_table: Any = None, max_q_length: int = 0, max_kv_length: int = 0,
+    threads: int = 0, backend: str | None = None, kernel: str | None = None,
+) -> Any:
+    """What type checkers, IDEs and `inspect` show of `attention`."""
+
+
+@shown_as(_signature)
 def attention(
     q: Any, k: Any, v: Any, _: Any = ...,
     causal: bool = False,

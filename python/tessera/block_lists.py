@@ -19,7 +19,7 @@ def like_on(device: Any) -> Any:
     return torch.zeros(0, dtype=torch.int32, device=device)
 
 
-def index_grids(shape: tuple, like: Any) -> list:
+def index_grids(shape: tuple[Any, ...], like: Any) -> list[Any]:
     """For each dimension its indices, shaped to broadcast."""
     return [tensors.arange(n, like).reshape([n if i == at else 1 for i in range(len(shape))])
             for at, n in enumerate(shape)]

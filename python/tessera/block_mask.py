@@ -52,7 +52,7 @@ class BlockMask:
     bits: Any = None
 
     @property
-    def arrays(self) -> tuple:
+    def arrays(self) -> tuple[Any, ...]:
         """In the order of the exports."""
         return (self.block_q, self.block_kv, self.full_counts, self.full_indices,
                 self.partial_counts, self.partial_indices, self.bit_tile, self.bits)
@@ -111,7 +111,9 @@ class BlockMask:
         tiles[b, h, r, self.partial_indices[b, h, r, slot]] = self.bit_tile[b, h, r, slot]
         return tiles
 
-    def lists_by_column(self, capacity: int | None = None) -> tuple[tuple, tuple | None]:
+    def lists_by_column(
+        self, capacity: int | None = None,
+    ) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any] | None]:
         """The full and the partial blocks (None where there are none) listed by column, as backward
         passes walk them: ``(counts, rows, entries)`` each, with counts ``[batch|1, heads|1,
         cols]``, ascending rows in one dimension more, and which entry of its row's list each block
@@ -127,7 +129,7 @@ class BlockMask:
         rows, cols = self.grid
         capacity = max(1, rows) if capacity is None else capacity
 
-        def by_column(counts: Any, indices: Any) -> tuple | None:
+        def by_column(counts: Any, indices: Any) -> Any:
             if counts is None:
                 return None
             return operations("lists_by_column: mask", counts).transpose_lists(
@@ -222,8 +224,9 @@ class BlockMask:
         if not full:
             empty = tensors.to_bool(tensors.zeros((rows, heads, batch, cols), like))
             return _assemble((q_length, kv_length, bq, bkv), empty.swapaxes(0, 2), None, None)
-        maps = [tensors.concatenate(x).swapaxes(0, 2) for x in (full, partial)]
-        return _assemble((q_length, kv_length, bq, bkv), *maps, tensors.concatenate(tiles))
+        full_map, partial_map = (tensors.concatenate(x).swapaxes(0, 2) for x in (full, partial))
+        return _assemble((q_length, kv_length, bq, bkv), full_map, partial_map,
+                         tensors.concatenate(tiles))
 
     @staticmethod
     def from_blocks(blocks: Any, q_length: int, kv_length: int,
@@ -361,7 +364,7 @@ class BlockMask:
         mask = self if tensors.is_torch(self.full_counts) else self.to("cpu")
         _, cols = mask.grid
 
-        def lists(counts: Any, indices: Any) -> tuple:
+        def lists(counts: Any, indices: Any) -> tuple[Any, Any]:
             if counts is None:
                 counts = torch.zeros_like(mask.full_counts)
                 indices = torch.zeros_like(mask.full_indices)
@@ -376,7 +379,7 @@ class BlockMask:
 
         def mask_mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
             at = (b % batch, h % heads, q // mask.block_q, kv // mask.block_kv)
-            if tiles is None:
+            if tiles is None or elements is None:
                 return blocks[at] != 0
             return (blocks[at] == 2) | ((blocks[at] == 1) & elements[
                 tiles[at], q % mask.block_q, kv % mask.block_kv])
@@ -434,7 +437,7 @@ def _call(mask_mod: MaskMod, b: Any, h: Any, q: Any, kv: Any) -> Any:
         raise
 
 
-def _broadcast(x: Any, shape: tuple) -> Any:
+def _broadcast(x: Any, shape: tuple[Any, ...]) -> Any:
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         raise TypeError("from_mask_mod: mask_mod: expected booleans computed from the index arrays "
                         f"b, h, q, kv, got {type(x).__name__}")

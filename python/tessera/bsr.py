@@ -61,7 +61,7 @@ class BsrMatrix:
     transposed: bool = False
 
     @property
-    def arrays(self) -> tuple:
+    def arrays(self) -> tuple[Any, ...]:
         return (self.values, self.row_offsets, self.col_indices, self.rows, self.cols)
 
     @property
@@ -272,8 +272,8 @@ class BsrMatrix:
         """As PyTorch tensors on a device."""
         import torch
 
-        moved = (torch.as_tensor(x).to(device) for x in self.arrays[:3])
-        return BsrMatrix(*moved, self.rows, self.cols, self.transposed)
+        values, row_offsets, col_indices = (torch.as_tensor(x).to(device) for x in self.arrays[:3])
+        return BsrMatrix(values, row_offsets, col_indices, self.rows, self.cols, self.transposed)
 
 
 def _blocks(dense: Any, block: int | tuple[int, int]) -> Any:

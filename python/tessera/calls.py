@@ -29,13 +29,13 @@ class Call(NamedTuple):
     signature: Signature
     module: ModuleType  # of the kind of arrays
     inputs: Any
-    outputs: tuple
+    outputs: tuple[Any, ...]
 
-    def export_arguments(self) -> list:
+    def export_arguments(self) -> list[Any]:
         return list(self.module.export_arguments(self.signature, self.inputs, *self.outputs))
 
 
-def function_named(where: str, operation: Any) -> Callable:
+def function_named(where: str, operation: Any) -> Callable[..., Any]:
     """The public function, given itself or by its name."""
     for function in _CALLS:
         if operation is function or (isinstance(operation, str)
@@ -45,7 +45,8 @@ def function_named(where: str, operation: Any) -> Callable:
     raise ValueError(f"{where}: operation: expected one of {known}, got {operation!r}")
 
 
-def bound(function: Callable, arguments: tuple, options: dict[str, Any]) -> dict[str, Any]:
+def bound(function: Callable[..., Any], arguments: tuple[Any, ...],
+          options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name, defaults included."""
     if function is bsr_matmul:
         function = matmul
@@ -54,17 +55,17 @@ def bound(function: Callable, arguments: tuple, options: dict[str, Any]) -> dict
     return given.arguments
 
 
-def call_of(function: Callable, given: dict[str, Any]) -> Call:
+def call_of(function: Callable[..., Any], given: dict[str, Any]) -> Call:
     """What the function would do with these arguments."""
     return _CALLS[function](given)
 
 
 @functools.cache
-def _names(function: Callable) -> tuple[str, ...]:
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-def _pick(function: Callable, given: dict[str, Any]) -> Any:
+def _pick(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     """function, called with the arguments that it names."""
     return function(**{name: given[name] for name in _names(function)})
 
@@ -111,6 +112,6 @@ def _spgemm(given: dict[str, Any]) -> Call:
     return Call(_signatures.SPGEMM, operations("spgemm: a", inputs.a), inputs, ())
 
 
-_CALLS: dict[Callable, Callable[[dict[str, Any]], Call]] = {
+_CALLS: dict[Callable[..., Any], Callable[[dict[str, Any]], Call]] = {
     attention: _attention, matmul: _matmul, bsr_matmul: _bsr_matmul, linear: _linear,
     sddmm: _sddmm, spgemm: _spgemm}

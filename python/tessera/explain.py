@@ -11,7 +11,7 @@ from tessera.calls import bound, call_of, function_named
 from tessera.tensors import is_torch
 
 
-class Explanation(dict):
+class Explanation(dict[str, Any]):
     """The answer as a dict (``supported``, ``plan``, ``candidates`` with every reason,
     ``useful_flops``, ``bytes``); printed, the same as text."""
 
@@ -21,7 +21,7 @@ class Explanation(dict):
         return self.text
 
 
-def explain(operation: Callable | str, /, *arguments: Any, device: str | None = None,
+def explain(operation: Callable[..., Any] | str, /, *arguments: Any, device: str | None = None,
             **options: Any) -> Explanation:
     """Which kernel a call would use, and why each other one would not; nothing runs.
 

@@ -20,7 +20,7 @@ class Coo(NamedTuple):
     shape: tuple[int, int]
 
 
-def read_matrix_market(path: str | os.PathLike) -> Coo:
+def read_matrix_market(path: str | os.PathLike[str]) -> Coo:
     """The elements of a Matrix Market file: coordinates; real, integer or pattern (ones); general,
     symmetric or skew-symmetric, whose other half is filled in. An `OSError` names the line of a
     file that is something else.

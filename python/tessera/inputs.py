@@ -27,7 +27,8 @@ def attention_inputs(
     sinks: Any, mask: Any, threads: int, backend: Any, kernel: Any,
 ) -> Any:
     """The arguments of `attention` as its signature states them."""
-    check_tensor("attention: k", k), check_tensor("attention: v", v)
+    check_tensor("attention: k", k)
+    check_tensor("attention: v", v)
     bhld = is_bhld("attention", layout)
     lists = {}
     if mask is not None:

@@ -6,22 +6,25 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Shown = TypeVar("Shown", bound=Callable[..., Any])
 
 
-def keyword_only_after_guard(function: Function) -> Function:
-    """The function, with all parameters after the one named ``_`` shown as keyword-only and ``_``
-    not shown. The function itself refuses a call that gives ``_``.
+def shown_as(shown: Shown) -> Callable[[Callable[..., Any]], Shown]:
+    """Gives a function the signature of ``shown``, for type checkers and for `inspect`. The
+    function has the same parameters, but its keyword-only ones are positional and follow a guard
+    named ``_``; the function itself refuses a call that passes ``_``.
 
     CPython looks up the default of each keyword-only parameter in a dict at each call, a quarter of
     a microsecond for the 22 of attention, and copies the defaults of positional ones."""
-    shown: list[inspect.Parameter] = []
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.signature(function)
-    for parameter in signature.parameters.values():
-        if parameter.name == "_":
-            kind = inspect.Parameter.KEYWORD_ONLY
-        else:
-            shown.append(parameter.replace(kind=kind))
-    function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-    return function
+    signature = inspect.signature(shown)
+
+    def decorate(function: Any) -> Shown:
+        given = inspect.signature(function).parameters.values()
+        if [(x.name, x.default, x.annotation) for x in given if x.name != "_"] != [
+                (x.name, x.default, x.annotation) for x in signature.parameters.values()]:
+            raise TypeError(f"{function.__name__}: its parameters are not those of the "
+                            "signature it is shown with")
+        function.__signature__ = signature
+        return function
+
+    return decorate

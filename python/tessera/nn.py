@@ -51,7 +51,7 @@ class BsrLinear(nn.Module):
         # As nn.Linear, for the inputs that an output really sees.
         bound = 1 / math.sqrt(max(1.0, density * in_features))
         nn.init.uniform_(self.values, -bound, bound)
-        if bias:
+        if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
     @staticmethod
@@ -67,7 +67,7 @@ class BsrLinear(nn.Module):
         made = BsrLinear(layer.in_features, layer.out_features, block, density=0.0,
                          bias=layer.bias is not None, device=weight.device, dtype=weight.dtype)
         made._take(matrix)
-        if layer.bias is not None:
+        if made.bias is not None:
             made.bias.data.copy_(layer.bias.detach())
         return made
 
@@ -89,7 +89,7 @@ class BsrLinear(nn.Module):
                 f"bias={self.bias is not None}, block=({r}, {c}), "
                 f"density={self.weight.density:.3g}")
 
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # A state may hold another number of blocks than this layer.
         values = state_dict.get(prefix + "values")
         columns = state_dict.get(prefix + "col_indices")
@@ -143,7 +143,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor,
     return out.reshape(*lead, *out.shape[1:])
 
 
-def _block_mask(mask: Any, q: Tensor, k: Tensor, lead: tuple) -> BlockMask | None:
+def _block_mask(mask: Any, q: Tensor, k: Tensor, lead: tuple[Any, ...]) -> BlockMask | None:
     if mask is None or isinstance(mask, BlockMask):
         return mask
     if not isinstance(mask, Tensor):

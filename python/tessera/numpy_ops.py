@@ -35,7 +35,7 @@ def exported(x: Any, where: str) -> Any:
     if any(stride % size for stride in x.strides):
         raise TypeError(f"{where}: expected strides that count whole elements, got {x.strides} "
                         f"bytes of {x.dtype.name}")
-    strides = [stride // size for stride in x.strides]
+    strides = tuple(stride // size for stride in x.strides)
     address = x.__array_interface__["data"][0]
     return _ffi.host_view(address, _ffi.dtype(x.dtype.name), _ffi.Shape(x.shape),
                           _ffi.Shape(strides))
@@ -48,7 +48,7 @@ def written(x: Any, where: str) -> Any:
     return exported(x, where)
 
 
-def export_arguments(signature: Signature, inputs: tuple, *outputs: Any) -> list:
+def export_arguments(signature: Signature, inputs: tuple[Any, ...], *outputs: Any) -> list[Any]:
     """A call of the signature's export."""
     arguments = [x if x is None or where is None else exported(x, where)
                  for x, where in zip(inputs, signature.input_labels, strict=True)]
@@ -103,7 +103,7 @@ def merge_states(inputs: Any, out: Any, lse: Any) -> tuple[Any, Any]:
     return out, lse
 
 
-def matmul_output(a: tuple, b: tuple, group_offsets: Any, group_inner: bool,
+def matmul_output(a: tuple[Any, ...], b: tuple[Any, ...], group_offsets: Any, group_inner: bool,
                   out_dtype: Any) -> Array:
     """`a` and `b` are Operands, or tuples of their fields."""
     values, *_ = a
@@ -149,7 +149,7 @@ def sddmm(inputs: Any, out: Any, out_dtype: Any) -> Array:
 
 
 def spgemm_symbolic(inputs: Any, block: tuple[int, int], shape: tuple[int, int],
-                    out_dtype: Any) -> tuple[tuple, Callable[[], None]]:
+                    out_dtype: Any) -> tuple[tuple[Any, ...], Callable[[], None]]:
     """The result's arrays, and what computes them: as often as the operands' values change."""
     arguments = export_arguments(_signatures.SPGEMM, inputs)
     stored, fill = _ffi.spgemm(*arguments)
@@ -160,7 +160,7 @@ def spgemm_symbolic(inputs: Any, block: tuple[int, int], shape: tuple[int, int],
     col_indices = np.empty(stored, np.int32)
     out = exported(values, "spgemm: out")
 
-    def numeric(operands: list = arguments) -> None:  # which live as long as this does
+    def numeric(operands: list[Any] = arguments) -> None:  # which live as long as this does
         fill(out, row_offsets, col_indices, rows, cols)
 
     return (values, row_offsets, col_indices), numeric

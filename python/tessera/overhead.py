@@ -114,16 +114,17 @@ def pairs(device: str) -> tuple[list[Pair], dict[str, Callable[[], Any]]]:
     # On the CPU calls compute as well: there the problems are tiny.
     length, rows, size, block = (4, 4, 16, 8) if device == "cpu" else (128, 64, 256, 64)
     q, k, v = (normal(1, length, 4, 64) for _ in "qkv")
-    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    turned_q, turned_k, turned_v = (x.transpose(1, 2) for x in (q, k, v))
     x, weight, bias = normal(rows, size), normal(size, size), normal(size)
     turned_weight = weight.T
     pruned = tessera.BsrMatrix.prune(weight, block=block, density=0.25)
     turned_pruned = pruned.T
     deep = x[None]
     theirs = {
-        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(*turned),
+        "scaled_dot_product_attention":
+            lambda: F.scaled_dot_product_attention(turned_q, turned_k, turned_v),
         "scaled_dot_product_attention, causal":
-            lambda: F.scaled_dot_product_attention(*turned, is_causal=True),
+            lambda: F.scaled_dot_product_attention(turned_q, turned_k, turned_v, is_causal=True),
         "F.linear": lambda: F.linear(x, weight),
         "F.linear, bias": lambda: F.linear(x, weight, bias),
         "F.linear, 3-D": lambda: F.linear(deep, weight),

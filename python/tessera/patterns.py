@@ -111,4 +111,5 @@ def mesh(nodes: tuple[int, int, int], unknowns: int = 1, block: int = 1) -> np.n
 def _three(argument: str, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
     if len(sizes) != 3:
         raise ValueError(f"{argument}: expected 3 sizes, got {len(sizes)}")
-    return tuple(sizes)
+    first, second, third = sizes
+    return first, second, third

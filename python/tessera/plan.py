@@ -20,7 +20,7 @@ _OPERANDS = {ATTENTION: ("q", "k", "v"), MATMUL: ("a", "b"), LINEAR: ("x", "weig
              SDDMM: ("a", "b")}
 
 
-def plan(operation: Callable | str, /, *arguments: Any, **options: Any) -> Plan:
+def plan(operation: Callable[..., Any] | str, /, *arguments: Any, **options: Any) -> Plan:
     """The plan of a call: which kernel it uses, and the memory that it needs. Nothing runs.
 
     ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear` or `sddmm`, or its name; the rest
@@ -54,7 +54,13 @@ class Plan:
     (what a run takes from PyTorch's allocator, or from the host) and ``schedule_bytes`` (what
     `prepare` fills, and the plan holds) say what was planned."""
 
-    def __init__(self, function: Callable, given: dict[str, Any]) -> None:
+    kernel_name: str
+    backend: str
+    signature: str
+    workspace_bytes: int
+    schedule_bytes: int
+
+    def __init__(self, function: Callable[..., Any], given: dict[str, Any]) -> None:
         call = call_of(function, given)
         (self.kernel_name, self.backend, self.signature, self.workspace_bytes, self.schedule_bytes,
          self._prepare, self._run, self._explain) = _ffi.plan(call.signature.name,
@@ -72,6 +78,7 @@ class Plan:
         # The pattern: a mask, the matrix of sddmm, or a block-sparse operand.
         named = [(name, given[name]) for name in ("mask", "pattern", *self._operands)
                  if isinstance(given.get(name), (BlockMask, BsrMatrix))]
+        self._pattern: Any
         self._pattern_name, self._pattern = named.pop(0) if named else ("", None)
         self._prepared = self._pattern is None and self.schedule_bytes == 0
         self._inputs = call.inputs._replace(
@@ -133,14 +140,14 @@ class Plan:
             raise TypeError(f"run: lse: expected none, as {self._call.name} has no such result")
         return self._run_product(inputs, out)
 
-    def _run_attention(self, inputs: list, out: Any, lse: Any) -> Any:
+    def _run_attention(self, inputs: list[Any], out: Any, lse: Any) -> Any:
         place, module = self._place, self._module
         out, lse = module.attention_outputs(inputs[place["q"]], inputs[place["v"]],
                                             self._inputs.bhld, out, lse, self._return_lse)
         self._run(*module.export_arguments(ATTENTION, inputs, out, lse))
         return (out, lse) if self._return_lse else out
 
-    def _run_product(self, inputs: list, out: Any) -> Any:
+    def _run_product(self, inputs: list[Any], out: Any) -> Any:
         place, module = self._place, self._module
         if self._call is LINEAR:
             *_, outputs = self._out_shape

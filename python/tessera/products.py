@@ -206,8 +206,8 @@ def spgemm_symbolic(a: BsrMatrix, b: BsrMatrix, transpose_a: bool = False,
 
     (rows, _), (r, _) = read(a, inputs.a_transposed)
     (_, cols), (_, c) = read(b, inputs.b_transposed)
-    arrays, numeric = operations("spgemm: a", inputs.a).spgemm_symbolic(
+    (values, row_offsets, col_indices), numeric = operations("spgemm: a", inputs.a).spgemm_symbolic(
         inputs, (r, c), (rows, cols), out_dtype)
-    return BsrMatrix(*arrays, rows, cols), numeric
+    return BsrMatrix(values, row_offsets, col_indices, rows, cols), numeric
 
 

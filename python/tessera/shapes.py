@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def attention_shapes(q: Any, v: Any, bhld: bool) -> tuple[tuple, tuple]:
+def attention_shapes(q: Any, v: Any, bhld: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Of out and lse."""
     lead, dims = tuple(q.shape)[:-1], v.shape
     out = (*lead, dims[-1] if len(dims) else 0)
@@ -17,7 +17,7 @@ def attention_shapes(q: Any, v: Any, bhld: bool) -> tuple[tuple, tuple]:
 
 
 def _sides(values: Any, row_offsets: Any, col_indices: Any, rows: int, cols: int,
-           transposed: bool) -> tuple:
+           transposed: bool) -> tuple[Any, ...]:
     """Rows, columns and batch (None: has none) of an Operand as it is read."""
     shape = values.shape
     if row_offsets is None:
@@ -36,13 +36,14 @@ def _sides(values: Any, row_offsets: Any, col_indices: Any, rows: int, cols: int
     return (cols, rows, batch) if transposed else (rows, cols, batch)
 
 
-def _batch(a: Any, b: Any) -> tuple:
+def _batch(a: Any, b: Any) -> tuple[Any, ...]:
     if a is None or (b is not None and a == 1):
         a = b
     return () if a is None else (a,)
 
 
-def matmul_shape(a: tuple, b: tuple, group_offsets: Any, group_inner: bool) -> tuple:
+def matmul_shape(a: tuple[Any, ...], b: tuple[Any, ...], group_offsets: Any,
+                 group_inner: bool) -> tuple[Any, ...]:
     """`a` and `b` are Operands, or tuples of their fields."""
     rows, _, a_batch = _sides(*a)
     _, cols, b_batch = _sides(*b)
@@ -59,7 +60,7 @@ def outputs_of(weight: Any) -> int:
     return rows
 
 
-def sddmm_shape(a: Any, b: Any, values: Any, row_offsets: Any) -> tuple:
+def sddmm_shape(a: Any, b: Any, values: Any, row_offsets: Any) -> tuple[Any, ...]:
     """Of the values."""
     if len(row_offsets.shape) == 2:
         return tuple(values.shape)

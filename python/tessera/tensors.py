@@ -48,8 +48,9 @@ def integer(where: str, x: Any, expected: str = "an integer") -> int:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.SymInt):
         return x
+    value: Any = None if isinstance(x, bool) else x
     try:
-        return operator.index(None if isinstance(x, bool) else x)
+        return operator.index(value)
     except TypeError:
         raise TypeError(f"{where}: expected {expected}, got {x!r}") from None
 
@@ -151,7 +152,7 @@ def take_along_last(x: Any, indices: Any) -> Any:
     return x.gather(-1, indices) if is_torch(x) else np.take_along_axis(x, indices, -1)
 
 
-def concatenate(parts: list) -> Any:
+def concatenate(parts: list[Any]) -> Any:
     return sys.modules["torch"].cat(parts) if is_torch(parts[0]) else np.concatenate(parts)
 
 

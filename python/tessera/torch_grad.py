@@ -23,7 +23,7 @@ _aten = torch.ops.aten
 _ours = torch.ops.tessera
 
 
-def _keep(ctx: Any, arguments: tuple, *results: Tensor) -> None:
+def _keep(ctx: Any, arguments: tuple[Any, ...], *results: Tensor) -> None:
     """Saves a call: tensors for backward, everything else beside their places."""
     ctx.set_materialize_grads(False)
     ctx.at = [i for i, x in enumerate(arguments) if isinstance(x, Tensor)]
@@ -31,7 +31,7 @@ def _keep(ctx: Any, arguments: tuple, *results: Tensor) -> None:
     ctx.rest = [None if isinstance(x, Tensor) else x for x in arguments]
 
 
-def _kept(ctx: Any, signature: Signature) -> tuple[Any, tuple]:
+def _kept(ctx: Any, signature: Signature) -> tuple[Any, tuple[Any, ...]]:
     """The arguments and the results of the call that `_keep` saved."""
     saved = ctx.saved_tensors
     arguments = list(ctx.rest)
@@ -43,11 +43,12 @@ def _kept(ctx: Any, signature: Signature) -> tuple[Any, tuple]:
 # ---- Attention ---------------------------------------------------------------------------------
 
 
-def _attention_setup(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     _keep(ctx, inputs, *output)
 
 
-def _attention_gradient(ctx: Any, needs: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
+def _attention_gradient(ctx: Any, needs: Any, dout: Tensor | None,
+                        dlse: Tensor | None) -> tuple[Any, ...]:
     call, (out, lse) = _kept(ctx, ATTENTION)
     wanted = [needs.q, needs.k, needs.v, needs.sinks]
     if not any(wanted) or (dout is None and dlse is None):
@@ -66,7 +67,7 @@ def _attention_gradient(ctx: Any, needs: Any, dout: Tensor | None, dlse: Tensor 
         if want})
 
 
-def _merge_setup(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _merge_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     call = MERGE_STATES.Inputs(*inputs)
     ctx.bhld = call.bhld
     ctx.set_materialize_grads(False)
@@ -76,7 +77,7 @@ def _merge_setup(ctx: Any, inputs: tuple, output: tuple) -> None:
                           *([call.sinks] if ctx.has_sinks else []))
 
 
-def _merge_gradient(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
+def _merge_gradient(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
     """With w_i = exp(lse_i - lse): out = sum w_i out_i, so d out_i = w_i dout and d lse_i = w_i
     (dout . (out_i - out) + dlse). A sink is one more part whose out is zero."""
     saved = iter(ctx.saved_tensors)
@@ -158,11 +159,12 @@ def _activation_gradient(name: str, dout: Tensor, before: Tensor) -> Tensor:
     return _aten.gelu_backward(dout, before, approximate="tanh" if name == "gelu_tanh" else "none")
 
 
-def _matmul_setup(ctx: Any, inputs: tuple, output: Tensor) -> None:
+def _matmul_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _keep(ctx, inputs)
 
 
-def _grouped_gradients(dout: Tensor, a: Operand, b: Operand, needs: Any, call: Any) -> dict:
+def _grouped_gradients(dout: Tensor, a: Operand, b: Operand, needs: Any,
+                       call: Any) -> dict[str, Any]:
     if _is_sparse(a) or _is_sparse(b):
         raise NotImplementedError("matmul: no gradient is recorded for grouped products with a "
                                   "block-sparse operand; use torch.no_grad()")
@@ -185,7 +187,7 @@ def _grouped_gradients(dout: Tensor, a: Operand, b: Operand, needs: Any, call: A
     return {name: gradient.to(getattr(call, name).dtype) for name, gradient in gradients.items()}
 
 
-def _matmul_gradient(ctx: Any, needs: Any, dout: Tensor | None) -> tuple:
+def _matmul_gradient(ctx: Any, needs: Any, dout: Tensor | None) -> tuple[Any, ...]:
     call, _ = _kept(ctx, MATMUL)
     if dout is None:
         return MATMUL.Gradients()
@@ -213,7 +215,7 @@ def _matmul_gradient(ctx: Any, needs: Any, dout: Tensor | None) -> tuple:
     return MATMUL.Gradients(**gradients)
 
 
-def _sddmm_gradient(ctx: Any, needs: Any, dvalues: Tensor | None) -> tuple:
+def _sddmm_gradient(ctx: Any, needs: Any, dvalues: Tensor | None) -> tuple[Any, ...]:
     """out is block-sparse, so the gradients are products with a block-sparse operand."""
     call, _ = _kept(ctx, SDDMM)
     if dvalues is None:
@@ -242,7 +244,7 @@ def _second_order(name: str) -> Any:
 _CPU_GRADIENTS = {"attention": ATTENTION.trained_names}
 
 
-def _check_gradient(name: str, trained: tuple) -> None:
+def _check_gradient(name: str, trained: tuple[Any, ...]) -> None:
     """Refuses at the call to record a gradient that the backward pass could not compute."""
     for argument, x in zip(_CPU_GRADIENTS.get(name, ()), trained, strict=False):
         if x is not None and x.requires_grad and x.device.type == "cuda":
@@ -271,7 +273,7 @@ def _record(library: torch.library.Library, signature: Signature, kernel: Any, g
         keys = torch._C.DispatchKeySet.from_raw_repr(keyset) & after_autograd
         return keys.highestPriorityTypeId() in devices
 
-    def below(keyset: Any, arguments: tuple) -> Any:
+    def below(keyset: Any, arguments: tuple[Any, ...]) -> Any:
         if is_direct(keyset.raw_repr()):
             return kernel(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
@@ -285,7 +287,7 @@ def _record(library: torch.library.Library, signature: Signature, kernel: Any, g
             return result
 
         @staticmethod
-        def backward(ctx: Any, *gradients: Tensor | None) -> tuple:
+        def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
             _, *needs = ctx.needs_input_grad  # the keyset's comes first
             return (None, *gradient(ctx, signature.Arguments(*needs), *gradients))
 

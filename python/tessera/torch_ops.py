@@ -83,7 +83,7 @@ def check_plain(where: str, *tensors: Any) -> None:
                            "under torch.no_grad()")
 
 
-def _check_tensors(signature: Signature, inputs: tuple, *outputs: Any) -> None:
+def _check_tensors(signature: Signature, inputs: tuple[Any, ...], *outputs: Any) -> None:
     """Refuses what is no dense tensor of PyTorch, by its name."""
     if not _is_compiling() and all(
             x is None or (isinstance(x, Tensor) and x.layout is torch.strided)
@@ -115,7 +115,8 @@ def stored_dtype(x: Tensor) -> torch.dtype:
     return torch.bfloat16 if x.dtype == _FP8 else x.dtype
 
 
-def export_arguments(signature: Signature, inputs: tuple, *outputs: Any) -> tuple:
+def export_arguments(signature: Signature, inputs: tuple[Any, ...],
+                     *outputs: Any) -> tuple[Any, ...]:
     """A call of the signature's export."""
     return (*inputs, *outputs)
 
@@ -252,13 +253,13 @@ def _merge_states_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 # ---- Products ----------------------------------------------------------------------------------
 
 
-def new_result(like: Tensor, shape: tuple, out_dtype: Any) -> Tensor:
+def new_result(like: Tensor, shape: tuple[Any, ...], out_dtype: Any) -> Tensor:
     if out_dtype is None and like.dtype is not _FP8:
         return like.new_empty(*shape)  # a dtype, or the shape as a tuple, takes longer to read
     return like.new_empty(shape, dtype=out_dtype or stored_dtype(like))
 
 
-def matmul_output(a: tuple, b: tuple, group_offsets: Any, group_inner: bool,
+def matmul_output(a: tuple[Any, ...], b: tuple[Any, ...], group_offsets: Any, group_inner: bool,
                   out_dtype: Any) -> Tensor:
     """`a` and `b` are Operands, or tuples of their fields."""
     a_values, a_offsets, _, a_rows, a_cols, a_transposed = a
@@ -381,7 +382,7 @@ def _sddmm_fake(*arguments: Any) -> Tensor:
 
 
 def spgemm_symbolic(inputs: Any, block: tuple[int, int], shape: tuple[int, int],
-                    out_dtype: Any) -> tuple[tuple, Callable[[], None]]:
+                    out_dtype: Any) -> tuple[tuple[Any, ...], Callable[[], None]]:
     """The result's tensors, and what computes them: as often as the operands' values change. Not a
     registered operation: the size of its result comes from data."""
     _check_tensors(SPGEMM, inputs)
@@ -397,7 +398,7 @@ def spgemm_symbolic(inputs: Any, block: tuple[int, int], shape: tuple[int, int],
     row_offsets = inputs.a_row_offsets.new_empty(rows // height + 1, dtype=torch.int32)
     col_indices = row_offsets.new_empty(stored)
 
-    def numeric(operands: tuple = inputs) -> None:  # which live as long as this does
+    def numeric(operands: tuple[Any, ...] = inputs) -> None:  # which live as long as this does
         fill(values, row_offsets, col_indices, rows, cols)
 
     return (values, row_offsets, col_indices), numeric

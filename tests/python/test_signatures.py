@@ -12,6 +12,7 @@ import pytest
 import tessera
 from tessera import _ffi, _signatures
 from tessera._signatures import REQUIRED, SIGNATURES, Group, Signature
+from tessera.keywords import shown_as
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,6 +79,8 @@ def test_tuples_and_pickers_follow_the_names():
     assert toy.schema == "toy(Tensor x, int n=3) -> Tensor"
     assert toy.input_labels == ("toy: x", None) and toy.output_labels == ("toy: the.out",)
     assert toy.Inputs("X") == ("X", 3)
+    group = next(x for x in matmul.parts if x.name == "a")
+    assert _signatures.Operand._fields == tuple(group.fields)
 
 
 def test_exports_are_called_by_names_and_count_their_arguments():
@@ -146,3 +149,16 @@ def test_options_of_attention_go_by_name():
     kinds = {p.name: p.kind for p in inspect.signature(tessera.attention).parameters.values()}
     assert list(kinds)[:3] == ["q", "k", "v"] and "_" not in kinds
     assert kinds["causal"] is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_a_function_has_the_parameters_that_it_is_shown_with():
+    def shown(a, *, b=1): ...
+
+    @shown_as(shown)
+    def right(a, _=..., b=1):
+        return a, b
+
+    assert right(2, b=3) == (2, 3) and inspect.signature(right) == inspect.signature(shown)
+    with pytest.raises(TypeError, match="wrong: its parameters are not those"):
+        @shown_as(shown)
+        def wrong(a, _=..., b=2): ...

@@ -50,7 +50,7 @@ REQUIRED = {
     "sddmm": ("m", "n", "k", "block", "pattern"),
     "spgemm": ("m", "n", "k", "block", "pattern"),
 }
-OPTIONAL = {
+OPTIONAL: dict[str, dict] = {
     # alike: so many neighbouring rows of blocks share one list, or a part `similar` of it and have
     # the rest each for itself. sequences: the s tokens are packed sequences whose lengths follow
     # Zipf's law with the exponent `lengths`.
@@ -118,6 +118,7 @@ class Case:
     def dense(self):
         """The case of the same size with nothing left out: a dense product of the same layout,
         attention between all positions, or all earlier ones, and as many heads of keys."""
+        names: tuple[str, ...]
         if self.op == "attention":
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
         else:
@@ -254,7 +255,7 @@ def block_shape(p):
 
 def _check_pattern(op, p):
     pattern = p.get("pattern")
-    wanted = ()
+    wanted: tuple[str, ...] = ()
     if pattern is not None:
         if pattern not in PATTERN_ARGUMENTS:
             known = ", ".join(PATTERN_ARGUMENTS)

@@ -55,6 +55,7 @@ def run_program(program, seconds, progress):
     command = [program, "--seconds", f"{seconds:g}"]
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None  # they are pipes
         said = []
         for line in process.stderr:
             step = STEP.match(line.rstrip())

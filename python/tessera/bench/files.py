@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import re
+from typing import Any
 
 
 class Unreadable(ValueError):
@@ -22,7 +23,7 @@ def read_json(path):
         raise Unreadable(f"{path}: not a whole JSON file: {error}") from None
 
 
-def write_json(path, value):
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -30,7 +31,7 @@ class Unwritable(ValueError):
     """A file that cannot be written; the message names the option, the file and the reason."""
 
 
-def is_special(path: str | os.PathLike) -> bool:
+def is_special(path: str | os.PathLike[str]) -> bool:
     """Pipes, terminals and the like, and standard output by its names: a file must not take their
     place."""
     return os.fspath(path).startswith(("/dev/std", "/dev/fd/")) or (
@@ -56,7 +57,7 @@ def check_writable(option: str, path: str | None) -> None:
         raise Unwritable(f"{option}: cannot write {path}: {error.strerror}") from None
 
 
-def write_whole(path, text):
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """Never half a file, whatever interrupts, and none beside it when something fails. A link stays
     one: what it points at is replaced."""
     if is_special(path):

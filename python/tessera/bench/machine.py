@@ -55,7 +55,7 @@ def cpu_facts():
 
 
 def toolkit():
-    found = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version()}
     try:
         import torch
 

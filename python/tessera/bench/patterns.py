@@ -101,7 +101,8 @@ def lists_of_rows(rows, cols):
 def lists_of(blocks):
     """The lists of a boolean array, one element a block."""
     offsets = np.concatenate([[0], np.cumsum(blocks.sum(axis=1))]).astype(np.int64)
-    return Lists(*blocks.shape, offsets, np.nonzero(blocks)[1].astype(np.int64))
+    rows, cols = blocks.shape
+    return Lists(rows, cols, offsets, np.nonzero(blocks)[1].astype(np.int64))
 
 
 def generate(params, rows, cols, seed=None):

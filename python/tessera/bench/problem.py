@@ -2,6 +2,7 @@
 reference that every result is held against before it is timed."""
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,8 @@ class Bsr:
         self.lists, self.count = lists, count
         self.block_rows, self.block_cols = block_rows, block_cols
         self.rows, self.cols = lists.rows * block_rows, lists.cols * block_cols
-        offsets, indices, self.batch = lists.offsets, lists.indices, ()
+        offsets, indices = lists.offsets, lists.indices
+        self.batch: tuple[int, ...] = ()
         if count is not None:
             height = lists.rows // count
             offsets = np.stack([offsets[i * height : (i + 1) * height + 1] for i in range(count)])
@@ -86,7 +88,7 @@ class Problem:
         self.case, self.params, self.op = case, case.params, case.op
         self.device, self.dtype = device, case.params["dtype"]
         self.cache_bytes = cache_bytes
-        self.lists = None
+        self.lists: Any = None
         self.bsr_a = self.bsr_b = self.bsr_out = None
         self._make_patterns()
         shapes = self._shapes()
@@ -108,7 +110,8 @@ class Problem:
             self.bsr_a, self.bsr_b = (Bsr(one, block, block, device) for one in self.lists)
         elif self.op != "matmul":
             self.lists = patterns.product_lists(self.op, p)
-            bsr = Bsr(self.lists, *block_shape(p), device, p.get("experts"))
+            height, width = block_shape(p)
+            bsr = Bsr(self.lists, height, width, device, p.get("experts"))
             setattr(self, "bsr_out" if self.op == "sddmm" else "bsr_" + p["side"], bsr)
 
     def _shapes(self):

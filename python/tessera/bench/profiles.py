@@ -160,7 +160,7 @@ def limiter(c):
     known = {name: c[name] for name in LIMITERS if c[name] is not None}
     if not known:
         return None
-    name = max(known, key=known.get)
+    name = max(known, key=known.__getitem__)
     return LIMITERS[name] if known[name] >= LIMIT else "latency"
 
 

@@ -1,7 +1,9 @@
 """The truth, in double precision, for sampled rows: whole results of large cases would take longer
 than everything that is timed. Its own code: it shares nothing with what it checks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,7 @@ class WrongResult(RuntimeError):
 class Sample:
     """Where to look, what should be there, and by how much ours may differ."""
 
-    pick: object  # a result -> the sampled elements, in double precision
+    pick: Callable[[Any], np.ndarray]  # a result -> the sampled elements, in double precision
     truth: np.ndarray
     budget: np.ndarray
 
@@ -142,8 +144,8 @@ def _grouped(problem):
             b = arrays.take(inputs["b"], expert, slice(None), columns).T
         truth.append(a @ b.T)
         budget.append(_budget(a, b, truth[-1], problem.dtype))
-    rows = np.concatenate(rows)
-    return Sample(lambda result: arrays.take(result, rows, columns), np.concatenate(truth),
+    sampled = np.concatenate(rows)
+    return Sample(lambda result: arrays.take(result, sampled, columns), np.concatenate(truth),
                   np.concatenate(budget))
 
 
@@ -199,7 +201,7 @@ def _attention(problem):
             which = spread_over(p["sequences"], HEADS)[number % min(p["sequences"], HEADS)]
             begin, length = int(problem.offsets[which]), int(problem.lengths[which])
             s = skv = length
-            batch = (slice(begin, begin + length),)
+            batch: tuple = (slice(begin, begin + length),)
         else:
             begin, s, skv = 0, p["s"], p["skv"]
             batch = (number % p["b"], slice(None))

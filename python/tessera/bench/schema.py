@@ -4,8 +4,9 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
     "number": (int, float), "integer": int,
 }

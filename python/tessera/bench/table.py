@@ -45,7 +45,7 @@ def text_table(records):
         groups.append((label(record["op"], record["params"]), lines, notes))
     rows = [line for _, lines, _ in groups for line in lines]
     used = [i for i in range(len(head)) if i < 2 or any(row[i] for row in rows)]
-    out = [[head[i] for i in used]]
+    out: list = [[head[i] for i in used]]
     for title, lines, notes in groups:
         out += [title, *([cells[i] for i in used] for cells in lines), *notes]
     return aligned(out, "<<" + ">" * (len(used) - 2))

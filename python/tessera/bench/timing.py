@@ -10,7 +10,9 @@ graph: bursts of replays of a captured CUDA graph, which leaves the host's share
 import itertools
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 BURST_ROUNDS = 9
 BURST_SECONDS = 0.012
@@ -30,11 +32,12 @@ ENERGY_SECONDS = 0.3  # of a slice at least: NVML's counter of energy moves ten 
 class Prepared:
     """A competitor that is ready: run(i) computes input set i and returns the result."""
 
-    run: object
-    finish: object = None  # waits for the work, where it is not on PyTorch's current stream
+    run: Callable[..., Any]
+    # Waits for the work, where it is not on PyTorch's current stream.
+    finish: Callable[[], Any] | None = None
     version: str | None = None
     computed_flops: float | None = None  # where it computes more than what is useful
-    problem: object = None  # the one that it solves, where that is not the case's
+    problem: Any = None  # the one that it solves, where that is not the case's
     extra: dict = field(default_factory=dict)  # what else to record
 
     def solving(self, problem):
@@ -83,6 +86,16 @@ def _median(values):
     return statistics.median(values) if values else None
 
 
+def _calls_ms(prepared, calls, sets):
+    """The time of a call by the host's clock."""
+    start = time.perf_counter()
+    for i in range(calls):
+        prepared.run(i % sets)
+    if prepared.finish:
+        prepared.finish()
+    return (time.perf_counter() - start) * 1e3 / calls
+
+
 class CpuTimer:
     """Wall-clock time; bursts without rests."""
 
@@ -92,12 +105,7 @@ class CpuTimer:
         self.sets = sets
 
     def calls_ms(self, prepared, calls):
-        start = time.perf_counter()
-        for i in range(calls):
-            prepared.run(i % self.sets)
-        if prepared.finish:
-            prepared.finish()
-        return (time.perf_counter() - start) * 1e3 / calls
+        return _calls_ms(prepared, calls, self.sets)
 
     def rest(self):
         pass
@@ -119,7 +127,7 @@ class CudaTimer:
         if prepared.finish:
             self.torch.cuda.synchronize()
             prepared.finish()
-            return CpuTimer.calls_ms(self, prepared, calls)
+            return _calls_ms(prepared, calls, self.sets)
         start, end = self.event(), self.event()
         start.record()
         for i in range(calls):
@@ -171,10 +179,9 @@ class CudaTimer:
             for i in range(calls):
                 kept.append(prepared.run(i % self.sets))
 
-        def replay(_):
+        def replay(_, results=kept):  # the graph writes them
             graph.replay()
 
-        replay.kept = kept  # the results' memory belongs to the graph
         return Prepared(replay), calls
 
 
@@ -274,7 +281,7 @@ def _busy(timer, prepared, calls, seconds, note=lambda: None):
             pending = following
         done += calls
         note()
-    if prepared.finish:
+    if pending is None:
         return done, time.perf_counter() - begin
     pending.synchronize()
     return done, first.elapsed_time(pending) / 1e3

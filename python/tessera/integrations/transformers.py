@@ -57,7 +57,7 @@ def register() -> None:
 
 
 def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0,
-                   kv_offset: int = 0, mask_function: Callable = causal_mask_function,
+                   kv_offset: int = 0, mask_function: Callable[..., Any] = causal_mask_function,
                    attention_mask: Tensor | Visibility | None = None, device: Any = "cpu",
                    **_: Any) -> Visibility:
     """The mask function of transformers' interface."""
@@ -84,7 +84,7 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any
     return Visibility(causal, window_left, *used, q_position)
 
 
-def _positions(mask_function: Callable) -> tuple[bool, int | None] | None:
+def _positions(mask_function: Callable[..., Any]) -> tuple[bool, int | None] | None:
     """(causal, window_left) where the function is one of transformers' own that positions say."""
     if mask_function is causal_mask_function:
         return True, None
@@ -93,7 +93,8 @@ def _positions(mask_function: Callable) -> tuple[bool, int | None] | None:
     # A window and causality are joined by and_masks; both parts are in its closure.
     if getattr(mask_function, "__code__", None) is not _AND_CODE:
         return None
-    parts = mask_function.__closure__[0].cell_contents
+    closure = mask_function.__closure__
+    parts: Any = closure[0].cell_contents if closure else ()
     if len(parts) != 2 or parts[1] is not causal_mask_function:
         return None
     if getattr(parts[0], "__code__", None) is not _WINDOW_CODE:

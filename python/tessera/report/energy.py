@@ -23,7 +23,7 @@ def frugal(record):
     peers = {name: joules_of(name, entry) for name, entry in measured(record).items()
              if name not in REFERENCES}
     peers = {name: figure for name, figure in peers.items() if figure}
-    best = min(peers, key=peers.get, default=None)
+    best = min(peers, key=peers.__getitem__, default=None)
     return (best, peers[best], ours) if best and ours else None
 
 

@@ -65,8 +65,9 @@ def try_rows(case, settings, state, wanted, say=lambda text: None):
                 if one["accepted"]}
     if not accepted:
         raise Unavailable(refusal(str(answer), settings.device))
-    model = min(accepted, key=accepted.get)
-    rows = [row for row in sorted(accepted, key=accepted.get) if row == model or wanted.search(row)]
+    model = min(accepted, key=accepted.__getitem__)
+    rows = [row for row in sorted(accepted, key=accepted.__getitem__)
+            if row == model or wanted.search(row)]
     trial = Trial(case, answer["problem"], model, [Tried(row, accepted[row]) for row in rows])
     ready = {}
     for one in trial.rows:

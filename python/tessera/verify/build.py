@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tessera
 
-from .draw import Drawn
+from .draw import Blocks, Drawn
 from .oracle import DTYPES, FULL, PARTIAL, Cells, seen
 
 GUARD_BYTES = 256  # before and after each tensor
@@ -76,7 +76,7 @@ class Built:
     sinks: Tensor | None
     cells: Cells | None
     mask: Any
-    lists: dict[str, Tensor]  # options that are lists, one number a sequence or one more
+    lists: dict[str, Any]  # options that are lists, one number a sequence or one more
     q_offsets: list[int] | None
     kv_offsets: list[int] | None
     stretch: int  # elements of a score matrix that are looked at together
@@ -119,8 +119,8 @@ def build(d: Drawn, device: Any, stretch: int) -> Built:
     index = torch.int32 if d.index == "i32" else torch.int64
     q_offsets = offsets_of(d.q_lengths) if d.packed_q else None
     kv_offsets = offsets_of(d.kv_lengths) if d.packed_kv else None
-    q_lead = (q_offsets[-1] + d.q_tail,) if d.packed_q else (d.batch, d.q_lengths[0])
-    kv_lead = (kv_offsets[-1] + d.tail,) if d.packed_kv else (d.batch, d.kv_lengths[0])
+    q_lead = (d.batch, d.q_lengths[0]) if q_offsets is None else (q_offsets[-1] + d.q_tail,)
+    kv_lead = (d.batch, d.kv_lengths[0]) if kv_offsets is None else (kv_offsets[-1] + d.tail,)
 
     def values(name: str, *shape: int) -> Tensor:
         dtype = DTYPES[d.dtype]
@@ -135,11 +135,11 @@ def build(d: Drawn, device: Any, stretch: int) -> Built:
     if d.sinks is not None:
         sinks = 2 * torch.randn(d.heads, generator=generator, device=device)
         sinks = sinks.to(DTYPES[d.sinks])
-    cells, mask = (None, None) if d.mask is None else _mask(d, generator, device, index)
-    lists = {"q_offsets": q_offsets, "kv_offsets": kv_offsets, "kv_begin": d.kv_begin,
-             "kv_end": d.kv_end, "q_position": d.q_position, "kv_position": d.kv_position}
-    lists = {name: torch.tensor(numbers, dtype=index, device=device)
-             for name, numbers in lists.items() if numbers is not None}
+    cells, mask = (None, None) if d.mask is None else _mask(d, d.mask, generator, device, index)
+    numbers = {"q_offsets": q_offsets, "kv_offsets": kv_offsets, "kv_begin": d.kv_begin,
+               "kv_end": d.kv_end, "q_position": d.q_position, "kv_position": d.kv_position}
+    lists = {name: torch.tensor(one, dtype=index, device=device)
+             for name, one in numbers.items() if one is not None}
     built = Built(d, q, k, v, sinks, cells, mask, lists, q_offsets, kv_offsets, stretch)
     _spoil_what_is_not_needed(built)
     return built
@@ -172,8 +172,8 @@ def _spoil_what_is_not_needed(built: Built) -> None:
 # ---- Block masks -------------------------------------------------------------------------------
 
 
-def _mask(d: Drawn, generator: torch.Generator, device: Any, index: torch.dtype) -> tuple:
-    mask = d.mask
+def _mask(d: Drawn, mask: Blocks, generator: torch.Generator, device: Any,
+          index: torch.dtype) -> tuple[Cells, tessera.BlockMask]:
     rows, columns = -(-d.q_bound // mask.block_q), -(-d.kv_bound // mask.block_kv)
     shape = (mask.batch, mask.heads, rows, columns)
 
@@ -192,8 +192,9 @@ def _mask(d: Drawn, generator: torch.Generator, device: Any, index: torch.dtype)
         if mask.tiles > 1:
             tiles[0] = False
     order = uniform(*shape)
-    full_lists = _lists(kinds == FULL, order, index)
-    partial_lists, bit_tile, bits = (None, None), None, None
+    full_lists: tuple[Any, Any] = _lists(kinds == FULL, order, index)
+    partial_lists: tuple[Any, Any] = (None, None)
+    bit_tile = bits = None
     if mask.partial > 0:
         partial_lists = _lists(partial, order, index)
         if tiles is not None:

@@ -6,7 +6,7 @@ import argparse
 import collections
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..bench.files import Unwritable, check_writable, write_json
 from . import draw
@@ -24,9 +24,10 @@ class Tally:
     def __init__(self) -> None:
         self.right = self.refused = 0
         self.failures: list[int] = []  # seeds
-        self.worst, self.worst_seed = 0.0, None
+        self.worst = 0.0
+        self.worst_seed: int | None = None
         self.last_seed = 0  # the largest
-        self.reasons: collections.Counter = collections.Counter()
+        self.reasons: collections.Counter[str] = collections.Counter()
         self.start = time.monotonic()
 
     def add(self, outcome: Outcome) -> None:
@@ -53,7 +54,7 @@ class Tally:
     def seconds(self) -> float:
         return time.monotonic() - self.start
 
-    def as_json(self, options: argparse.Namespace) -> dict:
+    def as_json(self, options: argparse.Namespace) -> dict[str, Any]:
         """An entry of "verify" in a result of measuring."""
         return {"op": options.op, "device": options.device, "first_seed": options.seed,
                 "last_seed": max(self.last_seed, options.seed), "problems": self.done,

@@ -149,7 +149,8 @@ def draw(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> Drawn:
     for name in ("q", "k", "v", "out"):
         d.heads_first[name] = rng.random() < 0.4
         padded = rng.random() < 0.4
-        d.padding[name] = tuple(rng.choice((0, 0, 1, 2, 5)) if padded else 0 for _ in range(3))
+        one, two, three = (rng.choice((0, 0, 1, 2, 5)) if padded else 0 for _ in range(3))
+        d.padding[name] = one, two, three
     d.lse = rng.random() < 0.85
     d.nan_queries = rng.random() < 0.5
     if d.mask and d.batch > 1:

@@ -7,9 +7,10 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 
 @dataclass
@@ -27,7 +28,7 @@ Verify = Callable[[int, argparse.Namespace], Outcome]
 
 
 def from_here(options: argparse.Namespace, verify: Verify, first: int = 0,
-              end: float | None = None) -> Iterator[Outcome]:
+              end: float | None = None) -> Generator[Outcome, None, None]:
     """One of every `options.jobs` problems, until that time."""
     end = _end_of(options) if end is None else end
     for seed in range(options.seed + first, options.seed + options.count, options.jobs):
@@ -39,11 +40,11 @@ def from_here(options: argparse.Namespace, verify: Verify, first: int = 0,
             return
 
 
-def from_jobs(options: argparse.Namespace, verify: Verify) -> Iterator[Outcome]:
+def from_jobs(options: argparse.Namespace, verify: Verify) -> Generator[Outcome, None, None]:
     """As they come. A process that ends before it is done has failed at its next problem."""
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     end = _end_of(options)
-    left = {}  # of each pipe: its process, and the seed that it is at
+    left: dict[Any, Any] = {}  # of each pipe: its process, and the seed that it is at
     try:
         for first in range(min(options.jobs, options.count)):
             receiver, sender = context.Pipe(duplex=False)
@@ -53,7 +54,8 @@ def from_jobs(options: argparse.Namespace, verify: Verify) -> Iterator[Outcome]:
             sender.close()
             left[receiver] = process, options.seed + first
         while left:
-            for pipe in wait(list(left)):
+            ready: list[Any] = wait(list(left))
+            for pipe in ready:
                 process, seed = left[pipe]
                 try:
                     outcome = pipe.recv()

@@ -47,7 +47,9 @@ def _rest(built: Built, name: str, buffer: Buffer) -> Tensor:
 
 
 def same_bits(one: Buffer | None, other: Buffer | None) -> bool:
-    return one is None or torch.equal(one.words, other.words)
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one.words, other.words)
 
 
 def _shares(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
@@ -117,7 +119,7 @@ def _share(got: Tensor, truth: Tensor, budget: Tensor) -> Tensor:
 def _describe(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
               last: int) -> str:
     _, of_out, of_lse, truth = _shares(built, out, lse, b, first, last)
-    if of_lse.max() > of_out.max():
+    if lse is not None and of_lse.max() > of_out.max():
         name, shares, wanted = "lse", of_lse, truth.lse
         got = _lse_rows(built, lse, b, first, last)
     else:

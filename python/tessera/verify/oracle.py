@@ -50,7 +50,7 @@ def seen(d: Drawn, cells: Cells | None, batch: int, first: int, last: int, devic
     if d.window_right is not None:
         visible = visible & (distance <= d.window_right)
     visible = visible[None]
-    if cells is None:
+    if cells is None or d.mask is None:
         return visible
     of = batch if cells.kinds.shape[0] > 1 else 0
     row, column = i // d.mask.block_q, j // d.mask.block_kv

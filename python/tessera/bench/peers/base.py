@@ -70,7 +70,7 @@ def quickest(candidates):
             refused.append(f"{label}: {one_line(error)}")
     if not times:
         raise Unavailable("; ".join(refused))
-    return min(times, key=times.get)
+    return min(times, key=times.__getitem__)
 
 
 def one_line(error, limit=300):

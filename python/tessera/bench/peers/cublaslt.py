@@ -30,7 +30,7 @@ class Heuristic(ctypes.Structure):
 
 
 class CublasLt(Peer):
-    ops = ("matmul", "bsr_matmul", "sddmm", "spgemm")
+    ops: tuple[str, ...] = ("matmul", "bsr_matmul", "sddmm", "spgemm")
 
     def version(self):
         need("torch")

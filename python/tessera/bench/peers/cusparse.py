@@ -55,12 +55,11 @@ class CuSparse(Peer):
         call("cusparseSpMM_bufferSize", *common, ctypes.byref(size))
         buffer = torch.empty(max(1, size.value), dtype=torch.uint8, device=problem.device)
 
-        def run():
+        def run(memory=(kept, dense, one, zero)):  # `common` holds pointers to it
             call("cusparseSetStream", handle, current_stream())
             call("cusparseSpMM", *common, address(buffer))
             return out
 
-        run.kept = (kept, buffer, dense, one, zero)
         return run
 
     def _dense(self, call, rows, cols, array, kind, order):

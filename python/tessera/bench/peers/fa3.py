@@ -39,7 +39,8 @@ class Fa3(Peer):
         return self._native(native, problem) if native else self._jax(prebuilt, problem)
 
     def _native(self, module, problem):
-        p, function, packing = problem.params, module.flash_attn_func, ()
+        p, function = problem.params, module.flash_attn_func
+        packing: tuple = ()
         if "sequences" in p:
             offsets, longest = problem.offsets_array, int(problem.lengths.max())
             function, packing = module.flash_attn_varlen_func, (offsets, offsets, longest, longest)
@@ -61,12 +62,12 @@ class Fa3(Peer):
             raise Unavailable("the build for JAX has no softcap")
         jax = need("jax")
         options = {"is_causal": p["causal"], "window_size": window_of(p)}
-        mha, packing = module.flash_mha, ()
+        mha, packing = module.flash_mha, []
         if "sequences" in p:
             longest = int(problem.lengths.max())
             mha = module.flash_mha_varlen
             options.update(max_seqlen_q=longest, max_seqlen_k=longest)
-            packing = (jax.dlpack.from_dlpack(problem.offsets_array),) * 2
+            packing = [jax.dlpack.from_dlpack(problem.offsets_array)] * 2
         function = jax.jit(lambda *inputs: mha(*inputs, **options))
         inputs = [[*(jax.dlpack.from_dlpack(one[name]) for name in "qkv"), *packing]
                   for one in problem.sets]
