@@ -130,6 +130,8 @@ set(python ${Python3_EXECUTABLE} -B)
 
 tessera_check(layers_self_test ${python} tools/check_layers.py --self-test)
 tessera_check(layers ${python} tools/check_layers.py)
+tessera_check(words_self_test ${python} tools/check_words.py --self-test)
+tessera_check(words ${python} tools/check_words.py)
 tessera_check(ptxas_self_test ${python} tools/check_ptxas.py --self-test)
 tessera_check(results ${python} tools/check_results.py)
 tessera_check(tables ${python} tools/tables.py --check)
