@@ -9,7 +9,8 @@ preset := $(if $(filter 1,$(CUDA)),cuda,release)
 build := build/$(preset)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build python bench gpu-check profile tables format format-check clean
+.PHONY: help setup demo test build python bench gpu-check profile tables format format-check \
+  lint clean
 
 help:
 	@echo 'make demo     long-context block-sparse attention and a sparse product, timed and checked;'
@@ -24,6 +25,7 @@ help:
 	@echo 'make python   the Python package, into .venv'
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'
+	@echo 'make lint     ruff, codespell and mypy; names and commit subjects'
 	@echo 'make clean    remove build/'
 	@echo
 	@echo 'CUDA=1 builds the GPU backends (default: where a GPU is visible; here: $(CUDA)), JOBS=$(JOBS).'
@@ -71,6 +73,9 @@ tables:
 
 format format-check:
 	@scripts/format.sh $@
+
+lint:
+	@scripts/lint.sh
 
 clean:
 	rm -rf build demo.html
