@@ -22,7 +22,8 @@ Plan plan(const AnyProblem& problem, const DeviceFacts& device, const Execution&
 
 Plan plan(const AnyProblem& problem, const Execution& execution) {
   const planning::AnyShape shape = planning::shape_of(problem);
-  const DeviceFacts& facts = api::facts_of(planning::device_of(shape));
+  const Device device = planning::device_of(shape);
+  const DeviceFacts& facts = api::facts_of(device);
   return planning::public_plan(
       api::families(), planning::choose(api::families(), Request::of(shape, facts, execution),
                                         api::tuning_of(facts.name)));
