@@ -9,7 +9,7 @@ preset := $(if $(filter 1,$(CUDA)),cuda,release)
 build := build/$(preset)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build python bench gpu-check profile tables format format-check \
+.PHONY: help setup demo test build python bench gpu-check profile tables report format format-check \
   lint clean
 
 help:
@@ -22,11 +22,12 @@ help:
 	@echo '              ARGS="--quick" for a short look'
 	@echo 'make profile  what Nsight Compute says of one case: CASE="attention s=16384 causal=true"'
 	@echo 'make tables   the tables and pictures of the documentation, from bench/results'
+	@echo 'make report   all results of bench/results as one page, report.html'
 	@echo 'make python   the Python package, into .venv'
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'
 	@echo 'make lint     ruff, codespell and mypy; names and commit subjects'
-	@echo 'make clean    remove build/'
+	@echo 'make clean    remove build/, demo.html and report.html'
 	@echo
 	@echo 'CUDA=1 builds the GPU backends (default: where a GPU is visible; here: $(CUDA)), JOBS=$(JOBS).'
 
@@ -71,6 +72,9 @@ profile:
 tables:
 	@python3 tools/tables.py
 
+report:
+	@python3 tools/tables.py --report report.html
+
 format format-check:
 	@scripts/format.sh $@
 
@@ -78,4 +82,4 @@ lint:
 	@scripts/lint.sh
 
 clean:
-	rm -rf build demo.html
+	rm -rf build demo.html report.html

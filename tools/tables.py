@@ -7,10 +7,9 @@ stand between two lines, and nobody types into them:
 
 or <!-- picture: NAME -->. Pictures are files in docs/images/measured, where nothing else lies.
 
-docs/report.html is the whole of it as one page.
-
 Usage: tools/tables.py            writes them all (make tables)
        tools/tables.py --check    fails where one is not what the files give
+       tools/tables.py --report FILE    writes all results as one page instead (make report)
 
 Tables and pictures say how many of their cases are stale: their kernels have changed since. The
 kernels are those of bench/machine_code.json.
@@ -28,7 +27,6 @@ from check_results import ROOT, bench_module, package_module
 MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
                     re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"^<!-- ((table|picture): .*|end) -->$", re.MULTILINE)
-REPORT = Path("docs") / "report.html"
 IMAGES = Path("docs") / "images" / "measured"
 PRODUCTS = ("matmul", "bsr_matmul", "sddmm", "spgemm")
 # A short look or one shard: in the folder while somebody works, never a result.
@@ -92,14 +90,17 @@ TABLES = {
 }
 
 
+def result_paths(root):
+    return [path for path in sorted((root / "bench" / "results").glob("*.json"))
+            if not PASSING.search(path.name)]
+
+
 def read_results(root):
     """{file: result} of what was measured on GPUs, in the order of the files' names. Of a case
     that was measured several times on one kind of card, the newest counts."""
     reading = package_module("report.reading")
-    paths = [path for path in sorted((root / "bench" / "results").glob("*.json"))
-             if not PASSING.search(path.name)]
     try:
-        results = reading.read_all(paths)
+        results = reading.read_all(result_paths(root))
     except bench_module("files").Unreadable as error:
         raise Wrong(str(error)) from None
     return {file: result for file, result in results.items() if result["gpu"] is not None}
@@ -198,16 +199,15 @@ def rewritten(text, results, kernels, images, folder, sweeps=None):
     return MARKED.sub(filled, text)
 
 
-def report(root, results, kernels):
-    """The page of all results, with what profiles know of their kernels; None without any."""
-    reading = package_module("report.reading")
-    cards = reading.cards(results, kernels)
-    profiles = sorted((root / "bench" / "results" / "profiles").glob("*.json"))
-    try:
-        reading.add_profiles(cards, profiles)
-    except bench_module("files").Unreadable as error:
-        raise Wrong(str(error)) from None
-    return package_module("report.page").make(cards) if cards else None
+def write_report(root, file):
+    """`tessera report` with all results and profiles of the tree. Returns its exit status."""
+    results = result_paths(root)
+    if not results:
+        raise Wrong(f"{root}: no results in bench/results")
+    words = [*results, "-o", file, "--tree", root]
+    if profiles := sorted((root / "bench" / "results" / "profiles").glob("*.json")):
+        words += ["--profiles", *profiles]
+    return package_module("report.cli").main([str(word) for word in words])
 
 
 def pages(root):
@@ -218,7 +218,6 @@ def wanted_files(root, results, kernels):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
     images, sweeps = {}, read_sweeps(root)
-    wanted[REPORT] = report(root, results, kernels)
     for page in pages(root):
         path = page.relative_to(root)
         try:
@@ -231,10 +230,15 @@ def wanted_files(root, results, kernels):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
+    instead.add_argument("--report", type=Path, metavar="FILE",
+                         help="write all results as one page of HTML, and nothing else")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree [this one]")
     options = parser.parse_args(arguments)
     try:
+        if options.report:
+            return write_report(options.root, options.report)
         kernels = committed_kernels(options.root)
         results = read_results(options.root)
         wanted = wanted_files(options.root, results, kernels)

@@ -51,8 +51,9 @@ def test_equal_results_give_equal_bytes_and_no_date_of_writing(make):
     assert not re.search(r"\d\.\d{9}", re.sub(r'href="data:[^"]*"', "", make(rich()).text))
 
 
-def test_the_committed_page_is_small_enough_and_whole():
-    text = (ROOT / "docs" / "report.html").read_text(encoding="utf-8")
+def test_the_page_of_the_committed_results_is_small_enough_and_whole(tmp_path):
+    assert tables.main(["--report", str(tmp_path / "report.html")]) == 0
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
     check_form(Page(text))
     cards = re.split(r'(?=<section [^>]*class="card-part")', text)
     assert len(cards) > 1 and all(len(card.encode()) < 1 << 20 for card in cards)
@@ -326,34 +327,32 @@ def test_the_module_runs_as_a_program(tmp_path):
     pytest.importorskip("tessera", reason="the package is not built")
     results = sorted(str(path) for path in (ROOT / "bench/results").glob("*.json"))
     profiles = sorted(str(path) for path in (ROOT / "bench/results/profiles").glob("*.json"))
-    made = tmp_path / "page.html"
+    made, same = tmp_path / "page.html", tmp_path / "same.html"
     done = subprocess.run([sys.executable, "-m", "tessera.report", *results, "-o", str(made),
                            *(["--profiles", *profiles] if profiles else [])],
                           check=False, cwd=ROOT, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
-    assert made.read_text() == (ROOT / "docs/report.html").read_text()
+    assert tables.main(["--report", str(same)]) == 0 and made.read_text() == same.read_text()
     told = subprocess.run([sys.executable, "-m", "tessera.report", "--help"], check=False,
                           cwd=ROOT, capture_output=True, text=True, env=os.environ).stdout
     for word in ("--against", "--profiles", "examples:", "exit status is 2"):
         assert word in told
 
 
-def test_the_tables_program_keeps_the_page(tmp_path, capsys):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "README.md").write_text("# T\n")
+def test_the_tables_program_writes_the_page_of_the_tree_s_results(tmp_path, capsys):
     (tmp_path / "bench/results").mkdir(parents=True)
     kernel_tree(tmp_path)
-    made = tmp_path / "docs/report.html"
+    made = tmp_path / "report.html"
 
-    def run(*words):
-        return tables.main(["--root", str(tmp_path), *words])
+    def run():
+        return tables.main(["--root", str(tmp_path), "--report", str(made)])
 
-    assert run("--check") == 0 and not made.exists()
+    assert run() == 1 and "no results in bench/results" in capsys.readouterr().out
     (tmp_path / "bench/results/card.json").write_text(json.dumps(result_of(CASES)))
-    assert run("--check") == 1 and "docs/report.html: not what" in capsys.readouterr().out
-    assert run() == 0 and run("--check") == 0
-    made.write_text(made.read_text().replace("1.50x", "9.99x"))
-    assert run("--check") == 1 and run() == 0 and "9.99x" not in made.read_text()
+    (tmp_path / "bench/results/card-quick.json").write_text("{")  # a short look: not a result
+    assert run() == 0 and "6 cases, Invented Card" in capsys.readouterr().out
+    assert "1.50x" in made.read_text()
+    made.unlink()
     (tmp_path / "bench/results/card.json").write_text("{")
-    capsys.readouterr()
-    assert run("--check") == 1 and "card.json: not a whole JSON file" in capsys.readouterr().out
+    assert run() == 2 and "card.json: not a whole JSON file" in capsys.readouterr().err
+    assert not made.exists()

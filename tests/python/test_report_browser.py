@@ -6,7 +6,7 @@ import json
 import pytest
 from chromium import PROGRAM, Chromium
 from report_pages import HOSTILE, cli, rich
-from test_tables import ROOT, result_of
+from test_tables import result_of, tables
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here "
                                                         "(scripts/setup.sh dev installs it)")
@@ -27,7 +27,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The committed page; one of hostile names, two cards and a comparison; one of nothing."""
+    """Of the committed results; of hostile names, two cards and a comparison; of nothing."""
     folder = tmp_path_factory.mktemp("pages")
     hostile = rich(gpu={**result_of([])["gpu"], "name": HOSTILE[0] + "x" * 300})
     for case in hostile["cases"]:
@@ -42,8 +42,8 @@ def pages(tmp_path_factory):
                          ("none", {**result_of([]), "ceilings": {}, "tests": []})):
         (folder / f"{name}.json").write_text(json.dumps(result))
     paths = {name: str(folder / f"{name}.json") for name in ("hostile", "now", "old", "none")}
-    made = {"committed": ROOT / "docs" / "report.html", "hostile": folder / "hostile.html",
-            "none": folder / "none.html"}
+    made = {name: folder / f"{name}.html" for name in ("committed", "hostile", "none")}
+    assert tables.main(["--report", str(made["committed"])]) == 0
     assert cli.main([paths["now"], paths["hostile"], "-o", str(made["hostile"]), "--against",
                      paths["old"]]) == 0
     assert cli.main([paths["none"], "-o", str(made["none"])]) == 0
