@@ -90,11 +90,10 @@ function(tessera_tool)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/tessera/*.cpp)
   find_package(CLI11 REQUIRED)
   find_package(nlohmann_json REQUIRED)
-  find_package(ZLIB REQUIRED)
   add_executable(tessera_tool ${sources})
   tessera_compile_settings(tessera_tool)
   set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   target_link_libraries(tessera_tool PRIVATE
-    tessera_test_support tessera CLI11::CLI11 nlohmann_json::nlohmann_json ZLIB::ZLIB)
+    tessera_test_support tessera CLI11::CLI11 nlohmann_json::nlohmann_json)
 endfunction()

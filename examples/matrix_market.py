@@ -5,9 +5,7 @@ Without a file, a matrix like those of finite elements is made: a square of node
 unknowns that meet those of the eight nodes around it."""
 
 import importlib.util
-import struct
 import tempfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +16,10 @@ import tessera
 parser = arguments(__doc__)
 parser.add_argument("file", nargs="?", type=Path, help="a .mtx file")
 parser.add_argument("--columns", type=whole_number(1), default=64, help="of the dense matrix")
-parser.add_argument("--picture", type=Path, default=Path("pattern.png"), help="a .png to write")
+parser.add_argument("--picture", type=Path, default=Path("pattern.svg"), help="a .svg to write")
 options = parser.parse_args()
+if options.picture.suffix != ".svg":
+    fail(f"--picture: pictures are SVG: expected a name that ends in .svg, got {options.picture}")
 
 
 MOST_STORED = 2**25  # values: of larger blocks that are nearly empty, memory would run out
@@ -40,22 +40,21 @@ def write_elements(path, nodes=24, unknowns=3):
                     f"{size} {size} {len(lines)}\n" + "\n".join(lines) + "\n")
 
 
-def write_picture(path, coo, width=384):
-    """Where the elements stand, as grey levels of a PNG: the more of them, the darker."""
+def write_picture(path, coo, width=256, levels=8):
+    """Where the elements are, as grey cells of an SVG: the more elements, the darker."""
     cell = max(1, -(-max(coo.shape) // width))
     height, width = (-(-n // cell) for n in coo.shape)
     count = np.zeros((height, width))
     np.add.at(count, (coo.row // cell, coo.col // cell), 1)
-    grey = np.uint8(255 * (1 - np.sqrt(count / max(1, count.max()))))
-    rows = b"".join(b"\0" + row.tobytes() for row in grey)
-
-    def chunk(kind, data):
-        length, crc = len(data), zlib.crc32(kind + data)
-        return struct.pack(">I", length) + kind + data + struct.pack(">I", crc)
-
-    path.write_bytes(b"\x89PNG\r\n\x1a\n"
-                     + chunk(b"IHDR", struct.pack(">2I5B", width, height, 8, 0, 0, 0, 0))
-                     + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    grey = np.ceil(levels * np.sqrt(count / max(1, count.max())))
+    paths = []
+    for level in range(1, levels + 1):
+        cells = "".join(f"M{x} {y}h1v1h-1z" for y, x in np.argwhere(grey == level))
+        paths.append(f'<path fill-opacity="{level / levels}" d="{cells}"/>\n' if cells else "")
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+                    'shape-rendering="crispEdges">\n'
+                    '<rect width="100%" height="100%" fill="white"/>\n'
+                    + "".join(paths) + "</svg>\n")
 
 
 def padded(size, block):

@@ -19,8 +19,7 @@ python3-venv|the Python environment of the project, .venv|python3 -c "import ven
 libhwy-dev|vector instructions of the CPU backend (headers)|header hwy/highway.h
 libgtest-dev|the tests|header gtest/gtest.h
 libcli11-dev|the command-line tool|header CLI/CLI.hpp
-nlohmann-json3-dev|the command-line tool|header nlohmann/json.hpp
-zlib1g-dev|pictures of the command-line tool|header zlib.h'
+nlohmann-json3-dev|the command-line tool|header nlohmann/json.hpp'
 for group in "$@"; do
   case $group in
     build) ;;

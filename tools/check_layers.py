@@ -39,7 +39,7 @@ RULES = {
         ["src/core", "src/problem", "src/walk", "src/kernels/cuda/common"], ["cuda"]),
     "src/api": (["src"], ["posix"]),
     "src/ffi": ([], ["ffi", "signatures"]),
-    "apps": (["tests/support"], ["posix", "cli", "json", "zlib"]),
+    "apps": (["tests/support"], ["posix", "cli", "json"]),
     "tests/support": ([], []),
     "tests/gpu": (["src", "tests"], ["cuda", "gtest", "json"]),
     "tests/nvtx": (["tests"], ["cuda", "gtest"]),
@@ -60,7 +60,6 @@ OUTSIDE = {
     "signatures": r"generated/signatures\.hpp",  # written by tools/signatures_header.py
     "cli": r"CLI/.*",
     "json": r"nlohmann/.*",
-    "zlib": r"zlib\.h",
     "gtest": r"(gtest|gmock)/.*",
     "blas": r"cblas\.h",
     # The standard library's own names have neither a dot nor a slash.

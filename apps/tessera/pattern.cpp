@@ -144,11 +144,11 @@ std::string to_text(const PatternStatistics& s) {
   return table.text();
 }
 
-void write_picture(const std::string& path, const Picture& picture) {
-  const std::string kind = std::filesystem::path(path).extension().string();
-  if (kind == ".svg") return write_file(path, to_svg(picture, true));
-  if (kind == ".png") return write_file(path, to_png(picture));
-  throw UsageError("pattern: --output: expected a name that ends in .svg or .png, got " + path);
+void check_picture(const std::string& path) {
+  if (std::filesystem::path(path).extension() != ".svg")
+    throw UsageError(
+        "pattern: --output: pictures are SVG: expected a name that ends in .svg, got " + path);
+  check_writable("pattern: --output", path);
 }
 
 int preview_columns() {
@@ -158,12 +158,12 @@ int preview_columns() {
 }
 
 int run_pattern(const Options& o) {
-  if (!o.output.empty()) check_writable("pattern: --output", o.output);
+  if (!o.output.empty()) check_picture(o.output);
   const Pattern pattern = is_generator(o.source) ? generate(o) : load(o);
   const PatternStatistics figures = statistics(pattern);
   if (!o.output.empty()) {
     const std::string name = std::filesystem::path(o.source).filename().string();
-    write_picture(o.output, pattern_and_rows_figure(pattern, figures, name));
+    write_file(o.output, to_svg(pattern_and_rows_figure(pattern, figures, name), true));
   }
   if (o.json) {
     // A file's name may hold any bytes; JSON holds UTF-8.
@@ -267,7 +267,7 @@ Command add_pattern(CLI::App& app) {
       ->add_option("SOURCE", o->source,
                    "a .mtx or .smtx file, or a generator: " + CLI::detail::join(kGenerators, ", "))
       ->required();
-  parser->add_option("-o,--output", o->output, "also draw it into this .svg or .png file");
+  parser->add_option("-o,--output", o->output, "also draw it into this .svg file");
   parser->add_flag("--json", o->json, "print JSON");
   parser->add_flag("!--no-preview", o->preview, "no picture in the terminal");
   GeneratorParser options(*parser, o->scopes);

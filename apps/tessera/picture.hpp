@@ -7,7 +7,7 @@
 
 namespace tessera::tool {
 
-/// What something is painted with: a role, which each output turns into a colour of its theme.
+/// What something is painted with: a role, which the theme turns into a colour.
 enum class Ink : std::uint8_t { paper, panel, line, muted, text, first, second };
 enum class Anchor : std::uint8_t { start, middle, end };
 
@@ -47,8 +47,5 @@ std::string theme_css();
 
 /// `standalone`: a file of its own, with its theme; else an element for a page that has the theme.
 std::string to_svg(const Picture& picture, bool standalone);
-
-/// In the light theme, `scale` pixels a unit. Letters are drawn in capitals.
-std::string to_png(const Picture& picture, int scale = 2);
 
 }  // namespace tessera::tool

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -62,12 +63,14 @@ def test_transformers_model():
 
 
 def test_matrix_market(tmp_path):
-    done = run("matrix_market.py", "--picture", "grid.png", cwd=tmp_path)
+    done = run("matrix_market.py", "--picture", "grid.svg", cwd=tmp_path)
     says(done, "^1728 x 1728, 44,100 elements", "block +stored +fill", r"^ +3 +4,900 +100\.0%",
          "chosen", "largest error",
-         "picture of the pattern: grid.png")
+         "picture of the pattern: grid.svg")
     assert done.stdout.count("chosen") == 1
-    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    picture = xml.etree.ElementTree.parse(tmp_path / "grid.svg").getroot()
+    assert picture.get("viewBox") == "0 0 247 247"
+    assert "M0 0h1v1h-1z" in "".join(path.get("d", "") for path in picture)
 
 
 def test_matrix_market_of_a_user(tmp_path):
@@ -99,6 +102,7 @@ def test_on_a_gpu(name, tmp_path):
      "--density: expected a number between 0 and 1, got 'nan'"),
     ("matrix_market.py", ["--colour", "red"], "unrecognized arguments: --colour"),
     ("matrix_market.py", ["absent.mtx"], "absent.mtx: expected a readable file"),
+    ("matrix_market.py", ["--picture", "x.png"], "expected a name that ends in .svg, got x.png"),
 ])
 def test_bad_arguments_are_refused_in_one_line(name, arguments, message, tmp_path):
     needs = () if name == "matrix_market.py" else TORCH

@@ -53,8 +53,8 @@ class ToolTest(unittest.TestCase):
             file.write(contents)
         return path
 
-    def read(self, name, mode="r"):
-        with open(f"{self.folder}/{name}", mode) as file:
+    def read(self, name):
+        with open(f"{self.folder}/{name}", encoding="utf-8") as file:
             return file.read()
 
 
