@@ -20,7 +20,7 @@ help:
 	@echo 'make bench    measure this machine against named peers; ARGS="..." for tessera bench'
 	@echo 'make gpu-check  on a machine with a GPU: tests, sanitizers and benchmark into one JSON;'
 	@echo '              ARGS="--quick" for a short look'
-	@echo 'make profile  what Nsight Compute says of one case: CASE="attention s=16384 causal=true"'
+	@echo 'make profile  what Nsight Compute says of one case: CASE="attention --q-length 16384 --causal"'
 	@echo 'make tables   the tables and pictures of the documentation, from bench/results'
 	@echo 'make report   all results of bench/results as one page, report.html'
 	@echo 'make python   the Python package, into .venv'

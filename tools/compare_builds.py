@@ -3,9 +3,9 @@
 one device, every other time in the opposite order, as who runs behind whom makes a difference of
 several percent. A result that is wrong gets no time.
 
-  tools/compare_builds.py OLD NEW --cases "attention s=1024 causal=true" "attention s=4096"
+  tools/compare_builds.py OLD NEW --cases "attention --q-length 1024 --causal"
   tools/compare_builds.py OLD NEW --cases bench/workloads/check.json
-  tools/compare_builds.py OLD:KERNEL NEW:KERNEL --cases "attention s=4096 d=96"
+  tools/compare_builds.py OLD:KERNEL NEW:KERNEL --cases "attention --q-length 4096 --dim 96"
 
 OLD and NEW are folders with a built package: pip install --no-deps --target OLD . in a checkout.
 After a colon comes the kernel to take, where it is not to be each build's own choice. All kernels
@@ -153,11 +153,12 @@ def parse(arguments):
                          f"{folder}")
     if options.turns < 1 or options.seconds <= 0:
         parser.error("--turns, --seconds: expected more than 0")
-    cases, found = bench_module("cases"), []
+    found = []
     for text in options.cases:
         try:
             whole = text.endswith(".json")
-            found += cases.read_workload(text) if whole else [cases.parse_case(text)]
+            found += (bench_module("cases").read_workload(text) if whole
+                      else [bench_module("options").parse_case(text)])
         except (ValueError, OSError) as error:
             parser.error(f"--cases: {error}")
     options.cases = found

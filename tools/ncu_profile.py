@@ -2,7 +2,7 @@
 """Runs Nsight Compute on our kernels of one case and writes an extract beside the results:
 bench/results/profiles/CARD-CASE.json, and the same as text. docs/profiling.md says how to read it.
 
-  tools/ncu_profile.py "attention s=16384 d=128 causal=true"
+  tools/ncu_profile.py "attention --q-length 16384 --causal"
   tools/ncu_profile.py bench/workloads/hopper_products.json:3
   tools/ncu_profile.py "bench/workloads/check.json:matmul 8192x8192x8192 bf16"
 """
@@ -128,10 +128,9 @@ def make_profile(options):
 
 
 def parse(arguments):
-    cases = bench_module("cases")
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", help="an operation and its parameters, or a case of a workload")
+    parser.add_argument("case", help="an operation with its options, or a case of a workload")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "profiles")
     parser.add_argument("--ncu", help=f"the program [on PATH, or in {CUDA_BIN}]")
     parser.add_argument("--clocks", choices=("none", "base"), default="none",
@@ -141,7 +140,7 @@ def parse(arguments):
     parser.add_argument("--commit", help="of the sources, where git cannot say")
     options = parser.parse_args(arguments)
     try:
-        options.case = cases.parse_case(options.case)
+        options.case = bench_module("options").parse_case(options.case)
     except ValueError as error:
         raise Refused(f"CASE: {error}") from None
     given = options.ncu or "ncu"

@@ -16,8 +16,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 import compare_builds  # noqa: E402
 
 PACKAGE = Path(tessera.__file__).parent
+ATTENTION = "attention --q-length 16 --heads 1 --dim 16 --dtype f32"
 SMALL = ["--device", "cpu", "--turns", "2", "--seconds", "0.01", "--cases"]
-CASE = "matmul m=32 n=32 k=32 dtype=f32"
+CASE = "matmul --m 32 --n 32 --k 32 --dtype f32"
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def build(tmp_path):
 
 def test_builds_take_turns_and_have_ratios_to_the_first(build, capfd):
     old, new = build("old"), build("new")
-    assert compare_builds.main([old, new, *SMALL, CASE, "attention s=16 h=1 d=16 dtype=f32"]) == 0
+    assert compare_builds.main([old, new, *SMALL, CASE, ATTENTION]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line for line in lines if line[0] != " "] == ["matmul 32x32x32 f32",
                                                          "attention B1 H1 S16 D16 f32"]
@@ -95,8 +96,8 @@ def test_a_wrong_result_gets_no_time(build, tmp_path, capfd):
 @pytest.mark.parametrize("wrong, said", [
     ([".", *SMALL, CASE], "tessera/lib"),
     (["{one}", "{one}", *SMALL, CASE], "each build and kernel once"),
-    (["{one}", *SMALL, "matmul m=3"], "--cases: "),
-    (["{one}", *SMALL, CASE.replace("f32", "f8")], "dtype"),
+    (["{one}", *SMALL, "matmul --m 3"], "--cases: matmul: the following arguments are required"),
+    (["{one}", *SMALL, CASE.replace("f32", "f8")], "--dtype: invalid choice"),
     (["{one}", *SMALL, CASE, "--turns", "0"], "--turns"),
 ])
 def test_bad_input_is_refused(build, capsys, wrong, said):

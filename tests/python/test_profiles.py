@@ -15,8 +15,9 @@ import check_results  # noqa: E402
 import ncu_profile  # noqa: E402
 
 from tessera.bench import machine_code, one_call, profiles  # noqa: E402
-from tessera.bench.cases import CaseError, make_case, parse_case  # noqa: E402
+from tessera.bench.cases import CaseError, make_case  # noqa: E402
 from tessera.bench.files import Unreadable  # noqa: E402
+from tessera.bench.options import parse_case  # noqa: E402
 
 ATTENTION = ("void tessera::cuda::sm90::attention::attention_kernel<Traits<Tile{128, 128}>>"
              "(const Arguments)")
@@ -106,7 +107,7 @@ def ncu(tmp_path, monkeypatch):
     return make
 
 
-def run(folder, *more, case="attention s=16384 causal=true"):
+def run(folder, *more, case="attention --q-length 16384 --causal"):
     return ncu_profile.main([case, "--out", str(folder / "profiles"), "--commit", "0123abc", *more])
 
 
@@ -204,8 +205,8 @@ def test_without_ncu_or_gpu_or_case_it_says_so(ncu, capsys, monkeypatch):
     folder = ncu()
     assert run(folder, "--ncu", "no-such-ncu") == 2
     assert "no no-such-ncu on PATH" in capsys.readouterr().err
-    assert run(folder, case="attention d=64") == 2
-    assert "CASE: attention: s is missing" in capsys.readouterr().err
+    assert run(folder, case="attention --dim 64") == 2
+    assert "CASE: attention: the following arguments are required" in capsys.readouterr().err
     (folder / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
     assert run(folder) == 2
     assert "no GPU here" in capsys.readouterr().err
@@ -259,7 +260,10 @@ def test_committed_profiles_are_checked(ncu, capsys, monkeypatch):
 
 
 def test_a_case_is_a_text_or_a_place_in_a_file(tmp_path):
-    assert parse_case("attention s=4096 causal=true d=64 dtype=f16").params["causal"] is True
+    case = parse_case("attention --q-length 4096 --causal --dim 64 --dtype f16 --sequences 3 "
+                      "--lengths 0.5")
+    assert case == make_case("attention", {"s": 4096, "causal": True, "d": 64, "dtype": "f16",
+                                           "sequences": 3, "lengths": 0.5})
     path = tmp_path / "w.json"
     path.write_text(json.dumps({"cases": [{"op": "matmul", "params": {"m": 8, "n": 8, "k": 8},
                                            "vary": [[{"m": 8}, {"m": 16}]]}]}))
@@ -269,8 +273,12 @@ def test_a_case_is_a_text_or_a_place_in_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("text, complaint", [
-    ("", "op: expected one of"), ("attention", "s is missing"), ("attention s", "NAME=VALUE"),
-    ("attention s=4096 depth=3", "no parameter 'depth'"), ("attention s=big", "whole number"),
+    ("", "op: expected one of"), ("attention", "attention: .* required: --q-length"),
+    ("attention s=4096", "expected options .*tessera.bench attention --help.*, got 's=4096'"),
+    ("attention --q-length 8 --depth 3", "unrecognized arguments: --depth 3"),
+    ("attention --q-length big", "--q-length: invalid int value: 'big'"),
+    ("attention --q-length 8 --lengths 1", "--lengths applies to packed sequences"),
+    ("matmul --m 8 --n 8 --k 8 --block 2", "unrecognized arguments: --block 2"),
     ("no/such.json:1", "no/such.json"), ("{}:0", "from 1 to 2, got 0"), ("{}:3", "from 1 to 2"),
     ("{}:matmul", "2 of 2 have"), ("{}:", "0 of 2 have"), ("{}:sddmm", "0 of 2 have")])
 def test_a_case_that_is_none_is_refused(tmp_path, text, complaint):

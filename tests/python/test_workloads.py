@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 
 import tessera
-from tessera.bench import arrays, cases, cli, flops, measure, ours, patterns, peers, problem
+from tessera.bench import (
+    arrays,
+    cases,
+    cli,
+    flops,
+    measure,
+    options,
+    ours,
+    patterns,
+    peers,
+    problem,
+)
 from tessera.bench.cases import CaseError, make_case
 from tessera.bench.reference import check_same
 
@@ -233,7 +244,7 @@ def test_senseless_cases_are_refused_by_name(op, params, names):
 ])
 def test_the_command_line_describes_them(words, op, params):
     arguments = cli.build_parser().parse_args([op, *words.split()])
-    assert cli.case_of(arguments, "cpu").params == make_case(op, params).params
+    assert options.case_of(arguments, "cpu").params == make_case(op, params).params
 
 
 def test_volumes_and_causality_reach_the_generators():

@@ -332,31 +332,8 @@ def label(op, p):
     return " ".join([op, *words, p["dtype"]])
 
 
-def parse_case(text):
-    """The case that a text names: "attention s=16384 causal=true", "FILE.json:3" for the third
-    case of a workload file, or "FILE.json:LABEL" for the one whose label is, or alone has, that."""
-    path, dot, which = text.partition(".json:")
-    if dot:
-        return _case_of_file(path + ".json", which.strip())
-    op, *words = text.split() or [""]
-    params = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals and value):
-            raise CaseError(f"{op}: expected NAME=VALUE, got {word!r}")
-        params[name] = _parsed(value)
-    return make_case(op, params)
-
-
-def _parsed(text):
-    """A word as JSON has it; what JSON does not know is a word."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _case_of_file(path, which):
+def case_of_file(path, which):
+    """The case of a workload file with that number, from 1 on, or that label."""
     cases = read_workload(path)
     if which.isdigit():
         if not 1 <= int(which) <= len(cases):

@@ -1,27 +1,16 @@
 """The command line: `python -m tessera.bench COMMAND`."""
 
 import argparse
-import itertools
 import sys
 
 from ..report import markdown
 from . import ceilings, machine_code, results, suite, table
 from . import peers as adapters
-from .cases import (
-    ABOUT_ATTENTION,
-    ALL_PATTERN_ARGUMENTS,
-    OPTIONAL,
-    PATTERN_ARGUMENTS,
-    REQUIRED,
-    STATES,
-    VOLUMES,
-    CaseError,
-    make_case,
-    read_workload,
-)
+from .cases import REQUIRED, STATES, CaseError, read_workload
 from .files import check_writable, in_words, write_json
 from .machine import torch_with_gpu, why_no_gpu
 from .measure import Settings
+from .options import add_problem, case_of
 from .patterns import NoTessera
 from .peers.base import Unavailable
 from .tree import find_tree
@@ -58,80 +47,16 @@ def duration(text):
     return seconds
 
 
-# `whole` and `number` read an option's value: one of that kind, or more for who takes several.
-
-
-def add_pattern(parser, whole=int, number=float):
-    group = parser.add_argument_group("pattern (sizes count blocks)")
-    group.add_argument("--pattern", help="random where --density is given; see docs/gpu_check.md")
-    kinds = {**dict.fromkeys(("density", "exponent", "zipf"), number),
-             **dict.fromkeys(itertools.chain(*VOLUMES.values()), str)}
-    for name in ALL_PATTERN_ARGUMENTS:
-        kind = kinds.get(name, whole)
-        group.add_argument("--" + name.replace("_", "-"), dest=name, type=kind,
-                           help="as in 5x6x10" if kind is str else None)
-
-
-def add_attention(one, whole=int, number=float, required=True):
-    for name, letter in (("batch", "b"), ("heads", "h"), ("kv-heads", "hk"), ("q-length", "s"),
-                         ("kv-length", "skv"), ("dim", "d"), ("dim-v", "dv")):
-        one.add_argument("--" + name, dest=letter, type=whole, required=required and letter == "s")
-    one.add_argument("--causal", action="store_true")
-    one.add_argument("--window-left", dest="window", type=whole,
-                     help="visible keys before the query")
-    one.add_argument("--softcap", type=number)
-    one.add_argument("--sequences", type=whole, help="pack so many sequences of uneven lengths")
-    one.add_argument("--block-q", type=whole, help="queries per block [--block-kv]")
-    one.add_argument("--block-kv", type=whole, help="keys per block [--block-q]")
-    one.add_argument("--lists", choices=("shared", "per_head", "per_kv_head"))
-    one.add_argument("--alike", type=whole, metavar="N",
-                     help="number of adjacent block rows with identical lists")
-    one.add_argument("--similar", type=number, help="share of the list that they have in common")
-
-
-def add_transposes(one):
-    one.add_argument("--transpose-a", action="store_true", help="A is stored transposed")
-    one.add_argument("--transpose-b", action="store_true", help="B is stored transposed")
-
-
-def add_sparse(one):
-    one.add_argument("--sparse", choices=("a", "b"),
-                     help="bsr_matmul: which operand is sparse; b only with --transpose-b: "
-                          "x [m, k] times a sparse w [n, k] [a]")
-
-
 def build_parser():
     parser = argparse.ArgumentParser(prog="python -m tessera.bench", epilog=EPILOG,
                                      description="Measures tessera beside its peers.",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    for op in ABOUT_ATTENTION:
+    for op in REQUIRED:
         one = commands.add_parser(op, help=f"one {op} case")
-        add_attention(one)
-        add_pattern(one)
-    for op in ("matmul", "bsr_matmul", "sddmm", "spgemm"):
-        one_product = commands.add_parser(op, help=f"one {op} case")
-        for name in "mnk":
-            one_product.add_argument("--" + name, type=int, required=True)
-        if op in ("matmul", "bsr_matmul"):
-            one_product.add_argument("--experts", type=int, help="share the rows, each with its b")
-            one_product.add_argument("--shares", type=float, help="how unevenly: 0 is evenly [0.6]")
-        if op in ("matmul", "bsr_matmul"):
-            add_transposes(one_product)
-        if op == "matmul":
-            continue
-        one_product.add_argument("--block", type=int, required=True)
-        if op != "spgemm":
-            one_product.add_argument("--block-cols", type=int)
-        if op == "bsr_matmul":
-            add_sparse(one_product)
-        add_pattern(one_product)
-
-    for op in (*ABOUT_ATTENTION, "matmul", "bsr_matmul", "sddmm", "spgemm"):
-        commands.choices[op].add_argument("--dtype", choices=("bf16", "f16", "f32"),
-                                          help="bf16; on the CPU f32")
-        add_common(commands.choices[op])
+        add_problem(one, op)
+        add_common(one)
 
     many = commands.add_parser("suite", help="the cases of workload files")
     many.add_argument("workloads", nargs="+")
@@ -167,65 +92,6 @@ def build_parser():
     listed = commands.add_parser("peers", help="which peers are here, and why not")
     listed.add_argument("--device", choices=("cuda", "cpu"))
     return parser
-
-
-# The options whose names are not those of the parameters that they set.
-OPTIONS = {"b": "batch", "h": "heads", "hk": "kv-heads", "s": "q-length", "skv": "kv-length",
-           "d": "dim", "dv": "dim-v", "window": "window-left"}
-FIELDS = ("b", "h", "hk", "s", "skv", "d", "dv", "window", "softcap", "sequences", "block_q",
-          "block_kv", "lists", "alike", "similar", "m", "n", "k", "block", "block_cols", "experts",
-          "shares", "pattern")
-
-
-def option_of(name: str) -> str:
-    return "--" + OPTIONS.get(name, name.replace("_", "-"))
-
-
-def case_of(arguments, device):
-    """The one case that the options describe."""
-    op = arguments.command
-    params = {name: getattr(arguments, name, None) for name in (*FIELDS, *ALL_PATTERN_ARGUMENTS)}
-    params["causal"] = getattr(arguments, "causal", None) or None
-    params.update(layout_of(arguments))
-    if params["density"] is not None and params["pattern"] is None:
-        params["pattern"] = "random"
-    params["dtype"] = arguments.dtype or ("bf16" if device == "cuda" else "f32")
-    given = {name: value for name, value in params.items() if value is not None}
-    refuse_unused(op, given)
-    return make_case(op, given)
-
-
-def layout_of(arguments) -> dict[str, str]:
-    """--transpose-a, --transpose-b and --sparse as parameters."""
-    op, sparse = arguments.command, getattr(arguments, "sparse", None)
-    a, b = (getattr(arguments, f"transpose_{side}", False) for side in "ab")
-    if sparse and op != "bsr_matmul":
-        raise CaseError(f"{op}: --sparse applies to bsr_matmul")
-    if op == "bsr_matmul":
-        if a or b != (sparse == "b"):
-            raise CaseError(f"{op}: expected --sparse b with --transpose-b, or neither of them and "
-                            "no --transpose-a: other layouts are not measured")
-        return {"side": sparse} if sparse else {}
-    if (a or b) and op != "matmul":
-        raise CaseError(f"{op}: --transpose-{'a' if a else 'b'} applies to matmul, bsr_matmul")
-    return {"transpose": ("t" if a else "n") + ("t" if b else "n")} if a or b else {}
-
-
-def refuse_unused(op: str, given: dict) -> None:
-    """Raises CaseError where an option does not apply to the operation or the pattern."""
-    pattern = given.get("pattern")
-    in_blocks = ("block_q", "block_kv", "lists", "alike", "similar")
-    for name in given:
-        known = {"dtype", *REQUIRED[op], *OPTIONAL[op]}
-        if name not in known and name not in ALL_PATTERN_ARGUMENTS:
-            raise CaseError(f"{op}: {option_of(name)} does not apply to {op}")
-        if pattern is None and name in in_blocks:
-            raise CaseError(f"{op}: {option_of(name)} applies to block masks: give --density or "
-                            "--pattern")
-        users = [one for one, names in PATTERN_ARGUMENTS.items() if name in names]
-        if users and pattern not in users and pattern in (None, *PATTERN_ARGUMENTS):
-            raise CaseError(f"{op}: {option_of(name)} applies to the patterns {', '.join(users)}"
-                            + (f", not to {pattern}" if pattern else ""))
 
 
 def settings_of(arguments, device):

@@ -8,10 +8,11 @@ import signal
 import sys
 
 from ..bench.cases import LISTS, REQUIRED, STATES, CaseError, read_workload
-from ..bench.cli import add_attention, add_pattern, add_sparse, add_transposes, duration
+from ..bench.cli import duration
 from ..bench.files import check_writable, in_words
 from ..bench.machine import gpu_facts, torch_with_gpu, why_no_gpu
 from ..bench.measure import DeviceLost, Settings
+from ..bench.options import add_attention, add_dtype, add_pattern, add_products
 from ..bench.patterns import NoTessera
 from ..bench.peers.base import Unavailable, one_line
 from ..bench.progress import Progress
@@ -64,16 +65,10 @@ def build_parser():
     parser.add_argument("--diff", action="store_true",
                         help="print what the source tree's tables of kernels would say")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), help="bf16; on the CPU f32")
+    add_dtype(parser)
     whole, share = several(int), several(float)
     add_attention(parser.add_argument_group("attention"), whole, share, required=False)
-    products = parser.add_argument_group("products")
-    for name in "mnk":
-        products.add_argument("--" + name, type=whole)
-    products.add_argument("--block", type=whole, help="rows of a block")
-    products.add_argument("--block-cols", type=whole, help="columns of a block [--block]")
-    add_transposes(products)
-    add_sparse(products)
+    add_products(parser.add_argument_group("products"), None, whole, share)
     add_pattern(parser, whole, share)
     return parser
 

@@ -4,7 +4,7 @@ import argparse
 import itertools
 
 from ..bench.cases import CaseError
-from ..bench.cli import case_of
+from ..bench.options import case_of
 
 MOST_VALUES, MOST_PROBLEMS = 1000, 10_000
 
