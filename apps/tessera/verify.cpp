@@ -11,8 +11,7 @@
 #include "apps/tessera/options.hpp"
 #include "apps/tessera/progress.hpp"
 #include "apps/tessera/table.hpp"
-#include "tests/support/compare.hpp"
-#include "tests/support/generate.hpp"
+#include "tests/support/solve.hpp"
 
 namespace tessera::tool {
 
@@ -66,19 +65,10 @@ Outcome examine(Case& c, Run run, Compare compare) {
   return outcome;
 }
 
-Outcome check_matmul(std::uint64_t seed, const generate::ProductOptions& options,
-                     const Execution& execution) {
-  const auto c = generate::matmul_case(seed, options);
+template <class AnyCase>
+Outcome examine(AnyCase& c, const Execution& execution) {
   return examine(
-      *c, [&] { matmul(c->problem, execution); },
-      [&] { return oracle::check(c->problem, c->former_values()); });
-}
-
-Outcome check_sddmm(std::uint64_t seed, const Execution& execution) {
-  const auto c = generate::sddmm_case(seed);
-  return examine(
-      *c, [&] { sddmm(c->problem, execution); },
-      [&] { return oracle::check(c->problem, c->former_values()); });
+      c, [&] { generate::solve(c.problem, execution); }, [&] { return generate::check(c); });
 }
 
 Outcome check_spgemm(std::uint64_t seed, const Execution& execution) {
@@ -107,47 +97,32 @@ Outcome check_spgemm(std::uint64_t seed, const Execution& execution) {
       });
 }
 
-Outcome check_attention(std::uint64_t seed, const Execution& execution) {
-  const auto c = generate::attention_case(seed);
-  return examine(
-      *c, [&] { attention(c->problem, execution); }, [&] { return oracle::check(c->problem); });
-}
-
-Outcome check_backward(std::uint64_t seed, const Execution& execution) {
-  const auto c = generate::backward_case(seed);
-  return examine(
-      *c, [&] { attention_backward(c->problem, execution); },
-      [&] { return oracle::check(c->problem); });
-}
-
-Outcome check_merge(std::uint64_t seed, const Execution& execution) {
-  const auto c = generate::merge_case(seed);
-  return examine(
-      *c, [&] { merge_states(c->problem, execution); },
-      [&] { return oracle::compare_merged(c->problem, c->expected); });
-}
-
 const std::vector<std::pair<std::string, Check>>& checks() {
   auto product = [](generate::ProductOptions options) {
     return [options](std::uint64_t seed, const Execution& execution) {
-      return check_matmul(seed, options, execution);
+      return examine(*generate::matmul_case(seed, options), execution);
     };
   };
   auto grouped = [](std::uint64_t seed, const Execution& execution) {
     generate::ProductOptions options;
     options.grouped = seed % 2 == 0 ? GroupAxis::rows : GroupAxis::inner;
     if (options.grouped == GroupAxis::inner) options.sparse_a = options.sparse_b = false;
-    return check_matmul(seed, options, execution);
+    return examine(*generate::matmul_case(seed, options), execution);
+  };
+  auto of = [](auto make) {
+    return [make](std::uint64_t seed, const Execution& execution) {
+      return examine(*make(seed), execution);
+    };
   };
   static const std::vector<std::pair<std::string, Check>> all{
       {"matmul", product({.sparse_a = false, .sparse_b = false})},
       {"bsr_matmul", product({.sparse_a = true})},
       {"grouped_matmul", grouped},
-      {"sddmm", check_sddmm},
+      {"sddmm", of([](std::uint64_t seed) { return generate::sddmm_case(seed); })},
       {"spgemm", check_spgemm},
-      {"attention", check_attention},
-      {"attention_backward", check_backward},
-      {"merge_states", check_merge}};
+      {"attention", of([](std::uint64_t seed) { return generate::attention_case(seed); })},
+      {"attention_backward", of([](std::uint64_t seed) { return generate::backward_case(seed); })},
+      {"merge_states", of(generate::merge_case)}};
   return all;
 }
 
