@@ -1,6 +1,7 @@
 """tessera as a competitor: the package's functions on the same inputs as the peers."""
 
 import time
+from collections.abc import Iterator
 
 from .cases import LISTS
 from .machine_code import code_of_call, installed
@@ -28,14 +29,20 @@ def prepare_ours(problem, kernel=None):
     return Prepared(lambda i: runs[i](), extra=extra)
 
 
-def refusal(error, device):
-    """Why no kernel took it: each reason once, without those of another device's kernels."""
-    reasons = {}
-    for line in str(error).splitlines():
+def rejected(text: object, device: str) -> Iterator[tuple[str, str]]:
+    """(row, reason) of each line of the library's text that rejects a kernel of this device."""
+    for line in str(text).splitlines():
         word, _, rest = line.partition(" ")
         row, _, reason = rest.strip().partition(" ")
         if word == "rejected" and row.startswith("cpu") == (device == "cpu"):
-            reasons.setdefault(reason.strip(), []).append(row)
+            yield row, reason.strip()
+
+
+def refusal(error, device):
+    """Why no kernel took it: each reason once, without those of another device's kernels."""
+    reasons = {}
+    for row, reason in rejected(error, device):
+        reasons.setdefault(reason, []).append(row)
     return one_line("no kernel: " + "; ".join(
         f"{', '.join(rows)}: {reason}" for reason, rows in reasons.items()) if reasons else error)
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..bench.files import Unwritable, check_writable, write_json
+from ..bench.ours import rejected
 from . import draw
 from .jobs import Outcome, from_here, from_jobs
 
@@ -108,12 +109,7 @@ class Line:
 
 def reasons_of(refusal: Exception, device: str) -> list[str]:
     """Why no kernel of this device took it, each reason once and without the problem's numbers."""
-    reasons = []
-    for line in str(refusal).splitlines():
-        word, _, rest = line.partition(" ")
-        row, _, reason = rest.strip().partition(" ")
-        if word == "rejected" and row.startswith("cpu") == (device == "cpu"):
-            reasons.append(f"{row}: {reason.strip().split(', got')[0]}")
+    reasons = [f"{row}: {reason.split(', got')[0]}" for row, reason in rejected(refusal, device)]
     return list(dict.fromkeys(reasons)) or [str(refusal).strip().splitlines()[0]]
 
 
