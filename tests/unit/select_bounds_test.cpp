@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 #include <random>
 
 #include <tessera/error.hpp>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/sm90/attention/rows.hpp"
 #include "tests/unit/selecting.hpp"
 
 namespace tessera::planning {
@@ -114,6 +117,30 @@ TEST(SelectBounds, SectionsAreTheFirstThatFillTheGpu) {
         if (heads % section == 0 || heads % section * tiles >= 2 * kSms) expected = section;
       ASSERT_EQ(section_of(heads, tiles, kSms), expected) << heads << " heads of " << tiles;
     }
+  }
+}
+
+TEST(SelectBounds, FastestSplitIsAmongThoseThatAreTried) {
+  Random random(3);
+  for (int i = 0; i < 20000; ++i) {
+    const Tile tile = kSm90AttentionRows[random.between(0, std::size(kSm90AttentionRows) - 1)].tile;
+    const std::int64_t tiles = random.between(1, 40), rounds = random.between(2, 4000);
+    const std::int64_t max = std::min(rounds, random.between(2, 264) / tiles);
+    const double step = 1e-8 * static_cast<double>(random.between(1, 500));
+    const auto seconds = [&](std::int64_t each) {
+      return static_cast<double>((rounds + each - 1) / each) * step +
+             merge_seconds(tile, tiles, each * tiles);
+    };
+    const auto least = [&](std::int64_t first, std::int64_t end) {
+      double found = std::numeric_limits<double>::infinity();
+      for (std::int64_t each = first; each < end; ++each) found = std::min(found, seconds(each));
+      return found;
+    };
+    const auto [first, end] = fastest_ctas_per_tile(rounds, step, max, tiles, tile);
+    ASSERT_GE(first, 2);
+    ASSERT_LE(end, std::max(max, std::int64_t{1}) + 1);
+    ASSERT_EQ(least(first, end), least(2, max + 1))
+        << rounds << " rounds of " << step << " s, " << tiles << " tiles, up to " << max;
   }
 }
 

@@ -7,8 +7,8 @@
 #include "src/kernels/cuda/sm90/attention/shape.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
-// What the warps of a CTA hand each other: stages, descriptors and barriers in shared memory. Who
-// arrives and who waits is in the README's table of barriers.
+// The shared memory of a CTA: stages of K and V, work descriptors and barriers. The README's table
+// of barriers says which warps arrive and which wait.
 namespace tessera::cuda::sm90::attention {
 
 /// The warps of the producer warpgroup.

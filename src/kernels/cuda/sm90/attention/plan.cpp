@@ -154,12 +154,15 @@ constexpr double part_seconds(const Tile& tile) {
   return 2.0 * sizeof(float) * tile.m * tile.v / kMergeBytesPerSecond;
 }
 
-/// The cost of merging the parts of split tiles: partial results are written and read again.
+}  // namespace
+
 double merge_seconds(const Tile& tile, std::int64_t tiles, std::int64_t split_ctas) {
   const auto parts = static_cast<double>(split_ctas + tiles);
   return kMergeSeconds + parts * tile.m * tile.v * 2 * sizeof(float) / kMergeBytesPerSecond +
          kPartSeconds * static_cast<double>(split_ctas) / static_cast<double>(tiles);
 }
+
+namespace {
 
 /// The tiles that remain after whole rounds. The other tiles are all of these rounds, or none: each
 /// CTA has to have a tile before it takes a share of the rest.
@@ -171,10 +174,8 @@ std::int64_t tiles_past_rounds(const AttentionShape& s, const Tile& tile,
   return layout.tiles - left < layout.sms ? layout.tiles % layout.sms : left;
 }
 
-/// Numbers of CTAs per tile, [first, end), of which one is the fastest from 2 to `max`.
-struct CtasPerTile {
-  std::int64_t first = 2, end = 2;
-};
+}  // namespace
+
 CtasPerTile fastest_ctas_per_tile(std::int64_t rounds, double step, std::int64_t max,
                                   std::int64_t tiles, const Tile& tile) {
   constexpr std::int64_t kFew = 8;
@@ -192,6 +193,8 @@ CtasPerTile fastest_ctas_per_tile(std::int64_t rounds, double step, std::int64_t
   return {std::max<std::int64_t>(static_cast<std::int64_t>(middle - apart) - 1, 2),
           static_cast<std::int64_t>(std::min(middle + apart + 3, static_cast<double>(max + 1)))};
 }
+
+namespace {
 
 /// Decides whether the KV of the last tiles, which fill no round, is split across CTAs, and across
 /// how many.

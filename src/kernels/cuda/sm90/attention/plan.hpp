@@ -74,6 +74,17 @@ constexpr bool skips_tiles(const Tile& tile) {
 /// possible.
 std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::int64_t sms);
 
+/// The cost of merging the parts of split tiles: partial results are written and read again.
+double merge_seconds(const Tile& tile, std::int64_t tiles, std::int64_t split_ctas);
+
+/// Numbers of CTAs per split tile, [first, end), of which one is the fastest from 2 to `max`.
+/// `rounds`: of steps in a tile's walk, of `step` seconds each.
+struct CtasPerTile {
+  std::int64_t first = 2, end = 2;
+};
+CtasPerTile fastest_ctas_per_tile(std::int64_t rounds, double step, std::int64_t max,
+                                  std::int64_t tiles, const Tile& tile);
+
 struct AttentionLayout {
   std::int64_t sms = 1;             // of the device
   int pack = 1;                     // heads that read the same keys, folded into a tile's rows
