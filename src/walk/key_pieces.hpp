@@ -35,6 +35,16 @@ struct Piece {
   int gap_begin = 0, gap_end = 0;
 };
 
+/// Where the keys of a piece lie in K and V, from the first row on. Which keys they are, which
+/// masks go by, is another number: `Piece::key`.
+struct KeyPlace {
+  std::int32_t row, batch;  // of packed sequences the batch is 0
+};
+TESSERA_HD constexpr KeyPlace place_of(const AttentionWalk& walk, const TileDescriptor& tile,
+                                       const Piece& piece) {
+  return {tile.kv_begin + piece.key, walk.sequences.kv_offsets.values ? 0 : tile.batch};
+}
+
 /// Of the keys in `seen`, those that the element mask of a composed block shows to some query of
 /// the row of blocks that begins with query `first`.
 TESSERA_HD constexpr std::uint64_t met_by_composed(const AttentionWalk& walk,

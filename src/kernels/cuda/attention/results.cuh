@@ -154,7 +154,7 @@ __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor
 /// adjacent columns per lane, so that each lane stores sixteen bytes at once where the rows of the
 /// result lie at multiples of 16 bytes (`aligned`).
 template <int kDimV>
-__device__ __forceinline__ void store_16bit(const Result& to, const bool& aligned,
+__device__ __forceinline__ void store_16bit(const Result& to, bool aligned,
                                             const TileDescriptor& tile, const RowPlaces& rows,
                                             const OAccumulator<kDimV>& o_acc,
                                             const float (&factor)[2], int thread) {

@@ -26,7 +26,9 @@ class Consumer {
     while (pipe_.has_tile(pipe_.tile)) {
       if constexpr (T::kSkipsTiles) {
         if (!pipe_.has_rows(pipe_.tile)) {
-          pipe_.skip_tile();
+          pipe_.next_needed_step(false);
+          pipe_.release_result(pipe_.tile);
+          pipe_.end_tile();
           continue;
         }
       }
@@ -35,8 +37,7 @@ class Consumer {
         walk_row_group();
         continue;
       }
-      pipe_.wait_for_keys();
-      pipe_.skip_leading();
+      pipe_.next_needed_step();
       softmax_ = {};
       begin<false>();
       clear<T::kDimV>(mma_.o_acc);
@@ -180,8 +181,7 @@ class Consumer {
   __device__ __forceinline__ void walk_row_group() {
     softmax_ = {};
     clear<T::kDimV>(mma_.o_acc);
-    pipe_.wait_for_keys();
-    while (pipe_.advance_to_needed()) {
+    while (pipe_.next_needed_step()) {
       begin<true>();
       Cursor before = pipe_.at;
       while (pipe_.advance(), !pipe_.is_last()) {
@@ -202,20 +202,17 @@ class Consumer {
   __device__ __forceinline__ bool start_next_tile() {
     if constexpr (T::kConsumersStore) pipe_.release(pipe_.shared.q_ring.empty[0]);
     const Cursor before = pipe_.at;
-    if constexpr (T::kLeavesSooner) pipe_.skip_rest();
+    pipe_.leave_tile();
     if (!T::kOverlapsTiles || !pipe_.is_unsplit(pipe_.tile) || !pipe_.has_tile(pipe_.tile + 1) ||
         (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile + 1))) {
       end(before);
       finish();
-      pipe_.advance();
       pipe_.end_tile();
       return false;
     }
-    pipe_.advance();
     pipe_.end_tile();
     mma_.load_q_registers(pipe_);
-    pipe_.wait_for_keys();
-    pipe_.skip_leading();
+    pipe_.next_needed_step();
     mma_.issue_qk(pipe_);
     mma_.issue_pv(pipe_, before);
     tile::mma_wait<1>();

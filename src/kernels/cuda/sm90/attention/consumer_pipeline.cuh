@@ -88,44 +88,31 @@ struct ConsumerPipeline {
       flags |= kKeysArrived;
   }
 
-  /// Skips the rest of a tile that only other consumers need. This consumer still holds the V of
-  /// its own last step, for which the ring has stages.
-  __device__ __forceinline__ void skip_rest() {
-    while (!has_flag(kLastOfTile)) {
-      advance();
-      wait_for_keys();
-      skip_step();
-    }
-  }
-
-  /// Skips the steps before this consumer's rows see a key.
-  __device__ __forceinline__ void skip_leading() {
-    if constexpr (T::kJoinsLater) {
-      while (!is_needed()) {
-        skip_step();
-        advance();
-        wait_for_keys();
-      }
-    }
-  }
-
-  /// Skips a tile in which this consumer has no rows.
-  __device__ __forceinline__ void skip_tile() {
-    do {
-      wait_for_keys();
-      skip_step();
-      advance();
-    } while (!has_flag(kLastOfTile));
-    release_result(tile);
-    end_tile();
-  }
-
   /// Skips a step. A stage of V is released after it has been filled: sooner, the arrival would
   /// count for the previous use of the stage, which others may still hold.
   __device__ __forceinline__ void skip_step() {
     release(shared.k_ring.empty[at.stage]);
     tile::wait(&shared.v_ring.full[at.stage], at.parity);
     release(shared.v_ring.empty[at.stage]);
+  }
+
+  /// Waits for the next step of the tile that this consumer needs, and skips those before it.
+  /// False, and behind the tile's last step, where it needs none, or is not to look for one.
+  __device__ __forceinline__ bool next_needed_step(bool looks = true) {
+    while (true) {
+      wait_for_keys();
+      if (looks && (!T::kSkipsSteps || is_needed())) return true;
+      skip_step();
+      advance();
+      if (has_flag(kLastOfTile)) return false;
+    }
+  }
+  /// Goes behind the tile's last step. Steps that this consumer does not need are skipped while it
+  /// still holds the V of its own last one, for which the ring has stages.
+  __device__ __forceinline__ void leave_tile() {
+    const bool last = !T::kLeavesSooner || has_flag(kLastOfTile);
+    advance();
+    if (!last) next_needed_step(false);
   }
 
   /// Whether there is a tile of this number.
@@ -137,18 +124,6 @@ struct ConsumerPipeline {
   /// Whether any of this consumer's rows is in a tile.
   __device__ __forceinline__ bool has_rows(unsigned number) {
     return agreed(descriptor_of(number).reaches(first_row(), args.walk.pack_shift));
-  }
-
-  /// Moves on to the next step that this consumer needs and waits for its K. False, and behind the
-  /// tile's last step, if there is none.
-  __device__ __forceinline__ bool advance_to_needed() {
-    while (!is_needed()) {
-      skip_step();
-      advance();
-      if (is_last()) return false;
-      wait_for_keys();
-    }
-    return true;
   }
 
   __device__ __forceinline__ void end_tile() {

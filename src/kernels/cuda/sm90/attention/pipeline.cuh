@@ -44,7 +44,7 @@ struct Pipeline {
   // merging their results needs the registers of those scores.
   static constexpr bool kOverlapsTiles = kQueryStages > 1 && Shape::kKvSplits == 1;
   // More than 32: the scheduler looks up as many pieces before it publishes the first step.
-  static constexpr int kStepDescriptors = kMaxBytes <= 220 * 1024 ? 64 : 48;
+  static constexpr int kStepDescriptors = kMaxBytes <= 220 * 1024 ? 64 : 40;
   static constexpr int kTileDescriptors = 3, kVPostDescriptors = 3;
 
   /// Named barriers; 0 is __syncthreads.
@@ -75,9 +75,11 @@ struct Pipeline {
     SplitExchange<typename Shape::Partial, kSplitPartials> split_exchange;
     TileDescriptor tiles[kTileDescriptors];
     typename Shape::Step steps[kStepDescriptors];
-    std::uint64_t kept[kStepDescriptors][Shape::kPieces];  // keys that some query of the step sees
-    typename Shape::Step stage_steps[kStages];             // of the steps whose K is in each stage
-    TileCursor cursor;                                     // the scheduler's
+    // For loads: where the keys of a step lie, and which of them some query sees.
+    planning::KeyPlace places[kStepDescriptors][Shape::kPieces];
+    std::uint64_t kept[kStepDescriptors][Shape::kPieces];
+    typename Shape::Step stage_steps[kStages];  // of the steps whose K is in each stage
+    TileCursor cursor;                          // the scheduler's
     // Per consumer, in the current tile.
     int first_step[Shape::kConsumers], last_step[Shape::kConsumers];
     typename Shape::Pieces pieces;

@@ -19,6 +19,7 @@ struct Policy {
   static constexpr bool kLeavesSooner = planning::leaves_sooner(Shape::kTile);
   static constexpr bool kJoinsLater = planning::joins_later(Shape::kTile);
   static_assert(!kLeavesSooner || (Shape::kKvSplits == 1 && !Shape::kOwnLists));
+  static constexpr bool kSkipsSteps = kJoinsLater || Shape::kOwnLists;
   // A consumer skips a tile in which it has no rows: D128 causal S 1024 395 -> 434 TFLOPS.
   static constexpr bool kSkipsTiles = planning::skips_tiles(Shape::kTile);
   // Two consumers take turns at a tile's start: from then on one computes P while the other

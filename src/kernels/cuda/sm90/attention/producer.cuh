@@ -88,7 +88,6 @@ class Producer {
   /// K again after releasing it: no later K overwrites its stage until the V of the step before is
   /// released too.
   __device__ void walk(const TileDescriptor& descriptor) {
-    const int batch = args_.walk.sequences.kv_offsets.values ? 0 : descriptor.batch;
     // Where Q waits for the Q before it to be read, the first K loads come sooner.
     int free = T::kStages - 1;
     for (bool last = false; !last;) {
@@ -103,7 +102,7 @@ class Producer {
       const auto keys = [&](int panel, int row) {
         return shared_.keys[at_.stage].panel(panel, row);
       };
-      copy<typename T::Keys>(keys, args_.k, step, descriptor, batch,
+      copy<typename T::Keys>(keys, args_.k, shared_.places[place], descriptor.kv_head,
                              &shared_.k_ring.full[at_.stage]);
       if (T::kConsumersStore && free-- == 0) request_q(descriptor);
 
@@ -117,7 +116,7 @@ class Producer {
       const auto values = [&](int panel, int row) {
         return shared_.values[at_.stage].panel(panel, row);
       };
-      copy<typename T::Values>(values, args_.v, step, descriptor, batch, full);
+      copy<typename T::Values>(values, args_.v, shared_.places[place], descriptor.kv_head, full);
       tile::arrive(&shared_.step_ring.empty[place]);
       ++step_;
       at_.advance();
@@ -126,15 +125,16 @@ class Producer {
   }
 
   template <class Rows>
-  __device__ void copy(const auto& place, const CUtensorMap& from, const Step& step,
-                       const TileDescriptor& descriptor, int batch, std::uint64_t* full) {
+  __device__ void copy(const auto& to, const CUtensorMap& from,
+                       const planning::KeyPlace (&places)[T::kPieces], int head,
+                       std::uint64_t* full) {
 #pragma unroll
     for (int piece = 0; piece < T::kPieces; ++piece)
 #pragma unroll
       for (int p = 0; p < Rows::kPanels; ++p)
-        load_evict_last(tile::shared_address(place(p, piece * planning::kKeyPiece)), from,
-                        p * Rows::kLine, descriptor.kv_begin + step.key[piece], descriptor.kv_head,
-                        batch, tile::shared_address(full));
+        load_evict_last(tile::shared_address(to(p, piece * planning::kKeyPiece)), from,
+                        p * Rows::kLine, places[piece].row, head, places[piece].batch,
+                        tile::shared_address(full));
   }
 
   /// Whether the step has keys that no query sees.

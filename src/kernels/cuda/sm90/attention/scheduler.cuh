@@ -173,6 +173,8 @@ class Scheduler {
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
     step.flags[p] = planning::flags_of(piece);
+    shared_.places[number % T::kStepDescriptors][p] =
+        planning::place_of(args_.walk, descriptor, piece);
     shared_.kept[number % T::kStepDescriptors][p] =
         piece.visited ? shared_.pieces.kept(args_.walk, descriptor, piece) : kAllKeys;
     if constexpr (kEachLaneArrives)
