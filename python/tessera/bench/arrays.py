@@ -62,7 +62,7 @@ def to_f64(array):
         return array.astype(np.float64)
     if hasattr(array, "detach"):
         return array.detach().double().cpu().numpy()
-    return np.asarray(array).astype(np.float64)  # JAX and others, by NumPy's protocol
+    return np.asarray(array).astype(np.float64)  # others, by NumPy's protocol
 
 
 def take(array, *index):

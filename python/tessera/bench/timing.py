@@ -33,8 +33,6 @@ class Prepared:
     """A competitor that is ready: run(i) computes input set i and returns the result."""
 
     run: Callable[..., Any]
-    # Waits for the work, where it is not on PyTorch's current stream.
-    finish: Callable[[], Any] | None = None
     version: str | None = None
     computed_flops: float | None = None  # where it computes more than what is useful
     problem: Any = None  # the one that it solves, where that is not the case's
@@ -86,16 +84,6 @@ def _median(values):
     return statistics.median(values) if values else None
 
 
-def _calls_ms(prepared, calls, sets):
-    """The time of a call by the host's clock."""
-    start = time.perf_counter()
-    for i in range(calls):
-        prepared.run(i % sets)
-    if prepared.finish:
-        prepared.finish()
-    return (time.perf_counter() - start) * 1e3 / calls
-
-
 class CpuTimer:
     """Wall-clock time; bursts without rests."""
 
@@ -105,7 +93,10 @@ class CpuTimer:
         self.sets = sets
 
     def calls_ms(self, prepared, calls):
-        return _calls_ms(prepared, calls, self.sets)
+        start = time.perf_counter()
+        for i in range(calls):
+            prepared.run(i % self.sets)
+        return (time.perf_counter() - start) * 1e3 / calls
 
     def rest(self):
         pass
@@ -115,8 +106,7 @@ class CpuTimer:
 
 
 class CudaTimer:
-    """CUDA events on PyTorch's current stream, or the host's clock for those on streams of their
-    own."""
+    """CUDA events on PyTorch's current stream."""
 
     def __init__(self, sets, meter):
         import torch
@@ -124,10 +114,6 @@ class CudaTimer:
         self.torch, self.sets, self.meter = torch, sets, meter
 
     def calls_ms(self, prepared, calls):
-        if prepared.finish:
-            self.torch.cuda.synchronize()
-            prepared.finish()
-            return _calls_ms(prepared, calls, self.sets)
         start, end = self.event(), self.event()
         start.record()
         for i in range(calls):
@@ -158,15 +144,11 @@ class CudaTimer:
 
     def is_host_bound(self, prepared):
         """Whether calls that follow one another may wait for the host."""
-        if prepared.finish:
-            return False
         return self.host_us(prepared) >= HOST_BOUND * estimate_ms(self, prepared) * 1e3
 
     def captured(self, prepared):
         """The same work as replays of one graph. Returns it with the calls that a replay makes."""
         torch = self.torch
-        if prepared.finish:
-            raise RuntimeError("runs on a stream of its own: cannot be captured")
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -269,20 +251,16 @@ def power(samples):
 def _busy(timer, prepared, calls, seconds, note=lambda: None):
     """Runs for so long; returns how many calls in how many seconds. The queue never runs dry: a
     chunk of calls is waited for only when the next one is in the queue."""
-    begin, done, first, pending = time.perf_counter(), 0, timer.event(), None
+    begin, done, first = time.perf_counter(), 0, timer.event()
+    pending: Any = None
     first.record()
     while time.perf_counter() - begin < seconds or not done:
-        if prepared.finish:
-            timer.calls_ms(prepared, calls)
-        else:
-            following = _queue(timer, prepared, calls)
-            if pending:
-                pending.synchronize()
-            pending = following
+        following = _queue(timer, prepared, calls)
+        if pending:
+            pending.synchronize()
+        pending = following
         done += calls
         note()
-    if pending is None:
-        return done, time.perf_counter() - begin
     pending.synchronize()
     return done, first.elapsed_time(pending) / 1e3
 

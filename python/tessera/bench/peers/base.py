@@ -35,7 +35,8 @@ class Peer:
 
 
 # What pip calls the packages that have these modules.
-PACKAGES = {"torch": "torch", "scipy": "scipy", "jax": "jax", "flashinfer": "flashinfer-python"}
+PACKAGES = {"torch": "torch", "scipy": "scipy", "flashinfer": "flashinfer-python",
+            "fa3_fwd_interface": "fa3-fwd", "flash_attn": "flash-attn-4"}
 
 
 def need(module):
