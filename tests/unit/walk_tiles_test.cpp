@@ -430,7 +430,7 @@ class TileCheck {
   /// Bits of 64 keys that a query sees by position.
   std::uint64_t in_sight(int query, int key) const { return tile_.sight.bits_of(query, key); }
 
-  /// Flags and kept keys of each piece.
+  /// Place, flags and kept keys of each piece.
   void check_pieces(const OneStep& step) {
     for (int p = 0; p < kPieces; ++p) {
       const Piece& piece = step.piece[p];
@@ -440,6 +440,9 @@ class TileCheck {
         continue;
       }
       ASSERT_EQ(piece.key % kKeyPiece, 0);
+      const KeyPlace place = place_of(walk_, tile_, piece);
+      ASSERT_EQ(place.row, p_.kv_begin(tile_.batch) + piece.key);
+      ASSERT_EQ(place.batch, p_.problem.kv_offsets.data ? 0 : tile_.batch);
       std::uint64_t kept = 0, any_seen = 0;
       for (int g = 0; g < kRowGroups; ++g) {
         const bool needed = !Warp::kOwnLists || (piece.row_groups >> g & 1) != 0;

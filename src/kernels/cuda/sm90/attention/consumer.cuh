@@ -24,13 +24,11 @@ class Consumer {
 
   __device__ __forceinline__ void run() {
     while (pipe_.has_tile(pipe_.tile)) {
-      if constexpr (T::kSkipsTiles) {
-        if (!pipe_.has_rows(pipe_.tile)) {
-          pipe_.next_needed_step(false);
-          pipe_.release_result(pipe_.tile);
-          pipe_.end_tile();
-          continue;
-        }
+      if (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile)) {
+        pipe_.next_needed_step(false);
+        pipe_.release_result(pipe_.tile);
+        pipe_.end_tile();
+        continue;
       }
       mma_.load_q_registers(pipe_);
       if constexpr (T::kOwnLists) {

@@ -107,6 +107,7 @@ struct ConsumerPipeline {
       if (has_flag(kLastOfTile)) return false;
     }
   }
+
   /// Goes behind the tile's last step. Steps that this consumer does not need are skipped while it
   /// still holds the V of its own last one, for which the ring has stages.
   __device__ __forceinline__ void leave_tile() {
