@@ -21,7 +21,6 @@ import re
 import sys
 from pathlib import Path
 
-import sweep
 from check_results import ROOT, bench_module, package_module
 
 MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
@@ -127,15 +126,6 @@ def kinds(records):
     return " and ".join(sorted(found)) + ": " if found else ""
 
 
-def read_sweeps(root):
-    """{name of its table: outcome}"""
-    paths = sorted((root / "bench" / "results" / "sweeps").glob("*.json"))
-    try:
-        return {f"sweep_{path.stem}": bench_module("files").read_json(path) for path in paths}
-    except bench_module("files").Unreadable as error:
-        raise Wrong(str(error)) from None
-
-
 def cases_of(name, result, chosen):
     """The records whose stale ones a table counts: those that it shows, or all beside which tests
     ran. Ceilings and times of the host are not those of kernels."""
@@ -144,13 +134,10 @@ def cases_of(name, result, chosen):
     return result["cases"] if name == "machine" else chosen
 
 
-def table(name, results, kernels, sweeps=None):
+def table(name, results, kernels):
     """The lines between the markers."""
-    if name in (sweeps or {}):
-        return "\n".join(["", *sweep.outcome_lines(sweeps[name]), "", ""])
     if name not in TABLES:
-        names = ", ".join([*TABLES, *(sweeps or {})])
-        raise Wrong(f"no table is called {name!r}: there are {names}")
+        raise Wrong(f"no table is called {name!r}: there are {', '.join(TABLES)}")
     choose, maker = TABLES[name]
     markdown = package_module("report.markdown")
     lines = []
@@ -183,7 +170,7 @@ def pictures(name, results, kernels, images, folder):
     return "\n".join(["", *lines, "", ""]) if lines else ""
 
 
-def rewritten(text, results, kernels, images, folder, sweeps=None):
+def rewritten(text, results, kernels, images, folder):
     """A page in that folder of the tree, with its tables and pictures as they should be."""
     pairs = len(MARKED.findall(text))
     if len(MARKER.findall(text)) != 2 * pairs:
@@ -192,7 +179,7 @@ def rewritten(text, results, kernels, images, folder, sweeps=None):
 
     def filled(found):
         kind, name = found[1], found[2]
-        lines = (table(name, results, kernels, sweeps) if kind == "table"
+        lines = (table(name, results, kernels) if kind == "table"
                  else pictures(name, results, kernels, images, folder))
         return f"<!-- {kind}: {name} -->\n{lines}<!-- end -->"
 
@@ -217,12 +204,12 @@ def pages(root):
 def wanted_files(root, results, kernels):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
-    images, sweeps = {}, read_sweeps(root)
+    images: dict = {}
     for page in pages(root):
         path = page.relative_to(root)
         try:
             wanted[path] = rewritten(page.read_text(encoding="utf-8"), list(results.values()),
-                                     kernels, images, path.parent, sweeps)
+                                     kernels, images, path.parent)
         except Wrong as error:
             raise Wrong(f"{page}: {error}") from None
     return {**wanted, **images}
