@@ -73,19 +73,19 @@ def lists(result):
 
 # Tables over all files of a card; else each file has its own.
 OF_A_CARD = ("glance", "model_error")
-# Name -> what of a result it shows, and what of tessera.report.markdown makes the lines of it.
+# Name -> what of a result it shows, and which function of tessera.report tells it.
 TABLES = {
-    "glance": (everything, "glance"),
-    "machine": (lambda result: result, "ceilings_and_tests"),
-    "ceilings": (lambda result: result, "ceilings"),
-    "products": (products, "comparison"),
-    "energy": (products, "energy"),
-    "crossover": (products, "crossover"),
-    "attention": (attention, "comparison"),
-    "lists": (lists, "lists"),
-    "workloads": (workloads, "workloads"),
-    "host": (lambda result: result.get("host", []), "host_times"),
-    "model_error": (everything, "predictions"),
+    "glance": (everything, "card_tables", "glance"),
+    "machine": (lambda result: result, "card_tables", "ceilings_and_tests"),
+    "ceilings": (lambda result: result, "card_tables", "ceilings"),
+    "products": (products, "case_tables", "comparison"),
+    "energy": (products, "case_tables", "energy"),
+    "crossover": (products, "case_tables", "crossover"),
+    "attention": (attention, "case_tables", "comparison"),
+    "lists": (lists, "case_tables", "lists"),
+    "workloads": (workloads, "case_tables", "workloads"),
+    "host": (lambda result: result.get("host", []), "case_tables", "host_times"),
+    "model_error": (everything, "card_tables", "predictions"),
 }
 
 
@@ -138,13 +138,14 @@ def table(name, results, kernels):
     """The lines between the markers."""
     if name not in TABLES:
         raise Wrong(f"no table is called {name!r}: there are {', '.join(TABLES)}")
-    choose, maker = TABLES[name]
+    choose, module, maker = TABLES[name]
+    blocks = getattr(package_module(f"report.{module}"), maker)
     markdown = package_module("report.markdown")
     lines = []
     for together in by_card(results) if name in OF_A_CARD else [[result] for result in results]:
         chosen = [choose(result) for result in together]
         every = chosen[0] if len(chosen) == 1 else [one for some in chosen for one in some]
-        made = getattr(markdown, maker)(every)
+        made = markdown.lines(blocks(every))
         if made:
             several = len(together) > 1
             where = [f"*{kinds(some) if several else ''}{line}*"
@@ -187,13 +188,11 @@ def rewritten(text, results, kernels, images, folder):
 
 
 def write_report(root, file):
-    """`tessera report` with all results and profiles of the tree. Returns its exit status."""
+    """`tessera report` with all results of the tree. Returns its exit status."""
     results = result_paths(root)
     if not results:
         raise Wrong(f"{root}: no results in bench/results")
     words = [*results, "-o", file, "--tree", root]
-    if profiles := sorted((root / "bench" / "results" / "profiles").glob("*.json")):
-        words += ["--profiles", *profiles]
     return package_module("report.cli").main([str(word) for word in words])
 
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from ..report import markdown
+from ..report import card_tables, case_tables, markdown
 from . import ceilings, machine_code, results, suite, table
 from . import peers as adapters
 from .cases import REQUIRED, STATES, CaseError, read_workload
@@ -154,7 +154,7 @@ def run_ceilings(arguments):
         raise CaseError(f"ceilings: {why_no_gpu()}")
     result = ceilings.measure_all(arguments.program, arguments.seconds, arguments.json,
                                   arguments.tree, arguments.commit, arguments.quiet)
-    print("\n".join(markdown.ceilings(result)))
+    print("\n".join(markdown.lines(card_tables.ceilings(result))))
     print(*markdown.provenance(result), sep="\n")
     return 0
 
@@ -172,7 +172,8 @@ def run_table(arguments):
     records = [one for one in result["cases"]
                if arguments.op in (None, one["op"])
                and arguments.state in (None, one["state"])]
-    lines = markdown.comparison(records) if arguments.markdown else [table.text_table(records)]
+    lines = (markdown.lines(case_tables.comparison(records)) if arguments.markdown else
+             [table.text_table(records)])
     tree = find_tree()
     print("\n".join(lines) if records else "no such case")
     print()

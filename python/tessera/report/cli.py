@@ -29,8 +29,6 @@ def build_parser():
     parser.add_argument("--against", nargs="+", default=[], metavar="OLD.json",
                         help="results to compare with: what became slower or quicker, beyond the "
                              "spreads of both")
-    parser.add_argument("--profiles", nargs="+", default=[], metavar="PROFILE.json",
-                        help="extracts of profiles, for the kernels' registers and shared memory")
     parser.add_argument("--tree", help="the source tree whose kernels are the current ones "
                                        "[this folder's]")
     return parser
@@ -44,7 +42,6 @@ def main(arguments=None):
         kernels = committed(tree) if tree else None
         cards = reading.cards(reading.read_all(options.results), kernels)
         old = reading.cards(reading.read_all(options.against))
-        reading.add_profiles(cards, options.profiles)
         content = page.make(cards, old)
         write_whole(options.output, content)
     except (ValueError, OSError) as error:

@@ -1,7 +1,7 @@
 """Two sets of results of one card: what became slower, what quicker, beyond the spreads."""
 
 from ..bench.results import record_key
-from .table import Table
+from .table import Table, captioned
 from .values import QUICKER, SLOWER, case_text, verdict
 
 REGRESSION, IMPROVEMENT = "regression", "improvement"
@@ -56,6 +56,19 @@ def only_in(records, others):
     rows = [[case_text(record), record["state"], record["ours"].get("ms")]
             for key, record in keyed(records).items() if key not in known]
     return Table(["case", "state", "ms"], rows, 2)
+
+
+def blocks(records, before):
+    """What to tell of a card's records beside those of the earlier cards."""
+    if not before:
+        return ["No earlier results of this card were named."]
+    old = [record for card in before for record in card.records]
+    changed = changes(records, old)
+    files = ", ".join(file for card in before for file in card.files)
+    new, gone = only_in(records, old), only_in(old, records)
+    new.caption, gone.caption = "Only in these results", "Only in the earlier results"
+    return [f"Compared with {files}: the same case in the same state. {sentence(changed)}",
+            changed, *captioned(new), *captioned(gone)]
 
 
 def sentence(table):

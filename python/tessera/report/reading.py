@@ -1,14 +1,11 @@
 """Result files, checked before anything is made of them, and put together by card."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..bench import results as result_files
-from ..bench import schema
 from ..bench.cases import CaseError, label, make_case
-from ..bench.files import read_json
 from ..bench.machine_code import in_words
-from . import ceilings
 
 
 @dataclass
@@ -19,7 +16,6 @@ class Card:
     results: list
     files: list  # their names
     kernels: dict | None  # those of the tree; None where they are not known, and of a CPU
-    launches: dict = field(default_factory=dict)  # what profiles know: {row: registers and so on}
 
     @property
     def records(self):
@@ -28,10 +24,6 @@ class Card:
     def stale_of(self, records):
         """A line about the stale ones of these records; nothing if none is."""
         return in_words(records, self.kernels)
-
-    @property
-    def ceilings(self):
-        return ceilings.best_of(self.results)
 
 
 def read(path):
@@ -92,16 +84,3 @@ def cards(results, kernels=None):
         card.results.append(result)
         card.files.append(file)
     return list(found.values())
-
-
-def add_profiles(cards, paths):
-    """To each card what these extracts know of its kernels: of that card, from the machine code
-    that its results were measured with."""
-    for path in paths:
-        profile = read_json(path)
-        result_files.complain(path, schema.problems(profile, schema.of_profiles()))
-        for card in cards:
-            codes = {record["ours"].get("machine_code") for record in card.records} - {None}
-            names = {(result["gpu"] or {}).get("name") for result in card.results}
-            if profile["gpu"] in names and profile["machine_code"] in codes:
-                card.launches[profile["row"]] = profile["launch"]
