@@ -15,8 +15,6 @@ from test_tables import CASES, ROOT, machine_code, record, result_of, tables
 
 cli = tables.package_module("report.cli")
 card_tables = tables.package_module("report.card_tables")
-compare = tables.package_module("report.compare")
-markdown = tables.package_module("report.markdown")
 make_case = tables.bench_module("cases").make_case
 
 MATMUL = make_case("matmul", {"m": 1000, "n": 1000, "k": 1000}).params
@@ -94,16 +92,13 @@ def make(tmp_path, capsys):
     """Writes results, runs the command, and reads what it made."""
     kernel_tree(tmp_path)
 
-    def run(*results, against=()):
+    def run(*results):
         paths = []
-        for place, result in enumerate((*results, *against)):
+        for place, result in enumerate(results):
             path = tmp_path / f"r{place}.json"
             path.write_text(result if isinstance(result, str) else json.dumps(result))
             paths.append(str(path))
-        split = len(results)
-        words = [*paths[:split], "-o", str(tmp_path / "page.html"), "--tree", str(tmp_path)]
-        words += ["--against", *paths[split:]] if against else []
-        run.status = cli.main(words)
+        run.status = cli.main([*paths, "-o", str(tmp_path / "page.html"), "--tree", str(tmp_path)])
         run.told = capsys.readouterr()
         page = tmp_path / "page.html"
         return Page(page.read_text(encoding="utf-8")).check() if page.exists() else None
@@ -213,7 +208,7 @@ def test_hostile_names_stay_text_everywhere(make, name):
     result["tests"] = [{"name": name, "outcome": "failed", "detail": name}]
     result["host"] = [{"op": "matmul", "call": name, "us": 1.0, "spread": 0.0, "with_plan_us": 1.0,
                        "row": name}]
-    make(result, against=[result])  # which checks its elements
+    make(result)  # which checks its elements
     assert make.status == 0
 
 
@@ -237,21 +232,6 @@ def test_dense_references_are_no_peers_to_win_against():
     assert card_tables.counts([made]) == {"quicker": 1, "even": 0, "slower": 0}
 
 
-def test_every_ceiling_is_listed():
-    measured = {"tensor_bf16_n256_tflops": 895.0, "tensor_bf16_n256_mhz": 1755.0,
-                "tensor_bf16_n256_sustained_tflops": 640.0, "tensor_e4m3_n64_rs_tflops": 970.0,
-                "l2_to_shared_tbs": 7.5, "launch_us": 1.25, "a_new_one": 3.0}
-    every_run = {"copy_tbs": 4.0, "cublas_bf16": 7.0, "cublas_bf16_sustained": 6.0}
-    lines = markdown.lines(card_tables.ceilings({"ceilings": {**measured, **every_run}}))
-    for line in ("| wgmma bf16 64x256x16 | 895 | 1755 | 640 |",
-                 "| wgmma e4m3 64x64x32, A in registers | 970 |  |  |",
-                 "| cuBLAS bf16 8192x8192x8192 | 7 |  | 6 |", "| L2 to shared memory, TB/s | 7.5 |",
-                 "| a launch in a stream, us | 1.25 |", "| a_new_one | 3 |"):
-        assert line in lines
-    assert len(lines) == 5 + 1 + 6
-    assert card_tables.ceilings({"ceilings": every_run}) == []
-
-
 def test_the_model_s_error_is_told_over_all_and_by_family():
     cases = [product(1, 1.0, predicted_ms=1.1, row="sm90_a_64"),
              product(2, 1.0, predicted_ms=0.7, row="sm90_a_128"),
@@ -262,46 +242,6 @@ def test_the_model_s_error_is_told_over_all_and_by_family():
                         "within 20%.")
     assert [row[:3] for row in families.rows] == [["sm90_a", 2, "20%"], ["sm90_b", 1, "400%"]]
     assert [row[-1] for row in worst.rows] == [5.0, 0.7, 1.1]
-
-
-# ---- Two sets of results
-
-
-def test_changes_beyond_the_spreads_are_marked():
-    old = [product(m, 1.0) for m in range(1, 6)] + [product(6, "no kernel"), product(8, 1.0)]
-    new = [product(1, 2.0), product(2, 0.5), product(3, 1.1, spread=0.3), product(4, 1.0),
-           product(5, "no kernel"), product(6, 1.0), product(7, 1.0)]
-    table = compare.changes(new, old)
-    words = {row[0].split()[1].split("x")[0]: row[2] for row in table.rows}
-    assert words == {"1": "regression", "2": "improvement", "3": "within the spreads",
-                     "4": "within the spreads", "5": "regression", "6": "improvement"}
-    assert [row[2] for row in table.rows[:4]] == ["regression"] * 2 + ["improvement"] * 2
-    assert list(table.marks.values()) == ["worse"] * 2 + ["better"] * 2
-    assert compare.sentence(table) == ("6 cases are in both: 2 regressions and 2 improvements "
-                                       "beyond both spreads.")
-    assert "matmul 7x" in compare.only_in(new, old).rows[0][0]
-    assert "matmul 8x" in compare.only_in(old, new).rows[0][0]
-    burst = {**product(1, 5.0), "state": "burst"}
-    assert compare.changes([burst], [product(1, 1.0)]).rows == []  # another state, another case
-
-
-def test_the_comparison_is_a_part_of_the_page(make):
-    page = make(result_of([product(1, 2.0), product(3, 1.0)]),
-                against=[result_of([product(1, 1.0), product(2, 1.0)])])
-    for part in ("1 regression and 0 improvements", "+100.0%", "Only in these results",
-                 "Only in the earlier results", "r1.json"):
-        assert part in page.text
-    assert [given["class"] for name, given in page.elements
-            if name == "tr" and "class" in given] == ["worse"]
-    assert "Against earlier results" not in make(result_of([product(1, 2.0)])).text
-
-
-def test_cards_are_compared_with_themselves_alone(make):
-    other = {**result_of([])["gpu"], "name": "Other Card"}
-    page = make(result_of([product(1, 2.0)]),
-                against=[{**result_of([product(1, 1.0)]), "gpu": other}])
-    assert "No earlier results of this card" in page.text
-    assert "also results of Other Card, 100 W" in page.text and "regression" not in page.text
 
 
 # ---- What cannot be read or written
@@ -361,7 +301,6 @@ def test_what_cannot_be_read_is_told_and_nothing_is_written(make, result, told):
 def test_a_page_that_is_there_stays_when_the_next_cannot_be_made(make):
     before = make(result_of(CASES)).text
     assert make("{").text == before and make.status == 2
-    assert make(result_of(CASES), against=["{"]).text == before and make.status == 2
 
 
 def test_files_and_folders_that_are_not_there(tmp_path, capsys):
@@ -372,7 +311,6 @@ def test_files_and_folders_that_are_not_there(tmp_path, capsys):
                         ([tmp_path, "-o", page], "Is a directory"),
                         ([good, "-o", tmp_path / "no" / "page.html"], "--output: cannot write"),
                         ([good, "-o", tmp_path], "it is a folder"),
-                        ([good, "-o", page, "--against", tmp_path / "old.json"], "old.json"),
                         ([good, "-o", page, "--tree", tmp_path], "--tree: expected a folder of")):
         assert cli.main([str(word) for word in words]) == 2
         out, err = capsys.readouterr()

@@ -4,7 +4,7 @@ card by card, with how each test ended."""
 from html import escape
 
 from ..bench.cases import ATTENTION, LISTS, PRODUCTS, kind_of
-from . import card_tables, case_tables, compare
+from . import card_tables, case_tables
 from .markdown import provenance
 from .pictures import PICTURES, all_lengths, charts
 from .svg import clean, style
@@ -21,7 +21,7 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;margin:.5em 0 1em}
 th,td{border-bottom:1px solid #8884;padding:.2em .6em;text-align:right}
 .l{text-align:left}th{vertical-align:bottom}figure{display:inline-block;margin:0 0 1em}
-tr.better{background:#2da44e2e}tr.worse{background:#cf222e2e}.note{color:GrayText;font-size:13px}
+.note{color:GrayText;font-size:13px}
 svg{max-width:100%;height:auto}"""
 
 
@@ -46,18 +46,14 @@ SECTIONS = (
 )
 
 
-def make(cards, old=()):
-    """The page's text. old: cards of results to compare with."""
+def make(cards):
+    """The page's text."""
     parts, entries = [], []
     for number, card in enumerate(cards):
         key = f"card-{number + 1}"
         parts.append(f'<h2 id="{key}">{escape(card.title)}</h2>')
-        parts += card_part(card, [one for one in old if one.key == card.key], bool(old), key)
+        parts += card_part(card, key)
         entries.append(f'<a href="#{key}">{escape(card.title)}</a>')
-    strange = [one.title for one in old if one.key not in {card.key for card in cards}]
-    if strange:
-        parts.append(paragraph(f"To compare with, there are also results of {', '.join(strange)}; "
-                               "nothing here was measured on that."))
     # No script runs, and nothing is loaded from anywhere.
     return "\n".join([
         "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
@@ -69,12 +65,10 @@ def make(cards, old=()):
         "</body>", "</html>", ""])
 
 
-def card_part(card, before, comparing, key):
+def card_part(card, key):
     parts = [paragraph(f"{file}: {'; '.join(provenance(result, card.kernels))}", "note")
              for result, file in zip(card.results, card.files, strict=True)]
     told = [(title, maker(choose(card.records))) for title, choose, maker in SECTIONS]
-    if comparing:
-        told.insert(1, ("Against earlier results", compare.blocks(card.records, before)))
     told += [("Calls in C++", case_tables.host_times(
         [one for result in card.results for one in result.get("host", ())]))]
     for result, file in zip(card.results, card.files, strict=True):
@@ -117,9 +111,9 @@ def table_of(table):
         return ""
     kept = table.kept()
 
-    def row(cells, name, kind=""):
+    def row(cells, name):
         made = [element(name, shown(cells[i]), "l" if i < table.left else "") for i in kept]
-        return (f'<tr class="{kind}">' if kind else "<tr>") + "".join(made) + "</tr>"
+        return f"<tr>{''.join(made)}</tr>"
 
-    rows = [row(cells, "td", table.marks.get(place, "")) for place, cells in enumerate(table.rows)]
-    return "\n".join(['<div class="wide"><table>', row(table.head, "th"), *rows, "</table></div>"])
+    return "\n".join(['<div class="wide"><table>', row(table.head, "th"),
+                      *(row(cells, "td") for cells in table.rows), "</table></div>"])

@@ -1,6 +1,6 @@
 """What tables of results are made of, whoever shows them: rows below a head, and numbered notes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .values import number
 
@@ -11,7 +11,6 @@ class Table:
     rows: list  # of texts, numbers and None
     left: int = 1  # so many columns are aligned to the left; the first names the row
     caption: str = ""
-    marks: dict = field(default_factory=dict)  # row -> "better" or "worse"
 
     def kept(self):
         """The columns that hold something, and those to the left."""
