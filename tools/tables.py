@@ -112,14 +112,6 @@ def committed_kernels(root):
     return kernels
 
 
-def by_card(results):
-    """Those of each card together."""
-    cards = {}
-    for result in results:
-        cards.setdefault(package_module("report.reading").machine_of(result), []).append(result)
-    return cards.values()
-
-
 def kinds(records):
     """Which kernels were measured, to begin a line about one file of several."""
     found = {bench_module("cases").kind_of(record["op"]) for record in records}
@@ -141,8 +133,11 @@ def table(name, results, kernels):
     choose, module, maker = TABLES[name]
     blocks = getattr(package_module(f"report.{module}"), maker)
     markdown = package_module("report.markdown")
-    lines = []
-    for together in by_card(results) if name in OF_A_CARD else [[result] for result in results]:
+    groups, lines = [[result] for result in results], []
+    if name in OF_A_CARD:
+        cards = package_module("report.reading").cards(dict(enumerate(results)))
+        groups = [card.results for card in cards]
+    for together in groups:
         chosen = [choose(result) for result in together]
         every = chosen[0] if len(chosen) == 1 else [one for some in chosen for one in some]
         made = markdown.lines(blocks(every))
