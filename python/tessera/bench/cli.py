@@ -110,23 +110,28 @@ def settings_of(arguments, device):
                     ours=not arguments.no_ours)
 
 
+def wanted_cases(arguments, device):
+    """The one that the options describe, or this shard of those in workload files; a case that
+    several files hold is measured once."""
+    if arguments.command != "suite":
+        return [case_of(arguments, device)]
+    which, count = suite.parse_shard(arguments.shard)
+    every = {}
+    for case in (case for path in arguments.workloads for case in read_workload(path)):
+        every.setdefault(case.key, case)
+    return list(every.values())[which::count]
+
+
 def run_measuring(arguments):
     device = arguments.device or ("cuda" if torch_with_gpu() else "cpu")
     if device == "cuda" and not torch_with_gpu():
         raise CaseError(f"--device cuda: {why_no_gpu()}")
     many = arguments.command == "suite"
-    if many:
-        which, count = suite.parse_shard(arguments.shard)
-        every = {}  # a case that several files hold is measured once
-        for case in (case for path in arguments.workloads for case in read_workload(path)):
-            every.setdefault(case.key, case)
-        cases = list(every.values())[which::count]
-        if arguments.list:
-            for case in cases:
-                print(case.label, "", ",".join(case.states))
-            return 0
-    else:
-        cases = [case_of(arguments, device)]
+    cases = wanted_cases(arguments, device)
+    if many and arguments.list:
+        for case in cases:
+            print(case.label, "", ",".join(case.states))
+        return 0
     check_writable("--json", arguments.json)
     options = {}
     if many:
