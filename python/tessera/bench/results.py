@@ -80,9 +80,11 @@ def _params_fault(record):
         if make_case(record["op"], record["params"]).params != record["params"]:
             return "a parameter is missing"
         density = record["params"].get("density", 1)
-        return "" if 0 < density <= 1 else f"density: expected more than 0, up to 1, got {density!r}"
+        if not 0 < density <= 1:
+            return f"density: expected more than 0, up to 1, got {density!r}"
     except (CaseError, KeyError, TypeError, ValueError, OverflowError) as error:
         return str(error)
+    return ""
 
 
 def _consistency(key, name, entry, useful_flops):
