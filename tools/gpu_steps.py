@@ -85,11 +85,14 @@ def outcome(name, status, seconds, output, skipped=(), cut=False):
 
 
 def reported_outcomes(prefix, report):
-    """The tests of a report in JUnit's form, as GoogleTest and pytest write it."""
-    if not report.exists():
+    """The tests of a report in JUnit's form, as GoogleTest and pytest write it; none where there is
+    no report or a broken one."""
+    try:
+        root = xml.etree.ElementTree.parse(report).getroot()
+    except (OSError, xml.etree.ElementTree.ParseError):
         return []
     tests = []
-    for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
+    for case in root.iter("testcase"):
         if case.get("status") == "notrun":  # GoogleTest's word for disabled tests
             continue
         entry = {"name": f"{prefix}.{case.get('classname')}.{case.get('name')}",

@@ -147,6 +147,18 @@ def test_what_the_sanitizer_finds_fails(machine):
         "sanitizer.memcheck.gpu_merge_test", "failed")
 
 
+def test_reports_tell_what_failed_and_what_was_skipped(tmp_path):
+    report = tmp_path / "report.xml"
+    assert gpu_steps.reported_outcomes("cpp", report) == []
+    report.write_text("<testsuites")
+    assert gpu_steps.reported_outcomes("cpp", report) == []
+    report.write_text('<a><testcase classname="A" name="b"><skipped message="no card"/></testcase>'
+                      '<testcase classname="A" name="c"><error>it ended</error></testcase></a>')
+    assert gpu_steps.reported_outcomes("cpp", report) == [
+        {"name": "cpp.A.b", "outcome": "skipped", "seconds": 0.0, "detail": "no card"},
+        {"name": "cpp.A.c", "outcome": "failed", "seconds": 0.0, "detail": "it ended"}]
+
+
 def test_nothing_built_is_a_failure(machine, tmp_path):
     folder = machine()
     (folder / "build" / "tests" / "gpu_merge_test").unlink()

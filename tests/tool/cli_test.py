@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import stat
 import struct
 import subprocess
 import termios
@@ -163,6 +164,8 @@ class Output(tool.ToolTest):
         self.assertTrue(os.path.islink(f"{self.folder}/link.svg"))
         self.assertIn("</svg>", self.read("former.svg"))
         self.assertEqual(sorted(os.listdir(self.folder)), ["former.svg", "link.svg"])
+        self.run_tool("demo", "--length", "64", "--size", "64", "--output", "/dev/null")
+        self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
 
     def in_columns(self, columns, *arguments):
         with unittest.mock.patch.dict(os.environ, COLUMNS=columns):
