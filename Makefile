@@ -9,8 +9,8 @@ preset := $(if $(filter 1,$(CUDA)),cuda,release)
 build := build/$(preset)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build python bench gpu-check profile tables report format format-check \
-  lint clean
+.PHONY: help setup demo test build python bench gpu-check profile tables report docs format \
+  format-check lint clean
 
 help:
 	@echo 'make demo     long-context block-sparse attention and a sparse product, timed and checked;'
@@ -23,6 +23,7 @@ help:
 	@echo 'make profile  what Nsight Compute says of one case: CASE="attention --q-length 16384 --causal"'
 	@echo 'make tables   the tables and pictures of the documentation, from bench/results'
 	@echo 'make report   all results of bench/results as one page, report.html'
+	@echo 'make docs     the documentation as a site, with the API reference: build/site/index.html'
 	@echo 'make python   the Python package, into .venv'
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'
@@ -74,6 +75,12 @@ tables:
 
 report:
 	@python3 tools/tables.py --report report.html
+
+# Links that lead nowhere are errors.
+docs:
+	@scripts/venv.sh docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python3 -m mkdocs build --strict
+	@echo 'build/site/index.html: open it through "python3 -m http.server -d build/site"'
 
 format format-check:
 	@scripts/format.sh $@
