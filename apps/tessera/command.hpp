@@ -10,13 +10,7 @@
 namespace tessera::tool {
 
 /// Exit codes, as every --help lists them.
-enum ExitCode : int {
-  kFine = 0,
-  kCheckFailed = 1,
-  kBadInput = 2,
-  kUnsupported = 3,
-  kInterrupted = 130
-};
+enum ExitCode : int { kFine = 0, kCheckFailed = 1, kBadInput = 2, kUnsupported = 3 };
 
 /// An option or a file that makes no sense; the message names it.
 class UsageError : public std::runtime_error {
@@ -33,8 +27,6 @@ struct Command {
 Command add_info(CLI::App& app);
 Command add_explain(CLI::App& app);
 Command add_demo(CLI::App& app);
-Command add_verify(CLI::App& app);
-Command add_bench(CLI::App& app);
 Command add_pattern(CLI::App& app);
 
 /// Lists the subcommands that the Python package has, for --help.

@@ -6,7 +6,6 @@
 #include <tessera/version.hpp>
 #include <vector>
 
-#include "apps/tessera/interrupt.hpp"
 #include "apps/tessera/options.hpp"
 #include "apps/tessera/output.hpp"
 
@@ -58,9 +57,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", TESSERA_VERSION_STRING);
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
-  const std::vector<Command> commands{add_info(app),   add_explain(app), add_demo(app),
-                                      add_verify(app), add_bench(app),   add_pattern(app),
-                                      add_version(app)};
+  const std::vector<Command> commands{add_info(app), add_explain(app), add_demo(app),
+                                      add_pattern(app), add_version(app)};
   add_python_commands(app);
   set_footer(app,
              "  tessera info\n"
@@ -87,8 +85,6 @@ int run_or_complain(int argc, char** argv) {
     return complain(one_line(error.what()), exit_code_of(error));
   } catch (const UsageError& error) {
     return complain(one_line(error.what()), kBadInput);
-  } catch (const Interrupted& error) {
-    return complain(error.what(), kInterrupted);
   } catch (const std::bad_alloc&) {
     return complain("not enough memory for this problem", kUnsupported);
   } catch (const std::exception& error) {

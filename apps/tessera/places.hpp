@@ -6,20 +6,8 @@
 // Where things are on this machine.
 namespace tessera::tool {
 
-/// This program's own file.
-std::filesystem::path own_path();
-
-/// `name` in `folder` or the closest one above it that has it. Empty where there is none.
-std::filesystem::path find_above(const std::filesystem::path& folder,
-                                 const std::filesystem::path& name);
-
-/// The same above this program, else above the current folder.
-std::filesystem::path find_above(const std::filesystem::path& name);
-
-/// The source tree that `folder` lies in; empty where it lies in none.
-std::filesystem::path source_tree_of(const std::filesystem::path& folder);
-
-/// That of this program, else that of the current folder.
+/// The source tree that this program lies in, else the one that the current folder lies in; empty
+/// where neither lies in one.
 std::filesystem::path source_tree();
 
 /// The Python that TESSERA_PYTHON names; else that of the .venv of the tree that this program or

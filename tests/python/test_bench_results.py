@@ -32,7 +32,7 @@ from tessera.bench.peers.base import Peer, Unavailable, one_line
 from tessera.bench.problem import Problem
 from tessera.bench.reference import WrongResult, check_same
 from tessera.bench.timing import Prepared
-from tessera.report import markdown
+from tessera.report import card_tables, markdown
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = schema.of_results()
@@ -404,7 +404,7 @@ def test_random_problems_are_told_in_words():
     wrong = said({**VERIFIED, "right": 6, "refused": 2, "failed": [13, 17]})
     assert "10 random problems of attention against double precision: 6 right, 2 refused, " \
         "2 wrong (seeds 13, 17);" in wrong
-    shown = markdown.ceilings_and_tests({"ceilings": {}, "tests": [], "verify": [VERIFIED]})
+    shown = card_tables.ceilings_and_tests({"ceilings": {}, "tests": [], "verify": [VERIFIED]})
     assert shown == [said(VERIFIED) + "."]
 
 

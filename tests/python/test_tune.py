@@ -380,19 +380,6 @@ def test_problems_without_any_time_are_not_written(tmp_path, rows, capsys):
     assert not path.exists() and "is as it was" in capsys.readouterr().err
 
 
-def test_the_diff_names_the_rows_that_were_tried(rows, capsys):
-    root = os.path.join(os.path.dirname(__file__), "..", "..")
-    case = make_case("matmul", {"m": 4096, "n": 4096, "k": 4096})
-    winner = Trial(case, SIGNATURE, MODEL, [tried(MODEL, 1.0), tried(OTHER, 0.5)])
-    text = show.table_diff(root, "NVIDIA H200", [winner])
-    assert "+++ b/src/kernels/cuda/sm90/matmul/rows.hpp" in text and "cpu/rows.hpp" not in text
-    added = " ".join(re.findall(r'^\+ +"(.*?) ?"', text, re.MULTILINE))
-    assert "fastest for 1 of 1 problems tried; 2 TFLOPS at matmul 4096x4096x4096 bf16: " in added
-    assert "fastest for 0 of 1 problems tried; 1 TFLOPS" in added
-    assert all(len(line) <= 101 for line in text.splitlines() if line.startswith("+ "))
-    assert show.table_diff(root, "X", []) == "no row of this tree's tables was measured"
-
-
 def test_device_and_file_are_the_library_s_own():
     device, path = trial.device_and_file("cpu")
     assert device.startswith("CPU: ") and path == ""

@@ -5,7 +5,7 @@ import json
 import math
 
 from . import schema
-from .cases import case_key
+from .cases import CaseError, case_key, make_case
 from .files import Unreadable, read_json
 
 SCHEMA = 1
@@ -63,13 +63,28 @@ def problems(result):
     if found:
         return found
     seen = set()
-    for record in result["cases"]:
+    for number, record in enumerate(result["cases"]):
+        if fault := _params_fault(record):
+            found.append(f"cases[{number}]: params: {fault}")
         if record_key(record) in seen:
             found.append(f"{record_key(record)} comes twice")
         seen.add(record_key(record))
         for name, entry in {"ours": record["ours"], **record["peers"]}.items():
             found += _consistency(record_key(record), name, entry, record["useful_flops"])
     return found
+
+
+def _params_fault(record):
+    """What is wrong with parameters that no case has; else nothing."""
+    try:
+        if make_case(record["op"], record["params"]).params != record["params"]:
+            return "a parameter is missing"
+        density = record["params"].get("density", 1)
+        if not 0 < density <= 1:
+            return f"density: expected more than 0, up to 1, got {density!r}"
+    except (CaseError, KeyError, TypeError, ValueError, OverflowError) as error:
+        return str(error)
+    return ""
 
 
 def _consistency(key, name, entry, useful_flops):
@@ -84,11 +99,17 @@ def _consistency(key, name, entry, useful_flops):
     return []
 
 
-def newest(results, machine):
-    """Takes out of each result what a newer one has of the same machine; that is a function."""
+def machine_of(result):
+    """Equal of results of equal machines, which belong together."""
+    gpu = result["gpu"]
+    return tuple(gpu.get(field) for field in CARD) if gpu else ("cpu", result["cpu"]["name"])
+
+
+def newest(results):
+    """Takes out of each result what a newer one has of the same machine."""
     seen = set()
     for result in sorted(results, key=lambda result: result["date"], reverse=True):
-        where = machine(result)
+        where = machine_of(result)
         keys = [(where, *record_key(record)) for record in result["cases"]]
         calls = [(where, one["call"]) for one in result.get("host", ())]
         result["cases"] = [one for one, key in zip(result["cases"], keys, strict=True)

@@ -1,7 +1,7 @@
 """The README's five lines: one case of each kind, of the card that has most of them."""
 
 from ..bench.cases import case_key, make_case
-from .reading import machine_of
+from ..bench.results import machine_of
 from .table import Table
 from .values import OURS, best_peer, measured, of_dense, times_as_quick
 
