@@ -270,14 +270,18 @@ def random_problems(options, clock, environment, work, result):
 
 
 def measuring_program(options, clock, test, program, *arguments):
-    """([what it prints as JSON, a line each], how it ended): one of the build's, with nothing
-    beside it."""
+    """`printed_json` of one of the build's programs."""
     path = options.build / "tests" / program
     if not os.access(path, os.X_OK):
         return [], {"name": test, "outcome": "skipped",
                     "detail": f"no tests/{program}: build the target tessera_gpu_tests"}
+    return printed_json([path, *arguments], clock, test)
+
+
+def printed_json(command, clock, test, environment=None):
+    """([what it prints as JSON, a line each], how it ended). It runs with nothing beside it."""
     start = time.monotonic()
-    status, output = run([path, *arguments], clock.left(300))
+    status, output = run(command, clock.left(300), environment)
     ended = outcome(test, status, time.monotonic() - start, output, (GTEST_SKIPPED,), clock.spent)
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")], ended
 
@@ -288,6 +292,18 @@ def host_times(options, clock):
     for one in times:
         say(f"{one['call']}: {one['us']:.2f} us of the host")
     say(f"host: {test['outcome']}")
+    return times, [test]
+
+
+def eager_calls(options, clock, environment):
+    """(what eager calls in Python cost the host beside PyTorch's own, how that ended)."""
+    if options.device != "cuda":
+        return [], [{"name": "eager", "outcome": "skipped", "detail": "measured on a GPU alone"}]
+    times, test = printed_json([sys.executable, "-m", "tessera.overhead", "--json"], clock, "eager",
+                               environment)
+    for one in times:
+        say(f"{one['call']}: {one['us'] / one['peer_us']:.2f} of {one['peer']}")
+    say(f"eager: {test['outcome']}")
     return times, [test]
 
 

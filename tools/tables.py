@@ -87,6 +87,7 @@ TABLES = {
     "lists": (lists, "case_tables", "lists"),
     "workloads": (workloads, "case_tables", "workloads"),
     "host": (lambda result: result.get("host", []), "case_tables", "host_times"),
+    "eager": (lambda result: result.get("eager", []), "case_tables", "eager_calls"),
     "model_error": (everything, "card_tables", "predictions"),
 }
 
@@ -123,7 +124,7 @@ def kinds(records):
 def cases_of(name, result, chosen):
     """The records whose stale ones a table counts: those that it shows, or all beside which tests
     ran. Ceilings and times of the host are not those of kernels."""
-    if name in ("ceilings", "host"):
+    if name in ("ceilings", "host", "eager"):
         return []
     return result["cases"] if name == "machine" else chosen
 

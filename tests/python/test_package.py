@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -154,3 +155,12 @@ def test_overhead_report_prints_its_breakdown(monkeypatch, capsys):
     assert overhead.main([]) == 0
     text = capsys.readouterr().out
     assert "the export" in text and "beyond the C++ call" in text
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if torch.cuda.is_available():
+        return  # --json measures there
+    on_cpu = overhead.eager_calls
+    monkeypatch.setattr(overhead, "eager_calls", lambda device: on_cpu("cpu"))
+    assert overhead.main(["--json"]) == 0
+    calls = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["peer"] for one in calls if one["call"] == "linear"] == ["F.linear"]
+    assert all(one["us"] > 0 and one["peer_us"] > 0 for one in calls)

@@ -364,7 +364,8 @@ def test_the_headline_is_of_the_card_that_has_most_of_its_lines(tree):
 
 def test_what_calls_cost_the_host_is_a_table(tree):
     calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
-              "least_us": 3.0, "launch_us": 2.5, "with_plan_us": 8.0, "row": "sm90_attention"}
+              "least_us": 3.0, "launch_us": 2.5, "with_plan_us": 8.0, "plan_us": 1.5,
+              "row": "sm90_attention"}
              for name, us, spread in (("short", 3.21, 0.01), ("long", 4.0, 0.2))]
     (tree / "README.md").write_text("<!-- table: host -->\n<!-- end -->\n")
     put(tree, "card-a.json", [], host=calls, date="2002-01-01T00:00:00Z")
@@ -373,8 +374,8 @@ def test_what_calls_cost_the_host_is_a_table(tree):
     run(tree)
     lines = (tree / "README.md").read_text().splitlines()
     assert row_of(lines, "call") == ["call", "run, us", "at least", "empty launch, us",
-                                     "with planning, us", "kernel"]
-    assert row_of(lines, "short")[1:] == ["3.21", "3", "2.5", "8", "sm90_attention"]
+                                     "plan found and run, us", "planning alone, us", "kernel"]
+    assert row_of(lines, "short")[1:] == ["3.21", "3", "2.5", "8", "1.5", "sm90_attention"]
     assert row_of(lines, "long")[1] == "4 ±10%"
     assert not any("9.99" in line or "stale" in line for line in lines)
 

@@ -10,6 +10,7 @@ from .files import Unreadable, read_json
 
 SCHEMA = 1
 # Two files belong together where these agree.
+CALLS = ("host", "eager")  # sections of what single calls cost the host
 CARD = ("name", "compute_capability", "power_limit_w")
 
 
@@ -111,12 +112,14 @@ def newest(results):
     for result in sorted(results, key=lambda result: result["date"], reverse=True):
         where = machine_of(result)
         keys = [(where, *record_key(record)) for record in result["cases"]]
-        calls = [(where, one["call"]) for one in result.get("host", ())]
+        calls = {section: [(where, section, one["call"]) for one in result.get(section, ())]
+                 for section in CALLS}
         result["cases"] = [one for one, key in zip(result["cases"], keys, strict=True)
                            if key not in seen]
-        result["host"] = [one for one, key in zip(result.get("host", ()), calls, strict=True)
-                          if key not in seen]
-        seen.update(keys + calls)
+        for section, ours in calls.items():
+            result[section] = [one for one, key in zip(result.get(section, ()), ours, strict=True)
+                               if key not in seen]
+        seen.update(keys, *calls.values())
 
 
 def record_key(record):
@@ -161,18 +164,20 @@ def merge(results, names=None):
     merged = dict(ordered[-1])
     merged["parts"] = [part for result in ordered
                        for part in result.get("parts") or [part_of(result)]]
-    ceilings, cases, tests, host, verify = {}, {}, {}, {}, {}
+    ceilings, cases, tests, verify = {}, {}, {}, {}
     for result in ordered:
         ceilings.update(result["ceilings"])  # of shards, the first one has most of them
         for record in result["cases"]:
             case, state = record_key(record)
             cases.setdefault(case, {})[state] = record
         tests.update({test["name"]: test for test in result["tests"]})
-        host.update({one["call"]: one for one in result.get("host", ())})
         verify.update({(one["op"], one["device"], one["first_seed"]): one
                        for one in result.get("verify", ())})
     merged["cases"] = [record for case in _in_turns(results) for record in cases[case].values()]
-    merged["tests"], merged["host"] = list(tests.values()), list(host.values())
+    merged["tests"] = list(tests.values())
+    for section in CALLS:
+        calls = {one["call"]: one for result in ordered for one in result.get(section, ())}
+        merged[section] = list(calls.values())
     merged["verify"] = list(verify.values())
     merged["ceilings"] = ceilings
     if any("interrupted" in result for result in ordered):

@@ -154,10 +154,19 @@ def equal_at(points):
     return f"{density:.2f}" + ("" if t1 >= 1 else " (extrapolated)")
 
 
+def eager_calls(calls):
+    """What eager calls in Python cost the host beside PyTorch's own in the same run."""
+    rows = [[one["call"], number(one["us"]), one["peer"], number(one["peer_us"]),
+             f"{one['us'] / one['peer_us']:.2f}", number(one["limit"])] for one in calls]
+    return [Table(["call", "us", "PyTorch's", "us", "ratio", "promised"], rows)]
+
+
 def host_times(calls):
     """What calls in C++ cost the host, and what an empty launch did in turns with them."""
     rows = [[one["call"], within(one["us"], one["spread"]), number(one.get("least_us")),
-             number(one.get("launch_us")), number(one["with_plan_us"]), one["row"]]
+             number(one.get("launch_us")), number(one["with_plan_us"]),
+             number(one.get("plan_us")), one["row"]]
             for one in calls]
-    head = ["call", "run, us", "at least", "empty launch, us", "with planning, us", "kernel"]
+    head = ["call", "run, us", "at least", "empty launch, us", "plan found and run, us",
+            "planning alone, us", "kernel"]
     return [Table(head, rows)]

@@ -71,6 +71,8 @@ def card_part(card, key):
     told = [(title, maker(choose(card.records))) for title, choose, maker in SECTIONS]
     told += [("Calls in C++", case_tables.host_times(
         [one for result in card.results for one in result.get("host", ())]))]
+    told += [("Eager calls in Python", case_tables.eager_calls(
+        [one for result in card.results for one in result.get("eager", ())]))]
     for result, file in zip(card.results, card.files, strict=True):
         told.append((f"The card and the tests: {file}",
                      [*card_tables.ceilings_and_tests(result), *card_tables.ceilings(result),
