@@ -78,6 +78,28 @@ void put_layouts(Line& line, const Product& s) {
   put_layout(line, "b", s.b);
 }
 
+/// What excludes a BLAS; its absence goes unsaid.
+std::string_view limit_text(BlasLimit limit) {
+  switch (limit) {
+    case BlasLimit::none:
+      return "";
+    case BlasLimit::a:
+    case BlasLimit::b:
+      return " strided operand";
+    case BlasLimit::out:
+      return " strided out";
+    case BlasLimit::alpha:
+      return " alpha 0";
+    case BlasLimit::activation:
+      return " activation";
+    case BlasLimit::c:
+      return " other c";
+    case BlasLimit::bias:
+      return " other bias";
+  }
+  return "";
+}
+
 void put(Line& line, const MatmulShape& s) {
   put_operands(line, s.a, s.b);
   line << s.out;
@@ -87,6 +109,7 @@ void put(Line& line, const MatmulShape& s) {
     line << " batch " << s.batch;
   }
   put_layouts(line, s);
+  line << limit_text(s.blas);
 }
 
 void put(Line& line, const SddmmShape& s) {

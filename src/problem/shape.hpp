@@ -57,6 +57,10 @@ struct OperandShape {
   friend bool operator==(const OperandShape&, const OperandShape&) = default;
 };
 
+/// What keeps a dense product from a BLAS (src/problem/blas_rules.hpp): the first argument that it
+/// does not support. Not looked at on a CPU, with groups, or where a side is sparse.
+enum class BlasLimit : std::uint8_t { none, a, b, out, alpha, activation, c, bias };
+
 struct MatmulShape : OnDevice {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t batch = 1;  // results: batches, or groups
@@ -64,6 +68,7 @@ struct MatmulShape : OnDevice {
   GroupAxis group_axis = GroupAxis::rows;
   OperandShape a, b;
   DType out = DType::none;
+  BlasLimit blas = BlasLimit::none;
   friend bool operator==(const MatmulShape&, const MatmulShape&) = default;
 };
 

@@ -111,7 +111,7 @@ std::int64_t flags(const OperandShape& o) {
 
 std::uint64_t hash(const MatmulShape& s) {
   return mixed({s.m, s.n, s.k, s.batch, flags(s.a), flags(s.b), s.a.stored, s.b.stored,
-                static_cast<int>(s.out)});
+                static_cast<int>(s.out) | static_cast<int>(s.blas) << 8});
 }
 std::uint64_t hash(const SddmmShape& s) {
   return mixed({s.m, s.n, s.k, s.batch, flags(s.a), flags(s.b), s.out.stored});

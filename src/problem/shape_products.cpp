@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "src/core/check_lists.hpp"
+#include "src/problem/blas_rules.hpp"
 #include "src/problem/shape.hpp"
 #include "src/problem/tma_rules.hpp"
 
@@ -219,6 +220,7 @@ MatmulShape shape_of(const MatmulProblem& problem) {
   check_result(op / "out", problem.out, shape);
   shape.out = problem.out.dtype;
   check_epilogue(op / "epilogue", problem, shape);
+  if (shape.device.kind == DeviceKind::cuda) set_blas_limit(problem, shape);
   return shape;
 }
 
