@@ -94,6 +94,8 @@ struct KernelFamily {
   /// Null where the backend is not in this build.
   void (*prepare)(const Call&) = nullptr;
   void (*launch)(const Call&) = nullptr;
+  /// Null where nothing can be missing. What the process lacks to launch, in words; null: nothing.
+  const char* (*missing)() = nullptr;
 };
 
 /// A plan as the library keeps it: what run and prepare need, worked out once.

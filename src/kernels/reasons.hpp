@@ -15,6 +15,7 @@ struct Reason {
   enum class Kind : std::uint8_t {
     forced_backend,      // execution.backend asks for another one
     not_built,           // this build has no such backend
+    missing,             // `what` says what the process lacks
     no_kernel,           // the backend has no family for the operation
     needs_cpu,           // the device is a GPU
     needs_gpu,           // the device is a CPU

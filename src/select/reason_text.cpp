@@ -29,6 +29,8 @@ std::string to_text(const Reason& r, const DeviceFacts& device) {
       return words("execution.backend asks for ", to_string(static_cast<Backend>(r.got)));
     case Kind::not_built:
       return "not in this build: configure with TESSERA_CUDA=ON";
+    case Kind::missing:
+      return r.what;
     case Kind::no_kernel:
       return words("no kernel for ", r.what, " in this version");
     case Kind::needs_cpu:

@@ -11,6 +11,7 @@
 
 #include "src/core/check.hpp"
 #include "src/kernels/cost.hpp"
+#include "src/problem/blas_rules.hpp"
 #include "src/problem/describe.hpp"
 #include "src/select/reason_text.hpp"
 #include "src/walk/work.hpp"
@@ -123,6 +124,11 @@ bool may_run(const KernelFamily& family, const KernelRow& row, const Request& re
   refuse_dtypes(request.shape, row.dtypes, reasons);
   if (reasons.enough()) return false;
   family.refuse(request.shape, row, request.device, reasons);
+  // Last, as looking may load a library.
+  if (reasons.none() && request.will_run && family.missing) {
+    if (const char* what = family.missing())
+      reasons.add({.kind = Reason::Kind::missing, .what = what});
+  }
   return !reasons.enough();
 }
 
@@ -332,7 +338,12 @@ Request Request::of(const AnyProblem& problem, const DeviceFacts& device,
                     const Execution& execution) {
   Request request = of(shape_of(problem), device, execution);
   request.will_run = std::visit([](const auto& p) { return has_data(p); }, problem);
-  if (!request.will_run) std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
+  if (request.will_run) return request;
+  std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
+  // The tensors may have been on a CPU, where this is not looked at.
+  if (const auto* product = std::get_if<MatmulProblem>(&problem);
+      product && device.kind == DeviceKind::cuda)
+    set_blas_limit(*product, std::get<MatmulShape>(request.shape));
   return request;
 }
 

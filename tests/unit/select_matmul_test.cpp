@@ -24,8 +24,9 @@ MatmulProblem dense(std::int64_t m, std::int64_t n, std::int64_t k, DType dtype 
   return p;
 }
 
+/// By kernels of our own: cuBLASLt has tests of its own.
 Explanation on_h200(const MatmulProblem& problem) {
-  return select(problem, device_preset("h200"), {});
+  return select(problem, device_preset("h200"), {.backend = Backend::sm90});
 }
 
 MatmulShape shape_for(const MatmulProblem& problem) {

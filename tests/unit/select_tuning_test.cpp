@@ -20,7 +20,8 @@ const std::string kGroupsOnly = "sm90_matmul_m128_n64_k64_s6";  // takes no ordi
 
 DeviceFacts h200() { return device_preset("h200"); }
 
-AnyProblem product(std::int64_t size = 4096) {
+/// At this size our own rows are ahead of cuBLASLt.
+AnyProblem product(std::int64_t size = 8192) {
   const auto square = [size] { return tensor(nullptr, DType::bf16, {size, size}); };
   MatmulProblem p;
   p.a = square(), p.b = square(), p.out = square();
@@ -137,11 +138,11 @@ TEST(Tuned, TheModelsOwnChoiceInTheFileIsSaidToo) {
 }
 
 TEST(Tuned, OtherProblemsAreTheCostModels) {
-  const Explanation e = select(product(4160), h200(), {}, preferring(kOther));
+  const Explanation e = select(product(8256), h200(), {}, preferring(kOther));
   EXPECT_EQ(e.chosen_by, ChosenBy::cost_model);
   EXPECT_EQ(e.preferred, "");
   EXPECT_EQ(e.tuning.path, "/h200.tuning");
-  EXPECT_EQ(choose(product(4160), h200(), {}, preferring(kOther)).kernel_name, kModels);
+  EXPECT_EQ(choose(product(8256), h200(), {}, preferring(kOther)).kernel_name, kModels);
 }
 
 TEST(Tuned, ARowThatDoesNotFitIsPassedOver) {
@@ -199,7 +200,7 @@ TEST(Forced, ANameThatNoRowHasListsThoseThatThereAre) {
 TEST(Forced, ARowThatDoesNotTakeTheProblemSaysWhy) {
   EXPECT_EQ(refusal(product(), h200(), forcing(kGroupsOnly)),
             "execution: kernel: " + kGroupsOnly +
-                " does not support matmul bf16[4096x4096] * bf16[4096x4096] -> bf16 on cuda: "
+                " does not support matmul bf16[8192x8192] * bf16[8192x8192] -> bf16 on cuda: "
                 "requires group_offsets, or an operand that has to be copied");
   const Explanation e = select(product(), h200(), forcing(kGroupsOnly), {});
   EXPECT_FALSE(e.supported);
