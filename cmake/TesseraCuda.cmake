@@ -3,7 +3,8 @@
 #
 # A family is a folder below src/kernels/cuda with a rows.hpp, and launch.cuh with its kernel:
 # `launch<tile, dtypes>` in namespace tessera::cuda:: and the folder's path. Rows are named
-# BACKEND_FAMILY_FACTS.
+# BACKEND_FAMILY_FACTS. A family without kernels of its own has launch.hpp in the place of launch.cuh:
+# `launch(call)` and `missing()` in that namespace serve all rows, and no .cu is generated.
 
 if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
@@ -35,13 +36,22 @@ set(tessera_gencode_sm90 -gencode=arch=compute_90a,code=sm_90a)
 set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80])
 
 # tessera_rows(FOLDER): writes a .cu for each row of FOLDER/rows.hpp that TESSERA_KERNELS asks for.
-# Adds to row_sources, row_includes, row_declarations and row_launchers.
+# Adds to row_sources, row_includes, row_declarations and row_launchers. Without kernels of its own, the
+# folder's .cpp files are compiled once, for all rows: they are added to host_sources.
 function(tessera_rows folder)
   set(header ${PROJECT_SOURCE_DIR}/${folder}/rows.hpp)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
   string(REGEX REPLACE "^src/kernels/cuda/" "" space ${folder})
   string(REPLACE "/" "::" space ${space})
   string(APPEND row_includes "#include \"${folder}/rows.hpp\"\n")
+  set(host_launch OFF)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${folder}/launch.hpp)
+    set(host_launch ON)
+    string(APPEND row_includes "#include \"${folder}/launch.hpp\"\n")
+    file(GLOB cpp CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${folder}/*.cpp)
+    list(FILTER cpp EXCLUDE REGEX "/plan\\.cpp$")
+    list(APPEND host_sources ${cpp})
+  endif()
   file(STRINGS ${header} lines REGEX "KernelRow k[A-Za-z0-9]+\\[\\]|\\.name = \"")
   foreach(line IN LISTS lines)
     if(line MATCHES "KernelRow (k[A-Za-z0-9]+)")
@@ -51,24 +61,28 @@ function(tessera_rows folder)
     if(line MATCHES "\\.name = \"((sm[0-9]+)_[a-z0-9_]+)\"")
       set(row ${CMAKE_MATCH_1})
       set(backend ${CMAKE_MATCH_2})
-      if(row MATCHES "${TESSERA_KERNELS}")
+      if(row MATCHES "${TESSERA_KERNELS}" AND host_launch)
+        string(APPEND row_launchers
+               "    {&planning::${table}[${index}], ${space}::launch, ${space}::missing},\n")
+      elseif(row MATCHES "${TESSERA_KERNELS}")
         set(source ${PROJECT_BINARY_DIR}/rows/${row}.cu)
         configure_file(${PROJECT_SOURCE_DIR}/cmake/row.cu.in ${source} @ONLY)
         set_source_files_properties(${source} PROPERTIES
           COMPILE_OPTIONS "${tessera_gencode_${backend}}")
         list(APPEND row_sources ${source})
         string(APPEND row_declarations "void launch_${row}(const planning::Call&);\n")
-        string(APPEND row_launchers "    {&planning::${table}[${index}], launch_${row}},\n")
+        string(APPEND row_launchers "    {&planning::${table}[${index}], launch_${row}, nullptr},\n")
       endif()
       math(EXPR index "${index} + 1")
     endif()
   endforeach()
-  foreach(name IN ITEMS row_sources row_includes row_declarations row_launchers)
+  foreach(name IN ITEMS row_sources host_sources row_includes row_declarations row_launchers)
     set(${name} "${${name}}" PARENT_SCOPE)
   endforeach()
 endfunction()
 
 set(row_sources "")
+set(host_sources "")
 set(row_includes "")
 set(row_declarations "")
 set(row_launchers "")
@@ -95,7 +109,7 @@ set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tesser
 
 tessera_layer(cuda src/kernels/cuda/backend.cpp src/kernels/cuda/ranges.cpp USES core problem walk families)
 target_sources(tessera_cuda PRIVATE
-  ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} src/kernels/cuda/sm90/tile/tensor_map.cpp
+  ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} ${host_sources} src/kernels/cuda/sm90/tile/tensor_map.cpp
   ${prepare_sources} ${prepare_kernels} ${sm90_kernels})
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
 if(row_sources MATCHES "sm90_")  # wgmma through CUTLASS's instruction wrappers

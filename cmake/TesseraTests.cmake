@@ -93,6 +93,11 @@ if(TESSERA_CUDA)
   target_include_directories(tessera_gpu_main PUBLIC ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(tessera_gpu_main PUBLIC ${tessera_archives} GTest::gtest CUDA::cudart_static)
   tessera_test_folder(gpu 600 tessera_gpu_main)
+  # What cuBLASLt is told, looked at by a fake in its place: no GPU is needed.
+  find_path(cublaslt_include cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH NO_CACHE)
+  if(cublaslt_include)
+    tessera_test_folder(cublaslt 300 GTest::gtest_main CUDA::cudart_static)
+  endif()
   # No tests, but built and carried with them: tools/gpu_check.py runs them.
   tessera_measuring_program(gpu_host_time bench/host_time.cu)
   set_source_files_properties(bench/host_time.cu
@@ -101,7 +106,7 @@ if(TESSERA_CUDA)
   tessera_ceilings()
   tessera_nvtx_test()
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
-  list(FILTER targets INCLUDE REGEX "^(gpu|nvtx)_")
+  list(FILTER targets INCLUDE REGEX "^(gpu|nvtx|cublaslt)_")
   add_custom_target(tessera_gpu_tests DEPENDS ${targets})
 endif()
 

@@ -35,6 +35,8 @@ RULES = {
                          ["cuda", "cutlass"]),
     # What no architecture owns.
     "src/kernels/cuda/common": (["src/core", *FAMILY], ["cuda"]),
+    "src/kernels/cuda/cublaslt": (
+        ["src/core", "src/problem", "src/kernels/cuda/common", PLANS, *FAMILY], ["cuda", "posix"]),
     "src/kernels/cuda/attention": (
         ["src/core", "src/problem", "src/walk", "src/kernels/cuda/common"], ["cuda"]),
     "src/api": (["src"], ["posix"]),
@@ -42,6 +44,7 @@ RULES = {
     "apps": (["tests/support"], ["posix", "cli", "json"]),
     "tests/support": ([], []),
     "tests/gpu": (["src", "tests"], ["cuda", "gtest", "json"]),
+    "tests/cublaslt": (["src", "tests"], ["cuda", "posix", "gtest"]),
     "tests/nvtx": (["tests"], ["cuda", "gtest"]),
     "tests/install": ([], []),
     "tests": (["src", "tests", "apps"], ["posix", "gtest", "json", "openmp"]),

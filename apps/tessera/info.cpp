@@ -100,12 +100,18 @@ bool has_cuda() {
   return std::any_of(backends.begin(), backends.end(), [](Backend b) { return b != Backend::cpu; });
 }
 
+std::string found_cublaslt() {
+  const std::string version = cublaslt_version();
+  return version.empty() ? "not found" : version;
+}
+
 void print_json() {
   Json json{{"version", TESSERA_VERSION_STRING},
             {"build", build_type()},
             {"compiler", compiler()},
             {"cuda", has_cuda()},
             {"backends", backend_names()},
+            {"cublaslt", cublaslt_version()},
             {"presets", device_presets()},
             {"devices", Json::array()},
             {"kernels", Json::array()}};
@@ -132,6 +138,7 @@ void print_text() {
             << ")\n"
             << "backends: " << joined(backend_names())
             << (has_cuda() ? "" : "  (built without CUDA)") << '\n'
+            << (has_cuda() ? "cuBLASLt: " + found_cublaslt() + '\n' : "")
             << "presets for explain: " << joined(device_presets()) << "\n\nDevices\n";
   Table table({{"device"},
                {"simd"},

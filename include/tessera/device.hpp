@@ -34,5 +34,8 @@ TESSERA_EXPORT DeviceFacts device_preset(const std::string& name);
 TESSERA_EXPORT DeviceFacts device_facts(const Device& device);
 /// GPUs that the driver shows; 0 in a build without CUDA.
 TESSERA_EXPORT int cuda_device_count();
+/// The version of cuBLASLt that dense products may run by, as "13.1.0"; empty in a build without
+/// CUDA and where the library is not found. Looks for it as the first dense product does.
+TESSERA_EXPORT std::string cublaslt_version();
 
 }  // namespace tessera

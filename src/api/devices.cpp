@@ -16,6 +16,14 @@ int cuda_device_count() {
 #endif
 }
 
+std::string cublaslt_version() {
+#if defined(TESSERA_CUDA)
+  return cuda::cublaslt_version();
+#else
+  return {};
+#endif
+}
+
 DeviceFacts device_facts(const Device& device) {
   if (device.kind == DeviceKind::cpu) return cpu::device_facts();
 #if defined(TESSERA_CUDA)

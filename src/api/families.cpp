@@ -33,6 +33,7 @@ planning::Families families() {
       if (family.backend != Backend::cpu) {
         family.prepare = cuda::prepare;
         family.launch = cuda::launch;
+        family.missing = cuda::missing_of(family);
       }
 #endif
     }

@@ -277,6 +277,7 @@ const bool registered = [] {
       .def_packed("tessera.check_tuning", check_tuning_call)
       .def_packed("tessera.host_view", host_view_call)
       .def("tessera.version", [] { return ffi::String(TESSERA_VERSION_STRING); })
+      .def("tessera.cublaslt_version", [] { return ffi::String(cublaslt_version()); })
       .def("tessera.cuda_device_count", [] { return cuda_device_count(); });
   return true;
 }();

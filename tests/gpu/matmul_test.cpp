@@ -164,7 +164,7 @@ TEST(GpuMatmul, SameBitsEveryTime) {
 TEST(GpuMatmul, WhatNoKernelTakesIsRefusedWithReasons) {
   SKIP_UNLESS_HOPPER();
   const auto refused = [](const MatmulProblem& problem, const char* reason) {
-    const Explanation e = explain(problem, device_preset("h100"));
+    const Explanation e = explain(problem, device_preset("h100"), {.backend = Backend::sm90});
     EXPECT_FALSE(e.supported);
     EXPECT_NE(to_text(e).find(reason), std::string::npos) << to_text(e);
   };

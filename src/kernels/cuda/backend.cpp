@@ -11,6 +11,7 @@
 
 #include "src/kernels/cuda/common/check.hpp"
 #include "src/kernels/cuda/common/row_launcher.hpp"
+#include "src/kernels/cuda/cublaslt/launch.hpp"
 
 namespace tessera::cuda {
 namespace {
@@ -130,6 +131,14 @@ void release(void* memory, int device, void* stream) noexcept {
   cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
   if (before != device) cudaSetDevice(before);
 }
+
+const char* (*missing_of(const planning::KernelFamily& family))() {
+  for (const planning::KernelRow& row : family.rows)
+    if (const RowLauncher* launcher = launcher_of(row)) return launcher->missing;
+  return nullptr;
+}
+
+std::string cublaslt_version() { return cublaslt::version(); }
 
 void launch(const planning::Call& call) {
   const RowLauncher* launcher = launcher_of(*call.planned.row);

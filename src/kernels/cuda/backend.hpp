@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <tessera/device.hpp>
 #include <tessera/plan.hpp>
@@ -29,6 +30,12 @@ void release(void* memory, int device, void* stream) noexcept;
 /// Writes the plan's schedule in the order of the stream. Allocates nothing and waits for nothing,
 /// so that it may be captured.
 void prepare(const planning::Call& call);
+
+/// What KernelFamily::missing is for a family of this build; null where nothing can be missing.
+const char* (*missing_of(const planning::KernelFamily& family))();
+
+/// The version of cuBLASLt that products may run by; empty where none is found. Looks for it.
+std::string cublaslt_version();
 
 /// Launches the row's kernel on the problem's device. The caller's current device is unchanged
 /// afterwards.

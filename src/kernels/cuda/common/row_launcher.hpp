@@ -10,6 +10,7 @@ namespace tessera::cuda {
 struct RowLauncher {
   const planning::KernelRow* row;
   void (*launch)(const planning::Call&);
+  const char* (*missing)();  // KernelFamily::missing; null where nothing can be missing
 };
 
 /// The rows that this build holds. Written by the build from the families' tables.

@@ -1,0 +1,183 @@
+#if __has_include(<cublasLt.h>)
+
+#include "src/kernels/cuda/cublaslt/engine.hpp"
+
+#include <array>
+#include <bit>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <tessera/error.hpp>
+
+#include "src/problem/describe.hpp"
+
+namespace tessera::cuda::cublaslt {
+namespace {
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return CUDA_R_16F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+DType dtype_of(std::int64_t number) { return static_cast<DType>(number); }
+
+/// fp32 stays fp32: by TF32 and by emulation it would be less.
+cublasComputeType_t compute_type(DType dtype) {
+  return dtype == DType::f32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+}
+
+}  // namespace
+
+std::size_t Engine::Hash::operator()(const Key& key) const {
+  static_assert(sizeof(Key) % sizeof(std::uint64_t) == 0);
+  std::uint64_t hash = 0;
+  for (const std::uint64_t number :
+       std::bit_cast<std::array<std::uint64_t, sizeof(Key) / sizeof(std::uint64_t)>>(key))
+    hash = (hash ^ number) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 32;
+}
+
+void Engine::check(cublasStatus_t status, const char* call) const {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(ErrorCode::device, std::string(call) + ": " + lt_.status_name(status));
+}
+
+cublasLtHandle_t Engine::handle_of(std::int64_t device) {
+  const std::lock_guard lock(making_);
+  cublasLtHandle_t& handle = handles_[device];
+  if (!handle) check(lt_.create(&handle), "cublasLtCreate");
+  return handle;
+}
+
+cublasLtMatrixLayoutOpaque_t Engine::layout_of(const Matrix& matrix, const Key& key,
+                                               DType dtype) const {
+  cublasLtMatrixLayoutOpaque_t layout{};
+  check(lt_.layout_init(&layout, sizeof layout, data_type(dtype),
+                        static_cast<std::uint64_t>(matrix.rows),
+                        static_cast<std::uint64_t>(matrix.cols), matrix.pitch),
+        "cublasLtMatrixLayoutInit");
+  if (key.batch == 1) return layout;
+  const auto count = static_cast<std::int32_t>(key.batch);
+  check(lt_.layout_set(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+        "cublasLtMatrixLayoutSetAttribute(BATCH_COUNT)");
+  check(lt_.layout_set(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &matrix.batch,
+                       sizeof matrix.batch),
+        "cublasLtMatrixLayoutSetAttribute(STRIDED_BATCH_OFFSET)");
+  return layout;
+}
+
+void Engine::describe(const Key& key, Prepared& prepared) const {
+  const DType dtype = dtype_of(key.dtype), result = dtype_of(key.result);
+  prepared.left = layout_of(key.left, key, dtype);
+  prepared.right = layout_of(key.right, key, dtype);
+  prepared.c = layout_of(key.c, key, result);
+  prepared.out = layout_of(key.out, key, result);
+  cublasLtMatmulDesc_t product = &prepared.product;
+  check(lt_.desc_init(product, sizeof prepared.product, compute_type(dtype), CUDA_R_32F),
+        "cublasLtMatmulDescInit");
+  const auto set = [&](cublasLtMatmulDescAttributes_t which, const auto& value) {
+    check(lt_.desc_set(product, which, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  };
+  const auto operation = [](const Matrix& side) -> std::int32_t {
+    return side.transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, operation(key.left));
+  set(CUBLASLT_MATMUL_DESC_TRANSB, operation(key.right));
+  if (!key.has_bias) return;
+  // The choice of an algorithm looks at the bias's address for its alignment: all biases have this
+  // one, and a run sets its own.
+  const void* const aligned = reinterpret_cast<const void*>(kMaxAlignment);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, std::uint32_t{CUBLASLT_EPILOGUE_BIAS});
+  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(result)));
+  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+  if (key.bias_batch != 0) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, key.bias_batch);
+}
+
+std::shared_ptr<const Engine::Prepared> Engine::prepare(const Product& product,
+                                                        const planning::Call& call) {
+  const Key& key = product.key;
+  auto prepared = std::make_shared<Prepared>();
+  prepared->handle = handle_of(key.device);
+  describe(key, *prepared);
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  check(lt_.preference_init(&preference, sizeof preference), "cublasLtMatmulPreferenceInit");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, const auto& value) {
+    check(lt_.preference_set(&preference, which, &value, sizeof value),
+          "cublasLtMatmulPreferenceSetAttribute");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(key.workspace));
+  // Shares of a split depth are added up in fp32 and in a fixed order; the other schemes round them
+  // to the result's type.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t which, const Matrix& matrix) {
+    prefer(which, static_cast<std::uint32_t>(matrix.alignment));
+  };
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.left);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.right);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.c);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.out);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status =
+      lt_.heuristic(prepared->handle, &prepared->product, &prepared->left, &prepared->right,
+                    &prepared->c, &prepared->out, &preference, 1, &found, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED ||
+      (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
+    throw Error(ErrorCode::unsupported,
+                "run: cuBLASLt " + std::to_string(lt_.version()) + " has no algorithm for '" +
+                    planning::describe(call.shape) + "': name another row in execution.kernel");
+  }
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  prepared->algorithm = found.algo;
+  return prepared;
+}
+
+std::shared_ptr<const Engine::Prepared> Engine::find(const Product& product,
+                                                     const planning::Call& call) {
+  constexpr std::size_t kMaxKnown = 4096;
+  {
+    const std::shared_lock lock(reading_);
+    const auto found = known_.find(product.key);
+    if (found != known_.end()) return found->second;
+  }
+  // Two threads may both ask: the library's answer depends on the key alone.
+  std::shared_ptr<const Prepared> prepared = prepare(product, call);
+  const std::unique_lock lock(reading_);
+  if (known_.size() >= kMaxKnown) known_.clear();
+  return known_.emplace(product.key, std::move(prepared)).first->second;
+}
+
+void Engine::run(const planning::Call& call) {
+  const auto& shape = std::get<planning::MatmulShape>(call.shape);
+  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
+  const std::int64_t workspace = call.planned.buffers.workspace;
+  const Product product = product_of(std::get<MatmulProblem>(call.problem), shape, workspace);
+  const std::shared_ptr<const Prepared> prepared = find(product, call);
+  cublasLtMatmulDescOpaque_t own = prepared->product;
+  if (product.bias) {
+    check(lt_.desc_set(&own, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &product.bias, sizeof product.bias),
+          "cublasLtMatmulDescSetAttribute(BIAS_POINTER)");
+  }
+  // The library's parameters of descriptors and layouts are not const, but only read.
+  const auto layout = [](const cublasLtMatrixLayoutOpaque_t& known) {
+    return const_cast<cublasLtMatrixLayout_t>(&known);
+  };
+  check(lt_.matmul(prepared->handle, &own, &product.alpha, product.left, layout(prepared->left),
+                   product.right, layout(prepared->right), &product.beta, product.c,
+                   layout(prepared->c), product.out, layout(prepared->out), &prepared->algorithm,
+                   call.workspace, static_cast<std::size_t>(workspace),
+                   static_cast<cudaStream_t>(call.stream)),
+        "cublasLtMatmul");
+}
+
+}  // namespace tessera::cuda::cublaslt
+
+#endif
