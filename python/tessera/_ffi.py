@@ -80,6 +80,7 @@ pattern = tvm_ffi.get_global_func("tessera.pattern")
 read_matrix_market = tvm_ffi.get_global_func("tessera.read_matrix_market")
 host_view = tvm_ffi.get_global_func("tessera.host_view")
 version = tvm_ffi.get_global_func("tessera.version")
+cublaslt_version = tvm_ffi.get_global_func("tessera.cublaslt_version")
 cuda_device_count = tvm_ffi.get_global_func("tessera.cuda_device_count")
 dtype = tvm_ffi.dtype
 Shape = tvm_ffi.Shape

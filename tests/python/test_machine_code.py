@@ -136,6 +136,24 @@ def test_a_dtype_s_code_is_that_of_its_instances_and_of_those_without_a_dtype():
     assert measured.code_of(None, "row", "f16") is None
 
 
+def test_the_version_of_a_library_stands_for_its_code():
+    row = "sm80_cublaslt_f16_bf16"
+
+    def code(version):
+        kernels = measured.with_libraries(KERNELS, {"cublaslt": version})
+        return kernels, measured.code_of_call(kernels, "matmul", row, "f16")
+
+    kernels, old = code("13.0.2")
+    later, new = code("13.1.0")
+    assert old and new and old != new
+    assert code("") == (KERNELS, None)
+    assert measured.stale([record("matmul", row, old)], kernels) == []
+    assert len(measured.stale([record("matmul", row, old)], later)) == 1
+    # A source tree says nothing of the library.
+    assert measured.stale([record("matmul", row, old)], KERNELS) == []
+    assert len(measured.stale([record("matmul", row, None)], KERNELS)) == 1
+
+
 def record(op, row, code, dtype="f16"):
     return {"op": op, "params": {"dtype": dtype}, "ours": {"row": row, "machine_code": code}}
 

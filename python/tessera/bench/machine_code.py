@@ -4,6 +4,10 @@ tools/machine_code.py hashes the instructions of each kernel at build time and w
 machine_code.json: {"toolkit": version of nvcc, "kernels": {row: {instance: hash}}}. A GPU build
 installs this file beside the library; bench/machine_code.json of a source tree is the committed
 copy. In this module `kernels` is what stands under "kernels", None where there is no file.
+
+Rows that run by another library have no machine code of ours. What stands for it is the version of
+the library that ran: `installed` adds it under the library's name. A source tree fixes no version,
+so that it makes no such figure stale.
 """
 
 import hashlib
@@ -18,14 +22,28 @@ DTYPES = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float"}
 NAMED = re.compile(rf"\b(?:{'|'.join(DTYPES.values())})\b")
 # What stands for a row where no kernel row is chosen.
 MAKES_LISTS = "prepare/mask_lists"
+# Families that run by a library: part of their rows' names.
+LIBRARIES = ("cublaslt",)
 
 
 def installed():
     """The kernels of the installed library; None of a CPU build."""
     from .patterns import import_tessera
 
-    folder = import_tessera()._ffi.package_folder
-    return kernels_of(os.path.join(folder, "lib", "machine_code.json"))
+    ffi = import_tessera()._ffi
+    kernels = kernels_of(os.path.join(ffi.package_folder, "lib", "machine_code.json"))
+    return kernels and with_libraries(kernels, {"cublaslt": ffi.cublaslt_version()})
+
+
+def with_libraries(kernels, versions):
+    """The kernels, and libraries by their versions; an empty version is no library."""
+    return kernels | {name: {version: hashlib.sha256(f"{name} {version}".encode()).hexdigest()[:16]}
+                      for name, version in versions.items() if version}
+
+
+def library_of(row):
+    """The library that a row runs by; None of a kernel of ours."""
+    return next((name for name in LIBRARIES if f"_{name}_" in (row or "")), None)
 
 
 def committed(tree):
@@ -50,12 +68,15 @@ def code_of(kernels, row, dtype):
 
 def code_of_call(kernels, op, row, dtype):
     """`code_of` the kernels that an operation ran; row: None where lists are made."""
-    return code_of(kernels, MAKES_LISTS if op in LISTS else row, dtype)
+    return code_of(kernels, MAKES_LISTS if op in LISTS else library_of(row) or row, dtype)
 
 
 def is_stale(op, row, dtype, code, kernels):
     """Whether a figure measured with this code is not one of these kernels. A figure whose code is
     not known is stale."""
+    library = library_of(row)
+    if code is not None and library and library not in kernels:
+        return False
     return code is None or code != code_of_call(kernels, op, row, dtype)
 
 
