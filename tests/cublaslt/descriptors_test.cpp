@@ -106,7 +106,9 @@ void expect_right(Engine& engine, const MatmulProblem& host, const std::string& 
     return;
   }
   EXPECT_EQ(state().fault, "") << text;
-  const oracle::Comparison result = oracle::check(host, &former);
+  MatmulProblem asked = host;
+  if (asked.epilogue.c.data == host.out.data) asked.epilogue.c = {};  // `former` has what it was
+  const oracle::Comparison result = oracle::check(asked, &former);
   EXPECT_TRUE(result.ok) << text << ": " << result.message;
 }
 
