@@ -8,9 +8,9 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
-// Two warps fill the ring. The scheduler walks tiles and lists, which means waiting for memory. The
-// producer follows its descriptors step by step, waits only for free stages, and needs few
-// instructions per step.
+// Two warps fill the ring. The scheduler warp takes tiles, reads lists and waits for memory. The
+// producer warp follows its work descriptors step by step; it waits only for free stages and needs
+// few instructions per step.
 namespace tessera::cuda::sm90::matmul {
 
 template <class T>
@@ -82,7 +82,7 @@ class Scheduler {
     publish(work);
   }
 
-  /// All lanes hold the same descriptor.
+  /// Publishes a work descriptor, which is equal in all lanes.
   __device__ void publish(const WorkDescriptor<kLines>& work) {
     if (lane_ == 0) {
       tile::wait(&shared_.work_ring.empty[at_.stage], at_.parity ^ 1);
@@ -99,7 +99,8 @@ class Scheduler {
   tile::RingCursor<T::kWorkDescriptors> at_;
 };
 
-/// One elected lane, elected here so that the compiler knows that it is one.
+/// The producer. One lane runs it, chosen by elect.sync so that the compiler knows that only one
+/// lane issues copies.
 template <class T>
 class Producer {
  public:
@@ -180,7 +181,8 @@ class Producer {
     }
   }
 
-  /// Waits until the next stage is free and writes its task; `bytes` follow.
+  /// Waits until the next stage is free, writes its task, and arrives at its `full` barrier, which
+  /// then expects `bytes` from TMA.
   __device__ void announce(Task task, int bytes) {
     tile::wait(&shared_.ring.empty[at_.stage], at_.parity ^ 1);
     shared_.stage_descriptors[at_.stage].task = task;

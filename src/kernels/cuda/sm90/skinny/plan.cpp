@@ -404,9 +404,10 @@ std::string describe_layout(const SkinnyLayout& layout) {
   std::string words = "; tiles of " + std::to_string(layout.height) + " rows";
   if (layout.swapped) words += "; computed as its transpose";
   if (layout.splits > 1)
-    words += "; " + std::to_string(layout.splits) + " blocks of threads share a tile's depth";
+    words += "; " + std::to_string(layout.splits) + " thread blocks split a tile's depth";
   if (layout.together > 1)
-    words += "; blocks of " + std::to_string(layout.together) + " tiles read the columns together";
+    words += "; clusters of " + std::to_string(layout.together) +
+             " tiles share the loads of the columns";
   return words;
 }
 
