@@ -1,6 +1,6 @@
-// What a kernel costs the card beyond its work: empty kernels of a block a multiprocessor, one
-// after the other. The host's share is not in it: in a stream, launches wait behind a kernel that
-// does nothing for some milliseconds until all of them are in the queue; in a graph there is none.
+// GPU time of a kernel beyond its work: empty kernels with one CTA per SM, one after the other.
+// Host time is excluded: in a stream, launches queue behind a delay kernel of some milliseconds; in
+// a graph there is none.
 #include <algorithm>
 #include <chrono>
 #include <vector>
@@ -14,13 +14,13 @@ namespace tessera::ceilings {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kLaunches = 400;  // fewer than what a stream queues before the host has to wait
+constexpr int kLaunches = 400;  // fewer than a stream queues before the host blocks
 constexpr int kReplays = 4;
 constexpr double kDelaySeconds = 0.004, kLongestDelay = 0.2;
 
 __global__ void __launch_bounds__(kThreads) empty_kernel() {}
 
-/// Lets the next one begin at once, which begins its work when this one is done.
+/// Lets the next grid begin at once, and waits for the previous one.
 __global__ void __launch_bounds__(kThreads) overlapping_kernel() {
   cuda::let_next_grid_begin();
   cuda::wait_for_grid_before();
@@ -54,8 +54,8 @@ double host_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Seconds of one launch in a stream, on the card. A longer delay where the host took longer than
-/// the delay to queue them all.
+/// Seconds of GPU time per launch in a stream. Retries with a longer delay if queueing took the
+/// host longer than the delay.
 double stream_seconds(unsigned blocks, cudaStream_t stream) {
   Event begin, end;
   for (double delay = kDelaySeconds; delay <= kLongestDelay; delay *= 2) {
@@ -82,7 +82,7 @@ void measure_stream(const Card& card, double, Figures& figures) {
                        1e6 * median_of_rounds([&] { return stream_seconds(blocks, stream); }));
 }
 
-/// A chain of kernel nodes, captured from a stream.
+/// A graph of kernel nodes in sequence, captured from a stream.
 class Chain {
  public:
   Chain(cudaStream_t stream, void (*launch)(unsigned, cudaStream_t), unsigned blocks) {
@@ -105,10 +105,10 @@ class Chain {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-/// Seconds of one node of a chain that is replayed some times.
+/// Seconds per node, over several replays of the graph.
 double node_seconds(const Chain& chain, cudaStream_t stream) {
   Event begin, end;
-  chain.replay(stream);  // what begins a replay is not counted
+  chain.replay(stream);  // excludes the start of a replay
   begin.record(stream);
   for (int i = 0; i < kReplays; ++i) chain.replay(stream);
   end.record(stream);
@@ -119,7 +119,8 @@ double node_seconds(const Chain& chain, cudaStream_t stream) {
 Step graph_step(const char* name, bool for_hopper, void (*launch)(unsigned, cudaStream_t)) {
   return {"launch", name, for_hopper, [=](const Card& card, double, Figures& figures) {
             const Stream stream;
-            launch(static_cast<unsigned>(card.units), stream);  // loads the code before capture
+            launch(static_cast<unsigned>(card.units),
+                   stream);  // loads the code
             check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
             const Chain chain(stream, launch, static_cast<unsigned>(card.units));
             chain.replay(stream);

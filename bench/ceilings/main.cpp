@@ -1,6 +1,6 @@
-// What the card gives at most, without any of our kernels: rates of the tensor cores by
-// instruction, bandwidths, what launches cost. `ceilings` writes one JSON object of figures, for
-// `python -m tessera.bench ceilings` and tools/gpu_check.py; docs/measuring.md explains them.
+// Measures the ceilings of a card without the library's kernels: tensor-core rates by instruction,
+// bandwidths, launch costs. `ceilings` writes one JSON object of figures, for `python -m
+// tessera.bench ceilings` and tools/gpu_check.py; docs/measuring.md explains them.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -26,16 +26,16 @@ using tessera::cuda::check;
 constexpr const char* kUsage =
     "usage: ceilings [--only PART,...] [--seconds S]\n"
     "  --only     tensor, l2, memory, launch [all]\n"
-    "  --seconds  of each sustained measurement, 0.1 to 60; watts need 0.5 [2]\n";
+    "  --seconds  per sustained measurement, 0.1 to 60; watts require 0.5 [2]\n";
 constexpr double kMinSeconds = 0.1, kMaxSeconds = 60;
 
-/// Arguments that make no sense.
+/// Invalid arguments.
 struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 struct Options {
-  std::set<std::string> parts;  // empty: all
+  std::set<std::string> parts;  // empty: all parts
   double seconds = 2;
 };
 
@@ -83,7 +83,7 @@ Options parse(const std::vector<std::string>& arguments, const std::vector<Step>
   return options;
 }
 
-/// The current card; none where the driver shows none.
+/// The first GPU; none if the driver reports none.
 std::optional<Card> find_card() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -97,7 +97,7 @@ std::optional<Card> find_card() {
               properties.major == 9 && properties.minor == 0};
 }
 
-/// The chosen steps that the card can do; says which it cannot.
+/// The chosen steps that the card supports; prints the others.
 std::vector<Step> steps_for(const Card& card, const Options& options, std::vector<Step> steps) {
   std::string left_out;
   std::erase_if(steps, [&](const Step& step) {
@@ -107,7 +107,7 @@ std::vector<Step> steps_for(const Card& card, const Options& options, std::vecto
     return true;
   });
   if (!left_out.empty())
-    std::fprintf(stderr, "ceilings: %s has not compute capability 9.0: without %s\n",
+    std::fprintf(stderr, "ceilings: %s does not have compute capability 9.0; skipped: %s\n",
                  card.name.c_str(), left_out.c_str());
   return steps;
 }
@@ -125,7 +125,7 @@ void print(const Figures& figures) {
 int measure(const Options& options, const std::vector<Step>& all) {
   const std::optional<Card> card = find_card();
   if (!card) {
-    std::fputs("ceilings: no GPU here: the driver shows none\n", stderr);
+    std::fputs("ceilings: no GPU here: the driver reports none\n", stderr);
     return 1;
   }
   const std::vector<Step> steps = steps_for(*card, options, all);

@@ -16,7 +16,7 @@ Function find(void* library, const char* name) {
 }  // namespace
 
 Nvml::Nvml() {
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);  // stays open: the program is short
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);  // never closed
   int current = 0;
   char bus[32] = {};
   if (!library || cudaGetDevice(&current) != cudaSuccess ||

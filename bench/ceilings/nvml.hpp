@@ -5,12 +5,12 @@
 
 namespace tessera::ceilings {
 
-/// Clock and energy of the current card through NVML, opened at run time. Where NVML or one of its
-/// figures is missing, there is no answer and nothing else changes.
+/// Clock and energy of the current card through NVML, which is opened at run time. If NVML or one
+/// of its figures is missing, the functions return no value.
 class Nvml {
  public:
   Nvml();
-  std::optional<double> clock_mhz() const;  // of the multiprocessors
+  std::optional<double> clock_mhz() const;  // of the SMs
   std::optional<double> joules() const;     // since the driver was loaded
 
  private:

@@ -11,8 +11,8 @@
 
 namespace tessera::ceilings {
 
-/// Fills memory of the card with normal random numbers of a type, the same megabyte again and
-/// again. Zeros take less power, and a card at its power limit then runs faster than with data.
+/// Fills GPU memory with normally distributed random numbers, repeating the same megabyte. Zeros
+/// would take less power, and a card at its power limit would then run faster than with real data.
 template <class Element>
 void fill_with_normals(void* memory, std::size_t bytes) {
   constexpr std::size_t kPattern = std::size_t{1} << 20;
@@ -29,7 +29,7 @@ void fill_with_normals(void* memory, std::size_t bytes) {
     cuda::check(cudaMemcpy(to + filled, to, more, cudaMemcpyDeviceToDevice), "cudaMemcpy");
     filled += more;
   }
-  // Copies on the card end after the call, and streams of the steps do not wait for them.
+  // Device-to-device copies are asynchronous, and the streams of the steps do not wait for them.
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 

@@ -5,20 +5,20 @@
 #include <utility>
 #include <vector>
 
-// What the program measures, a step at a time; each file beside this one knows some of the steps.
+// The steps that the program measures; each .cu file of this folder defines some of them.
 namespace tessera::ceilings {
 
 struct Card {
   std::string name;
-  int units;    // multiprocessors
-  bool hopper;  // has wgmma, bulk copies and programmatic launches
+  int units;    // SMs
+  bool hopper;  // supports wgmma, bulk copies and programmatic launches
 };
 
-/// Figures under their keys in a result, in the order in which they were measured.
+/// Figures by key, in the order of measurement.
 using Figures = std::vector<std::pair<std::string, double>>;
 
 struct Step {
-  std::string part;  // what --only chooses by
+  std::string part;  // the value for --only
   std::string name;
   bool for_hopper;
   std::function<void(const Card&, double seconds, Figures&)> measure;

@@ -14,9 +14,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kBurstSeconds = 0.012, kRestSeconds = 0.05;
-constexpr double kChunkSeconds = 0.02;     // of sustained work; energy is read after each
-constexpr double kLeadInSeconds = 1.0;     // until the card is at its limit; not counted
-constexpr double kMinEnergySeconds = 0.3;  // NVML's counter of energy moves ten times a second
+constexpr double kChunkSeconds = 0.02;     // per chunk of sustained work; energy is read after each
+constexpr double kLeadInSeconds = 1.0;     // until the card reaches its power limit; not counted
+constexpr double kMinEnergySeconds = 0.3;  // NVML's energy counter is updated ten times per second
 constexpr int kMaxRepeats = 1 << 30;
 
 double seconds_since(Clock::time_point start) {
@@ -44,10 +44,11 @@ double seconds_of(const Work& work, cudaStream_t stream, int repeats) {
   return end.seconds_since(begin);
 }
 
-/// How many repetitions take about so long, from a run that is long enough to tell.
+/// The number of repetitions that take about `seconds`, estimated from a run that is long enough to
+/// measure.
 int repeats_for(const Work& work, cudaStream_t stream, double seconds) {
   int repeats = 1;
-  seconds_of(work, stream, repeats);  // loads the code, fills the caches
+  seconds_of(work, stream, repeats);  // warm-up: loads the code, fills the caches
   double taken = seconds_of(work, stream, repeats);
   while (taken < 2e-3 && repeats < kMaxRepeats / 2) {
     repeats *= 2;
@@ -56,12 +57,13 @@ int repeats_for(const Work& work, cudaStream_t stream, double seconds) {
   return static_cast<int>(std::clamp(seconds / taken * repeats, 1.0, double{kMaxRepeats}));
 }
 
-/// One reading of the counter of energy.
+/// One reading of the energy counter.
 struct Sample {
   double seconds, joules;
 };
 
-/// Watts between the first and the last movement of the counter; none where that is too short.
+/// Mean watts between the first and the last update of the counter; none if the interval is too
+/// short.
 std::optional<double> power(const std::vector<Sample>& samples) {
   std::vector<Sample> moved;
   for (std::size_t i = 1; i < samples.size(); ++i)
@@ -72,8 +74,8 @@ std::optional<double> power(const std::vector<Sample>& samples) {
          (moved.back().seconds - moved.front().seconds);
 }
 
-/// Works for so long and returns amounts a second. The queue never runs dry: a chunk is waited for
-/// only when the next one is in the queue.
+/// Works for `seconds` and returns the amount per second. The queue never runs empty: a chunk is
+/// awaited only after the next one has been enqueued.
 double keep_busy(const Work& work, cudaStream_t stream, int chunk, double seconds,
                  const std::function<void(double)>& note) {
   Event begin, ends[2];
@@ -113,7 +115,7 @@ Rate burst(const Work& work) {
     begin.record(stream);
     work.enqueue(stream, repeats);
     end.record(stream);
-    sleep(kBurstSeconds / 3);  // the clock of a card that works
+    sleep(kBurstSeconds / 3);  // sample the clock under load
     if (const auto mhz = nvml.clock_mhz()) clocks.push_back(*mhz);
     end.wait();
     return end.seconds_since(begin);

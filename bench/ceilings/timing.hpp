@@ -7,13 +7,13 @@
 
 #include "src/kernels/cuda/common/check.hpp"
 
-// How the ceilings are timed: as python/tessera/bench/timing.py times calls, in bursts with rests
-// between them and in seconds without one.
+// Timing of the ceilings, like python/tessera/bench/timing.py: in bursts with rests between them,
+// and in seconds without rest.
 namespace tessera::ceilings {
 
 using cuda::check;
 
-/// Memory of the card for the time of a step.
+/// GPU memory for the duration of a step.
 class Memory {
  public:
   explicit Memory(std::size_t bytes) { check(cudaMalloc(&data_, bytes), "cudaMalloc"); }
@@ -61,28 +61,28 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-inline constexpr int kRounds = 9;  // of a burst; the median counts
+inline constexpr int kRounds = 9;  // rounds per burst; the median is the result
 
-/// The median of so many measurements, each after a rest.
+/// The median of kRounds measurements, each after a rest.
 double median_of_rounds(const std::function<double()>& measure);
 
-/// Work in any amount: `enqueue` puts so many repetitions into the stream, each of which does
-/// `amount`: operations or bytes.
+/// Repeatable work: `enqueue` puts `repeats` repetitions into the stream, each of which performs
+/// `amount` operations or moves `amount` bytes.
 struct Work {
   double amount;
   std::function<void(cudaStream_t, int repeats)> enqueue;
 };
 
-/// A rate of amounts a second, with what NVML says of the card meanwhile.
+/// An amount per second, with the clock and power that NVML reported.
 struct Rate {
   double per_second = 0;
   std::optional<double> clock_mhz, watts;
 };
 
-/// 12 ms of work, then a rest, nine times: the card at its full clock.
+/// The rate in 12 ms of work followed by a rest, nine times: the card at its full clock.
 Rate burst(const Work& work);
 
-/// Seconds of work without a rest: the card at its power limit.
+/// The rate over seconds of work without rest: the card at its power limit.
 Rate sustained(const Work& work, double seconds);
 
 }  // namespace tessera::ceilings

@@ -334,8 +334,7 @@ void prepare(const AttentionBackwardProblem& problem, const planning::AttentionS
   for (std::int64_t batch = 0; batch < shape.mask_batch; ++batch)
     for (std::int64_t in_batch = 0; in_batch < shape.mask_heads; ++in_batch) {
       const std::int64_t set = batch * shape.mask_heads + in_batch;
-      const std::int64_t head =
-          in_batch * shape.heads_per_list();  // the first that shares the lists
+      const std::int64_t head = in_batch * shape.heads_per_list();  // first of those that share
       std::int64_t* offsets = lists.offsets + set * (lists.key_blocks + 1);
       std::int64_t* rows = lists.rows + set * lists.entries;
       std::int64_t* tiles = lists.tiles + set * lists.entries;
