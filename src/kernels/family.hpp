@@ -30,7 +30,7 @@ class Layout {
   Layout() = default;
   template <class T>
   requires(!std::is_same_v<T, Layout>) Layout(const T& value)
-      : tag_(&kTag<T>) {  // NOLINT: a conversion is what is wanted
+      : tag_(&kTag<T>) {  // NOLINT: implicit on purpose
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kBytes && alignof(T) <= 16);
     std::memcpy(bytes_, &value, sizeof(T));
   }

@@ -74,7 +74,7 @@ class Reasons {
   static constexpr std::size_t kMax = 12;
   // Left uninitialised: selection creates one such object per kernel row.
   union Storage {
-    Storage() {}  // NOLINT: that is the point
+    Storage() {}  // NOLINT: leaves the reasons uninitialised
     Reason reasons[kMax];
   } storage_;
   std::size_t count_ = 0;

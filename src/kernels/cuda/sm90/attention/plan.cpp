@@ -44,7 +44,7 @@ int max_pack(const AttentionShape& s, const Tile& tile) {
 }
 
 /// Number of heads folded into a tile's rows. With a mask: the fewest for which a tile's queries
-/// lie in one row of blocks. Without: as many as few queries leave room for.
+/// lie in one row of blocks. Without a mask: as many as fit into a tile if there are few queries.
 int pack_of(const AttentionShape& s, const Tile& tile) {
   const int max = max_pack(s, tile);
   int pack = 1;

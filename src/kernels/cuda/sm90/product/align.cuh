@@ -10,7 +10,7 @@
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 
 // Copies a matrix that TMA cannot read (odd pitches, unaligned starts, strides in both directions)
-// into one that it can.
+// into an aligned one.
 namespace tessera::cuda::sm90::product {
 
 /// Copies lines of 16-bit elements, `step` apart in the source, into contiguous lines with the

@@ -27,7 +27,8 @@ int cluster_of(int piece, int steps) {
   return T::kMajorB == Major::mn && piece < tile::kLine ? kMaxBlocks : 1;
 }
 
-/// The walk without its tiles. A piece has the most columns (64, 32 or 16) that divide a block.
+/// The walk without its tiles. A piece is 64, 32 or 16 columns wide, the largest that divides a
+/// block.
 inline Walk walk_of(const BsrMatrix& out, std::int64_t batch, const planning::Tile& tile) {
   Walk walk;
   walk.lists = planning::view_of(out);

@@ -20,7 +20,7 @@ namespace ptx = ::cuda::ptx;
 /// Maximum CTAs per cluster: the portable maximum.
 inline constexpr int kMaxBlocks = 8;
 
-/// What a CTA's next pass reads, as told to the other CTAs.
+/// The operands of a CTA's next pass, as sent to the other CTAs.
 struct PassRequest {
   int columns, row, a_matrix, b_matrix;
   int begin[kMaxPieces];
