@@ -115,7 +115,7 @@ void* allocate(std::int64_t bytes, int device, void* stream) {
       cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream));
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // clear the error: the caller may retry with less
-    throw Error(ErrorCode::out_of_memory, "execution: workspace: out of memory for " +
+    throw Error(ErrorCode::out_of_memory, "execution: workspace: no memory for " +
                                               std::to_string(bytes) +
                                               " bytes on cuda:" + std::to_string(device));
   }
