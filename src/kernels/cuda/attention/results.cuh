@@ -113,6 +113,7 @@ struct Normalised {
   }
 };
 
+/// Stores the log-sum-exps of a thread's rows, by one lane per quad.
 __device__ __forceinline__ void store_lse(const Result& to, const TileDescriptor& tile,
                                           const RowPlaces& rows, const float (&lse)[2],
                                           int thread) {

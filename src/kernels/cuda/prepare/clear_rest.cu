@@ -29,6 +29,7 @@ struct Rest {
   std::int64_t lse_row = 0, lse_head = 0;
 };
 
+/// One CTA clears one row at a time.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) clear_rest_kernel(const __grid_constant__ Rest rest) {
   const std::int64_t begin = planning::clamp_to(rest.offsets[0], 0, rest.rows);

@@ -109,6 +109,7 @@ __device__ std::int64_t write_best(const MaskRows& s, std::int64_t line, std::in
   return write_kept(s.cols, load, cut, s.indices, begin, end);
 }
 
+/// Lists by row, one warp per list: of set blocks if T is a byte, else of the best scores.
 template <class T>
 __global__ void __launch_bounds__(kThreads) rows_kernel(MaskRows s) {
   const std::int64_t step = std::int64_t{gridDim.x} * kWarps;

@@ -106,6 +106,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (counts[i] != 0) atomicAdd(&bins[i], static_cast<unsigned long long>(counts[i]));
 }
 
+/// Counts, per row, the keys above the cut and the ties at it.
 __global__ void __launch_bounds__(kThreads, 4) count_kernel(SelectShape s, SelectScratch scratch) {
   const SelectCut cut = cut_after(s, scratch, kPasses - 1);
   for_each_row(s, [&](std::int64_t row) {
@@ -152,6 +153,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
+/// Writes the lists, one warp per row.
 __global__ void __launch_bounds__(kThreads, 4) fill_kernel(SelectShape s, SelectScratch scratch) {
   const SelectCut cut = final_cut(s, scratch);
   const planning::Indices offsets = s.offsets;

@@ -42,6 +42,8 @@ struct Pairs {
   int left[kThreads], right[kThreads];
 };
 
+/// Finds the pairs of the kThreads entries of A from `first` on (before `end`) for column `column`
+/// of the result, one entry per thread.
 __device__ inline void find_pairs(const Arguments& args, int first, int end, int column,
                                   Pairs& pairs) {
   __shared__ int found_in_warp[kThreads / 32];
@@ -105,6 +107,7 @@ struct Traits {
   static constexpr planning::Tile kShape = kTile;
 };
 
+/// One CTA computes one piece of a stored block of the result at a time.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     general_kernel(const __grid_constant__ Arguments args) {

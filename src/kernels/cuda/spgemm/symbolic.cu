@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kScanThreads) offsets_kernel(Symbolic s) {
   }
 }
 
+/// Marks each row again and writes its columns, in order.
 __global__ void __launch_bounds__(kThreads) columns_kernel(Symbolic s) {
   __shared__ std::uint32_t words[kWords];
   for (std::int64_t i = blockIdx.x; i < s.rows; i += gridDim.x) {

@@ -17,6 +17,7 @@ struct ConsumerMma {
   // MMAs whose Q comes from shared memory.
   static constexpr int kReadMmas = T::kQkMmas - T::kQRegisterMmas;
 
+  /// Issues the QK MMA of the current step. The caller has waited for Q and K.
   __device__ __forceinline__ void issue_qk(const Pipe& pipe) {
     unsigned tile = pipe.tile;
     // Hides `tile` from the compiler, so that no register holds values derived from it.

@@ -47,6 +47,8 @@ inline const CUtensorMap& map_of(const tile::HeadsMap& t, int fold, int box_rows
       });
 }
 
+/// Fills in the kernel's arguments and launches it, after the kernels that compose the mask and
+/// order the tiles if these are needed.
 template <class T>
 void launch_typed(const Call& call) {
   const auto& problem = std::get<AttentionProblem>(call.problem);

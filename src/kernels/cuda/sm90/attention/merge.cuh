@@ -23,8 +23,8 @@ __device__ __forceinline__ void send_partial(ConsumerPipeline<T>& pipe,
   pipe.release(pipe.shared.split_exchange.full[place]);
 }
 
-template <class T>
 /// Called by consumers of the first KV split: adds the partial results of the other splits.
+template <class T>
 __device__ __forceinline__ void merge_splits(ConsumerPipeline<T>& pipe,
                                              OAccumulator<T::kDimV>& o_acc, Softmax& softmax) {
 #pragma unroll

@@ -50,12 +50,15 @@ class Producer {
     }
   }
 
+  /// Waits for a free Q buffer, then loads the tile's Q.
   __device__ void request_q(const TileDescriptor& descriptor) {
     const unsigned q = q_tiles_ % T::kQueryStages;
     tile::wait(&shared_.q_ring.empty[q], q_tiles_ / T::kQueryStages % 2 ^ 1);
     load_q(descriptor);
   }
 
+  /// Loads a tile's Q into the next buffer. After the last tile it only arrives, so that consumers
+  /// wake up and stop.
   __device__ void load_q(const TileDescriptor& descriptor) {
     const unsigned q = q_tiles_++ % T::kQueryStages;
     std::uint64_t* full = &shared_.q_ring.full[q];
@@ -126,6 +129,7 @@ class Producer {
     }
   }
 
+  /// Loads the K or V of a step: one box per piece and panel.
   template <class Rows>
   __device__ void copy(const auto& to, const CUtensorMap& from,
                        const planning::KeyPlace (&places)[T::kPieces], int head,
@@ -147,6 +151,7 @@ class Producer {
     return all != kAllKeys;
   }
 
+  /// Hands the current stage of V to the V post-process warp.
   __device__ void request_v_post_process(const std::uint64_t (&kept)[T::kPieces]) {
     auto& descriptor = next_v_post_descriptor();
     descriptor.stage = at_.stage;

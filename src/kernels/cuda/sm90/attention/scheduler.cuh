@@ -158,6 +158,7 @@ class Scheduler {
     __syncwarp();
   }
 
+  /// Publishes a tile's descriptor, or that there are no more tiles.
   __device__ void announce(TileDescriptor& descriptor, bool no_more_tiles = false) {
     if (lane_ == 0) {
       descriptor.no_more_tiles = no_more_tiles;

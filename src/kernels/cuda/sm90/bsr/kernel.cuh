@@ -115,6 +115,7 @@ __device__ __forceinline__ void sync_producers() {
                : "memory");
 }
 
+/// The finder warp: fills the windows of all tiles of this CTA, one window ahead of the copiers.
 template <class T>
 __device__ __forceinline__ void find_tiles(const Arguments& args, typename T::Shared& shared,
                                            int lane) {
@@ -304,6 +305,8 @@ __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m
   }
 }
 
+/// Stores a consumer's part of a tile, through TMA or from registers, using the slots that the last
+/// step lends.
 template <class T>
 __device__ __forceinline__ void store_sums(const Arguments& args, typename T::Shared& shared,
                                            float (&sum)[T::kShape.m / 2], int index, int slot,

@@ -40,6 +40,7 @@ class Scheduler {
  private:
   static constexpr int kLines = T::kLines;
 
+  /// Dense: one work descriptor per tile, for its whole depth.
   __device__ void schedule_depth(WorkDescriptor<kLines>& work, const TileAt& tile) {
     const Walk& walk = args_.walk;
     const Walk::Depth depth = walk.depth(tile, static_cast<int>(blockIdx.x) % walk.splits);
@@ -56,6 +57,7 @@ class Scheduler {
     publish(work);
   }
 
+  /// Sparse: one work descriptor per window of 32 columns of blocks, and one that ends the tile.
   __device__ void schedule_lists(WorkDescriptor<kLines>& work, const TileAt& tile) {
     const Walk& walk = args_.walk;
     const int first = tile.row / tile::kLine, per_block = walk.lines_per_block;
@@ -138,6 +140,7 @@ class Producer {
   static constexpr int kLines = T::kLines;
   static constexpr unsigned kAllLines = (1u << kLines) - 1;
 
+  /// Loads the steps of a dense tile.
   __device__ void load_depth(const WorkDescriptor<kLines>& work) {
 #pragma unroll 1
     for (int part = 0; part < work.parts; ++part) {
@@ -154,6 +157,8 @@ class Producer {
     }
   }
 
+  /// Loads the steps of a window: for each column that any line names, B and the blocks of these
+  /// lines.
   __device__ void load_blocks(const WorkDescriptor<kLines>& work) {
     const int parts = args_.walk.block_depth / tile::kLine;
     unsigned columns = 0;

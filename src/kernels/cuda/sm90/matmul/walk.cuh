@@ -165,6 +165,7 @@ class TileCursor {
     sum_ = sum_through(lane, walk_.template tiles_of_group<kTileM, kTileN>(begin_, end_));
   }
 
+  /// Finds the tile with number index_ among the groups; false if there is none.
   __device__ bool find(TileAt& at) {
     while (true) {
       const unsigned after = __ballot_sync(kAllLanes, tiles_before_ + sum_ > index_);

@@ -231,6 +231,7 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
   if (in_flight >= 0) release(in_flight);
 }
 
+/// Stores a consumer's sums of a pass.
 template <class T>
 __device__ __forceinline__ void store(const Values& values, const GatherDescriptor& gather,
                                       float (&sum)[T::kUnits][T::kN / 2], int consumer,
@@ -249,6 +250,7 @@ __device__ __forceinline__ void store(const Values& values, const GatherDescript
   }
 }
 
+/// A consumer warpgroup: multiplies and stores all passes.
 template <class T>
 __device__ __forceinline__ void multiply_passes(const Arguments& args, typename T::Shared& shared,
                                                 int consumer, int thread) {

@@ -116,6 +116,7 @@ class SplitKReduction {
   }
 
  private:
+  /// Sends each piece of 16 columns of this unit's sums to its owner.
   __device__ __forceinline__ void send_sums(const float (&sum)[kN / 2], int thread) {
     char* to = room_ + at_.rank * rank_bytes_ + thread * 16;
     int owner = 0;

@@ -311,6 +311,7 @@ __device__ __forceinline__ void store_slots(const Result& result, StoreBuffers& 
     for (float& value : piece) value = 0.0f;
 }
 
+/// A consumer warpgroup: multiplies and stores its part of all tiles of this CTA.
 template <class T>
 __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T::Shared& shared,
                                                int consumer, int thread) {
