@@ -68,7 +68,7 @@ struct AttentionWalk {
   bool longest_last = false;         // later queries see more keys, so their tiles go first
   bool reverses_odd_rounds = false;  // odd rounds of tiles walk their lists in reverse
   int row_groups = 1;                // row groups with separate lists, per tile
-  // Whether a tile's descriptor requires reading the sequences, or the lists of the mask.
+  // What a thread block reads before its first tile: the sequences, or the lists of the mask.
   bool reads_sequences = false, reads_lists = false;
   std::uint64_t tag = 0;               // tag of the launch, for its counters
   std::uint64_t* next_tile = nullptr;  // counter of dynamically scheduled tiles; null: static
