@@ -62,7 +62,8 @@ TEST(TuningFile, OtherVersionsAndDevicesAreRefused) {
   EXPECT_EQ(refusal(""), "line 1: expected 'tessera-tuning ...', got the end of the file");
   EXPECT_EQ(refusal("{}"), "line 1: expected 'tessera-tuning ...', got '{}'");
   EXPECT_EQ(refusal("tessera-tuning 2\n"), "line 1: expected version 1, got '2'");
-  EXPECT_EQ(refusal("tessera-tuning 1\n"), "line 1: expected 'device ...', got the end of the file");
+  EXPECT_EQ(refusal("tessera-tuning 1\n"),
+            "line 1: expected 'device ...', got the end of the file");
   EXPECT_EQ(refusal("tessera-tuning 1\nfor H200\n"),
             "line 2: expected 'device ...', got 'for H200'");
   EXPECT_EQ(refusal(kHead, "NVIDIA H100"),
