@@ -77,8 +77,8 @@ TESSERA_EXPORT void transpose_lists(const BsrMatrix& matrix, const ColumnLists& 
 // needs a workspace.
 
 /// Lists the nonzero blocks of each row of `blocks`, u8 [batch|1, heads|1, rows, cols], in
-/// ascending order. `out` has the same batch, heads and rows. If a row has more blocks than the
-/// capacity of out.indices, the first ones are kept.
+/// ascending order. `out` has contiguous counts and indices with the same batch, heads and rows. If
+/// a row has more blocks than the capacity of out.indices, the first ones are kept.
 TESSERA_EXPORT void list_blocks(const Tensor& blocks, const BlockList& out,
                                 const Execution& execution = {});
 /// Writes both lists of a mask from two tensors of one shape: `full_out` lists the blocks set in
