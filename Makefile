@@ -9,7 +9,7 @@ preset := $(if $(filter 1,$(CUDA)),cuda,release)
 build := build/$(preset)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build python bench gpu-check profile tables report format format-check \
+.PHONY: help setup demo test build python bench gpu-check tables report docs format format-check \
   lint clean
 
 help:
@@ -17,12 +17,12 @@ help:
 	@echo '              writes demo.html'
 	@echo 'make test     build everything and run all tests that need no GPU; TORCH=1 with PyTorch and'
 	@echo '              transformers too (6 GB on disk)'
-	@echo 'make bench    measure this machine against named peers; ARGS="..." for tessera bench'
+	@echo 'make bench    measure this CPU against named peers; ARGS="..." for python -m tessera.bench'
 	@echo 'make gpu-check  on a machine with a GPU: tests, sanitizers and benchmark into one JSON;'
 	@echo '              ARGS="--quick" for a short look'
-	@echo 'make profile  what Nsight Compute says of one case: CASE="attention --q-length 16384 --causal"'
 	@echo 'make tables   the tables and pictures of the documentation, from bench/results'
 	@echo 'make report   all results of bench/results as one page, report.html'
+	@echo 'make docs     the documentation as a site, with the API reference: build/site/index.html'
 	@echo 'make python   the Python package, into .venv'
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'
@@ -60,20 +60,23 @@ python: setup
 	  --config-settings=cmake.define.TESSERA_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) .
 	@.venv/bin/python3 -c 'from importlib.metadata import version; print("tessera", version("tessera"), "is in .venv")'
 
-bench: build
-	$(build)/tessera bench $(ARGS)
+bench: python
+	.venv/bin/python3 -m tessera.bench $(or $(ARGS),suite bench/workloads/cpu.json --device cpu)
 
 gpu-check:
 	$(or $(wildcard .venv/bin/python3),python3) tools/gpu_check.py $(ARGS)
-
-profile:
-	@$(or $(wildcard .venv/bin/python3),python3) tools/ncu_profile.py "$(CASE)" $(ARGS)
 
 tables:
 	@python3 tools/tables.py
 
 report:
 	@python3 tools/tables.py --report report.html
+
+# Links that lead nowhere are errors.
+docs:
+	@scripts/venv.sh docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python3 -m mkdocs build --strict
+	@echo 'build/site/index.html: open it through "python3 -m http.server -d build/site"'
 
 format format-check:
 	@scripts/format.sh $@

@@ -22,14 +22,10 @@ configure_file(cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/package/tessera.pc @ONL
 install(FILES ${PROJECT_BINARY_DIR}/package/tessera.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 
-# The command-line tool, a component of its own: it finds the library and its data from its own
-# place, so that the installed tree may be moved.
+# The command-line tool, a component of its own: it finds the library from its own place, so
+# that the installed tree may be moved.
 function(tessera_install_tool)
-  set(data_dir ${CMAKE_INSTALL_DATADIR}/tessera)
   file(RELATIVE_PATH bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
-  file(RELATIVE_PATH bin_to_data "/${CMAKE_INSTALL_BINDIR}" "/${data_dir}")
   set_target_properties(tessera_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
-  target_compile_definitions(tessera_tool PRIVATE TESSERA_TOOL_DATA="${bin_to_data}")
   install(TARGETS tessera_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
-  install(FILES bench/peers/torch_cpu.py DESTINATION ${data_dir} COMPONENT tool)
 endfunction()

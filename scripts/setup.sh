@@ -26,8 +26,7 @@ for group in "$@"; do
     torch) needs="$needs
 python3-dev|torch.compile|python_header" ;;
     dev) needs="$needs
-clang-format|make format|command -v clang-format
-chromium|the test of the report in a browser|command -v chromium" ;;
+clang-format|make format|command -v clang-format" ;;
     *) say "unknown group '$group': expected torch or dev"; exit 2 ;;
   esac
 done

@@ -139,7 +139,7 @@ def parse(arguments):
     parser.add_argument("builds", nargs="+", metavar="FOLDER[:KERNEL]",
                         help="the first is what the others are compared with")
     parser.add_argument("--cases", nargs="+", required=True, metavar="CASE",
-                        help="as `make profile` takes them, or whole workload files")
+                        help="an operation with the options of tessera.bench, or a workload file")
     parser.add_argument("--turns", type=int, default=6, help="of each [6]")
     parser.add_argument("--seconds", type=float, default=0.2, help="a turn [0.2]")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")

@@ -22,6 +22,7 @@ from gpu_steps import (
     Clock,
     card_ceilings,
     cpp_tests,
+    eager_calls,
     endings,
     executables,
     host_times,
@@ -32,7 +33,7 @@ from gpu_steps import (
     say,
 )
 
-STEPS = ("cpp", "sanitizer", "python", "verify", "host", "ceilings", "bench")
+STEPS = ("cpp", "sanitizer", "python", "verify", "host", "eager", "ceilings", "bench")
 AGAIN = 3  # what a suite returns when the device is lost to its process
 MOST_STARTS = 10
 SPENT = "the budget is spent; run again with --resume"
@@ -65,18 +66,15 @@ def run_of(name):
     return {"cpp": f"cpp.{rest.partition('.')[0]}", "sanitizer": name}.get(kind, kind)
 
 
-def add_tests(out, tests, *, verify=(), host=(), ceilings=None):
+def add_tests(out, tests, *, ceilings=None, **found):
     """Puts outcomes into the file, in place of those of an earlier run of the same; with them what
-    random problems gave, what calls cost the host, or the card's ceilings."""
+    was found: sections by name, or the card's ceilings."""
     files = bench_module("files")
     result = files.read_json(out)
     again = {run_of(test["name"]) for test in tests}
     kept = [test for test in result["tests"] if run_of(test["name"]) not in again]
     result["tests"] = kept + tests
-    if verify:
-        result["verify"] = list(verify)
-    if host:
-        result["host"] = list(host)
+    result.update({section: list(entries) for section, entries in found.items() if entries})
     result.get("ceilings", {}).update(ceilings or {})
     files.write_json(out, result)
 
@@ -215,6 +213,31 @@ def check(result):
     return 1 if found else 0
 
 
+def run_tests(options, out, result, environment, clock):
+    """All steps before the benchmark; each is in the file before the next one starts."""
+    work = out.parent / f".{out.stem}-work"
+    work.mkdir(exist_ok=True)
+    done = passed_before(result) if options.resume else set()
+    try:
+        if "cpp" in options.steps:
+            add_tests(out, cpp_tests(options, clock, work, done))
+        if "sanitizer" in options.steps and not clock.spent:
+            add_tests(out, sanitizer_tests(options, clock, done))
+        if "python" in options.steps and "python" not in done and not clock.spent:
+            add_tests(out, python_tests(environment, clock, work))
+        if "verify" in options.steps and not clock.spent:
+            found, tests = random_problems(options, clock, environment, work, result)
+            add_tests(out, tests, verify=found)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    for step, measure in (("host", lambda: host_times(options, clock)),
+                          ("eager", lambda: eager_calls(options, clock, environment)),
+                          ("ceilings", lambda: card_ceilings(options, clock))):
+        if step in options.steps and step not in done and not clock.spent:
+            found, tests = measure()
+            add_tests(out, tests, **{step: found})
+
+
 def main(arguments=None):
     options = parse(arguments)
     if options.merge:
@@ -245,27 +268,7 @@ def main(arguments=None):
         return 1
     if former and former["commit"] != result["commit"]:
         result = forget_tests(out, {*options.steps} - {"ceilings"})
-    work = out.parent / f".{out.stem}-work"
-    work.mkdir(exist_ok=True)
-    done = passed_before(result) if options.resume else set()
-    try:
-        if "cpp" in options.steps:
-            add_tests(out, cpp_tests(options, clock, work, done))
-        if "sanitizer" in options.steps and not clock.spent:
-            add_tests(out, sanitizer_tests(options, clock, done))
-        if "python" in options.steps and "python" not in done and not clock.spent:
-            add_tests(out, python_tests(environment, clock, work))
-        if "verify" in options.steps and not clock.spent:
-            found, tests = random_problems(options, clock, environment, work, result)
-            add_tests(out, tests, verify=found)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    if "host" in options.steps and "host" not in done and not clock.spent:
-        times, tests = host_times(options, clock)
-        add_tests(out, tests, host=times)
-    if "ceilings" in options.steps and "ceilings" not in done and not clock.spent:
-        figures, tests = card_ceilings(options, clock)
-        add_tests(out, tests, ceilings=figures)
+    run_tests(options, out, result, environment, clock)
     complaint = SPENT if clock.spent else None
     if "bench" in options.steps and not clock.spent:
         complaint = benchmark(options, out, environment, clock)

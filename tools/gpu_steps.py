@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree
 
 from check_results import ROOT, bench_module
-from outcomes import gtest_outcomes, junit_outcomes, listed_tests, outcome
 
 FEW_TESTS = 3  # of each executable, spread over it
 RACES = "Hostile"  # tests of lists that make two places one: what races there was asked for
@@ -70,6 +70,52 @@ def stop(process):
     return output or ""
 
 
+def outcome(name, status, seconds, output, skipped=(), cut=False):
+    """One entry of "tests". Without a status it was stopped: as it took too long, or (`cut`) as the
+    budget of the run ended first, which says nothing of it."""
+    word = "passed" if status == 0 else "skipped" if status in skipped else "failed"
+    if status is None and cut:
+        word = "unfinished"
+    entry = {"name": name, "outcome": word, "seconds": round(seconds, 3)}
+    if word != "passed":
+        lines = [line for line in output.strip().splitlines() if line.strip()]
+        reason = "out of time" if status is None else f"exit status {status}"
+        entry["detail"] = " / ".join([reason, *lines[-6:]])[:1500]
+    return entry
+
+
+def reported_outcomes(prefix, report):
+    """The tests of a report in JUnit's form, as GoogleTest and pytest write it; none where there is
+    no report or a broken one."""
+    try:
+        root = xml.etree.ElementTree.parse(report).getroot()
+    except (OSError, xml.etree.ElementTree.ParseError):
+        return []
+    tests = []
+    for case in root.iter("testcase"):
+        if case.get("status") == "notrun":  # GoogleTest's word for disabled tests
+            continue
+        entry = {"name": f"{prefix}.{case.get('classname')}.{case.get('name')}",
+                 "outcome": "passed", "seconds": float(case.get("time", 0))}
+        for tag, word in (("skipped", "skipped"), ("error", "failed"), ("failure", "failed")):
+            if (found := case.find(tag)) is not None:
+                entry["outcome"] = word
+                entry["detail"] = (found.get("message") or found.text or "")[:1500]
+        tests.append(entry)
+    return tests
+
+
+def listed_tests(text):
+    """Names of --gtest_list_tests: suites at the margin, tests below them."""
+    names, suite = [], None
+    for line in text.splitlines():
+        if line and not line[0].isspace() and line.split("#")[0].rstrip().endswith("."):
+            suite = line.split("#")[0].strip()
+        elif suite and line.startswith("  "):
+            names.append(suite + line.split("#")[0].strip())
+    return [name for name in names if "DISABLED_" not in name]
+
+
 def executables(build):
     found = sorted((build / "tests").glob("gpu_*"))
     return [path for path in found if os.access(path, os.X_OK) and path.is_file()]
@@ -87,14 +133,14 @@ def cpp_tests(options, clock, work, done):
     def one(path):
         if clock.spent:
             return []
-        report = work / f"{path.name}.json"
+        report = work / f"{path.name}.xml"
         report.unlink(missing_ok=True)
         few = ["--gtest_filter=" + ":".join(spread(path))] if options.quick else []
         start = time.monotonic()
-        status, output = run([path, f"--gtest_output=json:{report}", *few],
+        status, output = run([path, f"--gtest_output=xml:{report}", *few],
                              clock.left(MOST_SECONDS))
         seconds = time.monotonic() - start
-        parsed = gtest_outcomes(path.name, report) if status in (0, 1) else []
+        parsed = reported_outcomes(f"cpp.{path.name}", report) if status in (0, 1) else []
         if status not in (0, 1) or not parsed:
             parsed.append(outcome(f"cpp.{path.name}", status, seconds, output, (GTEST_SKIPPED,),
                                   clock.spent))
@@ -165,7 +211,7 @@ def python_tests(environment, clock, work):
     if status == 5:  # pytest's code for "no test was collected"
         tests = [{"name": "python", "outcome": "skipped", "detail": "no test is marked gpu"}]
     else:
-        tests = junit_outcomes(report)
+        tests = reported_outcomes("python", report)
         if status not in (0, 1) or not tests:
             tests.append(outcome("python", 1 if status == 0 else status, seconds, output,
                                  cut=clock.spent))
@@ -224,14 +270,18 @@ def random_problems(options, clock, environment, work, result):
 
 
 def measuring_program(options, clock, test, program, *arguments):
-    """([what it prints as JSON, a line each], how it ended): one of the build's, with nothing
-    beside it."""
+    """`printed_json` of one of the build's programs."""
     path = options.build / "tests" / program
     if not os.access(path, os.X_OK):
         return [], {"name": test, "outcome": "skipped",
                     "detail": f"no tests/{program}: build the target tessera_gpu_tests"}
+    return printed_json([path, *arguments], clock, test)
+
+
+def printed_json(command, clock, test, environment=None):
+    """([what it prints as JSON, a line each], how it ended). It runs with nothing beside it."""
     start = time.monotonic()
-    status, output = run([path, *arguments], clock.left(300))
+    status, output = run(command, clock.left(300), environment)
     ended = outcome(test, status, time.monotonic() - start, output, (GTEST_SKIPPED,), clock.spent)
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")], ended
 
@@ -242,6 +292,18 @@ def host_times(options, clock):
     for one in times:
         say(f"{one['call']}: {one['us']:.2f} us of the host")
     say(f"host: {test['outcome']}")
+    return times, [test]
+
+
+def eager_calls(options, clock, environment):
+    """(what eager calls in Python cost the host beside PyTorch's own, how that ended)."""
+    if options.device != "cuda":
+        return [], [{"name": "eager", "outcome": "skipped", "detail": "measured on a GPU alone"}]
+    times, test = printed_json([sys.executable, "-m", "tessera.overhead", "--json"], clock, "eager",
+                               environment)
+    for one in times:
+        say(f"{one['call']}: {one['us'] / one['peer_us']:.2f} of {one['peer']}")
+    say(f"eager: {test['outcome']}")
     return times, [test]
 
 

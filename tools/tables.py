@@ -21,7 +21,6 @@ import re
 import sys
 from pathlib import Path
 
-import sweep
 from check_results import ROOT, bench_module, package_module
 
 MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
@@ -72,21 +71,24 @@ def lists(result):
     return [record for record in others(result) if record["op"] not in PRODUCTS]
 
 
-# Tables over all files of a card; else each file has its own.
+# Tables over all files of a card; else each file has its own, and the headline is of one card.
 OF_A_CARD = ("glance", "model_error")
-# Name -> what of a result it shows, and what of tessera.report.markdown makes the lines of it.
+HEADLINE = "headline"
+HEADLINE_PICTURE = "attention_density"
+# Name -> what of a result it shows, and which function of tessera.report tells it.
 TABLES = {
-    "glance": (everything, "glance"),
-    "machine": (lambda result: result, "ceilings_and_tests"),
-    "ceilings": (lambda result: result, "ceilings"),
-    "products": (products, "comparison"),
-    "energy": (products, "energy"),
-    "crossover": (products, "crossover"),
-    "attention": (attention, "comparison"),
-    "lists": (lists, "lists"),
-    "workloads": (workloads, "workloads"),
-    "host": (lambda result: result.get("host", []), "host_times"),
-    "model_error": (everything, "predictions"),
+    "glance": (everything, "card_tables", "glance"),
+    "machine": (lambda result: result, "card_tables", "ceilings_and_tests"),
+    "ceilings": (lambda result: result, "card_tables", "ceilings"),
+    "products": (products, "case_tables", "comparison"),
+    "energy": (products, "case_tables", "energy"),
+    "crossover": (products, "case_tables", "crossover"),
+    "attention": (attention, "case_tables", "comparison"),
+    "lists": (lists, "case_tables", "lists"),
+    "workloads": (workloads, "case_tables", "workloads"),
+    "host": (lambda result: result.get("host", []), "case_tables", "host_times"),
+    "eager": (lambda result: result.get("eager", []), "case_tables", "eager_calls"),
+    "model_error": (everything, "card_tables", "predictions"),
 }
 
 
@@ -113,51 +115,49 @@ def committed_kernels(root):
     return kernels
 
 
-def by_card(results):
-    """Those of each card together."""
-    cards = {}
-    for result in results:
-        cards.setdefault(package_module("report.reading").machine_of(result), []).append(result)
-    return cards.values()
-
-
 def kinds(records):
     """Which kernels were measured, to begin a line about one file of several."""
     found = {bench_module("cases").kind_of(record["op"]) for record in records}
     return " and ".join(sorted(found)) + ": " if found else ""
 
 
-def read_sweeps(root):
-    """{name of its table: outcome}"""
-    paths = sorted((root / "bench" / "results" / "sweeps").glob("*.json"))
-    try:
-        return {f"sweep_{path.stem}": bench_module("files").read_json(path) for path in paths}
-    except bench_module("files").Unreadable as error:
-        raise Wrong(str(error)) from None
-
-
 def cases_of(name, result, chosen):
     """The records whose stale ones a table counts: those that it shows, or all beside which tests
     ran. Ceilings and times of the host are not those of kernels."""
-    if name in ("ceilings", "host"):
+    if name in ("ceilings", "host", "eager"):
         return []
     return result["cases"] if name == "machine" else chosen
 
 
-def table(name, results, kernels, sweeps=None):
+def headline_lines(results, kernels):
+    """The lines of the README, of the card that has most of them."""
+    headline, markdown = (package_module(f"report.{name}") for name in ("headline", "markdown"))
+    chosen = headline.lines_of(headline.best_card(results))
+    if not chosen:
+        return ["Not measured yet."]
+    *_, (*_, result) = chosen
+    stale = bench_module("machine_code").in_words([record for _, record, _ in chosen], kernels)
+    return [*markdown.lines([headline.table(chosen)]), "",
+            "*" + "; ".join([markdown.card(result), *stale]) + "*"]
+
+
+def table(name, results, kernels):
     """The lines between the markers."""
-    if name in (sweeps or {}):
-        return "\n".join(["", *sweep.outcome_lines(sweeps[name]), "", ""])
+    if name == HEADLINE:
+        return "\n".join(["", *headline_lines(results, kernels), "", ""])
     if name not in TABLES:
-        names = ", ".join([*TABLES, *(sweeps or {})])
-        raise Wrong(f"no table is called {name!r}: there are {names}")
-    choose, maker = TABLES[name]
+        raise Wrong(f"no table is called {name!r}: there are {', '.join([HEADLINE, *TABLES])}")
+    choose, module, maker = TABLES[name]
+    blocks = getattr(package_module(f"report.{module}"), maker)
     markdown = package_module("report.markdown")
-    lines = []
-    for together in by_card(results) if name in OF_A_CARD else [[result] for result in results]:
+    groups, lines = [[result] for result in results], []
+    if name in OF_A_CARD:
+        cards = package_module("report.reading").cards(dict(enumerate(results)))
+        groups = [card.results for card in cards]
+    for together in groups:
         chosen = [choose(result) for result in together]
         every = chosen[0] if len(chosen) == 1 else [one for some in chosen for one in some]
-        made = getattr(markdown, maker)(every)
+        made = markdown.lines(blocks(every))
         if made:
             several = len(together) > 1
             where = [f"*{kinds(some) if several else ''}{line}*"
@@ -172,8 +172,11 @@ def pictures(name, results, kernels, images, folder):
     """The lines between the markers of a page in that folder; the files that they refer to are
     added to images, {path: content}."""
     maker = package_module("report.pictures")
+    if name == HEADLINE:
+        name, results = HEADLINE_PICTURE, package_module("report.headline").best_card(results)
     if name not in maker.PICTURES:
-        raise Wrong(f"no picture is called {name!r}: there are {', '.join(maker.PICTURES)}")
+        names = ", ".join([HEADLINE, *maker.PICTURES])
+        raise Wrong(f"no picture is called {name!r}: there are {names}")
     lines = []
     for picture in maker.draw(name, results, kernels):
         path = IMAGES / picture.file
@@ -183,7 +186,7 @@ def pictures(name, results, kernels, images, folder):
     return "\n".join(["", *lines, "", ""]) if lines else ""
 
 
-def rewritten(text, results, kernels, images, folder, sweeps=None):
+def rewritten(text, results, kernels, images, folder):
     """A page in that folder of the tree, with its tables and pictures as they should be."""
     pairs = len(MARKED.findall(text))
     if len(MARKER.findall(text)) != 2 * pairs:
@@ -192,7 +195,7 @@ def rewritten(text, results, kernels, images, folder, sweeps=None):
 
     def filled(found):
         kind, name = found[1], found[2]
-        lines = (table(name, results, kernels, sweeps) if kind == "table"
+        lines = (table(name, results, kernels) if kind == "table"
                  else pictures(name, results, kernels, images, folder))
         return f"<!-- {kind}: {name} -->\n{lines}<!-- end -->"
 
@@ -200,13 +203,11 @@ def rewritten(text, results, kernels, images, folder, sweeps=None):
 
 
 def write_report(root, file):
-    """`tessera report` with all results and profiles of the tree. Returns its exit status."""
+    """`tessera report` with all results of the tree. Returns its exit status."""
     results = result_paths(root)
     if not results:
         raise Wrong(f"{root}: no results in bench/results")
     words = [*results, "-o", file, "--tree", root]
-    if profiles := sorted((root / "bench" / "results" / "profiles").glob("*.json")):
-        words += ["--profiles", *profiles]
     return package_module("report.cli").main([str(word) for word in words])
 
 
@@ -217,12 +218,12 @@ def pages(root):
 def wanted_files(root, results, kernels):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
-    images, sweeps = {}, read_sweeps(root)
+    images: dict = {}
     for page in pages(root):
         path = page.relative_to(root)
         try:
             wanted[path] = rewritten(page.read_text(encoding="utf-8"), list(results.values()),
-                                     kernels, images, path.parent, sweeps)
+                                     kernels, images, path.parent)
         except Wrong as error:
             raise Wrong(f"{page}: {error}") from None
     return {**wanted, **images}

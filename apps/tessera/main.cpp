@@ -6,7 +6,6 @@
 #include <tessera/version.hpp>
 #include <vector>
 
-#include "apps/tessera/interrupt.hpp"
 #include "apps/tessera/options.hpp"
 #include "apps/tessera/output.hpp"
 
@@ -35,7 +34,7 @@ int exit_code_of(const Error& error) {
   }
 }
 
-// CLI11 spreads some messages over lines; scripts want one.
+// Some messages of CLI11 have several lines; scripts expect one.
 std::string one_line(std::string text) {
   for (char& c : text)
     if (c == '\n') c = ' ';
@@ -43,7 +42,7 @@ std::string one_line(std::string text) {
 }
 
 Command add_version(CLI::App& app) {
-  CLI::App* parser = app.add_subcommand("version", "The version, as --version prints it");
+  CLI::App* parser = app.add_subcommand("version", "Print the version, like --version");
   return {parser, [] {
             std::cout << TESSERA_VERSION_STRING << '\n';
             return static_cast<int>(kFine);
@@ -53,14 +52,14 @@ Command add_version(CLI::App& app) {
 int run(int argc, char** argv) {
   if (const auto code = run_python_command(argc, argv)) return *code;
   CLI::App app{
-      "Block-sparse matrix products and attention: what is here, what would run, and how fast."};
+      "Block-sparse attention and matrix products: inspect devices and kernels, explain which "
+      "kernel would run, and measure."};
   app.name("tessera");
   app.set_version_flag("--version", TESSERA_VERSION_STRING);
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
-  const std::vector<Command> commands{add_info(app),   add_explain(app), add_demo(app),
-                                      add_verify(app), add_bench(app),   add_pattern(app),
-                                      add_version(app)};
+  const std::vector<Command> commands{add_info(app), add_explain(app), add_demo(app),
+                                      add_pattern(app), add_version(app)};
   add_python_commands(app);
   set_footer(app,
              "  tessera info\n"
@@ -87,8 +86,6 @@ int run_or_complain(int argc, char** argv) {
     return complain(one_line(error.what()), exit_code_of(error));
   } catch (const UsageError& error) {
     return complain(one_line(error.what()), kBadInput);
-  } catch (const Interrupted& error) {
-    return complain(error.what(), kInterrupted);
   } catch (const std::bad_alloc&) {
     return complain("not enough memory for this problem", kUnsupported);
   } catch (const std::exception& error) {

@@ -7,8 +7,9 @@ namespace tessera::tool {
 
 namespace fs = std::filesystem;
 
-fs::path own_path() { return fs::read_symlink("/proc/self/exe"); }
+namespace {
 
+// `name` in `folder` or the closest one above it that has it. Empty where there is none.
 fs::path find_above(const fs::path& folder, const fs::path& name) {
   std::error_code error;
   for (fs::path place = folder;; place = place.parent_path()) {
@@ -17,21 +18,18 @@ fs::path find_above(const fs::path& folder, const fs::path& name) {
   }
 }
 
+// The same above this program, else above the current folder.
 fs::path find_above(const fs::path& name) {
   std::error_code error;
-  const fs::path here = find_above(own_path().parent_path(), name);
+  const fs::path here = find_above(fs::read_symlink("/proc/self/exe").parent_path(), name);
   return here.empty() ? find_above(fs::current_path(error), name) : here;
 }
 
-fs::path source_tree_of(const fs::path& folder) {
-  const fs::path known = find_above(folder, "apps/tessera/main.cpp");
-  return known.empty() ? known : known.parent_path().parent_path().parent_path();
-}
+}  // namespace
 
 fs::path source_tree() {
-  std::error_code error;
-  const fs::path here = source_tree_of(own_path().parent_path());
-  return here.empty() ? source_tree_of(fs::current_path(error)) : here;
+  const fs::path known = find_above("apps/tessera/main.cpp");
+  return known.empty() ? known : known.parent_path().parent_path().parent_path();
 }
 
 std::string find_python() {

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <chrono>
 #include <string>
 
 namespace tessera::tool {
 
-/// Says on stderr how far a long command is: one line redrawn on a terminal, plain lines (at most
-/// one every few seconds for `update`) elsewhere.
+/// Says on stderr how far a long command is: one line redrawn on a terminal, plain lines
+/// elsewhere.
 class Progress {
  public:
   Progress();
@@ -16,15 +15,12 @@ class Progress {
 
   /// What is done now: shown at once, each time.
   void step(const std::string& what);
-  /// How much of it is done, 0 to 1, with a few words.
-  void update(double share, const std::string& what);
   /// Takes the line off a terminal, so that other output can follow.
   void clear();
 
  private:
   bool terminal_;
   bool drawn_ = false;
-  std::chrono::steady_clock::time_point last_{};
 };
 
 }  // namespace tessera::tool

@@ -11,44 +11,39 @@
 #include "apps/tessera/command.hpp"
 #include "apps/tessera/places.hpp"
 
-// Subcommands that the Python package carries: this process becomes Python, so exit codes, signals,
-// help and the terminal are its own.
+// The subcommands of the Python package. This process is replaced by Python, so that exit codes,
+// signals, help and the terminal are Python's own.
 namespace tessera::tool {
 
 namespace {
 
 struct PythonCommand {
   const char* name;
-  const char* word;  // the argument that follows the name; "" where any may
   const char* module;
   const char* about;
 };
 
 constexpr std::array kCommands{
-    PythonCommand{"tune", "", "tessera.tune",
-                  "Try the kernels that take a problem, keep the fastest"},
-    PythonCommand{"report", "", "tessera.report", "Result files as one page of HTML"},
-    PythonCommand{"bench", "ceilings", "tessera.bench", ""},
-    PythonCommand{"bench", "suite", "tessera.bench", ""},
-    PythonCommand{"bench", "merge", "tessera.bench", ""},
-    PythonCommand{"bench", "table", "tessera.bench", ""},
-    PythonCommand{"bench", "peers", "tessera.bench", ""},
+    PythonCommand{"bench", "tessera.bench", "Measure operations beside other libraries"},
+    PythonCommand{"verify", "tessera.verify", "Random problems against double precision"},
+    PythonCommand{"tune", "tessera.tune", "Try the kernels that take a problem, keep the fastest"},
+    PythonCommand{"report", "tessera.report", "Result files as one page of HTML"},
 };
 
-// Runs a module as `python -m` does, where the package is there: a folder that happens to be called
-// tessera is not.
+// Runs a module like `python -m`, if the package is installed. A folder that is called tessera does
+// not count as the package.
 constexpr const char* kRunModule = R"(
 import importlib.util, runpy, sys
 found = importlib.util.find_spec("tessera")
 if found is None or found.origin is None:
     sys.stderr.write("tessera: " + sys.argv.pop(1) + ": " + sys.executable
-                     + " has no package tessera; in the source tree, make python installs it, or "
-                       "pip install . for any Python, which TESSERA_PYTHON names\n")
+                     + " has no package tessera; in the source tree, make python installs it; for "
+                       "another Python, use pip install . and set TESSERA_PYTHON\n")
     sys.exit(3)
 name = sys.argv.pop(1)
 try:
     runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
-except KeyboardInterrupt:  # while the package was being loaded
+except KeyboardInterrupt:  # while the package is loading
     sys.stderr.write("tessera: " + name + ": stopped\n")
     sys.exit(130)
 )";
@@ -56,15 +51,12 @@ except KeyboardInterrupt:  # while the package was being loaded
 }  // namespace
 
 void add_python_commands(CLI::App& app) {
-  for (const PythonCommand& command : kCommands)
-    if (!*command.word) app.add_subcommand(command.name, command.about);
+  for (const PythonCommand& command : kCommands) app.add_subcommand(command.name, command.about);
 }
 
 std::optional<int> run_python_command(int argc, char** argv) {
   for (const PythonCommand& command : kCommands) {
-    const bool takes_word = *command.word != '\0';
-    if (argc < (takes_word ? 3 : 2) || std::string_view(argv[1]) != command.name) continue;
-    if (takes_word && std::string_view(argv[2]) != command.word) continue;
+    if (argc < 2 || std::string_view(argv[1]) != command.name) continue;
     std::string python = find_python(), program = kRunModule, name = command.name;
     std::string option = "-c", module = command.module;
     std::vector<char*> words{python.data(), option.data(), program.data(), name.data(),

@@ -4,13 +4,11 @@
 #include <chrono>
 #include <thread>
 
-#include "apps/tessera/interrupt.hpp"
-
 namespace tessera::tool {
 
 namespace {
 
-// Thread pools (ours, OpenBLAS's, PyTorch's) spin for a few milliseconds after their work, on the
+// Thread pools (OpenMP's) spin for a few milliseconds after their work, on the
 // cores that the next side needs: a rest lets them fall asleep.
 constexpr auto kRest = std::chrono::milliseconds(40);
 
@@ -48,7 +46,6 @@ std::vector<Timing> interleave(const std::vector<std::function<double()>>& sides
     const bool warm_up = round == 0;
     if (round > options.min_rounds && elapsed() > options.seconds) break;
     for (std::size_t s = 0; s < sides.size(); ++s) {
-      check_interrupt();
       std::this_thread::sleep_for(kRest);
       const double ms = sides[s]();
       if (!warm_up) times[s].push_back(ms);

@@ -24,7 +24,6 @@ struct TimingOptions {
 
 /// Runs the sides in turn (A B A B ...), so that a drift of the machine's clock meets all of them.
 /// Each side returns the milliseconds of one run. The first round warms up and does not count.
-/// Throws Interrupted after Ctrl-C.
 std::vector<Timing> interleave(const std::vector<std::function<double()>>& sides,
                                const TimingOptions& options = {});
 

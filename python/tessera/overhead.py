@@ -1,13 +1,15 @@
-"""What a call costs on the host: ``python -m tessera.overhead [--check]``.
+"""What a call costs on the host: ``python -m tessera.overhead [--check | --json]``.
 
 Each figure is the median over rounds of many calls of one small problem, taken in turns. On a GPU
 the calls only launch: each round waits for the GPU before its clock starts, so that its queue never
 fills. The last table sets eager calls beside PyTorch's own in the same run; with --check the exit
-status is 1 where one is slower than its limit on a GPU."""
+status is 1 where one is slower than its limit on a GPU. --json prints that table alone, of the GPU,
+a line of JSON for each call."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
@@ -143,8 +145,8 @@ def pairs(device: str) -> tuple[list[Pair], dict[str, Callable[[], Any]]]:
     ], theirs
 
 
-def ratio_report(device: str) -> bool:
-    """Prints the ratios; whether all are within their limits."""
+def eager_calls(device: str) -> list[dict[str, Any]]:
+    """What each eager call and PyTorch's own take."""
     import torch
 
     ours, theirs = pairs(device)
@@ -152,14 +154,21 @@ def ratio_report(device: str) -> bool:
         times = iter(microseconds([*theirs.values(), *(pair.ours for pair in ours)],
                                   wait=_wait_for(device)))
     base = dict(zip(theirs, times, strict=False))  # ours follow
+    return [{"call": pair.name, "us": round(taken, 3), "peer": pair.theirs,
+             "peer_us": round(base[pair.theirs], 3), "limit": pair.limit}
+            for pair, taken in zip(ours, times, strict=True)]
+
+
+def ratio_report(device: str) -> bool:
+    """Prints the ratios; whether all are within their limits."""
     print(f"eager calls beside PyTorch's on {device}")
     within = True
-    for pair, taken in zip(ours, times, strict=True):
-        ratio = taken / base[pair.theirs]
-        within = within and ratio <= pair.limit
-        limit = f", limit {pair.limit:.1f}x" if device != "cpu" else ""
-        print(f"  {taken:7.2f} us  {ratio:5.2f}x of {pair.theirs} ({base[pair.theirs]:.2f} us)"
-              f"{limit}: {pair.name}")
+    for one in eager_calls(device):
+        ratio = one["us"] / one["peer_us"]
+        within = within and ratio <= one["limit"]
+        limit = f", limit {one['limit']:.1f}x" if device != "cpu" else ""
+        print(f"  {one['us']:7.2f} us  {ratio:5.2f}x of {one['peer']} ({one['peer_us']:.2f} us)"
+              f"{limit}: {one['call']}")
     return within
 
 
@@ -176,7 +185,13 @@ def main(arguments: list[str] | None = None) -> int:
                                      description="What a call costs on the host.")
     parser.add_argument("--check", action="store_true",
                         help="exit with 1 where a call on a GPU is slower than its limit")
+    parser.add_argument("--json", action="store_true",
+                        help="print eager calls on a GPU alone, a line of JSON for each")
     given = parser.parse_args(arguments)
+    if given.json:
+        for one in eager_calls("cuda"):
+            print(json.dumps(one))
+        return 0
     numpy_report()
     try:
         import torch

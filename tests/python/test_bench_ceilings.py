@@ -11,7 +11,7 @@ from tessera.bench import ceilings, cli, machine, results, schema, suite
 from tessera.bench.files import write_json
 from tessera.bench.measure import Settings
 from tessera.bench.progress import Progress
-from tessera.report import markdown
+from tessera.report import card_tables, markdown
 
 ROOT = Path(__file__).parents[2]
 FIGURES = {"tensor_bf16_n256_tflops": 895.0, "tensor_bf16_n256_mhz": 1755.0,
@@ -132,23 +132,24 @@ def test_the_program_is_looked_for_where_the_preset_builds_it(tmp_path):
 
 
 def test_the_table_has_a_line_for_each_instruction():
-    lines = markdown.ceilings({"ceilings": {**FIGURES, **OF_TORCH}})
+    lines = markdown.lines(card_tables.ceilings({"ceilings": {**FIGURES, **OF_TORCH, "new": 3}}))
     named = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
     assert named == ["tensor cores", "wgmma bf16 64x256x16", "wgmma e4m3 64x256x32",
                      "wgmma bf16 64x64x16, A in registers", "cuBLAS bf16 8192x8192x8192", "what",
                      "L2 to shared memory, TB/s", "memory, read, TB/s",
-                     "memory, copied, bytes read and written, TB/s", "a launch in a stream, us"]
-    alone = markdown.ceilings({"ceilings": {"launch_us": 1.5}})
+                     "memory, copied, bytes read and written, TB/s", "a launch in a stream, us",
+                     "new"]
+    alone = markdown.lines(card_tables.ceilings({"ceilings": {"launch_us": 1.5}}))
     assert [line for line in alone if "1.5" in line] and "tensor" not in "".join(alone)
 
 
 @pytest.mark.parametrize("measured", [{}, OF_TORCH])
 def test_results_without_the_program_s_figures_have_no_such_table(measured):
-    assert markdown.ceilings({"ceilings": measured}) == []
+    assert card_tables.ceilings({"ceilings": measured}) == []
 
 
 def test_what_a_result_says_of_its_machine_needs_no_copy():
-    assert markdown.ceilings_and_tests({"ceilings": FIGURES, "tests": []}) == []
+    assert card_tables.ceilings_and_tests({"ceilings": FIGURES, "tests": []}) == []
 
 
 def test_merging_keeps_what_only_one_part_has(card):

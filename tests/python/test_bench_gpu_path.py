@@ -251,7 +251,7 @@ def test_full_blocks_are_full_and_partial_ones_are_not(gpu):
 
 
 def test_blocked_ell_holds_the_matrix_row_by_row(gpu):
-    from tessera.bench.peers.cusparse_bell import PEERS
+    from tessera.bench.peers.cusparse import PEERS
 
     problem = Problem(make_case("bsr_matmul", {**PRODUCT, "pattern": "power_law", "exponent": 1.0,
                                                "dtype": "bf16"}), "cuda")

@@ -32,7 +32,7 @@ from tessera.bench.peers.base import Peer, Unavailable, one_line
 from tessera.bench.problem import Problem
 from tessera.bench.reference import WrongResult, check_same
 from tessera.bench.timing import Prepared
-from tessera.report import markdown
+from tessera.report import card_tables, markdown
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = schema.of_results()
@@ -377,6 +377,7 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     call = {"op": "matmul", "us": 1.0, "spread": 0.0, "with_plan_us": 2.0, "row": "x"}
     first["host"] = [{**call, "call": "a"}, {**call, "call": "b"}]
     second["host"] = [{**call, "call": "a", "us": 2.0}]
+    second["eager"] = [{"call": "a", "us": 3.0, "peer": "p", "peer_us": 6.0, "limit": 0.5}]
     first["verify"] = [VERIFIED, {**VERIFIED, "first_seed": 20, "last_seed": 29}]
     second["verify"] = [{**VERIFIED, "right": 8, "failed": [13, 17]}]
     merged = results.merge([second, first])
@@ -387,6 +388,7 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     assert {test["name"]: test["outcome"] for test in merged["tests"]} == {"a": "passed",
                                                                            "b": "passed"}
     assert [(one["call"], one["us"]) for one in merged["host"]] == [("a", 2.0), ("b", 1.0)]
+    assert merged["eager"] == second["eager"]
     assert [(one["first_seed"], one["right"]) for one in merged["verify"]] == [(10, 8), (20, 10)]
     assert [part["cases"] for part in merged["parts"]] == [2, 2]
     assert schema.problems(merged, SCHEMA) == []
@@ -404,7 +406,7 @@ def test_random_problems_are_told_in_words():
     wrong = said({**VERIFIED, "right": 6, "refused": 2, "failed": [13, 17]})
     assert "10 random problems of attention against double precision: 6 right, 2 refused, " \
         "2 wrong (seeds 13, 17);" in wrong
-    shown = markdown.ceilings_and_tests({"ceilings": {}, "tests": [], "verify": [VERIFIED]})
+    shown = card_tables.ceilings_and_tests({"ceilings": {}, "tests": [], "verify": [VERIFIED]})
     assert shown == [said(VERIFIED) + "."]
 
 

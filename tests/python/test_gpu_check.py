@@ -16,7 +16,7 @@ import gpu_steps  # noqa: E402
 
 # A GoogleTest executable in miniature: two tests, of which Broken fails.
 EXECUTABLE = """#!{python}
-import json, sys
+import sys
 options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:] if "=" in word)
 if "--gtest_list_tests" in sys.argv:
     print("Running main() from somewhere")
@@ -25,13 +25,14 @@ if "--gtest_list_tests" in sys.argv:
     sys.exit(0)
 if {status} == 77:
     sys.exit(77)
-report = options["gtest_output"].removeprefix("json:") if "gtest_output" in options else None
-cases = [{{"name": "Small", "time": "0.5s", "result": "COMPLETED"}},
-         {{"name": "Broken", "time": "0s", "result": "COMPLETED"}}]
-if {status}:
-    cases[1]["failures"] = [{{"failure": "2 is not 3"}}]
-if report:
-    json.dump({{"testsuites": [{{"name": "Merge", "testsuite": cases}}]}}, open(report, "w"))
+failure = '<failure message="2 is not 3"/>' if {status} else ""
+if "gtest_output" in options:
+    with open(options["gtest_output"].removeprefix("xml:"), "w") as report:
+        report.write('<testsuites><testsuite name="Merge">'
+                     '<testcase classname="Merge" name="Small" status="run" time="0.5"/>'
+                     '<testcase classname="Merge" name="Off" status="notrun" time="0"/>'
+                     '<testcase classname="Merge" name="Broken" status="run" time="0">'
+                     + failure + "</testcase></testsuite></testsuites>")
 sys.exit({status})
 """
 SANITIZER = """#!/bin/sh
@@ -144,6 +145,18 @@ def test_what_the_sanitizer_finds_fails(machine):
     assert status == 1
     assert [(test["name"], test["outcome"]) for test in result["tests"]][-1] == (
         "sanitizer.memcheck.gpu_merge_test", "failed")
+
+
+def test_reports_tell_what_failed_and_what_was_skipped(tmp_path):
+    report = tmp_path / "report.xml"
+    assert gpu_steps.reported_outcomes("cpp", report) == []
+    report.write_text("<testsuites")
+    assert gpu_steps.reported_outcomes("cpp", report) == []
+    report.write_text('<a><testcase classname="A" name="b"><skipped message="no card"/></testcase>'
+                      '<testcase classname="A" name="c"><error>it ended</error></testcase></a>')
+    assert gpu_steps.reported_outcomes("cpp", report) == [
+        {"name": "cpp.A.b", "outcome": "skipped", "seconds": 0.0, "detail": "no card"},
+        {"name": "cpp.A.c", "outcome": "failed", "seconds": 0.0, "detail": "it ended"}]
 
 
 def test_nothing_built_is_a_failure(machine, tmp_path):

@@ -12,7 +12,7 @@ from test_tables import DENSE, record, result_of, tables
 pictures = tables.package_module("report.pictures")
 line_chart = tables.package_module("report.line_chart")
 make_case = tables.bench_module("cases").make_case
-RIGHT = line_chart.Chart("", [], "", []).right
+RIGHT = line_chart.RIGHT
 SVG = "{http://www.w3.org/2000/svg}"
 
 

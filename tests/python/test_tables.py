@@ -74,6 +74,10 @@ CASES = [
 ]
 
 
+def told(name, records):
+    return markdown.lines(getattr(case_tables, name)(records))
+
+
 def row_of(lines, text):
     return next([cell.strip() for cell in line.strip("|").split("|")]
                 for line in lines if line.startswith("|") and text in line)
@@ -84,7 +88,7 @@ def test_the_invented_results_have_the_shape_of_real_ones():
 
 
 def test_a_comparison_shows_every_peer_and_who_is_missing():
-    lines = markdown.comparison(CASES)
+    lines = told("comparison", CASES)
     assert row_of(lines, "case") == ["case", "in", "tessera", "best peer", "of the dense rate",
                                      "cublaslt", "cublaslt_dense", "torch_bsr",
                                      "cusparse_bell", "flex", "fa3", "fa4", "J/TFLOP"]
@@ -95,7 +99,7 @@ def test_a_comparison_shows_every_peer_and_who_is_missing():
     assert sparse[5:9] == ["0.5, 2.00x", "10, 0.40x", "2, 0.50x", "- (1)"] and sparse[-1] == "3"
     # Both operands of a sampled product are dense: cuBLASLt makes 2e9 in a millisecond.
     sampled = record("sddmm", {**SPARSE, "density": 0.5}, 1.0, {"cublaslt": 1.0}, flops=1e9)
-    assert row_of(markdown.comparison([sampled]), "sddmm")[3:6] == ["cublaslt 1.00x", "0.50",
+    assert row_of(told("comparison", [sampled]), "sddmm")[3:6] == ["cublaslt 1.00x", "0.50",
                                                                  "1, 1.00x"]
     # Where it was not measured, zeros do not stand in for it; dense products need no other.
     assert row_of(lines, "density 0.5")[4] == "" and row_of(lines, "matmul 1000x")[4] == "0.50"
@@ -109,19 +113,19 @@ def test_a_comparison_shows_every_peer_and_who_is_missing():
 
 
 def test_units_say_what_limits_a_case():
-    lines = markdown.comparison(CASES)
+    lines = told("comparison", CASES)
     assert row_of(lines, "matmul 1x1000x1000")[1:4] == ["GB/s", "3000", "cublaslt 1.50x"]
     assert row_of(lines, "matmul 2x1000x1000")[1:3] == ["GB/s", "3000"]
     few = record("bsr_matmul", {**SPARSE, "m": 2, "density": 0.5}, 0.002, {}, state="graph")
-    assert row_of(markdown.comparison([few]), "bsr_matmul")[1:3] == ["us", "2"]
+    assert row_of(told("comparison", [few]), "bsr_matmul")[1:3] == ["us", "2"]
     slow = record("matmul", DENSE, 100.0, {}, flops=2e9)
-    assert row_of(markdown.comparison([slow]), "matmul")[1:3] == ["GFLOPS", "20"]
+    assert row_of(told("comparison", [slow]), "matmul")[1:3] == ["GFLOPS", "20"]
 
 
 def test_wide_spreads_and_patterns_found_beforehand_are_shown():
     wide = record("spgemm", {**SPARSE, "density": 0.5}, 1.0, {}, symbolic_ms=0.25)
     wide["ours"]["spread"] = 0.2
-    assert row_of(markdown.comparison([wide]), "spgemm")[2] == "2 ±10%, pattern 250 us"
+    assert row_of(told("comparison", [wide]), "spgemm")[2] == "2 ±10%, pattern 250 us"
 
 
 def test_the_share_of_stored_blocks_is_told_where_no_density_is():
@@ -142,21 +146,21 @@ def test_crossover(points, expected):
 
 
 def test_crossover_takes_each_series_by_itself():
-    lines = markdown.crossover(CASES)
+    lines = told("crossover", CASES)
     assert row_of(lines, "1000x1000x1000 bf16") == ["1000x1000x1000 bf16", "50", "sustained",
                                                     "0.38", "0.25, 0.5"]
-    assert markdown.crossover(CASES[:1]) == []
+    assert told("crossover", CASES[:1]) == []
 
 
 def test_energy_has_the_cases_with_figures_only():
-    lines = markdown.energy(CASES)
+    lines = told("energy", CASES)
     assert len(lines) == 3 and row_of(lines, "density 0.25")[1] == "3"
     case = json.loads(json.dumps(CASES[0]))
     for name in ("cublaslt", "cublaslt_dense"):
         case["peers"][name]["joules_per_tflop"] = 4.0
     # Of a dense product all is useful, so a quarter of this sparse one's cost.
-    assert row_of(markdown.energy([case]), "density 0.25")[1:4] == ["3", "1", "4"]
-    assert markdown.energy(CASES[1:]) == []
+    assert row_of(told("energy", [case]), "density 0.25")[1:4] == ["3", "1", "4"]
+    assert told("energy", CASES[1:]) == []
 
 
 @pytest.fixture
@@ -323,9 +327,45 @@ def test_at_a_glance_all_files_of_a_card_are_one_table_with_its_losses(tree):
     assert "*products: " not in (tree / "README.md").read_text()
 
 
+def test_the_headline_is_of_the_card_that_has_most_of_its_lines(tree):
+    headline = tables.package_module("report.headline")
+    cases = tables.bench_module("cases")
+
+    def of(text, ms, peers):
+        op, params = headline.CASES[text]
+        return record(op, cases.make_case(op, params).params, ms, peers, flops=1e9)
+
+    dense, causal, sparse, *_ = headline.CASES
+    (tree / "README.md").write_text("<!-- table: headline -->\n<!-- end -->\n"
+                                    "<!-- picture: headline -->\n<!-- end -->\n")
+    run(tree)
+    assert "Not measured yet." in (tree / "README.md").read_text()
+    other = {**result_of([])["gpu"], "name": "Other Card"}
+    put(tree, "card-a.json", [of(dense, 4.0, {"fa4": 5.0, "fa3": 6.0})], gpu=other,
+        date="2002-01-01T00:00:00Z")
+    put(tree, "card-b.json", [of(sparse, 2.0, {"tessera_dense": 8.0, "flex": 3.0}), CASES[0],
+                              of(causal, "no kernel", {"fa4": 1.0})])
+    put(tree, "card-c.json", [of(dense, 8.0, {"fa4": 4.0})], date="2001-03-03T00:00:00Z")
+    run(tree)
+    text = (tree / "README.md").read_text()
+    lines = text.splitlines()
+    assert row_of(lines, f"| {dense} |")[1:] == ["8", "FlashAttention-4 4", "0.50x", "",
+                                                 "2001-03-03"]
+    assert row_of(lines, f"| {sparse} |")[1:] == ["2", "FlexAttention 3", "1.50x", "4.0x",
+                                                  "2001-02-03"]
+    assert causal not in text and "Other Card" not in text
+    assert "*Invented Card, 100 W, driver 1.2, CUDA 99.0*" in lines
+    assert "invented-card-attention-density.svg" in text
+    change_kernel(tree, ATTENTION_ROW)
+    assert run(tree, "--check") == 1
+    run(tree)
+    assert "CUDA 99.0; 2 of 2 cases are stale" in (tree / "README.md").read_text()
+
+
 def test_what_calls_cost_the_host_is_a_table(tree):
     calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
-              "least_us": 3.0, "launch_us": 2.5, "with_plan_us": 8.0, "row": "sm90_attention"}
+              "least_us": 3.0, "launch_us": 2.5, "with_plan_us": 8.0, "plan_us": 1.5,
+              "row": "sm90_attention"}
              for name, us, spread in (("short", 3.21, 0.01), ("long", 4.0, 0.2))]
     (tree / "README.md").write_text("<!-- table: host -->\n<!-- end -->\n")
     put(tree, "card-a.json", [], host=calls, date="2002-01-01T00:00:00Z")
@@ -334,8 +374,8 @@ def test_what_calls_cost_the_host_is_a_table(tree):
     run(tree)
     lines = (tree / "README.md").read_text().splitlines()
     assert row_of(lines, "call") == ["call", "run, us", "at least", "empty launch, us",
-                                     "with planning, us", "kernel"]
-    assert row_of(lines, "short")[1:] == ["3.21", "3", "2.5", "8", "sm90_attention"]
+                                     "plan found and run, us", "planning alone, us", "kernel"]
+    assert row_of(lines, "short")[1:] == ["3.21", "3", "2.5", "8", "1.5", "sm90_attention"]
     assert row_of(lines, "long")[1] == "4 ±10%"
     assert not any("9.99" in line or "stale" in line for line in lines)
 

@@ -368,7 +368,7 @@ def test_what_the_library_refuses_has_reasons(capsys):
         x = torch.zeros(1, 8, 1, 16)
         tessera.attention(x, x, x, backend="sm90")
     assert cli.reasons_of(refusal.value, "cpu") == [
-        "cpu_attention: execution.backend asks for sm90"]
+        "cpu_attention: execution.backend requires sm90"]
 
 
 def test_jobs_share_the_problems(capsys):

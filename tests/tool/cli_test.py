@@ -11,7 +11,7 @@ import unittest.mock
 
 import tool
 
-SUBCOMMANDS = ["info", "explain", "demo", "verify", "bench", "pattern"]
+SUBCOMMANDS = ["info", "explain", "demo", "pattern"]
 
 
 class Help(tool.ToolTest):
@@ -45,12 +45,6 @@ class BadUsage(tool.ToolTest):
                             naming="cpu_matmul_m64_n384_k512")
         self.assert_refused("demo", "--length", "100", naming="--length")
         self.assert_refused("demo", "--size", "100", naming="--size")
-        self.assert_refused("verify", "fly", naming="fly")
-        self.assert_refused("verify", "--seconds", "nan", naming="--seconds")
-        self.assert_refused("verify", "--seed", "-1", naming="--seed")
-        self.assert_refused("bench", "fly", naming="fly")
-        self.assert_refused("bench", "--filter", "fly", naming="--filter")
-        self.assert_refused("bench", "--json", "matmul", naming="--json")
         self.assert_refused("pattern", "fly", naming="fly")
         self.assert_refused("pattern", "random", "--rows", "-3", naming="--rows")
 
@@ -70,13 +64,11 @@ class BadUsage(tool.ToolTest):
                  "--density: expected a number from 0 to 1, got 2"),
                 (["pattern", "mesh", "--volume", "4,x,4"],
                  "--volume: expected a positive integer, got x"),
+                (["pattern", "random", "--seed", "1.5"],
+                 "--seed: expected an integer of 0 or more, got 1.5"),
+                (["demo", "--threads", ""], "--threads: expected an integer from 1 to 4096, got "),
                 (["demo", "--length", "many"],
-                 "--length: expected an integer from 64 to 1048576, got many"),
-                (["verify", "--count", "0"], "--count: expected a positive integer, got 0"),
-                (["verify", "--seed", "1.5"], "--seed: expected an integer of 0 or more, got 1.5"),
-                (["bench", "--threads", ""], "--threads: expected an integer from 1 to 4096, got "),
-                (["bench", "--seconds", "fast"],
-                 "--seconds: expected a number from 0 to 3600, got fast")):
+                 "--length: expected an integer from 64 to 1048576, got many")):
             self.assertEqual(self.run_tool(*words, code=2).stderr, f"tessera: {message}\n")
 
     def test_near_misses_are_named(self):
@@ -92,9 +84,7 @@ class BadUsage(tool.ToolTest):
                 (["info", "all"], "info: unexpected argument all"),
                 (["explain", "matmull"], "did you mean matmul?"),
                 (["explain", "matmul", "--dtype", "fp16"], "did you mean f16?"),
-                (["verify", "sdmm"], "did you mean sddmm?"),
-                (["pattern", "bigbirds"], "did you mean bigbird?"),
-                (["bench", "matmull"], "did you mean matmul?")):
+                (["pattern", "bigbirds"], "did you mean bigbird?")):
             self.assertIn(message, self.run_tool(*words, code=2).stderr)
 
     def test_options_that_do_not_apply_are_refused(self):
@@ -113,7 +103,6 @@ class BadUsage(tool.ToolTest):
                 (["pattern", "causal", "--not-causal"], "--not-causal applies to"),
                 (["pattern", "some.mtx", "--seed", "3"], "not to files")):
             self.assertIn(message, self.run_tool(*words, code=2).stderr)
-        self.assert_refused("verify", "--count", "1", "--seconds", "1", naming="--seconds")
 
     def test_sizes_that_overflow_are_refused(self):
         huge = str(2**62)
@@ -150,7 +139,6 @@ class Output(tool.ToolTest):
                                      "2 2 1\n1 1\n")
         for words in (["info"], ["info", "--json"], ["--help"], ["--version"], ["version"],
                       ["explain", "matmul", "--device", "h100"], ["pattern", matrix],
-                      ["verify", "matmul", "--count", "1"], ["bench", "--list"],
                       ["demo", "--length", "64", "--size", "64"]):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 done = subprocess.run([tool.PROGRAM, *words], check=False, stdout=full,
@@ -158,6 +146,26 @@ class Output(tool.ToolTest):
                                       timeout=60)
             self.assertEqual(done.returncode, 2, words)
             self.assertIn("tessera: cannot write to standard output", done.stderr)
+
+    def test_files_are_tried_before_anything_is_drawn(self):
+        self.write("file", "")
+        for path, reason in (("no/such/x.svg", "No such file or directory"),
+                             ("file/x.svg", "Not a directory"),
+                             ("/dev/shm/no-such/x.svg", "No such file or directory")):
+            done = self.run_tool("pattern", "causal", "--output", path, code=2)
+            self.assertEqual(done.stderr,
+                             f"tessera: pattern: --output: cannot write {path}: {reason}\n")
+        self.assertEqual(os.listdir(self.folder), ["file"])
+
+    def test_a_file_is_whole_or_as_it_was(self):
+        self.write("former.svg", "former\n")
+        os.symlink("former.svg", f"{self.folder}/link.svg")
+        self.run_tool("pattern", "causal", "--no-preview", "--output", "link.svg")
+        self.assertTrue(os.path.islink(f"{self.folder}/link.svg"))
+        self.assertIn("</svg>", self.read("former.svg"))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["former.svg", "link.svg"])
+        self.run_tool("demo", "--length", "64", "--size", "64", "--output", "/dev/null")
+        self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
 
     def in_columns(self, columns, *arguments):
         with unittest.mock.patch.dict(os.environ, COLUMNS=columns):
@@ -183,7 +191,7 @@ class Output(tool.ToolTest):
             ours, its = pty.openpty()
             fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
             environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-            with subprocess.Popen([tool.PROGRAM, "bench", "--list"], stdout=its,
+            with subprocess.Popen([tool.PROGRAM, "info"], stdout=its,
                                   env=environment) as process:
                 os.close(its)
                 text = b""
@@ -263,85 +271,6 @@ class Explain(tool.ToolTest):
                              "--block", "32", "--device", "cpu").stdout
         for word in ["768", "1280", "96", "32"]:
             self.assertIn(word, text)
-
-
-class Verify(tool.ToolTest):
-    def test_a_few_of_each(self):
-        report = self.run_json("verify", "--count", "3", "--seed", "7", "--json")
-        self.assertTrue(report["ok"], report)
-        self.assertEqual(len(report["operations"]), 8)
-        for tally in report["operations"].values():
-            self.assertEqual((tally["problems"], tally["wrong"]), (3, 0))
-
-    def test_one_operation(self):
-        done = self.run_tool("verify", "attention", "--count", "2")
-        self.assertIn("attention", done.stdout)
-        self.assertNotIn("\x1b", done.stdout + done.stderr)
-
-    def test_an_interrupt_keeps_what_was_found(self):
-        code, out, err = self.interrupt("random problems", "verify", "--seconds", "600", "--json")
-        self.assertEqual((code, tool.json.loads(out)["interrupted"]), (130, True))
-        self.assertTrue(err.endswith("tessera: verify: interrupted\n"), err)
-
-
-class Bench(tool.ToolTest):
-    def test_list(self):
-        text = self.run_tool("bench", "--list").stdout
-        for name in ["matmul", "bsr_matmul_16", "attention", "attention_memory"]:
-            self.assertIn(name, text)
-        names = [one["name"] for one in self.run_json("bench", "--list", "--json")]
-        self.assertIn("attention_memory", names)
-        some = self.run_json("bench", "--list", "--filter", "bsr", "--json")
-        self.assertEqual([one["name"] for one in some],
-                         [name for name in names if "bsr" in name])
-
-    def test_files_are_tried_before_anything_is_measured(self):
-        self.write("file", "")
-        for path, reason in (("no/such/x.json", "No such file or directory"),
-                             (".", "it is a folder"), ("file/x.json", "Not a directory"),
-                             ("/dev/shm/no-such/x.json", "No such file or directory")):
-            done = self.run_tool("bench", "matmul", "--json", path, code=2)
-            self.assertEqual(done.stderr,
-                             f"tessera: bench: --json: cannot write {path}: {reason}\n")
-        self.assertEqual(os.listdir(self.folder), ["file"])
-        self.assert_refused("bench", "attention", "--python", "/no/such/python",
-                            naming="--python: cannot start /no/such/python: No such file")
-        self.assert_refused("pattern", "causal", "--output", "no/such/x.svg", naming="--output")
-
-    def test_a_file_is_whole_or_as_it_was(self):
-        self.write("former", "former\n")
-        os.symlink("former", f"{self.folder}/link")
-        self.run_tool("bench", "--list", "--json", "link")
-        self.assertTrue(os.path.islink(f"{self.folder}/link"))
-        self.assertTrue(tool.json.loads(self.read("former")))
-        self.assertEqual(sorted(os.listdir(self.folder)), ["former", "link"])
-        self.run_tool("bench", "--list", "--json", "/dev/null")
-        self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
-
-    def test_an_interrupt_keeps_the_cases_that_are_done(self):
-        code, out, err = self.interrupt("[2/2]", "bench", "matmul_bf16", "bsr_matmul_16",
-                                        "--seconds", "0.1", "--json", "out.json")
-        self.assertEqual(code, 130)
-        self.assertIn("matmul_bf16 ", out)
-        self.assertTrue(err.endswith("tessera: bench: interrupted after 1 of 2 cases\n"), err)
-        result = tool.json.loads(self.read("out.json"))
-        self.assertEqual([case["name"] for case in result["cases"]], ["matmul_bf16"])
-        self.assertIs(result["interrupted"], True)
-
-    def test_an_interrupt_before_the_first_case_leaves_the_former_file(self):
-        self.write("out.json", "former\n")
-        code, out, _ = self.interrupt("[1/1]", "bench", "matmul_bf16", "--json", "out.json")
-        self.assertEqual((code, out, self.read("out.json")), (130, "", "former\n"))
-
-    def test_missing_peers_come_with_what_to_do(self):
-        python = self.write("bare", '#!/bin/sh\nexec python3 -I -S "$@"\n')
-        os.chmod(python, stat.S_IRWXU)
-        done = tool.subprocess.run([tool.PROGRAM, "bench", "attention", "--seconds", "0",
-                                    "--python", python],
-                                   capture_output=True, text=True, timeout=240)
-        self.assertRegex(done.stdout, r"(?m)^torch is missing: .*No module named 'torch'; "
-                                      r".*pip install torch.*--python.*$")
-        self.assertEqual(done.stdout.count(python), 1)
 
 
 if __name__ == "__main__":

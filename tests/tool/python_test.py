@@ -1,6 +1,5 @@
 """The subcommands that are Python: the tool passes on what it gets and hands back what comes."""
 
-import json
 import os
 import signal
 import stat
@@ -9,6 +8,7 @@ import sys
 
 import tool
 
+COMMANDS = ("bench", "verify", "tune", "report")
 # Stands for Python: says what it was called with, and ends as it is told to.
 STAND_IN = """#!/bin/sh
 shift 2
@@ -34,29 +34,22 @@ class PythonCommands(tool.ToolTest):
 
     def test_arguments_go_on_untouched(self):
         words = ["matmul", "--m", "1,2", "--help", "--", "-x", "", "a b", "--version"]
-        for name, before in (("tune", ["tune"]), ("report", ["report"])):
-            done = self.call(*before, *words)
+        for name in COMMANDS:
+            done = self.call(name, *words)
             self.assertEqual(done.stdout, "\n".join([name, f"tessera.{name}", *words, ""]))
-        for word in ("ceilings", "suite", "merge", "table", "peers"):
-            done = self.call("bench", word, "--json", "x")
-            self.assertEqual(done.stdout.split(), ["bench", "tessera.bench", word, "--json", "x"])
 
     def test_the_exit_status_and_signals_come_back(self):
         self.assertEqual([self.call("tune", WHAT=str(code)).returncode for code in (0, 1, 2, 130)],
                          [0, 1, 2, 130])
         self.assertEqual(self.call("report", WHAT="signal").returncode, -signal.SIGTERM)
 
-    def test_other_benches_stay_the_tools(self):
-        self.assertIn("Measure this machine", self.call("bench", "--help").stdout)
-        self.assertEqual(self.call("bench", "fly").returncode, 2)
-
     def test_they_are_listed(self):
         text = self.call("--help").stdout
-        for name in ("tune", "report"):
+        for name in COMMANDS:
             self.assertRegex(text, rf"(?m)^  {name} ")
 
     def test_without_python_or_the_package_one_line_says_what_to_do(self):
-        for name in ("tune", "report"):
+        for name in COMMANDS:
             done = self.call(name, TESSERA_PYTHON="/no/such/python")
             self.assertEqual((done.returncode, done.stdout), (3, ""))
             self.assertRegex(done.stderr, rf"^tessera: {name}: cannot start /no/such/python: .*\n$")
@@ -75,14 +68,6 @@ class PythonCommands(tool.ToolTest):
         self.write("tessera/__init__.py", "raise KeyboardInterrupt")
         done = self.call("tune", TESSERA_PYTHON=sys.executable, PYTHONPATH=self.folder)
         self.assertEqual((done.returncode, done.stderr), (130, "tessera: tune: stopped\n"))
-
-    def test_the_bench_asks_the_same_python_for_its_peer(self):
-        out = f"{self.folder}/out.json"
-        self.call("bench", "attention", "--seconds", "0.1", "--json", out,
-                  TESSERA_PYTHON="/no/such/python")
-        with open(out, encoding="utf-8") as file:
-            peer = json.load(file)["cases"][0]["peers"]["torch"]
-        self.assertIn("/no/such/python", peer["unavailable"])
 
     def test_the_environment_of_the_tree_is_found_from_the_current_folder(self):
         os.makedirs(f"{self.folder}/.venv/bin")

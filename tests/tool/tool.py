@@ -1,7 +1,6 @@
 """Runs the built tool for the tests in this folder: `python3 cli_test.py PATH_OF_TESSERA`."""
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,19 +21,6 @@ class ToolTest(unittest.TestCase):
                               cwd=self.folder, timeout=240)
         self.assertEqual(done.returncode, code, f"{arguments}: {done.stdout}{done.stderr}")
         return done
-
-    def interrupt(self, sign, *arguments):
-        """Sends an interrupt once `sign` stands on stderr: (exit code, stdout, stderr)."""
-        with subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, text=True,
-                              stderr=subprocess.PIPE, cwd=self.folder) as process:
-            err = ""
-            while sign not in err:
-                line = process.stderr.readline()
-                self.assertTrue(line, f"{arguments} ended without {sign}: {err}")
-                err += line
-            process.send_signal(signal.SIGINT)
-            out, rest = process.communicate(timeout=60)
-        return process.returncode, out, err + rest
 
     def run_json(self, *arguments, code=0):
         return json.loads(self.run_tool(*arguments, code=code).stdout)

@@ -332,21 +332,6 @@ def label(op, p):
     return " ".join([op, *words, p["dtype"]])
 
 
-def case_of_file(path, which):
-    """The case of a workload file with that number, from 1 on, or that label."""
-    cases = read_workload(path)
-    if which.isdigit():
-        if not 1 <= int(which) <= len(cases):
-            raise CaseError(f"{path}: expected a case from 1 to {len(cases)}, got {which}")
-        return cases[int(which) - 1]
-    found = [case for case in cases if case.label == which] or [
-        case for case in cases if which and which in case.label]
-    if len(found) != 1:
-        raise CaseError(f"{path}: expected the label of one case, got {which!r}, which "
-                        f"{len(found)} of {len(cases)} have")
-    return found[0]
-
-
 def read_workload(path):
     """The cases of a workload file, in order.
 

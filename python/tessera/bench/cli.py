@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from ..report import markdown
+from ..report import card_tables, case_tables, markdown
 from . import ceilings, machine_code, results, suite, table
 from . import peers as adapters
 from .cases import REQUIRED, STATES, CaseError, read_workload
@@ -110,23 +110,28 @@ def settings_of(arguments, device):
                     ours=not arguments.no_ours)
 
 
+def wanted_cases(arguments, device):
+    """The one that the options describe, or this shard of those in workload files; a case that
+    several files hold is measured once."""
+    if arguments.command != "suite":
+        return [case_of(arguments, device)]
+    which, count = suite.parse_shard(arguments.shard)
+    every = {}
+    for case in (case for path in arguments.workloads for case in read_workload(path)):
+        every.setdefault(case.key, case)
+    return list(every.values())[which::count]
+
+
 def run_measuring(arguments):
     device = arguments.device or ("cuda" if torch_with_gpu() else "cpu")
     if device == "cuda" and not torch_with_gpu():
         raise CaseError(f"--device cuda: {why_no_gpu()}")
     many = arguments.command == "suite"
-    if many:
-        which, count = suite.parse_shard(arguments.shard)
-        every = {}  # a case that several files hold is measured once
-        for case in (case for path in arguments.workloads for case in read_workload(path)):
-            every.setdefault(case.key, case)
-        cases = list(every.values())[which::count]
-        if arguments.list:
-            for case in cases:
-                print(case.label, "", ",".join(case.states))
-            return 0
-    else:
-        cases = [case_of(arguments, device)]
+    cases = wanted_cases(arguments, device)
+    if many and arguments.list:
+        for case in cases:
+            print(case.label, "", ",".join(case.states))
+        return 0
     check_writable("--json", arguments.json)
     options = {}
     if many:
@@ -154,7 +159,7 @@ def run_ceilings(arguments):
         raise CaseError(f"ceilings: {why_no_gpu()}")
     result = ceilings.measure_all(arguments.program, arguments.seconds, arguments.json,
                                   arguments.tree, arguments.commit, arguments.quiet)
-    print("\n".join(markdown.ceilings(result)))
+    print("\n".join(markdown.lines(card_tables.ceilings(result))))
     print(*markdown.provenance(result), sep="\n")
     return 0
 
@@ -172,7 +177,8 @@ def run_table(arguments):
     records = [one for one in result["cases"]
                if arguments.op in (None, one["op"])
                and arguments.state in (None, one["state"])]
-    lines = markdown.comparison(records) if arguments.markdown else [table.text_table(records)]
+    lines = (markdown.lines(case_tables.comparison(records)) if arguments.markdown else
+             [table.text_table(records)])
     tree = find_tree()
     print("\n".join(lines) if records else "no such case")
     print()

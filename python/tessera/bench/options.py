@@ -14,7 +14,6 @@ from .cases import (
     REQUIRED,
     VOLUMES,
     CaseError,
-    case_of_file,
     make_case,
 )
 
@@ -151,12 +150,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_case(text):
-    """The case that a text names: "attention --q-length 16384 --causal" or, of a workload file,
-    "FILE.json:3" for the third case and "FILE.json:LABEL" for the one whose label is, or alone has,
-    that."""
-    path, dot, which = text.partition(".json:")
-    if dot:
-        return case_of_file(path + ".json", which.strip())
+    """The case that a text names, as in "attention --q-length 16384 --causal"."""
     op, *words = shlex.split(text) or [""]
     if op not in REQUIRED:
         raise CaseError(f"op: expected one of {', '.join(REQUIRED)}, got {op!r}")

@@ -5,11 +5,12 @@ import json
 import math
 
 from . import schema
-from .cases import case_key
+from .cases import CaseError, case_key, make_case
 from .files import Unreadable, read_json
 
 SCHEMA = 1
 # Two files belong together where these agree.
+CALLS = ("host", "eager")  # sections of what single calls cost the host
 CARD = ("name", "compute_capability", "power_limit_w")
 
 
@@ -63,13 +64,28 @@ def problems(result):
     if found:
         return found
     seen = set()
-    for record in result["cases"]:
+    for number, record in enumerate(result["cases"]):
+        if fault := _params_fault(record):
+            found.append(f"cases[{number}]: params: {fault}")
         if record_key(record) in seen:
             found.append(f"{record_key(record)} comes twice")
         seen.add(record_key(record))
         for name, entry in {"ours": record["ours"], **record["peers"]}.items():
             found += _consistency(record_key(record), name, entry, record["useful_flops"])
     return found
+
+
+def _params_fault(record):
+    """What is wrong with parameters that no case has; else nothing."""
+    try:
+        if make_case(record["op"], record["params"]).params != record["params"]:
+            return "a parameter is missing"
+        density = record["params"].get("density", 1)
+        if not 0 < density <= 1:
+            return f"density: expected more than 0, up to 1, got {density!r}"
+    except (CaseError, KeyError, TypeError, ValueError, OverflowError) as error:
+        return str(error)
+    return ""
 
 
 def _consistency(key, name, entry, useful_flops):
@@ -84,18 +100,26 @@ def _consistency(key, name, entry, useful_flops):
     return []
 
 
-def newest(results, machine):
-    """Takes out of each result what a newer one has of the same machine; that is a function."""
+def machine_of(result):
+    """Equal of results of equal machines, which belong together."""
+    gpu = result["gpu"]
+    return tuple(gpu.get(field) for field in CARD) if gpu else ("cpu", result["cpu"]["name"])
+
+
+def newest(results):
+    """Takes out of each result what a newer one has of the same machine."""
     seen = set()
     for result in sorted(results, key=lambda result: result["date"], reverse=True):
-        where = machine(result)
+        where = machine_of(result)
         keys = [(where, *record_key(record)) for record in result["cases"]]
-        calls = [(where, one["call"]) for one in result.get("host", ())]
+        calls = {section: [(where, section, one["call"]) for one in result.get(section, ())]
+                 for section in CALLS}
         result["cases"] = [one for one, key in zip(result["cases"], keys, strict=True)
                            if key not in seen]
-        result["host"] = [one for one, key in zip(result.get("host", ()), calls, strict=True)
-                          if key not in seen]
-        seen.update(keys + calls)
+        for section, ours in calls.items():
+            result[section] = [one for one, key in zip(result.get(section, ()), ours, strict=True)
+                               if key not in seen]
+        seen.update(keys, *calls.values())
 
 
 def record_key(record):
@@ -140,18 +164,20 @@ def merge(results, names=None):
     merged = dict(ordered[-1])
     merged["parts"] = [part for result in ordered
                        for part in result.get("parts") or [part_of(result)]]
-    ceilings, cases, tests, host, verify = {}, {}, {}, {}, {}
+    ceilings, cases, tests, verify = {}, {}, {}, {}
     for result in ordered:
         ceilings.update(result["ceilings"])  # of shards, the first one has most of them
         for record in result["cases"]:
             case, state = record_key(record)
             cases.setdefault(case, {})[state] = record
         tests.update({test["name"]: test for test in result["tests"]})
-        host.update({one["call"]: one for one in result.get("host", ())})
         verify.update({(one["op"], one["device"], one["first_seed"]): one
                        for one in result.get("verify", ())})
     merged["cases"] = [record for case in _in_turns(results) for record in cases[case].values()]
-    merged["tests"], merged["host"] = list(tests.values()), list(host.values())
+    merged["tests"] = list(tests.values())
+    for section in CALLS:
+        calls = {one["call"]: one for result in ordered for one in result.get(section, ())}
+        merged[section] = list(calls.values())
     merged["verify"] = list(verify.values())
     merged["ceilings"] = ceilings
     if any("interrupted" in result for result in ordered):

@@ -18,16 +18,7 @@ _KEYWORDS = {
 
 def of_results():
     """The shape of a result file."""
-    return _beside("schema.json")
-
-
-def of_profiles():
-    """The shape of a profile's extract."""
-    return _beside("profile_schema.json")
-
-
-def _beside(name):
-    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
 
 
 def problems(value, schema, root=None, where=""):

@@ -86,7 +86,7 @@ class Suite:
         if resume and path and os.path.exists(path):
             former = results.read(path)
             results.require_same(former, self.result, (path, "this run"))
-            for field in ("cases", "tests", "verify", "ceilings", "host", "parts"):
+            for field in ("cases", "tests", "verify", "ceilings", "host", "eager", "parts"):
                 if field in former:
                     self.result[field] = former[field]
             results.add_part(self.result, former)

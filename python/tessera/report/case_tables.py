@@ -1,10 +1,11 @@
 """Tables of cases: beside peers, energy, the density from which a dense product is quicker, what
-making lists takes, what calls cost the host."""
+making lists takes, what calls cost the host. Each function returns texts, tables and notes in the
+order to read."""
 
 import itertools
 
 from ..bench.cases import LISTS, case_key
-from .table import Table
+from .table import Notes, Table, captioned
 from .values import (
     OPS,
     OURS,
@@ -23,22 +24,6 @@ from .values import (
 )
 
 
-class Notes:
-    """Reasons, numbered: equal ones share a number."""
-
-    def __init__(self):
-        self.names = {}  # reason -> whose
-
-    def mark(self, name, reason):
-        self.names.setdefault(reason, {})[name] = True
-        return f"- ({list(self.names).index(reason) + 1})"
-
-    def numbered(self):
-        """(number, names, reason) of each."""
-        return [(place + 1, list(names), reason)
-                for place, (reason, names) in enumerate(self.names.items())]
-
-
 def by_op(records):
     return sorted(records, key=lambda record: OPS.index(record["op"]))
 
@@ -48,13 +33,12 @@ def peer_names(records):
 
 
 def comparison(records):
-    """A table for each state, and the notes that they share."""
-    notes, tables = Notes(), []
+    """A table for each state, and the reasons of who is missing below them."""
+    notes, blocks = Notes(), []
     for state, title in STATES.items():
         chosen = [record for record in records if record["state"] == state]
-        if chosen:
-            tables.append(state_table(by_op(chosen), notes, title))
-    return tables, notes
+        blocks += captioned(state_table(by_op(chosen), notes, title), ".")
+    return [*blocks, notes]
 
 
 def state_table(records, notes, title):
@@ -75,17 +59,7 @@ def state_table(records, notes, title):
             row.append(cell + (f", {entry['ms'] / ms:.2f}x" if ms and name in peers else ""))
         row.append(number(ours.get("joules_per_tflop")))
         rows.append(row)
-    return Table(head, rows, 2, title, data=measurements(records))
-
-
-def measurements(records):
-    """Every figure a line of its own, for those who count on."""
-    fields = ("ms", "spread", "tflops", "clock_mhz", "watts", "joules_per_tflop", "host_us")
-    rows = [[case_text(record), record["state"], name, *(entry.get(field) for field in fields),
-             entry.get("version") or entry.get("row"), entry.get("unavailable")]
-            for record in records
-            for name, entry in ((OURS, record["ours"]), *record["peers"].items())]
-    return Table(["case", "state", "name", *fields, "version or kernel", "unavailable"], rows, 3)
+    return Table(head, rows, 2, title)
 
 
 def value_cell(record, name, entry, notes):
@@ -113,7 +87,7 @@ def lists(records):
                          value_cell(record, OURS, ours, notes),
                          number(attention), "" if share is None else f"{number(share, 2)}%"])
     head = ["case", "state", "lists, us", "attention, ms", "lists / attention"]
-    return Table(head, rows, 2, "Making the lists that attention walks"), notes
+    return [Table(head, rows, 2), notes]
 
 
 def workloads(records):
@@ -134,7 +108,7 @@ def workloads(records):
         rows.append(row)
     head = ["case", "state", "tessera, ms", "dense, ms", "best peer, ms", "over dense",
             "over the peer", "without"]
-    return Table(head, rows, 2, "What models and solvers take"), notes
+    return [Table(head, rows, 2), notes]
 
 
 def energy(records):
@@ -145,8 +119,7 @@ def energy(records):
     rows = [[case_text(record), *(joules_of(name, entry) for name, entry in (
         (OURS, record["ours"]), *((name, record["peers"].get(name, {})) for name in names)))]
         for record in records]
-    return Table(["case (J/TFLOP)", OURS, *names], rows, 1,
-                 "Joules for each useful TFLOP, sustained")
+    return [Table(["case (J/TFLOP)", OURS, *names], rows)]
 
 
 def crossover(records):
@@ -163,8 +136,8 @@ def crossover(records):
             series.setdefault(key, []).append((p["density"], share))
     rows = [[*key, equal_at(sorted(points)), ", ".join(f"{d:g}" for d, _ in sorted(points))]
             for key, points in series.items() if len(points) > 1]
-    return Table(["size", "block", "state", "as quick as dense at", "from the densities"], rows, 3,
-                 "The density from which a dense product with zeros is quicker")
+    head = ["size", "block", "state", "as quick as dense at", "from the densities"]
+    return [Table(head, rows, 3)]
 
 
 def equal_at(points):
@@ -181,11 +154,19 @@ def equal_at(points):
     return f"{density:.2f}" + ("" if t1 >= 1 else " (extrapolated)")
 
 
+def eager_calls(calls):
+    """What eager calls in Python cost the host beside PyTorch's own in the same run."""
+    rows = [[one["call"], number(one["us"]), one["peer"], number(one["peer_us"]),
+             f"{one['us'] / one['peer_us']:.2f}", number(one["limit"])] for one in calls]
+    return [Table(["call", "us", "PyTorch's", "us", "ratio", "promised"], rows)]
+
+
 def host_times(calls):
     """What calls in C++ cost the host, and what an empty launch did in turns with them."""
     rows = [[one["call"], within(one["us"], one["spread"]), number(one.get("least_us")),
-             number(one.get("launch_us")), number(one["with_plan_us"]), one["row"]]
+             number(one.get("launch_us")), number(one["with_plan_us"]),
+             number(one.get("plan_us")), one["row"]]
             for one in calls]
-    head = ["call", "run, us", "at least", "empty launch, us", "with planning, us", "kernel"]
-    return Table(head, rows, 1,
-                 "What a call in C++ costs the host")
+    head = ["call", "run, us", "at least", "empty launch, us", "plan found and run, us",
+            "planning alone, us", "kernel"]
+    return [Table(head, rows)]

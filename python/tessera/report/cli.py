@@ -10,7 +10,6 @@ from . import page, reading
 
 EPILOG = """examples:
   python -m tessera.report bench/results/*.json -o report.html
-  python -m tessera.report now.json -o report.html --against before.json
 
 Files of one card are put together; of a case that several have, the newest counts. Each card has a
 part of the page to itself. Where this runs within the source tree, the page says how many cases are
@@ -26,11 +25,6 @@ def build_parser():
         description="Makes one self-contained page of HTML from files that tessera.bench wrote.")
     parser.add_argument("results", nargs="+", metavar="RESULTS.json")
     parser.add_argument("-o", "--output", required=True, metavar="PAGE.html")
-    parser.add_argument("--against", nargs="+", default=[], metavar="OLD.json",
-                        help="results to compare with: what became slower or quicker, beyond the "
-                             "spreads of both")
-    parser.add_argument("--profiles", nargs="+", default=[], metavar="PROFILE.json",
-                        help="extracts of profiles, for the kernels' registers and shared memory")
     parser.add_argument("--tree", help="the source tree whose kernels are the current ones "
                                        "[this folder's]")
     return parser
@@ -43,10 +37,7 @@ def main(arguments=None):
         tree = find_tree(options.tree)
         kernels = committed(tree) if tree else None
         cards = reading.cards(reading.read_all(options.results), kernels)
-        old = reading.cards(reading.read_all(options.against))
-        reading.add_profiles(cards, options.profiles)
-        content = page.make(cards, old)
-        write_whole(options.output, content)
+        write_whole(options.output, page.make(cards))
     except (ValueError, OSError) as error:
         print(f"tessera.report: {in_words(error)}", file=sys.stderr)
         return 2

@@ -1,12 +1,13 @@
 """Line charts, with the labels where the lines end."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .svg import Drawing, circle, clean, linear_ticks, text
 from .values import number
 
-LEFT, TOP, PLOT_HEIGHT = 50, 20, 224
+WIDTH, LEFT, TOP, PLOT_HEIGHT = 540, 50, 20, 224
+RIGHT = WIDTH - 156  # where the plot ends; labels stand in a column of their own
 LABEL_GAP, TICK_GAP = 16, 34
 LONGEST_LABEL = 20  # in characters
 
@@ -27,12 +28,6 @@ class Chart:
     y_name: str
     lines: list
     speed_up: bool = False  # over densities, both axes logarithmic; else over lengths
-    width: int = 540
-
-    @property
-    def right(self):
-        """Where the plot ends; labels stand in a column of their own."""
-        return self.width - 156 if self.width > 500 else self.width - 150
 
     @property
     def x_name(self):
@@ -41,6 +36,10 @@ class Chart:
     @property
     def unit(self):
         return "x" if self.speed_up else ""
+
+    def drawing(self, more=()):
+        """`more`: lines below the title, beside its own."""
+        return render(replace(self, about=[*self.about, *more]))
 
 
 def spread(wanted, low, high):
@@ -68,7 +67,7 @@ def render(chart):
 
     def at_x(x):
         share = (math.log2(x) - first) / (last - first) if last != first else 0.5
-        return LEFT + 12 + share * (chart.right - LEFT - 12)
+        return LEFT + 12 + share * (RIGHT - LEFT - 12)
 
     def at_y(y):
         share = (math.log2(y / low) / math.log2(high / low) if chart.speed_up
@@ -79,7 +78,7 @@ def render(chart):
     out = [text(LEFT, TOP - 12, y_name, "s")]
     for tick in ticks:
         strong = "e" if chart.speed_up and tick == 1 else "g"
-        out.append(f'<path class="{strong}" d="M{LEFT} {at_y(tick):.1f}H{chart.right}"/>')
+        out.append(f'<path class="{strong}" d="M{LEFT} {at_y(tick):.1f}H{RIGHT}"/>')
         out.append(text(LEFT - 8, at_y(tick) + 4, f"{tick:g}" + chart.unit, "s r"))
     shown = []
     for x in sorted(xs, key=lambda x: (x != 1, x)):  # who comes first has its label
@@ -87,14 +86,14 @@ def render(chart):
             shown.append(x)
             out.append(text(at_x(x), bottom + 20, x_text(x), "s m"))
     direction = ", sparser to the right" if chart.speed_up else ""
-    out.append(text((LEFT + chart.right) / 2, bottom + 40, chart.x_name + direction, "s m"))
+    out.append(text((LEFT + RIGHT) / 2, bottom + 40, chart.x_name + direction, "s m"))
     ends = {id(line): max(line.points, key=lambda point: at_x(point[0])) for line in chart.lines}
     order = sorted(chart.lines, key=lambda line: at_y(ends[id(line)][1]))
     heights = spread([at_y(ends[id(line)][1]) for line in order], TOP, bottom)
     label_y = {id(line): y for line, y in zip(order, heights, strict=True)}
     for line in chart.lines:
         out += drawn_line(chart, line, at_x, at_y, ends[id(line)], label_y[id(line)], xs[-1])
-    return Drawing(chart.title, chart.about, in_words(chart, y_name), chart.width, bottom + 56, out)
+    return Drawing(chart.title, chart.about, in_words(chart, y_name), WIDTH, bottom + 56, out)
 
 
 def x_text(x):
@@ -116,8 +115,8 @@ def drawn_line(chart, line, at_x, at_y, end, label_y, last_x):
     name = clean(line.name, LONGEST_LABEL)
     if end[0] == last_x and line.kind != "ideal":  # elsewhere a figure could not be compared
         name = clean(line.name, LONGEST_LABEL - 6) + f" {number(end[1])}{chart.unit}"
-    labels = chart.right + 18
-    out.append(f'<path class="lead" d="M{at_x(end[0]):.1f} {at_y(end[1]):.1f}H{chart.right}'
+    labels = RIGHT + 18
+    out.append(f'<path class="lead" d="M{at_x(end[0]):.1f} {at_y(end[1]):.1f}H{RIGHT}'
                f'L{labels - 4} {label_y:.1f}"/>')
     return [*out, f'<text x="{labels}" y="{label_y + 4:.1f}">{name}</text>', "</g>"]
 

@@ -1,12 +1,14 @@
-"""The whole page: what stands around the cards, and the parts of each."""
+"""All results as one page of HTML that needs nothing else: the documentation's tables and pictures,
+card by card, with how each test ended."""
 
-import base64
-import hashlib
-from pathlib import Path
+from html import escape
 
-from ..bench import files
-from . import card_page, svg
-from .markup import Markup, heading, join, paragraph, tag
+from ..bench.cases import ATTENTION, LISTS, PRODUCTS, kind_of
+from . import card_tables, case_tables
+from .markdown import provenance
+from .pictures import PICTURES, all_lengths, charts
+from .svg import clean, style
+from .table import Notes, Table, shown
 
 TITLE = "tessera: what was measured"
 ABOUT = ("Block-sparse and dense attention and matrix products beside other libraries. All "
@@ -14,59 +16,106 @@ ABOUT = ("Block-sparse and dense attention and matrix products beside other libr
          "held against double precision first. Rates count useful work alone: operations on stored "
          "blocks and unmasked elements. A spread is the distance of the quartiles of a case's runs "
          "over their median.")
+STYLE = """:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;margin:.5em 0 1em}
+th,td{border-bottom:1px solid #8884;padding:.2em .6em;text-align:right}
+.l{text-align:left}th{vertical-align:bottom}figure{display:inline-block;margin:0 0 1em}
+.note{color:GrayText;font-size:13px}
+svg{max-width:100%;height:auto}"""
 
 
-def text_of(name):
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+def of_kind(kind):
+    return lambda records: [record for record in records
+                            if kind_of(record["op"]) == kind and record["op"] not in LISTS]
 
 
-def slugs(cards):
-    """A part of an address for each card, all different."""
-    names = []
-    for card in cards:
-        name = files.slug(card.title)[:40] or "card"
-        names.append(name if name not in names else f"{name}-{len(names) + 1}")
-    return names
+def everything(records):
+    return records
 
 
-def make(cards, old=()):
-    """The page's text. old: cards of results to compare with."""
+# Title, which records it is about, and what is told of them.
+SECTIONS = (
+    ("At a glance", everything, card_tables.glance),
+    ("Attention", of_kind(ATTENTION), case_tables.comparison),
+    ("Lists", everything, case_tables.lists),
+    ("Products", of_kind(PRODUCTS), case_tables.comparison),
+    ("Density from which a dense product is faster", everything, case_tables.crossover),
+    ("Energy", everything, case_tables.energy),
+    ("Predicted against measured time", everything, card_tables.predictions),
+)
+
+
+def make(cards):
+    """The page's text."""
     parts, entries = [], []
-    for card, slug in zip(cards, slugs(cards), strict=True):
-        before = [one for one in old if one.key == card.key]
-        sections = card_page.sections(card, slug, before, bool(old))
-        parts.append(tag("section", heading(2, card.title, slug), *card_page.opening(card),
-                         *(section.html(slug) for section in sections),
-                         aria_labelledby=slug, class_="card-part"))
-        links = [tag("li", tag("a", section.title, href=f"#{slug}-{section.key}"))
-                 for section in sections]
-        entries.append(tag("li", tag("a", card.title, href=f"#{slug}"), tag("ul", *links)))
-    strange = [one.title for one in old if one.key not in {card.key for card in cards}]
-    if strange:
-        parts.append(paragraph(f"To compare with, there are also results of {', '.join(strange)}; "
-                               "nothing here was measured on that.", class_="note"))
-    body = join(
-        tag("a", "To the results", class_="skip", href="#results"),
-        tag("header", heading(1, TITLE), paragraph(ABOUT)),
-        tag("nav", tag("p", "On this page"), tag("ul", *entries), aria_label="On this page"),
-        tag("main", *parts, id="results"),
-        tag("footer", paragraph("Points of pictures tell their figures beneath the pointer, and "
-                                "to the arrow keys once a picture has the focus. Every picture has "
-                                "its figures as a table and as CSV.")))
-    return document(body)
-
-
-def document(body):
-    """Nothing may be loaded from anywhere, and no script may run but the page's own."""
-    script = text_of("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-              "img-src data:; base-uri 'none'; form-action 'none'")
+    for number, card in enumerate(cards):
+        key = f"card-{number + 1}"
+        parts.append(f'<h2 id="{key}">{escape(card.title)}</h2>')
+        parts += card_part(card, key)
+        entries.append(f'<a href="#{key}">{escape(card.title)}</a>')
+    # No script runs, and nothing is loaded from anywhere.
     return "\n".join([
         "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">', '<link rel="icon" href="data:,">',
-        f"<title>{TITLE}</title>", f"<style>{svg.style()}{text_of('style.css')}</style>", "</head>",
-        "<body>", Markup(body.replace("</tr>", "</tr>\n")), f"<script>{script}</script>", "</body>",
-        "</html>", ""])
+        f"<title>{TITLE}</title>", f"<style>{STYLE}{style()}</style>", "</head>", "<body>",
+        f"<h1>{TITLE}</h1>", paragraph(ABOUT), f"<nav>{' · '.join(entries)}</nav>", *parts,
+        "</body>", "</html>", ""])
+
+
+def card_part(card, key):
+    parts = [paragraph(f"{file}: {'; '.join(provenance(result, card.kernels))}", "note")
+             for result, file in zip(card.results, card.files, strict=True)]
+    told = [(title, maker(choose(card.records))) for title, choose, maker in SECTIONS]
+    told += [("Calls in C++", case_tables.host_times(
+        [one for result in card.results for one in result.get("host", ())]))]
+    told += [("Eager calls in Python", case_tables.eager_calls(
+        [one for result in card.results for one in result.get("eager", ())]))]
+    for result, file in zip(card.results, card.files, strict=True):
+        told.append((f"The card and the tests: {file}",
+                     [*card_tables.ceilings_and_tests(result), *card_tables.ceilings(result),
+                      *card_tables.failures(result)]))
+    for number, (title, blocks) in enumerate(told):
+        made = "\n".join(filter(None, map(html_of, blocks)))
+        if made:
+            parts += [f"<h3>{escape(title)}</h3>", made]
+        if number == 0:
+            parts += drawn(card, key)
+    return parts
+
+
+def drawn(card, key):
+    makers = {**all_lengths(card.records), **PICTURES["attention_density"],
+              **PICTURES["product_density"]}
+    return [f"<figure>{chart.drawing(card.stale_of(shown)).markup(f'{key}-{stem}-')}</figure>"
+            for stem, chart, shown in charts(makers, card.records)]
+
+
+def html_of(block):
+    if isinstance(block, Notes):
+        return "\n".join(paragraph(line, "note") for line in block.lines(str))
+    return table_of(block) if isinstance(block, Table) else paragraph(block)
+
+
+def paragraph(text, kind=""):
+    return element("p", text, kind)
+
+
+def element(name, text, kind=""):
+    kind = kind and f' class="{kind}"'
+    return f"<{name}{kind}>{clean(text)}</{name}>"
+
+
+def table_of(table):
+    if not table.rows:
+        return ""
+    kept = table.kept()
+
+    def row(cells, name):
+        made = [element(name, shown(cells[i]), "l" if i < table.left else "") for i in kept]
+        return f"<tr>{''.join(made)}</tr>"
+
+    return "\n".join(['<div class="wide"><table>', row(table.head, "th"),
+                      *(row(cells, "td") for cells in table.rows), "</table></div>"])

@@ -1,23 +1,16 @@
-"""Which cases pictures show, and where they are from. A chart of the documentation and one of the
-page are the same, but for the width."""
+"""Which cases pictures show, and where they are from."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..bench.cases import make_case
 from ..bench.files import slug
 from ..bench.machine_code import in_words
-from . import heat_map, line_chart, model_error, scatter, strip
 from .case_tables import equal_at
-from .heat_map import Cell, HeatMap
 from .line_chart import Chart, Line
 from .svg import GREY
-from .table import Table
-from .values import DENSE, OURS, REFERENCES, joules_of, measured, number, of_dense
+from .values import OURS, REFERENCES, measured
 
-RENDER = {Chart: line_chart.render, scatter.Scatter: scatter.render, HeatMap: heat_map.render,
-          strip.Strip: strip.render}
-CONTENTS = {Chart: "lines", scatter.Scatter: "groups", HeatMap: "cells", strip.Strip: "rows"}
 # A competitor has one colour in all pictures; who is not listed is grey.
 COMPETITORS = (OURS, "fa4", "flashinfer", "sdpa_cudnn", "fa3", "flex", "sdpa_flash")
 TOKENS = 16384  # of all sequences of a batch together; longer sequences come alone
@@ -63,10 +56,6 @@ def rate(_, entry):
     return entry["tflops"]
 
 
-def joules(_, entry):
-    return joules_of(None, entry)
-
-
 def speed_up_over(dense):
     """How an entry's value is found: the time of the dense case over its own."""
     def value(record, entry):
@@ -87,20 +76,15 @@ def even_at(points):
     return float(text) if re.fullmatch(r"[0-9.]+", text) else None
 
 
-def attention_lengths(d, causal, dv=None, y_name="TFLOPS", value=rate, of="Attention"):
+def attention_lengths(d, causal, dv=None):
     def chart(records):
         found = select(records, "attention", "s", lambda s: {
             "b": max(1, TOKENS // s), "d": d, "dv": dv or d, "causal": causal})
         dims = f"{d}" + (f":{dv}" if dv and dv != d else "")
-        return Chart(f"{of}, head dimension {dims}, {'causal' if causal else 'full'}",
+        return Chart(f"Attention, head dimension {dims}, {'causal' if causal else 'full'}",
                      [f"bf16, 16 heads, batches of {TOKENS} tokens or one sequence, sustained"],
-                     y_name, lines_by_name(found, value)), [*found.values()]
+                     "TFLOPS", lines_by_name(found, rate)), [*found.values()]
     return chart
-
-
-def attention_joules(d, causal):
-    return attention_lengths(d, causal, None, "joules for each useful TFLOP", joules,
-                             "Energy of attention")
 
 
 def all_lengths(records):
@@ -143,53 +127,6 @@ def product_densities(records):
                  "times as quick as cuBLASLt", with_ideal(lines), speed_up=True), shown
 
 
-def block_and_density(op, dense, title, about, sizes, block_of):
-    """How much of the dense rate is left, by block and density."""
-    def chart(records):
-        cells, shown = {}, []
-        for record in records:
-            p, entry = record["params"], measured(record).get(dense)
-            if (record["op"], record["state"], p.get("pattern")) != (op, "sustained", "random"):
-                continue
-            if any(p[name] != size for name, size in sizes.items()):
-                continue
-            wanted = {**sizes, "pattern": "random", "density": p["density"],
-                      **{name: p[name] for name in ("block", "block_cols", "block_q", "block_kv")
-                         if name in p}}
-            share = of_dense(record)
-            if share is None or entry is None or p != make_case(op, wanted).params:
-                continue
-            times = entry["ms"] / record["ours"]["ms"]
-            cells[block_of(p), p["density"]] = Cell(
-                share, [f"{share:.2f}", f"{times:.2f}x" if times < 10 else f"{number(times)}x"],
-                f"blocks of {block_of(p)}, density {p['density']:g}: {share:.2f} of the dense "
-                f"rate, {number(times)} times as quick")
-            shown.append(record)
-        rows = sorted({row for row, _ in cells}, key=lambda row: [-int(n) for n in row.split("x")])
-        columns = sorted({column for _, column in cells}, reverse=True)
-        texts = {column: f"{column:.3g}" for column in columns}
-        named = {(row, texts[column]): cell for (row, column), cell in cells.items()}
-        return HeatMap(title, about, "block", "density", rows, list(texts.values()), named), shown
-    return chart
-
-
-ABOUT_HEAT = ["large: our rate on stored blocks as a share of the dense rate; small: speed-up; "
-              "a dot: not measured"]
-attention_blocks = block_and_density(
-    "attention", DENSE["attention"], "Block-sparse attention by block and density",
-    ["bf16, 32768 positions, 16 heads of 128, random blocks, sustained", *ABOUT_HEAT],
-    {"s": 32768}, lambda p: f"{p['block_q']}x{p['block_kv']}")
-product_blocks = block_and_density(
-    "bsr_matmul", DENSE["bsr_matmul"], "Sparse products by block and density",
-    [f"bf16, {SIZE}x{SIZE}x{SIZE}, random blocks, sustained; dense: cuBLASLt, random values",
-     *ABOUT_HEAT], {"m": SIZE, "n": SIZE, "k": SIZE},
-    lambda p: f"{p['block']}" + (f"x{p['block_cols']}" if "block_cols" in p else ""))
-
-
-def predictions(records):
-    return model_error.chart(records, 540), model_error.predicted(records)
-
-
 # Name -> its charts: the ends of their files' names, and what makes each, and the cases that it
 # shows, of all records of a card.
 PICTURES = {
@@ -199,33 +136,16 @@ PICTURES = {
                      "attention-64-causal": attention_lengths(64, True)},
     "attention_density": {"attention-density": attention_densities},
     "product_density": {"product-density": product_densities},
-    "model_error": {"model-error": predictions},
 }
 
 
-def empty(chart):
-    """Whether there is nothing to draw."""
-    return not vars(chart)[CONTENTS[type(chart)]]
-
-
-def drawing(chart, **changes):
-    return RENDER[type(chart)](replace(chart, **changes))
-
-
-def table_of(chart):
-    """The figures of a line chart or a heat map."""
-    if isinstance(chart, Chart):
-        lines = [line for line in chart.lines if line.kind != "ideal"]
-        lines.sort(key=lambda line: line.kind != "ours")
-        columns = [dict(line.points) for line in lines]
-        head = [line.name for line in lines]
-        rows = [[x, *(column.get(x) for column in columns)]
-                for x in sorted({x for column in columns for x in column})]
-        return Table([chart.x_name, *head], [[f"{row[0]:g}", *row[1:]] for row in rows], 1,
-                     f"{chart.title}: {chart.y_name}")
-    rows = [[row, column, *cell.lines] for (row, column), cell in chart.cells.items()]
-    return Table([chart.row_name, chart.column_name, "share of the dense rate", "speed-up"], rows,
-                 2, chart.title)
+def charts(makers, records):
+    """(the end of a file's name, the chart, the cases that it shows) where there is something of
+    ours to draw."""
+    for stem, make in makers.items():
+        chart, shown = make(records)
+        if chart.lines:
+            yield stem, chart, shown
 
 
 def draw(name, results, kernels=None):
@@ -235,14 +155,12 @@ def draw(name, results, kernels=None):
     for card in dict.fromkeys(result["gpu"]["name"] for result in results):
         of_card = [result for result in results if result["gpu"]["name"] == card]
         records = [record for result in of_card for record in result["cases"]]
-        for stem, make in PICTURES[name].items():
-            chart, shown = make(records)
-            if not empty(chart):
-                origin = provenance([result for result in of_card if any(
-                    one is record for one in shown for record in result["cases"])], shown, kernels)
-                file = slug(f"{card} {stem}") + ".svg"
-                svg = drawing(chart, about=[*chart.about, *origin]).alone()
-                drawn.append(Picture(file, ", ".join([chart.title, *origin[1:]]), svg))
+        for stem, chart, shown in charts(PICTURES[name], records):
+            origin = provenance([result for result in of_card if any(
+                one is record for one in shown for record in result["cases"])], shown, kernels)
+            file = slug(f"{card} {stem}") + ".svg"
+            svg = chart.drawing(origin).alone()
+            drawn.append(Picture(file, ", ".join([chart.title, *origin[1:]]), svg))
     return drawn
 
 

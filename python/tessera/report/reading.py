@@ -1,14 +1,10 @@
-"""Result files, checked before anything is made of them, and put together by card."""
+"""Result files, put together by card."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..bench import results as result_files
-from ..bench import schema
-from ..bench.cases import CaseError, label, make_case
-from ..bench.files import read_json
 from ..bench.machine_code import in_words
-from . import ceilings
 
 
 @dataclass
@@ -19,7 +15,6 @@ class Card:
     results: list
     files: list  # their names
     kernels: dict | None  # those of the tree; None where they are not known, and of a CPU
-    launches: dict = field(default_factory=dict)  # what profiles know: {row: registers and so on}
 
     @property
     def records(self):
@@ -28,41 +23,6 @@ class Card:
     def stale_of(self, records):
         """A line about the stale ones of these records; nothing if none is."""
         return in_words(records, self.kernels)
-
-    @property
-    def ceilings(self):
-        return ceilings.best_of(self.results)
-
-
-def read(path):
-    result = result_files.read(path)
-    result_files.complain(path, case_problems(result["cases"]))
-    return result
-
-
-def case_problems(records):
-    """Parameters that no case has, as texts."""
-    found = []
-    for number, record in enumerate(records):
-        try:
-            made = make_case(record["op"], record["params"])
-            label(record["op"], record["params"])
-            density = record["params"].get("density", 1)
-            if made.params != record["params"]:
-                raise CaseError("a parameter is missing")
-            if not 0 < density <= 1:
-                raise CaseError(f"density: expected more than 0, up to 1, got {density!r}")
-        except (CaseError, KeyError, TypeError, ValueError, OverflowError) as error:
-            found.append(f"cases[{number}]: params: {error}")
-    return found
-
-
-def machine_of(result):
-    """Results of equal machines belong together."""
-    gpu = result["gpu"]
-    if gpu is None:
-        return ("cpu", result["cpu"]["name"])
-    return tuple(gpu.get(field) for field in result_files.CARD)
 
 
 def title_of(result):
@@ -77,8 +37,8 @@ def read_all(paths):
     results = {}
     for path in paths:
         name = os.path.basename(path)
-        results[name if name not in results else str(path)] = read(path)
-    result_files.newest(results.values(), machine_of)
+        results[name if name not in results else str(path)] = result_files.read(path)
+    result_files.newest(results.values())
     return results
 
 
@@ -86,22 +46,9 @@ def cards(results, kernels=None):
     """Each machine with all that these files have of it. kernels: those of the tree."""
     found = {}
     for file, result in results.items():
-        key = machine_of(result)
+        key = result_files.machine_of(result)
         card = found.setdefault(key, Card(key, title_of(result), [], [],
                                           kernels if result["gpu"] else None))
         card.results.append(result)
         card.files.append(file)
     return list(found.values())
-
-
-def add_profiles(cards, paths):
-    """To each card what these extracts know of its kernels: of that card, from the machine code
-    that its results were measured with."""
-    for path in paths:
-        profile = read_json(path)
-        result_files.complain(path, schema.problems(profile, schema.of_profiles()))
-        for card in cards:
-            codes = {record["ours"].get("machine_code") for record in card.records} - {None}
-            names = {(result["gpu"] or {}).get("name") for result in card.results}
-            if profile["gpu"] in names and profile["machine_code"] in codes:
-                card.launches[profile["row"]] = profile["launch"]

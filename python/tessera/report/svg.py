@@ -15,14 +15,11 @@ LONGEST_LINE = 84  # in characters
 SHAPES = """
 .card{fill:#fff;stroke:#d0d7de}.t{fill:#1f2328}.s{fill:#59636e}.g{stroke:#d0d7de}.e{stroke:#59636e}
 svg text{font:12px ui-sans-serif,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
-.g,.e{fill:none}.dash{stroke-dasharray:6 4}
+.g,.e{fill:none}
 .l text{fill:currentColor}.l path{stroke:currentColor;fill:none;stroke-width:1.6}
 .l circle{fill:currentColor}.l .even{fill:none;stroke:currentColor;stroke-width:1.6}
 .l .lead{stroke-width:1;stroke-dasharray:1 3}.ours path{stroke-width:3}
 .ideal path{stroke-dasharray:5 4}
-.p circle{fill:currentColor;fill-opacity:.7;stroke:currentColor}.p .ring{fill-opacity:0}
-.halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
-.p .ring{stroke-width:1.5}.heat{fill:currentColor}
 svg .b,.ours text{font-weight:600}svg .h{font-size:14px}.r{text-anchor:end}.m{text-anchor:middle}
 """
 
@@ -31,7 +28,7 @@ def style():
     colours = ["".join(f".k{place}{{color:{colour}}}" for place, colour in enumerate(palette))
                for palette in (LIGHT, DARK)]
     dark = (".card{fill:#151b23;stroke:#3d444d}.t{fill:#f0f6fc}.s{fill:#9198a1}.g{stroke:#3d444d}"
-            ".e{stroke:#9198a1}.halo{stroke:#151b23}")
+            ".e{stroke:#9198a1}")
     return (f"{SHAPES}{colours[0]}\n@media (prefers-color-scheme:dark){{{dark}{colours[1]}}}\n")
 
 
@@ -45,28 +42,23 @@ class Drawing:
     body: list
 
     def alone(self):
-        """A file of its own, with its title in it."""
+        """A file of its own."""
+        return self.markup("", f"<style>{style()}</style>")
+
+    def markup(self, key, *more):
+        """Its SVG, whose identifiers begin with `key`; a page has its style."""
         top = HEAD + 16 * max(0, len(self.about) - 2)
         height = round(top + self.height)
         head = [text(MARGIN, 32, self.title, "t b h")]
         head += [text(MARGIN, 52 + 16 * row, line, "s") for row, line in enumerate(self.about)]
         return "\n".join([
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{height}" '
-            f'viewBox="0 0 {self.width} {height}" role="img" aria-labelledby="t d">',
-            f'<title id="t">{clean(self.title)}</title>',
-            f'<desc id="d">{clean(". ".join([*self.about, self.says]))}.</desc>',
-            f"<style>{style()}</style>",
+            f'viewBox="0 0 {self.width} {height}" role="img" aria-labelledby="{key}t {key}d">',
+            f'<title id="{key}t">{clean(self.title)}</title>',
+            f'<desc id="{key}d">{clean(". ".join([*self.about, self.says]))}.</desc>', *more,
             f'<rect class="card" x="0.5" y="0.5" width="{self.width - 1}" height="{height - 1}" '
             'rx="8"/>', *head, f'<g transform="translate(0 {top})">', *self.body, "</g>", "</svg>",
             ""])
-
-    def inside(self, key):
-        """A part of a page, which says the rest around it."""
-        return "\n".join([
-            f'<svg viewBox="0 0 {self.width} {self.height:g}" role="img" '
-            f'aria-labelledby="{key}-t" aria-describedby="{key}-d">',
-            f'<title id="{key}-t">{clean(self.title)}</title>',
-            f'<desc id="{key}-d">{clean(self.says)}.</desc>', *self.body, "</svg>"])
 
 
 def clean(content, longest=None):
@@ -95,14 +87,3 @@ def linear_ticks(low, high):
     step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough)
     first, last = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
     return [step * count for count in range(first, last + 1)]
-
-
-def log_ticks(low, high):
-    """Powers of ten within a range, with twice and five times them where these are few."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1,), (1, 2, 5), range(1, 10)):
-        ticks = [factor * 10.0**power for power in powers for factor in factors]
-        ticks = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-        if len(ticks) > 2:
-            break
-    return ticks

@@ -1,8 +1,6 @@
-"""Rows below a head, whoever shows them, and as CSV."""
+"""What tables of results are made of, whoever shows them: rows below a head, and numbered notes."""
 
-import csv
-import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .values import number
 
@@ -13,8 +11,6 @@ class Table:
     rows: list  # of texts, numbers and None
     left: int = 1  # so many columns are aligned to the left; the first names the row
     caption: str = ""
-    marks: dict = field(default_factory=dict)  # row -> "better" or "worse"
-    data: "Table | None" = None  # what the CSV has instead
 
     def kept(self):
         """The columns that hold something, and those to the left."""
@@ -22,24 +18,26 @@ class Table:
                 if i < self.left or any(row[i] not in ("", None) for row in self.rows)]
 
 
+class Notes:
+    """Reasons, numbered: equal ones share a number."""
+
+    def __init__(self):
+        self.names = {}  # reason -> whose
+
+    def mark(self, name, reason):
+        self.names.setdefault(reason, {})[name] = True
+        return f"- ({list(self.names).index(reason) + 1})"
+
+    def lines(self, clean):
+        """"(1) NAMES: REASON" of each; `clean` makes the reason fit for where it is shown."""
+        return [f"({place + 1}) {', '.join(names)}: {clean(reason)}"
+                for place, (reason, names) in enumerate(self.names.items())]
+
+
+def captioned(table, end=":"):
+    """The table below its caption; nothing where it has no rows."""
+    return [f"{table.caption}{end}", table] if table.rows else []
+
+
 def shown(cell):
     return str(cell) if isinstance(cell, (str, int)) else number(cell)
-
-
-def as_csv(table):
-    """For spreadsheets, which take texts with such beginnings for formulas, and run them."""
-    table = table.data or table
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    for row in (table.head, *table.rows):
-        writer.writerow([_csv_cell(cell) for cell in row])
-    return out.getvalue()
-
-
-def _csv_cell(cell):
-    if cell is None:
-        return ""
-    if not isinstance(cell, str):
-        return str(cell) if isinstance(cell, int) else f"{cell:.6g}"
-    cell = "".join(c if c.isprintable() else " " for c in cell)
-    return "'" + cell if cell.lstrip().startswith(("=", "+", "-", "@")) else cell

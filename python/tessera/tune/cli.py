@@ -16,7 +16,6 @@ from ..bench.options import add_attention, add_dtype, add_pattern, add_products
 from ..bench.patterns import NoTessera
 from ..bench.peers.base import Unavailable, one_line
 from ..bench.progress import Progress
-from ..bench.tree import find_tree
 from . import show
 from .file import Refused, TuningFile
 from .shapes import cases_of, several
@@ -62,8 +61,6 @@ def build_parser():
                         help="replace the file, even a broken one, instead of adding to it")
     parser.add_argument("--dry-run", action="store_true", help="write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument("--diff", action="store_true",
-                        help="print what the source tree's tables of kernels would say")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_dtype(parser)
     whole, share = several(int), several(float)
@@ -170,9 +167,6 @@ def run(arguments):
     if device == "cuda":
         facts, settings.meter = gpu_facts()
         settings.cache_bytes = facts["l2_bytes"]
-    tree = find_tree() if arguments.diff else None
-    if arguments.diff and tree is None:
-        raise CaseError("--diff: expected to run inside of the source tree")
     tuner = Tuner(arguments, settings)
     outcome = tuner.run(cases)
     trials, notes = tuner.trials, sys.stderr
@@ -184,8 +178,6 @@ def run(arguments):
         print(json.dumps(told, indent=1))
     elif trials:
         print(show.table(trials))
-    if trials and arguments.diff:
-        print(show.table_diff(tree, tuner.device, trials))
     if others:
         print(f"tessera.tune: {others} cases choose no kernel", file=notes)
     print(f"tessera.tune: {tuner.summary(len(cases), outcome)}", file=notes)

@@ -227,7 +227,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m tessera.verify", description=__doc__,
         epilog=draw.TEXT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("op", choices=("attention",))
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--device", choices=("cpu", "cuda"),
+                        help="default: cuda where there is one")
     parser.add_argument("--count", type=int, default=1000, help="problems [1000]")
     parser.add_argument("--seed", type=int, default=1, help="of the first; each has the next [1]")
     parser.add_argument("--seconds", type=float, help="start no problem after that")
@@ -246,19 +247,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         check_writable("--json", options.json)
     except Unwritable as error:
         parser.error(str(error))
-    if options.pairs is None:
-        options.pairs = MOST_PAIRS[options.device]
-    elif options.pairs < 64:
-        parser.error(f"--pairs: expected 64 and more, got {options.pairs}")
     try:
         import torch
     except ImportError:
         parser.error("PyTorch is not installed")
-    if options.device == "cuda":
-        import tessera
+    import tessera
 
-        if not (torch.cuda.is_available() and tessera.cuda_device_count()):
-            parser.error("--device cuda: no GPU, or a build without TESSERA_CUDA=ON")
+    gpu = torch.cuda.is_available() and tessera.cuda_device_count() > 0
+    options.device = options.device or ("cuda" if gpu else "cpu")
+    if options.device == "cuda" and not gpu:
+        parser.error("--device cuda: no GPU, or a build without TESSERA_CUDA=ON")
+    if options.pairs is None:
+        options.pairs = MOST_PAIRS[options.device]
+    elif options.pairs < 64:
+        parser.error(f"--pairs: expected 64 and more, got {options.pairs}")
     return options
 
 

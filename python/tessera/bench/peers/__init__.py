@@ -1,4 +1,4 @@
-"""Adapters to the libraries that a case is compared with, one file each.
+"""Adapters to the libraries that a case is compared with, one file per library.
 
 An adapter says what it cannot do by raising `Unavailable` with the reason, and is then listed with
 it; it never computes something else instead.
@@ -13,8 +13,8 @@ _MODULES = {
     "cublaslt": ("cublaslt", "cuda"),
     "grouped_mm": ("grouped", "cuda"),
     "cublaslt_loop": ("grouped", "cuda"),
-    "cusparse_bell": ("cusparse_bell", "cuda"),
-    "cusparse_bsr": ("cusparse_bsr", "cuda"),
+    "cusparse_bell": ("cusparse", "cuda"),
+    "cusparse_bsr": ("cusparse", "cuda"),
     "torch_bsr": ("torch_bsr", "cuda"),
     "sdpa_flash": ("sdpa", "cuda"),
     "sdpa_cudnn": ("sdpa", "cuda"),

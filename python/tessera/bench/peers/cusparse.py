@@ -1,12 +1,14 @@
-"""What the two cuSPARSE adapters share: descriptors and SpMM of a sparse A with a dense matrix."""
+"""cuSPARSE's SpMM of a sparse A with a dense matrix: Blocked-ELL and BSR."""
 
 import ctypes
 
+from .. import arrays
 from ..timing import Prepared
 from .base import Peer, need
 from .libraries import CUDA_TYPES, address, checker, current_stream, load
 
 ORDER_COL, ORDER_ROW = 1, 2
+BLOCKED_ELL_ALG1, BSR_ALG1 = 13, 14
 INDEX_32I, BASE_ZERO, NO_TRANSPOSE, COMPUTE_F32 = 2, 0, 0, 0
 
 
@@ -68,3 +70,46 @@ class CuSparse(Peer):
         sizes = (ctypes.c_int64(size) for size in (rows, cols, pitch))
         call("cusparseCreateDnMat", ctypes.byref(matrix), *sizes, address(array), kind, order)
         return matrix
+
+
+class BlockedEll(CuSparse):
+    """As many stored blocks in every row; shorter rows are padded."""
+
+    algorithm = BLOCKED_ELL_ALG1
+
+    def refuse(self, case):
+        return "square blocks only" if "block_cols" in case.params else None
+
+    def sparse_matrix(self, problem, values, call):
+        bsr = problem.bsr_a or problem.bsr_b
+        lists, block = bsr.lists, bsr.block_rows
+        _, table = lists.padded(fill=-1)
+        width = table.shape[1]
+        columns = arrays.integers(table, problem.device)
+        # The values are one matrix, [rows, width * block], row after row.
+        stored = values.new_zeros(lists.rows, width, block, block)
+        stored[columns >= 0] = values
+        stored = stored.transpose(1, 2).contiguous()
+        matrix = ctypes.c_void_p()
+        call("cusparseCreateBlockedEll", ctypes.byref(matrix), ctypes.c_int64(bsr.rows),
+             ctypes.c_int64(bsr.cols), ctypes.c_int64(block), ctypes.c_int64(width * block),
+             address(columns), address(stored), INDEX_32I, BASE_ZERO,
+             CUDA_TYPES[problem.dtype])
+        return matrix, (columns, stored)
+
+
+class BlockRows(CuSparse):
+    algorithm = BSR_ALG1
+
+    def sparse_matrix(self, problem, values, call):
+        bsr = problem.bsr_a or problem.bsr_b
+        lists = bsr.lists
+        sizes = (lists.rows, lists.cols, lists.stored, bsr.block_rows, bsr.block_cols)
+        matrix = ctypes.c_void_p()
+        call("cusparseCreateBsr", ctypes.byref(matrix), *(ctypes.c_int64(n) for n in sizes),
+             address(bsr.row_offsets), address(bsr.col_indices), address(values), INDEX_32I,
+             INDEX_32I, BASE_ZERO, CUDA_TYPES[problem.dtype], ORDER_ROW)
+        return matrix, (bsr, values)
+
+
+PEERS = {"cusparse_bell": BlockedEll("cusparse_bell"), "cusparse_bsr": BlockRows("cusparse_bsr")}

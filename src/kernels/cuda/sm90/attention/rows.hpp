@@ -19,9 +19,8 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .dtypes = kAttentionDtypes,
      .why = "softcap, and scales of zero or less, with heads of 64: two warpgroups leave registers "
             "for the score transform",
-     .measured =
-         "lists of 128 x 128, density .125: 486 TFLOPS at S 32768, bf16, where "
-         "d64_q128_k64_s6_split2 gives 499; bursts in one run: H200, CUDA 13.0, 2026-11-22"},
+     .measured = "softcap 30, causal, S 16384, bf16: 364 TFLOPS, .66 of the same without softcap: "
+                 "H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d64_q256_k64_s6",
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64},
      .dtypes = kAttentionDtypes,
@@ -53,9 +52,8 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .tile = {.m = 128, .n = 128, .k = 96, .stages = 3, .warpgroups = 2, .v = 96},
      .dtypes = kAttentionDtypes,
      .why = "lists, softcap and short walks with heads of up to 96",
-     .measured =
-         "495 TFLOPS at S 1024, bf16; lists of 128 x 128, density .5: 530 at S 4096: H200, CUDA "
-         "13.0, 2026-11-22"},
+     .measured = "lists of 128 x 128, density .5, B4 S 4096, bf16: 537 TFLOPS, .91 of the dense "
+                 "rate: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d96_q192_k64_s4",
      .tile = {.m = 192, .n = 64, .k = 96, .stages = 4, .warpgroups = 3, .v = 96},
      .dtypes = kAttentionDtypes,
@@ -74,8 +72,9 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .why =
          "short walks under a causal mask or a window: in steps of 64 keys, a consumer skips more "
          "of those that its rows do not see",
-     .measured = "198 TFLOPS at S 256, causal, bf16, 336 at S 640; d128_q192_k64_s3 180 and 328, "
-                 "d128_q128_k128_s2 177 and 322 in one run: H200, CUDA 13.0, 2026-11-23"},
+     .measured =
+         "causal, bf16: B64 S 256 103.7 us, B24 S 640 116.4 us; d128_q192_k64_s3 108.2 and 122.5, "
+         "d128_q128_k128_s2 111.0 and 118.9 in one run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d128_q192_k64_s3",
      .tile = {.m = 192, .n = 64, .k = 128, .stages = 3, .warpgroups = 3, .v = 128},
      .dtypes = kAttentionDtypes,
@@ -103,9 +102,7 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
             "split",
      .measured =
-         "lists of 64 x 64, density .125: 478 TFLOPS at S 32768, bf16, where "
-         "an earlier d128_q128_k128_s2_lists2, without steps of 128 keys, gave 450: H200, CUDA "
-         "13.0, 2026-11-22"},
+         "B1 H8 S 512 by graph replay: 8.3 us; cuDNN 12.6 in one run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d192_v128_q128_k128_s2",
      .tile = {.m = 128, .n = 128, .k = 192, .stages = 2, .warpgroups = 2, .v = 128},
      .dtypes = kAttentionDtypes,
