@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that one version is stated everywhere: in the public header, CITATION.cff and the changelog.
+"""Checks that one version is stated everywhere: public header, CITATION.cff, changelog.
 
   check_version.py [ROOT]        check a tree (default: the one that this script is in)
   check_version.py --self-test   prove that a wrong version is found

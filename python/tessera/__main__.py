@@ -1,5 +1,5 @@
-"""The command `tessera` of an installed package, and `python -m tessera`: the command-line tool that a
-wheel of `make wheel` holds."""
+"""The command `tessera` of an installed package, and `python -m tessera`: the command-line tool, which
+wheels of `make wheel` contain."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def main() -> NoReturn:
     tool = _ffi.package_folder / "bin" / "tessera"
     if not tool.exists():
         sys.stderr.write(
-            "tessera: this installation has no command-line tool, as it was built from source by pip. "
-            "Install a wheel made by `make wheel`, or run build/release/tessera after `make build`\n")
+            "tessera: this installation has no command-line tool, as pip built it from source: "
+            "install a wheel of `make wheel`, or run build/release/tessera after `make build`\n")
         sys.exit(3)
     # Some subcommands run modules of this package.
     os.environ.setdefault("TESSERA_PYTHON", sys.executable)

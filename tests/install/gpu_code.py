@@ -1,6 +1,6 @@
 """Which GPUs a library has code for: `gpu_code.py LIBRARY` prints its machine code and its PTX by
-architecture, and fails where one of those that a wheel promises is missing. Reads the fat binaries of
-the section .nv_fatbin as the CUDA driver does, since cuobjdump is not part of every toolkit."""
+architecture, and fails where one of those that a wheel promises is missing. Reads the images in the
+section .nv_fatbin by itself, since cuobjdump is not part of every toolkit."""
 
 import struct
 import sys
@@ -44,8 +44,9 @@ def code(fatbin: bytes) -> Counter[tuple[str, int]]:
 
 def main() -> int:
     found = code(section(Path(sys.argv[1]).read_bytes(), b".nv_fatbin"))
-    print("GPU code:", ", ".join(f"{count} x {kind} sm_{architecture}" for (kind, architecture), count
-                                 in sorted(found.items())) or "none")
+    texts = [f"{count} x {kind} sm_{architecture}"
+             for (kind, architecture), count in sorted(found.items())]
+    print("GPU code:", ", ".join(texts) or "none")
     missing = PROMISED - set(found)
     for kind, architecture in sorted(missing):
         print(f"GPU code: no {kind} for sm_{architecture}")

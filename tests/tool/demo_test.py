@@ -88,8 +88,8 @@ class Demo(tool.ToolTest):
         first, *_, last = done.stdout.splitlines()
         self.assertRegex(first, rf"^tessera {re.escape(version)} on {re.escape(cpu)} "
                                 r"\(.*, 1 thread\)$")
-        self.assertRegex(last, r"^open demo\.html in a browser; next: (make test|tessera verify), or "
-                               r"\S+ explain attention ")
+        self.assertRegex(last, r"^open demo\.html in a browser; next: "
+                               r"(make test|tessera verify), or \S+ explain attention ")
         self.assertRegex(done.stdout, r"(?m)^attention .*% visible")
         self.assertRegex(done.stdout, r"(?m)^BSR product .*% stored")
         self.assertEqual([line[:5] for line in done.stderr.splitlines()],
