@@ -1,5 +1,5 @@
-"""The command `tessera` of an installed package, and `python -m tessera`: the command-line tool, which
-wheels of `make wheel` contain."""
+"""The command `tessera` of an installed package, and `python -m tessera`: the command-line tool,
+which wheels of `make wheel` contain."""
 
 from __future__ import annotations
 
