@@ -15,8 +15,8 @@ if PATH="$PATH:/usr/local/cuda/bin" command -v nvcc >/dev/null; then
 else
   echo "tidy: without nvcc the sources of src/kernels/cuda are left out"
 fi
-cmake -S . -B build/tidy -G Ninja "${options[@]}" >build/tidy.log 2>&1 || { cat build/tidy.log; exit 1; }
 mkdir -p build/tidy/ffi/generated
+cmake -S . -B build/tidy -G Ninja "${options[@]}" >build/tidy.log 2>&1 || { cat build/tidy.log; exit 1; }
 .venv/bin/python3 tools/signatures_header.py build/tidy/ffi/generated/signatures.hpp
 
 mapfile -t files < <(python3 - "$PWD" "$@" <<'PYTHON'
