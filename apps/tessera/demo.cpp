@@ -205,7 +205,9 @@ std::vector<std::string> next_steps(bool gpu) {
   const bool tree = !source_tree().empty();
   if (gpu) steps.push_back(tree ? "make gpu-check ARGS=--quick" : "tessera tune attention");
   steps.push_back(tree ? "make test" : "tessera verify");
-  const std::string tool = tree ? std::filesystem::relative(own_path()).string() : "tessera";
+  // In the folder of a clone, the tool is not on PATH.
+  const std::string path = std::filesystem::relative(own_path()).string();
+  const std::string tool = tree && path.starts_with("build/") ? path : "tessera";
   steps.push_back(tool + " explain attention --q-length 8192 --device h100");
   return steps;
 }
