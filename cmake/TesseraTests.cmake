@@ -5,6 +5,23 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 get_property(tessera_archives GLOBAL PROPERTY tessera_layers)
 list(REVERSE tessera_archives)
 
+# A size that no machine has is refused by the library, not by the sanitizer. And nobody's tuning file
+# chooses kernels here.
+set(tessera_test_environment "ASAN_OPTIONS=allocator_may_return_null=1" TESSERA_TUNING=)
+if(TESSERA_SANITIZE MATCHES "thread")
+  # Clang's OpenMP runtime loads libarcher, which tells ThreadSanitizer of the barriers in the runtime.
+  # GCC's runtime has no such library: there every loop on several threads looks like a race.
+  get_filename_component(openmp_library "${OpenMP_omp_LIBRARY}" REALPATH)
+  get_filename_component(openmp_folder "${openmp_library}" DIRECTORY)
+  find_file(archer libarcher.so PATHS "${openmp_folder}" NO_DEFAULT_PATH NO_CACHE)
+  if(NOT archer)
+    message(FATAL_ERROR "TESSERA_SANITIZE=thread requires clang with libomp and its libarcher.so \
+(Debian: apt install clang libomp-dev); looked in '${openmp_folder}'.")
+  endif()
+  list(APPEND tessera_test_environment "OMP_TOOL_LIBRARIES=${archer}"
+       "TSAN_OPTIONS=ignore_noninstrumented_modules=1 die_after_fork=0")
+endif()
+
 # tessera_test_folder(FOLDER TIMEOUT LIBS...): tests/FOLDER/*_test.cpp, labelled with the folder.
 function(tessera_test_folder folder timeout)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
@@ -18,9 +35,7 @@ function(tessera_test_folder folder timeout)
     add_test(NAME ${folder}.${stem} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${folder}.${stem} PROPERTIES
       LABELS ${folder} TIMEOUT ${timeout} SKIP_RETURN_CODE 77
-      # A size that no machine has is refused by the library, not by the sanitizer. And nobody's
-      # tuning file chooses kernels here.
-      ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TESSERA_TUNING=")
+      ENVIRONMENT "${tessera_test_environment}")
   endforeach()
 endfunction()
 
@@ -133,6 +148,8 @@ tessera_check(layers ${python} tools/check_layers.py)
 tessera_check(words_self_test ${python} tools/check_words.py --self-test)
 tessera_check(words ${python} tools/check_words.py)
 tessera_check(ptxas_self_test ${python} tools/check_ptxas.py --self-test)
+tessera_check(version_self_test ${python} tools/check_version.py --self-test)
+tessera_check(version ${python} tools/check_version.py)
 tessera_check(results ${python} tools/check_results.py)
 tessera_check(tables ${python} tools/tables.py --check)
 tessera_check(docs_self_test ${python} tools/check_docs.py --self-test)

@@ -2,7 +2,8 @@
 # Installs the Debian packages that building and testing require and that are missing, with apt
 # (through sudo if you are not root). Where there is no apt it lists what to install.
 # Usage: scripts/setup.sh [GROUP...]
-#   torch   what the tests with PyTorch require      dev   what `make format` and .ci/run require
+#   torch   what the tests with PyTorch require
+#   dev     what `make format`, .ci/run and `make release-check` require
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -26,7 +27,10 @@ for group in "$@"; do
     torch) needs="$needs
 python3-dev|torch.compile|python_header" ;;
     dev) needs="$needs
-clang-format|make format|command -v clang-format" ;;
+clang-format|make format|command -v clang-format
+clang-tidy|scripts/tidy.sh|command -v clang-tidy
+clang|the thread sanitizer|command -v clang++
+libomp-dev|the thread sanitizer, clang-tidy|libomp" ;;
     *) say "unknown group '$group': expected torch or dev"; exit 2 ;;
   esac
 done
@@ -43,6 +47,8 @@ python_header() {
   python3 -c 'import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
 }
+
+libomp() { echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ -; }
 
 # The lines of `needs` whose command fails.
 missing() {

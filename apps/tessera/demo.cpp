@@ -193,6 +193,25 @@ std::string machine_text(const DeviceFacts& facts, int threads) {
          (threads == 1 ? " thread)" : " threads)");
 }
 
+// GPUs are named, as this demonstration leaves them idle.
+std::string idle_gpus() {
+  const int gpus = cuda_device_count();
+  if (gpus == 0) return {};
+  return (gpus == 1 ? "" : std::to_string(gpus) + " x ") + device_facts({DeviceKind::cuda, 0}).name;
+}
+
+std::vector<std::string> next_steps(bool gpu) {
+  std::vector<std::string> steps;
+  const bool tree = !source_tree().empty();
+  if (gpu) steps.push_back(tree ? "make gpu-check ARGS=--quick" : "tessera tune attention");
+  steps.push_back(tree ? "make test" : "tessera verify");
+  // In the folder of a clone, the tool is not on PATH.
+  const std::string path = std::filesystem::relative(own_path()).string();
+  const std::string tool = tree && path.starts_with("build/") ? path : "tessera";
+  steps.push_back(tool + " explain attention --q-length 8192 --device h100");
+  return steps;
+}
+
 void print_text(const DemoResult& result) {
   Table table({{"operation"},
                {"dense", Table::Align::right},
@@ -217,6 +236,7 @@ void print_json(const DemoResult& result, const std::string& page) {
   nlohmann::ordered_json json{{"version", result.version},
                               {"device", result.device},
                               {"backend", result.backend},
+                              {"idle_gpus", result.idle_gpus},
                               {"date", result.date},
                               {"page", page},
                               {"parts", nlohmann::ordered_json::array()}};
@@ -259,10 +279,13 @@ int run_demo(const Options& options) {
   result.version = TESSERA_VERSION_STRING;
   result.device = machine_text(facts, options.threads ? options.threads : facts.units);
   result.backend = to_string(Backend::cpu);
+  result.idle_gpus = idle_gpus();
   result.date = today();
+  result.next = next_steps(!result.idle_gpus.empty());
   if (!options.json)
     std::cout
         << "tessera " << result.version << " on " << result.device
+        << (result.idle_gpus.empty() ? "" : "; not used here: " + result.idle_gpus)
         << "\nTimes attention and a matrix product, each dense and block-sparse, and checks the "
            "results: about "
         << fixed(std::max(1.0, estimate_seconds(length, options.size, gflops)), 0) << " s"
@@ -280,8 +303,8 @@ int run_demo(const Options& options) {
     print_json(result, options.output);
   } else {
     print_text(result);
-    std::cout << "\nopen " << options.output << " in a browser"
-              << (source_tree().empty() ? "" : "; next: make test, README Quick start") << '\n';
+    std::cout << "\nopen " << options.output
+              << " in a browser; next: " << CLI::detail::join(result.next, ", or ") << '\n';
   }
   const bool ok = std::all_of(result.parts.begin(), result.parts.end(),
                               [](const DemoPart& part) { return part.ok; });

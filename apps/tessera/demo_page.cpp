@@ -89,7 +89,10 @@ std::string doc(const std::string& path, const std::string& words,
   return "<a href=\"" + escape(address) + "\">" + escape(words) + "</a>";
 }
 
-std::string explanations(const std::filesystem::path& folder) {
+std::string explanations(const DemoResult& result, const std::filesystem::path& folder) {
+  std::string next;
+  for (const std::string& command : result.next)
+    next += (next.empty() ? "" : ", or ") + tag("code", escape(command));
   return tag("h2", "What this shows") +
          tag("p",
              "<b>Attention</b> with a block mask: queries and keys are divided into blocks of 64.\n"
@@ -99,7 +102,8 @@ std::string explanations(const std::filesystem::path& folder) {
              "<b>BSR</b> (block sparse row): a matrix is divided into equal blocks, and only the\n"
              "blocks that are not zero are stored, row by row, each with its column. The product\n"
              "computes with the stored blocks alone.") +
-         tag("p", "Go on with the " + doc("README.md", "README", folder) + ", the " +
+         tag("h2", "Next") + tag("p", "Run " + next + ".") +
+         tag("p", "Read the " + doc("README.md", "README", folder) + ", the " +
                       doc("docs/formats.md", "two sparse formats", folder) + ", the " +
                       doc("docs/python.md", "Python package", folder) + " and " +
                       doc("docs/measuring.md", "how times and errors are measured", folder) + ".") +
@@ -117,7 +121,8 @@ std::string demo_page(const DemoResult& result, const std::filesystem::path& fol
   page += tag("h1", "Skip the work that the pattern leaves out");
   page +=
       tag("p", escape("Made by tessera " + result.version + " (tessera demo) on " + result.device +
-                      ", backend " + result.backend + ", " + result.date + "."));
+                      ", backend " + result.backend + ", " + result.date + "." +
+                      (result.idle_gpus.empty() ? "" : " Not used: " + result.idle_gpus + ".")));
   page += "\n<div class=\"cards\">";
   for (const DemoPart& part : result.parts) page += card(part);
   page += "</div>\n" + table(result);
@@ -126,7 +131,7 @@ std::string demo_page(const DemoResult& result, const std::filesystem::path& fol
       "element that uses the largest share of its error budget, in rows sampled from both runs and "
       "compared with double precision.</p>\n";
   for (const DemoPart& part : result.parts) page += figures(part);
-  page += explanations(folder);
+  page += explanations(result, folder);
   return page + "</body>\n</html>\n";
 }
 

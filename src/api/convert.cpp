@@ -97,7 +97,7 @@ void to_dense(const BsrMatrix& matrix, const Tensor& dense, const Execution& exe
   const planning::BlockCopy copy =
       check_copy(Where("to_dense"), "matrix", matrix, dense, /*to_dense=*/true);
   if (on_cpu(dense)) return cpu::to_dense(copy);
-  const cuda::Place place = place_of("to_dense", dense.device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("to_dense", dense.device, execution);
   if constexpr (kHasGpus) cuda::to_dense(copy, place);
 }
 
@@ -105,7 +105,7 @@ void gather_blocks(const Tensor& dense, const BsrMatrix& out, const Execution& e
   const planning::BlockCopy copy =
       check_copy(Where("gather_blocks"), "out", out, dense, /*to_dense=*/false);
   if (on_cpu(dense)) return cpu::gather_blocks(copy);
-  const cuda::Place place = place_of("gather_blocks", dense.device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("gather_blocks", dense.device, execution);
   if constexpr (kHasGpus) cuda::gather_blocks(copy, place);
 }
 
@@ -136,7 +136,7 @@ void block_norms(const Tensor& dense, BlockNorm norm, const Tensor& norms,
                                    .dense = planning::grid_of(dense),
                                    .norms = planning::grid_of(norms)};
   if (on_cpu(dense)) return cpu::block_norms(shape);
-  const cuda::Place place = place_of("block_norms", dense.device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("block_norms", dense.device, execution);
   if constexpr (kHasGpus) cuda::block_norms(shape, place);
 }
 
@@ -178,7 +178,7 @@ void select_blocks(const Tensor& norms, const BlockChoice& choice, const Selecte
                                     .indices = planning::sink_of(out.col_indices),
                                     .count = planning::sink_of(out.count)};
   if (on_cpu(norms)) return cpu::select_blocks(shape);
-  const cuda::Place place = place_of("select_blocks", device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("select_blocks", device, execution);
   const api::CallBuffer scratch("workspace", execution.workspace, select_blocks_workspace(norms),
                                 device, execution);
   if constexpr (kHasGpus) cuda::select_blocks(shape, scratch.data(), place);
@@ -220,7 +220,7 @@ void transpose_lists(const BsrMatrix& matrix, const ColumnLists& out, const Exec
   lists.lines = view.block_cols;
   lists.stored = view.stored;
   if (on_cpu(matrix.values)) return cpu::write_transposed_lists(view, batches, lists);
-  const cuda::Place place = place_of("transpose_lists", device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("transpose_lists", device, execution);
   const api::CallBuffer scratch("workspace", execution.workspace, transpose_lists_workspace(matrix),
                                 device, execution);
   core::Carver carver(scratch.data());

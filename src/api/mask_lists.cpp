@@ -64,7 +64,7 @@ void add_lists(core::Outputs& outputs, const Where& out_name, const BlockList& o
 void write(const char* call, const MaskRows& shape, const Device& device,
            const Execution& execution) {
   if (device.kind == DeviceKind::cpu) return cpu::list_rows(shape);
-  const cuda::Place place = api::place_of(call, device, execution);
+  [[maybe_unused]] const cuda::Place place = api::place_of(call, device, execution);
   if constexpr (api::kHasGpus) cuda::list_rows(shape, place);
 }
 
@@ -156,7 +156,7 @@ void transpose_lists(const BlockList& list, const BlockColumns& out, const Execu
   outputs.add(call / "out" / "entries", out.entries);
   outputs.check_inputs(call / "list", list);
   if (device.kind == DeviceKind::cpu) return cpu::list_columns(shape);
-  const cuda::Place place = api::place_of("transpose_lists", device, execution);
+  [[maybe_unused]] const cuda::Place place = api::place_of("transpose_lists", device, execution);
   if constexpr (api::kHasGpus) cuda::list_columns(shape, place);
 }
 

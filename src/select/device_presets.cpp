@@ -113,6 +113,7 @@ constexpr std::array kPresets{
 
 std::vector<std::string> device_presets() {
   std::vector<std::string> names;
+  names.reserve(kPresets.size());
   for (const Preset& preset : kPresets) names.emplace_back(preset.name);
   return names;
 }

@@ -148,6 +148,7 @@ struct ListPieces {
     if (entry >= in_full && bit_tiles.indices) {
       const std::int64_t tile = bit_tiles[entry - in_full];
       if (tile < 0 || tile >= walk.mask.bit_tiles) return false;
+      // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): within a block
       piece.bits = first_bits + tile * walk.bits_tile + within * (kKeyPiece / 8) * walk.bits_byte;
     }
     return true;
@@ -321,6 +322,7 @@ struct RowGroupPieces {
     if (block < 0 || block >= walk.mask.kv_blocks || bits < 0 || bits >= walk.mask.bit_tiles)
       return false;
     piece.key = (static_cast<int>(block) * per_block + within) * kKeyPiece;
+    // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): within a block
     piece.bits = row_groups[g].first_bits + bits * walk.bits_tile +
                  within * (kKeyPiece / 8) * walk.bits_byte;
     return true;

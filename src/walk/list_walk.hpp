@@ -21,6 +21,7 @@ struct Indices {
 
   TESSERA_HD constexpr explicit operator bool() const { return narrow || wide; }
   TESSERA_HD constexpr std::int64_t operator[](std::int64_t element) const {
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): one of the two is set
     return wide ? wide[element] : narrow[element];
   }
 };
@@ -36,7 +37,8 @@ struct IndexSink {
     if (wide)
       wide[element] = value;
     else
-      narrow[element] = static_cast<std::int32_t>(value);
+      narrow[element] =
+          static_cast<std::int32_t>(value);  // NOLINT(clang-analyzer-core.NullDereference)
   }
 };
 

@@ -228,7 +228,7 @@ class Matmul {
   int strips_per_item(const Job& job, const PackedRight& right) const {
     const int most = context_.strips_per_tile();
     if (!job.sparse_left || job.height >= context_.tile().m) return most;
-    constexpr std::int64_t kCachedFloats = 192 * 1024;
+    constexpr std::int64_t kCachedFloats = std::int64_t{192} * 1024;
     const std::int64_t strip = right.rows * planning::kMaxStrip;
     return static_cast<int>(
         std::clamp<std::int64_t>(kCachedFloats / std::max<std::int64_t>(strip, 1), 1, most));

@@ -23,6 +23,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using Vec = hn::Vec<D>;
 constexpr D kTag{};
+// Offsets are within a tile, far below the largest int.
+// NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
 constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 static_assert(kLanes <= planning::kMaxLanes && kLanes * 3 <= planning::kMaxStrip);
 
@@ -371,6 +373,7 @@ constexpr Simd table(const char* name) {
           hide, softmax, scale_lanes,  backward, silu, gelu_tanh};
 }
 
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

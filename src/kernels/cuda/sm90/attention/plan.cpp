@@ -38,8 +38,9 @@ int max_pack(const AttentionShape& s, const Tile& tile) {
   if (own_lists) return 1;
   const std::int64_t group = s.heads / s.kv_heads;
   int pack = 1;
-  while (pack * 2 <= std::min(64, tile.m) && group % (pack * 2) == 0 && tile.m % (pack * 2) == 0)
-    pack *= 2;
+  for (int next = 2; next <= std::min(64, tile.m) && group % next == 0 && tile.m % next == 0;
+       next *= 2)
+    pack = next;
   return pack;
 }
 
@@ -135,7 +136,8 @@ bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(
 double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (!skips_tiles(tile) || s.q_packed || layout.tiles_per_head == 0) return 0;
   const std::int64_t rows = s.q_length * layout.pack - (layout.tiles_per_head - 1) * tile.m;
-  const auto without = static_cast<double>((tile.m - rows) / 64);
+  const std::int64_t warpgroups = (tile.m - rows) / 64;
+  const auto without = static_cast<double>(warpgroups);
   const double all = tile.warpgroups + (s.window_right >= 0 ? 0 : 2);
   return without / all / static_cast<double>(layout.tiles_per_head);
 }

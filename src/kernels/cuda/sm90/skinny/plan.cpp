@@ -200,7 +200,7 @@ bool leaves_room(const Cut& cut, const Group& group, const Height& at) {
 /// Estimated seconds without the fixed cost of a kernel.
 double seconds_of(const Cut& cut, const Group& group, const Height& at) {
   const Split& split = group.split;
-  const int n = cut.tile.n, splits = split.count;
+  const int n = cut.tile.n, pieces = n / kPiece, splits = split.count;
   const double rounds = at.tiles <= group.concurrent ? 1.0 : ceil_of(at.tiles / group.concurrent);
   const double per_round = rounds == 1 ? 1.0 : 1 / rounds;
   const double blocks_per_sm = at.tiles * splits * per_round * cut.per_sm;
@@ -219,8 +219,8 @@ double seconds_of(const Cut& cut, const Group& group, const Height& at) {
   if (group.together > 1) end += kMeet;
   if (splits > 1)
     end += kMeet + kExchange * splits +
-           on_sm * at.units * (n / kPiece) * kPieceBytes * (1.0 - split.share) * (1 / kSendRate);
-  // The smaller of the two is not hidden entirely.
+           on_sm * at.units * pieces * kPieceBytes * (1.0 - split.share) * (1 / kSendRate);
+  // The shorter of the two is not hidden entirely.
   return rounds * (kStart + std::max(std::max(fetch, memory), multiply) +
                    0.15 * std::min(fetch, memory) + end) -
          kHidden;
