@@ -228,14 +228,13 @@ def run_tests(options, out, result, environment, clock):
         if "verify" in options.steps and not clock.spent:
             found, tests = random_problems(options, clock, environment, work, result)
             add_tests(out, tests, verify=found)
+        for step, measure in (("host", host_times), ("eager", eager_calls),
+                              ("ceilings", card_ceilings)):
+            if step in options.steps and step not in done and not clock.spent:
+                found, tests = measure(options, clock, environment, work)
+                add_tests(out, tests, **{step: found})
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    for step, measure in (("host", lambda: host_times(options, clock)),
-                          ("eager", lambda: eager_calls(options, clock, environment)),
-                          ("ceilings", lambda: card_ceilings(options, clock))):
-        if step in options.steps and step not in done and not clock.spent:
-            found, tests = measure()
-            add_tests(out, tests, **{step: found})
 
 
 def main(arguments=None):

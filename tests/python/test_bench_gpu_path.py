@@ -169,9 +169,9 @@ def test_who_cannot_be_captured_is_called_all_the_same(gpu, only_peer, monkeypat
 
 
 def test_a_sustained_run_of_many_calls_gives_the_time_of_one(monkeypatch):
-    monkeypatch.setattr(timing, "_slice", lambda timer, name, calls, seconds, figures:
+    monkeypatch.setattr(timing, "time_slice", lambda timer, name, calls, seconds, figures:
                         figures.times.append(6.0))
-    monkeypatch.setattr(timing, "_busy", lambda *arguments: None)
+    monkeypatch.setattr(timing, "keep_busy", lambda *arguments: None)
     monkeypatch.setattr(timing, "estimate_ms", lambda timer, one: 1.0)
     figures = timing.measure_sustained(None, {"a": "a", "b": "b"}, 1.0, {"a": 20, "b": 1})
     assert figures["a"].ms == 0.3 and figures["b"].ms == 6.0
@@ -504,8 +504,8 @@ def test_slices_that_are_not_alike_are_joined_by_more(gpu, monkeypatch, disturbe
         late = name == "a" and len(figures.times) in disturbed
         figures.times.append(2.0 + len(figures.times) if late else 1.0)
 
-    monkeypatch.setattr(timing, "_slice", slice_of)
-    monkeypatch.setattr(timing, "_busy", lambda *arguments: None)
+    monkeypatch.setattr(timing, "time_slice", slice_of)
+    monkeypatch.setattr(timing, "keep_busy", lambda *arguments: None)
     monkeypatch.setattr(timing, "estimate_ms", lambda timer, one: 1.0)
     figures = timing.measure_sustained(None, {"a": "a", "b": "b"}, 1.0)
     assert [len(one.times) for one in figures.values()] == [slices] * 2

@@ -207,32 +207,27 @@ def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_pat
     assert gpu_check.parse(["--shard", "2/2", *common]).steps == ["bench"]
 
 
-CEILINGS = """#!/bin/sh
-echo "[1/1] launch" >&2
-echo '{{"launch_us": 1.25, "hbm_read_tbs": 4.5}}'
-echo "$@" >> {log}
-exit {status}
-"""
+def test_the_card_s_ceilings_are_those_of_the_benchmark(monkeypatch, tmp_path):
+    (tmp_path / "tests").mkdir()
+    options = types.SimpleNamespace(build=tmp_path, quick=False)
 
+    def measured(status):
+        def run(command, *_):
+            words = [str(word) for word in command]
+            assert words[1:6] == ["-m", "tessera.bench", "ceilings", "--library", library]
+            if status == 0:
+                Path(words[words.index("--json") + 1]).write_text('{"ceilings": {"launch_us": 1}}')
+            return status, "[1/1] launch"
 
-def test_the_card_s_ceilings_stand_beside_cases_and_tests(machine, tmp_path):
-    folder, log = machine(), tmp_path / "ceilings-log"
-    program = folder / "build" / "tests" / "ceilings"
-    workload = one_product(tmp_path)
-    common = [*only("ceilings", "bench"), "--workloads", str(workload), "--seconds",
-              "0.01", "--peers", "none"]
-    _, result = run(folder, *common)
-    assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
-        ("ceilings", "skipped")]
-    make_program(program, CEILINGS.format(log=log, status=1))
-    status, result = run(folder, *common)
-    assert status == 1 and result["tests"][0]["outcome"] == "failed" and not result["ceilings"]
-    make_program(program, CEILINGS.format(log=log, status=0))
-    for _ in range(2):  # the second time it has passed already
-        _, result = run(folder, *common, "--resume")
-    assert result["ceilings"] == {"launch_us": 1.25, "hbm_read_tbs": 4.5}
-    assert len(result["cases"]) == 1
-    assert log.read_text().split("\n") == ["--seconds 2"] * 2 + [""]
+        monkeypatch.setattr(gpu_steps, "run", run)
+        figures, (test,) = gpu_steps.card_ceilings(options, gpu_steps.Clock(None), {}, tmp_path)
+        return figures, test["outcome"]
+
+    library = str(tmp_path / "tests" / "ceilings.so")
+    assert measured(0) == ({}, "skipped")
+    Path(library).touch()
+    assert measured(1) == ({}, "failed")
+    assert measured(0) == ({"launch_us": 1}, "passed")
 
 
 def test_random_problems_go_on_where_the_file_stopped(machine):

@@ -79,8 +79,8 @@ def build_parser():
     shown.add_argument("--state", help="only this state")
 
     limits = commands.add_parser("ceilings", help="what this GPU gives at most")
-    limits.add_argument("--program", metavar="PATH",
-                        help=f"of bench/ceilings [{ceilings.PROGRAM} of the tree]")
+    limits.add_argument("--library", metavar="PATH",
+                        help=f"of bench/ceilings [{ceilings.LIBRARY} of the tree]")
     limits.add_argument("--seconds", type=float, default=2.0,
                         help="of each sustained measurement, 0.1 to 60 [2]")
     limits.add_argument("--json", metavar="FILE",
@@ -157,7 +157,7 @@ def run_ceilings(arguments):
     check_writable("--json", arguments.json)
     if not torch_with_gpu():
         raise CaseError(f"ceilings: {why_no_gpu()}")
-    result = ceilings.measure_all(arguments.program, arguments.seconds, arguments.json,
+    result = ceilings.measure_all(arguments.library, arguments.seconds, arguments.json,
                                   arguments.tree, arguments.commit, arguments.quiet)
     print("\n".join(markdown.lines(card_tables.ceilings(result))))
     print(*markdown.provenance(result), sep="\n")
