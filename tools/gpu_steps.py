@@ -303,7 +303,7 @@ def card_ceilings(options, clock, environment, work):
     library, report = options.build / "tests" / "ceilings.so", work / "ceilings.json"
     if not library.exists():
         return {}, skipped("ceilings", "no tests/ceilings.so: build the target tessera_gpu_tests")
-    _, tests = printed_json([sys.executable, "-m", "tessera.bench", "ceilings", "--library", library,
-                             "--seconds", 0.5 if options.quick else 2, "--json", report, "--tree",
-                             ROOT], clock, "ceilings", environment)
+    command = [sys.executable, "-m", "tessera.bench", "ceilings", "--library", library, "--seconds",
+               0.5 if options.quick else 2, "--json", report, "--tree", ROOT]
+    _, tests = printed_json(command, clock, "ceilings", environment)
     return bench_module("files").read_json(report)["ceilings"] if report.exists() else {}, tests

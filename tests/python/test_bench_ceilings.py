@@ -110,8 +110,8 @@ def on_gpu(monkeypatch):
     gpu_path = pytest.importorskip("test_bench_gpu_path", reason="PyTorch is not installed")
     settings = gpu_path.gpu.__wrapped__(monkeypatch)
     torch, randn, zeros = gpu_path.torch, gpu_path.torch.randn, gpu_path.torch.zeros
-    monkeypatch.setattr(torch, "randn", lambda *sizes, device, **more: randn(*sizes, **more))
-    monkeypatch.setattr(torch, "zeros", lambda *sizes, device: zeros(*sizes))
+    monkeypatch.setattr(torch, "randn", lambda size, device, dtype: randn(size, dtype=dtype))
+    monkeypatch.setattr(torch, "zeros", lambda size, device: zeros(size))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     facts = types.SimpleNamespace(multi_processor_count=2, major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)

@@ -1,5 +1,5 @@
-"""What the card gives at most: a large copy and a large dense product by PyTorch, and the kernels of
-bench/ceilings, which are none of ours: tensor cores by instruction, bandwidths, launches."""
+"""What the card gives at most: a large copy and a large dense product by PyTorch, and the kernels
+of bench/ceilings, which are none of ours: tensor cores by instruction, bandwidths, launches."""
 
 import ctypes
 import os

@@ -63,8 +63,6 @@ def build_parser():
     many.add_argument("--shard", default="1/1", help="I/N: every N-th case, from the I-th on")
     many.add_argument("--budget", type=float, help="start no new case after so many seconds")
     many.add_argument("--resume", action="store_true", help="leave out what the file holds already")
-    many.add_argument("--again", default="",
-                      help="peers: measure again where they were unavailable")
     many.add_argument("--list", action="store_true", help="print the cases and stop")
     add_common(many)
 
@@ -135,8 +133,7 @@ def run_measuring(arguments):
     check_writable("--json", arguments.json)
     options = {}
     if many:
-        again = [name for name in arguments.again.split(",") if name]
-        options = {"resume": arguments.resume, "again": again, "budget": arguments.budget}
+        options = {"resume": arguments.resume, "budget": arguments.budget}
     run = suite.Suite(arguments.json, settings_of(arguments, device), tree=arguments.tree,
                       commit=arguments.commit, quiet=arguments.quiet,
                       ceilings=many or bool(arguments.json), **options)

@@ -36,18 +36,17 @@ class Progress:
 
     def say(self, text):
         """A line that stays."""
-        if self.quiet:
-            return
-        if self.live and self.shown:
-            self.stream.write("\r" + " " * self.shown + "\r")
-            self.shown = 0
-        self.stream.write(text + "\n")
-        self.stream.flush()
+        self.close()
+        if not self.quiet:
+            self.stream.write(text + "\n")
+            self.stream.flush()
 
     def close(self):
-        if self.live and self.shown and not self.quiet:
+        """Takes the line away."""
+        if self.shown:
             self.stream.write("\r" + " " * self.shown + "\r")
             self.stream.flush()
+            self.shown = 0
 
     def _left(self):
         if not self.done:
