@@ -79,7 +79,6 @@ TABLES = {
     "machine": (lambda result: result, "card_tables", "ceilings_and_tests"),
     "ceilings": (lambda result: result, "card_tables", "ceilings"),
     "products": (products, "case_tables", "comparison"),
-    "energy": (products, "case_tables", "energy"),
     "crossover": (products, "case_tables", "crossover"),
     "attention": (attention, "case_tables", "comparison"),
     "lists": (lists, "case_tables", "lists"),

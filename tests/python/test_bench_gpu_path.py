@@ -5,7 +5,6 @@ import contextlib
 import math
 import sys
 import time
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -177,13 +176,6 @@ def test_a_sustained_run_of_many_calls_gives_the_time_of_one(monkeypatch):
     assert figures["a"].ms == 0.3 and figures["b"].ms == 6.0
 
 
-def test_short_runs_claim_no_energy(gpu, only_peer, monkeypatch):
-    monkeypatch.setattr(timing, "ENERGY_SECONDS", 3600.0)  # so that no machine is too slow for it
-    only_peer()
-    record = measure_case(product(("sustained",)), gpu)[0]
-    assert record["peers"]["plain"]["joules_per_tflop"] is None
-
-
 def test_a_lost_device_stops_the_process(gpu, only_peer, monkeypatch, tmp_path):
     only_peer()
     facts = {"name": "X", "compute_capability": 90, "units": 1, "memory_bytes": 1, "l2_bytes": 1,
@@ -240,16 +232,6 @@ def test_flex_s_mask_says_what_the_case_says(gpu, extra):
     check_same(problem.reference, out.reshape(one["out"].shape), "f32")
 
 
-def test_full_blocks_are_full_and_partial_ones_are_not(gpu):
-    from torch.nn.attention import flex_attention
-
-    case = make_case("attention", {"s": 128, "h": 1, "block_q": 32, "causal": True, "dtype": "f32",
-                                   "pattern": "random", "density": 1.0})
-    mask = flex.block_mask(flex_attention, Problem(case, "cpu"))
-    assert mask.full_kv_num_blocks.flatten().tolist() == [0, 1, 2, 3]
-    assert mask.kv_num_blocks.flatten().tolist() == [1, 1, 1, 1]
-
-
 def test_blocked_ell_holds_the_matrix_row_by_row(gpu):
     from tessera.bench.peers.cusparse import PEERS
 
@@ -265,21 +247,6 @@ def test_blocked_ell_holds_the_matrix_row_by_row(gpu):
             to = slice(16 * int(columns[i, j]), 16 * int(columns[i, j]) + 16)
             made[16 * i : 16 * i + 16, to] = rows[16 * i : 16 * i + 16, 16 * j : 16 * j + 16]
     assert torch.equal(made, problem.bsr_a.fill_dense(values))
-
-
-def test_a_dense_result_is_seen_through_the_pattern(gpu):
-    from tessera.bench.peers.cublaslt import SampledView
-
-    problem = Problem(make_case("sddmm", {**PRODUCT, "dtype": "f32"}), "cuda")
-    one = problem.sets[0]
-    check_same(problem.reference, SampledView(one["a"] @ one["b"], problem.bsr_out), "f32")
-
-
-def test_ours_runs_on_torch_tensors(gpu):
-    problem = Problem(product(("burst",)), "cuda")
-    prepared = ours.prepare_ours(problem)
-    error, budget = check_same(problem.reference, prepared.run(0), "bf16")
-    assert error <= budget
 
 
 @pytest.mark.parametrize("op", ["list_blocks", "top_k_blocks"])
@@ -305,78 +272,56 @@ MINIATURE = [
 ]
 
 
-@pytest.mark.parametrize("op, params", [(op, {"n": 32, **params}) for op, params in MINIATURE])
-def test_each_kind_of_product_case_is_made_run_and_beaten_against_the_dense_product(
-        gpu, monkeypatch, op, params):
-    """As on a GPU, with PyTorch's dense product on the matrices that cuBLASLt would get."""
-    from tessera.bench.peers.cublaslt import SampledView
-
-    class Dense(peers.base.Peer):
-        ops = peers.get_peer("cublaslt").ops
-
-        def version(self):
-            return "1"
-
-        def prepare(self, problem):
-            kind = problem.case.transpose
-
-            def run(i):
-                one = problem.sets[i]
-                a = problem.bsr_a.fill_dense(one["a"]) if problem.bsr_a else one["a"]
-                b = problem.bsr_b.fill_dense(one["b"]) if problem.bsr_b else one["b"]
-                out = (a.t() if kind[0] == "t" else a) @ (b.t() if kind[1] == "t" else b)
-                return SampledView(out, problem.bsr_out) if problem.bsr_out else out
-
-            return Prepared(run, computed_flops=problem.dense_flops)
-
-    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["dense"])
-    monkeypatch.setattr(peers, "get_peer", Dense)
-    states = ("burst",) if op == "spgemm" else ("burst", "graph")
-    gpu.cache_bytes = 0
-    for record in measure_case(make_case(op, {**params, "dtype": "bf16"}, states), gpu):
-        dense, mine = record["peers"]["dense"], record["ours"]
-        assert dense["ms"] > 0 and mine["ms"] > 0, (dense, mine)
-        family = op.removeprefix("bsr_")
-        assert mine["row"] == f"cpu_{family}_m64_n384_k512"
-        assert record["max_error"] <= record["error_budget"]
-        assert ("symbolic_ms" in mine) == (op == "spgemm")
-        whole = 2 * params["m"] * params.get("n", 32) * params["k"]
-        assert record["useful_flops"] <= whole
-        assert ("computed_tflops" in dense) == (record["useful_flops"] != whole)
-
-
-@pytest.mark.parametrize("op, params", [
-    ("bsr_matmul", PRODUCT), ("bsr_matmul", {**PRODUCT, "side": "b", "m": 3, "n": 64}),
-    ("spgemm", {**PRODUCT, "n": 80})])
-def test_the_dense_product_of_a_sparse_case_has_random_values_throughout(gpu, monkeypatch, op,
-                                                                        params):
+@pytest.fixture
+def cublaslt(monkeypatch):
+    """cuBLASLt's two peers with PyTorch's arithmetic."""
     from tessera.bench.peers import cublaslt
 
-    class Product:
-        """DenseProduct with PyTorch's arithmetic."""
+    def product_of(self, i, algorithm):
+        (a, b, out), kind = self.sets[i], self.kind
+        out[...] = (a.t() if kind[0] == "t" else a) @ (b.t() if kind[1] == "t" else b)
+        return out
 
-        def __init__(self, problem):
-            self.problem = problem
+    def init(self, sets, sizes, kind, dtype):
+        self.sets, self.kind = sets, kind
 
-        def choose(self):
-            return 0
+    monkeypatch.setattr(cublaslt.Product, "__init__", init)
+    monkeypatch.setattr(cublaslt.Product, "run", product_of)
+    monkeypatch.setattr(cublaslt.Product, "choose", lambda self: 0)
+    monkeypatch.setattr(cublaslt.CublasLt, "version", lambda self: "1")
+    monkeypatch.setattr(peers, "peer_names", lambda device=None: list(cublaslt.PEERS))
+    return cublaslt
 
-        def run(self, i, algorithm):
-            a, b = (self.problem.sets[i][name] for name in "ab")
-            assert a.count_nonzero() > 0.99 * a.numel() and self.problem.op == "matmul"
-            form = self.problem.case.transpose
-            return (a.t() if form[0] == "t" else a) @ (b.t() if form[1] == "t" else b)
 
-    dense = cublaslt.PEERS["cublaslt_dense"]
-    assert not set(dense.ops) & {"matmul", "sddmm", "attention"}
-    monkeypatch.setattr(cublaslt, "DenseProduct", Product)
-    monkeypatch.setattr(dense, "version", lambda: "1")
-    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["cublaslt_dense"])
-    case = make_case(op, {"n": 32, **params, "dtype": "bf16"}, ("burst",))
-    record = measure_case(case, gpu)[0]
-    made, p = record["peers"]["cublaslt_dense"], case.params
-    assert made["computed_tflops"] == pytest.approx(2 * p["m"] * p["n"] * p["k"] / made["ms"] / 1e9)
-    assert made["tflops"] < made["computed_tflops"]  # counts what the sparse case needs
+@pytest.mark.parametrize("op, params", [(op, {"n": 32, **params}) for op, params in MINIATURE])
+def test_each_kind_of_product_is_measured_beside_dense_products(gpu, cublaslt, op, params):
+    """One multiplies the case's zeros, the other has random values throughout."""
+    states = ("burst",) if op == "spgemm" else ("burst", "graph")
+    gpu.cache_bytes = 0
+    whole = 2 * params["m"] * params["n"] * params["k"]
+    case = make_case(op, {**params, "dtype": "bf16"}, states)
+    for record in measure_case(case, gpu):
+        mine = record["ours"]
+        assert mine["row"] == f"cpu_{op.removeprefix('bsr_')}_m64_n384_k512"
+        assert mine["ms"] > 0 and record["max_error"] <= record["error_budget"]
+        assert ("symbolic_ms" in mine) == (op == "spgemm")
+        assert record["useful_flops"] <= whole
+        names = ["cublaslt"] if op in ("matmul", "sddmm") else ["cublaslt_dense", "cublaslt"]
+        assert sorted(record["peers"]) == sorted(names)
+        for name, entry in record["peers"].items():
+            assert entry["ms"] > 0, (name, entry)
+            assert ("computed_tflops" in entry) == (record["useful_flops"] != whole)
+            rate = entry.get("computed_tflops", entry["tflops"])
+            assert rate == pytest.approx(whole / entry["ms"] / 1e9)
+    values = cublaslt.DenseProduct(Problem(case, "cuda").dense()).sets[0]
+    assert all(one.count_nonzero() > 0.99 * one.numel() for one in values[:2])
+
+
+def test_a_wrong_dense_product_gets_no_time(gpu, cublaslt, monkeypatch):
+    monkeypatch.setattr(cublaslt.Product, "run", lambda self, i, _: self.sets[i][2].zero_())
+    record = measure_case(product(("burst",)), gpu)[0]
+    for entry in record["peers"].values():
+        assert entry["unavailable"].startswith("wrong result")
 
 
 @pytest.mark.parametrize("extra", [
@@ -409,73 +354,32 @@ def test_a_case_may_ask_for_less_than_the_caller(gpu, only_peer, monkeypatch):
     assert asked == [0.05, 0.01, 0.05]
 
 
-class Fa3Stand:
-    """FlashAttention-3's functions as PyTorch would do them: which is asked with what."""
-
-    asked: ClassVar[list] = []
-
-    @staticmethod
-    def sdpa(q, k, v, causal, window_size, softcap):
-        Fa3Stand.asked.append((window_size, softcap))
-        q, k, v = (one.transpose(-3, -2).double() for one in (q, k, v))
-        group = q.shape[-3] // k.shape[-3]
-        k, v = (one.repeat_interleave(group, -3) for one in (k, v))
-        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-        if softcap:
-            scores = softcap * torch.tanh(scores / softcap)
-        places = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
-        distance = places[1] - places[0] - (k.shape[-2] - q.shape[-2])
-        seen = distance <= (0 if causal else k.shape[-2])
-        seen &= distance >= (-window_size[0] if window_size[0] >= 0 else -q.shape[-2])
-        return (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v).transpose(-3, -2)
-
-    @staticmethod
-    def flash_attn_func(q, k, v, *, causal, window_size, softcap):
-        return Fa3Stand.sdpa(q, k, v, causal, window_size, softcap)
-
-    @staticmethod
-    def flash_attn_varlen_func(q, k, v, q_offsets, k_offsets, q_longest, k_longest, *, causal,
-                               window_size, softcap):
-        assert torch.equal(q_offsets, k_offsets)
-        assert q_longest == k_longest == int(q_offsets.diff().max())
-        parts = zip(q_offsets[:-1].tolist(), q_offsets[1:].tolist(), strict=True)
-        return torch.cat([Fa3Stand.sdpa(q[a:b], k[a:b], v[a:b], causal, window_size, softcap)
-                          for a, b in parts])
-
-
 @pytest.mark.parametrize("extra", [{}, {"causal": True, "window": 20}, {"softcap": 8.0, "hk": 1},
                                    {"sequences": 4, "causal": True}])
 def test_flash_attention_3_is_asked_for_what_the_case_says(gpu, monkeypatch, extra):
+    asked = []
+
+    class Fa3:
+        """FlashAttention-3's functions, which note what they get."""
+
+        flash_attn_func = flash_attn_varlen_func = staticmethod(
+            lambda q, *tensors, **options: asked.append((tensors[2:], options)) or (q, None))
+
     fa3 = peers.get_peer("fa3")
     case = make_case("attention", {"s": 96, "h": 2, "d": 16, "dtype": "bf16", **extra})
     assert fa3.refuse(case) is None
     problem = Problem(case, "cuda")
     monkeypatch.setitem(sys.modules, "flash_attn_interface", None)  # the other build serves too
-    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", Fa3Stand)
-    result = fa3.prepare(problem).run(0)
-    check_same(problem.reference, result, "bf16")
-    assert Fa3Stand.asked[-1] == ((20, 0) if "window" in extra else (-1, -1),
-                                  extra.get("softcap", 0))
-
-
-def test_a_wrong_dense_product_gets_no_time(gpu, monkeypatch):
-    from tessera.bench.peers import cublaslt
-
-    class Zeros:
-        def __init__(self, problem):
-            self.problem = problem
-
-        def choose(self):
-            return 0
-
-        def run(self, i, algorithm):
-            return torch.zeros_like(self.problem.sets[i]["out"])
-
-    monkeypatch.setattr(cublaslt, "DenseProduct", Zeros)
-    monkeypatch.setattr(cublaslt.PEERS["cublaslt_dense"], "version", lambda: "1")
-    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["cublaslt_dense"])
-    record = measure_case(product(("burst",)), gpu)[0]
-    assert record["peers"]["cublaslt_dense"]["unavailable"].startswith("wrong result")
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", Fa3)
+    assert fa3.prepare(problem).run(0) is problem.sets[0]["q"]
+    packing, options = asked[-1]
+    assert options == {"causal": "causal" in extra, "softcap": extra.get("softcap", 0),
+                       "window_size": (20, 0) if "window" in extra else (-1, -1)}
+    if "sequences" in extra:
+        offsets, same, longest, _ = packing
+        assert offsets is same is problem.offsets_array and longest == offsets.diff().max()
+    else:
+        assert packing == ()
 
 
 def test_the_first_slice_follows_work_as_the_others_do(gpu, monkeypatch):
@@ -535,7 +439,3 @@ def test_cublaslt_s_structure_is_the_header_s():
 
     assert ctypes.sizeof(Heuristic) == 96
     assert (Heuristic.workspace_bytes.offset, Heuristic.state.offset) == (64, 72)
-
-
-def test_the_names_of_measure_s_exceptions_reach_the_reader():
-    assert str(measure.DeviceLost("fa4", "why")) == "fa4: why"

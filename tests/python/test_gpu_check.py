@@ -121,30 +121,15 @@ def test_racecheck_takes_the_executables_of_its_own_build(machine):
                    ("racecheck", str(built / "gpu_other_test"))}
 
 
-def test_a_race_build_without_executables_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        gpu_check.parse(["--race-build", str(tmp_path / "race")])
-    said = capsys.readouterr().err
-    assert ended.value.code == 2 and "--race-build: expected" in said and str(tmp_path) in said
-
-
-def test_a_failed_test_fails_the_check(machine):
-    status, result = run(machine(status=1), *only("cpp"))
-    assert status == 1
-    broken = next(test for test in result["tests"] if test["name"].endswith("Broken"))
-    assert broken["outcome"] == "failed" and broken["detail"] == "2 is not 3"
-
-
-def test_a_skipped_executable_is_skipped(machine):
-    _, result = run(machine(status=77), *only("cpp"))
-    assert [test["outcome"] for test in result["tests"]] == ["skipped"]
-
-
-def test_what_the_sanitizer_finds_fails(machine):
-    status, result = run(machine(sanitizer=9), "--quick", *only("cpp", "sanitizer"))
-    assert status == 1
-    assert [(test["name"], test["outcome"]) for test in result["tests"]][-1] == (
-        "sanitizer.memcheck.gpu_merge_test", "failed")
+@pytest.mark.parametrize("how, steps, last", [
+    ({"status": 1}, ["cpp"], ("cpp.gpu_merge_test.Merge.Broken", "failed")),
+    ({"status": 77}, ["cpp"], ("cpp.gpu_merge_test", "skipped")),
+    ({"sanitizer": 9}, ["cpp", "sanitizer"], ("sanitizer.memcheck.gpu_merge_test", "failed"))])
+def test_what_fails_fails_the_check(machine, how, steps, last):
+    status, result = run(machine(**how), "--quick", *only(*steps))
+    test = result["tests"][-1]
+    assert status == 1 and (test["name"], test["outcome"]) == last
+    assert ("2 is not 3" in test["detail"]) == (how == {"status": 1})
 
 
 def test_reports_tell_what_failed_and_what_was_skipped(tmp_path):
@@ -273,12 +258,6 @@ def test_at_another_commit_tests_run_again(machine):
     assert [part["commit"] for part in result["parts"]] == ["0123abc", "4567def"]
 
 
-def test_no_random_problems_are_refused(capsys):
-    with pytest.raises(SystemExit):
-        gpu_check.parse(["--problems", "0"])
-    assert "--problems: expected 1 and more, got 0" in capsys.readouterr().err
-
-
 def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
     """What the step makes of a run of verify that ended so and wrote that, or nothing."""
     def ended(command, *_, **__):
@@ -344,18 +323,6 @@ def test_outcomes_of_an_earlier_run_make_room(tmp_path):
     assert gpu_check.passed_before(result) == {"cpp.gpu_a"}
 
 
-def test_every_executable_is_found_by_itself(machine):
-    folder = machine()
-    for name in ("gpu_sddmm_test", "gpu_new_test"):
-        make_program(folder / "build" / "tests" / name,
-                     EXECUTABLE.format(python=sys.executable, status=0))
-    (folder / "build" / "tests" / "gpu_notes.txt").write_text("no program")
-    _, result = run(folder, "--quick", *only("cpp", "sanitizer"))
-    assert {gpu_check.run_of(test["name"]) for test in result["tests"]} == {
-        f"{kind}.{name}" for kind in ("cpp", "sanitizer.memcheck")
-        for name in ("gpu_merge_test", "gpu_sddmm_test", "gpu_new_test")}
-
-
 def test_tests_are_part_of_the_first_shard_only():
     assert gpu_check.parse(["--shard", "2/3"]).steps == ["bench"]
     assert gpu_check.parse(["--shard", "1/3"]).steps == list(gpu_check.STEPS)
@@ -377,12 +344,13 @@ def test_the_file_is_named_after_card_and_workload(machine, monkeypatch, tmp_pat
                      "h200-check-2-of-4.json"]
 
 
-def test_a_workload_that_cannot_be_read_is_refused_before_any_test_runs(machine, capsys):
-    folder = machine()
+@pytest.mark.parametrize("option, value", [("--workloads", "/none.json"), ("--problems", "0"),
+                                           ("--race-build", "/none"), ("--skip", "all")])
+def test_what_cannot_be_is_refused_before_any_test_runs(machine, capsys, option, value):
+    machine()
     with pytest.raises(SystemExit) as ended:
-        gpu_check.main(["--workloads", str(folder / "none.json")])
-    assert ended.value.code == 2
-    assert "--workloads: " in capsys.readouterr().err
+        gpu_check.main([option, value])
+    assert ended.value.code == 2 and f"{option}: " in capsys.readouterr().err
 
 
 def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys):
@@ -393,19 +361,18 @@ def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys)
     assert "could not write" in capsys.readouterr().out and not out.exists()
 
 
-def test_merge_refuses_other_cards(tmp_path, machine):
+def test_merge_joins_files_of_one_card_alone(tmp_path, machine):
     folder = machine()
     run(folder, *only("cpp"))
     first = json.loads((folder / "out.json").read_text())
-    second = {**first, "cpu": {**first["cpu"], "name": "Another"}}
-    for name, one in (("a.json", first), ("b.json", second)):
-        (tmp_path / name).write_text(json.dumps(one))
+    (tmp_path / "a.json").write_text(json.dumps(first))
+    other = {**first, "cpu": {"name": "Another", "threads": 1}}
+    (tmp_path / "b.json").write_text(json.dumps(other))
     out = tmp_path / "m.json"
-    names = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
-    assert gpu_check.main(["--merge", *names, "--out", str(out)]) == 1
-    assert not out.exists()
-    gpu_check.main(["--merge", names[0], names[0], "--out", str(out)])
-    assert out.exists()
+    for name, written in (("b.json", False), ("a.json", True)):
+        names = [str(tmp_path / "a.json"), str(tmp_path / name)]
+        assert gpu_check.main(["--merge", *names, "--out", str(out)]) == 1  # not from a GPU
+        assert out.exists() == written
 
 
 def test_no_gpu_is_said(monkeypatch, tmp_path, capsys):
@@ -415,13 +382,10 @@ def test_no_gpu_is_said(monkeypatch, tmp_path, capsys):
     assert "no GPU" in capsys.readouterr().out
 
 
-def test_listed_tests_and_spread():
+def test_a_few_tests_come_from_all_over_an_executable(tmp_path):
     listing = ("Running main()\nA.\n  one\n  two  # note\nB/C.\n  x/0  # GetParam() = 3\n"
                "  DISABLED_y\n")
     assert gpu_steps.listed_tests(listing) == ["A.one", "A.two", "B/C.x/0"]
-
-
-def test_a_few_tests_come_from_all_over_an_executable(tmp_path):
     program = tmp_path / "gpu_test"
     make_program(program, "#!/bin/sh\necho S.; for i in 0 1 2 3 4 5 6; do echo \"  t$i\"; done\n")
     assert gpu_steps.spread(program) == ["S.t0", "S.t2", "S.t4"]

@@ -114,7 +114,7 @@ def test_the_page_tells_all_and_the_same_each_time(make):
     assert make.status == 0 and "13 cases, Invented Card, 100 W" in make.told.out
     assert page.headings == [
         "tessera: what was measured", "Invented Card, 100 W", "At a glance", "Attention",
-        "Products", "Density from which a dense product is faster", "Energy",
+        "Products", "Density from which a dense product is faster",
         "Predicted against measured time", "The card and the tests: r0.json"]
     for part in ("Attention, head dimension 128, full", "Sparse products: speed-up over dense",
                  "Block-sparse attention: speed-up", "of the dense rate", "Tests: 1 passed",
@@ -286,6 +286,13 @@ WHOLE = json.dumps(result_of(CASES))
     (spoilt([*CASE, "params", "colour"], "red"), "no parameter 'colour'"),
     (spoilt([*CASE, "params", "transpose"], KeyError), "a parameter is missing"),
     (spoilt(["gpu", "name"], None), "gpu.name"),
+    (spoilt(["date"], "yesterday"), "date"),
+    (spoilt(["more"], 1), "more: is not in the schema"),
+    (spoilt(["tests", 0, "outcome"], "maybe"), "outcome"),
+    (spoilt([*CASE, "state"], "idle"), "state"),
+    (spoilt([*CASE, "ours", "machine_code"], "xyz"), "machine_code"),
+    (spoilt([*CASE, "useful_flops"], True), "useful_flops"),
+    (spoilt([*CASE, "peers", "cublaslt"], {"unavailable": ""}), "cublaslt"),
     (spoilt(["ceilings", "copy_tbs"], float("-inf")), "finite"),
     (result_of([product(1, 1.0)] * 2), "comes twice"),
     (result_of([{**CASES[0], "params": {**CASES[0]["params"], "density": -0.5}}]), "density"),
