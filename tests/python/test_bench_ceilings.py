@@ -198,16 +198,6 @@ def test_what_a_result_says_of_its_machine_needs_no_copy():
     assert card_tables.ceilings_and_tests({"ceilings": FIGURES, "tests": []}) == []
 
 
-def test_merging_keeps_what_only_one_part_has(card):
-    parts = [machine.header("cuda", dict(card), ROOT) for _ in range(2)]
-    parts[0]["ceilings"] = {**FIGURES, "copy_tbs": 1.0}
-    parts[1]["ceilings"] = dict(OF_TORCH)
-    parts[1]["date"] = "2999-01-01T00:00:00Z"
-    merged = results.merge(parts)
-    assert merged["ceilings"] == {**FIGURES, **OF_TORCH}
-    assert [part["ceilings"] for part in merged["parts"]] == [parts[0]["ceilings"], OF_TORCH]
-
-
 def test_a_suite_measures_what_ceilings_did_not(card, monkeypatch):
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda timer: dict(OF_TORCH))
     monkeypatch.setattr(suite, "CudaTimer", lambda sets, meter: None)

@@ -88,37 +88,37 @@ def gpu(monkeypatch):
 
 
 @pytest.fixture
-def only_peer(monkeypatch):
-    """One peer that multiplies with PyTorch."""
-    def register(**options):
-        class Plain(peers.base.Peer):
-            ops = ("bsr_matmul",)
+def cublaslt(monkeypatch):
+    """cuBLASLt's two peers with PyTorch's arithmetic."""
+    from tessera.bench.peers import cublaslt
 
-            def version(self):
-                return "1"
+    def product_of(self, i, algorithm):
+        (a, b, out), kind = self.sets[i], self.kind
+        out[...] = (a.t() if kind[0] == "t" else a) @ (b.t() if kind[1] == "t" else b)
+        return out
 
-            def prepare(self, problem):
-                dense = [problem.bsr_a.fill_dense(one["a"]) for one in problem.sets]
-                return Prepared(lambda i: dense[i] @ problem.sets[i]["b"], **options)
+    def init(self, sets, sizes, kind, dtype):
+        self.sets, self.kind = sets, kind
 
-        monkeypatch.setattr(peers, "peer_names", lambda device=None: ["plain"])
-        monkeypatch.setattr(peers, "get_peer", Plain)
-
-    return register
+    monkeypatch.setattr(cublaslt.Product, "__init__", init)
+    monkeypatch.setattr(cublaslt.Product, "run", product_of)
+    monkeypatch.setattr(cublaslt.Product, "choose", lambda self: 0)
+    monkeypatch.setattr(cublaslt.CublasLt, "version", lambda self: "1")
+    monkeypatch.setattr(peers, "peer_names", lambda device=None: list(cublaslt.PEERS))
+    return cublaslt
 
 
 def product(states):
     return make_case("bsr_matmul", {**PRODUCT, "dtype": "bf16"}, states)
 
 
-def test_every_state_gives_figures(gpu, only_peer):
-    only_peer()
+def test_every_state_gives_figures(gpu, cublaslt):
     Graph.replays = 0
     gpu.seconds = 0.8
     records = measure_case(product(("burst", "sustained", "graph")), gpu)
     assert [record["state"] for record in records] == ["burst", "sustained", "graph"]
     assert Graph.replays > 0
-    burst, sustained, graph = (record["peers"]["plain"] for record in records)
+    burst, sustained, graph = (record["peers"]["cublaslt"] for record in records)
     for entry in (burst, sustained):
         assert entry["ms"] > 0 and entry["clock_mhz"] == 1500 and entry["host_us"] > 0
     assert burst["watts"] is None and burst["joules_per_tflop"] is None
@@ -137,9 +137,8 @@ def test_a_replay_stands_for_the_calls_that_were_captured(gpu):
 
 
 @pytest.mark.parametrize("bound", [True, False])
-def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, only_peer, monkeypatch, bound):
+def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, cublaslt, monkeypatch, bound):
     """In the sustained state, where the device would rest else; and says so."""
-    only_peer()
     monkeypatch.setattr(timing.CudaTimer, "host_us", lambda self, prepared: 9e9 if bound else 0.0)
     ran = []
 
@@ -149,21 +148,20 @@ def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, only_peer, m
 
     monkeypatch.setattr(measure, "measure_sustained", noted)
     record = measure_case(product(("sustained",)), gpu)[0]
-    for name, entry in (("ours", record["ours"]), ("plain", record["peers"]["plain"])):
+    for name, entry in (("ours", record["ours"]), ("cublaslt", record["peers"]["cublaslt"])):
         assert entry.get("replayed", False) == bound
         assert (ran[0][1][name] > 1) == bound
-    assert list(ran[0][0]) == ["ours", "plain"]  # turns stay as they are
+    assert list(ran[0][0]) == ["ours", "cublaslt_dense", "cublaslt"]  # turns stay as they are
 
 
-def test_who_cannot_be_captured_is_called_all_the_same(gpu, only_peer, monkeypatch):
-    only_peer()
+def test_who_cannot_be_captured_is_called_all_the_same(gpu, cublaslt, monkeypatch):
     monkeypatch.setattr(timing.CudaTimer, "is_host_bound", lambda self, prepared: True)
 
     def refuse(self, prepared):
         raise RuntimeError("no graph")
 
     monkeypatch.setattr(timing.CudaTimer, "captured", refuse)
-    entry = measure_case(product(("sustained",)), gpu)[0]["peers"]["plain"]
+    entry = measure_case(product(("sustained",)), gpu)[0]["peers"]["cublaslt"]
     assert entry["ms"] > 0 and "replayed" not in entry
 
 
@@ -176,11 +174,10 @@ def test_a_sustained_run_of_many_calls_gives_the_time_of_one(monkeypatch):
     assert figures["a"].ms == 0.3 and figures["b"].ms == 6.0
 
 
-def test_a_lost_device_stops_the_process(gpu, only_peer, monkeypatch, tmp_path):
-    only_peer()
+def test_a_lost_device_stops_the_process(gpu, cublaslt, monkeypatch, tmp_path):
     facts = {"name": "X", "compute_capability": 90, "units": 1, "memory_bytes": 1, "l2_bytes": 1,
              "driver": None, "power_limit_w": None}
-    monkeypatch.setattr(suite, "gpu_facts", lambda: (facts, gpu.meter))
+    monkeypatch.setattr(measure, "gpu_facts", lambda: (facts, gpu.meter))
 
     def lost():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -190,7 +187,7 @@ def test_a_lost_device_stops_the_process(gpu, only_peer, monkeypatch, tmp_path):
     run = suite.Suite(str(tmp_path / "out.json"), gpu, quiet=True, ceilings=False)
     assert run.run([product(("burst",))]) == suite.AGAIN
     crashed = read_json(tmp_path / "out.json.crashed")
-    assert crashed[0]["competitor"] == "plain" and "illegal memory" in crashed[0]["reason"]
+    assert crashed[0]["competitor"] == "cublaslt_dense" and "illegal memory" in crashed[0]["reason"]
 
 
 def test_inputs_rotate_past_the_cache(gpu):
@@ -249,16 +246,6 @@ def test_blocked_ell_holds_the_matrix_row_by_row(gpu):
     assert torch.equal(made, problem.bsr_a.fill_dense(values))
 
 
-@pytest.mark.parametrize("op", ["list_blocks", "top_k_blocks"])
-def test_making_lists_is_measured_by_replays_too(gpu, op):
-    params = {"s": 256, "h": 2, "block_q": 16, "pattern": "random", "density": 0.4,
-              "lists": "per_head", "dtype": "bf16"}
-    records = measure_case(make_case(op, params, ("burst", "graph", "sustained")), gpu)
-    for record in records:
-        assert record["ours"]["ms"] > 0 and record["ours"]["row"] is None, record
-        assert record["max_error"] == record["error_budget"] == 0
-
-
 MINIATURE = [
     ("matmul", {"m": 40, "n": 24, "k": 32, "transpose": "tt"}),
     ("bsr_matmul", {**PRODUCT, "side": "b", "m": 3, "n": 64}),
@@ -272,25 +259,13 @@ MINIATURE = [
 ]
 
 
-@pytest.fixture
-def cublaslt(monkeypatch):
-    """cuBLASLt's two peers with PyTorch's arithmetic."""
-    from tessera.bench.peers import cublaslt
-
-    def product_of(self, i, algorithm):
-        (a, b, out), kind = self.sets[i], self.kind
-        out[...] = (a.t() if kind[0] == "t" else a) @ (b.t() if kind[1] == "t" else b)
-        return out
-
-    def init(self, sets, sizes, kind, dtype):
-        self.sets, self.kind = sets, kind
-
-    monkeypatch.setattr(cublaslt.Product, "__init__", init)
-    monkeypatch.setattr(cublaslt.Product, "run", product_of)
-    monkeypatch.setattr(cublaslt.Product, "choose", lambda self: 0)
-    monkeypatch.setattr(cublaslt.CublasLt, "version", lambda self: "1")
-    monkeypatch.setattr(peers, "peer_names", lambda device=None: list(cublaslt.PEERS))
-    return cublaslt
+@pytest.mark.parametrize("op", ["list_blocks", "top_k_blocks"])
+def test_making_lists_is_measured_in_every_state(gpu, op):
+    params = {"s": 256, "h": 2, "block_q": 16, "pattern": "random", "density": 0.4,
+              "lists": "per_head", "dtype": "bf16"}
+    for record in measure_case(make_case(op, params, ("burst", "graph", "sustained")), gpu):
+        assert record["ours"]["ms"] > 0 and record["ours"]["row"] is None, record
+        assert record["max_error"] == record["error_budget"] == 0
 
 
 @pytest.mark.parametrize("op, params", [(op, {"n": 32, **params}) for op, params in MINIATURE])
@@ -339,8 +314,7 @@ def test_our_own_dense_attention_stands_beside_what_leaves_something_out(gpu, mo
     assert plain["peers"] == {}
 
 
-def test_a_case_may_ask_for_less_than_the_caller(gpu, only_peer, monkeypatch):
-    only_peer()
+def test_a_case_may_ask_for_less_than_the_caller(gpu, cublaslt, monkeypatch):
     asked = []
 
     def noted(timer, competitors, seconds, calls):

@@ -72,14 +72,6 @@ def machine(tmp_path, monkeypatch):
     return make
 
 
-def one_product(folder):
-    """A workload file of a single case."""
-    path = folder / "w.json"
-    path.write_text(json.dumps({"cases": [{"op": "matmul", "params": {
-        "m": 8, "n": 8, "k": 8, "dtype": "f32"}}]}))
-    return path
-
-
 def only(*steps):
     return "--skip", ",".join(step for step in gpu_check.STEPS if step not in steps)
 
@@ -151,42 +143,33 @@ def test_nothing_built_is_a_failure(machine, tmp_path):
     assert status == 1 and "tessera_gpu_tests" in result["tests"][0]["detail"]
 
 
-def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
-    folder = machine()
-    workload = tmp_path / "w.json"
+def test_figures_of_the_host_cases_and_tests_share_one_file(machine, tmp_path):
+    folder, log, workload = machine(), tmp_path / "host-log", tmp_path / "w.json"
+    program = folder / "build" / "tests" / "host_time"
     workload.write_text(json.dumps({"cases": [
         {"op": "matmul", "params": {"m": 8, "n": 8, "k": 8, "dtype": "f32"},
          "vary": [[{"m": 8}, {"m": 9}, {"m": 10}]]}]}))
-    common = [*only("cpp", "bench"), "--workloads", str(workload),
-              "--seconds", "0.01", "--peers", "openblas", "--commit", "0123abc"]
-    status, result = run(folder, *common, "--shard", "1/2")
-    # Measured on the CPU here, which is all that the check has to complain about.
-    assert status == 1
-    assert len(result["cases"]) == 2 and len(result["tests"]) == 2
+    common = [*only("cpp", "host", "bench"), "--workloads", str(workload), "--seconds", "0.01",
+              "--peers", "none", "--commit", "0123abc"]
+
+    def outcomes(*more):
+        status, result = run(folder, *common, *more)
+        assert status == 1  # measured on the CPU here, which is the least to complain about
+        return result, [test["outcome"] for test in result["tests"] if test["name"] == "host"]
+
+    result, host = outcomes("--shard", "1/2")
+    assert host == ["skipped"] and result["host"] == []
+    assert len(result["cases"]) == 2 and len(result["tests"]) == 3
     assert result["commit"] == "0123abc"
-    _, result = run(folder, *common, "--resume")
-    assert len(result["cases"]) == 3
-
-
-def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_path):
-    folder, log = machine(), tmp_path / "host-log"
-    program = folder / "build" / "tests" / "host_time"
-    workload = one_product(tmp_path)
-    common = [*only("host", "bench"), "--workloads", str(workload),
-              "--seconds", "0.01", "--peers", "none"]
-    _, result = run(folder, *common)
-    assert [(test["name"], test["outcome"]) for test in result["tests"]] == [("host", "skipped")]
-    assert result["host"] == []
     make_program(program, HOST_TIME.format(log=log, status=1))
-    status, result = run(folder, *common)
+    result, host = outcomes()
     # What was measured before it failed is kept; the cases do not overwrite it.
-    assert status == 1 and "a word of warning" in result["tests"][0]["detail"]
-    assert len(result["host"]) == len(result["cases"]) == 1
+    assert host == ["failed"] and "a word of warning" in result["tests"][-1]["detail"]
+    assert len(result["host"]) == 1 and len(result["cases"]) == 3
     make_program(program, HOST_TIME.format(log=log, status=0))
     for _ in range(2):  # the second time it has passed already
-        _, result = run(folder, *common, "--resume")
-    assert [test["outcome"] for test in result["tests"]] == ["passed"]
-    assert [one["us"] for one in result["host"]] == [3.5]
+        result, host = outcomes("--resume")
+    assert host == ["passed"] and [one["us"] for one in result["host"]] == [3.5]
     assert log.read_text().split() == ["once"] * 2
     assert gpu_check.bench_module("results").problems(result) == []
     assert gpu_check.parse(["--shard", "2/2", *common]).steps == ["bench"]
@@ -248,16 +231,6 @@ def test_seeds_follow_the_attention_kernels_of_the_build(tmp_path):
     assert len({first, committed, code_with(sm90_attention_d128_q128_k128_s2="d" * 16)}) == 3
 
 
-def test_at_another_commit_tests_run_again(machine):
-    folder = machine()
-    run(folder, *only("cpp", "sanitizer"), "--commit", "0123abc")
-    machine(status=1)
-    _, result = run(folder, *only("cpp"), "--resume", "--commit", "4567def")
-    outcomes = {test["name"].partition(".")[0]: test["outcome"] for test in result["tests"]}
-    assert outcomes == {"sanitizer": "passed", "cpp": "failed"}
-    assert [part["commit"] for part in result["parts"]] == ["0123abc", "4567def"]
-
-
 def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
     """What the step makes of a run of verify that ended so and wrote that, or nothing."""
     def ended(command, *_, **__):
@@ -292,20 +265,20 @@ def test_random_problems_that_are_left_or_wrong_are_no_pass(monkeypatch, tmp_pat
     assert not found and tests[0]["outcome"] == "unfinished"
 
 
-def test_resume_repeats_what_failed_and_nothing_else(machine):
+def test_resume_repeats_what_failed_or_ran_at_another_commit(machine):
     folder = machine(status=1)
-    skip = only("cpp", "sanitizer")
-    _, result = run(folder, *skip)
+    skip = [*only("cpp", "sanitizer"), "--commit"]
+    _, result = run(folder, *skip, "0123abc")
     assert [test["outcome"] for test in result["tests"]].count("failed") == 1
-    (folder / "log").unlink()
-    machine()  # it is repaired
-    status, result = run(folder, *skip, "--resume")
-    # Everything passed; that it was measured on a CPU is the one complaint left.
-    assert {test["outcome"] for test in result["tests"]} == {"passed"} and status == 1
-    assert not (folder / "log").exists(), "the sanitizer ran again"
-    machine(status=1)
-    _, result = run(folder, *skip, "--resume")
-    assert {test["outcome"] for test in result["tests"]} == {"passed"}, "the tests ran again"
+    for status, commit, outcomes, sanitized in (
+            (0, "0123abc", {"passed"}, False),  # it is repaired
+            (1, "0123abc", {"passed"}, False), (1, "4567def", {"passed", "failed"}, True)):
+        (folder / "log").unlink(missing_ok=True)
+        machine(status=status)
+        _, result = run(folder, *skip, commit, "--resume")
+        assert {test["outcome"] for test in result["tests"]} == outcomes
+        assert (folder / "log").exists() == sanitized
+    assert [part["commit"] for part in result["parts"]] == ["0123abc", "4567def"]
 
 
 def test_outcomes_of_an_earlier_run_make_room(tmp_path):

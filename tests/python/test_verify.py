@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import tessera  # noqa: E402
+from tessera import attention as right_attention  # noqa: E402
 from tessera.verify import build, cli, draw, judge, oracle  # noqa: E402
 
 SMALL = ["attention", "--device", "cpu", "--quiet", "--pairs", "20000"]
@@ -266,15 +267,6 @@ def run_command(command):
     return cli.main([*command.split()[3:], "--quiet"])
 
 
-def test_other_errors_are_failures(monkeypatch, capsys):
-    def broken(*arguments, **options):
-        raise ValueError("attention: q: something that the generator did wrong")
-
-    monkeypatch.setattr(tessera, "attention", broken)
-    assert run("--count", 1) == 1
-    assert "FAILED ValueError: attention: q: something" in capsys.readouterr().out
-
-
 def test_a_problem_without_room_is_tried_once_more(monkeypatch, capsys):
     def short_of(times):
         left, right = [times], build.build
@@ -296,40 +288,48 @@ def test_a_problem_without_room_is_tried_once_more(monkeypatch, capsys):
 
 def test_runs_that_differ_are_found(damaged, capsys):
     turn = iter(range(1000))
-    damaged(lambda out, lse: out.add_(0.0).mul_(1 - 1e-7 * (next(turn) % 2) * out.sign()))
-    d = drawn(dtype="f32", out_dtype="f32")
-    built = build.build(d, "cpu", 1 << 18)
-    one, other = built.outputs(), built.outputs()
-    built.run(*one)
-    built.run(*other)
-    assert not judge.same_bits(one[0], other[0]) and judge.same_bits(one[1], other[1])
+    damaged(lambda out, lse: out.mul_(1 + next(turn)))
+    assert run("--count", 1, "--seed", 7, "--repeat") == 1
+    assert "FAILED two runs differ in their bits" in capsys.readouterr().out
 
 
 # ---- Refusals and the run ----------------------------------------------------------------------
 
 
-def test_refusals_are_counted_by_reason(monkeypatch, capsys):
-    right, turn = tessera.attention, iter(range(100))
+@pytest.fixture
+def answers(monkeypatch):
+    """Each call of tessera.attention raises what `answer` gives for its number, if anything."""
+    def arm(answer):
+        right, turn = tessera.attention, iter(range(100))
 
-    def refuses(*arguments, **options):
-        at = next(turn)
-        if at % 3 == 0:
+        def instead(*arguments, **options):
+            if error := answer(next(turn)):
+                raise error
             return right(*arguments, **options)
-        raise NotImplementedError(
-            "problem   attention\nchosen    no kernel takes this problem\n"
-            f"rejected  cpu_x  takes dims of multiples of 8, got {at}\nrejected  sm90  not here\n")
 
-    monkeypatch.setattr(tessera, "attention", refuses)
+        monkeypatch.setattr(tessera, "attention", instead)
+
+    return arm
+
+
+def test_other_errors_are_failures(answers, capsys):
+    answers(lambda turn: ValueError("attention: q: something that the generator did wrong"))
+    assert run("--count", 1) == 1
+    assert "FAILED ValueError: attention: q: something" in capsys.readouterr().out
+
+
+def test_refusals_are_counted_by_reason(answers, capsys):
+    answers(lambda turn: NotImplementedError(
+        "problem   attention\nchosen    no kernel takes this problem\n"
+        f"rejected  cpu_x  takes dims of multiples of 8, got {turn}\nrejected  sm90  not here\n")
+        if turn % 3 else None)
     assert run("--count", 6) == 0
     said = capsys.readouterr().out
     assert "6 problems, 2 right, 4 refused, 0 failed" in said
     assert "refused 4: cpu_x: takes dims of multiples of 8\n" in said
-
-
-def test_what_the_library_refuses_has_reasons(capsys):
-    with pytest.raises(NotImplementedError) as refusal:
+    with pytest.raises(NotImplementedError) as refusal:  # the library's own
         x = torch.zeros(1, 8, 1, 16)
-        tessera.attention(x, x, x, backend="sm90")
+        right_attention(x, x, x, backend="sm90")
     assert cli.reasons_of(refusal.value, "cpu") == [
         "cpu_attention: execution.backend asks for sm90"]
 
@@ -357,15 +357,8 @@ def test_a_process_that_ends_early_has_failed(monkeypatch, capsys):
     assert "5 problems, 4 right, 0 refused, 1 failed" in said and said.endswith("failed: seeds 3\n")
 
 
-def test_an_interrupt_still_sums_up(monkeypatch, tmp_path, capsys):
-    right, turn = tessera.attention, iter(range(100))
-
-    def interrupted(*arguments, **options):
-        if next(turn) == 2:
-            raise KeyboardInterrupt
-        return right(*arguments, **options)
-
-    monkeypatch.setattr(tessera, "attention", interrupted)
+def test_an_interrupt_still_sums_up(answers, tmp_path, capsys):
+    answers(lambda turn: KeyboardInterrupt() if turn == 2 else None)
     path = tmp_path / "found.json"
     assert run("--count", 9, "--json", path) == 130
     assert "2 problems, 2 right" in capsys.readouterr().out

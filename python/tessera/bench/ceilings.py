@@ -2,6 +2,7 @@
 of bench/ceilings, which are none of ours: tensor cores by instruction, bandwidths, launches."""
 
 import ctypes
+import functools
 import os
 import statistics
 import time
@@ -156,11 +157,10 @@ class Card:
 
     def tensor(self, kernel, name, seconds):
         (run, out), amount = self.work(kernel), kernel.amount * self.sms
-        burst = self.burst(run, amount)
+        burst, limited = self.burst(run, amount), self.sustained(run, amount, seconds)
         # A rate of a kernel that multiplied nothing would be a lie. A sum may be zero by chance.
         if not out.isfinite().all() or (out == 0).sum() > 0.01 * out.numel():
             raise CeilingsError(f"{name}: sums are zero or not finite: the kernel is broken")
-        limited = self.sustained(run, amount, seconds)
         figures = {"tflops": burst["tflops"], "mhz": burst["clock_mhz"],
                    "sustained_tflops": limited["tflops"], "sustained_mhz": limited["clock_mhz"],
                    "sustained_watts": limited["watts"],
@@ -219,11 +219,9 @@ class Card:
 
     def steps(self, library, seconds):
         """{name: what gives its figures} of what this card can do."""
-        found = {}
-        for part in PARTS[:3] if self.hopper else ("memory",):
-            for name, kernel in library[part].items():
-                found[name] = lambda part=part, name=name, kernel=kernel: getattr(self, part)(
-                    kernel, name, seconds)
+        found = {name: functools.partial(getattr(self, part), kernel, name, seconds)
+                 for part in (PARTS[:3] if self.hopper else ("memory",))
+                 for name, kernel in library[part].items()}
         launches = library["launch"]
         found["launch"] = lambda: {"launch_us": self.stream_launch(launches)}
         found["graph_launch"] = lambda: {"graph_launch_us": self.graph_launch(launches["launch"])}

@@ -7,11 +7,10 @@ from ..report import card_tables, case_tables, markdown
 from . import ceilings, machine_code, results, suite, table
 from . import peers as adapters
 from .cases import REQUIRED, STATES, CaseError, read_workload
-from .files import check_writable, in_words, write_json
-from .machine import torch_with_gpu, why_no_gpu
+from .files import check_writable, run_program, write_json
+from .machine import chosen_device, torch_with_gpu, why_no_gpu
 from .measure import Settings
 from .options import add_problem, case_of
-from .patterns import NoTessera
 from .peers.base import Unavailable
 from .tree import find_tree
 
@@ -121,9 +120,7 @@ def wanted_cases(arguments, device):
 
 
 def run_measuring(arguments):
-    device = arguments.device or ("cuda" if torch_with_gpu() else "cpu")
-    if device == "cuda" and not torch_with_gpu():
-        raise CaseError(f"--device cuda: {why_no_gpu()}")
+    device = chosen_device(arguments.device)
     many = arguments.command == "suite"
     cases = wanted_cases(arguments, device)
     if many and arguments.list:
@@ -196,11 +193,4 @@ def run_peers(arguments):
 def main(arguments=None):
     arguments = build_parser().parse_args(arguments)
     run = {"ceilings": run_ceilings, "merge": run_merge, "table": run_table, "peers": run_peers}
-    try:
-        return run.get(arguments.command, run_measuring)(arguments)
-    except (CaseError, NoTessera, results.Mixed, OSError, ValueError) as error:
-        print(f"tessera.bench: {in_words(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("tessera.bench: stopped", file=sys.stderr)
-        return suite.STOPPED
+    return run_program("tessera.bench", run.get(arguments.command, run_measuring), arguments)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import peers as adapters
+from .machine import gpu_facts
 from .ours import prepare_ours
 from .patterns import NoTessera
 from .peers.base import Unavailable, one_line
@@ -35,15 +36,25 @@ class DeviceLost(RuntimeError):
 
 @dataclass
 class Settings:
+    """`find_gpu` fills in the last two."""
+
     device: str = "cpu"
     seconds: float = SUSTAINED_SECONDS
     states: tuple | None = None  # None: those of the case
     peers: object = "all"
     ours: bool = True
-    cache_bytes: int = 0
-    meter: object = None
     left_out: dict = field(default_factory=dict)  # {competitor: reason} for the case
     starting: Callable[[str], Any] = contextlib.nullcontext  # entered while a competitor starts
+    cache_bytes: int = 0
+    meter: object = None
+
+    def find_gpu(self):
+        """What it is; None on a CPU."""
+        if self.device != "cuda":
+            return None
+        gpu, self.meter = gpu_facts()
+        self.cache_bytes = gpu["l2_bytes"]
+        return gpu
 
 
 def measure_case(case, settings, say=lambda text: None):

@@ -1,5 +1,7 @@
 """A line that says how far it is: rewritten on a terminal, one a step elsewhere."""
 
+import contextlib
+import signal
 import sys
 import time
 
@@ -53,3 +55,17 @@ class Progress:
             return ""
         seconds = (time.monotonic() - self.start) / self.done * (self.total - self.done)
         return f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+
+@contextlib.contextmanager
+def stoppable(progress):
+    """SIGTERM stops what is inside as Ctrl-C does. Takes the line away at the end."""
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+        progress.close()

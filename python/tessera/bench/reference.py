@@ -64,7 +64,7 @@ class SampledLists:
         for head, wanted in enumerate(self.lists):
             for row, entries in zip(self.rows, wanted, strict=True):
                 found = indices[head, row, : counts[head, row]]
-                if not np.array_equal(found, entries):
+                if counts[head, row] != len(entries) or not np.array_equal(found, entries):
                     raise WrongResult(f"the list of row {row} of head {head}: {len(found)} blocks, "
                                       f"expected {len(entries)}, or others")
         return 0.0, 0.0, 0.0

@@ -2,16 +2,15 @@
 
 import contextlib
 import os
-import signal
 import time
 
 from . import machine_code, results
 from .files import read_json, write_json
-from .machine import gpu_facts, header
+from .machine import header
 from .measure import DeviceLost, measure_case, states_of, tidy
 from .patterns import NoTessera
 from .peers.base import one_line
-from .progress import Progress
+from .progress import Progress, stoppable
 from .timing import CudaTimer
 
 DONE, BUDGET_SPENT, FAILED, AGAIN, STOPPED = 0, 4, 1, 3, 130
@@ -70,11 +69,7 @@ class Suite:
                  budget=None, quiet=False, ceilings=True):
         self.path, self.settings = path, settings
         self.budget, self.quiet = budget, quiet
-        gpu = None
-        if settings.device == "cuda":
-            gpu, settings.meter = gpu_facts()
-            settings.cache_bytes = gpu["l2_bytes"]
-        self.result = header(settings.device, gpu, tree, commit)
+        self.result = header(settings.device, settings.find_gpu(), tree, commit)
         self.want_ceilings = ceilings and settings.device == "cuda"
         if resume and path and os.path.exists(path):
             former = results.read(path)
@@ -97,19 +92,19 @@ class Suite:
         start = time.monotonic()
         left = [case for case in cases if not self.is_done(case)]
         progress = Progress(len(left), quiet=self.quiet)
-        former = signal.signal(signal.SIGTERM, _stop)
         outcome = DONE
         try:
-            if left:
-                self._ceilings(progress)
-            for case in left:
-                if self.budget is not None and time.monotonic() - start > self.budget:
-                    progress.say(f"the budget of {self.budget:g} s is spent: "
-                                 f"{len(left) - progress.done} cases are left")
-                    return BUDGET_SPENT
-                if not self._measure(case, progress):
-                    outcome = FAILED
-                progress.finished()
+            with stoppable(progress):
+                if left:
+                    self._ceilings(progress)
+                for case in left:
+                    if self.budget is not None and time.monotonic() - start > self.budget:
+                        progress.say(f"the budget of {self.budget:g} s is spent: "
+                                     f"{len(left) - progress.done} cases are left")
+                        return BUDGET_SPENT
+                    if not self._measure(case, progress):
+                        outcome = FAILED
+                    progress.finished()
         except DeviceLost as error:
             progress.say(f"the device is lost: {error}")
             return AGAIN
@@ -117,8 +112,6 @@ class Suite:
             self.result["interrupted"] = True
             return STOPPED
         finally:
-            signal.signal(signal.SIGTERM, former)
-            progress.close()
             self.save()
         self.attempts = Attempts(self.path, resume=False)  # the reasons are in the results by now
         return outcome
@@ -160,7 +153,3 @@ class Suite:
     def save(self):
         if self.path:
             write_json(self.path, self.result)
-
-
-def _stop(number, frame):
-    raise KeyboardInterrupt

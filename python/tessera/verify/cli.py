@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..bench.files import Unwritable, check_writable, write_json
+from ..bench.measure import DeviceLost, require_device
 from ..bench.ours import rejected
 from ..bench.progress import Progress
 from . import draw
@@ -180,15 +181,11 @@ def failure(outcome: Outcome, options: argparse.Namespace) -> str:
 
 
 def _lost(device: str) -> str | None:
-    """What the device says where it no longer answers: after some errors a process has lost it."""
-    if device == "cpu":
-        return None
-    import torch
-
+    """What the device says where it no longer answers."""
     try:
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        return str(error).splitlines()[0]
+        require_device("verify", device)
+    except DeviceLost as lost:
+        return lost.reason
     return None
 
 
