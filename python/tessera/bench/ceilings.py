@@ -219,9 +219,9 @@ class Card:
 
     def steps(self, library, seconds):
         """{name: what gives its figures} of what this card can do."""
-        found = {name: functools.partial(getattr(self, part), kernel, name, seconds)
-                 for part in (PARTS[:3] if self.hopper else ("memory",))
-                 for name, kernel in library[part].items()}
+        found: dict = {name: functools.partial(getattr(self, part), kernel, name, seconds)
+                       for part in (PARTS[:3] if self.hopper else ("memory",))
+                       for name, kernel in library[part].items()}
         launches = library["launch"]
         found["launch"] = lambda: {"launch_us": self.stream_launch(launches)}
         found["graph_launch"] = lambda: {"graph_launch_us": self.graph_launch(launches["launch"])}

@@ -29,7 +29,7 @@ class DeviceLost(RuntimeError):
     """The device no longer works in this process; `competitor` was starting, or None where all
     were being timed."""
 
-    def __init__(self, competitor, reason):
+    def __init__(self, competitor: str | None, reason: str) -> None:
         super().__init__(f"{competitor}: {reason}")
         self.competitor, self.reason = competitor, reason
 
@@ -135,7 +135,7 @@ def _check(prepared, problem):
     return check_same(solved.reference, result, solved.dtype)
 
 
-def require_device(name, device):
+def require_device(name: str | None, device: str) -> None:
     """A failed kernel poisons the whole process: nothing after it would be true."""
     if device != "cuda":
         return

@@ -4,6 +4,7 @@ tessera.tune and the programs in tools/ read problems here."""
 import argparse
 import itertools
 import shlex
+from typing import Any
 
 from .cases import (
     ALL_PATTERN_ARGUMENTS,
@@ -18,7 +19,7 @@ from .cases import (
 
 # The options that set a parameter: their names, where those are others; what they read, "whole" or
 # "number" where `tessera tune` takes several; help.
-OPTIONS: dict[str, tuple[str, object, str]] = {
+OPTIONS: dict[str, tuple[str, Any, str]] = {
     "b": ("batch", "whole", ""), "h": ("heads", "whole", ""), "hk": ("kv-heads", "whole", ""),
     "s": ("q-length", "whole", ""), "skv": ("kv-length", "whole", ""),
     "d": ("dim", "whole", ""), "dv": ("dim-v", "whole", ""),

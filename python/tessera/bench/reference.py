@@ -101,7 +101,7 @@ def _product(problem):
     if problem.op == "sddmm":
         return _sddmm(problem)
     columns = spread_over(p["n"], COLUMNS)
-    parts = [(None, spread_over(p["m"], ROWS))]
+    parts: list = [(None, spread_over(p["m"], ROWS))]
     if "experts" in p:
         parts = [(expert, int(begin) + spread_over(int(length), ROWS // 4)) for expert, (
             begin, length) in enumerate(zip(problem.offsets, problem.lengths, strict=False))]

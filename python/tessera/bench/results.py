@@ -111,8 +111,8 @@ def record_key(record):
 
 
 # Sections of a result, and what is equal of entries of which only the newest counts.
-FIGURES = {"cases": record_key, "host": itemgetter("call"), "eager": itemgetter("call")}
-SECTIONS = {**FIGURES, "tests": itemgetter("name"),
+FIGURES: dict = {"cases": record_key, "host": itemgetter("call"), "eager": itemgetter("call")}
+SECTIONS: dict = {**FIGURES, "tests": itemgetter("name"),
             "verify": itemgetter("op", "device", "first_seed")}
 
 

@@ -30,7 +30,7 @@ class Attempts:
 
     def __init__(self, path, resume):
         self.path = f"{path}.crashed" if path else None
-        here = resume and path and os.path.exists(self.path)
+        here = resume and self.path and os.path.exists(self.path)
         self.crashed = read_json(self.path) if here else []
         self._write(self.crashed)
 
