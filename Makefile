@@ -9,7 +9,7 @@ preset := $(if $(filter 1,$(CUDA)),cuda,release)
 build := build/$(preset)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build python bench gpu-check tables report format format-check \
+.PHONY: help setup demo test build python bench gpu-check tables report docs format format-check \
   lint clean
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo '              ARGS="--quick" for a short look'
 	@echo 'make tables   the tables and pictures of the documentation, from bench/results'
 	@echo 'make report   all results of bench/results as one page, report.html'
+	@echo 'make docs     the documentation as a site, with the API reference: build/site/index.html'
 	@echo 'make python   the Python package, into .venv'
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'
@@ -70,6 +71,12 @@ tables:
 
 report:
 	@python3 tools/tables.py --report report.html
+
+# Links that lead nowhere are errors.
+docs:
+	@scripts/venv.sh docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python3 -m mkdocs build --strict
+	@echo 'build/site/index.html: open it through "python3 -m http.server -d build/site"'
 
 format format-check:
 	@scripts/format.sh $@

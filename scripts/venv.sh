@@ -3,7 +3,7 @@
 # globally. Usage: scripts/venv.sh GROUP...
 #   test    what the Python tests need        torch   PyTorch and transformers, for their tests
 #   cuda    CUTLASS's headers, which the Hopper kernels are compiled with
-#   lint    what `make lint` runs
+#   lint    what `make lint` runs             docs    what `make docs` runs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,10 +15,11 @@ for group in "$@"; do
   case $group in
     test) wanted+=("numpy:numpy" "scipy:scipy" "pytest:pytest" "ml_dtypes:ml_dtypes"
       "apache-tvm-ffi>=0.1.15,<0.2:tvm_ffi" "scikit-build-core>=0.11:scikit_build_core") ;;
-    torch) wanted+=("torch>=2.9:torch" "transformers>=5:transformers") ;;
+    torch) wanted+=("torch>=2.8:torch" "transformers>=5:transformers") ;;
     cuda) wanted+=("--no-deps nvidia-cutlass==4.2.0.0:cutlass_library") ;;
     lint) wanted+=("ruff>=0.17:ruff" "codespell[toml]>=2.4:codespell_lib" "mypy>=2.4:mypy") ;;
-    *) say "unknown group '$group': test, torch, cuda or lint"; exit 2 ;;
+    docs) wanted+=("mkdocs-material>=9.6,<10:material") ;;
+    *) say "unknown group '$group': test, torch, cuda, lint or docs"; exit 2 ;;
   esac
 done
 

@@ -53,8 +53,10 @@ def of_ops(*ops, models=False):
     return chosen
 
 
-# Tables over all files of a card; else each file has its own.
+# Tables over all files of a card; else each file has its own, and the headline is of one card.
 OF_A_CARD = ("glance", "model_error")
+HEADLINE = "headline"
+HEADLINE_PICTURE = "attention_density"
 # Name -> what of a result it shows, and which function of tessera.report tells it.
 TABLES = {
     "glance": (everything, "card_tables", "glance"),
@@ -108,10 +110,24 @@ def cases_of(name, result, chosen):
     return result["cases"] if name == "machine" else chosen
 
 
+def headline_lines(results, kernels):
+    """The lines of the README, of the card that has most of them."""
+    headline, markdown = (package_module(f"report.{name}") for name in ("headline", "markdown"))
+    chosen = headline.lines_of(headline.best_card(results))
+    if not chosen:
+        return ["Not measured yet."]
+    *_, (*_, result) = chosen
+    stale = bench_module("machine_code").in_words([record for _, record, _ in chosen], kernels)
+    return [*markdown.lines([headline.table(chosen)]), "",
+            "*" + "; ".join([markdown.card(result), *stale]) + "*"]
+
+
 def table(name, results, kernels):
     """The lines between the markers."""
+    if name == HEADLINE:
+        return "\n".join(["", *headline_lines(results, kernels), "", ""])
     if name not in TABLES:
-        raise Wrong(f"no table is called {name!r}: there are {', '.join(TABLES)}")
+        raise Wrong(f"no table is called {name!r}: there are {', '.join([HEADLINE, *TABLES])}")
     choose, module, maker = TABLES[name]
     blocks = getattr(package_module(f"report.{module}"), maker)
     markdown = package_module("report.markdown")
@@ -137,8 +153,11 @@ def pictures(name, results, kernels, images, folder):
     """The lines between the markers of a page in that folder; the files that they refer to are
     added to images, {path: content}."""
     maker = package_module("report.pictures")
+    if name == HEADLINE:
+        name, results = HEADLINE_PICTURE, package_module("report.headline").best_card(results)
     if name not in maker.PICTURES:
-        raise Wrong(f"no picture is called {name!r}: there are {', '.join(maker.PICTURES)}")
+        names = ", ".join([HEADLINE, *maker.PICTURES])
+        raise Wrong(f"no picture is called {name!r}: there are {names}")
     lines = []
     for picture in maker.draw(name, results, kernels):
         path = IMAGES / picture.file

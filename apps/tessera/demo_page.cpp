@@ -41,7 +41,7 @@ std::string card(const DemoPart& part) {
          escape(part.name) + "<div class=\"muted\">blocks: " + part.share_text() + "</div></div>\n";
 }
 
-// One row a figure and one column an operation: narrow enough for a phone.
+// A row per number and a column per operation, narrow enough for a phone.
 std::string table(const DemoResult& result) {
   using Cell = std::string (*)(const DemoPart&);
   static const std::vector<std::pair<const char*, Cell>> kRows{
@@ -64,7 +64,7 @@ std::string table(const DemoResult& result) {
 }
 
 std::string figures(const DemoPart& part) {
-  // The dense time times the share of blocks: the most that skipping the others can give.
+  // The time if skipped blocks saved their full share of the dense time.
   const double ideal = part.dense.ms * part.blocks.density();
   const Picture bars =
       bar_figure({{"dense", ms_text(part.dense.ms), part.dense.ms, Ink::second},
@@ -79,7 +79,7 @@ std::string figures(const DemoPart& part) {
          tag("figure", to_svg(bars, false)) + "</div>\n";
 }
 
-// A page of the documentation, relative to `folder` where that is within the source tree.
+// A link to a page of the documentation if `folder` is in the source tree, else its name and path.
 std::string doc(const std::string& path, const std::string& words,
                 const std::filesystem::path& folder) {
   const std::filesystem::path tree = source_tree();
@@ -122,9 +122,9 @@ std::string demo_page(const DemoResult& result, const std::filesystem::path& fol
   for (const DemoPart& part : result.parts) page += card(part);
   page += "</div>\n" + table(result);
   page +=
-      "<p class=\"muted note\">Times are medians of alternating runs. Errors are those of the "
-      "element that uses most of its budget, in rows sampled from both runs, against the same "
-      "sums in double precision.</p>\n";
+      "<p class=\"muted note\">Times are medians of alternating runs. The error is that of the "
+      "element that uses the largest share of its error budget, in rows sampled from both runs and "
+      "compared with double precision.</p>\n";
   for (const DemoPart& part : result.parts) page += figures(part);
   page += explanations(folder);
   return page + "</body>\n</html>\n";

@@ -12,7 +12,7 @@ namespace tile = cuda::tile;
 
 constexpr int kChunkBytes = 16 * 1024;  // a box of 64 elements x 128 rows
 constexpr int kStages = 12;
-constexpr int kFootprint = 16 << 20;  // a third of Hopper's L2, in which a line may lie twice
+constexpr int kFootprint = 16 << 20;  // a third of Hopper's L2, which may hold a line twice
 constexpr int kChunks = kFootprint / kChunkBytes;
 
 struct Shared {
@@ -20,8 +20,8 @@ struct Shared {
   std::uint64_t full[kStages];
 };
 
-/// Each block fetches `count` chunks, from a place of its own on and round the memory. One thread
-/// does it all: it announces the bytes, copies, waits for the oldest stage and fills it again.
+/// Each CTA loads `count` chunks, starting at a different place and wrapping around. One thread
+/// announces the bytes, copies, waits for the oldest stage and fills it again.
 __global__ void __launch_bounds__(32, 1) l2_kernel(const unsigned char* data, int count) {
   extern __shared__ __align__(128) char raw[];
   auto& shared = *reinterpret_cast<Shared*>(raw);

@@ -10,7 +10,7 @@ constexpr int kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads) empty_kernel() {}
 
-/// Lets the next one begin at once, which begins its work when this one is done.
+/// Lets the next grid begin at once, and waits for the previous one.
 __global__ void __launch_bounds__(kThreads) overlapping_kernel() {
   cuda::let_next_grid_begin();
   cuda::wait_for_grid_before();

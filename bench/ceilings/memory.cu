@@ -7,13 +7,13 @@ namespace tessera::ceilings {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kAhead = 8;  // loads of a thread that are in flight together
+constexpr int kAhead = 8;  // loads in flight per thread
 constexpr std::size_t kBytes = std::size_t{1} << 31;
 constexpr std::size_t kBlockBytes = sizeof(uint4) * kThreads * kAhead;
 static_assert(kBytes % kBlockBytes == 0);
 
-/// Writes only where the words of a thread cancel out to a value that nobody expects: the loads are
-/// needed, the stores are not there.
+/// Stores only if the words have one particular checksum, which practically never happens: the
+/// compiler has to keep the loads, but nothing is written.
 __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* data, unsigned* out) {
   const uint4* mine = data + std::size_t{blockIdx.x} * kThreads * kAhead + threadIdx.x;
   uint4 words[kAhead];

@@ -1,5 +1,5 @@
-// The rate of the tensor cores by instruction shape: wgmma and nothing else. Two warpgroups of each
-// multiprocessor multiply tiles that stay in shared memory, as the kernels' own warpgroups do.
+// Tensor-core rates by instruction shape: only wgmma. Two warpgroups per SM multiply tiles that
+// stay in shared memory, as the library's kernels do.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -16,7 +16,7 @@
 namespace tessera::ceilings {
 namespace {
 
-/// `step` further on: the upper half of a descriptor never changes.
+/// The descriptor advanced by `step`; its upper half never changes.
 __device__ __forceinline__ std::uint64_t stepped(std::uint64_t view, std::uint32_t step) {
   return (view & ~0xFFFFFFFFull) | (static_cast<std::uint32_t>(view) + step);
 }
@@ -24,15 +24,15 @@ __device__ __forceinline__ std::uint64_t stepped(std::uint64_t view, std::uint32
 namespace tile = cuda::tile;
 
 constexpr int kWarpgroups = 2, kThreads = 128 * kWarpgroups;
-constexpr int kRows = 64;                                               // of A in one instruction
+constexpr int kRows = 64;                                               // rows of A per instruction
 constexpr int kStepBytes = 32, kSteps = tile::kLineBytes / kStepBytes;  // a line's depth
 constexpr int kStages = 4;
-/// So often are the sums begun anew: a product's depth of some thousand.
+/// Repetitions between resets of the sums: a depth of some thousand.
 constexpr int kTileRepeats = 8;
-/// More than half of a multiprocessor's shared memory, so that each gets one block.
+/// More than half of an SM's shared memory, so that each SM gets one CTA.
 constexpr int kMinSharedBytes = 120 * 1024;
 
-/// What one instruction multiplies: 64 x kN, 32 bytes deep, A in registers or in shared memory.
+/// One instruction: 64 x kN, 32 bytes deep, A in registers or in shared memory.
 template <class E, int kWidth, bool kRegisters>
 struct Instruction {
   using Element = E;
@@ -42,7 +42,7 @@ struct Instruction {
   static constexpr double kFlops = 2.0 * kRows * kN * kDepth;
 };
 
-/// Tiles of lines with the 128-byte swizzle. Which element lies where does not matter: all are
+/// Tiles of lines with the 128-byte swizzle. The order of elements does not matter, since all are
 /// random.
 template <class I>
 struct Shared {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void multiply(float (&sum)[I::kN / 2], const std::uin
     tile::mma<typename I::Element, I::kN, k, k>(sum, a, b, first);
 }
 
-/// `out` gets a number of each thread, so that nothing is left out.
+/// `out` gets one number per thread, so that the compiler keeps all work.
 template <class I>
 __global__ void __launch_bounds__(kThreads, 1)
     tensor_kernel(const uint4* data, float* out, int repeats) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* words = reinterpret_cast<uint4*>(&shared);
   for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared) / sizeof(uint4)); i += kThreads)
     words[i] = data[i];
-  tile::ptx::fence_proxy_async(tile::ptx::space_shared);  // for wgmma, which reads it next
+  tile::ptx::fence_proxy_async(tile::ptx::space_shared);  // makes the stores visible to wgmma
   __syncthreads();
 
   std::uint32_t fragments[kSteps][4];
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     tile::mma_commit();
-    tile::mma_wait<1>();  // while one group runs, the next one is queued
+    tile::mma_wait<1>();  // keeps one group in flight while the next one is issued
   }
   tile::mma_wait<0>();
   tile::settle(sum);

@@ -123,7 +123,7 @@ class Signature:
             if x is not default:
                 break
             end -= 1
-        return tuple(arguments[:end])
+        return tuple(arguments)[:end]  # up to 2.8, PyTorch compiles no slice of a named tuple
 
 
 def _flat(parts: Iterable[Argument | Group]) -> tuple[Argument, ...]:

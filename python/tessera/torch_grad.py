@@ -105,7 +105,9 @@ def _merge_gradient(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple
         over = tuple(i for i in range(lse.dim()) if i != lse.dim() - 2)
         dsinks = ((sinks.float().unsqueeze(-1) - lse).exp() * by_row(shares)).sum(over)
         dsinks = dsinks.to(sinks.dtype)
-    return MERGE_STATES.Gradients(outs=douts, lses=dlses, sinks=dsinks)
+    gradients = MERGE_STATES.Gradients(outs=douts, lses=dlses, sinks=dsinks)
+    # Up to PyTorch 2.10 arguments that were left at their defaults have no gradient.
+    return tuple(gradients)[:len(ctx.needs_input_grad)]
 
 
 # ---- Products ----------------------------------------------------------------------------------

@@ -89,8 +89,10 @@ def _check_tensors(signature: Signature, inputs: tuple[Any, ...], *outputs: Any)
             x is None or (isinstance(x, Tensor) and x.layout is torch.strided)
             for x in (*signature.input_tensors(inputs), *outputs)):
         return
-    labels = (*signature.input_labels, *signature.output_labels)
-    for x, where in zip((*inputs, *outputs), labels, strict=False):
+    given = (*inputs, *outputs)
+    # Up to 2.9, PyTorch compiles no zip of unequal lengths.
+    labels = (*signature.input_labels, *signature.output_labels)[:len(given)]
+    for x, where in zip(given, labels, strict=True):
         if x is None or where is None:
             continue
         if not isinstance(x, Tensor):
@@ -332,12 +334,12 @@ def linear(inputs: Any, out_dtype: Any) -> Tensor:
     rows = 1
     for size in lead:
         rows *= size
-    weight = weight_of(inputs)
+    *weight, transposed = weight_of(inputs)
     result = matmul(MATMUL.Inputs(
         *Operand(x.reshape(rows, features)),
-        *weight._replace(transposed=not weight.transposed), bias=inputs.bias,
-        activation=inputs.activation, threads=inputs.threads, backend=inputs.backend,
-        kernel_name=inputs.kernel_name), None, out_dtype)
+        *weight, not transposed, bias=inputs.bias, activation=inputs.activation,
+        threads=inputs.threads, backend=inputs.backend, kernel_name=inputs.kernel_name), None,
+        out_dtype)
     return result.reshape(*lead, result.shape[-1])
 
 

@@ -24,7 +24,8 @@ using core::refuse;
 using core::Where;
 using core::words;
 
-/// [rows, cols], or [batch, rows, cols] with as many batches as asked for.
+/// Checks the shape [rows, cols] or [batch, rows, cols]. `may_share`: one matrix may serve all
+/// batches.
 void check_grid(const Where& where, const Tensor& t, std::int64_t batches, std::int64_t rows,
                 std::int64_t cols, bool may_share) {
   const Dim dims[] = {{"batch", batches, may_share}, {"rows", rows}, {"cols", cols}};
@@ -32,7 +33,7 @@ void check_grid(const Where& where, const Tensor& t, std::int64_t batches, std::
   core::check_shape(where, t, Dims(dims).subspan(flat ? 1 : 0));
 }
 
-/// What both directions of the copy ask; `matrix` and `dense` are named as the call does.
+/// Checks a copy in either direction. `matrix_name`: the call's name for `matrix`.
 planning::BlockCopy check_copy(const Where& call, const char* matrix_name, const BsrMatrix& matrix,
                                const Tensor& dense, bool to_dense) {
   const Where where = call / matrix_name;
@@ -66,14 +67,14 @@ planning::BlockCopy check_copy(const Where& call, const char* matrix_name, const
           .block_cols = matrix.block_cols()};
 }
 
-/// The elements of a block along one side.
+/// The size of a block along the dimension `from_last`, counted from the last (1).
 std::int64_t side_of(const Tensor& dense, const Tensor& norms, int from_last) {
   const std::int64_t size = dense.size(dense.rank - from_last);
   const std::int64_t blocks = norms.size(norms.rank - from_last);
   if (blocks == 0 && size == 0) return 1;
   if (blocks == 0 || size == 0 || size % blocks != 0) {
     refuse(Where("block_norms") / "norms",
-           words("a size for each block, so that dense ", to_string(dense), " is cut evenly"),
+           words("numbers of blocks that divide the sizes of dense ", to_string(dense)),
            to_string(norms));
   }
   return size / blocks;

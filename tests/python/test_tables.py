@@ -311,6 +311,41 @@ def test_at_a_glance_all_files_of_a_card_are_one_table_with_its_losses(tree):
     assert "*products: " not in (tree / "README.md").read_text()
 
 
+def test_the_headline_is_of_the_card_that_has_most_of_its_lines(tree):
+    headline = tables.package_module("report.headline")
+    cases = tables.bench_module("cases")
+
+    def of(text, ms, peers):
+        op, params = headline.CASES[text]
+        return record(op, cases.make_case(op, params).params, ms, peers, flops=1e9)
+
+    dense, causal, sparse, *_ = headline.CASES
+    (tree / "README.md").write_text("<!-- table: headline -->\n<!-- end -->\n"
+                                    "<!-- picture: headline -->\n<!-- end -->\n")
+    run(tree)
+    assert "Not measured yet." in (tree / "README.md").read_text()
+    other = {**result_of([])["gpu"], "name": "Other Card"}
+    put(tree, "card-a.json", [of(dense, 4.0, {"fa4": 5.0, "fa3": 6.0})], gpu=other,
+        date="2002-01-01T00:00:00Z")
+    put(tree, "card-b.json", [of(sparse, 2.0, {"tessera_dense": 8.0, "flex": 3.0}), CASES[0],
+                              of(causal, "no kernel", {"fa4": 1.0})])
+    put(tree, "card-c.json", [of(dense, 8.0, {"fa4": 4.0})], date="2001-03-03T00:00:00Z")
+    run(tree)
+    text = (tree / "README.md").read_text()
+    lines = text.splitlines()
+    assert row_of(lines, f"| {dense} |")[1:] == ["8", "FlashAttention-4 4", "0.50x", "",
+                                                 "2001-03-03"]
+    assert row_of(lines, f"| {sparse} |")[1:] == ["2", "FlexAttention 3", "1.50x", "4.0x",
+                                                  "2001-02-03"]
+    assert causal not in text and "Other Card" not in text
+    assert "*Invented Card, 100 W, driver 1.2, CUDA 99.0*" in lines
+    assert "invented-card-attention-density.svg" in text
+    change_kernel(tree, ATTENTION_ROW)
+    assert run(tree, "--check") == 1
+    run(tree)
+    assert "CUDA 99.0; 2 of 2 cases are stale" in (tree / "README.md").read_text()
+
+
 def test_what_calls_cost_the_host_is_a_table(tree):
     calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
               "least_us": 3.0, "launch_us": 2.5, "with_plan_us": 8.0, "plan_us": 1.5,

@@ -713,6 +713,9 @@ def test_explain_plans_for_a_gpu_that_is_not_here(device):
             tessera.explain(tessera.attention, q, k, k)
 
 
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10) and not torch.cuda.is_available(),
+    reason="without a GPU, PyTorch before 2.10 aborts where a fake tensor of one has a gradient")
 @pytest.mark.parametrize("trained", ["q", "k", "v", "sinks"])
 def test_a_gradient_on_a_gpu_is_refused_at_the_call(trained):
     from torch._subclasses.fake_tensor import FakeTensorMode

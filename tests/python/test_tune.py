@@ -187,7 +187,7 @@ def test_nothing_that_takes_it_is_the_library_s_reasons(monkeypatch):
     answer = tessera.explain(tessera.matmul, np.zeros((4, 4), "f4"), np.zeros((4, 4), "f4"),
                              backend="sm90")
     monkeypatch.setattr(trial, "explanation", lambda problem: answer)
-    with pytest.raises(Unavailable, match=r"execution\.backend asks for sm90"):
+    with pytest.raises(Unavailable, match=r"execution\.backend requires sm90"):
         attempt()
 
 

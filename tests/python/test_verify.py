@@ -331,7 +331,7 @@ def test_refusals_are_counted_by_reason(answers, capsys):
         x = torch.zeros(1, 8, 1, 16)
         right_attention(x, x, x, backend="sm90")
     assert cli.reasons_of(refusal.value, "cpu") == [
-        "cpu_attention: execution.backend asks for sm90"]
+        "cpu_attention: execution.backend requires sm90"]
 
 
 def test_jobs_share_the_problems(capsys):

@@ -43,17 +43,24 @@ def _table(table):
 def provenance(result, kernels=None, records=None):
     """Where these records' figures, or all, are from, in a line; one more before it where some of
     them are stale. kernels: those of the tree."""
-    gpu, toolkit = result["gpu"], result["toolkit"]
-    words = [gpu["name"] if gpu else result["cpu"]["name"]]
-    if gpu:
-        words += [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
-        words += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
-        words += [f"CUDA {toolkit['cuda']}"] if toolkit.get("cuda") else []
     parts = result.get("parts") or [result]
-    words += sorted({part["date"][:10] for part in parts})
+    words = [card(result), *sorted({part["date"][:10] for part in parts})]
     words += [f"commit {one}" for one in commits(parts)]
-    stale = in_words(result["cases"] if records is None else records, kernels) if gpu else []
+    cases = result["cases"] if records is None else records
+    stale = in_words(cases, kernels) if result["gpu"] else []
     return [*stale, ", ".join(words)]
+
+
+def card(result):
+    """The card, its power limit, driver and CUDA; of a CPU its name."""
+    gpu, toolkit = result["gpu"], result["toolkit"]
+    if not gpu:
+        return result["cpu"]["name"]
+    words = [gpu["name"]]
+    words += [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
+    words += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
+    words += [f"CUDA {toolkit['cuda']}"] if toolkit.get("cuda") else []
+    return ", ".join(words)
 
 
 def commits(parts):
