@@ -13,7 +13,7 @@ struct Kernel {
   std::size_t data_bytes;  // in the card's memory
   std::size_t out_bytes;   // that each thread block writes
   double amount;           // of one repetition: operations of a thread block, or bytes
-  /// Puts so many repetitions into a stream, on one thread block a multiprocessor.
+  /// Puts so many repetitions into a stream, on one thread block per SM.
   cudaError_t (*launch)(const void* data, void* out, unsigned sms, int repeats,
                         cudaStream_t stream);
 };

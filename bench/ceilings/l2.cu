@@ -1,4 +1,4 @@
-// From L2 into shared memory: every multiprocessor fills a ring of stages with bulk copies, out of
+// From L2 into shared memory: every SM fills a ring of stages with bulk copies, out of
 // memory that stays in L2, and nobody reads what arrived.
 #include <cstdint>
 

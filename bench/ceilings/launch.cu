@@ -1,4 +1,4 @@
-// What a kernel costs the card beyond its work: empty kernels of a block a multiprocessor, one
+// What a kernel costs the card beyond its work: empty kernels of one block per SM, one
 // after the other, and one that keeps the stream busy until the host has queued them.
 #include "bench/ceilings/kernel.hpp"
 #include "src/kernels/cuda/common/grid.cuh"
