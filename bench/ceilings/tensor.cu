@@ -5,16 +5,11 @@
 #include <cuda_fp8.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "bench/ceilings/random.hpp"
-#include "bench/ceilings/steps.hpp"
-#include "bench/ceilings/timing.hpp"
+#include "bench/ceilings/kernel.hpp"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
@@ -42,7 +37,7 @@ template <class E, int kWidth, bool kRegisters>
 struct Instruction {
   using Element = E;
   static constexpr int kN = kWidth;
-  static constexpr bool kFromRegisters = kRegisters;
+  [[maybe_unused]] static constexpr bool kFromRegisters = kRegisters;
   static constexpr int kDepth = kStepBytes / sizeof(Element);
   static constexpr double kFlops = 2.0 * kRows * kN * kDepth;
 };
@@ -124,66 +119,39 @@ __global__ void __launch_bounds__(kThreads, 1)
   out[blockIdx.x * kThreads + threadIdx.x] = total;
 }
 
-/// Checks that the kernel has multiplied: sums must be finite and not zero. A few may be zero by
-/// chance.
-void check_sums(const float* sums, std::size_t count, const std::string& name) {
-  std::vector<float> host(count);
-  check(cudaMemcpy(host.data(), sums, count * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  const auto finite = [](float sum) { return std::isfinite(sum); };
-  const auto zeros = static_cast<std::size_t>(std::count(host.begin(), host.end(), 0.0f));
-  if (!std::all_of(host.begin(), host.end(), finite) || zeros > count / 100)
-    throw Error(ErrorCode::device, name + ": sums are zero or not finite: the kernel is broken");
-}
-
 template <class I>
-void measure(const std::string& name, const Card& card, double seconds, Figures& figures) {
+cudaError_t launch(const void* data, void* out, unsigned sms, int repeats, cudaStream_t stream) {
   constexpr int kBytes = std::max(kMinSharedBytes, int{sizeof(Shared<I>)} + tile::kAtomBytes);
-  const auto blocks = static_cast<unsigned>(card.units);
-  const Memory data(sizeof(Shared<I>)), out(sizeof(float) * blocks * kThreads);
-  fill_with_normals<typename I::Element>(data.as<void>(), sizeof(Shared<I>));
-  check(cudaFuncSetAttribute(tensor_kernel<I>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "cudaFuncSetAttribute(tensor_kernel)");
-  const Work work{I::kFlops * kSteps * kStages * kWarpgroups * blocks,
-                  [&](cudaStream_t stream, int repeats) {
-                    tensor_kernel<I><<<blocks, kThreads, kBytes, stream>>>(
-                        data.as<const uint4>(), out.as<float>(), repeats);
-                    check(cudaGetLastError(), "tensor_kernel");
-                  }};
-  const auto add = [&](const std::string& key, std::optional<double> value) {
-    if (value) figures.emplace_back(name + key, *value);
-  };
-  const Rate peak = burst(work);
-  check_sums(out.as<float>(), std::size_t{blocks} * kThreads, name);
-  add("_tflops", peak.per_second * 1e-12);
-  add("_mhz", peak.clock_mhz);
-  const Rate limited = sustained(work, seconds);
-  const double tflops = limited.per_second * 1e-12;
-  add("_sustained_tflops", tflops);
-  add("_sustained_mhz", limited.clock_mhz);
-  add("_sustained_watts", limited.watts);
-  if (limited.watts) add("_sustained_joules_per_tflop", *limited.watts / tflops);
+  const cudaError_t status =
+      cudaFuncSetAttribute(tensor_kernel<I>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (status != cudaSuccess) return status;
+  tensor_kernel<I><<<sms, kThreads, kBytes, stream>>>(static_cast<const uint4*>(data),
+                                                      static_cast<float*>(out), repeats);
+  return cudaGetLastError();
 }
 
-template <class I>
-Step step_of(const char* type) {
-  const std::string name = std::string("tensor_") + type + "_n" + std::to_string(I::kN) +
-                           (I::kFromRegisters ? "_rs" : "");
-  return {"tensor", name, true, [name](const Card& card, double seconds, Figures& figures) {
-            measure<I>(name, card, seconds, figures);
-          }};
+template <class Element, int kN, bool kRegisters = false>
+constexpr Kernel kernel(const char* name, const char* dtype) {
+  using I = Instruction<Element, kN, kRegisters>;
+  return {name,
+          dtype,
+          sizeof(Shared<I>),
+          sizeof(float) * kThreads,
+          I::kFlops * kSteps * kStages * kWarpgroups,
+          launch<I>};
 }
+
+constexpr Kernel kKernels[] = {kernel<__nv_bfloat16, 64>("tensor_bf16_n64", "bf16"),
+                               kernel<__nv_bfloat16, 64, true>("tensor_bf16_n64_rs", "bf16"),
+                               kernel<__nv_bfloat16, 128>("tensor_bf16_n128", "bf16"),
+                               kernel<__nv_bfloat16, 128, true>("tensor_bf16_n128_rs", "bf16"),
+                               kernel<__nv_bfloat16, 256>("tensor_bf16_n256", "bf16"),
+                               kernel<__nv_bfloat16, 256, true>("tensor_bf16_n256_rs", "bf16"),
+                               kernel<__half, 256>("tensor_f16_n256", "f16"),
+                               kernel<__nv_fp8_e4m3, 256>("tensor_e4m3_n256", "e4m3"),
+                               {}};
 
 }  // namespace
-
-std::vector<Step> tensor_steps() {
-  return {step_of<Instruction<__nv_bfloat16, 64, false>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 64, true>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 128, false>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 128, true>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 256, false>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 256, true>>("bf16"),
-          step_of<Instruction<__half, 256, false>>("f16"),
-          step_of<Instruction<__nv_fp8_e4m3, 256, false>>("e4m3")};
-}
-
 }  // namespace tessera::ceilings
+
+TESSERA_CEILINGS(tensor) { return tessera::ceilings::kKernels; }

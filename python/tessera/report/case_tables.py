@@ -1,4 +1,4 @@
-"""Tables of cases: beside peers, energy, the density from which a dense product is quicker, what
+"""Tables of cases: beside peers, the density from which a dense product is quicker, what
 making lists takes, what calls cost the host. Each function returns texts, tables and notes in the
 order to read."""
 
@@ -13,8 +13,6 @@ from .values import (
     STATES,
     best_peer,
     case_text,
-    entries,
-    joules_of,
     measured,
     number,
     of_dense,
@@ -109,17 +107,6 @@ def workloads(records):
     head = ["case", "state", "tessera, ms", "dense, ms", "best peer, ms", "over dense",
             "over the peer", "without"]
     return [Table(head, rows, 2), notes]
-
-
-def energy(records):
-    """Joules for each useful TFLOP; without those there is no line."""
-    records = by_op(record for record in records
-                    if any(joules_of(*one) is not None for one in entries(record).items()))
-    names = peer_names(records)
-    rows = [[case_text(record), *(joules_of(name, entry) for name, entry in (
-        (OURS, record["ours"]), *((name, record["peers"].get(name, {})) for name in names)))]
-        for record in records]
-    return [Table(["case (J/TFLOP)", OURS, *names], rows)]
 
 
 def crossover(records):
