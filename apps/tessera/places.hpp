@@ -6,6 +6,9 @@
 // Where things are on this machine.
 namespace tessera::tool {
 
+/// This program's own file.
+std::filesystem::path own_path();
+
 /// The source tree that this program lies in, else the one that the current folder lies in; empty
 /// where neither lies in one.
 std::filesystem::path source_tree();
