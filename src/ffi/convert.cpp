@@ -55,7 +55,7 @@ std::string type_of(const ffi::AnyView& any) {
       Known{"ffi.Bytes", "bytes"},
       Known{"ffi.Function", "function"},
   };
-  const std::string key = any.GetTypeKey();
+  std::string key = any.GetTypeKey();
   for (const Known& known : kKnown) {
     if (key == known.key) return known.name;
   }

@@ -237,6 +237,7 @@ void host_view_call(ffi::PackedArgs args, ffi::Any* result) {
   view->shape.assign(shape.begin(), shape.end());
   view->strides.assign(strides.begin(), strides.end());
   DLTensor& tensor = view->managed.dl_tensor;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address from Python, possibly 0
   tensor.data = reinterpret_cast<void*>(args[0].cast<std::int64_t>());
   tensor.device = {kDLCPU, 0};
   tensor.ndim = static_cast<int>(shape.size());

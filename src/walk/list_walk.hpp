@@ -37,8 +37,8 @@ struct IndexSink {
     if (wide)
       wide[element] = value;
     else
-      narrow[element] =
-          static_cast<std::int32_t>(value);  // NOLINT(clang-analyzer-core.NullDereference)
+      // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): one of the two is set
+      narrow[element] = static_cast<std::int32_t>(value);
   }
 };
 
