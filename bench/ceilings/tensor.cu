@@ -37,7 +37,7 @@ template <class E, int kWidth, bool kRegisters>
 struct Instruction {
   using Element = E;
   static constexpr int kN = kWidth;
-  [[maybe_unused]] static constexpr bool kFromRegisters = kRegisters;
+  static constexpr bool kFromRegisters = kRegisters;
   static constexpr int kDepth = kStepBytes / sizeof(Element);
   static constexpr double kFlops = 2.0 * kRows * kN * kDepth;
 };
@@ -62,10 +62,10 @@ template <class I>
 __device__ __forceinline__ void multiply(float (&sum)[I::kN / 2], const std::uint32_t* fragment,
                                          std::uint64_t a, std::uint64_t b, bool first) {
   using enum tile::Major;
-  if constexpr (std::is_same_v<typename I::Element, __nv_fp8_e4m3>)
-    multiply_e4m3(sum, a, b, first, std::make_index_sequence<I::kN / 2>{});
-  else if constexpr (I::kFromRegisters)
+  if constexpr (I::kFromRegisters)
     tile::mma<typename I::Element, I::kN, k>(sum, fragment, b, first);
+  else if constexpr (std::is_same_v<typename I::Element, __nv_fp8_e4m3>)
+    multiply_e4m3(sum, a, b, first, std::make_index_sequence<I::kN / 2>{});
   else
     tile::mma<typename I::Element, I::kN, k, k>(sum, a, b, first);
 }
