@@ -322,9 +322,10 @@ struct RowGroupPieces {
     if (block < 0 || block >= walk.mask.kv_blocks || bits < 0 || bits >= walk.mask.bit_tiles)
       return false;
     piece.key = (static_cast<int>(block) * per_block + within) * kKeyPiece;
-    // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): within a block
+    // NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result): within a block
     piece.bits = row_groups[g].first_bits + bits * walk.bits_tile +
                  within * (kKeyPiece / 8) * walk.bits_byte;
+    // NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
     return true;
   }
 };

@@ -23,7 +23,7 @@ bool wanted() {
 }
 
 nvtxDomainHandle_t domain() {
-  static const nvtxDomainHandle_t made = nvtxDomainCreateA("tessera");
+  static nvtxDomainHandle_t made = nvtxDomainCreateA("tessera");
   return made;
 }
 
