@@ -5,8 +5,8 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 get_property(tessera_archives GLOBAL PROPERTY tessera_layers)
 list(REVERSE tessera_archives)
 
-# A size that no machine has is refused by the library, not by the sanitizer. And nobody's tuning file
-# chooses kernels here.
+# An allocation that is too large for any machine has to fail in the library, not in the sanitizer. No
+# tuning file applies.
 set(tessera_test_environment "ASAN_OPTIONS=allocator_may_return_null=1" TESSERA_TUNING=)
 if(TESSERA_SANITIZE MATCHES "thread")
   # Clang's OpenMP runtime loads libarcher, which tells ThreadSanitizer of the barriers in the runtime.

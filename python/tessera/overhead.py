@@ -22,6 +22,7 @@ import tvm_ffi
 import tessera
 from tessera import _ffi
 from tessera._signatures import ATTENTION
+from tessera.bench.machine import torch_with_gpu, why_no_gpu
 
 _CALLS = 200
 _ROUNDS = 41
@@ -175,6 +176,10 @@ def main(arguments: list[str] | None = None) -> int:
                         help="print eager calls on a GPU alone, a line of JSON for each")
     given = parser.parse_args(arguments)
     if given.json:
+        if not torch_with_gpu():
+            parser.error(f"--json: {why_no_gpu()}")
+        if not tessera.cuda_device_count():
+            parser.error("--json: this build of tessera has no GPU backends")
         for one in eager_calls("cuda"):
             print(json.dumps(one))
         return 0
@@ -185,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("PyTorch is not installed: no further figures")
         return 0
     devices = ["cpu"]
-    if torch.cuda.is_available() and tessera.cuda_device_count():
+    if torch_with_gpu() and tessera.cuda_device_count():
         devices.append("cuda")
     within = True
     for device in devices:

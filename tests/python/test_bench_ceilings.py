@@ -158,6 +158,15 @@ def test_each_kernel_is_timed_in_its_way(on_gpu):
     assert list(ceilings.Card(timer).steps(kernels(), 1)) == ["hbm_read", "launch", "graph_launch"]
 
 
+def test_times_of_launches_are_those_of_one(on_gpu, monkeypatch):
+    timer, _ = on_gpu
+    monkeypatch.setattr(type(timer.event()), "elapsed_time", lambda self, end: 4.0)
+    steps = ceilings.Card(timer).steps(kernels(), 1)
+    assert steps["launch"]() == {"launch_us": 4e3 / ceilings.LAUNCHES}
+    assert steps["graph_launch"]() == {
+        "graph_launch_us": 4e3 / (ceilings.LAUNCHES * ceilings.REPLAYS)}
+
+
 def test_broken_kernels_have_no_figures(on_gpu, monkeypatch):
     card = ceilings.Card(on_gpu[0])
     monkeypatch.setattr(card, "repeats_for", lambda run, seconds: 1)

@@ -612,6 +612,20 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
     os.close(reader)
 
 
+def test_nothing_half_written_is_left(tmp_path, monkeypatch):
+    path = tmp_path / "one.json"
+    write_json(path, {"a": 1})
+    whole = path.read_text()
+
+    def fails(source, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="disk full"):
+        write_json(path, {"a": 2})
+    assert path.read_text() == whole and os.listdir(tmp_path) == ["one.json"]
+
+
 def test_a_folder_below_dev_is_a_folder_as_any_other():
     with pytest.raises(Unwritable, match=r"^--json: cannot write /dev/shm/no-such/x\.json: "):
         check_writable("--json", "/dev/shm/no-such/x.json")

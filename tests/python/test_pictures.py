@@ -134,7 +134,7 @@ def test_speed_ups_of_products_are_over_one_dense_product():
     (picture,) = drawn("product_density", PRODUCTS)
     text = description(picture)
     assert "blocks of 64: 2 at 0.25, 0.667 at 0.75. blocks of 16: 0.5 at 0.25." in text
-    assert "random values" in text and "as quick as dense at 0.50 (blocks of 64)" in text
+    assert "random values" in text and "as fast as dense at 0.50 (blocks of 64)" in text
     assert picture.svg.count('class="even"') == 1
     # Where random values were not measured, zeros stand in for them, and the picture says so.
     (other,) = drawn("product_density", [product(64, 0.25, 0.5, {"cublaslt": 1.5})])

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from typing import Any
 
 from .cases import CaseError
 from .files import timestamp
@@ -10,7 +11,7 @@ from .nvml import Nvml
 from .tree import commit, find_tree
 
 
-def torch_with_gpu():
+def torch_with_gpu() -> Any:
     """The torch module where it sees a GPU, else None."""
     try:
         import torch

@@ -31,7 +31,7 @@ def peer_names(records):
 
 
 def comparison(records):
-    """A table for each state, and the reasons of who is missing below them."""
+    """One table per state, and below them the reasons why peers are missing."""
     notes, blocks = Notes(), []
     for state, title in STATES.items():
         chosen = [record for record in records if record["state"] == state]
@@ -123,7 +123,7 @@ def crossover(records):
             series.setdefault(key, []).append((p["density"], share))
     rows = [[*key, equal_at(sorted(points)), ", ".join(f"{d:g}" for d, _ in sorted(points))]
             for key, points in series.items() if len(points) > 1]
-    head = ["size", "block", "state", "as quick as dense at", "from the densities"]
+    head = ["size", "block", "state", "as fast as dense at", "from the densities"]
     return [Table(head, rows, 3)]
 
 

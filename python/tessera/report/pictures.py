@@ -122,7 +122,7 @@ def product_densities(records):
     dense = "has random values" if values else "multiplies the zeros"
     about = [f"bf16, {SIZE}x{SIZE}x{SIZE}, random blocks, sustained; dense {dense}"]
     even = ", ".join(f"{line.even:.2f} ({line.name})" for line in lines if line.even)
-    about += [f"as quick as dense at {even}"] if even else []
+    about += [f"as fast as dense at {even}"] if even else []
     return Chart("Sparse products: speed-up over dense cuBLASLt", about,
                  "speed-up over cuBLASLt", with_ideal(lines), speed_up=True), shown
 
