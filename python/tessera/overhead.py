@@ -9,6 +9,7 @@ a line of JSON for each call."""
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import sys
@@ -184,9 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(json.dumps(one))
         return 0
     attention_report(None)
-    try:
-        import torch
-    except ImportError:
+    if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: no further figures")
         return 0
     devices = ["cpu"]
