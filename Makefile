@@ -9,8 +9,8 @@ preset := $(if $(filter 1,$(CUDA)),cuda,release)
 build := build/$(preset)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build python bench gpu-check tables report docs format format-check \
-  lint clean
+.PHONY: help setup demo test build python wheel bench gpu-check tables report docs format \
+  format-check lint tidy release-check clean
 
 help:
 	@echo 'make demo     long-context block-sparse attention and a sparse product, timed and checked;'
@@ -24,10 +24,13 @@ help:
 	@echo 'make report   all results of bench/results as one page, report.html'
 	@echo 'make docs     the documentation as a site, with the API reference: build/site/index.html'
 	@echo 'make python   the Python package, into .venv'
+	@echo 'make wheel    one wheel in dist/: CPU and GPU backends, the tool, the C++ headers; CUDA=0 without GPU'
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'
 	@echo 'make lint     ruff, codespell and mypy; names and commit subjects'
-	@echo 'make clean    remove build/, demo.html and report.html'
+	@echo 'make tidy     clang-tidy over src/; FILES="src/core/check.cpp" for some'
+	@echo 'make release-check  what a release has to pass beyond .ci/run; ARGS="wheel" for one part'
+	@echo 'make clean    remove build/, dist/, demo.html and report.html'
 	@echo
 	@echo 'CUDA=1 builds the GPU backends (default: where a GPU is visible; here: $(CUDA)), JOBS=$(JOBS).'
 
@@ -47,7 +50,7 @@ demo: build
 
 test: setup $(build)/build.ninja
 	cmake --build $(build) -j $(JOBS)
-	ctest --test-dir $(build) --output-on-failure --no-tests=error
+	ctest --test-dir $(build) --output-on-failure --no-tests=error -j $(JOBS)
 	@$(MAKE) --no-print-directory python
 	.venv/bin/python3 -m pytest -q tests/python
 
@@ -59,6 +62,10 @@ python: setup
 	  --no-build-isolation --no-deps \
 	  --config-settings=cmake.define.TESSERA_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) .
 	@.venv/bin/python3 -c 'from importlib.metadata import version; print("tessera", version("tessera"), "is in .venv")'
+
+# The GPU backends are in it unless CUDA=0 is given: no GPU is needed to build them.
+wheel: setup
+	@CUDA=$(if $(filter file,$(origin CUDA)),1,$(CUDA)) CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) scripts/wheel.sh
 
 bench: python
 	.venv/bin/python3 -m tessera.bench $(or $(ARGS),suite bench/workloads/cpu.json --device cpu)
@@ -84,5 +91,11 @@ format format-check:
 lint:
 	@scripts/lint.sh
 
+tidy:
+	@scripts/tidy.sh $(FILES)
+
+release-check:
+	@.ci/release $(ARGS)
+
 clean:
-	rm -rf build demo.html report.html
+	rm -rf build dist demo.html report.html

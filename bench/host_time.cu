@@ -1,7 +1,7 @@
-// What a call costs the host on a GPU: `host_time` writes a line of JSON for each call that it
-// knows, for tools/gpu_check.py. The clock runs over 200 calls at a time that are only enqueued,
-// so that the queue never fills; the GPU finishes before the next ones. All take turns with a
-// launch of an empty kernel: no call can cost less than that, and hosts are not always as quick.
+// Measures what a call costs the host on a GPU. `host_time` writes one line of JSON per call, for
+// tools/gpu_check.py. The clock runs over 200 calls at a time that are only enqueued, so that the
+// queue never fills; the GPU then finishes before the next calls. Calls alternate with launches of
+// an empty kernel, the lower bound of any call, because the speed of hosts varies.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 using namespace tessera;
 
 constexpr int kCalls = 200, kRounds = 41, kSkipped = 77;
-constexpr int kWarmUp = 5;  // rounds in which clocks of the processor rise
+constexpr int kWarmUp = 5;  // rounds in which the processor's clock rises
 
 __global__ void empty_kernel() {}
 
@@ -31,7 +31,7 @@ void check(cudaError_t status, const char* call) {
     throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(status));
 }
 
-/// Zeroed GPU memory, which the end of the program frees.
+/// Zeroed GPU memory; freed at the end of the program.
 void* memory(std::int64_t bytes) {
   void* data = nullptr;
   if (bytes == 0) return data;
@@ -46,7 +46,7 @@ Tensor on_gpu(DType dtype, std::initializer_list<std::int64_t> sizes) {
   return tensor(memory(bytes), dtype, sizes, {DeviceKind::cuda, 0});
 }
 
-/// Lists in which each row of blocks names all of them.
+/// A mask whose lists name all blocks.
 BlockMask whole_mask(std::int64_t length, std::int64_t block) {
   const std::int64_t rows = length / block;
   const std::vector<std::int32_t> counts(static_cast<std::size_t>(rows),
@@ -81,12 +81,12 @@ MatmulProblem matmul_of(std::int64_t rows, std::int64_t size) {
   return problem;
 }
 
-/// Something that is enqueued, and what one of it took in each round, in us.
+/// Work that is enqueued, and its microseconds per call in each round.
 struct Work {
   std::function<void()> call;
   std::vector<double> times{};
 
-  double part(int quarters) const {  // of times in order: 0 is the least, 2 the median
+  double part(int quarters) const {  // quartile of the times: 0 is the minimum, 2 the median
     std::vector<double> sorted = times;
     std::sort(sorted.begin(), sorted.end());
     return sorted[(sorted.size() - 1) * static_cast<std::size_t>(quarters) / 4];
@@ -113,8 +113,8 @@ void call(const AttentionProblem& problem, const Execution& execution) {
 }
 void call(const MatmulProblem& problem, const Execution& execution) { matmul(problem, execution); }
 
-/// `run` of a plan that is made and prepared once, the convenience call, which finds its plan by
-/// the shape, and planning alone.
+/// For one problem: `run` of a plan that is made and prepared once (planned); the convenience call,
+/// which finds its plan by the shape (whole); planning alone.
 struct Measured {
   std::string op, name, row;
   Work planned, whole, planning;
@@ -147,7 +147,7 @@ int main() try {
   }
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  // More tiles than SMs, of different lengths: a counter hands them out.
+  // More tiles than SMs, of different lengths: dynamic tiles.
   AttentionProblem causal = attention_of(2, 2048);
   causal.causal = true;
   std::vector<Measured> calls = {

@@ -5,6 +5,23 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 get_property(tessera_archives GLOBAL PROPERTY tessera_layers)
 list(REVERSE tessera_archives)
 
+# An allocation that is too large for any machine has to fail in the library, not in the sanitizer. No
+# tuning file applies.
+set(tessera_test_environment "ASAN_OPTIONS=allocator_may_return_null=1" TESSERA_TUNING=)
+if(TESSERA_SANITIZE MATCHES "thread")
+  # Clang's OpenMP runtime loads libarcher, which tells ThreadSanitizer of the barriers in the runtime.
+  # GCC's runtime has no such library: there every loop on several threads looks like a race.
+  get_filename_component(openmp_library "${OpenMP_omp_LIBRARY}" REALPATH)
+  get_filename_component(openmp_folder "${openmp_library}" DIRECTORY)
+  find_file(archer libarcher.so PATHS "${openmp_folder}" NO_DEFAULT_PATH NO_CACHE)
+  if(NOT archer)
+    message(FATAL_ERROR "TESSERA_SANITIZE=thread requires clang with libomp and its libarcher.so \
+(Debian: apt install clang libomp-dev); looked in '${openmp_folder}'.")
+  endif()
+  list(APPEND tessera_test_environment "OMP_TOOL_LIBRARIES=${archer}"
+       "TSAN_OPTIONS=ignore_noninstrumented_modules=1 die_after_fork=0")
+endif()
+
 # tessera_test_folder(FOLDER TIMEOUT LIBS...): tests/FOLDER/*_test.cpp, labelled with the folder.
 function(tessera_test_folder folder timeout)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
@@ -18,41 +35,41 @@ function(tessera_test_folder folder timeout)
     add_test(NAME ${folder}.${stem} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${folder}.${stem} PROPERTIES
       LABELS ${folder} TIMEOUT ${timeout} SKIP_RETURN_CODE 77
-      # A size that no machine has is refused by the library, not by the sanitizer. And nobody's
-      # tuning file chooses kernels here.
-      ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TESSERA_TUNING=")
+      ENVIRONMENT "${tessera_test_environment}")
   endforeach()
 endfunction()
 
-# tessera_measuring_program(gpu_NAME SOURCES...): tests/NAME in the build folder. Its kernels are
-# compiled and checked as the library's are.
-function(tessera_measuring_program target)
-  add_executable(${target} ${ARGN})
+# tessera_measuring_kernels(TARGET): its kernels are compiled and checked as the library's are.
+function(tessera_measuring_kernels target)
   tessera_compile_settings(${target})
   get_target_property(options tessera_cuda COMPILE_OPTIONS)
   get_target_property(launcher tessera_cuda CUDA_COMPILER_LAUNCHER)
   string(REGEX REPLACE "^gpu_" "" name ${target})
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
-    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests CUDA_RUNTIME_LIBRARY None
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} PREFIX ""
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests CUDA_RUNTIME_LIBRARY None
     CUDA_COMPILER_LAUNCHER "${launcher}")
   target_compile_options(${target} PRIVATE ${options})
 endfunction()
 
-# What the card gives at most; what needs no Hopper runs on any card.
+# What the card gives at most, for python -m tessera.bench ceilings; what needs no Hopper runs on any
+# card.
 function(tessera_ceilings)
   find_package(CUTLASS 4.2)
   if(NOT CUTLASS_FOUND)
     message(STATUS "No CUTLASS: bench/ceilings is not built")
     return()
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ceilings/*.c*)
-  tessera_measuring_program(gpu_ceilings ${sources})
-  set_source_files_properties(bench/ceilings/tensor.cu bench/ceilings/l2.cu
+  set(folder bench/ceilings)
+  add_library(gpu_ceilings MODULE
+    ${folder}/l2.cu ${folder}/launch.cu ${folder}/memory.cu ${folder}/tensor.cu)
+  tessera_measuring_kernels(gpu_ceilings)
+  set_source_files_properties(${folder}/tensor.cu ${folder}/l2.cu
     PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
-  set_source_files_properties(bench/ceilings/memory.cu bench/ceilings/launch.cu
+  set_source_files_properties(${folder}/memory.cu ${folder}/launch.cu
     PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
-  target_link_libraries(gpu_ceilings PRIVATE
-    tessera_core CUTLASS::headers CUDA::cudart_static ${CMAKE_DL_LIBS})
+  target_include_directories(gpu_ceilings PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(gpu_ceilings PRIVATE CUTLASS::headers CUDA::cudart_static)
 endfunction()
 
 # The ranges that profilers see, with and without the variable that asks for them. A library in a
@@ -99,7 +116,8 @@ if(TESSERA_CUDA)
     tessera_test_folder(cublaslt 300 GTest::gtest_main CUDA::cudart_static)
   endif()
   # No tests, but built and carried with them: tools/gpu_check.py runs them.
-  tessera_measuring_program(gpu_host_time bench/host_time.cu)
+  add_executable(gpu_host_time bench/host_time.cu)
+  tessera_measuring_kernels(gpu_host_time)
   set_source_files_properties(bench/host_time.cu
     PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
   target_link_libraries(gpu_host_time PRIVATE ${tessera_archives} CUDA::cudart_static)
@@ -138,6 +156,8 @@ tessera_check(layers ${python} tools/check_layers.py)
 tessera_check(words_self_test ${python} tools/check_words.py --self-test)
 tessera_check(words ${python} tools/check_words.py)
 tessera_check(ptxas_self_test ${python} tools/check_ptxas.py --self-test)
+tessera_check(version_self_test ${python} tools/check_version.py --self-test)
+tessera_check(version ${python} tools/check_version.py)
 tessera_check(results ${python} tools/check_results.py)
 tessera_check(tables ${python} tools/tables.py --check)
 tessera_check(docs_self_test ${python} tools/check_docs.py --self-test)
@@ -161,9 +181,6 @@ if(NOT TESSERA_SANITIZE)
   tessera_check(installed_consumer ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
                 -DBUILD=${PROJECT_BINARY_DIR} -DWORK=${PROJECT_BINARY_DIR}/checks/install
                 -DCXX=${CMAKE_CXX_COMPILER} -P tests/install/consumer.cmake)
-endif()
-if(TARGET gpu_ceilings)
-  tessera_check(ceilings ${python} tests/tool/ceilings_test.py $<TARGET_FILE:gpu_ceilings>)
 endif()
 if(TESSERA_CUDA)
   list(TRANSFORM row_sources REPLACE ".*/(.+)" "${PROJECT_BINARY_DIR}/rows/ptxas/\\1.o.ptxas"

@@ -2,7 +2,9 @@
 # Installs the Debian packages that building and testing require and that are missing, with apt
 # (through sudo if you are not root). Where there is no apt it lists what to install.
 # Usage: scripts/setup.sh [GROUP...]
-#   torch   what the tests with PyTorch require      dev   what `make format` and .ci/run require
+#   torch    what the tests with PyTorch require
+#   dev      what `make format` and .ci/run require
+#   release  what `make tidy` and `make release-check` require
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -27,7 +29,11 @@ for group in "$@"; do
 python3-dev|torch.compile|python_header" ;;
     dev) needs="$needs
 clang-format|make format|command -v clang-format" ;;
-    *) say "unknown group '$group': expected torch or dev"; exit 2 ;;
+    release) needs="$needs
+clang-tidy|scripts/tidy.sh|command -v clang-tidy
+clang|the thread sanitizer|command -v clang++
+libomp-dev|the thread sanitizer, clang-tidy|libomp" ;;
+    *) say "unknown group '$group': expected torch, dev or release"; exit 2 ;;
   esac
 done
 
@@ -43,6 +49,8 @@ python_header() {
   python3 -c 'import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
 }
+
+libomp() { echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ -; }
 
 # The lines of `needs` whose command fails.
 missing() {

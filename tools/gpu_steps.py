@@ -269,48 +269,41 @@ def random_problems(options, clock, environment, work, result):
     return before + found, [test]
 
 
-def measuring_program(options, clock, test, program, *arguments):
-    """`printed_json` of one of the build's programs."""
-    path = options.build / "tests" / program
-    if not os.access(path, os.X_OK):
-        return [], {"name": test, "outcome": "skipped",
-                    "detail": f"no tests/{program}: build the target tessera_gpu_tests"}
-    return printed_json([path, *arguments], clock, test)
-
-
 def printed_json(command, clock, test, environment=None):
     """([what it prints as JSON, a line each], how it ended). It runs with nothing beside it."""
     start = time.monotonic()
     status, output = run(command, clock.left(300), environment)
     ended = outcome(test, status, time.monotonic() - start, output, (GTEST_SKIPPED,), clock.spent)
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")], ended
+    say(f"{test}: {ended['outcome']}")
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")], [ended]
 
 
-def host_times(options, clock):
-    """(what calls cost the host, how that ended)."""
-    times, test = measuring_program(options, clock, "host", "host_time")
-    for one in times:
-        say(f"{one['call']}: {one['us']:.2f} us of the host")
-    say(f"host: {test['outcome']}")
-    return times, [test]
+def skipped(test, reason):
+    return [{"name": test, "outcome": "skipped", "detail": reason}]
 
 
-def eager_calls(options, clock, environment):
+def host_times(options, clock, environment, work):
+    """(what calls in C++ cost the host, how that ended)."""
+    program = options.build / "tests" / "host_time"
+    if not os.access(program, os.X_OK):
+        return [], skipped("host", "no tests/host_time: build the target tessera_gpu_tests")
+    return printed_json([program], clock, "host")
+
+
+def eager_calls(options, clock, environment, work):
     """(what eager calls in Python cost the host beside PyTorch's own, how that ended)."""
     if options.device != "cuda":
-        return [], [{"name": "eager", "outcome": "skipped", "detail": "measured on a GPU alone"}]
-    times, test = printed_json([sys.executable, "-m", "tessera.overhead", "--json"], clock, "eager",
-                               environment)
-    for one in times:
-        say(f"{one['call']}: {one['us'] / one['peer_us']:.2f} of {one['peer']}")
-    say(f"eager: {test['outcome']}")
-    return times, [test]
+        return [], skipped("eager", "measured on a GPU alone")
+    return printed_json([sys.executable, "-m", "tessera.overhead", "--json"], clock, "eager",
+                        environment)
 
 
-def card_ceilings(options, clock):
+def card_ceilings(options, clock, environment, work):
     """(what the card gives at most, how that ended)."""
-    said, test = measuring_program(options, clock, "ceilings", "ceilings", "--seconds",
-                                   0.5 if options.quick else 2)
-    figures = said[-1] if said and test["outcome"] == "passed" else {}
-    say(f"ceilings: {test['outcome']}, {len(figures)} figures")
-    return figures, [test]
+    library, report = options.build / "tests" / "ceilings.so", work / "ceilings.json"
+    if not library.exists():
+        return {}, skipped("ceilings", "no tests/ceilings.so: build the target tessera_gpu_tests")
+    command = [sys.executable, "-m", "tessera.bench", "ceilings", "--library", library, "--seconds",
+               0.5 if options.quick else 2, "--json", report, "--tree", ROOT]
+    _, tests = printed_json(command, clock, "ceilings", environment)
+    return bench_module("files").read_json(report)["ceilings"] if report.exists() else {}, tests

@@ -27,7 +27,7 @@ MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
                     re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"^<!-- ((table|picture): .*|end) -->$", re.MULTILINE)
 IMAGES = Path("docs") / "images" / "measured"
-PRODUCTS = ("matmul", "bsr_matmul", "sddmm", "spgemm")
+PRODUCTS, LISTS = ("matmul", "bsr_matmul", "sddmm", "spgemm"), ("list_blocks", "top_k_blocks")
 # A short look or one shard: in the folder while somebody works, never a result.
 PASSING = re.compile(r"(^|-)quick\.json$|-\d+-of-\d+\.json$")
 
@@ -36,39 +36,21 @@ class Wrong(RuntimeError):
     """A page or a result that nothing can be made from."""
 
 
-def of_workload(name, records, wanted=True):
-    """The records of that file's cases, or the others."""
-    cases = bench_module("cases")
-    chosen = {case.key for case in cases.read_workload(ROOT / "bench" / "workloads" / name)}
-    return [record for record in records
-            if (cases.case_key(record["op"], record["params"]) in chosen) == wanted]
-
-
 def everything(result):
     return result["cases"]
 
 
-def workloads(result):
-    """What models and solvers do: these have a table of their own, and are in no other that lists
-    cases."""
-    return of_workload("models.json", result["cases"])
+def of_ops(*ops, models=False):
+    """What chooses a result's records of these operations. What models and solvers do has a table
+    of its own, and is in no other that lists cases."""
+    def chosen(result):
+        cases = bench_module("cases")
+        path = ROOT / "bench" / "workloads" / "models.json"
+        known = {case.key for case in cases.read_workload(path)}
+        return [record for record in result["cases"] if record["op"] in ops and (
+            cases.case_key(record["op"], record["params"]) in known) == models]
 
-
-def others(result):
-    return of_workload("models.json", result["cases"], wanted=False)
-
-
-def products(result):
-    return [record for record in others(result) if record["op"] in PRODUCTS]
-
-
-def attention(result):
-    return [record for record in others(result) if record["op"] == "attention"]
-
-
-def lists(result):
-    """With the attention that walks them."""
-    return [record for record in others(result) if record["op"] not in PRODUCTS]
+    return chosen
 
 
 # Tables over all files of a card; else each file has its own, and the headline is of one card.
@@ -80,12 +62,11 @@ TABLES = {
     "glance": (everything, "card_tables", "glance"),
     "machine": (lambda result: result, "card_tables", "ceilings_and_tests"),
     "ceilings": (lambda result: result, "card_tables", "ceilings"),
-    "products": (products, "case_tables", "comparison"),
-    "energy": (products, "case_tables", "energy"),
-    "crossover": (products, "case_tables", "crossover"),
-    "attention": (attention, "case_tables", "comparison"),
-    "lists": (lists, "case_tables", "lists"),
-    "workloads": (workloads, "case_tables", "workloads"),
+    "products": (of_ops(*PRODUCTS), "case_tables", "comparison"),
+    "crossover": (of_ops(*PRODUCTS), "case_tables", "crossover"),
+    "attention": (of_ops("attention"), "case_tables", "comparison"),
+    "lists": (of_ops("attention", *LISTS), "case_tables", "lists"),
+    "workloads": (of_ops("attention", *PRODUCTS, models=True), "case_tables", "workloads"),
     "host": (lambda result: result.get("host", []), "case_tables", "host_times"),
     "eager": (lambda result: result.get("eager", []), "case_tables", "eager_calls"),
     "model_error": (everything, "card_tables", "predictions"),

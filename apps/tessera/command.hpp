@@ -6,19 +6,19 @@
 #include <stdexcept>
 #include <string>
 
-// What the subcommands share: how they are registered, what they return and how they complain.
+// Declarations that the subcommands share: registration, exit codes and errors.
 namespace tessera::tool {
 
 /// Exit codes, as every --help lists them.
 enum ExitCode : int { kFine = 0, kCheckFailed = 1, kBadInput = 2, kUnsupported = 3 };
 
-/// An option or a file that makes no sense; the message names it.
+/// An invalid option or file; the message names it.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A subcommand: its parser and what it does once parsed.
+/// A subcommand: its parser, and the function to call after parsing.
 struct Command {
   CLI::App* parser;
   std::function<int()> run;
@@ -29,10 +29,11 @@ Command add_explain(CLI::App& app);
 Command add_demo(CLI::App& app);
 Command add_pattern(CLI::App& app);
 
-/// Lists the subcommands that the Python package has, for --help.
+/// Adds the subcommands of the Python package to --help.
 void add_python_commands(CLI::App& app);
-/// Where the arguments ask for one of those, becomes Python running it with all that follows, and
-/// returns only where that cannot be: the exit code then. Nothing where they ask for none.
+/// If the arguments name a subcommand of the Python package, replaces this process with Python
+/// running it. Returns the exit code if Python cannot be started, and nothing if the arguments name
+/// another subcommand.
 std::optional<int> run_python_command(int argc, char** argv);
 
 /// Adds the examples and the exit codes at the end of a subcommand's help.

@@ -34,7 +34,7 @@ constexpr std::int64_t kHeads = 4, kDim = 64, kBlock = 64;
 constexpr int kRounds = 3;
 constexpr double kBudgetSeconds = 20;
 
-// What a run leaves unwritten shows up as NaN.
+// Fills a tensor with NaN, so that elements that a run does not write show up.
 void poison(HostTensor& tensor) {
   for (std::int64_t i = 0; i < tensor.numel(); ++i)
     store_from_float(tensor.view().data, tensor.view().dtype, i,
@@ -48,7 +48,7 @@ Tensor slice(Tensor view, int dim, std::int64_t begin, std::int64_t count) {
   return view;
 }
 
-// Rows of blocks to check: the first, one in the middle, the last.
+// The block rows to check: the first, a middle one and the last.
 std::vector<std::int64_t> sampled(std::int64_t rows) { return {0, rows / 2, rows - 1}; }
 
 void compare(DemoPart& part, const oracle::Comparison& found) {
@@ -112,7 +112,7 @@ DemoPart attention_part(std::int64_t length, DType dtype, const Execution& execu
   return part;
 }
 
-// A square matrix of that size, sparse or not, times one a quarter as wide.
+// A square matrix of that size, sparse and dense, times a matrix with a quarter of its columns.
 DemoPart product_part(std::int64_t size, DType dtype, const Execution& execution,
                       Progress& progress) {
   const std::int64_t cols = size / 4;
@@ -124,7 +124,7 @@ DemoPart product_part(std::int64_t size, DType dtype, const Execution& execution
   part.kept = "stored";
   part.blocks = patterns::random(size / kBlock, size / kBlock, 0.1, 2024);
   HostBsr a = make_bsr(part.blocks, kBlock, kBlock, dtype);
-  fill_normal(a.values, 4, 1.0f / 16);  // so that results are about one
+  fill_normal(a.values, 4, 1.0f / 16);  // results have a magnitude of about 1
   HostTensor a_dense(dtype, {size, size});
   bsr_to_dense(a, a_dense);
   const HostTensor b = normal_tensor(dtype, {size, cols}, 5);
@@ -164,14 +164,14 @@ double gflops_of_matmul(const Execution& execution) {
   const HostTensor a = normal_tensor(DType::f32, {kSize, kSize}, 6);
   HostTensor out(DType::f32, {kSize, kSize});
   const MatmulProblem problem{.a = a, .b = a, .out = out};
-  // The best of a few: what the machine can do, whatever else it does at the moment.
+  // The best of a few runs, as other programs may slow some of them down.
   double ms = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 5; ++i) ms = std::min(ms, time_ms([&] { matmul(problem, execution); }));
   return 2.0 * kSize * kSize * kSize / (ms * 1e6);
 }
 
-// Seconds that the demo will take: attention runs at less than a product's rate, and the oracle
-// takes about as long on any length that is asked for here.
+// Estimates the seconds of the demo: attention runs at a lower rate than a product, and the oracle
+// takes about the same time for all lengths.
 double estimate_seconds(std::int64_t length, std::int64_t size, double gflops) {
   return (kRounds + 1) * 1.2 * (attention_flops(length) * 1.6 + product_flops(size)) /
              (gflops * 1e9) +
@@ -191,6 +191,25 @@ std::string machine_text(const DeviceFacts& facts, int threads) {
   const std::string model = cpu_model();
   return (model.empty() ? "CPU" : model) + " (" + facts.simd + ", " + std::to_string(threads) +
          (threads == 1 ? " thread)" : " threads)");
+}
+
+// GPUs are named, as this demonstration leaves them idle.
+std::string idle_gpus() {
+  const int gpus = cuda_device_count();
+  if (gpus == 0) return {};
+  return (gpus == 1 ? "" : std::to_string(gpus) + " x ") + device_facts({DeviceKind::cuda, 0}).name;
+}
+
+std::vector<std::string> next_steps(bool gpu) {
+  std::vector<std::string> steps;
+  const bool tree = !source_tree().empty();
+  if (gpu) steps.push_back(tree ? "make gpu-check ARGS=--quick" : "tessera tune attention");
+  steps.push_back(tree ? "make test" : "tessera verify");
+  // In the folder of a clone, the tool is not on PATH.
+  const std::string path = std::filesystem::relative(own_path()).string();
+  const std::string tool = tree && path.starts_with("build/") ? path : "tessera";
+  steps.push_back(tool + " explain attention --q-length 8192 --device h100");
+  return steps;
 }
 
 void print_text(const DemoResult& result) {
@@ -217,6 +236,7 @@ void print_json(const DemoResult& result, const std::string& page) {
   nlohmann::ordered_json json{{"version", result.version},
                               {"device", result.device},
                               {"backend", result.backend},
+                              {"idle_gpus", result.idle_gpus},
                               {"date", result.date},
                               {"page", page},
                               {"parts", nlohmann::ordered_json::array()}};
@@ -259,10 +279,13 @@ int run_demo(const Options& options) {
   result.version = TESSERA_VERSION_STRING;
   result.device = machine_text(facts, options.threads ? options.threads : facts.units);
   result.backend = to_string(Backend::cpu);
+  result.idle_gpus = idle_gpus();
   result.date = today();
+  result.next = next_steps(!result.idle_gpus.empty());
   if (!options.json)
     std::cout
         << "tessera " << result.version << " on " << result.device
+        << (result.idle_gpus.empty() ? "" : "; not used here: " + result.idle_gpus)
         << "\nTimes attention and a matrix product, each dense and block-sparse, and checks the "
            "results: about "
         << fixed(std::max(1.0, estimate_seconds(length, options.size, gflops)), 0) << " s"
@@ -280,8 +303,8 @@ int run_demo(const Options& options) {
     print_json(result, options.output);
   } else {
     print_text(result);
-    std::cout << "\nopen " << options.output << " in a browser"
-              << (source_tree().empty() ? "" : "; next: make test, README Quick start") << '\n';
+    std::cout << "\nopen " << options.output
+              << " in a browser; next: " << CLI::detail::join(result.next, ", or ") << '\n';
   }
   const bool ok = std::all_of(result.parts.begin(), result.parts.end(),
                               [](const DemoPart& part) { return part.ok; });
@@ -295,9 +318,9 @@ std::string DemoPart::share_text() const { return fixed(blocks.density() * 100, 
 Command add_demo(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* parser = app.add_subcommand(
-      "demo", "Long-context block-sparse attention and a BSR product against their dense twins");
-  parser->add_option("-o,--output", options->output, "the page to write [demo.html]");
-  parser->add_option("--dtype", options->dtype, "f32, f16 or bf16 [bf16]")
+      "demo", "Time block-sparse attention and a BSR product against dense runs, and check them");
+  parser->add_option("-o,--output", options->output, "HTML page to write [demo.html]");
+  parser->add_option("--dtype", options->dtype, "element type: f32, f16 or bf16 [bf16]")
       ->check(one_of({"f32", "f16", "bf16"}));
   parser
       ->add_option("--length", options->length,
@@ -307,7 +330,7 @@ Command add_demo(CLI::App& app) {
       ->add_option("--size", options->size,
                    "rows and columns of the sparse matrix, a multiple of 64 [4096]")
       ->check(integer_between(64, 1 << 16));
-  parser->add_option("--threads", options->threads, "threads [one a core]")
+  parser->add_option("--threads", options->threads, "threads [one per core]")
       ->check(integer_between(1, 4096));
   parser->add_flag("--json", options->json, "print JSON");
   set_footer(*parser,

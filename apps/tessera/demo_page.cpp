@@ -41,7 +41,7 @@ std::string card(const DemoPart& part) {
          escape(part.name) + "<div class=\"muted\">blocks: " + part.share_text() + "</div></div>\n";
 }
 
-// One row a figure and one column an operation: narrow enough for a phone.
+// A row per number and a column per operation, narrow enough for a phone.
 std::string table(const DemoResult& result) {
   using Cell = std::string (*)(const DemoPart&);
   static const std::vector<std::pair<const char*, Cell>> kRows{
@@ -64,7 +64,7 @@ std::string table(const DemoResult& result) {
 }
 
 std::string figures(const DemoPart& part) {
-  // The dense time times the share of blocks: the most that skipping the others can give.
+  // The time if skipped blocks saved their full share of the dense time.
   const double ideal = part.dense.ms * part.blocks.density();
   const Picture bars =
       bar_figure({{"dense", ms_text(part.dense.ms), part.dense.ms, Ink::second},
@@ -79,7 +79,7 @@ std::string figures(const DemoPart& part) {
          tag("figure", to_svg(bars, false)) + "</div>\n";
 }
 
-// A page of the documentation, relative to `folder` where that is within the source tree.
+// A link to a page of the documentation if `folder` is in the source tree, else its name and path.
 std::string doc(const std::string& path, const std::string& words,
                 const std::filesystem::path& folder) {
   const std::filesystem::path tree = source_tree();
@@ -89,7 +89,10 @@ std::string doc(const std::string& path, const std::string& words,
   return "<a href=\"" + escape(address) + "\">" + escape(words) + "</a>";
 }
 
-std::string explanations(const std::filesystem::path& folder) {
+std::string explanations(const DemoResult& result, const std::filesystem::path& folder) {
+  std::string next;
+  for (const std::string& command : result.next)
+    next += (next.empty() ? "" : ", or ") + tag("code", escape(command));
   return tag("h2", "What this shows") +
          tag("p",
              "<b>Attention</b> with a block mask: queries and keys are divided into blocks of 64.\n"
@@ -99,7 +102,8 @@ std::string explanations(const std::filesystem::path& folder) {
              "<b>BSR</b> (block sparse row): a matrix is divided into equal blocks, and only the\n"
              "blocks that are not zero are stored, row by row, each with its column. The product\n"
              "computes with the stored blocks alone.") +
-         tag("p", "Go on with the " + doc("README.md", "README", folder) + ", the " +
+         tag("h2", "Next") + tag("p", "Run " + next + ".") +
+         tag("p", "Read the " + doc("README.md", "README", folder) + ", the " +
                       doc("docs/formats.md", "two sparse formats", folder) + ", the " +
                       doc("docs/python.md", "Python package", folder) + " and " +
                       doc("docs/measuring.md", "how times and errors are measured", folder) + ".") +
@@ -117,16 +121,17 @@ std::string demo_page(const DemoResult& result, const std::filesystem::path& fol
   page += tag("h1", "Skip the work that the pattern leaves out");
   page +=
       tag("p", escape("Made by tessera " + result.version + " (tessera demo) on " + result.device +
-                      ", backend " + result.backend + ", " + result.date + "."));
+                      ", backend " + result.backend + ", " + result.date + "." +
+                      (result.idle_gpus.empty() ? "" : " Not used: " + result.idle_gpus + ".")));
   page += "\n<div class=\"cards\">";
   for (const DemoPart& part : result.parts) page += card(part);
   page += "</div>\n" + table(result);
   page +=
-      "<p class=\"muted note\">Times are medians of alternating runs. Errors are those of the "
-      "element that uses most of its budget, in rows sampled from both runs, against the same "
-      "sums in double precision.</p>\n";
+      "<p class=\"muted note\">Times are medians of alternating runs. The error is that of the "
+      "element that uses the largest share of its error budget, in rows sampled from both runs and "
+      "compared with double precision.</p>\n";
   for (const DemoPart& part : result.parts) page += figures(part);
-  page += explanations(folder);
+  page += explanations(result, folder);
   return page + "</body>\n</html>\n";
 }
 

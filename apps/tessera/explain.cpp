@@ -19,7 +19,7 @@ struct Options {
   bool json = false;
 };
 
-// Adds the options under a heading that names the operations that use them.
+// Adds options to the help, under a heading with the operations that they apply to.
 class ShapeParser {
  public:
   ShapeParser(CLI::App& parser, OptionScopes& scopes) : parser_(parser), scopes_(scopes) {}
@@ -65,20 +65,21 @@ void add_attention_options(ShapeParser& parser, ShapeOptions& s) {
   parser.uses({"attention", "attention_backward", "merge_states"});
   parser.option("--heads", s.heads, "query heads [16]", positive_integer());
   parser.option("--q-length", s.q_length, "queries [4096]", non_negative_integer());
-  parser.option("--dim", s.dim, "length of a query [128]", positive_integer());
+  parser.option("--dim", s.dim, "head dimension [128]", positive_integer());
 
   parser.uses({"attention", "attention_backward"});
   parser.option("--kv-heads", s.kv_heads, "key and value heads [--heads]", positive_integer());
   parser.option("--kv-length", s.kv_length, "keys [--q-length]", positive_integer());
-  parser.option("--dim-v", s.dim_v, "length of a value [--dim]", positive_integer());
+  parser.option("--dim-v", s.dim_v, "head dimension of values [--dim]", positive_integer());
   parser.flag("--causal", s.causal, "causal mask");
   parser.option("--window-left", s.window_left, "visible keys before the query [no limit]",
                 non_negative_integer());
   parser.option("--window-right", s.window_right, "visible keys after the query [no limit]",
                 non_negative_integer());
-  parser.option("--softcap", s.softcap, "cap of the scores [off]", non_negative_number());
-  parser.flag("--sinks", s.sinks, "a learnable logit per head");
-  parser.option("--page", s.page, "keys in pages of this size [contiguous]", positive_integer());
+  parser.option("--softcap", s.softcap, "softcap of the scores [none]", non_negative_number());
+  parser.flag("--sinks", s.sinks, "attention sinks: a logit per head");
+  parser.option("--page", s.page, "paged keys and values: keys per page [not paged]",
+                positive_integer());
   parser.option("--block-q", s.block_q, "block mask: queries per block [--block-kv, 64]",
                 positive_integer());
   parser.option("--block-kv", s.block_kv, "block mask: keys per block [--block-q, 64]",
@@ -98,7 +99,7 @@ void add_shape_options(CLI::App& app, OptionScopes& scopes, ShapeOptions& s) {
   std::erase(but_spgemm, "spgemm");
   parser.uses(but_spgemm);
   parser.option("--out-dtype", s.out_dtype, "element type of the result [--dtype]", floats);
-  parser.option("--batch", s.batch, "independent problems [1]", non_negative_integer());
+  parser.option("--batch", s.batch, "batch size [1]", non_negative_integer());
   parser.uses({"attention", "attention_backward", "bsr_matmul", "sddmm", "spgemm"});
   parser.option("--density", s.density, "share of blocks, 0 to 1 [0.1; attention: no block mask]",
                 number_between(0, 1));
@@ -132,14 +133,14 @@ int run_explain(const Options& options) {
 Command add_explain(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* parser =
-      app.add_subcommand("explain", "Which kernel would run a problem, which would not, and why");
+      app.add_subcommand("explain", "Show which kernel would run a problem, and why");
   parser->add_option("OP", options->op, "one of: " + CLI::detail::join(op_names(), ", "))
       ->required()
       ->check(one_of(op_names()));
   parser->add_option("--device", options->device,
                      "here, or a preset: " + CLI::detail::join(device_presets(), ", ") + " [here]");
-  parser->add_option("--backend", options->backend, "only this one: cpu, sm80, sm90");
-  parser->add_option("--kernel", options->kernel, "only this one, by its name");
+  parser->add_option("--backend", options->backend, "use this backend only: cpu, sm80, sm90");
+  parser->add_option("--kernel", options->kernel, "use the kernel row of this name only");
   parser->add_flag("--json", options->json, "print JSON");
   add_shape_options(*parser, options->scopes, options->shapes);
   set_footer(
@@ -148,7 +149,7 @@ Command add_explain(CLI::App& app) {
       "h100\n"
       "  tessera explain attention --block-q 128 --block-kv 128 --density 0.125\n"
       "  tessera explain bsr_matmul --m 8192 --n 1024 --k 8192 --block 32 --density 0.05\n"
-      "No data and no device is needed. Code 3: no kernel supports the problem there.");
+      "No data and no GPU are needed. Exit code 3: no kernel supports the problem there.");
   return {parser, [options] { return run_explain(*options); }};
 }
 

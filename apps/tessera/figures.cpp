@@ -14,13 +14,14 @@ constexpr double kWidth = 360, kMargin = 12, kTitle = 28;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
-std::string utf8(std::uint32_t code) {  // of the range of three-byte characters
+// UTF-8 of a code point that takes three bytes.
+std::string utf8(std::uint32_t code) {
   return {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3F)),
           static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-// Whether a dot is set that stands for a partly filled cell: the thresholds of neighbouring dots
-// differ, so that their number follows the share.
+// Whether to set the dot of a partly filled cell. Ordered dithering: thresholds vary between
+// adjacent dots, so that the number of dots follows the share.
 bool dithered(double share, int row, int col) {
   static constexpr std::array<std::array<int, 4>, 4> kOrder{
       {{0, 8, 2, 10}, {12, 4, 14, 6}, {3, 11, 1, 9}, {15, 7, 13, 5}}};
@@ -64,7 +65,7 @@ std::string braille(const Coverage& cells) {
 double draw_pattern(Picture& picture, const Pattern& pattern, double top) {
   const Coverage cells = coverage(pattern, 128, 128);
   const double room = kWidth - 2 * kMargin;
-  // The pattern's own shape, but never thinner than a ribbon.
+  // Keeps the aspect ratio of the pattern, up to 4:1.
   const double rows = std::max(1.0, static_cast<double>(pattern.rows));
   const double cols = std::max(1.0, static_cast<double>(pattern.cols));
   const double width = room * std::clamp(cols / rows, 0.25, 1.0);
@@ -74,7 +75,8 @@ double draw_pattern(Picture& picture, const Pattern& pattern, double top) {
   const double left = kMargin + (room - width) / 2;
   picture.rect(left - 1, top - 1, width + 2, height + 2, Ink::line);
   picture.rect(left, top, width, height, Ink::panel);
-  // By strength, so that each becomes one path; neighbours in a row become one rectangle.
+  // Draws level by level, so that each level becomes one path; adjacent cells in a row become one
+  // rectangle.
   constexpr int kLevels = 8;
   for (int level = 1; level <= kLevels; ++level) {
     auto level_of = [&](int row, int col) {
@@ -115,7 +117,7 @@ double draw_histogram(Picture& picture, const PatternStatistics& statistics, dou
     picture.text(kWidth - kMargin, top - 12, "highest bar: " + count_text(most) + " rows", 11,
                  Ink::muted, Anchor::end);
   }
-  picture.text(kWidth / 2, bottom + 16, "blocks a row", 11, Ink::muted, Anchor::middle);
+  picture.text(kWidth / 2, bottom + 16, "blocks per row", 11, Ink::muted, Anchor::middle);
   return bottom + 16;
 }
 

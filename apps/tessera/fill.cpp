@@ -8,8 +8,8 @@ void fill_normal(const Tensor& contiguous, std::uint64_t seed, float scale) {
   std::mt19937_64 bits(seed);
   const std::int64_t count = contiguous.numel();
   for (std::int64_t i = 0; i < count; ++i) {
-    // The sum of four uniform numbers, scaled to variance 1: close to normal, and quick enough for
-    // the millions of elements of a benchmark.
+    // The sum of four uniform numbers, scaled to variance 1, is close to normal and fast enough for
+    // millions of elements.
     const std::uint64_t word = bits();
     float sum = -2.0f;
     for (int part = 0; part < 4; ++part)

@@ -23,7 +23,7 @@ struct KernelInfo {
   std::vector<std::string> ops;
 };
 
-// The device whose facts stand for a backend where no such device is here.
+// The device that represents a backend, which need not be present.
 DeviceFacts facts_of(Backend backend) {
   switch (backend) {
     case Backend::sm80:
@@ -35,7 +35,7 @@ DeviceFacts facts_of(Backend backend) {
   }
 }
 
-// The kernels as `explain` sees them: those that take an ordinary problem of some operation.
+// The kernel rows that `explain` accepts for a default problem of some operation.
 std::vector<KernelInfo> kernels() {
   std::vector<KernelInfo> result;
   for (const Backend backend : built_backends()) {
@@ -64,7 +64,7 @@ std::vector<DeviceFacts> devices() {
   return result;
 }
 
-/// As `explain` sees it: the file is the same for every problem.
+/// The tuning file of a device; `explain` reports the same file for every problem.
 TuningFile tuning_of(const DeviceFacts& facts) {
   return explain(make_problem("matmul", {}, facts.kind), facts).tuning;
 }
@@ -163,7 +163,8 @@ void print_text() {
 
 Command add_info(CLI::App& app) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* parser = app.add_subcommand("info", "This build, its devices, backends and kernels");
+  CLI::App* parser =
+      app.add_subcommand("info", "Show this build, its devices, backends and kernels");
   parser->add_flag("--json", *json, "print JSON");
   set_footer(*parser, "  tessera info\n  tessera info --json");
   return {parser, [json] {

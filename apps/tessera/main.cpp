@@ -34,7 +34,7 @@ int exit_code_of(const Error& error) {
   }
 }
 
-// CLI11 spreads some messages over lines; scripts want one.
+// Some messages of CLI11 have several lines; scripts expect one.
 std::string one_line(std::string text) {
   for (char& c : text)
     if (c == '\n') c = ' ';
@@ -42,7 +42,7 @@ std::string one_line(std::string text) {
 }
 
 Command add_version(CLI::App& app) {
-  CLI::App* parser = app.add_subcommand("version", "The version, as --version prints it");
+  CLI::App* parser = app.add_subcommand("version", "Print the version, like --version");
   return {parser, [] {
             std::cout << TESSERA_VERSION_STRING << '\n';
             return static_cast<int>(kFine);
@@ -52,7 +52,8 @@ Command add_version(CLI::App& app) {
 int run(int argc, char** argv) {
   if (const auto code = run_python_command(argc, argv)) return *code;
   CLI::App app{
-      "Block-sparse matrix products and attention: what is here, what would run, and how fast."};
+      "Block-sparse attention and matrix products: inspect devices and kernels, explain which "
+      "kernel would run, and measure."};
   app.name("tessera");
   app.set_version_flag("--version", TESSERA_VERSION_STRING);
   app.require_subcommand(0, 1);

@@ -27,7 +27,8 @@ std::string number_text(double value) {
   return text.data();
 }
 
-// Insertions, deletions, replacements and swaps of neighbours that turn one word into the other.
+// The number of insertions, deletions, replacements and swaps of adjacent letters that turn one
+// word into the other.
 std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
@@ -109,7 +110,7 @@ std::string did_you_mean(const std::string& written, const std::vector<std::stri
   constexpr std::size_t kLongest = 64;
   if (written.empty() || written.size() > kLongest) return "";
   const std::string* nearest = nullptr;
-  // Two slips at most, and never half of a word.
+  // At most two edits, and fewer than half of the letters.
   std::size_t best = std::min<std::size_t>(2, (written.size() - 1) / 2) + 1;
   for (const std::string& word : known) {
     const std::size_t distance = edit_distance(written, word);

@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-// Checks of what was written on the command line. Each complaint says what is expected and what
-// came.
+// Checks of command line options. Messages have the form "expected X, got Y".
 namespace tessera::tool {
 
 CLI::Validator positive_integer();
@@ -18,18 +17,19 @@ CLI::Validator number_between(double low, double high);
 CLI::Validator non_negative_number();
 CLI::Validator one_of(std::vector<std::string> words);
 
-/// "; did you mean WORD?" if one of `known` is nearly `written`, else nothing.
+/// "; did you mean WORD?" if a word of `known` is similar to `written`, else an empty string.
 std::string did_you_mean(const std::string& written, const std::vector<std::string>& known);
 
-/// What to say of the arguments that a parser left over: an unknown command or option.
+/// The message about arguments that the parser did not use: an unknown command or option.
 std::string explain_leftovers(const CLI::App& app);
 
-/// Options that only some subjects of a command use: operations of `explain`, generators of
-/// `pattern`.
+/// Records which options apply to which subjects of a command: operations of `explain`, generators
+/// of `pattern`.
 class OptionScopes {
  public:
+  /// Restricts an option to some subjects.
   CLI::Option* only(CLI::Option* option, std::vector<std::string> subjects);
-  /// Throws UsageError if an option was given that `subject` does not use.
+  /// Throws UsageError if an option was given that does not apply to `subject`.
   void check(const std::string& command, const std::string& subject) const;
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Pipes, terminals and the like, and standard output by its names, cannot be replaced by a file.
+// Pipes, terminals and the names of standard output cannot be replaced by a file.
 bool is_special(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -27,7 +27,7 @@ bool is_special(const std::string& path) {
          (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status));
 }
 
-// What a link points at is replaced, not the link.
+// Resolves links, so that the file that a link points to is replaced, not the link.
 std::string temporary_of(const std::string& path, std::string& target) {
   std::error_code error;
   target = fs::weakly_canonical(path, error).string();

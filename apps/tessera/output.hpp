@@ -2,22 +2,22 @@
 
 #include <string>
 
-// Where results go: files that are whole or not there, and the terminal.
+// Output to files, which are written as a whole or not at all, and to the terminal.
 namespace tessera::tool {
 
-/// Throws UsageError beginning with `option` unless `write_file` can write there. Leaves nothing
-/// behind.
+/// Checks that `write_file` can write to `path`; leaves no file behind. Throws UsageError, which
+/// begins with `option`, if it cannot.
 void check_writable(const std::string& option, const std::string& path);
 
-/// Writes a whole file, in one step: into a temporary file beside it, which then takes its name.
-/// Throws UsageError naming the path and the reason.
+/// Writes a file atomically: to a temporary file next to it, which is then renamed. Throws
+/// UsageError with the path and the reason.
 void write_file(const std::string& path, const std::string& contents);
 
-/// Columns of the terminal that standard output goes to: COLUMNS, else what the terminal says; 0
-/// where neither is known.
+/// The width of the terminal that standard output goes to: COLUMNS if it is set, else the
+/// terminal's own answer; 0 if unknown.
 int output_columns();
 
-/// The reason why what was printed did not all reach standard output; empty if it did.
+/// Flushes standard output. Returns the reason if not all output was written, else an empty string.
 std::string output_failure();
 
 }  // namespace tessera::tool

@@ -37,30 +37,29 @@ const std::vector<std::string> kGenerators{
     "vertical_slash", "heavy_hitters", "sliding_tile",
 };
 
-// Stands for all files where options name generators.
+// The subject name of files, for options that apply to files instead of generators.
 const std::string kFile = "files";
 
 bool is_generator(const std::string& name) {
   return std::find(kGenerators.begin(), kGenerators.end(), name) != kGenerators.end();
 }
 
-// A pattern takes eight bytes a row, and each one a block: sizes that nobody has memory for are
-// refused before anything is made.
+// A pattern takes 8 bytes per row and per stored block: refuses sizes that would not fit in memory
+// before anything is allocated.
 void check_size(const std::string& where, std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t kMax = std::int64_t{1} << 26;
   if (rows > kMax || cols > kMax)
-    throw UsageError("pattern: " + where + ": " + std::to_string(rows) + " x " +
-                     std::to_string(cols) +
-                     " blocks are too many, at most 2^26 a side are accepted");
+    throw UsageError("pattern: " + where + ": expected at most 2^26 block rows and columns, got " +
+                     std::to_string(rows) + " x " + std::to_string(cols));
 }
 
 void check_generated(const std::string& where, double rows, double cols) {
   constexpr double kMaxBlocks = 1 << 28;
   if (rows * cols > kMaxBlocks)
-    throw UsageError("pattern: " + where + ": at most 2^28 blocks are accepted");
+    throw UsageError("pattern: " + where + ": expected at most 2^28 blocks");
 }
 
-// Generators that say themselves how large their patterns are.
+// The generators whose patterns have sizes that follow from other options than --rows and --cols.
 Pattern generate_volume(const Options& o) {
   double cells = 1;
   for (const std::int64_t size : o.volume) cells *= static_cast<double>(size);
@@ -71,7 +70,7 @@ Pattern generate_volume(const Options& o) {
   }
   constexpr double kMaxNodes = 1 << 24;
   if (cells > kMaxNodes)
-    throw UsageError("pattern: --volume: at most 2^24 nodes of a mesh are accepted");
+    throw UsageError("pattern: --volume: expected at most 2^24 nodes for mesh");
   const double rows = cells * static_cast<double>(o.unknowns) / static_cast<double>(o.block);
   check_generated("--volume, --unknowns, --block", rows, rows);
   return patterns::mesh(o.volume, o.unknowns, o.block);
@@ -134,10 +133,10 @@ std::string to_text(const PatternStatistics& s) {
   table.add({"block rows x columns", std::to_string(s.rows) + " x " + std::to_string(s.cols)});
   table.add({"stored blocks", std::to_string(s.stored)});
   table.add({"density", brief(s.density * 100) + "%"});
-  table.add({"fewest blocks in a row", std::to_string(s.shortest_row)});
-  table.add({"mean blocks in a row", brief(s.mean_row)});
-  table.add({"most blocks in a row", std::to_string(s.longest_row)});
-  table.add({"most over mean", brief(s.imbalance)});
+  table.add({"min blocks per row", std::to_string(s.shortest_row)});
+  table.add({"mean blocks per row", brief(s.mean_row)});
+  table.add({"max blocks per row", std::to_string(s.longest_row)});
+  table.add({"max / mean", brief(s.imbalance)});
   table.add({"empty rows", std::to_string(s.empty_rows)});
   table.add({"empty columns", std::to_string(s.empty_cols)});
   table.add({"shared with the next row", brief(s.neighbour_overlap * 100) + "%"});
@@ -146,8 +145,7 @@ std::string to_text(const PatternStatistics& s) {
 
 void check_picture(const std::string& path) {
   if (std::filesystem::path(path).extension() != ".svg")
-    throw UsageError(
-        "pattern: --output: pictures are SVG: expected a name that ends in .svg, got " + path);
+    throw UsageError("pattern: --output: expected a name that ends in .svg, got " + path);
   check_writable("pattern: --output", path);
 }
 
@@ -166,7 +164,7 @@ int run_pattern(const Options& o) {
     write_file(o.output, to_svg(pattern_and_rows_figure(pattern, figures, name), true));
   }
   if (o.json) {
-    // A file's name may hold any bytes; JSON holds UTF-8.
+    // File names may be invalid UTF-8, which JSON does not allow.
     using Handler = nlohmann::ordered_json::error_handler_t;
     std::cout << to_json(o, figures).dump(2, ' ', false, Handler::replace) << '\n';
     return kFine;
@@ -177,7 +175,7 @@ int run_pattern(const Options& o) {
   return kFine;
 }
 
-// Adds the options of generators; the help names which ones each is for.
+// Adds the options of generators; the help of each option names the generators that it applies to.
 class GeneratorParser {
  public:
   GeneratorParser(CLI::App& parser, OptionScopes& scopes) : parser_(parser), scopes_(scopes) {}
@@ -215,61 +213,62 @@ std::vector<std::string> generators_but(const std::vector<std::string>& others) 
 void add_generator_options(GeneratorParser& parser, Options& o) {
   const CLI::Validator size = non_negative_integer(), count = positive_integer();
   parser.option("--block", o.block,
-                "group the elements, or the unknowns, into blocks of so many rows [1]", count,
+                "rows of a block, of elements (files) or of unknowns (mesh) [1]", count,
                 {kFile, "mesh"});
-  parser.option("--block-cols", o.block_cols, "and so many columns [--block]", count, {kFile});
+  parser.option("--block-cols", o.block_cols, "columns of a block [--block]", count, {kFile});
   const auto sized = generators_but({"mesh", "sliding_tile"});
   parser.option("--rows", o.rows, "block rows [64]", size, sized);
   parser.option("--cols", o.cols, "block columns [--rows]", size, sized);
-  parser.option("--seed", o.seed, "of what is drawn at random [1]", size,
+  parser.option("--seed", o.seed, "random seed [1]", size,
                 generators_but({"banded", "causal", "butterfly", "mesh", "sliding_tile"}));
-  parser.option("--density", o.density, "share of blocks [0.1]", number_between(0, 1),
-                {"random", "power_law", "power_law_graph"});
+  parser.option("--density", o.density, "share of stored blocks, 0 to 1 [0.1]",
+                number_between(0, 1), {"random", "power_law", "power_law_graph"});
   parser.option("--half-width", o.half_width, "blocks on each side of the diagonal [2]", size,
                 {"banded", "bigbird"});
-  parser.option("--global", o.global, "whole rows and columns [1]", size, {"bigbird"});
-  parser.option("--random", o.random, "more blocks per row [2]", size, {"bigbird"});
-  parser.option("--groups", o.groups, "how many [8]", count, {"block_diagonal"});
-  parser.option("--zipf", o.zipf, "uneven groups by this exponent [0]", non_negative_number(),
-                {"block_diagonal"});
-  parser.option("--levels", o.levels, "how many [4]", size, {"butterfly"});
-  parser.option("--exponent", o.exponent, "of the power law [1]", non_negative_number(),
+  parser.option("--global", o.global, "full rows and columns [1]", size, {"bigbird"});
+  parser.option("--random", o.random, "random blocks per row [2]", size, {"bigbird"});
+  parser.option("--groups", o.groups, "number of groups [8]", count, {"block_diagonal"});
+  parser.option("--zipf", o.zipf, "exponent of Zipf's law for the sizes of groups [0: equal]",
+                non_negative_number(), {"block_diagonal"});
+  parser.option("--levels", o.levels, "number of levels [4]", size, {"butterfly"});
+  parser.option("--exponent", o.exponent, "exponent of the power law [1]", non_negative_number(),
                 {"power_law", "power_law_graph"});
 }
 
 void add_structured_options(GeneratorParser& parser, Options& o) {
   const CLI::Validator size = non_negative_integer(), count = positive_integer();
-  parser.option("--n", o.n, "blocks that stay [2]", size, {"n_of_m"});
-  parser.option("--m", o.m, "out of so many [8]", count, {"n_of_m"});
-  parser.option("--verticals", o.verticals, "columns [4]", size, {"vertical_slash"});
-  parser.option("--slashes", o.slashes, "diagonals [4]", size, {"vertical_slash"});
+  parser.option("--n", o.n, "stored blocks of each --m adjacent ones [2]", size, {"n_of_m"});
+  parser.option("--m", o.m, "group size [8]", count, {"n_of_m"});
+  parser.option("--verticals", o.verticals, "number of columns [4]", size, {"vertical_slash"});
+  parser.option("--slashes", o.slashes, "number of diagonals [4]", size, {"vertical_slash"});
   parser.option("--k", o.k, "blocks per row [8]", size, {"heavy_hitters"});
-  parser.flag("!--not-causal", o.causal, "also beyond the diagonal",
+  parser.flag("!--not-causal", o.causal, "also store blocks beyond the diagonal",
               {"vertical_slash", "heavy_hitters"});
   parser
-      .option("--volume", o.volume, "tiles or nodes, as frames,height,width [4,4,4]", count,
+      .option("--volume", o.volume, "numbers of tiles or nodes: frames,height,width [4,4,4]", count,
               {"sliding_tile", "mesh"})
       ->delimiter(',');
   parser
-      .option("--neighbourhood", o.neighbourhood, "tiles that a tile sees [3,3,3]", count,
+      .option("--neighbourhood", o.neighbourhood, "size of the box that a tile sees [3,3,3]", count,
               {"sliding_tile"})
       ->delimiter(',');
   parser.option("--tile-blocks", o.tile_blocks, "blocks per tile [1]", count, {"sliding_tile"});
-  parser.option("--unknowns", o.unknowns, "per node [1]", count, {"mesh"});
+  parser.option("--unknowns", o.unknowns, "unknowns per node [1]", count, {"mesh"});
 }
 
 }  // namespace
 
 Command add_pattern(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* parser = app.add_subcommand("pattern", "Figures and a picture of a sparsity pattern");
+  CLI::App* parser =
+      app.add_subcommand("pattern", "Show statistics and a picture of a sparsity pattern");
   parser
       ->add_option("SOURCE", o->source,
                    "a .mtx or .smtx file, or a generator: " + CLI::detail::join(kGenerators, ", "))
       ->required();
-  parser->add_option("-o,--output", o->output, "also draw it into this .svg file");
+  parser->add_option("-o,--output", o->output, "also write a picture to this .svg file");
   parser->add_flag("--json", o->json, "print JSON");
-  parser->add_flag("!--no-preview", o->preview, "no picture in the terminal");
+  parser->add_flag("!--no-preview", o->preview, "print no picture in the terminal");
   GeneratorParser options(*parser, o->scopes);
   add_generator_options(options, *o);
   add_structured_options(options, *o);

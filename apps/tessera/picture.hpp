@@ -7,16 +7,16 @@
 
 namespace tessera::tool {
 
-/// What something is painted with: a role, which the theme turns into a colour.
+/// A colour by its role; the theme defines the actual colours.
 enum class Ink : std::uint8_t { paper, panel, line, muted, text, first, second };
 enum class Anchor : std::uint8_t { start, middle, end };
 
-/// Rectangles and words on a sheet: all that the tool's pictures need. One unit is a CSS pixel.
+/// A picture of rectangles and text. One unit is a CSS pixel.
 struct Picture {
   struct Rect {
     double x, y, width, height;
     Ink ink;
-    double strength;  // 0 is the paper, 1 the ink
+    double strength;  // opacity: 0 shows the paper, 1 the ink
   };
   struct Text {
     double x, y;  // of the baseline
@@ -27,7 +27,7 @@ struct Picture {
   };
 
   double width = 0, height = 0;
-  std::string title;  ///< said to those who cannot see it
+  std::string title;  ///< description for screen readers
   std::vector<std::variant<Rect, Text>> items;
 
   void rect(double x, double y, double w, double h, Ink ink, double strength = 1) {
@@ -39,13 +39,14 @@ struct Picture {
   }
 };
 
-/// Text that is safe inside HTML and XML, attributes included.
+/// Escapes text for HTML and XML, including attributes.
 std::string escape(const std::string& text);
 
-/// The colours of all inks as CSS variables, light and dark.
+/// The colours of all inks as CSS variables, for light and dark mode.
 std::string theme_css();
 
-/// `standalone`: a file of its own, with its theme; else an element for a page that has the theme.
+/// The picture as SVG. `standalone`: a file that includes the theme; otherwise an element for a
+/// page that includes it.
 std::string to_svg(const Picture& picture, bool standalone);
 
 }  // namespace tessera::tool

@@ -21,11 +21,13 @@ fs::path find_above(const fs::path& folder, const fs::path& name) {
 // The same above this program, else above the current folder.
 fs::path find_above(const fs::path& name) {
   std::error_code error;
-  const fs::path here = find_above(fs::read_symlink("/proc/self/exe").parent_path(), name);
+  const fs::path here = find_above(own_path().parent_path(), name);
   return here.empty() ? find_above(fs::current_path(error), name) : here;
 }
 
 }  // namespace
+
+fs::path own_path() { return fs::read_symlink("/proc/self/exe"); }
 
 fs::path source_tree() {
   const fs::path known = find_above("apps/tessera/main.cpp");

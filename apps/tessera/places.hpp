@@ -6,15 +6,18 @@
 // Where things are on this machine.
 namespace tessera::tool {
 
+/// This program's own file.
+std::filesystem::path own_path();
+
 /// The source tree that this program lies in, else the one that the current folder lies in; empty
 /// where neither lies in one.
 std::filesystem::path source_tree();
 
-/// The Python that TESSERA_PYTHON names; else that of the .venv of the tree that this program or
-/// the current folder lies in; else the first on PATH.
+/// The Python interpreter to use: TESSERA_PYTHON; else the one in a .venv above this program or the
+/// current folder; else python3 on PATH.
 std::string find_python();
 
-/// The CPU's name as the system has it; empty where it has none.
+/// The name of the CPU from /proc/cpuinfo; empty if it has none.
 std::string cpu_model();
 
 }  // namespace tessera::tool

@@ -11,8 +11,8 @@
 #include "apps/tessera/command.hpp"
 #include "apps/tessera/places.hpp"
 
-// Subcommands that the Python package carries: this process becomes Python, so exit codes, signals,
-// help and the terminal are its own.
+// The subcommands of the Python package. This process is replaced by Python, so that exit codes,
+// signals, help and the terminal are Python's own.
 namespace tessera::tool {
 
 namespace {
@@ -30,20 +30,20 @@ constexpr std::array kCommands{
     PythonCommand{"report", "tessera.report", "Result files as one page of HTML"},
 };
 
-// Runs a module as `python -m` does, where the package is there: a folder that happens to be called
-// tessera is not.
+// Runs a module like `python -m`, if the package is installed. A folder that is called tessera does
+// not count as the package.
 constexpr const char* kRunModule = R"(
 import importlib.util, runpy, sys
 found = importlib.util.find_spec("tessera")
 if found is None or found.origin is None:
     sys.stderr.write("tessera: " + sys.argv.pop(1) + ": " + sys.executable
-                     + " has no package tessera; in the source tree, make python installs it, or "
-                       "pip install . for any Python, which TESSERA_PYTHON names\n")
+                     + " has no package tessera; in the source tree, make python installs it; for "
+                       "another Python, use pip install . and set TESSERA_PYTHON\n")
     sys.exit(3)
 name = sys.argv.pop(1)
 try:
     runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
-except KeyboardInterrupt:  # while the package was being loaded
+except KeyboardInterrupt:  # while the package is loading
     sys.stderr.write("tessera: " + name + ": stopped\n")
     sys.exit(130)
 )";

@@ -10,7 +10,7 @@ namespace {
 
 using Shape = std::initializer_list<std::int64_t>;
 
-// Shapes of one problem: tensors without memory, all on one device.
+// Makes problems from options: tensors with null data, all on one device.
 class Maker {
  public:
   Maker(const ShapeOptions& options, DeviceKind device)
@@ -113,7 +113,7 @@ class Maker {
     return o_.batch == 1 ? make(dtype, {rows, cols}) : make(dtype, {o_.batch, rows, cols});
   }
 
-  // rows x cols as the product sees it; stored the other way round where transposed.
+  // An operand of rows x cols; if transposed, it is stored as cols x rows.
   Operand operand(std::int64_t rows, std::int64_t cols, bool transposed, bool sparse) const {
     if (transposed) std::swap(rows, cols);
     Operand result = sparse ? Operand(bsr(rows, cols)) : Operand(dense(dtype_, rows, cols));

@@ -9,7 +9,7 @@
 
 namespace tessera::tool {
 
-/// What a problem of shapes alone is made from: the options of `tessera explain`.
+/// The options of `tessera explain`, from which it makes a problem without data.
 struct ShapeOptions {
   std::string dtype = "bf16", out_dtype;
   std::int64_t batch = 1;
@@ -29,10 +29,10 @@ struct ShapeOptions {
   std::int64_t block_q = 0, block_kv = 0, page = 0, parts = 2;
 };
 
-/// The names of operations that `make_problem` knows, in the order of help texts.
+/// The operations that `make_problem` accepts, in the order of help texts.
 const std::vector<std::string>& op_names();
 
-/// A problem with the options' shapes on that kind of device, and no data.
+/// Makes a problem with the options' shapes, without data, on that kind of device.
 AnyProblem make_problem(const std::string& op, const ShapeOptions& options, DeviceKind device);
 
 }  // namespace tessera::tool

@@ -14,7 +14,7 @@ const char* variable(Ink ink) {
   return kNames[static_cast<std::size_t>(ink)];
 }
 
-// Two digits after the point, none where they are zero.
+// Formats with up to two decimals.
 std::string number(double value) {
   std::array<char, 32> buffer{};
   std::snprintf(buffer.data(), buffer.size(), "%.2f", value);
@@ -53,7 +53,7 @@ std::string escape(const std::string& text) {
         out += "&#39;";
         break;
       default:
-        // Control characters are not allowed in XML at all.
+        // XML does not allow control characters.
         out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     }
   }
@@ -78,7 +78,7 @@ std::string to_svg(const Picture& picture, bool standalone) {
     out += "<style>" + theme_css() + "</style>\n";
     out += "<rect width=\"100%\" height=\"100%\" fill=\"var(--paper)\"/>\n";
   }
-  // Neighbouring rectangles of one ink and strength share a path: a pattern has thousands.
+  // Consecutive rectangles of one ink and strength become one path, as patterns have thousands.
   std::string path;
   const Picture::Rect* last = nullptr;
   auto finish = [&] {
@@ -98,7 +98,7 @@ std::string to_svg(const Picture& picture, bool standalone) {
     }
     const auto& rect = std::get<Picture::Rect>(item);
     if (last && (last->ink != rect.ink || last->strength != rect.strength)) finish();
-    // Absolute coordinates: the rounded edges of neighbours are the same number, without a gap.
+    // Absolute coordinates, so that adjacent edges round to the same number and leave no gap.
     path += "M" + number(rect.x) + " " + number(rect.y) + "H" + number(rect.x + rect.width) + "V" +
             number(rect.y + rect.height) + "H" + number(rect.x) + "z";
     last = &rect;

@@ -5,8 +5,8 @@
 
 namespace tessera::tool {
 
-/// A table of text with aligned columns. On a terminal of less than 60 columns that is too narrow
-/// for it, one record after the other, as lines "column: value".
+/// A text table with aligned columns. If it does not fit a terminal of less than 60 columns, each
+/// row is printed as lines "column: value" instead.
 class Table {
  public:
   enum class Align { left, right };
@@ -29,15 +29,15 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// A number with that many digits after the point.
+/// A number with `digits` decimals.
 std::string fixed(double value, int digits);
-/// A number with three significant digits and no exponent where it can be helped.
+/// A number with about three significant digits, without an exponent from 0.001 up to 1e9.
 std::string brief(double value);
 /// "512 B", "1.5 KiB", "64 MiB".
 std::string bytes_text(double bytes);
 /// "0.12 ms", "35 ms", "1.2 s".
 std::string ms_text(double ms);
-/// Characters as a terminal counts them (code points of UTF-8).
+/// The width of UTF-8 text in a terminal: its number of code points.
 int display_width(const std::string& text);
 
 }  // namespace tessera::tool

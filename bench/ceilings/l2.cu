@@ -1,13 +1,8 @@
-// From L2 into shared memory: every multiprocessor fills a ring of stages with bulk copies, out of
+// From L2 into shared memory: every SM fills a ring of stages with bulk copies, out of
 // memory that stays in L2, and nobody reads what arrived.
-#include <cuda_bf16.h>
-
 #include <cstdint>
-#include <vector>
 
-#include "bench/ceilings/random.hpp"
-#include "bench/ceilings/steps.hpp"
-#include "bench/ceilings/timing.hpp"
+#include "bench/ceilings/kernel.hpp"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
 namespace tessera::ceilings {
@@ -17,7 +12,7 @@ namespace tile = cuda::tile;
 
 constexpr int kChunkBytes = 16 * 1024;  // a box of 64 elements x 128 rows
 constexpr int kStages = 12;
-constexpr int kFootprint = 16 << 20;  // a third of Hopper's L2, in which a line may lie twice
+constexpr int kFootprint = 16 << 20;  // a third of Hopper's L2, which may hold a line twice
 constexpr int kChunks = kFootprint / kChunkBytes;
 
 struct Shared {
@@ -25,8 +20,8 @@ struct Shared {
   std::uint64_t full[kStages];
 };
 
-/// Each block fetches `count` chunks, from a place of its own on and round the memory. One thread
-/// does it all: it announces the bytes, copies, waits for the oldest stage and fills it again.
+/// Each CTA loads `count` chunks, starting at a different place and wrapping around. One thread
+/// announces the bytes, copies, waits for the oldest stage and fills it again.
 __global__ void __launch_bounds__(32, 1) l2_kernel(const unsigned char* data, int count) {
   extern __shared__ __align__(128) char raw[];
   auto& shared = *reinterpret_cast<Shared*>(raw);
@@ -52,23 +47,17 @@ __global__ void __launch_bounds__(32, 1) l2_kernel(const unsigned char* data, in
   }
 }
 
-void measure(const Card& card, double, Figures& figures) {
-  const Memory data(kFootprint);
-  fill_with_normals<__nv_bfloat16>(data.as<void>(), kFootprint);
-  check(
-      cudaFuncSetAttribute(l2_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
-      "cudaFuncSetAttribute(l2_kernel)");
-  const auto blocks = static_cast<unsigned>(card.units);
-  const Work work{double{kChunkBytes} * blocks, [&](cudaStream_t stream, int repeats) {
-                    l2_kernel<<<blocks, 32, sizeof(Shared), stream>>>(
-                        data.as<const unsigned char>(), repeats);
-                    check(cudaGetLastError(), "l2_kernel");
-                  }};
-  figures.emplace_back("l2_to_shared_tbs", burst(work).per_second * 1e-12);
+cudaError_t launch(const void* data, void*, unsigned sms, int repeats, cudaStream_t stream) {
+  const cudaError_t status =
+      cudaFuncSetAttribute(l2_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  if (status != cudaSuccess) return status;
+  l2_kernel<<<sms, 32, sizeof(Shared), stream>>>(static_cast<const unsigned char*>(data), repeats);
+  return cudaGetLastError();
 }
 
+constexpr Kernel kKernels[] = {{"l2_to_shared", "bf16", kFootprint, 0, kChunkBytes, launch}, {}};
+
 }  // namespace
-
-std::vector<Step> l2_steps() { return {{"l2", "l2_to_shared", true, measure}}; }
-
 }  // namespace tessera::ceilings
+
+TESSERA_CEILINGS(l2) { return tessera::ceilings::kKernels; }

@@ -1,26 +1,16 @@
-// What a kernel costs the card beyond its work: empty kernels of a block a multiprocessor, one
-// after the other. The host's share is not in it: in a stream, launches wait behind a kernel that
-// does nothing for some milliseconds until all of them are in the queue; in a graph there is none.
-#include <algorithm>
-#include <chrono>
-#include <vector>
-
-#include "bench/ceilings/steps.hpp"
-#include "bench/ceilings/timing.hpp"
+// What a kernel costs the card beyond its work: empty kernels of one block per SM, one
+// after the other, and one that keeps the stream busy until the host has queued them.
+#include "bench/ceilings/kernel.hpp"
 #include "src/kernels/cuda/common/grid.cuh"
-#include "src/kernels/cuda/common/launch.cuh"
 
 namespace tessera::ceilings {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kLaunches = 400;  // fewer than what a stream queues before the host has to wait
-constexpr int kReplays = 4;
-constexpr double kDelaySeconds = 0.004, kLongestDelay = 0.2;
 
 __global__ void __launch_bounds__(kThreads) empty_kernel() {}
 
-/// Lets the next one begin at once, which begins its work when this one is done.
+/// Lets the next grid begin at once, and waits for the previous one.
 __global__ void __launch_bounds__(kThreads) overlapping_kernel() {
   cuda::let_next_grid_begin();
   cuda::wait_for_grid_before();
@@ -37,103 +27,39 @@ __global__ void delay_kernel(unsigned long long nanoseconds) {
   }
 }
 
-void launch_empty(unsigned blocks, cudaStream_t stream) {
-  empty_kernel<<<blocks, kThreads, 0, stream>>>();
-  check(cudaGetLastError(), "empty_kernel");
+cudaError_t launch_empty(const void*, void*, unsigned sms, int repeats, cudaStream_t stream) {
+  for (int i = 0; i < repeats; ++i) empty_kernel<<<sms, kThreads, 0, stream>>>();
+  return cudaGetLastError();
 }
 
-void launch_overlapping(unsigned blocks, cudaStream_t stream) {
-  cuda::Kernel<overlapping_kernel>::launch({.name = "overlapping_kernel",
-                                            .grid = blocks,
-                                            .threads = kThreads,
-                                            .stream = stream,
-                                            .overlapped = true});
+cudaError_t launch_overlapping(const void*, void*, unsigned sms, int repeats, cudaStream_t stream) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{.gridDim = sms,
+                                  .blockDim = kThreads,
+                                  .dynamicSmemBytes = 0,
+                                  .stream = stream,
+                                  .attrs = &overlap,
+                                  .numAttrs = 1};
+  cudaError_t status = cudaSuccess;
+  for (int i = 0; i < repeats && status == cudaSuccess; ++i)
+    status = cudaLaunchKernelEx(&config, overlapping_kernel);
+  return status;
 }
 
-double host_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+/// A repetition is a nanosecond.
+cudaError_t launch_delay(const void*, void*, unsigned, int repeats, cudaStream_t stream) {
+  delay_kernel<<<1, 1, 0, stream>>>(static_cast<unsigned long long>(repeats));
+  return cudaGetLastError();
 }
 
-/// Seconds of one launch in a stream, on the card. A longer delay where the host took longer than
-/// the delay to queue them all.
-double stream_seconds(unsigned blocks, cudaStream_t stream) {
-  Event begin, end;
-  for (double delay = kDelaySeconds; delay <= kLongestDelay; delay *= 2) {
-    delay_kernel<<<1, 1, 0, stream>>>(static_cast<unsigned long long>(delay * 1e9));
-    check(cudaGetLastError(), "delay_kernel");
-    const double start = host_seconds();
-    begin.record(stream);
-    for (int i = 0; i < kLaunches; ++i) launch_empty(blocks, stream);
-    end.record(stream);
-    const double queued = host_seconds() - start;
-    end.wait();
-    if (queued < delay / 2) return end.seconds_since(begin) / kLaunches;
-  }
-  throw Error(ErrorCode::device, "launch: the host took longer than " +
-                                     std::to_string(kLongestDelay) + " s to queue " +
-                                     std::to_string(kLaunches) + " launches");
-}
-
-void measure_stream(const Card& card, double, Figures& figures) {
-  const Stream stream;
-  const auto blocks = static_cast<unsigned>(card.units);
-  stream_seconds(blocks, stream);  // loads the code
-  figures.emplace_back("launch_us",
-                       1e6 * median_of_rounds([&] { return stream_seconds(blocks, stream); }));
-}
-
-/// A chain of kernel nodes, captured from a stream.
-class Chain {
- public:
-  Chain(cudaStream_t stream, void (*launch)(unsigned, cudaStream_t), unsigned blocks) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-          "cudaStreamBeginCapture");
-    for (int i = 0; i < kLaunches; ++i) launch(blocks, stream);
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
-    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  }
-  ~Chain() { cudaGraphExecDestroy(executable_); }
-  Chain(const Chain&) = delete;
-  Chain& operator=(const Chain&) = delete;
-  void replay(cudaStream_t stream) const {
-    check(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch");
-  }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
-
-/// Seconds of one node of a chain that is replayed some times.
-double node_seconds(const Chain& chain, cudaStream_t stream) {
-  Event begin, end;
-  chain.replay(stream);  // what begins a replay is not counted
-  begin.record(stream);
-  for (int i = 0; i < kReplays; ++i) chain.replay(stream);
-  end.record(stream);
-  end.wait();
-  return end.seconds_since(begin) / (kReplays * kLaunches);
-}
-
-Step graph_step(const char* name, bool for_hopper, void (*launch)(unsigned, cudaStream_t)) {
-  return {"launch", name, for_hopper, [=](const Card& card, double, Figures& figures) {
-            const Stream stream;
-            launch(static_cast<unsigned>(card.units), stream);  // loads the code before capture
-            check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-            const Chain chain(stream, launch, static_cast<unsigned>(card.units));
-            chain.replay(stream);
-            const double seconds = median_of_rounds([&] { return node_seconds(chain, stream); });
-            figures.emplace_back(std::string(name) + "_us", seconds * 1e6);
-          }};
-}
+constexpr Kernel kKernels[] = {{"launch", "", 0, 0, 0, launch_empty},
+                               {"overlapped_launch", "", 0, 0, 0, launch_overlapping},
+                               {"delay", "", 0, 0, 0, launch_delay},
+                               {}};
 
 }  // namespace
-
-std::vector<Step> launch_steps() {
-  return {{"launch", "launch", false, measure_stream},
-          graph_step("graph_launch", false, launch_empty),
-          graph_step("overlapped_launch", true, launch_overlapping)};
-}
-
 }  // namespace tessera::ceilings
+
+TESSERA_CEILINGS(launch) { return tessera::ceilings::kKernels; }

@@ -1,27 +1,22 @@
-// The rate of the tensor cores by instruction shape: wgmma and nothing else. Two warpgroups of each
-// multiprocessor multiply tiles that stay in shared memory, as the kernels' own warpgroups do.
+// Tensor-core rates by instruction shape: only wgmma. Two warpgroups per SM multiply tiles that
+// stay in shared memory, as the library's kernels do.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "bench/ceilings/random.hpp"
-#include "bench/ceilings/steps.hpp"
-#include "bench/ceilings/timing.hpp"
+#include "bench/ceilings/kernel.hpp"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
 namespace tessera::ceilings {
 namespace {
 
-/// `step` further on: the upper half of a descriptor never changes.
+/// The descriptor advanced by `step`; its upper half never changes.
 __device__ __forceinline__ std::uint64_t stepped(std::uint64_t view, std::uint32_t step) {
   return (view & ~0xFFFFFFFFull) | (static_cast<std::uint32_t>(view) + step);
 }
@@ -29,15 +24,15 @@ __device__ __forceinline__ std::uint64_t stepped(std::uint64_t view, std::uint32
 namespace tile = cuda::tile;
 
 constexpr int kWarpgroups = 2, kThreads = 128 * kWarpgroups;
-constexpr int kRows = 64;                                               // of A in one instruction
+constexpr int kRows = 64;                                               // rows of A per instruction
 constexpr int kStepBytes = 32, kSteps = tile::kLineBytes / kStepBytes;  // a line's depth
 constexpr int kStages = 4;
-/// So often are the sums begun anew: a product's depth of some thousand.
+/// Repetitions between resets of the sums: a depth of some thousand.
 constexpr int kTileRepeats = 8;
-/// More than half of a multiprocessor's shared memory, so that each gets one block.
+/// More than half of an SM's shared memory, so that each SM gets one CTA.
 constexpr int kMinSharedBytes = 120 * 1024;
 
-/// What one instruction multiplies: 64 x kN, 32 bytes deep, A in registers or in shared memory.
+/// One instruction: 64 x kN, 32 bytes deep, A in registers or in shared memory.
 template <class E, int kWidth, bool kRegisters>
 struct Instruction {
   using Element = E;
@@ -47,7 +42,7 @@ struct Instruction {
   static constexpr double kFlops = 2.0 * kRows * kN * kDepth;
 };
 
-/// Tiles of lines with the 128-byte swizzle. Which element lies where does not matter: all are
+/// Tiles of lines with the 128-byte swizzle. The order of elements does not matter, since all are
 /// random.
 template <class I>
 struct Shared {
@@ -67,15 +62,15 @@ template <class I>
 __device__ __forceinline__ void multiply(float (&sum)[I::kN / 2], const std::uint32_t* fragment,
                                          std::uint64_t a, std::uint64_t b, bool first) {
   using enum tile::Major;
-  if constexpr (std::is_same_v<typename I::Element, __nv_fp8_e4m3>)
-    multiply_e4m3(sum, a, b, first, std::make_index_sequence<I::kN / 2>{});
-  else if constexpr (I::kFromRegisters)
+  if constexpr (I::kFromRegisters)
     tile::mma<typename I::Element, I::kN, k>(sum, fragment, b, first);
+  else if constexpr (std::is_same_v<typename I::Element, __nv_fp8_e4m3>)
+    multiply_e4m3(sum, a, b, first, std::make_index_sequence<I::kN / 2>{});
   else
     tile::mma<typename I::Element, I::kN, k, k>(sum, a, b, first);
 }
 
-/// `out` gets a number of each thread, so that nothing is left out.
+/// `out` gets one number per thread, so that the compiler keeps all work.
 template <class I>
 __global__ void __launch_bounds__(kThreads, 1)
     tensor_kernel(const uint4* data, float* out, int repeats) {
@@ -84,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* words = reinterpret_cast<uint4*>(&shared);
   for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared) / sizeof(uint4)); i += kThreads)
     words[i] = data[i];
-  tile::ptx::fence_proxy_async(tile::ptx::space_shared);  // for wgmma, which reads it next
+  tile::ptx::fence_proxy_async(tile::ptx::space_shared);  // makes the stores visible to wgmma
   __syncthreads();
 
   std::uint32_t fragments[kSteps][4];
@@ -115,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     tile::mma_commit();
-    tile::mma_wait<1>();  // while one group runs, the next one is queued
+    tile::mma_wait<1>();  // keeps one group in flight while the next one is issued
   }
   tile::mma_wait<0>();
   tile::settle(sum);
@@ -124,66 +119,39 @@ __global__ void __launch_bounds__(kThreads, 1)
   out[blockIdx.x * kThreads + threadIdx.x] = total;
 }
 
-/// A rate of a kernel that multiplied nothing, or rubbish, would be a lie. One sum in a million may
-/// be zero by chance.
-void check_sums(const float* sums, std::size_t count, const std::string& name) {
-  std::vector<float> host(count);
-  check(cudaMemcpy(host.data(), sums, count * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  const auto finite = [](float sum) { return std::isfinite(sum); };
-  const auto zeros = static_cast<std::size_t>(std::count(host.begin(), host.end(), 0.0f));
-  if (!std::all_of(host.begin(), host.end(), finite) || zeros > count / 100)
-    throw Error(ErrorCode::device, name + ": sums are zero or not finite: the kernel is broken");
-}
-
 template <class I>
-void measure(const std::string& name, const Card& card, double seconds, Figures& figures) {
+cudaError_t launch(const void* data, void* out, unsigned sms, int repeats, cudaStream_t stream) {
   constexpr int kBytes = std::max(kMinSharedBytes, int{sizeof(Shared<I>)} + tile::kAtomBytes);
-  const auto blocks = static_cast<unsigned>(card.units);
-  const Memory data(sizeof(Shared<I>)), out(sizeof(float) * blocks * kThreads);
-  fill_with_normals<typename I::Element>(data.as<void>(), sizeof(Shared<I>));
-  check(cudaFuncSetAttribute(tensor_kernel<I>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "cudaFuncSetAttribute(tensor_kernel)");
-  const Work work{I::kFlops * kSteps * kStages * kWarpgroups * blocks,
-                  [&](cudaStream_t stream, int repeats) {
-                    tensor_kernel<I><<<blocks, kThreads, kBytes, stream>>>(
-                        data.as<const uint4>(), out.as<float>(), repeats);
-                    check(cudaGetLastError(), "tensor_kernel");
-                  }};
-  const auto add = [&](const std::string& key, std::optional<double> value) {
-    if (value) figures.emplace_back(name + key, *value);
-  };
-  const Rate peak = burst(work);
-  check_sums(out.as<float>(), std::size_t{blocks} * kThreads, name);
-  add("_tflops", peak.per_second * 1e-12);
-  add("_mhz", peak.clock_mhz);
-  const Rate limited = sustained(work, seconds);
-  const double tflops = limited.per_second * 1e-12;
-  add("_sustained_tflops", tflops);
-  add("_sustained_mhz", limited.clock_mhz);
-  add("_sustained_watts", limited.watts);
-  if (limited.watts) add("_sustained_joules_per_tflop", *limited.watts / tflops);
+  const cudaError_t status =
+      cudaFuncSetAttribute(tensor_kernel<I>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (status != cudaSuccess) return status;
+  tensor_kernel<I><<<sms, kThreads, kBytes, stream>>>(static_cast<const uint4*>(data),
+                                                      static_cast<float*>(out), repeats);
+  return cudaGetLastError();
 }
 
-template <class I>
-Step step_of(const char* type) {
-  const std::string name = std::string("tensor_") + type + "_n" + std::to_string(I::kN) +
-                           (I::kFromRegisters ? "_rs" : "");
-  return {"tensor", name, true, [name](const Card& card, double seconds, Figures& figures) {
-            measure<I>(name, card, seconds, figures);
-          }};
+template <class Element, int kN, bool kRegisters = false>
+constexpr Kernel kernel(const char* name, const char* dtype) {
+  using I = Instruction<Element, kN, kRegisters>;
+  return {name,
+          dtype,
+          sizeof(Shared<I>),
+          sizeof(float) * kThreads,
+          I::kFlops * kSteps * kStages * kWarpgroups,
+          launch<I>};
 }
+
+constexpr Kernel kKernels[] = {kernel<__nv_bfloat16, 64>("tensor_bf16_n64", "bf16"),
+                               kernel<__nv_bfloat16, 64, true>("tensor_bf16_n64_rs", "bf16"),
+                               kernel<__nv_bfloat16, 128>("tensor_bf16_n128", "bf16"),
+                               kernel<__nv_bfloat16, 128, true>("tensor_bf16_n128_rs", "bf16"),
+                               kernel<__nv_bfloat16, 256>("tensor_bf16_n256", "bf16"),
+                               kernel<__nv_bfloat16, 256, true>("tensor_bf16_n256_rs", "bf16"),
+                               kernel<__half, 256>("tensor_f16_n256", "f16"),
+                               kernel<__nv_fp8_e4m3, 256>("tensor_e4m3_n256", "e4m3"),
+                               {}};
 
 }  // namespace
-
-std::vector<Step> tensor_steps() {
-  return {step_of<Instruction<__nv_bfloat16, 64, false>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 64, true>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 128, false>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 128, true>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 256, false>>("bf16"),
-          step_of<Instruction<__nv_bfloat16, 256, true>>("bf16"),
-          step_of<Instruction<__half, 256, false>>("f16"),
-          step_of<Instruction<__nv_fp8_e4m3, 256, false>>("e4m3")};
-}
-
 }  // namespace tessera::ceilings
+
+TESSERA_CEILINGS(tensor) { return tessera::ceilings::kKernels; }

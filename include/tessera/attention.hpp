@@ -11,74 +11,86 @@
 
 namespace tessera {
 
-/// out = softmax(scale * q k^T, masked) v, for every batch and head.
+/// Attention, for every batch and head: out = softmax(scale * q k^T + mask) v.
 ///
-/// Shapes: q [batch, q_length, heads, dim], k [batch, kv_length, kv_heads, dim], v [batch,
-/// kv_length, kv_heads, dim_v], out [batch, q_length, heads, dim_v]; any strides; heads a multiple
-/// of kv_heads. Packed: q and out [total_q, heads, ...] with `q_offsets`, k and v [total_kv,
-/// kv_heads, ...] with `kv_offsets`. Paged: k and v [pages, page, kv_heads, ...] with `page_table`
-/// and `kv_end`.
+/// Shapes, with any strides and `heads` a multiple of `kv_heads`:
 ///
-/// Query i of a sequence stands at position q_position + i and key j at kv_position + j. Key j is
-/// seen by query i where kv_begin <= j < kv_end, the block mask (if any) holds the pair, and, with
-/// d = position of the key - position of the query: d <= 0 if causal, -window_left <= d, d <=
-/// window_right. A query that sees no key gives zeros and lse = -inf (or the sink).
+/// - dense: q [batch, q_length, heads, dim], k [batch, kv_length, kv_heads, dim], v [batch,
+///   kv_length, kv_heads, dim_v], out [batch, q_length, heads, dim_v];
+/// - packed: q and out [total_q, heads, ...] with `q_offsets`; k and v [total_kv, kv_heads, ...]
+///   with `kv_offsets`;
+/// - paged: k and v [pages, page, kv_heads, ...] with `page_table` and `kv_end`.
 ///
-/// Offsets of packed tensors begin at 0 and may end before the total length. The rows of out after
-/// the last sequence are zeros with lse = -inf, sinks or not, and so are their gradients. Offsets
-/// in GPU memory are not checked; rows before a first offset above 0 are treated likewise.
+/// Query i of a sequence is at position q_position + i, and key j at kv_position + j. Let d be the
+/// key's position minus the query's. Query i sees key j if all of these hold: kv_begin <= j <
+/// kv_end; the block mask, if there is one, contains the pair; d <= 0 if causal; -window_left <= d
+/// <= window_right. For a query that sees no key, out is 0 and lse is -inf (the sink, if any).
+///
+/// Packed sequences start at offset 0 and may end before the total length. In the rows after the
+/// last sequence, out is 0 and lse is -inf, with or without sinks, and gradients are 0. Offsets in
+/// GPU memory are not checked; if the first offset is above 0, the rows before it are treated like
+/// those after the last sequence.
 struct AttentionProblem {
-  Tensor q{}, k{}, v{}, out{};  ///< out shares memory with none of the others, q included
-  Tensor lse{};  ///< optional, f32 [batch, heads, q_length] or [heads, total_q]: natural log, sinks
-                 ///< included
+  Tensor q{}, k{}, v{}, out{};  ///< out may not overlap an input, q included
+  /// Optional output, f32 [batch, heads, q_length] or [heads, total_q]: the natural logarithm of
+  /// the sum of exponentials (log-sum-exp), sinks included.
+  Tensor lse{};
 
-  std::optional<float> scale{};  ///< default 1/sqrt(dim)
-  float softcap = 0.0f;          ///< s -> softcap * tanh(s / softcap) after scale; 0 is off
+  std::optional<float> scale{};  ///< default: 1/sqrt(dim)
+  float softcap = 0.0f;  ///< scaled scores s become softcap * tanh(s / softcap); 0: no softcap
   bool causal = false;
-  std::optional<std::int64_t> window_left{}, window_right{};  ///< absent: no limit
+  std::optional<std::int64_t> window_left{}, window_right{};  ///< in keys; absent: no limit
 
-  /// All i32 or i64, per sequence; absent: the default in brackets.
-  Tensor q_offsets{}, kv_offsets{};  ///< [batch + 1] of packed tensors
-  Tensor kv_begin{}, kv_end{};       ///< [batch] used keys [0, kv_length)
-  Tensor q_position{},
-      kv_position{};    ///< [batch] (bottom-right: kv_position + kv_end - q_length; 0)
-  Tensor page_table{};  ///< [batch, max_pages] i32: page j holds keys [j * page, (j+1) * page)
+  // Optional lists with one entry per sequence, i32 or i64.
+  Tensor q_offsets{}, kv_offsets{};  ///< [batch + 1]: where packed sequences begin and end
+  Tensor kv_begin{}, kv_end{};       ///< [batch]: valid keys; default [0, kv_length)
+  /// [batch]: position of the first query; default kv_position + kv_end - q_length, which aligns
+  /// the last query with the last key (bottom-right).
+  Tensor q_position{};
+  Tensor kv_position{};  ///< [batch]: position of the first key; default 0
+  Tensor page_table{};   ///< [batch, max_pages] i32: page j holds keys [j * page, (j + 1) * page)
 
-  /// The longest sequence of packed tensors, or the most keys in pages, where known (0: the total
-  /// length, or what a row of pages can hold, is the bound).
+  /// Upper bounds of the lengths of packed sequences; max_kv_length also bounds kv_end of paged
+  /// ones. 0: unknown; the total length, or the capacity of the page table, is the bound.
   std::int64_t max_q_length = 0, max_kv_length = 0;
 
-  /// Lists for all heads, for each, or for each head of keys. Rows and columns of blocks count
-  /// within each sequence, packed and paged ones too: a mask is for max_q_length queries and
-  /// max_kv_length keys, which it requires beside the offsets of more than one sequence.
+  /// Optional block mask, with lists per head, per KV head, or for all heads. Its block rows and
+  /// columns count within each sequence, so it covers max_q_length queries and max_kv_length keys.
+  /// With several packed sequences, the two lengths are required.
   BlockMask mask{};
-  Tensor sinks{};  ///< optional [heads], float: a logit that takes part in the softmax and has no
-                   ///< value
+  /// Optional, float [heads]: a logit per head that is added to the softmax denominator.
+  Tensor sinks{};
 };
 
-/// Gradients of `forward`, whose out and lse are the forward pass's results.
+/// Backward pass of attention. `forward` is the problem of the forward pass, with its results out
+/// and lse. Paged keys are not supported.
 struct AttentionBackwardProblem {
   AttentionProblem forward{};
-  Tensor dout{};            ///< shape of out
-  Tensor dlse{};            ///< optional, shape of lse: the gradient that reaches lse
-  Tensor dq{}, dk{}, dv{};  ///< written whole; any may be absent
-  Tensor dsinks{};          ///< optional f32 [heads]
+  Tensor dout{};            ///< gradient of out; shape and dtype of out
+  Tensor dlse{};            ///< optional gradient of lse; shape of lse
+  Tensor dq{}, dk{}, dv{};  ///< outputs, overwritten; absent gradients are not computed
+  Tensor dsinks{};          ///< optional output, f32 [heads]
 };
 
-/// Combines results of attention over disjoint sets of keys: out = sum_i outs[i] * exp(lses[i] -
-/// lse), lse = log sum_i exp(lses[i]). Partial results are computed without sinks; give them here,
-/// once.
+/// Merges attention results over disjoint sets of keys: lse = log sum_i exp(lses[i]) and out =
+/// sum_i outs[i] * exp(lses[i] - lse). Compute the partial results without sinks and pass the sinks
+/// here.
 struct MergeStatesProblem {
   std::vector<Tensor> outs{};  ///< each [batch, length, heads, dim] or [total, heads, dim]
   std::vector<Tensor> lses{};  ///< each f32 [batch, heads, length] or [heads, total]
-  Tensor out{};                ///< may be exactly one of outs (same address, strides and dtype)
-  Tensor lse{};                ///< optional; may be exactly one of lses
-  Tensor sinks{};              ///< optional [heads]
+  Tensor out{};                ///< in place: may be one of outs (same address, strides and dtype)
+  Tensor lse{};                ///< optional output; in place: may be one of lses
+  Tensor sinks{};              ///< optional, float [heads]
 };
 
+/// Computes attention: plans, prepares and runs. On a GPU the call returns when the work is in the
+/// stream. Throws `Error` if the problem is invalid or no kernel supports it; nothing is written
+/// then.
 TESSERA_EXPORT void attention(const AttentionProblem& problem, const Execution& execution = {});
+/// Computes the gradients that are present in the problem; otherwise like `attention`.
 TESSERA_EXPORT void attention_backward(const AttentionBackwardProblem& problem,
                                        const Execution& execution = {});
+/// Merges partial attention results; otherwise like `attention`.
 TESSERA_EXPORT void merge_states(const MergeStatesProblem& problem,
                                  const Execution& execution = {});
 

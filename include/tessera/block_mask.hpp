@@ -7,15 +7,17 @@
 
 namespace tessera {
 
-/// Lists of key blocks, one a row of query blocks, in one of two forms.
-///   counts + indices (FlexAttention): counts [batch|1, heads, rows],
-///                                     indices [batch|1, heads, rows, capacity]
-///   offsets + indices:                offsets [batch|1, heads, rows + 1], absolute positions in
-///                                     indices [total]
-/// `heads` is one of three numbers: attention's heads, each with lists of its own; its kv_heads, a
-/// set of lists for each head of keys, which the query heads of its group share; or 1 for all. Two
-/// tensors of a mask that have more than one have the same number.
-/// All tensors i32 or i64, of one dtype. Entries come in any order and are unique within a row.
+/// For each block of queries (a row), the list of key blocks to visit. There are two forms:
+///
+/// - counts and indices, as in FlexAttention: counts [batch|1, heads, rows], indices [batch|1,
+///   heads, rows, capacity];
+/// - offsets and indices: offsets [batch|1, heads, rows + 1] are absolute positions in indices
+///   [total].
+///
+/// `heads` is the number of query heads (one set of lists per head), the number of KV heads (the
+/// query heads of a group share a set), or 1 (all heads share one set). Within a mask, tensors with
+/// more than one set agree on the number. All tensors have one dtype, i32 or i64. The entries of a
+/// row may be in any order and must be unique.
 struct BlockList {
   Tensor counts{};
   Tensor offsets{};
@@ -24,27 +26,30 @@ struct BlockList {
   explicit operator bool() const { return static_cast<bool>(indices); }
 };
 
-/// Which (query block, key block) pairs attention visits. Query i is in block i / block_q and key j
-/// in block j / block_kv, counted inside the sequence; the last block of each side may be ragged.
+/// The (query block, key block) pairs that attention visits. Within each sequence, query i is in
+/// block i / block_q and key j in block j / block_kv; the last block on each side may be ragged.
 ///
-/// `full` blocks are computed whole; `partial` blocks element by element under a bit tile.
-/// Causality, windows and key ranges apply to both. A pair in neither list is never read.
+/// In a `full` block every query sees every key; in a `partial` block an element mask (`bits`)
+/// selects pairs. Causal masking, windows and key ranges apply on top of both. Blocks in neither
+/// list are skipped: their keys are not read.
 struct BlockMask {
-  std::int64_t block_q = 0, block_kv = 0;
+  std::int64_t block_q = 0, block_kv = 0;  ///< queries and keys per block
   BlockList full{}, partial{};
 
-  /// For each entry of partial.indices (same shape), which tile of `bits` it uses. Absent: the
-  /// partial blocks have no element mask of their own.
+  /// The index into `bits` of each entry of partial.indices; same shape and dtype as
+  /// partial.indices. If absent, partial blocks have no element mask.
   Tensor bit_tile{};
-  /// [tiles, block_q, ceil(block_kv / 8)] u8: key j of the block is visible to query i where bit j
-  /// % 8 of byte j / 8 in row i is set. Equal tiles are stored once.
+  /// Element masks, u8 [tiles, block_q, ceil(block_kv / 8)]: query i sees key j of the block if bit
+  /// j % 8 of byte j / 8 in row i is set. Several blocks may use one tile.
   Tensor bits{};
 
+  /// True if a mask is given.
   explicit operator bool() const { return block_q != 0 || full || partial; }
 };
 
-/// Checks the contents of a mask whose lists are in host memory against the lengths it is used
-/// with. Throws `Error` naming the first offence.
+/// Checks a mask whose lists are in host memory for use with `q_length` queries and `kv_length`
+/// keys: shapes and dtypes, counts or offsets within the lists, key blocks in range and unique
+/// within a row, and existing bit tiles. Throws `Error` for the first violation.
 TESSERA_EXPORT void validate(const BlockMask& mask, std::int64_t q_length, std::int64_t kv_length);
 
 }  // namespace tessera

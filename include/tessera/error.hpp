@@ -7,18 +7,20 @@
 
 namespace tessera {
 
-/// What kind of failure an `Error` reports.
+/// The kind of failure that an `Error` reports.
 enum class ErrorCode {
-  invalid_argument,  ///< an argument is wrong: the message names it, what came and what is accepted
-  unsupported,       ///< valid, but no kernel takes it: the message lists every backend's reason
-  io,                ///< a file could not be read or is not what it claims to be
-  out_of_memory,     ///< a workspace could not be had
-  device,            ///< a call into the driver or runtime failed: the message carries its name
+  invalid_argument,  ///< an argument is wrong: "op: argument: expected X, got Y"
+  unsupported,       ///< the problem is valid, but no kernel supports it; the message says why
+  io,                ///< a file cannot be read, or its contents are malformed
+  out_of_memory,     ///< an allocation failed
+  device,            ///< a call to the CUDA driver or runtime failed; the message names the call
 };
 
+/// The enumerator's name: "invalid_argument", "unsupported", ...
 TESSERA_EXPORT const char* to_string(ErrorCode code);
 
-/// The one exception this library throws. Outputs are untouched when a call throws it.
+/// The exception that this library throws. A call checks its arguments before it writes anything:
+/// outputs are unchanged when it throws.
 class TESSERA_EXPORT Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message);

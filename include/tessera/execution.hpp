@@ -9,38 +9,47 @@
 
 namespace tessera {
 
-/// Where kernels live. `sm80` runs on every tensor-core GPU since Ampere, `sm90` on Hopper.
+/// A set of kernels for one kind of device: `cpu`, `sm80` (every tensor-core GPU since Ampere) or
+/// `sm90` (Hopper).
 enum class Backend : std::uint8_t { cpu, sm80, sm90 };
 
+/// The enumerator's name: "cpu", "sm80", "sm90".
 TESSERA_EXPORT const char* to_string(Backend backend);
+/// Parses "cpu", "sm80" or "sm90". Throws `Error` for any other name.
 TESSERA_EXPORT Backend parse_backend(const std::string& name);
 /// The backends that this build contains.
 TESSERA_EXPORT std::vector<Backend> built_backends();
 
-/// Memory that the caller owns, on the device that runs, 128-byte aligned.
+/// Memory that the caller owns: on the problem's device, aligned to 128 bytes.
 struct Buffer {
   void* data = nullptr;
   std::int64_t bytes = 0;
 };
 
-/// Where a call takes the memory from that it needs and the caller did not bring.
+/// An allocator for the workspace and the schedule of a call, such as a framework's caching
+/// allocator. The caller frees the memory.
 struct ScratchSource {
-  /// At least `bytes` on the problem's device, 128-byte aligned, which stay the call's until its
-  /// work on the stream is done. Null: the library takes its own.
+  /// Returns at least `bytes` on the problem's device, aligned to 128 bytes. The memory must stay
+  /// valid until the call's work on the stream is done. Null: the library allocates.
   void* (*allocate)(void* context, std::int64_t bytes) = nullptr;
-  void* context = nullptr;
+  void* context = nullptr;  ///< passed to `allocate`
 };
 
-/// How to run: none of it changes what is computed.
+/// How a call runs: the stream, its buffers, and choices that selection otherwise makes.
 struct Execution {
   void* stream = nullptr;  ///< the cudaStream_t to launch on; the CPU backend ignores it
-  Buffer workspace{};      ///< scratch of `Plan::workspace_bytes`; empty: the library takes its own
-  Buffer schedule{};       ///< what `prepare` writes, `Plan::schedule_bytes`; empty: likewise
-  std::optional<Backend> backend{};  ///< force one; empty: the fastest that takes the problem
-  std::string kernel{};     ///< force one row by its name; empty: the tuning file's choice, or the
-                            ///< cost model's
-  int threads = 0;          ///< CPU backend: 0 is one a core, or as many as OMP_NUM_THREADS says
-  ScratchSource scratch{};  ///< for a workspace or schedule that is empty above
+  /// Scratch memory of at least `Plan::workspace_bytes`. Empty: taken from `scratch`, or allocated
+  /// by the library.
+  Buffer workspace{};
+  /// The buffer of at least `Plan::schedule_bytes` that `prepare` fills and `run` reads. Calls
+  /// without a plan (`attention`, `matmul`, ...) allocate it if it is empty.
+  Buffer schedule{};
+  std::optional<Backend> backend{};  ///< use this backend only; empty: any
+  /// Use the kernel row of this name only. Empty: the row that the tuning file names for the
+  /// problem, else the fastest row by the cost model.
+  std::string kernel{};
+  int threads = 0;          ///< CPU backend; 0: one per core, or OMP_NUM_THREADS
+  ScratchSource scratch{};  ///< allocates the workspace and schedule that are empty above
 };
 
 }  // namespace tessera

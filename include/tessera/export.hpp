@@ -4,7 +4,7 @@
 #error "tessera requires C++20: compile with -std=c++20 or later"
 #endif
 
-/// Marks what the shared library exports; everything else is hidden.
+/// Marks a symbol that the shared library exports. All other symbols are hidden.
 #if defined(TESSERA_STATIC)
 #define TESSERA_EXPORT
 #elif defined(TESSERA_BUILDING)

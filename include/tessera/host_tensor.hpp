@@ -12,12 +12,12 @@
 
 namespace tessera {
 
-/// Whether elements of a dtype may be read and written as T: float is f32, integers have the
-/// dtype's size (16 bits: f16 and bf16), other types of 16 bits are f16 and bf16, bytes and void
-/// are anything.
+/// Whether elements of `dtype` can be accessed as T. float stands for f32, 32-bit and 64-bit
+/// integers for i32 and i64, and any 16-bit type for f16 and bf16. One-byte types and void can
+/// access every dtype.
 template <class T>
 constexpr bool holds_elements_of(DType dtype) {
-  if constexpr (std::is_void_v<T>) {
+  if constexpr (std::is_void_v<T>) {  // NOLINT(bugprone-branch-clone): void has no size
     return true;
   } else if constexpr (sizeof(T) == 1) {
     return true;
@@ -30,11 +30,13 @@ constexpr bool holds_elements_of(DType dtype) {
   }
 }
 
-/// A contiguous tensor in host memory that owns its storage: 64-byte aligned, zero-filled, movable.
-/// One that was moved from is absent, like a default-constructed one.
+/// A contiguous tensor that owns its host memory, aligned to 64 bytes. It can be moved, not copied.
+/// A moved-from or default-constructed HostTensor is absent.
 class TESSERA_EXPORT HostTensor {
  public:
   HostTensor() = default;
+  /// Allocates a tensor of zeros. Throws `Error` if `dtype` is `none`, the shape is invalid or the
+  /// memory cannot be allocated.
   HostTensor(DType dtype, const std::vector<std::int64_t>& shape);
   HostTensor(HostTensor&& other) noexcept
       : storage_(std::move(other.storage_)), view_(std::exchange(other.view_, {})) {}
@@ -44,10 +46,11 @@ class TESSERA_EXPORT HostTensor {
     return *this;
   }
 
+  /// The tensor as a non-owning view; valid as long as this object.
   const Tensor& view() const { return view_; }
   operator const Tensor&() const { return view_; }  // NOLINT: a HostTensor is usable as a Tensor
-  /// The elements as T; throws `Error` where T does not hold elements of the dtype
-  /// (`holds_elements_of`). Null where the tensor is absent.
+  /// Pointer to the first element, as T; null if the tensor is absent. Throws `Error` if T cannot
+  /// access the dtype (`holds_elements_of`).
   template <class T>
   T* data() {
     if constexpr (!std::is_void_v<T>)
@@ -70,9 +73,11 @@ class TESSERA_EXPORT HostTensor {
   Tensor view_;
 };
 
-/// One element as float, and back with the dtype's rounding (nearest even). For tests, readers and
-/// small fills, not for bulk work.
+/// Reads element `index` of an array of `dtype` in host memory and converts it to float. It is slow
+/// per element: use it for tests, file readers and small fills.
 TESSERA_EXPORT float load_as_float(const void* data, DType dtype, std::int64_t index);
+/// Converts `value` to `dtype`, rounding to nearest even, and writes it to element `index`. e4m3
+/// and integers saturate.
 TESSERA_EXPORT void store_from_float(void* data, DType dtype, std::int64_t index, float value);
 
 }  // namespace tessera

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-/// One side of a product: a dense tensor [rows, cols] or [batch, rows, cols], or a BSR matrix;
-/// taken transposed where asked, without moving a value.
+/// An operand of a product: a dense tensor [rows, cols] or [batch, rows, cols], or a BSR matrix.
+/// With `transposed`, the product uses its transpose; no data is moved.
 struct Operand {
   Tensor dense{};
   BsrMatrix sparse{};
@@ -20,7 +20,7 @@ struct Operand {
   Operand() = default;
   Operand(const Tensor& tensor) : dense(tensor) {}      // NOLINT: meant to convert
   Operand(const BsrMatrix& matrix) : sparse(matrix) {}  // NOLINT: meant to convert
-  /// What owns its memory and gives a view of it: HostTensor, HostBsr.
+  /// From an owner of memory with a view(), such as HostTensor or HostBsr.
   template <class Owner>
   requires requires(const Owner& owner) {
     { owner.view() } -> std::convertible_to<Tensor>;
@@ -34,53 +34,61 @@ struct Operand {
   bool is_sparse() const { return static_cast<bool>(sparse); }
 };
 
-/// The operand read the other way round.
+/// The transposed operand.
 inline Operand transpose(Operand operand) {
   operand.transposed = !operand.transposed;
   return operand;
 }
 
+/// The activation functions of `Epilogue`: `gelu` uses erf, `gelu_tanh` the tanh approximation.
 enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
+/// The enumerator's name: "none", "relu", ...
 TESSERA_EXPORT const char* to_string(Activation activation);
 
-/// Whether a bias has one value a row of the result (length M) or a column of it (length N).
+/// Whether a bias has one value per row of the result (length M) or per column (length N).
 enum class BiasAxis : std::uint8_t { row, column };
 
-/// What happens to a product before it is stored: out = activation(alpha * AB + beta * c + bias).
+/// The epilogue of a product: out = activation(alpha * AB + beta * c + bias).
 struct Epilogue {
   float alpha = 1.0f;
   float beta = 0.0f;
-  Tensor c{};     ///< shape of the result; may be exactly `out` (same address, strides and dtype);
-                  ///< absent with beta != 0: the result's former contents
-  Tensor bias{};  ///< [M] or [N], or [batch, M] or [batch, N]; any float dtype
+  /// Optional, shape of the result. It may be `out` itself (same address, strides and dtype). If it
+  /// is absent and beta is not 0, the previous contents of `out` are used.
+  Tensor c{};
+  Tensor bias{};  ///< optional, [M] or [N], or [batch, M] or [batch, N]; any float dtype
   BiasAxis bias_axis = BiasAxis::column;
   Activation activation = Activation::none;
 };
 
-/// Which dimension `MatmulProblem::group_offsets` cuts.
+/// The dimension that `MatmulProblem::group_offsets` divides into groups.
 enum class GroupAxis : std::uint8_t {
-  rows,   ///< rows of A and out: rows of group g multiply B[g] (routing to experts)
-  inner,  ///< the inner dimension: out[g] = A[:, group g] * B[group g, :] (the experts' gradients)
+  rows,   ///< rows of A and out: out[group g, :] = A[group g, :] * B[g] (mixture of experts)
+  inner,  ///< the inner dimension: out[g] = A[:, group g] * B[group g, :] (gradients of experts)
 };
 
-/// out = epilogue(A * B), A [M, K], B [K, N], out [M, N], each with an optional leading batch (a
-/// batch of one, or none, is shared). Each operand is dense or BSR.
+/// A product: out = epilogue(A * B), with A [M, K], B [K, N] and out [M, N]. Each operand is dense
+/// or BSR and may have a leading batch dimension; an operand with no batch, or a batch of 1, is
+/// shared by all.
 struct MatmulProblem {
   Operand a{}, b{};
   Tensor out{};
   Epilogue epilogue{};
 
-  /// Grouped product: groups + 1 non-decreasing offsets, i32 or i64, from 0 to the cut length.
-  /// rows: A [total, K], B [groups, K, N], out [total, N]. inner: A [M, total], B [total, N], out
-  /// [groups, M, N], dense operands. Offsets in GPU memory are not checked: rows of out before the
-  /// first offset and from the last one on belong to no group and are zeros, whatever the epilogue.
+  /// For a grouped product: groups + 1 non-decreasing offsets, i32 or i64, from 0 to the total
+  /// length of the grouped dimension.
+  ///
+  /// - rows: A [total, K], B [groups, K, N], out [total, N]; B may be BSR.
+  /// - inner: A [M, total], B [total, N], out [groups, M, N]; dense operands only.
+  ///
+  /// Offsets in GPU memory are not checked. Rows of out that belong to no group, before the first
+  /// offset or after the last one, become 0, without the epilogue.
   Tensor group_offsets{};
   GroupAxis group_axis = GroupAxis::rows;
 };
 
-/// The product sampled at a pattern: out.values = alpha * (A * B at the stored blocks) + beta *
-/// out.values. A [M, K], B [K, N] dense, optionally batched; out gives the pattern and takes the
-/// values.
+/// Sampled dense-dense product: computes A * B at the stored blocks of out only; out.values = alpha
+/// * (A * B) + beta * out.values. A [M, K] and B [K, N] are dense and may be batched. The lists of
+/// out are inputs, its values are the output.
 struct SddmmProblem {
   Operand a{}, b{};
   BsrMatrix out{};
@@ -88,7 +96,11 @@ struct SddmmProblem {
   float beta = 0.0f;
 };
 
+/// Computes a product: plans, prepares and runs. On a GPU the call returns when the work is in the
+/// stream. Throws `Error` if the problem is invalid or no kernel supports it; nothing is written
+/// then.
 TESSERA_EXPORT void matmul(const MatmulProblem& problem, const Execution& execution = {});
+/// Computes a sampled dense-dense product; otherwise like `matmul`.
 TESSERA_EXPORT void sddmm(const SddmmProblem& problem, const Execution& execution = {});
 
 }  // namespace tessera

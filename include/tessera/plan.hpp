@@ -19,97 +19,111 @@ namespace planning {
 struct Planned;
 }
 
+/// The operations of this library.
 enum class Op : std::uint8_t { matmul, sddmm, spgemm, attention, attention_backward, merge_states };
+/// The enumerator's name: "matmul", "attention_backward", ...
 TESSERA_EXPORT const char* to_string(Op op);
 
-/// Any problem this library solves.
+/// The problem of any operation; the alternatives are in the order of `Op`.
 using AnyProblem = std::variant<MatmulProblem, SddmmProblem, SpgemmProblem, AttentionProblem,
                                 AttentionBackwardProblem, MergeStatesProblem>;
 
-/// Everything that follows from shapes, dtypes and the device alone. A plain value: copy it, keep
-/// it, use it from any thread for every problem of the same signature.
+/// The choice of a kernel and its buffer sizes, from shapes, dtypes and the device alone. A plan is
+/// a value: copy it, keep it, and use it from any thread for every problem with its signature.
 struct Plan {
   Op op{};
   Backend backend{};
-  int kernel = -1;  ///< which of the backend's kernel rows
-  std::string kernel_name;
-  std::int64_t workspace_bytes = 0;  ///< what `run` needs
-  std::int64_t schedule_bytes = 0;   ///< what `prepare` fills; 0: nothing to prepare
-  int threads = 0;                   ///< CPU backend
-  double predicted_ms = 0;           ///< the cost model's guess, an upper bound where data decides
-  std::string signature;             ///< shapes and dtypes planned for, in words
-  /// What the library worked out for `run` and `prepare`; the fields above say the same to people.
+  int kernel = -1;                   ///< index of the kernel row within the backend
+  std::string kernel_name;           ///< name of the kernel row
+  std::int64_t workspace_bytes = 0;  ///< size of the workspace of `run`
+  std::int64_t schedule_bytes = 0;   ///< size of the schedule; 0: `prepare` is not needed
+  int threads = 0;                   ///< of the CPU backend
+  double predicted_ms = 0;  ///< by the cost model; an upper bound if the time depends on the lists
+  std::string signature;    ///< the planned shapes and dtypes, as text
+  /// The library's own data for `prepare` and `run`.
   std::shared_ptr<const planning::Planned> planned{};
 };
 
-/// One kernel that was looked at for a problem.
+/// A kernel row that was considered for a problem.
 struct Candidate {
   Backend backend{};
-  std::string family{};  ///< the kernel family that the row belongs to
-  std::string kernel;
-  std::string why;                   ///< what the kernel is for
-  std::vector<std::string> reasons;  ///< why not; empty: it could run
-  double predicted_ms = 0;
+  std::string family{};              ///< the kernel family that the row belongs to
+  std::string kernel;                ///< the name of the row
+  std::string why;                   ///< what the row is good for
+  std::vector<std::string> reasons;  ///< why the row cannot run the problem; empty: it can
+  double predicted_ms = 0;           ///< by the cost model, if the row can run the problem
 };
 
-/// The file of rows that were measured to be the fastest on a device (docs/tuning.md). Read once a
-/// process and device.
+/// The tuning file of a device: the kernel rows that were measured to be the fastest there
+/// (docs/tuning.md). It is read once per process and device.
 struct TuningFile {
-  std::string path;           ///< where it is looked for; empty: nowhere
-  bool found = false;         ///< something is there
-  std::string ignored;        ///< why it is of no use; empty: in use, where found
-  std::int64_t problems = 0;  ///< how many it has a row for
+  std::string path;           ///< where the library looks for it; empty: nowhere
+  bool found = false;         ///< whether a file exists at `path`
+  std::string ignored;        ///< why the file is not used; empty: it is used if found
+  std::int64_t problems = 0;  ///< number of problems with a row in it
 };
-/// "PATH: in use (3 problems)", "PATH: ignored: line 7: ...", "PATH: not there", "none".
+/// "PATH: in use (3 problems)", "PATH: ignored: line 7: ...", "PATH: not found" or "none".
 TESSERA_EXPORT std::string to_string(const TuningFile& file);
-/// Throws `Error` with the line and what is wrong there, if a tuning file of this text would be
-/// ignored on the device of that name.
+/// Checks the text of a tuning file for the device with that name (`DeviceFacts::name`). Throws
+/// `Error` with the line number and the problem if the library would ignore such a file.
 TESSERA_EXPORT void check_tuning(const std::string& text, const std::string& device);
 
-/// Who chose a kernel: the caller by `Execution::kernel`, the tuning file, or the cost model.
+/// How a kernel was chosen: by the cost model, by the tuning file, or by the caller with
+/// `Execution::kernel`.
 enum class ChosenBy : std::uint8_t { cost_model, tuning_file, execution };
+/// "cost model", "tuning file" or "execution.kernel".
 TESSERA_EXPORT const char* to_string(ChosenBy chosen_by);
 
-/// The answer to "what would run, and why": the chosen plan, the others in order, those rejected.
+/// Which kernel would run a problem, and why: the answer of `explain`.
 struct Explanation {
   Op op{};
-  std::string problem;  ///< the problem in words
-  std::string device;
-  bool supported = false;
-  Plan plan;  ///< valid where supported
-  double useful_flops = 0;
-  double bytes = 0;
-  std::vector<Candidate> candidates;  ///< the chosen one, others by predicted time, rejected ones
+  std::string problem;      ///< the problem's signature
+  std::string device;       ///< the name of the device
+  bool supported = false;   ///< whether a kernel row can run the problem
+  Plan plan;                ///< valid if supported
+  double useful_flops = 0;  ///< FLOPs, from shapes: an upper bound if the lists decide
+  double bytes = 0;         ///< bytes that have to be moved: a lower bound
+  /// The chosen row, then the other rows that can run by predicted time, then the rejected rows.
+  std::vector<Candidate> candidates;
   ChosenBy chosen_by = ChosenBy::cost_model;
   std::string preferred{};  ///< the row that the tuning file names for the problem; empty: none
-  TuningFile tuning{};      ///< that of the device
+  TuningFile tuning{};      ///< the tuning file of the device
 };
 
+/// The explanation as lines for people, as `tessera explain` prints it.
 TESSERA_EXPORT std::string to_text(const Explanation& explanation);
+/// The explanation as one JSON object.
 TESSERA_EXPORT std::string to_json(const Explanation& explanation);
 
-/// Reads no data and needs no device: shapes, dtypes, strides and presence only. Throws `Error`
-/// only where the problem itself is invalid.
+/// Explains which kernel would run a problem on a device, and why the others would not. Only
+/// shapes, dtypes, strides and the presence of tensors matter: no data is read, and the device need
+/// not be present (`device_preset`). Throws `Error` if the problem is invalid; if no kernel
+/// supports it, `Explanation::supported` is false.
 TESSERA_EXPORT Explanation explain(const AnyProblem& problem, const DeviceFacts& device,
                                    const Execution& execution = {});
 
-/// The same, as a plan; throws `Error` with every reason where no kernel takes the problem.
+/// Plans a problem for a device, which need not be present. Throws `Error` if the problem is
+/// invalid or no kernel supports it; the message then gives the reasons.
 TESSERA_EXPORT Plan plan(const AnyProblem& problem, const DeviceFacts& device,
                          const Execution& execution = {});
-/// For the device that the problem's tensors are on.
+/// Plans a problem for the device that its tensors are on.
 TESSERA_EXPORT Plan plan(const AnyProblem& problem, const Execution& execution = {});
 
-/// Reads the pattern's contents and writes what follows from them (row order, splits, transposed
-/// lists) into execution.schedule, on the device, without a host sync. Again whenever the pattern
-/// changes. The memory of dense operands and results is not read: their data may be null.
+/// Fills the schedule (`Execution::schedule`) from the contents of the problem's lists: row order,
+/// splits, transposed lists. It runs on the problem's device without a host sync. Call it once
+/// after planning and again whenever the lists change; it is not needed if `Plan::schedule_bytes`
+/// is 0. Dense operands and results are not read, so their data may be null. Throws `Error` if the
+/// problem does not match the plan.
 TESSERA_EXPORT void prepare(const Plan& plan, const AnyProblem& problem,
                             const Execution& execution);
 
-/// Runs. `execution.schedule` is what `prepare` wrote; a problem whose plan asks for none needs
-/// none.
+/// Runs a planned problem, with the schedule that `prepare` filled if the plan has one. Throws
+/// `Error` if the problem does not match the plan or a buffer is too small. Products of two sparse
+/// matrices run by `spgemm_symbolic` and `spgemm_numeric` instead.
 TESSERA_EXPORT void run(const Plan& plan, const AnyProblem& problem, const Execution& execution);
 
-/// Plans, prepares and runs: `attention`, `matmul` and the others for any problem but `spgemm`.
+/// Plans, prepares and runs a problem of any operation except spgemm, as `attention`, `matmul` and
+/// the other calls do.
 TESSERA_EXPORT void run(const AnyProblem& problem, const Execution& execution = {});
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The whole public interface. It needs the standard library only.
+/// Includes the whole public interface. The headers depend on the standard library only.
 #include <tessera/attention.hpp>
 #include <tessera/block_mask.hpp>
 #include <tessera/bsr.hpp>

@@ -9,6 +9,7 @@ a line of JSON for each call."""
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import sys
@@ -22,6 +23,7 @@ import tvm_ffi
 import tessera
 from tessera import _ffi
 from tessera._signatures import ATTENTION
+from tessera.bench.machine import torch_with_gpu, why_no_gpu
 
 _CALLS = 200
 _ROUNDS = 41
@@ -43,39 +45,19 @@ def microseconds(calls: list[Callable[[], Any]], repeats: int = _CALLS, rounds: 
     return [statistics.median(times) for times in taken]
 
 
-def _report(title: str, lines: list[tuple[str, Callable[[], Any]]], base: int,
-            wait: Callable[[], None] = lambda: None) -> None:
-    """`base` is the line that holds the C++ call itself."""
-    print(title)
-    times = microseconds([call for _, call in lines], wait=wait)
-    for i, ((name, _), taken) in enumerate(zip(lines, times, strict=True)):
-        beyond = f"  {taken - times[base]:+6.2f} us beyond the C++ call" if i > base else ""
-        print(f"  {taken:7.2f} us  {name}{beyond}")
+def attention_report(device: str | None) -> None:
+    """Of NumPy's arrays, or of PyTorch's on a device."""
+    op: Any = None
+    q: Any = np.ones((1, 4, 2, 16), np.float32)
+    if device is not None:
+        import torch
 
+        from tessera import torch_ops  # noqa: F401  registers the operations
 
-def numpy_report() -> None:
-    q = np.ones((1, 4, 2, 16), np.float32)
-    out = np.empty_like(q)
-    nothing, inputs = tvm_ffi.get_global_func("testing.nop"), ATTENTION.Inputs(q, q, q, causal=True)
-    plan = tessera.plan(tessera.attention, q, q, q, causal=True)
-    _report("attention, NumPy, f32 [1, 4, 2, 16]", [
-        ("a function that does nothing, same arguments", lambda: nothing(*inputs, out, None)),
-        ("the export", lambda: _ffi.attention(*inputs, out, None)),
-        ("tessera.attention(out=)", lambda: tessera.attention(q, q, q, causal=True, out=out)),
-        ("tessera.attention()", lambda: tessera.attention(q, q, q, causal=True)),
-        ("plan.run()", lambda: plan.run(q, q, q)),
-    ], 1)
-
-
-def torch_report(device: str) -> None:
-    import torch
-
-    from tessera import torch_ops  # noqa: F401  registers the operations
-
-    q = torch.ones(1, 4, 2, 16, device=device, dtype=torch.float32 if device == "cpu" else
-                   torch.bfloat16)
-    out, inputs = torch.empty_like(q), ATTENTION.Inputs(q, q, q, causal=True)
-    nothing, op = tvm_ffi.get_global_func("testing.nop"), torch.ops.tessera.attention.default
+        op = torch.ops.tessera.attention.default
+        q = torch.from_numpy(q).to(device, torch.float32 if device == "cpu" else torch.bfloat16)
+    out, inputs = q + q, ATTENTION.Inputs(q, q, q, causal=True)
+    nothing = tvm_ffi.get_global_func("testing.nop")
     plan = tessera.plan(tessera.attention, q, q, q, causal=True)
     lines = [
         ("a function that does nothing, same arguments", lambda: nothing(*inputs, out, None)),
@@ -83,14 +65,20 @@ def torch_report(device: str) -> None:
         ("tessera.attention(out=)", lambda: tessera.attention(q, q, q, causal=True, out=out)),
         ("tessera.attention()", lambda: tessera.attention(q, q, q, causal=True)),
         ("plan.run()", lambda: plan.run(q, q, q)),
-        ("the registered operation", lambda: op(q, q, q, causal=True)),
-        ("the registered operation, every argument given", lambda: op(*inputs)),
     ]
+    if op is not None:
+        lines += [("the registered operation", lambda: op(q, q, q, causal=True)),
+                  ("the registered operation, every argument given", lambda: op(*inputs))]
     if device == "cpu":  # where attention has a backward pass
         trained = q.clone().requires_grad_()
         lines.append(("tessera.attention() recording a gradient",
                       lambda: tessera.attention(trained, q, q, causal=True)))
-    _report(f"attention, PyTorch on {device}, [1, 4, 2, 16]", lines, 1, _wait_for(device))
+    where = "NumPy" if device is None else f"PyTorch on {device}"
+    print(f"attention, {where}, [1, 4, 2, 16]")
+    times = microseconds([call for _, call in lines], wait=_wait_for(device or "cpu"))
+    for i, ((name, _), taken) in enumerate(zip(lines, times, strict=True)):
+        beyond = f"  {taken - times[1]:+6.2f} us beyond the C++ call" if i > 1 else ""
+        print(f"  {taken:7.2f} us  {name}{beyond}")
 
 
 class Pair(NamedTuple):
@@ -189,22 +177,24 @@ def main(arguments: list[str] | None = None) -> int:
                         help="print eager calls on a GPU alone, a line of JSON for each")
     given = parser.parse_args(arguments)
     if given.json:
+        if not torch_with_gpu():
+            parser.error(f"--json: {why_no_gpu()}")
+        if not tessera.cuda_device_count():
+            parser.error("--json: this build of tessera has no GPU backends")
         for one in eager_calls("cuda"):
             print(json.dumps(one))
         return 0
-    numpy_report()
-    try:
-        import torch
-    except ImportError:
+    attention_report(None)
+    if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: no further figures")
         return 0
     devices = ["cpu"]
-    if torch.cuda.is_available() and tessera.cuda_device_count():
+    if torch_with_gpu() and tessera.cuda_device_count():
         devices.append("cuda")
     within = True
     for device in devices:
         try:
-            torch_report(device)
+            attention_report(device)
             # On the CPU calls compute as well: no limit there.
             within = ratio_report(device) or device == "cpu"
         except NotImplementedError as refused:

@@ -9,7 +9,7 @@
 #include "src/core/overlap.hpp"
 #include "src/kernels/cuda/prepare/convert.hpp"
 
-// What all conversions share: where they run, and the lists that they write.
+// Helpers of the conversions: where they run, and checks of the lists that they write.
 namespace tessera::api {
 
 #if defined(TESSERA_CUDA)
@@ -20,10 +20,10 @@ inline constexpr bool kHasGpus = false;
 
 inline bool on_cpu(const Tensor& tensor) { return tensor.device.kind == DeviceKind::cpu; }
 
-/// Where a conversion of a GPU's tensors runs; throws where the build has no GPU backend.
+/// The GPU and stream on which a conversion runs. Throws if the build has no GPU backend.
 cuda::Place place_of(const char* call, const Device& device, const Execution& execution);
 
-/// A list that is written; `largest` is the largest number that may have to go into it.
+/// Checks a list that a call writes; `largest` is the largest number that it may have to hold.
 void check_written_list(const core::Where& where, const Tensor& t, const Device& device,
                         core::Dims dims, std::int64_t largest);
 

@@ -24,7 +24,8 @@ using core::refuse;
 using core::Where;
 using core::words;
 
-/// [rows, cols], or [batch, rows, cols] with as many batches as asked for.
+/// Checks the shape [rows, cols] or [batch, rows, cols]. `may_share`: one matrix may serve all
+/// batches.
 void check_grid(const Where& where, const Tensor& t, std::int64_t batches, std::int64_t rows,
                 std::int64_t cols, bool may_share) {
   const Dim dims[] = {{"batch", batches, may_share}, {"rows", rows}, {"cols", cols}};
@@ -32,7 +33,7 @@ void check_grid(const Where& where, const Tensor& t, std::int64_t batches, std::
   core::check_shape(where, t, Dims(dims).subspan(flat ? 1 : 0));
 }
 
-/// What both directions of the copy ask; `matrix` and `dense` are named as the call does.
+/// Checks a copy in either direction. `matrix_name`: the call's name for `matrix`.
 planning::BlockCopy check_copy(const Where& call, const char* matrix_name, const BsrMatrix& matrix,
                                const Tensor& dense, bool to_dense) {
   const Where where = call / matrix_name;
@@ -66,14 +67,14 @@ planning::BlockCopy check_copy(const Where& call, const char* matrix_name, const
           .block_cols = matrix.block_cols()};
 }
 
-/// The elements of a block along one side.
+/// The size of a block along the dimension `from_last`, counted from the last (1).
 std::int64_t side_of(const Tensor& dense, const Tensor& norms, int from_last) {
   const std::int64_t size = dense.size(dense.rank - from_last);
   const std::int64_t blocks = norms.size(norms.rank - from_last);
   if (blocks == 0 && size == 0) return 1;
   if (blocks == 0 || size == 0 || size % blocks != 0) {
     refuse(Where("block_norms") / "norms",
-           words("a size for each block, so that dense ", to_string(dense), " is cut evenly"),
+           words("numbers of blocks that divide the sizes of dense ", to_string(dense)),
            to_string(norms));
   }
   return size / blocks;
@@ -96,7 +97,7 @@ void to_dense(const BsrMatrix& matrix, const Tensor& dense, const Execution& exe
   const planning::BlockCopy copy =
       check_copy(Where("to_dense"), "matrix", matrix, dense, /*to_dense=*/true);
   if (on_cpu(dense)) return cpu::to_dense(copy);
-  const cuda::Place place = place_of("to_dense", dense.device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("to_dense", dense.device, execution);
   if constexpr (kHasGpus) cuda::to_dense(copy, place);
 }
 
@@ -104,7 +105,7 @@ void gather_blocks(const Tensor& dense, const BsrMatrix& out, const Execution& e
   const planning::BlockCopy copy =
       check_copy(Where("gather_blocks"), "out", out, dense, /*to_dense=*/false);
   if (on_cpu(dense)) return cpu::gather_blocks(copy);
-  const cuda::Place place = place_of("gather_blocks", dense.device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("gather_blocks", dense.device, execution);
   if constexpr (kHasGpus) cuda::gather_blocks(copy, place);
 }
 
@@ -135,7 +136,7 @@ void block_norms(const Tensor& dense, BlockNorm norm, const Tensor& norms,
                                    .dense = planning::grid_of(dense),
                                    .norms = planning::grid_of(norms)};
   if (on_cpu(dense)) return cpu::block_norms(shape);
-  const cuda::Place place = place_of("block_norms", dense.device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("block_norms", dense.device, execution);
   if constexpr (kHasGpus) cuda::block_norms(shape, place);
 }
 
@@ -177,7 +178,7 @@ void select_blocks(const Tensor& norms, const BlockChoice& choice, const Selecte
                                     .indices = planning::sink_of(out.col_indices),
                                     .count = planning::sink_of(out.count)};
   if (on_cpu(norms)) return cpu::select_blocks(shape);
-  const cuda::Place place = place_of("select_blocks", device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("select_blocks", device, execution);
   const api::CallBuffer scratch("workspace", execution.workspace, select_blocks_workspace(norms),
                                 device, execution);
   if constexpr (kHasGpus) cuda::select_blocks(shape, scratch.data(), place);
@@ -219,7 +220,7 @@ void transpose_lists(const BsrMatrix& matrix, const ColumnLists& out, const Exec
   lists.lines = view.block_cols;
   lists.stored = view.stored;
   if (on_cpu(matrix.values)) return cpu::write_transposed_lists(view, batches, lists);
-  const cuda::Place place = place_of("transpose_lists", device, execution);
+  [[maybe_unused]] const cuda::Place place = place_of("transpose_lists", device, execution);
   const api::CallBuffer scratch("workspace", execution.workspace, transpose_lists_workspace(matrix),
                                 device, execution);
   core::Carver carver(scratch.data());

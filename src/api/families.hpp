@@ -4,7 +4,7 @@
 
 namespace tessera::api {
 
-/// All kernel families; those whose backend is in this build can be launched.
+/// All kernel families, with launch functions for the backends that this build contains.
 planning::Families families();
 
 }  // namespace tessera::api

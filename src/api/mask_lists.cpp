@@ -24,8 +24,8 @@ void check_blocks(const Where& where, const Tensor& blocks, const Device& device
   core::check_pointer(where, blocks);
 }
 
-/// Lists that are written: `sets` are the sizes of the counts, `largest` how long a row may become
-/// and what may stand in it.
+/// Checks lists that a call writes. `sets`: the shape of the counts. `largest`: the upper bound of
+/// counts and indices.
 void check_written_lists(const Where& where, const BlockList& list, const Device& device,
                          core::Dims sets, std::int64_t largest) {
   if (list.offsets) refuse(where, "counts and indices", "offsets");
@@ -64,7 +64,7 @@ void add_lists(core::Outputs& outputs, const Where& out_name, const BlockList& o
 void write(const char* call, const MaskRows& shape, const Device& device,
            const Execution& execution) {
   if (device.kind == DeviceKind::cpu) return cpu::list_rows(shape);
-  const cuda::Place place = api::place_of(call, device, execution);
+  [[maybe_unused]] const cuda::Place place = api::place_of(call, device, execution);
   if constexpr (api::kHasGpus) cuda::list_rows(shape, place);
 }
 
@@ -92,7 +92,7 @@ void list_blocks(const Tensor& full, const Tensor& partial, const BlockList& ful
                       {"heads", full.size(1)},
                       {"rows", full.size(2)},
                       {"cols", full.size(3)}};
-  core::check_shape(call / "partial", partial, dims, " as full has");
+  core::check_shape(call / "partial", partial, dims, ", the shape of full");
   const MaskRows whole = rows_of(call / "full_out", full, full_out);
   MaskRows rest = rows_of(call / "partial_out", partial, partial_out);
   rest.except = static_cast<const std::uint8_t*>(full.data);
@@ -113,7 +113,7 @@ void top_k_blocks(const Tensor& scores, std::int64_t k, const BlockList& out,
   if (k < 0) refuse(call / "k", "zero or more blocks", words(k));
   shape.keep = std::min(k, shape.cols);
   if (shape.keep > shape.capacity)
-    refuse(call / "out" / "indices", words("room for ", shape.keep, " blocks in a row"),
+    refuse(call / "out" / "indices", words("a capacity of at least ", shape.keep),
            to_string(out.indices));
   core::Outputs outputs;
   add_lists(outputs, call / "out", out);
@@ -156,7 +156,7 @@ void transpose_lists(const BlockList& list, const BlockColumns& out, const Execu
   outputs.add(call / "out" / "entries", out.entries);
   outputs.check_inputs(call / "list", list);
   if (device.kind == DeviceKind::cpu) return cpu::list_columns(shape);
-  const cuda::Place place = api::place_of("transpose_lists", device, execution);
+  [[maybe_unused]] const cuda::Place place = api::place_of("transpose_lists", device, execution);
   if constexpr (api::kHasGpus) cuda::list_columns(shape, place);
 }
 

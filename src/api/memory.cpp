@@ -18,8 +18,7 @@ namespace tessera::api {
 namespace {
 
 void* allocate_on_host(std::int64_t bytes) {
-  // Large workspaces are touched once a call: huge pages save the page faults where the system has
-  // them.
+  // A call touches all of a large workspace once. Huge pages, if available, save page faults.
   constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
   const std::int64_t alignment = bytes >= kHugePage ? kHugePage : core::kBufferAlignment;
   const std::int64_t rounded = core::align_up(bytes, alignment);
@@ -27,7 +26,7 @@ void* allocate_on_host(std::int64_t bytes) {
       std::aligned_alloc(static_cast<std::size_t>(alignment), static_cast<std::size_t>(rounded));
   if (!memory) {
     throw Error(ErrorCode::out_of_memory,
-                "execution: workspace: no memory for " + std::to_string(bytes) + " bytes");
+                "execution: workspace: could not allocate " + std::to_string(bytes) + " bytes");
   }
 #if defined(MADV_HUGEPAGE)
   if (alignment == kHugePage) madvise(memory, static_cast<std::size_t>(rounded), MADV_HUGEPAGE);

@@ -10,11 +10,11 @@
 
 namespace tessera::api {
 
-/// A workspace or schedule that the caller did not bring; freed with the object. On a GPU it comes
-/// from the device's pool, in the order of the stream.
+/// A workspace or schedule that the library allocates because the caller gave none. It is freed
+/// with the object. On a GPU it comes from the device's memory pool, in stream order.
 class OwnedBuffer {
  public:
-  /// Throws Error(out_of_memory). Zero bytes own nothing.
+  /// Throws Error(out_of_memory) if the allocation fails. With 0 bytes, nothing is allocated.
   OwnedBuffer(std::int64_t bytes, const Device& device, void* stream);
   Buffer view() const { return {storage_.get(), bytes_}; }
 
@@ -28,9 +28,9 @@ class OwnedBuffer {
   std::int64_t bytes_;
 };
 
-/// A buffer for the time of a call: the caller's, else one of the caller's scratch source, else one
-/// of the library's. Refuses one of the caller's that is too small or not aligned, by its name in
-/// Execution.
+/// The buffer of one call: the caller's own, else one from the caller's scratch source, else one
+/// that the library allocates. Throws if the caller's is too small or not aligned; `name` is its
+/// name in Execution.
 class CallBuffer {
  public:
   CallBuffer(const char* name, const Buffer& given, std::int64_t bytes, const Device& device,
@@ -42,10 +42,11 @@ class CallBuffer {
   Buffer view_;
 };
 
-/// Refuses a buffer that is too small or not aligned, by its name in Execution.
+/// Throws if a buffer is too small or not aligned; `name` is its name in Execution.
 void check_buffer(const char* name, const Buffer& buffer, std::int64_t bytes);
 
-/// Adds a buffer that the caller brought, by its name in Execution: the call writes `bytes` of it.
+/// Adds the caller's buffer to the outputs of a call, which writes `bytes` of it; `name` is its
+/// name in Execution.
 void add_buffer(core::Outputs& outputs, const char* call, const char* name, const Buffer& buffer,
                 std::int64_t bytes, const Device& device);
 

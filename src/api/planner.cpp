@@ -14,7 +14,7 @@
 namespace tessera::api {
 namespace {
 
-/// What a plan depends on besides the shape and the device.
+/// The fields of Execution that influence a plan.
 struct Wishes {
   std::optional<Backend> backend;
   std::string kernel;
@@ -25,7 +25,7 @@ struct Wishes {
   }
 };
 
-/// The plans of the last shapes: each shape has one place, where the last one that came stays.
+/// A direct-mapped cache of plans by shape.
 struct Remembered {
   struct Entry {
     std::shared_ptr<const planning::Planned> planned;
@@ -42,7 +42,7 @@ struct Remembered {
 }  // namespace
 
 const DeviceFacts& facts_of(const Device& device) {
-  // In lists that only grow, one per kind of device: readers need no lock.
+  // A linked list that only grows, so that readers need no lock.
   struct Entry {
     Device device;
     DeviceFacts facts;

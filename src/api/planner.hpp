@@ -6,11 +6,11 @@
 
 namespace tessera::api {
 
-/// What a device is: read once, and valid for the life of the process.
+/// The properties of a device. They are read once; the reference is valid until the process ends.
 const DeviceFacts& facts_of(const Device& device);
 
-/// The plan for a problem whose shape is known, on the device that its tensors are on. Each thread
-/// remembers the plans of the last shapes that it met.
+/// The plan for a problem with this shape, on the device of its tensors. Each thread caches the
+/// plans of recent shapes.
 std::shared_ptr<const planning::Planned> plan_for(const planning::AnyShape& shape,
                                                   const Execution& execution);
 

@@ -25,7 +25,7 @@ using planning::AnyShape;
 using planning::Call;
 using planning::Planned;
 
-/// Refuses outputs and buffers of the caller that share memory with other tensors of the call.
+/// Throws if outputs, or the caller's buffers, overlap other tensors of the call.
 void check_memory(const Planned& planned, const AnyProblem& problem, const Device& device,
                   const Execution& given) {
   core::Outputs outputs;
@@ -35,7 +35,7 @@ void check_memory(const Planned& planned, const AnyProblem& problem, const Devic
   std::visit([&](const auto& p) { planning::check_memory(p, outputs); }, problem);
 }
 
-/// Checks that a problem's data can be touched.
+/// Checks pointers, lists in host memory and overlaps before a problem's data is used.
 void check_data(const Planned& planned, const AnyProblem& problem, const AnyShape& shape,
                 const Execution& given) {
   // The alternatives of both variants correspond by position.
@@ -48,11 +48,11 @@ void check_data(const Planned& planned, const AnyProblem& problem, const AnyShap
   check_memory(planned, problem, planning::device_of(shape), given);
 }
 
-/// The shape of a problem, which has to be the one planned for.
+/// The shape of a problem. Throws if it is not the planned one.
 AnyShape shape_planned_for(const Plan& plan, const AnyProblem& problem) {
   if (!plan.planned)
     throw Error(ErrorCode::invalid_argument,
-                "run: plan: expected what plan() returns, got another");
+                "run: plan: expected the result of plan(), got an empty plan");
   AnyShape shape = planning::shape_of(problem);
   if (shape == plan.planned->shape) return shape;
   throw Error(ErrorCode::invalid_argument, "run: plan: made for '" + plan.signature +
@@ -67,7 +67,7 @@ void refuse_spgemm(const AnyProblem& problem) {
               "spgemm_numeric");
 }
 
-/// What the family does, where its backend is in this build.
+/// Calls a family's prepare or launch function. Throws if its backend is not in this build.
 using Step = void (*)(const Call&);
 void take(Step step, const char* name, const Call& call) {
   const Backend backend = call.planned.family->backend;
@@ -92,7 +92,7 @@ void launch(const Call& call) {
 #endif
 }
 
-/// Takes tensors without memory out of a problem: `prepare` reads no dense operand and no result.
+/// Removes tensors with null data from a problem, as `prepare` reads no dense operand or result.
 void drop_null(std::initializer_list<Tensor*> tensors) {
   for (Tensor* tensor : tensors)
     if (!tensor->data) *tensor = {};
@@ -109,7 +109,7 @@ void drop_null(AttentionBackwardProblem& p) {
 }
 void drop_null(MergeStatesProblem&) {}
 
-/// The convenience calls: plan, prepare, run, with what buffers the caller did not bring.
+/// Plans, prepares and runs a problem, and allocates the buffers that the caller did not give.
 void execute(const AnyProblem& problem, const Execution& given) {
   const AnyShape shape = planning::shape_of(problem);
   const std::shared_ptr<const Planned> planned = api::plan_for(shape, given);

@@ -29,7 +29,7 @@ struct SpgemmPlan::Data {
   std::int64_t stored = 0, products = 0;
   cpu::SpgemmPattern pattern;
 #if defined(TESSERA_CUDA)
-  cuda::SpgemmPattern on_device;  // in the place of `pattern` where the operands are on a GPU
+  cuda::SpgemmPattern on_device;  // used instead of `pattern` if the operands are on a GPU
 #endif
 };
 
@@ -40,7 +40,7 @@ SpgemmPlan::SpgemmPlan(SpgemmPlan&&) noexcept = default;
 SpgemmPlan& SpgemmPlan::operator=(SpgemmPlan&&) noexcept = default;
 
 const SpgemmPlan::Data& SpgemmPlan::data() const {
-  // A plan that was moved from is an empty one.
+  // A moved-from plan reads as an empty one.
   static const Data empty;
   return data_ ? *data_ : empty;
 }
@@ -79,7 +79,7 @@ planning::BlockShape result_block(const planning::SpgemmShape& shape) {
   return {a.transposed ? a.block.cols : a.block.rows, b.transposed ? b.block.rows : b.block.cols};
 }
 
-/// `out` as a result of the problem: `stored` blocks where that is known, else as many as it has.
+/// Checks `out` as the result of the problem. `stored`: its number of blocks, or kAny.
 void check_out(const BsrMatrix& out, const planning::SpgemmShape& shape, std::int64_t stored) {
   const Where where = Where("spgemm") / "out";
   const planning::BlockShape block = result_block(shape);
@@ -101,7 +101,7 @@ void check_out(const BsrMatrix& out, const planning::SpgemmShape& shape, std::in
   core::check_pointers(where, out);
 }
 
-/// Whether the call writes the lists of the result or finds them there.
+/// Whether the lists of the result are outputs or inputs of the call.
 enum class Lists : std::uint8_t { written, given };
 
 void check_memory(const Checked& checked, const SpgemmProblem& problem, const BsrMatrix& out,
@@ -145,16 +145,16 @@ void run_on_cpu(const Checked& checked, const SpgemmProblem& problem,
                       {*planned.row, workspace.data(), nullptr, planned.threads});
 }
 
-/// On a GPU: whether the problem runs there, and if so, everything. A null plan stands for a result
-/// that has its lists.
+/// Runs the problem if it is on a GPU, and returns whether it is. `data`: the plan; null if the
+/// lists of the result are inputs.
 bool run_on_gpu(const Checked& checked, const SpgemmProblem& problem, const SpgemmPlan::Data* data,
                 const BsrMatrix& out, const Execution& given) {
   if (checked.backend() == Backend::cpu) return false;
-  // Kernels count blocks, and rows of them, in 32 bits; a step past the last one still fits.
+  // Kernels count blocks and block rows in 32 bits; the limit leaves room for a step past the end.
   constexpr std::int64_t kMaxBlocks = INT32_MAX / 2;
   if (out.stored_blocks() + out.rows / out.block_rows() > kMaxBlocks) {
     core::refuse(Where("spgemm") / "out",
-                 core::words("at most ", kMaxBlocks, " blocks and rows of blocks on a GPU"),
+                 core::words("at most ", kMaxBlocks, " blocks and block rows on a GPU"),
                  core::words(out.stored_blocks(), " blocks"));
   }
 #if defined(TESSERA_CUDA)
@@ -209,14 +209,15 @@ void spgemm_numeric(const SpgemmPlan& plan, const SpgemmProblem& problem, const 
   }
   if (checked.shape.device != data.shape.device) {
     core::refuse(Where("spgemm") / "plan",
-                 "one made on " + to_string(checked.shape.device) + ", where a and b are",
-                 "one made on " + to_string(data.shape.device));
+                 "a plan made on " + to_string(checked.shape.device) + ", the device of a and b",
+                 "a plan made on " + to_string(data.shape.device));
   }
   check_out(out, checked.shape, plan.stored_blocks());
   constexpr std::int64_t kMaxNarrow = INT32_MAX;
   if (out.row_offsets.dtype == DType::i32 &&
       std::max(plan.stored_blocks(), checked.shape.n) > kMaxNarrow) {
-    core::refuse(Where("spgemm") / "out" / "row_offsets", "i64 for this many blocks", "i32");
+    core::refuse(Where("spgemm") / "out" / "row_offsets",
+                 "dtype i64 for more than 2^31 - 1 blocks or columns", "i32");
   }
   check_memory(checked, problem, out, Lists::written, execution);
   if (run_on_gpu(checked, problem, &data, out, execution)) return;

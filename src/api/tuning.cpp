@@ -17,35 +17,35 @@ namespace fs = std::filesystem;
 
 constexpr std::uintmax_t kMaxBytes = std::uintmax_t{16} << 20;
 
-/// TESSERA_TUNING, where it is set: a path, or nothing for no file.
+/// The path in TESSERA_TUNING, if it is set; an empty path means no file.
 std::optional<std::string> named_by_user() {
   const char* value = std::getenv("TESSERA_TUNING");
   return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
-/// In the user's folder for settings; empty where there is none.
+/// The default path, in the user's configuration folder; empty if there is no such folder.
 std::string usual_path(const std::string& device) {
   const std::string name = planning::tuning_file_name(device);
-  // The rules for that variable say that a relative path counts for nothing.
+  // The XDG specification says to ignore relative paths.
   const char* settings = std::getenv("XDG_CONFIG_HOME");
   if (settings && *settings == '/') return fs::path(settings) / "tessera" / name;
   const char* home = std::getenv("HOME");
   return home && *home ? fs::path(home) / ".config" / "tessera" / name : fs::path();
 }
 
-/// The whole of a regular file; throws Error with why not.
+/// Reads a regular file. Throws Error with the reason if that fails.
 std::string read_file(const std::string& path) {
   std::error_code error;
   const auto refuse = [](const std::string& why) -> void { throw Error(ErrorCode::io, why); };
-  // Never opens what would wait for a writer.
-  if (!fs::is_regular_file(path, error)) refuse(error ? error.message() : "it is no regular file");
+  // Opening a pipe would block until there is a writer.
+  if (!fs::is_regular_file(path, error)) refuse(error ? error.message() : "not a regular file");
   const std::uintmax_t bytes = fs::file_size(path, error);
   if (error) refuse(error.message());
-  if (bytes > kMaxBytes) refuse("it has more than " + std::to_string(kMaxBytes) + " bytes");
+  if (bytes > kMaxBytes) refuse("larger than " + std::to_string(kMaxBytes) + " bytes");
   std::string text(bytes, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(text.data(), static_cast<std::streamsize>(bytes));
-  if (!file) refuse("it cannot be read");
+  if (!file) refuse("cannot be read");
   return text;
 }
 
@@ -58,7 +58,7 @@ planning::Tuning load(const std::string& device) {
   std::error_code error;
   file.found = fs::exists(file.path, error);
   if (!file.found) {
-    if (named) file.ignored = "there is no such file";
+    if (named) file.ignored = "no such file";
     return tuning;
   }
   try {
@@ -70,7 +70,7 @@ planning::Tuning load(const std::string& device) {
   return tuning;
 }
 
-/// One device's, in a list that only grows: readers need no lock.
+/// The tuning of one device, in a linked list that only grows, so that readers need no lock.
 struct Entry {
   std::string device;
   planning::Tuning tuning;
@@ -94,7 +94,7 @@ const planning::Tuning& tuning_of(const std::string& device) {
   const std::lock_guard lock(loading);
   const Entry* head = first.load(std::memory_order_acquire);
   if (const planning::Tuning* known = find(head, device)) return *known;  // another thread's
-  // Lives as long as the process: plans may be made while it ends.
+  // Never freed, as plans may be made while the process exits.
   const auto* entry = new Entry{device, load(device), head};
   first.store(entry, std::memory_order_release);
   return entry->tuning;

@@ -12,11 +12,13 @@ constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t to = kBufferAli
   return (bytes + to - 1) / to * to;
 }
 
-/// Sub-buffers of one workspace, in order, each aligned. The same sequence of `add` calls on a null
-/// base gives the total, and on the real one the pieces: arithmetic and use cannot drift apart.
+/// Divides one workspace into aligned sub-buffers. The same sequence of `add` calls yields the
+/// total size with a null base, and the sub-buffers with a real one, so that planning and use
+/// agree.
 class Carver {
  public:
   explicit constexpr Carver(void* base = nullptr) : base_(static_cast<char*>(base)) {}
+  /// The next sub-buffer, for `count` elements of T; null if the base is null.
   template <class T>
   T* add(Size count) {
     T* piece = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
@@ -24,6 +26,7 @@ class Carver {
     used_ = align_up(end.value() - kBufferAlignment);
     return piece;
   }
+  /// Bytes of all sub-buffers so far.
   constexpr std::int64_t used() const { return used_; }
 
  private:

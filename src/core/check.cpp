@@ -48,15 +48,15 @@ bool fits(const Tensor& tensor, Dims dims) {
   return true;
 }
 
-// total += a * b, all zero or more; false where that leaves 0 .. kMaxSize.
+// total += a * b for non-negative numbers; false if the sum exceeds kMaxSize.
 bool accumulate(std::int64_t& total, std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return !__builtin_mul_overflow(a, b, &product) &&
          !__builtin_add_overflow(total, product, &total) && total <= kMaxSize;
 }
 
-// Bytes of all elements, and between the first and the last address, stay within kMaxSize. Sizes of
-// zero count as one, so that products of a few sizes are safe too.
+// Whether the bytes of all elements, and the span from the first to the last address, are at most
+// kMaxSize. Sizes of 0 count as 1, so that products of some of the sizes are safe too.
 bool spans_fit(const Tensor& tensor) {
   const std::int64_t bytes = size_of(tensor.dtype);
   std::int64_t count = bytes, extent = 0;
@@ -131,8 +131,8 @@ void check_shape(const Where& where, const Tensor& tensor, Dims dims, const char
   }
 }
 
-// Walks the dimensions from the smallest stride up: each step of one must leave all that the
-// smaller ones reach.
+// Visits the dimensions in ascending order of strides: each stride must be larger than the extent
+// of all smaller ones.
 void check_no_alias(const Where& where, const Tensor& tensor) {
   struct Step {
     std::int64_t stride, size;

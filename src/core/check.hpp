@@ -9,16 +9,16 @@
 
 #include <tessera/tensor.hpp>
 
-// What all checks of arguments share: one way to name an argument and one form of message,
-// "<op>: <argument>: expected <what is accepted>, got <what came>".
+// Checks of arguments. All of them name an argument in the same way and use one form of message:
+// "<op>: <argument>: expected <accepted>, got <actual>".
 namespace tessera::core {
 
-/// No tensor may span more bytes than this, and no size or position may be larger: sums and
-/// differences of a few such numbers stay inside 64 bits everywhere below.
+/// Upper bound of the bytes that a tensor spans, and of every size and position. Sums and
+/// differences of a few such numbers do not overflow 64 bits.
 inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 60;
 
-/// An argument by its path, such as "attention: mask.full.indices". Costs nothing until it is
-/// printed, so that the checks can run at every call.
+/// The path of an argument, such as "attention: mask.full.indices". The text is built only when it
+/// is printed, so that checks at every call are cheap.
 class Where {
  public:
   constexpr explicit Where(const char* op) : names_{op} {}
@@ -27,14 +27,15 @@ class Where {
     inner.names_[static_cast<std::size_t>(inner.depth_++)] = field;
     return inner;
   }
-  /// The element of a vector: outs[2].
+  /// An element of a vector: outs[2].
   constexpr Where operator[](std::int64_t element) const {
     Where inner = *this;
     inner.element_ = element;
     return inner;
   }
+  /// "attention: mask.full.indices:", the beginning of a message.
   std::string text() const;
-  /// Without the operation: "mask.full.indices".
+  /// The path without the operation: "mask.full.indices".
   std::string path() const;
 
  private:
@@ -44,6 +45,7 @@ class Where {
   std::int64_t element_ = -1;
 };
 
+/// Concatenates the parts as a stream would print them.
 template <class... Parts>
 std::string words(const Parts&... parts) {
   std::ostringstream stream;
@@ -56,43 +58,45 @@ std::string words(const Parts&... parts) {
 
 // ---- Tensors -----------------------------------------------------------------------------------
 
+/// A set of dtypes as a bitmask.
 constexpr unsigned dtypes(std::initializer_list<DType> list) {
   unsigned set = 0;
   for (DType dtype : list) set |= 1u << static_cast<unsigned>(dtype);
   return set;
 }
 inline constexpr unsigned kFloats = dtypes({DType::f32, DType::f16, DType::bf16});
-inline constexpr unsigned kValues = kFloats | dtypes({DType::e4m3});  // what products multiply
+inline constexpr unsigned kValues = kFloats | dtypes({DType::e4m3});  // operands of products
 inline constexpr unsigned kIndices = dtypes({DType::i32, DType::i64});
 
+/// As the size of a `Dim`: every size is accepted.
 inline constexpr std::int64_t kAny = -1;
 
-/// One expected dimension.
+/// An expected dimension.
 struct Dim {
   const char* name;
   std::int64_t size = kAny;
-  bool or_one = false;            // a size of one stands for all
-  const char* or_name = nullptr;  // another size that is accepted, and its name
+  bool or_one = false;            // a size of 1, shared by all, is accepted too
+  const char* or_name = nullptr;  // name of another size that is accepted
   std::int64_t or_size = kAny;
 };
 using Dims = std::span<const Dim>;
 
-/// Present, on `device`, a rank and sizes that make sense, no more than kMaxSize bytes from the
-/// first to the last element. Everything else may then compute with its sizes and strides.
+/// Checks that a tensor is present and on `device`, that its rank and sizes are valid, and that it
+/// spans at most kMaxSize bytes. After this check, arithmetic on its sizes and strides is safe.
 void check_tensor(const Where& where, const Tensor& tensor, const Device& device);
 void check_dtype(const Where& where, const Tensor& tensor, unsigned accepted);
-/// The dtype of another argument.
+/// Checks for the dtype of another argument, whose name is `other`.
 void check_same_dtype(const Where& where, const Tensor& tensor, DType dtype, const char* other);
-/// `note` follows what is accepted, where a hint helps.
+/// Checks rank and sizes. `note` is a hint that the message appends to the expected shape.
 void check_shape(const Where& where, const Tensor& tensor, Dims dims, const char* note = "");
-/// No two elements may share an address.
+/// Checks that no two elements share an address.
 void check_no_alias(const Where& where, const Tensor& tensor);
 
-/// A float tensor that is read.
+/// Checks a float input: tensor, dtype and shape.
 void check_floats(const Where& where, const Tensor& tensor, const Device& device, Dims dims);
-/// A float tensor that is written.
+/// Checks a float output: as an input, and that its elements have distinct addresses.
 void check_output(const Where& where, const Tensor& tensor, const Device& device, Dims dims);
-/// A list of integers.
+/// Checks a list of integers, i32 or i64 by default.
 void check_list(const Where& where, const Tensor& tensor, const Device& device, Dims dims,
                 unsigned accepted = kIndices);
 

@@ -7,12 +7,12 @@ namespace {
 
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
-// Where row `batch` of a list [batch, n] or [n] begins.
+// The element offset of matrix `batch` in a list [batch, n] or [n].
 std::int64_t row_of(const Tensor& list, std::int64_t batch) {
   return list.rank == 2 ? batch * list.stride(0) : 0;
 }
 
-// Matrices with own offsets into shared values each use a part of one pool.
+// Whether the matrices of a batch use parts of one pool: shared values, but batched offsets.
 bool is_pool(const BsrMatrix& matrix) {
   return matrix.values.rank == 3 && matrix.row_offsets.rank == 2;
 }
@@ -74,7 +74,7 @@ void check_offsets(const Where& where, const Tensor& list, std::int64_t base, st
   std::int64_t last = read_entry(list, base, 0);
   if (rule.from_zero ? last != 0 : last < 0 || last > rule.total) {
     reject(rule.from_zero ? "offsets that start at 0" : words("offsets 0 to ", rule.total),
-           words(last, " first"));
+           words(last, " at entry 0"));
   }
   for (std::int64_t i = 1; i <= segments; ++i) {
     const std::int64_t next = read_entry(list, base, i);
@@ -107,7 +107,8 @@ std::int64_t check_bsr_layout(const Where& where, const BsrMatrix& matrix, const
   }
   const auto check_side = [&](const char* name, std::int64_t size, std::int64_t block) {
     if (size < 0 || size > kMaxSize || size % block != 0) {
-      refuse(where / name, words("a multiple of the block's ", block, ", 0 to 2^60"), words(size));
+      refuse(where / name, words("a multiple of the block size ", block, ", 0 to 2^60"),
+             words(size));
     }
   };
   check_side("rows", matrix.rows, matrix.block_rows());
@@ -115,7 +116,7 @@ std::int64_t check_bsr_layout(const Where& where, const BsrMatrix& matrix, const
   const std::int64_t grid_rows = matrix.rows / matrix.block_rows();
   const std::int64_t grid_cols = matrix.cols / matrix.block_cols();
 
-  // Whichever of the three have a batch have the same one.
+  // All tensors with a batch dimension have the same batch size.
   const Tensor &offsets = matrix.row_offsets, &columns = matrix.col_indices;
   std::int64_t batch = 1;
   if (blocks.rank == 4) {
@@ -137,7 +138,7 @@ std::int64_t check_bsr_layout(const Where& where, const BsrMatrix& matrix, const
   if (offsets.dtype == DType::i32 && (stored > kMaxInt32 || grid_cols > kMaxInt32)) {
     refuse(where / "row_offsets", "dtype i64 for more than 2^31 - 1 blocks", to_string(offsets));
   }
-  // Only a pool may hold more blocks than one matrix has places.
+  // Only a pool may store more blocks than a matrix has positions.
   std::int64_t grid = 0;
   if (!is_pool(matrix) && !__builtin_mul_overflow(grid_rows, grid_cols, &grid) && stored > grid) {
     refuse(
@@ -157,7 +158,7 @@ void check_bsr_lists(const Where& where, const BsrMatrix& matrix, bool written) 
   rule.total = matrix.stored_blocks();
   rule.from_zero = rule.to_total = !pool;
   const std::int64_t batch = !batched ? 1 : (offsets.rank == 2 ? offsets : columns).size(0);
-  std::int64_t taken = 0;  // blocks of a written pool that the matrices so far have
+  std::int64_t taken = 0;  // end of the last matrix's blocks in a pool that is written
   for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t at = row_of(offsets, b);
     rule.matrix = batched ? b : -1;
@@ -167,7 +168,7 @@ void check_bsr_lists(const Where& where, const BsrMatrix& matrix, bool written) 
       if (first < taken) {
         refuse(where / "row_offsets",
                words("matrix ", b, " of the batch to start at block ", taken,
-                     " or later, as values are written"),
+                     " or later, as matrices may not share blocks of an output"),
                words(first));
       }
       taken = read_entry(offsets, at, rows);

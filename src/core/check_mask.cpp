@@ -6,19 +6,20 @@
 namespace tessera::core {
 namespace {
 
-// Counts or offsets, whichever the form has: the tensor with an entry for each row.
+// The tensor with an entry per row: counts or offsets, depending on the form.
 const Tensor& rows_of(const BlockList& list) { return list.offsets ? list.offsets : list.counts; }
 
 bool any_part(const BlockList& list) { return list || rows_of(list); }
 
-// Where row (batch, head, row) of a list tensor begins; a batch or head of one stands for all.
+// The element offset of row (batch, head, row) of a list tensor. A batch or head dimension of size
+// 1 is shared by all.
 std::int64_t place(const Tensor& list, std::int64_t batch, std::int64_t head, std::int64_t row) {
   return (list.size(0) == 1 ? 0 : batch * list.stride(0)) +
          (list.size(1) == 1 ? 0 : head * list.stride(1)) + row * list.stride(2);
 }
 
-// Lists go by head, by head of keys, or are one for all. The first tensor of a mask that has
-// several says how many; `sets` is what it says.
+// The expected size of the head dimension: heads, kv_heads or 1. `sets` is the size that the first
+// tensor of the mask with more than one set has; the others must agree with it.
 Dim heads_of(const MaskUse& use, std::int64_t sets) {
   const bool grouped = use.kv_heads > 1 && use.kv_heads < use.heads;
   if (sets == use.heads || !grouped) return {"heads", use.heads, true};
@@ -26,12 +27,12 @@ Dim heads_of(const MaskUse& use, std::int64_t sets) {
   return {"heads", use.heads, true, "kv_heads", use.kv_heads};
 }
 
-// Either form of lists; `rows` is how many the queries need.
+// Checks a list in either form, which must have at least `rows` rows.
 MaskLayout check_layout_of(const Where& where, const BlockList& list, std::int64_t rows,
                            std::int64_t block_q, const MaskUse& use, const Dim& heads) {
   const bool by_offsets = static_cast<bool>(list.offsets);
   if (by_offsets && list.counts) refuse(where, "either counts or offsets", "both");
-  if (!by_offsets && !list.counts) refuse(where, "counts or offsets beside indices", "neither");
+  if (!by_offsets && !list.counts) refuse(where, "counts or offsets with indices", "neither");
   const Where head = where / (by_offsets ? "offsets" : "counts");
   const Tensor& row_sizes = rows_of(list);
   const Dim dims[] = {{"batch", use.batch, true}, heads, {by_offsets ? "rows + 1" : "rows"}};
@@ -54,11 +55,11 @@ MaskLayout check_layout_of(const Where& where, const BlockList& list, std::int64
   return layout;
 }
 
-// The element masks of partial blocks.
+// Checks the layout of the element masks of partial blocks.
 void check_bits(const Where& where, const BlockMask& mask, const Device& device) {
   if (!mask.bit_tile && !mask.bits) return;
   if (!mask.partial) refuse(where / "partial", "lists, as bit_tile or bits is given", "none");
-  if (!mask.bit_tile) refuse(where / "bit_tile", "a tile for each partial block", "none");
+  if (!mask.bit_tile) refuse(where / "bit_tile", "a bit tile for each partial block", "none");
 
   const Tensor& indices = mask.partial.indices;
   const Dim entries[] = {{"batch", indices.size(0)},
@@ -88,7 +89,8 @@ class MaskChecker {
         one_set_(sets.batch == 1 && sets.heads == 1),
         seen_(static_cast<std::size_t>(blocks_of(kv_length, mask.block_kv))) {}
 
-  // One row of both lists: a block that came twice would count twice.
+  // Checks one row of both lists together: a block must not be in both, or kernels would count it
+  // twice.
   void check_row(std::int64_t batch, std::int64_t head, std::int64_t row) {
     begin_row(batch, head, row);
     if (mask_.full) check_entries(where_ / "full", mask_.full);
@@ -97,7 +99,7 @@ class MaskChecker {
       if (mask_.bit_tile) check_tiles();
     }
   }
-  // One row of the full list, which is named as the mask is.
+  // Checks one row of the full list; messages use the path of the mask.
   void check_list_row(std::int64_t batch, std::int64_t head, std::int64_t row) {
     begin_row(batch, head, row);
     check_entries(where_, mask_.full);
@@ -131,7 +133,7 @@ class MaskChecker {
                words(end, " after ", begin, in_row()));
       }
     } else if (const std::int64_t count = read_index(sizes, at); count < 0 || count > most) {
-      refuse(where / "counts", words("counts 0 to ", most, ", what indices can hold"),
+      refuse(where / "counts", words("counts 0 to ", most, ", the capacity of indices"),
              words(count, in_row()));
     }
   }
@@ -169,7 +171,7 @@ class MaskChecker {
   Where where_;
   const BlockMask& mask_;
   bool one_set_;
-  std::vector<std::int64_t> seen_;  // the round in which a block of keys came last
+  std::vector<std::int64_t> seen_;  // the last round in which each key block was found
   std::int64_t round_ = 0;
   std::int64_t batch_ = 0, head_ = 0, row_ = 0;
 };
@@ -195,7 +197,8 @@ MaskLayout check_mask_layout(const Where& where, const BlockMask& mask, const Ma
   const std::int64_t rows = blocks_of(use.q_length, mask.block_q);
   const std::int64_t columns = blocks_of(use.kv_length, mask.block_kv);
   if (columns > kMaxKeyBlocks) {
-    refuse(where / "block_kv", words("at most 2^28 blocks of keys, of ", use.kv_length, " keys"),
+    refuse(where / "block_kv",
+           words("a size that divides the ", use.kv_length, " keys into at most 2^28 blocks"),
            words(mask.block_kv));
   }
 
@@ -207,7 +210,7 @@ MaskLayout check_mask_layout(const Where& where, const BlockMask& mask, const Ma
     lists[1] = check_layout_of(where / "partial", mask.partial, rows, mask.block_q, use, heads);
   }
   if (full && partial && lists[0].rows != lists[1].rows) {
-    refuse(where / "partial", words(lists[0].rows, " rows as full has"), words(lists[1].rows));
+    refuse(where / "partial", words(lists[0].rows, " rows, like full"), words(lists[1].rows));
   }
   check_bits(where, mask, use.device);
   return {std::max(lists[0].rows, lists[1].rows),
@@ -218,7 +221,7 @@ MaskSets sets_of(const BlockMask& mask) {
   MaskSets sets;
   for (const BlockList* list : {&mask.full, &mask.partial}) {
     for (const Tensor* tensor : {&list->counts, &list->offsets, &list->indices}) {
-      if (!*tensor || tensor->rank < 3) continue;  // absent, or one pool for all
+      if (!*tensor || tensor->rank < 3) continue;  // absent, or indices [total]
       if (sets.batch == 1) sets.batch = tensor->size(0);
       if (sets.heads == 1) sets.heads = tensor->size(1);
     }
@@ -239,7 +242,7 @@ void check_mask_lists(const Where& where, const BlockMask& mask,
                       std::span<const std::int64_t> q_lengths, std::int64_t kv_length) {
   if (!on_host(mask.full ? mask.full.indices : mask.partial.indices)) return;
   const MaskSets sets = sets_of(mask);
-  // Rows beyond a sequence's own queries are never read, so they may hold anything.
+  // Rows after a sequence's last query are never read, so their contents do not matter.
   std::int64_t longest = 0;
   for (const std::int64_t length : q_lengths) longest = std::max(longest, length);
   const bool each_its_own = sets.batch == static_cast<std::int64_t>(q_lengths.size());

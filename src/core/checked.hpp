@@ -5,8 +5,7 @@
 
 #include <tessera/error.hpp>
 
-// Arithmetic on sizes that come from outside: it throws an Error that names the argument instead of
-// overflowing.
+// Arithmetic on sizes that callers give. On overflow it throws an Error that names the argument.
 namespace tessera::core {
 
 [[noreturn]] inline void throw_overflow(const std::string& argument, std::int64_t a, char op,
@@ -28,7 +27,7 @@ inline std::int64_t checked_add(std::int64_t a, std::int64_t b, const std::strin
   return result;
 }
 
-/// A size of a buffer: products and sums that throw instead of overflowing.
+/// The size of a buffer. Products and sums throw on overflow.
 class Size {
  public:
   constexpr Size(std::int64_t value) : value_(value) {}  // NOLINT: any count is a size

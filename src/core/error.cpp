@@ -21,7 +21,7 @@ const char* to_string(ErrorCode code) {
 Error::Error(ErrorCode code, const std::string& message)
     : std::runtime_error(message), code_(code) {}
 
-// Here, so that the class has one home for its virtual table across shared libraries.
+// Defined here so that the virtual table is in one shared library.
 Error::~Error() = default;
 
 }  // namespace tessera

@@ -3,13 +3,13 @@
 #include <bit>
 #include <cstdint>
 
-// Scalar conversions between f32 and the short float types: exact one way, rounded to nearest even
-// the other way. NaN stays NaN.
+// Scalar conversions between f32 and the 16-bit and 8-bit float types. Widening is exact; narrowing
+// rounds to nearest even. NaN stays NaN.
 namespace tessera::core {
 
-/// The code of a finite or infinite f32 magnitude (bits without the sign) in a format with
-/// `mantissa` bits below the exponent and the given exponent bias (below f32's 127). Magnitudes
-/// beyond the format give codes beyond its last one, for the caller to clamp.
+/// Narrows a finite or infinite f32 magnitude (its bits without the sign) to the code of a format
+/// with `mantissa` mantissa bits and the given exponent bias, which is less than f32's 127. If the
+/// magnitude is too large for the format, the code is too, and the caller clamps it.
 constexpr std::uint32_t narrow_magnitude(std::uint32_t magnitude, int mantissa, int bias) {
   const int lowest = 128 - bias;  // f32's exponent field of the format's smallest normal number
   const int exponent = static_cast<int>(magnitude >> 23);
@@ -17,7 +17,7 @@ constexpr std::uint32_t narrow_magnitude(std::uint32_t magnitude, int mantissa, 
   int shift = 23 - mantissa;
   if (exponent >= lowest) {
     kept -= static_cast<std::uint32_t>(lowest - 1) << 23;
-  } else {  // subnormal there: the leading one becomes explicit
+  } else {  // subnormal in that format: the leading one becomes explicit
     kept = (magnitude & 0x7fffffu) | 0x800000u;
     shift += lowest - exponent;
     if (shift > 24) return 0;
@@ -26,7 +26,7 @@ constexpr std::uint32_t narrow_magnitude(std::uint32_t magnitude, int mantissa, 
   return (kept + (1u << (shift - 1)) - 1u + odd) >> shift;
 }
 
-/// The value of a finite magnitude code.
+/// The f32 value of a finite magnitude code.
 constexpr float widen_magnitude(std::uint32_t code, int mantissa, int bias) {
   if ((code >> mantissa) == 0) {  // subnormal: a small integer times a power of two
     const auto unit = static_cast<std::uint32_t>(128 - bias - mantissa) << 23;
@@ -48,7 +48,7 @@ constexpr std::uint16_t f16_from_float(float value) {
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   std::uint32_t code = 0;
   if (magnitude > kFloatInfinity) {
-    code = 0x7e00u | ((magnitude >> 13) & 0x1ffu);  // quiet, with what fits of the payload
+    code = 0x7e00u | ((magnitude >> 13) & 0x1ffu);  // quiet NaN with the upper payload bits
   } else {
     code = narrow_magnitude(magnitude, 10, 15);
     if (code > 0x7c00u) code = 0x7c00u;
@@ -68,7 +68,8 @@ constexpr float float_from_f16(std::uint16_t half) {
 constexpr std::uint16_t bf16_from_float(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > kFloatInfinity) {
-    return static_cast<std::uint16_t>((bits >> 16) | 0x40u);  // a cut payload must not become inf
+    // Sets a payload bit, as a NaN with a payload of 0 would be an infinity.
+    return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
   }
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
@@ -77,7 +78,7 @@ constexpr float float_from_bf16(std::uint16_t half) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
 }
 
-/// The finite-only 8-bit format: no infinities, largest value 448, larger ones saturate.
+/// e4m3fn has no infinities; values above its maximum, 448, saturate.
 constexpr std::uint8_t e4m3_from_float(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7fffffffu;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 
-// Nearest even, clamped to the type; NaN gives 0.
+// Rounds to nearest even and clamps to the type's range; NaN becomes 0.
 template <class Integer>
 Integer to_integer(float value) {
   using Limits = std::numeric_limits<Integer>;
@@ -54,7 +54,7 @@ HostTensor::HostTensor(DType dtype, const std::vector<std::int64_t>& shape) {
     stride =
         core::checked_multiply(stride, std::max<std::int64_t>(shape[i], 1), "HostTensor: shape");
   }
-  // At least one line even where empty, so that the pointer is always one to point at.
+  // An empty tensor has an allocation too, so that its pointer is not null.
   const std::int64_t bytes =
       core::checked_multiply(empty ? 0 : stride, size_of(dtype), "HostTensor: shape");
   const std::int64_t rounded =

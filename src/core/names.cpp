@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// In the order of each enumeration.
+// Names in the order of the enumerators.
 constexpr std::array kDTypes{"none", "f32", "f16", "bf16", "e4m3", "i32", "i64", "u8"};
 constexpr std::array kDTypeBytes{0, 4, 2, 2, 1, 4, 8, 1};
 constexpr std::array kBackends{"cpu", "sm80", "sm90"};

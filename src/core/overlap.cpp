@@ -10,7 +10,7 @@ namespace {
 
 Extent extent_of(const Tensor& tensor) {
   if (!tensor) return {};
-  std::int64_t below = 0, above = 0;  // elements before and after the first one in order
+  std::int64_t below = 0, above = 0;  // elements before and after the one that `data` points to
   for (int i = 0; i < tensor.rank; ++i) {
     if (tensor.size(i) == 0) return {};
     if (tensor.size(i) == 1) continue;
@@ -23,12 +23,13 @@ Extent extent_of(const Tensor& tensor) {
       static_cast<std::uintptr_t>((above - below + 1) * bytes)};
 }
 
-// Differences of unsigned addresses wrap, so that each comparison covers both of its bounds.
+// Unsigned differences wrap around, so each comparison checks a lower and an upper bound.
 bool meet(const Extent& a, const Extent& b) {
   return b.begin - a.begin < a.bytes || a.begin - b.begin < b.bytes;
 }
 
-/// Sums of stride * index over a few dimensions, index in [0, last] and strides positive.
+/// The set of all sums of stride * index over a few dimensions, with positive strides and each
+/// index in [0, last].
 class Sums {
  public:
   void add(const Tensor& tensor) {
@@ -39,7 +40,7 @@ class Sums {
     }
   }
 
-  /// Whether a sum lies in [low, high].
+  /// Whether any sum is in [low, high].
   bool reach(std::int64_t low, std::int64_t high) {
     for (std::size_t i = count_; i-- > 0;) {
       const Step& rest = steps_[i + 1];
@@ -52,11 +53,13 @@ class Sums {
  private:
   struct Step {
     std::int64_t stride = 0, last = 0;
-    std::int64_t total = 0, divisor = 0;  // of this step and all smaller ones: largest sum, gcd
+    // Over this step and all with smaller strides: the largest sum, and the gcd of the strides.
+    std::int64_t total = 0, divisor = 0;
   };
 
-  // Steps stand by falling stride. Two indices with one stride count as one: their sum takes every
-  // value up to its largest. (GCC 14 warns about std::sort over an array this short.)
+  // Keeps steps in descending order of strides. Two indices with equal strides are merged: their
+  // sum takes every value up to the maximum. (GCC 14 warns about std::sort over an array this
+  // short.)
   void insert(std::int64_t stride, std::int64_t last) {
     std::size_t at = 0;
     while (at < count_ && steps_[at].stride > stride) ++at;
@@ -68,7 +71,8 @@ class Sums {
     steps_[at] = {stride, last};
   }
 
-  // Tries the indices of the largest stride that leave the smaller ones something to reach.
+  // Depth-first: tries those indices of the largest stride for which smaller strides can reach the
+  // interval. Answers true when the budget is used up.
   bool search(std::size_t at, std::int64_t low, std::int64_t high) {
     const Step& step = steps_[at];
     low = std::max<std::int64_t>(low, 0);
@@ -91,8 +95,8 @@ class Sums {
   int budget_ = 1000;
 };
 
-// Elements of a begin at a.begin + sum, those of b at the last element of b - sum. They share a
-// byte where the distance of the two is less than the size of the lower one.
+// Elements of a begin at a_extent.begin + sum, those of b at the last element of b - sum. Two
+// elements overlap if their distance is less than the size of the one at the lower address.
 bool share(const Tensor& a, const Extent& a_extent, const Tensor& b, const Extent& b_extent) {
   const std::int64_t a_bytes = size_of(a.dtype), b_bytes = size_of(b.dtype);
   const auto last_of_b =

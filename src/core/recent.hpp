@@ -6,14 +6,15 @@
 
 namespace tessera::core {
 
-/// What was made of a few keys before: a value depends on its key alone, and takes longer to make
-/// than to look up. Each key has one place, where the last one that came there stays.
+/// A small direct-mapped cache for values that depend on their key alone. A key is kNumbers
+/// integers and maps to one slot; a new key replaces the one in its slot.
 template <class Value, std::size_t kNumbers>
 class Recent {
  public:
   using Key = std::array<std::int64_t, kNumbers>;
 
-  /// Valid until the next call. What `make()` throws leaves everything as it was.
+  /// The value of `key`, from the cache or from `make()`. The reference is valid until the next
+  /// call. If `make()` throws, the cache is unchanged.
   template <class Make>
   const Value& get(const Key& key, const Make& make) {
     Entry& entry = entries_[place_of(key)];

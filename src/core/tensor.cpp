@@ -18,7 +18,7 @@ std::string list(const std::array<std::int64_t, kMaxRank>& values, int count) {
   return text + "]";
 }
 
-// Strides of dimensions of size one, and of empty tensors, mean nothing.
+// Ignores the strides of dimensions of size 1 and of empty tensors.
 bool is_contiguous(const Tensor& tensor, int rank) {
   const auto end = tensor.shape.begin() + rank;
   if (std::find(tensor.shape.begin(), end, 0) != end) return true;
@@ -30,7 +30,7 @@ bool is_contiguous(const Tensor& tensor, int rank) {
   return true;
 }
 
-// Shape alone; the strides stay zero.
+// A view with that shape, whose strides are still zero.
 Tensor shaped(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
               Device device) {
   if (shape.size() > static_cast<std::size_t>(kMaxRank)) {
@@ -86,7 +86,7 @@ Tensor tensor(const void* data, DType dtype, std::initializer_list<std::int64_t>
   if (strides.size() != shape.size()) {
     throw Error(ErrorCode::invalid_argument,
                 "tensor: strides: expected " + std::to_string(shape.size()) +
-                    " to match the shape, got " + std::to_string(strides.size()));
+                    ", one per dimension, got " + std::to_string(strides.size()));
   }
   std::copy(strides.begin(), strides.end(), view.strides.begin());
   return view;

@@ -15,9 +15,10 @@
 
 #include "src/ffi/convert.hpp"
 
-// How src/ffi reads the arguments of an operation. The build writes a descriptor for each argument
-// from python/tessera/_signatures.py: where the argument is, its name in messages and what it may
-// hold. Its type decides how it is read, so that C++ states neither order nor names.
+// Reads the arguments of an operation. The build generates a descriptor for each argument from
+// python/tessera/_signatures.py: its position, its name in messages and its accepted dtypes. The
+// descriptor's type determines how the argument is read, so that C++ code states neither the order
+// nor the names.
 namespace tessera::python {
 
 struct Signature {
@@ -43,7 +44,7 @@ struct IntegerArgument {
   int at;
   const char* name;
 };
-/// None and FlashAttention's -1 are no limit.
+/// A window width. None, and -1 as in FlashAttention, mean no limit.
 struct LimitArgument {
   int at;
   const char* name;
@@ -69,7 +70,7 @@ struct BsrArguments {
   TensorArgument values, row_offsets, col_indices;
   IntegerArgument rows, cols;
 };
-/// A dense tensor, or a BSR matrix where row_offsets is given.
+/// A BSR matrix if row_offsets is given, else a dense tensor.
 struct OperandArguments {
   TensorArgument values, row_offsets, col_indices;
   IntegerArgument rows, cols;
@@ -96,15 +97,15 @@ struct AttentionOptionsArguments {
   ExecutionArguments execution;
 };
 
-/// The arguments of one call. An argument of the wrong kind is a TypeError that names it.
+/// The arguments of one call. An argument of the wrong type raises a TypeError with its name.
 class Arguments {
  public:
-  /// Throws where the number of arguments is not the signature's.
+  /// Throws if the number of arguments differs from the signature's.
   Arguments(const Signature& signature, const tvm::ffi::PackedArgs& args, Memory memory);
 
-  /// Absent where the argument is None.
+  /// None becomes an absent tensor.
   Tensor read(const TensorArgument& argument) const;
-  /// [.., n] as [rows, n].
+  /// Flattens [.., n] to [rows, n].
   Tensor read_rows(const TensorArgument& argument) const;
   std::vector<Tensor> read(const TensorsArgument& argument) const;
   bool read(const FlagArgument& argument) const;
@@ -119,6 +120,7 @@ class Arguments {
   BlockMask read(const BlockMaskArguments& arguments) const;
   Execution read(const ExecutionArguments& arguments) const;
 
+  /// Whether the argument is not None.
   bool has(const TensorArgument& argument) const;
 
  private:

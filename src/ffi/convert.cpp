@@ -13,7 +13,7 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-/// DType::none where the library has no such type.
+/// DType::none if the library has no such dtype.
 DType dtype_of(const DLDataType& dtype) {
   struct Known {
     std::uint8_t code, bits;
@@ -38,7 +38,7 @@ std::string name_of(const DLDataType& dtype) {
   return std::string(ffi::DLDataTypeToString(dtype));
 }
 
-/// What Python calls the type of an argument.
+/// The Python name of an argument's type.
 std::string type_of(const ffi::AnyView& any) {
   struct Known {
     const char* key;
@@ -55,7 +55,7 @@ std::string type_of(const ffi::AnyView& any) {
       Known{"ffi.Bytes", "bytes"},
       Known{"ffi.Function", "function"},
   };
-  const std::string key = any.GetTypeKey();
+  std::string key = any.GetTypeKey();
   for (const Known& known : kKnown) {
     if (key == known.key) return known.name;
   }
@@ -115,13 +115,13 @@ Tensor to_rows(const Place& place, const ffi::AnyView& any, const char* dtypes, 
   const DLTensor& from = **given;
   const std::int64_t inner = from.shape[from.ndim - 1];
   std::array<std::int64_t, 2> shape{1, inner}, strides{inner, from.strides[from.ndim - 1]};
-  bool first = true;  // of the leading dimensions longer than 1, from the last one
+  bool first = true;  // no leading dimension longer than 1 so far
   for (int i = from.ndim - 2; i >= 0; --i) {
     if (from.shape[i] == 1) continue;
     if (first) {
       strides[0] = from.strides[i];
     } else if (shape[0] != 0 && from.strides[i] != shape[0] * strides[0]) {
-      fail("ValueError", place, "expected leading dimensions that lie as one");
+      fail("ValueError", place, "expected leading dimensions that flatten without a copy");
     }
     shape[0] *= from.shape[i];
     first = false;
@@ -139,7 +139,7 @@ bool to_flag(const Place& place, const ffi::AnyView& any) {
 }
 
 std::int64_t to_integer(const Place& place, const ffi::AnyView& any) {
-  // A bool is no count, so nothing is converted.
+  // No conversions: a bool is not accepted as an integer.
   if (const auto value = any.as<std::int64_t>()) return *value;
   refuse(place, "an integer", any);
 }

@@ -7,8 +7,8 @@
 
 #include <tvm/ffi/any.h>
 
-// Values of Python as those of the library. A value of the wrong kind is a TypeError that names the
-// argument.
+// Conversions from Python values to C++ ones. A value of the wrong type raises a TypeError with the
+// name of the argument.
 namespace tessera::python {
 
 // The dtypes of an argument, as messages list them.
@@ -20,24 +20,27 @@ inline constexpr const char* kFloat32 = "float32";
 inline constexpr const char* kBytes = "uint8";
 inline constexpr const char* kBlocks = "bool or uint8";
 
-/// The argument that a value came for.
+/// An argument of an operation, for messages.
 struct Place {
   const char* op;
   const char* name;
 };
 
-/// Whether tensors come with their memory: planned for a device that need not be here, they may be
-/// anywhere.
+/// Whether to take the data pointers of tensors. They are ignored if the problem is explained for
+/// another device.
 enum class Memory : std::uint8_t { read, ignored };
 
+/// Raises the Python exception `kind`: "op: argument: message".
 [[noreturn]] void fail(const char* kind, const Place& place, const std::string& message);
+/// Raises a TypeError: "op: argument: expected X, got TYPE".
 [[noreturn]] void refuse(const Place& place, const char* expected, const tvm::ffi::AnyView& got);
 
-/// Absent where the value is None. `dtypes` is for the message that refuses a dtype which the
-/// library does not know.
+/// Converts a tensor; None becomes an absent one. `dtypes` lists the accepted dtypes for the
+/// message about a dtype that the library does not have.
 Tensor to_tensor(const Place& place, const tvm::ffi::AnyView& any, const char* dtypes,
                  Memory memory);
-/// A tensor of any rank, [.., n], as [rows, n]: its leading dimensions have to lie as one.
+/// Converts a tensor [.., n] of any rank to [rows, n]. The strides must allow to flatten the
+/// leading dimensions without a copy.
 Tensor to_rows(const Place& place, const tvm::ffi::AnyView& any, const char* dtypes, Memory memory);
 bool to_flag(const Place& place, const tvm::ffi::AnyView& any);
 std::int64_t to_integer(const Place& place, const tvm::ffi::AnyView& any);

@@ -16,7 +16,7 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// What the library asks of workspaces and schedules.
+// The alignment that the library requires of workspaces and schedules.
 constexpr std::int64_t kAlignment = 128;
 
 Device device_in(const AttentionProblem& problem) { return problem.q.device; }
@@ -57,7 +57,7 @@ ScratchSource Scratch::source() {
 
 std::string message_of(const Error& error) {
   std::string message = error.what();
-  if (error.code() == ErrorCode::io) return message;  // names files
+  if (error.code() == ErrorCode::io) return message;  // contains file names
   static constexpr std::array<std::array<const char*, 2>, 5> kNames{{
       {"epilogue.", ""},
       {".sparse.", "."},

@@ -14,17 +14,17 @@
 
 namespace tessera::python {
 
-/// Memory for one call or one plan, from the framework whose tensors came (torch's caching
-/// allocator), else from the host.
+/// Memory for one call or one plan. It comes from the framework of the call's tensors (for PyTorch,
+/// the caching allocator) if that has an allocator, else from the host.
 class Scratch {
  public:
   explicit Scratch(const Device& device) : device_(device) {}
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  /// 128-byte aligned; lives as long as this object.
+  /// Allocates memory aligned to 128 bytes that lives as long as this object.
   void* allocate(std::int64_t bytes);
-  /// The same as the source of a call's buffers.
+  /// This object as the source of a call's buffers.
   ScratchSource source();
 
  private:
@@ -33,24 +33,23 @@ class Scratch {
   std::vector<std::unique_ptr<std::byte[]>> host_;
 };
 
-/// Plans, prepares and runs on the caller's stream, with scratch from the caller's framework where
-/// it has an allocator.
+/// Plans, prepares and runs on the framework's current stream, with buffers from `Scratch`.
 void execute(const Call& call);
 
 /// The device that the problem's tensors are on.
 Device device_of(const AnyProblem& problem);
-/// How the call runs, on the stream that is current for its device.
+/// The call's execution, on the framework's current stream of its device.
 Execution on_current_stream(const Call& call);
 Execution on_current_stream(const Device& device, Execution execution = {});
 
-/// An error's message, with the names that arguments have in Python ("bias") in place of their
-/// paths in the C++ problems ("epilogue.bias").
+/// The message of an error, with argument paths of C++ problems ("epilogue.bias") replaced by the
+/// names in Python ("bias").
 std::string message_of(const Error& error);
 
-/// The Python exception of an error's code.
+/// The name of the Python exception for an error code.
 const char* exception_of(ErrorCode code);
 
-/// Calls body(); the library's errors become the Python exceptions that name them.
+/// Calls body() and converts the library's errors to Python exceptions.
 template <class Body>
 void translated(const Body& body) {
   try {

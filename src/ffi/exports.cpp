@@ -1,5 +1,5 @@
-// What python/tessera calls: one function for each operation, registered under "tessera.NAME" when
-// this library is loaded.
+// The functions that python/tessera calls, registered as "tessera.NAME" when this library is
+// loaded.
 #include <memory>
 #include <string>
 #include <variant>
@@ -56,7 +56,7 @@ ReadCall reader_of(const char* where, const std::string& op) {
               std::string(where) + ": op: no operation is called '" + op + "'");
 }
 
-/// explain(op, device, as_json, arguments of the operation...): what would run, and why.
+/// explain(op, device, as_json, arguments of the operation...) -> text or JSON.
 void explain_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     Reader reader("explain", args);
@@ -73,9 +73,8 @@ void explain_call(ffi::PackedArgs args, ffi::Any* result) {
 }
 
 /// plan(op, arguments of the operation...) -> [kernel, backend, signature, workspace bytes,
-/// schedule bytes, prepare, run, explain]. prepare and run are called with the operation's
-/// arguments; where prepare gets None for an operand or a result, it is the planned one.
-/// explain(as_json).
+/// schedule bytes, prepare, run, explain]. prepare and run take the operation's arguments; prepare
+/// accepts None for operands and results. explain takes as_json.
 void plan_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     Reader reader("plan", args);
@@ -103,15 +102,15 @@ void plan_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
-/// Whether `out` has the last dimension of v and is no FP8, which goes in, not out. All else that
-/// may be wrong with it is refused by the library.
+/// Whether `out` has the last dimension of v and an output dtype (FP8 is for inputs only). The
+/// library checks everything else.
 bool suits(const Tensor& out, const Tensor& v) {
   if (out.rank == 0 || v.rank == 0) return true;
   return out.size(out.rank - 1) == v.size(v.rank - 1) && out.dtype != DType::e4m3;
 }
 
-/// plain_attention(...) -> bool. Callers make `out` like q, without a look at v. Where that does
-/// not suit the result, nothing is done and the answer is false.
+/// plain_attention(...) -> bool. The caller allocates `out` like q without looking at v. If such a
+/// tensor cannot hold the result, the call does nothing and returns false.
 void plain_attention_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     const Call call = read_plain_attention(args, Memory::read);
@@ -122,7 +121,7 @@ void plain_attention_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
-/// check_tuning(text, device): an error says what is wrong with a tuning file.
+/// check_tuning(text, device): raises an error if a tuning file is invalid.
 void check_tuning_call(ffi::PackedArgs args, ffi::Any*) {
   translated([&] {
     Reader reader("check_tuning", args);
@@ -132,9 +131,9 @@ void check_tuning_call(ffi::PackedArgs args, ffi::Any*) {
   });
 }
 
-/// spgemm(a, b, ...) -> [stored blocks, fill]. The result's pattern is found; fill(values,
-/// row_offsets, col_indices, rows, cols) writes it into arrays of that size. The operands must live
-/// until then.
+/// spgemm(a, b, ...) -> [stored blocks, fill]. Finds the pattern of the result; fill(values,
+/// row_offsets, col_indices, rows, cols) then computes the result into arrays with that many
+/// blocks. The operands must live until then.
 void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     const Call call = read_spgemm(args, Memory::read);
@@ -156,7 +155,7 @@ void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
 }
 
 /// pattern(kind, parameters...) -> [rows, cols, stored blocks, fill]; fill(offsets, indices) writes
-/// the seeded generator's lists into i64 arrays of rows + 1 and that many entries.
+/// the lists into i64 arrays of rows + 1 and stored blocks entries.
 void pattern_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     Reader reader("pattern", args);
@@ -174,7 +173,7 @@ void pattern_call(ffi::PackedArgs args, ffi::Any* result) {
 }
 
 /// read_matrix_market(path) -> [rows, cols, entries, fill]; fill(row, col, value) writes the
-/// entries into i64, i64 and f32 arrays of that many.
+/// entries into i64, i64 and f32 arrays of that length.
 void read_matrix_market_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     Reader reader("read_matrix_market", args);
@@ -225,9 +224,9 @@ void transpose_lists_call(ffi::PackedArgs packed, ffi::Any*) {
   });
 }
 
-/// host_view(address, dtype, shape, strides in elements): host memory that the caller keeps alive,
-/// as a tensor. For NumPy arrays that NumPy's own DLPack export refuses: read-only ones, and the
-/// dtypes of ml_dtypes.
+/// host_view(address, dtype, shape, strides in elements) -> a tensor view of host memory, which the
+/// caller keeps alive. It is for NumPy arrays that NumPy cannot export by DLPack: read-only ones,
+/// and the dtypes of ml_dtypes.
 void host_view_call(ffi::PackedArgs args, ffi::Any* result) {
   struct View {
     DLManagedTensorVersioned managed{};
@@ -238,6 +237,7 @@ void host_view_call(ffi::PackedArgs args, ffi::Any* result) {
   view->shape.assign(shape.begin(), shape.end());
   view->strides.assign(strides.begin(), strides.end());
   DLTensor& tensor = view->managed.dl_tensor;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address from Python, possibly 0
   tensor.data = reinterpret_cast<void*>(args[0].cast<std::int64_t>());
   tensor.device = {kDLCPU, 0};
   tensor.ndim = static_cast<int>(shape.size());

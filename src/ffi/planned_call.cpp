@@ -6,7 +6,7 @@
 namespace tessera::python {
 namespace {
 
-// Absent operands and results become the planned ones, without memory.
+// Replace absent operands and results by the planned ones, with null data.
 
 void fill(Tensor& tensor, const Tensor& planned) {
   if (tensor) return;
@@ -55,7 +55,7 @@ Execution PlannedCall::execution_for(const Call& call) const {
 }
 
 void PlannedCall::prepare(Call call) const {
-  // Both are problems of one operation.
+  // Both variants hold the same alternative.
   std::visit(
       [&](auto& problem) {
         fill(problem, std::get<std::remove_cvref_t<decltype(problem)>>(problem_));

@@ -7,16 +7,16 @@
 
 namespace tessera::python {
 
-/// A plan for the problem of one call, with the schedule that `prepare` fills. It keeps shapes and
-/// strides of the call's tensors, not their memory. A const object may run on several threads.
+/// A plan for the problem of one call, with the schedule that `prepare` fills. It keeps the shapes
+/// and strides of the call's tensors, not their memory. Several threads may run a const object.
 class PlannedCall {
  public:
   explicit PlannedCall(const Call& call);
   const Plan& plan() const { return plan_; }
 
-  /// Reads the lists of `call`; its dense operands and results may be absent.
+  /// Fills the schedule from the lists of `call`, whose dense operands and results may be absent.
   void prepare(Call call) const;
-  /// The problem has to be the planned one but for addresses, values and scales.
+  /// Runs a call whose problem has the planned shapes; addresses, values and scales may differ.
   void run(const Call& call) const;
   Explanation explain() const;
 
@@ -24,7 +24,7 @@ class PlannedCall {
   Execution execution_for(const Call& call) const;
 
   AnyProblem problem_;  // its addresses are not used after construction
-  Execution how_;       // what the caller forced
+  Execution how_;       // the caller's backend, kernel and threads
   Plan plan_;
   Scratch memory_;
   Buffer schedule_;

@@ -16,12 +16,12 @@ namespace {
 
 using tvm::ffi::PackedArgs;
 
-/// [batch, heads, length, dim] read as [batch, length, heads, dim]; packed and paged alike.
+/// Views [batch, heads, length, dim] as [batch, length, heads, dim]; also packed and paged tensors.
 void swap_heads(Tensor& tensor) {
   if (tensor && tensor.rank >= 3) tensor = swap_dims(tensor, tensor.rank - 3, tensor.rank - 2);
 }
 
-/// The options of both directions.
+/// Reads the options that forward and backward share.
 void read_options(const Arguments& args, const AttentionOptionsArguments& at,
                   AttentionProblem& problem) {
   problem.scale = args.read(at.scale);
@@ -58,7 +58,7 @@ void read_tensors(const Arguments& args, const AttentionTensors& at, AttentionPr
   }
 }
 
-/// The enumerator of that name, among the first `count`.
+/// The enumerator with that name among the first `count`. Throws if there is none.
 template <class Enum>
 Enum parse(const Place& place, const std::string& name, int count) {
   std::string known;
@@ -213,7 +213,7 @@ Pattern read_pattern(Reader& args) {
   const auto sizes = [&](const char* name) {
     return std::array{args.integer(name), args.integer(name), args.integer(name)};
   };
-  // These follow from their arguments how large they are.
+  // The sizes of these patterns follow from other arguments.
   if (kind == "sliding_tile") {
     const auto volume = sizes("volume"), neighbourhood = sizes("neighbourhood");
     return patterns::sliding_tile(volume, neighbourhood, args.integer("blocks"));

@@ -10,13 +10,13 @@
 
 namespace tessera::python {
 
-/// What an exported function was asked to do.
+/// The problem and execution of a call from Python.
 struct Call {
   AnyProblem problem;
   Execution execution;
 };
 
-// Each reads the arguments of the operation of its name.
+// Each function reads the arguments of the operation in its name.
 using ReadCall = Call (*)(const tvm::ffi::PackedArgs& packed, Memory memory);
 Call read_attention(const tvm::ffi::PackedArgs& packed, Memory memory);
 Call read_plain_attention(const tvm::ffi::PackedArgs& packed, Memory memory);
@@ -27,7 +27,8 @@ Call read_linear(const tvm::ffi::PackedArgs& packed, Memory memory);
 Call read_sddmm(const tvm::ffi::PackedArgs& packed, Memory memory);
 Call read_spgemm(const tvm::ffi::PackedArgs& packed, Memory memory);
 
-/// kind, rows, cols, then what the generator of that name takes.
+/// Generates a pattern from the arguments: kind, rows, cols, and the parameters of that generator.
+/// The generators sliding_tile and mesh have no rows and cols.
 Pattern read_pattern(Reader& args);
 
 }  // namespace tessera::python

@@ -9,7 +9,7 @@ namespace ffi = tvm::ffi;
 ffi::AnyView Reader::take(const char* name) {
   if (next_ >= args_.size()) {
     fail("TypeError", {op_, name},
-         "missing, only " + std::to_string(args_.size()) + " arguments came");
+         "missing, got only " + std::to_string(args_.size()) + " arguments");
   }
   return args_[next_++];
 }

@@ -11,8 +11,8 @@
 
 namespace tessera::python {
 
-/// Reads the arguments of the exports that are no operation (generators, files, settings) one after
-/// the other.
+/// Reads arguments one after the other, for exported functions without a generated signature:
+/// generators, files, settings.
 class Reader {
  public:
   Reader(const char* op, const tvm::ffi::PackedArgs& args) : op_(op), args_(args) {}
@@ -23,13 +23,13 @@ class Reader {
   std::string text(const char* name) { return to_text({op_, name}, take(name)); }
   std::optional<std::string> optional_text(const char* name);
 
-  /// Copies values, i64 or f32, into an argument of that type and of exactly their number.
+  /// Copies i64 or f32 values to an array argument, which must have that dtype and length.
   template <class T>
   void write(const char* name, const std::vector<T>& values);
 
-  /// The arguments that are left.
+  /// The arguments that have not been read.
   tvm::ffi::PackedArgs rest() const { return args_.Slice(next_); }
-  /// Throws where arguments are left.
+  /// Throws if there are arguments that have not been read.
   void finish() const;
 
  private:

@@ -10,9 +10,9 @@ namespace {
 
 double real(std::int64_t n) { return static_cast<double>(n); }
 
-/// How a row's tiles cover a problem: the number of tiles, and the share of their area that counts.
+/// How a kernel row's tiles cover a result: their number, and the fraction of their area inside it.
 struct Cover {
-  double tiles = 0;  // 0: as many as it takes
+  double tiles = 0;  // 0: not limited by whole rounds
   double fill = 1;
 };
 
@@ -40,10 +40,10 @@ DType input_dtype(const Product& s) {
   return s.a.dtype;
 }
 
-/// FLOPs a second that the device could give this dtype.
+/// Peak FLOP/s of the device for a dtype.
 double peak_flops(const DeviceFacts& device, DType dtype) {
   if (device.kind == DeviceKind::cuda) {
-    // f32 goes through the tensor cores at half the 16-bit rate, e4m3 at twice.
+    // Tensor cores process f32 at half the 16-bit rate, e4m3 at twice.
     const double factor = dtype == DType::f32 ? 0.5 : dtype == DType::e4m3 ? 2.0 : 1.0;
     return device.tensor_tflops * 1e12 * factor;
   }
@@ -51,17 +51,17 @@ double peak_flops(const DeviceFacts& device, DType dtype) {
                        : device.simd == "avx2"                          ? 8
                        : device.simd == "sse4" || device.simd == "neon" ? 4
                                                                         : 1;
-  // Two fused multiply-adds a cycle, of two FLOPs each.
+  // Two fused multiply-adds per cycle, two FLOPs each.
   return device.units * device.clock_ghz * 1e9 * lanes * 2 * 2;
 }
 
-/// The share of the peak that good kernels of a backend reach on large problems.
+/// The fraction of the peak that good kernels of a backend reach on large problems.
 double efficiency(Backend backend, Op op, const DeviceFacts& device) {
   const bool softmax = op == Op::attention || op == Op::attention_backward;
   switch (backend) {
     case Backend::cpu:
       return softmax ? 0.35 : 0.5;
-    // mma.sync reaches two thirds of what Hopper's own instructions do.
+    // On Hopper, mma.sync reaches two thirds of the rate of wgmma.
     case Backend::sm80:
       return device.compute_capability >= 90 ? 0.5 : 0.7;
     case Backend::sm90:
@@ -81,19 +81,19 @@ double usual_seconds(const KernelRow& row, Backend backend, const AnyShape& shap
   const Work total = work_of(shape);
   const Op op = op_of(shape);
   const DType dtype = std::visit([](const auto& s) { return input_dtype(s); }, shape);
-  // A rate of zero is unknown: that limit is left out.
+  // A rate of zero means unknown: that limit is ignored.
   const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
   double time = seconds(total.bytes, device.memory_tbs * 1e12);
   if (op != Op::merge_states) {
     const Cover c = std::visit([&](const auto& s) { return cover(s, row.tile); }, shape);
-    // Tensor cores compute whole tiles; a CPU kernel stops at the edge.
+    // GPU kernels compute whole tiles; CPU kernels stop at the edge.
     double rate = peak_flops(device, dtype) * efficiency(backend, op, device);
     if (backend != Backend::cpu && c.fill > 0) rate *= c.fill;
     if (c.tiles > 0 && device.units > 0) {
       rate *= c.tiles / (std::ceil(c.tiles / device.units) * device.units);
     }
     time = std::max(time, seconds(total.flops, rate));
-    // Each tile fetches its own rows and columns from L2; attention keeps its query rows.
+    // Each tile loads its rows and columns from L2; attention keeps its query rows.
     const bool attends = op == Op::attention || op == Op::attention_backward;
     const double fetched = 1.0 / row.tile.m + (attends ? 0 : 1.0 / row.tile.n);
     time =

@@ -2,14 +2,15 @@
 
 #include "src/kernels/family.hpp"
 
-// What families share that estimate time from the problem's work alone.
+// Time estimates for families that need only the problem's FLOPs and bytes.
 namespace tessera::planning {
 
-/// Seconds of a kernel that reaches the usual share of its device's ceilings, without a launch.
+/// Seconds of a kernel that reaches the usual fraction of the device's ceilings, without launch
+/// overhead.
 double usual_seconds(const KernelRow& row, Backend backend, const AnyShape& shape,
                      const DeviceFacts& device);
 
-/// Before the first tile starts: a launch, or waking the threads.
+/// Seconds before the first tile starts: the kernel launch, or waking the threads.
 double overhead_seconds(const DeviceFacts& device);
 
 }  // namespace tessera::planning

@@ -14,8 +14,7 @@
 namespace tessera::planning {
 
 std::span<const KernelFamily> all_families() {
-  // At equal predicted times the first one is taken.
-  // One per line.
+  // At equal predicted times, the first family wins.
   // clang-format off
   static const KernelFamily kFamilies[] = {
       sm90_merge_family(),

@@ -7,11 +7,11 @@
 
 namespace tessera::planning {
 
-/// All families, the more particular backend first; they plan, and have nothing to launch yet:
-/// src/api adds what the build contains.
+/// All families, the more specific backend first. They can plan, but have no launch function:
+/// src/api adds those of the backends in this build.
 std::span<const KernelFamily> all_families();
 
-/// The row of that name and its family; nulls where there is none.
+/// The kernel row with a name, and its family; null if there is none.
 struct FoundRow {
   const KernelFamily* family = nullptr;
   const KernelRow* row = nullptr;

@@ -19,22 +19,22 @@
 #include "src/problem/shape.hpp"
 
 // A kernel family: kernels that share one source and differ by tile and type. Each family fills in
-// one record, in the plan.cpp of its folder; no other place knows families by name, except for the
-// list in src/kernels/families.cpp.
+// one record, in the plan.cpp of its folder. Only the list in src/kernels/families.cpp knows
+// families by name.
 namespace tessera::planning {
 
-/// What a family works out for one problem, row and device: a value of a type of the family's own.
-/// The cost, the buffers, `explain` and the launch read it.
+/// What a family computes once for a problem, kernel row and device: a value of a type that the
+/// family defines. The cost, the buffers, `explain` and the launch read it.
 class Layout {
  public:
   Layout() = default;
   template <class T>
   requires(!std::is_same_v<T, Layout>) Layout(const T& value)
-      : tag_(&kTag<T>) {  // NOLINT: a conversion is what is wanted
+      : tag_(&kTag<T>) {  // NOLINT: implicit on purpose
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kBytes && alignof(T) <= 16);
     std::memcpy(bytes_, &value, sizeof(T));
   }
-  /// Null where the value is of another type.
+  /// Null if the value has another type.
   template <class T>
   const T* get_if() const {
     return tag_ == &kTag<T> ? std::launder(reinterpret_cast<const T*>(bytes_)) : nullptr;
@@ -53,7 +53,7 @@ class Layout {
   alignas(16) std::byte bytes_[kBytes];
 };
 
-/// Bytes of the scratch that `run` needs and of the buffer that `prepare` fills.
+/// Bytes of the workspace that `run` uses and of the schedule that `prepare` writes.
 struct BufferSizes {
   std::int64_t workspace = 0, schedule = 0;
   friend bool operator==(const BufferSizes&, const BufferSizes&) = default;
@@ -61,44 +61,44 @@ struct BufferSizes {
 
 struct Planned;
 
-/// One run, or one preparation, of a planned problem that has been checked.
+/// Arguments of one run, or one preparation, of a planned and checked problem.
 struct Call {
   const Planned& planned;
   const AnyProblem& problem;
-  const AnyShape& shape;  // the problem's own: equal to the planned one, with its device and scale
+  const AnyShape& shape;  // equal to the planned shape; has this problem's device and scale
   void* workspace = nullptr;
   void* schedule = nullptr;
   void* stream = nullptr;
-  const void* result = nullptr;  // spgemm: where its result goes, which is no part of the problem
+  const void* result = nullptr;  // spgemm: its result, which is not part of the problem
 };
 
 struct KernelFamily {
-  std::string_view name;  // "sm90_attention": its rows' names begin with it
+  std::string_view name;  // e.g. "sm90_attention", the prefix of its rows' names
   Backend backend{};
   Op op{};
   std::span<const KernelRow> rows;
 
-  /// Why a row cannot run a problem. Device and dtypes have been looked at.
+  /// Adds the reasons why a row cannot run a problem. Device and dtypes have been checked before.
   void (*refuse)(const AnyShape&, const KernelRow&, const DeviceFacts&, Reasons&) = nullptr;
-  /// May add reasons that only the layout shows.
+  /// Computes the layout. May add reasons that depend on it.
   Layout (*layout)(const AnyShape&, const KernelRow&, const DeviceFacts&, Reasons&) = nullptr;
   double (*seconds)(const AnyShape&, const Layout&, const KernelRow&, const DeviceFacts&) = nullptr;
-  /// Optional, for families whose layouts are slow to find: at most what `seconds` gives for a row
-  /// that refuses nothing. Selection skips rows that cannot be the fastest.
+  /// Optional, for families whose layouts take long to find: a lower bound of `seconds` for a row
+  /// that is not refused. Selection skips rows that cannot be the fastest.
   double (*at_least)(const AnyShape&, const KernelRow&, const DeviceFacts&) = nullptr;
-  /// `threads`: of the CPU backend.
+  /// `threads`: on the CPU.
   BufferSizes (*buffers)(const AnyShape&, const Layout&, const KernelRow&, int threads) = nullptr;
-  /// For `explain`, after the row's reason: "; ..." for each thing that is not usual.
+  /// Text for `explain`, after the row's `why`: "; ..." for each unusual property.
   std::string (*describe)(const AnyShape&, const Layout&) = nullptr;
 
-  /// Null where the backend is not in this build.
+  /// Null if this build does not contain the backend.
   void (*prepare)(const Call&) = nullptr;
   void (*launch)(const Call&) = nullptr;
   /// Null where nothing can be missing. What the process lacks to launch, in words; null: nothing.
   const char* (*missing)() = nullptr;
 };
 
-/// A plan as the library keeps it: what run and prepare need, worked out once.
+/// A plan as the library keeps it: everything that `run` and `prepare` need, computed once.
 struct Planned {
   const KernelFamily* family = nullptr;
   const KernelRow* row = nullptr;
@@ -109,9 +109,9 @@ struct Planned {
   double predicted_ms = 0;
 };
 
-/// The record of a family from a class F with the types F::Shape and F::Layout and the static
-/// functions refuse, layout, seconds, buffers and describe: one that is missing does not compile;
-/// at_least is optional.
+/// Makes the record of a family from a class F with the types F::Shape and F::Layout and the static
+/// functions refuse, layout, seconds, buffers and describe (a missing one is a compile error) and,
+/// optionally, at_least.
 template <class F>
 constexpr KernelFamily make_family(std::string_view name, Backend backend, Op op,
                                    std::span<const KernelRow> rows) {
@@ -144,7 +144,7 @@ constexpr KernelFamily make_family(std::string_view name, Backend backend, Op op
   return family;
 }
 
-/// The layout of families that decide nothing besides the row.
+/// The layout of families that decide nothing beyond the kernel row.
 struct NoLayout {};
 
 }  // namespace tessera::planning

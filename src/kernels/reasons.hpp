@@ -7,20 +7,20 @@
 
 #include <tessera/tensor.hpp>
 
-// Why a kernel row cannot run a problem, as values: text is made where it is printed
-// (src/select/reason_text.cpp).
+// Why a kernel row cannot run a problem, as values. src/select/reason_text.cpp turns them into text
+// when they are printed.
 namespace tessera::planning {
 
 struct Reason {
   enum class Kind : std::uint8_t {
-    forced_backend,      // execution.backend asks for another one
+    forced_backend,      // execution.backend names another backend
     not_built,           // this build has no such backend
     missing,             // `what` says what the process lacks
     no_kernel,           // the backend has no family for the operation
     needs_cpu,           // the device is a GPU
     needs_gpu,           // the device is a CPU
     compute_capability,  // expected `limit`, as 90; got `got`
-    other_device,        // the tensors are elsewhere
+    other_device,        // the tensors are on another device
     dtype,               // of `what`: got `dtype`, supported `dtypes`
     unsupported,         // `what` is present
     required,            // `what` is absent
@@ -37,7 +37,7 @@ struct Reason {
   std::int64_t got = 0, limit = 0;
 };
 
-/// Collects reasons: all of them for `explain`, where only choosing the first one is enough.
+/// Collects reasons: all of them for `explain`; only the first one if `all` is false.
 class Reasons {
  public:
   explicit Reasons(bool all = true) : all_(all) {}
@@ -67,15 +67,15 @@ class Reasons {
   }
 
   bool none() const { return count_ == 0; }
-  /// Whether further ones change nothing.
+  /// Whether no further reasons are needed.
   bool enough() const { return !all_ && count_ > 0; }
   std::span<const Reason> list() const { return {storage_.reasons, count_}; }
 
  private:
   static constexpr std::size_t kMax = 12;
-  // Not filled in advance: selection makes one of these objects per row.
+  // Left uninitialised: selection creates one such object per kernel row.
   union Storage {
-    Storage() {}  // NOLINT: that is the point
+    Storage() {}  // NOLINT: leaves the reasons uninitialised
     Reason reasons[kMax];
   } storage_;
   std::size_t count_ = 0;

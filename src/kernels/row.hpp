@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-// A row of a kernel table: one kernel with its tile. The tile is stated here and nowhere else:
-// selection reads it, the GPU kernel is instantiated from it (it is a structural type, so it is a
-// template argument), and the build generates one .cu per row.
+// A row of a kernel table: one kernel with its tile. The tile is stated only here: selection reads
+// it, the GPU kernel is instantiated from it (Tile is a structural type, so it can be a template
+// argument), and the build generates one .cu file per row.
 namespace tessera::planning {
 
 struct Tile {
@@ -12,7 +12,7 @@ struct Tile {
   int stages = 0;           // GPU: slots of the ring in shared memory
   int warpgroups = 0;       // GPU: consumer warpgroups (or warps / 4)
   int v = 0;                // attention on a GPU: head dimension of V
-  int row_groups = 1;       // attention on a GPU: row groups of a tile with a list each
+  int row_groups = 1;       // attention on a GPU: row groups with a list each, per tile
   int kv_splits = 1;        // attention on a GPU: KV splits inside a CTA
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
@@ -20,9 +20,9 @@ struct Tile {
 struct KernelRow {
   const char* name;  // family and facts: "sm90_attention_d128_q192_k64_s3"
   Tile tile;
-  unsigned dtypes;       // of the inputs: a set, as core::dtypes makes it
-  const char* why;       // the reason this row exists
-  const char* measured;  // what it gave: device, toolkit, date; "" until measured
+  unsigned dtypes;       // of the inputs: a set made by core::dtypes
+  const char* why;       // why this row exists
+  const char* measured;  // a result with device, toolkit and date; "" if not measured
 };
 
 }  // namespace tessera::planning

@@ -38,13 +38,13 @@ void check_pages(const Where& where, const Tensor& table, const AttentionShape& 
   }
 }
 
-// The used keys of each sequence lie inside it, and so do their pages.
+// Checks that the valid keys of each sequence lie inside the sequence, and that their pages exist.
 void check_key_ranges(const Where& op, const AttentionProblem& problem,
                       const AttentionShape& shape) {
   if (!problem.kv_begin && !problem.kv_end) return;
   const bool bounded = problem.page_table && problem.max_kv_length > 0;
   const char* of = bounded                              ? ", max_kv_length"
-                   : shape.kv_layout == KvLayout::paged ? ", what the page table can hold"
+                   : shape.kv_layout == KvLayout::paged ? ", the capacity of the page table"
                                                         : ", the length of the sequence";
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t length = problem.kv_offsets ? read_entry(problem.kv_offsets, 0, b + 1) -
@@ -57,7 +57,7 @@ void check_key_ranges(const Where& op, const AttentionProblem& problem,
     }
     const std::int64_t begin = problem.kv_begin ? read_entry(problem.kv_begin, 0, b) : 0;
     if (begin < 0 || begin > end) {
-      refuse(op / "kv_begin", words("0 to ", end, ", the end of the used keys"),
+      refuse(op / "kv_begin", words("0 to ", end, ", the end of the valid keys"),
              words(begin, " for sequence ", b));
     }
     if (problem.page_table)
@@ -65,7 +65,7 @@ void check_key_ranges(const Where& op, const AttentionProblem& problem,
   }
 }
 
-// Of each sequence, or one for all.
+// The length of each sequence, or one length for all.
 std::vector<std::int64_t> q_lengths(const AttentionProblem& problem, const AttentionShape& shape) {
   if (!problem.q_offsets) return {shape.q_length};
   std::vector<std::int64_t> lengths;

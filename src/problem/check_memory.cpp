@@ -36,7 +36,7 @@ void check_memory(const MatmulProblem& problem, Outputs& outputs) {
   outputs.add(op / "out", problem.out);
   check_operand(op / "a", problem.a, outputs);
   check_operand(op / "b", problem.b, outputs);
-  // The kernels read an absent c from out, so that c may be exactly out.
+  // Kernels can read c from out, as they do if c is absent, so c may be exactly out.
   if (!core::same_view(c, problem.out)) outputs.check_input(op / "epilogue" / "c", c);
   outputs.check_input(op / "epilogue" / "bias", problem.epilogue.bias);
   outputs.check_input(op / "group_offsets", problem.group_offsets);
@@ -79,7 +79,7 @@ void check_memory(const MergeStatesProblem& problem, Outputs& outputs) {
   const Where op("merge_states");
   outputs.add(op / "out", problem.out);
   outputs.add(op / "lse", problem.lse);
-  // A part is read before the same elements of the result are written.
+  // Kernels read an element of the parts before they write the same element of the result.
   const auto check_parts = [&](const char* name, const std::vector<Tensor>& parts,
                                const Tensor& result) {
     for (std::size_t i = 0; i < parts.size(); ++i) {

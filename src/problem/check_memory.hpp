@@ -4,14 +4,14 @@
 
 #include "src/core/overlap.hpp"
 
-// Refuses a problem with an output that shares memory with another of its tensors, or with what
-// `outputs` holds already. In place are allowed: `c` of a product that is exactly `out`; `out` and
-// `lse` of merge_states that are exactly one of `outs` and `lses`.
+// Refuse a problem whose outputs overlap another of its tensors, or an output that `outputs` holds
+// already. Exceptions, for running in place: the `c` of a product may be exactly `out`; `out` and
+// `lse` of merge_states may be exactly one of `outs` and `lses`.
 namespace tessera::planning {
 
 void check_memory(const MatmulProblem& problem, core::Outputs& outputs);
 void check_memory(const SddmmProblem& problem, core::Outputs& outputs);
-/// The result is no part of this problem: `outputs` holds it.
+/// The problem does not contain the result: `outputs` holds it already.
 void check_memory(const SpgemmProblem& problem, core::Outputs& outputs);
 void check_memory(const AttentionProblem& problem, core::Outputs& outputs);
 void check_memory(const AttentionBackwardProblem& problem, core::Outputs& outputs);

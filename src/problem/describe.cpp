@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-// One line that names what a kernel choice depends on: the key of tuning files.
 namespace tessera::planning {
 namespace {
 
@@ -40,7 +39,7 @@ void put_converted(Line& line, DType in, DType out) {
   if (in != out) line << "->" << out;
 }
 
-/// "bf16[4096x1024]", "bsr bf16[4096x1024] T 64x32 stored 512 i32"; a batch of one goes unsaid.
+/// "bf16[4096x1024]", "bsr bf16[4096x1024] T 64x32 stored 512 i32". A batch of 1 is left out.
 void put(Line& line, const OperandShape& o) {
   if (o.sparse) line << "bsr ";
   line << o.dtype << "[";
@@ -62,7 +61,7 @@ void put_operands(Line& line, const OperandShape& a, const OperandShape& b) {
   line << " -> ";
 }
 
-/// How an operand lies decides which kernels a GPU may run; rows after rows go unsaid.
+/// The layout of an operand, as it decides which GPU kernels support it. Row-major is left out.
 void put_layout(Line& line, std::string_view name, const OperandShape& o) {
   const auto say = [&](std::string_view words) { line << " " << name << words; };
   if (!o.tma_readable) say(" unaligned");
@@ -145,7 +144,7 @@ void put(Line& line, const AttentionShape& s) {
     line << " table " << s.max_pages;
   }
   if (s.causal()) line << " causal";
-  // Causal is a right limit of 0, said once.
+  // Causal is a right limit of 0; it is not repeated as a window.
   if (s.window_left >= 0 || s.window_right > 0) {
     line << " window(";
     put_limit(line, s.window_left);

@@ -6,7 +6,8 @@
 
 namespace tessera::planning {
 
-/// Shapes and dtypes in one line: what Plan::signature holds and explain prints.
+/// The signature of a problem: its shapes and dtypes in one line. It is Plan::signature, the key of
+/// tuning files, and what `explain` prints as the problem.
 std::string describe(const AnyShape& shape);
 
 }  // namespace tessera::planning

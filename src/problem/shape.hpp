@@ -6,14 +6,14 @@
 
 #include <tessera/plan.hpp>
 
-// What a problem is once its tensors' shapes have been checked against each other: plain numbers,
-// no pointers. Everything that plans reads these; kernels read them instead of re-deriving shapes.
-// `shape_of` throws Error(invalid_argument) for shapes, dtypes, strides or parameters that make no
-// sense; it reads no tensor data and accepts null pointers, so that planning works from shapes
-// alone.
+// The shape of a problem: plain numbers, no pointers, made from tensors whose shapes have been
+// checked against each other. Planning and kernels read these instead of deriving them again.
+// `shape_of` throws Error(invalid_argument) for invalid shapes, dtypes, strides or parameters. It
+// reads no tensor data and accepts null pointers, so that planning works from shapes alone.
 namespace tessera::planning {
 
-/// Where the tensors are. A plan serves every device of a kind that it was made for.
+/// The device of the tensors. Shapes are equal for all devices of one kind: a plan serves all of
+/// them.
 struct OnDevice {
   Device device;
   friend bool operator==(const OnDevice& a, const OnDevice& b) {
@@ -26,7 +26,7 @@ struct BlockShape {
   friend bool operator==(const BlockShape&, const BlockShape&) = default;
 };
 
-/// One operand of a product as the product sees it, transposition already applied to rows and cols.
+/// An operand of a product. `rows` and `cols` are those after transposition.
 struct OperandShape {
   bool sparse = false;
   bool transposed = false;
@@ -34,24 +34,25 @@ struct OperandShape {
   std::int64_t rows = 0, cols = 0;
   std::int64_t batch = 1;     // 1: shared by all
   BlockShape block;           // sparse: as stored, before transposition
-  std::int64_t stored = 0;    // sparse: blocks in the list (the bound, where batches differ)
-  DType index = DType::none;  // sparse
-  // Whether TMA can read the matrix (or each stored block): rows or columns contiguous, everything
-  // else at multiples of 16 bytes.
+  std::int64_t stored = 0;    // sparse: stored blocks; an upper bound if matrices share a pool
+  DType index = DType::none;  // sparse: dtype of the lists
+  // Whether TMA can read the matrix (or each stored block): rows or columns are contiguous, and the
+  // other strides and the address are multiples of 16 bytes.
   bool tma_readable = true;
-  // As stored: whether the matrix (or each block) has a stride of 1 from row to row, from column to
-  // column.
+  // Whether the matrix (or each block), as stored, has a stride of 1 between rows, and between
+  // columns.
   bool unit_row_stride = false, unit_col_stride = true;
   bool pool_fits = true;  // sparse: stored blocks span at most 64 GiB
 
-  /// Whether TMA reads it line by line along the depth of a product; else along the other side.
+  /// Whether the depth of the product (its inner dimension) is the contiguous dimension for TMA,
+  /// rather than the other dimension.
   bool lies_along_depth(bool depth_is_rows) const {
     const std::int64_t stored_rows = sparse ? block.rows : transposed ? cols : rows;
     const std::int64_t stored_cols = sparse ? block.cols : transposed ? rows : cols;
     const std::int64_t depth = depth_is_rows ? stored_rows : stored_cols;
     const bool unit_depth = depth_is_rows ? unit_row_stride : unit_col_stride;
     const bool unit_extent = depth_is_rows ? unit_col_stride : unit_row_stride;
-    // One element of depth lies either way; where extent is contiguous, its stride is no pitch.
+    // With a depth of 1, both dimensions may be contiguous: the other one decides.
     return depth == 1 ? !unit_extent : unit_depth;
   }
   friend bool operator==(const OperandShape&, const OperandShape&) = default;
@@ -63,7 +64,7 @@ enum class BlasLimit : std::uint8_t { none, a, b, out, alpha, activation, c, bia
 
 struct MatmulShape : OnDevice {
   std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t batch = 1;  // results: batches, or groups
+  std::int64_t batch = 1;  // number of results: the batch, or the number of groups
   bool grouped = false;
   GroupAxis group_axis = GroupAxis::rows;
   OperandShape a, b;
@@ -87,8 +88,8 @@ struct SpgemmShape : OnDevice {
 
 enum class KvLayout : std::uint8_t { dense, packed, paged };
 
-/// How scores are scaled. A plan serves every scale and cap: all that it depends on is whether the
-/// softmax needs more than a scale above zero (AttentionShape::transforms_scores).
+/// The scale and softcap of scores. They are not compared: a plan serves all values, and depends
+/// only on whether scores need a transform (AttentionShape::transforms_scores).
 struct ScoreScale {
   float scale = 0, softcap = 0;
   friend bool operator==(const ScoreScale&, const ScoreScale&) { return true; }
@@ -96,37 +97,38 @@ struct ScoreScale {
 
 struct AttentionShape : OnDevice, ScoreScale {
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
-  std::int64_t q_length = 0;               // longest sequence (bound where packed)
+  std::int64_t q_length = 0;               // of the longest sequence; packed: an upper bound
   std::int64_t kv_length = 0;              // likewise; paged: max_pages * page
-  std::int64_t q_total = 0, kv_total = 0;  // rows in memory: batch * length where not packed
+  std::int64_t q_total = 0, kv_total = 0;  // rows in memory: batch * length unless packed
   std::int64_t dim = 0, dim_v = 0;
   bool q_packed = false;
   KvLayout kv_layout = KvLayout::dense;
   std::int64_t page = 0, pages = 0, max_pages = 0;
   DType dtype = DType::none, out = DType::none;
-  // A softcap, or a scale of zero or less, which would turn the order of scores round.
+  // Whether there is a softcap, or a scale of 0 or less, which does not keep the order of scores.
   bool transforms_scores = false;
   std::int64_t window_left = -1,
                window_right = -1;                 // -1: no limit; causal is right = 0
-  bool masked = false;                            // block mask present
+  bool masked = false;                            // whether there is a block mask
   BlockShape mask_block;                          // rows: block_q, cols: block_kv
-  std::int64_t mask_rows = 0, mask_capacity = 0;  // rows of lists, longest possible list
+  std::int64_t mask_rows = 0, mask_capacity = 0;  // rows of lists; upper bound of a list's length
   std::int64_t mask_batch = 1, mask_heads = 1;    // sets of lists; 1: shared by all
   bool mask_bits = false;                         // partial blocks have element masks
   bool has_lse = false, has_sinks = false;
-  bool has_kv_range = false;  // kv_begin or kv_end: used keys may differ between sequences
-  // Whether TMA can read q, k and v: rows contiguous, everything else at multiples of 16 bytes.
+  bool has_kv_range = false;  // kv_begin or kv_end: valid keys may differ between sequences
+  // Whether TMA can read q, k and v: rows are contiguous, and the other strides and the address are
+  // multiples of 16 bytes.
   bool tma_readable = true;
 
   bool causal() const { return window_right == 0; }
-  /// Query heads, one after the other, that share a set of lists.
+  /// The number of adjacent query heads that share a set of lists.
   std::int64_t heads_per_list() const {
     return mask_heads > 0 && heads > mask_heads ? heads / mask_heads : 1;
   }
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
-/// The shape of the forward pass whose gradients are wanted.
+/// The shape of the forward pass of a backward problem.
 struct AttentionBackwardShape : AttentionShape {
   friend bool operator==(const AttentionBackwardShape&, const AttentionBackwardShape&) = default;
 };
@@ -147,9 +149,9 @@ AttentionShape shape_of(const AttentionProblem& problem);
 AttentionBackwardShape shape_of(const AttentionBackwardProblem& problem);
 MergeShape shape_of(const MergeStatesProblem& problem);
 
-// Checks what planning may not look at: null data with a nonzero size, and the contents of every
-// list in host memory (offsets, counts, indices, page tables, key ranges). Called before each run;
-// throws before anything is written. Lists in device memory are left alone.
+// Check what planning does not look at: null pointers of tensors with elements, and the contents of
+// lists in host memory (offsets, counts, indices, page tables, key ranges). Called before each run,
+// before anything is written. Lists in GPU memory are not read.
 void check_data(const MatmulProblem& problem, const MatmulShape& shape);
 void check_data(const SddmmProblem& problem, const SddmmShape& shape);
 void check_data(const SpgemmProblem& problem, const SpgemmShape& shape);

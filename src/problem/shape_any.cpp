@@ -97,7 +97,7 @@ Op op_of(const AnyShape& shape) { return static_cast<Op>(shape.index()); }
 
 namespace {
 
-/// What tells shapes apart in practice; the rest is left to ==.
+/// Mixes the fields that differ most often into a hash; == compares all of them.
 std::uint64_t mixed(std::initializer_list<std::int64_t> numbers) {
   std::uint64_t hash = 0;
   for (const std::int64_t number : numbers)

@@ -10,17 +10,17 @@ using namespace core;  // the checks
 
 namespace {
 
-// Which way round a problem is checked: backward reads what forward wrote.
+// The pass that a problem is checked for: out and lse are outputs of forward, inputs of backward.
 enum class Pass : std::uint8_t { forward, backward };
 
 void refuse_beside(const Where& where, const Tensor& tensor, const char* why) {
   if (tensor) refuse(where, words("none ", why), to_string(tensor));
 }
 
-// The longest sequence, where the caller knows it: 0 says that only the bound is known.
+// The length of the longest sequence: `given`, or `bound` if the caller gives 0 (unknown).
 std::int64_t longest(const Where& where, std::int64_t given, std::int64_t bound) {
   if (given < 0 || given > bound) {
-    refuse(where, words("0 (not known) to ", bound), words(given));
+    refuse(where, words("0 (unknown) to ", bound), words(given));
   }
   return given == 0 ? bound : given;
 }
@@ -59,7 +59,7 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   const Where k_at = op / "k", v_at = op / "v";
   const bool packed = static_cast<bool>(problem.kv_offsets);
   const bool paged = static_cast<bool>(problem.page_table);
-  if (paged) refuse_beside(op / "kv_offsets", problem.kv_offsets, "beside page_table");
+  if (paged) refuse_beside(op / "kv_offsets", problem.kv_offsets, "with page_table");
   shape.kv_layout = paged ? KvLayout::paged : packed ? KvLayout::packed : KvLayout::dense;
 
   const Dim k_dims[] = {{paged ? "pages" : "batch", paged ? kAny : shape.batch},
@@ -115,7 +115,7 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   if (packed) shape.kv_length = longest_kv;
 }
 
-// The scale, soft cap and windows: numbers alone.
+// Checks and stores the scale, softcap and windows.
 void check_parameters(const Where& op, const AttentionProblem& problem, AttentionShape& shape) {
   if (problem.scale) {
     check_finite(op / "scale", *problem.scale);
@@ -128,7 +128,7 @@ void check_parameters(const Where& op, const AttentionProblem& problem, Attentio
     refuse(op / "softcap", "0 (off) or a positive finite number", words(problem.softcap));
   }
   shape.softcap = problem.softcap;
-  // A window wider than any two positions are apart is no limit.
+  // A window that is wider than the distance of any two positions is no limit.
   const auto window = [&](const char* name, const std::optional<std::int64_t>& width) {
     if (width && *width < 0) refuse(op / name, "absent or 0 and more", words(*width));
     return width && *width <= 4 * kMaxSize ? *width : std::int64_t{-1};
@@ -151,13 +151,13 @@ void check_sequences(const Where& op, const AttentionProblem& problem, Attention
   check("kv_position", problem.kv_position);
 }
 
-// A mask's rows and columns count within each sequence. With the total length of several sequences
-// as the bound, a mask of the packed tensors would pass and mean something else.
+// A mask's rows and columns count within each sequence. If the total length were the bound, a mask
+// made for the packed tensors as a whole would be accepted, and applied to each sequence.
 void check_longest_is_known(const Where& where, const Tensor& offsets, std::int64_t given,
                             std::int64_t total) {
   if (offsets && offsets.size(0) > 2 && total > 0 && given == 0) {
     refuse(where, "the length of the longest sequence, as mask applies to each sequence by itself",
-           "0 (not known)");
+           "0 (unknown)");
   }
 }
 
@@ -208,7 +208,7 @@ void check_out(const Where& where, const Tensor& out, const AttentionShape& shap
   check_floats(where, out, shape.device, Dims(dims).subspan(shape.q_packed ? 1 : 0));
 }
 
-// Rows of heads lie along the last dimension.
+// Whether TMA can read a tensor whose last dimension is a head's row.
 bool tma_readable(const Tensor& t) {
   return has_no_elements(t) || (lies_along(t, t.rank - 1) && begins_aligned(t));
 }
@@ -221,7 +221,7 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   check_parameters(op, problem, shape);
   check_sequences(op, problem, shape);
   check_mask(op, problem, shape);
-  // The CPU reads any address: there, a plan serves tensors anywhere.
+  // The CPU backend reads any layout, so its plans do not depend on it.
   shape.tma_readable =
       shape.device.kind == DeviceKind::cpu ||
       (tma_readable(problem.q) && tma_readable(problem.k) && tma_readable(problem.v));
@@ -242,7 +242,7 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   return shape;
 }
 
-// A gradient has the shape of what it belongs to.
+// Checks a gradient: it has the shape of its tensor `of`, which is called `name`.
 void check_gradient(const Where& where, const Tensor& gradient, const Tensor& of, const char* name,
                     const AttentionShape& shape) {
   if (!gradient) return;

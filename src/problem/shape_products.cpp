@@ -11,23 +11,23 @@ using namespace core;  // the checks
 
 namespace {
 
-// The device of an operand: whichever of its two forms is there.
+// The device of a sparse or dense operand.
 const Device& device_of(const Operand& operand) {
   return operand.is_sparse() ? operand.sparse.values.device : operand.dense.device;
 }
 
-// The two last dimensions hold the matrix.
+// Whether TMA can read a tensor whose last two dimensions are the matrix.
 bool tma_readable(const Tensor& t) {
   if (has_no_elements(t)) return true;  // nothing to read
-  // A single row or column may lie either way.
+  // Either of the two dimensions may be contiguous.
   if (!lies_along(t, t.rank - 1) && !lies_along(t, t.rank - 2)) return false;
   // Blocks of a batch are addressed as one pool.
   if (t.rank == 4 && t.size(0) > 1 && t.stride(0) != t.size(1) * t.stride(1)) return false;
   return begins_aligned(t);
 }
 
-// How the matrix, or each stored block, lies. The CPU reads any address: there, a plan serves
-// tensors anywhere.
+// Sets the layout of the matrix, or of each stored block. The CPU backend reads any layout, so its
+// plans do not depend on it.
 void set_layout(OperandShape& shape, const Tensor& t) {
   if (t.device.kind == DeviceKind::cpu) return;
   shape.tma_readable = tma_readable(t);
@@ -35,7 +35,7 @@ void set_layout(OperandShape& shape, const Tensor& t) {
   shape.unit_col_stride = t.stride(t.rank - 1) == 1;
 }
 
-// The BSR kernel counts places in the pool in 32 bits, in units of 16 bytes.
+// The BSR kernel stores offsets into the pool in 32 bits, in units of 16 bytes.
 bool pool_fits(const Tensor& values) {
   constexpr std::int64_t kMaxBytes = std::int64_t{UINT32_MAX} * 16;
   const std::int64_t blocks =
@@ -59,7 +59,7 @@ OperandShape check_dense(const Where& where, const Tensor& tensor, const Device&
   return shape;
 }
 
-// A BSR matrix as it is stored; `values` says which dtypes its values may have.
+// The shape of a BSR matrix as it is stored. `values`: the accepted dtypes.
 OperandShape check_bsr(const Where& where, const BsrMatrix& matrix, const Device& device,
                        unsigned values) {
   OperandShape shape;
@@ -97,7 +97,7 @@ std::string came(const OperandShape& shape) {
                shape.sparse ? " BSR" : "", shape.transposed ? " after transposition" : "");
 }
 
-// What every product asks of its two sides: one inner dimension, one dtype.
+// Checks that the operands have the same inner dimension and dtype.
 void check_sides(const Where& op, const OperandShape& a, const OperandShape& b) {
   if (b.rows != a.cols) {
     refuse(op / "b", words(a.cols, " rows to match the ", a.cols, " columns of a"), came(b));
@@ -113,7 +113,7 @@ std::int64_t broadcast(const Where& where, std::int64_t batch, const OperandShap
   refuse(where, words("a batch of ", batch, " or 1"), words("a batch of ", shape.batch));
 }
 
-// The result, or another tensor of its shape. Without a batch it may have a leading one or not.
+// Checks the result. With a batch of 1, its batch dimension may be left out.
 void check_result(const Where& where, const Tensor& tensor, const MatmulShape& shape) {
   const Dim dims[] = {
       {shape.grouped ? "groups" : "batch", shape.batch}, {"M", shape.m}, {"N", shape.n}};
@@ -124,7 +124,7 @@ void check_result(const Where& where, const Tensor& tensor, const MatmulShape& s
 
 void check_bias(const Where& where, const Epilogue& epilogue, const MatmulShape& shape) {
   const bool by_row = epilogue.bias_axis == BiasAxis::row;
-  // Rows of a grouped product belong to one group each, so they have one bias each.
+  // With grouped rows, each row belongs to one group and so has one bias.
   const bool batched =
       epilogue.bias.rank == 2 && !(by_row && shape.grouped && shape.group_axis == GroupAxis::rows);
   const Dim dims[] = {{shape.grouped ? "groups" : "batch", shape.batch},
@@ -161,7 +161,8 @@ void require_flat(const Where& where, const Tensor& dense) {
     refuse(where, "shape [rows, cols], as group_offsets is given", to_string(dense));
 }
 
-// Fills what the offsets' length decides and checks what only grouped products ask.
+// Checks the operands and offsets of a grouped product; sets the group axis and the batch, which is
+// the number of groups.
 void check_groups(const Where& op, const MatmulProblem& problem, MatmulShape& shape) {
   if (problem.group_axis > GroupAxis::inner) {
     refuse(op / "group_axis", "rows or inner",
@@ -178,8 +179,8 @@ void check_groups(const Where& op, const MatmulProblem& problem, MatmulShape& sh
     require_dense(op / "b", problem.b, dense);
     require_flat(op / "b", problem.b.dense);
   } else {
-    // TMA begins at multiples of 16 bytes of what is contiguous, and rows of a group begin
-    // anywhere.
+    // TMA requires that boxes begin at multiples of 16 bytes along the contiguous dimension. Groups
+    // begin at any row, so rows must not be the contiguous dimension.
     const Tensor& a = problem.a.dense;
     const int depth = problem.a.transposed ? 0 : 1;
     if (a.stride(depth) != 1 || a.size(depth) == 1) shape.a.tma_readable = false;
@@ -195,7 +196,7 @@ void check_groups(const Where& op, const MatmulProblem& problem, MatmulShape& sh
            to_string(problem.group_offsets));
   }
   if (by_rows && shape.b.batch != shape.batch) {
-    refuse(op / "b", words("a batch of ", shape.batch, ", one matrix a group"),
+    refuse(op / "b", words("a batch of ", shape.batch, ", one matrix per group"),
            words("a batch of ", shape.b.batch));
   }
 }
@@ -226,8 +227,8 @@ MatmulShape shape_of(const MatmulProblem& problem) {
 
 SddmmShape shape_of(const SddmmProblem& problem) {
   const Where op("sddmm");
-  require_dense(op / "a", problem.a, "a dense matrix: out alone is sparse");
-  require_dense(op / "b", problem.b, "a dense matrix: out alone is sparse");
+  require_dense(op / "a", problem.a, "a dense matrix (only out is sparse)");
+  require_dense(op / "b", problem.b, "a dense matrix (only out is sparse)");
   SddmmShape shape;
   shape.device = device_of(problem.a);
   shape.a = check_operand(op / "a", problem.a, shape.device);
@@ -244,7 +245,7 @@ SddmmShape shape_of(const SddmmProblem& problem) {
     refuse(out, words("a ", shape.m, " x ", shape.n, " matrix, as a * b is"),
            words(shape.out.rows, " x ", shape.out.cols));
   }
-  // A pattern of its own for each batch, all of one product, is fine.
+  // A batch of patterns may sample one unbatched product.
   shape.batch = broadcast(op / "b", shape.a.batch, shape.b);
   if (shape.batch != 1 && shape.out.batch != shape.batch) {
     refuse(out, words("a batch of ", shape.batch), words("a batch of ", shape.out.batch));
@@ -252,7 +253,7 @@ SddmmShape shape_of(const SddmmProblem& problem) {
   shape.batch = shape.out.batch;
   check_no_alias(out / "values", problem.out.values);
   if (shape.batch > 1 && problem.out.values.rank == 3 && problem.out.row_offsets.rank == 1) {
-    refuse(out / "values", words("own values for each of the ", shape.batch, " matrices"),
+    refuse(out / "values", words("separate values for each of the ", shape.batch, " matrices"),
            to_string(problem.out.values));
   }
   check_finite(op / "alpha", problem.alpha);

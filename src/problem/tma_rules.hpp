@@ -4,7 +4,8 @@
 
 #include <tessera/tensor.hpp>
 
-// What TMA asks of a tensor: one dimension contiguous, everything else at multiples of 16 bytes.
+// What TMA requires of a tensor: one contiguous dimension; all other strides, and the address, are
+// multiples of 16 bytes.
 namespace tessera::planning {
 
 inline constexpr std::int64_t kTmaAlignment = 16;
@@ -15,6 +16,7 @@ inline bool has_no_elements(const Tensor& t) {
   return false;
 }
 
+/// Whether TMA can read the tensor with `contiguous` as its contiguous dimension.
 inline bool lies_along(const Tensor& t, int contiguous) {
   if (t.stride(contiguous) != 1 && t.size(contiguous) > 1) return false;
   for (int i = 0; i < t.rank; ++i) {
@@ -24,7 +26,7 @@ inline bool lies_along(const Tensor& t, int contiguous) {
   return true;
 }
 
-/// A null pointer counts as aligned.
+/// Whether the address is aligned for TMA. A null pointer counts as aligned.
 inline bool begins_aligned(const Tensor& t) {
   return reinterpret_cast<std::uintptr_t>(t.data) % kTmaAlignment == 0;
 }

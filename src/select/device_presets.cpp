@@ -19,8 +19,8 @@ struct Preset {
   const char* simd;
 };
 
-// Nominal: the maker's data sheet. Measured: by us, see docs/measuring.md. A rate of 0 is unknown,
-// and the cost model leaves it out.
+// Nominal numbers are from the vendor's data sheet; measured ones are our own (docs/measuring.md).
+// A rate of 0 is unknown, and the cost model ignores it.
 constexpr std::array kPresets{
     // Rates measured (wgmma on random bf16 operands, HBM read, bulk copies from L2); the rest
     // nominal.
@@ -37,7 +37,7 @@ constexpr std::array kPresets{
            .memory_tbs = 3.1,
            .l2_tbs = 7.66,
            .simd = ""},
-    // As for the H100: the same chip with more and faster memory.
+    // As for the H100: the H200 is the same chip with more and faster memory.
     Preset{.name = "h200",
            .full_name = "NVIDIA H200 141GB SXM",
            .kind = DeviceKind::cuda,
@@ -113,6 +113,7 @@ constexpr std::array kPresets{
 
 std::vector<std::string> device_presets() {
   std::vector<std::string> names;
+  names.reserve(kPresets.size());
   for (const Preset& preset : kPresets) names.emplace_back(preset.name);
   return names;
 }

@@ -18,7 +18,7 @@ std::string three_digits(double value) {
   return {buffer, end.ptr};
 }
 
-/// "1.5 MB": powers of a thousand, three digits.
+/// "1.5 MB": decimal prefixes, three significant digits.
 std::string with_unit(double value, const std::string& unit) {
   constexpr std::array kPrefixes{"", "k", "M", "G", "T", "P"};
   std::size_t i = 0;
@@ -36,15 +36,15 @@ std::string milliseconds(double ms) {
   return ms < 1 ? "about " + three_digits(ms * 1000) + " us" : "about " + three_digits(ms) + " ms";
 }
 
-/// The rows of one family that are not supported, by the one that misses the least.
+/// The rejected rows of one family, summarized by the row with the fewest reasons.
 struct Refusal {
   std::string family;
   const Candidate* nearest = nullptr;
-  int rows = 0;  // refused ones
-  int all = 0;
+  int rows = 0;  // rejected rows
+  int all = 0;   // all rows
 };
 
-/// Families in which rows are refused, the nearest miss first.
+/// The families with rejected rows, the nearest miss first.
 std::vector<Refusal> refusals(const std::vector<Candidate>& candidates) {
   std::vector<Refusal> found;
   for (const Candidate& c : candidates) {
@@ -57,7 +57,8 @@ std::vector<Refusal> refusals(const std::vector<Candidate>& candidates) {
     if (!at->nearest || c.reasons.size() < at->nearest->reasons.size()) at->nearest = &c;
   }
   std::erase_if(found, [](const Refusal& r) { return r.rows == 0; });
-  const auto other_device = [](const Refusal& r) {  // or nothing that could be near
+  // Families for another device, and backends without a kernel, come last.
+  const auto other_device = [](const Refusal& r) {
     const std::string& reason = r.nearest->reasons.front();
     return reason.starts_with("runs on a") || reason.starts_with("no kernel for");
   };

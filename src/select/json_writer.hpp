@@ -7,11 +7,11 @@
 #include <string>
 #include <string_view>
 
-// Just enough JSON to write: nested objects and arrays, strings escaped, numbers that JSON has no
-// word for as null.
+// A small JSON writer: nested objects and arrays, escaped strings, and null for numbers that are
+// not finite.
 namespace tessera::planning {
 
-/// Length of the well-formed UTF-8 sequence at the front of `text`; 0 where there is none.
+/// The length of the well-formed UTF-8 sequence at the start of `text`; 0 if there is none.
 inline std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -21,7 +21,7 @@ inline std::size_t utf8_length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates and code points above U+10FFFF show in the second byte.
+  // The second byte identifies overlong forms, surrogates and code points above U+10FFFF.
   const unsigned char second = byte(1);
   if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
       (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f)) {
@@ -30,7 +30,7 @@ inline std::size_t utf8_length(std::string_view text) {
   return length;
 }
 
-/// `text` between quotes. A byte that is not part of UTF-8 becomes U+FFFD.
+/// `text` as a JSON string with quotes. A byte that is not valid UTF-8 becomes U+FFFD.
 inline std::string json_quoted(std::string_view text) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string out = "\"";
@@ -53,7 +53,7 @@ inline std::string json_quoted(std::string_view text) {
   return out + '"';
 }
 
-/// Writes one document. Inside an object every value follows its `key`.
+/// Writes one document. Inside an object, call `key` before each value.
 class JsonWriter {
  public:
   JsonWriter& open(char bracket) {
@@ -98,7 +98,7 @@ class JsonWriter {
     out_ += text;
     return *this;
   }
-  /// The shortest digits that read back to the same number, in any locale.
+  /// The shortest digits that parse to the same number, independent of the locale.
   static std::string digits(double number) {
     char buffer[32];
     return {buffer, std::to_chars(buffer, buffer + sizeof buffer, number).ptr};

@@ -26,7 +26,7 @@ std::string to_text(const Reason& r, const DeviceFacts& device) {
   using Kind = Reason::Kind;
   switch (r.kind) {
     case Kind::forced_backend:
-      return words("execution.backend asks for ", to_string(static_cast<Backend>(r.got)));
+      return words("execution.backend requires ", to_string(static_cast<Backend>(r.got)));
     case Kind::not_built:
       return "not in this build: configure with TESSERA_CUDA=ON";
     case Kind::missing:

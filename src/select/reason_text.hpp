@@ -9,7 +9,7 @@
 
 namespace tessera::planning {
 
-/// A reason in words: what was expected and what came.
+/// The text of a reason: what the row expects and what the problem has.
 std::string to_text(const Reason& reason, const DeviceFacts& device);
 
 }  // namespace tessera::planning

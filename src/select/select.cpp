@@ -70,13 +70,13 @@ void refuse_device(Backend backend, const Request& request, Reasons& reasons) {
         {.kind = Kind::other_device, .what = tensors == DeviceKind::cpu ? "the CPU" : "a GPU"});
 }
 
-/// What does not depend on the row.
+/// Adds the reasons that are the same for all rows of a family.
 void refuse_family(const KernelFamily& family, const Request& request, Reasons& reasons) {
   refuse_backend(family, request, reasons);
   refuse_device(family.backend, request, reasons);
 }
 
-/// Every element type that a kernel for a problem reads or writes.
+/// Adds a reason for each dtype of the problem that a row does not support.
 void refuse_dtypes(const AnyShape& shape, unsigned supported, Reasons& reasons) {
   const auto in = [&](const char* name, DType dtype) {
     if (!(core::dtypes({dtype}) & supported)) reasons.dtype(name, dtype, supported);
@@ -103,7 +103,7 @@ void refuse_dtypes(const AnyShape& shape, unsigned supported, Reasons& reasons) 
       shape);
 }
 
-/// What is known of one row.
+/// A row with its layout and predicted time.
 struct Judged {
   const KernelFamily* family = nullptr;
   const KernelRow* row = nullptr;
@@ -111,12 +111,12 @@ struct Judged {
   double predicted_ms = 0;
 };
 
-/// The time that selection compares.
+/// The predicted time in milliseconds, including launch overhead.
 double predicted_ms(double seconds, const DeviceFacts& device) {
   return 1e3 * (seconds + overhead_seconds(device));
 }
 
-/// Adds the reasons that need no layout. False where there are enough of them.
+/// Adds the reasons that do not depend on the layout. Returns false if no more are needed.
 bool may_run(const KernelFamily& family, const KernelRow& row, const Request& request,
              Reasons& reasons) {
   refuse_family(family, request, reasons);
@@ -132,7 +132,7 @@ bool may_run(const KernelFamily& family, const KernelRow& row, const Request& re
   return !reasons.enough();
 }
 
-/// Fills in layout and time; reasons say why not.
+/// Computes layout and time of a row, or adds the reasons why the row cannot run the problem.
 void judge(Judged& at, const Request& request, Reasons& reasons) {
   const KernelFamily& family = *at.family;
   const DeviceFacts& device = request.device;
@@ -142,7 +142,7 @@ void judge(Judged& at, const Request& request, Reasons& reasons) {
   at.predicted_ms = predicted_ms(family.seconds(request.shape, at.layout, *at.row, device), device);
 }
 
-/// The fastest row so far. At equal times it is the first one.
+/// Finds the fastest row. Among rows with equal times it is the first one.
 class Fastest {
  public:
   explicit Fastest(const Request& request) : request_(request) {}
@@ -170,7 +170,7 @@ class Fastest {
       std::swap(best_, at_);
   }
 
-  /// The row with the least bound comes first: its time excludes most of the others.
+  /// Considers the row with the lowest bound first, as its time excludes most other rows.
   void consider_by_bound(const KernelFamily& family) {
     constexpr std::size_t kMaxRows = 16;
     std::array<double, kMaxRows> bounds;
@@ -192,7 +192,7 @@ class Fastest {
         consider_row(i);
   }
 
-  /// No more than the time of a row; never, where the row cannot run.
+  /// A lower bound of the predicted time of a row; kNever if the row cannot run the problem.
   double bound_of(const KernelFamily& family, const KernelRow& row) const {
     Reasons reasons(false);
     if (!may_run(family, row, request_, reasons)) return kNever;
@@ -200,11 +200,12 @@ class Fastest {
   }
 
   const Request& request_;
-  Judged two_[2];  // the fastest row and the one that is looked at: layouts are not copied
+  Judged two_[2];  // the fastest row and the current one; swapped to avoid copies of layouts
   Judged *best_ = &two_[0], *at_ = &two_[1];
 };
 
-/// Starting a team of threads costs microseconds: small problems are faster on fewer.
+/// The number of CPU threads for a problem. Starting threads costs microseconds, so small problems
+/// run faster on fewer.
 int threads_for(const Request& request) {
   constexpr double kFlopsWorthAThread = 1e6, kBytesWorthAThread = 5e5;
   const Work work = work_of(request.shape);
@@ -225,7 +226,7 @@ std::shared_ptr<const Planned> planned_with(const Judged& best, const Request& r
   return planned;
 }
 
-/// The row that the request names; throws where none of that name does the operation.
+/// The row that the request names. Throws if the operation has no row of that name.
 FoundRow forced_row(Families families, const Request& request) {
   const Op op = op_of(request.shape);
   const FoundRow found = find_row(families, request.kernel);
@@ -249,10 +250,10 @@ FoundRow preferred_row(const Tuning& tuning, const std::string& signature) {
 struct Ranked {
   Judged judged;
   Candidate candidate;
-  double miss = 0;  // by how much the row misses, 0 where it is supported
+  double miss = 0;  // how far the row is from supporting the problem; 0 if it does
 };
 
-/// One for each reason, and besides how far a number is off, as a share of what was expected.
+/// The number of reasons, plus a small term for how far numbers are off, relative to their limit.
 double miss_of(const Reasons& reasons) {
   double miss = 0;
   for (const Reason& reason : reasons.list()) {
@@ -265,8 +266,8 @@ double miss_of(const Reasons& reasons) {
   return miss;
 }
 
-/// All candidates with their reasons in words: supported ones by predicted time, then the others,
-/// the nearest miss first. A backend without a family for the operation says so once.
+/// All candidates with the texts of their reasons: the supported ones by predicted time, then the
+/// others, the nearest miss first. A backend without a family for the operation gets one candidate.
 std::vector<Ranked> rank(Families families, const Request& request) {
   const Op op = op_of(request.shape);
   std::vector<Ranked> all;
@@ -390,10 +391,10 @@ Explanation explain(Families families, const Request& request, const Tuning& tun
     const auto at = std::find_if(ranked.begin(), ranked.end(),
                                  [&](const Ranked& r) { return r.judged.row == named.row; });
     const bool fits = at->candidate.reasons.empty();
-    if (fits || forced) {  // else the cost model's choice stands
+    if (fits || forced) {  // otherwise the cost model decides
       e.chosen_by = forced ? ChosenBy::execution : ChosenBy::tuning_file;
       std::rotate(ranked.begin(), at, at + 1);
-      if (forced) ranked.resize(1);  // no other is looked at
+      if (forced) ranked.resize(1);  // other rows are not considered
     }
   }
   e.supported = ranked.front().candidate.reasons.empty();
@@ -403,7 +404,7 @@ Explanation explain(Families families, const Request& request, const Tuning& tun
 }
 
 Plan public_plan(Families families, const std::shared_ptr<const Planned>& planned) {
-  int index = 0;  // the rows of a backend are counted through all its families
+  int index = 0;  // rows are numbered over all families of a backend
   for (const KernelFamily& family : families) {
     if (&family == planned->family) break;
     if (family.backend == planned->family->backend) index += static_cast<int>(family.rows.size());

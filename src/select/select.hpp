@@ -10,36 +10,37 @@
 #include "src/problem/shape.hpp"
 #include "src/select/tuning.hpp"
 
-// Which kernel row runs a problem. Families are handed in: src/kernels/families.hpp has all of
-// them, src/api those that this build can launch.
+// Selection of the kernel row that runs a problem. The caller passes the families: all of them are
+// in src/kernels/families.hpp; src/api passes them with what this build can launch.
 namespace tessera::planning {
 
 using Families = std::span<const KernelFamily>;
 
-/// What selection is asked: nothing else decides, apart from the tuning.
+/// The input of selection. Nothing else influences it, apart from the tuning file.
 struct Request {
   AnyShape shape;
-  DeviceFacts device;  // of a CPU, `units` are the threads to use at most
-  std::optional<Backend> backend{};
-  std::string_view kernel{};  // the one row to consider, by its name; empty: any
-  bool will_run = true;       // false: only shapes were given, so the build need not hold a kernel
+  DeviceFacts device;                // for a CPU, `units` is the maximum number of threads
+  std::optional<Backend> backend{};  // consider this backend only
+  std::string_view kernel{};         // consider the row of this name only; empty: any
+  bool will_run = true;  // false: the tensors have no data, so the build need not have the kernel
 
   /// For the device that the tensors are on.
   static Request of(const AnyShape& shape, const DeviceFacts& device, const Execution& execution);
-  /// For any device: tensors without data live nowhere yet, so that it counts as theirs.
+  /// For any device: tensors without data count as being on that device.
   static Request of(const AnyProblem& problem, const DeviceFacts& device,
                     const Execution& execution);
 };
 
-/// The plan with the row that the request or the tuning names, else with the fastest one by the
-/// cost model. Throws Error(unsupported) with all reasons where no row supports the problem.
+/// Makes the plan: with the row that the request or the tuning file names, else with the fastest
+/// row by the cost model. Throws Error(unsupported) with all reasons if no row supports the
+/// problem.
 std::shared_ptr<const Planned> choose(Families families, const Request& request,
                                       const Tuning& tuning);
 
-/// The same with words about all rows.
+/// Makes the same choice and describes all rows.
 Explanation explain(Families families, const Request& request, const Tuning& tuning);
 
-/// The public form of a plan; its signature is the text that a tuning file has for the problem.
+/// The public form of a plan. Its signature is the key of the problem in tuning files.
 Plan public_plan(Families families, const std::shared_ptr<const Planned>& planned);
 
 }  // namespace tessera::planning

@@ -9,21 +9,22 @@
 
 #include "src/kernels/families.hpp"
 
-// Rows that were measured to be the fastest on one device. docs/tuning.md has the file's grammar.
+// Tuning files: the kernel rows that were measured to be the fastest on one device. The grammar is
+// in docs/tuning.md.
 namespace tessera::planning {
 
-/// From a plan's signature to the row to take.
+/// Maps a plan's signature to its preferred row.
 using PreferredRows = std::unordered_map<std::string, FoundRow>;
 
-/// Reads a tuning file for the device of that name. Throws Error(invalid_argument) with the line
-/// and what is wrong there: nothing of such a file is used.
+/// Parses a tuning file for the device with that name. Throws Error(invalid_argument) with the line
+/// number and the problem; then nothing of the file is used.
 PreferredRows parse_tuning(std::span<const KernelFamily> families, std::string_view text,
                            const std::string& device);
 
-/// The file name of a device: "NVIDIA-H200.tuning".
+/// The name of a device's tuning file: "NVIDIA-H200.tuning".
 std::string tuning_file_name(const std::string& device);
 
-/// What selection is handed: a file and what it says.
+/// A tuning file and its contents, as selection uses them.
 struct Tuning {
   TuningFile file;
   PreferredRows rows;

@@ -10,7 +10,7 @@ namespace tessera {
 std::string to_string(const TuningFile& file) {
   if (file.path.empty()) return "none";
   if (!file.ignored.empty()) return file.path + ": ignored: " + file.ignored;
-  if (!file.found) return file.path + ": not there";
+  if (!file.found) return file.path + ": not found";
   return file.path + ": in use (" + std::to_string(file.problems) +
          (file.problems == 1 ? " problem)" : " problems)");
 }
@@ -33,14 +33,14 @@ constexpr std::size_t kMaxProblems = 65536;
 constexpr Op kOps[] = {
     Op::matmul, Op::sddmm, Op::spgemm, Op::attention, Op::attention_backward, Op::merge_states};
 
-/// A file's words in a message, shortened.
+/// Text of the file in quotes for a message, shortened.
 std::string quoted(std::string_view text) {
   constexpr std::size_t kMax = 60;
   std::string shown = "'" + std::string(text.substr(0, kMax));
   return shown + (text.size() > kMax ? "...'" : "'");
 }
 
-/// Goes through a file line by line and knows where it is.
+/// Reads a text line by line and counts lines for messages.
 class Lines {
  public:
   explicit Lines(std::string_view text) : rest_(text) {}
@@ -71,9 +71,9 @@ class Lines {
   int number_ = 0;
 };
 
-/// The rest of the next line, which has to begin with a word.
+/// Reads the next line, which must start with `word`, and returns the rest of it.
 std::string_view after(Lines& lines, std::string_view word) {
-  if (!lines.next()) lines.refuse(words("expected '", word, "...', got nothing more"));
+  if (!lines.next()) lines.refuse(words("expected '", word, "...', got the end of the file"));
   if (!lines.line().starts_with(word)) {
     lines.refuse(words("expected '", word, "...', got ", quoted(lines.line())));
   }
@@ -85,12 +85,12 @@ void check_fits(const Lines& lines, const FoundRow& found, std::string_view sign
   for (const Op op : kOps) {
     if (word != to_string(op)) continue;
     if (found.family->op == op) return;
-    lines.refuse(words(found.row->name, " does not do ", word));
+    lines.refuse(words(found.row->name, " is not a kernel for ", word));
   }
   lines.refuse(words("expected a problem's signature, got ", quoted(signature)));
 }
 
-/// KERNEL tab SIGNATURE, and what follows another tab is for people.
+/// Reads a line KERNEL tab SIGNATURE. Text after another tab is a comment.
 void read_problem(std::span<const KernelFamily> families, const Lines& lines, PreferredRows& rows,
                   std::unordered_map<std::string, int>& seen) {
   const std::string_view line = lines.line();
@@ -105,8 +105,7 @@ void read_problem(std::span<const KernelFamily> families, const Lines& lines, Pr
   check_fits(lines, found, signature);
   const auto [former, is_new] = seen.emplace(signature, lines.number());
   if (!is_new) {
-    lines.refuse(
-        words("the problem of line ", former->second, " comes again: ", quoted(signature)));
+    lines.refuse(words("repeats the problem of line ", former->second, ": ", quoted(signature)));
   }
   if (rows.size() == kMaxProblems) lines.refuse(words("more than ", kMaxProblems, " problems"));
   rows.emplace(signature, found);

@@ -17,7 +17,7 @@ namespace {
 using sparse::refuse;
 using std::to_string;
 
-// The mask of one batch and head: its lists start there and have no others.
+// The mask of one batch and head.
 BlockMask mask_of(const BlockMask& mask, std::int64_t batch, std::int64_t head) {
   BlockMask one = mask;
   const auto narrow = [](Tensor& tensor, int dim, std::int64_t index) {
@@ -29,7 +29,7 @@ BlockMask mask_of(const BlockMask& mask, std::int64_t batch, std::int64_t head) 
   for (Tensor* tensor :
        {&one.full.counts, &one.full.offsets, &one.full.indices, &one.partial.counts,
         &one.partial.offsets, &one.partial.indices, &one.bit_tile}) {
-    if (!*tensor || tensor->rank < 3) continue;  // absent, or one pool for all
+    if (!*tensor || tensor->rank < 3) continue;  // absent, or indices [total]
     narrow(*tensor, 0, batch);
     narrow(*tensor, 1, head);
   }
@@ -40,7 +40,7 @@ std::int64_t rows_of(const BlockList& list) {
   return list.offsets ? list.offsets.size(2) - 1 : list.counts.size(2);
 }
 
-// No list at all: nothing is seen.
+// Whether the mask has no list at all, so that no pair is visible.
 bool hides_everything(const BlockMask& mask) {
   return !core::has_lists(mask) && !mask.bit_tile && !mask.bits;
 }
@@ -81,7 +81,7 @@ Pattern pattern_of(const BlockMask& mask, std::int64_t kv_blocks, std::int64_t b
   check_layout(mask, 0, kv_length);
   const core::MaskSets sets = core::sets_of(mask);
   const auto check = [](std::int64_t index, std::int64_t size, const char* argument) {
-    // A mask that is the same for all answers for any of them.
+    // A mask that is shared by all batches or heads accepts any index.
     if (index < 0 || (size != 1 && index >= size)) {
       refuse(std::string(argument) + ": expected 0 to " + to_string(size - 1) + ", got " +
              to_string(index));
@@ -132,23 +132,24 @@ HostBlockMask make_block_mask(const std::vector<Pattern>& patterns, std::int64_t
   const auto given = static_cast<std::int64_t>(patterns.size());
   const std::int64_t all = core::checked_multiply(batch, heads, "batch");
   if (given == 0 || (given != 1 && given != heads && given != all)) {
-    refuse("patterns: expected 1, one for each of " + to_string(heads) + " heads, or " +
-           to_string(all) + " in all, got " + to_string(given));
+    refuse("patterns: expected 1, " + to_string(heads) + " (one per head) or " + to_string(all) +
+           " (one per batch and head), got " + to_string(given));
   }
   std::int64_t capacity = 0;
   const Pattern& first = patterns.front();
   for (const Pattern& pattern : patterns) {
     validate(pattern);
     if (pattern.rows != first.rows || pattern.cols != first.cols) {
-      refuse("patterns: expected all of " + to_string(first.rows) + " x " + to_string(first.cols) +
-             " blocks, got " + to_string(pattern.rows) + " x " + to_string(pattern.cols));
+      refuse("patterns: expected " + to_string(first.rows) + " x " + to_string(first.cols) +
+             " blocks, like the first, got " + to_string(pattern.rows) + " x " +
+             to_string(pattern.cols));
     }
     for (std::size_t i = 0; i + 1 < pattern.offsets.size(); ++i) {
       capacity = std::max(capacity, pattern.offsets[i + 1] - pattern.offsets[i]);
     }
   }
   if (first.cols > std::numeric_limits<std::int32_t>::max()) {
-    refuse("patterns: expected columns that fit i32, got " + to_string(first.cols));
+    refuse("patterns: expected at most 2^31 - 1 columns, got " + to_string(first.cols));
   }
   HostBlockMask mask;
   mask.block_q = block_q;

@@ -15,7 +15,7 @@ namespace {
 using core::blocks_of;
 using sparse::refuse;
 
-// A u8 tensor of elements, seen as [batch, heads, q_length, kv_length].
+// A u8 tensor of element flags, viewed as [batch, heads, q_length, kv_length].
 struct Elements {
   Tensor tensor;
 
@@ -38,7 +38,7 @@ struct Elements {
   std::int64_t size(int dim) const { return tensor.size(dim); }
 };
 
-// Where a block lies: the last one of each side may be ragged.
+// The queries and keys of a block. The last block on each side may be ragged.
 struct Box {
   std::int64_t q_begin, q_end, kv_begin, kv_end;
   Box(const Elements& elements, std::int64_t block_q, std::int64_t block_kv, std::int64_t row,
@@ -49,12 +49,12 @@ struct Box {
         kv_end(std::min(elements.size(3) - kv_begin, block_kv) + kv_begin) {}
 };
 
-// One row of lists while the mask is being built.
+// A row of lists of the mask under construction.
 struct Row {
   std::vector<std::int32_t> full, partial, tiles;
 };
 
-// Bit tiles, each stored once.
+// A set of distinct bit tiles.
 class TileSet {
  public:
   std::int32_t insert(const std::string& tile) {
@@ -73,7 +73,7 @@ class TileSet {
   std::string tiles_;
 };
 
-// The number of elements set in a block, whose bits go to `tile` (already zero).
+// Sets the bits of a block's elements in `tile`, which is zero before, and returns their number.
 std::int64_t pack(const Elements& elements, std::int64_t b, std::int64_t h, const Box& box,
                   std::int64_t bytes, std::string& tile) {
   std::int64_t set = 0;
@@ -89,7 +89,7 @@ std::int64_t pack(const Elements& elements, std::int64_t b, std::int64_t h, cons
   return set;
 }
 
-// One list of every row as counts and padded indices (or tiles).
+// Writes one of the lists of all rows as counts and padded indices (or tiles).
 void fill_lists(const std::vector<Row>& rows, std::vector<std::int32_t> Row::*list,
                 const std::vector<std::int64_t>& shape, HostTensor* counts, HostTensor& indices) {
   std::size_t capacity = 0;
@@ -127,7 +127,7 @@ HostBlockMask block_mask_from_elements(const Tensor& given, std::int64_t block_q
   const Elements elements(given);
   sparse::require_at_least(block_q, 1, "block_q");
   sparse::require_at_least(block_kv, 1, "block_kv");
-  // A tile longer than the sequence is legal, but its size must stay sane.
+  // A block may be longer than the sequence, but a bit tile must not become too large.
   constexpr std::int64_t kLargestBlock = 1 << 16;
   if (block_q > kLargestBlock || block_kv > kLargestBlock) {
     refuse("block_q, block_kv: expected at most " + std::to_string(kLargestBlock) + ", got " +
@@ -136,7 +136,7 @@ HostBlockMask block_mask_from_elements(const Tensor& given, std::int64_t block_q
   const std::int64_t rows = blocks_of(elements.size(2), block_q);
   const std::int64_t cols = blocks_of(elements.size(3), block_kv);
   if (cols > std::numeric_limits<std::int32_t>::max()) {
-    refuse("elements: expected key blocks that fit i32, got " + std::to_string(cols));
+    refuse("elements: expected at most 2^31 - 1 key blocks, got " + std::to_string(cols));
   }
   const std::int64_t bytes = blocks_of(block_kv, 8);
   TileSet tiles;
@@ -184,7 +184,7 @@ void block_mask_to_elements(const BlockMask& mask, const Tensor& given) {
   const auto check = [&](std::int64_t size, std::int64_t own, const char* what) {
     if (own != 1 && size != own) {
       refuse("elements: expected a " + std::string(what) + " dimension of " + std::to_string(own) +
-             " as in the mask, got " + to_string(given));
+             ", as the mask has, got " + to_string(given));
     }
   };
   check(elements.size(0), sets.batch, "batch");

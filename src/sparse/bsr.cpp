@@ -11,7 +11,7 @@ namespace tessera {
 void validate(const BsrMatrix& matrix) {
   const core::Where where("bsr");
   BsrMatrix lists = matrix;
-  lists.values.device = {};  // values are not read: they may be anywhere
+  lists.values.device = {};  // values are not read, so they may be on any device
   core::check_bsr_layout(where, lists, Device{});
   core::check_pointer(where / "row_offsets", lists.row_offsets);
   core::check_pointer(where / "col_indices", lists.col_indices);

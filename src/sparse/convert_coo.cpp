@@ -25,21 +25,21 @@ void check_coo(const Coo& coo) {
   }
   for (std::size_t e = 0; e < coo.row.size(); ++e) {
     if (coo.row[e] < 0 || coo.row[e] >= coo.rows || coo.col[e] < 0 || coo.col[e] >= coo.cols) {
-      refuse("coo: entry " + to_string(e) + " stands at (" + to_string(coo.row[e]) + ", " +
-             to_string(coo.col[e]) + "), outside of " + to_string(coo.rows) + " x " +
-             to_string(coo.cols));
+      refuse("coo: entry " + to_string(e) + ": expected a position inside of " +
+             to_string(coo.rows) + " x " + to_string(coo.cols) + ", got (" + to_string(coo.row[e]) +
+             ", " + to_string(coo.col[e]) + ")");
     }
   }
 }
 
-// The f32 that later rounds to any shorter type as the double itself would: a result that is not
-// exact gets an odd last bit, so that it never looks like a tie.
+// Rounds to f32 such that a second rounding to a shorter type gives the same result as rounding the
+// double directly: an inexact result gets an odd last bit, so that it is never a tie.
 float round_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   if (!std::isfinite(nearest) || static_cast<double>(nearest) == value) return nearest;
   const auto bits = std::bit_cast<std::uint32_t>(nearest);
   if (bits & 1u) return nearest;
-  // The neighbour on the value's other side is the odd one.
+  // The value is between `nearest` and the neighbour on its other side, whose last bit is odd.
   const bool away = std::fabs(value) > std::fabs(static_cast<double>(nearest));
   return std::bit_cast<float>(away ? bits + 1 : bits - 1);
 }
@@ -52,7 +52,7 @@ Pattern pattern_of(const Coo& coo, std::int64_t block_rows, std::int64_t block_c
   sparse::require_divides(coo.cols, block_cols, "block_cols", "columns");
   const std::int64_t rows = coo.rows / block_rows;
 
-  // Sort entries into rows of blocks by counting, then sort each row.
+  // Distributes entries to block rows by a counting sort, then sorts each row.
   auto begin =
       sparse::filled<std::int64_t>(core::checked_add(rows, 1, "coo: rows"), 0, "coo: rows");
   for (const std::int64_t r : coo.row) ++begin[static_cast<std::size_t>(r / block_rows) + 1];
@@ -79,7 +79,8 @@ HostBsr bsr_from_coo(const Coo& coo, std::int64_t block_rows, std::int64_t block
   const Pattern pattern = pattern_of(coo, block_rows, block_cols);
   HostBsr bsr = make_bsr(pattern, block_rows, block_cols, dtype, index);
 
-  // Equal coordinates meet, in their given order, and are rounded once, after the sum.
+  // Sorts entries so that equal coordinates are adjacent, in their given order. Each sum is rounded
+  // once.
   std::vector<std::size_t> order(coo.row.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -121,8 +122,8 @@ HostBsr bsr_from_csr(std::int64_t rows, std::int64_t cols, const std::vector<std
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::int64_t end = offsets[static_cast<std::size_t>(i) + 1];
     if (offsets[static_cast<std::size_t>(i)] > end || end > stored) {
-      refuse("csr: offsets: row " + to_string(i) + " ends at " + to_string(end) + ", expected " +
-             to_string(offsets[static_cast<std::size_t>(i)]) + " to " + to_string(stored));
+      refuse("csr: offsets: expected " + to_string(offsets[static_cast<std::size_t>(i)]) + " to " +
+             to_string(stored) + " at entry " + to_string(i + 1) + ", got " + to_string(end));
     }
     coo.row.resize(static_cast<std::size_t>(end), i);
   }

@@ -31,7 +31,8 @@ struct Grid {
     return i * dense.stride(0) + j * dense.stride(1);
   }
 
-  template <class Function>  // for each element of block (i, j), until it returns false
+  // Calls `function` for each element of block (i, j) until it returns false.
+  template <class Function>
   bool all_of_block(std::int64_t i, std::int64_t j, Function&& function) const {
     for (std::int64_t r = i * block_rows; r < (i + 1) * block_rows; ++r) {
       for (std::int64_t c = j * block_cols; c < (j + 1) * block_cols; ++c) {
@@ -69,7 +70,7 @@ HostBsr bsr_from_dense(const Tensor& dense, std::int64_t block_rows, std::int64_
   if (std::isnan(threshold)) refuse("threshold: expected a number, got NaN");
   const Grid grid(dense, block_rows, block_cols);
   Pattern pattern = sparse::open_pattern(grid.rows, grid.cols, "dense");
-  // Written so that a block with a NaN is kept.
+  // False for NaN, so that a block with a NaN is kept.
   const auto small = [&](float x) { return std::fabs(static_cast<double>(x)) <= threshold; };
   for (std::int64_t i = 0; i < grid.rows; ++i) {
     for (std::int64_t j = 0; j < grid.cols; ++j) {

@@ -11,7 +11,7 @@
 #include "src/sparse/rows.hpp"
 #include "src/sparse/support.hpp"
 
-// Version 1 of the generators. Whatever they draw is measured and compared across machines: a
+// Version 1 of the generators. Measurements on different machines rely on equal patterns: any
 // change of counts or positions is a new version.
 namespace tessera::patterns {
 namespace {
@@ -24,7 +24,7 @@ using sparse::Random;
 using sparse::refuse;
 using sparse::Sampler;
 
-// Where the diagonal that joins the corners passes row i, at its middle.
+// The column in which the diagonal that joins the corners crosses the middle of row i.
 std::int64_t diagonal(std::int64_t i, std::int64_t rows, std::int64_t cols) {
   return (2 * i + 1) * cols / (2 * rows);
 }
@@ -137,7 +137,7 @@ Pattern butterfly(std::int64_t rows, std::int64_t cols, std::int64_t levels) {
   }
   Pattern pattern = open_pattern(rows, cols, "butterfly");
   check_diagonal(rows, cols, "butterfly: rows");
-  // The square pattern, each line of the longer side repeating the line it falls on.
+  // Stretches the square pattern along the longer side.
   const std::int64_t side = std::min(rows, cols);
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::int64_t line = i * side / rows;

@@ -13,8 +13,7 @@
 #include "src/sparse/rows.hpp"
 #include "src/sparse/support.hpp"
 
-// Patterns of attention in long contexts and in videos. Version 1, like `generators.cpp`: a change
-// of what is drawn is a new version.
+// Patterns of attention in long contexts and in videos. Version 1, frozen like `generators.cpp`.
 namespace tessera::patterns {
 namespace {
 
@@ -26,12 +25,12 @@ using sparse::open_pattern;
 using sparse::Random;
 using sparse::Sampler;
 
-// How many columns row i may have: all, or those up to the bottom-right diagonal.
+// The number of columns that row i may store: all, or those up to the bottom-right diagonal.
 std::int64_t visible_columns(std::int64_t i, std::int64_t rows, std::int64_t cols, bool causal) {
   return causal ? std::clamp<std::int64_t>(cols - (rows - 1 - i), 0, cols) : cols;
 }
 
-// `count` of [0, n), or all, `always` among them where there is any; the others are drawn.
+// min(count, n) distinct numbers of [0, n): `always` and random others.
 std::vector<std::int64_t> draw_with(Random& random, std::int64_t n, std::int64_t count,
                                     std::int64_t always) {
   if (n == 0 || count == 0) return {};
@@ -50,7 +49,7 @@ Pattern vertical_slash(std::int64_t rows, std::int64_t cols, std::int64_t vertic
   Pattern pattern = open_pattern(rows, cols, "vertical_slash");
   Random source(seed);
   const std::vector<std::int64_t> columns = draw_with(source, cols, verticals, 0);
-  // A diagonal is known by its column in the last row, which may lie beyond the edge.
+  // A diagonal is identified by its column in the last row, which may be beyond the edge.
   const std::int64_t beyond = causal || cols == 0 ? 0 : std::max<std::int64_t>(rows - 1, 0);
   const std::int64_t diagonals = core::checked_add(cols, beyond, "vertical_slash: cols");
   const std::vector<std::int64_t> ends = draw_with(source, diagonals, slashes, cols - 1);
@@ -73,7 +72,7 @@ Pattern vertical_slash(std::int64_t rows, std::int64_t cols, std::int64_t vertic
 
 Pattern heavy_hitters(std::int64_t rows, std::int64_t cols, std::int64_t k, bool causal,
                       std::uint64_t seed) {
-  // Whole numbers alone: equal on every machine.
+  // Integer scores, so that results are equal on every machine.
   constexpr std::int64_t kScore = std::int64_t{1} << 20, kNoise = kScore / 64;
   sparse::require_at_least(k, 0, "heavy_hitters: k");
   Pattern pattern = open_pattern(rows, cols, "heavy_hitters");
@@ -81,7 +80,7 @@ Pattern heavy_hitters(std::int64_t rows, std::int64_t cols, std::int64_t k, bool
   auto rank = sparse::filled<std::int64_t>(cols, 0, "heavy_hitters: cols");
   std::iota(rank.begin(), rank.end(), 0);
   source.shuffle(rank);
-  // All rows look at the first column most.
+  // The first column has the highest score in all rows.
   if (cols > 0) std::swap(*std::find(rank.begin(), rank.end(), 0), rank.front());
   auto score = sparse::filled<std::int64_t>(cols, 0, "heavy_hitters: cols");
   std::vector<std::int64_t> row;
@@ -121,7 +120,7 @@ Pattern sliding_tile(const std::array<std::int64_t, 3>& volume,
     lines = core::checked_multiply(lines, size, "sliding_tile: volume");
   }
   Pattern pattern = open_pattern(lines, lines, "sliding_tile");
-  // Which tiles of an axis a tile sees: those around it, pushed inwards at the edges.
+  // The first tile that a tile sees along an axis; the box is shifted inwards at the edges.
   const auto first = [&](std::size_t axis, std::int64_t at) {
     const std::int64_t most = std::max<std::int64_t>(0, volume[axis] - neighbourhood[axis]);
     return std::clamp<std::int64_t>(at - neighbourhood[axis] / 2, 0, most);

@@ -12,8 +12,7 @@
 #include "src/sparse/rows.hpp"
 #include "src/sparse/support.hpp"
 
-// Patterns of pruned weights, meshes and graphs. Version 1, like `generators.cpp`: a change of what
-// is drawn is a new version.
+// Patterns of pruned weights, meshes and graphs. Version 1, frozen like `generators.cpp`.
 namespace tessera::patterns {
 namespace {
 
@@ -23,8 +22,8 @@ using sparse::open_pattern;
 using sparse::Random;
 using sparse::Sampler;
 
-// A grid of nodes in natural order, each joined to those at most one step away along every axis,
-// and to itself.
+// A grid of nodes in natural order. The neighbours of a node are the nodes at most one step away
+// along every axis, itself included.
 class Grid {
  public:
   explicit Grid(const std::array<std::int64_t, 3>& sizes) : sizes_(sizes) {}
@@ -53,8 +52,8 @@ class Grid {
   std::array<std::int64_t, 3> sizes_;
 };
 
-// The nodes in the order of Cuthill and McKee, from a corner: level by level, the neighbours of
-// each node by their own number of neighbours, then by number.
+// The nodes in Cuthill-McKee order, starting at a corner: a breadth-first search that visits the
+// neighbours of a node by their degree, then by number.
 std::vector<std::int64_t> cuthill_mckee(const Grid& grid) {
   const std::int64_t nodes = grid.nodes();
   auto degree = sparse::filled<std::int64_t>(nodes, 0, "mesh: nodes");
@@ -152,7 +151,8 @@ Pattern power_law_graph(std::int64_t rows, std::int64_t cols, double density, do
   const std::int64_t edges = sparse::stored_at(density, rows, cols, "power_law_graph");
   std::vector<std::int64_t> lengths = sparse::zipf_shares(rows, exponent, edges, cols);
   std::vector<std::int64_t> popular = sparse::zipf_shares(cols, exponent, edges, rows);
-  // The same order for both: in a square graph, who has many edges is also the end of many.
+  // Shuffles both with the same seed, so that in a square graph a node with many outgoing edges
+  // also has many incoming ones.
   Random(seed).shuffle(lengths);
   Random source(seed);
   source.shuffle(popular);

@@ -35,11 +35,12 @@ void validate(const Pattern& pattern) {
            " stored blocks, got " + to_string(offsets.front()) + " to " +
            to_string(offsets.back()));
   }
-  // All offsets before any index, so that none of them leads outside the list.
+  // Checks all offsets before it reads indices through them.
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     if (offsets[i] > offsets[i + 1]) {
-      refuse("pattern: offsets: row " + to_string(i) + " ends at " + to_string(offsets[i + 1]) +
-             ", before its begin " + to_string(offsets[i]));
+      refuse("pattern: offsets: expected offsets that never decrease, got " +
+             to_string(offsets[i + 1]) + " after " + to_string(offsets[i]) + " in row " +
+             to_string(i));
     }
   }
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
@@ -47,12 +48,12 @@ void validate(const Pattern& pattern) {
     for (std::int64_t p = offsets[i]; p < offsets[i + 1]; ++p) {
       const std::int64_t col = pattern.indices[static_cast<std::size_t>(p)];
       if (col < 0 || col >= pattern.cols) {
-        refuse("pattern: indices: row " + to_string(i) + " holds column " + to_string(col) +
-               ", expected 0 to " + to_string(pattern.cols - 1));
+        refuse("pattern: indices: expected columns in [0, " + to_string(pattern.cols) + "), got " +
+               to_string(col) + " in row " + to_string(i));
       }
       if (col <= last) {
-        refuse("pattern: indices: row " + to_string(i) + " holds column " + to_string(col) +
-               " after " + to_string(last) + ", expected sorted and unique columns");
+        refuse("pattern: indices: expected sorted and unique columns, got " + to_string(col) +
+               " after " + to_string(last) + " in row " + to_string(i));
       }
       last = col;
     }

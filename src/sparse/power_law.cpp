@@ -9,10 +9,10 @@
 namespace tessera::sparse {
 namespace {
 
-constexpr int kFraction = 32;  // bits after the point of logarithms and weights
+constexpr int kFraction = 32;  // fraction bits of logarithms and weights
 
-// log2(n) with kFraction bits after the point. Squaring and halving only: IEEE arithmetic gives the
-// same bits everywhere, which std::log2 and std::pow do not promise.
+// log2(n) in fixed point with kFraction fraction bits. It only squares and halves: IEEE arithmetic
+// gives the same bits everywhere, which std::log2 and std::pow do not guarantee.
 std::int64_t log2_fixed(std::int64_t n) {
   int exponent = 0;
   double x = std::frexp(static_cast<double>(n), &exponent) * 2.0;  // in [1, 2)
@@ -26,11 +26,11 @@ std::int64_t log2_fixed(std::int64_t n) {
   return result;
 }
 
-// 2^-y, y with kFraction bits after the point, as a weight with as many; at least one.
+// 2^-y as a weight, where y and the weight have kFraction fraction bits; at least 1.
 std::int64_t exp2_weight(std::int64_t y) {
   double x = 1.0, root = 0.5;
   for (int i = kFraction - 1; i >= 0; --i) {
-    root = std::sqrt(root);  // 2^-(2^-k), rounded as IEEE says
+    root = std::sqrt(root);  // 2^-(2^-k), correctly rounded by IEEE
     if ((y >> i) & 1) x *= root;
   }
   const std::int64_t whole = y >> kFraction;
@@ -43,7 +43,7 @@ std::int64_t exp2_weight(std::int64_t y) {
 
 std::vector<std::int64_t> zipf_shares(std::int64_t parts, double exponent, std::int64_t total,
                                       std::int64_t cap) {
-  constexpr double kLargest = 1000.0;  // beyond it every weight but the first is gone anyway
+  constexpr double kLargest = 1000.0;  // for larger exponents, all weights but the first are 1
   const double slope = std::min(exponent, kLargest);
   std::vector<std::int64_t> weights = filled<std::int64_t>(parts, 0, "rows");
   std::int64_t weight_left = 0;
@@ -58,10 +58,11 @@ std::vector<std::int64_t> zipf_shares(std::int64_t parts, double exponent, std::
   std::int64_t left = total;
   for (std::int64_t r = 0; r < parts; ++r) {
     const std::int64_t weight = weights[static_cast<std::size_t>(r)];
-    // Products and quotients alone: no compiler may fuse them into something else.
+    // Only products and quotients, which compilers cannot fuse into other operations.
     const double share = static_cast<double>(left) *
                          (static_cast<double>(weight) / static_cast<double>(weight_left));
-    // Weights fall, so no later share is above this one's mean: the rest always fits below the cap.
+    // Weights descend, so the mean of the later shares is at most this one, and the rest fits below
+    // the cap.
     shares.push_back(std::min({std::int64_t{std::llround(share)}, cap, left}));
     left -= shares.back();
     weight_left -= weight;

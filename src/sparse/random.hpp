@@ -4,10 +4,11 @@
 #include <utility>
 #include <vector>
 
-// The generator behind seeded patterns: the same numbers on every machine, for ever.
+// The random number generator of seeded patterns. It is frozen: it gives the same numbers on every
+// machine and in every version.
 namespace tessera::sparse {
 
-/// SplitMix64: a counter, mixed.
+/// SplitMix64: a mixed counter.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -20,7 +21,8 @@ class Random {
     return x ^ (x >> 31);
   }
 
-  /// Uniform in [0, bound), bound > 0. The lowest 2^64 mod bound numbers are drawn again.
+  /// A uniform number in [0, bound), for bound > 0. To avoid bias, it rejects the lowest 2^64 mod
+  /// bound numbers.
   std::int64_t below(std::int64_t bound) {
     const auto n = static_cast<std::uint64_t>(bound);
     const std::uint64_t surplus = (0 - n) % n;

@@ -24,7 +24,7 @@ struct Banner {
   Symmetry symmetry;
 };
 
-// The place of a word of the banner, in any case, among those accepted.
+// The index of the banner's next word among the accepted ones, ignoring case.
 int choose(TextFile& file, const char* what, const std::vector<std::string>& accepted) {
   std::string word(file.field());
   std::transform(word.begin(), word.end(), word.begin(),
@@ -105,7 +105,7 @@ Coo read_matrix_market(const std::string& path) {
     file.fail("expected a square matrix, as the banner's symmetry says, got " +
               std::to_string(coo.rows) + " x " + std::to_string(coo.cols));
   }
-  constexpr std::int64_t kEntryBytes = 4;  // "1 1\n"; the last may lack its end
+  constexpr std::int64_t kEntryBytes = 4;  // "1 1\n"; the last line may lack its newline
   if (entries > (file.bytes_left() + 1) / kEntryBytes) {
     file.fail("expected entries that the file can hold, got " + std::to_string(entries) + " in " +
               std::to_string(file.bytes_left()) + " bytes");

@@ -18,7 +18,7 @@ Coo read_smtx(const std::string& path) {
   coo.cols = file.integer(file.field(','), "the number of columns", 0, kLargest);
   const std::int64_t stored = file.integer(file.field(','), "the number of nonzeros", 0, kLargest);
   file.end_of_line();
-  // Every offset and every column is a digit and a blank at least; the last may lack its blank.
+  // Every offset and column takes at least two bytes, a digit and a blank, except for the last one.
   const std::int64_t numbers = (file.bytes_left() + 1) / 2;
   if (coo.rows >= numbers || stored > numbers - coo.rows - 1) {
     file.fail("expected sizes that the file can hold, got " + std::to_string(coo.rows) +
@@ -29,8 +29,7 @@ Coo read_smtx(const std::string& path) {
   sparse::reserve(coo.col, stored, path);
   std::int64_t before = file.integer(file.field_on_any_line(), "the first offset", 0, 0);
   for (std::int64_t i = 0; i < coo.rows; ++i) {
-    const std::int64_t end =
-        file.integer(file.field_on_any_line(), "a row's end, not before its begin", before, stored);
+    const std::int64_t end = file.integer(file.field_on_any_line(), "a row offset", before, stored);
     coo.row.insert(coo.row.end(), static_cast<std::size_t>(end - before), i);
     before = end;
   }

@@ -11,10 +11,11 @@
 #include "src/sparse/random.hpp"
 #include "src/sparse/support.hpp"
 
-// What generators make rows of a pattern with, between `open_pattern` and `close_row`.
+// Helpers with which generators append the rows of a pattern, between `open_pattern` and
+// `close_row`.
 namespace tessera::sparse {
 
-/// Room for more blocks, doubling, so that what does not fit memory becomes an `Error`.
+/// Reserves room for `more` blocks, growing by doubling. Throws `Error` if memory runs out.
 inline void make_room(Pattern& pattern, std::int64_t more) {
   const std::int64_t needed = pattern.stored() + more;
   const auto room = static_cast<std::int64_t>(pattern.indices.capacity());
@@ -36,14 +37,15 @@ inline void append_range(Pattern& pattern, std::int64_t begin, std::int64_t end)
             begin);
 }
 
-/// Appends columns that come in any order and more than once, and sorts them on the way.
+/// Sorts the columns, removes duplicates and appends the result.
 inline void append_set(Pattern& pattern, std::vector<std::int64_t>& cols) {
   std::sort(cols.begin(), cols.end());
   cols.erase(std::unique(cols.begin(), cols.end()), cols.end());
   append(pattern, cols);
 }
 
-/// Draws `count` of [0, n) without repeats, every subset equally likely, sorted (Floyd's method).
+/// Draws `count` distinct numbers of [0, n), sorted; all subsets are equally likely (Floyd's
+/// algorithm).
 class Sampler {
  public:
   explicit Sampler(std::int64_t n) : n_(n), taken_(filled<char>(n, 0, "cols")) {}

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Blocks that two sorted rows share.
+// The number of columns that two sorted rows share.
 std::int64_t common(const Pattern& pattern, std::size_t a, std::size_t b) {
   std::int64_t count = 0;
   std::int64_t p = pattern.offsets[a], q = pattern.offsets[b];
@@ -33,7 +33,7 @@ double neighbour_overlap(const Pattern& pattern, const std::vector<std::int64_t>
   return rows == 0 ? 0.0 : sum / static_cast<double>(rows);
 }
 
-// Bins of equal width from the shortest row to the longest.
+// Fills bins of equal width, from the shortest row to the longest.
 void fill_histogram(PatternStatistics& result, const std::vector<std::int64_t>& lengths, int bins) {
   const std::int64_t range = result.longest_row - result.shortest_row + 1;
   const std::int64_t width = (range - 1) / bins + 1;

@@ -13,7 +13,7 @@ namespace {
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\f' || c == '\v'; }
 
-// What a message may show of a file's contents.
+// Text of the file in quotes for a message: shortened, without control characters.
 std::string quoted(std::string_view text) {
   constexpr std::size_t kShown = 40;
   std::string shown = "\"";
@@ -58,7 +58,7 @@ std::string_view TextFile::field(char separator) {
   while (end < line_.size() && !is_blank(line_[end]) && line_[end] != separator) ++end;
   const std::string_view found = line_.substr(0, end);
   line_.remove_prefix(end);
-  // One separator belongs to the field before it, so that two of them hold an empty field.
+  // A separator ends the field before it, so that there is an empty field between two separators.
   while (!line_.empty() && is_blank(line_.front())) line_.remove_prefix(1);
   if (!line_.empty() && line_.front() == separator) line_.remove_prefix(1);
   return found;

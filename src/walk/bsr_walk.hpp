@@ -5,14 +5,14 @@
 #include "src/walk/lanes.hpp"
 #include "src/walk/list_walk.hpp"
 
-// The output tiles of sm90/bsr, and what each walks: the union of its lines' lists, 64 of depth at
-// a time. A line is 16, 32 or 64 rows of the result inside one row of blocks; a piece is the part
-// of a line's block that lies in one step, 16, 32 or 64 deep.
+// The output tiles of sm90/bsr and their walks: the union of the lists of a tile's lines, in steps
+// with a depth of 64. A line is 16, 32 or 64 rows of the result inside one block row. A piece is
+// the part of a line's block that is in one step, with a depth of 16, 32 or 64.
 namespace tessera::planning::bsr {
 
 inline constexpr int kLine = 64;              // depth of a step
 inline constexpr int kUnit = 16;              // depth of one wgmma
-inline constexpr int kUnits = kLine / kUnit;  // in a step
+inline constexpr int kUnits = kLine / kUnit;  // per step
 inline constexpr int kGroup = 64;             // rows of the result that one wgmma computes
 
 /// One output tile: its first line, its first column, its batch.
@@ -22,28 +22,29 @@ struct TileAt {
 
 struct Walk {
   BsrView lists;
-  const char* blocks = nullptr;  // the stored ones
-  std::int64_t row_bytes = 0;    // inside a block, from a row of the result to the next
-  std::int64_t depth_bytes = 0;  // and from one of its depth; one of the two is 2
-  // Whether TMA copies a line's pieces, a box each; otherwise lanes copy 16 bytes at a time.
+  const char* blocks = nullptr;  // stored blocks
+  std::int64_t row_bytes = 0;    // stride inside a block along the rows of the result
+  std::int64_t depth_bytes = 0;  // stride inside a block along the depth; one of the two is 2
+  // Whether TMA copies the pieces of a line, one box each; otherwise lanes copy 16 bytes at a time.
   bool boxed = false;
-  // In units of 16 bytes, from one to the next; places in the pool are below 2^32 of them.
+  // Strides in units of 16 bytes; offsets into the pool are below 2^32 units.
   std::uint32_t block_step = 0, line_step = 0, piece_step = 0;
   std::uint32_t copy_step = 0, round_step = 0;  // see UnitCopy
   int lines = 0, cols = 0;                      // of the result
-  int steps = 0;                                // of the whole depth
+  int steps = 0;                                // along the whole depth
   int batches = 1;
   int dense_batch_step = 0;  // 0: one dense matrix for all batches
   int pool_step = 0;         // stored blocks of one batch; 0: one pool
   int height_shift = 6;      // log2 of a line's rows
-  int lines_per_block = 1;   // one above the other
-  int slice_shift = 0;       // log2 of the pieces in a step
-  int pieces_per_block = 1;  // one beside the other
+  int lines_per_block = 1;   // along the rows
+  int slice_shift = 0;       // log2 of the pieces per step
+  int pieces_per_block = 1;  // along the depth
 
   TESSERA_HD constexpr int height() const { return 1 << height_shift; }
   TESSERA_HD constexpr int piece() const { return kLine >> slice_shift; }
 
-  /// Tiles go down columns of `kDown` rows of tiles, so that concurrent tiles share operands in L2.
+  /// Tiles are ordered column by column in groups of `kDown` rows of tiles, so that concurrent
+  /// tiles share operands in L2.
   template <int kRows, int kCols>
   TESSERA_HD constexpr TileAt tile(int index) const {
     constexpr int kDown = 16;
@@ -57,16 +58,16 @@ struct Walk {
   }
 };
 
-inline constexpr int kSlices = 64;  // of a tile's depth, that a window holds
+inline constexpr int kSlices = 64;  // slices of depth per window; a piece fills one slice
 inline constexpr std::uint32_t kAbsent = 0xFFFFFFFFu;
 
-/// Enters the pieces of a block that ends before slice `past` of a window, as far as the window has
-/// them: line `line` of a tile names the block, which is stored at position `stored`. `place`:
-/// where the line begins in a block. A window has
+/// Enters the pieces of a block into a window of the depth. The block is in the list of line `line`
+/// of the tile, stored at position `stored`, and ends before slice `past` of the window; pieces
+/// outside of the window are left out. `place`: where the line begins in a block. A window has
 ///   pieces[slice][group]     four words x, y, z, w
-///   units[step]              a bitmask
-///   lower(word, value)       writes a value where it is less; other lanes may do so too
-///   add_bits(word, bits)     sets bits, likewise
+///   units[step]              a bitmask of units with values
+///   lower(word, value)       atomic minimum
+///   add_bits(word, bits)     atomic or
 TESSERA_EITHER_SIDE
 template <class Window>
 TESSERA_HD constexpr void enter_block(const Walk& walk, Window& window, int batch, int line,
@@ -78,7 +79,7 @@ TESSERA_HD constexpr void enter_block(const Walk& walk, Window& window, int batc
   for (int at = first < 0 ? 0 : first; at < past && at < kSlices; ++at) {
     auto& piece = window.pieces[at][group];
     const auto part = static_cast<std::uint32_t>(at - first);
-    // Named twice: one of the two is used, always the same.
+    // If a list contains a block twice, the minimum selects the same one in every run.
     if (walk.boxed) {
       const int in_group = line & ((kGroup >> walk.height_shift) - 1);
       window.lower(reinterpret_cast<std::uint32_t*>(&piece) + in_group,

@@ -8,12 +8,13 @@
 #include "src/problem/shape.hpp"
 #include "src/walk/list_walk.hpp"
 
-// A block mask whose blocks no tile fits is composed into one whose blocks a tile fits. A composed
-// block is full if full blocks cover every pair of it, else partial, with an element mask of its
-// own. The planner, the kernel that composes and the kernel that walks share this arithmetic.
+// Composed masks. If the blocks of a mask do not fit an attention kernel's tiles, another kernel
+// first composes an equivalent mask with blocks that do. A composed block is full if the given
+// blocks cover all of its pairs, else partial, with an element mask of its own. The planner, the
+// kernel that composes and the kernel that walks the composed lists share this arithmetic.
 namespace tessera::planning {
 
-/// Keys of a composed block: one word of an element mask.
+/// Keys per composed block: one word of an element mask.
 inline constexpr int kComposedKeys = 64;
 
 /// A word with the bits below `end` set.
@@ -22,11 +23,11 @@ TESSERA_HD constexpr std::uint64_t bits_below(Int end) {
   return bits_between(Int{0}, end);
 }
 
-/// Sizes of composed lists.
+/// The sizes of a composed mask.
 struct ComposedMask {
-  std::int64_t queries = 0;  // of a block, by kComposedKeys
-  std::int64_t words = 0;    // of a block's element mask, each for equally many queries; 0: the
-                             // mask is not composed
+  std::int64_t queries = 0;  // per block; a block has kComposedKeys keys
+  std::int64_t words = 0;    // per element mask, each for the same number of queries; 0: the mask
+                             // is not composed
   std::int64_t batch = 1, heads = 1, rows = 0, columns = 0;
   std::int64_t group = 1;     // heads that share a set of lists
   std::int64_t capacity = 0;  // maximum blocks per row of lists
@@ -34,12 +35,12 @@ struct ComposedMask {
   TESSERA_HD constexpr explicit operator bool() const { return words > 0; }
   TESSERA_HD constexpr std::int64_t list_rows() const { return batch * heads * rows; }
   TESSERA_HD constexpr std::int64_t word_queries() const { return queries / words; }
-  /// A block's words are followed by their union.
+  /// Words in memory per block: its words, followed by their union.
   TESSERA_HD constexpr std::int64_t block_words() const { return words + 1; }
 };
 
-/// The sizes of a mask composed into blocks of `queries` queries. Never overflows: no bound exceeds
-/// the number of columns.
+/// The sizes of a mask composed into blocks of `queries` queries. It does not overflow, as every
+/// bound is at most the number of columns.
 inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   const auto bounded = [](std::int64_t a, std::int64_t b, std::int64_t limit) {
     std::int64_t product = 0;
@@ -51,7 +52,7 @@ inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   };
   ComposedMask mask;
   mask.queries = queries;
-  // Queries that share a row of blocks share a word, unless blocks have element masks.
+  // Queries of one block row share a word, unless blocks have element masks.
   mask.words = s.mask_bits ? queries : queries / std::gcd(s.mask_block.rows, queries);
   mask.batch = s.mask_batch;
   mask.heads = s.mask_heads;
@@ -64,7 +65,7 @@ inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   return mask;
 }
 
-/// Gives a problem the mask that the kernel which walks composed lists sees.
+/// Replaces a problem's mask with the composed one.
 inline void set_mask(AttentionShape& s, const ComposedMask& mask) {
   s.mask_block = {mask.queries, kComposedKeys};
   s.mask_rows = mask.rows;
@@ -72,21 +73,21 @@ inline void set_mask(AttentionShape& s, const ComposedMask& mask) {
   s.mask_bits = true;
 }
 
-/// The problem as that kernel sees it; as it is where the mask is not composed.
+/// The problem with the composed mask, if there is one; else unchanged.
 inline AttentionShape with_mask(AttentionShape s, const ComposedMask& mask) {
   if (mask) set_mask(s, mask);
   return s;
 }
 
-/// Bytes of workspace, also where they are too many to be counted in 64 bits.
+/// Bytes of workspace, as a double because the number may not fit 64 bits.
 inline double composed_bytes(const ComposedMask& m) {
   const double block = 12.0 + 8.0 * static_cast<double>(m.block_words());
   return static_cast<double>(m.batch) * static_cast<double>(m.heads) * static_cast<double>(m.rows) *
          (8.0 + static_cast<double>(m.capacity) * block);
 }
 
-/// Composed lists: `capacity` entries for each row [batch, head, row]. The element mask of the
-/// partial block n of a row has number row * capacity + n.
+/// Composed lists: `capacity` entries for each row [batch, head, row]. Partial block n of a row has
+/// element mask row * capacity + n.
 struct ComposedLists {
   std::int32_t *full_counts = nullptr, *partial_counts = nullptr;
   std::int32_t *full = nullptr, *partial = nullptr, *bit_tile = nullptr;
@@ -131,11 +132,11 @@ inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
           .group = m.group};
 }
 
-/// Divides a number below kMax by a divisor of at most kMax, with a multiplication.
+/// Divides numbers below kMax by a divisor of at most kMax, by multiplication.
 struct SmallDivisor {
   static constexpr std::int32_t kMax = 256;
   std::int32_t divisor = 1;
-  std::uint32_t share = 1 << 16;  // 2^16 / divisor, rounded up
+  std::uint32_t share = 1 << 16;  // ceil(2^16 / divisor)
 
   static constexpr SmallDivisor of(std::int32_t divisor) {
     return {divisor, static_cast<std::uint32_t>(((1 << 16) + divisor - 1) / divisor)};
@@ -145,15 +146,15 @@ struct SmallDivisor {
   }
 };
 
-/// A composed block with an element mask: `words`, each for `word_queries` queries, and behind them
-/// their union.
+/// The element mask of a composed block: `count` words, each for `word_queries` queries, followed
+/// by their union.
 struct ComposedBits {
   const std::uint64_t* words = nullptr;
   std::int32_t count = 0, word_queries = 1;
 
-  /// The block's keys (`key` is the first) that some query of [first, end) attends to: a list names
-  /// the key and the query's position sees it. The queries are a row of the mask, or begin one that
-  /// ends with its sequence.
+  /// The keys of the block, from `key` on, that some query of [first, end) attends to: the element
+  /// mask contains the pair, and the query's position sees the key. The queries are a block row of
+  /// the mask, or the beginning of the last one of the sequence.
   TESSERA_HD constexpr std::uint64_t met(const NarrowSight& sight, std::int32_t first,
                                          std::int32_t end, std::int32_t key) const {
     const bool whole = end - first == count * word_queries;
@@ -169,12 +170,12 @@ struct ComposedBits {
   }
 };
 
-/// The given element masks; any strides, in bytes.
+/// The element masks of the given mask, with any strides, in bytes.
 struct BitTiles {
   const std::uint8_t* data = nullptr;
   std::int64_t tile = 0, row = 0, byte = 1;
 
-  /// Bits [from, from + count) of a row, of 64 at most.
+  /// Bits [from, from + count) of a row; count is at most 64.
   TESSERA_HD constexpr std::uint64_t read(std::int64_t at_tile, std::int64_t at_row,
                                           std::int64_t from, std::int64_t count) const {
     const std::uint8_t* bytes = data + at_tile * tile + at_row * row;
@@ -188,10 +189,9 @@ struct BitTiles {
   }
 };
 
-/// Composes a mask, one row of composed lists after the other: the words of a row's blocks are
-/// merged from the given rows of blocks that it overlaps, then each block is classified. Given
-/// lists may hold anything: entries that name no block or no element mask are ignored, and
-/// duplicates count once.
+/// Composes a mask, one composed block row after the other. It merges the words of the row's blocks
+/// from the given block rows that overlap the row, then classifies each block. The given lists are
+/// not checked: invalid blocks and element masks are ignored, and duplicates count once.
 struct MaskComposer {
   MaskView given;
   BitTiles bits;
@@ -200,8 +200,8 @@ struct MaskComposer {
   ComposedLists lists;
 
   struct ComposedRow {
-    std::int64_t batch = 0, set = 0, row = 0;  // set: of lists that heads share
-    std::int64_t begin = 0, end = 0;           // its queries
+    std::int64_t batch = 0, set = 0, row = 0;  // set: index of the set of lists
+    std::int64_t begin = 0, end = 0;           // queries
   };
   TESSERA_HD constexpr ComposedRow composed_row(std::int64_t index) const {
     const std::int64_t row = index % to.rows, set = index / to.rows;
@@ -209,11 +209,11 @@ struct MaskComposer {
     return {set / to.heads, set % to.heads, row, begin, end < q_length ? end : q_length};
   }
 
-  /// One row of one of the given lists, for the queries that it shares with a composed row.
+  /// A row of a given list that overlaps a composed row, with the words of the overlap.
   struct Source {
     ListRow blocks, tiles;
-    std::int64_t first_query = 0;            // of the row of blocks
-    std::int64_t first_word = 0, words = 0;  // of the composed row's
+    std::int64_t first_query = 0;            // of the given block row
+    std::int64_t first_word = 0, words = 0;  // of the composed row
   };
   TESSERA_HD constexpr std::int64_t sources(const ComposedRow& r) const {
     return 2 * ((r.end - 1) / given.block_q - r.begin / given.block_q + 1);
@@ -236,8 +236,8 @@ struct MaskComposer {
     return source;
   }
 
-  /// Merges an entry into a word of the row's blocks in columns [from, end): calls
-  /// `merge(column, bits)` for each column with bits.
+  /// Merges entry `entry` of a source into word `word` of the composed blocks in columns [from,
+  /// end): calls `merge(column, bits)` for each column with visible keys.
   template <class Merge>
   TESSERA_HD constexpr void add(const ComposedRow& r, const Source& source, std::int64_t entry,
                                 std::int64_t word, std::int64_t from, std::int64_t end,
@@ -264,7 +264,7 @@ struct MaskComposer {
     }
   }
 
-  /// The kind of a block whose words have been merged, and the union of the words.
+  /// The kind of a composed block, and the union of its words.
   enum class Kind : std::uint8_t { empty, partial, full };
   struct Classified {
     Kind kind = Kind::empty;

@@ -7,12 +7,12 @@
 #include "src/walk/transposed_lists.hpp"
 #include "src/walk/views.hpp"
 
-// What conversions are once their tensors have been checked: pointers, strides and sizes, for the
-// CPU and the GPU alike.
+// Conversions after their tensors have been checked: pointers, strides and sizes, for the CPU and
+// the GPU.
 namespace tessera::planning {
 
-/// A [rows, cols] or [batch, rows, cols] tensor. Strides count elements; the batch's is 0 where it
-/// is shared.
+/// A tensor [rows, cols] or [batch, rows, cols]. Strides count elements; the batch stride is 0 if
+/// the matrix is shared.
 struct Grid {
   void* data = nullptr;
   std::int64_t batch = 0, row = 0, col = 0;
@@ -26,7 +26,7 @@ inline Grid grid_of(const Tensor& t) {
           t.stride(t.rank - 1)};
 }
 
-/// The stored blocks of a BSR matrix.
+/// The stored blocks of a BSR matrix, with strides like `Grid`.
 struct Pool {
   void* data = nullptr;
   std::int64_t batch = 0, block = 0, row = 0, col = 0;
@@ -41,7 +41,7 @@ inline Pool pool_of(const Tensor& t) {
           t.stride(t.rank - 2), t.stride(t.rank - 1)};
 }
 
-/// Between a dense matrix and the blocks of a BSR matrix, either way.
+/// A copy between a dense matrix and the blocks of a BSR matrix, in either direction.
 struct BlockCopy {
   DType dtype = DType::none;
   std::int64_t batches = 1;
@@ -59,7 +59,7 @@ struct NormsShape {
   Grid dense, norms;
 };
 
-/// Norms in the order of their bits: larger is larger, NaN the largest. Zeros are equal.
+/// Maps a norm to a key in the same order: -0 and 0 have equal keys, NaN has the largest one.
 TESSERA_HD constexpr std::uint32_t norm_key(float x) {
   if (x != x) return 0xffffffffu;
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x == 0.0f ? 0.0f : x);
@@ -70,12 +70,12 @@ struct SelectShape {
   std::int64_t rows = 0, cols = 0, capacity = 0;
   Grid norms;
   bool by_count = false;
-  std::int64_t keep = 0;    // by count
-  std::uint32_t above = 0;  // else: the key to be larger than
+  std::int64_t keep = 0;    // by count: the number of blocks
+  std::uint32_t above = 0;  // otherwise: blocks with larger keys
   IndexSink offsets, indices, count;
 };
 
-/// Keys above `key` stay, and the first `ties` of those equal to it.
+/// The result of a selection by count: keys above `key`, and the first `ties` keys equal to it.
 struct SelectCut {
   std::uint32_t key = 0;
   std::int64_t ties = 0;
@@ -85,7 +85,7 @@ struct SelectCut {
 struct SelectScratch {
   static constexpr std::int64_t kBins = 2048, kPasses = 3;
   std::uint64_t* bins = nullptr;                     // [passes, bins]
-  SelectCut* cuts = nullptr;                         // [passes]: what is known after each
+  SelectCut* cuts = nullptr;                         // [passes]: state after each pass
   std::uint32_t *larger = nullptr, *ties = nullptr;  // [rows]
 };
 inline SelectScratch carve_select_scratch(core::Carver& carver, std::int64_t rows) {
@@ -97,14 +97,15 @@ inline SelectScratch carve_select_scratch(core::Carver& carver, std::int64_t row
   return scratch;
 }
 
-/// A score's key: larger scores have larger keys; 0 for one that is never chosen.
+/// Maps a score to a key in the same order; 0 for -inf and NaN, which are never selected.
 TESSERA_HD constexpr std::uint32_t score_key(float x) {
   constexpr std::uint32_t kLowest = 0x007fffffu;  // of -inf
   const std::uint32_t key = norm_key(x);
   return x != x || key <= kLowest ? 0 : key;
 }
 
-/// Rows of a block mask that become lists of columns: set blocks (u8), or the `keep` best scores.
+/// Rows of a block mask to convert to lists of columns: nonzero blocks (u8), or the `keep` largest
+/// scores.
 struct MaskRows {
   DType dtype = DType::none;
   std::int64_t batch = 1, heads = 1, rows = 0, cols = 0, capacity = 0;
@@ -116,14 +117,14 @@ struct MaskRows {
   IndexSink counts, indices;  // contiguous
 
   TESSERA_HD constexpr std::int64_t lines() const { return batch * heads * rows; }
-  /// Where a line, counted through all rows of all heads, begins.
+  /// The element offset of a line; lines count the rows of all heads and batches.
   TESSERA_HD constexpr std::int64_t begin(const ListStrides& s, std::int64_t line) const {
     const std::int64_t set = line / rows;
     return s.at(set / heads, set % heads, line % rows);
   }
 };
 
-/// Lists by row of a block mask that are written anew by column.
+/// Lists by row of a block mask, to write by column.
 struct MaskColumns {
   ListView stored;
   std::int64_t batch = 1, heads = 1, cols = 0, capacity = 0;

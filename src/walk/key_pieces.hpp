@@ -7,46 +7,46 @@
 #include "src/walk/list_walk.hpp"
 #include "src/walk/tile_walk.hpp"
 
-// Which pieces of keys an output tile visits, by number: a range, what one list names, or what the
-// lists of its row groups name together.
+// The pieces of keys that an output tile visits, by number: a range of keys, the blocks of one
+// list, or the union of the lists of its row groups.
 namespace tessera::planning {
 
-/// Offset that means "no element mask". Strides, and so offsets, may be negative.
+/// The offset that means "no element mask". Strides, and so offsets, may be negative.
 inline constexpr std::int64_t kNoBits = INT64_MIN;
 
 /// All keys of a piece, as a bitmask.
 inline constexpr std::uint64_t kAllKeys = ~std::uint64_t{0};
 
-/// Maximum columns of blocks for tiles of several lists: such a tile keeps one bit per column and
-/// row group.
+/// The maximum number of block columns for tiles with several lists: such a tile keeps one bit per
+/// block column and row group in shared memory.
 inline constexpr int kMaxRowGroupBlocks = 1 << 16;
 
-/// One piece of keys.
+/// A piece of kKeyPiece keys.
 struct Piece {
-  int key = kOutOfBounds;
+  int key = kOutOfBounds;       // the first key
   std::int64_t bits = kNoBits;  // offset of its element mask
   bool visited = false;
-  std::uint8_t masked = 0;  // bitmask of row groups with hidden pairs
-  // For row groups with their own lists: the groups that need the piece, as a bitmask, and the keys
-  // that some query of these groups sees.
+  std::uint8_t masked = 0;  // bitmask of the row groups for which some pairs are hidden
+  // For row groups with separate lists: the bitmask of the groups that need the piece, and the
+  // range of keys that their queries see.
   std::uint8_t row_groups = 0;
   int begin = kOutOfBounds, end = 0;
-  // Keys in between that no query sees, where the list of a middle row group lacks the block.
+  // Keys inside this range that no query sees, if a middle row group does not need the piece.
   int gap_begin = 0, gap_end = 0;
 };
 
-/// Where the keys of a piece lie in K and V, from the first row on. Which keys they are, which
-/// masks go by, is another number: `Piece::key`.
+/// The location of a piece in K and V: its first row. Masks use `Piece::key`, the key's index in
+/// the sequence, instead.
 struct KeyPlace {
-  std::int32_t row, batch;  // of packed sequences the batch is 0
+  std::int32_t row, batch;  // for packed sequences, the batch is 0
 };
 TESSERA_HD constexpr KeyPlace place_of(const AttentionWalk& walk, const TileDescriptor& tile,
                                        const Piece& piece) {
   return {tile.kv_begin + piece.key, walk.sequences.kv_offsets.values ? 0 : tile.batch};
 }
 
-/// Of the keys in `seen`, those that the element mask of a composed block shows to some query of
-/// the row of blocks that begins with query `first`.
+/// The keys of `seen` that some query attends to under the element mask of a composed block, among
+/// the queries of the block row that begins with query `first`. Without such a mask, all of `seen`.
 TESSERA_HD constexpr std::uint64_t met_by_composed(const AttentionWalk& walk,
                                                    const TileDescriptor& tile, const Piece& piece,
                                                    int first, std::uint64_t seen) {
@@ -58,8 +58,9 @@ TESSERA_HD constexpr std::uint64_t met_by_composed(const AttentionWalk& walk,
   return seen & bits.met(tile.sight, first, end, piece.key);
 }
 
-/// The pieces of one tile: what its list names, or the range that its queries see. A row group is
-/// the rows of one consumer. All lanes of a warp start it, then all look up.
+/// The pieces of a tile with one list, or without a mask: the blocks of the list, or the range of
+/// keys that the queries see. A row group is the rows of one consumer. All lanes of a warp call
+/// `start`, then all look up pieces.
 template <int kRowGroups, int kRows>
 struct ListPieces {
   struct RowGroup {
@@ -67,11 +68,11 @@ struct ListPieces {
   };
   RowGroup row_groups[kRowGroups];
   ListRow full, partial, bit_tiles;
-  std::int64_t first_bits;          // of the tile's first query, in an element mask
+  std::int64_t first_bits;          // offset of the tile's first query in an element mask
   std::int32_t any_begin, any_end;  // keys that some query of the tile sees
-  std::int32_t per_block;           // pieces per list entry; 0: a range
-  std::int32_t begin, count;        // numbers of this CTA's share
-  bool reversed;                    // in reverse order
+  std::int32_t per_block;           // pieces per list entry; 0: a range of keys
+  std::int32_t begin, count;        // this CTA's share: first piece number, number of pieces
+  bool reversed;                    // pieces are numbered in reverse order
 
   TESSERA_HD constexpr void start(const AttentionWalk& walk, const TileDescriptor& tile, int lane) {
     if (lane < kRowGroups) start_row_group(walk, tile, lane);
@@ -100,7 +101,7 @@ struct ListPieces {
     reversed = tile.reversed;
   }
 
-  /// Valid once all lanes have called start. No piece from `count` on.
+  /// Piece `number` of this CTA's share; none from `count` on. Valid after all lanes called start.
   TESSERA_HD constexpr Piece at(const AttentionWalk& walk, int number) const {
     Piece piece;
     if (number >= count) return piece;
@@ -147,33 +148,35 @@ struct ListPieces {
     if (entry >= in_full && bit_tiles.indices) {
       const std::int64_t tile = bit_tiles[entry - in_full];
       if (tile < 0 || tile >= walk.mask.bit_tiles) return false;
+      // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): within a block
       piece.bits = first_bits + tile * walk.bits_tile + within * (kKeyPiece / 8) * walk.bits_byte;
     }
     return true;
   }
 };
 
-/// The pieces of a tile whose row groups, the rows of one consumer or of two, have a list each.
-/// First the range that its queries see, where a piece is visited if some row group's list names
-/// it; then, group by group, the pieces of blocks with an element mask, which no two groups share.
-/// What any list names is loaded once, and each consumer skips what its own list does not name.
+/// The pieces of a tile whose row groups (the rows of one or two consumers) have separate lists.
+/// The first numbers are the range of keys that the queries see; a piece in it is visited if the
+/// list of some row group contains its block. After the range, group by group, come the pieces of
+/// blocks with an element mask, which groups do not share. A piece that several groups need is
+/// loaded once, and each consumer skips the pieces that are not in its list.
 template <int kRowGroups, int kRows>
 struct RowGroupPieces {
   struct RowGroup {
     ListRow full, partial, bit_tiles;
     std::int32_t any_begin, any_end;  // keys that some query of the group sees
     std::int32_t all_begin, all_end;  // keys that all of them see
-    std::int32_t masked;              // pieces of blocks with an element mask
-    std::int64_t first_bits;          // of the group's first query, in these masks
+    std::int32_t masked;              // number of pieces of blocks with an element mask
+    std::int64_t first_bits;          // offset of the group's first query in these masks
   };
   RowGroup row_groups[kRowGroups];
   std::int32_t per_block;        // pieces per block
-  std::int32_t first, in_range;  // the range
-  std::int32_t begin, count;     // numbers of this CTA's share
-  // Bitmask per row group of the columns that its lists name: lists may be in any order.
+  std::int32_t first, in_range;  // the range: first piece, number of pieces
+  std::int32_t begin, count;     // this CTA's share: first piece number, number of pieces
+  // Per row group, a bitmask of the block columns in its lists, as lists may be in any order.
   std::uint32_t named[kRowGroups][kMaxRowGroupBlocks / 32];
 
-  /// All lanes; then all of them call `name_columns`. Returns the number of columns of blocks.
+  /// All lanes call this, then `name_columns`. Returns the number of block columns.
   TESSERA_HD constexpr int start_row_groups(const AttentionWalk& walk, const TileDescriptor& tile,
                                             int lane) {
     if (lane < kRowGroups) start_row_group(walk, tile, lane);
@@ -184,7 +187,8 @@ struct RowGroupPieces {
     return columns;
   }
 
-  /// All lanes. `set(word, bits)` sets bits of a word to which other lanes may add theirs.
+  /// All lanes call this. It sets the bits of the columns in the lists; `set(word, bits)` sets bits
+  /// of a word atomically, as other lanes may set bits of the same word.
   TESSERA_EITHER_SIDE
   template <class SetBits>
   TESSERA_HD constexpr void name_columns(const AttentionWalk& walk, const TileDescriptor& tile,
@@ -198,7 +202,8 @@ struct RowGroupPieces {
     }
   }
 
-  /// Valid once all lanes have named their columns. No piece from `count` on.
+  /// Piece `number` of this CTA's share; none from `count` on. Valid after all lanes called
+  /// name_columns.
   TESSERA_HD constexpr Piece at(const AttentionWalk& walk, int number) const {
     Piece piece;
     if (number >= count) return piece;
@@ -226,7 +231,7 @@ struct RowGroupPieces {
     const int key = piece.key, first_query = tile.first_query;
     const std::uint64_t seen = bits_between(piece.begin - key, piece.end - key) &
                                ~bits_between(piece.gap_begin - key, piece.gap_end - key);
-    // A block with an element mask is of one row group, whose queries are a row of blocks.
+    // A piece with an element mask belongs to one row group, whose queries are one block row.
     const int group = first_lane(piece.row_groups);
     return met_by_composed(walk, tile, piece,
                            first_query + group * static_cast<int>(walk.mask.block_q), seen);
@@ -289,7 +294,7 @@ struct RowGroupPieces {
     }
   }
 
-  /// Adds a row group to a piece if any of its queries sees some of it.
+  /// Adds a row group to a piece if any query of the group sees a key of the piece.
   TESSERA_HD constexpr void add(Piece& piece, int g) const {
     const RowGroup& group = row_groups[g];
     const int end = piece.key + kKeyPiece;
@@ -297,7 +302,8 @@ struct RowGroupPieces {
     piece.row_groups |= 1 << g;
     if (piece.bits != kNoBits || piece.key < group.all_begin || end > group.all_end)
       piece.masked |= 1 << g;
-    // Row groups are in the order of what they see, each at least a piece wide: one gap at most.
+    // Row groups are added in ascending order of the keys they see, each range at least a piece
+    // wide, so there is at most one gap.
     if (group.any_begin > piece.end && piece.end > 0) {
       piece.gap_begin = piece.end;
       piece.gap_end = group.any_begin;
@@ -306,7 +312,8 @@ struct RowGroupPieces {
     piece.end = max_of(piece.end, group.any_end);
   }
 
-  /// False where the list names a block or an element mask that does not exist.
+  /// Finds piece `number` among those with an element mask. Returns false if the list's block or
+  /// element mask does not exist.
   TESSERA_HD constexpr bool find_masked(const AttentionWalk& walk, int g, int number,
                                         Piece& piece) const {
     const int entry = number / per_block, within = number % per_block;
@@ -315,8 +322,10 @@ struct RowGroupPieces {
     if (block < 0 || block >= walk.mask.kv_blocks || bits < 0 || bits >= walk.mask.bit_tiles)
       return false;
     piece.key = (static_cast<int>(block) * per_block + within) * kKeyPiece;
+    // NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result): within a block
     piece.bits = row_groups[g].first_bits + bits * walk.bits_tile +
                  within * (kKeyPiece / 8) * walk.bits_byte;
+    // NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
     return true;
   }
 };

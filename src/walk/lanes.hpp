@@ -5,8 +5,8 @@
 
 #include "src/walk/walk.hpp"
 
-// Bitmasks with one bit per lane of a warp, as its ballots give them. The host has the same
-// functions, so that tests can play a warp's lanes one after the other.
+// Bitmasks with one bit per lane of a warp, as ballots return them. The functions also work on the
+// host, where tests simulate the lanes of a warp one after the other.
 namespace tessera::planning {
 
 inline constexpr int kWarp = 32;
@@ -18,7 +18,7 @@ TESSERA_HD inline int count_lanes(std::uint32_t lanes) {
   return std::popcount(lanes);
 #endif
 }
-/// -1: no lane.
+/// The lowest lane; -1 if there is none.
 TESSERA_HD inline int first_lane(std::uint32_t lanes) {
 #ifdef __CUDA_ARCH__
   return __ffs(static_cast<int>(lanes)) - 1;
@@ -26,6 +26,7 @@ TESSERA_HD inline int first_lane(std::uint32_t lanes) {
   return lanes != 0 ? std::countr_zero(lanes) : -1;
 #endif
 }
+/// The highest lane; -1 if there is none.
 TESSERA_HD inline int last_lane(std::uint32_t lanes) {
 #ifdef __CUDA_ARCH__
   return 31 - __clz(static_cast<int>(lanes));

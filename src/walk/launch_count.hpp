@@ -6,17 +6,17 @@
 
 #include "src/walk/walk.hpp"
 
-// Counters that no kernel has to reset. A word holds a launch's tag above its count, so earlier
-// contents, also the leftovers of another launch, are not mistaken for a count of this launch. The
-// last thread to count clears the word: a graph replays its launches with the same tags.
+// Counters that need no reset before a launch. A word holds the launch's tag above its count, so
+// that old contents, even of another launch, are not mistaken for a count of this launch. The last
+// thread that counts clears the word, because a graph replays its launches with the same tags.
 namespace tessera::planning {
 
 struct LaunchCount {
   static constexpr int kBits = 24;
-  /// Upper bound of counts: a word that has reached its limit still differs from all other tags.
+  /// Upper bound of limits: counts must stay below the bits of the tag.
   static constexpr std::int64_t kMax = std::int64_t{1} << kBits;
 
-  /// Whether a word holds a count of that tag. `limit`: how often it is counted up in all.
+  /// Whether a word holds a count with that tag. `limit`: the final count.
   TESSERA_HD static constexpr bool holds(std::uint64_t word, std::uint64_t tag, int limit) {
     return count_of(word, tag) < static_cast<std::uint64_t>(limit);
   }
@@ -24,8 +24,8 @@ struct LaunchCount {
     return word ^ tag;
   }
 
-  /// A tag that none of the last 2^40 launches had, never zero. Tags look random and begin
-  /// anywhere, so that stale memory is unlikely to hold one.
+  /// A nonzero tag that differs from those of the last 2^40 launches. Tags look random and start at
+  /// a random value, so that uninitialized memory is unlikely to hold one.
   static std::uint64_t new_tag() {
     static std::atomic<std::uint64_t> launches{
         static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};

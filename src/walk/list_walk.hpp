@@ -4,9 +4,9 @@
 
 #include "src/walk/walk.hpp"
 
-// Walks over stored lists: block masks, BSR rows, pages. Lists may lie in memory that nobody has
-// checked, so every accessor here is total: counts are clamped to what the list can hold, and an
-// index out of range is skipped. No content can lead outside the tensors.
+// Walks over stored lists: block masks, BSR rows, pages. Lists in GPU memory are not checked, so
+// all accessors are safe for any contents: counts are clamped to the capacity, and indices out of
+// range are skipped. No contents cause an access outside of the tensors.
 namespace tessera::planning {
 
 TESSERA_HD constexpr std::int64_t clamp_to(std::int64_t value, std::int64_t low,
@@ -14,18 +14,19 @@ TESSERA_HD constexpr std::int64_t clamp_to(std::int64_t value, std::int64_t low,
   return value < low ? low : value > high ? high : value;
 }
 
-/// A strided array of i32 or i64; exactly one of the two pointers is set where it is present.
+/// An array of i32 or i64 for reading: one of the two pointers is set, or none if it is absent.
 struct Indices {
   const std::int32_t* narrow = nullptr;
   const std::int64_t* wide = nullptr;
 
   TESSERA_HD constexpr explicit operator bool() const { return narrow || wide; }
   TESSERA_HD constexpr std::int64_t operator[](std::int64_t element) const {
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): one of the two is set
     return wide ? wide[element] : narrow[element];
   }
 };
 
-/// The same where it is written.
+/// The same for writing.
 struct IndexSink {
   std::int32_t* narrow = nullptr;
   std::int64_t* wide = nullptr;
@@ -36,11 +37,12 @@ struct IndexSink {
     if (wide)
       wide[element] = value;
     else
+      // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): one of the two is set
       narrow[element] = static_cast<std::int32_t>(value);
   }
 };
 
-/// Strides of a list tensor, in elements; 0 in a dimension that is broadcast.
+/// Strides of a list tensor, in elements; 0 in a broadcast dimension.
 struct ListStrides {
   std::int64_t batch = 0, head = 0, row = 0, entry = 0;
   TESSERA_HD constexpr std::int64_t at(std::int64_t b, std::int64_t h, std::int64_t r) const {
@@ -48,7 +50,7 @@ struct ListStrides {
   }
 };
 
-/// One row of a list: `size` entries, `stride` apart.
+/// One row of a list: `size` entries with a stride of `stride` elements.
 struct ListRow {
   Indices indices;
   std::int64_t base = 0, stride = 1;
@@ -59,19 +61,19 @@ struct ListRow {
   }
 };
 
-/// A BlockList in either form. Counts: `extent` is the capacity of a row. Offsets (`by_offsets`):
-/// `sizes` has rows + 1 entries, which are positions in the one pool of `extent` indices.
+/// A BlockList in either form. With counts, `extent` is the capacity of a row. With offsets
+/// (`by_offsets`), `sizes` has rows + 1 entries: positions in one array of `extent` indices.
 struct ListView {
   Indices sizes, indices;
   ListStrides size_strides, index_strides;
   bool by_offsets = false;
   std::int64_t rows = 0, extent = 0;
 
-  /// A row with no entries for a row that does not exist, or where there is no list.
+  /// Row r of a batch and head; empty if the row or the list does not exist.
   TESSERA_HD constexpr ListRow row(std::int64_t b, std::int64_t h, std::int64_t r) const {
     return row_of(indices, index_strides, b, h, r);
   }
-  /// The same entries of another tensor of the indices' shape: the bit tiles of partial blocks.
+  /// The same row of another tensor with the shape of the indices, such as the bit tiles.
   TESSERA_HD constexpr ListRow row_of(const Indices& values, const ListStrides& strides,
                                       std::int64_t b, std::int64_t h, std::int64_t r) const {
     if (!values || !sizes || r < 0 || r >= rows) return {};
@@ -85,19 +87,19 @@ struct ListView {
   }
 };
 
-/// A BlockMask as kernels see it.
+/// A BlockMask as kernels read it.
 struct MaskView {
   ListView full, partial;
   Indices bit_tile;  // absent: partial blocks have no element mask
   ListStrides bit_tile_strides;
-  std::int64_t bit_tiles = 0;  // tiles that exist
+  std::int64_t bit_tiles = 0;  // number of tiles
   std::int64_t block_q = 0, block_kv = 0;
   std::int64_t kv_blocks = 0;  // of the longest sequence
   std::int64_t group = 1;      // heads that share a set of lists
 };
 
-/// The keys that rows [first_row, last_row] visit: all inside one block row of the mask. Full
-/// blocks come first, then partial ones, each in the order of its list.
+/// The walk of rows [first_row, last_row], which are inside one block row of the mask: full blocks,
+/// then partial blocks, each in the order of its list.
 class MaskWalk {
  public:
   TESSERA_HD constexpr MaskWalk(const MaskView& mask, const Visibility& sight, std::int64_t batch,
@@ -116,7 +118,7 @@ class MaskWalk {
 
   TESSERA_HD constexpr std::int64_t entries() const { return full_.size + partial_.size; }
 
-  /// The keys of one entry; count 0 where there is nothing to visit.
+  /// The step of one entry; its count is 0 if the rows see no key of the block.
   TESSERA_HD constexpr KeyStep entry(std::int64_t index) const {
     const std::int64_t in_partial = index - full_.size;
     const std::int64_t block = in_partial < 0 ? full_[index] : partial_[in_partial];
@@ -130,7 +132,7 @@ class MaskWalk {
     return step;
   }
 
-  /// Puts the next step that has keys into `step`; false after the last.
+  /// Stores the next step that has keys in `step`; returns false after the last one.
   TESSERA_HD constexpr bool next(KeyStep& step) {
     while (at_ < entries()) {
       step = entry(at_++);
@@ -146,18 +148,18 @@ class MaskWalk {
   std::int64_t at_ = 0;
 };
 
-/// Where the keys of paged sequences lie.
+/// The page table of paged sequences.
 struct PageView {
   const std::int32_t* table = nullptr;
   std::int64_t batch_stride = 0, entry_stride = 1;
-  std::int64_t max_pages = 0;  // entries of one sequence
-  std::int64_t pages = 0, page_size = 0;
+  std::int64_t max_pages = 0;             // entries per sequence
+  std::int64_t pages = 0, page_size = 0;  // pages in the pool; keys per page
 
-  /// Keys that lie one after the other in one page; page -1 where the table names none.
+  /// Contiguous keys within one page; `page` is -1 if the table has no valid page for them.
   struct Run {
     std::int64_t page = -1, slot = 0, count = 0;
   };
-  /// The run that starts at `key` and ends at `end` or with the page. `key` is not negative.
+  /// The run from `key`, which is not negative, to `end` or the end of the page.
   TESSERA_HD constexpr Run run(std::int64_t batch, std::int64_t key, std::int64_t end) const {
     const PagePlace place = page_place(key, page_size);
     const std::int64_t left = end - key, rest = page_size - place.slot;
@@ -168,25 +170,24 @@ struct PageView {
   }
 };
 
-/// Stored blocks of one block row (or, on transposed lists, one block column): entries [begin, end)
-/// of its indices. Without `positions` an entry's block is stored where the entry stands.
+/// The stored blocks of one block row (with transposed lists: of one block column): entries [begin,
+/// end) of the indices. Without `positions`, entry p is stored block p.
 struct BsrRow {
   Indices indices;
   std::int64_t base = 0, stride = 1;
   std::int64_t begin = 0, end = 0;
-  std::int64_t limit = 0;  // indices are below it
-  Indices positions{};     // transposed lists
+  std::int64_t limit = 0;  // valid indices are below it
+  Indices positions{};     // transposed lists only
   std::int64_t position_base = 0;
-  std::int64_t stored = 0;  // positions are below it
+  std::int64_t stored = 0;  // valid positions are below it
 
   TESSERA_HD constexpr std::int64_t size() const { return end - begin; }
-  /// The block column of an entry (its block row, on transposed lists); -1 where the list holds
-  /// none that exists.
+  /// The block column of an entry (with transposed lists: its block row); -1 if it is out of range.
   TESSERA_HD constexpr std::int64_t column(std::int64_t entry) const {
     const std::int64_t c = indices[base + entry * stride];
     return c >= 0 && c < limit ? c : -1;
   }
-  /// Where an entry's block is stored; -1 where the list holds no such place.
+  /// The position of an entry's block in the values; -1 if it is out of range.
   TESSERA_HD constexpr std::int64_t position(std::int64_t entry) const {
     if (!positions) return entry;
     const std::int64_t p = positions[position_base + entry];
@@ -194,13 +195,13 @@ struct BsrRow {
   }
 };
 
-/// The lists of a BsrMatrix as kernels see them: as they are stored, by row, or transposed lists,
-/// which have `positions` and whose rows are the matrix's columns.
+/// The lists of a BsrMatrix as kernels read them: as stored, by row, or transposed. Transposed
+/// lists have `positions`, and their rows are the block columns of the matrix.
 struct BsrView {
   Indices offsets, indices;
-  std::int64_t offset_batch = 0, offset_stride = 1;  // batch strides are 0 where shared
+  std::int64_t offset_batch = 0, offset_stride = 1;  // batch strides are 0 if shared
   std::int64_t index_batch = 0, index_stride = 1;
-  std::int64_t block_rows = 0, block_cols = 0;  // how many of each
+  std::int64_t block_rows = 0, block_cols = 0;  // numbers of block rows and block columns
   std::int64_t stored = 0;
   Indices positions{};
   std::int64_t position_batch = 0;
@@ -215,10 +216,10 @@ struct BsrView {
   }
 };
 
-/// Two sorted lists walked together: the stored positions whose indices agree. For kernels that
-/// compute one block of a sparse times sparse product with blocks of equal depth. (The CPU backend
-/// takes unequal depths too and walks overlaps instead.) Lists out of order lose pairs, nothing
-/// worse.
+/// Walks two sorted lists together and finds the pairs of stored blocks with equal indices. It is
+/// for kernels that compute one block of a sparse-sparse product with blocks of equal depth; the
+/// CPU backend, which also supports unequal depths, walks overlaps instead. Unsorted lists lose
+/// pairs but are safe.
 class PairWalk {
  public:
   struct Pair {
@@ -229,11 +230,11 @@ class PairWalk {
   TESSERA_HD constexpr PairWalk(const BsrRow& a, const BsrRow& b)
       : a_(a), b_(b), at_a_(a.begin), at_b_(b.begin) {}
 
-  /// Puts the next pair into `pair`; false after the last.
+  /// Stores the next pair in `pair`; returns false after the last one.
   TESSERA_HD constexpr bool next(Pair& pair) {
     while (at_a_ < a_.end && at_b_ < b_.end) {
       const std::int64_t left = a_.column(at_a_), right = b_.column(at_b_);
-      // A hostile index reads as -1: smaller than any other, so it is stepped over.
+      // An index out of range reads as -1, which is less than all valid ones, and is skipped.
       if (left == right && left >= 0) {
         pair = {at_a_++, at_b_++, left};
         return true;

@@ -7,31 +7,31 @@
 
 namespace tessera::planning {
 
-/// Where the group offsets cut, as the kernel sees the product.
+/// The dimension that the group offsets divide, in the product as the kernel computes it.
 enum class Cut : std::uint8_t { none, rows, cols, depth };
 
 }  // namespace tessera::planning
 
-// The output tiles of sm90/matmul, and what each walks: pairs (piece of A, piece of B), 64 deep.
-// Dense: all of K, or a share of it. Sparse A: what the lists of the tile's lines name, a line
-// being 64 rows.
+// The output tiles of sm90/matmul and their walks: steps with a depth of 64, each a piece of A and
+// a piece of B. A dense tile walks all of K, or a share of it. With a sparse A, a tile walks the
+// union of the lists of its lines; a line is 64 rows.
 namespace tessera::planning::matmul {
 
 inline constexpr int kLine = 64;  // rows of a line, depth of a step
 
 TESSERA_HD constexpr int up(int length, int piece) { return (length + piece - 1) / piece; }
 
-/// One output tile: its first row and column, where the result's rows and columns end for it, its
-/// batch or group, and the depth that it sums over if it is dense.
+/// An output tile: its first row and column, the end of the rows and columns that it may write, its
+/// batch or group, and for dense operands the range of depth.
 struct TileAt {
   int row, col, row_end, col_end, batch, depth_begin, depth_end;
 };
 
-/// Unchecked group offsets: clamped, and never decreasing.
+/// Group offsets, which are not checked: kernels clamp them and treat decreasing ones as equal.
 struct GroupView {
   Indices offsets;
   std::int64_t stride = 1;
-  int groups = 0, length = 0;  // number of groups, and the length that they divide
+  int groups = 0, length = 0;  // number of groups; length of the grouped dimension
 
   TESSERA_HD constexpr int offset(int index) const {
     return static_cast<int>(clamp_to(offsets[index * stride], 0, length));
@@ -41,26 +41,27 @@ struct GroupView {
 struct Walk {
   int m = 0, n = 0, k = 0, batches = 1;
   int a_batch_step = 0, b_batch_step = 0;  // 0: shared by all batches
-  int splits = 1;                          // blocks per cluster, which split their tiles' depth
+  int splits = 1;                          // split-K: thread blocks per cluster
   int clusters = 1;                        // in the grid
-  int group = 16;                          // rows of tiles that are walked column by column
-  int* next_tile = nullptr;                // counter of dynamic tiles; null: static
+  int group = 16;                          // rasterization: rows of tiles per group
+  int* next_tile = nullptr;                // counter of dynamically scheduled tiles; null: static
   Cut cut = Cut::none;
   GroupView groups;
   // Sparse A.
   bool sparse = false;
   BsrView lists;
-  int lines_per_block = 1, block_depth = 0;  // as the product sees a block
+  int lines_per_block = 1, block_depth = 0;  // of a block of op(A)
   std::int64_t pool_step = 0;                // stored blocks per batch; 0: one pool
 
-  /// What a dense tile walks: `parts` steps, each kLine deep.
+  /// The depth that a dense tile walks, in `parts` steps of kLine.
   struct Depth {
     int begin = 0, parts = 0;
-    int skip = 0;       // of the first step, what belongs to the group before
-    int valid = kLine;  // of the last step, what belongs to this group
+    int skip = 0;       // elements of the first step that belong to the previous group
+    int valid = kLine;  // elements of the last step that belong to this group
   };
   TESSERA_HD constexpr Depth depth(const TileAt& at, int split_rank) const {
-    // TMA requires the contiguous dimension at multiples of 16 bytes; groups begin anywhere.
+    // TMA boxes begin at multiples of 16 bytes of the contiguous dimension; groups may begin at any
+    // element.
     const int begin = at.depth_begin & ~7;
     const int length = at.depth_end > at.depth_begin ? at.depth_end - begin : 0;
     const int parts = (length + kLine - 1) / kLine;
@@ -73,8 +74,8 @@ struct Walk {
     return depth;
   }
 
-  /// Moves a tile to place `within` of `rows` x `cols` tiles. Tiles go down the columns of a group
-  /// of rows of tiles, so that concurrent tiles share operands in L2.
+  /// Moves a tile to index `within` of `rows` x `cols` tiles. Tiles are ordered column by column
+  /// within a group of `group` rows of tiles, so that concurrent tiles share operands in L2.
   template <int kTileM, int kTileN>
   TESSERA_HD constexpr void place(TileAt& at, int within, int rows, int cols) const {
     const int first = within / (group * cols), rest = within % (group * cols);
@@ -83,26 +84,26 @@ struct Walk {
     at.row += (first * group + rest % height) * kTileM;
     at.col += rest / height * kTileN;
   }
-  /// Where groups cut the depth: the depth of a tile's group.
+  /// With groups along the depth: sets the depth of a tile's group.
   TESSERA_HD constexpr void take_depth_of_group(TileAt& at) const {
     at.depth_begin = groups.offset(at.batch);
     const int end = groups.offset(at.batch + 1);
     at.depth_end = end < at.depth_begin ? at.depth_begin : end;
   }
-  /// Where groups cut rows or columns: tiles of the group that has [begin, end) of them.
+  /// With groups of rows or columns: the number of tiles of the group [begin, end).
   template <int kTileM, int kTileN>
   TESSERA_HD constexpr int tiles_of_group(int begin, int end) const {
     const bool rows = cut == Cut::rows;
     return up(end - begin, rows ? kTileM : kTileN) * up(rows ? n : m, rows ? kTileN : kTileM);
   }
-  /// Tile `within` of group `index`, which has these rows.
+  /// Tile `within` of group `index`, which has rows [begin, end).
   template <int kTileM, int kTileN>
   TESSERA_HD constexpr void place_in_rows(TileAt& at, int within, int index, int begin,
                                           int end) const {
     at = {begin, 0, end, n, index, 0, k};
     place<kTileM, kTileN>(at, within, up(end - begin, kTileM), up(n, kTileN));
   }
-  /// Tile `within` of group `index`, which has these columns.
+  /// Tile `within` of group `index`, which has columns [begin, end).
   template <int kTileM, int kTileN>
   TESSERA_HD constexpr void place_in_cols(TileAt& at, int within, int index, int begin,
                                           int end) const {
@@ -110,12 +111,12 @@ struct Walk {
     place<kTileM, kTileN>(at, within, up(m, kTileM), up(end - begin, kTileN));
   }
 
-  /// The block column of a stored block; -1 where the list names none that exists.
+  /// The block column of a stored block; -1 if it is out of range.
   TESSERA_HD constexpr int column(int batch, int stored) const {
     const std::int64_t c = lists.indices[batch * lists.index_batch + stored * lists.index_stride];
     return c >= 0 && c < lists.block_cols ? static_cast<int>(c) : -1;
   }
-  /// The number of blocks that the lists of a row of tiles name.
+  /// The total length of the lists of a row of tiles.
   template <int kTileM>
   TESSERA_HD constexpr int listed_blocks(int batch, int row) const {
     int sum = 0;
@@ -126,23 +127,23 @@ struct Walk {
   }
 };
 
-/// A line's list, read by a warp: each lane holds one of the next 32 entries.
+/// A warp's cursor into the list of a line. Each lane holds one of the next 32 entries.
 class LineCursor {
  public:
   static constexpr int kEnd = INT32_MAX;
 
-  /// Starts the list of a row of blocks.
+  /// Starts at the list of a block row.
   TESSERA_HD constexpr void begin(const Walk& walk, int batch, int row, int lane) {
     const BsrRow list = walk.lists.row(batch, row);
     next_ = static_cast<int>(list.begin);
     end_ = static_cast<int>(list.end);
     read(walk, batch, lane);
   }
-  /// This lane's block column, -1 where the list names none that exists; kEnd behind the last.
+  /// This lane's block column: -1 if it is out of range, kEnd after the last entry.
   TESSERA_HD constexpr int ahead() const { return ahead_; }
-  /// Where the block of the next entry is stored.
+  /// The position of the next entry's block.
   TESSERA_HD constexpr int stored() const { return next_; }
-  /// Skips entries and reads those behind them.
+  /// Skips entries and reads the following ones.
   TESSERA_HD constexpr void advance(const Walk& walk, int batch, int entries, int lane) {
     next_ += entries;
     read(walk, batch, lane);
@@ -156,21 +157,21 @@ class LineCursor {
   int next_ = 0, end_ = 0, ahead_ = kEnd;
 };
 
-/// What the lists of several lines name in the next 32 columns: a piece of B is read once for all
-/// of them.
+/// A window of 32 block columns, with the columns that the lists of several lines contain. A piece
+/// of B is read once for all lines.
 template <int kLines>
 struct ColumnWindow {
-  int first;               // column
-  unsigned named[kLines];  // bitmask of columns per line
-  int stored[kLines];      // position of the block of each line's first column
+  int first;               // first block column of the window
+  unsigned named[kLines];  // per line: bitmask of the columns in its list
+  int stored[kLines];      // per line: position of the block of its first column
 
-  /// Column bits of a line, and the position of its first column's block. `one_list`: lines of one
-  /// block have one list, so they name the same columns whatever it holds.
+  /// The columns of a line, and the position of the block of the first one. `one_list`: all lines
+  /// are in one block and share its list.
   TESSERA_HD constexpr void read_line(int line, bool one_list, int pool, unsigned& columns,
                                       int& matrix) const {
     columns = one_list ? named[0] : named[line];
     matrix = (one_list ? stored[0] : stored[line]) + pool;
-    if (first < 0) {  // skips an entry that names no column
+    if (first < 0) {  // skips an entry that is out of range
       matrix += static_cast<int>(columns & 1);
       columns &= ~1u;
     }

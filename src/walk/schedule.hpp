@@ -6,7 +6,7 @@
 
 namespace tessera::planning {
 
-/// Rows by falling length, so that long ones begin first; equal ones keep their order.
+/// Row indices in descending order of length, so that long rows start first. The sort is stable.
 std::vector<std::int64_t> longest_first(std::span<const std::int64_t> lengths);
 
 }  // namespace tessera::planning

@@ -6,17 +6,17 @@
 #include "src/walk/lanes.hpp"
 #include "src/walk/list_walk.hpp"
 
-// Which stored blocks a thread block of sddmm computes, and when. The columns of all stored blocks
-// form one line, in the order of their positions: column x of the line is column x % block_cols of
-// the block at position x / block_cols. A tile is a stretch of that line, the same length
-// everywhere; its part inside one row of blocks is a pass. So the number of tiles follows from the
-// number of stored blocks alone, and all tiles hold the same work, however uneven the rows are.
+// Which stored blocks a thread block of sddmm computes, and in which order. The columns of all
+// stored blocks are concatenated into one line, in the order of their positions: column x of the
+// line is column x % block_cols of stored block x / block_cols. A tile is a range of the line of
+// fixed width; its part inside one block row is a pass. So the number of tiles follows from the
+// number of stored blocks alone, and all tiles have the same work, however uneven the rows are.
 namespace tessera::planning::sddmm {
 
 constexpr std::int64_t up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step; }
 
-/// Tiles of one width. A job is what the blocks of a cluster take at one time: a tile each, `apart`
-/// tiles from one block's to the next one's.
+/// A range of the line that is divided into tiles of one width. A job is the set of tiles that a
+/// cluster processes at a time: one tile per thread block, `apart` tiles from each other.
 struct Section {
   std::int64_t begin = 0, end = 0;  // columns of the line
   int width = 1, apart = 1, jobs = 0;
@@ -25,19 +25,19 @@ struct Section {
   }
 };
 
-/// What the cut depends on.
+/// The parameters of the division into tiles.
 struct Cut {
-  std::int64_t columns, rows;      // of the line; rows of blocks that it comes from
+  std::int64_t columns, rows;      // columns of the line; number of block rows
   std::int64_t width, piece;       // columns of a tile, and of a piece
-  std::int64_t clusters, cluster;  // clusters that run at one time, blocks of one
-  bool side_by_side;               // blocks of a cluster take neighbouring tiles
+  std::int64_t clusters, cluster;  // concurrent clusters; thread blocks per cluster
+  bool side_by_side;               // whether a cluster takes adjacent tiles
 };
 
-/// Tiles of the full width: whole rounds of all clusters, or everything.
+/// Tiles of full width: the whole line, or with `rounds_only` whole rounds of all clusters.
 inline Section body_of(const Cut& cut, bool rounds_only) {
   constexpr std::int64_t kMaxApart = 1024;
-  // Blocks of a cluster that share columns take tiles where the next row of blocks gathers about
-  // the same ones, if rows are as long as each other.
+  // The thread blocks of a cluster share loaded columns: they take tiles one block row apart, which
+  // gather about the same columns if rows have equal lengths.
   const std::int64_t row = cut.columns / std::max<std::int64_t>(cut.rows, 1);
   const std::int64_t row_tiles =
       std::clamp<std::int64_t>((row + cut.width / 2) / cut.width, 1, kMaxApart);
@@ -54,7 +54,7 @@ inline Section body_of(const Cut& cut, bool rounds_only) {
           .jobs = static_cast<int>(jobs)};
 }
 
-/// What the body leaves: tiles just so narrow that they fill whole rounds.
+/// The rest after the body, in narrower tiles that fill whole rounds.
 inline Section tail_of(const Cut& cut, const Section& body) {
   const std::int64_t rest = cut.columns - body.end, blocks = cut.clusters * cut.cluster;
   if (rest == 0) return {};
@@ -68,9 +68,9 @@ inline Section tail_of(const Cut& cut, const Section& body) {
           .jobs = jobs};
 }
 
-/// What is multiplied at one time: rows of A by columns of B gathered from the blocks of one row.
+/// One product: rows of A by the columns of B that stored blocks of one block row select.
 struct Pass {
-  int columns;     // of the line; 0: nothing to multiply, -1: there are no more passes
+  int columns;     // of the line; 0: nothing to multiply; -1: no more passes
   int batch;       // of A and B
   int row;         // of A
   int position;    // of the first stored block
@@ -81,21 +81,23 @@ struct Pass {
 struct Walk {
   BsrView lists;
   int block_rows = 0, block_cols = 0;
-  int piece_shift = 0;  // a piece has 1 << piece_shift columns: the maximum that divides block_cols
+  int piece_shift = 0;  // log2 of the columns of a piece: the maximum that divides block_cols
   int batches = 1;      // of lists
   bool pooled = false;  // all batches share one line of stored blocks
-  int row_tiles = 0;    // tiles on top of each other in one row of blocks
-  Section body, tail;   // whole rounds of all clusters, and what is left, in short rounds
+  int row_tiles = 0;    // tiles along the rows of a block
+  Section body, tail;   // whole rounds of all clusters; the rest, in rounds of narrower tiles
 
   TESSERA_HD constexpr std::int64_t jobs() const {
     return (std::int64_t{body.jobs} + tail.jobs) * row_tiles * (pooled ? 1 : batches);
   }
 
-  /// The batch that holds a position, or the position to go on with where none does.
+  /// The batch that a position belongs to. If there is none, `batch` is -1 and the walk continues
+  /// at position `next`.
   struct Owner {
     int batch = -1, next = 0;
   };
-  /// The first of a batch's offsets; where its blocks begin and end.
+  /// The element offset of a batch's offsets; begin(..) and end(..) are the positions of its
+  /// blocks.
   TESSERA_HD constexpr std::int64_t offsets_of(int batch) const {
     return batch * lists.offset_batch;
   }
@@ -103,7 +105,7 @@ struct Walk {
   TESSERA_HD constexpr int end(std::int64_t offsets) const {
     return clamped(offsets + lists.block_rows * lists.offset_stride);
   }
-  /// Whether a row of blocks of that batch begins at a position or before it.
+  /// Whether a block row of that batch begins at or before a position.
   TESSERA_HD constexpr bool begins_by(std::int64_t offsets, int row, int position) const {
     return clamped(offsets + row * lists.offset_stride) <= position;
   }
@@ -114,16 +116,16 @@ struct Walk {
   }
 };
 
-/// The search of a warp for the last row of blocks that begins at a position or before it: 32 rows
-/// at a time. Done when `open` is false; the row is `low`.
+/// The search of a warp for the last block row that begins at or before a position. Each step
+/// probes 32 rows, one per lane. When `open` is false, the row is `low`.
 struct RowSearch {
   int low, high;
 
   TESSERA_HD constexpr bool open() const { return high - low > 1; }
   TESSERA_HD constexpr int step() const { return (high - low + kWarp - 1) / kWarp; }
-  /// The row that a lane looks at; none where it is not below `high`.
+  /// The row that a lane probes, if it is below `high`.
   TESSERA_HD constexpr int probe(int lane) const { return low + (lane + 1) * step(); }
-  /// `before`: how many lanes' rows begin at the position or before it.
+  /// `before`: the number of lanes whose row begins at or before the position.
   TESSERA_HD constexpr void narrow(int before) {
     const int width = step();
     low += before * width;
@@ -131,10 +133,10 @@ struct RowSearch {
   }
 };
 
-/// Calls `emit(pass, begin)` for every pass of a thread block; `begin` is the column of B where the
-/// lane's own piece begins. `search` finds where positions belong:
-///   owner(first, last, position)  among batches [first, last)
-///   row_of(batch, position)
+/// Calls `emit(pass, begin)` for every pass of a thread block; `begin` is the first column of B of
+/// the lane's piece. `search` locates positions:
+///   owner(first, last, position)  the batch, among batches [first, last)
+///   row_of(batch, position)       the block row
 TESSERA_EITHER_SIDE
 template <int kRows, class Search, class Emit>
 TESSERA_HD constexpr void for_each_pass(const Walk& walk, int jobs, int cluster, unsigned block,
@@ -162,13 +164,13 @@ TESSERA_HD constexpr void for_each_pass(const Walk& walk, int jobs, int cluster,
       const int row = search.row_of(owner.batch, position);
       const BsrRow list = walk.lists.row(owner.batch, row);
       const std::int64_t stop = min_of(end, list.end * cols);
-      // Offsets that do not increase name no row here: the rest of the tile stays as it is.
+      // Decreasing offsets (invalid lists): no row is found, and the rest of the tile is skipped.
       if (position < list.begin || stop <= x) break;
       const std::int64_t mine = x + (lane << walk.piece_shift);
       int begin = 0;
       if (mine < stop) {
         const std::int64_t entry = mine / cols;
-        // A column that no block has (-1) lies out of bounds and reads as zeros.
+        // An invalid block column (-1) gives a position out of bounds, which reads as zeros.
         begin = static_cast<int>(list.column(entry) * cols + (mine - entry * cols));
       }
       emit(Pass{.columns = static_cast<int>(stop - x),

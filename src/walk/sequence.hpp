@@ -7,14 +7,16 @@
 #include "src/problem/shape.hpp"
 #include "src/walk/views.hpp"
 
-// Where the sequences of an attention problem lie, how long they are, and what their queries see.
+// The sequences of an attention problem: where they are in memory, their lengths, and which keys
+// their queries see.
 namespace tessera::planning {
 
-/// One number a sequence; absent: a default of the caller's.
+/// An optional list with one number per sequence.
 struct SequenceList {
   Indices values;
   std::int64_t stride = 1;
 
+  /// The number of a sequence; `otherwise` if the list is absent.
   TESSERA_HD constexpr std::int64_t at(std::int64_t index, std::int64_t otherwise) const {
     return values ? values[index * stride] : otherwise;
   }
@@ -22,25 +24,26 @@ struct SequenceList {
 
 struct Sequence {
   std::int64_t batch = 0;
-  std::int64_t q_begin = 0, q_length = 0;  // rows of packed tensors begin here
+  std::int64_t q_begin = 0, q_length = 0;  // q_begin, kv_begin: first row in packed tensors
   std::int64_t kv_begin = 0, kv_length = 0;
   Visibility sight;
 
-  /// The same sequence for a walk over its queries: queries and keys have changed places, up to the
-  /// last used key. A kernel has to leave out the keys before the first used one.
+  /// The transposed sequence, for walks over queries: queries and keys are exchanged, and the keys
+  /// end at the last valid one. Kernels have to skip the keys before the first valid one.
   TESSERA_HD constexpr Sequence from_keys() const {
     return {batch, kv_begin, sight.used.end, q_begin, q_length, sight.from_keys(q_length)};
   }
 };
 
-/// Total, as all walks are: lists that nobody has checked lead nowhere outside the tensors.
+/// The sequences as kernels read them. Like all walks, it is safe for unchecked lists: numbers are
+/// clamped so that no access is outside of the tensors.
 struct SequenceView {
   SequenceList q_offsets, kv_offsets, kv_begin, kv_end, q_position, kv_position;
-  std::int64_t q_length = 0, kv_length = 0;  // of every sequence where there are no offsets
-  std::int64_t q_total = 0, kv_total = 0;    // of packed tensors
+  std::int64_t q_length = 0, kv_length = 0;  // of every sequence, without offsets
+  std::int64_t q_total = 0, kv_total = 0;    // rows of packed tensors
   std::int64_t window_left = -1, window_right = -1;
 
-  /// Whether anything about them lies in memory.
+  /// Whether any list is present, so that kernels have to read memory.
   bool lie_in_memory() const {
     return q_offsets.values || kv_offsets.values || kv_begin.values || kv_end.values ||
            q_position.values || kv_position.values;
@@ -58,7 +61,7 @@ struct SequenceView {
       s.kv_begin = clamp_to(kv_offsets.at(batch, 0), 0, kv_total);
       s.kv_length = clamp_to(kv_offsets.at(batch + 1, 0), s.kv_begin, kv_total) - s.kv_begin;
     }
-    // Sums of positions and lengths stay far from overflow.
+    // Clamps positions so that sums of positions and lengths do not overflow.
     constexpr std::int64_t kFarthest = std::int64_t{1} << 60;
     const std::int64_t end = clamp_to(kv_end.at(batch, s.kv_length), 0, s.kv_length);
     s.sight.used = {clamp_to(kv_begin.at(batch, 0), 0, s.kv_length), end};

@@ -5,23 +5,22 @@
 #include "src/walk/lanes.hpp"
 #include "src/walk/list_walk.hpp"
 
-// Which part of the product a thread block of sm90/skinny computes: one tile, and of the tile's
-// depth the share of its rank in the cluster. Dense: steps of K. Sparse: steps of the stored blocks
-// of a row of blocks.
+// The part of the product that a thread block of sm90/skinny computes: one output tile and, with
+// split-K in a cluster, the share of the depth for its rank. Steps divide K in a dense operand, and
+// the stored blocks of a block row in a sparse one.
 namespace tessera::planning::skinny {
 
 inline constexpr int kLine = 64;  // depth of a step
 
-/// The output tile of this block, and the block's place in its cluster.
+/// The output tile of a thread block, and the block's role in its cluster.
 struct TileAt {
   int tile, row, row_end, col, batch;
-  int rank;       // which share of the depth
-  int neighbour;  // which of the tiles that load columns for each other
+  int rank;       // split-K: the share of the depth
+  int neighbour;  // index among the cluster's tiles that load columns for each other
 };
 
-/// `Arguments` of these functions: what a kernel of this family gets, less what the walk does not
-/// need. `cluster` and `rank`: the thread block's cluster along x, and its place there; tiles of
-/// columns lie along y, batches along z.
+/// `args` are the kernel's arguments. `cluster` and `rank`: the thread block's cluster along x, and
+/// its rank there. `y` is the tile of columns, `z` the batch.
 template <int kN, class Arguments>
 TESSERA_HD constexpr TileAt tile_of(const Arguments& args, int cluster, int rank, unsigned y,
                                     unsigned z) {
@@ -41,29 +40,29 @@ TESSERA_HD constexpr TileAt tile_of(const Arguments& args, int cluster, int rank
   return at;
 }
 
-/// The steps of one block.
+/// The steps of one thread block.
 struct Share {
-  int first = 0, count = 0;
-  int begin = 0;  // dense: the step that comes first; the others follow, wrapping around
-  int entry = 0,
-      part = 0;  // sparse: the entry of the list, and the part of its block, where they begin
-  int row = 0,
-      matrix = 0;  // sparse: the tile's first row in its blocks; position of the list's first block
+  int first = 0, count = 0;  // steps [first, first + count)
+  int begin = 0;             // dense: the step to start with; the walk wraps around
+  // Sparse: the list entry, and the part of its block, of the first step.
+  int entry = 0, part = 0;
+  // Sparse: the tile's first row within its blocks; position of the list's first block.
+  int row = 0, matrix = 0;
   BsrRow list{};
 
   TESSERA_HD constexpr int end_depth() const { return (first + count) * kLine; }
   static constexpr int kTogether = 32;  // list entries per read
-  /// The block column of an entry, -1 where it names none.
+  /// The block column of an entry; -1 if it is out of range.
   TESSERA_HD constexpr int column(int index) const {
     const std::int64_t at = list.begin + index;
     return at < list.end ? static_cast<int>(list.column(at)) : 0;
   }
 };
 
-/// `kRotatesDepth`: dense tiles begin at different depths and wrap around. Rows of the left side
-/// are often a power of two apart, and tiles in step with each other would access the same few
-/// memory channels. Divisions take long while the whole block waits for the first load: most are
-/// avoided.
+/// The share of a thread block. `kRotatesDepth`: dense tiles start at different depths and wrap
+/// around. The stride of the left operand's rows is often a power of two, and tiles in lockstep
+/// would access the same few memory channels. The code avoids divisions, as the whole block waits
+/// for the first load.
 template <bool kRotatesDepth, class Arguments>
 TESSERA_HD constexpr Share share_of(const Arguments& args, const TileAt& at) {
   Share share;

@@ -5,16 +5,17 @@
 #include "src/walk/lanes.hpp"
 #include "src/walk/list_walk.hpp"
 
-// What kernels of sparse times sparse walk. Nothing is listed beforehand: which blocks of A and B
-// meet in a block of the result is looked up while the result is computed, so the result may have
-// any pattern and a captured graph follows a new one. No content of a list leads outside a tensor.
+// The walk of the sparse-sparse product kernels. Pairs of blocks are not listed in advance: the
+// kernel looks up which blocks of A and B contribute to a block of the result while it computes
+// that block. So the result may have any pattern, and a captured graph follows a new one. No list
+// contents cause an access outside of the tensors.
 namespace tessera::planning::spgemm {
 
-/// A list of either index dtype, read by its low words: sizes are below 2^31, so they say all that
-/// a list may say. Reads have no branches and can be many at a time.
+/// An i32 or i64 list that is read as 32-bit words. Sizes are below 2^31, so the low words of an
+/// i64 list are enough. Reads do not branch, and several can be in flight.
 struct Words {
   const std::int32_t* data = nullptr;
-  std::int64_t step = 1;  // words from one entry to the next
+  std::int64_t step = 1;  // stride of the entries, in words
 
   Words() = default;
   Words(const Indices& list, std::int64_t stride)
@@ -23,10 +24,10 @@ struct Words {
   TESSERA_HD int operator[](int entry) const { return data[entry * step]; }
 };
 
-/// The lists of a matrix by row, or by column where they are transposed lists.
+/// The lists of a matrix by block row, or by block column if they are transposed lists.
 struct Lists {
   Words offsets, indices, positions;
-  bool placed = false;  // positions say where blocks are stored; else entries do
+  bool placed = false;  // whether `positions` is present; otherwise entry p is stored block p
   int rows = 0, cols = 0, stored = 0;
 
   Lists() = default;
@@ -49,24 +50,23 @@ struct Lists {
     const int first = min_of(max_of(begin, 0), stored);
     return {first, min_of(max_of(end, first), stored)};
   }
-  /// Where an entry's block is stored; -1 where the list holds no such place.
+  /// The position of an entry's block in the values; -1 if it is out of range.
   TESSERA_HD int position(int entry) const {
     const int at = placed ? positions[entry] : entry;
     return at >= 0 && at < stored ? at : -1;
   }
 };
 
-/// Where op(B) stores its blocks: looked up in the lists as they are stored, whichever way they are
-/// read.
+/// The lists of B as stored, for looking up blocks of op(B), which is B or its transpose.
 struct RightBlocks {
   Lists stored;
   bool transposed = false;
 };
 
-/// The search for block (k, j) of op(B) in its sorted list, step by step, so that several can run
-/// side by side. Lists out of order lose blocks, nothing worse.
+/// A binary search for block (k, j) of op(B) in its sorted list. It advances step by step, so that
+/// a thread can interleave several searches. Unsorted lists lose blocks but are safe.
 struct Search {
-  int low = 0, high = 0;  // of the entries left
+  int low = 0, high = 0;  // remaining entries: [low, high)
   int wanted = -1, found = -1;
 
   Search() = default;
@@ -81,7 +81,7 @@ struct Search {
   }
   TESSERA_HD bool open() const { return low < high; }
   TESSERA_HD int middle() const { return low + (high - low) / 2; }
-  /// `seen`: what entry middle() says.
+  /// Continues with `seen`, the index in entry middle().
   TESSERA_HD void take(int seen) {
     const int at = middle();
     if (seen == wanted) found = low = high = at;
@@ -90,9 +90,10 @@ struct Search {
   }
 };
 
-/// Runs of at most kRun neighbours in one row of the result. They are numbered without looking at
-/// the lists: row i has those from offsets[i] / kRun + i on, as many as it can need and one more;
-/// those that its blocks do not fill are empty.
+/// Divides the result into runs: up to kRun adjacent stored blocks of one block row. Row i owns the
+/// runs from number offsets[i] / kRun + i up to the first run of row i + 1. That is one more than
+/// its blocks can need; runs without blocks are empty. So a run's number follows from the offsets
+/// without a scan over the rows.
 template <int kRun>
 struct ResultRuns {
   Lists lists;
@@ -100,10 +101,10 @@ struct ResultRuns {
   TESSERA_HD std::int64_t count() const { return std::int64_t{lists.stored} / kRun + lists.rows; }
 
   struct Run {
-    int row = 0, first = 0;  // its row of blocks; where its first block is stored
-    int size = 0;
+    int row = 0, first = 0;  // block row; position of the first block
+    int size = 0;            // blocks
   };
-  /// Run `index`, in the last row that begins at it or before.
+  /// Run `index`; `row` is the last row whose first run is at or before it.
   TESSERA_HD Run run_of(int index, int row) const {
     const Lists::Range range = lists.range(row);
     const int skip = (index - begin(row)) * kRun, left = range.size() - skip;
@@ -116,25 +117,25 @@ struct ResultRuns {
   }
 };
 
-/// A step of a warp's search for the last row that begins at a run or before it, among `size` rows
-/// from `low` on: 32 rows at a time, until one is left.
+/// The search of a warp for the last row whose first run is at or before a given run, among `size`
+/// rows from `low` on. Each step probes 32 rows, one per lane, until one row is left.
 struct RunSearch {
   int low = 0, size = 0;
 
   TESSERA_HD constexpr int stride() const { return (size + kWarp - 1) / kWarp; }
-  /// The row that a lane looks at, and whether that row counts.
+  /// The row that a lane probes, and whether its answer counts.
   TESSERA_HD constexpr int probe(int lane) const { return low + min_of(lane * stride(), size - 1); }
   TESSERA_HD constexpr bool counts(int lane) const { return lane * stride() < size; }
-  /// Rows to skip, and those left behind them. `before`: how many lanes' rows count, and begin at
-  /// the run or before it.
+  /// The number of rows to skip, and the number of rows left after them. `before`: the number of
+  /// lanes whose answer counts and whose row begins at or before the run.
   TESSERA_HD constexpr int skip(int before) const {
     return (before > 0 ? before - 1 : 0) * stride();
   }
   TESSERA_HD constexpr int left(int skipped) const { return min_of(size - skipped, stride()); }
 };
 
-/// The place in the order of a thread block's tile in a round. Every other round is reversed: the
-/// block with the longest tile of one round has the shortest of the next.
+/// The index, in the order by length, of the tile that a thread block takes in a round. Odd rounds
+/// are reversed: the block with the longest tile of a round takes the shortest of the next one.
 TESSERA_HD constexpr int place_of(int round, unsigned block, unsigned blocks) {
   const int from = round * blocks;
   return from + static_cast<int>(round % 2 == 0 ? block : blocks - 1 - block);

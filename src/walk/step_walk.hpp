@@ -6,61 +6,63 @@
 #include "src/walk/lanes.hpp"
 #include "src/walk/tile_walk.hpp"
 
-// How the pieces of an output tile become steps, and what a step says to each consumer. A step has
-// kPieces pieces, which need not be adjacent.
+// Groups the pieces of keys that an output tile visits into steps of the main loop, and sets the
+// flags of each step for the consumers. A step has kPieces pieces, which need not be adjacent.
 namespace tessera::planning {
 
-/// A row group of a tile: the rows that share a list where the tile walks several, else the rows of
-/// one consumer. The bitmask of all of them:
+/// The bitmask of all row groups of a tile. A row group is the rows that share a list if the tile
+/// walks several lists, else the rows of one consumer.
 inline constexpr std::uint8_t kAllRowGroups = 0xff;
 
-/// Flags of a step, one bit per row group: needs masking; needed; last needed; last of the tile.
+/// Flags of a step, one bit per row group: the step needs masking; it is needed; it is the last
+/// needed step; it is the last step of the tile.
 struct alignas(4) RowGroupFlags {
   std::uint8_t masked = 0, needed = 0, last_needed = 0, last_of_tile = 0;
 };
 
-/// The flags of a step that one of its pieces decides. A piece that does not exist is masked: its
-/// scores are hidden.
+/// The flags that one piece contributes to its step. A piece that does not exist is masked, so that
+/// its scores are hidden.
 TESSERA_HD constexpr RowGroupFlags flags_of(const Piece& piece) {
   return {.masked = piece.visited ? piece.masked : kAllRowGroups, .needed = piece.row_groups};
 }
 
-/// Steps in the order of the tile's visited pieces. KV splits inside a CTA take the steps in
-/// rotation; all get equally many, so the last steps may have no pieces, like the only step of a
-/// tile that sees no keys.
+/// Steps in the order of the tile's visited pieces. The KV splits inside a CTA take the steps in
+/// turn. All splits get the same number of steps, so the last steps may have no pieces; a tile that
+/// sees no keys has one such step per split.
 template <int kPieces, int kKvSplits>
 struct OrderedSteps {
-  static constexpr int kRoundPieces = kPieces * kKvSplits;  // of one step of each split
+  static constexpr int kRoundPieces = kPieces * kKvSplits;  // pieces of one step of every split
 
-  /// The number of steps that another step of the same KV split is known to follow, after so many
-  /// pieces.
+  /// After `placed` pieces: the number of steps that are known not to be the last of their KV
+  /// split.
   TESSERA_HD static constexpr int followed(int placed) {
     return max_of((placed + kRoundPieces - 1) / kRoundPieces - 1, 0) * kKvSplits;
   }
-  /// Steps of a tile with so many pieces.
+  /// The number of steps of a tile with `placed` pieces.
   TESSERA_HD static constexpr int count(int placed) { return followed(placed) + kKvSplits; }
 };
 
-/// Steps of two pieces that the same row groups need, each group with a list of its own. Steps are
-/// numbered in the order of their first pieces. A step without its second piece delays the steps
-/// after it; before too many wait, it is published with one piece.
+/// Steps for row groups that have separate lists: a step pairs two pieces that the same set of row
+/// groups needs. Steps are numbered in the order of their first pieces. A step that waits for its
+/// second piece holds up the steps after it; before too many are held up, it is published with one
+/// piece.
 ///
-/// A warp looks up 32 pieces at a time, one per lane. Each lane also keeps one set of row groups,
-/// the set of the lane's number: `lacking` is the set's step that lacks a piece, or -1.
+/// A warp looks up 32 pieces at a time, one per lane. Each lane also keeps the state of one set of
+/// row groups, the set whose bitmask is the lane's number: `lacking` is the step of that set that
+/// waits for a second piece, or -1.
 struct PairedSteps {
-  int lacking = -1, begun = 0;  // begun: steps so far, the same in all lanes
+  int lacking = -1, begun = 0;  // begun: the number of steps so far, equal in all lanes
 
-  /// Whether this lane's piece begins a step. `before`: the lanes below this one whose pieces are
-  /// for the same row groups as this lane's, of which there are some; `open`: `lacking` of their
-  /// set.
+  /// Whether this lane's piece begins a step. `before`: the lower lanes whose pieces have the same
+  /// set of row groups as this lane's piece. `open`: `lacking` of that set.
   TESSERA_HD static bool begins(std::uint32_t before, int open) {
     return (count_lanes(before) + (open >= 0)) % 2 == 0;
   }
-  /// The step that a lane's piece begins. `beginning`: all lanes whose pieces begin one.
+  /// The step that a lane's piece begins. `beginning`: the lanes whose pieces begin a step.
   TESSERA_HD int step_of(int lane, std::uint32_t beginning) const {
     return begun + count_lanes(beginning & lanes_below(lane));
   }
-  /// The place of this lane's piece: two per step.
+  /// The slot of this lane's piece; a step has two slots.
   TESSERA_HD int place(int lane, std::uint32_t before, int open, bool begins_step,
                        std::uint32_t beginning) const {
     const int step = begins_step ? step_of(lane, beginning)
@@ -68,7 +70,7 @@ struct PairedSteps {
                                  : open;
     return step * 2 + !begins_step;
   }
-  /// After 32 pieces. `own`: lanes whose pieces are for the set that this lane keeps.
+  /// Updates the state after 32 pieces. `own`: the lanes whose pieces have this lane's set.
   TESSERA_HD void advance(std::uint32_t own, std::uint32_t beginning) {
     if (own != 0) {
       const int last = last_lane(own);
@@ -76,26 +78,26 @@ struct PairedSteps {
     }
     begun += count_lanes(beginning);
   }
-  /// Whether the step of this lane's set may no longer wait for its second piece.
+  /// Whether the step of this lane's set must not wait for its second piece any longer.
   TESSERA_HD constexpr bool waits_too_long(int max_waiting) const {
     return lacking >= 0 && begun - lacking > max_waiting;
   }
-  /// Fills the step of this lane's set with a piece that does not exist; returns its place.
+  /// Completes the step of this lane's set with a piece that does not exist; returns its slot.
   TESSERA_HD constexpr int pad() {
     const int place = lacking * 2 + 1;
     lacking = -1;
     return place;
   }
-  /// Steps that may be published, as another step follows them. `first_lacking`: the least
-  /// `lacking` of all lanes, as an unsigned number.
+  /// The number of steps that can be published: complete, and not the last so far. `first_lacking`:
+  /// the minimum of `lacking` over all lanes as an unsigned number.
   TESSERA_HD constexpr int complete(std::uint32_t first_lacking) const {
     return static_cast<int>(min_of(first_lacking, static_cast<std::uint32_t>(begun - 1)));
   }
 };
 
-/// Where all keys of a range are walked: the first and the last step in which a consumer's rows see
-/// a key. A consumer that sees no key gets the step nearest to what it would see. Without
-/// kJoinsLater the first is 0.
+/// In a walk over a range of keys: the first and the last step in which a consumer's rows see a
+/// key. A consumer that sees no key gets the nearest step. Without kJoinsLater, the first is 0. In
+/// other walks the first is 0 and the last kOutOfBounds: every step is needed.
 template <int kKeys, bool kJoinsLater, int kRowGroups, int kRows>
 TESSERA_HD constexpr void find_own_steps(const AttentionWalk& walk, const TileDescriptor& tile,
                                          const ListPieces<kRowGroups, kRows>& pieces, int consumer,
@@ -115,8 +117,8 @@ TESSERA_HD constexpr void find_own_steps(const AttentionWalk& walk, const TileDe
   }
 }
 
-/// Which consumers need a step, and for which it is the last: sets the flags of the step's first
-/// piece. `last_of_tile`: no step follows.
+/// Sets, in the flags of a step's first piece, which consumers need the step, and for which of them
+/// it is the last. `last_of_tile`: whether the step is the last one of the tile.
 template <int kConsumers>
 TESSERA_HD constexpr void set_needed(RowGroupFlags& flags, int step, bool last_of_tile,
                                      const int (&first_step)[kConsumers],

@@ -9,16 +9,16 @@
 #include "src/problem/shape.hpp"
 #include "src/walk/views.hpp"
 
-// How the GPU backends cut a schedule: pure arithmetic, read by the planner (how many bytes), by
-// the kernels that fill it and by those that walk it.
+// The layout of a matmul schedule on a GPU: arithmetic for the planner (number of bytes), the
+// kernels that fill the schedule and the kernels that walk it.
 namespace tessera::planning {
 
-/// How the rows of a pattern are cut while its lists are transposed: a block of threads takes a
+/// The division of a pattern's rows while its lists are transposed: a thread block processes a
 /// chunk of bands, one after the other. A band has at most as many rows as a word has bits.
 struct ListCut {
   static constexpr std::int64_t kBand = 16;
   static constexpr std::int64_t kMaxChunks = 128;
-  std::int64_t chunks = 0, bands = 0;  // bands: of each chunk
+  std::int64_t chunks = 0, bands = 0;  // bands: per chunk
 
   static constexpr ListCut of(std::int64_t rows) {
     const std::int64_t all = (rows + kBand - 1) / kBand;
@@ -27,8 +27,8 @@ struct ListCut {
   }
 };
 
-/// A sparse operand's lists by column of blocks, and its lines by falling length. Empty where the
-/// operand is walked as it is stored.
+/// A sparse operand's lists by block column, and its lines in descending order of length. Empty if
+/// the kernel walks the operand as stored.
 struct GpuLists : LineLists {
   IndexSink order;                  // [batch, lines]: longest first, ties by index
   std::uint32_t* counts = nullptr;  // [batch, chunks, lines]: scratch of `prepare`
@@ -36,7 +36,8 @@ struct GpuLists : LineLists {
   explicit operator bool() const { return static_cast<bool>(offsets); }
 };
 
-/// A matmul's schedule: lists where an operand is walked against its storage (a transposed, b not).
+/// The schedule of a matmul: transposed lists for an operand that the kernel does not walk as
+/// stored (a if transposed, b if not).
 struct GpuMatmulSchedule {
   GpuLists a, b;
 };
@@ -84,8 +85,8 @@ inline std::int64_t gpu_matmul_schedule_bytes(const MatmulShape& s) {
   return carver.used();
 }
 
-/// What a kernel walks: a row of it is a line of the product's operand. The stored lists, or the
-/// transposed ones where there are any.
+/// The lists that a kernel walks: the transposed lists if there are any, else the stored ones. A
+/// row of the view is a line of the operand.
 inline BsrView walk_of(const BsrMatrix& matrix, const GpuLists& lists) {
   const BsrView stored = view_of(matrix);
   if (!lists) return stored;
@@ -102,7 +103,7 @@ inline BsrView walk_of(const BsrMatrix& matrix, const GpuLists& lists) {
   return view;
 }
 
-/// From one batch's order of lines to the next one's.
+/// The batch stride of the order of lines.
 inline std::int64_t order_stride(const BsrMatrix& matrix, const GpuLists& lists) {
   return list_batches(matrix) == 1 ? 0 : lists.lines;
 }

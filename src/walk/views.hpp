@@ -7,7 +7,8 @@
 
 #include "src/walk/list_walk.hpp"
 
-// From the tensors of a problem to what walks read: pointers and strides, no data touched.
+// Makes the views that walks read from the tensors of a problem: pointers and strides. No data is
+// read.
 namespace tessera::planning {
 
 inline Indices indices_of(const Tensor& tensor) {
@@ -15,7 +16,7 @@ inline Indices indices_of(const Tensor& tensor) {
   return {static_cast<const std::int32_t*>(tensor.data), nullptr};
 }
 
-/// Strides of [batch|1, head|1, row, entry]; a dimension of one is shared by all.
+/// The strides of a list [batch|1, head|1, row, entry]; a dimension of size 1 is shared by all.
 inline ListStrides list_strides(const Tensor& tensor) {
   ListStrides strides;
   if (tensor.size(0) > 1) strides.batch = tensor.stride(0);
@@ -25,7 +26,7 @@ inline ListStrides list_strides(const Tensor& tensor) {
   return strides;
 }
 
-/// Strides of indices or bit tiles, which are one pool where the list has offsets.
+/// The strides of indices or bit tiles; with offsets, these are one-dimensional.
 inline ListStrides entry_strides(const Tensor& tensor, bool by_offsets) {
   return by_offsets ? ListStrides{.entry = tensor.stride(0)} : list_strides(tensor);
 }
@@ -43,7 +44,7 @@ inline ListView view_of(const BlockList& list) {
           .extent = list.indices.size(list.indices.rank - 1)};
 }
 
-/// `group`: heads that share a set of lists.
+/// `group`: the number of heads that share a set of lists.
 inline MaskView view_of(const BlockMask& mask, std::int64_t kv_length, std::int64_t group = 1) {
   MaskView view{.full = view_of(mask.full),
                 .partial = view_of(mask.partial),
@@ -61,8 +62,7 @@ inline MaskView view_of(const BlockMask& mask, std::int64_t kv_length, std::int6
   return view;
 }
 
-/// How many different sets of lists a matrix has: its batch where offsets or indices are batched,
-/// else 1.
+/// The number of sets of lists of a matrix: its batch if offsets or indices are batched, else 1.
 inline std::int64_t list_batches(const BsrMatrix& matrix) {
   std::int64_t batches = 1;
   for (const Tensor* list : {&matrix.row_offsets, &matrix.col_indices})
@@ -70,12 +70,12 @@ inline std::int64_t list_batches(const BsrMatrix& matrix) {
   return batches;
 }
 
-/// Lists by column ("line") of blocks that are being written, rows ascending; a batch after the
-/// other, without gaps.
+/// Transposed lists to write, contiguous: for each block column ("line"), its blocks in ascending
+/// order of rows.
 struct LineLists {
   IndexSink offsets;    // [batch, lines + 1]
   IndexSink rows;       // [batch, stored]: the block's row
-  IndexSink positions;  // [batch, stored]: where it is stored
+  IndexSink positions;  // [batch, stored]: the block's position in the values
   std::int64_t lines = 0, stored = 0;
 };
 

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-// Walks: which tiles an output tile needs, as constexpr arithmetic shared by the planner, the CPU
-// kernels and the GPU kernels (TESSERA_HD marks it for both sides under nvcc). TESSERA_EITHER_SIDE
-// before a template lets it call an argument that is for one side alone.
+// Walks: which key tiles an output tile visits, as constexpr arithmetic that the planner, the CPU
+// kernels and the GPU kernels share. TESSERA_HD marks functions for host and device.
+// TESSERA_EITHER_SIDE before a template allows arguments that only one side can call.
 #if defined(__CUDACC__)
 #define TESSERA_HD __host__ __device__
 #define TESSERA_EITHER_SIDE _Pragma("nv_exec_check_disable")
@@ -12,7 +12,7 @@
 #define TESSERA_HD
 #define TESSERA_EITHER_SIDE
 #endif
-// Before a loop: #pragma unroll in device code, which a host compiler would warn of.
+// Before a loop: #pragma unroll in device code. A host compiler would warn about the pragma.
 #if defined(__CUDA_ARCH__)
 #define TESSERA_PRAGMA(text) _Pragma(#text)
 #define TESSERA_UNROLL(count) TESSERA_PRAGMA(unroll count)
@@ -25,7 +25,7 @@ namespace tessera::planning {
 template <class T>
 TESSERA_HD constexpr T min_of(T a, T b) {
 #if defined(__CUDA_ARCH__)
-  return min(a, b);  // one instruction, also next to a comparison of the two
+  return min(a, b);  // one instruction, even if the code also compares a and b
 #else
   return a < b ? a : b;
 #endif
@@ -39,7 +39,7 @@ TESSERA_HD constexpr T max_of(T a, T b) {
 #endif
 }
 
-/// Half-open range of key indices inside one sequence.
+/// A half-open range of key indices within a sequence.
 struct KeyRange {
   std::int64_t begin = 0, end = 0;
   TESSERA_HD constexpr bool empty() const { return begin >= end; }
@@ -51,49 +51,50 @@ TESSERA_HD constexpr KeyRange intersect(KeyRange a, KeyRange b) {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
-/// The one visibility rule of attention: where queries and keys stand, and how far they see.
+/// Which keys a query sees, apart from the block mask: positions, windows and the range of valid
+/// keys.
 struct Visibility {
-  std::int64_t q_position = 0, kv_position = 0;
-  KeyRange used;                   // kv_begin, kv_end, clamped to [0, kv_length]
+  std::int64_t q_position = 0, kv_position = 0;  // of the first query and the first key
+  KeyRange used;                   // valid keys: kv_begin and kv_end, clamped to [0, kv_length]
   std::int64_t window_left = -1;   // -1: no limit
-  std::int64_t window_right = -1;  // causal is 0
+  std::int64_t window_right = -1;  // -1: no limit; 0: causal
 
-  /// Keys that query row `row` of the sequence sees.
+  /// Keys that query `row` of the sequence sees.
   TESSERA_HD constexpr KeyRange of_row(std::int64_t row) const {
     const std::int64_t at = q_position + row - kv_position;
     KeyRange seen = used;
-    // Written so that no width, however large, overflows.
+    // Subtracts positions, as adding a large width could overflow.
     if (window_left >= 0 && at - seen.begin > window_left) seen.begin = at - window_left;
     if (window_right >= 0 && seen.end - at - 1 > window_right) seen.end = at + window_right + 1;
     return seen;
   }
-  /// Keys that at least one row of [first, last] sees: what a tile of rows has to visit.
+  /// Keys that at least one row of [first, last] sees: those that a tile of rows has to visit.
   TESSERA_HD constexpr KeyRange of_any(std::int64_t first, std::int64_t last) const {
     return {of_row(first).begin, of_row(last).end};
   }
-  /// Keys that every row of [first, last] sees: tiles inside need no element mask.
+  /// Keys that every row of [first, last] sees: tiles inside this range need no masking.
   TESSERA_HD constexpr KeyRange of_all(std::int64_t first, std::int64_t last) const {
     return {of_row(last).begin, of_row(first).end};
   }
-  /// The same rule read from the keys' side, for walks over queries: row `key` sees query i.
+  /// The transposed rule, for walks over queries: "row" `key` sees the queries that see this key.
   TESSERA_HD constexpr Visibility from_keys(std::int64_t q_length) const {
     return {kv_position, q_position, {0, q_length}, window_right, window_left};
   }
 };
 
-/// Bits [begin, end) of 64; those outside are cut off.
+/// A word with bits [begin, end) set. Bits outside of [0, 64) are ignored.
 template <class Int>
 TESSERA_HD constexpr std::uint64_t bits_between(Int begin, Int end) {
   const Int first = begin > 0 ? begin : 0, last = end < 64 ? end : 64;
   return first < last ? ~std::uint64_t{0} >> (64 - (last - first)) << first : 0;
 }
 
-/// The same rule for sequences of up to 2^29 queries and keys, in 32 bits.
+/// `Visibility` in 32 bits, for sequences of up to 2^29 queries and keys.
 struct NarrowSight {
-  std::int32_t begin = 0, end = 0;   // used keys
-  std::int32_t left = 0, right = 0;  // query i sees keys [i + left, i + right) of these
+  std::int32_t begin = 0, end = 0;   // valid keys
+  std::int32_t left = 0, right = 0;  // query i sees the valid keys in [i + left, i + right)
 
-  /// Positions are at most 2^61 from zero.
+  /// Positions must be in [-2^61, 2^61].
   TESSERA_HD static constexpr NarrowSight of(const Visibility& sight) {
     constexpr std::int64_t kFar = std::int64_t{1} << 29, kWidest = std::int64_t{1} << 62;
     const auto clamped = [](std::int64_t x) {
@@ -112,7 +113,8 @@ struct NarrowSight {
   TESSERA_HD constexpr std::int32_t end_of(std::int32_t row) const {
     return end < row + right ? end : row + right;
   }
-  /// What query `row` sees of 64 keys from `key` on, a bit each. No key may be beyond 2^30 + 64.
+  /// The keys that query `row` sees among the 64 keys from `key` on, as a bitmask. No key may
+  /// exceed 2^30 + 64.
   TESSERA_HD constexpr std::uint64_t bits_of(std::int32_t row, std::int32_t key) const {
     return bits_between(begin_of(row) - key, end_of(row) - key);
   }
@@ -122,12 +124,13 @@ struct NarrowSight {
 struct KeyStep {
   std::int64_t begin = 0;        // first key
   std::int64_t count = 0;        // keys
-  bool boundary = false;         // some (row, key) pairs of it are hidden by position or range
+  bool boundary = false;         // positions or the key range hide some (row, key) pairs
   std::int64_t bit_tile = -1;    // element mask of a partial block; -1: none
-  std::int64_t block_begin = 0;  // first key of that block: where the bit tile's column 0 stands
+  std::int64_t block_begin = 0;  // first key of that block: column 0 of the bit tile
 };
 
-/// Dense, causal and window walks: the visible range in steps of `tile` keys, aligned to the tile.
+/// Walk without a block mask: the range of visible keys in steps of `tile` keys, aligned to
+/// multiples of `tile`.
 struct RangeWalk {
   Visibility sight;
   std::int64_t first_row = 0, last_row = 0;
@@ -141,7 +144,7 @@ struct RangeWalk {
   TESSERA_HD constexpr KeyStep step(std::int64_t index) const;
 };
 
-/// The part of [begin, end) that rows [first, last] need; count 0 where they need none of it.
+/// The step for the keys of `block` that rows [first, last] see; its count is 0 if they see none.
 TESSERA_HD constexpr KeyStep clip_step(const Visibility& sight, std::int64_t first,
                                        std::int64_t last, KeyRange block) {
   const KeyRange any = intersect(block, sight.of_any(first, last));
@@ -155,7 +158,8 @@ TESSERA_HD constexpr KeyStep RangeWalk::step(std::int64_t index) const {
   return clip_step(sight, first_row, last_row, {begin, begin + tile});
 }
 
-/// Pages: where key j of a sequence lies in a paged pool.
+/// The location of a key in a paged sequence: the entry in the page table, and the slot in the
+/// page.
 struct PagePlace {
   std::int64_t page = 0, slot = 0;
 };

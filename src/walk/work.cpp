@@ -7,10 +7,11 @@
 namespace tessera::planning {
 namespace {
 
-// Work is counted in double: the products of sizes that come from outside may pass 2^63.
+// Work is counted in double: products of the caller's sizes may exceed 2^63.
 double real(std::int64_t n) { return static_cast<double>(n); }
 
-/// Elements that may be stored; a pool of blocks that several matrices share may hold more.
+/// An upper bound of the stored elements of one matrix. A pool that several matrices share may hold
+/// more.
 double elements(const OperandShape& o) {
   const double places = real(o.rows) * real(o.cols);
   if (!o.sparse) return places;
@@ -22,8 +23,8 @@ double bytes_of(const OperandShape& o) {
   return real(o.batch) * (elements(o) * size_of(o.dtype) + lists);
 }
 
-/// FLOPs of one product, from above. An element of A meets at most the columns of B that can hold
-/// a stored block, an element of B the rows of A that can.
+/// An upper bound of the FLOPs of one product. An element of A meets at most the columns of B that
+/// can store a block; an element of B meets at most the rows of A that can.
 double product_flops(const OperandShape& a, const OperandShape& b, std::int64_t m, std::int64_t n) {
   const auto reach = [](const OperandShape& o, std::int64_t block, std::int64_t length) {
     return o.sparse ? std::min(real(length), real(o.stored) * real(block)) : real(length);
@@ -45,28 +46,29 @@ Work work(const SddmmShape& s) {
           bytes_of(s.a) + bytes_of(s.b) + bytes_of(s.out)};
 }
 
-/// Which blocks meet is not known yet: as many as if both patterns were even.
+/// An estimate, because it is not known which blocks meet: as for uniform patterns.
 Work work(const SpgemmShape& s) {
   return {2 * elements(s.a) * elements(s.b) / std::max(real(s.k), 1.0),
           bytes_of(s.a) + bytes_of(s.b)};
 }
 
-/// Pairs (i, j) of a q x k rectangle with j <= i + shift.
+/// The number of pairs (i, j) with j <= i + shift in a q x k rectangle.
 double pairs_below(double q, double k, double shift) {
-  const double first = std::clamp(-shift, 0.0, q);           // rows before it have none
-  const double whole = std::clamp(k - shift - 1, first, q);  // rows from it on have all k
+  const double first = std::clamp(-shift, 0.0, q);           // rows before it have no pair
+  const double whole = std::clamp(k - shift - 1, first, q);  // rows from it on have k pairs
   const double ramp = (whole - first) * (first + whole + 2 * shift + 1) / 2;
   return ramp + (q - whole) * k;
 }
 
-/// (query, key) pairs of one head that are seen where queries stand at their default positions.
+/// The visible (query, key) pairs of one head, over all sequences, with queries at their default
+/// positions.
 double visible_pairs(const AttentionShape& s) {
   const double q = real(s.q_length), k = real(s.kv_length);
   double pairs = q * k;
   if (s.window_right >= 0) pairs = pairs_below(q, k, k - q + real(s.window_right));
   if (s.window_left >= 0) pairs -= pairs_below(q, k, k - q - real(s.window_left) - 1);
-  // Lengths that only the data knows: no more than if each sequence were the longest, and no more
-  // than the rows that exist.
+  // If only the data determines the lengths: at most as if each sequence were the longest, and at
+  // most for the rows that exist.
   double all = real(s.batch) * std::max(pairs, 0.0);
   if (s.q_packed) all = std::min(all, real(s.q_total) * k);
   if (s.kv_layout == KvLayout::packed) all = std::min(all, real(s.kv_total) * q);
@@ -76,7 +78,7 @@ double visible_pairs(const AttentionShape& s) {
   return all;
 }
 
-/// Rows of K that have to be read, over all sequences and heads.
+/// The rows of K to read, over all sequences and heads.
 double visible_key_rows(const AttentionShape& s) {
   const Visibility sight{.q_position = s.kv_length - s.q_length,
                          .kv_position = 0,
@@ -94,14 +96,14 @@ double visible_key_rows(const AttentionShape& s) {
 }
 
 Work attention_work(const AttentionShape& s, bool backward) {
-  // Forward: QK and PV. Backward: QK again, dP and dV of the value's width, dQ and dK of the key's.
+  // Forward: QK (dim) and PV (dim_v). Backward: QK, dQ and dK (dim), dP and dV (dim_v).
   const double width = backward ? 3 * real(s.dim) + 2 * real(s.dim_v) : real(s.dim + s.dim_v);
   const double q_rows = real(s.q_total) * real(s.heads);
   const double k_rows = visible_key_rows(s);
   const double q_bytes = q_rows * (real(s.dim) * size_of(s.dtype) + real(s.dim_v) * size_of(s.out));
   const double k_bytes = k_rows * real(s.dim + s.dim_v) * size_of(s.dtype);
   const double lse_bytes = s.has_lse || backward ? 4 * q_rows : 0;
-  // Backward reads what forward touched, reads dout, and writes dq, dk and dv.
+  // Backward reads q, k, v and out, reads dout, and writes dq, dk and dv.
   return {2 * visible_pairs(s) * real(s.heads) * width,
           (backward ? 2 : 1) * (q_bytes + k_bytes) + lse_bytes};
 }

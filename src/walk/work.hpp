@@ -4,7 +4,7 @@
 
 namespace tessera::planning {
 
-/// The work of a problem: FLOPs that count and bytes that must move (a lower bound).
+/// The work of a problem: useful FLOPs, and a lower bound of the bytes to move.
 struct Work {
   double flops = 0;
   double bytes = 0;

@@ -197,7 +197,7 @@ TEST(Convert, RefusalsNameTheArgument) {
                 [](Base& b) { b.bsr.col_indices.data<std::int32_t>()[0] = 2; });
   refuses<Base>("block_norms: norms: expected dtype f32",
                 [](Base& b) { b.norms.dtype = DType::i32; });
-  refuses<Base>("block_norms: norms: expected a size for each block",
+  refuses<Base>("block_norms: norms: expected numbers of blocks that divide",
                 [](Base& b) { b.norms.shape[0] = 5; });
   refuses<Base>("block_norms: norms: expected strides", [](Base& b) { b.norms.strides[1] = 0; });
   refuses<Base>("select_blocks: choice: expected either above or keep, got both",

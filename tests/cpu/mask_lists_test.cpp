@@ -183,7 +183,7 @@ TEST(MaskLists, RefusalsNameTheArgument) {
   refuses<Base>("top_k_blocks: scores: expected dtype",
                 [](Base& b) { b.scores.dtype = DType::i32; });
   refuses<Base>("top_k_blocks: k: expected zero or more blocks, got -1", [](Base& b) { b.k = -1; });
-  refuses<Base>("top_k_blocks: out.indices: expected room for 4 blocks in a row", [](Base& b) {
+  refuses<Base>("top_k_blocks: out.indices: expected a capacity of at least 4", [](Base& b) {
     b.k = 5;
     b.out.indices = tensor(b.out.indices.data, DType::i32, {2, 1, 3, 3});
     b.rest.indices = tensor(b.rest.indices.data, DType::i32, {2, 1, 3, 3});

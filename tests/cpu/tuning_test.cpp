@@ -120,7 +120,7 @@ TEST_F(TuningFiles, AnAbsentOneIsNoNewsUnlessItWasNamed) {
 
 TEST_F(TuningFiles, AnAbsentOneThatWasNamed) {
   name_file(folder_ / "nowhere");
-  EXPECT_EQ(ignored(), "there is no such file");
+  EXPECT_EQ(ignored(), "no such file");
 }
 
 TEST_F(TuningFiles, ABrokenOneIsIgnoredAsAWhole) {
@@ -135,21 +135,21 @@ TEST_F(TuningFiles, SoIsOneOfAnotherDevice) {
 
 TEST_F(TuningFiles, SoIsAFolder) {
   name_file(folder_);
-  EXPECT_EQ(ignored(), "it is no regular file");
+  EXPECT_EQ(ignored(), "not a regular file");
 }
 
 TEST_F(TuningFiles, APipeIsNotWaitedFor) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   name_file(pipe);
-  EXPECT_EQ(ignored(), "it is no regular file");
+  EXPECT_EQ(ignored(), "not a regular file");
 }
 
 TEST_F(TuningFiles, SoIsAHugeOne) {
   const fs::path path = write("huge", "tessera-tuning 1\n");
   fs::resize_file(path, std::uintmax_t{17} << 20);
   name_file(path);
-  EXPECT_EQ(ignored(), "it has more than 16777216 bytes");
+  EXPECT_EQ(ignored(), "larger than 16777216 bytes");
 }
 
 TEST_F(TuningFiles, OneIsReadOnceAProcess) {

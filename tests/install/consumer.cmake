@@ -85,7 +85,19 @@ execute_process(
 separate_arguments(flags UNIX_COMMAND "${flags}")
 run(${CXX} -std=c++20 ${CMAKE_CURRENT_LIST_DIR}/consumer/consumer.cpp -o ${WORK}/with_pc ${flags})
 run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${lib_dir} ${WORK}/with_pc)
-message(STATUS "pkg-config: works")
+# The command of the page about installing, whose program finds the library by itself.
+file(READ ${SOURCE}/docs/install.md page)
+if(NOT page MATCHES "\nc\\+\\+ (-std=c\\+\\+20 program.cpp[^`]+)\n./program\n")
+  message(FATAL_ERROR "docs/install.md has no command for pkg-config")
+endif()
+file(COPY_FILE ${CMAKE_CURRENT_LIST_DIR}/consumer/consumer.cpp ${WORK}/program.cpp)
+file(WRITE ${WORK}/with_rpath.sh "set -e\ncd '${WORK}'\n'${CXX}' ${CMAKE_MATCH_1}\n./program\n")
+run(${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${pc_dir} sh ${WORK}/with_rpath.sh)
+execute_process(COMMAND ${WORK}/with_pc RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE said)
+if(result EQUAL 0 OR NOT said MATCHES "cannot open shared object file")
+  message(FATAL_ERROR "docs/install.md says that a program without rpath does not start, but:\n${said}")
+endif()
+message(STATUS "pkg-config: works, with LD_LIBRARY_PATH and with rpath")
 
 # add_subdirectory: nothing but the library comes along. Configuring shows it.
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/subproject -B ${WORK}/subproject

@@ -80,3 +80,18 @@ def write_kernels(folder, kernels):
 def change_kernel(folder, row, code="f" * 16):
     """Another machine code of that row's kernels, for all dtypes."""
     write_kernels(folder, {**KERNELS, row: dict.fromkeys(KERNELS[row], code)})
+
+
+def page_tree(folder, **pages):
+    """A tree with kernels and pages, {name: text}, without a result."""
+    for name in ("bench/results", "docs"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, text in pages.items():
+        page = folder / ("README.md" if name == "readme" else f"docs/{name}.md")
+        page.write_text(text)
+    return kernel_tree(folder)
+
+
+def marked(*names, kind="table"):
+    """The places of tables or pictures in a page."""
+    return "".join(f"<!-- {kind}: {name} -->\n<!-- end -->\n" for name in names)

@@ -185,15 +185,10 @@ MASKS = [{}, {"causal": True}, {"window": 5}, {"causal": True, "window": 3}]
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("s, skv", [(13, 13), (7, 20), (20, 7), (1, 9)])
-def test_visible_pairs_without_lists(mask, s, skv):
+@pytest.mark.parametrize("s, skv", [(32, 32), (29, 43), (43, 29), (1, 9)])
+def test_visible_pairs_and_kinds_of_blocks(mask, s, skv):
     p = make_case("attention", {"s": s, "skv": skv, "b": 2, "h": 3, **mask}).params
     assert flops.visible_pairs(p) == 6 * element_mask(p).sum()
-
-
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("s, skv", [(32, 32), (29, 43), (43, 29)])
-def test_visible_pairs_and_kinds_of_blocks_with_lists(mask, s, skv):
     p = make_case("attention", {"s": s, "skv": skv, "h": 2, "block_q": 8, "block_kv": 4, **mask,
                                 "pattern": "random", "density": 0.5}).params
     both = [random_lists(-(-s // 8), -(-skv // 4), 0.5, seed) for seed in (1, 2)]
@@ -218,29 +213,21 @@ def test_packed_sequences_fill_the_total():
     assert lengths.sum() == 1000 and len(lengths) == 7 and lengths.min() >= 1
     assert lengths.max() > 3 * lengths.min()
     assert flops.visible_pairs(p) == 2 * sum(n * (n + 1) // 2 for n in lengths)
-
-
-def test_attention_flops_count_both_products():
     p = make_case("attention", {"s": 16, "h": 1, "d": 8, "dv": 4}).params
-    assert flops.attention_flops(p) == 2 * 16 * 16 * (8 + 4)
+    assert flops.attention_flops(p) == 2 * 16 * 16 * (8 + 4)  # both products
 
 
 def test_product_flops_against_counting():
-    lists = random_lists(4, 6, 0.4, 3)
+    lists, other = random_lists(4, 6, 0.4, 3), random_lists(6, 5, 0.4, 4)
     base = {"m": 32, "n": 40, "k": 48, "block": 8, "pattern": "random", "density": 0.4}
-    stored = len(lists.indices)
-    p = make_case("bsr_matmul", base).params
-    assert flops.product_flops("bsr_matmul", p, lists) == 2 * stored * 64 * 40
-    p = make_case("bsr_matmul", {**base, "side": "b"}).params
-    assert flops.product_flops("bsr_matmul", p, lists) == 2 * stored * 64 * 32
-    p = make_case("sddmm", base).params
-    assert flops.product_flops("sddmm", p, lists) == 2 * stored * 64 * 48
-    p = make_case("matmul", {"m": 3, "n": 5, "k": 7}).params
-    assert flops.product_flops("matmul", p) == 2 * 3 * 5 * 7
-    other = random_lists(6, 5, 0.4, 4)
+    stored = 2 * len(lists.indices) * 64
     pairs = sum(j in other.row(k) for i in range(4) for k in lists.row(i) for j in range(5))
-    p = make_case("spgemm", base).params
-    assert flops.product_flops("spgemm", p, (lists, other)) == 2 * pairs * 8**3
+    for op, params, given, counted in (
+            ("bsr_matmul", base, lists, stored * 40),
+            ("bsr_matmul", {**base, "side": "b"}, lists, stored * 32),
+            ("sddmm", base, lists, stored * 48), ("spgemm", base, (lists, other), 2 * pairs * 8**3),
+            ("matmul", {"m": 3, "n": 5, "k": 7}, None, 2 * 3 * 5 * 7)):
+        assert flops.product_flops(op, make_case(op, params).params, given) == counted
 
 
 def test_lists_pad_repeat_and_keep():

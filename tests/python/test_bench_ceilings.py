@@ -1,7 +1,8 @@
-"""The card's ceilings: a stand-in for the program, what becomes of its figures, what is refused."""
+"""The card's ceilings: how kernels are timed, what becomes of the figures, what is refused."""
 
-import json
+import ctypes
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -19,39 +20,35 @@ FIGURES = {"tensor_bf16_n256_tflops": 895.0, "tensor_bf16_n256_mhz": 1755.0,
            "tensor_e4m3_n256_tflops": 1500.0, "tensor_bf16_n64_rs_tflops": 970.0,
            "l2_to_shared_tbs": 7.66, "hbm_read_tbs": 4.46, "launch_us": 1.25}
 OF_TORCH = {"copy_tbs": 4.25, "cublas_bf16": 700.0, "cublas_bf16_sustained": 650.0}
-PROGRAM = """#!{python}
-import sys
-import types
-print("[1/2] tensor_bf16_n256", file=sys.stderr)
-print("a word of warning", file=sys.stderr)
-print("[2/2] launch", file=sys.stderr, flush=True)
-print({text!r})
-print(" ".join(sys.argv[1:]), file=open({log!r}, "w"))
-sys.exit({status})
-"""
 
 
-@pytest.fixture
-def program(tmp_path):
-    printed = json.dumps(FIGURES)
+def kernels(launch=lambda *arguments: 0):
+    """A library in which nothing but `launch` runs: (name, data, sms, repeats) -> status."""
+    def one(name, dtype="", data=0, out=0, amount=0.0):
+        def call(data, out, sms, repeats, stream):
+            return launch(name, data, sms, repeats)
 
-    def make(text=printed, status=0):
-        path = tmp_path / "ceilings"
-        path.write_text(PROGRAM.format(python=sys.executable, text=text, status=status,
-                                       log=str(tmp_path / "arguments")))
-        path.chmod(0o755)
-        return str(path)
+        return ceilings.Kernel(name.encode(), dtype.encode(), data, out, amount,
+                               ceilings.Kernel.Launch(call))
 
-    return make
+    return {"tensor": {"tensor_bf16_n256": one("tensor_bf16_n256", "bf16", 512, 8, 1e9)},
+            "l2": {"l2_to_shared": one("l2_to_shared", "bf16", 512, 0, 1e3)},
+            "memory": {"hbm_read": one("hbm_read", "bf16", 512, 4, 1e6)},
+            "launch": {name: one(name) for name in ("launch", "overlapped_launch", "delay")}}
 
 
 @pytest.fixture
 def card(monkeypatch):
-    """A machine with an H200, of which only NVML and PyTorch's own ceilings are stand-ins."""
+    """A machine with an H200, of which only NVML, the kernels and PyTorch's own ceilings are
+    stand-ins."""
     facts = {"name": "NVIDIA H200", "compute_capability": 90, "units": 132, "l2_bytes": 62914560,
              "memory_bytes": 150109880320, "driver": "580", "power_limit_w": 700.0}
     monkeypatch.setattr(ceilings, "gpu_facts", lambda: (dict(facts), None))
     monkeypatch.setattr(ceilings, "CudaTimer", lambda sets, meter: None)
+    monkeypatch.setattr(ceilings, "load", lambda library, tree: kernels())
+    monkeypatch.setattr(ceilings, "Card", lambda timer: types.SimpleNamespace(
+        steps=lambda library, seconds: {name: lambda name=name: {name: FIGURES[name]}
+                                        for name in FIGURES}))
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda timer, seconds: dict(OF_TORCH))
     monkeypatch.setattr(cli, "torch_with_gpu", lambda: True)
     return facts
@@ -61,53 +58,40 @@ def run(*words):
     return cli.main(["ceilings", "--tree", str(ROOT), *map(str, words)])
 
 
-def test_figures_of_both_are_printed_and_written(card, program, tmp_path, capsys):
+def test_figures_of_both_are_printed_and_written(card, tmp_path, capsys):
     out = tmp_path / "out.json"
-    assert run("--program", program(), "--json", out, "--seconds", "0.5") == 0
+    assert run("--json", out, "--seconds", "0.5") == 0
     result = results.read(out)
     assert result["ceilings"] == {**FIGURES, **OF_TORCH}
-    assert (tmp_path / "arguments").read_text().split() == ["--seconds", "0.5"]
     assert schema.problems(result, schema.of_results()) == []
     printed = capsys.readouterr()
     assert "| wgmma bf16 64x256x16 | 895 | 1755 | 640 |" in printed.out
     assert "NVIDIA H200, 700 W" in printed.out
-    assert "[2/3] launch" in printed.err.replace(", 0:00 left", "")
-    assert "a word of warning" in printed.err
+    assert "[10/10, 0:00 left] copy and dense product" in printed.err
 
 
-def test_a_result_of_the_same_card_keeps_its_cases(card, program, tmp_path):
+def test_a_result_of_the_same_card_keeps_its_cases(card, tmp_path):
     out = tmp_path / "out.json"
     former = machine.header("cuda", dict(card), ROOT)
     former["ceilings"] = {"copy_tbs": 1.0}
     former["tests"] = [{"name": "host", "outcome": "passed"}]
     write_json(out, former)
-    assert run("--program", program(), "--json", out) == 0
+    assert run("--json", out) == 0
     result = results.read(out)
     assert result["tests"] == former["tests"] and result["ceilings"]["copy_tbs"] == 4.25
     former["gpu"]["name"] = "NVIDIA L4"
     write_json(out, former)
-    assert run("--program", program(), "--json", out) == 2
+    assert run("--json", out) == 2
     assert results.read(out)["ceilings"] == {"copy_tbs": 1.0}
 
 
-@pytest.mark.parametrize("text, status, complaint", [
-    ("", 1, "ended with exit status 1"),
-    ("rubbish", 0, "expected one JSON object of numbers, got 'rubbish"),
-    ("{}", 0, "expected one JSON object of numbers"),
-    ('{"a": "b"}', 0, "expected one JSON object of numbers"),
-    ('{"a": true}', 0, "expected one JSON object of numbers"),
-    ('{"a": NaN}', 0, "expected one JSON object of numbers")])
-def test_a_program_that_fails_is_refused(card, program, tmp_path, capsys, text, status, complaint):
-    assert run("--program", program(text, status), "--json", tmp_path / "out.json") == 2
-    printed = capsys.readouterr().err
-    assert complaint in printed and "a word of warning" in printed
-    assert not (tmp_path / "out.json").exists()
-
-
 def test_bad_arguments_are_named(card, tmp_path, capsys, monkeypatch):
-    assert run("--program", tmp_path / "none") == 2
-    assert "--program: there is no program" in capsys.readouterr().err
-    assert run("--program", tmp_path) == 2
+    monkeypatch.undo()
+    monkeypatch.setattr(cli, "torch_with_gpu", lambda: True)
+    (tmp_path / "text.so").write_text("no library")
+    for library in (tmp_path, tmp_path / "text.so", tmp_path / "none.so", "libc.so.6"):
+        assert run("--library", library) == 2
+        assert "--library: expected the kernels that the target" in capsys.readouterr().err
     assert run("--seconds", "0") == 2
     assert "--seconds: expected 0.1 to 60, got 0" in capsys.readouterr().err
     monkeypatch.setattr(cli, "torch_with_gpu", lambda: None)
@@ -120,15 +104,86 @@ def test_bad_arguments_are_named(card, tmp_path, capsys, monkeypatch):
     assert told in capsys.readouterr().err
 
 
-def test_the_program_is_looked_for_where_the_preset_builds_it(tmp_path):
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """The card on PyTorch's CPU, whose kernels take no time but what they sleep."""
+    gpu_path = pytest.importorskip("test_bench_gpu_path", reason="PyTorch is not installed")
+    settings = gpu_path.gpu.__wrapped__(monkeypatch)
+    torch, randn, zeros = gpu_path.torch, gpu_path.torch.randn, gpu_path.torch.zeros
+    monkeypatch.setattr(torch, "randn", lambda size, device, dtype: randn(size, dtype=dtype))
+    monkeypatch.setattr(torch, "zeros", lambda size, device: zeros(size))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    facts = types.SimpleNamespace(multi_processor_count=2, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    monkeypatch.setattr(torch.cuda, "current_stream",
+                        lambda: types.SimpleNamespace(cuda_stream=None))
+    for name, seconds in (("BURST_SECONDS", 2e-3), ("CHUNK_SECONDS", 2e-3),
+                          ("WARM_UP_SECONDS", 2e-3)):
+        monkeypatch.setattr(ceilings, name, seconds)
+    return ceilings.CudaTimer(1, settings.meter), facts
+
+
+def test_each_kernel_is_timed_in_its_way(on_gpu):
+    launched = []
+
+    def launch(name, data, sms, repeats):
+        launched.append((name, sms))
+        if name.startswith("tensor"):  # writes a sum of each thread block
+            (ctypes.c_float * 4).from_address(outs[0].data_ptr())[:] = [1, 2, 3, 4]
+        time.sleep(0 if "launch" in name or name == "delay" else 1e-4 * repeats)
+        return 0
+
+    timer, facts = on_gpu
+    card, outs = ceilings.Card(timer), []
+    work = card.work
+
+    def noted(kernel):
+        made = work(kernel)
+        outs[:] = [made[1]]
+        return made
+
+    card.work = noted
+    steps = card.steps(kernels(launch), 0.01)
+    figures = {key: one for step in steps.values() for key, one in step().items()}
+    assert set(figures) == {f"tensor_bf16_n256_{key}" for key in (
+        "tflops", "mhz", "sustained_tflops", "sustained_mhz")} | {
+        "l2_to_shared_tbs", "hbm_read_tbs", "launch_us", "graph_launch_us", "overlapped_launch_us"}
+    # 1e9 operations on each of 2 SMs in 0.1 ms, and longer on a busy machine.
+    assert 0 < figures["tensor_bf16_n256_tflops"] <= 20
+    assert 0 < figures["tensor_bf16_n256_sustained_tflops"] <= 20
+    assert figures["tensor_bf16_n256_mhz"] == 1500 and figures["launch_us"] < 1e3
+    assert {name for name, _ in launched} == {
+        "tensor_bf16_n256", "l2_to_shared", "hbm_read", "launch", "overlapped_launch", "delay"}
+    facts.major = 8
+    assert list(ceilings.Card(timer).steps(kernels(), 1)) == ["hbm_read", "launch", "graph_launch"]
+
+
+def test_times_of_launches_are_those_of_one(on_gpu, monkeypatch):
+    timer, _ = on_gpu
+    monkeypatch.setattr(type(timer.event()), "elapsed_time", lambda self, end: 4.0)
+    steps = ceilings.Card(timer).steps(kernels(), 1)
+    assert steps["launch"]() == {"launch_us": 4e3 / ceilings.LAUNCHES}
+    assert steps["graph_launch"]() == {
+        "graph_launch_us": 4e3 / (ceilings.LAUNCHES * ceilings.REPLAYS)}
+
+
+def test_broken_kernels_have_no_figures(on_gpu, monkeypatch):
+    card = ceilings.Card(on_gpu[0])
+    monkeypatch.setattr(card, "repeats_for", lambda run, seconds: 1)
+    with pytest.raises(ceilings.CeilingsError, match="n256: sums are zero or not finite"):
+        card.steps(kernels(), 0.01)["tensor_bf16_n256"]()
+    with pytest.raises(ceilings.CeilingsError, match="hbm_read: the launch failed with CUDA's err"):
+        card.steps(kernels(lambda *arguments: 35), 1)["hbm_read"]()
+
+
+def test_the_kernels_are_looked_for_where_the_preset_builds_them(tmp_path):
     (tmp_path / "src" / "kernels").mkdir(parents=True)
-    with pytest.raises(ceilings.CeilingsError, match="tessera_gpu_tests"):
-        ceilings.find_program(tree=tmp_path)
-    path = tmp_path / ceilings.PROGRAM
-    path.parent.mkdir(parents=True)
-    path.write_text("")
-    path.chmod(0o755)
-    assert ceilings.find_program(tree=tmp_path / "src") == str(path)
+    with pytest.raises(ceilings.CeilingsError, match=f"{tmp_path}/build/cuda/tests/ceilings.so"):
+        ceilings.load(tree=tmp_path / "src")
+    if not (ROOT / ceilings.LIBRARY).exists():
+        pytest.skip("no build of bench/ceilings")
+    found = ceilings.load(tree=ROOT)
+    assert [len(found[part]) for part in ceilings.PARTS] == [8, 1, 1, 3]
 
 
 def test_the_table_has_a_line_for_each_instruction():
@@ -144,7 +199,7 @@ def test_the_table_has_a_line_for_each_instruction():
 
 
 @pytest.mark.parametrize("measured", [{}, OF_TORCH])
-def test_results_without_the_program_s_figures_have_no_such_table(measured):
+def test_results_without_those_figures_have_no_such_table(measured):
     assert card_tables.ceilings({"ceilings": measured}) == []
 
 
@@ -152,17 +207,7 @@ def test_what_a_result_says_of_its_machine_needs_no_copy():
     assert card_tables.ceilings_and_tests({"ceilings": FIGURES, "tests": []}) == []
 
 
-def test_merging_keeps_what_only_one_part_has(card):
-    parts = [machine.header("cuda", dict(card), ROOT) for _ in range(2)]
-    parts[0]["ceilings"] = {**FIGURES, "copy_tbs": 1.0}
-    parts[1]["ceilings"] = dict(OF_TORCH)
-    parts[1]["date"] = "2999-01-01T00:00:00Z"
-    merged = results.merge(parts)
-    assert merged["ceilings"] == {**FIGURES, **OF_TORCH}
-    assert [part["ceilings"] for part in merged["parts"]] == [parts[0]["ceilings"], OF_TORCH]
-
-
-def test_a_suite_measures_what_the_program_did_not(card, monkeypatch):
+def test_a_suite_measures_what_ceilings_did_not(card, monkeypatch):
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda timer: dict(OF_TORCH))
     monkeypatch.setattr(suite, "CudaTimer", lambda sets, meter: None)
     one = object.__new__(suite.Suite)

@@ -5,7 +5,6 @@ import contextlib
 import math
 import sys
 import time
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -89,37 +88,37 @@ def gpu(monkeypatch):
 
 
 @pytest.fixture
-def only_peer(monkeypatch):
-    """One peer that multiplies with PyTorch."""
-    def register(**options):
-        class Plain(peers.base.Peer):
-            ops = ("bsr_matmul",)
+def cublaslt(monkeypatch):
+    """cuBLASLt's two peers with PyTorch's arithmetic."""
+    from tessera.bench.peers import cublaslt
 
-            def version(self):
-                return "1"
+    def product_of(self, i, algorithm):
+        (a, b, out), kind = self.sets[i], self.kind
+        out[...] = (a.t() if kind[0] == "t" else a) @ (b.t() if kind[1] == "t" else b)
+        return out
 
-            def prepare(self, problem):
-                dense = [problem.bsr_a.fill_dense(one["a"]) for one in problem.sets]
-                return Prepared(lambda i: dense[i] @ problem.sets[i]["b"], **options)
+    def init(self, sets, sizes, kind, dtype):
+        self.sets, self.kind = sets, kind
 
-        monkeypatch.setattr(peers, "peer_names", lambda device=None: ["plain"])
-        monkeypatch.setattr(peers, "get_peer", Plain)
-
-    return register
+    monkeypatch.setattr(cublaslt.Product, "__init__", init)
+    monkeypatch.setattr(cublaslt.Product, "run", product_of)
+    monkeypatch.setattr(cublaslt.Product, "choose", lambda self: 0)
+    monkeypatch.setattr(cublaslt.CublasLt, "version", lambda self: "1")
+    monkeypatch.setattr(peers, "peer_names", lambda device=None: list(cublaslt.PEERS))
+    return cublaslt
 
 
 def product(states):
     return make_case("bsr_matmul", {**PRODUCT, "dtype": "bf16"}, states)
 
 
-def test_every_state_gives_figures(gpu, only_peer):
-    only_peer()
+def test_every_state_gives_figures(gpu, cublaslt):
     Graph.replays = 0
     gpu.seconds = 0.8
     records = measure_case(product(("burst", "sustained", "graph")), gpu)
     assert [record["state"] for record in records] == ["burst", "sustained", "graph"]
     assert Graph.replays > 0
-    burst, sustained, graph = (record["peers"]["plain"] for record in records)
+    burst, sustained, graph = (record["peers"]["cublaslt"] for record in records)
     for entry in (burst, sustained):
         assert entry["ms"] > 0 and entry["clock_mhz"] == 1500 and entry["host_us"] > 0
     assert burst["watts"] is None and burst["joules_per_tflop"] is None
@@ -138,9 +137,8 @@ def test_a_replay_stands_for_the_calls_that_were_captured(gpu):
 
 
 @pytest.mark.parametrize("bound", [True, False])
-def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, only_peer, monkeypatch, bound):
+def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, cublaslt, monkeypatch, bound):
     """In the sustained state, where the device would rest else; and says so."""
-    only_peer()
     monkeypatch.setattr(timing.CudaTimer, "host_us", lambda self, prepared: 9e9 if bound else 0.0)
     ran = []
 
@@ -150,45 +148,36 @@ def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, only_peer, m
 
     monkeypatch.setattr(measure, "measure_sustained", noted)
     record = measure_case(product(("sustained",)), gpu)[0]
-    for name, entry in (("ours", record["ours"]), ("plain", record["peers"]["plain"])):
+    for name, entry in (("ours", record["ours"]), ("cublaslt", record["peers"]["cublaslt"])):
         assert entry.get("replayed", False) == bound
         assert (ran[0][1][name] > 1) == bound
-    assert list(ran[0][0]) == ["ours", "plain"]  # turns stay as they are
+    assert list(ran[0][0]) == ["ours", "cublaslt", "cublaslt_dense"]  # turns stay as they are
 
 
-def test_who_cannot_be_captured_is_called_all_the_same(gpu, only_peer, monkeypatch):
-    only_peer()
+def test_who_cannot_be_captured_is_called_all_the_same(gpu, cublaslt, monkeypatch):
     monkeypatch.setattr(timing.CudaTimer, "is_host_bound", lambda self, prepared: True)
 
     def refuse(self, prepared):
         raise RuntimeError("no graph")
 
     monkeypatch.setattr(timing.CudaTimer, "captured", refuse)
-    entry = measure_case(product(("sustained",)), gpu)[0]["peers"]["plain"]
+    entry = measure_case(product(("sustained",)), gpu)[0]["peers"]["cublaslt"]
     assert entry["ms"] > 0 and "replayed" not in entry
 
 
 def test_a_sustained_run_of_many_calls_gives_the_time_of_one(monkeypatch):
-    monkeypatch.setattr(timing, "_slice", lambda timer, name, calls, seconds, figures:
+    monkeypatch.setattr(timing, "time_slice", lambda timer, name, calls, seconds, figures:
                         figures.times.append(6.0))
-    monkeypatch.setattr(timing, "_busy", lambda *arguments: None)
+    monkeypatch.setattr(timing, "keep_busy", lambda *arguments: None)
     monkeypatch.setattr(timing, "estimate_ms", lambda timer, one: 1.0)
     figures = timing.measure_sustained(None, {"a": "a", "b": "b"}, 1.0, {"a": 20, "b": 1})
     assert figures["a"].ms == 0.3 and figures["b"].ms == 6.0
 
 
-def test_short_runs_claim_no_energy(gpu, only_peer, monkeypatch):
-    monkeypatch.setattr(timing, "ENERGY_SECONDS", 3600.0)  # so that no machine is too slow for it
-    only_peer()
-    record = measure_case(product(("sustained",)), gpu)[0]
-    assert record["peers"]["plain"]["joules_per_tflop"] is None
-
-
-def test_a_lost_device_stops_the_process(gpu, only_peer, monkeypatch, tmp_path):
-    only_peer()
+def test_a_lost_device_stops_the_process(gpu, cublaslt, monkeypatch, tmp_path):
     facts = {"name": "X", "compute_capability": 90, "units": 1, "memory_bytes": 1, "l2_bytes": 1,
              "driver": None, "power_limit_w": None}
-    monkeypatch.setattr(suite, "gpu_facts", lambda: (facts, gpu.meter))
+    monkeypatch.setattr(measure, "gpu_facts", lambda: (facts, gpu.meter))
 
     def lost():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -198,7 +187,7 @@ def test_a_lost_device_stops_the_process(gpu, only_peer, monkeypatch, tmp_path):
     run = suite.Suite(str(tmp_path / "out.json"), gpu, quiet=True, ceilings=False)
     assert run.run([product(("burst",))]) == suite.AGAIN
     crashed = read_json(tmp_path / "out.json.crashed")
-    assert crashed[0]["competitor"] == "plain" and "illegal memory" in crashed[0]["reason"]
+    assert crashed[0]["competitor"] == "cublaslt" and "illegal memory" in crashed[0]["reason"]
 
 
 def test_inputs_rotate_past_the_cache(gpu):
@@ -240,16 +229,6 @@ def test_flex_s_mask_says_what_the_case_says(gpu, extra):
     check_same(problem.reference, out.reshape(one["out"].shape), "f32")
 
 
-def test_full_blocks_are_full_and_partial_ones_are_not(gpu):
-    from torch.nn.attention import flex_attention
-
-    case = make_case("attention", {"s": 128, "h": 1, "block_q": 32, "causal": True, "dtype": "f32",
-                                   "pattern": "random", "density": 1.0})
-    mask = flex.block_mask(flex_attention, Problem(case, "cpu"))
-    assert mask.full_kv_num_blocks.flatten().tolist() == [0, 1, 2, 3]
-    assert mask.kv_num_blocks.flatten().tolist() == [1, 1, 1, 1]
-
-
 def test_blocked_ell_holds_the_matrix_row_by_row(gpu):
     from tessera.bench.peers.cusparse import PEERS
 
@@ -267,31 +246,6 @@ def test_blocked_ell_holds_the_matrix_row_by_row(gpu):
     assert torch.equal(made, problem.bsr_a.fill_dense(values))
 
 
-def test_a_dense_result_is_seen_through_the_pattern(gpu):
-    from tessera.bench.peers.cublaslt import SampledView
-
-    problem = Problem(make_case("sddmm", {**PRODUCT, "dtype": "f32"}), "cuda")
-    one = problem.sets[0]
-    check_same(problem.reference, SampledView(one["a"] @ one["b"], problem.bsr_out), "f32")
-
-
-def test_ours_runs_on_torch_tensors(gpu):
-    problem = Problem(product(("burst",)), "cuda")
-    prepared = ours.prepare_ours(problem)
-    error, budget = check_same(problem.reference, prepared.run(0), "bf16")
-    assert error <= budget
-
-
-@pytest.mark.parametrize("op", ["list_blocks", "top_k_blocks"])
-def test_making_lists_is_measured_by_replays_too(gpu, op):
-    params = {"s": 256, "h": 2, "block_q": 16, "pattern": "random", "density": 0.4,
-              "lists": "per_head", "dtype": "bf16"}
-    records = measure_case(make_case(op, params, ("burst", "graph", "sustained")), gpu)
-    for record in records:
-        assert record["ours"]["ms"] > 0 and record["ours"]["row"] is None, record
-        assert record["max_error"] == record["error_budget"] == 0
-
-
 MINIATURE = [
     ("matmul", {"m": 40, "n": 24, "k": 32, "transpose": "tt"}),
     ("bsr_matmul", {**PRODUCT, "side": "b", "m": 3, "n": 64}),
@@ -305,78 +259,44 @@ MINIATURE = [
 ]
 
 
+@pytest.mark.parametrize("op", ["list_blocks", "top_k_blocks"])
+def test_making_lists_is_measured_in_every_state(gpu, op):
+    params = {"s": 256, "h": 2, "block_q": 16, "pattern": "random", "density": 0.4,
+              "lists": "per_head", "dtype": "bf16"}
+    for record in measure_case(make_case(op, params, ("burst", "graph", "sustained")), gpu):
+        assert record["ours"]["ms"] > 0 and record["ours"]["row"] is None, record
+        assert record["max_error"] == record["error_budget"] == 0
+
+
 @pytest.mark.parametrize("op, params", [(op, {"n": 32, **params}) for op, params in MINIATURE])
-def test_each_kind_of_product_case_is_made_run_and_beaten_against_the_dense_product(
-        gpu, monkeypatch, op, params):
-    """As on a GPU, with PyTorch's dense product on the matrices that cuBLASLt would get."""
-    from tessera.bench.peers.cublaslt import SampledView
-
-    class Dense(peers.base.Peer):
-        ops = peers.get_peer("cublaslt").ops
-
-        def version(self):
-            return "1"
-
-        def prepare(self, problem):
-            kind = problem.case.transpose
-
-            def run(i):
-                one = problem.sets[i]
-                a = problem.bsr_a.fill_dense(one["a"]) if problem.bsr_a else one["a"]
-                b = problem.bsr_b.fill_dense(one["b"]) if problem.bsr_b else one["b"]
-                out = (a.t() if kind[0] == "t" else a) @ (b.t() if kind[1] == "t" else b)
-                return SampledView(out, problem.bsr_out) if problem.bsr_out else out
-
-            return Prepared(run, computed_flops=problem.dense_flops)
-
-    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["dense"])
-    monkeypatch.setattr(peers, "get_peer", Dense)
+def test_each_kind_of_product_is_measured_beside_dense_products(gpu, cublaslt, op, params):
+    """One multiplies the case's zeros, the other has random values throughout."""
     states = ("burst",) if op == "spgemm" else ("burst", "graph")
     gpu.cache_bytes = 0
-    for record in measure_case(make_case(op, {**params, "dtype": "bf16"}, states), gpu):
-        dense, mine = record["peers"]["dense"], record["ours"]
-        assert dense["ms"] > 0 and mine["ms"] > 0, (dense, mine)
-        family = op.removeprefix("bsr_")
-        assert mine["row"] == f"cpu_{family}_m64_n384_k512"
-        assert record["max_error"] <= record["error_budget"]
+    whole = 2 * params["m"] * params["n"] * params["k"]
+    case = make_case(op, {**params, "dtype": "bf16"}, states)
+    for record in measure_case(case, gpu):
+        mine = record["ours"]
+        assert mine["row"] == f"cpu_{op.removeprefix('bsr_')}_m64_n384_k512"
+        assert mine["ms"] > 0 and record["max_error"] <= record["error_budget"]
         assert ("symbolic_ms" in mine) == (op == "spgemm")
-        whole = 2 * params["m"] * params.get("n", 32) * params["k"]
         assert record["useful_flops"] <= whole
-        assert ("computed_tflops" in dense) == (record["useful_flops"] != whole)
+        names = ["cublaslt"] if op in ("matmul", "sddmm") else ["cublaslt_dense", "cublaslt"]
+        assert sorted(record["peers"]) == sorted(names)
+        for name, entry in record["peers"].items():
+            assert entry["ms"] > 0, (name, entry)
+            assert ("computed_tflops" in entry) == (record["useful_flops"] != whole)
+            rate = entry.get("computed_tflops", entry["tflops"])
+            assert rate == pytest.approx(whole / entry["ms"] / 1e9)
+    values = cublaslt.DenseProduct(Problem(case, "cuda").dense()).sets[0]
+    assert all(one.count_nonzero() > 0.99 * one.numel() for one in values[:2])
 
 
-@pytest.mark.parametrize("op, params", [
-    ("bsr_matmul", PRODUCT), ("bsr_matmul", {**PRODUCT, "side": "b", "m": 3, "n": 64}),
-    ("spgemm", {**PRODUCT, "n": 80})])
-def test_the_dense_product_of_a_sparse_case_has_random_values_throughout(gpu, monkeypatch, op,
-                                                                        params):
-    from tessera.bench.peers import cublaslt
-
-    class Product:
-        """DenseProduct with PyTorch's arithmetic."""
-
-        def __init__(self, problem):
-            self.problem = problem
-
-        def choose(self):
-            return 0
-
-        def run(self, i, algorithm):
-            a, b = (self.problem.sets[i][name] for name in "ab")
-            assert a.count_nonzero() > 0.99 * a.numel() and self.problem.op == "matmul"
-            form = self.problem.case.transpose
-            return (a.t() if form[0] == "t" else a) @ (b.t() if form[1] == "t" else b)
-
-    dense = cublaslt.PEERS["cublaslt_dense"]
-    assert not set(dense.ops) & {"matmul", "sddmm", "attention"}
-    monkeypatch.setattr(cublaslt, "DenseProduct", Product)
-    monkeypatch.setattr(dense, "version", lambda: "1")
-    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["cublaslt_dense"])
-    case = make_case(op, {"n": 32, **params, "dtype": "bf16"}, ("burst",))
-    record = measure_case(case, gpu)[0]
-    made, p = record["peers"]["cublaslt_dense"], case.params
-    assert made["computed_tflops"] == pytest.approx(2 * p["m"] * p["n"] * p["k"] / made["ms"] / 1e9)
-    assert made["tflops"] < made["computed_tflops"]  # counts what the sparse case needs
+def test_a_wrong_dense_product_gets_no_time(gpu, cublaslt, monkeypatch):
+    monkeypatch.setattr(cublaslt.Product, "run", lambda self, i, _: self.sets[i][2].zero_())
+    record = measure_case(product(("burst",)), gpu)[0]
+    for entry in record["peers"].values():
+        assert entry["unavailable"].startswith("wrong result")
 
 
 @pytest.mark.parametrize("extra", [
@@ -394,8 +314,7 @@ def test_our_own_dense_attention_stands_beside_what_leaves_something_out(gpu, mo
     assert plain["peers"] == {}
 
 
-def test_a_case_may_ask_for_less_than_the_caller(gpu, only_peer, monkeypatch):
-    only_peer()
+def test_a_case_may_ask_for_less_than_the_caller(gpu, cublaslt, monkeypatch):
     asked = []
 
     def noted(timer, competitors, seconds, calls):
@@ -409,73 +328,32 @@ def test_a_case_may_ask_for_less_than_the_caller(gpu, only_peer, monkeypatch):
     assert asked == [0.05, 0.01, 0.05]
 
 
-class Fa3Stand:
-    """FlashAttention-3's functions as PyTorch would do them: which is asked with what."""
-
-    asked: ClassVar[list] = []
-
-    @staticmethod
-    def sdpa(q, k, v, causal, window_size, softcap):
-        Fa3Stand.asked.append((window_size, softcap))
-        q, k, v = (one.transpose(-3, -2).double() for one in (q, k, v))
-        group = q.shape[-3] // k.shape[-3]
-        k, v = (one.repeat_interleave(group, -3) for one in (k, v))
-        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-        if softcap:
-            scores = softcap * torch.tanh(scores / softcap)
-        places = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
-        distance = places[1] - places[0] - (k.shape[-2] - q.shape[-2])
-        seen = distance <= (0 if causal else k.shape[-2])
-        seen &= distance >= (-window_size[0] if window_size[0] >= 0 else -q.shape[-2])
-        return (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v).transpose(-3, -2)
-
-    @staticmethod
-    def flash_attn_func(q, k, v, *, causal, window_size, softcap):
-        return Fa3Stand.sdpa(q, k, v, causal, window_size, softcap)
-
-    @staticmethod
-    def flash_attn_varlen_func(q, k, v, q_offsets, k_offsets, q_longest, k_longest, *, causal,
-                               window_size, softcap):
-        assert torch.equal(q_offsets, k_offsets)
-        assert q_longest == k_longest == int(q_offsets.diff().max())
-        parts = zip(q_offsets[:-1].tolist(), q_offsets[1:].tolist(), strict=True)
-        return torch.cat([Fa3Stand.sdpa(q[a:b], k[a:b], v[a:b], causal, window_size, softcap)
-                          for a, b in parts])
-
-
 @pytest.mark.parametrize("extra", [{}, {"causal": True, "window": 20}, {"softcap": 8.0, "hk": 1},
                                    {"sequences": 4, "causal": True}])
 def test_flash_attention_3_is_asked_for_what_the_case_says(gpu, monkeypatch, extra):
+    asked = []
+
+    class Fa3:
+        """FlashAttention-3's functions, which note what they get."""
+
+        flash_attn_func = flash_attn_varlen_func = staticmethod(
+            lambda q, *tensors, **options: asked.append((tensors[2:], options)) or (q, None))
+
     fa3 = peers.get_peer("fa3")
     case = make_case("attention", {"s": 96, "h": 2, "d": 16, "dtype": "bf16", **extra})
     assert fa3.refuse(case) is None
     problem = Problem(case, "cuda")
     monkeypatch.setitem(sys.modules, "flash_attn_interface", None)  # the other build serves too
-    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", Fa3Stand)
-    result = fa3.prepare(problem).run(0)
-    check_same(problem.reference, result, "bf16")
-    assert Fa3Stand.asked[-1] == ((20, 0) if "window" in extra else (-1, -1),
-                                  extra.get("softcap", 0))
-
-
-def test_a_wrong_dense_product_gets_no_time(gpu, monkeypatch):
-    from tessera.bench.peers import cublaslt
-
-    class Zeros:
-        def __init__(self, problem):
-            self.problem = problem
-
-        def choose(self):
-            return 0
-
-        def run(self, i, algorithm):
-            return torch.zeros_like(self.problem.sets[i]["out"])
-
-    monkeypatch.setattr(cublaslt, "DenseProduct", Zeros)
-    monkeypatch.setattr(cublaslt.PEERS["cublaslt_dense"], "version", lambda: "1")
-    monkeypatch.setattr(peers, "peer_names", lambda device=None: ["cublaslt_dense"])
-    record = measure_case(product(("burst",)), gpu)[0]
-    assert record["peers"]["cublaslt_dense"]["unavailable"].startswith("wrong result")
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", Fa3)
+    assert fa3.prepare(problem).run(0) is problem.sets[0]["q"]
+    packing, options = asked[-1]
+    assert options == {"causal": "causal" in extra, "softcap": extra.get("softcap", 0),
+                       "window_size": (20, 0) if "window" in extra else (-1, -1)}
+    if "sequences" in extra:
+        offsets, same, longest, _ = packing
+        assert offsets is same is problem.offsets_array and longest == offsets.diff().max()
+    else:
+        assert packing == ()
 
 
 def test_the_first_slice_follows_work_as_the_others_do(gpu, monkeypatch):
@@ -504,8 +382,8 @@ def test_slices_that_are_not_alike_are_joined_by_more(gpu, monkeypatch, disturbe
         late = name == "a" and len(figures.times) in disturbed
         figures.times.append(2.0 + len(figures.times) if late else 1.0)
 
-    monkeypatch.setattr(timing, "_slice", slice_of)
-    monkeypatch.setattr(timing, "_busy", lambda *arguments: None)
+    monkeypatch.setattr(timing, "time_slice", slice_of)
+    monkeypatch.setattr(timing, "keep_busy", lambda *arguments: None)
     monkeypatch.setattr(timing, "estimate_ms", lambda timer, one: 1.0)
     figures = timing.measure_sustained(None, {"a": "a", "b": "b"}, 1.0)
     assert [len(one.times) for one in figures.values()] == [slices] * 2
@@ -535,7 +413,3 @@ def test_cublaslt_s_structure_is_the_header_s():
 
     assert ctypes.sizeof(Heuristic) == 96
     assert (Heuristic.workspace_bytes.offset, Heuristic.state.offset) == (64, 72)
-
-
-def test_the_names_of_measure_s_exceptions_reach_the_reader():
-    assert str(measure.DeviceLost("fa4", "why")) == "fa4: why"

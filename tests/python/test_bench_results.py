@@ -129,18 +129,12 @@ def test_lists_are_those_of_the_pattern_and_of_the_largest_scores(op, dtype):
         given[...] = np.round(given)  # many are equal
     counts, indices = ours.prepare_ours(problem).run(0)
     assert check_same(problem.reference, (counts, indices), dtype) == (0, 0)
-    reference = problem.reference
-    for row in (reference.rows[0], reference.rows[-1]):
-        for change in (lambda counts, indices, row=row: counts[0, 2, row] - 1,
-                       lambda counts, indices: None):
-            wrong = [arrays.to_f64(array).astype(int) for array in (counts, indices)]
-            fewer = change(*wrong)
-            if fewer is None:
-                wrong[1][0, 0, row, 0] ^= 1
-            else:
-                wrong[0][0, 2, row] = fewer
-            with pytest.raises(WrongResult, match=f"row {row} of head"):
-                check_same(problem.reference, wrong, dtype)
+    row = problem.reference.rows[-1]
+    for place, change in ((0, (0, 2, row)), (1, (0, 0, row, 0))):  # one fewer; another block
+        wrong = [arrays.to_f64(array).astype(int) for array in (counts, indices)]
+        wrong[place][change] ^= 1
+        with pytest.raises(WrongResult, match=f"row {row} of head"):
+            check_same(problem.reference, wrong, dtype)
 
 
 def test_making_lists_is_a_record_like_others():
@@ -225,13 +219,6 @@ def test_reasons_name_no_folder_of_the_machine(monkeypatch):
     assert one_line("CUDA error: no\nSearch for `cudaErrorNo' in https://a.b/c") == "CUDA error: no"
 
 
-def test_a_wrong_peer_gets_no_time(fake_peer):
-    fake_peer(lambda problem: Prepared(lambda i: np.ones((64, 24), np.float32)))
-    record = measure_case(quick_case(), Settings(**SETTINGS))[0]
-    assert record["peers"]["fake"]["unavailable"].startswith("wrong result")
-    assert "ms" in record["ours"]
-
-
 def test_our_own_wrong_result_gets_no_time(monkeypatch):
     import tessera
 
@@ -243,16 +230,18 @@ def test_our_own_wrong_result_gets_no_time(monkeypatch):
     assert record["ours"]["unavailable"].startswith("wrong result: error")
 
 
-def test_reasons_of_peers_are_kept(fake_peer):
-    def breaks(problem):
-        raise KeyError("some key")
+def breaks(problem):
+    raise KeyError("some key")
 
-    fake_peer(breaks)
+
+@pytest.mark.parametrize("prepare, refuse, told", [
+    (lambda problem: Prepared(lambda i: np.ones((64, 24), np.float32)), None, "wrong result: "),
+    (breaks, None, "KeyError: 'some key'"), (breaks, "never on Sundays", "never on Sundays")])
+def test_a_peer_without_a_right_result_has_a_reason_in_place_of_a_time(fake_peer, prepare, refuse,
+                                                                      told):
+    fake_peer(prepare, refuse=refuse)
     record = measure_case(quick_case(), Settings(**SETTINGS))[0]
-    assert record["peers"]["fake"] == {"unavailable": "KeyError: 'some key'"}
-    fake_peer(breaks, refuse="never on Sundays")
-    record = measure_case(quick_case(), Settings(**SETTINGS))[0]
-    assert record["peers"]["fake"] == {"unavailable": "never on Sundays"}
+    assert record["peers"]["fake"]["unavailable"].startswith(told) and "ms" in record["ours"]
 
 
 def test_every_gpu_peer_says_why_it_is_not_here():
@@ -344,29 +333,6 @@ def test_a_result_has_the_schema_s_shape(result):
     assert result["commit"] == "0123abc"
 
 
-@pytest.mark.parametrize("spoil, place", [
-    (lambda r: r.update(schema=2), "schema"),
-    (lambda r: r.pop("date"), "date"),
-    (lambda r: r.update(date="yesterday"), "date"),
-    (lambda r: r.update(more=1), "more"),
-    (lambda r: r["cases"][0].update(state="idle"), "state"),
-    (lambda r: r["cases"][0]["ours"].pop("spread"), "spread"),
-    (lambda r: r["cases"][0]["ours"].update(ms=-1.0), "ms"),
-    (lambda r: r["cases"][0]["ours"].update(ms="1"), "ms"),
-    (lambda r: r["cases"][1]["peers"].update(x={"unavailable": ""}), "x"),
-    (lambda r: r["cases"][1]["peers"].update(x={"unavailable": "no", "ms": 1}), "x"),
-    (lambda r: r["tests"].append({"name": "t", "outcome": "maybe"}), "outcome"),
-    (lambda r: r["cases"][0]["ours"].update(machine_code="xyz"), "machine_code"),
-    (lambda r: r["cases"][0]["ours"].pop("machine_code"), "machine_code"),
-    (lambda r: r["cases"][0].update(useful_flops=True), "useful_flops"),
-])
-def test_the_schema_tells_what_is_wrong(result, spoil, place):
-    spoiled = copy.deepcopy(result)
-    spoil(spoiled)
-    found = schema.problems(spoiled, SCHEMA)
-    assert found and any(place in text for text in found)
-
-
 def test_merge_joins_cases_and_the_later_file_counts(result):
     first, second = as_gpu(result), as_gpu(result)
     first["date"], second["date"] = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
@@ -377,6 +343,7 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     call = {"op": "matmul", "us": 1.0, "spread": 0.0, "with_plan_us": 2.0, "row": "x"}
     first["host"] = [{**call, "call": "a"}, {**call, "call": "b"}]
     second["host"] = [{**call, "call": "a", "us": 2.0}]
+    first["ceilings"], second["ceilings"] = {"l2_tbs": 5.0, "copy_tbs": 1.0}, {"copy_tbs": 2.0}
     second["eager"] = [{"call": "a", "us": 3.0, "peer": "p", "peer_us": 6.0, "limit": 0.5}]
     first["verify"] = [VERIFIED, {**VERIFIED, "first_seed": 20, "last_seed": 29}]
     second["verify"] = [{**VERIFIED, "right": 8, "failed": [13, 17]}]
@@ -389,6 +356,9 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
                                                                            "b": "passed"}
     assert [(one["call"], one["us"]) for one in merged["host"]] == [("a", 2.0), ("b", 1.0)]
     assert merged["eager"] == second["eager"]
+    assert merged["ceilings"] == {"l2_tbs": 5.0, "copy_tbs": 2.0}
+    assert [part["ceilings"] for part in merged["parts"]] == [first["ceilings"],
+                                                              second["ceilings"]]
     assert [(one["first_seed"], one["right"]) for one in merged["verify"]] == [(10, 8), (20, 10)]
     assert [part["cases"] for part in merged["parts"]] == [2, 2]
     assert schema.problems(merged, SCHEMA) == []
@@ -446,52 +416,29 @@ def test_the_merge_command(result, tmp_path, capsys):
     assert "cards differ" in capsys.readouterr().err and not out.exists()
 
 
-def test_what_is_no_result_is_told_by_name(result, tmp_path, capsys):
-    path = tmp_path / "r.json"
-    for text, told in ((None, "No such file"), ("{", "not a whole JSON file"),
-                       ("[]", "expected object"), ('{"cases": []}', "'schema' is missing"),
-                       (json.dumps({**result, "schema": 2}), "schema: expected 1")):
-        if text is not None:
-            path.write_text(text)
-        for words in (["table"], ["merge", "--json", str(tmp_path / "out.json")]):
-            assert cli.main([*words, str(path)]) == 2
-            error = capsys.readouterr().err
-            assert error.startswith(f"tessera.bench: {path}: ") and error.count("\n") == 1
-            assert told in error
-    assert [one.name for one in tmp_path.iterdir()] == ["r.json"]
-
-
 def test_the_check_of_committed_results(result, tmp_path):
-    def check(made, *options):
-        path = tmp_path / "r.json"
-        write_json(path, made)
-        script = ROOT / "tools" / "check_results.py"
-        done = subprocess.run([sys.executable, script, *options, path], check=False,
-                              capture_output=True, text=True)
-        return done.returncode, done.stdout
-
-    assert check(result)[0] == 1  # not from a GPU
     kernels = machine_code.committed(ROOT)
     row = next(row for row in kernels if row.startswith("sm90_attention"))
     fresh = as_gpu(result)
     fresh["cases"] = fresh["cases"][2:]
-    code = machine_code.code_of(kernels, row, "f16")
-    fresh["cases"][0]["ours"].update(row=row, machine_code=code)
-    status, told = check(fresh, "--fresh")
-    assert status == 0 and "stale" not in told
-    stale = copy.deepcopy(fresh)
+    fresh["cases"][0]["ours"].update(row=row, machine_code=machine_code.code_of(kernels, row,
+                                                                                "f16"))
+    stale, twice, untrue = (copy.deepcopy(one) for one in (fresh, fresh, as_gpu(result)))
     stale["cases"][0]["ours"]["row"] = "sm90_no_such_row"
-    status, told = check(stale)
-    assert status == 0 and "1 of 1 case is stale: its kernel has changed since\n  attention" in told
-    assert check(stale, "--fresh")[0] == 1
-    status, told = check(as_gpu(result))
-    assert status == 0 and "3 of 3 cases are stale: their machine code is unknown" in told
-    twice = as_gpu(result)
-    twice["cases"].append(twice["cases"][0])
-    assert check(twice)[0] == 1
-    untrue = as_gpu(result)
+    twice["cases"] *= 2
     untrue["cases"][0]["ours"]["tflops"] *= 2
-    assert check(untrue)[0] == 1
+    changed = "1 of 1 case is stale: its kernel has changed since\n  attention"
+    for made, options, status, told in (
+            (result, [], 1, "committed results come from a GPU"),
+            (fresh, ["--fresh"], 0, "check_results: 1 files"),
+            (stale, [], 0, changed), (stale, ["--fresh"], 1, changed),
+            (as_gpu(result), [], 0, "3 of 3 cases are stale: their machine code is unknown"),
+            (twice, [], 1, "comes twice"), (untrue, [], 1, "the time says")):
+        path = tmp_path / "r.json"
+        write_json(path, made)
+        done = subprocess.run([sys.executable, ROOT / "tools" / "check_results.py", *options, path],
+                              check=False, capture_output=True, text=True)
+        assert done.returncode == status and told in done.stdout, told
 
 
 # ---- Many cases --------------------------------------------------------------------------------
@@ -501,10 +448,11 @@ class Counting:
     """measure_case that only notes what it was asked for."""
 
     def __init__(self, record):
-        self.record, self.keys, self.broken = record, [], {}
+        self.record, self.keys, self.broken, self.left_out = record, [], {}, {}
 
     def __call__(self, case, settings, say=None):
         self.keys.append(case.key)
+        self.left_out[case.key] = settings.left_out
         if case.key in self.broken:
             raise self.broken[case.key]
         return [{**self.record, "op": case.op, "params": case.params, "state": "burst",
@@ -532,9 +480,6 @@ def test_resume_leaves_out_what_is_done(counting, tmp_path):
     assert run_suite(path, cases[:2])[0] == suite.DONE
     assert run_suite(path, cases, resume=True)[0] == suite.DONE
     assert counting.keys == [case.key for case in cases]
-    assert len(results.read(path)["cases"]) == 4
-    run_suite(path, cases, resume=True, again=["fa4"])
-    assert len(counting.keys) == 8
     assert len(results.read(path)["cases"]) == 4
 
 
@@ -589,29 +534,25 @@ def test_a_lost_device_is_remembered_and_the_next_start_leaves_the_culprit_out(c
     counting.broken[cases[0].key] = measure.DeviceLost("fa4", "illegal address")
     assert run_suite(path, cases)[0] == suite.AGAIN
     counting.broken.clear()
-    status, made = run_suite(path, cases, resume=True)
-    assert status == suite.DONE
-    assert made.attempts.of(cases[0].key) == {"fa4": "lost the device: illegal address"}
-    assert made.attempts.of(cases[1].key) == {}
+    assert run_suite(path, cases, resume=True)[0] == suite.DONE
+    assert counting.left_out == {cases[0].key: {"fa4": "lost the device: illegal address"},
+                                 cases[1].key: {}}
+    assert [one.name for one in tmp_path.iterdir()] == ["out.json"]
 
 
-def test_a_crashed_competitor_is_not_tried_again():
-    settings = Settings(**SETTINGS, crashed={"scipy": "lost the device"})
+def test_a_competitor_that_took_its_process_down_is_left_out(tmp_path):
+    path = str(tmp_path / "out.json")
+    attempts = suite.Attempts(path, resume=False)
+    with attempts.starting("another", "fa4"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with attempts.starting("a case", "flex"):
+        again = suite.Attempts(path, resume=True)  # as the next process sees it
+    assert again.of("a case") == {"flex": "the process died while it started"}
+    assert again.of("another") == suite.Attempts(path, resume=False).of("a case") == {}
+    settings = Settings(**SETTINGS, left_out={"scipy": "lost the device"})
     record = measure_case(quick_case(), settings)[0]
     assert record["peers"]["scipy"] == {"unavailable": "lost the device"}
-
-
-def test_a_process_that_dies_blames_who_was_starting(tmp_path):
-    path = str(tmp_path / "out.json")
-    attempts = suite.Attempts(path)
-    attempts.begin("a case", "flex")
-    again = suite.Attempts(path)  # as the next process sees it
-    assert again.of("a case") == {"flex": "the process died while it started"}
-    assert suite.Attempts(path).of("a case") == again.of("a case")
-    attempts = suite.Attempts(path)
-    attempts.begin("another", "fa4")
-    attempts.begin("another", None)
-    assert suite.Attempts(path).of("another") == {}
 
 
 def test_shards_divide_the_cases():
@@ -629,22 +570,19 @@ def test_shards_divide_the_cases():
 # ---- The command line --------------------------------------------------------------------------
 
 
-def test_attention_beside_torch_in_one_table(capsys):
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    assert cli.main("attention --device cpu --q-length 256 --heads 2 --dim 32 --causal "
-                    "--block-q 32 --density .5 --seconds .01 --quiet".split()) == 0
-    told = capsys.readouterr().out
-    assert "attention B1 H2 S256 D32 causal random block 32x32 density 0.5 f32" in told
-    for name in ("tessera", "torch", "openblas"):
-        assert any(line.split()[0] == name for line in told.splitlines() if line.strip()), told
-
-
-def test_products_beside_scipy_in_one_table(capsys):
-    assert cli.main("bsr_matmul --device cpu --m 128 --n 64 --k 96 --block 16 --density .3 "
-                    "--seconds .01 --peers scipy,openblas --quiet".split()) == 0
-    lines = capsys.readouterr().out.splitlines()
-    first = [line.split()[0] for line in lines if line.strip()]
-    assert {"tessera", "scipy", "openblas"} <= set(first) and "torch" not in first
+@pytest.mark.parametrize("words, title, names", [
+    ("attention --q-length 256 --heads 2 --dim 32 --causal --block-q 32 --density .5",
+     "attention B1 H2 S256 D32 causal random block 32x32 density 0.5 f32", {"torch", "openblas"}),
+    ("bsr_matmul --m 128 --n 64 --k 96 --block 16 --density .3 --peers scipy,openblas",
+     "bsr_matmul 128x64x96 random block 16 density 0.3 f32", {"scipy", "openblas"})])
+def test_a_case_stands_in_a_table_with_its_peers(capsys, words, title, names):
+    if "torch" in names:
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    assert cli.main([*words.split(), "--device", "cpu", "--seconds", ".01", "--quiet"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert title in lines
+    assert {line.split()[0] for line in lines} & {"tessera", "torch", "scipy", "openblas"} == {
+        "tessera", *names}
 
 
 SMALL = "matmul --device cpu --m 8 --n 8 --k 8 --seconds .01 --peers none --quiet"
@@ -672,6 +610,20 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
     write_json(pipe, {"a": 1})
     assert os.read(reader, 100) == b'{\n "a": 1\n}\n' and pipe.is_fifo()
     os.close(reader)
+
+
+def test_nothing_half_written_is_left(tmp_path, monkeypatch):
+    path = tmp_path / "one.json"
+    write_json(path, {"a": 1})
+    whole = path.read_text()
+
+    def fails(source, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="disk full"):
+        write_json(path, {"a": 2})
+    assert path.read_text() == whole and os.listdir(tmp_path) == ["one.json"]
 
 
 def test_a_folder_below_dev_is_a_folder_as_any_other():
@@ -727,15 +679,15 @@ def test_missing_packages_come_with_what_to_do(monkeypatch, capsys):
     ("matmul --m 1 --n 1 --k 0", "k"),
     ("matmul --m 1 --n 1 --k 1 --peers fa9", "fa9"),
     ("matmul --m 1 --n 1 --k 1 --states idle", "idle"),
-    ("suite nowhere.json", "nowhere.json"),
+    ("suite nowhere.json", "nowhere.json: No such file"),
+    ("table nowhere.json", "nowhere.json: No such file"),
+    ("merge nowhere.json --json /dev/null", "nowhere.json: No such file"),
 ])
 def test_mistakes_end_with_a_sentence(words, told, capsys):
-    assert cli.main([*words.split(), "--device", "cpu", "--quiet"]) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_figures_of_a_cpu_are_not_stale(result):
-    assert len(markdown.provenance(result, KERNELS)) == 1
+    more = [] if words.split()[0] in ("table", "merge") else ["--device", "cpu", "--quiet"]
+    assert cli.main([*words.split(), *more]) == 2
+    told_text = capsys.readouterr().err
+    assert told in told_text and told_text.count("\n") == 1
 
 
 def test_a_tree_is_found_from_its_folders(tmp_path):
@@ -745,6 +697,7 @@ def test_a_tree_is_found_from_its_folders(tmp_path):
 
 
 def test_tables(result):
+    assert len(markdown.provenance(result, KERNELS)) == 1  # figures of a CPU are not stale
     text = table.text_table(result["cases"])
     assert "GFLOPS" in text and "matmul 40x30x20 tn f32" in text
     half = [record for record in result["cases"] if record["params"]["dtype"] == "f16"]
@@ -777,28 +730,10 @@ def test_markdown_from_the_command_line(result, tmp_path, capsys):
     assert len({row.count("|") for row in rows}) == 1
 
 
-def test_a_case_of_two_workloads_is_measured_once(capsys):
-    workload = str(ROOT / "bench" / "workloads" / "cpu.json")
-    assert cli.main(["suite", workload, workload, "--list", "--device", "cpu"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(set(lines)) == 11
-
-
-def test_the_module_runs_as_a_program():
+def test_the_program_lists_a_case_of_two_workloads_once():
+    workload = "bench/workloads/cpu.json"
     done = subprocess.run([sys.executable, "-m", "tessera.bench", "suite", "--list", "--device",
-                           "cpu", "bench/workloads/cpu.json"], check=False, cwd=ROOT,
-                          capture_output=True, text=True, env=os.environ)
+                           "cpu", workload, workload], check=False, cwd=ROOT, capture_output=True,
+                          text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 11
-
-
-def test_tables_become_records_on_a_narrow_terminal(monkeypatch):
-    lines = [["", "time", "reason"], "attention", ["  sm90_attention_d96", "1.25 ms", "<- taken"]]
-    monkeypatch.setenv("COLUMNS", "80")
-    wide = table.aligned(lines, "<><")
-    assert wide.splitlines()[2] == "  sm90_attention_d96  1.25 ms  <- taken"
-    monkeypatch.setenv("COLUMNS", "30")
-    assert table.aligned(lines, "<><").splitlines() == [
-        "attention", "  sm90_attention_d96", "time: 1.25 ms", "reason: <- taken"]
-    monkeypatch.setenv("COLUMNS", "50")  # it fits
-    assert table.aligned(lines, "<><") == wide
+    assert len(done.stdout.splitlines()) == len(set(done.stdout.splitlines())) == 11

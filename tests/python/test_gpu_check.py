@@ -72,14 +72,6 @@ def machine(tmp_path, monkeypatch):
     return make
 
 
-def one_product(folder):
-    """A workload file of a single case."""
-    path = folder / "w.json"
-    path.write_text(json.dumps({"cases": [{"op": "matmul", "params": {
-        "m": 8, "n": 8, "k": 8, "dtype": "f32"}}]}))
-    return path
-
-
 def only(*steps):
     return "--skip", ",".join(step for step in gpu_check.STEPS if step not in steps)
 
@@ -121,30 +113,15 @@ def test_racecheck_takes_the_executables_of_its_own_build(machine):
                    ("racecheck", str(built / "gpu_other_test"))}
 
 
-def test_a_race_build_without_executables_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        gpu_check.parse(["--race-build", str(tmp_path / "race")])
-    said = capsys.readouterr().err
-    assert ended.value.code == 2 and "--race-build: expected" in said and str(tmp_path) in said
-
-
-def test_a_failed_test_fails_the_check(machine):
-    status, result = run(machine(status=1), *only("cpp"))
-    assert status == 1
-    broken = next(test for test in result["tests"] if test["name"].endswith("Broken"))
-    assert broken["outcome"] == "failed" and broken["detail"] == "2 is not 3"
-
-
-def test_a_skipped_executable_is_skipped(machine):
-    _, result = run(machine(status=77), *only("cpp"))
-    assert [test["outcome"] for test in result["tests"]] == ["skipped"]
-
-
-def test_what_the_sanitizer_finds_fails(machine):
-    status, result = run(machine(sanitizer=9), "--quick", *only("cpp", "sanitizer"))
-    assert status == 1
-    assert [(test["name"], test["outcome"]) for test in result["tests"]][-1] == (
-        "sanitizer.memcheck.gpu_merge_test", "failed")
+@pytest.mark.parametrize("how, steps, last", [
+    ({"status": 1}, ["cpp"], ("cpp.gpu_merge_test.Merge.Broken", "failed")),
+    ({"status": 77}, ["cpp"], ("cpp.gpu_merge_test", "skipped")),
+    ({"sanitizer": 9}, ["cpp", "sanitizer"], ("sanitizer.memcheck.gpu_merge_test", "failed"))])
+def test_what_fails_fails_the_check(machine, how, steps, last):
+    status, result = run(machine(**how), "--quick", *only(*steps))
+    test = result["tests"][-1]
+    assert status == 1 and (test["name"], test["outcome"]) == last
+    assert ("2 is not 3" in test["detail"]) == (how == {"status": 1})
 
 
 def test_reports_tell_what_failed_and_what_was_skipped(tmp_path):
@@ -166,73 +143,59 @@ def test_nothing_built_is_a_failure(machine, tmp_path):
     assert status == 1 and "tessera_gpu_tests" in result["tests"][0]["detail"]
 
 
-def test_the_benchmark_s_cases_and_the_tests_share_one_file(machine, tmp_path):
-    folder = machine()
-    workload = tmp_path / "w.json"
+def test_figures_of_the_host_cases_and_tests_share_one_file(machine, tmp_path):
+    folder, log, workload = machine(), tmp_path / "host-log", tmp_path / "w.json"
+    program = folder / "build" / "tests" / "host_time"
     workload.write_text(json.dumps({"cases": [
         {"op": "matmul", "params": {"m": 8, "n": 8, "k": 8, "dtype": "f32"},
          "vary": [[{"m": 8}, {"m": 9}, {"m": 10}]]}]}))
-    common = [*only("cpp", "bench"), "--workloads", str(workload),
-              "--seconds", "0.01", "--peers", "openblas", "--commit", "0123abc"]
-    status, result = run(folder, *common, "--shard", "1/2")
-    # Measured on the CPU here, which is all that the check has to complain about.
-    assert status == 1
-    assert len(result["cases"]) == 2 and len(result["tests"]) == 2
+    common = [*only("cpp", "host", "bench"), "--workloads", str(workload), "--seconds", "0.01",
+              "--peers", "none", "--commit", "0123abc"]
+
+    def outcomes(*more):
+        status, result = run(folder, *common, *more)
+        assert status == 1  # measured on the CPU here, which is the least to complain about
+        return result, [test["outcome"] for test in result["tests"] if test["name"] == "host"]
+
+    result, host = outcomes("--shard", "1/2")
+    assert host == ["skipped"] and result["host"] == []
+    assert len(result["cases"]) == 2 and len(result["tests"]) == 3
     assert result["commit"] == "0123abc"
-    _, result = run(folder, *common, "--resume")
-    assert len(result["cases"]) == 3
-
-
-def test_what_calls_cost_the_host_stands_beside_cases_and_tests(machine, tmp_path):
-    folder, log = machine(), tmp_path / "host-log"
-    program = folder / "build" / "tests" / "host_time"
-    workload = one_product(tmp_path)
-    common = [*only("host", "bench"), "--workloads", str(workload),
-              "--seconds", "0.01", "--peers", "none"]
-    _, result = run(folder, *common)
-    assert [(test["name"], test["outcome"]) for test in result["tests"]] == [("host", "skipped")]
-    assert result["host"] == []
     make_program(program, HOST_TIME.format(log=log, status=1))
-    status, result = run(folder, *common)
+    result, host = outcomes()
     # What was measured before it failed is kept; the cases do not overwrite it.
-    assert status == 1 and "a word of warning" in result["tests"][0]["detail"]
-    assert len(result["host"]) == len(result["cases"]) == 1
+    assert host == ["failed"] and "a word of warning" in result["tests"][-1]["detail"]
+    assert len(result["host"]) == 1 and len(result["cases"]) == 3
     make_program(program, HOST_TIME.format(log=log, status=0))
     for _ in range(2):  # the second time it has passed already
-        _, result = run(folder, *common, "--resume")
-    assert [test["outcome"] for test in result["tests"]] == ["passed"]
-    assert [one["us"] for one in result["host"]] == [3.5]
+        result, host = outcomes("--resume")
+    assert host == ["passed"] and [one["us"] for one in result["host"]] == [3.5]
     assert log.read_text().split() == ["once"] * 2
     assert gpu_check.bench_module("results").problems(result) == []
     assert gpu_check.parse(["--shard", "2/2", *common]).steps == ["bench"]
 
 
-CEILINGS = """#!/bin/sh
-echo "[1/1] launch" >&2
-echo '{{"launch_us": 1.25, "hbm_read_tbs": 4.5}}'
-echo "$@" >> {log}
-exit {status}
-"""
+def test_the_card_s_ceilings_are_those_of_the_benchmark(monkeypatch, tmp_path):
+    (tmp_path / "tests").mkdir()
+    options = types.SimpleNamespace(build=tmp_path, quick=False)
 
+    def measured(status):
+        def run(command, *_):
+            words = [str(word) for word in command]
+            assert words[1:6] == ["-m", "tessera.bench", "ceilings", "--library", library]
+            if status == 0:
+                Path(words[words.index("--json") + 1]).write_text('{"ceilings": {"launch_us": 1}}')
+            return status, "[1/1] launch"
 
-def test_the_card_s_ceilings_stand_beside_cases_and_tests(machine, tmp_path):
-    folder, log = machine(), tmp_path / "ceilings-log"
-    program = folder / "build" / "tests" / "ceilings"
-    workload = one_product(tmp_path)
-    common = [*only("ceilings", "bench"), "--workloads", str(workload), "--seconds",
-              "0.01", "--peers", "none"]
-    _, result = run(folder, *common)
-    assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
-        ("ceilings", "skipped")]
-    make_program(program, CEILINGS.format(log=log, status=1))
-    status, result = run(folder, *common)
-    assert status == 1 and result["tests"][0]["outcome"] == "failed" and not result["ceilings"]
-    make_program(program, CEILINGS.format(log=log, status=0))
-    for _ in range(2):  # the second time it has passed already
-        _, result = run(folder, *common, "--resume")
-    assert result["ceilings"] == {"launch_us": 1.25, "hbm_read_tbs": 4.5}
-    assert len(result["cases"]) == 1
-    assert log.read_text().split("\n") == ["--seconds 2"] * 2 + [""]
+        monkeypatch.setattr(gpu_steps, "run", run)
+        figures, (test,) = gpu_steps.card_ceilings(options, gpu_steps.Clock(None), {}, tmp_path)
+        return figures, test["outcome"]
+
+    library = str(tmp_path / "tests" / "ceilings.so")
+    assert measured(0) == ({}, "skipped")
+    Path(library).touch()
+    assert measured(1) == ({}, "failed")
+    assert measured(0) == ({"launch_us": 1}, "passed")
 
 
 def test_random_problems_go_on_where_the_file_stopped(machine):
@@ -266,22 +229,6 @@ def test_seeds_follow_the_attention_kernels_of_the_build(tmp_path):
     first = code_with(sm90_attention_d128_q128_k128_s2="a" * 16, sm90_matmul_64="b" * 16)
     assert first == code_with(sm90_attention_d128_q128_k128_s2="a" * 16, sm90_matmul_64="c" * 16)
     assert len({first, committed, code_with(sm90_attention_d128_q128_k128_s2="d" * 16)}) == 3
-
-
-def test_at_another_commit_tests_run_again(machine):
-    folder = machine()
-    run(folder, *only("cpp", "sanitizer"), "--commit", "0123abc")
-    machine(status=1)
-    _, result = run(folder, *only("cpp"), "--resume", "--commit", "4567def")
-    outcomes = {test["name"].partition(".")[0]: test["outcome"] for test in result["tests"]}
-    assert outcomes == {"sanitizer": "passed", "cpp": "failed"}
-    assert [part["commit"] for part in result["parts"]] == ["0123abc", "4567def"]
-
-
-def test_no_random_problems_are_refused(capsys):
-    with pytest.raises(SystemExit):
-        gpu_check.parse(["--problems", "0"])
-    assert "--problems: expected 1 and more, got 0" in capsys.readouterr().err
 
 
 def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
@@ -318,20 +265,20 @@ def test_random_problems_that_are_left_or_wrong_are_no_pass(monkeypatch, tmp_pat
     assert not found and tests[0]["outcome"] == "unfinished"
 
 
-def test_resume_repeats_what_failed_and_nothing_else(machine):
+def test_resume_repeats_what_failed_or_ran_at_another_commit(machine):
     folder = machine(status=1)
-    skip = only("cpp", "sanitizer")
-    _, result = run(folder, *skip)
+    skip = [*only("cpp", "sanitizer"), "--commit"]
+    _, result = run(folder, *skip, "0123abc")
     assert [test["outcome"] for test in result["tests"]].count("failed") == 1
-    (folder / "log").unlink()
-    machine()  # it is repaired
-    status, result = run(folder, *skip, "--resume")
-    # Everything passed; that it was measured on a CPU is the one complaint left.
-    assert {test["outcome"] for test in result["tests"]} == {"passed"} and status == 1
-    assert not (folder / "log").exists(), "the sanitizer ran again"
-    machine(status=1)
-    _, result = run(folder, *skip, "--resume")
-    assert {test["outcome"] for test in result["tests"]} == {"passed"}, "the tests ran again"
+    for status, commit, outcomes, sanitized in (
+            (0, "0123abc", {"passed"}, False),  # it is repaired
+            (1, "0123abc", {"passed"}, False), (1, "4567def", {"passed", "failed"}, True)):
+        (folder / "log").unlink(missing_ok=True)
+        machine(status=status)
+        _, result = run(folder, *skip, commit, "--resume")
+        assert {test["outcome"] for test in result["tests"]} == outcomes
+        assert (folder / "log").exists() == sanitized
+    assert [part["commit"] for part in result["parts"]] == ["0123abc", "4567def"]
 
 
 def test_outcomes_of_an_earlier_run_make_room(tmp_path):
@@ -347,18 +294,6 @@ def test_outcomes_of_an_earlier_run_make_room(tmp_path):
     assert [test["name"] for test in result["tests"]] == [
         "cpp.gpu_b.S.t", "sanitizer.memcheck.gpu_a", "python.x.y", "cpp.gpu_a.S.t"]
     assert gpu_check.passed_before(result) == {"cpp.gpu_a"}
-
-
-def test_every_executable_is_found_by_itself(machine):
-    folder = machine()
-    for name in ("gpu_sddmm_test", "gpu_new_test"):
-        make_program(folder / "build" / "tests" / name,
-                     EXECUTABLE.format(python=sys.executable, status=0))
-    (folder / "build" / "tests" / "gpu_notes.txt").write_text("no program")
-    _, result = run(folder, "--quick", *only("cpp", "sanitizer"))
-    assert {gpu_check.run_of(test["name"]) for test in result["tests"]} == {
-        f"{kind}.{name}" for kind in ("cpp", "sanitizer.memcheck")
-        for name in ("gpu_merge_test", "gpu_sddmm_test", "gpu_new_test")}
 
 
 def test_tests_are_part_of_the_first_shard_only():
@@ -382,12 +317,13 @@ def test_the_file_is_named_after_card_and_workload(machine, monkeypatch, tmp_pat
                      "h200-check-2-of-4.json"]
 
 
-def test_a_workload_that_cannot_be_read_is_refused_before_any_test_runs(machine, capsys):
-    folder = machine()
+@pytest.mark.parametrize("option, value", [("--workloads", "/none.json"), ("--problems", "0"),
+                                           ("--race-build", "/none"), ("--skip", "all")])
+def test_what_cannot_be_is_refused_before_any_test_runs(machine, capsys, option, value):
+    machine()
     with pytest.raises(SystemExit) as ended:
-        gpu_check.main(["--workloads", str(folder / "none.json")])
-    assert ended.value.code == 2
-    assert "--workloads: " in capsys.readouterr().err
+        gpu_check.main([option, value])
+    assert ended.value.code == 2 and f"{option}: " in capsys.readouterr().err
 
 
 def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys):
@@ -398,19 +334,18 @@ def test_without_a_card_for_pytorch_nothing_is_run(machine, monkeypatch, capsys)
     assert "could not write" in capsys.readouterr().out and not out.exists()
 
 
-def test_merge_refuses_other_cards(tmp_path, machine):
+def test_merge_joins_files_of_one_card_alone(tmp_path, machine):
     folder = machine()
     run(folder, *only("cpp"))
     first = json.loads((folder / "out.json").read_text())
-    second = {**first, "cpu": {**first["cpu"], "name": "Another"}}
-    for name, one in (("a.json", first), ("b.json", second)):
-        (tmp_path / name).write_text(json.dumps(one))
+    (tmp_path / "a.json").write_text(json.dumps(first))
+    other = {**first, "cpu": {"name": "Another", "threads": 1}}
+    (tmp_path / "b.json").write_text(json.dumps(other))
     out = tmp_path / "m.json"
-    names = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
-    assert gpu_check.main(["--merge", *names, "--out", str(out)]) == 1
-    assert not out.exists()
-    gpu_check.main(["--merge", names[0], names[0], "--out", str(out)])
-    assert out.exists()
+    for name, written in (("b.json", False), ("a.json", True)):
+        names = [str(tmp_path / "a.json"), str(tmp_path / name)]
+        assert gpu_check.main(["--merge", *names, "--out", str(out)]) == 1  # not from a GPU
+        assert out.exists() == written
 
 
 def test_no_gpu_is_said(monkeypatch, tmp_path, capsys):
@@ -420,13 +355,10 @@ def test_no_gpu_is_said(monkeypatch, tmp_path, capsys):
     assert "no GPU" in capsys.readouterr().out
 
 
-def test_listed_tests_and_spread():
+def test_a_few_tests_come_from_all_over_an_executable(tmp_path):
     listing = ("Running main()\nA.\n  one\n  two  # note\nB/C.\n  x/0  # GetParam() = 3\n"
                "  DISABLED_y\n")
     assert gpu_steps.listed_tests(listing) == ["A.one", "A.two", "B/C.x/0"]
-
-
-def test_a_few_tests_come_from_all_over_an_executable(tmp_path):
     program = tmp_path / "gpu_test"
     make_program(program, "#!/bin/sh\necho S.; for i in 0 1 2 3 4 5 6; do echo \"  t$i\"; done\n")
     assert gpu_steps.spread(program) == ["S.t0", "S.t2", "S.t4"]

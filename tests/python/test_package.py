@@ -158,7 +158,12 @@ def test_overhead_report_prints_its_breakdown(monkeypatch, capsys):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if torch.cuda.is_available():
         return  # --json measures there
+    with pytest.raises(SystemExit) as ended:
+        overhead.main(["--json"])
+    assert ended.value.code == 2 and "--json: PyTorch sees no GPU here" in capsys.readouterr().err
     on_cpu = overhead.eager_calls
+    monkeypatch.setattr(overhead, "torch_with_gpu", lambda: torch)
+    monkeypatch.setattr(tessera, "cuda_device_count", lambda: 1)
     monkeypatch.setattr(overhead, "eager_calls", lambda device: on_cpu("cpu"))
     assert overhead.main(["--json"]) == 0
     calls = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -6,8 +6,8 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from support import ATTENTION_ROW, KERNELS, change_kernel, kernel_tree
-from test_tables import DENSE, record, result_of, tables
+from support import ATTENTION_ROW, KERNELS, change_kernel, marked, page_tree
+from test_tables import DENSE, put, record, result_of, run, tables
 
 pictures = tables.package_module("report.pictures")
 line_chart = tables.package_module("report.line_chart")
@@ -134,7 +134,7 @@ def test_speed_ups_of_products_are_over_one_dense_product():
     (picture,) = drawn("product_density", PRODUCTS)
     text = description(picture)
     assert "blocks of 64: 2 at 0.25, 0.667 at 0.75. blocks of 16: 0.5 at 0.25." in text
-    assert "random values" in text and "as quick as dense at 0.50 (blocks of 64)" in text
+    assert "random values" in text and "as fast as dense at 0.50 (blocks of 64)" in text
     assert picture.svg.count('class="even"') == 1
     # Where random values were not measured, zeros stand in for them, and the picture says so.
     (other,) = drawn("product_density", [product(64, 0.25, 0.5, {"cublaslt": 1.5})])
@@ -195,24 +195,13 @@ def test_a_picture_says_how_many_of_its_cases_are_stale():
 
 @pytest.fixture
 def tree(tmp_path):
-    """A tree with a page, kernels and a result."""
-    for folder in ("bench/results", "docs/kernels"):
-        (tmp_path / folder).mkdir(parents=True)
-    kernel_tree(tmp_path)
-    (tmp_path / "README.md").write_text("<!-- picture: attention_128 -->\n<!-- end -->\n")
-    (tmp_path / "docs/kernels/page.md").write_text(
-        "<!-- picture: attention_128 -->\n<!-- end -->\n"
-        "<!-- picture: product_density -->\ntyped by hand\n<!-- end -->\n")
-    put(tmp_path, LENGTHS)
+    """A tree with two pages and a result."""
+    (tmp_path / "docs" / "kernels").mkdir(parents=True)
+    page_tree(tmp_path, readme=marked("attention_128", kind="picture"), **{
+        "kernels/page": marked("attention_128", kind="picture")
+        + "<!-- picture: product_density -->\ntyped by hand\n<!-- end -->\n"})
+    put(tmp_path, "card.json", LENGTHS)
     return tmp_path
-
-
-def put(tree, cases):
-    (tree / "bench/results/card.json").write_text(json.dumps(result_of(cases)))
-
-
-def run(tree, *options):
-    return tables.main(["--root", str(tree), *options])
 
 
 def test_the_check_sees_changed_missing_and_stray_files(tree, capsys):
@@ -246,7 +235,7 @@ def test_pages_refer_to_what_there_is(tree):
     run(tree)
     assert "full, 3 of 3 cases are stale" in (tree / "README.md").read_text()
     # The cases are no longer in any result: nothing refers to the picture, and it is gone.
-    put(tree, [])
+    put(tree, "card.json", [])
     assert run(tree, "--check") == 1
     run(tree)
     assert run(tree, "--check") == 0 and not list((tree / "docs/images/measured").iterdir())
@@ -261,6 +250,5 @@ def test_unknown_pictures_are_told_with_the_page(tree, capsys):
 
 
 def test_cards_do_not_share_a_file(tree, capsys):
-    (tree / "bench/results/other.json").write_text(json.dumps(
-        {**result_of(LENGTHS[:1]), "gpu": {**result_of([])["gpu"], "name": "Invented-Card"}}))
+    put(tree, "other.json", LENGTHS[:1], gpu={**result_of([])["gpu"], "name": "Invented-Card"})
     assert run(tree) == 1 and "too alike" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ATTENTION_ROW, KERNELS, PRODUCT_ROW, change_kernel, kernel_tree
+from support import ATTENTION_ROW, KERNELS, PRODUCT_ROW, change_kernel, marked, page_tree
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -152,29 +152,18 @@ def test_crossover_takes_each_series_by_itself():
     assert told("crossover", CASES[:1]) == []
 
 
-def test_energy_has_the_cases_with_figures_only():
-    lines = told("energy", CASES)
-    assert len(lines) == 3 and row_of(lines, "density 0.25")[1] == "3"
-    case = json.loads(json.dumps(CASES[0]))
-    for name in ("cublaslt", "cublaslt_dense"):
-        case["peers"][name]["joules_per_tflop"] = 4.0
-    # Of a dense product all is useful, so a quarter of this sparse one's cost.
-    assert row_of(told("energy", [case]), "density 0.25")[1:4] == ["3", "1", "4"]
-    assert told("energy", CASES[1:]) == []
-
-
 @pytest.fixture
 def tree(tmp_path):
-    """A tree with two pages, kernels, and no result yet."""
-    for folder in ("bench/results", "docs"):
-        (tmp_path / folder).mkdir(parents=True)
-    kernel_tree(tmp_path)
-    (tmp_path / "README.md").write_text(
-        "# T\n\n<!-- table: products -->\n<!-- end -->\n\nafter\n")
-    (tmp_path / "docs/page.md").write_text(
-        "<!-- table: attention -->\ntyped by hand\n<!-- end -->\n"
-        "<!-- table: machine -->\n<!-- end -->\n")
-    return tmp_path
+    return page_tree(tmp_path, readme="# T\n\n" + marked("products") + "\nafter\n",
+                     page="<!-- table: attention -->\ntyped by hand\n<!-- end -->\n"
+                     + marked("machine"))
+
+
+def page_of(tree, *tables):
+    """The lines of a page with these tables."""
+    (tree / "README.md").write_text(marked(*tables))
+    run(tree)
+    return (tree / "README.md").read_text().splitlines()
 
 
 def run(tree, *options):
@@ -252,10 +241,8 @@ def test_lists_are_held_against_the_attention_that_walks_them(tree):
             *(record("list_blocks", params, 0.02, {}, state=state, flops=0)
               for params, state in ((walked, "graph"), (walked, "burst"), (other, "graph"))),
             record("top_k_blocks", walked, "no kernel", {}, state="graph", flops=0)]
-    (tree / "README.md").write_text("<!-- table: lists -->\n<!-- end -->\n")
     put(tree, "card.json", made)
-    run(tree)
-    lines = (tree / "README.md").read_text().splitlines()
+    lines = page_of(tree, "lists")
     assert row_of(lines, "state") == ["case", "state", "lists, us", "attention, ms",
                                       "lists / attention"]
     # 20 us of the 8 ms at the power limit.
@@ -282,9 +269,8 @@ def test_workloads_have_a_table_of_their_own(tree):
             record("matmul", whole.params, 2.0, {"cublaslt": 1.0}),
             record("attention", video.params, "no kernel", {"tessera_dense": 8.0, "fa4": "absent"}),
             CASES[2]]
-    (tree / "README.md").write_text("<!-- table: workloads -->\n<!-- end -->\n"
-                                    "<!-- table: products -->\n<!-- end -->\n")
-    (tree / "docs/page.md").write_text("<!-- table: glance -->\n<!-- end -->\n")
+    (tree / "README.md").write_text(marked("workloads", "products"))
+    (tree / "docs/page.md").write_text(marked("glance"))
     put(tree, "card.json", made)
     run(tree)
     # They count where wins and losses are counted.
@@ -308,14 +294,12 @@ def test_workloads_have_a_table_of_their_own(tree):
 
 
 def test_at_a_glance_all_files_of_a_card_are_one_table_with_its_losses(tree):
-    (tree / "README.md").write_text("<!-- table: glance -->\n<!-- end -->\n")
     size = {"m": 8, "n": 8, "k": 8, "dtype": "f16", "transpose": "nn"}
     won = record("matmul", size, 1.0, {"cublaslt": 2.0})
     lost = record("matmul", {**size, "m": 16}, 2.0, {"cublaslt": 1.0})
     put(tree, "card-a.json", [won])
     put(tree, "card-b.json", [lost])
-    run(tree)
-    lines = (tree / "README.md").read_text().splitlines()
+    lines = page_of(tree, "glance")
     assert row_of(lines, "| matmul | sustained")[2:] == ["2", "1", "0", "1", "1.25x", "0.50x",
                                                          "2.00x"]
     assert "quicker than the best one in 1, slower in 1" in "".join(lines)
@@ -367,12 +351,10 @@ def test_what_calls_cost_the_host_is_a_table(tree):
               "least_us": 3.0, "launch_us": 2.5, "with_plan_us": 8.0, "plan_us": 1.5,
               "row": "sm90_attention"}
              for name, us, spread in (("short", 3.21, 0.01), ("long", 4.0, 0.2))]
-    (tree / "README.md").write_text("<!-- table: host -->\n<!-- end -->\n")
     put(tree, "card-a.json", [], host=calls, date="2002-01-01T00:00:00Z")
     put(tree, "card-b.json", [], host=[{**calls[0], "us": 9.99}])
     change_kernel(tree, PRODUCT_ROW)
-    run(tree)
-    lines = (tree / "README.md").read_text().splitlines()
+    lines = page_of(tree, "host")
     assert row_of(lines, "call") == ["call", "run, us", "at least", "empty launch, us",
                                      "plan found and run, us", "planning alone, us", "kernel"]
     assert row_of(lines, "short")[1:] == ["3.21", "3", "2.5", "8", "1.5", "sm90_attention"]

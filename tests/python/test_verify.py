@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import tessera  # noqa: E402
+from tessera import attention as right_attention  # noqa: E402
 from tessera.verify import build, cli, draw, judge, oracle  # noqa: E402
 
 SMALL = ["attention", "--device", "cpu", "--quiet", "--pairs", "20000"]
@@ -183,73 +184,55 @@ def test_what_nobody_needs_is_nan():
 # ---- Wrong results -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", oracle.DTYPES)
-def test_a_small_error_is_found(damaged, dtype):
-    off = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2}[dtype]
-    damaged(lambda out, lse: out.mul_(1 + off))
-    share, trouble = verdict(drawn(dtype=dtype, out_dtype=dtype))
-    assert share > 1 and trouble.startswith("out of sequence")
+def element(out, offset):
+    """What lies so many elements after the first one of a tensor, be it outside of it."""
+    return out.as_strided((1,), (1,), out.storage_offset() + offset)
 
 
-def test_an_error_in_lse_is_found(damaged):
-    damaged(lambda out, lse: lse[1, 2, 3].add_(1e-4))
-    _, trouble = verdict(drawn())
-    assert trouble.startswith("lse of sequence 1, head 2, query 3: got ") and "(1 wrong)" in trouble
+def reach(out):
+    return sum((n - 1) * stride for n, stride in zip(out.shape, out.stride(), strict=True))
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_not_finite_is_found(damaged, value):
-    damaged(lambda out, lse: out[1, 99, 3, 63].fill_(value))
-    share, trouble = verdict(drawn())
-    assert share == float("inf")
-    assert trouble.startswith("out of sequence 1, head 3, query 99, column 63: got ")
+def rounded(dtype, off):
+    return dict(dtype=dtype, out_dtype=dtype), lambda out, lse: out.mul_(1 + off)
 
 
-def test_exchanged_rows_are_found(damaged):
-    damaged(lambda out, lse: out[0, 4:6, 1].copy_(out[0, 4:6, 1].flip(0)))
-    assert verdict(drawn())[1].startswith("out of sequence 0, head 1, query ")
+PACKED, NO_KEYS = {"packed_q": True, "q_tail": 3}, {"causal": True, "q_position": [0, -1]}
+AROUND, LOOSE = "out: memory around it was written", {"padding": (0, 0, 0)}
 
 
-def test_a_missing_row_is_found(damaged):
-    damaged(lambda out, lse: out[0, 7].fill_(torch.nan))  # as before the run
-    assert "query 7" in verdict(drawn())[1]
-
-
-def test_a_query_without_keys_gives_zeros_exactly(damaged):
-    d = drawn(causal=True, q_position=[0, -1])
+@pytest.mark.parametrize("problem, damage, told", [
+    (*rounded("f32", 1e-5), "out of sequence"),
+    (*rounded("f16", 2e-3), "out of sequence"),
+    (*rounded("bf16", 1.6e-2), "out of sequence"),
+    ({}, lambda out, lse: lse[1, 2, 3].add_(1e-4), "lse of sequence 1, head 2, query 3: got "),
+    *(({}, lambda out, lse, value=value: out[1, 99, 3, 63].fill_(value),
+       "out of sequence 1, head 3, query 99, column 63: got ")
+      for value in (torch.nan, torch.inf, -torch.inf)),
+    ({}, lambda out, lse: out[0, 4:6, 1].copy_(out[0, 4:6, 1].flip(0)),
+     "out of sequence 0, head 1, query "),
+    ({}, lambda out, lse: out[0, 7].fill_(torch.nan), "out of sequence 0, head 0, query 7"),
+    (NO_KEYS, lambda out, lse: out[1, 0, 0, 0].fill_(1e-6),
+     "out of sequence 1, head 0, query 0, column 0"),
+    (NO_KEYS, lambda out, lse: lse[1, 0, 0].fill_(-1e30), "lse of sequence 1, head 0, query 0"),
+    (PACKED, lambda out, lse: out[202, 3, 63].fill_(torch.nan),
+     "out: an unused packed row is not 0.0"),
+    (PACKED, lambda out, lse: lse[3, 200].fill_(0), "lse: an unused packed row is not -inf"),
+    *((problem, damage, AROUND) for problem in ({}, LOOSE)
+      for damage in (lambda out, lse: element(out, -1).fill_(0),
+                     lambda out, lse: element(out, reach(out) + 1).fill_(0))),
+    ({}, lambda out, lse: element(out, 64).fill_(0), AROUND),  # in its padding
+])
+def test_each_kind_of_wrong_result_is_found(damaged, problem, damage, told):
+    more = dict(problem)
+    padding = more.pop("padding", None)
+    d = drawn(**more)
+    if padding:
+        d.padding = dict.fromkeys(d.padding, padding)
     assert verdict(d)[1] is None
-    damaged(lambda out, lse: out[1, 0, 0, 0].fill_(1e-6))
-    assert verdict(d)[1].startswith("out of sequence 1, head 0, query 0, column 0")
-    damaged(lambda out, lse: lse[1, 0, 0].fill_(-1e30))
-    assert verdict(d)[1].startswith("lse of sequence 1, head 0, query 0")
-
-
-def test_rows_of_no_sequence_are_looked_at(damaged):
-    d = drawn(packed_q=True, q_tail=3)
-    assert verdict(d)[1] is None
-    damaged(lambda out, lse: out[202, 3, 63].fill_(torch.nan))
-    assert verdict(d)[1] == "out: an unused packed row is not 0.0"
-    damaged(lambda out, lse: lse[3, 200].fill_(0))
-    assert verdict(d)[1] == "lse: an unused packed row is not -inf"
-
-
-@pytest.mark.parametrize("padding", [(1, 0, 2), (0, 0, 0)])
-@pytest.mark.parametrize("after", [False, True])
-def test_a_stray_write_is_found(damaged, padding, after):
-    def damage(out, lse):
-        reach = sum((n - 1) * stride for n, stride in zip(out.shape, out.stride(), strict=True))
-        at = out.storage_offset() + (reach + 1 if after else -1)
-        out.as_strided((1,), (1,), at).fill_(0)
-
-    d = drawn()
-    d.padding = dict.fromkeys(d.padding, padding)
     damaged(damage)
-    assert verdict(d)[1] == "out: memory around it was written"
-
-
-def test_a_write_into_padding_is_found(damaged):
-    damaged(lambda out, lse: out.as_strided((1,), (1,), out.storage_offset() + 64).fill_(0))
-    assert verdict(drawn())[1] == "out: memory around it was written"
+    share, trouble = verdict(d)
+    assert share > 1 and trouble.startswith(told)
 
 
 def test_failures_are_printed_with_the_command_that_repeats_them(damaged, capsys):
@@ -265,51 +248,23 @@ def test_failures_are_printed_with_the_command_that_repeats_them(damaged, capsys
     assert again.splitlines()[:3] == said.splitlines()[:3]
 
 
-def test_a_failure_says_whether_it_repeats(damaged, capsys):
-    damaged(lambda out, lse: out.fill_(torch.nan))
-    run("--count", 1, "--seed", 7)
-    assert "; once more: the same bits\n" in capsys.readouterr().out
-
-    def first(damage):
-        turn = iter(range(1000))
-        return lambda out, lse: damage(out) if next(turn) == 0 else None
-
-    damaged(first(lambda out: out.fill_(torch.nan)))
-    run("--count", 1, "--seed", 7)
-    assert "; once more: other bits, right\n" in capsys.readouterr().out
-
-    turn = iter(range(1, 1000))
-    damaged(lambda out, lse: out.add_(next(turn)))
-    run("--count", 1, "--seed", 7)
-    assert "; once more: other bits, wrong too\n" in capsys.readouterr().out
-
-
-def test_a_failure_is_kept_where_it_cannot_be_run_again(damaged, monkeypatch, capsys):
-    damaged(lambda out, lse: out.fill_(torch.nan))
-    right, turn = tessera.attention, iter(range(1000))
-
-    def once(*arguments, **options):
-        if next(turn) > 0:
-            raise RuntimeError("gone")
-        return right(*arguments, **options)
-
-    monkeypatch.setattr(tessera, "attention", once)
-    run("--count", 1, "--seed", 7)
+@pytest.mark.parametrize("again, told", [
+    (lambda turn, out: out.fill_(torch.nan), "the same bits"),
+    (lambda turn, out: out.fill_(torch.nan) if turn == 0 else None, "other bits, right"),
+    (lambda turn, out: out.add_(turn + 1), "other bits, wrong too"),
+    (lambda turn, out: out.fill_(torch.nan) if turn == 0 else 1 // 0,
+     "ZeroDivisionError: integer division or modulo by zero"),
+])
+def test_a_failure_says_whether_it_repeats(damaged, capsys, again, told):
+    turn = iter(range(1000))
+    damaged(lambda out, lse: again(next(turn), out))
+    assert run("--count", 1, "--seed", 7) == 1
     said = capsys.readouterr().out
-    assert "FAILED out of sequence" in said and "; once more: RuntimeError: gone\n" in said
+    assert "FAILED out of sequence" in said and f"; once more: {told}\n" in said
 
 
 def run_command(command):
     return cli.main([*command.split()[3:], "--quiet"])
-
-
-def test_other_errors_are_failures(monkeypatch, capsys):
-    def broken(*arguments, **options):
-        raise ValueError("attention: q: something that the generator did wrong")
-
-    monkeypatch.setattr(tessera, "attention", broken)
-    assert run("--count", 1) == 1
-    assert "FAILED ValueError: attention: q: something" in capsys.readouterr().out
 
 
 def test_a_problem_without_room_is_tried_once_more(monkeypatch, capsys):
@@ -333,42 +288,50 @@ def test_a_problem_without_room_is_tried_once_more(monkeypatch, capsys):
 
 def test_runs_that_differ_are_found(damaged, capsys):
     turn = iter(range(1000))
-    damaged(lambda out, lse: out.add_(0.0).mul_(1 - 1e-7 * (next(turn) % 2) * out.sign()))
-    d = drawn(dtype="f32", out_dtype="f32")
-    built = build.build(d, "cpu", 1 << 18)
-    one, other = built.outputs(), built.outputs()
-    built.run(*one)
-    built.run(*other)
-    assert not judge.same_bits(one[0], other[0]) and judge.same_bits(one[1], other[1])
+    damaged(lambda out, lse: out.add_(next(turn)))
+    assert run("--count", 1, "--seed", 7, "--repeat") == 1
+    assert "FAILED two runs differ in their bits" in capsys.readouterr().out
 
 
 # ---- Refusals and the run ----------------------------------------------------------------------
 
 
-def test_refusals_are_counted_by_reason(monkeypatch, capsys):
-    right, turn = tessera.attention, iter(range(100))
+@pytest.fixture
+def answers(monkeypatch):
+    """Each call of tessera.attention raises what `answer` gives for its number, if anything."""
+    def arm(answer):
+        right, turn = tessera.attention, iter(range(100))
 
-    def refuses(*arguments, **options):
-        at = next(turn)
-        if at % 3 == 0:
+        def instead(*arguments, **options):
+            if error := answer(next(turn)):
+                raise error
             return right(*arguments, **options)
-        raise NotImplementedError(
-            "problem   attention\nchosen    no kernel takes this problem\n"
-            f"rejected  cpu_x  takes dims of multiples of 8, got {at}\nrejected  sm90  not here\n")
 
-    monkeypatch.setattr(tessera, "attention", refuses)
+        monkeypatch.setattr(tessera, "attention", instead)
+
+    return arm
+
+
+def test_other_errors_are_failures(answers, capsys):
+    answers(lambda turn: ValueError("attention: q: something that the generator did wrong"))
+    assert run("--count", 1) == 1
+    assert "FAILED ValueError: attention: q: something" in capsys.readouterr().out
+
+
+def test_refusals_are_counted_by_reason(answers, capsys):
+    answers(lambda turn: NotImplementedError(
+        "problem   attention\nchosen    no kernel takes this problem\n"
+        f"rejected  cpu_x  takes dims of multiples of 8, got {turn}\nrejected  sm90  not here\n")
+        if turn % 3 else None)
     assert run("--count", 6) == 0
     said = capsys.readouterr().out
     assert "6 problems, 2 right, 4 refused, 0 failed" in said
     assert "refused 4: cpu_x: takes dims of multiples of 8\n" in said
-
-
-def test_what_the_library_refuses_has_reasons(capsys):
-    with pytest.raises(NotImplementedError) as refusal:
+    with pytest.raises(NotImplementedError) as refusal:  # the library's own
         x = torch.zeros(1, 8, 1, 16)
-        tessera.attention(x, x, x, backend="sm90")
+        right_attention(x, x, x, backend="sm90")
     assert cli.reasons_of(refusal.value, "cpu") == [
-        "cpu_attention: execution.backend asks for sm90"]
+        "cpu_attention: execution.backend requires sm90"]
 
 
 def test_jobs_share_the_problems(capsys):
@@ -394,15 +357,8 @@ def test_a_process_that_ends_early_has_failed(monkeypatch, capsys):
     assert "5 problems, 4 right, 0 refused, 1 failed" in said and said.endswith("failed: seeds 3\n")
 
 
-def test_an_interrupt_still_sums_up(monkeypatch, tmp_path, capsys):
-    right, turn = tessera.attention, iter(range(100))
-
-    def interrupted(*arguments, **options):
-        if next(turn) == 2:
-            raise KeyboardInterrupt
-        return right(*arguments, **options)
-
-    monkeypatch.setattr(tessera, "attention", interrupted)
+def test_an_interrupt_still_sums_up(answers, tmp_path, capsys):
+    answers(lambda turn: KeyboardInterrupt() if turn == 2 else None)
     path = tmp_path / "found.json"
     assert run("--count", 9, "--json", path) == 130
     assert "2 problems, 2 right" in capsys.readouterr().out

@@ -145,18 +145,6 @@ def test_experts_are_products_one_after_the_other(pattern):
     assert error > budget
 
 
-@pytest.mark.parametrize("transpose", ["nn", "nt"])
-def test_dense_experts(transpose):
-    made = problem.Problem(make_case("matmul", {**EXPERTS, "transpose": transpose}), "cpu")
-    b = made.sets[0]["b"] if transpose == "nn" else made.sets[0]["b"].swapaxes(1, 2)
-    parts = np.split(made.sets[0]["a"], made.offsets[1:-1])
-    out = np.concatenate([part @ one for part, one in zip(parts, b, strict=True)])
-    error, budget, _ = made.reference.compare(out)
-    assert error <= budget
-    assert np.allclose(ours.prepare_ours(made).run(0), out, rtol=1e-4, atol=1e-4)
-    assert made.useful_flops == 2 * 40 * 32 * 48
-
-
 def test_who_multiplies_experts():
     names = ["tessera_dense", "grouped_mm", "cublaslt_loop"]
     assert peers.peers_for(sparse_experts(), "cuda") == names

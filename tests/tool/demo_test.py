@@ -47,6 +47,7 @@ class Demo(tool.ToolTest):
 
         self.assertIn(f"Made by tessera {result['version']}", page)
         self.assertIn(html.escape(result["device"]), page)
+        self.assertRegex(page, r"Run <code>(make test|tessera verify)</code>, or <code>\S+ explain")
         for word in ("block sparse row", "% visible", "% stored", "docs/formats.md"):
             self.assertIn(word, page)
 
@@ -87,7 +88,8 @@ class Demo(tool.ToolTest):
         first, *_, last = done.stdout.splitlines()
         self.assertRegex(first, rf"^tessera {re.escape(version)} on {re.escape(cpu)} "
                                 r"\(.*, 1 thread\)$")
-        self.assertTrue(last.startswith("open demo.html in a browser"), last)
+        self.assertRegex(last, r"^open demo\.html in a browser; next: "
+                               r"(make test|tessera verify), or \S+ explain attention ")
         self.assertRegex(done.stdout, r"(?m)^attention .*% visible")
         self.assertRegex(done.stdout, r"(?m)^BSR product .*% stored")
         self.assertEqual([line[:5] for line in done.stderr.splitlines()],

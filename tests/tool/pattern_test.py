@@ -74,8 +74,7 @@ class Pictures(tool.ToolTest):
     def test_bad_outputs(self):
         for name in ("x.png", "x.gif", "svg"):
             self.assert_refused("pattern", "causal", "--output", name,
-                                naming=f"--output: pictures are SVG: expected a name that ends in "
-                                       f".svg, got {name}")
+                                naming=f"--output: expected a name that ends in .svg, got {name}")
         self.assert_refused("pattern", "causal", "--output", "no/such/x.svg", naming="no/such")
         self.assertEqual(os.listdir(self.folder), [])
 

@@ -186,7 +186,7 @@ TEST(AttentionData, ranges_of_keys) {
           {"negative end", range({}, {-1, 10}), {"attention: kv_end:", "got -1 for sequence 0"}},
           {"negative begin",
            range({0, -1}, {}),
-           {"attention: kv_begin: expected 0 to 10, the end of the used keys, got -1 for sequence "
+           {"attention: kv_begin: expected 0 to 10, the end of the valid keys, got -1 for sequence "
             "1"}},
           {"begin after end",
            range({0, 5}, {10, 4}),
@@ -262,7 +262,7 @@ TEST(AttentionData, pages) {
            [](X& x) {
              x.problem.kv_end = x.list({2}, {5, 13});
            },
-           {"attention: kv_end: expected 0 to 12, what the page table can hold, got 13 for "
+           {"attention: kv_end: expected 0 to 12, the capacity of the page table, got 13 for "
             "sequence "
             "1"}},
           {"a page that does not exist",
@@ -309,7 +309,8 @@ TEST(AttentionData, lists_of_mask) {
           {"as it is: any order, slots out of use hold anything", [](X&) {}},
           {"count too large",
            full({3, 0, 1}, {2, 0, 9, 9, 1, -7}),
-           {"attention: mask.full.counts: expected counts 0 to 2, what indices can hold, got 3 in "
+           {"attention: mask.full.counts: expected counts 0 to 2, the capacity of indices, got 3 "
+            "in "
             "row 0"}},
           {"negative count", full({2, 0, -1}, {2, 0, 0, 0, 1, 0}), {"mask.full.counts:", "got -1"}},
           {"block out of range",

@@ -163,7 +163,7 @@ TEST(MatmulData, batches_of_lists) {
            {"matmul: a.sparse.row_offsets: expected offsets 0 to 7, got 8 at entry 3"}},
           {"before the pool",
            pool({-1, 2, 2, 5, 5, 7, 7, 7}),
-           {"matmul: a.sparse.row_offsets: expected offsets 0 to 7, got -1 first"}},
+           {"matmul: a.sparse.row_offsets: expected offsets 0 to 7, got -1 at entry 0"}},
       },
       kCheck);
 }

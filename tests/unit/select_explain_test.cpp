@@ -185,7 +185,7 @@ TEST(Select, AForcedBackendExcludesTheOthers) {
   const Explanation e = select(example(Op::merge_states), device_preset("h100"), execution);
   ASSERT_TRUE(e.supported);
   EXPECT_EQ(e.plan.kernel_name, "sm80_merge_r4");
-  EXPECT_EQ(reasons_of(e, Backend::sm90), "execution.backend asks for sm80; ");
+  EXPECT_EQ(reasons_of(e, Backend::sm90), "execution.backend requires sm80; ");
 
   execution.backend = Backend::cpu;
   EXPECT_FALSE(select(example(Op::merge_states), device_preset("h100"), execution).supported);

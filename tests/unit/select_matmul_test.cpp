@@ -180,10 +180,10 @@ TEST(SelectMatmul, ExplainsHowListsAreWalked) {
     const std::string text = to_text(on_h200(sparse(8192, 8192, columns, block)));
     return text.find(words) != std::string::npos;
   };
-  EXPECT_TRUE(says(8192, 64, "rows of blocks share what they both read"));
-  EXPECT_FALSE(says(8192, 128, "rows of blocks share what they both read"));
-  EXPECT_TRUE(says(8192, 128, "tiles dealt out as they are asked for"));
-  EXPECT_FALSE(says(128, 128, "tiles dealt out as they are asked for"));
+  EXPECT_TRUE(says(8192, 64, "rows of blocks share their loads"));
+  EXPECT_FALSE(says(8192, 128, "rows of blocks share their loads"));
+  EXPECT_TRUE(says(8192, 128, "dynamic tiles"));
+  EXPECT_FALSE(says(128, 128, "dynamic tiles"));
 }
 
 TEST(SelectMatmul, FewColumnsStreamTheStoredBlocks) {

@@ -182,7 +182,7 @@ TEST(Tuned, AForcedBackendStands) {
   merge.outs = {part, part}, merge.lses = {lse, lse}, merge.out = part;
   execution.backend = Backend::sm80;
   execution.kernel = "sm90_merge_r8";
-  EXPECT_TRUE(has(refusal(merge, h200(), execution), "execution.backend asks for sm80"));
+  EXPECT_TRUE(has(refusal(merge, h200(), execution), "execution.backend requires sm80"));
   EXPECT_FALSE(select(merge, h200(), execution, {}).supported);
 }
 

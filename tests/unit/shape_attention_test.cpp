@@ -231,10 +231,10 @@ TEST(AttentionShape, parameters) {
           {"longest", [](P& p) { p.max_q_length = 100, p.max_kv_length = 200; }},
           {"longest is negative",
            [](P& p) { p.max_q_length = -1; },
-           {"attention: max_q_length: expected 0 (not known) to 100, got -1"}},
+           {"attention: max_q_length: expected 0 (unknown) to 100, got -1"}},
           {"longest is too long",
            [](P& p) { p.max_kv_length = 201; },
-           {"attention: max_kv_length: expected 0 (not known) to 200, got 201"}},
+           {"attention: max_kv_length: expected 0 (unknown) to 200, got 201"}},
       },
       kCheckShape);
 }
@@ -301,7 +301,7 @@ TEST(AttentionShape, packed_tensors) {
           {"no sequences", [](P& p) { p.q_offsets = p.kv_offsets = i32({1}); }},
           {"bound",
            [](P& p) { p.max_q_length = 101; },
-           {"attention: max_q_length: expected 0 (not known) to 100, got 101"}},
+           {"attention: max_q_length: expected 0 (unknown) to 100, got 101"}},
           {"dense keys",
            [](P& p) {
              p.k = bf16({3, 200, 2, 64}), p.v = bf16({3, 200, 2, 32});
@@ -346,7 +346,7 @@ TEST(AttentionShape, paged_tensors) {
            {"attention: kv_end: expected a list [batch], as page_table is given, got none"}},
           {"kv_offsets",
            [](P& p) { p.kv_offsets = i32({3}); },
-           {"attention: kv_offsets: expected none beside page_table, got i32[3]"}},
+           {"attention: kv_offsets: expected none with page_table, got i32[3]"}},
           {"table of i64",
            [](P& p) {
              p.page_table = i64({2, 20});

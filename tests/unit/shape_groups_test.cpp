@@ -43,7 +43,7 @@ TEST(MatmulShape, grouped_rows) {
            [](P& p) {
              p.b = f32({3, 32, 48});
            },
-           {"matmul: b: expected a batch of 4, one matrix a group, got a batch of 3"}},
+           {"matmul: b: expected a batch of 4, one matrix per group, got a batch of 3"}},
           {"sparse b",
            [](P& p) {
              p.b = BsrMatrix{f32({40, 8, 16}), i32({4, 5}), i32({40}), 32, 48};

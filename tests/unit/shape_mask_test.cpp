@@ -66,7 +66,8 @@ TEST(AttentionShape, masks) {
              p.out = bf16({2, 100, 8, 64});
              p.mask.block_kv = 1;
            },
-           {"attention: mask.block_kv: expected at most 2^28 blocks of keys", "got 1"}},
+           {"attention: mask.block_kv: expected a size that divides the",
+            "at most 2^28 blocks, got 1"}},
           {"too few rows",
            [](P& p) {
              p.mask.full = {i32({1, 1, 3}), {}, i32({1, 1, 3, 3})};
@@ -83,7 +84,7 @@ TEST(AttentionShape, masks) {
            [](P& p) {
              p.mask.full = {i32({1, 1, 9}), {}, i32({1, 1, 9, 3})};
            },
-           {"attention: mask.partial: expected 9 rows as full has, got 4"}},
+           {"attention: mask.partial: expected 9 rows, like full, got 4"}},
           {"heads",
            [](P& p) {
              p.mask.full.counts = i32({1, 3, 4});
@@ -125,7 +126,7 @@ TEST(AttentionShape, masks) {
            {"attention: mask.full: expected either counts or offsets, got both"}},
           {"neither form",
            [](P& p) { p.mask.full.counts = {}; },
-           {"attention: mask.full: expected counts or offsets beside indices, got neither"}},
+           {"attention: mask.full: expected counts or offsets with indices, got neither"}},
           {"counts alone",
            [](P& p) { p.mask.full.indices = {}; },
            {"attention: mask.full.indices: expected a tensor, got none"}},
@@ -146,7 +147,7 @@ TEST(AttentionShape, masks) {
            {"attention: mask.full.indices: expected dtype i32 as counts has, got i64"}},
           {"bits without bit_tile",
            [](P& p) { p.mask.bit_tile = {}; },
-           {"attention: mask.bit_tile: expected a tile for each partial block, got none"}},
+           {"attention: mask.bit_tile: expected a bit tile for each partial block, got none"}},
           {"bit_tile without bits",
            [](P& p) { p.mask.bits = {}; },
            {"attention: mask.bits: expected a tensor, got none"}},
@@ -206,7 +207,7 @@ TEST(AttentionShape, masks_of_packed_sequences) {
           {"queries of unknown lengths",
            [](P& p) { p.max_q_length = 0; },
            {"attention: max_q_length: expected the length of the longest sequence, as mask applies "
-            "to each sequence by itself, got 0 (not known)"}},
+            "to each sequence by itself, got 0 (unknown)"}},
           {"keys of unknown lengths",
            [](P& p) { p.max_kv_length = 0; },
            {"attention: max_kv_length: expected the length of the longest sequence", "got 0"}},

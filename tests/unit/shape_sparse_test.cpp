@@ -53,10 +53,10 @@ TEST(MatmulShape, sparse_operand) {
            {"matmul: a.sparse.values: expected blocks of at least 1 x 1, got f32[7, 16, 0]"}},
           {"block does not divide the rows",
            [](P& p) { p.a.sparse.rows = 65; },
-           {"matmul: a.sparse.rows: expected a multiple of the block's 16", "got 65"}},
+           {"matmul: a.sparse.rows: expected a multiple of the block size 16", "got 65"}},
           {"block does not divide the columns",
            [](P& p) { p.a.sparse.cols = 33; },
-           {"matmul: a.sparse.cols: expected a multiple of the block's 8", "got 33"}},
+           {"matmul: a.sparse.cols: expected a multiple of the block size 8", "got 33"}},
           {"negative columns",
            [](P& p) { p.a.sparse.cols = -8; },
            {"matmul: a.sparse.cols: expected", "got -8"}},
@@ -164,7 +164,8 @@ TEST(SddmmShape, tensors) {
            [](P& p) {
              p.out.col_indices = i32({2, 7});
            },
-           {"sddmm: out.values: expected own values for each of the 2 matrices", "f32[7, 16, 8]"}},
+           {"sddmm: out.values: expected separate values for each of the 2 matrices",
+            "f32[7, 16, 8]"}},
           {"a pool cut by offsets",
            [](P& p) {
              p.out.row_offsets = i32({2, 5});

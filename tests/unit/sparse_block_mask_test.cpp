@@ -265,8 +265,9 @@ TEST(BlockMaskValidation, ContentsOfLists) {
   EXPECT_NO_THROW(validate(Sample().mask, 8, 12));
   EXPECT_NO_THROW(validate(Sample().mask, 5, 9));
   EXPECT_NO_THROW(validate(Sample().mask, 0, 0));
-  EXPECT_PRED2(contains, spoilt([](Sample& s) { s.full_counts()[1] = 2; }),
-               "mask: full.counts: expected counts 0 to 1, what indices can hold, got 2 in row 1");
+  EXPECT_PRED2(
+      contains, spoilt([](Sample& s) { s.full_counts()[1] = 2; }),
+      "mask: full.counts: expected counts 0 to 1, the capacity of indices, got 2 in row 1");
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.full_counts()[0] = -1; }), "got -1");
   EXPECT_PRED2(contains, spoilt([](Sample& s) { s.full_indices()[1] = 3; }),
                "mask: full.indices: expected key blocks in [0, 3), got 3 in row 1");

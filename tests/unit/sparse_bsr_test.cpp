@@ -272,10 +272,10 @@ TEST(BsrValidation, ShapesAndDTypes) {
   const HostTensor wide(DType::i64, {3}), flags(DType::u8, {3}), two(DType::i32, {2});
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m = {}; }), "values");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.rows = 5; }),
-               "bsr: rows: expected a multiple of the block's 2");
+               "bsr: rows: expected a multiple of the block size 2");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.rows = 6; }), "row_offsets");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.cols = 7; }),
-               "bsr: cols: expected a multiple of the block's 2");
+               "bsr: cols: expected a multiple of the block size 2");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.rows = -4; }), "bsr: rows:");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.values.rank = 2; }), "values");
   EXPECT_PRED2(contains, text([](BsrMatrix& m) { m.values.shape[1] = 0; }),

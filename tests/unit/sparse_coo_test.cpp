@@ -138,8 +138,8 @@ TEST(Coo, CsrOffsetsAreChecked) {
   EXPECT_PRED2(contains, text(-1, {}), "rows");
   EXPECT_PRED2(contains, text(2, {1, 1, 2}), "got 1 to 2");
   EXPECT_PRED2(contains, text(2, {0, 1, 3}), "got 0 to 3");
-  EXPECT_PRED2(contains, text(2, {0, 9, 2}), "row 0 ends at 9");
-  EXPECT_PRED2(contains, text(3, {0, 2, 1, 2}), "row 1 ends at 1");
+  EXPECT_PRED2(contains, text(2, {0, 9, 2}), "expected 0 to 2 at entry 1, got 9");
+  EXPECT_PRED2(contains, text(3, {0, 2, 1, 2}), "expected 2 to 2 at entry 2, got 1");
   EXPECT_PRED2(contains, error_text([] {
                  bsr_from_csr(1, 4, {0, 1}, {4}, {1.0}, 1, 1);
                }),

@@ -162,12 +162,12 @@ TEST(Pattern, ValidationNamesTheOffence) {
   EXPECT_PRED2(contains, text({2, 3, {0, 1}, {0}}), "one more than the 2 rows");
   EXPECT_PRED2(contains, text({1, 3, {1, 2}, {0, 1}}), "got 1 to 2");
   EXPECT_PRED2(contains, text({1, 3, {0, 3}, {0, 1}}), "got 0 to 3");
-  EXPECT_PRED2(contains, text({2, 3, {0, 9, 2}, {0, 1}}), "row 1 ends at 2");
-  EXPECT_PRED2(contains, text({2, 3, {0, -4, 2}, {0, 1}}), "row 0 ends at -4");
-  EXPECT_PRED2(contains, text({1, 3, {0, 1}, {3}}), "column 3");
-  EXPECT_PRED2(contains, text({1, 3, {0, 1}, {-1}}), "column -1");
-  EXPECT_PRED2(contains, text({1, 3, {0, 2}, {1, 1}}), "column 1 after 1");
-  EXPECT_PRED2(contains, text({1, 3, {0, 2}, {2, 0}}), "column 0 after 2");
+  EXPECT_PRED2(contains, text({2, 3, {0, 9, 2}, {0, 1}}), "got 2 after 9 in row 1");
+  EXPECT_PRED2(contains, text({2, 3, {0, -4, 2}, {0, 1}}), "got -4 after 0 in row 0");
+  EXPECT_PRED2(contains, text({1, 3, {0, 1}, {3}}), "got 3 in row 0");
+  EXPECT_PRED2(contains, text({1, 3, {0, 1}, {-1}}), "got -1 in row 0");
+  EXPECT_PRED2(contains, text({1, 3, {0, 2}, {1, 1}}), "got 1 after 1 in row 0");
+  EXPECT_PRED2(contains, text({1, 3, {0, 2}, {2, 0}}), "got 0 after 2 in row 0");
 }
 
 TEST(Pattern, Density) {

@@ -151,8 +151,8 @@ TEST(Smtx, RefusesByLine) {
   EXPECT_PRED2(contains, text("1, 5, 9223372036854775806\n0 1\n"), "that the file can hold");
   EXPECT_PRED2(contains, text("1000000, 5, 1000000\n0 1\n1\n"), "that the file can hold");
   EXPECT_PRED2(contains, text("2, 5, 2\n1 1 2\n0 1\n"), ":2: expected the first offset");
-  EXPECT_PRED2(contains, text("2, 5, 2\n0 2 1\n0 1\n"), "not before its begin");
-  EXPECT_PRED2(contains, text("2, 5, 2\n0 3 3\n0 1\n"), ":2: expected a row's end");
+  EXPECT_PRED2(contains, text("2, 5, 2\n0 2 1\n0 1\n"), "expected a row offset from 2 to 2, got");
+  EXPECT_PRED2(contains, text("2, 5, 2\n0 3 3\n0 1\n"), ":2: expected a row offset");
   EXPECT_PRED2(contains, text("2, 5, 2\n0 1 1\n0 1\n"), "end at the 2 nonzeros");
   EXPECT_PRED2(contains, text("2, 5, 2\n0 1 2\n0 5\n"), ":3: expected a column from 0 to 4");
   EXPECT_PRED2(contains, text("2, 5, 2\n0 1 2\n0 -1\n"), "a column");

@@ -84,7 +84,10 @@ TEST(Statistics, HistogramCountsEveryRowInItsBin) {
 
 TEST(Statistics, ArgumentsAreChecked) {
   EXPECT_PRED2(contains, error_text([] { statistics(Pattern{1, 1, {0, 1}, {0}}, 0); }), "bins");
-  EXPECT_PRED2(contains, error_text([] { statistics(Pattern{1, 1, {0, 1}, {7}}); }), "column 7");
+  EXPECT_PRED2(contains, error_text([] {
+                 statistics(Pattern{1, 1, {0, 1}, {7}});
+               }),
+               "got 7 in row 0");
 }
 
 }  // namespace

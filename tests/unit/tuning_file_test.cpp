@@ -59,10 +59,11 @@ TEST(TuningFile, AFileWithoutProblemsIsFine) {
 }
 
 TEST(TuningFile, OtherVersionsAndDevicesAreRefused) {
-  EXPECT_EQ(refusal(""), "line 1: expected 'tessera-tuning ...', got nothing more");
+  EXPECT_EQ(refusal(""), "line 1: expected 'tessera-tuning ...', got the end of the file");
   EXPECT_EQ(refusal("{}"), "line 1: expected 'tessera-tuning ...', got '{}'");
   EXPECT_EQ(refusal("tessera-tuning 2\n"), "line 1: expected version 1, got '2'");
-  EXPECT_EQ(refusal("tessera-tuning 1\n"), "line 1: expected 'device ...', got nothing more");
+  EXPECT_EQ(refusal("tessera-tuning 1\n"),
+            "line 1: expected 'device ...', got the end of the file");
   EXPECT_EQ(refusal("tessera-tuning 1\nfor H200\n"),
             "line 2: expected 'device ...', got 'for H200'");
   EXPECT_EQ(refusal(kHead, "NVIDIA H100"),
@@ -78,12 +79,12 @@ TEST(TuningFile, EachKindOfBrokenLineIsNamed) {
   EXPECT_EQ(refusal(kHead + "\n#\nsm90_x\t" + kProduct), "line 5: no kernel is called 'sm90_x'");
   EXPECT_EQ(refusal(kHead + "\t" + kProduct), "line 3: no kernel is called ''");
   EXPECT_EQ(refusal(kHead + "sm90_merge_r8\t" + kProduct),
-            "line 3: sm90_merge_r8 does not do matmul");
+            "line 3: sm90_merge_r8 is not a kernel for matmul");
   EXPECT_EQ(refusal(kHead + "sm90_merge_r8\t"), "line 3: expected a problem's signature, got ''");
   EXPECT_EQ(refusal(kHead + "sm90_merge_r8\tfly to the moon"),
             "line 3: expected a problem's signature, got 'fly to the moon'");
   EXPECT_EQ(refusal(kHead + kLine + "\nsm90_matmul_m128_n128_k64_s5\t" + kProduct + "\n"),
-            "line 4: the problem of line 3 comes again: '" + kProduct + "'");
+            "line 4: repeats the problem of line 3: '" + kProduct + "'");
   EXPECT_EQ(refusal(kHead + "#" + std::string(2000, 'x') + "\n"),
             "line 3: expected at most 1024 characters, got 2001");
 }
@@ -122,7 +123,7 @@ TEST(TuningFile, ItsStateInWords) {
   TuningFile file;
   EXPECT_EQ(to_string(file), "none");
   file.path = "/x.tuning";
-  EXPECT_EQ(to_string(file), "/x.tuning: not there");
+  EXPECT_EQ(to_string(file), "/x.tuning: not found");
   file.found = true, file.problems = 1;
   EXPECT_EQ(to_string(file), "/x.tuning: in use (1 problem)");
   file.problems = 2;

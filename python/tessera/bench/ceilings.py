@@ -1,26 +1,52 @@
-"""What the card gives at most: a large copy and a large dense product by PyTorch, and what the
-program of bench/ceilings measures without any of our kernels."""
+"""What the card gives at most: a large copy and a large dense product by PyTorch, and the kernels
+of bench/ceilings, which are none of ours: tensor cores by instruction, bandwidths, launches."""
 
-import json
+import ctypes
+import functools
 import os
-import re
-import subprocess
+import statistics
+import time
 
 from . import results
 from .files import write_json
 from .machine import gpu_facts, header
 from .progress import Progress
-from .timing import CudaTimer, Prepared, measure_bursts, measure_sustained
+from .timing import (
+    BURST_ROUNDS,
+    BURST_SECONDS,
+    WARM_UP_SECONDS,
+    CudaTimer,
+    Figures,
+    Prepared,
+    keep_busy,
+    measure_bursts,
+    measure_sustained,
+    time_slice,
+)
 from .tree import find_tree
 
 COPY_BYTES = 1 << 31
 SIDE = 8192
-PROGRAM = os.path.join("build", "cuda", "tests", "ceilings")
-STEP = re.compile(r"^\[(\d+)/(\d+)\] (.+)$")
+LIBRARY = os.path.join("build", "cuda", "tests", "ceilings.so")
+PARTS = ("tensor", "l2", "memory", "launch")
+CHUNK_SECONDS = 0.02  # of sustained work; energy is read after each
+LAUNCHES = 400  # fewer than what a stream queues before the host has to wait
+REPLAYS = 4
+DELAY_SECONDS, MAX_DELAY_SECONDS = 0.004, 0.2
 
 
 class CeilingsError(ValueError):
-    """The program is not there, or could not measure."""
+    """The kernels are not there, or could not measure."""
+
+
+class Kernel(ctypes.Structure):
+    """tessera::ceilings::Kernel of bench/ceilings/kernel.hpp, which says what the fields are."""
+
+    Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint,
+                              ctypes.c_int, ctypes.c_void_p)
+    _fields_ = (("name", ctypes.c_char_p), ("dtype", ctypes.c_char_p),
+                ("data_bytes", ctypes.c_size_t), ("out_bytes", ctypes.c_size_t),
+                ("amount", ctypes.c_double), ("launch", Launch))
 
 
 def measure_ceilings(timer, seconds=1.0):
@@ -40,67 +66,190 @@ def measure_ceilings(timer, seconds=1.0):
     }
 
 
-def find_program(given=None, tree=None):
-    """The program's path: the given one, or where the preset cuda builds it."""
+def load(given=None, tree=None):
+    """{part: {name: Kernel}} of the library, the given one or where the preset cuda builds it."""
     tree = find_tree(tree)
-    path = given or (os.path.join(tree, PROGRAM) if tree else PROGRAM)
-    if not os.access(path, os.X_OK) or os.path.isdir(path):
-        raise CeilingsError(f"--program: there is no program {path}: build the target "
-                            "tessera_gpu_tests, or say where it is")
-    return path
-
-
-def run_program(program, seconds, progress):
-    """Its figures. What it says on the way, a step a line, becomes progress."""
-    command = [program, "--seconds", f"{seconds:g}"]
-    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None  # they are pipes
-        said = []
-        for line in process.stderr:
-            step = STEP.match(line.rstrip())
-            if step is None:
-                said.append(line.strip())
-                continue
-            progress.done, progress.total = int(step[1]) - 1, int(step[2]) + 1
-            progress.step(step[3])
-        text = process.stdout.read()
-    for line in said:
-        progress.say(line)
-    if process.returncode != 0:
-        raise CeilingsError(f"{program} ended with exit status {process.returncode}")
-    return figures_of(text, program)
-
-
-def figures_of(text, program):
-    """The one JSON object of numbers that the program prints."""
+    path = given or (os.path.join(tree, LIBRARY) if tree else LIBRARY)
     try:
-        figures = json.loads(text)
-    except ValueError:
-        figures = None
-    if not isinstance(figures, dict) or not figures or not all(
-            isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-            for value in figures.values()):
-        raise CeilingsError(f"{program}: expected one JSON object of numbers, got {text[:200]!r}")
-    return figures
+        library = ctypes.CDLL(os.path.abspath(path))
+        found = {}
+        for part in PARTS:
+            function = getattr(library, f"{part}_kernels")
+            function.restype = ctypes.POINTER(Kernel)
+            kernels, found[part] = function(), {}
+            while name := kernels[len(found[part])].name:
+                found[part][name.decode()] = kernels[len(found[part])]
+    except (OSError, AttributeError) as error:
+        raise CeilingsError(f"--library: expected the kernels that the target tessera_gpu_tests "
+                            f"builds, got {path}: {error}") from None
+    return found
 
 
-def measure_all(program=None, seconds=2.0, path=None, tree=None, commit=None, quiet=False):
+class Card:
+    """Times kernels on the current GPU."""
+
+    def __init__(self, timer):
+        self.timer, self.torch = timer, timer.torch
+        facts = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
+        self.sms, self.hopper = facts.multi_processor_count, (facts.major, facts.minor) == (9, 0)
+
+    def launch(self, kernel, repeats, data=None, out=None):
+        data, out = (None if one is None else one.data_ptr() for one in (data, out))
+        stream = self.torch.cuda.current_stream().cuda_stream
+        status = kernel.launch(data, out, self.sms, repeats, stream)
+        if status != 0:
+            raise CeilingsError(f"{kernel.name.decode()}: the launch failed with CUDA's error "
+                                f"{status}")
+
+    def work(self, kernel):
+        """(what puts so many repetitions into the stream, the memory that they write)."""
+        torch, kind = self.torch, kernel.dtype.decode()
+        dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "e4m3": torch.float8_e4m3fn}[kind]
+        data = torch.randn(kernel.data_bytes // dtype.itemsize, device="cuda",
+                           dtype=torch.float16 if kind == "e4m3" else dtype).to(dtype)
+        out = torch.zeros(max(1, self.sms * kernel.out_bytes // 4), device="cuda")
+        return lambda repeats: self.launch(kernel, repeats, data, out), out
+
+    def ms_of(self, run, repeats):
+        return self.timer.calls_ms(Prepared(lambda i: run(repeats)), 1)
+
+    def repeats_for(self, run, seconds):
+        """How many repetitions take about so long, from a run that is long enough to tell."""
+        repeats = 1
+        self.ms_of(run, repeats)  # loads the code, fills the caches
+        while (taken := self.ms_of(run, repeats)) < 2 and repeats < 1 << 29:
+            repeats *= 2
+        return max(1, min(1 << 30, int(seconds * 1e3 / taken * repeats)))
+
+    def rounds(self, measure):
+        """The median of measurements, each after a rest."""
+        times = []
+        for _ in range(BURST_ROUNDS):
+            self.timer.rest()
+            times.append(measure())
+        return statistics.median(times)
+
+    def burst(self, run, amount):
+        """12 ms of work, then a rest, nine times: the card at its full clock."""
+        repeats, clocks = self.repeats_for(run, BURST_SECONDS), []
+
+        def once():
+            begin, end = self.timer.event(), self.timer.event()
+            begin.record()
+            run(repeats)
+            end.record()
+            time.sleep(BURST_SECONDS / 3)  # the clock of a card that works
+            clocks.append(self.timer.clock_mhz())
+            end.synchronize()
+            return begin.elapsed_time(end)
+
+        return Figures([self.rounds(once)], clocks).entry(amount * repeats)
+
+    def sustained(self, run, amount, seconds):
+        """Seconds of work without a rest: the card at its power limit."""
+        repeats, figures = self.repeats_for(run, CHUNK_SECONDS), Figures()
+        chunk = Prepared(lambda i: run(repeats))
+        keep_busy(self.timer, chunk, 1, WARM_UP_SECONDS)
+        time_slice(self.timer, chunk, 1, seconds, figures)
+        return figures.entry(amount * repeats)
+
+    # ---- The parts: each figure under its key in a result
+
+    def tensor(self, kernel, name, seconds):
+        (run, out), amount = self.work(kernel), kernel.amount * self.sms
+        burst, limited = self.burst(run, amount), self.sustained(run, amount, seconds)
+        # A rate of a kernel that multiplied nothing would be a lie. A sum may be zero by chance.
+        if not out.isfinite().all() or (out == 0).sum() > 0.01 * out.numel():
+            raise CeilingsError(f"{name}: sums are zero or not finite: the kernel is broken")
+        figures = {"tflops": burst["tflops"], "mhz": burst["clock_mhz"],
+                   "sustained_tflops": limited["tflops"], "sustained_mhz": limited["clock_mhz"],
+                   "sustained_watts": limited["watts"],
+                   "sustained_joules_per_tflop": limited["joules_per_tflop"]}
+        return {f"{name}_{key}": one for key, one in figures.items() if one is not None}
+
+    def l2(self, kernel, name, _):
+        return {f"{name}_tbs": self.burst(self.work(kernel)[0], kernel.amount * self.sms)["tflops"]}
+
+    def memory(self, kernel, name, _):
+        return {f"{name}_tbs": self.burst(self.work(kernel)[0], kernel.amount)["tflops"]}
+
+    def stream_launch(self, kernels):
+        """A launch in a stream, us on the card: all wait behind a kernel that does nothing until
+        they are in the queue. It takes longer where the host took longer than that."""
+        def once():
+            delay = DELAY_SECONDS
+            while delay <= MAX_DELAY_SECONDS:
+                begin, end = self.timer.event(), self.timer.event()
+                self.launch(kernels["delay"], int(delay * 1e9))
+                start = time.perf_counter()
+                begin.record()
+                self.launch(kernels["launch"], LAUNCHES)
+                end.record()
+                queued = time.perf_counter() - start
+                end.synchronize()
+                if queued < delay / 2:
+                    return begin.elapsed_time(end) * 1e3 / LAUNCHES
+                delay *= 2
+            raise CeilingsError(f"launch: the host took longer than {MAX_DELAY_SECONDS} s to queue "
+                                f"{LAUNCHES} launches")
+
+        once()  # loads the code
+        return self.rounds(once)
+
+    def graph_launch(self, kernel):
+        """A node of a graph that is a chain of kernels, us."""
+        self.launch(kernel, 1)  # loads the code before the capture
+        self.torch.cuda.synchronize()
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph):
+            self.launch(kernel, LAUNCHES)
+
+        def once():
+            begin, end = self.timer.event(), self.timer.event()
+            graph.replay()  # what begins a replay is not counted
+            begin.record()
+            for _ in range(REPLAYS):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            return begin.elapsed_time(end) * 1e3 / (REPLAYS * LAUNCHES)
+
+        once()
+        return self.rounds(once)
+
+    def steps(self, library, seconds):
+        """{name: what gives its figures} of what this card can do."""
+        found: dict = {name: functools.partial(getattr(self, part), kernel, name, seconds)
+                       for part in (PARTS[:3] if self.hopper else ("memory",))
+                       for name, kernel in library[part].items()}
+        launches = library["launch"]
+        found["launch"] = lambda: {"launch_us": self.stream_launch(launches)}
+        found["graph_launch"] = lambda: {"graph_launch_us": self.graph_launch(launches["launch"])}
+        if self.hopper:
+            found["overlapped_launch"] = lambda: {
+                "overlapped_launch_us": self.graph_launch(launches["overlapped_launch"])}
+        return found
+
+
+def measure_all(library=None, seconds=2.0, path=None, tree=None, commit=None, quiet=False):
     """A result with the card's ceilings and no case. Where `path` holds a result of this card, they
     become a part of it."""
-    program = find_program(program, tree)
+    kernels = load(library, tree)
     gpu, meter = gpu_facts()
     result = header("cuda", gpu, tree, commit)
     if path and os.path.exists(path):
         former = results.read(path)
         results.require_same(former, result, (path, "this run"))
         result = former
-    progress = Progress(1, quiet=quiet)
+    timer = CudaTimer(1, meter)
+    steps = Card(timer).steps(kernels, seconds)
+    steps["copy and dense product"] = lambda: measure_ceilings(timer, seconds)
+    progress, figures = Progress(len(steps), quiet=quiet), {}
     try:
-        figures = run_program(program, seconds, progress)
-        progress.done = progress.total - 1
-        progress.step("copy and dense product")
-        figures.update(measure_ceilings(CudaTimer(1, meter), seconds))
+        for name, measure in steps.items():
+            progress.step(name)
+            figures.update(measure())
+            progress.finished()
     finally:
         progress.close()
     result["ceilings"].update(figures)

@@ -7,11 +7,10 @@ from ..report import card_tables, case_tables, markdown
 from . import ceilings, machine_code, results, suite, table
 from . import peers as adapters
 from .cases import REQUIRED, STATES, CaseError, read_workload
-from .files import check_writable, in_words, write_json
-from .machine import torch_with_gpu, why_no_gpu
+from .files import check_writable, run_program, write_json
+from .machine import chosen_device, torch_with_gpu, why_no_gpu
 from .measure import Settings
 from .options import add_problem, case_of
-from .patterns import NoTessera
 from .peers.base import Unavailable
 from .tree import find_tree
 
@@ -63,8 +62,6 @@ def build_parser():
     many.add_argument("--shard", default="1/1", help="I/N: every N-th case, from the I-th on")
     many.add_argument("--budget", type=float, help="start no new case after so many seconds")
     many.add_argument("--resume", action="store_true", help="leave out what the file holds already")
-    many.add_argument("--again", default="",
-                      help="peers: measure again where they were unavailable")
     many.add_argument("--list", action="store_true", help="print the cases and stop")
     add_common(many)
 
@@ -79,8 +76,8 @@ def build_parser():
     shown.add_argument("--state", help="only this state")
 
     limits = commands.add_parser("ceilings", help="what this GPU gives at most")
-    limits.add_argument("--program", metavar="PATH",
-                        help=f"of bench/ceilings [{ceilings.PROGRAM} of the tree]")
+    limits.add_argument("--library", metavar="PATH",
+                        help=f"of bench/ceilings [{ceilings.LIBRARY} of the tree]")
     limits.add_argument("--seconds", type=float, default=2.0,
                         help="of each sustained measurement, 0.1 to 60 [2]")
     limits.add_argument("--json", metavar="FILE",
@@ -123,9 +120,7 @@ def wanted_cases(arguments, device):
 
 
 def run_measuring(arguments):
-    device = arguments.device or ("cuda" if torch_with_gpu() else "cpu")
-    if device == "cuda" and not torch_with_gpu():
-        raise CaseError(f"--device cuda: {why_no_gpu()}")
+    device = chosen_device(arguments.device)
     many = arguments.command == "suite"
     cases = wanted_cases(arguments, device)
     if many and arguments.list:
@@ -135,8 +130,7 @@ def run_measuring(arguments):
     check_writable("--json", arguments.json)
     options = {}
     if many:
-        again = [name for name in arguments.again.split(",") if name]
-        options = {"resume": arguments.resume, "again": again, "budget": arguments.budget}
+        options = {"resume": arguments.resume, "budget": arguments.budget}
     run = suite.Suite(arguments.json, settings_of(arguments, device), tree=arguments.tree,
                       commit=arguments.commit, quiet=arguments.quiet,
                       ceilings=many or bool(arguments.json), **options)
@@ -157,7 +151,7 @@ def run_ceilings(arguments):
     check_writable("--json", arguments.json)
     if not torch_with_gpu():
         raise CaseError(f"ceilings: {why_no_gpu()}")
-    result = ceilings.measure_all(arguments.program, arguments.seconds, arguments.json,
+    result = ceilings.measure_all(arguments.library, arguments.seconds, arguments.json,
                                   arguments.tree, arguments.commit, arguments.quiet)
     print("\n".join(markdown.lines(card_tables.ceilings(result))))
     print(*markdown.provenance(result), sep="\n")
@@ -199,11 +193,4 @@ def run_peers(arguments):
 def main(arguments=None):
     arguments = build_parser().parse_args(arguments)
     run = {"ceilings": run_ceilings, "merge": run_merge, "table": run_table, "peers": run_peers}
-    try:
-        return run.get(arguments.command, run_measuring)(arguments)
-    except (CaseError, NoTessera, results.Mixed, OSError, ValueError) as error:
-        print(f"tessera.bench: {in_words(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("tessera.bench: stopped", file=sys.stderr)
-        return suite.STOPPED
+    return run_program("tessera.bench", run.get(arguments.command, run_measuring), arguments)

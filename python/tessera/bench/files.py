@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import re
+import sys
 from typing import Any
 
 
@@ -87,6 +88,19 @@ def in_words(error, path=None):
     if isinstance(error, OSError) and path:
         return f"{path}: {error.strerror or error}"
     return str(error)
+
+
+def run_program(name, run, arguments):
+    """The exit status of a program: what `run` returns, 2 for what the user can put right, which is
+    told in a line, or 130 after Ctrl-C."""
+    try:
+        return run(arguments)
+    except (OSError, ValueError) as error:
+        print(f"{name}: {in_words(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return 130
 
 
 def timestamp():

@@ -3,19 +3,29 @@
 import os
 import platform
 import sys
+from typing import Any
 
+from .cases import CaseError
 from .files import timestamp
 from .nvml import Nvml
 from .tree import commit, find_tree
 
 
-def torch_with_gpu():
+def torch_with_gpu() -> Any:
     """The torch module where it sees a GPU, else None."""
     try:
         import torch
     except (ImportError, OSError):
         return None
     return torch if torch.cuda.is_available() else None
+
+
+def chosen_device(given):
+    """The given one, or a GPU where there is one."""
+    here = torch_with_gpu()
+    if given == "cuda" and not here:
+        raise CaseError(f"--device cuda: {why_no_gpu()}")
+    return given or ("cuda" if here else "cpu")
 
 
 def why_no_gpu() -> str:

@@ -1,10 +1,14 @@
 """One case: make it real, let everybody get ready, hold each result against the reference,
 measure."""
 
+import contextlib
 import gc
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from . import peers as adapters
+from .machine import gpu_facts
 from .ours import prepare_ours
 from .patterns import NoTessera
 from .peers.base import Unavailable, one_line
@@ -22,24 +26,35 @@ OURS = "ours"
 
 
 class DeviceLost(RuntimeError):
-    """The device no longer works in this process; `competitor` was running."""
+    """The device no longer works in this process; `competitor` was starting, or None where all
+    were being timed."""
 
-    def __init__(self, competitor, reason):
+    def __init__(self, competitor: str | None, reason: str) -> None:
         super().__init__(f"{competitor}: {reason}")
         self.competitor, self.reason = competitor, reason
 
 
 @dataclass
 class Settings:
+    """`find_gpu` fills in the last two."""
+
     device: str = "cpu"
     seconds: float = SUSTAINED_SECONDS
     states: tuple | None = None  # None: those of the case
     peers: object = "all"
     ours: bool = True
+    left_out: dict = field(default_factory=dict)  # {competitor: reason} for the case
+    starting: Callable[[str], Any] = contextlib.nullcontext  # entered while a competitor starts
     cache_bytes: int = 0
     meter: object = None
-    crashed: dict | None = None  # {competitor: reason} for the case: not tried again
-    attempt: object = None  # called with a competitor's name before it starts, with None after
+
+    def find_gpu(self):
+        """What it is; None on a CPU."""
+        if self.device != "cuda":
+            return None
+        gpu, self.meter = gpu_facts()
+        self.cache_bytes = gpu["l2_bytes"]
+        return gpu
 
 
 def measure_case(case, settings, say=lambda text: None):
@@ -58,7 +73,11 @@ def measure_case(case, settings, say=lambda text: None):
     records = []
     for state in states_of(case, settings):
         say(state)
-        records.append(_record(problem, state, ready, absent, errors, settings))
+        try:
+            records.append(_record(problem, state, ready, absent, errors, settings))
+        except RuntimeError:
+            require_device(None, settings.device)
+            raise
     del problem, ready
     tidy(settings.device)
     return records
@@ -72,24 +91,19 @@ def states_of(case, settings):
 
 def _ready(name, problem, settings):
     """(Prepared, (error, budget)) of a competitor whose result is right."""
-    if name in (settings.crashed or {}):
-        raise Unavailable(settings.crashed[name])
-    attempt = settings.attempt or (lambda name: None)
-    attempt(name)
-    try:
-        return _prepare_and_check(name, problem)
-    except (Unavailable, NoTessera):
-        raise
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except WrongResult as error:
-        raise Unavailable(f"wrong result: {error}") from error
-    except Exception as error:  # whatever a peer raises is its reason
-        reason = f"{type(error).__name__}: {one_line(error)}"
-        raise Unavailable(reason) from error
-    finally:
-        require_device(name, settings.device)
-        attempt(None)
+    if name in settings.left_out:
+        raise Unavailable(settings.left_out[name])
+    with settings.starting(name):
+        try:
+            return _prepare_and_check(name, problem)
+        except (Unavailable, NoTessera):
+            raise
+        except WrongResult as error:
+            raise Unavailable(f"wrong result: {error}") from error
+        except Exception as error:  # whatever a peer raises is its reason
+            raise Unavailable(f"{type(error).__name__}: {one_line(error)}") from error
+        finally:
+            require_device(name, settings.device)
 
 
 def _prepare_and_check(name, problem):
@@ -121,7 +135,7 @@ def _check(prepared, problem):
     return check_same(solved.reference, result, solved.dtype)
 
 
-def require_device(name, device):
+def require_device(name: str | None, device: str) -> None:
     """A failed kernel poisons the whole process: nothing after it would be true."""
     if device != "cuda":
         return

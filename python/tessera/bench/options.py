@@ -4,9 +4,9 @@ tessera.tune and the programs in tools/ read problems here."""
 import argparse
 import itertools
 import shlex
+from typing import Any
 
 from .cases import (
-    ABOUT_ATTENTION,
     ALL_PATTERN_ARGUMENTS,
     DTYPES,
     OPTIONAL,
@@ -17,93 +17,71 @@ from .cases import (
     make_case,
 )
 
-# `whole` and `number` read an option's value: one, or several of them for `tessera tune`.
+# The options that set a parameter: their names, where those are others; what they read, "whole" or
+# "number" where `tessera tune` takes several; help.
+OPTIONS: dict[str, tuple[str, Any, str]] = {
+    "b": ("batch", "whole", ""), "h": ("heads", "whole", ""), "hk": ("kv-heads", "whole", ""),
+    "s": ("q-length", "whole", ""), "skv": ("kv-length", "whole", ""),
+    "d": ("dim", "whole", ""), "dv": ("dim-v", "whole", ""),
+    "window": ("window-left", "whole", "visible keys before the query"),
+    "softcap": ("softcap", "number", ""),
+    "sequences": ("sequences", "whole", "pack so many sequences of uneven lengths"),
+    "lengths": ("lengths", "number", "exponent of Zipf's law of their lengths [1.2]"),
+    "block_q": ("block-q", "whole", "queries per block [--block-kv]"),
+    "block_kv": ("block-kv", "whole", "keys per block [--block-q]"),
+    "lists": ("lists", ("shared", "per_head", "per_kv_head"), ""),
+    "alike": ("alike", "whole", "number of adjacent block rows with identical lists"),
+    "similar": ("similar", "number", "share of the list that they have in common"),
+    "m": ("m", "whole", ""), "n": ("n", "whole", ""), "k": ("k", "whole", ""),
+    "experts": ("experts", "whole", "divide the rows of A, each expert has a B"),
+    "shares": ("shares", "number", "how unevenly: 0 is evenly [0.6]"),
+    "block": ("block", "whole", "rows of a block"),
+    "block_cols": ("block-cols", "whole", "columns of a block [--block]"),
+    "dtype": ("dtype", DTYPES, "bf16; on the CPU f32"),
+    "pattern": ("pattern", str, "random where --density is given; sizes count blocks; see "
+                                "docs/gpu_check.md"),
+    **{name: (name.replace("_", "-"), "whole", "") for name in ALL_PATTERN_ARGUMENTS},
+    **{name: (name, "number", "") for name in ("density", "exponent", "zipf")},
+    **{name: (name, str, "as in 5x6x10") for name in itertools.chain(*VOLUMES.values())},
+}
 
 
-def add_pattern(parser, whole=int, number=float):
-    group = parser.add_argument_group("pattern (sizes count blocks)")
-    group.add_argument("--pattern", help="random where --density is given; see docs/gpu_check.md")
-    kinds = {**dict.fromkeys(("density", "exponent", "zipf"), number),
-             **dict.fromkeys(itertools.chain(*VOLUMES.values()), str)}
-    for name in ALL_PATTERN_ARGUMENTS:
-        kind = kinds.get(name, whole)
-        group.add_argument("--" + name.replace("_", "-"), dest=name, type=kind,
-                           help="as in 5x6x10" if kind is str else None)
-
-
-def add_attention(one, whole=int, number=float, required=True):
-    for name, letter in (("batch", "b"), ("heads", "h"), ("kv-heads", "hk"), ("q-length", "s"),
-                         ("kv-length", "skv"), ("dim", "d"), ("dim-v", "dv")):
-        one.add_argument("--" + name, dest=letter, type=whole, required=required and letter == "s")
-    one.add_argument("--causal", action="store_true")
-    one.add_argument("--window-left", dest="window", type=whole,
-                     help="visible keys before the query")
-    one.add_argument("--softcap", type=number)
-    one.add_argument("--sequences", type=whole, help="pack so many sequences of uneven lengths")
-    one.add_argument("--lengths", type=number, help="exponent of Zipf's law of their lengths [1.2]")
-    one.add_argument("--block-q", type=whole, help="queries per block [--block-kv]")
-    one.add_argument("--block-kv", type=whole, help="keys per block [--block-q]")
-    one.add_argument("--lists", choices=("shared", "per_head", "per_kv_head"))
-    one.add_argument("--alike", type=whole, metavar="N",
-                     help="number of adjacent block rows with identical lists")
-    one.add_argument("--similar", type=number, help="share of the list that they have in common")
-
-
-def add_products(one, op=None, whole=int, number=float):
-    """Those of one product, or with op=None of every product, none of them required."""
-    for name in "mnk":
-        one.add_argument("--" + name, type=whole, required=op is not None)
-    if op in (None, "matmul", "bsr_matmul"):
-        one.add_argument("--experts", type=whole, help="divide the rows of A, each expert has a B")
-        one.add_argument("--shares", type=number, help="how unevenly: 0 is evenly [0.6]")
-        one.add_argument("--transpose-a", action="store_true", help="A is stored transposed")
-        one.add_argument("--transpose-b", action="store_true", help="B is stored transposed")
-    if op != "matmul":
-        one.add_argument("--block", type=whole, required=op is not None, help="rows of a block")
-    if op not in ("matmul", "spgemm"):
-        one.add_argument("--block-cols", type=whole, help="columns of a block [--block]")
-    if op in (None, "bsr_matmul"):
-        one.add_argument("--sparse", choices=("a", "b"),
-                         help="bsr_matmul: which operand is sparse; b only with --transpose-b: "
-                              "x [m, k] times a sparse w [n, k] [a]")
-
-
-def add_dtype(one):
-    one.add_argument("--dtype", choices=DTYPES, help="bf16; on the CPU f32")
-
-
-def add_problem(parser, op):
-    """All options of one problem of an operation."""
-    if op in ABOUT_ATTENTION:
-        add_attention(parser)
-    else:
-        add_products(parser, op)
-    if op != "matmul":
-        add_pattern(parser)
-    add_dtype(parser)
-
-
-# The options whose names are not those of the parameters that they set.
-OPTIONS = {"b": "batch", "h": "heads", "hk": "kv-heads", "s": "q-length", "skv": "kv-length",
-           "d": "dim", "dv": "dim-v", "window": "window-left"}
-FIELDS = ("b", "h", "hk", "s", "skv", "d", "dv", "window", "softcap", "sequences", "lengths",
-          "block_q", "block_kv", "lists", "alike", "similar", "m", "n", "k", "block", "block_cols",
-          "experts", "shares", "pattern")
+def add_problem(parser, *ops, whole=int, number=float):
+    """All options of a problem of these operations; of several, none is required. `whole` and
+    `number` read an option's value: one, or several of them."""
+    known = {name for op in ops for name in ("dtype", *REQUIRED[op], *OPTIONAL[op])}
+    known |= set(ALL_PATTERN_ARGUMENTS) if "pattern" in known else set()
+    for name, (option, kind, text) in OPTIONS.items():
+        if name in known:
+            reads = ({"choices": kind} if isinstance(kind, tuple) else
+                     {"type": {"whole": whole, "number": number}.get(kind, kind)})
+            needed = len(ops) == 1 and name in REQUIRED[ops[0]] and name != "pattern"
+            parser.add_argument("--" + option, dest=name, required=needed, help=text, **reads)
+    if "causal" in known:
+        parser.add_argument("--causal", action="store_true")
+    if {"matmul", "bsr_matmul"} & set(ops):
+        for side in "ab":
+            parser.add_argument(f"--transpose-{side}", action="store_true",
+                                help=f"{side.upper()} is stored transposed")
+    if "bsr_matmul" in ops:
+        parser.add_argument("--sparse", choices=("a", "b"),
+                            help="bsr_matmul: which operand is sparse; b only with --transpose-b: "
+                                 "x [m, k] times a sparse w [n, k] [a]")
 
 
 def option_of(name: str) -> str:
-    return "--" + OPTIONS.get(name, name.replace("_", "-"))
+    return "--" + OPTIONS.get(name, (name,))[0]
 
 
 def case_of(arguments, device):
     """The one case that the options describe."""
     op = arguments.command
-    params = {name: getattr(arguments, name, None) for name in (*FIELDS, *ALL_PATTERN_ARGUMENTS)}
+    params = {name: getattr(arguments, name, None) for name in OPTIONS}
     params["causal"] = getattr(arguments, "causal", None) or None
     params.update(layout_of(arguments))
     if params["density"] is not None and params["pattern"] is None:
         params["pattern"] = "random"
-    params["dtype"] = arguments.dtype or ("bf16" if device == "cuda" else "f32")
+    params["dtype"] = params["dtype"] or ("bf16" if device == "cuda" else "f32")
     given = {name: value for name, value in params.items() if value is not None}
     refuse_unused(op, given)
     return make_case(op, given)

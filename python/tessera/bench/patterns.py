@@ -16,7 +16,7 @@ from .cases import (
 )
 
 
-class NoTessera(RuntimeError):
+class NoTessera(ValueError):
     """The tessera package cannot be imported; without it there are no patterns."""
 
 

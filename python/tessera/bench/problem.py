@@ -55,8 +55,7 @@ class Bsr:
         return dense
 
     def fill_dense(self, values):
-        """The whole matrix, or all of them, as a dense array of the same kind, for peers that know
-        no blocks."""
+        """The whole matrix, or all of them, as a dense array of the same kind."""
         shape = (self.lists.rows, self.lists.cols, self.block_rows, self.block_cols)
         row, col = self.lists.row_of_entry(), self.lists.indices
         if isinstance(values, np.ndarray):
@@ -180,6 +179,11 @@ class Problem:
     def dense(self):
         """The case with nothing left out, with random values throughout."""
         return Problem(self.case.dense(), self.device, self.cache_bytes)
+
+    def dense_operands(self, inputs):
+        """A and B of a set, for peers that know no blocks."""
+        return tuple(bsr.fill_dense(inputs[name]) if bsr else inputs[name]
+                     for name, bsr in (("a", self.bsr_a), ("b", self.bsr_b)))
 
     @cached_property
     def reference(self):

@@ -1,19 +1,22 @@
 """A line that says how far it is: rewritten on a terminal, one a step elsewhere."""
 
+import contextlib
+import signal
 import sys
 import time
+from typing import Any
 
 
 class Progress:
-    def __init__(self, total, stream=None, quiet=False):
+    def __init__(self, total: int, stream: Any = None, quiet: bool = False) -> None:
         self.total, self.done, self.quiet = total, 0, quiet
         self.stream = stream or sys.stderr
         self.start = time.monotonic()
         self.live = self.stream.isatty()
         self.shown = 0
-        self.now = None
+        self.now: str | None = None
 
-    def step(self, text, detail=""):
+    def step(self, text: str, detail: str = "") -> None:
         """What is being done now; a change of detail alone is shown on terminals only."""
         if self.quiet or (not self.live and text == self.now):
             return
@@ -31,26 +34,39 @@ class Progress:
             self.stream.write(line + "\n")
         self.stream.flush()
 
-    def finished(self):
+    def finished(self) -> None:
         self.done += 1
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         """A line that stays."""
-        if self.quiet:
-            return
-        if self.live and self.shown:
-            self.stream.write("\r" + " " * self.shown + "\r")
-            self.shown = 0
-        self.stream.write(text + "\n")
-        self.stream.flush()
-
-    def close(self):
-        if self.live and self.shown and not self.quiet:
-            self.stream.write("\r" + " " * self.shown + "\r")
+        self.close()
+        if not self.quiet:
+            self.stream.write(text + "\n")
             self.stream.flush()
 
-    def _left(self):
+    def close(self) -> None:
+        """Takes the line away."""
+        if self.shown:
+            self.stream.write("\r" + " " * self.shown + "\r")
+            self.stream.flush()
+            self.shown = 0
+
+    def _left(self) -> str:
         if not self.done:
             return ""
         seconds = (time.monotonic() - self.start) / self.done * (self.total - self.done)
         return f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+
+@contextlib.contextmanager
+def stoppable(progress):
+    """SIGTERM stops what is inside as Ctrl-C does. Takes the line away at the end."""
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+        progress.close()

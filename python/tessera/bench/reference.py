@@ -64,7 +64,7 @@ class SampledLists:
         for head, wanted in enumerate(self.lists):
             for row, entries in zip(self.rows, wanted, strict=True):
                 found = indices[head, row, : counts[head, row]]
-                if not np.array_equal(found, entries):
+                if counts[head, row] != len(entries) or not np.array_equal(found, entries):
                     raise WrongResult(f"the list of row {row} of head {head}: {len(found)} blocks, "
                                       f"expected {len(entries)}, or others")
         return 0.0, 0.0, 0.0
@@ -96,57 +96,49 @@ def _lists(problem):
 
 
 def _product(problem):
-    p, inputs = problem.params, problem.sets[0]
+    """Sampled rows; of experts, some of each one's, with its own matrix."""
+    p = problem.params
     if problem.op == "sddmm":
         return _sddmm(problem)
-    if "experts" in p:
-        return _grouped(problem)
-    rows = spread_over(p["m"], ROWS)
     columns = spread_over(p["n"], COLUMNS)
-    if problem.bsr_a:
-        a = problem.bsr_a.dense_rows(inputs["a"], rows)
-    else:
-        transposed = p.get("transpose", "nn")[0] == "t"
-        a = arrays.take(inputs["a"], slice(None), rows).T if transposed else (
-            arrays.take(inputs["a"], rows))
-    if problem.op == "spgemm":
-        b = _dense_columns(problem.bsr_b, inputs["b"], columns)
-    elif problem.bsr_b:
-        b = problem.bsr_b.dense_rows(inputs["b"], columns)
-    elif p.get("transpose", "nn")[1] == "t":
-        b = arrays.take(inputs["b"], columns)
-    else:
-        b = arrays.take(inputs["b"], slice(None), columns).T
-    truth = a @ b.T
-    budget = _budget(a, b, truth, problem.dtype)
+    parts: list = [(None, spread_over(p["m"], ROWS))]
+    if "experts" in p:
+        parts = [(expert, int(begin) + spread_over(int(length), ROWS // 4)) for expert, (
+            begin, length) in enumerate(zip(problem.offsets, problem.lengths, strict=False))]
+    truth, budget = [], []
+    for expert, rows in parts:
+        a, b = _rows_of_a(problem, rows), _columns_of_b(problem, columns, expert)
+        truth.append(a @ b.T)
+        budget.append(_budget(a, b, truth[-1], problem.dtype))
+    sampled = np.concatenate([rows for _, rows in parts])
 
     def pick(result):
         if hasattr(result, "dense_rows"):
-            return result.dense_rows(rows)[:, columns]
-        return arrays.take(result, rows, columns)
+            return result.dense_rows(sampled)[:, columns]
+        return arrays.take(result, sampled, columns)
 
-    return Sample(pick, truth, budget)
+    return Sample(pick, np.concatenate(truth), np.concatenate(budget))
 
 
-def _grouped(problem):
-    """Sampled rows of every expert, each with its own matrix."""
-    p, inputs = problem.params, problem.sets[0]
-    columns = spread_over(p["n"], COLUMNS)
-    rows, truth, budget = [], [], []
-    for expert, (begin, length) in enumerate(zip(problem.offsets, problem.lengths, strict=False)):
-        rows.append(int(begin) + spread_over(int(length), ROWS // 4))
-        a = arrays.take(inputs["a"], rows[-1])
-        if problem.bsr_b:
-            b = problem.bsr_b.dense_rows(inputs["b"], expert * p["n"] + columns)
-        elif p["transpose"][1] == "t":
-            b = arrays.take(inputs["b"], expert, columns)
-        else:
-            b = arrays.take(inputs["b"], expert, slice(None), columns).T
-        truth.append(a @ b.T)
-        budget.append(_budget(a, b, truth[-1], problem.dtype))
-    sampled = np.concatenate(rows)
-    return Sample(lambda result: arrays.take(result, sampled, columns), np.concatenate(truth),
-                  np.concatenate(budget))
+def _rows_of_a(problem, rows):
+    a = problem.sets[0]["a"]
+    if problem.bsr_a:
+        return problem.bsr_a.dense_rows(a, rows)
+    transposed = problem.case.transpose[0] == "t"
+    return arrays.take(a, slice(None), rows).T if transposed else arrays.take(a, rows)
+
+
+def _columns_of_b(problem, columns, expert):
+    """One a row of the result."""
+    b = problem.sets[0]["b"]
+    if problem.op == "spgemm":
+        return _dense_columns(problem.bsr_b, b, columns)
+    if problem.bsr_b:
+        return problem.bsr_b.dense_rows(b, (expert or 0) * problem.params["n"] + columns)
+    place = () if expert is None else (expert,)
+    if problem.case.transpose[1] == "t":
+        return arrays.take(b, *place, columns)
+    return arrays.take(b, *place, slice(None), columns).T
 
 
 def _budget(a, b, truth, dtype):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from operator import itemgetter
 
 from . import schema
 from .cases import CaseError, case_key, make_case
@@ -10,11 +11,10 @@ from .files import Unreadable, read_json
 
 SCHEMA = 1
 # Two files belong together where these agree.
-CALLS = ("host", "eager")  # sections of what single calls cost the host
 CARD = ("name", "compute_capability", "power_limit_w")
 
 
-class Mixed(RuntimeError):
+class Mixed(ValueError):
     """Files that must not become one."""
 
 
@@ -106,24 +106,27 @@ def machine_of(result):
     return tuple(gpu.get(field) for field in CARD) if gpu else ("cpu", result["cpu"]["name"])
 
 
-def newest(results):
-    """Takes out of each result what a newer one has of the same machine."""
-    seen = set()
-    for result in sorted(results, key=lambda result: result["date"], reverse=True):
-        where = machine_of(result)
-        keys = [(where, *record_key(record)) for record in result["cases"]]
-        calls = {section: [(where, section, one["call"]) for one in result.get(section, ())]
-                 for section in CALLS}
-        result["cases"] = [one for one, key in zip(result["cases"], keys, strict=True)
-                           if key not in seen]
-        for section, ours in calls.items():
-            result[section] = [one for one, key in zip(result.get(section, ()), ours, strict=True)
-                               if key not in seen]
-        seen.update(keys, *calls.values())
-
-
 def record_key(record):
     return case_key(record["op"], record["params"]), record["state"]
+
+
+# Sections of a result, and what is equal of entries of which only the newest counts.
+FIGURES: dict = {"cases": record_key, "host": itemgetter("call"), "eager": itemgetter("call")}
+SECTIONS: dict = {**FIGURES, "tests": itemgetter("name"),
+                  "verify": itemgetter("op", "device", "first_seed")}
+
+
+def newest(results):
+    """Takes out of each result the figures that a newer one has of the same machine."""
+    seen = set()
+    for result in sorted(results, key=lambda result: result["date"], reverse=True):
+        keys = set()
+        for section, key_of in FIGURES.items():
+            here = [((machine_of(result), section, key_of(one)), one)
+                    for one in result.get(section, ())]
+            result[section] = [one for key, one in here if key not in seen]
+            keys.update(key for key, _ in here)
+        seen |= keys
 
 
 def require_same(first, second, names=("the first file", "the second file")):
@@ -161,25 +164,16 @@ def merge(results, names=None):
     for result, name in zip(results[1:], names[1:], strict=True):
         require_same(results[0], result, (names[0], name))
     ordered = sorted(results, key=lambda result: result["date"])
-    merged = dict(ordered[-1])
+    merged = {**ordered[-1], "ceilings": {}}
     merged["parts"] = [part for result in ordered
                        for part in result.get("parts") or [part_of(result)]]
-    ceilings, cases, tests, verify = {}, {}, {}, {}
     for result in ordered:
-        ceilings.update(result["ceilings"])  # of shards, the first one has most of them
-        for record in result["cases"]:
-            case, state = record_key(record)
-            cases.setdefault(case, {})[state] = record
-        tests.update({test["name"]: test for test in result["tests"]})
-        verify.update({(one["op"], one["device"], one["first_seed"]): one
-                       for one in result.get("verify", ())})
-    merged["cases"] = [record for case in _in_turns(results) for record in cases[case].values()]
-    merged["tests"] = list(tests.values())
-    for section in CALLS:
-        calls = {one["call"]: one for result in ordered for one in result.get(section, ())}
-        merged[section] = list(calls.values())
-    merged["verify"] = list(verify.values())
-    merged["ceilings"] = ceilings
+        merged["ceilings"].update(result["ceilings"])  # of shards, the first one has most of them
+    for section, key_of in SECTIONS.items():
+        found = {key_of(one): one for result in ordered for one in result.get(section, ())}
+        merged[section] = list(found.values())
+    turns = {case: turn for turn, case in enumerate(_in_turns(results))}
+    merged["cases"].sort(key=lambda record: turns[record_key(record)[0]])
     if any("interrupted" in result for result in ordered):
         merged["interrupted"] = True
     return merged

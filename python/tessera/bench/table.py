@@ -1,12 +1,7 @@
 """Results as text for the terminal; `tessera.report` makes the documentation's tables."""
 
-import os
-import sys
-
 from ..report.values import OURS, REFERENCES, joules_of, number, of_dense, rate_of
 from .cases import label
-
-NARROW = 60  # columns of a terminal
 
 
 def _competitors(record):
@@ -53,37 +48,12 @@ def text_table(records):
 
 def aligned(lines, sides):
     """Lists of cells below each other, each column to its side, "<" or ">"; a text stands across
-    all columns. The first line names the columns. On a terminal of fewer than 60 columns that the
-    table does not fit, each line of cells is a record: a value per line with its column's name."""
+    all columns. The first line names the columns."""
     rows = [line for line in lines if not isinstance(line, str)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    columns = _terminal_columns()
-    if 0 < columns < NARROW and sum(widths) + 2 * (len(widths) - 1) > columns:
-        return _records(lines)
 
     def text(cells):
         placed = zip(cells, sides, widths, strict=True)
         return "  ".join(f"{cell:{side}{width}}" for cell, side, width in placed).rstrip()
 
     return "\n".join(line if isinstance(line, str) else text(line) for line in lines)
-
-
-def _records(lines):
-    head, *rest = lines
-    out = []
-    for line in rest:
-        cells = [line] if isinstance(line, str) else [
-            f"{name}: {cell}" if name else cell
-            for name, cell in zip(head, line, strict=True) if cell]
-        out += cells
-    return "\n".join(out)
-
-
-def _terminal_columns():
-    """COLUMNS, else the columns of the terminal of standard output; 0 where neither is known."""
-    if os.environ.get("COLUMNS", "").isdigit():
-        return int(os.environ["COLUMNS"])
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    except (OSError, ValueError):
-        return 0

@@ -208,12 +208,12 @@ def measure_sustained(timer, competitors, seconds, calls_in_run=None):
              for name, one in competitors.items()}
     figures, names = {name: Figures() for name in competitors}, list(competitors)
     for name in names[1:2] or names:
-        _busy(timer, competitors[name], calls[name], WARM_UP_SECONDS)
+        keep_busy(timer, competitors[name], calls[name], WARM_UP_SECONDS)
     for number, order in enumerate(in_turns(names, MOST_SLICES)):
         if number >= SLICES and number % 2 == 0 and _are_steady(figures):
             break
         for name in order:
-            _slice(timer, competitors[name], calls[name], seconds / SLICES, figures[name])
+            time_slice(timer, competitors[name], calls[name], seconds / SLICES, figures[name])
     for name, count in (calls_in_run or {}).items():
         figures[name].times = [ms / count for ms in figures[name].times]
     return figures
@@ -223,17 +223,17 @@ def _are_steady(figures):
     return all(one.spread <= STEADY for one in figures.values())
 
 
-def _slice(timer, prepared, calls, seconds, figures):
+def time_slice(timer, prepared, calls, seconds, figures):
     """One stretch of work: a lead-in uses up what the one before may have left of the budget of
     power; then time, clock and energy count."""
-    _busy(timer, prepared, calls, LEAD_IN_SECONDS)
+    keep_busy(timer, prepared, calls, LEAD_IN_SECONDS)
     energy = []
 
     def note():
         figures.clocks.append(timer.clock_mhz())
         energy.append((time.perf_counter(), timer.meter.joules()))
 
-    done, elapsed = _busy(timer, prepared, calls, seconds, note)
+    done, elapsed = keep_busy(timer, prepared, calls, seconds, note)
     figures.times.append(elapsed * 1e3 / done)
     figures.watts.append(power(energy))
 
@@ -248,7 +248,7 @@ def power(samples):
     return (last - first) / (end - begin)
 
 
-def _busy(timer, prepared, calls, seconds, note=lambda: None):
+def keep_busy(timer, prepared, calls, seconds, note=lambda: None):
     """Runs for so long; returns how many calls in how many seconds. The queue never runs dry: a
     chunk of calls is waited for only when the next one is in the queue."""
     begin, done, first = time.perf_counter(), 0, timer.event()

@@ -76,7 +76,7 @@ def by_groups(records):
         rows.append([group, state, len(chosen), told[QUICKER], told[EVEN], told[SLOWER],
                      f"{median(ratios):.2f}x", f"{min(ratios):.2f}x", f"{max(ratios):.2f}x"])
     head = ["cases", "state", "measured", QUICKER, EVEN, SLOWER, "median", "least", "most"]
-    return Table(head, rows, 2, "How many times as quick as the best peer")
+    return Table(head, rows, 2, "Speed-up over the best peer")
 
 
 def losses(records):

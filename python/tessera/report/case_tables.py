@@ -1,4 +1,4 @@
-"""Tables of cases: beside peers, energy, the density from which a dense product is quicker, what
+"""Tables of cases: beside peers, the density from which a dense product is quicker, what
 making lists takes, what calls cost the host. Each function returns texts, tables and notes in the
 order to read."""
 
@@ -13,8 +13,6 @@ from .values import (
     STATES,
     best_peer,
     case_text,
-    entries,
-    joules_of,
     measured,
     number,
     of_dense,
@@ -33,7 +31,7 @@ def peer_names(records):
 
 
 def comparison(records):
-    """A table for each state, and the reasons of who is missing below them."""
+    """One table per state, and below them the reasons why peers are missing."""
     notes, blocks = Notes(), []
     for state, title in STATES.items():
         chosen = [record for record in records if record["state"] == state]
@@ -111,17 +109,6 @@ def workloads(records):
     return [Table(head, rows, 2), notes]
 
 
-def energy(records):
-    """Joules for each useful TFLOP; without those there is no line."""
-    records = by_op(record for record in records
-                    if any(joules_of(*one) is not None for one in entries(record).items()))
-    names = peer_names(records)
-    rows = [[case_text(record), *(joules_of(name, entry) for name, entry in (
-        (OURS, record["ours"]), *((name, record["peers"].get(name, {})) for name in names)))]
-        for record in records]
-    return [Table(["case (J/TFLOP)", OURS, *names], rows)]
-
-
 def crossover(records):
     """The density from which the dense product is quicker, for each size of blocks."""
     series = {}
@@ -136,7 +123,7 @@ def crossover(records):
             series.setdefault(key, []).append((p["density"], share))
     rows = [[*key, equal_at(sorted(points)), ", ".join(f"{d:g}" for d, _ in sorted(points))]
             for key, points in series.items() if len(points) > 1]
-    head = ["size", "block", "state", "as quick as dense at", "from the densities"]
+    head = ["size", "block", "state", "as fast as dense at", "from the densities"]
     return [Table(head, rows, 3)]
 
 

@@ -1,9 +1,8 @@
 """The command line: `python -m tessera.report RESULTS... -o PAGE`."""
 
 import argparse
-import sys
 
-from ..bench.files import check_writable, in_words, write_whole
+from ..bench.files import check_writable, run_program, write_whole
 from ..bench.machine_code import committed
 from ..bench.tree import find_tree
 from . import page, reading
@@ -30,17 +29,16 @@ def build_parser():
     return parser
 
 
-def main(arguments=None):
-    options = build_parser().parse_args(arguments)
-    try:
-        check_writable("--output", options.output)
-        tree = find_tree(options.tree)
-        kernels = committed(tree) if tree else None
-        cards = reading.cards(reading.read_all(options.results), kernels)
-        write_whole(options.output, page.make(cards))
-    except (ValueError, OSError) as error:
-        print(f"tessera.report: {in_words(error)}", file=sys.stderr)
-        return 2
+def run(options):
+    check_writable("--output", options.output)
+    tree = find_tree(options.tree)
+    kernels = committed(tree) if tree else None
+    cards = reading.cards(reading.read_all(options.results), kernels)
+    write_whole(options.output, page.make(cards))
     print(f"{options.output}: {sum(len(card.records) for card in cards)} cases, "
           f"{', '.join(card.title for card in cards)}")
     return 0
+
+
+def main(arguments=None):
+    return run_program("tessera.report", run, build_parser().parse_args(arguments))

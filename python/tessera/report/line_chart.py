@@ -111,7 +111,7 @@ def drawn_line(chart, line, at_x, at_y, end, label_y, last_x):
                        f"{line.name}: {number(y)}{chart.unit} at {x:g}") for x, y in line.points]
     if line.even:
         out.append(circle(at_x(line.even), at_y(1), 7,
-                          f"{line.name}: as quick as dense at {line.even:g}", "even"))
+                          f"{line.name}: as fast as dense at {line.even:g}", "even"))
     name = clean(line.name, LONGEST_LABEL)
     if end[0] == last_x and line.kind != "ideal":  # elsewhere a figure could not be compared
         name = clean(line.name, LONGEST_LABEL - 6) + f" {number(end[1])}{chart.unit}"

@@ -41,7 +41,6 @@ SECTIONS = (
     ("Lists", everything, case_tables.lists),
     ("Products", of_kind(PRODUCTS), case_tables.comparison),
     ("Density from which a dense product is faster", everything, case_tables.crossover),
-    ("Energy", everything, case_tables.energy),
     ("Predicted against measured time", everything, card_tables.predictions),
 )
 

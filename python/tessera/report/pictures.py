@@ -101,7 +101,7 @@ def attention_densities(records):
     lines = with_ideal(lines_by_name(found, speed_up_over("tessera_dense")))
     return Chart("Block-sparse attention: speed-up over dense",
                  ["bf16, 32768 positions, 16 heads of 128, random blocks of 128x128, sustained"],
-                 "times as quick as tessera's own dense attention", lines,
+                 "speed-up over tessera's own dense attention", lines,
                  speed_up=True), [*found.values()]
 
 
@@ -122,9 +122,9 @@ def product_densities(records):
     dense = "has random values" if values else "multiplies the zeros"
     about = [f"bf16, {SIZE}x{SIZE}x{SIZE}, random blocks, sustained; dense {dense}"]
     even = ", ".join(f"{line.even:.2f} ({line.name})" for line in lines if line.even)
-    about += [f"as quick as dense at {even}"] if even else []
+    about += [f"as fast as dense at {even}"] if even else []
     return Chart("Sparse products: speed-up over dense cuBLASLt", about,
-                 "times as quick as cuBLASLt", with_ideal(lines), speed_up=True), shown
+                 "speed-up over cuBLASLt", with_ideal(lines), speed_up=True), shown
 
 
 # Name -> its charts: the ends of their files' names, and what makes each, and the cases that it

@@ -1,4 +1,4 @@
-"""What tables of results are made of, whoever shows them: rows below a head, and numbered notes."""
+"""The parts of a table of results, as text or as HTML: a head, rows and numbered notes."""
 
 from dataclasses import dataclass
 

@@ -67,12 +67,6 @@ def measured(record):
     return {name: entry for name, entry in record["peers"].items() if "ms" in entry}
 
 
-def entries(record):
-    """{name: entry} of all that have a time, ours first."""
-    ours = {OURS: record["ours"]} if "ms" in record["ours"] else {}
-    return {**ours, **measured(record)}
-
-
 def best_peer(record):
     """The name of the quickest; None where none was measured."""
     peers = measured(record)

@@ -4,20 +4,19 @@ import argparse
 import json
 import os
 import re
-import signal
 import sys
 
 from ..bench.cases import LISTS, REQUIRED, STATES, CaseError, read_workload
 from ..bench.cli import duration
-from ..bench.files import check_writable, in_words
-from ..bench.machine import gpu_facts, torch_with_gpu, why_no_gpu
+from ..bench.files import check_writable, run_program
+from ..bench.machine import chosen_device
 from ..bench.measure import DeviceLost, Settings
-from ..bench.options import add_attention, add_dtype, add_pattern, add_products
+from ..bench.options import add_problem
 from ..bench.patterns import NoTessera
 from ..bench.peers.base import Unavailable, one_line
-from ..bench.progress import Progress
+from ..bench.progress import Progress, stoppable
 from . import show
-from .file import Refused, TuningFile
+from .file import TuningFile
 from .shapes import cases_of, several
 from .trial import device_and_file, try_rows
 
@@ -62,11 +61,8 @@ def build_parser():
     parser.add_argument("--dry-run", action="store_true", help="write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    add_dtype(parser)
-    whole, share = several(int), several(float)
-    add_attention(parser.add_argument_group("attention"), whole, share, required=False)
-    add_products(parser.add_argument_group("products"), None, whole, share)
-    add_pattern(parser, whole, share)
+    add_problem(parser.add_argument_group("the problem"), *OPS, whole=several(int),
+                number=several(float))
     return parser
 
 
@@ -107,20 +103,17 @@ class Tuner:
     def run(self, cases):
         progress = Progress(len(cases), quiet=self.arguments.quiet)
         outcome = DONE
-        former = signal.signal(signal.SIGTERM, _stop)
         try:
-            for case in cases:
-                if not self._try(case, progress):
-                    outcome = FAILED
-                progress.finished()
+            with stoppable(progress):
+                for case in cases:
+                    if not self._try(case, progress):
+                        outcome = FAILED
+                    progress.finished()
         except KeyboardInterrupt:
-            outcome = STOPPED
+            return STOPPED
         except DeviceLost as error:
-            progress.say(f"the device is lost: {error}")
-            outcome = FAILED
-        finally:
-            signal.signal(signal.SIGTERM, former)
-            progress.close()
+            print(f"tessera.tune: the device is lost: {error}", file=sys.stderr)
+            return FAILED
         return outcome
 
     def _try(self, case, progress):
@@ -157,16 +150,12 @@ class Tuner:
 
 
 def run(arguments):
-    device = arguments.device or ("cuda" if torch_with_gpu() else "cpu")
-    if device == "cuda" and not torch_with_gpu():
-        raise CaseError(f"--device cuda: {why_no_gpu()}")
+    device = chosen_device(arguments.device)
     cases, others = wanted_cases(arguments, device)
     if device == "cpu":
         arguments.state = "burst"
     settings = Settings(device=device, seconds=arguments.seconds)
-    if device == "cuda":
-        facts, settings.meter = gpu_facts()
-        settings.cache_bytes = facts["l2_bytes"]
+    settings.find_gpu()
     tuner = Tuner(arguments, settings)
     outcome = tuner.run(cases)
     trials, notes = tuner.trials, sys.stderr
@@ -185,16 +174,4 @@ def run(arguments):
 
 
 def main(arguments=None):
-    arguments = build_parser().parse_args(arguments)
-    try:
-        return run(arguments)
-    except (CaseError, NoTessera, Refused, OSError, ValueError) as error:
-        print(f"tessera.tune: {in_words(error)}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:  # before anything was tried
-        print("tessera.tune: stopped", file=sys.stderr)
-        return STOPPED
-
-
-def _stop(number, frame):
-    raise KeyboardInterrupt
+    return run_program("tessera.tune", run, build_parser().parse_args(arguments))

@@ -11,7 +11,7 @@ HEADER = ("tessera-tuning 1\ndevice {device}\n"
           "# Written by tessera.tune: the kernel to take, the problem, what was measured.\n")
 
 
-class Refused(RuntimeError):
+class Refused(ValueError):
     """A file that is not the device's, or broken."""
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import collections
-import sys
 import time
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from ..bench.files import Unwritable, check_writable, write_json
+from ..bench.measure import DeviceLost, require_device
 from ..bench.ours import rejected
+from ..bench.progress import Progress
 from . import draw
 from .jobs import Outcome, from_here, from_jobs
 
@@ -76,37 +77,6 @@ class Tally:
         return "\n".join(lines)
 
 
-class Line:
-    """How far it is, rewritten on a terminal; elsewhere a line every half a minute."""
-
-    def __init__(self, stream: TextIO, quiet: bool):
-        self.stream, self.quiet, self.live = stream, quiet, stream.isatty()
-        self.every = 0.2 if self.live else 30.0
-        self.last, self.width = time.monotonic(), 0
-
-    def show(self, tally: Tally, options: argparse.Namespace) -> None:
-        now = time.monotonic()
-        if self.quiet or now - self.last < self.every:
-            return
-        self.last = now
-        spent = tally.seconds
-        rate = tally.done / spent
-        left = (options.count - tally.done) / rate if rate else 0.0
-        if options.seconds is not None:
-            left = min(left, max(0.0, options.seconds - spent))
-        text = (f"{tally.done} of {options.count} problems, {rate:.1f} a second, "
-                f"{int(left // 60)}:{int(left % 60):02d} left; {tally.refused} refused, "
-                f"{tally.failed} failed")
-        self.stream.write("\r" + text.ljust(self.width) if self.live else text + "\n")
-        self.stream.flush()
-        self.width = len(text)
-
-    def clear(self) -> None:
-        if self.live and self.width:
-            self.stream.write("\r" + " " * self.width + "\r")
-            self.stream.flush()
-
-
 def reasons_of(refusal: Exception, device: str) -> list[str]:
     """Why no kernel of this device took it, each reason once and without the problem's numbers."""
     reasons = [f"{row}: {reason.split(', got')[0]}" for row, reason in rejected(refusal, device)]
@@ -171,26 +141,27 @@ def outcome_of(seed: int, options: argparse.Namespace) -> Outcome:
 
 def attention(options: argparse.Namespace) -> int:
     """0: every problem right or refused; 1: one is wrong; 130: interrupted."""
-    tally, line = Tally(), Line(sys.stderr, options.quiet)
+    tally, progress = Tally(), Progress(options.count, quiet=options.quiet)
     interrupted = False
     outcomes = (from_here if options.jobs == 1 else from_jobs)(options, outcome_of)
     try:
         for outcome in outcomes:
             tally.add(outcome)
             if outcome.trouble is not None:
-                line.clear()
+                progress.close()
                 print(failure(outcome, options), flush=True)
                 if outcome.lost:
                     print(f"the device is lost: {outcome.lost}")
                 if outcome.lost or tally.failed >= options.failures:
                     print("stopped here")
                     break
-            line.show(tally, options)
+            progress.finished()
+            progress.step("random problems", f"{tally.refused} refused, {tally.failed} failed")
     except KeyboardInterrupt:
         interrupted = True
     finally:
         outcomes.close()
-    line.clear()
+        progress.close()
     print(tally.summary(), flush=True)
     if options.json:
         found = tally.as_json(options)
@@ -210,15 +181,11 @@ def failure(outcome: Outcome, options: argparse.Namespace) -> str:
 
 
 def _lost(device: str) -> str | None:
-    """What the device says where it no longer answers: after some errors a process has lost it."""
-    if device == "cpu":
-        return None
-    import torch
-
+    """What the device says where it no longer answers."""
     try:
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        return str(error).splitlines()[0]
+        require_device("verify", device)
+    except DeviceLost as lost:
+        return lost.reason
     return None
 
 

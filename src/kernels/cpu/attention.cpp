@@ -8,8 +8,8 @@
 #include "src/kernels/cpu/parallel.hpp"
 #include "src/walk/views.hpp"
 
-// Queries stand in vector lanes: scores are K Q^T, so that K and V are only ever read by broadcast,
-// in place, and the softmax over keys needs no sums across lanes.
+// Queries are in vector lanes: scores are computed as K Q^T, so that K and V are read in place, by
+// broadcast, and the softmax over keys needs no sums across lanes.
 namespace tessera::cpu {
 namespace {
 
@@ -115,7 +115,8 @@ class Forward {
     }
   }
 
-  /// Turns a lane's sum into the factor that normalises its output; returns its lse.
+  /// Turns a lane's row sum into the factor that normalises its output, and returns its
+  /// log-sum-exp.
   static float finish_lane(float maximum, float& sum, float sink) {
     const float top = std::max(maximum, sink);
     if (top == kHidden && sum == 0.0f) return kHidden;
@@ -148,7 +149,7 @@ void run(const AttentionProblem& problem, const planning::AttentionShape& shape,
       planning::carve_attention_schedule(carver, shape, resources.row.tile, false).order;
   Forward forward(problem, shape, resources);
   parallel_for(resources.threads, tiling.tiles(), [&](int thread, std::int64_t i) {
-    // Without a mask the last tiles of a head are the long ones, if any are.
+    // Without a mask, the last tiles of a head are the longest, if any.
     const std::int64_t index = order ? order[i] : tiling.tiles() - 1 - i;
     forward.run_tile(thread, tiling.tile(index));
   });

@@ -8,13 +8,13 @@
 #include "src/kernels/cpu/parallel.hpp"
 #include "src/walk/views.hpp"
 
-// Two passes, each the forward loop in shape: queries in lanes walk keys and sum dq; keys in lanes
-// walk queries (the transposed lists) and sum dk and dv. Scores are computed twice; in return
-// nothing is shared between threads, and results do not depend on how many there are.
+// Backward in two passes, each shaped like the forward loop: with queries in lanes, walk keys and
+// sum dq; with keys in lanes, walk queries (transposed lists) and sum dk and dv. Scores are
+// computed twice, but threads share nothing, and results do not depend on the number of threads.
 namespace tessera::cpu {
 namespace {
 
-/// dout . out - dlse of every query: [heads, rows in memory].
+/// delta = dout . out - dlse of every query: [heads, rows in memory].
 struct DeltaTable {
   float* data;
   std::int64_t rows;
@@ -70,7 +70,7 @@ class Backward {
     }
   }
 
-  /// The sink takes its share of every query's softmax and gives nothing: d = -p * delta.
+  /// The sink takes part in every query's softmax but has no value: d = -p * delta.
   void compute_sink(std::int64_t head) {
     const float sink = view_.sink(head);
     double sum = 0;
@@ -174,9 +174,9 @@ class Backward {
     planning::AttentionScratch scratch{};
     Stages stages;
     std::vector<planning::KeyStep> stage{};
-    StageRows rows{}, value_rows{};  // what lanes walk: k and v, or q and dout
+    StageRows rows{}, value_rows{};  // rows that the lanes walk: k and v, or q and dout
     std::vector<Segment> segments{};
-    std::vector<float> lse{}, delta{};  // of a stage's queries
+    std::vector<float> lse{}, delta{};  // per query of a stage
   };
 
   struct Part {
@@ -198,7 +198,7 @@ class Backward {
     std::fill(s.delta, s.delta + lanes, 0.0f);
   }
 
-  /// scores and dscores of a strip, hidden pairs marked; `bits` as `hide_scores` takes them.
+  /// Computes scores and dscores of a strip, and marks hidden pairs; `bits` as for `hide_scores`.
   template <class Bits>
   void score(Thread& t, const Part& part, std::int64_t lanes_in_use, const Bits& bits) {
     planning::AttentionScratch& s = t.scratch;
@@ -209,7 +209,7 @@ class Backward {
                 lanes_in_use - part.first, s.scores, bits);
   }
 
-  /// What one head's queries add to a tile of keys.
+  /// Adds the contribution of one head's queries to a tile of keys.
   void add_head(Thread& t, const Sequence& sequence, std::int64_t head, std::int64_t first_key,
                 std::int64_t key_count, const planning::KeyRange& used, const Strips& strips) {
     planning::AttentionScratch& s = t.scratch;
@@ -242,13 +242,13 @@ class Backward {
     }
   }
 
-  /// Steps over the queries that see any of the tile's keys.
+  /// Collects the steps over the queries that see any of the tile's keys.
   void walk_queries(const Sequence& sequence, std::int64_t head, const planning::KeyRange& used,
                     std::int64_t first_key, std::int64_t key_count, Stages& stages) const {
     stages.clear();
     const planning::Visibility sight = sequence.sight.from_keys(sequence.q_length);
     const std::int64_t first = used.begin, last = used.end - 1;
-    // Lanes of unused keys see no query: every step is then a boundary.
+    // Lanes of unused keys see no query, so every step is a boundary step.
     const bool ragged = used.size() < key_count;
     const auto add = [&](planning::KeyStep step) {
       step.boundary |= ragged;
@@ -334,18 +334,19 @@ void prepare(const AttentionBackwardProblem& problem, const planning::AttentionS
   for (std::int64_t batch = 0; batch < shape.mask_batch; ++batch)
     for (std::int64_t in_batch = 0; in_batch < shape.mask_heads; ++in_batch) {
       const std::int64_t set = batch * shape.mask_heads + in_batch;
-      const std::int64_t head = in_batch * shape.heads_per_list();  // the first of those that share
+      const std::int64_t head = in_batch * shape.heads_per_list();  // first of those that share
       std::int64_t* offsets = lists.offsets + set * (lists.key_blocks + 1);
       std::int64_t* rows = lists.rows + set * lists.entries;
       std::int64_t* tiles = lists.tiles + set * lists.entries;
-      // Every entry of every row once: visit(row, key block, bit tile).
+      // Calls visit(row, key block, bit tile) once per entry of every row.
       const auto for_each_entry = [&](const auto& visit) {
         const planning::Visibility all{.used = {0, shape.kv_length}};
         for (std::int64_t r = 0; r < shape.mask_rows; ++r) {
           const std::int64_t query = r * shape.mask_block.rows;
           planning::MaskWalk walk(mask, all, batch, head, query, query);
           planning::KeyStep step;
-          // Rows that no query uses were not checked: they may repeat blocks, but not overflow.
+          // Rows that no query uses were not checked: their entries may repeat, but must not
+          // overflow the buffers.
           for (std::int64_t n = 0; n < shape.mask_capacity && walk.next(step); ++n)
             visit(r, step.block_begin / shape.mask_block.cols, step.bit_tile);
         }

@@ -12,7 +12,7 @@ bool Stages::next(std::vector<KeyStep>& stage) {
   while (next_ < steps_.size() && room > 0) {
     KeyStep step = steps_[next_];
     const std::int64_t left = step.count - taken_;
-    // A step that would fit the next stage whole is not cut.
+    // A step that fits into the next stage as a whole is not split.
     if (left > room && !stage.empty() && left <= size_) break;
     step.begin += taken_;
     step.count = std::min(left, room);
@@ -30,7 +30,7 @@ bool Stages::next(std::vector<KeyStep>& stage) {
 void StageRows::load(const Simd& isa, const KeyRowsView& source, const std::vector<KeyStep>& stage,
                      std::int64_t dim, float* scratch) {
   runs.clear();
-  // Runs shorter than a register tile of rows multiply slower than they copy.
+  // Runs shorter than a register tile are copied: multiplying them in place is slower.
   const bool in_place =
       source.rows.dtype == DType::f32 && (!source.paged || source.pages.page_size >= 16);
   row = in_place ? source.rows.row : dim;
@@ -84,7 +84,7 @@ BitTiles::BitTiles(const BlockMask& mask) {
 
 namespace {
 
-/// Where a lane stands: its strip's base and pitch, and its column there.
+/// The position of a lane: its strip's base and pitch, and its column there.
 struct LanePlace {
   std::int64_t base, width, column;
 };

@@ -9,19 +9,19 @@
 #include "src/kernels/cpu/layout.hpp"
 #include "src/kernels/cpu/simd.hpp"
 
-// The pieces that forward and backward attention share: a walk's steps gathered into stages, a
-// stage's rows ready to be multiplied, scores under masks.
+// Shared by forward and backward attention: the steps of a walk gathered into stages, a stage's
+// rows prepared for multiplication, masking of scores.
 namespace tessera::cpu {
 
-/// Steps of a walk, gathered into stages: what one step of the online softmax takes.
+/// The steps of a walk, gathered into stages. One stage is one step of the online softmax.
 class Stages {
  public:
-  /// At most `size` keys together.
+  /// `size`: maximum number of keys per stage.
   explicit Stages(std::int64_t size) : size_(size) {}
   std::int64_t size() const { return size_; }
   void clear() { steps_.clear(), next_ = 0, taken_ = 0; }
   void add(const planning::KeyStep& step) { steps_.push_back(step); }
-  /// The next stage into `stage`; false at the end. Long steps are cut.
+  /// Writes the next stage to `stage`; false at the end. Long steps are split.
   bool next(std::vector<planning::KeyStep>& stage);
 
  private:
@@ -31,7 +31,7 @@ class Stages {
   std::int64_t taken_ = 0;
 };
 
-/// Rows of keys, values or queries of a stage, as runs with one pitch.
+/// The rows of keys, values or queries of a stage, as runs with one pitch.
 struct StageRows {
   struct Run {
     const float* data;
@@ -40,7 +40,7 @@ struct StageRows {
   std::vector<Run> runs;
   std::int64_t row = 0, col = 1;
 
-  /// In place where they are f32, else converted into `scratch`.
+  /// Uses f32 rows in place; converts others into `scratch`.
   void load(const Simd& isa, const KeyRowsView& source, const std::vector<planning::KeyStep>& stage,
             std::int64_t dim, float* scratch);
 
@@ -62,19 +62,18 @@ struct BitTiles {
   }
 };
 
-/// Rows that the steps of a stage have together.
+/// Number of rows in a stage.
 inline int stage_rows(const std::vector<planning::KeyStep>& stage) {
   std::int64_t count = 0;
   for (const planning::KeyStep& step : stage) count += step.count;
   return static_cast<int>(count);
 }
 
-/// The score of a hidden pair.
+/// The score of a masked pair.
 inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
-/// Hides the pairs of a strip of scores, [stage rows, lanes], that positions or bit tiles hide.
-/// `bits(step, lane)` returns what says, row by row of the step, whether its bit tile shows the
-/// pair.
+/// Masks a strip of scores, [stage rows, lanes], by position and by bit tiles. `bits(step, lane)`
+/// returns a function that tells, per row of the step, whether the bit tile shows the pair.
 template <class Bits>
 void hide_scores(const Simd& isa, const std::vector<planning::KeyStep>& stage,
                  const LaneSight& sight, int vectors, std::int64_t lanes, float* scores,
@@ -94,10 +93,11 @@ void hide_scores(const Simd& isa, const std::vector<planning::KeyStep>& stage,
   }
 }
 
-/// Writes `count` rows of a tensor, transposed, into strips of lanes: strip s holds [dim x width].
+/// Loads `count` rows of a tensor, transposed, into strips of lanes: strip s holds [dim x width].
 void load_lanes(const Simd& isa, const RowsView& source, std::int64_t first, std::int64_t count,
                 std::int64_t dim, std::int64_t lane, const Strips& strips, float* to, float* row);
-/// The reverse: lanes [lane, lane + count), each times factor[lane] where given, into rows.
+/// The reverse: stores lanes [lane, lane + count), each multiplied by factor[lane] if given, as
+/// rows.
 void store_lanes(const Simd& isa, const float* from, const Strips& strips, std::int64_t lane,
                  std::int64_t count, std::int64_t dim, const float* factor, const RowsView& to,
                  std::int64_t first, float* row);

@@ -12,7 +12,7 @@
 
 namespace tessera::cpu {
 
-/// Positions in lanes are 32 bits: a bound beyond them means "no bound".
+/// Lanes hold 32-bit positions; a larger bound means "no bound".
 inline std::int32_t lane_bound(std::int64_t key) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(key, 0, kMax));
@@ -27,7 +27,7 @@ class AttentionTiles {
       mask_ = planning::view_of(problem.mask, shape.kv_length, shape.heads_per_list());
   }
 
-  /// For `hide_scores` where lanes, from `first` on, are the queries of a tile.
+  /// The `bits` argument of `hide_scores` if lanes, from `first` on, are the queries of a tile.
   auto bits_of_queries(const planning::QueryTile& tile, std::int64_t first) const {
     return [this, &tile, first](const planning::KeyStep& step, std::int64_t lane) {
       const std::int64_t query = (tile.row + (first + lane) % tile.row_count) % mask_->block_q;
@@ -36,7 +36,7 @@ class AttentionTiles {
       };
     };
   }
-  /// The same where lanes are keys, the first of them `first`, and rows are queries.
+  /// The same if lanes are keys, from `first` on, and rows are queries.
   auto bits_of_keys(std::int64_t first) const {
     return [this, first](const planning::KeyStep& step, std::int64_t lane) {
       const std::int64_t key = (first + lane) % mask_->block_kv;
@@ -46,7 +46,8 @@ class AttentionTiles {
     };
   }
 
-  /// Steps that rows [first, last] of a head need; they lie in one row of mask blocks.
+  /// Collects the steps that rows [first, last] of a head need; these rows lie in one row of mask
+  /// blocks.
   void walk_keys(const Sequence& sequence, std::int64_t head, std::int64_t first, std::int64_t last,
                  Stages& stages) const {
     stages.clear();
@@ -66,7 +67,7 @@ class AttentionTiles {
   std::optional<planning::MaskView> mask_;
 };
 
-/// Query tiles by falling length of their lists; nothing without a mask.
+/// Orders the query tiles by falling length of their lists; without a mask, does nothing.
 void order_tiles(const AttentionProblem& problem, const planning::AttentionShape& shape,
                  const planning::Tile& tile, std::int64_t* order);
 

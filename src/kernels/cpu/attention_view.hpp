@@ -9,10 +9,10 @@
 #include "src/walk/sequence.hpp"
 #include "src/walk/walk.hpp"
 
-// Attention's tensors as the kernels read them: rows of one sequence and head, whatever the layout.
+// Views of attention's tensors: rows of one sequence and head, for any layout.
 namespace tessera::cpu {
 
-/// Absent, or without elements (and then of any other sizes).
+/// Whether a tensor is absent or has no elements (its other sizes do not matter then).
 inline bool is_empty(const Tensor& tensor) {
   for (int i = 0; i < tensor.rank; ++i)
     if (tensor.size(i) == 0) return true;
@@ -28,14 +28,14 @@ struct RowsView {
   void* at(std::int64_t index) const { return data + index * row * size_of(dtype); }
 };
 
-/// Keys or values: rows that follow one another, or pages of them.
+/// Keys or values: contiguous rows, or rows in pages.
 struct KeyRowsView {
   RowsView rows;
   bool paged = false;
   planning::PageView pages;
   std::int64_t batch = 0, page_stride = 0;
 
-  /// Consecutive rows from `key` on; `data` null where no page holds them.
+  /// Consecutive rows from `key` on; `data` is null if no page holds them.
   struct Run {
     const void* data;
     std::int64_t count;
@@ -55,7 +55,7 @@ class AttentionView {
   RowsView queries(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
   /// Rows of a tensor shaped like k, v or their gradients.
   KeyRowsView keys(const Tensor& tensor, const Sequence& sequence, std::int64_t kv_head) const;
-  /// lse or dlse of query 0 of a sequence and head; the next query is `stride` elements on.
+  /// lse or dlse of the queries of a sequence and head; `stride` is in elements.
   struct PerQuery {
     float* data = nullptr;
     std::int64_t stride = 0;
@@ -64,10 +64,10 @@ class AttentionView {
   PerQuery per_query(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
   float sink(std::int64_t head) const;
 
-  /// Packed rows [total, heads, dim] after the last of `offsets` belong to no sequence: zeros.
-  /// Nothing where the tensor or the offsets are absent.
+  /// Zeroes the packed rows [total, heads, dim] that belong to no sequence: those after the last
+  /// offset. Does nothing if the tensor or the offsets are absent.
   void clear_rest(const Tensor& rows, const Tensor& offsets) const;
-  /// -inf in their log-sum-exps [heads, total].
+  /// Writes -inf to the log-sum-exps [heads, total] of these rows.
   void clear_rest_of_lse() const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 using planning::Call;
 using planning::ScheduleMark;
 
-/// visit(problem, its shape): the alternatives of both variants correspond by position.
+/// Calls visit(problem, shape); the alternatives of both variants correspond by index.
 template <class Visit>
 void visit_with_shape(const Call& call, const Visit& visit) {
   [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -32,7 +32,7 @@ ScheduleMark mark_of(const planning::Planned& planned) {
   return {kMagic, std::hash<std::string>{}(planned.row->name + planning::describe(planned.shape))};
 }
 
-/// What follows the mark; null where the plan has no schedule.
+/// The schedule after its mark; null if the plan has no schedule.
 void* body_of(const Call& call) {
   if (call.planned.buffers.schedule == 0) return nullptr;
   return static_cast<char*>(call.schedule) + planning::kScheduleMarkBytes;

@@ -8,10 +8,11 @@
 #include "src/kernels/family.hpp"
 #include "src/problem/shape.hpp"
 
-// The CPU backend: runs every operation in f32 with the best instruction set of the machine.
+// The CPU backend: runs every operation in f32, with the best instruction set of the machine.
 namespace tessera::cpu {
 
-/// What a call works with: the kernel's row, caller-owned buffers of the planned sizes, threads.
+/// The resources of a call: the kernel row, buffers of the planned sizes (owned by the caller),
+/// threads.
 struct Resources {
   const planning::KernelRow& row;
   void* workspace;
@@ -19,8 +20,8 @@ struct Resources {
   int threads;
 };
 
-/// What the CPU's families do. A schedule begins with a mark: one that prepare did not write for
-/// the same plan is refused.
+/// prepare and launch of the CPU families. A schedule begins with a mark; a schedule that was not
+/// prepared for the same plan is refused.
 void prepare(const planning::Call& call);
 void launch(const planning::Call& call);
 
@@ -38,7 +39,7 @@ void prepare(const AttentionProblem&, const planning::AttentionShape&,
 void prepare(const AttentionBackwardProblem&, const planning::AttentionShape&,
              const planning::KernelRow& row, void* schedule);
 
-/// The result's blocks and, for each, the pairs of stored blocks that it sums.
+/// The blocks of a result and, for each, the pairs of stored blocks whose products it sums.
 struct SpgemmPattern {
   std::vector<std::int64_t> offsets, columns;           // of the result, by row, sorted
   std::vector<std::int64_t> pair_offsets;               // [stored + 1]

@@ -39,7 +39,7 @@ void write_transposed_lists(const planning::BsrView& view, std::int64_t batches,
     for (std::int64_t j = 0; j <= out.lines; ++j) out.offsets.set(offsets + j, 0);
     for_each_entry([&](std::int64_t, std::int64_t line, std::int64_t) { add(line + 1, 1); });
     for (std::int64_t j = offsets; j < offsets + out.lines; ++j) add(j + 1, ends[j]);
-    // Filling moves each column's offset to its end; moving all one place up restores them.
+    // Filling has moved each column's offset to its end; shifting all offsets by one restores them.
     for_each_entry([&](std::int64_t i, std::int64_t line, std::int64_t p) {
       out.rows.set(entries + ends[line], i);
       out.positions.set(entries + ends[line], p);

@@ -12,20 +12,20 @@ namespace tessera::cpu {
 
 using planning::list_batches;
 
-/// Stored blocks of a BSR matrix by line, a line being a block row, or a block column through
-/// transposed lists. One batch of it.
+/// The stored blocks of one batch of a BSR matrix, by line: a line is a block row, or, through
+/// transposed lists, a block column.
 struct BlockLists {
   planning::BsrView lists;
   std::int64_t batch = 0;
-  const std::int64_t* positions = nullptr;  // where each entry's block is stored; null: in order
+  const std::int64_t* positions = nullptr;  // stored position of each entry; null: in order
 
   planning::BsrRow line(std::int64_t index) const { return lists.row(batch, index); }
   std::int64_t position(std::int64_t entry) const { return positions ? positions[entry] : entry; }
 };
 
-/// The lists by row as the matrix stores them.
+/// The lists by row, as stored.
 BlockLists lists_by_row(const BsrMatrix& matrix, std::int64_t batch);
-/// The lists by column from buffers that `write_transposed_lists` filled.
+/// The lists by column, from buffers that `write_transposed_lists` has filled.
 BlockLists lists_by_column(const planning::ListBuffers& lists, const BsrMatrix& matrix,
                            std::int64_t batch);
 void write_transposed_lists(const planning::BsrView& stored, std::int64_t batches,

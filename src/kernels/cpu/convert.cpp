@@ -18,7 +18,7 @@ using planning::BsrView;
 
 namespace {
 
-/// visit(batch, block row, block column, stored position) for every block.
+/// Calls visit(batch, block row, block column, stored position) for every block.
 template <class Visit>
 void for_each_block(const BsrView& lists, std::int64_t batches, const Visit& visit) {
   for (std::int64_t b = 0; b < batches; ++b) {
@@ -30,7 +30,7 @@ void for_each_block(const BsrView& lists, std::int64_t batches, const Visit& vis
   }
 }
 
-/// copy(line of the block in the dense matrix, the same line in the pool), in bytes from the start.
+/// Calls copy(line of the block in the dense matrix, the same line in the pool); offsets in bytes.
 template <class Copy>
 void for_each_line(const BlockCopy& c, const Copy& copy) {
   for_each_block(c.lists, c.batches,
@@ -91,7 +91,7 @@ void select_blocks(const planning::SelectShape& s) {
     return planning::norm_key(static_cast<const float*>(s.norms.data)[at]);
   };
   std::uint32_t cut = s.above;
-  std::int64_t ties = 0;  // how many of those at the cut are kept
+  std::int64_t ties = 0;  // number of ties that are kept
   const std::int64_t blocks = s.rows * s.cols;
   if (s.by_count) {
     auto order = sparse::filled<std::int64_t>(blocks, 0, "norms");

@@ -4,7 +4,7 @@
 
 #include "src/walk/conversions.hpp"
 
-// Conversions in host memory. Lists have been checked.
+// Conversions in host memory. Lists have been checked before.
 namespace tessera::cpu {
 
 void to_dense(const planning::BlockCopy& copy);

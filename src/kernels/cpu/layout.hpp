@@ -7,34 +7,35 @@
 #include "src/kernels/row.hpp"
 #include "src/problem/shape.hpp"
 
-// How the CPU backend cuts its buffers: pure arithmetic, read by the planner (how many bytes) and
-// by the kernels (which bytes).
+// How the CPU backend divides its buffers: plain arithmetic, shared by the planner (sizes) and the
+// kernels (addresses).
 namespace tessera::planning {
 
 using core::Size;
 
-/// Vectors are at most this many floats on any instruction set; a strip of the right operand is at
-/// most kMaxStrip columns.
+/// kMaxLanes: maximum floats per vector on any instruction set. kMaxStrip: maximum columns per
+/// strip of the right operand.
 inline constexpr std::int64_t kMaxLanes = 16;
 inline constexpr std::int64_t kMaxStrip = 48;
 constexpr std::int64_t pad_lanes(std::int64_t n) { return core::align_up(n, kMaxLanes); }
 
 /// Floats of the right operand that are packed at a time, unless a single strip needs more. Few,
-/// since fresh pages cost more than reading the left operand again; where the operand is deep, five
-/// strips all the same, up to a limit, so that this reading stays cheap beside the arithmetic.
+/// because touching new pages costs more than reading the left operand again. For deep operands,
+/// five strips up to a limit, so that reading the left operand again stays cheap compared with the
+/// arithmetic.
 inline constexpr std::int64_t kPackedFloats = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMaxPackedFloats = std::int64_t{8} << 20;
 constexpr std::int64_t packing_budget(std::int64_t rows) {
   const std::int64_t most = kMaxPackedFloats / (kMaxStrip * 5);
   return std::max(kPackedFloats, std::min(rows, most) * kMaxStrip * 5);
 }
-/// Fewer rows than this on the left, and the sides change places: the big operand is then read in
-/// place and the small one packed.
+/// With fewer left rows than this, the operands are exchanged: the large one is then read in place
+/// and the small one packed.
 inline constexpr std::int64_t kSkinnyRows = 32;
-/// Tallest tile of rows.
+/// Maximum rows per tile.
 inline constexpr std::int64_t kMaxTileRows = 128;
 
-/// Sparse times sparse: the stored blocks of B, one under the other.
+/// Sparse times sparse: the shape of the stored blocks of B, stacked.
 inline BlockShape pool_shape(const OperandShape& b) {
   const std::int64_t rows = b.transposed ? b.block.cols : b.block.rows;
   return {(Size(b.stored) * rows).value(), b.transposed ? b.block.rows : b.block.cols};
@@ -43,7 +44,7 @@ inline BlockShape pool_shape(const OperandShape& b) {
 /// Which operand is read by broadcast ("left") and which is packed into strips ("right").
 struct ProductSides {
   bool swapped = false;         // left is B transposed, right is A transposed
-  std::int64_t right_rows = 0;  // rows of the packed operand, all batches' bound
+  std::int64_t right_rows = 0;  // rows of the packed operand: upper bound over batches
   std::int64_t right_cols = 0;
 };
 
@@ -62,8 +63,8 @@ inline ProductSides product_sides(const MatmulShape& s) {
   return sides;
 }
 
-/// Floats to hold the packed right operand: all batches of it, or as many whole ones as fit the
-/// budget; of a batch that does not fit, what the budget holds and one strip at least.
+/// Floats of the packed right operand: all batches, or as many whole ones as fit the budget; if one
+/// batch does not fit, as much as the budget holds, at least one strip.
 inline std::int64_t packed_floats(std::int64_t rows, std::int64_t cols, std::int64_t batch) {
   const std::int64_t one_strip = (Size(rows) * std::min(pad_lanes(cols), kMaxStrip)).value();
   const std::int64_t whole_batch = (Size(rows) * pad_lanes(cols)).value();
@@ -73,7 +74,7 @@ inline std::int64_t packed_floats(std::int64_t rows, std::int64_t cols, std::int
   return std::max(one_strip, std::min(batches * whole_batch, budget));
 }
 
-/// Sampled products pack a column of blocks at a time, each padded by itself.
+/// Sampled products pack whole columns of blocks, each padded separately.
 inline std::int64_t sampled_packed_floats(const SddmmShape& s) {
   const std::int64_t column = (Size(s.k) * pad_lanes(s.out.block.cols)).value();
   if (column == 0 || s.n == 0) return 0;
@@ -86,11 +87,11 @@ inline std::int64_t pool_packed_floats(const OperandShape& b) {
   return packed_floats(pool.rows, pool.cols, 1);
 }
 
-/// What one thread of a product works in.
+/// One thread's scratch memory for products.
 struct ProductScratch {
   float* left;    // a converted piece of the left operand: kMaxTileRows x tile.k
   float* c;       // the tile: kMaxTileRows x (tile.n + kMaxStrip)
-  float* turned;  // the tile transposed; or one row on its way out, beside one to add to it
+  float* turned;  // the transposed tile; or one output row, and a row to add to it
 };
 inline ProductScratch carve_product_scratch(core::Carver& carver, const Tile& tile) {
   const std::int64_t wide = tile.n + kMaxStrip;
@@ -98,7 +99,7 @@ inline ProductScratch carve_product_scratch(core::Carver& carver, const Tile& ti
           carver.add<float>(kMaxTileRows * wide)};
 }
 
-/// Transposed lists of one sparse operand: what `prepare` writes.
+/// The transposed lists of a sparse operand, which `prepare` writes.
 struct ListBuffers {
   std::int64_t* offsets;    // [batch, lines + 1]
   std::int64_t* others;     // [batch, stored]: the block's coordinate along the line
@@ -111,14 +112,14 @@ inline ListBuffers carve_lists(core::Carver& carver, std::int64_t batch, std::in
           carver.add<std::int64_t>(Size(batch) * stored)};
 }
 
-/// Lines (rows of blocks) that the left operand of a product with a sparse side has.
+/// Number of lines (rows of blocks) of the sparse left operand.
 inline std::int64_t left_lines(const MatmulShape& s) {
   if (s.a.sparse) return s.a.transposed ? s.m / s.a.block.cols : s.m / s.a.block.rows;
   return s.b.transposed ? s.n / s.b.block.rows : s.n / s.b.block.cols;
 }
 
-/// What `prepare` writes for a matmul: lists by column where an operand is walked against its
-/// storage, and the order of the left operand's lines, longest first.
+/// The schedule of a matmul, which `prepare` writes: lists by column for operands that are walked
+/// against their storage order, and the left operand's lines, longest first.
 struct MatmulSchedule {
   ListBuffers a{}, b{};
   std::int64_t* order = nullptr;  // [list batches of the left operand, lines]
@@ -140,14 +141,14 @@ inline MatmulSchedule carve_matmul_schedule(core::Carver& carver, const MatmulSh
 
 // ---- attention ---------------------------------------------------------------------------------
 
-/// One (batch, heads, rows) tile of queries: what a thread computes at a time. Its lanes are
+/// One (batch, heads, rows) tile of queries, which one thread computes at a time. Its lanes are
 /// head_count * row_count queries, head by head.
 struct QueryTile {
   std::int64_t batch = 0, head = 0, head_count = 0, row = 0, row_count = 0;
 };
 
-/// How queries are cut: rows of one tile lie in one row of mask blocks; short sequences of grouped
-/// heads that share their keys (and their lists) fill a tile together.
+/// How queries are divided into tiles: the rows of a tile lie in one row of mask blocks; several
+/// heads of a group, which share their keys and lists, fill a tile if sequences are short.
 struct QueryTiling {
   std::int64_t batch = 0, group = 1, rows = 0;
   std::int64_t rows_per_tile = 1, heads_per_tile = 1, row_tiles = 0, head_tiles = 0;
@@ -158,7 +159,7 @@ struct QueryTiling {
     t.row = index % row_tiles * rows_per_tile;
     const std::int64_t unit = index / row_tiles;
     t.batch = unit / head_tiles;
-    // Heads of one group only: they share keys.
+    // Heads of one group only, since they share keys.
     const std::int64_t tiles_per_group = (group + heads_per_tile - 1) / heads_per_tile;
     const std::int64_t in_group = unit % head_tiles % tiles_per_group * heads_per_tile;
     t.head = unit % head_tiles / tiles_per_group * group + in_group;
@@ -176,7 +177,7 @@ inline QueryTiling query_tiling(const AttentionShape& s, const Tile& tile) {
   if (s.heads == 0 || s.q_length == 0) return t;
   t.rows_per_tile = std::min<std::int64_t>(tile.m, s.q_length);
   if (s.masked) {
-    // The largest part of a mask row that fits, in equal pieces.
+    // The largest equal pieces of a row of mask blocks that fit.
     const std::int64_t pieces = (s.mask_block.rows + tile.m - 1) / tile.m;
     t.rows_per_tile = (s.mask_block.rows + pieces - 1) / pieces;
     while (s.mask_block.rows % t.rows_per_tile != 0) --t.rows_per_tile;
@@ -188,20 +189,20 @@ inline QueryTiling query_tiling(const AttentionShape& s, const Tile& tile) {
   return t;
 }
 
-/// What one thread of attention works in. Lanes are the queries of a tile, in strips that lie one
-/// after the other. The second pass of backward has keys in its lanes: k, v, dk and dv then stand
-/// where q, dout, dq and out do, and a stage's rows are queries and their dout.
+/// One thread's scratch memory for attention. Lanes are the queries of a tile, in consecutive
+/// strips. In the second pass of backward, lanes are keys: k, v, dk and dv then take the places of
+/// q, dout, dq and out, and a stage's rows are queries and their dout.
 struct AttentionScratch {
   float *q, *out;                 // [dim | dim_v, lanes]
   float* scores;                  // one strip of a stage
   float *keys, *values;           // a stage's rows in f32
-  float *maximum, *sum, *shrink;  // a lane each; backward keeps the lse in `maximum`
-  float* row;                     // one row on its way in or out
+  float *maximum, *sum, *shrink;  // per lane; backward keeps the lse in `maximum`
+  float* row;                     // one row, while loading or storing
   std::int32_t *lo, *hi;          // rows of the stage that a lane sees, [lo, hi)
-  // Backward alone.
+  // Backward only.
   float* dscores;    // as scores
   float *dout, *dq;  // [dim_v | dim, lanes]
-  float* delta;      // a lane each
+  float* delta;      // per lane
 };
 
 inline AttentionScratch carve_attention_scratch(core::Carver& carver, const AttentionShape& s,
@@ -229,8 +230,8 @@ inline AttentionScratch carve_attention_scratch(core::Carver& carver, const Atte
   return a;
 }
 
-/// How keys are cut for the second pass of backward: like queries, within one column of mask
-/// blocks.
+/// How keys are divided into tiles for the second pass of backward: like queries, within one column
+/// of mask blocks.
 struct KeyTiling {
   std::int64_t keys_per_tile = 1, key_tiles = 0;
 };
@@ -246,8 +247,9 @@ inline KeyTiling key_tiling(const AttentionShape& s, const Tile& tile) {
   return t;
 }
 
-/// What `prepare` writes for attention under a mask: the query tiles, longest walk first; for
-/// backward also, for each set of lists, which rows of query blocks visit a block of keys.
+/// The schedule of attention with a mask, which `prepare` writes: the query tiles, longest walk
+/// first; for backward also, per set of lists, the rows of query blocks that visit each block of
+/// keys.
 struct AttentionSchedule {
   std::int64_t* order = nullptr;    // [tiles]
   std::int64_t* offsets = nullptr;  // [sets, key blocks + 1]

@@ -14,7 +14,7 @@ using planning::SelectCut;
 
 namespace {
 
-/// The keys of a line: what is listed has larger ones than what is not, and none of 0.
+/// The keys of a line: listed blocks have larger keys than unlisted ones, which have 0.
 void read_keys(const MaskRows& s, std::int64_t line, std::vector<std::uint32_t>& keys) {
   const std::int64_t begin = s.begin(s.strides, line);
   const std::int64_t except = s.begin(s.except_strides, line);
@@ -30,7 +30,7 @@ void read_keys(const MaskRows& s, std::int64_t line, std::vector<std::uint32_t>&
   }
 }
 
-/// The key above which blocks are chosen, and how many of those that have it are.
+/// The key above which blocks are kept, and how many of those with this key are kept.
 SelectCut cut_of(const MaskRows& s, const std::vector<std::uint32_t>& keys,
                  std::vector<std::uint32_t>& sorted) {
   if (s.dtype == DType::u8 || s.keep >= s.cols) return {};

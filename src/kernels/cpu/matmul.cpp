@@ -15,17 +15,17 @@ using core::read_index;
 using planning::MatmulSchedule;
 using planning::MatmulShape;
 
-/// One batch or group of a product, sides already chosen: out[m, n] = left[m, k] * right[k, n].
+/// One batch or group of a product, with sides chosen: out[m, n] = left[m, k] * right[k, n].
 struct Job {
   std::int64_t m = 0, n = 0, k = 0;
   MatrixView left, right;
   const void* right_id = nullptr;  // equal for jobs that share the right operand
-  // Sparse left: its lists, and the height and depth of a block as the product sees it.
+  // Sparse left: its lists, and height and depth of a block in the product.
   bool sparse_left = false;
   BlockLists left_lists;
   const std::int64_t* order = nullptr;
   std::int64_t height = 0, depth = 0, left_stride = 0;
-  // Both sparse: the right pool's lists by column of op(B), blocks depth x width.
+  // Both sparse: the right operand's lists by column of op(B), with blocks of depth x width.
   bool sparse_right = false;
   BlockLists right_lists;
   std::int64_t width = 0;
@@ -35,13 +35,14 @@ struct Job {
     if (!sparse_left) return (m + tile.m - 1) / tile.m;
     return height == 0 ? 0 : m / height * pieces();
   }
-  /// Blocks taller than a tile are computed in pieces.
+  /// Number of pieces per block: blocks taller than a tile are computed in pieces.
   std::int64_t pieces() const {
     return (height + planning::kMaxTileRows - 1) / planning::kMaxTileRows;
   }
 };
 
-/// `batch` of the result, starting at a row; `group` picks the bias where each has its own.
+/// The output of one batch, from `first_row` on; `group` selects the bias if each group has its
+/// own.
 TileOutput output_of(const MatmulProblem& p, std::int64_t batch, std::int64_t group,
                      std::int64_t first_row) {
   const Epilogue& e = p.epilogue;
@@ -150,7 +151,7 @@ class Matmul {
     return job;
   }
 
-  // `turned`: the left operand's lines are the stored matrix's columns.
+  // `turned`: the left operand's lines are columns of the stored matrix.
   void set_sparse_left(Job& job, const BsrMatrix& matrix, bool turned, std::int64_t batch) const {
     job.sparse_left = true;
     job.left = pool_view(matrix, turned, batch);
@@ -169,9 +170,9 @@ class Matmul {
     return {context_.packed() + offset, rows, Strips(cols, isa), isa.lanes};
   }
 
-  /// Jobs from `begin` on whose right operands fit the packing buffer together (shared ones counted
-  /// once); a right operand that does not fit alone is taken in slices of columns. Returns the next
-  /// job.
+  /// Runs the jobs from `begin` on whose right operands fit into the packing buffer together
+  /// (shared operands counted once). A right operand that does not fit is processed in slices of
+  /// columns. Returns the next job.
   std::size_t run_pass(std::size_t begin) {
     const std::int64_t room = context_.packed_capacity();
     std::vector<ProductContext::PackJob> packs;
@@ -215,19 +216,19 @@ class Matmul {
     return end;
   }
 
-  /// Columns [col, col + cols) of a job, against one packed operand.
+  /// Columns [col, col + cols) of a job, with one packed operand.
   struct Part {
     const Job* job;
     std::size_t pack;
     std::int64_t col, cols;
   };
 
-  /// Strips that one item takes. A tall tile reuses a strip often enough to take many; rows of
-  /// small blocks gather from all of a strip, which then has to stay in the second-level cache.
+  /// Strips per work item. A tall tile reuses a strip often enough to take many; rows of small
+  /// blocks gather from the whole strip, which has to stay in the L2 cache.
   int strips_per_item(const Job& job, const PackedRight& right) const {
     const int most = context_.strips_per_tile();
     if (!job.sparse_left || job.height >= context_.tile().m) return most;
-    constexpr std::int64_t kCachedFloats = 192 * 1024;
+    constexpr std::int64_t kCachedFloats = std::int64_t{192} * 1024;
     const std::int64_t strip = right.rows * planning::kMaxStrip;
     return static_cast<int>(
         std::clamp<std::int64_t>(kCachedFloats / std::max<std::int64_t>(strip, 1), 1, most));
@@ -261,7 +262,7 @@ class Matmul {
     int count;
   };
 
-  /// The rows of a line, and the walk that computes them.
+  /// Returns the rows of a line, and writes the terms that compute them.
   Rows walk_line(const Job& job, std::int64_t line, std::vector<Term>& terms) const {
     terms.clear();
     if (!job.sparse_left) {
@@ -306,7 +307,8 @@ class Matmul {
     }
   }
 
-  /// One block of rows of A with one column of blocks of B: the blocks that both lists name.
+  /// Computes one row of A's blocks times one column of B's blocks: the products of the blocks that
+  /// both lists name.
   void compute_pairs(ProductContext::Thread& thread, const Job& job, const PackedRight& right,
                      std::int64_t line, std::int64_t column, std::int64_t col,
                      std::int64_t cols) const {
@@ -321,9 +323,9 @@ class Matmul {
   }
 
   /// Replaces the terms of a row of A by their overlaps with the blocks of a column of B. Both
-  /// lists rise; blocks need not have the same depth.
+  /// lists are sorted; the blocks may differ in depth.
   void meet(const Job& job, const planning::BsrRow& column, ProductContext::Thread& thread) const {
-    const std::int64_t depth = job.right.block_rows;  // of a block of B
+    const std::int64_t depth = job.right.block_rows;  // depth of B's blocks
     std::vector<Term>& met = thread.met;
     met.clear();
     std::int64_t e = column.begin;

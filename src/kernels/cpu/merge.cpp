@@ -56,7 +56,7 @@ void run(const MergeStatesProblem& problem, const planning::MergeShape& shape,
       float top = sink;
       for (std::size_t p = 0; p < problem.lses.size(); ++p) {
         weight[p] = *lse_at(problem.lses[p], batch, at, head);
-        // Written so that NaN becomes the maximum and spreads.
+        // Written so that a NaN becomes the maximum and propagates.
         if (!(weight[p] <= top)) top = weight[p];
       }
       const float base = top == kEmpty ? 0.0f : top;
@@ -67,7 +67,7 @@ void run(const MergeStatesProblem& problem, const planning::MergeShape& shape,
       }
       std::fill(sum, sum + shape.dim, 0.0f);
       for (std::size_t p = 0; p < problem.outs.size(); ++p) {
-        if (weight[p] == 0.0f) continue;  // an empty part's contents do not matter
+        if (weight[p] == 0.0f) continue;  // an empty part may hold anything
         const Tensor& part = problem.outs[p];
         isa.load(element(part, row_offset(part, batch, at, head)), part.dtype,
                  part.stride(part.rank - 1), shape.dim, row);

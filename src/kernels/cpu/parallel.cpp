@@ -12,7 +12,7 @@ std::atomic<bool> forked{false};
 }  // namespace
 
 int usable_threads(int threads) {
-  // Registered before the first loop on several threads; a forked process inherits the handler.
+  // Registered before the first multi-threaded loop; forked processes inherit the handler.
   static const int failed =
       pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
   return failed || forked.load(std::memory_order_relaxed) ? 1 : threads;

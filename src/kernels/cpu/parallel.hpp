@@ -6,12 +6,13 @@
 
 namespace tessera::cpu {
 
-/// How many of `threads` threads a loop may use: one in a process that was forked after a loop ran
-/// on several threads, as OpenMP's threads do not exist there and a loop would wait for them.
+/// How many of `threads` threads a loop may use: one in a process that was forked after a
+/// multi-threaded loop, because OpenMP's threads do not exist there and the loop would wait for
+/// them.
 int usable_threads(int threads);
 
-/// body(thread, item) for every item, handed out one at a time in order. What an item computes may
-/// not depend on the thread that takes it: results are the same for any number of threads.
+/// Calls body(thread, item) for every item; threads take items one at a time, in order. An item's
+/// result must not depend on the thread: then results are the same for any number of threads.
 template <class Body>
 void parallel_for(int threads, std::int64_t items, const Body& body) {
   if (threads > items) threads = static_cast<int>(items);

@@ -7,7 +7,7 @@
 namespace tessera::planning {
 namespace {
 
-/// What the CPU's families share: every shape runs, and the row decides everything.
+/// Shared by the CPU families: every shape runs, and the kernel row decides everything.
 template <class OwnShape>
 struct CpuFamily {
   using Shape = OwnShape;

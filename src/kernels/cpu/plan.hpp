@@ -13,9 +13,8 @@ KernelFamily cpu_attention_family();
 KernelFamily cpu_attention_backward_family();
 KernelFamily cpu_merge_family();
 
-/// The CPU backend's schedules begin with a mark that `prepare` writes and `run` looks for: what
-/// lies in a buffer that was never prepared, or prepared for another plan, must not be taken for
-/// lists.
+/// A CPU schedule begins with a mark that `prepare` writes and `run` checks, so that a buffer that
+/// was never prepared, or prepared for another plan, is not read as lists.
 struct ScheduleMark {
   std::uint64_t magic = 0, plan = 0;
 };

@@ -9,7 +9,7 @@ namespace tessera::cpu {
 
 namespace {
 
-/// The last two dimensions of one batch of a tensor; `rank` is the tensor's without a batch.
+/// The last two dimensions of one batch of a tensor; `rank`: of the tensor without a batch.
 MatrixView batch_view(const Tensor& tensor, int rank, std::int64_t batch) {
   MatrixView view;
   view.data = static_cast<const char*>(tensor.data);
@@ -84,7 +84,7 @@ void ProductContext::multiply_and_store(Thread& thread, const MatrixView& left, 
 }
 
 void ProductContext::pack(const std::vector<PackJob>& jobs) const {
-  // Pieces of a strip, so that a single strip keeps every thread busy.
+  // Work items are pieces of strips, so that a single strip keeps all threads busy.
   constexpr std::int64_t kPiece = 512;
   struct Piece {
     const PackJob* job;

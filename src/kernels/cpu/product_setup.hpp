@@ -9,23 +9,21 @@
 #include "src/kernels/cpu/product_tile.hpp"
 #include "src/kernels/row.hpp"
 
-// What products share: views of operands as the product sees them, packing in passes, and the
-// buffers.
+// Shared by products: views of their operands, packing in passes, buffers.
 namespace tessera::cpu {
 
-/// A batch's part of a dense tensor [rows, cols] or [batch, rows, cols], transposed where asked.
+/// One batch of a dense tensor [rows, cols] or [batch, rows, cols], transposed if requested.
 MatrixView dense_view(const Tensor& tensor, bool transposed, std::int64_t batch);
-/// The stored blocks of a BSR matrix, one under the other: row p * block + r is row r of stored
-/// block p. With `transposed` the blocks are read the other way round (and `block` is the stored
-/// block's columns).
+/// The stored blocks of a BSR matrix, stacked: row p * block + r is row r of stored block p. With
+/// `transposed`, each block is transposed (and `block` is the stored blocks' number of columns).
 MatrixView pool_view(const BsrMatrix& matrix, bool transposed, std::int64_t batch);
-/// Elements between one stored block and the next.
+/// Elements from one stored block to the next.
 inline std::int64_t pool_stride(const BsrMatrix& matrix) {
   return matrix.values.stride(matrix.values.rank - 3);
 }
 
-/// Where a stored block's values go, and where they come from when beta keeps them. `element` is
-/// where the block begins among the values.
+/// The output of one stored block, which is also its c if beta is not 0. `element`: where the block
+/// begins among the values.
 TileOutput block_output(const BsrMatrix& out, std::int64_t batch, std::int64_t element, float alpha,
                         float beta);
 
@@ -48,30 +46,30 @@ class ProductContext {
     std::vector<Strip> strips;
     std::vector<Segment> segments;
 
-    /// Walks strips [begin, end) of a right operand; returns their width in floats.
+    /// Selects strips [begin, end) of a right operand; returns their width in floats.
     std::int64_t take_strips(const PackedRight& right, int begin, int end);
   };
   Thread& thread(int index) { return per_thread_[static_cast<std::size_t>(index)]; }
 
-  /// Strips that a tile holds.
+  /// Strips per tile.
   int strips_per_tile() const {
     return std::max(1, tile_.n / static_cast<int>(planning::kMaxStrip));
   }
-  /// Columns of a right operand of `rows` rows that the packing buffer holds: whole strips, one at
-  /// least.
+  /// Columns of a right operand with `rows` rows that fit into the packing buffer: whole strips, at
+  /// least one.
   std::int64_t columns_per_pass(std::int64_t rows) const {
     const std::int64_t strips =
         packed_floats_ / std::max<std::int64_t>(rows, 1) / planning::kMaxStrip;
     return std::max<std::int64_t>(strips, 1) * planning::kMaxStrip;
   }
 
-  /// The sum of the thread's terms over its strips, into its scratch.c with row pitch `c_row`.
+  /// Computes the sum of the thread's terms over its strips, into its scratch.c with pitch `c_row`.
   void multiply(Thread& thread, const MatrixView& left, int rows, std::int64_t c_row) const {
     multiply_tile(isa_, left, rows, thread.terms, thread.strips, thread.scratch.c, c_row,
                   thread.scratch, tile_.k, thread.segments);
   }
-  /// The same over strips [begin, end) of a right operand of `cols` columns, stored at its place
-  /// in `to`, where column 0 of the operand goes.
+  /// The same for strips [begin, end) of a right operand of `cols` columns; stores the result.
+  /// `to`: the output of the operand's column 0.
   void multiply_and_store(Thread& thread, const MatrixView& left, int rows,
                           const PackedRight& right, int begin, int end, std::int64_t cols,
                           const TileOutput& to) const;

@@ -7,7 +7,8 @@
 namespace tessera::cpu {
 namespace {
 
-// Source rows are columns of the strip: each is read along its contiguous direction and scattered.
+// Packs a strip whose columns are contiguous in the source: each is read along its contiguous
+// direction and scattered.
 void pack_turned(const Simd& isa, const MatrixView& source, std::int64_t first_col,
                  std::int64_t present, float* to, std::int64_t width, std::int64_t begin,
                  std::int64_t end) {
@@ -79,7 +80,7 @@ void multiply_tile(const Simd& isa, const MatrixView& left, int rows, std::span<
   Term chunk[64];
   bool accumulate = false;
   std::size_t next = 0;
-  std::int64_t taken = 0;  // of terms[next]
+  std::int64_t taken = 0;  // done of terms[next]
   do {
     int count = 0;
     std::int64_t depth = 0;
@@ -139,7 +140,7 @@ void activate(const Simd& isa, Activation activation, float* x, int n) {
     case Activation::none:
       return;
     case Activation::relu:
-      // Written so that NaN stays.
+      // Written so that NaN stays NaN.
       for (int i = 0; i < n; ++i) x[i] = x[i] < 0.0f ? 0.0f : x[i];
       return;
     case Activation::gelu:
@@ -167,7 +168,7 @@ void store_tile(const Simd& isa, const float* c, std::int64_t c_row, int rows, i
           for (int r = r0; r < std::min(rows, r0 + kPatch); ++r)
             turned[j * rows + r] = c[r * c_row + j];
     ProductScratch rest = scratch;
-    rest.turned = scratch.left;  // free by now
+    rest.turned = scratch.left;  // no longer needed
     store_tile(isa, turned, rows, cols, rows, to.turned(), rest);
     return;
   }

@@ -9,18 +9,17 @@
 #include "src/kernels/cpu/layout.hpp"
 #include "src/kernels/cpu/simd.hpp"
 
-// The one inner product of the CPU backend: a tile of rows is the sum, over the terms of a walk, of
-// a piece of the left operand times rows of the packed right operand. Dense: one term. Sparse: a
-// term a stored block. Left pieces are read in place where they are f32 with their depth
-// contiguous, else converted into scratch a chunk at a time.
+// The inner product of all CPU products: a tile of rows is the sum, over the terms of a walk, of a
+// piece of the left operand times rows of the packed right operand. A dense product has one term, a
+// sparse one a term per stored block. Left pieces are read in place if they are f32 and contiguous
+// along the depth, else converted into scratch, a chunk at a time.
 namespace tessera::cpu {
 
 using planning::pad_lanes;
 using planning::ProductScratch;
 
-/// A matrix of any dtype and strides; rows may come in blocks of `block_rows` that lie
-/// `block_stride` apart (the values of a BSR matrix, one block under the other). Strides in
-/// elements.
+/// A matrix of any dtype and strides (in elements). Rows may come in blocks of `block_rows` that
+/// are `block_stride` apart (the values of a BSR matrix, its blocks stacked).
 struct MatrixView {
   const char* data = nullptr;
   DType dtype = DType::f32;
@@ -33,7 +32,7 @@ struct MatrixView {
   const void* at(std::int64_t element) const { return data + element * size_of(dtype); }
 };
 
-/// A right operand in f32, cut into strips of columns; a strip's rows are contiguous.
+/// A right operand in f32, divided into strips of columns; a strip's rows are contiguous.
 struct PackedRight {
   float* data;
   std::int64_t rows;
@@ -50,30 +49,30 @@ struct Strip {
   int vectors;
 };
 
-/// Packs rows [begin, end) of a strip from columns [col, col + strip width) of `source`, which has
-/// `cols` columns: the rest is zero.
+/// Packs rows [begin, end) of a strip from columns [first_col, first_col + strip width) of
+/// `source`, which has `cols` columns; columns beyond are zero.
 void pack_strip(const Simd& isa, const MatrixView& source, std::int64_t first_col,
                 std::int64_t cols, const PackedRight& right, int strip, std::int64_t begin,
                 std::int64_t end);
 
-/// One step of a walk: columns of the left operand from element `left` on, times rows of the packed
-/// right operand from `right_row` on.
+/// One term of a walk: `depth` columns of the left operand from element `left` on, times rows of
+/// the packed right operand from `right_row` on.
 struct Term {
   std::int64_t left, right_row, depth;
 };
 
-/// c[rows x strips side by side] = sum of terms.
+/// c[rows x (strips side by side)] = sum of terms.
 void multiply_tile(const Simd& isa, const MatrixView& left, int rows, std::span<const Term> terms,
                    std::span<const Strip> strips, float* c, std::int64_t c_row,
                    const ProductScratch& scratch, std::int64_t chunk_depth,
                    std::vector<Segment>& segments);
 
-/// Where a tile goes: out[r, j] = activation(alpha * tile + beta * c + bias).
+/// The output of a tile: out[r, j] = activation(alpha * tile + beta * c + bias).
 struct TileOutput {
   char* out = nullptr;
   DType out_dtype = DType::f32;
   std::int64_t out_row = 0, out_col = 0;
-  const char* c = nullptr;  // null where beta is 0
+  const char* c = nullptr;  // null if beta is 0
   DType c_dtype = DType::f32;
   std::int64_t c_row = 0, c_col = 0;
   const char* bias = nullptr;

@@ -5,8 +5,8 @@
 
 namespace tessera::planning {
 
-// `tile` is what one thread works on at a time; register tiles inside it follow from the vector
-// width and live with the kernels.
+// `tile`: what one thread computes at a time. Register tiles follow from the vector width and are
+// defined with the kernels.
 constexpr KernelRow cpu_product_row(const char* name) {
   return {
       .name = name,

@@ -29,7 +29,7 @@ class Sddmm {
   }
 
  private:
-  /// Stored blocks whose column of blocks is in [begin, end).
+  /// The stored blocks in columns of blocks [begin, end).
   void run_pass(std::int64_t batch, std::int64_t begin, std::int64_t end) {
     const BlockLists lists = lists_by_row(problem_.out, batch);
     const std::int64_t lines = shape_.m / height_;
@@ -59,8 +59,8 @@ class Sddmm {
             isa.lanes};
   }
 
-  /// One line's blocks, as many at a time as the tile holds: the left rows are converted once for
-  /// them.
+  /// Computes one line's blocks, as many at a time as fit the tile, so that the left rows are
+  /// converted once for all of them.
   void run_line(ProductContext::Thread& thread, const BlockLists& lists, std::int64_t batch,
                 std::int64_t line, std::int64_t skip, std::int64_t begin, std::int64_t end) const {
     const MatrixView a = dense_view(problem_.a.dense, problem_.a.transposed, batch);

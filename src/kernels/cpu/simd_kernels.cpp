@@ -23,11 +23,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using Vec = hn::Vec<D>;
 constexpr D kTag{};
+// Offsets are within a tile, far below the largest int.
+// NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
 constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 static_assert(kLanes <= planning::kMaxLanes && kLanes * 3 <= planning::kMaxStrip);
 
-// Register tile: rows x vectors accumulators, the vectors of one right row and one broadcast must
-// fit the register file (32 registers with AVX-512 and NEON, 16 before).
+// Register tile: rows x vectors accumulators, plus the vectors of one right row and one broadcast,
+// must fit the register file (32 registers with AVX-512 and NEON, 16 before).
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 constexpr int kTileRows = 8;
 #else
@@ -98,8 +100,8 @@ Vec from_bf16(hn::Vec<U16> bits) {
   return hn::BitCast(kTag, hn::ShiftLeft<16>(hn::PromoteTo(kTagU, bits)));
 }
 
-// Exponent and mantissa move up 13 bits; multiplying by 2^112 corrects the exponent's bias and
-// makes subnormals normal, exactly. Inf and NaN get the largest exponent back.
+// f16 to f32: shift exponent and mantissa up by 13 bits; multiplying by 2^112 corrects the
+// exponent's bias and normalises subnormals, exactly. Inf and NaN get the largest exponent back.
 Vec from_f16(hn::Vec<U16> bits) {
   const auto wide = hn::PromoteTo(kTagU, bits);
   const auto sign = hn::ShiftLeft<16>(hn::And(wide, hn::Set(kTagU, 0x8000u)));
@@ -177,8 +179,8 @@ void store(const float* source, std::int64_t n, void* out, DType dtype, std::int
 
 // ---- exponentials ------------------------------------------------------------------------------
 
-// e^x to about one ulp: x = n ln 2 + r, a polynomial in r, the exponent put together by addition.
-// Results under 2^-126 become 0, over 2^128 infinity; NaN stays NaN (second operand of Min and
+// e^x to about one ulp: x = n ln 2 + r, a polynomial in r; the exponent is set by integer addition.
+// Results below 2^-126 become 0, above 2^128 infinity; NaN stays NaN (second operand of Min and
 // Max).
 HWY_INLINE Vec exponential(Vec x) {
   const Vec bounded = hn::Max(hn::Set(kTag, -87.33f), hn::Min(hn::Set(kTag, 88.72284f), x));
@@ -192,7 +194,7 @@ HWY_INLINE Vec exponential(Vec x) {
   p = hn::MulAdd(p, r, hn::Set(kTag, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(kTag, 5.0000001201e-1f));
   p = hn::MulAdd(hn::Mul(r, r), p, hn::Add(r, hn::Set(kTag, 1.0f)));
-  // 2^n in two halves, so that n = 128 does not overflow on the way.
+  // 2^n in two factors, so that n = 128 does not overflow.
   const auto whole = hn::ConvertTo(kTagI, n);
   const auto half = hn::ShiftRight<1>(whole);
   const auto power = [](auto e) HWY_ATTR {
@@ -203,7 +205,7 @@ HWY_INLINE Vec exponential(Vec x) {
   return hn::IfThenElse(hn::Gt(x, hn::Set(kTag, 88.72284f)), hn::Inf(kTag), low);
 }
 
-// tanh x = 1 - 2 / (e^2x + 1), by its odd polynomial near 0 where that form cancels.
+// tanh x = 1 - 2 / (e^2x + 1); near 0, where this cancels, its odd polynomial.
 HWY_INLINE Vec hyperbolic_tangent(Vec x) {
   const Vec one = hn::Set(kTag, 1.0f), two = hn::Set(kTag, 2.0f);
   const Vec far = hn::Sub(one, hn::Div(two, hn::Add(exponential(hn::Add(x, x)), one)));
@@ -239,7 +241,7 @@ template <bool kSoftcap>
 HWY_INLINE Vec map_score(Vec s, Vec scale, Vec softcap) {
   if constexpr (!kSoftcap) return hn::Mul(s, scale);
   const Vec capped = hn::Mul(softcap, hyperbolic_tangent(hn::Mul(s, scale)));
-  // tanh would turn a hidden score into -softcap.
+  // tanh would turn a masked score (-inf) into -softcap.
   return hn::IfThenElse(hn::Eq(s, hn::Neg(hn::Inf(kTag))), s, capped);
 }
 
@@ -255,13 +257,13 @@ void softmax_columns(float* strip, std::int64_t row, int keys, int vectors, cons
     Vec top = before;
     for (int j = 0; j < keys; ++j) {
       const Vec raw = hn::LoadU(kTag, column + j * row);
-      // A negative scale must not turn a hidden score into +inf.
+      // A negative scale must not turn a masked score into +inf.
       const Vec t =
           hn::IfThenElse(hn::Eq(raw, hidden), raw, map_score<kSoftcap>(raw, scale, softcap));
       hn::StoreU(t, kTag, column + j * row);
       top = hn::Max(t, top);
     }
-    // Lanes that have seen nothing keep -inf; subtracting 0 instead keeps NaN out.
+    // Lanes that have seen no key keep -inf; subtracting 0 instead avoids NaN.
     const Vec base = hn::IfThenElse(hn::Eq(top, hidden), hn::Zero(kTag), top);
     const Vec factor = exponential(hn::Sub(before, base));
     Vec total = hn::Zero(kTag), total2 = hn::Zero(kTag);
@@ -303,7 +305,7 @@ void scale_lanes(float* c, std::int64_t row, int rows, int vectors, const float*
   }
 }
 
-// P = e^(t - lse); d(q.k) = P * (dP - delta) * dt/d(q.k), with t the mapped score.
+// P = e^(t - lse); d(q.k) = P * (dP - delta) * dt/d(q.k), where t is the transformed score.
 template <bool kSoftcap>
 void backward_strip(float* score, float* dscore, std::int64_t row, int rows, int vectors,
                     const ScoreMap& map, const float* lse, const float* delta, bool per_lane) {
@@ -371,6 +373,7 @@ constexpr Simd table(const char* name) {
           hide, softmax, scale_lanes,  backward, silu, gelu_tanh};
 }
 
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
 }  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -382,7 +385,7 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::cpu {
 namespace {
 
-// Best first, those that this machine has. (Highway's own dispatch would need its run-time
+// The instruction sets of this machine, best first. (Highway's own dispatch would need its run-time
 // library.)
 std::vector<Simd> available() {
   std::vector<Simd> sets;

@@ -8,7 +8,7 @@
 namespace tessera::cpu {
 namespace {
 
-/// Lists of op(matrix) by row, transposed lists held here where they are needed.
+/// The lists of op(matrix) by row; owns transposed lists if they are needed.
 class OwnedLists {
  public:
   OwnedLists(const Operand& operand) {
@@ -46,7 +46,7 @@ struct Pair {
   std::int64_t column, left, right;
 };
 
-/// All pairs of blocks that meet in row `i` of the result, by column, then by inner index.
+/// All pairs of blocks that contribute to row `i` of the result, by column, then by inner index.
 void pairs_of_row(const BlockLists& a, const BlockLists& b, std::int64_t i,
                   std::vector<Pair>& pairs) {
   pairs.clear();
@@ -60,7 +60,7 @@ void pairs_of_row(const BlockLists& a, const BlockLists& b, std::int64_t i,
                    [](const Pair& x, const Pair& y) { return x.column < y.column; });
 }
 
-/// Lists the blocks of the result, those of `out` where it is given, and the pairs that each sums.
+/// Lists the blocks of the result (those of `out` if given), and the pairs that each sums.
 SpgemmPattern match_pairs(const SpgemmProblem& problem, const planning::SpgemmShape& shape,
                           const BsrMatrix* out) {
   SpgemmPattern pattern;

@@ -22,14 +22,15 @@ std::int64_t attribute(cudaDeviceAttr which, int index) {
   return value;
 }
 
-/// Dense 16-bit FLOPs of one multiprocessor in one clock.
+/// Dense 16-bit FLOPs per SM and clock.
 double tensor_flops_per_clock(int compute_capability) {
   if (compute_capability >= 100 && compute_capability < 120) return 8192;
   if (compute_capability >= 90 && compute_capability < 100) return 4096;
   return compute_capability == 80 ? 2048 : 1024;
 }
 
-/// The preset of this very model, if there is one: its ceilings were measured, ours are nominal.
+/// Replaces nominal ceilings by the measured ones of the preset for this GPU model, if there is
+/// one.
 void take_measured_ceilings(DeviceFacts& facts) {
   for (const std::string& preset : device_presets()) {
     std::string model = preset;
@@ -53,7 +54,7 @@ DeviceFacts read_facts(int index) {
   const int count = device_count();
   if (index < 0 || index >= count) {
     throw Error(ErrorCode::device, "device: cuda:" + std::to_string(index) +
-                                       " does not exist, the driver shows " +
+                                       " does not exist, the driver reports " +
                                        std::to_string(count) + " GPUs");
   }
   cudaDeviceProp properties{};
@@ -70,10 +71,10 @@ DeviceFacts read_facts(int index) {
   facts.clock_ghz = static_cast<double>(attribute(cudaDevAttrClockRate, index)) * 1e-6;
   facts.tensor_tflops =
       tensor_flops_per_clock(facts.compute_capability) * facts.units * facts.clock_ghz * 1e-3;
-  // Two transfers a clock on a bus of so many bits.
+  // Two transfers per clock; the bus width is in bits.
   facts.memory_tbs = 2.0 * static_cast<double>(attribute(cudaDevAttrMemoryClockRate, index)) *
                      static_cast<double>(properties.memoryBusWidth) / 8 * 1e-9;
-  // 64 bytes a clock and multiprocessor is what Ampere's and Hopper's L2 delivers at best.
+  // 64 bytes per clock and SM is the most that L2 delivers on Ampere and Hopper.
   facts.l2_tbs = 64.0 * facts.units * facts.clock_ghz * 1e-3;
   take_measured_ceilings(facts);
   return facts;
@@ -91,7 +92,7 @@ int device_count() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
-    cudaGetLastError();  // "no GPU here" is an answer: leave no error behind for the caller's code
+    cudaGetLastError();  // "no GPU" is a valid answer: clear the error
     return 0;
   }
   check(status, "cudaGetDeviceCount");
@@ -99,7 +100,7 @@ int device_count() {
 }
 
 DeviceFacts device_facts(int index) {
-  // What a device is does not change, and asking the driver takes a millisecond.
+  // Device properties do not change, and querying the driver takes a millisecond.
   static std::mutex mutex;
   static std::map<int, DeviceFacts> known;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -114,7 +115,7 @@ void* allocate(std::int64_t bytes, int device, void* stream) {
   const cudaError_t status =
       cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), static_cast<cudaStream_t>(stream));
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // the caller may go on with less
+    cudaGetLastError();  // clear the error: the caller may retry with less
     throw Error(ErrorCode::out_of_memory, "execution: workspace: no memory for " +
                                               std::to_string(bytes) +
                                               " bytes on cuda:" + std::to_string(device));
@@ -124,7 +125,7 @@ void* allocate(std::int64_t bytes, int device, void* stream) {
 }
 
 void release(void* memory, int device, void* stream) noexcept {
-  // Runs while errors pass through too: what fails here was reported by the call before.
+  // Also called during stack unwinding. Errors are ignored: an earlier call has reported them.
   int before = 0;
   if (cudaGetDevice(&before) != cudaSuccess) return;
   if (before != device) cudaSetDevice(device);
@@ -143,7 +144,7 @@ std::string cublaslt_version() { return cublaslt::version(); }
 void launch(const planning::Call& call) {
   const RowLauncher* launcher = launcher_of(*call.planned.row);
   if (!launcher) {
-    throw Error(ErrorCode::unsupported, std::string("run: this build holds no kernel '") +
+    throw Error(ErrorCode::unsupported, std::string("run: this build has no kernel '") +
                                             call.planned.row->name +
                                             "': configure with a TESSERA_KERNELS that matches it");
   }

@@ -4,9 +4,9 @@
 
 namespace tessera::cuda {
 
-/// A stretch of the host's time that profilers show on their timeline (NVTX, domain "tessera"), to
-/// the end of the scope: its name is the step, the operation and the kernel row. Only where the
-/// environment variable TESSERA_NVTX is 1 at the first of them; else it costs a comparison.
+/// An NVTX range on the host (domain "tessera") until the end of the scope. Its name is the step,
+/// the operation and the kernel row. Active only if the environment variable TESSERA_NVTX is 1 when
+/// the first range is opened; otherwise it costs one comparison.
 class Range {
  public:
   Range(const char* step, const planning::Planned& planned);

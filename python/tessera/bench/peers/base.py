@@ -1,6 +1,7 @@
 """What adapters are made of."""
 
 import importlib
+import importlib.metadata
 import sys
 import warnings
 
@@ -15,17 +16,18 @@ class Peer:
     `Prepared` or raises `Unavailable`."""
 
     ops: tuple = ()
-    experts = False  # whether it can give each expert its own matrix
+    experts: tuple = (False,)  # whether it takes cases in which each expert has its own matrix
+    module = "torch"
 
     def __init__(self, name):
         self.name = name
 
     def version(self):
         """Imports what it needs; raises Unavailable where that is missing."""
-        raise NotImplementedError
+        return need(self.module).__version__
 
     def applies(self, case):
-        return case.op in self.ops and (self.experts or "experts" not in case.params)
+        return case.op in self.ops and ("experts" in case.params) in self.experts
 
     def refuse(self, case):
         return None
@@ -50,6 +52,14 @@ def need(module):
         missing = isinstance(error, ModuleNotFoundError) and package
         hint = f"; pip install {package}" if missing else ""
         raise Unavailable(f"import {module}: {one_line(error)}{hint}") from error
+
+
+def version_of(package):
+    """What pip installed of it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def quickest(candidates):

@@ -142,7 +142,7 @@ class DenseProduct(Product):
         p = problem.params
         sizes = p["m"], p["n"], p["k"]
         # Sampled and sparse results are dense here; each set of inputs keeps its own buffers.
-        sets = [(*dense_operands(problem, one), problem.sets[0]["a"].new_empty(sizes[:2]))
+        sets = [(*problem.dense_operands(one), problem.sets[0]["a"].new_empty(sizes[:2]))
                 for one in problem.sets]
         super().__init__(sets, sizes, problem.case.transpose, problem.dtype)
         self.bsr_out = problem.bsr_out
@@ -152,12 +152,6 @@ class DenseProduct(Product):
         which is not timed."""
         out = super().run(i, algorithm)
         return SampledView(out, self.bsr_out) if self.bsr_out else out
-
-
-def dense_operands(problem, inputs):
-    a = problem.bsr_a.fill_dense(inputs["a"]) if problem.bsr_a else inputs["a"]
-    b = problem.bsr_b.fill_dense(inputs["b"]) if problem.bsr_b else inputs["b"]
-    return a, b
 
 
 class SampledView:

@@ -1,9 +1,7 @@
 """FlashAttention-3: its own package, or fa3-fwd, which brings its forward kernels built."""
 
-import importlib.metadata
-
 from ..timing import Prepared
-from .base import Peer, Unavailable, need, plain_attention_only
+from .base import Peer, Unavailable, need, plain_attention_only, version_of
 
 # Modules with the same functions, and the packages that bring them.
 BUILDS = {"flash_attn_interface": "flash_attn_3", "fa3_fwd_interface": "fa3-fwd"}
@@ -23,10 +21,7 @@ class Fa3(Peer):
 
     def version(self):
         package = BUILDS[self._module().__name__]
-        try:
-            return f"{package} {importlib.metadata.version(package)}"
-        except importlib.metadata.PackageNotFoundError:
-            return package
+        return f"{package} {version_of(package)}"
 
     def refuse(self, case):
         return plain_attention_only(case, window=True, softcap=True, packed=True)

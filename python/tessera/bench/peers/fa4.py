@@ -1,11 +1,9 @@
 """FlashAttention-4 (flash_attn.cute): compiles each new variant on first use."""
 
-import importlib.metadata
-
 from .. import flops
 from ..problem import stacked
 from ..timing import Prepared
-from .base import Peer, need, plain_attention_only
+from .base import Peer, need, plain_attention_only, version_of
 
 
 class Fa4(Peer):
@@ -13,10 +11,7 @@ class Fa4(Peer):
 
     def version(self):
         need("flash_attn.cute")
-        try:
-            return importlib.metadata.version("flash-attn-4")
-        except importlib.metadata.PackageNotFoundError:
-            return "unknown"
+        return version_of("flash-attn-4")
 
     def refuse(self, case):
         return plain_attention_only(case, window=True, softcap=True, lists=True, packed=True)

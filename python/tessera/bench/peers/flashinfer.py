@@ -11,8 +11,7 @@ WORKSPACE = 512 << 20
 class FlashInfer(Peer):
     ops = ("attention",)
 
-    def version(self):
-        return need("flashinfer").__version__
+    module = "flashinfer"
 
     def refuse(self, case):
         p = case.params

@@ -11,10 +11,6 @@ from .base import Peer, need, plain_attention_only
 class Flex(Peer):
     ops = ("attention",)
 
-    def version(self):
-        need("torch.nn.attention.flex_attention")
-        return need("torch").__version__
-
     def refuse(self, case):
         return plain_attention_only(case, window=True, softcap=True, lists=True, packed=True)
 

@@ -4,18 +4,12 @@ cuBLASLt's. Sparse matrices are multiplied with their zeros."""
 from .. import arrays
 from ..timing import Prepared
 from .base import Peer, Unavailable, need
-from .cublaslt import CublasLt, Product, dense_operands
+from .cublaslt import CublasLt, Product
 
 
 class GroupedMm(Peer):
     ops = ("matmul", "bsr_matmul")
-    experts = True
-
-    def version(self):
-        return need("torch").__version__
-
-    def applies(self, case):
-        return super().applies(case) and "experts" in case.params
+    experts = (True,)
 
     def prepare(self, problem):
         torch = need("torch")
@@ -25,7 +19,7 @@ class GroupedMm(Peer):
             raise Unavailable(f"PyTorch {torch.__version__} has no grouped product")
         ends = arrays.to_torch(problem.offsets_array[1:])
         transposed = problem.case.transpose[1] == "t"
-        sets = [dense_operands(problem, one) for one in problem.sets]
+        sets = [problem.dense_operands(one) for one in problem.sets]
         sets = [(a, b.transpose(1, 2) if transposed else b) for a, b in sets]
         return Prepared(lambda i: function(*sets[i], offs=ends), computed_flops=problem.dense_flops)
 
@@ -34,14 +28,11 @@ class CublasLtLoop(CublasLt):
     """One call after the other, each of the best of its own first algorithms."""
 
     ops = ("matmul", "bsr_matmul")
-    experts = True
-
-    def applies(self, case):
-        return super().applies(case) and "experts" in case.params
+    experts = (True,)
 
     def prepare(self, problem):
         p = problem.params
-        operands = [dense_operands(problem, one) for one in problem.sets]
+        operands = [problem.dense_operands(one) for one in problem.sets]
         outs = [a.new_empty(p["m"], p["n"]) for a, _ in operands]
         products = []
         for expert, (begin, length) in enumerate(zip(problem.offsets, problem.lengths,

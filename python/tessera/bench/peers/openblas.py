@@ -29,8 +29,7 @@ class OpenBlas(Peer):
         p, kind = problem.params, problem.case.transpose
         sets = []
         for one in problem.sets:
-            a = problem.bsr_a.fill_dense(one["a"]) if problem.bsr_a else one["a"]
-            b = problem.bsr_b.fill_dense(one["b"]) if problem.bsr_b else one["b"]
+            a, b = problem.dense_operands(one)
             out = np.empty((p["m"], p["n"]), np.float32)
             sets.append((a.T if kind[0] == "t" else a, b.T if kind[1] == "t" else b, out))
         if problem.op == "sddmm":

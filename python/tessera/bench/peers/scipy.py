@@ -7,8 +7,7 @@ from .base import Peer, need
 class SciPy(Peer):
     ops = ("bsr_matmul", "spgemm")
 
-    def version(self):
-        return need("scipy").__version__
+    module = "scipy"
 
     def refuse(self, case):
         return None if case.params["dtype"] == "f32" else "f32 only"

@@ -14,9 +14,8 @@ class Sdpa(Peer):
 
     def version(self):
         torch = need("torch")
-        if self.name == "sdpa_cudnn":
-            return f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-        return torch.__version__
+        cudnn = f", cuDNN {torch.backends.cudnn.version()}" if self.name == "sdpa_cudnn" else ""
+        return torch.__version__ + cudnn
 
     def refuse(self, case):
         p = case.params

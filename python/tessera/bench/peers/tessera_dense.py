@@ -8,7 +8,7 @@ from .base import Peer
 
 class TesseraDense(Peer):
     ops = ("attention", "bsr_matmul")
-    experts = True
+    experts = (False, True)
 
     def version(self):
         return version()

@@ -10,9 +10,6 @@ from .base import Peer, need, quickest
 class TorchBsr(Peer):
     ops = ("bsr_matmul",)
 
-    def version(self):
-        return need("torch").__version__
-
     def prepare(self, problem):
         torch = need("torch")
         runs = {"operator": [torch_bsr_product(torch, problem, one) for one in problem.sets],

@@ -4,6 +4,7 @@ element masks there: it computes every pair."""
 import numpy as np
 
 from .. import arrays
+from ..flops import visible_range
 from ..timing import Prepared
 from .base import Peer, Unavailable, need, one_line
 from .torch_bsr import torch_bsr_product
@@ -11,9 +12,6 @@ from .torch_bsr import torch_bsr_product
 
 class TorchCpu(Peer):
     ops = ("matmul", "bsr_matmul", "attention")
-
-    def version(self):
-        return need("torch").__version__
 
     def refuse(self, case):
         if "softcap" in case.params or "sequences" in case.params:
@@ -65,21 +63,15 @@ class TorchCpu(Peer):
 
 def element_mask(problem):
     """[1, heads or 1, s, skv]: what is visible."""
-    from ..flops import visible_range
-
     p = problem.params
     low, high = visible_range(p, p["s"], p["skv"])
     keys = np.arange(p["skv"])
     rule = (keys >= low[:, None]) & (keys < high[:, None])
     if problem.lists is None:
         return rule[None, None]
-    masks = []
-    for lists in problem.lists:
-        blocks = np.zeros((lists.rows, lists.cols), dtype=bool)
-        blocks[lists.row_of_entry(), lists.indices] = True
-        whole = blocks.repeat(p["block_q"], axis=0)[: p["s"]]
-        masks.append(whole.repeat(p["block_kv"], axis=1)[:, : p["skv"]] & rule)
-    return np.stack(masks)[None]
+    blocks = np.stack([lists.blocks() for lists in problem.lists])
+    whole = blocks.repeat(p["block_q"], axis=1).repeat(p["block_kv"], axis=2)
+    return (whole[:, : p["s"], : p["skv"]] & rule)[None]
 
 
 PEERS = {"torch": TorchCpu("torch")}

@@ -17,16 +17,16 @@ using planning::SequenceDescriptor;
 using planning::TileDescriptor;
 using Walk = planning::AttentionWalk;
 
-/// Flags of a step for one row group, as RowGroupFlags has them for all.
+/// The flags of a step for one row group, as bits of a word: bit 0 of each byte of RowGroupFlags.
 inline constexpr unsigned kMasked = 1, kNeeded = 1 << 8, kLastNeeded = 1 << 16,
                           kLastOfTile = 1 << 24;
 
-/// One step: pieces of 64 keys each, which need not be adjacent.
+/// Descriptor of one step: pieces of 64 keys each, which need not be adjacent.
 template <int kPieces>
 struct StepDescriptor {
-  std::int64_t bits[kPieces];    // offset of each piece's element mask; kNoBits: none
+  std::int64_t bits[kPieces];    // offset of each piece's element mask; kNoBits: no mask
   std::int32_t key[kPieces];     // first key of each piece inside the sequence
-  RowGroupFlags flags[kPieces];  // `masked` per piece, all else with the first
+  RowGroupFlags flags[kPieces];  // `masked` per piece, the other flags in the first one
 
   /// The flags of one row group.
   __device__ unsigned flags_of(int row_group) const {

@@ -8,13 +8,14 @@
 #include "src/kernels/cuda/attention/descriptors.cuh"
 #include "src/walk/tile_walk.hpp"
 
-// Which scores of a step are hidden: by position, or by the element mask of a partial block.
+// Masks the scores of a step: by position (causal, window, lengths) and by the element masks of
+// partial blocks.
 namespace tessera::cuda::attention {
 
 /// The element masks of partial blocks.
 struct ElementMasks {
   const std::uint8_t* bits;
-  bool aligned;  // the bits of one row and 64 keys are eight aligned bytes
+  bool aligned;  // one row's bits of 64 keys are eight aligned bytes
 };
 
 inline ElementMasks element_masks(const BlockMask& mask) {
@@ -25,7 +26,7 @@ inline ElementMasks element_masks(const BlockMask& mask) {
               reinterpret_cast<std::uintptr_t>(bits.data) % 8 == 0};
 }
 
-/// Reads 64 keys of an element mask, one bit each.
+/// Reads one row's bits of 64 keys from an element mask, at offset `place`.
 __device__ __forceinline__ std::uint64_t read_bits(const ElementMasks& masks, const Walk& walk,
                                                    std::int64_t place) {
   const std::uint8_t* from = masks.bits + place;
@@ -37,8 +38,9 @@ __device__ __forceinline__ std::uint64_t read_bits(const ElementMasks& masks, co
   return bits;
 }
 
-/// Masks the scores of a thread's two rows, eight apart. Of each group of eight columns the thread
-/// holds two. `kListRows`: rows of the tile that share a list; 0: all.
+/// Sets the masked scores of a thread's two rows (`row`, `row` + 8) to -inf. Of each eight columns
+/// the thread holds two, from `first_column` on. `kListRows`: rows of the tile that share a list;
+/// 0: all.
 template <int kListRows, int kPieces>
 __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::kKeyPiece / 2],
                                             const StepDescriptor<kPieces>& step,

@@ -11,10 +11,10 @@ namespace tessera::cuda::attention {
 namespace {
 
 constexpr int kThreads = 1024, kBuckets = kThreads;
-constexpr float kSooner = 1.1f;  // costs are estimates
+constexpr float kSooner = 1.1f;  // margin: costs are estimates
 
-/// Tiles of packed sequences, which have to be counted: those per head of each sequence, and those
-/// of the sequences before it.
+/// Packed sequences: number of tiles per head of each sequence, and of tiles of all sequences
+/// before it.
 struct TileCounts {
   int per_head[planning::kMaxOrderedSequences], before[planning::kMaxOrderedSequences];
 };
@@ -49,9 +49,9 @@ __device__ TilePlace place_of(const Walk& walk, const TileCounts& counted, int n
   return TilePlace::of_sequence(walk, batch, per_head, number);
 }
 
-/// The estimated cost of a tile, in pieces of keys.
+/// Estimated cost of a tile, in pieces of keys.
 __device__ int cost_of(const Walk& walk, const TilePlace& place) {
-  constexpr int kTileCost = 1;  // what a tile costs besides its walk
+  constexpr int kTileCost = 1;  // overhead besides the walk
   const SequenceDescriptor s = sequence_of(walk, place.batch);
   const int first = place.tile * walk.queries;
   if (first >= s.q_length) return 0;
@@ -68,14 +68,15 @@ __device__ int cost_of(const Walk& walk, const TilePlace& place) {
     named += static_cast<float>(walk.mask.full.row(place.batch, set, row).size +
                                 walk.mask.partial.row(place.batch, set, row).size);
   }
-  // The share of the listed keys that is seen is taken to be the share of all keys that is seen.
+  // Assumes that the fraction of listed keys that are visible equals that of all keys.
   const auto blocks = static_cast<float>(max(walk.mask.kv_blocks, std::int64_t{1}));
   return static_cast<int>(min(__fdividef(named, blocks), 1.0f) * static_cast<float>(seen)) +
          kTileCost;
 }
 
-/// Tiles keep their order, as adjacent tiles share keys in L2, except that a tile longer than the
-/// work left at its turn begins when as much work is left as the tile is long.
+/// Orders the tiles by bucket sort. Tiles keep their order, since adjacent tiles share keys in L2,
+/// except that a tile longer than the work left at its turn begins earlier: when the work left
+/// equals its own length.
 __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__ Walk walk) {
   let_next_grid_begin();
   wait_for_grid_before();
@@ -98,8 +99,8 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
   const auto total = static_cast<float>(max(sum.total, std::int64_t{1}));
   const float buckets_per_cost = kBuckets / total;
   auto before = static_cast<float>(sum.before);
-  // The first round of tiles is under way. `costs` of the others is overwritten with their bucket
-  // and place in it.
+  // The first round of tiles is running already. The cost of each other tile is overwritten with
+  // its bucket and its place in the bucket.
   const int others = max(begin, walk.blocks);
 #pragma unroll 1
   for (int number = begin; number < end; ++number) {

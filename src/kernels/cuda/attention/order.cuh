@@ -6,7 +6,7 @@
 
 namespace tessera::cuda::attention {
 
-/// Starts the kernel that writes `walk.order`, before the attention kernel: tiles that would end
+/// Launches the kernel that writes `walk.order`, before the attention kernel: tiles that would end
 /// last begin earlier. The first round of tiles does not wait for it.
 void order_tiles(const Walk& walk, cudaStream_t stream);
 

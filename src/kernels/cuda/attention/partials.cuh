@@ -4,10 +4,10 @@
 
 #include "src/kernels/cuda/attention/softmax.cuh"
 
-// Partial results of splits of the keys, and how they are merged.
+// Partial results of KV splits, and their merging.
 namespace tessera::cuda::attention {
 
-/// A thread's part of the unnormalised output: two rows' columns, as the MMA leaves them.
+/// A thread's part of the unnormalised output: two rows, in the layout of MMA accumulators.
 template <int kDimV>
 using OAccumulator = float[kDimV / 2];
 
@@ -17,15 +17,15 @@ __device__ __forceinline__ void clear(OAccumulator<kDimV>& o_acc) {
   for (float& value : o_acc) value = 0.0f;
 }
 
-/// The unnormalised output of some rows over a part of their keys, in the layout of the registers
-/// of the threads that hold them.
+/// The unnormalised output of some rows over a part of their keys, in the register layout of the
+/// threads that computed it.
 template <int kDimV, int kThreads>
 struct PartialResult {
   float4 o_acc[kDimV / 8][kThreads];
-  float4 softmax_state[kThreads];  // both rows: row max, -inf without any key; row sum
+  float4 softmax_state[kThreads];  // row max of both rows (-inf: no key), row sum of both
 };
 
-/// Writes a consumer's partial result. Readers wait at a barrier.
+/// Writes a consumer's partial result. The caller synchronises with the reader.
 template <int kDimV, int kThreads>
 __device__ __forceinline__ void store_partial(PartialResult<kDimV, kThreads>& to,
                                               const OAccumulator<kDimV>& o_acc,
@@ -40,8 +40,8 @@ __device__ __forceinline__ void store_partial(PartialResult<kDimV, kThreads>& to
   to.softmax_state[thread] = {row_max[0], row_max[1], softmax.row_sum[0], softmax.row_sum[1]};
 }
 
-/// Adds the partial result of another consumer: of this CTA, from shared memory, or of another CTA,
-/// bypassing L1.
+/// Adds another consumer's partial result: from shared memory (kSameCta), or from another CTA
+/// through global memory, bypassing L1.
 template <bool kSameCta, int kDimV, int kThreads>
 __device__ __forceinline__ void add_partial(const PartialResult<kDimV, kThreads>& from,
                                             OAccumulator<kDimV>& o_acc, Softmax& softmax,
@@ -59,7 +59,7 @@ __device__ __forceinline__ void add_partial(const PartialResult<kDimV, kThreads>
       float& mine = o_acc[i * 4 + j];
       mine = fmaf(factor[j / 2].x, mine, factor[j / 2].y * theirs[j]);
     }
-    // Without this all loads come first, which takes too many registers.
+    // Otherwise the compiler hoists all loads, which needs too many registers.
     if (i % kAtOnce == kAtOnce - 1) asm volatile("" ::: "memory");
   }
 }

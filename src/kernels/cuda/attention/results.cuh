@@ -13,11 +13,11 @@
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/plane.cuh"
 
-// From the O accumulator to the result: normalised, with sinks and log-sum-exps, and stored from
+// From the O accumulator to the result: normalisation with sinks, log-sum-exps, stores from
 // registers.
 namespace tessera::cuda::attention {
 
-/// Where results go; strides in elements.
+/// The output tensors; strides in elements.
 struct Result {
   void* out;
   float* lse;  // may be null
@@ -48,7 +48,7 @@ inline Result result_of(const AttentionProblem& problem) {
   return result;
 }
 
-/// A score per head that is in every row's softmax and has no value.
+/// Sinks: one score per head that takes part in every row's softmax but has no value.
 struct Sinks {
   const void* data;  // may be null
   std::int64_t stride;
@@ -67,9 +67,9 @@ inline Sinks sinks_of(const Tensor& sinks) {
   return sinks ? Sinks{sinks.data, sinks.stride(0), sinks.dtype} : Sinks{};
 }
 
-/// The queries and heads of a thread's two rows.
+/// Query and head of each of a thread's two rows.
 struct RowPlaces {
-  int query[2], head[2];  // query inside the sequence; beyond its length: no row
+  int query[2], head[2];  // query within its sequence; from q_length on there is no row
 
   __device__ RowPlaces(const Walk& walk, const TileDescriptor& tile, int first_row, int thread) {
     const Fragment fragment(thread);
@@ -82,8 +82,8 @@ struct RowPlaces {
   }
 };
 
-/// The factor that normalises a row of the O accumulator, and the row's log-sum-exp. The lanes of a
-/// quad share a row.
+/// The factor that normalises each row of the O accumulator, and the row's log-sum-exp. The four
+/// lanes of a quad share a row.
 struct Normalised {
   float factor[2], lse[2];
 
@@ -96,8 +96,8 @@ struct Normalised {
       for (int half = 0; half < 2; ++half) total[half] += __shfl_xor_sync(~0u, total[half], away);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // The largest P was near one when the row max was set, so the sum is zero only without any
-      // key.
+      // The largest P was near 1 when the row max was set, so the sum is zero only if no key was
+      // seen.
       const bool unseen = total[half] == 0.0f;
       float row_max = softmax.row_max[half], rescale_factor = 1.0f, sink = -INFINITY;
       if (sinks.data) {  // the sink is one more score
@@ -113,6 +113,7 @@ struct Normalised {
   }
 };
 
+/// Stores the log-sum-exps of a thread's rows, by one lane per quad.
 __device__ __forceinline__ void store_lse(const Result& to, const TileDescriptor& tile,
                                           const RowPlaces& rows, const float (&lse)[2],
                                           int thread) {
@@ -126,7 +127,7 @@ __device__ __forceinline__ void store_lse(const Result& to, const TileDescriptor
   }
 }
 
-/// f32 results, straight from registers.
+/// Stores f32 results from registers.
 template <int kDimV>
 __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor& tile,
                                           const RowPlaces& rows, const OAccumulator<kDimV>& o_acc,
@@ -150,9 +151,9 @@ __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor
   }
 }
 
-/// 16-bit results, straight from registers: quads rearrange eight columns of four groups into eight
-/// adjacent columns per lane, so that each lane stores sixteen bytes at once where the rows of the
-/// result lie at multiples of 16 bytes (`aligned`).
+/// Stores 16-bit results from registers. The lanes of a quad exchange values until each has eight
+/// adjacent columns, which it stores as 16 bytes if the rows of the result are 16-byte aligned
+/// (`aligned`).
 template <int kDimV>
 __device__ __forceinline__ void store_16bit(const Result& to, bool aligned,
                                             const TileDescriptor& tile, const RowPlaces& rows,

@@ -7,11 +7,11 @@
 // Score transforms before the softmax.
 namespace tessera::cuda::attention {
 
-/// A score transform before the softmax: a softcap, or a scale of zero or less. Near zero, up to
-/// `near`, cap * tanh(x * scale / cap) is x times a series in x * x.
+/// A score transform before the softmax: a softcap, or a scale of zero or less. For |x| up to
+/// `near`, cap * tanh(x * scale / cap) is x times a polynomial in x * x (`series`).
 struct ScoreTransform {
   float scale, cap, near, series[3];
-  float slope_log2, series_log2[3];  // as exponents of two, which are below `slope` times x
+  float slope_log2, series_log2[3];  // the same as exponents of two; each is below slope_log2 * |x|
 };
 
 inline ScoreTransform score_transform(float scale, float cap) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ float tanh_near_zero(float x) {
   return fmaf(x * square, series, x);
 }
 
-/// The largest absolute value, NaN excepted.
+/// The largest absolute value; NaN is ignored.
 template <int kCount>
 __device__ __forceinline__ float largest_of(const float (&score)[kCount]) {
   float part[4] = {};
@@ -59,7 +59,7 @@ __device__ __forceinline__ void transform_scores(float (&score)[kCount],
     return;
   }
   const float largest = largest_of(score);
-  // Near zero, where most scores are, 1 - 2 / (e^2x + 1) would leave few digits.
+  // Near zero, where most scores lie, 1 - 2 / (e^2x + 1) would cancel.
   if (agreed(!(largest <= transform.near))) {
     constexpr float kSmall = 0.4f;
     const float inner = transform.scale / transform.cap;

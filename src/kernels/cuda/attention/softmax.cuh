@@ -6,26 +6,26 @@
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/math.cuh"
 
-// The online softmax over the accumulators of tensor cores: a thread holds parts of two rows, eight
-// apart, and the four lanes of a quad together hold them whole.
+// The online softmax on MMA accumulators: a thread holds parts of two rows, eight apart; the four
+// lanes of a quad together hold both rows.
 namespace tessera::cuda::attention {
 
-/// Scores times `scale` are exponents of two; none exceeds the ceiling.
+/// `scale` turns scores into exponents of two; none exceeds `ceiling`.
 struct Exponents {
   float scale, ceiling = INFINITY;
 };
 
 struct Softmax {
-  // P is 2^(score * scale - row_max). `row_max` comes from the first scores that the row sees, and
-  // moves only when P would get much larger than one.
-  static constexpr float kNoRowMax = -3.4e38f;      // before the first key: hidden scores get P = 0
-  static constexpr float kRescaleThreshold = 8.0f;  // as an exponent of two
+  // P = 2^(score * scale - row_max). `row_max` is set by the first scores of the row, and moves
+  // only when P would get much larger than one.
+  static constexpr float kNoRowMax = -3.4e38f;      // before the first key; masked scores get P = 0
+  static constexpr float kRescaleThreshold = 8.0f;  // exponent of two
   float row_max[2] = {kNoRowMax, kNoRowMax};
-  float row_sum[2] = {0.0f, 0.0f};  // of this thread's columns alone
+  float row_sum[2] = {0.0f, 0.0f};  // of this thread's columns
 
   __device__ __forceinline__ bool seen(int half) const { return row_max[half] != kNoRowMax; }
 
-  /// The first scores of a row become P, and their maxima the row maxes.
+  /// First step: sets the row maxes and turns scores into P.
   template <int kCount>
   __device__ __forceinline__ void start(float (&score)[kCount], const Exponents& exponents) {
     float total[2];
@@ -34,9 +34,9 @@ struct Softmax {
     add(total);
   }
 
-  /// Scores become P. The row maxes are raised where P would exceed 2^kRescaleThreshold, which is
-  /// rare after the first scores. `rescale` then gets the factor for the O accumulator: for a whole
-  /// warp, before any exponential.
+  /// Later steps: turns scores into P. Raises the row maxes where P would exceed
+  /// 2^kRescaleThreshold, which is rare after the first step; then calls `rescale` with the factors
+  /// for the O accumulator, once for the whole warp, before any exponential.
   template <int kCount>
   __device__ __forceinline__ void update_by_max(float (&score)[kCount], const Exponents& exponents,
                                                 const auto& rescale) {
@@ -50,12 +50,13 @@ struct Softmax {
     add(total);
   }
 
-  /// Whether scores of at most `exponent`, as exponents of two, leave the row maxes as they are.
+  /// Whether scores of at most `exponent`, as exponents of two, need no other row max.
   __device__ __forceinline__ bool fits(float exponent) const {
     return exponent <= fminf(row_max[0], row_max[1]) + kRescaleThreshold;
   }
 
-  /// Scores that fit become P, by a series in their squares that yields exponents of two.
+  /// Turns scores for which fits() holds into P, by a polynomial in their squares that yields
+  /// exponents of two.
   template <int kCount>
   __device__ __forceinline__ void update_by_series(float (&score)[kCount],
                                                    const float (&series)[3]) {
@@ -67,10 +68,10 @@ struct Softmax {
     add(total);
   }
 
-  /// The same without a check of the maxima, for rows that all have a row max: the step's row sums,
-  /// needed anyway, tell if P became too large. Then the row maxes are raised and P is rescaled;
-  /// where some of P is not finite, `again` recomputes the scores for another try. The vote also
-  /// keeps waits behind it from moving up.
+  /// Later steps, for rows that all have a row max: like update_by_max, but checks the step's row
+  /// sums, which are needed anyway, instead of the maxima. If a sum shows that P became too large,
+  /// the row maxes are raised and P is rescaled; if some P is not finite, `again` recomputes the
+  /// scores for a second try. The vote also keeps the compiler from hoisting later waits above it.
   template <int kCount>
   __device__ __forceinline__ void update_by_row_sum(float (&score)[kCount],
                                                     const Exponents& exponents, const auto& rescale,
@@ -92,7 +93,7 @@ struct Softmax {
     add(total);
   }
 
-  /// Sets the row maxes of rows without one. There is nothing to rescale.
+  /// Sets the row maxes of rows that have none. Nothing has to be rescaled.
   template <int kCount>
   __device__ __forceinline__ void set_row_maxes(const float (&score)[kCount],
                                                 const Exponents& exponents) {
@@ -105,12 +106,12 @@ struct Softmax {
     }
   }
 
-  /// Merges a row's state with that of other keys, whose row max is -inf if they were not seen.
-  /// Returns the factors for the two O accumulators.
+  /// Merges a row's softmax state with one over other keys (row max -inf: no key). Returns the
+  /// factors for the two O accumulators.
   __device__ __forceinline__ float2 merge(int half, float other_max, float other_sum) {
     const float mine = seen(half) ? row_max[half] : -INFINITY;
     const float joint = fmaxf(mine, other_max);
-    if (joint == -INFINITY) {  // no key, or only NaN
+    if (joint == -INFINITY) {  // no key seen, or only NaN
       row_sum[half] += other_sum;
       return {0.0f, 0.0f};
     }
@@ -121,11 +122,11 @@ struct Softmax {
   }
 
  private:
-  /// Each warp scheduler has one warp here, so independent chains hide latency: both rows, and
-  /// several maxima and sums per row.
+  /// A warp scheduler has few consumer warps to choose from, so independent dependency chains hide
+  /// latency: both rows, and several maxima and sums per row.
   static constexpr int kChains = 4;
 
-  /// The largest of this thread's scores of each row.
+  /// The maximum of this thread's scores of each row.
   template <int kCount>
   __device__ __forceinline__ void find_maxes(const float (&score)[kCount], float (&top)[2]) const {
     constexpr int kGroups = kCount / 4;
@@ -144,8 +145,8 @@ struct Softmax {
       top[half] = fmaxf(fmaxf(part[half][0], part[half][1]), fmaxf(part[half][2], part[half][3]));
   }
 
-  /// The same, or zero if all are negative. Non-negative floats compare like integers, and one
-  /// instruction compares three of these.
+  /// An upper bound of the same: the maximum, or zero if all scores are negative. Non-negative
+  /// floats compare like integers, and one instruction (vimax3) takes the maximum of three.
   template <int kCount>
   __device__ __forceinline__ void find_max_bounds(const float (&score)[kCount],
                                                   float (&bound)[2]) const {
@@ -164,19 +165,19 @@ struct Softmax {
           max(__vimax3_s32(part[half][0], part[half][1], part[half][2]), part[half][3]));
   }
 
-  /// Whether P would be too large.
+  /// Whether P would exceed 2^kRescaleThreshold.
   __device__ __forceinline__ bool exceeds(const float (&top)[2], const Exponents& exponents) const {
     return agreed(top[0] * exponents.scale > row_max[0] + kRescaleThreshold |
                   top[1] * exponents.scale > row_max[1] + kRescaleThreshold);
   }
 
-  /// The row max for a row's largest score, chosen so that this score's P is 7/8, exact in 16 bits.
-  /// Where nearly all scores of a row are equal, others are slightly above the first: just above
-  /// one, their P would all be rounded the same way, by up to twice as much as just below one.
-  /// Under a cap that saturates, most scores are at the cap, whatever the first is. So P at the cap
-  /// is exact too, with four bits, and the first score's P is what this leaves below 15/16.
+  /// The row max for a row whose largest score is `top`: the P of that score becomes 7/8, exact in
+  /// 16 bits. Reason: where nearly all scores of a row are equal, later ones lie slightly above the
+  /// first, and a P just above one is rounded by up to twice as much as one just below, always in
+  /// the same direction. Under a saturating cap most scores end at the cap, whatever the first one
+  /// is; so P at the cap is made exact instead (four bits), and the P of `top` is at most 15/16.
   __device__ __forceinline__ static float row_max_for(float top, const Exponents& exponents) {
-    constexpr float kAbove = 0.19264507794f, kFar = 120.0f;  // two to that is finite
+    constexpr float kAbove = 0.19264507794f, kFar = 120.0f;  // 2^120 is finite
     const float exponent = top * exponents.scale;
     const float below = exponents.ceiling - exponent;
     if (exponents.ceiling == INFINITY || !(below < kFar)) return exponent + kAbove;
@@ -200,7 +201,7 @@ struct Softmax {
               [&](float x, float row_max) { return fmaf(x, exponents.scale, -row_max); });
   }
 
-  /// P is two to the power of what `exponent` makes of a score and its row max.
+  /// P = 2^exponent(score, row_max); `total`: sums of this thread's columns.
   template <int kCount>
   __device__ __forceinline__ void compute_p(float (&score)[kCount], float (&total)[2],
                                             const auto& exponent) {
@@ -220,7 +221,8 @@ struct Softmax {
       total[half] = (part[half][0] + part[half][1]) + (part[half][2] + part[half][3]);
   }
 
-  /// Raises the row maxes by integers until no P is above two: nothing is rounded.
+  /// Raises the row maxes by integers until no P exceeds two; rescaling by powers of two rounds
+  /// nothing.
   template <int kCount>
   __device__ __forceinline__ void rescale_p(float (&p)[kCount], float (&total)[2],
                                             const auto& rescale) {
@@ -239,7 +241,7 @@ struct Softmax {
     rescale(rescale_factor);
   }
 
-  /// P has to fit into f16, and V times P into f32. A sum that is NaN stays NaN.
+  /// P has to fit into f16, and P times V into f32. A sum that is NaN stays NaN.
   __device__ __forceinline__ bool is_too_large(int half, const float (&total)[2]) const {
     constexpr float kMax = 0x1p14f;
     return !(total[half] <= kMax) & row_sum[half] == row_sum[half];

@@ -10,14 +10,14 @@
 #include "src/walk/lanes.hpp"
 #include "src/walk/tile_walk.hpp"
 
-// How the scheduler warp takes tiles and looks their pieces up. What a tile and a piece are follows
-// from src/walk.
+// How the scheduler warp takes tiles and looks up their pieces. src/walk defines tiles and pieces.
 namespace tessera::cuda::attention {
 
 using planning::Piece;
 using planning::TilePlace;
 
-/// What a thread block knows about its tiles besides the walk, see TileCursor::take.
+/// What TileCursor::take needs besides the walk: this CTA's index, the tile counter, the order of
+/// tiles.
 struct TileSource {
   __device__ int block() const { return static_cast<int>(blockIdx.x); }
   __device__ void wait() const { wait_for_grid_before(); }
@@ -29,7 +29,7 @@ struct TileSource {
   }
 };
 
-/// The cursor of one thread block. Lives in shared memory; all lanes of a warp call it together.
+/// The tile cursor of one CTA, in shared memory. All lanes of a warp call its functions together.
 struct TileCursor : planning::TileCursor {
   __device__ void start(int lane) {
     if (lane == 0) planning::TileCursor::start();
@@ -37,7 +37,7 @@ struct TileCursor : planning::TileCursor {
   }
 
   /// Writes the descriptor of the next tile that has queries (one lane writes); false after the
-  /// last. A number is taken no sooner than here: another block may be free first.
+  /// last tile. The tile is taken only now, since another CTA may be free earlier.
   __device__ bool next(const Walk& walk, TileDescriptor& descriptor, int lane) {
     while (true) {
       if (lane == 0) number = take(walk, TileSource{}, descriptor.share);
@@ -57,8 +57,8 @@ struct TileCursor : planning::TileCursor {
     if (lane == 0) planning::describe_tile(walk, place, of_tile, descriptor);
   }
 
-  /// The position of a tile of packed queries: sequences in order, so that the longest sequence
-  /// does not recur with each head.
+  /// The position of a tile of packed queries. Tiles go sequence by sequence, with all heads of
+  /// each, so that the longest sequence does not recur with every head.
   __device__ static TilePlace of_packed(const Walk& walk, int number, int lane) {
     for (int first = 0; first < walk.batches; first += 32) {
       const int mine = first + lane;
@@ -79,8 +79,8 @@ struct TileCursor : planning::TileCursor {
   }
 };
 
-/// Begins the pieces of a tile, in shared memory. All lanes of a warp call it together and
-/// synchronise before they look pieces up.
+/// Initialises the pieces of a tile in shared memory. All lanes of a warp call this together, and
+/// synchronise before they look up pieces.
 template <int kRowGroups, int kRows>
 __device__ void start_pieces(planning::ListPieces<kRowGroups, kRows>& pieces, const Walk& walk,
                              const TileDescriptor& tile, int lane) {

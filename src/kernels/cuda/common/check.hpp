@@ -8,8 +8,8 @@
 
 namespace tessera::cuda {
 
-/// Every call into the runtime goes through here: a failure becomes an `Error` that names the call,
-/// and the kernel that the call is about.
+/// Turns the status of a CUDA runtime call into an `Error` that names the call and, if given, the
+/// kernel. Every runtime call goes through this function.
 inline void check(cudaError_t status, const char* call, const char* kernel = nullptr) {
   if (status == cudaSuccess) return;
   throw Error(ErrorCode::device,
@@ -17,7 +17,7 @@ inline void check(cudaError_t status, const char* call, const char* kernel = nul
                   cudaGetErrorName(status) + " (" + cudaGetErrorString(status) + ")");
 }
 
-/// Multiprocessors of the current device.
+/// Number of SMs of the current device.
 inline int sm_count() {
   int device = 0, units = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
@@ -26,13 +26,13 @@ inline int sm_count() {
   return units;
 }
 
-/// Makes a device current and gives the caller's back at the end of the scope.
+/// Makes a device current, and restores the caller's device at the end of the scope.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int index) {
     check(cudaGetDevice(&before_), "cudaGetDevice");
-    // Also where it is the current one: a thread that has made no call yet has no context, which
-    // the driver's own functions (tensor maps) miss.
+    // Also if it is current already: a thread that has made no call yet has no context, which
+    // functions of the driver (tensor maps) need.
     check(cudaSetDevice(index), "cudaSetDevice");
     changed_ = index != before_;
   }

@@ -24,7 +24,7 @@ __device__ inline T from_float(float x) {
   return static_cast<T>(x);
 }
 
-/// Two elements of a 16-bit dtype in a word, `low` first in memory.
+/// Packs two elements of a 16-bit dtype into a word, `low` first in memory.
 __device__ __forceinline__ std::uint32_t pack(DType dtype, float low, float high) {
   if (dtype == DType::bf16) return Precision<__nv_bfloat16>::pack(low, high);
   return Precision<__half>::pack(low, high);
@@ -35,7 +35,7 @@ __device__ __forceinline__ float2 unpack(DType dtype, std::uint32_t pair) {
   return Precision<__half>::unpack(pair);
 }
 
-/// Calls `use` with a value of the C++ type that stands for a float dtype.
+/// Calls `use` with a value of the C++ type of a float dtype.
 template <class Use>
 void with_element(DType dtype, const Use& use) {
   switch (dtype) {
@@ -47,12 +47,12 @@ void with_element(DType dtype, const Use& use) {
       return use(__nv_bfloat16{});
     default:
       throw Error(ErrorCode::unsupported,
-                  std::string("GPU kernels take f32, f16 and bf16 here, got ") + to_string(dtype));
+                  std::string("expected dtype f32, f16 or bf16, got ") + to_string(dtype));
   }
 }
 
-/// visit.template operator()<Element>() with the type of a dtype that a kernel row multiplies.
-/// `kDtypes`: the row's.
+/// Calls visit.template operator()<Element>() with the type of a dtype that a kernel row supports.
+/// `kDtypes`: the row's dtypes.
 template <unsigned kDtypes, class Visit>
 void with_multiplied(DType dtype, const Visit& visit) {
   static_assert(kDtypes != 0 && (kDtypes & ~core::dtypes({DType::f16, DType::bf16})) == 0,

@@ -1,16 +1,16 @@
 #pragma once
 
-// What the lanes of a warp, or of a quad (four adjacent lanes), do together. All lanes call.
+// Operations across the lanes of a warp, or of a quad (four adjacent lanes). All lanes call.
 namespace tessera::cuda {
 
 inline constexpr int kLanes = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// Whether `value` holds, where all lanes of a warp agree: the compiler then knows that they do,
-/// and keeps what depends on it in uniform registers.
+/// Returns `value`, which must be equal in all lanes. The vote tells the compiler that it is, so
+/// that values derived from it stay in uniform registers.
 __device__ __forceinline__ bool agreed(bool value) { return __any_sync(kAllLanes, value); }
 
-/// The sum of the values of a warp's lanes up to this one, with its own.
+/// Inclusive prefix sum over the lanes of a warp.
 template <class T>
 __device__ __forceinline__ T sum_through(int lane, T value) {
 #pragma unroll
@@ -21,7 +21,7 @@ __device__ __forceinline__ T sum_through(int lane, T value) {
   return value;
 }
 
-/// Reductions by butterfly: every lane gets the same bits, in the same order each time.
+/// Butterfly reductions: every lane gets the same bits, and the order of additions is fixed.
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step /= 2)
@@ -40,7 +40,7 @@ __device__ __forceinline__ float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
 
-/// Transposes 4 x 4 items of kWords words in a quad: item i of lane j becomes item j of lane i.
+/// Transposes 4 x 4 items of kWords words within a quad: item i of lane j becomes item j of lane i.
 template <int kWords = 1, class Word>
 __device__ __forceinline__ void transpose_in_quad(Word (&word)[4 * kWords], int lane) {
 #pragma unroll

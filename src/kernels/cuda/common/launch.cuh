@@ -10,25 +10,25 @@
 
 namespace tessera::cuda {
 
-/// Sizes of a grid; kernels stride over what a grid cannot name.
+/// Grid dimensions, clamped to the hardware's maximum; kernels use grid-stride loops for the rest.
 inline dim3 grid_of(std::int64_t x, std::int64_t y = 1, std::int64_t z = 1) {
   constexpr std::int64_t kMaxX = 0x7fffffff, kMax = 0xffff;
   return dim3(static_cast<unsigned>(std::min(x, kMaxX)), static_cast<unsigned>(std::min(y, kMax)),
               static_cast<unsigned>(std::min(z, kMax)));
 }
 
-/// One launch. A grid with a size of 0 launches nothing.
+/// Configuration of one launch. Nothing is launched if a grid dimension is 0.
 struct Launch {
-  const char* name;  // the kernel's, for errors
+  const char* name;  // of the kernel, for error messages
   dim3 grid, threads;
   void* stream;
   int shared_bytes = 0;      // dynamic shared memory
-  int max_shared_bytes = 0;  // the maximum of all launches of the kernel, where they differ
+  int max_shared_bytes = 0;  // maximum of all launches of the kernel, if they differ
   int cluster = 0;           // thread blocks per cluster, along x; 0: no clusters
   bool overlapped = false;   // programmatic dependent launch (common/grid.cuh)
 };
 
-/// A launch as the runtime reads it.
+/// The same as the runtime's cudaLaunchConfig_t.
 class LaunchConfig {
  public:
   explicit LaunchConfig(const Launch& launch) {
@@ -48,7 +48,7 @@ class LaunchConfig {
       attribute.val.programmaticStreamSerializationAllowed = 1;
     }
   }
-  LaunchConfig(const LaunchConfig&) = delete;  // the configuration points to the attributes
+  LaunchConfig(const LaunchConfig&) = delete;  // config_ points to attributes_
   LaunchConfig& operator=(const LaunchConfig&) = delete;
 
   const cudaLaunchConfig_t* get() const { return &config_; }
@@ -58,7 +58,7 @@ class LaunchConfig {
   cudaLaunchAttribute attributes_[2]{};
 };
 
-/// A kernel, to be launched.
+/// Launches a __global__ function.
 template <auto kKernel>
 struct Kernel;
 
@@ -73,7 +73,7 @@ struct Kernel<kKernel> {
           "cudaLaunchKernelExC", launch.name);
   }
 
-  /// The number of clusters that run at one time.
+  /// Maximum number of clusters that run at the same time.
   static int max_active_clusters(const Launch& launch) {
     raise_shared_limit(launch);
     int clusters = 0;
@@ -85,8 +85,8 @@ struct Kernel<kKernel> {
  private:
   static const void* address() { return reinterpret_cast<const void*>(kKernel); }
 
-  /// Allows the kernel more shared memory than the default of 48 KiB: once per device, with the
-  /// maximum of all launches, as another thread may be about to launch the kernel with more.
+  /// Raises the kernel's limit of dynamic shared memory above 48 KiB: once per device, to the
+  /// maximum of all launches, because another thread may be about to launch the kernel with more.
   static void raise_shared_limit(const Launch& launch) {
     if (launch.shared_bytes == 0) return;
     static std::atomic<std::uint64_t> raised{0};  // one bit per device

@@ -2,7 +2,7 @@
 
 namespace tessera::cuda {
 
-/// 2^x and 1 / x to within two units in the last place; denormal numbers count as zero.
+/// 2^x and 1 / x, with an error of at most 2 ulp; denormals are flushed to zero.
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -6,7 +6,8 @@
 
 namespace tessera::cuda {
 
-/// A matrix of any float dtype and strides (in elements); data null where absent.
+/// A matrix, or a batch of them, of any float dtype and strides (in elements); `data` is null if
+/// absent.
 struct Plane {
   void* data = nullptr;
   DType dtype = DType::none;

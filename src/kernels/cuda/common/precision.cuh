@@ -9,15 +9,15 @@
 
 namespace tessera::cuda {
 
-/// What follows from the width of an element.
+/// Sizes that follow from the width of an element.
 template <class Element>
 struct ElementWidth {
   static constexpr int kBytes = sizeof(Element);
-  static constexpr int kLine = 128 / kBytes;     // of a line with the 128-byte swizzle
-  static constexpr int kMmaDepth = 32 / kBytes;  // of one tensor-core instruction
+  static constexpr int kLine = 128 / kBytes;     // elements of a 128-byte line
+  static constexpr int kMmaDepth = 32 / kBytes;  // depth of one MMA
 };
 
-/// All that kernels know of an element type that tensor cores multiply.
+/// All that kernels know about an element type of tensor-core operands.
 template <class Element>
 struct Precision;
 
@@ -25,9 +25,9 @@ template <>
 struct Precision<__half> : ElementWidth<__half> {
   static constexpr DType kDtype = DType::f16;
   static constexpr std::uint32_t kTwoOnes = 0x3C003C00;
-  static constexpr float kMax = 65504.0f;  // the largest finite value, which P must not exceed
+  static constexpr float kMax = 65504.0f;  // largest finite value; P must not exceed it
 
-  /// Two elements in a word, `low` first in memory.
+  /// Packs two elements into a word, `low` first in memory.
   __device__ __forceinline__ static std::uint32_t pack(float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);
     return reinterpret_cast<const std::uint32_t&>(pair);

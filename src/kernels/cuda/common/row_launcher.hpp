@@ -6,14 +6,15 @@
 
 namespace tessera::cuda {
 
-/// How a row's kernel is launched, for a problem that the row supports, on the current device.
+/// A kernel row and the function that launches it, on the current device, for a problem that the
+/// row supports.
 struct RowLauncher {
   const planning::KernelRow* row;
   void (*launch)(const planning::Call&);
   const char* (*missing)();  // KernelFamily::missing; null where nothing can be missing
 };
 
-/// The rows that this build holds. Written by the build from the families' tables.
+/// The kernel rows in this build. The build generates the table from the families' rows.hpp.
 std::span<const RowLauncher> launchers();
 
 }  // namespace tessera::cuda

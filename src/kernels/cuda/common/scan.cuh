@@ -10,8 +10,8 @@ struct ExclusiveSum {
   std::int64_t before = 0, total = 0;
 };
 
-/// The sum of the values of the threads before this one, and of all, in a block of kThreads. All
-/// threads call it; it may be called again at once.
+/// Exclusive prefix sum and total over a CTA of kThreads threads. All threads call it; another call
+/// may follow immediately.
 template <int kThreads>
 __device__ ExclusiveSum exclusive_sum(std::int64_t value) {
   constexpr int kWarps = kThreads / kLanes;

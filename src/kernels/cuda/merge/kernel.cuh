@@ -9,14 +9,14 @@
 namespace tessera::cuda::merge {
 
 inline constexpr int kMaxParts = planning::kMaxGpuMergeParts;
-inline constexpr int kColumns = 4;  // values a lane has in flight for each part
+inline constexpr int kColumns = 4;  // loads in flight per lane and part
 
-/// Strides of [batch, length, heads, dim]; batch has stride 0 where the tensor has none.
+/// Strides of [batch, length, heads, dim], in elements; `batch` is 0 if the tensor has no batch.
 struct Strides {
   std::int64_t batch = 0, row = 0, head = 0, column = 0;
 };
 
-/// One result of attention: its values, and its log-sum-exps (no column).
+/// One partial result of attention: its values, and its log-sum-exps (which have no column).
 struct Part {
   void* out = nullptr;
   Strides out_strides;
@@ -27,7 +27,7 @@ struct Part {
 struct Arguments {
   std::int64_t batch = 0, length = 0, heads = 0, dim = 0;
   int parts = 0;
-  Part merged;  // lse may be null
+  Part merged;  // the result; its lse may be null
   const void* sinks = nullptr;
   std::int64_t sink_stride = 0;
   DType sink_dtype = DType::none;
@@ -42,7 +42,7 @@ __device__ inline std::int64_t offset(const Strides& strides, const Place& at) {
   return at.batch * strides.batch + at.row * strides.row + at.head * strides.head;
 }
 
-/// The head's sink; -inf, which adds nothing, where there are none.
+/// The head's sink; without sinks -inf, which adds nothing.
 __device__ inline float sink_of(const Arguments& args, std::int64_t head) {
   const std::int64_t at = head * args.sink_stride;
   switch (args.sink_dtype) {
@@ -57,10 +57,12 @@ __device__ inline float sink_of(const Arguments& args, std::int64_t head) {
   }
 }
 
-/// Marks a part that saw no key: its values are never read, so NaN in them does not spread.
+/// The weight that marks a part without keys: its values are never read, so NaN in them does not
+/// spread.
 inline constexpr float kEmpty = -1.0f;
 
-/// The normaliser of one (row, head), and the weight of each part before it is divided by it.
+/// The state shared by all columns of one (row, head): the maximum that is subtracted from the
+/// log-sum-exps, and the sum of the weights exp(lse - base).
 struct Weights {
   float base, total;
 };
@@ -74,7 +76,7 @@ __device__ inline Weights weigh(const Arguments& args, const Place& at, int lane
     top = fmaxf(top, lse);
   }
   top = warp_max(top);
-  // Where everything is empty any base will do; -inf - -inf would be NaN.
+  // If all parts are empty any base will do; -inf - -inf would be NaN.
   const float base = top == -INFINITY ? 0.0f : top;
   float total = lane == 0 ? expf(sink - base) : 0.0f;
   for (int p = lane; p < args.parts; p += kLanes) {
@@ -88,7 +90,7 @@ __device__ inline Weights weigh(const Arguments& args, const Place& at, int lane
   return {base, total};
 }
 
-/// One warp a (row, head), lanes over the columns. All parts of a column are read before it is
+/// One warp per (row, head), lanes over columns. All parts of a column are read before it is
 /// written, so `merged` may be one of the parts.
 template <int kWarps, class In, class Out>
 __global__ void __launch_bounds__(kWarps* kLanes)
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(kWarps* kLanes)
       args.merged.lse[offset(args.merged.lse_strides, at)] =
           total == 0.0f ? -INFINITY : base + logf(total);
     }
-    __syncwarp();  // the weights are read to the end before the next row overwrites them
+    __syncwarp();  // all lanes have read the weights before the next row overwrites them
   }
 }
 

@@ -15,13 +15,13 @@ namespace tessera::cuda::merge {
 
 using planning::Call;
 
-/// [batch, length, heads, dim] or [total, heads, dim].
+/// For a tensor [batch, length, heads, dim] or [total, heads, dim].
 inline Strides strides_of_values(const Tensor& t) {
   const int row = t.rank - 3;
   return {row > 0 ? t.stride(0) : 0, t.stride(row), t.stride(row + 1), t.stride(row + 2)};
 }
 
-/// [batch, heads, length] or [heads, total].
+/// For a tensor [batch, heads, length] or [heads, total].
 inline Strides strides_of_lse(const Tensor& t) {
   const int head = t.rank - 2;
   return {head > 0 ? t.stride(0) : 0, t.stride(head + 1), t.stride(head), 0};
@@ -52,7 +52,7 @@ inline Arguments arguments_of(const MergeStatesProblem& problem,
   return args;
 }
 
-/// `kWarps` rows a block of threads.
+/// Launches the kernel with `kWarps` (row, head) pairs per CTA.
 template <int kWarps, class In>
 void launch_merge(const Arguments& args, DType out, void* stream) {
   static_assert(kWarps > 0 && kWarps * kLanes <= 1024);
@@ -63,7 +63,7 @@ void launch_merge(const Arguments& args, DType out, void* stream) {
   });
 }
 
-/// tile.m counts the warps of a block.
+/// tile.m: warps per CTA.
 template <planning::Tile kTile, unsigned kDtypes>
 void launch(const Call& call) {
   static_assert(kDtypes == core::kFloats, "the kernel is compiled for f32, f16 and bf16");

@@ -4,7 +4,7 @@
 
 namespace tessera::planning {
 
-/// Parts that a call merges: they are kernel parameters.
+/// Maximum number of parts per call: the parts are kernel parameters.
 inline constexpr int kMaxGpuMergeParts = 64;
 
 KernelFamily sm90_merge_family();

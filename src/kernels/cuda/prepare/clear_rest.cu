@@ -11,9 +11,9 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kMaxBlocks = 256;  // mostly there is nothing to clear
+constexpr std::int64_t kMaxBlocks = 256;  // usually there is nothing to clear
 
-/// Rows of heads, each of `size` words; strides count words too.
+/// The rows of a result: `heads` heads of `size` words each; strides in words.
 struct Rows {
   void* data = nullptr;
   std::int64_t row = 0, head = 0, word = 0;
@@ -22,13 +22,14 @@ struct Rows {
 
 struct Rest {
   planning::Indices offsets;
-  std::int64_t offset_stride = 1, last = 0;  // which offset is the last one
-  std::int64_t rows = 0;                     // of out
+  std::int64_t offset_stride = 1, last = 0;  // index of the last offset
+  std::int64_t rows = 0;                     // rows of out
   Rows out;
   float* lse = nullptr;
   std::int64_t lse_row = 0, lse_head = 0;
 };
 
+/// One CTA clears one row at a time.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) clear_rest_kernel(const __grid_constant__ Rest rest) {
   const std::int64_t begin = planning::clamp_to(rest.offsets[0], 0, rest.rows);
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) clear_rest_kernel(const __grid_const
   }
 }
 
-/// [rows, dim] or [rows, heads, dim], in words of so many bytes.
+/// The rows of a tensor [rows, dim] or [rows, heads, dim], in words of `word_bytes`.
 Rows rows_of(const Tensor& out, std::int64_t word_bytes) {
   const std::int64_t per_word = word_bytes / size_of(out.dtype);
   const int dim = out.rank - 1;
@@ -58,7 +59,7 @@ Rows rows_of(const Tensor& out, std::int64_t word_bytes) {
   return rows;
 }
 
-/// Whether 16 bytes at a time cover the rows of heads and nothing else.
+/// Whether the rows can be written in 16-byte words.
 bool takes_wide_words(const Tensor& out) {
   const std::int64_t per_word = 16 / size_of(out.dtype);
   const int dim = out.rank - 1;

@@ -3,9 +3,9 @@
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/common/scan.cuh"
 
-// Lists of small blocks composed into lists of blocks that attention's tiles fit. A thread block
-// composes one row of lists: it merges the words of as many columns as shared memory holds,
-// whatever the order of the given lists, then writes each column's block, in order.
+// Composes lists of small blocks into lists of blocks that attention's tiles fit. A CTA composes
+// one row of lists at a time: it ORs the bit masks of as many columns of blocks as shared memory
+// holds (in any order of the given lists), then writes each column's block, in order.
 namespace tessera::cuda {
 namespace {
 
@@ -14,19 +14,19 @@ using planning::MaskComposer;
 constexpr int kThreads = 256;
 constexpr int kWords = 5120;
 
-/// Columns whose words are merged at a time: an odd number, so that neither the words of a column
-/// nor the columns of a word meet in a bank.
+/// Number of columns whose words are merged together. Odd, so that neither the words of a column
+/// nor neighbouring columns cause bank conflicts.
 __device__ int columns_at_once(const MaskComposer& s) {
   return (kWords / static_cast<int>(s.to.words) - 1) | 1;
 }
 
-/// Merges what the given lists name of columns [first, first + width). The result does not depend
-/// on the order of the threads.
+/// Merges the blocks that the given lists name in columns [first, first + width). The result does
+/// not depend on the order of the threads.
 __device__ void merge_columns(const MaskComposer& s, const MaskComposer::ComposedRow& row,
                               std::int64_t first, int width, int pitch, std::uint64_t* words) {
   for (std::int64_t number = 0; number < s.sources(row); ++number) {
     const MaskComposer::Source source = s.source(row, number);
-    // Neighbouring threads have the words of an entry, then those of the next one.
+    // Adjacent threads take the words of one entry, then those of the next.
     const int each = static_cast<int>(source.words), abreast = kThreads / each;
     const int thread = static_cast<int>(threadIdx.x);
     if (thread >= abreast * each) continue;
@@ -47,7 +47,7 @@ __device__ void merge_columns(const MaskComposer& s, const MaskComposer::Compose
 __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
   __shared__ std::uint64_t words[kWords];
   __shared__ std::uint64_t unions[kThreads];
-  __shared__ std::int64_t blocks[kThreads];  // where a column's element mask goes; -1: it has none
+  __shared__ std::int64_t blocks[kThreads];  // where a column's element mask goes; -1: none
   const int thread = static_cast<int>(threadIdx.x), count = static_cast<int>(s.to.words);
   const int pitch = columns_at_once(s);
   for (std::int64_t index = blockIdx.x; index < s.to.list_rows(); index += gridDim.x) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
                                   [&](std::int64_t word) { return words[word * pitch + column]; });
         const bool is_full = classified.kind == MaskComposer::Kind::full;
         const bool is_partial = classified.kind == MaskComposer::Kind::partial;
-        // Both counts in one sum.
+        // One prefix sum for both counts.
         const ExclusiveSum sum =
             exclusive_sum<kThreads>((std::int64_t{is_partial} << 32) + is_full);
         constexpr std::int64_t kLow = 0xffffffff;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) compose_kernel(MaskComposer s) {
         full += sum.total & kLow;
         partial += sum.total >> 32;
         __syncthreads();
-        // Element masks of neighbouring columns lie side by side.
+        // Writes the element masks; those of adjacent columns are adjacent in memory.
         const int wide = width - from < kThreads ? width - from : kThreads;
         for (int i = thread; i < wide * (count + 1); i += kThreads) {
           const int at = i / (count + 1), word = i % (count + 1);

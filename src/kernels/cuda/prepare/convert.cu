@@ -6,7 +6,7 @@
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 
-// Copies between dense matrices and blocks, and what stands for a block. All of it is bound by
+// Copies between dense matrices and stored blocks, and norms of blocks. All of it is bound by
 // memory: rows are read and written in words of up to 16 bytes where strides allow.
 namespace tessera::cuda {
 namespace {
@@ -16,18 +16,19 @@ using planning::BsrRow;
 using planning::NormsShape;
 
 constexpr int kThreads = 256, kWarps = kThreads / kLanes;
-constexpr int kTileColumns = 256;        // columns of blocks of a tile of to_dense
-constexpr int kTileRows = 16;            // rows of such a tile
+constexpr int kTileColumns = 256;        // columns of blocks per tile of to_dense
+constexpr int kTileRows = 16;            // rows per tile of to_dense
 constexpr int kAhead = 4;                // loads in flight
-constexpr int kPiece = kAhead * kLanes;  // words of a block that a warp copies at once
+constexpr int kPiece = kAhead * kLanes;  // words per copy of a warp
 constexpr __host__ __device__ unsigned pieces_of(unsigned words) {
   return (words + kPiece - 1) / kPiece;
 }
 /// Words of a tile are counted in 32 bits.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 23;
 
-/// Every element of a tile of the dense matrix: first which block stands where, then the copy. The
-/// grid: tiles along a row of blocks, pieces of all rows of blocks, batches.
+/// Writes every element of a tile of the dense matrix: first finds which stored block covers each
+/// column of blocks, then copies. Grid: tiles along a row of blocks, pieces of all rows of blocks,
+/// batches.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) to_dense_kernel(BlockCopy c) {
   __shared__ std::int64_t positions[kTileColumns];
@@ -71,8 +72,8 @@ __global__ void __launch_bounds__(kThreads) to_dense_kernel(BlockCopy c) {
   }
 }
 
-/// A warp copies a piece of a block. The grid: warps for the pieces of a row of blocks, rows,
-/// batches.
+/// A warp copies a piece of a block. Grid: warps for the pieces of one row of blocks, rows of
+/// blocks, batches.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) gather_kernel(BlockCopy c) {
   const auto* dense = static_cast<const Word*>(c.dense.data);
@@ -126,7 +127,8 @@ struct WordOf<8> {
   using Type = std::uint64_t;
 };
 
-/// Whether rows of `row` elements that start at such addresses are made of words of `bytes`.
+/// Whether `row` elements of `element` bytes from each of `starts`, and steps of each of `strides`
+/// elements, are whole words of `bytes`, and all `columns` (strides along a row) are 1.
 bool in_words(std::int64_t bytes, std::int64_t element, std::int64_t row,
               std::initializer_list<const void*> starts,
               std::initializer_list<std::int64_t> columns,
@@ -139,7 +141,8 @@ bool in_words(std::int64_t bytes, std::int64_t element, std::int64_t row,
          });
 }
 
-/// Calls `use(word, copy)` with the widest word and the copy counted in such words.
+/// Calls `use(word, copy)` with the widest possible word, and the copy's sizes and strides in such
+/// words.
 template <int kBytes = 16, class Use>
 void with_words(BlockCopy c, const Use& use) {
   const std::int64_t element = size_of(c.dtype);
@@ -166,13 +169,14 @@ void check_block(const char* call, std::int64_t rows, std::int64_t cols) {
                                           std::to_string(rows) + " x " + std::to_string(cols));
 }
 
-/// `kVector` elements that are loaded at once.
+/// `kVector` elements, loaded by one instruction.
 template <class T, int kVector>
 struct alignas(sizeof(T) * kVector) Pack {
   T x[kVector];
 };
 
-/// A warp takes a block. Lanes and sums go in one order, so that the sum is the same each time.
+/// Norms of blocks, one warp per block. The order of additions is fixed, so the sum has the same
+/// bits each time.
 template <class T, int kVector>
 __global__ void __launch_bounds__(kThreads) norms_kernel(NormsShape s) {
   const auto* dense = static_cast<const T*>(s.dense.data);
@@ -184,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) norms_kernel(NormsShape s) {
     for (std::int64_t batch = blockIdx.z; batch < s.batches; batch += gridDim.z) {
       const T* block = dense + s.dense.at(batch, i * s.block_rows, j * s.block_cols);
       double sum = 0;
-      std::uint32_t largest = 0;  // as bits, which order like the numbers, NaN above all
+      std::uint32_t largest = 0;  // the maximum's bits; they order like the numbers, NaN above all
 #pragma unroll 2
       for (unsigned w = lane; w < packs; w += kLanes) {
         const unsigned r = w / width, c = (w - r * width) * kVector;
@@ -204,7 +208,7 @@ __global__ void __launch_bounds__(kThreads) norms_kernel(NormsShape s) {
       } else {
         norm = static_cast<float>(warp_sum(sum));
       }
-      if (norm != norm) norm = __uint_as_float(0x7fc00000u);  // one NaN, whichever came
+      if (norm != norm) norm = __uint_as_float(0x7fc00000u);  // one NaN for all
       if (lane == 0) static_cast<float*>(s.norms.data)[s.norms.at(batch, i, j)] = norm;
     }
   }
@@ -228,7 +232,7 @@ void gather_blocks(const BlockCopy& copy, const Place& place) {
   check_block("gather_blocks: out", copy.block_rows, copy.block_cols);
   const DeviceGuard guard(place.device);
   if (copy.lists.block_rows == 0) return;
-  // Enough warps for a row of the mean length; longer rows are walked in turns.
+  // Enough warps for a row of mean length; longer rows take several rounds.
   const std::int64_t mean = copy.lists.stored / copy.lists.block_rows + 1;
   with_words(copy, [&](auto word, const BlockCopy& c) {
     const std::int64_t items = mean * pieces_of(static_cast<unsigned>(c.block_rows * c.block_cols));

@@ -2,11 +2,11 @@
 
 #include "src/walk/conversions.hpp"
 
-// Conversions on a stream of a device; what cpu/convert.hpp does in host memory. Lists may hold
-// anything.
+// Conversions on a GPU stream; cpu/convert.hpp has the same functions for host memory. The contents
+// of lists are not trusted.
 namespace tessera::cuda {
 
-/// Where and on what a conversion runs.
+/// The device and stream of a conversion.
 struct Place {
   int device = 0;
   void* stream = nullptr;
@@ -15,7 +15,7 @@ struct Place {
 void to_dense(const planning::BlockCopy& copy, const Place& place);
 void gather_blocks(const planning::BlockCopy& copy, const Place& place);
 void block_norms(const planning::NormsShape& shape, const Place& place);
-/// `scratch` has room for what `carve_select_scratch` cuts from it.
+/// `scratch`: memory of the size that `carve_select_scratch` computes.
 void select_blocks(const planning::SelectShape& shape, void* scratch, const Place& place);
 void list_rows(const planning::MaskRows& shape, const Place& place);
 void list_columns(const planning::MaskColumns& shape, const Place& place);

@@ -5,10 +5,11 @@
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/walk/conversions.hpp"
 
-// A warp and the keys of a row: which columns stay, in their order. All lanes call together.
+// Selecting columns of a row by their keys, per warp and in order. All lanes call together.
 namespace tessera::cuda {
 
-/// Calls `use(column, key, whether they exist)` for as many keys as `load(column)` gives.
+/// Calls `use(column, key, exists)` for all columns of a row, with keys from `load(column)`. The
+/// last round calls it beyond the row too, with exists false.
 template <class Load, class Use>
 __device__ void for_each_key(std::int64_t cols, const Load& load, const Use& use) {
   constexpr int kAhead = 4;  // loads in flight
@@ -28,8 +29,8 @@ __device__ void for_each_key(std::int64_t cols, const Load& load, const Use& use
   }
 }
 
-/// Writes the columns whose keys are above the cut, and the first ties at it, from `begin` on up to
-/// `end`. Returns where they would end if there were room for all.
+/// Writes the columns whose keys are above the cut, and the first `cut.ties` whose keys equal it,
+/// into `out` from `begin` up to `end`. Returns the end that they would have with enough room.
 template <class Load>
 __device__ std::int64_t write_kept(std::int64_t cols, const Load& load, planning::SelectCut cut,
                                    const planning::IndexSink& out, std::int64_t begin,

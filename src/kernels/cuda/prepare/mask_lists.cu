@@ -4,9 +4,9 @@
 #include "src/kernels/cuda/prepare/convert.hpp"
 #include "src/kernels/cuda/prepare/keep.cuh"
 
-// Lists of block masks: from set blocks, from the best scores of each row, and by column. A warp
-// has a line of blocks to itself; ballots and sums over its lanes say what goes where, so nothing
-// is counted twice or in an order that threads decide.
+// Lists of block masks: from set blocks, from the best scores of each row, and by column. One warp
+// writes one list; ballots and prefix sums over its lanes give each entry its place, so results do
+// not depend on the order of threads.
 namespace tessera::cuda {
 namespace {
 
@@ -18,10 +18,10 @@ using planning::SelectCut;
 // ---- By row ------------------------------------------------------------------------------------
 
 constexpr int kThreads = 256, kWarps = kThreads / kLanes;
-constexpr int kHeld = 32;  // keys of a row that a lane keeps while the cut is looked for
+constexpr int kHeld = 32;  // keys of a row that a lane keeps in registers
 
-/// The cut above which `keep` keys of a row are left, or all but the zeros where there are fewer:
-/// found bit by bit, by counting.
+/// The key above which `keep` keys of a row remain, or all non-zero keys if there are fewer. Found
+/// bit by bit, by counting keys.
 template <class Load>
 __device__ SelectCut cut_of(std::int64_t cols, const Load& load, std::int64_t keep) {
   std::uint32_t held[kHeld];
@@ -31,7 +31,7 @@ __device__ SelectCut cut_of(std::int64_t cols, const Load& load, std::int64_t ke
     held[i] = col < cols ? load(col) : 0;
   }
   constexpr std::int64_t kRest = kHeld * kLanes;
-  const auto at_least = [&](std::uint32_t least) {  // which is not 0
+  const auto at_least = [&](std::uint32_t least) {  // `least` is not 0
     std::uint32_t count = 0;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) count += held[i] >= least;
@@ -44,15 +44,15 @@ __device__ SelectCut cut_of(std::int64_t cols, const Load& load, std::int64_t ke
   for (std::uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
     const std::int64_t left = at_least(cut | bit);
     if (left >= keep) cut |= bit;
-    if (left == keep) return {cut - 1, 0};  // whatever the other bits are
+    if (left == keep) return {cut - 1, 0};  // for any lower bits
   }
-  // No number has the largest key, so that the next one exists.
+  // No score has the largest key, so cut + 1 does not overflow.
   return {cut, cut == 0 ? 0 : keep - at_least(cut + 1)};
 }
 
-constexpr int kPiece = 16;  // blocks of a row that a lane looks at together
+constexpr int kPiece = 16;  // blocks of a row per lane and round
 
-/// A bit for each block of a piece: whether it is there, and set.
+/// One bit per block of a piece: whether it exists and is set.
 __device__ std::uint32_t set_blocks(const std::uint8_t* row, std::int64_t stride,
                                     std::int64_t first, std::int64_t cols) {
   const std::uint8_t* const piece = row + first * stride;
@@ -61,7 +61,7 @@ __device__ std::uint32_t set_blocks(const std::uint8_t* row, std::int64_t stride
       reinterpret_cast<std::uintptr_t>(piece) % kPiece == 0) {
     const auto [x, y, z, w] = *reinterpret_cast<const uint4*>(piece);
     const std::uint32_t words[4] = {x, y, z, w};
-    // Ones in four bytes, brought together from the 24th bit on.
+    // Moves the ones of four bytes together, from bit 24 on.
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       bits |= (__vsetgtu4(words[i], 0) * 0x01020408u >> 24 & 0xF) << 4 * i;
@@ -72,7 +72,8 @@ __device__ std::uint32_t set_blocks(const std::uint8_t* row, std::int64_t stride
   return bits;
 }
 
-/// Writes the columns of set blocks. Returns where they would end if there were room for all.
+/// Writes the columns of a line's set blocks. Returns the end that they would have with enough
+/// room.
 __device__ std::int64_t write_set(const MaskRows& s, std::int64_t line, std::int64_t begin,
                                   std::int64_t end) {
   const int lane = threadIdx.x % kLanes;
@@ -95,7 +96,7 @@ __device__ std::int64_t write_set(const MaskRows& s, std::int64_t line, std::int
   return at;
 }
 
-/// The same for the best scores.
+/// The same for the blocks with the best scores.
 template <class T>
 __device__ std::int64_t write_best(const MaskRows& s, std::int64_t line, std::int64_t begin,
                                    std::int64_t end) {
@@ -108,6 +109,7 @@ __device__ std::int64_t write_best(const MaskRows& s, std::int64_t line, std::in
   return write_kept(s.cols, load, cut, s.indices, begin, end);
 }
 
+/// Lists by row, one warp per list: of set blocks if T is a byte, else of the best scores.
 template <class T>
 __global__ void __launch_bounds__(kThreads) rows_kernel(MaskRows s) {
   const std::int64_t step = std::int64_t{gridDim.x} * kWarps;
@@ -125,11 +127,12 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(MaskRows s) {
 
 // ---- By column ---------------------------------------------------------------------------------
 
-constexpr int kBand = 32;      // rows that are read together, a warp each
-constexpr int kColumns = 128;  // of a block of threads
+constexpr int kBand = 32;      // rows per band, one warp each
+constexpr int kColumns = 128;  // columns per CTA
 constexpr int kEach = kColumns / kBand;
 
-/// Notes, for this warp's row, which entry names each column of the tile: its number plus 1.
+/// For this warp's row: writes which entry names each column of the tile (its number plus 1; 0:
+/// none).
 __device__ void note_entries(const ListRow& row, std::int64_t first, std::int64_t cols,
                              std::uint32_t* entries) {
   constexpr int kAhead = 4;  // loads in flight
@@ -151,10 +154,10 @@ __device__ void note_entries(const ListRow& row, std::int64_t first, std::int64_
   }
 }
 
-/// A block of threads has a tile of columns and walks all rows. In each band a warp first reads a
-/// row, then has a few columns, a row of them a lane.
+/// Lists by column. A CTA has a tile of columns and walks all rows in bands: each warp first reads
+/// one row of a band; then each warp takes a few columns, with one row per lane.
 __global__ void __launch_bounds__(kBand* kLanes) columns_kernel(MaskColumns s) {
-  __shared__ std::uint32_t entries[kBand][kColumns + 1];  // by a word more: lanes go down a column
+  __shared__ std::uint32_t entries[kBand][kColumns + 1];  // padded: lanes read down a column
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   const unsigned before_lane = (1u << lane) - 1;
   const std::int64_t first = std::int64_t{blockIdx.x} * kColumns;

@@ -7,7 +7,7 @@ namespace tessera::cuda {
 
 void prepare(const planning::Call& call) {
   const auto* product = std::get_if<MatmulProblem>(&call.problem);
-  if (!product) return;  // other kernels walk lists as they are
+  if (!product) return;  // other operations need no schedule
   const auto& s = std::get<planning::MatmulShape>(call.shape);
   core::Carver carver(call.schedule);
   const planning::GpuMatmulSchedule schedule = planning::carve_gpu_matmul_schedule(carver, s);

@@ -4,9 +4,9 @@
 #include "src/kernels/cuda/prepare/convert.hpp"
 #include "src/kernels/cuda/prepare/keep.cuh"
 
-// Which blocks to keep. By count: the key of the smallest norm that stays is found eleven bits at a
-// time, from histograms; ties at it stay in row order. Then rows are counted, summed and filled, as
-// they are for a threshold.
+// Selects blocks to keep. By count: the key of the smallest norm that is kept is found eleven bits
+// at a time, from histograms; ties are kept in row order. Then, as for a threshold, rows are
+// counted, offsets summed and lists filled.
 namespace tessera::cuda {
 namespace {
 
@@ -17,26 +17,26 @@ using planning::SelectShape;
 constexpr int kThreads = 256, kWarps = kThreads / kLanes;
 constexpr int kBins = SelectScratch::kBins, kPasses = SelectScratch::kPasses;
 
-/// From which bit on a pass looks at a key, and how many bits it looks at.
+/// Lowest bit, and number of bits, of the digit of a key that a pass counts.
 __device__ constexpr int shift_of(int pass) { return pass == 0 ? 21 : pass == 1 ? 10 : 0; }
 __device__ constexpr int bits_of(int pass) { return pass == 2 ? 10 : 11; }
 
-/// What is known before the first pass, or for good.
+/// The cut before the first pass; the final one where no passes are needed.
 __device__ SelectCut first_cut(const SelectShape& s) {
   if (!s.by_count) return {s.above, 0};
   return s.keep == 0 ? SelectCut{kAllLanes, 0} : SelectCut{0, s.keep};
 }
 __device__ bool needs_passes(const SelectShape& s) { return s.by_count && s.keep > 0; }
 
-/// What the histogram of a pass adds to what was known before: bits of the key at the cut, and how
-/// many of the keys that share them stay. Every block of threads finds it, and the first one leaves
-/// it for later launches. All threads call it.
+/// Refines the cut by a pass's histogram: further bits of the key at the cut, and how many of the
+/// keys with these bits are kept. Every CTA computes it; the first one stores it for later
+/// launches. All threads call it.
 __device__ SelectCut cut_after(const SelectShape& s, const SelectScratch& scratch, int pass) {
   if (!needs_passes(s)) return first_cut(s);
   const SelectCut known = pass == 0 ? first_cut(s) : scratch.cuts[pass - 1];
   constexpr int kEach = kBins / kThreads;
   __shared__ SelectCut cut;
-  // Each thread has neighbouring bins, thread 0 the topmost.
+  // Each thread takes adjacent bins, thread 0 the topmost ones.
   const int top = kBins - 1 - static_cast<int>(threadIdx.x) * kEach;
   std::int64_t bins[kEach], sum = 0;
 #pragma unroll
@@ -47,7 +47,7 @@ __device__ SelectCut cut_after(const SelectShape& s, const SelectScratch& scratc
   std::int64_t before = exclusive_sum<kThreads>(sum).before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    // True in one bin of one thread.
+    // True for one bin of one thread.
     if (before < known.ties && known.ties <= before + bins[i]) {
       cut = {known.key | static_cast<std::uint32_t>(top - i) << shift_of(pass),
              known.ties - before};
@@ -62,14 +62,14 @@ __device__ SelectCut final_cut(const SelectShape& s, const SelectScratch& scratc
   return needs_passes(s) ? scratch.cuts[kPasses - 1] : first_cut(s);
 }
 
-/// Gives the keys of a row.
+/// Returns a function from a column of `row` to its key.
 __device__ auto keys_of(const SelectShape& s, std::int64_t row) {
   return [&s, row](std::int64_t col) {
     return planning::norm_key(static_cast<const float*>(s.norms.data)[s.norms.at(0, row, col)]);
   };
 }
 
-/// Calls `use(row)` for the rows of this warp.
+/// Calls `use(row)` for each row of this warp.
 template <class Use>
 __device__ void for_each_row(const SelectShape& s, const Use& use) {
   const std::int64_t step = std::int64_t{gridDim.x} * kWarps;
@@ -78,7 +78,8 @@ __device__ void for_each_row(const SelectShape& s, const Use& use) {
     use(i);
 }
 
-/// How many keys have each value of the pass's bits, among those with the upper bits found so far.
+/// Histogram of a pass: number of keys per value of the pass's bits, among the keys whose upper
+/// bits equal those found so far.
 __global__ void __launch_bounds__(kThreads, 4)
     histogram_kernel(SelectShape s, SelectScratch scratch, int pass) {
   __shared__ std::uint32_t counts[kBins];
@@ -88,11 +89,11 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int shift = shift_of(pass), bits = bits_of(pass);
   for_each_row(s, [&](std::int64_t row) {
     for_each_key(s.cols, keys_of(s, row), [&](std::int64_t, std::uint32_t key, bool exists) {
-      // Shifted in 64 bits: the first pass has no upper bits.
+      // Shifted in 64 bits, since the first pass has no upper bits (a shift by 32).
       const std::uint64_t upper = std::uint64_t{key ^ found} >> (shift + bits);
       const bool counts_here = exists && upper == 0;
       const unsigned bin = counts_here ? key >> shift & ((1u << bits) - 1) : kAllLanes;
-      // Norms crowd into few bins: equal ones of a warp are added at once.
+      // Norms crowd into few bins: one lane adds all equal ones of the warp.
       const unsigned same = __match_any_sync(kAllLanes, bin);
       const bool leads =
           __ffs(static_cast<int>(same)) - 1 == static_cast<int>(threadIdx.x % kLanes);
@@ -105,6 +106,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (counts[i] != 0) atomicAdd(&bins[i], static_cast<unsigned long long>(counts[i]));
 }
 
+/// Counts, per row, the keys above the cut and the ties at it.
 __global__ void __launch_bounds__(kThreads, 4) count_kernel(SelectShape s, SelectScratch scratch) {
   const SelectCut cut = cut_after(s, scratch, kPasses - 1);
   for_each_row(s, [&](std::int64_t row) {
@@ -122,8 +124,8 @@ __global__ void __launch_bounds__(kThreads, 4) count_kernel(SelectShape s, Selec
   });
 }
 
-/// Offsets from counts, by one block of threads, each with a stretch of rows. Leaves in `ties` how
-/// many of a row's stay.
+/// Turns counts into offsets, in one CTA; each thread takes a range of rows. Overwrites `ties` with
+/// how many of a row's ties are kept.
 __global__ void __launch_bounds__(kThreads, 4)
     offsets_kernel(SelectShape s, SelectScratch scratch) {
   const SelectCut cut = final_cut(s, scratch);
@@ -151,6 +153,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
+/// Writes the lists, one warp per row.
 __global__ void __launch_bounds__(kThreads, 4) fill_kernel(SelectShape s, SelectScratch scratch) {
   const SelectCut cut = final_cut(s, scratch);
   const planning::Indices offsets = s.offsets;
@@ -166,7 +169,7 @@ void select_blocks(const SelectShape& s, void* memory, const Place& place) {
   const DeviceGuard guard(place.device);
   core::Carver carver(memory);
   const SelectScratch scratch = planning::carve_select_scratch(carver, s.rows);
-  // Each block of threads reads the histograms anew: a few rows for every warp.
+  // Each CTA reads the histograms again, so give every warp several rows.
   constexpr std::int64_t kMaxBlocks = 1024;
   const dim3 rows = grid_of(std::min((s.rows + kWarps - 1) / kWarps, kMaxBlocks));
   if (s.by_count) {

@@ -3,9 +3,10 @@
 #include "src/kernels/cuda/common/scan.cuh"
 #include "src/kernels/cuda/prepare/convert.hpp"
 
-// A counting sort by column that keeps the order of rows, whatever order threads run in: the rows
-// above a block in its band are bits of a word, so its rank there is a number of bits, and ranks do
-// not depend on who wrote first. README.md has the steps.
+// Transposes lists: a counting sort by column that keeps the order of rows, whatever order threads
+// run in. In a band of rows, the blocks of a column are the bits of a word, so a block's rank is
+// the number of bits below its own; no rank depends on which thread came first. README.md explains
+// the steps.
 namespace tessera::cuda {
 namespace {
 
@@ -14,9 +15,9 @@ using planning::BsrView;
 using planning::GpuLists;
 using planning::ListCut;
 
-constexpr int kThreads = 512;      // a warp for each row of a band
-constexpr int kLineThreads = 128;  // of blocks that have a thread for each line
-constexpr int kColumns = 4096;     // of a tile of lines, in shared memory
+constexpr int kThreads = 512;      // one warp per row of a band
+constexpr int kLineThreads = 128;  // per CTA, where each thread has a line
+constexpr int kColumns = 4096;     // lines per tile, in shared memory
 static_assert(kThreads / kLanes == ListCut::kBand);
 
 struct Transposition {
@@ -26,7 +27,7 @@ struct Transposition {
   std::int64_t batches = 0;
 
   __host__ __device__ std::int64_t tiles() const { return (out.lines + kColumns - 1) / kColumns; }
-  /// Blocks of chunk 0 of all tiles, then those of chunk 1.
+  /// CTA index: chunk 0 of all tiles, then chunk 1.
   __device__ std::int64_t chunk(std::int64_t block) const { return block / tiles(); }
   __device__ std::int64_t first_line(std::int64_t block) const {
     return block % tiles() * kColumns;
@@ -40,7 +41,7 @@ struct Transposition {
   }
 };
 
-/// Calls `use(entry, line in the tile)` for the entries of this warp's row that lie in a tile.
+/// Calls `use(entry, line in the tile)` for the entries of this warp's row that lie in the tile.
 template <class Use>
 __device__ void for_each_entry(const BsrRow& row, std::int64_t first, int size, const Use& use) {
   constexpr int kAhead = 4;  // loads in flight
@@ -58,7 +59,7 @@ __device__ void for_each_entry(const BsrRow& row, std::int64_t first, int size, 
   }
 }
 
-/// Sets bit w of a line's word where row w of the band has a block there.
+/// Sets bit w of a line's word if row w of the band has a block in that line.
 __device__ void mark_band(const BsrRow& row, std::int64_t first, int size, std::uint32_t* words) {
   const unsigned bit = threadIdx.x / kLanes;
   for (int j = threadIdx.x; j < size; j += kThreads) words[j] = 0;
@@ -71,7 +72,7 @@ __device__ std::int64_t row_of_warp(const ListCut& cut, std::int64_t chunk, std:
   return (chunk * cut.bands + band) * ListCut::kBand + threadIdx.x / kLanes;
 }
 
-/// Blocks of each line in each chunk of rows.
+/// Counts the blocks of each line in each chunk of rows.
 __global__ void __launch_bounds__(kThreads) count_kernel(Transposition t) {
   __shared__ std::uint32_t words[kColumns], sums[kColumns];
   const std::int64_t chunk = t.chunk(blockIdx.x), first = t.first_line(blockIdx.x);
@@ -88,7 +89,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(Transposition t) {
   }
 }
 
-/// In each line: what the chunks before hold. The line's length goes where its end will stand.
+/// Turns each line's counts per chunk into the sum over the chunks before it, and writes the line's
+/// length where its end offset will be.
 __global__ void __launch_bounds__(kLineThreads) chunks_kernel(Transposition t) {
   constexpr int kAhead = 16;  // loads in flight
   const std::int64_t line = std::int64_t{blockIdx.x} * kLineThreads + threadIdx.x;
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kLineThreads) chunks_kernel(Transposition t) {
   }
 }
 
-/// From lengths to offsets: one block of threads for each batch, each thread a stretch of lines.
+/// Turns lengths into offsets: one CTA per batch, each thread takes a range of lines.
 __global__ void __launch_bounds__(kThreads) offsets_kernel(Transposition t) {
   const planning::Indices lengths = t.out.offsets;
   const std::int64_t lines = t.out.lines, each = (lines + kThreads - 1) / kThreads;
@@ -124,15 +126,15 @@ __global__ void __launch_bounds__(kThreads) offsets_kernel(Transposition t) {
     std::int64_t at = exclusive_sum<kThreads>(sum).before;
     for (std::int64_t j = begin; j < end; ++j) {
       at += lengths[base + j];
-      // Rows that overlap could hold more than there is room for.
+      // Overlapping rows could list more blocks than are stored.
       t.out.offsets.set(base + j, at < t.out.stored ? at : t.out.stored);
     }
     if (threadIdx.x == 0) t.out.offsets.set(base - 1, 0);
   }
 }
 
-/// Each block to its place: its line's offset, what the chunks before hold, the bands before in the
-/// chunk, the rows above in the band.
+/// Writes each block to its place: its line's offset, plus the blocks of earlier chunks, of earlier
+/// bands in the chunk, and of earlier rows in the band.
 __device__ void place(const Transposition& t, std::int64_t block) {
   __shared__ std::uint32_t words[kColumns], before[kColumns];
   const planning::Indices offsets = t.out.offsets;
@@ -160,7 +162,7 @@ __device__ void place(const Transposition& t, std::int64_t block) {
   }
 }
 
-/// The places of as many lines as a warp has lanes: how many lines are longer, or as long and
+/// Ranks 32 lines by length: a line's place is the number of lines that are longer, or as long and
 /// before it. Each warp counts in a part of all lines.
 __device__ void rank(const Transposition& t, std::int64_t block) {
   __shared__ int ahead[kLanes];

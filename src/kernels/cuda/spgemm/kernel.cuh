@@ -9,13 +9,14 @@
 #include "src/kernels/cuda/spgemm/walk.cuh"
 #include "src/kernels/row.hpp"
 
-// Sparse times sparse for any block size, any strides and any float type, on every GPU: a block of
-// threads computes a piece of one stored block of the result in f32.
+// Sparse times sparse for any block size, any strides and any float type, on every GPU: a CTA
+// computes a piece of one stored block of the result, in f32.
 namespace tessera::cuda::spgemm {
 
 inline constexpr int kThreads = 256;
 
-/// The stored blocks of a matrix: strides in elements, block sizes as the product reads them.
+/// The stored blocks of a matrix, as the product reads them (transposed where requested); strides
+/// in elements.
 struct Pool {
   void* data = nullptr;
   DType dtype = DType::none;
@@ -28,18 +29,21 @@ struct Arguments {
   ResultRuns<1> runs;
   ListCopy copy;
   Pool left, right, out;
-  int rows = 0, cols = 0, depth = 0;       // of a block of the result, of a block product
-  int pieces_down = 0, pieces_across = 0;  // of a block of the result
-  std::int64_t pieces = 0;                 // in all
+  int rows = 0, cols = 0, depth = 0;       // of a result block; depth of a block product
+  int pieces_down = 0, pieces_across = 0;  // pieces per result block
+  std::int64_t pieces = 0;                 // pieces of all result blocks
   float alpha = 1, beta = 0;
 };
 
-/// Pairs of blocks that meet, in the order of A's list, a batch of A's entries at a time.
+/// Pairs of stored blocks of A and B to multiply, in the order of A's list: those of one batch of
+/// at most kThreads of A's entries.
 struct Pairs {
   int count;
   int left[kThreads], right[kThreads];
 };
 
+/// Finds the pairs of the kThreads entries of A from `first` on (before `end`) for column `column`
+/// of the result, one entry per thread.
 __device__ inline void find_pairs(const Arguments& args, int first, int end, int column,
                                   Pairs& pairs) {
   __shared__ int found_in_warp[kThreads / 32];
@@ -69,13 +73,14 @@ __device__ inline void find_pairs(const Arguments& args, int first, int end, int
   __syncthreads();
 }
 
-/// Rows (or columns) `first` on of a block, `depth` on, into lines of a tile; zeros beyond.
+/// Loads a piece of a block into shared memory as f32: kExtent rows (or columns) from `first` on,
+/// kDepth of depth from `depth_first` on; zeros beyond the block.
 template <class Element, int kExtent, int kPitch>
 __device__ void load_piece(const Element* block, std::int64_t extent_stride,
                            std::int64_t depth_stride, int first, int extent, int depth_first,
                            int depth, float (&to)[kExtent][kPitch]) {
-  constexpr int kDepth = kPitch - 1;  // a line is one longer, so that columns lie in all banks
-  // Neighbouring threads take neighbours in memory.
+  constexpr int kDepth = kPitch - 1;  // padded by one against bank conflicts
+  // Adjacent threads read adjacent elements in memory.
   const bool along_depth = depth_stride == 1;
   for (int i = threadIdx.x; i < kExtent * kDepth; i += kThreads) {
     const int x = along_depth ? i / kDepth : i % kExtent;
@@ -95,13 +100,14 @@ __device__ void finish(const Arguments& args, std::int64_t element, float sum) {
   to = from_float<Out>(value);
 }
 
-/// What a kernel is compiled for.
+/// Compile-time parameters of the kernel.
 template <planning::Tile kTile, class ElementType>
 struct Traits {
   using Element = ElementType;
   static constexpr planning::Tile kShape = kTile;
 };
 
+/// One CTA computes one piece of a stored block of the result at a time.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     general_kernel(const __grid_constant__ Arguments args) {

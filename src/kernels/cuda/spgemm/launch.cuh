@@ -15,7 +15,7 @@ namespace tessera::cuda::spgemm {
 
 using planning::Call;
 
-/// The blocks of a matrix, read the other way round where it is transposed.
+/// The stored blocks of a matrix; `transposed` swaps their strides.
 inline Pool pool_of(const Tensor& values, bool transposed) {
   Pool pool{values.data, values.dtype, values.stride(0), values.stride(1), values.stride(2)};
   if (transposed) std::swap(pool.row, pool.col);

@@ -4,17 +4,17 @@
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/spgemm/pattern.hpp"
 
-// The stored blocks of a result as they are best computed. A block of threads has few of them, so
-// what they cost has to be known for shares to be even: blocks in which many pairs meet come first.
-// Only windows of neighbours are sorted, because neighbours read the same blocks.
+// Orders the stored blocks of a result for computation. A CTA computes few blocks, so an even
+// distribution needs their cost: blocks with many pairs come first. Only windows of adjacent blocks
+// are sorted, because neighbours read the same operand blocks.
 namespace tessera::cuda::spgemm {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kSorters = 1024, kWindow = 2 * kSorters;
-constexpr int kMaxPairs = (1 << 20) - 1;  // that make a difference
+constexpr int kMaxPairs = (1 << 20) - 1;  // larger counts are clamped
 
-/// A warp a block: how many pairs meet in it.
+/// Counts the pairs of each result block, one warp per block.
 __global__ void __launch_bounds__(kThreads)
     weigh_kernel(Lists a, RightBlocks b, ResultRuns<1> runs, PlannedBlock* blocks) {
   const std::int64_t index = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
@@ -34,14 +34,14 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) blocks[run.first] = {run.row, run.first, column, min(pairs, kMaxPairs)};
 }
 
-/// A block of threads sorts a window; what weighs the same stays as it was.
+/// Sorts one window per CTA by falling number of pairs; equal ones keep their order.
 __global__ void __launch_bounds__(kSorters) sort_kernel(PlannedBlock* blocks, int stored) {
   __shared__ std::uint32_t keys[kWindow];
   PlannedBlock* const window = blocks + blockIdx.x * kWindow;
   const int size = min(stored - static_cast<int>(blockIdx.x) * kWindow, kWindow);
   for (int i = threadIdx.x; i < kWindow; i += kSorters)
     keys[i] = (i < size ? window[i].pairs : 0) * kWindow + (kWindow - 1 - i);
-  // Bitonic, falling.
+  // Bitonic sort, falling.
   for (int length = 2; length <= kWindow; length *= 2) {
     for (int reach = length / 2; reach > 0; reach /= 2) {
       __syncthreads();

@@ -8,10 +8,10 @@
 #include "src/walk/transposed_lists.hpp"
 #include "src/walk/views.hpp"
 
-// From a problem and its result to what a numeric kernel walks.
+// From a problem and its result to the lists that a numeric kernel walks.
 namespace tessera::cuda::spgemm {
 
-/// A's lists by row of op(A). Those of a transposed A are written into the workspace first.
+/// A's lists by row of op(A). For a transposed A they are first written into the workspace.
 inline Lists left_lists(const planning::Call& call) {
   const auto& problem = std::get<SpgemmProblem>(call.problem);
   const planning::BsrView stored = planning::view_of(problem.a.sparse);
@@ -37,12 +37,12 @@ inline Lists lists_of(const SpgemmPattern& pattern) {
   return Lists(view);
 }
 
-/// The lists that the result has, or shall have.
+/// The result's lists: its own, or those of the pattern.
 inline Lists result_lists(const SpgemmResult& result) {
   return result.pattern ? lists_of(*result.pattern) : Lists(planning::view_of(result.out));
 }
 
-/// All stored blocks of a result, in the order in which they are best computed.
+/// Writes all stored blocks of a result into `blocks`, in the order of computation.
 void order_blocks(const Lists& a, const RightBlocks& b, const Lists& result, PlannedBlock* blocks,
                   void* stream);
 

@@ -10,7 +10,7 @@
 namespace tessera::planning {
 
 void refuse_gpu_spgemm(const SpgemmShape& s, Reasons& reasons) {
-  // Blocks are counted in 32 bits.
+  // Kernels count blocks in 32 bits.
   reasons.unless_at_most("the largest size", std::max({s.m, s.n, s.k, s.a.stored, s.b.stored}),
                          INT32_MAX);
 }

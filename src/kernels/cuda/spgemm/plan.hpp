@@ -6,9 +6,9 @@ namespace tessera::planning {
 
 KernelFamily sm80_spgemm_family();
 
-// What all GPU kernels of sparse times sparse share.
+// Shared by the GPU families of spgemm.
 void refuse_gpu_spgemm(const SpgemmShape& shape, Reasons& reasons);
-/// The lists of a transposed a are written anew.
+/// Workspace for the transposed lists of a transposed A.
 BufferSizes gpu_spgemm_buffers(const SpgemmShape& shape);
 
 }  // namespace tessera::planning

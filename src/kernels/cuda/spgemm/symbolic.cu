@@ -14,9 +14,9 @@
 #include "src/walk/transposed_lists.hpp"
 #include "src/walk/views.hpp"
 
-// The pattern of a product of two block-sparse matrices. A block of threads marks the columns of
-// one row of the result in a bitmap; once to count them, and again, when offsets are known, to
-// write them in order.
+// spgemm_symbolic: the pattern of a product of two block-sparse matrices. A CTA marks the columns
+// of one row of the result in a bitmap, once to count them, and again, when the offsets are known,
+// to write them in order.
 namespace tessera::cuda {
 namespace {
 
@@ -36,8 +36,8 @@ struct Symbolic {
   unsigned long long* totals = nullptr;  // stored blocks, pairs of blocks
 };
 
-/// Marks what row `i` of the result has in the window from `first` on; the pairs that this thread
-/// saw.
+/// Marks the blocks of row `i` of the result in the window of columns from `first` on. Returns the
+/// number of pairs that this thread saw.
 __device__ unsigned long long mark(const Symbolic& s, std::int64_t i, std::int64_t first,
                                    std::uint32_t* words) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
@@ -46,7 +46,7 @@ __device__ unsigned long long mark(const Symbolic& s, std::int64_t i, std::int64
   unsigned long long pairs = 0;
   const BsrRow left = s.a.row(0, i);
   for (std::int64_t e = left.begin + warp; e < left.end; e += kWarps) {
-    const BsrRow right = s.b.row(0, left.column(e));  // without entries for an index that is none
+    const BsrRow right = s.b.row(0, left.column(e));  // empty if the index is out of range
     for (std::int64_t f = right.begin + lane; f < right.end; f += kLanes) {
       const std::int64_t column = right.column(f) - first;
       if (column < 0 || column >= kWindow) continue;
@@ -58,7 +58,7 @@ __device__ unsigned long long mark(const Symbolic& s, std::int64_t i, std::int64
   return pairs;
 }
 
-/// How many marks this thread's words have.
+/// Number of marks in this thread's words.
 __device__ int count(const std::uint32_t* words) {
   int marks = 0;
 #pragma unroll
@@ -66,7 +66,7 @@ __device__ int count(const std::uint32_t* words) {
   return marks;
 }
 
-/// A row's length goes where its end will stand.
+/// Counts each row's blocks, and writes the length where the row's end offset will be.
 __global__ void __launch_bounds__(kThreads) count_kernel(Symbolic s) {
   __shared__ std::uint32_t words[kWords];
   for (std::int64_t i = blockIdx.x; i < s.rows; i += gridDim.x) {
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(Symbolic s) {
 
 constexpr int kScanThreads = 1024;
 
-/// From lengths to offsets, by one block of threads, each a stretch of rows. A total that 32 bits
-/// do not hold is refused on the host.
+/// Turns lengths into offsets, in one CTA; each thread takes a range of rows. The host refuses
+/// totals beyond 32 bits.
 __global__ void __launch_bounds__(kScanThreads) offsets_kernel(Symbolic s) {
   const std::int64_t each = (s.rows + kScanThreads - 1) / kScanThreads;
   const std::int64_t begin = planning::clamp_to(threadIdx.x * each, 0, s.rows);
@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kScanThreads) offsets_kernel(Symbolic s) {
   }
 }
 
+/// Marks each row again and writes its columns, in order.
 __global__ void __launch_bounds__(kThreads) columns_kernel(Symbolic s) {
   __shared__ std::uint32_t words[kWords];
   for (std::int64_t i = blockIdx.x; i < s.rows; i += gridDim.x) {
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) columns_kernel(Symbolic s) {
 #pragma unroll 1
       for (int w = 0; w < kWordsAThread; ++w) {
         const int index = threadIdx.x * kWordsAThread + w;
-        // A list that changed since it was counted must not write past its row's end.
+        // If a list has changed since it was counted, nothing is written past the row's end.
         for (std::uint32_t word = words[index]; word != 0 && at < end; word &= word - 1)
           s.columns[at++] = static_cast<std::int32_t>(first + index * 32 + __ffs(word) - 1);
       }
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) columns_kernel(Symbolic s) {
   }
 }
 
-/// Memory of the device's pool for the time of a call.
+/// Pool memory for the duration of a call.
 struct Scratch {
   void* data;
   int device;
@@ -157,7 +158,8 @@ BsrView lists_of(const Operand& operand, const planning::GpuLists& lists, const 
   return planning::walk_of(operand.sparse, lists);
 }
 
-/// The lists stay until the last copy of the pattern is gone: freeing waits for what still runs.
+/// Memory for the lists, freed with the last copy of the pattern (cudaFree waits for work that
+/// still uses it).
 std::shared_ptr<void> lasting(std::int64_t bytes, int device) {
   void* data = nullptr;
   check(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "cudaMalloc(spgemm)");
@@ -205,7 +207,7 @@ SpgemmPattern spgemm_symbolic(const SpgemmProblem& problem, const planning::Spge
   constexpr unsigned long long kMaxStored = INT32_MAX;
   if (totals[0] > kMaxStored) {
     throw Error(ErrorCode::unsupported, "spgemm: the result has " + std::to_string(totals[0]) +
-                                            " blocks, a GPU takes fewer than 2^31");
+                                            " blocks, a GPU supports fewer than 2^31");
   }
   pattern.stored = static_cast<std::int64_t>(totals[0]);
   pattern.products = static_cast<std::int64_t>(totals[1]);

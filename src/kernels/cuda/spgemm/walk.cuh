@@ -5,18 +5,17 @@
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/walk/spgemm_walk.hpp"
 
-// How warps read the lists of sparse times sparse; see src/walk/spgemm_walk.hpp.
+// Warp-level access to the lists of spgemm; see src/walk/spgemm_walk.hpp.
 namespace tessera::cuda::spgemm {
 
 using planning::spgemm::Lists;
 using planning::spgemm::RightBlocks;
 using planning::spgemm::Search;
 
-/// Asks for the lists to be brought into L2: a search is a chain of reads that each wait for the
-/// one before.
+/// Prefetches the lists into L2: a search is a chain of dependent reads.
 __device__ inline void prefetch(const Lists& lists, int thread, int threads) {
   const auto list = [&](const planning::spgemm::Words& words, int entries) {
-    constexpr int kEach = 32;  // a line of L2, where entries are neighbours
+    constexpr int kEach = 32;  // entries in one L2 line, if contiguous
     for (std::int64_t i = std::int64_t{thread} * kEach; i < entries; i += threads * kEach)
       asm volatile("prefetch.global.L2 [%0];" ::"l"(words.data + i * words.step));
   };
@@ -25,12 +24,12 @@ __device__ inline void prefetch(const Lists& lists, int thread, int threads) {
   if (lists.placed) list(lists.positions, lists.stored);
 }
 
-/// Runs of the result as a warp finds them.
+/// Runs of the result, found by a warp.
 template <int kRun>
 struct ResultRuns : planning::spgemm::ResultRuns<kRun> {
   using typename planning::spgemm::ResultRuns<kRun>::Run;
 
-  /// All lanes of a warp together.
+  /// The run with number `index`. All lanes of a warp call together.
   __device__ Run run(int index, int lane) const {
     int low = 0, size = this->lists.rows;
     while (size > 1) {
@@ -44,14 +43,14 @@ struct ResultRuns : planning::spgemm::ResultRuns<kRun> {
   }
 };
 
-/// A stored block of the result that symbolic has looked up for the kernels.
+/// A stored block of the result, with its position looked up by symbolic.
 struct alignas(16) PlannedBlock {
-  int row, entry, column;  // of blocks; where it is stored
-  int pairs;               // that meet in it
+  int row, entry, column;  // block row; stored position; block column
+  int pairs;               // pairs of operand blocks
 };
 
-/// The result's lists as symbolic found them, written where the caller wants them. `to` is empty
-/// where the result has lists of its own.
+/// Copies the lists that symbolic found into the caller's tensors. `to_offsets` is empty if the
+/// result has lists of its own.
 struct ListCopy {
   Lists from;
   planning::IndexSink to_offsets, to_columns;

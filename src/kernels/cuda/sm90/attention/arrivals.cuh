@@ -6,9 +6,8 @@
 
 namespace tessera::cuda::sm90::attention {
 
-// The sanitizer's racecheck follows what barriers order, thread by thread, but not that the lanes
-// of a warp stay together. With TESSERA_RACECHECK each lane arrives for itself: slower, else the
-// same.
+// racecheck follows what mbarriers order thread by thread, but not __syncwarp followed by one
+// lane's arrival. Builds with TESSERA_RACECHECK let every lane arrive: slower, the same otherwise.
 #ifdef TESSERA_RACECHECK
 inline constexpr bool kEachLaneArrives = true;
 #else
@@ -16,14 +15,16 @@ inline constexpr bool kEachLaneArrives = false;
 #endif
 inline constexpr int kWarpArrivals = kEachLaneArrives ? 32 : 1;
 
-/// Read anew each time, so that neither it nor what follows from it occupies a register.
+/// The thread's index in its CTA, read from the special register at each use, so that neither the
+/// index nor values derived from it occupy a register.
 __device__ __forceinline__ int thread_of_block() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
 }
 
-/// All lanes of a warp are done with what the barrier guards.
+/// Arrives at a barrier once per warp, when all of its lanes have finished with what the barrier
+/// guards.
 __device__ __forceinline__ void arrive_as_warp(std::uint64_t& barrier, int lane) {
   __syncwarp();
   if (kEachLaneArrives || lane == 0) tile::arrive(&barrier);

@@ -6,8 +6,8 @@
 
 namespace tessera::cuda::sm90::attention {
 
-/// Loads a box of K or V into shared memory, by addresses; its bytes complete on `full`. Other
-/// tiles read the same K and V again, so the hint keeps them in L2 longer than Q and O.
+/// Loads a box of K or V into shared memory; its bytes complete on the mbarrier `full` (both as
+/// shared addresses). Other tiles read the same K and V, so the L2 hint is evict_last.
 __device__ __forceinline__ void load_evict_last(std::uint32_t to, const CUtensorMap& map, int inner,
                                                 int row, int head, int batch, std::uint32_t full) {
   constexpr std::uint64_t kEvictedLast = 0x14F0000000000000;
@@ -18,7 +18,7 @@ __device__ __forceinline__ void load_evict_last(std::uint32_t to, const CUtensor
       : "memory");
 }
 
-/// Loads a box of Q, which is read once: it leaves L2 first.
+/// Loads a box of Q. Q is read once, so the L2 hint is evict_first.
 __device__ __forceinline__ void load_evict_first(std::uint32_t to, const CUtensorMap& map,
                                                  int inner, int head, int row, int group, int batch,
                                                  std::uint32_t full) {

@@ -10,8 +10,9 @@
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// The consumer warpgroups: each takes 64 rows of Q through the rings of K and V. The QK of one step
-// overlaps the PV of the step before, so the tensor cores work while P is computed.
+// The consumer warpgroups. Each computes 64 query rows of every tile: it waits for K and V in the
+// rings, issues the QK of a step together with the PV of the step before, and computes P while PV
+// runs.
 namespace tessera::cuda::sm90::attention {
 
 /// One warpgroup: 64 rows of each tile.
@@ -49,8 +50,8 @@ class Consumer {
   using Pipe = ConsumerPipeline<T>;
   using Cursor = typename Pipe::Cursor;
 
-  /// The first step of a tile or, where the tile is begun, of a run of steps: nothing overlaps its
-  /// QK.
+  /// The first step of a tile, or of a run of needed steps inside a tile (kTileBegun). Its QK
+  /// overlaps nothing.
   template <bool kTileBegun>
   __device__ __forceinline__ void begin() {
     constexpr bool kWaitsForTurn = !kTileBegun && T::kTakesTurns;
@@ -71,7 +72,7 @@ class Consumer {
     mma_.round();
   }
 
-  /// The last PV of a tile or a run: nothing overlaps it either.
+  /// The last PV of a tile or of a run of steps. It overlaps nothing.
   __device__ __forceinline__ void end(Cursor at) {
     mma_.issue_pv(pipe_, at);
     wait_for_pv(at);
@@ -121,14 +122,14 @@ class Consumer {
     mma_.round();
   }
 
-  /// Without a score transform there is no ceiling.
+  /// The ceiling exists only with a score transform: without one, scores are not bounded.
   __device__ __forceinline__ Exponents exponents() const {
     return {pipe_.args.exponents.scale,
             T::kTransformsScores ? pipe_.args.exponents.ceiling : INFINITY};
   }
 
-  /// Whether no score of the step is hidden, all are near zero under their cap, and none needs
-  /// another row max: then nothing has to be checked after the transform.
+  /// Whether the softcap fast path applies to this step: no score is masked, all scores are near
+  /// zero relative to the cap, and none raises a row max.
   __device__ __forceinline__ bool fits_near_zero() {
     const float largest = largest_of(mma_.score);
     const bool fits = largest <= pipe_.args.transform.near &&
@@ -136,14 +137,15 @@ class Consumer {
     return !pipe_.has_flag(kMasked) && !agreed(!fits);
   }
 
-  /// Records whether all rows have a row max.
+  /// Sets kHasRowMaxes once all rows of the warp have a row max.
   __device__ __forceinline__ void check_row_maxes() {
     if constexpr (T::kTakesTurns) return;
     if (!agreed(!softmax_.seen(0) | !softmax_.seen(1))) pipe_.flags |= Pipe::kHasRowMaxes;
   }
 
-  /// Recomputes the step's scores while no PV is running; the O accumulator is spilled meanwhile.
-  /// The step's K is still there, as the V of the step before has not been released.
+  /// Recomputes the step's scores with no PV in flight; the O accumulator is spilled to local
+  /// memory meanwhile. The step's K is still in its stage: the producer loads no later K before the
+  /// V of the previous step is released.
   __device__ __forceinline__ void rescore(const auto& take) {
     tile::mma_wait<0>();
     tile::settle(mma_.o_acc);
@@ -160,7 +162,8 @@ class Consumer {
     take([&](const float(&rescale_factor)[2]) {
       factor[0] = rescale_factor[0], factor[1] = rescale_factor[1];
     });
-    // The branch keeps the O accumulator from being reloaded while P still occupies its registers.
+    // The branch stops the compiler from reloading the O accumulator while P still occupies
+    // registers.
     if (!T::kFewRegisters || agreed(!(mma_.score[0] < 0.0f))) {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) mma_.o_acc[i] = saved_o_acc[i] * factor[i / 2 % 2];
@@ -174,8 +177,8 @@ class Consumer {
     pipe_.release(pipe_.shared.v_ring.empty[of.stage]);
   }
 
-  /// A whole tile of a row group with its own list: runs of steps that it needs, with skipped steps
-  /// between them. Nothing is multiplied and no stage is held while steps are skipped.
+  /// One tile for a consumer whose row group has its own list: runs of steps that it needs,
+  /// separated by steps that it skips. While it skips, no MMA runs and no stage is held.
   __device__ __forceinline__ void walk_row_group() {
     softmax_ = {};
     clear<T::kDimV>(mma_.o_acc);
@@ -189,14 +192,14 @@ class Consumer {
         before = pipe_.at;
       }
       end(before);
-      if (pipe_.is_needed()) break;  // and was the last one
+      if (pipe_.is_needed()) break;  // the run ended at the last needed step
     }
     finish();
     pipe_.end_tile();
   }
 
-  /// The last PV of a tile, overlapped with the first QK of the next one. False if no tile follows
-  /// or this one is split across CTAs.
+  /// Overlaps the last PV of a tile with the first QK of the next tile. Returns false without
+  /// starting a tile if there is no next tile or this tile is split across CTAs.
   __device__ __forceinline__ bool start_next_tile() {
     if constexpr (T::kConsumersStore) pipe_.release(pipe_.shared.q_ring.empty[0]);
     const Cursor before = pipe_.at;
@@ -219,9 +222,9 @@ class Consumer {
     Softmax former = softmax_;
     softmax_ = {};
     pipe_.look_ahead();
-    // The O accumulator is still the former tile's, so nothing is rescaled.
+    // The O accumulator still belongs to the previous tile, so nothing is rescaled.
     softmax_.start(mma_.score, exponents());
-    tile::settle(mma_.score);  // P is there before the wait
+    tile::settle(mma_.score);  // P is complete before the wait for PV
     check_row_maxes();
     wait_for_pv(before);
     mma_.round();
@@ -248,7 +251,8 @@ class Consumer {
     }
   }
 
-  /// Ends a tile: its O accumulator becomes the result, or a partial result to be merged.
+  /// Ends a tile: stores the normalised O accumulator, or hands it over as a partial result to be
+  /// merged.
   __device__ __forceinline__ void finish() {
     if constexpr (T::kKvSplits > 1) {
       if (pipe_.kv_split() > 0) return send_partial(pipe_, mma_.o_acc, softmax_);

@@ -9,17 +9,19 @@
 
 namespace tessera::cuda::sm90::attention {
 
-/// The two products of a step over a consumer's 64 rows, QK and PV, and the registers of both.
+/// The two MMAs of a step for a consumer's 64 rows, QK and PV, and the registers of both.
 template <class T>
 struct ConsumerMma {
   using Element = typename T::Element;
   using Pipe = ConsumerPipeline<T>;
-  static constexpr int kReadMmas = T::kQkMmas - T::kQRegisterMmas;  // with Q in shared memory
+  // MMAs whose Q comes from shared memory.
+  static constexpr int kReadMmas = T::kQkMmas - T::kQRegisterMmas;
 
+  /// Issues the QK MMA of the current step. The caller has waited for Q and K.
   __device__ __forceinline__ void issue_qk(const Pipe& pipe) {
     unsigned tile = pipe.tile;
-    if constexpr (T::kFewRegisters)
-      asm volatile("" : "+r"(tile));  // so that no register holds what follows from it
+    // Hides `tile` from the compiler, so that no register holds values derived from it.
+    if constexpr (T::kFewRegisters) asm volatile("" : "+r"(tile));
     const std::uint64_t q = pipe.shared.q[0].by_columns(pipe.first_row()) +
                             tile % T::kQueryStages * (T::Queries::kBytes >> 4);
     const std::uint64_t k =
@@ -37,7 +39,7 @@ struct ConsumerMma {
     tile::mma_commit();
   }
 
-  /// Loads the part of the tile's Q that stays in registers.
+  /// Loads the columns of the tile's Q that stay in registers (kQRegisterMmas).
   __device__ __forceinline__ void load_q_registers(Pipe& pipe) {
     if constexpr (T::kQRegisterMmas == 0) return;
     const int mine = pipe.thread(), lane = mine % 32;
@@ -48,7 +50,7 @@ struct ConsumerMma {
       load_left_operand(T::Queries::to_mma(at, kReadMmas + i), q_registers + i * 4);
   }
 
-  /// Starts PV of a step whose P is ready.
+  /// Waits for the step's V and issues its PV; P is in registers.
   __device__ __forceinline__ void issue_pv(Pipe& pipe, typename Pipe::Cursor at) {
     tile::wait(&pipe.shared.v_ring.full[at.stage], at.parity);
     const std::uint64_t v = pipe.shared.values[0].by_rows() + at.stage * (T::Values::kBytes >> 4);

@@ -11,7 +11,7 @@
 namespace tessera::cuda::sm90::attention {
 
 /// A consumer's view of the pipeline: its position in tiles and steps, the flags of the current
-/// step, and the barriers that it waits for and releases.
+/// step, and the barriers on which it waits and arrives.
 template <class T>
 struct ConsumerPipeline {
   using Cursor = tile::RingCursor<T::kStages>;
@@ -19,14 +19,14 @@ struct ConsumerPipeline {
   __device__ __forceinline__ ConsumerPipeline(const Arguments& args, typename T::Shared& shared,
                                               int number)
       : args(args), shared(shared), consumer(number), arrives(threadIdx.x % 32 == 0) {
-    // The shuffle tells the compiler that all lanes belong to one consumer; without it row groups
-    // with their own lists take more registers.
+    // The shuffle tells the compiler that all lanes belong to one consumer; without it the rows
+    // with one list per row group use more registers.
     if constexpr (T::kOwnLists && !kEachLaneArrives) consumer = __shfl_sync(~0u, consumer, 0);
     next.stage = kv_split();
     advance();
   }
 
-  /// The first of its 64 rows of a tile.
+  /// The first of this consumer's 64 rows in a tile.
   __device__ __forceinline__ int first_row() const {
     return (consumer - kv_split() * T::kSplitConsumers) * T::kRows;
   }
@@ -49,12 +49,12 @@ struct ConsumerPipeline {
 
   __device__ __forceinline__ static int thread() { return thread_of_block() % kWarpgroup; }
 
-  /// Each warp arrives once.
+  /// Releases a barrier: one arrival per warp.
   __device__ __forceinline__ void release(std::uint64_t& empty) {
     arrive_as_warp(empty, arrives ? 0 : 1);
   }
 
-  /// Waits for the next K and reads the step's flags.
+  /// Waits for the current step's K and reads the step's flags.
   __device__ __forceinline__ void wait_for_keys() {
     if (!has_flag(kKeysArrived)) tile::wait(&shared.k_ring.full[at.stage], at.parity);
     flags &= kHasRowMaxes;
@@ -73,7 +73,7 @@ struct ConsumerPipeline {
     }
   }
 
-  /// Flags of the step whose K arrived last, and of the tile.
+  /// A flag of the current step (the last one passed to wait_for_keys) or of the tile.
   __device__ __forceinline__ bool has_flag(unsigned bit) const {
     const bool asks = !T::kVotesOnFlags && T::kConsumers == 2;
     return ((asks ? __shfl_sync(~0u, flags, 0) : flags) & bit) != 0;
@@ -82,22 +82,24 @@ struct ConsumerPipeline {
   __device__ __forceinline__ bool is_last() const { return has_flag(kLastNeeded); }
   __device__ __forceinline__ bool is_needed() const { return has_flag(kNeeded); }
 
-  /// Tests whether the next step's K has arrived, at a point where there is other work to do.
+  /// Tests whether the next step's K has arrived; called where other work hides the test.
   __device__ __forceinline__ void look_ahead() {
     if (agreed(tile::ptx::mbarrier_test_wait_parity(&shared.k_ring.full[next.stage], next.parity)))
       flags |= kKeysArrived;
   }
 
-  /// Skips a step. A stage of V is released after it has been filled: sooner, the arrival would
-  /// count for the previous use of the stage, which others may still hold.
+  /// Releases the K and V of a step without using them. V is released only after its stage is full:
+  /// an earlier arrival would count for the stage's previous phase, which other consumers may still
+  /// hold.
   __device__ __forceinline__ void skip_step() {
     release(shared.k_ring.empty[at.stage]);
     tile::wait(&shared.v_ring.full[at.stage], at.parity);
     release(shared.v_ring.empty[at.stage]);
   }
 
-  /// Waits for the next step of the tile that this consumer needs, and skips those before it.
-  /// False, and behind the tile's last step, where it needs none, or is not to look for one.
+  /// Advances to the next step of the tile that this consumer needs, skipping the steps before it.
+  /// Returns false, positioned behind the tile's last step, if it needs no further step or if
+  /// `looks` is false.
   __device__ __forceinline__ bool next_needed_step(bool looks = true) {
     while (true) {
       wait_for_keys();
@@ -108,21 +110,21 @@ struct ConsumerPipeline {
     }
   }
 
-  /// Goes behind the tile's last step. Steps that this consumer does not need are skipped while it
-  /// still holds the V of its own last one, for which the ring has stages.
+  /// Moves behind the tile's last step. The consumer skips steps that it does not need while it
+  /// still holds the V of its own last step; the ring has enough stages for that.
   __device__ __forceinline__ void leave_tile() {
     const bool last = !T::kLeavesSooner || has_flag(kLastOfTile);
     advance();
     if (!last) next_needed_step(false);
   }
 
-  /// Whether there is a tile of this number.
+  /// Waits for the Q of tile `number`. False if the walk has no such tile.
   __device__ __forceinline__ bool has_tile(unsigned number) {
     wait_for_queries(number);
     return !agreed(descriptor_of(number).no_more_tiles);
   }
 
-  /// Whether any of this consumer's rows is in a tile.
+  /// Whether a tile has queries in any of this consumer's rows.
   __device__ __forceinline__ bool has_rows(unsigned number) {
     return agreed(descriptor_of(number).reaches(first_row(), args.walk.pack_shift));
   }
@@ -145,16 +147,18 @@ struct ConsumerPipeline {
     tile::wait(&shared.q_ring.full[number % T::kQueryStages], number / T::kQueryStages % 2);
   }
 
-  /// The tile's result is stored, or staged for the store warp.
+  /// Announces that this consumer's part of the tile's result is stored, or staged for the store
+  /// warp.
   __device__ __forceinline__ void release_result(unsigned number) {
     release(T::kConsumersStore ? shared.tile_ring.empty[number % T::kTileDescriptors]
                                : shared.results_staged[number % T::kQueryStages]);
   }
 
-  /// Ping-pong of two consumers. If both began together, both would have scores at the same time
-  /// and wait at the same time from then on, so the second begins when the first has its first
-  /// scores. Tiles alternate between two barriers: the first consumer may begin the next tile
-  /// before the second begins this one, but no later tile.
+  /// Two consumers start a tile one after the other (ping-pong). If they started together, they
+  /// would compute P at the same time and wait for MMAs at the same time throughout. The second
+  /// consumer waits until the first has the scores of its first step. Even and odd tiles use
+  /// different named barriers, because the first consumer may begin the next tile before the second
+  /// begins this one (but no later tile).
   __device__ __forceinline__ void wait_for_turn() {
     if (agreed(consumer == 1)) tile::sync_at(turn_barrier(), 2 * kWarpgroup);
   }
@@ -169,11 +173,12 @@ struct ConsumerPipeline {
   const Arguments& args;
   typename T::Shared& shared;
   int consumer;
-  bool arrives;       // whether this lane arrives for its warp
-  unsigned tile = 0;  // number of the current tile
-  Cursor at, next;    // the split's step, and the one after it
-  // A bitmask, as some kernel rows have no registers for bools: the step's flags; its K has
-  // arrived, tested one step ahead; all rows of the tile have a row max.
+  bool arrives;       // this lane arrives on behalf of its warp
+  unsigned tile = 0;  // current tile, counted from 0
+  Cursor at, next;    // current step of this KV split, and the next one
+  // A bitmask instead of bools, which some kernel rows have no registers for: the flags of the
+  // current step; kKeysArrived, the next step's K was seen to be there; kHasRowMaxes, all rows of
+  // the tile have a row max.
   static constexpr unsigned kKeysArrived = 2, kHasRowMaxes = 4;
   unsigned flags = 0;
 };

@@ -9,7 +9,7 @@
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// The kernel: initialises barriers and gives each warp its role.
+// The kernel: initialises the barriers and dispatches each warp to its role.
 namespace tessera::cuda::sm90::attention {
 
 template <class T>
@@ -18,13 +18,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   extern __shared__ __align__(tile::kAtomBytes) char raw[];
   auto& shared = *reinterpret_cast<typename T::Shared*>(raw);
   constexpr int kOfConsumer = kWarpgroup / 32 * kWarpArrivals;
-  constexpr int kOfSplit = T::kSplitConsumers * kOfConsumer;  // arrivals
+  constexpr int kOfSplit = T::kSplitConsumers * kOfConsumer;  // arrivals per phase
   int warpgroup = threadIdx.x / kWarpgroup;
   // The shuffle tells the compiler that all lanes of a warp belong to one KV split.
   if constexpr (T::kKvSplits > 1) warpgroup = __shfl_sync(~0u, warpgroup, 0);
   if (threadIdx.x == 0) {
     shared.q_ring.init(T::kConsumersStore ? kOfSplit : 1);
-    // The producer arrives, and the consumers or the store warp.
+    // Arrivals: the producer, and the store warp (or all consumer warps).
     shared.tile_ring.init(T::kConsumersStore ? 1 + kOfSplit : 2);
     shared.v_post_ring.init(kWarpArrivals);
     for (std::uint64_t& barrier : shared.v_landed) tile::ptx::mbarrier_init(&barrier, 1);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::prefetch(args.v);
   }
   __syncthreads();
-  // Where tiles are ordered, the scheduler does that later.
+  // With ordered tiles (order.cu) the scheduler does this after earlier grids have ended.
   if (threadIdx.x == 0 && !args.walk.order) let_next_grid_begin();
   if (warpgroup == T::kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();

@@ -24,7 +24,8 @@ namespace tessera::cuda::sm90::attention {
 
 using planning::Call;
 
-/// [batch, length, heads, dim], or packed [total, heads, dim] as one batch.
+/// A [batch, length, heads, dim] tensor for TMA; a packed [total, heads, dim] tensor becomes one
+/// batch.
 inline tile::HeadsMap heads_of(const Tensor& t) {
   const int row = t.rank - 3;
   return {t.data,        t.dtype,           t.size(t.rank - 1),
@@ -32,8 +33,8 @@ inline tile::HeadsMap heads_of(const Tensor& t) {
           t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0};
 }
 
-/// The tensor map of a tensor, cached: most calls repeat the maps of an earlier call, and the
-/// driver takes up to a tenth of a microsecond to encode one. `fold`: heads folded into rows; 0:
+/// The tensor map of a tensor, from a per-thread cache: most calls repeat the maps of an earlier
+/// call, and the driver needs up to 0.1 us to encode one. `fold`: heads folded into rows; 0: the
 /// rows of one head.
 inline const CUtensorMap& map_of(const tile::HeadsMap& t, int fold, int box_rows, int box_inner) {
   thread_local core::Recent<CUtensorMap, 12> maps;
@@ -46,6 +47,8 @@ inline const CUtensorMap& map_of(const tile::HeadsMap& t, int fold, int box_rows
       });
 }
 
+/// Fills in the kernel's arguments and launches it, after the kernels that compose the mask and
+/// order the tiles if these are needed.
 template <class T>
 void launch_typed(const Call& call) {
   const auto& problem = std::get<AttentionProblem>(call.problem);
@@ -57,7 +60,7 @@ void launch_typed(const Call& call) {
       planning::carve_attention_scratch(carver, T::kTile, layout);
   Arguments args{};
   args.q = map_of(heads_of(problem.q), layout.pack, T::kM / layout.pack, T::Queries::kLine);
-  // Without keys all loads lie beyond the tensor, whichever it is.
+  // With no keys, every load is out of bounds, so any tensor will do.
   const auto heads_or_q = [&](const Tensor& t) {
     return heads_of(shape.kv_total > 0 ? t : problem.q);
   };

@@ -6,11 +6,12 @@
 #include "src/kernels/cuda/attention/partials.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
 
-// How a tile ends whose keys were split: across KV splits inside the CTA, or across CTAs.
+// Merging the partial results of a tile whose keys were split: by KV splits inside the CTA, or
+// across CTAs.
 namespace tessera::cuda::sm90::attention {
 
-/// A consumer of another split hands its partial result to the one of the first split with the same
-/// rows.
+/// Called by consumers of the second and later KV splits: hands the partial result to the consumer
+/// of the first split that has the same rows.
 template <class T>
 __device__ __forceinline__ void send_partial(ConsumerPipeline<T>& pipe,
                                              const OAccumulator<T::kDimV>& o_acc,
@@ -22,6 +23,7 @@ __device__ __forceinline__ void send_partial(ConsumerPipeline<T>& pipe,
   pipe.release(pipe.shared.split_exchange.full[place]);
 }
 
+/// Called by consumers of the first KV split: adds the partial results of the other splits.
 template <class T>
 __device__ __forceinline__ void merge_splits(ConsumerPipeline<T>& pipe,
                                              OAccumulator<T::kDimV>& o_acc, Softmax& softmax) {
@@ -34,8 +36,9 @@ __device__ __forceinline__ void merge_splits(ConsumerPipeline<T>& pipe,
   }
 }
 
-/// Stores this CTA's partial result of a split tile. True for the CTA that finishes last: it then
-/// has the merged result of all parts, added in an order that does not depend on which CTA it is.
+/// Stores this CTA's partial result of a split tile and counts it. Returns true in the CTA that
+/// counts last, which then holds the merged result. Parts are always added in the same order,
+/// whichever CTA is last.
 template <class T>
 __device__ __forceinline__ bool merge_parts(ConsumerPipeline<T>& pipe,
                                             OAccumulator<T::kDimV>& o_acc, Softmax& softmax) {

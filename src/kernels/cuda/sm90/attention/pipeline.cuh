@@ -7,15 +7,15 @@
 #include "src/kernels/cuda/sm90/attention/shape.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
-// The shared memory of a CTA: stages of K and V, work descriptors and barriers. The README's table
-// of barriers says which warps arrive and which wait.
+// The shared memory of a CTA: stages of K and V, work descriptors, barriers. The table of barriers
+// in the README lists which warps arrive at each and which wait.
 namespace tessera::cuda::sm90::attention {
 
 /// The warps of the producer warpgroup.
 enum class WarpRole { producer, scheduler, v_post_process, store };
 
-/// Shared memory through which the consumers of other KV splits hand their partial results to those
-/// of the first split, once per tile.
+/// Shared memory for KV splits inside the CTA: once per tile, consumers of later splits hand their
+/// partial results to those of the first split.
 template <class Partial, int kCount>
 struct SplitExchange {
   Partial partials[kCount];
@@ -30,34 +30,33 @@ struct Pipeline {
   static_assert(kStages >= (Shape::kKvSplits > 1 ? 2 * Shape::kKvSplits : 2));
   using Keys = typename Shape::Keys;
   using Values = typename Shape::Values;
-  // Partial results of all KV splits inside the CTA but the first.
+  // Partial results per tile: one per consumer of the second and later KV splits.
   static constexpr int kSplitPartials = Shape::kConsumers - Shape::kSplitConsumers;
   static constexpr int kMaxBytes =
       kStages * (Keys::kBytes + Values::kBytes) + 2 * Shape::Queries::kBytes +
       kSplitPartials * static_cast<int>(sizeof(typename Shape::Partial));
-  // The next tile's Q arrives while the current one is multiplied, where there is room. Where there
-  // is not, the next Q is loaded as soon as this one is read: results are not staged there, but go
-  // from registers to global memory.
+  // With two Q buffers, the next tile's Q arrives during the current tile, and results are staged
+  // in the current tile's buffer. If shared memory holds only one, the next Q is loaded once the
+  // consumers have read this one, and consumers store results from registers.
   static constexpr int kQueryStages = kMaxBytes <= 224 * 1024 ? 2 : 1;
   static constexpr bool kConsumersStore = kQueryStages == 1;
-  // The next tile's QK overlaps this tile's last PV. KV splits overlap each other instead, and
-  // merging their results needs the registers of those scores.
+  // The first QK of a tile overlaps the last PV of the tile before. Not with KV splits: the splits
+  // overlap each other, and merging them needs the registers of those scores.
   static constexpr bool kOverlapsTiles = kQueryStages > 1 && Shape::kKvSplits == 1;
-  // More than 32: the scheduler looks up as many pieces before it publishes the first step.
+  // More than 32: the scheduler looks up 32 pieces before it publishes their first step.
   static constexpr int kStepDescriptors = kMaxBytes <= 220 * 1024 ? 64 : 40;
   static constexpr int kTileDescriptors = 3, kVPostDescriptors = 3;
 
   /// Named barriers; 0 is __syncthreads.
   enum NamedBarrier : int {
-    kWarpgroupBarrier = 1,  // the first of one per consumer
-    kTurnBarrier =
-        kWarpgroupBarrier + Shape::kConsumers  // the first of two, for even and odd tiles
+    kWarpgroupBarrier = 1,                                // one per consumer
+    kTurnBarrier = kWarpgroupBarrier + Shape::kConsumers  // two: + tile % 2
   };
 
-  /// Which stage of V the V post-process warp has to fix, and which keys stay.
+  /// A job of the V post-process warp: a stage of V, and the keys whose rows it must not zero.
   struct VPostDescriptor {
     std::int32_t stage;
-    std::uint64_t kept[Shape::kPieces];  // bitmask of keys
+    std::uint64_t kept[Shape::kPieces];  // one bit per key
   };
   struct Shared {
     typename Shape::Queries q[kQueryStages];
@@ -68,19 +67,20 @@ struct Pipeline {
     tile::RingBarriers<kTileDescriptors> tile_ring;
     tile::RingBarriers<kStepDescriptors> step_ring;
     tile::RingBarriers<kVPostDescriptors> v_post_ring;
-    std::uint64_t v_landed[kStages];             // V that is post-processed before consumers see it
-    std::uint64_t results_staged[kQueryStages];  // staged in the Q buffer
-    // Split tiles: whether this consumer is the last and merges.
+    std::uint64_t v_landed[kStages];             // V that has to be post-processed
+    std::uint64_t results_staged[kQueryStages];  // per Q buffer
+    // Split tiles: whether this CTA finished last for a consumer's rows and merges them.
     bool merges[kQueryStages][Shape::kSplitConsumers];
     SplitExchange<typename Shape::Partial, kSplitPartials> split_exchange;
     TileDescriptor tiles[kTileDescriptors];
     typename Shape::Step steps[kStepDescriptors];
-    // For loads: where the keys of a step lie, and which of them some query sees.
+    // For the producer: where the keys of each piece lie, and a bitmask of those that some query of
+    // the tile sees.
     planning::KeyPlace places[kStepDescriptors][Shape::kPieces];
     std::uint64_t kept[kStepDescriptors][Shape::kPieces];
-    typename Shape::Step stage_steps[kStages];  // of the steps whose K is in each stage
-    TileCursor cursor;                          // the scheduler's
-    // Per consumer, in the current tile.
+    typename Shape::Step stage_steps[kStages];  // descriptor of the step in each stage
+    TileCursor cursor;                          // used by the scheduler alone
+    // First and last needed step of the current tile, per consumer.
     int first_step[Shape::kConsumers], last_step[Shape::kConsumers];
     typename Shape::Pieces pieces;
     VPostDescriptor v_post_descriptors[kVPostDescriptors];

@@ -12,7 +12,8 @@
 namespace tessera::planning {
 namespace {
 
-/// A problem as it is walked: a copy only where its mask is composed.
+/// The shape whose lists the kernel walks: the given shape, or a copy whose mask is replaced by the
+/// composed one.
 class Walked {
  public:
   Walked(const AttentionShape& given, const ComposedMask& mask) : shape_(&given) {
@@ -29,20 +30,22 @@ class Walked {
   const AttentionShape* shape_;
 };
 
-/// Heads that can be folded into rows: they read the same keys under the same lists.
+/// Maximum number of heads that can be folded into a tile's rows: heads that read the same keys
+/// under the same lists.
 int max_pack(const AttentionShape& s, const Tile& tile) {
   if (s.kv_heads == 0) return 1;
   const bool own_lists = s.masked && s.mask_heads > s.kv_heads;
   if (own_lists) return 1;
   const std::int64_t group = s.heads / s.kv_heads;
   int pack = 1;
-  while (pack * 2 <= std::min(64, tile.m) && group % (pack * 2) == 0 && tile.m % (pack * 2) == 0)
-    pack *= 2;
+  for (int next = 2; next <= std::min(64, tile.m) && group % next == 0 && tile.m % next == 0;
+       next *= 2)
+    pack = next;
   return pack;
 }
 
-/// Heads folded into rows: as few as make a tile's queries fit into a row of the mask's blocks, or
-/// fit the queries where there are few.
+/// Number of heads folded into a tile's rows. With a mask: the fewest for which a tile's queries
+/// lie in one row of blocks. Without a mask: as many as fit into a tile if there are few queries.
 int pack_of(const AttentionShape& s, const Tile& tile) {
   const int max = max_pack(s, tile);
   int pack = 1;
@@ -51,13 +54,13 @@ int pack_of(const AttentionShape& s, const Tile& tile) {
     if (tile.row_groups > 1 && s.mask_block.rows % (tile.m / pack) != 0) return 1;
   } else {
     while (pack < max && s.q_length * pack * 2 <= tile.m) pack *= 2;
-    // One doubling more where the queries would leave most of a tile empty.
+    // One more doubling if the queries would leave most of a tile empty.
     if (pack < max && s.q_length * pack < tile.m) pack *= 2;
   }
   return pack;
 }
 
-/// Rounded up. Narrow divisions take a fraction of the time of wide ones on many hosts.
+/// a / b, rounded up. 32-bit divisions take a fraction of the time of 64-bit ones on many hosts.
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   constexpr std::int64_t kNarrow = std::int64_t{1} << 31;
   if (a >= 0 && a < kNarrow && b > 0 && b < kNarrow) {
@@ -67,23 +70,25 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-constexpr double kMergeSeconds = 5e-6, kMergeBytesPerSecond = 3e12;  // per second
-constexpr double kPartSeconds = 1e-6;  // one CTA merges the parts of a tile in sequence
-// Composing lists, and the factor for a step with element masks of composed blocks: not measured.
+constexpr double kMergeSeconds = 5e-6, kMergeBytesPerSecond = 3e12;
+constexpr double kPartSeconds = 1e-6;  // the CTA that counts last adds all parts
+// Time to compose lists, and how much longer a step with the element masks of composed blocks
+// takes: not measured.
 constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
 
-/// Three warpgroups, steps of 64 keys.
+/// Rows with three warpgroups and steps of 64 keys.
 constexpr bool is_tall(const Tile& tile) {
   return tile.warpgroups == 3 && tile.kv_splits == 1 && tile.n == kKeyPiece;
 }
 
-/// Two warpgroups, steps of 64 keys, with heads for which other rows have steps of 128.
+/// Rows with two warpgroups and steps of 64 keys, for head dimensions that other rows compute in
+/// steps of 128.
 constexpr bool is_short(const Tile& tile) {
   return tile.warpgroups == 2 && tile.kv_splits == 1 && tile.row_groups == 1 &&
          tile.n == kKeyPiece && tile.k <= 128;
 }
 
-/// A step that a row group skips. The steps before and after it overlap with nothing.
+/// Seconds of a step that a row group skips: the steps before and after it overlap with nothing.
 constexpr double pass_seconds(const Tile& tile) { return tile.n > kKeyPiece ? 0.67e-6 : 0.24e-6; }
 
 /// Overhead per tile.
@@ -91,53 +96,54 @@ constexpr double tile_seconds(const Tile& tile) {
   return tile.kv_splits > 1 ? 1.2e-6 : is_tall(tile) ? 2.7e-6 : is_short(tile) ? 2.4e-6 : 2e-6;
 }
 
-/// Two warpgroups that begin together wait for the same things: it takes them some steps to drift
-/// apart.
+/// Two warpgroups that begin a tile together wait for the same things until they have drifted
+/// apart, which takes some steps.
 double lockstep_seconds(const Tile& tile, double steps) {
   return tile.warpgroups == 2 && tile.kv_splits == 1 ? 0.2e-6 * std::min(steps, 16.0) : 0;
 }
 
-/// Seconds of one step of each KV split on one SM, measured on an H200: a share of what the tensor
-/// cores and the exponentials alone would take, plus an overhead that more warpgroups hide better
-/// but divide among more rows.
+/// Seconds of one step of each KV split on one SM, measured on an H200: a share of the time of the
+/// tensor cores and of the exponentials alone, plus a constant. More warpgroups hide latency
+/// better, but divide it among more rows.
 double step_seconds(const AttentionShape& s, const Tile& tile) {
   constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results per second
   const double pairs = static_cast<double>(tile.m) * tile.n * tile.kv_splits;
   double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
   if (is_tall(tile)) besides = joins_later(tile) ? 0.37e-6 : 0.35e-6;
   if (is_short(tile)) besides = 0.30e-6;
-  // Two KV splits of 64 rows wait for L2: no other consumer shares what they load.
+  // Two KV splits of 64 rows are bound by L2: no other consumer shares their loads.
   if (tile.kv_splits > 1)
     besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
   if (tile.kv_splits > 1 && s.window_right >= 0)
-    besides += 0.12e-6;  // the splits end a walk together
+    besides += 0.12e-6;  // the splits finish a walk together
   return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
 }
 
 bool has_window(const AttentionShape& s) { return s.window_right >= 0 || s.window_left >= 0; }
 
-/// Whether lists or lengths, which are not part of the shape, determine how many keys a tile
-/// visits.
+/// Whether the number of keys that a tile visits depends on lists or lengths in device memory,
+/// which the shape does not hold.
 bool data_tells(const AttentionShape& s) {
   return s.masked || s.q_packed || s.kv_layout == KvLayout::packed || s.has_kv_range;
 }
 
-/// Whether tiles visit different numbers of keys, as far as the shape tells.
+/// Whether tiles may visit different numbers of keys.
 bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(s); }
 
-/// The share of the work that is saved when consumers without rows skip a sequence's last tile. One
-/// consumer alone takes three fifths of the time of three. Under a causal mask the other estimates
-/// were fitted with a third.
+/// The fraction of the work that is saved when consumers without rows skip a sequence's last tile.
+/// One consumer alone takes three fifths of the time of three. Under a causal mask a third is
+/// assumed instead, as the other estimates were fitted with it.
 double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (!skips_tiles(tile) || s.q_packed || layout.tiles_per_head == 0) return 0;
   const std::int64_t rows = s.q_length * layout.pack - (layout.tiles_per_head - 1) * tile.m;
-  const auto without = static_cast<double>((tile.m - rows) / 64);
+  const std::int64_t warpgroups = (tile.m - rows) / 64;
+  const auto without = static_cast<double>(warpgroups);
   const double all = tile.warpgroups + (s.window_right >= 0 ? 0 : 2);
   return without / all / static_cast<double>(layout.tiles_per_head);
 }
 
-/// Tiles that consumers compute on, counting fractions. Packed sequences end anywhere in their last
-/// tile.
+/// Number of tiles, not counting the parts that consumers skip. Packed sequences end anywhere in
+/// their last tile.
 double computed_tiles(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (s.q_packed) {
     const double rows = skips_tiles(tile) ? 64 : tile.m;
@@ -149,7 +155,7 @@ double computed_tiles(const AttentionShape& s, const Tile& tile, const Attention
   return static_cast<double>(layout.tiles) * (1 - skipped);
 }
 
-/// Writing one part of a split tile and reading it again.
+/// Seconds to write one part of a split tile and read it again.
 constexpr double part_seconds(const Tile& tile) {
   return 2.0 * sizeof(float) * tile.m * tile.v / kMergeBytesPerSecond;
 }
@@ -164,8 +170,8 @@ double merge_seconds(const Tile& tile, std::int64_t tiles, std::int64_t split_ct
 
 namespace {
 
-/// The tiles that remain after whole rounds. The other tiles are all of these rounds, or none: each
-/// CTA has to have a tile before it takes a share of the rest.
+/// Number of tiles that remain after whole rounds of SMs. The unsplit tiles fill all of these
+/// rounds or there are none: each CTA has a tile before it takes a share of the split ones.
 std::int64_t tiles_past_rounds(const AttentionShape& s, const Tile& tile,
                                const AttentionLayout& layout) {
   const double computed = computed_tiles(s, tile, layout);
@@ -180,9 +186,10 @@ CtasPerTile fastest_ctas_per_tile(std::int64_t rounds, double step, std::int64_t
                                   std::int64_t tiles, const Tile& tile) {
   constexpr std::int64_t kFew = 8;
   if (max <= kFew) return {2, max + 1};
-  // n CTAs take at least f(n) = walk / n + merge * n, and less than one step more, apart from what
-  // is the same for all n. So the fastest n has f(n) <= f(m) + step + merge, where m is the real
-  // number at the minimum of f and the last two terms are for the next integer.
+  // With n CTAs per tile the time is at least f(n) = walk / n + merge * n, and less than one step
+  // more, apart from terms that do not depend on n. So the fastest n has f(n) <= f(m) + step +
+  // merge, where m is the real number that minimises f; the last two terms account for rounding m
+  // up to an integer.
   const double walk = static_cast<double>(rounds) * step;
   const double merge = static_cast<double>(tiles) * part_seconds(tile) + kPartSeconds;
   const double m = std::clamp(std::sqrt(walk / merge), 2.0, static_cast<double>(max));
@@ -196,11 +203,12 @@ CtasPerTile fastest_ctas_per_tile(std::int64_t rounds, double step, std::int64_t
 
 namespace {
 
-/// Decides whether the KV of the last tiles, which fill no round, is split across CTAs, and across
+/// Decides whether the KV of the tiles after the last whole round is split across CTAs, and across
 /// how many.
 void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) {
   layout.whole = layout.tiles;
-  // Where later tiles are shorter, they fill the round. Tiles of lists are not ordered by length.
+  // If later tiles are shorter, they fill the last round. Tiles with lists are not ordered by
+  // length.
   const bool shorter =
       has_window(s) || s.q_packed || (s.kv_layout == KvLayout::packed && !s.masked);
   if (shorter && layout.tiles >= layout.sms) return;
@@ -222,8 +230,8 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
   const auto consider = [&](std::int64_t split_ctas, double taken) {
     if (taken < least) best = split_ctas, least = taken;
   };
-  // Each tile across equally many CTAs. More CTAs merge longer: without a shorter walk they are not
-  // faster.
+  // Split each tile across the same number of CTAs. More CTAs take longer to merge, so they are
+  // only considered if they shorten the walk.
   const std::int64_t max_each = std::min(rounds, layout.sms / last);
   const auto [first, end] = fastest_ctas_per_tile(rounds, step, max_each, last, tile);
   std::int64_t walked = INT64_MAX;
@@ -246,13 +254,14 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
 }  // namespace
 
 std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::int64_t sms) {
-  const std::int64_t enough = 2 * sms;  // tiles that fill the GPU
+  const std::int64_t enough = 2 * sms;  // tiles that fill the GPU twice
   const std::int64_t min_section = std::max<std::int64_t>(enough / tiles_per_head, 1);
   for (std::int64_t section = min_section; section <= 2 * min_section;) {
     const std::int64_t sections = heads / section, rest = heads % section;
     if (rest == 0 || rest * tiles_per_head >= enough) return section;
-    if (sections == 0) break;  // longer sections leave the same heads
-    // Up to the longest section of which there are as many, the rest only shrinks.
+    if (sections == 0) break;  // longer sections leave the same remainder
+    // Increasing the section without changing the number of sections only shrinks the remainder:
+    // skip ahead.
     section += std::max<std::int64_t>(rest / sections, 1);
   }
   return min_section;
@@ -280,8 +289,7 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile, 
   layout.tiles_per_head = s.q_packed ? s.q_total / layout.queries + s.batch
                                      : (s.q_length + layout.queries - 1) / layout.queries;
   layout.tiles = layout.tiles_per_head * layout.head_groups * (s.q_packed ? 1 : s.batch);
-  // Dynamic tiles are no longer in step with each other, which costs long walks half a percent or
-  // more.
+  // With dynamic tiles, CTAs drift apart, which costs half a percent or more in long walks.
   constexpr double kMinSkippedShare = 0.01;
   layout.uneven = walks_differ(s) ||
                   (layout.tiles > layout.sms && skipped_share(s, tile, layout) > kMinSkippedShare);
@@ -308,9 +316,9 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
   const double queries = real(s.q_total) * real(s.heads);
   const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
-  // Keys that a tile walks: what one query sees, and where that differs from row to row, what the
-  // other rows that walk with it see besides. Tall tiles begin and end a walk together all the
-  // same, except for consumers that join late.
+  // Keys that a tile walks: those that one query sees, plus, where rows see different keys, those
+  // that only other rows of the same walk see. With tall tiles all consumers begin and end a walk
+  // together anyway, except for consumers that join late.
   double keys = work.flops / std::max(2 * queries * width, 1.0);
   const auto of_others = [&](bool each_for_itself) {
     return 0.5 * (each_for_itself ? 64.0 : tile.m) / layout.pack;
@@ -318,7 +326,7 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
   if (s.window_right >= 0) keys += of_others(leaves_sooner(tile) && !is_tall(tile));
   if (s.window_left >= 0) keys += of_others(joins_later(tile));
   const double steps = std::ceil(keys / (tile.n * tile.kv_splits));
-  // The last round of tiles is rarely full, but tiles of different lengths fill it, or it is split
+  // The last round of tiles is rarely full; but tiles of different lengths fill it, or it is split
   // across CTAs.
   const auto in_whole_tiles = [&](double rounds) {
     return walks_differ(s) ? std::max(rounds, 1.0) : std::ceil(rounds);
@@ -331,15 +339,15 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
     filled = real(layout.whole) / device.units + shares;
     computed = std::max(computed_rounds - real(layout.split_tiles()) / device.units, 0.0) + shares;
   }
-  constexpr double kMeasuredTflops = 970;  // dense, of the card whose steps were measured
+  constexpr double kMeasuredTflops = 970;  // dense rate of the card on which steps were measured
   const double slower =
       device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
   const double step = step_seconds(s, tile) * (layout.composed ? kMaskedStep : 1);
   double compute = computed * steps * step * slower;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
-  // A tile of one list computes on all that it loads, which takes longer than loading; a tile of
-  // several lists loads more than one consumer needs. Blocks with an element mask are loaded for
-  // one row group alone.
+  // A tile with one list computes on all keys that it loads, which takes longer than loading them.
+  // A tile with several lists loads keys that not all of its consumers need. Composed blocks with
+  // an element mask are loaded once per row group.
   double fetched = 0;
   if (layout.row_groups > 1 && device.l2_tbs > 0) {
     const double share = layout.composed ? layout.row_groups * share_of_union(s, 1)
@@ -376,8 +384,8 @@ std::string describe_layout(const AttentionLayout& layout) {
 AttentionScratchSm90 carve_attention_scratch(core::Carver& carver, const Tile& tile,
                                              const AttentionLayout& layout) {
   AttentionScratchSm90 scratch;
-  const int consumers = tile.m / 64;  // of 64 rows each
-  // Static tiles need no counter: small problems then need no workspace at all.
+  const int consumers = tile.m / 64;  // 64 rows per consumer
+  // Static tiles need no counter, so small problems need no workspace.
   if (layout.dynamic()) scratch.next_tile = carver.add<std::uint64_t>(1);
   if (layout.dynamic() && layout.ordered) {
     scratch.order = carver.add<int>(2 * layout.tiles);
@@ -481,7 +489,7 @@ struct Attention {
     const Layout at = attention_layout(s, tile, device.units);
     reasons.unless_at_most("tiles of the result", at.tiles, kMaxTiles);
     if (!s.masked) return at;
-    // A mask whose blocks the tiles do not fit is composed into blocks that they do fit.
+    // The mask's blocks if the tiles fit them, else the composed blocks.
     const Walked with(s, at.composed);
     const AttentionShape& walked = with.shape();
     const std::int64_t block_kv = std::max<std::int64_t>(walked.mask_block.cols, 1);
@@ -514,7 +522,7 @@ struct Attention {
 
  private:
   static constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
-  static constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // a step past the last one still fits
+  static constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // one more step still fits
 };
 
 }  // namespace

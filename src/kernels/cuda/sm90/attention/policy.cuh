@@ -4,38 +4,38 @@
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 
-// How the consumers of a kernel row work, where rows differ. The figures are in the README's table
-// of trials.
+// How consumers work, where kernel rows differ. The figures come from the README's table of trials.
 namespace tessera::cuda::sm90::attention {
 
-/// The kernels of one kernel row: scores as they are, or a score transform before the softmax.
+/// Each kernel row is compiled as up to two kernels: plain, and with a score transform before the
+/// softmax (softcap, scales of zero or less).
 enum class Instance { plain, transformed };
 
 template <class Shape, Instance kInstance>
 struct Policy {
   static constexpr bool kTransformsScores = kInstance == Instance::transformed;
-  // A consumer leaves a tile when its rows see no more keys, and joins it when they begin to see
-  // keys, if that saves steps: D64 causal S 1024 292 -> 336 TFLOPS, a window of 1024 505 -> 534.
+  // A consumer leaves a tile once its rows see no further key, and joins it when they see their
+  // first, if that saves steps: D64 causal S 1024 292 -> 336 TFLOPS, a window of 1024 505 -> 534.
   static constexpr bool kLeavesSooner = planning::leaves_sooner(Shape::kTile);
   static constexpr bool kJoinsLater = planning::joins_later(Shape::kTile);
   static_assert(!kLeavesSooner || (Shape::kKvSplits == 1 && !Shape::kOwnLists));
   static constexpr bool kSkipsSteps = kJoinsLater || Shape::kOwnLists;
   // A consumer skips a tile in which it has no rows: D128 causal S 1024 395 -> 434 TFLOPS.
   static constexpr bool kSkipsTiles = planning::skips_tiles(Shape::kTile);
-  // Two consumers take turns at a tile's start: from then on one computes P while the other
-  // multiplies, and the check of the maxima fills the wait for its own product. With more consumers
-  // the warp schedulers are never idle: D64 539 -> 551 TFLOPS by row sums, two consumers D128 711
-  // -> 693.
+  // Two consumers take turns at a tile's start, so that one computes P while the other multiplies;
+  // the check of the maxima then hides behind the wait for the consumer's own PV. With more
+  // consumers the warp schedulers have no idle issue slots, and checking row sums instead of maxima
+  // is faster: D64 539 -> 551 TFLOPS, but two consumers D128 711 -> 693.
   static constexpr bool kTakesTurns = Shape::kConsumers == 2 && Shape::kKvSplits == 1;
 
-  // Registers per thread at launch, and how the warpgroups divide them.
+  // Registers per thread at launch, and after setmaxnreg has redistributed them.
   static constexpr int kRegisters = 65536 / Shape::kThreads / 8 * 8;
   static constexpr int kProducerRegisters = Shape::kConsumers > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       (kRegisters * (Shape::kConsumers + 1) - kProducerRegisters) / Shape::kConsumers / 8 * 8;
-  // MMAs whose Q a consumer keeps in registers, four words each, so that QK reads less shared
-  // memory: as many as fit beside scores, O accumulator, P and everything else. Three consumers
-  // keep all or none: a quarter costs as much time as it saves.
+  // Number of QK MMAs whose Q operand stays in registers (four words each), so that QK reads less
+  // shared memory: as many as fit beside the scores, the O accumulator, P and kOtherRegisters.
+  // Three consumers keep all or none: a quarter costs as much time as it saves.
   static constexpr int kOtherRegisters = kTransformsScores                               ? 48
                                          : Shape::kKvSplits > 1 && Shape::kConsumers > 2 ? 28
                                                                                          : 36;
@@ -45,11 +45,12 @@ struct Policy {
       Shape::kConsumers == 3 && kFreeRegisters / 4 < Shape::kQkMmas
           ? 0
           : std::clamp(kFreeRegisters / 4, 0, Shape::kQkMmas);
-  // Four consumers have so few registers that the compiler has to be kept from holding what can be
-  // computed again.
+  // With four consumers, values that can be recomputed are hidden from the compiler, so that it
+  // does not keep them in registers.
   static constexpr bool kFewRegisters = Shape::kConsumers > 3;
-  // In rows whose consumers leave early, ptxas keeps a warp together only if the flags of a step
-  // come from votes; in others, with two consumers, a shuffle at each use does that.
+  // How the step flags become warp-uniform, which ptxas needs to keep a warp converged: by votes in
+  // kernel rows whose consumers leave early; in the others by a shuffle, with two consumers at each
+  // use.
   static constexpr bool kVotesOnFlags = kLeavesSooner;
 };
 

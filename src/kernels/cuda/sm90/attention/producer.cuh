@@ -9,11 +9,12 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
-// Two warps fill the rings: the producer warp loads what the step descriptors name; the V
-// post-process warp zeroes rows of V that no query may see.
+// Two warps fill the rings: the producer warp issues the TMA loads of each step descriptor; the V
+// post-process warp zeroes rows of V that no query sees.
 namespace tessera::cuda::sm90::attention {
 
-/// The producer: one elected lane, elected here so that the compiler knows that it is one.
+/// The producer. One lane runs it, chosen by elect.sync so that the compiler knows that only one
+/// lane issues copies.
 template <class T>
 class Producer {
  public:
@@ -39,22 +40,25 @@ class Producer {
  private:
   using Step = typename T::Step;
 
-  /// Before this, only the scheduler has read global memory, where it had to.
+  /// Until this returns, only the scheduler may have read global memory.
   __device__ void wait_for_grids_before() {
     if (args_.walk.order) {
-      tile::wait(&shared_.tile_ring.full[0], 0);  // the scheduler has seen that they are done
+      tile::wait(&shared_.tile_ring.full[0], 0);  // the scheduler saw that earlier grids are done
       ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
     } else {
       wait_for_grid_before();
     }
   }
 
+  /// Waits for a free Q buffer, then loads the tile's Q.
   __device__ void request_q(const TileDescriptor& descriptor) {
     const unsigned q = q_tiles_ % T::kQueryStages;
     tile::wait(&shared_.q_ring.empty[q], q_tiles_ / T::kQueryStages % 2 ^ 1);
     load_q(descriptor);
   }
 
+  /// Loads a tile's Q into the next buffer. After the last tile it only arrives, so that consumers
+  /// wake up and stop.
   __device__ void load_q(const TileDescriptor& descriptor) {
     const unsigned q = q_tiles_++ % T::kQueryStages;
     std::uint64_t* full = &shared_.q_ring.full[q];
@@ -73,7 +77,7 @@ class Producer {
     }
   }
 
-  /// Loads the next tile's Q if its descriptor and a free buffer are there, without waiting.
+  /// Requests the next tile's Q if its descriptor is published and a Q buffer is free; never waits.
   __device__ void look_ahead() {
     using tile::ptx::mbarrier_test_wait_parity;
     if (q_tiles_ > tile_) return;
@@ -85,10 +89,11 @@ class Producer {
   }
 
   /// Loads K and V alternately, step by step. Consumers rely on that order when they read a step's
-  /// K again after releasing it: no later K overwrites its stage until the V of the step before is
-  /// released too.
+  /// K again after releasing it (rescore): no later K overwrites its stage before the V of the
+  /// previous step is released.
   __device__ void walk(const TileDescriptor& descriptor) {
-    // Where Q waits for the Q before it to be read, the first K loads come sooner.
+    // With one Q buffer, the first K loads are issued before the wait for the previous tile's Q to
+    // be read.
     int free = T::kStages - 1;
     for (bool last = false; !last;) {
       const unsigned place = step_ % T::kStepDescriptors;
@@ -124,6 +129,7 @@ class Producer {
     }
   }
 
+  /// Loads the K or V of a step: one box per piece and panel.
   template <class Rows>
   __device__ void copy(const auto& to, const CUtensorMap& from,
                        const planning::KeyPlace (&places)[T::kPieces], int head,
@@ -137,7 +143,7 @@ class Producer {
                         tile::shared_address(full));
   }
 
-  /// Whether the step has keys that no query sees.
+  /// Whether some key of the step is seen by no query of the tile.
   __device__ static bool is_ragged(const std::uint64_t (&kept)[T::kPieces]) {
     std::uint64_t all = kAllKeys;
 #pragma unroll
@@ -145,6 +151,7 @@ class Producer {
     return all != kAllKeys;
   }
 
+  /// Hands the current stage of V to the V post-process warp.
   __device__ void request_v_post_process(const std::uint64_t (&kept)[T::kPieces]) {
     auto& descriptor = next_v_post_descriptor();
     descriptor.stage = at_.stage;
@@ -167,16 +174,16 @@ class Producer {
   const Arguments& args_;
   typename T::Shared& shared_;
   tile::RingCursor<T::kStages> at_;
-  // Counts so far. `q_tiles_`: tiles whose Q has been requested.
+  // Counters. `q_tiles_`: tiles whose Q has been requested.
   unsigned tile_ = 0, q_tiles_ = 0, step_ = 0, v_posts_ = 0;
 };
 
-/// The V post-process warp. Rows of V whose keys no query of the tile sees may hold NaN, and zero
-/// times NaN is NaN: this warp zeroes them before the consumers see the stage.
+/// The V post-process warp. V rows that no query of the tile sees may hold NaN, and P = 0 does not
+/// hide them (0 * NaN is NaN), so this warp zeroes them before it hands the stage to the consumers.
 template <class T>
 __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int lane) {
   tile::RingCursor<T::kVPostDescriptors> at;
-  std::uint32_t parities = 0;  // of `v_landed`, one bit per stage
+  std::uint32_t parities = 0;  // parity of v_landed, one bit per stage
   while (true) {
     tile::wait(&shared.v_post_ring.full[at.stage], at.parity);
     const typename T::VPostDescriptor& descriptor = shared.v_post_descriptors[at.stage];
@@ -184,7 +191,7 @@ __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int l
     if (stage < 0) return;
     tile::wait(&shared.v_landed[stage], parities >> stage & 1);
     parities ^= 1u << stage;
-    constexpr int kLanes = T::Values::kLineBytes / 16;  // per line
+    constexpr int kLanes = T::Values::kLineBytes / 16;  // 16-byte chunks per line
 #pragma unroll 1
     for (int piece = 0; piece < T::kPieces; ++piece) {
       const std::uint64_t kept = descriptor.kept[piece];

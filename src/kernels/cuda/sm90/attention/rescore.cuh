@@ -6,11 +6,11 @@
 
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 
-// Recomputes the scores of a step, one warp for itself, where P was not finite: the scores are
-// overwritten by then. Rare, so the code is short rather than fast.
+// Recomputes the scores of one step with mma.sync, per warp, where P was not finite: by then P has
+// overwritten the scores. Rare, so the code is short rather than fast.
 namespace tessera::cuda::sm90::attention {
 
-/// Multiplies 16 rows by 8 keys, 16 deep. Its fragments are a part of wgmma's.
+/// mma.sync of 16 rows x 8 keys x 16 of depth. Its accumulator fragment is a part of wgmma's.
 template <class Element>
 struct WarpMma {
   static_assert(sizeof(Element) == 0, "no mma.sync of 16 x 8 for this element type");
@@ -20,13 +20,13 @@ struct WarpMma<__half> : cute::SM80_16x8x16_F32F16F16F32_TN {};
 template <>
 struct WarpMma<__nv_bfloat16> : cute::SM80_16x8x16_F32BF16BF16F32_TN {};
 
-/// A lane's part of a fragment of eight rows, from `row` on, and eight columns, from `column` on.
+/// A lane's two elements of an 8 x 8 operand fragment that begins at (`row`, `column`).
 template <class Rows>
 __device__ __forceinline__ std::uint32_t pair_of(Rows& rows, int row, int column, int lane) {
   return reinterpret_cast<const std::uint32_t*>(rows.chunk(row + lane / 4, column))[lane % 4];
 }
 
-/// The scores of 16 rows of Q, from `row` on, and all keys.
+/// score = Q K^T for 16 rows of Q, from `row` on, and all keys of a stage.
 template <class T>
 __device__ __forceinline__ void score_again(float (&score)[T::kN / 2], typename T::Queries& queries,
                                             int row, typename T::Keys& keys, int lane) {

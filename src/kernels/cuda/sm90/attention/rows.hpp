@@ -5,7 +5,7 @@
 
 namespace tessera::planning {
 
-// Hopper attention, compiled for sm_90a alone.
+// Attention on Hopper, compiled for sm_90a only.
 inline constexpr unsigned kAttentionDtypes = core::dtypes({DType::f16, DType::bf16});
 inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d64_q192_k128_s3",
@@ -17,8 +17,8 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d64_q128_k128_s5",
      .tile = {.m = 128, .n = 128, .k = 64, .stages = 5, .warpgroups = 2, .v = 64},
      .dtypes = kAttentionDtypes,
-     .why = "softcap, and scales of zero or less, with heads of 64: two warpgroups have registers "
-            "for that",
+     .why = "softcap, and scales of zero or less, with heads of 64: two warpgroups leave registers "
+            "for the score transform",
      .measured = "softcap 30, causal, S 16384, bf16: 364 TFLOPS, .66 of the same without softcap: "
                  "H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d64_q256_k64_s6",
@@ -51,7 +51,7 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d96_q128_k128_s3",
      .tile = {.m = 128, .n = 128, .k = 96, .stages = 3, .warpgroups = 2, .v = 96},
      .dtypes = kAttentionDtypes,
-     .why = "heads of up to 96: lists, softcap, short walks",
+     .why = "lists, softcap and short walks with heads of up to 96",
      .measured = "lists of 128 x 128, density .5, B4 S 4096, bf16: 537 TFLOPS, .91 of the dense "
                  "rate: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d96_q192_k64_s4",
@@ -69,9 +69,9 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d128_q128_k64_s4",
      .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128},
      .dtypes = kAttentionDtypes,
-     .why = "short walks under a causal mask or a window: steps of 64 keys, so that consumers skip "
-            "those "
-            "that their rows do not see",
+     .why =
+         "short walks under a causal mask or a window: in steps of 64 keys, a consumer skips more "
+         "of those that its rows do not see",
      .measured =
          "causal, bf16: B64 S 256 103.7 us, B24 S 640 116.4 us; d128_q192_k64_s3 108.2 and 122.5, "
          "d128_q128_k128_s2 111.0 and 118.9 in one run: H100, CUDA 13.0, 2026-11-25"},
@@ -84,18 +84,18 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d128_q192_k64_s4",
      .tile = {.m = 192, .n = 64, .k = 128, .stages = 4, .warpgroups = 3, .v = 128},
      .dtypes = kAttentionDtypes,
-     .why = "windows over long sequences with heads of up to 128: with one more stage, warpgroups "
-            "join "
-            "a tile late",
+     .why = "windows over long sequences with heads of up to 128: one more stage lets a warpgroup "
+            "join a tile late",
      .measured = "524 TFLOPS at S 16384, causal, a window of 1024, bf16; fa4 447 in one run: H100, "
                  "CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d128_q128_k128_s2_lists2",
      .tile =
          {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128, .row_groups = 2},
      .dtypes = kAttentionDtypes,
-     .why = "lists of 64 rows with heads of up to 128: steps of keys that the same lists name",
-     .measured = "lists of 64 x 64, density .125, S 32768, bf16: 466 TFLOPS, 621 where four rows "
-                 "are alike; fa4 408 and 424 in one run: H100, CUDA 13.0, 2026-11-25"},
+     .why = "lists of 64 rows with heads of up to 128: all keys of a step are in the same lists",
+     .measured =
+         "lists of 64 x 64, density .125, S 32768, bf16: 466 TFLOPS, 621 where four rows "
+         "of blocks have the same list; fa4 408 and 424 in one run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d128_q64_k64_s4_split2",
      .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .kv_splits = 2},
      .dtypes = kAttentionDtypes,

@@ -9,8 +9,8 @@
 
 namespace tessera::cuda::sm90::attention {
 
-/// The scheduler warp: walks tiles and lists, which means waiting for memory, and writes work
-/// descriptors for the other warps, one per tile and one per step.
+/// The scheduler warp: takes tiles, reads lists (and waits for memory, so that no other warp has
+/// to), and writes work descriptors, one per tile and one per step.
 template <class T>
 class Scheduler {
  public:
@@ -37,9 +37,9 @@ class Scheduler {
  private:
   using Step = typename T::Step;
 
-  /// Where tiles are ordered, the grid before is the kernel that orders them; it signals when all
-  /// earlier grids are done. No grid of the same tag can begin before all blocks have seen that
-  /// signal, and the last block to see it clears it.
+  /// With ordered tiles the previous grid is order_kernel, which sets `grids_seen` once all earlier
+  /// grids have ended. No other grid with the same tag can begin before all CTAs have seen that
+  /// value; the last CTA to see it clears it.
   __device__ void wait_for_grids_before() {
     const Walk& walk = args_.walk;
     if (!walk.order) return wait_for_grid_before();
@@ -53,10 +53,11 @@ class Scheduler {
     __syncwarp();
   }
 
-  /// A block that takes its next tile too soon holds it while other blocks run out of work: the
-  /// scheduler takes it when the producer has almost loaded the current one.
+  /// Dynamic tiles: a CTA that takes its next tile too early holds it while other CTAs run out of
+  /// work. So the scheduler waits until the producer has loaded all but the last steps of the
+  /// current tile.
   __device__ void wait_for_end_of_walk() {
-    constexpr std::uint32_t kSooner = 8;  // steps: about the latency of scheduler and producer
+    constexpr std::uint32_t kSooner = 8;  // steps; about the latency of scheduler and producer
     const std::uint32_t steps = shared_.cursor.steps;
     if (steps <= kSooner) return;
     const std::uint32_t step = steps - 1 - kSooner;
@@ -64,8 +65,8 @@ class Scheduler {
                step / T::kStepDescriptors & 1);
   }
 
-  /// Looks up 32 pieces at a time, one per lane. A step is published once it is known whether
-  /// another one follows.
+  /// Publishes the steps of one tile: looks up 32 pieces at a time, one per lane. A step is
+  /// published when it is known whether it is the last one.
   __device__ void walk(TileDescriptor& descriptor) {
     start_pieces(shared_.pieces, args_.walk, descriptor, lane_);
     announce(descriptor);
@@ -82,10 +83,10 @@ class Scheduler {
       shared_.cursor.steps += steps;
       ++shared_.cursor.tiles;
     }
-    __syncwarp();  // all lanes have read the pieces
+    __syncwarp();  // all lanes have finished with `pieces`
   }
 
-  /// Returns the number of steps.
+  /// One list, or none: steps in the order of the pieces. Returns their number.
   __device__ int publish_in_order(const TileDescriptor& descriptor) {
     using Steps = planning::StepsOfTile<T::kTile>;
     int placed = 0;
@@ -106,8 +107,8 @@ class Scheduler {
     return last + T::kKvSplits;
   }
 
-  /// The same for row groups with their own lists: both pieces of a step are needed by the same row
-  /// groups.
+  /// The same for row groups with a list each: pairs up pieces so that both pieces of a step are
+  /// needed by the same row groups.
   __device__ int publish_by_row_groups(const TileDescriptor& descriptor) {
     static_assert(T::kPieces == 2 && 1 << T::kRowGroups <= 32);
     constexpr int kMaxWaiting = T::kStepDescriptors - 32 - 1;
@@ -116,8 +117,8 @@ class Scheduler {
     for (int number = 0; number < shared_.pieces.count; number += 32) {
       const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
       const int groups = piece.visited ? piece.row_groups : 0;
-      // Lanes whose pieces are for the same row groups as this lane's, and for the set of this
-      // lane's number.
+      // Lanes whose pieces are needed by the same row groups as this lane's; and lanes whose pieces
+      // are needed by the set of row groups numbered like this lane.
       unsigned same_groups = 0, own = 0;
 #pragma unroll
       for (int set = 1; set < 1 << T::kRowGroups; ++set) {
@@ -157,6 +158,7 @@ class Scheduler {
     __syncwarp();
   }
 
+  /// Publishes a tile's descriptor, or that there are no more tiles.
   __device__ void announce(TileDescriptor& descriptor, bool no_more_tiles = false) {
     if (lane_ == 0) {
       descriptor.no_more_tiles = no_more_tiles;
@@ -164,7 +166,7 @@ class Scheduler {
     }
   }
 
-  /// Writes one piece of the tile, by its place among the visited pieces.
+  /// Writes one piece into its step's descriptor. `place`: index among the tile's visited pieces.
   __device__ void write_piece(const Piece& piece, const TileDescriptor& descriptor, int place) {
     const std::uint32_t number = shared_.cursor.steps + place / T::kPieces, p = place % T::kPieces;
     tile::wait(&shared_.step_ring.empty[number % T::kStepDescriptors],
@@ -181,7 +183,7 @@ class Scheduler {
       tile::arrive(&shared_.step_ring.full[number % T::kStepDescriptors]);
   }
 
-  /// Publishes steps [from, to) of the tile.
+  /// Publishes steps [from, to) of the tile, one per lane.
   __device__ void publish(int from, int to, bool last) {
     const int mine = from + lane_;
     if (mine >= to) return;

@@ -9,19 +9,19 @@
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/kernels/row.hpp"
 
-// The sizes of a kernel row, and how rows of Q, K and V lie in shared memory.
+// The sizes of a kernel row, and the layout of Q, K and V in shared memory.
 namespace tessera::cuda::sm90::attention {
 
-using namespace cuda::attention;  // the pieces that no architecture owns
+using namespace cuda::attention;  // parts shared by all architectures
 
 inline constexpr int kWarpgroup = 128;
 
-/// A tile of rows of Q, K or V: panels with `kRows` lines of 128 bytes each, or of 64 bytes where
-/// the last panel would be half empty. The swizzle is as wide as a line.
+/// A tile of rows of Q, K or V: panels of `kRows` lines of 128 bytes, or of 64 bytes where the last
+/// panel would be half empty. The swizzle is as wide as a line.
 template <class Element, int kRows, int kColumns>
 struct RowsTile {
   using Of = Precision<Element>;
-  static constexpr int kChunk = 16 / Of::kBytes;  // elements of 16 bytes
+  static constexpr int kChunk = 16 / Of::kBytes;  // elements in 16 bytes
   static constexpr int kLine = kColumns % Of::kLine == 0 ? Of::kLine : Of::kLine / 2;
   static_assert(kColumns % kLine == 0);
   static constexpr int kLineBytes = kLine * Of::kBytes, kPanels = kColumns / kLine;
@@ -37,25 +37,26 @@ struct RowsTile {
     const int place = column % kLine / kChunk ^ row * kLineBytes / 128 % kChunks;
     return reinterpret_cast<uint4*>(panel(column / kLine, row)) + place;
   }
-  /// Moves the address of one of a row's first two chunks by whole MMAs over columns.
+  /// The address of the chunk that MMA number `mma` reads, from that of the same row's first or
+  /// second chunk.
   __device__ static std::uint32_t to_mma(std::uint32_t chunk, int mma) {
     const int column = mma * Of::kMmaDepth;
     return (chunk ^ column % kLine * Of::kBytes) + column / kLine * kPanelBytes;
   }
-  /// wgmma descriptor with the columns as depth, from a row (a multiple of 8) on.
+  /// wgmma descriptor whose depth runs along the columns, from `row` (a multiple of 8) on.
   __device__ std::uint64_t by_columns(int row) const {
     return tile::uniform(tile::descriptor(data + row * kLine, 0, 8 * kLineBytes, kLineBytes));
   }
-  /// What an MMA adds to that descriptor.
+  /// Offset of MMA number `mma` in the descriptor of by_columns.
   static constexpr std::uint32_t columns_of_mma(int mma) {
     const int column = mma * Of::kMmaDepth;
     return (column / kLine * kPanelBytes + column % kLine * Of::kBytes) >> 4;
   }
-  /// wgmma descriptor with the rows as depth, all columns.
+  /// wgmma descriptor whose depth runs along the rows, for all columns.
   __device__ std::uint64_t by_rows() const {
     return tile::uniform(tile::descriptor(data, kPanelBytes, 8 * kLineBytes, kLineBytes));
   }
-  /// What each MMA adds to that descriptor.
+  /// Increment from one MMA to the next in the descriptor of by_rows.
   static constexpr std::uint32_t kRowsOfMma = (Of::kMmaDepth * kLineBytes) >> 4;
 };
 
@@ -67,14 +68,13 @@ struct Shape {
   static constexpr planning::Tile kTile = kOfRow;
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   static constexpr int kConsumers = kTile.warpgroups, kThreads = (kConsumers + 1) * kWarpgroup;
-  // KV splits inside the CTA take the steps of a walk in rotation; the consumers of one split
-  // divide the rows.
+  // KV splits inside the CTA take steps in rotation; the consumers of one split divide the rows.
   static constexpr int kKvSplits = kTile.kv_splits, kSplitConsumers = kConsumers / kKvSplits;
-  static constexpr int kRows = kM / kSplitConsumers;  // of one consumer
+  static constexpr int kRows = kM / kSplitConsumers;  // rows of one consumer
   static constexpr int kPieces = kN / planning::kKeyPiece, kRoundPieces = kPieces * kKvSplits;
-  // MMAs over the depth of QK and of PV in one step.
+  // Number of MMAs of QK and of PV in one step.
   static constexpr int kQkMmas = kDim / Precision::kMmaDepth, kPvMmas = kN / Precision::kMmaDepth;
-  // Row groups: those with a list each, or else the consumers.
+  // Row groups: one per list in kernel rows with several lists, else one per consumer.
   static constexpr bool kOwnLists = kTile.row_groups > 1;
   static constexpr int kRowGroups = planning::walk_row_groups(kTile);
   static constexpr int kConsumersPerRowGroup = kSplitConsumers / kRowGroups;

@@ -11,11 +11,10 @@
 #include "src/kernels/cuda/sm90/product/staging.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
-// From the O accumulator to the result: normalised, rounded, staged in the Q buffer and stored by
-// TMA.
+// From the O accumulator to the result: normalise, round, stage in the Q buffer, store through TMA.
 namespace tessera::cuda::sm90::attention {
 
-/// Stages 16-bit results in the rows of this consumer's Q.
+/// Stages 16-bit results in shared memory, over the consumer's own rows of Q.
 template <class T>
 __device__ __forceinline__ void stage_results(const Arguments& args, typename T::Queries& panels,
                                               const OAccumulator<T::kDimV>& o_acc,
@@ -36,8 +35,8 @@ __device__ __forceinline__ void stage_results(const Arguments& args, typename T:
   }
 }
 
-/// Whether TMA stores a consumer's rows, from `first_row` of the tile on: TMA clips at the end of
-/// the tensor, not at the end of a sequence.
+/// Whether TMA can store a consumer's rows. TMA clips at the end of the tensor, not at the end of a
+/// packed sequence, so all rows must belong to the sequence.
 template <class T>
 __device__ __forceinline__ bool uses_tma_store(const Arguments& args, const TileDescriptor& tile,
                                                int first_row) {
@@ -45,8 +44,8 @@ __device__ __forceinline__ bool uses_tma_store(const Arguments& args, const Tile
   return args.tma_store && (!args.walk.packed_q || after <= tile.q_length);
 }
 
-/// The store warp (one lane): starts the TMA stores of staged results and releases tiles once these
-/// are read.
+/// The store warp (one lane): issues the TMA stores of staged results and, once TMA has read them,
+/// releases the Q buffer and the tile.
 template <class T>
 __device__ __forceinline__ void store_results(const Arguments& args, typename T::Shared& shared) {
   for (unsigned tile = 0;; ++tile) {
@@ -74,7 +73,8 @@ __device__ __forceinline__ void store_results(const Arguments& args, typename T:
   }
 }
 
-/// Element by element, two lanes per row: any strides, ends of sequences.
+/// Copies a consumer's staged rows to global memory, element by element, two threads per row: for
+/// any strides and the ends of sequences.
 template <class T>
 __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDescriptor& tile,
                                             typename T::Queries& panels, int first_row,
@@ -93,7 +93,7 @@ __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDes
   }
 }
 
-/// A consumer stores its rows of a tile, or stages them for the store warp.
+/// Stores a consumer's rows of a tile, or stages them for the store warp.
 template <class T>
 __device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned number,
                                            const OAccumulator<T::kDimV>& o_acc,
@@ -109,7 +109,7 @@ __device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned n
     store_16bit<T::kDimV>(pipe.args.result, pipe.args.tma_store, descriptor, rows, o_acc,
                           normalised.factor, thread);
   } else {
-    pipe.sync_warpgroup();  // all warps have read their Q: the last scores are done
+    pipe.sync_warpgroup();  // all warps are past their last QK of the tile
     stage_results<T>(pipe.args, pipe.queries_of(number), o_acc, normalised.factor, pipe.first_row(),
                      thread);
   }

@@ -13,7 +13,7 @@
 
 namespace tessera::cuda::sm90::attention {
 
-/// Everything a kernel is compiled for.
+/// All compile-time constants and types of a kernel.
 template <planning::Tile kOfRow, class Element, Instance kInstance>
 struct Traits : Shape<kOfRow, Element>,
                 Policy<Shape<kOfRow, Element>, kInstance>,
@@ -21,18 +21,18 @@ struct Traits : Shape<kOfRow, Element>,
   using typename Shape<kOfRow, Element>::Keys, typename Shape<kOfRow, Element>::Values;
 };
 
-/// What a launch tells the kernel.
+/// The kernel's parameters.
 struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
   Result result;
-  bool tma_store;  // whether TMA stores the (16-bit) results
+  bool tma_store;  // 16-bit results that TMA can write
   Exponents exponents;
   ScoreTransform transform;
   Sinks sinks;
   ElementMasks masks;
   void* partials;               // partial results of split tiles
-  std::uint64_t* merge_counts;  // finished parts per split tile
+  std::uint64_t* merge_counts;  // finished parts per consumer of a split tile
 };
 
 }  // namespace tessera::cuda::sm90::attention

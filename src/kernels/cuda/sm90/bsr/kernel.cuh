@@ -13,11 +13,11 @@
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 #include "src/kernels/row.hpp"
 
-// Several lines of blocks share what they read of the dense matrix. The dense columns are the M
-// side of wgmma, 64 rows of the result its N side. A step loads 64 of depth of the dense matrix,
-// and of the sparse one those units of 64 rows and 16 of depth in which any line has a stored
-// block. The part of a unit where a line has none is filled with zeros; other units are neither
-// loaded nor multiplied.
+// Products with one sparse side in small blocks: several lines of blocks share the loads of the
+// dense matrix. The dense columns are the M side of wgmma, 64 rows of the result its N side. A step
+// loads 64 of depth of the dense matrix, and those units (64 rows x 16 of depth) of the sparse one
+// in which any line has a stored block. The part of a unit where a line has none is filled with
+// zeros; other units are neither loaded nor multiplied.
 namespace tessera::cuda::sm90::bsr {
 
 using tile::Major;
@@ -27,18 +27,20 @@ inline constexpr int kWarpgroup = 128;
 /// Named barriers; 0 is __syncthreads.
 enum NamedBarrier : int {
   kProducerBarrier = 1,  // all producer warps
-  kStoreBarrier = 2      // the first of one per consumer
+  kStoreBarrier = 2      // one per consumer: + consumer
 };
 
-/// The contents of a step.
+/// What a stage holds.
 struct Step {
   static constexpr std::uint32_t kLast = 1u << 31;
-  std::uint32_t units;  // bit 4 * g + u: unit u of group g; kLast: the step after a tile's last one
-  std::uint32_t
-      place;  // in units of 16 bytes: the first unit's slot, and above it the dense tile's
+  /// Bit 4 * g + u: unit u of group g has values. kLast: the step after a tile's last one.
+  std::uint32_t units;
+  /// Offsets in shared memory, in units of 16 bytes. Lower half: of the first unit's slot; upper
+  /// half: of the stage's dense tile.
+  std::uint32_t place;
 };
 
-/// Everything a kernel is compiled for.
+/// All compile-time constants and types of a kernel.
 template <planning::Tile kTile, class ElementType, Major kDense, Major kBlocks>
 struct Traits {
   using Element = ElementType;
@@ -47,29 +49,31 @@ struct Traits {
   static constexpr int kGroups = kTile.m / kGroup;
   static constexpr int kConsumers = kTile.warpgroups;
   static_assert(kTile.k == tile::kLine && kTile.n == 64 * kConsumers && kTile.m % kGroup == 0);
-  // Registers move from the producers to the consumers where these need many.
+  // The large tile moves registers from the producers to the consumers (setmaxnreg).
   static constexpr bool kLarge = kConsumers == 2;
-  // In total no more than a thread block starts with: a request for more never returns.
+  // setmaxnreg never returns if the total exceeds the registers at launch.
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
   static constexpr int kBlocksAtOnce = kLarge ? 1 : 3;  // thread blocks per SM
-  // Warps; a finder warp follows them. Only a whole warpgroup can give registers away.
+  // Copier warps; the finder warp follows them. Together a whole warpgroup where registers are
+  // moved, as setmaxnreg requires.
   static constexpr int kCopiers = kLarge ? 3 : 1;
   static constexpr int kProducerWarps = kCopiers + 1;
   static constexpr int kThreads = kConsumers * kWarpgroup + kProducerWarps * 32;
 
   using DenseTile = tile::OperandTile<Element, kTile.n, kDense>;
-  /// A unit of a group. Major::k: lines of 16, with the 32-byte swizzle; Major::mn: lines of 64.
+  /// The memory of one unit. Major::k: lines of 16 elements with the 32-byte swizzle; Major::mn:
+  /// lines of 64.
   struct alignas(tile::kAtomBytes) Slot {
     Element data[kGroup * kUnit];
   };
   static constexpr int kSlots = kLarge ? 64 : 16;
-  /// Groups of a consumer that are stored by TMA through lent slots at a time; and sums of a thread
-  /// that wait in lent slots where TMA is not used.
+  /// kTmaGroups: groups per consumer that TMA stores through lent slots at the same time.
+  /// kLentSums: sums per thread that are parked in lent slots where TMA does not store.
   static constexpr int kTmaGroups = kGroups < 3 ? kGroups : 3;
   static constexpr int kLentSums = kGroups > 4 ? kGroup / 2 : 0;
   static constexpr int kLentSlots = kTmaGroups * kUnits * kConsumers;
   static_assert(kLentSums * kWarpgroup * 4 <= kLentSlots / kConsumers * int{sizeof(Slot)});
-  // A step is released when the next one has arrived: both must fit.
+  // A step is released only after the next one has arrived, so the slots must hold two.
   static_assert(kSlots >= 2 * kGroups * kUnits && (kSlots & (kSlots - 1)) == 0);
   struct Shared {
     DenseTile dense[kTile.stages];
@@ -78,20 +82,20 @@ struct Traits {
     tile::RingBarriers<kTile.stages> ring;
     Step steps[kTile.stages];
   };
-  // The base of dynamic shared memory may have to move up to an atom's boundary.
+  // The start of dynamic shared memory may have to be moved up to a 1024-byte boundary.
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
 };
 
 struct Arguments {
-  CUtensorMap dense, blocks, out;  // blocks: where boxes are copied; out: where TMA stores
+  CUtensorMap dense, blocks, out;  // blocks: if TMA loads units; out: if TMA stores
   Walk walk;
   product::Finish finish;
   TmaStore tma_store;
-  int rows;   // of the result
-  int tiles;  // output tiles in all
+  int rows;   // rows of the result
+  int tiles;  // output tiles
 };
 
-/// Loads one step of the dense matrix, by one lane.
+/// Loads one step of the dense matrix. Called by one lane.
 template <class T>
 __device__ __forceinline__ void load_dense(const Arguments& args, typename T::DenseTile& to,
                                            const TileAt& tile, int step, std::uint64_t* full) {
@@ -104,13 +108,14 @@ __device__ __forceinline__ void load_dense(const Arguments& args, typename T::De
   }
 }
 
-/// Synchronises the producer warps: a window is found before it is copied.
+/// Synchronises the producer warps: a window must be complete before it is copied.
 template <class T>
 __device__ __forceinline__ void sync_producers() {
   asm volatile("bar.sync %0, %1;" ::"n"(int{kProducerBarrier}), "n"(T::kProducerWarps * 32)
                : "memory");
 }
 
+/// The finder warp: fills the windows of all tiles of this CTA, one window ahead of the copiers.
 template <class T>
 __device__ __forceinline__ void find_tiles(const Arguments& args, typename T::Shared& shared,
                                            int lane) {
@@ -126,15 +131,16 @@ __device__ __forceinline__ void find_tiles(const Arguments& args, typename T::Sh
   }
 }
 
-/// Waits until a stage and the slots of `count` units are free. Slots are reused before stages
-/// where steps hold many units; `history` has the units of the steps before, a byte each.
+/// Waits until the next stage and the slots of `count` units are free. Where steps hold many units,
+/// slots run out before stages do. `history`: number of units of each earlier step, one byte per
+/// step.
 template <class T>
 __device__ __forceinline__ void wait_for_room(tile::RingBarriers<T::kShape.stages>& ring,
                                               const tile::RingCursor<T::kShape.stages>& at,
                                               std::uint32_t history, int count) {
   constexpr int kStages = T::kShape.stages;
   tile::wait(&ring.empty[at.stage], at.parity ^ 1);
-  // One stage is this one; the bytes of earlier steps have left the word.
+  // `history` covers four earlier steps; the stages hold no more besides this one.
   static_assert(kStages <= 5);
   int used = __dp4a(history, 0x01010101u, 0u);
 #pragma unroll 1
@@ -147,16 +153,17 @@ __device__ __forceinline__ void wait_for_room(tile::RingBarriers<T::kShape.stage
   }
 }
 
-/// Copiers work in groups that take the steps in rotation. Where pieces are small, a step has many
-/// of them: then all copiers form one group and share each step, so that it arrives sooner and few
-/// slots wait.
+/// Copier warps per group; the groups take steps in rotation. With pieces 16 deep, a step has many
+/// pieces: then all copiers form one group and share each step, so that steps arrive sooner and
+/// fewer slots are occupied by incomplete steps.
 template <class T>
 __device__ __forceinline__ int copiers_per_group(const Walk& walk) {
   return walk.slice_shift == 2 && !walk.boxed ? T::kCopiers : 1;
 }
 
-/// One copier warp: its share of the units of its group's steps; the first copier of a group loads
-/// the dense matrix as well. The last step of a tile loads nothing, and lends its slots.
+/// A copier warp: copies its share of the units of its group's steps; the first copier of a group
+/// also loads the dense matrix. The last step of a tile loads nothing; its slots are lent to the
+/// consumers for storing.
 template <class T>
 __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Shared& shared,
                                            int copier, int lane) {
@@ -166,14 +173,14 @@ __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Sh
   const UnitCopy<T> copy(walk, lane);
   const std::uint32_t slots = tile::shared_address(shared.slots);
   const int steps = Window<T::kGroups>::steps(walk), size = copiers_per_group<T>(walk);
-  // Steps until this warp's next one, and from each to the next.
+  // Number of steps until this warp's next step, and between its steps.
   int until_next = copier / size;
   const int groups = T::kCopiers / size;
-  std::uint32_t mine = 0;  // the first units of the pieces of this copier's groups
+  std::uint32_t mine = 0;  // the first units of the pieces that this copier copies
   for (int g = copier % size; g < T::kGroups; g += size) mine |= 0xFu << g * kUnits;
   mine &= piece_heads(walk);
-  // Elected once: a branch on `lane == 0`, or on more than this, makes a loop over lanes of every
-  // TMA copy.
+  // elect.sync once, and branch on its result alone: with `lane == 0`, or a larger condition, the
+  // compiler puts a loop over lanes around every TMA copy.
   const bool elected = tile::elect(), first_of_group = copier % size == 0;
   tile::RingCursor<T::kShape.stages> at;
   std::uint32_t slot = 0, history = 0;
@@ -232,7 +239,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& args, typename T::Sh
   }
 }
 
-/// A descriptor whose lower half, the address, is kept in a register: otherwise the compiler
+/// A wgmma descriptor whose lower half (the address) is kept in a register; otherwise the compiler
 /// recomputes it at every use.
 struct View {
   std::uint64_t upper;
@@ -245,16 +252,17 @@ struct View {
   __device__ std::uint64_t at(std::uint32_t offset) const { return upper | (lower + offset); }
 };
 
-/// Multiplies a tile's steps, a piece of kPieceUnits at a time; returns the place that the last
-/// step lends. A step's stage is released when the next one has arrived.
+/// Multiplies a tile's steps, kPieceUnits units at a time. Returns the `place` of the last step,
+/// which lends its slots. A step's stage is released after the next step has arrived.
 template <class T, int kPieceUnits, bool kBoxed>
 __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m / 2],
                                                         typename T::Shared& shared,
                                                         tile::RingCursor<T::kShape.stages>& at,
                                                         const View& dense) {
   constexpr int kGroupSums = kGroup / 2, kSlotUnits = sizeof(typename T::Slot) >> 4;
-  // Major::k: units one after the other in lines of 16, or, in boxes, side by side in lines as long
-  // as the piece is deep. Major::mn: one after the other in lines of 64.
+  // Layout of a piece's units. Major::k: one after the other in lines of 16 elements, or, loaded by
+  // TMA, side by side in lines as long as the piece is deep. Major::mn: one after the other in
+  // lines of 64.
   constexpr bool kDeep = T::kMajorBlocks == Major::k;
   constexpr int kLineBytes = kBoxed ? kPieceUnits * 32 : 32;
   constexpr int kNextUnit = kDeep && kBoxed ? 2 : kSlotUnits;
@@ -266,11 +274,10 @@ __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m
     const Step step = shared.steps[at.stage];
     const std::uint32_t units = __shfl_sync(kAllLanes, step.units, 0);
     const std::uint32_t place = __shfl_sync(kAllLanes, step.place, 0);
-    // This makes copies without TMA visible to wgmma.
+    // Makes copies by cp.async visible to wgmma.
     if constexpr (!kBoxed) tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     tile::mma_wait<0>();
-    // Each warp arrives for itself: a step may multiply nothing, and does not synchronise the
-    // warps.
+    // Each warp arrives on its own: a step that multiplies nothing does not synchronise the warps.
     __syncwarp();
     if (previous >= 0 && tile::elect()) tile::arrive(&shared.ring.empty[previous]);
     if (units == Step::kLast) return place;
@@ -298,6 +305,8 @@ __device__ __forceinline__ std::uint32_t multiply_steps(float (&sum)[T::kShape.m
   }
 }
 
+/// Stores a consumer's part of a tile, through TMA or from registers, using the slots that the last
+/// step lends.
 template <class T>
 __device__ __forceinline__ void store_sums(const Arguments& args, typename T::Shared& shared,
                                            float (&sum)[T::kShape.m / 2], int index, int slot,
@@ -323,7 +332,7 @@ __device__ __forceinline__ void store_sums(const Arguments& args, typename T::Sh
   }
 }
 
-/// One consumer warpgroup: 64 columns of every row of each tile.
+/// A consumer warpgroup: 64 columns of all rows of each tile.
 template <class T>
 __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T::Shared& shared,
                                                int consumer, int thread) {
@@ -348,7 +357,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     }
     const int slot = (place & 0xFFFF) / (sizeof(typename T::Slot) >> 4);
     store_sums<T>(args, shared, sum, index, slot, consumer, thread);
-    // Slots that held sums may be written by TMA next.
+    // TMA may write to these slots next: order it after the accesses above.
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     __syncwarp();
     if (tile::elect()) tile::arrive(&shared.ring.empty[at.stage]);
@@ -361,8 +370,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksAtOnce)
     bsr_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ char raw[];
   auto& shared = tile::at_atom<typename T::Shared>(raw);
-  // Arrivals at a full stage: the warp that announces the bytes of the dense matrix, and all warps
-  // that copy units.
+  // Arrivals at `full`: the lane that announces the bytes of TMA, and all lanes of the warps that
+  // copy units by cp.async.
   if (threadIdx.x == 0)
     shared.ring.init(T::kConsumers * kWarpgroup / 32,
                      args.walk.boxed ? 1 : 1 + copiers_per_group<T>(args.walk) * 32);

@@ -18,11 +18,12 @@ namespace tessera::cuda::sm90::bsr {
 using planning::Call;
 using product::Source;
 
-/// The sparse side gives the rows of the product as it is walked, the dense side its columns.
+/// The two sides of a product: the sparse side gives the rows of the product as computed, the dense
+/// side its columns.
 struct Sides {
-  bool swapped;    // b is the sparse one
-  Operand sparse;  // as read: [rows, depth]
-  Operand dense;   // as read: [depth, columns]
+  bool swapped;    // b is sparse
+  Operand sparse;  // [rows, depth]
+  Operand dense;   // [depth, columns]
   Source blocks, columns;
 
   explicit Sides(const MatmulProblem& problem)
@@ -41,7 +42,7 @@ struct Sides {
   }
 };
 
-/// The largest power of two up to `most` that divides n, a multiple of 16.
+/// The largest power of two up to `most` that divides n (a multiple of 16).
 inline int largest_part(int n, int most) {
   int part = most;
   while (n % part != 0) part /= 2;
@@ -77,8 +78,7 @@ inline Walk walk_of(const Call& call, const Sides& sides) {
   walk.pieces_per_block = sides.block_depth() / piece;
   walk.boxed =
       piece >= 32 && (deep ? height >= 32 : height == kGroup) && sides.block_rows() <= UINT16_MAX;
-  // Places in the pool are counted in units of 16 bytes; the largest number says that there is
-  // none.
+  // Positions in the pool are in units of 16 bytes; the largest number means "none".
   const auto step = [](std::int64_t distance) { return static_cast<std::uint32_t>(distance / 16); };
   walk.block_step = step(map.batch_stride * bytes);
   walk.line_step = step(height * walk.row_bytes);
@@ -88,7 +88,8 @@ inline Walk walk_of(const Call& call, const Sides& sides) {
   return walk;
 }
 
-/// The result where TMA can write it, lines of 64 elements along what is contiguous.
+/// Encodes the map for TMA stores in args.out if TMA can write the result, in lines of 64 elements
+/// along the contiguous dimension.
 inline TmaStore tma_store(Arguments& args) {
   const product::Finish& finish = args.finish;
   if (!finish.plain() || !(finish.wide || finish.tall)) return TmaStore::none;
@@ -112,12 +113,12 @@ void launch_typed(const Call& call, const Sides& sides) {
   Arguments args{};
   args.walk = walk_of(call, sides);
   args.rows = static_cast<int>(layout.rows);
-  // Computed with the dense columns as rows: the transpose where a is the sparse one.
+  // The accumulators hold the transpose: the dense columns are their rows.
   args.finish = product::finish_of(problem, !sides.swapped);
   if (layout.tiles == 0) return;
   args.tiles = static_cast<int>(layout.tiles);
   args.tma_store = tma_store(args);
-  // Without blocks nothing is read, and there may be nothing to make a map of.
+  // Without stored blocks nothing is read, and there may be nothing to encode a map for.
   if (sides.blocks.map.batches > 0 && sides.columns.map.data && shape.k > 0) {
     args.dense = T::kMajorDense == Major::k ? tile::tensor_map(sides.columns.map, T::kShape.n)
                                             : tile::tensor_map(sides.columns.map, tile::kLine);

@@ -8,38 +8,39 @@
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// From stored blocks to the slots of a step: by TMA, a box for each line, or 16 bytes per lane.
+// Copies stored blocks into the slots of a step: by TMA, one box per line, or by cp.async, 16 bytes
+// per lane.
 namespace tessera::cuda::sm90::bsr {
 
 using tile::Major;
 
-/// How a warp copies pieces of a group: 16 bytes per lane, 512 at a time. Four copies, one for each
-/// quarter of the group's rows, are a round. A round covers 16 of a piece's depth, or (Major::k)
-/// all of its depth for 16 * 16 / depth rows of each quarter.
+/// Addresses of a warp's cp.async copies of a group's piece: 16 bytes per lane, 512 per copy. Four
+/// copies, one per quarter of the group's rows, are a round. A round covers 16 of a piece's depth,
+/// or (Major::k) all of its depth for 16 * 16 / depth rows of each quarter.
 template <class T>
 struct UnitCopy {
   static constexpr bool kDeep = T::kMajorBlocks == Major::k;
-  const char* from;  // this lane's part of the first copy, of a block that begins at 0
-  std::uint32_t to;  // and where it goes in a slot
-  int unit = 0;      // Major::k: the slot among a piece's slots
+  const char* from;  // this lane's source in the first copy, for a block at position 0
+  std::uint32_t to;  // and its offset in a slot
+  int unit = 0;      // Major::k: which of the piece's slots
 
   __device__ UnitCopy(const Walk& walk, int lane) {
     if constexpr (kDeep) {
-      // Eight lanes copy four rows by 32 bytes, so that they write to all banks.
+      // Eight lanes copy four rows x 32 bytes, so that they write to all banks.
       const int units = kUnits >> walk.slice_shift;
       const int row = lane / 8 / units * 4 + lane % 8 / 2, chunk = lane % 2;
       unit = lane / 8 & (units - 1);
       from = walk.blocks + row * walk.row_bytes + (unit * 2 + chunk) * 16;
       to = row * 32 + ((chunk ^ row >> 2) & 1) * 16;
     } else {
-      const int chunks = walk.height() / 8;  // per run of one depth
+      const int chunks = walk.height() / 8;  // 16-byte chunks per depth
       const int depth = lane / chunks, chunk = lane % chunks;
       from = walk.blocks + depth * walk.depth_bytes + chunk * 16;
       to = depth * tile::kLineBytes + ((chunk ^ depth) & 7) * 16;
     }
-    asm("" : "+l"(from));  // one address, not two that are added at every use
+    asm("" : "+l"(from));  // one address, instead of two that are added at every use
   }
-  /// Where copy t of the round at `round` goes, for this lane.
+  /// The destination of copy t of the round at `round`, for this lane.
   __device__ static std::uint32_t place(const Walk& walk, std::uint32_t round, int t) {
     if constexpr (kDeep) return round + t * 512;
     if (walk.height_shift == 6) return (round + t * 512) ^ (t & 1) * 64;
@@ -54,7 +55,7 @@ __device__ __forceinline__ void copy_16(std::uint32_t to, const char* from, bool
                : "memory");
 }
 
-/// Copies units of one step, by one warp: pieces of kPieceUnits, which begin at the units `left`.
+/// Copies pieces of kPieceUnits of one step, by one warp. `left`: the first units of these pieces.
 template <class T, int kPieceUnits>
 __device__ __forceinline__ void copy_pieces(const Walk& walk, const UnitCopy<T>& copy,
                                             std::uint32_t slots, const uint4* pieces,
@@ -71,17 +72,17 @@ __device__ __forceinline__ void copy_pieces(const Walk& walk, const UnitCopy<T>&
 #pragma unroll 1
   while (true) {
     const std::uint32_t begin[4] = {piece.x, piece.y, piece.z, piece.w};
-    // No piece wraps around the end of the ring: all have the same number of units.
+    // No piece wraps around the end of the ring, since all have the same number of units.
     const int place = (slot + __popc(units & ((1u << unit) - 1)) + copy.unit) & (T::kSlots - 1);
     const std::uint32_t to = slots + place * kSlotBytes + copy.to;
     left &= left - 1;
-    if (left != 0) {  // read early
+    if (left != 0) {  // prefetched
       unit = first_unit();
       piece = piece_of(unit);
     }
 #pragma unroll
     for (int i = 0; i < kPieceUnits; ++i) {
-      // Major::k: four rows further on is the other half of the swizzle.
+      // Major::k: four rows on, the two halves of the swizzle are exchanged.
       const std::uint32_t round =
           UnitCopy<T>::kDeep ? (to + i * 512 / kPieceUnits) ^ (kPieceUnits == 4 ? i % 2 * 16 : 0)
                              : to + i * kSlotBytes;
@@ -95,13 +96,13 @@ __device__ __forceinline__ void copy_pieces(const Walk& walk, const UnitCopy<T>&
   }
 }
 
-/// The first units of pieces.
+/// Bitmask of the units that are the first of a piece.
 __device__ __forceinline__ std::uint32_t piece_heads(const Walk& walk) {
   return walk.slice_shift == 0 ? 0x11111111u : walk.slice_shift == 1 ? 0x55555555u : 0xFFFFFFFFu;
 }
 
-/// Copies pieces of one step, by one lane, a box for each line. An absent piece lies outside the
-/// pool, so that its place is filled with zeros.
+/// Loads the pieces of one step through TMA, one box per line. Called by one lane. An absent piece
+/// has coordinates outside the pool, so TMA fills its place with zeros.
 template <class T>
 __device__ __forceinline__ void copy_boxes(const CUtensorMap& map, const Walk& walk,
                                            typename T::Slot* slots, const uint4* pieces,
@@ -127,7 +128,7 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& map, const Walk& w
   }
 }
 
-/// Copies units of one step, by one warp: those of the groups in `mine`.
+/// Copies the units of one step that belong to the groups in `mine`, by one warp.
 template <class T>
 __device__ __forceinline__ void copy_units(const Walk& walk, const UnitCopy<T>& copy,
                                            std::uint32_t slots, const uint4* pieces,

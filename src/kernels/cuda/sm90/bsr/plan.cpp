@@ -18,7 +18,7 @@ std::int64_t largest_part(std::int64_t length, std::int64_t most) {
   return most;
 }
 
-/// Blocks are taken to lie anywhere with equal chance.
+/// Assumes uniformly random blocks.
 double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& device, double bytes) {
   const OperandShape& o = s.a.sparse ? s.a : s.b;
   if (o.block.rows == 0 || o.block.cols == 0) return 0;
@@ -30,8 +30,8 @@ double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& dev
   const double density = std::min(
       1.0, real(o.stored) * real(block_rows) * real(block_depth) / std::max(1.0, rows * depth));
 
-  // Lines of 16, 32 or 64 rows; 64 of them are a group. A group's piece is there where any of its
-  // lines stores something, a step where any of its groups has a piece.
+  // Lines have 16, 32 or 64 rows; a group is 64 rows. A group's piece exists if any of its lines
+  // has a block there, a step if any of its groups has a piece.
   constexpr std::int64_t kGroup = 64;
   const std::int64_t height = largest_part(block_rows, kGroup);
   const std::int64_t piece_depth = largest_part(block_depth, kGroup);
@@ -52,13 +52,13 @@ double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& dev
   const double area = real(tile.m) * depth * density;  // stored elements of one tile
   const double multiply = seconds(2 * pieces * kGroup * real(piece_depth) * tile.n * active,
                                   device.tensor_tflops * 1e12 * 0.75);
-  // Tiles that run together gave more than a bare copy was measured at.
+  // Concurrent tiles reached more bandwidth than the bare copies of the measured ceiling.
   constexpr double kFetchRate = 1.15;
   const double fetch =
       seconds(2 * (area + steps * tile.k * tile.n) * active, device.l2_tbs * 1e12 * kFetchRate);
-  // What a consumer does for a step, for each place of a piece in it, for each piece that is there
-  // and each 16 of its depth; what TMA does for a row of a box; and what copiers do where it does
-  // not copy the blocks. Measured.
+  // Measured seconds of a consumer per step, per possible piece, per existing piece and per 16 of
+  // its depth; of TMA per row of a box; of copiers per step and unit where TMA does not load the
+  // blocks.
   constexpr double kStep = 0.08e-6, kPlace = 0.008e-6, kPiece = 0.025e-6, kUnit = 0.04e-6,
                    kRow = 1.75e-9, kCopiedStep = 0.55e-6, kCopiedUnit = 0.06e-6, kLaunch = 4e-6;
   const double tile_seconds = tile.warpgroups == 1 ? 1.5e-6 : 6e-6;
@@ -70,12 +70,12 @@ double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& dev
   const double one = std::max({multiply, fetch, consume, copy}) + tile_seconds;
   const double work = std::max(1.0, tiles / blocks) * one;
   const double memory = seconds(bytes, device.memory_tbs * 1e12);
-  const double lists = walked_as_stored ? 0 : 15e-6;  // transposed first
-  // The shorter of the two is not hidden entirely.
+  const double lists = walked_as_stored ? 0 : 15e-6;  // lists are transposed first
+  // The smaller of the two is not hidden entirely.
   return std::max(work, memory) + 0.1 * std::min(work, memory) + lists + kLaunch;
 }
 
-/// One sparse side, by the union of several lines' lists.
+/// The family: one sparse side, walked by the union of several lines' lists.
 struct Bsr {
   using Shape = MatmulShape;
   using Layout = BsrLayout;

@@ -6,15 +6,15 @@
 
 namespace tessera::planning {
 
-/// What a row of sm90/bsr makes of a product. The sparse side gives the rows of the product as it
-/// is walked, the dense side its columns.
+/// The layout of a product on a row of sm90/bsr. The sparse side gives the rows of the product as
+/// computed, the dense side its columns.
 struct BsrLayout {
   std::int64_t rows = 0, cols = 0;
   std::int64_t tiles = 0;
-  std::int64_t ctas = 0;  // that are launched
+  std::int64_t ctas = 0;  // thread blocks launched
 };
 
-/// Thread blocks of a row that share an SM.
+/// Thread blocks per SM.
 constexpr int bsr_ctas_per_sm(const Tile& tile) { return tile.warpgroups == 1 ? 3 : 1; }
 
 KernelFamily sm90_bsr_family();

@@ -13,12 +13,12 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
-// From a warpgroup's sums to the stored result, through the slots that a tile's last step lends.
+// Stores a warpgroup's sums through the slots that a tile's last step lends.
 namespace tessera::cuda::sm90::bsr {
 
 using product::TmaStore;
 
-/// Slots of a ring, from `first` on: each holds 16 lines of 64 elements.
+/// Lent slots, from `first` on; each holds 16 lines of 64 elements.
 template <class Slot, int kSlots>
 struct Lent {
   Slot* slots;
@@ -27,15 +27,15 @@ struct Lent {
   __device__ Slot& slot(int i) const { return slots[(first + i) & (kSlots - 1)]; }
 };
 
-/// Stores the sums through TMA, kTogether groups of 64 columns at a time: a slot is 16 rows of
-/// them, or 16 columns where kTransposed. TMA clips at the edges of the result.
+/// Stores the sums through TMA, kTogether groups of 64 columns at a time. A slot holds 16 rows of a
+/// group, or 16 columns if kTransposed. TMA clips at the edges of the result.
 template <DType kOut, bool kTransposed, int kGroups, int kTogether, class LentSlots>
 __device__ __forceinline__ void store_by_tma(const CUtensorMap& out, const LentSlots& lent,
                                              const float (&sum)[kGroups * kGroup / 2], int row,
                                              int col, int batch, int thread, int barrier) {
   const int warp = thread / 32, lane = thread % 32;
   const bool elected = tile::elect();
-  // Of the lane's line: the block's place among the warp's 16 rows and the set's 16 columns.
+  // Position of the lane's 8 x 8 block among the warp's 16 rows and the set's 16 columns.
   const int down = lane / 8 % 2, across = lane / 16;
   const int line = (kTransposed ? across : down) * 8 + lane % 8;
 #pragma unroll
@@ -77,9 +77,9 @@ __device__ __forceinline__ void store_by_tma(const CUtensorMap& out, const LentS
   if (warp == 0 && elected) tile::ptx::cp_async_bulk_wait_group_read(tile::ptx::n32_t<0>{});
 }
 
-/// Stores a group at a time, always from the same registers: the other sums move up. The code of
-/// six groups would exceed the instruction cache, and their addresses the registers. The last
-/// kLentSums sums wait in the lent slots.
+/// Stores one group at a time, always from the same registers, into which the other sums move up:
+/// code for six groups would exceed the instruction cache, and their addresses the registers. The
+/// last kLentSums sums of a thread are parked in the lent slots.
 template <int kGroups, int kLentSums, class LentSlots>
 __device__ __forceinline__ void store_groups(const product::Finish& finish, const LentSlots& lent,
                                              float (&sum)[kGroups * kGroup / 2], int row, int col,
@@ -99,7 +99,7 @@ __device__ __forceinline__ void store_groups(const product::Finish& finish, cons
 #pragma unroll
     for (int i = 0; i + kGroupSums < kKept; ++i) sum[i] = sum[i + kGroupSums];
     if (kLentSums == 0 || g + 2 != kGroups) continue;
-    // The shuffle makes the compiler recompute the addresses: there are no registers to keep them.
+    // The shuffle makes the compiler recompute the addresses, for which there are no registers.
     const int again = __shfl_sync(kAllLanes, lent.first, 0);
 #pragma unroll
     for (int i = 0; i < kLentSums; ++i) sum[i] = waiting(again, i);

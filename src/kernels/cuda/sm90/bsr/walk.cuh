@@ -6,8 +6,8 @@
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/bsr_walk.hpp"
 
-// The window of steps, and the warp that fills it from the lists of a tile's lines. What a tile
-// walks follows from src/walk.
+// The window of steps, and the finder warp that fills it from the lists of a tile's lines. src/walk
+// defines what a tile walks.
 namespace tessera::cuda::sm90::bsr {
 
 using planning::bsr::kGroup;
@@ -17,26 +17,25 @@ using planning::bsr::TileAt;
 using planning::bsr::Walk;
 static_assert(planning::bsr::kLine == tile::kLine);
 
-/// The pieces of 64 of a tile's smallest slices of depth, so that the contents of a step are known
-/// without following lists.
+/// The pieces of a tile in 64 slices of depth, so that copiers need not read lists.
 template <int kGroups>
 struct Window {
   static constexpr int kSlices = planning::bsr::kSlices;
   static constexpr std::uint32_t kAbsent = planning::bsr::kAbsent;
   static_assert(kGroups * kUnits <= 24);
 
-  /// Where the four copies of a group's piece begin in memory, in units of 16 bytes. Or, where
-  /// boxes are copied: the block of each line, and for lines of more than 16 rows, of which there
-  /// are one or two, their rows inside it, 16 bits each, and the depth. [slice][group]
+  /// Where the four copies of a group's piece begin in memory, in units of 16 bytes. If TMA loads
+  /// pieces instead: the stored block of each line (one or two lines, of 32 or 64 rows), the lines'
+  /// first rows in their blocks (16 bits each), and the depth. [slice][group]
   uint4 pieces[kSlices][kGroups];
-  /// Bit 4 * g + u: some line of group g stores unit u of the step.
+  /// Bit 4 * g + u: some line of group g has a block in unit u of the step.
   std::uint32_t units[kSlices];
   struct FilledStep {
     std::uint32_t units;
-    std::uint16_t step, count;  // step in the window; number of units
+    std::uint16_t step, count;  // index in the window; number of units
   };
-  FilledStep filled[kSlices];  // the steps that are not empty
-  int count;                   // number of them
+  FilledStep filled[kSlices];  // the non-empty steps
+  int count;                   // number of non-empty steps
 
   __device__ static int steps(const Walk& walk) { return kSlices >> walk.slice_shift; }
 
@@ -49,8 +48,8 @@ struct Window {
   }
 };
 
-/// The finder warp: fills windows of a tile, one after the other. Lane k keeps the position in line
-/// k's list.
+/// The finder warp: fills the windows of a tile in order. Lane k keeps the position in line k's
+/// list.
 template <int kGroups>
 class Finder {
  public:
@@ -68,7 +67,7 @@ class Finder {
                         : pool * walk.block_step + in_block * walk.line_step;
   }
 
-  /// The steps from `first` on.
+  /// Fills `window` with the steps from `first` on.
   __device__ void find(Window<kGroups>& window, int first) {
     window.clear(lane_);
     __syncwarp();
@@ -78,7 +77,7 @@ class Finder {
       more = false;
 #pragma unroll 1
       for (int k = 0; k < lines(); k += kTogether) {
-        // Recomputed here, as there are no registers to keep it.
+        // Recomputed here to save registers.
         const planning::BsrRow lists = walk_.lists.row(__shfl_sync(kAllLanes, batch_, 0), 0);
         int column[kTogether], stored[kTogether];
 #pragma unroll
@@ -92,7 +91,7 @@ class Finder {
 #pragma unroll 1
         for (int i = 0; i < kTogether; ++i) {
           const std::uint32_t place = __shfl_sync(kAllLanes, place_, k + i);
-          int past = end + 1;  // the slice after the block's last one
+          int past = end + 1;  // the slice after the block's last slice
           if (column[0] != kEnd) {
             past = (column[0] + 1) * walk_.pieces_per_block;
             if (column[0] >= 0 && stored[0] >= 0)
@@ -136,8 +135,8 @@ class Finder {
 
   const Walk& walk_;
   int batch_, lane_;
-  int at_ = 0, end_ = 0;     // of this lane's line: the remaining entries,
-  std::uint32_t place_ = 0;  // and where the line begins in a block
+  int at_ = 0, end_ = 0;     // this lane's line: its remaining entries,
+  std::uint32_t place_ = 0;  // and where it begins in a block
 };
 
 }  // namespace tessera::cuda::sm90::bsr

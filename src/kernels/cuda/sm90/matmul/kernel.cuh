@@ -8,26 +8,27 @@
 #include "src/kernels/cuda/sm90/matmul/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// The producer loads what the walk names into a ring of stages; the consumer warpgroups multiply
-// and store according to the stage descriptors. The producer runs ahead into the next tile while
-// this one is stored.
+// The consumer warpgroups multiply the stages that the producer warp fills, and store finished
+// tiles, as the stage descriptors say. While a tile is stored, the producer already loads the next
+// one.
 namespace tessera::cuda::sm90::matmul {
 
-/// The warps of the producer warpgroup that work.
+/// The active warps of the producer warpgroup.
 enum class WarpRole { producer, scheduler };
 
 /// Named barriers; 0 is __syncthreads.
 enum NamedBarrier : int {
   kClearBarrier = 1,  // all consumers
-  kStoreBarrier = 2   // the first of one per consumer
+  kStoreBarrier = 2   // one per consumer: + consumer
 };
 
-/// Zeroes the depth of a tile before `first` and from `last` on, which belongs to other groups and
-/// may hold NaN.
+/// Zeroes the depth of an operand's tile before `first` and from `last` on: it belongs to other
+/// groups and may hold NaN.
 template <int kThreads, class Element, int kExtent, Major kMajor>
 __device__ __forceinline__ void clear_depth(tile::OperandTile<Element, kExtent, kMajor>& t,
                                             int first, int last, int thread) {
-  // Chunks of eight elements: along the depth, or along the rows or columns of one depth.
+  // Chunks of eight elements: along the depth (Major::k), or along rows or columns at one depth
+  // (Major::mn).
 #pragma unroll 1
   for (int chunk = thread; chunk < kExtent * 8; chunk += kThreads) {
     const int line = chunk / 8;
@@ -41,8 +42,8 @@ __device__ __forceinline__ void clear_depth(tile::OperandTile<Element, kExtent, 
   }
 }
 
-/// Clears the other groups' part of a group's first or last step, before both consumers multiply
-/// it.
+/// Clears the part of a group's first or last step that belongs to other groups, then synchronises
+/// both consumers.
 template <class T>
 __device__ __forceinline__ void clear_other_groups(typename T::ATile& a, typename T::BTile& b,
                                                    Task task, int thread) {
@@ -53,8 +54,8 @@ __device__ __forceinline__ void clear_other_groups(typename T::ATile& a, typenam
                : "memory");
 }
 
-/// Stores sums through TMA. False where TMA cannot write them: the tile ends with its group, and
-/// the next group's rows follow.
+/// Stores a consumer's sums through TMA. Returns false, without storing, if TMA cannot write them:
+/// the result is not writable by TMA, the tile is misaligned, or it reaches into the next group.
 template <int kN>
 __device__ __forceinline__ bool store_by_tma(const Arguments& args, product::Staging& staging,
                                              product::Staging::Panel* lent,
@@ -82,8 +83,8 @@ __device__ __forceinline__ bool store_by_tma(const Arguments& args, product::Sta
   return true;
 }
 
-/// Stores one warpgroup's sums of a tile. True if they are still being read from the memory of
-/// `stage`.
+/// Stores a consumer's part of a tile: through split-K reduction, TMA, or registers. Returns true
+/// if TMA is still reading the sums from the memory of `stage`.
 template <class T>
 __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Shared& shared,
                                            float (&sum)[T::kShape.n / 2], int consumer, int stage,
@@ -112,18 +113,18 @@ __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Sh
   return false;
 }
 
-/// One consumer warpgroup: a line of each tile.
+/// A consumer warpgroup: multiplies and stores one line (64 rows) of each tile.
 template <class T>
 __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T::Shared& shared,
                                                int consumer, int thread) {
   constexpr int kN = T::kShape.n;
   tile::RingCursor<T::kStages> at;
-  // Each warp arrives for itself: a step that multiplies nothing does not synchronise the warps.
+  // Each warp arrives on its own: skipped steps do not synchronise the warps.
   const auto release = [&](int stage) {
     __syncwarp();
     if (thread % 32 == 0) tile::arrive(&shared.ring.empty[stage]);
   };
-  int lent = -1;  // the stage from which TMA still reads the last sums
+  int lent = -1;  // the stage from which TMA still reads stored sums
   const auto release_lent = [&] {
     if constexpr (T::kStaged) {
       if (lent >= 0) {
@@ -133,14 +134,14 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
       }
     }
   };
-  int previous = -1;  // the stage that may still be multiplied
-  // Moves `at` to the next stage that holds something for this consumer.
+  int previous = -1;  // the stage that the MMAs in flight read
+  // Advances `at` to the next stage that this consumer multiplies or that ends or stores a tile.
   const auto next_task = [&]() {
     while (true) {
       tile::wait(&shared.ring.full[at.stage], at.parity);
       const Task task = shared.stage_descriptors[at.stage].read_task();
       if (task.use != StageUse::multiply || task.consumers >> consumer & 1) return task;
-      // Many steps may be skipped: no stage is held meanwhile.
+      // Many steps may be skipped, so hold no stage meanwhile.
       release_lent();
       if (previous >= 0) {
         tile::mma_wait<0>();
@@ -158,7 +159,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
 #pragma unroll
       for (float& value : sum) value = 0.0f;
     }
-    bool fresh = true;  // nothing has been multiplied yet
+    bool fresh = true;  // the tile's first MMA overwrites the sums
     while (task.use == StageUse::multiply) {
       if (task.from > 0 || task.to < tile::kLine)
         clear_other_groups<T>(shared.a[at.stage], shared.b[at.stage], task,
@@ -173,7 +174,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
       fresh = false;
       tile::mma_commit();
       release_lent();
-      // The step before this one is done: its stage is free.
+      // The previous step's MMAs are done: release its stage.
       tile::mma_wait<1>();
       if (previous >= 0) release(previous);
       previous = at.stage;
@@ -214,8 +215,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::prefetch(args.b);
   }
   __syncthreads();
-  // No block accesses the memory of a block that has not begun, or has ended. The producer need not
-  // wait for the other blocks to begin.
+  // With split-K, no CTA may access the shared memory of a CTA that has not begun or has ended. The
+  // producer warpgroup need not wait for the other CTAs to begin.
   if (splits > 1) {
     tile::cluster_arrive();
     if (!loads) tile::cluster_wait();
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (splits > 1) {
     __syncwarp();
     if (loads) tile::cluster_wait();
-    tile::ptx::barrier_cluster_arrive();  // what was sent to other blocks has arrived
+    tile::ptx::barrier_cluster_arrive();  // all data sent to other CTAs has arrived
     tile::cluster_wait();
   }
 }

@@ -18,10 +18,11 @@ namespace tessera::cuda::sm90::matmul {
 using planning::Call;
 using product::Source;
 
-/// What the kernel multiplies: left and right, the other way round where it computes the transpose.
+/// The operands as the kernel multiplies them; a and b transposed and exchanged if the product is
+/// computed as its transpose.
 struct Sides {
   planning::MatmulLayout layout;
-  Operand left, right;  // as read: left [M, K], right [K, N]
+  Operand left, right;  // left [M, K], right [K, N]
 
   Sides(const planning::MatmulLayout& layout, const Operand& a, const Operand& b)
       : layout(layout),
@@ -49,7 +50,7 @@ inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape,
   walk.a_batch_step = left > 1 ? 1 : 0;
   walk.b_batch_step = right > 1 ? 1 : 0;
   walk.group = static_cast<int>(layout.group);
-  // Without depth there is nothing to read, whatever lists in GPU memory say.
+  // With K = 0 nothing is read, whatever the lists in GPU memory say.
   if (!sides.left.is_sparse() || shape.k == 0) return walk;
   const BsrMatrix& matrix = sides.left.sparse;
   walk.sparse = true;
@@ -61,14 +62,15 @@ inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape,
   return walk;
 }
 
-/// An operand as the producer reads it, kExtent rows or columns per tile: at once, or 64 by 64.
+/// The tensor map of an operand with kExtent rows or columns per tile: loaded by one box (`whole`)
+/// or by boxes of 64 x 64.
 template <Major kMajor, int kExtent>
 CUtensorMap operand_map(const tile::MatrixMap& map, bool whole) {
   if constexpr (kMajor == Major::k) return tile::panel_map(map, whole ? kExtent : tile::kLine, 0);
   return tile::panel_map(map, tile::kLine, whole ? kExtent / tile::kLine : 0);
 }
 
-/// The result as TMA writes it.
+/// The result as a matrix for TMA stores.
 inline tile::MatrixMap result_map(const product::Finish& finish, const Walk& walk) {
   const Plane& out = finish.out;
   const std::int64_t batches = out.batch == 0 ? 1 : walk.batches;
@@ -84,7 +86,7 @@ void launch_typed(const Call& call, const Sides& sides, const Source& a, const S
   const planning::MatmulLayout& layout = sides.layout;
   if (layout.tiles == 0) return;
   Arguments args{};
-  // Without depth nothing is read, and there may be nothing to make a map of.
+  // With K = 0 nothing is read, and there may be nothing to encode a map for.
   if (a.map.data && b.map.data && shape.m > 0 && shape.n > 0 && shape.k > 0) {
     const bool sparse = sides.left.is_sparse();
     args.whole_a = sparse ? sides.left.sparse.block_rows() % T::kShape.m == 0
@@ -130,7 +132,7 @@ void launch(const Call& call) {
   const planning::MatmulScratch scratch = planning::carve_matmul_scratch(carver, shape, layout);
   Operand a = problem.a, b = problem.b;
   if (scratch.a) {
-    // Rows of a group may begin anywhere, so they are not what lies contiguous.
+    // Rows of a group may begin anywhere, so the copy is contiguous along the depth.
     const int depth = a.dense.rank - (a.transposed ? 2 : 1);
     const bool by_rows = shape.grouped && shape.group_axis == GroupAxis::rows;
     a.dense = product::aligned_copy(

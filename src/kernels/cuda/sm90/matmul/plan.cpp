@@ -15,7 +15,8 @@ std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piec
 
 double real(std::int64_t n) { return static_cast<double>(n); }
 
-/// Tiles narrower than they are tall take the short side of a dense product as their columns.
+/// Whether the product is computed as its transpose: for a sparse b, or so that the short side of a
+/// dense product gives the columns of tiles that are narrower than tall.
 bool swaps(const MatmulShape& s, const Tile& tile) {
   if (s.a.sparse || s.b.sparse) return s.b.sparse;
   const bool by_rows = s.grouped && s.group_axis == GroupAxis::rows;
@@ -23,8 +24,8 @@ bool swaps(const MatmulShape& s, const Tile& tile) {
   return tile.n < tile.m && m < s.n;
 }
 
-/// The count of splits that ends first: rounds of tiles, each as deep as a share of the steps, and
-/// what adding the shares up costs.
+/// The fastest number of splits of a tile's depth, from the number of rounds of tiles, the steps of
+/// a split, and the cost of adding up the splits.
 int best_splits(std::int64_t tiles, std::int64_t steps, const Tile& tile, int sms) {
   constexpr double kTileOverhead = 4, kSplitOverhead = 6;  // in steps
   int best = 1;
@@ -42,13 +43,13 @@ int best_splits(std::int64_t tiles, std::int64_t steps, const Tile& tile, int sm
   return best;
 }
 
-/// Stored blocks' depth that one row of a sparse operand's blocks walks, on average.
+/// Mean depth of the stored blocks in one row of blocks of a sparse operand.
 double depth_of_lists(const OperandShape& o, std::int64_t depth) {
   const double rows = real(o.transposed ? o.cols : o.rows) / real(o.block.rows);
   return std::min(real(depth), real(o.stored) * real(o.block.cols) / std::max(rows, 1.0));
 }
 
-/// Steps that any line of a tile names, where lists are unrelated.
+/// Mean number of steps of a tile that any of its lines needs, if lists are unrelated.
 std::int64_t fetched_steps(const MatmulShape& s, const Tile& tile, std::int64_t steps) {
   const OperandShape& lists = s.a.sparse ? s.a : s.b;
   const double depth = std::max(real(up(s.k, tile.k)), 1.0);
@@ -57,7 +58,7 @@ std::int64_t fetched_steps(const MatmulShape& s, const Tile& tile, std::int64_t 
       std::ceil(depth * (1 - std::pow(1 - std::min(real(steps) / depth, 1.0), lines))));
 }
 
-/// Rows of tiles that are walked column by column where both sides are dense.
+/// Rows of tiles per group where both sides are dense; a group's tiles are walked column by column.
 constexpr std::int64_t kRowsTogether = 16;
 
 }  // namespace
@@ -74,7 +75,7 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
   std::int64_t depth = s.k;
   if (s.grouped && s.group_axis == GroupAxis::rows) {
     at.cut = at.swapped ? Cut::cols : Cut::rows;
-    // Each group may end with a tile that is not full.
+    // Each group may end with a partial tile.
     (at.swapped ? across : down) += s.batch;
     at.tiles = product::count_tiles(down, across);
   } else {
@@ -90,8 +91,8 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
     depth = static_cast<std::int64_t>(depth_of_lists(lists, s.k));
     at.dealt = at.tiles > sms;
     at.together = lists.block.rows % tile.m != 0;
-    // A column of tiles reads one piece of the dense side: as many rows as keep their stored
-    // blocks in L2 meanwhile.
+    // The tiles of one column of a group read the same piece of the dense side, so a group has as
+    // many rows of tiles as keep their stored blocks in L2.
     constexpr double kStaysInL2 = 24e6;
     const double bytes = 2.0 * real(lists.stored) * real(lists.block.rows * lists.block.cols);
     const double rows = real(down) * kStaysInL2 / std::max(bytes, 1.0);
@@ -110,7 +111,7 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
 
 MatmulScratch carve_matmul_scratch(core::Carver& carver, const MatmulShape& s,
                                    const MatmulLayout& layout) {
-  // Whichever way the matrix lies: strides are no part of a shape.
+  // Large enough for either orientation, since strides are not part of a shape.
   const auto add = [&](const OperandShape& o) -> void* {
     const core::Size rows = core::Size(o.rows) * copied_pitch(o.cols);
     const core::Size cols = core::Size(o.cols) * copied_pitch(o.rows);
@@ -129,9 +130,9 @@ std::string describe_layout(const MatmulLayout& layout) {
   std::string words;
   if (layout.swapped) words += "; computed as its transpose";
   if (layout.splits > 1)
-    words += "; " + std::to_string(layout.splits) + " blocks of threads share a tile's depth";
-  if (layout.together) words += "; rows of blocks share what they both read of the dense side";
-  if (layout.dealt) words += "; long lists first, tiles dealt out as they are asked for";
+    words += "; " + std::to_string(layout.splits) + " thread blocks split a tile's depth";
+  if (layout.together) words += "; rows of blocks share their loads of the dense side";
+  if (layout.dealt) words += "; dynamic tiles, long lists first";
   for (const auto& [copied, name] : {std::pair(layout.copy_a, "a"), std::pair(layout.copy_b, "b")})
     if (copied)
       words += std::string("; copies ") + name + " to rows at multiples of 16 bytes first";
@@ -150,14 +151,15 @@ double seconds_of(const MatmulShape& s, const MatmulLayout& at, const Tile& tile
                   const DeviceFacts& device, double bytes) {
   const double units = std::max(device.units, 1);
   const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
-  // One step of one tile on one unit: its multiplications, and its bytes from L2. Narrow
-  // instructions do not reach the full rate.
+  // One step of one tile on one SM: its MMAs, and its bytes from L2. Narrow MMAs do not reach the
+  // full rate.
   const double rate = tile.n >= 64 ? 0.75 : tile.n >= 32 ? 0.6 : 0.35;
   const double multiply =
       seconds(2.0 * tile.m * tile.n * tile.k * units, device.tensor_tflops * 1e12 * rate);
-  // Bytes of a step's share: the left side's lines are fetched where they are multiplied.
+  // B is loaded for each fetched step; A only for the lines that multiply it.
   const double shared = real(at.fetched) / std::max(real(at.steps), 1.0);
-  // Four stages of 48 KiB in flight draw more than plain bulk copies were measured at.
+  // Four stages of 48 KiB in flight reach more bandwidth than the plain bulk copies of the measured
+  // ceiling.
   const double more = tile.n == 256 ? 1.3 : 1.0;
   double left = tile.m, right = tile.n * shared;
   if (!s.a.sparse && !s.b.sparse && !s.grouped) {
@@ -167,28 +169,28 @@ double seconds_of(const MatmulShape& s, const MatmulLayout& at, const Tile& tile
   const double fetch = seconds(2.0 * (left + right) * tile.k * units, device.l2_tbs * 1e12 * more);
   const double tiles = real(at.tiles);
   const double rounds = std::ceil(tiles / real(clusters_at_once(device.units, at.splits)));
-  const double tile_seconds = 3e-6 * tile.n / 256;  // around its steps
+  const double tile_seconds = 3e-6 * tile.n / 256;  // overhead besides its steps
   constexpr double kSplitSeconds = 2e-6;
   const double work = rounds * (std::ceil(real(at.steps) / at.splits) * std::max(multiply, fetch) +
                                 tile_seconds + (at.splits > 1 ? kSplitSeconds : 0));
   const double memory = seconds(bytes, device.memory_tbs * 1e12);
-  // Copies come first: each matrix is read and written.
+  // Aligned copies run first: each copied matrix is read and written.
   double copied = 0;
   for (const OperandShape* o : {at.copy_a ? &s.a : nullptr, at.copy_b ? &s.b : nullptr})
     if (o) copied += 2.0 * size_of(o->dtype) * real(o->batch) * real(o->rows) * real(o->cols);
-  // The shorter of the two is not hidden entirely.
+  // The smaller of the two is not hidden entirely.
   return std::max(work, memory) + 0.1 * std::min(work, memory) +
          seconds(copied, device.memory_tbs * 1e12);
 }
 
-/// Products by the uniform loop: dense, grouped, and with one sparse side.
+/// The family: dense and grouped products, and products with one sparse side.
 struct Matmul {
   using Shape = MatmulShape;
   using Layout = MatmulLayout;
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     product::refuse_two_sparse(s, reasons);
-    // A dense side is copied where it has to be.
+    // Dense operands that TMA cannot read are copied.
     product::refuse_unaligned(!s.a.sparse || s.a.tma_readable, !s.b.sparse || s.b.tma_readable,
                               reasons);
     product::refuse_sizes(s, reasons);

@@ -8,9 +8,9 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
-// Two warps fill the ring. The scheduler walks tiles and lists, which means waiting for memory. The
-// producer follows its descriptors step by step, waits only for free stages, and needs few
-// instructions per step.
+// Two warps fill the ring. The scheduler warp takes tiles, reads lists and waits for memory. The
+// producer warp follows its work descriptors step by step; it waits only for free stages and needs
+// few instructions per step.
 namespace tessera::cuda::sm90::matmul {
 
 template <class T>
@@ -40,6 +40,7 @@ class Scheduler {
  private:
   static constexpr int kLines = T::kLines;
 
+  /// Dense: one work descriptor per tile, for its whole depth.
   __device__ void schedule_depth(WorkDescriptor<kLines>& work, const TileAt& tile) {
     const Walk& walk = args_.walk;
     const Walk::Depth depth = walk.depth(tile, static_cast<int>(blockIdx.x) % walk.splits);
@@ -56,6 +57,7 @@ class Scheduler {
     publish(work);
   }
 
+  /// Sparse: one work descriptor per window of 32 columns of blocks, and one that ends the tile.
   __device__ void schedule_lists(WorkDescriptor<kLines>& work, const TileAt& tile) {
     const Walk& walk = args_.walk;
     const int first = tile.row / tile::kLine, per_block = walk.lines_per_block;
@@ -82,7 +84,7 @@ class Scheduler {
     publish(work);
   }
 
-  /// All lanes hold the same descriptor.
+  /// Publishes a work descriptor, which is equal in all lanes.
   __device__ void publish(const WorkDescriptor<kLines>& work) {
     if (lane_ == 0) {
       tile::wait(&shared_.work_ring.empty[at_.stage], at_.parity ^ 1);
@@ -99,7 +101,8 @@ class Scheduler {
   tile::RingCursor<T::kWorkDescriptors> at_;
 };
 
-/// One elected lane, elected here so that the compiler knows that it is one.
+/// The producer. One lane runs it, chosen by elect.sync so that the compiler knows that only one
+/// lane issues copies.
 template <class T>
 class Producer {
  public:
@@ -137,6 +140,7 @@ class Producer {
   static constexpr int kLines = T::kLines;
   static constexpr unsigned kAllLines = (1u << kLines) - 1;
 
+  /// Loads the steps of a dense tile.
   __device__ void load_depth(const WorkDescriptor<kLines>& work) {
 #pragma unroll 1
     for (int part = 0; part < work.parts; ++part) {
@@ -153,6 +157,8 @@ class Producer {
     }
   }
 
+  /// Loads the steps of a window: for each column that any line names, B and the blocks of these
+  /// lines.
   __device__ void load_blocks(const WorkDescriptor<kLines>& work) {
     const int parts = args_.walk.block_depth / tile::kLine;
     unsigned columns = 0;
@@ -180,7 +186,8 @@ class Producer {
     }
   }
 
-  /// Waits until the next stage is free and writes its task; `bytes` follow.
+  /// Waits until the next stage is free, writes its task, and arrives at its `full` barrier, which
+  /// then expects `bytes` from TMA.
   __device__ void announce(Task task, int bytes) {
     tile::wait(&shared_.ring.empty[at_.stage], at_.parity ^ 1);
     shared_.stage_descriptors[at_.stage].task = task;

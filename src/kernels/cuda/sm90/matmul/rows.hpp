@@ -5,19 +5,19 @@
 
 namespace tessera::planning {
 
-// Products by the uniform loop.
+// Dense and grouped products, and products with one sparse side in blocks of multiples of 64.
 inline constexpr unsigned kMatmulDtypes = core::dtypes({DType::f16, DType::bf16});
 inline constexpr KernelRow kSm90MatmulRows[] = {
     {.name = "sm90_matmul_m128_n256_k64_s4",
      .tile = {.m = 128, .n = 256, .k = 64, .stages = 4, .warpgroups = 2},
      .dtypes = kMatmulDtypes,
-     .why = "fewest bytes from L2 for each multiplication; each warpgroup takes 64 rows",
+     .why = "fewest bytes from L2 per FLOP; each warpgroup computes 64 rows",
      .measured = "1.01-1.04 of cuBLAS at 8192^3 bf16, at density .25 .93 (blocks of 128) and .74 "
                  "(64): H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_matmul_m128_n128_k64_s5",
      .tile = {.m = 128, .n = 128, .k = 64, .stages = 5, .warpgroups = 2},
      .dtypes = kMatmulDtypes,
-     .why = "few tiles, or few columns: more blocks of threads share the work",
+     .why = "few tiles or few columns: smaller tiles occupy more SMs",
      .measured =
          "0.78-0.80 of cuBLASLt at 128 rows, 8192 x 8192 weights: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_matmul_m128_n64_k64_s6",

@@ -8,25 +8,27 @@
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
-// Split-K inside a cluster: its blocks split one tile's depth and add their sums up. Each block
-// owns some columns of the tile, adds the sums of all blocks for them in the order of ranks, and
-// stores. Sums travel through distributed shared memory, so there is no workspace, no second pass
-// and no atomic addition.
+// Split-K inside a cluster: its CTAs split the depth of one tile and add up their sums. Each CTA
+// owns some columns of the tile, adds the sums of all CTAs for them in the order of ranks, and
+// stores the result. Sums travel through distributed shared memory: no workspace, no second pass
+// and no atomics.
 namespace tessera::cuda::sm90::matmul {
 
-/// The same address in another block's shared memory.
+/// The same address in the shared memory of another CTA of the cluster.
 template <class T>
 __device__ __forceinline__ T* of_rank(T* mine, int rank) {
   return static_cast<T*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));
 }
 
-/// Publishes what this thread wrote, and the writes of its warp that it has seen.
+/// Arrives at another CTA's barrier with release at cluster scope: publishes this thread's writes,
+/// and those of its warp that it has seen.
 __device__ __forceinline__ void publish_to_rank(std::uint64_t* barrier, int rank) {
   tile::ptx::mbarrier_arrive(tile::ptx::sem_release, tile::ptx::scope_cluster,
                              tile::ptx::space_cluster, of_rank(barrier, rank));
 }
 
-/// The same without ordering memory, which at cluster scope costs hundreds of clocks.
+/// Arrives at another CTA's barrier without ordering memory; ordering at cluster scope costs
+/// hundreds of clocks.
 __device__ __forceinline__ void arrive_at_rank(std::uint64_t* barrier, int rank) {
   asm volatile(
       "{\n"
@@ -44,17 +46,17 @@ __device__ __forceinline__ void wait_cluster(std::uint64_t* barrier, std::uint32
   }
 }
 
-/// The reduction of one consumer, whose tile is 64 x kN: the sums of the other blocks for the
-/// columns that this block owns.
+/// The reduction of one consumer's 64 x kN part of a tile. `sums`: the sums of all CTAs for the
+/// columns that this CTA owns.
 template <int kN>
 struct SplitKReduction {
-  static constexpr int kChunk = 16;  // adjacent columns that one block owns
+  static constexpr int kChunk = 16;  // adjacent columns with one owner
   static constexpr int kChunks = kN / kChunk;
   static constexpr int kThreads = 128;
   static constexpr int kSlots = planning::share_slots(kN);
 
   float4 sums[kSlots * 2 * kThreads];
-  std::uint64_t full, empty;  // arrivals: each warp of each block
+  std::uint64_t full, empty;  // arrivals per phase: each warp of each CTA
 
   __device__ void init(int splits) {
     const auto arrivals = static_cast<std::uint32_t>(splits * kThreads / 32);
@@ -62,15 +64,15 @@ struct SplitKReduction {
     tile::ptx::mbarrier_init(&empty, arrivals);
   }
 
-  /// Sends this block's sums to their owners, then adds up and stores what this block owns. `round`
-  /// counts tiles.
+  /// Sends this CTA's sums to their owners, then adds up and stores the columns that this CTA owns.
+  /// `round`: number of tiles before this one.
   __device__ __forceinline__ void reduce_and_store(const product::Finish& finish,
                                                    const float (&sum)[kN / 2], int rank, int splits,
                                                    int round, int row, int col, int batch,
                                                    int row_end, int col_end, int thread) {
     const int lane = thread % 32, parity = round % 2;
     const int owned = planning::owned_pieces(kN, splits);
-    // All blocks have read the previous sums.
+    // All CTAs have read the sums of the previous tile.
     wait_cluster(&empty, parity ^ 1);
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {

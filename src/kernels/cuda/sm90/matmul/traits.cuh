@@ -19,14 +19,15 @@ using tile::Major;
 
 inline constexpr int kWarpgroup = 128;
 
-/// Everything a kernel is compiled for.
+/// All compile-time constants and types of a kernel.
 template <planning::Tile kTile, class ElementType, Major kA, Major kB>
 struct Traits {
   using Element = ElementType;
   static constexpr planning::Tile kShape = kTile;
   static constexpr Major kMajorA = kA, kMajorB = kB;
   using ATile = tile::OperandTile<Element, kTile.m, kA>;
-  // Panels of columns are a line wide, so a narrow tile may load columns that are not multiplied.
+  // With Major::mn, panels are 64 columns wide, so a narrow tile loads columns that it does not
+  // use.
   static constexpr int kLoadedN = kB == Major::mn && kTile.n < tile::kLine ? tile::kLine : kTile.n;
   using BTile = tile::OperandTile<Element, kLoadedN, kB>;
   // Each consumer multiplies one line of the tile: 64 rows.
@@ -39,14 +40,15 @@ struct Traits {
 
   struct Nothing {};
   using SplitKOfTile = std::conditional_t<kCanSplit, SplitKReduction<kTile.n>, Nothing>;
-  // Wide tiles are stored through shared memory.
+  // Results of wide tiles are staged in shared memory and stored by TMA.
   static constexpr bool kStaged = kTile.n == 256;
   using StagingOfTile = std::conditional_t<kStaged, product::Staging, Nothing>;
   static constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
-  // Where unused columns are loaded too, fewer stages fit.
+  // Fewer stages fit if unused columns are loaded too.
   static constexpr int kStages =
       kTile.stages * (ATile::kBytes + kTile.n * tile::kLineBytes) / kStageBytes;
-  // How far the scheduler may be ahead; with more, the last tiles are distributed unevenly.
+  // How many descriptors the scheduler may be ahead. With more, the last dynamic tiles are
+  // distributed unevenly.
   static constexpr int kWorkDescriptors = 4;
   struct Shared {
     ATile a[kStages];
@@ -58,7 +60,7 @@ struct Traits {
     tile::RingBarriers<kWorkDescriptors> work_ring;
     WorkDescriptor<kLines> work_queue[kWorkDescriptors];
   };
-  // The start of dynamic shared memory may have to move up to an atom's boundary.
+  // The start of dynamic shared memory may have to be moved up to a 1024-byte boundary.
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
   static_assert(kSharedBytes <= 227 * 1024);
 };
@@ -68,7 +70,7 @@ struct Arguments {
   Walk walk;
   product::Finish finish;
   product::TmaStore tma_store;
-  // Whether one copy loads the whole tile of A, or of B; else each line or panel has its own.
+  // Whether one box loads the whole tile of A, or of B; otherwise one box per line or panel.
   bool whole_a, whole_b;
   int tiles;  // maximum number of output tiles
 };

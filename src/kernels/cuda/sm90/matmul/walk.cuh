@@ -7,8 +7,8 @@
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/matmul_walk.hpp"
 
-// How the scheduler warp finds its tiles and reads their lists. What a tile walks follows from
-// src/walk. Only the scheduler uses this; consumers read stage descriptors (descriptors.cuh).
+// How the scheduler warp finds its tiles and reads their lists. src/walk defines what a tile walks.
+// Only the scheduler uses this file; consumers read stage descriptors (descriptors.cuh).
 namespace tessera::cuda::sm90::matmul {
 
 using planning::Cut;
@@ -17,13 +17,14 @@ using planning::matmul::TileAt;
 using planning::matmul::Walk;
 static_assert(planning::matmul::kLine == tile::kLine);
 
-/// The next 32 columns, opened by a warp.
+/// A window of 32 columns of blocks, read by a warp: per line, a bitmask of the columns that its
+/// list names.
 template <int kLines>
 struct ColumnWindow : planning::matmul::ColumnWindow<kLines> {
   using Window = planning::matmul::ColumnWindow<kLines>;
   using Window::first, Window::named, Window::stored;
 
-  /// All lanes. False where all lists have ended.
+  /// Moves the window to the next listed column. All lanes call. False if all lists have ended.
   __device__ bool open(LineCursor (&lines)[kLines], const Walk& walk, int batch, int lane) {
     first = LineCursor::kEnd;
     int heads[kLines];
@@ -39,12 +40,12 @@ struct ColumnWindow : planning::matmul::ColumnWindow<kLines> {
       const auto distance = static_cast<unsigned>(lines[l].ahead()) - static_cast<unsigned>(first);
       const unsigned bit = distance < 32 ? 1u << distance : 0;
       named[l] = __reduce_or_sync(kAllLanes, bit);
-      // In order from lane to lane, each column once.
+      // Sorted: columns increase from lane to lane.
       sorted &=
           lane < __popc(named[l]) ? bit != 0 && __popc(named[l] & (bit - 1)) == lane : bit == 0;
     }
     if (!__all_sync(kAllLanes, sorted)) {
-      // Unsorted lists are walked entry by entry.
+      // Unsorted lists are walked one entry at a time.
 #pragma unroll
       for (int l = 0; l < kLines; ++l) named[l] = heads[l] == first ? 1 : 0;
     }
@@ -57,7 +58,7 @@ struct ColumnWindow : planning::matmul::ColumnWindow<kLines> {
   }
 };
 
-/// The tiles of one cluster of blocks, in order. All lanes of a warp call it together.
+/// The tiles of one cluster (or CTA), in order. All lanes of a warp call its functions together.
 template <int kTileM, int kTileN>
 class TileCursor {
  public:
@@ -66,7 +67,7 @@ class TileCursor {
     if (by_groups()) read_groups();
   }
 
-  /// Puts the next tile into `at`; false after the last.
+  /// Writes the next tile to `at`; false after the last tile.
   __device__ bool next(TileAt& at) {
     if (begun_) index_ = walk_.next_tile ? take_from_counter() : index_ + walk_.clusters;
     begun_ = true;
@@ -101,8 +102,8 @@ class TileCursor {
     walk_.template place<kTileM, kTileN>(at, within, rows, cols);
   }
 
-  /// The same, but the rows of tiles with long lists come first: begun last, one of them would run
-  /// on alone.
+  /// The same for sparse products; with dynamic tiles, rows of tiles with long lists come first, so
+  /// that none of them is still running when all other tiles are done.
   __device__ void place_lists(TileAt& at, int within, int rows, int cols) {
     if (walk_.next_tile && at.batch != scanned_) scan_lists(at.batch, rows);
     const int long_tiles = long_ * cols;
@@ -118,7 +119,7 @@ class TileCursor {
 
   /// Counts the rows of tiles whose lists are more than twice as long as the mean.
   __device__ void scan_lists(int batch, int rows) {
-    constexpr int kMaxRows = 2048;  // the maximum that is scanned per tile
+    constexpr int kMaxRows = 2048;  // more rows are not scanned
     scanned_ = batch;
     long_ = 0;
     if (rows > kMaxRows) return;
@@ -128,13 +129,13 @@ class TileCursor {
     for (int first = 0; first < rows; first += 32) long_ += __popc(long_rows(batch, first, rows));
   }
 
-  /// Bitmask of 32 rows of tiles: those with long lists.
+  /// Bitmask of those of the 32 rows of tiles from `first` on that have long lists.
   __device__ unsigned long_rows(int batch, int first, int rows) const {
     const int row = first + static_cast<int>(threadIdx.x % 32);
     return __ballot_sync(kAllLanes, row < rows && listed_blocks(batch, row) > longer_than_);
   }
 
-  /// The row of tiles with index `index` among those with long lists, or among the others.
+  /// The index-th row of tiles among those with long lists, or among the others.
   __device__ int member(int batch, bool is_long, int index, int rows) const {
     for (int first = 0; first < rows; first += 32) {
       unsigned in = long_rows(batch, first, rows);
@@ -146,15 +147,15 @@ class TileCursor {
     return rows;
   }
 
-  /// Each lane takes one of 32 groups from first_ on: where it begins and ends, and the number of
-  /// tiles of all groups up to it.
+  /// Each lane reads one of 32 groups from first_ on: where it begins and ends, and the number of
+  /// tiles of these groups up to and including it.
   __device__ void read_groups() {
     const auto& groups = walk_.groups;
     const int lane = threadIdx.x % 32, group = first_ + lane;
     if (first_ == 0) floor_ = groups.offset(0);
     end_ = group < groups.groups ? groups.offset(group + 1) : floor_;
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) {  // the greatest offset so far
+    for (int d = 1; d < 32; d *= 2) {  // prefix maximum of the offsets
       const int other = __shfl_up_sync(kAllLanes, end_, d);
       if (lane >= d && other > end_) end_ = other;
     }
@@ -164,6 +165,7 @@ class TileCursor {
     sum_ = sum_through(lane, walk_.template tiles_of_group<kTileM, kTileN>(begin_, end_));
   }
 
+  /// Finds the tile with number index_ among the groups; false if there is none.
   __device__ bool find(TileAt& at) {
     while (true) {
       const unsigned after = __ballot_sync(kAllLanes, tiles_before_ + sum_ > index_);
@@ -191,9 +193,11 @@ class TileCursor {
   const Walk& walk_;
   int tiles_, index_;
   bool begun_ = false;
-  // Lists: the batch that was scanned, how many rows of tiles are long, and the threshold.
+  // Lists: the batch that was scanned, its number of rows of tiles with long lists, and the
+  // threshold.
   int scanned_ = -1, long_ = 0, longer_than_ = 0;
-  // Groups: state of the first group of the lanes, and of this lane's group.
+  // Groups: index of lane 0's group, tiles and end offset of the groups before it; then begin, end
+  // and prefix sum of tiles for this lane's group.
   int first_ = 0, tiles_before_ = 0, floor_ = 0;
   int begin_ = 0, end_ = 0, sum_ = 0;
 };

@@ -9,22 +9,23 @@
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 
-// A copy of a matrix whose lines TMA can read: for rows at odd pitches, unaligned starts, and
-// strides in both directions.
+// Copies a matrix that TMA cannot read (odd pitches, unaligned starts, strides in both directions)
+// into an aligned one.
 namespace tessera::cuda::sm90::product {
 
-/// Lines of 16-bit elements, `step` apart, into lines of `pitch`.
+/// Copies lines of 16-bit elements, `step` apart in the source, into contiguous lines with the
+/// pitch `pitch`.
 struct LineCopy {
   const std::uint16_t* from;
   std::uint16_t* to;
   std::int64_t length, lines, batches;
-  std::int64_t step, line, batch;  // strides of the source
+  std::int64_t step, line, batch;  // source strides: elements, lines, batches
   std::int64_t pitch;
-  const std::uint16_t* end;  // of what `from` holds, where step is 1
+  const std::uint16_t* end;  // end of the source, if step is 1
 };
 
-/// Eight elements that begin anywhere, through the aligned 16 bytes that hold them. Reads up to 14
-/// bytes before and 16 after.
+/// Loads eight elements from any address, through the two aligned 16-byte words that contain them.
+/// Reads up to 14 bytes before and 16 bytes after them.
 __device__ __forceinline__ uint4 eight_from(const std::uint16_t* from) {
   const auto address = reinterpret_cast<std::uintptr_t>(from);
   const unsigned skip = address % 16;
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kWarps * 32) align_lines(const LineCopy copy) 
   }
 }
 
-/// The dimension whose elements are contiguous, or the last.
+/// The dimension whose elements are contiguous; the last one if there is none.
 inline int contiguous_dimension(const Tensor& t) {
   const int rows = t.rank - 2, cols = t.rank - 1;
   return t.stride(rows) == 1 && t.stride(cols) != 1 ? rows : cols;

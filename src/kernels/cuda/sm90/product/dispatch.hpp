@@ -5,8 +5,8 @@
 
 namespace tessera::cuda::sm90::product {
 
-/// visit.template operator()<Element, kMajorA, kMajorB>(): from what two operands are to the types
-/// that a kernel is compiled for. `kDtypes`: those of the kernel row.
+/// Calls visit.template operator()<Element, kMajorA, kMajorB>() with the types for two operands.
+/// `kDtypes`: the dtypes of the kernel row.
 template <unsigned kDtypes, class Visit>
 void with_types(const Source& a, const Source& b, const Visit& visit) {
   const bool a_deep = a.major == Major::k, b_deep = b.major == Major::k;

@@ -12,29 +12,30 @@
 #include "src/kernels/cuda/common/plane.cuh"
 #include "src/kernels/cuda/sm90/product/activation.cuh"
 
-// From accumulators to the result: out = activation(alpha * sum + beta * c + bias).
+// The epilogue, from accumulators to the result: out = activation(alpha * sum + beta * c + bias).
 namespace tessera::cuda::sm90::product {
 
 struct Finish {
-  Plane out, c, bias;  // bias: strides of 0 where it does not vary
+  Plane out, c, bias;  // bias: stride 0 along the dimension that it is broadcast over
   float alpha = 1, beta = 0;
   Activation activation = Activation::none;
-  bool wide = false;  // 16-bit rows of out take 16-byte stores
-  bool tall = false;  // 16-bit columns do
+  bool wide = false;  // rows of a 16-bit out support 16-byte stores
+  bool tall = false;  // columns of a 16-bit out support 16-byte stores
 
   __host__ __device__ bool plain() const {
     return alpha == 1.0f && !c.data && !bias.data && activation == Activation::none;
   }
 };
 
-/// One store of 16 bytes: otherwise the compiler splits some of them.
+/// One 16-byte store, in assembly because the compiler splits some of them.
 __device__ __forceinline__ void store_16(void* to, std::uint32_t a, std::uint32_t b,
                                          std::uint32_t c, std::uint32_t d) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 
-/// 64 x kN accumulators, rounded and stored 16 bytes at a time: no arithmetic, columns all inside.
+/// Rounds 64 x kN accumulators and stores them 16 bytes at a time: no arithmetic; all columns lie
+/// inside the result.
 template <DType kOut, int kN>
 __device__ __forceinline__ void store_plain(const Finish& finish, const float (&sum)[kN / 2],
                                             int row, int col, int batch, std::int64_t m,
@@ -53,7 +54,7 @@ __device__ __forceinline__ void store_plain(const Finish& finish, const float (&
         const int i = (set * 4 + g) * 4 + half * 2;
         pair[g] = pack(kOut, sum[i], sum[i + 1]);
       }
-      // A lane gets the four pairs of one group of eight columns.
+      // Each lane gets the four pairs of one group of eight columns.
       transpose_in_quad(pair, quad);
       if (r < m) store_16(line + (set * 4 + quad) * 8, pair[0], pair[1], pair[2], pair[3]);
     }
@@ -67,8 +68,8 @@ __device__ __forceinline__ std::uint32_t transpose(std::uint32_t pair) {
   return transposed;
 }
 
-/// The same for a result whose columns are contiguous: blocks of 8 x 8 are transposed, then 8 rows
-/// of a column are stored together. Rows all inside.
+/// The same for a result with contiguous columns: 8 x 8 blocks are transposed within the warp, then
+/// eight rows of a column are stored together. All rows lie inside the result.
 template <DType kOut, int kN>
 __device__ __forceinline__ void store_plain_transposed(const Finish& finish,
                                                        const float (&sum)[kN / 2], int row, int col,
@@ -92,7 +93,7 @@ __device__ __forceinline__ void store_plain_transposed(const Finish& finish,
   }
 }
 
-/// Accumulators of `kSets` times 16 columns from `set` on.
+/// Copies the accumulators of kSets * 16 columns, from column `set` * 16 on, to `x`.
 template <int kN, int kSets>
 __device__ __forceinline__ void pick_sets(const float (&sum)[kN / 2], int set,
                                           float (&x)[kSets * 8]) {
@@ -107,7 +108,7 @@ __device__ __forceinline__ void pick_sets(const float (&sum)[kN / 2], int set,
   (std::make_integer_sequence<int, kN / 16 / kSets>{});
 }
 
-/// Transposes an 8 x 8 block of f32, a pair per lane: as halves of 16 bits.
+/// Transposes an 8 x 8 block of f32, a pair per lane, as two blocks of 16-bit halves.
 __device__ __forceinline__ void transpose(float& first, float& second) {
   const std::uint32_t a = __float_as_uint(first), b = __float_as_uint(second);
   const std::uint32_t low = transpose(__byte_perm(a, b, 0x5410)),
@@ -116,7 +117,7 @@ __device__ __forceinline__ void transpose(float& first, float& second) {
   second = __uint_as_float(__byte_perm(low, high, 0x7632));
 }
 
-/// Eight adjacent elements of a plane as they lie in memory.
+/// Eight adjacent elements of a plane, in memory layout.
 struct Eight {
   uint4 low, high;  // f32 uses both
 
@@ -155,10 +156,11 @@ struct Eight {
   }
 };
 
-/// Arithmetic with whole eights: blocks of 8 x 8 are transposed within the warp until a lane holds
-/// eight adjacent elements of a row, or of a column (kTransposed), which are all inside. The loop
-/// is not unrolled: arithmetic for every accumulator would exceed the instruction cache. A switch
-/// selects the loop's accumulators, as registers have no index.
+/// The full epilogue with 16-byte accesses: accumulators are exchanged within the warp until a lane
+/// holds eight adjacent elements of a row, or of a column (kTransposed); all of them lie inside the
+/// result. The loop is not unrolled, because arithmetic for every accumulator would exceed the
+/// instruction cache; pick_sets selects each iteration's accumulators by a switch, since registers
+/// cannot be indexed.
 template <bool kTransposed, int kN, int kSets>
 __device__ __forceinline__ void store_eights(const Finish& finish, const float (&sum)[kN / 2],
                                              int row, int col, int batch, std::int64_t m,
@@ -223,7 +225,7 @@ __device__ __forceinline__ void store_eights(const Finish& finish, const float (
   }
 }
 
-/// Any strides, any edge: an element at a time.
+/// The full epilogue for any strides and edges, one element at a time.
 template <int kN>
 __device__ __forceinline__ void store_general(const Finish& finish, const float (&sum)[kN / 2],
                                               int row, int col, int batch, std::int64_t m,
@@ -253,8 +255,8 @@ __device__ __forceinline__ void store_general(const Finish& finish, const float 
   }
 }
 
-/// Whether 16-byte accesses reach the eights of a tile that begins at (row, col): along a row, or a
-/// column.
+/// Whether the groups of eight elements (along a row, or a column) of a tile that begins at (row,
+/// col) are 16-byte aligned.
 __device__ __forceinline__ bool lies_in_eights(const Plane& plane, bool transposed, int row,
                                                int col, int batch) {
   const std::int64_t along = transposed ? plane.row : plane.col,
@@ -277,9 +279,9 @@ __device__ __forceinline__ bool supports_eights(const Finish& finish, bool trans
          (one_bias || ready(finish.bias));
 }
 
-/// Stores a warpgroup's 64 x kN tile whose first element is (row, col) of the result; elements at
-/// row m or column n and beyond are skipped. Arithmetic handles kSets times 16 columns together:
-/// more hide more memory latency, fewer need fewer registers.
+/// Stores a warpgroup's 64 x kN accumulators; their first element is (row, col) of the result.
+/// Elements from row m or column n on are skipped. Arithmetic handles kSets * 16 columns per
+/// iteration: more hide more memory latency, fewer need fewer registers.
 template <int kN, int kSets = (kN >= 32 ? 2 : 1)>
 __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN / 2], int row,
                                            int col, int batch, std::int64_t m, std::int64_t n,

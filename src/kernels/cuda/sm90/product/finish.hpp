@@ -7,7 +7,7 @@
 
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 
-// From a problem to its epilogue.
+// The epilogue of a problem, as kernel arguments.
 namespace tessera::cuda::sm90::product {
 
 inline Plane plane_of(const Tensor& t) {
@@ -16,13 +16,15 @@ inline Plane plane_of(const Tensor& t) {
           t.rank == 3 && t.size(0) > 1 ? t.stride(0) : 0};
 }
 
-/// Whether eight adjacent elements in direction `along` make one aligned store.
+/// Whether every eight adjacent elements along a dimension can be written by one aligned 16-byte
+/// store. `along`, `across`: strides of that dimension and of the other one.
 inline bool supports_wide_stores(const Plane& out, std::int64_t along, std::int64_t across) {
   return along == 1 && size_of(out.dtype) == 2 && across % 8 == 0 && out.batch % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0;
 }
 
-/// With `swapped` the product is computed as its transpose: rows of the result are its columns.
+/// `swapped`: the product is computed as its transpose, so rows and columns of the result are
+/// exchanged.
 inline Finish finish_of(const MatmulProblem& problem, bool swapped) {
   const Epilogue& e = problem.epilogue;
   Finish finish;

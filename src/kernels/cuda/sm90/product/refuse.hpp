@@ -7,12 +7,12 @@
 #include "src/kernels/reasons.hpp"
 #include "src/problem/shape.hpp"
 
-// What Hopper's products require of their operands.
+// Requirements of Hopper's product families on their operands.
 namespace tessera::planning::product {
 
-/// Coordinates are 32 bits wide, and a tile may begin before the end and reach past it.
+/// Largest coordinate. TMA coordinates are 32-bit integers, and a tile may reach past the end.
 inline constexpr std::int64_t kMaxCoordinate = (std::int64_t{1} << 31) - 1024;
-/// Tiles are counted in 32 bits, and a step past the last one still fits.
+/// Tiles are counted in 32 bits, and adding one more step must not overflow.
 inline constexpr std::int64_t kMaxTiles = INT32_MAX / 2;
 
 inline void refuse_unaligned(bool a, bool b, Reasons& reasons) {
@@ -27,7 +27,8 @@ inline void refuse_sizes(const MatmulShape& s, Reasons& reasons) {
                          (kMaxCoordinate - 1) / batches);
 }
 
-/// Planning takes sizes that no memory holds, and more than this many tiles do not run.
+/// a * b, saturating: planning also accepts sizes that no memory holds; more than kMaxTiles are
+/// refused.
 inline std::int64_t count_tiles(std::int64_t a, std::int64_t b) {
   constexpr std::int64_t kMax = std::int64_t{1} << 62;
   std::int64_t product = 0;
@@ -38,7 +39,8 @@ inline void refuse_tiles(std::int64_t tiles, Reasons& reasons) {
   reasons.unless_at_most("tiles of the result", tiles, kMaxTiles);
 }
 
-/// A sparse side is walked by the rows of its blocks, as it is stored: op(A), or op(B) transposed.
+/// Refuses a sparse operand that is not walked by rows of blocks as stored (op(A), or op(B)
+/// transposed), and block sizes that are not multiples of `rows` x `cols`.
 inline void refuse_walk(const MatmulShape& s, std::int64_t rows, std::int64_t cols,
                         Reasons& reasons) {
   if (s.a.sparse == s.b.sparse) return;

@@ -5,23 +5,22 @@
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
 
-// From the tensors of a product to what TMA reads.
+// Operands of a product as matrices for TMA.
 namespace tessera::cuda::sm90::product {
 
 using tile::Major;
 
-/// An operand as TMA reads it: along which dimension of the product it is contiguous.
+/// An operand as a matrix for TMA, and the dimension along which it is contiguous.
 struct Source {
   tile::MatrixMap map;
   Major major = Major::k;
 };
 
-/// `extent` is the stride along M (or N), `depth` the one along K; sizes likewise.
+/// `extent`, `depth`: strides along M (or N) and along K; `extent_size`, `depth_size`: sizes.
 inline Source source_of(const void* data, DType dtype, std::int64_t extent_size,
                         std::int64_t depth_size, std::int64_t extent, std::int64_t depth,
                         std::int64_t batches, std::int64_t batch_stride) {
-  // A single element of depth has either layout; where extent is contiguous, its stride is no
-  // pitch.
+  // With depth 1 either major fits; with a contiguous extent, its stride is not a valid pitch.
   const bool flat = depth_size == 1 && extent == 1;
   if ((depth == 1 || depth_size == 1) && !flat)
     return {{data, dtype, depth_size, extent_size, batches, extent, batch_stride}, Major::k};
@@ -36,7 +35,7 @@ inline Source dense_source(const Tensor& t, bool depth_is_rows) {
                    t.stride(depth), batched ? t.size(0) : 1, batched ? t.stride(0) : 0);
 }
 
-/// The stored blocks, one per "batch".
+/// The stored blocks as a batch of matrices.
 inline Source pool_source(const BsrMatrix& matrix, bool transposed) {
   const Tensor& v = matrix.values;
   const int rows = v.rank - 2, cols = v.rank - 1;

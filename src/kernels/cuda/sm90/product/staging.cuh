@@ -11,15 +11,15 @@
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// A 16-bit result without arithmetic is stored through shared memory: the warpgroup writes panels
-// of 64 rows x 64 columns there, and TMA stores them while the warpgroup continues to multiply.
+// Stores 16-bit results without arithmetic through shared memory: the warpgroup writes panels of 64
+// x 64 there, and TMA stores them while the warpgroup continues to multiply.
 namespace tessera::cuda::sm90::product {
 
-/// Whether TMA stores the result, and along which dimension the result is contiguous.
+/// Whether TMA stores the result, and whether its rows or its columns are contiguous.
 enum class TmaStore : std::uint8_t { none, by_rows, by_columns };
 
-/// Writes four 8 x 8 blocks of 16-bit elements, a pair of each per lane; lane l gives the address
-/// of line l % 8 of block l / 8. Transposed where kTransposed.
+/// Writes four 8 x 8 blocks of 16-bit elements (stmatrix), a pair of each per lane, transposed if
+/// kTransposed. Lane l gives the address of line l % 8 of block l / 8.
 template <bool kTransposed>
 __device__ __forceinline__ void put_blocks(std::uint32_t line, const std::uint32_t (&pair)[4]) {
   if constexpr (kTransposed) {
@@ -34,8 +34,8 @@ __device__ __forceinline__ void put_blocks(std::uint32_t line, const std::uint32
   }
 }
 
-/// Staging panels of one warpgroup, in shared memory. Panels are used in order: first its own, then
-/// those that it is lent.
+/// The staging panels of one warpgroup, in shared memory: its own ones, and borrowed ones (`lent`)
+/// in a stage of the ring.
 struct Staging {
   static constexpr int kOwn = 2, kLent = 2;
   static constexpr int kWidth = tile::kLine;  // rows and columns of a panel
@@ -44,21 +44,22 @@ struct Staging {
   };
   Panel own[kOwn];
 
-  /// Stores 64 x kN sums whose first is (row, col); TMA clips at the edges of the result. Before
-  /// panels are used again, all threads call `wait_until_read`. `barrier` is a named barrier that
-  /// this warpgroup alone uses.
+  /// Stages and stores 64 x kN sums; their first element is (row, col) of the result, and TMA clips
+  /// at the result's edges. All threads call `wait_until_read` before the panels are used again.
+  /// `barrier`: a named barrier of this warpgroup.
   template <DType kOut, bool kTransposed, int kN>
   __device__ __forceinline__ void store(const CUtensorMap& out, Panel* lent,
                                         const float (&sum)[kN / 2], int row, int col, int batch,
                                         int thread, int barrier) {
     static_assert(kN == (kOwn + kLent) * kWidth);
     const int warp = thread / 32, lane = thread % 32;
-    // Of the lane's line: the block's place among the warp's 16 rows and the set's 16 columns.
+    // Position of the lane's 8 x 8 block among the warp's 16 rows and the set's 16 columns.
     const int down = lane / 8 % 2, across = lane / 16;
-    // Lines of a panel are rows, or columns where transposed; chunks of 16 bytes lie along a line.
+    // A panel's lines are rows (columns if transposed); 16-byte chunks lie along a line.
     const int line = kTransposed ? across * 8 + lane % 8 : warp * 16 + down * 8 + lane % 8;
     const int chunk = kTransposed ? warp * 2 + down : across;
-    // The leader has waited until the earlier panels were read; the other warps may be ahead of it.
+    // The leader has waited until TMA has read the earlier panels; the other warps may be ahead of
+    // it.
     sync(barrier);
 #pragma unroll
     for (int p = 0; p < kOwn + kLent; ++p) {
@@ -93,13 +94,13 @@ struct Staging {
   __device__ static void wait_until_read(int thread) {
     if (leader(thread)) ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>{});
   }
-  /// Called before the thread block ends.
+  /// Waits until all stores are complete. Called before the CTA ends.
   __device__ static void finish(int thread) {
     if (leader(thread)) ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>{});
   }
 
  private:
-  /// One thread of the warpgroup, always the same.
+  /// The thread that issues and waits for TMA stores: one elected lane of warp 0.
   __device__ static bool leader(int thread) { return tile::elect() && thread < 32; }
   __device__ static void sync(int barrier) {
     asm volatile("barrier.cta.sync %0, 128;" ::"r"(barrier) : "memory");

@@ -14,24 +14,24 @@
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 #include "src/kernels/row.hpp"
 
-// The scheduler warp finds passes, the producer warp gathers what they name into a ring of stages,
-// two consumer warpgroups multiply and store. Blocks of a cluster fetch for each other (share.cuh).
+// The scheduler warp finds passes, the producer warp gathers their operands into a ring of stages,
+// and two consumer warpgroups multiply and store. The CTAs of a cluster share loads (share.cuh).
 namespace tessera::cuda::sm90::sddmm {
 
 inline constexpr int kWarpgroup = 128;
 
-/// The warps of the producer warpgroup that work.
+/// The active warps of the producer warpgroup.
 enum class WarpRole { producer, scheduler };
 
 /// Named barriers; 0 is __syncthreads.
 enum NamedBarrier : int {
-  kConsumerBarrier = 1  // the first of one per consumer
+  kConsumerBarrier = 1  // one per consumer: + consumer
 };
 inline constexpr int kThreads = 3 * kWarpgroup;  // two consumers, one producer
 inline constexpr int kProducerRegisters = 80, kConsumerRegisters = 208;
-inline constexpr int kPasses = 2;  // found ahead
+inline constexpr int kPasses = 2;  // passes that the scheduler is ahead
 
-/// Everything a kernel is compiled for.
+/// All compile-time constants and types of a kernel.
 template <planning::Tile kTile, class ElementType, Major kA, Major kB>
 struct Traits {
   using Element = ElementType;
@@ -39,17 +39,17 @@ struct Traits {
   static constexpr Major kMajorA = kA, kMajorB = kB;
   static_assert(kTile.k == tile::kLine && kTile.warpgroups == 2);
   static_assert(kTile.m == 128 || kTile.m == 64 || kTile.m == 32 || kTile.m == 16);
-  // wgmma has at least 64 rows: rows of blocks that are less high become its columns.
+  // wgmma has 64 rows: blocks with fewer rows become its columns instead.
   static constexpr bool kTransposed = kTile.m < 64;
-  // 128 rows are divided between the consumers by rows, others by gathered columns.
+  // Tiles of 128 rows are divided between the consumers by rows, others by gathered columns.
   static constexpr bool kCutRows = kTile.m == 128;
   static constexpr int kReach = 256;  // gathered columns per consumer
   static_assert(kTile.n == (kCutRows ? kReach : 2 * kReach));
-  // A consumer's sums: kUnits pieces of 64 x kN.
+  // A consumer's sums: kUnits parts of 64 x kN.
   static constexpr int kUnits = kTransposed ? kReach / 64 : 1;
   static constexpr int kN = kTransposed ? kTile.m : kReach;
 
-  static constexpr int kRowsPanel = kTile.m < 64 ? kTile.m : 64;  // where A is Major::mn
+  static constexpr int kRowsPanel = kTile.m < 64 ? kTile.m : 64;  // rows per panel of A
   static constexpr int kRowsBox = kA == Major::k ? kTile.m : kRowsPanel;
   static constexpr Form rows_form() { return form_of<Element>(kA, kRowsPanel); }
   static constexpr int kRowsBytes = kTile.m * tile::kLineBytes;
@@ -62,10 +62,10 @@ struct Traits {
     tile::RingBarriers<kTile.stages> ring;
     tile::RingBarriers<kPasses> passes;
     GatherDescriptor gather[kPasses];
-    PassRequest requests[kPasses][kMaxBlocks];  // from each block of the cluster
+    PassRequest requests[kPasses][kMaxBlocks];  // one per CTA of the cluster
     std::uint64_t requests_arrived[kPasses];
   };
-  // The start of dynamic shared memory may have to move up to an atom's boundary.
+  // The start of dynamic shared memory may have to be moved up to a 1024-byte boundary.
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
 };
 
@@ -74,20 +74,20 @@ struct Arguments {
   Form columns_form;
   Walk walk;
   Values values;
-  int cluster;      // blocks per cluster
-  int jobs, steps;  // steps of depth
+  int cluster;      // CTAs per cluster
+  int jobs, steps;  // steps: of depth, per pass
   int a_batch_step, b_batch_step;
 };
 
-/// The scheduler warp: finds this block's passes, agrees with the cluster on how they are gathered,
-/// and publishes them to the producer and the consumers. All blocks of a cluster go on until the
-/// last one is done.
+/// The scheduler warp: finds this CTA's passes, agrees with the other schedulers of the cluster on
+/// how they are gathered, and publishes them to the producer and the consumers. All CTAs of a
+/// cluster continue until the last one is done.
 template <class T>
 __device__ __forceinline__ void schedule_passes(const Arguments& args, typename T::Shared& shared,
                                                 int lane) {
   const int cluster = args.cluster, rank = blockIdx.x % cluster;
   tile::RingCursor<kPasses> at;
-  // Publishes a pass. Returns whether any block of the cluster has passes left.
+  // Publishes a pass. Returns whether any CTA of the cluster has passes left.
   const auto publish = [&](const Pass& pass, int begin) {
     for (int r = 0; r < cluster; ++r) {
       PassRequest& request = *in_block(&shared.requests[at.stage][rank], r);
@@ -121,8 +121,8 @@ __device__ __forceinline__ void schedule_passes(const Arguments& args, typename 
   }
 }
 
-/// The producer warp: each lane fetches one piece, the first lane the rows of A as well, for this
-/// block or for several.
+/// The producer warp: each lane loads one piece, and the first lane also the rows of A, for this
+/// CTA or (multicast) for several.
 template <class T>
 __device__ __forceinline__ void load_passes(const Arguments& args, typename T::Shared& shared,
                                             int lane) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void load_passes(const Arguments& args, typename T::S
       const int depth = step * tile::kLine;
       auto& stage = shared.stage[at.stage];
       std::uint64_t* full = &shared.ring.full[at.stage];
-      // All blocks of the cluster are done with this stage of theirs.
+      // All CTAs of the cluster have released this stage of theirs.
       tile::wait(&shared.ring.empty[at.stage], at.parity ^ 1);
       if (lane == 0) {
         tile::arrive_expecting(full, bytes);
@@ -174,7 +174,7 @@ __device__ __forceinline__ void load_passes(const Arguments& args, typename T::S
   }
 }
 
-/// Multiplies all of K for the first kWide columns of a consumer's reach; 0: the consumer has none
+/// Multiplies all of K for the first kWide of a consumer's columns. 0: the consumer has no columns
 /// in this pass, and only releases the stages.
 template <class T, int kWide>
 __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shared& shared,
@@ -183,22 +183,22 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
                                          int thread) {
   const int row = T::kCutRows ? consumer * 64 : 0, column = T::kCutRows ? 0 : consumer * T::kReach;
   constexpr Form kRowsForm = T::rows_form();
-  // A stage may be filled by any block of the cluster: all are told that it is free.
+  // Any CTA of the cluster may load into this stage, so all of them are told that it is free.
   const auto release = [&](int stage) {
     if (thread < args.cluster) release_to(&shared.ring.empty[stage], thread);
   };
-  int in_flight = -1;  // the stage that the last step's MMAs may still read
+  int in_flight = -1;  // the stage that the MMAs in flight may still read
   for (int i = 0; i < args.steps; ++i) {
     std::uint64_t* full = &shared.ring.full[at.stage];
     if (in_flight >= 0 && !is_complete(full, at.parity)) {
-      // Nothing to multiply yet: release the stage to the producer now.
+      // The next stage has not arrived: finish the last MMAs and release their stage now.
       tile::mma_wait<0>();
       release(in_flight);
       in_flight = -1;
     }
     tile::wait(full, at.parity);
     if constexpr (kWide == 0) {
-      // The first warp releases stages for all four, and no wgmma synchronises them.
+      // No wgmma synchronises the warps here, and the first warp releases the stage for all four.
       asm volatile("bar.sync %0, 128;" ::"r"(kConsumerBarrier + consumer) : "memory");
     } else {
       const auto& stage = shared.stage[at.stage];
@@ -221,7 +221,7 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
         }
       }
       tile::mma_commit();
-      tile::mma_wait<1>();  // the step before this one is done
+      tile::mma_wait<1>();  // the previous step is done
     }
     if (in_flight >= 0) release(in_flight);
     in_flight = at.stage;
@@ -231,6 +231,7 @@ __device__ __forceinline__ void multiply(const Arguments& args, typename T::Shar
   if (in_flight >= 0) release(in_flight);
 }
 
+/// Stores a consumer's sums of a pass.
 template <class T>
 __device__ __forceinline__ void store(const Values& values, const GatherDescriptor& gather,
                                       float (&sum)[T::kUnits][T::kN / 2], int consumer,
@@ -249,6 +250,7 @@ __device__ __forceinline__ void store(const Values& values, const GatherDescript
   }
 }
 
+/// A consumer warpgroup: multiplies and stores all passes.
 template <class T>
 __device__ __forceinline__ void multiply_passes(const Arguments& args, typename T::Shared& shared,
                                                 int consumer, int thread) {
@@ -287,7 +289,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = tile::at_atom<typename T::Shared>(raw);
   if (threadIdx.x == 0) {
     shared.ring.init(2 * args.cluster);
-    shared.passes.init(2 * kWarpgroup + 1);  // every consumer thread, and the producer
+    shared.passes.init(2 * kWarpgroup + 1);  // all consumer threads and the producer
     for (std::uint64_t& barrier : shared.requests_arrived)
       ptx::mbarrier_init(&barrier, static_cast<std::uint32_t>(args.cluster));
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
@@ -304,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
     multiply_passes<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);
   }
-  sync_cluster();  // no block ends while others may still access its memory
+  sync_cluster();  // no CTA ends while others may access its shared memory
 }
 
 }  // namespace tessera::cuda::sm90::sddmm

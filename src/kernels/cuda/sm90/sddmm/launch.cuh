@@ -15,10 +15,10 @@ namespace tessera::cuda::sm90::sddmm {
 using planning::Call;
 using product::Source;
 
-/// How many blocks of threads fetch for each other, where passes are long enough to be worth it.
-/// Neighbours in a row of blocks 128 high share its rows of A. Narrow pieces of a B whose rows are
-/// contiguous come in short lines, which take nearly as long as long ones: rows of blocks share
-/// them.
+/// CTAs per cluster, where passes are long enough for sharing to pay. Blocks of 128 rows: two
+/// adjacent tiles of a row of blocks share its rows of A. Narrow pieces of a B with contiguous
+/// rows: several rows of blocks share columns, since TMA needs nearly as long for their short lines
+/// as for long ones.
 template <class T>
 int cluster_of(int piece, int steps) {
   constexpr int kLongPass = 64;
@@ -27,7 +27,8 @@ int cluster_of(int piece, int steps) {
   return T::kMajorB == Major::mn && piece < tile::kLine ? kMaxBlocks : 1;
 }
 
-/// Everything but the cut. Pieces are the widest that divide a block.
+/// The walk without its tiles. A piece is 64, 32 or 16 columns wide, the largest that divides a
+/// block.
 inline Walk walk_of(const BsrMatrix& out, std::int64_t batch, const planning::Tile& tile) {
   Walk walk;
   walk.lists = planning::view_of(out);
@@ -40,7 +41,8 @@ inline Walk walk_of(const BsrMatrix& out, std::int64_t batch, const planning::Ti
   return walk;
 }
 
-/// `clusters` of `cluster` blocks run at one time.
+/// Divides the stored columns into tiles. `clusters`: number of clusters of `cluster` CTAs that run
+/// at the same time.
 inline void cut_into_tiles(Walk& walk, const planning::Tile& tile, int clusters, int cluster,
                            bool side_by_side) {
   const std::int64_t lines = std::int64_t{walk.row_tiles} * (walk.pooled ? 1 : walk.batches);
@@ -98,12 +100,12 @@ void launch_typed(const Call& call, const Source& a, const Source& b) {
              .stream = call.stream,
              .shared_bytes = T::kSharedBytes,
              .cluster = args.cluster};
-  // A cluster stays inside a GPC, so these can be fewer than the SMs have room for.
+  // Clusters do not cross GPC borders, so fewer may run than the number of SMs suggests.
   const int clusters = std::max(SddmmKernel::max_active_clusters(how), 1);
   cut_into_tiles(args.walk, T::kShape, clusters, args.cluster, T::kCutRows);
   args.jobs = static_cast<int>(args.walk.jobs());
   if (args.jobs == 0) return;
-  // Without depth nothing is read, and there may be nothing to make a map of.
+  // With K = 0 nothing is read, and there may be nothing to encode a map for.
   if (args.steps > 0) {
     args.a = map_of(a, T::kRowsBox);
     args.b = map_of(b, piece);

@@ -4,23 +4,23 @@
 
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// An operand of a stage whose rows or columns were gathered in pieces narrower than 64.
+// How an operand lies in a stage if its rows or columns were gathered in pieces narrower than 64.
 //
-// Major::k: a piece is that many lines of 64 deep, and pieces follow each other as in one tile.
-// Major::mn: a piece is a panel of its own, 64 deep, with lines as wide as the piece and the
-// swizzle that fits them. wgmma steps from panel to panel, so it sees one tile again.
-// Either way a piece of w takes w * 128 bytes, and row or column x begins x * 128 bytes on.
+// Major::k: a piece is a set of lines, each 64 deep; pieces follow each other as in one tile.
+// Major::mn: a piece is a panel, 64 deep, with lines as wide as the piece and a swizzle of the same
+// width; wgmma strides from panel to panel. Either way a piece of width w occupies w * 128 bytes,
+// and row or column x begins at x * 128 bytes.
 namespace tessera::cuda::sm90::sddmm {
 
 using tile::Major;
 
-/// How wgmma reads such an operand: a descriptor without an address, and the increment for the
-/// depth of one MMA.
+/// The wgmma descriptor of such an operand without the address, and its increment for the depth of
+/// one MMA.
 struct Form {
   std::uint64_t fixed = 0;
   std::uint64_t depth_step = 0;
 
-  /// Rows or columns from x on, a multiple of 64 or the only ones.
+  /// The descriptor of the rows or columns from x on (a multiple of 64, or 0).
   __device__ std::uint64_t view(const void* operand, int x) const {
     const std::uint32_t at = tile::shared_address(operand) + x * tile::kLineBytes;
     return fixed | (at & 0x3FFFF) >> 4;
@@ -30,8 +30,8 @@ struct Form {
 template <class Element>
 __host__ __device__ constexpr Form form_of(Major major, int piece) {
   using Facts = Precision<Element>;
-  // Fields of the descriptor in units of 16 bytes; swizzles of 128, 64 and 32 bytes are modes 1 to
-  // 3. Atoms are 8 lines.
+  // Descriptor fields are in units of 16 bytes; modes 1 to 3 are swizzles of 128, 64 and 32 bytes.
+  // An atom is 8 lines.
   const int line = major == Major::k ? tile::kLineBytes : piece * Facts::kBytes;
   const std::uint64_t mode = line == 128 ? 1 : line == 64 ? 2 : 3;
   const std::uint64_t panel =

@@ -20,7 +20,7 @@ struct Sddmm {
                            product::kMaxCoordinate - 1);
     reasons.unless_multiple("block rows", s.out.block.rows, tile.m);
     reasons.unless_multiple("block columns", s.out.block.cols, 16);
-    constexpr std::int64_t kMaxTiles = INT32_MAX / 64;  // all sums of tile numbers still fit
+    constexpr std::int64_t kMaxTiles = INT32_MAX / 64;  // sums of tile numbers do not overflow
     const std::int64_t lines =
         std::max<std::int64_t>(s.out.block.rows / tile.m * (s.pooled ? 1 : s.batch), 1);
     reasons.unless_at_most("tiles along the stored blocks",

@@ -8,59 +8,60 @@
 #include "src/kernels/cuda/sm90/sddmm/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
-// How the blocks of a cluster fetch shared data once for all of them. Each block has passes of its
-// own. Its scheduler tells the others what its next pass reads, and all schedulers come to the same
-// agreement: a piece that several blocks gather is put in the same place of each one's stage, and
-// one block fetches it for all; likewise rows of A. Correctness does not depend on what is shared:
-// without sharing, or in a cluster of one block, each block fetches its own.
+// How the CTAs of a cluster share loads. Each CTA has passes of its own. Its scheduler tells the
+// others what its next pass reads, and all schedulers compute the same agreement: a piece that
+// several CTAs gather gets the same place in each one's stage, and one CTA loads it for all by
+// multicast; likewise rows of A. Correctness does not depend on sharing: without common pieces, or
+// in a cluster of one, each CTA loads its own.
 namespace tessera::cuda::sm90::sddmm {
 
 namespace ptx = ::cuda::ptx;
 
-/// Maximum blocks per cluster: a portable size.
+/// Maximum CTAs per cluster: the portable maximum.
 inline constexpr int kMaxBlocks = 8;
 
-/// What a thread block tells the others of its next pass.
+/// The operands of a CTA's next pass, as sent to the other CTAs.
 struct PassRequest {
   int columns, row, a_matrix, b_matrix;
   int begin[kMaxPieces];
 };
 
-/// A pass and how it is gathered: for the producer and the consumers of the same thread block.
+/// A pass and how it is gathered, for the producer and the consumers of one CTA.
 struct GatherDescriptor {
   Pass pass;
-  unsigned rows_to;         // bitmask of blocks for which this one fetches the rows of A
-  int begin[kMaxPieces];    // columns of B
-  int place[kMaxPieces];    // of a piece in the stage
-  unsigned to[kMaxPieces];  // bitmask of blocks for which this one fetches the piece
-  int piece[kMaxPieces];    // the piece in a place
+  unsigned rows_to;         // CTAs for which this one loads the rows of A (bitmask)
+  int begin[kMaxPieces];    // first column of B, per piece
+  int place[kMaxPieces];    // place in the stage, per piece
+  unsigned to[kMaxPieces];  // CTAs for which this one loads the piece (bitmask)
+  int piece[kMaxPieces];    // piece, per place in the stage
 };
 
-/// The address of a variable in another block of the cluster.
+/// The same address in the shared memory of another CTA of the cluster.
 template <class V>
 __device__ __forceinline__ V* in_block(V* mine, int rank) {
   return static_cast<V*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));
 }
 
-/// Arrives at another block's barrier and publishes what this thread has written there.
+/// Arrives at another CTA's barrier and publishes this thread's writes (release at cluster scope).
 __device__ __forceinline__ void arrive_in_block(std::uint64_t* barrier, int rank) {
   ptx::mbarrier_arrive(ptx::sem_release, ptx::scope_cluster, ptx::space_cluster,
                        in_block(barrier, rank));
 }
 
-/// The same where nothing was written: without the fence, which takes longer than a step.
+/// The same without ordering memory, where nothing was written: the fence would take longer than a
+/// step.
 __device__ __forceinline__ void release_to(std::uint64_t* barrier, int rank) {
   const std::uint32_t at =
       static_cast<std::uint32_t>(__cvta_generic_to_shared(in_block(barrier, rank)));
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-/// Whether a phase has completed; the same answer for the whole warp.
+/// Whether a phase has completed; uniform over the warp.
 __device__ __forceinline__ bool is_complete(std::uint64_t* barrier, std::uint32_t parity) {
   return __all_sync(kAllLanes, ptx::mbarrier_test_wait_parity(barrier, parity));
 }
 
-/// Waits for what other blocks of the cluster have written.
+/// Waits for a phase, and acquires writes of other CTAs of the cluster.
 __device__ __forceinline__ void wait_for_cluster(std::uint64_t* barrier, std::uint32_t parity) {
   while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, barrier, parity)) {
   }
@@ -71,7 +72,7 @@ __device__ __forceinline__ void sync_cluster() {
   ptx::barrier_cluster_wait();
 }
 
-/// One box of a tensor map into the same place of several blocks.
+/// Loads one box of a tensor map to the same address in each CTA of the bitmask `blocks`.
 __device__ __forceinline__ void copy_box_to(unsigned blocks, void* to, const CUtensorMap& map,
                                             int inner, int row, int batch, std::uint64_t* full) {
   const std::int32_t at[] = {inner, row, batch};
@@ -83,7 +84,7 @@ __device__ __forceinline__ void copy_box_to(unsigned blocks, void* to, const CUt
   }
 }
 
-/// The piece of a pass that begins at a column; -1 where there is none. Pieces are in order.
+/// The index of the piece that begins at `column`; -1: none. Pieces are in order (binary search).
 __device__ __forceinline__ int find_piece(const PassRequest& request, int pieces, int column) {
   int low = 0, high = pieces;
   while (low < high) {
@@ -97,15 +98,15 @@ __device__ __forceinline__ int find_piece(const PassRequest& request, int pieces
   return low < pieces && request.begin[low] == column ? low : -1;
 }
 
-/// The n-th of the set bits, from 0.
+/// The position of the n-th set bit, counted from 0.
 __device__ __forceinline__ int nth_bit(unsigned set, int n) { return __fns(set, 0, n + 1); }
 
-/// Decides where each piece goes and which block fetches it. The whole scheduler warp; those of the
-/// other blocks do the same with the same requests and come to the same result.
+/// Decides where each piece goes and which CTA loads it. Run by the whole scheduler warp; the
+/// schedulers of the other CTAs compute the same from the same requests.
 __device__ __forceinline__ void agree(const PassRequest (&requests)[kMaxBlocks], int cluster,
                                       int rank, int lane, int piece_shift,
                                       GatherDescriptor& gather) {
-  // Lane r holds the state of block r: its pieces that are not placed yet, and its free places.
+  // Lane r holds the state of CTA r: its pieces that have no place yet, and its free places.
   const bool block = lane < cluster;
   const PassRequest& request = requests[block ? lane : rank];
   const PassRequest& own = requests[rank];
@@ -113,11 +114,11 @@ __device__ __forceinline__ void agree(const PassRequest (&requests)[kMaxBlocks],
   const int pieces = (columns + (1 << piece_shift) - 1) >> piece_shift;
   unsigned open = pieces > 0 ? ~0u >> (kMaxPieces - pieces) : 0, free = open;
 
-  // The lane's own piece.
+  // The place of piece `lane` of this CTA, and the CTAs that share it.
   int place = -1;
   unsigned to = 1u << rank;
   for (int r = 0; r + 1 < cluster; ++r) {
-    // Lane i looks for piece i of block r in the blocks after it: a byte each, 0xFF where missing.
+    // Lane i looks for piece i of CTA r in the later CTAs: one byte per CTA, 0xFF where missing.
     std::uint64_t found = ~std::uint64_t{0};
     const bool there = lane < __shfl_sync(kAllLanes, pieces, r);
     for (int q = r + 1; q < cluster; ++q) {
@@ -133,7 +134,7 @@ __device__ __forceinline__ void agree(const PassRequest (&requests)[kMaxBlocks],
       const int mine = lane == r ? i : other;
       const bool in = mine != 0xFF && (open >> mine & 1u);
       const unsigned blocks = __ballot_sync(kAllLanes, in);
-      // Placed already, or no other block shares it.
+      // Already placed, or shared with no other CTA.
       if (!(blocks >> r & 1u) || !(blocks & (blocks - 1))) continue;
       const unsigned common = __reduce_and_sync(kAllLanes, in ? free : ~0u);
       if (common == 0) continue;
@@ -148,13 +149,13 @@ __device__ __forceinline__ void agree(const PassRequest (&requests)[kMaxBlocks],
       }
     }
   }
-  // Pieces that are not shared take the remaining places.
+  // Unshared pieces take the remaining places.
   const unsigned rest = __shfl_sync(kAllLanes, free, rank);
   const bool exists = lane < __shfl_sync(kAllLanes, pieces, rank);
   const unsigned alone = __ballot_sync(kAllLanes, exists && place < 0);
   if (exists && place < 0) place = nth_bit(rest, __popc(alone & ((1u << lane) - 1)));
   if (exists) {
-    const int fetcher = nth_bit(to, place % __popc(to));  // rotating
+    const int fetcher = nth_bit(to, place % __popc(to));  // in rotation
     gather.begin[lane] = own.begin[lane];
     gather.place[lane] = place;
     gather.to[lane] = fetcher == rank ? to : 0;

@@ -8,20 +8,20 @@
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/sddmm/share.cuh"
 
-// From accumulators to stored blocks: values = alpha * sum + beta * values.
+// The epilogue, from accumulators to stored blocks: values = alpha * sum + beta * values.
 namespace tessera::cuda::sm90::sddmm {
 
-/// Where the values are: a matrix for each stored block. Strides in elements.
+/// The values tensor: one matrix per stored block; strides in elements.
 struct Values {
   void* data = nullptr;
   DType dtype = DType::none;
   std::int64_t batch = 0, block = 0, row = 0, col = 0;
-  int cols = 0;  // of a block
+  int cols = 0;  // columns of a block
   int piece_shift = 0;
   float alpha = 1, beta = 0;
-  bool wide = false;  // beta is 0, and rows of a block take 16-byte stores
+  bool wide = false;  // beta is 0, and rows of a block support 16-byte stores
 
-  /// The element at a row of the pass and a column of its stage.
+  /// The index of the element at row `r` of the pass and column `column` of the stage.
   __device__ std::int64_t at(const GatherDescriptor& gather, int r, int column) const {
     const Pass& pass = gather.pass;
     const int piece = gather.piece[column >> piece_shift];
@@ -39,7 +39,7 @@ struct Values {
   }
 };
 
-/// Rows of the pass are rows of the accumulators: 64 x 2 * kSums, from (row, column) on.
+/// Stores accumulators whose rows are rows of the pass: 64 x 2 * kSums, from (row, column) on.
 template <int kSums>
 __device__ __forceinline__ void store_direct(const Values& values, const GatherDescriptor& gather,
                                              const float (&sum)[kSums], int row, int column,
@@ -65,8 +65,8 @@ __device__ __forceinline__ void store_direct(const Values& values, const GatherD
   }
 }
 
-/// Rows of the accumulators are columns of the line: 64 x 2 * kSums, from `column` on. Blocks of 8
-/// x 8 are transposed, then 8 columns of a row are stored together.
+/// Stores accumulators whose rows are gathered columns: 64 x 2 * kSums, from `column` on. 8 x 8
+/// blocks are transposed within the warp, then eight columns of a row are stored together.
 template <int kSums>
 __device__ __forceinline__ void store_transposed(const Values& values,
                                                  const GatherDescriptor& gather,
@@ -90,7 +90,7 @@ __device__ __forceinline__ void store_transposed(const Values& values,
   }
 }
 
-/// One round of store_any: elements of one dtype, all read before any is written.
+/// One round of store_any, for one dtype. All elements are read before any is written.
 template <class T, int kCount>
 __device__ __forceinline__ void store_elements(const Values& values, const float (&sum)[kCount],
                                                const std::int64_t (&element)[kCount],
@@ -107,14 +107,14 @@ __device__ __forceinline__ void store_elements(const Values& values, const float
     if (inside[i]) data[element[i]] = from_float<T>(values.alpha * sum[i] + before[i]);
 }
 
-/// Any dtype, strides and beta, an element at a time. Not unrolled, so that the code stays small;
-/// moving the accumulators down is cheap.
+/// Stores with any dtype, strides and beta, one element at a time. Not unrolled, to keep the code
+/// small: each round uses the same registers, into which the other accumulators move.
 template <bool kTransposed, int kSums>
 __device__ __forceinline__ void store_any(const Values& values, const GatherDescriptor& gather,
                                           float (&sum)[kSums], int row, int column, int thread) {
   const Fragment fragment(thread);
-  constexpr int kRound = kSums < 16 ? kSums : 16;  // groups of 8 x 8, four accumulators each
-  // From a group's first accumulator to those of its lower half and to the adjacent one.
+  constexpr int kRound = kSums < 16 ? kSums : 16;  // accumulators per round
+  // Element offsets from a fragment's first accumulator to its lower half, and to the adjacent one.
   const std::int64_t lower = 8 * (kTransposed ? values.col : values.row);
   const std::int64_t neighbour = kTransposed ? values.row : values.col;
 #pragma unroll 1

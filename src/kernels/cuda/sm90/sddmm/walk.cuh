@@ -5,21 +5,23 @@
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/walk/sddmm_walk.hpp"
 
-// How a warp searches for the stored blocks of a tile. What a tile holds follows from src/walk.
+// How a warp finds the stored blocks of a tile. src/walk defines what a tile holds.
 namespace tessera::cuda::sm90::sddmm {
 
 using planning::sddmm::Pass;
 using planning::sddmm::Walk;
 
-/// A pass is gathered in pieces: columns of B that are adjacent in any pass. One per lane.
+/// Maximum number of pieces per pass, one per lane. A piece is a set of columns of B that are
+/// adjacent in every pass.
 inline constexpr int kMaxPieces = 32;
 
-/// Finds where positions belong. The whole warp searches together, 32 places at a time.
+/// Finds the batch and the row of blocks of a stored position. The whole warp searches together, 32
+/// entries at a time.
 struct WarpSearch {
   const Walk& walk;
   int lane;
 
-  /// The batch that holds a position, or the position to go on with where none does.
+  /// The batch that holds a position; if none does, the position to continue with.
   __device__ Walk::Owner owner(int first, int last, int position) const {
     unsigned next = static_cast<unsigned>(walk.lists.stored);
     for (int b = first; b < last; b += 32) {
@@ -36,7 +38,7 @@ struct WarpSearch {
     return {-1, static_cast<int>(__reduce_min_sync(kAllLanes, next))};
   }
 
-  /// The last row of blocks that begins at a position or before it.
+  /// The last row of blocks that begins at or before a position.
   __device__ int row_of(int batch, int position) const {
     const std::int64_t own = walk.offsets_of(batch);
     planning::sddmm::RowSearch rows{0, static_cast<int>(walk.lists.block_rows)};
@@ -49,8 +51,7 @@ struct WarpSearch {
   }
 };
 
-/// Calls `emit(pass, begin)` for every pass of this thread block, see planning::sddmm. The whole
-/// warp.
+/// Calls `emit(pass, begin)` for every pass of this CTA, see planning::sddmm. The whole warp calls.
 template <int kRows, class Emit>
 __device__ __forceinline__ void for_each_pass(const Walk& walk, int jobs, int cluster, int lane,
                                               const Emit& emit) {

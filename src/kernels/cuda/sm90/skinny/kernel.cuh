@@ -13,49 +13,50 @@
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// Few columns: the left side is streamed and read once. A thread block computes one tile, or a
-// share of its depth. One warp loads the left side, another the right one; one warpgroup multiplies
-// each 64 rows. The launch chooses the numbers of rows, stages and blocks per cluster.
+// Products with few columns: the left operand is streamed, and each of its bytes is read once. A
+// CTA computes one tile, or a part of its depth. One warp loads the left operand, another the right
+// one; each consumer warpgroup (a unit) multiplies 64 rows. The launch chooses the number of rows,
+// stages and CTAs per cluster.
 namespace tessera::cuda::sm90::skinny {
 
 using tile::Major;
 
 /// Named barriers; 0 is __syncthreads.
 enum NamedBarrier : int {
-  kUnitBarrier = 1  // the first of one per warpgroup
+  kUnitBarrier = 1  // one per unit: + unit
 };
 
 inline constexpr int kProducerThreads = 64;
 
-/// Everything a kernel is compiled for.
+/// All compile-time constants and types of a kernel.
 template <planning::Tile kTile, class ElementType, Major kA, Major kB>
 struct Traits {
   using Element = ElementType;
   static constexpr int kN = kTile.n;
   static constexpr Major kMajorA = kA, kMajorB = kB;
   static_assert(kTile.k == tile::kLine && kTile.m == kTile.warpgroups * kUnit);
-  static_assert(kTile.stages <= 32);                                       // a lane initialises one
-  static constexpr int kStages = kTile.stages, kUnits = kTile.warpgroups;  // maximum
-  using ATile = tile::OperandTile<Element, kUnit, kA>;                     // of one unit
-  // Panels of columns are a line wide: a narrow tile may load columns that are not multiplied.
+  static_assert(kTile.stages <= 32);  // see `missing` in load_b
+  static constexpr int kStages = kTile.stages, kUnits = kTile.warpgroups;  // upper bounds
+  using ATile = tile::OperandTile<Element, kUnit, kA>;                     // one unit's part
+  // With Major::mn, panels are 64 columns wide, so a narrow tile loads columns that it does not
+  // use.
   using BTile = tile::OperandTile<Element, planning::skinny_loaded(kN, kB == Major::mn), kB>;
-  // Whether tiles rotate the order of their depth (see share_of). Not where rows of the left side
-  // are contiguous, as adjacent tiles then share memory transactions, and not with many columns,
-  // which tiles share: both need tiles in step with each other.
+  // Whether tiles begin at different depths (see share_of). Not if rows of the left operand are
+  // contiguous (Major::mn), since adjacent tiles then share memory transactions, and not with 128
+  // columns, which tiles share: both need tiles that stay in step.
   static constexpr bool kRotatesDepth = kA == Major::k && kN < 128;
-  // Many columns: tiles of a cluster may share the loads of them, and MMAs take so long that the
-  // next one is issued before the last one is waited for.
+  // 128 columns: tiles of a cluster may share their loads, and a step's MMAs take so long that the
+  // next step's are issued before they are awaited.
   static constexpr bool kMany = kN == 128;
   static constexpr int kThreads = kUnits * kWarpgroup + kProducerThreads;
   struct Barriers {
     std::uint64_t full[kStages], empty[kStages];
     std::uint64_t arrived[kUnits];
-    std::uint32_t
-        missing[2];  // sparse, alternating per 32 entries: bitmask of those that name no column
+    std::uint32_t missing[2];  // sparse: which of 32 entries name no column
   };
 };
 
-/// A position in a ring whose length is known at the launch.
+/// A position in a ring whose number of stages is known at launch.
 struct Cursor {
   int stages, stage = 0;
   std::uint32_t parity = 0;
@@ -65,7 +66,7 @@ struct Cursor {
   }
 };
 
-/// The state that the threads of a block share. A stage is the tile's rows of A, then B's tile.
+/// State of a CTA. A stage holds the tile's rows of A, followed by its part of B.
 template <class T>
 struct Block {
   const Arguments& args;
@@ -78,7 +79,7 @@ struct Block {
     return ring + cursor.stage * (a_bytes() + T::BTile::kBytes);
   }
 
-  /// Loads A, by one thread.
+  /// Loads A. Run by one thread.
   __device__ __forceinline__ void load_a(const Share& share) {
     Cursor cursor{args.stages};
     int row = at.row, depth = share.begin * tile::kLine, matrix = at.batch * args.a_batch_step;
@@ -109,7 +110,7 @@ struct Block {
     }
   }
 
-  /// Loads one of the parts that the blocks of a cluster load for each other.
+  /// Loads this CTA's quarter of a step's B for all CTAs of the cluster (multicast).
   __device__ __forceinline__ void load_part_for_cluster(char* to, int depth, int matrix,
                                                         std::uint64_t* full) {
     constexpr int kLines = planning::kSkinnySharedLines, kParts = tile::kLine / kLines;
@@ -126,8 +127,8 @@ struct Block {
     }
   }
 
-  /// Loads B, by one warp: its lanes read the list 32 entries at a time, and the elected lane
-  /// loads. `columns` are those of the first 32.
+  /// Loads B. Run by one warp: all lanes read the list, 32 entries at a time; the elected lane
+  /// issues the loads. `columns`: this lane's entry of the first 32.
   __device__ __forceinline__ void load_b(const Share& share, int columns, int lane, bool elected) {
     Cursor cursor{args.stages};
     const int matrix = at.batch * args.b_batch_step;
@@ -137,7 +138,8 @@ struct Block {
       if (args.sparse) {
         if (read == Share::kTogether) read = 0, columns = share.column(entry + lane);
         if (read == 0 && (part == 0 || i == 0)) {
-          // Consumers have finished the entries two batches back: a ring is shorter than 32 steps.
+          // Consumers have finished with the bitmask of two batches ago, since a ring has fewer
+          // than 32 stages.
           const std::uint32_t missing = __ballot_sync(kAllLanes, columns < 0);
           if (elected) barriers.missing[parity] = missing;
           parity ^= 1;
@@ -166,17 +168,18 @@ struct Block {
     }
   }
 
-  /// One consumer warpgroup: 64 rows of the tile, or fewer in the last one, which then reads past
-  /// them.
+  /// A consumer warpgroup: 64 rows of the tile. The last unit of a tile may have fewer; it then
+  /// reads past them.
   __device__ __forceinline__ void multiply(const Share& share, float (&sum)[T::kN / 2], int unit,
                                            int thread) {
     bool first = true;
-    int in_flight = -1;  // the stage of the step before, if it is still multiplied
+    int in_flight = -1;  // the stage that the MMAs in flight read
     Cursor cursor{args.stages};
     const auto release = [&](int stage, int step) {
       if (thread == 0) tile::arrive(&barriers.empty[stage]);
       if constexpr (T::kMany) {
-        // A block that has ended must not be signalled: only where it still waits for the stage.
+        // A CTA that has ended must not be signalled: signal only if it will wait for this stage
+        // again.
         const int other = thread / 32;
         if (args.together > 1 && thread % 32 == 0 && other > 0 && step + args.stages < share.count)
           tile::arrive_there(&barriers.empty[stage], (at.neighbour + other) % args.together);
@@ -200,7 +203,7 @@ struct Block {
         if (in_flight >= 0) release(in_flight, step - 1);
         in_flight = cursor.stage;
       } else {
-        // Memory is the bottleneck: an early free stage matters more than busy tensor cores.
+        // Memory is the bottleneck: releasing the stage early matters more than busy tensor cores.
         tile::mma_wait<0>();
         release(cursor.stage, step);
       }
@@ -214,10 +217,10 @@ struct Block {
       asm volatile("barrier.cta.sync %0, 128;" ::"r"(kUnitBarrier + unit) : "memory");
       release(cursor.stage, step);
     };
-    // Sparse: 32 entries of the list at a time. Blocks of entries that name no column are not
-    // multiplied, not even by zero: they may hold anything.
-    const int max_steps = Share::kTogether * args.parts;  // steps
-    int before = share.part, parity = 0;                  // steps so far of these 32 entries
+    // Sparse: 32 list entries at a time. Blocks of entries that name no column are not multiplied,
+    // not even by zero: they may hold NaN.
+    const int max_steps = Share::kTogether * args.parts;
+    int before = share.part, parity = 0;  // before: steps done of these 32 entries
     for (int i = 0; i < share.count;) {
       std::uint32_t missing = 0;
       int end = share.count;
@@ -262,11 +265,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
   }
   if (is_producer_b && tile::elect()) tile::prefetch(args.b);
-  // All of this may run while the kernel before ends; its results are read from here on.
+  // Everything up to here may run while the previous grid ends; its results are read only from here
+  // on.
   wait_for_grid_before();
   const Share share = planning::skinny::share_of<T::kRotatesDepth>(args, block.at);
-  // Where blocks load for each other, all of them must have initialised their barriers first. Other
-  // blocks do not wait for that.
+  // If CTAs load for each other, all of them must have initialised their barriers first. Otherwise
+  // CTAs do not wait for each other here.
   const bool syncs_cluster = T::kMany && args.together > 1;
   if (is_producer_a) {
     __syncthreads();
@@ -286,8 +290,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int unit = warp / 4, thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     float sum[T::kN / 2];
     block.multiply(share, sum, unit, thread);
-    // After this no block reads or sends operands any more, so stages can be overwritten, and all
-    // barriers are initialised. Producers that have ended count as arrived.
+    // From here on no CTA of the cluster reads or sends operands, so stages can be overwritten, and
+    // all barriers are initialised. Producer warps that have ended count as arrived.
     tile::cluster_arrive();
     tile::cluster_wait();
     char* room = block.ring + unit * args.splits * args.owned * kPieceBytes;

@@ -13,10 +13,10 @@ namespace tessera::cuda::sm90::skinny {
 using planning::Call;
 using product::Source;
 
-/// A left side that L2 cannot hold would only drive the rest out.
+/// A larger left operand does not fit into L2, and is loaded with evict_first.
 inline constexpr std::int64_t kKeptBytes = 48 << 20;
 
-/// What the left side's lists say, where it is sparse.
+/// Adds the lists of a sparse left operand.
 inline void add_lists(Arguments& args, const BsrMatrix& matrix) {
   args.sparse = true;
   args.lists = planning::view_of(matrix);
@@ -47,7 +47,7 @@ void launch_typed(const Call& call, const planning::SkinnyLayout& layout, const 
       a.map.inner * a.map.rows * a.map.batches * Precision<typename T::Element>::kBytes;
   args.policy = a_bytes > kKeptBytes ? tile::kStreams : tile::kStays;
   if (left.is_sparse()) add_lists(args, left.sparse);
-  // Without depth nothing is read, and there may be nothing to make a map of.
+  // With K = 0 nothing is read, and there may be nothing to encode a map for.
   if (a.map.data && b.map.data && a.map.batches > 0 && shape.k > 0) {
     args.a = tile::tensor_map(a.map, T::kMajorA == Major::k ? layout.height : tile::kLine);
     args.b = tile::tensor_map(b.map, layout.together > 1      ? planning::kSkinnySharedLines
@@ -58,7 +58,7 @@ void launch_typed(const Call& call, const planning::SkinnyLayout& layout, const 
 
   const int cluster = layout.splits * layout.together;  // one of the two is 1
   const std::int64_t blocks = (layout.row_tiles * layout.splits + cluster - 1) / cluster * cluster;
-  constexpr int kAlignmentBytes = tile::kAtomBytes;  // the base may have to move up
+  constexpr int kAlignmentBytes = tile::kAtomBytes;  // the start may have to be moved up
   Kernel<skinny_kernel<T>>::launch(
       {.name = "skinny_kernel",
        .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(layout.col_tiles),

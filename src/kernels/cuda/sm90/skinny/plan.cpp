@@ -20,21 +20,22 @@ std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piec
 
 double real(std::int64_t n) { return static_cast<double>(n); }
 
-/// Of what is not negative. The search below asks often, and std::ceil is a call.
+/// ceil of a non-negative number. The search below calls it often, and std::ceil is a function
+/// call.
 double ceil_of(double x) {
   const auto whole = static_cast<std::int64_t>(x);
   return real(whole) < x ? real(whole + 1) : real(whole);
 }
 
-/// Shared memory for the ring of each of so many blocks of threads on one unit.
+/// Bytes of shared memory for the ring of each of `at_once` thread blocks on one SM.
 int ring_bytes(int at_once) {
   constexpr int kBytes[] = {kSkinnyMaxRing, 108 << 10, 72 << 10, 52 << 10};
   return kBytes[at_once - 1];
 }
 
-/// How many clusters of so many blocks run at a time, with 1 to 4 blocks per SM. Clusters do not
-/// cross the borders of a GPC, and not all GPCs have the same number of SMs: the least of what
-/// several H200 of 132 SMs told (cudaOccupancyMaxActiveClusters), in proportion for other counts.
+/// Number of clusters of `blocks` CTAs that run at the same time, with `at_once` (1 to 4) CTAs per
+/// SM. Clusters do not cross GPC borders, and GPCs differ in their number of SMs: the minimum over
+/// several H200 of 132 SMs (cudaOccupancyMaxActiveClusters), scaled to other SM counts.
 std::int64_t clusters_at_once(std::int64_t sms, int at_once, int blocks) {
   constexpr std::int64_t kMeasuredSms = 132;
   constexpr int kClusters[kMaxAtOnce][kMaxSplits] = {
@@ -42,70 +43,71 @@ std::int64_t clusters_at_once(std::int64_t sms, int at_once, int blocks) {
   return std::max<std::int64_t>(kClusters[at_once - 1][blocks - 1] * sms / kMeasuredSms, 1);
 }
 
-/// Threads of all the blocks on one unit, as their registers allow.
+/// Maximum number of threads of all thread blocks on one SM, limited by registers.
 int max_threads(int columns) { return columns >= 128 ? 640 : columns >= 64 ? 1024 : 1280; }
 
-/// Which of the two sides lie with their depth apart: rows of the left one, columns of the right
-/// one contiguous.
+/// Whether the rows of the left operand, and the columns of the right one, are contiguous
+/// (Major::mn).
 struct Majors {
   bool rows_contiguous = false, cols_contiguous = false;
 };
 
-// Bytes through one SM, bytes from memory, and the cost of adding up and storing.
+// Rates and costs: bytes per second into one SM and to other CTAs of a cluster, FLOPs per
+// SM, and seconds of a cluster barrier, of exchanging sums and of storing a piece.
 constexpr double kSmRate = 72e9, kSendRate = 27e9, kSmFlops = 7.5e12;
 constexpr double kMeet = 0.6e-6, kExchange = 0.15e-6, kStore = 0.2e-6;
-// A grid begins while the one before ends: part of what every kernel costs is hidden.
+// Grids overlap (programmatic dependent launch), so a part of each kernel's fixed cost is hidden.
 constexpr double kStart = 0.3e-6, kHidden = 4e-6;
 
-/// What all layouts of a problem share.
+/// What all layouts of a problem have in common.
 struct Cut {
   const Tile& tile;
   bool sparse, rows_contiguous;
-  bool shares_columns;  // blocks of a cluster may load the columns for each other
-  int loaded;           // columns of a step that are loaded
+  bool shares_columns;  // CTAs of a cluster may share the loads of the columns
+  int loaded;           // columns loaded per step
   int sms;
   std::int64_t rows, col_tiles;
   double per_sm = 0;          // 1 / sms
-  double depth = 0;           // of one row of the left side, on average
-  double steps = 0;           // of that depth
-  double bytes = 0;           // of the left side
-  double memory_seconds = 0;  // for these
-  double tiles_per_row = 0;   // tiles of the result, for each row of tiles
+  double depth = 0;           // mean depth of one row of the left operand
+  double steps = 0;           // steps of that depth
+  double bytes = 0;           // bytes of the left operand
+  double memory_seconds = 0;  // to read these bytes
+  double tiles_per_row = 0;   // tiles of the result per row of tiles
   double multiply_rate = 0;   // seconds per FLOP
-  double step_seconds = 0;    // what a step costs besides its bytes
+  double step_seconds = 0;    // overhead per step
 };
 
-/// A height of tiles, and what it decides for all splits.
+/// A height of tiles, and the quantities that follow from it for all splits.
 struct Height {
   int rows = 0, units = 0;
-  int stage = 0, beyond = 0;  // bytes: of a stage; that the last unit may read past a stage
+  int stage = 0, beyond = 0;  // bytes of a stage; bytes that the last unit may read past it
   std::int64_t row_tiles = 0;
-  double tiles = 0;                          // of the result
-  double steps_per_sm = 0;                   // of all rounds, on average
-  double step_fetch = 0, step_multiply = 0;  // seconds of a step's bytes and multiplications
+  double tiles = 0;                          // tiles of the result
+  double steps_per_sm = 0;                   // mean over all rounds
+  double step_fetch = 0, step_multiply = 0;  // seconds of a step's loads and MMAs
 };
 
-/// Splits of a tile's depth, and what their number decides.
+/// A number of splits of a tile's depth, and the quantities that follow from it.
 struct Split {
   int count = 1;
-  int owned = 0;  // pieces of 16 columns that one split adds up and stores
+  int owned = 0;  // pieces of 16 columns per split
   double share = 1, steps = 0, whole_steps = 0;
-  double at_least = 0;  // seconds of one round besides its steps: a lower bound
+  double at_least = 0;  // lower bound of one round's seconds without its steps
 };
 
-/// Splits, thread blocks per SM and tiles whose blocks load together.
+/// A choice of splits, thread blocks per SM, and tiles whose CTAs share loads.
 struct Group {
   Split split;
   int at_once = 1, together = 1;
   int ring = 0;           // bytes
-  double concurrent = 0;  // tiles that run at a time
-  double at_least = 0;    // seconds of one round, besides bytes and multiplications: a lower bound
+  double concurrent = 0;  // tiles that run at the same time
+  double at_least = 0;    // lower bound of one round's seconds without loads and MMAs
 };
 
-// Lower bounds are sums of the same terms in another order: they hold up to rounding.
+// Lower bounds add the same terms in another order, so they hold only up to rounding.
 constexpr double kRounding = 1 - 1e-9;
 
-/// Seconds that an SM fetches or multiplies, at least, given the seconds of both.
+/// A lower bound of an SM's seconds, given those of its loads and of its MMAs.
 double at_least(const Cut& cut, double fetch, double multiply) {
   const double memory = cut.memory_seconds;
   return std::max(std::max(fetch, memory), multiply) + 0.15 * std::min(fetch, memory);
@@ -113,25 +115,25 @@ double at_least(const Cut& cut, double fetch, double multiply) {
 
 double multiply_factor(int together) { return together > 1 ? 0.97 : 1.0; }
 
-/// Bytes of a stage that cost power: those that come for several blocks cost less, and power is
-/// what slows such products down.
+/// Bytes of a stage, weighted by power, which limits such products: bytes that arrive by multicast
+/// cost less.
 double costly_bytes(const Cut& cut, double height, int together) {
   return (height + cut.loaded) * kLineBytes - (together > 1 ? cut.tile.n * kLineBytes / 4 : 0);
 }
 
-/// Seconds of the bytes of a step.
+/// Seconds to load a step.
 double step_fetch(const Cut& cut, double height, int together) {
   return costly_bytes(cut, height, together) * (1 / kSmRate);
 }
 
-/// Seconds of the multiplications of a step.
+/// Seconds of a step's MMAs.
 double step_multiply(const Cut& cut, double rows, int together) {
   return 2.0 * rows * cut.tile.n * kLine * cut.multiply_rate * multiply_factor(together);
 }
 
 constexpr int units_of(int height) { return (height + kLine - 1) / kLine; }
 
-/// Thread blocks on the SM that has the most of them, at least.
+/// A lower bound of the number of thread blocks on the busiest SM.
 double min_on_sm(const Cut& cut) { return cut.sparse ? 0.5 : 1; }
 
 Height height_of(const Cut& cut, int rows, int together) {
@@ -139,7 +141,7 @@ Height height_of(const Cut& cut, int rows, int together) {
   at.rows = rows;
   at.units = units_of(rows);
   at.stage = (rows + cut.loaded) * kLineBytes;
-  // The last unit may read past its rows, into what follows.
+  // The last unit may read past its rows into what follows.
   at.beyond = std::max(0, at.units * kLine * kLineBytes - at.stage);
   const auto height = static_cast<std::uint32_t>(rows);
   at.row_tiles = (static_cast<std::uint32_t>(cut.rows) + height - 1) / height;
@@ -165,9 +167,9 @@ Split split_of(const Cut& cut, int count) {
   return split;
 }
 
-/// Seconds of one round, besides its bytes and multiplications: a lower bound.
+/// A lower bound of one round's seconds, without loads and MMAs.
 double round_at_least(const Cut& cut, const Split& split, int at_once) {
-  // Rounding may give an SM one block more than it runs at once.
+  // Rounding may give an SM one block more than `at_once`.
   constexpr double kInverse[kMaxAtOnce] = {1.0 / 2, 1.0 / 3, 1.0 / 4, 1.0 / 5};
   if (cut.sms < kMaxSplits) return split.at_least;
   return split.at_least + cut.step_seconds * split.steps * kInverse[at_once - 1];
@@ -182,28 +184,28 @@ Group group_of(const Cut& cut, int at_once, const Split& split, int together) {
   return group;
 }
 
-/// Whether registers and shared memory hold the results of so many units.
+/// Whether registers and shared memory suffice for `units` units.
 bool units_fit(const Cut& cut, const Split& split, int at_once, int units) {
   if (at_once > 1 && at_once * (units * 128 + 64) > max_threads(cut.tile.n)) return false;
   return units * split.count * split.owned * kPieceBytes <= ring_bytes(at_once);
 }
 
-/// Whether a grid leaves SMs room for more blocks. The next grid's blocks would come early to some
-/// of them.
+/// Whether a grid leaves room for more thread blocks on its SMs. Blocks of the next grid would then
+/// start early on some SMs only.
 bool leaves_room(const Cut& cut, const Group& group, const Height& at) {
   return at.tiles <= group.concurrent &&
          at.tiles * group.split.count * cut.per_sm <= group.at_once - 1;
 }
 
-/// Seconds without what every kernel costs.
+/// Estimated seconds without the fixed cost of a kernel.
 double seconds_of(const Cut& cut, const Group& group, const Height& at) {
   const Split& split = group.split;
-  const int n = cut.tile.n, splits = split.count;
+  const int n = cut.tile.n, pieces = n / kPiece, splits = split.count;
   const double rounds = at.tiles <= group.concurrent ? 1.0 : ceil_of(at.tiles / group.concurrent);
   const double per_round = rounds == 1 ? 1.0 : 1 / rounds;
   const double blocks_per_sm = at.tiles * splits * per_round * cut.per_sm;
   const double whole_blocks = ceil_of(blocks_per_sm);
-  // Lists differ in length, so that some SMs get more than their share.
+  // Lists differ in length, so some SMs get more than the mean.
   const double on_sm = cut.sparse ? blocks_per_sm + 0.5 : whole_blocks;
   const double bytes = costly_bytes(cut, at.rows, group.together);
   const double fetch =
@@ -211,13 +213,13 @@ double seconds_of(const Cut& cut, const Group& group, const Height& at) {
   const double memory = cut.memory_seconds * per_round;
   const double multiply = on_sm * split.steps * 2.0 * at.units * kLine * n * kLine *
                           cut.multiply_rate * multiply_factor(group.together);
-  // The cost of a step is hidden where another block fills the gap.
+  // The overhead of a step is hidden if another thread block fills the gap.
   double end =
       split.owned * kStore + cut.step_seconds * split.whole_steps / std::max(1.0, whole_blocks);
   if (group.together > 1) end += kMeet;
   if (splits > 1)
     end += kMeet + kExchange * splits +
-           on_sm * at.units * (n / kPiece) * kPieceBytes * (1.0 - split.share) * (1 / kSendRate);
+           on_sm * at.units * pieces * kPieceBytes * (1.0 - split.share) * (1 / kSendRate);
   // The shorter of the two is not hidden entirely.
   return rounds * (kStart + std::max(std::max(fetch, memory), multiply) +
                    0.15 * std::min(fetch, memory) + end) -
@@ -229,13 +231,13 @@ struct Best {
   Group group;
   Height height;
   double seconds = 0;
-  double limit = std::numeric_limits<double>::infinity();  // of lower bounds
+  double limit = std::numeric_limits<double>::infinity();  // limit for lower bounds
 
   bool found() const { return height.row_tiles > 0; }
-  /// Whether a layout that takes at least so long is not the fastest one.
+  /// Whether a layout with this lower bound cannot be the fastest.
   bool beats(double at_least) const { return at_least > limit; }
   void consider(const Cut& cut, const Group& with, const Height& at) {
-    // One round that leaves no room has `at_once` blocks on some SM.
+    // If one round leaves no room, some SM has `at_once` thread blocks.
     const double blocks = min_on_sm(cut) * (at.tiles <= with.concurrent ? with.at_once : 1);
     const double steps = std::max(at.steps_per_sm, with.split.steps * blocks);
     if (beats(with.at_least + at_least(cut, steps * at.step_fetch, steps * at.step_multiply)))
@@ -257,13 +259,13 @@ bool skinny_swaps(const MatmulShape& s) {
 namespace {
 
 Majors majors_of(const MatmulShape& s) {
-  // Left is [rows, depth] as read, right is [depth, columns].
+  // Left is [rows, depth], right is [depth, columns].
   if (skinny_swaps(s))
     return {!s.b.lies_along_depth(!s.b.transposed), !s.a.lies_along_depth(s.a.transposed)};
   return {!s.a.lies_along_depth(s.a.transposed), !s.b.lies_along_depth(!s.b.transposed)};
 }
 
-/// The side that streams through.
+/// The streamed operand.
 const OperandShape& left_of(const MatmulShape& s) { return skinny_swaps(s) ? s.b : s.a; }
 
 Cut cut_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& device) {
@@ -291,7 +293,7 @@ Cut cut_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& device) {
   cut.bytes = 2.0 * real(rows) * cut.depth * real(left.batch);
   cut.memory_seconds = cut.bytes / kMemoryRate;
   cut.tiles_per_row = real(cut.col_tiles) * real(s.batch);
-  // Narrow instructions do not reach the full rate.
+  // Narrow MMAs do not reach the full rate.
   cut.multiply_rate = tile.n >= 64   ? 1 / (0.65 * kSmFlops)
                       : tile.n >= 32 ? 1 / (0.5 * kSmFlops)
                                      : 1 / (0.3 * kSmFlops);
@@ -299,9 +301,9 @@ Cut cut_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& device) {
   return cut;
 }
 
-/// Seconds of the bytes and multiplications of all rounds, for any height: a lower bound. Tiles
-/// lower than those that give each SM one block fetch more in all; higher ones fetch more per
-/// block. Where blocks load together, an SM's one block is left out.
+/// A lower bound, for any height, of the seconds of all rounds' loads and MMAs. Heights below the
+/// one that gives each SM one thread block load more in total; heights above it load more per
+/// thread block. Where CTAs share loads, the minimum of one thread block per SM is left out.
 double any_height_at_least(const Cut& cut, const Split& split, int together) {
   const double row_steps = real(cut.rows) * cut.tiles_per_row * cut.per_sm * cut.steps;
   const double block_steps = together > 1 ? 0 : split.steps * min_on_sm(cut);
@@ -313,9 +315,9 @@ double any_height_at_least(const Cut& cut, const Split& split, int together) {
                   step_multiply(cut, std::max(row_steps, kLine * block_steps), together));
 }
 
-/// No more than a layout's seconds.
+/// A lower bound of the seconds of every layout.
 double row_at_least(const Cut& cut) {
-  if (cut.rows == 0 || cut.tiles_per_row == 0) return 0;  // there is no layout
+  if (cut.rows == 0 || cut.tiles_per_row == 0) return 0;  // no layout exists
   double least = std::numeric_limits<double>::infinity();
   for (int splits = 1; splits <= kMaxSplits; ++splits) {
     const Split split = split_of(cut, splits);
@@ -335,7 +337,7 @@ double row_at_least(const Cut& cut) {
 SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceFacts& device) {
   const Cut cut = cut_of(s, tile, device);
   Best best;
-  // Tiles whose blocks load for each other: in one round, and no rows that are multiplied in vain.
+  // Tiles whose CTAs share loads: only in one round, and without rows that are multiplied in vain.
   if (cut.shares_columns) {
     const Group group = group_of(cut, 1, split_of(cut, 1), kSkinnyTogether);
     for (int height = kLine; height <= tile.m; height += kLine)
@@ -365,14 +367,15 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const Tile& tile, const DeviceF
       const Group group = group_of(cut, at_once, split, 1);
       for (std::size_t j = 0; j < whole_heights; ++j)
         if (units_fit(cut, split, at_once, heights[j].units)) best.consider(cut, group, heights[j]);
-      // Tiles of lists are parts of blocks, and contiguous rows come in panels of 64.
+      // Other heights are not possible: with lists, tiles are parts of blocks; contiguous rows are
+      // loaded in panels of 64.
       if (cut.sparse || cut.rows_contiguous) continue;
-      // As low as fills the device in one round, or in two.
+      // The lowest heights that fill the device in one round, or in two.
       const double one_round = real(cut.rows) * cut.tiles_per_row / group.concurrent;
       for (const double wanted : {one_round, 0.5 * one_round}) {
         if (!(wanted <= tile.m)) continue;
         const int height = std::max(kMinHeight, static_cast<int>(ceil_of(wanted / 8)) * 8);
-        if (height % kLine == 0) continue;  // one of those above
+        if (height % kLine == 0) continue;  // tried above
         if (units_fit(cut, split, at_once, units_of(height)))
           best.consider(cut, group, height_of(cut, height, 1));
       }
@@ -404,20 +407,21 @@ std::string describe_layout(const SkinnyLayout& layout) {
   std::string words = "; tiles of " + std::to_string(layout.height) + " rows";
   if (layout.swapped) words += "; computed as its transpose";
   if (layout.splits > 1)
-    words += "; " + std::to_string(layout.splits) + " blocks of threads share a tile's depth";
+    words += "; " + std::to_string(layout.splits) + " thread blocks split a tile's depth";
   if (layout.together > 1)
-    words += "; blocks of " + std::to_string(layout.together) + " tiles read the columns together";
+    words += "; clusters of " + std::to_string(layout.together) +
+             " tiles share the loads of the columns";
   return words;
 }
 
-/// What reading the left side takes longer than with the memory that the layouts were measured
-/// with.
+/// Additional seconds to read the left operand, compared with the memory on which the rates above
+/// were measured.
 double slower_memory_seconds(double bytes, const DeviceFacts& device) {
   const double rate = device.memory_tbs > 0 ? device.memory_tbs * 1e12 : kMemoryRate;
   return std::max(0.0, bytes / rate - bytes / kMemoryRate);
 }
 
-/// Few columns: the other side streams through.
+/// The family: products with few columns; the other operand is streamed.
 struct Skinny {
   using Shape = MatmulShape;
   using Layout = SkinnyLayout;
@@ -430,7 +434,7 @@ struct Skinny {
     constexpr std::int64_t kMaxColumns = 1024, kMaxInGrid = 65535;
     const std::int64_t columns = s.a.sparse ? s.n : s.b.sparse ? s.m : std::min(s.m, s.n);
     reasons.unless_at_most("the short side", columns, kMaxColumns);
-    // The next narrower row is faster.
+    // A narrower kernel row is faster.
     if (columns <= row.tile.n / 2 && row.tile.n > kSkinnyNarrowest)
       reasons.layout("the short side", "more than half of the tile's columns");
     reasons.unless_at_most("matrices of a batch", s.batch, kMaxInGrid);

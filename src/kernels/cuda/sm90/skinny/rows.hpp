@@ -11,25 +11,25 @@ inline constexpr KernelRow kSm90SkinnyRows[] = {
     {.name = "sm90_skinny_m256_n16_k64_s24",
      .tile = {.m = 256, .n = 16, .k = 64, .stages = 24, .warpgroups = 4},
      .dtypes = kSkinnyDtypes,
-     .why = "up to 16 columns: the other side streams through, read once",
+     .why = "up to 16 columns: the other operand is streamed, read once",
      .measured =
          "1.00 of cuBLASLt at 16 rows, 8192 x 8192 weights; 4.3x faster than dense cuBLASLt with W "
          "14336 x 4096, block 64, density .2, 16 tokens: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_skinny_m256_n32_k64_s24",
      .tile = {.m = 256, .n = 32, .k = 64, .stages = 24, .warpgroups = 4},
      .dtypes = kSkinnyDtypes,
-     .why = "32 columns: the other side streams through, read once",
+     .why = "32 columns: the other operand is streamed, read once",
      .measured = "1.01 of cuBLASLt at 32 rows, 8192 x 8192 weights: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_skinny_m256_n64_k64_s24",
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 24, .warpgroups = 4},
      .dtypes = kSkinnyDtypes,
-     .why = "64 columns: the other side streams through, read once",
+     .why = "64 columns: the other operand is streamed, read once",
      .measured =
          "0.94-0.98 of cuBLASLt at 64 rows, 8192 x 8192 weights: H200, CUDA 13.0, 2026-11-21"},
     {.name = "sm90_skinny_m256_n128_k64_s24",
      .tile = {.m = 256, .n = 128, .k = 64, .stages = 24, .warpgroups = 4},
      .dtypes = kSkinnyDtypes,
-     .why = "128 columns: the other side streams through, read once",
+     .why = "128 columns: the other operand is streamed, read once",
      .measured =
          "0.94-0.97 of cuBLASLt at 128 rows, 8192 x 8192 weights; 2.9x faster than dense cuBLASLt "
          "with W 14336 x 4096, block 64, density .2, 128 tokens: H200, CUDA 13.0, 2026-11-21"},

@@ -8,18 +8,18 @@
 #include "src/kernels/cuda/sm90/skinny/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
-// Split-K inside a cluster: its blocks add their sums up. Each owns some pieces of 16 columns of
-// the tile, adds the sums of all blocks for them, which arrive through distributed shared memory,
-// in the order of ranks, and stores. Tiles without a split use the same code.
+// Split-K inside a cluster: its CTAs add up their sums. Each CTA owns some pieces of 16 columns of
+// the tile, receives the sums of all CTAs for them through distributed shared memory, adds these in
+// the order of ranks, and stores the result. Tiles that are not split use the same code.
 namespace tessera::cuda::sm90::skinny {
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kUnit = 64;   // rows of one warpgroup
-inline constexpr int kPiece = 16;  // adjacent columns that one block owns
+inline constexpr int kUnit = 64;   // rows of one consumer warpgroup
+inline constexpr int kPiece = 16;  // adjacent columns with one owner
 inline constexpr int kPieceBytes = kUnit * kPiece * 4;
 
-/// Sends 16 bytes to another block's shared memory; its barrier counts them as they arrive. No
-/// fence.
+/// Stores 16 bytes in another CTA's shared memory (st.async); its barrier counts the bytes as they
+/// arrive, so no fence is needed.
 __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t barrier, const float* s) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
@@ -73,14 +73,14 @@ __device__ __forceinline__ void store_eight(const product::Finish& finish, bool 
     if (i < left) finish.out.store_at(out + i * step(finish.out), x[i]);
 }
 
-/// The reduction of one warpgroup's 64 x kN sums of a tile.
+/// The reduction of one unit's 64 x kN sums of a tile.
 template <int kN>
 class SplitKReduction {
  public:
   static constexpr int kPieces = kN / kPiece;
 
-  /// `room`: owned x splits pieces, at the same address in each block; `arrived` counts their
-  /// bytes.
+  /// `room`: memory for owned x splits pieces, at the same address in each CTA. `arrived`: the
+  /// barrier that counts their bytes.
   __device__ SplitKReduction(const Arguments& args, const TileAt& at, char* room,
                              std::uint64_t* arrived, int unit)
       : args_(args),
@@ -90,16 +90,17 @@ class SplitKReduction {
         rank_bytes_(args.owned * kPieceBytes),
         row_(at.row + unit * kUnit) {}
 
-  /// Initialises `arrived` for each thread of the owner and the bytes that the other blocks send.
-  /// One thread.
+  /// Initialises `arrived` for the arrivals of the owner's threads and the bytes that the other
+  /// CTAs send. Called by one thread.
   __device__ static void expect(const Arguments& args, int rank, std::uint64_t* arrived) {
-    // `args.owned` pieces, or one less where the pieces do not divide evenly.
+    // `args.owned` pieces, or one less if the pieces do not divide evenly.
     const int owned = rank + (args.owned - 1) * args.splits < kPieces ? args.owned : args.owned - 1;
     tile::ptx::mbarrier_init(arrived, 1 + kWarpgroup);
     tile::arrive_expecting(arrived, owned * (args.splits - 1) * kPieceBytes);
   }
 
-  /// Called once the whole cluster has multiplied, as `room` may overlap the operands' stages.
+  /// Sends, adds up and stores. Called after the whole cluster has finished multiplying, because
+  /// `room` may overlap the stages.
   __device__ __forceinline__ void reduce_and_store(const float (&sum)[kN / 2], int thread) {
     send_sums(sum, thread);
     if (at_.rank >= kPieces) return;
@@ -115,6 +116,7 @@ class SplitKReduction {
   }
 
  private:
+  /// Sends each piece of 16 columns of this unit's sums to its owner.
   __device__ __forceinline__ void send_sums(const float (&sum)[kN / 2], int thread) {
     char* to = room_ + at_.rank * rank_bytes_ + thread * 16;
     int owner = 0;
@@ -135,9 +137,9 @@ class SplitKReduction {
     }
   }
 
-  /// A thread stores eight adjacent elements of each piece that this block owns: of a column where
-  /// columns are contiguous (kTransposed), else of a row. It reads them from where other threads'
-  /// accumulators are, which transposes the tile without a separate exchange.
+  /// Each thread stores eight adjacent elements of each piece that this CTA owns: of a column if
+  /// columns are contiguous (kTransposed), else of a row. It reads them from the places of other
+  /// threads' accumulators, which transposes the tile without a separate exchange.
   template <bool kTransposed>
   __device__ __forceinline__ void store(int thread) {
     const product::Finish& finish = args_.finish;

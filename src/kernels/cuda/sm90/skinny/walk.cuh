@@ -9,8 +9,8 @@
 #include "src/walk/list_walk.hpp"
 #include "src/walk/skinny_walk.hpp"
 
-// What a kernel gets, and the output tile of a thread block. What it walks follows from
-// src/walk/skinny_walk.hpp.
+// The kernel's parameters, and the output tile of a CTA. src/walk/skinny_walk.hpp defines what a
+// tile walks.
 namespace tessera::cuda::sm90::skinny {
 
 struct Arguments {
@@ -18,12 +18,12 @@ struct Arguments {
   product::Finish finish;
   int m = 0, n = 0;
   int height = 0;                          // rows per tile
-  int splits = 1, stages = 0, owned = 0;   // owned: maximum pieces of columns per block
-  int together = 1;                        // blocks that load the columns for each other
-  int a_batch_step = 0, b_batch_step = 0;  // 0: shared by all batches
-  std::uint64_t policy = 0;                // L2 policy of the left side
+  int splits = 1, stages = 0, owned = 0;   // owned: pieces of 16 columns per CTA, at most
+  int together = 1;                        // CTAs of a cluster that share the loads of B
+  int a_batch_step = 0, b_batch_step = 0;  // 0: one matrix for all batches
+  std::uint64_t policy = 0;                // L2 policy of the left operand
   int each = 0, rest = 0;  // dense: steps per rank; the first `rest` ranks have one more
-  // Sparse a.
+  // A sparse left operand.
   bool sparse = false;
   planning::BsrView lists;
   int per_block = 1, parts = 1;  // row tiles per block; steps per block
@@ -34,7 +34,7 @@ using planning::skinny::Share;
 using planning::skinny::TileAt;
 static_assert(planning::skinny::kLine == tile::kLine);
 
-/// The output tile of this block.
+/// The output tile of this CTA.
 template <int kN>
 __device__ __forceinline__ TileAt tile_of(const Arguments& args) {
   int rank, cluster;

@@ -12,9 +12,9 @@
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 #include "src/kernels/row.hpp"
 
-// Two of four producer warps match lists, each for every second tile; one loads A's blocks and one
-// B's. Two consumer warpgroups multiply: each has slots of its own, or half of the rows where the
-// tile is one slot.
+// Two of the four producer warps match lists, each for every second tile; one loads A's blocks and
+// one B's. The two consumer warpgroups multiply: each has slots (result blocks) of its own, or half
+// of the rows if the tile is one slot.
 namespace tessera::cuda::sm90::spgemm {
 
 using tile::Major;
@@ -24,15 +24,15 @@ inline constexpr int kConsumers = 2;
 inline constexpr int kMatchers = 2;
 inline constexpr int kProducerWarps = 2;
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-// Two thread blocks per SM: one stores or waits while the other multiplies.
+// Two CTAs per SM: one stores or waits while the other multiplies.
 inline constexpr int kBlocksPerSm = 2;
-// The registers at launch are all that can be redistributed.
+// setmaxnreg can only redistribute the registers at launch.
 inline constexpr int kProducerRegisters = 48, kConsumerRegisters = 96, kLaunchRegisters = 80;
 static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
               (kConsumers + 1) * kLaunchRegisters);
 inline constexpr int kBatches = 2;  // per matcher
 
-/// Everything a kernel is compiled for. A row's tile is one block of the result.
+/// All compile-time constants and types of a kernel. A row's tile is one block of the result.
 template <planning::Tile kTile, class ElementType, Major kA, Major kB>
 struct Traits {
   using Element = ElementType;
@@ -49,11 +49,11 @@ struct Traits {
   static constexpr int kSlots = kCutM ? kOwnSlots : kConsumers * kOwnSlots;
   static_assert(kOwnSlots >= 1 && (kTile.m == 64 || kTile.m == 128));
   using Steps = Batch<kSlots>;
-  // Both consumers read B's blocks where they share slots.
+  // The consumers share one ring of B if they share slots.
   static constexpr int kBRings = kCutM ? 1 : kConsumers;
   static __host__ __device__ constexpr int ring_of(int slot) { return slot % kBRings; }
-  /// The slots of a ring, as a bitmask: they alternate, so that short runs keep both consumers
-  /// busy.
+  /// The slots of a ring, as a bitmask. Slots alternate between the rings, so that short runs keep
+  /// both consumers busy.
   static __host__ __device__ constexpr std::uint32_t slots_of(int ring) {
     std::uint32_t bits = 0;
     for (int slot = ring; slot < kSlots; slot += kBRings) bits |= 1u << slot;
@@ -69,7 +69,7 @@ struct Traits {
     tile::RingBarriers<kBatches> batch_rings[kMatchers];
     Steps batches[kMatchers][kBatches];
   };
-  // The start of dynamic shared memory may have to move up to an atom's boundary.
+  // The start of dynamic shared memory may have to be moved up to a 1024-byte boundary.
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
 };
 
@@ -78,19 +78,18 @@ struct Arguments {
   Walk walk;
   cuda::spgemm::ListCopy copy;
   Result result;
-  int runs = 0;                           // output tiles, empty ones included
-  const PlannedBlock* planned = nullptr;  // tiles in the order of their cost, where it is known
+  int runs = 0;                           // output tiles, including empty ones
+  const PlannedBlock* planned = nullptr;  // tiles ordered by cost; null if not known
   int parts = 0;                          // depth of a block / kLine
 };
 
-/// The place in the order of this thread block's tile in a round.
+/// The index, in the order of tiles, of this CTA's tile in a round.
 __device__ __forceinline__ int place(int round) {
   return planning::spgemm::place_of(round, blockIdx.x, gridDim.x);
 }
 
-/// The position of a reader of all matchers' batches: one tile after the other, matchers
-/// alternating. The number of batches of each, modulo two rounds of its ring, is two bits of a
-/// word.
+/// A reader's position in the batches of all matchers: tile by tile, matchers alternating. `counts`
+/// has two bits per matcher: the number of batches read, modulo two rounds of its ring.
 struct BatchCursor {
   static_assert(kBatches == 2);
   int matcher = 0;
@@ -105,8 +104,8 @@ struct BatchCursor {
   }
 };
 
-/// A warp's walk over all its block's batches: `use` gets each of them and the bitmask of its steps
-/// that meet any block; lane i holds what step i meets.
+/// A warp's walk over all batches of its CTA. Calls `use(batch, met)` per batch, where lane i has
+/// the bitmask of slots that step i multiplies, and `done(first, slots)` after a tile's last batch.
 template <class T, class Use, class Done>
 __device__ __forceinline__ void for_each_batch(const Arguments& args, typename T::Shared& shared,
                                                int lane, const Use& use, const Done& done) {
@@ -131,7 +130,7 @@ __device__ __forceinline__ void for_each_batch(const Arguments& args, typename T
   }
 }
 
-/// A matching warp: writes the batches of its tiles into its ring, ahead of the producers.
+/// A matcher warp: writes the batches of its tiles into its ring, ahead of the producers.
 template <class T>
 __device__ __forceinline__ void match_tiles(const Arguments& args, typename T::Shared& shared,
                                             int matcher, int lane) {
@@ -150,7 +149,7 @@ __device__ __forceinline__ void match_tiles(const Arguments& args, typename T::S
       run = runs.run(place(round), lane);
       column = slot < run.size ? args.walk.result.indices[run.first + slot] : -1;
     }
-    // A tile without blocks walks nothing.
+    // An empty tile walks nothing.
     const Lists::Range row = run.size > 0 ? args.walk.a.range(run.row) : Lists::Range{};
     int entry = row.begin;
     do {
@@ -170,7 +169,7 @@ __device__ __forceinline__ void match_tiles(const Arguments& args, typename T::S
   }
 }
 
-/// Loads a piece of a stored block, kLine deep, into a stage.
+/// Loads kLine of a stored block's depth into a stage.
 template <Major kMajor, class Stage>
 __device__ __forceinline__ void load_stage(Stage& stage, const CUtensorMap& map, int depth,
                                            int block, std::uint64_t* full) {
@@ -183,11 +182,11 @@ __device__ __forceinline__ void load_stage(Stage& stage, const CUtensorMap& map,
   }
 }
 
-/// One warp loads A's block of each step that meets any.
+/// The producer of A: loads the block of each step that has any match. Run by one warp.
 template <class T>
 __device__ __forceinline__ void load_left(const Arguments& args, typename T::Shared& shared,
                                           int lane) {
-  const bool elected = tile::elect();  // the compiler has to know that it is one lane
+  const bool elected = tile::elect();  // the compiler then knows that one lane copies
   tile::RingCursor<T::kShape.stages> at;
   const auto use = [&](const typename T::Steps& batch, std::uint32_t met) {
     for (std::uint32_t steps = __ballot_sync(kAllLanes, met != 0); steps != 0; steps &= steps - 1) {
@@ -204,11 +203,11 @@ __device__ __forceinline__ void load_left(const Arguments& args, typename T::Sha
   for_each_batch<T>(args, shared, lane, use, [](int, int) {});
 }
 
-/// One warp loads B's blocks, in the order of the steps and their slots.
+/// The producer of B: loads the matching blocks in the order of steps and slots. Run by one warp.
 template <class T>
 __device__ __forceinline__ void load_right(const Arguments& args, typename T::Shared& shared,
                                            int lane) {
-  const bool elected = tile::elect();  // the compiler has to know that it is one lane
+  const bool elected = tile::elect();  // the compiler then knows that one lane copies
   tile::RingCursor<T::kShape.stages> at[T::kBRings];
   const auto use = [&](const typename T::Steps& batch, std::uint32_t met) {
     for (std::uint32_t steps = __ballot_sync(kAllLanes, met != 0); steps != 0; steps &= steps - 1) {
@@ -232,10 +231,10 @@ __device__ __forceinline__ void load_right(const Arguments& args, typename T::Sh
   for_each_batch<T>(args, shared, lane, use, [](int, int) {});
 }
 
-/// A consumer's sums.
+/// A consumer's accumulators.
 using Sums = float[2][32];
 
-/// The stages that a consumer's running MMAs read: free when these are done.
+/// The stages that a consumer's MMAs in flight read; released when these MMAs are done.
 template <class T>
 struct Reading {
   int a = -1, b = -1;
@@ -247,8 +246,8 @@ struct Reading {
   }
 };
 
-/// One step of a consumer: A's stage times B's, for each of its slots that B has a block for. The
-/// last product of a step still runs while the next step waits for its stages.
+/// One step of a consumer: A's stage times B's stage, for each of its slots with a match. The
+/// step's last MMA stays in flight while the next step waits for its stages.
 template <class T>
 __device__ __forceinline__ void multiply_step(typename T::Shared& shared, int ring, int lane,
                                               std::uint32_t own, int a_stage, int a_first,
@@ -277,8 +276,8 @@ __device__ __forceinline__ void multiply_step(typename T::Shared& shared, int ri
   reading.a = a_stage;
 }
 
-/// Stores the tile's blocks that belong to this consumer, or its rows of them, from `row` on; the
-/// sums are zeros afterwards.
+/// Stores the consumer's blocks of a tile, or its rows of the block (from `row` on), and zeroes the
+/// sums.
 template <class T>
 __device__ __forceinline__ void store_slots(const Result& result, StoreBuffers& buffers,
                                             int consumer, int thread, int first, int slots, int row,
@@ -312,6 +311,7 @@ __device__ __forceinline__ void store_slots(const Result& result, StoreBuffers& 
     for (float& value : piece) value = 0.0f;
 }
 
+/// A consumer warpgroup: multiplies and stores its part of all tiles of this CTA.
 template <class T>
 __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T::Shared& shared,
                                                int consumer, int thread) {
@@ -321,7 +321,8 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
   Reading<T> reading;
   Sums sum = {};
   const int ring = consumer % T::kBRings, row = T::kCutM ? consumer * 64 : 0;
-  // Releases all stages while this warpgroup waits for stages that it does not need.
+  // Finishes all MMAs and releases their stages, before this consumer waits for stages that it does
+  // not need.
   const auto drain = [&] {
     tile::mma_wait<0>();
     reading.release(shared, ring, lane);
@@ -342,10 +343,11 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
     store_slots<T>(args.result, shared.store[consumer], consumer, thread, first, slots, row, sum);
   };
   for_each_batch<T>(args, shared, lane, use, done);
-  wait_for_buffers();  // before the block ends
+  wait_for_buffers();  // before the CTA ends
 }
 
-/// Work of a producer warp before there is anything to load.
+/// Run by a producer warp before there is anything to load: prefetches the lists, and copies the
+/// result's lists.
 __device__ __forceinline__ void prefetch_lists(const Arguments& args, int thread, int threads) {
   for (const Lists* lists : {&args.walk.result, &args.walk.a, &args.walk.b.stored})
     cuda::spgemm::prefetch(*lists, thread, threads);
@@ -361,7 +363,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     for (const CUtensorMap* map : {&args.a, &args.b, &args.result.map}) tile::prefetch(*map);
     shared.a_ring.init(kConsumers * kWarps);
     for (auto& ring : shared.b_rings) ring.init(kConsumers / T::kBRings * kWarps);
-    // Batches are read by all consumer warps and by the producers.
+    // Batches are read by all consumer warps and both producers.
     for (auto& ring : shared.batch_rings) ring.init(kConsumers * kWarps + kProducerWarps);
   }
   __syncthreads();

@@ -41,7 +41,7 @@ void launch_typed(const Call& call, const Source& a, const Source& b) {
   const auto box_rows = [](Major major, int extent) {
     return major == Major::k ? extent : tile::kLine;
   };
-  // Without stored blocks nothing is read, and there is nothing to make a map of.
+  // Without stored blocks nothing is read, and there is nothing to encode a map for.
   if (a.map.batches > 0 && b.map.batches > 0) {
     args.a = tile::tensor_map(a.map, box_rows(T::kMajorA, T::kShape.m));
     args.b = tile::tensor_map(b.map, box_rows(T::kMajorB, T::kShape.n));

@@ -10,8 +10,8 @@
 #include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// From a consumer's sums to the stored blocks of the result. Where TMA can write them, panels of
-// 64 x 64 go through shared memory, and the consumer multiplies on while they are written.
+// Stores a consumer's sums in blocks of the result. If TMA can write them, panels of 64 x 64 go
+// through shared memory, and the consumer continues to multiply while TMA stores.
 namespace tessera::cuda::sm90::spgemm {
 
 namespace ptx = ::cuda::ptx;
@@ -21,15 +21,15 @@ inline constexpr int kWarpgroup = 128;
 /// Named barriers, one per consumer; 0 is __syncthreads.
 enum NamedBarrier : int { kConsumer0Barrier = 1, kConsumer1Barrier };
 
-inline constexpr int kPanels = 2;  // of a consumer's sums
+inline constexpr int kPanels = 2;  // panels per consumer
 
 struct StoreBuffers {
   alignas(tile::kAtomBytes) std::uint16_t panel[kPanels][tile::kLine * tile::kLine];
 };
 
 struct Result {
-  CUtensorMap map;      // of panels
-  bool mapped = false;  // 16-bit values, beta 0, where TMA can write them
+  CUtensorMap map;      // of 64 x 64 panels
+  bool mapped = false;  // TMA stores: 16-bit values, beta 0, suitable strides
   void* data = nullptr;
   DType dtype = DType::none;
   std::int64_t block = 0, row = 0, col = 0;  // strides in elements
@@ -54,7 +54,7 @@ struct Result {
 };
 
 __device__ __forceinline__ void sync_consumer(int consumer) {
-  // Constants: with a register operand the kernel would reserve all barriers.
+  // Constants, because with a register operand the kernel would reserve all named barriers.
   if (consumer == 0) {
     asm volatile("bar.sync %0, %1;" ::"n"(int{kConsumer0Barrier}), "n"(kWarpgroup) : "memory");
   } else {
@@ -69,11 +69,12 @@ __device__ __forceinline__ void store_matrices(void* to, const std::uint32_t (&v
                : "memory");
 }
 
-/// 64 x 64 sums, rounded, into a panel as TMA reads it: lines of 128 bytes, swizzled.
+/// Rounds 64 x 64 sums into a panel in the layout that TMA reads: lines of 128 bytes, swizzled.
 __device__ __forceinline__ void fill_panel(const Result& result, const float (&sum)[32],
                                            std::uint16_t* panel, int thread) {
   const int warp = thread / 32, lane = thread % 32;
-  // Lane l gives the address of line l % 8 of matrix l / 8: rows first, then columns.
+  // Lane l gives the address of line l % 8 of matrix l / 8; matrices are ordered by rows first,
+  // then columns.
   const int line = warp * 16 + lane % 16, right = lane / 16;
 #pragma unroll
   for (int group = 0; group < 8; group += 2) {
@@ -88,13 +89,13 @@ __device__ __forceinline__ void fill_panel(const Result& result, const float (&s
   }
 }
 
-/// Makes what all threads wrote to panels visible to TMA.
+/// Makes all threads' writes to panels visible to TMA.
 __device__ __forceinline__ void sync_panels(int consumer) {
   ptx::fence_proxy_async(ptx::space_shared);
   sync_consumer(consumer);
 }
 
-/// Starts the TMA store of a panel of a block of the result.
+/// Starts the TMA store of a panel at (row, col) of a block of the result.
 __device__ __forceinline__ void store_panel(const CUtensorMap& map, const std::uint16_t* panel,
                                             int block, int row, int col) {
   const std::int32_t at[] = {col, row, block};
@@ -102,12 +103,13 @@ __device__ __forceinline__ void store_panel(const CUtensorMap& map, const std::u
   ptx::cp_async_bulk_commit_group();
 }
 
-/// The panels that this thread sent have been read.
+/// Waits until TMA has read the panels that this thread stores.
 __device__ __forceinline__ void wait_for_buffers() {
   ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
 }
 
-/// Any result: an element at a time, not unrolled, to keep the code small. The sums are lost.
+/// Stores any result, one element at a time; not unrolled, to keep the code small. Overwrites
+/// `sum`.
 __device__ __forceinline__ void store_elements(const Result& result, float (&sum)[32], int block,
                                                int row, int col, int thread) {
   const Fragment fragment(thread);

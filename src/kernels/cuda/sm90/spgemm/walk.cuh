@@ -6,8 +6,8 @@
 #include "src/kernels/cuda/spgemm/walk.cuh"
 
 // What an output tile walks. A tile is a run of kSlots adjacent blocks in one row of the result.
-// For each stored block of that row of A in turn, a step says which of B's blocks meet it in the
-// tile's slots; A's block is fetched once for all of them.
+// There is one step per stored block of that row of A: it names the blocks of B that match in the
+// tile's slots. A's block is loaded once for all of them.
 namespace tessera::cuda::sm90::spgemm {
 
 using cuda::spgemm::Lists;
@@ -16,16 +16,16 @@ using cuda::spgemm::ResultRuns;
 using cuda::spgemm::RightBlocks;
 using cuda::spgemm::Search;
 
-/// A batch of steps, in shared memory: written by a matching warp, read by all others.
+/// A batch of steps in shared memory: written by a matcher warp, read by producers and consumers.
 template <int kSlots>
 struct Batch {
   static constexpr int kSteps = kSlots == 1 ? 32 : 16;
-  int slots;                  // blocks of the tile
-  int first;                  // where its first block is stored
-  bool last;                  // of the tile
-  int left[kSteps];           // A's stored blocks
+  int slots;                  // result blocks of the tile
+  int first;                  // stored position of the first one
+  bool last;                  // last batch of the tile
+  int left[kSteps];           // stored position in A, per step
   std::uint32_t met[kSteps];  // bit s: B has a block for slot s
-  int right[kSteps][kSlots];  // B's stored blocks
+  int right[kSteps][kSlots];  // stored positions in B
 };
 
 struct Walk {
@@ -34,8 +34,8 @@ struct Walk {
   Lists result;
 };
 
-/// One warp fills a batch with the steps of `count` entries of A from `entry` on: each lane looks
-/// up one (step, slot) per round, with all rounds interleaved, because each look-up is a trip to
+/// Fills a batch with the steps of `count` entries of A from `entry` on, by one warp. Each lane
+/// looks up one (step, slot) per round; all rounds are interleaved, because each look-up waits for
 /// L2.
 template <int kSlots>
 __device__ __forceinline__ void match(const Walk& walk, int entry, int count, int column, int lane,

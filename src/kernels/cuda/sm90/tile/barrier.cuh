@@ -6,7 +6,8 @@
 
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// mbarriers, and the ring of stages that a producer fills and consumers empty.
+// mbarriers, named and cluster barriers, and the ring of stages that a producer fills and consumers
+// empty.
 namespace tessera::cuda::tile {
 
 namespace ptx = ::cuda::ptx;
@@ -18,35 +19,36 @@ __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parit
 
 __device__ __forceinline__ void arrive(std::uint64_t* barrier) { ptx::mbarrier_arrive(barrier); }
 
-/// One more arrival, and `bytes` that TMA will still write, before the phase completes.
+/// Arrives, and adds `bytes` that TMA has to write before the phase completes.
 __device__ __forceinline__ void arrive_expecting(std::uint64_t* barrier, std::uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier,
                                  bytes);
 }
 
-/// The same place in the shared memory of another block of the cluster.
+/// The same address in the shared memory of another CTA of the cluster.
 __device__ __forceinline__ std::uint32_t address_of_rank(const void* mine, int rank) {
   std::uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
   return there;
 }
 
-/// Arrives at the barrier at the same address in another block of the cluster. Orders what tensor
-/// cores have read, no more: a release to the cluster would be a full fence of memory.
+/// Arrives at the barrier at the same address in another CTA of the cluster. Orders the tensor
+/// cores' reads of operands, but no other memory: a release at cluster scope would be a full memory
+/// fence.
 __device__ __forceinline__ void arrive_there(std::uint64_t* mine, int rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_rank(mine, rank))
                : "memory");
 }
 
-/// All threads arrive, then wait. Orders no memory: data that travels between blocks has its own
-/// barriers.
+/// Cluster barrier of all threads: arrive, then wait. Relaxed: orders no memory, since data that
+/// travels between CTAs has its own barriers.
 __device__ __forceinline__ void cluster_arrive() {
   tile::ptx::barrier_cluster_arrive(tile::ptx::sem_relaxed);
 }
 __device__ __forceinline__ void cluster_wait() { tile::ptx::barrier_cluster_wait(); }
 
-/// True for one lane of a warp whose lanes all call this. The compiler knows it to be one: TMA
-/// copies that only this lane issues need no loop over lanes.
+/// elect.sync: true for one lane of a converged warp. The compiler then knows that one lane is
+/// active, and needs no loop over lanes around TMA copies.
 __device__ __forceinline__ bool elect() {
   std::uint32_t elected = 0;
   asm volatile(
@@ -59,14 +61,14 @@ __device__ __forceinline__ bool elect() {
   return elected != 0;
 }
 
-/// Arrives when all `cp.async` copies of this thread so far have reached shared memory.
+/// Arrives once all earlier `cp.async` copies of this thread have reached shared memory.
 __device__ __forceinline__ void arrive_when_copied(std::uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
                    static_cast<std::uint32_t>(__cvta_generic_to_shared(barrier)))
                : "memory");
 }
 
-/// Named barriers, each for as many threads; barrier 0 is __syncthreads.
+/// Named barriers with `threads` participants; barrier 0 is __syncthreads.
 __device__ __forceinline__ void sync_at(unsigned barrier, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -74,13 +76,14 @@ __device__ __forceinline__ void arrive_at(unsigned barrier, int threads) {
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/// The barriers of a ring; lives in shared memory.
+/// The barriers of a ring, in shared memory.
 template <int kStages>
 struct RingBarriers {
   std::uint64_t full[kStages], empty[kStages];
 
-  /// One thread calls this, or several that share the stages; a fence and a block barrier must
-  /// follow.
+  /// Initialises the barriers with `consumers` arrivals per phase of `empty` and `producers`
+  /// arrivals of `full`. Called by one thread, or by `threads` threads that divide the stages.
+  /// __syncthreads has to follow.
   __device__ void init(int consumers, int producers = 1, int thread = 0, int threads = 1) {
     for (int i = thread; i < kStages; i += threads) {
       ptx::mbarrier_init(&full[i], static_cast<std::uint32_t>(producers));
@@ -90,7 +93,7 @@ struct RingBarriers {
   }
 };
 
-/// A position in the ring; producer and consumers each walk their own.
+/// A position in a ring: stage and parity. Producer and consumers each have their own.
 template <int kStages>
 struct RingCursor {
   int stage = 0;

@@ -10,7 +10,7 @@
 
 namespace tessera::cuda::tile {
 
-/// One box of a tensor map into shared memory; its bytes complete on `full`.
+/// Loads one box of a 3-D tensor map into shared memory; its bytes complete on `full`.
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int inner, int row,
                                          int batch, std::uint64_t* full) {
   const std::int32_t at[] = {inner, row, batch};
@@ -18,8 +18,8 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int i
                                     at, full);
 }
 
-/// The same into all blocks of a cluster in the bitmask `ranks`: to the same address in each, where
-/// the bytes complete on the same barrier.
+/// The same by multicast: to the same address in each CTA of the bitmask `ranks`, where the bytes
+/// complete on the barrier at the same address.
 __device__ __forceinline__ void copy_box_to_all(void* to, const CUtensorMap& map, int inner,
                                                 int row, int batch, std::uint64_t* full,
                                                 std::uint16_t ranks) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void copy_box_to_all(void* to, const CUtensorMap& map
                                     at, full, ranks);
 }
 
-/// The same of a map with panels, by addresses in shared memory: a warp that issues many of them
+/// The same for a 4-D map (panel_map), with shared addresses: a warp that issues many copies
 /// computes each from few registers.
 __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& map, int inner,
                                          int row, int panel, int batch, std::uint32_t full) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& ma
       : "memory");
 }
 
-/// A box of a map with five dimensions, for the results of several heads.
+/// Stores one box through a 5-D map (folded_map): results of several heads.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int head, int row,
                                           int group, int batch, const void* from) {
   const std::int32_t at[] = {inner, head, row, group, batch};
@@ -47,8 +47,8 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int
                                     from);
 }
 
-/// Stores one box from shared memory, clipped at the edges of the tensor. `commit_stores` makes a
-/// bulk group of the stores before it.
+/// Stores one box through a 3-D map, clipped at the edges of the tensor. `commit_stores` puts all
+/// stores before it into one bulk group.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int row, int batch,
                                           const void* from) {
   const std::int32_t at[] = {inner, row, batch};
@@ -57,7 +57,8 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int inner, int
 }
 __device__ __forceinline__ void commit_stores() { ::cuda::ptx::cp_async_bulk_commit_group(); }
 
-/// The same with an L2 policy, such as kStreams: what is read once is evicted first.
+/// Loads one box of a 3-D map with an L2 policy: kStays (the default) or kStreams (evict_first, for
+/// data that is read once).
 inline constexpr std::uint64_t kStays = 0x1000000000000000, kStreams = 0x12F0000000000000;
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int inner, int row,
                                          int batch, std::uint64_t* full, std::uint64_t policy) {

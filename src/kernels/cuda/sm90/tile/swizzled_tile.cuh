@@ -4,32 +4,32 @@
 
 #include "src/kernels/cuda/common/precision.cuh"
 
-// A tile in shared memory, as TMA writes it and wgmma reads it: lines of 128 bytes with the
-// 128-byte swizzle, in atoms of 8 lines.
+// A tile in shared memory, in the layout that TMA writes and wgmma reads: lines of 128 bytes with
+// the 128-byte swizzle, in atoms of 8 lines.
 namespace tessera::cuda::tile {
 
 inline constexpr int kLineBytes = 128;
-/// 16-bit elements of one line: the width of every TMA box and of every step of depth.
+/// 16-bit elements per line: the width of TMA boxes and the depth of a step.
 inline constexpr int kLine = 64;
-/// MMAs over the depth of one line: each reads 32 bytes of it.
+/// MMAs per line of depth: each reads 32 bytes.
 inline constexpr int kMmasPerLine = kLineBytes / 32;
-/// Swizzled tiles start at multiples of one atom.
+/// Swizzled tiles are aligned to one atom.
 inline constexpr int kAtomBytes = 8 * kLineBytes;
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// The contents of dynamic shared memory, from the first boundary of an atom on: a kernel requests
-/// kAtomBytes more than it needs.
+/// Dynamic shared memory from the first atom boundary on. A kernel requests kAtomBytes more than it
+/// needs.
 template <class Shared>
 __device__ __forceinline__ Shared& at_atom(char* raw) {
   const std::uint32_t skip = (kAtomBytes - shared_address(raw) % kAtomBytes) % kAtomBytes;
   return *reinterpret_cast<Shared*>(raw + skip);
 }
 
-/// wgmma's view of a tile (PTX ISA, "matrix descriptor"): address and strides in units of 16 bytes.
-/// The swizzle is as wide as a line: 128, 64 or 32 bytes are modes 1, 2 and 3.
+/// The wgmma matrix descriptor of a tile (PTX ISA, "matrix descriptor"); fields are in units of 16
+/// bytes. The swizzle is as wide as a line: modes 1, 2 and 3 are 128, 64 and 32 bytes.
 __device__ __forceinline__ std::uint64_t descriptor(const void* start, int leading_bytes,
                                                     int stride_bytes, int line_bytes = kLineBytes) {
   const auto units = [](std::uint32_t bytes) { return std::uint64_t{(bytes & 0x3FFFF) >> 4}; };
@@ -38,8 +38,8 @@ __device__ __forceinline__ std::uint64_t descriptor(const void* start, int leadi
          units(static_cast<std::uint32_t>(stride_bytes)) << 32 | mode << 62;
 }
 
-/// The same for all lanes of a warp, in a form that the compiler keeps in uniform registers, where
-/// wgmma needs it.
+/// The same descriptor, equal in all lanes, in a form that the compiler keeps in uniform registers,
+/// where wgmma needs it.
 __device__ __forceinline__ std::uint64_t uniform(std::uint64_t view) {
   const auto address = static_cast<std::uint32_t>(view);
   return (view & ~0xFFFFFFFFull) | __shfl_sync(~0u, address, 0);
@@ -48,9 +48,9 @@ __device__ __forceinline__ std::uint64_t uniform(std::uint64_t view) {
 /// Which dimension of an operand is contiguous in memory.
 enum class Major { k, mn };
 
-/// One operand's tile of a stage: kExtent rows of A or columns of B, kLine deep.
-/// Major::k: kExtent lines, each one row's kLine elements of depth.
-/// Major::mn: panels of kLine lines, each one depth's kLine rows or columns.
+/// One operand's tile of a stage: kExtent rows of A or columns of B, kLine deep. Major::k: kExtent
+/// lines, each with kLine elements of depth of one row. Major::mn: panels of kLine lines, each with
+/// kLine rows or columns at one depth.
 template <class Element, int kExtent, Major kMajor>
 struct OperandTile {
   static constexpr int kLine = Precision<Element>::kLine;
@@ -63,16 +63,16 @@ struct OperandTile {
 
   alignas(kAtomBytes) Element data[kExtent * kLine];
 
-  /// Where panel i of a load goes.
+  /// The address of panel i.
   __device__ Element* panel(int i) { return data + i * kLine * kLine; }
 
-  /// Rows or columns from `first` (a multiple of kLine) on.
+  /// The wgmma descriptor of the rows or columns from `first` (a multiple of kLine) on.
   __device__ std::uint64_t view(int first) const {
     const Element* start = data + first * kLine;
     return kMajor == Major::k ? descriptor(start, 0, kAtomBytes)
                               : descriptor(start, kPanelBytes, kAtomBytes);
   }
-  /// The increment of a view for the depth of one MMA.
+  /// The increment of a descriptor for the depth of one MMA.
   static constexpr std::uint64_t kDepthStep =
       Precision<Element>::kMmaDepth *
           (kMajor == Major::k ? Precision<Element>::kBytes : kLineBytes) >>

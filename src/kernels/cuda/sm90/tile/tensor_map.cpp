@@ -18,7 +18,7 @@ constexpr std::int64_t kAlignment = 16;
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-/// libcuda is never linked: the entry point is looked up where a GPU is in use.
+/// libcuda is not linked; its entry point is looked up on first use.
 Encode encode_function() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
@@ -31,7 +31,7 @@ Encode encode_function() {
   return reinterpret_cast<Encode>(entry);
 }
 
-/// One dimension of a tensor and of its boxes; stride in elements.
+/// One dimension of a tensor and its extent in a box; stride in elements.
 struct Dimension {
   std::int64_t size, stride;
   int box;
@@ -49,7 +49,7 @@ CUtensorMapDataType data_type(DType dtype) {
   }
 }
 
-/// Elements of a line with the 128-byte swizzle.
+/// Elements in a line of 128 bytes.
 int line_of(DType dtype) { return 128 / size_of(dtype); }
 
 CUtensorMap encode(DType dtype, const void* data, std::initializer_list<Dimension> dimensions) {
@@ -61,7 +61,7 @@ CUtensorMap encode(DType dtype, const void* data, std::initializer_list<Dimensio
   std::size_t rank = 0;
   for (const Dimension& d : dimensions) {
     sizes[rank] = static_cast<cuuint64_t>(std::max<std::int64_t>(d.size, 1));
-    // A dimension of size 1 may have any stride: give it a legal one.
+    // A dimension of size 1 may have any stride; the driver requires a valid one.
     if (rank > 0)
       pitches[rank - 1] =
           d.size <= 1 ? cuuint64_t{kAlignment} : static_cast<cuuint64_t>(d.stride * size_of(dtype));

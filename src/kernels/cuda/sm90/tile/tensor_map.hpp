@@ -8,8 +8,8 @@
 
 namespace tessera::cuda::tile {
 
-/// A matrix, or a batch of them, as TMA sees it: `inner` elements contiguous, then rows, then
-/// batches. Strides in elements. Reads outside give zeros.
+/// A matrix, or a batch of them, for TMA: `inner` contiguous elements, then rows, then batches;
+/// strides in elements. Reads outside give zeros.
 struct MatrixMap {
   const void* data;
   DType dtype;
@@ -17,24 +17,25 @@ struct MatrixMap {
   std::int64_t row_stride, batch_stride;
 };
 
-/// Whether TMA can read it: 16-byte base and pitches, sizes and coordinates of 32 bits.
+/// Whether TMA can read it: base and pitches are multiples of 16 bytes, sizes and coordinates fit
+/// 32 bits.
 bool tma_readable(const MatrixMap& matrix);
 
-/// Whether TMA can write it without touching anything else: it clips at the end of a line only in
+/// Whether TMA can write it without writing anything else: TMA clips at the end of a line only in
 /// whole pieces of 16 bytes.
 bool tma_writable(const MatrixMap& matrix);
 
-/// The descriptor for boxes of `box_inner` elements x `box_rows`, with the swizzle that is as wide
-/// as their lines: 128, 64 or 32 bytes, by default 128. Host only; enqueues nothing.
+/// The tensor map for boxes of `box_inner` elements x `box_rows` rows, with a swizzle as wide as
+/// their lines: 128 (default), 64 or 32 bytes. Runs on the host; enqueues nothing.
 CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows, int box_inner = 0);
 
-/// The same with one more dimension between rows and batches: `inner` is cut into panels of 128
-/// bytes, and a box has `box_panels` of them, one behind the other in shared memory. Not cut where
-/// `box_panels` is 0: then that dimension has size 1.
+/// The same with one more dimension between rows and batches: `inner` is divided into panels of 128
+/// bytes, and a box has `box_panels` of them, one behind the other in shared memory. With
+/// `box_panels` 0 the dimension has size 1 and `inner` is not divided.
 CUtensorMap panel_map(const MatrixMap& matrix, int box_rows, int box_panels);
 
-/// Rows of several heads, [batches, rows, heads, inner], as attention has them. Strides in
-/// elements; `inner` is contiguous.
+/// Rows of several heads, [batches, rows, heads, inner], for TMA. Strides in elements; `inner` is
+/// contiguous.
 struct HeadsMap {
   const void* data;
   DType dtype;
@@ -43,12 +44,12 @@ struct HeadsMap {
 };
 bool tma_readable(const HeadsMap& tensor);
 
-/// Boxes of `box_inner` elements x `box_rows` rows of one head; coordinates (inner, row, head,
-/// batch). Swizzled as wide as their lines.
+/// The tensor map for boxes of `box_inner` elements x `box_rows` rows of one head; coordinates
+/// (inner, row, head, batch). The swizzle is as wide as a line.
 CUtensorMap rows_map(const HeadsMap& tensor, int box_rows, int box_inner);
 
-/// The same rows of `fold` adjacent heads, which follow one another before the next row;
-/// coordinates (inner, head of the group, row, group, batch).
+/// The same with `fold` adjacent heads folded into rows: a row's heads follow one another before
+/// the next row; coordinates (inner, head of the group, row, group, batch).
 CUtensorMap folded_map(const HeadsMap& tensor, int fold, int box_rows, int box_inner);
 
 }  // namespace tessera::cuda::tile

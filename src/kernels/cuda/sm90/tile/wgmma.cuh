@@ -12,8 +12,8 @@
 
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
-// wgmma over accumulator arrays: 64 x N x 32 bytes of depth of one warpgroup, operands in shared
-// memory.
+// wgmma on accumulator arrays: one warpgroup multiplies 64 x N x 32 bytes of depth, with B (and
+// mostly A) in shared memory.
 namespace tessera::cuda::tile {
 
 namespace gmma = cute::SM90::GMMA;
@@ -21,7 +21,7 @@ namespace gmma = cute::SM90::GMMA;
 template <Major kMajor>
 inline constexpr gmma::Major kGmmaMajor = kMajor == Major::k ? gmma::Major::K : gmma::Major::MN;
 
-/// The instruction for one element type and width; void where there is none.
+/// The CUTLASS atom for an element type and a width, A in shared memory; void if there is none.
 template <class Element, int kN, Major kA, Major kB>
 constexpr auto atom() {
   constexpr gmma::Major a = kGmmaMajor<kA>, b = kGmmaMajor<kB>;
@@ -46,13 +46,13 @@ constexpr auto atom() {
 
 __device__ __forceinline__ void mma_fence() { cute::warpgroup_arrive(); }
 __device__ __forceinline__ void mma_commit() { cute::warpgroup_commit_batch(); }
-/// Returns when at most kPending committed groups are still running.
+/// Waits until at most kPending committed groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void mma_wait() {
   cute::warpgroup_wait<kPending>();
 }
 
-/// sum (+)= A * B over the depth of one MMA; overwrites where `first`.
+/// sum (+)= A * B over the depth of one MMA; `first` overwrites `sum`.
 template <class Element, int kN, Major kA, Major kB>
 __device__ __forceinline__ void mma(float (&sum)[kN / 2], std::uint64_t a, std::uint64_t b,
                                     bool first) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void mma(float (&sum)[kN / 2], std::uint64_t a, std::
   (std::make_index_sequence<kN / 2>{});
 }
 
-/// The instruction whose A comes from registers.
+/// The same with A in registers.
 template <class Element, int kN, Major kB>
 constexpr auto register_atom() {
   constexpr gmma::Major a = gmma::Major::K, b = kGmmaMajor<kB>;
@@ -83,7 +83,7 @@ constexpr auto register_atom() {
   }
 }
 
-/// The same with A in registers: four words of the warp's 16 rows x 32 bytes of depth.
+/// The same with A in registers: four words per lane hold the warp's 16 rows x 32 bytes of depth.
 template <class Element, int kN, Major kB>
 __device__ __forceinline__ void mma(float (&sum)[kN / 2], const std::uint32_t* a, std::uint64_t b,
                                     bool first) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void mma(float (&sum)[kN / 2], const std::uint32_t* a
   (std::make_index_sequence<kN / 2>{});
 }
 
-/// Sums belong to the running MMA until here: the compiler moves no use of them over this line.
+/// Stops the compiler from moving uses of `sum`, which the MMA in flight writes, across this line.
 template <int kCount>
 __device__ __forceinline__ void settle(float (&sum)[kCount]) {
 #pragma unroll
