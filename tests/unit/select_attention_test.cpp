@@ -52,7 +52,9 @@ TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
                {128, 64, "sm90_attention_d128_q192_k64_s3"},
                {192, 128, "sm90_attention_d192_v128_q128_k128_s2"},
                {136, 16, "sm90_attention_d192_v128_q128_k128_s2"},
-               {192, 192, "sm90_attention_d256_q128_k64_s2"},
+               {192, 192, "sm90_attention_d192_q128_k64_s3"},
+               {136, 136, "sm90_attention_d192_q128_k64_s3"},
+               {200, 200, "sm90_attention_d256_q128_k64_s2"},
                {256, 256, "sm90_attention_d256_q128_k64_s2"}};
   for (const auto& c : cases)
     for (const DType dtype : {DType::bf16, DType::f16}) {

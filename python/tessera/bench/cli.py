@@ -2,9 +2,10 @@
 
 import argparse
 import sys
+from dataclasses import replace
 
 from ..report import card_tables, case_tables, markdown
-from . import ceilings, machine_code, results, suite, table
+from . import ceilings, machine_code, results, shapes, suite, sweep, table
 from . import peers as adapters
 from .cases import REQUIRED, STATES, CaseError, read_workload
 from .files import check_writable, run_program, write_json
@@ -15,6 +16,7 @@ from .peers.base import Unavailable
 from .tree import find_tree
 
 MOST_SECONDS = 3600
+MOST_SHAPES = 10000
 
 EPILOG = """examples:
   python -m tessera.bench attention --q-length 8192 --causal --block-q 128 --density .25
@@ -64,6 +66,19 @@ def build_parser():
     many.add_argument("--resume", action="store_true", help="leave out what the file holds already")
     many.add_argument("--list", action="store_true", help="print the cases and stop")
     add_common(many)
+
+    drawn = commands.add_parser("sweep", help="shapes drawn at random, and how the ratios to the "
+                                               "best alternative are distributed")
+    drawn.add_argument("op", choices=tuple(shapes.DRAWN))
+    drawn.add_argument("--seed", type=int, default=1, help="of the shapes [1]")
+    drawn.add_argument("--count", type=int, default=120, help="of the shapes [120]")
+    drawn.add_argument("--rows", action="store_true",
+                       help="measure every kernel row as well: what the planner's choice costs")
+    drawn.add_argument("--shard", default="1/1", help="I/N: every N-th shape, from the I-th on")
+    drawn.add_argument("--budget", type=float, help="start no new shape after so many seconds")
+    drawn.add_argument("--resume", action="store_true", help="leave out what the file holds already")
+    drawn.add_argument("--list", action="store_true", help="print the shapes and stop")
+    add_common(drawn)
 
     joined = commands.add_parser("merge", help="join result files of one card")
     joined.add_argument("files", nargs="+")
@@ -145,6 +160,34 @@ def run_measuring(arguments):
     return outcome
 
 
+def run_sweep(arguments):
+    if arguments.seed < 0:
+        raise CaseError(f"--seed: expected 0 or more, got {arguments.seed}")
+    if not 1 <= arguments.count <= MOST_SHAPES:
+        raise CaseError(f"--count: expected 1 to {MOST_SHAPES}, got {arguments.count}")
+    if arguments.list:
+        for case in shapes.draw(arguments.op, arguments.seed, arguments.count):
+            print(case.label)
+        return 0
+    check_writable("--json", arguments.json)
+    if arguments.peers == "all":
+        arguments.peers = ",".join(sweep.ALTERNATIVES[arguments.op])
+    arguments.states = arguments.states or ",".join(sweep.STATES)
+    settings = settings_of(arguments, chosen_device(arguments.device))
+    run = sweep.Sweep(arguments.op, arguments.seed, arguments.count,
+                      suite.parse_shard(arguments.shard), arguments.json,
+                      replace(settings, rows=arguments.rows), tree=arguments.tree,
+                      commit=arguments.commit, quiet=arguments.quiet, resume=arguments.resume,
+                      budget=arguments.budget)
+    outcome = run.sweep()
+    if outcome == suite.STOPPED:
+        print("tessera.bench: stopped; what was measured is kept", file=sys.stderr)
+    for one in sweep.report(run.result, arguments.op, arguments.seed, run.records()):
+        print("\n".join(markdown.lines([one])))
+    print(*markdown.provenance(run.result))
+    return outcome
+
+
 def run_ceilings(arguments):
     if not 0.1 <= arguments.seconds <= 60:
         raise CaseError(f"--seconds: expected 0.1 to 60, got {arguments.seconds:g}")
@@ -192,5 +235,5 @@ def run_peers(arguments):
 
 def main(arguments=None):
     arguments = build_parser().parse_args(arguments)
-    run = {"ceilings": run_ceilings, "merge": run_merge, "table": run_table, "peers": run_peers}
+    run = {"sweep": run_sweep, "ceilings": run_ceilings, "merge": run_merge, "table": run_table, "peers": run_peers}
     return run_program("tessera.bench", run.get(arguments.command, run_measuring), arguments)

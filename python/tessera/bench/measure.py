@@ -9,12 +9,15 @@ from typing import Any
 
 from . import peers as adapters
 from .machine import gpu_facts
-from .ours import prepare_ours
+from .ours import accepted_rows, prepare_ours
 from .patterns import NoTessera
 from .peers.base import Unavailable, one_line
 from .problem import Problem
 from .reference import WrongResult, check_same
 from .timing import (
+    QUICK_BURST_SECONDS,
+    QUICK_REST_SECONDS,
+    QUICK_ROUNDS,
     SUSTAINED_SECONDS,
     CpuTimer,
     CudaTimer,
@@ -23,6 +26,7 @@ from .timing import (
 )
 
 OURS = "ours"
+ROW = "row "  # before a kernel row's name: ours, by that row
 
 
 class DeviceLost(RuntimeError):
@@ -36,9 +40,12 @@ class DeviceLost(RuntimeError):
 
 @dataclass
 class Settings:
-    """`find_gpu` fills in the last two."""
+    """`find_gpu` fills in the last two. `quick`: in short bursts, for many small cases; `rows`: each
+    kernel row that supports a case competes as well."""
 
     device: str = "cpu"
+    quick: bool = False
+    rows: bool = False
     seconds: float = SUSTAINED_SECONDS
     states: tuple | None = None  # None: those of the case
     peers: object = "all"
@@ -63,6 +70,8 @@ def measure_case(case, settings, say=lambda text: None):
     problem = Problem(case, settings.device, settings.cache_bytes)
     ready, absent, errors = {}, {}, {}
     names = [OURS] if settings.ours else []
+    if settings.rows:
+        names += [ROW + row for row in accepted_rows(problem)]
     names += adapters.peers_for(case, settings.device, settings.peers)
     for name in names:
         say(f"preparing {name}")
@@ -107,8 +116,8 @@ def _ready(name, problem, settings):
 
 
 def _prepare_and_check(name, problem):
-    if name == OURS:
-        prepared = prepare_ours(problem)
+    if name == OURS or name.startswith(ROW):
+        prepared = prepare_ours(problem, None if name == OURS else name.removeprefix(ROW))
         return prepared, check_ours(prepared, problem)
     peer = adapters.get_peer(name)
     reason = peer.refuse(problem.case)
@@ -167,10 +176,13 @@ def _record(problem, state, ready, absent, errors, settings):
         entries[name] = entry
     entries.update({name: {"unavailable": reason} for name, reason in absent.items()})
     ours = entries.pop(OURS, {"unavailable": "not asked for"})
+    rows = {name.removeprefix(ROW): entries.pop(name).get("ms")
+            for name in list(entries) if name.startswith(ROW)}
     error, budget = errors.get(OURS, (None, None))
     return {"op": problem.op, "params": problem.params, "state": state,
             "useful_flops": problem.useful_flops, "bytes": problem.bytes, "ours": ours,
-            "peers": entries, "max_error": error, "error_budget": budget}
+            "peers": entries, **({"rows": rows} if rows else {}),
+            "max_error": error, "error_budget": budget}
 
 
 def timer_for(problem, settings):
@@ -186,6 +198,9 @@ def take_turns(timer, running, problem, state, settings, calls=None):
         return measure_sustained(timer, running, seconds, calls)
     if settings.device == "cpu":
         return measure_bursts(timer, running, rounds=5, seconds=settings.seconds / 5)
+    if settings.quick:
+        return measure_bursts(timer, running, calls, QUICK_ROUNDS, QUICK_BURST_SECONDS,
+                              QUICK_REST_SECONDS)
     return measure_bursts(timer, running, calls)
 
 
@@ -209,7 +224,7 @@ def without_host(timer, ready):
 
 
 def _describe(entry, name, prepared, checked, problem):
-    if name == OURS:
+    if name == OURS or name.startswith(ROW):
         entry["row"] = prepared.extra.get("row")
         entry["predicted_ms"] = prepared.extra.get("predicted_ms")
         entry["machine_code"] = prepared.extra.get("machine_code")

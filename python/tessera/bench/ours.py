@@ -153,6 +153,11 @@ class SparseResult:
         return Bsr(lists, r, c, "cpu").dense_rows(self.matrix.values, rows)
 
 
+def accepted_rows(problem):
+    """The kernel rows that support a problem."""
+    return [one["kernel"] for one in explanation(problem)["candidates"] if one["accepted"]]
+
+
 def explanation(problem, kernel=None, device=None):
     """What would run and what else could, with the times that the cost model gives it."""
     tessera = import_tessera()

@@ -113,7 +113,8 @@ def record_key(record):
 # Sections of a result, and what is equal of entries of which only the newest counts.
 FIGURES: dict = {"cases": record_key, "host": itemgetter("call"), "eager": itemgetter("call")}
 SECTIONS: dict = {**FIGURES, "tests": itemgetter("name"),
-                  "verify": itemgetter("op", "device", "first_seed")}
+                  "verify": itemgetter("op", "device", "first_seed"),
+                  "sweeps": itemgetter("op", "seed", "state")}
 
 
 def newest(results):

@@ -74,10 +74,11 @@ class Suite:
         if resume and path and os.path.exists(path):
             former = results.read(path)
             results.require_same(former, self.result, (path, "this run"))
-            for field in ("cases", "tests", "verify", "ceilings", "host", "eager", "parts"):
+            for field in ("cases", "tests", "verify", "ceilings", "host", "eager", "sweeps", "parts"):
                 if field in former:
                     self.result[field] = former[field]
             results.add_part(self.result, former)
+        self.start = time.monotonic()
         self.attempts = Attempts(path, resume)
         self.kernels = machine_code.installed() if resume and settings.device == "cuda" else None
 
@@ -88,8 +89,11 @@ class Suite:
         return len(records) == len(states) and not (
             self.settings.ours and machine_code.stale(records, self.kernels))
 
+    def spent(self):
+        """Whether the budget of time is."""
+        return self.budget is not None and time.monotonic() - self.start > self.budget
+
     def run(self, cases):
-        start = time.monotonic()
         left = [case for case in cases if not self.is_done(case)]
         progress = Progress(len(left), quiet=self.quiet)
         outcome = DONE
@@ -98,7 +102,7 @@ class Suite:
                 if left:
                     self._ceilings(progress)
                 for case in left:
-                    if self.budget is not None and time.monotonic() - start > self.budget:
+                    if self.spent():
                         progress.say(f"the budget of {self.budget:g} s is spent: "
                                      f"{len(left) - progress.done} cases are left")
                         return BUDGET_SPENT

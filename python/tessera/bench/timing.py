@@ -17,6 +17,7 @@ from typing import Any
 BURST_ROUNDS = 9
 BURST_SECONDS = 0.012
 REST_SECONDS = 0.05
+QUICK_ROUNDS, QUICK_BURST_SECONDS, QUICK_REST_SECONDS = 7, 0.004, 0.003  # of a sweep's many shapes
 CHUNK_SECONDS = 0.04  # how much sustained work is queued ahead
 WARM_UP_SECONDS = 1.0  # before the first slice
 LEAD_IN_SECONDS = 0.25  # of each slice, before its clock starts
@@ -87,8 +88,6 @@ def _median(values):
 class CpuTimer:
     """Wall-clock time; bursts without rests."""
 
-    rest_seconds = 0.0
-
     def __init__(self, sets):
         self.sets = sets
 
@@ -98,7 +97,7 @@ class CpuTimer:
             prepared.run(i % self.sets)
         return (time.perf_counter() - start) * 1e3 / calls
 
-    def rest(self):
+    def rest(self, seconds=None):
         pass
 
     def clock_mhz(self):
@@ -125,8 +124,8 @@ class CudaTimer:
     def event(self):
         return self.torch.cuda.Event(enable_timing=True)
 
-    def rest(self):
-        time.sleep(REST_SECONDS)
+    def rest(self, seconds=None):
+        time.sleep(REST_SECONDS if seconds is None else seconds)
 
     def clock_mhz(self):
         return self.meter.clock_mhz()
@@ -183,7 +182,7 @@ def estimate_ms(timer, prepared):
 
 
 def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
-                   seconds=BURST_SECONDS):
+                   seconds=BURST_SECONDS, rest=None):
     """{name: Prepared} -> {name: Figures}. `calls_in_run`: how many calls one run stands for."""
     calls_in_run = calls_in_run or dict.fromkeys(competitors, 1)
     estimates = {name: estimate_ms(timer, one) for name, one in competitors.items()}
@@ -191,7 +190,7 @@ def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
     for order in in_turns(list(competitors), rounds):
         for name in order:
             runs = min(1000, max(1, int(seconds * 1e3 / estimates[name])))
-            timer.rest()
+            timer.rest(rest)
             ms = timer.calls_ms(competitors[name], runs) / calls_in_run[name]
             figures[name].times.append(ms)
             figures[name].clocks.append(timer.clock_mhz())

@@ -11,6 +11,7 @@ _MODULES = {
     "tessera_dense": ("tessera_dense", "cuda"),
     "cublaslt_dense": ("cublaslt", "cuda"),
     "cublaslt": ("cublaslt", "cuda"),
+    "torch_dense": ("torch_dense", "cuda"),
     "grouped_mm": ("grouped", "cuda"),
     "cublaslt_loop": ("grouped", "cuda"),
     "cusparse_bell": ("cusparse", "cuda"),

@@ -130,6 +130,14 @@ bool data_tells(const AttentionShape& s) {
 /// Whether tiles may visit different numbers of keys.
 bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(s); }
 
+/// Whether the shortest walk is at least half as long as the longest: without masks, and under a
+/// causal mask where most keys come before the first query (chunked prefill).
+bool walks_alike(const AttentionShape& s) {
+  const bool most_before = s.window_left < 0 && s.window_right == 0 && !data_tells(s) &&
+                           2 * s.q_length <= s.kv_length;
+  return most_before || !walks_differ(s);
+}
+
 /// The fraction of the work that is saved when consumers without rows skip a sequence's last tile.
 /// One consumer alone takes three fifths of the time of three. Under a causal mask a third is
 /// assumed instead, as the other estimates were fitted with it.
@@ -209,8 +217,8 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
   layout.whole = layout.tiles;
   // If later tiles are shorter, they fill the last round. Tiles with lists are not ordered by
   // length.
-  const bool shorter =
-      has_window(s) || s.q_packed || (s.kv_layout == KvLayout::packed && !s.masked);
+  const bool shorter = !walks_alike(s) && (has_window(s) || s.q_packed ||
+                                           (s.kv_layout == KvLayout::packed && !s.masked));
   if (shorter && layout.tiles >= layout.sms) return;
   const std::int64_t last = shorter ? layout.tiles : tiles_past_rounds(s, tile, layout);
   if (last == 0) return;
@@ -329,7 +337,7 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
   // The last round of tiles is rarely full; but tiles of different lengths fill it, or it is split
   // across CTAs.
   const auto in_whole_tiles = [&](double rounds) {
-    return walks_differ(s) ? std::max(rounds, 1.0) : std::ceil(rounds);
+    return walks_alike(s) ? std::ceil(rounds) : std::max(rounds, 1.0);
   };
   const double rounds = real(layout.tiles) / device.units;
   const double computed_rounds = computed_tiles(s, tile, layout) / device.units;

@@ -1,0 +1,154 @@
+"""Ours beside its alternatives over shapes drawn at random, and how the ratios are distributed.
+
+A ratio is the time of the best alternative over ours: above 1 we are faster. Where ours has no
+kernel it is 0."""
+
+import statistics
+from dataclasses import replace
+
+from ..report.table import Table
+from . import shapes
+from .measure import measure_case
+from .progress import Progress, stoppable
+from .results import record_key
+from .suite import BUDGET_SPENT, DONE, FAILED, Suite
+
+# What users have instead: of linear layers the dense ones, of sparse products other sparse ones.
+ALTERNATIVES = {"attention": ("fa3", "fa4", "sdpa_cudnn", "flashinfer", "torch"),
+                "matmul": ("cublaslt", "torch_dense", "torch"),
+                "linear": ("cublaslt_dense", "torch_dense", "torch"),
+                "bsr_matmul": ("torch_bsr", "cusparse_bell", "torch")}
+STATES = {"graph": "graph", "burst": "eager"}  # of records -> in words: calls in a loop are eager
+AGAIN, REPEATS = 10, 3  # so many of the worst are measured so many times more
+SHOWN = 20
+PERCENT = {"worst": 0, "p5": 5, "p25": 25, "median": 50, "p75": 75, "best": 100}
+
+
+def measured_ratio(record):
+    """Of one measurement; None without any alternative."""
+    times = [peer["ms"] for peer in record["peers"].values() if "ms" in peer]
+    if not times:
+        return None
+    return min(times) / record["ours"]["ms"] if "ms" in record["ours"] else 0.0
+
+
+def ratio(record):
+    return statistics.median(record["ratios"]) if "ratios" in record else measured_ratio(record)
+
+
+def regret(record):
+    """The time of the chosen row over that of the best one; None where the rows have no time."""
+    times = [ms for ms in record.get("rows", {}).values() if ms]
+    chosen = record.get("rows", {}).get(record["ours"].get("row"))
+    return chosen / min(times) if times and chosen else None
+
+
+def percentile(values, percent):
+    """Of sorted values, between neighbours."""
+    place = (len(values) - 1) * percent / 100
+    below = values[int(place)]
+    return below + (values[min(int(place) + 1, len(values) - 1)] - below) * (place - int(place))
+
+
+def worst_first(records, state):
+    """Those of a state that have a ratio."""
+    return sorted((one for one in records if one["state"] == state and ratio(one) is not None),
+                  key=ratio)
+
+
+def summaries(op, seed, records):
+    """An entry of a result's `sweeps` for each state that was measured."""
+    made = []
+    for state, word in STATES.items():
+        ratios = [ratio(one) for one in worst_first(records, state)]
+        if not ratios:
+            continue
+        entry = {"op": op, "state": word, "seed": seed, "count": len(ratios),
+                 "ratio": {name: percentile(ratios, share) for name, share in PERCENT.items()}}
+        regrets = sorted(filter(None, (regret(one) for one in records if one["state"] == state)))
+        if regrets:
+            entry["regret"] = {name: percentile(regrets, share) for name, share in
+                               (("median", 50), ("p95", 95), ("worst", 100))}
+        made.append(entry)
+    return made
+
+
+class Sweep(Suite):
+    """A suite over drawn shapes, whose worst ones are measured again."""
+
+    def __init__(self, op, seed, count, shard, path, settings, **options):
+        super().__init__(path, replace(settings, quick=True), ceilings=False, **options)
+        self.op, self.seed = op, seed
+        self.cases = shapes.draw(op, seed, count)
+        self.shard = self.cases[shard[0]::shard[1]]
+
+    def sweep(self):
+        outcome = self.run(self.shard)
+        if outcome in (DONE, FAILED) and not self._measure_worst_again():
+            outcome = BUDGET_SPENT
+        self.result["sweeps"] = [
+            one for one in self.result.get("sweeps", ())
+            if (one["op"], one["seed"]) != (self.op, self.seed)
+        ] + summaries(self.op, self.seed, self.records())
+        self.save()
+        return outcome
+
+    def records(self):
+        keys = {case.key for case in self.cases}
+        return [one for one in self.result["cases"] if record_key(one)[0] in keys]
+
+    def _measure_worst_again(self):
+        """Whether there was time for it. Another process's shard is not touched."""
+        own = {case.key: case for case in self.shard}
+        mine = [one for one in self.records() if record_key(one)[0] in own]
+        wanted = [one for state in STATES for one in worst_first(mine, state)[:AGAIN]
+                  if "ratios" not in one and "ms" in one["ours"]]
+        progress = Progress(len(wanted), quiet=self.quiet)
+        with stoppable(progress):
+            for record in wanted:
+                if self.spent():
+                    return False
+                case = replace(own[record_key(record)[0]], states=(record["state"],))
+                progress.step("again: " + case.label)
+                ratios = [measured_ratio(measure_case(case, self.settings)[0])
+                          for _ in range(REPEATS)]
+                record["ratios"] = [measured_ratio(record), *(one for one in ratios if one)]
+                self.save()
+                progress.finished()
+        return True
+
+
+def report(result, op, seed, records):
+    """Tables: the distribution, and the worst shapes with what ran there."""
+    entries = [one for one in result["sweeps"] if (one["op"], one["seed"]) == (op, seed)]
+    rows = [[one["state"], str(one["count"]), *(f"{one['ratio'][name]:.2f}" for name in PERCENT),
+             f"{sum(ratio(r) < .95 for r in worst_first(records, state))}"]
+            for one in entries for state, word in STATES.items() if word == one["state"]]
+    tables = [Table([f"{op}, seed {seed}", "shapes", *PERCENT, "below .95"], rows, 1)]
+    for one in entries:
+        if "regret" in one:
+            row = [f"{one['regret'][name]:.3f}" for name in ("median", "p95", "worst")]
+            tables.append(Table(["regret", "median", "p95", "worst"], [[one["state"], *row]], 1))
+    for state, word in STATES.items():
+        rows = [[f"{ratio(one):.2f}", _milliseconds(one["ours"]), _best_peer(one),
+                 one["ours"].get("row") or one["ours"].get("unavailable", ""),
+                 f"{one['ours'].get('predicted_ms') or 0:.4f}", _label(one)]
+                for one in worst_first(records, state)[:SHOWN]]
+        if rows:
+            tables.append(Table([word, "ours, ms", "best alternative, ms", "kernel row",
+                                 "predicted, ms", "shape"], rows, 0))
+    return tables
+
+
+def _label(record):
+    return shapes.make_case(record["op"], record["params"]).label
+
+
+def _milliseconds(entry):
+    return f"{entry['ms']:.4f}" if "ms" in entry else "none"
+
+
+def _best_peer(record):
+    name, entry = min(((name, one) for name, one in record["peers"].items() if "ms" in one),
+                      key=lambda pair: pair[1]["ms"])
+    return f"{name} {entry['ms']:.4f}"
