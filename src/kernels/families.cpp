@@ -1,6 +1,7 @@
 #include "src/kernels/families.hpp"
 
 #include "src/kernels/cpu/plan.hpp"
+#include "src/kernels/cuda/bsr/plan.hpp"
 #include "src/kernels/cuda/cublaslt/plan.hpp"
 #include "src/kernels/cuda/merge/plan.hpp"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
@@ -26,6 +27,7 @@ std::span<const KernelFamily> all_families() {
       sm90_attention_family(),
       sm80_merge_family(),
       sm80_spgemm_family(),
+      sm80_bsr_family(),
       sm80_cublaslt_family(),
       cpu_matmul_family(),
       cpu_sddmm_family(),

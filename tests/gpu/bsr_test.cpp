@@ -9,8 +9,8 @@
 #include "tests/gpu/products.hpp"
 #include "tests/gpu/rows.hpp"
 
-// Products of one sparse and one dense side, over blocks that several lines share: by each row of
-// sm90/bsr, whatever the cost model would choose.
+// Products of one sparse and one dense side, by each row of sm90_bsr and, where the sparse side is
+// walked as it is stored, of sm80_bsr, whatever the cost model would choose.
 namespace tessera {
 namespace {
 
@@ -25,7 +25,10 @@ struct Blocks {
 std::string expect_right_by_each_row(Products& p, const MatmulProblem& problem,
                                      const std::string& text) {
   std::string bytes;
-  for (int row : gpu_test::rows_of("sm90_bsr"))
+  std::vector<int> rows = gpu_test::rows_of("sm90_bsr");
+  if (problem.a.is_sparse() ? !problem.a.transposed : problem.b.transposed)
+    for (int row : gpu_test::rows_of("sm80_bsr")) rows.insert(rows.begin(), row);
+  for (int row : rows)
     bytes = p.expect_right(problem, text + " by " + gpu_test::name_of(row),
                            [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
   return bytes;

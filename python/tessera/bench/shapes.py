@@ -157,7 +157,8 @@ def flops(op, p):
 
 
 def elements(op, p):
-    """Of all tensors, without its pattern."""
+    """Of all dense tensors; of linear layers and dense products, the weights among them."""
     if op == "attention":
         return 2 * p["b"] * p["d"] * (p["s"] * p["h"] + p["skv"] * p["hk"])
-    return p["m"] * p["k"] + p["k"] * p["n"] + p["m"] * p["n"]
+    sparse_left = p.get("side") == "a"
+    return (0 if sparse_left else p["m"] * p["k"]) + p["k"] * p["n"] + p["m"] * p["n"]
