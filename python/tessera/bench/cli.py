@@ -63,7 +63,7 @@ def build_parser():
     many.add_argument("workloads", nargs="+")
     many.add_argument("--shard", default="1/1", help="I/N: every N-th case, from the I-th on")
     many.add_argument("--budget", type=float, help="start no new case after so many seconds")
-    many.add_argument("--resume", action="store_true", help="leave out what the file holds already")
+    many.add_argument("--resume", action="store_true", help="leave out what the file has")
     many.add_argument("--list", action="store_true", help="print the cases and stop")
     add_common(many)
 
@@ -76,7 +76,7 @@ def build_parser():
                        help="measure every kernel row as well: what the planner's choice costs")
     drawn.add_argument("--shard", default="1/1", help="I/N: every N-th shape, from the I-th on")
     drawn.add_argument("--budget", type=float, help="start no new shape after so many seconds")
-    drawn.add_argument("--resume", action="store_true", help="leave out what the file holds already")
+    drawn.add_argument("--resume", action="store_true", help="leave out what the file has")
     drawn.add_argument("--list", action="store_true", help="print the shapes and stop")
     add_common(drawn)
 
@@ -235,5 +235,6 @@ def run_peers(arguments):
 
 def main(arguments=None):
     arguments = build_parser().parse_args(arguments)
-    run = {"sweep": run_sweep, "ceilings": run_ceilings, "merge": run_merge, "table": run_table, "peers": run_peers}
+    run = {"sweep": run_sweep, "ceilings": run_ceilings, "merge": run_merge, "table": run_table,
+           "peers": run_peers}
     return run_program("tessera.bench", run.get(arguments.command, run_measuring), arguments)

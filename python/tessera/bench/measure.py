@@ -40,8 +40,8 @@ class DeviceLost(RuntimeError):
 
 @dataclass
 class Settings:
-    """`find_gpu` fills in the last two. `quick`: in short bursts, for many small cases; `rows`: each
-    kernel row that supports a case competes as well."""
+    """`find_gpu` fills in the last two. `quick`: short bursts, for many cases; `rows`: each kernel
+    row that supports a case competes as well."""
 
     device: str = "cpu"
     quick: bool = False

@@ -4,7 +4,7 @@ list of different cases on every machine; a longer list begins with the shorter 
 import math
 import random
 
-from .cases import CaseError, make_case
+from .cases import make_case
 
 STATES = ("graph", "burst")
 MOST_FLOPS, MOST_ELEMENTS = 8e12, 4e9

@@ -74,7 +74,7 @@ class Suite:
         if resume and path and os.path.exists(path):
             former = results.read(path)
             results.require_same(former, self.result, (path, "this run"))
-            for field in ("cases", "tests", "verify", "ceilings", "host", "eager", "sweeps", "parts"):
+            for field in (*results.SECTIONS, "ceilings", "parts"):
                 if field in former:
                     self.result[field] = former[field]
             results.add_part(self.result, former)

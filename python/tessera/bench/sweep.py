@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..report.table import Table
 from . import shapes
+from .cases import label
 from .measure import measure_case
 from .progress import Progress, stoppable
 from .results import record_key
@@ -132,16 +133,12 @@ def report(result, op, seed, records):
     for state, word in STATES.items():
         rows = [[f"{ratio(one):.2f}", _milliseconds(one["ours"]), _best_peer(one),
                  one["ours"].get("row") or one["ours"].get("unavailable", ""),
-                 f"{one['ours'].get('predicted_ms') or 0:.4f}", _label(one)]
+                 f"{one['ours'].get('predicted_ms') or 0:.4f}", label(one["op"], one["params"])]
                 for one in worst_first(records, state)[:SHOWN]]
         if rows:
             tables.append(Table([word, "ours, ms", "best alternative, ms", "kernel row",
                                  "predicted, ms", "shape"], rows, 0))
     return tables
-
-
-def _label(record):
-    return shapes.make_case(record["op"], record["params"]).label
 
 
 def _milliseconds(entry):

@@ -1,5 +1,5 @@
-"""PyTorch's own dense product on a GPU, as models call it; of a sparse case, the dense product of the
-same size with random values."""
+"""PyTorch's own dense product on a GPU, as models call it; for a sparse case, the dense product of
+the same size with random values."""
 
 from ..timing import Prepared
 from .base import Peer, need
