@@ -27,6 +27,7 @@ struct BlasMatrix {
 inline bool lies_in(const Tensor& t, Order order) {
   const int along = order == Order::rows ? t.rank - 1 : t.rank - 2;
   const int across = order == Order::rows ? t.rank - 2 : t.rank - 1;
+  if (t.size(along) == 0 || t.size(across) == 0) return true;  // nothing lies anywhere
   if (t.size(along) > 1 && t.stride(along) != 1) return false;
   if (t.size(across) > 1 && t.stride(across) < std::max<std::int64_t>(t.size(along), 1))
     return false;

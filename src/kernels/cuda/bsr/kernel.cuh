@@ -23,7 +23,7 @@ inline constexpr int kStripRows = 16, kSetColumns = 16;
 
 /// All compile-time constants and types of a kernel. `kUnit`: depth that a lane loads with one
 /// instruction, 16 or 32. `kAlongDepth`: whether the columns of the dense side are contiguous along
-/// the depth.
+/// the depth, at multiples of 16 bytes; else their elements are loaded one by one.
 template <planning::Tile kTile, class ElementType, bool kColumnsAlongDepth, int kUnitDepth>
 struct Traits {
   using Element = ElementType;
@@ -35,8 +35,6 @@ struct Traits {
   static constexpr int kSets = (kTile.n + kSetColumns - 1) / kSetColumns;
   static constexpr int kMmas = kUnit / 16;  // along a unit
   static constexpr int kWords = kUnit / 8;  // a lane's words of one row, or column, of a unit
-  // Columns begin at multiples of 16 bytes, or are adjacent.
-  static constexpr int kColumnUnit = kAlongDepth ? 16 : 2;
   static constexpr int kCtasPerSm = kEights <= (kAlongDepth ? 4 : 2) ? 3 : 2;
   // Units whose loads are in flight together: as many as registers hold.
   static constexpr int kTogether = kEights == 1 || (kEights == 2 && kUnit == 16) ? 2 : 1;
@@ -47,8 +45,7 @@ struct Arguments {
   planning::BsrView lists;
   const char *values, *dense;
   std::int64_t block_bytes, row_bytes;               // strides of the stored blocks
-  std::int64_t depth_bytes;                          // stride of the dense side along the depth
-  std::uint32_t column_step;                         // from column to column, in kColumnUnit bytes
+  std::int64_t depth_bytes, column_bytes;            // strides of the dense side
   std::int64_t pool_bytes, dense_batch_bytes;        // from one matrix to the next; 0: shared
   product::Finish finish;
   int rows, cols;
@@ -129,7 +126,7 @@ class Strip {
     for (int e = 0; e < T::kEights; ++e) {
       // Columns beyond the last one are not stored.
       const int col = first_col + e * 8 + lane / 4;
-      column_[e] = (col < args.cols ? col : args.cols - 1) * args.column_step;
+      column_[e] = (col < args.cols ? col : args.cols - 1) * args.column_bytes;
     }
   }
 
@@ -158,14 +155,12 @@ class Strip {
     for (int i = 0; i < T::kTogether; ++i) {
       to.depth[i] = -1;
       if (left_ <= 0) continue;
+      // The block is read whatever its column is: its loads do not wait for the list.
+      const char* const from = values_ + entry_ * args_.block_bytes + part_ * (T::kUnit * 2);
+      to.upper[i] = load_once<T::kWords>(from);
+      to.lower[i] = load_once<T::kWords>(from + 8 * args_.row_bytes);
       const auto column = static_cast<int>(list_.column(entry_));
-      if (column >= 0) {
-        to.depth[i] = column * args_.block_depth + part_ * T::kUnit;
-        const char* const from =
-            values_ + entry_ * args_.block_bytes + part_ * (T::kUnit * 2);
-        to.upper[i] = load_once<T::kWords>(from);
-        to.lower[i] = load_once<T::kWords>(from + 8 * args_.row_bytes);
-      }
+      if (column >= 0) to.depth[i] = column * args_.block_depth + part_ * T::kUnit;
       --left_;
       if (++part_ == parts_) part_ = 0, ++entry_;
     }
@@ -180,10 +175,9 @@ class Strip {
 #pragma unroll
       for (int e = 0; e < T::kEights; ++e) {
         if constexpr (T::kAlongDepth) {
-          columns[i][e] = load_column<T::kWords>(at + std::int64_t{column_[e]} * T::kColumnUnit);
+          columns[i][e] = load_column<T::kWords>(at + column_[e]);
         } else {
-          columns[i][e] = gather_column<T::kWords>(
-              at + std::int64_t{column_[e]} * T::kColumnUnit, args_.depth_bytes);
+          columns[i][e] = gather_column<T::kWords>(at + column_[e], args_.depth_bytes);
         }
       }
     }
@@ -209,7 +203,7 @@ class Strip {
   int lane_, parts_, part_ = 0;
   std::int64_t entry_ = 0, left_ = 0;
   const char *values_, *dense_;
-  std::uint32_t column_[T::kEights];  // in units of kColumnUnit bytes
+  std::int64_t column_[T::kEights];
 };
 
 template <class T>
@@ -232,6 +226,7 @@ __global__ void __launch_bounds__(T::kWarps* kLanes, T::kCtasPerSm)
 #pragma unroll
     for (int i = 0; i < 8; ++i) partials[warp][set][i][lane] = strip.sums[set * 8 + i];
   __syncthreads();
+  const int last_col = min(col + T::kShape.n, args.cols);  // a set may be wider than the tile
   const int row = (block_row * args.groups * args.strips + in_block) * kStripRows;
   for (int set = split; set < T::kSets; set += splits) {
     float sum[8] = {};
@@ -240,7 +235,7 @@ __global__ void __launch_bounds__(T::kWarps* kLanes, T::kCtasPerSm)
       for (int i = 0; i < 8; ++i)
         sum[i] += partials[of * args.strips + warp % args.strips][set][i][lane];
     product::store_tile<kSetColumns>(args.finish, sum, row, col + set * kSetColumns, batch,
-                                     row + kStripRows, args.cols, lane);
+                                     row + kStripRows, last_col, lane);
   }
 }
 

@@ -23,9 +23,10 @@ void launch_typed(const Call& call, const Arguments& args) {
                                         args);
 }
 
-/// Whether a dense matrix [depth, columns] is contiguous along the depth.
-inline bool lies_along_depth(const Tensor& t, int depth, int columns) {
-  return t.stride(depth) == 1 && !(t.stride(columns) == 1 && t.size(depth) == 1);
+/// Whether a dense matrix is contiguous along the depth, its columns at multiples of 16 bytes.
+inline bool lies_along_depth(const Arguments& args, std::int64_t bytes) {
+  return args.depth_bytes == bytes && args.column_bytes % 16 == 0 &&
+         args.dense_batch_bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(args.dense) % 16 == 0;
 }
 
 template <planning::Tile kTile, unsigned kDtypes>
@@ -48,6 +49,7 @@ void launch(const Call& call) {
   args.block_bytes = values.stride(values.rank - 3) * bytes;
   args.row_bytes = values.stride(values.rank - 2) * bytes;
   args.depth_bytes = dense.stride(depth) * bytes;
+  args.column_bytes = dense.stride(columns) * bytes;
   args.pool_bytes = values.rank == 4 && values.size(0) > 1 ? values.stride(0) * bytes : 0;
   args.dense_batch_bytes = dense.rank == 3 && dense.size(0) > 1 ? dense.stride(0) * bytes : 0;
   args.finish = sm90::product::finish_of(problem, swapped);
@@ -56,9 +58,7 @@ void launch(const Call& call) {
   args.strips = layout.strips;
   args.groups = static_cast<int>(matrix.block_rows()) / (kStripRows * layout.strips);
   args.block_depth = static_cast<int>(matrix.block_cols());
-  const bool along_depth = lies_along_depth(dense, depth, columns);
-  args.column_step =
-      along_depth ? static_cast<std::uint32_t>(dense.stride(columns) * bytes / 16) : 1;
+  const bool along_depth = lies_along_depth(args, bytes);
   with_multiplied<kDtypes>(values.dtype, [&]<class Element>() {
     const auto with = [&]<bool kAlongDepth>() {
       if (args.block_depth % 32 == 0) {

@@ -58,7 +58,9 @@ struct FewColumns {
     product::refuse_two_sparse(s, reasons);
     if (!s.a.sparse && !s.b.sparse) reasons.required("a sparse a or b");
     if (s.grouped) reasons.unsupported("group_offsets");
-    product::refuse_unaligned(s.a.tma_readable, s.b.tma_readable, reasons);
+    // The dense side may lie in any way.
+    product::refuse_unaligned(!s.a.sparse || s.a.tma_readable, !s.b.sparse || s.b.tma_readable,
+                              reasons);
     product::refuse_sizes(s, reasons);
     product::refuse_walk(s, row.tile.m, 16, reasons);
     const OperandShape& o = sparse_of(s);
