@@ -9,22 +9,29 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
+from invented import (
+    CASES,
+    DENSE,
+    DENSITIES,
+    LENGTHS,
+    PRODUCTS,
+    ROOT,
+    SPARSE,
+    attention,
+    record,
+    result_of,
+    tables,
+)
 from support import KERNELS, OTHER_ROW, kernel_tree
-from test_pictures import DENSITIES, LENGTHS, PRODUCTS, attention
-from test_tables import CASES, ROOT, machine_code, record, result_of, tables
 
-cli = tables.package_module("report.cli")
-card_tables = tables.package_module("report.card_tables")
-make_case = tables.bench_module("cases").make_case
-
-MATMUL = make_case("matmul", {"m": 1000, "n": 1000, "k": 1000}).params
+cli, card_tables = tables.report, tables.card_tables
 RICH = [*CASES[:4], *LENGTHS, *DENSITIES, *PRODUCTS]
 HOSTILE = ('<script>alert(1)</script>', '"><img src=x onerror=alert(1)>', "'onload='alert(1)",
            "</style><script>alert(1)</script>", "a&b]]>\x00\x1b\u202e", "x" * 500)
 
 
 def product(m, ms, peers=None, **more):
-    made = record("matmul", {**MATMUL, "m": m}, ms, {"cublaslt": 1.0} if peers is None else peers)
+    made = record("matmul", {**DENSE, "m": m}, ms, {"cublaslt": 1.0} if peers is None else peers)
     made["ours"].update(more)
     return made
 
@@ -33,7 +40,7 @@ def rich(**more):
     cases = json.loads(json.dumps(RICH))
     for case in cases:
         if "ms" in case["ours"]:
-            code = machine_code.code_of(KERNELS, OTHER_ROW, case["params"]["dtype"])
+            code = tables.machine_code.code_of(KERNELS, OTHER_ROW, case["params"]["dtype"])
             case["ours"].update(predicted_ms=2 * case["ours"]["ms"], row=OTHER_ROW,
                                 machine_code=code, joules_per_tflop=2.0)
             case["max_error"], case["error_budget"] = 0.25, 0.5
@@ -172,10 +179,9 @@ def test_files_of_one_card_are_put_together_and_the_newest_counts(make):
     [product(1, 1.0, peers={})],
     [product(1, "no kernel", peers={"cublaslt": "absent"})],
     [attention(1024, 0.01, {})],
-    [{**record("list_blocks", make_case("list_blocks", {
-        "s": 64, "block_q": 8, "pattern": "random", "density": 0.5}).params, 1.0, {}, flops=0),
-      "bytes": 0}],
-    [record("matmul", MATMUL, 1.0, {"cublaslt": 1.0}, flops=0)],
+    [{**record("list_blocks", {"s": 64, "block_q": 8, "pattern": "random", "density": 0.5}, 1.0, {},
+               flops=0), "bytes": 0}],
+    [record("matmul", DENSE, 1.0, {"cublaslt": 1.0}, flops=0)],
 ])
 def test_few_cases_make_a_page_too(make, cases):
     for more in ({}, {"gpu": None, "ceilings": {}, "tests": []}):
@@ -221,7 +227,8 @@ def test_wins_and_losses_are_both_counted():
 
 
 def test_dense_references_are_no_peers_to_win_against():
-    made = record("spgemm", {**MATMUL, "block": 50}, 1.0, {"cublaslt_dense": 0.1, "cublaslt": 2.0})
+    made = record("spgemm", {**SPARSE, "density": 1.0}, 1.0,
+                  {"cublaslt_dense": 0.1, "cublaslt": 2.0})
     assert card_tables.counts([made]) == {"quicker": 1, "even": 0, "slower": 0}
 
 

@@ -8,6 +8,7 @@ from ..bench.files import slug
 from ..bench.machine_code import in_words
 from .case_tables import equal_at
 from .line_chart import Chart, Line
+from .reading import days_of, title_of
 from .svg import GREY
 from .values import OURS, REFERENCES, measured
 
@@ -166,7 +167,4 @@ def draw(name, results, kernels=None):
 
 def provenance(results, shown, kernels):
     """Card and days, and a line more where some of the shown cases are stale."""
-    gpu = results[0]["gpu"]
-    days = {part["date"][:10] for result in results for part in result.get("parts") or [result]}
-    watts = [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
-    return [", ".join([gpu["name"], *watts, *sorted(days)]), *in_words(shown, kernels)]
+    return [", ".join([title_of(results[0]), *days_of(*results)]), *in_words(shown, kernels)]

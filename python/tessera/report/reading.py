@@ -10,15 +10,13 @@ from ..bench.machine_code import in_words
 @dataclass
 class Card:
     """One machine, and what was measured on it."""
-    key: tuple  # equal of equal machines
     title: str
     results: list
     files: list  # their names
     kernels: dict | None  # those of the tree; None where they are not known, and of a CPU
 
-    @property
-    def records(self):
-        return [record for result in self.results for record in result["cases"]]
+    def all(self, section):
+        return [one for result in self.results for one in result.get(section, ())]
 
     def stale_of(self, records):
         """A line about the stale ones of these records; nothing if none is."""
@@ -26,10 +24,20 @@ class Card:
 
 
 def title_of(result):
+    """The card and its power limit; of a CPU its name."""
     gpu = result["gpu"]
     if gpu is None:
         return result["cpu"]["name"]
     return gpu["name"] + (f", {gpu['power_limit_w']:.0f} W" if gpu["power_limit_w"] else "")
+
+
+def parts_of(result):
+    """The files that were merged into this one, or the file itself."""
+    return result.get("parts") or [result]
+
+
+def days_of(*results):
+    return sorted({part["date"][:10] for result in results for part in parts_of(result)})
 
 
 def read_all(paths):
@@ -46,9 +54,8 @@ def cards(results, kernels=None):
     """Each machine with all that these files have of it. kernels: those of the tree."""
     found = {}
     for file, result in results.items():
-        key = result_files.machine_of(result)
-        card = found.setdefault(key, Card(key, title_of(result), [], [],
-                                          kernels if result["gpu"] else None))
+        card = found.setdefault(result_files.machine_of(result), Card(
+            title_of(result), [], [], kernels if result["gpu"] else None))
         card.results.append(result)
         card.files.append(file)
     return list(found.values())
