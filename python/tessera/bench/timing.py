@@ -87,8 +87,6 @@ def _median(values):
 class CpuTimer:
     """Wall-clock time; bursts without rests."""
 
-    rest_seconds = 0.0
-
     def __init__(self, sets):
         self.sets = sets
 
