@@ -133,7 +133,7 @@ def table(name, results, kernels):
     choose, blocks = TABLES[name]
     groups, lines = [[result] for result in results], []
     if name in OF_A_CARD:
-        groups = [card.results for card in reading.cards(dict(enumerate(results)))]
+        groups = [[*card.results.values()] for card in reading.cards(dict(enumerate(results)))]
     for together in groups:
         chosen = [choose(result) for result in together]
         every = chosen[0] if len(chosen) == 1 else [one for some in chosen for one in some]

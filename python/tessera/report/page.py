@@ -68,9 +68,9 @@ def make(cards):
 
 def card_part(card, key):
     parts = [paragraph(f"{file}: {'; '.join(provenance(result, card.kernels))}", "note")
-             for result, file in zip(card.results, card.files, strict=True)]
+             for file, result in card.results.items()]
     told = [(title, maker(choose(card))) for title, choose, maker in SECTIONS]
-    for result, file in zip(card.results, card.files, strict=True):
+    for file, result in card.results.items():
         told.append((f"The card and the tests: {file}",
                      [*card_tables.ceilings_and_tests(result), *card_tables.ceilings(result),
                       *card_tables.failures(result)]))

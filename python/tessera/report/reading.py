@@ -11,12 +11,11 @@ from ..bench.machine_code import in_words
 class Card:
     """One machine, and what was measured on it."""
     title: str
-    results: list
-    files: list  # their names
+    results: dict  # {the file's name: its result}
     kernels: dict | None  # those of the tree; None where they are not known, and of a CPU
 
     def all(self, section):
-        return [one for result in self.results for one in result.get(section, ())]
+        return [one for result in self.results.values() for one in result.get(section, ())]
 
     def stale_of(self, records):
         """A line about the stale ones of these records; nothing if none is."""
@@ -51,11 +50,11 @@ def read_all(paths):
 
 
 def cards(results, kernels=None):
-    """Each machine with all that these files have of it. kernels: those of the tree."""
+    """Each machine with all that these files, {name: result}, have of it. kernels: those of the
+    tree."""
     found = {}
     for file, result in results.items():
         card = found.setdefault(result_files.machine_of(result), Card(
-            title_of(result), [], [], kernels if result["gpu"] else None))
-        card.results.append(result)
-        card.files.append(file)
+            title_of(result), {}, kernels if result["gpu"] else None))
+        card.results[file] = result
     return list(found.values())
