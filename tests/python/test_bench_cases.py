@@ -240,17 +240,6 @@ def test_lists_pad_repeat_and_keep():
     assert [kept.row(i).tolist() for i in range(3)] == [[2], [], [1]]
 
 
-def test_patterns_are_the_library_s_own():
-    import tessera
-
-    case = make_case("bsr_matmul", {"m": 64, "n": 8, "k": 96, "block": 8, "pattern": "bigbird",
-                                    "half_width": 1, "global": 1, "random": 2, "seed": 5})
-    lists = patterns.product_lists("bsr_matmul", case.params)
-    blocks = tessera.patterns.bigbird(8, 12, 1, 1, 2, 5)
-    assert np.array_equal(patterns.lists_of(blocks).indices, lists.indices)
-    assert lists.offsets[-1] == blocks.sum()
-
-
 def test_lists_by_kv_head_repeat_over_the_group():
     p = make_case("attention", {"s": 64, "h": 4, "hk": 2, "block_q": 8, "pattern": "random",
                                 "density": 0.3, "lists": "per_kv_head", "alike": 2}).params

@@ -219,13 +219,6 @@ def test_pages_refer_to_what_there_is(tree):
     assert (tree / "README.md").read_text() == "<!-- picture: attention_128 -->\n<!-- end -->\n"
 
 
-def test_unknown_pictures_are_told_with_the_page(tree, capsys):
-    (tree / "README.md").write_text("<!-- picture: nothing -->\n<!-- end -->\n")
-    assert run(tree) == 1
-    told = capsys.readouterr().out
-    assert "README.md" in told and "nothing" in told and "attention_128" in told
-
-
 def test_cards_do_not_share_a_file(tree, capsys):
     put(tree, "other.json", LENGTHS[:1], gpu={**result_of([])["gpu"], "name": "Invented-Card"})
     assert run(tree) == 1 and "too alike" in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """tools/tables.py and what it is made of, on results that were never measured: every figure here
 is invented and round."""
 
-import json
 
 import pytest
 from invented import (
@@ -147,20 +146,6 @@ def test_tables_follow_the_files_and_the_kernels(tree):
     assert "stale" not in (tree / "README.md").read_text() + (tree / "docs/page.md").read_text()
 
 
-def test_a_case_that_does_not_name_its_machine_code_is_stale(tree):
-    cases = json.loads(json.dumps(CASES[:3]))
-    cases[0]["ours"]["machine_code"] = None
-    put(tree, "card-check.json", cases)
-    run(tree)
-    readme = (tree / "README.md").read_text()
-    assert "*1 of 3 cases is stale: its machine code is unknown*\n" in readme
-    cases[1]["ours"]["machine_code"] = "0" * 16
-    put(tree, "card-check.json", cases)
-    run(tree)
-    assert ("*2 of 3 cases are stale: their kernels have changed since or their machine code is "
-            "unknown*\n") in (tree / "README.md").read_text()
-
-
 def test_a_tree_without_machine_code_is_refused(tree, capsys):
     (tree / "bench/machine_code.json").unlink()
     assert run(tree) == 1 and "no bench/machine_code.json" in capsys.readouterr().out
@@ -298,16 +283,9 @@ def test_passing_files_and_cpus_are_no_results(tree):
     assert run(tree, "--check") == 0
 
 
-def test_of_a_case_measured_twice_the_newest_counts(tree):
-    put(tree, "card-a.json", CASES[:2], date="2002-01-01T00:00:00Z")
-    put(tree, "card-b.json", CASES[:1])
-    run(tree)
-    readme = (tree / "README.md").read_text()
-    assert readme.count("density 0.25") == readme.count("Invented Card") == 1
-
-
 @pytest.mark.parametrize("text, told", [
-    ("<!-- table: nothing -->\n<!-- end -->\n", "nothing"),
+    ("<!-- table: nothing -->\n<!-- end -->\n", "'nothing': there are headline, glance"),
+    ("<!-- picture: nothing -->\n<!-- end -->\n", "'nothing': there are headline, attention_128"),
     ("<!-- table: products -->\n", "without its"),
     ("<!-- end -->\n", "other way round"),
     ("<!-- table: products -->\n<!-- table: products -->\n<!-- end -->\n", "without its"),
