@@ -171,6 +171,3 @@ class SampledView:
     @property
     def device(self):
         return self.blocks.device
-
-
-PEERS = {"cublaslt": CublasLt("cublaslt"), "cublaslt_dense": CublasLtDense("cublaslt_dense")}

@@ -43,6 +43,3 @@ class Fa3(Peer):
 
         run(0)
         return Prepared(run)
-
-
-PEERS = {"fa3": Fa3("fa3")}

@@ -45,6 +45,3 @@ def block_lists(problem):
         mask_block_cnt=counts, mask_block_idx=indices, full_block_cnt=full_counts,
         full_block_idx=full_indices,
         block_size=(problem.params["block_q"], problem.params["block_kv"]))
-
-
-PEERS = {"fa4": Fa4("fa4")}

@@ -81,6 +81,3 @@ def block_mask(flex, problem):
     return flex.BlockMask.from_kv_blocks(*partial, *whole,
                                          BLOCK_SIZE=(p["block_q"], p["block_kv"]), mask_mod=rule,
                                          seq_lengths=(p["s"], p["skv"]))
-
-
-PEERS = {"flex": Flex("flex")}

@@ -63,6 +63,3 @@ def attention(problem, inputs):
                 total = weights.sum(axis=1, keepdims=True)
                 out[b, rows, h] = weights @ values[chosen] / np.where(total > 0, total, 1)
     return out
-
-
-PEERS = {"openblas": OpenBlas("openblas")}

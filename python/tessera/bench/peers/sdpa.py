@@ -47,6 +47,3 @@ class Sdpa(Peer):
                 reasons = [reason for reason in reasons if "runtime disabled" not in reason]
                 raise Unavailable((reasons or [one_line(error)])[-1]) from error
         return Prepared(run)
-
-
-PEERS = {name: Sdpa(name) for name in BACKENDS}

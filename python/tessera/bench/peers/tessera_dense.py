@@ -21,6 +21,3 @@ class TesseraDense(Peer):
     def prepare(self, problem):
         whole = problem.dense()
         return prepare_ours(whole).solving(whole)
-
-
-PEERS = {"tessera_dense": TesseraDense("tessera_dense")}

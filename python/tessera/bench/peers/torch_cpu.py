@@ -70,6 +70,3 @@ def element_mask(problem):
     blocks = np.stack([lists.blocks() for lists in problem.lists])
     whole = blocks.repeat(p["block_q"], axis=1).repeat(p["block_kv"], axis=2)
     return (whole[:, : p["s"], : p["skv"]] & rule)[None]
-
-
-PEERS = {"torch": TorchCpu("torch")}
