@@ -2,15 +2,12 @@
 round."""
 
 import json
-import sys
-from pathlib import Path
 
-from support import ATTENTION_ROW, KERNELS, PRODUCT_ROW
+from support import ATTENTION_ROW, KERNELS, PRODUCT_ROW, tool
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import tables  # noqa: E402
-
+tables = tool("tables")
+GPU = {"name": "Invented Card", "compute_capability": 90, "units": 1, "memory_bytes": 1,
+       "l2_bytes": 1, "driver": "1.2", "power_limit_w": 100.0}
 DENSE = {"m": 1000, "n": 1000, "k": 1000}
 SPARSE = {**DENSE, "pattern": "random", "block": 50}
 
@@ -42,9 +39,7 @@ def record(op, params, ms, peers, state="sustained", flops=2e9, **ours):
 
 def result_of(cases):
     return {"schema": 1, "date": "2001-02-03T04:05:06Z",
-            "gpu": {"name": "Invented Card", "compute_capability": 90, "units": 1,
-                    "memory_bytes": 1, "l2_bytes": 1, "driver": "1.2", "power_limit_w": 100.0},
-            "cpu": {"name": "Invented CPU", "threads": 1},
+            "gpu": dict(GPU), "cpu": {"name": "Invented CPU", "threads": 1},
             "toolkit": {"python": "3.0", "cuda": "99.0"}, "commit": "abcdef0",
             "ceilings": {"copy_tbs": 9.0, "cublas_bf16": 2000.0, "cublas_bf16_sustained": 1000.0},
             "tests": [{"name": "cpp.a", "outcome": "passed"},

@@ -95,6 +95,20 @@ def test_attention_cases_have_lists_and_peers_that_take_them():
             assert abs(share - p["density"]) < 0.1 * p["density"], case.label
 
 
+EXTRAS = {"window": {"window": 9}, "softcap": {"softcap": 5.0}, "sequences": {"sequences": 3},
+          "pattern": {"pattern": "random", "density": 0.5, "block_q": 8}}
+
+
+@pytest.mark.parametrize("name, extras", [
+    ("sdpa_flash", ""), ("fa3", "window softcap sequences"), ("flex", " ".join(EXTRAS)),
+    ("fa4", " ".join(EXTRAS)), ("flashinfer", "softcap sequences pattern"),
+    ("openblas", "window pattern"), ("torch", "window pattern")])
+def test_peers_refuse_what_is_beyond_them(name, extras):
+    refuse = peers.get_peer(name).refuse
+    assert [extra for extra, more in EXTRAS.items() if refuse(make_case(
+        "attention", {"s": 64, "dtype": "f32", **more})) is None] == extras.split()
+
+
 def test_lists_are_made_for_an_attention_case_that_is_measured():
     found = cases.read_workload(WORKLOADS[0].parent / "hopper_attention.json")
     walked = [case.params for case in found if case.op == "attention"]

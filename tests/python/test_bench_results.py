@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from invented import GPU
 from support import KERNELS
 
 from tessera.bench import (
@@ -59,6 +60,10 @@ SETTINGS = {"device": "cpu", "seconds": 0.01}
 # Ten random problems.
 VERIFIED = {"op": "attention", "device": "cuda", "first_seed": 10, "last_seed": 19, "problems": 10,
             "right": 10, "refused": 0, "failed": [], "worst": 0.5, "worst_seed": 12, "seconds": 1.5}
+
+
+def case_problems(record):
+    return schema.problems(record, {"$ref": "#/$defs/case"}, SCHEMA)
 
 
 def quick_case(name="sparse"):
@@ -140,7 +145,7 @@ def test_lists_are_those_of_the_pattern_and_of_the_largest_scores(op, dtype):
 def test_making_lists_is_a_record_like_others():
     case = make_case("list_blocks", LISTING)
     record = measure_case(case, Settings(**SETTINGS))[0]
-    assert schema.problems(record, {"$ref": "#/$defs/case"}, SCHEMA) == []
+    assert case_problems(record) == []
     assert record["peers"] == {} and record["ours"]["ms"] > 0 and record["useful_flops"] == 0
     assert "list_blocks" in table.text_table([record])
     assert timing.Figures([1.0], [], [600.0]).entry(0)["joules_per_tflop"] is None
@@ -165,8 +170,7 @@ def test_ours_takes_as_many_lists_as_the_case_has(lists, heads):
 def test_a_case_has_the_schema_s_shape_beside_real_peers():
     records = measure_case(quick_case(), Settings(**SETTINGS))
     assert [record["state"] for record in records] == ["burst"]
-    case_schema = {"$ref": "#/$defs/case"}
-    assert schema.problems(records[0], case_schema, SCHEMA) == []
+    assert case_problems(records[0]) == []
     assert set(records[0]["peers"]) == {"openblas", "torch", "scipy"}
     ours_entry = records[0]["ours"]
     assert ours_entry["tflops"] == pytest.approx(
@@ -188,7 +192,7 @@ def test_ours_without_a_kernel_is_recorded_with_the_library_s_reason(monkeypatch
     assert record["ours"] == {"unavailable": "bsr_matmul: no backend takes f32 blocks of 16"}
     assert record["max_error"] is None
     assert "ms" in record["peers"]["scipy"]
-    assert schema.problems(record, {"$ref": "#/$defs/case"}, SCHEMA) == []
+    assert case_problems(record) == []
 
 
 def test_a_refusal_is_its_reasons_each_once_without_other_devices_kernels():
@@ -296,11 +300,7 @@ def result(tmp_path_factory):
 
 
 def as_gpu(result, **changes):
-    made = copy.deepcopy(result)
-    made["gpu"] = {"name": "NVIDIA H200", "compute_capability": 90, "units": 132, "driver": "580.1",
-                   "memory_bytes": 150 << 30, "l2_bytes": 60 << 20, "power_limit_w": 700.0}
-    made["gpu"].update(changes)
-    return made
+    return {**copy.deepcopy(result), "gpu": {**GPU, **changes}}
 
 
 def test_merge_joins_cases_and_the_later_file_counts(result):
@@ -333,6 +333,7 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     assert [part["cases"] for part in merged["parts"]] == [2, 2]
     assert schema.problems(merged, SCHEMA) == []
     assert len(results.merge([merged, first])["parts"]) == 3
+    assert ", 2026-01-01, 2026-01-02" in markdown.provenance(merged)[0]
 
 
 def test_random_problems_are_told_in_words():

@@ -9,11 +9,9 @@ import types
 from pathlib import Path
 
 import pytest
+from support import tool
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import gpu_check  # noqa: E402
-import gpu_steps  # noqa: E402
+gpu_check, gpu_steps = tool("gpu_check"), tool("gpu_steps")
 
 # A GoogleTest executable in miniature: two tests, of which Broken fails.
 EXECUTABLE = """#!{python}

@@ -9,6 +9,7 @@ import pytest
 from invented import (
     DENSE,
     DENSITIES,
+    GPU,
     LENGTHS,
     PRODUCTS,
     attention,
@@ -145,7 +146,7 @@ def test_labels_keep_apart_and_inside():
 def test_hostile_names_stay_text():
     names = ["<script>alert(1)</script>", "a&b]]>\x00\x1b\ud800", 'q"\'>' + "long" * 99]
     (picture,) = drawn("attention_128", [attention(1024, 1.0, dict.fromkeys(names, 1.0))],
-                       gpu={**result_of([])["gpu"], "name": "../<b>&\n"})
+                       gpu={**GPU, "name": "../<b>&\n"})
     assert picture.file == "b-attention-128-full.svg"
     picture.svg.encode("utf-8")
     tags = {element.tag.removeprefix(SVG) for element in parsed(picture).iter()}
@@ -220,5 +221,5 @@ def test_pages_refer_to_what_there_is(tree):
 
 
 def test_cards_do_not_share_a_file(tree, capsys):
-    put(tree, "other.json", LENGTHS[:1], gpu={**result_of([])["gpu"], "name": "Invented-Card"})
+    put(tree, "other.json", LENGTHS[:1], gpu={**GPU, "name": "Invented-Card"})
     assert run(tree) == 1 and "too alike" in capsys.readouterr().out

@@ -13,16 +13,16 @@ from invented import (
     CASES,
     DENSE,
     DENSITIES,
+    GPU,
     LENGTHS,
     PRODUCTS,
-    ROOT,
     SPARSE,
     attention,
     record,
     result_of,
     tables,
 )
-from support import KERNELS, OTHER_ROW, kernel_tree
+from support import KERNELS, OTHER_ROW, ROOT, kernel_tree
 
 cli, card_tables = tables.report, tables.card_tables
 RICH = [*CASES[:4], *LENGTHS, *DENSITIES, *PRODUCTS]
@@ -149,7 +149,7 @@ def test_stale_cases_are_counted_by_file_and_in_every_picture(make):
 
 def test_cards_have_parts_of_their_own(make):
     second = {**result_of([attention(1024, 0.02, {"fa4": 0.02})]),
-              "gpu": {**result_of([])["gpu"], "name": "Invented-Card"}}
+              "gpu": {**GPU, "name": "Invented-Card"}}
     third = {**second, "gpu": {**second["gpu"], "name": "Invented Card", "power_limit_w": 50.0}}
     page = make(result_of(LENGTHS), second, third)
     names = ["Invented Card, 100 W", "Invented-Card, 100 W", "Invented Card, 50 W"]

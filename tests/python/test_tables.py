@@ -6,7 +6,7 @@ import pytest
 from invented import (
     CASES,
     DENSE,
-    ROOT,
+    GPU,
     SPARSE,
     put,
     record,
@@ -15,7 +15,7 @@ from invented import (
     run,
     tables,
 )
-from support import ATTENTION_ROW, PRODUCT_ROW, change_kernel, marked, page_tree
+from support import ATTENTION_ROW, PRODUCT_ROW, ROOT, change_kernel, marked, page_tree
 
 markdown, case_tables, cases = tables.markdown, tables.case_tables, tables.cases
 values = tables.package_module("report.values")
@@ -237,7 +237,7 @@ def test_the_headline_is_of_the_card_that_has_most_of_its_lines(tree):
                                     "<!-- picture: headline -->\n<!-- end -->\n")
     run(tree)
     assert "Not measured yet." in (tree / "README.md").read_text()
-    other = {**result_of([])["gpu"], "name": "Other Card"}
+    other = {**GPU, "name": "Other Card"}
     put(tree, "card-a.json", [of(dense, 4.0, {"fa4": 5.0, "fa3": 6.0})], gpu=other,
         date="2002-01-01T00:00:00Z")
     put(tree, "card-b.json", [of(sparse, 2.0, {"tessera_dense": 8.0, "flex": 3.0}), CASES[0],
@@ -264,7 +264,7 @@ def test_what_calls_cost_the_host_is_a_table(tree):
               "least_us": 3.0, "launch_us": 2.5, "with_plan_us": 8.0, "plan_us": 1.5,
               "row": "sm90_attention"}
              for name, us, spread in (("short", 3.21, 0.01), ("long", 4.0, 0.2))]
-    put(tree, "card-a.json", [], host=calls, date="2002-01-01T00:00:00Z")
+    put(tree, "card-a.json", host=calls, date="2002-01-01T00:00:00Z")
     put(tree, "card-b.json", [], host=[{**calls[0], "us": 9.99}])
     change_kernel(tree, PRODUCT_ROW)
     lines = page_of(tree, "host")
