@@ -79,11 +79,13 @@ def work(device):
 
 def prepare(request, device):
     """((timer, Prepared, seconds a call), what is said of it)."""
-    from tessera.bench import measure, ours, problem
+    from tessera.bench import machine, measure, ours, problem
     from tessera.bench.cases import make_case
 
     settings = measure.Settings(device=device)
-    settings.find_gpu()
+    if device == "cuda":  # without Settings.find_gpu, which older builds do not have
+        gpu, settings.meter = machine.gpu_facts()
+        settings.cache_bytes = gpu["l2_bytes"]
     made = problem.Problem(make_case(request["op"], request["params"]), device,
                            settings.cache_bytes)
     prepared = ours.prepare_ours(made, request["kernel"] or None)

@@ -1,5 +1,6 @@
 """What a result was measured on."""
 
+import contextlib
 import importlib
 import os
 import platform
@@ -59,12 +60,9 @@ def gpu_facts():
 
 def cpu_facts():
     name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            name = next((line.split(":", 1)[1].strip() for line in file
-                         if line.startswith("model name")), name)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        name = next((line.split(":", 1)[1].strip() for line in file
+                     if line.startswith("model name")), name)
     return {"name": name, "threads": len(os.sched_getaffinity(0))}
 
 

@@ -36,7 +36,7 @@ class Prepared:
     version: str | None = None
     computed_flops: float | None = None  # where it computes more than what is useful
     problem: Any = None  # the one that it solves, where that is not the case's
-    extra: dict = field(default_factory=dict)  # what else to record
+    extra: dict = field(default_factory=dict)  # what else to record of ours
 
     def solving(self, problem):
         """The same for another problem than the case's, with other sets of inputs."""

@@ -4,6 +4,7 @@ card by card, with how each test ended."""
 from html import escape
 
 from ..bench.cases import ATTENTION, LISTS, PRODUCTS, kind_of
+from ..bench.machine_code import in_words
 from . import card_tables, case_tables
 from .markdown import provenance
 from .pictures import PICTURES, all_lengths, charts
@@ -87,8 +88,8 @@ def drawn(card, key):
     records = card.all("cases")
     makers = {**all_lengths(records), **PICTURES["attention_density"],
               **PICTURES["product_density"]}
-    return [f"<figure>{chart.drawing(card.stale_of(shown)).markup(f'{key}-{stem}-')}</figure>"
-            for stem, chart, shown in charts(makers, records)]
+    return [f"<figure>{chart.drawing(in_words(cases, card.kernels)).markup(f'{key}-{stem}-')}"
+            "</figure>" for stem, chart, cases in charts(makers, records)]
 
 
 def html_of(block):

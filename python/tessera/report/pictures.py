@@ -53,10 +53,6 @@ def lines_by_name(found, value):
     return [*lines, Line(OURS, ours, 0, "ours")]
 
 
-def rate(_, entry):
-    return entry["tflops"]
-
-
 def speed_up_over(dense):
     """How an entry's value is found: the time of the dense case over its own."""
     def value(record, entry):
@@ -84,7 +80,8 @@ def attention_lengths(d, causal, dv=None):
         dims = f"{d}" + (f":{dv}" if dv and dv != d else "")
         return Chart(f"Attention, head dimension {dims}, {'causal' if causal else 'full'}",
                      [f"bf16, 16 heads, batches of {TOKENS} tokens or one sequence, sustained"],
-                     "TFLOPS", lines_by_name(found, rate)), [*found.values()]
+                     "TFLOPS", lines_by_name(
+                         found, lambda _, entry: entry["tflops"])), [*found.values()]
     return chart
 
 

@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass
 
 from ..bench import results as result_files
-from ..bench.machine_code import in_words
 
 
 @dataclass
@@ -16,10 +15,6 @@ class Card:
 
     def all(self, section):
         return [one for result in self.results.values() for one in result.get(section, ())]
-
-    def stale_of(self, records):
-        """A line about the stale ones of these records; nothing if none is."""
-        return in_words(records, self.kernels)
 
 
 def title_of(result):
