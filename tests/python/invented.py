@@ -12,6 +12,11 @@ DENSE = {"m": 1000, "n": 1000, "k": 1000}
 SPARSE = {**DENSE, "pattern": "random", "block": 50}
 
 
+HOST = {"op": "attention", "call": "attention short", "us": 3.21, "spread": 0.01, "least_us": 3.0,
+        "launch_us": 2.5, "with_plan_us": 8.0, "plan_us": 1.5, "row": "sm90_attention"}
+EAGER = {"call": "linear", "us": 3.0, "peer": "F.linear", "peer_us": 6.0, "limit": 1.0}
+
+
 def entry(flops, ms, **more):
     return {"ms": ms, "spread": 0.0, "tflops": flops / ms / 1e9, "clock_mhz": None, "watts": None,
             "joules_per_tflop": None, "host_us": None, **more}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from invented import GPU
+from invented import EAGER, GPU, HOST
 from support import KERNELS
 
 from tessera.bench import (
@@ -310,11 +310,10 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
     second["cases"][0]["ours"]["ms"] = 123.0
     first["tests"] = [{"name": "a", "outcome": "failed"}, {"name": "b", "outcome": "passed"}]
     second["tests"] = [{"name": "a", "outcome": "passed"}]
-    call = {"op": "matmul", "us": 1.0, "spread": 0.0, "with_plan_us": 2.0, "row": "x"}
-    first["host"] = [{**call, "call": "a"}, {**call, "call": "b"}]
-    second["host"] = [{**call, "call": "a", "us": 2.0}]
+    first["host"] = [{**HOST, "call": "a"}, {**HOST, "call": "b"}]
+    second["host"] = [{**HOST, "call": "a", "us": 2.0}]
     first["ceilings"], second["ceilings"] = {"l2_tbs": 5.0, "copy_tbs": 1.0}, {"copy_tbs": 2.0}
-    second["eager"] = [{"call": "a", "us": 3.0, "peer": "p", "peer_us": 6.0, "limit": 0.5}]
+    second["eager"] = [EAGER]
     first["verify"] = [VERIFIED, {**VERIFIED, "first_seed": 20, "last_seed": 29}]
     second["verify"] = [{**VERIFIED, "right": 8, "failed": [13, 17]}]
     merged = results.merge([second, first])
@@ -324,7 +323,7 @@ def test_merge_joins_cases_and_the_later_file_counts(result):
             if record["op"] == "bsr_matmul"] == [123.0]
     assert {test["name"]: test["outcome"] for test in merged["tests"]} == {"a": "passed",
                                                                            "b": "passed"}
-    assert [(one["call"], one["us"]) for one in merged["host"]] == [("a", 2.0), ("b", 1.0)]
+    assert [(one["call"], one["us"]) for one in merged["host"]] == [("a", 2.0), ("b", 3.21)]
     assert merged["eager"] == second["eager"]
     assert merged["ceilings"] == {"l2_tbs": 5.0, "copy_tbs": 2.0}
     assert [part["ceilings"] for part in merged["parts"]] == [first["ceilings"],
@@ -623,9 +622,11 @@ def test_an_interrupt_shows_and_keeps_what_was_measured(tmp_path, monkeypatch, c
     assert err == "tessera.bench: stopped; what was measured is kept\n"
     kept = results.read(path)
     assert [one["params"]["m"] for one in kept["cases"]] == [8] and kept["interrupted"] is True
+    assert kept["cases"][0]["peers"] == {}
     assert results.merge([kept])["interrupted"] is True
 
-    monkeypatch.setattr(suite, "measure_case", measure)
+    monkeypatch.setattr(suite, "measure_case", lambda case, *rest: pytest.fail("measured again")
+                        if case.params["m"] == 8 else measure(case, *rest))
     assert cli.main([*words, "--resume"]) == 0
     whole = results.read(path)
     assert [one["params"]["m"] for one in whole["cases"]] == [8, 16]
@@ -674,6 +675,7 @@ def test_a_table_names_units_and_who_is_missing(result):
     absent[0]["ours"] = {"unavailable": "no kernel"}
     assert "no kernel" in table.text_table(absent)
     assert len(markdown.provenance(result, KERNELS)) == 1  # figures of a CPU are not stale
+    assert {"python", "tessera"} < set(result["toolkit"])
 
 
 def test_the_dense_case_stands_in_the_table_with_all_that_it_computes(result):

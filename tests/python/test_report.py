@@ -13,7 +13,9 @@ from invented import (
     CASES,
     DENSE,
     DENSITIES,
+    EAGER,
     GPU,
+    HOST,
     LENGTHS,
     PRODUCTS,
     SPARSE,
@@ -117,19 +119,20 @@ def make(tmp_path, capsys):
 
 
 def test_the_page_tells_all_and_the_same_each_time(make):
-    page = make(rich())
+    page = make(rich(host=[HOST], eager=[EAGER]))
     assert make.status == 0 and "13 cases, Invented Card, 100 W" in make.told.out
     assert page.headings == [
         "tessera: what was measured", "Invented Card, 100 W", "At a glance", "Attention",
         "Products", "Density from which a dense product is faster",
-        "Predicted against measured time", "The card and the tests: r0.json"]
+        "Predicted against measured time", "Calls in C++", "Eager calls in Python",
+        "The card and the tests: r0.json"]
     for part in ("Attention, head dimension 128, full", "Sparse products: speed-up over dense",
                  "Block-sparse attention: speed-up", "of the dense rate", "Tests: 1 passed",
                  "13 measurements were held against double precision; the largest use of an error "
                  "budget is 50%.", "driver 1.2, CUDA 99.0, 2001-02-03, commit abcdef0"):
         assert part in page.text, part
     assert page.row("cpp.b") == ["cpp.b", "failed", ""]
-    assert make(rich()).text == page.text
+    assert make(rich(host=[HOST], eager=[EAGER])).text == page.text
 
 
 def test_stale_cases_are_counted_by_file_and_in_every_picture(make):
@@ -205,8 +208,7 @@ def test_hostile_names_stay_text_everywhere(make, name):
     result["toolkit"] = {"python": name, name: name, "cuda": name}
     result["ceilings"][name] = 1.0
     result["tests"] = [{"name": name, "outcome": "failed", "detail": name}]
-    result["host"] = [{"op": "matmul", "call": name, "us": 1.0, "spread": 0.0, "with_plan_us": 1.0,
-                       "row": name}]
+    result["host"] = [{**HOST, "call": name, "row": name}]
     make(result)  # which checks its elements
     assert make.status == 0
 

@@ -7,6 +7,7 @@ from invented import (
     CASES,
     DENSE,
     GPU,
+    HOST,
     SPARSE,
     put,
     record,
@@ -260,10 +261,7 @@ def test_the_headline_is_of_the_card_that_has_most_of_its_lines(tree):
 
 
 def test_what_calls_cost_the_host_is_a_table(tree):
-    calls = [{"op": "attention", "call": f"attention {name}", "us": us, "spread": spread,
-              "least_us": 3.0, "launch_us": 2.5, "with_plan_us": 8.0, "plan_us": 1.5,
-              "row": "sm90_attention"}
-             for name, us, spread in (("short", 3.21, 0.01), ("long", 4.0, 0.2))]
+    calls = [HOST, {**HOST, "call": "attention long", "us": 4.0, "spread": 0.2}]
     put(tree, "card-a.json", host=calls, date="2002-01-01T00:00:00Z")
     put(tree, "card-b.json", [], host=[{**calls[0], "us": 9.99}])
     change_kernel(tree, PRODUCT_ROW)
