@@ -208,17 +208,14 @@ def measure_sustained(timer, competitors, seconds, calls_in_run=None):
     for name in names[1:2] or names:
         keep_busy(timer, competitors[name], calls[name], WARM_UP_SECONDS)
     for number, order in enumerate(in_turns(names, MOST_SLICES)):
-        if number >= SLICES and number % 2 == 0 and _are_steady(figures):
+        steady = number >= SLICES and all(one.spread <= STEADY for one in figures.values())
+        if steady and number % 2 == 0:
             break
         for name in order:
             time_slice(timer, competitors[name], calls[name], seconds / SLICES, figures[name])
     for name, count in (calls_in_run or {}).items():
         figures[name].times = [ms / count for ms in figures[name].times]
     return figures
-
-
-def _are_steady(figures):
-    return all(one.spread <= STEADY for one in figures.values())
 
 
 def time_slice(timer, prepared, calls, seconds, figures):
