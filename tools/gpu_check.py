@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from check_results import ROOT, bench_module, problems_of
-from gpu_steps import TEST_STEPS, Clock, Run, endings, executables, run, say
+from gpu_steps import TEST_STEPS, Clock, Context, endings, executables, run, say
 
 STEPS = (*TEST_STEPS, "bench")
 AGAIN = 3  # what a suite returns when the device is lost to its process
@@ -198,13 +198,13 @@ def run_tests(options, out, result, environment, clock):
     done = passed_before(result) if options.resume else set()
     with tempfile.TemporaryDirectory(prefix=f".{out.stem}-", suffix="-work", dir=out.parent,
                                      ignore_cleanup_errors=True) as work:
-        now = Run(options, clock, Path(work), environment, result, done)
+        context = Context(options, clock, Path(work), environment, result, done)
         for step in options.steps:
             # Of random problems more may be wanted than have passed.
             if step == "bench" or (step in done and step != "verify") or clock.spent:
                 continue
             start = time.monotonic()
-            tests, found = TEST_STEPS[step](now)
+            tests, found = TEST_STEPS[step](context)
             add_tests(out, tests, **found)
             say(f"{step}: {endings(tests) or 'nothing to run'}, {time.monotonic() - start:.1f} s")
 

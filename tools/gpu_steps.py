@@ -46,7 +46,7 @@ class Clock:
 
 
 @dataclass
-class Run:
+class Context:
     """What the steps of one run share."""
 
     options: object
@@ -135,12 +135,12 @@ def executables(build):
     return [path for path in found if os.access(path, os.X_OK) and path.is_file()]
 
 
-def timed(now, name, command, most=MOST_SECONDS, **more):
+def timed(context, name, command, most=MOST_SECONDS, **more):
     """(how a command ended, as an entry of "tests"; its exit status; what it said)."""
     start = time.monotonic()
-    status, output = run(command, now.clock.left(most), **more)
+    status, output = run(command, context.clock.left(most), **more)
     seconds = time.monotonic() - start
-    return outcome(name, status, seconds, output, now.clock.spent), status, output
+    return outcome(name, status, seconds, output, context.clock.spent), status, output
 
 
 def without(name, word, reason):
@@ -152,19 +152,19 @@ def endings(tests):
     return bench_module("results").endings(tests)
 
 
-def cpp_tests(now):
+def cpp_tests(context):
     """Each test of each executable, from GoogleTest's own report."""
-    found = executables(now.options.build)
+    found = executables(context.options.build)
     if not found:
-        return without("cpp.build", "failed", f"no {now.options.build}/tests/gpu_*: build the "
+        return without("cpp.build", "failed", f"no {context.options.build}/tests/gpu_*: build the "
                                               "target tessera_gpu_tests")
 
     def one(path):
-        name, report = f"cpp.{path.name}", now.work / f"{path.name}.xml"
-        if name in now.done or now.clock.spent:
+        name, report = f"cpp.{path.name}", context.work / f"{path.name}.xml"
+        if name in context.done or context.clock.spent:
             return []
-        few = ["--gtest_filter=" + ":".join(spread(path))] if now.options.quick else []
-        ended, status, _ = timed(now, name, [path, f"--gtest_output=xml:{report}", *few])
+        few = ["--gtest_filter=" + ":".join(spread(path))] if context.options.quick else []
+        ended, status, _ = timed(context, name, [path, f"--gtest_output=xml:{report}", *few])
         parsed = reported_outcomes(name, report) if status in (0, 1) else []
         say(f"{path.name}: {endings(parsed or [ended])}, {ended['seconds']:.1f} s")
         return parsed or [ended]
@@ -172,9 +172,9 @@ def cpp_tests(now):
     return side_by_side(one, found), {}
 
 
-def sanitizer_tests(now):
+def sanitizer_tests(context):
     """memcheck and racecheck over a few tests of each executable: a whole run takes minutes."""
-    options = now.options
+    options = context.options
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=CUDA_BIN)
     if tool is None:
         return without("sanitizer", "skipped", f"no compute-sanitizer on PATH or in {CUDA_BIN}")
@@ -188,10 +188,11 @@ def sanitizer_tests(now):
             path = other if os.access(other, os.X_OK) else path
         names = spread(path, 1 if options.quick else FEW_TESTS,
                        RACES if check == "racecheck" else "")
-        if not names or name in now.done or now.clock.spent:
+        if not names or name in context.done or context.clock.spent:
             return []
-        test, *_ = timed(now, name, [tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND,
-                                     path, "--gtest_filter=" + ":".join(names)])
+        test, *_ = timed(context, name, [
+            tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
+            "--gtest_filter=" + ":".join(names)])
         say(f"{check} {path.name}: {test['outcome']}, {len(names)} tests, {test['seconds']:.1f} s")
         return [test]
 
@@ -214,11 +215,11 @@ def spread(path, count=FEW_TESTS, but=""):
     return [names[i * len(names) // count] for i in range(count)] if count < len(names) else names
 
 
-def python_tests(now):
-    report = now.work / "pytest.xml"
-    ended, status, _ = timed(now, "python", [
+def python_tests(context):
+    report = context.work / "pytest.xml"
+    ended, status, _ = timed(context, "python", [
         sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/python", "-p", "no:cacheprovider",
-        f"--junitxml={report}"], environment=now.environment)
+        f"--junitxml={report}"], environment=context.environment)
     if status == 5:  # pytest's code for "no test was collected"
         return without("python", "skipped", "no test is marked gpu")
     tests = reported_outcomes("python", report)
@@ -247,63 +248,64 @@ def begun_at(runs, seed):
     return found
 
 
-def random_problems(now):
+def random_problems(context):
     """python -m tessera.verify, with what it found before of the same kernels; nothing where that
     was as much as is wanted. Each version of the kernels has problems of its own."""
-    first, report = attention_code(now.options.build) + 1, now.work / "verify.json"
-    before = begun_at(now.result.get("verify", []), first)
-    wanted = now.options.problems - sum(one["problems"] for one in before)
+    first, report = attention_code(context.options.build) + 1, context.work / "verify.json"
+    before = begun_at(context.result.get("verify", []), first)
+    wanted = context.options.problems - sum(one["problems"] for one in before)
     if wanted <= 0:
         return [], {}
     seed = before[-1]["last_seed"] + 1 if before else first
-    seconds = now.clock.left()
-    test, *_ = timed(now, "verify.attention", [
-        sys.executable, "-m", "tessera.verify", "attention", "--device", now.options.device,
+    seconds = context.clock.left()
+    test, *_ = timed(context, "verify.attention", [
+        sys.executable, "-m", "tessera.verify", "attention", "--device", context.options.device,
         "--count", wanted, "--seed", seed, "--jobs", min(MOST_JOBS, os.cpu_count() or 1), "--json",
         report, "--seconds", f"{max(1.0, seconds - LATE):.0f}"], seconds,
-        environment=now.environment, shown=True)
+        environment=context.environment, shown=True)
     found = [bench_module("files").read_json(report)] if report.exists() else []
     wrong = [seed for one in before + found for seed in one["failed"]]
     if wrong:
         test |= {"outcome": "failed", "detail": "seeds " + ", ".join(map(str, wrong))}
-    elif found and found[0]["problems"] < wanted:
+    elif found and (left := wanted - found[0]["problems"]) > 0:
         test |= {"outcome": "unfinished",
-                 "detail": f"{wanted - found[0]['problems']} of {now.options.problems} are left"}
+                 "detail": f"{left} of {context.options.problems} are left"}
     return [test], {"verify": before + found}
 
 
-def figures_of(now, step, command):
+def figures_of(context, step, command):
     """A step whose program prints its figures as JSON, a line each, and runs with nothing beside
     it."""
-    test, _, output = timed(now, step, command, 300, environment=now.environment)
+    test, _, output = timed(context, step, command, 300, environment=context.environment)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [test], {step: lines}
 
 
-def host_times(now):
+def host_times(context):
     """What calls in C++ cost the host."""
-    program = now.options.build / "tests" / "host_time"
+    program = context.options.build / "tests" / "host_time"
     if not os.access(program, os.X_OK):
         return without("host", "skipped", "no tests/host_time: build the target tessera_gpu_tests")
-    return figures_of(now, "host", [program])
+    return figures_of(context, "host", [program])
 
 
-def eager_calls(now):
+def eager_calls(context):
     """What eager calls in Python cost the host beside PyTorch's own."""
-    if now.options.device != "cuda":
+    if context.options.device != "cuda":
         return without("eager", "skipped", "measured on a GPU alone")
-    return figures_of(now, "eager", [sys.executable, "-m", "tessera.overhead", "--json"])
+    return figures_of(context, "eager", [sys.executable, "-m", "tessera.overhead", "--json"])
 
 
-def card_ceilings(now):
+def card_ceilings(context):
     """What the card gives at most."""
-    library, report = now.options.build / "tests" / "ceilings.so", now.work / "ceilings.json"
+    library = context.options.build / "tests" / "ceilings.so"
+    report = context.work / "ceilings.json"
     if not library.exists():
         return without("ceilings", "skipped",
                        "no tests/ceilings.so: build the target tessera_gpu_tests")
-    tests, _ = figures_of(now, "ceilings", [
+    tests, _ = figures_of(context, "ceilings", [
         sys.executable, "-m", "tessera.bench", "ceilings", "--library", library, "--seconds",
-        0.5 if now.options.quick else 2, "--json", report, "--tree", ROOT])
+        0.5 if context.options.quick else 2, "--json", report, "--tree", ROOT])
     found = bench_module("files").read_json(report)["ceilings"] if report.exists() else {}
     return tests, {"ceilings": found}
 

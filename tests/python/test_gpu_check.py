@@ -77,7 +77,7 @@ def one_step(step, folder, *, device="cpu", budget=None, result=(), **more):
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     options = types.SimpleNamespace(build=folder, quick=False, device=device, **more)
-    return gpu_steps.TEST_STEPS[step](gpu_steps.Run(options, gpu_steps.Clock(budget), work,
+    return gpu_steps.TEST_STEPS[step](gpu_steps.Context(options, gpu_steps.Clock(budget), work,
                                                result=dict(result)))
 
 
@@ -421,6 +421,6 @@ def test_what_the_budget_cut_is_no_failure_and_runs_again(tmp_path):
 
 
 def test_no_step_begins_when_the_budget_is_spent(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_check, "TEST_STEPS", {"python": lambda now: pytest.fail("it ran")})
+    monkeypatch.setattr(gpu_check, "TEST_STEPS", {"python": lambda context: pytest.fail("it ran")})
     options = types.SimpleNamespace(steps=["python", "bench"], resume=False)
     gpu_check.run_tests(options, tmp_path / "out.json", {}, {}, gpu_steps.Clock(-1))

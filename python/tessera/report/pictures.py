@@ -77,11 +77,11 @@ def attention_lengths(d, causal, dv=None):
     def chart(records):
         found = select(records, "attention", "s", lambda s: {
             "b": max(1, TOKENS // s), "d": d, "dv": dv or d, "causal": causal})
+        lines = lines_by_name(found, lambda _, entry: entry["tflops"])
         dims = f"{d}" + (f":{dv}" if dv and dv != d else "")
         return Chart(f"Attention, head dimension {dims}, {'causal' if causal else 'full'}",
                      [f"bf16, 16 heads, batches of {TOKENS} tokens or one sequence, sustained"],
-                     "TFLOPS", lines_by_name(
-                         found, lambda _, entry: entry["tflops"])), [*found.values()]
+                     "TFLOPS", lines), [*found.values()]
     return chart
 
 
