@@ -3,8 +3,7 @@
 # (through sudo if you are not root). Where there is no apt it lists what to install.
 # Usage: scripts/setup.sh [GROUP...]
 #   torch    what the tests with PyTorch require
-#   dev      what `make format` and .ci/run require
-#   release  what `make tidy` and `make release-check` require
+#   dev      what `make format`, `make tidy`, .ci/run and `make release-check` require
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -28,12 +27,11 @@ for group in "$@"; do
     torch) needs="$needs
 python3-dev|torch.compile|python_header" ;;
     dev) needs="$needs
-clang-format|make format|command -v clang-format" ;;
-    release) needs="$needs
+clang-format|make format|command -v clang-format
 clang-tidy|scripts/tidy.sh|command -v clang-tidy
 clang|the thread sanitizer|command -v clang++
 libomp-dev|the thread sanitizer, clang-tidy|libomp" ;;
-    *) say "unknown group '$group': expected torch, dev or release"; exit 2 ;;
+    *) say "unknown group '$group': expected torch or dev"; exit 2 ;;
   esac
 done
 

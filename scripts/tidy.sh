@@ -3,7 +3,7 @@
 # Usage: scripts/tidy.sh [FILE...]   default: all of src/, about 10 minutes on 2 cores
 set -euo pipefail
 cd "$(dirname "$0")/.."
-command -v clang-tidy >/dev/null || scripts/setup.sh release
+command -v clang-tidy >/dev/null || scripts/setup.sh dev
 scripts/venv.sh test
 
 # A build folder of its own, configured and not built. One header is generated.

@@ -83,7 +83,7 @@ def prepare(request, device):
     from tessera.bench.cases import make_case
 
     settings = measure.Settings(device=device)
-    if device == "cuda":
+    if device == "cuda":  # without Settings.find_gpu, which older builds do not have
         gpu, settings.meter = machine.gpu_facts()
         settings.cache_bytes = gpu["l2_bytes"]
     made = problem.Problem(make_case(request["op"], request["params"]), device,

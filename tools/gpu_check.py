@@ -13,27 +13,15 @@ the shape of python/tessera/bench/schema.json.
 
 import argparse
 import os
-import shutil
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 from check_results import ROOT, bench_module, problems_of
-from gpu_steps import (
-    Clock,
-    card_ceilings,
-    cpp_tests,
-    eager_calls,
-    endings,
-    executables,
-    host_times,
-    python_tests,
-    random_problems,
-    run,
-    sanitizer_tests,
-    say,
-)
+from gpu_steps import TEST_STEPS, Clock, Context, endings, executables, run, say
 
-STEPS = ("cpp", "sanitizer", "python", "verify", "host", "eager", "ceilings", "bench")
+STEPS = (*TEST_STEPS, "bench")
 AGAIN = 3  # what a suite returns when the device is lost to its process
 MOST_STARTS = 10
 SPENT = "the budget is spent; run again with --resume"
@@ -207,26 +195,18 @@ def check(result):
 
 def run_tests(options, out, result, environment, clock):
     """All steps before the benchmark; each is in the file before the next one starts."""
-    work = out.parent / f".{out.stem}-work"
-    work.mkdir(exist_ok=True)
     done = passed_before(result) if options.resume else set()
-    try:
-        if "cpp" in options.steps:
-            add_tests(out, cpp_tests(options, clock, work, done))
-        if "sanitizer" in options.steps and not clock.spent:
-            add_tests(out, sanitizer_tests(options, clock, done))
-        if "python" in options.steps and "python" not in done and not clock.spent:
-            add_tests(out, python_tests(environment, clock, work))
-        if "verify" in options.steps and not clock.spent:
-            found, tests = random_problems(options, clock, environment, work, result)
-            add_tests(out, tests, verify=found)
-        for step, measure in (("host", host_times), ("eager", eager_calls),
-                              ("ceilings", card_ceilings)):
-            if step in options.steps and step not in done and not clock.spent:
-                found, tests = measure(options, clock, environment, work)
-                add_tests(out, tests, **{step: found})
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.stem}-", suffix="-work", dir=out.parent,
+                                     ignore_cleanup_errors=True) as work:
+        context = Context(options, clock, Path(work), environment, result, done)
+        for step in options.steps:
+            # Of random problems more may be wanted than have passed.
+            if step == "bench" or (step in done and step != "verify") or clock.spent:
+                continue
+            start = time.monotonic()
+            tests, found = TEST_STEPS[step](context)
+            add_tests(out, tests, **found)
+            say(f"{step}: {endings(tests) or 'nothing to run'}, {time.monotonic() - start:.1f} s")
 
 
 def main(arguments=None):

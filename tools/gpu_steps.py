@@ -1,5 +1,5 @@
-"""The steps of gpu_check.py before the benchmark: each runs what is built and says how it ended, in
-entries of a result's "tests", some with figures beside them."""
+"""The steps of gpu_check.py before the benchmark. Each runs what is built and returns how that
+ended, as entries of a result's "tests", and its figures, {section of the result: figures}."""
 
 import concurrent.futures
 import contextlib
@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from check_results import ROOT, bench_module
 
@@ -43,6 +45,18 @@ class Clock:
         return self.end is not None and time.monotonic() > self.end - 2
 
 
+@dataclass
+class Context:
+    """What the steps of one run share."""
+
+    options: object
+    clock: Clock
+    work: Path  # an empty folder for their reports
+    environment: dict = field(default_factory=dict)  # of Python's processes
+    result: dict = field(default_factory=dict)  # the file so far
+    done: set = field(default_factory=set)  # runs of tests that need no repetition
+
+
 def run(command, timeout, environment=None, shown=False):
     """(exit status or None where it ran out of time, its output: none where that is shown)."""
     process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=environment,
@@ -70,10 +84,10 @@ def stop(process):
     return output or ""
 
 
-def outcome(name, status, seconds, output, skipped=(), cut=False):
+def outcome(name, status, seconds, output, cut=False):
     """One entry of "tests". Without a status it was stopped: as it took too long, or (`cut`) as the
     budget of the run ended first, which says nothing of it."""
-    word = "passed" if status == 0 else "skipped" if status in skipped else "failed"
+    word = "passed" if status == 0 else "skipped" if status == GTEST_SKIPPED else "failed"
     if status is None and cut:
         word = "unfinished"
     entry = {"name": name, "outcome": word, "seconds": round(seconds, 3)}
@@ -121,47 +135,49 @@ def executables(build):
     return [path for path in found if os.access(path, os.X_OK) and path.is_file()]
 
 
-def cpp_tests(options, clock, work, done):
-    """Each test of each executable, from GoogleTest's own report."""
-    tests = []
-    found = executables(options.build)
-    if not found:
-        tests.append({"name": "cpp.build", "outcome": "failed",
-                      "detail": f"no {options.build}/tests/gpu_*: build the target "
-                                "tessera_gpu_tests"})
+def timed(context, name, command, most=MOST_SECONDS, **more):
+    """(how a command ended, as an entry of "tests"; its exit status; what it said)."""
+    start = time.monotonic()
+    status, output = run(command, context.clock.left(most), **more)
+    seconds = time.monotonic() - start
+    return outcome(name, status, seconds, output, context.clock.spent), status, output
 
-    def one(path):
-        if clock.spent:
-            return []
-        report = work / f"{path.name}.xml"
-        report.unlink(missing_ok=True)
-        few = ["--gtest_filter=" + ":".join(spread(path))] if options.quick else []
-        start = time.monotonic()
-        status, output = run([path, f"--gtest_output=xml:{report}", *few],
-                             clock.left(MOST_SECONDS))
-        seconds = time.monotonic() - start
-        parsed = reported_outcomes(f"cpp.{path.name}", report) if status in (0, 1) else []
-        if status not in (0, 1) or not parsed:
-            parsed.append(outcome(f"cpp.{path.name}", status, seconds, output, (GTEST_SKIPPED,),
-                                  clock.spent))
-        say(f"{path.name}: {endings(parsed)}, {seconds:.1f} s")
-        return parsed
 
-    for parsed in side_by_side(one, [p for p in found if f"cpp.{p.name}" not in done]):
-        tests += parsed
-    return tests
+def without(name, word, reason):
+    """What a step returns that cannot run."""
+    return [{"name": name, "outcome": word, "detail": reason}], {}
 
 
 def endings(tests):
     return bench_module("results").endings(tests)
 
 
-def sanitizer_tests(options, clock, done):
+def cpp_tests(context):
+    """Each test of each executable, from GoogleTest's own report."""
+    found = executables(context.options.build)
+    if not found:
+        return without("cpp.build", "failed", f"no {context.options.build}/tests/gpu_*: build the "
+                                              "target tessera_gpu_tests")
+
+    def one(path):
+        name, report = f"cpp.{path.name}", context.work / f"{path.name}.xml"
+        if name in context.done or context.clock.spent:
+            return []
+        few = ["--gtest_filter=" + ":".join(spread(path))] if context.options.quick else []
+        ended, status, _ = timed(context, name, [path, f"--gtest_output=xml:{report}", *few])
+        parsed = reported_outcomes(name, report) if status in (0, 1) else []
+        say(f"{path.name}: {endings(parsed or [ended])}, {ended['seconds']:.1f} s")
+        return parsed or [ended]
+
+    return side_by_side(one, found), {}
+
+
+def sanitizer_tests(context):
     """memcheck and racecheck over a few tests of each executable: a whole run takes minutes."""
+    options = context.options
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=CUDA_BIN)
     if tool is None:
-        return [{"name": "sanitizer", "outcome": "skipped",
-                 "detail": f"no compute-sanitizer on PATH or in {CUDA_BIN}"}]
+        return without("sanitizer", "skipped", f"no compute-sanitizer on PATH or in {CUDA_BIN}")
     checks = ("memcheck",) if options.quick else ("memcheck", "racecheck")
 
     def one(job):
@@ -172,25 +188,24 @@ def sanitizer_tests(options, clock, done):
             path = other if os.access(other, os.X_OK) else path
         names = spread(path, 1 if options.quick else FEW_TESTS,
                        RACES if check == "racecheck" else "")
-        if not names or name in done or clock.spent:
+        if not names or name in context.done or context.clock.spent:
             return []
-        start = time.monotonic()
-        status, output = run([tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
-                              "--gtest_filter=" + ":".join(names)], clock.left(MOST_SECONDS))
-        seconds = time.monotonic() - start
-        test = outcome(name, status, seconds, output, (GTEST_SKIPPED,), clock.spent)
-        say(f"{check} {path.name}: {test['outcome']}, {len(names)} tests, {seconds:.1f} s")
+        test, *_ = timed(context, name, [
+            tool, "--tool", check, "--error-exitcode", SANITIZER_FOUND, path,
+            "--gtest_filter=" + ":".join(names)])
+        say(f"{check} {path.name}: {test['outcome']}, {len(names)} tests, {test['seconds']:.1f} s")
         return [test]
 
-    jobs = [(path, check) for path in executables(options.build) for check in checks]
-    return [test for found in side_by_side(one, jobs) for test in found]
+    return side_by_side(one, [(path, check) for path in executables(options.build)
+                              for check in checks]), {}
 
 
 def side_by_side(work, jobs):
-    """Results in order. Tests wait for their oracles on the CPU, so several share the GPU."""
+    """The tests that each job gives, in order. They wait for their oracles on the CPU, so several
+    share the GPU."""
     workers = max(1, min(8, (os.cpu_count() or 1) // 2))
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(work, jobs))
+        return [test for tests in pool.map(work, jobs) for test in tests]
 
 
 def spread(path, count=FEW_TESTS, but=""):
@@ -200,23 +215,17 @@ def spread(path, count=FEW_TESTS, but=""):
     return [names[i * len(names) // count] for i in range(count)] if count < len(names) else names
 
 
-def python_tests(environment, clock, work):
-    report = work / "pytest.xml"
-    report.unlink(missing_ok=True)
-    start = time.monotonic()
-    status, output = run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/python", "-p",
-                          "no:cacheprovider", f"--junitxml={report}"], clock.left(MOST_SECONDS),
-                         environment)
-    seconds = time.monotonic() - start
+def python_tests(context):
+    report = context.work / "pytest.xml"
+    ended, status, _ = timed(context, "python", [
+        sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/python", "-p", "no:cacheprovider",
+        f"--junitxml={report}"], environment=context.environment)
     if status == 5:  # pytest's code for "no test was collected"
-        tests = [{"name": "python", "outcome": "skipped", "detail": "no test is marked gpu"}]
-    else:
-        tests = reported_outcomes("python", report)
-        if status not in (0, 1) or not tests:
-            tests.append(outcome("python", 1 if status == 0 else status, seconds, output,
-                                 cut=clock.spent))
-    say(f"python: {endings(tests)}, {seconds:.1f} s")
-    return tests
+        return without("python", "skipped", "no test is marked gpu")
+    tests = reported_outcomes("python", report)
+    if not tests and status == 0:
+        ended |= {"outcome": "failed", "detail": "pytest wrote no report"}
+    return tests + ([] if tests and status in (0, 1) else [ended]), {}
 
 
 def attention_code(build):
@@ -239,71 +248,68 @@ def begun_at(runs, seed):
     return found
 
 
-def random_problems(options, clock, environment, work, result):
-    """(what python -m tessera.verify found, how that ended), with what it found before of the same
-    kernels; nothing where that was as much as is wanted. Each version of the kernels has problems
-    of its own."""
-    first = attention_code(options.build) + 1
-    before = begun_at(result.get("verify", []), first)
-    wanted = options.problems - sum(one["problems"] for one in before)
+def random_problems(context):
+    """python -m tessera.verify, with what it found before of the same kernels; nothing where that
+    was as much as is wanted. Each version of the kernels has problems of its own."""
+    first, report = attention_code(context.options.build) + 1, context.work / "verify.json"
+    before = begun_at(context.result.get("verify", []), first)
+    wanted = context.options.problems - sum(one["problems"] for one in before)
     if wanted <= 0:
-        return [], []
+        return [], {}
     seed = before[-1]["last_seed"] + 1 if before else first
-    report = work / "verify.json"
-    report.unlink(missing_ok=True)
-    start = time.monotonic()
-    status, output = run([sys.executable, "-m", "tessera.verify", "attention", "--device",
-                          options.device, "--count", wanted, "--seed", seed, "--jobs",
-                          min(MOST_JOBS, os.cpu_count() or 1), "--json", report, "--seconds",
-                          f"{max(1.0, clock.left() - LATE):.0f}"], clock.left(), environment,
-                         shown=True)
-    test = outcome("verify.attention", status, time.monotonic() - start, output, cut=clock.spent)
+    seconds = context.clock.left()
+    test, *_ = timed(context, "verify.attention", [
+        sys.executable, "-m", "tessera.verify", "attention", "--device", context.options.device,
+        "--count", wanted, "--seed", seed, "--jobs", min(MOST_JOBS, os.cpu_count() or 1), "--json",
+        report, "--seconds", f"{max(1.0, seconds - LATE):.0f}"], seconds,
+        environment=context.environment, shown=True)
     found = [bench_module("files").read_json(report)] if report.exists() else []
     wrong = [seed for one in before + found for seed in one["failed"]]
     if wrong:
         test |= {"outcome": "failed", "detail": "seeds " + ", ".join(map(str, wrong))}
-    elif found and found[0]["problems"] < wanted:
+    elif found and (left := wanted - found[0]["problems"]) > 0:
         test |= {"outcome": "unfinished",
-                 "detail": f"{wanted - found[0]['problems']} of {options.problems} are left"}
-    say(f"verify: {test['outcome']}, {test['seconds']:.1f} s")
-    return before + found, [test]
+                 "detail": f"{left} of {context.options.problems} are left"}
+    return [test], {"verify": before + found}
 
 
-def printed_json(command, clock, test, environment=None):
-    """([what it prints as JSON, a line each], how it ended). It runs with nothing beside it."""
-    start = time.monotonic()
-    status, output = run(command, clock.left(300), environment)
-    ended = outcome(test, status, time.monotonic() - start, output, (GTEST_SKIPPED,), clock.spent)
-    say(f"{test}: {ended['outcome']}")
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")], [ended]
+def figures_of(context, step, command):
+    """A step whose program prints its figures as JSON, a line each, and runs with nothing beside
+    it."""
+    test, _, output = timed(context, step, command, 300, environment=context.environment)
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return [test], {step: lines}
 
 
-def skipped(test, reason):
-    return [{"name": test, "outcome": "skipped", "detail": reason}]
-
-
-def host_times(options, clock, environment, work):
-    """(what calls in C++ cost the host, how that ended)."""
-    program = options.build / "tests" / "host_time"
+def host_times(context):
+    """What calls in C++ cost the host."""
+    program = context.options.build / "tests" / "host_time"
     if not os.access(program, os.X_OK):
-        return [], skipped("host", "no tests/host_time: build the target tessera_gpu_tests")
-    return printed_json([program], clock, "host")
+        return without("host", "skipped", "no tests/host_time: build the target tessera_gpu_tests")
+    return figures_of(context, "host", [program])
 
 
-def eager_calls(options, clock, environment, work):
-    """(what eager calls in Python cost the host beside PyTorch's own, how that ended)."""
-    if options.device != "cuda":
-        return [], skipped("eager", "measured on a GPU alone")
-    return printed_json([sys.executable, "-m", "tessera.overhead", "--json"], clock, "eager",
-                        environment)
+def eager_calls(context):
+    """What eager calls in Python cost the host beside PyTorch's own."""
+    if context.options.device != "cuda":
+        return without("eager", "skipped", "measured on a GPU alone")
+    return figures_of(context, "eager", [sys.executable, "-m", "tessera.overhead", "--json"])
 
 
-def card_ceilings(options, clock, environment, work):
-    """(what the card gives at most, how that ended)."""
-    library, report = options.build / "tests" / "ceilings.so", work / "ceilings.json"
+def card_ceilings(context):
+    """What the card gives at most."""
+    library = context.options.build / "tests" / "ceilings.so"
+    report = context.work / "ceilings.json"
     if not library.exists():
-        return {}, skipped("ceilings", "no tests/ceilings.so: build the target tessera_gpu_tests")
-    command = [sys.executable, "-m", "tessera.bench", "ceilings", "--library", library, "--seconds",
-               0.5 if options.quick else 2, "--json", report, "--tree", ROOT]
-    _, tests = printed_json(command, clock, "ceilings", environment)
-    return bench_module("files").read_json(report)["ceilings"] if report.exists() else {}, tests
+        return without("ceilings", "skipped",
+                       "no tests/ceilings.so: build the target tessera_gpu_tests")
+    tests, _ = figures_of(context, "ceilings", [
+        sys.executable, "-m", "tessera.bench", "ceilings", "--library", library, "--seconds",
+        0.5 if context.options.quick else 2, "--json", report, "--tree", ROOT])
+    found = bench_module("files").read_json(report)["ceilings"] if report.exists() else {}
+    return tests, {"ceilings": found}
+
+
+TEST_STEPS = {"cpp": cpp_tests, "sanitizer": sanitizer_tests, "python": python_tests,
+              "verify": random_problems, "host": host_times, "eager": eager_calls,
+              "ceilings": card_ceilings}

@@ -20,7 +20,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from check_results import ROOT, bench_module
+
+files = bench_module("files")
 COMMITTED = ROOT / "bench" / "machine_code.json"
 
 
@@ -90,17 +92,11 @@ def collect(folder, object_files, toolkit):
     return {"toolkit": toolkit, "kernels": dict(sorted(kernels.items()))}
 
 
-def write(path, content):
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
 def read(path):
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        sys.exit(f"machine_code: {path}: expected a file that `collect` wrote: {error}")
+        content = files.read_json(path)
+    except files.Unreadable as error:
+        sys.exit(f"machine_code: {error}: expected a file that `collect` wrote")
     if not isinstance(content, dict) or not {"toolkit", "kernels"} <= set(content):
         sys.exit(f"machine_code: {path}: expected a file that `collect` wrote, got another JSON "
                  "file")
@@ -125,10 +121,10 @@ def main(arguments):
     match arguments:
         case ["collect", build, toolkit, *object_files]:
             build = Path(build)
-            write(build / "machine_code.json",
-                  collect(build / "rows" / "machine_code", object_files, toolkit))
+            files.write_json(build / "machine_code.json",
+                             collect(build / "rows" / "machine_code", object_files, toolkit))
         case ["accept", file]:
-            write(COMMITTED, read(file))
+            files.write_json(COMMITTED, read(file))
         case ["compare", first, second]:
             return tell(differences(read(first), read(second)))
         case ["check", file]:

@@ -23,11 +23,16 @@ from pathlib import Path
 
 from check_results import ROOT, bench_module, package_module
 
+card_tables, case_tables, headline, markdown, pictures, reading, report = (
+    package_module(f"report.{name}") for name in (
+        "card_tables", "case_tables", "headline", "markdown", "pictures", "reading", "cli"))
+cases, files, machine_code = map(bench_module, ("cases", "files", "machine_code"))
+
 MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
                     re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"^<!-- ((table|picture): .*|end) -->$", re.MULTILINE)
 IMAGES = Path("docs") / "images" / "measured"
-PRODUCTS, LISTS = ("matmul", "bsr_matmul", "sddmm", "spgemm"), ("list_blocks", "top_k_blocks")
+PRODUCTS = ("matmul", "bsr_matmul", "sddmm", "spgemm")
 # A short look or one shard: in the folder while somebody works, never a result.
 PASSING = re.compile(r"(^|-)quick\.json$|-\d+-of-\d+\.json$")
 
@@ -44,7 +49,6 @@ def of_ops(*ops, models=False):
     """What chooses a result's records of these operations. What models and solvers do has a table
     of its own, and is in no other that lists cases."""
     def chosen(result):
-        cases = bench_module("cases")
         path = ROOT / "bench" / "workloads" / "models.json"
         known = {case.key for case in cases.read_workload(path)}
         return [record for record in result["cases"] if record["op"] in ops and (
@@ -57,19 +61,19 @@ def of_ops(*ops, models=False):
 OF_A_CARD = ("glance", "model_error")
 HEADLINE = "headline"
 HEADLINE_PICTURE = "attention_density"
-# Name -> what of a result it shows, and which function of tessera.report tells it.
+# Name -> what of a result it shows, and what tells it.
 TABLES = {
-    "glance": (everything, "card_tables", "glance"),
-    "machine": (lambda result: result, "card_tables", "ceilings_and_tests"),
-    "ceilings": (lambda result: result, "card_tables", "ceilings"),
-    "products": (of_ops(*PRODUCTS), "case_tables", "comparison"),
-    "crossover": (of_ops(*PRODUCTS), "case_tables", "crossover"),
-    "attention": (of_ops("attention"), "case_tables", "comparison"),
-    "lists": (of_ops("attention", *LISTS), "case_tables", "lists"),
-    "workloads": (of_ops("attention", *PRODUCTS, models=True), "case_tables", "workloads"),
-    "host": (lambda result: result.get("host", []), "case_tables", "host_times"),
-    "eager": (lambda result: result.get("eager", []), "case_tables", "eager_calls"),
-    "model_error": (everything, "card_tables", "predictions"),
+    "glance": (everything, card_tables.glance),
+    "machine": (lambda result: result, card_tables.ceilings_and_tests),
+    "ceilings": (lambda result: result, card_tables.ceilings),
+    "products": (of_ops(*PRODUCTS), case_tables.comparison),
+    "crossover": (of_ops(*PRODUCTS), case_tables.crossover),
+    "attention": (of_ops("attention"), case_tables.comparison),
+    "lists": (of_ops("attention", *cases.LISTS), case_tables.lists),
+    "workloads": (of_ops("attention", *PRODUCTS, models=True), case_tables.workloads),
+    "host": (lambda result: result.get("host", []), case_tables.host_times),
+    "eager": (lambda result: result.get("eager", []), case_tables.eager_calls),
+    "model_error": (everything, card_tables.predictions),
 }
 
 
@@ -81,16 +85,15 @@ def result_paths(root):
 def read_results(root):
     """{file: result} of what was measured on GPUs, in the order of the files' names. Of a case
     that was measured several times on one kind of card, the newest counts."""
-    reading = package_module("report.reading")
     try:
         results = reading.read_all(result_paths(root))
-    except bench_module("files").Unreadable as error:
+    except files.Unreadable as error:
         raise Wrong(str(error)) from None
     return {file: result for file, result in results.items() if result["gpu"] is not None}
 
 
 def committed_kernels(root):
-    kernels = bench_module("machine_code").committed(root)
+    kernels = machine_code.committed(root)
     if kernels is None:
         raise Wrong(f"{root}: no bench/machine_code.json, from which stale results are known")
     return kernels
@@ -98,7 +101,7 @@ def committed_kernels(root):
 
 def kinds(records):
     """Which kernels were measured, to begin a line about one file of several."""
-    found = {bench_module("cases").kind_of(record["op"]) for record in records}
+    found = {cases.kind_of(record["op"]) for record in records}
     return " and ".join(sorted(found)) + ": " if found else ""
 
 
@@ -112,12 +115,11 @@ def cases_of(name, result, chosen):
 
 def headline_lines(results, kernels):
     """The lines of the README, of the card that has most of them."""
-    headline, markdown = (package_module(f"report.{name}") for name in ("headline", "markdown"))
     chosen = headline.lines_of(headline.best_card(results))
     if not chosen:
         return ["Not measured yet."]
     *_, (*_, result) = chosen
-    stale = bench_module("machine_code").in_words([record for _, record, _ in chosen], kernels)
+    stale = machine_code.in_words([record for _, record, _ in chosen], kernels)
     return [*markdown.lines([headline.table(chosen)]), "",
             "*" + "; ".join([markdown.card(result), *stale]) + "*"]
 
@@ -128,13 +130,10 @@ def table(name, results, kernels):
         return "\n".join(["", *headline_lines(results, kernels), "", ""])
     if name not in TABLES:
         raise Wrong(f"no table is called {name!r}: there are {', '.join([HEADLINE, *TABLES])}")
-    choose, module, maker = TABLES[name]
-    blocks = getattr(package_module(f"report.{module}"), maker)
-    markdown = package_module("report.markdown")
+    choose, blocks = TABLES[name]
     groups, lines = [[result] for result in results], []
     if name in OF_A_CARD:
-        cards = package_module("report.reading").cards(dict(enumerate(results)))
-        groups = [card.results for card in cards]
+        groups = [[*card.results.values()] for card in reading.cards(dict(enumerate(results)))]
     for together in groups:
         chosen = [choose(result) for result in together]
         every = chosen[0] if len(chosen) == 1 else [one for some in chosen for one in some]
@@ -149,21 +148,20 @@ def table(name, results, kernels):
     return "\n".join(["", *(lines or ["Not measured yet.", ""]), ""])
 
 
-def pictures(name, results, kernels, images, folder):
+def picture(name, results, kernels, images, folder):
     """The lines between the markers of a page in that folder; the files that they refer to are
     added to images, {path: content}."""
-    maker = package_module("report.pictures")
     if name == HEADLINE:
-        name, results = HEADLINE_PICTURE, package_module("report.headline").best_card(results)
-    if name not in maker.PICTURES:
-        names = ", ".join([HEADLINE, *maker.PICTURES])
+        name, results = HEADLINE_PICTURE, headline.best_card(results)
+    if name not in pictures.PICTURES:
+        names = ", ".join([HEADLINE, *pictures.PICTURES])
         raise Wrong(f"no picture is called {name!r}: there are {names}")
     lines = []
-    for picture in maker.draw(name, results, kernels):
-        path = IMAGES / picture.file
-        if images.setdefault(path, picture.svg) != picture.svg:
+    for drawn in pictures.draw(name, results, kernels):
+        path = IMAGES / drawn.file
+        if images.setdefault(path, drawn.svg) != drawn.svg:
             raise Wrong(f"two pictures would be called {path}: the names of cards are too alike")
-        lines.append(f"![{picture.title}]({Path(os.path.relpath(path, folder)).as_posix()})")
+        lines.append(f"![{drawn.title}]({Path(os.path.relpath(path, folder)).as_posix()})")
     return "\n".join(["", *lines, "", ""]) if lines else ""
 
 
@@ -177,7 +175,7 @@ def rewritten(text, results, kernels, images, folder):
     def filled(found):
         kind, name = found[1], found[2]
         lines = (table(name, results, kernels) if kind == "table"
-                 else pictures(name, results, kernels, images, folder))
+                 else picture(name, results, kernels, images, folder))
         return f"<!-- {kind}: {name} -->\n{lines}<!-- end -->"
 
     return MARKED.sub(filled, text)
@@ -189,7 +187,7 @@ def write_report(root, file):
     if not results:
         raise Wrong(f"{root}: no results in bench/results")
     words = [*results, "-o", file, "--tree", root]
-    return package_module("report.cli").main([str(word) for word in words])
+    return report.main([str(word) for word in words])
 
 
 def pages(root):

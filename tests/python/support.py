@@ -1,8 +1,23 @@
 """A reference of its own in float64, and what tests share. Nothing here uses tessera."""
 
+import importlib
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tool(name):
+    """A program of tools/ as a module. Where there is no source tree the test file is skipped."""
+    if not (ROOT / "tools").is_dir():
+        pytest.skip("runs from the source tree alone", allow_module_level=True)
+    if str(ROOT / "tools") not in sys.path:
+        sys.path.insert(0, str(ROOT / "tools"))
+    return importlib.import_module(name)
 
 
 def visible(q_length, kv_length, *, causal=False, left=None, right=None, begin=0, end=None,

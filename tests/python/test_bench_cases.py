@@ -95,6 +95,20 @@ def test_attention_cases_have_lists_and_peers_that_take_them():
             assert abs(share - p["density"]) < 0.1 * p["density"], case.label
 
 
+EXTRAS = {"window": {"window": 9}, "softcap": {"softcap": 5.0}, "sequences": {"sequences": 3},
+          "pattern": {"pattern": "random", "density": 0.5, "block_q": 8}}
+
+
+@pytest.mark.parametrize("name, extras", [
+    ("sdpa_flash", ""), ("fa3", "window softcap sequences"), ("flex", " ".join(EXTRAS)),
+    ("fa4", " ".join(EXTRAS)), ("flashinfer", "softcap sequences pattern"),
+    ("openblas", "window pattern"), ("torch", "window pattern")])
+def test_peers_refuse_what_is_beyond_them(name, extras):
+    refuse = peers.get_peer(name).refuse
+    assert [extra for extra, more in EXTRAS.items() if refuse(make_case(
+        "attention", {"s": 64, "dtype": "f32", **more})) is None] == extras.split()
+
+
 def test_lists_are_made_for_an_attention_case_that_is_measured():
     found = cases.read_workload(WORKLOADS[0].parent / "hopper_attention.json")
     walked = [case.params for case in found if case.op == "attention"]
@@ -238,17 +252,6 @@ def test_lists_pad_repeat_and_keep():
     assert lists.repeat_rows(2, 5).counts.tolist() == [2, 2, 0, 0, 1]
     kept = lists.keep(np.array([False, True, True]))
     assert [kept.row(i).tolist() for i in range(3)] == [[2], [], [1]]
-
-
-def test_patterns_are_the_library_s_own():
-    import tessera
-
-    case = make_case("bsr_matmul", {"m": 64, "n": 8, "k": 96, "block": 8, "pattern": "bigbird",
-                                    "half_width": 1, "global": 1, "random": 2, "seed": 5})
-    lists = patterns.product_lists("bsr_matmul", case.params)
-    blocks = tessera.patterns.bigbird(8, 12, 1, 1, 2, 5)
-    assert np.array_equal(patterns.lists_of(blocks).indices, lists.indices)
-    assert lists.offsets[-1] == blocks.sum()
 
 
 def test_lists_by_kv_head_repeat_over_the_group():

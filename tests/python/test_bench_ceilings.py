@@ -7,6 +7,7 @@ import types
 from pathlib import Path
 
 import pytest
+from invented import GPU
 
 from tessera.bench import ceilings, cli, machine, results, schema, suite
 from tessera.bench.files import write_json
@@ -41,8 +42,7 @@ def kernels(launch=lambda *arguments: 0):
 def card(monkeypatch):
     """A machine with an H200, of which only NVML, the kernels and PyTorch's own ceilings are
     stand-ins."""
-    facts = {"name": "NVIDIA H200", "compute_capability": 90, "units": 132, "l2_bytes": 62914560,
-             "memory_bytes": 150109880320, "driver": "580", "power_limit_w": 700.0}
+    facts = {**GPU, "name": "NVIDIA H200", "power_limit_w": 700.0}
     monkeypatch.setattr(ceilings, "gpu_facts", lambda: (dict(facts), None))
     monkeypatch.setattr(ceilings, "CudaTimer", lambda sets, meter: None)
     monkeypatch.setattr(ceilings, "load", lambda library, tree: kernels())

@@ -1,20 +1,14 @@
 """tools/compare_builds.py on the CPU: one build against itself."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
+from support import tool
 
 import tessera
 
-ROOT = Path(__file__).resolve().parents[2]
-if not (ROOT / "tools").is_dir():
-    pytest.skip("runs from the source tree alone", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tools"))
-
-import compare_builds  # noqa: E402
-
+compare_builds = tool("compare_builds")
 PACKAGE = Path(tessera.__file__).parent
 ATTENTION = "attention --q-length 16 --heads 1 --dim 16 --dtype f32"
 SMALL = ["--device", "cpu", "--turns", "2", "--seconds", "0.01", "--cases"]

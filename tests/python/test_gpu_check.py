@@ -2,17 +2,16 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import types
 from pathlib import Path
 
 import pytest
+from support import tool
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import gpu_check  # noqa: E402
-import gpu_steps  # noqa: E402
+gpu_check, gpu_steps = tool("gpu_check"), tool("gpu_steps")
 
 # A GoogleTest executable in miniature: two tests, of which Broken fails.
 EXECUTABLE = """#!{python}
@@ -70,6 +69,16 @@ def machine(tmp_path, monkeypatch):
         return tmp_path
 
     return make
+
+
+def one_step(step, folder, *, device="cpu", budget=None, result=(), **more):
+    """(tests, figures by section) of a single step, with reports in a folder of its own."""
+    work = folder / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    options = types.SimpleNamespace(build=folder, quick=False, device=device, **more)
+    return gpu_steps.TEST_STEPS[step](gpu_steps.Context(options, gpu_steps.Clock(budget), work,
+                                               result=dict(result)))
 
 
 def only(*steps):
@@ -136,11 +145,23 @@ def test_reports_tell_what_failed_and_what_was_skipped(tmp_path):
         {"name": "cpp.A.c", "outcome": "failed", "seconds": 0.0, "detail": "it ended"}]
 
 
-def test_nothing_built_is_a_failure(machine, tmp_path):
-    folder = machine()
-    (folder / "build" / "tests" / "gpu_merge_test").unlink()
-    status, result = run(folder, *only("cpp"))
-    assert status == 1 and "tessera_gpu_tests" in result["tests"][0]["detail"]
+@pytest.mark.parametrize("status, report, outcomes", [
+    (0, "<a><testcase/></a>", ["passed"]), (1, "<a><testcase><error/></testcase></a>", ["failed"]),
+    (2, "<a><testcase/></a>", ["passed", "failed"]),  # it stopped before its end
+    (0, "", ["failed"]), (1, "", ["failed"]), (5, "", ["skipped"])])
+def test_what_pytest_says_is_the_outcome_of_the_python_tests(monkeypatch, tmp_path, status, report,
+                                                             outcomes):
+    def run(command, *_, **__):
+        Path(command[-1].removeprefix("--junitxml=")).write_text(report)
+        return status, ""
+
+    monkeypatch.setattr(gpu_steps, "run", run)
+    assert [test["outcome"] for test in one_step("python", tmp_path)[0]] == outcomes
+
+
+def test_nothing_built_is_a_failure(tmp_path):
+    (test,), _ = one_step("cpp", tmp_path)
+    assert test["outcome"] == "failed" and "tessera_gpu_tests" in test["detail"]
 
 
 def test_figures_of_the_host_cases_and_tests_share_one_file(machine, tmp_path):
@@ -177,10 +198,9 @@ def test_figures_of_the_host_cases_and_tests_share_one_file(machine, tmp_path):
 
 def test_the_card_s_ceilings_are_those_of_the_benchmark(monkeypatch, tmp_path):
     (tmp_path / "tests").mkdir()
-    options = types.SimpleNamespace(build=tmp_path, quick=False)
 
     def measured(status):
-        def run(command, *_):
+        def run(command, *_, **__):
             words = [str(word) for word in command]
             assert words[1:6] == ["-m", "tessera.bench", "ceilings", "--library", library]
             if status == 0:
@@ -188,8 +208,8 @@ def test_the_card_s_ceilings_are_those_of_the_benchmark(monkeypatch, tmp_path):
             return status, "[1/1] launch"
 
         monkeypatch.setattr(gpu_steps, "run", run)
-        figures, (test,) = gpu_steps.card_ceilings(options, gpu_steps.Clock(None), {}, tmp_path)
-        return figures, test["outcome"]
+        (test,), figures = one_step("ceilings", tmp_path)
+        return figures.get("ceilings", {}), test["outcome"]
 
     library = str(tmp_path / "tests" / "ceilings.so")
     assert measured(0) == ({}, "skipped")
@@ -214,9 +234,9 @@ def test_random_problems_go_on_where_the_file_stopped(machine):
 
 def test_random_problems_of_other_kernels_do_not_count(monkeypatch, tmp_path):
     other = {"first_seed": 1000, "last_seed": 1019, "problems": 20, "failed": [1001]}
-    found, tests = found_by(monkeypatch, tmp_path, 0, [other], problems=20)
-    assert [one["first_seed"] for one in found] == [16] and tests[0]["outcome"] == "passed"
-    assert found_by(monkeypatch, tmp_path, 0, [other, *found]) == ([], [])
+    found, test = found_by(monkeypatch, tmp_path, 0, [other], problems=20)
+    assert [one["first_seed"] for one in found] == [16] and test["outcome"] == "passed"
+    assert found_by(monkeypatch, tmp_path, 0, [other, *found]) == ([], None)
 
 
 def test_seeds_follow_the_attention_kernels_of_the_build(tmp_path):
@@ -243,26 +263,26 @@ def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
 
     monkeypatch.setattr(gpu_steps, "run", ended)
     monkeypatch.setattr(gpu_steps, "attention_code", lambda build: 15)
-    options = types.SimpleNamespace(problems=20, device="cpu", build=tmp_path)
-    result = {"verify": list(before)}
-    return gpu_steps.random_problems(options, gpu_steps.Clock(budget), {}, tmp_path, result)
+    tests, figures = one_step("verify", tmp_path, budget=budget, result={"verify": list(before)},
+                              problems=20)
+    return figures.get("verify", []), *(tests or [None])
 
 
 def test_random_problems_that_are_left_or_wrong_are_no_pass(monkeypatch, tmp_path):
-    found, tests = found_by(monkeypatch, tmp_path, 0, problems=12)
+    found, test = found_by(monkeypatch, tmp_path, 0, problems=12)
     assert found[0]["first_seed"] == 16
-    assert tests[0]["outcome"] == "unfinished" and tests[0]["detail"] == "8 of 20 are left"
-    more, tests = found_by(monkeypatch, tmp_path, 0, found, problems=8)
-    assert [one["first_seed"] for one in more] == [16, 26] and tests[0]["outcome"] == "passed"
-    assert found_by(monkeypatch, tmp_path, 0, more) == ([], [])
-    wrong, tests = found_by(monkeypatch, tmp_path, 1, problems=4, failed=[17])
-    assert tests[0]["outcome"] == "failed" and tests[0]["detail"] == "seeds 17"
-    _, tests = found_by(monkeypatch, tmp_path, 0, wrong, problems=16)
-    assert tests[0]["outcome"] == "failed", "what was wrong before is wrong still"
-    found, tests = found_by(monkeypatch, tmp_path, 2)
-    assert not found and tests[0]["outcome"] == "failed" and "exit status 2" in tests[0]["detail"]
-    found, tests = found_by(monkeypatch, tmp_path, None, budget=1)
-    assert not found and tests[0]["outcome"] == "unfinished"
+    assert test["outcome"] == "unfinished" and test["detail"] == "8 of 20 are left"
+    more, test = found_by(monkeypatch, tmp_path, 0, found, problems=8)
+    assert [one["first_seed"] for one in more] == [16, 26] and test["outcome"] == "passed"
+    assert found_by(monkeypatch, tmp_path, 0, more) == ([], None)
+    wrong, test = found_by(monkeypatch, tmp_path, 1, problems=4, failed=[17])
+    assert test["outcome"] == "failed" and test["detail"] == "seeds 17"
+    _, test = found_by(monkeypatch, tmp_path, 0, wrong, problems=16)
+    assert test["outcome"] == "failed", "what was wrong before is wrong still"
+    found, test = found_by(monkeypatch, tmp_path, 2)
+    assert not found and test["outcome"] == "failed" and "exit status 2" in test["detail"]
+    found, test = found_by(monkeypatch, tmp_path, None, budget=1)
+    assert not found and test["outcome"] == "unfinished"
 
 
 def test_resume_repeats_what_failed_or_ran_at_another_commit(machine):
@@ -392,10 +412,15 @@ def test_an_interrupt_leaves_no_process_behind(tmp_path):
 
 
 def test_what_the_budget_cut_is_no_failure_and_runs_again(tmp_path):
-    make_program(tmp_path / "build" / "tests" / "gpu_slow_test", "#!/bin/sh\nsleep 60\n")
-    options = types.SimpleNamespace(build=tmp_path / "build", quick=False)
-    tests = gpu_steps.cpp_tests(options, gpu_steps.Clock(4), tmp_path, set())
+    make_program(tmp_path / "tests" / "gpu_slow_test", "#!/bin/sh\nsleep 60\n")
+    tests, _ = one_step("cpp", tmp_path, budget=4)
     assert [(test["name"], test["outcome"]) for test in tests] == [
         ("cpp.gpu_slow_test", "unfinished")]
     assert gpu_steps.endings(tests) == "1 unfinished"
     assert gpu_check.passed_before({"tests": tests}) == set()
+
+
+def test_no_step_begins_when_the_budget_is_spent(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_check, "TEST_STEPS", {"python": lambda context: pytest.fail("it ran")})
+    options = types.SimpleNamespace(steps=["python", "bench"], resume=False)
+    gpu_check.run_tests(options, tmp_path / "out.json", {}, {}, gpu_steps.Clock(-1))

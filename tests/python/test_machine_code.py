@@ -3,19 +3,13 @@ tessera.bench.machine_code, by which a figure is known to be stale."""
 
 import json
 import struct
-import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT, tool
 
 from tessera.bench import machine_code as measured
 
-ROOT = Path(__file__).resolve().parents[2]
-if not (ROOT / "tools").is_dir():
-    pytest.skip("runs from the source tree alone", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tools"))
-
-import machine_code  # noqa: E402
+machine_code = tool("machine_code")
 
 
 def cubin(**functions):

@@ -6,48 +6,26 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from invented import (
+    DENSE,
+    DENSITIES,
+    GPU,
+    LENGTHS,
+    PRODUCTS,
+    attention,
+    masked,
+    product,
+    put,
+    record,
+    result_of,
+    run,
+    tables,
+)
 from support import ATTENTION_ROW, KERNELS, change_kernel, marked, page_tree
-from test_tables import DENSE, put, record, result_of, run, tables
 
-pictures = tables.package_module("report.pictures")
-line_chart = tables.package_module("report.line_chart")
-make_case = tables.bench_module("cases").make_case
+pictures, line_chart = tables.pictures, tables.package_module("report.line_chart")
 RIGHT = line_chart.RIGHT
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def attention(s, ms, peers, d=128, causal=False, **more):
-    """A thousandth of the useful operations in TFLOP: 1 ms is as many TFLOPS as s has thousands."""
-    sizes = {"s": s, "b": max(1, 16384 // s), "d": d, "causal": causal}
-    return record("attention", make_case("attention", {**sizes, **more}).params, ms, peers,
-                  flops=s * 1e6)
-
-
-def masked(density, ms, peers, **more):
-    return attention(32768, ms, peers, block_q=128, pattern="random", density=density, **more)
-
-
-def product(block, density, ms, peers, **more):
-    sizes = {"m": 8192, "n": 8192, "k": 8192, "block": block, "pattern": "random"}
-    params = make_case("bsr_matmul", {**sizes, "density": density, **more}).params
-    return record("bsr_matmul", params, ms, peers)
-
-
-LENGTHS = [
-    attention(2048, 0.01, {"fa4": 0.02, "flex": "absent"}),
-    attention(1024, 0.01, {"fa4": 0.01, "flex": 0.04}),
-    attention(4096, 0.01, {"fa4": 0.008}),
-]
-DENSITIES = [
-    masked(0.25, 0.5, {"tessera_dense": 1.5, "fa4": 1.0}),
-    masked(0.125, 0.25, {"tessera_dense": 1.5, "fa4": "absent"}),
-    masked(0.5, 0.5, {"fa4": 0.5}),  # without the dense case there is no speed-up
-]
-PRODUCTS = [
-    product(64, 0.25, 0.5, {"cublaslt_dense": 1.0, "cublaslt": 0.5}),
-    product(64, 0.75, 1.5, {"cublaslt_dense": 1.0, "cublaslt": 0.5}),
-    product(16, 0.25, 2.0, {"cublaslt_dense": 1.0}),
-]
 
 
 def drawn(name, cases, **more):
@@ -168,7 +146,7 @@ def test_labels_keep_apart_and_inside():
 def test_hostile_names_stay_text():
     names = ["<script>alert(1)</script>", "a&b]]>\x00\x1b\ud800", 'q"\'>' + "long" * 99]
     (picture,) = drawn("attention_128", [attention(1024, 1.0, dict.fromkeys(names, 1.0))],
-                       gpu={**result_of([])["gpu"], "name": "../<b>&\n"})
+                       gpu={**GPU, "name": "../<b>&\n"})
     assert picture.file == "b-attention-128-full.svg"
     picture.svg.encode("utf-8")
     tags = {element.tag.removeprefix(SVG) for element in parsed(picture).iter()}
@@ -242,13 +220,6 @@ def test_pages_refer_to_what_there_is(tree):
     assert (tree / "README.md").read_text() == "<!-- picture: attention_128 -->\n<!-- end -->\n"
 
 
-def test_unknown_pictures_are_told_with_the_page(tree, capsys):
-    (tree / "README.md").write_text("<!-- picture: nothing -->\n<!-- end -->\n")
-    assert run(tree) == 1
-    told = capsys.readouterr().out
-    assert "README.md" in told and "nothing" in told and "attention_128" in told
-
-
 def test_cards_do_not_share_a_file(tree, capsys):
-    put(tree, "other.json", LENGTHS[:1], gpu={**result_of([])["gpu"], "name": "Invented-Card"})
+    put(tree, "other.json", LENGTHS[:1], gpu={**GPU, "name": "Invented-Card"})
     assert run(tree) == 1 and "too alike" in capsys.readouterr().out

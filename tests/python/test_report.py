@@ -9,22 +9,31 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from support import KERNELS, OTHER_ROW, kernel_tree
-from test_pictures import DENSITIES, LENGTHS, PRODUCTS, attention
-from test_tables import CASES, ROOT, machine_code, record, result_of, tables
+from invented import (
+    CASES,
+    DENSE,
+    DENSITIES,
+    EAGER,
+    GPU,
+    HOST,
+    LENGTHS,
+    PRODUCTS,
+    SPARSE,
+    attention,
+    record,
+    result_of,
+    tables,
+)
+from support import KERNELS, OTHER_ROW, ROOT, kernel_tree
 
-cli = tables.package_module("report.cli")
-card_tables = tables.package_module("report.card_tables")
-make_case = tables.bench_module("cases").make_case
-
-MATMUL = make_case("matmul", {"m": 1000, "n": 1000, "k": 1000}).params
+cli, card_tables = tables.report, tables.card_tables
 RICH = [*CASES[:4], *LENGTHS, *DENSITIES, *PRODUCTS]
 HOSTILE = ('<script>alert(1)</script>', '"><img src=x onerror=alert(1)>', "'onload='alert(1)",
            "</style><script>alert(1)</script>", "a&b]]>\x00\x1b\u202e", "x" * 500)
 
 
 def product(m, ms, peers=None, **more):
-    made = record("matmul", {**MATMUL, "m": m}, ms, {"cublaslt": 1.0} if peers is None else peers)
+    made = record("matmul", {**DENSE, "m": m}, ms, {"cublaslt": 1.0} if peers is None else peers)
     made["ours"].update(more)
     return made
 
@@ -33,7 +42,7 @@ def rich(**more):
     cases = json.loads(json.dumps(RICH))
     for case in cases:
         if "ms" in case["ours"]:
-            code = machine_code.code_of(KERNELS, OTHER_ROW, case["params"]["dtype"])
+            code = tables.machine_code.code_of(KERNELS, OTHER_ROW, case["params"]["dtype"])
             case["ours"].update(predicted_ms=2 * case["ours"]["ms"], row=OTHER_ROW,
                                 machine_code=code, joules_per_tflop=2.0)
             case["max_error"], case["error_budget"] = 0.25, 0.5
@@ -110,19 +119,20 @@ def make(tmp_path, capsys):
 
 
 def test_the_page_tells_all_and_the_same_each_time(make):
-    page = make(rich())
+    page = make(rich(host=[HOST], eager=[EAGER]))
     assert make.status == 0 and "13 cases, Invented Card, 100 W" in make.told.out
     assert page.headings == [
         "tessera: what was measured", "Invented Card, 100 W", "At a glance", "Attention",
         "Products", "Density from which a dense product is faster",
-        "Predicted against measured time", "The card and the tests: r0.json"]
+        "Predicted against measured time", "Calls in C++", "Eager calls in Python",
+        "The card and the tests: r0.json"]
     for part in ("Attention, head dimension 128, full", "Sparse products: speed-up over dense",
                  "Block-sparse attention: speed-up", "of the dense rate", "Tests: 1 passed",
                  "13 measurements were held against double precision; the largest use of an error "
                  "budget is 50%.", "driver 1.2, CUDA 99.0, 2001-02-03, commit abcdef0"):
         assert part in page.text, part
     assert page.row("cpp.b") == ["cpp.b", "failed", ""]
-    assert make(rich()).text == page.text
+    assert make(rich(host=[HOST], eager=[EAGER])).text == page.text
 
 
 def test_stale_cases_are_counted_by_file_and_in_every_picture(make):
@@ -142,7 +152,7 @@ def test_stale_cases_are_counted_by_file_and_in_every_picture(make):
 
 def test_cards_have_parts_of_their_own(make):
     second = {**result_of([attention(1024, 0.02, {"fa4": 0.02})]),
-              "gpu": {**result_of([])["gpu"], "name": "Invented-Card"}}
+              "gpu": {**GPU, "name": "Invented-Card"}}
     third = {**second, "gpu": {**second["gpu"], "name": "Invented Card", "power_limit_w": 50.0}}
     page = make(result_of(LENGTHS), second, third)
     names = ["Invented Card, 100 W", "Invented-Card, 100 W", "Invented Card, 50 W"]
@@ -172,10 +182,9 @@ def test_files_of_one_card_are_put_together_and_the_newest_counts(make):
     [product(1, 1.0, peers={})],
     [product(1, "no kernel", peers={"cublaslt": "absent"})],
     [attention(1024, 0.01, {})],
-    [{**record("list_blocks", make_case("list_blocks", {
-        "s": 64, "block_q": 8, "pattern": "random", "density": 0.5}).params, 1.0, {}, flops=0),
-      "bytes": 0}],
-    [record("matmul", MATMUL, 1.0, {"cublaslt": 1.0}, flops=0)],
+    [{**record("list_blocks", {"s": 64, "block_q": 8, "pattern": "random", "density": 0.5}, 1.0, {},
+               flops=0), "bytes": 0}],
+    [record("matmul", DENSE, 1.0, {"cublaslt": 1.0}, flops=0)],
 ])
 def test_few_cases_make_a_page_too(make, cases):
     for more in ({}, {"gpu": None, "ceilings": {}, "tests": []}):
@@ -199,8 +208,7 @@ def test_hostile_names_stay_text_everywhere(make, name):
     result["toolkit"] = {"python": name, name: name, "cuda": name}
     result["ceilings"][name] = 1.0
     result["tests"] = [{"name": name, "outcome": "failed", "detail": name}]
-    result["host"] = [{"op": "matmul", "call": name, "us": 1.0, "spread": 0.0, "with_plan_us": 1.0,
-                       "row": name}]
+    result["host"] = [{**HOST, "call": name, "row": name}]
     make(result)  # which checks its elements
     assert make.status == 0
 
@@ -221,7 +229,8 @@ def test_wins_and_losses_are_both_counted():
 
 
 def test_dense_references_are_no_peers_to_win_against():
-    made = record("spgemm", {**MATMUL, "block": 50}, 1.0, {"cublaslt_dense": 0.1, "cublaslt": 2.0})
+    made = record("spgemm", {**SPARSE, "density": 1.0}, 1.0,
+                  {"cublaslt_dense": 0.1, "cublaslt": 2.0})
     assert card_tables.counts([made]) == {"quicker": 1, "even": 0, "slower": 0}
 
 

@@ -235,18 +235,19 @@ def test_the_command_line_describes_them(words, op, params):
     assert options.case_of(arguments, "cpu").params == make_case(op, params).params
 
 
-def test_volumes_and_causality_reach_the_generators():
-    lists, = patterns.attention_lists(make_case("attention", VIDEO).params)
-    assert lists.rows == 12 and lists.counts.tolist() == [3] * 12
-    mesh = patterns.product_lists("bsr_matmul", make_case("bsr_matmul", MESH).params)
-    assert np.array_equal(mesh.blocks(), tessera.patterns.mesh((1, 4, 8), 2, 16))
-    slash = {"s": 64, "block_q": 8, "pattern": "vertical_slash", "verticals": 2, "slashes": 3}
-    for causal in (True, False):
-        lists, = patterns.attention_lists(make_case("attention",
-                                                    {**slash, "causal": causal}).params)
-        assert np.array_equal(lists.blocks(),
-                              tessera.patterns.vertical_slash(8, 8, 2, 3, causal, 1))
-    kept = make_case("bsr_matmul", {"m": 64, "n": 8, "k": 64, "block": 8, "pattern": "n_of_m",
-                                    "keep": 1, "of": 4, "seed": 5})
-    assert np.array_equal(patterns.product_lists("bsr_matmul", kept.params).blocks(),
-                          tessera.patterns.n_of_m(8, 8, 1, 4, 5))
+SIZES = {"m": 64, "n": 8, "k": 96, "block": 8, "seed": 5}
+SLASH = {"s": 64, "block_q": 8, "pattern": "vertical_slash", "verticals": 2, "slashes": 3}
+
+
+@pytest.mark.parametrize("params, generator, arguments", [
+    (VIDEO, "sliding_tile", ((2, 3, 2), (1, 3, 1), 1)), (MESH, "mesh", ((1, 4, 8), 2, 16)),
+    ({**SLASH, "causal": True}, "vertical_slash", (8, 8, 2, 3, True, 1)),
+    ({**SLASH, "causal": False}, "vertical_slash", (8, 8, 2, 3, False, 1)),
+    ({**SIZES, "pattern": "n_of_m", "keep": 1, "of": 4}, "n_of_m", (8, 12, 1, 4, 5)),
+    ({**SIZES, "pattern": "bigbird", "half_width": 1, "global": 1, "random": 2}, "bigbird",
+     (8, 12, 1, 1, 2, 5))])
+def test_patterns_are_the_library_s_own(params, generator, arguments):
+    op = "attention" if "s" in params else "bsr_matmul"
+    p = make_case(op, params).params
+    lists = patterns.attention_lists(p)[0] if "s" in p else patterns.product_lists(op, p)
+    assert np.array_equal(lists.blocks(), getattr(tessera.patterns, generator)(*arguments))

@@ -79,12 +79,6 @@ def take(array, *index):
     return to_f64(array)
 
 
-def nbytes(array):
-    if hasattr(array, "element_size"):
-        return array.numel() * array.element_size()
-    return array.nbytes
-
-
 def round_to(values, dtype):
     """float32 values, each rounded to the nearest that the dtype holds."""
     values = np.asarray(values, dtype=np.float32)

@@ -203,16 +203,11 @@ class Card:
         graph = self.torch.cuda.CUDAGraph()
         with self.torch.cuda.graph(graph):
             self.launch(kernel, LAUNCHES)
+        replay = Prepared(lambda i: graph.replay())
 
         def once():
-            begin, end = self.timer.event(), self.timer.event()
             graph.replay()  # what begins a replay is not counted
-            begin.record()
-            for _ in range(REPLAYS):
-                graph.replay()
-            end.record()
-            end.synchronize()
-            return begin.elapsed_time(end) * 1e3 / (REPLAYS * LAUNCHES)
+            return self.timer.calls_ms(replay, REPLAYS) * 1e3 / LAUNCHES
 
         once()
         return self.rounds(once)

@@ -34,7 +34,12 @@ def add_common(parser):
     group.add_argument("--seconds", type=duration, default=2.0,
                        help="of the sustained state, for each competitor [2]")
     group.add_argument("--states", help="burst, sustained, graph, with commas between")
-    group.add_argument("--json", metavar="FILE", help="write the results there")
+    add_file(group, "write the results there")
+
+
+def add_file(group, about):
+    """What every command has that measures into a file."""
+    group.add_argument("--json", metavar="FILE", help=about)
     group.add_argument("--tree", help="the source tree whose kernels are measured [this folder's]")
     group.add_argument("--commit", help="its commit, where git cannot say")
     group.add_argument("--quiet", action="store_true", help="no progress")
@@ -56,6 +61,7 @@ def build_parser():
 
     for op in REQUIRED:
         one = commands.add_parser(op, help=f"one {op} case")
+        one.set_defaults(resume=False, budget=None)
         add_problem(one, op)
         add_common(one)
 
@@ -95,30 +101,27 @@ def build_parser():
                         help=f"of bench/ceilings [{ceilings.LIBRARY} of the tree]")
     limits.add_argument("--seconds", type=float, default=2.0,
                         help="of each sustained measurement, 0.1 to 60 [2]")
-    limits.add_argument("--json", metavar="FILE",
-                        help="write them there; into a result of this card")
-    limits.add_argument("--tree", help="the source tree [this folder's]")
-    limits.add_argument("--commit", help="its commit, where git cannot say")
-    limits.add_argument("--quiet", action="store_true", help="no progress")
+    add_file(limits, "write them there; into a result of this card")
 
     listed = commands.add_parser("peers", help="which peers are here, and why not")
     listed.add_argument("--device", choices=("cuda", "cpu"))
     return parser
 
 
+def some_of(option, text, known):
+    """The names that an option gives, with commas between."""
+    for name in text.split(","):
+        if name not in known:
+            raise CaseError(f"{option}: expected some of {', '.join(known)}, got {name!r}")
+    return tuple(text.split(","))
+
+
 def settings_of(arguments, device):
-    names = arguments.peers
-    if names not in ("all", "none"):
-        known = adapters.peer_names()
-        for name in names.split(","):
-            if name not in known:
-                raise CaseError(f"--peers: expected some of {', '.join(known)}, got {name!r}")
-    wanted = "all" if names == "all" else () if names == "none" else tuple(names.split(","))
-    states = tuple(arguments.states.split(",")) if arguments.states else None
-    for state in states or ():
-        if state not in STATES:
-            raise CaseError(f"--states: expected {', '.join(STATES)}, got {state!r}")
-    return Settings(device=device, seconds=arguments.seconds, states=states, peers=wanted,
+    peers, states = arguments.peers, arguments.states
+    if peers != "all":
+        peers = () if peers == "none" else some_of("--peers", peers, adapters.peer_names())
+    return Settings(device=device, seconds=arguments.seconds, peers=peers,
+                    states=some_of("--states", states, STATES) if states else None,
                     ours=not arguments.no_ours)
 
 
@@ -143,12 +146,9 @@ def run_measuring(arguments):
             print(case.label, "", ",".join(case.states))
         return 0
     check_writable("--json", arguments.json)
-    options = {}
-    if many:
-        options = {"resume": arguments.resume, "budget": arguments.budget}
     run = suite.Suite(arguments.json, settings_of(arguments, device), tree=arguments.tree,
-                      commit=arguments.commit, quiet=arguments.quiet,
-                      ceilings=many or bool(arguments.json), **options)
+                      commit=arguments.commit, resume=arguments.resume, budget=arguments.budget,
+                      quiet=arguments.quiet, ceilings=many or bool(arguments.json))
     outcome = run.run(cases)
     if outcome == suite.STOPPED:
         print("tessera.bench: stopped; what was measured is kept", file=sys.stderr)

@@ -1,5 +1,7 @@
 """What a result was measured on."""
 
+import contextlib
+import importlib
 import os
 import platform
 import sys
@@ -11,13 +13,18 @@ from .nvml import Nvml
 from .tree import commit, find_tree
 
 
+def installed(package: str) -> Any:
+    """The module; None where it is not installed or cannot be loaded."""
+    try:
+        return importlib.import_module(package)
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
 def torch_with_gpu() -> Any:
     """The torch module where it sees a GPU, else None."""
-    try:
-        import torch
-    except (ImportError, OSError):
-        return None
-    return torch if torch.cuda.is_available() else None
+    torch = installed("torch")
+    return torch if torch and torch.cuda.is_available() else None
 
 
 def chosen_device(given):
@@ -30,11 +37,9 @@ def chosen_device(given):
 
 def why_no_gpu() -> str:
     """The reason where torch_with_gpu gives None."""
-    try:
-        import torch  # noqa: F401
-    except (ImportError, OSError):
-        return f"{sys.executable} has no PyTorch: pip install torch"
-    return "PyTorch sees no GPU here"
+    if installed("torch"):
+        return "PyTorch sees no GPU here"
+    return f"{sys.executable} has no PyTorch: pip install torch"
 
 
 def gpu_facts():
@@ -55,30 +60,18 @@ def gpu_facts():
 
 def cpu_facts():
     name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            name = next((line.split(":", 1)[1].strip() for line in file
-                         if line.startswith("model name")), name)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        name = next((line.split(":", 1)[1].strip() for line in file
+                     if line.startswith("model name")), name)
     return {"name": name, "threads": len(os.sched_getaffinity(0))}
 
 
 def toolkit():
     found: dict[str, str | None] = {"python": platform.python_version()}
-    try:
-        import torch
-
-        found["torch"] = torch.__version__
-        found["cuda"] = torch.version.cuda
-    except (ImportError, OSError):
-        pass
-    try:
-        import tessera
-
+    if torch := installed("torch"):
+        found |= {"torch": torch.__version__, "cuda": torch.version.cuda}
+    if tessera := installed("tessera"):
         found["tessera"] = tessera.__version__
-    except (ImportError, OSError, AttributeError):
-        pass
     return found
 
 

@@ -225,11 +225,7 @@ def without_host(timer, ready):
 
 def _describe(entry, name, prepared, checked, problem):
     if name == OURS or name.startswith(ROW):
-        entry["row"] = prepared.extra.get("row")
-        entry["predicted_ms"] = prepared.extra.get("predicted_ms")
-        entry["machine_code"] = prepared.extra.get("machine_code")
-        if "symbolic_ms" in prepared.extra:
-            entry["symbolic_ms"] = prepared.extra["symbolic_ms"]
+        entry.update(prepared.extra)
         return
     entry["version"] = prepared.version
     entry["max_error"] = checked[0]

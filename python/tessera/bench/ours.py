@@ -14,7 +14,7 @@ def prepare_ours(problem, kernel=None):
     """Raises Unavailable with the library's own reason where it has no kernel for the case, or the
     one that is asked for does not take it."""
     tessera = import_tessera()
-    extra = {}
+    extra = {"row": None, "predicted_ms": None, "machine_code": None}
     try:
         runs = [_closure(tessera, problem, one, extra, kernel) for one in problem.sets]
         runs[0]()
@@ -24,7 +24,7 @@ def prepare_ours(problem, kernel=None):
         plan = explanation(problem, kernel)["plan"]
         extra.update(row=plan["kernel_name"], predicted_ms=plan["predicted_ms"])
     if problem.device == "cuda":
-        extra["machine_code"] = code_of_call(installed(), problem.op, extra.get("row"),
+        extra["machine_code"] = code_of_call(installed(), problem.op, extra["row"],
                                              problem.dtype)
     return Prepared(lambda i: runs[i](), extra=extra)
 
@@ -45,10 +45,6 @@ def refusal(error, device):
         reasons.setdefault(reason, []).append(row)
     return one_line("no kernel: " + "; ".join(
         f"{', '.join(rows)}: {reason}" for reason, rows in reasons.items()) if reasons else error)
-
-
-def version():
-    return import_tessera().__version__
 
 
 def _closure(tessera, problem, inputs, extra, kernel):

@@ -78,6 +78,14 @@ def stacked(lists, width, device):
             arrays.integers(np.stack(indices)[None], device))
 
 
+def split_by_visibility(problem, width=None):
+    """The lists of an attention case as `stacked` gives them: of blocks of which causality and the
+    window leave a part, and of those of which they leave all."""
+    whole, partial = zip(*(flops.classify(problem.params, one) for one in problem.lists),
+                         strict=True)
+    return stacked(partial, width, problem.device), stacked(whole, width, problem.device)
+
+
 class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
     holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. Where lists are made, it

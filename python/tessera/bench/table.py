@@ -1,5 +1,6 @@
 """Results as text for the terminal; `tessera.report` makes the documentation's tables."""
 
+from ..report.table import Table
 from ..report.values import OURS, REFERENCES, joules_of, number, of_dense, rate_of
 from .cases import label
 
@@ -20,11 +21,12 @@ def _unit(records):
 def text_table(records):
     """Every competitor a line; the speed-up is ours over theirs."""
     factor, unit = _unit(records)
-    head = ["", "state", "ms", "spread", unit, "MHz", "W", "J/TFLOP", "host us", "ours is"]
-    groups = []
+    table = Table(["", "state", "ms", "spread", unit, "MHz", "W", "J/TFLOP", "host us", "ours is"],
+                  [], left=2)
+    lines: list = [table.head]
     for record in records:
-        ours = record["ours"].get("ms")
-        lines, notes = [], []
+        lines.append(label(record["op"], record["params"]))
+        ours, notes = record["ours"].get("ms"), []
         for name, entry in _competitors(record):
             if "unavailable" in entry:
                 notes.append(f"    {name}: {entry['unavailable']}")
@@ -32,18 +34,16 @@ def text_table(records):
             ratio = f"{entry['ms'] / ours:.2f}x" if ours and name != OURS else ""
             if ratio and name in REFERENCES:
                 ratio = f"{of_dense(record):.2f} of it"
-            lines.append(["  " + name, record["state"], number(entry["ms"]),
-                          f"{100 * entry['spread']:.0f}%", number(rate_of(name, entry) * factor),
-                          number(entry["clock_mhz"]), number(entry["watts"]),
-                          number(joules_of(name, entry)), number(entry["host_us"]),
-                          ratio])
-        groups.append((label(record["op"], record["params"]), lines, notes))
-    rows = [line for _, lines, _ in groups for line in lines]
-    used = [i for i in range(len(head)) if i < 2 or any(row[i] for row in rows)]
-    out: list = [[head[i] for i in used]]
-    for title, lines, notes in groups:
-        out += [title, *([cells[i] for i in used] for cells in lines), *notes]
-    return aligned(out, "<<" + ">" * (len(used) - 2))
+            table.rows.append(["  " + name, record["state"], number(entry["ms"]),
+                               f"{100 * entry['spread']:.0f}%",
+                               number(rate_of(name, entry) * factor), number(entry["clock_mhz"]),
+                               number(entry["watts"]), number(joules_of(name, entry)),
+                               number(entry["host_us"]), ratio])
+            lines.append(table.rows[-1])
+        lines += notes
+    kept = table.kept()
+    return aligned([line if isinstance(line, str) else [line[i] for i in kept] for line in lines],
+                   "<<" + ">" * (len(kept) - 2))
 
 
 def aligned(lines, sides):

@@ -37,7 +37,7 @@ class Prepared:
     version: str | None = None
     computed_flops: float | None = None  # where it computes more than what is useful
     problem: Any = None  # the one that it solves, where that is not the case's
-    extra: dict = field(default_factory=dict)  # what else to record
+    extra: dict = field(default_factory=dict)  # what else to record of ours
 
     def solving(self, problem):
         """The same for another problem than the case's, with other sets of inputs."""
@@ -209,17 +209,14 @@ def measure_sustained(timer, competitors, seconds, calls_in_run=None):
     for name in names[1:2] or names:
         keep_busy(timer, competitors[name], calls[name], WARM_UP_SECONDS)
     for number, order in enumerate(in_turns(names, MOST_SLICES)):
-        if number >= SLICES and number % 2 == 0 and _are_steady(figures):
+        steady = number >= SLICES and all(one.spread <= STEADY for one in figures.values())
+        if steady and number % 2 == 0:
             break
         for name in order:
             time_slice(timer, competitors[name], calls[name], seconds / SLICES, figures[name])
     for name, count in (calls_in_run or {}).items():
         figures[name].times = [ms / count for ms in figures[name].times]
     return figures
-
-
-def _are_steady(figures):
-    return all(one.spread <= STEADY for one in figures.values())
 
 
 def time_slice(timer, prepared, calls, seconds, figures):

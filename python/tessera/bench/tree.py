@@ -2,21 +2,19 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 
 def find_tree(given=None):
     """The source tree that holds the given folder, which has to be in one; or this folder, else
     None."""
-    folder = os.path.abspath(given or ".")
-    while True:
-        if os.path.isdir(os.path.join(folder, "src", "kernels")):
-            return folder
-        parent = os.path.dirname(folder)
-        if parent == folder and given:
-            raise ValueError(f"--tree: expected a folder of tessera's source tree, got {given}")
-        if parent == folder:
-            return None
-        folder = parent
+    folder = Path(os.path.abspath(given or "."))
+    for one in (folder, *folder.parents):
+        if (one / "src" / "kernels").is_dir():
+            return str(one)
+    if given:
+        raise ValueError(f"--tree: expected a folder of tessera's source tree, got {given}")
+    return None
 
 
 def commit(tree):

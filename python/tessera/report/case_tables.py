@@ -22,26 +22,19 @@ from .values import (
 )
 
 
-def by_op(records):
-    return sorted(records, key=lambda record: OPS.index(record["op"]))
-
-
-def peer_names(records):
-    return list(dict.fromkeys(name for record in records for name in record["peers"]))
-
-
 def comparison(records):
     """One table per state, and below them the reasons why peers are missing."""
     notes, blocks = Notes(), []
     for state, title in STATES.items():
         chosen = [record for record in records if record["state"] == state]
-        blocks += captioned(state_table(by_op(chosen), notes, title), ".")
+        chosen.sort(key=lambda record: OPS.index(record["op"]))
+        blocks += captioned(state_table(chosen, notes, title), ".")
     return [*blocks, notes]
 
 
 def state_table(records, notes, title):
     """A case a line, a competitor a column, with how many times quicker ours is."""
-    names = peer_names(records)
+    names = list(dict.fromkeys(name for record in records for name in record["peers"]))
     head = ["case", "in", OURS, "best peer", "of the dense rate", *names, "J/TFLOP"]
     rows = []
     for record in records:

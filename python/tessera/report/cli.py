@@ -35,7 +35,7 @@ def run(options):
     kernels = committed(tree) if tree else None
     cards = reading.cards(reading.read_all(options.results), kernels)
     write_whole(options.output, page.make(cards))
-    print(f"{options.output}: {sum(len(card.records) for card in cards)} cases, "
+    print(f"{options.output}: {sum(len(card.all('cases')) for card in cards)} cases, "
           f"{', '.join(card.title for card in cards)}")
     return 0
 

@@ -1,7 +1,7 @@
 """The README's five lines: one case of each kind, of the card that has most of them."""
 
 from ..bench.cases import case_key, make_case
-from ..bench.results import machine_of
+from .reading import cards
 from .table import Table
 from .values import OURS, best_peer, measured, of_dense, times_as_quick
 
@@ -34,11 +34,9 @@ def lines_of(results):
 
 def best_card(results):
     """The results of the card that has most of the lines; of equal ones that measured last."""
-    cards = {}
-    for result in results:
-        cards.setdefault(machine_of(result), []).append(result)
-    return max(cards.values(), default=[], key=lambda card: (
-        len(lines_of(card)), max(result["date"] for result in card)))
+    groups = [[*card.results.values()] for card in cards(dict(enumerate(results)))]
+    return max(groups, default=[], key=lambda group: (
+        len(lines_of(group)), max(result["date"] for result in group)))
 
 
 def table(lines):

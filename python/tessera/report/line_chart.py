@@ -84,7 +84,8 @@ def render(chart):
     for x in sorted(xs, key=lambda x: (x != 1, x)):  # who comes first has its label
         if all(abs(at_x(x) - at_x(other)) >= TICK_GAP for other in shown):
             shown.append(x)
-            out.append(text(at_x(x), bottom + 20, x_text(x), "s m"))
+            name = f"{x:g}" if x % 1024 else f"{x // 1024}K"
+            out.append(text(at_x(x), bottom + 20, name, "s m"))
     direction = ", sparser to the right" if chart.speed_up else ""
     out.append(text((LEFT + RIGHT) / 2, bottom + 40, chart.x_name + direction, "s m"))
     ends = {id(line): max(line.points, key=lambda point: at_x(point[0])) for line in chart.lines}
@@ -94,10 +95,6 @@ def render(chart):
     for line in chart.lines:
         out += drawn_line(chart, line, at_x, at_y, ends[id(line)], label_y[id(line)], xs[-1])
     return Drawing(chart.title, chart.about, in_words(chart, y_name), WIDTH, bottom + 56, out)
-
-
-def x_text(x):
-    return f"{x:g}" if x % 1024 else f"{x // 1024}K"
 
 
 def drawn_line(chart, line, at_x, at_y, end, label_y, last_x):

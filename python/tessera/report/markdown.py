@@ -1,6 +1,7 @@
 """Tables of results as lines of Markdown, and where the figures are from."""
 
 from ..bench.machine_code import in_words
+from .reading import days_of, parts_of, title_of
 from .table import Notes, Table, shown
 
 LONGEST_REASON = 200
@@ -43,9 +44,8 @@ def _table(table):
 def provenance(result, kernels=None, records=None):
     """Where these records' figures, or all, are from, in a line; one more before it where some of
     them are stale. kernels: those of the tree."""
-    parts = result.get("parts") or [result]
-    words = [card(result), *sorted({part["date"][:10] for part in parts})]
-    words += [f"commit {one}" for one in commits(parts)]
+    words = [card(result), *days_of(result)]
+    words += [f"commit {one}" for one in commits(parts_of(result))]
     cases = result["cases"] if records is None else records
     stale = in_words(cases, kernels) if result["gpu"] else []
     return [*stale, ", ".join(words)]
@@ -53,13 +53,10 @@ def provenance(result, kernels=None, records=None):
 
 def card(result):
     """The card, its power limit, driver and CUDA; of a CPU its name."""
-    gpu, toolkit = result["gpu"], result["toolkit"]
-    if not gpu:
-        return result["cpu"]["name"]
-    words = [gpu["name"]]
-    words += [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
+    gpu, cuda = result["gpu"] or {}, result["toolkit"].get("cuda")
+    words = [title_of(result)]
     words += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
-    words += [f"CUDA {toolkit['cuda']}"] if toolkit.get("cuda") else []
+    words += [f"CUDA {cuda}"] if gpu and cuda else []
     return ", ".join(words)
 
 

@@ -4,6 +4,7 @@ card by card, with how each test ended."""
 from html import escape
 
 from ..bench.cases import ATTENTION, LISTS, PRODUCTS, kind_of
+from ..bench.machine_code import in_words
 from . import card_tables, case_tables
 from .markdown import provenance
 from .pictures import PICTURES, all_lengths, charts
@@ -26,22 +27,24 @@ svg{max-width:100%;height:auto}"""
 
 
 def of_kind(kind):
-    return lambda records: [record for record in records
-                            if kind_of(record["op"]) == kind and record["op"] not in LISTS]
+    return lambda card: [record for record in card.all("cases")
+                         if kind_of(record["op"]) == kind and record["op"] not in LISTS]
 
 
-def everything(records):
-    return records
+def all_of(section):
+    return lambda card: card.all(section)
 
 
-# Title, which records it is about, and what is told of them.
+# Title, what of a card it is about, and what is told of that.
 SECTIONS = (
-    ("At a glance", everything, card_tables.glance),
+    ("At a glance", all_of("cases"), card_tables.glance),
     ("Attention", of_kind(ATTENTION), case_tables.comparison),
-    ("Lists", everything, case_tables.lists),
+    ("Lists", all_of("cases"), case_tables.lists),
     ("Products", of_kind(PRODUCTS), case_tables.comparison),
-    ("Density from which a dense product is faster", everything, case_tables.crossover),
-    ("Predicted against measured time", everything, card_tables.predictions),
+    ("Density from which a dense product is faster", all_of("cases"), case_tables.crossover),
+    ("Predicted against measured time", all_of("cases"), card_tables.predictions),
+    ("Calls in C++", all_of("host"), case_tables.host_times),
+    ("Eager calls in Python", all_of("eager"), case_tables.eager_calls),
 )
 
 
@@ -66,13 +69,9 @@ def make(cards):
 
 def card_part(card, key):
     parts = [paragraph(f"{file}: {'; '.join(provenance(result, card.kernels))}", "note")
-             for result, file in zip(card.results, card.files, strict=True)]
-    told = [(title, maker(choose(card.records))) for title, choose, maker in SECTIONS]
-    told += [("Calls in C++", case_tables.host_times(
-        [one for result in card.results for one in result.get("host", ())]))]
-    told += [("Eager calls in Python", case_tables.eager_calls(
-        [one for result in card.results for one in result.get("eager", ())]))]
-    for result, file in zip(card.results, card.files, strict=True):
+             for file, result in card.results.items()]
+    told = [(title, maker(choose(card))) for title, choose, maker in SECTIONS]
+    for file, result in card.results.items():
         told.append((f"The card and the tests: {file}",
                      [*card_tables.ceilings_and_tests(result), *card_tables.ceilings(result),
                       *card_tables.failures(result)]))
@@ -86,10 +85,11 @@ def card_part(card, key):
 
 
 def drawn(card, key):
-    makers = {**all_lengths(card.records), **PICTURES["attention_density"],
+    records = card.all("cases")
+    makers = {**all_lengths(records), **PICTURES["attention_density"],
               **PICTURES["product_density"]}
-    return [f"<figure>{chart.drawing(card.stale_of(shown)).markup(f'{key}-{stem}-')}</figure>"
-            for stem, chart, shown in charts(makers, card.records)]
+    return [f"<figure>{chart.drawing(in_words(cases, card.kernels)).markup(f'{key}-{stem}-')}"
+            "</figure>" for stem, chart, cases in charts(makers, records)]
 
 
 def html_of(block):

@@ -8,6 +8,7 @@ from ..bench.files import slug
 from ..bench.machine_code import in_words
 from .case_tables import equal_at
 from .line_chart import Chart, Line
+from .reading import days_of, title_of
 from .svg import GREY
 from .values import OURS, REFERENCES, measured
 
@@ -52,10 +53,6 @@ def lines_by_name(found, value):
     return [*lines, Line(OURS, ours, 0, "ours")]
 
 
-def rate(_, entry):
-    return entry["tflops"]
-
-
 def speed_up_over(dense):
     """How an entry's value is found: the time of the dense case over its own."""
     def value(record, entry):
@@ -80,10 +77,11 @@ def attention_lengths(d, causal, dv=None):
     def chart(records):
         found = select(records, "attention", "s", lambda s: {
             "b": max(1, TOKENS // s), "d": d, "dv": dv or d, "causal": causal})
+        lines = lines_by_name(found, lambda _, entry: entry["tflops"])
         dims = f"{d}" + (f":{dv}" if dv and dv != d else "")
         return Chart(f"Attention, head dimension {dims}, {'causal' if causal else 'full'}",
                      [f"bf16, 16 heads, batches of {TOKENS} tokens or one sequence, sustained"],
-                     "TFLOPS", lines_by_name(found, rate)), [*found.values()]
+                     "TFLOPS", lines), [*found.values()]
     return chart
 
 
@@ -166,7 +164,4 @@ def draw(name, results, kernels=None):
 
 def provenance(results, shown, kernels):
     """Card and days, and a line more where some of the shown cases are stale."""
-    gpu = results[0]["gpu"]
-    days = {part["date"][:10] for result in results for part in result.get("parts") or [result]}
-    watts = [f"{gpu['power_limit_w']:.0f} W"] if gpu.get("power_limit_w") else []
-    return [", ".join([gpu["name"], *watts, *sorted(days)]), *in_words(shown, kernels)]
+    return [", ".join([title_of(results[0]), *days_of(*results)]), *in_words(shown, kernels)]

@@ -4,32 +4,34 @@ import os
 from dataclasses import dataclass
 
 from ..bench import results as result_files
-from ..bench.machine_code import in_words
 
 
 @dataclass
 class Card:
     """One machine, and what was measured on it."""
-    key: tuple  # equal of equal machines
     title: str
-    results: list
-    files: list  # their names
+    results: dict  # {the file's name: its result}
     kernels: dict | None  # those of the tree; None where they are not known, and of a CPU
 
-    @property
-    def records(self):
-        return [record for result in self.results for record in result["cases"]]
-
-    def stale_of(self, records):
-        """A line about the stale ones of these records; nothing if none is."""
-        return in_words(records, self.kernels)
+    def all(self, section):
+        return [one for result in self.results.values() for one in result.get(section, ())]
 
 
 def title_of(result):
+    """The card and its power limit; of a CPU its name."""
     gpu = result["gpu"]
     if gpu is None:
         return result["cpu"]["name"]
     return gpu["name"] + (f", {gpu['power_limit_w']:.0f} W" if gpu["power_limit_w"] else "")
+
+
+def parts_of(result):
+    """The files that were merged into this one, or the file itself."""
+    return result.get("parts") or [result]
+
+
+def days_of(*results):
+    return sorted({part["date"][:10] for result in results for part in parts_of(result)})
 
 
 def read_all(paths):
@@ -43,12 +45,11 @@ def read_all(paths):
 
 
 def cards(results, kernels=None):
-    """Each machine with all that these files have of it. kernels: those of the tree."""
+    """Each machine with all that these files, {name: result}, have of it. kernels: those of the
+    tree."""
     found = {}
     for file, result in results.items():
-        key = result_files.machine_of(result)
-        card = found.setdefault(key, Card(key, title_of(result), [], [],
-                                          kernels if result["gpu"] else None))
-        card.results.append(result)
-        card.files.append(file)
+        card = found.setdefault(result_files.machine_of(result), Card(
+            title_of(result), {}, kernels if result["gpu"] else None))
+        card.results[file] = result
     return list(found.values())

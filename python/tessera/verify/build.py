@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -61,10 +62,7 @@ def sequence(tensor: Tensor, offsets: list[int] | None, batch: int) -> Tensor:
 
 
 def offsets_of(lengths: list[int]) -> list[int]:
-    offsets = [0]
-    for length in lengths:
-        offsets.append(offsets[-1] + length)
-    return offsets
+    return [0, *itertools.accumulate(lengths)]
 
 
 @dataclass

@@ -56,7 +56,7 @@ def _shares(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
             last: int) -> tuple[Tensor, Tensor, Tensor, Truth]:
     """The worst share; those of the elements of out [heads, rows, dim_v] and lse [heads, rows]."""
     truth = truth_of(built, b, first, last)
-    of_out = _out_shares(built, _out_rows(built, out, b, first, last), truth)
+    of_out = _share(_out_rows(built, out, b, first, last), truth.out, _out_budget(built, truth))
     worst = of_out.max()
     of_lse = worst.new_zeros(truth.lse.shape)
     if lse is not None:
@@ -88,10 +88,6 @@ def _lse_rows(built: Built, lse: Buffer, b: int, first: int, last: int) -> Tenso
         return lse.tensor[b, :, first:last].double()
     begin = built.q_offsets[b]
     return lse.tensor[:, begin + first : begin + last].double()
-
-
-def _out_shares(built: Built, got: Tensor, truth: Truth) -> Tensor:
-    return _share(got, truth.out, _out_budget(built, truth))
 
 
 def _out_budget(built: Built, truth: Truth) -> Tensor:

@@ -6,37 +6,37 @@ it; it never computes something else instead.
 
 import importlib
 
-# Name in files and tables -> (module, device). The module's PEERS has the adapter.
-_MODULES = {
-    "tessera_dense": ("tessera_dense", "cuda"),
-    "cublaslt_dense": ("cublaslt", "cuda"),
-    "cublaslt": ("cublaslt", "cuda"),
-    "torch_dense": ("torch_dense", "cuda"),
-    "grouped_mm": ("grouped", "cuda"),
-    "cublaslt_loop": ("grouped", "cuda"),
-    "cusparse_bell": ("cusparse", "cuda"),
-    "cusparse_bsr": ("cusparse", "cuda"),
-    "torch_bsr": ("torch_bsr", "cuda"),
-    "sdpa_flash": ("sdpa", "cuda"),
-    "sdpa_cudnn": ("sdpa", "cuda"),
-    "sdpa_efficient": ("sdpa", "cuda"),
-    "flex": ("flex", "cuda"),
-    "fa3": ("fa3", "cuda"),
-    "fa4": ("fa4", "cuda"),
-    "flashinfer": ("flashinfer", "cuda"),
-    "openblas": ("openblas", "cpu"),
-    "torch": ("torch_cpu", "cpu"),
-    "scipy": ("scipy", "cpu"),
+# Name in files and tables -> (module and class of the adapter, device).
+_ADAPTERS = {
+    "tessera_dense": ("tessera_dense.TesseraDense", "cuda"),
+    "cublaslt_dense": ("cublaslt.CublasLtDense", "cuda"),
+    "cublaslt": ("cublaslt.CublasLt", "cuda"),
+    "torch_dense": ("torch_dense.TorchDense", "cuda"),
+    "grouped_mm": ("grouped.GroupedMm", "cuda"),
+    "cublaslt_loop": ("grouped.CublasLtLoop", "cuda"),
+    "cusparse_bell": ("cusparse.BlockedEll", "cuda"),
+    "cusparse_bsr": ("cusparse.BlockRows", "cuda"),
+    "torch_bsr": ("torch_bsr.TorchBsr", "cuda"),
+    "sdpa_flash": ("sdpa.Sdpa", "cuda"),
+    "sdpa_cudnn": ("sdpa.Sdpa", "cuda"),
+    "sdpa_efficient": ("sdpa.Sdpa", "cuda"),
+    "flex": ("flex.Flex", "cuda"),
+    "fa3": ("fa3.Fa3", "cuda"),
+    "fa4": ("fa4.Fa4", "cuda"),
+    "flashinfer": ("flashinfer.FlashInfer", "cuda"),
+    "openblas": ("openblas.OpenBlas", "cpu"),
+    "torch": ("torch_cpu.TorchCpu", "cpu"),
+    "scipy": ("scipy.SciPy", "cpu"),
 }
 
 
 def peer_names(device=None):
-    return [name for name, (_, on) in _MODULES.items() if device in (None, on)]
+    return [name for name, (_, on) in _ADAPTERS.items() if device in (None, on)]
 
 
 def get_peer(name):
-    module = importlib.import_module("." + _MODULES[name][0], __name__)
-    return module.PEERS[name]
+    module, _, adapter = _ADAPTERS[name][0].partition(".")
+    return getattr(importlib.import_module("." + module, __name__), adapter)(name)
 
 
 def peers_for(case, device, wanted="all"):

@@ -93,15 +93,12 @@ def one_line(error, limit=300):
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def plain_attention_only(case, *, window=False, softcap=False, lists=False, packed=False):
-    """The reason why a peer with only these extras cannot do the case, or None."""
-    p = case.params
-    if "window" in p and not window:
-        return "no windows"
-    if "softcap" in p and not softcap:
-        return "no softcap"
-    if "pattern" in p and not lists:
-        return "no block lists"
-    if "sequences" in p and not packed:
-        return "packed sequences are not adapted"
-    return None
+# What attention may have, by the parameter that says so, and the reason of a peer without it.
+EXTRAS = {"window": "no windows", "softcap": "no softcap", "pattern": "no block lists",
+          "sequences": "packed sequences are not adapted"}
+
+
+def beyond_plain_attention(case, *extras):
+    """The reason why a peer with these extras alone cannot do the case, or None."""
+    return next((reason for name, reason in EXTRAS.items()
+                 if name in case.params and name not in extras), None)

@@ -42,8 +42,7 @@ class CublasLt(Peer):
     def prepare(self, problem):
         product = DenseProduct(problem)
         best = product.choose()
-        return Prepared(lambda i: product.run(i, best), computed_flops=problem.dense_flops,
-                        extra={"algorithm": best})
+        return Prepared(lambda i: product.run(i, best), computed_flops=problem.dense_flops)
 
 
 class CublasLtDense(CublasLt):
@@ -172,6 +171,3 @@ class SampledView:
     @property
     def device(self):
         return self.blocks.device
-
-
-PEERS = {"cublaslt": CublasLt("cublaslt"), "cublaslt_dense": CublasLtDense("cublaslt_dense")}

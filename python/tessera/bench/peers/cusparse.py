@@ -110,6 +110,3 @@ class BlockRows(CuSparse):
              address(bsr.row_offsets), address(bsr.col_indices), address(values), INDEX_32I,
              INDEX_32I, BASE_ZERO, CUDA_TYPES[problem.dtype], ORDER_ROW)
         return matrix, (bsr, values)
-
-
-PEERS = {"cusparse_bell": BlockedEll("cusparse_bell"), "cusparse_bsr": BlockRows("cusparse_bsr")}

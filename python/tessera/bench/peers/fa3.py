@@ -1,7 +1,7 @@
 """FlashAttention-3: its own package, or fa3-fwd, which brings its forward kernels built."""
 
 from ..timing import Prepared
-from .base import Peer, Unavailable, need, plain_attention_only, version_of
+from .base import Peer, Unavailable, beyond_plain_attention, need, version_of
 
 # Modules with the same functions, and the packages that bring them.
 BUILDS = {"flash_attn_interface": "flash_attn_3", "fa3_fwd_interface": "fa3-fwd"}
@@ -24,7 +24,7 @@ class Fa3(Peer):
         return f"{package} {version_of(package)}"
 
     def refuse(self, case):
-        return plain_attention_only(case, window=True, softcap=True, packed=True)
+        return beyond_plain_attention(case, "window", "softcap", "sequences")
 
     def prepare(self, problem):
         module, p = self._module(), problem.params
@@ -43,6 +43,3 @@ class Fa3(Peer):
 
         run(0)
         return Prepared(run)
-
-
-PEERS = {"fa3": Fa3("fa3")}

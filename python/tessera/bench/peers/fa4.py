@@ -1,9 +1,8 @@
 """FlashAttention-4 (flash_attn.cute): compiles each new variant on first use."""
 
-from .. import flops
-from ..problem import stacked
+from ..problem import split_by_visibility
 from ..timing import Prepared
-from .base import Peer, need, plain_attention_only, version_of
+from .base import Peer, need, version_of
 
 
 class Fa4(Peer):
@@ -12,9 +11,6 @@ class Fa4(Peer):
     def version(self):
         need("flash_attn.cute")
         return version_of("flash-attn-4")
-
-    def refuse(self, case):
-        return plain_attention_only(case, window=True, softcap=True, lists=True, packed=True)
 
     def prepare(self, problem):
         interface = need("flash_attn.cute.interface")
@@ -44,13 +40,8 @@ class Fa4(Peer):
 
 def block_lists(problem):
     sparsity = need("flash_attn.cute.block_sparsity")
-    p = problem.params
-    full, partial = zip(*(flops.classify(p, one) for one in problem.lists), strict=True)
-    full_counts, full_indices = stacked(full, None, problem.device)
-    counts, indices = stacked(partial, None, problem.device)
+    (counts, indices), (full_counts, full_indices) = split_by_visibility(problem)
     return sparsity.BlockSparseTensorsTorch(
         mask_block_cnt=counts, mask_block_idx=indices, full_block_cnt=full_counts,
-        full_block_idx=full_indices, block_size=(p["block_q"], p["block_kv"]))
-
-
-PEERS = {"fa4": Fa4("fa4")}
+        full_block_idx=full_indices,
+        block_size=(problem.params["block_q"], problem.params["block_kv"]))

@@ -3,7 +3,7 @@ minute or two for each new variant."""
 
 from .. import arrays
 from ..timing import Prepared
-from .base import Peer, need, plain_attention_only, quickest
+from .base import Peer, need, quickest
 
 WORKSPACE = 512 << 20
 
@@ -21,7 +21,7 @@ class FlashInfer(Peer):
             return "block lists shared by all heads, one sequence, equal head dimensions only"
         if "window" in p and not p["causal"]:
             return "windows in causal attention only"
-        return plain_attention_only(case, window=True, softcap=True, lists=True, packed=True)
+        return None
 
     def prepare(self, problem):
         torch, module = need("torch"), need("flashinfer")
@@ -67,6 +67,3 @@ class FlashInfer(Peer):
             return wrapper.run(q, k, v, out=out).view(problem.sets[i]["out"].shape)
 
         return run
-
-
-PEERS = {"flashinfer": FlashInfer("flashinfer")}

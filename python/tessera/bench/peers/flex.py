@@ -2,17 +2,14 @@
 
 import numpy as np
 
-from .. import arrays, flops
-from ..problem import stacked
+from .. import arrays
+from ..problem import split_by_visibility
 from ..timing import Prepared
-from .base import Peer, need, plain_attention_only
+from .base import Peer, need
 
 
 class Flex(Peer):
     ops = ("attention",)
-
-    def refuse(self, case):
-        return plain_attention_only(case, window=True, softcap=True, lists=True, packed=True)
 
     def prepare(self, problem):
         torch = need("torch")
@@ -80,13 +77,7 @@ def block_mask(flex, problem):
         if rule is None:
             return None
         return flex.create_block_mask(rule, None, None, p["s"], p["skv"], device=problem.device)
-    columns = problem.lists[0].cols
-    full, partial = zip(*(flops.classify(p, one) for one in problem.lists), strict=True)
-    full_counts, full_indices = stacked(full, columns, problem.device)
-    counts, indices = stacked(partial, columns, problem.device)
-    return flex.BlockMask.from_kv_blocks(counts, indices, full_counts, full_indices,
+    partial, whole = split_by_visibility(problem, problem.lists[0].cols)
+    return flex.BlockMask.from_kv_blocks(*partial, *whole,
                                          BLOCK_SIZE=(p["block_q"], p["block_kv"]), mask_mod=rule,
                                          seq_lengths=(p["s"], p["skv"]))
-
-
-PEERS = {"flex": Flex("flex")}

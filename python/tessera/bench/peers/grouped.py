@@ -50,6 +50,3 @@ class CublasLtLoop(CublasLt):
             return outs[i]
 
         return Prepared(run, computed_flops=problem.dense_flops)
-
-
-PEERS = {"grouped_mm": GroupedMm("grouped_mm"), "cublaslt_loop": CublasLtLoop("cublaslt_loop")}

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..flops import visible_range
 from ..timing import Prepared
-from .base import Peer, Unavailable
+from .base import Peer, Unavailable, beyond_plain_attention
 
 ROWS = 512  # of scores at a time, so that they stay in the caches
 
@@ -19,9 +19,7 @@ class OpenBlas(Peer):
     def refuse(self, case):
         if case.params["dtype"] != "f32":
             return "f32 only"
-        if "softcap" in case.params or "sequences" in case.params:
-            return "plain attention only"
-        return None
+        return beyond_plain_attention(case, "window", "pattern")
 
     def prepare(self, problem):
         if problem.op == "attention":
@@ -65,6 +63,3 @@ def attention(problem, inputs):
                 total = weights.sum(axis=1, keepdims=True)
                 out[b, rows, h] = weights @ values[chosen] / np.where(total > 0, total, 1)
     return out
-
-
-PEERS = {"openblas": OpenBlas("openblas")}

@@ -39,6 +39,3 @@ class Product:
 
     def dense_rows(self, rows):
         return self.matrix.tocsr()[rows].toarray().astype(float)
-
-
-PEERS = {"scipy": SciPy("scipy")}

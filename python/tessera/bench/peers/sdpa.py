@@ -3,7 +3,7 @@
 import warnings
 
 from ..timing import Prepared
-from .base import Peer, Unavailable, need, one_line, plain_attention_only
+from .base import Peer, Unavailable, beyond_plain_attention, need, one_line
 
 BACKENDS = {"sdpa_flash": "FLASH_ATTENTION", "sdpa_cudnn": "CUDNN_ATTENTION",
             "sdpa_efficient": "EFFICIENT_ATTENTION"}
@@ -21,7 +21,7 @@ class Sdpa(Peer):
         p = case.params
         if p["causal"] and p["s"] != p["skv"]:
             return "causal from the top left only"
-        return plain_attention_only(case)
+        return beyond_plain_attention(case)
 
     def prepare(self, problem):
         torch = need("torch")
@@ -47,6 +47,3 @@ class Sdpa(Peer):
                 reasons = [reason for reason in reasons if "runtime disabled" not in reason]
                 raise Unavailable((reasons or [one_line(error)])[-1]) from error
         return Prepared(run)
-
-
-PEERS = {name: Sdpa(name) for name in BACKENDS}

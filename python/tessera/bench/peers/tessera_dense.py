@@ -2,16 +2,14 @@
 its own product of experts with whole matrices: the rate that those are held against, in turns with
 it."""
 
-from ..ours import prepare_ours, version
+from ..ours import prepare_ours
 from .base import Peer
 
 
 class TesseraDense(Peer):
     ops = ("attention", "bsr_matmul")
     experts = (False, True)
-
-    def version(self):
-        return version()
+    module = "tessera"
 
     def applies(self, case):
         # One dense product has a better one to be held against: cuBLASLt's.
@@ -21,6 +19,3 @@ class TesseraDense(Peer):
     def prepare(self, problem):
         whole = problem.dense()
         return prepare_ours(whole).solving(whole)
-
-
-PEERS = {"tessera_dense": TesseraDense("tessera_dense")}

@@ -50,6 +50,3 @@ def triton_product(torch, problem, inputs):
         return out if on_the_left else out.t()
 
     return run
-
-
-PEERS = {"torch_bsr": TorchBsr("torch_bsr")}

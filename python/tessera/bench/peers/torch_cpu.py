@@ -6,7 +6,7 @@ import numpy as np
 from .. import arrays
 from ..flops import visible_range
 from ..timing import Prepared
-from .base import Peer, Unavailable, need, one_line
+from .base import Peer, Unavailable, beyond_plain_attention, need, one_line
 from .torch_bsr import torch_bsr_product
 
 
@@ -14,9 +14,7 @@ class TorchCpu(Peer):
     ops = ("matmul", "bsr_matmul", "attention")
 
     def refuse(self, case):
-        if "softcap" in case.params or "sequences" in case.params:
-            return "plain attention only"
-        return None
+        return beyond_plain_attention(case, "window", "pattern")
 
     def prepare(self, problem):
         torch = need("torch")
@@ -72,6 +70,3 @@ def element_mask(problem):
     blocks = np.stack([lists.blocks() for lists in problem.lists])
     whole = blocks.repeat(p["block_q"], axis=1).repeat(p["block_kv"], axis=2)
     return (whole[:, : p["s"], : p["skv"]] & rule)[None]
-
-
-PEERS = {"torch": TorchCpu("torch")}

@@ -23,5 +23,3 @@ class TorchDense(Peer):
         prepared = Prepared(run)
         return prepared if whole is problem else prepared.solving(whole)
 
-
-PEERS = {"torch_dense": TorchDense("torch_dense")}
