@@ -37,7 +37,9 @@ struct Traits {
   static constexpr int kWords = kUnit / 8;  // a lane's words of one row, or column, of a unit
   static constexpr int kCtasPerSm = kEights <= (kAlongDepth ? 4 : 2) ? 3 : 2;
   // Units whose loads are in flight together: as many as registers hold.
-  static constexpr int kTogether = kEights == 1 || (kEights == 2 && kUnit == 16) ? 2 : 1;
+  static constexpr int kTogether = kEights == 1 && kUnit == 16 ? 2 : 1;
+  // Whether the columns of a unit are loaded ahead, like its blocks.
+  static constexpr bool kColumnsAhead = kEights <= 2;
   static_assert(kTile.m == kStripRows && (kUnit == 16 || kUnit == 32));
 };
 
@@ -103,11 +105,12 @@ __device__ __forceinline__ Words<kCount> gather_column(const char* from, std::in
   return w;
 }
 
-/// The stored blocks of units that are in flight together; column -1: no block.
+/// Units that are in flight together.
 template <class T>
 struct Fetched {
   Words<T::kWords> upper[T::kTogether], lower[T::kTogether];  // rows 0 to 7, and 8 to 15
-  int depth[T::kTogether];                                    // -1: nothing to multiply
+  Words<T::kWords> columns[T::kTogether][T::kEights];
+  int depth[T::kTogether];  // where a unit begins along the depth; -1: nothing to multiply
 };
 
 /// A warp's share of the stored blocks of a strip, and its sums.
@@ -137,6 +140,7 @@ class Strip {
     part_ = static_cast<int>(begin % parts_);
     left_ = end - begin;
     Fetched<T> now;
+    read_list();
     fetch(now);
     while (left_ > 0) {
       Fetched<T> next;
@@ -150,37 +154,54 @@ class Strip {
   float sums[T::kSets * 8] = {};
 
  private:
-  __device__ void fetch(Fetched<T>& to) {
+  /// Reads the list's entries of the units that are fetched next.
+  __device__ void read_list() {
+    std::int64_t entry = entry_;
+    int part = part_;
 #pragma unroll
     for (int i = 0; i < T::kTogether; ++i) {
-      to.depth[i] = -1;
-      if (left_ <= 0) continue;
-      // The block is read whatever its column is: its loads do not wait for the list.
-      const char* const from = values_ + entry_ * args_.block_bytes + part_ * (T::kUnit * 2);
-      to.upper[i] = load_once<T::kWords>(from);
-      to.lower[i] = load_once<T::kWords>(from + 8 * args_.row_bytes);
-      const auto column = static_cast<int>(list_.column(entry_));
-      if (column >= 0) to.depth[i] = column * args_.block_depth + part_ * T::kUnit;
-      --left_;
-      if (++part_ == parts_) part_ = 0, ++entry_;
+      depth_[i] = -1;
+      if (i >= left_) continue;
+      const auto column = static_cast<int>(list_.column(entry));
+      if (column >= 0) depth_[i] = column * args_.block_depth + part * T::kUnit;
+      if (++part == parts_) part = 0, ++entry;
     }
   }
 
-  __device__ void multiply(const Fetched<T>& from) {
-    Words<T::kWords> columns[T::kTogether][T::kEights];
+  __device__ void fetch(Fetched<T>& to) {
 #pragma unroll
     for (int i = 0; i < T::kTogether; ++i) {
-      if (from.depth[i] < 0) continue;
-      const char* const at = dense_ + from.depth[i] * args_.depth_bytes;
+      to.depth[i] = depth_[i];
+      if (left_ <= 0) continue;
+      // A block is read whatever its column is: its loads do not wait for the list.
+      const char* const from = values_ + entry_ * args_.block_bytes + part_ * (T::kUnit * 2);
+      to.upper[i] = load_once<T::kWords>(from);
+      to.lower[i] = load_once<T::kWords>(from + 8 * args_.row_bytes);
+      --left_;
+      if (++part_ == parts_) part_ = 0, ++entry_;
+    }
+    if constexpr (T::kColumnsAhead) load_columns(to);
+    read_list();
+  }
+
+  __device__ void load_columns(Fetched<T>& to) {
+#pragma unroll
+    for (int i = 0; i < T::kTogether; ++i) {
+      if (to.depth[i] < 0) continue;
+      const char* const at = dense_ + to.depth[i] * args_.depth_bytes;
 #pragma unroll
       for (int e = 0; e < T::kEights; ++e) {
         if constexpr (T::kAlongDepth) {
-          columns[i][e] = load_column<T::kWords>(at + column_[e]);
+          to.columns[i][e] = load_column<T::kWords>(at + column_[e]);
         } else {
-          columns[i][e] = gather_column<T::kWords>(at + column_[e], args_.depth_bytes);
+          to.columns[i][e] = gather_column<T::kWords>(at + column_[e], args_.depth_bytes);
         }
       }
     }
+  }
+
+  __device__ void multiply(Fetched<T>& from) {
+    if constexpr (!T::kColumnsAhead) load_columns(from);
 #pragma unroll
     for (int i = 0; i < T::kTogether; ++i) {
       if (from.depth[i] < 0) continue;
@@ -192,7 +213,8 @@ class Strip {
           const std::uint32_t a[4] = {from.upper[i].word[2 * m], from.lower[i].word[2 * m],
                                       from.upper[i].word[2 * m + 1], from.lower[i].word[2 * m + 1]};
           mma<typename T::Element>(reinterpret_cast<float(&)[4]>(sums[e * 4]), a,
-                                   columns[i][e].word[2 * m], columns[i][e].word[2 * m + 1]);
+                                   from.columns[i][e].word[2 * m],
+                                   from.columns[i][e].word[2 * m + 1]);
         }
       }
     }
@@ -202,6 +224,7 @@ class Strip {
   const planning::BsrRow list_;
   int lane_, parts_, part_ = 0;
   std::int64_t entry_ = 0, left_ = 0;
+  int depth_[T::kTogether];  // as in Fetched, of the units that are fetched next
   const char *values_, *dense_;
   std::int64_t column_[T::kEights];
 };

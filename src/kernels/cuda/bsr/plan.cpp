@@ -16,9 +16,14 @@ std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piec
 const OperandShape& sparse_of(const MatmulShape& s) { return s.a.sparse ? s.a : s.b; }
 
 /// Strips of a thread block: they read the same columns, so as many as divide a block, up to four.
-int strips_of(const MatmulShape& s, const Tile& tile) {
-  const std::int64_t all = std::max<std::int64_t>(sparse_of(s).block.rows / tile.m, 1);
-  return all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+/// But fewer where thread blocks would not fill the GPU: then more warps share each strip.
+int strips_of(const MatmulShape& s, const Tile& tile, std::int64_t strips,
+              const DeviceFacts& device) {
+  const std::int64_t in_block = std::max<std::int64_t>(sparse_of(s).block.rows / tile.m, 1);
+  for (const int together : {4, 2})
+    if (in_block % together == 0 && strips / together >= 2 * std::max(device.units, 1))
+      return together;
+  return 1;
 }
 
 double seconds_of(const MatmulShape& s, const FewColumnsLayout& at, const Tile& tile,
@@ -66,13 +71,14 @@ struct FewColumns {
     const OperandShape& o = sparse_of(s);
     if (o.sparse && !o.unit_col_stride) reasons.layout("values", "contiguous rows of each block");
   }
-  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts&,
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
     const Tile& tile = row.tile;
     Layout at{.rows = s.b.sparse ? s.n : s.m, .cols = s.b.sparse ? s.m : s.n};
-    at.strips = strips_of(s, tile);
-    at.ctas = up(at.rows, std::int64_t{tile.m} * at.strips);
     at.col_tiles = up(at.cols, tile.n);
+    const std::int64_t strips = up(at.rows, tile.m);
+    at.strips = strips_of(s, tile, product::count_tiles(strips, at.col_tiles), device);
+    at.ctas = up(strips, at.strips);
     product::refuse_tiles(product::count_tiles(at.ctas, s.batch), reasons);
     reasons.unless_at_most("tiles of columns", at.col_tiles, 0xffff);
     reasons.unless_at_most("matrices", s.batch, 0xffff);
