@@ -53,8 +53,9 @@ def demangled(names):
 def instances(cubins):
     """{instance: hash} of all kernels in these files."""
     found = {}
-    for cubin in cubins:
-        found.update(text_sections(cubin))
+    for cubin in cubins:  # one for each architecture
+        for name, code in text_sections(cubin).items():
+            found[name] = found.get(name, b"") + code
     labels = demangled(found) if found else []
     hashes = {}
     for label, code in sorted(zip(labels, found.values(), strict=True)):

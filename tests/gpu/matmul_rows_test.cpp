@@ -117,8 +117,8 @@ TEST(GpuMatmulRows, CopiesWhatCannotBeRead) {
       problem.out = odd(m, n, n, 1);
     }
     expect_right_by_each_row(p, problem, "kind " + std::to_string(kind));
-    const std::string text = to_text(
-        explain(p.moved(problem), device_preset("h200"), {.backend = Backend::sm90}));
+    const std::string text =
+        to_text(explain(p.moved(problem), device_preset("h200"), {.backend = Backend::sm90}));
     EXPECT_NE(text.find(kind == 0 ? "copies b" : "copies a"), std::string::npos) << text;
   }
 }

@@ -46,13 +46,13 @@ struct Traits {
 struct Arguments {
   planning::BsrView lists;
   const char *values, *dense;
-  std::int64_t block_bytes, row_bytes;               // strides of the stored blocks
-  std::int64_t depth_bytes, column_bytes;            // strides of the dense side
-  std::int64_t pool_bytes, dense_batch_bytes;        // from one matrix to the next; 0: shared
+  std::int64_t block_bytes, row_bytes;         // strides of the stored blocks
+  std::int64_t depth_bytes, column_bytes;      // strides of the dense side
+  std::int64_t pool_bytes, dense_batch_bytes;  // from one matrix to the next; 0: shared
   product::Finish finish;
   int rows, cols;
-  int strips;        // per thread block
-  int groups;        // thread blocks per row of blocks
+  int strips;  // per thread block
+  int groups;  // thread blocks per row of blocks
   int block_depth;
 };
 
@@ -122,8 +122,7 @@ class Strip {
                    int first_col, int lane)
       : args_(args), list_(list), lane_(lane), parts_(args.block_depth / T::kUnit) {
     const int row = first_row + lane / 4, along = lane % 4 * (T::kUnit / 4);
-    values_ = args.values + batch * args.pool_bytes + row * args.row_bytes +
-              along * 2;
+    values_ = args.values + batch * args.pool_bytes + row * args.row_bytes + along * 2;
     dense_ = args.dense + batch * args.dense_batch_bytes + along * args.depth_bytes;
 #pragma unroll
     for (int e = 0; e < T::kEights; ++e) {
@@ -209,7 +208,8 @@ class Strip {
       for (int e = 0; e < T::kEights; ++e) {
 #pragma unroll
         for (int m = 0; m < T::kMmas; ++m) {
-          // The order of the depth inside a unit is the same in both operands, and no other matters.
+          // The order of the depth inside a unit is the same in both operands, and no other
+          // matters.
           const std::uint32_t a[4] = {from.upper[i].word[2 * m], from.lower[i].word[2 * m],
                                       from.upper[i].word[2 * m + 1], from.lower[i].word[2 * m + 1]};
           mma<typename T::Element>(reinterpret_cast<float(&)[4]>(sums[e * 4]), a,

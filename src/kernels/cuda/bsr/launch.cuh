@@ -15,12 +15,13 @@ template <class T>
 void launch_typed(const Call& call, const Arguments& args) {
   const auto& layout = call.planned.layout.get<planning::FewColumnsLayout>();
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
-  Kernel<few_columns_kernel<T>>::launch({.name = "few_columns_kernel",
-                                         .grid = grid_of(layout.ctas, layout.col_tiles, shape.batch),
-                                         .threads = T::kWarps * kLanes,
-                                         .stream = call.stream,
-                                         .overlapped = true},
-                                        args);
+  Kernel<few_columns_kernel<T>>::launch(
+      {.name = "few_columns_kernel",
+       .grid = grid_of(layout.ctas, layout.col_tiles, shape.batch),
+       .threads = T::kWarps * kLanes,
+       .stream = call.stream,
+       .overlapped = true},
+      args);
 }
 
 /// Whether a dense matrix is contiguous along the depth, its columns at multiples of 16 bytes.

@@ -9,8 +9,8 @@
 namespace tessera::cuda {
 
 /// sum += A * B for 16 rows x 8 columns and a depth of 16 (mma.sync), which every GPU since Ampere
-/// has. Words hold two elements that are adjacent along the depth. A: rows lane / 4 and lane / 4 + 8
-/// at depth lane % 4 * 2, then both at that depth + 8; B: column lane / 4 at the same two depths.
+/// has. Words hold two elements that are adjacent along the depth. A: rows lane / 4 and lane / 4 +
+/// 8 at depth lane % 4 * 2, then both at that depth + 8; B: column lane / 4 at the same two depths.
 template <class Element>
 __device__ __forceinline__ void mma(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                     std::uint32_t b1) {

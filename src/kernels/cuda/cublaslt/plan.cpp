@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -41,20 +42,42 @@ void refuse_limit(BlasLimit limit, Reasons& reasons) {
 
 // ---- Time --------------------------------------------------------------------------------------
 
+/// What large products reach of the tensor cores' rate and of the memory's.
+struct Shares {
+  double multiply, memory;
+};
+
+/// Bytes that all lines of a matrix begin at multiples of, up to 16. Pitches and the result's order
+/// are no part of a shape: lines that TMA cannot read are taken to lie without padding, and so are
+/// the result's rows.
+std::int64_t alignment_of(std::int64_t length, DType dtype) {
+  return std::gcd(length * size_of(dtype), std::int64_t{16});
+}
+std::int64_t alignment_of(const OperandShape& o) {
+  if (o.tma_readable) return 16;
+  const std::int64_t length = o.unit_col_stride == o.transposed ? o.rows : o.cols;
+  const std::int64_t packed = alignment_of(length, o.dtype);
+  return packed == 16 ? size_of(o.dtype) : packed;  // then it is the address that is not
+}
+
+/// Hopper: 100 random shapes through PyTorch on an H100 (CUDA 13.0, 2026-11-25, graph replays).
+/// Matrices whose lines do not begin at multiples of 16 bytes, the result among them, go through
+/// kernels for Ampere.
+Shares shares_of(const MatmulShape& s, const DeviceFacts& device) {
+  const std::int64_t alignment =
+      std::min({alignment_of(s.a), alignment_of(s.b), alignment_of(s.n, s.out)});
+  if (device.compute_capability / 10 != 9) return {alignment == 16 ? 0.8 : 0.3, 0.9};
+  if (alignment == 16) return {0.8, 0.9};
+  return alignment > 2 ? Shares{0.21, 0.55} : Shares{0.13, 0.35};
+}
+
 /// FLOPs per second of large products.
-double rate_of(const MatmulShape& s, const DeviceFacts& device) {
-  if (s.a.dtype == DType::f32) {
-    // Two FLOPs per lane and clock. GA100 has half the lanes of the others.
-    constexpr double kOfLanes = 0.75;
-    const double lanes = device.compute_capability == 80 ? 64 : 128;
-    return kOfLanes * 2 * lanes * device.units * device.clock_ghz * 1e9;
-  }
-  // H100: 690 of the 970 TFLOPS that wgmma alone reaches. Operands that are not at multiples of 16
-  // bytes go through kernels for Ampere: 157 TFLOPS at 8191^3.
-  const bool hopper = device.compute_capability / 10 == 9;
-  const bool aligned = s.a.tma_readable && s.b.tma_readable;
-  const double share = hopper ? (aligned ? 0.71 : 0.16) : (aligned ? 0.8 : 0.3);
-  return share * device.tensor_tflops * 1e12;
+double rate_of(const MatmulShape& s, const Shares& shares, const DeviceFacts& device) {
+  if (s.a.dtype != DType::f32) return shares.multiply * device.tensor_tflops * 1e12;
+  // Two FLOPs per lane and clock. GA100 has half the lanes of the others.
+  constexpr double kOfLanes = 0.75;
+  const double lanes = device.compute_capability == 80 ? 64 : 128;
+  return kOfLanes * 2 * lanes * device.units * device.clock_ghz * 1e9;
 }
 
 /// A tile of 128 rows or columns and `width` of the other side, and what it reaches of the rate.
@@ -64,12 +87,13 @@ struct TileWidth {
 };
 constexpr TileWidth kWidths[] = {{256, 1}, {128, 0.95}, {64, 0.75}, {32, 0.5}, {16, 0.3}};
 constexpr int kTall = 128;
-constexpr double kSplitSeconds = 3e-6;  // around a split depth: partial sums and their reduction
+constexpr double kSplitSeconds = 5e-6;  // around a split depth: partial sums and their reduction
 constexpr std::int64_t kMinSplitDepth = 256;
 
-/// Whole rounds of the tile that ends first; split-K where tiles are fewer than SMs.
-double multiply_seconds(const MatmulShape& s, const DeviceFacts& device) {
-  const double rate = rate_of(s, device), sms = std::max(device.units, 1);
+/// Rounds of the tile that ends first; split-K where tiles are fewer than SMs. The last round of
+/// several costs what is in it: the library has tiles of many sizes to choose from.
+double multiply_seconds(const MatmulShape& s, double rate, const DeviceFacts& device) {
+  const double sms = std::max(device.units, 1);
   if (rate <= 0) return 0;
   double least = std::numeric_limits<double>::infinity();
   for (const TileWidth& tile : kWidths) {
@@ -77,8 +101,9 @@ double multiply_seconds(const MatmulShape& s, const DeviceFacts& device) {
     for (const auto& [tall, wide] : {std::pair(s.m, s.n), std::pair(s.n, s.m)}) {
       const double tiles = std::ceil(real(tall) / kTall) * std::ceil(real(wide) / tile.width) *
                            real(std::max<std::int64_t>(s.batch, 0));
-      least = std::min(least, std::ceil(tiles / sms) * flops_per_depth * real(s.k));
-      if (tiles == 0 || 2 * tiles > sms) continue;
+      if (tiles == 0) return 0;
+      least = std::min(least, std::max(tiles / sms, 1.0) * flops_per_depth * real(s.k));
+      if (2 * tiles > sms) continue;
       const double splits = std::min(std::floor(sms / tiles), real(s.k / kMinSplitDepth));
       if (splits >= 2)
         least = std::min(least, flops_per_depth * real(s.k) / splits + kSplitSeconds);
@@ -88,11 +113,11 @@ double multiply_seconds(const MatmulShape& s, const DeviceFacts& device) {
 }
 
 double seconds_of(const MatmulShape& s, const DeviceFacts& device) {
-  // H100: 3.0 of the 3.1 TB/s that plain reads reach. What a kernel costs besides its work is less
-  // than what selection adds for every launch.
-  constexpr double kOfMemory = 0.97, kFixed = 2.5e-6;
-  const double multiply = multiply_seconds(s, device);
-  const double bytes_rate = kOfMemory * device.memory_tbs * 1e12;
+  // What a kernel costs besides its work is less than what selection adds for every launch.
+  constexpr double kFixed = 2.5e-6;
+  const Shares shares = shares_of(s, device);
+  const double multiply = multiply_seconds(s, rate_of(s, shares, device), device);
+  const double bytes_rate = shares.memory * device.memory_tbs * 1e12;
   const double memory = bytes_rate > 0 ? work_of(s).bytes / bytes_rate : 0;
   // The shorter of the two is not hidden entirely.
   return std::max(multiply, memory) + 0.05 * std::min(multiply, memory) + kFixed -

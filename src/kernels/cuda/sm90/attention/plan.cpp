@@ -133,8 +133,8 @@ bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(
 /// Whether the shortest walk is at least half as long as the longest: without masks, and under a
 /// causal mask where most keys come before the first query (chunked prefill).
 bool walks_alike(const AttentionShape& s) {
-  const bool most_before = s.window_left < 0 && s.window_right == 0 && !data_tells(s) &&
-                           2 * s.q_length <= s.kv_length;
+  const bool most_before =
+      s.window_left < 0 && s.window_right == 0 && !data_tells(s) && 2 * s.q_length <= s.kv_length;
   return most_before || !walks_differ(s);
 }
 

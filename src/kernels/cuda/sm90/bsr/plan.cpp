@@ -60,7 +60,7 @@ double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& dev
   // its depth; of TMA per row of a box; of copiers per step and unit where TMA does not load the
   // blocks.
   constexpr double kStep = 0.08e-6, kPlace = 0.008e-6, kPiece = 0.025e-6, kUnit = 0.04e-6,
-                   kRow = 1.75e-9, kCopiedStep = 0.55e-6, kCopiedUnit = 0.06e-6, kLaunch = 4e-6;
+                   kRow = 1.75e-9, kCopiedStep = 0.55e-6, kCopiedUnit = 0.06e-6;
   const double tile_seconds = tile.warpgroups == 1 ? 1.5e-6 : 6e-6;
   const bool boxed = height >= (walked_as_stored ? 32 : 64) && piece_depth >= 32;
   const double consume =
@@ -68,11 +68,14 @@ double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& dev
   const double copy = boxed ? (steps * tile.n + pieces * kGroup) * kRow
                             : steps * kCopiedStep + pieces * units * kCopiedUnit;
   const double one = std::max({multiply, fetch, consume, copy}) + tile_seconds;
-  const double work = std::max(1.0, tiles / blocks) * one;
-  const double memory = seconds(bytes, device.memory_tbs * 1e12);
+  // Three thread blocks of an SM fill each other's gaps; tiles of one come in whole rounds.
+  const double rounds = tiles / blocks;
+  const double work = (bsr_ctas_per_sm(tile) > 1 ? std::max(rounds, 1.0) : std::ceil(rounds)) * one;
+  constexpr double kOfMemory = 0.75;
+  const double memory = seconds(bytes, device.memory_tbs * 1e12 * kOfMemory);
   const double lists = walked_as_stored ? 0 : 15e-6;  // lists are transposed first
   // The smaller of the two is not hidden entirely.
-  return std::max(work, memory) + 0.1 * std::min(work, memory) + lists + kLaunch;
+  return std::max(work, memory) + 0.1 * std::min(work, memory) + lists;
 }
 
 /// The family: one sparse side, walked by the union of several lines' lists.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "src/kernels/cuda/sm90/product/cost.hpp"
 #include "src/kernels/cuda/sm90/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/skinny/rows.hpp"
 
@@ -57,7 +58,8 @@ struct Majors {
 constexpr double kSmRate = 72e9, kSendRate = 27e9, kSmFlops = 7.5e12;
 constexpr double kMeet = 0.6e-6, kExchange = 0.15e-6, kStore = 0.2e-6;
 // Grids overlap (programmatic dependent launch), so a part of each kernel's fixed cost is hidden.
-constexpr double kStart = 0.3e-6, kHidden = 4e-6;
+// The smallest products take 2 to 3 us of a graph's replay (H100, 2026-11-25).
+constexpr double kStart = 0.3e-6, kHidden = 1.8e-6;
 
 /// What all layouts of a problem have in common.
 struct Cut {
@@ -443,9 +445,10 @@ struct Skinny {
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device, Reasons&) {
     return skinny_layout(s, row.tile, device);
   }
-  static double seconds(const Shape&, const Layout& at, const KernelRow&,
+  static double seconds(const Shape& s, const Layout& at, const KernelRow&,
                         const DeviceFacts& device) {
-    return at.seconds + slower_memory_seconds(at.bytes, device);
+    return at.seconds + slower_memory_seconds(at.bytes, device) +
+           product::narrow_store_seconds(s, std::max(device.units, 1));
   }
   static double at_least(const Shape& s, const KernelRow& row, const DeviceFacts& device) {
     const Cut cut = cut_of(s, row.tile, device);
