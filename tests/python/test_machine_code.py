@@ -58,6 +58,13 @@ def test_a_new_name_is_no_difference_and_new_instructions_are():
         "new: only in the second", "other: only in the first"]
 
 
+def test_code_of_every_architecture_counts():
+    both = machine_code.instances([cubin(f=b"sm_80"), cubin(f=b"sm_90")])
+    assert list(both) == ["f"]
+    for other in ([cubin(f=b"sm_90")], [cubin(f=b"sm_80"), cubin(f=b"sm_90 changed")]):
+        assert machine_code.instances(other) != both
+
+
 def test_two_kernels_of_one_name_are_refused():
     one = cubin(_ZN1a1fEv=b"1", _ZN1b1fEv=b"2")
     with pytest.raises(ValueError, match="two kernels are called f"):

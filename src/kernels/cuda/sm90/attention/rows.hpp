@@ -113,7 +113,8 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .tile = {.m = 128, .n = 64, .k = 192, .stages = 3, .warpgroups = 2, .v = 192},
      .dtypes = kAttentionDtypes,
      .why = "heads of up to 192 with values of up to 192",
-     .measured = "not yet"},
+     .measured = "B4 H64:16 S 961, bf16: 615 TFLOPS; fa3 629 in one run: H100, CUDA 13.0, "
+                 "2026-11-25"},
     {.name = "sm90_attention_d256_q128_k64_s2",
      .tile = {.m = 128, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
      .dtypes = kAttentionDtypes,
