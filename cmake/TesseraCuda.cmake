@@ -31,11 +31,11 @@ endif()
 find_package(CUDAToolkit REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
-# Hopper's own instructions need sm_90a. The sm_80 rows carry PTX for every later chip, and Hopper's
-# code, which lets a grid begin before the one ahead of it ends.
+# Hopper's own instructions need sm_90a. The sm_80 rows carry PTX for every later chip. From sm_90 on
+# their code lets a grid begin before the one ahead of it ends, so it comes as PTX of sm_90 as well.
 set(tessera_gencode_sm90 -gencode=arch=compute_90a,code=sm_90a)
 set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80]
-    -gencode=arch=compute_90,code=sm_90)
+    -gencode=arch=compute_90,code=[sm_90,compute_90])
 
 # tessera_rows(FOLDER): writes a .cu for each row of FOLDER/rows.hpp that TESSERA_KERNELS asks for.
 # Adds to row_sources, row_includes, row_declarations and row_launchers. Without kernels of its own, the

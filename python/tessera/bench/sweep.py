@@ -14,9 +14,9 @@ from .progress import Progress, stoppable
 from .results import record_key
 from .suite import BUDGET_SPENT, DONE, FAILED, Suite
 
-# What users have instead: of linear layers the dense ones, of sparse products other sparse ones. Dense
-# products are PyTorch's: cuBLASLt by its own heuristics, as any caller gets it. The peers `cublaslt`
-# and `cublaslt_dense` measure eight of its algorithms first and take the best.
+# What users have instead: of linear layers the dense ones, of sparse products other sparse ones.
+# Dense products are PyTorch's: cuBLASLt by its own heuristics, as any caller gets it. The peers
+# `cublaslt` and `cublaslt_dense` measure eight of its algorithms first and take the best.
 ALTERNATIVES = {"attention": ("fa3", "fa4", "sdpa_cudnn", "flashinfer", "torch"),
                 "matmul": ("torch_dense", "torch"),
                 "linear": ("torch_dense", "torch"),

@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(T::kWarps* kLanes, T::kCtasPerSm)
       for (int i = 0; i < 8; ++i)
         sum[i] += partials[of * args.strips + warp % args.strips][set][i][lane];
     product::store_tile<kSetColumns>(args.finish, sum, row, col + set * kSetColumns, batch,
-                                     row + kStripRows, last_col, lane);
+                                     args.rows, last_col, lane);
   }
 }
 

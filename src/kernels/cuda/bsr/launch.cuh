@@ -20,7 +20,7 @@ void launch_typed(const Call& call, const Arguments& args) {
        .grid = grid_of(layout.ctas, layout.col_tiles, shape.batch),
        .threads = T::kWarps * kLanes,
        .stream = call.stream,
-       .overlapped = true},
+       .overlapped = layout.overlapped},
       args);
 }
 

@@ -87,6 +87,7 @@ struct FewColumns {
     const std::int64_t strips = up(at.rows, tile.m);
     at.strips = strips_of(s, tile, product::count_tiles(strips, at.col_tiles), device);
     at.ctas = up(strips, at.strips);
+    at.overlapped = device.compute_capability >= 90;
     product::refuse_tiles(product::count_tiles(at.ctas, s.batch), reasons);
     reasons.unless_at_most("tiles of columns", at.col_tiles, 0xffff);
     reasons.unless_at_most("matrices", s.batch, 0xffff);

@@ -16,6 +16,7 @@ struct FewColumnsLayout {
   std::int64_t rows = 0, cols = 0;
   std::int64_t ctas = 0, col_tiles = 0;
   int strips = 1;
+  bool overlapped = false;  // programmatic dependent launch, which code for sm_80 does not wait for
 };
 
 KernelFamily sm80_bsr_family();
