@@ -13,7 +13,7 @@ import tempfile
 # What a family plans with is compiled in every build: files of these names below src/kernels, and
 # those that lie in src/kernels itself.
 PLANS = "src/kernels/**/plan"
-PLAN_FILES = {"plan.cpp", "plan.hpp", "rows.hpp", "refuse.hpp", "layout.hpp"}
+PLAN_FILES = {"plan.cpp", "plan.hpp", "rows.hpp", "refuse.hpp", "cost.hpp", "layout.hpp"}
 FAMILY = ["src/kernels/cost.hpp", "src/kernels/family.hpp", "src/kernels/reasons.hpp",
           "src/kernels/row.hpp"]
 

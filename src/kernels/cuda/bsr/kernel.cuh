@@ -8,7 +8,7 @@
 #include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/mma.cuh"
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/row.hpp"
 #include "src/walk/list_walk.hpp"
 
@@ -16,8 +16,6 @@
 // registers of its MMAs, with the columns from L1 and L2. Many warps hide the latency of memory, so
 // there is no shared memory but for the sums of the warps that share a strip of 16 rows.
 namespace tessera::cuda::bsr {
-
-namespace product = sm90::product;
 
 inline constexpr int kStripRows = 16, kSetColumns = 16;
 
@@ -258,7 +256,7 @@ __global__ void __launch_bounds__(T::kWarps* kLanes, T::kCtasPerSm)
       for (int i = 0; i < 8; ++i)
         sum[i] += partials[of * args.strips + warp % args.strips][set][i][lane];
     product::store_tile<kSetColumns>(args.finish, sum, row, col + set * kSetColumns, batch,
-                                     args.rows, last_col, lane);
+                                     row + kStripRows, last_col, lane);
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include "src/kernels/cuda/bsr/kernel.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
-#include "src/kernels/cuda/sm90/product/finish.hpp"
+#include "src/kernels/cuda/product/finish.hpp"
 #include "src/walk/views.hpp"
 
 namespace tessera::cuda::bsr {
@@ -53,7 +53,7 @@ void launch(const Call& call) {
   args.column_bytes = dense.stride(columns) * bytes;
   args.pool_bytes = values.rank == 4 && values.size(0) > 1 ? values.stride(0) * bytes : 0;
   args.dense_batch_bytes = dense.rank == 3 && dense.size(0) > 1 ? dense.stride(0) * bytes : 0;
-  args.finish = sm90::product::finish_of(problem, swapped);
+  args.finish = product::finish_of(problem, swapped);
   args.rows = static_cast<int>(layout.rows);
   args.cols = static_cast<int>(layout.cols);
   args.strips = layout.strips;

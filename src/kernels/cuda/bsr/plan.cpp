@@ -4,7 +4,7 @@
 
 #include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/bsr/rows.hpp"
-#include "src/kernels/cuda/sm90/product/refuse.hpp"
+#include "src/kernels/cuda/product/refuse.hpp"
 
 namespace tessera::planning {
 namespace {

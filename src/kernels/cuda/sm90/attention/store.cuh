@@ -5,9 +5,9 @@
 
 #include <cuda/ptx>
 
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/product/staging.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/product/finish.hpp"
 #include "src/kernels/cuda/sm90/bsr/kernel.cuh"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
-#include "src/kernels/cuda/sm90/product/finish.hpp"
 
 #include "src/kernels/cuda/sm90/bsr/plan.hpp"
 #include "src/walk/transposed_lists.hpp"

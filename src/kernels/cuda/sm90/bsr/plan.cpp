@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/bsr/rows.hpp"
-#include "src/kernels/cuda/sm90/product/refuse.hpp"
 #include "src/walk/transposed_lists.hpp"
 #include "src/walk/work.hpp"
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/bsr/walk.cuh"
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/product/staging.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/product/finish.hpp"
 #include "src/kernels/cuda/sm90/matmul/kernel.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/product/align.cuh"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
-#include "src/kernels/cuda/sm90/product/finish.hpp"
 #include "src/walk/views.hpp"
 
 namespace tessera::cuda::sm90::matmul {

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "src/kernels/cuda/product/cost.hpp"
+#include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/matmul/rows.hpp"
-#include "src/kernels/cuda/sm90/product/cost.hpp"
-#include "src/kernels/cuda/sm90/product/refuse.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {

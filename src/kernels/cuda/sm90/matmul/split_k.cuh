@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
 // Split-K inside a cluster: its CTAs split the depth of one tile and add up their sums. Each CTA

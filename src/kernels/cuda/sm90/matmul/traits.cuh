@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/matmul/descriptors.cuh"
 #include "src/kernels/cuda/sm90/matmul/split_k.cuh"
 #include "src/kernels/cuda/sm90/matmul/walk.cuh"
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/product/staging.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/row.hpp"

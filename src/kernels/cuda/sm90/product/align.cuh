@@ -11,7 +11,11 @@
 
 // Copies a matrix that TMA cannot read (odd pitches, unaligned starts, strides in both directions)
 // into an aligned one.
+namespace tessera::cuda::product {}
+
 namespace tessera::cuda::sm90::product {
+
+using namespace cuda::product;  // shared by all architectures
 
 /// Copies lines of 16-bit elements, `step` apart in the source, into contiguous lines with the
 /// pitch `pitch`.

@@ -6,7 +6,11 @@
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
 
 // Operands of a product as matrices for TMA.
+namespace tessera::cuda::product {}
+
 namespace tessera::cuda::sm90::product {
+
+using namespace cuda::product;  // shared by all architectures
 
 using tile::Major;
 

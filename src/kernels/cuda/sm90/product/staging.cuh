@@ -6,14 +6,18 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
 // Stores 16-bit results without arithmetic through shared memory: the warpgroup writes panels of 64
 // x 64 there, and TMA stores them while the warpgroup continues to multiply.
+namespace tessera::cuda::product {}
+
 namespace tessera::cuda::sm90::product {
+
+using namespace cuda::product;  // shared by all architectures
 
 /// Whether TMA stores the result, and whether its rows or its columns are contiguous.
 enum class TmaStore : std::uint8_t { none, by_rows, by_columns };

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "src/kernels/cost.hpp"
-#include "src/kernels/cuda/sm90/product/refuse.hpp"
+#include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/sddmm/rows.hpp"
 
 namespace tessera::planning {

@@ -5,7 +5,7 @@
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/fragment.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/sddmm/share.cuh"
 
 // The epilogue, from accumulators to stored blocks: values = alpha * sum + beta * values.

@@ -3,8 +3,8 @@
 #include <cuda_runtime.h>
 
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/product/finish.hpp"
 #include "src/kernels/cuda/sm90/product/dispatch.hpp"
-#include "src/kernels/cuda/sm90/product/finish.hpp"
 #include "src/kernels/cuda/sm90/skinny/kernel.cuh"
 #include "src/walk/views.hpp"
 

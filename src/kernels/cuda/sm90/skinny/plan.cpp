@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "src/kernels/cuda/sm90/product/cost.hpp"
-#include "src/kernels/cuda/sm90/product/refuse.hpp"
+#include "src/kernels/cuda/product/cost.hpp"
+#include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/skinny/rows.hpp"
 
 namespace tessera::planning {

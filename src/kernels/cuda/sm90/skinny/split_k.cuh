@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/skinny/walk.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/list_walk.hpp"
 #include "src/walk/skinny_walk.hpp"

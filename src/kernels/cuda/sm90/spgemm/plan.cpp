@@ -1,7 +1,7 @@
 #include "src/kernels/cuda/sm90/spgemm/plan.hpp"
 
 #include "src/kernels/cost.hpp"
-#include "src/kernels/cuda/sm90/product/refuse.hpp"
+#include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/spgemm/rows.hpp"
 #include "src/kernels/cuda/spgemm/plan.hpp"
 

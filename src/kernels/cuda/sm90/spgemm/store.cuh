@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/element.cuh"
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/product/epilogue.cuh"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 
 // Stores a consumer's sums in blocks of the result. If TMA can write them, panels of 64 x 64 go

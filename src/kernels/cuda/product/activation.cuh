@@ -4,7 +4,7 @@
 
 #include "src/kernels/cuda/common/math.cuh"
 
-namespace tessera::cuda::sm90::product {
+namespace tessera::cuda::product {
 
 /// x * Phi(x), exact GELU. log2(erfc(z)) is nearly a parabola: a polynomial fitted on [0, 4] has an
 /// error below 4e-6; beyond 4 it keeps falling, so the tail goes to zero.
@@ -53,4 +53,4 @@ __device__ __forceinline__ void activate(Activation activation, float (&x)[kCoun
   }
 }
 
-}  // namespace tessera::cuda::sm90::product
+}  // namespace tessera::cuda::product

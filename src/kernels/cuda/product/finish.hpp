@@ -5,10 +5,10 @@
 
 #include <tessera/matmul.hpp>
 
-#include "src/kernels/cuda/sm90/product/epilogue.cuh"
+#include "src/kernels/cuda/product/epilogue.cuh"
 
 // The epilogue of a problem, as kernel arguments.
-namespace tessera::cuda::sm90::product {
+namespace tessera::cuda::product {
 
 inline Plane plane_of(const Tensor& t) {
   if (!t) return {};
@@ -46,4 +46,4 @@ inline Finish finish_of(const MatmulProblem& problem, bool swapped) {
   return finish;
 }
 
-}  // namespace tessera::cuda::sm90::product
+}  // namespace tessera::cuda::product

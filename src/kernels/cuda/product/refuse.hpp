@@ -7,7 +7,7 @@
 #include "src/kernels/reasons.hpp"
 #include "src/problem/shape.hpp"
 
-// Requirements of Hopper's product families on their operands.
+// Requirements of the GPU's product families on their operands.
 namespace tessera::planning::product {
 
 /// Largest coordinate. TMA coordinates are 32-bit integers, and a tile may reach past the end.

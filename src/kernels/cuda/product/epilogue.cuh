@@ -10,10 +10,10 @@
 #include "src/kernels/cuda/common/fragment.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/plane.cuh"
-#include "src/kernels/cuda/sm90/product/activation.cuh"
+#include "src/kernels/cuda/product/activation.cuh"
 
 // The epilogue, from accumulators to the result: out = activation(alpha * sum + beta * c + bias).
-namespace tessera::cuda::sm90::product {
+namespace tessera::cuda::product {
 
 struct Finish {
   Plane out, c, bias;  // bias: stride 0 along the dimension that it is broadcast over
@@ -309,4 +309,4 @@ __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN
   }
 }
 
-}  // namespace tessera::cuda::sm90::product
+}  // namespace tessera::cuda::product

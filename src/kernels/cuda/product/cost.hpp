@@ -2,7 +2,7 @@
 
 #include "src/problem/shape.hpp"
 
-// What all of Hopper's product families add to their estimated time.
+// What product families of the GPU add to their estimated time.
 namespace tessera::planning::product {
 
 /// Seconds that a result takes whose rows do not begin at multiples of 16 bytes, as it is then
