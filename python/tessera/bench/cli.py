@@ -16,7 +16,7 @@ from .peers.base import Unavailable
 from .tree import find_tree
 
 MOST_SECONDS = 3600
-MOST_SHAPES = 10000
+MAX_SHAPES = 10000
 
 EPILOG = """examples:
   python -m tessera.bench attention --q-length 8192 --causal --block-q 128 --density .25
@@ -163,8 +163,8 @@ def run_measuring(arguments):
 def run_sweep(arguments):
     if arguments.seed < 0:
         raise CaseError(f"--seed: expected 0 or more, got {arguments.seed}")
-    if not 1 <= arguments.count <= MOST_SHAPES:
-        raise CaseError(f"--count: expected 1 to {MOST_SHAPES}, got {arguments.count}")
+    if not 1 <= arguments.count <= MAX_SHAPES:
+        raise CaseError(f"--count: expected 1 to {MAX_SHAPES}, got {arguments.count}")
     if arguments.list:
         for case in shapes.draw(arguments.op, arguments.seed, arguments.count):
             print(case.label)

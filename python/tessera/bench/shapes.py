@@ -7,10 +7,10 @@ import random
 from .cases import make_case
 
 STATES = ("graph", "burst")
-MOST_FLOPS, MOST_ELEMENTS = 8e12, 4e9
-MOST_FLOPS_OF_MATMUL = 3e12
+MAX_FLOPS, MAX_ELEMENTS = 8e12, 4e9
+MAX_FLOPS_OF_MATMUL = 3e12
 DENSITIES = (.05, .1, .2, .3, .5)
-# Each of these is what one of so many equal chances gives: a size that comes twice comes as often.
+# Each entry has the same chance, so a size that is listed twice is drawn twice as often.
 HEAD_DIMS = (64, 64, 80, 96, 128, 128, 128, 128, 192, 256)
 KV_HEADS = (1, 2, 4, 8, 8, 16)
 GROUPS = (1, 1, 2, 4, 5, 8)
@@ -18,7 +18,7 @@ BLOCKS = (16, 32, 64, 64, 128)
 
 
 def draw(op, seed, count):
-    """So many different cases of the operation."""
+    """`count` different cases of the operation."""
     chance = random.Random(f"{op} {seed}")
     found = {}
     while len(found) < count:
@@ -56,12 +56,12 @@ def lists_of_blocks(chance, p):
     block = chance.choice((64, 128))
     rows, cols = (-(-p[name] // block) for name in ("s", "skv"))
     kind = chance.choice(("random", "banded", "vertical_slash", "block_diagonal"))
-    least = max(1, min(rows, cols))
+    shorter = max(1, min(rows, cols))
     more = {"random": {"density": density(chance, cols)},
             "banded": {"half_width": chance.randint(1, max(1, cols // 8))},
             "vertical_slash": {"verticals": chance.randint(1, max(1, cols // 8)),
                                "slashes": chance.randint(1, max(1, cols // 8))},
-            "block_diagonal": {"groups": min(least, chance.randint(2, 16)), "zipf": .6}}[kind]
+            "block_diagonal": {"groups": min(shorter, chance.randint(2, 16)), "zipf": .6}}[kind]
     per_kv_head = kind in ("random", "vertical_slash")
     return {"pattern": kind, "block_q": block, "block_kv": block,
             "lists": "per_kv_head" if per_kv_head else "shared", **more}
@@ -73,7 +73,7 @@ def matmul(chance):
         if chance.random() < .7:
             n, k = (-(-extent // 8) * 8 for extent in (n, k))
         p = {"m": m, "n": n, "k": k, "transpose": chance.choice(("nn", "nt"))}
-        if 2 * m * n * k <= MOST_FLOPS_OF_MATMUL:
+        if 2 * m * n * k <= MAX_FLOPS_OF_MATMUL:
             return make_case("matmul", p, STATES)
 
 
@@ -140,8 +140,8 @@ DRAWN = {one.__name__: one for one in (attention, matmul, linear, bsr_matmul)}
 def fitted(op, params, *extents):
     """The case; as long as it is too large, the first of these extents is halved, then the next."""
     for name in extents:
-        while params[name] > 1 and (flops(op, params) > MOST_FLOPS or
-                                    elements(op, params) > MOST_ELEMENTS):
+        while params[name] > 1 and (flops(op, params) > MAX_FLOPS or
+                                    elements(op, params) > MAX_ELEMENTS):
             halved = -(-params[name] // 2)
             if params.get("skv") == params.get("s") and name == "s":
                 params["skv"] = halved
