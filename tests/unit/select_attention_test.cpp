@@ -385,6 +385,23 @@ TEST(AttentionLayout, DealsFullWalksOutWhereEnoughIsSkipped) {
   EXPECT_LE(at.split_ctas, kUnits);
 }
 
+TEST(SelectAttention, LastRoundOfAChunkedPrefillIsSplit) {
+  const auto layout = [](std::int64_t queries, std::int64_t keys) {
+    AttentionProblem p = problem_of({.batch = 1, .heads = 32, .kv_heads = 8, .length = queries});
+    p.k = shaped({1, keys, 8, 128}), p.v = shaped({1, keys, 8, 128});
+    p.causal = true;
+    return attention_layout(shape_for(p), tile_of("sm90_attention_d128_q192_k64_s3"), kUnits);
+  };
+  // 192 tiles, 1.45 rounds: all walk 64512 to 65536 keys.
+  const AttentionLayout prefill = layout(1024, 65536);
+  EXPECT_EQ(prefill.tiles, 192);
+  EXPECT_GT(prefill.split_tiles(), 0);
+  EXPECT_GT(prefill.split_ctas, prefill.split_tiles());
+  // Where later tiles are much shorter, they fill the last round.
+  EXPECT_EQ(layout(4096, 4096).split_tiles(), 0);
+  EXPECT_EQ(layout(4096, 6000).split_tiles(), 0);
+}
+
 /// What blocks of threads take: whole tiles, then shares of divided ones, as they ask for them or
 /// in turns. Returns the parts of each tile that are walked, where a whole one has one.
 std::vector<int> walked_parts(const AttentionLayout& layout) {
