@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""The machine of a measurement."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from .tree import commit, find_tree
 
 
 def torch_with_gpu() -> Any:
-    """The torch module where it sees a GPU, else None."""
+    """The torch module if it sees a GPU, else None."""
     try:
         import torch
     except (ImportError, OSError):
@@ -21,7 +21,7 @@ def torch_with_gpu() -> Any:
 
 
 def chosen_device(given):
-    """The given one, or a GPU where there is one."""
+    """The given device, or by default a GPU if there is one."""
     here = torch_with_gpu()
     if given == "cuda" and not here:
         raise CaseError(f"--device cuda: {why_no_gpu()}")
@@ -29,7 +29,7 @@ def chosen_device(given):
 
 
 def why_no_gpu() -> str:
-    """The reason where torch_with_gpu gives None."""
+    """Why torch_with_gpu returns None."""
     try:
         import torch  # noqa: F401
     except (ImportError, OSError):
@@ -83,7 +83,7 @@ def toolkit():
 
 
 def header(device, gpu, tree=None, at_commit=None):
-    """The part of a result file that says where and when."""
+    """The part of a result file that describes the machine, the version and the date."""
     tree = find_tree(tree)
     return {
         "schema": 1,

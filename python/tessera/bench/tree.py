@@ -1,12 +1,12 @@
-"""The source tree that measurements belong to."""
+"""The source tree of a measurement."""
 
 import os
 import subprocess
 
 
 def find_tree(given=None):
-    """The source tree that holds the given folder, which has to be in one; or this folder, else
-    None."""
+    """The source tree that contains the given folder, which must be in one; by default that of the
+    current folder, or None."""
     folder = os.path.abspath(given or ".")
     while True:
         if os.path.isdir(os.path.join(folder, "src", "kernels")):
@@ -20,7 +20,7 @@ def find_tree(given=None):
 
 
 def commit(tree):
-    """The commit of the tree, with a "+" where files differ from it; None outside of git."""
+    """The commit of the tree, with a "+" if files differ from it; None outside of git."""
     def git(*arguments):
         return subprocess.run(["git", "-C", tree, *arguments], capture_output=True, text=True,
                               check=True, timeout=30).stdout.strip()
