@@ -24,7 +24,7 @@ struct PythonCommand {
 };
 
 constexpr std::array kCommands{
-    PythonCommand{"bench", "tessera.bench", "Measure operations beside other libraries"},
+    PythonCommand{"bench", "tessera.bench", "Measure operations and other libraries"},
     PythonCommand{"verify", "tessera.verify", "Random problems against double precision"},
     PythonCommand{"tune", "tessera.tune",
                   "Time the kernels that support a problem, keep the fastest"},

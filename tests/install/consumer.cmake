@@ -27,7 +27,7 @@ foreach(file IN LISTS package)
   endif()
 endforeach()
 
-# The tool, with the library beside it.
+# The tool has to load the library of its prefix.
 if(EXISTS ${BUILD}/tessera)
   run(${CMAKE_COMMAND} -E env LD_TRACE_LOADED_OBJECTS=1 ${prefix}/bin/tessera)
   if(NOT said MATCHES "libtessera[^\n]* => ${prefix}/")

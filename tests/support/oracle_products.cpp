@@ -48,8 +48,8 @@ struct Lists {
   }
 };
 
-/// One side of a product as a dense matrix that marks the elements that are not stored. These take
-/// part in no sum, whatever the other factor is.
+/// One side of a product as a dense matrix that marks the elements that are not stored. These are
+/// in no sum, whatever the other factor is.
 struct Side {
   std::int64_t batches = 1, rows = 0, cols = 0;
   std::vector<double> value;

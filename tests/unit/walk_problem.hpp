@@ -203,7 +203,7 @@ class WalkProblem {
     }
   }
 
-  /// Returns the longest, at least 1 where there is a row: 0 means "not known".
+  /// Returns the longest length; at least 1 if there is a row, as 0 means "not known".
   std::int64_t pack(Integers& lengths, Integers& begins, std::int64_t longest, Tensor& offsets) {
     Integers all{0};
     for (std::int64_t b = 0; b < batch; ++b) {

@@ -48,7 +48,7 @@ def duration(text):
 
 def build_parser():
     parser = argparse.ArgumentParser(prog="python -m tessera.bench", epilog=EPILOG,
-                                     description="Measures tessera beside its peers.",
+                                     description="Measures tessera and its peers.",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
 
