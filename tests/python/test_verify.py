@@ -315,7 +315,7 @@ def answers(monkeypatch):
 def test_other_errors_are_failures(answers, capsys):
     answers(lambda turn: ValueError("attention: q: a mistake of the generator"))
     assert run("--count", 1) == 1
-    assert "FAILED ValueError: attention: q: something" in capsys.readouterr().out
+    assert "FAILED ValueError: attention: q: a mistake" in capsys.readouterr().out
 
 
 def test_refusals_are_counted_by_reason(answers, capsys):
