@@ -1,8 +1,7 @@
-# Two commands are all one needs: `make demo` and `make test` (scripts/demo.sh and scripts/test.sh
-# where make is missing). Both install what is missing, build what changed, and may be repeated
-# cheaply.
+# The main commands are `make demo` and `make test` (scripts/demo.sh and scripts/test.sh without make).
+# Both install missing packages and build what changed, so repeating them is cheap.
 
-# The GPU backends are built where a GPU is visible, or where one asks for them: CUDA=1, CUDA=0.
+# The GPU backends are built if a GPU is visible; CUDA=1 or CUDA=0 overrides this.
 CUDA ?= $(if $(shell nvidia-smi -L 2>/dev/null),1,0)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 preset := $(if $(filter 1,$(CUDA)),cuda,release)
@@ -19,7 +18,7 @@ help:
 	@echo '              transformers too (6 GB on disk)'
 	@echo 'make bench    measure this CPU against named peers; ARGS="..." for python -m tessera.bench'
 	@echo 'make gpu-check  on a machine with a GPU: tests, sanitizers and benchmark into one JSON;'
-	@echo '              ARGS="--quick" for a short look'
+	@echo '              ARGS="--quick" for a short run'
 	@echo 'make tables   the tables and pictures of the documentation, from bench/results'
 	@echo 'make report   all results of bench/results as one page, report.html'
 	@echo 'make docs     the documentation as a site, with the API reference: build/site/index.html'
@@ -28,11 +27,11 @@ help:
 	@echo 'make build    the library and the tool, in $(build)'
 	@echo 'make format   clang-format over the tree'
 	@echo 'make lint     ruff, codespell and mypy; names and commit subjects'
-	@echo 'make tidy     clang-tidy over src/; FILES="src/core/check.cpp" for some'
-	@echo 'make release-check  what a release has to pass beyond .ci/run; ARGS="wheel" for one part'
+	@echo 'make tidy     clang-tidy over src/; FILES="src/core/check.cpp" for single files'
+	@echo 'make release-check  checks of a release beyond .ci/run; ARGS="wheel" for one part'
 	@echo 'make clean    remove build/, dist/, demo.html and report.html'
 	@echo
-	@echo 'CUDA=1 builds the GPU backends (default: where a GPU is visible; here: $(CUDA)), JOBS=$(JOBS).'
+	@echo 'CUDA=1 builds the GPU backends (default: 1 if a GPU is visible; here: $(CUDA)), JOBS=$(JOBS).'
 
 setup:
 	@scripts/setup.sh $(if $(filter 1,$(TORCH)),torch)
@@ -44,7 +43,6 @@ $(build)/build.ninja: CMakePresets.json | setup
 build: setup $(build)/build.ninja
 	cmake --build $(build) -j $(JOBS) --target tessera_tool
 
-# With a GPU only the rows that the demonstration runs are needed; all of them build in minutes.
 demo: build
 	$(build)/tessera demo
 
@@ -54,16 +52,17 @@ test: setup $(build)/build.ninja
 	@$(MAKE) --no-print-directory python
 	.venv/bin/python3 -m pytest -q tests/python
 
-# Built in build/python rather than in a folder of pip's, so that repeats compile what changed only.
+# The build folder is build/python, not a temporary one of pip, so that repeats compile only what
+# changed.
 python: setup
 	@scripts/venv.sh test $(if $(filter 1,$(TORCH)),torch)
-	@echo "Building the Python package with $(if $(filter 1,$(CUDA)),the GPU backends,the CPU backend alone)."
+	@echo "Building the Python package with $(if $(filter 1,$(CUDA)),the GPU backends,only the CPU backend)."
 	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python3 -m pip install -q --disable-pip-version-check \
 	  --no-build-isolation --no-deps \
 	  --config-settings=cmake.define.TESSERA_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) .
 	@.venv/bin/python3 -c 'from importlib.metadata import version; print("tessera", version("tessera"), "is in .venv")'
 
-# The GPU backends are in it unless CUDA=0 is given: no GPU is needed to build them.
+# Has the GPU backends unless CUDA=0 is given. Building them needs no GPU.
 wheel: setup
 	@CUDA=$(if $(filter file,$(origin CUDA)),1,$(CUDA)) CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) scripts/wheel.sh
 
@@ -79,7 +78,7 @@ tables:
 report:
 	@python3 tools/tables.py --report report.html
 
-# Links that lead nowhere are errors.
+# Broken links are errors.
 docs:
 	@scripts/venv.sh docs
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/python3 -m mkdocs build --strict

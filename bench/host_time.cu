@@ -1,7 +1,7 @@
-// Measures what a call costs the host on a GPU. `host_time` writes one line of JSON per call, for
-// tools/gpu_check.py. The clock runs over 200 calls at a time that are only enqueued, so that the
-// queue never fills; the GPU then finishes before the next calls. Calls alternate with launches of
-// an empty kernel, the lower bound of any call, because the speed of hosts varies.
+// Measures the host time of calls that run on a GPU. `host_time` writes one line of JSON per call,
+// for tools/gpu_check.py. The clock runs over 200 calls at a time that are only enqueued, so that
+// the queue never fills; the GPU then finishes before the next calls. Calls alternate with launches
+// of an empty kernel, the lower bound of any call, because the speed of hosts varies.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 using namespace tessera;
 
 constexpr int kCalls = 200, kRounds = 41, kSkipped = 77;
-constexpr int kWarmUp = 5;  // rounds in which the processor's clock rises
+constexpr int kWarmUp = 5;  // rounds before the CPU's clock rate is stable
 
 __global__ void empty_kernel() {}
 
@@ -31,7 +31,7 @@ void check(cudaError_t status, const char* call) {
     throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(status));
 }
 
-/// Zeroed GPU memory; freed at the end of the program.
+/// GPU memory filled with zeros, freed at the end of the program.
 void* memory(std::int64_t bytes) {
   void* data = nullptr;
   if (bytes == 0) return data;
@@ -81,7 +81,7 @@ MatmulProblem matmul_of(std::int64_t rows, std::int64_t size) {
   return problem;
 }
 
-/// Work that is enqueued, and its microseconds per call in each round.
+/// A call, and its microseconds in each round.
 struct Work {
   std::function<void()> call;
   std::vector<double> times{};
@@ -113,8 +113,8 @@ void call(const AttentionProblem& problem, const Execution& execution) {
 }
 void call(const MatmulProblem& problem, const Execution& execution) { matmul(problem, execution); }
 
-/// For one problem: `run` of a plan that is made and prepared once (planned); the convenience call,
-/// which finds its plan by the shape (whole); planning alone.
+/// The calls of one problem: `run` of a prepared plan (planned); the convenience call, which looks
+/// up its plan by shape (whole); planning.
 struct Measured {
   std::string op, name, row;
   Work planned, whole, planning;

@@ -1,9 +1,9 @@
 # CUTLASS's headers (cute/, cutlass/), for kernels that use their instruction wrappers. Looks at
 #   CUTLASS_DIR (cache variable, then environment): a checkout, or its include folder;
-#   Python wheels that carry the headers (nvidia-cutlass, flashinfer-python), where a wheel is built
-#   in the packages of that build, then in the project's .venv, or else in python3's packages.
-# The first place that holds them decides. Defines CUTLASS::headers, CUTLASS_INCLUDE_DIR and
-# CUTLASS_VERSION. Ask for at least 4.2: find_package(CUTLASS 4.2 REQUIRED).
+#   Python wheels that have the headers (nvidia-cutlass, flashinfer-python): for the build of a wheel
+#   among the packages of that build, then in the project's .venv, else in python3's packages.
+# The first place that has them is used. Defines CUTLASS::headers, CUTLASS_INCLUDE_DIR and
+# CUTLASS_VERSION. Use at least 4.2: find_package(CUTLASS 4.2 REQUIRED).
 
 set(CUTLASS_DIR "" CACHE PATH "A CUTLASS checkout, or its include folder")
 
@@ -26,7 +26,7 @@ list(TRANSFORM cutlass_places APPEND /include OUTPUT_VARIABLE cutlass_checkouts)
 list(APPEND cutlass_places ${cutlass_checkouts})
 if(NOT cutlass_places)
   find_program(CUTLASS_PYTHON python3 HINTS ${CMAKE_SOURCE_DIR}/.venv/bin NO_CACHE)
-  if(SKBUILD)  # the Python that builds the wheel sees what the build requires
+  if(SKBUILD)  # the Python that builds the wheel has the requirements of the build
     list(PREPEND CUTLASS_PYTHON ${Python_EXECUTABLE})
   endif()
   foreach(python IN LISTS CUTLASS_PYTHON)

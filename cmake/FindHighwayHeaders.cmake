@@ -1,5 +1,5 @@
-# Google Highway, used through its headers alone: nothing of it is linked, so nothing of it is
-# needed where the built library runs. Defines HighwayHeaders::hwy.
+# Google Highway, header only: its library is not linked, and not needed where the built library
+# runs. Defines HighwayHeaders::hwy.
 find_path(HighwayHeaders_INCLUDE_DIR hwy/highway.h)
 mark_as_advanced(HighwayHeaders_INCLUDE_DIR)
 
@@ -11,6 +11,6 @@ libhwy-dev. Elsewhere set HighwayHeaders_INCLUDE_DIR to the folder that holds hw
 if(HighwayHeaders_FOUND AND NOT TARGET HighwayHeaders::hwy)
   add_library(HighwayHeaders::hwy INTERFACE IMPORTED)
   target_include_directories(HighwayHeaders::hwy INTERFACE ${HighwayHeaders_INCLUDE_DIR})
-  # Debug builds of Highway call hwy::Abort, which lives in its library.
+  # Debug builds of Highway call hwy::Abort, which is in its library.
   target_compile_definitions(HighwayHeaders::hwy INTERFACE HWY_IS_DEBUG_BUILD=0)
 endif()

@@ -1,5 +1,5 @@
-# The GPU backends. One .cu is generated for each kernel row of each family, so that a row's tile is
-# stated once and rows compile apart from each other.
+# The GPU backends. A .cu file is generated for each kernel row of each family, so that rows compile
+# separately.
 #
 # A family is a folder below src/kernels/cuda with a rows.hpp, and launch.cuh with its kernel:
 # `launch<tile, dtypes>` in namespace tessera::cuda:: and the folder's path. Rows are named
@@ -16,15 +16,15 @@ or later), or set CMAKE_CUDA_COMPILER, or configure with -DTESSERA_CUDA=OFF.")
   endif()
   set(CMAKE_CUDA_COMPILER ${TESSERA_NVCC} CACHE FILEPATH "nvcc")
 endif()
-# Each row brings its own -gencode.
+# Each row has its own -gencode.
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 enable_language(CUDA)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
   message(FATAL_ERROR "TESSERA_CUDA needs the CUDA toolkit 12.8 or later, ${CMAKE_CUDA_COMPILER} \
 is ${CMAKE_CUDA_COMPILER_VERSION}.")
 endif()
-# CUDA 13 has no libnvToolsExt. The FindCUDAToolkit of CMake 3.25.1 sets a property of its target all
-# the same, so the target has to exist, empty.
+# CUDA 13 has no libnvToolsExt, but FindCUDAToolkit of CMake 3.25.1 sets a property of its target. So
+# an empty target is defined.
 if(NOT TARGET CUDA::nvToolsExt)
   add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
 endif()
@@ -99,12 +99,12 @@ message(STATUS "GPU kernels: ${row_count} rows match TESSERA_KERNELS '${TESSERA_
 configure_file(${PROJECT_SOURCE_DIR}/cmake/launchers.cpp.in
                ${PROJECT_BINARY_DIR}/rows/launchers.cpp @ONLY)
 
-# Work on patterns and on parts of results: plain CUDA for every GPU, no rows.
+# Kernels for patterns and partial results: plain CUDA for every GPU, without rows.
 file(GLOB prepare_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      src/kernels/cuda/merge/*.cu src/kernels/cuda/prepare/*.cu src/kernels/cuda/spgemm/*.cu)
 file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/prepare/*.cpp)
 set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80}")
-# Kernels beside the rows of a family.
+# Kernels of a family that are not rows.
 file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      src/kernels/cuda/attention/*.cu src/kernels/cuda/sm90/*/*.cu)
 set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
@@ -118,21 +118,21 @@ if(row_sources MATCHES "sm90_")  # wgmma through CUTLASS's instruction wrappers
   find_package(CUTLASS 4.2 REQUIRED)
   target_link_libraries(tessera_cuda PRIVATE CUTLASS::headers)
 endif()
-# nvcc's report of registers and spills and the hashes of the machine code go to files per object;
-# spills and serialised wgmma fail.
+# The launcher writes nvcc's report on registers and the hashes of the machine code to files per
+# object. It fails on register spills and serialised wgmma.
 set_target_properties(tessera_cuda PROPERTIES
   CUDA_VISIBILITY_PRESET hidden
   CUDA_RUNTIME_LIBRARY None
   CUDA_COMPILER_LAUNCHER
   "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/tools/check_ptxas.py;--compile;${PROJECT_BINARY_DIR}/rows")
-# The language is named here because CMake 3.25 knows no C++20 flag for nvcc.
+# The standard is a plain option because CMake 3.25 has no C++20 flag for nvcc.
 target_compile_options(tessera_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:
   -std=c++20 -O3 -DNDEBUG --expt-relaxed-constexpr -compress-mode=size -Xptxas=-v>)
 if(TESSERA_DEVELOPER)
   target_compile_options(tessera_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
 endif()
 
-# machine_code.json: results of measurements name the code that they ran by it.
+# Results of measurements record hashes of machine_code.json, which identify the code that ran.
 set(tessera_kernel_objects $<FILTER:$<TARGET_OBJECTS:tessera_cuda>,INCLUDE,\\.cu\\.o$>)
 add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/machine_code.json
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/machine_code.py collect

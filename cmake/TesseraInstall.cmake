@@ -16,14 +16,14 @@ install(FILES ${PROJECT_BINARY_DIR}/package/tesseraConfig.cmake
               ${PROJECT_BINARY_DIR}/package/tesseraConfigVersion.cmake
         DESTINATION ${package_dir} COMPONENT library)
 
-# The .pc file finds its prefix from its own place, so that the installed tree may be moved.
+# The .pc file derives the prefix from its own location, so that the installation can be moved.
 file(RELATIVE_PATH pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 configure_file(cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/package/tessera.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/tessera.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 
-# The command-line tool, a component of its own: it finds the library from its own place, so
-# that the installed tree may be moved.
+# The command-line tool is a component of its own. It finds the library relative to itself, so that the
+# installation can be moved.
 function(tessera_install_tool)
   file(RELATIVE_PATH bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
   set_target_properties(tessera_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")

@@ -1,23 +1,23 @@
-# How each kind of target is made: layers, the shared library, the tool, test support.
+# Functions that define the targets: layers, the shared library, the tool, test support.
 
-# What every target of this project is compiled with. Warnings are errors in the presets dev and asan
-# and in .ci/run (CMAKE_COMPILE_WARNING_AS_ERROR), never for users.
+# Compile settings of every target of this project. Warnings are errors in the presets dev and asan and
+# in .ci/run (CMAKE_COMPILE_WARNING_AS_ERROR), never for users.
 function(tessera_compile_settings target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   set_target_properties(${target} PROPERTIES
     CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-    # A subfolder of a project without a build type: that project's choice is left alone, but the
-    # library unoptimised would be 25 times slower.
+    # In a project without a build type, only the library is optimised: without optimisation it would
+    # be 25 times slower.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O3;-DNDEBUG>)
   endif()
   if(TESSERA_DEVELOPER)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow>)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-      # GCC 12 sees faults inside the standard library where there are none: overlapping copies in
-      # std::string (PR105651), reads past a small array in std::sort (PR107852).
+      # False positives of GCC 12 inside the standard library: overlapping copies in std::string
+      # (PR105651), reads past a small array in std::sort (PR107852).
       target_compile_options(${target} PRIVATE
         $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict;-Wno-array-bounds>)
     endif()
@@ -30,12 +30,12 @@ function(tessera_compile_settings target)
 endfunction()
 
 # tessera_layer(NAME SOURCES... USES LOWER...): the static archive tessera_NAME, which may use the
-# layers named after USES. Tests link the archives, so that internals are within reach.
+# layers after USES. Tests link the archives, so that they can use internals.
 function(tessera_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 layer "" "" "USES")
   list(TRANSFORM layer_UNPARSED_ARGUMENTS PREPEND ${PROJECT_SOURCE_DIR}/)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${layer_UNPARSED_ARGUMENTS})
-  if(NOT name STREQUAL "families")  # every kernel folder's plan.cpp is of this one layer
+  if(NOT name STREQUAL "families")  # plan.cpp of all kernel folders is in the layer families
     list(FILTER sources EXCLUDE REGEX "/src/kernels/.*/plan\\.cpp$")
   endif()
   add_library(tessera_${name} STATIC ${sources})
@@ -48,7 +48,7 @@ function(tessera_layer name)
   set_property(GLOBAL APPEND PROPERTY tessera_layers tessera_${name})
 endfunction()
 
-# The library that is installed: every layer's objects in one file that shows the public API alone.
+# The installed library: the objects of all layers in one file that exports only the public API.
 function(tessera_shared_library)
   get_property(layers GLOBAL PROPERTY tessera_layers)
   list(TRANSFORM layers REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
@@ -70,14 +70,14 @@ function(tessera_shared_library)
   if(TESSERA_SANITIZE)
     target_link_options(tessera PUBLIC -fsanitize=${TESSERA_SANITIZE})
   endif()
-  # Nothing undefined is left to the user's link, nothing but the public API is shown to it.
+  # No undefined symbols, and no exports but the public API.
   set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
   target_link_options(tessera PRIVATE -Wl,--no-undefined -Wl,--version-script=${exports})
   set_property(TARGET tessera PROPERTY LINK_DEPENDS ${exports})
 endfunction()
 
-# The oracle, generators and comparators. They know the public API alone, so that both the tests
-# (against the archives) and the tool (against the shared library) can use them.
+# The oracle, generators and comparators. They use only the public API, so that both the tests (with
+# the archives) and the tool (with the shared library) can link them.
 function(tessera_test_support)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cpp)
   add_library(tessera_test_support STATIC ${sources})

@@ -1,16 +1,16 @@
-# Tests: one executable and one CTest entry for each test file, and the checks of the tree itself.
+# Tests: one executable and one CTest entry per test file, and checks of the source tree.
 find_package(GTest REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 get_property(tessera_archives GLOBAL PROPERTY tessera_layers)
 list(REVERSE tessera_archives)
 
-# An allocation that is too large for any machine has to fail in the library, not in the sanitizer. No
-# tuning file applies.
+# Allocations that are too large for any machine must fail in the library, not in the sanitizer. No
+# tuning file is used.
 set(tessera_test_environment "ASAN_OPTIONS=allocator_may_return_null=1" TESSERA_TUNING=)
 if(TESSERA_SANITIZE MATCHES "thread")
-  # Clang's OpenMP runtime loads libarcher, which tells ThreadSanitizer of the barriers in the runtime.
-  # GCC's runtime has no such library: there every loop on several threads looks like a race.
+  # Clang's OpenMP runtime loads libarcher, which informs ThreadSanitizer about the runtime's barriers.
+  # GCC's runtime has no such library, so ThreadSanitizer reports a race for every parallel loop.
   get_filename_component(openmp_library "${OpenMP_omp_LIBRARY}" REALPATH)
   get_filename_component(openmp_folder "${openmp_library}" DIRECTORY)
   find_file(archer libarcher.so PATHS "${openmp_folder}" NO_DEFAULT_PATH NO_CACHE)
@@ -39,7 +39,7 @@ function(tessera_test_folder folder timeout)
   endforeach()
 endfunction()
 
-# tessera_measuring_kernels(TARGET): its kernels are compiled and checked as the library's are.
+# tessera_measuring_kernels(TARGET): compiles and checks the target's kernels like the library's.
 function(tessera_measuring_kernels target)
   tessera_compile_settings(${target})
   get_target_property(options tessera_cuda COMPILE_OPTIONS)
@@ -52,8 +52,7 @@ function(tessera_measuring_kernels target)
   target_compile_options(${target} PRIVATE ${options})
 endfunction()
 
-# What the card gives at most, for python -m tessera.bench ceilings; what needs no Hopper runs on any
-# card.
+# Kernels of python -m tessera.bench ceilings. Those that do not require Hopper run on any card.
 function(tessera_ceilings)
   find_package(CUTLASS 4.2)
   if(NOT CUTLASS_FOUND)
@@ -72,8 +71,8 @@ function(tessera_ceilings)
   target_link_libraries(gpu_ceilings PRIVATE CUTLASS::headers CUDA::cudart_static)
 endfunction()
 
-# The ranges that profilers see, with and without the variable that asks for them. A library in a
-# profiler's place writes them down; no GPU is needed, and none is shown.
+# NVTX ranges, with and without the variable that enables them. A stand-in for a profiler records them.
+# The tests need no GPU, and hide all GPUs.
 function(tessera_nvtx_test)
   find_path(nvtx_include nvtx3/nvToolsExt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH
             NO_CACHE)
@@ -104,7 +103,7 @@ tessera_test_folder(unit 300 GTest::gtest_main)
 tessera_test_folder(cpu 600 GTest::gtest_main)
 tessera_test_folder(fuzz 900 GTest::gtest_main)
 if(TESSERA_CUDA)
-  # Without a GPU their own main ends with the code that CTest reports as skipped.
+  # Without a GPU, their main returns the code that CTest reports as skipped.
   add_library(tessera_gpu_main STATIC tests/gpu/main.cpp)
   tessera_compile_settings(tessera_gpu_main)
   target_include_directories(tessera_gpu_main PUBLIC ${PROJECT_SOURCE_DIR}/include)
@@ -115,7 +114,7 @@ if(TESSERA_CUDA)
   if(cublaslt_include)
     tessera_test_folder(cublaslt 300 GTest::gtest_main CUDA::cudart_static)
   endif()
-  # No tests, but built and carried with them: tools/gpu_check.py runs them.
+  # Not tests, but built next to them, for tools/gpu_check.py.
   add_executable(gpu_host_time bench/host_time.cu)
   tessera_measuring_kernels(gpu_host_time)
   set_source_files_properties(bench/host_time.cu
@@ -128,7 +127,7 @@ if(TESSERA_CUDA)
   add_custom_target(tessera_gpu_tests DEPENDS ${targets})
 endif()
 
-# Every public header compiles alone, twice in one file, with nothing but include/ in reach.
+# Every public header compiles alone, included twice, with only include/ on the include path.
 file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
      ${PROJECT_SOURCE_DIR}/include/tessera/*.hpp)
 set(header_sources "")
@@ -143,7 +142,7 @@ tessera_compile_settings(tessera_headers)
 set_target_properties(tessera_headers PROPERTIES
   INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/include)
 
-# tessera_check(NAME COMMAND...): a check of the tree or of what was built, labelled check.
+# tessera_check(NAME COMMAND...): a check of the tree or of the build, with the label check.
 function(tessera_check name)
   add_test(NAME check.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 300
@@ -165,7 +164,7 @@ tessera_check(setup ${python} tests/install/setup_test.py)
 tessera_check(find_cutlass ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR}
               -DWORK=${PROJECT_BINARY_DIR}/checks/cutlass -P tests/install/find_cutlass.cmake)
 if(TESSERA_TOOL)
-  # The kernels that pages add are compiled where there is nvcc.
+  # With nvcc, kernels in the pages are compiled too.
   set(docs_nvcc "")
   if(TESSERA_CUDA)
     set(docs_nvcc --nvcc ${CMAKE_CUDA_COMPILER})

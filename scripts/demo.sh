@@ -1,5 +1,5 @@
 #!/bin/sh
-# Everything from a fresh clone to the demonstration: `make demo` where even make may be missing.
+# `make demo` for a fresh clone on a machine that may not have make yet.
 # Arguments go to make, e.g. scripts/demo.sh CUDA=0.
 set -e
 cd "$(dirname "$0")/.."

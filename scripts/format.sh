@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# clang-format over the C++ and CUDA of the tree: `format.sh format` rewrites, `format-check` only
-# looks and fails where something would change.
+# clang-format over the C++ and CUDA files of the tree: `format.sh format` rewrites them, `format-check`
+# fails if one would change.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-format}

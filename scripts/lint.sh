@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ruff, codespell, mypy and tools/check_words.py over the tree; pyproject.toml configures them. All of
-# them run, whatever one of them finds.
+# them run, even if one of them fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/venv.sh test lint

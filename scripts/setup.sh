@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that building and testing require and that are missing, with apt
-# (through sudo if you are not root). Where there is no apt it lists what to install.
+# (through sudo if you are not root). Without apt it lists the missing packages.
 # Usage: scripts/setup.sh [GROUP...]
 #   torch    what the tests with PyTorch require
 #   dev      what `make format`, `make tidy`, .ci/run and `make release-check` require
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# Debian package | purpose | a command that succeeds where the package's content is there
+# Debian package | purpose | a command that succeeds if its contents are installed
 needs='g++|the C++20 compiler|command -v g++
 make|the commands of the README|command -v make
 cmake|the build (3.25 or later)|command -v cmake
@@ -50,14 +50,14 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
 
 libomp() { echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ -; }
 
-# The lines of `needs` whose command fails.
+# Prints the lines of `needs` whose command fails.
 missing() {
   echo "$needs" | while IFS='|' read -r package purpose check; do
     eval "$check" >/dev/null 2>&1 </dev/null || echo "$package|$purpose"
   done
 }
 
-# Prints apt's progress on its packages in steps of 20 per cent; its other lines go to the log.
+# Prints apt's progress per package in steps of 20%; its other lines go to the log.
 progress() {
   last=
   while IFS= read -r line; do
@@ -73,7 +73,7 @@ progress() {
   done
 }
 
-# Runs apt-get quietly. Returns its exit status and, where it failed, shows the end of its output.
+# Runs apt-get quietly. Returns its exit status, and shows the end of its output if it failed.
 apt() {
   : >"$log"
   { { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o APT::Status-Fd=1 "$@" 2>&1
@@ -85,7 +85,7 @@ apt() {
 
 absent=$(missing)
 if [ -z "$absent" ]; then
-  say "everything is here already"
+  say "everything is installed already"
   exit 0
 fi
 packages=$(echo "$absent" | cut -d'|' -f1 | tr '\n' ' ')
@@ -108,7 +108,7 @@ log=$(mktemp)
 trap 'rm -f "$log" "$log.status"' EXIT
 say "installs with apt: $packages"
 if ! apt update; then
-  say "'apt-get update' failed: is there a network? Going on with the package lists that are here."
+  say "'apt-get update' failed: is there a network? Going on with the present package lists."
 fi
 # shellcheck disable=SC2086  # a list of packages
 if ! apt install -y --no-install-recommends $packages; then

@@ -6,14 +6,14 @@ cd "$(dirname "$0")/.."
 command -v clang-tidy >/dev/null || scripts/setup.sh dev
 scripts/venv.sh test
 
-# A build folder of its own, configured and not built. One header is generated.
+# A build folder of its own, which is configured but not built, except for a generated header.
 options=(-DTESSERA_TESTS=OFF -DTESSERA_TOOL=OFF -DTESSERA_PYTHON=ON -DCMAKE_BUILD_TYPE=Release
   "-DPython_EXECUTABLE=$PWD/.venv/bin/python3")
 if PATH="$PATH:/usr/local/cuda/bin" command -v nvcc >/dev/null; then
   scripts/venv.sh cuda
   options+=(-DTESSERA_CUDA=ON)
 else
-  echo "tidy: without nvcc the sources of src/kernels/cuda are left out"
+  echo "tidy: skips src/kernels/cuda, as there is no nvcc"
 fi
 mkdir -p build/tidy/ffi/generated
 cmake -S . -B build/tidy -G Ninja "${options[@]}" >build/tidy.log 2>&1 || { cat build/tidy.log; exit 1; }

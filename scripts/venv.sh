@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Makes the project's own Python environment, .venv, and installs what is missing there, nothing
-# globally. Usage: scripts/venv.sh GROUP...
-#   test    what the Python tests need        torch   PyTorch and transformers, for their tests
-#   cuda    CUTLASS's headers, which the Hopper kernels are compiled with
-#   lint    what `make lint` runs             docs    what `make docs` runs
+# Makes the project's Python environment, .venv, and installs missing packages in it. Usage: scripts/venv.sh GROUP...
+#   test    for the Python tests              torch   PyTorch and transformers, for their tests
+#   cuda    CUTLASS's headers, for compiling the Hopper kernels
+#   lint    for `make lint`                   docs    for `make docs`
 #   wheel   auditwheel, for `make wheel`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# requirement : the module that shows that it is there
+# requirement : a module that exists if it is installed
 wanted=()
 for group in "$@"; do
   case $group in
@@ -25,7 +24,7 @@ for group in "$@"; do
   esac
 done
 
-# A .venv without pip is what an interrupted or failed attempt left: it is made anew.
+# An interrupted or failed attempt leaves a .venv without pip, which is made again.
 if ! .venv/bin/python3 -m pip --version >/dev/null 2>&1; then
   say "python3 -m venv .venv"
   rm -rf .venv
@@ -44,7 +43,7 @@ for entry in "${wanted[@]}"; do
   say "pip install $requirement   (into .venv)"
   # shellcheck disable=SC2086  # a requirement may carry an option
   if ! .venv/bin/python3 -m pip install -q --disable-pip-version-check $requirement; then
-    say "'pip install $requirement' failed; pip's own words are above, and here are"
+    say "'pip install $requirement' failed; see pip's output above. The disk has"
     say "$(df -h --output=avail . | tail -n 1 | tr -d ' ') free. Without a network, install the wheel from a file:"
     say "  .venv/bin/python3 -m pip install $requirement --no-index --find-links FOLDER"
     exit 1

@@ -5,18 +5,17 @@
                                              (default: README.md and docs/**/*.md)
   check_docs.py --self-test
 
-An example is a fenced block whose first line is "```cpp run" or "```sh run". A cpp block is a
-whole program, linked with the library in DIR. A sh block runs with `tessera` from DIR on PATH; the
-blocks of one document share a scratch folder, in order, so that one may read what another wrote. A
-compiled cpp block lies there as ./example.
+An example is a fenced code block whose first line is "```cpp run" or "```sh run". A cpp block is a
+program, linked with the library in DIR. A sh block runs with `tessera` from DIR on PATH. The blocks
+of a document run in order in one scratch folder, so that they can read files of earlier ones. A
+compiled cpp block is there as ./example.
 
 A block whose first line is "```cpp file=PATH" or "```cuda file=PATH" is a file that the page adds
-to the tree, "```diff file=PATH" edits one: hunks begin with "@@", and their old lines have to be
-there once. The files of a page are written beside the tree, which they include, and are compiled:
-C++ for its syntax, CUDA by nvcc where --nvcc names one, the kernel rows as the build instantiates
-them.
+to the tree; "```diff file=PATH" edits one: hunks begin with "@@", and their old lines must occur
+exactly once. The files of a page are written to a folder outside the tree and compiled: C++ for its
+syntax, CUDA by nvcc if --nvcc is given, kernel rows as the build instantiates them.
 
-Links of all pages of the tree to files and headings have to lead somewhere.
+Links of all pages of the tree to files and headings must be valid.
 """
 
 import argparse
@@ -65,7 +64,7 @@ def run_document(path, build, cxx):
 
 
 def edited(text, hunks):
-    """A file after the hunks of a diff; ValueError where their old lines are not there once."""
+    """Applies the hunks of a diff; ValueError if old lines do not occur exactly once."""
     for hunk in re.split(r"^@@.*\n", hunks, flags=re.MULTILINE):
         lines = hunk.splitlines(keepends=True)
         old = "".join(line[1:] for line in lines if line[0] in " -")
@@ -93,12 +92,12 @@ def row_sources(folder, path):
 
 
 def compile_file(folder, line, path, language, cxx, nvcc):
-    """What the compiler said against a file of a page; empty where it compiles or needs nvcc."""
+    """The compiler's errors for a file of a page; empty if it compiles or nvcc is absent."""
     includes = [f"-I{folder}", f"-I{folder}/include", f"-I{ROOT}", f"-I{ROOT}/include"]
     cuda = language == "cuda"
     if cuda and not nvcc:
         return ""
-    # A header is compiled through a file that includes it, a kernel folder through its rows.
+    # A header is compiled by a file that includes it, a kernel folder by its rows.
     sources = [f'#include "{path}"\n']
     rows = pathlib.PurePath(path).parent / "rows.hpp"
     if path.endswith("/launch.cuh") and (folder / rows).is_file():
@@ -121,7 +120,7 @@ def compile_file(folder, line, path, language, cxx, nvcc):
 
 
 def compile_files(path, cxx, nvcc=None):
-    """The number of files that a page adds or edits and a line for each that is wrong."""
+    """The number of files that a page adds or edits, and a line for each wrong one."""
     text = path.read_text()
     files = [(text.count("\n", 0, match.start()) + 1, *match.groups())
              for match in FILE.finditer(text)]
@@ -155,7 +154,7 @@ def anchors(text):
 
 
 def dead_links(path):
-    """A line for each link of a page to a file or heading that is not there."""
+    """A line for each link of a page to a file or heading that does not exist."""
     text = re.sub(r"^ *```.*?^ *```$", lambda block: "\n" * block[0].count("\n"), path.read_text(),
                   flags=re.MULTILINE | re.DOTALL)
     dead = []
@@ -173,7 +172,7 @@ def dead_links(path):
 
 
 def pages():
-    """The tree's own pages: not those of builds and environments."""
+    """The pages of the tree, without builds and environments."""
     folders = ("docs", "src", "bench", "examples", "apps", "python", "tests")
     return [*sorted(ROOT.glob("*.md")),
             *(page for folder in folders for page in sorted((ROOT / folder).rglob("*.md")))]
@@ -211,7 +210,7 @@ def self_test_files(path):
         return compile_files(path, "c++")
 
     assert failures_of(rows + user + edit) == (3, []), failures_of(rows + user + edit)
-    # Without nvcc CUDA is not compiled.
+    # Without nvcc, CUDA is not compiled.
     assert failures_of("```cuda file=src/a/kernel.cuh\nnonsense\n```\n") == (1, [])
     for broken in (rows + user.replace("[0].name", "[0].nam"), user,
                    rows + edit.replace("#pragma once", "#pragma twice"),
@@ -225,7 +224,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--cxx", default="c++")
-    parser.add_argument("--nvcc", help="compiles the CUDA files of the pages, too")
+    parser.add_argument("--nvcc", help="also compile the CUDA files of the pages")
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     arguments = parser.parse_args()
@@ -249,7 +248,7 @@ def main():
     for failure in failed:
         print(failure, file=sys.stderr)
     if total + files == 0:
-        print("check_docs: found no example: were they all unmarked?", file=sys.stderr)
+        print("check_docs: found no example: are they marked?", file=sys.stderr)
         return 1
     print(f"check_docs: {total} examples and {files} files, {len(failed)} failures")
     return 1 if failed else 0

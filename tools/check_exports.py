@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that a shared library exports the public API alone.
+"""Checks that a shared library exports only the public API.
 
   check_exports.py [--self-test] LIBRARY
 """
@@ -13,7 +13,7 @@ INTERNAL = re.compile(r"tessera::(planning|cpu|cuda|[a-z_]*detail)::|tessera::\(
 
 
 def strays(names):
-    """What should not be seen. An internal type as a parameter of a public function is as bad."""
+    """Names that should not be exported, such as public functions with internal parameter types."""
     return [name for name in names if not PUBLIC.match(name) or INTERNAL.search(name)]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks which layer includes which: arrows point down, and CUDA stays in src/kernels/cuda.
+"""Checks includes: layers include only lower layers, and CUDA stays in src/kernels/cuda.
 
   check_layers.py [ROOT]        check a tree (default: the one that this script is in)
   check_layers.py --self-test   prove that planted violations are found
@@ -10,15 +10,15 @@ import re
 import sys
 import tempfile
 
-# What a family plans with is compiled in every build: files of these names below src/kernels, and
-# those that lie in src/kernels itself.
+# The planning code of families is compiled in every build: files of these names below src/kernels,
+# and those in src/kernels itself.
 PLANS = "src/kernels/**/plan"
 PLAN_FILES = {"plan.cpp", "plan.hpp", "rows.hpp", "refuse.hpp", "cost.hpp", "layout.hpp"}
 FAMILY = ["src/kernels/cost.hpp", "src/kernels/family.hpp", "src/kernels/reasons.hpp",
           "src/kernels/row.hpp"]
 
-# A folder, the folders and files of this tree that it may include, and the outside headers that it
-# may use besides the standard library's. The longest folder that matches a file decides.
+# {folder: (folders and files of this tree that it may include, external headers that it may use
+# besides the standard library's)}. The longest folder that matches a file decides.
 RULES = {
     "include/tessera": ([], []),
     "src/core": ([], ["posix"]),
@@ -33,7 +33,7 @@ RULES = {
                         ["posix", "highway", "openmp"]),
     "src/kernels/cuda": (["src/core", "src/problem", "src/walk", PLANS, *FAMILY],
                          ["cuda", "cutlass"]),
-    # What no architecture owns.
+    # Code that is not specific to an architecture.
     "src/kernels/cuda/common": (["src/core", *FAMILY], ["cuda"]),
     "src/kernels/cuda/cublaslt": (
         ["src/core", "src/problem", "src/kernels/cuda/common", PLANS, *FAMILY], ["cuda", "posix"]),
@@ -48,7 +48,7 @@ RULES = {
     "tests/nvtx": (["tests"], ["cuda", "gtest"]),
     "tests/install": ([], []),
     "tests": (["src", "tests", "apps"], ["posix", "gtest", "json", "openmp"]),
-    # Ceilings are measured with the pieces that the kernels are built from.
+    # Ceilings are measured with the building blocks of the kernels.
     "bench/ceilings": (["src/core", "src/kernels/cuda", "bench"], ["posix", "cuda", "cutlass"]),
     "bench": (["src/core", "tests/support", "bench"], ["posix", "cuda", "json", "openmp"]),
 }
@@ -65,7 +65,7 @@ OUTSIDE = {
     "json": r"nlohmann/.*",
     "gtest": r"(gtest|gmock)/.*",
     "blas": r"cblas\.h",
-    # The standard library's own names have neither a dot nor a slash.
+    # Names of standard headers have neither a dot nor a slash.
     "standard": r"[a-z0-9_]+",
 }
 
@@ -89,7 +89,7 @@ def kind_of(header):
 
 
 def refusal(root, folder, quote, header):
-    """Why files of a folder may not include a header; None where they may."""
+    """Why files of a folder may not include a header; None if they may."""
     inner, outer = RULES[folder]
     if quote == "<":
         if header.startswith("tessera/"):
@@ -100,7 +100,7 @@ def refusal(root, folder, quote, header):
         return f"{folder} may not use {kind} headers"
     if not (root / header).is_file():
         return "quoted includes start at the root of the tree"
-    # A folder may include itself: all of the folder that its rule names.
+    # Files may include all of the folder that their rule names.
     if any(header == allowed or header.startswith(allowed + "/") for allowed in [folder, *inner]):
         return None
     if PLANS in inner and rule_of(header) == PLANS and header.count("/") != 2:
@@ -119,7 +119,7 @@ def violations(root):
             name = path.relative_to(root).as_posix()
             folder = rule_of(name)
             if folder is None:
-                found.append(f"{name}: no layer holds this folder")
+                found.append(f"{name}: no layer has this folder")
                 continue
             text = path.read_text()
             for match in INCLUDE.finditer(text):
@@ -195,7 +195,7 @@ def main(arguments):
     for line in found:
         print(line, file=sys.stderr)
     if not found:
-        print("check_layers: every include points down")
+        print("check_layers: all includes are allowed")
     return 1 if found else 0
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails where ptxas spilled registers or serialised wgmma.
+"""Fails if ptxas spilled registers or serialised wgmma.
 
   check_ptxas.py --compile FOLDER NVCC ARGS...    run a compilation; keep its report in FOLDER/ptxas
                                                   and its hashes in FOLDER/machine_code; check it
@@ -21,7 +21,7 @@ FUNCTION = re.compile(r"(?:Compiling entry function|Function properties for) '?(
 
 
 def offences(report):
-    """The bad lines of a report, each with the kernel that it stands under."""
+    """The bad lines of a report, each with its kernel."""
     found = []
     function = "?"
     for line in report.splitlines():

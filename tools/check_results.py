@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the committed results of bench/results: each has the shape that tessera.bench writes, was
-measured on a GPU, and counts each case once. Lists the stale cases of each file: those whose
-machine code is not that of bench/machine_code.json. That alone fails only with --fresh.
+"""Checks the committed results of bench/results: each must match the schema of tessera.bench, come
+from a GPU, and have each case once. Lists the stale cases of each file, whose machine code differs
+from bench/machine_code.json. Stale cases fail only with --fresh.
 
 Usage: tools/check_results.py [--fresh] [FILE...]
 """
@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def package_module(name):
-    """A module of tessera, such as "bench.cases", without what tessera itself imports: that needs
-    its compiled library. A package of another name stands in, with the same folder."""
+    """A module of tessera, such as "bench.cases", without importing tessera, which requires its
+    compiled library. A package of another name has the same folder instead."""
     package = "tessera_sources"
     if package not in sys.modules:
         sys.modules[package] = types.ModuleType(package)
@@ -30,7 +30,7 @@ def bench_module(name):
 
 
 def problems_of(result):
-    """What is wrong with a result as JSON, as texts."""
+    """The errors of a result, as texts."""
     found = bench_module("results").problems(result)
     if not found and result["gpu"] is None:
         found.append("gpu: committed results come from a GPU")
@@ -38,7 +38,7 @@ def problems_of(result):
 
 
 def stale_lines(records, kernels):
-    """What is stale of these records: a line about them all, then one for each case."""
+    """The stale records: a summary line, then a line per case."""
     code, label = bench_module("machine_code"), bench_module("cases").label
     return code.in_words(records, kernels) + [
         f"  {label(record['op'], record['params'])} ({record['state']})"

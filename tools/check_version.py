@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that one version is stated everywhere: public header, CITATION.cff, changelog.
+"""Checks that the public header, CITATION.cff and the changelog have the same version.
 
   check_version.py [ROOT]        check a tree (default: the one that this script is in)
   check_version.py --self-test   prove that a wrong version is found
@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 
-# Sections of a release in Keep a Changelog.
+# The sections of a release by "Keep a Changelog".
 SECTIONS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
 
 

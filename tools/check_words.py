@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Checks what a program can check of how the project writes: names of rates and limits in the code,
-and the length of commit subjects.
+"""Checks names of rates and limits in the code, and the length of commit subjects.
 
   check_words.py [ROOT]        check a tree (default: the one that this script is in)
   check_words.py --self-test   prove that planted violations are found
 
-Commits are checked from version 0.1 on; in a shallow clone, those that it has. Where there is no
-git history, as in a source distribution, only names are checked.
+Commits are checked from version 0.1 on; in a shallow clone, those that it has. Without a git
+history, as in a source distribution, only names are checked.
 """
 
 import os
@@ -43,8 +42,8 @@ def names(root):
 
 
 def git(root, *words):
-    """What git prints; None where it fails or is not installed."""
-    # A hook's variables name the repository of the hook, whatever -C says.
+    """The output of git; None if it fails or is not installed."""
+    # In a hook, these variables override -C.
     environment = {name: value for name, value in os.environ.items()
                    if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     try:
@@ -56,7 +55,7 @@ def git(root, *words):
 
 
 def subjects(root, release=RELEASE):
-    # Without a repository of its own the tree may lie inside another project's.
+    # Without a .git here, git would use the repository of an enclosing project.
     if not (root / ".git").exists():
         return []
     begin = next((name for name in release
@@ -75,7 +74,7 @@ def subjects(root, release=RELEASE):
 
 
 def self_test():
-    most = "k" + "Most"  # not written out, as this file is checked too
+    most = "k" + "Most"  # in two parts, as this file is checked too
     rate = "tiles" + "_a_"
     good = {
         "src/core/a.cpp": "int kMaxTiles = tiles_per_head; int kMost = load_a(tile);\n",
@@ -143,7 +142,7 @@ def main(arguments):
     for line in found:
         print(line, file=sys.stderr)
     if not found:
-        print("check_words: names and commit subjects are as they should be")
+        print("check_words: names and commit subjects are fine")
     return 1 if found else 0
 
 

@@ -8,20 +8,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 HEADERS = ROOT / "include" / "tessera"
 PACKAGE = ROOT / "python" / "tessera"
-# In the order in which a newcomer meets them; others follow by name.
+# In an order for newcomers; others follow by name.
 FIRST_HEADERS = ("tensor", "host_tensor", "attention", "matmul", "spgemm", "bsr", "block_mask",
                  "pattern", "convert", "plan", "execution", "device", "error")
 NOT_SHOWN = ("export", "tessera", "version")  # macros; the header that includes the others
 FIRST_NAMES = ("attention", "merge_states", "BlockMask", "matmul", "bsr_matmul", "linear", "sddmm",
                "spgemm", "BsrMatrix", "plan", "Plan", "explain", "Explanation")
-# Modules whose public names are a section of their own.
+# Modules with a section of their own.
 MODULES = ("nn", "patterns", "integrations.transformers")
 WIDTH = 96
 EXPORT = "TESSERA_EXPORT "
 
 
 def escaped(text):
-    """Prose of a comment as Markdown: `code` stays, and nothing else is markup."""
+    """The text of a comment as Markdown: `code` stays code, and everything else is escaped."""
     pieces = re.split(r"(``.+?``|`[^`]+`)", text, flags=re.DOTALL)
     return "".join(re.sub(r"([*_<\[\\])", r"\\\1", piece) if i % 2 == 0 else piece
                    for i, piece in enumerate(pieces))
@@ -40,9 +40,9 @@ def name_of(declaration):
 
 
 def units(text):
-    """(comment, declaration, namespace) of each declaration in a header's namespace, in order: what
-    follows another without an empty line or comment of its own belongs to it. A comment alone, a
-    heading, has no declaration."""
+    """(comment, declaration, namespace) of each declaration in a header's namespace, in order.
+    Lines that follow a declaration without an empty line or comment belong to it. A comment without
+    a declaration is a heading."""
     body = text[text.index("namespace tessera {"):].split("\n")[1:]
     comment, declaration, depth, inner, found = [], [], 0, "", []
 
@@ -89,7 +89,7 @@ def shown_code(declaration):
         if line == " private:":
             lines.append("};")
             break
-        # What continues a line stays below its first parameter.
+        # Continuation lines stay aligned with the first parameter.
         kept = line.removeprefix(" " * len(EXPORT)) if narrower and line.startswith(" ") else line
         narrower = (EXPORT in line or narrower) and not line.endswith((";", "{"))
         kept = re.sub(r"\s*// NOLINT.*", "", kept.replace(EXPORT, ""))
@@ -130,7 +130,7 @@ def cpp_page():
 
 
 def docstring_lines(node):
-    """A docstring: paragraphs as they are, examples as code."""
+    """The lines of a docstring, with examples as code."""
     lines, example = [], False
     for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
         is_example = paragraph.startswith(">>>")
@@ -143,7 +143,7 @@ def docstring_lines(node):
 
 
 def signature(name, function, drop_first=False):
-    """The call as one writes it, a parameter per line where it is long. `Any` says nothing."""
+    """A function's signature, with a parameter per line if it is long, without types `Any`."""
     arguments = ast.parse(ast.unparse(function)).body[0].args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs,
              *filter(None, (arguments.vararg, arguments.kwarg))]
@@ -152,7 +152,7 @@ def signature(name, function, drop_first=False):
             argument.annotation = None
     if drop_first:
         arguments.args = arguments.args[1:]
-    # Commas inside of brackets separate no parameters.
+    # Commas inside brackets do not separate parameters.
     parts = re.split(r", (?![^\[\(]*[\]\)])", ast.unparse(arguments))
     parts = [re.sub(r"=", " = ", part, count=1) if ": " in part else part for part in parts]
     call = f"{name}({', '.join(parts)})"
@@ -214,7 +214,7 @@ def module_lines(module, names=None, prefix="tessera."):
 
 
 def exported():
-    """{name: module} of what the package exports."""
+    """{name: module} of the package's exports."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     found = {}
     for node in tree.body:

@@ -1,10 +1,10 @@
-"""What `make docs` adds to MkDocs: mkdocs.yml names this file as a hook.
+"""The MkDocs hook of `make docs`, which mkdocs.yml names.
 
 - README.md is the front page. Pages outside docs/ that a page links to (README files of kernels,
-  CONTRIBUTING.md) become pages of the site, and so do source files and folders. Every link leads
-  somewhere, or the build fails.
+  CONTRIBUTING.md) become pages of the site, and so do source files and folders. The build
+  fails if a link is broken.
 - The API reference is made from the comments of the headers and the docstrings of the package
-  (docs_reference.py). The READMEs of kernel folders and the decisions enter the navigation.
+  (docs_reference.py). The READMEs of kernel folders and the decisions are added to the navigation.
 - Blocks such as "```cpp run" are shown as C++.
 """
 
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import docs_reference
 
 ROOT = Path(__file__).resolve().parents[1]
-# Pages that are made, and those of files outside of docs/, by their place in the site.
+# Folders of the site for generated pages, and for pages of files outside docs/.
 REFERENCE = {"reference/python.md": docs_reference.python_page,
              "reference/cpp.md": docs_reference.cpp_page}
 OUTSIDE = "tree"
@@ -30,7 +30,7 @@ OPENING = re.compile(r"^( *```+)(\w+) (?:run|file=(\S+))$", re.MULTILINE)
 
 
 def page_of(path):
-    """Where a file or folder of the tree is in the site, as MkDocs names sources."""
+    """The page of a file or folder of the tree, as MkDocs names sources."""
     if path == "README.md":
         return "index.md"
     if (ROOT / path).is_dir():
@@ -53,7 +53,7 @@ def path_of(page):
 
 
 def content_of(path):
-    """The Markdown of a file or folder that is no page itself."""
+    """The Markdown for a file or folder that is not a Markdown page."""
     file = ROOT / path
     if file.is_dir():
         entries = sorted(entry for entry in file.iterdir() if not entry.name.startswith("."))
@@ -74,7 +74,7 @@ def heading_of(file):
 
 
 def outside_fences(text, change):
-    """The text with what is not in fenced blocks changed."""
+    """Applies `change` to the text outside fenced code blocks."""
     parts, at = [], 0
     for block in FENCED.finditer(text):
         parts += [change(text[at:block.start()]), block[0]]
@@ -83,8 +83,8 @@ def outside_fences(text, change):
 
 
 def target_of(link, path):
-    """(file or folder of the tree, anchor) of a link on the page of that file; None for those that
-    leave the tree, lead to nothing, or stay on the page."""
+    """(file or folder of the tree, anchor) of a link in the file `path`; None for links that leave
+    the tree, are broken, or stay on the page."""
     if re.match(r"[a-z]+:", link) or link.startswith("#"):
         return None
     name, mark, anchor = link.partition("#")
@@ -111,7 +111,7 @@ def linked(text, path):
 
 
 def rewritten(text, page):
-    """The Markdown of a page with links as they are in the site."""
+    """The Markdown of a page, with links changed for the site."""
     path, folder = path_of(page), posixpath.dirname(page)
 
     def moved(link):
@@ -130,8 +130,7 @@ def rewritten(text, page):
 
 
 def pages_beyond(texts):
-    """{page: Markdown} of all that these pages {page: Markdown} link to, directly or not, and that
-    is not among them."""
+    """{page: Markdown} of all other pages that these {page: Markdown} link to, directly or not."""
     made, waiting = {}, [(text, path_of(page)) for page, text in texts.items()]
     while waiting:
         text, path = waiting.pop()

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The machine code of the GPU kernels, as hashes of their instructions: renaming changes none.
+"""Hashes of the instructions of the GPU kernels. Renaming a kernel does not change its hash.
 
-  machine_code.py collect BUILD TOOLKIT   BUILD/machine_code.json from what the compilations of that
-                                          build left in BUILD/rows/machine_code
-  machine_code.py compare FILE OTHER      the kernels whose code differs; fails where one does
-  machine_code.py accept FILE             writes FILE over bench/machine_code.json
-  machine_code.py check FILE              fails where FILE differs from bench/machine_code.json, if
-                                          both come from one toolkit
+  machine_code.py collect BUILD TOOLKIT   writes BUILD/machine_code.json from the notes in
+                                          BUILD/rows/machine_code of compilations
+  machine_code.py compare FILE OTHER      lists kernels whose code differs; fails if there is one
+  machine_code.py accept FILE             copies FILE to bench/machine_code.json
+  machine_code.py check FILE              fails if FILE and bench/machine_code.json come from one
+                                          toolkit and differ
 
-A file is {"toolkit": version of nvcc, "kernels": {row: {instance: hash}}}. A row is a row of a
-kernel table, or for kernels beside the tables their source, as "prepare/select".
+A file is {"toolkit": version of nvcc, "kernels": {row: {instance: hash}}}. A row is a kernel row,
+or the source of kernels that have no row, such as "prepare/select".
 """
 
 import hashlib
@@ -43,7 +43,7 @@ def text_sections(cubin):
 
 
 def demangled(names):
-    """What c++filt says, without namespaces, the return type and the parameters."""
+    """The names by c++filt, without namespaces, return types and parameters."""
     done = subprocess.run(["c++filt", *names], capture_output=True, text=True, check=True)
     plain = (re.sub(r"[a-z]\w*::|\(anonymous namespace\)::", "", line)
              for line in done.stdout.splitlines())
@@ -73,7 +73,7 @@ def row_of(object_file):
 
 
 def note(folder, object_file, kept):
-    """Remembers the kernels that a compilation kept as *.cubin in `kept`, for `collect`."""
+    """Writes the hashes of the *.cubin files in `kept`, of one compilation, for `collect`."""
     row = row_of(object_file)
     found = instances(path.read_bytes() for path in sorted(Path(kept).glob("*.cubin")))
     folder = Path(folder)
@@ -105,7 +105,7 @@ def read(path):
 
 
 def differences(one, other):
-    """Lines about rows whose code differs. Names of instances do not count: their hashes do."""
+    """A line per row whose code differs. Only hashes count, not names of instances."""
     found = []
     for row in sorted({*one["kernels"], *other["kernels"]}):
         first, second = (side["kernels"].get(row) for side in (one, other))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the C++ header of the operations' signatures: for each argument where it is, its name and
-what it may hold. The build runs it; src/ffi includes what it writes as <generated/signatures.hpp>.
+"""Writes the C++ header of the operations' signatures: the position, name and allowed values of
+each argument. The build runs it; src/ffi includes the header as <generated/signatures.hpp>.
 
   signatures_header.py OUTPUT
 """
@@ -11,7 +11,7 @@ import sys
 
 TABLE = pathlib.Path(__file__).parents[1] / "python/tessera/_signatures.py"
 
-# The descriptor in src/ffi/arguments.hpp of an argument of each type.
+# The descriptor in src/ffi/arguments.hpp for each type of argument.
 KINDS = {"Tensor": "TensorArgument", "Tensor?": "TensorArgument", "Tensor[]": "TensorsArgument",
          "SymInt": "IntegerArgument", "int": "IntegerArgument", "SymInt?": "LimitArgument",
          "float": "NumberArgument", "float?": "OptionalNumberArgument", "bool": "FlagArgument",
@@ -19,16 +19,16 @@ KINDS = {"Tensor": "TensorArgument", "Tensor?": "TensorArgument", "Tensor[]": "T
 
 
 def read_table():
-    """The table, without the package."""
+    """Loads the table without importing the package."""
     spec = importlib.util.spec_from_file_location("_signatures", TABLE)
     table = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = table  # where its dataclasses look their module up
+    sys.modules[spec.name] = table  # dataclasses look up their module here
     spec.loader.exec_module(table)
     return table
 
 
 def values_of(part, at, group_type):
-    """A descriptor's or a struct of descriptors' initializer."""
+    """The initializer of a descriptor or of a struct of descriptors."""
     if isinstance(part, group_type):
         return ", ".join(f".{field} = {{{values_of(member, at, group_type)}}}"
                          for field, member in part.fields.items())

@@ -193,7 +193,7 @@ std::string machine_text(const DeviceFacts& facts, int threads) {
          (threads == 1 ? " thread)" : " threads)");
 }
 
-// GPUs are named, as this demonstration leaves them idle.
+// Names of the GPUs, which the demo does not use.
 std::string idle_gpus() {
   const int gpus = cuda_device_count();
   if (gpus == 0) return {};

@@ -27,8 +27,8 @@ struct DemoPart {
 
 struct DemoResult {
   std::string version, device, backend, date;
-  std::string idle_gpus;          ///< "2 x NVIDIA H100 80GB HBM3"; empty where there is none
-  std::vector<std::string> next;  ///< commands that lead on
+  std::string idle_gpus;          ///< "2 x NVIDIA H100 80GB HBM3"; empty if there is none
+  std::vector<std::string> next;  ///< suggested next commands
   std::vector<DemoPart> parts;
 };
 

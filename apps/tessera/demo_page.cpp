@@ -101,7 +101,7 @@ std::string explanations(const DemoResult& result, const std::filesystem::path& 
          tag("p",
              "<b>BSR</b> (block sparse row): a matrix is divided into equal blocks, and only the\n"
              "blocks that are not zero are stored, row by row, each with its column. The product\n"
-             "computes with the stored blocks alone.") +
+             "computes only with the stored blocks.") +
          tag("h2", "Next") + tag("p", "Run " + next + ".") +
          tag("p", "Read the " + doc("README.md", "README", folder) + ", the " +
                       doc("docs/formats.md", "two sparse formats", folder) + ", the " +

@@ -9,7 +9,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// `name` in `folder` or the closest one above it that has it. Empty where there is none.
+// The path of `name` in `folder`, or in the closest folder above that has it; else empty.
 fs::path find_above(const fs::path& folder, const fs::path& name) {
   std::error_code error;
   for (fs::path place = folder;; place = place.parent_path()) {
@@ -18,7 +18,7 @@ fs::path find_above(const fs::path& folder, const fs::path& name) {
   }
 }
 
-// The same above this program, else above the current folder.
+// The same for this program's folder, else for the current folder.
 fs::path find_above(const fs::path& name) {
   std::error_code error;
   const fs::path here = find_above(own_path().parent_path(), name);

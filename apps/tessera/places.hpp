@@ -3,14 +3,14 @@
 #include <filesystem>
 #include <string>
 
-// Where things are on this machine.
+// Locations of files on this machine, and the name of its CPU.
 namespace tessera::tool {
 
 /// This program's own file.
 std::filesystem::path own_path();
 
-/// The source tree that this program lies in, else the one that the current folder lies in; empty
-/// where neither lies in one.
+/// The source tree that contains this program, else the one that contains the current folder, else
+/// empty.
 std::filesystem::path source_tree();
 
 /// The Python interpreter to use: TESSERA_PYTHON; else the one in a .venv above this program or the

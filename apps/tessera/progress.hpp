@@ -4,8 +4,8 @@
 
 namespace tessera::tool {
 
-/// Says on stderr how far a long command is: one line redrawn on a terminal, plain lines
-/// elsewhere.
+/// Shows the progress of a long command on stderr: one line that is redrawn on a terminal, else
+/// plain lines.
 class Progress {
  public:
   Progress();
@@ -13,9 +13,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// What is done now: shown at once, each time.
+  /// Shows the current step at once.
   void step(const std::string& what);
-  /// Takes the line off a terminal, so that other output can follow.
+  /// Clears the line on a terminal, so that other output can follow.
   void clear();
 
  private:

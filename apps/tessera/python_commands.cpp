@@ -24,9 +24,10 @@ struct PythonCommand {
 };
 
 constexpr std::array kCommands{
-    PythonCommand{"bench", "tessera.bench", "Measure operations beside other libraries"},
+    PythonCommand{"bench", "tessera.bench", "Measure operations and other libraries"},
     PythonCommand{"verify", "tessera.verify", "Random problems against double precision"},
-    PythonCommand{"tune", "tessera.tune", "Try the kernels that take a problem, keep the fastest"},
+    PythonCommand{"tune", "tessera.tune",
+                  "Time the kernels that support a problem, keep the fastest"},
     PythonCommand{"report", "tessera.report", "Result files as one page of HTML"},
 };
 

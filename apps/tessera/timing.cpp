@@ -8,8 +8,8 @@ namespace tessera::tool {
 
 namespace {
 
-// Thread pools (OpenMP's) spin for a few milliseconds after their work, on the
-// cores that the next side needs: a rest lets them fall asleep.
+// OpenMP's threads spin for a few milliseconds after their work, on cores that the next side needs.
+// During the rest they go to sleep.
 constexpr auto kRest = std::chrono::milliseconds(40);
 
 Timing summarize(std::vector<double> times) {

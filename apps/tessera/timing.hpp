@@ -13,7 +13,7 @@ struct Timing {
   int runs = 0;
 };
 
-/// Milliseconds of wall time that a call takes.
+/// The wall time of a call in milliseconds.
 double time_ms(const std::function<void()>& call);
 
 struct TimingOptions {
@@ -22,8 +22,8 @@ struct TimingOptions {
   int max_rounds = 100;
 };
 
-/// Runs the sides in turn (A B A B ...), so that a drift of the machine's clock meets all of them.
-/// Each side returns the milliseconds of one run. The first round warms up and does not count.
+/// Runs the sides in turn (A B A B ...), so that changes of the clock rate affect all sides.
+/// Each side returns the milliseconds of one run. The first round is a warm-up.
 std::vector<Timing> interleave(const std::vector<std::function<double()>>& sides,
                                const TimingOptions& options = {});
 

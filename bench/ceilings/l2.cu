@@ -1,5 +1,5 @@
-// From L2 into shared memory: every SM fills a ring of stages with bulk copies, out of
-// memory that stays in L2, and nobody reads what arrived.
+// Rate of copies from L2 to shared memory: every SM fills a ring of stages with bulk copies from
+// memory that stays in L2. The copies are never read.
 #include <cstdint>
 
 #include "bench/ceilings/kernel.hpp"

@@ -1,5 +1,5 @@
-// What a kernel costs the card beyond its work: empty kernels of one block per SM, one
-// after the other, and one that keeps the stream busy until the host has queued them.
+// The cost of a launch on the GPU: empty kernels of one thread block per SM, one after another, and
+// a kernel that keeps the stream busy until the host has enqueued them.
 #include "bench/ceilings/kernel.hpp"
 #include "src/kernels/cuda/common/grid.cuh"
 

@@ -1,4 +1,4 @@
-// Reading the card's memory: 2 GiB, each byte once, far more than any L2 holds.
+// Rate of reads from the card's memory: 2 GiB, each byte once, much more than any L2 holds.
 #include <cstddef>
 
 #include "bench/ceilings/kernel.hpp"

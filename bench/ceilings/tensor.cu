@@ -1,4 +1,4 @@
-// Tensor-core rates by instruction shape: only wgmma. Two warpgroups per SM multiply tiles that
+// Tensor-core rates by shape of the wgmma instruction. Two warpgroups per SM multiply tiles that
 // stay in shared memory, as the library's kernels do.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -27,7 +27,7 @@ constexpr int kWarpgroups = 2, kThreads = 128 * kWarpgroups;
 constexpr int kRows = 64;                                               // rows of A per instruction
 constexpr int kStepBytes = 32, kSteps = tile::kLineBytes / kStepBytes;  // a line's depth
 constexpr int kStages = 4;
-/// Repetitions between resets of the sums: a depth of some thousand.
+/// Repetitions between resets of the sums, which limit the depth of a sum to some thousand.
 constexpr int kTileRepeats = 8;
 /// More than half of an SM's shared memory, so that each SM gets one CTA.
 constexpr int kMinSharedBytes = 120 * 1024;

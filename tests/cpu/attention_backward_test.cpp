@@ -36,8 +36,8 @@ TEST(AttentionBackward, MasksMatchTheOracle) {
   match(options, 250);
 }
 
-/// A head of keys collects what all heads of its group add under the lists they share.
-TEST(AttentionBackward, ListsOfHeadsOfKeysMatchTheOracle) {
+/// The gradients of a KV head sum over the query heads of its group, which share lists.
+TEST(AttentionBackward, ListsPerKvHeadMatchTheOracle) {
   AttentionOptions options;
   options.mask = Presence::always;
   options.blocks.by_keys = Presence::always;
@@ -67,7 +67,7 @@ TEST(AttentionBackward, LongSequences) {
   match(options, 20);
 }
 
-/// The library's own forward pass feeds its backward pass as well as the oracle's does.
+/// The backward pass runs on the results of the library's forward pass instead of the oracle's.
 TEST(AttentionBackward, FollowsItsOwnForwardPass) {
   AttentionOptions options;
   options.dtype = DType::f32;

@@ -46,8 +46,8 @@ TEST(AttentionMask, LongSequences) {
   match(options, 25);
 }
 
-/// Lists of a head of keys hold for all query heads of its group.
-TEST(AttentionMask, ListsOfHeadsOfKeysMatchTheOracle) {
+/// Lists per KV head apply to all query heads of its group.
+TEST(AttentionMask, ListsPerKvHeadMatchTheOracle) {
   AttentionOptions options = masked();
   options.blocks.by_keys = Presence::always;
   for (const std::int64_t group : {2, 3, 4}) {
@@ -56,7 +56,7 @@ TEST(AttentionMask, ListsOfHeadsOfKeysMatchTheOracle) {
   }
 }
 
-/// Bad values in a block reach the rows that list it and no other, in the same tile or not.
+/// Bad values in a block reach only the rows that list the block, not others of the same tile.
 TEST(AttentionMask, NaNStaysInItsBlocks) {
   AttentionOptions options = masked();
   options.packed_q = options.packed_kv = options.paged = Presence::never;

@@ -67,7 +67,7 @@ TEST(Attention, ContiguousTensorsMatchTheOracle) {
   match(options, 60);
 }
 
-/// What is visible spreads as in a dense softmax, to the rows that see it and to no other.
+/// Visible NaN and infinities spread as in a dense softmax, only to the rows that see them.
 TEST(Attention, NaNAndInfinitySpreadWhereTheyAreSeen) {
   AttentionOptions options = dense();
   options.bad_values = true;
@@ -75,8 +75,8 @@ TEST(Attention, NaNAndInfinitySpreadWhereTheyAreSeen) {
   match(options, 150);
 }
 
-/// A row of one head, long enough for several tiles, with scores over a wide range: the running
-/// maximum moves at every tile.
+/// One query of one head, with keys for several tiles and scores over a wide range: the row max
+/// changes at every tile.
 std::unique_ptr<generate::Case<AttentionProblem>> ramp(DType dtype, double step) {
   auto made = std::make_unique<generate::Case<AttentionProblem>>(1);
   generate::Memory& memory = made->memory;

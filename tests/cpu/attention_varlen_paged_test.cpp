@@ -58,7 +58,7 @@ TEST(AttentionPaged, NaNSpreadsWhereItIsSeen) {
   match(options, 80);
 }
 
-/// Packed queries and keys of one sequence of 3, with 2 rows after it; outputs hold NaN.
+/// One packed sequence of 3 queries and keys, with 2 rows after it; outputs are filled with NaN.
 struct WithRest {
   static constexpr std::int64_t kRows = 5, kUsed = 3, kHeads = 2, kDim = 4;
   static constexpr std::size_t kCount = kRows * kHeads * kDim;
@@ -80,7 +80,7 @@ struct WithRest {
   static Tensor packed(std::vector<float>& values) {
     return tensor(values.data(), DType::f32, {kRows, kHeads, kDim});
   }
-  /// Whether sequences have numbers, and the rows after them zeros.
+  /// Whether the rows of sequences are not NaN, and the rows after them are zeros.
   static bool has_zeros_after(const std::vector<float>& values) {
     const auto used = values.begin() + kUsed * kHeads * kDim;
     return std::all_of(values.begin(), used, [](float x) { return std::isfinite(x); }) &&

@@ -1,4 +1,4 @@
-// Conversions in host memory against brute force, and what they refuse.
+// Conversions in host memory against brute force, and the arguments that they refuse.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,8 @@ using testing::Arena;
 using testing::error_text;
 using testing::refuses;
 
-/// Element (b, i, j) of a matrix with or without a batch, in bits: NaN equals NaN.
+/// Element (b, i, j) of a matrix with or without a batch. NaN becomes a number, so that it compares
+/// equal.
 double element(const Tensor& t, std::int64_t b, std::int64_t i, std::int64_t j) {
   const std::int64_t batch = t.rank == 3 && t.size(0) > 1 ? b * t.stride(0) : 0;
   const double x =
@@ -72,7 +73,7 @@ void check_blocks(const Case& c) {
   }
 }
 
-/// The lists that `choice` asks for, by sorting.
+/// Compares the selected lists with a selection by sorting.
 void check_selection(const Case& c) {
   struct Block {
     float score;
@@ -161,7 +162,7 @@ TEST(Convert, KeepsTheSameBlocksAsTheHostFunctions) {
     ASSERT_EQ(got.values.data<float>()[i], expected.values.data<float>()[i]);
 }
 
-/// A small matrix and everything that is written from it; each test spoils one thing.
+/// A small matrix and the outputs of its conversions; each test makes one argument invalid.
 struct Base {
   HostBsr bsr = make_bsr(patterns::banded(3, 2, 1), 4, 2, DType::f32);
   BsrMatrix matrix = bsr.view();

@@ -1,6 +1,6 @@
 #include "tests/fixtures/expect.hpp"
 
-// The same inputs give the same bits: over repeats and over any number of threads.
+// The same inputs give the same bits, in every run and with any number of threads.
 namespace tessera {
 namespace {
 

@@ -3,8 +3,8 @@
 
 #include "tests/fixtures/expect.hpp"
 
-// A refused call names the argument and leaves all memory as it was. Each test spoils one thing of
-// a problem that runs.
+// A refused call names the argument and changes no memory. Each test makes one argument of a valid
+// problem invalid.
 namespace tessera {
 namespace {
 
@@ -178,7 +178,7 @@ TEST(Errors, Sddmm) {
       sampled_product, [](P& p) { p.b.dense.data = nullptr; }, "sddmm: b");
 }
 
-/// Packed queries, dense keys, a mask of both kinds with bits: something to spoil everywhere.
+/// Packed queries, dense keys, and a mask with full and partial lists and bits.
 std::unique_ptr<Case<AttentionProblem>> masked_attention() {
   auto c = std::make_unique<Case<AttentionProblem>>(1);
   generate::Memory& memory = c->memory;
@@ -326,7 +326,7 @@ TEST(Errors, Backward) {
     options.dtype = DType::f32;
     options.mask = options.packed_q = options.packed_kv = Presence::never;
     options.layout = generate::Layout::contiguous;
-    // A seed whose problem has all gradients and queries and keys to speak of.
+    // Finds a seed whose problem has all gradients, and enough queries and keys.
     for (std::uint64_t seed = 0;; ++seed) {
       auto c = generate::backward_case(seed, options);
       const P& p = c->problem;

@@ -6,12 +6,12 @@
 
 #include "tests/fixtures/expect.hpp"
 
-// A process forked after the CPU backend ran on several threads can use it as well.
+// A process that is forked after the CPU backend ran on several threads can use the backend too.
 namespace tessera {
 namespace {
 
-/// The exit status of a forked process that calls `work`; -1 where a signal ended it, SIGALRM after
-/// 20 seconds among them.
+/// The exit status of a forked process that calls `work`; -1 if a signal ended it. SIGALRM ends it
+/// after 20 seconds.
 template <class Work>
 int status_of_child(const Work& work) {
   const pid_t child = fork();

@@ -1,4 +1,4 @@
-// Lists of block masks in host memory against brute force, and what is refused.
+// Lists of block masks in host memory against brute force, and the arguments that are refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using mask_lists::get;
 using testing::Arena;
 using testing::refuses;
 
-/// Row (b, h, i) of lists that were written is `expected`, as far as there is room, and nothing was
-/// written behind it. `list` is the indices, or a tensor like them.
+/// Checks that row (b, h, i) of the output is `expected` up to the capacity, and that nothing was
+/// written after it. `list` is the indices, or a tensor of the same shape.
 void check_row(const BlockList& out, const Tensor& list, std::int64_t b, std::int64_t h,
                std::int64_t i, const std::vector<std::int64_t>& expected) {
   const std::int64_t capacity = out.indices.size(3);
@@ -34,7 +34,7 @@ void check_row(const BlockList& out, const Tensor& list, std::int64_t b, std::in
   }
 }
 
-/// Calls check(b, h, i) for each row that lists have.
+/// Calls check(b, h, i) for each row of lists.
 template <class Check>
 void for_each_row(const BlockList& out, const Check& check) {
   for (std::int64_t b = 0; b < out.counts.size(0); ++b)
@@ -42,7 +42,7 @@ void for_each_row(const BlockList& out, const Check& check) {
       for (std::int64_t i = 0; i < out.counts.size(2); ++i) check(b, h, i);
 }
 
-/// The columns of row (b, h, i) for which `stays` is true.
+/// The columns for which `stays` is true.
 template <class Stays>
 std::vector<std::int64_t> columns_where(std::int64_t cols, const Stays& stays) {
   std::vector<std::int64_t> columns;
@@ -83,7 +83,7 @@ void check_best(const Case& c) {
   });
 }
 
-/// The number of entries in row i of the stored lists, and the place of its first.
+/// The number of entries in row i of the stored lists, and the position of its first entry.
 std::pair<std::int64_t, std::int64_t> stored_row(const BlockList& list, std::int64_t b,
                                                  std::int64_t h, std::int64_t i) {
   if (!list.offsets)
@@ -138,7 +138,7 @@ TEST(MaskLists, TransposedTwiceAreTheSameBlocks) {
   EXPECT_EQ(pattern_of(twice, 14), pattern);
 }
 
-/// Small masks and everything that is written from them; each test spoils one thing.
+/// Small masks and the outputs of their conversions; each test makes one argument invalid.
 struct Base {
   HostTensor flags{DType::u8, {2, 1, 3, 4}}, others{DType::u8, {2, 1, 3, 4}};
   HostTensor numbers{DType::f32, {2, 1, 3, 4}};

@@ -31,7 +31,7 @@ TEST(Matmul, MatchesTheOracleWhereTilesMeet) {
   }
 }
 
-/// A problem of given sizes in a case of its own.
+/// A case with a product of the given sizes.
 std::unique_ptr<generate::Case<MatmulProblem>> plain(std::int64_t m, std::int64_t n, std::int64_t k,
                                                      DType dtype) {
   auto made = std::make_unique<generate::Case<MatmulProblem>>(static_cast<std::uint64_t>(m + n));
@@ -53,7 +53,7 @@ TEST(Matmul, LongInnerDimension) {
   }
 }
 
-TEST(Matmul, NothingToSumGivesTheEpilogueOfZero) {
+TEST(Matmul, DepthZeroGivesTheEpilogueOfZero) {
   auto c = plain(5, 7, 0, DType::f32);
   c->problem.epilogue.bias = c->memory.input(DType::f32, {7}, Layout::contiguous);
   c->memory.fill_normal(c->problem.epilogue.bias);
@@ -101,7 +101,7 @@ TEST(Matmul, ActivationsOverTheirWholeRange) {
   }
 }
 
-TEST(Matmul, OverflowInAHalfIsAnInfinity) {
+TEST(Matmul, OverflowInF16IsAnInfinity) {
   auto c = plain(2, 2, 2, DType::f16);
   oracle::write(c->problem.a.dense, oracle::DenseArray({2, 2}, 300.0));
   oracle::write(c->problem.b.dense, oracle::DenseArray({2, 2}, 300.0));
@@ -109,7 +109,7 @@ TEST(Matmul, OverflowInAHalfIsAnInfinity) {
   EXPECT_TRUE(std::isinf(oracle::read(c->problem.out).values[0]));
 }
 
-TEST(Matmul, OperandsMayBeWhatOwnsThem) {
+TEST(Matmul, OperandsMayBeOwningTensors) {
   HostTensor a(DType::f32, {4, 4}), b(DType::f32, {4, 4}), out(DType::f32, {4, 4});
   for (std::int64_t i = 0; i < 4; ++i) a.data<float>()[5 * i] = 2.0f, b.data<float>()[5 * i] = 3.0f;
   matmul({.a = a, .b = b, .out = out});

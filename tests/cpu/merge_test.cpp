@@ -9,7 +9,7 @@ TEST(MergeStates, MatchesTheOracle) {
   }
 }
 
-/// Attention over two parts of the keys, merged, is attention over all of them; the sink counts
+/// Merging attention over two parts of the keys gives attention over all keys. The sink counts
 /// once.
 TEST(MergeStates, PutsSplitAttentionTogether) {
   generate::AttentionOptions options;
@@ -19,7 +19,7 @@ TEST(MergeStates, PutsSplitAttentionTogether) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const auto c = generate::attention_case(seed, options);
     AttentionProblem& whole = c->problem;
-    // Causality by default follows kv_end, which the parts change.
+    // The default query positions depend on kv_end, which the parts change.
     if (!whole.q_position) {
       std::vector<std::int64_t> positions;
       for (std::int64_t b = 0; b < oracle::batches(whole); ++b) {

@@ -3,8 +3,8 @@
 
 #include "tests/fixtures/expect.hpp"
 
-// Outputs that share memory with another tensor of the call are refused, and all memory stays as it
-// was; views that lie between each other's elements are fine.
+// Outputs that share memory with another tensor of the call are refused, and no memory changes.
+// Interleaved views that share no byte are supported.
 namespace tessera {
 namespace {
 
@@ -16,7 +16,7 @@ std::string shares(const std::string& call, const std::string& output, const std
          " memory of its own";
 }
 
-/// What the error says; empty where the call runs.
+/// The error's message; empty if the call runs.
 template <class Call>
 std::string refusal_of(const Call& call) {
   try {
@@ -27,7 +27,7 @@ std::string refusal_of(const Call& call) {
   }
 }
 
-/// `spoil` lets an output share memory with `other`.
+/// `spoil` makes an output share memory with another tensor.
 template <class Make, class Spoil>
 void refuses(Make make, Spoil spoil, const std::string& message) {
   const auto c = make();
@@ -111,7 +111,7 @@ TEST(OverlappingOutputs, Matmul) {
       shares("matmul", "out", "group_offsets"));
 }
 
-TEST(OverlappingOutputs, MatmulTakesTheResultAsC) {
+TEST(OverlappingOutputs, MatmulAllowsOutAsC) {
   auto c = product();
   c->memory.fill_normal(c->problem.out);
   c->former = oracle::read(c->problem.out);
@@ -119,13 +119,13 @@ TEST(OverlappingOutputs, MatmulTakesTheResultAsC) {
   c->problem.epilogue.beta = 0.5f;
   c->memory.arm();
   ASSERT_NO_THROW(matmul(c->problem));
-  // The oracle reads the former contents, as it does where c is absent.
+  // Without c, the oracle reads the former contents.
   c->problem.epilogue.c = {};
   const oracle::Comparison result = oracle::check(c->problem, c->former_values());
   EXPECT_TRUE(result.ok) << result.message;
 }
 
-TEST(OverlappingOutputs, MatmulTakesColumnsOfOneMatrix) {
+TEST(OverlappingOutputs, MatmulAllowsColumnsOfOneMatrix) {
   auto c = product();
   const Tensor whole = output(c->memory, {6, 12});
   const auto columns = [&](std::int64_t first) {
@@ -188,7 +188,7 @@ TEST(OverlappingOutputs, Spgemm) {
   EXPECT_EQ(planned(out), shares("spgemm", "out.row_offsets", "b.sparse.row_offsets"));
   out.row_offsets.data = made.col_indices.view().data;
   EXPECT_EQ(planned(out), shares("spgemm", "out.col_indices", "out.row_offsets"));
-  // The pattern of an operand is read, not written, where the result has one already.
+  // At a given pattern the lists are only read, so the result may share those of an operand.
   BsrMatrix sampled = a.view();
   const HostTensor values(DType::f32, {sampled.stored_blocks(), 2, 2});
   sampled.values = values;
@@ -197,7 +197,7 @@ TEST(OverlappingOutputs, Spgemm) {
 
 // ---- Attention ---------------------------------------------------------------------------------
 
-/// Something of every kind that attention reads.
+/// A problem with every kind of tensor that dense attention reads.
 std::unique_ptr<Case<AttentionProblem>> small_attention() {
   auto c = std::make_unique<Case<AttentionProblem>>(1);
   generate::Memory& memory = c->memory;
@@ -288,7 +288,7 @@ TEST(OverlappingOutputs, PackedAndPagedAttention) {
       shares("attention", "out", "page_table"));
 }
 
-TEST(OverlappingOutputs, AttentionTakesSlicesOfOneTensor) {
+TEST(OverlappingOutputs, AttentionAllowsSlicesOfOneTensor) {
   auto c = small_attention();
   AttentionProblem& p = c->problem;
   const Tensor whole = output(c->memory, {2, 8, 4, 2, 4});
@@ -373,7 +373,7 @@ TEST(OverlappingOutputs, MergeStates) {
       "out", "outs[0]");
 }
 
-TEST(OverlappingOutputs, MergeStatesTakesAPartAsItsResult) {
+TEST(OverlappingOutputs, MergeStatesAllowsAPartAsOut) {
   const auto apart = partial_results(), in_place = partial_results();
   merge_states(apart->problem);
   MergeStatesProblem& p = in_place->problem;

@@ -4,7 +4,7 @@
 
 #include "tests/fixtures/expect.hpp"
 
-// plan once, prepare for each pattern, run for each set of values: in the caller's buffers.
+// Plan once, prepare for each pattern, and run for each set of values, in the caller's buffers.
 namespace tessera {
 namespace {
 
@@ -13,8 +13,8 @@ using generate::Layout;
 using generate::Memory;
 using generate::Random;
 
-/// Plans once, then changes, prepares, runs and checks a few times in the same buffers. Returns the
-/// bytes of the schedule.
+/// Plans once, then changes the problem, prepares, runs and checks a few times in the same buffers.
+/// Returns the bytes of the schedule.
 std::int64_t reuse(const AnyProblem& problem, const std::function<void()>& new_pattern,
                    const std::function<void()>& new_values,
                    const std::function<oracle::Comparison()>& check) {
@@ -31,14 +31,14 @@ std::int64_t reuse(const AnyProblem& problem, const std::function<void()>& new_p
     new_values();
     prepare(made, problem, execution);
     run_and_check();
-    // New values alone need no new preparation.
+    // New values with the same pattern need no prepare.
     new_values();
     run_and_check();
   }
   return made.schedule_bytes;
 }
 
-/// Overwrites a BSR matrix's lists with those of another pattern with as many blocks.
+/// Overwrites a BSR matrix's lists with those of another pattern of the same number of blocks.
 void write_lists(const BsrMatrix& matrix, const Pattern& pattern) {
   ASSERT_EQ(pattern.stored(), matrix.stored_blocks());
   const auto write = [](const Tensor& list, const std::vector<std::int64_t>& values) {
@@ -50,8 +50,7 @@ void write_lists(const BsrMatrix& matrix, const Pattern& pattern) {
   write(matrix.col_indices, pattern.indices);
 }
 
-/// Patterns with as many blocks each time: 8 rows of 4 blocks out of 10, or the other way round 10
-/// columns of 3 blocks out of 8.
+/// A pattern of 8 x 10 blocks, always with the same number of blocks: 4 per row, or 3 per column.
 Pattern drawn(Random& random, bool by_columns) {
   if (!by_columns) return patterns::random(8, 10, 0.4, random.bits());
   return transpose(patterns::random(10, 8, 0.4, random.bits()));
@@ -117,7 +116,7 @@ TEST_P(PlanReuse, Sddmm) {
       [&] { return oracle::check(problem); });
 }
 
-/// A masked attention whose lists can be drawn anew in place: counts and indices with room for all.
+/// Masked attention whose lists can be redrawn in place: their capacity is enough for any pattern.
 struct Masked {
   Random random{4};
   Memory memory{random};
@@ -186,7 +185,6 @@ INSTANTIATE_TEST_SUITE_P(Types, PlanReuse, ::testing::Values(DType::f32, DType::
                          [](const auto& param) { return to_string(param.param); });
 
 // ---- What run and prepare refuse
-// -----------------------------------------------------------------
 
 void expect_refused(const std::function<void()>& call, const std::string& argument,
                     const Memory& memory) {
@@ -200,7 +198,7 @@ void expect_refused(const std::function<void()>& call, const std::string& argume
   EXPECT_TRUE(memory.untouched());
 }
 
-TEST(PlanSteps, RunNeedsWhatPrepareWrites) {
+TEST(PlanSteps, RunRequiresAPreparedSchedule) {
   Masked masked(DType::f32);
   masked.new_pattern();
   masked.new_values();
@@ -286,7 +284,7 @@ TEST(PlanSteps, AnEmptySpgemmPlanIsRefused) {
   expect_refused([&] { spgemm_numeric(SpgemmPlan(), c->problem, out); }, "plan", c->memory);
 }
 
-TEST(PlanSteps, PrepareReadsListsAlone) {
+TEST(PlanSteps, PrepareReadsOnlyLists) {
   Masked masked(DType::f32);
   masked.new_pattern();
   masked.new_values();
@@ -347,7 +345,7 @@ TEST(PlanSteps, ScratchComesFromTheCallersSource) {
   EXPECT_TRUE(result.ok) << result.message;
   EXPECT_EQ(source.asked, (std::vector<std::int64_t>{made.workspace_bytes, made.schedule_bytes}));
 
-  // What the caller brought is not asked for again.
+  // Only the buffers that the caller did not pass come from the source.
   source.asked.clear();
   const Scratch workspace(made.workspace_bytes);
   execution.workspace = workspace.buffer();
@@ -370,7 +368,7 @@ TEST(PlanSteps, RunOfAnyProblemRefusesSpgemm) {
 }
 
 TEST(PlanSteps, PlanningReadsNoData) {
-  // The tensors point nowhere: planning works from shapes alone.
+  // The tensors have null pointers: planning reads only shapes.
   AttentionProblem problem;
   problem.q = problem.out = tensor(nullptr, DType::bf16, {2, 4096, 16, 64});
   problem.k = problem.v = tensor(nullptr, DType::bf16, {2, 4096, 4, 64});

@@ -6,8 +6,8 @@
 
 #include "tests/fixtures/expect.hpp"
 
-// The CPU backend picks its instruction set once in a process, so each one is tried in a process of
-// its own: this executable again, with TESSERA_SIMD set.
+// The CPU backend chooses its instruction set once per process. So each instruction set is tested
+// in a process of its own, which runs this executable with TESSERA_SIMD set.
 namespace tessera {
 namespace {
 
@@ -20,7 +20,7 @@ std::string own_path() {
 /// Runs the tests of the suite "InstructionSet" under one instruction set.
 void runs_under(const std::string& simd) {
   const std::string path = own_path();
-  if (path.empty()) GTEST_SKIP() << "this system does not say where the executable is";
+  if (path.empty()) GTEST_SKIP() << "the path of the executable is unknown on this system";
   const std::string command =
       "TESSERA_SIMD=" + simd + " '" + path + "' --gtest_filter='InstructionSet.*' 2>&1";
   FILE* pipe = ::popen(command.c_str(), "r");
@@ -34,8 +34,8 @@ void runs_under(const std::string& simd) {
   ASSERT_NE(at, std::string::npos) << output;
   const std::string used =
       output.substr(at + mark.size(), output.find('\n', at) - at - mark.size());
-  // A machine without it may fall back to another, and says so.
-  if (used != simd) GTEST_SKIP() << simd << " is not to be had here: " << used;
+  // A CPU without this instruction set falls back to another one, which the output names.
+  if (used != simd) GTEST_SKIP() << simd << " is not supported here, used: " << used;
 }
 
 TEST(Simd, Scalar) { runs_under("scalar"); }

@@ -10,7 +10,7 @@ using generate::spgemm_case;
 const Execution kOneThread{.threads = 1};
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
-/// Symbolic, then numeric into memory of the sizes that the plan gives.
+/// Runs the symbolic step, then the numeric step into memory of the sizes that the plan gives.
 void match_planned(std::uint64_t seed, const generate::ProductOptions& options) {
   const auto c = spgemm_case(seed, options);
   const Pattern expected = oracle::spgemm_pattern(c->problem);
@@ -22,7 +22,7 @@ void match_planned(std::uint64_t seed, const generate::ProductOptions& options) 
     EXPECT_EQ(plan.cols(), expected.cols * plan.block_cols()) << c->text;
     const DType dtype = c->random.pick({DType::f32, DType::f16, DType::bf16});
     const BsrMatrix out = output_for(*c, expected, dtype, c->random.pick({DType::i32, DType::i64}));
-    // The lists are the library's to fill.
+    // The numeric step has to write the lists.
     for (const Tensor& list : {out.row_offsets, out.col_indices}) {
       oracle::write(list, oracle::DenseArray({list.size(0)}, -7.0));
     }
@@ -42,7 +42,7 @@ void match_planned(std::uint64_t seed, const generate::ProductOptions& options) 
   }
 }
 
-/// Into a pattern of the caller's own.
+/// Runs the numeric step into a given pattern.
 void match_given(std::uint64_t seed, const generate::ProductOptions& options) {
   const auto c = spgemm_case(seed, options);
   const Pattern whole = oracle::spgemm_pattern(c->problem);
@@ -80,7 +80,7 @@ TEST(Spgemm, LargerMatrices) {
   }
 }
 
-TEST(Spgemm, APlanServesNewValues) {
+TEST(Spgemm, APlanRunsWithNewValues) {
   auto c = spgemm_case(0, {.dtype = DType::f32});
   for (std::uint64_t seed = 1; oracle::spgemm_pattern(c->problem).stored() == 0; ++seed) {
     c = spgemm_case(seed, {.dtype = DType::f32});
@@ -96,7 +96,7 @@ TEST(Spgemm, APlanServesNewValues) {
   }
 }
 
-/// A case whose product has blocks, and room for it.
+/// A case whose product has blocks, with memory for the result.
 struct Stored {
   std::unique_ptr<generate::Case<SpgemmProblem>> c = spgemm_case(0, {.dtype = DType::f32});
   BsrMatrix out;
@@ -107,12 +107,12 @@ struct Stored {
   }
 };
 
-TEST(Spgemm, APlanMovedFromIsEmpty) {
+TEST(Spgemm, AMovedFromPlanIsEmpty) {
   const Stored stored;
   SpgemmPlan plan = spgemm_symbolic(stored.c->problem);
   const SpgemmPlan taken = std::move(plan);
   EXPECT_GT(taken.stored_blocks(), 0);
-  EXPECT_EQ(plan.stored_blocks(), 0);  // NOLINT: what it says once moved from is the point
+  EXPECT_EQ(plan.stored_blocks(), 0);  // NOLINT: tests the moved-from state
   EXPECT_EQ(plan.flops(), 0);
   EXPECT_THROW(spgemm_numeric(plan, stored.c->problem, stored.out), Error);
   EXPECT_NO_THROW(spgemm_numeric(taken, stored.c->problem, stored.out));

@@ -7,14 +7,14 @@
 
 #include "tests/fixtures/expect.hpp"
 
-// Any thread may call any function, also while other threads do. The preset tsan runs these tests
-// under ThreadSanitizer, which reports races that give the right result here.
+// Any thread may call any function while other threads do. The preset tsan runs these tests under
+// ThreadSanitizer, which also reports races that happen to give the right result.
 namespace tessera {
 namespace {
 
 constexpr int kThreads = 4;
 
-/// body(thread) on several threads that begin together.
+/// Runs body(thread) on several threads that start together.
 void at_once(const std::function<void(int)>& body) {
   std::barrier begin(kThreads);
   std::vector<std::thread> threads;
@@ -35,7 +35,7 @@ void solve_and_check(AnyCase& c, int thread) {
   expect::matches_oracle(c, {.threads = 1 + thread % 2});
 }
 
-// The first calls of the process: what is made at the first use is made once.
+// The first calls of the process, where objects are made at their first use.
 TEST(Threads, FirstCallsAtOnce) {
   const std::vector<float> a{1, 2, 3, 4}, b{5, 6, 7, 8};
   std::vector<std::vector<float>> results(kThreads, std::vector<float>(4));
@@ -51,11 +51,11 @@ TEST(Threads, FirstCallsAtOnce) {
     EXPECT_EQ(result, (std::vector<float>{19, 22, 43, 50}));
 }
 
-// Every operation, with more shapes than a thread's cache of plans has places.
+// Every operation, with more shapes than a thread's cache of plans can hold.
 TEST(Threads, EveryOperation) {
   at_once([](int thread) {
     for (int round = 0; round < 40; ++round) {
-      // Threads meet at the same shapes, each at another time.
+      // Threads use the same shapes, each at a different time.
       const auto seed = static_cast<std::uint64_t>((round + thread * 7) % 40);
       solve_and_check(*generate::matmul_case(seed), thread);
       solve_and_check(*generate::sddmm_case(seed), thread);
@@ -79,8 +79,8 @@ TEST(Threads, SparseTimesSparse) {
   });
 }
 
-// One plan and one schedule, read by many runs at once; inputs are the same, buffers and outputs
-// are each thread's own.
+// Concurrent runs share one plan, one schedule and the inputs. Each thread has its own buffers and
+// outputs.
 TEST(Threads, OnePlanRunsOnAll) {
   const std::int64_t length = 192, heads = 2, dim = 32, block = 32;
   generate::Random random(3);

@@ -1,4 +1,4 @@
-// Where tuning files are looked for, and that a bad one never reaches a plan.
+// Where the library looks for tuning files, and that an invalid one never affects a plan.
 #include <gtest/gtest.h>
 
 #include <sys/stat.h>
@@ -14,14 +14,14 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 namespace fs = std::filesystem;
 
 const std::string kForced = "sm90_matmul_m128_n128_k64_s5";  // not the cost model's choice
 const std::string kSignature = "matmul bf16[4096x4096] * bf16[4096x4096] -> bf16 on cuda";
 
-/// An environment of its own for each test. A device's file is read once a process, so each test
-/// has devices that no other names.
+/// Each test has an environment of its own. A device's file is read once per process, so each test
+/// uses a device name of its own.
 class TuningFiles : public testing::Test {
  protected:
   void SetUp() override {
@@ -63,7 +63,7 @@ class TuningFiles : public testing::Test {
     EXPECT_EQ(plan(problem, facts).kernel_name, e.plan.kernel_name);
     return e;
   }
-  /// Why the file is not used; the plan is the cost model's then.
+  /// Why the file is not used. Also checks that the cost model chooses the plan.
   std::string ignored() const {
     const Explanation e = explained();
     EXPECT_EQ(e.chosen_by, ChosenBy::cost_model);
@@ -78,7 +78,7 @@ class TuningFiles : public testing::Test {
   std::vector<std::tuple<std::string, std::string, bool>> former_;
 };
 
-TEST_F(TuningFiles, TheVariableNamesOne) {
+TEST_F(TuningFiles, TheVariableNamesAFile) {
   name_file(write("mine", good_file()));
   const Explanation e = explained();
   EXPECT_EQ(e.plan.kernel_name, kForced);
@@ -86,14 +86,14 @@ TEST_F(TuningFiles, TheVariableNamesOne) {
   EXPECT_EQ(to_string(e.tuning), (folder_ / "mine").string() + ": in use (1 problem)");
 }
 
-TEST_F(TuningFiles, TheUsersFolderForSettingsHasOne) {
-  write("tessera/Test-card-TheUsersFolderForSettingsHasOne.tuning", good_file());
+TEST_F(TuningFiles, InXdgConfigHome) {
+  write("tessera/Test-card-InXdgConfigHome.tuning", good_file());
   setenv("XDG_CONFIG_HOME", folder_.c_str(), 1);
   EXPECT_EQ(explained().plan.kernel_name, kForced);
 }
 
-TEST_F(TuningFiles, SoHasTheHomeFolder) {
-  write(".config/tessera/Test-card-SoHasTheHomeFolder.tuning", good_file());
+TEST_F(TuningFiles, InTheHomeFolder) {
+  write(".config/tessera/Test-card-InTheHomeFolder.tuning", good_file());
   setenv("HOME", folder_.c_str(), 1);
   setenv("XDG_CONFIG_HOME", "not/absolute", 1);
   EXPECT_EQ(explained().plan.kernel_name, kForced);
@@ -108,9 +108,9 @@ TEST_F(TuningFiles, AnEmptyVariableMeansNone) {
   EXPECT_EQ(to_string(e.tuning), "none");
 }
 
-TEST_F(TuningFiles, NoHomeIsNoFile) { EXPECT_EQ(to_string(explained().tuning), "none"); }
+TEST_F(TuningFiles, NoHomeMeansNoFile) { EXPECT_EQ(to_string(explained().tuning), "none"); }
 
-TEST_F(TuningFiles, AnAbsentOneIsNoNewsUnlessItWasNamed) {
+TEST_F(TuningFiles, AnAbsentFileIsNotMentioned) {
   setenv("HOME", folder_.c_str(), 1);
   const Explanation e = explained();
   EXPECT_EQ(e.tuning.ignored, "");
@@ -118,41 +118,41 @@ TEST_F(TuningFiles, AnAbsentOneIsNoNewsUnlessItWasNamed) {
   EXPECT_EQ(to_text(e).find("tuning"), std::string::npos);
 }
 
-TEST_F(TuningFiles, AnAbsentOneThatWasNamed) {
+TEST_F(TuningFiles, AnAbsentFileThatTheVariableNames) {
   name_file(folder_ / "nowhere");
   EXPECT_EQ(ignored(), "no such file");
 }
 
-TEST_F(TuningFiles, ABrokenOneIsIgnoredAsAWhole) {
+TEST_F(TuningFiles, ABrokenFileIsIgnoredAsAWhole) {
   name_file(write("broken", good_file() + "sm90_x\tmatmul\n"));
   EXPECT_EQ(ignored(), "line 4: no kernel is called 'sm90_x'");
 }
 
-TEST_F(TuningFiles, SoIsOneOfAnotherDevice) {
+TEST_F(TuningFiles, AFileOfAnotherDeviceIsIgnored) {
   name_file(write("foreign", "tessera-tuning 1\ndevice NVIDIA H100\n"));
   EXPECT_EQ(ignored(), "line 2: measured on 'NVIDIA H100', the device is '" + device_ + "'");
 }
 
-TEST_F(TuningFiles, SoIsAFolder) {
+TEST_F(TuningFiles, AFolderIsIgnored) {
   name_file(folder_);
   EXPECT_EQ(ignored(), "not a regular file");
 }
 
-TEST_F(TuningFiles, APipeIsNotWaitedFor) {
+TEST_F(TuningFiles, APipeIsIgnored) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   name_file(pipe);
   EXPECT_EQ(ignored(), "not a regular file");
 }
 
-TEST_F(TuningFiles, SoIsAHugeOne) {
+TEST_F(TuningFiles, AHugeFileIsIgnored) {
   const fs::path path = write("huge", "tessera-tuning 1\n");
   fs::resize_file(path, std::uintmax_t{17} << 20);
   name_file(path);
   EXPECT_EQ(ignored(), "larger than 16777216 bytes");
 }
 
-TEST_F(TuningFiles, OneIsReadOnceAProcess) {
+TEST_F(TuningFiles, AFileIsReadOncePerProcess) {
   const fs::path path = write("mine", good_file());
   name_file(path);
   EXPECT_EQ(explained().plan.kernel_name, kForced);
@@ -160,7 +160,7 @@ TEST_F(TuningFiles, OneIsReadOnceAProcess) {
   EXPECT_EQ(explained().plan.kernel_name, kForced);
 }
 
-TEST_F(TuningFiles, ManyThreadsReadItTogether) {
+TEST_F(TuningFiles, ManyThreadsReadOneFile) {
   name_file(write("mine", good_file()));
   std::vector<std::string> chosen(8);
   std::vector<std::thread> threads;

@@ -7,8 +7,8 @@
 #include "tests/fixtures/fuzz.hpp"
 #include "tests/fixtures/tensors.hpp"
 
-// Any description of a problem either runs and gives the right result, or throws Error and touches
-// nothing: never a crash, a hang or a wrong answer.
+// Any description of a problem either runs and gives the right result, or throws Error and changes
+// no memory. It never crashes, hangs or gives a wrong result.
 namespace tessera {
 namespace {
 
@@ -21,9 +21,9 @@ using generate::Random;
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
 // ---- Parts of problems
-// ---------------------------------------------------------------------------
 
-/// What may be changed in a problem. Outputs and inputs apart, so that no change makes them alias.
+/// The parts of a problem that may be changed. Outputs and inputs are separate, so that no change
+/// makes them alias.
 struct Parts {
   std::vector<Tensor*> inputs, outputs;
   std::vector<float*> numbers;
@@ -92,7 +92,6 @@ Parts parts_of(MergeStatesProblem& p) {
 }
 
 // ---- Changes
-// -------------------------------------------------------------------------------------
 
 std::int64_t odd_size(Random& random) {
   return random.pick<std::int64_t>({-1, 0, 0, 1, 2, 3, 7, 16, 64, -kLargest - 1, kLargest,
@@ -182,13 +181,13 @@ bool change(Random& random, Parts& parts) {
       Operand& operand = *any(parts.operands);
       operand.transposed = !operand.transposed;
     }
-    // One input in the place of another.
+    // Replaces one input by another.
     if (what == 9 && !parts.inputs.empty()) *any(parts.inputs) = *any(parts.inputs);
   }
   return inputs;
 }
 
-/// The caller's part of the bargain: data that is not null is really there.
+/// Non-null pointers must be valid, so those of tensors outside the memory become null.
 void keep_real(const Memory& memory, const Parts& parts) {
   for (const auto& list : {parts.inputs, parts.outputs}) {
     for (Tensor* tensor : list) {
@@ -197,7 +196,7 @@ void keep_real(const Memory& memory, const Parts& parts) {
   }
 }
 
-/// Changes that only some problems have room for.
+/// Changes that only some kinds of problems have.
 void change_more(Random&, MatmulProblem&) {}
 void change_more(Random&, SddmmProblem&) {}
 void change_more(Random&, MergeStatesProblem&) {}
@@ -210,7 +209,6 @@ void change_more(Random& random, AttentionProblem& p) {
 void change_more(Random& random, AttentionBackwardProblem& p) { change_more(random, p.forward); }
 
 // ---- Running
-// -------------------------------------------------------------------------------------
 
 struct Outcomes {
   int ran = 0, refused = 0, compared = 0;
@@ -221,7 +219,7 @@ bool all_finite(const oracle::DenseArray& array) {
                      [](double x) { return std::isfinite(x) && std::fabs(x) < 1e6; });
 }
 
-/// Whether the floats a problem reads are ones for which the budgets say something.
+/// Whether the error budgets apply to the floats that a problem reads.
 bool sober(const Parts& parts) {
   for (const Tensor* tensor : parts.inputs) {
     const bool floats =
@@ -232,8 +230,8 @@ bool sober(const Parts& parts) {
                      [](const float* x) { return std::fabs(*x) < 1e6; });
 }
 
-/// Runs one case. `changed`: its inputs are no longer those that were generated. `remembers`: it
-/// holds results that were computed from those.
+/// Runs one case. `changed`: its inputs differ from the generated ones. `remembers`: it holds
+/// results that were computed from the generated inputs.
 template <class AnyCase>
 void run_one(AnyCase& c, bool changed, bool remembers, Outcomes& outcomes) {
   c.memory.arm();
@@ -269,7 +267,7 @@ Outcomes fuzz_cases(const char* name, std::uint64_t seeds, bool remembers, Make 
     parts = parts_of(c->problem);
     keep_real(c->memory, parts);
     if constexpr (requires { c->problem.epilogue; }) {
-      // Former contents as the changed output shows them.
+      // Reads the former contents through the changed output.
       c->former.reset();
       if (c->problem.out.data && c->problem.out.rank > 0 && c->memory.holds(c->problem.out)) {
         c->former = oracle::read(c->problem.out);
@@ -285,7 +283,7 @@ Outcomes fuzz_cases(const char* name, std::uint64_t seeds, bool remembers, Make 
   }
   std::printf("%s: %d ran, %d of them compared, %d refused\n", name, outcomes.ran,
               outcomes.compared, outcomes.refused);
-  // Both outcomes must be common, or the changes are too mild or too wild.
+  // Each outcome must be common, else the changes are too small or too large.
   const auto enough = static_cast<int>(seeds / 10);
   EXPECT_GT(outcomes.ran, enough);
   EXPECT_GT(outcomes.refused, enough);
@@ -322,7 +320,7 @@ TEST(Fuzz, MergeStates) {
              [](std::uint64_t seed) { return generate::merge_case(seed); });
 }
 
-/// spgemm takes its output beside the problem.
+/// The output of spgemm is not part of the problem.
 TEST(Fuzz, Spgemm) {
   Watchdog watchdog;
   int ran = 0, refused = 0;

@@ -12,8 +12,8 @@ using generate::Random;
 
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
-/// Shapes that agree with each other, of any size at all, without memory behind them: planning must
-/// cope, and running must refuse whatever is not empty.
+/// Problems of consistent shapes of any size, without memory. Planning must not fail in other ways
+/// than by Error, and running must refuse all problems that are not empty.
 class Phantom {
  public:
   explicit Phantom(std::uint64_t seed) : random_(seed) {}
@@ -43,7 +43,7 @@ class Phantom {
     Tensor t;
     t.dtype = dtype;
     for (std::int64_t n : shape) t.shape[static_cast<std::size_t>(t.rank++)] = n;
-    // Contiguous, but wrapping where the product does.
+    // Contiguous strides, which wrap around where the product of the sizes does.
     std::uint64_t stride = 1;
     for (int d = t.rank - 1; d >= 0; --d) {
       t.strides[static_cast<std::size_t>(d)] = static_cast<std::int64_t>(stride);
@@ -87,7 +87,7 @@ class Phantom {
     p.q = p.out = view(type_, {b, q, h, d});
     p.k = p.v = view(type_, {b, kv, h, d});
     if (random_.chance(0.3)) {
-      // Packed, without sequences or with many.
+      // Packed, with no sequences or many.
       p.q = p.out = view(type_, {q, h, d});
       p.q_offsets = list({b < kLargest ? b + 1 : b});
     } else if (random_.chance(0.3)) {

@@ -1,4 +1,4 @@
-// Damaged tuning files: read, or refused with the line; what is read names rows that exist.
+// Damaged tuning files are read or refused with a line number. Rows that are read exist.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -16,13 +16,13 @@
 #include "tests/gpu/products.hpp"
 #include "tests/gpu/rows.hpp"
 
-// Attention problems on the GPU, by every row that takes them, against the oracle.
+// Attention problems on the GPU, by every row that supports them, against the oracle.
 namespace tessera::gpu_test {
 
 using generate::AttentionOptions;
 using Case = generate::Case<AttentionProblem>;
 
-/// A case's memory and its twin on the GPU, stretch by stretch.
+/// A copy of a case's memory on the GPU.
 class OnGpu {
  public:
   explicit OnGpu(Case& c) : stretches_(c.memory.stretches()) {
@@ -73,16 +73,16 @@ inline bool takes(int row, const AttentionProblem& problem) {
   return explain(problem, device_facts({DeviceKind::cuda, 0}), execution).supported;
 }
 
-/// Whether a row composes the mask's blocks into others.
+/// Whether a row composes the mask's blocks into larger ones.
 inline bool composes(int row, const AttentionProblem& problem) {
   return static_cast<bool>(planning::composed_mask(planning::shape_of(problem), row_at(row).tile));
 }
 
-/// Composed blocks mix queries whose lists differ, and a NaN that one of them sees may reach the
-/// others: problems with bad values are for the rest.
+/// A composed block has queries with different lists, and a NaN that one of them sees may reach the
+/// others. So problems with bad values run only by rows that do not compose.
 enum class Rows { all, without_composing };
 
-/// The problem as it is, and without log-sum-exps, for which rows may have other kernels.
+/// The problem, and the same without lse, for which rows may have other kernels.
 inline std::vector<AttentionProblem> with_and_without_lse(const AttentionProblem& problem) {
   std::vector<AttentionProblem> both{problem};
   if (problem.lse) {
@@ -92,7 +92,8 @@ inline std::vector<AttentionProblem> with_and_without_lse(const AttentionProblem
   return both;
 }
 
-/// Runs a case by every row that takes it, each beside what the oracle says. How many took it.
+/// Runs a case by every row that supports it and compares with the oracle. Returns the number of
+/// rows.
 inline int matches_oracle(Case& c, Rows rows = Rows::all) {
   const OnGpu gpu(c);
   c.memory.arm();
@@ -123,8 +124,8 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all) {
   return taken;
 }
 
-/// Lists with entries that no caller should write lead nowhere outside the tensors, and every run
-/// ends. Calls ran(row, problem) after each row that supports the problem.
+/// Checks that lists with invalid entries never lead outside the tensors, and that every run ends.
+/// Calls ran(row, problem) after each row that supports the problem.
 template <class Ran>
 void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& ran) {
   const OnGpu gpu(c);

@@ -11,7 +11,7 @@
 
 #include "tests/gpu/attention.hpp"
 
-// Masks in blocks that no tile fits: their lists are composed on the device before the kernel walks
+// Masks whose blocks fit no tile: their lists are composed on the device before the kernel walks
 // them.
 namespace tessera {
 namespace {
@@ -37,7 +37,7 @@ AttentionOptions options_for(std::uint64_t seed, const Block& block) {
   return options;
 }
 
-/// By how many rows a case ran that compose its blocks.
+/// The number of rows that compose the blocks of a problem.
 int composing_rows(const AttentionProblem& problem) {
   int count = 0;
   for (const int row : gpu_test::rows_of("sm90_attention"))
@@ -55,8 +55,8 @@ int match(std::uint64_t seed, const AttentionOptions& options, const std::string
   return rows;
 }
 
-/// Full and partial lists in any order and of both forms, with and without bits; groups of heads;
-/// dense and packed sequences; causal, windows, ranges.
+/// Full and partial lists in any order and both forms, with and without bits; head groups; dense
+/// and packed sequences; causal masks, windows, ranges.
 TEST(GpuAttentionBlocks, DrawnListsMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int composed = 0;
@@ -65,7 +65,7 @@ TEST(GpuAttentionBlocks, DrawnListsMatchTheOracle) {
   EXPECT_GT(composed, 150);
 }
 
-/// Shapes that lists of small blocks have: of what no query names, nothing is seen.
+/// Typical patterns of small blocks. Keys that no list names are not seen.
 TEST(GpuAttentionBlocks, ShapesOfListsMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   const struct {
@@ -77,9 +77,9 @@ TEST(GpuAttentionBlocks, ShapesOfListsMatchTheOracle) {
       {"diagonal", [](std::int64_t row, std::int64_t col) { return row == col; }},
       {"above the diagonal", [](std::int64_t row, std::int64_t col) { return col == row + 1; }},
       {"banded", [](std::int64_t row, std::int64_t col) { return std::abs(row - col) <= 2; }},
-      {"checked", [](std::int64_t row, std::int64_t col) { return (row + col) % 2 == 0; }},
+      {"checkerboard", [](std::int64_t row, std::int64_t col) { return (row + col) % 2 == 0; }},
       {"some columns", [](std::int64_t, std::int64_t col) { return col % 5 == 3; }},
-      {"rows of their own", [](std::int64_t row, std::int64_t) { return row % 8 == 5; }},
+      {"every eighth row", [](std::int64_t row, std::int64_t) { return row % 8 == 5; }},
       {"ends", [](std::int64_t, std::int64_t col) { return col == 0 || col > 12; }},
   };
   int composed = 0;
@@ -97,8 +97,8 @@ TEST(GpuAttentionBlocks, ShapesOfListsMatchTheOracle) {
   EXPECT_GT(composed, 150);
 }
 
-/// A list may name keys that its own queries do not reach, beside queries that reach them and do
-/// not name them.
+/// A list may name keys outside the windows of its queries, while other queries of the composed
+/// block have the keys in their windows but not in their lists.
 TEST(GpuAttentionBlocks, NarrowWindowsMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int composed = 0;
@@ -113,7 +113,7 @@ TEST(GpuAttentionBlocks, NarrowWindowsMatchTheOracle) {
   EXPECT_GT(composed, 100);
 }
 
-/// Long lists: more columns than are composed at a time, KV that is split, many rows of lists.
+/// More columns than are composed at a time, KV splits, and many rows of lists.
 TEST(GpuAttentionBlocks, LongSequencesMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int composed = 0;
@@ -129,7 +129,7 @@ TEST(GpuAttentionBlocks, LongSequencesMatchTheOracle) {
   EXPECT_GT(composed, 12);
 }
 
-/// Lists are composed at each replay, from what the buffers hold then.
+/// Each replay composes the lists that the buffers hold at that time.
 TEST(GpuAttentionBlocks, GraphsReplayWithOtherLists) {
   SKIP_UNLESS_HOPPER();
   int replayed = 0;

@@ -11,8 +11,8 @@
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "tests/gpu/attention.hpp"
 
-// Masks whose lists change every 64 queries: a tile's row groups have a list each, and consumers
-// skip the steps that only other lists name.
+// Masks with a list per 64 queries: each row group of a tile has its own list, and consumers skip
+// steps that only other lists need.
 namespace tessera {
 namespace {
 
@@ -22,7 +22,7 @@ using generate::Presence;
 using gpu_test::matches_oracle;
 using gpu_test::OnGpu;
 
-/// Whether a row that walks several lists together takes a problem.
+/// Whether a row that walks several lists together supports a problem.
 bool walks_row_groups(const AttentionProblem& problem) {
   for (const int row : gpu_test::rows_of("sm90_attention"))
     if (gpu_test::row_at(row).tile.row_groups > 1 && gpu_test::takes(row, problem)) return true;
@@ -42,7 +42,7 @@ AttentionOptions row_group_options(std::uint64_t seed, std::int64_t block_q,
 
 constexpr std::int64_t kBlocksQ[] = {64, 192, 320}, kBlocksKv[] = {64, 128, 192};
 
-/// Runs a case; whether lists were walked together.
+/// Runs a case. Returns whether lists were walked together.
 bool match_row_groups(generate::Case<AttentionProblem>& c,
                       gpu_test::Rows rows = gpu_test::Rows::all) {
   const OnGpu gpu(c);
@@ -62,14 +62,14 @@ TEST(GpuAttentionRowGroups, DrawnListsMatchTheOracle) {
   EXPECT_GT(walked, 60);
 }
 
-/// What lists name, by row and column of blocks.
+/// A pattern: whether the list of a row names a column of blocks.
 struct Kind {
   const char* name;
   std::function<bool(std::int64_t, std::int64_t)> names;
 };
 
-/// Relations between two adjacent lists: in blocks of 64 rows, an even row and the odd
-/// one after it share a tile.
+/// Pairs of adjacent lists: in blocks of 64 rows, an even row of blocks and the next one share a
+/// tile.
 TEST(GpuAttentionRowGroups, EveryKindOfNeighboursMatchesTheOracle) {
   SKIP_UNLESS_HOPPER();
   const Kind kinds[] = {
@@ -104,19 +104,19 @@ TEST(GpuAttentionRowGroups, EveryKindOfNeighboursMatchesTheOracle) {
 }
 
 /// Both pieces of a step are for the same row groups. A step that lacks its second piece delays
-/// later steps, and is published without it before too many wait: long walks, of which one row
-/// group needs little for itself.
+/// later steps, and is published without it before too many steps wait. That takes long walks with
+/// few steps that only one row group needs.
 TEST(GpuAttentionRowGroups, LongWalksOfFewOwnBlocksMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   const Kind kinds[] = {
       {"one block alone, then shared",
        [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col != 0; }},
-      {"shared, and alone in turns",
+      {"shared, and alternately alone",
        [](std::int64_t row, std::int64_t col) { return col % 45 != (row % 2 == 0 ? 7 : 29); }},
       {"alone, and shared far apart",
        [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col % 67 == 2; }},
       {"unrelated", [](std::int64_t row, std::int64_t col) { return (row + 3) * col % 7 < 2; }},
-      {"alike, but for a few",
+      {"equal except for a few",
        [](std::int64_t row, std::int64_t col) { return col % 3 != 1 || (row + col) % 11 == 0; }},
   };
   std::uint64_t seed = 7000;
@@ -140,7 +140,7 @@ TEST(GpuAttentionRowGroups, LongWalksOfFewOwnBlocksMatchTheOracle) {
   }
 }
 
-/// V of keys that one row group selects and sees, and the other one does not.
+/// Keys that one row group lists and sees, and the other one does not.
 TEST(GpuAttentionRowGroups, PositionsMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;
@@ -154,8 +154,8 @@ TEST(GpuAttentionRowGroups, PositionsMatchTheOracle) {
   EXPECT_GT(walked, 35);
 }
 
-/// Two row groups share a block that the one between them does not name: no query sees some of its
-/// keys.
+/// Two row groups share a block that the row group between them does not list, so no query sees
+/// some of the block's keys.
 TEST(GpuAttentionRowGroups, NarrowWindowsLeaveGapsBetweenRowGroups) {
   SKIP_UNLESS_HOPPER();
   int walked = 0;
@@ -195,7 +195,7 @@ TEST(GpuAttentionRowGroups, BadValuesSpreadAsTheOracleSays) {
   EXPECT_GT(walked, 18);
 }
 
-/// More tiles than thread blocks, so that consumers go from tile to tile at their own pace.
+/// More tiles than thread blocks, so that consumers advance from tile to tile independently.
 TEST(GpuAttentionRowGroups, ManyTilesGiveTheSameBitsEveryTime) {
   SKIP_UNLESS_HOPPER();
   int found = 0;

@@ -1,4 +1,4 @@
-// What comes when: divided rounds, ordered tiles, and calls that begin before the last one ends.
+// Scheduling: split last rounds, ordered tiles, and calls that start before the previous one ends.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using gpu_test::OnGpu;
 using gpu_test::options_for;
 using gpu_test::Room;
 
-/// Many short tiles over long keys: whole rounds, and a last one that is worth dividing.
+/// Many tiles of few queries and many keys: whole rounds, and a last one that is worth splitting.
 AttentionOptions rounds_and_a_rest(std::uint64_t seed, Presence mask) {
   AttentionOptions options = options_for(seed);
   options.packed_q = options.packed_kv = options.positions = Presence::never;
@@ -45,7 +45,7 @@ bool divides(const AttentionProblem& problem) {
   return why.find("keys of the last") != std::string::npos;
 }
 
-/// The first cases whose last rounds are divided.
+/// Checks the first cases whose last round is split.
 void check_divided_rounds(Presence mask) {
   constexpr int kCases = 3;
   int split = 0;
@@ -67,7 +67,7 @@ void check_divided_rounds(Presence mask) {
       EXPECT_EQ(c->memory.outputs(), first) << c->text << ", run " << i;
     }
   }
-  EXPECT_EQ(split, kCases) << "cases that were split";
+  EXPECT_EQ(split, kCases) << "too few cases were split";
 }
 
 TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
@@ -75,13 +75,13 @@ TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
   check_divided_rounds(Presence::never);
 }
 
-/// Here tiles are dynamic, and the shares of split tiles follow them.
+/// Tiles are dynamic here, and the shares of split tiles come after them.
 TEST(GpuAttentionSchedule, DividedRoundsOfListsMatchTheOracleWithTheSameBits) {
   SKIP_UNLESS_HOPPER();
   check_divided_rounds(Presence::always);
 }
 
-/// More tiles than thread blocks: tiles overlap, and their row maxes move.
+/// More tiles than thread blocks, so that tiles overlap while their row maxes change.
 TEST(GpuAttentionSchedule, RisingScoresMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
@@ -117,9 +117,9 @@ TEST(GpuAttentionSchedule, OrderedTilesMatchTheOracle) {
 
 enum class Walks { full, causal, listed, packed };
 
-/// A chain in which every call reads what the one before wrote, and writes where the one before
-/// that read. Repeated, attention makes all rows alike: so every third call begins with new values,
-/// of two kinds in turns, and a call that reads too soon finds the other kind.
+/// A chain of calls: each reads what the previous call wrote, and writes where the one before that
+/// read. Repeated attention would make all rows equal, so every third call starts from new values.
+/// These alternate between two sets: a call that reads too early reads the other set.
 class Chain {
  public:
   Chain(std::int64_t heads, std::int64_t length, std::int64_t dim, Walks walks)
@@ -165,7 +165,7 @@ class Chain {
     execution.workspace = workspace_->buffer();
     tessera::run(plans_, problems_[static_cast<std::size_t>(number % 3)], execution);
   }
-  /// What the last three calls wrote.
+  /// The results of the last three calls.
   std::vector<std::uint16_t> results() const {
     std::vector<std::uint16_t> values(3 * bytes_ / 2);
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -180,7 +180,7 @@ class Chain {
   static constexpr std::int64_t kBlock = 128;
   static constexpr Device kGpu{DeviceKind::cuda, 0};
 
-  /// Of lists, counts and then indices: row r names r blocks. Of packed sequences, offsets.
+  /// For lists: counts, then indices; row r names r blocks. For packed sequences: offsets.
   void put_numbers(std::int64_t length) {
     std::vector<std::int32_t> numbers;
     if (walks_ == Walks::listed) {
@@ -231,7 +231,7 @@ class Chain {
 
 TEST(GpuAttentionSchedule, CallsWaitForTheOneBefore) {
   SKIP_UNLESS_HOPPER();
-  constexpr int kCalls = 30;  // a graph of as many ends where it began
+  constexpr int kCalls = 30;  // a multiple of 6, so that a graph of them can be replayed
   const struct {
     std::int64_t heads, length, dim;
     Walks walks;

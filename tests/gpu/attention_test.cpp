@@ -30,7 +30,7 @@ void all_match(std::uint64_t seeds, const std::function<void(AttentionOptions&)>
     const auto rows = options.bad_values ? gpu_test::Rows::without_composing : gpu_test::Rows::all;
     taken += matches_oracle(*attention_case(seed, options), rows);
   }
-  EXPECT_GT(taken, static_cast<int>(seeds) / 4) << "most problems found no kernel";
+  EXPECT_GT(taken, static_cast<int>(seeds) / 4) << "no row supports most problems";
 }
 
 TEST(GpuAttention, PlainMatchesTheOracle) {
@@ -59,9 +59,9 @@ TEST(GpuAttention, BlockMasksMatchTheOracle) {
   all_match(80, [](AttentionOptions& o) { o.mask = Presence::always; });
 }
 
-/// Lists of a head of keys are its group's: in blocks of 64 queries two heads share a tile, or four
-/// where tiles are larger. Three heads cannot: there lists are walked together. Where there are few
-/// tiles, they are of 64 queries anyway.
+/// The heads of a group share the lists of their KV head. With blocks of 64 queries, two heads are
+/// folded into a tile, or four where tiles are larger. Three heads cannot be folded. Problems of
+/// few tiles run by rows whose tiles have 64 queries, which need no fold.
 TEST(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   for (const std::int64_t group : {2, 3, 4, 8})
@@ -87,7 +87,7 @@ TEST(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
     }
 }
 
-/// Few queries over many keys: walks are divided, and parts without a visible key join in.
+/// Few queries over many keys: the KV is split across CTAs, and some parts have no visible key.
 TEST(GpuAttention, DividedWalksMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   int divided = 0;
@@ -109,8 +109,7 @@ TEST(GpuAttention, DividedWalksMatchTheOracle) {
   EXPECT_GT(divided, 3);
 }
 
-/// Scores outgrow what the first keys let expect: by so much that P is still finite, or
-/// not.
+/// Scores grow along the keys, so much that P relative to the first row max is finite or overflows.
 TEST(GpuAttention, RisingScoresMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   all_match(60, [](AttentionOptions& o) {
@@ -120,7 +119,8 @@ TEST(GpuAttention, RisingScoresMatchTheOracle) {
   });
 }
 
-/// Scores at their cap have P that is rounded alike, whatever the first keys' P was.
+/// All scores but those of the first keys are at the cap, so their P are equal and rounded the same
+/// way.
 TEST(GpuAttention, ScoresAtTheirCapMatchTheOracle) {
   SKIP_UNLESS_HOPPER();
   all_match(60, [](AttentionOptions& o) {
@@ -164,8 +164,8 @@ TEST(GpuAttention, SameBitsEveryTime) {
   }
 }
 
-/// More tiles than thread blocks, lists of very different lengths, and a replay with other
-/// lists in the same buffers.
+/// More tiles than thread blocks, lists of very different lengths, and replays with other lists in
+/// the same buffers.
 TEST(GpuAttention, GraphsReplayWithAnotherMask) {
   SKIP_UNLESS_HOPPER();
   for (const std::uint64_t seed : {3u, 11u}) {
@@ -183,7 +183,7 @@ TEST(GpuAttention, GraphsReplayWithAnotherMask) {
     const gpu_test::Captured captured(plan(problem), problem);
     for (int round = 0; round < 3; ++round) {
       c->memory.reset();
-      // Each round the lists' rows lose an entry.
+      // Each round removes an entry from every list.
       for (const Tensor& counts : {c->problem.mask.full.counts, c->problem.mask.partial.counts}) {
         if (!counts) continue;
         oracle::DenseArray values = oracle::read(counts);
@@ -201,8 +201,8 @@ TEST(GpuAttention, GraphsReplayWithAnotherMask) {
   }
 }
 
-/// Rows before the first offset and from the last one on are zeros, -inf in lse. Only the device
-/// knows which rows these are: a replay follows the offsets.
+/// Rows before the first offset and from the last one on are zeros in out and -inf in lse. The
+/// device reads the offsets in each replay.
 TEST(GpuAttention, RowsOfNoSequenceAreZero) {
   SKIP_UNLESS_HOPPER();
   int taken = 0;
@@ -222,7 +222,7 @@ TEST(GpuAttention, RowsOfNoSequenceAreZero) {
     const gpu_test::Captured captured(plan(problem), problem);
     for (int round = 0; round < 3; ++round) {
       c->memory.reset();
-      // Each round the first and the last sequence lose a row or more.
+      // Each round, the first and the last sequence lose a row or more.
       oracle::DenseArray offsets = oracle::read(c->problem.q_offsets);
       if (round > 0 && offsets.values.size() > 1) {
         double& first = offsets.values[0];

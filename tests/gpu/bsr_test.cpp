@@ -21,7 +21,8 @@ struct Blocks {
   std::int64_t rows, cols;
 };
 
-/// The bytes of out, by the last row.
+/// Runs a problem by each row and compares with the oracle. Returns the bytes of the last row's
+/// run.
 std::string expect_right_by_each_row(Products& p, const MatmulProblem& problem,
                                      const std::string& text) {
   std::string bytes;
@@ -58,7 +59,7 @@ std::string text_of(const Blocks& block, Side side, std::int64_t length, DType d
          std::to_string(length);
 }
 
-/// The sparse matrix [rows, cols] on the given side of a dense one `length` long.
+/// The sparse matrix on the given side; the dense side has `length` rows or columns of its own.
 MatmulProblem problem_of(Products& p, const BsrMatrix& sparse, Side side, std::int64_t length,
                          bool turned, DType dtype) {
   MatmulProblem problem;
@@ -146,8 +147,8 @@ TEST(GpuBsr, NothingStored) {
   }
 }
 
-/// Tiles without a block between others, many to a block of threads, and an epilogue that keeps
-/// warps busy for different times.
+/// Empty tiles between others, many per thread block, and an epilogue of different duration per
+/// warp.
 TEST(GpuBsr, EmptyTilesBetweenOthers) {
   SKIP_UNLESS_HOPPER();
   for (bool none : {true, false}) {
@@ -166,8 +167,7 @@ TEST(GpuBsr, EmptyTilesBetweenOthers) {
   }
 }
 
-/// Lists that nobody checked lead nowhere outside the tensors, and what they do not name may hold
-/// NaN.
+/// Invalid lists never lead outside the tensors. Blocks that no valid entry names hold NaN.
 TEST(GpuBsr, HostileLists) {
   SKIP_UNLESS_HOPPER();
   for (DType index : {DType::i32, DType::i64})
@@ -188,7 +188,7 @@ TEST(GpuBsr, HostileLists) {
         }
 }
 
-/// Entries in any order lose blocks, nothing worse.
+/// Unsorted lists may lose blocks, but the kernel writes only to the result.
 TEST(GpuBsr, ListsOutOfOrder) {
   SKIP_UNLESS_HOPPER();
   for (std::int64_t each : {16, 64}) {
@@ -205,7 +205,7 @@ TEST(GpuBsr, ListsOutOfOrder) {
   }
 }
 
-/// Each batch with lists and blocks of its own, or with those of all.
+/// Batches with lists and blocks of their own, or shared ones.
 TEST(GpuBsr, Batches) {
   SKIP_UNLESS_HOPPER();
   constexpr std::int64_t kBatch = 3;

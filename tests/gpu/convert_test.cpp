@@ -1,4 +1,4 @@
-// Conversions and schedules on a GPU against the same ones in host memory, byte by byte.
+// Conversions and schedules on a GPU against those in host memory, byte by byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ Case on_device(const Twin& twin, Case c) {
   return c;
 }
 
-/// Memory on the GPU, full of 0xa5.
+/// Memory on the GPU, filled with 0xa5.
 class Memory {
  public:
   explicit Memory(std::int64_t bytes) : bytes_(bytes) {
@@ -82,7 +82,7 @@ TEST(Convert, GpuWritesWhatTheCpuWrites) {
   }
 }
 
-/// Wide enough for several tiles of lines, tall enough for several bands in a chunk.
+/// Wide enough for several tiles of lines, and tall enough for several bands in a chunk.
 TEST(Convert, LargeListsAreTransposed) {
   Twin twin(kTwinBytes);
   Random random(82);
@@ -133,7 +133,6 @@ TEST(Convert, ManyBlocksAreChosen) {
 }
 
 TEST(Convert, CapturedConversionsFollowTheContents) {
-  // One layout of memory, filled anew: the second case has the first one's sizes.
   Twin twin(kTwinBytes);
   Random random(84);
   const auto carve = [&](DType dtype, std::int64_t n) { return twin.carve(dtype, n); };
@@ -147,7 +146,7 @@ TEST(Convert, CapturedConversionsFollowTheContents) {
     conversions::convert(device, {.stream = stream, .workspace = workspace.buffer()});
   });
   for (int round = 0; round < 3; ++round) {
-    // The columns in the mirror, the scores turned round.
+    // Mirrors the columns and changes the order of the scores.
     for (std::int64_t i = 0; i < c.rows; ++i) {
       const std::int64_t begin = get(c.matrix.row_offsets, i),
                          end = get(c.matrix.row_offsets, i + 1);
@@ -205,7 +204,7 @@ TEST(Convert, HostileListsStayInside) {
   }
 }
 
-/// What the schedule of a product has to hold, from the host's lists.
+/// Compares the schedule of a product with the lists that the host transposes.
 void expect_schedule(const BsrMatrix& m, std::int64_t batch, const planning::GpuLists& found,
                      const std::string& text) {
   const std::int64_t lines = found.lines, stored = found.stored;
@@ -245,7 +244,7 @@ TEST(Schedule, HoldsTransposedListsAndTheOrderOfLines) {
     Twin twin(kTwinBytes);
     const auto carve = [&](DType dtype, std::int64_t n) { return twin.carve(dtype, n); };
     const Case c = conversions::make(random, carve);
-    // a transposed, or b as it is stored.
+    // The transposed sparse matrix as a, or the sparse matrix as b.
     const bool left = random.chance(0.5);
     MatmulProblem problem;
     const Operand sparse(on_device(twin, c.matrix));
@@ -265,7 +264,7 @@ TEST(Schedule, HoldsTransposedListsAndTheOrderOfLines) {
     const Graph graph([&](void* stream) {
       cuda::prepare({planned, any, shape, nullptr, memory.buffer().data, stream});
     });
-    // Captured before there was a list to read; replayed with this one and with its reverse.
+    // Captured before the lists were uploaded; replayed with them and with other columns.
     for (int replay = 0; replay < 2; ++replay) {
       const Tensor& columns = c.matrix.col_indices;
       if (replay == 1 && c.matrix.row_offsets.rank == 1) {

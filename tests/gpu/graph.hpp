@@ -6,7 +6,7 @@
 
 namespace tessera::gpu_test {
 
-/// A stream, and what was captured on it.
+/// A stream and the graph that was captured on it.
 class Graph {
  public:
   template <class Record>

@@ -4,7 +4,7 @@
 
 #include <tessera/device.hpp>
 
-// GPU tests are skipped where there is no GPU; 77 is the code that CTest takes for "skipped".
+// Without a GPU the tests are skipped; 77 is their SKIP_RETURN_CODE in CTest.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (tessera::cuda_device_count() == 0) {

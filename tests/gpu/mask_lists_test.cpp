@@ -1,4 +1,4 @@
-// Lists of block masks on a GPU against the same ones in host memory, byte by byte.
+// Lists of block masks on a GPU against those in host memory, byte by byte.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -36,7 +36,7 @@ Case on_device(const Twin& twin, Case c) {
 
 constexpr std::size_t kTwinBytes = std::size_t{16} << 20;
 
-/// What is written on the GPU is what the CPU writes, and nothing beside it.
+/// Checks that the GPU writes the same bytes as the CPU, and no others.
 void expect_equal(const Case& c, Twin& twin) {
   SCOPED_TRACE(c.text);
   twin.upload();
@@ -56,7 +56,7 @@ TEST(MaskLists, GpuWritesWhatTheCpuWrites) {
   }
 }
 
-/// Rows longer than a warp keeps in registers, several tiles of columns, several bands of rows.
+/// Rows longer than a warp can keep in registers, several tiles of columns, several bands of rows.
 TEST(MaskLists, LargeMasks) {
   Random random(102);
   for (int round = 0; round < 6; ++round) {
@@ -76,7 +76,7 @@ TEST(MaskLists, CapturedConversionsFollowTheContents) {
   const Graph graph([&](void* stream) { mask_lists::convert(device, {.stream = stream}); });
   for (int round = 0; round < 3; ++round) {
     SCOPED_TRACE(round);
-    // All flags turned round, each score's neighbour instead of it, the columns in the mirror.
+    // Inverts flags, replaces scores by their neighbours, and mirrors the columns.
     for (const Tensor* t : {&c.full, &c.partial, &c.scores}) {
       for (std::int64_t i = 0; i < 33; ++i) {
         for (std::int64_t j = 0; j < 130; ++j) {

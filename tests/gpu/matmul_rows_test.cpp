@@ -1,4 +1,4 @@
-// What the cost model would leave out is tried too: each row that takes a problem runs it.
+// Each row that supports a problem runs it, whichever row the cost model would choose.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::string words(std::int64_t m, std::int64_t n, std::int64_t k) {
   return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
 }
 
-/// Stored the other way round: columns contiguous.
+/// The transposed view: columns are contiguous.
 Tensor turned(Tensor t) {
   std::swap(t.shape[0], t.shape[1]);
   std::swap(t.strides[0], t.strides[1]);
@@ -60,7 +60,7 @@ TEST(GpuMatmulRows, EachRowTakesEachShapeAndTranspose) {
         }
 }
 
-/// Few tiles and much depth: blocks of threads share it.
+/// Few tiles of large depth, which thread blocks split.
 TEST(GpuMatmulRows, SharedDepth) {
   SKIP_UNLESS_HOPPER();
   const std::int64_t shapes[][3] = {
@@ -123,11 +123,11 @@ TEST(GpuMatmulRows, CopiesWhatCannotBeRead) {
   }
 }
 
-/// Offsets of groups with empty ones at both ends and between.
+/// Offsets of groups. Kind 0 has empty groups at both ends and in between.
 std::vector<std::int64_t> cuts_of(std::int64_t total, int kind) {
   if (kind == 0) return {0, 0, 1, 1, total / 2, total - 3, total, total};
   if (kind == 1) return {0, total};
-  std::vector<std::int64_t> cuts{0};  // more than a warp of groups
+  std::vector<std::int64_t> cuts{0};  // more groups than a warp has lanes
   for (int i = 1; i < 70; ++i) cuts.push_back(std::min<std::int64_t>(total, cuts.back() + i % 9));
   cuts.push_back(total);
   return cuts;
@@ -160,7 +160,7 @@ TEST(GpuMatmulRows, GroupsOfRows) {
       }
 }
 
-/// The other groups hold NaN: nothing of them may come along.
+/// One group holds NaN, which must not reach the results of other groups.
 TEST(GpuMatmulRows, GroupsOfTheInnerDimension) {
   SKIP_UNLESS_HOPPER();
   for (int kind = 0; kind < 3; ++kind)
@@ -205,8 +205,8 @@ TEST(GpuMatmulRows, GroupsWithSparseWeights) {
   expect_right_by_each_row(p, problem, "sparse groups");
 }
 
-/// Rows before the first offset and from the last one on are zeros, in every layout of the result
-/// and whatever the epilogue.
+/// Rows before the first offset and from the last one on are zeros, for every layout of the result
+/// and every epilogue.
 TEST(GpuMatmulRows, RowsOfNoGroupAreZero) {
   SKIP_UNLESS_HOPPER();
   const std::int64_t total = 333, k = 72, n = 136, groups = 3;
@@ -227,7 +227,7 @@ TEST(GpuMatmulRows, RowsOfNoGroupAreZero) {
       }
 }
 
-/// Offsets that nobody checked lead nowhere outside the tensors.
+/// Invalid offsets never lead outside the tensors.
 TEST(GpuMatmulRows, HostileOffsets) {
   SKIP_UNLESS_HOPPER();
   const std::vector<std::vector<std::int64_t>> lists = {
@@ -251,13 +251,13 @@ TEST(GpuMatmulRows, HostileOffsets) {
     }
 }
 
-/// A captured graph runs again with other values, and gives what a call would.
+/// A captured graph, replayed with other values, gives the results of a call.
 TEST(GpuMatmulRows, GraphsReplay) {
   SKIP_UNLESS_HOPPER();
   Products p(9);
   MatmulProblem problem;
   problem.a = p.matrix(DType::bf16, {20, 1024});
-  problem.b = p.matrix(DType::bf16, {1024, 200}, 1);  // odd rows: copied first
+  problem.b = p.matrix(DType::bf16, {1024, 200}, 1);  // rows of odd length, which are copied first
   problem.out = p.matrix(DType::bf16, {20, 200}, 0, true);
   const MatmulProblem device = p.moved(problem);
   const Plan made = plan(device);
@@ -271,7 +271,7 @@ TEST(GpuMatmulRows, GraphsReplay) {
   }
 }
 
-/// And with another pattern in the same buffers: tiles are dealt out anew.
+/// Replays with other patterns in the same buffers: each assigns dynamic tiles again.
 TEST(GpuMatmulRows, GraphsReplayWithAnotherPattern) {
   SKIP_UNLESS_HOPPER();
   for (int row : matmul_rows()) {
@@ -285,7 +285,7 @@ TEST(GpuMatmulRows, GraphsReplayWithAnotherPattern) {
     const MatmulProblem device = p.moved(problem);
     const Captured graph(gpu_test::plan_by(row, device), device);
     for (std::uint64_t seed : {1, 2, 3}) {
-      const Pattern other = pattern(seed);  // as many blocks in each row
+      const Pattern other = pattern(seed);  // the same number of blocks per row
       auto* columns = static_cast<std::int32_t*>(problem.a.sparse.col_indices.data);
       std::copy(other.indices.begin(), other.indices.end(), columns);
       p.expect_right(problem, "pattern " + std::to_string(seed),
@@ -305,7 +305,7 @@ TEST(GpuMatmulRows, SameBitsEveryTime) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(p.expect_right(problem, "repeat"), first);
 }
 
-/// The row with the widest tiles, whose scheduler hands out dynamic tiles.
+/// The row with the widest tiles, which has dynamic tiles.
 int wide_row() {
   for (int row : gpu_test::rows_of("sm90_matmul"))
     if (gpu_test::name_of(row) == "sm90_matmul_m128_n256_k64_s4") return row;
@@ -313,7 +313,7 @@ int wide_row() {
   return 0;
 }
 
-/// More tiles than blocks of threads: long lists come first, tiles are dealt out.
+/// More tiles than thread blocks: tiles are dynamic, and those of long lists come first.
 TEST(GpuMatmulRows, UnevenListsInManyTiles) {
   SKIP_UNLESS_HOPPER();
   for (std::int64_t block : {64, 128, 192}) {
@@ -330,8 +330,7 @@ TEST(GpuMatmulRows, UnevenListsInManyTiles) {
   }
 }
 
-/// Lists that are not what they should be are walked all the same: each entry once, nothing
-/// outside.
+/// Unsorted lists are walked too: each entry once, and nothing outside.
 TEST(GpuMatmulRows, ListsOutOfOrder) {
   SKIP_UNLESS_HOPPER();
   for (std::int64_t block : {64, 128, 256}) {

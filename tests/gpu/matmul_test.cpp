@@ -81,7 +81,7 @@ TEST(GpuMatmul, EpiloguesAndOutputTypes) {
           e.beta = 0.5f;
           e.c = p.matrix(DType::f16, {100, 264});
         }
-        if (kind == 3) e.beta = 2.0f;  // the result's former contents
+        if (kind == 3) e.beta = 2.0f;  // without c, beta scales the former contents of out
         p.expect_right(problem, std::string(to_string(activation)) + " kind " +
                                     std::to_string(kind) + " " + to_string(out));
       }
@@ -92,7 +92,7 @@ Pattern with_gaps(std::int64_t rows, std::int64_t cols, Random& random) {
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < cols; ++j)
       if (i == 1 || (i != 2 && random.chance(1.0 / 3)))
-        pattern.indices.push_back(j);  // 1 full, 2 empty
+        pattern.indices.push_back(j);  // row 1 is full, row 2 empty
     pattern.offsets.push_back(pattern.stored());
   }
   return pattern;

@@ -22,10 +22,10 @@ struct Case {
   std::int64_t parts = 2, batch = 2, length = 5, heads = 3, dim = 64;
   DType dtype = DType::f32, out = DType::f32;
   bool packed = false, sinks = false, in_place = false, lse = true;
-  bool strided = false;  // heads before rows, padded rows, a gap between columns
+  bool strided = false;  // heads before rows, padded rows, gaps between columns
 };
 
-/// A problem in host memory, and the same one on the GPU.
+/// A problem in host memory, and its copy on the GPU.
 class Merge {
  public:
   explicit Merge(const Case& shape, unsigned seed = 1)
@@ -47,7 +47,7 @@ class Merge {
 
   MergeStatesProblem& host() { return problem_; }
 
-  /// Runs on the GPU and compares with the oracle; the answer's bytes.
+  /// Runs on the GPU and compares with the oracle. Returns all memory of the GPU.
   std::vector<std::byte> run(const Execution& execution) {
     const oracle::Merged expected = oracle::merge_states(problem_);
     twin_.upload();
@@ -62,8 +62,8 @@ class Merge {
     return copy;
   }
 
-  /// Runs the CPU path on the host's memory and compares it with a GPU answer: the same NaN and
-  /// infinities, values within a few roundings, and not one byte that only one of them wrote.
+  /// Runs the CPU backend in host memory and compares it with a result of the GPU: the same NaN and
+  /// infinities, finite values within a few roundings, and no byte that only one of the two wrote.
   void compare_with_cpu(std::vector<std::byte>& answer) {
     const Tensor gpu_out = twin_.inside(problem_.out, answer);
     const Tensor gpu_lse = twin_.inside(problem_.lse, answer);
@@ -126,7 +126,7 @@ class Merge {
     std::normal_distribution<float> normal;
     each(t, [&](std::int64_t at) { store_from_float(t.data, t.dtype, at, normal(random_)); });
   }
-  /// Spread over many orders of magnitude, with empty parts in between.
+  /// Values over many orders of magnitude; some parts are empty (-inf).
   void fill_lse(const Tensor& t) {
     std::uniform_real_distribution<float> uniform(-30.0f, 30.0f);
     each(t, [&](std::int64_t at) {
@@ -226,7 +226,7 @@ TEST(GpuMerge, EmptyPartsAreNeverRead) {
       static_cast<float*>(problem.lses[p].data)[row] = row < 2 || p == 1 ? -kInf : 1.0f;
     }
   }
-  // Part 1 is empty in every row, all parts are in rows 0 and 1.
+  // Part 1 is empty in every row. In rows 0 and 1 all parts are empty.
   for (int i = 0; i < 4 * 8; ++i) static_cast<float*>(problem.outs[1].data)[i] = kNan;
   for (int i = 0; i < 2 * 8; ++i) static_cast<float*>(problem.outs[0].data)[i] = kNan;
   auto answer = merge.run({});
@@ -280,7 +280,7 @@ TEST(GpuMerge, TooManyPartsAreRefused) {
   Merge merge({.parts = 65, .dim = 8});
   try {
     merge_states(merge.on_device());
-    FAIL() << "65 parts were taken";
+    FAIL() << "65 parts were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::unsupported);
     EXPECT_NE(std::string(error.what()).find("64"), std::string::npos) << error.what();

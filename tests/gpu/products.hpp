@@ -19,13 +19,14 @@ namespace tessera::gpu_test {
 
 using generate::Random;
 
-/// Host tensors and their twins on the GPU, 16-byte aligned as TMA wants them.
+/// Host tensors and their copies on the GPU, aligned to 16 bytes as TMA requires.
 class Products {
  public:
   explicit Products(std::uint64_t seed, std::size_t megabytes = 6)
       : random_(seed), twin_(megabytes << 20) {}
 
-  /// [rows, cols] or [batch, rows, cols], `padding` more elements a row (NaN), values normal.
+  /// [rows, cols] or [batch, rows, cols], normal values; each row has `padding` more elements, of
+  /// NaN.
   Tensor matrix(DType dtype, std::vector<std::int64_t> shape, std::int64_t padding = 0,
                 bool poison = false) {
     const std::int64_t eight = 8;
@@ -60,15 +61,16 @@ class Products {
     return m;
   }
 
-  /// The same matrix as its lists have it, a view: entries whose column exists, and no others, of
-  /// a `pattern` with its offsets and columns as they may come from anywhere. `values` gets NaN in
-  /// all blocks that no entry names.
+  /// A matrix with invalid lists (`as_given`), and the valid matrix that kernels should read from
+  /// it
+  /// (`as_read`), which has only the entries whose column exists. In `as_given`, the values of all
+  /// other blocks are NaN.
   struct Hostile {
     BsrMatrix as_given, as_read;
   };
-  /// Offsets that fall or lie outside, and entries that name no column: 3 x 4 blocks.
+  /// Patterns of 3 x 4 blocks with offsets that decrease or lie outside, and invalid columns.
   static std::vector<Pattern> hostile_patterns(DType index) {
-    constexpr std::int64_t kWide = std::int64_t{1} << 32;  // nothing is left of it in 32 bits
+    constexpr std::int64_t kWide = std::int64_t{1} << 32;  // zero in the lower 32 bits
     const std::int64_t beyond = index == DType::i64 ? kWide : 1 << 30;
     std::vector<Pattern> patterns;
     for (const std::vector<std::int64_t>& offsets :
@@ -82,7 +84,7 @@ class Products {
     const auto clamped = [&](std::int64_t i) {
       return std::clamp(pattern.offsets[static_cast<std::size_t>(i)], std::int64_t{0}, stored);
     };
-    Pattern whole{pattern.rows, pattern.cols, {0}, {}}, read = whole;  // whole: room for all
+    Pattern whole{pattern.rows, pattern.cols, {0}, {}}, read = whole;
     std::vector<std::int64_t> taken;
     for (std::int64_t i = 0; i < pattern.rows; ++i) {
       for (std::int64_t e = clamped(i); e < clamped(i + 1); ++e) {
@@ -119,8 +121,7 @@ class Products {
     return o;
   }
 
-  /// Runs on the GPU by a kernel of ours for Hopper, brings `out` back into the host's problem and
-  /// asks the oracle. The bytes of out.
+  /// Runs on the GPU by one of our Hopper kernels and compares the result with the oracle. Returns the bytes of all memory.
   std::string expect_right(const MatmulProblem& host, const std::string& text) {
     return expect_right(host, text, [](const MatmulProblem& device) {
       matmul(device, {.backend = Backend::sm90});
@@ -138,7 +139,7 @@ class Products {
     return device;
   }
 
-  /// The same with a call of the caller's.
+  /// The same with the given call.
   template <class Call>
   std::string expect_right(const MatmulProblem& host, const std::string& text, const Call& call) {
     const MatmulProblem device = moved(host);
@@ -176,7 +177,7 @@ class Products {
                              : tensor(data, dtype, {shape[0]});
   }
 
-  /// Runs on the GPU; all memory afterwards.
+  /// Runs on the GPU. Returns the bytes of all memory.
   std::vector<std::byte> run(const SddmmProblem& host) {
     SddmmProblem device = host;
     device.a = moved(host.a);
@@ -205,7 +206,7 @@ class Products {
     return std::string(reinterpret_cast<const char*>(copy.data()), copy.size());
   }
 
-  /// Every byte that is no element of `written` is what it was.
+  /// Checks that all bytes outside the elements of `written` are unchanged.
   void expect_untouched_outside(const Tensor& written, std::vector<std::byte> copy,
                                 const std::string& text) {
     const auto bytes = static_cast<std::size_t>(size_of(written.dtype));
@@ -240,13 +241,13 @@ class Products {
   Twin twin_;
 };
 
-/// Hopper only: elsewhere no kernel takes products yet.
+/// Only Hopper has kernels for products yet.
 inline bool on_hopper() { return device_facts({DeviceKind::cuda, 0}).compute_capability == 90; }
 #define SKIP_UNLESS_HOPPER() \
   if (!::tessera::gpu_test::on_hopper()) GTEST_SKIP() << "needs compute capability 9.0"
 
-/// Rows and columns contiguous, insides and edges, C and bias of other types and ways: calls
-/// check(products, problem, text) with products of m rows and a depth of k.
+/// Calls check(products, problem, text) for epilogues of all kinds on products of m rows and depth
+/// k: results by row and by column, c and bias of different dtypes and layouts.
 template <class Check>
 void for_each_epilogue(std::int64_t m, std::int64_t k, const Check& check) {
   const Activation activations[] = {Activation::none, Activation::relu, Activation::gelu,

@@ -16,10 +16,10 @@
 #include "src/kernels/families.hpp"
 #include "tests/gpu/twin.hpp"
 
-// Problems by a row of the test's choice, whatever the cost model thinks.
+// Runs problems by a given row, whichever row the cost model would choose.
 namespace tessera::gpu_test {
 
-/// A row of a kernel table, by its number in the whole of them.
+/// A kernel row. Rows of all families are numbered in one sequence.
 struct NumberedRow {
   std::string_view family;
   const planning::KernelRow* row;
@@ -34,7 +34,7 @@ inline const std::vector<NumberedRow>& numbered_rows() {
   return rows;
 }
 
-/// The rows of one family: "sm90_matmul".
+/// The rows of one family, such as "sm90_matmul".
 inline std::vector<int> rows_of(std::string_view family) {
   std::vector<int> rows;
   for (std::size_t i = 0; i < numbered_rows().size(); ++i)
@@ -47,7 +47,7 @@ inline const planning::KernelRow& row_at(int row) {
 }
 inline std::string name_of(int row) { return row_at(row).name; }
 
-/// Device memory for as long as it lives. What lies there at first is of no use to anybody.
+/// Owns device memory, filled with 0xff at first.
 class Room {
  public:
   explicit Room(std::int64_t bytes) : bytes_(bytes) {
@@ -65,7 +65,7 @@ class Room {
   std::int64_t bytes_;
 };
 
-/// A plan for one row, also of problems that the family leaves to others.
+/// A plan for one row, also for problems that the family would leave to another one.
 template <class Problem>
 Plan plan_by(int row, const Problem& problem) {
   const planning::Families families = api::families();
@@ -81,7 +81,7 @@ Plan plan_by(int row, const Problem& problem) {
   return planning::public_plan(families, planned);
 }
 
-/// With buffers of its own.
+/// Runs a problem by one row, with buffers of its own.
 template <class Problem>
 void run_by(int row, const Problem& problem) {
   const Plan made = plan_by(row, problem);
@@ -94,15 +94,15 @@ void run_by(int row, const Problem& problem) {
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-/// Enqueues alone, by a row that needs no buffers.
+/// Enqueues a run without waiting for it, by a row that needs no buffers.
 inline void enqueue_by(int row, const MatmulProblem& problem, void* stream = nullptr) {
   Execution execution;
   execution.stream = stream;
   run(plan_by(row, problem), problem, execution);
 }
 
-/// A tensor in device memory that `run` need not share with the host: all bytes alike, those from
-/// `tail` on (along the first dimension) another value. For sizes that no host should fill.
+/// A large tensor in device memory whose bytes are all equal, except that the last `tail` entries
+/// of the first dimension have another byte.
 class Uniform {
  public:
   Uniform(DType dtype, std::vector<std::int64_t> shape, int byte, std::int64_t tail = 0,
@@ -119,7 +119,7 @@ class Uniform {
     tensor_.device = {DeviceKind::cuda, 0};
   }
   const Tensor& view() const { return tensor_; }
-  /// What every element is, of a 16-bit type whose two bytes are alike.
+  /// The value of a bf16 element of two equal bytes.
   static float value(int byte) {
     const auto both = static_cast<std::uint32_t>(byte | byte << 8) << 16;  // bf16
     float f;
@@ -137,7 +137,7 @@ class Uniform {
   Tensor tensor_;
 };
 
-/// Elements of a result in device memory, from `first` on in memory.
+/// `count` elements of a result in device memory, from offset `first`.
 inline std::vector<float> some_floats(const Tensor& out, std::int64_t first, std::int64_t count) {
   std::vector<float> host(static_cast<std::size_t>(count));
   check(cudaMemcpy(host.data(), static_cast<const float*>(out.data) + first,
@@ -146,8 +146,8 @@ inline std::vector<float> some_floats(const Tensor& out, std::int64_t first, std
   return host;
 }
 
-/// Stored blocks of more than 2^31 elements together, one in each row of blocks, times a few
-/// columns: by each row of a family.
+/// A sparse matrix with more than 2^31 stored elements, one block per row of blocks, times a few
+/// columns, by each row of a family.
 inline void expect_many_stored_elements(const std::string& family) {
   constexpr std::int64_t kBlock = 128, kBlocks = (std::int64_t{1} << 17) + 64, kColumns = 8;
   constexpr int kFew = 0x3C, kLast = 0x3D, kOther = 0x3F;
@@ -185,7 +185,7 @@ inline void expect_many_stored_elements(const std::string& family) {
   }
 }
 
-/// What a plan does with one problem, captured once and launched as often as asked.
+/// A captured graph of a plan's prepare and run for one problem.
 class Captured {
  public:
   template <class Problem>

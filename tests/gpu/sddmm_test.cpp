@@ -16,7 +16,7 @@ using gpu_test::Products;
 
 constexpr DType kHalves[] = {DType::bf16, DType::f16};
 
-/// Row 1 full, row 2 empty, the others a third.
+/// Row 1 is full, row 2 empty, and the others have a third of the blocks.
 Pattern with_gaps(std::int64_t rows, std::int64_t cols, Random& random) {
   Pattern pattern{rows, cols, {0}, {}};
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -103,7 +103,7 @@ TEST(GpuSddmm, AlphaBetaAndOutputTypes) {
       }
 }
 
-/// Rows and columns of blocks that no 16-byte store fits, and blocks that are stored by column.
+/// Values whose rows are not aligned to 16 bytes, and blocks that are stored by columns.
 TEST(GpuSddmm, AnyStridesOfTheValues) {
   SKIP_UNLESS_HOPPER();
   for (std::int64_t block : {16, 32, 64, 128})
@@ -134,7 +134,7 @@ TEST(GpuSddmm, EmptyAndTinyPatterns) {
     }
 }
 
-/// More rows than one round of the search looks at, most of them empty.
+/// More rows than one round of the search covers, most of them empty.
 TEST(GpuSddmm, ManyRows) {
   SKIP_UNLESS_HOPPER();
   for (std::int64_t rows : {31, 32, 33, 34, 65, 1200}) {
@@ -181,7 +181,7 @@ TEST(GpuSddmm, BatchesWithSharedAndOwnPatterns) {
     }
 }
 
-/// Matrices of unequal density in one pool of blocks, in any order, with blocks that none has.
+/// Matrices of different densities in one pool of blocks, in any order, with blocks of no matrix.
 TEST(GpuSddmm, BatchesInOnePool) {
   SKIP_UNLESS_HOPPER();
   for (std::int64_t block : {16, 64, 128}) {
@@ -201,7 +201,7 @@ TEST(GpuSddmm, BatchesInOnePool) {
   }
 }
 
-/// Lists in device memory that promise what is not there: nothing but values may change.
+/// With invalid lists, only the values may change.
 TEST(GpuSddmm, HostileListsHurtNothing) {
   SKIP_UNLESS_HOPPER();
   const std::int64_t big = std::int64_t{1} << 40;
@@ -222,9 +222,9 @@ TEST(GpuSddmm, HostileListsHurtNothing) {
       }
 }
 
-/// Deep products, where blocks of a cluster fetch for each other. Narrow blocks: all columns or
-/// most of them, in the same places or others; full rows of these lengths come in tiles one row
-/// apart. Blocks of 128: rows of A.
+/// Deep products, where the thread blocks of a cluster load for each other. With narrow blocks they
+/// share all or most columns of B, at equal or different positions in their tiles; with full rows
+/// of these lengths, the tiles are one row apart. With blocks of 128 they share rows of A.
 TEST(GpuSddmm, NeighboursFetchForEachOther) {
   SKIP_UNLESS_HOPPER();
   const std::int64_t sizes[][4] = {{16, 8, 60, 4160}, {32, 8, 15, 4160}, {128, 2, 4, 4160}};

@@ -1,4 +1,4 @@
-// The rows for few columns, each on everything that it takes.
+// The rows for products with few columns, on all kinds of problems that they support.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,14 +27,14 @@ void expect_right_by_each_row(Products& p, const MatmulProblem& problem, const s
                    [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
 }
 
-/// Stored the other way round: columns contiguous.
+/// The transposed view: columns are contiguous.
 Tensor turned(Tensor t) {
   std::swap(t.shape[0], t.shape[1]);
   std::swap(t.strides[0], t.strides[1]);
   return t;
 }
 
-/// Each side short, contiguous either way; depths that blocks of threads share, and odd ones.
+/// Each side short, contiguous by rows or columns; depths that are split, and odd ones.
 TEST(GpuSkinny, DenseEitherSideEachTranspose) {
   SKIP_UNLESS_HOPPER();
   const std::int64_t shapes[][3] = {{1, 300, 200}, {257, 17, 136},  {140, 270, 72},
@@ -124,7 +124,7 @@ TEST(GpuSkinny, SparseEitherSide) {
           }
 }
 
-/// Contiguous columns of one element a row: no pitch at all.
+/// Matrices of one column.
 TEST(GpuSkinny, Vectors) {
   SKIP_UNLESS_HOPPER();
   Products p(10);
@@ -153,8 +153,7 @@ TEST(GpuSkinny, NothingStored) {
   expect_right_by_each_row(p, problem, "no blocks");
 }
 
-/// Lists that nobody checked lead nowhere outside the tensors, and what they do not name may hold
-/// NaN: entries that name no column have blocks of it, here.
+/// Invalid lists never lead outside the tensors. Here the blocks of invalid entries hold NaN.
 TEST(GpuSkinny, HostileLists) {
   SKIP_UNLESS_HOPPER();
   for (DType index : {DType::i32, DType::i64})
@@ -176,7 +175,7 @@ TEST(GpuSkinny, HostileLists) {
         }
 }
 
-/// A matrix of each batch with rows of NaN behind it.
+/// Matrices of a batch, each followed by rows of NaN.
 Tensor apart(Products& p, DType dtype, std::int64_t batch, std::int64_t rows, std::int64_t cols,
              bool poison = false) {
   constexpr std::int64_t kBetween = 3;
@@ -206,11 +205,11 @@ TEST(GpuSkinny, BatchesApart) {
       problem.epilogue.bias = p.matrix(dtype, {1, 3, n});
       Tensor& bias = problem.epilogue.bias;
       bias = tensor(bias.data, dtype, {3, n}, {bias.stride(1), 1});
-      expect_right_by_each_row(p, problem, turned ? "turned" : "as they lie");
+      expect_right_by_each_row(p, problem, turned ? "transposed" : "not transposed");
     }
 }
 
-/// Tiles of many heights, one to four blocks of threads to each, one to four on an SM.
+/// Tiles of many heights, split across one to four thread blocks, with one to four on an SM.
 TEST(GpuSkinny, ManyCuts) {
   SKIP_UNLESS_HOPPER();
   Random random(13);
@@ -229,8 +228,8 @@ TEST(GpuSkinny, ManyCuts) {
   }
 }
 
-/// Tiles whose blocks load the columns for each other: that takes many rows, so that another row
-/// has to tell what is right.
+/// Tiles that load columns together. These problems are too large for the oracle, so another kernel
+/// row computes the expected result.
 TEST(GpuSkinny, TilesThatReadColumnsTogether) {
   SKIP_UNLESS_HOPPER();
   const std::vector<int> rows = gpu_test::rows_of("sm90_skinny");
@@ -240,7 +239,7 @@ TEST(GpuSkinny, TilesThatReadColumnsTogether) {
         const std::int64_t n = 14336 - 8, m = tokens_deep ? 128 : 100;
         const std::int64_t k = weights_deep ? 3072 - 24 : 2048 - 24;
         Products p(15, 112);
-        std::vector<float> pool(65521);  // a prime: lines differ
+        std::vector<float> pool(65521);  // a prime, so that rows differ
         for (float& value : pool) value = static_cast<float>(p.random().normal());
         const auto matrix = [&](std::int64_t height, std::int64_t width) {
           Tensor t = p.matrix(dtype, {1, height * width}, 0, true);
@@ -276,8 +275,8 @@ TEST(GpuSkinny, TilesThatReadColumnsTogether) {
       }
 }
 
-/// A grid may begin while the one before it ends: it must not read that one's results too early,
-/// nor overwrite what it reads. Some are of another kernel.
+/// A grid may begin before the previous grid ends. It must not read that grid's results too early,
+/// nor overwrite its inputs. Some grids are of another kernel.
 TEST(GpuSkinny, EachProductReadsTheOneBefore) {
   SKIP_UNLESS_HOPPER();
   constexpr int kSteps = 60;
@@ -285,10 +284,12 @@ TEST(GpuSkinny, EachProductReadsTheOneBefore) {
   Products p(8, 8);
   const Tensor first = p.matrix(DType::bf16, {8, width});
   std::vector<Operand> weights;
-  const auto shrink = [&](const Tensor& t) {  // so that values stay where they are
-    for (std::int64_t at = 0; at < t.numel(); ++at)
-      store_from_float(t.data, DType::bf16, at, 0.04f * static_cast<float>(p.random().normal()));
-  };
+  const auto shrink =
+      [&](const Tensor& t) {  // so that values neither grow nor vanish over the steps
+        for (std::int64_t at = 0; at < t.numel(); ++at)
+          store_from_float(t.data, DType::bf16, at,
+                           0.04f * static_cast<float>(p.random().normal()));
+      };
   for (int i = 0; i < 2; ++i) {
     weights.emplace_back(p.matrix(DType::bf16, {width, width}));
     shrink(weights.back().dense);
@@ -319,7 +320,7 @@ TEST(GpuSkinny, EachProductReadsTheOneBefore) {
   }
 }
 
-/// Launches of one kernel that ask for different amounts of shared memory.
+/// Two threads launch one kernel with different amounts of shared memory.
 TEST(GpuSkinny, TwoThreads) {
   SKIP_UNLESS_HOPPER();
   Products p(14, 8);
@@ -351,7 +352,7 @@ TEST(GpuSkinny, TwoThreads) {
   }
 }
 
-/// Operands, and results, of more than 2^31 elements.
+/// Operands and results of more than 2^31 elements.
 TEST(GpuSkinny, ManyElements) {
   SKIP_UNLESS_HOPPER();
   using gpu_test::Uniform;
@@ -360,7 +361,7 @@ TEST(GpuSkinny, ManyElements) {
     const std::int64_t m = problem.out.size(0), n = problem.out.size(1);
     const float each = static_cast<float>(k) * Uniform::value(kOther);
     for (std::int64_t line : {std::int64_t{0}, m - 1}) {
-      // The two differ by a factor of four; sums of thousands are cut off each time.
+      // The two differ by a factor of four. Long sums are truncated at each step: tolerance of 1%.
       const float few = each * Uniform::value(kFew), last = each * Uniform::value(kLast);
       for (float x : gpu_test::some_floats(problem.out, line * n, 64))
         EXPECT_NEAR(x, few, few / 100) << text;

@@ -15,7 +15,7 @@ namespace {
 using generate::Random;
 using gpu_test::Products;
 
-/// A product and the result's memory, on the host; everything has a twin on the GPU.
+/// A product and the memory of its result on the host, with a copy on the GPU.
 struct Case {
   Products p;
   SpgemmProblem problem;
@@ -32,7 +32,7 @@ struct Case {
     device.b = p.moved(problem.b);
     return device;
   }
-  /// A result at `pattern`. `listed`: its lists are there, else they are to be written.
+  /// Makes a result for `pattern`. `listed`: its lists are given, else the run writes them.
   void make_out(const Pattern& pattern, DType dtype, DType index, bool listed) {
     const BsrMatrix &a = problem.a.sparse, &b = problem.b.sparse;
     out = p.bsr(dtype, pattern, problem.a.transposed ? a.block_cols() : a.block_rows(),
@@ -44,7 +44,7 @@ struct Case {
     for (const Tensor& list : {out.row_offsets, out.col_indices})
       oracle::write(list, oracle::DenseArray({list.size(0)}, -7.0));
   }
-  /// The result as the GPU left it, against the oracle. Returns its bytes.
+  /// Compares the GPU's result with the oracle. Returns its bytes.
   std::string compare(const Pattern& pattern, const oracle::DenseArray& former) {
     gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     std::vector<std::byte> copy = p.twin().download();
@@ -63,7 +63,7 @@ struct Case {
     return std::string(reinterpret_cast<const char*>(copy.data()), copy.size());
   }
 
-  /// Symbolic, then numeric into memory of the sizes that the plan gives.
+  /// Runs the symbolic step, then the numeric step into memory of the sizes that the plan gives.
   std::string expect_planned(DType dtype, DType index) {
     const Pattern expected = oracle::spgemm_pattern(problem);
     make_out(expected, dtype, index, false);
@@ -83,7 +83,7 @@ struct Case {
       return {};
     }
   }
-  /// Into a pattern of the caller's own.
+  /// Runs the numeric step into a given pattern.
   void expect_given(const Pattern& pattern, DType dtype, DType index) {
     make_out(pattern, dtype, index, true);
     const oracle::DenseArray former = oracle::read(out.values);
@@ -97,7 +97,7 @@ struct Case {
   }
 };
 
-/// Row 1 full, row 2 empty, column 3 empty.
+/// Row 1 is full; row 2 and column 3 are empty.
 Pattern with_gaps(std::int64_t rows, std::int64_t cols, double density, Random& random) {
   Pattern pattern{rows, cols, {0}, {}};
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -110,7 +110,7 @@ Pattern with_gaps(std::int64_t rows, std::int64_t cols, double density, Random& 
 
 struct Shape {
   std::int64_t r, d, c;  // blocks: r x d times d x c
-  std::int64_t m, k, n;  // how many
+  std::int64_t m, k, n;  // sizes in blocks
   bool ta = false, tb = false;
 };
 
@@ -158,7 +158,7 @@ TEST(GpuSpgemm, OddAndRectangularBlocks) {
 }
 
 TEST(GpuSpgemm, LongRowsAndManyRuns) {
-  // More stored blocks of A in a row than one batch of steps, more runs than one tile holds.
+  // Rows of A with more blocks than one batch of steps has, and more runs than one tile has.
   for (std::int64_t block : {16, 64}) {
     Case c(5);
     fill(c, DType::bf16, {block, block, block, 3, 45, 21}, DType::i32, 0.5);
@@ -219,8 +219,8 @@ TEST(GpuSpgemm, SameBitsEveryTime) {
   }
 }
 
-/// More tiles than a GPU has places for, so that each place takes several; both ways to a result,
-/// and the same bits again.
+/// More tiles than thread blocks, so that each thread block takes several. Both forms of the
+/// numeric step, and the same bits again.
 TEST(GpuSpgemm, ManyTiles) {
   const Shape shapes[] = {{128, 128, 128, 300, 1, 2},
                           {64, 64, 64, 48, 3, 48},
@@ -246,7 +246,7 @@ TEST(GpuSpgemm, MoreBlocksThanAreSortedAtATime) {
   c.expect_planned(DType::bf16, DType::i32);
 }
 
-/// A captured call follows what the buffers hold when it is replayed.
+/// A replay uses the values and patterns that the buffers hold at that time.
 TEST(GpuSpgemm, ACapturedGraphTakesNewValuesAndPatterns) {
   for (int forms = 0; forms < 4; ++forms) {
     const std::int64_t block = forms < 2 ? 64 : 128;
@@ -267,7 +267,7 @@ TEST(GpuSpgemm, ACapturedGraphTakesNewValuesAndPatterns) {
     spgemm_numeric(problem, out, {.stream = stream});
     gpu_test::check(cudaStreamEndCapture(stream, &graph), "capture");
     gpu_test::check(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-    // Blocks of the result and of A move within their rows.
+    // Moves the blocks of the result and of A within their rows.
     const auto move = [](const BsrMatrix& m) {
       auto* columns = static_cast<std::int32_t*>(m.col_indices.data);
       const auto* offsets = static_cast<const std::int32_t*>(m.row_offsets.data);
@@ -294,7 +294,7 @@ TEST(GpuSpgemm, ACapturedGraphTakesNewValuesAndPatterns) {
   }
 }
 
-/// Lists on a device are not checked: whatever they hold, nothing outside the result is touched.
+/// Lists on a device are not checked. Whatever they hold, only the result changes.
 TEST(GpuSpgemm, HostileListsLeadNowhere) {
   for (std::int64_t block : {32, 64, 128})
     for (int forms = 0; forms < 4; ++forms)
@@ -339,7 +339,7 @@ TEST(GpuSpgemm, PlansAreForTheirProblemAndMayBeMoved) {
   other.b.transposed = true;
   EXPECT_THROW(spgemm_numeric(plan, other, c.on_device(c.out)), Error);
   const SpgemmPlan taken = std::move(plan);
-  EXPECT_EQ(plan.stored_blocks(), 0);  // NOLINT: what a moved-from plan says is the point
+  EXPECT_EQ(plan.stored_blocks(), 0);  // NOLINT: tests the moved-from state
   EXPECT_THROW(spgemm_numeric(plan, problem, c.on_device(c.out)), Error);
   EXPECT_NO_THROW(spgemm_numeric(taken, problem, c.on_device(c.out)));
   gpu_test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");

@@ -19,9 +19,8 @@ inline void check(cudaError_t status, const char* call) {
   }
 }
 
-/// One stretch of host memory and its twin on GPU 0. Tensors are carved from it as host views; the
-/// GPU's view of the same tensor has the same offset. Comparing whole stretches shows writes that
-/// went astray.
+/// Host memory and memory of the same size on GPU 0. Tensors are carved as host views; the GPU's
+/// view of a tensor has the same offset. Comparing all memory shows writes outside the outputs.
 class Twin {
  public:
   explicit Twin(std::size_t bytes) : host_(bytes, std::byte{0xA5}) {
@@ -31,9 +30,9 @@ class Twin {
   Twin(const Twin&) = delete;
   Twin& operator=(const Twin&) = delete;
 
-  /// `elements` is how much memory the strides span.
+  /// `elements`: the number of elements that the strides span.
   void* carve(DType dtype, std::int64_t elements) {
-    // Odd starts, so that nothing can rely on more than the element's own alignment.
+    // Aligned only to the element, so that kernels cannot rely on more.
     const auto size = static_cast<std::size_t>(size_of(dtype));
     used_ = (used_ / size + 3) * size;
     void* piece = host_.data() + used_;
@@ -48,7 +47,7 @@ class Twin {
     host.device = {DeviceKind::cuda, 0};
     return host;
   }
-  /// The same tensor inside a copy of the whole stretch.
+  /// The same tensor inside a copy of all memory.
   Tensor inside(Tensor host, std::vector<std::byte>& copy) const {
     if (host) host.data = copy.data() + offset(host);
     return host;

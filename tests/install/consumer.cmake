@@ -1,5 +1,5 @@
-# Installs the library as a user would get it, moves it, and builds a user's program against it by
-# each way there is. cmake -DSOURCE= -DBUILD= -DWORK= -DCXX= -P consumer.cmake
+# Installs the library, moves the installation, and builds a user's program against it in every
+# supported way. cmake -DSOURCE= -DBUILD= -DWORK= -DCXX= -P consumer.cmake
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${WORK})
 
@@ -16,7 +16,7 @@ run(${CMAKE_COMMAND} --install ${BUILD} --component library --prefix ${WORK}/fir
 if(EXISTS ${BUILD}/tessera)
   run(${CMAKE_COMMAND} --install ${BUILD} --component tool --prefix ${WORK}/first)
 endif()
-# The installed tree names no absolute path: it works wherever it is moved to.
+# No installed file has an absolute path, so that the installation can be moved.
 set(prefix ${WORK}/moved)
 file(RENAME ${WORK}/first ${prefix})
 file(GLOB_RECURSE package ${prefix}/*.cmake ${prefix}/*.pc)
@@ -27,7 +27,7 @@ foreach(file IN LISTS package)
   endif()
 endforeach()
 
-# The tool, with the library beside it.
+# The tool has to load the library of its prefix.
 if(EXISTS ${BUILD}/tessera)
   run(${CMAKE_COMMAND} -E env LD_TRACE_LOADED_OBJECTS=1 ${prefix}/bin/tessera)
   if(NOT said MATCHES "libtessera[^\n]* => ${prefix}/")
@@ -44,7 +44,7 @@ run(${CMAKE_COMMAND} --build ${WORK}/cmake)
 run(${WORK}/cmake/consumer)
 message(STATUS "find_package: works")
 
-# Below C++20 each header says what is wrong, first of all.
+# Before C++20, the first error of each header says that C++20 is required.
 file(GLOB headers RELATIVE ${prefix}/include ${prefix}/include/tessera/*.hpp)
 list(REMOVE_ITEM headers tessera/version.hpp)
 foreach(header IN LISTS headers)
@@ -56,16 +56,16 @@ foreach(header IN LISTS headers)
     message(FATAL_ERROR "${header} with -std=c++17 ended with ${result}:\n${said}")
   endif()
 endforeach()
-message(STATUS "C++17: refused in words")
+message(STATUS "C++17: refused with a clear message")
 
-# The example for C++, which is a project of its own. It checks its result.
+# The C++ example is a project of its own, and checks its result.
 run(${CMAKE_COMMAND} -S ${SOURCE}/examples/cpp -B ${WORK}/example
     -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_COMPILER=${CXX}
     "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror")
 run(${CMAKE_COMMAND} --build ${WORK}/example)
 run(${WORK}/example/sparse_layers 1024)
 if(NOT said MATCHES "chosen +[a-z0-9_]+attention.*4 layers on .* times as quick\n.*largest error")
-  message(FATAL_ERROR "sparse_layers said something else:\n${said}")
+  message(FATAL_ERROR "sparse_layers printed something else:\n${said}")
 endif()
 execute_process(COMMAND ${WORK}/example/sparse_layers 100 RESULT_VARIABLE result
                 OUTPUT_VARIABLE out ERROR_VARIABLE said)
@@ -85,7 +85,7 @@ execute_process(
 separate_arguments(flags UNIX_COMMAND "${flags}")
 run(${CXX} -std=c++20 ${CMAKE_CURRENT_LIST_DIR}/consumer/consumer.cpp -o ${WORK}/with_pc ${flags})
 run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${lib_dir} ${WORK}/with_pc)
-# The command of the page about installing, whose program finds the library by itself.
+# The command of docs/install.md sets an rpath, so that its program finds the library.
 file(READ ${SOURCE}/docs/install.md page)
 if(NOT page MATCHES "\nc\\+\\+ (-std=c\\+\\+20 program.cpp[^`]+)\n./program\n")
   message(FATAL_ERROR "docs/install.md has no command for pkg-config")
@@ -99,10 +99,10 @@ if(result EQUAL 0 OR NOT said MATCHES "cannot open shared object file")
 endif()
 message(STATUS "pkg-config: works, with LD_LIBRARY_PATH and with rpath")
 
-# add_subdirectory: nothing but the library comes along. Configuring shows it.
+# add_subdirectory builds only the library, as configuring shows.
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/subproject -B ${WORK}/subproject
     -DTESSERA_SOURCE=${SOURCE} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
-# Without a build type the library is optimised, and the project around it is as it was.
+# Without a build type, the library is optimised and the enclosing project is not.
 file(READ ${WORK}/subproject/compile_commands.json commands)
 string(JSON count LENGTH "${commands}")
 math(EXPR last "${count} - 1")
@@ -115,10 +115,10 @@ foreach(i RANGE ${last})
     math(EXPR ours "${ours} + 1")
   endif()
   if((at EQUAL 0 AND NOT command MATCHES " -O3 ") OR (NOT at EQUAL 0 AND command MATCHES " -O3 "))
-    message(FATAL_ERROR "without a build type ${file} is compiled by\n${command}")
+    message(FATAL_ERROR "without a build type, the compile command of ${file} is\n${command}")
   endif()
 endforeach()
 if(ours EQUAL 0)
-  message(FATAL_ERROR "the subproject compiles nothing of the library")
+  message(FATAL_ERROR "the subproject does not compile the library")
 endif()
 message(STATUS "add_subdirectory: works")

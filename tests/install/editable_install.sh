@@ -1,6 +1,6 @@
 #!/bin/sh
-# An editable installation is imported from anywhere, and sources that were never built say so. Reuses
-# .venv and build/python of `make python`. Usage: editable_install.sh WORK_FOLDER
+# An editable installation can be imported from any folder. Importing sources without a build fails
+# with a clear message. Reuses .venv and build/python of `make python`. Usage: editable_install.sh WORK_FOLDER
 set -eu
 cd "$(dirname "$0")/../.."
 root=$PWD

@@ -26,7 +26,7 @@ get_target_property(folder CUTLASS::headers INTERFACE_INCLUDE_DIRECTORIES)
 message(STATUS \"found \${CUTLASS_VERSION} in \${folder}\")
 ")
 
-# probe(NAME EXPECTED ENVIRONMENT ARGS...): EXPECTED must be in what CMake says, line breaks aside.
+# probe(NAME EXPECTED ENVIRONMENT ARGS...): CMake's output must contain EXPECTED, ignoring line breaks.
 function(probe name expected environment)
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env --unset=CUTLASS_DIR ${environment}
@@ -47,4 +47,4 @@ probe(flashinfer "found 4.4.0 in ${WORK}/other/flashinfer" "PYTHONPATH=${WORK}/o
 probe(old "required is at least \"4.2\"" "PYTHONPATH=" -DCUTLASS_DIR=${WORK}/old)
 probe(absent "pip install --no-deps nvidia-cutlass==4.2.0.0" "PYTHONPATH="
       -DCUTLASS_DIR=${WORK}/nowhere)
-message(STATUS "FindCUTLASS: all places behave")
+message(STATUS "FindCUTLASS: all cases pass")

@@ -1,6 +1,6 @@
-"""Which GPUs a library has code for: `gpu_code.py LIBRARY` prints its machine code and its PTX by
-architecture, and fails where one of those that a wheel promises is missing. Reads the images in the
-section .nv_fatbin by itself, since cuobjdump is not part of every toolkit."""
+"""The GPUs that a library has code for: `gpu_code.py LIBRARY` prints its machine code and PTX by
+architecture, and fails if one that wheels promise is missing. It parses the section .nv_fatbin
+itself, since not every toolkit has cuobjdump."""
 
 import struct
 import sys
@@ -24,7 +24,7 @@ def section(elf: bytes, name: bytes) -> bytes:
 
 
 def code(fatbin: bytes) -> Counter[tuple[str, int]]:
-    """How many images of each kind and architecture there are."""
+    """The number of images of each kind and architecture."""
     found: Counter[tuple[str, int]] = Counter()
     at = 0
     while at + 16 <= len(fatbin):

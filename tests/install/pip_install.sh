@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the package with pip as a user would, into a new environment that has no CUTLASS, and asks
-# what was built. Only a few kernels, to be quick. Usage: pip_install.sh WORK_FOLDER
+# Installs the package with pip into a new environment without CUTLASS, and checks what was built.
+# Builds only a few kernels, to be fast. Usage: pip_install.sh WORK_FOLDER
 set -eu
 cd "$(dirname "$0")/../.."
 mkdir -p "$1"
@@ -20,7 +20,7 @@ esac
 cd "$work"
 bin/python3 -c 'import tessera; print("pip_install: tessera", tessera.__version__, "is imported")'
 if ! readelf -S lib/python3*/site-packages/tessera/lib/libtessera.so | grep -q nv_fatbin; then
-  echo "pip_install: libtessera.so holds no GPU code"
+  echo "pip_install: libtessera.so has no GPU code"
   exit 1
 fi
 if ! grep -qs sm90_sddmm lib/python3*/site-packages/tessera/lib/machine_code.json; then

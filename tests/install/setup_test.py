@@ -1,4 +1,4 @@
-"""scripts/setup.sh and scripts/venv.sh, with programs of the test in place of the system's."""
+"""scripts/setup.sh and scripts/venv.sh, with stand-ins for the programs of the system."""
 
 import shutil
 import subprocess
@@ -63,9 +63,9 @@ class Scripts(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("unknown group 'cuda': expected torch or dev", done.stdout)
 
-    def test_a_half_made_environment_is_made_anew(self) -> None:
+    def test_an_incomplete_environment_is_made_again(self) -> None:
         (self.bin / "python3").symlink_to(sys.executable)
-        # What Debian's venv leaves where ensurepip is missing.
+        # Debian's venv leaves this if ensurepip is missing.
         made = self.folder / ".venv" / "bin"
         made.mkdir(parents=True)
         (made / "python3").symlink_to(sys.executable)
@@ -77,7 +77,7 @@ class Scripts(unittest.TestCase):
                              capture_output=True)
         self.assertEqual(pip.returncode, 0, pip.stderr)
 
-    def test_no_environment_is_left_where_none_can_be_made(self) -> None:
+    def test_a_failed_environment_is_removed(self) -> None:
         self.program("python3", f'[ "$2" = venv ] && {shutil.which("mkdir")} -p "$3/bin"; exit 1')
         done = self.run_script("scripts/venv.sh")
         self.assertEqual(done.returncode, 1, done.stdout)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs a wheel into a new environment and uses all that it holds: the Python package, the tool, and
-# the C++ library from a program of a user. No GPU is needed. Usage: wheel.sh WHEEL WORK_FOLDER
+# Installs a wheel into a new environment and uses its parts: the Python package, the tool, and the C++
+# library from a user's program. No GPU is needed. Usage: wheel.sh WHEEL WORK_FOLDER
 set -eu
 wheel=$(realpath "$1")
 here=$(dirname "$(realpath "$0")")
@@ -38,29 +38,29 @@ x = rng.standard_normal((96, 24), dtype=np.float32)
 np.testing.assert_allclose(tessera.matmul(pruned, x), pruned.to_dense() @ x, rtol=1e-4, atol=1e-4)
 assert 0 < np.abs(pruned.to_dense() - dense).max()
 
-if "+cu" in name:  # a GPU that is not here is planned for
+if "+cu" in name:  # planning works for an absent GPU
     half = np.zeros((1, 4096, 8, 128), np.float16)
     explanation = tessera.explain("attention", half, half, half, device="h100")
     assert explanation["supported"], str(explanation)
 print("wheel:", name, "attention and a BSR product on the CPU are right")
 PYTHON
 
-# The tool, as the command that pip installs and by python -m; what it starts is this Python.
+# The tool, as the command that pip installs and by python -m. It starts this Python.
 "$bin/tessera" info >info.txt
 grep -q "$(basename "$wheel" | sed 's/tessera-\([0-9.]*\).*/\1/')" info.txt || fail "tessera info: $(cat info.txt)"
 "$bin/python3" -m tessera verify --count 1 >verify.txt 2>&1 || fail "verify: $(cat verify.txt)"
 "$bin/tessera" tune --help >tune.txt || fail "tessera tune: $(cat tune.txt)"
 
-# What has to be on a machine: nothing of CUDA.
+# The libraries that a machine must have: none of CUDA.
 package=$("$bin/python3" -c 'import tessera, os; print(os.path.dirname(tessera.__file__))')
 for file in "$package"/lib/*.so "$package/bin/tessera"; do
   readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'
 done | sort -u >needed.txt
 if grep -vE '^(lib(c|m|pthread|dl|rt|stdc\+\+|gcc_s)\.so\.[0-9]+|ld-linux-x86-64\.so\.2|libtessera\.so|libtvm_ffi\.so|libgomp-[0-9a-f]+\.so.*)$' needed.txt; then
-  fail "the libraries above are needed, and neither in the wheel nor on every system"
+  fail "the libraries above are required, but neither in the wheel nor on every system"
 fi
 
-# C++: a program of a user, against the library, the headers and the CMake package of the wheel.
+# C++: a user's program with the library, the headers and the CMake package of the wheel.
 {
   cmake -S "$here/consumer" -B "$work/consumer" -DCMAKE_BUILD_TYPE=Release \
     -Dtessera_DIR="$("$bin/python3" -c 'import tessera; print(tessera.get_cmake_dir())')"

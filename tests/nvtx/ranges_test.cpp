@@ -1,5 +1,5 @@
-// Ranges around prepare and run, as a profiler sees them. There is no GPU: plans are made for a
-// preset, and what they ask for ends at the first call into the driver, inside of its range.
+// NVTX ranges around prepare and run, as a profiler sees them. The test needs no GPU: it plans for
+// a device preset, and each step fails at its first driver call, inside its range.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/// A tensor on the GPU that is never read, at addresses of its own.
+/// A tensor on the GPU that is never read, at an address of its own.
 Tensor unread(DType dtype, std::initializer_list<std::int64_t> sizes) {
   static std::uintptr_t address = std::uintptr_t{1} << 32;
   return tensor(reinterpret_cast<void*>(address += std::uintptr_t{1} << 24), dtype, sizes, kGpu);
@@ -51,7 +51,7 @@ std::vector<std::string> recorded() {
   return lines;
 }
 
-TEST(Ranges, AreNamedAfterStepOperationAndRowWhereTheyAreAskedFor) {
+TEST(Ranges, NameStepOperationAndRowIfRequested) {
   std::remove(std::getenv("NVTX_RECORD"));
   const DeviceFacts h200 = device_preset("h200");
   const auto schedule = reinterpret_cast<void*>(std::uintptr_t{1} << 31);

@@ -1,5 +1,5 @@
-// In the place of a profiler: NVTX loads this library (NVTX_INJECTION64_PATH) and hands it the
-// calls that programs make. It writes one line for each range into the file NVTX_RECORD.
+// A library that takes the place of a profiler: NVTX loads it (NVTX_INJECTION64_PATH) and passes
+// NVTX calls to it. It writes a line per call to the file NVTX_RECORD.
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-"""A tuning file of the machine must not choose kernels in the tests. After a run, each
-reason for skipping is printed once."""
+"""Tests ignore the machine's tuning file. At the end of a run, each reason for skipping is printed
+once."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A reference of its own in float64, and what tests share. Nothing here uses tessera."""
+"""A float64 reference and helpers of the tests. Nothing here uses tessera."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ def tool(name):
 
 def visible(q_length, kv_length, *, causal=False, left=None, right=None, begin=0, end=None,
             q_position=None, kv_position=0, elements=None):
-    """Booleans [q_length, kv_length]: the rules of attention, element by element."""
+    """Booleans [q_length, kv_length]: which key each query sees, element by element."""
     end = kv_length if end is None else end
     if q_position is None:
         q_position = kv_position + end - q_length
@@ -64,7 +64,7 @@ def random(*shape, seed=0, dtype=np.float32):
 
 
 def sparse(rows, cols, block, density=0.4, seed=0):
-    """A dense float32 matrix with some blocks empty, its last row of blocks among them."""
+    """A dense float32 matrix with some empty blocks; its last row of blocks is empty."""
     rng = np.random.default_rng(seed)
     r, c = block
     keep = rng.random((rows // r, cols // c)) < density
@@ -80,7 +80,7 @@ KERNELS = {row: {"kernel<__half>": "1" * 16, "kernel<__nv_bfloat16>": place * 16
 
 
 def kernel_tree(folder):
-    """The least that is a source tree with these kernels."""
+    """A minimal source tree with these kernels."""
     (folder / "src" / "kernels").mkdir(parents=True, exist_ok=True)
     (folder / "bench").mkdir(exist_ok=True)
     write_kernels(folder, KERNELS)
@@ -93,7 +93,7 @@ def write_kernels(folder, kernels):
 
 
 def change_kernel(folder, row, code="f" * 16):
-    """Another machine code of that row's kernels, for all dtypes."""
+    """Changes the machine code of a row's kernels, for all dtypes."""
     write_kernels(folder, {**KERNELS, row: dict.fromkeys(KERNELS[row], code)})
 
 
@@ -108,5 +108,5 @@ def page_tree(folder, **pages):
 
 
 def marked(*names, kind="table"):
-    """The places of tables or pictures in a page."""
+    """A page's marks for tables or pictures."""
     return "".join(f"<!-- {kind}: {name} -->\n<!-- end -->\n" for name in names)

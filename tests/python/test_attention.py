@@ -102,7 +102,7 @@ def test_mask_of_packed_sequences():
         with pytest.raises(ValueError, match=message):
             tessera.attention(q, k, v, mask=mask, **lengths, **offsets)
 
-    # Rows and columns of a mask count within each sequence.
+    # The mask applies to each sequence by itself.
     whole = tessera.BlockMask.from_dense(np.ones((57, 83), bool), 16)
     refused("attention: max_q_length: expected the length of the longest sequence, .* mask", whole)
     refused("attention: max_kv_length: expected the length of the", whole, max_q_length=57)
@@ -110,7 +110,7 @@ def test_mask_of_packed_sequences():
             max_q_length=37, max_kv_length=53)
     refused("mask: made for 37 queries and 53 keys, got 37 and 60 in the longest sequence", mask,
             max_q_length=37, max_kv_length=60)
-    # One sequence is as long as the tensors.
+    # A single sequence has the length of the tensors.
     tessera.attention(q, k, v, mask=whole, q_offsets=np.array([0, 57]),
                       kv_offsets=np.array([0, 83]))
 
@@ -186,7 +186,7 @@ def test_strides_and_read_only_arrays():
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
-def test_mask_of_heads_of_keys(heads):
+def test_mask_per_kv_head(heads):
     q, k, v = tensors()
     elements = np.random.default_rng(0).random((2, heads, 37, 53)) < 0.4
     mask = tessera.BlockMask.from_dense(elements, (8, 16))
@@ -245,12 +245,12 @@ def test_float64_is_refused_by_name():
 
 
 @pytest.mark.parametrize("x", ["text", [1.0], None, 3])
-def test_what_is_no_array(x):
+def test_other_objects_are_refused(x):
     with pytest.raises(TypeError, match="expected a NumPy array or a PyTorch tensor"):
         tessera.attention(x, x, x)
 
 
-def test_what_is_no_array_beside_arrays():
+def test_other_objects_beside_arrays_are_refused():
     q, k, v = tensors()
     for x, kind in (("text", "str"), ([1.0], "list"), (None, "NoneType")):
         for name in ("k", "v"):

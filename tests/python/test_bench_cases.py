@@ -1,4 +1,4 @@
-"""Cases as data, and what counts as useful, against brute force."""
+"""Cases as data, and useful work against brute force."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ def random_lists(rows, cols, density, seed):
     ("spgemm", {"m": 32, "n": 8, "k": 64, "block": 16, "pattern": "random", "density": 0.5},
      "block"),
 ])
-def test_senseless_cases_are_refused_by_name(op, params, names):
+def test_invalid_cases_are_refused_by_name(op, params, names):
     with pytest.raises(CaseError, match=names):
         make_case(op, params)
 
@@ -54,7 +54,7 @@ def test_equal_cases_have_equal_keys_however_they_are_written():
     other = make_case("attention", {"s": 128, "pattern": "random", "density": 0.5, "block_q": 64,
                                     "seed": 2})
     assert short.key == whole.key != other.key
-    assert "half_width" not in short.params  # an argument of other patterns
+    assert "half_width" not in short.params  # a parameter of other patterns
 
 
 def test_workload_files_hold_distinct_cases():
@@ -66,7 +66,7 @@ def test_workload_files_hold_distinct_cases():
         assert len({case.label for case in found}) == len(found), path
 
 
-def test_product_cases_have_blocks_and_uneven_rows_as_many_as_even_ones():
+def test_product_cases_have_blocks_and_power_law_has_as_many_as_random():
     found = cases.read_workload(WORKLOADS[0].parent / "hopper_products.json")
     stored = {}
     for case in found:
@@ -81,7 +81,7 @@ def test_product_cases_have_blocks_and_uneven_rows_as_many_as_even_ones():
         assert stored["power_law", block, density, "a"] == stored["random", block, 0.1, "a"]
 
 
-def test_attention_cases_have_lists_and_peers_that_take_them():
+def test_attention_cases_have_lists_and_peers_that_support_them():
     for case in cases.read_workload(WORKLOADS[0].parent / "hopper_attention.json"):
         if case.op != "attention":
             continue
@@ -134,7 +134,7 @@ def test_lists_are_made_for_an_attention_case_that_is_measured():
      ("attention", {"s": 64})),
     ("attention", {"s": 64, "sequences": 3}, ("attention", {"s": 64})),
 ])
-def test_the_dense_case_is_the_size_without_the_rest(op, params, dense):
+def test_the_dense_case_has_the_sizes_only(op, params, dense):
     case = make_case(op, params)
     assert case.dense().key == make_case(*dense).key != case.key
     assert case.dense().dense().key == case.dense().key
@@ -171,7 +171,7 @@ PRODUCT = {"op": "matmul", "params": {"m": 1, "n": 2, "k": 3}}
     ({"cases": [{**PRODUCT, "states": "burst"}]}, r"cases\[0\].states: expected array"),
     ({"cases": [{**PRODUCT, "seconds": "long"}]}, r"cases\[0\].seconds: expected number"),
     ({"cases": [{**PRODUCT, "params": {"m": 1}}]}, r"cases\[0\]: matmul: n is missing")])
-def test_a_file_that_is_no_workload_is_told_by_name(tmp_path, capsys, workload, told):
+def test_an_invalid_workload_file_is_named(tmp_path, capsys, workload, told):
     path = tmp_path / "w.json"
     if workload is not None:
         path.write_text(workload if isinstance(workload, str) else json.dumps(workload))
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_workload_is_told_by_name(tmp_path, capsys, workload, 
 
 
 def element_mask(p, lists=None):
-    """Brute force: which key each query sees, element by element."""
+    """Which key each query sees, by brute force."""
     s, skv = p["s"], p["skv"]
     seen = np.zeros((s, skv), bool)
     for i, j in itertools.product(range(s), range(skv)):
@@ -264,7 +264,7 @@ def test_lists_by_kv_head_repeat_over_the_group():
     assert np.array_equal(lists[0].row(4), lists[0].row(5))
 
 
-def test_similar_rows_have_a_part_in_common_and_as_many_entries_as_before():
+def test_similar_rows_share_a_part_and_keep_their_lengths():
     p = make_case("attention", {"s": 512, "block_q": 8, "pattern": "random", "density": 0.4,
                                 "alike": 4, "seed": 3}).params
     same, = patterns.attention_lists(p)
@@ -277,4 +277,4 @@ def test_similar_rows_have_a_part_in_common_and_as_many_entries_as_before():
         assert len(set.union(*rows)) > len(rows[0])
         assert all(np.all(np.diff(near.row(first + i)) > 0) for i in range(4))
     full = patterns.lists_of(np.ones((4, 8), bool))
-    assert full.blended(full, 0.5).counts.tolist() == [4] * 4  # nothing else is there to take
+    assert full.blended(full, 0.5).counts.tolist() == [4] * 4  # full rows have no other blocks

@@ -1,4 +1,4 @@
-"""The card's ceilings: how kernels are timed, what becomes of the figures, what is refused."""
+"""The ceilings of a card: how kernels are timed, where figures are written, and bad arguments."""
 
 import ctypes
 import sys
@@ -24,7 +24,7 @@ OF_TORCH = {"copy_tbs": 4.25, "cublas_bf16": 700.0, "cublas_bf16_sustained": 650
 
 
 def kernels(launch=lambda *arguments: 0):
-    """A library in which nothing but `launch` runs: (name, data, sms, repeats) -> status."""
+    """A library whose kernels call `launch`: (name, data, sms, repeats) -> status."""
     def one(name, dtype="", data=0, out=0, amount=0.0):
         def call(data, out, sms, repeats, stream):
             return launch(name, data, sms, repeats)
@@ -106,7 +106,7 @@ def test_bad_arguments_are_named(card, tmp_path, capsys, monkeypatch):
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """The card on PyTorch's CPU, whose kernels take no time but what they sleep."""
+    """The card on PyTorch's CPU; the time of kernels is the time that they sleep."""
     gpu_path = pytest.importorskip("test_bench_gpu_path", reason="PyTorch is not installed")
     settings = gpu_path.gpu.__wrapped__(monkeypatch)
     torch, randn, zeros = gpu_path.torch, gpu_path.torch.randn, gpu_path.torch.zeros
@@ -123,12 +123,12 @@ def on_gpu(monkeypatch):
     return ceilings.CudaTimer(1, settings.meter), facts
 
 
-def test_each_kernel_is_timed_in_its_way(on_gpu):
+def test_each_kind_of_kernel_is_timed(on_gpu):
     launched = []
 
     def launch(name, data, sms, repeats):
         launched.append((name, sms))
-        if name.startswith("tensor"):  # writes a sum of each thread block
+        if name.startswith("tensor"):  # writes a sum per thread block
             (ctypes.c_float * 4).from_address(outs[0].data_ptr())[:] = [1, 2, 3, 4]
         time.sleep(0 if "launch" in name or name == "delay" else 1e-4 * repeats)
         return 0
@@ -148,7 +148,7 @@ def test_each_kernel_is_timed_in_its_way(on_gpu):
     assert set(figures) == {f"tensor_bf16_n256_{key}" for key in (
         "tflops", "mhz", "sustained_tflops", "sustained_mhz")} | {
         "l2_to_shared_tbs", "hbm_read_tbs", "launch_us", "graph_launch_us", "overlapped_launch_us"}
-    # 1e9 operations on each of 2 SMs in 0.1 ms, and longer on a busy machine.
+    # 1e9 operations on each of 2 SMs in 0.1 ms; a busy machine takes longer.
     assert 0 < figures["tensor_bf16_n256_tflops"] <= 20
     assert 0 < figures["tensor_bf16_n256_sustained_tflops"] <= 20
     assert figures["tensor_bf16_n256_mhz"] == 1500 and figures["launch_us"] < 1e3
@@ -158,7 +158,7 @@ def test_each_kernel_is_timed_in_its_way(on_gpu):
     assert list(ceilings.Card(timer).steps(kernels(), 1)) == ["hbm_read", "launch", "graph_launch"]
 
 
-def test_times_of_launches_are_those_of_one(on_gpu, monkeypatch):
+def test_times_of_launches_are_per_launch(on_gpu, monkeypatch):
     timer, _ = on_gpu
     monkeypatch.setattr(type(timer.event()), "elapsed_time", lambda self, end: 4.0)
     steps = ceilings.Card(timer).steps(kernels(), 1)
@@ -203,11 +203,11 @@ def test_results_without_those_figures_have_no_such_table(measured):
     assert card_tables.ceilings({"ceilings": measured}) == []
 
 
-def test_what_a_result_says_of_its_machine_needs_no_copy():
+def test_ceilings_and_tests_without_a_copy_rate():
     assert card_tables.ceilings_and_tests({"ceilings": FIGURES, "tests": []}) == []
 
 
-def test_a_suite_measures_what_ceilings_did_not(card, monkeypatch):
+def test_a_suite_measures_missing_ceilings(card, monkeypatch):
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda timer: dict(OF_TORCH))
     monkeypatch.setattr(suite, "CudaTimer", lambda sets, meter: None)
     one = object.__new__(suite.Suite)

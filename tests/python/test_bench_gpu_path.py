@@ -1,5 +1,5 @@
-"""The part of the harness that runs on a GPU, with PyTorch's CPU in the GPU's place: its events,
-streams and graphs are stand-ins, the tensors and the results are real."""
+"""The part of the harness that runs on a GPU, run on PyTorch's CPU: events, streams and graphs are
+stand-ins, tensors and results are real."""
 
 import contextlib
 import math
@@ -40,7 +40,7 @@ class Event:
 
 
 class Graph:
-    """Captures by remembering that runs happened; a replay repeats one of them."""
+    """A stand-in for a captured graph: a replay is counted and sleeps."""
 
     replays = 0
 
@@ -91,7 +91,7 @@ def gpu(monkeypatch):
 
 @pytest.fixture
 def cublaslt(monkeypatch):
-    """cuBLASLt's two peers with PyTorch's arithmetic."""
+    """The two cuBLASLt peers, computed by PyTorch."""
     from tessera.bench.peers import cublaslt
 
     def product_of(self, i, algorithm):
@@ -130,18 +130,18 @@ def test_every_state_gives_figures(gpu, cublaslt):
     assert graph["ms"] > 0 and graph["host_us"] is None
 
 
-def test_a_replay_stands_for_the_calls_that_were_captured(gpu):
+def test_the_time_of_a_replay_is_divided_by_its_calls(gpu):
     timer, seen = timing.CudaTimer(3, gpu.meter), []
     replayed, calls = timer.captured(Prepared(seen.append))
-    assert calls == 21 and seen[1:] == [0, 1, 2] * 7  # whole turns of the sets, after a warm-up
+    assert calls == 21 and seen[1:] == [0, 1, 2] * 7  # each set equally often, after a warm-up
     timer.calls_ms = lambda prepared, runs: 42.0
     figures = timing.measure_bursts(timer, {"graph": replayed}, {"graph": calls}, rounds=5)
     assert figures["graph"].times == [2.0] * 5
 
 
 @pytest.mark.parametrize("bound", [True, False])
-def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, cublaslt, monkeypatch, bound):
-    """In the sustained state, where the device would rest else; and says so."""
+def test_host_bound_calls_are_replayed(gpu, cublaslt, monkeypatch, bound):
+    """In the sustained state, where the device would be idle otherwise. The record says so."""
     monkeypatch.setattr(timing.CudaTimer, "host_us", lambda self, prepared: 9e9 if bound else 0.0)
     ran = []
 
@@ -154,10 +154,10 @@ def test_who_keeps_the_host_longer_than_the_device_is_replayed(gpu, cublaslt, mo
     for name, entry in (("ours", record["ours"]), ("cublaslt", record["peers"]["cublaslt"])):
         assert entry.get("replayed", False) == bound
         assert (ran[0][1][name] > 1) == bound
-    assert list(ran[0][0]) == ["ours", "cublaslt", "cublaslt_dense"]  # turns stay as they are
+    assert list(ran[0][0]) == ["ours", "cublaslt", "cublaslt_dense"]  # in turns as before
 
 
-def test_who_cannot_be_captured_is_called_all_the_same(gpu, cublaslt, monkeypatch):
+def test_host_bound_calls_without_a_graph_are_called(gpu, cublaslt, monkeypatch):
     monkeypatch.setattr(timing.CudaTimer, "is_host_bound", lambda self, prepared: True)
 
     def refuse(self, prepared):
@@ -188,8 +188,8 @@ def test_a_lost_device_stops_the_process(gpu, cublaslt, monkeypatch, tmp_path):
     {"pattern": "random", "density": 0.5, "block_q": 32, "causal": True, "s": 96},
     {"sequences": 5}, {"sequences": 5, "causal": True},
 ])
-def test_flex_s_mask_says_what_the_case_says(gpu, extra):
-    """FlexAttention's lists and rule, opened into elements, are what the reference sees."""
+def test_the_mask_of_flex_is_that_of_the_case(gpu, extra):
+    """FlexAttention's lists and rule have the same elements as the reference."""
     from torch.nn.attention import flex_attention
 
     case = make_case("attention", {"s": 128, "skv": 128, "h": 2, "d": 16, "dtype": "f32", **extra})
@@ -258,7 +258,7 @@ def test_making_lists_is_measured_in_every_state(gpu, op):
 
 @pytest.mark.parametrize("op, params", [(op, {"n": 32, **params}) for op, params in MINIATURE])
 def test_each_kind_of_product_is_measured_beside_dense_products(gpu, cublaslt, op, params):
-    """One multiplies the case's zeros, the other has random values throughout."""
+    """One multiplies the zeros of the case, the other has random values everywhere."""
     states = ("burst",) if op == "spgemm" else ("burst", "graph")
     gpu.cache_bytes = 0
     whole = 2 * params["m"] * params["n"] * params["k"]
@@ -290,7 +290,7 @@ def test_a_wrong_dense_product_gets_no_time(gpu, cublaslt, monkeypatch):
 @pytest.mark.parametrize("extra", [
     {"pattern": "random", "density": 0.3, "block_q": 64}, {"sequences": 3, "causal": True},
     {"hk": 1}, {"softcap": 20.0}])
-def test_our_own_dense_attention_stands_beside_what_leaves_something_out(gpu, monkeypatch, extra):
+def test_our_dense_attention_is_a_peer_of_cases_with_a_mask_or_an_option(gpu, monkeypatch, extra):
     monkeypatch.setattr(peers, "peer_names", lambda device=None: ["tessera_dense"])
     sizes = {"s": 128, "h": 2, "d": 16, "dtype": "bf16"}
     record = measure_case(make_case("attention", {**sizes, **extra}, ("burst",)), gpu)[0]
@@ -318,11 +318,11 @@ def test_a_case_may_ask_for_less_than_the_caller(gpu, cublaslt, monkeypatch):
 
 @pytest.mark.parametrize("extra", [{}, {"causal": True, "window": 20}, {"softcap": 8.0, "hk": 1},
                                    {"sequences": 4, "causal": True}])
-def test_flash_attention_3_is_asked_for_what_the_case_says(gpu, monkeypatch, extra):
+def test_flash_attention_3_gets_the_options_of_the_case(gpu, monkeypatch, extra):
     asked = []
 
     class Fa3:
-        """FlashAttention-3's functions, which note what they get."""
+        """FlashAttention-3's functions, which record their arguments."""
 
         flash_attn_func = flash_attn_varlen_func = staticmethod(
             lambda q, *tensors, **options: asked.append((tensors[2:], options)) or (q, None))
@@ -331,7 +331,7 @@ def test_flash_attention_3_is_asked_for_what_the_case_says(gpu, monkeypatch, ext
     case = make_case("attention", {"s": 96, "h": 2, "d": 16, "dtype": "bf16", **extra})
     assert fa3.refuse(case) is None
     problem = Problem(case, "cuda")
-    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)  # the other build serves too
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)  # the other build works too
     monkeypatch.setitem(sys.modules, "fa3_fwd_interface", Fa3)
     assert fa3.prepare(problem).run(0) is problem.sets[0]["q"]
     packing, options = asked[-1]
@@ -344,8 +344,8 @@ def test_flash_attention_3_is_asked_for_what_the_case_says(gpu, monkeypatch, ext
         assert packing == ()
 
 
-def test_the_first_slice_follows_work_as_the_others_do(gpu, monkeypatch):
-    """Warmed up by the second, so that the first comes after the same one in both rounds."""
+def test_the_first_slice_follows_other_work(gpu, monkeypatch):
+    """The second competitor warms up, so that the first one follows the same one in both rounds."""
     monkeypatch.setattr(timing, "STEADY", math.inf)
     ran = []
 
@@ -360,7 +360,7 @@ def test_the_first_slice_follows_work_as_the_others_do(gpu, monkeypatch):
     figures = timing.measure_sustained(timer, {name: competitor(name) for name in "abc"}, 0.05)
     assert all(len(figures[name].times) == 2 for name in "abc")
     turns = [name for place, name in enumerate(ran) if place == 0 or ran[place - 1] != name]
-    assert "".join(turns[3:]) == "babcba"  # after an estimate of each
+    assert "".join(turns[3:]) == "babcba"  # after an estimate of each competitor
 
 
 @pytest.mark.parametrize(("disturbed", "slices"), [((), 2), ((0,), 6), ((0, 1, 2, 3, 4), 6)])
@@ -380,8 +380,8 @@ def test_slices_that_are_not_alike_are_joined_by_more(gpu, monkeypatch, disturbe
     assert figures["a"].ms == (1.0 if len(disturbed) < 2 else 3.5)
 
 
-def test_a_pattern_found_once_serves_new_values(gpu):
-    """The numeric half alone is timed on a GPU: it has to read the values of now."""
+def test_a_symbolic_plan_runs_on_new_values(gpu):
+    """On a GPU only the numeric step is timed; it has to read the current values."""
     problem = Problem(make_case("spgemm", {**PRODUCT, "n": 80, "dtype": "bf16"}), "cuda")
     prepared = ours.prepare_ours(problem)
     before = prepared.run(0).matrix.values.clone()

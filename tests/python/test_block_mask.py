@@ -22,7 +22,7 @@ def test_dense_round_trip(lengths, block):
 def test_classification():
     elements = np.zeros((40, 40), bool)
     elements[:16, :16] = True  # full
-    elements[32:, 32:] = True  # ragged, all of what exists
+    elements[32:, 32:] = True  # ragged, all elements that exist
     elements[16, 0] = True  # partial
     blocks = BlockMask.from_dense(elements, 16).block_map()[0, 0]
     np.testing.assert_array_equal(blocks, [[2, 0, 0], [1, 0, 0], [0, 0, 2]])
@@ -126,7 +126,7 @@ def test_attention_under_a_mask(per_head):
     elements = np.random.default_rng(4).random(shape) < 0.3
     elements[..., 32:64, :] = False
     unused = np.zeros(70, bool)
-    unused[48:64] = True  # a block of keys that nobody sees
+    unused[48:64] = True  # a block of keys that no query sees
     elements[..., unused] = False
     k[:, unused], v[:, unused] = np.nan, np.nan
     out, lse = tessera.attention(q, k, v, mask=BlockMask.from_dense(elements, 16), return_lse=True)
@@ -184,7 +184,7 @@ def test_window_limits_are_checked(limits, error):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, object])
-def test_scores_are_no_blocks(dtype):
+def test_scores_are_refused_as_blocks(dtype):
     with pytest.raises(ValueError, match="from_blocks: blocks: expected booleans or integers, "
                                          r"got .* \[1, 1, 4, 4\]; scores > threshold .* "
                                          "from_top_k takes"):

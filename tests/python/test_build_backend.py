@@ -1,4 +1,4 @@
-"""The build backend: whether pip builds the GPU backends, what that requires, what it is called."""
+"""The build backend: whether pip builds the GPU backends, its requirements, and the version."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ pytest.importorskip("scikit_build_core")
 
 @pytest.fixture
 def real_backend(monkeypatch):
-    """The backend in an environment in which nothing was asked for."""
+    """The backend in an environment without settings."""
     spec = importlib.util.spec_from_file_location(
         "tessera_build", ROOT / "python" / "backend" / "tessera_build.py")
     module = importlib.util.module_from_spec(spec)
@@ -45,7 +45,7 @@ def test_without_nvcc_the_cpu_backend_alone(backend):
 
 
 @pytest.mark.parametrize(("version", "built"), [("13.0", True), ("12.8", True), ("12.6", False)])
-def test_nvcc_decides_where_nothing_is_asked_for(backend, monkeypatch, tmp_path, capfd, version,
+def test_nvcc_decides_by_default(backend, monkeypatch, tmp_path, capfd, version,
                                                  built):
     monkeypatch.setattr(backend, "find_nvcc", lambda: nvcc(tmp_path, version))
     assert backend.decide(None)[0] is built
@@ -58,7 +58,7 @@ def test_nvcc_decides_where_nothing_is_asked_for(backend, monkeypatch, tmp_path,
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("ON", True), ("OFF", False), ("0", False)])
-def test_the_caller_decides_where_asked(backend, monkeypatch, tmp_path, setting, expected):
+def test_settings_decide(backend, monkeypatch, tmp_path, setting, expected):
     monkeypatch.setattr(backend, "find_nvcc", lambda: nvcc(tmp_path, "13.0"))
     assert backend.decide({"cmake.define.TESSERA_CUDA": setting})[0] is expected
     monkeypatch.setenv("CMAKE_ARGS", f"-DX=1 -DTESSERA_CUDA:BOOL={setting} -DY=2")

@@ -1,4 +1,4 @@
-"""`python -m tessera`: the tool of a wheel that has one, else words that say where to find it."""
+"""`python -m tessera`: the tool of a wheel that has one, else a message where to find it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a run of the Python tests prints."""
+"""The summary that a run of the Python tests prints."""
 
 import shutil
 import subprocess
@@ -33,7 +33,7 @@ def test_passes(): pass
     assert lines == ["skipped 4: no GPU", "skipped 1: no browser"], said
 
 
-def test_nothing_is_printed_where_nothing_is_skipped(tmp_path):
+def test_nothing_is_printed_without_skips(tmp_path):
     said = run_pytest(tmp_path, "def test_passes(): pass\n")
     assert "1 passed" in said and "skipped" not in said
 

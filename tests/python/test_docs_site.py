@@ -1,5 +1,5 @@
-"""What `make docs` makes: links, and the API reference from comments and docstrings. MkDocs itself
-is not needed."""
+"""The output of `make docs`: links, and the API reference from comments and docstrings. MkDocs is
+not needed."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_links_that_leave_docs_stay_in_the_site():
         "[a](tree/src/walk/walk.hpp.md) [b](index.md#install) [c](formats.md#batches) "
         "[d](https://x.org) [e](tree/src/kernels/cuda/merge/README.md) [f](decisions/README.md) "
         "[g](#here)\n```cpp\n[h](../README.md)\n```\n")
-    # From pages of the site that are outside of docs/.
+    # From pages of the site outside docs/.
     assert docs_site.rewritten("[a](../../../docs/formats.md)",
                                "tree/src/kernels/cuda/README.md") == (
         "[a](../../../../formats.md)")
@@ -35,7 +35,7 @@ def test_links_to_nothing_are_left_for_mkdocs_to_refuse():
         assert docs_site.rewritten(f"[a]({link})", "map.md") == f"[a]({link})"
 
 
-def test_what_pages_link_to_becomes_pages():
+def test_linked_files_become_pages():
     made = docs_site.pages_beyond({
         "map.md": "[a](../src/walk/walk.hpp) [b](decisions/) [c](tuning.md)", "tuning.md": ""})
     assert "namespace tessera" in made["tree/src/walk/walk.hpp.md"]

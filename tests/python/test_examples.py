@@ -1,5 +1,5 @@
-"""The programs in examples/, run as a user runs them. Each checks its own result and fails where it
-is wrong. (The one in C++ is run by the test of the installation.)"""
+"""The programs in examples/, run as a user runs them. Each checks its own result and fails if it is
+wrong. The test of the installation runs the C++ example."""
 
 import importlib.util
 import os
@@ -20,14 +20,14 @@ def run(name, *arguments, needs=(), cwd=None):
     for module in needs:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    # One thread: others who want the processor too cannot make these small programs take minutes.
+    # With one thread, these small programs stay fast on a busy machine.
     return subprocess.run([sys.executable, EXAMPLES / name, *map(str, arguments)], check=False,
                           cwd=cwd, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True,
                           text=True)
 
 
 def says(done, *patterns):
-    """A run that ended well, with a line for each of these, in order."""
+    """Checks that a run succeeded and printed a line for each pattern, in order."""
     assert done.returncode == 0, done.stdout + done.stderr
     lines = iter(done.stdout.splitlines())
     for pattern in patterns:
@@ -74,7 +74,7 @@ def test_matrix_market(tmp_path):
 
 
 def test_matrix_market_of_a_user(tmp_path):
-    # 7 x 5 is no multiple of any block but 1.
+    # 7 x 5 is a multiple only of blocks of 1.
     path = tmp_path / "small.mtx"
     path.write_text("%%MatrixMarket matrix coordinate pattern general\n7 5 3\n1 1\n2 4\n7 5\n")
     says(run("matrix_market.py", path, "--columns", 3, "--device", "cpu", cwd=tmp_path),

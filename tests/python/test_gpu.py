@@ -1,4 +1,4 @@
-"""PyTorch on a GPU: values against float64, streams, graphs, devices, what is refused."""
+"""PyTorch on a GPU: values against float64, streams, graphs, devices, refusals."""
 
 import functools
 import re
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 products = pytest.mark.skipif(not IS_HOPPER, reason="products need compute capability 9.x")
 halves = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-# Results are rounded once, to so many bits; sums are float32.
+# The relative error of rounding a result once; sums are float32.
 ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-5}
 
 
@@ -40,7 +40,7 @@ def close(got, want):
 
 
 def sparse(rows, cols, block, dtype=torch.bfloat16):
-    """A matrix with an empty row of blocks, and the same dense in float64."""
+    """A matrix with an empty row of blocks, and its dense form in float64."""
     dense = torch.as_tensor(support.sparse(rows, cols, (block, block))).to("cuda", dtype)
     return BsrMatrix.from_dense(dense, block), dense.double()
 
@@ -55,7 +55,7 @@ def merged(outs, lses, sinks=None):
 
 
 def parts(count=3, dtype=torch.bfloat16):
-    """The last part saw no key in its first rows."""
+    """Partial results; the last part saw no key in its first rows."""
     outs = [normal(2, 37, 4, 72, dtype=dtype) for _ in range(count)]
     lses = [normal(2, 4, 37, dtype=torch.float32) for _ in range(count)]
     lses[-1][..., :5] = -torch.inf
@@ -146,7 +146,7 @@ def test_attention(dtype, causal, dim):
     q = normal(2, 200, 8, dim, dtype=dtype)
     k, v = normal(2, 200, 2, dim, dtype=dtype), normal(2, 200, 2, dim, dtype=dtype)
     out, lse = tessera.attention(q, k, v, causal=causal, return_lse=True)
-    # Four heads of queries to a head of keys.
+    # Four query heads per KV head.
     heads, keys, values = (x.double().transpose(1, 2).repeat_interleave(n, 1)
                            for x, n in ((q, 1), (k, 4), (v, 4)))
     scores = heads @ keys.mT / dim**0.5
@@ -156,7 +156,7 @@ def test_attention(dtype, causal, dim):
     want = (scores.softmax(-1) @ values).transpose(1, 2)
     mask = tessera.BlockMask.causal(200, 200, block=128, device="cuda")
     listed = [tessera.attention(q, k, v, mask=mask)] if causal else []
-    for one in (out, *listed):  # weights and results are rounded
+    for one in (out, *listed):  # P and results are rounded
         torch.testing.assert_close(one.double(), want, rtol=2 * ROUNDING[dtype], atol=1e-2)
     torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-4, atol=1e-4)
 
@@ -168,7 +168,7 @@ def test_bits_do_not_depend_on_lse_or_on_the_compiler(dtype, dim):
     q, k, v = (normal(1, 384, 4, dim if x < 2 or dim != 192 else 128, dtype=dtype)
                for x in range(3))
     scores = torch.rand(1, 4, 3, 3, device="cuda")
-    torch.compiler.reset()  # each call below compiles anew; there is a limit for a function
+    torch.compiler.reset()  # each call below recompiles, and PyTorch limits that per function
     compiled = torch.compile(tessera.attention, fullgraph=True)
     for options in [{}, {"causal": True}, {"mask": BlockMask.from_top_k(scores, 2, 384, 384)}]:
         want = tessera.attention(q, k, v, **options)
@@ -226,7 +226,7 @@ def test_gradients_on_autograd_s_own_thread():
 
 
 def work(a, b, outs, lses):
-    """Something of everything, for the tests below: [results], and what they should be."""
+    """Results of several operations, for the tests below."""
     out, lse = tessera.merge_states(outs, lses)
     return [tessera.matmul(a, b), out, lse] if IS_HOPPER else [out, lse]
 
@@ -247,7 +247,7 @@ def test_runs_on_the_current_stream():
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)  # what runs on another stream meets the NaN
+        torch.cuda._sleep(100_000_000)  # a kernel on another stream would read the NaN
         late.copy_(a)
         late_out.copy_(outs[0])
         got = work(late, b, [late_out, *outs[1:]], lses)
@@ -258,7 +258,7 @@ def test_runs_on_the_current_stream():
 
 def test_a_graph_replays_with_new_values():
     given = problem()
-    work(*given)  # a captured call is never the first
+    work(*given)  # the first call, which loads kernels, is not captured
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         got = work(*given)
@@ -275,7 +275,7 @@ def test_a_graph_replays_with_new_values():
 
 
 def test_the_current_device_stays():
-    last = torch.cuda.device_count() - 1  # another one than the current where there are two
+    last = torch.cuda.device_count() - 1  # not the current device if there are two
     outs, lses = ([x.to(f"cuda:{last}") for x in given] for given in parts())
     a, b = normal(128, 96, device=f"cuda:{last}"), normal(96, 64, device=f"cuda:{last}")
     before = torch.cuda.current_device()
@@ -284,11 +284,11 @@ def test_the_current_device_stays():
     assert torch.cuda.current_device() == before == 0
 
 
-second = pytest.mark.skipif(not HAS_GPU or torch.cuda.device_count() < 2, reason="one GPU alone")
+second = pytest.mark.skipif(not HAS_GPU or torch.cuda.device_count() < 2, reason="only one GPU")
 
 
 def eager(device, seed=0):
-    """Eager calls and a plan's runs on a device: (inputs, calls of them, results in float64)."""
+    """Eager calls and runs of a plan: (inputs, calls, expected results in float64)."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def numbers(*shape):
@@ -330,11 +330,11 @@ def test_eager_calls_and_plans_run_on_a_side_stream(device):
     stream = torch.cuda.Stream(device)
     with torch.cuda.device(0):
         with torch.cuda.device(device), torch.cuda.stream(stream):
-            torch.cuda._sleep(100_000_000)  # what runs on another stream meets the NaN
+            torch.cuda._sleep(100_000_000)  # a kernel on another stream would read the NaN
             for to, y in zip(late, (q, x), strict=True):
                 to.copy_(y)
             got = [call(*late) for call in calls]
-            late = None  # freed memory is the stream's before others take it
+            late = None  # freed memory returns to the side stream first
         assert torch.cuda.current_device() == 0
     stream.synchronize()
     check(got, wanted)
@@ -385,7 +385,7 @@ def test_threads_at_once_each_on_its_stream():
 
 @products
 def test_results_may_be_recorded_on_streams():
-    """The allocator knows what eager calls return: record_stream() holds it back from others."""
+    """Results come from PyTorch's allocator, so record_stream() keeps their memory from reuse."""
     (q, x), calls, _ = eager("cuda:0")
     stream = torch.cuda.Stream()
     for call in calls:
@@ -407,7 +407,7 @@ def test_results_may_be_recorded_on_streams():
 
 @products
 def test_random_attention_is_right(capsys):
-    """A few hundred of what `python -m tessera.verify attention` runs for longer, each twice."""
+    """A few hundred problems of `python -m tessera.verify attention`, each run twice."""
     from tessera.verify import cli
 
     status = cli.main(["attention", "--device", "cuda", "--count", "300", "--quiet", "--repeat"])
@@ -420,8 +420,8 @@ def test_random_attention_is_right(capsys):
 @pytest.mark.parametrize("kernel", ["d64_q192_k128_s3", "d64_q256_k64_s6", "d96_q192_k64_s4",
                                     "d128_q128_k64_s4", "d128_q192_k64_s3", "d128_q192_k64_s4"])
 def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):
-    """Behind the keys that are used, a window's first rows of a tile see some and its last rows
-    none; those of the next tile join it late. More tiles than an H200 takes at a time."""
+    """Past the last used keys, the window of a tile's first rows has some keys and that of its last
+    rows none; consumers join the next tile late. There are more tiles than an H200 runs at once."""
     from tessera.verify import build, draw, judge
 
     dim = int(re.match(r"d(\d+)", kernel)[1])
@@ -445,7 +445,7 @@ def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):
 
 
 def masks(blocks, scores):
-    """Made where the tensors are, without a look at what they hold."""
+    """Lists of two masks, made on the device; the host reads no values."""
     lengths = (16 * blocks.shape[-2], 16 * blocks.shape[-1], 16)
     chosen = BlockMask.from_blocks(blocks, *lengths, capacity=blocks.shape[-1])
     best = BlockMask.from_top_k(scores, 5, *lengths)

@@ -1,4 +1,4 @@
-"""A kernel that is asked for by name, and the tuning file that names kernels for problems."""
+"""Kernels that are forced by name, and tuning files that name kernels for problems."""
 
 import os
 import subprocess
@@ -35,8 +35,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("function, arguments, own, other", CALLS)
-def test_a_kernel_is_taken_by_its_name_or_refused_with_those_there_are(function, arguments, own,
-                                                                      other):
+def test_a_forced_kernel_runs_or_the_error_lists_the_rows(function, arguments, own, other):
     function(*arguments, kernel=own)
     answer = tessera.explain(function, *arguments, kernel=own)
     assert answer["chosen_by"] == "execution.kernel" and len(answer["candidates"]) == 1
@@ -49,7 +48,7 @@ def test_a_kernel_is_taken_by_its_name_or_refused_with_those_there_are(function,
         function(*arguments, kernel=name)
 
 
-def test_merging_takes_one_too():
+def test_merge_states_can_be_forced_too():
     out, lse = tessera.attention(Q, Q, Q, return_lse=True)
     tessera.merge_states([out], [lse], kernel="cpu_merge_r1")
     with pytest.raises(ValueError, match="cpu_merge_r1"):

@@ -1,5 +1,5 @@
-"""Hashes of the kernels' machine code: tools/machine_code.py, which makes and compares them, and
-tessera.bench.machine_code, by which a figure is known to be stale."""
+"""Hashes of the kernels' machine code: tools/machine_code.py makes and compares them, and
+tessera.bench.machine_code decides with them whether a figure is stale."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ machine_code = tool("machine_code")
 
 
 def cubin(**functions):
-    """An ELF file with a text section for each function, {mangled name: instructions}."""
+    """An ELF file with a text section per function, {mangled name: instructions}."""
     sections = [("", b""), (".nv.info", b"no instructions"),
                 *((f".text.{name}", code) for name, code in functions.items())]
     names = b"".join(name.encode() + b"\0" for name, _ in sections) + b".shstrtab\0"
@@ -31,7 +31,7 @@ def cubin(**functions):
 
 
 def file_of(toolkit="13.0", **rows):
-    """What a build with these cubins would write."""
+    """The hashes that a build with these cubins would write."""
     return {"toolkit": toolkit,
             "kernels": {row: machine_code.instances([one]) for row, one in rows.items()}}
 
@@ -47,7 +47,7 @@ def test_the_instructions_of_each_function_are_found_under_readable_names():
         machine_code.text_sections(b"no such file")
 
 
-def test_a_new_name_is_no_difference_and_new_instructions_are():
+def test_new_instructions_are_a_difference_and_new_names_are_not():
     before = file_of(row=cubin(**SMALL), other=cubin(f=b"nop"))
     renamed = cubin(_Z7renamedI6__halfEvv=SMALL[HALF], _Z7renamedIfEvv=SMALL[WHOLE])
     assert machine_code.differences(before, file_of(row=renamed, other=cubin(g=b"nop"))) == []
@@ -95,7 +95,7 @@ def test_the_check_compares_builds_of_one_toolkit(tmp_path, committed, capsys):
     assert json.loads(committed.read_text()) == file_of("12.8", row=other)
 
 
-def test_a_build_collects_what_its_compilations_noted(tmp_path):
+def test_a_build_collects_the_notes_of_its_compilations(tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "a.cubin").write_bytes(cubin(**SMALL))
@@ -120,7 +120,7 @@ KERNELS = {"row": {"kernel<__half>": "1" * 16, "kernel<__nv_bfloat16>": "2" * 16
            measured.MAKES_LISTS: {"columns_kernel": "5" * 16}}
 
 
-def test_a_dtype_s_code_is_that_of_its_instances_and_of_those_without_a_dtype():
+def test_the_code_of_a_dtype_has_its_instances_and_those_without_a_dtype():
     def changed_by(instance):
         row = {**KERNELS["row"], instance: "f" * 16}
         return [dtype for dtype in measured.DTYPES if measured.code_of({"row": row}, "row", dtype)
@@ -159,7 +159,7 @@ def record(op, row, code, dtype="f16"):
     return {"op": op, "params": {"dtype": dtype}, "ours": {"row": row, "machine_code": code}}
 
 
-def test_figures_are_stale_whose_kernels_changed_or_are_unknown():
+def test_figures_of_changed_or_unknown_kernels_are_stale():
     own = measured.code_of(KERNELS, "row", "f16")
     lists = measured.code_of(KERNELS, measured.MAKES_LISTS, "f16")
     fresh = [record("attention", "row", own), record("list_blocks", None, lists),

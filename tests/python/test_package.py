@@ -1,4 +1,4 @@
-"""The package as installed, its documentation as programs."""
+"""The installed package, and the programs of its documentation."""
 
 import doctest
 import importlib
@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def modules():
-    """Ours, without those that need what may be missing or that are programs of their own."""
+    """The package's modules, except programs and those whose dependencies may be missing."""
     for module in pkgutil.iter_modules(tessera.__path__):
         if module.name not in ("bench", "integrations", "overhead"):
             yield f"tessera.{module.name}"
 
 
-def test_version_is_the_header_s():
+def test_version_is_that_of_the_header():
     header = (ROOT / "include/tessera/version.hpp").read_text()
     assert tessera.__version__ == re.search(r'VERSION_STRING "(.+)"', header)[1]
 
@@ -61,14 +61,14 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def python_blocks(page):
-    """(title, program) of each fenced block marked python."""
+    """(title, program) of each fenced code block marked python."""
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
     for i, block in enumerate(blocks, 1):
         yield pytest.param(block, id=f"{page.relative_to(ROOT).as_posix()} {i}")
 
 
 def on_this_machine(program):
-    """A program for a GPU, on the CPU where there is no GPU or the build is without CUDA."""
+    """A program for a GPU, changed to run on the CPU without a GPU or a CUDA build."""
     torch = sys.modules.get("torch")
     here = torch is not None and torch.cuda.is_available() and tessera.cuda_device_count()
     return program if here else program.replace('"cuda"', '"cpu"')
@@ -79,7 +79,7 @@ def test_programs_in_the_pages(program, tmp_path, monkeypatch):
     for name in re.findall(r"^\s*(?:import|from) (\w+)", program, re.M):
         pytest.importorskip(name, reason=f"{name} is not installed")
     monkeypatch.chdir(tmp_path)
-    # A module that can be imported: torch.compile looks functions up in it.
+    # An importable module, in which torch.compile looks up functions.
     page = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", page)
     exec(compile(on_this_machine(program), "page", "exec"), page.__dict__)
@@ -118,7 +118,7 @@ def test_explain():
             tessera.explain(wrong, q, q, q)
 
 
-def test_threads_are_those_that_openmp_is_told():
+def test_threads_follow_openmp():
     program = ("import numpy as np, tessera; q = np.empty((1, 4096, 4, 64), np.float32); "
                "print(tessera.explain(tessera.attention, q, q, q)['plan']['threads'])")
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
@@ -126,7 +126,7 @@ def test_threads_are_those_that_openmp_is_told():
     assert done.stdout == "1\n"
 
 
-def test_nothing_runs_while_explaining():
+def test_explaining_runs_nothing():
     q = np.zeros((1, 4, 2, 8), np.float32)
     out = np.full_like(q, 7)
     tessera.explain(tessera.attention, q, q, q, out=out)
@@ -157,7 +157,7 @@ def test_overhead_report_prints_its_breakdown(monkeypatch, capsys):
     assert "the export" in text and "beyond the C++ call" in text
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if torch.cuda.is_available():
-        return  # --json measures there
+        return  # with a GPU, --json measures
     with pytest.raises(SystemExit) as ended:
         overhead.main(["--json"])
     assert ended.value.code == 2 and "--json: PyTorch sees no GPU here" in capsys.readouterr().err

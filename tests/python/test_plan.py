@@ -1,4 +1,4 @@
-"""Plans made once and run often, for NumPy and PyTorch alike."""
+"""Plans that are made once and run often, for NumPy and PyTorch."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_attention_runs_on_new_values(make, operation):
     same(room, want[1])
 
 
-def test_a_plan_says_what_it_is(make):
+def test_attributes_of_a_plan(make):
     q, k, v = qkv(make)
     plan = tessera.plan(tessera.attention, q, k, v, causal=True)
     answer = plan.explain()
@@ -70,14 +70,14 @@ def test_a_mask_is_prepared_and_changes(make):
         for seed in (3, 4):
             new = qkv(make, seed)
             same(plan.run(*new), tessera.attention(*new, mask=mask))
-    # Lists that change in place are read anew.
+    # prepare() reads lists that changed in place again.
     mask.full_indices[...] = make(np.zeros((1, 1, 4, 2), np.int32))
     mask.full_counts[...] = make(np.ones((1, 1, 4), np.int32))
     plan.prepare()
     same(plan.run(*new), tessera.attention(*new, mask=mask))
 
 
-def test_a_mask_has_to_be_like_the_planned_one(make):
+def test_a_mask_has_to_fit_the_plan(make):
     new = qkv(make)
     blocks = make(np.eye(4) == 1)
     plan = tessera.plan("attention", *new,
@@ -90,7 +90,7 @@ def test_a_mask_has_to_be_like_the_planned_one(make):
     with pytest.raises(TypeError, match="prepare: pattern: expected a BlockMask as planned, got"):
         plan.prepare(blocks)
     dense = tessera.plan("attention", *new)
-    dense.prepare()  # nothing to read, nothing to refuse
+    dense.prepare()  # a dense plan has no pattern to read
     with pytest.raises(TypeError, match="prepare: pattern: expected none"):
         dense.prepare(BlockMask.from_blocks(blocks, 64, 64, 16))
     same(dense.run(*new), tessera.attention(*new))
@@ -207,12 +207,12 @@ def test_another_problem_is_refused(make):
         tessera.plan("attention", *qkv(make), backend="sm90")
 
 
-def test_nothing_of_the_operands_is_kept():
+def test_plans_keep_no_operands():
     import gc
     import weakref
 
     class Watched(np.ndarray):
-        """An array that can be watched."""
+        """An array that allows weak references."""
 
     q, k, v = (x.view(Watched) for x in qkv(lambda array: array))
     gone = [weakref.ref(x) for x in (q, k, v)]

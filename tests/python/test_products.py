@@ -194,7 +194,7 @@ LINEAR = {
 }
 
 
-def test_linear_takes_any_leading_dimensions():
+def test_linear_with_any_leading_dimensions():
     weight, x = support.random(5, 4), support.random(2, 1, 3, 2, 1, 2, 4, seed=1)
     want = x.astype(np.float64) @ weight.T
     for y in (x, x[0], x[0, 0, 0, 0, 0, 0], x[:, :, ::2], x.swapaxes(0, 2), x[:, :0]):
@@ -206,7 +206,7 @@ def test_linear_takes_any_leading_dimensions():
 
 
 @pytest.mark.parametrize("case", LINEAR)
-def test_linear_speaks_of_its_own_arguments(case):
+def test_errors_of_linear_name_its_own_arguments(case):
     message, change = LINEAR[case]
     given = dict(x=np.zeros((2, 64), np.float32), weight=np.zeros((32, 64), np.float32))
     with pytest.raises((TypeError, ValueError), match=f"^linear: {message}"):
@@ -253,7 +253,7 @@ def test_matrices_refuse_masked_arrays():
         tessera.matmul(ones.data, held.with_values(np.ma.masked_array(held.values)))
 
 
-def test_keep_takes_booleans_and_integers():
+def test_keep_is_boolean_or_integer():
     dense = np.ones((16, 16), np.float32)
     with pytest.raises(TypeError, match=r"from_dense: keep: .*got a masked array"):
         BsrMatrix.from_dense(dense, 8, keep=np.ma.masked_array(np.ones((2, 2), bool)))
@@ -343,7 +343,7 @@ def test_read_matrix_market(tmp_path, symmetry):
     close(sparse.coo_matrix((coo.value, (coo.row, coo.col)), coo.shape).toarray(), want)
 
 
-def test_matrix_market_files_that_are_none(tmp_path):
+def test_invalid_matrix_market_files(tmp_path):
     path = tmp_path / "bad.mtx"
     path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1.0\n")
     with pytest.raises(OSError, match=r"bad\.mtx:3: .*the row"):

@@ -1,4 +1,4 @@
-"""The table of signatures, what is made from it, and who imports whom."""
+"""The table of signatures, the code that is generated from it, and the imports between modules."""
 
 import ast
 import importlib.util
@@ -26,7 +26,7 @@ def script():
 
 
 def descriptors(header, name):
-    """(position, name in messages) of each descriptor of one operation, as the header states it."""
+    """(position, name in messages) of each descriptor of an operation in the header."""
     body = re.search(rf"namespace {name} {{\n(.*?)\n}}  // namespace {name}\n", header, re.S)[1]
     return [(int(at), label) for at, label in re.findall(r'\{(\d+), "([^"]+)"', body)], body
 
@@ -96,7 +96,7 @@ def test_exports_are_called_by_names_and_count_their_arguments():
 
 
 def imports_of(path):
-    """The modules of the package that a file imports, inside functions too."""
+    """The modules of the package that a file imports, also inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -106,8 +106,8 @@ def imports_of(path):
     return found
 
 
-def test_no_import_goes_round_in_a_circle():
-    """`import tessera` in a file stands for the package, which imports its public modules."""
+def test_imports_have_no_cycle():
+    """`import tessera` imports the package, which imports its public modules."""
     folder = ROOT / "python/tessera"
     names = {f"tessera.{path.stem}": path for path in folder.glob("*.py")
              if path.stem not in ("__init__", "overhead")}
@@ -129,7 +129,7 @@ def test_no_import_goes_round_in_a_circle():
         visit(name, [])
 
 
-def test_no_two_files_include_each_other():
+def test_includes_have_no_cycle():
     files = {path.relative_to(ROOT).as_posix(): path
              for top in ("include", "src") for path in (ROOT / top).rglob("*")
              if path.suffix in (".hpp", ".cuh", ".cpp", ".cu")}

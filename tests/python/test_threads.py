@@ -1,4 +1,4 @@
-"""Calls from several threads at once: each thread has its own cache of plans."""
+"""Concurrent calls from several threads: each thread has its own cache of plans."""
 
 import threading
 
@@ -13,14 +13,14 @@ THREADS, REPEATS = 6, 40
 
 
 def at_once(work):
-    """Runs work(i) on several threads, which start together; raises what one of them raised."""
+    """Runs work(i) on several threads that start together; raises an exception of one of them."""
     gate, failures = threading.Barrier(THREADS), []
 
     def run(i):
         try:
             gate.wait()
             work(i)
-        except BaseException as failure:  # handed to the test
+        except BaseException as failure:  # raised again in the test
             failures.append(failure)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(THREADS)]
@@ -41,7 +41,7 @@ def make(request):
 
 
 def calls(make):
-    """Calls of several operations, and shapes that share places in a cache."""
+    """Calls of several operations, with shapes that share places in the cache."""
     made = []
     for length in (5, 16, 33):
         q = make(support.random(1, length, 2, 16, seed=length))

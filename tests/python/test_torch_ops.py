@@ -35,7 +35,7 @@ def seen(q_length=37, kv_length=53, **rules):
 
 
 def reference(q, k, v, mask, softcap=0.0, sinks=None):
-    """In the tensors' own dtype (float64 here), differentiable: out [b, l, h, d], lse [b, h, l]."""
+    """Differentiable attention in the dtype of the tensors: out [b, l, h, d], lse [b, h, l]."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * q.shape[-1] ** -0.5
@@ -95,8 +95,8 @@ def test_layout_and_out():
     close(via_op, expected, 3e-2, 3e-2)
 
 
-def test_results_are_pytorch_s_own_memory():
-    """Memory that came through DLPack could neither be resized nor recorded on a stream."""
+def test_results_are_memory_of_pytorch():
+    """Memory from DLPack could neither be resized nor recorded on a stream."""
     q, k, v = qkv()
     x, weight = torch.randn(4, 32), torch.randn(16, 32)
     results = [*tessera.attention(q, k, v, return_lse=True), tessera.matmul(x, weight.T),
@@ -105,7 +105,7 @@ def test_results_are_pytorch_s_own_memory():
     assert all(y.untyped_storage().resizable() for y in results)
 
 
-def test_rare_options_take_the_same_arguments_as_common_ones():
+def test_rare_options_have_the_same_arguments_as_common_ones():
     q, k, v = qkv(64, 64)
     mask = BlockMask.from_blocks(torch.ones(4, 4) == 1, 64, 64, 16)
     for options in (dict(), dict(mask=mask), dict(softcap=5.0), dict(mask=mask, window_left=3),
@@ -255,7 +255,7 @@ def test_merge_gradients(layout):
 
 
 def operand(kind, rows, cols, transposed, batch=()):
-    """What matmul takes, its trainable tensor, and a float64 view of what it stands for."""
+    """An operand of matmul, its trainable tensor, that tensor and the operand in float64."""
     shape = (cols, rows) if transposed else (rows, cols)
     if kind == "dense":
         x = torch.randn(*batch, *shape, requires_grad=True)
@@ -520,7 +520,7 @@ def test_plain_attention_leaves_other_calls_alone():
     q, k, v = qkv(dim_v=16)
     expected = tessera.attention(q, k, v, causal=True)
     assert torch.equal(torch_ops.plain_attention(q, k, v, False, None, True), expected)
-    wide = torch.randn(*v.shape[:-1], 40)  # out is not like q
+    wide = torch.randn(*v.shape[:-1], 40)  # out has another shape than q
     out = torch_ops.plain_attention(q, k, wide, False, None, False)
     assert torch.equal(out, tessera.attention(q, k, wide, softcap=0.0))
     assert out.shape == (*q.shape[:-1], 40)
@@ -663,7 +663,7 @@ def test_dtypes_are_refused_by_name(dtype, name, grad):
         tessera.attention(q, [1.0], v)
 
 
-def test_a_flex_mask_names_its_converter():
+def test_the_error_for_a_flex_mask_names_the_converter():
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     theirs = flex.create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 37, 37, device="cpu")
     q, k, v = qkv(37, 37)

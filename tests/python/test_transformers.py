@@ -18,7 +18,7 @@ CONFIGS = {
                                                 attn_logit_softcapping=5.0,
                                                 final_logit_softcapping=10.0),
 }
-# Sums in another order; float32 throughout.
+# Float32 everywhere; sums in another order.
 TOLERANCE = dict(atol=2e-5, rtol=2e-5)
 
 
@@ -65,9 +65,9 @@ def test_forward_agrees_with_eager(model, padding):
     expected = logits(model, "eager", **inputs)
     got = logits(model, "tessera", **inputs)
     used = mask.bool() if padding != "none" else torch.ones_like(tokens).bool()
-    # Padded queries see nothing here and everything there: nobody reads them.
+    # Padded queries see no key with tessera and all keys with eager. Their results are unused.
     torch.testing.assert_close(got[used], expected[used], **TOLERANCE)
-    assert not torch.equal(got, expected), "eager answered both"
+    assert not torch.equal(got, expected), "eager computed both"
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

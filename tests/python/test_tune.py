@@ -1,4 +1,4 @@
-"""python -m tessera.tune: which problems, which kernel is taken, what is written and when not."""
+"""python -m tessera.tune: the problems, the chosen kernel, and the tuning file."""
 
 import argparse
 import json
@@ -30,10 +30,10 @@ RESULTS = Path(__file__).parents[2] / "bench" / "results" / "tuning"
 QUICK = ["--device", "cpu", "--seconds", "0.01", "--quiet"]
 
 
-# ---- Which problems ----------------------------------------------------------------------------
+# ---- Problems ----------------------------------------------------------------------------------
 
 
-def test_an_option_takes_several_values():
+def test_an_option_may_have_several_values():
     assert several(int)("64,128,64") == (64, 128)
     assert several(int)("1024:8192") == (1024, 2048, 4096, 8192)
     assert several(int)("3:13") == (3, 6, 12)
@@ -43,7 +43,7 @@ def test_an_option_takes_several_values():
 
 @pytest.mark.parametrize("text", ["8:4", "0:4", "1:2:3:4", "1:2:0", "1:", "", "1,", "x", "-4:4",
                                   "1:1000000000000:1"])
-def test_values_that_are_none_are_refused(text):
+def test_invalid_values_are_refused(text):
     with pytest.raises((ValueError, argparse.ArgumentTypeError)):
         several(int)(text)
 
@@ -85,13 +85,13 @@ def test_bad_input_is_one_line_that_names_it(words, message, capsys):
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e9", "long"])
-def test_a_time_that_nobody_can_measure_for_is_refused(seconds, capsys):
+def test_invalid_measuring_times_are_refused(seconds, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["matmul", "--m", "64", "--n", "64", "--k", "64", "--seconds", seconds])
     assert ended.value.code == cli.BAD_INPUT and "--seconds: " in capsys.readouterr().err
 
 
-def test_cases_of_workloads_are_taken_each_once_but_those_that_choose_no_kernel(tmp_path):
+def test_each_case_of_workloads_is_a_problem_once_if_it_chooses_a_kernel(tmp_path):
     size = {"m": 64, "n": 32, "k": 48, "dtype": "f32"}
     lists = {"s": 64, "pattern": "random", "density": 0.5, "block_q": 16}
     path = tmp_path / "work.json"
@@ -102,7 +102,7 @@ def test_cases_of_workloads_are_taken_each_once_but_those_that_choose_no_kernel(
     assert [case.label for case in cases] == [PRODUCT.label] and others == 2
 
 
-# ---- Which kernel ------------------------------------------------------------------------------
+# ---- The chosen kernel -------------------------------------------------------------------------
 
 
 def tried(row, ms, spread=0.0, **more):
@@ -113,22 +113,21 @@ def tried(row, ms, spread=0.0, **more):
     ((1.0, 0.0), (0.9, 0.0), OTHER),
     ((1.0, 0.0), (1.1, 0.0), MODEL),
     ((1.0, 0.05), (0.9, 0.0), OTHER),
-    ((1.0, 0.06), (0.9, 0.06), OTHER),  # a tenth faster, half of the spreads is 0.06
+    ((1.0, 0.06), (0.9, 0.06), OTHER),  # 10% faster; half of the sum of the spreads is 0.06
     ((1.0, 0.11), (0.9, 0.11), MODEL),
     ((1.0, 0.2), (0.9, 0.0), MODEL),
     ((None, None), (3.0, 0.5), OTHER),
     ((1.0, 0.0), (None, None), MODEL),
     ((None, None), (None, None), None),
 ])
-def test_the_cost_model_s_choice_stays_unless_another_is_faster_beyond_the_spreads(model, other,
-                                                                                  winner):
+def test_another_row_wins_only_if_it_is_faster_beyond_the_spreads(model, other, winner):
     made = Trial(PRODUCT, SIGNATURE, MODEL, [tried(MODEL, *model), tried(OTHER, *other)])
     assert made.winner == winner
 
 
 @pytest.fixture
 def rows(monkeypatch):
-    """Three kernels in place of the CPU's one. The times are made up, the results are computed."""
+    """Three kernels instead of the CPU's one. Times are invented, results are computed."""
     times = {MODEL: 1.0, OTHER: 0.5, THIRD: 2.0}
     factors = dict.fromkeys(times, 1)
 
@@ -136,7 +135,7 @@ def rows(monkeypatch):
         return {"kernel": row, "accepted": predicted is not None, "predicted_ms": predicted}
 
     def explanation(problem):
-        # The first one is what the tuning file chose: the model's choice is the lowest prediction.
+        # The first one is the tuning file's. The cost model's choice has the lowest prediction.
         return {"problem": SIGNATURE.replace("64x", f"{problem.params['m']}x"), "candidates": [
             candidate(THIRD, 3.0), candidate(MODEL, 1.0), candidate(OTHER, 2.0),
             candidate("sm90_bsr_m64_n64_k64_s4", None)]}
@@ -158,14 +157,14 @@ def attempt(pattern=""):
     return trial.try_rows(PRODUCT, Settings(), "burst", re.compile(pattern))
 
 
-def test_every_kernel_that_takes_a_problem_is_timed(rows):
+def test_every_kernel_that_supports_a_problem_is_timed(rows):
     made = attempt()
     assert [(one.row, one.ms, one.predicted_ms) for one in made.rows] == [
         (MODEL, 1.0, 1.0), (OTHER, 0.5, 2.0), (THIRD, 2.0, 3.0)]
     assert (made.model, made.winner, made.signature) == (MODEL, OTHER, SIGNATURE)
 
 
-def test_a_pattern_leaves_kernels_out_but_the_one_to_beat(rows):
+def test_a_pattern_selects_kernels_beside_the_cost_model_s(rows):
     assert [one.row for one in attempt("skinny|nothing").rows] == [MODEL, THIRD]
     assert [one.row for one in attempt("nothing").rows] == [MODEL]
 
@@ -183,7 +182,7 @@ def test_a_kernel_that_is_wrong_or_fails_is_not_timed(rows, failure, reason):
     assert made.of(OTHER).reason in text and re.search(rf"{MODEL} .*cost model's, <- taken", text)
 
 
-def test_nothing_that_takes_it_is_the_library_s_reasons(monkeypatch):
+def test_without_a_kernel_the_reasons_are_the_library_s(monkeypatch):
     answer = tessera.explain(tessera.matmul, np.zeros((4, 4), "f4"), np.zeros((4, 4), "f4"),
                              backend="sm90")
     monkeypatch.setattr(trial, "explanation", lambda problem: answer)
@@ -203,7 +202,7 @@ def lines_of(path):
     return [line for line in path.read_text().splitlines()[2:] if not line.startswith("#")]
 
 
-def test_the_file_is_one_that_the_library_takes_and_grows(tmp_path):
+def test_the_library_reads_the_file_and_the_file_grows(tmp_path):
     path = tmp_path / "new folder" / "one.tuning"
     other = SIGNATURE.replace("64x", "65x")
     for signature, winner in ((SIGNATURE, OTHER), (other, THIRD), (SIGNATURE, THIRD)):
@@ -218,14 +217,14 @@ def test_the_file_is_one_that_the_library_takes_and_grows(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.tuning")), ids=lambda path: path.stem)
-def test_committed_preferences_are_taken(path):
+def test_committed_tuning_files_are_valid(path):
     device = path.read_text().splitlines()[1].removeprefix("device ")
     assert path.stem == re.sub(r"[^A-Za-z0-9]+", "-", device)
     tessera._ffi.check_tuning(path.read_text(), device)
     assert len(lines_of(path)) > 10
 
 
-def test_what_another_process_adds_meanwhile_stays(tmp_path):
+def test_problems_of_another_process_are_kept(tmp_path):
     path = tmp_path / "one.tuning"
     mine, theirs = TuningFile(path, DEVICE), TuningFile(path, DEVICE)
     theirs.add(made_trial(signature=SIGNATURE.replace("64x", "65x")))
@@ -244,7 +243,7 @@ GOOD = f"tessera-tuning 1\ndevice {DEVICE}\n"
     (GOOD.replace(DEVICE, "other").encode(), "line 2: measured on 'other'"),
     (f"{GOOD}sm90_x\t{SIGNATURE}\n".encode(), "line 3: no kernel is called 'sm90_x'"),
 ])
-def test_a_broken_or_foreign_file_is_refused_and_left_alone(tmp_path, text, reason):
+def test_a_broken_or_foreign_file_is_refused_and_unchanged(tmp_path, text, reason):
     path = tmp_path / "one.tuning"
     path.write_bytes(text)
     with pytest.raises(Refused, match=f"{reason}.*--overwrite"):
@@ -256,7 +255,7 @@ def test_a_broken_or_foreign_file_is_refused_and_left_alone(tmp_path, text, reas
     assert len(lines_of(path)) == 1
 
 
-def test_windows_line_ends_remarks_and_links_are_no_obstacle(tmp_path):
+def test_windows_line_ends_remarks_and_links(tmp_path):
     real, path = tmp_path / "real", tmp_path / "link"
     text = f"{GOOD}# remark\n\n{MODEL}\t{SIGNATURE}\tnote\n"
     real.write_bytes(text.replace("\n", "\r\n").encode())
@@ -267,12 +266,12 @@ def test_windows_line_ends_remarks_and_links_are_no_obstacle(tmp_path):
     assert path.is_symlink() and lines_of(real)[0] == f"{MODEL}\t{SIGNATURE}\tnote"
 
 
-# ---- The whole ---------------------------------------------------------------------------------
+# ---- The command -------------------------------------------------------------------------------
 
 SIZES = ["matmul", "--m", "64,128", "--n", "32", "--k", "48"]
 
 
-def test_what_is_measured_is_what_the_next_process_takes(tmp_path, capsys):
+def test_the_next_process_uses_the_file(tmp_path, capsys):
     path = tmp_path / "one.tuning"
     assert cli.main([*SIZES, *QUICK, "--output", str(path)]) == cli.DONE
     out, err = capsys.readouterr()
@@ -300,7 +299,7 @@ def test_every_operation_can_be_tuned(tmp_path, words):
                            else f"cpu_{family}_m64_n384_k512\t")
 
 
-def test_a_dry_run_writes_nothing_and_json_says_all(tmp_path, rows, capsys):
+def test_a_dry_run_writes_nothing_and_json_has_everything(tmp_path, rows, capsys):
     path = tmp_path / "one.tuning"
     assert cli.main([*SIZES, *QUICK, "--output", str(path), "--dry-run", "--json"]) == cli.DONE
     assert not path.exists()
@@ -311,7 +310,7 @@ def test_a_dry_run_writes_nothing_and_json_says_all(tmp_path, rows, capsys):
     assert answer["file"] is None and "nothing is written (--dry-run)" in err
 
 
-def test_a_file_is_tried_before_anything_runs(tmp_path, monkeypatch, capsys):
+def test_the_file_is_checked_before_anything_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "try_rows", lambda *rest: pytest.fail("measured"))
     path, folder = tmp_path / "one.tuning", tmp_path / "folder"
     path.write_text("broken")
@@ -326,8 +325,8 @@ def test_a_file_is_tried_before_anything_runs(tmp_path, monkeypatch, capsys):
     (KeyboardInterrupt(), cli.STOPPED, "stopped after 1 of 2 problems; 1 problem written to"),
     (DeviceLost(OTHER, "gone"), cli.FAILED, "tried 1 of 2 problems; 1 problem written to"),
     (ValueError("odd"), cli.FAILED, "tried 1 of 2 problems; 1 problem written to")])
-def test_what_ends_it_early_keeps_what_is_measured(tmp_path, rows, monkeypatch, capsys, error,
-                                                   outcome, words):
+def test_an_early_end_keeps_the_measured_problems(tmp_path, rows, monkeypatch, capsys, error,
+                                                  outcome, words):
     path, true = tmp_path / "one.tuning", trial.try_rows
 
     def second_fails(case, *rest):
@@ -344,7 +343,7 @@ def test_what_ends_it_early_keeps_what_is_measured(tmp_path, rows, monkeypatch, 
     assert told.get("interrupted", False) == (outcome == cli.STOPPED)
 
 
-def test_problems_without_any_time_are_not_written(tmp_path, rows, capsys):
+def test_problems_without_times_are_not_written(tmp_path, rows, capsys):
     path = tmp_path / "one.tuning"
     for row in rows:
         rows[row] = RuntimeError("broken")
@@ -358,7 +357,7 @@ def test_device_and_file_are_the_library_s_own():
 
 
 def test_the_part_that_runs_on_a_gpu(monkeypatch):
-    """With PyTorch's CPU in the GPU's place, in every state."""
+    """In every state, on PyTorch's CPU instead of a GPU."""
     gpu_path = pytest.importorskip("test_bench_gpu_path", reason="PyTorch is not installed")
     settings = gpu_path.gpu.__wrapped__(monkeypatch)
     settings.seconds = 0.05

@@ -1,4 +1,4 @@
-"""tessera.verify on the CPU: right results pass, and each kind of wrong one is found."""
+"""tessera.verify on the CPU: right results pass, and each kind of wrong result is found."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def run(*more):
 
 
 def drawn(**options):
-    """A problem with nothing special about it but what is said."""
+    """A plain problem, apart from the given options."""
     d = draw.Drawn(7, q_lengths=[100, 100], kv_lengths=[130, 130], heads=4, kv_heads=2, **options)
     d.heads_first = dict.fromkeys(("q", "k", "v", "out"), False)
     d.padding = dict.fromkeys(("q", "k", "v", "out"), (1, 0, 2))
@@ -29,7 +29,7 @@ def drawn(**options):
 
 @pytest.fixture
 def damaged(monkeypatch):
-    """Makes tessera.attention do something to its results afterwards."""
+    """Makes tessera.attention change its results with `damage`."""
     right = tessera.attention
 
     def arm(damage):
@@ -60,19 +60,19 @@ def test_random_problems_are_right(capsys):
 
 
 def test_every_tensor_is_made_where_the_problem_is():
-    with torch.device("meta"):  # what names no device lands here, and does not mix
+    with torch.device("meta"):  # tensors without a device would be made on meta and fail
         assert run("--count", 20, "--seed", 200) == 0
 
 
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
-def test_no_right_result_comes_near_its_budget(dtype):
+def test_right_results_are_far_below_their_budgets(dtype):
     share, trouble = verdict(drawn(dtype=dtype, out_dtype=dtype, causal=True, sinks="f32"))
     assert trouble is None and 0 < share < 0.9
 
 
 @pytest.mark.parametrize("queries", [1, 2, 63])
 def test_a_right_result_of_few_numbers_is_right(queries):
-    """What a kernel makes that rounds weights as the emulation does, but with another base."""
+    """The result of a kernel that rounds P as the emulation does, but with another row max."""
     for seed in range(6):
         d = drawn(dtype="bf16", out_dtype="f32", scale=0.05, dim_v=8)
         d.seed, d.q_lengths, d.kv_lengths, d.heads, d.kv_heads = seed, [queries], [500], 40, 40
@@ -92,9 +92,9 @@ def test_stretches_of_queries_do_not_change_the_verdict():
     assert verdict(d)[0] == pytest.approx(verdict(d, stretch=1)[0], rel=1e-6)
 
 
-def test_who_sees_whom():
+def test_visible_keys():
     d = draw.Drawn(1, q_lengths=[2], kv_lengths=[4], causal=True, window_left=1, kv_end=[3])
-    # The last query stands with key 2.
+    # The last query is at the position of key 2.
     assert oracle.seen(d, None, 0, 0, 2, "cpu").int().tolist() == [[[1, 1, 0, 0], [0, 1, 1, 0]]]
     d.q_position, d.kv_position, d.kv_begin = [10], [9], [1]
     assert oracle.seen(d, None, 0, 0, 2, "cpu").int().tolist() == [[[0, 1, 0, 0], [0, 1, 1, 0]]]
@@ -117,7 +117,7 @@ def test_ulp():
     assert oracle.ulp("f16", values)[3:].tolist() == [2**-24, 2**-24]
 
 
-# ---- What is drawn -----------------------------------------------------------------------------
+# ---- Drawn problems ----------------------------------------------------------------------------
 
 
 def test_a_seed_repeats_its_problem():
@@ -171,7 +171,7 @@ def test_lists_hold_what_was_drawn(heads, block):
     assert 0 < everything.sum() < everything.numel()
 
 
-def test_what_nobody_needs_is_nan():
+def test_unused_keys_are_nan():
     d = drawn(kv_end=[70, 130], kv_begin=[5, 0])
     built = build.build(d, "cpu", 1 << 18)
     for tensor in (built.k, built.v):
@@ -185,7 +185,7 @@ def test_what_nobody_needs_is_nan():
 
 
 def element(out, offset):
-    """What lies so many elements after the first one of a tensor, be it outside of it."""
+    """The element at an offset from the first one of a tensor, also outside of the tensor."""
     return out.as_strided((1,), (1,), out.storage_offset() + offset)
 
 
@@ -267,7 +267,7 @@ def run_command(command):
     return cli.main([*command.split()[3:], "--quiet"])
 
 
-def test_a_problem_without_room_is_tried_once_more(monkeypatch, capsys):
+def test_out_of_memory_is_tried_once_more(monkeypatch, capsys):
     def short_of(times):
         left, right = [times], build.build
 
@@ -298,7 +298,7 @@ def test_runs_that_differ_are_found(damaged, capsys):
 
 @pytest.fixture
 def answers(monkeypatch):
-    """Each call of tessera.attention raises what `answer` gives for its number, if anything."""
+    """Makes call n of tessera.attention raise `answer(n)`, if that is an exception."""
     def arm(answer):
         right, turn = tessera.attention, iter(range(100))
 
@@ -313,9 +313,9 @@ def answers(monkeypatch):
 
 
 def test_other_errors_are_failures(answers, capsys):
-    answers(lambda turn: ValueError("attention: q: something that the generator did wrong"))
+    answers(lambda turn: ValueError("attention: q: a mistake of the generator"))
     assert run("--count", 1) == 1
-    assert "FAILED ValueError: attention: q: something" in capsys.readouterr().out
+    assert "FAILED ValueError: attention: q: a mistake" in capsys.readouterr().out
 
 
 def test_refusals_are_counted_by_reason(answers, capsys):
@@ -340,7 +340,7 @@ def test_jobs_share_the_problems(capsys):
         assert run("--count", 7, "--seed", 50, "--jobs", jobs) == 0
         said.append(capsys.readouterr().out)
     assert all("7 problems, 7 right, 0 refused, 0 failed" in text for text in said)
-    assert said[0].splitlines()[1] == said[1].splitlines()[1]  # the worst of all
+    assert said[0].splitlines()[1] == said[1].splitlines()[1]  # the worst of all problems
 
 
 def right_but_for_seed_3(seed, options):
@@ -351,7 +351,7 @@ def right_but_for_seed_3(seed, options):
 
 def test_a_process_that_ends_early_has_failed(monkeypatch, capsys):
     monkeypatch.setattr(cli, "outcome_of", right_but_for_seed_3)
-    assert run("--count", 6, "--jobs", 2) == 1  # 1, 3 and 5; 2, 4 and 6
+    assert run("--count", 6, "--jobs", 2) == 1  # seeds 1, 3 and 5; 2, 4 and 6
     said = capsys.readouterr().out
     assert "FAILED its process ended with 9\n  seed 3" in said
     assert "5 problems, 4 right, 0 refused, 1 failed" in said and said.endswith("failed: seeds 3\n")

@@ -1,5 +1,5 @@
-"""bench/workloads/models.json: every kind of case is right in small, and what the host does of
-every case in full is done; nothing of its size is allocated."""
+"""bench/workloads/models.json: small cases of every kind give right results, and the host's part of
+every full case runs without allocating its tensors."""
 
 from pathlib import Path
 
@@ -25,12 +25,12 @@ from tessera.bench.reference import check_same
 WORKLOADS = Path(__file__).parents[2] / "bench" / "workloads"
 MODELS = cases.read_workload(WORKLOADS / "models.json")
 SMALL = cases.read_workload(WORKLOADS / "models_small.json")
-# What every kernel of another device is refused for here, in a build without CUDA.
+# The reasons for which all kernels of another device are rejected in a build without CUDA.
 NOT_HERE = ("not in this build", "the tensors are on cpu")
 
 
 def kind(case):
-    """What makes a case another one than by its sizes."""
+    """The properties of a case, except its sizes."""
     p = case.params
     names = ("pattern", "lists", "causal", "side", "transpose", "keep", "of")
     return (case.op, *(p.get(name) for name in names), "experts" in p, p.get("hk") == p.get("h"))
@@ -46,7 +46,7 @@ def test_every_kind_of_case_has_a_small_one():
 
 @pytest.mark.parametrize("case", SMALL, ids=label)
 def test_small_cases_are_right(case):
-    """Ours within its budget; who else is there gives the same."""
+    """Our result is within its budget, and the peers' results agree."""
     settings = measure.Settings(seconds=0.01, peers=["openblas"])
     record, = measure.measure_case(case, settings)
     assert "ms" in record["ours"], record["ours"]
@@ -58,7 +58,7 @@ def test_small_cases_are_right(case):
 
 @pytest.fixture
 def unwritten(monkeypatch):
-    """Arrays that no page of memory stands behind."""
+    """Makes arrays whose memory is never touched, so that they need no pages."""
     def empty(shape, dtype, device, seed=None):
         return np.empty(shape, np.float16)
 
@@ -78,7 +78,7 @@ def test_the_host_s_part_of_full_cases(case, unwritten):
         whole = (flops.attention_flops(dense.params) if case.op == "attention"
                  else flops.product_flops(dense.op, dense.params))
         assert 0 < made.useful_flops < 0.5 * whole
-        assert {"tessera_dense", "cublaslt_dense"} & set(names), "nothing to be held against"
+        assert {"tessera_dense", "cublaslt_dense"} & set(names), "no dense peer"
     assert [name for name in names if name not in ("tessera_dense", "cublaslt_dense")]
     answer = ours.explanation(made, device="h200")
     fitting = [one["kernel"] for one in answer["candidates"] if one["backend"] == "sm90"
@@ -124,7 +124,7 @@ def sparse_experts(**more):
 
 @pytest.mark.parametrize("pattern", [{}, {"pattern": "power_law_graph"}])
 def test_experts_are_products_one_after_the_other(pattern):
-    """Equally many blocks each, or as many as each has of one pool."""
+    """With an equal number of blocks per expert, or a pool of blocks for all."""
     made = problem.Problem(sparse_experts(**pattern), "cpu")
     inputs, counted, out = made.sets[0], 0, np.zeros((40, 32), np.float32)
     weights = made.bsr_b.fill_dense(inputs["b"])
@@ -138,14 +138,14 @@ def test_experts_are_products_one_after_the_other(pattern):
     assert error <= budget
     found = ours.prepare_ours(made).run(0)
     assert np.allclose(found, out, rtol=1e-4, atol=1e-4)
-    # A row of another expert is seen.
+    # A row of another expert is an error.
     first = int(made.lengths[0])
     out[[first - 1, first]] = out[[first, first - 1]]
     error, budget, _ = made.reference.compare(out)
     assert error > budget
 
 
-def test_who_multiplies_experts():
+def test_peers_of_products_with_experts():
     names = ["tessera_dense", "grouped_mm", "cublaslt_loop"]
     assert peers.peers_for(sparse_experts(), "cuda") == names
     assert peers.peers_for(make_case("matmul", EXPERTS), "cuda") == names[1:]
@@ -158,7 +158,7 @@ def test_who_multiplies_experts():
 
 
 def test_dense_products_of_experts(monkeypatch):
-    """On tensors as a GPU's would be: the peers multiply zeros, the dense case has none."""
+    """On tensors as on a GPU: the peers multiply zeros, the dense case has none."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     monkeypatch.setattr(arrays, "on_device", lambda array, device: torch.from_numpy(array))
     sizes = []
@@ -210,7 +210,7 @@ MESH = {"m": 64, "k": 64, "n": 8, "block": 16, "pattern": "mesh", "nodes": "1x4x
     ("bsr_matmul", {**MESH, "block_cols": 8}, "square blocks"),
     ("bsr_matmul", {**MESH, "unknowns": 0}, "unknowns"),
 ])
-def test_senseless_cases_are_refused_by_name(op, params, names):
+def test_invalid_cases_are_refused_by_name(op, params, names):
     with pytest.raises(CaseError, match=names):
         make_case(op, params)
 
@@ -230,7 +230,7 @@ def test_senseless_cases_are_refused_by_name(op, params, names):
      "bsr_matmul", {"m": 8, "n": 32, "k": 64, "block": 8, "side": "b", "pattern": "n_of_m",
                     "keep": 2, "of": 8, "experts": 2, "dtype": "f32"}),
 ])
-def test_the_command_line_describes_them(words, op, params):
+def test_cases_from_the_command_line(words, op, params):
     arguments = cli.build_parser().parse_args([op, *words.split()])
     assert options.case_of(arguments, "cpu").params == make_case(op, params).params
 

@@ -17,7 +17,7 @@ std::string position(const std::vector<std::int64_t>& shape, std::size_t at) {
   return shape.empty() ? "[]" : text;
 }
 
-/// Collects the worst element of one tensor.
+/// Finds the worst element of one tensor.
 class Judge {
  public:
   Judge(std::string name, const Tensor& actual) : name_(std::move(name)), tensor_(actual) {
@@ -31,7 +31,7 @@ class Judge {
     return false;
   }
 
-  /// NaN and infinities. True where the two values have been judged by that alone.
+  /// Compares NaN and infinities. True if that decides about the element.
   bool special(std::size_t at, double actual, double truth, double slack) {
     if (std::isnan(truth) || std::isnan(actual)) {
       if (std::isnan(truth) != std::isnan(actual)) wrong(at, actual, truth, "NaN");
@@ -42,7 +42,7 @@ class Judge {
       return true;
     }
     if (!std::isinf(actual)) return false;
-    // A finite truth may round to an infinity, or its error may take it there.
+    // A finite truth may round to infinity, or the allowed error may reach it.
     const double reach = std::fabs(truth) + slack + ulp(tensor_.dtype, truth);
     const bool right =
         std::signbit(actual) == std::signbit(truth) && reach > largest(tensor_.dtype);
@@ -51,7 +51,7 @@ class Judge {
   }
 
   void finite(std::size_t at, double actual, double truth, double budget) {
-    // A truth beyond the dtype may come out as its largest value.
+    // For a truth beyond the dtype's range, the largest value is right too.
     const double limit = largest(tensor_.dtype);
     const double error = std::fabs(actual - std::clamp(truth, -limit, limit));
     const double ratio = error == 0 ? 0.0 : error / budget;
@@ -122,7 +122,7 @@ Comparison compare_product(const Tensor& actual, const Product& expected, const 
   for (std::size_t at = 0; at < got.values.size(); ++at) {
     const double truth = expected.value.values[at], slack = expected.slack.values[at];
     if (judge.special(at, got.values[at], truth, slack)) continue;
-    // The slack may carry the value over a power of two, where ulps double.
+    // The slack may move the value past a power of two, where ulps double.
     const double half_ulp = 0.5 * ulp(actual.dtype, std::fabs(truth) + slack);
     judge.finite(at, got.values[at], truth, slack + half_ulp);
   }

@@ -29,36 +29,37 @@ struct Case {
   const oracle::DenseArray* former_values() const { return former ? &*former : nullptr; }
 };
 
-/// What products may be made of. Absent: drawn by the seed.
+/// Options of random products. Absent ones are drawn by the seed.
 struct ProductOptions {
   std::optional<bool> sparse_a{}, sparse_b{};
   std::optional<GroupAxis> grouped{};  ///< absent: not grouped
   std::optional<DType> dtype{};
   bool epilogue = true;
-  std::int64_t largest = 70;  ///< size of a dimension, about
+  std::int64_t largest = 70;  ///< approximate largest size of a dimension
 };
 
 std::unique_ptr<Case<MatmulProblem>> matmul_case(std::uint64_t seed, const ProductOptions& = {});
 std::unique_ptr<Case<SddmmProblem>> sddmm_case(std::uint64_t seed, const ProductOptions& = {});
 /// Both operands sparse. The output's pattern comes from the library or from `output_for`.
 std::unique_ptr<Case<SpgemmProblem>> spgemm_case(std::uint64_t seed, const ProductOptions& = {});
-/// A BSR output of the problem at the pattern, with room for it in the case's memory.
+/// A BSR output for the problem with the given pattern, in the case's memory.
 BsrMatrix output_for(Case<SpgemmProblem>& c, const Pattern& pattern, DType dtype, DType index);
 
 enum class Presence : std::uint8_t { never, maybe, always };
 
-/// What masks may be made of.
+/// Options of random masks.
 struct MaskOptions {
   std::int64_t smallest_block = 1;
   std::int64_t block_step = 1;             ///< blocks are multiples of it
   std::int64_t block_q = 0, block_kv = 0;  ///< 0: drawn
-  /// Whether lists go by head of keys, where they are not for all heads; always: all of them do.
+  /// Whether lists are per KV head instead of per head, if not one for all; always: all of them
+  /// are.
   Presence by_keys = Presence::maybe;
   /// The blocks that lists name, by row and column; empty: drawn.
   std::function<bool(std::int64_t, std::int64_t)> names{};
 };
 
-/// What attention may be made of.
+/// Options of random attention problems.
 struct AttentionOptions {
   std::optional<DType> dtype{};
   Presence mask = Presence::maybe;
@@ -69,17 +70,17 @@ struct AttentionOptions {
   Presence sinks = Presence::maybe;
   Presence softcap = Presence::maybe;
   bool bad_values = false;  ///< a few NaN and infinities among the visible keys
-  bool rising = false;      ///< every 64 keys, scores are twice as large
-  bool saturating = false;  ///< scores beyond a small cap, all on one side, but for the first keys'
+  bool rising = false;      ///< scores double every 64 keys
+  bool saturating = false;  ///< scores far above a small softcap, except those of the first keys
   bool wide_out = true;     ///< out may be f32 for narrower inputs
   Layout layout = Layout::wild;
   std::int64_t longest = 70;
-  std::int64_t max_queries = 0;     ///< of a sequence; 0: as `longest`
-  std::int64_t longest_window = 0;  ///< on both sides, always; 0: some, as `longest`
+  std::int64_t max_queries = 0;     ///< per sequence; 0: `longest`
+  std::int64_t longest_window = 0;  ///< on both sides, always; 0: sometimes, up to `longest`
   std::int64_t largest_batch = 3, largest_kv_heads = 3;
-  std::int64_t group = 0;  ///< query heads to a head of keys; 0: drawn
+  std::int64_t group = 0;  ///< query heads per KV head; 0: drawn
   MaskOptions blocks{};
-  std::vector<std::int64_t> dims{};  ///< of heads; empty: the usual odd ones
+  std::vector<std::int64_t> dims{};  ///< head dimensions; empty: a default set of odd ones
 };
 
 std::unique_ptr<Case<AttentionProblem>> attention_case(std::uint64_t seed,
@@ -94,14 +95,14 @@ struct MergeCase : Case<MergeStatesProblem> {
 };
 std::unique_ptr<MergeCase> merge_case(std::uint64_t seed);
 
-/// A pattern with what trips kernels: empty rows and columns, one full row, power-law rows, all,
-/// none.
+/// A pattern that is difficult for kernels: empty rows and columns, one full row, power-law rows,
+/// all blocks or none.
 Pattern wild_pattern(Random& random, std::int64_t rows, std::int64_t cols);
 
-/// A BSR matrix with a random pattern, batched in any of the ways that it may be where `batch` > 1.
+/// A BSR matrix with a random pattern, in any of the batched forms if `batch` > 1.
 struct WildBsr {
   BsrMatrix matrix;
-  std::vector<Pattern> patterns;  ///< one a batch
+  std::vector<Pattern> patterns;  ///< one per batch
 };
 WildBsr wild_bsr(Random& random, Memory& memory, std::int64_t rows, std::int64_t cols,
                  std::int64_t block_rows, std::int64_t block_cols, DType dtype, std::int64_t batch,

@@ -28,7 +28,7 @@ std::int64_t length(Random& random, std::int64_t longest) {
   return random.between(1, longest);
 }
 
-/// Builds one attention problem step by step; the members say what has been decided.
+/// Builds one attention problem step by step. Members hold the choices so far.
 class Builder {
  public:
   Builder(Random& random, Memory& memory, const AttentionOptions& options,
@@ -41,7 +41,7 @@ class Builder {
     make_keys();
     draw_parameters();
     if (draw(random_, options_.mask, 0.5)) {
-      // Beside packed sequences a mask requires their longest.
+      // With packed sequences, a mask requires their max lengths.
       if (batch_ > 1) {
         if (p_.q_offsets) p_.max_q_length = longest_between(p_.q_offsets, p_.q.size(0));
         if (p_.kv_offsets) p_.max_kv_length = longest_between(p_.kv_offsets, p_.k.size(0));
@@ -99,7 +99,7 @@ class Builder {
   /// Rows of packed tensors after the last sequence.
   std::int64_t draw_rest() { return random_.chance(0.3) ? random_.between(1, 9) : 0; }
 
-  /// At least 1, as 0 is "not known", where there is a row.
+  /// The longest sequence; at least 1 if there is a row, as 0 means "not known".
   static std::int64_t longest_between(const Tensor& offsets, std::int64_t total) {
     const DenseArray values = oracle::read(offsets);
     std::int64_t longest = std::min<std::int64_t>(total, 1);
@@ -217,7 +217,7 @@ class Builder {
     if (random_.chance(0.3)) p_.kv_position = positions();
   }
 
-  /// Normal values in the rows marked, NaN in the others.
+  /// Writes normal values to the wanted rows, NaN to the others.
   void fill_rows(const Tensor& tensor, const std::vector<char>& wanted) {
     if (repeats(tensor)) return memory_.fill_normal(tensor);
     DenseArray array = oracle::read(tensor);
@@ -228,8 +228,8 @@ class Builder {
     oracle::write(tensor, array);
   }
 
-  /// A key counts as met where position, range and lists let some query of its head meet it; what
-  /// bits hide inside a listed block has been selected with that block.
+  /// Fills keys with numbers if some query of the head may see them by position, range and lists,
+  /// else with NaN. Bits do not matter: keys that bits hide are read with their block.
   void fill() {
     AttentionProblem without_bits = p_;
     without_bits.mask.bit_tile = without_bits.mask.bits = {};
@@ -258,14 +258,14 @@ class Builder {
         return std::ldexp(std::fabs(x), key < 192 ? -7 : 0);
       });
     }
-    // Where f16 ends, keys stay as large as they are.
+    // The factor is limited to 2^10, so that keys stay in f16's range.
     if (options_.rising)
       change(p_.k, [](std::int64_t key, double x) {
         return std::ldexp(x, static_cast<int>(std::min<std::int64_t>(key / 64, 10)));
       });
   }
 
-  /// Numbers by their place along the tensor's length, or its pages'.
+  /// Changes values by a function of their position along the length (or in the page) and value.
   void change(const Tensor& tensor, const std::function<double(std::int64_t, double)>& changed) {
     DenseArray array = oracle::read(tensor);
     const int axis = tensor.rank - 3;
@@ -328,7 +328,7 @@ std::unique_ptr<Case<AttentionBackwardProblem>> backward_case(std::uint64_t seed
   dense.paged = Presence::never;
   Builder builder(random, c.memory, dense, forward);
   builder.build();
-  // What the forward pass wrote is an input here.
+  // The outputs of the forward pass are inputs here.
   const Layout layout = options.layout;
   forward.out = like(c.memory, forward.out, forward.out.dtype, Layout::contiguous, false);
   forward.lse = c.memory.input(DType::f32, builder.lse_shape(), Layout::contiguous);

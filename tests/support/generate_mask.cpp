@@ -9,7 +9,7 @@ using Integers = std::vector<std::int64_t>;
 
 std::size_t index_of(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// The lists of one kind (full or partial) as they are drawn: blocks of each (batch, head, row).
+/// Drawn lists of one kind (full or partial): the blocks of each (batch, head, row).
 struct DrawnLists {
   std::int64_t batch = 1, heads = 1, rows = 0;
   std::vector<Integers> blocks;
@@ -106,7 +106,7 @@ BlockMask wild_mask(Random& random, Memory& memory, std::int64_t batch, std::int
                     std::int64_t kv_heads, std::int64_t q_length, std::int64_t kv_length,
                     const MaskOptions& options) {
   BlockMask mask;
-  // Lists that are not for all heads go by head, or by head of keys.
+  // Lists that are not for all heads are per head or per KV head.
   const bool by_keys = heads != kv_heads && options.by_keys != Presence::never &&
                        (options.by_keys == Presence::always || random.chance(0.5));
   const std::int64_t sets = by_keys ? kv_heads : heads;

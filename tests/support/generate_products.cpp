@@ -14,7 +14,7 @@ std::int64_t block_size(Random& random, std::int64_t largest) {
   return std::min(size, std::max<std::int64_t>(largest, 1));
 }
 
-/// Sizes that meet the edges of tiles: nothing, one, odd, and around powers of two.
+/// Sizes for the edge cases of tiles: zero, one, odd, and around powers of two.
 std::int64_t dense_size(Random& random, std::int64_t largest) {
   if (random.chance(0.04)) return random.between(0, 1);
   if (random.chance(0.3))
@@ -43,7 +43,7 @@ Pattern pattern_with(Random& random, std::int64_t rows, std::int64_t cols, std::
   return pattern;
 }
 
-/// Which inner indices (columns of a, rows of b) a sparse operand stores anything at.
+/// The inner indices (columns of a, rows of b) at which a sparse operand stores blocks.
 std::vector<char> inner_in_use(const WildBsr& bsr, bool inner_is_rows) {
   const BsrMatrix& matrix = bsr.matrix;
   const std::int64_t size = inner_is_rows ? matrix.rows : matrix.cols;
@@ -61,7 +61,8 @@ std::vector<char> inner_in_use(const WildBsr& bsr, bool inner_is_rows) {
   return used;
 }
 
-/// Normal values except where the other operand stores nothing: those stay NaN.
+/// Fills with normal values, except that inner indices at which the other operand stores nothing
+/// stay NaN.
 void fill_used(Memory& memory, Random& random, const Tensor& dense, int inner_dim,
                const std::vector<char>& used) {
   memory.fill_normal(dense);
@@ -77,7 +78,7 @@ void fill_used(Memory& memory, Random& random, const Tensor& dense, int inner_di
   oracle::write(dense, array);
 }
 
-/// One operand while it is being made.
+/// One operand under construction.
 struct Draft {
   bool sparse = false, transposed = false;
   std::int64_t rows = 0, cols = 0;  // as the product sees it
@@ -86,7 +87,7 @@ struct Draft {
   WildBsr bsr{};
 };
 
-/// Makes both operands, each aware of what the other stores.
+/// Makes both operands; each is NaN where the other stores nothing.
 void make_operands(Random& random, Memory& memory, DType dtype, Draft& a, Draft& b, Operand& left,
                    Operand& right, Layout layout) {
   const auto make = [&](Draft& draft, Operand& operand) {
@@ -127,7 +128,7 @@ void draw_epilogue(Case<MatmulProblem>& c, const std::vector<std::int64_t>& out_
       c.memory.fill_normal(epilogue.c);
     }
   } else if (random.chance(0.2)) {
-    // beta = 0: c is not looked at, whatever it holds.
+    // With beta = 0, c is not read.
     epilogue.c = c.memory.input(float_type(random), out_shape, Layout::wild);
   }
   if (random.chance(0.4)) {
@@ -179,7 +180,7 @@ void make_grouped(Case<MatmulProblem>& c, const ProductOptions& options, DType d
   MatmulProblem& problem = c.problem;
   make_operands(random, c.memory, dtype, a, b, problem.a, problem.b, Layout::wild);
   if (!by_rows) {
-    // Grouped by the inner dimension, both are plain matrices.
+    // If groups divide the inner dimension, both operands are single dense matrices.
     for (Operand* side : {&problem.a, &problem.b}) {
       if (side->dense.rank == 2) continue;
       Tensor& t = side->dense;
@@ -243,7 +244,7 @@ WildBsr wild_bsr(Random& random, Memory& memory, std::int64_t rows, std::int64_t
   std::int64_t stored = first.stored();
   if (form == 2 || form == 3) offsets.clear(), columns.clear();
   if (form == 2) {
-    // A pattern for each, of the same number of blocks.
+    // A pattern per matrix, all with the same number of blocks.
     for (Pattern& pattern : bsr.patterns) {
       pattern = pattern_with(random, grid_rows, grid_cols, stored);
       offsets.insert(offsets.end(), pattern.offsets.begin(), pattern.offsets.end());
@@ -252,7 +253,7 @@ WildBsr wild_bsr(Random& random, Memory& memory, std::int64_t rows, std::int64_t
     offsets_shape = {batch, grid_rows + 1};
     columns_shape = {batch, stored};
   } else if (form == 3) {
-    // A pool of blocks of which each matrix has another part.
+    // A pool of blocks; each matrix has its own part of it.
     for (Pattern& pattern : bsr.patterns) {
       pattern = wild_pattern(random, grid_rows, grid_cols);
       const auto base = static_cast<std::int64_t>(columns.size());
@@ -263,7 +264,7 @@ WildBsr wild_bsr(Random& random, Memory& memory, std::int64_t rows, std::int64_t
     offsets_shape = {batch, grid_rows + 1};
     columns_shape = {stored};
   } else if (form == 4) {
-    // The same lists, said once for each matrix where they have a batch.
+    // The same lists, repeated for each matrix.
     for (std::int64_t b = 1; b < batch; ++b) {
       offsets.insert(offsets.end(), first.offsets.begin(), first.offsets.end());
       columns.insert(columns.end(), first.indices.begin(), first.indices.end());
@@ -306,7 +307,7 @@ std::unique_ptr<Case<MatmulProblem>> matmul_case(std::uint64_t seed,
     draft->block_rows = block_size(random, options.largest);
     draft->block_cols = block_size(random, options.largest);
   }
-  // The inner dimension holds whole blocks of both sides.
+  // The inner dimension is a multiple of the blocks of both sides.
   const std::int64_t inner_block = std::lcm(a.block_cols, b.block_rows);
   if (a.sparse && b.sparse && (inner_block > options.largest || random.chance(0.5))) {
     b.block_rows = a.block_cols;

@@ -75,7 +75,7 @@ Tensor Memory::add(DType dtype, const std::vector<std::int64_t>& shape, Layout l
     const std::int64_t extent = std::max<std::int64_t>(shape[dim], 1);
     const bool innermost = d + 1 == order.size();
     if (wild && random_->chance(innermost ? 0.1 : 0.4)) span += random_->between(1, 5);
-    // One value for a whole dimension: fine to read, an alias to write.
+    // A stride of zero is valid for inputs only: outputs would alias.
     if (wild && !output && random_->chance(0.03)) {
       strides[dim] = 0;
       continue;
@@ -166,7 +166,7 @@ bool Memory::untouched() const {
 
 bool Memory::holds(const Tensor& view) const {
   if (view.rank < 0 || view.rank > kMaxRank || size_of(view.dtype) == 0) return false;
-  // Sizes and strides may be anything here: floating point neither overflows nor wraps.
+  // Sizes and strides may have any value here, so double is used, which does not wrap around.
   double low = 0, high = size_of(view.dtype);
   for (int d = 0; d < view.rank; ++d) {
     if (view.size(d) < 0) return false;

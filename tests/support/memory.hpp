@@ -16,16 +16,16 @@ namespace tessera::generate {
 /// How a tensor lies in memory.
 enum class Layout : std::uint8_t {
   contiguous,
-  wild,     ///< dimensions in any order of memory, padded, some backwards, from an odd address
+  wild,     ///< dimensions in any order, padded, some of negative stride, at an odd address
   aligned,  ///< the last dimension contiguous, the others in any order, at multiples of 16 bytes
 };
 
-/// Whether one address holds many elements (a stride of zero).
+/// Whether several elements share an address (a stride of zero).
 bool repeats(const Tensor& tensor);
 
 /// Owns the tensors of one problem. Every byte that is not an element (guards at both ends, padding
 /// between strided rows) and every element not yet filled holds 0xff: NaN as a float, -1 as an
-/// index, so that a stray read shows in the results and a stray write in `damage`.
+/// index, so that wrong reads show in the results, and wrong writes in `damage`.
 class Memory {
  public:
   explicit Memory(Random& random) : random_(&random) {}
@@ -39,16 +39,16 @@ class Memory {
   /// Standard normal values, rounded to the dtype.
   void fill_normal(const Tensor& tensor);
 
-  /// Remembers what the outputs hold now: what `reset` restores. Call it once before the run.
+  /// Saves the contents of the outputs for `reset`. Call it once before the run.
   void arm();
   void reset();
-  /// What was written that is no element of an output; empty where nothing was.
+  /// Describes writes outside the elements of outputs; empty if there were none.
   std::string damage() const;
-  /// All memory as it was when armed, outputs included: what a refused call must leave.
+  /// Whether all memory, outputs included, is as it was when armed, as after a refused call.
   bool untouched() const;
   /// Whether every element of a view, whatever its sizes and strides, lies in this memory.
   bool holds(const Tensor& view) const;
-  /// Every stretch of memory that tensors lie in, guards included.
+  /// All memory of the tensors, guards included.
   std::vector<std::span<std::byte>> stretches();
   /// The bytes of all outputs, for comparing runs bit by bit.
   std::vector<std::byte> outputs() const;

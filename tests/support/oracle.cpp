@@ -185,7 +185,7 @@ double ulp(DType dtype, double value) {
 
 double round_to(DType dtype, double value) {
   if (!std::isfinite(value) || value == 0) return value;
-  // Above the largest value the grid goes on as if the exponent range did.
+  // Above the largest value, rounds as if the exponent range were unlimited.
   const Format format = format_of(dtype);
   const int exponent = std::max(format.smallest_exponent, std::ilogb(value));
   const double step = std::ldexp(1.0, exponent - (format.bits - 1));

@@ -7,11 +7,12 @@
 
 #include <tessera/tessera.hpp>
 
-// The truth that every kernel is measured against: each operation written once more in double
-// precision, as plain loops straight from the public headers. It shares no code with the library
-// beyond the problem structs, so that a mistake in one cannot hide in the other. All tensors must
-// be in host memory. Outputs of a problem are never written here, and read only where the problem
-// says so (`beta` without a `c`).
+// The truth that every kernel is compared with: a second implementation of each operation in double
+// precision, as plain loops that follow the public headers. It shares no code with the library
+// except the problem structs, so that a mistake in one cannot hide in the other. All tensors must
+// be in host memory. The oracle never writes outputs of a problem, and reads them only where the
+// problem does
+// (`beta` without a `c`).
 namespace tessera::oracle {
 
 /// A row-major array of doubles.
@@ -46,23 +47,23 @@ double largest(DType dtype);
 
 // ---- Products ----------------------------------------------------------------------------------
 
-/// A product's true value and, for each element, how far f32 accumulation in any order may be from
-/// it before the result is rounded to the output's dtype.
+/// A product's true values, and per element the largest error of f32 accumulation in any order,
+/// before rounding to the output's dtype.
 struct Product {
   DenseArray value;
   DenseArray slack;
 };
 
-/// Shape of `out`. `former` are the contents of out from before the run; it is read (or else out
-/// itself) where beta != 0 and there is no c.
+/// Results in the shape of `out`. `former`: contents of out before the run; if beta != 0 and there
+/// is no c, they are read, or out itself if `former` is null.
 Product matmul(const MatmulProblem& problem, const DenseArray* former = nullptr);
-/// Shape of `out.values`; `former` likewise are its values from before the run. Positions that no
-/// row lists keep their former value.
+/// Results in the shape of `out.values`; `former`: its values before the run. Positions that no row
+/// lists keep their former value.
 Product sddmm(const SddmmProblem& problem, const DenseArray* former = nullptr);
-/// Values of the product at the pattern that `out` has.
+/// Values of the product at the pattern of `out`.
 Product spgemm(const SpgemmProblem& problem, const BsrMatrix& out,
                const DenseArray* former = nullptr);
-/// Where the product of two BSR matrices has blocks.
+/// The pattern of the product of two BSR matrices.
 Pattern spgemm_pattern(const SpgemmProblem& problem);
 
 // ---- Attention ---------------------------------------------------------------------------------
@@ -70,47 +71,47 @@ Pattern spgemm_pattern(const SpgemmProblem& problem);
 /// Lengths and positions of one sequence of a batch, with the defaults filled in.
 struct Sequence {
   std::int64_t q_begin = 0, q_length = 0;  // rows of packed tensors
-  std::int64_t kv_row = 0, kv_length = 0;  // likewise; paged: capacity of the table's row
+  std::int64_t kv_row = 0, kv_length = 0;  // the same; paged: capacity of the table's row
   std::int64_t kv_begin = 0, kv_end = 0;   // used keys
   std::int64_t q_position = 0, kv_position = 0;
 };
-/// Batches of a problem, and what it says of one.
+/// The number of sequences of a problem, and one of them.
 std::int64_t batches(const AttentionProblem& problem);
 Sequence sequence(const AttentionProblem& problem, std::int64_t batch);
-/// Whether query i of a sequence sees key j of it, under head `head` of the queries.
+/// Whether query i of a sequence sees its key j, for query head `head`.
 bool visible(const AttentionProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t i,
              std::int64_t j);
 /// How many (query, key) pairs are visible, over all batches and heads.
 std::int64_t visible_pairs(const AttentionProblem& problem);
 
-/// `*_slack`: what an f32 evaluation may be off by for reasons that an emulation can miss by luck
-/// (order of sums, an exp of a few ulps). Same shapes as out and lse.
+/// `*_slack`: error of an f32 evaluation that the emulation may not show by chance (order of sums,
+/// an exp with an error of a few ulps). Same shapes as out and lse.
 struct Attention {
   DenseArray out, lse;
   DenseArray out_slack, lse_slack;
 };
 Attention attention(const AttentionProblem& problem);
-/// The same with the working precision of a good kernel: f32 scores and softmax, probabilities
-/// rounded to the inputs' dtype, out and lse rounded. Its distance from the truth is the yardstick
-/// of the error budget. No slacks.
+/// The same with the precision of a good kernel: scores and softmax in f32, P rounded to the
+/// inputs' dtype, out and lse rounded. The error budget derives from its distance from the truth.
+/// No slacks.
 Attention attention_emulated(const AttentionProblem& problem);
 
-/// Those that the problem asks for (its tensor is present); the others stay empty.
+/// The requested gradients, whose tensors are present; the others stay empty.
 struct AttentionGradients {
   DenseArray dq, dk, dv, dsinks;
   DenseArray dq_slack, dk_slack, dv_slack, dsinks_slack;
 };
 /// Analytic gradients from the inputs alone: forward.out and forward.lse are recomputed, not read.
 AttentionGradients attention_backward(const AttentionBackwardProblem& problem);
-/// With the working precision of a good kernel, from out and lse rounded to their dtypes:
-/// probabilities and score gradients rounded to the inputs' dtype before they are multiplied.
+/// With the precision of a good kernel, from out and lse rounded to their dtypes: P and the
+/// gradients of scores are rounded to the inputs' dtype before they are multiplied.
 AttentionGradients attention_backward_emulated(const AttentionBackwardProblem& problem);
 
 struct Merged {
   Product out;
   Product lse;
 };
-/// Shapes of out and of lse. Parts whose lse is -inf are not looked at.
+/// Results in the shapes of out and lse. Parts whose lse is -inf are not read.
 Merged merge_states(const MergeStatesProblem& problem);
 
 }  // namespace tessera::oracle

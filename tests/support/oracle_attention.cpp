@@ -22,19 +22,19 @@ std::int64_t entry_or(const Tensor& list, std::int64_t index, std::int64_t fallb
   return list ? entry(list, {index}) : fallback;
 }
 
-/// A dimension of a list that is either as long as the problem's or one for all.
+/// The index into a dimension of a list that may be 1, shared by all.
 std::int64_t shared(const Tensor& list, std::int64_t batch) {
   return list.size(0) == 1 ? 0 : batch;
 }
 
-/// A head of a problem: whatever number of lists there is, neighbours share them evenly.
+/// A head of a problem. Adjacent heads share lists evenly.
 struct Head {
   std::int64_t index = 0, of = 1;
   std::int64_t in(const Tensor& list) const { return index * list.size(1) / of; }
 };
 
-/// Whether a list holds block column `column` in a row; `flat` receives where (an index into the
-/// dimensions of `indices`, so that bit_tile can be read at the same place).
+/// Whether a row of a list names a block column, and where: the position in `indices`, at which
+/// bit_tile can be read too.
 struct Found {
   bool yes = false;
   std::int64_t batch = 0, head = 0, row = 0, position = 0;
@@ -96,7 +96,7 @@ bool sees(const AttentionProblem& problem, const Sequence& sequence, std::int64_
   return !problem.mask || mask_holds(problem.mask, batch, {head, heads}, i, j);
 }
 
-/// Softmax of one row of scores and what it makes of v.
+/// Softmax of one row of scores, and its product with v.
 template <class Real>
 void attend(const AttentionInputs& in, std::int64_t batch, std::int64_t head, std::int64_t i,
             Attention& result) {
@@ -111,7 +111,7 @@ void attend(const AttentionInputs& in, std::int64_t batch, std::int64_t head, st
   }
   Real top = static_cast<Real>(sink);
   for (Real score : row.scores) top = score > top || std::isnan(score) ? score : top;
-  // Once NaN, every comparison above keeps it.
+  // The maximum keeps a NaN: every comparison with it is false.
   Real total = in.problem.sinks ? std::exp(static_cast<Real>(sink) - top) : Real{0};
   std::vector<Real> weights;
   for (Real score : row.scores) {
@@ -138,8 +138,8 @@ void attend(const AttentionInputs& in, std::int64_t batch, std::int64_t head, st
     const auto at = static_cast<std::size_t>(out_row) + d;
     result.out.values[at] = static_cast<double>(sums[d] / total);
     if (emulate) continue;
-    // An exp of a few ulps, scores off by a few ulps of their summands (twice: numerator and
-    // denominator), and one probability rounded the other way.
+    // An exp with an error of a few ulps, scores with errors of a few ulps of their summands
+    // (twice: numerator and denominator), and one P that rounds the other way.
     result.out_slack.values[at] = kUnit * (8 + 4 * row.largest_size) * sizes[d] +
                                   unit_of(in.problem.q.dtype) * largest_terms[d];
   }

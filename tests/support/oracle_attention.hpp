@@ -6,17 +6,17 @@
 
 #include "tests/support/oracle.hpp"
 
-// What the forward and the backward oracle share: inputs as doubles, addressed by sequence, and one
-// row's visible keys with their scores.
+// Shared by the forward and the backward oracle: inputs as doubles, addressed by sequence, and the
+// visible keys of a row with their scores.
 namespace tessera::oracle {
 
 /// Unit roundoff of f32, in which kernels compute scores, softmax and sums.
 inline constexpr double kUnit = 0x1p-24;
 
-/// Half an ulp of a value around one: what rounding to the dtype may change, relatively.
+/// Half an ulp of one: the relative error of rounding to the dtype.
 inline double unit_of(DType dtype) { return 0.5 * ulp(dtype, 1.0); }
 
-/// Inputs of a problem as dense arrays, with the way from (batch, head, index) to a row of them.
+/// Inputs of a problem as dense arrays, and their rows for (batch, head, index).
 struct AttentionInputs {
   const AttentionProblem& problem;
   DenseArray q, k, v, sinks;
@@ -27,9 +27,9 @@ struct AttentionInputs {
   explicit AttentionInputs(const AttentionProblem& source);
 
   std::int64_t kv_head(std::int64_t head) const { return head / (heads / kv_heads); }
-  /// Rows of a [batch, length, heads, *] or [total, heads, *] tensor with (heads) heads.
+  /// Row of a [batch, length, heads, *] or [total, heads, *] tensor.
   std::int64_t q_row(std::int64_t batch, std::int64_t head, std::int64_t i) const;
-  /// Likewise for k and v, through the page table where there is one.
+  /// The same for k and v, through the page table if there is one.
   std::int64_t kv_row(std::int64_t batch, std::int64_t head, std::int64_t j) const;
   /// Element of [batch, heads, q_length] or [heads, total_q].
   std::int64_t lse_at(std::int64_t batch, std::int64_t head, std::int64_t i) const;

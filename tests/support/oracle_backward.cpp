@@ -11,12 +11,12 @@ std::vector<std::int64_t> shape_of(const Tensor& tensor) {
   return {tensor.shape.begin(), tensor.shape.begin() + tensor.rank};
 }
 
-/// A gradient as it is summed up: values in the precision of the sum, and the slack of each.
+/// The sums of a gradient, in the precision of the evaluation, and the slack of each.
 template <class Real>
 struct Gradient {
   std::vector<Real> value;
-  std::vector<double> size;     // of the summands, times the f32 error each may carry
-  std::vector<double> largest;  // one summand's rounding to the inputs' dtype
+  std::vector<double> size;     // sum of the summands' f32 errors
+  std::vector<double> largest;  // largest rounding of a summand to the inputs' dtype
 
   explicit Gradient(std::size_t count) : value(count), size(count), largest(count) {}
 
@@ -53,7 +53,7 @@ struct Backward {
 
   static constexpr bool kEmulate = std::is_same_v<Real, float>;
 
-  /// What a kernel feeds to its next product: rounded to the inputs' dtype.
+  /// Rounds to the inputs' dtype, as kernels do before the next product.
   Real narrowed(Real x) const {
     return kEmulate ? static_cast<Real>(round_to(problem.forward.q.dtype, x)) : x;
   }
@@ -77,9 +77,9 @@ struct Backward {
       delta_size += std::fabs(upstream[d] * result[d]);
       delta_squares += upstream[d] * result[d] * upstream[d] * result[d];
     }
-    // What rounding `out` may change in delta, as independent roundings add up.
+    // The error of delta from rounding `out`, for independent roundings.
     const double delta_rounding = unit_of(problem.forward.out.dtype) * std::sqrt(delta_squares);
-    // As in the forward pass: an exp, and scores, of a few ulps.
+    // As in the forward pass: an exp and scores with errors of a few ulps.
     const double error =
         kUnit * (16 + 4 * row.largest_size + 2 * std::fabs(static_cast<double>(log_sum)));
     const double unit = unit_of(problem.forward.q.dtype);
@@ -88,7 +88,7 @@ struct Backward {
       const double sink = in.sinks({head});
       const Real p = std::exp(static_cast<Real>(sink) - log_sum);
       const auto h = static_cast<std::size_t>(head);
-      // A sink of -inf on a row without keys is no sink.
+      // A sink of -inf has no gradient.
       if (!std::isinf(sink)) {
         dsinks.add(h, p * (upstream_lse - delta), error * static_cast<double>(p) * delta_size, 0);
       }
@@ -115,7 +115,8 @@ struct Backward {
       const Real scale = static_cast<Real>(in.scale);
       ds_size *= static_cast<double>(p) * std::fabs(in.scale);
       const double rounding = unit * std::fabs(static_cast<double>(ds) * in.scale);
-      // The same delta for all keys of a query: in dq its errors add up, in dk they are one each.
+      // All keys of a query have the same delta. Its error adds up in dq, but not in dk, where each
+      // query has its own.
       const double delta_part =
           delta_rounding * std::fabs(static_cast<double>(p * row.slopes[n]) * in.scale);
       for (std::size_t d = 0; d < width; ++d) {
@@ -196,7 +197,8 @@ Merged merge_states(const MergeStatesProblem& problem) {
     }
     merged.lse.value.values[at] = top + std::log(total);
     const double terms = static_cast<double>(lses.size());
-    // The differences of logarithms round to f32, then an exp and a log of a few ulps.
+    // Rounding of the differences of logarithms to f32, then an exp and a log with errors of a few
+    // ulps.
     const double error = kUnit * (8 + terms + 2 * (std::fabs(top) - lowest));
     merged.lse.slack.values[at] = error;
     for (std::int64_t d = 0; d < dim; ++d) {

@@ -48,8 +48,8 @@ struct Lists {
   }
 };
 
-/// One side of a product as a dense matrix in which unstored elements are marked: they take no part
-/// in any sum, whatever they would be multiplied by.
+/// One side of a product as a dense matrix that marks the elements that are not stored. These are
+/// in no sum, whatever the other factor is.
 struct Side {
   std::int64_t batches = 1, rows = 0, cols = 0;
   std::vector<double> value;
@@ -150,7 +150,7 @@ struct Terms {
 };
 
 void finish(const Terms& terms, double& value, double& slack) {
-  // beta = 0 means that the former contents are not looked at, NaN included.
+  // With beta = 0 the former contents are not read, even if they are NaN.
   const double kept = terms.beta == 0 ? 0.0 : terms.beta * terms.former;
   const double sum = terms.alpha * terms.product.value + kept + terms.bias;
   value = activate(terms.activation, sum);
@@ -160,8 +160,8 @@ void finish(const Terms& terms, double& value, double& slack) {
   if (terms.alpha != 1 || kept != 0 || terms.bias != 0) {
     slack += 4 * kUnit * (product_size + std::fabs(kept) + std::fabs(terms.bias));
   }
-  // The smooth activations have slopes up to 1.13; in f32 they form 1 + erf, 1 + tanh or 1 + exp,
-  // which leaves a few ulps of the argument where that cancels.
+  // The smooth activations have slopes up to 1.13. In f32 they compute 1 + erf, 1 + tanh or 1 +
+  // exp, where cancellation leaves an error of a few ulps of the argument.
   if (terms.activation != Activation::none && terms.activation != Activation::relu) {
     slack = 1.13 * slack + 16 * kUnit * std::fabs(sum);
   }
@@ -206,7 +206,7 @@ Product matmul(const MatmulProblem& problem, const DenseArray* former) {
       for (std::int64_t j = 0; j < n; ++j) {
         const auto at = static_cast<std::size_t>((batch * m + i) * n + j);
         Terms terms;
-        // Grouped by the inner dimension, A and B are one matrix each.
+        // If groups divide the inner dimension, a and b are single matrices.
         terms.product = dot(a, b, by_rows ? 0 : batch, by_rows ? group : batch, i, j, begin, end);
         terms.depth = end - begin;
         terms.alpha = epilogue.alpha;
@@ -281,7 +281,7 @@ Pattern spgemm_pattern(const SpgemmProblem& problem) {
   pattern.offsets = {0};
   for (std::int64_t row = 0; row < pattern.rows; ++row) {
     for (std::int64_t col = 0; col < pattern.cols; ++col) {
-      // Blocks are stored whole, so one element of a block tells of all.
+      // Blocks are stored whole, so one element of a block is enough.
       bool stored = false;
       for (std::int64_t t = 0; t < a.cols && !stored; ++t) {
         stored = a.stored[a.at(0, row * r, t)] && b.stored[b.at(0, t, col * c)];

@@ -8,7 +8,7 @@
 
 namespace tessera::generate {
 
-/// Random numbers that are the same on every machine and standard library.
+/// Random numbers that are equal on all machines and standard libraries.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 0x7f4a7c15u) {}

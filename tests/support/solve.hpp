@@ -3,7 +3,7 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/generate.hpp"
 
-// Runs a generated case by the library's own functions, and holds its result against the oracle.
+// Runs a generated case with the library, and compares its result with the oracle.
 namespace tessera::generate {
 
 inline void solve(const MatmulProblem& problem, const Execution& execution = {}) {
@@ -22,7 +22,7 @@ inline void solve(const MergeStatesProblem& problem, const Execution& execution 
   merge_states(problem, execution);
 }
 
-/// What the oracle says of a case whose problem has just been run.
+/// Compares the result of a case that has just been run with the oracle.
 template <class Problem>
 oracle::Comparison check(const Case<Problem>& c) {
   if constexpr (requires { oracle::check(c.problem, c.former_values()); }) {

@@ -1,4 +1,4 @@
-"""The tool's promises to scripts: exit codes, JSON, one-line complaints."""
+"""The interface of the tool for scripts: exit codes, JSON, errors of one line."""
 
 import fcntl
 import os
@@ -31,7 +31,7 @@ class Help(tool.ToolTest):
 
 
 class BadUsage(tool.ToolTest):
-    def test_complaints_are_one_line_that_names_the_argument(self):
+    def test_errors_are_one_line_that_names_the_argument(self):
         self.assert_refused(naming="subcommand")
         self.assert_refused("fly", naming="fly")
         self.assert_refused("explain", naming="OP")
@@ -48,7 +48,7 @@ class BadUsage(tool.ToolTest):
         self.assert_refused("pattern", "fly", naming="fly")
         self.assert_refused("pattern", "random", "--rows", "-3", naming="--rows")
 
-    def test_numbers_say_what_is_expected_and_what_came(self):
+    def test_errors_of_numbers_have_the_expected_and_the_given_value(self):
         for words, message in (
                 (["explain", "attention", "--heads", "abc"],
                  "--heads: expected a positive integer, got abc"),
@@ -71,7 +71,7 @@ class BadUsage(tool.ToolTest):
                  "--length: expected an integer from 64 to 1048576, got many")):
             self.assertEqual(self.run_tool(*words, code=2).stderr, f"tessera: {message}\n")
 
-    def test_near_misses_are_named(self):
+    def test_typos_get_a_suggestion(self):
         for words, message in (
                 (["inf"], "unknown command inf; did you mean info?"),
                 (["fly"], "unknown command fly; tessera --help lists the commands"),
@@ -111,7 +111,7 @@ class BadUsage(tool.ToolTest):
                             naming="overflow")
         self.assert_refused("pattern", "random", "--rows", huge, naming="--rows")
 
-    def test_problems_that_make_no_sense_name_their_field(self):
+    def test_invalid_problems_name_their_field(self):
         self.assert_refused("explain", "attention", "--heads", "6", "--kv-heads", "4",
                             naming="heads")
         self.assert_refused("explain", "bsr_matmul", "--m", "100", "--block", "64", naming="rows")
@@ -134,7 +134,7 @@ class Info(tool.ToolTest):
 
 
 class Output(tool.ToolTest):
-    def test_what_cannot_be_printed_is_a_failure(self):
+    def test_a_failed_write_is_a_failure(self):
         matrix = self.write("a.mtx", "%%MatrixMarket matrix coordinate pattern general\n"
                                      "2 2 1\n1 1\n")
         for words in (["info"], ["info", "--json"], ["--help"], ["--version"], ["version"],
@@ -147,7 +147,7 @@ class Output(tool.ToolTest):
             self.assertEqual(done.returncode, 2, words)
             self.assertIn("tessera: cannot write to standard output", done.stderr)
 
-    def test_files_are_tried_before_anything_is_drawn(self):
+    def test_output_files_are_checked_before_the_work(self):
         self.write("file", "")
         for path, reason in (("no/such/x.svg", "No such file or directory"),
                              ("file/x.svg", "Not a directory"),
@@ -157,7 +157,7 @@ class Output(tool.ToolTest):
                              f"tessera: pattern: --output: cannot write {path}: {reason}\n")
         self.assertEqual(os.listdir(self.folder), ["file"])
 
-    def test_a_file_is_whole_or_as_it_was(self):
+    def test_a_file_is_complete_or_unchanged(self):
         self.write("former.svg", "former\n")
         os.symlink("former.svg", f"{self.folder}/link.svg")
         self.run_tool("pattern", "causal", "--no-preview", "--output", "link.svg")
@@ -186,7 +186,7 @@ class Output(tool.ToolTest):
             text = self.in_columns(columns, "pattern", "causal", "--rows", "1280")
             self.assertEqual(len(text.split("\n", 1)[0]), width)
 
-    def test_the_terminal_says_how_wide_it_is(self):
+    def test_the_width_of_the_terminal_is_used(self):
         for columns, table in ((40, False), (200, True)):
             ours, its = pty.openpty()
             fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -204,7 +204,7 @@ class Output(tool.ToolTest):
     def read_terminal(terminal):
         try:
             return os.read(terminal, 4096)
-        except OSError:  # its other end is closed
+        except OSError:  # the other end is closed
             return b""
 
 
@@ -242,7 +242,7 @@ class Explain(tool.ToolTest):
                              "sm90_matmul_m128_n128_k64_s5", code=3)
         self.assertIn("runs on a GPU", done.stdout)
 
-    def test_a_tuning_file_is_named_and_said_to_be_ignored(self):
+    def test_an_ignored_tuning_file_is_named(self):
         device = self.run_json("info", "--json")["devices"][0]["name"]
         head = f"tessera-tuning 1\ndevice {device}\n"
         for contents, state in ((head, "in use (0 problems)"), (head + "?\n", "ignored: line 3: ")):

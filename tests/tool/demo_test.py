@@ -12,7 +12,7 @@ import tool
 
 
 class Balance(html.parser.HTMLParser):
-    """Notes tags that are not closed in the order in which they were opened."""
+    """Records tags that are not closed in the order in which they were opened."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ class Demo(tool.ToolTest):
         for word in ("block sparse row", "% visible", "% stored", "docs/formats.md"):
             self.assertIn(word, page)
 
-        # Nothing is fetched: the only address is the name of SVG's vocabulary.
+        # The page loads nothing: its only URL is SVG's namespace.
         self.assertEqual(set(re.findall(r"https?://[^\"' )]*", page)),
                          {"http://www.w3.org/2000/svg"})
         self.assertIsNone(re.search(r"<script|<link|<img|@import|url\(|\ssrc=|href=", page))
@@ -59,7 +59,7 @@ class Demo(tool.ToolTest):
         self.assertIn('name="viewport"', page)
         self.assertEqual(page.count("<svg"), 4)
 
-    def test_within_the_tree_the_page_links_to_its_documentation(self):
+    def test_in_the_source_tree_the_page_links_to_the_documentation(self):
         os.makedirs(f"{self.folder}/tree/apps/tessera")
         os.makedirs(f"{self.folder}/tree/below")
         self.write("tree/apps/tessera/main.cpp", "")

@@ -1,4 +1,4 @@
-"""`tessera pattern`: figures, pictures, and files that are not what they claim to be."""
+"""`tessera pattern`: statistics, pictures, and invalid files."""
 
 import os
 import xml.etree.ElementTree
@@ -109,8 +109,8 @@ class Files(tool.ToolTest):
         self.assert_refused("pattern", "nothing.mtx", naming="nothing.mtx")
 
     def test_a_small_file_may_not_ask_for_much_memory(self):
-        # Sizes that are allowed, in a file of a few bytes: one more reason to look at what the
-        # pattern would take before it is made.
+        # The sizes are valid, but the pattern would need much more memory than the file. The tool
+        # checks that before it makes the pattern.
         path = self.write("tall.mtx", "%%MatrixMarket matrix coordinate pattern general\n"
                                       "9000000000000 4 1\n1 1\n")
         self.assert_refused("pattern", path, naming="tall.mtx")

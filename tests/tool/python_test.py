@@ -1,4 +1,4 @@
-"""The subcommands that are Python: the tool passes on what it gets and hands back what comes."""
+"""Subcommands in Python: the tool passes on its arguments and returns the exit status."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import sys
 import tool
 
 COMMANDS = ("bench", "verify", "tune", "report")
-# Stands for Python: says what it was called with, and ends as it is told to.
+# A stand-in for Python: prints its arguments, and ends as WHAT says.
 STAND_IN = """#!/bin/sh
 shift 2
 printf '%s\\n' "$@"
@@ -53,7 +53,7 @@ class PythonCommands(tool.ToolTest):
             done = self.call(name, TESSERA_PYTHON="/no/such/python")
             self.assertEqual((done.returncode, done.stdout), (3, ""))
             self.assertRegex(done.stderr, rf"^tessera: {name}: cannot start /no/such/python: .*\n$")
-            # -I -S would be a Python without packages: as one that has not got ours.
+            # -I -S: a Python without installed packages.
             bare = self.write("bare", '#!/bin/sh\nexec python3 -I -S "$@"\n')
             os.chmod(bare, stat.S_IRWXU)
             os.makedirs(f"{self.folder}/tessera", exist_ok=True)
@@ -75,7 +75,7 @@ class PythonCommands(tool.ToolTest):
         os.rename(f"{self.folder}/stand-in", f"{self.folder}/.venv/bin/python3")
         environment = {name: value for name, value in os.environ.items()
                        if name != "TESSERA_PYTHON"}
-        # Above the program there may be one as well, which comes first.
+        # An environment above the program would come first.
         program = os.path.join(self.folder, "tool")
         subprocess.run(["cp", tool.PROGRAM, program], check=True)
         libraries = os.path.dirname(os.path.abspath(tool.PROGRAM))

@@ -26,7 +26,7 @@ class ToolTest(unittest.TestCase):
         return json.loads(self.run_tool(*arguments, code=code).stdout)
 
     def assert_refused(self, *arguments, naming, code=2):
-        """One line on stderr that begins with the program's name and names the culprit."""
+        """Expects one line on stderr that begins with the program's name and contains `naming`."""
         done = self.run_tool(*arguments, code=code)
         self.assertEqual(done.stdout, "")
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)

@@ -1,5 +1,5 @@
-"""Calls as mypy has to see them (`make lint`). Each `type: ignore` marks a call that is wrong; mypy
-reports an unused one, so that a wrong call that passes fails the check. Nothing runs this file."""
+"""Calls that mypy checks (`make lint`). Each `type: ignore` marks a wrong call; mypy reports unused
+ones, so the check fails if mypy accepts a wrong call. This file never runs."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ tessera.matmul(a, a, True)  # type: ignore[call-arg]
 tessera.linear(a, a, None, "relu")  # type: ignore[call-arg]
 tessera.merge_states([out], [lse], None)  # type: ignore[call-arg]
 
-# What comes back has a type.
+# Results have types.
 matrix: tessera.BsrMatrix = tessera.BsrMatrix.from_dense(a, block=2)
 matrix = tessera.spgemm(matrix, matrix.T)
 shape: tuple[int, int] = matrix.shape

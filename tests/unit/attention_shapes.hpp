@@ -7,10 +7,10 @@
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "tests/unit/selecting.hpp"
 
-// Attention problems of shapes alone, and what Hopper's rows make of them.
+// Attention problems that have shapes but no memory, and helpers to plan them with Hopper's rows.
 namespace tessera::planning {
 
-/// No tensor here has memory.
+/// A tensor without memory.
 inline Tensor shaped(std::initializer_list<std::int64_t> shape, DType dtype = DType::bf16) {
   return tensor(nullptr, dtype, shape, {DeviceKind::cuda, 0});
 }
@@ -30,7 +30,7 @@ inline AttentionProblem problem_of(const Sizes& s) {
   return p;
 }
 
-/// Lists of `capacity` blocks a row, one set for `heads` heads.
+/// A problem with a mask: `heads` sets of lists, with room for `capacity` blocks per row.
 inline AttentionProblem masked(const Sizes& s, std::int64_t block_q, std::int64_t block_kv,
                                std::int64_t capacity, std::int64_t heads = 1) {
   AttentionProblem p = problem_of(s);

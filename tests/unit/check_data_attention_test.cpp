@@ -32,7 +32,7 @@ X packed() {
   x.problem.kv_offsets = x.list({4}, {0, 5, 6, 10}, DType::i64);
   return x;
 }
-// Pages of four keys: up to twelve a sequence, five and eight in use.
+// Pages of four keys: up to twelve keys per sequence, five and eight in use.
 X paged() {
   X x = dense();
   x.problem.k = x.problem.v = x.zeros(DType::f32, {7, 4, 2, 4});
@@ -92,13 +92,13 @@ TEST(AttentionData, pointers) {
 
   expect_cases(masked,
                std::vector<Case>{
-                   {"the other form of full",
+                   {"full lists by offsets",
                     [](X& x) {
                       x.problem.mask.full = {
                           {}, tensor(nullptr, DType::i32, {1, 1, 4}), x.list({2}, {0, 1})};
                     },
                     {"attention: mask.full.offsets: expected data of i32[1, 1, 4]"}},
-                   {"the other form of partial",
+                   {"partial lists by counts",
                     [](X& x) {
                       x.problem.mask.partial = {tensor(nullptr, DType::i32, {1, 1, 3}),
                                                 {},
@@ -138,7 +138,7 @@ TEST(AttentionData, offsets_of_packed_sequences) {
       packed,
       std::vector<Case>{
           {"as it is", [](X&) {}},
-          {"rows to spare", q({0, 1, 2, 3})},
+          {"unused rows", q({0, 1, 2, 3})},
           {"start",
            q({1, 2, 2, 6}),
            {"attention: q_offsets: expected offsets that start at 0, got 1"}},
@@ -247,7 +247,7 @@ TEST(AttentionData, pages) {
   expect_cases(
       paged,
       std::vector<Case>{
-          {"as it is: pages out of use hold anything", [](X&) {}},
+          {"valid: unused pages hold any number", [](X&) {}},
           {"no keys",
            [](X& x) {
              x.problem.kv_end = x.list({2}, {0, 0});
@@ -306,7 +306,7 @@ TEST(AttentionData, lists_of_mask) {
   expect_cases(
       masked,
       std::vector<Case>{
-          {"as it is: any order, slots out of use hold anything", [](X&) {}},
+          {"valid: any order, unused slots hold any number", [](X&) {}},
           {"count too large",
            full({3, 0, 1}, {2, 0, 9, 9, 1, -7}),
            {"attention: mask.full.counts: expected counts 0 to 2, the capacity of indices, got 3 "
@@ -350,7 +350,7 @@ TEST(AttentionData, lists_of_mask) {
              x.problem.mask.bit_tile = x.list({4}, {-1, 1, 0, 1});
            },
            {"attention: mask.bit_tile:", "got -1 in row 0"}},
-          {"rows to spare hold anything",
+          {"unused rows hold any number",
            [](X& x) {
              x.problem.mask.full = {
                  x.list({1, 1, 4}, {0, 0, 0, 77}), {}, x.list({1, 1, 4, 1}, {0, 0, 0, -3})};

@@ -53,7 +53,7 @@ TEST(MatmulData, pointers) {
           {"bias",
            [](Matmul& x) { x.problem.epilogue.bias = tensor(nullptr, DType::f32, {3}); },
            {"matmul: epilogue.bias: expected data"}},
-          {"nothing to point to",
+          {"no elements need no pointer",
            [](Matmul& x) {
              x.problem.b = tensor(nullptr, DType::f32, {8, 0});
              x.problem.out = tensor(nullptr, DType::f32, {6, 0});
@@ -108,7 +108,7 @@ TEST(MatmulData, lists_of_a_sparse_operand) {
              list.rank = 1;
              x.problem.a.sparse.col_indices = x.list({5}, {0, 3, 0, 1, 2}, DType::i64);
            }},
-          {"backwards in memory",
+          {"negative strides",
            [](Matmul& x) {
              Tensor& list = x.problem.a.sparse.col_indices;
              list = x.list({5}, {2, 1, 0, 3, 0});
@@ -186,7 +186,7 @@ TEST(MatmulData, group_offsets) {
   };
   const Cases<Matmul> cases{
       {"as it is", [](Matmul&) {}},
-      {"one group takes all", offsets({0, 0, 10, 10})},
+      {"one group has all rows", offsets({0, 0, 10, 10})},
       {"null",
        [](Matmul& x) { x.problem.group_offsets.data = nullptr; },
        {"matmul: group_offsets: expected data", "null pointer"}},

@@ -1,4 +1,4 @@
-// Composed masks: whatever the blocks, the pairs stay the same.
+// Composed masks have the same pairs as the given masks, whatever the block size.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
-/// A problem's mask in blocks of so many queries.
+/// A problem's mask composed into blocks of `queries` queries, `width` columns at a time.
 struct Composed {
   ComposedMask mask;
   std::vector<std::uint64_t> memory;
@@ -45,7 +45,7 @@ struct Composed {
     tessera::testing::compose_rows(composer, width);
   }
 
-  /// How often each key is visited for one query, and by a block that shows it.
+  /// How often the walk visits each key for one query, in blocks that show the key to the query.
   std::vector<int> seen(std::int64_t batch, std::int64_t head, std::int64_t query,
                         std::int64_t keys) const {
     std::vector<int> found(static_cast<std::size_t>(keys));
@@ -100,7 +100,7 @@ TEST(ComposeMask, KeepsEveryPairAndNoOther) {
   EXPECT_GT(pairs, 100000);
 }
 
-/// Of a composed block's keys those are met that some query sees, by lists and position together.
+/// `met` has the keys of a composed block that some query sees, by the lists and by position.
 TEST(ComposeMask, KnowsWhichKeysAreMet) {
   int blocks = 0, ragged = 0;
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
@@ -150,8 +150,8 @@ TEST(ComposeMask, KnowsWhichKeysAreMet) {
   EXPECT_GT(blocks - ragged, 10);
 }
 
-/// Blocks whose pairs are all named need no element mask.
-TEST(ComposeMask, WhatIsNamedWholeIsFull) {
+/// A composed block is full where the lists name all its pairs: it needs no element mask.
+TEST(ComposeMask, BlocksOfAllPairsAreFull) {
   for (const std::int64_t block : {16, 24, 32, 48, 100}) {
     generate::AttentionOptions options = lists_alone();
     options.blocks.block_q = options.blocks.block_kv = block;
@@ -173,7 +173,7 @@ TEST(ComposeMask, WhatIsNamedWholeIsFull) {
   }
 }
 
-/// What a mask's own walk makes of lists that nobody checked is what composed lists hold.
+/// Composed lists hold what a walk of the given mask visits, also where its lists are invalid.
 TEST(ComposeMask, HostileListsAreClampedAndSkipped) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const auto c = generate::attention_case(seed, lists_alone());
@@ -208,7 +208,8 @@ TEST(ComposeMask, HostileListsAreClampedAndSkipped) {
                   (static_cast<int>(bits.values[static_cast<std::size_t>(row * bytes + at / 8)]) >>
                        at % 8 &
                    1) != 0;
-              if (shown) expected[static_cast<std::size_t>(key)] = 1;  // twice is once
+              if (shown)
+                expected[static_cast<std::size_t>(key)] = 1;  // a key listed twice counts once
             }
           ASSERT_EQ(composed.seen(b, h, i, shape.kv_length), expected) << c->text;
         }

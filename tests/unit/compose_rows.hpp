@@ -10,7 +10,7 @@
 
 namespace tessera::testing {
 
-/// Composes on the host what the kernel composes on a GPU, so many columns at a time.
+/// Composes on the host what the kernel composes on a GPU, `width` columns at a time.
 inline void compose_rows(const planning::MaskComposer& s, std::int64_t width) {
   std::vector<std::uint64_t> words;
   for (std::int64_t index = 0; index < s.to.list_rows(); ++index) {

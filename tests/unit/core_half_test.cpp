@@ -1,4 +1,4 @@
-// Short float types against double arithmetic: every pattern, and every rounding boundary.
+// 16-bit and 8-bit floats against double arithmetic: every code, and every rounding boundary.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -20,12 +20,12 @@ struct Format {
   const char* name;
   int mantissa, bias;
   std::uint32_t top;       // code of the largest finite magnitude
-  std::uint32_t overflow;  // what larger ones become
+  std::uint32_t overflow;  // code that larger magnitudes round to
   std::uint32_t sign;      // the sign bit
   float (*widen)(std::uint32_t);
   std::uint32_t (*narrow)(float);
 
-  // The value of a magnitude code, by the definition of the format.
+  // The value of a magnitude code by the format's definition.
   double value(std::uint32_t code) const {
     const auto exponent = static_cast<int>(code >> mantissa);
     const double fraction = std::ldexp(code & ((1u << mantissa) - 1), -mantissa);
@@ -48,7 +48,7 @@ const Format kFormats[] = {
 
 class Half : public ::testing::TestWithParam<Format> {};
 
-TEST_P(Half, EveryPatternHasItsValueAndComesBack) {
+TEST_P(Half, EveryCodeHasItsValueAndRoundTrips) {
   const Format& format = GetParam();
   for (std::uint32_t code = 0; code <= format.top; ++code) {
     for (const std::uint32_t sign : {0u, format.sign}) {
@@ -75,7 +75,7 @@ TEST_P(Half, InfinitiesAndNans) {
       }
     }
   }
-  // A NaN whose payload lies in bits that are cut off.
+  // A NaN whose payload lies in the bits that narrowing cuts off.
   EXPECT_TRUE(std::isnan(format.widen(format.narrow(std::bit_cast<float>(0x7f800001u)))));
   EXPECT_TRUE(std::isnan(format.widen(format.narrow(std::bit_cast<float>(0xff800001u)))));
   EXPECT_EQ(format.narrow(kInfinity), format.overflow);
@@ -85,10 +85,10 @@ TEST_P(Half, InfinitiesAndNans) {
 TEST_P(Half, RoundsToNearestEvenAtEveryBoundary) {
   const Format& format = GetParam();
   for (std::uint32_t code = 0; code <= format.top; ++code) {
-    // Past the last one lies the value that the next code would have.
+    // After the largest code, the next value is the one that the next code would have.
     const double middle_value = (format.value(code) + format.value(code + 1)) / 2;
     const auto middle = static_cast<float>(middle_value);
-    if (static_cast<double>(middle) != middle_value) continue;  // below f32's own smallest
+    if (static_cast<double>(middle) != middle_value) continue;  // f32 cannot represent the middle
     const std::uint32_t above = code == format.top ? format.overflow : code + 1;
     const std::uint32_t even = code % 2 == 0 ? code : above;
     ASSERT_EQ(format.narrow(middle), even) << format.name << " " << code;
@@ -99,7 +99,7 @@ TEST_P(Half, RoundsToNearestEvenAtEveryBoundary) {
   }
 }
 
-TEST_P(Half, RandomFloatsGoToTheNearest) {
+TEST_P(Half, RandomFloatsRoundToTheNearest) {
   const Format& format = GetParam();
   generate::Random random(1);
   for (int i = 0; i < 200000; ++i) {

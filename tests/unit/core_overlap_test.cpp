@@ -1,4 +1,4 @@
-// Whether two views of memory have a byte in common, against listing all bytes.
+// Whether two views of memory share a byte, against a list of all their bytes.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -53,7 +53,7 @@ Tensor random_view(generate::Random& random) {
   return view;
 }
 
-TEST(Overlap, EqualsListingAllBytes) {
+TEST(Overlap, MatchesAListOfAllBytes) {
   generate::Random random(11);
   int shared = 0, inside = 0;
   for (int n = 0; n < 4000; ++n) {
@@ -67,7 +67,7 @@ TEST(Overlap, EqualsListingAllBytes) {
               *bytes_of(b).begin() <= *bytes_of(a).rbegin();
   }
   EXPECT_GT(shared, 500);
-  EXPECT_GT(inside, 200) << "too few views that lie between each other's elements";
+  EXPECT_GT(inside, 200) << "too few interleaved views that share no byte";
 }
 
 Tensor at(std::int64_t element, std::initializer_list<std::int64_t> shape,
@@ -89,14 +89,14 @@ TEST(Overlap, SlicesOfPackedTensorsAreApart) {
   EXPECT_FALSE(core::share_memory(k, v));
   EXPECT_TRUE(core::share_memory(q, q));
   EXPECT_TRUE(core::share_memory(slice(0, kHeads + 1), k)) << "one head more";
-  EXPECT_TRUE(core::share_memory(slice(1, kHeads), k)) << "one element further";
+  EXPECT_TRUE(core::share_memory(slice(1, kHeads), k)) << "shifted by one element";
 }
 
-TEST(Overlap, StepsThatNeverMeetAreApart) {
+TEST(Overlap, StridesThatNeverMeetAreApart) {
   constexpr std::int64_t kLong = std::int64_t{1} << 30;
   EXPECT_FALSE(core::share_memory(at(0, {kLong}, {2}), at(1, {kLong}, {2})));
   EXPECT_TRUE(core::share_memory(at(0, {kLong}, {2}), at(2, {kLong}, {2})));
-  // Even and odd elements, in steps that differ.
+  // Even and odd elements, with different strides.
   EXPECT_FALSE(core::share_memory(at(0, {kLong}, {6}), at(1, {kLong}, {4})));
   EXPECT_TRUE(core::share_memory(at(0, {kLong}, {6}), at(1, {kLong}, {5})));
   // Backwards, and the transposed view.
@@ -121,7 +121,7 @@ TEST(Overlap, LimitsOfAddresses) {
 }
 
 TEST(Overlap, AnIrregularSearchEndsAsShared) {
-  // Sums of coprime steps leave few gaps; these views might be apart, and the search must end.
+  // Sums of coprime strides leave few gaps. The search must end, even if the views share no byte.
   const Tensor a = at(0, {4000, 4000, 4000}, {7919 * 8, 7907 * 8, 7901 * 8}, DType::u8);
   const Tensor b = at(3, {4000, 4000, 4000}, {7883 * 8, 7879 * 8, 7877 * 8}, DType::u8);
   EXPECT_FALSE(core::share_memory(a, b)) << "multiples of eight, three bytes apart";

@@ -10,7 +10,7 @@ namespace {
 
 using Pairs = Recent<std::int64_t, 2>;
 
-/// What the key says, and how often it had to be made.
+/// Makes a value from its key, and counts how often it does.
 struct Maker {
   Pairs recent;
   int made = 0;
@@ -42,7 +42,7 @@ TEST(Recent, AKeyOfZerosIsMadeToo) {
   EXPECT_EQ(maker.made, 1);
 }
 
-TEST(Recent, KeysThatShareAPlaceTakeTurns) {
+TEST(Recent, KeysOfOnePlaceReplaceEachOther) {
   std::vector<std::int64_t> together;
   for (std::int64_t a = 0; together.size() < 3; ++a)
     if (Pairs::place_of({a, 1}) == Pairs::place_of({0, 1})) together.push_back(a);
@@ -52,7 +52,7 @@ TEST(Recent, KeysThatShareAPlaceTakeTurns) {
   EXPECT_EQ(maker.made, 6);
 }
 
-TEST(Recent, WhatIsThrownLeavesTheKeyUnmade) {
+TEST(Recent, AnExceptionStoresNothing) {
   Pairs recent;
   const auto fail = []() -> std::int64_t { throw std::runtime_error("no"); };
   EXPECT_THROW(recent.get({1, 2}, fail), std::runtime_error);

@@ -17,7 +17,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 
@@ -36,7 +36,7 @@ TEST(Names, RoundTrip) {
   EXPECT_STREQ(to_string(ErrorCode::out_of_memory), "out_of_memory");
 }
 
-TEST(Names, ParsingRefusesAndListsWhatIsAccepted) {
+TEST(Names, ParsingErrorsListTheAcceptedNames) {
   const std::string text = error_text([] { parse_dtype("float32"); });
   EXPECT_PRED2(contains, text, "float32");
   EXPECT_PRED2(contains, text, "bf16");
@@ -74,7 +74,7 @@ TEST(View, ContiguousStrides) {
   EXPECT_EQ(tensor(nullptr, DType::u8, {2, 0, 4}).numel(), 0);
 }
 
-TEST(View, RefusesWhatMakesNoSense) {
+TEST(View, RefusesInvalidArguments) {
   constexpr auto kHuge = std::int64_t{1} << 40;
   EXPECT_PRED2(contains, error_text([] { tensor(nullptr, DType::f32, {2, -1}); }), "[2, -1]");
   EXPECT_PRED2(contains, error_text([] { tensor(nullptr, DType::f32, {1, 1, 1, 1, 1, 1}); }), "6");
@@ -94,7 +94,7 @@ TEST(Owned, IsAlignedZeroedAndMovable) {
   HostTensor moved = std::move(tensor);
   EXPECT_EQ(moved.data<std::uint16_t>()[104], 7);
   EXPECT_EQ(to_string(moved), "f16[3, 5, 7] on cpu");
-  // What it was moved from is absent, and can be filled again.
+  // A moved-from tensor is absent, and can be assigned again.
   EXPECT_FALSE(
       static_cast<bool>(tensor.view()));  // NOLINT: the state after a move is what is tested
   EXPECT_EQ(tensor.view().data, nullptr);
@@ -105,7 +105,7 @@ TEST(Owned, IsAlignedZeroedAndMovable) {
   EXPECT_EQ(moved.view().data, nullptr);
 }
 
-TEST(Owned, EmptyOnesHaveAnAddress) {
+TEST(Owned, EmptyTensorsHaveAnAddress) {
   const HostTensor tensor(DType::i64, {4, 0});
   EXPECT_NE(tensor.view().data, nullptr);
   EXPECT_EQ(tensor.numel(), 0);

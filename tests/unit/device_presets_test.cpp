@@ -5,7 +5,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 
 TEST(DevicePresets, EveryNameGivesFactsThatPlanningCanUse) {
   const std::vector<std::string> expected = {"h100", "h200", "a100", "l4", "b200", "cpu"};
@@ -27,7 +27,7 @@ TEST(DevicePresets, EveryNameGivesFactsThatPlanningCanUse) {
   }
 }
 
-TEST(DevicePresets, HopperIsWhatItIs) {
+TEST(DevicePresets, FactsOfHopper) {
   const DeviceFacts h100 = device_preset("h100"), h200 = device_preset("h200");
   EXPECT_EQ(h100.compute_capability, 90);
   EXPECT_EQ(h100.units, 132);
@@ -35,7 +35,7 @@ TEST(DevicePresets, HopperIsWhatItIs) {
   EXPECT_GT(h200.memory_tbs, h100.memory_tbs);
 }
 
-TEST(DevicePresets, AnUnknownNameIsAnsweredWithTheList) {
+TEST(DevicePresets, AnUnknownNameListsTheKnownOnes) {
   try {
     device_preset("h10O");
     FAIL() << "accepted";

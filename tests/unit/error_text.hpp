@@ -8,7 +8,7 @@
 
 namespace tessera::testing {
 
-/// Runs what must throw `Error` with the given code; returns its message.
+/// Runs a call that must throw `Error` with the given code; returns its message.
 template <class Call>
 std::string error_text(Call&& call, ErrorCode code = ErrorCode::invalid_argument) {
   try {

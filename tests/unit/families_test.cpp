@@ -1,4 +1,4 @@
-// The kernel tables: what every family and row has to state, and that names say the facts.
+// The kernel tables: what every family and row has to state, and the names of rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 constexpr Op kOps[] = {
@@ -19,7 +19,7 @@ constexpr Op kOps[] = {
 /// Whether another library chooses the tile, so that the row states none.
 bool has_no_tile(const KernelRow& row) { return row.tile == Tile{}; }
 
-/// What a row's name says after its family's.
+/// The part of a row's name after the family's name.
 std::string facts(const KernelFamily& family, const KernelRow& row) {
   const Tile& t = row.tile;
   if (has_no_tile(row)) {
@@ -86,7 +86,7 @@ TEST(Families, EachRowStatesItsTileDtypesAndReason) {
   }
 }
 
-TEST(Families, EachFillsInWhatPlanningNeeds) {
+TEST(Families, EachHasAllPlanningFunctions) {
   for (const KernelFamily& family : all_families()) {
     SCOPED_TRACE(family.name);
     EXPECT_TRUE(family.refuse && family.layout && family.seconds && family.buffers &&
@@ -103,7 +103,7 @@ TEST(Families, TheCpuDoesEveryOperation) {
   }
 }
 
-TEST(Families, EveryBuildLaunchesTheCpu) {
+TEST(Families, EveryBuildHasTheCpu) {
   const std::vector<Backend> built = built_backends();
   EXPECT_NE(std::find(built.begin(), built.end(), Backend::cpu), built.end());
   for (const KernelFamily& family : api::families()) {

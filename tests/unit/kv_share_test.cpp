@@ -22,10 +22,10 @@ void check_shares(int tiles, int split_ctas, int count, int unit) {
     for (int index = 0; find_kv_share(tiles, split_ctas, cta, index, share); ++index) {
       walked += share.to - share.from;
       of_tile[share.tile].push_back(share);
-      EXPECT_TRUE(slots.insert(share.slot + share.part).second) << "a slot for two parts";
+      EXPECT_TRUE(slots.insert(share.slot + share.part).second) << "two parts have the same slot";
       EXPECT_LT(share.slot + share.part, tiles + split_ctas);
     }
-    EXPECT_EQ(walked, cta < split_ctas ? tiles : 0) << "shares are equal";
+    EXPECT_EQ(walked, cta < split_ctas ? tiles : 0) << "shares are not equal";
   }
   ASSERT_EQ(of_tile.size(), static_cast<std::size_t>(tiles));
   for (const auto& [tile, shares] : of_tile) {

@@ -12,7 +12,7 @@
 namespace tessera::planning {
 namespace {
 
-/// As kernels do it, where a word may hold anything before.
+/// Counts as kernels do. The word may hold any value before the first count.
 int count_up(std::atomic<std::uint64_t>& word, std::uint64_t tag, int limit) {
   std::uint64_t seen = word.load();
   int count = 0;
@@ -32,7 +32,7 @@ TEST(LaunchCount, TagsDifferAndLeaveRoomForCounts) {
   }
 }
 
-TEST(LaunchCount, WhatLayThereIsNoCount) {
+TEST(LaunchCount, OldValuesAreNotCounts) {
   const std::uint64_t tag = LaunchCount::new_tag();
   constexpr int kLimit = 5;
   for (std::uint64_t word : {std::uint64_t{0}, ~std::uint64_t{0}, tag + kLimit,
@@ -47,7 +47,7 @@ TEST(LaunchCount, WhatLayThereIsNoCount) {
   EXPECT_TRUE(LaunchCount::holds(tag + LaunchCount::kMax - 2, tag, most));
 }
 
-/// Each thread gets its own numbers, whatever the word held; afterwards it is clear, so that a
+/// Threads get distinct numbers, whatever the word held. The last count clears the word, so a
 /// replay with the same tag counts from zero again.
 TEST(LaunchCount, ManyCountAtOnce) {
   std::mt19937_64 random(1);

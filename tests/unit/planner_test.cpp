@@ -1,4 +1,4 @@
-// The plans that a thread remembers: always those of the shape and the execution asked for.
+// The plans that a thread remembers: always those of the requested shape and execution.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -11,7 +11,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 AnyShape product(std::int64_t m, std::int64_t n) {
@@ -28,7 +28,7 @@ AnyShape attention(std::int64_t length, bool causal) {
   return shape_of(AnyProblem(p));
 }
 
-TEST(Planner, GivesThePlanOfTheShapeHoweverManyThereAre) {
+TEST(Planner, GivesThePlanOfEachOfManyShapes) {
   std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {
     const auto size = static_cast<std::int64_t>(1 + random() % 40);
@@ -40,7 +40,7 @@ TEST(Planner, GivesThePlanOfTheShapeHoweverManyThereAre) {
   }
 }
 
-TEST(Planner, RemembersAndDoesNotMixWhatExecutionsAskFor) {
+TEST(Planner, RemembersAPlanPerExecution) {
   const AnyShape shape = product(700, 700);
   const auto one = api::plan_for(shape, {.threads = 1});
   EXPECT_EQ(one->threads, 1);

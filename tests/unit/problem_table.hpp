@@ -10,7 +10,7 @@
 
 namespace tessera::testing {
 
-/// One change to a valid problem, and what the error about it says; nothing where it stays valid.
+/// One change to a valid problem, and parts of the expected error; none if the problem stays valid.
 template <class Problem>
 struct ProblemCase {
   std::string name;

@@ -1,4 +1,4 @@
-// Orders keep their promise on random lengths and on the awkward ones.
+// The order of lists by length, for random lengths and edge cases.
 #include <gtest/gtest.h>
 
 #include <algorithm>

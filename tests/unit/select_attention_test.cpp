@@ -1,4 +1,4 @@
-// Which Hopper row takes an attention problem, what it makes of it, and what explain says.
+// Which Hopper row is chosen for an attention problem, its layout, and what explain says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 constexpr std::int64_t kUnits = 132;  // of an H200
@@ -38,7 +38,7 @@ std::vector<std::string> reasons_of(const Explanation& e, const std::string& row
 
 using Reasons = std::vector<std::string>;
 
-TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
+TEST(SelectAttention, TheNarrowestRowThatFitsTheHeadDimension) {
   const struct {
     std::int64_t dim, dim_v;
     const char* row;
@@ -65,19 +65,19 @@ TEST(SelectAttention, TheNarrowestRowThatHoldsTheHeads) {
     }
 }
 
-TEST(SelectAttention, ShortWalksTakeShortSteps) {
+TEST(SelectAttention, ShortWalksHaveShortSteps) {
   const auto row = [](std::int64_t batch, std::int64_t length) {
     return on_h200(problem_of({.batch = batch, .length = length, .dim = 64})).plan.kernel_name;
   };
   EXPECT_EQ(row(1, 512),
-            "sm90_attention_d64_q64_k128_s4_split2");  // fewer tiles than multiprocessors
+            "sm90_attention_d64_q64_k128_s4_split2");  // fewer tiles than SMs
   EXPECT_EQ(row(64, 256), "sm90_attention_d64_q256_k64_s6");
   EXPECT_EQ(row(16, 1024), "sm90_attention_d64_q256_k64_s6");
   EXPECT_EQ(row(4, 4096), "sm90_attention_d64_q192_k128_s3");
   EXPECT_EQ(row(1, 16384), "sm90_attention_d64_q192_k128_s3");
 }
 
-TEST(SelectAttention, WhatQueriesSeeChoosesAmongRows) {
+TEST(SelectAttention, TheRowDependsOnLengthAndWindow) {
   const auto row = [](std::int64_t length, bool causal, std::optional<std::int64_t> window = {}) {
     AttentionProblem p = problem_of({.batch = 16384 / length, .length = length});
     p.causal = causal;
@@ -104,14 +104,14 @@ TEST(SelectAttention, ExplainNamesTheRowAndWhy) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   EXPECT_EQ(text.find("folded"), std::string::npos) << text;
 
-  // 16 queries of 8 heads that share their keys: one tile.
+  // 16 queries of 8 heads that share their keys fill one tile.
   AttentionProblem few = problem_of({.batch = 64, .heads = 32, .kv_heads = 4, .length = 1024});
   few.q = shaped({64, 16, 32, 128}), few.out = shaped({64, 16, 32, 128});
   EXPECT_NE(to_text(on_h200(few)).find("; 256 tiles, 8 heads folded into rows"), std::string::npos)
       << to_text(on_h200(few));
 }
 
-TEST(SelectAttention, RefusalsSayWhatIsTaken) {
+TEST(SelectAttention, RefusalsSayWhatIsSupported) {
   const std::string row = "sm90_attention_d128_q128_k128_s2";
   const auto reasons = [&](const AttentionProblem& p) { return reasons_of(on_h200(p), row); };
   EXPECT_EQ(reasons(problem_of({})), Reasons{});
@@ -136,7 +136,7 @@ TEST(SelectAttention, RefusalsSayWhatIsTaken) {
   p.q.strides[3] = 2;
   EXPECT_EQ(reasons(p), Reasons{unaligned});
   p = problem_of({});
-  p.out.strides[1] += 1, p.out.strides[0] *= 2;  // results go anywhere
+  p.out.strides[1] += 1, p.out.strides[0] *= 2;  // out needs no alignment
   EXPECT_EQ(reasons(p), Reasons{});
 
   p = problem_of({.batch = 2});
@@ -154,7 +154,7 @@ TEST(SelectAttention, RefusalsOfMasks) {
             Reasons{"blocks of the longest list: expected at most 0, got 1"});
   EXPECT_EQ(reasons(masked({.length = 1 << 21}, 32, 32, 1 << 16)),
             Reasons{"mask: expected blocks that can be composed within 8 GiB"});
-  // Sizes that no product of may be taken lightly.
+  // Sizes whose products overflow.
   const std::int64_t most = std::int64_t{1} << 60;
   EXPECT_EQ(reasons(masked({}, most, most, 1)),
             Reasons{"blocks of the longest list: expected at most 0, got 1"});
@@ -162,7 +162,7 @@ TEST(SelectAttention, RefusalsOfMasks) {
   EXPECT_EQ(reasons(masked({}, most - 1, 1, 4096)), Reasons{});
 }
 
-TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {
+TEST(SelectAttention, UnsupportedProblemsAreRejectedByEveryRow) {
   const Explanation e = on_h200(problem_of({.dim = 264}));
   EXPECT_FALSE(e.supported);
   for (const KernelRow& row : rows())
@@ -173,17 +173,17 @@ TEST(SelectAttention, WhatNoRowTakesIsRefusedByAll) {
 }
 
 TEST(SelectAttention, PlansComeFromShapesAlone) {
-  // Tiles that are not divided, and all alike, need nothing.
+  // Equal tiles that are not split need no workspace.
   const Plan plain = plan(problem_of({.batch = 64, .length = 256}), device_preset("h200"));
   EXPECT_EQ(plain.backend, Backend::sm90);
   EXPECT_EQ(plain.workspace_bytes, 0);
   EXPECT_EQ(plain.schedule_bytes, 0);
   AttentionProblem p = problem_of({});
-  // Walks of different lengths are dealt out, by one counter.
+  // Walks of different lengths are dynamic tiles, which need a counter.
   p.causal = true;
   EXPECT_EQ(plan(p, device_preset("h200")).workspace_bytes, 128);
-  // Where lists say how long they are, their order is kept too: two numbers a tile, and who may
-  // begin.
+  // With lists, the workspace also has the order of the tiles (two numbers per tile) and the count
+  // of grids.
   EXPECT_EQ(plan(masked({}, 128, 128, 4), device_preset("h200")).workspace_bytes,
             128 + 2 * 1024 * sizeof(int) + 128);
 
@@ -194,14 +194,14 @@ TEST(SelectAttention, PlansComeFromShapesAlone) {
   packed.softcap = 30, packed.window_left = 1000;
   EXPECT_EQ(plan(packed, device_preset("h200")).kernel_name, "sm90_attention_d128_q128_k128_s2");
 
-  // Nothing to do is a plan too.
+  // Problems without work have plans too.
   for (const Sizes& s : {Sizes{.batch = 0}, Sizes{.heads = 0, .kv_heads = 0}, Sizes{.length = 0}})
     EXPECT_TRUE(on_h200(problem_of(s)).supported);
 }
 
-/// Tiles of lists end no sooner for being last, so those that fill no round are divided where that
-/// saves more than joining them costs.
-TEST(SelectAttention, TheLastRoundOfListsIsDivided) {
+/// Tiles of the last round take as long as others where they have lists. A last round that does not
+/// fill the GPU is split where that saves more than merging the parts costs.
+TEST(SelectAttention, TheLastRoundOfListsIsSplit) {
   const auto text = [](Sizes sizes, std::int64_t blocks, bool causal = false) {
     sizes.batch = 1;
     AttentionProblem p = masked(sizes, 128, 128, blocks);
@@ -220,13 +220,13 @@ TEST(SelectAttention, TheLastRoundOfListsIsDivided) {
             std::string::npos);
 }
 
-/// A plan for tensors that TMA reads does not serve others.
+/// A plan for tensors that TMA can read is not used for others.
 TEST(SelectAttention, PlansTellThatTensorsAreUnaligned) {
   const std::string aligned = on_h200(problem_of({})).problem;
   AttentionProblem p = problem_of({});
   p.v.strides[1] += 1;
   EXPECT_EQ(on_h200(p).problem, aligned.substr(0, aligned.find(" on cuda")) + " unaligned on cuda");
-  // On a CPU the same plan serves both.
+  // On a CPU, both have the same plan.
   const auto on_cpu = [](AttentionProblem one) {
     for (Tensor* t : {&one.q, &one.k, &one.v, &one.out}) t->device = {};
     return select(one, device_preset("cpu"), {}).plan.signature;
@@ -234,17 +234,18 @@ TEST(SelectAttention, PlansTellThatTensorsAreUnaligned) {
   EXPECT_EQ(on_cpu(p), on_cpu(problem_of({})));
 }
 
-/// Rows of a tile are queries times heads: what a fold may be.
+/// A tile's rows are queries times folded heads. Checks that the heads may be folded.
 void check_fold(const AttentionShape& s, const Tile& tile, const AttentionLayout& at) {
   const std::int64_t group = s.heads / s.kv_heads;
   ASSERT_EQ(at.pack * at.queries, tile.m);
   ASSERT_EQ(at.pack * at.head_groups, s.heads);
-  ASSERT_EQ(group % at.pack, 0) << "a tile's heads read the same keys";
-  ASSERT_LE(at.pack, 64) << "a consumer's rows are whole queries";
-  ASSERT_EQ(s.masked ? s.heads_per_list() % at.pack : 0, 0) << "and under the same lists";
+  ASSERT_EQ(group % at.pack, 0) << "a tile's heads read different keys";
+  ASSERT_LE(at.pack, 64) << "a query's rows belong to two consumers";
+  ASSERT_EQ(s.masked ? s.heads_per_list() % at.pack : 0, 0)
+      << "a tile's heads have different lists";
 }
 
-TEST(AttentionLayout, ConsumersLeaveAndJoinForThemselvesWhereThereAreStagesForIt) {
+TEST(AttentionLayout, ConsumersLeaveAndJoinWhereStagesSuffice) {
   Tile tile{.m = 256, .n = 64, .k = 64, .stages = 5, .warpgroups = 4, .v = 64};
   EXPECT_TRUE(leaves_sooner(tile) && joins_later(tile));  // up to three steps
   tile.stages = 4;
@@ -266,7 +267,7 @@ TEST(AttentionLayout, FoldsHeadsThatShareTheirKeys) {
       check_fold(s, tile, at);
       EXPECT_EQ(at.tiles_per_head, (queries + at.queries - 1) / at.queries);
       EXPECT_EQ(at.tiles, at.tiles_per_head * at.head_groups * 2);
-      // Never more tiles than without.
+      // Never more tiles than without folding.
       EXPECT_LE(at.tiles, (queries + tile.m - 1) / tile.m * 2 * group * 2);
       if (queries == 1 && group == 8) {
         EXPECT_EQ(at.pack, 8);
@@ -291,15 +292,15 @@ TEST(AttentionLayout, FoldsAsFewHeadsAsMaskBlocksNeed) {
         const AttentionLayout at = attention_layout(s, tile, kUnits);
         check_fold(s, tile, at);
         for (int fewer = 1; fewer < at.pack; fewer *= 2)
-          EXPECT_NE(block_q % (tile.m / fewer), 0) << "more heads folded than it takes";
+          EXPECT_NE(block_q % (tile.m / fewer), 0) << "more heads folded than needed";
         if (lists <= 2) {
-          // A group's own lists fold as those of all heads do.
+          // Lists per KV head allow the same fold as lists for all heads.
           EXPECT_EQ(at.pack, std::min<std::int64_t>(group & -group, 128 / std::gcd(block_q, 128)));
         }
       }
 }
 
-/// The tiles that are counted on the host are enough, whatever the offsets turn out to be.
+/// The host's count of tiles suffices, whatever the offsets are.
 TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
   std::mt19937 random(5);  // NOLINT: the same numbers each time
   const auto below = [&](std::int64_t n) {
@@ -315,7 +316,7 @@ TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
       lengths.push_back(length);
       total += length, longest = std::max(longest, length);
     }
-    const std::int64_t unused = below(2) == 0 ? 0 : below(300);  // rows that belong to nobody
+    const std::int64_t unused = below(2) == 0 ? 0 : below(300);  // rows outside all sequences
     AttentionProblem p;
     p.q = p.out = shaped({total + unused, 2 * group, 64});
     p.k = p.v = shaped({500, 2, 64});
@@ -335,7 +336,7 @@ TEST(AttentionLayout, CountsEnoughTilesForPackedSequences) {
   }
 }
 
-TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
+TEST(AttentionLayout, WalksOfDifferentLengthsAreUneven) {
   const Tile& tile = tile_of("sm90_attention_d128_q128_k128_s2");
   const auto layout = [&](auto change) {
     AttentionProblem p = problem_of({});
@@ -352,16 +353,16 @@ TEST(AttentionLayout, DealsOutWhatDiffersInLength) {
   const AttentionLayout causal = layout([](AttentionProblem& p) { p.causal = true; });
   EXPECT_GT(causal.section, 1);
   EXPECT_GE((causal.section + 1) * causal.tiles_per_head, 2 * kUnits);
-  // The heads that come last are enough to fill the GPU, where sections of another size have that.
+  // The remaining heads fill the GPU too, if some section size allows it.
   EXPECT_EQ(section_of(16, 128, kUnits), 2);
   EXPECT_EQ(section_of(16, 86, kUnits), 4);  // not 3, which leaves one head
   EXPECT_EQ(section_of(32, 43, kUnits), 8);
   EXPECT_EQ(section_of(16, 171, kUnits), 1);
   EXPECT_EQ(section_of(5, 64, kUnits), 5);
-  EXPECT_EQ(section_of(3, 4, kUnits), 66);  // one section, and not full
+  EXPECT_EQ(section_of(3, 4, kUnits), 66);  // one section, which does not fill the GPU
 }
 
-TEST(AttentionLayout, DealsFullWalksOutWhereEnoughIsSkipped) {
+TEST(AttentionLayout, FullWalksAreUnevenWhereEnoughRowsAreMissing) {
   const auto layout = [&](const char* row, std::int64_t batch, std::int64_t length) {
     return attention_layout(
         shape_for(problem_of({.batch = batch, .heads = 16, .kv_heads = 16, .length = length})),
@@ -370,17 +371,17 @@ TEST(AttentionLayout, DealsFullWalksOutWhereEnoughIsSkipped) {
   const auto tall = [&](std::int64_t batch, std::int64_t length) {
     return layout("sm90_attention_d128_q192_k64_s3", batch, length);
   };
-  // Of the last tiles one or two consumers of three have no rows.
+  // In the last tiles, one or two of the three consumers have no rows.
   EXPECT_TRUE(tall(16, 1024).uneven && tall(4, 4096).uneven && tall(4, 512).uneven);
-  EXPECT_FALSE(tall(2, 8192).uneven) << "half a percent";
-  EXPECT_FALSE(tall(16, 960).uneven) << "all have rows";
-  EXPECT_FALSE(tall(16, 1090).uneven) << "some, which is enough to take part";
-  EXPECT_FALSE(tall(1, 1024).uneven) << "less than a round";
+  EXPECT_FALSE(tall(2, 8192).uneven) << "only half a percent is skipped";
+  EXPECT_FALSE(tall(16, 960).uneven) << "all consumers have rows";
+  EXPECT_FALSE(tall(16, 1090).uneven) << "every consumer has some rows";
+  EXPECT_FALSE(tall(1, 1024).uneven) << "the tiles do not fill a round";
   EXPECT_FALSE(layout("sm90_attention_d128_q128_k128_s2", 16, 1000).uneven);
-  // Rounds are counted as they are worked through, so less is left of the last one.
+  // Rounds count the work that is done, not whole tiles, so the last round has fewer tiles.
   const AttentionLayout at = tall(4, 4096);
   EXPECT_EQ(at.tiles, 1408);
-  EXPECT_EQ(at.split_tiles(), 62);  // 10.47 rounds, where tiles are 10.67
+  EXPECT_EQ(at.split_tiles(), 62);  // 10.47 rounds of work, 10.67 of whole tiles
   EXPECT_GT(at.split_ctas, at.split_tiles());
   EXPECT_LE(at.split_ctas, kUnits);
 }
@@ -402,8 +403,8 @@ TEST(SelectAttention, LastRoundOfAChunkedPrefillIsSplit) {
   EXPECT_EQ(layout(4096, 6000).split_tiles(), 0);
 }
 
-/// What blocks of threads take: whole tiles, then shares of divided ones, as they ask for them or
-/// in turns. Returns the parts of each tile that are walked, where a whole one has one.
+/// Plays what thread blocks take: whole tiles, then shares of split tiles, from a counter or in a
+/// fixed order. Returns how many parts of each tile were walked; a whole tile has one part.
 std::vector<int> walked_parts(const AttentionLayout& layout) {
   const std::int64_t blocks = layout.blocks(), numbers = layout.whole + layout.split_ctas;
   std::vector<int> walked(static_cast<std::size_t>(layout.tiles));
@@ -431,7 +432,7 @@ std::vector<int> walked_parts(const AttentionLayout& layout) {
   return walked;
 }
 
-/// The parts that a tile has: whoever finds the last of them joins them.
+/// How many parts each tile has.
 std::vector<int> parts(const AttentionLayout& layout) {
   std::vector<int> expected(static_cast<std::size_t>(layout.tiles), 1);
   for (std::int64_t split_cta = 0; split_cta < layout.split_ctas; ++split_cta) {
@@ -445,7 +446,7 @@ std::vector<int> parts(const AttentionLayout& layout) {
   return expected;
 }
 
-TEST(AttentionLayout, BlocksOfThreadsWalkEveryTileOnce) {
+TEST(AttentionLayout, ThreadBlocksWalkEveryTileOnce) {
   std::mt19937 random(11);  // NOLINT: the same numbers each time
   const auto below = [&](std::int64_t n) {
     return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random);
@@ -493,7 +494,7 @@ TEST(AttentionCost, FollowsWorkAndWholeTiles) {
   causal.causal = true;
   EXPECT_LT(ms(causal), 0.7 * full);
   EXPECT_LT(ms(masked({}, 128, 128, 4)), 0.3 * full);
-  // What a row is wider than the heads is multiplied too.
+  // A row wider than the head dimension multiplies the padding too.
   EXPECT_NEAR(ms(problem_of({.dim = 64})) / full, 1, 0.1);
 }
 

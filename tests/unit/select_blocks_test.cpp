@@ -1,4 +1,4 @@
-// Attention whose mask has blocks that no tile fits: what each Hopper row composes of them.
+// Attention masks whose blocks fit no tile: the blocks that each Hopper row composes from them.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
-/// What no tile fits is composed into blocks of as few queries as heads that share lists allow.
+/// Blocks that fit no tile are composed into blocks of as few queries as folding allows.
 TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   const auto composed = [](const AttentionProblem& p, const std::string& row) {
     return composed_mask(shape_for(p), tile_of(row));
@@ -42,7 +42,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
     const ComposedMask mask = composed(p, by);
     EXPECT_EQ(mask.queries, queries);
     EXPECT_EQ(mask.words, words);
-    // The row takes the composed mask as it is.
+    // The row needs not compose the composed mask again.
     EXPECT_FALSE(composed_mask(with_mask(shape_for(p), composed_mask(shape_for(p), tile_of(by))),
                                tile_of(by)));
     const AttentionLayout at = attention_layout(shape_for(p), tile_of(by), 132);
@@ -52,9 +52,9 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   takes(masked({}, 16, 16, 4), lines, 64, 4);
   takes(masked({}, 96, 64, 4), lines, 64, 2);
   takes(masked({}, 128, 16, 4), row, 128, 1);
-  takes(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 32), row, 128, 8);  // each head its own
-  EXPECT_FALSE(composed(masked(grouped, 16, 128, 4, 4), row));  // each head of keys its own
-  takes(masked(grouped, 8, 128, 4), row, 16, 2);                // more heads than share their keys
+  takes(masked({.heads = 32, .kv_heads = 4}, 16, 128, 4, 32), row, 128, 8);  // lists per head
+  EXPECT_FALSE(composed(masked(grouped, 16, 128, 4, 4), row));               // lists per KV head
+  takes(masked(grouped, 8, 128, 4), row, 16, 2);  // not enough heads share keys
   takes(masked(grouped, 16, 16, 4), row, 16, 1);
   takes(masked({.heads = 16, .kv_heads = 8}, 16, 16, 4), row, 64, 4);
 
@@ -65,7 +65,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   p.mask.bits = shaped({3, 16, 2}, DType::u8);
   takes(p, lines, 64, 64);
 
-  // A row of composed lists names no more than its rows of blocks can, nor than there are keys.
+  // A composed list is at most as long as the lists it is composed from, and as the columns.
   EXPECT_EQ(composed(masked({}, 16, 16, 4), lines).capacity, 16);
   EXPECT_EQ(composed(masked({}, 16, 16, 100), lines).capacity, 64);
   EXPECT_EQ(composed(masked({}, 64, 96, 4), lines).capacity, 4 * 2);

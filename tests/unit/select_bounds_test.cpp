@@ -1,5 +1,5 @@
-// Selection skips rows by lower bounds of their times. It has to give what comparing all rows
-// gives.
+// Selection skips rows by lower bounds of their times. The result must be that of comparing all
+// rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class Random {
     return std::uniform_int_distribution(first, last)(engine_);
   }
   bool one_in(int n) { return between(1, n) == 1; }
-  /// Small, or a power of two, or any.
+  /// A small size, a power of two, or any size.
   std::int64_t size() {
     return one_in(3)   ? between(0, 300)
            : one_in(2) ? between(1, 17000)

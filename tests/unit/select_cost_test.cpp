@@ -1,4 +1,4 @@
-// Work against counting, the cost model against what it must never say, and the one-line text.
+// Counts of work against brute force, limits of the cost model, and the one-line description.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 OperandShape dense(std::int64_t rows, std::int64_t cols, DType dtype = DType::bf16) {
@@ -51,11 +51,12 @@ TEST(Work, OfProducts) {
   EXPECT_EQ(flops(product(dense(8, 4), dense(4, 6), 3)), 3 * 2 * 8 * 4 * 6);
   EXPECT_EQ(flops(product(sparse(8, 4, {2, 2}, 3), dense(4, 6))), 2 * 3 * 4 * 6);
   EXPECT_EQ(flops(product(dense(8, 4), sparse(4, 6, {2, 3}, 2))), 2 * 2 * 6 * 8);
-  // Both sparse: elements of one side meet no more rows or columns than the other's blocks have.
+  // Both sparse: an element of one side multiplies at most the columns or rows that the other
+  // side's blocks cover.
   EXPECT_EQ(flops(product(sparse(8, 4, {2, 2}, 8), sparse(4, 6, {2, 3}, 1))), 2 * 6 * 8);
   EXPECT_EQ(flops(product(sparse(8, 4, {2, 2}, 1), sparse(4, 6, {2, 3}, 4))), 2 * 4 * 6);
   EXPECT_EQ(flops(product(sparse(8, 4, {2, 2}, 1), sparse(4, 6, {2, 3}, 1))), 2 * 6 * 2);
-  // Blocks pooled by several matrices may be more than one matrix has places for.
+  // A pool of several matrices may hold more blocks than one matrix has positions.
   EXPECT_EQ(flops(product(sparse(8, 4, {2, 2}, 99), dense(4, 6))), 2 * 8 * 4 * 6);
   EXPECT_EQ(flops(product(sparse(8, 4, {2, 2}, 0), dense(4, 6))), 0);
 
@@ -73,7 +74,8 @@ TEST(Work, OfProducts) {
   EXPECT_EQ(work_of(sampled).flops, 2 * 3 * 4 * 4);
   EXPECT_EQ(work_of(sampled).bytes, 2 * (8 * 4 + 4 * 6 + 12) + 3 * 4);
 
-  // Which blocks meet is not known: half of one side meets half of the other, if both are even.
+  // Which blocks meet is unknown. The estimate assumes uniform patterns: half of one side meets
+  // half of the other.
   SpgemmShape pairs;
   pairs.m = 8, pairs.n = 6, pairs.k = 4;
   pairs.a = sparse(8, 4, {2, 2}, 4), pairs.b = sparse(4, 6, {2, 2}, 3);
@@ -115,7 +117,7 @@ TEST(Work, OfAttentionIsBoundedByListsAndRows) {
   packed.q_packed = true, packed.q_total = 2048;
   EXPECT_EQ(work_of(forward(packed)).flops, 2 * all);
 
-  // One query with a window reads the window's keys alone.
+  // One query with a window reads only the window's keys.
   AttentionShape decode = heads_of(1, 1, 1, 1, 1 << 20, 64);
   decode.window_left = 99, decode.window_right = 0;
   EXPECT_EQ(work_of(forward(decode)).bytes, 2 * (64 + 64) + 100 * 2 * 128);
@@ -155,12 +157,12 @@ TEST(CostModel, FollowsWorkTilesAndThreads) {
   const auto ms = [&](const KernelRow& row, const MatmulShape& s) {
     return usual_seconds(row, Backend::sm90, s, h100);
   };
-  // A large product is bound by what its tiles fetch from L2; a small one leaves units idle.
+  // A large product is bound by what its tiles fetch from L2; a small one leaves SMs idle.
   const MatmulShape big = product(dense(8192, 8192), dense(8192, 8192));
   const MatmulShape little = product(dense(512, 8192), dense(8192, 512));
   EXPECT_LT(ms(large, big), ms(small, big));
   EXPECT_LT(ms(small, little), ms(large, little));
-  // Stored blocks are what costs.
+  // Only stored blocks cost time.
   EXPECT_LT(ms(large, product(sparse(8192, 8192, {64, 64}, 1638), dense(8192, 8192))) * 5,
             ms(large, big));
 
@@ -190,7 +192,7 @@ TEST(Describe, ReadsWell) {
   EXPECT_EQ(describe(merge), "merge_states 3 parts f16->f32 B2 L5 H4 D64 on cpu");
 }
 
-TEST(Describe, TellsApartWhateverAKernelDependsOn) {
+TEST(Describe, DiffersWhereKernelsMayDiffer) {
   std::set<std::string> lines;
   const auto add = [&](auto change) {
     AttentionShape s = heads_of(2, 8, 2, 100, 200, 64);

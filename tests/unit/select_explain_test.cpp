@@ -1,4 +1,4 @@
-// Which kernel is taken, why the others are not, and what explain prints.
+// Which kernel is chosen, why the others are not, and what explain prints.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 constexpr Op kOps[] = {
@@ -36,7 +36,7 @@ AttentionProblem some_attention() {
   return p;
 }
 
-/// A problem of each kind, shapes alone.
+/// A problem of each operation, without memory.
 AnyProblem example(Op op) {
   switch (op) {
     case Op::matmul: {
@@ -101,12 +101,13 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
       bool rejected = false;
       for (const Candidate& c : e.candidates) {
         seen.push_back(c.backend);
-        EXPECT_FALSE(rejected && c.reasons.empty()) << "an accepted one after a rejected one";
+        EXPECT_FALSE(rejected && c.reasons.empty()) << "an accepted row after a rejected one";
         rejected |= !c.reasons.empty();
         EXPECT_EQ(c.reasons.empty(), c.predicted_ms > 0);
       }
       for (Backend backend : {Backend::cpu, Backend::sm80, Backend::sm90}) {
-        EXPECT_NE(std::find(seen.begin(), seen.end(), backend), seen.end()) << "no word on it";
+        EXPECT_NE(std::find(seen.begin(), seen.end(), backend), seen.end())
+            << "no candidate of " << to_string(backend);
       }
       if (!e.supported) continue;
       EXPECT_EQ(e.plan.op, op);
@@ -135,7 +136,7 @@ std::string text(const Plan& p) {
          std::to_string(p.predicted_ms) + " " + p.signature;
 }
 
-TEST(Select, ChoosingIsTheSameWithoutTheWords) {
+TEST(Select, ChooseAndExplainAgree) {
   for (const std::string& name : device_presets()) {
     for (Op op : kOps) {
       const DeviceFacts device = device_preset(name);
@@ -152,7 +153,7 @@ TEST(Select, ChoosingIsTheSameWithoutTheWords) {
   }
 }
 
-TEST(Select, TakesTheMostParticularBackendAtEqualTimes) {
+TEST(Select, TheMostSpecificBackendWinsAtEqualTimes) {
   const AnyProblem merge = example(Op::merge_states);
   EXPECT_EQ(select(merge, device_preset("h100"), {}).plan.kernel_name, "sm90_merge_r8");
   EXPECT_EQ(select(merge, device_preset("a100"), {}).plan.kernel_name, "sm80_merge_r4");
@@ -160,7 +161,7 @@ TEST(Select, TakesTheMostParticularBackendAtEqualTimes) {
   EXPECT_EQ(select(merge, device_preset("cpu"), {}).plan.kernel_name, "cpu_merge_r1");
 }
 
-TEST(Select, SaysWhyABackendIsOut) {
+TEST(Select, SaysWhyABackendIsRejected) {
   const Explanation h100 = select(example(Op::attention_backward), device_preset("h100"), {});
   EXPECT_EQ(reasons_of(h100, Backend::cpu), "runs on a CPU, the device is NVIDIA H100 80GB SXM; ");
   EXPECT_EQ(reasons_of(h100, Backend::sm90), "no kernel for attention_backward in this version; ");
@@ -191,7 +192,7 @@ TEST(Select, AForcedBackendExcludesTheOthers) {
   EXPECT_FALSE(select(example(Op::merge_states), device_preset("h100"), execution).supported);
 }
 
-TEST(Select, ThreadsAreTheCallersOrTheDevicesWhereTheyAreWorthStarting) {
+TEST(Select, ThreadsFollowTheCallerTheDeviceAndTheWork) {
   const auto product = [](std::int64_t size) {
     MatmulProblem problem;
     problem.a = tensor(nullptr, DType::f32, {size, size});
@@ -228,7 +229,7 @@ TEST(Select, TensorsWithDataLiveWhereTheySay) {
   EXPECT_EQ(reasons_of(e, Backend::sm90).find("not in this build") == std::string::npos, has_sm90);
 }
 
-TEST(Rejections, NameTheArgumentWhatCameAndWhatIsSupported) {
+TEST(Rejections, NameTheArgumentItsValueAndWhatIsSupported) {
   using Words = std::vector<std::string>;
   MatmulShape s;
   s.a.dtype = s.b.dtype = DType::e4m3, s.out = DType::bf16;
@@ -270,7 +271,7 @@ TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {
             "v: dtype e4m3 is not supported (supported: f32, f16, bf16)\n");
 }
 
-/// Strings that break careless writers.
+/// A string with bytes that JSON writers often get wrong.
 std::string hostile_text() {
   std::string text = "quote \" backslash \\ newline \n tab \t bell \a del \x7f nul ";
   text.push_back('\0');

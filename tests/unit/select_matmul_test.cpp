@@ -1,4 +1,4 @@
-// Which Hopper row takes a product, what it makes of it, and what explain says about that.
+// Which Hopper row is chosen for a product, its layout, and what explain says.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 Tensor shaped(std::initializer_list<std::int64_t> shape, DType dtype = DType::bf16) {
@@ -55,7 +55,7 @@ TEST(SelectMatmul, NarrowTilesForTheShortSide) {
   }
 }
 
-TEST(SelectMatmul, BlocksShareDepthWhereTilesAreFew) {
+TEST(SelectMatmul, DepthIsSplitWhereTilesAreFew) {
   const char* row = "sm90_matmul_m128_n16_k64_s8";
   EXPECT_EQ(layout_of(dense(1, 16896, 8192), row).splits, 1);  // 132 tiles
   EXPECT_EQ(layout_of(dense(1, 8192, 8192), row).splits, 2);
@@ -105,7 +105,7 @@ TEST(SelectMatmul, UnreadableRowsAreCopied) {
   ASSERT_TRUE(odd.supported) << to_text(odd);
   EXPECT_NE(to_text(odd).find("copies a "), std::string::npos) << to_text(odd);
   EXPECT_NE(to_text(odd).find("copies b "), std::string::npos) << to_text(odd);
-  // 100 rows of 64 or 63 columns of 128, of each.
+  // The copies of a and b may have either orientation: 63 rows of 128 are larger than 100 of 64.
   EXPECT_EQ(odd.plan.workspace_bytes, 2 * 2 * 63 * 128);
   EXPECT_EQ(on_h200(dense(100, 100, 64)).plan.workspace_bytes, 0);
   EXPECT_EQ(to_text(on_h200(dense(100, 100, 64))).find("copies"), std::string::npos);
@@ -141,15 +141,15 @@ TEST(SelectMatmul, GroupsOfEitherAxis) {
   EXPECT_EQ(layout_of(p, "sm90_matmul_m128_n256_k64_s4").tiles, 4 * 8);
 }
 
-TEST(SelectMatmul, SingleIsRefused) {
+TEST(SelectMatmul, F32IsRefused) {
   const Explanation e = on_h200(dense(64, 64, 64, DType::f32));
   EXPECT_FALSE(e.supported);
   EXPECT_NE(to_text(e).find("a: dtype f32 is not supported (supported: f16, bf16)"),
             std::string::npos);
 }
 
-/// A sparse matrix [rows, cols] with a quarter of its blocks, times `columns`; walked as it is
-/// stored, or by its columns of blocks.
+/// A sparse matrix [rows, cols] with a quarter of its blocks, times a dense one of `columns`
+/// columns; walked by rows of blocks as it is stored, or by columns of blocks.
 MatmulProblem sparse(std::int64_t rows, std::int64_t cols, std::int64_t columns, std::int64_t block,
                      bool transposed = false) {
   BsrMatrix m;
@@ -166,7 +166,7 @@ MatmulProblem sparse(std::int64_t rows, std::int64_t cols, std::int64_t columns,
   return p;
 }
 
-TEST(SelectMatmul, SmallBlocksShareWhatTheyRead) {
+TEST(SelectMatmul, SmallBlocksShareLoads) {
   for (std::int64_t block : {16, 32})
     EXPECT_EQ(on_h200(sparse(8192, 8192, 8192, block)).plan.kernel_name,
               "sm90_bsr_m384_n128_k64_s5");
@@ -196,7 +196,7 @@ TEST(SelectMatmul, FewColumnsStreamTheStoredBlocks) {
     EXPECT_EQ(on_h200(sparse(14336, 4096, 64, block)).plan.kernel_name,
               "sm90_skinny_m256_n64_k64_s24");
   }
-  // Walked by columns of blocks: not as they are stored.
+  // The transposed matrix is walked by columns of blocks.
   EXPECT_EQ(on_h200(sparse(4096, 14336, 16, 64, true)).plan.kernel_name, "sm90_bsr_m64_n64_k64_s4");
 }
 
@@ -231,7 +231,7 @@ TEST(SelectMatmul, PlansTellWhichOperandIsUnaligned) {
   EXPECT_NE(a, b);
 }
 
-/// Rows of a group may begin anywhere: what is contiguous has to be the depth.
+/// A group may begin at any row, so TMA can only read a where its depth is contiguous.
 TEST(SelectMatmul, GroupsOfRowsCopyAColumnMajorA) {
   MatmulProblem p;
   p.a = shaped({256, 128}), p.b = shaped({4, 128, 64}), p.out = shaped({256, 64});

@@ -1,5 +1,5 @@
-// Attention whose mask's lists change every 64 queries: which Hopper row takes it, and at what
-// cost.
+// Attention whose mask has a list per 64 queries: which Hopper row is chosen, and its predicted
+// time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 struct Lists {
@@ -38,7 +38,7 @@ std::string reason(const Lists& s, const std::string& row) {
 
 TEST(SelectRowGroups, OddMultiplesOf64AreWalkedTogether) {
   for (const std::int64_t block_q : {64, 192, 320}) {
-    const bool fills_tall = block_q == 192;  // a tile of 192 queries, of one list
+    const bool fills_tall = block_q == 192;  // one list fills a tile of 192 queries
     for (const std::int64_t block_kv : {64, 128, 192}) {
       const Lists s{.block_q = block_q, .block_kv = block_kv};
       EXPECT_EQ(taken_by(s), fills_tall ? "sm90_attention_d128_q192_k64_s3"
@@ -56,7 +56,7 @@ TEST(SelectRowGroups, OddMultiplesOf64AreWalkedTogether) {
   EXPECT_NE(text.find("2 row groups of 64 rows walked together"), std::string::npos) << text;
 }
 
-TEST(SelectRowGroups, OtherRowsTakeWhatOneListServes) {
+TEST(SelectRowGroups, TilesOfOneListAreForOtherRows) {
   EXPECT_EQ(taken_by({.block_q = 128}), "sm90_attention_d128_q128_k128_s2");
   EXPECT_EQ(taken_by({.block_q = 256}), "sm90_attention_d128_q128_k128_s2");
   EXPECT_EQ(taken_by({.dim = 64, .block_q = 128, .block_kv = 128, .capacity = 32}),
@@ -66,7 +66,7 @@ TEST(SelectRowGroups, OtherRowsTakeWhatOneListServes) {
   EXPECT_EQ(taken_by({.kv_heads = 8, .mask_heads = 16}), "sm90_attention_d128_q128_k128_s2_lists2");
 }
 
-/// Lists of each head of keys are walked as those of all heads are: once for a group.
+/// Lists per KV head are walked once for the heads that share it, as lists of all heads are.
 TEST(SelectRowGroups, HeadsThatShareKeysAndListsAreFolded) {
   for (const std::int64_t kv_heads : {2, 4, 8})
     for (const std::int64_t block_kv : {64, 128, 192}) {
@@ -81,7 +81,7 @@ TEST(SelectRowGroups, HeadsThatShareKeysAndListsAreFolded) {
   for (const std::int64_t dim : {64, 96, 192, 256})
     EXPECT_EQ(taken_by({.kv_heads = 4, .dim = dim, .mask_heads = 4}),
               taken_by({.kv_heads = 4, .dim = dim}));
-  // Three heads cannot be folded; lists of blocks that fill a tile need no fold.
+  // Three heads cannot be folded. Blocks that fill a tile need no fold.
   EXPECT_EQ(taken_by({.heads = 12, .kv_heads = 4, .mask_heads = 4}),
             "sm90_attention_d128_q128_k128_s2_lists2");
   EXPECT_EQ(taken_by({.kv_heads = 4, .block_q = 128, .mask_heads = 4}),
@@ -96,7 +96,7 @@ TEST(SelectRowGroups, HeadsThatShareKeysAndListsAreFolded) {
     }
 }
 
-TEST(SelectRowGroups, RefusalsSayWhatIsTaken) {
+TEST(SelectRowGroups, RefusalsSayWhatIsSupported) {
   const std::string row = "sm90_attention_d128_q128_k128_s2_lists2";
   EXPECT_EQ(reason({}, row), "");
   EXPECT_EQ(reason({.block_q = 128}, row),
@@ -125,7 +125,7 @@ TEST(SelectRowGroups, RefusalsSayWhatIsTaken) {
   }
 }
 
-TEST(SelectRowGroups, TheUnionOfListsIsWhatIsLoaded) {
+TEST(SelectRowGroups, TheUnionOfListsIsLoaded) {
   const auto share = [](std::int64_t capacity, int row_groups) {
     return share_of_union(shape_of(masked({.capacity = capacity})), row_groups);
   };

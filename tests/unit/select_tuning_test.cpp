@@ -1,4 +1,4 @@
-// How a forced row and a tuning file change what selection takes, and what explain says of it.
+// How a forced row and a tuning file change the chosen row, and what explain says about it.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -12,11 +12,12 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 const std::string kModels = "sm90_matmul_m128_n256_k64_s4", kOther = "sm90_matmul_m128_n128_k64_s5";
-const std::string kGroupsOnly = "sm90_matmul_m128_n64_k64_s6";  // takes no ordinary product
+const std::string kGroupsOnly =
+    "sm90_matmul_m128_n64_k64_s6";  // does not support ordinary products
 
 DeviceFacts h200() { return device_preset("h200"); }
 
@@ -45,7 +46,7 @@ Execution forcing(const std::string& row) {
   return execution;
 }
 
-/// Everything of a plan, for comparing.
+/// All fields of a plan as text, for comparison.
 std::string text(const Plan& p) {
   Explanation e;
   e.supported = true;
@@ -77,7 +78,7 @@ TEST(Tuned, WithoutAFileTheCostModelChooses) {
   EXPECT_FALSE(has(to_text(e), "tuning"));
 }
 
-TEST(Tuned, TheFilesRowIsTaken) {
+TEST(Tuned, TheRowOfTheFileIsChosen) {
   const Tuning tuning = preferring(kOther);
   const Plan plan = choose(product(), h200(), {}, tuning);
   EXPECT_EQ(plan.kernel_name, kOther);
@@ -106,7 +107,7 @@ TEST(Tuned, TheFilesRowIsTaken) {
 }
 
 TEST(Tuned, APlanMovedToARowIsThePlanOfThatRow) {
-  // One query: the rows divide its keys, and differ in the room that the parts take.
+  // One query: the rows split its keys, and need different workspaces for the parts.
   AttentionProblem p;
   p.q = p.out = tensor(nullptr, DType::bf16, {1, 1, 32, 64});
   p.k = p.v = tensor(nullptr, DType::bf16, {1, 8192, 4, 64});
@@ -131,13 +132,13 @@ TEST(Tuned, APlanMovedToARowIsThePlanOfThatRow) {
   EXPECT_GT(workspaces.size(), 3u);
 }
 
-TEST(Tuned, TheModelsOwnChoiceInTheFileIsSaidToo) {
+TEST(Tuned, AFileThatAgreesWithTheModelIsNamed) {
   const Explanation e = select(product(), h200(), {}, preferring(kModels));
   EXPECT_EQ(e.plan.kernel_name, kModels);
   EXPECT_EQ(e.chosen_by, ChosenBy::tuning_file);
 }
 
-TEST(Tuned, OtherProblemsAreTheCostModels) {
+TEST(Tuned, OtherProblemsUseTheCostModel) {
   const Explanation e = select(product(8256), h200(), {}, preferring(kOther));
   EXPECT_EQ(e.chosen_by, ChosenBy::cost_model);
   EXPECT_EQ(e.preferred, "");
@@ -155,7 +156,7 @@ TEST(Tuned, ARowThatDoesNotFitIsPassedOver) {
   EXPECT_EQ(e.preferred, kGroupsOnly);
   EXPECT_TRUE(has(to_text(e), "chosen by the cost model; the tuning file's " + kGroupsOnly +
                                   " does not support this problem\n"));
-  // Nor does one of another device.
+  // Rows of another device are passed over too.
   EXPECT_EQ(choose(product(), h200(), {}, preferring("cpu_matmul_m64_n384_k512")).kernel_name,
             kModels);
 }
@@ -186,7 +187,7 @@ TEST(Tuned, AForcedBackendStands) {
   EXPECT_FALSE(select(merge, h200(), execution, {}).supported);
 }
 
-TEST(Forced, ANameThatNoRowHasListsThoseThatThereAre) {
+TEST(Forced, AnUnknownNameListsTheRows) {
   for (const std::string name : {"sm90_x", "sm90_merge_r8"}) {
     const std::string message = refusal(product(), h200(), forcing(name));
     EXPECT_TRUE(has(message, "execution: kernel: expected a row for matmul ("));
@@ -197,7 +198,7 @@ TEST(Forced, ANameThatNoRowHasListsThoseThatThereAre) {
   }
 }
 
-TEST(Forced, ARowThatDoesNotTakeTheProblemSaysWhy) {
+TEST(Forced, ARowThatDoesNotSupportTheProblemSaysWhy) {
   EXPECT_EQ(refusal(product(), h200(), forcing(kGroupsOnly)),
             "execution: kernel: " + kGroupsOnly +
                 " does not support matmul bf16[8192x8192] * bf16[8192x8192] -> bf16 on cuda: "

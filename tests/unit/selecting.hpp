@@ -11,7 +11,7 @@
 #include "src/select/select.hpp"
 #include "src/walk/work.hpp"
 
-// Selection as tests ask for it: from a problem, with the families of this build.
+// Selection for tests: from a problem, with the families of this build.
 namespace tessera::planning {
 
 inline Explanation select(const AnyProblem& problem, const DeviceFacts& device,
@@ -46,7 +46,7 @@ inline const KernelFamily& family_of(const KernelRow& row) {
   return *find_row(all_families(), row.name).family;
 }
 
-/// What a row's family makes of a shape; `Own` is its type of layout.
+/// The layout of a shape by a row's family; `Own` is the family's type of layout.
 template <class Own>
 Own layout_of(const KernelRow& row, const AnyShape& shape, const DeviceFacts& device) {
   Reasons reasons;

@@ -12,13 +12,13 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
-/// A list of i32 or i64 in memory of its own, `stride` apart; what lies between is hostile.
+/// A list of i32 or i64 in memory of its own, with a stride. Invalid values fill the gaps.
 class List {
  public:
   List() = default;
@@ -142,8 +142,8 @@ TEST(SequenceView, MatchesBruteForce) {
         for (std::int64_t j = 0; j < s.kv_length; ++j)
           ASSERT_EQ(j >= seen.begin && j < seen.end, d.sees(b, i, j)) << b << " " << i << " " << j;
       }
-      // Of a tile of queries: what any of them sees lies in what is visited, and all of them see
-      // what needs no element mask.
+      // A tile of queries: `of_any` contains the keys that any of its queries sees, and every query
+      // sees the keys of `of_all`.
       for (std::int64_t first = 0; first < s.q_length; first += 4) {
         const std::int64_t last = std::min(first + 4, s.q_length) - 1;
         const KeyRange any = s.sight.of_any(first, last), all = s.sight.of_all(first, last);
@@ -161,7 +161,7 @@ TEST(SequenceView, MatchesBruteForce) {
   }
 }
 
-/// Lists that nobody has checked lead nowhere outside the tensors.
+/// Lists that have not been checked never lead outside the tensors.
 void check_inside(const SequenceView& view, std::int64_t batch) {
   for (std::int64_t b = 0; b < batch; ++b) {
     const Sequence s = view.at(b);

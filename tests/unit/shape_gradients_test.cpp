@@ -199,7 +199,7 @@ TEST(MergeShape, tensors) {
           {"sinks' shape",
            [](M& m) { m.sinks = f32({7}); },
            {"merge_states: sinks: expected shape [heads = 8], got f32[7]"}},
-          {"nothing in it",
+          {"empty",
            [](M& m) {
              m = {.outs = {bf16({0, 8, 64})}, .lses = {f32({8, 0})}, .out = f32({0, 8, 64})};
            }},

@@ -61,11 +61,11 @@ TEST(MatmulShape, grouped_rows) {
              p.out = f32({4, 100, 48});
            },
            {"matmul: out: expected shape [M = 100, N = 48], got f32[4, 100, 48]"}},
-          {"a bias each group",
+          {"a bias per group",
            [](P& p) {
              p.epilogue.bias = f32({4, 48});
            }},
-          {"row bias each group",
+          {"a row bias per group",
            [](P& p) {
              p.epilogue.bias = f32({4, 100}), p.epilogue.bias_axis = BiasAxis::row;
            },

@@ -24,7 +24,7 @@ TEST(AttentionShape, holds_what_the_mask_says) {
   EXPECT_TRUE(shape.masked);
   EXPECT_EQ(shape.mask_block, (BlockShape{32, 60}));
   EXPECT_EQ(shape.mask_rows, 4);
-  EXPECT_EQ(shape.mask_capacity, 4);  // no row is longer than there are blocks of keys
+  EXPECT_EQ(shape.mask_capacity, 4);  // no list is longer than the number of key blocks
   EXPECT_TRUE(shape.mask_bits);
   P p = masked();
   p.mask.partial = {};
@@ -75,7 +75,7 @@ TEST(AttentionShape, masks) {
            {"attention: mask.full.counts: expected at least 4 rows, for 100 queries in blocks of "
             "32",
             "got i32[1, 1, 3]"}},
-          {"rows to spare",
+          {"unused rows",
            [](P& p) {
              p.mask.full = {i32({1, 1, 9}), {}, i32({1, 1, 9, 3})};
              p.mask.partial.offsets = i32({2, 1, 10});
@@ -91,22 +91,22 @@ TEST(AttentionShape, masks) {
            },
            {"attention: mask.full.counts: expected shape [batch = 2 or 1, heads = 8 or kv_heads = "
             "2 or 1, rows], got i32[1, 3, 4]"}},
-          {"heads of keys",
+          {"lists per KV head",
            [](P& p) {
              p.mask.full = {i32({1, 2, 4}), {}, i32({1, 2, 4, 3})};
              p.mask.partial.offsets = i32({2, 2, 5});
            }},
-          {"heads of keys and one for all",
+          {"lists per KV head and one for all",
            [](P& p) {
              p.mask.full = {i32({1, 1, 4}), {}, i32({1, 2, 4, 3})};
            }},
-          {"counts of heads of keys, indices of heads",
+          {"counts per KV head, indices per head",
            [](P& p) {
              p.mask.full.counts = i32({1, 2, 4});
            },
            {"attention: mask.full.indices: expected shape [batch = 2 or 1, kv_heads = 2 or 1, rows "
             "= 4, capacity], got i32[1, 8, 4, 3]"}},
-          {"full lists of heads, partial ones of heads of keys",
+          {"full lists per head, partial ones per KV head",
            [](P& p) {
              p.mask.partial.offsets = i32({1, 2, 5});
            },
@@ -218,7 +218,7 @@ TEST(AttentionShape, masks_of_packed_sequences) {
              p.max_q_length = p.max_kv_length = 0;
              p.mask.full = {i32({1, 1, 10}), {}, i32({1, 1, 10, 5})};
            }},
-          {"nothing in the tensors",
+          {"empty tensors",
            [](P& p) {
              p.q = p.out = bf16({0, 8, 32}), p.k = p.v = bf16({0, 2, 32});
              p.max_q_length = p.max_kv_length = 0;

@@ -5,7 +5,7 @@
 #include "src/problem/shape.hpp"
 #include "tests/unit/problem_table.hpp"
 
-// Problems of shapes alone: no tensor here has memory, as planning needs none.
+// Problems whose tensors have no memory: planning needs only shapes.
 namespace tessera::planning {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -19,7 +19,7 @@ inline Tensor i32(Sizes shape) { return tensor(nullptr, DType::i32, shape); }
 inline Tensor i64(Sizes shape) { return tensor(nullptr, DType::i64, shape); }
 inline Tensor u8(Sizes shape) { return tensor(nullptr, DType::u8, shape); }
 
-/// What expect_cases calls.
+/// The check that expect_cases calls.
 inline constexpr auto kCheckShape = [](const auto& problem) { (void)shape_of(problem); };
 
 // 64 x 32 in blocks of 16 x 8, seven stored.

@@ -103,7 +103,7 @@ TEST(MatmulShape, tensors) {
            [](P& p) {
              p.a = f32({0, 64, 32}), p.out = f32({0, 64, 48});
            }},
-          {"nothing to sum",
+          {"depth of zero",
            [](P& p) {
              p.a = f32({2, 64, 0}), p.b = f32({0, 48});
            }},

@@ -1,4 +1,4 @@
-// Block masks: elements to lists and back, both list forms, validation.
+// Block masks: elements to lists and back, both forms of lists, validation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 
@@ -186,13 +186,13 @@ TEST(BlockMask, ReadsElementsOfAnyStrides) {
   block_mask_to_elements(mask.view(), back);
   const std::uint8_t expected[] = {1, 1, 1, 0, 1, 1};
   EXPECT_TRUE(std::equal(expected, expected + 6, back.data<std::uint8_t>()));
-  // One plane that stands for all heads.
+  // One matrix, broadcast to all heads.
   const Tensor expanded = tensor(data, DType::u8, {1, 3, 2, 3}, {0, 0, 1, 2});
   const HostBlockMask wide = block_mask_from_elements(expanded, 1, 2);
   EXPECT_EQ(pattern_of(wide.view(), 2, 0, 2), pattern_of(mask.view(), 2));
 }
 
-TEST(BlockMask, RaggedBlocksAreFullWhereAllThatExistsIsSet) {
+TEST(BlockMask, RaggedBlocksAreFullIfAllTheirElementsAreSet) {
   HostTensor elements(DType::u8, {5, 7});
   std::fill_n(elements.data<std::uint8_t>(), 35, std::uint8_t{1});
   const HostBlockMask mask = block_mask_from_elements(elements, 4, 4);
@@ -238,7 +238,7 @@ TEST(BlockMask, AnEmptyMaskHidesEverything) {
   EXPECT_EQ(std::count(elements.data<std::uint8_t>(), elements.data<std::uint8_t>() + 36, 0), 36);
 }
 
-// A valid mask of 2 x 3 blocks of 4 x 4 with partial blocks, to be spoilt.
+// A valid mask of 2 x 3 blocks of 4 x 4 with partial blocks, which tests make invalid.
 struct Sample {
   HostBlockMask host;
   BlockMask mask;
@@ -282,7 +282,7 @@ TEST(BlockMaskValidation, ContentsOfLists) {
   EXPECT_PRED2(contains, spoilt([](Sample&) {}, 9, 12), "at least 3 rows, for 9 queries");
   EXPECT_PRED2(contains, spoilt([](Sample&) {}, 8, 8), "in [0, 2), got 2");
   EXPECT_PRED2(contains, spoilt([](Sample&) {}, -1, 8), "q_length");
-  // Rows that the length does not reach are not looked at.
+  // Rows beyond the length are not checked.
   Sample sample;
   sample.full_counts()[1] = 77;
   EXPECT_NO_THROW(validate(sample.mask, 4, 12));
@@ -354,7 +354,7 @@ TEST(BlockMaskValidation, ShapesAndPresence) {
   EXPECT_PRED2(contains, text([](BlockMask& m) { m.bits.dtype = DType::e4m3; }), "bits");
 }
 
-TEST(BlockMaskValidation, WhatIsAbsentHasNoShape) {
+TEST(BlockMaskValidation, AbsentListsHaveNoShape) {
   Sample sample;
   sample.mask.full.offsets.rank = 3;
   sample.mask.full.offsets.shape = {4, 2, 3};

@@ -15,7 +15,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 
@@ -96,7 +96,7 @@ TEST_P(BsrOfDType, RoundTripsThroughDense) {
     for (std::int64_t i = 0; i < rows; ++i) {
       for (std::int64_t j = 0; j < cols; ++j) ASSERT_EQ(back.at(i, j), dense.at(i, j));
     }
-    // What lies between the rows is as it was.
+    // The padding between the rows is unchanged.
     std::int64_t poisoned = 0;
     for (std::int64_t e = 0; e < back.storage.numel(); ++e) {
       poisoned += load_as_float(back.storage.view().data, back.dtype, e) == kPoison;
@@ -105,7 +105,7 @@ TEST_P(BsrOfDType, RoundTripsThroughDense) {
   }
 }
 
-TEST_P(BsrOfDType, TakesTheBlocksOfAPattern) {
+TEST_P(BsrOfDType, HasTheBlocksOfAPattern) {
   generate::Random random(12);
   const Dense dense(random, GetParam(), 6, 8, 1, 1);
   const Pattern pattern{3, 2, {0, 1, 1, 3}, {1, 0, 1}};
@@ -146,7 +146,7 @@ TEST(Bsr, BlocksWithNanAreKept) {
             (std::vector<std::int64_t>{2}));
 }
 
-// The blocks of a diverged matrix have no order. Infinity has one.
+// Blocks with NaN cannot be ordered by weight; blocks with infinity can.
 TEST(Bsr, KeepingTheDensestRefusesNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = HUGE_VALF;
   float data[] = {0.0f, 5.0f, 1.0f, nan, 0.0f, -infinity, 1.0f, 1.0f};
@@ -224,7 +224,7 @@ TEST(Bsr, NarrowIndicesRefuseWhatTheyCannotHold) {
                "block_cols");
 }
 
-// A small matrix whose lists a test may spoil.
+// A small matrix whose lists a test may make invalid.
 struct Lists {
   HostBsr bsr = make_bsr({2, 3, {0, 2, 3}, {0, 2, 1}}, 2, 2, DType::f32);
   void offset(int i, std::int32_t value) { bsr.row_offsets.data<std::int32_t>()[i] = value; }
@@ -234,7 +234,7 @@ struct Lists {
   }
 };
 
-TEST(BsrValidation, NamesTheOffence) {
+TEST(BsrValidation, NamesTheError) {
   EXPECT_NO_THROW(validate(Lists().bsr.view()));
   const auto spoilt_offset = [](int i, std::int32_t value) {
     Lists lists;

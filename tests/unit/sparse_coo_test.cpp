@@ -1,4 +1,4 @@
-// Triples and CSR lists to BSR, against sums in a map.
+// COO triples and CSR lists to BSR, against sums in a map.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 
@@ -83,7 +83,7 @@ TEST(Coo, CsrListsAreTheSameTriples) {
 }
 
 TEST(Coo, RoundsOnceAfterTheSum) {
-  // Just above the middle of two f16 values, and of two bf16 values, by less than f32 sees.
+  // Just above the middle of two f16 values, and of two bf16 values; f32 would round to the middle.
   const double above_f16 = 1.0 + 0x1p-11 + 0x1p-40, above_bf16 = 1.0 + 0x1p-8 + 0x1p-40;
   const auto stored = [](std::vector<double> values, DType dtype) {
     const std::vector<std::int64_t> zeros(values.size());

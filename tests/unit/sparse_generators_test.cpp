@@ -1,4 +1,4 @@
-// Generated patterns: promised counts and places, and the same ones for ever.
+// Generated patterns: their counts and positions, and hashes that must never change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 using tessera::testing::hash;
@@ -64,7 +64,7 @@ TEST(Generators, RandomKeepsItsCounts) {
 }
 
 TEST(Generators, RandomIsUniform) {
-  // Each column is expected rows * 3 / 12 times, with a deviation of at most 6 standard ones.
+  // Each column is expected rows * 3 / 12 times, within 6 standard deviations.
   constexpr std::int64_t kRows = 12000;
   const Pattern pattern = patterns::random(kRows, 12, 0.25, 8);
   std::vector<std::int64_t> times(12);
@@ -86,7 +86,7 @@ TEST(Generators, BoundedDrawsCoverTheirRange) {
   }
   EXPECT_EQ(seen.size(), 7u);
   EXPECT_EQ(random.below(1), 0);
-  // Plain remainders would give three quarters here: 2^64 is not a multiple of the bound.
+  // Plain remainders would give three quarters here, as 2^64 is not a multiple of the bound.
   constexpr std::int64_t kPart = std::int64_t{1} << 61;
   int low = 0;
   for (int i = 0; i < 9000; ++i) low += random.below(3 * kPart) < 2 * kPart;
@@ -100,7 +100,7 @@ TEST(Generators, BandedAndCausalFollowTheirRules) {
         const Pattern band = patterns::banded(rows, cols, half);
         validate(band);
         for (std::int64_t i = 0; i < rows; ++i) {
-          // The corner-to-corner line at the middle of row i.
+          // The diagonal from corner to corner, at the middle of row i.
           const auto centre = static_cast<std::int64_t>(
               std::floor((static_cast<double>(i) + 0.5) * static_cast<double>(cols) /
                          static_cast<double>(rows)));
@@ -153,7 +153,7 @@ TEST(Generators, BlockDiagonalSharesRowsAndColumns) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const Pattern uneven = patterns::block_diagonal(1000, 16, 16, 1.0, seed);
     validate(uneven);
-    EXPECT_EQ(uneven.stored(), 1000);  // one column each
+    EXPECT_EQ(uneven.stored(), 1000);  // one column per row
     EXPECT_TRUE(std::is_sorted(uneven.indices.begin(), uneven.indices.end()));
     std::vector<std::int64_t> heights(16);
     for (const std::int64_t col : uneven.indices) ++heights[static_cast<std::size_t>(col)];

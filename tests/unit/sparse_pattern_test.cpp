@@ -13,7 +13,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 
@@ -152,7 +152,7 @@ TEST(Pattern, FactorsAreChecked) {
                "rows");
 }
 
-TEST(Pattern, ValidationNamesTheOffence) {
+TEST(Pattern, ValidationNamesTheError) {
   const auto text = [](const Pattern& pattern) { return error_text([&] { validate(pattern); }); };
   EXPECT_NO_THROW(validate(Pattern{0, 0, {0}, {}}));
   EXPECT_NO_THROW(validate(Pattern{2, 3, {0, 2, 3}, {0, 2, 1}}));

@@ -1,4 +1,4 @@
-// Files: good ones, hostile ones, cut and damaged ones.
+// Readers of valid, hostile, truncated and damaged files.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -19,12 +19,12 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 using Reader = Coo (*)(const std::string&);
 
-// A file of the given contents, gone with the object.
+// A file of the given contents, deleted with the object.
 struct File {
   std::string path;
   explicit File(const std::string& text)
@@ -160,7 +160,7 @@ TEST(Smtx, RefusesByLine) {
   EXPECT_PRED2(contains, text("2, 5, 2\n0 1 2\n0 1 1\n"), "got more");
 }
 
-TEST(Readers, RefuseWhatIsNoFile) {
+TEST(Readers, RefusePathsThatAreNoFiles) {
   for (const Reader reader : {Reader{read_matrix_market}, Reader{read_smtx}}) {
     const std::string folder = ::testing::TempDir();
     EXPECT_PRED2(contains, error_text([&] { reader(folder); }, ErrorCode::io), folder);
@@ -170,7 +170,7 @@ TEST(Readers, RefuseWhatIsNoFile) {
   }
 }
 
-// Cut anywhere, and with bytes changed anywhere: a matrix in range, or an Error(io).
+// Truncated or changed at any byte, a file gives a valid matrix or an Error(io).
 void expect_robust(Reader reader, const std::string& good) {
   const auto attempt = [&](const std::string& text) {
     try {
@@ -201,7 +201,7 @@ TEST(Readers, SurviveDamagedFiles) {
   expect_robust(read_smtx, "3, 5, 4\n0 2 2 4\n4 0 1 3\n");
 }
 
-TEST(Readers, GiveWhatConversionsTake) {
+TEST(Readers, TriplesBecomePatterns) {
   const Coo coo = read(read_smtx, "4, 4, 3\n0 1 1 2 3\n3 0 1\n");
   EXPECT_EQ(pattern_of(coo, 2, 2), (Pattern{2, 2, {0, 1, 2}, {1, 0}}));
 }

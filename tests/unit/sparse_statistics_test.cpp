@@ -1,4 +1,4 @@
-// Figures of patterns, by hand and by brute force.
+// Statistics of patterns, against values by hand and brute force.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 

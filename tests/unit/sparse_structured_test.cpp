@@ -1,5 +1,5 @@
-// Generated patterns of pruned weights, meshes, graphs, long contexts and videos: against their
-// rules, written once more, and the same ones for ever.
+// Generated patterns of pruned weights, meshes, graphs, long contexts and videos: against a second
+// implementation of their rules, and hashes that must never change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace {
 
-using namespace tessera;  // NOLINT: a test of many small names
+using namespace tessera;  // NOLINT: the test uses many names
 using tessera::testing::contains;
 using tessera::testing::error_text;
 using tessera::testing::hash;
@@ -46,7 +46,7 @@ TEST(Structured, AreVersionOne) {
   EXPECT_EQ(hash(patterns::mesh({5, 6, 7}, 3, 16)), 0x70a1c103e02ae903u);
 }
 
-TEST(Structured, OfEachMColumnsNAreStored) {
+TEST(Structured, EachGroupOfMColumnsStoresN) {
   for (const std::int64_t cols : {0, 3, 16, 21}) {
     for (const std::int64_t m : {1, 4, 8, 100}) {
       for (std::int64_t n = 0; n <= std::min<std::int64_t>(m, 5); ++n) {
@@ -64,7 +64,7 @@ TEST(Structured, OfEachMColumnsNAreStored) {
     }
   }
   EXPECT_NE(patterns::n_of_m(9, 32, 1, 4, 3), patterns::n_of_m(9, 32, 1, 4, 4));
-  // Every place of a group is drawn as often: 6 standard deviations.
+  // Each column of a group is drawn equally often, within 6 standard deviations.
   const Pattern pattern = patterns::n_of_m(8000, 8, 2, 8, 5);
   std::map<std::int64_t, int> times;
   for (const std::int64_t col : pattern.indices) ++times[col];
@@ -72,7 +72,7 @@ TEST(Structured, OfEachMColumnsNAreStored) {
   EXPECT_EQ(times.size(), 8u);
 }
 
-// Whole columns and diagonals that a pattern has, those at its edges included.
+// The pattern has whole columns and diagonals, among them the first column and the main diagonal.
 TEST(Structured, VerticalSlashIsColumnsAndDiagonals) {
   for (const bool causal : {true, false}) {
     for (const std::int64_t cols : {0, 1, 9, 24}) {
@@ -92,7 +92,7 @@ TEST(Structured, VerticalSlashIsColumnsAndDiagonals) {
               const bool main = count > 0 && j == i + cols - rows;
               ASSERT_TRUE(slashes.contains(i, j) || !main);
               ASSERT_TRUE(visible(i, j) || !(columns.contains(i, j) || slashes.contains(i, j)));
-              // What the last row has of a column all rows have; the same along a diagonal.
+              // A column or diagonal is stored in all rows that see it, or in none.
               if (visible(i, j)) {
                 ASSERT_EQ(columns.contains(i, j), columns.contains(rows - 1, j));
               }
@@ -135,14 +135,14 @@ TEST(Structured, HeavyHittersAreRecentOrPopular) {
       ++(i - j < 5 ? near : far);
     }
   }
-  // Of the five latest nearly all stay; beyond, some columns come again and again.
+  // Nearly all of the five latest columns are kept; beyond, a few columns are kept again and again.
   EXPECT_GT(near, 4 * kSide);
   EXPECT_GT(far, 4 * kSide);
   std::sort(times.rbegin(), times.rend());
   EXPECT_GT(times[0] + times[1] + times[2], 2 * kSide);
   EXPECT_LT(times[kSide / 2], kSide / 4);
   EXPECT_NE(pattern, patterns::heavy_hitters(kSide, kSide, kBest, true, 4));
-  // Bottom-right, and where nothing is hidden.
+  // The causal mask is bottom-right aligned; without it, no column is hidden.
   EXPECT_EQ(patterns::heavy_hitters(7, 11, 100, true, 1), patterns::causal(7, 11));
   EXPECT_EQ(patterns::heavy_hitters(11, 7, 100, true, 1), patterns::causal(11, 7));
   EXPECT_EQ(patterns::heavy_hitters(11, 7, 7, false, 1).stored(), 77);
@@ -150,7 +150,7 @@ TEST(Structured, HeavyHittersAreRecentOrPopular) {
   EXPECT_EQ(patterns::heavy_hitters(4, 4, 0, true, 1).stored(), 0);
 }
 
-TEST(Structured, TilesSeeAsManyAroundThem) {
+TEST(Structured, TilesSeeAWindowAroundThem) {
   for (const Sizes& volume : {Sizes{4, 5, 6}, Sizes{1, 1, 7}, Sizes{3, 1, 2}}) {
     for (const Sizes& around : {Sizes{3, 3, 3}, Sizes{1, 2, 5}, Sizes{9, 9, 9}}) {
       for (const std::int64_t blocks : {1, 3}) {
@@ -203,7 +203,7 @@ std::vector<std::vector<bool>> stencil(const Sizes& sizes) {
   return joined;
 }
 
-// The degrees of all nodes with their neighbours' degrees: the same whatever the order.
+// The degrees of all nodes with their neighbours' degrees, sorted: independent of the node order.
 std::vector<std::vector<std::int64_t>> shape_of(const Pattern& pattern) {
   std::vector<std::vector<std::int64_t>> shape;
   for (std::int64_t i = 0; i < pattern.rows; ++i) {
@@ -247,7 +247,7 @@ TEST(Structured, AMeshIsAStencilInLevels) {
     validate(nodes);
     EXPECT_EQ(transpose(nodes), nodes);
     EXPECT_EQ(shape_of(nodes), shape_of(in_natural_order(sizes)));
-    // Each node comes after one of its neighbours, those of earlier nodes first.
+    // Each node comes after one of its neighbours, in the order of those neighbours.
     std::int64_t former = 0;
     for (std::int64_t i = 1; i < nodes.rows; ++i) {
       const std::int64_t parent =
@@ -256,7 +256,8 @@ TEST(Structured, AMeshIsAStencilInLevels) {
       EXPECT_GE(parent, former);
       former = parent;
     }
-    // Unknowns are dense little blocks, and blocks of them hold what touches them.
+    // Each node is a dense block of unknowns. A pattern of larger blocks stores the blocks that
+    // contain an unknown.
     const Pattern unknowns = patterns::mesh(sizes, 3);
     EXPECT_EQ(unknowns, refine(nodes, 3, 3));
     if (unknowns.rows % 15 == 0) {
@@ -277,21 +278,22 @@ TEST(Structured, AMeshIsAStencilInLevels) {
       }
     }
   }
-  // Narrow, however the axes are named: long axes do not widen it.
+  // The bandwidth is small whatever the order of the axes: long axes do not increase it.
   EXPECT_EQ(bandwidth(in_natural_order({20, 3, 1})), 4);
   EXPECT_LE(bandwidth(patterns::mesh({20, 3, 1})), 6);
   EXPECT_LE(bandwidth(patterns::mesh({1, 3, 20})), 6);
   EXPECT_EQ(bandwidth(in_natural_order({1, 3, 20})), 21);
 }
 
-TEST(Structured, AGraphHasHubsBothWays) {
+TEST(Structured, AGraphHasHubsInRowsAndColumns) {
   constexpr std::int64_t kSide = 300;
   const Pattern graph = patterns::power_law_graph(kSide, kSide, 0.02, 1.0, 5);
   validate(graph);
   const std::int64_t edges = 1800;
   EXPECT_LE(graph.stored(), edges);
   EXPECT_GT(graph.stored(), edges / 2);
-  // Nobody has more than its share, and who has most has most of both.
+  // No node has more edges than its share, and the largest hub has the most edges in both
+  // directions.
   const Pattern reverse = transpose(graph);
   auto shares = sparse::zipf_shares(kSide, 1.0, edges, kSide);
   std::sort(shares.rbegin(), shares.rend());

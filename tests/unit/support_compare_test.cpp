@@ -6,15 +6,14 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/memory.hpp"
 
-// A comparator that cannot fail is a bug: each kind of mistake must be seen, and a correctly
-// rounded result must pass.
+// Comparators must see each kind of mistake, and accept a correctly rounded result.
 namespace tessera::oracle {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// A result of the right size with its truth: [rows, heads, dim] of one dtype.
+/// A result and its truth, both [rows, heads, dim] of one dtype.
 struct Fixture {
   explicit Fixture(DType dtype, std::vector<std::int64_t> shape = {130, 2, 16})
       : tensor(dtype, shape), truth(shape), emulated(shape), slack(shape) {

@@ -84,7 +84,7 @@ TEST(Cases, AreRepeatable) {
   }
 }
 
-/// The generators must reach what they claim to.
+/// Each kind of case that the generators can draw must occur.
 TEST(Cases, CoverTheSpace) {
   int masked = 0, bits = 0, offsets = 0, paged = 0, packed = 0, nothing_seen = 0, poisoned = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {

@@ -8,8 +8,8 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/generate.hpp"
 
-// The oracle against numbers worked out by hand, against its own derivatives by finite differences,
-// and sparse against dense.
+// The oracle against results by hand, its gradients against finite differences, and sparse against
+// dense.
 namespace tessera::oracle {
 namespace {
 
@@ -25,7 +25,7 @@ HostTensor host(DType dtype, const std::vector<std::int64_t>& shape,
 }
 
 TEST(Rounding, MatchesKnownValues) {
-  EXPECT_EQ(round_to(DType::f16, 1.0 + 0x1p-11), 1.0);  // a tie goes to the even one
+  EXPECT_EQ(round_to(DType::f16, 1.0 + 0x1p-11), 1.0);  // ties go to even
   EXPECT_EQ(round_to(DType::f16, 1.0 + 3 * 0x1p-11), 1.0 + 0x1p-9);
   EXPECT_EQ(round_to(DType::bf16, 1.0 + 0x1p-8 + 0x1p-20), 1.0 + 0x1p-7);
   EXPECT_EQ(round_to(DType::f16, 65519.0), 65504.0);
@@ -184,7 +184,7 @@ TEST(Products, SddmmIsTheProductAtItsBlocks) {
 
 // ---- Attention ---------------------------------------------------------------------------------
 
-/// One head, dim 1: scores are q * k, easy by hand.
+/// One head of dimension 1, so that scores are q * k.
 struct Tiny {
   HostTensor q, k, v, out, lse;
   AttentionProblem problem;
@@ -328,7 +328,7 @@ TEST(Attention, PackedAndPagedEqualDense) {
     packed.v = flattened(dense.v);
     packed.max_kv_length = length;
     EXPECT_EQ(oracle::attention(packed).out.values, expected.values) << c->text;
-    // Pages of one key each, in order backwards.
+    // Pages of one key each, in reverse order.
     if (length == 0) continue;
     AttentionProblem paged = dense;
     std::vector<std::int64_t> table;
@@ -372,7 +372,7 @@ TEST(Attention, EmulationIsNearTheTruth) {
 
 // ---- Gradients ---------------------------------------------------------------------------------
 
-/// sum(out * dout) + sum(lse * dlse): what the gradients are the gradient of.
+/// The function that the gradients derive: sum(out * dout) + sum(lse * dlse).
 double objective(const AttentionBackwardProblem& problem) {
   const Attention result = oracle::attention(problem.forward);
   const DenseArray dout = read(problem.dout);

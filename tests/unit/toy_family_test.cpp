@@ -1,5 +1,5 @@
-// A family of kernels that is nowhere but here: all that it takes to add one, through plan, explain
-// and run.
+// A kernel family that only this test has: everything that a new family needs, through plan,
+// explain and run.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 constexpr KernelRow kRows[] = {{.name = "cpu_toy_m1_n1_k8",
@@ -27,7 +27,7 @@ constexpr KernelRow kRows[] = {{.name = "cpu_toy_m1_n1_k8",
                                 .why = "depths of up to 64",
                                 .measured = ""}};
 
-/// Products of square matrices whose depth fits a row's.
+/// Products of dense matrices whose depth is at most the row's.
 struct Toy {
   using Shape = MatmulShape;
   struct Layout {
@@ -52,7 +52,7 @@ struct Toy {
   }
 };
 
-/// Works in its workspace, so that the test sees that it gets one.
+/// Uses its workspace, so that the test sees that there is one.
 void launch_toy(const Call& call) {
   const auto& problem = std::get<MatmulProblem>(call.problem);
   const auto& s = std::get<MatmulShape>(call.shape);
@@ -89,7 +89,7 @@ TEST(ToyFamily, IsPlannedExplainedAndRun) {
   const AnyProblem problem = product(a, b, out, 2);
   const Request request = Request::of(problem, device_preset("cpu"), {});
 
-  // Of all families only the toy can be launched here.
+  // Only the toy family can be launched here.
   const auto planned = choose(families, request, {});
   EXPECT_EQ(planned->row, &kRows[0]);
   EXPECT_EQ(planned->layout.get<Toy::Layout>().results, 4);

@@ -1,4 +1,4 @@
-// What a tuning file may say, and what is wrong with one that may not be used.
+// What a tuning file may contain, and the errors of invalid ones.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 const std::string kDevice = "NVIDIA H200";
@@ -44,7 +44,7 @@ TEST(TuningFile, NamesARowForEachProblem) {
   EXPECT_EQ(row_of(rows, kProduct + "\t812 us, 2026-11-21"), "none");
 }
 
-TEST(TuningFile, LinesMayEndAsOnWindowsAndTheLastNotAtAll) {
+TEST(TuningFile, LinesMayEndInCrLfAndTheLastWithoutANewline) {
   std::string text = kHead + kLine;
   EXPECT_EQ(row_of(parse_tuning(all_families(), text, kDevice), kProduct),
             "sm90_matmul_m128_n256_k64_s4");
@@ -89,7 +89,7 @@ TEST(TuningFile, EachKindOfBrokenLineIsNamed) {
             "line 3: expected at most 1024 characters, got 2001");
 }
 
-TEST(TuningFile, BytesThatAreNoTextAreRefused) {
+TEST(TuningFile, OnlyPrintableAsciiIsAccepted) {
   EXPECT_EQ(refusal(kHead + "sm90_\x01"), "line 3: expected printable ASCII, got other bytes");
   EXPECT_EQ(refusal(kHead + "# caf\xc3\xa9\n"),
             "line 3: expected printable ASCII, got other bytes");

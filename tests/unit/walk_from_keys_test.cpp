@@ -1,5 +1,5 @@
-// Walks over the queries that see a tile of keys, as gradients of keys and values need them:
-// through lists by column, with the functions that walk over keys.
+// Walks over the queries that see a tile of keys, as the gradients of K and V need them: lists by
+// column, walked by the functions that walk over keys.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -19,7 +19,7 @@ using testing::WalkProblem;
 
 constexpr int kGroupRows = 64;
 
-/// Pieces of queries that a tile of keys visits, of lists by column of blocks.
+/// Walks the pieces of queries that tiles of keys visit, through lists by column of blocks.
 template <class Pieces, int kRowGroups>
 class KeyTiles {
  public:
@@ -36,7 +36,7 @@ class KeyTiles {
     walk_.queries = kRows;
   }
 
-  /// The tiles of one head, each in so many shares.
+  /// Walks the tiles of one head, each in `parts` shares.
   void run(std::int64_t batch, std::int64_t set, int parts) {
     const Sequence sequence = walk_.sequences.at(batch).from_keys();
     std::vector<Bits> seen(static_cast<std::size_t>(p_.keys(batch)), Bits(p_.queries(batch)));
@@ -102,7 +102,7 @@ class KeyTiles {
     }
   }
 
-  /// Queries of a piece whose bits of a key's column are set.
+  /// The queries of a piece that a bit tile shows a key to.
   std::uint64_t element_mask(const Piece& piece, int key) const {
     const BlockMask& mask = p_.problem.mask;
     std::uint64_t bits = 0;
@@ -116,8 +116,7 @@ class KeyTiles {
   AttentionWalk walk_;
 };
 
-/// A walk over the queries that see a tile of keys has the pairs of the walk over keys, as lists by
-/// column have those of lists by row.
+/// A walk over the queries that see a tile of keys has the same pairs as the walk over keys.
 TEST(WalkFromKeys, SeesTheSamePairs) {
   constexpr Tile kAnyRow{.m = 128, .n = 64, .k = 64, .v = 64};
   constexpr Tile kListRow{.m = 128, .n = 64, .k = 64, .v = 64, .row_groups = 2};

@@ -1,5 +1,4 @@
-// List, page and pair walks against brute force, on lists that are right and lists that are
-// hostile.
+// List, page and pair walks against brute force, on valid and on hostile lists.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 
 namespace {
 
-using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera;            // NOLINT: the test uses many names
 using namespace tessera::planning;  // NOLINT
 
 constexpr std::int64_t kHostile[] = {2,
@@ -40,7 +39,7 @@ void put(HostTensor& tensor, std::int64_t element, std::int64_t value) {
 struct Lists {
   std::int64_t batch = 1, heads = 1, rows = 0;
   std::vector<std::vector<std::int64_t>> entries;  // [batch * heads * rows]
-  HostTensor sizes, indices, tags;                 // tags: a value an entry, as bit tiles are
+  HostTensor sizes, indices, tags;                 // tags: a value per entry, like bit tiles
   BlockList list;
 
   const std::vector<std::int64_t>& row(std::int64_t b, std::int64_t h, std::int64_t r) const {
@@ -49,7 +48,7 @@ struct Lists {
   }
 };
 
-/// What entry e of list l carries as its bit tile; tile numbers below 8 exist.
+/// The bit tile of entry e of list l; tiles below 8 exist.
 std::int64_t tag_of(std::int64_t l, std::int64_t e) { return (l * 3 + e) % 9; }
 
 Lists make_lists(std::mt19937& random, std::int64_t batch, std::int64_t heads, std::int64_t rows,
@@ -384,7 +383,7 @@ TEST(BsrWalk, BatchesOwnTheirListsOrShareThem) {
   EXPECT_EQ(pool.row(1, 0).column(1), 1);
 }
 
-TEST(BsrWalk, TransposedListsNameWhereBlocksAreStored) {
+TEST(BsrWalk, TransposedListsHaveThePositionsOfBlocks) {
   // Blocks (0, 1), (1, 0), (1, 1): column 0 has (1, position 1), column 1 (0, 0) and (1, 2).
   const std::int32_t offsets[] = {0, 1, 3}, rows[] = {1, 0, 1}, positions[] = {1, 0, 2};
   BsrView view;
@@ -399,7 +398,7 @@ TEST(BsrWalk, TransposedListsNameWhereBlocksAreStored) {
   EXPECT_EQ(column.position(column.begin), 0);
   EXPECT_EQ(column.column(column.begin + 1), 1);
   EXPECT_EQ(column.position(column.begin + 1), 2);
-  // Without positions a block is stored where its entry stands.
+  // Without positions, a block's position is that of its entry.
   view.positions = {};
   EXPECT_EQ(view.row(0, 1).position(2), 2);
 }
@@ -446,7 +445,7 @@ TEST(BsrWalk, ASchedulesListsAreWalkedLikeStoredOnes) {
   ASSERT_EQ(column.size(), 1);
   EXPECT_EQ(column.column(column.begin), 1);
   EXPECT_EQ(column.position(column.begin), 2);
-  // As it is stored, nothing is prepared.
+  // A matrix that is not transposed needs no schedule.
   problem.a.transposed = false;
   problem.b.dense.shape[0] = 96;
   problem.out.shape[1] = 32;

@@ -45,8 +45,8 @@ class Bits {
   std::vector<std::uint64_t> words_;
 };
 
-/// A random attention problem of small sequences, without values: q, k and v have no memory. Its
-/// parameters are kept as plain numbers, from which `sees` follows by brute force.
+/// A random attention problem of small sequences, without values: q, k and v have no memory. It
+/// keeps its parameters as plain numbers, from which `sees` decides by brute force.
 class WalkProblem {
  public:
   using Integers = std::vector<std::int64_t>;
@@ -66,7 +66,7 @@ class WalkProblem {
   std::int64_t keys(std::int64_t b) const { return kv_lengths_[index_of(b)]; }
   std::int64_t q_begin(std::int64_t b) const { return q_begins_[index_of(b)]; }
   std::int64_t kv_begin(std::int64_t b) const { return kv_begins_[index_of(b)]; }
-  /// Sets of lists: heads that share one see the same.
+  /// The number of sets of lists. Heads that share a set see the same keys.
   std::int64_t sets() const { return problem.mask ? mask_heads_ : 1; }
   std::int64_t set_of(std::int64_t head) const { return head / (heads / sets()); }
 
@@ -94,7 +94,7 @@ class WalkProblem {
   }
 
   /// A block mask that has these lists by column: row c names the rows whose lists name column c.
-  /// Partial entries keep their bit tile. Blocks in no list are left out, whatever the lists held.
+  /// Partial entries keep their bit tile. Invalid entries are left out.
   struct Columns {
     std::deque<HostTensor> owned;
     BlockMask mask;
@@ -203,7 +203,7 @@ class WalkProblem {
     }
   }
 
-  /// Returns the longest, at least 1 where there is a row: 0 means "not known".
+  /// Returns the longest length; at least 1 if there is a row, as 0 means "not known".
   std::int64_t pack(Integers& lengths, Integers& begins, std::int64_t longest, Tensor& offsets) {
     Integers all{0};
     for (std::int64_t b = 0; b < batch; ++b) {
@@ -265,7 +265,8 @@ class WalkProblem {
 
   void draw_mask(const planning::Tile& tile) {
     BlockMask& mask = problem.mask;
-    // Most tiles of several lists need blocks of one row group's rows.
+    // Most rows with several lists per tile require blocks of as many queries as a row group has
+    // rows.
     const bool fits = tile.row_groups > 1 && random.chance(0.6);
     mask.block_q =
         fits ? 64

@@ -1,5 +1,5 @@
-// The walks of Hopper's products against brute force: each element of a result is computed by one
-// tile, each step of its depth by one thread block, and each stored block that a list names once.
+// The walks of Hopper's products against brute force: one tile computes each element of a result,
+// one thread block each step of its depth, and each stored block of a list is used once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ struct BlockRows {
         if (random.chance(here)) list.push_back(col);
       if (!sorted) random.shuffle(list);
     }
-    // A batch's lists end before its pool does where another batch has more.
+    // Each batch has as many entries as the largest; those beyond a batch's lists are unused.
     for (int b = 0; b < (own_lists ? batches : 1); ++b) {
       std::int64_t count = 0;
       for (int row = 0; row < rows; ++row)
@@ -125,8 +125,8 @@ class Counts {
   std::vector<int> counts_;
 };
 
-/// Numbers that the clusters of a launch take, in the order in which they come; `dynamic`: from a
-/// counter, in any order.
+/// The tile numbers that the clusters of a launch take, in a random interleaving. With `dynamic`
+/// they come from a counter, else each cluster has its own.
 std::vector<int> taken_by(int clusters, int tiles, bool dynamic, Random& random) {
   std::vector<int> next(static_cast<std::size_t>(clusters)), taken;
   for (int c = 0; c < clusters; ++c) next[static_cast<std::size_t>(c)] = c;
@@ -145,9 +145,8 @@ std::vector<int> taken_by(int clusters, int tiles, bool dynamic, Random& random)
 }
 
 // ---- matmul
-// --------------------------------------------------------------------------------------
 
-/// What launch.cuh makes of a layout.
+/// The walk of a layout, as launch.cuh sets it.
 matmul::Walk matmul_walk(const MatmulShape& s, const MatmulLayout& layout) {
   matmul::Walk walk;
   walk.m = static_cast<int>(layout.rows);
@@ -161,7 +160,7 @@ matmul::Walk matmul_walk(const MatmulShape& s, const MatmulLayout& layout) {
   return walk;
 }
 
-/// The depth of a tile, as its ranks multiply it.
+/// Checks that a tile's ranks multiply each step of its depth once.
 void check_depth(const matmul::Walk& walk, const matmul::TileAt& at) {
   std::vector<int> times(static_cast<std::size_t>(walk.k));
   for (int rank = 0; rank < walk.splits; ++rank) {
@@ -198,7 +197,7 @@ void check_dense(std::uint64_t seed) {
     for (int g = 0; g <= s.batch; ++g) offsets.push_back(random.between(0, length));
     std::sort(offsets.begin(), offsets.end());
     if (random.chance(0.5)) offsets.front() = 0, offsets.back() = length;
-    // Unchecked offsets never decrease, and stay inside.
+    // One invalid offset: the walk still reads offsets that never decrease and stay inside.
     if (random.chance(0.2)) offsets[random.bits() % offsets.size()] = random.between(-9, 2000);
   }
   const MatmulLayout layout = matmul_layout(s, kTile, device_of(draw_sms(random)));
@@ -212,7 +211,7 @@ void check_dense(std::uint64_t seed) {
   const bool by_groups = walk.cut == Cut::rows || walk.cut == Cut::cols;
   Counts counts(by_groups ? 1 : walk.batches, walk.m, walk.n);
   const int rows = matmul::up(walk.m, kTile.m), cols = matmul::up(walk.n, kTile.n);
-  std::vector<std::pair<int, int>> groups;  // as the warp's scans find them
+  std::vector<std::pair<int, int>> groups;  // as the warp finds them by scans
   for (int g = 0, floor = by_groups ? walk.groups.offset(0) : 0; by_groups && g < walk.batches;
        ++g) {
     const int end = std::max(floor, walk.groups.offset(g + 1));
@@ -263,7 +262,7 @@ void check_dense(std::uint64_t seed) {
     }
 }
 
-/// ColumnWindow::open of a warp whose lanes are played one after the other.
+/// ColumnWindow::open of a warp; a loop plays its lanes.
 template <int kLines>
 bool open_window(matmul::ColumnWindow<kLines>& window,
                  std::array<matmul::LineCursor, kWarp> (&lines)[kLines], const matmul::Walk& walk,
@@ -350,7 +349,7 @@ void check_lists(std::uint64_t seed) {
     counts.add(batch, at.row / kTile.m, at.row / kTile.m + 1, at.col / kTile.n,
                at.col / kTile.n + 1);
 
-    // The steps of the tile's lines.
+    // The steps of each line of 64 rows of the tile.
     std::array<matmul::LineCursor, kWarp> lines[kLines];
     std::array<int, kLines> of_row{};
     for (int l = 0; l < kLines; ++l) {
@@ -413,9 +412,8 @@ TEST(WalkMatmul, ListedBlocksOnce) {
 }
 
 // ---- bsr
-// -----------------------------------------------------------------------------------------
 
-/// A window as the finder fills it: see Window in src/kernels/cuda/sm90/bsr/walk.cuh.
+/// A window as the finder warp fills it: see Window in src/kernels/cuda/sm90/bsr/walk.cuh.
 template <int kGroups>
 struct Window {
   struct Words {
@@ -488,7 +486,7 @@ void check_bsr(std::uint64_t seed) {
     counts.add(at.batch, at.line, at.line + lines, at.col, at.col + kTile.n);
     if (at.col > 0) continue;  // the walk of a row of tiles is the same for all columns
 
-    // The finder: each line's list, window by window.
+    // Enters each line's list, window by window.
     std::vector<std::int64_t> next(static_cast<std::size_t>(lines)), end(next.size());
     for (int l = 0; l < lines; ++l) {
       if (at.line + l >= walk.lines) continue;
@@ -513,10 +511,10 @@ void check_bsr(std::uint64_t seed) {
               static_cast<int>(lists.column(at.batch, entry) + 1) * walk.pieces_per_block;
           bsr::enter_block(walk, window, at.batch, l, past - begin, place,
                            static_cast<std::uint32_t>(entry));
-          if (past > begin + bsr::kSlices) break;  // looked at again in the next window
+          if (past > begin + bsr::kSlices) break;  // the next window enters it again
         }
       }
-      // Each line and slice of the window against the lists.
+      // Compares each line and slice of the window with the lists.
       const int units = bsr::kUnits >> walk.slice_shift;
       for (int step = 0; step < window_steps && first + step < walk.steps; ++step) {
         std::uint32_t expected_units = 0;
@@ -571,9 +569,8 @@ TEST(WalkBsr, StoredPiecesOnce) {
 }
 
 // ---- skinny
-// --------------------------------------------------------------------------------------
 
-/// What a kernel gets, less its tensor maps.
+/// The arguments of a kernel, without tensor maps.
 struct SkinnyArguments {
   int m = 0, n = 0, height = 0, splits = 1, together = 1;
   int each = 0, rest = 0;
@@ -604,7 +601,8 @@ void check_skinny(std::uint64_t seed) {
   }
   SkinnyLayout layout = skinny_layout(s, kTile, device_of(draw_sms(random)));
   ASSERT_FALSE(layout.swapped);
-  // More often than the planner, which lets tiles load columns together where these are many.
+  // More often than the planner, which lets tiles load columns together only where there are many
+  // columns.
   if (!sparse && layout.splits == 1 && random.chance(0.3)) layout.together = kSkinnyTogether;
   SkinnyArguments args;
   args.m = static_cast<int>(layout.rows);
@@ -683,9 +681,8 @@ TEST(WalkSkinny, EachStepOfEachTileOnce) {
 }
 
 // ---- sddmm
-// ---------------------------------------------------------------------------------------
 
-/// The searches of a warp whose lanes are played one after the other.
+/// The searches of a warp; a loop plays its lanes.
 struct SddmmSearch {
   const sddmm::Walk& walk;
 
@@ -728,7 +725,7 @@ void check_sddmm(std::uint64_t seed) {
   walk.block_cols = block_cols;
   walk.piece_shift = block_cols % 64 == 0 ? 6 : block_cols % 32 == 0 ? 5 : 4;
   walk.batches = batches;
-  // Pooled: the batches' lists share one line of stored blocks.
+  // Pooled: the batches' blocks are stored one after another.
   std::vector<std::int64_t> pooled;
   walk.pooled = lists.own_lists && random.chance(0.6);
   if (walk.pooled) {
@@ -739,7 +736,7 @@ void check_sddmm(std::uint64_t seed) {
       for (std::int64_t e = 0; e < lists.begin(b, lists.rows); ++e)
         indices.push_back(lists.column(b, e));
       base += lists.begin(b, lists.rows);
-      if (random.chance(0.3)) indices.push_back(-1), ++base;  // blocks that no batch has
+      if (random.chance(0.3)) indices.push_back(-1), ++base;  // a block of no batch
     }
     lists.indices = indices;
     walk.lists.offsets = {nullptr, pooled.data()};
@@ -762,7 +759,7 @@ void check_sddmm(std::uint64_t seed) {
   walk.body = sddmm::body_of(cut, lines == 1);
   walk.tail = sddmm::tail_of(cut, walk.body);
   const auto jobs = static_cast<int>(walk.jobs());
-  // Times that a stored column is multiplied for a tile of rows, by batch.
+  // How often each stored column is multiplied for a tile of rows, by batch.
   const std::int64_t line = walk.lists.stored * block_cols;
   Counts counts(batches, walk.row_tiles, line);
   const SddmmSearch search{walk};
@@ -840,7 +837,6 @@ TEST(WalkSddmm, SectionsHaveEachColumnOnce) {
 }
 
 // ---- spgemm
-// --------------------------------------------------------------------------------------
 
 template <int kRun>
 void check_runs(std::uint64_t seed) {
@@ -886,8 +882,8 @@ TEST(WalkSpgemm, ThreadBlocksTakeEachPlaceOnce) {
       for (unsigned block = 0; block < blocks; ++block)
         for (int round = 0; spgemm::place_of(round, block, blocks) < tiles; ++round)
           ++times[static_cast<std::size_t>(spgemm::place_of(round, block, blocks))];
-      // A thread block ends with the first round that has no tile for it, and the last round may be
-      // reversed: nothing may come after it.
+      // A thread block ends at the first round that has no tile for it. The last round may be in
+      // reverse order, so no round may follow it.
       for (const int t : times) ASSERT_EQ(t, 1) << tiles << " tiles, SMs: " << sms;
     }
 }

@@ -1,4 +1,4 @@
-// Visibility and range walks against the rule written out pair by pair, over all small cases.
+// Visibility and range walks against the rule for each pair, over all small cases.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Case {
   std::int64_t q_length, kv_length;
 };
 
-/// The rule of the public header, said the long way.
+/// The rule of the public header, written out.
 bool sees(const Visibility& v, std::int64_t query, std::int64_t key) {
   if (key < v.used.begin || key >= v.used.end) return false;
   const std::int64_t distance = (v.kv_position + key) - (v.q_position + query);
@@ -43,7 +43,7 @@ std::vector<Case> all_cases() {
         for (std::int64_t kv_position : {0, 2}) {
           for (std::int64_t left : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{2}, kHuge}) {
             for (std::int64_t right : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1}, kHuge}) {
-              // Ranges that end before they begin are empty, like any other empty one.
+              // Ranges that end before they begin are empty too.
               for (std::int64_t begin = 0; begin <= kv; begin += 2) {
                 for (std::int64_t end = 0; end <= kv; ++end) {
                   cases.push_back({{q_position, kv_position, {begin, end}, left, right}, q, kv});
@@ -69,7 +69,7 @@ TEST(Walk, RowSeesWhatTheRuleSays) {
   }
 }
 
-TEST(Walk, NarrowSightsSeeTheSame) {
+TEST(Walk, NarrowSightSeesTheSame) {
   const auto check = [](const Visibility& wide, std::int64_t row) {
     const NarrowSight narrow = NarrowSight::of(wide);
     const KeyRange seen = wide.of_row(row);
@@ -82,7 +82,7 @@ TEST(Walk, NarrowSightsSeeTheSame) {
   };
   for (const Case& c : all_cases())
     for (std::int64_t i = 0; i < c.q_length; ++i) check(c.sight, i);
-  // As far as positions, lengths and windows go.
+  // The largest positions, lengths and windows.
   constexpr std::int64_t kFar = std::int64_t{1} << 60, kLong = std::int64_t{1} << 29;
   for (std::int64_t q : {-2 * kFar, -kLong, std::int64_t{0}, kLong, kFar, 2 * kFar})
     for (std::int64_t kv : {-kFar, -kLong, std::int64_t{5}, kLong, kFar})
@@ -145,7 +145,7 @@ TEST(Walk, BitsOfARowAreTheKeysThatItSees) {
                            {up_to(length), up_to(length)},
                            windows[up_to(6)],
                            windows[up_to(6)]};
-    // Where something begins or ends, anywhere, and where a piece is that does not exist.
+    // Keys around the range's ends and the row, random keys, and a piece that does not exist.
     const KeyRange seen = sight.of_row(row);
     for (std::int64_t edge : {seen.begin, seen.end, row, up_to(length), kNowhere})
       for (std::int64_t key : {edge - up_to(64), edge + up_to(6)})

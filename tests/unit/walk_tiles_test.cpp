@@ -1,5 +1,5 @@
 // The walks of Hopper's attention rows, tile by tile as thread blocks take them, against brute
-// force: each pair that a query sees is computed once, and no other is.
+// force: each pair that a query sees is computed once, and no other pair.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -27,14 +27,13 @@ using testing::WalkProblem;
 constexpr int kSmCounts[] = {16, 58, 66, 78, 108, 114, 132, 142};
 constexpr int kConsumerRows = 64;
 
-/// How many of the things that a test is about its problems had: none of them may be rare.
+/// Counts of the features of random problems. A test requires that none of them is rare.
 struct Tally {
   std::int64_t problems = 0, pairs = 0, split = 0, dynamic = 0, ordered = 0, composed = 0;
   std::int64_t unmasked_steps = 0, masked_steps = 0, skipped_steps = 0, padded_early = 0, gaps = 0;
 };
 
 // ---- Which tiles a thread block takes.
-// -----------------------------------------------------------
 
 /// What the thread blocks of one launch share.
 struct Launch {
@@ -64,11 +63,11 @@ TilePlace place_of(const AttentionWalk& walk, int number) {
   return TilePlace::beyond(walk, walk.batches - 1);
 }
 
-/// Sometimes splits the KV of other tiles than the planner, which splits few short walks.
+/// Sometimes splits the KV of other tiles than the planner does, which rarely splits short walks.
 void draw_split(AttentionLayout& layout, generate::Random& random) {
   if (!random.chance(0.4)) return;
   std::int64_t split = std::min(layout.tiles, layout.sms);
-  // Each thread block has a whole tile, or none has.
+  // Either every thread block has a whole tile, or none has.
   if (split < layout.tiles || random.chance(0.5)) split = layout.tiles - layout.sms;
   if (split <= 0 || split > layout.sms) return;
   layout.whole = layout.tiles - split;
@@ -80,8 +79,8 @@ struct TakenTile {
   TileDescriptor descriptor;
 };
 
-/// All tiles of a launch in the order in which its thread blocks take them. Dynamic tiles: the
-/// blocks come in any order.
+/// All tiles of a launch in the order in which its thread blocks take them. Blocks take dynamic
+/// tiles in any order.
 std::vector<TakenTile> take_tiles(AttentionWalk walk, const AttentionLayout& layout,
                                   generate::Random& random) {
   std::uint64_t counter = 0;
@@ -118,12 +117,12 @@ std::vector<TakenTile> take_tiles(AttentionWalk walk, const AttentionLayout& lay
     taken.push_back(tile);
   }
   EXPECT_EQ(launch.counted, walk.next_tile ? walk.whole + walk.split_ctas : 0)
-      << "the counter has to be cleared by its last count";
+      << "the last count does not clear the counter";
   return taken;
 }
 
-/// Each tile is taken once, a split one once by each of its parts; the tiles with queries are those
-/// of the problem.
+/// Each whole tile is taken once, and each part of a split tile once. The tiles that have queries
+/// are those of the problem.
 void check_tiles(const WalkProblem& p, const AttentionWalk& walk,
                  const std::vector<TakenTile>& taken) {
   std::set<std::pair<int, int>> parts;
@@ -143,7 +142,7 @@ void check_tiles(const WalkProblem& p, const AttentionWalk& walk,
       ASSERT_TRUE(share.parts == 1 && share.from == 0 && share.to == share.of);
       sum = 1;
     } else {
-      ASSERT_TRUE(slots.insert(share.slot + share.part).second) << "a slot for two parts";
+      ASSERT_TRUE(slots.insert(share.slot + share.part).second) << "two parts have the same slot";
       ASSERT_LT(share.slot + share.part, walk.tiles - walk.whole + walk.split_ctas);
       ASSERT_EQ(share.of, walk.split_ctas);
       sum += share.to - share.from;
@@ -164,7 +163,6 @@ void check_tiles(const WalkProblem& p, const AttentionWalk& walk,
 }
 
 // ---- Which steps a tile has.
-// ---------------------------------------------------------------------
 
 /// One step as the scheduler warp publishes it.
 template <int kPieces>
@@ -176,8 +174,8 @@ struct Step {
   bool published = false;
 };
 
-/// A warp whose lanes are played one after the other: as Scheduler in
-/// src/kernels/cuda/sm90/attention/scheduler.cuh, which maps lanes to indices and ballots.
+/// The scheduler warp, with a loop over its lanes. Like Scheduler in
+/// src/kernels/cuda/sm90/attention/scheduler.cuh, which uses lane indices and ballots instead.
 template <Tile kTile>
 class Scheduler {
  public:
@@ -314,7 +312,7 @@ class Scheduler {
     }
   }
 
-  /// Large where tiles have several lists, so there is one for all tiles.
+  /// One object for all tiles, as it is large where tiles have several lists.
   static Pieces* memory() {
     static const auto pieces = std::make_unique<Pieces>();
     return pieces.get();
@@ -329,7 +327,6 @@ class Scheduler {
 };
 
 // ---- Which pairs the consumers compute.
-// ----------------------------------------------------------
 
 /// The pairs of a problem that have been computed: keys by batch, head and query.
 class Coverage {
@@ -430,7 +427,7 @@ class TileCheck {
   /// Bits of 64 keys that a query sees by position.
   std::uint64_t in_sight(int query, int key) const { return tile_.sight.bits_of(query, key); }
 
-  /// Place, flags and kept keys of each piece.
+  /// Checks the place, flags and kept keys of each piece.
   void check_pieces(const OneStep& step) {
     for (int p = 0; p < kPieces; ++p) {
       const Piece& piece = step.piece[p];
@@ -459,7 +456,7 @@ class TileCheck {
         ASSERT_EQ(masked, hides || piece.bits != kNoBits) << "flag of row group " << g;
         ++(masked ? tally_.masked_steps : tally_.unmasked_steps);
       }
-      // A tile that sees no key has one step all the same, with any piece.
+      // A tile that sees no key still has one step, with any piece.
       ASSERT_TRUE(any_seen != 0 || (sees_nothing() && warp_.steps.size() == kSplits))
           << "keys from " << piece.key << " on are visited for nothing";
       tally_.gaps += piece.gap_end > piece.gap_begin;
@@ -556,7 +553,7 @@ void check_problem(std::uint64_t seed, Tally& tally) {
     const std::vector<TakenTile> taken = take_tiles(walk, layout, p.random);
     check_tiles(p, walk, taken);
     if (::testing::Test::HasFatalFailure()) return;
-    if (at != chosen) continue;  // what a tile visits is the same, but for shares
+    if (at != chosen) continue;  // tiles visit the same steps for any number of SMs, except shares
 
     std::vector<std::uint64_t> memory;
     const std::uint8_t* bits = nullptr;

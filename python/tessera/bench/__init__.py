@@ -1,10 +1,9 @@
-"""Measuring: our operations beside named peers, on the same inputs, in one run.
+"""Measurements of our operations and of named peers, on the same inputs, in one run.
 
-`python -m tessera.bench --help` says how to call it; docs/gpu_check.md says what the figures mean.
+`python -m tessera.bench --help` lists the commands; docs/gpu_check.md explains the figures.
 
 The modules, in reading order: `cases` (what is measured, as data), `patterns` (which blocks exist),
-`flops` (what counts as useful), `problem` (inputs, and the reference that results are held
-against), `peers` (one file an adapter), `timing` (how), `nvml` (clock, power, energy), `results`
-(the file that comes out), `suite` (many cases, in shards), `table` (what is printed), `ceilings`
-(what the card gives at most), `profiles` and `one_call` (one kernel, seen by Nsight Compute).
+`flops` (useful work), `problem` (inputs, and the reference for results), `peers` (one file per
+adapter), `timing`, `nvml` (clock, power, energy), `results` (result files), `suite` (many cases, in
+shards), `table` (the printed table), `ceilings` (the limits of the card).
 """

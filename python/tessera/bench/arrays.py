@@ -1,9 +1,9 @@
-"""Arrays of either kind: NumPy's on the CPU where the dtype allows, PyTorch's elsewhere."""
+"""Arrays of NumPy on the CPU if it has the dtype, else of PyTorch."""
 
 import numpy as np
 
 NUMPY_DTYPES = {"f32": np.float32, "f16": np.float16}
-# Bits of the significand, the leading one included.
+# Bits of the significand, including the leading one.
 PRECISION = {"f32": 24, "f16": 11, "bf16": 8}
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
@@ -30,7 +30,7 @@ def normal(shape, dtype, device, seed):
 
 
 def empty(shape, dtype, device):
-    """Filled with NaN, so that what a run does not write is seen."""
+    """An array of NaN, so that elements that a run does not write show."""
     if device == "cpu" and dtype in NUMPY_DTYPES:
         return np.full(shape, np.nan, NUMPY_DTYPES[dtype])
     import torch
@@ -62,12 +62,12 @@ def to_f64(array):
         return array.astype(np.float64)
     if hasattr(array, "detach"):
         return array.detach().double().cpu().numpy()
-    return np.asarray(array).astype(np.float64)  # others, by NumPy's protocol
+    return np.asarray(array).astype(np.float64)  # other arrays, by NumPy's protocol
 
 
 def take(array, *index):
-    """array[index], then double precision on the host. An index is an int, a slice or a NumPy array
-    of numbers; several arrays pick a rectangle, not a diagonal."""
+    """array[index] in double precision on the host. Each index is an int, a slice or a NumPy array
+    of numbers; several arrays select a rectangle, not a diagonal."""
     for axis in reversed(range(len(index))):
         one = index[axis]
         if isinstance(one, np.ndarray) and hasattr(array, "index_select"):
@@ -80,7 +80,7 @@ def take(array, *index):
 
 
 def round_to(values, dtype):
-    """float32 values, each rounded to the nearest that the dtype holds."""
+    """float32 values, rounded to the nearest values of the dtype."""
     values = np.asarray(values, dtype=np.float32)
     if dtype == "f32":
         return values
@@ -92,6 +92,6 @@ def round_to(values, dtype):
 
 
 def ulp(values, dtype):
-    """The distance between neighbours of the dtype, at each value."""
+    """The distance between adjacent values of the dtype, around each value."""
     _, exponent = np.frexp(np.abs(values))
     return np.ldexp(1.0, exponent - PRECISION[dtype])

@@ -1,4 +1,4 @@
-"""What is measured, as data: one case is an operation and a flat dictionary of parameters."""
+"""Measured cases as data: a case is an operation and a flat dictionary of parameters."""
 
 import itertools
 import json
@@ -12,8 +12,8 @@ from .files import read_json
 STATES = ("burst", "sustained", "graph")
 
 PATTERN_DEFAULTS = {"pattern": None, "seed": 1}
-# What a pattern takes besides its size, and the generator's own name of it where a case has another
-# use for that.
+# The parameters of a pattern besides its size, and the generator's names of those that cases name
+# differently.
 PATTERN_ARGUMENTS = {
     "random": ("density", "seed"),
     "banded": ("half_width",),
@@ -30,13 +30,14 @@ PATTERN_ARGUMENTS = {
 }
 GENERATORS_NAMES = {"global": "globals", "keep": "n", "of": "m", "best": "k",
                     "tile_blocks": "blocks"}
-CAUSAL_PATTERNS = ("vertical_slash", "heavy_hitters")  # where the case is
-# Sizes along three axes, as in "5x6x10": such a pattern is as large as they make it.
+CAUSAL_PATTERNS = ("vertical_slash", "heavy_hitters")  # causal where the case is
+# Sizes along three axes, as in "5x6x10", which determine the size of the pattern.
 VOLUMES = {"sliding_tile": ("volume", "neighbourhood"), "mesh": ("nodes",)}
 ALL_PATTERN_ARGUMENTS = tuple(dict.fromkeys(itertools.chain(*PATTERN_ARGUMENTS.values())))
 
-# What makes the lists that an attention case walks: from its pattern as booleans, from scores of
-# which as many as the longest row has are kept. Their parameters are the attention case's.
+# Operations that make the lists of an attention case: from its pattern as booleans, or from scores,
+# of which they keep as many per row as the longest row has. Parameters are those of the attention
+# case.
 LISTS = ("list_blocks", "top_k_blocks")
 ABOUT_ATTENTION = ("attention", *LISTS)
 ATTENTION, PRODUCTS = "attention", "products"  # kinds of operations
@@ -51,16 +52,16 @@ REQUIRED = {
     "spgemm": ("m", "n", "k", "block", "pattern"),
 }
 OPTIONAL: dict[str, dict] = {
-    # alike: so many neighbouring rows of blocks share one list, or a part `similar` of it and have
-    # the rest each for itself. sequences: the s tokens are packed sequences whose lengths follow
-    # Zipf's law with the exponent `lengths`.
+    # alike: number of adjacent rows of blocks that share one list, or with `similar` that share of
+    # a list. sequences: the s tokens are packed sequences whose lengths follow Zipf's law with the
+    # exponent `lengths`.
     "attention": {"b": 1, "h": 16, "hk": None, "skv": None, "d": 128, "dv": None, "causal": False,
                   "window": None, "softcap": 0.0, "block_q": None, "block_kv": None,
                   "lists": "shared", "alike": 1, "similar": None, "sequences": None,
                   "lengths": None,
                   **PATTERN_DEFAULTS},
-    # experts: the rows of a are cut among so many matrices b; how many each gets follows Zipf's law
-    # with the exponent `shares`.
+    # experts: the number of matrices b, among which the rows of a are divided by Zipf's law with
+    # the exponent `shares`.
     "matmul": {"transpose": "nn", "seed": 1, "experts": None, "shares": None},
     # side b is the linear layer: x [m, k] times the transpose of a sparse w [n, k].
     "bsr_matmul": {"side": "a", "block_cols": None, "experts": None, "shares": None,
@@ -71,7 +72,7 @@ OPTIONAL: dict[str, dict] = {
 OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
 DTYPES = ("bf16", "f16", "f32")
 
-# What a workload file holds.
+# The schema of a workload file.
 PARAMS = {"type": "object"}
 WORKLOAD = {
     "type": "object", "required": ["cases"],
@@ -86,7 +87,7 @@ WORKLOAD = {
 
 
 class CaseError(ValueError):
-    """A case that makes no sense; the message names the parameter."""
+    """An invalid case; the message names the parameter."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ class Case:
     op: str
     params: dict
     states: tuple = ("burst", "sustained")
-    peers: tuple | None = None  # None: all that apply
-    seconds: float | None = None  # of the sustained state at most, for each competitor
+    peers: tuple | None = None  # None: all applicable peers
+    seconds: float | None = None  # at most, per competitor in the sustained state
 
     @property
     def key(self):
@@ -116,8 +117,8 @@ class Case:
         return self.params.get("transpose", "nt" if self.params.get("side") == "b" else "nn")
 
     def dense(self):
-        """The case of the same size with nothing left out: a dense product of the same layout,
-        attention between all positions, or all earlier ones, and as many heads of keys."""
+        """The dense case of the same size: a dense product of the same layout, or attention that is
+        full or causal, with as many KV heads as heads."""
         names: tuple[str, ...]
         if self.op == "attention":
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
@@ -143,7 +144,7 @@ def _size(op, name, value):
 
 
 def make_case(op, params, states=("burst", "sustained"), peers=None, seconds=None):
-    """Checks the parameters and fills in the defaults, so that equal cases look equal."""
+    """Checks the parameters and adds the defaults, so that equal cases have equal parameters."""
     if op not in REQUIRED:
         raise CaseError(f"op: expected one of {', '.join(REQUIRED)}, got {op!r}")
     full = {"dtype": "bf16", **OPTIONAL[op]}
@@ -241,7 +242,7 @@ def _fill_experts(op, p):
 
 
 def sparse_shape(op, p):
-    """Rows and columns, in elements, of the sparse matrix of a product; of experts each has one."""
+    """Rows and columns, in elements, of a product's sparse matrix; each expert has one."""
     if op == "sddmm":
         return p["m"], p["n"]
     if op == "bsr_matmul" and p["side"] == "b":
@@ -277,7 +278,7 @@ def axes(text):
 
 
 def _check_volume(op, p):
-    """The pattern is as many blocks as the case."""
+    """Checks that the pattern has the size of the case."""
     pattern = p["pattern"]
     for name in VOLUMES[pattern]:
         if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", str(p[name])):
@@ -299,7 +300,7 @@ def _check_volume(op, p):
 
 
 def pattern_words(p):
-    """What a pattern is, beside its name, block and density."""
+    """The parameters of a pattern, except its name, block and density, in words."""
     words = {"n_of_m": "{keep}:{of}", "vertical_slash": "{verticals}+{slashes}",
              "heavy_hitters": "{best} a row", "sliding_tile": "{neighbourhood} of {volume}",
              "mesh": "{nodes} of {unknowns}"}.get(p["pattern"])
@@ -307,7 +308,7 @@ def pattern_words(p):
 
 
 def label(op, p):
-    """A short name for tables: what differs between cases, in a fixed order."""
+    """A short name for tables: the parameters that differ between cases, in a fixed order."""
     if op in ABOUT_ATTENTION:
         words = [f"B{p['b']} H{p['h']}" + (f":{p['hk']}" if p["hk"] != p["h"] else ""),
                  f"S{p['s']}" + (f"/{p['skv']}" if p["skv"] != p["s"] else ""),

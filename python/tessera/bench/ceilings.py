@@ -1,5 +1,5 @@
-"""What the card gives at most: a large copy and a large dense product by PyTorch, and the kernels
-of bench/ceilings, which are none of ours: tensor cores by instruction, bandwidths, launches."""
+"""The limits of the card: a large copy and a large dense product by PyTorch, and the kernels of
+bench/ceilings, which are not the library's: tensor cores by instruction, bandwidths, launches."""
 
 import ctypes
 import functools
@@ -29,18 +29,18 @@ COPY_BYTES = 1 << 31
 SIDE = 8192
 LIBRARY = os.path.join("build", "cuda", "tests", "ceilings.so")
 PARTS = ("tensor", "l2", "memory", "launch")
-CHUNK_SECONDS = 0.02  # of sustained work; energy is read after each
-LAUNCHES = 400  # fewer than what a stream queues before the host has to wait
+CHUNK_SECONDS = 0.02  # per chunk of sustained work; energy is read after each chunk
+LAUNCHES = 400  # fewer than a stream can queue before the host has to wait
 REPLAYS = 4
 DELAY_SECONDS, MAX_DELAY_SECONDS = 0.004, 0.2
 
 
 class CeilingsError(ValueError):
-    """The kernels are not there, or could not measure."""
+    """The kernels are missing or failed."""
 
 
 class Kernel(ctypes.Structure):
-    """tessera::ceilings::Kernel of bench/ceilings/kernel.hpp, which says what the fields are."""
+    """tessera::ceilings::Kernel, documented in bench/ceilings/kernel.hpp."""
 
     Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint,
                               ctypes.c_int, ctypes.c_void_p)
@@ -67,7 +67,7 @@ def measure_ceilings(timer, seconds=1.0):
 
 
 def load(given=None, tree=None):
-    """{part: {name: Kernel}} of the library, the given one or where the preset cuda builds it."""
+    """{part: {name: Kernel}} of the given library, or of the one that the preset cuda builds."""
     tree = find_tree(tree)
     path = given or (os.path.join(tree, LIBRARY) if tree else LIBRARY)
     try:
@@ -102,7 +102,7 @@ class Card:
                                 f"{status}")
 
     def work(self, kernel):
-        """(what puts so many repetitions into the stream, the memory that they write)."""
+        """(function that enqueues a number of repetitions, the memory that they write)."""
         torch, kind = self.torch, kernel.dtype.decode()
         dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "e4m3": torch.float8_e4m3fn}[kind]
         data = torch.randn(kernel.data_bytes // dtype.itemsize, device="cuda",
@@ -114,7 +114,7 @@ class Card:
         return self.timer.calls_ms(Prepared(lambda i: run(repeats)), 1)
 
     def repeats_for(self, run, seconds):
-        """How many repetitions take about so long, from a run that is long enough to tell."""
+        """The number of repetitions that take about `seconds`."""
         repeats = 1
         self.ms_of(run, repeats)  # loads the code, fills the caches
         while (taken := self.ms_of(run, repeats)) < 2 and repeats < 1 << 29:
@@ -138,7 +138,7 @@ class Card:
             begin.record()
             run(repeats)
             end.record()
-            time.sleep(BURST_SECONDS / 3)  # the clock of a card that works
+            time.sleep(BURST_SECONDS / 3)  # read the clock while the card works
             clocks.append(self.timer.clock_mhz())
             end.synchronize()
             return begin.elapsed_time(end)
@@ -153,12 +153,12 @@ class Card:
         time_slice(self.timer, chunk, 1, seconds, figures)
         return figures.entry(amount * repeats)
 
-    # ---- The parts: each figure under its key in a result
+    # ---- The parts: each returns {key in a result: figure}, or one figure
 
     def tensor(self, kernel, name, seconds):
         (run, out), amount = self.work(kernel), kernel.amount * self.sms
         burst, limited = self.burst(run, amount), self.sustained(run, amount, seconds)
-        # A rate of a kernel that multiplied nothing would be a lie. A sum may be zero by chance.
+        # Rejects kernels that multiplied nothing. A few sums may be zero by chance.
         if not out.isfinite().all() or (out == 0).sum() > 0.01 * out.numel():
             raise CeilingsError(f"{name}: sums are zero or not finite: the kernel is broken")
         figures = {"tflops": burst["tflops"], "mhz": burst["clock_mhz"],
@@ -174,8 +174,8 @@ class Card:
         return {f"{name}_tbs": self.burst(self.work(kernel)[0], kernel.amount)["tflops"]}
 
     def stream_launch(self, kernels):
-        """A launch in a stream, us on the card: all wait behind a kernel that does nothing until
-        they are in the queue. It takes longer where the host took longer than that."""
+        """Microseconds on the card per launch in a stream. The launches wait behind a delay kernel
+        until all are queued. If the host needs more than half of the delay, it is doubled."""
         def once():
             delay = DELAY_SECONDS
             while delay <= MAX_DELAY_SECONDS:
@@ -197,7 +197,7 @@ class Card:
         return self.rounds(once)
 
     def graph_launch(self, kernel):
-        """A node of a graph that is a chain of kernels, us."""
+        """Microseconds per node of a graph that is a chain of kernels."""
         self.launch(kernel, 1)  # loads the code before the capture
         self.torch.cuda.synchronize()
         graph = self.torch.cuda.CUDAGraph()
@@ -213,7 +213,7 @@ class Card:
         return self.rounds(once)
 
     def steps(self, library, seconds):
-        """{name: what gives its figures} of what this card can do."""
+        """{name: function that returns its figures}, for this card."""
         found: dict = {name: functools.partial(getattr(self, part), kernel, name, seconds)
                        for part in (PARTS[:3] if self.hopper else ("memory",))
                        for name, kernel in library[part].items()}
@@ -227,8 +227,8 @@ class Card:
 
 
 def measure_all(library=None, seconds=2.0, path=None, tree=None, commit=None, quiet=False):
-    """A result with the card's ceilings and no case. Where `path` holds a result of this card, they
-    become a part of it."""
+    """A result with the card's ceilings and no case. If `path` holds a result of this card, they
+    are added to it."""
     kernels = load(library, tree)
     gpu, meter = gpu_facts()
     result = header("cuda", gpu, tree, commit)

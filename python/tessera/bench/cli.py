@@ -28,8 +28,8 @@ EPILOG = """examples:
 
 def add_common(parser):
     group = parser.add_argument_group("measuring")
-    group.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
-    group.add_argument("--peers", default="all", help="all, none, or names with commas between")
+    group.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is a GPU")
+    group.add_argument("--peers", default="all", help="all, none, or names separated by commas")
     group.add_argument("--no-ours", action="store_true", help="peers only")
     group.add_argument("--seconds", type=duration, default=2.0,
                        help="of the sustained state, for each competitor [2]")
@@ -41,12 +41,12 @@ def add_file(group, about):
     """What every command has that measures into a file."""
     group.add_argument("--json", metavar="FILE", help=about)
     group.add_argument("--tree", help="the source tree whose kernels are measured [this folder's]")
-    group.add_argument("--commit", help="its commit, where git cannot say")
+    group.add_argument("--commit", help="its commit, if git cannot tell")
     group.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def duration(text):
-    """Seconds of measuring, as an option's value."""
+    """The value of an option for seconds of measurement."""
     seconds = float(text)
     if not 0 < seconds <= MOST_SECONDS:
         raise argparse.ArgumentTypeError(f"expected more than 0, up to {MOST_SECONDS}, got {text}")
@@ -55,7 +55,7 @@ def duration(text):
 
 def build_parser():
     parser = argparse.ArgumentParser(prog="python -m tessera.bench", epilog=EPILOG,
-                                     description="Measures tessera beside its peers.",
+                                     description="Measures tessera and its peers.",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -68,8 +68,8 @@ def build_parser():
     many = commands.add_parser("suite", help="the cases of workload files")
     many.add_argument("workloads", nargs="+")
     many.add_argument("--shard", default="1/1", help="I/N: every N-th case, from the I-th on")
-    many.add_argument("--budget", type=float, help="start no new case after so many seconds")
-    many.add_argument("--resume", action="store_true", help="leave out what the file has")
+    many.add_argument("--budget", type=float, help="start no case after this number of seconds")
+    many.add_argument("--resume", action="store_true", help="skip cases that the file has already")
     many.add_argument("--list", action="store_true", help="print the cases and stop")
     add_common(many)
 
@@ -96,14 +96,14 @@ def build_parser():
     shown.add_argument("--op", help="only this operation")
     shown.add_argument("--state", help="only this state")
 
-    limits = commands.add_parser("ceilings", help="what this GPU gives at most")
+    limits = commands.add_parser("ceilings", help="measure the limits of this GPU")
     limits.add_argument("--library", metavar="PATH",
                         help=f"of bench/ceilings [{ceilings.LIBRARY} of the tree]")
     limits.add_argument("--seconds", type=float, default=2.0,
                         help="of each sustained measurement, 0.1 to 60 [2]")
     add_file(limits, "write them there; into a result of this card")
 
-    listed = commands.add_parser("peers", help="which peers are here, and why not")
+    listed = commands.add_parser("peers", help="list the peers, and why some are unavailable")
     listed.add_argument("--device", choices=("cuda", "cpu"))
     return parser
 
@@ -126,8 +126,8 @@ def settings_of(arguments, device):
 
 
 def wanted_cases(arguments, device):
-    """The one that the options describe, or this shard of those in workload files; a case that
-    several files hold is measured once."""
+    """The case of the options, or this shard of the cases of workload files. A case of several
+    files is measured once."""
     if arguments.command != "suite":
         return [case_of(arguments, device)]
     which, count = suite.parse_shard(arguments.shard)

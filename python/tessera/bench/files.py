@@ -1,5 +1,4 @@
-"""The files that measuring, tuning and reporting leave behind: read with one kind of complaint,
-written whole."""
+"""Files of measurements, tuning and reports: uniform errors, atomic writes."""
 
 import contextlib
 import datetime
@@ -11,7 +10,7 @@ from typing import Any
 
 
 class Unreadable(ValueError):
-    """A file that nothing can be made of; the message names it."""
+    """An unreadable or invalid file; the message names it."""
 
 
 def read_json(path):
@@ -33,8 +32,7 @@ class Unwritable(ValueError):
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Pipes, terminals and the like, and standard output by its names: a file must not take their
-    place."""
+    """Whether a path is a pipe, a terminal or standard output, which a file must not replace."""
     return os.fspath(path).startswith(("/dev/std", "/dev/fd/")) or (
         os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
 
@@ -44,7 +42,7 @@ def temporary_of(path: str) -> str:
 
 
 def check_writable(option: str, path: str | None) -> None:
-    """Raises Unwritable where write_whole could not write. Leaves nothing behind."""
+    """Raises Unwritable if write_whole could not write. Leaves no file."""
     if path is None or is_special(path):
         return
     temporary = temporary_of(os.path.realpath(path))
@@ -59,8 +57,8 @@ def check_writable(option: str, path: str | None) -> None:
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Never half a file, whatever interrupts, and none beside it when something fails. A link stays
-    one: what it points at is replaced."""
+    """Writes a file completely or not at all, and leaves no temporary file. If the path is a link,
+    its target is replaced."""
     if is_special(path):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -78,12 +76,12 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
 
 
 def slug(text):
-    """A text as part of a name: small letters, digits and points, - for what stands between."""
+    """A text as part of a name: lower-case letters, digits and points; - replaces all else."""
     return re.sub("[^a-z0-9.]+", "-", text.lower()).strip(".-")
 
 
 def in_words(error, path=None):
-    """What to tell of an error: of a file that cannot be opened, which and why."""
+    """The message of an error; for a file that cannot be opened, its path and the reason."""
     path = path or getattr(error, "filename", None)
     if isinstance(error, OSError) and path:
         return f"{path}: {error.strerror or error}"
@@ -91,8 +89,8 @@ def in_words(error, path=None):
 
 
 def run_program(name, run, arguments):
-    """The exit status of a program: what `run` returns, 2 for what the user can put right, which is
-    told in a line, or 130 after Ctrl-C."""
+    """The exit status of a program: that of `run`; 2 for wrong input, with a message of one line;
+    130 after Ctrl-C."""
     try:
         return run(arguments)
     except (OSError, ValueError) as error:
@@ -104,5 +102,5 @@ def run_program(name, run, arguments):
 
 
 def timestamp():
-    """Now, as files have it; its first ten characters are the date."""
+    """The current time in the format of result files; its first ten characters are the date."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,5 +1,5 @@
-"""What counts as useful: the operations on unmasked elements and stored blocks, exactly. What a
-kernel computes and throws away does not count."""
+"""Useful work: the exact number of operations on unmasked elements and stored blocks. Operations
+whose results a kernel discards do not count."""
 
 import numpy as np
 
@@ -12,12 +12,12 @@ def sequence_lengths(params):
 
 
 def expert_rows(params):
-    """How many rows each expert gets."""
+    """The number of rows of each expert."""
     return zipf_lengths(params["experts"], params["m"], params["shares"])
 
 
 def zipf_lengths(count, total, exponent):
-    """Shares of the total by Zipf's law, one at least each, in a fixed order."""
+    """Shares of the total by Zipf's law, each at least one, in a fixed order."""
     weights = 1.0 / np.arange(1, count + 1) ** float(exponent)
     shares = np.maximum(1, np.floor(total * weights / weights.sum())).astype(np.int64)
     shares[0] += total - shares.sum()
@@ -26,8 +26,8 @@ def zipf_lengths(count, total, exponent):
 
 
 def visible_range(params, s, skv):
-    """Per query, the keys [low, high) that causality and the window leave. Positions count from the
-    bottom right: the last query stands at the last key."""
+    """Per query, the keys [low, high) that are visible by causality and window. Positions are
+    aligned bottom-right: the last query is at the position of the last key."""
     position = np.arange(s) + skv - s
     high = np.full(s, skv)
     low = np.zeros(s, dtype=np.int64)
@@ -45,7 +45,7 @@ def visible_pairs(params, lists=None):
         return heads * sum(_pairs(params, int(n), int(n)) for n in sequence_lengths(params))
     if lists is None:
         return heads * _pairs(params, params["s"], params["skv"])
-    # Heads of a group share their lists: each is counted once.
+    # Heads of a group share their lists, so each list is counted only once.
     distinct = {id(one): one for one in lists}
     each = {key: _pairs_of_lists(params, one) for key, one in distinct.items()}
     return sum(each[id(one)] for one in lists) * heads // len(lists)
@@ -72,8 +72,8 @@ def _pairs_of_lists(params, lists):
 
 
 def classify(params, lists):
-    """Splits one head's lists by what causality and the window leave of each block: (full,
-    partial); blocks of which nothing is left vanish."""
+    """Splits one head's lists into (full, partial) blocks by causality and window. Blocks without a
+    visible pair are dropped."""
     block_q, block_kv, s, skv = (params[n] for n in ("block_q", "block_kv", "s", "skv"))
     shift = skv - s
     first_query = lists.row_of_entry() * block_q + shift

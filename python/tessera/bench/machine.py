@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""The machine of a measurement."""
 
 import contextlib
 import importlib
@@ -28,7 +28,7 @@ def torch_with_gpu() -> Any:
 
 
 def chosen_device(given):
-    """The given one, or a GPU where there is one."""
+    """The given device, or by default a GPU if there is one."""
     here = torch_with_gpu()
     if given == "cuda" and not here:
         raise CaseError(f"--device cuda: {why_no_gpu()}")
@@ -76,7 +76,7 @@ def toolkit():
 
 
 def header(device, gpu, tree=None, at_commit=None):
-    """The part of a result file that says where and when."""
+    """The part of a result file that describes the machine, the version and the date."""
     tree = find_tree(tree)
     return {
         "schema": 1,

@@ -1,9 +1,9 @@
-"""Which machine code a measurement ran, and whether the kernels have changed since.
+"""The machine code of a measurement, and whether the kernels have changed since.
 
 tools/machine_code.py hashes the instructions of each kernel at build time and writes
 machine_code.json: {"toolkit": version of nvcc, "kernels": {row: {instance: hash}}}. A GPU build
-installs this file beside the library; bench/machine_code.json of a source tree is the committed
-copy. In this module `kernels` is what stands under "kernels", None where there is no file.
+installs this file next to the library; bench/machine_code.json of a source tree is the committed
+copy. In this module `kernels` is the value of "kernels", or None without a file.
 
 Rows that run by another library have no machine code of ours. What stands for it is the version of
 the library that ran: `installed` adds it under the library's name. A source tree fixes no version,
@@ -17,17 +17,17 @@ import re
 from .cases import LISTS
 from .files import read_json
 
-# A dtype's name in the names of instances.
+# Names of dtypes in the names of instances.
 DTYPES = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float"}
 NAMED = re.compile(rf"\b(?:{'|'.join(DTYPES.values())})\b")
-# What stands for a row where no kernel row is chosen.
+# The entry for operations that make lists, which choose no kernel row.
 MAKES_LISTS = "prepare/mask_lists"
 # Families that run by a library: part of their rows' names.
 LIBRARIES = ("cublaslt",)
 
 
 def installed():
-    """The kernels of the installed library; None of a CPU build."""
+    """The kernels of the installed library; None for a CPU build."""
     from .patterns import import_tessera
 
     ffi = import_tessera()._ffi
@@ -56,8 +56,7 @@ def kernels_of(path):
 
 
 def code_of(kernels, row, dtype):
-    """One hash over the instances of a row that name this dtype or no dtype; None of a row that is
-    not known."""
+    """A hash of the instances of a row that name this dtype or none; None for an unknown row."""
     hashes = []
     for instance, code in (kernels or {}).get(row, {}).items():
         dtypes = set(NAMED.findall(instance))
@@ -67,7 +66,7 @@ def code_of(kernels, row, dtype):
 
 
 def code_of_call(kernels, op, row, dtype):
-    """`code_of` the kernels that an operation ran; row: None where lists are made."""
+    """`code_of` the kernels that an operation ran; row: None for operations that make lists."""
     return code_of(kernels, MAKES_LISTS if op in LISTS else library_of(row) or row, dtype)
 
 
@@ -81,7 +80,7 @@ def is_stale(op, row, dtype, code, kernels):
 
 
 def stale(records, kernels):
-    """The stale ones of records that were measured on a GPU; none where `kernels` is None."""
+    """The stale records among those of a GPU; none if `kernels` is None."""
     return [record for record in records
             if kernels is not None and "unavailable" not in record["ours"]
             and is_stale(record["op"], record["ours"]["row"], record["params"]["dtype"],
@@ -89,7 +88,7 @@ def stale(records, kernels):
 
 
 def in_words(records, kernels):
-    """How many of these records are stale, and why, as a list of one text; empty where none is."""
+    """The number of stale records and the reason, as a list of one text, or an empty list."""
     found = stale(records, kernels)
     if not found:
         return []

@@ -1,5 +1,5 @@
-"""One case: make it real, let everybody get ready, hold each result against the reference,
-measure."""
+"""Measures one case: makes the inputs, prepares all competitors, checks their results and times
+them."""
 
 import contextlib
 import gc
@@ -30,8 +30,8 @@ ROW = "row "  # before a kernel row's name: ours, by that row
 
 
 class DeviceLost(RuntimeError):
-    """The device no longer works in this process; `competitor` was starting, or None where all
-    were being timed."""
+    """The device no longer works in this process. `competitor` was starting; None: all were being
+    timed."""
 
     def __init__(self, competitor: str | None, reason: str) -> None:
         super().__init__(f"{competitor}: {reason}")
@@ -40,7 +40,7 @@ class DeviceLost(RuntimeError):
 
 @dataclass
 class Settings:
-    """`find_gpu` fills in the last two. `quick`: short bursts, for many cases; `rows`: each kernel
+    """`find_gpu` sets the last two fields. `quick`: short bursts, for many cases; `rows`: each kernel
     row that supports a case competes as well."""
 
     device: str = "cpu"
@@ -56,7 +56,7 @@ class Settings:
     meter: object = None
 
     def find_gpu(self):
-        """What it is; None on a CPU."""
+        """The facts of the GPU; None for the CPU."""
         if self.device != "cuda":
             return None
         gpu, self.meter = gpu_facts()
@@ -65,7 +65,7 @@ class Settings:
 
 
 def measure_case(case, settings, say=lambda text: None):
-    """The records of a case, one a state."""
+    """The records of a case, one per state."""
     say("inputs")
     problem = Problem(case, settings.device, settings.cache_bytes)
     ready, absent, errors = {}, {}, {}
@@ -109,7 +109,7 @@ def _ready(name, problem, settings):
             raise
         except WrongResult as error:
             raise Unavailable(f"wrong result: {error}") from error
-        except Exception as error:  # whatever a peer raises is its reason
+        except Exception as error:  # any error of a peer is its reason
             raise Unavailable(f"{type(error).__name__}: {one_line(error)}") from error
         finally:
             require_device(name, settings.device)
@@ -130,7 +130,7 @@ def _prepare_and_check(name, problem):
 
 
 def check_ours(prepared, problem):
-    """(error, budget) of a result that has to stay within its budget."""
+    """(error, budget) of our result; raises WrongResult if the error exceeds the budget."""
     error, budget = _check(prepared, problem)
     if error > budget:
         raise WrongResult(f"error {error:.3g}, budget {budget:.3g}")
@@ -145,7 +145,7 @@ def _check(prepared, problem):
 
 
 def require_device(name: str | None, device: str) -> None:
-    """A failed kernel poisons the whole process: nothing after it would be true."""
+    """Raises DeviceLost if a kernel has failed: the process cannot use the device after that."""
     if device != "cuda":
         return
     import torch
@@ -192,7 +192,7 @@ def timer_for(problem, settings):
 
 
 def take_turns(timer, running, problem, state, settings, calls=None):
-    """{name: Figures} of competitors in a state. `calls`: how many one run of each stands for."""
+    """{name: Figures} of competitors in a state. `calls`: the calls in one run of each."""
     if state == "sustained":
         seconds = min(settings.seconds, problem.case.seconds or settings.seconds)
         return measure_sustained(timer, running, seconds, calls)
@@ -216,8 +216,8 @@ def captured(timer, ready, absent):
 
 
 def without_host(timer, ready):
-    """The competitors, and how many calls one run of each is: replays where calls keep the host as
-    long as the device, if they can be captured."""
+    """The competitors, and the number of calls in one run of each. Host-bound calls are replaced by
+    replays of a graph if they can be captured."""
     bound = {name: one for name, one in ready.items() if timer.is_host_bound(one)}
     replayed, calls = captured(timer, bound, {})
     return {**ready, **replayed}, {**dict.fromkeys(ready, 1), **calls}

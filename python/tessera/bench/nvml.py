@@ -1,5 +1,5 @@
-"""Clock and energy of the GPU through NVML, opened at run time. Where NVML or one of its
-figures is missing, the answer is None and nothing else changes."""
+"""Clock and energy of the GPU through NVML, opened at run time. Values are None if
+NVML or a figure is not available."""
 
 import ctypes
 
@@ -43,7 +43,7 @@ class Nvml:
         return self._read("nvmlDeviceGetClockInfo", ctypes.c_uint, ctypes.c_uint(NVML_CLOCK_SM))
 
     def joules(self):
-        """Since the driver was loaded."""
+        """The energy since the driver was loaded."""
         millijoules = self._read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
         return None if millijoules is None else millijoules / 1e3
 

@@ -1,5 +1,5 @@
-"""One problem on the command line: its options, and the case that they describe. tessera.bench,
-tessera.tune and the programs in tools/ read problems here."""
+"""The command-line options of a problem, and the case that they describe, for tessera.bench,
+tessera.tune and the programs in tools/."""
 
 import argparse
 import itertools
@@ -17,28 +17,28 @@ from .cases import (
     make_case,
 )
 
-# The options that set a parameter: their names, where those are others; what they read, "whole" or
-# "number" where `tessera tune` takes several; help.
+# {parameter: (option, type, help)}. The types "whole" and "number" may have several values in
+# `tessera tune`.
 OPTIONS: dict[str, tuple[str, Any, str]] = {
     "b": ("batch", "whole", ""), "h": ("heads", "whole", ""), "hk": ("kv-heads", "whole", ""),
     "s": ("q-length", "whole", ""), "skv": ("kv-length", "whole", ""),
     "d": ("dim", "whole", ""), "dv": ("dim-v", "whole", ""),
     "window": ("window-left", "whole", "visible keys before the query"),
     "softcap": ("softcap", "number", ""),
-    "sequences": ("sequences", "whole", "pack so many sequences of uneven lengths"),
-    "lengths": ("lengths", "number", "exponent of Zipf's law of their lengths [1.2]"),
+    "sequences": ("sequences", "whole", "number of packed sequences of uneven lengths"),
+    "lengths": ("lengths", "number", "exponent of Zipf's law for their lengths [1.2]"),
     "block_q": ("block-q", "whole", "queries per block [--block-kv]"),
     "block_kv": ("block-kv", "whole", "keys per block [--block-q]"),
     "lists": ("lists", ("shared", "per_head", "per_kv_head"), ""),
     "alike": ("alike", "whole", "number of adjacent block rows with identical lists"),
-    "similar": ("similar", "number", "share of the list that they have in common"),
+    "similar": ("similar", "number", "share of the list that these rows have in common"),
     "m": ("m", "whole", ""), "n": ("n", "whole", ""), "k": ("k", "whole", ""),
-    "experts": ("experts", "whole", "divide the rows of A, each expert has a B"),
+    "experts": ("experts", "whole", "number of experts that divide the rows of A, each with a B"),
     "shares": ("shares", "number", "how unevenly: 0 is evenly [0.6]"),
     "block": ("block", "whole", "rows of a block"),
     "block_cols": ("block-cols", "whole", "columns of a block [--block]"),
     "dtype": ("dtype", DTYPES, "bf16; on the CPU f32"),
-    "pattern": ("pattern", str, "random where --density is given; sizes count blocks; see "
+    "pattern": ("pattern", str, "[random with --density]; sizes count blocks; see "
                                 "docs/gpu_check.md"),
     **{name: (name.replace("_", "-"), "whole", "") for name in ALL_PATTERN_ARGUMENTS},
     **{name: (name, "number", "") for name in ("density", "exponent", "zipf")},
@@ -47,8 +47,8 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
 
 
 def add_problem(parser, *ops, whole=int, number=float):
-    """All options of a problem of these operations; of several, none is required. `whole` and
-    `number` read an option's value: one, or several of them."""
+    """Adds the options of problems of these operations; with several operations, none is required.
+    `whole` and `number` parse an option's value or values."""
     known = {name for op in ops for name in ("dtype", *REQUIRED[op], *OPTIONAL[op])}
     known |= set(ALL_PATTERN_ARGUMENTS) if "pattern" in known else set()
     for name, (option, kind, text) in OPTIONS.items():
@@ -74,7 +74,7 @@ def option_of(name: str) -> str:
 
 
 def case_of(arguments, device):
-    """The one case that the options describe."""
+    """The case that the options describe."""
     op = arguments.command
     params = {name: getattr(arguments, name, None) for name in OPTIONS}
     params["causal"] = getattr(arguments, "causal", None) or None
@@ -104,7 +104,7 @@ def layout_of(arguments) -> dict[str, str]:
 
 
 def refuse_unused(op: str, given: dict) -> None:
-    """Raises CaseError where an option does not apply to the operation or the pattern."""
+    """Raises CaseError if an option does not apply to the operation or the pattern."""
     pattern = given.get("pattern")
     in_blocks = ("block_q", "block_kv", "lists", "alike", "similar")
     if "lengths" in given and "sequences" not in given:
@@ -128,7 +128,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_case(text):
-    """The case that a text names, as in "attention --q-length 16384 --causal"."""
+    """The case of a text such as "attention --q-length 16384 --causal"."""
     op, *words = shlex.split(text) or [""]
     if op not in REQUIRED:
         raise CaseError(f"op: expected one of {', '.join(REQUIRED)}, got {op!r}")

@@ -11,8 +11,8 @@ from .timing import Prepared
 
 
 def prepare_ours(problem, kernel=None):
-    """Raises Unavailable with the library's own reason where it has no kernel for the case, or the
-    one that is asked for does not take it."""
+    """Raises Unavailable with the library's reasons if no kernel, or not the requested one,
+    supports the case."""
     tessera = import_tessera()
     extra = {"row": None, "predicted_ms": None, "machine_code": None}
     try:
@@ -20,7 +20,7 @@ def prepare_ours(problem, kernel=None):
         runs[0]()
     except NotImplementedError as error:
         raise Unavailable(refusal(error, problem.device)) from error
-    if problem.op not in LISTS:  # one kernel, which nothing chooses
+    if problem.op not in LISTS:  # operations that make lists choose no kernel row
         plan = explanation(problem, kernel)["plan"]
         extra.update(row=plan["kernel_name"], predicted_ms=plan["predicted_ms"])
     if problem.device == "cuda":
@@ -30,7 +30,7 @@ def prepare_ours(problem, kernel=None):
 
 
 def rejected(text: object, device: str) -> Iterator[tuple[str, str]]:
-    """(row, reason) of each line of the library's text that rejects a kernel of this device."""
+    """(row, reason) of each line of the library's message that rejects a kernel of this device."""
     for line in str(text).splitlines():
         word, _, rest = line.partition(" ")
         row, _, reason = rest.strip().partition(" ")
@@ -39,7 +39,7 @@ def rejected(text: object, device: str) -> Iterator[tuple[str, str]]:
 
 
 def refusal(error, device):
-    """Why no kernel took it: each reason once, without those of another device's kernels."""
+    """Why no kernel supports the case: each reason once, without kernels of another device."""
     reasons = {}
     for row, reason in rejected(error, device):
         reasons.setdefault(reason, []).append(row)
@@ -63,8 +63,7 @@ def _closure(tessera, problem, inputs, extra, kernel):
 
 
 def _listing(tessera, problem, inputs):
-    """Into lists with room for the longest row, which a caller knows or bounds: nothing is read
-    back."""
+    """Makes lists with the capacity of the longest row, so that no size is read back."""
     room = problem.longest_row
     (given,) = inputs.values()
     operations = tessera.dispatch.operations(problem.op, given)
@@ -74,8 +73,8 @@ def _listing(tessera, problem, inputs):
 
 
 def _numeric(tessera, problem, inputs, extra, kernel):
-    """A sparse x sparse product whose pattern is found beforehand, as a model would that runs it
-    often; what finding the pattern takes is told apart."""
+    """The numeric step of a sparse x sparse product, as in models that run it often. The time of
+    the symbolic step is recorded separately."""
     _, (a, b), _ = _call(tessera, problem, inputs)
     start = time.perf_counter()
     made, numeric = tessera.products.spgemm_symbolic(a, b, kernel=kernel)
@@ -91,7 +90,7 @@ def _numeric(tessera, problem, inputs, extra, kernel):
 
 
 def _call(tessera, problem, inputs):
-    """The function, what goes by position, and what goes by name."""
+    """The function, its positional arguments and its keyword arguments."""
     p, op = problem.params, problem.op
     if op == "attention":
         return tessera.attention, [inputs[n] for n in "qkv"], attention_options(tessera, problem,
@@ -133,7 +132,7 @@ def attention_options(tessera, problem, inputs):
 
 
 class SparseResult:
-    """A BSR result that can be looked at by rows."""
+    """A BSR result with access by rows."""
 
     def __init__(self, matrix):
         self.matrix = matrix
@@ -155,7 +154,7 @@ def accepted_rows(problem):
 
 
 def explanation(problem, kernel=None, device=None):
-    """What would run and what else could, with the times that the cost model gives it."""
+    """The library's explanation: the chosen kernel and the candidates, with predicted times."""
     tessera = import_tessera()
     function, arguments, options = _call(tessera, problem, problem.sets[0])
     return tessera.explain(function, *arguments, device=device, kernel=kernel, **options)

@@ -1,5 +1,5 @@
-"""Which blocks exist. The lists come from tessera's own seeded generators, so that every machine
-and every tool measures the same ones."""
+"""The patterns of cases. tessera's seeded generators make them, so that they are equal on all
+machines."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from .cases import (
 
 
 class NoTessera(ValueError):
-    """The tessera package cannot be imported; without it there are no patterns."""
+    """The tessera package, which makes the patterns, cannot be imported."""
 
 
 def import_tessera():
@@ -25,7 +25,7 @@ def import_tessera():
         import tessera
     except (ImportError, OSError) as error:
         raise NoTessera(
-            "the tessera package cannot be imported, and sparse cases take their patterns from it: "
+            "the tessera package, which makes the patterns of sparse cases, cannot be imported: "
             f"{error}. Install it ('pip install .') or put its folder on PYTHONPATH."
         ) from error
     return tessera
@@ -33,7 +33,7 @@ def import_tessera():
 
 @dataclass(frozen=True)
 class Lists:
-    """A pattern as sorted lists, one a row of blocks."""
+    """A pattern as sorted lists, one per row of blocks."""
 
     rows: int
     cols: int
@@ -55,7 +55,7 @@ class Lists:
         return np.repeat(np.arange(self.rows), self.counts)
 
     def padded(self, width=None, fill=0):
-        """Counts and indices in a rectangle, [rows, width]."""
+        """Counts [rows] and indices as an array [rows, width]."""
         counts = self.counts
         width = int(counts.max(initial=0)) if width is None else width
         table = np.full((self.rows, max(width, 1)), fill, dtype=np.int32)
@@ -64,7 +64,7 @@ class Lists:
         return counts.astype(np.int32), table
 
     def blocks(self):
-        """Booleans, one a block."""
+        """Booleans, one per block."""
         made = np.zeros((self.rows, self.cols), dtype=bool)
         made[self.row_of_entry(), self.indices] = True
         return made
@@ -76,11 +76,11 @@ class Lists:
         return Lists(self.rows, self.cols, offsets, self.indices[wanted])
 
     def repeat_rows(self, times, rows):
-        """Each row `times` times, cut to `rows` rows."""
+        """Each row `times` times, up to `rows` rows."""
         return lists_of_rows([self.row(i // times) for i in range(rows)], self.cols)
 
     def blended(self, own, share):
-        """Of each row, `share` spread over it stays; entries of `own` replace the others."""
+        """Keeps a `share` of each row, evenly spread, and replaces the rest by entries of `own`."""
         rows = []
         for number in range(self.rows):
             row, places = self.row(number), np.arange(len(self.row(number)))
@@ -99,14 +99,14 @@ def lists_of_rows(rows, cols):
 
 
 def lists_of(blocks):
-    """The lists of a boolean array, one element a block."""
+    """The lists of a boolean array with an element per block."""
     offsets = np.concatenate([[0], np.cumsum(blocks.sum(axis=1))]).astype(np.int64)
     rows, cols = blocks.shape
     return Lists(rows, cols, offsets, np.nonzero(blocks)[1].astype(np.int64))
 
 
 def generate(params, rows, cols, seed=None):
-    """One pattern of rows x cols blocks, as the case's parameters describe it."""
+    """A pattern of rows x cols blocks by the parameters of a case."""
     name = params["pattern"]
     arguments = {GENERATORS_NAMES.get(key, key): params[key] for key in PATTERN_ARGUMENTS[name]}
     if "seed" in arguments and seed is not None:
@@ -130,21 +130,21 @@ def product_lists(op, params):
 
 
 def joined(parts):
-    """The lists of matrices below one another."""
+    """The lists of matrices stacked by rows."""
     return Lists(sum(one.rows for one in parts), parts[0].cols,
                  np.concatenate([[0], np.cumsum(np.concatenate([one.counts for one in parts]))]),
                  np.concatenate([one.indices for one in parts]))
 
 
 def spgemm_lists(params):
-    """The patterns of A and of B: the same kind, one seed apart."""
+    """The patterns of A and B, of the same kind with different seeds."""
     block = params["block"]
     m, n, k = (params[name] // block for name in "mnk")
     return generate(params, m, k), generate(params, k, n, params.get("seed", 0) + 1)
 
 
 def attention_lists(params):
-    """One pattern for all heads, or one a head, repeated over a group where lists go by KV head."""
+    """One pattern for all heads, or one per head (per KV head: repeated over the group)."""
     rows = -(-params["s"] // params["block_q"])
     cols = -(-params["skv"] // params["block_kv"])
     alike = params["alike"]

@@ -1,5 +1,5 @@
-"""A case made real: inputs on a device, in as many sets as rotate past the last cache, and the
-reference that every result is held against before it is timed."""
+"""The inputs of a case on a device, in enough sets to exceed the last cache, and the reference with
+which every result is compared before it is timed."""
 
 from functools import cached_property
 from typing import Any
@@ -14,11 +14,11 @@ MOST_SETS = 128
 
 
 class Bsr:
-    """A block-sparse matrix of a product: one pattern, values in each set of inputs."""
+    """A block-sparse matrix of a product: one pattern; each set of inputs has values."""
 
     def __init__(self, lists, block_rows, block_cols, device, count=None):
-        """With a count, that many matrices below one another: of equally many blocks each, or from
-        one pool of them."""
+        """With `count`, the lists are those of that many matrices, stacked by rows. These have the
+        same number of blocks each, or share a pool of blocks."""
         self.lists, self.count = lists, count
         self.block_rows, self.block_cols = block_rows, block_cols
         self.rows, self.cols = lists.rows * block_rows, lists.cols * block_cols
@@ -38,13 +38,13 @@ class Bsr:
         return (self.lists.stored, self.block_rows, self.block_cols)
 
     def operand(self, tessera, values):
-        """As the package takes it."""
+        """The BsrMatrix with these values."""
         values = values.reshape(*self.batch, -1, self.block_rows, self.block_cols)
         return tessera.BsrMatrix(values, self.row_offsets, self.col_indices,
                                  self.rows // (self.count or 1), self.cols)
 
     def dense_rows(self, values, rows):
-        """The chosen rows, whole, in double precision."""
+        """The chosen rows as dense rows in double precision."""
         dense = np.zeros((len(rows), self.cols))
         for place, row in enumerate(rows):
             i, inside = divmod(int(row), self.block_rows)
@@ -55,7 +55,7 @@ class Bsr:
         return dense
 
     def fill_dense(self, values):
-        """The whole matrix, or all of them, as a dense array of the same kind."""
+        """The matrix, or all matrices, as a dense array of the same kind."""
         shape = (self.lists.rows, self.lists.cols, self.block_rows, self.block_cols)
         row, col = self.lists.row_of_entry(), self.lists.indices
         if isinstance(values, np.ndarray):
@@ -69,8 +69,8 @@ class Bsr:
 
 
 def stacked(lists, width, device):
-    """Counts [1, heads, rows] and indices [1, heads, rows, width] of one list a head; without a
-    width, that of the longest row."""
+    """Counts [1, heads, rows] and indices [1, heads, rows, width] of lists per head; the default
+    width is the longest row."""
     if width is None:
         width = max(1, *(int(one.counts.max(initial=0)) for one in lists))
     counts, indices = zip(*(one.padded(width) for one in lists), strict=True)
@@ -88,8 +88,8 @@ def split_by_visibility(problem, width=None):
 
 class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
-    holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. Where lists are made, it
-    is the blocks or the scores of them."""
+    holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. For operations that
+    make lists, it has the blocks or scores."""
 
     def __init__(self, case, device, cache_bytes=0):
         self.case, self.params, self.op = case, case.params, case.op
@@ -106,7 +106,7 @@ class Problem:
 
     def _make_patterns(self):
         p, device = self.params, self.device
-        if "sequences" in p or "experts" in p:  # where each begins
+        if "sequences" in p or "experts" in p:  # offsets of the sequences or experts
             self.lengths = (flops.sequence_lengths if "sequences" in p else flops.expert_rows)(p)
             self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
         if self.op in ABOUT_ATTENTION:
@@ -158,7 +158,7 @@ class Problem:
     @cached_property
     def stacked_lists(self):
         """Counts [1, heads, rows] and indices with one dimension more, on the device. `heads` is
-        the number of KV heads where lists are per KV head, and 1 where all heads share them."""
+        the number of KV heads if lists are per KV head, and 1 if all heads share them."""
         p = self.params
         group = p["h"] // p["hk"] if p["lists"] == "per_kv_head" else 1
         return stacked(self.lists[::group], None, self.device)
@@ -181,15 +181,15 @@ class Problem:
 
     @property
     def dense_flops(self):
-        """What a dense product of the same size computes."""
+        """The operations of a dense product of the same size."""
         return 2 * self.params["m"] * self.params["n"] * self.params["k"]
 
     def dense(self):
-        """The case with nothing left out, with random values throughout."""
+        """The problem of the dense case, with random values everywhere."""
         return Problem(self.case.dense(), self.device, self.cache_bytes)
 
     def dense_operands(self, inputs):
-        """A and B of a set, for peers that know no blocks."""
+        """A and B of a set as dense matrices."""
         return tuple(bsr.fill_dense(inputs[name]) if bsr else inputs[name]
                      for name, bsr in (("a", self.bsr_a), ("b", self.bsr_b)))
 
@@ -198,7 +198,7 @@ class Problem:
         return make_reference(self)
 
     def poison(self):
-        """Outputs of the first set to NaN again: what a run does not write is then seen."""
+        """Fills the output of the first set with NaN, to show elements that no run writes."""
         out = self.sets[0].get("out")
         if out is not None:
             out[...] = float("nan")

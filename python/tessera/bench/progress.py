@@ -1,4 +1,4 @@
-"""A line that says how far it is: rewritten on a terminal, one a step elsewhere."""
+"""A progress line: rewritten on a terminal, else one line per step."""
 
 import contextlib
 import signal
@@ -17,7 +17,7 @@ class Progress:
         self.now: str | None = None
 
     def step(self, text: str, detail: str = "") -> None:
-        """What is being done now; a change of detail alone is shown on terminals only."""
+        """Shows the current step. A change of only the detail is shown only on terminals."""
         if self.quiet or (not self.live and text == self.now):
             return
         self.now = text
@@ -38,14 +38,14 @@ class Progress:
         self.done += 1
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a permanent line."""
         self.close()
         if not self.quiet:
             self.stream.write(text + "\n")
             self.stream.flush()
 
     def close(self) -> None:
-        """Takes the line away."""
+        """Clears the progress line."""
         if self.shown:
             self.stream.write("\r" + " " * self.shown + "\r")
             self.stream.flush()
@@ -60,7 +60,7 @@ class Progress:
 
 @contextlib.contextmanager
 def stoppable(progress):
-    """SIGTERM stops what is inside as Ctrl-C does. Takes the line away at the end."""
+    """Inside, SIGTERM raises KeyboardInterrupt like Ctrl-C. Clears the progress line at the end."""
     def stop(number, frame):
         raise KeyboardInterrupt
 

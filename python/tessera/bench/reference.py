@@ -1,5 +1,5 @@
-"""The truth, in double precision, for sampled rows: whole results of large cases would take longer
-than everything that is timed. Its own code: it shares nothing with what it checks."""
+"""The truth in double precision for sampled rows; whole results of large cases would take longer
+than the measurement. It shares no code with the library."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from .flops import visible_range
 
 ROWS, COLUMNS, HEADS = 16, 256, 4
 
-# What another implementation of the same operation may differ by, as a norm over the sample: it is
-# to show that it computed the same thing, in the same precision, not to grade it.
+# The relative difference, as a norm over the sample, that another implementation may have: enough
+# to show that it computes the same operation in the same precision.
 SAME_RESULT = {"f32": 1e-4, "f16": 5e-3, "bf16": 2e-2}
 
 
@@ -24,15 +24,15 @@ class WrongResult(RuntimeError):
 
 @dataclass
 class Sample:
-    """Where to look, what should be there, and by how much ours may differ."""
+    """Sampled elements, their true values and the error budgets of our result."""
 
     pick: Callable[[Any], np.ndarray]  # a result -> the sampled elements, in double precision
     truth: np.ndarray
     budget: np.ndarray
 
     def compare(self, result):
-        """(largest error, its budget) at the element that uses most of its budget, and the norm of
-        the difference over the norm of the truth."""
+        """Error and budget of the element that uses the largest share of its budget, and the norm
+        of the difference over the norm of the truth."""
         found = self.pick(result)
         if found.shape != self.truth.shape:
             raise WrongResult(f"result of shape {found.shape}, expected {self.truth.shape}")
@@ -46,7 +46,7 @@ class Sample:
 
 
 def check_same(sample, result, dtype):
-    """Raises WrongResult unless the result is the reference's, up to the precision of the dtype."""
+    """Raises WrongResult unless the result equals the reference up to the dtype's precision."""
     error, budget, relative = sample.compare(result)
     if not relative <= SAME_RESULT[dtype]:
         raise WrongResult(f"relative difference {relative:.2g}, at most {SAME_RESULT[dtype]:g}")
@@ -54,7 +54,7 @@ def check_same(sample, result, dtype):
 
 
 class SampledLists:
-    """Rows of lists, which are right or wrong."""
+    """Sampled rows of lists, which have to be equal."""
 
     def __init__(self, rows, lists):
         self.rows, self.lists = rows, lists
@@ -77,7 +77,7 @@ def make_reference(problem):
 
 
 def spread_over(count, wanted):
-    """Numbers of [0, count), first and last among them."""
+    """Up to `wanted` numbers of [0, count), among them the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, wanted)).round().astype(np.int64))
 
 
@@ -86,7 +86,7 @@ def _lists(problem):
     if problem.op == "list_blocks":
         return SampledLists(rows, [[one.row(row) for row in rows] for one in problem.lists])
     scores = problem.sets[0]["scores"]
-    # Of equal scores the first ones stay.
+    # Of equal scores, the first ones are kept.
     kept = [np.sort(np.argsort(-arrays.take(scores, 0, head, rows), axis=-1, kind="stable")
                     [:, : problem.longest_row]) for head in range(len(problem.lists))]
     return SampledLists(rows, kept)
@@ -96,7 +96,7 @@ def _lists(problem):
 
 
 def _product(problem):
-    """Sampled rows; of experts, some of each one's, with its own matrix."""
+    """Sampled rows; with experts, some rows of each expert."""
     p = problem.params
     if problem.op == "sddmm":
         return _sddmm(problem)
@@ -129,7 +129,7 @@ def _rows_of_a(problem, rows):
 
 
 def _columns_of_b(problem, columns, expert):
-    """One a row of the result."""
+    """The chosen columns of B as rows of the result."""
     b = problem.sets[0]["b"]
     if problem.op == "spgemm":
         return _dense_columns(problem.bsr_b, b, columns)
@@ -142,13 +142,13 @@ def _columns_of_b(problem, columns, expert):
 
 
 def _budget(a, b, truth, dtype):
-    """Summing so many products in f32, in any order, and rounding the sum once."""
+    """The budget of summing the products in f32, in any order, and rounding the sum once."""
     terms = np.count_nonzero(a, axis=1)[:, None] + 2
     return terms * 2.0**-24 * (np.abs(a) @ np.abs(b).T) + 0.5 * arrays.ulp(truth, dtype) + 1e-30
 
 
 def _dense_columns(bsr, values, columns):
-    """The chosen columns of a BSR matrix, one a row of the result."""
+    """The chosen columns of a BSR matrix as rows of the result."""
     dense = np.zeros((len(columns), bsr.rows))
     row_of = bsr.lists.row_of_entry()
     for place, column in enumerate(columns):
@@ -205,7 +205,7 @@ def _attention(problem):
         seen = _seen(problem, int(head), rows, s, skv)
         where = (*batch[:-1], rows + begin, int(head))
         exact, slack = _softmax_product(p, q, k, v, seen, None, problem.dtype)
-        # What the dtype itself costs: f32 softmax, probabilities and result rounded.
+        # The error of the dtype: f32 softmax, with P and the result rounded.
         rounded, _ = _softmax_product(p, q, k, v, seen, problem.dtype, problem.dtype)
         cost = 2 * np.abs(rounded - exact).max() + arrays.ulp(np.abs(exact).max(), problem.dtype)
         places.append(where)
@@ -233,9 +233,9 @@ def _seen(problem, head, rows, s, skv):
 
 
 def _softmax_product(p, q, k, v, seen, rounded_to, dtype):
-    """The result, and what an f32 evaluation may be off by for reasons that an emulation can miss
-    by luck: an exp of a few ulps, scores off by a few ulps of their summands, in the numerator and
-    in the denominator, and one probability rounded the other way."""
+    """The result, and its slack: the error of an f32 evaluation that an emulation may not show by
+    chance. That is an exp with an error of a few ulps, scores with errors of a few ulps of their
+    summands (in numerator and denominator), and one P that rounds the other way."""
     kind = np.float64 if rounded_to is None else np.float32
     scores = (q.astype(kind) @ k.astype(kind).T) * kind(p["d"] ** -0.5)
     if "softcap" in p:

@@ -1,4 +1,4 @@
-"""The file that measuring leaves behind: read, written whole, continued and merged."""
+"""Result files: read, checked, continued and merged."""
 
 import itertools
 import json
@@ -10,16 +10,16 @@ from .cases import CaseError, case_key, make_case
 from .files import Unreadable, read_json
 
 SCHEMA = 1
-# Two files belong together where these agree.
+# Files are of one kind of card if these fields agree.
 CARD = ("name", "compute_capability", "power_limit_w")
 
 
 class Mixed(ValueError):
-    """Files that must not become one."""
+    """Files that cannot be merged."""
 
 
 def read(path):
-    """The result that the file holds; raises Unreadable where it is none."""
+    """The result in a file; raises Unreadable if it is not one."""
     result = read_json(path)
     if isinstance(result, dict) and result.get("schema", SCHEMA) != SCHEMA:
         raise Unreadable(f"{path}: schema: expected {SCHEMA}, the version that this program reads, "
@@ -29,14 +29,14 @@ def read(path):
 
 
 def endings(tests):
-    """How tests ended, in words."""
+    """The number of tests per outcome, as a text."""
     ended = [test["outcome"] for test in tests]
     return ", ".join(f"{ended.count(word)} {word}"
                      for word in ("passed", "failed", "unfinished", "skipped") if word in ended)
 
 
 def verified(result):
-    """What random problems gave, in words; no word where there were none."""
+    """The outcome of the random problems as a text; empty if there were none."""
     runs = result.get("verify", ())
     problems, right, refused = (sum(run[key] for run in runs)
                                 for key in ("problems", "right", "refused"))
@@ -52,14 +52,14 @@ def verified(result):
 
 
 def complain(path, found):
-    """Raises Unreadable if anything was found to be wrong."""
+    """Raises Unreadable if there are errors."""
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise Unreadable(f"{path}: {found[0]}{more}")
 
 
 def problems(result):
-    """What is wrong with a result as JSON, as texts."""
+    """The errors in the JSON of a result, as texts."""
     found = schema.problems(result, schema.of_results())
     if found:
         return found
@@ -76,7 +76,7 @@ def problems(result):
 
 
 def _params_fault(record):
-    """What is wrong with parameters that no case has; else nothing."""
+    """The error in a record's parameters, or None."""
     try:
         if make_case(record["op"], record["params"]).params != record["params"]:
             return "a parameter is missing"
@@ -89,7 +89,7 @@ def _params_fault(record):
 
 
 def _consistency(key, name, entry, useful_flops):
-    """TFLOPS that are not what the time and the operations say."""
+    """Errors of TFLOPS that do not follow from the time and the operations."""
     if "unavailable" in entry:
         return []
     if entry["ms"] <= 0:
@@ -101,7 +101,7 @@ def _consistency(key, name, entry, useful_flops):
 
 
 def machine_of(result):
-    """Equal of results of equal machines, which belong together."""
+    """The key of a result's machine, equal for equal machines."""
     gpu = result["gpu"]
     return tuple(gpu.get(field) for field in CARD) if gpu else ("cpu", result["cpu"]["name"])
 
@@ -110,7 +110,7 @@ def record_key(record):
     return case_key(record["op"], record["params"]), record["state"]
 
 
-# Sections of a result, and what is equal of entries of which only the newest counts.
+# {section of a result: key of its entries}. Of entries with equal keys, only the newest counts.
 FIGURES: dict = {"cases": record_key, "host": itemgetter("call"), "eager": itemgetter("call")}
 SECTIONS: dict = {**FIGURES, "tests": itemgetter("name"),
                   "verify": itemgetter("op", "device", "first_seed"),
@@ -118,7 +118,7 @@ SECTIONS: dict = {**FIGURES, "tests": itemgetter("name"),
 
 
 def newest(results):
-    """Takes out of each result the figures that a newer one has of the same machine."""
+    """Removes figures from results if a newer result of the same machine has them too."""
     seen = set()
     for result in sorted(results, key=lambda result: result["date"], reverse=True):
         keys = set()
@@ -131,8 +131,8 @@ def newest(results):
 
 
 def require_same(first, second, names=("the first file", "the second file")):
-    """Raises Mixed unless both were measured on one kind of card. Each record names its own machine
-    code, so the kernels may differ."""
+    """Raises Mixed unless both were measured on one kind of card. Records have hashes of their
+    machine code, so the kernels may differ."""
     if (first["gpu"] is None) != (second["gpu"] is None):
         raise Mixed("one file is from a GPU, the other is not")
     if first["gpu"] is None and first["cpu"]["name"] != second["cpu"]["name"]:
@@ -144,21 +144,21 @@ def require_same(first, second, names=("the first file", "the second file")):
 
 
 def part_of(result):
-    """What is remembered of a file that was merged into another."""
+    """The information that is kept about a merged file."""
     driver = result["gpu"]["driver"] if result["gpu"] else None
     return {"date": result["date"], "driver": driver, "commit": result["commit"],
             "ceilings": result["ceilings"], "cases": len(result["cases"])}
 
 
 def add_part(result, former):
-    """Remembers the parts of the file that `result` continues, where its commit is another one."""
+    """Records the parts of the file that `result` continues, if its commit differs."""
     if former["commit"] != result["commit"]:
         result["parts"] = [*(former.get("parts") or [part_of(former)]),
                            {**part_of(result), "ceilings": {}, "cases": 0}]
 
 
 def merge(results, names=None):
-    """One result of several; of what comes twice, the later file's counts."""
+    """Merges results; of duplicate entries, the newer one is kept."""
     names = names or [f"file {number + 1}" for number in range(len(results))]
     if not results:
         raise Mixed("nothing to merge")
@@ -169,7 +169,7 @@ def merge(results, names=None):
     merged["parts"] = [part for result in ordered
                        for part in result.get("parts") or [part_of(result)]]
     for result in ordered:
-        merged["ceilings"].update(result["ceilings"])  # of shards, the first one has most of them
+        merged["ceilings"].update(result["ceilings"])  # with shards, mostly from the first one
     for section, key_of in SECTIONS.items():
         found = {key_of(one): one for result in ordered for one in result.get(section, ())}
         merged[section] = list(found.values())
@@ -181,7 +181,7 @@ def merge(results, names=None):
 
 
 def _in_turns(results):
-    """The keys of the cases, one of each result in turn: shards come into the workload's order."""
+    """The keys of the cases, one of each result in turn: the workload's order for shards."""
     columns = [dict.fromkeys(record_key(record)[0] for record in result["cases"])
                for result in results]
     turns = itertools.zip_longest(*columns)

@@ -1,4 +1,4 @@
-"""Checks JSON against the subset of JSON Schema that schema.json uses, with no package."""
+"""Checks JSON by the subset of JSON Schema that schema.json uses, without a package."""
 
 import json
 import math
@@ -17,12 +17,12 @@ _KEYWORDS = {
 
 
 def of_results():
-    """The shape of a result file."""
+    """The schema of a result file."""
     return json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
 
 
 def problems(value, schema, root=None, where=""):
-    """What is wrong, as texts with the place; nothing where all is well."""
+    """The errors as texts with their places; empty if there are none."""
     root = root or schema
     unknown = set(schema) - _KEYWORDS
     if unknown:
@@ -33,7 +33,7 @@ def problems(value, schema, root=None, where=""):
     place = where or "the file"
     if "anyOf" in schema:
         tried = [problems(value, one, root, where) for one in schema["anyOf"]]
-        # What fits but for something inside says more than what is of another kind.
+        # Errors inside an alternative of the right type are more helpful than a wrong type.
         return min(tried, key=lambda found: (
             bool(found) and found[0].startswith(f"{place}: expected"), len(found)))
     if "type" in schema and not _is(value, schema["type"]):
@@ -89,7 +89,7 @@ def _is(value, kinds):
 def _finite(value):
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond any float
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 

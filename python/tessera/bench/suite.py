@@ -1,4 +1,4 @@
-"""Many cases in one file: in shards, within a budget of time, continued where they stopped."""
+"""Measures many cases into one file: in shards, within a time budget, and resumable."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ DONE, BUDGET_SPENT, FAILED, AGAIN, STOPPED = 0, 4, 1, 3, 130
 
 
 def parse_shard(text):
-    """"2/3" -> (1, 3): which of how many, counted from zero."""
+    """"2/3" -> (1, 3): the index of the shard from zero, and the number of shards."""
     which, _, count = text.partition("/")
     if not (which.isdigit() and count.isdigit() and 1 <= int(which) <= int(count)):
         raise ValueError(f"shard: expected I/N with 1 <= I <= N, got {text!r}")
@@ -25,8 +25,8 @@ def parse_shard(text):
 
 
 class Attempts:
-    """Remembers in FILE.crashed which competitor was starting when a process or the device was
-    lost, so that the next start leaves it out: the others still want measuring."""
+    """Records in FILE.crashed which competitor was starting when the process or the device was
+    lost, so that the next run skips it and measures the others."""
 
     def __init__(self, path, resume):
         self.path = f"{path}.crashed" if path else None
@@ -61,9 +61,9 @@ def _crash(key, competitor, reason):
 
 
 class Suite:
-    """`run` returns DONE, BUDGET_SPENT (cases are left), FAILED (some could not be measured),
-    AGAIN (the device is lost to this process: run again with resume) or STOPPED (by Ctrl-C; the
-    result is marked as interrupted)."""
+    """`run` returns DONE, BUDGET_SPENT (cases remain), FAILED (some could not be measured), AGAIN
+    (the device is lost to this process: run again with resume) or STOPPED (by Ctrl-C; the result is
+    marked as interrupted)."""
 
     def __init__(self, path, settings, *, tree=None, commit=None, resume=False,
                  budget=None, quiet=False, ceilings=True):
@@ -117,7 +117,7 @@ class Suite:
             return STOPPED
         finally:
             self.save()
-        self.attempts = Attempts(self.path, resume=False)  # the reasons are in the results by now
+        self.attempts = Attempts(self.path, resume=False)  # the results have the reasons now
         return outcome
 
     def _ceilings(self, progress):
@@ -142,7 +142,7 @@ class Suite:
             raise
         except NoTessera:
             raise
-        except Exception as error:  # one case that fails must not take the others with it
+        except Exception as error:  # a failing case must not stop the others
             progress.say(f"{case.label}: {type(error).__name__}: {one_line(error)}")
             tidy(self.settings.device)
             return False

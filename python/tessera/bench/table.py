@@ -6,20 +6,20 @@ from .cases import label
 
 
 def _competitors(record):
-    """(name, entry) pairs, ours first, then peers by speed, the unavailable last."""
+    """(name, entry) pairs: ours, then peers by speed, then unavailable peers."""
     peers = sorted(record["peers"].items(), key=lambda one: one[1].get("ms", float("inf")))
     return [(OURS, record["ours"]), *peers]
 
 
 def _unit(records):
-    """TFLOPS, or GFLOPS where everything is below one."""
+    """TFLOPS, or GFLOPS if all rates are below one TFLOPS."""
     largest = max((entry.get("tflops", 0) for record in records
                    for _, entry in _competitors(record)), default=0)
     return (1.0, "TFLOPS") if largest >= 1 or not largest else (1e3, "GFLOPS")
 
 
 def text_table(records):
-    """Every competitor a line; the speed-up is ours over theirs."""
+    """A table with a line per competitor; the speed-up is its time over ours."""
     factor, unit = _unit(records)
     table = Table(["", "state", "ms", "spread", unit, "MHz", "W", "J/TFLOP", "host us", "ours is"],
                   [], left=2)
@@ -47,8 +47,8 @@ def text_table(records):
 
 
 def aligned(lines, sides):
-    """Lists of cells below each other, each column to its side, "<" or ">"; a text stands across
-    all columns. The first line names the columns."""
+    """Aligns lines of cells by columns to "<" or ">". A line that is a text spans all columns. The
+    first line has the names of the columns."""
     rows = [line for line in lines if not isinstance(line, str)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 

@@ -1,10 +1,10 @@
-"""How things are timed. All competitors of a case take turns (A B C, C B A, ...), so that a card
-that warms up or cools down does so for each of them.
+"""Timing. All competitors of a case take turns (A B C, C B A, ...), so that changes of the card's
+temperature and clock affect all of them.
 
 burst: some milliseconds of back-to-back calls, then a rest: the card at its full clock.
-sustained: seconds of it without a rest: the card at its power limit. Who keeps the host longer than
-the card is replayed from a graph there, or the card would rest.
-graph: bursts of replays of a captured CUDA graph, which leaves the host's share of a call out.
+sustained: seconds of calls without a rest: the card at its power limit. Host-bound calls are
+replayed from a graph here, else the card would be idle in between.
+graph: bursts of replays of a captured CUDA graph, without the host time of calls.
 """
 
 import itertools
@@ -20,18 +20,18 @@ REST_SECONDS = 0.05
 QUICK_ROUNDS, QUICK_BURST_SECONDS, QUICK_REST_SECONDS = 7, 0.004, 0.003  # of a sweep's many shapes
 CHUNK_SECONDS = 0.04  # how much sustained work is queued ahead
 WARM_UP_SECONDS = 1.0  # before the first slice
-LEAD_IN_SECONDS = 0.25  # of each slice, before its clock starts
+LEAD_IN_SECONDS = 0.25  # per slice, before its timing starts
 GRAPH_CALLS = 20
-SUSTAINED_SECONDS = 2.0  # of each competitor
+SUSTAINED_SECONDS = 2.0  # per competitor
 SLICES, MOST_SLICES = 2, 6
-STEADY = 0.05  # slices that differ by more were disturbed, and more follow
-HOST_BOUND = 0.8  # of a call's time: from there on it may be the host's
-ENERGY_SECONDS = 0.3  # of a slice at least: NVML's counter of energy moves ten times a second
+STEADY = 0.05  # if slices differ by more, they were disturbed and more slices follow
+HOST_BOUND = 0.8  # share of a call's time; from this host time on, a call counts as host-bound
+ENERGY_SECONDS = 0.3  # minimum of a slice: NVML updates its energy counter ten times per second
 
 
 @dataclass
 class Prepared:
-    """A competitor that is ready: run(i) computes input set i and returns the result."""
+    """A prepared competitor: run(i) computes input set i and returns the result."""
 
     run: Callable[..., Any]
     version: str | None = None
@@ -40,7 +40,7 @@ class Prepared:
     extra: dict = field(default_factory=dict)  # what else to record of ours
 
     def solving(self, problem):
-        """The same for another problem than the case's, with other sets of inputs."""
+        """The same, marked as solving another problem with its own sets of inputs."""
         count = len(problem.sets)
         return replace(self, run=lambda i: self.run(i % count), problem=problem,
                        computed_flops=problem.useful_flops)
@@ -48,11 +48,11 @@ class Prepared:
 
 @dataclass
 class Figures:
-    """Times of one competitor, in ms a call, one a round."""
+    """Times of one competitor per round, in ms per call."""
 
     times: list = field(default_factory=list)
     clocks: list = field(default_factory=list)
-    watts: list = field(default_factory=list)  # a slice each, from its energy
+    watts: list = field(default_factory=list)  # per slice, from its energy
 
     @property
     def ms(self):
@@ -73,7 +73,7 @@ class Figures:
 
 
 def _spread(times):
-    """Between the quartiles; of few times, between the extremes."""
+    """The distance between the quartiles; of few times, between the extremes."""
     if len(times) < 4:
         return max(times) - min(times)
     low, _, high = statistics.quantiles(times, n=4, method="inclusive")
@@ -131,7 +131,7 @@ class CudaTimer:
         return self.meter.clock_mhz()
 
     def host_us(self, prepared, repeats=15):
-        """What one call costs the host while the device is idle."""
+        """The host time of a call while the device is idle."""
         times = []
         for i in range(repeats):
             self.torch.cuda.synchronize()
@@ -142,11 +142,11 @@ class CudaTimer:
         return statistics.median(times)
 
     def is_host_bound(self, prepared):
-        """Whether calls that follow one another may wait for the host."""
+        """Whether the host may limit the rate of back-to-back calls."""
         return self.host_us(prepared) >= HOST_BOUND * estimate_ms(self, prepared) * 1e3
 
     def captured(self, prepared):
-        """The same work as replays of one graph. Returns it with the calls that a replay makes."""
+        """The same work as replays of a graph, and the number of calls in a replay."""
         torch = self.torch
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -160,14 +160,14 @@ class CudaTimer:
             for i in range(calls):
                 kept.append(prepared.run(i % self.sets))
 
-        def replay(_, results=kept):  # the graph writes them
+        def replay(_, results=kept):  # keeps the results, which the graph writes
             graph.replay()
 
         return Prepared(replay), calls
 
 
 def in_turns(names, rounds):
-    """The order of every round, forwards and backwards by turns."""
+    """The order of every round, alternately forwards and backwards."""
     for number in range(rounds):
         yield list(names) if number % 2 == 0 else list(reversed(names))
 
@@ -183,7 +183,7 @@ def estimate_ms(timer, prepared):
 
 def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
                    seconds=BURST_SECONDS, rest=None):
-    """{name: Prepared} -> {name: Figures}. `calls_in_run`: how many calls one run stands for."""
+    """{name: Prepared} -> {name: Figures}. `calls_in_run`: the number of calls in one run."""
     calls_in_run = calls_in_run or dict.fromkeys(competitors, 1)
     estimates = {name: estimate_ms(timer, one) for name, one in competitors.items()}
     figures = {name: Figures() for name in competitors}
@@ -198,11 +198,11 @@ def measure_bursts(timer, competitors, calls_in_run=None, rounds=BURST_ROUNDS,
 
 
 def measure_sustained(timer, competitors, seconds, calls_in_run=None):
-    """Each competitor runs `seconds` in all, in slices that follow one another without a rest. The
-    second round runs backwards, so that a card that drifts does so for all alike. Before the first
-    slice the one that comes second brings the card to its limit: so the first competitor, too,
-    follows the same one both times, and never a rest. Where somebody's slices are not alike, there
-    are two rounds more, twice at most: something else had the machine meanwhile."""
+    """Each competitor runs `seconds` in total, in slices without a rest in between. The second
+    round runs backwards, so that drift of the card affects all equally. Before the first slice, the
+    second competitor warms the card up to its power limit, so that the first competitor follows the
+    same work in both rounds. If the slices of a competitor differ, because other work disturbed
+    them, two more rounds follow, at most twice."""
     calls = {name: max(1, int(CHUNK_SECONDS * 1e3 / estimate_ms(timer, one)))
              for name, one in competitors.items()}
     figures, names = {name: Figures() for name in competitors}, list(competitors)
@@ -220,8 +220,8 @@ def measure_sustained(timer, competitors, seconds, calls_in_run=None):
 
 
 def time_slice(timer, prepared, calls, seconds, figures):
-    """One stretch of work: a lead-in uses up what the one before may have left of the budget of
-    power; then time, clock and energy count."""
+    """One slice of work: after a lead-in, in which the power settles, time, clock and energy are
+    measured."""
     keep_busy(timer, prepared, calls, LEAD_IN_SECONDS)
     energy = []
 
@@ -235,8 +235,8 @@ def time_slice(timer, prepared, calls, seconds, figures):
 
 
 def power(samples):
-    """Watts, from (seconds, joules), between the first and the last movement of the counter; None
-    where that is too short."""
+    """Watts from samples (seconds, joules), between the first and the last change of the counter;
+    None if that time is too short."""
     moved = [now for before, now in itertools.pairwise(samples) if now[1] != before[1]]
     if not moved or moved[-1][0] - moved[0][0] < ENERGY_SECONDS:
         return None
@@ -245,8 +245,8 @@ def power(samples):
 
 
 def keep_busy(timer, prepared, calls, seconds, note=lambda: None):
-    """Runs for so long; returns how many calls in how many seconds. The queue never runs dry: a
-    chunk of calls is waited for only when the next one is in the queue."""
+    """Runs for `seconds`; returns (number of calls, seconds). The queue never becomes empty: the
+    host waits for a chunk of calls only after the next one is queued."""
     begin, done, first = time.perf_counter(), 0, timer.event()
     pending: Any = None
     first.record()

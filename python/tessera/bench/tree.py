@@ -1,4 +1,4 @@
-"""The source tree that measurements belong to."""
+"""The source tree of a measurement."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def find_tree(given=None):
 
 
 def commit(tree):
-    """The commit of the tree, with a "+" where files differ from it; None outside of git."""
+    """The commit of the tree, with a "+" if files differ from it; None outside of git."""
     def git(*arguments):
         return subprocess.run(["git", "-C", tree, *arguments], capture_output=True, text=True,
                               check=True, timeout=30).stdout.strip()

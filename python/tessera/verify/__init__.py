@@ -1,1 +1,1 @@
-"""Random problems against the truth in double precision: ``python -m tessera.verify attention``."""
+"""Checks random problems against double precision: ``python -m tessera.verify attention``."""

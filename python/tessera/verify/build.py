@@ -1,4 +1,4 @@
-"""Tensors of a drawn problem: views into larger buffers, everything that nobody may read NaN."""
+"""Tensors of a drawn problem: views into larger buffers. All that must not be read is NaN."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .draw import Blocks, Drawn
 from .oracle import DTYPES, FULL, PARTIAL, Cells, seen
 
 GUARD_BYTES = 256  # before and after each tensor
-# A list holds this after its last entry.
+# Fills a row of lists after its last entry.
 NOTHING = (1 << 31) - 1
 _WORDS = {2: torch.int16, 4: torch.int32}
 
 
 class Buffer:
-    """A tensor inside a buffer of bytes 0xff, which are NaN in every float dtype."""
+    """A tensor inside a buffer of 0xff bytes, which are NaN in every float dtype."""
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype,
                  device: Any):
@@ -42,7 +42,7 @@ class Buffer:
 
 def strides_of(shape: tuple[int, ...], heads_first: bool, padding: tuple[int, ...],
                itemsize: int) -> tuple[int, ...]:
-    """Of [.., length, heads, dim]; every pitch a multiple of 16 bytes."""
+    """Strides of [.., length, heads, dim]; every pitch is a multiple of 16 bytes."""
     rank = len(shape)
     order = list(range(rank))
     if heads_first:
@@ -74,13 +74,13 @@ class Built:
     sinks: Tensor | None
     cells: Cells | None
     mask: Any
-    lists: dict[str, Any]  # options that are lists, one number a sequence or one more
+    lists: dict[str, Any]  # options that are lists, with a number per sequence or one more
     q_offsets: list[int] | None
     kv_offsets: list[int] | None
-    stretch: int  # elements of a score matrix that are looked at together
+    stretch: int  # elements of a score matrix that are checked at a time
 
     def stretches(self, batch: int) -> Iterator[tuple[int, int]]:
-        """Queries first to last, in whole tiles of 64."""
+        """Ranges (first, last) of queries, in whole tiles of 64."""
         length, keys = self.drawn.q_lengths[batch], max(1, self.drawn.kv_lengths[batch])
         step = max(1, self.stretch // (self.drawn.heads * keys * 64)) * 64
         for first in range(0, length, step):
@@ -144,8 +144,8 @@ def build(d: Drawn, device: Any, stretch: int) -> Built:
 
 
 def _spoil_what_is_not_needed(built: Built) -> None:
-    """NaN in keys and values that no query of their head meets, and in some queries that meet no
-    key. What bits alone hide has been selected with its block, and keeps its numbers."""
+    """Writes NaN to keys and values that no query of their head may see, and to some queries that
+    see no key. Keys that only bits hide keep their numbers, as their block is read."""
     d = built.drawn
     if built.kv_offsets is not None:
         built.k[built.kv_offsets[-1] :] = torch.nan
@@ -207,7 +207,7 @@ def _mask(d: Drawn, mask: Blocks, generator: torch.Generator, device: Any,
 
 
 def _lists(chosen: Tensor, order: Tensor, index: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Counts, and the chosen columns of each row in some order."""
+    """Counts, and the chosen columns of each row in random order."""
     counts = chosen.sum(-1)
     capacity = int(counts.max()) if counts.numel() else 0
     entries = torch.where(chosen, order, 2.0).argsort(-1)[..., :capacity]

@@ -1,4 +1,4 @@
-"""Random problems by the thousand, each against the truth in double precision."""
+"""Runs many random problems and compares each with double precision."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Tally:
         return time.monotonic() - self.start
 
     def as_json(self, options: argparse.Namespace) -> dict[str, Any]:
-        """An entry of "verify" in a result of measuring."""
+        """An entry of "verify" in a result file."""
         return {"op": options.op, "device": options.device, "first_seed": options.seed,
                 "last_seed": max(self.last_seed, options.seed), "problems": self.done,
                 "right": self.right, "refused": self.refused, "failed": sorted(self.failures),
@@ -78,14 +78,13 @@ class Tally:
 
 
 def reasons_of(refusal: Exception, device: str) -> list[str]:
-    """Why no kernel of this device took it, each reason once and without the problem's numbers."""
+    """Why no kernel of this device supports the problem: each reason once, without numbers."""
     reasons = [f"{row}: {reason.split(', got')[0]}" for row, reason in rejected(refusal, device)]
     return list(dict.fromkeys(reasons)) or [str(refusal).strip().splitlines()[0]]
 
 
 def verify_one(seed: int, options: argparse.Namespace) -> tuple[float, str | None]:
-    """The largest share of the budget, and what is wrong, if anything is. Raises what the library
-    raises."""
+    """The largest share of the budget, and the error, if any. Raises the library's exceptions."""
     from .build import build
     from .judge import judge, same_bits
 
@@ -103,7 +102,7 @@ def verify_one(seed: int, options: argparse.Namespace) -> tuple[float, str | Non
 
 
 def once_more(built: Built, out: Buffer, lse: Buffer | None) -> str:
-    """Of a wrong result: whether it repeats, which tells a wrong rule from a race."""
+    """Whether a wrong result repeats, which distinguishes a wrong rule from a race."""
     from .judge import judge, same_bits
 
     again = built.outputs()
@@ -112,19 +111,19 @@ def once_more(built: Built, out: Buffer, lse: Buffer | None) -> str:
         if same_bits(out, again[0]) and same_bits(lse, again[1]):
             return "the same bits"
         return "other bits, " + ("wrong too" if judge(built, *again)[1] else "right")
-    except Exception as error:  # what was wrong before is not lost for that
+    except Exception as error:  # the first error is reported in any case
         return f"{type(error).__name__}: {error}"
 
 
 def verify_with_room(seed: int, options: argparse.Namespace) -> tuple[float, str | None]:
-    """Where memory ran out, once more without what PyTorch keeps of problems before: other
-    processes may share the device."""
+    """Tries once more after freeing PyTorch's cached memory if memory ran out, as other processes
+    may share the device."""
     import torch
 
     try:
         return verify_one(seed, options)
     except torch.cuda.OutOfMemoryError:
-        pass  # its tensors live as long as it does
+        pass  # the exception keeps its tensors alive
     torch.cuda.empty_cache()
     return verify_one(seed, options)
 
@@ -134,13 +133,13 @@ def outcome_of(seed: int, options: argparse.Namespace) -> Outcome:
         share, trouble = verify_with_room(seed, options)
     except NotImplementedError as refusal:
         return Outcome(seed, refused=reasons_of(refusal, options.device))
-    except Exception as error:  # whatever it is, it is no right answer
+    except Exception as error:  # any exception is a failure
         share, trouble = 0.0, f"{type(error).__name__}: {error}"
     return Outcome(seed, share, trouble, lost=None if trouble is None else _lost(options.device))
 
 
 def attention(options: argparse.Namespace) -> int:
-    """0: every problem right or refused; 1: one is wrong; 130: interrupted."""
+    """Returns 0 if every problem is right or refused, 1 if one is wrong, 130 if interrupted."""
     tally, progress = Tally(), Progress(options.count, quiet=options.quiet)
     interrupted = False
     outcomes = (from_here if options.jobs == 1 else from_jobs)(options, outcome_of)
@@ -181,7 +180,7 @@ def failure(outcome: Outcome, options: argparse.Namespace) -> str:
 
 
 def _lost(device: str) -> str | None:
-    """What the device says where it no longer answers."""
+    """The error of a device that no longer works, else None."""
     try:
         require_device("verify", device)
     except DeviceLost as lost:
@@ -195,16 +194,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog=draw.TEXT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("op", choices=("attention",))
     parser.add_argument("--device", choices=("cpu", "cuda"),
-                        help="default: cuda where there is one")
+                        help="default: cuda if there is a GPU")
     parser.add_argument("--count", type=int, default=1000, help="problems [1000]")
-    parser.add_argument("--seed", type=int, default=1, help="of the first; each has the next [1]")
-    parser.add_argument("--seconds", type=float, help="start no problem after that")
+    parser.add_argument("--seed", type=int, default=1,
+                        help="seed of the first problem; each problem has the next one [1]")
+    parser.add_argument("--seconds", type=float, help="start no problem after this time")
     parser.add_argument("--jobs", type=int, default=1,
-                        help="processes side by side, which share the problems and the device [1]")
-    parser.add_argument("--pairs", type=int, help="most pairs of a query and a key in a problem")
-    parser.add_argument("--repeat", action="store_true", help="run each twice and compare bits")
-    parser.add_argument("--failures", type=int, default=20, help="stop after so many [20]")
-    parser.add_argument("--json", metavar="FILE", help="what was found, in numbers")
+                        help="number of processes, which share the problems and the device [1]")
+    parser.add_argument("--pairs", type=int, help="maximum of (query, key) pairs per problem")
+    parser.add_argument("--repeat", action="store_true", help="run each twice and compare the bits")
+    parser.add_argument("--failures", type=int, default=20, help="stop after so many failures [20]")
+    parser.add_argument("--json", metavar="FILE", help="write the results to this file")
     parser.add_argument("--quiet", action="store_true", help="no progress line")
     options = parser.parse_args(arguments)
     for name in ("count", "failures", "jobs"):

@@ -1,5 +1,5 @@
-"""What a seed makes of a problem: sizes and options, each drawn by itself. Plain Python, so that a
-seed means the same problem on every device."""
+"""Draws a problem from a seed: sizes and options, independently. Plain Python, so that a seed gives
+the same problem on every device."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ import random
 from dataclasses import dataclass, field
 
 TEXT = """\
-Drawn, each by itself: float16 or bfloat16 (on the CPU float32 too), now and then a float32 result;
-head dimensions of any multiple of 8 up to 256, mostly 64 and 128, of values mostly the same; 1 to 8
-heads of keys with 1 to 16 heads of queries each; 1 to 16 sequences; lengths 0 to 4096, log-uniform,
-a tenth above, to 16384; queries and keys dense or packed, each; causality, windows, used ranges of
-keys, positions (some far from zero), soft cap, sinks, scale (negative too); block masks, each side
-of multiples of 64 up to 256, of 16, 32, 48 or 96, or now and then of any size, full and partial
-lists in any order, with and without bits, shared or one a sequence, a head or a head of keys, empty
-rows; both layouts, any order in memory, padding by multiples of 16 bytes.
+These are drawn independently: float16 or bfloat16 (on the CPU also float32), sometimes a float32
+result; head dimensions of multiples of 8 up to 256, mostly 64 and 128, mostly the same for values;
+1 to 8 KV heads with 1 to 16 query heads each; 1 to 16 sequences; lengths 0 to 4096, log-uniform, a
+tenth of them up to 16384; queries and keys dense or packed; causality, windows, used ranges of
+keys, positions (some far from zero), softcap, sinks, scale (also negative); block masks with sides
+of multiples of 64 up to 256, of 16, 32, 48 or 96, or sometimes of any size; full and partial lists
+in any order, with and without bits, shared or per sequence, head or KV head, with empty rows; both
+layouts, any order in memory, padding by multiples of 16 bytes.
 
-A problem has at most --pairs pairs of a query and a key over its heads (on the CPU 2^21, else 2^28)
-and about twice as many numbers (at most 2^26): what is larger loses sequences and heads first, then
+A problem has at most --pairs (query, key) pairs over its heads (on the CPU 2^21, else 2^28) and
+about twice as many numbers (at most 2^26). A larger one loses sequences and heads first, then
 length. So most problems are small and few are large.
 
-Queries, keys and values that nobody needs, padding, and outputs before the run are NaN."""
+Unused queries, keys and values, padding, and outputs before the run are NaN."""
 
 USUAL_DIMS = (64, 128)
 OTHER_DIMS = (32, 72, 80, 96, 192, 256)
 LONGEST, LONG = 16384, 4096
 MOST_NUMBERS = 1 << 26
-MOST_CELLS = 1 << 21  # blocks of a mask, over its sets of lists
+MOST_CELLS = 1 << 21  # blocks of a mask, in all its sets of lists
 FAR = 1 << 40
 
 
 @dataclass
 class Blocks:
-    """A block mask: how it is filled; the contents follow from the seed."""
+    """The parameters of a block mask; its contents follow from the seed."""
 
     block_q: int
     block_kv: int
     batch: int
     heads: int
     density: float
-    partial: float  # share of the stored blocks
+    partial: float  # share of partial blocks among the stored ones
     empty_rows: float
-    tiles: int  # of bits; 0: partial blocks without element masks
+    tiles: int  # number of bit tiles; 0: partial blocks without bits
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Drawn:
     max_q_length: int = 0
     max_kv_length: int = 0
     tail: int = 0  # rows of packed keys after the last sequence
-    q_tail: int = 0  # and of packed queries
+    q_tail: int = 0  # rows of packed queries after the last sequence
     index: str = "i32"
     causal: bool = False
     window_left: int | None = None
@@ -75,10 +75,10 @@ class Drawn:
     sinks: str | None = None
     mask: Blocks | None = None
     layout: str = "blhd"
-    heads_first: dict[str, bool] = field(default_factory=dict)  # in memory, whatever the layout
-    padding: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # of 16 bytes
+    heads_first: dict[str, bool] = field(default_factory=dict)  # the order in memory
+    padding: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # in units of 16 bytes
     lse: bool = True
-    nan_queries: bool = False  # those that see no key
+    nan_queries: bool = False  # NaN in queries that see no key
 
     @property
     def batch(self) -> int:
@@ -96,7 +96,7 @@ class Drawn:
 
     @property
     def q_bound(self) -> int:
-        """What block masks have to cover."""
+        """The number of queries that block masks have to cover."""
         if not self.packed_q:
             return self.q_lengths[0]
         return self.max_q_length or sum(self.q_lengths) + self.q_tail
@@ -154,19 +154,19 @@ def draw(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> Drawn:
     d.lse = rng.random() < 0.85
     d.nan_queries = rng.random() < 0.5
     if d.mask and d.batch > 1:
-        # Beside packed sequences a mask requires them.
+        # With packed sequences, a mask requires max lengths.
         d.max_q_length = _longest(d.packed_q, d.q_lengths, d.q_tail)
         d.max_kv_length = _longest(d.packed_kv, d.kv_lengths, d.tail)
     return d
 
 
 def _longest(packed: bool, lengths: list[int], tail: int) -> int:
-    """At least 1, as 0 is "not known", where there is a row."""
+    """The longest sequence; at least 1 if there is a row, as 0 means "not known"."""
     return max(*lengths, min(1, tail)) if packed else 0
 
 
 def _single(x: float) -> float:
-    """The nearest float32: what the library is told is what the oracle takes."""
+    """The nearest float32, so that the library and the oracle use the same number."""
     import numpy as np
 
     return float(np.float32(x))
@@ -193,7 +193,7 @@ def _draw_sequences(rng: random.Random, d: Drawn, most_pairs: int) -> None:
         return [_length(rng) for _ in range(batch)] if packed else [_length(rng)] * batch
 
     d.q_lengths, d.kv_lengths = lengths(d.packed_q), lengths(d.packed_kv)
-    if rng.random() < 0.3:  # as in training; where a side is dense its length rules
+    if rng.random() < 0.3:  # equal lengths, as in training; a dense side determines the length
         if d.packed_q and not d.packed_kv:
             d.q_lengths = list(d.kv_lengths)
         else:
@@ -212,7 +212,7 @@ def _draw_sequences(rng: random.Random, d: Drawn, most_pairs: int) -> None:
 
 
 def _shrink(rng: random.Random, d: Drawn) -> None:
-    """A little less work: sequences and heads before lengths."""
+    """Makes a problem a little smaller: sequences and heads before lengths."""
     group = d.heads // d.kv_heads
     ways = []
     if d.batch > 1:

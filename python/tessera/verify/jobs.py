@@ -1,4 +1,4 @@
-"""Who runs the problems: this process, or several side by side."""
+"""Runs the problems in this process, or in several at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 @dataclass
 class Outcome:
-    """Of one problem: right, where nothing else is said."""
+    """The outcome of one problem; right if no field says otherwise."""
 
     seed: int
-    share: float = 0.0  # of its budget
+    share: float = 0.0  # largest share of its budget
     trouble: str | None = None
-    refused: tuple[str, ...] | list[str] = ()  # why
-    lost: str | None = None  # the device, and what it says
+    refused: tuple[str, ...] | list[str] = ()  # the reasons
+    lost: str | None = None  # the error of the device if it was lost
 
 
 Verify = Callable[[int, argparse.Namespace], Outcome]
@@ -29,7 +29,7 @@ Verify = Callable[[int, argparse.Namespace], Outcome]
 
 def from_here(options: argparse.Namespace, verify: Verify, first: int = 0,
               end: float | None = None) -> Generator[Outcome, None, None]:
-    """One of every `options.jobs` problems, until that time."""
+    """Outcomes of one of every `options.jobs` problems, until the time `end`."""
     end = _end_of(options) if end is None else end
     for seed in range(options.seed + first, options.seed + options.count, options.jobs):
         if time.monotonic() > end:
@@ -41,10 +41,10 @@ def from_here(options: argparse.Namespace, verify: Verify, first: int = 0,
 
 
 def from_jobs(options: argparse.Namespace, verify: Verify) -> Generator[Outcome, None, None]:
-    """As they come. A process that ends before it is done has failed at its next problem."""
+    """Outcomes in the order of arrival. A process that ends early failed at its next problem."""
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     end = _end_of(options)
-    left: dict[Any, Any] = {}  # of each pipe: its process, and the seed that it is at
+    left: dict[Any, Any] = {}  # {pipe: (process, its current seed)}
     try:
         for first in range(min(options.jobs, options.count)):
             receiver, sender = context.Pipe(duplex=False)
@@ -81,7 +81,7 @@ def _end_of(options: argparse.Namespace) -> float:
 
 def _work(options: argparse.Namespace, verify: Verify, first: int, end: float,
           pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it
     import torch
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))

@@ -1,9 +1,9 @@
 """Whether a result is as close to the truth as its dtype allows.
 
-Per tile of 64 queries of a head the largest error may be twice that of the oracle's own emulation
-of the dtype, plus one ulp of the tile's largest value, plus a slack for exp and sums. A query that
-sees no key gives zeros exactly. lse has its own budget, element by element: float32 scores and
-sums, and half an ulp. NaN and infinities come first, by position."""
+Per tile of 64 queries of a head, the largest error may be twice that of the oracle's emulation of
+the dtype, plus one ulp of the tile's largest value, plus a slack for exp and sums. A query that
+sees no key must give exact zeros. lse has a budget per element: float32 scores and sums, and half
+an ulp. NaN and infinities must match by position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNUSED = {"out": 0.0, "lse": -torch.inf}  # packed rows after the last sequence
 
 
 def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | None]:
-    """The largest share of a budget that an error takes, and what is wrong, if anything is."""
+    """The largest ratio of error and budget, and a message if the result is wrong."""
     places, worst = [], []
     for b in range(built.drawn.batch):
         for first, last in built.stretches(b):
@@ -28,7 +28,7 @@ def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | N
               for fault, found in (("memory around it was written", buffer.stray()),
                                    (f"an unused packed row is not {_UNUSED[name]}",
                                     (_rest(built, name, buffer) != _UNUSED[name]).any()))}
-    # One wait for the device a problem.
+    # Waits for the device only once per problem.
     numbers = torch.stack([*worst, *(found.double() for found in faults.values())]).tolist()
     shares = numbers[: len(worst)]
     for fault, found in zip(faults, numbers[len(worst) :], strict=True):
@@ -54,7 +54,7 @@ def same_bits(one: Buffer | None, other: Buffer | None) -> bool:
 
 def _shares(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
             last: int) -> tuple[Tensor, Tensor, Tensor, Truth]:
-    """The worst share; those of the elements of out [heads, rows, dim_v] and lse [heads, rows]."""
+    """The largest share, and the shares of out [heads, rows, dim_v] and lse [heads, rows]."""
     truth = truth_of(built, b, first, last)
     of_out = _share(_out_rows(built, out, b, first, last), truth.out, _out_budget(built, truth))
     worst = of_out.max()
@@ -69,7 +69,7 @@ def _shares(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
 
 def truth_of(built: Built, b: int, first: int, last: int) -> Truth:
     def numbers(tensor: Tensor) -> Tensor:
-        """[heads, rows, dim]; what nobody needs is 0."""
+        """[heads, rows, dim], with zeros for unused rows, which are NaN."""
         return torch.nan_to_num(tensor.transpose(0, 1), nan=0.0)
 
     visible = seen(built.drawn, built.cells, b, first, last, built.q.device)
@@ -107,7 +107,7 @@ def _out_budget(built: Built, truth: Truth) -> Tensor:
 
 
 def _share(got: Tensor, truth: Tensor, budget: Tensor) -> Tensor:
-    """Error over budget; infinite where one side alone is NaN or infinite."""
+    """Error over budget; infinite if only one side is NaN or infinite."""
     share = (got - truth).abs_().div_(budget).nan_to_num_(torch.inf, torch.inf)
     return share.masked_fill_(got == truth, 0)
 

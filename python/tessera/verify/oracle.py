@@ -1,5 +1,5 @@
-"""Attention once more, in float64: its own rules of who sees whom and its own softmax, a stretch of
-queries at a time. It reads what was drawn, never the lists that the library reads."""
+"""A second implementation of attention, in float64, for a range of queries at a time. It has its
+own visibility rules, which follow the drawn problem instead of the lists that the library reads."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ BITS = {"f32": 24, "f16": 11, "bf16": 8}  # of the significand
 SMALLEST_EXPONENT = {"f32": -126, "f16": -14, "bf16": -126}
 UNIT = 2.0**-24  # roundoff of float32, in which kernels compute scores, softmax and sums
 PARTIAL, FULL = 1, 2
-TILE_ROWS = 64  # queries that share a yardstick
-FEW_NUMBERS = 256  # too few results to tell an emulation's largest error from one
+TILE_ROWS = 64  # queries that share a budget
+FEW_NUMBERS = 256  # fewer results do not show an emulation's largest error
 
 
 @dataclass
 class Cells:
-    """The contents of a block mask: a number a block, and which tile of bits a partial one has."""
+    """The contents of a block mask: the kind of each block, and the bit tile of partial ones."""
 
     kinds: Tensor  # u8 [batch|1, heads|kv_heads|1, rows, columns]
-    tile: Tensor  # i64, likewise
+    tile: Tensor  # i64, the same shape
     tiles: Tensor | None  # bool [tiles, block_q, block_kv]
 
 
 def seen(d: Drawn, cells: Cells | None, batch: int, first: int, last: int, device: Any,
          with_bits: bool = True) -> Tensor:
-    """Booleans [heads|1, last - first, keys]: the rules of attention for queries first to last."""
+    """Booleans [heads|1, last - first, keys]: the keys that queries first to last see."""
     length = d.kv_lengths[batch]
     end = length if d.kv_end is None else d.kv_end[batch]
     begin = 0 if d.kv_begin is None else d.kv_begin[batch]
@@ -64,18 +64,18 @@ def seen(d: Drawn, cells: Cells | None, batch: int, first: int, last: int, devic
 
 
 def _by_head(d: Drawn, sets: Tensor) -> Tensor:
-    """[heads|1, ..]: what a head of keys has holds for all heads of its group."""
+    """[heads|1, ..]: repeats the values of a KV head for all heads of its group."""
     return sets if sets.shape[0] == 1 else sets.repeat_interleave(d.heads // sets.shape[0], 0)
 
 
 @dataclass
 class Truth:
-    """Of a stretch of queries. Slacks: what an f32 evaluation may be off by for reasons that an
-    emulation can miss by luck."""
+    """The results for a range of queries. Slacks: errors of an f32 evaluation that an emulation may
+    not show by chance."""
 
     out: Tensor  # f64 [heads, rows, dim_v]
     lse: Tensor  # f64 [heads, rows]
-    yardstick: Tensor  # [heads, rows]: largest error of f32 softmax, rounded weights and results
+    yardstick: Tensor  # [heads, rows]: largest error of f32 softmax with rounded P and results
     out_slack: Tensor  # [heads, rows]
     lse_slack: Tensor
     empty: Tensor  # bool [heads, rows]: queries that see no key
@@ -83,9 +83,9 @@ class Truth:
 
 def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
            sinks: Tensor | None) -> Truth:
-    """q [heads, rows, dim], k and v [kv_heads, keys, ...], visible [heads|1, rows, keys]. Numbers
-    of k and v that no query sees are zeros here."""
-    if k.shape[1] == 0:  # one key that nobody sees
+    """q [heads, rows, dim], k and v [kv_heads, keys, ...], visible [heads|1, rows, keys]. Keys
+    and values that no query sees are zeros here."""
+    if k.shape[1] == 0:  # one key that no query sees
         k, v = (x.new_zeros(x.shape[0], 1, x.shape[2]) for x in (k, v))
         visible = visible.new_zeros(*visible.shape[:2], 1)
     scale = d.dim**-0.5 if d.scale is None else d.scale
@@ -100,8 +100,9 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
                             DTYPES[d.dtype], raised)[0]
         return (emulated.to(DTYPES[d.out_dtype]).double() - out[:, rows]).abs().amax(-1)
 
-    # The base of weights decides how they are rounded, and is as arbitrary in a kernel as it is
-    # here. The last queries of a sequence make few numbers, which one base may hit by luck.
+    # The rounding of P depends on the row max that is subtracted, which a kernel may choose
+    # differently. The last queries of a sequence have few results, on which one choice may have
+    # small errors by chance, so several are tried.
     yardstick = errors(slice(None))
     last = q.shape[1] % TILE_ROWS
     bases = -(-FEW_NUMBERS // (last * v.shape[2])) if last else 1
@@ -110,8 +111,8 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
         more = errors(rows, raised=i / bases * math.log(2))
         yardstick[:, rows] = torch.maximum(yardstick[:, rows], more)
 
-    # Scores off by a few ulps of their summands (twice: numerator and denominator), an exp of a few
-    # ulps, and one probability rounded the other way.
+    # Scores with errors of a few ulps of their summands (twice: numerator and denominator), an exp
+    # with an error of a few ulps, and one P that rounds the other way.
     sizes = _grouped(q.abs(), k.abs().mT)
     size = sizes.masked_fill_(hidden, 0).amax(-1).mul_(abs(scale))
     magnitudes = v.abs()
@@ -136,8 +137,9 @@ def _grouped(left: Tensor, right: Tensor) -> Tensor:
 def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, sinks: Tensor | None,
              scale: float, rounded_to: torch.dtype | None = None,
              raised: float = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """out, lse, weights and their totals, in the dtype of q; weights rounded where asked, with a
-    base that is raised above a row's maximum. In place, as scores are most of what there is."""
+    """out, lse, P before normalisation and its sums, in the dtype of q. P is rounded to
+    `rounded_to`; `raised` is added to the row max that is subtracted. Works in place, as scores are
+    large."""
     scores = _grouped(q, k.mT).mul_(scale)
     if d.softcap:
         scores.div_(d.softcap).tanh_().mul_(d.softcap)
@@ -158,11 +160,11 @@ def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, sinks: T
 
 
 def finite(x: Tensor) -> Tensor:
-    """Zeros where it is not."""
+    """The values, with zeros instead of NaN and infinities."""
     return x.nan_to_num(0.0, 0.0, 0.0)
 
 
 def ulp(dtype: str, value: Tensor) -> Tensor:
-    """The distance between neighbours of a dtype around a value, which is float64."""
+    """The distance between adjacent values of a dtype around a float64 value."""
     exponent = torch.frexp(value.abs().clamp(min=2.0 ** SMALLEST_EXPONENT[dtype]))[1]
     return torch.exp2((exponent - BITS[dtype]).double())

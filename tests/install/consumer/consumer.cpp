@@ -1,4 +1,4 @@
-// What a user of the installed library does: a product, an explanation, an error caught.
+// A user's program: a product, an explanation, and an error that is caught.
 #include <cstdio>
 #include <string>
 #include <tessera/tessera.hpp>

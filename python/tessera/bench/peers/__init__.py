@@ -1,7 +1,7 @@
 """Adapters to the libraries that a case is compared with, one file per library.
 
-An adapter says what it cannot do by raising `Unavailable` with the reason, and is then listed with
-it; it never computes something else instead.
+An adapter raises `Unavailable` with the reason for cases that it does not support, and tables show
+the reason. It never computes something else instead.
 """
 
 import importlib
@@ -40,8 +40,8 @@ def get_peer(name):
 
 
 def peers_for(case, device, wanted="all"):
-    """The names to measure beside a case: those of the device that know the operation, narrowed by
-    what the case and the caller ask for."""
+    """The names of a case's peers: those of the device that support the operation, limited to those
+    that the case and the caller want."""
     names = [name for name in peer_names(device) if get_peer(name).applies(case)]
     if case.peers is not None:
         names = [name for name in names if name in case.peers]

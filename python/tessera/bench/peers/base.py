@@ -1,4 +1,4 @@
-"""What adapters are made of."""
+"""The base of adapters."""
 
 import importlib
 import importlib.metadata
@@ -7,23 +7,23 @@ import warnings
 
 
 class Unavailable(Exception):
-    """Why a peer does not take part."""
+    """A peer cannot run a case; the message is the reason."""
 
 
 class Peer:
-    """`ops` are the operations it knows; `applies` leaves out cases that it has no part in.
-    `refuse` names what of a case it cannot do, before anything is imported; `prepare` returns a
-    `Prepared` or raises `Unavailable`."""
+    """`ops` are its operations; `applies` excludes cases for which it is no peer. `refuse` returns
+    the reason why it does not support a case, without imports; `prepare` returns a `Prepared` or
+    raises `Unavailable`."""
 
     ops: tuple = ()
-    experts: tuple = (False,)  # whether it takes cases in which each expert has its own matrix
+    experts: tuple = (False,)  # supports cases without experts (False), with experts (True)
     module = "torch"
 
     def __init__(self, name):
         self.name = name
 
     def version(self):
-        """Imports what it needs; raises Unavailable where that is missing."""
+        """The version. Raises Unavailable if a required module is missing."""
         return need(self.module).__version__
 
     def applies(self, case):
@@ -36,18 +36,18 @@ class Peer:
         raise NotImplementedError
 
 
-# What pip calls the packages that have these modules.
+# The pip packages of these modules.
 PACKAGES = {"torch": "torch", "scipy": "scipy", "flashinfer": "flashinfer-python",
             "fa3_fwd_interface": "fa3-fwd", "flash_attn": "flash-attn-4"}
 
 
 def need(module):
-    """The module, or Unavailable with the import's own words and how to get it."""
+    """Imports a module. Raises Unavailable with the error and how to install it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module(module)
-    except Exception as error:  # a half-installed package may raise anything at import
+    except Exception as error:  # incomplete packages may raise any error
         package = PACKAGES.get(module.split(".")[0])
         missing = isinstance(error, ModuleNotFoundError) and package
         hint = f"; pip install {package}" if missing else ""
@@ -55,7 +55,7 @@ def need(module):
 
 
 def version_of(package):
-    """What pip installed of it."""
+    """The installed version of a pip package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -63,8 +63,8 @@ def version_of(package):
 
 
 def quickest(candidates):
-    """{label: closure} -> the label of the one that takes the least time on the GPU. Those that
-    fail are left out; raises Unavailable with every reason where all do."""
+    """{label: closure} -> the label of the fastest one on the GPU. Failing ones are skipped; if all
+    fail, raises Unavailable with all reasons."""
     torch = need("torch")
     times, refused = {}, []
     for label, run in candidates.items():
@@ -77,7 +77,7 @@ def quickest(candidates):
             end.record()
             end.synchronize()
             times[label] = start.elapsed_time(end)
-        except Exception as error:  # whatever it raises is its reason
+        except Exception as error:  # any error is its reason
             refused.append(f"{label}: {one_line(error)}")
     if not times:
         raise Unavailable("; ".join(refused))
@@ -85,7 +85,7 @@ def quickest(candidates):
 
 
 def one_line(error, limit=300):
-    """The error's text in one line, without this machine's folders and PyTorch's reading advice."""
+    """An error's text in one line, without local folders and PyTorch's hints to documentation."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.split(" Search for `", 1)[0]
     for folder in sys.path:

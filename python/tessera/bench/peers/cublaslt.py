@@ -1,7 +1,7 @@
-"""cuBLASLt, dense: the best of the first eight algorithms that its heuristics name. `cublaslt`
-multiplies sparse cases as the dense matrices they stand for, zeros and all. `cublaslt_dense` has
-random values in their place: zeros take less power and so less time, and this is the rate of the
-card's dense products that a sparse case is held against, in turns with it."""
+"""cuBLASLt, dense: the fastest of the first eight algorithms of its heuristics. `cublaslt`
+multiplies sparse matrices as dense ones, with their zeros. `cublaslt_dense` has random values
+instead of zeros, which take less power and so less time: it is the rate of dense products that
+sparse cases are compared with."""
 
 import ctypes
 import statistics
@@ -46,7 +46,7 @@ class CublasLt(Peer):
 
 
 class CublasLtDense(CublasLt):
-    # The operands of a sampled product are dense: there `cublaslt` is the same.
+    # Not sddmm: its operands are dense, so `cublaslt` has no zeros.
     ops = ("bsr_matmul", "spgemm")
 
     def prepare(self, problem):
@@ -56,7 +56,7 @@ class CublasLtDense(CublasLt):
 
 class Product:
     """out = A B in row-major storage, which is the column-major product out^T = B^T A^T. Each set
-    is (A, B, out) on the device, of sizes (m, n, k); `kind` says which lie transposed."""
+    is (A, B, out) on the device, of sizes (m, n, k); `kind` is the transposition, such as "nt"."""
 
     def __init__(self, sets, sizes, kind, dtype):
         self.torch = need("torch")
@@ -101,7 +101,7 @@ class Product:
                   ctypes.byref(count))
         good = [one for one in found[: count.value] if one.state == 0]
         if not good:
-            raise Unavailable("cuBLASLt's heuristics name no algorithm")
+            raise Unavailable("cuBLASLt's heuristics return no algorithm")
         return good
 
     def run(self, i, algorithm):
@@ -114,7 +114,7 @@ class Product:
         return out
 
     def choose(self):
-        """The quickest algorithm, on the median of short turns."""
+        """The fastest algorithm, by the median of short turns."""
         torch, times = self.torch, {}
         for _ in range(5):
             for number in range(len(self.algorithms)):
@@ -135,26 +135,26 @@ class Product:
 
 
 class DenseProduct(Product):
-    """A case's product, sparse operands with their zeros."""
+    """The product of a case, with the zeros of sparse operands."""
 
     def __init__(self, problem):
         p = problem.params
         sizes = p["m"], p["n"], p["k"]
-        # Sampled and sparse results are dense here; each set of inputs keeps its own buffers.
+        # Sampled and sparse results are dense here. Each set of inputs has its own buffers.
         sets = [(*problem.dense_operands(one), problem.sets[0]["a"].new_empty(sizes[:2]))
                 for one in problem.sets]
         super().__init__(sets, sizes, problem.case.transpose, problem.dtype)
         self.bsr_out = problem.bsr_out
 
     def run(self, i, algorithm):
-        """The stored blocks where the result is sampled; they are picked only when somebody looks,
+        """Returns the stored blocks if the result is sampled. They are selected only for the check,
         which is not timed."""
         out = super().run(i, algorithm)
         return SampledView(out, self.bsr_out) if self.bsr_out else out
 
 
 class SampledView:
-    """A dense result looked at through a BSR pattern, without making the values."""
+    """A view of a dense result at the blocks of a BSR pattern, without a copy."""
 
     def __init__(self, dense, bsr):
         rows, cols = bsr.block_rows, bsr.block_cols
@@ -162,7 +162,7 @@ class SampledView:
         self.bsr = bsr
 
     def index_select(self, axis, entries):
-        """Stored blocks by their numbers; axis is 0."""
+        """The stored blocks with these numbers; axis is 0."""
         lists = self.bsr.lists
         picked = entries.cpu().numpy()
         row, col = lists.row_of_entry()[picked], lists.indices[picked]

@@ -26,7 +26,7 @@ class CuSparse(Peer):
         return ".".join(parts)
 
     def sparse_matrix(self, problem, values, call):
-        """The descriptor of one set's sparse matrix, and what must stay alive with it."""
+        """The descriptor of a set's sparse matrix, and the objects that it refers to."""
         raise NotImplementedError
 
     algorithm = 0
@@ -57,7 +57,7 @@ class CuSparse(Peer):
         call("cusparseSpMM_bufferSize", *common, ctypes.byref(size))
         buffer = torch.empty(max(1, size.value), dtype=torch.uint8, device=problem.device)
 
-        def run(memory=(kept, dense, one, zero)):  # `common` holds pointers to it
+        def run(memory=(kept, dense, one, zero)):  # `common` has pointers to it
             call("cusparseSetStream", handle, current_stream())
             call("cusparseSpMM", *common, address(buffer))
             return out
@@ -73,7 +73,7 @@ class CuSparse(Peer):
 
 
 class BlockedEll(CuSparse):
-    """As many stored blocks in every row; shorter rows are padded."""
+    """The same number of blocks in every row; shorter rows are padded."""
 
     algorithm = BLOCKED_ELL_ALG1
 
@@ -86,7 +86,7 @@ class BlockedEll(CuSparse):
         _, table = lists.padded(fill=-1)
         width = table.shape[1]
         columns = arrays.integers(table, problem.device)
-        # The values are one matrix, [rows, width * block], row after row.
+        # The values are one row-major matrix [rows, width * block].
         stored = values.new_zeros(lists.rows, width, block, block)
         stored[columns >= 0] = values
         stored = stored.transpose(1, 2).contiguous()

@@ -1,9 +1,9 @@
-"""FlashAttention-3: its own package, or fa3-fwd, which brings its forward kernels built."""
+"""FlashAttention-3: its own package, or fa3-fwd, which has its forward kernels built."""
 
 from ..timing import Prepared
 from .base import Peer, Unavailable, beyond_plain_attention, need, version_of
 
-# Modules with the same functions, and the packages that bring them.
+# Modules with the same functions, and their packages.
 BUILDS = {"flash_attn_interface": "flash_attn_3", "fa3_fwd_interface": "fa3-fwd"}
 
 

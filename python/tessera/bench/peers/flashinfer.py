@@ -1,5 +1,5 @@
-"""FlashInfer: the quicker of its two backends. It builds its kernels on first use, which takes a
-minute or two for each new variant."""
+"""FlashInfer: the faster of its two backends. It builds kernels at first use, which takes one or
+two minutes per variant."""
 
 from .. import arrays
 from ..timing import Prepared

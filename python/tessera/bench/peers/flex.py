@@ -20,7 +20,7 @@ class Flex(Peer):
         options = None
         if problem.lists and (p["block_q"] < 128 or p["block_kv"] < 128):
             options = {"BLOCK_M": min(p["block_q"], 128), "BLOCK_N": min(p["block_kv"], 128)}
-        torch._dynamo.reset()  # each case is one shape: compiled for it, not for "dynamic" ones
+        torch._dynamo.reset()  # compile for the shape of each case, not for dynamic shapes
         compiled = torch.compile(flex.flex_attention, dynamic=False)
         extra = {"score_mod": softcapped(torch, p["softcap"])} if "softcap" in p else {}
 
@@ -34,7 +34,7 @@ class Flex(Peer):
 
 
 def batched(array):
-    """Packed sequences are one long one here."""
+    """Packed sequences become one long sequence."""
     return array if array.ndim == 4 else array[None]
 
 
@@ -46,7 +46,7 @@ def softcapped(torch, cap):
 
 
 def visible(problem):
-    """The rule of sequences, causality and window for two elements, or None where all is seen."""
+    """The rule of sequences, causality and window for a pair, or None if all pairs are visible."""
     p = problem.params
     shift, window = p["skv"] - p["s"], p.get("window")
     rules = []

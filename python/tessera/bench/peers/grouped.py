@@ -1,5 +1,5 @@
-"""Products in which each expert has its own matrix, dense: PyTorch's grouped product, and a loop of
-cuBLASLt's. Sparse matrices are multiplied with their zeros."""
+"""Dense products with a matrix per expert: PyTorch's grouped product, and a loop over cuBLASLt.
+Sparse matrices are multiplied with their zeros."""
 
 from .. import arrays
 from ..timing import Prepared
@@ -25,7 +25,7 @@ class GroupedMm(Peer):
 
 
 class CublasLtLoop(CublasLt):
-    """One call after the other, each of the best of its own first algorithms."""
+    """A call per expert, each with its fastest algorithm."""
 
     ops = ("matmul", "bsr_matmul")
     experts = (True,)

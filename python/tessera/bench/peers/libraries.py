@@ -1,4 +1,4 @@
-"""Finds NVIDIA's libraries: those that PyTorch has loaded or brings along, else the toolkit's."""
+"""Finds NVIDIA's libraries: those of PyTorch, else those of the toolkit."""
 
 import ctypes
 import ctypes.util
@@ -10,7 +10,7 @@ from .base import Unavailable
 
 
 def load(name):
-    """load("cublasLt") -> the library; PyTorch's own copy comes first, so that both use one."""
+    """load("cublasLt") -> the library; PyTorch's copy comes first, so that both use it."""
     tried = []
     for path in _candidates(name):
         try:
@@ -34,8 +34,8 @@ CUDA_TYPES = {"f32": 0, "f16": 2, "bf16": 14}  # cudaDataType_t
 
 
 def checker(library, describe):
-    """A function that calls by name and raises where the status is not zero; `describe` names the
-    library's function that turns a status into words."""
+    """A function that calls functions by name, and raises if the status is not zero. `describe`
+    names the library's function that returns the text of a status."""
     words = getattr(library, describe)
     words.restype = ctypes.c_char_p
 

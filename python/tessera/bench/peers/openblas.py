@@ -1,4 +1,4 @@
-"""NumPy and the BLAS behind it: dense products, and attention written with them."""
+"""NumPy with its BLAS: dense products, and attention made of them."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from ..flops import visible_range
 from ..timing import Prepared
 from .base import Peer, Unavailable, beyond_plain_attention
 
-ROWS = 512  # of scores at a time, so that they stay in the caches
+ROWS = 512  # rows of scores at a time, so that they stay in the caches
 
 
 class OpenBlas(Peer):
@@ -37,7 +37,7 @@ class OpenBlas(Peer):
 
 
 def attention(problem, inputs):
-    """Head by head, some rows at a time. Lists pick their key blocks; the mask covers the rest."""
+    """Some rows of a head at a time. Lists select key blocks; a mask hides the other keys."""
     p = problem.params
     q, k, v, out = (inputs[name] for name in ("q", "k", "v", "out"))
     low, high = visible_range(p, p["s"], p["skv"])

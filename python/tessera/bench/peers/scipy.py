@@ -32,7 +32,7 @@ class SciPy(Peer):
 
 
 class Product:
-    """A sparse result that can be looked at by rows."""
+    """A sparse result with access by rows."""
 
     def __init__(self, matrix):
         self.matrix = matrix

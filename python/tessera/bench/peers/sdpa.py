@@ -43,7 +43,7 @@ class Sdpa(Peer):
                 run(0)
             except RuntimeError as error:
                 reasons = [one_line(one.message) for one in told]
-                # PyTorch also says of the other backends that they are switched off here.
+                # PyTorch also warns that the other backends are disabled here.
                 reasons = [reason for reason in reasons if "runtime disabled" not in reason]
                 raise Unavailable((reasons or [one_line(error)])[-1]) from error
         return Prepared(run)

@@ -1,6 +1,5 @@
-"""tessera's own attention without the case's lists, window, softcap, packing and grouped heads, and
-its own product of experts with whole matrices: the rate that those are held against, in turns with
-it."""
+"""tessera's dense attention, without the case's lists, window, softcap, packing and grouped heads,
+and its product of experts with dense matrices. Cases with these features are compared with it."""
 
 from ..ours import prepare_ours
 from .base import Peer
@@ -12,7 +11,7 @@ class TesseraDense(Peer):
     module = "tessera"
 
     def applies(self, case):
-        # One dense product has a better one to be held against: cuBLASLt's.
+        # Products without experts are compared with cuBLASLt instead.
         wanted = case.op == "attention" or "experts" in case.params
         return super().applies(case) and wanted and case.dense().key != case.key
 

@@ -1,4 +1,4 @@
-"""PyTorch's own BSR matrices on a GPU: the quicker of its operator and its Triton kernel."""
+"""PyTorch's BSR matrices on a GPU: the faster of its operator and its Triton kernel."""
 
 import warnings
 
@@ -38,7 +38,7 @@ def torch_bsr_product(torch, problem, inputs):
 
 
 def triton_product(torch, problem, inputs):
-    """The same through the kernel itself: out = 0 * out + matrix @ dense."""
+    """The same by a direct call of the kernel: out = 0 * out + matrix @ dense."""
     kernel = need("torch.sparse._triton_ops").bsr_dense_addmm
     matrix = bsr_tensor(torch, problem, inputs)
     on_the_left = problem.params["side"] == "a"

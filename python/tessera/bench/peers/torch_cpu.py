@@ -60,7 +60,7 @@ class TorchCpu(Peer):
 
 
 def element_mask(problem):
-    """[1, heads or 1, s, skv]: what is visible."""
+    """Booleans [1, heads or 1, s, skv]: the visible pairs."""
     p = problem.params
     low, high = visible_range(p, p["s"], p["skv"])
     keys = np.arange(p["skv"])
