@@ -121,7 +121,8 @@ class Products {
     return o;
   }
 
-  /// Runs on the GPU by one of our Hopper kernels and compares the result with the oracle. Returns the bytes of all memory.
+  /// Runs on the GPU by one of our Hopper kernels and compares the result with the oracle. Returns
+  /// the bytes of all memory.
   std::string expect_right(const MatmulProblem& host, const std::string& text) {
     return expect_right(host, text, [](const MatmulProblem& device) {
       matmul(device, {.backend = Backend::sm90});

@@ -40,8 +40,8 @@ class DeviceLost(RuntimeError):
 
 @dataclass
 class Settings:
-    """`find_gpu` sets the last two fields. `quick`: short bursts, for many cases; `rows`: each kernel
-    row that supports a case competes as well."""
+    """`find_gpu` sets the last two fields. `quick`: short bursts, for many cases; `rows`: each
+    kernel row that supports a case competes as well."""
 
     device: str = "cpu"
     quick: bool = False
