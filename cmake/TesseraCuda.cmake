@@ -31,11 +31,12 @@ endif()
 find_package(CUDAToolkit REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
-# Hopper's own instructions need sm_90a. The sm_80 rows carry PTX for every later chip. From sm_90 on
-# their code lets a grid begin before the one ahead of it ends, so it comes as PTX of sm_90 as well.
+# Hopper's instructions require sm_90a. Rows of sm80 also have PTX, for all later GPUs. Rows of
+# sm80_bsr begin before the grid ahead of them ends (programmatic dependent launch), and only code
+# for sm_90 and later can wait for that grid.
 set(tessera_gencode_sm90 -gencode=arch=compute_90a,code=sm_90a)
-set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80]
-    -gencode=arch=compute_90,code=[sm_90,compute_90])
+set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80])
+set(tessera_gencode_sm80_bsr ${tessera_gencode_sm80} -gencode=arch=compute_90,code=[sm_90,compute_90])
 
 # tessera_rows(FOLDER): writes a .cu for each row of FOLDER/rows.hpp that TESSERA_KERNELS asks for.
 # Adds to row_sources, row_includes, row_declarations and row_launchers. Without kernels of its own, the
@@ -69,8 +70,12 @@ function(tessera_rows folder)
       elseif(row MATCHES "${TESSERA_KERNELS}")
         set(source ${PROJECT_BINARY_DIR}/rows/${row}.cu)
         configure_file(${PROJECT_SOURCE_DIR}/cmake/row.cu.in ${source} @ONLY)
-        set_source_files_properties(${source} PROPERTIES
-          COMPILE_OPTIONS "${tessera_gencode_${backend}}")
+        set(gencode ${tessera_gencode_${backend}})
+        string(REGEX MATCH "^sm[0-9]+_[a-z]+" family ${row})
+        if(DEFINED tessera_gencode_${family})
+          set(gencode ${tessera_gencode_${family}})
+        endif()
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${gencode}")
         list(APPEND row_sources ${source})
         string(APPEND row_declarations "void launch_${row}(const planning::Call&);\n")
         string(APPEND row_launchers "    {&planning::${table}[${index}], launch_${row}, nullptr},\n")

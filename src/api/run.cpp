@@ -55,6 +55,14 @@ AnyShape shape_planned_for(const Plan& plan, const AnyProblem& problem) {
                 "run: plan: expected the result of plan(), got an empty plan");
   AnyShape shape = planning::shape_of(problem);
   if (shape == plan.planned->shape) return shape;
+  auto* const product = std::get_if<planning::MatmulShape>(&shape);
+  if (product && !plan.planned->family->depends_on_blas) {
+    const auto blas = product->blas;
+    const auto* const planned = std::get_if<planning::MatmulShape>(&plan.planned->shape);
+    if (planned) product->blas = planned->blas;
+    if (shape == plan.planned->shape) return shape;
+    product->blas = blas;
+  }
   throw Error(ErrorCode::invalid_argument, "run: plan: made for '" + plan.signature +
                                                "', the problem is '" + planning::describe(shape) +
                                                "'; plan again for it");

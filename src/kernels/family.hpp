@@ -91,6 +91,10 @@ struct KernelFamily {
   /// Text for `explain`, after the row's `why`: "; ..." for each unusual property.
   std::string (*describe)(const AnyShape&, const Layout&) = nullptr;
 
+  /// Whether layouts or times depend on MatmulShape::blas. Plans of other families serve every
+  /// epilogue and every stride of dense operands.
+  bool depends_on_blas = false;
+
   /// Null if this build does not contain the backend.
   void (*prepare)(const Call&) = nullptr;
   void (*launch)(const Call&) = nullptr;

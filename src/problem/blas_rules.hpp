@@ -8,8 +8,9 @@
 #include "src/problem/shape.hpp"
 #include "src/problem/tma_rules.hpp"
 
-// What a BLAS asks of a dense product's tensors: rows or columns contiguous, no element shared by
-// two of them, and an epilogue of alpha, beta and a bias. The last two dimensions hold a matrix.
+// Requirements of a BLAS on a dense product's tensors: rows or columns contiguous, no element
+// shared by two of them, and an epilogue of alpha, beta and a bias. The last two dimensions hold a
+// matrix.
 namespace tessera::planning {
 
 /// Which of a matrix's lines lie contiguous in memory.

@@ -341,10 +341,12 @@ Request Request::of(const AnyProblem& problem, const DeviceFacts& device,
   request.will_run = std::visit([](const auto& p) { return has_data(p); }, problem);
   if (request.will_run) return request;
   std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
-  // The tensors may have been on a CPU, where this is not looked at.
-  if (const auto* product = std::get_if<MatmulProblem>(&problem);
-      product && device.kind == DeviceKind::cuda)
-    set_blas_limit(*product, std::get<MatmulShape>(request.shape));
+  // The tensors may be on another kind of device than the plan's.
+  if (const auto* product = std::get_if<MatmulProblem>(&problem)) {
+    auto& shape = std::get<MatmulShape>(request.shape);
+    shape.blas = BlasLimit::none;
+    if (device.kind == DeviceKind::cuda) set_blas_limit(*product, shape);
+  }
   return request;
 }
 

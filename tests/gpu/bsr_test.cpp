@@ -21,17 +21,21 @@ struct Blocks {
   std::int64_t rows, cols;
 };
 
-/// Runs a problem by each row and compares with the oracle. Returns the bytes of the last row's
-/// run.
+/// The rows that support a problem: sm80_bsr walks the sparse side only as it is stored.
+std::vector<int> rows_for(const MatmulProblem& problem) {
+  std::vector<int> rows = gpu_test::rows_of("sm90_bsr");
+  if (problem.a.is_sparse() ? !problem.a.transposed : problem.b.transposed)
+    for (int row : gpu_test::rows_of("sm80_bsr")) rows.push_back(row);
+  return rows;
+}
+
+/// Runs a problem by each row and compares with the oracle. Returns the bytes of all runs.
 std::string expect_right_by_each_row(Products& p, const MatmulProblem& problem,
                                      const std::string& text) {
   std::string bytes;
-  std::vector<int> rows = gpu_test::rows_of("sm90_bsr");
-  if (problem.a.is_sparse() ? !problem.a.transposed : problem.b.transposed)
-    for (int row : gpu_test::rows_of("sm80_bsr")) rows.insert(rows.begin(), row);
-  for (int row : rows)
-    bytes = p.expect_right(problem, text + " by " + gpu_test::name_of(row),
-                           [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
+  for (int row : rows_for(problem))
+    bytes += p.expect_right(problem, text + " by " + gpu_test::name_of(row),
+                            [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
   return bytes;
 }
 constexpr Blocks kBlocks[] = {{16, 16}, {32, 32},  {64, 64},  {128, 128}, {16, 64},
@@ -180,7 +184,7 @@ TEST(GpuBsr, HostileLists) {
           MatmulProblem given = problem;
           (side == Side::a || side == Side::a_transposed ? given.a : given.b).sparse =
               sparse.as_given;
-          for (int row : gpu_test::rows_of("sm90_bsr")) {
+          for (int row : rows_for(problem)) {
             p.expect_right(problem,
                            text_of(block, side, 40, DType::bf16) + " by " + gpu_test::name_of(row),
                            [&](const MatmulProblem&) { gpu_test::run_by(row, p.moved(given)); });
@@ -200,8 +204,11 @@ TEST(GpuBsr, ListsOutOfOrder) {
     std::reverse(columns, columns + sparse.stored_blocks());
     const MatmulProblem problem = problem_of(p, sparse, Side::a, 100, false, DType::bf16);
     p.twin().upload();
-    for (int row : gpu_test::rows_of("sm90_bsr")) gpu_test::run_by(row, p.moved(problem));
+    for (int row : rows_for(problem)) gpu_test::run_by(row, p.moved(problem));
     p.expect_untouched_outside(problem.out, p.twin().download(), "out of order");
+    for (int row : gpu_test::rows_of("sm80_bsr"))  // sorted or not
+      p.expect_right(problem, "out of order by " + gpu_test::name_of(row),
+                     [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
   }
 }
 
@@ -253,6 +260,33 @@ TEST(GpuBsr, Batches) {
 TEST(GpuBsr, ManyStoredElements) {
   SKIP_UNLESS_HOPPER();
   gpu_test::expect_many_stored_elements("sm90_bsr");
+}
+
+TEST(GpuBsr, ManyStoredElementsBesideFewColumns) {
+  SKIP_UNLESS_HOPPER();
+  gpu_test::expect_many_stored_elements("sm80_bsr");
+}
+
+/// sm80_bsr: odd pitches and addresses, negative strides, one column for all, a vector.
+TEST(GpuBsr, ADenseSideOfAnyStrides) {
+  SKIP_UNLESS_HOPPER();
+  for (int kind = 0; kind < 5; ++kind) {
+    Products p(31);
+    const BsrMatrix w = p.bsr(DType::bf16, with_gaps(7, 6, p.random(), 0.4), 32, 48, DType::i64);
+    MatmulProblem x = problem_of(p, w, Side::a, 19, false, DType::bf16);
+    const Tensor large = p.matrix(DType::bf16, {288, 64});
+    auto* const at = static_cast<std::uint16_t*>(large.data);
+    if (kind == 0) x.b = tensor(at + 1, DType::bf16, {288, 19}, {61, 3});
+    if (kind == 1) x.b = tensor(at + 287 * 64 + 18, DType::bf16, {288, 19}, {-64, -1});
+    if (kind == 2) x.b = tensor(at, DType::bf16, {288, 19}, {64, 0});
+    if (kind > 2) {
+      x.b = tensor(at, DType::bf16, {288, 1}, {kind == 3 ? 1 : 64, 1});
+      x.out = p.matrix(DType::f32, {224, 1}, 0, true);
+    }
+    for (int row : gpu_test::rows_of("sm80_bsr"))
+      p.expect_right(x, gpu_test::name_of(row) + " kind " + std::to_string(kind),
+                     [&](const MatmulProblem& device) { gpu_test::run_by(row, device); });
+  }
 }
 
 TEST(GpuBsr, SameBitsEveryTime) {

@@ -51,12 +51,12 @@ std::string refused(const MatmulProblem& problem, const char* row = kHalf) {
 }
 
 TEST(SelectCublasLt, WinsWhereOurRowsAreKnownToBeSlower) {
-  // H100, ours of cuBLASLt: .54, .58, .46, .38, .87 to .97.
+  // H100, ours of cuBLASLt: .54, .58, .46, .38, .78 to .97. With 1 to 32 columns both are equal.
   EXPECT_EQ(chosen(dense(5000, 5000, 5000)), kHalf);
   EXPECT_EQ(chosen(dense(7296, 6296, 8280)), kHalf);
   EXPECT_EQ(chosen(dense(64, 64, 65536)), kHalf);
   EXPECT_EQ(chosen(dense(1, 10616, 1460, DType::bf16, true)), kHalf);
-  for (const std::int64_t side : {1, 16, 64, 128}) {
+  for (const std::int64_t side : {64, 128}) {
     EXPECT_EQ(chosen(dense(side, 8192, 8192)), kHalf) << side;
     EXPECT_EQ(chosen(dense(8192, side, 8192)), kHalf) << side;
   }

@@ -91,8 +91,8 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
       EXPECT_EQ(e.op, op);
       EXPECT_EQ(e.device, device.name);
       EXPECT_EQ(e.problem.rfind(to_string(op), 0), 0u);
-      const bool on_gpus = op == Op::merge_states || op == Op::spgemm;
-      const bool on_hopper = op == Op::matmul || op == Op::sddmm || op == Op::attention;
+      const bool on_gpus = op == Op::matmul || op == Op::merge_states || op == Op::spgemm;
+      const bool on_hopper = op == Op::sddmm || op == Op::attention;
       EXPECT_EQ(e.supported, device.kind == DeviceKind::cpu || on_gpus ||
                                  (on_hopper && device.compute_capability == 90))
           << name << "\n"

@@ -68,7 +68,7 @@ TEST(SelectFewColumns, FewThreadBlocksHaveMoreWarpsForEachStrip) {
   EXPECT_EQ(layout_for(linear(1, 28672, 4096, 64)).strips, 4);
   EXPECT_EQ(layout_for(linear(1, 4096, 4096, 64)).strips, 1);
   EXPECT_EQ(layout_for(linear(1, 28672, 4096, 16)).strips, 1);  // a strip fills a block
-  EXPECT_EQ(layout_for(linear(1, 28416, 4096, 96)).strips, 2);  // six strips
+  EXPECT_EQ(layout_for(linear(1, 28416, 4032, 96)).strips, 2);  // six strips
   const FewColumnsLayout at = layout_for(linear(100, 14336, 4096, 64), kSixtyFour);
   EXPECT_EQ(at.rows, 14336);
   EXPECT_EQ(at.cols, 100);
@@ -89,6 +89,29 @@ TEST(SelectFewColumns, MoreColumnsAndMoreBlocksTakeLonger) {
   EXPECT_LT(ms(linear(64, 4096, 4096, 16), kSixtyFour),
             ms(linear(640, 4096, 4096, 16), kSixtyFour));
   EXPECT_LT(ms(linear(1, 4096, 4096, 16), kEight), ms(linear(1, 4096, 4096, 16), kSixtyFour));
+}
+
+TEST(SelectFewColumns, VectorsAreReadAlongTheDepthWhereTheyAreContiguous) {
+  const auto ms = [](std::int64_t stride) {
+    MatmulProblem p = linear(1, 4096, 4096, 16);
+    p.a = p.b, p.a.transposed = false;
+    p.b = tensor(nullptr, DType::bf16, {4096, 1}, {stride, 1}, {DeviceKind::cuda, 0});
+    p.out = shaped({4096, 1});
+    return predict_ms(row_named(kEight), shape_of(AnyProblem(p)), device_preset("h100"));
+  };
+  EXPECT_LT(ms(1), ms(8));
+}
+
+TEST(SelectFewColumns, EveryMatrixOfABatchCounts) {
+  MatmulProblem one = linear(1, 16384, 16384, 64), all = one;
+  const std::int64_t stored = one.b.sparse.values.size(0);
+  all.a = shaped({8, 1, 16384});
+  all.b.sparse.values = shaped({8, stored, 64, 64});
+  all.out = shaped({8, 1, 16384});
+  const auto ms = [](const MatmulProblem& p) {
+    return predict_ms(row_named(kEight), shape_of(AnyProblem(p)), device_preset("h100"));
+  };
+  EXPECT_GT(ms(all), 6 * ms(one));
 }
 
 TEST(SelectFewColumns, TheDenseSideMayLieInAnyWay) {
@@ -113,6 +136,11 @@ TEST(SelectFewColumns, SaysWhatItRefuses) {
   turned.b.sparse.values = tensor(nullptr, DType::bf16, {turned.b.sparse.values.size(0), 16, 16},
                                   {256, 1, 16}, {DeviceKind::cuda, 0});
   EXPECT_NE(refused(turned).find("contiguous rows of each block"), std::string::npos);
+  MatmulProblem grouped = linear(64, 4096, 4096, 16);
+  grouped.b = shaped({2, 4096, 4096});
+  grouped.group_offsets = shaped({3}, DType::i32);
+  EXPECT_NE(refused(grouped).find("group_offsets"), std::string::npos);
+  EXPECT_NE(refused(linear(8 * 65536, 4096, 4096, 16)).find("tiles of columns"), std::string::npos);
 }
 
 }  // namespace

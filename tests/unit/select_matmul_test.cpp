@@ -175,6 +175,20 @@ TEST(SelectMatmul, SmallBlocksShareLoads) {
               "sm90_matmul_m128_n256_k64_s4");
 }
 
+TEST(SelectMatmul, UnalignedRowsOfAResultCostTheSameInAnyNumberOfGroups) {
+  const auto ms = [](std::int64_t groups, std::int64_t n) {
+    MatmulProblem p;
+    p.a = shaped({8192, 512}), p.b = shaped({groups, n, 512}), p.out = shaped({8192, n});
+    p.b.transposed = true;
+    p.group_offsets = shaped({groups + 1}, DType::i32);
+    return predict_ms(row_named("sm90_matmul_m128_n256_k64_s4"), shape_of(AnyProblem(p)),
+                      device_preset("h100"));
+  };
+  const double few = ms(8, 1001) - ms(8, 1008), many = ms(64, 1001) - ms(64, 1008);
+  EXPECT_GT(few, 0.02);
+  EXPECT_NEAR(few, many, 0.005);
+}
+
 TEST(SelectMatmul, ExplainsHowListsAreWalked) {
   const auto says = [](std::int64_t columns, std::int64_t block, const char* words) {
     const std::string text = to_text(on_h200(sparse(8192, 8192, columns, block)));

@@ -139,11 +139,11 @@ TEST(Tuned, AFileThatAgreesWithTheModelIsNamed) {
 }
 
 TEST(Tuned, OtherProblemsUseTheCostModel) {
-  const Explanation e = select(product(8256), h200(), {}, preferring(kOther));
+  const Explanation e = select(product(16384), h200(), {}, preferring(kOther));
   EXPECT_EQ(e.chosen_by, ChosenBy::cost_model);
   EXPECT_EQ(e.preferred, "");
   EXPECT_EQ(e.tuning.path, "/h200.tuning");
-  EXPECT_EQ(choose(product(8256), h200(), {}, preferring(kOther)).kernel_name, kModels);
+  EXPECT_EQ(choose(product(16384), h200(), {}, preferring(kOther)).kernel_name, kModels);
 }
 
 TEST(Tuned, ARowThatDoesNotFitIsPassedOver) {

@@ -14,9 +14,9 @@ from .progress import Progress, stoppable
 from .results import record_key
 from .suite import BUDGET_SPENT, DONE, FAILED, Suite
 
-# What users have instead: of linear layers the dense ones, of sparse products other sparse ones.
-# Dense products are PyTorch's: cuBLASLt by its own heuristics, as any caller gets it. The peers
-# `cublaslt` and `cublaslt_dense` measure eight of its algorithms first and take the best.
+# The alternatives: PyTorch's dense product for dense products and for linear layers (cuBLASLt by its
+# own heuristics, as every caller gets it), and other libraries' sparse products. The peers
+# `cublaslt` and `cublaslt_dense` measure eight of cuBLASLt's algorithms first and take the best.
 ALTERNATIVES = {"attention": ("fa3", "fa4", "sdpa_cudnn", "flashinfer", "torch"),
                 "matmul": ("torch_dense", "torch"),
                 "linear": ("torch_dense", "torch"),
@@ -107,15 +107,17 @@ class Sweep(Suite):
         wanted = [one for state in STATES for one in worst_first(mine, state)[:AGAIN]
                   if "ratios" not in one and "ms" in one["ours"]]
         progress = Progress(len(wanted), quiet=self.quiet)
+        settings = replace(self.settings, rows=False)
         with stoppable(progress):
             for record in wanted:
                 if self.spent():
                     return False
                 case = replace(own[record_key(record)[0]], states=(record["state"],))
                 progress.step("again: " + case.label)
-                ratios = [measured_ratio(measure_case(case, self.settings)[0])
+                ratios = [measured_ratio(measure_case(case, settings)[0])
                           for _ in range(REPEATS)]
-                record["ratios"] = [measured_ratio(record), *(one for one in ratios if one)]
+                record["ratios"] = [one for one in (measured_ratio(record), *ratios)
+                                    if one is not None]
                 self.save()
                 progress.finished()
         return True
@@ -138,7 +140,7 @@ def report(result, op, seed, records):
                  f"{one['ours'].get('predicted_ms') or 0:.4f}", label(one["op"], one["params"])]
                 for one in worst_first(records, state)[:SHOWN]]
         if rows:
-            tables.append(Table([word, "ours, ms", "best alternative, ms", "kernel row",
+            tables.append(Table([word, "ours at first, ms", "alternative, ms", "kernel row",
                                  "predicted, ms", "shape"], rows, 0))
     return tables
 

@@ -50,7 +50,7 @@ void launch(const Call& call) {
   args.block_bytes = values.stride(values.rank - 3) * bytes;
   args.row_bytes = values.stride(values.rank - 2) * bytes;
   args.depth_bytes = dense.stride(depth) * bytes;
-  args.column_bytes = dense.stride(columns) * bytes;
+  args.column_bytes = layout.cols > 1 ? dense.stride(columns) * bytes : 0;
   args.pool_bytes = values.rank == 4 && values.size(0) > 1 ? values.stride(0) * bytes : 0;
   args.dense_batch_bytes = dense.rank == 3 && dense.size(0) > 1 ? dense.stride(0) * bytes : 0;
   args.finish = product::finish_of(problem, swapped);

@@ -5,6 +5,7 @@
 #include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/bsr/rows.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
+#include "src/walk/work.hpp"
 
 namespace tessera::planning {
 namespace {
@@ -33,8 +34,8 @@ double seconds_of(const MatmulShape& s, const FewColumnsLayout& at, const Tile& 
                   const DeviceFacts& device) {
   const OperandShape& o = sparse_of(s);
   const OperandShape& dense = s.a.sparse ? s.b : s.a;
-  const bool along_depth = dense.tma_readable &&
-                           (at.cols == 1 || dense.lies_along_depth(s.a.sparse != dense.transposed));
+  const bool along_depth =
+      dense.tma_readable && dense.lies_along_depth(s.a.sparse != dense.transposed);
   const double sms = std::max(device.units, 1);
   const double stored = real(o.stored) * real(o.block.rows * o.block.cols);
   const double depth = o.block.cols % 32 == 0 ? 32 : 16, units = stored / (tile.m * depth);
@@ -42,10 +43,8 @@ double seconds_of(const MatmulShape& s, const FewColumnsLayout& at, const Tile& 
   const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
   // Stored blocks come from memory once, for each tile of columns from L2.
   constexpr double kOfMemory = 0.84;
-  const double memory = seconds(
-      2 * stored + 2 * real(s.k) * real(at.cols) + size_of(s.out) * real(at.rows) * real(at.cols),
-      device.memory_tbs * 1e12 * kOfMemory);
-  // What a unit keeps an SM busy, and what it takes when nothing else hides its latency.
+  const double memory = seconds(work_of(s).bytes, device.memory_tbs * 1e12 * kOfMemory);
+  // Seconds that a unit occupies an SM, and its latency where nothing hides it.
   constexpr double kUnit = 21e-9, kEight = 5.8e-9, kGathered = 14.3e-9;
   constexpr double kLatency = 0.29e-6, kEightLatency = 0.031e-6, kGatheredLatency = 0.31e-6;
   const double busy =
@@ -85,7 +84,8 @@ struct FewColumns {
     Layout at{.rows = s.b.sparse ? s.n : s.m, .cols = s.b.sparse ? s.m : s.n};
     at.col_tiles = up(at.cols, tile.n);
     const std::int64_t strips = up(at.rows, tile.m);
-    at.strips = strips_of(s, tile, product::count_tiles(strips, at.col_tiles), device);
+    at.strips = strips_of(
+        s, tile, product::count_tiles(product::count_tiles(strips, at.col_tiles), s.batch), device);
     at.ctas = up(strips, at.strips);
     at.overlapped = device.compute_capability >= 90;
     product::refuse_tiles(product::count_tiles(at.ctas, s.batch), reasons);

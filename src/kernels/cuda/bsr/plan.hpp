@@ -10,8 +10,8 @@ namespace tessera::planning {
 constexpr int few_columns_warps(const Tile& tile) { return tile.warpgroups * 4; }
 
 /// The layout of a product on a row of sm80_bsr. The sparse side gives the rows of the product as
-/// computed. A thread block computes `strips` strips of 16 rows inside one row of blocks; so many
-/// warps share the stored blocks of each.
+/// computed. A thread block computes `strips` strips of 16 rows inside one row of blocks; the
+/// other warps share the stored blocks of each strip.
 struct FewColumnsLayout {
   std::int64_t rows = 0, cols = 0;
   std::int64_t ctas = 0, col_tiles = 0;

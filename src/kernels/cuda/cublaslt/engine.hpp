@@ -14,7 +14,8 @@
 // library chose. Tests hand in a table of their own.
 namespace tessera::cuda::cublaslt {
 
-/// What is called of the library. The Init functions behind the header's inline ones are exported.
+/// The functions of the library that are called. The Init functions behind the header's inline ones
+/// are exported.
 struct Functions {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtGetVersion) version;

@@ -1,6 +1,7 @@
 #include "src/kernels/cuda/cublaslt/launch.hpp"
 
 #include <cstdlib>
+#include <string>
 
 #include <tessera/error.hpp>
 

@@ -2,6 +2,7 @@
 
 #include "src/kernels/cuda/cublaslt/library.hpp"
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <initializer_list>
@@ -19,11 +20,12 @@ std::string own_folder() {
   Dl_info info{};
   if (!dladdr(reinterpret_cast<const void*>(&own_folder), &info) || !info.dli_fname) return {};
   const std::string file = info.dli_fname;
+  if (file.front() != '/') return {};  // of a program that was started by a relative path
   const std::size_t slash = file.rfind('/');
   return slash == std::string::npos ? std::string() : file.substr(0, slash + 1);
 }
 
-/// Fills in the functions; what is wrong with the library, or nothing.
+/// Fills in the functions. Returns what is wrong with the library, or nothing.
 std::string take_functions(void* handle, Library& library) {
   std::string absent;
   const auto take = [&](auto& function, const char* name) {
@@ -51,49 +53,59 @@ std::string take_functions(void* handle, Library& library) {
   return {};
 }
 
-bool open(Library& library, const std::string& path, int flags) {
+/// Opens a library and takes its functions. Returns what is wrong with it, or nothing.
+std::string open(Library& library, const std::string& path, int flags) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
-  if (!handle) return false;
-  if (!take_functions(handle, library).empty()) return false;
+  if (!handle) {
+    const char* error = dlerror();
+    return error ? error : "dlopen failed";
+  }
+  if (std::string wrong = take_functions(handle, library); !wrong.empty()) {
+    dlclose(handle);
+    return wrong;
+  }
   library.found = true;
   library.path = path;
-  return true;
+  return {};
 }
 
-Library load_given(const std::string& path) {
-  Library library;
-  if (open(library, path, 0)) return library;
-  library.missing = std::string(kVariable) + " names '" + path + "', which can't be used: ";
-  if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    library.missing += take_functions(handle, library);
-  } else {
-    const char* error = dlerror();
-    library.missing += error ? error : "dlopen failed";
-  }
-  return library;
+/// Whether the driver runs libraries of CUDA 13. Without a driver nothing runs, and either will do.
+bool driver_runs_new() {
+  int driver = 0;
+  return cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 || driver >= 13000;
 }
 
 }  // namespace
 
 Library load_library(const char* given) {
-  if (given && *given) return load_given(given);
   Library library;
+  if (given && *given) {
+    const std::string wrong = open(library, given, 0);
+    if (!library.found)
+      library.missing =
+          std::string(kVariable) + " names '" + given + "', which can't be used: " + wrong;
+    return library;
+  }
   constexpr const char *kNew = "libcublasLt.so.13", *kOld = "libcublasLt.so.12";
+  const auto opened = [&](const std::string& path, int flags = 0) {
+    return open(library, path, flags).empty();
+  };
   for (const char* name : {kNew, kOld})
-    if (open(library, name, RTLD_NOLOAD)) return library;
-  for (const char* name : {kNew, kOld})
-    if (open(library, name, 0)) return library;
+    if (opened(name, RTLD_NOLOAD)) return library;
+  const bool may_be_new = driver_runs_new();
+  if ((may_be_new && opened(kNew)) || opened(kOld)) return library;
   // site-packages/tessera/lib/ beside site-packages/nvidia/.
   if (const std::string folder = own_folder(); !folder.empty()) {
     const std::string packages = folder + "../../nvidia/";
-    if (open(library, packages + "cu13/lib/" + kNew, 0)) return library;
-    if (open(library, packages + "cublas/lib/" + kOld, 0)) return library;
+    if (may_be_new && opened(packages + "cu13/lib/" + kNew)) return library;
+    if (opened(packages + "cublas/lib/" + kOld)) return library;
   }
-  for (const char* name : {kNew, kOld})
-    if (open(library, std::string("/usr/local/cuda/lib64/") + name, 0)) return library;
+  const std::string toolkit = "/usr/local/cuda/lib64/";
+  if ((may_be_new && opened(toolkit + kNew)) || opened(toolkit + kOld)) return library;
   library.missing =
-      std::string("cuBLASLt was not found: import PyTorch first, or put the folder of ") + kNew +
-      " or .12 on LD_LIBRARY_PATH, or set " + kVariable + " to the path of this file";
+      std::string("cuBLASLt was not found: import PyTorch first, or put the folder of ") +
+      (may_be_new ? std::string(kNew) + " or .12" : kOld) + " on LD_LIBRARY_PATH, or set " +
+      kVariable + " to the path of this file";
   return library;
 }
 

@@ -67,8 +67,8 @@ Shares shares_of(const MatmulShape& s, const DeviceFacts& device) {
   const std::int64_t alignment =
       std::min({alignment_of(s.a), alignment_of(s.b), alignment_of(s.n, s.out)});
   if (device.compute_capability / 10 != 9) return {alignment == 16 ? 0.8 : 0.3, 0.9};
-  if (alignment == 16) return {0.8, 0.9};
-  return alignment > 2 ? Shares{0.21, 0.55} : Shares{0.13, 0.35};
+  if (alignment == 16) return {0.775, 0.9};
+  return alignment > 2 ? Shares{0.21, 0.55} : Shares{0.145, 0.35};
 }
 
 /// FLOPs per second of large products.
@@ -163,7 +163,10 @@ struct CublasLt {
 }  // namespace
 
 KernelFamily sm80_cublaslt_family() {
-  return make_family<CublasLt>("sm80_cublaslt", Backend::sm80, Op::matmul, kSm80CublasLtRows);
+  KernelFamily family =
+      make_family<CublasLt>("sm80_cublaslt", Backend::sm80, Op::matmul, kSm80CublasLtRows);
+  family.depends_on_blas = true;
+  return family;
 }
 
 }  // namespace tessera::planning

@@ -4,9 +4,8 @@
 
 #include "src/kernels/family.hpp"
 
-// From a problem to what a column-major BLAS multiplies: out = alpha * op(left) op(right) + beta *
-// c
-// + bias, all as numbers. A result with contiguous rows is computed as its transpose.
+// A problem as numbers for a column-major BLAS: out = alpha * op(left) op(right) + beta * c + bias.
+// A result with contiguous rows is computed as its transpose.
 namespace tessera::cuda::cublaslt {
 
 /// A column-major matrix; strides in elements.

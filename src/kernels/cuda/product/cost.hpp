@@ -10,9 +10,10 @@ namespace tessera::planning::product {
 /// Strides of the result are no part of a shape: its rows are taken to lie without padding.
 inline double narrow_store_seconds(const MatmulShape& s, double units) {
   if (s.n * size_of(s.out) % 16 == 0) return 0;
-  constexpr double kElement = 0.78e-9;  // on one SM
-  return kElement * static_cast<double>(s.batch) * static_cast<double>(s.m) *
-         static_cast<double>(s.n) / units;
+  constexpr double kElement = 0.78e-9;                             // on one SM
+  const bool rows = s.grouped && s.group_axis == GroupAxis::rows;  // m counts those of all groups
+  const double results = rows ? 1 : static_cast<double>(s.batch);
+  return kElement * results * static_cast<double>(s.m) * static_cast<double>(s.n) / units;
 }
 
 }  // namespace tessera::planning::product

@@ -131,11 +131,12 @@ bool data_tells(const AttentionShape& s) {
 bool walks_differ(const AttentionShape& s) { return has_window(s) || data_tells(s); }
 
 /// Whether the shortest walk is at least half as long as the longest: without masks, and under a
-/// causal mask where most keys come before the first query (chunked prefill).
+/// causal mask where at least half of the keys come before the first query (chunked prefill).
+/// Queries are taken to be at their default positions, as positions are no part of a shape.
 bool walks_alike(const AttentionShape& s) {
-  const bool most_before =
+  const bool prefix_is_half =
       s.window_left < 0 && s.window_right == 0 && !data_tells(s) && 2 * s.q_length <= s.kv_length;
-  return most_before || !walks_differ(s);
+  return prefix_is_half || !walks_differ(s);
 }
 
 /// The fraction of the work that is saved when consumers without rows skip a sequence's last tile.
