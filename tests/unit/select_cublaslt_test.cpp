@@ -184,6 +184,26 @@ TEST(SelectCublasLt, RefusesWithReasons) {
   EXPECT_EQ(refused(many), "matrices of a batch: expected at most 65535, got 70000");
 }
 
+TEST(SelectCublasLt, PlansOfOtherRowsServeEveryEpilogue) {
+  const MatmulProblem plain = dense(64, 96, 32);
+  MatmulProblem silu = plain;
+  silu.epilogue.activation = Activation::silu;
+  // Where there is no GPU, `run` refuses later than by the plan.
+  const auto refusal = [&](const char* row) -> std::string {
+    Execution forced;
+    forced.kernel = row;
+    const Plan made = choose(plain, device_preset("h100"), forced);
+    try {
+      run(made, silu, {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  EXPECT_NE(refusal(kHalf).find("plan again"), std::string::npos);
+  EXPECT_EQ(refusal("sm90_skinny_m256_n64_k64_s24").find("plan again"), std::string::npos);
+}
+
 TEST(SelectCublasLt, PlansKnowWhatExcludesABlas) {
   const MatmulProblem plain = dense(64, 96, 32);
   MatmulProblem silu = plain, bias = plain;
