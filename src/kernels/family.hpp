@@ -76,6 +76,9 @@ struct KernelFamily {
   std::string_view name;  // e.g. "sm90_attention", the prefix of its rows' names
   Backend backend{};
   Op op{};
+  /// Whether plans depend on MatmulShape::blas. Plans of other families serve every epilogue and
+  /// every stride of dense operands.
+  bool depends_on_blas = false;
   std::span<const KernelRow> rows;
 
   /// Adds the reasons why a row cannot run a problem. Device and dtypes have been checked before.
@@ -90,10 +93,6 @@ struct KernelFamily {
   BufferSizes (*buffers)(const AnyShape&, const Layout&, const KernelRow&, int threads) = nullptr;
   /// Text for `explain`, after the row's `why`: "; ..." for each unusual property.
   std::string (*describe)(const AnyShape&, const Layout&) = nullptr;
-
-  /// Whether layouts or times depend on MatmulShape::blas. Plans of other families serve every
-  /// epilogue and every stride of dense operands.
-  bool depends_on_blas = false;
 
   /// Null if this build does not contain the backend.
   void (*prepare)(const Call&) = nullptr;

@@ -22,7 +22,8 @@ int strips_of(const MatmulShape& s, const Tile& tile, std::int64_t strips,
               const DeviceFacts& device) {
   const std::int64_t in_block = std::max<std::int64_t>(sparse_of(s).block.rows / tile.m, 1);
   for (const int together : {4, 2})
-    if (in_block % together == 0 && strips / together >= 2 * std::max(device.units, 1))
+    if (in_block % together == 0 &&
+        strips / together >= std::int64_t{2} * std::max(device.units, 1))
       return together;
   return 1;
 }

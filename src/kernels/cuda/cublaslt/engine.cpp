@@ -93,7 +93,7 @@ void Engine::describe(const Key& key, Prepared& prepared) const {
   if (!key.has_bias) return;
   // The choice of an algorithm looks at the bias's address for its alignment: all biases have this
   // one, and a run sets its own.
-  const void* const aligned = reinterpret_cast<const void*>(kMaxAlignment);
+  const void* const aligned = std::bit_cast<const void*>(std::uintptr_t{kMaxAlignment});
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, std::uint32_t{CUBLASLT_EPILOGUE_BIAS});
   set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(result)));
   set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
