@@ -14,8 +14,8 @@ from .progress import Progress, stoppable
 from .results import record_key
 from .suite import BUDGET_SPENT, DONE, FAILED, Suite
 
-# The alternatives: PyTorch's dense product for dense products and for linear layers (cuBLASLt by its
-# own heuristics, as every caller gets it), and other libraries' sparse products. The peers
+# The alternatives: PyTorch's dense product for dense products and for linear layers (cuBLASLt by
+# its own heuristics, as every caller gets it), and other libraries' sparse products. The peers
 # `cublaslt` and `cublaslt_dense` measure eight of cuBLASLt's algorithms first and take the best.
 ALTERNATIVES = {"attention": ("fa3", "fa4", "sdpa_cudnn", "flashinfer", "torch"),
                 "matmul": ("torch_dense", "torch"),
