@@ -62,8 +62,8 @@ def name_of(device):
 
 
 def milliseconds(call, device=None):
-    """The quickest call of a third of a second, after one that warms up. (Others who want the same
-    processor make calls slower, never quicker.)"""
+    """The fastest call of a third of a second, after one that warms up. (Others who want the same
+    processor make calls slower, never faster.)"""
     def finished():
         call()
         if device is not None and device.type == "cuda":

@@ -1,6 +1,6 @@
 """Reads a sparse matrix from a Matrix Market file, finds the blocks that suit it, and multiplies.
 
-Small blocks store few zeros beside the elements, large ones are quicker for each element stored.
+Small blocks store few zeros beside the elements, large ones are faster for each element stored.
 Without a file, a matrix like those of finite elements is made: a square of nodes, each with three
 unknowns that meet those of the eight nodes around it."""
 

@@ -110,7 +110,7 @@ int main(int argc, char** argv) try {
   for (const AttentionProblem& layer : sparse)
     for (std::int64_t query = 0; query < length; query += 1 + length / 32)
       worst = std::fmax(worst, error_of(layer, pattern, query));
-  std::printf("%d layers on %s: %.2f ms a layer, dense %.2f ms, %.1f times as quick\n", kLayers,
+  std::printf("%d layers on %s: %.2f ms a layer, dense %.2f ms, %.1f times as fast\n", kLayers,
               to_string(device).c_str(), sparse_ms, dense_ms, dense_ms / sparse_ms);
   std::printf("%.1f%% of the blocks visited; largest error %.2g, accepted up to %.2g\n",
               pattern.density() * 100, worst, kTolerance);

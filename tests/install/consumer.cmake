@@ -64,7 +64,7 @@ run(${CMAKE_COMMAND} -S ${SOURCE}/examples/cpp -B ${WORK}/example
     "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror")
 run(${CMAKE_COMMAND} --build ${WORK}/example)
 run(${WORK}/example/sparse_layers 1024)
-if(NOT said MATCHES "chosen +[a-z0-9_]+attention.*4 layers on .* times as quick\n.*largest error")
+if(NOT said MATCHES "chosen +[a-z0-9_]+attention.*4 layers on .* times as fast\n.*largest error")
   message(FATAL_ERROR "sparse_layers printed something else:\n${said}")
 endif()
 execute_process(COMMAND ${WORK}/example/sparse_layers 100 RESULT_VARIABLE result

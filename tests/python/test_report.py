@@ -219,7 +219,7 @@ def test_hostile_names_stay_text_everywhere(make, name):
 def test_wins_and_losses_are_both_counted():
     cases = [product(1, 0.5), product(2, 2.0), product(3, 1.02, spread=0.1), product(4, 4.0),
              product(5, 1.0, peers={}), product(6, "no kernel")]
-    assert card_tables.counts(cases) == {"quicker": 1, "even": 1, "slower": 2}
+    assert card_tables.counts(cases) == {"faster": 1, "even": 1, "slower": 2}
     assert card_tables.by_groups(cases).rows == [
         ["matmul", "sustained", 4, 1, 1, 2, "0.74x", "0.25x", "2.00x"]]
     lost = card_tables.losses(cases)
@@ -231,7 +231,7 @@ def test_wins_and_losses_are_both_counted():
 def test_dense_references_are_no_peers_to_win_against():
     made = record("spgemm", {**SPARSE, "density": 1.0}, 1.0,
                   {"cublaslt_dense": 0.1, "cublaslt": 2.0})
-    assert card_tables.counts([made]) == {"quicker": 1, "even": 0, "slower": 0}
+    assert card_tables.counts([made]) == {"faster": 1, "even": 0, "slower": 0}
 
 
 def test_the_model_s_error_is_told_over_all_and_by_family():

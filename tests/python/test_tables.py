@@ -37,7 +37,7 @@ def test_a_comparison_shows_every_peer_and_who_is_missing():
                                      "cusparse_bell", "flex", "fa3", "fa4", "J/TFLOP"]
     sparse = row_of(lines, "density 0.25")
     # 5e8 operations in half a millisecond: 1 TFLOPS. The dense product of random values makes 2e9
-    # in a fifth of one, quicker than every peer, but it is none.
+    # in a fifth of one, faster than every peer, but it is none.
     assert sparse[1:5] == ["TFLOPS", "1", "torch_bsr 0.50x", "0.10"]
     assert sparse[5:9] == ["0.5, 2.00x", "10, 0.40x", "2, 0.50x", "- (1)"] and sparse[-1] == "3"
     # Both operands of a sampled product are dense: cuBLASLt makes 2e9 in a millisecond.
@@ -220,7 +220,7 @@ def test_at_a_glance_all_files_of_a_card_are_one_table_with_its_losses(tree):
     lines = page_of(tree, "glance")
     assert row_of(lines, "| matmul | sustained")[2:] == ["2", "1", "0", "1", "1.25x", "0.50x",
                                                          "2.00x"]
-    assert "quicker than the best one in 1, slower in 1" in "".join(lines)
+    assert "faster than the best one in 1, slower in 1" in "".join(lines)
     assert row_of(lines, "| matmul 16x8x8")[2:] == ["cublaslt", "2", "1", "0.50x"]
     # Of several files each says what it has measured; of one there is no need.
     assert sum(line.startswith("*products: ") for line in lines) == 2

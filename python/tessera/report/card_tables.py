@@ -9,7 +9,7 @@ from ..bench import results as result_files
 from .table import Table, captioned
 from .values import (
     EVEN,
-    QUICKER,
+    FASTER,
     SLOWER,
     best_peer,
     by_group,
@@ -52,7 +52,7 @@ def verdict_of(record):
 def counts(records):
     """{verdict: how many}."""
     verdicts = [verdict_of(record) for record in compared(records)]
-    return {one: verdicts.count(one) for one in (QUICKER, EVEN, SLOWER)}
+    return {one: verdicts.count(one) for one in (FASTER, EVEN, SLOWER)}
 
 
 def glance(records):
@@ -60,8 +60,8 @@ def glance(records):
     told, total = counts(records), len(compared(records))
     if not total:
         return []
-    return [f"Of {total} measurements beside a peer, tessera was quicker than the best one in "
-            f"{told[QUICKER]}, slower in {told[SLOWER]}, and even with it, within both spreads, in "
+    return [f"Of {total} measurements beside a peer, tessera was faster than the best one in "
+            f"{told[FASTER]}, slower in {told[SLOWER]}, and even with it, within both spreads, in "
             f"{told[EVEN]}.", *captioned(by_groups(records)), *captioned(losses(records))]
 
 
@@ -73,9 +73,9 @@ def by_groups(records):
     for (group, state), chosen in grouped.items():
         told = counts(chosen)
         ratios = [times_as_quick(record) for record in chosen]
-        rows.append([group, state, len(chosen), told[QUICKER], told[EVEN], told[SLOWER],
+        rows.append([group, state, len(chosen), told[FASTER], told[EVEN], told[SLOWER],
                      f"{median(ratios):.2f}x", f"{min(ratios):.2f}x", f"{max(ratios):.2f}x"])
-    head = ["cases", "state", "measured", QUICKER, EVEN, SLOWER, "median", "least", "most"]
+    head = ["cases", "state", "measured", FASTER, EVEN, SLOWER, "median", "least", "most"]
     return Table(head, rows, 2, "Speed-up over the best peer")
 
 

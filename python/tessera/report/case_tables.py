@@ -1,4 +1,4 @@
-"""Tables of cases: beside peers, the density from which a dense product is quicker, what
+"""Tables of cases: beside peers, the density from which a dense product is faster, what
 making lists takes, what calls cost the host. Each function returns texts, tables and notes in the
 order to read."""
 
@@ -33,7 +33,7 @@ def comparison(records):
 
 
 def state_table(records, notes, title):
-    """A case a line, a competitor a column, with how many times quicker ours is."""
+    """A case a line, a competitor a column, with how many times faster ours is."""
     names = list(dict.fromkeys(name for record in records for name in record["peers"]))
     head = ["case", "in", OURS, "best peer", "of the dense rate", *names, "J/TFLOP"]
     rows = []
@@ -103,7 +103,7 @@ def workloads(records):
 
 
 def crossover(records):
-    """The density from which the dense product is quicker, for each size of blocks."""
+    """The density from which the dense product is faster, for each size of blocks."""
     series = {}
     for record in records:
         p = record["params"]

@@ -14,7 +14,7 @@ DENSE = {"bsr_matmul": "cublaslt_dense", "spgemm": "cublaslt_dense", "attention"
          "matmul": "cublaslt", "sddmm": "cublaslt"}
 REFERENCES = ("cublaslt_dense", "tessera_dense")
 NOTABLE_SPREAD = 0.05
-QUICKER, EVEN, SLOWER = "quicker", "even", "slower"
+FASTER, EVEN, SLOWER = "faster", "even", "slower"
 
 
 def number(value, digits=3):
@@ -68,7 +68,7 @@ def measured(record):
 
 
 def best_peer(record):
-    """The name of the quickest; None where none was measured."""
+    """The name of the fastest; None where none was measured."""
     peers = measured(record)
     return min((name for name in peers if name not in REFERENCES),
                key=lambda name: peers[name]["ms"], default=None)
@@ -84,10 +84,10 @@ def times_as_quick(record):
 
 def verdict(entry, other):
     """How the first stands beside the second: even where both spreads together hide who is
-    quicker. A spread is the distance of the quartiles, so half of it is to either side."""
+    faster. A spread is the distance of the quartiles, so half of it is to either side."""
     margin = (entry["spread"] + other["spread"]) / 2
     share = entry["ms"] / other["ms"]
-    return EVEN if abs(share - 1) <= margin else QUICKER if share < 1 else SLOWER
+    return EVEN if abs(share - 1) <= margin else FASTER if share < 1 else SLOWER
 
 
 def case_text(record):

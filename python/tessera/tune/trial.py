@@ -9,7 +9,7 @@ from ..bench.ours import explanation, prepare_ours, refusal
 from ..bench.patterns import NoTessera, import_tessera
 from ..bench.peers.base import Unavailable, one_line
 from ..bench.problem import Problem
-from ..report.values import QUICKER, verdict
+from ..report.values import FASTER, verdict
 
 
 @dataclass
@@ -36,13 +36,13 @@ class Trial:
 
     @property
     def winner(self):
-        """The fastest kernel where it is quicker than the cost model's choice, as reports judge it,
+        """The fastest kernel where it is faster than the cost model's choice, as reports judge it,
         else that; None where nothing has a time."""
         timed = [one for one in self.rows if one.ms is not None]
         if not timed:
             return None
         best, model = min(timed, key=lambda one: one.ms), self.of(self.model)
-        if model.ms is None or verdict(vars(best), vars(model)) == QUICKER:
+        if model.ms is None or verdict(vars(best), vars(model)) == FASTER:
             return best.row
         return model.row
 

@@ -62,7 +62,7 @@ def version_of(package):
         return "unknown"
 
 
-def quickest(candidates):
+def fastest(candidates):
     """{label: closure} -> the label of the fastest one on the GPU. Failing ones are skipped; if all
     fail, raises Unavailable with all reasons."""
     torch = need("torch")

@@ -3,7 +3,7 @@ two minutes per variant."""
 
 from .. import arrays
 from ..timing import Prepared
-from .base import Peer, need, quickest
+from .base import Peer, fastest, need
 
 WORKSPACE = 512 << 20
 
@@ -32,7 +32,7 @@ class FlashInfer(Peer):
                 runs[backend] = self._prepare(torch, module, problem, backend)
             return runs[backend](0)
 
-        best = quickest({backend: lambda b=backend: first(b) for backend in ("fa3", "fa2")})
+        best = fastest({backend: lambda b=backend: first(b) for backend in ("fa3", "fa2")})
         return Prepared(runs[best], version=f"{self.version()} ({best})")
 
     def _prepare(self, torch, module, problem, backend):

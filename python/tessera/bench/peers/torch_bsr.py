@@ -4,7 +4,7 @@ import warnings
 
 from ..arrays import to_torch
 from ..timing import Prepared
-from .base import Peer, need, quickest
+from .base import Peer, fastest, need
 
 
 class TorchBsr(Peer):
@@ -14,7 +14,7 @@ class TorchBsr(Peer):
         torch = need("torch")
         runs = {"operator": [torch_bsr_product(torch, problem, one) for one in problem.sets],
                 "triton": [triton_product(torch, problem, one) for one in problem.sets]}
-        best = quickest({name: some[0] for name, some in runs.items()})
+        best = fastest({name: some[0] for name, some in runs.items()})
         return Prepared(lambda i: runs[best][i](), version=f"{self.version()} ({best})")
 
 
