@@ -119,8 +119,7 @@ def measured(monkeypatch):
         return [make_case("matmul", {"m": m, "n": 8, "k": 8}, shapes.STATES)
                 for m in range(1, count + 1)]
 
-    for module in (suite, sweep):
-        monkeypatch.setattr(module, "measure_case", measure_case)
+    monkeypatch.setattr(suite, "measure_case", measure_case)
     monkeypatch.setattr(shapes, "draw", draw)
     return calls
 
@@ -144,6 +143,27 @@ def test_the_worst_are_measured_again_and_once_only(measured, tmp_path):
     measured.clear()
     assert sweep_of(path, resume=True).sweep() == suite.DONE
     assert measured == []
+
+
+def test_a_repetition_that_is_interrupted_or_fails_keeps_the_first_time(measured, tmp_path,
+                                                                        monkeypatch):
+    path, once = tmp_path / "one.json", suite.measure_case
+
+    def stops(error):
+        def measure_case(*arguments):
+            if len(measured) > 24:
+                raise error
+            return once(*arguments)
+        return measure_case
+
+    for error, outcome in ((KeyboardInterrupt(), suite.STOPPED), (ValueError("no"), suite.FAILED)):
+        measured.clear()
+        monkeypatch.setattr(suite, "measure_case", stops(error))
+        assert sweep_of(path).sweep() == outcome
+        result = results.read(path)
+        assert len(result["sweeps"]) == 2
+        assert ("interrupted" in result) == (outcome == suite.STOPPED)
+        assert sum("ratios" in one for one in result["cases"]) == (24 - 12) // sweep.REPEATS
 
 
 def test_shards_are_joined_before_they_are_summed_up(measured, tmp_path):

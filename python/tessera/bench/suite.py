@@ -94,7 +94,13 @@ class Suite:
         return self.budget is not None and time.monotonic() - self.start > self.budget
 
     def run(self, cases):
-        left = [case for case in cases if not self.is_done(case)]
+        outcome = self.each([case for case in cases if not self.is_done(case)], self._measure)
+        if outcome in (DONE, FAILED):
+            self.attempts = Attempts(self.path, resume=False)  # the results have the reasons now
+        return outcome
+
+    def each(self, left, measure):
+        """Calls measure(case, progress), which returns whether it measured, for each case."""
         progress = Progress(len(left), quiet=self.quiet)
         outcome = DONE
         try:
@@ -106,7 +112,7 @@ class Suite:
                         progress.say(f"the budget of {self.budget:g} s is spent: "
                                      f"{len(left) - progress.done} cases are left")
                         return BUDGET_SPENT
-                    if not self._measure(case, progress):
+                    if not measure(case, progress):
                         outcome = FAILED
                     progress.finished()
         except DeviceLost as error:
@@ -117,7 +123,6 @@ class Suite:
             return STOPPED
         finally:
             self.save()
-        self.attempts = Attempts(self.path, resume=False)  # the results have the reasons now
         return outcome
 
     def _ceilings(self, progress):
@@ -128,15 +133,16 @@ class Suite:
         progress.step("ceilings: copy, dense product")
         self.result["ceilings"].update(measure_ceilings(CudaTimer(1, self.settings.meter)))
 
-    def _measure(self, case, progress):
+    def records_of(self, case, progress):
+        """The records of a case; None if it could not be measured."""
         self.settings.left_out = left_out = self.attempts.of(case.key)
         self.settings.starting = lambda name: self.attempts.starting(case.key, name)
         if None in left_out:
             progress.say(f"{case.label}: left out: {left_out[None]}")
-            return False
+            return None
         try:
-            records = measure_case(case, self.settings,
-                                   lambda text: progress.step(case.label, text))
+            return measure_case(case, self.settings,
+                                lambda text: progress.step(case.label, text))
         except DeviceLost as error:
             self.attempts.note(case.key, error)
             raise
@@ -145,6 +151,11 @@ class Suite:
         except Exception as error:  # a failing case must not stop the others
             progress.say(f"{case.label}: {type(error).__name__}: {one_line(error)}")
             tidy(self.settings.device)
+            return None
+
+    def _measure(self, case, progress):
+        records = self.records_of(case, progress)
+        if records is None:
             return False
         made = {results.record_key(record): record for record in records}
         kept = [one for one in self.result["cases"] if results.record_key(one) not in made]

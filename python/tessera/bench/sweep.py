@@ -9,10 +9,8 @@ from dataclasses import replace
 from ..report.table import Table
 from . import shapes
 from .cases import label
-from .measure import measure_case
-from .progress import Progress, stoppable
 from .results import record_key
-from .suite import BUDGET_SPENT, DONE, FAILED, Suite
+from .suite import DONE, FAILED, Suite
 
 # The alternatives: PyTorch's dense product for dense products and for linear layers (cuBLASLt by
 # its own heuristics, as every caller gets it), and other libraries' sparse products. The peers
@@ -87,8 +85,10 @@ class Sweep(Suite):
 
     def sweep(self):
         outcome = self.run(self.shard)
-        if outcome in (DONE, FAILED) and not self._measure_worst_again():
-            outcome = BUDGET_SPENT
+        if outcome in (DONE, FAILED):
+            self.settings = replace(self.settings, rows=False)
+            again = self.each(self._worst(), self._measure_again)
+            outcome = outcome if again == DONE else again
         self.result["sweeps"] = [
             one for one in self.result.get("sweeps", ())
             if (one["op"], one["seed"]) != (self.op, self.seed)
@@ -100,26 +100,24 @@ class Sweep(Suite):
         keys = {case.key for case in self.cases}
         return [one for one in self.result["cases"] if record_key(one)[0] in keys]
 
-    def _measure_worst_again(self):
-        """Whether there was time for it. Another process's shard is not touched."""
+    def _worst(self):
+        """The worst cases of this shard that have one measurement, each in one state."""
         own = {case.key: case for case in self.shard}
         mine = [one for one in self.records() if record_key(one)[0] in own]
-        wanted = [one for state in STATES for one in worst_first(mine, state)[:AGAIN]
-                  if "ratios" not in one and "ms" in one["ours"]]
-        progress = Progress(len(wanted), quiet=self.quiet)
-        settings = replace(self.settings, rows=False)
-        with stoppable(progress):
-            for record in wanted:
-                if self.spent():
-                    return False
-                case = replace(own[record_key(record)[0]], states=(record["state"],))
-                progress.step("again: " + case.label)
-                ratios = [measured_ratio(measure_case(case, settings)[0])
-                          for _ in range(REPEATS)]
-                record["ratios"] = [one for one in (measured_ratio(record), *ratios)
-                                    if one is not None]
-                self.save()
-                progress.finished()
+        return [replace(own[record_key(one)[0]], states=(state,)) for state in STATES
+                for one in worst_first(mine, state)[:AGAIN]
+                if "ratios" not in one and "ms" in one["ours"]]
+
+    def _measure_again(self, case, progress):
+        (record,) = (one for one in self.records() if record_key(one) == (case.key, case.states[0]))
+        ratios = [measured_ratio(record)]
+        for _ in range(REPEATS):
+            made = self.records_of(case, progress)
+            if made is None:
+                return False
+            ratios += [one for one in map(measured_ratio, made) if one is not None]
+        record["ratios"] = ratios
+        self.save()
         return True
 
 
