@@ -4,7 +4,7 @@
 # A family is a folder below src/kernels/cuda with a rows.hpp, and launch.cuh with its kernel:
 # `launch<tile, dtypes>` in namespace tessera::cuda:: and the folder's path. Rows are named
 # BACKEND_FAMILY_FACTS. A family without kernels of its own has launch.hpp in the place of launch.cuh:
-# `launch(call)` and `missing()` in that namespace serve all rows, and no .cu is generated.
+# `launch(call)`, `missing()` and `workspace(call)` in that namespace serve all rows, and no .cu is generated.
 
 if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
@@ -66,7 +66,7 @@ function(tessera_rows folder)
       set(backend ${CMAKE_MATCH_2})
       if(row MATCHES "${TESSERA_KERNELS}" AND host_launch)
         string(APPEND row_launchers
-               "    {&planning::${table}[${index}], ${space}::launch, ${space}::missing},\n")
+               "    {&planning::${table}[${index}], ${space}::launch, ${space}::missing,\n     ${space}::workspace},\n")
       elseif(row MATCHES "${TESSERA_KERNELS}")
         set(source ${PROJECT_BINARY_DIR}/rows/${row}.cu)
         configure_file(${PROJECT_SOURCE_DIR}/cmake/row.cu.in ${source} @ONLY)
@@ -78,7 +78,7 @@ function(tessera_rows folder)
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${gencode}")
         list(APPEND row_sources ${source})
         string(APPEND row_declarations "void launch_${row}(const planning::Call&);\n")
-        string(APPEND row_launchers "    {&planning::${table}[${index}], launch_${row}, nullptr},\n")
+        string(APPEND row_launchers "    {&planning::${table}[${index}], launch_${row}, nullptr, nullptr},\n")
       endif()
       math(EXPR index "${index} + 1")
     endif()

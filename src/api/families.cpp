@@ -32,8 +32,7 @@ planning::Families families() {
 #if defined(TESSERA_CUDA)
       if (family.backend != Backend::cpu) {
         family.prepare = cuda::prepare;
-        family.launch = cuda::launch;
-        family.missing = cuda::missing_of(family);
+        cuda::complete(family);
       }
 #endif
     }

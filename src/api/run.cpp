@@ -93,10 +93,18 @@ void take(Step step, const char* name, const Call& call) {
   step(call);
 }
 
-void launch(const Call& call) {
-  take(call.planned.family->launch, "run", call);
+/// Launches with the caller's workspace; without one, allocates what the call uses.
+void launch(Call call, const Execution& given) {
+  const planning::KernelFamily& family = *call.planned.family;
+  std::int64_t bytes = call.planned.buffers.workspace;
+  if (family.workspace && !given.workspace.data) bytes = family.workspace(call);
+  const CallBuffer workspace("workspace", given.workspace, bytes, planning::device_of(call.shape),
+                             given);
+  call.workspace = workspace.data();
+  take(family.launch, "run", call);
 #if defined(TESSERA_CUDA)
-  if (call.planned.family->backend != Backend::cpu) cuda::clear_rest(call.problem, call.stream);
+  if (family.backend != Backend::cpu && !family.clears_rest)
+    cuda::clear_rest(call.problem, call.stream);
 #endif
 }
 
@@ -122,13 +130,11 @@ void execute(const AnyProblem& problem, const Execution& given) {
   const AnyShape shape = planning::shape_of(problem);
   const std::shared_ptr<const Planned> planned = api::plan_for(shape, given);
   check_data(*planned, problem, shape, given);
-  const Device device = planning::device_of(shape);
-  const planning::BufferSizes& bytes = planned->buffers;
-  const CallBuffer workspace("workspace", given.workspace, bytes.workspace, device, given);
-  const CallBuffer schedule("schedule", given.schedule, bytes.schedule, device, given);
-  const Call call{*planned, problem, shape, workspace.data(), schedule.data(), given.stream};
-  if (bytes.schedule > 0) take(planned->family->prepare, "prepare", call);
-  launch(call);
+  const std::int64_t bytes = planned->buffers.schedule;
+  const CallBuffer schedule("schedule", given.schedule, bytes, planning::device_of(shape), given);
+  const Call call{*planned, problem, shape, nullptr, schedule.data(), given.stream};
+  if (bytes > 0) take(planned->family->prepare, "prepare", call);
+  launch(call, given);
 }
 
 }  // namespace
@@ -151,9 +157,7 @@ void run(const Plan& plan, const AnyProblem& problem, const Execution& given) {
   check_data(planned, problem, shape, given);
   refuse_spgemm(problem);
   check_buffer("schedule", given.schedule, planned.buffers.schedule);
-  const CallBuffer workspace("workspace", given.workspace, planned.buffers.workspace,
-                             planning::device_of(shape), given);
-  launch({planned, problem, shape, workspace.data(), given.schedule.data, given.stream});
+  launch({planned, problem, shape, nullptr, given.schedule.data, given.stream}, given);
 }
 
 void run(const AnyProblem& problem, const Execution& execution) {

@@ -79,6 +79,9 @@ struct KernelFamily {
   /// Whether plans depend on MatmulShape::blas. Plans of other families serve every epilogue and
   /// every stride of dense operands.
   bool depends_on_blas = false;
+  /// Whether its kernels clear the rows of a result that belong to no sequence or group. For other
+  /// families a kernel of its own does.
+  bool clears_rest = false;
   std::span<const KernelRow> rows;
 
   /// Adds the reasons why a row cannot run a problem. Device and dtypes have been checked before.
@@ -99,6 +102,9 @@ struct KernelFamily {
   void (*launch)(const Call&) = nullptr;
   /// Null where nothing can be missing. What the process lacks to launch, in words; null: nothing.
   const char* (*missing)() = nullptr;
+  /// Null where calls use all of the planned workspace. The bytes that this call uses, at most the
+  /// planned ones; the call has no workspace yet.
+  std::int64_t (*workspace)(const Call&) = nullptr;
 };
 
 /// A plan as the library keeps it: everything that `run` and `prepare` need, computed once.

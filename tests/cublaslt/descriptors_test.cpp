@@ -86,15 +86,20 @@ const char* row_of(DType dtype) {
   return dtype == DType::f32 ? "sm80_cublaslt_f32" : "sm80_cublaslt_f16_bf16";
 }
 
-/// Runs by the engine as run() would.
-void run(Engine& engine, const MatmulProblem& host, int device = 0) {
+/// Runs by the engine as run() would, and returns the bytes of workspace that it used.
+std::int64_t run(Engine& engine, const MatmulProblem& host, int device = 0) {
   const AnyProblem problem = on_gpu(host, device);
   const auto planned = planning::choose(
       api::families(), request_of(std::get<MatmulProblem>(problem), row_of(host.a.dense.dtype)),
       {});
   std::vector<char> workspace(16);  // not touched: its size is what is passed on
   const planning::AnyShape shape = planning::shape_of(problem);
-  engine.run({*planned, problem, shape, workspace.data()});
+  planning::Call call{*planned, problem, shape};
+  const std::int64_t used = engine.workspace(call);
+  EXPECT_LE(used, planned->buffers.workspace);
+  if (used > 0) call.workspace = workspace.data();
+  engine.run(call);
+  return used;
 }
 
 void expect_right(Engine& engine, const MatmulProblem& host, const std::string& text) {
@@ -265,6 +270,22 @@ TEST_P(CublasLt, ThreadsShareAlgorithms) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(state().products, 160);
   EXPECT_LE(state().queries.size(), 4u * 15u);
+}
+
+TEST(CublasLtEngine, UsesTheWorkspaceOfTheAlgorithm) {
+  Problems p(3);
+  MatmulProblem deep;  // deep enough for shares of the depth
+  deep.a = p.matrix(DType::f16, 0, 3, 600, Order::rows, 0);
+  deep.b = p.matrix(DType::f16, 0, 600, 2, Order::rows, 0);
+  deep.out = p.matrix(DType::f16, 0, 3, 2, Order::rows, 0, true);
+  for (const std::int64_t unused :
+       {std::int64_t{0}, std::int64_t{1} << 20, std::int64_t{1} << 25}) {
+    Engine engine(fake_lt::functions());
+    state().unused = static_cast<std::uint64_t>(unused);
+    EXPECT_EQ(run(engine, deep), (std::int64_t{1} << 25) - unused);
+    EXPECT_EQ(state().products, 1);
+    EXPECT_EQ(state().fault, "");
+  }
 }
 
 TEST(CublasLtEngine, EmptyResultsAskNothing) {

@@ -133,13 +133,17 @@ void release(void* memory, int device, void* stream) noexcept {
   if (before != device) cudaSetDevice(before);
 }
 
-const char* (*missing_of(const planning::KernelFamily& family))() {
-  for (const planning::KernelRow& row : family.rows)
-    if (const RowLauncher* launcher = launcher_of(row)) return launcher->missing;
-  return nullptr;
-}
-
 std::string cublaslt_version() { return cublaslt::version(); }
+
+void complete(planning::KernelFamily& family) {
+  family.launch = launch;
+  for (const planning::KernelRow& row : family.rows) {
+    const RowLauncher* launcher = launcher_of(row);
+    if (!launcher) continue;
+    family.missing = launcher->missing;
+    family.workspace = launcher->workspace;
+  }
+}
 
 void launch(const planning::Call& call) {
   const RowLauncher* launcher = launcher_of(*call.planned.row);

@@ -31,8 +31,8 @@ void release(void* memory, int device, void* stream) noexcept;
 /// be captured in a graph.
 void prepare(const planning::Call& call);
 
-/// What KernelFamily::missing is for a family of this build; null where nothing can be missing.
-const char* (*missing_of(const planning::KernelFamily& family))();
+/// Fills in what a family's rows of this build provide: launch, missing and workspace.
+void complete(planning::KernelFamily& family);
 
 /// The version of cuBLASLt that products may run by; empty where none is found. Looks for it.
 std::string cublaslt_version();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "src/kernels/family.hpp"
@@ -11,7 +12,8 @@ namespace tessera::cuda {
 struct RowLauncher {
   const planning::KernelRow* row;
   void (*launch)(const planning::Call&);
-  const char* (*missing)();  // KernelFamily::missing; null where nothing can be missing
+  const char* (*missing)();  // KernelFamily::missing, or null
+  std::int64_t (*workspace)(const planning::Call&);  // KernelFamily::workspace, or null
 };
 
 /// The kernel rows in this build. The build generates the table from the families' rows.hpp.

@@ -28,6 +28,17 @@ cudaDataType_t data_type(DType dtype) {
 
 DType dtype_of(std::int64_t number) { return static_cast<DType>(number); }
 
+bool computes_nothing(const planning::Call& call) {
+  const auto& shape = std::get<planning::MatmulShape>(call.shape);
+  return shape.m == 0 || shape.n == 0 || shape.batch == 0;
+}
+
+Product product_of(const planning::Call& call) {
+  return cublaslt::product_of(std::get<MatmulProblem>(call.problem),
+                              std::get<planning::MatmulShape>(call.shape),
+                              call.planned.buffers.workspace);
+}
+
 /// fp32 stays fp32: by TF32 and by emulation it would be less.
 cublasComputeType_t compute_type(DType dtype) {
   return dtype == DType::f32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
@@ -137,6 +148,7 @@ std::shared_ptr<const Engine::Prepared> Engine::prepare(const Product& product,
   }
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   prepared->algorithm = found.algo;
+  prepared->workspace = found.workspaceSize;
   return prepared;
 }
 
@@ -155,11 +167,14 @@ std::shared_ptr<const Engine::Prepared> Engine::find(const Product& product,
   return known_.emplace(product.key, std::move(prepared)).first->second;
 }
 
+std::int64_t Engine::workspace(const planning::Call& call) {
+  if (computes_nothing(call)) return 0;
+  return static_cast<std::int64_t>(find(product_of(call), call)->workspace);
+}
+
 void Engine::run(const planning::Call& call) {
-  const auto& shape = std::get<planning::MatmulShape>(call.shape);
-  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
-  const std::int64_t workspace = call.planned.buffers.workspace;
-  const Product product = product_of(std::get<MatmulProblem>(call.problem), shape, workspace);
+  if (computes_nothing(call)) return;
+  const Product product = product_of(call);
   const std::shared_ptr<const Prepared> prepared = find(product, call);
   cublasLtMatmulDescOpaque_t own = prepared->product;
   if (product.bias) {
@@ -173,7 +188,7 @@ void Engine::run(const planning::Call& call) {
   check(lt_.matmul(prepared->handle, &own, &product.alpha, product.left, layout(prepared->left),
                    product.right, layout(prepared->right), &product.beta, product.c,
                    layout(prepared->c), product.out, layout(prepared->out), &prepared->algorithm,
-                   call.workspace, static_cast<std::size_t>(workspace),
+                   call.workspace, prepared->workspace,
                    static_cast<cudaStream_t>(call.stream)),
         "cublasLtMatmul");
 }

@@ -38,6 +38,9 @@ class Engine {
   /// library for an algorithm, on the host; later ones find it here.
   void run(const planning::Call& call);
 
+  /// The bytes of workspace that `run` uses, at most the planned ones.
+  std::int64_t workspace(const planning::Call& call);
+
  private:
   /// A product that is ready to run but for its pointers.
   struct Prepared {
@@ -45,6 +48,7 @@ class Engine {
     cublasLtMatmulDescOpaque_t product;
     cublasLtMatrixLayoutOpaque_t left, right, c, out;
     cublasLtMatmulAlgo_t algorithm;
+    std::size_t workspace;
   };
   struct Hash {
     std::size_t operator()(const Key& key) const;

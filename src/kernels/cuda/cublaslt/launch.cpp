@@ -54,6 +54,13 @@ void launch(const planning::Call& call) {
   loaded().engine.run(call);
 }
 
+std::int64_t workspace(const planning::Call& call) {
+  if (call.planned.buffers.workspace == 0 || missing()) return 0;
+  const DeviceGuard guard(planning::device_of(call.shape).index);
+  const RelaxedCapture relaxed;
+  return loaded().engine.workspace(call);
+}
+
 const char* missing() {
   const Library& library = loaded().library;
   return library.found ? nullptr : library.missing.c_str();
@@ -64,6 +71,7 @@ const char* version() { return loaded().library.found ? loaded().library.version
 void launch(const planning::Call&) {
   throw Error(ErrorCode::unsupported, std::string("run: ") + missing());
 }
+std::int64_t workspace(const planning::Call&) { return 0; }
 const char* missing() { return "this library was built without cublasLt.h of the CUDA toolkit"; }
 const char* version() { return ""; }
 #endif
