@@ -17,10 +17,18 @@ struct Tile {
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 
+/// What the cost model knows of a row: measured times on one SM of an H100 at its sustained clock.
+/// Other devices scale them by their rates. Zero: the family computes them from the tile.
+struct RowTimes {
+  double step_ns = 0;  // one step of a tile's walk, by all of the tile's rows
+  double tile_ns = 0;  // what a tile takes besides its steps
+};
+
 struct KernelRow {
   const char* name;  // family and facts: "sm90_attention_d128_q192_k64_s3"
   Tile tile;
-  unsigned dtypes;       // of the inputs: a set made by core::dtypes
+  unsigned dtypes;  // of the inputs: a set made by core::dtypes
+  RowTimes times{};
   const char* why;       // why this row exists
   const char* measured;  // a result with device, toolkit and date; "" if not measured
 };

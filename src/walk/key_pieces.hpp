@@ -133,8 +133,9 @@ struct ListPieces {
  private:
   TESSERA_HD constexpr void start_row_group(const AttentionWalk& walk, const TileDescriptor& tile,
                                             int g) {
-    const int first = tile.first_query + ((g * kRows) >> walk.pack_shift);
-    const int last = tile.first_query + (((g + 1) * kRows - 1) >> walk.pack_shift);
+    const int first = tile.first_query + walk.pack.quotient(g * kRows);
+    const int last =
+        tile.first_query + walk.pack.quotient(min_of((g + 1) * kRows, walk.rows()) - 1);
     row_groups[g].all_begin = tile.sight.begin_of(min_of(last, tile.q_length - 1));
     row_groups[g].all_end = tile.sight.end_of(min_of(first, tile.q_length - 1));
   }

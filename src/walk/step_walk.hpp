@@ -104,8 +104,9 @@ TESSERA_HD constexpr void find_own_steps(const AttentionWalk& walk, const TileDe
                                          int& first_needed, int& last_needed) {
   first_needed = 0;
   last_needed = kOutOfBounds;
-  const int first = tile.first_query + ((consumer * kRows) >> walk.pack_shift);
-  const int last = tile.first_query + (((consumer + 1) * kRows - 1) >> walk.pack_shift);
+  const int first = tile.first_query + walk.pack.quotient(consumer * kRows);
+  const int last =
+      tile.first_query + walk.pack.quotient(min_of((consumer + 1) * kRows, walk.rows()) - 1);
   if (pieces.per_block == 0 && tile.share.parts == 1 && first < tile.q_length) {
     const int walked = pieces.begin * kKeyPiece;
     if constexpr (kJoinsLater) {

@@ -30,17 +30,17 @@ struct SequenceDescriptor {
 };
 
 /// An output tile. Its rows are queries times packed heads (GQA packing): row r is query r / pack
-/// of head `head` + r % pack.
+/// of head `head` + r % pack. The last rows are empty if the pack does not divide the tile.
 struct TileDescriptor : SequenceDescriptor {
-  std::int32_t batch, head, kv_head;
+  std::int32_t batch, head_group, head, kv_head;
   std::int32_t first_query;  // of the tile, inside its sequence
   bool no_more_tiles;        // after the last tile
   bool reversed;             // its list is walked in reverse order
   KvShare share;
 
   /// Whether the sequence has a query for row `row` of the tile.
-  TESSERA_HD constexpr bool reaches(int row, int pack_shift) const {
-    return first_query + (row >> pack_shift) < q_length;
+  TESSERA_HD constexpr bool reaches(int row, const SmallDivisor& pack) const {
+    return first_query + pack.quotient(row) < q_length;
   }
 };
 
@@ -57,10 +57,11 @@ struct AttentionWalk {
   const std::uint64_t* composed = nullptr;  // element masks of composed blocks, if any
   int words = 0;                            // per composed block
   SmallDivisor word_queries;                // queries per word of an element mask
-  int batches = 0, head_groups = 0, pack = 1, pack_shift = 0;
-  int group = 1;    // query heads per KV head
-  int queries = 0;  // per tile
-  int blocks = 0;   // thread blocks
+  int batches = 0, head_groups = 0;
+  SmallDivisor pack;  // heads that are folded into a tile's rows
+  int group = 1;      // query heads per KV head
+  int queries = 0;    // per tile
+  int blocks = 0;     // thread blocks
   int tiles_per_head = 0, tiles = 0, section = 1;
   int whole = 0, split_ctas = 0;     // unsplit tiles; CTAs that share the KV of the other tiles
   int step_pieces = 1;               // pieces per step; KV is split at multiples of it
@@ -82,6 +83,8 @@ struct AttentionWalk {
   TESSERA_HD constexpr std::int64_t bits_of(int query) const {
     return composed ? 0 : query % static_cast<int>(mask.block_q) * bits_row;
   }
+  /// The rows of a tile that hold queries.
+  TESSERA_HD constexpr int rows() const { return queries * pack.divisor; }
   /// Tiles per head of a sequence of packed queries.
   template <class Int>
   TESSERA_HD constexpr int tiles_of(Int q_length) const {
@@ -129,7 +132,8 @@ TESSERA_HD constexpr void describe_tile(const AttentionWalk& walk, const TilePla
     sequence = walk.uniform_sequence;
   }
   descriptor.batch = place.batch;
-  descriptor.head = place.head_group * walk.pack;
+  descriptor.head_group = place.head_group;
+  descriptor.head = place.head_group * walk.pack.divisor;
   descriptor.kv_head = descriptor.head / walk.group;
   descriptor.first_query = place.tile * walk.queries;
   // A reversed walk starts with the keys that the previous round read last: they are still in L2.

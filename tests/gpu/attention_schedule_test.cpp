@@ -239,7 +239,9 @@ TEST(GpuAttentionSchedule, CallsWaitForTheOneBefore) {
                {5, 300, 96, Walks::causal},    {40, 1100, 64, Walks::causal},
                {37, 700, 128, Walks::full},    {20, 2100, 256, Walks::causal},
                {40, 1100, 128, Walks::listed}, {40, 1100, 64, Walks::listed},
-               {3, 1100, 128, Walks::listed},  {40, 1100, 128, Walks::packed}};
+               {3, 1100, 128, Walks::listed},  {40, 1100, 128, Walks::packed},
+               {9, 4500, 128, Walks::listed},  {9, 4500, 128, Walks::packed},  // long: ordered
+               {12, 4500, 64, Walks::listed}};
   for (const auto& c : cases) {
     SCOPED_TRACE(testing::Message() << c.heads << " heads of " << c.dim << ", " << c.length);
     const Chain chain(c.heads, c.length, c.dim, c.walks);

@@ -201,7 +201,9 @@ TEST(GpuBsr, ListsOutOfOrder) {
     BsrMatrix sparse =
         p.bsr(DType::bf16, with_gaps(rows, cols, p.random(), 0.5), each, each, DType::i32);
     auto* const columns = static_cast<std::int32_t*>(sparse.col_indices.data);
-    std::reverse(columns, columns + sparse.stored_blocks());
+    const auto* const offsets = static_cast<const std::int32_t*>(sparse.row_offsets.data);
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::reverse(columns + offsets[row], columns + offsets[row + 1]);
     const MatmulProblem problem = problem_of(p, sparse, Side::a, 100, false, DType::bf16);
     p.twin().upload();
     for (int row : rows_for(problem)) gpu_test::run_by(row, p.moved(problem));

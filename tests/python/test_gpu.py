@@ -417,8 +417,9 @@ def test_random_attention_is_right(capsys):
 
 
 @products
-@pytest.mark.parametrize("kernel", ["d64_q192_k128_s3", "d64_q256_k64_s6", "d96_q192_k64_s4",
-                                    "d128_q128_k64_s4", "d128_q192_k64_s3", "d128_q192_k64_s4"])
+@pytest.mark.parametrize("kernel", ["d64_q192_k128_s3", "d64_q256_k64_s6", "d80_q192_k64_s4",
+                                    "d96_q192_k64_s4", "d128_q128_k64_s4", "d128_q192_k64_s3",
+                                    "d128_q192_k64_s4"])
 def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):
     """Past the last used keys, the window of a tile's first rows has some keys and that of its last
     rows none; consumers join the next tile late. There are more tiles than an H200 runs at once."""

@@ -47,10 +47,11 @@ inline Explanation on_h200(const AttentionProblem& problem) {
 
 inline AttentionShape shape_for(const AttentionProblem& problem) { return shape_of(problem); }
 
-inline const Tile& tile_of(std::string_view name) {
+inline const KernelRow& row_of(std::string_view name) {
   for (const KernelRow& row : rows_of(Backend::sm90))
-    if (row.name == name) return row.tile;
+    if (row.name == name) return row;
   throw std::runtime_error(std::string(name));
 }
+inline const Tile& tile_of(std::string_view name) { return row_of(name).tile; }
 
 }  // namespace tessera::planning

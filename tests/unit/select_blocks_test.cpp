@@ -34,7 +34,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   for (const std::int64_t block_q : {16, 32, 64, 96}) {
     const AttentionProblem shared = masked(grouped, block_q, 128, 4);
     EXPECT_FALSE(composed(shared, row)) << block_q;
-    EXPECT_EQ(block_q % attention_layout(shape_for(shared), tile_of(row), 132).queries, 0)
+    EXPECT_EQ(block_q % attention_layout(shape_for(shared), row_of(row), 132).queries, 0)
         << block_q;
   }
   const auto takes = [&](const AttentionProblem& p, const std::string& by, std::int64_t queries,
@@ -45,7 +45,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
     // The row needs not compose the composed mask again.
     EXPECT_FALSE(composed_mask(with_mask(shape_for(p), composed_mask(shape_for(p), tile_of(by))),
                                tile_of(by)));
-    const AttentionLayout at = attention_layout(shape_for(p), tile_of(by), 132);
+    const AttentionLayout at = attention_layout(shape_for(p), row_of(by), 132);
     EXPECT_EQ(at.row_groups > 1 ? at.queries / at.row_groups : at.queries, queries);
   };
   takes(masked({}, 16, 16, 4), row, 128, 8);  // no heads to fold
@@ -76,7 +76,7 @@ TEST(SelectBlocks, ComposesBlocksOfAnySize) {
   EXPECT_NE(to_text(e).find("blocks composed into 64 x 64"), std::string::npos) << to_text(e);
   ASSERT_EQ(e.plan.kernel_name, lines);
   AttentionLayout at =
-      attention_layout(shape_for(masked({.length = 16384}, 16, 16, 20)), tile_of(lines), 132);
+      attention_layout(shape_for(masked({.length = 16384}, 16, 16, 20)), row_of(lines), 132);
   at.composed = {};
   core::Carver besides;
   carve_attention_scratch(besides, tile_of(lines), at);

@@ -156,7 +156,7 @@ void check_tiles(const WalkProblem& p, const AttentionWalk& walk,
   for (const int left : parts_left) ASSERT_EQ(left, 0) << "a tile lacks parts";
   std::set<std::tuple<int, int, int>> expected;
   for (std::int64_t b = 0; b < p.batch; ++b)
-    for (std::int64_t head = 0; head < p.heads; head += walk.pack)
+    for (std::int64_t head = 0; head < p.heads; head += walk.pack.divisor)
       for (std::int64_t query = 0; query < p.queries(b); query += walk.queries)
         expected.emplace(b, head, query);
   ASSERT_EQ(places, expected);
@@ -418,12 +418,14 @@ class TileCheck {
  private:
   using OneStep = Step<kPieces>;
 
-  int query_of(int row) const { return tile_.first_query + (row >> walk_.pack_shift); }
+  int query_of(int row) const { return tile_.first_query + walk_.pack.quotient(row); }
   bool sees_nothing() const {
-    const int last_query = std::min(query_of(kTile.m - 1), tile_.q_length - 1);
+    const int last_query = std::min(query_of(walk_.rows() - 1), tile_.q_length - 1);
     return tile_.sight.begin_of(tile_.first_query) >= tile_.sight.end_of(last_query);
   }
-  bool has_rows(int first_row) const { return tile_.reaches(first_row, walk_.pack_shift); }
+  bool has_rows(int first_row) const {
+    return first_row < walk_.rows() && tile_.reaches(first_row, walk_.pack);
+  }
   /// Bits of 64 keys that a query sees by position.
   std::uint64_t in_sight(int query, int key) const { return tile_.sight.bits_of(query, key); }
 
@@ -467,7 +469,7 @@ class TileCheck {
   std::uint64_t element_mask(const Piece& piece, int row) const {
     if (piece.bits == kNoBits) return kAllKeys;
     const int row_of_group = Warp::kOwnLists ? row % kRowsPerGroup : row;
-    const std::int64_t word_row = walk_.word_queries.quotient(row_of_group >> walk_.pack_shift);
+    const std::int64_t word_row = walk_.word_queries.quotient(walk_.pack.quotient(row_of_group));
     return read_bits(walk_, bits_, piece.bits + word_row * walk_.bits_row);
   }
 
@@ -508,7 +510,7 @@ class TileCheck {
     bool masked = false;
     for (const RowGroupFlags& flags : step.flags) masked |= (flags.masked >> group & 1) != 0;
     for (int row = first_row; row < first_row + kConsumerRows && has_rows(row); ++row) {
-      const int query = query_of(row), head = tile_.head + (row & (walk_.pack - 1));
+      const int query = query_of(row), head = tile_.head + row % walk_.pack.divisor;
       Bits& computed = coverage_.row(tile_.batch, head, query);
       for (const Piece& piece : step.piece) {
         std::uint64_t seen = kAllKeys;
@@ -547,6 +549,8 @@ void check_problem(std::uint64_t seed, Tally& tally) {
     if (!reasons.none()) return;
     if (layout.tiles == 0 || p.shape.q_total == 0) return;
     draw_split(layout, p.random);
+    const bool data_tells = p.shape.masked || p.shape.q_packed || p.shape.has_kv_range;
+    layout.ordered = data_tells && layout.whole > layout.sms;  // long walks or not
     SCOPED_TRACE(::testing::Message() << kKernelRow.name << ", SMs: " << layout.sms);
     AttentionWalk walk = attention_walk(p.problem, p.shape, layout, kTile);
     ASSERT_EQ(walk.step_pieces, StepsOfTile<kTile>::kRoundPieces);

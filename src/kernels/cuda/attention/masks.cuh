@@ -53,14 +53,14 @@ __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::k
     if (step.bits[p] != kNoBits) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int query = row_of_list + half * 8 >> walk.pack_shift;
+        const int query = walk.pack.quotient(row_of_list + half * 8);
         const std::int64_t word_row = walk.word_queries.quotient(query);
         bits[half] = read_bits(masks, walk, step.bits[p] + word_row * walk.bits_row);
       }
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = tile.first_query + (row + half * 8 >> walk.pack_shift);
+      const int query = tile.first_query + walk.pack.quotient(row + half * 8);
       const std::uint64_t seen =
           bits[half] >> first_column & tile.sight.bits_of(query, step.key[p] + first_column);
 #pragma unroll

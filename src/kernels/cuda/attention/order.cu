@@ -59,7 +59,7 @@ __device__ int cost_of(const Walk& walk, const TilePlace& place) {
   const int keys = s.sight.end_of(last) - s.sight.begin_of(first);
   const int seen = keys > 0 ? keys / planning::kKeyPiece + 1 : 0;
   if (walk.mask.block_q == 0) return seen + kTileCost;
-  const int set = place.head_group * walk.pack / static_cast<int>(walk.mask.group);
+  const int set = place.head_group * walk.pack.divisor / static_cast<int>(walk.mask.group);
   float named = 0;
 #pragma unroll 1
   for (int group = 0; group < walk.row_groups; ++group) {

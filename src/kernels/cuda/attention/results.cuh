@@ -25,6 +25,7 @@ struct Result {
   std::int64_t out_batch, out_row, out_head, out_col;
   std::int64_t lse_batch, lse_row, lse_head;
   std::int64_t dim_v;
+  bool aligned;  // 16-bit rows whose columns can be stored as 16-byte words
 };
 
 inline Result result_of(const AttentionProblem& problem) {
@@ -67,6 +68,37 @@ inline Sinks sinks_of(const Tensor& sinks) {
   return sinks ? Sinks{sinks.data, sinks.stride(0), sinks.dtype} : Sinks{};
 }
 
+/// Clears the rows of packed tensors that belong to no sequence, those before the first offset and
+/// from the last one on: zeros, and log-sum-exps of -inf. One warp of each CTA calls this.
+__device__ inline void clear_rest(const Result& to, const Walk& walk, int lane) {
+  const auto total = static_cast<int>(walk.sequences.q_total);
+  const planning::SequenceList& offsets = walk.sequences.q_offsets;
+  const int begin = planning::clamp_to(offsets.at(0, 0), 0, total);
+  const int end = planning::clamp_to(offsets.at(walk.batches, 0), begin, total);
+  const int heads = walk.head_groups * walk.pack.divisor;
+  const int width = to.aligned ? 8 : 1, of_head = static_cast<int>(to.dim_v) / width;
+#pragma unroll 1
+  for (int i = static_cast<int>(blockIdx.x); i < begin + total - end; i += gridDim.x) {
+    const std::int64_t row = i < begin ? i : end + i - begin;
+#pragma unroll 1
+    for (int j = lane; j < heads * of_head; j += 32) {
+      const std::int64_t place =
+          row * to.out_row + j / of_head * to.out_head + j % of_head * width * to.out_col;
+      if (to.aligned) {
+        *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(to.out) + place) = uint4{};
+      } else if (to.dtype == DType::f32) {
+        static_cast<float*>(to.out)[place] = 0.0f;
+      } else {
+        static_cast<std::uint16_t*>(to.out)[place] = 0;
+      }
+    }
+    if (!to.lse) continue;
+#pragma unroll 1
+    for (int head = lane; head < heads; head += 32)
+      to.lse[row * to.lse_row + head * to.lse_head] = -INFINITY;
+  }
+}
+
 /// Query and head of each of a thread's two rows.
 struct RowPlaces {
   int query[2], head[2];  // query within its sequence; from q_length on there is no row
@@ -76,8 +108,9 @@ struct RowPlaces {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + fragment.row(half);
-      query[half] = tile.first_query + (row >> walk.pack_shift);
-      head[half] = tile.head + (row & (walk.pack - 1));
+      const int within = walk.pack.quotient(row);
+      query[half] = row < walk.rows() ? tile.first_query + within : planning::kOutOfBounds;
+      head[half] = tile.head + row - within * walk.pack.divisor;
     }
   }
 };
@@ -152,12 +185,10 @@ __device__ __forceinline__ void store_f32(const Result& to, const TileDescriptor
 }
 
 /// Stores 16-bit results from registers. The lanes of a quad exchange values until each has eight
-/// adjacent columns, which it stores as 16 bytes if the rows of the result are 16-byte aligned
-/// (`aligned`).
+/// adjacent columns, which it stores as 16 bytes if the rows of the result are aligned.
 template <int kDimV>
-__device__ __forceinline__ void store_16bit(const Result& to, bool aligned,
-                                            const TileDescriptor& tile, const RowPlaces& rows,
-                                            const OAccumulator<kDimV>& o_acc,
+__device__ __forceinline__ void store_16bit(const Result& to, const TileDescriptor& tile,
+                                            const RowPlaces& rows, const OAccumulator<kDimV>& o_acc,
                                             const float (&factor)[2], int thread) {
   constexpr int kSets = kDimV / 32;
   const int lane = thread % 4;
@@ -184,7 +215,7 @@ __device__ __forceinline__ void store_16bit(const Result& to, bool aligned,
       const std::uint32_t(&mine)[4] = word[half][set];
       const int column = (set * 4 + lane) * 8;
       if (column >= to.dim_v) continue;  // a multiple of eight
-      if (aligned) {
+      if (to.aligned) {
         *reinterpret_cast<uint4*>(at + column) = {mine[0], mine[1], mine[2], mine[3]};
       } else {
 #pragma unroll

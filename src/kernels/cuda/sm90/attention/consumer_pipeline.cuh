@@ -126,7 +126,7 @@ struct ConsumerPipeline {
 
   /// Whether a tile has queries in any of this consumer's rows.
   __device__ __forceinline__ bool has_rows(unsigned number) {
-    return agreed(descriptor_of(number).reaches(first_row(), args.walk.pack_shift));
+    return agreed(descriptor_of(number).reaches(first_row(), args.walk.pack));
   }
 
   __device__ __forceinline__ void end_tile() {

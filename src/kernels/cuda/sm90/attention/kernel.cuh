@@ -57,11 +57,16 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
     const auto role = static_cast<WarpRole>(thread / 32);
     if (role == WarpRole::producer) {
+      clear_empty_rows<T>(args, shared, thread);
       if (tile::elect()) Producer<T>(args, shared).run();
     } else if (role == WarpRole::scheduler) {
       Scheduler<T>(args, shared, thread % 32).run();
     } else if (role == WarpRole::v_post_process) {
       post_process_v<T>(shared, thread % 32);
+      if (args.walk.packed_q) {
+        wait_for_grid_before();
+        clear_rest(args.result, args.walk, thread % 32);
+      }
     } else if (!T::kConsumersStore) {
       if (tile::elect()) store_results<T>(args, shared);
     }

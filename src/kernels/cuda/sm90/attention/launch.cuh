@@ -15,6 +15,7 @@
 #include "src/kernels/cuda/attention/order.cuh"
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/prepare/clear_rest.hpp"
 #include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
@@ -54,7 +55,7 @@ void launch_typed(const Call& call) {
   const auto& problem = std::get<AttentionProblem>(call.problem);
   const auto& shape = std::get<planning::AttentionShape>(call.shape);
   const auto& layout = call.planned.layout.get<planning::AttentionLayout>();
-  if (layout.tiles == 0 || shape.q_total == 0) return;
+  if (layout.tiles == 0 || shape.q_total == 0) return clear_rest(call.problem, call.stream);
   core::Carver carver(call.workspace);
   const planning::AttentionScratchSm90 scratch =
       planning::carve_attention_scratch(carver, T::kTile, layout);
@@ -71,8 +72,9 @@ void launch_typed(const Call& call) {
   args.merge_counts = scratch.merge_counts;
   args.result = result_of(problem);
   const tile::HeadsMap out = heads_of(problem.out);
-  args.tma_store =
+  args.result.aligned =
       problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
+  args.tma_store = args.result.aligned && T::kRows % layout.pack == 0;
   if (args.tma_store)
     args.out = map_of(out, layout.pack, T::kRows / layout.pack, T::Queries::kLine);
   constexpr float kLog2e = 1.4426950408889634f;

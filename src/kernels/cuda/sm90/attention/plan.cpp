@@ -1,8 +1,8 @@
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -30,34 +30,45 @@ class Walked {
   const AttentionShape* shape_;
 };
 
-/// Maximum number of heads that can be folded into a tile's rows: heads that read the same keys
-/// under the same lists.
-int max_pack(const AttentionShape& s, const Tile& tile) {
-  if (s.kv_heads == 0) return 1;
-  const bool own_lists = s.masked && s.mask_heads > s.kv_heads;
-  if (own_lists) return 1;
-  const std::int64_t group = s.heads / s.kv_heads;
-  int pack = 1;
-  for (int next = 2; next <= std::min(64, tile.m) && group % next == 0 && tile.m % next == 0;
-       next *= 2)
-    pack = next;
-  return pack;
+/// Query heads with the same keys and lists: as many may be folded into a tile's rows.
+std::int64_t heads_alike(const AttentionShape& s) {
+  if (s.kv_heads == 0 || (s.masked && s.mask_heads > s.kv_heads)) return 1;
+  return s.heads / s.kv_heads;
 }
 
-/// Number of heads folded into a tile's rows. With a mask: the fewest for which a tile's queries
-/// lie in one row of blocks. Without a mask: as many as fit into a tile if there are few queries.
-int pack_of(const AttentionShape& s, const Tile& tile) {
-  const int max = max_pack(s, tile);
+constexpr int kMaxPack = 64;
+
+/// With a mask: the fewest for which a tile's queries lie in one row of blocks.
+int pack_for_blocks(const AttentionShape& s, const Tile& tile) {
+  const std::int64_t group = heads_alike(s);
+  const auto fits = [&](int pack) { return s.mask_block.rows % (tile.m / pack) == 0; };
   int pack = 1;
-  if (s.masked) {
-    while (pack < max && s.mask_block.rows % (tile.m / pack) != 0) pack *= 2;
-    if (tile.row_groups > 1 && s.mask_block.rows % (tile.m / pack) != 0) return 1;
-  } else {
-    while (pack < max && s.q_length * pack * 2 <= tile.m) pack *= 2;
-    // One more doubling if the queries would leave most of a tile empty.
-    if (pack < max && s.q_length * pack < tile.m) pack *= 2;
+  while (!fits(pack) && pack < kMaxPack && group % (2 * pack) == 0) pack *= 2;
+  return tile.row_groups > 1 && !fits(pack) ? 1 : pack;
+}
+
+/// Number of heads folded into a tile's rows. Without a mask: the number with the least work. More
+/// heads leave fewer rows of a sequence's last tile empty, and under a causal mask or a window a
+/// tile of fewer queries visits fewer keys that only some of them see.
+int pack_of(const AttentionShape& s, const Tile& tile) {
+  if (s.masked) return pack_for_blocks(s, tile);
+  const std::int64_t group = heads_alike(s);
+  const bool narrow = s.window_left >= 0 || s.window_right >= 0;
+  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
+  const double keys = real(
+      std::max<std::int64_t>(s.window_right >= 0 ? s.kv_length - s.q_length / 2 : s.kv_length, 1));
+  int best = 1;
+  double least = std::numeric_limits<double>::infinity();
+  for (int pack = 1; pack <= std::min<std::int64_t>(group, kMaxPack); ++pack) {
+    if (group % pack != 0) continue;
+    const std::int64_t queries = tile.m / pack;
+    // A sequence of unknown length ends in the middle of a tile.
+    const double tiles = s.q_packed ? real(s.q_total) / real(queries) + 0.5 * real(s.batch)
+                                    : real((s.q_length + queries - 1) / queries);
+    const double work = tiles / pack * (keys + (narrow ? 0.5 * real(queries) : 0));
+    if (work < least) best = pack, least = work;
   }
-  return pack;
+  return best;
 }
 
 /// a / b, rounded up. 32-bit divisions take a fraction of the time of 64-bit ones on many hosts.
@@ -81,43 +92,11 @@ constexpr bool is_tall(const Tile& tile) {
   return tile.warpgroups == 3 && tile.kv_splits == 1 && tile.n == kKeyPiece;
 }
 
-/// Rows with two warpgroups and steps of 64 keys, for head dimensions that other rows compute in
-/// steps of 128.
-constexpr bool is_short(const Tile& tile) {
-  return tile.warpgroups == 2 && tile.kv_splits == 1 && tile.row_groups == 1 &&
-         tile.n == kKeyPiece && tile.k <= 128;
-}
-
 /// Seconds of a step that a row group skips: the steps before and after it overlap with nothing.
 constexpr double pass_seconds(const Tile& tile) { return tile.n > kKeyPiece ? 0.67e-6 : 0.24e-6; }
 
-/// Overhead per tile.
-constexpr double tile_seconds(const Tile& tile) {
-  return tile.kv_splits > 1 ? 1.2e-6 : is_tall(tile) ? 2.7e-6 : is_short(tile) ? 2.4e-6 : 2e-6;
-}
-
-/// Two warpgroups that begin a tile together wait for the same things until they have drifted
-/// apart, which takes some steps.
-double lockstep_seconds(const Tile& tile, double steps) {
-  return tile.warpgroups == 2 && tile.kv_splits == 1 ? 0.2e-6 * std::min(steps, 16.0) : 0;
-}
-
-/// Seconds of one step of each KV split on one SM, measured on an H200: a share of the time of the
-/// tensor cores and of the exponentials alone, plus a constant. More warpgroups hide latency
-/// better, but divide it among more rows.
-double step_seconds(const AttentionShape& s, const Tile& tile) {
-  constexpr double kTensor = 7.5e12, kExponentials = 28e9;  // FLOP and results per second
-  const double pairs = static_cast<double>(tile.m) * tile.n * tile.kv_splits;
-  double besides = tile.warpgroups == 2 ? 0.55e-6 : tile.warpgroups == 3 ? 0.65e-6 : 0.50e-6;
-  if (is_tall(tile)) besides = joins_later(tile) ? 0.37e-6 : 0.35e-6;
-  if (is_short(tile)) besides = 0.30e-6;
-  // Two KV splits of 64 rows are bound by L2: no other consumer shares their loads.
-  if (tile.kv_splits > 1)
-    besides = tile.warpgroups == 4 ? 0.57e-6 : 0.46e-6 + 1.3e-9 * (tile.k + tile.v);
-  if (tile.kv_splits > 1 && s.window_right >= 0)
-    besides += 0.12e-6;  // the splits finish a walk together
-  return 0.87 * 2 * pairs * (tile.k + tile.v) / kTensor + 0.21 * pairs / kExponentials + besides;
-}
+double step_seconds(const KernelRow& row) { return row.times.step_ns * 1e-9; }
+double tile_seconds(const KernelRow& row) { return row.times.tile_ns * 1e-9; }
 
 bool has_window(const AttentionShape& s) { return s.window_right >= 0 || s.window_left >= 0; }
 
@@ -144,7 +123,8 @@ bool walks_alike(const AttentionShape& s) {
 /// assumed instead, as the other estimates were fitted with it.
 double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (!skips_tiles(tile) || s.q_packed || layout.tiles_per_head == 0) return 0;
-  const std::int64_t rows = s.q_length * layout.pack - (layout.tiles_per_head - 1) * tile.m;
+  const std::int64_t rows =
+      (s.q_length - (layout.tiles_per_head - 1) * layout.queries) * layout.pack;
   const std::int64_t warpgroups = (tile.m - rows) / 64;
   const auto without = static_cast<double>(warpgroups);
   const double all = tile.warpgroups + (s.window_right >= 0 ? 0 : 2);
@@ -212,9 +192,27 @@ CtasPerTile fastest_ctas_per_tile(std::int64_t rounds, double step, std::int64_t
 
 namespace {
 
+/// Rounds of steps in the longest walk of a tile.
+std::int64_t longest_walk(const AttentionShape& s, const Tile& tile) {
+  std::int64_t keys = s.kv_length;
+  if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all keys
+    keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.row_groups);
+  if (s.window_left >= 0 && s.window_right >= 0)
+    keys = std::min(keys, s.window_left + s.window_right + tile.m);
+  return ceil_div(keys, std::int64_t{tile.n} * tile.kv_splits);
+}
+
+double longest_seconds(const AttentionShape& s, const KernelRow& row) {
+  return static_cast<double>(longest_walk(s, row.tile)) * step_seconds(row);
+}
+
+/// Ordering the tiles takes some 3 us, and saves a share of the longest walk.
+constexpr double kMinOrderedSeconds = 20e-6;
+
 /// Decides whether the KV of the tiles after the last whole round is split across CTAs, and across
 /// how many.
-void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Tile& tile) {
+void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const KernelRow& row) {
+  const Tile& tile = row.tile;
   layout.whole = layout.tiles;
   // If later tiles are shorter, they fill the last round. Tiles with lists are not ordered by
   // length.
@@ -223,14 +221,8 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ti
   if (shorter && layout.tiles >= layout.sms) return;
   const std::int64_t last = shorter ? layout.tiles : tiles_past_rounds(s, tile, layout);
   if (last == 0) return;
-  std::int64_t keys = s.kv_length;
-  if (s.masked && s.mask_capacity <= keys / s.mask_block.cols)  // else lists may name all keys
-    keys = std::min(keys, s.mask_capacity * s.mask_block.cols * tile.row_groups);
-  if (s.window_left >= 0 && s.window_right >= 0)
-    keys = std::min(keys, s.window_left + s.window_right + tile.m);
-  const std::int64_t round = std::int64_t{tile.n} * tile.kv_splits;
-  const std::int64_t rounds = (keys + round - 1) / round;
-  const double step = step_seconds(s, tile), per_tile = tile_seconds(tile);
+  const std::int64_t rounds = longest_walk(s, tile);
+  const double step = step_seconds(row), per_tile = tile_seconds(row);
   const auto merging = [&](std::int64_t split_ctas) {
     return merge_seconds(tile, last, split_ctas);
   };
@@ -284,7 +276,9 @@ ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
   return compose(s, queries);
 }
 
-AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile, std::int64_t sms) {
+AttentionLayout attention_layout(const AttentionShape& given, const KernelRow& row,
+                                 std::int64_t sms) {
+  const Tile& tile = row.tile;
   AttentionLayout layout;
   layout.sms = std::max<std::int64_t>(sms, 1);
   if (given.heads == 0 || given.kv_heads == 0 || given.batch == 0) return layout;
@@ -302,8 +296,9 @@ AttentionLayout attention_layout(const AttentionShape& given, const Tile& tile, 
   constexpr double kMinSkippedShare = 0.01;
   layout.uneven = walks_differ(s) ||
                   (layout.tiles > layout.sms && skipped_share(s, tile, layout) > kMinSkippedShare);
-  split_last_tiles(layout, s, tile);
-  layout.ordered = data_tells(s) && layout.whole > layout.sms && layout.whole <= kMaxOrderedTiles &&
+  split_last_tiles(layout, s, row);
+  layout.ordered = data_tells(s) && longest_seconds(s, row) >= kMinOrderedSeconds &&
+                   layout.whole > layout.sms && layout.whole <= kMaxOrderedTiles &&
                    s.batch <= kMaxOrderedSequences;
   if (s.window_right >= 0 && layout.tiles_per_head > 0)
     layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head, layout.sms);
@@ -318,7 +313,8 @@ double share_of_union(const AttentionShape& s, int row_groups) {
 }
 
 double attention_seconds(const AttentionShape& given, const AttentionLayout& layout,
-                         const Tile& tile, const DeviceFacts& device, const Work& work) {
+                         const KernelRow& row, const DeviceFacts& device, const Work& work) {
+  const Tile& tile = row.tile;
   const Walked walked(given, layout.composed);
   const AttentionShape& s = walked.shape();
   if (layout.tiles == 0 || device.units == 0) return 0;
@@ -351,7 +347,7 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
   constexpr double kMeasuredTflops = 970;  // dense rate of the card on which steps were measured
   const double slower =
       device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
-  const double step = step_seconds(s, tile) * (layout.composed ? kMaskedStep : 1);
+  const double step = step_seconds(row) * (layout.composed ? kMaskedStep : 1);
   double compute = computed * steps * step * slower;
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
   // A tile with one list computes on all keys that it loads, which takes longer than loading them.
@@ -371,7 +367,7 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
       layout.split_ctas > 0 ? merge_seconds(tile, layout.split_tiles(), layout.split_ctas) : 0;
   const double composing =
       layout.composed ? kComposeSeconds + composed_bytes(layout.composed) / kComposedBytes : 0;
-  const double tiles = std::max(filled, 1.0) * tile_seconds(tile) + lockstep_seconds(tile, steps);
+  const double tiles = std::max(filled, 1.0) * tile_seconds(row);
   return std::max(std::max(compute, fetched) + tiles, memory) + merging + composing;
 }
 
@@ -423,8 +419,7 @@ AttentionWalk attention_walk(const AttentionProblem& problem, const AttentionSha
   }
   walk.batches = static_cast<int>(shape.batch);
   walk.head_groups = static_cast<int>(layout.head_groups);
-  walk.pack = layout.pack;
-  walk.pack_shift = std::countr_zero(static_cast<unsigned>(layout.pack));
+  walk.pack = SmallDivisor::of(layout.pack);
   walk.group = static_cast<int>(shape.heads / shape.kv_heads);
   walk.queries = static_cast<int>(layout.queries);
   walk.blocks = static_cast<int>(layout.blocks());
@@ -495,7 +490,7 @@ struct Attention {
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
     const Tile& tile = row.tile;
-    const Layout at = attention_layout(s, tile, device.units);
+    const Layout at = attention_layout(s, row, device.units);
     reasons.unless_at_most("tiles of the result", at.tiles, kMaxTiles);
     if (!s.masked) return at;
     // The mask's blocks if the tiles fit them, else the composed blocks.
@@ -520,7 +515,7 @@ struct Attention {
 
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    return attention_seconds(s, at, row.tile, device, work_of(Walked(s, at.composed).shape()));
+    return attention_seconds(s, at, row, device, work_of(Walked(s, at.composed).shape()));
   }
   static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {
     core::Carver carver;
@@ -537,7 +532,10 @@ struct Attention {
 }  // namespace
 
 KernelFamily sm90_attention_family() {
-  return make_family<Attention>("sm90_attention", Backend::sm90, Op::attention, kSm90AttentionRows);
+  KernelFamily family =
+      make_family<Attention>("sm90_attention", Backend::sm90, Op::attention, kSm90AttentionRows);
+  family.clears_rest = true;
+  return family;
 }
 
 }  // namespace tessera::planning

@@ -89,7 +89,7 @@ CtasPerTile fastest_ctas_per_tile(std::int64_t rounds, double step, std::int64_t
 struct AttentionLayout {
   std::int64_t sms = 1;             // SMs of the device
   int pack = 1;                     // heads that read the same keys, folded into a tile's rows
-  std::int64_t queries = 0;         // per tile: tile.m / pack
+  std::int64_t queries = 0;         // per tile: tile.m / pack, rounded down
   std::int64_t head_groups = 0;     // heads / pack
   std::int64_t tiles_per_head = 0;  // per sequence and head group, upper bound
   std::int64_t tiles = 0;           // output tiles, upper bound
@@ -112,7 +112,7 @@ struct AttentionLayout {
   }
 };
 
-AttentionLayout attention_layout(const AttentionShape& s, const Tile& tile, std::int64_t sms);
+AttentionLayout attention_layout(const AttentionShape& s, const KernelRow& row, std::int64_t sms);
 
 /// The composed mask that a kernel row walks if its tiles do not fit the mask's blocks; empty if
 /// they fit.
@@ -126,8 +126,8 @@ double share_of_union(const AttentionShape& s, int row_groups);
 
 /// Estimated seconds, without the launch. `work`: of the problem as it is walked (with composed
 /// blocks).
-double attention_seconds(const AttentionShape& s, const AttentionLayout& layout, const Tile& tile,
-                         const DeviceFacts& device, const Work& work);
+double attention_seconds(const AttentionShape& s, const AttentionLayout& layout,
+                         const KernelRow& row, const DeviceFacts& device, const Work& work);
 
 /// Text for `explain`.
 std::string describe_layout(const AttentionLayout& layout);

@@ -13,6 +13,23 @@
 // post-process warp zeroes rows of V that no query sees.
 namespace tessera::cuda::sm90::attention {
 
+/// The rows of Q buffers that hold no queries in any tile are zeros. The producer's warp calls this
+/// before it loads anything.
+template <class T>
+__device__ __forceinline__ void clear_empty_rows(const Arguments& args, typename T::Shared& shared,
+                                                 int lane) {
+  constexpr int kChunks = T::Queries::kLineBytes / 16, kOfRow = T::Queries::kPanels * kChunks;
+#pragma unroll 1
+  for (int place = args.walk.rows() * kOfRow + lane; place < T::kM * kOfRow; place += 32) {
+    const int row = place / kOfRow, chunk = place % kOfRow;
+#pragma unroll
+    for (auto& q : shared.q)
+      reinterpret_cast<uint4*>(q.panel(chunk / kChunks, row))[chunk % kChunks] = uint4{};
+  }
+  tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+  __syncwarp();
+}
+
 /// The producer. One lane runs it, chosen by elect.sync so that the compiler knows that only one
 /// lane issues copies.
 template <class T>
@@ -65,14 +82,13 @@ class Producer {
     if (descriptor.no_more_tiles) {
       tile::arrive(full);
     } else {
-      constexpr int kPanels = T::kDim / T::Queries::kLine;
-      tile::arrive_expecting(full, kPanels * T::Queries::kPanelBytes);
-      const int head_group = descriptor.head >> args_.walk.pack_shift;
+      constexpr int kPanels = T::Queries::panels_of(T::kDim);
+      tile::arrive_expecting(full, kPanels * args_.walk.rows() * T::Queries::kLineBytes);
 #pragma unroll
       for (int p = 0; p < kPanels; ++p)
         load_evict_first(tile::shared_address(shared_.q[q].panel(p)), args_.q,
                          p * T::Queries::kLine, 0, descriptor.q_begin + descriptor.first_query,
-                         head_group, args_.walk.packed_q ? 0 : descriptor.batch,
+                         descriptor.head_group, args_.walk.packed_q ? 0 : descriptor.batch,
                          tile::shared_address(full));
     }
   }

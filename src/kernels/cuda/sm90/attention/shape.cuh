@@ -17,18 +17,23 @@ using namespace cuda::attention;  // parts shared by all architectures
 inline constexpr int kWarpgroup = 128;
 
 /// A tile of rows of Q, K or V: panels of `kRows` lines of 128 bytes, or of 64 bytes where the last
-/// panel would be half empty. The swizzle is as wide as a line.
+/// panel would be half empty. The swizzle is as wide as a line. Where the columns end inside a
+/// panel, TMA fills the rest with zeros, and MMAs do not read it.
 template <class Element, int kRows, int kColumns>
 struct RowsTile {
   using Of = Precision<Element>;
   static constexpr int kChunk = 16 / Of::kBytes;  // elements in 16 bytes
   static constexpr int kLine = kColumns % Of::kLine == 0 ? Of::kLine : Of::kLine / 2;
-  static_assert(kColumns % kLine == 0);
-  static constexpr int kLineBytes = kLine * Of::kBytes, kPanels = kColumns / kLine;
+  static_assert(kColumns % Of::kMmaDepth == 0);
+  static constexpr int kLineBytes = kLine * Of::kBytes;
+  static constexpr int kPanels = (kColumns + kLine - 1) / kLine;
   static constexpr int kPanelBytes = kRows * kLineBytes;
   static constexpr int kBytes = kPanels * kPanelBytes;
 
   alignas(tile::kAtomBytes) Element data[kPanels * kRows * kLine];
+
+  /// The panels that hold the first `columns`.
+  static constexpr int panels_of(int columns) { return (columns + kLine - 1) / kLine; }
 
   __device__ Element* panel(int p, int row = 0) { return data + (p * kRows + row) * kLine; }
   /// The 16-byte chunk of a row that holds `column` and its neighbours.

@@ -40,7 +40,7 @@ __device__ __forceinline__ void stage_results(const Arguments& args, typename T:
 template <class T>
 __device__ __forceinline__ bool uses_tma_store(const Arguments& args, const TileDescriptor& tile,
                                                int first_row) {
-  const int after = tile.first_query + (first_row + T::kRows >> args.walk.pack_shift);
+  const int after = tile.first_query + args.walk.pack.quotient(first_row + T::kRows);
   return args.tma_store && (!args.walk.packed_q || after <= tile.q_length);
 }
 
@@ -59,11 +59,10 @@ __device__ __forceinline__ void store_results(const Arguments& args, typename T:
       const int row = consumer * T::kRows;
       if (descriptor.share.parts > 1 && !shared.merges[q][consumer]) continue;
       if (!uses_tma_store<T>(args, descriptor, row)) continue;
-      const int first = descriptor.q_begin + descriptor.first_query + (row >> args.walk.pack_shift);
+      const int first = descriptor.q_begin + descriptor.first_query + args.walk.pack.quotient(row);
 #pragma unroll
-      for (int p = 0; p < T::kDimV / T::Queries::kLine; ++p)
-        tile::store_box(args.out, p * T::Queries::kLine, 0, first,
-                        descriptor.head >> args.walk.pack_shift,
+      for (int p = 0; p < T::Queries::panels_of(T::kDimV); ++p)
+        tile::store_box(args.out, p * T::Queries::kLine, 0, first, descriptor.head_group,
                         args.walk.packed_q ? 0 : descriptor.batch, shared.q[q].panel(p, row));
     }
     tile::commit_stores();
@@ -73,24 +72,40 @@ __device__ __forceinline__ void store_results(const Arguments& args, typename T:
   }
 }
 
-/// Copies a consumer's staged rows to global memory, element by element, two threads per row: for
-/// any strides and the ends of sequences.
+/// Copies a consumer's staged rows to global memory: 16 bytes at a time to aligned rows, element by
+/// element to any strides. Rows without a query become zeros: they stay in the Q buffer, and later
+/// tiles' scores remain finite.
 template <class T>
 __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDescriptor& tile,
                                             typename T::Queries& panels, int first_row,
                                             int thread) {
   const Result& to = args.result;
-  const int row = first_row + thread / 2;
-  const int query = tile.first_query + (row >> args.walk.pack_shift);
-  if (query >= tile.q_length) return;
-  std::uint16_t* at = static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
-                      (tile.head + (row & (args.walk.pack - 1))) * to.out_head +
-                      (tile.q_begin + query) * to.out_row;
+  const int rows = args.walk.rows();
+  // Where a row's result begins; null: nowhere.
+  const auto row_at = [&](int row) -> std::uint16_t* {
+    const int within = args.walk.pack.quotient(row), query = tile.first_query + within;
+    if (query >= tile.q_length || row >= rows) return nullptr;
+    return static_cast<std::uint16_t*>(to.out) + tile.batch * to.out_batch +
+           (tile.head + row - within * args.walk.pack.divisor) * to.out_head +
+           (tile.q_begin + query) * to.out_row;
+  };
+  constexpr int kChunks = T::kDimV / 8;
 #pragma unroll 1
-  for (int column = thread % 2; column < to.dim_v; column += 2) {
-    at[column * to.out_col] =
-        reinterpret_cast<const std::uint16_t*>(panels.chunk(row, column))[column % 8];
+  for (int place = thread; place < T::kRows * kChunks; place += kWarpgroup) {
+    const int row = first_row + place / kChunks, column = place % kChunks * 8;
+    uint4* const chunk = panels.chunk(row, column);
+    std::uint16_t* const at = row_at(row);
+    if (row >= rows) *chunk = uint4{};
+    if (!at || column >= to.dim_v) continue;
+    if (to.aligned) {
+      *reinterpret_cast<uint4*>(at + column) = *chunk;
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < 8; ++i)
+        at[(column + i) * to.out_col] = reinterpret_cast<const std::uint16_t*>(chunk)[i];
+    }
   }
+  if (rows < T::kM) ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
 }
 
 /// Stores a consumer's rows of a tile, or stages them for the store warp.
@@ -106,8 +121,7 @@ __device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned n
   if (wide) {
     store_f32<T::kDimV>(pipe.args.result, descriptor, rows, o_acc, normalised.factor, thread);
   } else if constexpr (T::kConsumersStore) {
-    store_16bit<T::kDimV>(pipe.args.result, pipe.args.tma_store, descriptor, rows, o_acc,
-                          normalised.factor, thread);
+    store_16bit<T::kDimV>(pipe.args.result, descriptor, rows, o_acc, normalised.factor, thread);
   } else {
     pipe.sync_warpgroup();  // all warps are past their last QK of the tile
     stage_results<T>(pipe.args, pipe.queries_of(number), o_acc, normalised.factor, pipe.first_row(),

@@ -26,7 +26,7 @@ struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
   Result result;
-  bool tma_store;  // 16-bit results that TMA can write
+  bool tma_store;  // whether TMA can write the results
   Exponents exponents;
   ScoreTransform transform;
   Sinks sinks;

@@ -83,19 +83,69 @@ constexpr auto register_atom() {
   }
 }
 
+/// 80 columns, which CUTLASS has only in a header that takes longer to compile than a kernel.
+template <class Element, Major kB>
+__device__ __forceinline__ void mma_of_80_columns(float (&sum)[40], const std::uint32_t* a,
+                                                  std::uint64_t b, bool first) {
+  constexpr int kTransposed = kB == Major::mn ? 1 : 0;
+  const int scale = first ? 0 : 1;
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+        "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
+        "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39}, "
+        "{%40, %41, %42, %43}, %44, p, 1, 1, %46;\n}\n"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]),
+          "+f"(sum[5]), "+f"(sum[6]), "+f"(sum[7]), "+f"(sum[8]), "+f"(sum[9]),
+          "+f"(sum[10]), "+f"(sum[11]), "+f"(sum[12]), "+f"(sum[13]), "+f"(sum[14]),
+          "+f"(sum[15]), "+f"(sum[16]), "+f"(sum[17]), "+f"(sum[18]), "+f"(sum[19]),
+          "+f"(sum[20]), "+f"(sum[21]), "+f"(sum[22]), "+f"(sum[23]), "+f"(sum[24]),
+          "+f"(sum[25]), "+f"(sum[26]), "+f"(sum[27]), "+f"(sum[28]), "+f"(sum[29]),
+          "+f"(sum[30]), "+f"(sum[31]), "+f"(sum[32]), "+f"(sum[33]), "+f"(sum[34]),
+          "+f"(sum[35]), "+f"(sum[36]), "+f"(sum[37]), "+f"(sum[38]), "+f"(sum[39])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale), "n"(kTransposed));
+  } else {
+    static_assert(std::is_same_v<Element, __half>);
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+        "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
+        "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39}, "
+        "{%40, %41, %42, %43}, %44, p, 1, 1, %46;\n}\n"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]),
+          "+f"(sum[5]), "+f"(sum[6]), "+f"(sum[7]), "+f"(sum[8]), "+f"(sum[9]),
+          "+f"(sum[10]), "+f"(sum[11]), "+f"(sum[12]), "+f"(sum[13]), "+f"(sum[14]),
+          "+f"(sum[15]), "+f"(sum[16]), "+f"(sum[17]), "+f"(sum[18]), "+f"(sum[19]),
+          "+f"(sum[20]), "+f"(sum[21]), "+f"(sum[22]), "+f"(sum[23]), "+f"(sum[24]),
+          "+f"(sum[25]), "+f"(sum[26]), "+f"(sum[27]), "+f"(sum[28]), "+f"(sum[29]),
+          "+f"(sum[30]), "+f"(sum[31]), "+f"(sum[32]), "+f"(sum[33]), "+f"(sum[34]),
+          "+f"(sum[35]), "+f"(sum[36]), "+f"(sum[37]), "+f"(sum[38]), "+f"(sum[39])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale), "n"(kTransposed));
+  }
+}
+
 /// The same with A in registers: four words per lane hold the warp's 16 rows x 32 bytes of depth.
 template <class Element, int kN, Major kB>
 __device__ __forceinline__ void mma(float (&sum)[kN / 2], const std::uint32_t* a, std::uint64_t b,
                                     bool first) {
-  using Atom = decltype(register_atom<Element, kN, kB>());
-  static_assert(!std::is_void_v<Atom>,
-                "no wgmma of this width for this element type with A in registers: see "
-                "register_atom()");
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    Atom::fma(a[0], a[1], a[2], a[3], b, sum[I]...,
-              first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
+  if constexpr (kN == 80) {
+    mma_of_80_columns<Element, kB>(sum, a, b, first);
+  } else {
+    using Atom = decltype(register_atom<Element, kN, kB>());
+    static_assert(!std::is_void_v<Atom>,
+                  "no wgmma of this width for this element type with A in registers: see "
+                  "register_atom()");
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      Atom::fma(a[0], a[1], a[2], a[3], b, sum[I]...,
+                first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One);
+    }
+    (std::make_index_sequence<kN / 2>{});
   }
-  (std::make_index_sequence<kN / 2>{});
 }
 
 /// Stops the compiler from moving uses of `sum`, which the MMA in flight writes, across this line.
