@@ -422,7 +422,7 @@ def test_random_attention_is_right(capsys):
 def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):
     """Past the last used keys, the window of a tile's first rows has some keys and that of its last
     rows none; consumers join the next tile late. There are more tiles than an H200 runs at once."""
-    from tessera.verify import build, draw, judge
+    from tessera.verify.attention import build, draw, judge
 
     dim = int(re.match(r"d(\d+)", kernel)[1])
     forced = functools.partial(tessera.attention, kernel=f"sm90_attention_{kernel}")
