@@ -29,9 +29,8 @@ def share(got: Tensor, truth: Tensor, budget: Tensor) -> Tensor:
     return used.masked_fill_(got == truth, 0)
 
 
-def place_of(flat: Tensor | int, shape: tuple[int, ...] | torch.Size) -> tuple[int, ...]:
-    """The index of an element from its position in row order."""
-    return tuple(int(x) for x in torch.unravel_index(torch.as_tensor(flat), tuple(shape)))
+def place_of_largest(x: Tensor) -> tuple[int, ...]:
+    return tuple(int(at) for at in torch.unravel_index(x.argmax(), x.shape))
 
 
 def compared(used: float, got: float, truth: float) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..memory import AROUND, Buffer
-from ..numbers import compared, finite, place_of, share, ulp
+from ..numbers import compared, finite, place_of_largest, share, ulp
 from .build import Built, sequence
 from .oracle import TILE_ROWS, Truth, attend, seen
 
@@ -111,7 +111,7 @@ def _describe(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
     else:
         name, shares, wanted = "out", of_out, truth.out
         got = _out_rows(built, out, b, first, last)
-    place = place_of(shares.argmax(), shares.shape)
+    place = place_of_largest(shares)
     head, row, *column = place
     where = f"{name} of sequence {b}, head {head}, query {first + row}"
     where += f", column {column[0]}" if column else ""

@@ -296,8 +296,8 @@ def build(d: Drawn, device: Any) -> Built:
     if d.bias is not None:
         bias = _bias(maker, d)
     if d.groups is not None:
-        ends = torch.tensor([0, *d.groups]).cumsum(0) + d.before
-        offsets = maker.list(ends)
+        offsets = maker.list(torch.tensor([d.before, *(end for _, end in group_ranges(d))],
+                                          device=device))
     if pattern is not None and d.pattern is not None:
         values = former if not d.given_out and d.beta else torch.full(
             shape, torch.nan, dtype=DTYPES[d.out_dtype], device=device)

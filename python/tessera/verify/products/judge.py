@@ -5,11 +5,13 @@ where a number within the slack rounds to infinity. NaN has to match by position
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ..memory import AROUND, Buffer, Made
-from ..numbers import LARGEST, compared, place_of, share, ulp
+from ..numbers import LARGEST, compared, place_of_largest, share, ulp
 from .build import Built
 from .oracle import Truth, truth_of
 
@@ -50,7 +52,7 @@ def _used(built: Built, tensor: Tensor, truth: Truth) -> Tensor:
     dtype = built.drawn.out_dtype
     got, value = tensor.double(), truth.value
     largest = LARGEST[dtype]
-    next_after = largest + float(ulp(dtype, torch.tensor(largest, dtype=torch.float64)))
+    next_after = 2.0 ** math.frexp(largest)[1]
     overflowed = got.isinf() & (got.sign() == value.sign())
     got = torch.where(overflowed, got.sign() * value.abs().clamp(min=next_after), got)
     reach = (value.abs() + truth.slack).clamp(max=largest)
@@ -58,7 +60,7 @@ def _used(built: Built, tensor: Tensor, truth: Truth) -> Tensor:
 
 
 def _describe(built: Built, out: Buffer | Made, truth: Truth, used: Tensor) -> str:
-    place = place_of(used.argmax(), used.shape)
+    place = place_of_largest(used)
     names = ("block", "row", "column") if built.drawn.op in ("sddmm", "spgemm") else (
         "row", "column")
     more = [f"index {i}" for i in range(len(place) - len(names))] if len(place) > len(names) + 1 \
