@@ -417,6 +417,17 @@ def test_random_attention_is_right(capsys):
 
 
 @products
+def test_random_products_are_right(capsys):
+    """The same of products, each on a random kernel row of those that support it."""
+    from tessera.verify import cli
+
+    status = cli.main(["products", "--device", "cuda", "--count", "600", "--quiet", "--repeat"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert int(re.search(r"(\d+) right", said)[1]) > 300, said
+
+
+@products
 @pytest.mark.parametrize("kernel", ["d64_q192_k128_s3", "d64_q256_k64_s6", "d96_q192_k64_s4",
                                     "d128_q128_k64_s4", "d128_q192_k64_s3", "d128_q192_k64_s4"])
 def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):

@@ -282,8 +282,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--multiplies", type=int,
                         help="maximum of multiplications per product")
     parser.add_argument("--rows", choices=(DRAWN, FASTEST),
-                        help="which kernel rows run: random ones of those that support the problem, "
-                             "or the library's choice [products: drawn; attention: fastest]")
+                        help="which kernel rows run: random ones of those that support the "
+                             "problem, or the library's choice [products: drawn; attention: "
+                             "fastest]")
     parser.add_argument("--repeat", action="store_true", help="run each twice and compare the bits")
     parser.add_argument("--failures", type=int, default=20, help="stop after so many failures [20]")
     parser.add_argument("--json", metavar="FILE", help="write the results to this file")

@@ -67,7 +67,8 @@ def from_jobs(options: argparse.Namespace, verify: Verify) -> Generator[Outcome,
                     process.join()
                     outcome = None
                     if process.exitcode != 0:
-                        yield Outcome(seed, operation_of(options.op, seed).name, trouble=f"its process ended with {process.exitcode}")
+                        yield Outcome(seed, operation_of(options.op, seed).name,
+                                      trouble=f"its process ended with {process.exitcode}")
                 if outcome is None:
                     del left[pipe]
                 else:

@@ -94,8 +94,10 @@ class Built:
             "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.lists}
 
     def run(self, out: Buffer, lse: Buffer | None, kernel: str | None = None) -> None:
-        _, arguments, options = self.call(out, lse)
-        tessera.attention(*arguments, **options, **({} if kernel is None else {"kernel": kernel}))
+        _, (q, k, v), options = self.call(out, lse)
+        if kernel is not None:
+            options["kernel"] = kernel
+        tessera.attention(q, k, v, **options)
 
 
 def build(d: Drawn, device: Any, stretch: int) -> Built:

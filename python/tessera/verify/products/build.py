@@ -62,7 +62,8 @@ class Built:
         tensor = None if isinstance(out, Made) else out.tensor
         a, b = self.a.given, self.b.given
         if d.op == "linear":
-            options = {"bias": self.bias, "activation": d.activation, "out_dtype": self.out_dtype}
+            options: dict[str, Any] = {"bias": self.bias, "activation": d.activation,
+                                       "out_dtype": self.out_dtype}
             if d.lead is not None:
                 a = a.reshape(*d.lead, d.k)
             return "linear", (a, b), options
@@ -127,9 +128,6 @@ def _place(shape: tuple[int, ...], layout: Layout, dtype: torch.dtype, device: A
            blocks: bool = False) -> Buffer:
     if len(shape) == 1:
         return Buffer(shape, (1,), dtype, device, layout.offset)
-    if not blocks and len(shape) > 3:  # results of linear lie packed
-        strides = tuple(torch.empty(shape, device="meta").stride())
-        return Buffer(shape, strides, dtype, device, layout.offset)
     return Buffer(shape, _strides(shape, layout, blocks), dtype, device, layout.offset)
 
 
@@ -238,7 +236,7 @@ class Maker:
             begins = ends[:, :1] - counts[:, :1] if counts.shape[1] else ends.new_zeros(
                 counts.shape[0], 1)
             return self.list(torch.cat((begins, ends), 1)), self.list(mask.nonzero()[:, -1])
-        if form == "shared" or form == "own_values":
+        if form in ("shared", "own_values"):
             mask, counts = mask[0], counts[0]
         offsets = torch.nn.functional.pad(counts.cumsum(-1), (1, 0))
         columns = mask.nonzero()[:, -1]

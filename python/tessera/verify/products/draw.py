@@ -1,11 +1,12 @@
-"""Draws a product from a seed: sizes, operands, memory and epilogue, independently. Plain Python, so
-that a seed gives the same problem on every device of the same dtypes."""
+"""Draws a product from a seed: sizes, operands, memory and epilogue, independently. Plain Python,
+as for attention; the device decides which dtypes there are and how large a problem may be."""
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ..attention.draw import single
 
@@ -136,15 +137,15 @@ class Drawn:
         return f"{self.op}, seed {self.seed}: {said}"
 
 
-def _said(one: object, plain: object, hidden: tuple[str, ...] = ()) -> str:
+def _said(one: Any, plain: Any, hidden: tuple[str, ...] = ()) -> str:
     """Fields that are not the plain ones."""
     found = []
-    for item in fields(one):  # type: ignore[arg-type]
+    for item in fields(one):
         value, usual = getattr(one, item.name), getattr(plain, item.name)
         if item.name in hidden or value == usual:
             continue
-        if is_dataclass(value):
-            text = f"({_said(value, usual if usual is not None else type(value)())})"
+        if isinstance(value, (Side, Layout, Blocks)):
+            text = f"({_said(value, type(value)() if usual is None else usual)})"
         else:
             text = str(value).replace(" ", "")
         found.append(f"{item.name}={text}")
@@ -365,6 +366,7 @@ def _bsr_matmul(rng: random.Random, d: Drawn, room: Room) -> None:
         d.b.transposed = d.b.transposed or bool(d.b.blocks)
     if both:  # one depth of blocks, so that every depth is whole blocks of both
         _meet(d.a, d.b)
+        d.planned = False  # of two sparse operands there is no plan
     _draw_sizes(rng, d, room)
     _batches(rng, d)
     _simplify(d)
@@ -422,7 +424,7 @@ def _linear(rng: random.Random, d: Drawn, room: Room) -> None:
     elif rng.random() < 0.03:
         d.lead, d.m = [], 1  # a vector
         d.a.layout = Layout()
-    d.planned = d.given_out = d.planned or d.given_out and rng.random() < 0.5
+    d.planned = d.given_out = d.planned or (d.given_out and rng.random() < 0.5)
 
 
 def _grouped(rng: random.Random, d: Drawn, room: Room) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def truth_of(built: Built) -> Truth:
     return _finish(built, sums, _bias(built))
 
 
-def _sums(a: Matrix, b: Matrix, a_part: object = slice(None), b_part: object = slice(None)) -> Sums:
+def _sums(a: Matrix, b: Matrix, a_part: Any = slice(None), b_part: Any = slice(None)) -> Sums:
     """[batch, m, n] of whole operands, or of a part of each."""
     left, right = a.values[a_part], b.values[b_part]
     value, size = left @ right, left.abs() @ right.abs()
@@ -74,7 +75,7 @@ def _bias(built: Built) -> Tensor | None:
         bias = bias[..., None]
     elif bias.dim() == 2:
         bias = bias[:, None, :]
-    return bias if d.bias_batch and d.batch or not d.bias_batch else bias[0]
+    return bias if (d.bias_batch and d.batch) or not d.bias_batch else bias[0]
 
 
 def _finish(built: Built, sums: Sums, bias: Tensor | None, former: Tensor | None = None) -> Truth:
@@ -121,7 +122,7 @@ def _grouped(built: Built) -> Truth:
                 bias = (bias if d.inner else bias[begin:end])[:, None]
         if d.inner:
             part = _sums(a, b, (0, slice(None), slice(begin, end)), (0, slice(begin, end)))
-            place: object = group
+            place: Any = group
         else:
             matrix = group if b.values.shape[0] > 1 else 0
             part = _sums(a, b, (0, slice(begin, end)), matrix)
