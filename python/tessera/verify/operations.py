@@ -70,7 +70,7 @@ def _draw_product(op: str) -> Callable[[int, str, int], Any]:
 STRETCH = {"cpu": 1 << 20, "cuda": 1 << 25}  # elements of a score matrix that are judged at a time
 # The largest problems, by the name of the option that limits them.
 LIMITS = {"pairs": {"cpu": 1 << 21, "cuda": 1 << 28},
-          "multiplies": {"cpu": 1 << 23, "cuda": 1 << 31}}
+          "multiplies": {"cpu": 1 << 23, "cuda": 1 << 33}}
 LEAST = 64
 
 ATTENTION = Operation("attention", "pairs", _draw_attention, _build_attention, _judge_attention,

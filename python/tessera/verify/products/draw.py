@@ -21,7 +21,7 @@ groups of rows or of the inner dimension, some empty; values of all magnitudes, 
 without cancellation; calls, and plans that are prepared and run.
 
 A product has at most --multiplies multiplications, those of zeros included (on the CPU 2^23, else
-2^31), and at most 2^24 numbers per tensor. A larger one loses matrices first, then length.
+2^33), and at most 2^24 numbers per tensor. A larger one loses matrices first, then length.
 
 Seven in ten problems run a kernel row drawn from those that `explain` accepts, the others the one
 that the library chooses (--rows)."""
