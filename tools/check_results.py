@@ -34,6 +34,7 @@ def problems_of(result):
     found = bench_module("results").problems(result)
     if not found and result["gpu"] is None:
         found.append("gpu: committed results come from a GPU")
+    found = found or bench_module("ratios").summary_faults(result)
     return found
 
 

@@ -95,6 +95,9 @@ def read_results(root, folder="."):
         results = reading.read_all(result_paths(root, folder))
     except files.Unreadable as error:
         raise Wrong(str(error)) from None
+    for file, result in results.items():
+        if folder == SHAPES and not result.get("sweeps"):
+            raise Wrong(f"{folder}/{file}: no sweeps: run the sweep on it with --resume")
     return {file: result for file, result in results.items() if result["gpu"] is not None}
 
 

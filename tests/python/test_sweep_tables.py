@@ -31,9 +31,9 @@ def shape(m, ratio, state="graph", op="matmul", **more):
 
 def swept(op, cases, seed=1, **more):
     """A sweep's file."""
+    found = ratios.summary_of(cases, "graph") or {"count": 1, "ratio": {}}
     return {**result_of(cases), "sweeps": [
-        {"op": op, "state": "graph", "seed": seed, "count": 1, "ratio": dict.fromkeys(
-            ratios.PERCENT, 1.0)}], **more}
+        {"op": op, "state": "graph", "seed": seed, **found}], **more}
 
 
 def told(name, cases):
@@ -182,6 +182,12 @@ def test_files_of_all_seeds_come_together(tree, capsys):
     assert run(tree, "--check") == 1 and run(tree) == 0
 
 
+def test_a_sweep_without_its_summary_is_refused(tree, capsys):
+    put_sweep(tree, "card-matmul-1.json", [shape(1, 2.0)], sweeps=[])
+    assert run(tree) == 1
+    assert "shapes/card-matmul-1.json: no sweeps: run" in capsys.readouterr().out
+
+
 def test_cards_have_pictures_and_tables_of_their_own(tree):
     put_sweep(tree, "a-matmul-1.json", [shape(1, 2.0)])
     put_sweep(tree, "b-matmul-1.json", [shape(1, 3.0)], gpu={**GPU, "name": "Other"})
@@ -221,13 +227,17 @@ def test_sweeps_are_checked(monkeypatch, tmp_path, capsys):
     put_sweep(tree, "card-matmul-1.json", [shape(1, 2.0)], gpu=None)
     assert check.main() == 1
     assert "card-matmul-1.json: gpu: committed results come from a GPU" in capsys.readouterr().out
+    other = swept("matmul", [shape(1, 3.0)])["sweeps"]
+    put_sweep(tree, "card-matmul-1.json", [shape(1, 2.0)], sweeps=other)
+    assert check.main() == 1
+    assert "sweeps: matmul, graph: not what the cases give" in capsys.readouterr().out
 
 
 def test_the_example_of_the_page_is_a_result():
     text = (ROOT / "docs/shapes.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     result = json.loads(example)
-    assert results.problems(result) == []
+    assert results.problems(result) == [] == ratios.summary_faults(result)
     (summary,) = result["sweeps"]
     case, = result["cases"]
     assert ratios.op_of(case) == summary["op"] and ratios.STATES[case["state"]] == summary["state"]

@@ -49,3 +49,28 @@ def op_of(record):
     second operand is sparse; sweeps of `bsr_matmul` have a sparse first one."""
     linear = record["op"] == "bsr_matmul" and record["params"].get("side") == "b"
     return "linear" if linear else record["op"]
+
+
+def summary_of(records, state):
+    """The percentiles of a state's ratios, and their number; None without any."""
+    ratios = [ratio(one) for one in worst_first(records, state)]
+    if not ratios:
+        return None
+    return {"count": len(ratios),
+            "ratio": {name: percentile(ratios, share) for name, share in PERCENT.items()}}
+
+
+def summary_faults(result):
+    """Entries of `sweeps` that do not follow from the cases, as texts. Of an operation with several
+    seeds in one file nothing is said, as the cases do not name their seed."""
+    found, entries = [], result.get("sweeps", ())
+    for entry in entries:
+        if any(one["op"] == entry["op"] and one["seed"] != entry["seed"] for one in entries):
+            continue
+        state = next(state for state, word in STATES.items() if word == entry["state"])
+        made = summary_of([one for one in result["cases"] if op_of(one) == entry["op"]], state)
+        if made is None or made["count"] != entry["count"] or any(
+                abs(made["ratio"][name] - entry["ratio"][name]) > 1e-9 * entry["ratio"][name]
+                for name in PERCENT):
+            found.append(f"sweeps: {entry['op']}, {entry['state']}: not what the cases give")
+    return found

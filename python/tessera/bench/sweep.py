@@ -16,6 +16,7 @@ from .ratios import (
     percentile,
     ratio,
     regret,
+    summary_of,
     worst_first,
 )
 from .results import record_key
@@ -36,11 +37,10 @@ def summaries(op, seed, records):
     """An entry of a result's `sweeps` for each state that was measured."""
     made = []
     for state, word in STATES.items():
-        ratios = [ratio(one) for one in worst_first(records, state)]
-        if not ratios:
+        found = summary_of(records, state)
+        if found is None:
             continue
-        entry = {"op": op, "state": word, "seed": seed, "count": len(ratios),
-                 "ratio": {name: percentile(ratios, share) for name, share in PERCENT.items()}}
+        entry = {"op": op, "state": word, "seed": seed, **found}
         regrets = sorted(filter(None, (regret(one) for one in records if one["state"] == state)))
         if regrets:
             entry["regret"] = {name: percentile(regrets, share) for name, share in
