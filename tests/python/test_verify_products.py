@@ -446,6 +446,18 @@ def test_rows_are_drawn_among_those_that_support_the_problem(candidates, tmp_pat
     assert f"ran {rows['row1']}: row1\n" in capsys.readouterr().out
 
 
+def test_a_row_that_explain_accepts_may_not_refuse(candidates, monkeypatch, capsys):
+    def refuse(*arguments, **options):
+        raise NotImplementedError("no kernel supports this problem")
+
+    monkeypatch.setattr(tessera, "matmul", refuse)
+    assert run("matmul", "--count", 1) == 1
+    said = capsys.readouterr().out
+    assert "FAILED NotImplementedError: no kernel supports" in said and " on row" in said
+    assert run("matmul", "--count", 1, "--rows", "fastest") == 0
+    assert "1 refused" in capsys.readouterr().out
+
+
 def test_rows_may_be_the_librarys_choice(candidates, capsys):
     assert run("matmul", "--count", 20, "--rows", "fastest") == 0
     assert set(candidates) == {None} and "ran " not in capsys.readouterr().out

@@ -143,7 +143,9 @@ def row_of(built: Any, outputs: tuple[Any, ...], seed: int) -> tuple[str | None,
 
 
 def verify_one(op: Operation, seed: int, options: argparse.Namespace) -> Outcome:
-    """Raises the library's exceptions."""
+    """Raises the library's exceptions, unless a kernel row was found that supports the problem."""
+    import torch
+
     from .memory import same_bits
 
     built = op.build(drawn_problem(op, seed, options), options.device)
@@ -152,9 +154,12 @@ def verify_one(op: Operation, seed: int, options: argparse.Namespace) -> Outcome
     outcome = Outcome(seed, op.name, row=row)
     try:
         built.run(*outputs, kernel=kernel)
-    except NotImplementedError:
+    except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
+        if row is None:
+            raise
+        # A row that `explain` accepts may not be refused either.
         outcome.trouble = f"{type(error).__name__}: {error}"
         return outcome
     if options.repeat:
