@@ -34,6 +34,7 @@ def problems_of(result):
     found = bench_module("results").problems(result)
     if not found and result["gpu"] is None:
         found.append("gpu: committed results come from a GPU")
+    found = found or bench_module("ratios").summary_faults(result)
     return found
 
 
@@ -50,7 +51,8 @@ def main():
     parser.add_argument("--fresh", action="store_true", help="stale cases fail")
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
-    files = arguments.files or sorted((ROOT / "bench" / "results").glob("*.json"))
+    results = ROOT / "bench" / "results"
+    files = arguments.files or sorted([*results.glob("*.json"), *results.glob("shapes/*.json")])
     kernels = bench_module("machine_code").committed(ROOT)
     found = [] if kernels else [f"no {ROOT / 'bench' / 'machine_code.json'}"]
     stale = []

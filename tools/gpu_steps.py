@@ -228,38 +228,54 @@ def python_tests(context):
     return tests + ([] if tests and status in (0, 1) else [ended]), {}
 
 
-def attention_code(build):
-    """A number that changes with the machine code of the attention kernels: those of the build, or
-    where it has none the committed ones."""
+# What is verified apart: its seeds follow from the machine code of its kernels.
+VERIFIED = {"attention": lambda row: "attention" in row,
+            "products": lambda row: "attention" not in row}
+
+
+def code_number(build, op):
+    """A number that changes with the machine code of the kernels of attention, or of products:
+    those of the build, or where it has none the committed ones."""
     code = bench_module("machine_code")
     kernels = code.kernels_of(build / "machine_code.json") or code.committed(ROOT) or {}
-    hashes = sorted(one for row, instances in kernels.items() if "attention" in row
+    hashes = sorted(one for row, instances in kernels.items() if VERIFIED[op](row)
                     for one in instances.values())
     return int(hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:8], 16)
 
 
-def begun_at(runs, seed):
+def begun_at(runs, op, seed):
     """The runs of random problems that began at this seed, or go on where one of them ended."""
     found = []
     for one in sorted(runs, key=lambda one: one["first_seed"]):
-        if one["first_seed"] == seed:
+        if one["op"] == op and one["first_seed"] == seed:
             found.append(one)
             seed = one["last_seed"] + 1
     return found
 
 
 def random_problems(context):
-    """python -m tessera.verify, with what it found before of the same kernels; nothing where that
-    was as much as is wanted. Each version of the kernels has problems of its own."""
-    first, report = attention_code(context.options.build) + 1, context.work / "verify.json"
-    before = begun_at(context.result.get("verify", []), first)
+    """python -m tessera.verify of attention and of products."""
+    tests, runs = [], []
+    for op in VERIFIED:
+        test, found = problems_of(context, op)
+        tests += test
+        runs += found
+    return tests, {"verify": runs} if tests else {}
+
+
+def problems_of(context, op):
+    """Tests and runs, with what was found before of the same kernels; no test where that was as
+    much as is wanted. Each version of the kernels has problems of its own."""
+    first, report = code_number(context.options.build, op) + 1, context.work / "verify.json"
+    before = begun_at(context.result.get("verify", []), op, first)
     wanted = context.options.problems - sum(one["problems"] for one in before)
     if wanted <= 0:
-        return [], {}
+        return [], before
     seed = before[-1]["last_seed"] + 1 if before else first
     seconds = context.clock.left()
-    test, *_ = timed(context, "verify.attention", [
-        sys.executable, "-m", "tessera.verify", "attention", "--device", context.options.device,
+    report.unlink(missing_ok=True)
+    test, *_ = timed(context, f"verify.{op}", [
+        sys.executable, "-m", "tessera.verify", op, "--device", context.options.device,
         "--count", wanted, "--seed", seed, "--jobs", min(MOST_JOBS, os.cpu_count() or 1), "--json",
         report, "--seconds", f"{max(1.0, seconds - LATE):.0f}"], seconds,
         environment=context.environment, shown=True)
@@ -270,7 +286,7 @@ def random_problems(context):
     elif found and (left := wanted - found[0]["problems"]) > 0:
         test |= {"outcome": "unfinished",
                  "detail": f"{left} of {context.options.problems} are left"}
-    return [test], {"verify": before + found}
+    return [test], before + found
 
 
 def figures_of(context, step, command):

@@ -23,9 +23,10 @@ from pathlib import Path
 
 from check_results import ROOT, bench_module, package_module
 
-card_tables, case_tables, headline, markdown, pictures, reading, report = (
+card_tables, case_tables, headline, markdown, pictures, reading, report, sweep_tables = (
     package_module(f"report.{name}") for name in (
-        "card_tables", "case_tables", "headline", "markdown", "pictures", "reading", "cli"))
+        "card_tables", "case_tables", "headline", "markdown", "pictures", "reading", "cli",
+        "sweep_tables"))
 cases, files, machine_code = map(bench_module, ("cases", "files", "machine_code"))
 
 MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
@@ -33,6 +34,7 @@ MARKED = re.compile(r"^<!-- (table|picture): (\S+) -->\n(.*?)^<!-- end -->$",
 MARKER = re.compile(r"^<!-- ((table|picture): .*|end) -->$", re.MULTILINE)
 IMAGES = Path("docs") / "images" / "measured"
 PRODUCTS = ("matmul", "bsr_matmul", "sddmm", "spgemm")
+SHAPES = "shapes"  # a folder of bench/results: sweeps, a file per operation and seed
 # A short look or one shard: in the folder while somebody works, never a result.
 PASSING = re.compile(r"(^|-)quick\.json$|-\d+-of-\d+\.json$")
 
@@ -57,8 +59,10 @@ def of_ops(*ops, models=False):
     return chosen
 
 
+# Tables of sweeps: of the files in bench/results/shapes.
+OF_SWEEPS = ("shapes", "worst_shapes")
 # Tables over all files of a card; else each file has its own, and the headline is of one card.
-OF_A_CARD = ("glance", "model_error")
+OF_A_CARD = ("glance", "model_error", *OF_SWEEPS)
 HEADLINE = "headline"
 HEADLINE_PICTURE = "attention_density"
 # Name -> what of a result it shows, and what tells it.
@@ -74,21 +78,26 @@ TABLES = {
     "host": (lambda result: result.get("host", []), case_tables.host_times),
     "eager": (lambda result: result.get("eager", []), case_tables.eager_calls),
     "model_error": (everything, card_tables.predictions),
+    "shapes": (everything, sweep_tables.distribution),
+    "worst_shapes": (everything, sweep_tables.worst),
 }
 
 
-def result_paths(root):
-    return [path for path in sorted((root / "bench" / "results").glob("*.json"))
+def result_paths(root, folder="."):
+    return [path for path in sorted((root / "bench" / "results" / folder).glob("*.json"))
             if not PASSING.search(path.name)]
 
 
-def read_results(root):
+def read_results(root, folder="."):
     """{file: result} of what was measured on GPUs, in the order of the files' names. Of a case
     that was measured several times on one kind of card, the newest counts."""
     try:
-        results = reading.read_all(result_paths(root))
+        results = reading.read_all(result_paths(root, folder))
     except files.Unreadable as error:
         raise Wrong(str(error)) from None
+    for file, result in results.items():
+        if folder == SHAPES and not result.get("sweeps"):
+            raise Wrong(f"{folder}/{file}: no sweeps: run the sweep on it with --resume")
     return {file: result for file, result in results.items() if result["gpu"] is not None}
 
 
@@ -140,10 +149,11 @@ def table(name, results, kernels):
         made = markdown.lines(blocks(every))
         if made:
             several = len(together) > 1
-            where = [f"*{kinds(some) if several else ''}{line}*"
-                     for result, some in zip(together, chosen, strict=True)
-                     for line in markdown.provenance(result, kernels,
-                                                     cases_of(name, result, some))]
+            where = [f"*{line}*" for line in sweep_tables.provenance(together, kernels, every)] if (
+                name in OF_SWEEPS) else [
+                f"*{kinds(some) if several else ''}{line}*"
+                for result, some in zip(together, chosen, strict=True)
+                for line in markdown.provenance(result, kernels, cases_of(name, result, some))]
             lines += ["\n\n".join(where), "", *made, ""]
     return "\n".join(["", *(lines or ["Not measured yet.", ""]), ""])
 
@@ -165,7 +175,7 @@ def picture(name, results, kernels, images, folder):
     return "\n".join(["", *lines, "", ""]) if lines else ""
 
 
-def rewritten(text, results, kernels, images, folder):
+def rewritten(text, results, sweeps, kernels, images, folder):
     """A page in that folder of the tree, with its tables and pictures as they should be."""
     pairs = len(MARKED.findall(text))
     if len(MARKER.findall(text)) != 2 * pairs:
@@ -174,8 +184,10 @@ def rewritten(text, results, kernels, images, folder):
 
     def filled(found):
         kind, name = found[1], found[2]
-        lines = (table(name, results, kernels) if kind == "table"
-                 else picture(name, results, kernels, images, folder))
+        known = OF_SWEEPS if kind == "table" else pictures.OF_SWEEPS
+        shown = sweeps if name in known else results
+        lines = (table(name, shown, kernels) if kind == "table"
+                 else picture(name, shown, kernels, images, folder))
         return f"<!-- {kind}: {name} -->\n{lines}<!-- end -->"
 
     return MARKED.sub(filled, text)
@@ -183,7 +195,7 @@ def rewritten(text, results, kernels, images, folder):
 
 def write_report(root, file):
     """`tessera report` with all results of the tree. Returns its exit status."""
-    results = result_paths(root)
+    results = [*result_paths(root), *result_paths(root, SHAPES)]
     if not results:
         raise Wrong(f"{root}: no results in bench/results")
     words = [*results, "-o", file, "--tree", root]
@@ -194,7 +206,7 @@ def pages(root):
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
-def wanted_files(root, results, kernels):
+def wanted_files(root, results, sweeps, kernels):
     """{path in the tree: what it should hold, None where it should not be}."""
     wanted = {path.relative_to(root): None for path in (root / IMAGES).glob("*")}
     images: dict = {}
@@ -202,7 +214,7 @@ def wanted_files(root, results, kernels):
         path = page.relative_to(root)
         try:
             wanted[path] = rewritten(page.read_text(encoding="utf-8"), list(results.values()),
-                                     kernels, images, path.parent)
+                                     list(sweeps.values()), kernels, images, path.parent)
         except Wrong as error:
             raise Wrong(f"{page}: {error}") from None
     return {**wanted, **images}
@@ -220,8 +232,8 @@ def main(arguments=None):
         if options.report:
             return write_report(options.root, options.report)
         kernels = committed_kernels(options.root)
-        results = read_results(options.root)
-        wanted = wanted_files(options.root, results, kernels)
+        results, sweeps = (read_results(options.root, folder) for folder in (".", SHAPES))
+        wanted = wanted_files(options.root, results, sweeps, kernels)
     except Wrong as error:
         print(f"tables: {error}")
         return 1
@@ -240,7 +252,7 @@ def main(arguments=None):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content, encoding="utf-8")
             print(f"tables: {path}: written")
-    print(f"tables: {len(results)} results")
+    print(f"tables: {len(results) + len(sweeps)} results")
     return 1 if options.check and different else 0
 
 

@@ -346,6 +346,9 @@ def test_random_problems_are_told_in_words():
     wrong = said({**VERIFIED, "right": 6, "refused": 2, "failed": [13, 17]})
     assert "10 random problems of attention against double precision: 6 right, 2 refused, " \
         "2 wrong (seeds 13, 17);" in wrong
+    assert said(VERIFIED, {**VERIFIED, "op": "products", "right": 8, "refused": 2}).startswith(
+        f"{said(VERIFIED)}. 10 random problems of products against double precision: 8 right, 2 "
+        "refused; ")
     shown = card_tables.ceilings_and_tests({"ceilings": {}, "tests": [], "verify": [VERIFIED]})
     assert shown == [said(VERIFIED) + "."]
 

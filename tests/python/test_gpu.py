@@ -417,13 +417,24 @@ def test_random_attention_is_right(capsys):
 
 
 @products
+def test_random_products_are_right(capsys):
+    """The same of products, each on a random kernel row of those that support it."""
+    from tessera.verify import cli
+
+    status = cli.main(["products", "--device", "cuda", "--count", "600", "--quiet", "--repeat"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert int(re.search(r"(\d+) right", said)[1]) > 300, said
+
+
+@products
 @pytest.mark.parametrize("kernel", ["d64_q192_k128_s3", "d64_q256_k64_s6", "d80_q192_k64_s4",
                                     "d96_q192_k64_s4", "d128_q128_k64_s4", "d128_q192_k64_s3",
                                     "d128_q192_k64_s4"])
 def test_rows_that_see_nothing_of_a_tile_hold_nobody_up(kernel, monkeypatch):
     """Past the last used keys, the window of a tile's first rows has some keys and that of its last
     rows none; consumers join the next tile late. There are more tiles than an H200 runs at once."""
-    from tessera.verify import build, draw, judge
+    from tessera.verify.attention import build, draw, judge
 
     dim = int(re.match(r"d(\d+)", kernel)[1])
     forced = functools.partial(tessera.attention, kernel=f"sm90_attention_{kernel}")

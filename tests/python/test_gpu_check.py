@@ -224,31 +224,40 @@ def test_random_problems_go_on_where_the_file_stopped(machine):
     for wanted in (3, 5, 5):
         _, result = run(folder, *only("verify"), "--problems", str(wanted), "--resume")
         assert [(test["name"], test["outcome"]) for test in result["tests"]] == [
-            ("verify.attention", "passed")]
-        assert sum(found["right"] for found in result["verify"]) == wanted
+            ("verify.attention", "passed"), ("verify.products", "passed")]
+        for op in gpu_steps.VERIFIED:
+            runs = [found for found in result["verify"] if found["op"] == op]
+            assert sum(found["right"] for found in runs) == wanted
     assert gpu_check.bench_module("results").problems(result) == []
-    first, second = result["verify"]
-    assert first["last_seed"] < second["first_seed"]
-    assert first["first_seed"] == gpu_steps.attention_code(folder / "build") + 1
+    for op, (first, second) in zip(gpu_steps.VERIFIED, (result["verify"][:2],
+                                                        result["verify"][2:]), strict=True):
+        assert first["op"] == second["op"] == op
+        assert first["last_seed"] < second["first_seed"]
+        assert first["first_seed"] == gpu_steps.code_number(folder / "build", op) + 1
 
 
 def test_random_problems_of_other_kernels_do_not_count(monkeypatch, tmp_path):
-    other = {"first_seed": 1000, "last_seed": 1019, "problems": 20, "failed": [1001]}
+    other = {"op": "attention", "first_seed": 1000, "last_seed": 1019, "problems": 20,
+             "failed": [1001]}
     found, test = found_by(monkeypatch, tmp_path, 0, [other], problems=20)
     assert [one["first_seed"] for one in found] == [16] and test["outcome"] == "passed"
     assert found_by(monkeypatch, tmp_path, 0, [other, *found]) == ([], None)
 
 
-def test_seeds_follow_the_attention_kernels_of_the_build(tmp_path):
-    def code_with(**kernels):
+def test_seeds_follow_the_kernels_of_the_build(tmp_path):
+    def code_with(op="attention", **kernels):
         (tmp_path / "machine_code.json").write_text(json.dumps(
             {"toolkit": "99.0", "kernels": {row: {"name": code} for row, code in kernels.items()}}))
-        return gpu_steps.attention_code(tmp_path)
+        return gpu_steps.code_number(tmp_path, op)
 
-    committed = gpu_steps.attention_code(tmp_path)
+    committed = gpu_steps.code_number(tmp_path, "attention")
     first = code_with(sm90_attention_d128_q128_k128_s2="a" * 16, sm90_matmul_64="b" * 16)
     assert first == code_with(sm90_attention_d128_q128_k128_s2="a" * 16, sm90_matmul_64="c" * 16)
     assert len({first, committed, code_with(sm90_attention_d128_q128_k128_s2="d" * 16)}) == 3
+    product = code_with("products", sm90_attention_d128_q128_k128_s2="a" * 16,
+                        sm90_matmul_64="b" * 16)
+    assert product == code_with("products", sm90_matmul_64="b" * 16)
+    assert product != code_with("products", sm90_matmul_64="c" * 16)
 
 
 def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
@@ -258,11 +267,13 @@ def found_by(monkeypatch, tmp_path, status, before=(), budget=None, **found):
         if found:
             seed = int(command[command.index("--seed") + 1])
             Path(command[command.index("--json") + 1]).write_text(json.dumps(
-                {"first_seed": seed, "last_seed": seed + 9, "failed": [], **found}))
+                {"op": "attention", "first_seed": seed, "last_seed": seed + 9, "failed": [],
+                 **found}))
         return status, ""
 
     monkeypatch.setattr(gpu_steps, "run", ended)
-    monkeypatch.setattr(gpu_steps, "attention_code", lambda build: 15)
+    monkeypatch.setattr(gpu_steps, "VERIFIED", {"attention": lambda row: True})
+    monkeypatch.setattr(gpu_steps, "code_number", lambda build, op: 15)
     tests, figures = one_step("verify", tmp_path, budget=budget, result={"verify": list(before)},
                               problems=20)
     return figures.get("verify", []), *(tests or [None])

@@ -93,7 +93,8 @@ def test_each_head_dimension_and_mask_has_its_chart():
     record("matmul", DENSE, 1.0, {"cublaslt": 1.0}),
 ])
 def test_other_cases_make_no_picture(case):
-    assert [drawn(name, [case]) for name in pictures.PICTURES] == [[]] * len(pictures.PICTURES)
+    names = [name for name in pictures.PICTURES if name not in pictures.OF_SWEEPS]
+    assert [drawn(name, [case]) for name in names] == [[]] * len(names)
 
 
 def test_speed_ups_of_attention_are_over_our_own_dense():

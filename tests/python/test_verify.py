@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import tessera  # noqa: E402
 from tessera import attention as right_attention  # noqa: E402
-from tessera.verify import build, cli, draw, judge, oracle  # noqa: E402
+from tessera.verify import cli, numbers  # noqa: E402
+from tessera.verify.attention import build, draw, judge, oracle  # noqa: E402
 
 SMALL = ["attention", "--device", "cpu", "--quiet", "--pairs", "20000"]
 HALVES = ("f16", "bf16")
@@ -64,7 +65,7 @@ def test_every_tensor_is_made_where_the_problem_is():
         assert run("--count", 20, "--seed", 200) == 0
 
 
-@pytest.mark.parametrize("dtype", oracle.DTYPES)
+@pytest.mark.parametrize("dtype", numbers.DTYPES)
 def test_right_results_are_far_below_their_budgets(dtype):
     share, trouble = verdict(drawn(dtype=dtype, out_dtype=dtype, causal=True, sinks="f32"))
     assert trouble is None and 0 < share < 0.9
@@ -113,8 +114,8 @@ def test_the_oracle_agrees_with_pytorch():
 
 def test_ulp():
     values = torch.tensor([1.0, 1.5, 0.99, 0.0, 3e-8], dtype=torch.float64)
-    assert oracle.ulp("bf16", values)[:3].tolist() == [2**-7, 2**-7, 2**-8]
-    assert oracle.ulp("f16", values)[3:].tolist() == [2**-24, 2**-24]
+    assert numbers.ulp("bf16", values)[:3].tolist() == [2**-7, 2**-7, 2**-8]
+    assert numbers.ulp("f16", values)[3:].tolist() == [2**-24, 2**-24]
 
 
 # ---- Drawn problems ----------------------------------------------------------------------------
@@ -346,7 +347,7 @@ def test_jobs_share_the_problems(capsys):
 def right_but_for_seed_3(seed, options):
     if seed == 3:
         os._exit(9)
-    return cli.Outcome(seed)
+    return cli.Outcome(seed, "attention")
 
 
 def test_a_process_that_ends_early_has_failed(monkeypatch, capsys):
@@ -391,7 +392,8 @@ def test_it_stops_in_time(capsys):
     assert "problems, " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", [("--count", 0), ("--jobs", 0), ("--pairs", 3)])
+@pytest.mark.parametrize("option", [("--count", 0), ("--jobs", 0), ("--pairs", 3),
+                                    ("--multiplies", 3), ("--rows", "slowest")])
 def test_wrong_options_are_refused(option):
     with pytest.raises(SystemExit):
         run(*option)

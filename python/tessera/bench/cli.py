@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 from ..report import card_tables, case_tables, markdown
-from . import ceilings, machine_code, results, shapes, suite, sweep, table
+from . import ceilings, machine_code, ratios, results, shapes, suite, sweep, table
 from . import peers as adapters
 from .cases import REQUIRED, STATES, CaseError, read_workload
 from .files import check_writable, run_program, write_json
@@ -172,7 +172,7 @@ def run_sweep(arguments):
     check_writable("--json", arguments.json)
     if arguments.peers == "all":
         arguments.peers = ",".join(sweep.ALTERNATIVES[arguments.op])
-    arguments.states = arguments.states or ",".join(sweep.STATES)
+    arguments.states = arguments.states or ",".join(ratios.STATES)
     settings = settings_of(arguments, chosen_device(arguments.device))
     run = sweep.Sweep(arguments.op, arguments.seed, arguments.count,
                       suite.parse_shard(arguments.shard), arguments.json,

@@ -36,8 +36,15 @@ def endings(tests):
 
 
 def verified(result):
-    """The outcome of the random problems as a text; empty if there were none."""
-    runs = result.get("verify", ())
+    """The outcome of the random problems as a text, a sentence per operation; empty if there were
+    none."""
+    runs = {}
+    for run in result.get("verify", ()):
+        runs.setdefault(run["op"], []).append(run)
+    return ". ".join(filter(None, (_verified(op, found) for op, found in runs.items())))
+
+
+def _verified(op, runs):
     problems, right, refused = (sum(run[key] for run in runs)
                                 for key in ("problems", "right", "refused"))
     if not problems:
@@ -47,7 +54,8 @@ def verified(result):
         f"{count} {word}" for count, word in ((right, "right"), (refused, "refused"),
                                               (len(wrong), "wrong")) if count)
     seeds = f" (seeds {', '.join(wrong)})" if wrong else ""
-    return (f"{problems} random problems of attention against double precision: {ended}{seeds}; "
+    kind = "attention and products" if op == "all" else op
+    return (f"{problems} random problems of {kind} against double precision: {ended}{seeds}; "
             f"the worst right one took {max(run['worst'] for run in runs):.2f} of its budget")
 
 

@@ -3,12 +3,22 @@
 A ratio is the time of the best alternative over ours: above 1 we are faster. Where ours has no
 kernel it is 0."""
 
-import statistics
 from dataclasses import replace
 
 from ..report.table import Table
 from . import shapes
 from .cases import label
+from .ratios import (
+    PERCENT,
+    STATES,
+    best_alternative,
+    measured_ratio,
+    percentile,
+    ratio,
+    regret,
+    summary_of,
+    worst_first,
+)
 from .results import record_key
 from .suite import DONE, FAILED, Suite
 
@@ -19,53 +29,18 @@ ALTERNATIVES = {"attention": ("fa3", "fa4", "sdpa_cudnn", "flashinfer", "torch")
                 "matmul": ("torch_dense", "torch"),
                 "linear": ("torch_dense", "torch"),
                 "bsr_matmul": ("torch_bsr", "cusparse_bell", "torch")}
-STATES = {"graph": "graph", "burst": "eager"}  # of records -> in words: calls in a loop are eager
 AGAIN, REPEATS = 10, 3  # so many of the worst are measured so many times more
 SHOWN = 20
-PERCENT = {"worst": 0, "p5": 5, "p25": 25, "median": 50, "p75": 75, "best": 100}
-
-
-def measured_ratio(record):
-    """Of one measurement; None without any alternative."""
-    times = [peer["ms"] for peer in record["peers"].values() if "ms" in peer]
-    if not times:
-        return None
-    return min(times) / record["ours"]["ms"] if "ms" in record["ours"] else 0.0
-
-
-def ratio(record):
-    return statistics.median(record["ratios"]) if "ratios" in record else measured_ratio(record)
-
-
-def regret(record):
-    """The time of the chosen row over that of the best one; None where the rows have no time."""
-    times = [ms for ms in record.get("rows", {}).values() if ms]
-    chosen = record.get("rows", {}).get(record["ours"].get("row"))
-    return chosen / min(times) if times and chosen else None
-
-
-def percentile(values, percent):
-    """Of sorted values, between neighbours."""
-    place = (len(values) - 1) * percent / 100
-    below = values[int(place)]
-    return below + (values[min(int(place) + 1, len(values) - 1)] - below) * (place - int(place))
-
-
-def worst_first(records, state):
-    """Those of a state that have a ratio."""
-    return sorted((one for one in records if one["state"] == state and ratio(one) is not None),
-                  key=ratio)
 
 
 def summaries(op, seed, records):
     """An entry of a result's `sweeps` for each state that was measured."""
     made = []
     for state, word in STATES.items():
-        ratios = [ratio(one) for one in worst_first(records, state)]
-        if not ratios:
+        found = summary_of(records, state)
+        if found is None:
             continue
-        entry = {"op": op, "state": word, "seed": seed, "count": len(ratios),
-                 "ratio": {name: percentile(ratios, share) for name, share in PERCENT.items()}}
+        entry = {"op": op, "state": word, "seed": seed, **found}
         regrets = sorted(filter(None, (regret(one) for one in records if one["state"] == state)))
         if regrets:
             entry["regret"] = {name: percentile(regrets, share) for name, share in
@@ -148,6 +123,5 @@ def _milliseconds(entry):
 
 
 def _best_peer(record):
-    name, entry = min(((name, one) for name, one in record["peers"].items() if "ms" in one),
-                      key=lambda pair: pair[1]["ms"])
+    name, entry = best_alternative(record)
     return f"{name} {entry['ms']:.4f}"

@@ -5,9 +5,10 @@ from html import escape
 
 from ..bench.cases import ATTENTION, LISTS, PRODUCTS, kind_of
 from ..bench.machine_code import in_words
-from . import card_tables, case_tables
+from . import card_tables, case_tables, sweep_tables
 from .markdown import provenance
 from .pictures import PICTURES, all_lengths, charts
+from .reading import Card
 from .svg import clean, style
 from .table import Notes, Table, shown
 
@@ -43,6 +44,8 @@ SECTIONS = (
     ("Products", of_kind(PRODUCTS), case_tables.comparison),
     ("Density from which a dense product is faster", all_of("cases"), case_tables.crossover),
     ("Predicted against measured time", all_of("cases"), card_tables.predictions),
+    ("Shapes drawn at random", Card.drawn, sweep_tables.distribution),
+    ("The worst of these shapes", Card.drawn, sweep_tables.worst),
     ("Calls in C++", all_of("host"), case_tables.host_times),
     ("Eager calls in Python", all_of("eager"), case_tables.eager_calls),
 )
@@ -88,8 +91,9 @@ def drawn(card, key):
     records = card.all("cases")
     makers = {**all_lengths(records), **PICTURES["attention_density"],
               **PICTURES["product_density"]}
+    drawn_charts = [*charts(makers, records), *charts(PICTURES["shapes"], card.drawn())]
     return [f"<figure>{chart.drawing(in_words(cases, card.kernels)).markup(f'{key}-{stem}-')}"
-            "</figure>" for stem, chart, cases in charts(makers, records)]
+            "</figure>" for stem, chart, cases in drawn_charts]
 
 
 def html_of(block):

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from ..bench.cases import make_case
 from ..bench.files import slug
 from ..bench.machine_code import in_words
+from ..bench.ratios import STATES, ratio, worst_first
 from .case_tables import equal_at
+from .distribution_chart import Distribution, Panel, Panels
 from .line_chart import Chart, Line
 from .reading import days_of, title_of
 from .svg import GREY
+from .sweep_tables import by_op
 from .values import OURS, REFERENCES, measured
 
 # A competitor has one colour in all pictures; who is not listed is grey.
@@ -125,6 +128,25 @@ def product_densities(records):
                  "speed-up over cuBLASLt", with_ideal(lines), speed_up=True), shown
 
 
+def drawn_shapes(records):
+    """Of sweeps' records: how the ratios of each operation are distributed."""
+    panels, shown = [], []
+    for op, some in by_op(records).items():
+        lines = []
+        for colour, (state, word) in enumerate(STATES.items()):
+            chosen = worst_first(some, state)
+            if chosen:
+                lines.append(Distribution(word, [ratio(one) for one in chosen], colour))
+                shown += chosen
+        if lines:
+            count = len(max(lines, key=lambda line: len(line.ratios)).ratios)
+            panels.append(Panel(f"{op}, {count} shape{'s' * (count > 1)}", lines))
+    return Panels("Shapes drawn at random: share of shapes below each ratio",
+                  ["bf16, short bursts; the shapes of all seeds together",
+                   "right of the line at 1x tessera is faster than the fastest alternative"],
+                  panels), shown
+
+
 # Name -> its charts: the ends of their files' names, and what makes each, and the cases that it
 # shows, of all records of a card.
 PICTURES = {
@@ -134,7 +156,10 @@ PICTURES = {
                      "attention-64-causal": attention_lengths(64, True)},
     "attention_density": {"attention-density": attention_densities},
     "product_density": {"product-density": product_densities},
+    "shapes": {"shapes": drawn_shapes},
 }
+# Those of sweeps' records.
+OF_SWEEPS = ("shapes",)
 
 
 def charts(makers, records):

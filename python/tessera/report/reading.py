@@ -14,7 +14,14 @@ class Card:
     kernels: dict | None  # those of the tree; None where they are not known, and of a CPU
 
     def all(self, section):
-        return [one for result in self.results.values() for one in result.get(section, ())]
+        """Of the files that are no sweeps: shapes drawn at random are told apart."""
+        return [one for result in self.results.values() if not result.get("sweeps")
+                for one in result.get(section, ())]
+
+    def drawn(self):
+        """The cases of sweeps."""
+        return [one for result in self.results.values() if result.get("sweeps")
+                for one in result["cases"]]
 
 
 def title_of(result):

@@ -1,1 +1,1 @@
-"""Checks random problems against double precision: ``python -m tessera.verify attention``."""
+"""Checks random problems against double precision: ``python -m tessera.verify``."""

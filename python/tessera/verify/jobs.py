@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from .operations import operation_of
+
 
 @dataclass
 class Outcome:
     """The outcome of one problem; right if no field says otherwise."""
 
     seed: int
+    op: str = ""
     share: float = 0.0  # largest share of its budget
     trouble: str | None = None
     refused: tuple[str, ...] | list[str] = ()  # the reasons
+    row: str | None = None  # the kernel row that ran, where it is known
     lost: str | None = None  # the error of the device if it was lost
 
 
@@ -63,7 +67,8 @@ def from_jobs(options: argparse.Namespace, verify: Verify) -> Generator[Outcome,
                     process.join()
                     outcome = None
                     if process.exitcode != 0:
-                        yield Outcome(seed, trouble=f"its process ended with {process.exitcode}")
+                        yield Outcome(seed, operation_of(options.op, seed).name,
+                                      trouble=f"its process ended with {process.exitcode}")
                 if outcome is None:
                     del left[pipe]
                 else:

@@ -10,12 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..numbers import BITS, DTYPES, UNIT, finite
 from .draw import Drawn
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-BITS = {"f32": 24, "f16": 11, "bf16": 8}  # of the significand
-SMALLEST_EXPONENT = {"f32": -126, "f16": -14, "bf16": -126}
-UNIT = 2.0**-24  # roundoff of float32, in which kernels compute scores, softmax and sums
 PARTIAL, FULL = 1, 2
 TILE_ROWS = 64  # queries that share a budget
 FEW_NUMBERS = 256  # fewer results do not show an emulation's largest error
@@ -157,14 +154,3 @@ def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, sinks: T
     if rounded_to is not None and rounded_to != torch.float32:
         weights = weights.to(rounded_to).float()
     return _grouped(weights, v) / total, lse, weights, total
-
-
-def finite(x: Tensor) -> Tensor:
-    """The values, with zeros instead of NaN and infinities."""
-    return x.nan_to_num(0.0, 0.0, 0.0)
-
-
-def ulp(dtype: str, value: Tensor) -> Tensor:
-    """The distance between adjacent values of a dtype around a float64 value."""
-    exponent = torch.frexp(value.abs().clamp(min=2.0 ** SMALLEST_EXPONENT[dtype]))[1]
-    return torch.exp2((exponent - BITS[dtype]).double())

@@ -10,8 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .build import Buffer, Built, sequence
-from .oracle import TILE_ROWS, Truth, attend, finite, seen, ulp
+from ..memory import AROUND, Buffer
+from ..numbers import compared, finite, place_of_largest, share, ulp
+from .build import Built, sequence
+from .oracle import TILE_ROWS, Truth, attend, seen
 
 _UNUSED = {"out": 0.0, "lse": -torch.inf}  # packed rows after the last sequence
 
@@ -25,7 +27,7 @@ def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | N
             worst.append(_shares(built, out, lse, b, first, last)[0])
     faults = {f"{name}: {fault}": found for name, buffer in (("out", out), ("lse", lse))
               if buffer is not None
-              for fault, found in (("memory around it was written", buffer.stray()),
+              for fault, found in ((AROUND, buffer.stray()),
                                    (f"an unused packed row is not {_UNUSED[name]}",
                                     (_rest(built, name, buffer) != _UNUSED[name]).any()))}
     # Waits for the device only once per problem.
@@ -34,10 +36,10 @@ def judge(built: Built, out: Buffer, lse: Buffer | None) -> tuple[float, str | N
     for fault, found in zip(faults, numbers[len(worst) :], strict=True):
         if found:
             return float("inf"), fault
-    share = max(shares, default=0.0)
-    if share <= 1:
-        return share, None
-    return share, _describe(built, out, lse, *places[shares.index(share)])
+    worst_share = max(shares, default=0.0)
+    if worst_share <= 1:
+        return worst_share, None
+    return worst_share, _describe(built, out, lse, *places[shares.index(worst_share)])
 
 
 def _rest(built: Built, name: str, buffer: Buffer) -> Tensor:
@@ -46,23 +48,17 @@ def _rest(built: Built, name: str, buffer: Buffer) -> Tensor:
     return rows[rows.shape[0] if built.q_offsets is None else built.q_offsets[-1] :]
 
 
-def same_bits(one: Buffer | None, other: Buffer | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return torch.equal(one.words, other.words)
-
-
 def _shares(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
             last: int) -> tuple[Tensor, Tensor, Tensor, Truth]:
     """The largest share, and the shares of out [heads, rows, dim_v] and lse [heads, rows]."""
     truth = truth_of(built, b, first, last)
-    of_out = _share(_out_rows(built, out, b, first, last), truth.out, _out_budget(built, truth))
+    of_out = share(_out_rows(built, out, b, first, last), truth.out, _out_budget(built, truth))
     worst = of_out.max()
     of_lse = worst.new_zeros(truth.lse.shape)
     if lse is not None:
         got = _lse_rows(built, lse, b, first, last)
         budget = truth.lse_slack + 0.5 * ulp("f32", finite(truth.lse).abs() + truth.lse_slack)
-        of_lse = _share(got, truth.lse, budget)
+        of_lse = share(got, truth.lse, budget)
         worst = torch.maximum(worst, of_lse.max())
     return worst, of_out, of_lse, truth
 
@@ -106,12 +102,6 @@ def _out_budget(built: Built, truth: Truth) -> Tensor:
     return torch.where(truth.empty, 0, budget)[..., None]
 
 
-def _share(got: Tensor, truth: Tensor, budget: Tensor) -> Tensor:
-    """Error over budget; infinite if only one side is NaN or infinite."""
-    share = (got - truth).abs_().div_(budget).nan_to_num_(torch.inf, torch.inf)
-    return share.masked_fill_(got == truth, 0)
-
-
 def _describe(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
               last: int) -> str:
     _, of_out, of_lse, truth = _shares(built, out, lse, b, first, last)
@@ -121,12 +111,9 @@ def _describe(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
     else:
         name, shares, wanted = "out", of_out, truth.out
         got = _out_rows(built, out, b, first, last)
-    place = torch.unravel_index(shares.argmax(), shares.shape)
-    head, row, *column = (int(x) for x in place)
+    place = place_of_largest(shares)
+    head, row, *column = place
     where = f"{name} of sequence {b}, head {head}, query {first + row}"
     where += f", column {column[0]}" if column else ""
-    share, found, right = (float(x[place]) for x in (shares, got, wanted))
-    over = (f"error {abs(found - right):.3g}, {share:.3g} times its budget"
-            if share < float("inf") else "no error is allowed here, or one side is not finite")
-    wrong = int((shares > 1).sum())
-    return f"{where}: got {found:.9g}, expected {right:.9g}: {over} ({wrong} wrong)"
+    numbers = (float(x[place]) for x in (shares, got, wanted))
+    return f"{where}: {compared(*numbers)} ({int((shares > 1).sum())} wrong)"

@@ -12,32 +12,14 @@ from torch import Tensor
 
 import tessera
 
+from ..memory import Buffer
+from ..numbers import DTYPES
+from ..operations import Call
 from .draw import Blocks, Drawn
-from .oracle import DTYPES, FULL, PARTIAL, Cells, seen
+from .oracle import FULL, PARTIAL, Cells, seen
 
-GUARD_BYTES = 256  # before and after each tensor
 # Fills a row of lists after its last entry.
 NOTHING = (1 << 31) - 1
-_WORDS = {2: torch.int16, 4: torch.int32}
-
-
-class Buffer:
-    """A tensor inside a buffer of 0xff bytes, which are NaN in every float dtype."""
-
-    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype,
-                 device: Any):
-        guard = GUARD_BYTES // dtype.itemsize
-        reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
-        count = 2 * guard + (reach if 0 not in shape else 0)
-        self.words = torch.full((count,), -1, dtype=_WORDS[dtype.itemsize], device=device)
-        self.placed = (shape, strides, guard)
-        self.tensor = self.words.view(dtype).as_strided(*self.placed)
-
-    def stray(self) -> Tensor:
-        """Whether memory around the tensor has changed."""
-        changed = self.words != -1
-        changed.as_strided(*self.placed).fill_(False)
-        return changed.any()
 
 
 def strides_of(shape: tuple[int, ...], heads_first: bool, padding: tuple[int, ...],
@@ -98,18 +80,24 @@ class Built:
         strides = strides_of((*shape, 1), False, (0, *d.padding["out"][1:]), 4)[:-1]
         return out, Buffer(shape, strides, torch.float32, self.q.device)
 
-    def run(self, out: Buffer, lse: Buffer | None) -> None:
+    def call(self, out: Buffer, lse: Buffer | None) -> Call:
         d = self.drawn
 
         def given(tensor: Tensor) -> Tensor:
             return tensor.transpose(-3, -2) if d.layout == "bhld" else tensor
 
-        tessera.attention(
-            given(self.q), given(self.k), given(self.v), out=given(out.tensor),
-            lse=None if lse is None else lse.tensor, return_lse=lse is not None, layout=d.layout,
-            causal=d.causal, window_left=d.window_left, window_right=d.window_right,
-            mask=self.mask, scale=d.scale, softcap=d.softcap, sinks=self.sinks,
-            max_q_length=d.max_q_length, max_kv_length=d.max_kv_length, **self.lists)
+        return "attention", (given(self.q), given(self.k), given(self.v)), {
+            "out": given(out.tensor), "lse": None if lse is None else lse.tensor,
+            "return_lse": lse is not None, "layout": d.layout, "causal": d.causal,
+            "window_left": d.window_left, "window_right": d.window_right, "mask": self.mask,
+            "scale": d.scale, "softcap": d.softcap, "sinks": self.sinks,
+            "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.lists}
+
+    def run(self, out: Buffer, lse: Buffer | None, kernel: str | None = None) -> None:
+        _, (q, k, v), options = self.call(out, lse)
+        if kernel is not None:
+            options["kernel"] = kernel
+        tessera.attention(q, k, v, **options)
 
 
 def build(d: Drawn, device: Any, stretch: int) -> Built:

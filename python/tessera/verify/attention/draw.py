@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass, field
 
 TEXT = """\
-These are drawn independently: float16 or bfloat16 (on the CPU also float32), sometimes a float32
+Attention draws, independently: float16 or bfloat16 (on the CPU also float32), sometimes a float32
 result; head dimensions of multiples of 8 up to 256, mostly 64 and 128, mostly the same for values;
 1 to 8 KV heads with 1 to 16 query heads each; 1 to 16 sequences; lengths 0 to 4096, log-uniform, a
 tenth of them up to 16384; queries and keys dense or packed; causality, windows, used ranges of
@@ -29,6 +29,7 @@ LONGEST, LONG = 16384, 4096
 MOST_NUMBERS = 1 << 26
 MOST_CELLS = 1 << 21  # blocks of a mask, in all its sets of lists
 FAR = 1 << 40
+DTYPES = {"cpu": ("f16", "bf16", "f32"), "cuda": ("f16", "bf16")}
 
 
 @dataclass
@@ -138,7 +139,7 @@ def draw(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> Drawn:
     _draw_sequences(rng, d, most_pairs)
     _draw_sight(rng, d)
     if rng.random() < 0.25:
-        d.scale = _single(rng.gauss(0, 1) * (1 if rng.random() < 0.3 else d.dim**-0.5))
+        d.scale = single(rng.gauss(0, 1) * (1 if rng.random() < 0.3 else d.dim**-0.5))
     if rng.random() < 0.25:
         d.softcap = rng.choice((0.5, 2.0, 10.0, 30.0, 50.0))
     if rng.random() < 0.25:
@@ -165,7 +166,7 @@ def _longest(packed: bool, lengths: list[int], tail: int) -> int:
     return max(*lengths, min(1, tail)) if packed else 0
 
 
-def _single(x: float) -> float:
+def single(x: float) -> float:
     """The nearest float32, so that the library and the oracle use the same number."""
     import numpy as np
 

@@ -1,0 +1,1 @@
+"""Random problems of products, dense, grouped and block-sparse."""
