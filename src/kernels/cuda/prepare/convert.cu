@@ -31,7 +31,9 @@ constexpr std::int64_t kMaxElements = std::int64_t{1} << 23;
 /// batches.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) to_dense_kernel(BlockCopy c) {
-  __shared__ std::int64_t positions[kTileColumns];
+  // Of a block that a list names twice, the first entry counts, as in the BSR kernels.
+  constexpr unsigned long long kNone = ~0ull;
+  __shared__ unsigned long long positions[kTileColumns];
   const auto* pool = static_cast<const Word*>(c.pool.data);
   auto* dense = static_cast<Word*>(c.dense.data);
   const std::int64_t first = std::int64_t{blockIdx.x} * kTileColumns;
@@ -43,19 +45,21 @@ __global__ void __launch_bounds__(kThreads) to_dense_kernel(BlockCopy c) {
     const std::int64_t i = y / pieces, begin = y % pieces * kTileRows;
     const std::int64_t end = planning::clamp_to(begin + kTileRows, 0, c.block_rows);
     for (std::int64_t batch = blockIdx.z; batch < c.batches; batch += gridDim.z) {
-      for (unsigned j = threadIdx.x; j < columns; j += kThreads) positions[j] = -1;
+      for (unsigned j = threadIdx.x; j < columns; j += kThreads) positions[j] = kNone;
       __syncthreads();
       const BsrRow row = c.lists.row(batch, i);
       for (std::int64_t e = row.begin + threadIdx.x; e < row.end; e += kThreads) {
         const std::int64_t j = row.column(e) - first;
-        if (j >= 0 && j < columns) positions[j] = e;
+        if (j >= 0 && j < columns) atomicMin(&positions[j], static_cast<unsigned long long>(e));
       }
       __syncthreads();
       Word* tile = dense + c.dense.at(batch, i * c.block_rows + begin, first * width);
       for (unsigned w = threadIdx.x; w < columns * width; w += kThreads) {
         const unsigned j = w / width;
-        const std::int64_t p = positions[j];
-        const Word* from = p < 0 ? nullptr : pool + c.pool.at(batch, p, begin, w - j * width);
+        const unsigned long long p = positions[j];
+        const Word* from = p == kNone ? nullptr
+                                      : pool + c.pool.at(batch, static_cast<std::int64_t>(p), begin,
+                                                         w - j * width);
         Word* to = tile + w * c.dense.col;
         for (std::int64_t r = 0; r < end - begin; r += kAhead) {
           Word words[kAhead] = {};
@@ -165,8 +169,9 @@ void with_words(BlockCopy c, const Use& use) {
 void check_block(const char* call, std::int64_t rows, std::int64_t cols) {
   if (rows <= kMaxElements / cols) return;
   throw Error(ErrorCode::unsupported, std::string(call) + ": values: on a GPU, blocks of at most " +
-                                          std::to_string(kMaxElements) + " elements, got " +
-                                          std::to_string(rows) + " x " + std::to_string(cols));
+                                          std::to_string(kMaxElements) +
+                                          " elements, got " + std::to_string(rows) + " x " +
+                                          std::to_string(cols));
 }
 
 /// `kVector` elements, loaded by one instruction.
