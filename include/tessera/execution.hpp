@@ -48,7 +48,11 @@ struct Execution {
   /// Use the kernel row of this name only. Empty: the row that the tuning file names for the
   /// problem, else the fastest row by the cost model.
   std::string kernel{};
-  int threads = 0;          ///< CPU backend; 0: one per core, or OMP_NUM_THREADS
+  int threads = 0;  ///< CPU backend; 0: one per core, or OMP_NUM_THREADS
+  /// Bytes of dense copies of block-sparse operands that `plan` may put into the schedule of a
+  /// matmul, where the dense product has the shorter predicted time; 0: none. Such a plan has
+  /// `Plan::expanded_bytes`. Calls without a plan ignore it: they would expand at every call.
+  std::int64_t expand_bytes = 0;
   ScratchSource scratch{};  ///< allocates the workspace and schedule that are empty above
 };
 

@@ -37,7 +37,10 @@ struct Plan {
   std::string kernel_name;           ///< name of the kernel row
   std::int64_t workspace_bytes = 0;  ///< size of the workspace of `run`
   std::int64_t schedule_bytes = 0;   ///< size of the schedule; 0: `prepare` is not needed
-  int threads = 0;                   ///< of the CPU backend
+  /// Bytes of the schedule that are dense copies of block-sparse operands; 0: operands are used as
+  /// given. With copies, `prepare` reads the operands' values as well and `run` does not.
+  std::int64_t expanded_bytes = 0;
+  int threads = 0;          ///< of the CPU backend
   double predicted_ms = 0;  ///< by the cost model; an upper bound if the time depends on the lists
   std::string signature;    ///< the planned shapes and dtypes, as text
   /// The library's own data for `prepare` and `run`.
@@ -52,6 +55,9 @@ struct Candidate {
   std::string why;                   ///< what the row is good for
   std::vector<std::string> reasons;  ///< why the row cannot run the problem; empty: it can
   double predicted_ms = 0;           ///< by the cost model, if the row can run the problem
+  /// Bytes of dense copies of block-sparse operands, if the row computes with them
+  /// (`Execution::expand_bytes`); a row may be listed with and without copies.
+  std::int64_t expanded_bytes = 0;
 };
 
 /// The tuning file of a device: the kernel rows that were measured to be the fastest there
@@ -114,12 +120,19 @@ TESSERA_EXPORT Plan plan(const AnyProblem& problem, const Execution& execution =
 /// after planning and again whenever the lists change; it is not needed if `Plan::schedule_bytes`
 /// is 0. Dense operands and results are not read, so their data may be null. Throws `Error` if the
 /// problem does not match the plan.
+///
+/// With `Plan::expanded_bytes`, it also copies the values of block-sparse operands: call it again
+/// whenever these change.
 TESSERA_EXPORT void prepare(const Plan& plan, const AnyProblem& problem,
                             const Execution& execution);
 
 /// Runs a planned problem, with the schedule that `prepare` filled if the plan has one. Throws
 /// `Error` if the problem does not match the plan or a buffer is too small. Products of two sparse
 /// matrices run by `spgemm_symbolic` and `spgemm_numeric` instead.
+///
+/// With `Plan::expanded_bytes`, the values of block-sparse operands are those that `prepare` read.
+/// On a CPU, values at another address are refused. As in every dense product, an infinity or NaN
+/// in the other operand reaches results of which no stored block meets it.
 TESSERA_EXPORT void run(const Plan& plan, const AnyProblem& problem, const Execution& execution);
 
 /// Plans, prepares and runs a problem of any operation except spgemm, as `attention`, `matmul` and

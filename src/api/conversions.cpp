@@ -4,6 +4,8 @@
 
 #include <tessera/error.hpp>
 
+#include "src/kernels/cpu/convert.hpp"
+
 namespace tessera::api {
 namespace {
 
@@ -26,6 +28,13 @@ cuda::Place place_of(const char* call, const Device& device, const Execution& ex
   throw Error(ErrorCode::unsupported, core::words(call, ": tensors on ", to_string(device),
                                                   ": this build has no GPU backend; configure with "
                                                   "TESSERA_CUDA=ON"));
+}
+
+void to_dense(const char* call, const planning::BlockCopy& copy, const Device& device,
+              const Execution& execution) {
+  if (device.kind == DeviceKind::cpu) return cpu::to_dense(copy);
+  [[maybe_unused]] const cuda::Place place = place_of(call, device, execution);
+  if constexpr (kHasGpus) cuda::to_dense(copy, place);
 }
 
 void check_written_list(const core::Where& where, const Tensor& t, const Device& device,

@@ -23,6 +23,10 @@ inline bool on_cpu(const Tensor& tensor) { return tensor.device.kind == DeviceKi
 /// The GPU and stream on which a conversion runs. Throws if the build has no GPU backend.
 cuda::Place place_of(const char* call, const Device& device, const Execution& execution);
 
+/// Copies blocks to a dense matrix, on the device that both are on.
+void to_dense(const char* call, const planning::BlockCopy& copy, const Device& device,
+              const Execution& execution);
+
 /// Checks a list that a call writes; `largest` is the largest number that it may have to hold.
 void check_written_list(const core::Where& where, const Tensor& t, const Device& device,
                         core::Dims dims, std::int64_t largest);

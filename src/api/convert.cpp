@@ -58,13 +58,7 @@ planning::BlockCopy check_copy(const Where& call, const char* matrix_name, const
     outputs.check_lists(where, matrix);
     outputs.check_input(call / "dense", dense);
   }
-  return {.dtype = dense.dtype,
-          .batches = batches,
-          .lists = planning::view_of(matrix),
-          .dense = planning::grid_of(dense),
-          .pool = planning::pool_of(matrix.values),
-          .block_rows = matrix.block_rows(),
-          .block_cols = matrix.block_cols()};
+  return planning::block_copy(matrix, dense, batches);
 }
 
 /// The size of a block along the dimension `from_last`, counted from the last (1).
@@ -96,9 +90,7 @@ std::uint32_t key_of(const BlockChoice& choice) {
 void to_dense(const BsrMatrix& matrix, const Tensor& dense, const Execution& execution) {
   const planning::BlockCopy copy =
       check_copy(Where("to_dense"), "matrix", matrix, dense, /*to_dense=*/true);
-  if (on_cpu(dense)) return cpu::to_dense(copy);
-  [[maybe_unused]] const cuda::Place place = place_of("to_dense", dense.device, execution);
-  if constexpr (kHasGpus) cuda::to_dense(copy, place);
+  api::to_dense("to_dense", copy, dense.device, execution);
 }
 
 void gather_blocks(const Tensor& dense, const BsrMatrix& out, const Execution& execution) {

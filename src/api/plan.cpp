@@ -25,8 +25,9 @@ Plan plan(const AnyProblem& problem, const Execution& execution) {
   const Device device = planning::device_of(shape);
   const DeviceFacts& facts = api::facts_of(device);
   return planning::public_plan(
-      api::families(), planning::choose(api::families(), Request::of(shape, facts, execution),
-                                        api::tuning_of(facts.name)));
+      api::families(),
+      planning::choose(api::families(), Request::with_expansions(problem, shape, facts, execution),
+                       api::tuning_of(facts.name)));
 }
 
 }  // namespace tessera

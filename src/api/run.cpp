@@ -6,6 +6,7 @@
 #include <tessera/error.hpp>
 #include <tessera/plan.hpp>
 
+#include "src/api/expand.hpp"
 #include "src/api/memory.hpp"
 #include "src/api/planner.hpp"
 #include "src/problem/check_memory.hpp"
@@ -93,8 +94,23 @@ void take(Step step, const char* name, const Call& call) {
   step(call);
 }
 
+/// Writes the schedule of a plan that has one.
+void write_schedule(const Call& call) {
+  if (!call.planned.dense) return take(call.planned.family->prepare, "prepare", call);
+  const api::ExpandedCall expanded(call);
+  expanded.write_copies();
+  const Call dense = expanded.dense();
+  if (dense.planned.buffers.schedule > 0) write_schedule(dense);
+  expanded.mark();
+}
+
 /// Launches with the caller's workspace; without one, allocates what the call uses.
 void launch(Call call, const Execution& given) {
+  if (call.planned.dense) {
+    const api::ExpandedCall expanded(call);
+    expanded.check();
+    return launch(expanded.dense(), given);
+  }
   const planning::KernelFamily& family = *call.planned.family;
   std::int64_t bytes = call.planned.buffers.workspace;
   if (family.workspace && !given.workspace.data) bytes = family.workspace(call);
@@ -133,7 +149,7 @@ void execute(const AnyProblem& problem, const Execution& given) {
   const std::int64_t bytes = planned->buffers.schedule;
   const CallBuffer schedule("schedule", given.schedule, bytes, planning::device_of(shape), given);
   const Call call{*planned, problem, shape, nullptr, schedule.data(), given.stream};
-  if (bytes > 0) take(planned->family->prepare, "prepare", call);
+  if (bytes > 0) write_schedule(call);
   launch(call, given);
 }
 
@@ -147,8 +163,7 @@ void prepare(const Plan& plan, const AnyProblem& problem, const Execution& given
   check_data(planned, lists, shape, given);
   if (planned.buffers.schedule == 0) return;
   check_buffer("schedule", given.schedule, planned.buffers.schedule);
-  take(planned.family->prepare, "prepare",
-       {planned, problem, shape, nullptr, given.schedule.data, given.stream});
+  write_schedule({planned, problem, shape, nullptr, given.schedule.data, given.stream});
 }
 
 void run(const Plan& plan, const AnyProblem& problem, const Execution& given) {

@@ -7,6 +7,8 @@
 namespace tessera::core {
 
 inline constexpr std::int64_t kBufferAlignment = 128;
+/// The piece at the beginning of a schedule in host memory in which `prepare` marks what it wrote.
+inline constexpr std::int64_t kScheduleMarkBytes = kBufferAlignment;
 
 constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t to = kBufferAlignment) {
   return (bytes + to - 1) / to * to;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "src/kernels/reasons.hpp"
 #include "src/kernels/row.hpp"
+#include "src/problem/expand.hpp"
 #include "src/problem/shape.hpp"
 
 // A kernel family: kernels that share one source and differ by tile and type. Each family fills in
@@ -116,6 +118,12 @@ struct Planned {
   BufferSizes buffers;
   int threads = 0;
   double predicted_ms = 0;
+
+  /// With dense copies of operands: the plan of the product that the kernel computes, whose family,
+  /// row, layout, threads and time this plan has as well. Its schedule follows the copies.
+  std::shared_ptr<const Planned> dense{};
+  Expansion expansion{};
+  std::int64_t expanded_bytes = 0;
 };
 
 /// Makes the record of a family from a class F with the types F::Shape and F::Layout and the static

@@ -48,6 +48,7 @@ struct Refusal {
 std::vector<Refusal> refusals(const std::vector<Candidate>& candidates) {
   std::vector<Refusal> found;
   for (const Candidate& c : candidates) {
+    if (c.expanded_bytes > 0) continue;  // another product, which the row supports
     auto at = std::find_if(found.begin(), found.end(),
                            [&](const Refusal& r) { return r.family == c.family; });
     if (at == found.end()) at = found.insert(found.end(), {c.family});
@@ -74,19 +75,27 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
+/// ", expanded to a dense copy of 152 MB"; empty without copies.
+std::string expanded_text(std::int64_t bytes) {
+  if (bytes == 0) return {};
+  return ", expanded to a dense copy of " + bytes_text(static_cast<double>(bytes));
+}
+
 std::string plan_text(const Plan& plan) {
   std::string line = plan.kernel_name + ", " + milliseconds(plan.predicted_ms);
   if (plan.threads > 0) line += ", threads " + std::to_string(plan.threads);
   line += ", workspace " + bytes_text(static_cast<double>(plan.workspace_bytes));
   line += ", schedule " + bytes_text(static_cast<double>(plan.schedule_bytes));
-  return line;
+  return line + expanded_text(plan.expanded_bytes);
 }
 
 std::string chooser_text(const Explanation& e) {
   std::string line =
       std::string(e.chosen_by == ChosenBy::execution ? "" : "the ") + to_string(e.chosen_by);
   if (e.chosen_by == ChosenBy::cost_model && !e.preferred.empty()) {
-    line += "; the tuning file's " + e.preferred + " does not support this problem";
+    line += "; the tuning file's " + e.preferred +
+            (e.plan.expanded_bytes > 0 ? " is slower by the cost model"
+                                       : " does not support this problem");
   }
   return line;
 }
@@ -110,6 +119,7 @@ void write(planning::JsonWriter& json, const Plan& plan) {
   json.key("kernel_name").value(plan.kernel_name);
   json.key("workspace_bytes").value(plan.workspace_bytes);
   json.key("schedule_bytes").value(plan.schedule_bytes);
+  json.key("expanded_bytes").value(plan.expanded_bytes);
   json.key("threads").value(plan.threads);
   json.key("predicted_ms").value(plan.predicted_ms);
   json.key("signature").value(plan.signature);
@@ -126,6 +136,7 @@ void write(planning::JsonWriter& json, const Candidate& candidate) {
   json.key("accepted").value(candidate.reasons.empty());
   json.key("predicted_ms");
   candidate.reasons.empty() ? json.value(candidate.predicted_ms) : json.null();
+  json.key("expanded_bytes").value(candidate.expanded_bytes);
   json.key("reasons").open('[');
   for (const std::string& reason : candidate.reasons) json.value(reason);
   json.close(']').close('}');
@@ -154,7 +165,8 @@ std::string to_text(const Explanation& e) {
   for (const Refusal& r : refused) width = std::max(width, r.family.size());
   for (const Candidate& c : e.candidates) {
     if (c.reasons.empty())
-      text += "accepted  " + padded(c.kernel, width) + "  " + milliseconds(c.predicted_ms) + "\n";
+      text += "accepted  " + padded(c.kernel, width) + "  " + milliseconds(c.predicted_ms) +
+              expanded_text(c.expanded_bytes) + "\n";
   }
   for (const Refusal& r : refused) {
     text += "rejected  " + padded(r.family, width) + "  ";

@@ -116,6 +116,15 @@ double predicted_ms(double seconds, const DeviceFacts& device) {
   return 1e3 * (seconds + overhead_seconds(device));
 }
 
+/// The same request for another shape, which is not expanded.
+Request request_for(const Request& request, const AnyShape& shape) {
+  return {.shape = shape,
+          .device = request.device,
+          .backend = request.backend,
+          .kernel = request.kernel,
+          .will_run = request.will_run};
+}
+
 /// Adds the reasons that do not depend on the layout. Returns false if no more are needed.
 bool may_run(const KernelFamily& family, const KernelRow& row, const Request& request,
              Reasons& reasons) {
@@ -266,15 +275,12 @@ double miss_of(const Reasons& reasons) {
   return miss;
 }
 
-/// All candidates with the texts of their reasons: the supported ones by predicted time, then the
-/// others, the nearest miss first. A backend without a family for the operation gets one candidate.
-std::vector<Ranked> rank(Families families, const Request& request) {
+/// All rows of the operation with the texts of their reasons.
+std::vector<Ranked> judge_all(Families families, const Request& request) {
   const Op op = op_of(request.shape);
   std::vector<Ranked> all;
-  std::vector<Backend> seen;
   for (const KernelFamily& family : families) {
     if (family.op != op) continue;
-    seen.push_back(family.backend);
     for (const KernelRow& row : family.rows) {
       Ranked one{{&family, &row, {}, 0}, {}};
       Reasons reasons;
@@ -292,16 +298,33 @@ std::vector<Ranked> rank(Families families, const Request& request) {
       all.push_back(std::move(one));
     }
   }
+  return all;
+}
+
+/// All candidates: the supported ones by predicted time, then the others, the nearest miss first.
+/// A backend without a family for the operation gets one candidate. If the plan is expanded, rows
+/// that support the expanded product are listed as well.
+std::vector<Ranked> rank(Families families, const Request& request, const Planned* planned) {
+  std::vector<Ranked> all = judge_all(families, request);
   for (const Backend backend : {Backend::sm90, Backend::sm80, Backend::cpu}) {
-    if (std::find(seen.begin(), seen.end(), backend) != seen.end()) continue;
+    if (std::any_of(all.begin(), all.end(),
+                    [&](const Ranked& r) { return r.candidate.backend == backend; }))
+      continue;
     Reasons reasons;
-    reasons.add({.kind = Reason::Kind::no_kernel, .what = to_string(op)});
+    reasons.add({.kind = Reason::Kind::no_kernel, .what = to_string(op_of(request.shape))});
     Ranked none;
     none.candidate.backend = backend;
     none.candidate.family = to_string(backend);
     none.miss = miss_of(reasons);
     none.candidate.reasons.push_back(to_text(reasons.list().front(), request.device));
     all.push_back(std::move(none));
+  }
+  if (planned && planned->dense) {
+    for (Ranked& one : judge_all(families, request_for(request, planned->dense->shape))) {
+      if (!one.candidate.reasons.empty()) continue;
+      one.candidate.expanded_bytes = planned->expanded_bytes;
+      all.push_back(std::move(one));
+    }
   }
   std::stable_sort(all.begin(), all.end(), [](const Ranked& a, const Ranked& b) {
     const bool first = a.candidate.reasons.empty(), second = b.candidate.reasons.empty();
@@ -320,6 +343,78 @@ std::vector<Ranked> rank(Families families, const Request& request) {
                           describe(request.shape), ": ", all));
 }
 
+/// The plan for the given operands; null if no row, or not the one that the request names, supports
+/// them.
+std::shared_ptr<const Planned> choose_given(Families families, const Request& request,
+                                            const Tuning& tuning) {
+  const bool forced = !request.kernel.empty();
+  FoundRow named;
+  if (forced) named = forced_row(families, request);
+  if (!forced && !tuning.rows.empty()) named = preferred_row(tuning, describe(request.shape));
+  if (named) {
+    Judged at{named.family, named.row, {}, 0};
+    Reasons reasons(false);
+    judge(at, request, reasons);
+    if (reasons.none()) return planned_with(at, request);
+    if (forced) return nullptr;
+  }
+  const Op op = op_of(request.shape);
+  Fastest fastest(request);
+  for (const KernelFamily& family : families)
+    if (family.op == op) fastest.consider(family);
+  const Judged* best = fastest.found();
+  return best ? planned_with(*best, request) : nullptr;
+}
+
+/// The fastest plan with dense copies; null if there is none.
+std::shared_ptr<const Planned> choose_expanded(Families families, const Request& request,
+                                               const Tuning& tuning) {
+  std::shared_ptr<Planned> best;
+  for (const ExpandedShape& expanded : request.expanded) {
+    const auto dense = choose_given(families, request_for(request, expanded.shape), tuning);
+    if (!dense || (best && best->predicted_ms <= dense->predicted_ms)) continue;
+    best = std::make_shared<Planned>(*dense);
+    best->dense = dense;
+    best->expansion = expanded.expansion;
+  }
+  if (!best) return nullptr;
+  best->shape = request.shape;
+  const auto& shape = std::get<MatmulShape>(request.shape);
+  core::Carver carver;
+  carve_expanded(carver, shape, best->expansion, best->dense->buffers.schedule);
+  best->buffers.schedule = carver.used();
+  best->expanded_bytes = copy_bytes(shape, best->expansion);
+  return best;
+}
+
+/// The plan with the shorter predicted time, with or without dense copies; null if there is none.
+std::shared_ptr<const Planned> choose_any(Families families, const Request& request,
+                                          const Tuning& tuning) {
+  auto given = choose_given(families, request, tuning);
+  auto expanded = choose_expanded(families, request, tuning);
+  if (!given || !expanded) return given ? given : expanded;
+  return expanded->predicted_ms < given->predicted_ms ? expanded : given;
+}
+
+/// Lists the expanded shapes whose copies take at most `limit` bytes.
+void add_expansions(Request& request, const AnyProblem& any, std::int64_t limit) {
+  if (limit < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                "execution: expand_bytes: expected 0 or more, got " + std::to_string(limit));
+  }
+  const auto* const problem = std::get_if<MatmulProblem>(&any);
+  if (!problem || limit == 0) return;
+  const auto& shape = std::get<MatmulShape>(request.shape);
+  for (const Expansion& expansion : expansions_of(shape)) {
+    const std::int64_t bytes = copy_bytes(shape, expansion);
+    // An empty matrix has nothing to copy.
+    if (bytes == 0 || bytes > std::min(limit, core::kMaxSize)) continue;
+    request.expanded.push_back(
+        {expansion,
+         expanded_shape(expanded_problem(*problem, shape, expansion), shape, expansion)});
+  }
+}
+
 }  // namespace
 
 Request Request::of(const AnyShape& shape, const DeviceFacts& device, const Execution& execution) {
@@ -335,11 +430,19 @@ Request Request::of(const AnyShape& shape, const DeviceFacts& device, const Exec
   return request;
 }
 
+Request Request::with_expansions(const AnyProblem& problem, const AnyShape& shape,
+                                 const DeviceFacts& device, const Execution& execution) {
+  Request request = of(shape, device, execution);
+  add_expansions(request, problem, execution.expand_bytes);
+  return request;
+}
+
 Request Request::of(const AnyProblem& problem, const DeviceFacts& device,
                     const Execution& execution) {
+  if (std::visit([](const auto& p) { return has_data(p); }, problem))
+    return with_expansions(problem, shape_of(problem), device, execution);
   Request request = of(shape_of(problem), device, execution);
-  request.will_run = std::visit([](const auto& p) { return has_data(p); }, problem);
-  if (request.will_run) return request;
+  request.will_run = false;
   std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
   // The tensors may be on another kind of device than the plan's.
   if (const auto* product = std::get_if<MatmulProblem>(&problem)) {
@@ -347,60 +450,55 @@ Request Request::of(const AnyProblem& problem, const DeviceFacts& device,
     shape.blas = BlasLimit::none;
     if (device.kind == DeviceKind::cuda) set_blas_limit(*product, shape);
   }
+  add_expansions(request, problem, execution.expand_bytes);
   return request;
 }
 
 std::shared_ptr<const Planned> choose(Families families, const Request& request,
                                       const Tuning& tuning) {
-  const bool forced = !request.kernel.empty();
-  FoundRow named;
-  if (forced) named = forced_row(families, request);
-  if (!forced && !tuning.rows.empty()) named = preferred_row(tuning, describe(request.shape));
-  if (named) {
+  if (auto planned = choose_any(families, request, tuning)) return planned;
+  if (!request.kernel.empty()) {
+    const FoundRow named = forced_row(families, request);
     Judged at{named.family, named.row, {}, 0};
-    Reasons reasons(forced);
+    Reasons reasons;
     judge(at, request, reasons);
-    if (reasons.none()) return planned_with(at, request);
-    if (forced) refuse_forced(at, request, reasons);
+    refuse_forced(at, request, reasons);
   }
-  const Op op = op_of(request.shape);
-  Fastest fastest(request);
-  for (const KernelFamily& family : families)
-    if (family.op == op) fastest.consider(family);
-  if (const Judged* best = fastest.found()) return planned_with(*best, request);
   throw Error(ErrorCode::unsupported, to_text(explain(families, request, tuning)));
 }
 
 Explanation explain(Families families, const Request& request, const Tuning& tuning) {
   const bool forced = !request.kernel.empty();
-  FoundRow named;
-  if (forced) named = forced_row(families, request);
-  std::vector<Ranked> ranked = rank(families, request);
+  const auto planned = choose_any(families, request, tuning);
+  std::vector<Ranked> ranked = rank(families, request, planned.get());
+  if (forced) {  // other rows are not considered
+    const FoundRow named = forced_row(families, request);
+    std::erase_if(ranked, [&](const Ranked& r) { return r.judged.row != named.row; });
+  }
 
   const Work work = work_of(request.shape);
   Explanation e;
   e.op = op_of(request.shape);
   e.problem = describe(request.shape);
   e.device = request.device.name;
+  e.supported = planned != nullptr;
   e.useful_flops = work.flops;
   e.bytes = work.bytes;
   e.tuning = tuning.file;
-  if (const FoundRow preferred = preferred_row(tuning, e.problem)) {
-    e.preferred = preferred.row->name;
-    if (!forced) named = preferred;
+  const FoundRow preferred = preferred_row(tuning, e.problem);
+  if (preferred) e.preferred = preferred.row->name;
+  if (forced) {
+    e.chosen_by = ChosenBy::execution;
+  } else if (planned && planned->row == preferred.row && !planned->dense) {
+    e.chosen_by = ChosenBy::tuning_file;
   }
-  if (named) {
-    const auto at = std::find_if(ranked.begin(), ranked.end(),
-                                 [&](const Ranked& r) { return r.judged.row == named.row; });
-    const bool fits = at->candidate.reasons.empty();
-    if (fits || forced) {  // otherwise the cost model decides
-      e.chosen_by = forced ? ChosenBy::execution : ChosenBy::tuning_file;
-      std::rotate(ranked.begin(), at, at + 1);
-      if (forced) ranked.resize(1);  // other rows are not considered
-    }
+  if (planned) {
+    const auto chosen = std::find_if(ranked.begin(), ranked.end(), [&](const Ranked& r) {
+      return r.judged.row == planned->row && r.candidate.expanded_bytes == planned->expanded_bytes;
+    });
+    std::rotate(ranked.begin(), chosen, chosen + 1);
+    e.plan = public_plan(families, planned);
   }
-  e.supported = ranked.front().candidate.reasons.empty();
-  if (e.supported) e.plan = public_plan(families, planned_with(ranked.front().judged, request));
   for (Ranked& r : ranked) e.candidates.push_back(std::move(r.candidate));
   return e;
 }
@@ -418,6 +516,7 @@ Plan public_plan(Families families, const std::shared_ptr<const Planned>& planne
   plan.kernel_name = planned->row->name;
   plan.workspace_bytes = planned->buffers.workspace;
   plan.schedule_bytes = planned->buffers.schedule;
+  plan.expanded_bytes = planned->expanded_bytes;
   plan.threads = planned->threads;
   plan.predicted_ms = planned->predicted_ms;
   plan.signature = describe(planned->shape);

@@ -51,6 +51,16 @@ struct BlockCopy {
   std::int64_t block_rows = 0, block_cols = 0;
 };
 
+inline BlockCopy block_copy(const BsrMatrix& matrix, const Tensor& dense, std::int64_t batches) {
+  return {.dtype = dense.dtype,
+          .batches = batches,
+          .lists = view_of(matrix),
+          .dense = grid_of(dense),
+          .pool = pool_of(matrix.values),
+          .block_rows = matrix.block_rows(),
+          .block_cols = matrix.block_cols()};
+}
+
 struct NormsShape {
   DType dtype = DType::none;
   BlockNorm norm{};

@@ -128,7 +128,11 @@ TEST(Fuzz, ShapesWithoutMemory) {
     const AnyProblem problem = phantom.problem();
     explains(phantom.random(), problem);
     try {
-      const Plan made = plan(problem, device_preset("cpu"));
+      const std::int64_t limit = phantom.random().pick(
+          {std::int64_t{0}, std::int64_t{1} << 20, std::numeric_limits<std::int64_t>::max()});
+      const Plan made = plan(problem, device_preset("cpu"), {.expand_bytes = limit});
+      EXPECT_LE(made.expanded_bytes, limit) << "seed " << seed;
+      EXPECT_LE(made.expanded_bytes, made.schedule_bytes) << "seed " << seed;
       EXPECT_GE(made.workspace_bytes, 0) << "seed " << seed;
       EXPECT_GE(made.schedule_bytes, 0) << "seed " << seed;
       ++planned;

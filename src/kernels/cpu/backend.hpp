@@ -24,6 +24,12 @@ struct Resources {
 /// prepared for the same plan is refused.
 void prepare(const planning::Call& call);
 void launch(const planning::Call& call);
+/// Write and check the mark at the beginning of a schedule. A matmul's mark may have the addresses
+/// of values that `prepare` copied.
+void mark_schedule(const planning::Planned& planned, void* schedule, const void* a = nullptr,
+                   const void* b = nullptr);
+void check_schedule(const planning::Planned& planned, const void* schedule, const void* a = nullptr,
+                    const void* b = nullptr);
 
 void run(const MatmulProblem&, const planning::MatmulShape&, const Resources&);
 void run(const SddmmProblem&, const planning::SddmmShape&, const Resources&);

@@ -24,7 +24,7 @@ struct CpuFamily {
 
  protected:
   static BufferSizes with_mark(std::int64_t workspace, std::int64_t schedule) {
-    return {workspace, schedule > 0 ? schedule + kScheduleMarkBytes : 0};
+    return {workspace, schedule > 0 ? schedule + core::kScheduleMarkBytes : 0};
   }
 };
 

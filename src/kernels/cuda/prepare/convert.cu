@@ -5,6 +5,7 @@
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/problem/expand.hpp"
 
 // Copies between dense matrices and stored blocks, and norms of blocks. All of it is bound by
 // memory: rows are read and written in words of up to 16 bytes where strides allow.
@@ -23,15 +24,13 @@ constexpr int kPiece = kAhead * kLanes;  // words per copy of a warp
 constexpr __host__ __device__ unsigned pieces_of(unsigned words) {
   return (words + kPiece - 1) / kPiece;
 }
-/// Words of a tile are counted in 32 bits.
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 23;
 
 /// Writes every element of a tile of the dense matrix: first finds which stored block covers each
 /// column of blocks, then copies. Grid: tiles along a row of blocks, pieces of all rows of blocks,
 /// batches.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) to_dense_kernel(BlockCopy c) {
-  // Of a block that a list names twice, the first entry counts, as in the BSR kernels.
+  // Of a block that a list names twice, the first entry counts, as in sm90_bsr.
   constexpr unsigned long long kNone = ~0ull;
   __shared__ unsigned long long positions[kTileColumns];
   const auto* pool = static_cast<const Word*>(c.pool.data);
@@ -167,9 +166,9 @@ void with_words(BlockCopy c, const Use& use) {
 }
 
 void check_block(const char* call, std::int64_t rows, std::int64_t cols) {
-  if (rows <= kMaxElements / cols) return;
+  if (rows <= planning::kMaxBlockElements / cols) return;
   throw Error(ErrorCode::unsupported, std::string(call) + ": values: on a GPU, blocks of at most " +
-                                          std::to_string(kMaxElements) +
+                                          std::to_string(planning::kMaxBlockElements) +
                                           " elements, got " + std::to_string(rows) + " x " +
                                           std::to_string(cols));
 }
