@@ -14,6 +14,7 @@ namespace {
 
 struct Options {
   std::string op, device = "here", backend, kernel;
+  std::int64_t expand_bytes = 0;
   ShapeOptions shapes;
   OptionScopes scopes;
   bool json = false;
@@ -90,7 +91,9 @@ void add_attention_options(ShapeParser& parser, ShapeOptions& s) {
   parser.option("--parts", s.parts, "partial results [2]", integer_between(1, 1024));
 }
 
-void add_shape_options(CLI::App& app, OptionScopes& scopes, ShapeOptions& s) {
+void add_shape_options(CLI::App& app, Options& options) {
+  OptionScopes& scopes = options.scopes;
+  ShapeOptions& s = options.shapes;
   const CLI::Validator floats = one_of({"f32", "f16", "bf16"});
   ShapeParser parser(app, scopes);
   parser.uses(op_names());
@@ -104,6 +107,10 @@ void add_shape_options(CLI::App& app, OptionScopes& scopes, ShapeOptions& s) {
   parser.option("--density", s.density, "share of blocks, 0 to 1 [0.1; attention: no block mask]",
                 number_between(0, 1));
   add_product_options(parser, s);
+  parser.uses({"bsr_matmul"});
+  parser.option("--expand-bytes", options.expand_bytes,
+                "bytes that dense copies of sparse operands may take [0: no copies]",
+                non_negative_integer());
   add_attention_options(parser, s);
 }
 
@@ -120,6 +127,7 @@ int run_explain(const Options& options) {
   Execution execution;
   if (!options.backend.empty()) execution.backend = parse_backend(options.backend);
   execution.kernel = options.kernel;
+  execution.expand_bytes = options.expand_bytes;
   const AnyProblem problem = make_problem(options.op, options.shapes, facts.kind);
   const Explanation explanation = explain(problem, facts, execution);
   std::string text = options.json ? to_json(explanation) : to_text(explanation);
@@ -142,7 +150,7 @@ Command add_explain(CLI::App& app) {
   parser->add_option("--backend", options->backend, "use this backend only: cpu, sm80, sm90");
   parser->add_option("--kernel", options->kernel, "use the kernel row of this name only");
   parser->add_flag("--json", options->json, "print JSON");
-  add_shape_options(*parser, options->scopes, options->shapes);
+  add_shape_options(*parser, *options);
   set_footer(
       *parser,
       "  tessera explain attention --heads 32 --kv-heads 8 --q-length 8192 --causal --device "

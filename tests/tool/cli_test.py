@@ -111,6 +111,18 @@ class BadUsage(tool.ToolTest):
                             naming="overflow")
         self.assert_refused("pattern", "random", "--rows", huge, naming="--rows")
 
+    def test_a_dense_copy_is_explained(self):
+        words = ["explain", "bsr_matmul", "--m", "8192", "--n", "1024", "--k", "2048", "--block",
+                 "16", "--density", "0.9", "--device", "h100", "--expand-bytes"]
+        copy = 8192 * 2048 * 2
+        self.assertIn("expanded to a dense copy of 33.6 MB\n",
+                      self.run_tool(*words, str(copy)).stdout)
+        self.assertNotIn("expanded", self.run_tool(*words, str(copy - 1)).stdout)
+        self.assertEqual(self.run_json(*words, str(copy), "--json")["plan"]["expanded_bytes"], copy)
+        self.assert_refused(*words, "-1", naming="--expand-bytes")
+        self.assertIn("--expand-bytes applies to bsr_matmul",
+                      self.run_tool("explain", "sddmm", "--expand-bytes", "1", code=2).stderr)
+
     def test_invalid_problems_name_their_field(self):
         self.assert_refused("explain", "attention", "--heads", "6", "--kv-heads", "4",
                             naming="heads")
