@@ -22,13 +22,14 @@ class Explanation(dict[str, Any]):
 
 
 def explain(operation: Callable[..., Any] | str, /, *arguments: Any, device: str | None = None,
-            **options: Any) -> Explanation:
+            expand_bytes: int = 0, **options: Any) -> Explanation:
     """Which kernel a call would use, and why each other one would not; nothing runs.
 
     ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear`, `sddmm` or `spgemm`, or its
     name; the rest is what one would call it with. ``device`` asks for a device that need not be
     here: "h100", "h200", "a100", "l4", "b200", "cpu". With it, shapes, dtypes and strides alone
-    count: tensors may be on any device, PyTorch's meta device included.
+    count: tensors may be on any device, PyTorch's meta device included. ``expand_bytes`` is that of
+    `plan`, and explains such a plan.
 
     >>> import numpy as np, tessera
     >>> q = np.empty((1, 4096, 8, 128), np.float16)
@@ -44,8 +45,8 @@ def explain(operation: Callable[..., Any] | str, /, *arguments: Any, device: str
     if isinstance(device, str):
         device = device.lower()
     name = call.signature.name
-    explanation = Explanation(json.loads(_ffi.explain(name, device, True, *given)))
-    explanation.text = _ffi.explain(name, device, False, *given)
+    explanation = Explanation(json.loads(_ffi.explain(name, device, True, expand_bytes, *given)))
+    explanation.text = _ffi.explain(name, device, False, expand_bytes, *given)
     return explanation
 
 

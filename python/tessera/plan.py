@@ -13,19 +13,25 @@ from tessera.bsr import BsrMatrix
 from tessera.calls import bound, call_of, function_named
 from tessera.explain import Explanation
 from tessera.products import spgemm
-from tessera.tensors import type_name
+from tessera.tensors import type_name, version_of
 
 # The names of what `run` takes by position.
 _OPERANDS = {ATTENTION: ("q", "k", "v"), MATMUL: ("a", "b"), LINEAR: ("x", "weight"),
              SDDMM: ("a", "b")}
 
 
-def plan(operation: Callable[..., Any] | str, /, *arguments: Any, **options: Any) -> Plan:
+def plan(operation: Callable[..., Any] | str, /, *arguments: Any, expand_bytes: int = 0,
+         **options: Any) -> Plan:
     """The plan of a call: which kernel it uses, and the memory that it needs. Nothing runs.
 
     ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear` or `sddmm`, or its name; the rest
     is what one would call it with. The plan keeps the pattern (mask, block-sparse matrix) and the
     other tensors that were named (offsets, positions, bias), not the dense operands and results.
+
+    ``expand_bytes`` is the memory that `prepare` may spend on a dense copy of a block-sparse
+    operand. The plan then uses the dense product where its predicted time is less, and
+    `Plan.expanded_bytes` says so. `run` computes with the values that `prepare` read: other ones
+    are refused.
 
     >>> import numpy as np, tessera
     >>> q = np.ones((1, 256, 4, 64), np.float32)
@@ -43,7 +49,7 @@ def plan(operation: Callable[..., Any] | str, /, *arguments: Any, **options: Any
     if isinstance(given.get("a"), BsrMatrix) and isinstance(given.get("b"), BsrMatrix):
         raise NotImplementedError("plan: b: expected at most one block-sparse operand, got two of "
                                   "them; call tessera.matmul")
-    return Plan(function, given)
+    return Plan(function, given, expand_bytes)
 
 
 class Plan:
@@ -51,20 +57,23 @@ class Plan:
     current stream; keep it until the work that it started there is done.
 
     ``kernel_name``, ``backend``, ``signature`` (shapes and dtypes in words), ``workspace_bytes``
-    (what a run takes from PyTorch's allocator, or from the host) and ``schedule_bytes`` (what
-    `prepare` fills, and the plan holds) say what was planned."""
+    (what a run takes from PyTorch's allocator, or from the host), ``schedule_bytes`` (what
+    `prepare` fills, and the plan holds) and ``expanded_bytes`` (how much of that is a dense copy of
+    a block-sparse operand) say what was planned."""
 
     kernel_name: str
     backend: str
     signature: str
     workspace_bytes: int
     schedule_bytes: int
+    expanded_bytes: int
 
-    def __init__(self, function: Callable[..., Any], given: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], given: dict[str, Any],
+                 expand_bytes: int) -> None:
         call = call_of(function, given)
         (self.kernel_name, self.backend, self.signature, self.workspace_bytes, self.schedule_bytes,
-         self._prepare, self._run, self._explain) = _ffi.plan(call.signature.name,
-                                                              *call.export_arguments())
+         self.expanded_bytes, self._prepare, self._run, self._explain) = _ffi.plan(
+             call.signature.name, expand_bytes, *call.export_arguments())
         self._call = call.signature
         self._module = call.module
         self._place = {name: i for i, name in enumerate(self._call.Inputs._fields)}
@@ -81,6 +90,8 @@ class Plan:
         self._pattern: Any
         self._pattern_name, self._pattern = named.pop(0) if named else ("", None)
         self._prepared = self._pattern is None and self.schedule_bytes == 0
+        # With a dense copy: the values that prepare read, and their version.
+        self._copied: tuple[Any, tuple[int, ...]] = (None, ())
         self._inputs = call.inputs._replace(
             **{name: None for name in self._operands if name != self._pattern_name})
 
@@ -96,7 +107,8 @@ class Plan:
     def prepare(self, pattern: BlockMask | BsrMatrix | None = None, /) -> None:
         """Reads the pattern: before the first run of a problem that has one, and whenever its lists
         change. ``pattern`` is another mask or matrix, for this and the following runs, whose lists
-        have the shapes of the planned ones. Nothing is read back from a GPU.
+        have the shapes of the planned ones. Nothing is read back from a GPU. A plan with
+        ``expanded_bytes`` copies the matrix's values as well: prepare again whenever they change.
         """
         inputs = self._inputs
         if pattern is not None:
@@ -108,6 +120,8 @@ class Plan:
         self._prepare(*self._module.export_arguments(self._call, inputs, *outputs))
         if pattern is not None:
             self._inputs, self._pattern = inputs, pattern
+        if self.expanded_bytes:
+            self._copied = self._pattern.values, version_of(self._pattern.values)
         self._prepared = True
 
     def run(self, *operands: Any, out: Any = None, lse: Any = None, **tensors: Any) -> Any:
@@ -174,6 +188,11 @@ class Plan:
                 or x.transposed != known.transposed):
             raise ValueError(f"run: {name}: expected the lists of the prepared matrix, got others; "
                              "prepare(matrix) reads them")
+        values, version = self._copied
+        if self.expanded_bytes and (x.values is not values or version_of(values) != version):
+            raise ValueError(f"run: {name}: expected the values that prepare() copied, got "
+                             f"{'changed' if x.values is values else 'other'} ones; "
+                             "prepare(matrix) copies them")
         return x.values
 
     def _check_pattern(self, pattern: Any) -> None:

@@ -33,6 +33,14 @@ def type_name(x: Any) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
+def version_of(x: Any) -> tuple[int, ...]:
+    """What changes when a PyTorch tensor is written in place or gets other memory. Writes through
+    ``x.data`` are not seen, nor those to NumPy arrays and to tensors of torch.inference_mode()."""
+    if not is_torch(x):
+        return ()
+    return (x.data_ptr(), 0 if x.is_inference() else x._version)
+
+
 def check_dense(where: str, x: Any) -> None:
     """Refuses PyTorch's sparse tensors."""
     if "sparse" in str(x.layout):

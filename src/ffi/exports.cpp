@@ -56,15 +56,17 @@ ReadCall reader_of(const char* where, const std::string& op) {
               std::string(where) + ": op: no operation is called '" + op + "'");
 }
 
-/// explain(op, device, as_json, arguments of the operation...) -> text or JSON.
+/// explain(op, device, as_json, expand_bytes, arguments of the operation...) -> text or JSON.
 void explain_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     Reader reader("explain", args);
     const std::string op = reader.text("op");
     const auto preset = reader.optional_text("device");
     const bool as_json = reader.flag("as_json");
+    const std::int64_t expand_bytes = reader.integer("expand_bytes");
     const Memory memory = preset ? Memory::ignored : Memory::read;
-    const Call call = reader_of("explain", op)(reader.rest(), memory);
+    Call call = reader_of("explain", op)(reader.rest(), memory);
+    call.execution.expand_bytes = expand_bytes;
     const DeviceFacts facts =
         preset ? device_preset(*preset) : device_facts(device_of(call.problem));
     const Explanation explanation = explain(call.problem, facts, call.execution);
@@ -72,14 +74,17 @@ void explain_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
-/// plan(op, arguments of the operation...) -> [kernel, backend, signature, workspace bytes,
-/// schedule bytes, prepare, run, explain]. prepare and run take the operation's arguments; prepare
-/// accepts None for operands and results. explain takes as_json.
+/// plan(op, expand_bytes, arguments of the operation...) -> [kernel, backend, signature, workspace
+/// bytes, schedule bytes, expanded bytes, prepare, run, explain]. prepare and run take the
+/// operation's arguments; prepare accepts None for operands and results. explain takes as_json.
 void plan_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     Reader reader("plan", args);
     const ReadCall read = reader_of("plan", reader.text("op"));
-    const auto planned = std::make_shared<PlannedCall>(read(reader.rest(), Memory::read));
+    const std::int64_t expand_bytes = reader.integer("expand_bytes");
+    Call call = read(reader.rest(), Memory::read);
+    call.execution.expand_bytes = expand_bytes;
+    const auto planned = std::make_shared<PlannedCall>(call);
     const auto prepare =
         ffi::Function::FromPacked([planned, read](ffi::PackedArgs given, ffi::Any*) {
           translated([&] { planned->prepare(read(given, Memory::read)); });
@@ -96,6 +101,7 @@ void plan_call(ffi::PackedArgs args, ffi::Any* result) {
                                    planned->plan().signature,
                                    planned->plan().workspace_bytes,
                                    planned->plan().schedule_bytes,
+                                   planned->plan().expanded_bytes,
                                    prepare,
                                    run,
                                    explain};

@@ -43,10 +43,7 @@ PlannedCall::PlannedCall(const Call& call)
     : problem_(call.problem),
       how_(call.execution),
       plan_(tessera::plan(call.problem, call.execution)),
-      memory_(device_of(call.problem)) {
-  if (plan_.schedule_bytes > 0)
-    schedule_ = {memory_.allocate(plan_.schedule_bytes), plan_.schedule_bytes};
-}
+      memory_(device_of(call.problem)) {}
 
 Execution PlannedCall::execution_for(const Call& call) const {
   Execution execution = on_current_stream(call);
@@ -54,7 +51,9 @@ Execution PlannedCall::execution_for(const Call& call) const {
   return execution;
 }
 
-void PlannedCall::prepare(Call call) const {
+void PlannedCall::prepare(Call call) {
+  if (plan_.schedule_bytes > 0 && !schedule_.data)
+    schedule_ = {memory_.allocate(plan_.schedule_bytes), plan_.schedule_bytes};
   // Both variants hold the same alternative.
   std::visit(
       [&](auto& problem) {

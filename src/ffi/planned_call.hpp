@@ -15,7 +15,8 @@ class PlannedCall {
   const Plan& plan() const { return plan_; }
 
   /// Fills the schedule from the lists of `call`, whose dense operands and results may be absent.
-  void prepare(Call call) const;
+  /// The first call allocates it.
+  void prepare(Call call);
   /// Runs a call whose problem has the planned shapes; addresses, values and scales may differ.
   void run(const Call& call) const;
   Explanation explain() const;

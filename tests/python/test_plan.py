@@ -173,6 +173,83 @@ def test_block_sparse_products(make):
     same(flipped.run(matrices[0].T, x), tessera.matmul(matrices[0].T, x, transpose_b=True))
 
 
+def expandable(make):
+    """x and a weight for which the dense product is predicted to be faster, and its bytes."""
+    matrix = BsrMatrix.prune(make(support.random(32, 24, seed=1)), (2, 2), 0.9)
+    return make(support.random(40, 24)), matrix, 32 * 24 * 4
+
+
+def near(got, want):
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-5, atol=1e-5)
+
+
+def test_a_dense_copy_has_to_fit_the_limit(make):
+    x, matrix, limit = expandable(make)
+    plan = tessera.plan("linear", x, matrix, expand_bytes=limit)
+    assert plan.expanded_bytes == limit < plan.schedule_bytes
+    answer = plan.explain()
+    assert answer == tessera.explain("linear", x, matrix, expand_bytes=limit)
+    assert answer["plan"]["expanded_bytes"] == limit
+    assert {one["expanded_bytes"] for one in answer["candidates"]} == {0, limit}
+    assert "expanded to a dense copy of 3.07 kB" in str(answer)
+    with pytest.raises(ValueError, match="expected a prepared one"):
+        plan.run(x, matrix)
+    plan.prepare()
+    near(plan.run(x * 2, matrix), tessera.linear(x * 2, matrix))
+    bias = make(support.random(32))
+    near(plan.run(x, matrix, bias=bias), tessera.linear(x, matrix, bias))
+    for smaller in (0, limit - 1):
+        assert tessera.plan("linear", x, matrix, expand_bytes=smaller).expanded_bytes == 0
+        assert "expanded" not in str(tessera.explain("linear", x, matrix, expand_bytes=smaller))
+    for call in (tessera.plan, tessera.explain):
+        with pytest.raises(ValueError, match="expand_bytes: expected 0 or more, got -1"):
+            call("linear", x, matrix, expand_bytes=-1)
+    assert tessera.plan("linear", x, make(support.random(32, 24)), expand_bytes=limit).run
+
+
+@pytest.mark.parametrize("operation", ["linear", "matmul", "transposed"])
+def test_a_dense_copy_holds_the_prepared_values(make, operation):
+    x, matrix, limit = expandable(make)
+    call = {"linear": lambda m: ("linear", x, m), "matmul": lambda m: ("matmul", m, x.T),
+            "transposed": lambda m: ("bsr_matmul", x, m.T)}[operation]
+
+    def operands(m):
+        return call(m)[1:]
+
+    def want(m):
+        name, *given = call(m)
+        return getattr(tessera, name)(*given)
+
+    plan = tessera.plan(*call(matrix), expand_bytes=limit)
+    assert plan.expanded_bytes == limit
+    plan.prepare()
+    near(plan.run(*operands(matrix)), want(matrix))
+    other = matrix.with_values(matrix.values * 2)
+    with pytest.raises(ValueError, match=r"expected the values that prepare\(\) copied, got other"):
+        plan.run(*operands(other))
+    given = other.T if operation == "transposed" else other
+    plan.prepare(given)
+    near(plan.run(*operands(other)), want(other))
+    with pytest.raises(ValueError, match="got other ones"):
+        plan.run(*operands(matrix))
+
+
+def test_values_that_changed_in_place_are_prepared_again():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x, matrix, limit = expandable(torch.from_numpy)
+    plan = tessera.plan("linear", x, matrix, expand_bytes=limit)
+    plan.prepare()
+    matrix.values.mul_(2)
+    with pytest.raises(ValueError, match=r"run: weight: .* got changed ones; prepare\(matrix\)"):
+        plan.run(x, matrix)
+    plan.prepare()
+    near(plan.run(x, matrix), tessera.linear(x, matrix))
+    with torch.inference_mode():
+        frozen = matrix.with_values(matrix.values * 3)
+        plan.prepare(frozen)
+        near(plan.run(x, frozen), tessera.linear(x, frozen))
+
+
 def test_sampled_products(make):
     a, b = make(support.random(32, 8)), make(support.random(8, 16, seed=1))
     patterns = [BsrMatrix.prune(make(support.random(32, 16, seed=i)), (8, 8), 0.5) for i in (1, 2)]
