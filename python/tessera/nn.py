@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from tessera import patterns
 from tessera.attention import attention as _attention
 from tessera.block_mask import BlockMask
 from tessera.bsr import BsrMatrix, block_shape
+from tessera.plan import plan
 from tessera.products import linear as _linear
-from tessera.tensors import type_name
+from tessera.tensors import row_of_each, type_name, version_of
+from tessera.torch_ops import is_plain
 
 
 class BsrLinear(nn.Module):
@@ -51,6 +54,8 @@ class BsrLinear(nn.Module):
         # As nn.Linear, for the inputs that an output really sees.
         bound = 1 / math.sqrt(max(1.0, density * in_features))
         nn.init.uniform_(self.values, -bound, bound)
+        self._expand_bytes = 0
+        self._expansion = _Expansion()
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
@@ -80,8 +85,37 @@ class BsrLinear(nn.Module):
         return BsrMatrix(self.values, self.row_offsets, self.col_indices, self.out_features,
                          self.in_features)
 
+    def expand(self, max_bytes: int | None = None) -> BsrLinear:
+        """Allows a dense copy of the weight of up to ``max_bytes`` (None: any; 0: no copy), for
+        inference with many rows of x and a weight of small blocks and high density. Returns the
+        layer.
+
+        Calls that record no gradient (`torch.no_grad`, `torch.inference_mode`, frozen parameters)
+        use the copy where the dense product has the shorter predicted time. Other calls, and those
+        under autocast or torch.compile, use the stored blocks. The first call that uses the copy
+        makes it; so does the next one after the values or the pattern changed. In results of the
+        dense product, an infinity or NaN in x reaches every output of its row.
+
+        >>> import torch, tessera
+        >>> layer = tessera.nn.BsrLinear(128, 64, 16, density=0.5).expand()
+        >>> with torch.no_grad():
+        ...     layer(torch.randn(512, 128)).shape
+        torch.Size([512, 64])
+        """
+        self._expand_bytes = sys.maxsize if max_bytes is None else max_bytes
+        self._expansion = _Expansion()
+        return self
+
     def forward(self, x: Tensor) -> Tensor:
+        if self._expand_bytes and is_plain(x, self.values, self.bias):
+            weight = self._expansion.weight_for(x, self.weight, self.bias, self._expand_bytes)
+            return _linear(x, weight, self.bias)
         return _linear(x, self.weight, self.bias)
+
+    def _apply(self, *arguments: Any, **options: Any) -> BsrLinear:
+        self._expansion = _Expansion()  # the layer may go to another device or dtype
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        return self
 
     def extra_repr(self) -> str:
         r, c = self.values.shape[-2:]
@@ -99,6 +133,54 @@ class BsrLinear(nn.Module):
                                        requires_grad=self.values.requires_grad)
             self.col_indices = self.col_indices.new_empty(columns.shape)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class _Expansion:
+    """The dense copy of a layer's weight, and the inputs for which it is faster."""
+
+    def __init__(self) -> None:
+        self._faster: dict[Any, bool] = {}
+        self._dense: Tensor | None = None
+        self._versions: list[tuple[int, ...]] = []  # of what was copied
+        self._source: BsrMatrix | None = None  # kept, so that no other tensor gets its address
+
+    def weight_for(self, x: Tensor, weight: BsrMatrix, bias: Tensor | None, limit: int) -> Any:
+        """The dense copy where the dense product is predicted to be faster, else the weight; the
+        weight too for an x that cannot be multiplied, which linear refuses."""
+        key = (x.shape[:-1].numel(), x.dtype, x.device, weight.stored_blocks)
+        faster = self._faster.get(key)
+        if faster is None:
+            try:
+                planned = plan(_linear, x, weight, bias, expand_bytes=limit)
+            except (NotImplementedError, TypeError, ValueError):
+                return weight
+            faster = self._faster[key] = planned.expanded_bytes > 0
+        return self._copy_of(weight) if faster else weight
+
+    def _copy_of(self, weight: BsrMatrix) -> Tensor:
+        versions = [version_of(x) for x in weight.arrays[:3]]
+        if self._dense is None or versions != self._versions:
+            self._dense = None  # its memory may serve the new copy
+            self._dense, self._versions, self._source = _aligned_copy(weight), versions, weight
+        return self._dense
+
+    def __deepcopy__(self, memo: Any) -> _Expansion:
+        return _Expansion()
+
+    def __reduce__(self) -> Any:
+        return _Expansion, ()
+
+
+def _aligned_copy(weight: BsrMatrix) -> Tensor:
+    """The matrix as a dense one, whose rows begin at multiples of 16 bytes."""
+    (r, c), rows, cols = weight.block, weight.rows, weight.cols
+    values = weight.values.detach()
+    size = values.element_size()
+    pitch = -(-cols * size // 16) * 16 // size
+    lines = values.new_zeros(rows // r, r, pitch)[..., :cols]
+    blocks = lines.unflatten(2, (cols // c, c)).transpose(1, 2)
+    blocks[row_of_each(weight.row_offsets), weight.col_indices] = values
+    return lines.flatten(0, 1)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor,

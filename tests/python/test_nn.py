@@ -74,6 +74,95 @@ def test_compiles_in_a_model():
     assert all(p.grad is not None for p in model.parameters())
 
 
+# ---- BsrLinear with a dense copy ---------------------------------------------------------------
+
+
+def expanding(**options):
+    """A layer for which the dense product is predicted to be faster."""
+    return tessera.nn.BsrLinear(48, 64, 2, density=0.9, **options).expand()
+
+
+def check_layer(layer, x, *, copied=True, tolerance=1e-5):
+    want = F.linear(x, layer.weight.to_dense(), layer.bias)
+    torch.testing.assert_close(layer(x), want, atol=tolerance, rtol=tolerance)
+    assert (layer._expansion._dense is not None) == copied
+
+
+def test_inference_with_a_dense_copy():
+    layer, x = expanding(), torch.randn(3, 20, 48)
+    assert layer(x).requires_grad and layer._expansion._dense is None
+    with torch.no_grad():
+        check_layer(layer, x)
+        dense = layer._expansion._dense
+        check_layer(layer, x[:1])
+        assert layer._expansion._dense is dense
+    layer(x).sum().backward()
+    assert layer.values.grad is not None
+    with torch.inference_mode():
+        check_layer(layer.eval(), x)
+    layer.requires_grad_(False)
+    layer(x)
+    assert "dense" not in "".join(layer.state_dict())
+
+
+def test_a_changed_weight_is_copied_again():
+    layer, x = expanding(), torch.randn(20, 48)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    with torch.no_grad():
+        check_layer(layer, x)
+    layer(x).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        check_layer(layer, x)
+        layer.load_state_dict(expanding(seed=3).state_dict())
+        check_layer(layer, x)
+        layer.load_state_dict(tessera.nn.BsrLinear(48, 64, 2, density=0.95, seed=4).state_dict())
+        check_layer(layer, x)
+        layer._take(tessera.BsrMatrix.prune(torch.randn(64, 48), 2, 0.95))
+        check_layer(layer, x)
+        layer.load_state_dict(tessera.nn.BsrLinear(48, 64, 2, density=0.1, seed=5).state_dict())
+        weight = layer.weight
+        assert layer._expansion.weight_for(x, weight, layer.bias, 1 << 40) is weight
+        torch.testing.assert_close(layer(x), F.linear(x, weight.to_dense(), layer.bias), atol=1e-5,
+                                   rtol=1e-5)
+        layer.load_state_dict(expanding(seed=6).state_dict())
+        half = layer.to(torch.float16)
+        assert half._expansion._dense is None
+        check_layer(half, x.half(), tolerance=2e-2)
+
+
+def test_copies_of_a_layer_and_limits():
+    layer, x = expanding(), torch.randn(20, 48)
+    with torch.no_grad():
+        check_layer(layer, x)
+        other = copy.deepcopy(layer)
+        assert other._expansion._dense is None
+        other.values.mul_(2)
+        check_layer(other, x)
+        check_layer(layer, x)
+        for limit in (0, 48 * 64 * 4 - 1):
+            check_layer(layer.expand(limit), x, copied=False)
+        check_layer(layer.expand(48 * 64 * 4), x)
+        torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x), atol=1e-5,
+                                   rtol=1e-5)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert layer.expand()(x).dtype == torch.bfloat16
+        assert layer._expansion._dense is None
+        for wrong in (torch.randn(20, 47), torch.randn(20, 48).half()):
+            with pytest.raises((ValueError, TypeError)) as given:
+                layer.expand(0)(wrong)
+            with pytest.raises(type(given.value)) as expanded:
+                layer.expand()(wrong)
+            assert str(expanded.value) == str(given.value)
+
+
+def test_rows_of_a_dense_copy_are_aligned():
+    layer = tessera.nn.BsrLinear(42, 64, 2, density=0.9, dtype=torch.float16).expand()
+    with torch.no_grad():
+        check_layer(layer, torch.randn(20, 42, dtype=torch.float16), tolerance=2e-2)
+    assert layer._expansion._dense.stride() == (48, 1)
+
+
 # ---- attention as scaled_dot_product_attention -------------------------------------------------
 
 
