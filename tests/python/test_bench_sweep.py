@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tessera.bench import cli, measure, results, schema, shapes, suite, sweep
+from tessera.bench import cli, measure, ratios, results, schema, shapes, suite, sweep
 from tessera.bench.cases import make_case
 from tessera.bench.measure import Settings
 
@@ -101,6 +101,48 @@ def test_regret_is_of_the_row_that_ran():
                record(1.0, 1.0, m=2, rows={"r1": 1.0, "r2": 3.0}), record(1.0, 1.0, m=3)]
     (graph,) = sweep.summaries("matmul", 1, records)
     assert graph["regret"] == pytest.approx({"median": 1.1, "p95": 1.19, "worst": 1.2})
+
+
+def test_ours_without_the_dense_copy_counts_apart():
+    records = [record(1.0, 2.0, m=1), record(1.0, 3.0, m=2), record(1.0, 4.0, m=3)]
+    for one, ms in zip(records[1:], (6.0, None), strict=True):
+        one["ours"].update(expanded_bytes=100, unexpanded_ms=ms)
+    assert [ratios.unexpanded_ratio(one) for one in records] == [2.0, .5, 0.0]
+    (graph,) = sweep.summaries("linear", 1, records)
+    assert graph["ratio"]["median"] == 3.0 and graph["unexpanded_median"] == .5
+    assert sweep.regret(records[1] | {"rows": {"r1": 1.0}}) is None
+    tables = sweep.report({"sweeps": [graph]}, "linear", 1, records)
+    assert any("without dense copies" in table.head for table in tables)
+    assert "unexpanded_median" not in sweep.summaries("linear", 1, records[:1])[0]
+
+
+@pytest.mark.parametrize(("density", "expanded"), [(.9, True), (.1, False)])
+def test_a_linear_layer_is_measured_with_and_without_its_copy(density, expanded, monkeypatch):
+    asked, prepare = [], measure.prepare_ours
+
+    def prepare_ours(problem, kernel, expand):
+        asked.append(expand)
+        return prepare(problem, kernel, expand)
+
+    monkeypatch.setattr(measure, "prepare_ours", prepare_ours)
+    case = make_case("bsr_matmul", {"side": "b", "m": 64, "n": 48, "k": 64, "block": 2, "seed": 1,
+                                    "pattern": "random", "density": density, "dtype": "f32"})
+    (made,) = measure.measure_case(case, Settings(seconds=.01, peers=(), expand=True))
+    assert made["max_error"] <= made["error_budget"] and made["peers"] == {}
+    assert ("unexpanded_ms" in made["ours"]) == expanded
+    assert asked == ([True, False] if expanded else [True])
+    if expanded:
+        assert made["ours"]["expanded_bytes"] == 48 * 64 * 4 and made["ours"]["unexpanded_ms"] > 0
+    (given,) = measure.measure_case(case, Settings(seconds=.01, peers=()))
+    assert not {"expanded_bytes", "unexpanded_ms"} & given["ours"].keys()
+    case_schema = {"$ref": "#/$defs/case"}
+    assert not schema.problems(made, case_schema, schema.of_results())
+
+
+def test_only_linear_layers_may_expand(tmp_path):
+    for op in ("linear", "bsr_matmul"):
+        made = sweep.Sweep(op, 1, 1, (0, 1), str(tmp_path / op), Settings(), quiet=True)
+        assert made.settings.expand == (op == "linear")
 
 
 @pytest.fixture

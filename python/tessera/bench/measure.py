@@ -26,6 +26,7 @@ from .timing import (
 )
 
 OURS = "ours"
+UNEXPANDED = "ours without a dense copy"
 ROW = "row "  # before a kernel row's name: ours, by that row
 
 
@@ -41,11 +42,13 @@ class DeviceLost(RuntimeError):
 @dataclass
 class Settings:
     """`find_gpu` sets the last two fields. `quick`: short bursts, for many cases; `rows`: each
-    kernel row that supports a case competes as well."""
+    kernel row that supports a case competes as well; `expand`: ours may make dense copies of sparse
+    operands, and competes without them as well where it does."""
 
     device: str = "cpu"
     quick: bool = False
     rows: bool = False
+    expand: bool = False
     seconds: float = SUSTAINED_SECONDS
     states: tuple | None = None  # None: those of the case
     peers: object = "all"
@@ -69,11 +72,13 @@ def measure_case(case, settings, say=lambda text: None):
     say("inputs")
     problem = Problem(case, settings.device, settings.cache_bytes)
     ready, absent, errors = {}, {}, {}
-    names = [OURS] if settings.ours else []
+    names = [OURS, *([UNEXPANDED] if settings.expand else [])] if settings.ours else []
     if settings.rows:
         names += [ROW + row for row in accepted_rows(problem)]
     names += adapters.peers_for(case, settings.device, settings.peers)
     for name in names:
+        if name == UNEXPANDED and not _is_expanded(ready.get(OURS)):
+            continue
         say(f"preparing {name}")
         try:
             ready[name], errors[name] = _ready(name, problem, settings)
@@ -92,6 +97,10 @@ def measure_case(case, settings, say=lambda text: None):
     return records
 
 
+def _is_expanded(prepared):
+    return prepared is not None and "expanded_bytes" in prepared.extra
+
+
 def states_of(case, settings):
     if settings.device == "cpu":
         return ("burst",)
@@ -104,7 +113,7 @@ def _ready(name, problem, settings):
         raise Unavailable(settings.left_out[name])
     with settings.starting(name):
         try:
-            return _prepare_and_check(name, problem)
+            return _prepare_and_check(name, problem, settings.expand)
         except (Unavailable, NoTessera):
             raise
         except WrongResult as error:
@@ -115,9 +124,10 @@ def _ready(name, problem, settings):
             require_device(name, settings.device)
 
 
-def _prepare_and_check(name, problem):
-    if name == OURS or name.startswith(ROW):
-        prepared = prepare_ours(problem, None if name == OURS else name.removeprefix(ROW))
+def _prepare_and_check(name, problem, expand):
+    if name in (OURS, UNEXPANDED) or name.startswith(ROW):
+        row = name.removeprefix(ROW) if name.startswith(ROW) else None
+        prepared = prepare_ours(problem, row, expand and name == OURS)
         return prepared, check_ours(prepared, problem)
     peer = adapters.get_peer(name)
     reason = peer.refuse(problem.case)
@@ -176,6 +186,10 @@ def _record(problem, state, ready, absent, errors, settings):
         entries[name] = entry
     entries.update({name: {"unavailable": reason} for name, reason in absent.items()})
     ours = entries.pop(OURS, {"unavailable": "not asked for"})
+    if _is_expanded(ready.get(OURS)):
+        unexpanded = entries.pop(UNEXPANDED)
+        if "ms" in ours:
+            ours["unexpanded_ms"] = unexpanded.get("ms")
     rows = {name.removeprefix(ROW): entries.pop(name).get("ms")
             for name in list(entries) if name.startswith(ROW)}
     error, budget = errors.get(OURS, (None, None))
@@ -224,7 +238,7 @@ def without_host(timer, ready):
 
 
 def _describe(entry, name, prepared, checked, problem):
-    if name == OURS or name.startswith(ROW):
+    if name in (OURS, UNEXPANDED) or name.startswith(ROW):
         entry.update(prepared.extra)
         return
     entry["version"] = prepared.version

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 
+from . import arrays
 from .cases import LISTS
 from .machine_code import code_of_call, installed
 from .patterns import import_tessera
@@ -10,18 +11,25 @@ from .peers.base import Unavailable, one_line
 from .timing import Prepared
 
 
-def prepare_ours(problem, kernel=None):
+def prepare_ours(problem, kernel=None, expand=False):
     """Raises Unavailable with the library's reasons if no kernel, or not the requested one,
-    supports the case."""
+    supports the case. `expand`: a plan may make a dense copy of the sparse operand, before the
+    timing; what it then computes with is in `extra`."""
     tessera = import_tessera()
     extra = {"row": None, "predicted_ms": None, "machine_code": None}
+    limit = dense_bytes(problem) if expand else 0
     try:
-        runs = [_closure(tessera, problem, one, extra, kernel) for one in problem.sets]
+        plan = explanation(problem, kernel, expand_bytes=limit)["plan"] if limit else None
+        if plan and plan["expanded_bytes"]:
+            extra["expanded_bytes"] = plan["expanded_bytes"]
+            runs = [_planned(tessera, problem, one, kernel, limit) for one in problem.sets]
+        else:
+            runs = [_closure(tessera, problem, one, extra, kernel) for one in problem.sets]
         runs[0]()
     except NotImplementedError as error:
         raise Unavailable(refusal(error, problem.device)) from error
     if problem.op not in LISTS:  # operations that make lists choose no kernel row
-        plan = explanation(problem, kernel)["plan"]
+        plan = plan or explanation(problem, kernel)["plan"]
         extra.update(row=plan["kernel_name"], predicted_ms=plan["predicted_ms"])
     if problem.device == "cuda":
         extra["machine_code"] = code_of_call(installed(), problem.op, extra["row"],
@@ -60,6 +68,19 @@ def _closure(tessera, problem, inputs, extra, kernel):
     if problem.op == "sddmm":
         return lambda: function(*arguments, **options).values
     return lambda: function(*arguments, **options)
+
+
+def dense_bytes(problem):
+    """Of the sparse operands of a product as dense matrices."""
+    return sum(bsr.rows * bsr.cols for bsr in (problem.bsr_a, problem.bsr_b) if bsr) * (
+        arrays.BYTES[problem.dtype])
+
+
+def _planned(tessera, problem, inputs, kernel, limit):
+    function, arguments, options = _call(tessera, problem, inputs)
+    plan = tessera.plan(function, *arguments, expand_bytes=limit, kernel=kernel, **options)
+    plan.prepare()
+    return lambda: plan.run(*arguments, out=options["out"])
 
 
 def _listing(tessera, problem, inputs):
@@ -153,8 +174,9 @@ def accepted_rows(problem):
     return [one["kernel"] for one in explanation(problem)["candidates"] if one["accepted"]]
 
 
-def explanation(problem, kernel=None, device=None):
+def explanation(problem, kernel=None, device=None, expand_bytes=0):
     """The library's explanation: the chosen kernel and the candidates, with predicted times."""
     tessera = import_tessera()
     function, arguments, options = _call(tessera, problem, problem.sets[0])
-    return tessera.explain(function, *arguments, device=device, kernel=kernel, **options)
+    return tessera.explain(function, *arguments, device=device, kernel=kernel,
+                           expand_bytes=expand_bytes, **options)

@@ -18,8 +18,19 @@ def ratio(record):
     return statistics.median(record["ratios"]) if "ratios" in record else measured_ratio(record)
 
 
+def unexpanded_ratio(record):
+    """Of ours without a dense copy."""
+    if "unexpanded_ms" not in record["ours"]:
+        return ratio(record)
+    ms = record["ours"]["unexpanded_ms"]
+    return measured_ratio(record) * record["ours"]["ms"] / ms if ms else 0.0
+
+
 def regret(record):
-    """The time of the chosen row over that of the best one; None where the rows have no time."""
+    """The time of the chosen row over that of the best one; None where the rows have no time, and
+    with a dense copy, without which the rows are measured."""
+    if "expanded_bytes" in record["ours"]:
+        return None
     times = [ms for ms in record.get("rows", {}).values() if ms]
     chosen = record.get("rows", {}).get(record["ours"].get("row"))
     return chosen / min(times) if times and chosen else None
@@ -52,12 +63,17 @@ def op_of(record):
 
 
 def summary_of(records, state):
-    """The percentiles of a state's ratios, and their number; None without any."""
-    ratios = [ratio(one) for one in worst_first(records, state)]
+    """The percentiles of a state's ratios, their number, and the median without dense copies where
+    there were some; None without any ratio."""
+    measured = worst_first(records, state)
+    ratios = [ratio(one) for one in measured]
     if not ratios:
         return None
-    return {"count": len(ratios),
-            "ratio": {name: percentile(ratios, share) for name, share in PERCENT.items()}}
+    found = {"count": len(ratios),
+             "ratio": {name: percentile(ratios, share) for name, share in PERCENT.items()}}
+    if any("unexpanded_ms" in one["ours"] for one in measured):
+        found["unexpanded_median"] = statistics.median(map(unexpanded_ratio, measured))
+    return found
 
 
 def summary_faults(result):
