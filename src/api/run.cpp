@@ -49,12 +49,38 @@ void check_data(const Planned& planned, const AnyProblem& problem, const AnyShap
   check_memory(planned, problem, planning::device_of(shape), given);
 }
 
+/// Replaces what follows from the addresses of tensors whose data is null, by what was planned.
+void take_alignment(AnyShape& shape, const AnyProblem& problem, const AnyShape& planned) {
+  if (shape.index() != planned.index()) return;
+  const auto products = [&]<class Shape>(const auto& p, Shape& made) {
+    const Shape& wanted = std::get<Shape>(planned);
+    if (!p.a.is_sparse() && !p.a.dense.data) made.a.tma_readable = wanted.a.tma_readable;
+    if (!p.b.is_sparse() && !p.b.dense.data) made.b.tma_readable = wanted.b.tma_readable;
+  };
+  if (const auto* product = std::get_if<MatmulProblem>(&problem)) {
+    products(*product, std::get<planning::MatmulShape>(shape));
+  } else if (const auto* sampled = std::get_if<SddmmProblem>(&problem)) {
+    auto& made = std::get<planning::SddmmShape>(shape);
+    products(*sampled, made);
+    if (!sampled->out.values.data)
+      made.out.tma_readable = std::get<planning::SddmmShape>(planned).out.tma_readable;
+  } else if (const auto* attention = std::get_if<AttentionProblem>(&problem)) {
+    if (!attention->q.data || !attention->k.data || !attention->v.data)
+      std::get<planning::AttentionShape>(shape).tma_readable =
+          std::get<planning::AttentionShape>(planned).tma_readable;
+  }
+}
+
+enum class Data { complete, may_be_null };
+
 /// The shape of a problem. Throws if it is not the planned one.
-AnyShape shape_planned_for(const Plan& plan, const AnyProblem& problem) {
+AnyShape shape_planned_for(const Plan& plan, const AnyProblem& problem,
+                           Data data = Data::complete) {
   if (!plan.planned)
     throw Error(ErrorCode::invalid_argument,
                 "run: plan: expected the result of plan(), got an empty plan");
   AnyShape shape = planning::shape_of(problem);
+  if (data == Data::may_be_null) take_alignment(shape, problem, plan.planned->shape);
   if (shape == plan.planned->shape) return shape;
   auto* const product = std::get_if<planning::MatmulShape>(&shape);
   if (product && !plan.planned->family->depends_on_blas) {
@@ -132,7 +158,7 @@ void drop_null(std::initializer_list<Tensor*> tensors) {
 void drop_null(MatmulProblem& p) {
   drop_null({&p.a.dense, &p.b.dense, &p.out, &p.epilogue.c, &p.epilogue.bias});
 }
-void drop_null(SddmmProblem& p) { drop_null({&p.a.dense, &p.b.dense}); }
+void drop_null(SddmmProblem& p) { drop_null({&p.a.dense, &p.b.dense, &p.out.values}); }
 void drop_null(SpgemmProblem&) {}
 void drop_null(AttentionProblem& p) { drop_null({&p.q, &p.k, &p.v, &p.out, &p.lse, &p.sinks}); }
 void drop_null(AttentionBackwardProblem& p) {
@@ -156,7 +182,7 @@ void execute(const AnyProblem& problem, const Execution& given) {
 }  // namespace
 
 void prepare(const Plan& plan, const AnyProblem& problem, const Execution& given) {
-  const AnyShape shape = shape_planned_for(plan, problem);
+  const AnyShape shape = shape_planned_for(plan, problem, Data::may_be_null);
   const Planned& planned = *plan.planned;
   AnyProblem lists = problem;
   std::visit([](auto& p) { drop_null(p); }, lists);

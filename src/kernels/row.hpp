@@ -17,7 +17,7 @@ struct Tile {
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 
-/// What the cost model knows of a row: measured times on one SM of an H100 at its sustained clock.
+/// What the cost model knows of a row: times on one SM of an H100 or H200, fitted to measurements.
 /// Other devices scale them by their rates. Zero: the family computes them from the tile.
 struct RowTimes {
   double step_ns = 0;  // one step of a tile's walk, by all of the tile's rows

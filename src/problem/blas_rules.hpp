@@ -70,6 +70,8 @@ inline BlasLimit blas_limit(const MatmulProblem& problem) {
   if (e.alpha == 0) return BlasLimit::alpha;
   if (e.activation != Activation::none) return BlasLimit::activation;
   const Order order = result_order(problem);
+  // Of 16-bit results, some algorithms round the product before they add c.
+  if (e.beta != 0 && size_of(out.dtype) < 4) return BlasLimit::c;
   if (e.beta != 0 && e.c && (e.c.dtype != out.dtype || !lies_in(e.c, order))) return BlasLimit::c;
   if (e.bias) {
     const Tensor& bias = e.bias;

@@ -343,7 +343,7 @@ TEST(PlanSteps, ScratchComesFromTheCallersSource) {
   run(masked.problem, execution);
   oracle::Comparison result = oracle::check(masked.problem);
   EXPECT_TRUE(result.ok) << result.message;
-  EXPECT_EQ(source.asked, (std::vector<std::int64_t>{made.workspace_bytes, made.schedule_bytes}));
+  EXPECT_EQ(source.asked, (std::vector<std::int64_t>{made.schedule_bytes, made.workspace_bytes}));
 
   // Only the buffers that the caller did not pass come from the source.
   source.asked.clear();

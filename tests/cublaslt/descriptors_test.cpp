@@ -194,21 +194,43 @@ TEST_P(CublasLt, AlphaBetaCAndBias) {
           MatmulProblem problem;
           problem.a = p.matrix(dtype, batch, m, k, Order::rows, 0);
           problem.b = p.matrix(dtype, batch, k, n, Order::rows, 0);
-          problem.out = p.matrix(dtype, batch, m, n, order, 2, kind == 0 || kind == 3);
+          const DType result = kind >= 1 && kind <= 3 ? DType::f32 : dtype;  // c: f32 results only
+          problem.out = p.matrix(result, batch, m, n, order, 2, kind == 0 || kind == 3);
           Epilogue& e = problem.epilogue;
           e.alpha = -0.5f;
           if (kind == 1) e.beta = 2;                         // the result's former contents
           if (kind == 2) e.beta = 0.25f, e.c = problem.out;  // the same, said
-          if (kind == 3) e.beta = 0.25f, e.c = p.matrix(dtype, batch, m, n, order, 5);
+          if (kind == 3) e.beta = 0.25f, e.c = p.matrix(result, batch, m, n, order, 5);
           if (kind >= 3) {
             e.bias_axis = order == Order::rows ? BiasAxis::column : BiasAxis::row;
-            e.bias = p.vector(dtype, kind == 4 ? batch : 0, order == Order::rows ? n : m);
+            e.bias = p.vector(result, kind == 4 ? batch : 0, order == Order::rows ? n : m);
           }
           expect_right(engine, problem,
                        "kind " + std::to_string(kind) +
                            (order == Order::rows ? " rows" : " columns") + " batch " +
                            std::to_string(batch));
         }
+}
+
+/// A bias of 16 bits would be added to a sum that is rounded already.
+TEST_P(CublasLt, SplitsNoDepthBeforeABiasOf16Bits) {
+  for (const DType result : {DType::bf16, DType::f32})
+    for (const bool biased : {false, true}) {
+      Engine engine(functions_);
+      state().queries.clear();
+      Problems p(2);
+      MatmulProblem problem;
+      problem.a = p.matrix(DType::bf16, 0, 8, 520, Order::rows, 0);
+      problem.b = p.matrix(DType::bf16, 0, 520, 8, Order::rows, 0);
+      problem.out = p.matrix(result, 0, 8, 8, Order::rows, 0, true);
+      if (biased) problem.epilogue.bias = p.vector(result, 0, 8);
+      expect_right(engine, problem, "a split depth");
+      ASSERT_EQ(state().queries.size(), 1u);
+      const bool splits = !biased || result == DType::f32;
+      EXPECT_EQ(state().queries[0].preference.reduction,
+                static_cast<std::uint32_t>(splits ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                  : CUBLASLT_REDUCTION_SCHEME_NONE));
+    }
 }
 
 TEST_P(CublasLt, AsksOnceForEachKey) {

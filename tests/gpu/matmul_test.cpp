@@ -150,6 +150,23 @@ TEST(GpuMatmul, EmptyPatternGivesTheEpilogueOfZero) {
   p.expect_right(problem, "no blocks");
 }
 
+/// prepare reads no dense operand, so it does not ask where they begin.
+TEST(GpuMatmul, PlansOfUnalignedOperandsArePreparedWithoutThem) {
+  SKIP_UNLESS_HOPPER();
+  Products p(12);
+  MatmulProblem problem;
+  problem.a = p.matrix(DType::bf16, {70, 96}, 1);
+  problem.b = p.matrix(DType::bf16, {96, 130}, 3);
+  problem.out = p.matrix(DType::bf16, {70, 130}, 0, true);
+  p.expect_right(problem, "planned", [](const MatmulProblem& device) {
+    const Plan made = plan(device);
+    MatmulProblem lists = device;
+    lists.a.dense.data = lists.b.dense.data = lists.out.data = nullptr;
+    prepare(made, lists, {});
+    run(made, device, {});
+  });
+}
+
 TEST(GpuMatmul, SameBitsEveryTime) {
   SKIP_UNLESS_HOPPER();
   Products p(4);

@@ -140,14 +140,21 @@ TEST(SelectCublasLt, RefusesWithReasons) {
             }),
             "a product without depth (k of 0) is not supported");
 
-  const char* other_c = "epilogue.c: expected out's dtype, contiguous along the same dimension";
-  const auto with_c = [&](const Tensor& c, float beta) {
-    return with([&](auto& p) { p.epilogue.beta = beta, p.epilogue.c = c; });
+  const char* other_c =
+      "epilogue.beta: expected an f32 result, and c of out's dtype, contiguous along the same "
+      "dimension";
+  const auto with_c = [&](const Tensor& c, float beta, DType out = DType::f32) {
+    return with([&](auto& p) {
+      p.out = shaped({64, 96}, out);
+      p.epilogue.beta = beta, p.epilogue.c = c;
+    });
   };
-  EXPECT_EQ(with_c(shaped({64, 96}), 1), "");
-  EXPECT_EQ(with_c(strided({64, 96}, {104, 1}), 1), "");
-  EXPECT_EQ(with_c(shaped({64, 96}, DType::f32), 1), other_c);
+  EXPECT_EQ(with_c({}, 1), "");  // what out holds
+  EXPECT_EQ(with_c(shaped({64, 96}, DType::f32), 1), "");
+  EXPECT_EQ(with_c(shaped({64, 96}), 1), other_c);
   EXPECT_EQ(with_c(strided({64, 96}, {1, 64}), 1), other_c);
+  EXPECT_EQ(with_c({}, 1, DType::bf16), other_c) << "rounded twice";
+  EXPECT_EQ(with_c(shaped({64, 96}), 1, DType::bf16), other_c);
   EXPECT_EQ(with_c(shaped({64, 96}, DType::f32), 0), "");  // not read
 
   const auto with_bias = [&](const Tensor& bias, BiasAxis axis, bool columns = false) {

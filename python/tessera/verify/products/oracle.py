@@ -3,7 +3,10 @@ list that the library reads.
 
 The budget of an element is what float32 may lose in sums of any order: (terms + 2) units of the
 sum of |a||b|, where stored elements count as terms; four units more of each summand where alpha,
-beta or a bias take part; and what an activation computed in float32 loses."""
+beta or a bias take part; and what an activation computed in float32 loses.
+
+Tensor cores cut off what does not fit beside the largest product, so their units are twice as
+large, and they do not normalise subnormal operands: an f16 counts as 2^-14 at least."""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from ..numbers import UNIT
 from .build import Built, Matrix, group_ranges
 
 LARGEST_SLOPE = 1.13  # of the smooth activations
+SMALLEST_NORMAL = 2.0**-14  # of f16
 
 
 @dataclass
@@ -40,7 +44,7 @@ def truth_of(built: Built) -> Truth:
     d = built.drawn
     if d.groups is not None:
         return _grouped(built)
-    sums = _sums(built.a, built.b)
+    sums = _sums(built)
     if d.op == "spgemm":
         return _at_reached_blocks(built, sums)
     if built.pattern is not None:
@@ -50,10 +54,21 @@ def truth_of(built: Built) -> Truth:
     return _finish(built, sums, _bias(built))
 
 
-def _sums(a: Matrix, b: Matrix, a_part: Any = slice(None), b_part: Any = slice(None)) -> Sums:
+def _by_tensor_cores(built: Built) -> bool:
+    return built.drawn.dtype != "f32" and built.a.values.is_cuda
+
+
+def _sums(built: Built, a_part: Any = slice(None), b_part: Any = slice(None)) -> Sums:
     """[batch, m, n] of whole operands, or of a part of each."""
+    a, b = built.a, built.b
+
+    def magnitude(x: Tensor) -> Tensor:
+        if built.drawn.dtype != "f16" or not _by_tensor_cores(built):
+            return x.abs()
+        return x.abs().clamp(min=SMALLEST_NORMAL).masked_fill_(x == 0, 0)
+
     left, right = a.values[a_part], b.values[b_part]
-    value, size = left @ right, left.abs() @ right.abs()
+    value, size = left @ right, magnitude(left) @ magnitude(right)
     if a.stored is not None and b.stored is not None:
         terms = a.stored[a_part].double() @ b.stored[b_part].double()
     elif a.stored is not None:
@@ -82,7 +97,7 @@ def _finish(built: Built, sums: Sums, bias: Tensor | None, former: Tensor | None
     d = built.drawn
     former = built.former if former is None else former
     value, size = d.alpha * sums.value, abs(d.alpha) * sums.size
-    slack = (sums.terms + 2) * UNIT * size
+    slack = (sums.terms + 2) * UNIT * size * (2 if _by_tensor_cores(built) else 1)
     added = torch.zeros_like(value)
     if d.beta and former is not None:
         former = d.beta * former.double()
@@ -121,11 +136,11 @@ def _grouped(built: Built) -> Truth:
             if d.bias_rows:
                 bias = (bias if d.inner else bias[begin:end])[:, None]
         if d.inner:
-            part = _sums(a, b, (0, slice(None), slice(begin, end)), (0, slice(begin, end)))
+            part = _sums(built, (0, slice(None), slice(begin, end)), (0, slice(begin, end)))
             place: Any = group
         else:
             matrix = group if b.values.shape[0] > 1 else 0
-            part = _sums(a, b, (0, slice(begin, end)), matrix)
+            part = _sums(built, (0, slice(begin, end)), matrix)
             place = slice(begin, end)
         former = None if built.former is None else built.former[place]
         one = _finish(built, part, bias, former)

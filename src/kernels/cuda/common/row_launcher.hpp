@@ -12,7 +12,7 @@ namespace tessera::cuda {
 struct RowLauncher {
   const planning::KernelRow* row;
   void (*launch)(const planning::Call&);
-  const char* (*missing)();  // KernelFamily::missing, or null
+  const char* (*missing)();                          // KernelFamily::missing, or null
   std::int64_t (*workspace)(const planning::Call&);  // KernelFamily::workspace, or null
 };
 

@@ -125,9 +125,11 @@ std::shared_ptr<const Engine::Prepared> Engine::prepare(const Product& product,
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(key.workspace));
   // Shares of a split depth are added up in fp32 and in a fixed order; the other schemes round them
-  // to the result's type.
+  // to the result's type. Before a bias of 16 bits is added, all of them do: no split then.
+  const bool splits = !key.has_bias || dtype_of(key.result) == DType::f32;
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+         std::uint32_t{splits ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                              : CUBLASLT_REDUCTION_SCHEME_NONE});
   const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t which, const Matrix& matrix) {
     prefer(which, static_cast<std::uint32_t>(matrix.alignment));
   };
@@ -188,8 +190,7 @@ void Engine::run(const planning::Call& call) {
   check(lt_.matmul(prepared->handle, &own, &product.alpha, product.left, layout(prepared->left),
                    product.right, layout(prepared->right), &product.beta, product.c,
                    layout(prepared->c), product.out, layout(prepared->out), &prepared->algorithm,
-                   call.workspace, prepared->workspace,
-                   static_cast<cudaStream_t>(call.stream)),
+                   call.workspace, prepared->workspace, static_cast<cudaStream_t>(call.stream)),
         "cublasLtMatmul");
 }
 

@@ -32,7 +32,9 @@ void refuse_limit(BlasLimit limit, Reasons& reasons) {
     case BlasLimit::activation:
       return reasons.unsupported("epilogue.activation");
     case BlasLimit::c:
-      return reasons.layout("epilogue.c", "out's dtype, contiguous along the same dimension");
+      return reasons.layout("epilogue.beta",
+                            "an f32 result, and c of out's dtype, contiguous along the same "
+                            "dimension");
     case BlasLimit::bias:
       return reasons.layout("epilogue.bias",
                             "out's dtype, contiguous and at multiples of 16 bytes, along the "

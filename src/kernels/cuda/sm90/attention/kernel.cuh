@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int thread = threadIdx.x - T::kConsumers * kWarpgroup;
     const auto role = static_cast<WarpRole>(thread / 32);
     if (role == WarpRole::producer) {
-      clear_empty_rows<T>(args, shared, thread);
+      for (auto& q : shared.q) clear_empty_rows<T>(q, args.walk, thread, 32);
+      __syncwarp();
       if (tile::elect()) Producer<T>(args, shared).run();
     } else if (role == WarpRole::scheduler) {
       Scheduler<T>(args, shared, thread % 32).run();

@@ -74,9 +74,10 @@ void launch_typed(const Call& call) {
   const tile::HeadsMap out = heads_of(problem.out);
   args.result.aligned =
       problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
-  args.tma_store = args.result.aligned && T::kRows % layout.pack == 0;
-  if (args.tma_store)
-    args.out = map_of(out, layout.pack, T::kRows / layout.pack, T::Queries::kLine);
+  if (args.result.aligned)
+    args.stored_rows = T::kRows % layout.pack == 0 ? T::kRows : args.walk.rows();
+  if (args.stored_rows > 0)
+    args.out = map_of(out, layout.pack, args.stored_rows / layout.pack, T::Queries::kLine);
   constexpr float kLog2e = 1.4426950408889634f;
   args.transform = score_transform(shape.scale, shape.softcap);
   args.exponents.scale = T::kTransformsScores ? kLog2e : shape.scale * kLog2e;

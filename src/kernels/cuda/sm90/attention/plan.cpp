@@ -83,6 +83,8 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 
 constexpr double kMergeSeconds = 5e-6, kMergeBytesPerSecond = 3e12;
 constexpr double kPartSeconds = 1e-6;  // the CTA that counts last adds all parts
+constexpr double kStartSeconds = -1e-6;  // a tile takes less in the first round than in later ones
+constexpr double kReadSeconds = 2e-6;    // until the first list, or offset, is read
 // Time to compose lists, and how much longer a step with the element masks of composed blocks
 // takes: not measured.
 constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
@@ -328,6 +330,10 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
   const auto of_others = [&](bool each_for_itself) {
     return 0.5 * (each_for_itself ? 64.0 : tile.m) / layout.pack;
   };
+  // Of packed sequences only the longest is known: they are taken to be as long as the mean of its
+  // length and the average one, in geometric terms.
+  if (s.kv_layout == KvLayout::packed && s.kv_length > 0 && s.batch > 0)
+    keys *= std::sqrt(std::min(real(s.kv_total) / (real(s.batch) * real(s.kv_length)), 1.0));
   if (s.window_right >= 0) keys += of_others(leaves_sooner(tile) && !is_tall(tile));
   if (s.window_left >= 0) keys += of_others(joins_later(tile));
   const double steps = std::ceil(keys / (tile.n * tile.kv_splits));
@@ -349,6 +355,9 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
       device.tensor_tflops > 0 ? kMeasuredTflops * device.units / (132 * device.tensor_tflops) : 1;
   const double step = step_seconds(row) * (layout.composed ? kMaskedStep : 1);
   double compute = computed * steps * step * slower;
+  // Few tiles of packed sequences end with the longest sequence.
+  if (s.q_packed && layout.split_ctas == 0)
+    compute = std::max(compute, real(longest_walk(s, tile)) * step * slower);
   const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
   // A tile with one list computes on all keys that it loads, which takes longer than loading them.
   // A tile with several lists loads keys that not all of its consumers need. Composed blocks with
@@ -368,7 +377,9 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
   const double composing =
       layout.composed ? kComposeSeconds + composed_bytes(layout.composed) / kComposedBytes : 0;
   const double tiles = std::max(filled, 1.0) * tile_seconds(row);
-  return std::max(std::max(compute, fetched) + tiles, memory) + merging + composing;
+  const double reading = data_tells(s) ? kReadSeconds : 0;
+  return std::max(std::max(compute, fetched) + tiles, memory) + reading + merging + composing +
+         kStartSeconds;
 }
 
 std::string describe_layout(const AttentionLayout& layout) {

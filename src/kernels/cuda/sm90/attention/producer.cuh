@@ -13,23 +13,6 @@
 // post-process warp zeroes rows of V that no query sees.
 namespace tessera::cuda::sm90::attention {
 
-/// The rows of Q buffers that hold no queries in any tile are zeros. The producer's warp calls this
-/// before it loads anything.
-template <class T>
-__device__ __forceinline__ void clear_empty_rows(const Arguments& args, typename T::Shared& shared,
-                                                 int lane) {
-  constexpr int kChunks = T::Queries::kLineBytes / 16, kOfRow = T::Queries::kPanels * kChunks;
-#pragma unroll 1
-  for (int place = args.walk.rows() * kOfRow + lane; place < T::kM * kOfRow; place += 32) {
-    const int row = place / kOfRow, chunk = place % kOfRow;
-#pragma unroll
-    for (auto& q : shared.q)
-      reinterpret_cast<uint4*>(q.panel(chunk / kChunks, row))[chunk % kChunks] = uint4{};
-  }
-  tile::ptx::fence_proxy_async(tile::ptx::space_shared);
-  __syncwarp();
-}
-
 /// The producer. One lane runs it, chosen by elect.sync so that the compiler knows that only one
 /// lane issues copies.
 template <class T>

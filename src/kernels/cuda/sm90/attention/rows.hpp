@@ -5,20 +5,21 @@
 
 namespace tessera::planning {
 
-// Attention on Hopper, compiled for sm_90a only.
+// Attention on Hopper, compiled for sm_90a only. `times`: fitted to each row's time on 304 random
+// shapes (H200, CUDA 13.0, 2026-11-26, graph replays).
 inline constexpr unsigned kAttentionDtypes = core::dtypes({DType::f16, DType::bf16});
 inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d64_q192_k128_s3",
      .tile = {.m = 192, .n = 128, .k = 64, .stages = 3, .warpgroups = 3, .v = 64},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1564, .tile_ns = 2000},
+     .times = {.step_ns = 1180, .tile_ns = 4300},
      .why = "heads of up to 64: a third warpgroup uses exp throughput that two leave idle",
      .measured = "535 TFLOPS at S 16384, bf16, causal 539; fa4 517 and 506, fa3 496 and 501 in one "
                  "run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d64_q128_k128_s5",
      .tile = {.m = 128, .n = 128, .k = 64, .stages = 5, .warpgroups = 2, .v = 64},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1159, .tile_ns = 2000},
+     .times = {.step_ns = 1140, .tile_ns = 3100},
      .why = "softcap, and scales of zero or less, with heads of 64: two warpgroups leave registers "
             "for the score transform",
      .measured = "softcap 30, causal, S 16384, bf16: 364 TFLOPS, .66 of the same without softcap: "
@@ -26,14 +27,14 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d64_q256_k64_s6",
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1109, .tile_ns = 2000},
+     .times = {.step_ns = 870, .tile_ns = 3700},
      .why = "short walks with heads of 64: four warpgroups hide each other's latency",
      .measured = "444 TFLOPS at S 1024, bf16, causal 350; cuDNN 391 and 302 in one run: H100, CUDA "
                  "13.0, 2026-11-25"},
     {.name = "sm90_attention_d64_q128_k64_s6_split2",
      .tile = {.m = 128, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .kv_splits = 2},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1179, .tile_ns = 1200},
+     .times = {.step_ns = 1000, .tile_ns = 2500},
      .why =
          "one tile per SM, or lists of 128 rows, with heads of 64: two pairs of warpgroups split "
          "the keys to hide latency",
@@ -43,54 +44,54 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d64_q64_k128_s4_split2",
      .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64, .kv_splits = 2},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1236, .tile_ns = 1200},
+     .times = {.step_ns = 1000, .tile_ns = 3500},
      .why = "few queries with heads of 64: twice as many tiles, whose keys two warpgroups split",
      .measured = "B1 H8 S 512 by graph replay: 6.4 us; fa4 9.7; lists of 64 x 64, density .125: "
                  "417 TFLOPS at S 32768; fa4 299; each in one run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d64_q256_k64_s6_lists4",
      .tile = {.m = 256, .n = 64, .k = 64, .stages = 6, .warpgroups = 4, .v = 64, .row_groups = 4},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1109, .tile_ns = 2000},
+     .times = {.step_ns = 830, .tile_ns = 5700},
      .why = "lists of 64 rows with heads of 64",
      .measured = "BigBird, B16 H12 S 4096: 295 TFLOPS, bf16; flex 260, fa4 209 in one run: H100, "
                  "CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d80_q192_k64_s4",
      .tile = {.m = 192, .n = 64, .k = 80, .stages = 4, .warpgroups = 3, .v = 80},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 908, .tile_ns = 2700},
+     .times = {.step_ns = 790, .tile_ns = 3000},
      .why = "long walks with heads of up to 80: MMAs leave out a sixth of d96_q192_k64_s4's",
      .measured = "not measured"},
     {.name = "sm90_attention_d80_q128_k128_s3",
      .tile = {.m = 128, .n = 128, .k = 80, .stages = 3, .warpgroups = 2, .v = 80},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1281, .tile_ns = 2000},
+     .times = {.step_ns = 1060, .tile_ns = 3400},
      .why = "lists, softcap and short walks with heads of up to 80",
      .measured = "not measured"},
     {.name = "sm90_attention_d96_q128_k128_s3",
      .tile = {.m = 128, .n = 128, .k = 96, .stages = 3, .warpgroups = 2, .v = 96},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1403, .tile_ns = 2000},
+     .times = {.step_ns = 1090, .tile_ns = 3500},
      .why = "lists, softcap and short walks with heads of up to 96",
      .measured = "lists of 128 x 128, density .5, B4 S 4096, bf16: 537 TFLOPS, .91 of the dense "
                  "rate: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d96_q192_k64_s4",
      .tile = {.m = 192, .n = 64, .k = 96, .stages = 4, .warpgroups = 3, .v = 96},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1000, .tile_ns = 2700},
+     .times = {.step_ns = 820, .tile_ns = 3100},
      .why = "long walks with heads of up to 96: a third warpgroup hides latency of the other two",
      .measured = "586 TFLOPS at S 16384, bf16, causal 587; fa4 597 and 576, fa3 581 and 577 in one "
                  "run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d128_q128_k128_s2",
      .tile = {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1646, .tile_ns = 2000},
+     .times = {.step_ns = 1270, .tile_ns = 4200},
      .why = "heads of up to 128: 64 queries per warpgroup",
      .measured = "lists of 128 x 128, bf16, S 32768, density .5, .25 and .125: 691, 668 and 645 "
                  "TFLOPS; fa4 642, 617 and 577 in one run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d128_q128_k64_s4",
      .tile = {.m = 128, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 848, .tile_ns = 2400},
+     .times = {.step_ns = 680, .tile_ns = 3500},
      .why =
          "short walks under a causal mask or a window: in steps of 64 keys, a consumer skips more "
          "of those that its rows do not see",
@@ -100,14 +101,14 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d128_q192_k64_s3",
      .tile = {.m = 192, .n = 64, .k = 128, .stages = 3, .warpgroups = 3, .v = 128},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1182, .tile_ns = 2700},
+     .times = {.step_ns = 940, .tile_ns = 3400},
      .why = "long walks with heads of up to 128: more rows share the loads from L2",
      .measured = "696 TFLOPS at S 16384, bf16, causal 683; fa3 671 and 653, fa4 662 and 628 in one "
                  "run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d128_q192_k64_s4",
      .tile = {.m = 192, .n = 64, .k = 128, .stages = 4, .warpgroups = 3, .v = 128},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1182, .tile_ns = 2700},
+     .times = {.step_ns = 950, .tile_ns = 3500},
      .why = "windows over long sequences with heads of up to 128: one more stage lets a warpgroup "
             "join a tile late",
      .measured = "524 TFLOPS at S 16384, causal, a window of 1024, bf16; fa4 447 in one run: H100, "
@@ -116,7 +117,7 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .tile =
          {.m = 128, .n = 128, .k = 128, .stages = 2, .warpgroups = 2, .v = 128, .row_groups = 2},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1646, .tile_ns = 2000},
+     .times = {.step_ns = 1440, .tile_ns = 5400},
      .why = "lists of 64 rows with heads of up to 128: all keys of a step are in the same lists",
      .measured =
          "lists of 64 x 64, density .125, S 32768, bf16: 466 TFLOPS, 621 where four rows "
@@ -124,7 +125,7 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d128_q64_k64_s4_split2",
      .tile = {.m = 64, .n = 64, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .kv_splits = 2},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1341, .tile_ns = 1200},
+     .times = {.step_ns = 1100, .tile_ns = 2600},
      .why = "few queries with heads of up to 128: twice as many tiles, whose keys two warpgroups "
             "split",
      .measured =
@@ -132,21 +133,21 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d192_v128_q128_k128_s2",
      .tile = {.m = 128, .n = 128, .k = 192, .stages = 2, .warpgroups = 2, .v = 128},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1889, .tile_ns = 2000},
+     .times = {.step_ns = 1640, .tile_ns = 3500},
      .why = "heads of up to 192 with values of up to 128",
      .measured =
          "707 TFLOPS at S 16384, bf16; fa3 696, fa4 689 in one run: H100, CUDA 13.0, 2026-11-25"},
     {.name = "sm90_attention_d192_q128_k64_s3",
      .tile = {.m = 128, .n = 64, .k = 192, .stages = 3, .warpgroups = 2, .v = 192},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1341, .tile_ns = 2000},
+     .times = {.step_ns = 950, .tile_ns = 3900},
      .why = "heads of up to 192 with values of up to 192",
      .measured = "B4 H64:16 S 961, bf16: 615 TFLOPS; fa3 629 in one run: H100, CUDA 13.0, "
                  "2026-11-25"},
     {.name = "sm90_attention_d256_q128_k64_s2",
      .tile = {.m = 128, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
      .dtypes = kAttentionDtypes,
-     .times = {.step_ns = 1585, .tile_ns = 2000},
+     .times = {.step_ns = 1390, .tile_ns = 4000},
      .why = "heads of up to 256: shorter steps, as the O accumulator fills half of the registers",
      .measured =
          "730 TFLOPS at S 16384, bf16; fa3 712, fa4 699 in one run: H100, CUDA 13.0, 2026-11-25"},

@@ -35,13 +35,30 @@ __device__ __forceinline__ void stage_results(const Arguments& args, typename T:
   }
 }
 
-/// Whether TMA can store a consumer's rows. TMA clips at the end of the tensor, not at the end of a
-/// packed sequence, so all rows must belong to the sequence.
+/// Whether TMA stores a consumer's rows. TMA clips at the end of the tensor, not at the end of a
+/// packed sequence, so all rows that it stores must belong to the sequence.
 template <class T>
 __device__ __forceinline__ bool uses_tma_store(const Arguments& args, const TileDescriptor& tile,
                                                int first_row) {
-  const int after = tile.first_query + args.walk.pack.quotient(first_row + T::kRows);
-  return args.tma_store && (!args.walk.packed_q || after <= tile.q_length);
+  const bool by_consumer = args.stored_rows == T::kRows;
+  if (args.stored_rows == 0 || (!by_consumer && tile.share.parts > 1)) return false;
+  const int end = args.stored_rows + (by_consumer ? first_row : 0);
+  return !args.walk.packed_q || tile.first_query + args.walk.pack.quotient(end) <= tile.q_length;
+}
+
+/// Zeros the rows of a Q buffer that hold no queries in any tile, so that their scores are finite.
+/// Staged results may have overwritten them. `lanes` threads share the work.
+template <class T>
+__device__ __forceinline__ void clear_empty_rows(typename T::Queries& q, const Walk& walk, int lane,
+                                                 int lanes) {
+  if (walk.rows() == T::kM) return;
+  constexpr int kChunks = T::Queries::kLineBytes / 16, kOfRow = T::Queries::kPanels * kChunks;
+#pragma unroll 1
+  for (int place = walk.rows() * kOfRow + lane; place < T::kM * kOfRow; place += lanes) {
+    const int row = place / kOfRow, chunk = place % kOfRow;
+    reinterpret_cast<uint4*>(q.panel(chunk / kChunks, row))[chunk % kChunks] = uint4{};
+  }
+  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
 }
 
 /// The store warp (one lane): issues the TMA stores of staged results and, once TMA has read them,
@@ -54,10 +71,9 @@ __device__ __forceinline__ void store_results(const Arguments& args, typename T:
     const TileDescriptor& descriptor = shared.tiles[place];
     if (descriptor.no_more_tiles) break;
     tile::wait(&shared.results_staged[q], tile / T::kQueryStages % 2);
-#pragma unroll
-    for (int consumer = 0; consumer < T::kSplitConsumers; ++consumer) {
-      const int row = consumer * T::kRows;
-      if (descriptor.share.parts > 1 && !shared.merges[q][consumer]) continue;
+#pragma unroll 1
+    for (int row = 0; row < args.walk.rows(); row += max(args.stored_rows, T::kRows)) {
+      if (descriptor.share.parts > 1 && !shared.merges[q][row / T::kRows]) continue;
       if (!uses_tma_store<T>(args, descriptor, row)) continue;
       const int first = descriptor.q_begin + descriptor.first_query + args.walk.pack.quotient(row);
 #pragma unroll
@@ -67,14 +83,14 @@ __device__ __forceinline__ void store_results(const Arguments& args, typename T:
     }
     tile::commit_stores();
     ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>{});
+    clear_empty_rows<T>(shared.q[q], args.walk, 0, 1);
     tile::arrive(&shared.q_ring.empty[q]);
     tile::arrive(&shared.tile_ring.empty[place]);
   }
 }
 
 /// Copies a consumer's staged rows to global memory: 16 bytes at a time to aligned rows, element by
-/// element to any strides. Rows without a query become zeros: they stay in the Q buffer, and later
-/// tiles' scores remain finite.
+/// element to any strides.
 template <class T>
 __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDescriptor& tile,
                                             typename T::Queries& panels, int first_row,
@@ -95,7 +111,6 @@ __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDes
     const int row = first_row + place / kChunks, column = place % kChunks * 8;
     uint4* const chunk = panels.chunk(row, column);
     std::uint16_t* const at = row_at(row);
-    if (row >= rows) *chunk = uint4{};
     if (!at || column >= to.dim_v) continue;
     if (to.aligned) {
       *reinterpret_cast<uint4*>(at + column) = *chunk;
@@ -105,7 +120,6 @@ __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDes
         at[(column + i) * to.out_col] = reinterpret_cast<const std::uint16_t*>(chunk)[i];
     }
   }
-  if (rows < T::kM) ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
 }
 
 /// Stores a consumer's rows of a tile, or stages them for the store warp.

@@ -26,7 +26,9 @@ struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
   Result result;
-  bool tma_store;  // whether TMA can write the results
+  // Rows that TMA stores at once: a consumer's or, where queries lie across consumers, all of the
+  // tile's; 0: TMA cannot store the result.
+  int stored_rows;
   Exponents exponents;
   ScoreTransform transform;
   Sinks sinks;
