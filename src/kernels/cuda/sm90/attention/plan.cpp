@@ -302,7 +302,8 @@ AttentionLayout attention_layout(const AttentionShape& given, const KernelRow& r
   layout.ordered = data_tells(s) && longest_seconds(s, row) >= kMinOrderedSeconds &&
                    layout.whole > layout.sms && layout.whole <= kMaxOrderedTiles &&
                    s.batch <= kMaxOrderedSequences;
-  if (s.window_right >= 0 && layout.tiles_per_head > 0)
+  // Where all tiles walk nearly all keys, those of one head side by side share them in L2.
+  if (s.window_right >= 0 && !walks_alike(s) && layout.tiles_per_head > 0)
     layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head, layout.sms);
   return layout;
 }
