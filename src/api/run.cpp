@@ -49,7 +49,8 @@ void check_data(const Planned& planned, const AnyProblem& problem, const AnyShap
   check_memory(planned, problem, planning::device_of(shape), given);
 }
 
-/// Replaces what follows from the addresses of tensors whose data is null, by what was planned.
+/// For prepare: replaces what follows from the addresses of tensors whose data is null, and from
+/// the layout of results, by what was planned.
 void take_alignment(AnyShape& shape, const AnyProblem& problem, const AnyShape& planned) {
   if (shape.index() != planned.index()) return;
   const auto products = [&]<class Shape>(const auto& p, Shape& made) {
@@ -62,8 +63,12 @@ void take_alignment(AnyShape& shape, const AnyProblem& problem, const AnyShape& 
   } else if (const auto* sampled = std::get_if<SddmmProblem>(&problem)) {
     auto& made = std::get<planning::SddmmShape>(shape);
     products(*sampled, made);
-    if (!sampled->out.values.data)
-      made.out.tma_readable = std::get<planning::SddmmShape>(planned).out.tma_readable;
+    const auto& wanted = std::get<planning::SddmmShape>(planned);
+    made.pooled = wanted.pooled;
+    made.out.tma_readable = wanted.out.tma_readable;
+    made.out.unit_row_stride = wanted.out.unit_row_stride;
+    made.out.unit_col_stride = wanted.out.unit_col_stride;
+    made.out.pool_fits = wanted.out.pool_fits;
   } else if (const auto* attention = std::get_if<AttentionProblem>(&problem)) {
     if (!attention->q.data || !attention->k.data || !attention->v.data)
       std::get<planning::AttentionShape>(shape).tma_readable =
@@ -158,7 +163,7 @@ void drop_null(std::initializer_list<Tensor*> tensors) {
 void drop_null(MatmulProblem& p) {
   drop_null({&p.a.dense, &p.b.dense, &p.out, &p.epilogue.c, &p.epilogue.bias});
 }
-void drop_null(SddmmProblem& p) { drop_null({&p.a.dense, &p.b.dense, &p.out.values}); }
+void drop_null(SddmmProblem& p) { drop_null({&p.a.dense, &p.b.dense}); }
 void drop_null(SpgemmProblem&) {}
 void drop_null(AttentionProblem& p) { drop_null({&p.q, &p.k, &p.v, &p.out, &p.lse, &p.sinks}); }
 void drop_null(AttentionBackwardProblem& p) {

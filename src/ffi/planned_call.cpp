@@ -26,8 +26,6 @@ void fill(MatmulProblem& problem, const MatmulProblem& planned) {
 void fill(SddmmProblem& problem, const SddmmProblem& planned) {
   fill(problem.a, planned.a);
   fill(problem.b, planned.b);
-  problem.out.values = planned.out.values;
-  problem.out.values.data = nullptr;
 }
 void fill(SpgemmProblem&, const SpgemmProblem&) {}
 void fill(AttentionProblem& problem, const AttentionProblem& planned) {

@@ -86,7 +86,7 @@ TEST(SelectAttention, TheRowDependsOnLengthAndWindow) {
     p.window_left = window;
     return on_h200(p).plan.kernel_name;
   };
-  EXPECT_EQ(row(256, false), "sm90_attention_d128_q128_k128_s2");
+  EXPECT_EQ(row(256, false), "sm90_attention_d128_q128_k64_s4");
   EXPECT_EQ(row(1024, false), "sm90_attention_d128_q192_k64_s3");
   EXPECT_EQ(row(256, true), "sm90_attention_d128_q128_k64_s4");
   EXPECT_EQ(row(384, true), "sm90_attention_d128_q192_k64_s3");  // two tiles of 192, three of 128
@@ -99,10 +99,10 @@ TEST(SelectAttention, TheRowDependsOnLengthAndWindow) {
 
 TEST(SelectAttention, ExplainNamesTheRowAndWhy) {
   const std::string text =
-      to_text(on_h200(problem_of({.heads = 32, .kv_heads = 4, .length = 1024})));
-  for (const char* part :
-       {"chosen    sm90_attention_d128_q128_k128_s2, ", "because   heads of up to 128",
-        "; 512 tiles", "rejected  sm90_attention  ", "accepted  sm90_attention_"})
+      to_text(on_h200(problem_of({.heads = 32, .kv_heads = 32, .length = 1024})));
+  for (const char* part : {"chosen    sm90_attention_d128_q192_k64_s3, ",
+                           "because   long walks with heads of up to 128", "; 384 tiles",
+                           "rejected  sm90_attention  ", "accepted  sm90_attention_"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   EXPECT_EQ(text.find("folded"), std::string::npos) << text;
 
