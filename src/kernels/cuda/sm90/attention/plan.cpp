@@ -82,7 +82,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 }
 
 constexpr double kMergeSeconds = 5e-6, kMergeBytesPerSecond = 3e12;
-constexpr double kPartSeconds = 1e-6;  // the CTA that counts last adds all parts
+constexpr double kPartSeconds = 1e-6;    // the CTA that counts last adds all parts
 constexpr double kStartSeconds = -1e-6;  // a tile takes less in the first round than in later ones
 constexpr double kReadSeconds = 2e-6;    // until the first list, or offset, is read
 // Time to compose lists, and how much longer a step with the element masks of composed blocks
