@@ -43,7 +43,7 @@ int pack_for_blocks(const AttentionShape& s, const Tile& tile) {
   const std::int64_t group = heads_alike(s);
   const auto fits = [&](int pack) { return s.mask_block.rows % (tile.m / pack) == 0; };
   int pack = 1;
-  while (!fits(pack) && pack < kMaxPack && group % (2 * pack) == 0) pack *= 2;
+  while (!fits(pack) && pack < kMaxPack && group / pack % 2 == 0) pack *= 2;
   return tile.row_groups > 1 && !fits(pack) ? 1 : pack;
 }
 
