@@ -343,7 +343,8 @@ def test_both_programs_make_one_small_page_of_the_committed_results(tmp_path):
     Page(text).check()
     assert len(text.encode()) < 1 << 20
     pytest.importorskip("tessera", reason="the package is not built")
-    results = sorted(str(path) for path in (ROOT / "bench/results").glob("*.json"))
+    results = [str(path) for folder in ("bench/results", "bench/results/shapes")
+               for path in sorted((ROOT / folder).glob("*.json"))]
     made = tmp_path / "page.html"
     done = subprocess.run([sys.executable, "-m", "tessera.report", *results, "-o", str(made)],
                           check=False, cwd=ROOT, capture_output=True, text=True, env=os.environ)
