@@ -4,7 +4,8 @@
 # A family is a folder below src/kernels/cuda with a rows.hpp, and launch.cuh with its kernel:
 # `launch<tile, dtypes>` in namespace tessera::cuda:: and the folder's path. Rows are named
 # BACKEND_FAMILY_FACTS. A family without kernels of its own has launch.hpp in the place of launch.cuh:
-# `launch(call)`, `missing()` and `workspace(call)` in that namespace serve all rows, and no .cu is generated.
+# `launch(call)`, `missing()` and `workspace(call)` in that namespace serve all rows, and no .cu is
+# generated.
 
 if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda

@@ -102,7 +102,13 @@ class BsrLinear(nn.Module):
         ...     layer(torch.randn(512, 128)).shape
         torch.Size([512, 64])
         """
-        self._expand_bytes = sys.maxsize if max_bytes is None else max_bytes
+        limit = sys.maxsize if max_bytes is None else max_bytes
+        if type(limit) is not int:
+            raise TypeError("expand: max_bytes: expected an integer or None, got "
+                            + type_name(limit))
+        if limit < 0:
+            raise ValueError(f"expand: max_bytes: expected 0 or more, got {limit}")
+        self._expand_bytes = limit
         self._expansion = _Expansion()
         return self
 

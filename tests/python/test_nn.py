@@ -131,6 +131,15 @@ def test_a_changed_weight_is_copied_again():
         check_layer(half, x.half(), tolerance=2e-2)
 
 
+@pytest.mark.parametrize("limit, error, said", [(-1, ValueError, "0 or more, got -1"),
+                                                ("1 GB", TypeError, "an integer or None, got str")])
+def test_a_limit_that_is_none(limit, error, said):
+    layer = tessera.nn.BsrLinear(32, 32, 16).expand(0)
+    with pytest.raises(error, match=f"expand: max_bytes: expected {said}"):
+        layer.expand(limit)
+    assert layer._expand_bytes == 0
+
+
 def test_copies_of_a_layer_and_limits():
     layer, x = expanding(), torch.randn(20, 48)
     with torch.no_grad():
