@@ -368,6 +368,7 @@ TEST(OverlappingOutputs, MergeStates) {
   expect_refusal(
       [](P& p) {
         p.out = p.outs[0];
+        p.out.data = static_cast<float*>(p.out.data) + p.out.stride(0);
         p.out.strides[0] = -p.out.stride(0);
       },
       "out", "outs[0]");
@@ -391,7 +392,7 @@ TEST(OverlappingOutputs, WorkspaceAndSchedule) {
   const AttentionProblem& p = c->problem;
   const Plan made = plan(p);
   ASSERT_GT(made.workspace_bytes, 512);  // k and out lie inside
-  ASSERT_GT(made.schedule_bytes, 0);
+  ASSERT_GE(made.schedule_bytes, 128);   // and lse
   const expect::Scratch workspace(made.workspace_bytes), schedule(made.schedule_bytes);
   const Execution execution{.workspace = workspace.buffer(), .schedule = schedule.buffer()};
   EXPECT_EQ(refusal_of([&] { attention(p, execution); }), "");
@@ -424,17 +425,20 @@ TEST(OverlappingOutputs, Conversions) {
     tensor.data = onto.data;
     return tensor;
   };
-  const Tensor values = matrix.values, offsets = matrix.row_offsets, columns = matrix.col_indices;
+  const Tensor values = matrix.values, columns = matrix.col_indices;
   EXPECT_EQ(refusal_of([&] { to_dense(matrix.view(), moved(dense, values)); }),
             shares("to_dense", "dense", "matrix.values"));
-  EXPECT_EQ(refusal_of([&] { to_dense(matrix.view(), moved(dense, columns)); }),
+  BsrMatrix inside = matrix.view();
+  move_into(dense, inside.col_indices);
+  EXPECT_EQ(refusal_of([&] { to_dense(inside, dense); }),
             shares("to_dense", "dense", "matrix.col_indices"));
   BsrMatrix out = matrix.view();
   out.values = moved(values, dense);
   EXPECT_EQ(refusal_of([&] { gather_blocks(dense, out); }),
             shares("gather_blocks", "out.values", "dense"));
-  out.values = moved(values, offsets);
-  EXPECT_EQ(refusal_of([&] { gather_blocks(dense, out); }),
+  inside = matrix.view();
+  move_into(values, inside.row_offsets);
+  EXPECT_EQ(refusal_of([&] { gather_blocks(dense, inside); }),
             shares("gather_blocks", "out.values", "out.row_offsets"));
   EXPECT_EQ(refusal_of([&] { block_norms(dense, BlockNorm::largest, moved(norms, dense)); }),
             shares("block_norms", "norms", "dense"));
