@@ -149,8 +149,8 @@ void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
     const auto fill = ffi::Function::FromPacked([call, found](ffi::PackedArgs out, ffi::Any*) {
       translated([&] {
         const Arguments arrays(signature::spgemm_fill::kSignature, out, Memory::read);
-        Scratch scratch(device_of(call.problem));
         Execution execution = on_current_stream(call);
+        CallScratch scratch(device_of(call.problem), execution.stream);
         execution.scratch = scratch.source();
         spgemm_numeric(*found, std::get<SpgemmProblem>(call.problem),
                        arrays.read(signature::spgemm_fill::out), execution);

@@ -42,18 +42,17 @@ void fill(MergeStatesProblem&, const MergeStatesProblem&) {}
 PlannedCall::PlannedCall(const Call& call)
     : problem_(call.problem),
       how_(call.execution),
-      plan_(tessera::plan(call.problem, call.execution)),
-      memory_(device_of(call.problem)) {}
+      plan_(tessera::plan(call.problem, call.execution)) {}
 
 Execution PlannedCall::execution_for(const Call& call) const {
   Execution execution = on_current_stream(call);
-  execution.schedule = schedule_;
+  execution.schedule = {schedule_.data(), schedule_.bytes()};
   return execution;
 }
 
 void PlannedCall::prepare(Call call) {
-  if (plan_.schedule_bytes > 0 && !schedule_.data)
-    schedule_ = {memory_.allocate(plan_.schedule_bytes), plan_.schedule_bytes};
+  if (plan_.schedule_bytes > 0 && !schedule_.data())
+    schedule_ = Scratch(plan_.schedule_bytes, device_of(problem_));
   // Both variants hold the same alternative.
   std::visit(
       [&](auto& problem) {
@@ -68,8 +67,8 @@ Explanation PlannedCall::explain() const {
 }
 
 void PlannedCall::run(const Call& call) const {
-  Scratch scratch(device_of(call.problem));
   Execution execution = execution_for(call);
+  CallScratch scratch(device_of(call.problem), execution.stream);
   execution.scratch = scratch.source();
   tessera::run(plan_, call.problem, execution);
 }

@@ -27,8 +27,7 @@ class PlannedCall {
   AnyProblem problem_;  // its addresses are not used after construction
   Execution how_;       // the caller's backend, kernel and threads
   Plan plan_;
-  Scratch memory_;
-  Buffer schedule_;
+  Scratch schedule_;
 };
 
 }  // namespace tessera::python

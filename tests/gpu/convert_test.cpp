@@ -286,5 +286,14 @@ TEST(Schedule, HoldsTransposedListsAndTheOrderOfLines) {
   }
 }
 
+TEST(GpuStreams, SayWhetherTheyAreCaptured) {
+  const Device gpu{DeviceKind::cuda, 0};
+  EXPECT_FALSE(is_capturing(gpu, nullptr));
+  bool captured = false;
+  const Graph graph([&](void* stream) { captured = is_capturing(gpu, stream); });
+  EXPECT_TRUE(captured);
+  EXPECT_FALSE(is_capturing({}, nullptr));
+}
+
 }  // namespace
 }  // namespace tessera

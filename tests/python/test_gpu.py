@@ -274,6 +274,40 @@ def test_a_graph_replays_with_new_values():
             close(one, want)
 
 
+def long_walk():
+    """Attention that needs a workspace, as several thread blocks share the keys of a tile."""
+    q, k, v = normal(1, 64, 2, 64), *(normal(1, 16384, 2, 64) for _ in "kv")
+    if not tessera.plan("attention", q, k, v).workspace_bytes:
+        pytest.skip("no kernel row of this GPU splits the keys")
+    return q, k, v
+
+
+def test_calls_on_a_stream_keep_their_buffers():
+    q, k, v = long_walk()
+    out = tessera.attention(q, k, v)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    for _ in range(3):
+        tessera.attention(q, k, v, out=out)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_captured_calls_have_buffers_of_their_own():
+    q, k, v = long_walk()
+    want = tessera.attention(q, k, v)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = [tessera.attention(q, k, v) for _ in range(20)]
+    for _ in range(10):  # side by side with eager calls, of other values
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            graph.replay()
+        eager = [tessera.attention(-q, k, v) for _ in range(20)]
+        torch.cuda.synchronize()
+        assert all(torch.equal(got, want) for got in captured)
+        assert all(torch.equal(got, eager[0]) for got in eager)
+
+
 def test_the_current_device_stays():
     last = torch.cuda.device_count() - 1  # not the current device if there are two
     outs, lses = ([x.to(f"cuda:{last}") for x in given] for given in parts())

@@ -133,6 +133,16 @@ void release(void* memory, int device, void* stream) noexcept {
   if (before != device) cudaSetDevice(before);
 }
 
+bool is_capturing(int device, void* stream) {
+  const DeviceGuard guard(device);
+  auto status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess) {
+    cudaGetLastError();  // the legacy stream while another one is captured: clear the error
+    return true;
+  }
+  return status != cudaStreamCaptureStatusNone;
+}
+
 std::string cublaslt_version() { return cublaslt::version(); }
 
 void complete(planning::KernelFamily& family) {

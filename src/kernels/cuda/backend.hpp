@@ -27,6 +27,9 @@ DeviceFacts device_facts(int index);
 void* allocate(std::int64_t bytes, int device, void* stream);
 void release(void* memory, int device, void* stream) noexcept;
 
+/// Whether work on the stream is being captured, or the driver cannot say.
+bool is_capturing(int device, void* stream);
+
 /// Writes the plan's schedule, in stream order. Allocates nothing and never synchronises, so it may
 /// be captured in a graph.
 void prepare(const planning::Call& call);
