@@ -5,9 +5,8 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 get_property(tessera_archives GLOBAL PROPERTY tessera_layers)
 list(REVERSE tessera_archives)
 
-# Allocations that are too large for any machine must fail in the library, not in the sanitizer. No
-# tuning file is used.
-set(tessera_test_environment "ASAN_OPTIONS=allocator_may_return_null=1" TESSERA_TUNING=)
+# Allocations that are too large for any machine must fail in the library, not in the sanitizer.
+set(tessera_test_environment "ASAN_OPTIONS=allocator_may_return_null=1")
 if(TESSERA_SANITIZE MATCHES "thread")
   # Clang's OpenMP runtime loads libarcher, which informs ThreadSanitizer about the runtime's barriers.
   # GCC's runtime has no such library, so ThreadSanitizer reports a race for every parallel loop.
@@ -145,8 +144,7 @@ set_target_properties(tessera_headers PROPERTIES
 # tessera_check(NAME COMMAND...): a check of the tree or of the build, with the label check.
 function(tessera_check name)
   add_test(NAME check.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 300
-    ENVIRONMENT TESSERA_TUNING=)
+  set_tests_properties(check.${name} PROPERTIES LABELS check TIMEOUT 300)
 endfunction()
 set(python ${Python3_EXECUTABLE} -B)
 

@@ -8,8 +8,8 @@ several percent. A result that is wrong gets no time.
   tools/compare_builds.py OLD:KERNEL NEW:KERNEL --cases "attention --q-length 4096 --dim 96"
 
 OLD and NEW are folders with a built package: pip install --no-deps --target OLD . in a checkout.
-After a colon comes the kernel to take, where it is not to be each build's own choice. All kernels
-of one build beside each other are what `tessera tune --dry-run` shows.
+After a colon comes the kernel to take, where it is not to be each build's own choice. To compare
+kernels of one build, name its folder once per kernel.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Competitor:
                                              os.environ.get("PYTHONPATH", "")]))
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--worker", device], text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=path, TESSERA_TUNING=""))
+            stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=path))
 
     def ask(self, **request):
         try:

@@ -214,7 +214,6 @@ def main(arguments=None):
     if options.merge:
         return merge(options)
     clock = Clock(options.budget)
-    os.environ["TESSERA_TUNING"] = ""  # nobody's tuning file chooses what is measured
     environment = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
     paths = [str(Path(path).resolve()) for path in options.python_path]
     paths.append(os.environ.get("PYTHONPATH", ""))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Renames the kernel rows of version 0.1 in results, profiles and tuning files. The map is
-bench/row_names.json; other names stay.
+"""Renames the kernel rows of version 0.1 in results and profiles. The map is bench/row_names.json;
+other names stay.
 
 Usage: tools/rename_rows.py FILE...
 """

@@ -203,7 +203,9 @@ std::string idle_gpus() {
 std::vector<std::string> next_steps(bool gpu) {
   std::vector<std::string> steps;
   const bool tree = !source_tree().empty();
-  if (gpu) steps.push_back(tree ? "make gpu-check ARGS=--quick" : "tessera tune attention");
+  if (gpu)
+    steps.push_back(tree ? "make gpu-check ARGS=--quick"
+                         : "tessera bench attention --q-length 8192");
   steps.push_back(tree ? "make test" : "tessera verify");
   // In the folder of a clone, the tool is not on PATH.
   const std::string path = std::filesystem::relative(own_path()).string();

@@ -64,11 +64,6 @@ std::vector<DeviceFacts> devices() {
   return result;
 }
 
-/// The tuning file of a device; `explain` reports the same file for every problem.
-TuningFile tuning_of(const DeviceFacts& facts) {
-  return explain(make_problem("matmul", {}, facts.kind), facts).tuning;
-}
-
 std::string compiler() {
 #if defined(__clang__)
   return "clang " __clang_version__;
@@ -123,8 +118,7 @@ void print_json() {
                                {"simd", d.simd},
                                {"cache_bytes", d.l2_bytes},
                                {"memory_bytes", d.memory_bytes},
-                               {"clock_ghz", d.clock_ghz},
-                               {"tuning", to_string(tuning_of(d))}});
+                               {"clock_ghz", d.clock_ghz}});
   for (const KernelInfo& kernel : kernels())
     json["kernels"].push_back({{"name", kernel.name},
                                {"backend", to_string(kernel.backend)},
@@ -149,10 +143,7 @@ void print_text() {
     table.add({d.name, d.kind == DeviceKind::cpu ? d.simd : "-", std::to_string(d.units),
                bytes_text(static_cast<double>(d.l2_bytes)),
                bytes_text(static_cast<double>(d.memory_bytes))});
-  std::cout << table.text();
-  for (const DeviceFacts& d : devices())
-    std::cout << "tuning file of " << d.name << ": " << to_string(tuning_of(d)) << '\n';
-  std::cout << "\nKernels\n";
+  std::cout << table.text() << "\nKernels\n";
   Table rows({{"kernel"}, {"backend"}, {"operations"}, {"why"}});
   for (const KernelInfo& kernel : kernels())
     rows.add({kernel.name, to_string(kernel.backend), joined(kernel.ops), kernel.why});

@@ -26,8 +26,6 @@ struct PythonCommand {
 constexpr std::array kCommands{
     PythonCommand{"bench", "tessera.bench", "Measure operations and other libraries"},
     PythonCommand{"verify", "tessera.verify", "Random problems against double precision"},
-    PythonCommand{"tune", "tessera.tune",
-                  "Time the kernels that support a problem, keep the fastest"},
     PythonCommand{"report", "tessera.report", "Result files as one page of HTML"},
 };
 

@@ -45,8 +45,7 @@ struct Execution {
   /// without a plan (`attention`, `matmul`, ...) allocate it if it is empty.
   Buffer schedule{};
   std::optional<Backend> backend{};  ///< use this backend only; empty: any
-  /// Use the kernel row of this name only. Empty: the row that the tuning file names for the
-  /// problem, else the fastest row by the cost model.
+  /// Use the kernel row of this name only. Empty: the fastest row by the cost model.
   std::string kernel{};
   int threads = 0;  ///< CPU backend; 0: one per core, or OMP_NUM_THREADS
   /// Bytes of dense copies of block-sparse operands that `plan` may put into the schedule of a

@@ -60,24 +60,9 @@ struct Candidate {
   std::int64_t expanded_bytes = 0;
 };
 
-/// The tuning file of a device: the kernel rows that were measured to be the fastest there
-/// (docs/tuning.md). It is read once per process and device.
-struct TuningFile {
-  std::string path;           ///< where the library looks for it; empty: nowhere
-  bool found = false;         ///< whether a file exists at `path`
-  std::string ignored;        ///< why the file is not used; empty: it is used if found
-  std::int64_t problems = 0;  ///< number of problems with a row in it
-};
-/// "PATH: in use (3 problems)", "PATH: ignored: line 7: ...", "PATH: not found" or "none".
-TESSERA_EXPORT std::string to_string(const TuningFile& file);
-/// Checks the text of a tuning file for the device with that name (`DeviceFacts::name`). Throws
-/// `Error` with the line number and the problem if the library would ignore such a file.
-TESSERA_EXPORT void check_tuning(const std::string& text, const std::string& device);
-
-/// How a kernel was chosen: by the cost model, by the tuning file, or by the caller with
-/// `Execution::kernel`.
-enum class ChosenBy : std::uint8_t { cost_model, tuning_file, execution };
-/// "cost model", "tuning file" or "execution.kernel".
+/// How a kernel was chosen: by the cost model, or by the caller with `Execution::kernel`.
+enum class ChosenBy : std::uint8_t { cost_model, execution };
+/// "cost model" or "execution.kernel".
 TESSERA_EXPORT const char* to_string(ChosenBy chosen_by);
 
 /// Which kernel would run a problem, and why: the answer of `explain`.
@@ -92,8 +77,6 @@ struct Explanation {
   /// The chosen row, then the other rows that can run by predicted time, then the rejected rows.
   std::vector<Candidate> candidates;
   ChosenBy chosen_by = ChosenBy::cost_model;
-  std::string preferred{};  ///< the row that the tuning file names for the problem; empty: none
-  TuningFile tuning{};      ///< the tuning file of the device
 };
 
 /// The explanation as lines for people, as `tessera explain` prints it.

@@ -9,7 +9,6 @@
 #include <tessera/error.hpp>
 
 #include "src/api/families.hpp"
-#include "src/api/tuning.hpp"
 
 namespace tessera::api {
 namespace {
@@ -73,8 +72,7 @@ std::shared_ptr<const planning::Planned> plan_for(const planning::AnyShape& shap
     return entry.planned;
   }
   const DeviceFacts& facts = facts_of(device);
-  auto planned = planning::choose(families(), planning::Request::of(shape, facts, execution),
-                                  tuning_of(facts.name));
+  auto planned = planning::choose(families(), planning::Request::of(shape, facts, execution));
   entry = {planned, device.index, {execution.backend, execution.kernel, execution.threads}};
   return planned;
 }

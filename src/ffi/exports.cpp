@@ -127,16 +127,6 @@ void plain_attention_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
-/// check_tuning(text, device): raises an error if a tuning file is invalid.
-void check_tuning_call(ffi::PackedArgs args, ffi::Any*) {
-  translated([&] {
-    Reader reader("check_tuning", args);
-    const std::string text = reader.text("text"), device = reader.text("device");
-    reader.finish();
-    check_tuning(text, device);
-  });
-}
-
 /// spgemm(a, b, ...) -> [stored blocks, fill]. Finds the pattern of the result; fill(values,
 /// row_offsets, col_indices, rows, cols) then computes the result into arrays with that many
 /// blocks. The operands must live until then.
@@ -280,7 +270,6 @@ const bool registered = [] {
       .def_packed("tessera.transpose_lists", transpose_lists_call)
       .def_packed("tessera.explain", explain_call)
       .def_packed("tessera.plan", plan_call)
-      .def_packed("tessera.check_tuning", check_tuning_call)
       .def_packed("tessera.host_view", host_view_call)
       .def("tessera.version", [] { return ffi::String(TESSERA_VERSION_STRING); })
       .def("tessera.cublaslt_version", [] { return ffi::String(cublaslt_version()); })

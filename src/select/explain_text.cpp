@@ -89,28 +89,6 @@ std::string plan_text(const Plan& plan) {
   return line + expanded_text(plan.expanded_bytes);
 }
 
-std::string chooser_text(const Explanation& e) {
-  std::string line =
-      std::string(e.chosen_by == ChosenBy::execution ? "" : "the ") + to_string(e.chosen_by);
-  if (e.chosen_by == ChosenBy::cost_model && !e.preferred.empty()) {
-    line += "; the tuning file's " + e.preferred +
-            (e.plan.expanded_bytes > 0 ? " is slower by the cost model"
-                                       : " does not support this problem");
-  }
-  return line;
-}
-
-void write(planning::JsonWriter& json, const TuningFile& file) {
-  json.open('{');
-  json.key("path");
-  file.path.empty() ? json.null() : json.value(file.path);
-  json.key("found").value(file.found);
-  json.key("ignored");
-  file.ignored.empty() ? json.null() : json.value(file.ignored);
-  json.key("problems").value(file.problems);
-  json.close('}');
-}
-
 void write(planning::JsonWriter& json, const Plan& plan) {
   json.open('{');
   json.key("op").value(to_string(plan.op));
@@ -147,15 +125,13 @@ void write(planning::JsonWriter& json, const Candidate& candidate) {
 std::string to_text(const Explanation& e) {
   std::string text = "problem   " + e.problem + "\n";
   text += "device    " + e.device + "\n";
-  if (e.tuning.found || !e.tuning.ignored.empty()) {
-    text += "tuning    " + to_string(e.tuning) + "\n";
-  }
   text +=
       "work      " + with_unit(e.useful_flops, "FLOP") + ", " + bytes_text(e.bytes) + " to move\n";
   text +=
       "chosen    " + (e.supported ? plan_text(e.plan) : "no kernel supports this problem") + "\n";
   if (e.supported) {
-    text += "chosen by " + chooser_text(e) + "\n";
+    text += std::string("chosen by ") + (e.chosen_by == ChosenBy::cost_model ? "the " : "") +
+            to_string(e.chosen_by) + "\n";
     text += "because   " + e.candidates.front().why + "\n";
   }
   const std::vector<Refusal> refused = refusals(e.candidates);
@@ -189,10 +165,6 @@ std::string to_json(const Explanation& e) {
   json.key("bytes").value(e.bytes);
   json.key("chosen_by");
   e.supported ? json.value(to_string(e.chosen_by)) : json.null();
-  json.key("preferred");
-  e.preferred.empty() ? json.null() : json.value(e.preferred);
-  json.key("tuning");
-  write(json, e.tuning);
   json.key("plan");
   e.supported ? write(json, e.plan) : static_cast<void>(json.null());
   json.key("candidates").open('[');

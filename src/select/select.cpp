@@ -11,6 +11,7 @@
 
 #include "src/core/check.hpp"
 #include "src/kernels/cost.hpp"
+#include "src/kernels/families.hpp"
 #include "src/problem/blas_rules.hpp"
 #include "src/problem/describe.hpp"
 #include "src/select/reason_text.hpp"
@@ -22,8 +23,6 @@ const char* to_string(ChosenBy chosen_by) {
   switch (chosen_by) {
     case ChosenBy::cost_model:
       return "cost model";
-    case ChosenBy::tuning_file:
-      return "tuning file";
     case ChosenBy::execution:
       return "execution.kernel";
   }
@@ -251,11 +250,6 @@ FoundRow forced_row(Families families, const Request& request) {
                           "), got '", request.kernel.substr(0, 100), "'"));
 }
 
-FoundRow preferred_row(const Tuning& tuning, const std::string& signature) {
-  const auto found = tuning.rows.find(signature);
-  return found == tuning.rows.end() ? FoundRow{} : found->second;
-}
-
 struct Ranked {
   Judged judged;
   Candidate candidate;
@@ -345,18 +339,13 @@ std::vector<Ranked> rank(Families families, const Request& request, const Planne
 
 /// The plan for the given operands; null if no row, or not the one that the request names, supports
 /// them.
-std::shared_ptr<const Planned> choose_given(Families families, const Request& request,
-                                            const Tuning& tuning) {
-  const bool forced = !request.kernel.empty();
-  FoundRow named;
-  if (forced) named = forced_row(families, request);
-  if (!forced && !tuning.rows.empty()) named = preferred_row(tuning, describe(request.shape));
-  if (named) {
+std::shared_ptr<const Planned> choose_given(Families families, const Request& request) {
+  if (!request.kernel.empty()) {
+    const FoundRow named = forced_row(families, request);
     Judged at{named.family, named.row, {}, 0};
     Reasons reasons(false);
     judge(at, request, reasons);
-    if (reasons.none()) return planned_with(at, request);
-    if (forced) return nullptr;
+    return reasons.none() ? planned_with(at, request) : nullptr;
   }
   const Op op = op_of(request.shape);
   Fastest fastest(request);
@@ -367,11 +356,10 @@ std::shared_ptr<const Planned> choose_given(Families families, const Request& re
 }
 
 /// The fastest plan with dense copies; null if there is none.
-std::shared_ptr<const Planned> choose_expanded(Families families, const Request& request,
-                                               const Tuning& tuning) {
+std::shared_ptr<const Planned> choose_expanded(Families families, const Request& request) {
   std::shared_ptr<Planned> best;
   for (const ExpandedShape& expanded : request.expanded) {
-    const auto dense = choose_given(families, request_for(request, expanded.shape), tuning);
+    const auto dense = choose_given(families, request_for(request, expanded.shape));
     if (!dense || (best && best->predicted_ms <= dense->predicted_ms)) continue;
     best = std::make_shared<Planned>(*dense);
     best->dense = dense;
@@ -388,10 +376,9 @@ std::shared_ptr<const Planned> choose_expanded(Families families, const Request&
 }
 
 /// The plan with the shorter predicted time, with or without dense copies; null if there is none.
-std::shared_ptr<const Planned> choose_any(Families families, const Request& request,
-                                          const Tuning& tuning) {
-  auto given = choose_given(families, request, tuning);
-  auto expanded = choose_expanded(families, request, tuning);
+std::shared_ptr<const Planned> choose_any(Families families, const Request& request) {
+  auto given = choose_given(families, request);
+  auto expanded = choose_expanded(families, request);
   if (!given || !expanded) return given ? given : expanded;
   return expanded->predicted_ms < given->predicted_ms ? expanded : given;
 }
@@ -454,9 +441,8 @@ Request Request::of(const AnyProblem& problem, const DeviceFacts& device,
   return request;
 }
 
-std::shared_ptr<const Planned> choose(Families families, const Request& request,
-                                      const Tuning& tuning) {
-  if (auto planned = choose_any(families, request, tuning)) return planned;
+std::shared_ptr<const Planned> choose(Families families, const Request& request) {
+  if (auto planned = choose_any(families, request)) return planned;
   if (!request.kernel.empty()) {
     const FoundRow named = forced_row(families, request);
     Judged at{named.family, named.row, {}, 0};
@@ -464,12 +450,12 @@ std::shared_ptr<const Planned> choose(Families families, const Request& request,
     judge(at, request, reasons);
     refuse_forced(at, request, reasons);
   }
-  throw Error(ErrorCode::unsupported, to_text(explain(families, request, tuning)));
+  throw Error(ErrorCode::unsupported, to_text(explain(families, request)));
 }
 
-Explanation explain(Families families, const Request& request, const Tuning& tuning) {
+Explanation explain(Families families, const Request& request) {
   const bool forced = !request.kernel.empty();
-  const auto planned = choose_any(families, request, tuning);
+  const auto planned = choose_any(families, request);
   std::vector<Ranked> ranked = rank(families, request, planned.get());
   if (forced) {  // other rows are not considered
     const FoundRow named = forced_row(families, request);
@@ -484,14 +470,7 @@ Explanation explain(Families families, const Request& request, const Tuning& tun
   e.supported = planned != nullptr;
   e.useful_flops = work.flops;
   e.bytes = work.bytes;
-  e.tuning = tuning.file;
-  const FoundRow preferred = preferred_row(tuning, e.problem);
-  if (preferred) e.preferred = preferred.row->name;
-  if (forced) {
-    e.chosen_by = ChosenBy::execution;
-  } else if (planned && planned->row == preferred.row && !planned->dense) {
-    e.chosen_by = ChosenBy::tuning_file;
-  }
+  e.chosen_by = forced ? ChosenBy::execution : ChosenBy::cost_model;
   if (planned) {
     const auto chosen = std::find_if(ranked.begin(), ranked.end(), [&](const Ranked& r) {
       return r.judged.row == planned->row && r.candidate.expanded_bytes == planned->expanded_bytes;

@@ -7,10 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include <tessera/plan.hpp>
+
 #include "src/kernels/family.hpp"
 #include "src/problem/expand.hpp"
 #include "src/problem/shape.hpp"
-#include "src/select/tuning.hpp"
 
 // Selection of the kernel row that runs a problem. The caller passes the families: all of them are
 // in src/kernels/families.hpp; src/api passes them with what this build can launch.
@@ -24,7 +25,7 @@ struct ExpandedShape {
   MatmulShape shape;
 };
 
-/// The input of selection. Nothing else influences it, apart from the tuning file.
+/// The input of selection. Nothing else influences it.
 struct Request {
   AnyShape shape;
   DeviceFacts device;                // for a CPU, `units` is the maximum number of threads
@@ -43,16 +44,15 @@ struct Request {
                     const Execution& execution);
 };
 
-/// Makes the plan: with the row that the request or the tuning file names, else with the fastest
-/// row by the cost model. An expanded product is taken where its predicted time is less. Throws
-/// Error(unsupported) with all reasons if no row supports the problem.
-std::shared_ptr<const Planned> choose(Families families, const Request& request,
-                                      const Tuning& tuning);
+/// Makes the plan: with the row that the request names, else with the fastest row by the cost
+/// model. An expanded product is taken where its predicted time is less. Throws Error(unsupported)
+/// with all reasons if no row supports the problem.
+std::shared_ptr<const Planned> choose(Families families, const Request& request);
 
 /// Makes the same choice and describes all rows.
-Explanation explain(Families families, const Request& request, const Tuning& tuning);
+Explanation explain(Families families, const Request& request);
 
-/// The public form of a plan. Its signature is the key of the problem in tuning files.
+/// The public form of a plan.
 Plan public_plan(Families families, const std::shared_ptr<const Planned>& planned);
 
 }  // namespace tessera::planning

@@ -44,7 +44,7 @@ planning::Families dense_is_faster() {
 Plan plan_with(const MatmulProblem& problem, std::int64_t limit) {
   const auto request =
       planning::Request::of(problem, device_facts({}), {.threads = 1, .expand_bytes = limit});
-  return planning::public_plan(dense_is_faster(), planning::choose(dense_is_faster(), request, {}));
+  return planning::public_plan(dense_is_faster(), planning::choose(dense_is_faster(), request));
 }
 
 /// The same plan with copies in the given order.
@@ -354,7 +354,7 @@ TEST(Expand, ExplainListsRowsWithAndWithoutCopies) {
   Small small;
   const auto request =
       planning::Request::of(small.problem, device_facts({}), {.expand_bytes = kNoLimit});
-  const Explanation e = planning::explain(dense_is_faster(), request, {});
+  const Explanation e = planning::explain(dense_is_faster(), request);
   EXPECT_EQ(e.plan.expanded_bytes, kCopyBytes);
   EXPECT_EQ(e.candidates.front().expanded_bytes, kCopyBytes);
   std::int64_t given = 0;

@@ -122,5 +122,13 @@ TEST(Matmul, OperandsMayBeOwningTensors) {
   EXPECT_EQ(sampled.values.data<float>()[0], 6.0f);
 }
 
+TEST(Matmul, ANamedRowRuns) {
+  const HostTensor a(DType::f32, {40, 24}), b(DType::f32, {24, 16});
+  const HostTensor out(DType::f32, {40, 16});
+  MatmulProblem problem{.a = a, .b = b, .out = out};
+  EXPECT_NO_THROW(matmul(problem, {.kernel = "cpu_matmul_m64_n384_k512"}));
+  EXPECT_THROW(matmul(problem, {.kernel = "cpu_attention_q128_k192"}), Error);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -90,8 +90,7 @@ const char* row_of(DType dtype) {
 std::int64_t run(Engine& engine, const MatmulProblem& host, int device = 0) {
   const AnyProblem problem = on_gpu(host, device);
   const auto planned = planning::choose(
-      api::families(), request_of(std::get<MatmulProblem>(problem), row_of(host.a.dense.dtype)),
-      {});
+      api::families(), request_of(std::get<MatmulProblem>(problem), row_of(host.a.dense.dtype)));
   std::vector<char> workspace(16);  // not touched: its size is what is passed on
   const planning::AnyShape shape = planning::shape_of(problem);
   planning::Call call{*planned, problem, shape};

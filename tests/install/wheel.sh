@@ -49,7 +49,7 @@ PYTHON
 "$bin/tessera" info >info.txt
 grep -q "$(basename "$wheel" | sed 's/tessera-\([0-9.]*\).*/\1/')" info.txt || fail "tessera info: $(cat info.txt)"
 "$bin/python3" -m tessera verify --count 1 >verify.txt 2>&1 || fail "verify: $(cat verify.txt)"
-"$bin/tessera" tune --help >tune.txt || fail "tessera tune: $(cat tune.txt)"
+"$bin/tessera" bench --help >bench.txt || fail "tessera bench: $(cat bench.txt)"
 
 # The libraries that a machine must have: none of CUDA.
 package=$("$bin/python3" -c 'import tessera, os; print(os.path.dirname(tessera.__file__))')

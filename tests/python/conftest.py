@@ -1,10 +1,6 @@
-"""Tests ignore the machine's tuning file. At the end of a run, each reason for skipping is printed
-once."""
+"""At the end of a run, each reason for skipping is printed once."""
 
-import os
 from collections import Counter
-
-os.environ["TESSERA_TUNING"] = ""
 
 
 def pytest_terminal_summary(terminalreporter):

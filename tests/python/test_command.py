@@ -35,7 +35,7 @@ def test_the_tool_gets_arguments_and_this_python(tmp_path, monkeypatch):
                       f"_ffi.package_folder = pathlib.Path({str(tmp_path)!r})\n"
                       "from tessera.__main__ import main\nmain()\n")
     monkeypatch.delenv("TESSERA_PYTHON", raising=False)
-    done = subprocess.run([sys.executable, script, "tune", "a b", ""], check=False,
+    done = subprocess.run([sys.executable, script, "bench", "a b", ""], check=False,
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 7, done.stderr
-    assert done.stdout == f"{tool}|{sys.executable}|tune|a b||"
+    assert done.stdout == f"{tool}|{sys.executable}|bench|a b||"

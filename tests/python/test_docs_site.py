@@ -37,10 +37,10 @@ def test_links_to_nothing_are_left_for_mkdocs_to_refuse():
 
 def test_linked_files_become_pages():
     made = docs_site.pages_beyond({
-        "map.md": "[a](../src/walk/walk.hpp) [b](decisions/) [c](tuning.md)", "tuning.md": ""})
+        "map.md": "[a](../src/walk/walk.hpp) [b](decisions/) [c](guide.md)", "guide.md": ""})
     assert "namespace tessera" in made["tree/src/walk/walk.hpp.md"]
     assert "0012-kernel-families.md" in made["decisions/README.md"]
-    assert "tuning.md" not in made
+    assert "guide.md" not in made
     assert all(docs_site.path_of(page) for page in made)
     for page in ("index.md", "map.md", "tree/CONTRIBUTING.md", "tree/src/walk/walk.hpp.md"):
         assert docs_site.page_of(docs_site.path_of(page)) == page

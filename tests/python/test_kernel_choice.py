@@ -1,8 +1,4 @@
-"""Kernels that are forced by name, and tuning files that name kernels for problems."""
-
-import os
-import subprocess
-import sys
+"""Kernels that are forced by name."""
 
 import numpy as np
 import pytest
@@ -71,30 +67,3 @@ def test_gradients_choose_their_own_kernel():
     a = torch.from_numpy(A).requires_grad_()
     tessera.matmul(a, a, activation="silu", kernel=PRODUCT).sum().backward()
     assert a.grad.isfinite().all()
-
-
-PROGRAM = """
-import numpy as np, tessera
-a = np.zeros((64, 64), np.float32)
-answer = tessera.explain(tessera.matmul, a, a)
-print(answer["device"], answer["problem"], answer["chosen_by"], answer["tuning"]["ignored"],
-      answer["tuning"]["problems"], sep="|")
-"""
-
-
-def in_a_new_process(tuning):
-    environment = {**os.environ, "TESSERA_TUNING": str(tuning)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True,
-                          text=True, check=True)
-    return done.stdout.strip().split("|")
-
-
-def test_a_tuning_file_chooses_and_a_broken_one_does_not(tmp_path):
-    path = tmp_path / "one.tuning"
-    device, problem, chooser, ignored, _ = in_a_new_process("")
-    assert chooser == "cost model" and ignored == "None"
-    path.write_text(f"tessera-tuning 1\ndevice {device}\n{PRODUCT}\t{problem}\n")
-    assert in_a_new_process(path)[2:] == ["tuning file", "None", "1"]
-    path.write_text(f"tessera-tuning 1\ndevice {device}\n{PRODUCT}\t{problem}\nbroken\n")
-    _, _, chooser, ignored, problems = in_a_new_process(path)
-    assert chooser == "cost model" and ignored.startswith("line 4: ") and problems == "0"

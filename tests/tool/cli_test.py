@@ -254,16 +254,6 @@ class Explain(tool.ToolTest):
                              "sm90_matmul_m128_n128_k64_s5", code=3)
         self.assertIn("runs on a GPU", done.stdout)
 
-    def test_an_ignored_tuning_file_is_named(self):
-        device = self.run_json("info", "--json")["devices"][0]["name"]
-        head = f"tessera-tuning 1\ndevice {device}\n"
-        for contents, state in ((head, "in use (0 problems)"), (head + "?\n", "ignored: line 3: ")):
-            path = self.write("one.tuning", contents)
-            with unittest.mock.patch.dict(os.environ, TESSERA_TUNING=path):
-                self.assertIn(f"{path}: {state}", self.run_tool("info").stdout)
-                self.assertIn(f"tuning    {path}: {state}",
-                              self.run_tool("explain", "matmul", "--device", "here").stdout)
-
     def test_devices_in_capitals(self):
         self.assertEqual(self.run_tool("explain", "matmul", "--device", "H100").stdout,
                          self.run_tool("explain", "matmul", "--device", "h100").stdout)

@@ -8,7 +8,7 @@ import sys
 
 import tool
 
-COMMANDS = ("bench", "verify", "tune", "report")
+COMMANDS = ("bench", "verify", "report")
 # A stand-in for Python: prints its arguments, and ends as WHAT says.
 STAND_IN = """#!/bin/sh
 shift 2
@@ -39,8 +39,8 @@ class PythonCommands(tool.ToolTest):
             self.assertEqual(done.stdout, "\n".join([name, f"tessera.{name}", *words, ""]))
 
     def test_the_exit_status_and_signals_come_back(self):
-        self.assertEqual([self.call("tune", WHAT=str(code)).returncode for code in (0, 1, 2, 130)],
-                         [0, 1, 2, 130])
+        codes = [0, 1, 2, 130]
+        self.assertEqual([self.call("bench", WHAT=str(code)).returncode for code in codes], codes)
         self.assertEqual(self.call("report", WHAT="signal").returncode, -signal.SIGTERM)
 
     def test_they_are_listed(self):
@@ -66,8 +66,8 @@ class PythonCommands(tool.ToolTest):
     def test_an_interrupt_while_the_package_is_loaded_is_one_line(self):
         os.makedirs(f"{self.folder}/tessera")
         self.write("tessera/__init__.py", "raise KeyboardInterrupt")
-        done = self.call("tune", TESSERA_PYTHON=sys.executable, PYTHONPATH=self.folder)
-        self.assertEqual((done.returncode, done.stderr), (130, "tessera: tune: stopped\n"))
+        done = self.call("bench", TESSERA_PYTHON=sys.executable, PYTHONPATH=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (130, "tessera: bench: stopped\n"))
 
     def test_the_environment_of_the_tree_is_found_from_the_current_folder(self):
         os.makedirs(f"{self.folder}/.venv/bin")
@@ -79,10 +79,10 @@ class PythonCommands(tool.ToolTest):
         program = os.path.join(self.folder, "tool")
         subprocess.run(["cp", tool.PROGRAM, program], check=True)
         libraries = os.path.dirname(os.path.abspath(tool.PROGRAM))
-        done = subprocess.run([program, "tune", "x"], check=False, capture_output=True, text=True,
+        done = subprocess.run([program, "bench", "x"], check=False, capture_output=True, text=True,
                               timeout=60, cwd=f"{self.folder}/below",
                               env={**environment, "LD_LIBRARY_PATH": libraries})
-        self.assertEqual(done.stdout.split(), ["tune", "tessera.tune", "x"])
+        self.assertEqual(done.stdout.split(), ["bench", "tessera.bench", "x"])
 
 
 if __name__ == "__main__":

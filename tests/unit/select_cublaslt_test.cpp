@@ -256,15 +256,15 @@ Request to_run(const MatmulProblem& problem, const char* kernel = "") {
 TEST(SelectCublasLt, OtherRowsAreChosenWhereTheLibraryIsMissing) {
   const auto with = built(present), without = built(absent);
   const MatmulProblem problem = dense(5000, 5000, 5000);
-  EXPECT_EQ(choose(with, to_run(problem), {})->row->name, std::string(kHalf));
-  EXPECT_EQ(choose(without, to_run(problem), {})->row->name,
+  EXPECT_EQ(choose(with, to_run(problem))->row->name, std::string(kHalf));
+  EXPECT_EQ(choose(without, to_run(problem))->row->name,
             std::string("sm90_matmul_m128_n256_k64_s4"));
-  const std::string text = to_text(explain(without, to_run(problem), {}));
+  const std::string text = to_text(explain(without, to_run(problem)));
   EXPECT_NE(text.find("cuBLASLt was not found: test"), std::string::npos) << text;
   // Shapes alone: what this machine has does not matter.
   Request shapes = to_run(problem);
   shapes.will_run = false;
-  EXPECT_EQ(choose(without, shapes, {})->row->name, std::string(kHalf));
+  EXPECT_EQ(choose(without, shapes)->row->name, std::string(kHalf));
 }
 
 TEST(SelectCublasLt, AForcedRowDoesNotFallBack) {
@@ -272,7 +272,7 @@ TEST(SelectCublasLt, AForcedRowDoesNotFallBack) {
   for (const auto& [problem, row] :
        {std::pair(dense(64, 64, 64), kHalf), std::pair(dense(64, 64, 64, DType::f32), kSingle)}) {
     try {
-      choose(without, to_run(problem, row), {});
+      choose(without, to_run(problem, row));
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::unsupported);
@@ -280,7 +280,7 @@ TEST(SelectCublasLt, AForcedRowDoesNotFallBack) {
           << error.what();
     }
   }
-  EXPECT_THROW(choose(without, to_run(dense(64, 64, 64, DType::f32)), {}), Error);
+  EXPECT_THROW(choose(without, to_run(dense(64, 64, 64, DType::f32))), Error);
 }
 
 TEST(SelectCublasLt, TheLibraryIsNotLookedForWhereItCannotRun) {
@@ -293,9 +293,9 @@ TEST(SelectCublasLt, TheLibraryIsNotLookedForWhereItCannotRun) {
   sparse.a =
       BsrMatrix{shaped({3, 64, 64}), shaped({3}, DType::i32), shaped({3}, DType::i32), 128, 128};
   sparse.b = shaped({128, 64}), sparse.out = shaped({128, 64});
-  choose(families, to_run(sparse), {});
+  choose(families, to_run(sparse));
   EXPECT_EQ(asked, 0);
-  choose(families, to_run(dense(64, 64, 64)), {});
+  choose(families, to_run(dense(64, 64, 64)));
   EXPECT_GT(asked, 0);
 }
 

@@ -40,8 +40,8 @@ MatmulProblem linear(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_
 }
 
 Plan planned(const MatmulProblem& problem, std::int64_t limit = kNoLimit,
-             const std::string& kernel = {}, const Tuning& tuning = {}) {
-  return choose(problem, device_preset("h100"), {.kernel = kernel, .expand_bytes = limit}, tuning);
+             const std::string& kernel = {}) {
+  return choose(problem, device_preset("h100"), {.kernel = kernel, .expand_bytes = limit});
 }
 
 TEST(SelectExpand, ManyTokensOfSmallBlocksUseTheDenseProduct) {
@@ -141,21 +141,6 @@ TEST(SelectExpand, ANamedRowRunsEitherProduct) {
   EXPECT_TRUE(e.supported);
   EXPECT_EQ(e.chosen_by, ChosenBy::execution);
   EXPECT_EQ(e.candidates.front().expanded_bytes, e.plan.expanded_bytes);
-}
-
-TEST(SelectExpand, ATunedRowCompetesByItsPredictedTime) {
-  const MatmulProblem problem = linear(233, 5648, 13440, 16, 0.5);
-  const std::string row = planned(problem, 0).kernel_name;
-  Tuning tuning{{"/h100.tuning", true, "", 1}, {}};
-  tuning.rows[planned(problem, 0).signature] = find_row(all_families(), row);
-  const Execution execution{.expand_bytes = kNoLimit};
-  const Explanation e = select(problem, device_preset("h100"), execution, tuning);
-  EXPECT_GT(e.plan.expanded_bytes, 0);
-  EXPECT_EQ(e.chosen_by, ChosenBy::cost_model);
-  EXPECT_NE(to_text(e).find("the tuning file's " + row + " is slower by the cost model"),
-            std::string::npos)
-      << to_text(e);
-  EXPECT_EQ(select(problem, device_preset("h100"), {}, tuning).chosen_by, ChosenBy::tuning_file);
 }
 
 TEST(SelectExpand, ExplainAgreesWithThePlan) {

@@ -7,6 +7,7 @@
 
 #include "src/api/families.hpp"
 #include "src/kernels/cost.hpp"
+#include "src/kernels/families.hpp"
 #include "src/problem/describe.hpp"
 #include "src/select/select.hpp"
 #include "src/walk/work.hpp"
@@ -15,14 +16,14 @@
 namespace tessera::planning {
 
 inline Explanation select(const AnyProblem& problem, const DeviceFacts& device,
-                          const Execution& execution = {}, const Tuning& tuning = {}) {
-  return explain(api::families(), Request::of(problem, device, execution), tuning);
+                          const Execution& execution = {}) {
+  return explain(api::families(), Request::of(problem, device, execution));
 }
 
 inline Plan choose(const AnyProblem& problem, const DeviceFacts& device,
-                   const Execution& execution = {}, const Tuning& tuning = {}) {
+                   const Execution& execution = {}) {
   return public_plan(api::families(),
-                     choose(api::families(), Request::of(problem, device, execution), tuning));
+                     choose(api::families(), Request::of(problem, device, execution)));
 }
 
 /// The rows of a backend, in the order in which Plan::kernel counts them.
@@ -64,7 +65,7 @@ inline double predict_ms(const KernelRow& row, const AnyShape& shape, const Devi
 inline std::vector<std::string> rejections(const KernelRow& row, const AnyShape& shape,
                                            const DeviceFacts& device) {
   const Request request{.shape = shape, .device = device, .kernel = row.name, .will_run = false};
-  return explain(api::families(), request, {}).candidates.front().reasons;
+  return explain(api::families(), request).candidates.front().reasons;
 }
 
 }  // namespace tessera::planning

@@ -90,7 +90,7 @@ TEST(ToyFamily, IsPlannedExplainedAndRun) {
   const Request request = Request::of(problem, device_preset("cpu"), {});
 
   // Only the toy family can be launched here.
-  const auto planned = choose(families, request, {});
+  const auto planned = choose(families, request);
   EXPECT_EQ(planned->row, &kRows[0]);
   EXPECT_EQ(planned->layout.get<Toy::Layout>().results, 4);
   EXPECT_EQ(planned->buffers, (BufferSizes{16, 0}));
@@ -98,7 +98,7 @@ TEST(ToyFamily, IsPlannedExplainedAndRun) {
   EXPECT_EQ(plan.kernel_name, "cpu_toy_m1_n1_k8");
   EXPECT_EQ(plan.workspace_bytes, 16);
 
-  const std::string text = to_text(explain(families, request, {}));
+  const std::string text = to_text(explain(families, request));
   EXPECT_NE(text.find("because   shows what a family is; 4 results\n"), std::string::npos) << text;
   EXPECT_NE(text.find("accepted  cpu_toy_m1_n1_k64"), std::string::npos) << text;
 
@@ -110,7 +110,7 @@ TEST(ToyFamily, IsPlannedExplainedAndRun) {
 TEST(ToyFamily, RefusesWithItsReasons) {
   const std::vector<KernelFamily> families = with_toy();
   const auto explained = [&](const MatmulProblem& p) {
-    return to_text(explain(families, Request::of(p, device_preset("cpu"), {}), {}));
+    return to_text(explain(families, Request::of(p, device_preset("cpu"), {})));
   };
   std::vector<float> memory(1000);
   float* data = memory.data();

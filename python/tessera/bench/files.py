@@ -1,4 +1,4 @@
-"""Files of measurements, tuning and reports: uniform errors, atomic writes."""
+"""Files of measurements and reports: uniform errors, atomic writes."""
 
 import contextlib
 import datetime
@@ -102,5 +102,5 @@ def run_program(name, run, arguments):
 
 
 def timestamp():
-    """The current time in the format of result files; its first ten characters are the date."""
+    """The current time in the format of result files."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,5 +1,5 @@
-"""The command-line options of a problem, and the case that they describe, for tessera.bench,
-tessera.tune and the programs in tools/."""
+"""The command-line options of a problem, and the case that they describe, for tessera.bench and
+the programs in tools/."""
 
 import argparse
 import itertools
@@ -17,56 +17,53 @@ from .cases import (
     make_case,
 )
 
-# {parameter: (option, type, help)}. The types "whole" and "number" may have several values in
-# `tessera tune`.
+# {parameter: (option, type or choices, help)}
 OPTIONS: dict[str, tuple[str, Any, str]] = {
-    "b": ("batch", "whole", ""), "h": ("heads", "whole", ""), "hk": ("kv-heads", "whole", ""),
-    "s": ("q-length", "whole", ""), "skv": ("kv-length", "whole", ""),
-    "d": ("dim", "whole", ""), "dv": ("dim-v", "whole", ""),
-    "window": ("window-left", "whole", "visible keys before the query"),
-    "softcap": ("softcap", "number", ""),
-    "sequences": ("sequences", "whole", "number of packed sequences of uneven lengths"),
-    "lengths": ("lengths", "number", "exponent of Zipf's law for their lengths [1.2]"),
-    "block_q": ("block-q", "whole", "queries per block [--block-kv]"),
-    "block_kv": ("block-kv", "whole", "keys per block [--block-q]"),
+    "b": ("batch", int, ""), "h": ("heads", int, ""), "hk": ("kv-heads", int, ""),
+    "s": ("q-length", int, ""), "skv": ("kv-length", int, ""),
+    "d": ("dim", int, ""), "dv": ("dim-v", int, ""),
+    "window": ("window-left", int, "visible keys before the query"),
+    "softcap": ("softcap", float, ""),
+    "sequences": ("sequences", int, "number of packed sequences of uneven lengths"),
+    "lengths": ("lengths", float, "exponent of Zipf's law for their lengths [1.2]"),
+    "block_q": ("block-q", int, "queries per block [--block-kv]"),
+    "block_kv": ("block-kv", int, "keys per block [--block-q]"),
     "lists": ("lists", ("shared", "per_head", "per_kv_head"), ""),
-    "alike": ("alike", "whole", "number of adjacent block rows with identical lists"),
-    "similar": ("similar", "number", "share of the list that these rows have in common"),
-    "m": ("m", "whole", ""), "n": ("n", "whole", ""), "k": ("k", "whole", ""),
-    "experts": ("experts", "whole", "number of experts that divide the rows of A, each with a B"),
-    "shares": ("shares", "number", "how unevenly: 0 is evenly [0.6]"),
-    "block": ("block", "whole", "rows of a block"),
-    "block_cols": ("block-cols", "whole", "columns of a block [--block]"),
+    "alike": ("alike", int, "number of adjacent block rows with identical lists"),
+    "similar": ("similar", float, "share of the list that these rows have in common"),
+    "m": ("m", int, ""), "n": ("n", int, ""), "k": ("k", int, ""),
+    "experts": ("experts", int, "number of experts that divide the rows of A, each with a B"),
+    "shares": ("shares", float, "how unevenly: 0 is evenly [0.6]"),
+    "block": ("block", int, "rows of a block"),
+    "block_cols": ("block-cols", int, "columns of a block [--block]"),
     "dtype": ("dtype", DTYPES, "bf16; on the CPU f32"),
     "pattern": ("pattern", str, "[random with --density]; sizes count blocks; see "
                                 "docs/gpu_check.md"),
-    **{name: (name.replace("_", "-"), "whole", "") for name in ALL_PATTERN_ARGUMENTS},
-    **{name: (name, "number", "") for name in ("density", "exponent", "zipf")},
+    **{name: (name.replace("_", "-"), int, "") for name in ALL_PATTERN_ARGUMENTS},
+    **{name: (name, float, "") for name in ("density", "exponent", "zipf")},
     **{name: (name, str, "as in 5x6x10") for name in itertools.chain(*VOLUMES.values())},
 }
 
 
-def add_problem(parser, *ops, whole=int, number=float):
-    """Adds the options of problems of these operations; with several operations, none is required.
-    `whole` and `number` parse an option's value or values."""
-    known = {name for op in ops for name in ("dtype", *REQUIRED[op], *OPTIONAL[op])}
+def add_problem(parser, op):
+    """Adds the options of problems of an operation."""
+    known = {"dtype", *REQUIRED[op], *OPTIONAL[op]}
     known |= set(ALL_PATTERN_ARGUMENTS) if "pattern" in known else set()
     for name, (option, kind, text) in OPTIONS.items():
         if name in known:
-            reads = ({"choices": kind} if isinstance(kind, tuple) else
-                     {"type": {"whole": whole, "number": number}.get(kind, kind)})
-            needed = len(ops) == 1 and name in REQUIRED[ops[0]] and name != "pattern"
+            reads = {"choices" if isinstance(kind, tuple) else "type": kind}
+            needed = name in REQUIRED[op] and name != "pattern"
             parser.add_argument("--" + option, dest=name, required=needed, help=text, **reads)
     if "causal" in known:
         parser.add_argument("--causal", action="store_true")
-    if {"matmul", "bsr_matmul"} & set(ops):
+    if op in ("matmul", "bsr_matmul"):
         for side in "ab":
             parser.add_argument(f"--transpose-{side}", action="store_true",
                                 help=f"{side.upper()} is stored transposed")
-    if "bsr_matmul" in ops:
+    if op == "bsr_matmul":
         parser.add_argument("--sparse", choices=("a", "b"),
-                            help="bsr_matmul: which operand is sparse; b only with --transpose-b: "
-                                 "x [m, k] times a sparse w [n, k] [a]")
+                            help="which operand is sparse; b only with --transpose-b: x [m, k] "
+                                 "times a sparse w [n, k] [a]")
 
 
 def option_of(name: str) -> str:
@@ -91,28 +88,21 @@ def layout_of(arguments) -> dict[str, str]:
     """--transpose-a, --transpose-b and --sparse as parameters."""
     op, sparse = arguments.command, getattr(arguments, "sparse", None)
     a, b = (getattr(arguments, f"transpose_{side}", False) for side in "ab")
-    if sparse and op != "bsr_matmul":
-        raise CaseError(f"{op}: --sparse applies to bsr_matmul")
     if op == "bsr_matmul":
         if a or b != (sparse == "b"):
             raise CaseError(f"{op}: expected --sparse b with --transpose-b, or neither of them and "
                             "no --transpose-a: other layouts are not measured")
         return {"side": sparse} if sparse else {}
-    if (a or b) and op != "matmul":
-        raise CaseError(f"{op}: --transpose-{'a' if a else 'b'} applies to matmul, bsr_matmul")
     return {"transpose": ("t" if a else "n") + ("t" if b else "n")} if a or b else {}
 
 
 def refuse_unused(op: str, given: dict) -> None:
-    """Raises CaseError if an option does not apply to the operation or the pattern."""
+    """Raises CaseError if an option does not apply to the pattern."""
     pattern = given.get("pattern")
     in_blocks = ("block_q", "block_kv", "lists", "alike", "similar")
     if "lengths" in given and "sequences" not in given:
         raise CaseError(f"{op}: --lengths applies to packed sequences: give --sequences")
     for name in given:
-        known = {"dtype", *REQUIRED[op], *OPTIONAL[op]}
-        if name not in known and name not in ALL_PATTERN_ARGUMENTS:
-            raise CaseError(f"{op}: {option_of(name)} does not apply to {op}")
         if pattern is None and name in in_blocks:
             raise CaseError(f"{op}: {option_of(name)} applies to block masks: give --density or "
                             "--pattern")
