@@ -12,8 +12,8 @@
 #include "src/core/check.hpp"
 #include "src/kernels/cost.hpp"
 #include "src/kernels/families.hpp"
-#include "src/problem/blas_rules.hpp"
 #include "src/problem/describe.hpp"
+#include "src/problem/place.hpp"
 #include "src/select/reason_text.hpp"
 #include "src/walk/work.hpp"
 
@@ -428,16 +428,9 @@ Request Request::of(const AnyProblem& problem, const DeviceFacts& device,
                     const Execution& execution) {
   if (std::visit([](const auto& p) { return has_data(p); }, problem))
     return with_expansions(problem, shape_of(problem), device, execution);
-  Request request = of(shape_of(problem), device, execution);
+  const AnyProblem placed = on_device(problem, {device.kind, 0});
+  Request request = with_expansions(placed, shape_of(placed), device, execution);
   request.will_run = false;
-  std::visit([&](auto& s) { s.device = {device.kind, 0}; }, request.shape);
-  // The tensors may be on another kind of device than the plan's.
-  if (const auto* product = std::get_if<MatmulProblem>(&problem)) {
-    auto& shape = std::get<MatmulShape>(request.shape);
-    shape.blas = BlasLimit::none;
-    if (device.kind == DeviceKind::cuda) set_blas_limit(*product, shape);
-  }
-  add_expansions(request, problem, execution.expand_bytes);
   return request;
 }
 

@@ -83,6 +83,19 @@ std::string reasons_of(const Explanation& e, Backend backend) {
   return all;
 }
 
+/// Tensors without data may be described on any device: what a GPU requires of their layout holds.
+TEST(Select, LayoutsCountOnTheDeviceOfThePlan) {
+  MatmulProblem p;
+  p.a = blocks(), p.b = shaped({64, 33}), p.out = shaped({64, 33});  // rows of 66 bytes
+  const Explanation described_on_cpu = select(p, device_preset("h100"));
+  for (Tensor* t :
+       {&p.a.sparse.values, &p.a.sparse.row_offsets, &p.a.sparse.col_indices, &p.b.dense, &p.out})
+    t->device = {DeviceKind::cuda, 3};
+  EXPECT_EQ(to_text(described_on_cpu), to_text(select(p, device_preset("h100"))));
+  EXPECT_NE(reasons_of(described_on_cpu, Backend::sm90).find("16 bytes"), std::string::npos)
+      << reasons_of(described_on_cpu, Backend::sm90);
+}
+
 TEST(Select, AnswersForEveryPresetAndOperation) {
   for (const std::string& name : device_presets()) {
     const DeviceFacts device = device_preset(name);
