@@ -67,6 +67,7 @@ plain_attention_export = tvm_ffi.get_global_func("tessera.plain_attention")  # i
 attention_backward = _export(_signatures.ATTENTION_BACKWARD)
 merge_states = _export(_signatures.MERGE_STATES)
 matmul = _export(_signatures.MATMUL)
+plain_matmul = tvm_ffi.get_global_func("tessera.plain_matmul")  # in the order of its signature
 linear = _export(_signatures.LINEAR)
 sddmm = _export(_signatures.SDDMM)
 spgemm = _export(_signatures.SPGEMM)

@@ -302,6 +302,16 @@ MATMUL = Signature("matmul", [
     Argument("out_dtype", "ScalarType?", None),
 ], returns="Tensor")
 
+# What most calls of matmul come with, as PLAIN_ATTENTION: dense operands and nothing else.
+PLAIN_MATMUL = Signature("plain_matmul", [
+    Argument("a", "Tensor", dtypes=INPUTS),
+    Argument("b", "Tensor", dtypes=INPUTS),
+    Argument("a_transposed", "bool", False),
+    Argument("b_transposed", "bool", False),
+], outputs=[
+    Argument("out", "Tensor", dtypes=FLOATS),
+], op="matmul")
+
 # matmul(x, weight^T) whose x and out have any leading dimensions. Not registered with PyTorch:
 # compilers and autograd see matmul.
 LINEAR = Signature("linear", [
@@ -370,5 +380,6 @@ TRANSPOSE_LISTS = Signature("transpose_lists", [
     Argument("capacity", "SymInt"),
 ], returns="(Tensor, Tensor, Tensor)")
 
-SIGNATURES = (ATTENTION, PLAIN_ATTENTION, ATTENTION_BACKWARD, MERGE_STATES, MATMUL, LINEAR, SDDMM,
+SIGNATURES = (ATTENTION, PLAIN_ATTENTION, ATTENTION_BACKWARD, MERGE_STATES, MATMUL,
+              PLAIN_MATMUL, LINEAR, SDDMM,
               SPGEMM, SPGEMM_FILL, LIST_BLOCKS, TOP_K_BLOCKS, TRANSPOSE_LISTS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from tessera import _ffi
@@ -13,7 +14,7 @@ from tessera.bsr import BsrMatrix
 from tessera.calls import bound, call_of, function_named
 from tessera.explain import Explanation
 from tessera.products import spgemm
-from tessera.tensors import type_name, version_of
+from tessera.tensors import is_numpy, type_name, version_of
 
 # The names of what `run` takes by position.
 _OPERANDS = {ATTENTION: ("q", "k", "v"), MATMUL: ("a", "b"), LINEAR: ("x", "weight"),
@@ -72,8 +73,8 @@ class Plan:
                  expand_bytes: int) -> None:
         call = call_of(function, given)
         (self.kernel_name, self.backend, self.signature, self.workspace_bytes, self.schedule_bytes,
-         self.expanded_bytes, self._prepare, self._run, self._explain) = _ffi.plan(
-             call.signature.name, expand_bytes, *call.export_arguments())
+         self.expanded_bytes, self._prepare, self._run, self._run_tensors, self._explain) = (
+             _ffi.plan(call.signature.name, expand_bytes, *call.export_arguments()))
         self._call = call.signature
         self._module = call.module
         self._place = {name: i for i, name in enumerate(self._call.Inputs._fields)}
@@ -89,11 +90,29 @@ class Plan:
                  if isinstance(given.get(name), (BlockMask, BsrMatrix))]
         self._pattern: Any
         self._pattern_name, self._pattern = named.pop(0) if named else ("", None)
+        self._operand_places = [self._place[name] for name in self._operands]
+        self._sparse_place = self._place.get(self._pattern_name, -1)
         self._prepared = self._pattern is None and self.schedule_bytes == 0
         # With a dense copy: the values that prepare read, and their version.
         self._copied: tuple[Any, tuple[int, ...]] = (None, ())
         self._inputs = call.inputs._replace(
             **{name: None for name in self._operands if name != self._pattern_name})
+        self._alone = self._picks_tensors() if not is_numpy("plan", out) else None
+
+    def _picks_tensors(self) -> Callable[[list[Any]], Sequence[Any]] | None:
+        """Picks the operands' tensors from the inputs, where results are the only others: runs pass
+        these alone, which takes less than half of the time. A dense copy stands for its operand."""
+        pattern = self._pattern_name
+        lists = [f"{pattern}_row_offsets", f"{pattern}_col_indices"]
+        others = self._tensors.difference(lists)
+        if (pattern not in ("", *self._operands) or getattr(self._inputs, "beta", None)
+                or any(self._inputs[self._place[name]] is not None for name in others)):
+            return None
+        read: list[str] = []
+        for name in self._operands:
+            read += [name] if name != pattern else [] if self.expanded_bytes else [name, *lists]
+        places = [self._place[name] for name in read]
+        return itemgetter(*places) if len(places) > 1 else lambda inputs: inputs[places[0]:][:1]
 
     def __repr__(self) -> str:
         return f"Plan({self.kernel_name}: {self.signature})"
@@ -136,32 +155,40 @@ class Plan:
             raise TypeError(f"run: expected {', '.join(self._operands)}, got {len(operands)} "
                             "operands")
         inputs = list(self._inputs)
-        for name, x in zip(self._operands, operands, strict=True):
-            sparse = name == self._pattern_name
-            if not sparse and isinstance(x, BsrMatrix):
-                raise TypeError(f"run: {name}: expected a dense operand as planned, got a "
-                                "BsrMatrix")
-            inputs[self._place[name]] = self._values_of(name, x) if sparse else x
-        for name, x in tensors.items():
-            if name not in self._tensors:
-                raise TypeError(f"run: {name}: expected the name of a tensor that "
-                                f"{self._call.name} takes beside its operands")
-            inputs[self._place[name]] = x
-        self._module.check_plain("run", *self._trained(inputs), out, lse)
+        for place, x in zip(self._operand_places, operands, strict=False):  # of equal lengths
+            sparse = place == self._sparse_place
+            inputs[place] = self._values_of(place, x) if sparse or isinstance(x, BsrMatrix) else x
+        alone = self._alone
+        if tensors:
+            alone = None
+            for name, x in tensors.items():
+                if name not in self._tensors:
+                    raise TypeError(f"run: {name}: expected the name of a tensor that "
+                                    f"{self._call.name} takes beside its operands")
+                inputs[self._place[name]] = x
+        if not self._module.is_plain(*self._trained(inputs), out, lse):
+            self._module.check_plain("run", *self._trained(inputs), out, lse)
         if self._call is ATTENTION:
-            return self._run_attention(inputs, out, lse)
+            q, _, v = (inputs[place] for place in self._operand_places)
+            out, lse = self._module.attention_outputs(q, v, self._inputs.bhld, out, lse,
+                                                      self._return_lse)
+            self._start(alone, inputs, out, lse)
+            return (out, lse) if self._return_lse else out
         if lse is not None:
             raise TypeError(f"run: lse: expected none, as {self._call.name} has no such result")
-        return self._run_product(inputs, out)
+        out = self._result(inputs, out)
+        self._start(alone, inputs, out)
+        return self._pattern.with_values(out) if self._call is SDDMM else out
 
-    def _run_attention(self, inputs: list[Any], out: Any, lse: Any) -> Any:
-        place, module = self._place, self._module
-        out, lse = module.attention_outputs(inputs[place["q"]], inputs[place["v"]],
-                                            self._inputs.bhld, out, lse, self._return_lse)
-        self._run(*module.export_arguments(ATTENTION, inputs, out, lse))
-        return (out, lse) if self._return_lse else out
+    def _start(self, alone: Callable[[list[Any]], Sequence[Any]] | None, inputs: list[Any],
+               *outputs: Any) -> None:
+        if alone is None:
+            self._run(*self._module.export_arguments(self._call, inputs, *outputs))
+        else:
+            self._run_tensors(*alone(inputs), *outputs)
 
-    def _run_product(self, inputs: list[Any], out: Any) -> Any:
+    def _result(self, inputs: list[Any], out: Any) -> Any:
+        """The result of a product: `out`, or room for it."""
         place, module = self._place, self._module
         if self._call is LINEAR:
             *_, outputs = self._out_shape
@@ -176,11 +203,13 @@ class Plan:
                 out = module.sddmm_output(SDDMM.Inputs._make(inputs), self._out_dtype)
         if out is None:
             out = module.new_result(inputs[place["a"]], self._out_shape, self._out_dtype)
-        self._run(*module.export_arguments(self._call, inputs, out))
-        return self._pattern.with_values(out) if self._call is SDDMM else out
+        return out
 
-    def _values_of(self, name: str, x: Any) -> Any:
+    def _values_of(self, place: int, x: Any) -> Any:
         """The values of a block-sparse operand, whose lists have to be the prepared ones."""
+        name = self._call.Inputs._fields[place]
+        if place != self._sparse_place:
+            raise TypeError(f"run: {name}: expected a dense operand as planned, got a BsrMatrix")
         if not isinstance(x, BsrMatrix):
             raise TypeError(f"run: {name}: expected a BsrMatrix as planned, got {type_name(x)}")
         known = self._pattern

@@ -61,6 +61,10 @@ def matmul(
                         (a_values, a_row_offsets, a_col_indices, a_rows, a_cols, a_transposed),
                         (b_values, b_row_offsets, b_col_indices, b_rows, b_cols, b_transposed),
                         None, False, out_dtype)
+                if (a_row_offsets is None and b_row_offsets is None and bias is None
+                        and activation == "none"):
+                    _ffi.plain_matmul(a_values, b_values, a_transposed, b_transposed, result)
+                    return result
                 _ffi.matmul(
                     a=a_values, a_row_offsets=a_row_offsets, a_col_indices=a_col_indices,
                     a_rows=a_rows, a_cols=a_cols, a_transposed=a_transposed, b=b_values,

@@ -75,16 +75,19 @@ void explain_call(ffi::PackedArgs args, ffi::Any* result) {
 }
 
 /// plan(op, expand_bytes, arguments of the operation...) -> [kernel, backend, signature, workspace
-/// bytes, schedule bytes, expanded bytes, prepare, run, explain]. prepare and run take the
-/// operation's arguments; prepare accepts None for operands and results. explain takes as_json.
+/// bytes, schedule bytes, expanded bytes, prepare, run, run_tensors, explain]. prepare and run take
+/// the operation's arguments; prepare accepts None for operands and results. run_tensors takes
+/// operands and results alone (RunTensors). explain takes as_json.
 void plan_call(ffi::PackedArgs args, ffi::Any* result) {
   translated([&] {
     Reader reader("plan", args);
-    const ReadCall read = reader_of("plan", reader.text("op"));
+    const std::string op = reader.text("op");
+    const ReadCall read = reader_of("plan", op);
     const std::int64_t expand_bytes = reader.integer("expand_bytes");
-    Call call = read(reader.rest(), Memory::read);
+    const ffi::PackedArgs arguments = reader.rest();
+    Call call = read(arguments, Memory::read);
     call.execution.expand_bytes = expand_bytes;
-    const auto planned = std::make_shared<PlannedCall>(call);
+    const auto planned = std::make_shared<PlannedCall>(call, RunTensors(op, arguments));
     const auto prepare =
         ffi::Function::FromPacked([planned, read](ffi::PackedArgs given, ffi::Any*) {
           translated([&] { planned->prepare(read(given, Memory::read)); });
@@ -92,6 +95,8 @@ void plan_call(ffi::PackedArgs args, ffi::Any* result) {
     const auto run = ffi::Function::FromPacked([planned, read](ffi::PackedArgs given, ffi::Any*) {
       translated([&] { planned->run(read(given, Memory::read)); });
     });
+    const auto run_tensors = ffi::Function::FromPacked(
+        [planned](ffi::PackedArgs given, ffi::Any*) { translated([&] { planned->run(given); }); });
     const auto explain = ffi::Function::FromTyped([planned](bool as_json) {
       const Explanation explanation = planned->explain();
       return ffi::String(as_json ? to_json(explanation) : to_text(explanation));
@@ -104,6 +109,7 @@ void plan_call(ffi::PackedArgs args, ffi::Any* result) {
                                    planned->plan().expanded_bytes,
                                    prepare,
                                    run,
+                                   run_tensors,
                                    explain};
   });
 }
@@ -260,6 +266,7 @@ const bool registered = [] {
   for (const Exported& operation : kOperations) {
     if (operation.read != read_spgemm) register_operation(operation);
   }
+  register_operation({"plain_matmul", read_plain_matmul});
   ffi::reflection::GlobalDef()
       .def_packed("tessera.plain_attention", plain_attention_call)
       .def_packed("tessera.spgemm", spgemm_call)

@@ -39,13 +39,14 @@ void fill(MergeStatesProblem&, const MergeStatesProblem&) {}
 
 }  // namespace
 
-PlannedCall::PlannedCall(const Call& call)
-    : problem_(call.problem),
+PlannedCall::PlannedCall(const Call& call, const RunTensors& tensors)
+    : tensors_(tensors),
+      problem_(call.problem),
       how_(call.execution),
       plan_(tessera::plan(call.problem, call.execution)) {}
 
-Execution PlannedCall::execution_for(const Call& call) const {
-  Execution execution = on_current_stream(call);
+Execution PlannedCall::execution_for(const AnyProblem& problem, const Execution& given) const {
+  Execution execution = on_current_stream(device_of(problem), given);
   execution.schedule = {schedule_.data(), schedule_.bytes()};
   return execution;
 }
@@ -59,18 +60,25 @@ void PlannedCall::prepare(Call call) {
         fill(problem, std::get<std::remove_cvref_t<decltype(problem)>>(problem_));
       },
       call.problem);
-  tessera::prepare(plan_, call.problem, execution_for(call));
+  tessera::prepare(plan_, call.problem, execution_for(call.problem, call.execution));
+  if (plan_.expanded_bytes > 0) prepared_ = std::get<MatmulProblem>(call.problem);
 }
 
 Explanation PlannedCall::explain() const {
   return tessera::explain(problem_, device_facts(device_of(problem_)), how_);
 }
 
-void PlannedCall::run(const Call& call) const {
-  Execution execution = execution_for(call);
-  CallScratch scratch(device_of(call.problem), execution.stream);
+void PlannedCall::run(const Call& call) const { run(call.problem, call.execution); }
+
+void PlannedCall::run(const tvm::ffi::PackedArgs& tensors) const {
+  run(tensors_.read(tensors, problem_, plan_.expanded_bytes > 0 ? &prepared_ : nullptr), how_);
+}
+
+void PlannedCall::run(const AnyProblem& problem, Execution execution) const {
+  execution = execution_for(problem, execution);
+  CallScratch scratch(device_of(problem), execution.stream);
   execution.scratch = scratch.source();
-  tessera::run(plan_, call.problem, execution);
+  tessera::run(plan_, problem, execution);
 }
 
 }  // namespace tessera::python

@@ -162,6 +162,19 @@ Call read_matmul(const PackedArgs& packed, Memory memory) {
   return call;
 }
 
+Call read_plain_matmul(const PackedArgs& packed, Memory memory) {
+  namespace at = signature::plain_matmul;
+  const Arguments args(at::kSignature, packed, memory);
+  Call call;
+  auto& problem = call.problem.emplace<MatmulProblem>();
+  problem.a.dense = args.read(at::a);
+  problem.b.dense = args.read(at::b);
+  problem.a.transposed = args.read(at::a_transposed);
+  problem.b.transposed = args.read(at::b_transposed);
+  problem.out = args.read(at::out);
+  return call;
+}
+
 Call read_linear(const PackedArgs& packed, Memory memory) {
   namespace at = signature::linear;
   const Arguments args(at::kSignature, packed, memory);
@@ -205,6 +218,72 @@ Call read_spgemm(const PackedArgs& packed, Memory memory) {
   problem.beta = args.read(at::beta);
   call.execution = args.read(at::execution);
   return call;
+}
+
+RunTensors::RunTensors(const std::string& op, const PackedArgs& planned) : linear_(op == "linear") {
+  namespace at = signature::attention;
+  if (op == "attention")
+    bhld_ = Arguments(at::kSignature, planned, Memory::ignored).read(at::options.bhld);
+}
+
+AnyProblem RunTensors::read(const PackedArgs& packed, const AnyProblem& planned,
+                            const MatmulProblem* prepared) const {
+  AnyProblem problem = planned;
+  if (auto* const product = std::get_if<MatmulProblem>(&problem)) {
+    read(packed, prepared, *product);
+  } else if (auto* const attention = std::get_if<AttentionProblem>(&problem)) {
+    read(packed, *attention);
+  } else {
+    throw Error(ErrorCode::unsupported, "run: plan: expected one of attention or a product");
+  }
+  return problem;
+}
+
+void RunTensors::read(const PackedArgs& packed, const MatmulProblem* prepared,
+                      MatmulProblem& problem) const {
+  namespace at = signature::matmul;
+  const Signature& op = linear_ ? signature::linear::kSignature : at::kSignature;
+  int next = 0;
+  const auto take = [&](const TensorArgument& argument, bool rows = false) {
+    const Place place{op.op, argument.name};
+    if (next >= packed.size()) fail("TypeError", place, "missing");
+    return (rows ? to_rows : to_tensor)(place, packed[next++], argument.dtypes, Memory::read);
+  };
+  const auto take_operand = [&](Operand& operand, const Operand* known, const auto& argument,
+                                bool rows = false) {
+    if (!operand.is_sparse()) {
+      operand.dense = take(argument.values, rows);
+    } else if (known) {
+      operand = *known;
+    } else {
+      operand.sparse.values = take(argument.values);
+      operand.sparse.row_offsets = take(argument.row_offsets);
+      operand.sparse.col_indices = take(argument.col_indices);
+    }
+  };
+  take_operand(problem.a, prepared ? &prepared->a : nullptr, at::a, linear_);
+  take_operand(problem.b, prepared ? &prepared->b : nullptr, at::b);
+  problem.out = take(at::out, linear_);
+  if (next != packed.size()) fail("TypeError", {op.op, "arguments"}, "more than expected");
+}
+
+void RunTensors::read(const PackedArgs& packed, AttentionProblem& problem) const {
+  namespace at = signature::attention;
+  constexpr int kTensors = 5;
+  if (packed.size() != kTensors)
+    fail("TypeError", {at::kSignature.op, "arguments"}, "expected 5 tensors");
+  const std::pair<Tensor*, const TensorArgument*> tensors[kTensors] = {{&problem.q, &at::q},
+                                                                       {&problem.k, &at::k},
+                                                                       {&problem.v, &at::v},
+                                                                       {&problem.out, &at::out},
+                                                                       {&problem.lse, &at::lse}};
+  for (int i = 0; i < kTensors; ++i) {
+    const auto& [tensor, argument] = tensors[i];
+    *tensor =
+        to_tensor({at::kSignature.op, argument->name}, packed[i], argument->dtypes, Memory::read);
+  }
+  if (bhld_)
+    for (Tensor* tensor : {&problem.q, &problem.k, &problem.v, &problem.out}) swap_heads(*tensor);
 }
 
 Pattern read_pattern(Reader& args) {
