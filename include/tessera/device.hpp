@@ -36,10 +36,6 @@ TESSERA_EXPORT DeviceFacts device_preset(const std::string& name);
 TESSERA_EXPORT DeviceFacts device_facts(const Device& device);
 /// The number of visible GPUs; 0 in a build without CUDA.
 TESSERA_EXPORT int cuda_device_count();
-/// Whether work on a GPU's stream is being captured into a graph. Memory that such work uses
-/// belongs to all replays of the graph, so a `ScratchSource` must not hand it out again. False on a
-/// CPU.
-TESSERA_EXPORT bool is_capturing(const Device& device, void* stream);
 /// The version of cuBLASLt that dense products may run by, as "13.1.0"; empty in a build without
 /// CUDA and where the library is not found. Looks for it as the first dense product does.
 TESSERA_EXPORT std::string cublaslt_version();

@@ -16,15 +16,6 @@ int cuda_device_count() {
 #endif
 }
 
-bool is_capturing(const Device& device, void* stream) {
-#if defined(TESSERA_CUDA)
-  if (device.kind == DeviceKind::cuda) return cuda::is_capturing(device.index, stream);
-#endif
-  static_cast<void>(device);
-  static_cast<void>(stream);
-  return false;
-}
-
 std::string cublaslt_version() {
 #if defined(TESSERA_CUDA)
   return cuda::cublaslt_version();

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdlib>
 #include <string>
 
@@ -55,13 +57,94 @@ void OwnedBuffer::Free::operator()(void* p) const {
   std::free(p);
 }
 
+#if defined(TESSERA_CUDA)
+struct KeptBuffer::Place {
+  Device device{};
+  void* stream = nullptr;
+  Buffer memory{};
+  bool taken = false;
+
+  /// Whether it is free, and memory of that stream.
+  bool serves(const Device& of, void* on) const {
+    return !taken && memory.data && device == of && stream == on;
+  }
+  void release() {
+    if (memory.data) cuda::release_now(memory.data, device.index);
+    memory = {};
+  }
+  void fill(std::int64_t bytes, const Device& of, void* on) {
+    if (serves(of, on)) {  // larger memory for the same stream
+      cuda::release(memory.data, device.index, stream);
+      memory = {};
+    }
+    release();
+    constexpr std::int64_t kMin = std::int64_t{1} << 16;
+    const auto size =
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kMin))));
+    memory = {cuda::allocate(size, of.index, on), size};
+    device = of;
+    stream = on;
+  }
+};
+
+KeptBuffer::KeptBuffer(std::int64_t bytes, const Device& device, void* stream) {
+  struct Places {
+    std::array<Place, 8> all;  // two for each of four streams
+    std::size_t next = 0;
+    ~Places() {
+      for (Place& place : all) place.release();
+    }
+  };
+  thread_local Places places;
+  if (bytes == 0 || bytes > kMaxBytes || device.kind != DeviceKind::cuda ||
+      cuda::is_capturing(device.index, stream))
+    return;
+  Place* found = nullptr;
+  for (Place& place : places.all) {
+    if (!place.serves(device, stream)) continue;
+    found = &place;
+    if (place.memory.bytes >= bytes) break;
+  }
+  for (std::size_t i = 0; !found && i < places.all.size(); ++i) {
+    Place& place = places.all[places.next++ % places.all.size()];
+    if (!place.taken) found = &place;
+  }
+  if (!found) return;
+  if (!found->serves(device, stream) || found->memory.bytes < bytes) {
+    try {
+      found->fill(bytes, device, stream);
+    } catch (const Error&) {
+      return;  // no memory here: a framework's allocator may have some
+    }
+  }
+  found->taken = true;
+  taken_ = found;
+}
+KeptBuffer::~KeptBuffer() {
+  if (taken_) taken_->taken = false;
+}
+Buffer KeptBuffer::view() const { return taken_ ? taken_->memory : Buffer{}; }
+#else
+struct KeptBuffer::Place {};
+KeptBuffer::KeptBuffer(std::int64_t, const Device&, void*) {}
+KeptBuffer::~KeptBuffer() = default;
+Buffer KeptBuffer::view() const { return {}; }
+#endif
+
 CallBuffer::CallBuffer(const char* name, const Buffer& given, std::int64_t bytes,
                        const Device& device, const Execution& execution)
-    : own_(given.data || execution.scratch.allocate ? 0 : bytes, device, execution.stream),
+    : kept_(given.data || (execution.scratch.allocate && bytes >= execution.scratch.from_bytes)
+                ? 0
+                : bytes,
+            device, execution.stream),
+      own_(given.data || kept_.view().data || execution.scratch.allocate ? 0 : bytes, device,
+           execution.stream),
       view_(given) {
   if (!given.data && bytes > 0) {
     const ScratchSource& source = execution.scratch;
-    view_ = source.allocate ? Buffer{source.allocate(source.context, bytes), bytes} : own_.view();
+    view_ = kept_.view();
+    if (!view_.data)
+      view_ = source.allocate ? Buffer{source.allocate(source.context, bytes), bytes} : own_.view();
   }
   check_buffer(name, view_, bytes);
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include <tessera/execution.hpp>
 #include <tessera/tensor.hpp>
@@ -28,9 +29,28 @@ class OwnedBuffer {
   std::int64_t bytes_;
 };
 
-/// The buffer of one call: the caller's own, else one from the caller's scratch source, else one
-/// that the library allocates. Throws if the caller's is too small or not aligned; `name` is its
-/// name in Execution.
+/// A buffer on a GPU that the calling thread keeps for its next calls on the stream, as allocating
+/// takes microseconds. Calls on a stream run one after another, so they may share it. Empty, with
+/// null data, where none is kept: on the CPU, for large buffers, and while the stream is captured.
+class KeptBuffer {
+ public:
+  KeptBuffer() = default;
+  KeptBuffer(std::int64_t bytes, const Device& device, void* stream);
+  KeptBuffer(KeptBuffer&& other) noexcept : taken_(std::exchange(other.taken_, nullptr)) {}
+  KeptBuffer& operator=(KeptBuffer&&) = delete;
+  ~KeptBuffer();
+  Buffer view() const;
+
+  static constexpr std::int64_t kMaxBytes = std::int64_t{32} << 20;
+
+ private:
+  struct Place;
+  Place* taken_ = nullptr;
+};
+
+/// The buffer of one call: the caller's own, else one from the caller's scratch source, else one of
+/// the library. Throws if the caller's is too small or not aligned; `name` is its name in
+/// Execution.
 class CallBuffer {
  public:
   CallBuffer(const char* name, const Buffer& given, std::int64_t bytes, const Device& device,
@@ -38,6 +58,7 @@ class CallBuffer {
   void* data() const { return view_.data; }
 
  private:
+  KeptBuffer kept_;
   OwnedBuffer own_;
   Buffer view_;
 };

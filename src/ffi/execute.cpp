@@ -1,13 +1,10 @@
 #include "src/ffi/execute.hpp"
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -21,6 +18,8 @@ namespace ffi = tvm::ffi;
 
 // The alignment that the library requires of workspaces and schedules.
 constexpr std::int64_t kAlignment = 128;
+// Frameworks take several microseconds to allocate: the library keeps small buffers.
+constexpr std::int64_t kFromBytes = (std::int64_t{32} << 20) + 1;
 
 Device device_in(const AttentionProblem& problem) { return problem.q.device; }
 Device device_in(const AttentionBackwardProblem& problem) { return problem.forward.q.device; }
@@ -33,68 +32,29 @@ Device device_in(const Product& problem) {
 
 }  // namespace
 
-Scratch::Scratch(std::int64_t bytes, const Device& device) : bytes_(bytes) {
+void* Scratch::allocate(std::int64_t bytes) {
   const std::int64_t size = bytes + kAlignment;
   void* data = nullptr;
   if (TVMFFIEnvGetDLPackManagedTensorAllocator() == nullptr) {
-    host_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(size));
-    data = host_.get();
+    host_.push_back(std::make_unique<std::byte[]>(static_cast<std::size_t>(size)));
+    data = host_.back().get();
   } else {
-    const bool on_gpu = device.kind == DeviceKind::cuda;
-    const auto memory = ffi::Tensor::FromEnvAlloc(
+    const bool on_gpu = device_.kind == DeviceKind::cuda;
+    framework_.push_back(ffi::Tensor::FromEnvAlloc(
         TVMFFIEnvTensorAlloc, ffi::ShapeView(&size, 1), DLDataType{kDLUInt, 8, 1},
-        DLDevice{on_gpu ? kDLCUDA : kDLCPU, device.index});
-    data = memory.data_ptr();
-    framework_ = memory;
+        DLDevice{on_gpu ? kDLCUDA : kDLCPU, device_.index}));
+    data = framework_.back().data_ptr();
   }
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   const auto aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
-  data_ = static_cast<char*>(data) + (aligned - address);
+  return static_cast<char*>(data) + (aligned - address);
 }
 
-namespace {
-
-/// What a thread keeps for its calls on a stream: as many buffers as a call has.
-struct Kept {
-  Device device{};
-  void* stream = nullptr;
-  std::array<Scratch, 2> buffers;
-};
-
-Kept& kept_for(const Device& device, void* stream) {
-  thread_local std::array<Kept, 4> kept;
-  thread_local std::size_t next = 0;
-  for (Kept& one : kept)
-    if (one.stream == stream && one.device == device) return one;
-  // The memory of another stream may go: its framework gives it out again in that stream's order.
-  Kept& one = kept[next++ % kept.size()];
-  one = {device, stream, {}};
-  return one;
-}
-
-}  // namespace
-
-void* CallScratch::allocate(std::int64_t bytes) {
-  constexpr std::int64_t kMinKept = std::int64_t{1} << 16, kMaxKept = std::int64_t{1} << 25;
-  const std::size_t place = taken_++;
-  if (device_.kind == DeviceKind::cuda && bytes <= kMaxKept &&
-      place < std::tuple_size_v<decltype(Kept::buffers)> && !is_capturing(device_, stream_)) {
-    Scratch& buffer = kept_for(device_, stream_).buffers[place];
-    if (buffer.bytes() < bytes) {
-      buffer = {};  // first, so that its memory can serve the larger one
-      const auto size = std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kMinKept)));
-      buffer = Scratch(static_cast<std::int64_t>(size), device_);
-    }
-    return buffer.data();
-  }
-  return own_.emplace_back(bytes, device_).data();
-}
-
-ScratchSource CallScratch::source() {
+ScratchSource Scratch::source() {
   return {[](void* scratch, std::int64_t bytes) {
-            return static_cast<CallScratch*>(scratch)->allocate(bytes);
+            return static_cast<Scratch*>(scratch)->allocate(bytes);
           },
-          this};
+          this, kFromBytes};
 }
 
 std::string message_of(const Error& error) {
@@ -145,8 +105,8 @@ Execution on_current_stream(const Device& device, Execution execution) {
 
 void execute(const Call& call) {
   const Device device = device_of(call.problem);
+  Scratch scratch(device);
   Execution execution = on_current_stream(device, call.execution);
-  CallScratch scratch(device, execution.stream);
   execution.scratch = scratch.source();
   run(call.problem, execution);
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <new>
 #include <string>
@@ -11,47 +9,28 @@
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
-#include <tvm/ffi/optional.h>
 
 #include "src/ffi/problems.hpp"
 
 namespace tessera::python {
 
-/// Memory aligned to 128 bytes. It comes from the framework of the call's tensors (for PyTorch, the
-/// caching allocator) if that has an allocator, else from the host.
+/// Memory for one call or one plan. It comes from the framework of the call's tensors (for PyTorch,
+/// the caching allocator) if that has an allocator, else from the host.
 class Scratch {
  public:
-  Scratch() = default;
-  Scratch(std::int64_t bytes, const Device& device);
-  void* data() const { return data_; }
-  std::int64_t bytes() const { return bytes_; }
+  explicit Scratch(const Device& device) : device_(device) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
 
- private:
-  tvm::ffi::Optional<tvm::ffi::Tensor> framework_;
-  std::unique_ptr<std::byte[]> host_;
-  void* data_ = nullptr;
-  std::int64_t bytes_ = 0;
-};
-
-/// The buffers of one call on a stream. Allocating takes a framework several microseconds, so small
-/// buffers on a GPU are kept for the thread's next calls on that stream, which run after this one.
-/// While the stream is captured none is kept: replays of the graph may run beside later calls.
-class CallScratch {
- public:
-  CallScratch(const Device& device, void* stream) : device_(device), stream_(stream) {}
-  CallScratch(const CallScratch&) = delete;
-  CallScratch& operator=(const CallScratch&) = delete;
-
-  /// This object as the source of the call's buffers.
+  /// Allocates memory aligned to 128 bytes that lives as long as this object.
+  void* allocate(std::int64_t bytes);
+  /// This object as the source of a call's buffers.
   ScratchSource source();
 
  private:
-  void* allocate(std::int64_t bytes);
-
   Device device_;
-  void* stream_;
-  std::size_t taken_ = 0;  // buffers so far
-  std::vector<Scratch> own_;
+  std::vector<tvm::ffi::Tensor> framework_;
+  std::vector<std::unique_ptr<std::byte[]>> host_;
 };
 
 /// Plans, prepares and runs on the framework's current stream, with buffers from `Scratch`.

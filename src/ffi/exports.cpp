@@ -146,7 +146,7 @@ void spgemm_call(ffi::PackedArgs args, ffi::Any* result) {
       translated([&] {
         const Arguments arrays(signature::spgemm_fill::kSignature, out, Memory::read);
         Execution execution = on_current_stream(call);
-        CallScratch scratch(device_of(call.problem), execution.stream);
+        Scratch scratch(device_of(call.problem));
         execution.scratch = scratch.source();
         spgemm_numeric(*found, std::get<SpgemmProblem>(call.problem),
                        arrays.read(signature::spgemm_fill::out), execution);

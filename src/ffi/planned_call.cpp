@@ -43,17 +43,18 @@ PlannedCall::PlannedCall(const Call& call, const RunTensors& tensors)
     : tensors_(tensors),
       problem_(call.problem),
       how_(call.execution),
-      plan_(tessera::plan(call.problem, call.execution)) {}
+      plan_(tessera::plan(call.problem, call.execution)),
+      memory_(device_of(call.problem)) {}
 
 Execution PlannedCall::execution_for(const AnyProblem& problem, const Execution& given) const {
   Execution execution = on_current_stream(device_of(problem), given);
-  execution.schedule = {schedule_.data(), schedule_.bytes()};
+  execution.schedule = schedule_;
   return execution;
 }
 
 void PlannedCall::prepare(Call call) {
-  if (plan_.schedule_bytes > 0 && !schedule_.data())
-    schedule_ = Scratch(plan_.schedule_bytes, device_of(problem_));
+  if (plan_.schedule_bytes > 0 && !schedule_.data)
+    schedule_ = {memory_.allocate(plan_.schedule_bytes), plan_.schedule_bytes};
   // Both variants hold the same alternative.
   std::visit(
       [&](auto& problem) {
@@ -76,7 +77,7 @@ void PlannedCall::run(const tvm::ffi::PackedArgs& tensors) const {
 
 void PlannedCall::run(const AnyProblem& problem, Execution execution) const {
   execution = execution_for(problem, execution);
-  CallScratch scratch(device_of(problem), execution.stream);
+  Scratch scratch(device_of(problem));
   execution.scratch = scratch.source();
   tessera::run(plan_, problem, execution);
 }

@@ -33,7 +33,8 @@ class PlannedCall {
   AnyProblem problem_;  // its addresses are not used after construction
   Execution how_;       // the caller's backend, kernel and threads
   Plan plan_;
-  Scratch schedule_;
+  Scratch memory_;
+  Buffer schedule_;
   MatmulProblem prepared_;  // with a dense copy: whose values and lists it has
 };
 

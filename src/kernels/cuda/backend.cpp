@@ -133,6 +133,17 @@ void release(void* memory, int device, void* stream) noexcept {
   if (before != device) cudaSetDevice(before);
 }
 
+void release_now(void* memory, int device) noexcept {
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess) return;
+  if (before != device) cudaSetDevice(device);
+  auto mode = cudaStreamCaptureModeRelaxed;  // other threads may capture
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  cudaFree(memory);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  if (before != device) cudaSetDevice(before);
+}
+
 bool is_capturing(int device, void* stream) {
   const DeviceGuard guard(device);
   auto status = cudaStreamCaptureStatusNone;

@@ -26,6 +26,8 @@ DeviceFacts device_facts(int index);
 /// Stream-ordered memory from the device's pool.
 void* allocate(std::int64_t bytes, int device, void* stream);
 void release(void* memory, int device, void* stream) noexcept;
+/// The same once the device is done with all work so far: the stream may be gone.
+void release_now(void* memory, int device) noexcept;
 
 /// Whether work on the stream is being captured, or the driver cannot say.
 bool is_capturing(int device, void* stream);
