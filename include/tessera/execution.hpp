@@ -33,16 +33,15 @@ struct ScratchSource {
   /// valid until the call's work on the stream is done. Null: the library allocates.
   void* (*allocate)(void* context, std::int64_t bytes) = nullptr;
   void* context = nullptr;  ///< passed to `allocate`
-  /// Smaller buffers come from the library, as without a source, unless the stream is captured.
-  std::int64_t from_bytes = 0;
+  bool after_kept = false;  ///< asked only where the library has no kept buffer
 };
 
 /// How a call runs: the stream, its buffers, and choices that selection otherwise makes.
 struct Execution {
   void* stream = nullptr;  ///< the cudaStream_t to launch on; the CPU backend ignores it
   /// Scratch memory of at least `Plan::workspace_bytes`. Empty: taken from `scratch`, or allocated
-  /// by the library. On a GPU it keeps buffers of up to 32 MiB for the thread's next calls on the
-  /// stream, but none of a stream that is captured: replays of the graph may run beside those.
+  /// by the library. On a GPU it keeps buffers of up to 32 MiB for later calls on the stream, eight
+  /// in all, but none of a stream that is captured: replays of the graph may run beside those.
   Buffer workspace{};
   /// The buffer of at least `Plan::schedule_bytes` that `prepare` fills and `run` reads. Calls
   /// without a plan (`attention`, `matmul`, ...) allocate it if it is empty.

@@ -73,7 +73,7 @@ def matmul(
                     out=result)
                 return result
             except Exception:
-                if module.have_memory(a_values, b_values, out, bias):
+                if b is not None and module.have_memory(a_values, b_values, out, bias):
                     raise
     inputs = matmul_inputs(a, b, transpose_a, transpose_b, bias, bias_axis, activation, alpha, beta,
                            c, group_offsets, group_axis, out, threads, backend, kernel)
@@ -137,7 +137,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
                     threads=threads, backend=backend, kernel_name=kernel, out=out)
                 return out
             except Exception:
-                if module.have_memory(x, values, bias):
+                if weight is not None and module.have_memory(x, values, bias):
                     raise
         inputs = linear_inputs(x, weight, bias, activation, threads, backend, kernel)
         return module.linear(inputs, out_dtype)

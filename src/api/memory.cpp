@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 
 #include <tessera/error.hpp>
@@ -57,85 +58,70 @@ void OwnedBuffer::Free::operator()(void* p) const {
   std::free(p);
 }
 
-#if defined(TESSERA_CUDA)
+/// Memory of one stream. It is never given to another: that of a stream which has ended stays.
 struct KeptBuffer::Place {
-  Device device{};
-  void* stream = nullptr;
+  int device = 0;
+  std::uint64_t stream = 0;
   Buffer memory{};
   bool taken = false;
+};
 
-  /// Whether it is free, and memory of that stream.
-  bool serves(const Device& of, void* on) const {
-    return !taken && memory.data && device == of && stream == on;
-  }
-  void release() {
-    if (memory.data) cuda::release_now(memory.data, device.index);
-    memory = {};
-  }
-  void fill(std::int64_t bytes, const Device& of, void* on) {
-    if (serves(of, on)) {  // larger memory for the same stream
-      cuda::release(memory.data, device.index, stream);
-      memory = {};
+#if defined(TESSERA_CUDA)
+namespace {
+
+std::mutex keeping;  // the places
+
+}  // namespace
+
+KeptBuffer::KeptBuffer(std::int64_t bytes, const Device& device, void* stream) {
+  static std::array<Place, 8> places;
+  if (bytes == 0 || bytes > kMaxBytes || device.kind != DeviceKind::cuda) return;
+  const auto id = cuda::uncaptured_stream(device.index, stream);
+  if (!id) return;
+  const std::lock_guard lock(keeping);
+  Place* found = nullptr;  // one that is large enough, else one of the stream, else an empty one
+  for (Place& place : places) {
+    if (place.taken) continue;
+    if (!place.memory.data) {
+      if (!found) found = &place;
+    } else if (place.device == device.index && place.stream == *id) {
+      found = &place;
+      if (place.memory.bytes >= bytes) break;
     }
-    release();
+  }
+  if (!found) return;
+  if (found->memory.bytes < bytes) {
     constexpr std::int64_t kMin = std::int64_t{1} << 16;
     const auto size =
         static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kMin))));
-    memory = {cuda::allocate(size, of.index, on), size};
-    device = of;
-    stream = on;
-  }
-};
-
-KeptBuffer::KeptBuffer(std::int64_t bytes, const Device& device, void* stream) {
-  struct Places {
-    std::array<Place, 8> all;  // two for each of four streams
-    std::size_t next = 0;
-    ~Places() {
-      for (Place& place : all) place.release();
-    }
-  };
-  thread_local Places places;
-  if (bytes == 0 || bytes > kMaxBytes || device.kind != DeviceKind::cuda ||
-      cuda::is_capturing(device.index, stream))
-    return;
-  Place* found = nullptr;
-  for (Place& place : places.all) {
-    if (!place.serves(device, stream)) continue;
-    found = &place;
-    if (place.memory.bytes >= bytes) break;
-  }
-  for (std::size_t i = 0; !found && i < places.all.size(); ++i) {
-    Place& place = places.all[places.next++ % places.all.size()];
-    if (!place.taken) found = &place;
-  }
-  if (!found) return;
-  if (!found->serves(device, stream) || found->memory.bytes < bytes) {
+    void* memory = nullptr;
     try {
-      found->fill(bytes, device, stream);
+      memory = cuda::allocate(size, device.index, stream);
     } catch (const Error&) {
       return;  // no memory here: a framework's allocator may have some
     }
+    if (found->memory.data) cuda::release(found->memory.data, device.index, stream);
+    *found = {device.index, *id, {memory, size}};
   }
   found->taken = true;
   taken_ = found;
 }
+
 KeptBuffer::~KeptBuffer() {
-  if (taken_) taken_->taken = false;
+  if (!taken_) return;
+  const std::lock_guard lock(keeping);
+  taken_->taken = false;
 }
-Buffer KeptBuffer::view() const { return taken_ ? taken_->memory : Buffer{}; }
 #else
-struct KeptBuffer::Place {};
 KeptBuffer::KeptBuffer(std::int64_t, const Device&, void*) {}
 KeptBuffer::~KeptBuffer() = default;
-Buffer KeptBuffer::view() const { return {}; }
 #endif
+
+Buffer KeptBuffer::view() const { return taken_ ? taken_->memory : Buffer{}; }
 
 CallBuffer::CallBuffer(const char* name, const Buffer& given, std::int64_t bytes,
                        const Device& device, const Execution& execution)
-    : kept_(given.data || (execution.scratch.allocate && bytes >= execution.scratch.from_bytes)
-                ? 0
-                : bytes,
+    : kept_(given.data || (execution.scratch.allocate && !execution.scratch.after_kept) ? 0 : bytes,
             device, execution.stream),
       own_(given.data || kept_.view().data || execution.scratch.allocate ? 0 : bytes, device,
            execution.stream),

@@ -29,9 +29,10 @@ class OwnedBuffer {
   std::int64_t bytes_;
 };
 
-/// A buffer on a GPU that the calling thread keeps for its next calls on the stream, as allocating
-/// takes microseconds. Calls on a stream run one after another, so they may share it. Empty, with
-/// null data, where none is kept: on the CPU, for large buffers, and while the stream is captured.
+/// A buffer on a GPU that the library keeps for later calls on the stream, as allocating takes
+/// microseconds. Calls on a stream run one after another, so they may share it. Empty, with null
+/// data, where there is none: on the CPU, for large buffers, while the stream is captured, and
+/// after the first few streams.
 class KeptBuffer {
  public:
   KeptBuffer() = default;

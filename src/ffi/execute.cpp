@@ -18,8 +18,6 @@ namespace ffi = tvm::ffi;
 
 // The alignment that the library requires of workspaces and schedules.
 constexpr std::int64_t kAlignment = 128;
-// Frameworks take several microseconds to allocate: the library keeps small buffers.
-constexpr std::int64_t kFromBytes = (std::int64_t{32} << 20) + 1;
 
 Device device_in(const AttentionProblem& problem) { return problem.q.device; }
 Device device_in(const AttentionBackwardProblem& problem) { return problem.forward.q.device; }
@@ -54,7 +52,7 @@ ScratchSource Scratch::source() {
   return {[](void* scratch, std::int64_t bytes) {
             return static_cast<Scratch*>(scratch)->allocate(bytes);
           },
-          this, kFromBytes};
+          this, /*after_kept=*/true};
 }
 
 std::string message_of(const Error& error) {

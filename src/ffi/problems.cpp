@@ -234,7 +234,7 @@ AnyProblem RunTensors::read(const PackedArgs& packed, const AnyProblem& planned,
   } else if (auto* const attention = std::get_if<AttentionProblem>(&problem)) {
     read(packed, *attention);
   } else {
-    throw Error(ErrorCode::unsupported, "run: plan: expected one of attention or a product");
+    throw Error(ErrorCode::unsupported, "run: plan: expected one of attention, matmul or linear");
   }
   return problem;
 }
@@ -264,14 +264,17 @@ void RunTensors::read(const PackedArgs& packed, const MatmulProblem* prepared,
   take_operand(problem.a, prepared ? &prepared->a : nullptr, at::a, linear_);
   take_operand(problem.b, prepared ? &prepared->b : nullptr, at::b);
   problem.out = take(at::out, linear_);
-  if (next != packed.size()) fail("TypeError", {op.op, "arguments"}, "more than expected");
+  if (next != packed.size())
+    fail("TypeError", {op.op, "arguments"},
+         "expected " + std::to_string(next) + ", got " + std::to_string(packed.size()));
 }
 
 void RunTensors::read(const PackedArgs& packed, AttentionProblem& problem) const {
   namespace at = signature::attention;
   constexpr int kTensors = 5;
   if (packed.size() != kTensors)
-    fail("TypeError", {at::kSignature.op, "arguments"}, "expected 5 tensors");
+    fail("TypeError", {at::kSignature.op, "arguments"},
+         "expected 5, got " + std::to_string(packed.size()));
   const std::pair<Tensor*, const TensorArgument*> tensors[kTensors] = {{&problem.q, &at::q},
                                                                        {&problem.k, &at::k},
                                                                        {&problem.v, &at::v},

@@ -286,10 +286,11 @@ TEST(Schedule, HoldsTransposedListsAndTheOrderOfLines) {
   }
 }
 
-TEST(GpuStreams, SayWhetherTheyAreCaptured) {
-  EXPECT_FALSE(cuda::is_capturing(0, nullptr));
+TEST(GpuStreams, HaveANumberUnlessTheyAreCaptured) {
+  EXPECT_TRUE(cuda::uncaptured_stream(0, nullptr));
+  EXPECT_EQ(cuda::uncaptured_stream(0, nullptr), cuda::uncaptured_stream(0, nullptr));
   bool captured = false;
-  const Graph graph([&](void* stream) { captured = cuda::is_capturing(0, stream); });
+  const Graph graph([&](void* stream) { captured = !cuda::uncaptured_stream(0, stream); });
   EXPECT_TRUE(captured);
 }
 

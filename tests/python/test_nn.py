@@ -133,7 +133,7 @@ def test_a_changed_weight_is_copied_again():
 
 @pytest.mark.parametrize("limit, error, said", [(-1, ValueError, "0 or more, got -1"),
                                                 ("1 GB", TypeError, "an integer or None, got str")])
-def test_a_limit_that_is_none(limit, error, said):
+def test_invalid_limits_are_refused(limit, error, said):
     layer = tessera.nn.BsrLinear(32, 32, 16).expand(0)
     with pytest.raises(error, match=f"expand: max_bytes: expected {said}"):
         layer.expand(limit)

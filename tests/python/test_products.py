@@ -350,3 +350,14 @@ def test_invalid_matrix_market_files(tmp_path):
         tessera.read_matrix_market(path)
     with pytest.raises(OSError, match=r"absent\.mtx"):
         tessera.read_matrix_market(tmp_path / "absent.mtx")
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize(("name", "operand"), [("matmul", "b"), ("linear", "weight")])
+def test_a_missing_operand_is_named(kind, name, operand):
+    x = np.ones((8, 8), np.float32)
+    if kind == "torch":
+        x = pytest.importorskip("torch", reason="PyTorch is not installed").from_numpy(x)
+    expected = f"{name}: {operand}: expected a NumPy array or a PyTorch tensor, got NoneType"
+    with pytest.raises(TypeError, match=expected):
+        getattr(tessera, name)(x, None)

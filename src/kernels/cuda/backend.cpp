@@ -133,25 +133,18 @@ void release(void* memory, int device, void* stream) noexcept {
   if (before != device) cudaSetDevice(before);
 }
 
-void release_now(void* memory, int device) noexcept {
-  int before = 0;
-  if (cudaGetDevice(&before) != cudaSuccess) return;
-  if (before != device) cudaSetDevice(device);
-  auto mode = cudaStreamCaptureModeRelaxed;  // other threads may capture
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  cudaFree(memory);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  if (before != device) cudaSetDevice(before);
-}
-
-bool is_capturing(int device, void* stream) {
+std::optional<std::uint64_t> uncaptured_stream(int device, void* stream) {
   const DeviceGuard guard(device);
+  const auto on = static_cast<cudaStream_t>(stream);
   auto status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess) {
+  unsigned long long id = 0;
+  if (cudaStreamIsCapturing(on, &status) != cudaSuccess) {
     cudaGetLastError();  // the legacy stream while another one is captured: clear the error
-    return true;
+    return std::nullopt;
   }
-  return status != cudaStreamCaptureStatusNone;
+  if (status != cudaStreamCaptureStatusNone) return std::nullopt;
+  check(cudaStreamGetId(on, &id), "cudaStreamGetId");
+  return id;
 }
 
 std::string cublaslt_version() { return cublaslt::version(); }

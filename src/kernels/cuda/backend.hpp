@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <tessera/device.hpp>
@@ -26,11 +27,10 @@ DeviceFacts device_facts(int index);
 /// Stream-ordered memory from the device's pool.
 void* allocate(std::int64_t bytes, int device, void* stream);
 void release(void* memory, int device, void* stream) noexcept;
-/// The same once the device is done with all work so far: the stream may be gone.
-void release_now(void* memory, int device) noexcept;
 
-/// Whether work on the stream is being captured, or the driver cannot say.
-bool is_capturing(int device, void* stream);
+/// A number that no other stream of the device ever has. Empty while the stream is captured, or the
+/// driver cannot say.
+std::optional<std::uint64_t> uncaptured_stream(int device, void* stream);
 
 /// Writes the plan's schedule, in stream order. Allocates nothing and never synchronises, so it may
 /// be captured in a graph.
