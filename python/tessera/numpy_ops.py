@@ -118,11 +118,12 @@ def matmul(inputs: Any, out: Any, out_dtype: Any) -> Array:
     return out
 
 
-def linear_tensors(x: Array, outputs: int, out_dtype: Any) -> tuple[Array, Array]:
-    """x with leading dimensions that lie as one, and the result."""
+def linear_tensors(x: Array, outputs: int, out_dtype: Any,
+                   out: Any = None) -> tuple[Array, Array]:
+    """x with leading dimensions that lie as one, and the result: `out` if given."""
     if x.ndim != 2 and not x.flags.c_contiguous:
         x = np.ascontiguousarray(x)
-    return x, new_result(x, (*x.shape[:-1], outputs), out_dtype)
+    return x, new_result(x, (*x.shape[:-1], outputs), out_dtype) if out is None else out
 
 
 def linear(inputs: Any, out_dtype: Any) -> Array:

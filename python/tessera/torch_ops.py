@@ -314,15 +314,14 @@ def _matmul_fake(*arguments: Any) -> Tensor:
     return matmul_output(*operands_of(call), call.group_offsets, call.group_inner, call.out_dtype)
 
 
-def linear_tensors(x: Tensor, outputs: int, out_dtype: Any) -> tuple[Tensor, Tensor]:
-    """x with leading dimensions that lie as one, and the result."""
+def linear_tensors(x: Tensor, outputs: int, out_dtype: Any,
+                   out: Any = None) -> tuple[Tensor, Tensor]:
+    """x with leading dimensions that lie as one, and the result: `out` if given."""
     shape = x.shape
-    if len(shape) == 2:
-        if out_dtype is None and x.dtype is not _FP8:
-            rows, _ = shape
-            return x, x.new_empty(rows, outputs)
-    else:
+    if len(shape) != 2:
         x = x.contiguous()
+    if out is not None:
+        return x, out
     return x, new_result(x, (*shape[:-1], outputs), out_dtype)
 
 
