@@ -91,9 +91,6 @@ struct KernelFamily {
   /// Computes the layout. May add reasons that depend on it.
   Layout (*layout)(const AnyShape&, const KernelRow&, const DeviceFacts&, Reasons&) = nullptr;
   double (*seconds)(const AnyShape&, const Layout&, const KernelRow&, const DeviceFacts&) = nullptr;
-  /// Optional, for families whose layouts take long to find: a lower bound of `seconds` for a row
-  /// that is not refused. Selection skips rows that cannot be the fastest.
-  double (*at_least)(const AnyShape&, const KernelRow&, const DeviceFacts&) = nullptr;
   /// `threads`: on the CPU.
   BufferSizes (*buffers)(const AnyShape&, const Layout&, const KernelRow&, int threads) = nullptr;
   /// Text for `explain`, after the row's `why`: "; ..." for each unusual property.
@@ -127,8 +124,7 @@ struct Planned {
 };
 
 /// Makes the record of a family from a class F with the types F::Shape and F::Layout and the static
-/// functions refuse, layout, seconds, buffers and describe (a missing one is a compile error) and,
-/// optionally, at_least.
+/// functions refuse, layout, seconds, buffers and describe; a missing one is a compile error.
 template <class F>
 constexpr KernelFamily make_family(std::string_view name, Backend backend, Op op,
                                    std::span<const KernelRow> rows) {
@@ -145,12 +141,6 @@ constexpr KernelFamily make_family(std::string_view name, Backend backend, Op op
                       const DeviceFacts& device) -> double {
     return F::seconds(std::get<Shape>(shape), layout.get<Own>(), row, device);
   };
-  if constexpr (requires { &F::at_least; }) {
-    family.at_least = [](const AnyShape& shape, const KernelRow& row,
-                         const DeviceFacts& device) -> double {
-      return F::at_least(std::get<Shape>(shape), row, device);
-    };
-  }
   family.buffers = [](const AnyShape& shape, const Layout& layout, const KernelRow& row,
                       int threads) -> BufferSizes {
     return F::buffers(std::get<Shape>(shape), layout.get<Own>(), row, threads);

@@ -158,53 +158,18 @@ class Fastest {
     Reasons reasons(false);
     refuse_family(family, request_, reasons);
     if (!reasons.none()) return;
-    if (family.at_least) return consider_by_bound(family);
     for (const KernelRow& row : family.rows) consider(family, row);
   }
   const Judged* found() const { return best_->family ? best_ : nullptr; }
 
  private:
-  static constexpr double kNever = std::numeric_limits<double>::infinity();
-
   void consider(const KernelFamily& family, const KernelRow& row) {
     at_->family = &family;
     at_->row = &row;
     Reasons reasons(false);
     judge(*at_, request_, reasons);
     if (!reasons.none()) return;
-    const bool before = at_->family == best_->family && at_->row < best_->row;
-    if (!best_->family || at_->predicted_ms < best_->predicted_ms ||
-        (before && at_->predicted_ms == best_->predicted_ms))
-      std::swap(best_, at_);
-  }
-
-  /// Considers the row with the lowest bound first, as its time excludes most other rows.
-  void consider_by_bound(const KernelFamily& family) {
-    constexpr std::size_t kMaxRows = 16;
-    std::array<double, kMaxRows> bounds;
-    const std::size_t rows = std::min(family.rows.size(), kMaxRows);
-    std::size_t first = 0;
-    for (std::size_t i = 0; i < rows; ++i) {
-      bounds[i] = bound_of(family, family.rows[i]);
-      if (bounds[i] < bounds[first]) first = i;
-    }
-    const auto consider_row = [&](std::size_t i) {
-      if (bounds[i] < kNever && !(best_->family && bounds[i] > best_->predicted_ms))
-        consider(family, family.rows[i]);
-    };
-    if (rows > 0) consider_row(first);
-    for (std::size_t i = 0; i < family.rows.size(); ++i)
-      if (i >= rows)
-        consider(family, family.rows[i]);
-      else if (i != first)
-        consider_row(i);
-  }
-
-  /// A lower bound of the predicted time of a row; kNever if the row cannot run the problem.
-  double bound_of(const KernelFamily& family, const KernelRow& row) const {
-    Reasons reasons(false);
-    if (!may_run(family, row, request_, reasons)) return kNever;
-    return predicted_ms(family.at_least(request_.shape, row, request_.device), request_.device);
+    if (!best_->family || at_->predicted_ms < best_->predicted_ms) std::swap(best_, at_);
   }
 
   const Request& request_;

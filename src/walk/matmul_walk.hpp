@@ -44,7 +44,8 @@ struct Walk {
   int splits = 1;                          // split-K: thread blocks per cluster
   int clusters = 1;                        // in the grid
   int group = 16;                          // rasterization: rows of tiles per group
-  int* next_tile = nullptr;                // counter of dynamically scheduled tiles; null: static
+  std::uint64_t* next_tile = nullptr;      // counter of dynamically scheduled tiles; null: static
+  std::uint64_t tag = 0;                   // of the launch (LaunchCount)
   Cut cut = Cut::none;
   GroupView groups;
   // Sparse A.

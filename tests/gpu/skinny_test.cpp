@@ -255,7 +255,7 @@ TEST(GpuSkinny, TilesThatReadColumnsTogether) {
         problem.b.transposed = weights_deep;
         problem.out = p.matrix(DType::f32, {m, n}, 0, true);
         const planning::SkinnyLayout layout =
-            planning::skinny_layout(planning::shape_of(problem), gpu_test::row_at(rows.back()).tile,
+            planning::skinny_layout(planning::shape_of(problem), gpu_test::row_at(rows.back()),
                                     device_facts({DeviceKind::cuda, 0}));
         EXPECT_EQ(layout.together, planning::kSkinnyTogether);
         std::vector<float> results[2];

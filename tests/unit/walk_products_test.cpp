@@ -599,7 +599,7 @@ void check_skinny(std::uint64_t seed) {
     s.a.block = {block_rows, block_depth};
     s.a.stored = lists.stored;
   }
-  SkinnyLayout layout = skinny_layout(s, kTile, device_of(draw_sms(random)));
+  SkinnyLayout layout = skinny_layout(s, kSm90SkinnyRows[kRow], device_of(draw_sms(random)));
   ASSERT_FALSE(layout.swapped);
   // More often than the planner, which lets tiles load columns together only where there are many
   // columns.

@@ -3,9 +3,9 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/attention/descriptors.cuh"
-#include "src/kernels/cuda/attention/launch_count.cuh"
 #include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/common/launch_count.cuh"
 #include "src/walk/key_pieces.hpp"
 #include "src/walk/lanes.hpp"
 #include "src/walk/tile_walk.hpp"

@@ -17,28 +17,41 @@
 // there is no shared memory but for the sums of the warps that share a strip of 16 rows.
 namespace tessera::cuda::bsr {
 
-inline constexpr int kStripRows = 16, kSetColumns = 16;
+inline constexpr int kStripRows = 16;
 
 /// All compile-time constants and types of a kernel. `kUnit`: depth that a lane loads with one
-/// instruction, 16 or 32. `kAlongDepth`: whether the columns of the dense side are contiguous along
-/// the depth, at multiples of 16 bytes; else their elements are loaded one by one.
-template <planning::Tile kTile, class ElementType, bool kColumnsAlongDepth, int kUnitDepth>
+/// instruction, 16 or 32. `kColumnsTogether`: how many adjacent columns of the dense side a lane
+/// loads with one instruction; 0 if columns are contiguous along the depth.
+template <planning::Tile kTile, class ElementType, int kColumnsTogether, int kUnitDepth>
 struct Traits {
   using Element = ElementType;
   static constexpr planning::Tile kShape = kTile;
-  static constexpr bool kAlongDepth = kColumnsAlongDepth;
+  static constexpr bool kAlongDepth = kColumnsTogether == 0;
+  static constexpr int kAcross = kAlongDepth ? 1 : kColumnsTogether;
   static constexpr int kUnit = kUnitDepth;
   static constexpr int kWarps = planning::few_columns_warps(kTile);
-  static constexpr int kEights = kTile.n / 8;  // MMAs side by side
-  static constexpr int kSets = (kTile.n + kSetColumns - 1) / kSetColumns;
+  static constexpr int kEights = kTile.n / 8;       // MMAs side by side
+  static constexpr int kLoads = kEights / kAcross;  // of columns, at one depth
+  // Floats from row to row of the sums: the lanes that store together use different banks.
+  static constexpr int kPitch = kTile.n + (kAcross == 4   ? 4
+                                           : kAcross == 2 ? 16
+                                           : kEights > 1  ? 8
+                                                          : 0);
   static constexpr int kMmas = kUnit / 16;  // along a unit
   static constexpr int kWords = kUnit / 8;  // a lane's words of one row, or column, of a unit
-  static constexpr int kCtasPerSm = kEights <= (kAlongDepth ? 4 : 2) ? 3 : 2;
+  static constexpr int kCtasPerSm = kEights <= (kColumnsTogether == 1 ? 2 : 4) ? 3 : 2;
   // Units whose loads are in flight together: as many as registers hold.
   static constexpr int kTogether = kEights == 1 && kUnit == 16 ? 2 : 1;
   // Whether the columns of a unit are loaded ahead, like its blocks.
   static constexpr bool kColumnsAhead = kEights <= 2;
   static_assert(kTile.m == kStripRows && (kUnit == 16 || kUnit == 32));
+  static_assert(kEights % kAcross == 0);
+
+  /// Column of the tile that MMA `eight` multiplies as its column `of_eight`. Any order is right
+  /// that sums are stored in; in this one, a lane's load of adjacent columns serves `kAcross` MMAs.
+  __device__ static constexpr int column(int eight, int of_eight) {
+    return (eight / kAcross * 8 + of_eight) * kAcross + eight % kAcross;
+  }
 };
 
 struct Arguments {
@@ -77,28 +90,36 @@ __device__ __forceinline__ Words<kCount> load_once(const char* from) {
 }
 
 template <int kCount>
-__device__ __forceinline__ Words<kCount> load_column(const char* from) {
+__device__ __forceinline__ Words<kCount> load_words(const char* from) {
   Words<kCount> w;
   if constexpr (kCount == 4) {
     const uint4 got = __ldg(reinterpret_cast<const uint4*>(from));
     w = {got.x, got.y, got.z, got.w};
-  } else {
+  } else if constexpr (kCount == 2) {
     const uint2 got = __ldg(reinterpret_cast<const uint2*>(from));
     w = {got.x, got.y};
+  } else {
+    w.word[0] = __ldg(reinterpret_cast<const unsigned int*>(from));
   }
   return w;
 }
 
-/// The same of columns that are not contiguous along the depth.
+/// One word for each of kCount adjacent columns: its elements at two adjacent depths.
 template <int kCount>
-__device__ __forceinline__ Words<kCount> gather_column(const char* from, std::int64_t step) {
+__device__ __forceinline__ Words<kCount> load_across(const char* from, std::int64_t step) {
   Words<kCount> w;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const auto at = [&](int element) {
-      return std::uint32_t{__ldg(reinterpret_cast<const unsigned short*>(from + element * step))};
+  if constexpr (kCount == 1) {
+    const auto at = [&](const char* element) {
+      return std::uint32_t{__ldg(reinterpret_cast<const unsigned short*>(element))};
     };
-    w.word[i] = at(2 * i) | at(2 * i + 1) << 16;
+    w.word[0] = at(from) | at(from + step) << 16;
+  } else {
+    const auto first = load_words<kCount / 2>(from), second = load_words<kCount / 2>(from + step);
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      w.word[2 * i] = __byte_perm(first.word[i], second.word[i], 0x5410);
+      w.word[2 * i + 1] = __byte_perm(first.word[i], second.word[i], 0x7632);
+    }
   }
   return w;
 }
@@ -123,10 +144,10 @@ class Strip {
     values_ = args.values + batch * args.pool_bytes + row * args.row_bytes + along * 2;
     dense_ = args.dense + batch * args.dense_batch_bytes + along * args.depth_bytes;
 #pragma unroll
-    for (int e = 0; e < T::kEights; ++e) {
+    for (int i = 0; i < T::kLoads; ++i) {
       // Columns beyond the last one are not stored.
-      const int col = first_col + e * 8 + lane / 4;
-      column_[e] = (col < args.cols ? col : args.cols - 1) * args.column_bytes;
+      const int col = first_col + T::column(i * T::kAcross, lane / 4);
+      column_[i] = (col < args.cols ? col : args.cols - T::kAcross) * args.column_bytes;
     }
   }
 
@@ -148,7 +169,7 @@ class Strip {
     multiply(now);
   }
 
-  float sums[T::kSets * 8] = {};
+  float sums[T::kEights * 4] = {};
 
  private:
   /// Reads the list's entries of the units that are fetched next.
@@ -187,11 +208,18 @@ class Strip {
       if (to.depth[i] < 0) continue;
       const char* const at = dense_ + to.depth[i] * args_.depth_bytes;
 #pragma unroll
-      for (int e = 0; e < T::kEights; ++e) {
+      for (int load = 0; load < T::kLoads; ++load) {
         if constexpr (T::kAlongDepth) {
-          to.columns[i][e] = load_column<T::kWords>(at + column_[e]);
+          to.columns[i][load] = load_words<T::kWords>(at + column_[load]);
         } else {
-          to.columns[i][e] = gather_column<T::kWords>(at + column_[e], args_.depth_bytes);
+#pragma unroll
+          for (int w = 0; w < T::kWords; ++w) {
+            const auto got = load_across<T::kAcross>(at + 2 * w * args_.depth_bytes + column_[load],
+                                                     args_.depth_bytes);
+#pragma unroll
+            for (int of = 0; of < T::kAcross; ++of)
+              to.columns[i][load * T::kAcross + of].word[w] = got.word[of];
+          }
         }
       }
     }
@@ -224,13 +252,101 @@ class Strip {
   std::int64_t entry_ = 0, left_ = 0;
   int depth_[T::kTogether];  // as in Fetched, of the units that are fetched next
   const char *values_, *dense_;
-  std::int64_t column_[T::kEights];
+  std::int64_t column_[T::kLoads];
 };
+
+/// The sums of all warps of a thread block.
+template <class T>
+struct Partials {
+  static constexpr int kTogether = T::kAcross == 1 ? 2 : 4;  // a lane's floats per access
+  struct alignas(kTogether * sizeof(float)) Adjacent {
+    float at[kTogether];
+  };
+  alignas(16) float at[T::kWarps][kStripRows][T::kPitch];
+
+  __device__ void put(int warp, int lane, const float (&sums)[T::kEights * 4]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* const row = at[warp][half * 8 + lane / 4];
+#pragma unroll
+      for (int first = 0; first < T::kEights; first += T::kAcross) {
+        // The lane's two columns of each MMA from `first` on: 2 * kAcross adjacent ones.
+        auto* const to = reinterpret_cast<Adjacent*>(row + T::column(first, lane % 4 * 2));
+#pragma unroll
+        for (int i = 0; i < 2 * T::kAcross; i += kTogether) {
+          Adjacent adjacent;
+#pragma unroll
+          for (int c = i; c < i + kTogether; ++c)
+            adjacent.at[c - i] = sums[(first + c % T::kAcross) * 4 + half * 2 + c / T::kAcross];
+          to[i / kTogether] = adjacent;
+        }
+      }
+    }
+  }
+
+  /// Adds eight adjacent sums of a row of one warp to x.
+  __device__ void add_row(int warp, int row, int col, float (&x)[8]) const {
+    const auto* const from = reinterpret_cast<const float4*>(&at[warp][row][col]);
+    // Columns 32 apart share banks: half of the lanes read the second four first.
+    const bool second = T::kPitch % 8 == 0 && col / 32 % 2 != 0;
+    const float4 one = from[second ? 1 : 0], other = from[second ? 0 : 1];
+    const float4 low = second ? other : one, high = second ? one : other;
+    x[0] += low.x, x[1] += low.y, x[2] += low.z, x[3] += low.w;
+    x[4] += high.x, x[5] += high.y, x[6] += high.z, x[7] += high.w;
+  }
+  /// The same of a column.
+  __device__ void add_column(int warp, int row, int col, float (&x)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] += at[warp][row + i][col];
+  }
+};
+
+/// The warps of a thread block that share a strip.
+struct Sharers {
+  int first, step, count;  // warps
+  int thread;              // this one's index among theirs
+};
+
+/// Adds up and stores a strip; its first element is (row, col) of the result.
+template <class T>
+__device__ __forceinline__ void store_strip(const Arguments& args, const Partials<T>& partials,
+                                            const Sharers& warps, int row, int col, int batch) {
+  constexpr int kN = T::kShape.n;
+  const product::Finish& finish = args.finish;
+  const int threads = warps.count * kLanes, columns = min(kN, args.cols - col);
+  const int end = warps.first + warps.count * warps.step;  // sums are added in a fixed order
+  const bool wide = columns % 8 == 0 && product::planes_in_eights(finish, false, row, col, batch);
+  if (wide || product::planes_in_eights(finish, true, row, col, batch)) {
+    for (int i = warps.thread; i < kStripRows * kN / 8; i += threads) {
+      const int r = wide ? i / (kN / 8) : i % 2 * 8, c = wide ? i % (kN / 8) * 8 : i / 2;
+      if (c >= columns) continue;
+      float x[8] = {};
+      for (int warp = warps.first; warp < end; warp += warps.step) {
+        if (wide) {
+          partials.add_row(warp, r, c, x);
+        } else {
+          partials.add_column(warp, r, c, x);
+        }
+      }
+      product::finish_eight(finish, x, !wide, row + r, col + c, batch);
+    }
+  } else {
+    const bool by_columns = finish.out.row == 1;  // adjacent lanes store adjacent elements
+    for (int i = warps.thread; i < kStripRows * kN; i += threads) {
+      const int r = by_columns ? i % kStripRows : i / kN, c = by_columns ? i / kStripRows : i % kN;
+      if (c >= columns) continue;
+      float sum = 0;
+#pragma unroll 2
+      for (int warp = warps.first; warp < end; warp += warps.step) sum += partials.at[warp][r][c];
+      product::finish_one(finish, sum, row + r, col + c, batch);
+    }
+  }
+}
 
 template <class T>
 __global__ void __launch_bounds__(T::kWarps* kLanes, T::kCtasPerSm)
     few_columns_kernel(const __grid_constant__ Arguments args) {
-  __shared__ float partials[T::kWarps][T::kSets][8][kLanes];
+  __shared__ Partials<T> partials;
   wait_for_grid_before();
   let_next_grid_begin();
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
@@ -242,22 +358,10 @@ __global__ void __launch_bounds__(T::kWarps* kLanes, T::kCtasPerSm)
   Strip<T> strip(args, list, in_block * kStripRows, batch, col, lane);
   const std::int64_t units = list.size() * (args.block_depth / T::kUnit);
   strip.multiply(units * split / splits, units * (split + 1) / splits);
-#pragma unroll
-  for (int set = 0; set < T::kSets; ++set)
-#pragma unroll
-    for (int i = 0; i < 8; ++i) partials[warp][set][i][lane] = strip.sums[set * 8 + i];
+  partials.put(warp, lane, strip.sums);
   __syncthreads();
-  const int last_col = min(col + T::kShape.n, args.cols);  // a set may be wider than the tile
-  const int row = (block_row * args.groups * args.strips + in_block) * kStripRows;
-  for (int set = split; set < T::kSets; set += splits) {
-    float sum[8] = {};
-    for (int of = 0; of < splits; ++of)  // in a fixed order
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        sum[i] += partials[of * args.strips + warp % args.strips][set][i][lane];
-    product::store_tile<kSetColumns>(args.finish, sum, row, col + set * kSetColumns, batch,
-                                     row + kStripRows, last_col, lane);
-  }
+  store_strip<T>(args, partials, {warp % args.strips, args.strips, splits, split * kLanes + lane},
+                 (block_row * args.groups * args.strips + in_block) * kStripRows, col, batch);
 }
 
 }  // namespace tessera::cuda::bsr

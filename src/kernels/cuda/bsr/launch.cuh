@@ -24,10 +24,16 @@ void launch_typed(const Call& call, const Arguments& args) {
       args);
 }
 
-/// Whether a dense matrix is contiguous along the depth, its columns at multiples of 16 bytes.
-inline bool lies_along_depth(const Arguments& args, std::int64_t bytes) {
-  return args.depth_bytes == bytes && args.column_bytes % 16 == 0 &&
-         args.dense_batch_bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(args.dense) % 16 == 0;
+/// Whether all columns of the dense side, or its rows, begin at multiples of `alignment` bytes.
+inline bool begin_at(const Arguments& args, std::int64_t pitch, std::int64_t alignment) {
+  return pitch % alignment == 0 && args.dense_batch_bytes % alignment == 0 &&
+         reinterpret_cast<std::uintptr_t>(args.dense) % alignment == 0;
+}
+
+/// Whether a lane can load `count` adjacent columns of the dense side with one instruction.
+inline bool loads_together(const Arguments& args, std::int64_t bytes, int count) {
+  return args.column_bytes == bytes && args.cols % count == 0 &&
+         begin_at(args, args.depth_bytes, count * bytes);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>
@@ -59,20 +65,26 @@ void launch(const Call& call) {
   args.strips = layout.strips;
   args.groups = static_cast<int>(matrix.block_rows()) / (kStripRows * layout.strips);
   args.block_depth = static_cast<int>(matrix.block_cols());
-  const bool along_depth = lies_along_depth(args, bytes);
   with_multiplied<kDtypes>(values.dtype, [&]<class Element>() {
-    const auto with = [&]<bool kAlongDepth>() {
-      if (args.block_depth % 32 == 0) {
-        launch_typed<Traits<kTile, Element, kAlongDepth, 32>>(call, args);
-      } else {
-        launch_typed<Traits<kTile, Element, kAlongDepth, 16>>(call, args);
+    const auto with = [&]<int kColumnsTogether>() {
+      // Single elements of 32 of the depth do not fit into the registers.
+      if constexpr (kColumnsTogether != 1) {
+        if (args.block_depth % 32 == 0)
+          return launch_typed<Traits<kTile, Element, kColumnsTogether, 32>>(call, args);
       }
+      launch_typed<Traits<kTile, Element, kColumnsTogether, 16>>(call, args);
     };
-    if (along_depth) {
-      with.template operator()<true>();
-    } else {
-      with.template operator()<false>();
+    if (args.depth_bytes == bytes && begin_at(args, args.column_bytes, 16))
+      return with.template operator()<0>();
+    // For tiles of 8 or 16 columns, kMost is one of the other widths.
+    constexpr int kMost = kTile.n / 8;
+    if constexpr (kMost > 2) {
+      if (loads_together(args, bytes, kMost)) return with.template operator()<kMost>();
     }
+    if constexpr (kMost > 1) {
+      if (loads_together(args, bytes, 2)) return with.template operator()<2>();
+    }
+    with.template operator()<1>();
   });
 }
 

@@ -1,9 +1,10 @@
 #include "src/kernels/cuda/bsr/plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 
-#include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/bsr/rows.hpp"
+#include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
 #include "src/walk/work.hpp"
 
@@ -28,11 +29,23 @@ int strips_of(const MatmulShape& s, const Tile& tile, std::int64_t strips,
   return 1;
 }
 
-/// Fitted to 328 times of 82 random shapes on an H100 (CUDA 13.0, 2026-11-25, graph replays; mean
-/// error 14%). Rows of very different lengths take longer than this: the list of the longest is not
-/// known here.
-double seconds_of(const MatmulShape& s, const FewColumnsLayout& at, const Tile& tile,
+/// Whether the result lies in eights: of a row, or of a column, whose number is a multiple of 16.
+bool stores_eights(const MatmulShape& s) { return s.b.sparse || s.n * size_of(s.out) % 16 == 0; }
+
+/// How much longer a unit takes if the columns of the dense side are not contiguous along the
+/// depth: by how many of the tile's eights a lane loads together. Their rows are taken to lie
+/// without padding.
+double gathered(std::int64_t cols, int eights) {
+  if (eights > 1 && cols % eights == 0) return 0.9 + 0.05 * eights;
+  return (eights > 2 && cols % 2 == 0 ? 0.7 : 1.5) + 0.15 * eights;
+}
+
+/// 90% of 576 times of linear layers (144 random shapes, H200, CUDA 13.0, 2026-11-26, graph
+/// replays) are within .74 to 1.4 of this, and of 196 of sparse products within .5 to 1.4: rows of
+/// very different lengths take longer, and the list of the longest is not known here.
+double seconds_of(const MatmulShape& s, const FewColumnsLayout& at, const KernelRow& row,
                   const DeviceFacts& device) {
+  const Tile& tile = row.tile;
   const OperandShape& o = sparse_of(s);
   const OperandShape& dense = s.a.sparse ? s.b : s.a;
   const bool along_depth =
@@ -40,26 +53,24 @@ double seconds_of(const MatmulShape& s, const FewColumnsLayout& at, const Tile& 
   const double sms = std::max(device.units, 1);
   const double stored = real(o.stored) * real(o.block.rows * o.block.cols);
   const double depth = o.block.cols % 32 == 0 ? 32 : 16, units = stored / (tile.m * depth);
-  const double eights = tile.n / 8.0, col_tiles = real(at.col_tiles) * real(s.batch);
-  const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
-  // Stored blocks come from memory once, for each tile of columns from L2.
-  constexpr double kOfMemory = 0.84;
-  const double memory = seconds(work_of(s).bytes, device.memory_tbs * 1e12 * kOfMemory);
-  // Seconds that a unit occupies an SM, and its latency where nothing hides it.
-  constexpr double kUnit = 21e-9, kEight = 5.8e-9, kGathered = 14.3e-9;
-  constexpr double kLatency = 0.29e-6, kEightLatency = 0.031e-6, kGatheredLatency = 0.31e-6;
-  const double busy =
-      units * col_tiles / sms * (kUnit + eights * (along_depth ? kEight : kGathered) * depth / 32);
+  const double col_tiles = real(at.col_tiles) * real(s.batch);
+  // A unit occupies an SM for a step's time, whatever its depth. Columns that are gathered take
+  // longer, by their elements.
+  const double unit =
+      row.times.step_ns * 1e-9 * (along_depth ? 1 : gathered(at.cols, tile.n / 8) * depth / 32);
+  const double busy = units * col_tiles / sms * unit;
+  // A warp's chain of units, each of which waits for memory.
+  constexpr double kLatency = 0.24e-6, kGatheredLatency = 0.39e-6;
   const double per_warp =
       units / std::max(real(up(at.rows, tile.m)), 1.0) * at.strips / few_columns_warps(tile);
-  const double chain =
-      per_warp * (kLatency + eights * (along_depth ? kEightLatency : kGatheredLatency));
-  constexpr double kStart = 1e-6, kCta = 2.7e-6, kCtaEight = 0.09e-6, kNotHidden = 0.26;
+  const double chain = per_warp * (along_depth ? kLatency : kGatheredLatency);
   const double at_once = sms * (tile.n <= 16 ? 3 : 2);
-  const double rounds = std::max(real(at.ctas) * col_tiles / at_once, 1.0);
-  const double longest = std::max({memory, busy, chain});
-  return kStart + rounds * (kCta + kCtaEight * eights) + longest +
-         kNotHidden * (memory + busy + chain - longest) - overhead_seconds(device);
+  const double rounds = std::max(std::ceil(real(at.ctas) * col_tiles / at_once), 1.0);
+  constexpr double kElement = 0.1e-9;  // on one SM
+  const double elements =
+      stores_eights(s) ? 0 : real(s.m) * real(s.n) * real(s.batch) / sms * kElement;
+  return product::with_memory((rounds - 1) * row.times.tile_ns * 1e-9 + busy + chain + elements,
+                              work_of(s).bytes, device);
 }
 
 /// The family: one sparse side with few columns beside it.
@@ -96,7 +107,7 @@ struct FewColumns {
   }
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    return seconds_of(s, at, row.tile, device);
+    return seconds_of(s, at, row, device);
   }
   static BufferSizes buffers(const Shape&, const Layout&, const KernelRow&, int) { return {}; }
   static std::string describe(const Shape&, const Layout& at) {

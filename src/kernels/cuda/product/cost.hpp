@@ -1,9 +1,45 @@
 #pragma once
 
+#include <algorithm>
+
+#include <tessera/device.hpp>
+
 #include "src/problem/shape.hpp"
 
-// What product families of the GPU add to their estimated time.
+// What product families of the GPU have in common when they estimate their time.
 namespace tessera::planning::product {
+
+/// How much longer the steps of a Hopper row take on `device` than on the H100 or H200 that its
+/// times (RowTimes) come from: by the tensor cores' rate or L2's, per SM. A rate of 0 is unknown.
+inline double step_factor(const DeviceFacts& device) {
+  constexpr double kTensorTflops = 970.0 / 132, kL2Tbs = 7.66 / 132;  // of one SM
+  const double units = std::max(device.units, 1);
+  const auto slower = [&](double measured, double rate) {
+    return rate > 0 ? measured * units / rate : 0;
+  };
+  const double factor =
+      std::max(slower(kTensorTflops, device.tensor_tflops), slower(kL2Tbs, device.l2_tbs));
+  return factor > 0 ? factor : 1;
+}
+
+/// Seconds of a sparse product whose tiles' walks take `work`, including what remains of the
+/// time to move its bytes (a share of .26 to .46 in fits to each family).
+inline double with_memory(double work, double bytes, const DeviceFacts& device) {
+  if (device.memory_tbs <= 0) return work;
+  constexpr double kNotHidden = 0.35, kOfMemory = 0.9;
+  const double memory = bytes / (device.memory_tbs * 1e12 * kOfMemory);
+  return std::max(work + kNotHidden * memory, memory);
+}
+
+/// Seconds to copy a dense operand to aligned rows first, by a kernel of its own that reads and
+/// writes it.
+inline double copy_seconds(const OperandShape& o, const DeviceFacts& device) {
+  constexpr double kKernel = 3.5e-6;
+  if (device.memory_tbs <= 0) return kKernel;
+  const double elements =
+      static_cast<double>(o.batch) * static_cast<double>(o.rows) * static_cast<double>(o.cols);
+  return kKernel + 2.0 * size_of(o.dtype) * elements / (device.memory_tbs * 1e12);
+}
 
 /// Seconds that a result takes whose rows do not begin at multiples of 16 bytes, as it is then
 /// stored element by element: 9168 x 580 and 4608 x 1661 took 31 and 47 us longer on an H100.

@@ -156,6 +156,40 @@ struct Eight {
   }
 };
 
+/// Finishes and stores eight sums that are adjacent in a row of the result (in a column if
+/// `transposed`), where `planes_in_eights` holds.
+__device__ __forceinline__ void finish_eight(const Finish& finish, float (&x)[8], bool transposed,
+                                             int row, int col, int batch) {
+  const auto at = [&](const Plane& plane) {
+    return static_cast<char*>(plane.data) + plane.at(row, col, batch) * plane.element_bytes();
+  };
+#pragma unroll
+  for (float& value : x) value *= finish.alpha;
+  if (finish.c.data) Eight::load(finish.c, at(finish.c)).add(finish.c, finish.beta, x);
+  if (finish.bias.data) {
+    if ((transposed ? finish.bias.row : finish.bias.col) == 0) {
+      const float value = finish.bias.load_at(at(finish.bias));
+#pragma unroll
+      for (float& sum : x) sum += value;
+    } else {
+      Eight::load(finish.bias, at(finish.bias)).add(finish.bias, 1.0f, x);
+    }
+  }
+  activate(finish.activation, x);
+  Eight::store(finish.out, at(finish.out), x);
+}
+
+/// Finishes and stores one sum.
+__device__ __forceinline__ void finish_one(const Finish& finish, float sum, int row, int col,
+                                           int batch) {
+  float x[1] = {finish.alpha * sum};
+  const auto at = [&](const Plane& plane) { return plane.at(row, col, batch); };
+  if (finish.c.data) x[0] += finish.beta * finish.c.load(at(finish.c));
+  if (finish.bias.data) x[0] += finish.bias.load(at(finish.bias));
+  activate(finish.activation, x);
+  finish.out.store(at(finish.out), x[0]);
+}
+
 /// The full epilogue with 16-byte accesses: accumulators are exchanged within the warp until a lane
 /// holds eight adjacent elements of a row, or of a column (kTransposed); all of them lie inside the
 /// result. The loop is not unrolled, because arithmetic for every accumulator would exceed the
@@ -266,17 +300,23 @@ __device__ __forceinline__ bool lies_in_eights(const Plane& plane, bool transpos
   return along == 1 && first % 16 == 0 && across * plane.element_bytes() % 16 == 0;
 }
 
+/// The same of all operands of an epilogue.
+__device__ __forceinline__ bool planes_in_eights(const Finish& finish, bool transposed, int row,
+                                                 int col, int batch) {
+  const auto ready = [&](const Plane& plane) {
+    return !plane.data || lies_in_eights(plane, transposed, row, col, batch);
+  };
+  const bool one_bias = (transposed ? finish.bias.row : finish.bias.col) == 0;
+  return ready(finish.out) && ready(finish.c) && (one_bias || ready(finish.bias));
+}
+
 /// Whether `store_eights` supports a tile.
 template <int kN>
 __device__ __forceinline__ bool supports_eights(const Finish& finish, bool transposed, int row,
                                                 int col, int batch, std::int64_t m,
                                                 std::int64_t n) {
-  const auto ready = [&](const Plane& plane) {
-    return !plane.data || lies_in_eights(plane, transposed, row, col, batch);
-  };
-  const bool one_bias = (transposed ? finish.bias.row : finish.bias.col) == 0;
-  return (transposed ? row + 64 <= m : col + kN <= n) && ready(finish.out) && ready(finish.c) &&
-         (one_bias || ready(finish.bias));
+  return (transposed ? row + 64 <= m : col + kN <= n) &&
+         planes_in_eights(finish, transposed, row, col, batch);
 }
 
 /// Stores a warpgroup's 64 x kN accumulators; their first element is (row, col) of the result.

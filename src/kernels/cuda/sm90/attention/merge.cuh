@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/attention/launch_count.cuh"
 #include "src/kernels/cuda/attention/partials.cuh"
+#include "src/kernels/cuda/common/launch_count.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
 
 // Merging the partial results of a tile whose keys were split: by KV splits inside the CTA, or

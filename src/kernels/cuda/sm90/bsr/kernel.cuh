@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/bsr/pieces.cuh"
 #include "src/kernels/cuda/sm90/bsr/store.cuh"
@@ -375,6 +376,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksAtOnce)
   if (threadIdx.x == 0)
     shared.ring.init(T::kConsumers * kWarpgroup / 32,
                      args.walk.boxed ? 1 : 1 + copiers_per_group<T>(args.walk) * 32);
+  wait_for_grid_before();
+  let_next_grid_begin();
   __syncthreads();
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == T::kConsumers) {

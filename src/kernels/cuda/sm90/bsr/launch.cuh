@@ -132,7 +132,8 @@ void launch_typed(const Call& call, const Sides& sides) {
                                  .grid = grid_of(layout.ctas),
                                  .threads = T::kThreads,
                                  .stream = call.stream,
-                                 .shared_bytes = T::kSharedBytes},
+                                 .shared_bytes = T::kSharedBytes,
+                                 .overlapped = true},
                                 args);
 }
 

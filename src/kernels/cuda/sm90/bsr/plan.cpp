@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/bsr/rows.hpp"
 #include "src/walk/transposed_lists.hpp"
@@ -19,9 +20,10 @@ std::int64_t largest_part(std::int64_t length, std::int64_t most) {
 }
 
 /// Assumes uniformly random blocks.
-double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& device, double bytes) {
+double seconds_of(const MatmulShape& s, const KernelRow& row, const DeviceFacts& device) {
   const OperandShape& o = s.a.sparse ? s.a : s.b;
   if (o.block.rows == 0 || o.block.cols == 0) return 0;
+  const Tile& tile = row.tile;
   const bool walked_as_stored = s.a.sparse ? !o.transposed : o.transposed;
   const std::int64_t block_rows = walked_as_stored ? o.block.rows : o.block.cols;
   const std::int64_t block_depth = walked_as_stored ? o.block.cols : o.block.rows;
@@ -35,47 +37,30 @@ double seconds_of(const MatmulShape& s, const Tile& tile, const DeviceFacts& dev
   constexpr std::int64_t kGroup = 64;
   const std::int64_t height = largest_part(block_rows, kGroup);
   const std::int64_t piece_depth = largest_part(block_depth, kGroup);
-  const double groups = real(tile.m / kGroup), slices = real(tile.k / piece_depth);
-  const double units = real(piece_depth / 16);
   const auto any_of = [&](double places) { return 1 - std::pow(1 - density, places); };
-  const double distinct_lines = std::max(1.0, real(kGroup) / real(block_rows));
-  const double distinct_rows = std::max(1.0, real(tile.m) / real(block_rows));
-  const double steps =
-      depth / tile.k * any_of(distinct_rows * std::max(1.0, real(tile.k) / real(block_depth)));
-  const double pieces = groups * (depth / real(piece_depth)) * any_of(distinct_lines);
+  const double steps = depth / tile.k *
+                       any_of(std::max(1.0, real(tile.m) / real(block_rows)) *
+                              std::max(1.0, real(tile.k) / real(block_depth)));
+  const double pieces = real(tile.m / kGroup) * (depth / real(piece_depth)) *
+                        any_of(std::max(1.0, real(kGroup) / real(block_rows)));
   const double tiles = std::ceil(rows / tile.m) * std::ceil(cols / tile.n) *
                        real(std::max<std::int64_t>(s.batch, 1));
-  const double blocks = real(std::max(device.units, 1)) * bsr_ctas_per_sm(tile);
-  const double active = std::clamp(tiles, 1.0, blocks);
 
-  const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
-  const double area = real(tile.m) * depth * density;  // stored elements of one tile
-  const double multiply = seconds(2 * pieces * kGroup * real(piece_depth) * tile.n * active,
-                                  device.tensor_tflops * 1e12 * 0.75);
-  // Concurrent tiles reached more bandwidth than the bare copies of the measured ceiling.
-  constexpr double kFetchRate = 1.15;
-  const double fetch =
-      seconds(2 * (area + steps * tile.k * tile.n) * active, device.l2_tbs * 1e12 * kFetchRate);
-  // Measured seconds of a consumer per step, per possible piece, per existing piece and per 16 of
-  // its depth; of TMA per row of a box; of copiers per step and unit where TMA does not load the
-  // blocks.
-  constexpr double kStep = 0.08e-6, kPlace = 0.008e-6, kPiece = 0.025e-6, kUnit = 0.04e-6,
-                   kRow = 1.75e-9, kCopiedStep = 0.55e-6, kCopiedUnit = 0.06e-6;
-  const double tile_seconds = tile.warpgroups == 1 ? 1.5e-6 : 6e-6;
+  // The shares of a step and of a piece of it; where TMA does not load the blocks, a tile takes
+  // longer to begin, and warps that copy work beside those that multiply.
+  constexpr double kPiece = 0.63, kCopiedStep = 0.75, kCopiedTile = 5.5e-6;
   const bool boxed = height >= (walked_as_stored ? 32 : 64) && piece_depth >= 32;
-  const double consume =
-      steps * (kStep + kPlace * groups * slices) + pieces * (kPiece + kUnit * units);
-  const double copy = boxed ? (steps * tile.n + pieces * kGroup) * kRow
-                            : steps * kCopiedStep + pieces * units * kCopiedUnit;
-  const double one = std::max({multiply, fetch, consume, copy}) + tile_seconds;
-  // Three thread blocks of an SM fill each other's gaps; tiles of one come in whole rounds.
-  const double rounds = tiles / blocks;
-  const double work = (bsr_ctas_per_sm(tile) > 1 ? std::max(rounds, 1.0) : std::ceil(rounds)) * one;
-  constexpr double kOfMemory = 0.75;
-  const double memory = seconds(bytes, device.memory_tbs * 1e12 * kOfMemory);
+  const double step =
+      row.times.step_ns * 1e-9 * product::step_factor(device) * (boxed ? 1 : kCopiedStep);
+  const double one =
+      (steps + kPiece * pieces) * step + row.times.tile_ns * 1e-9 + (boxed ? 0 : kCopiedTile);
+  // The thread blocks of an SM fill each other's gaps: one alone takes less than its share of all.
+  const double on_sm = std::ceil(tiles / std::max(device.units, 1));
+  constexpr double kAlone = 0.6;
+  const int at_once = bsr_ctas_per_sm(tile);
+  const double rounds = std::max(on_sm / at_once, at_once > 1 ? kAlone : 1.0);
   const double lists = walked_as_stored ? 0 : 15e-6;  // lists are transposed first
-  // The smaller of the two is not hidden entirely.
-  return std::max(work, memory) + 0.1 * std::min(work, memory) + lists;
+  return product::with_memory(rounds * one, work_of(s).bytes, device) + lists;
 }
 
 /// The family: one sparse side, walked by the union of several lines' lists.
@@ -108,7 +93,7 @@ struct Bsr {
   }
   static double seconds(const Shape& s, const Layout&, const KernelRow& row,
                         const DeviceFacts& device) {
-    return seconds_of(s, row.tile, device, work_of(s).bytes);
+    return seconds_of(s, row, device);
   }
   static BufferSizes buffers(const Shape& s, const Layout&, const KernelRow&, int) {
     return {0, gpu_matmul_schedule_bytes(s)};

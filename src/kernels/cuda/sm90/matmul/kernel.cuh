@@ -4,6 +4,7 @@
 
 #include <cutlass/arch/reg_reconfig.h>
 
+#include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/sm90/matmul/producer.cuh"
 #include "src/kernels/cuda/sm90/matmul/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
@@ -57,8 +58,8 @@ __device__ __forceinline__ void clear_other_groups(typename T::ATile& a, typenam
 /// Stores a consumer's sums through TMA. Returns false, without storing, if TMA cannot write them:
 /// the result is not writable by TMA, the tile is misaligned, or it reaches into the next group.
 template <int kN>
-__device__ __forceinline__ bool store_by_tma(const Arguments& args, product::Staging& staging,
-                                             product::Staging::Panel* lent,
+__device__ __forceinline__ bool store_by_tma(const Arguments& args, product::Staging<kN>& staging,
+                                             typename product::Staging<kN>::Panel* lent,
                                              const float (&sum)[kN / 2], int row,
                                              const Place& place, int thread, int barrier) {
   using product::TmaStore;
@@ -70,8 +71,8 @@ __device__ __forceinline__ bool store_by_tma(const Arguments& args, product::Sta
   if (!inside || (transposed ? row : place.col) % 8 != 0) return false;
   const int batch = args.finish.out.batch == 0 ? 0 : place.batch;
   const auto store = [&]<DType kOut, bool kTransposed>() {
-    staging.store<kOut, kTransposed, kN>(args.out, lent, sum, row, place.col, batch, thread,
-                                         barrier);
+    staging.template store<kOut, kTransposed>(args.out, lent, sum, row, place.col, batch, thread,
+                                              barrier);
   };
   if (args.finish.out.dtype == DType::bf16) {
     transposed ? store.template operator()<DType::bf16, true>()
@@ -84,7 +85,7 @@ __device__ __forceinline__ bool store_by_tma(const Arguments& args, product::Sta
 }
 
 /// Stores a consumer's part of a tile: through split-K reduction, TMA, or registers. Returns true
-/// if TMA is still reading the sums from the memory of `stage`.
+/// if TMA is still reading sums from the memory of `stage`.
 template <class T>
 __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Shared& shared,
                                            float (&sum)[T::kShape.n / 2], int consumer, int stage,
@@ -100,13 +101,13 @@ __device__ __forceinline__ bool store_sums(const Arguments& args, typename T::Sh
     }
   }
   if constexpr (T::kStaged) {
-    using product::Staging;
-    static_assert(T::kConsumers * Staging::kLent * sizeof(Staging::Panel) <= T::BTile::kBytes);
-    auto* lent =
-        reinterpret_cast<Staging::Panel*>(shared.b[stage].data) + consumer * Staging::kLent;
+    using Staging = typename T::Staging;
+    using Panel = typename Staging::Panel;
+    static_assert(T::kConsumers * Staging::kLent * sizeof(Panel) <= T::BTile::kBytes);
+    Panel* lent = reinterpret_cast<Panel*>(shared.b[stage].data) + consumer * Staging::kLent;
     if (store_by_tma<T::kShape.n>(args, shared.staging[consumer], lent, sum, row, place, thread,
                                   kStoreBarrier + consumer))
-      return true;
+      return Staging::kLent > 0;
   }
   product::store_tile<T::kShape.n>(args.finish, sum, row, place.col, place.batch, place.row_end,
                                    place.col_end, thread);
@@ -126,9 +127,9 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& args, typename T
   };
   int lent = -1;  // the stage from which TMA still reads stored sums
   const auto release_lent = [&] {
-    if constexpr (T::kStaged) {
+    if constexpr (T::Staging::kLent > 0) {
       if (lent >= 0) {
-        product::Staging::wait_until_read(thread);
+        T::Staging::wait_until_read(thread);
         release(lent);
         lent = -1;
       }
@@ -205,8 +206,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int warpgroup = threadIdx.x / kWarpgroup;
   const bool loads = warpgroup == T::kConsumers;
   if (threadIdx.x == 0) {
-    if constexpr (T::kCanSplit)
-      for (auto& reduction : shared.split_k) reduction.init(splits);
+    if constexpr (T::kCanSplit) {
+      if (splits > 1)
+        for (auto& reduction : shared.split_k) reduction.init(splits);
+    }
     shared.ring.init(T::kConsumers * kWarpgroup / 32);
     shared.work_ring.init(1);
   }
@@ -214,6 +217,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tile::prefetch(args.a);
     tile::prefetch(args.b);
   }
+  wait_for_grid_before();
+  let_next_grid_begin();
   __syncthreads();
   // With split-K, no CTA may access the shared memory of a CTA that has not begun or has ended. The
   // producer warpgroup need not wait for the other CTAs to begin.
@@ -230,7 +235,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
     multiply_tiles<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);
-    if constexpr (T::kStaged) product::Staging::finish(threadIdx.x % kWarpgroup);
+    if constexpr (T::kStaged) T::Staging::finish(threadIdx.x % kWarpgroup);
   }
   if (splits > 1) {
     __syncwarp();

@@ -80,7 +80,7 @@ inline tile::MatrixMap result_map(const product::Finish& finish, const Walk& wal
 
 template <class T>
 void launch_typed(const Call& call, const Sides& sides, const Source& a, const Source& b,
-                  int* dealt) {
+                  std::uint64_t* dealt) {
   const auto& shape = std::get<planning::MatmulShape>(call.shape);
   const auto& problem = std::get<MatmulProblem>(call.problem);
   const planning::MatmulLayout& layout = sides.layout;
@@ -104,22 +104,22 @@ void launch_typed(const Call& call, const Sides& sides, const Source& a, const S
     if (args.finish.plain() && (args.finish.wide || args.finish.tall) && tile::tma_writable(out)) {
       args.tma_store =
           args.finish.wide ? product::TmaStore::by_rows : product::TmaStore::by_columns;
-      args.out = tile::tensor_map(out, product::Staging::kWidth);
+      args.out = tile::tensor_map(out, T::Staging::kWidth);
     }
   }
   args.tiles = static_cast<int>(layout.tiles);
   args.walk.clusters = static_cast<int>(layout.clusters);
   if (dealt && layout.tiles > args.walk.clusters) {
     args.walk.next_tile = dealt;
-    check(cudaMemsetAsync(dealt, 0, sizeof(int), static_cast<cudaStream_t>(call.stream)),
-          "cudaMemsetAsync(matmul)");
+    args.walk.tag = planning::LaunchCount::new_tag();
   }
   Kernel<matmul_kernel<T>>::launch({.name = "matmul_kernel",
                                     .grid = grid_of(args.walk.clusters * layout.splits),
                                     .threads = T::kThreads,
                                     .stream = call.stream,
                                     .shared_bytes = T::kSharedBytes,
-                                    .cluster = layout.splits > 1 ? layout.splits : 0},
+                                    .cluster = layout.splits > 1 ? layout.splits : 0,
+                                    .overlapped = true},
                                    args);
 }
 

@@ -7,6 +7,7 @@
 #include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/matmul/rows.hpp"
+#include "src/walk/launch_count.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {
@@ -90,7 +91,7 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
   if (sparse) {
     const OperandShape& lists = s.a.sparse ? s.a : s.b;
     depth = static_cast<std::int64_t>(depth_of_lists(lists, s.k));
-    at.dealt = at.tiles > sms;
+    at.dealt = at.tiles > sms && at.tiles < LaunchCount::kMax;
     at.together = lists.block.rows % tile.m != 0;
     // The tiles of one column of a group read the same piece of the dense side, so a group has as
     // many rows of tiles as keep their stored blocks in L2.
@@ -121,7 +122,7 @@ MatmulScratch carve_matmul_scratch(core::Carver& carver, const MatmulShape& s,
   MatmulScratch scratch;
   if (layout.copy_a) scratch.a = add(s.a);
   if (layout.copy_b) scratch.b = add(s.b);
-  if (layout.dealt) scratch.dealt = carver.add<int>(1);
+  if (layout.dealt) scratch.dealt = carver.add<std::uint64_t>(1);
   return scratch;
 }
 
@@ -148,47 +149,50 @@ double line_factor(const OperandShape& o, bool copied) {
   return copied || length % 64 == 0 ? 1 : 2;
 }
 
-double seconds_of(const MatmulShape& s, const MatmulLayout& at, const Tile& tile,
-                  const DeviceFacts& device, double bytes) {
-  const double units = std::max(device.units, 1);
-  const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
-  // One step of one tile on one SM: its MMAs, and its bytes from L2. Narrow MMAs do not reach the
-  // full rate. Bursts of large products reach .77 to .86.
-  const double rate = tile.n >= 64 ? 0.84 : tile.n >= 32 ? 0.6 : 0.35;
-  const double multiply =
-      seconds(2.0 * tile.m * tile.n * tile.k * units, device.tensor_tflops * 1e12 * rate);
+/// Seconds of the walks of all tiles.
+double walk_seconds(const MatmulShape& s, const MatmulLayout& at, const KernelRow& row,
+                    const DeviceFacts& device) {
+  const Tile& tile = row.tile;
   // B is loaded for each fetched step; A only for the lines that multiply it.
-  const double shared = real(at.fetched) / std::max(real(at.steps), 1.0);
-  // Four stages of 48 KiB in flight reach more bandwidth than the plain bulk copies of the measured
-  // ceiling.
-  const double more = tile.n == 256 ? 1.3 : 1.0;
-  double left = tile.m, right = tile.n * shared;
+  double left = tile.m, right = tile.n * real(at.fetched) / std::max(real(at.steps), 1.0);
   if (!s.a.sparse && !s.b.sparse && !s.grouped) {
     left *= line_factor(at.swapped ? s.b : s.a, at.swapped ? at.copy_b : at.copy_a);
     right *= line_factor(at.swapped ? s.a : s.b, at.swapped ? at.copy_a : at.copy_b);
   }
-  const double fetch = seconds(2.0 * (left + right) * tile.k * units, device.l2_tbs * 1e12 * more);
-  const double tiles = real(at.tiles);
-  const double rounds = std::ceil(tiles / real(clusters_at_once(device.units, at.splits)));
-  const double tile_seconds = 3e-6 * tile.n / 256;  // overhead besides its steps
+  const double step =
+      row.times.step_ns * 1e-9 * product::step_factor(device) * (left + right) / (tile.m + tile.n);
+  const double rounds = std::ceil(real(at.tiles) / real(clusters_at_once(device.units, at.splits)));
   constexpr double kSplitSeconds = 2e-6;
-  const double work = rounds * (std::ceil(real(at.steps) / at.splits) * std::max(multiply, fetch) +
-                                tile_seconds + (at.splits > 1 ? kSplitSeconds : 0));
-  // Dense products with a short side reach .6 of what memory gives (128 columns, H200).
-  const double of_memory = s.a.sparse || s.b.sparse ? 1 : 0.65;
-  const double memory = seconds(bytes, device.memory_tbs * 1e12 * of_memory);
-  // Aligned copies run first: each copied matrix is read and written, by a kernel of its own.
-  constexpr double kCopySeconds = 3.5e-6;
-  double copied = 0, copying = 0;
-  for (const OperandShape* o : {at.copy_a ? &s.a : nullptr, at.copy_b ? &s.b : nullptr}) {
-    if (!o) continue;
-    copied += 2.0 * size_of(o->dtype) * real(o->batch) * real(o->rows) * real(o->cols);
-    copying += kCopySeconds;
+  constexpr double kDealtSeconds = 2.5e-6;  // until the counter of tiles answers
+  return rounds * (std::ceil(real(at.steps) / at.splits) * step + row.times.tile_ns * 1e-9 +
+                   (at.splits > 1 ? kSplitSeconds : 0)) +
+         (at.dealt ? kDealtSeconds : 0);
+}
+
+double seconds_of(const MatmulShape& s, const MatmulLayout& at, const KernelRow& row,
+                  const DeviceFacts& device, double bytes) {
+  const double work = walk_seconds(s, at, row, device);
+  // Around the walks: copies, which run first, and results that are stored by element.
+  const double around = (at.copy_a ? product::copy_seconds(s.a, device) : 0) +
+                        (at.copy_b ? product::copy_seconds(s.b, device) : 0) +
+                        product::narrow_store_seconds(s, std::max(device.units, 1));
+  if (s.a.sparse || s.b.sparse) {
+    // Stored blocks arrive from memory at a share of its rate, as few are in flight: 12032 x 9408
+    // in blocks of 64 takes 163 (n256) or 107 us (n128) for one token at density .5. Where more
+    // tiles read them, from L2, the walks take longer.
+    const double streamed = !at.together ? 0.3 : row.tile.n > 128 ? 0.14 : 0.2;
+    const OperandShape& o = s.a.sparse ? s.a : s.b;
+    const double stored = real(o.stored) * real(o.block.rows * o.block.cols) * size_of(o.dtype);
+    const double rate = device.memory_tbs * 1e12 * streamed;
+    const double walks = std::max(work, rate > 0 ? stored / rate : 0);
+    return product::with_memory(walks, bytes, device) + around;
   }
+  // Dense products with a short side reach .6 of what memory gives (128 columns, H200).
+  constexpr double kOfMemory = 0.65;
+  const double rate = device.memory_tbs * 1e12 * kOfMemory;
+  const double memory = rate > 0 ? bytes / rate : 0;
   // The smaller of the two is not hidden entirely.
-  return std::max(work, memory) + 0.1 * std::min(work, memory) +
-         seconds(copied, device.memory_tbs * 1e12) + copying +
-         product::narrow_store_seconds(s, units);
+  return std::max(work, memory) + 0.1 * std::min(work, memory) + around;
 }
 
 /// The family: dense and grouped products, and products with one sparse side.
@@ -214,7 +218,7 @@ struct Matmul {
   }
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    return seconds_of(s, at, row.tile, device, work_of(s).bytes);
+    return seconds_of(s, at, row, device, work_of(s).bytes);
   }
   static BufferSizes buffers(const Shape& s, const Layout& at, const KernelRow&, int) {
     core::Carver carver;

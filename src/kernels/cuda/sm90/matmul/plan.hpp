@@ -64,7 +64,7 @@ constexpr std::int64_t copied_pitch(std::int64_t length) { return core::align_up
 /// The workspace: aligned copies, and the counter of dynamic tiles. Null where not needed.
 struct MatmulScratch {
   void *a = nullptr, *b = nullptr;
-  int* dealt = nullptr;
+  std::uint64_t* dealt = nullptr;
 };
 MatmulScratch carve_matmul_scratch(core::Carver& carver, const MatmulShape& shape,
                                    const MatmulLayout& layout);

@@ -40,9 +40,9 @@ struct Traits {
 
   struct Nothing {};
   using SplitKOfTile = std::conditional_t<kCanSplit, SplitKReduction<kTile.n>, Nothing>;
-  // Results of wide tiles are staged in shared memory and stored by TMA.
-  static constexpr bool kStaged = kTile.n == 256;
-  using StagingOfTile = std::conditional_t<kStaged, product::Staging, Nothing>;
+  // Results of tiles of 64 columns and more are staged in shared memory and stored by TMA.
+  static constexpr bool kStaged = kTile.n >= tile::kLine;
+  using Staging = product::Staging<kStaged ? kTile.n : tile::kLine>;
   static constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
   // Fewer stages fit if unused columns are loaded too.
   static constexpr int kStages =
@@ -53,8 +53,10 @@ struct Traits {
   struct Shared {
     ATile a[kStages];
     BTile b[kStages];
-    StagingOfTile staging[kConsumers];
-    SplitKOfTile split_k[kConsumers];
+    union {  // the sums of a split tile are not staged
+      Staging staging[kConsumers];
+      SplitKOfTile split_k[kConsumers];
+    };
     tile::RingBarriers<kStages> ring;
     StageDescriptor stage_descriptors[kStages];
     tile::RingBarriers<kWorkDescriptors> work_ring;

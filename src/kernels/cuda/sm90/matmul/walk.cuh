@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/common/launch_count.cuh"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
 #include "src/walk/matmul_walk.hpp"
@@ -92,9 +93,12 @@ class TileCursor {
   __device__ bool by_groups() const { return walk_.cut == Cut::rows || walk_.cut == Cut::cols; }
 
   /// Takes the next tile from the counter.
-  __device__ int take_from_counter() const {
+  __device__ int take_from_counter() {
     int tile = 0;
-    if (threadIdx.x % 32 == 0) tile = walk_.clusters + atomicAdd(walk_.next_tile, 1);
+    // In total `tiles_` are taken: each CTA ends with one that does not exist.
+    if (threadIdx.x % 32 == 0)
+      tile = walk_.clusters + count_up(walk_.next_tile, walk_.tag, tiles_, counted_);
+    counted_ = true;
     return __shfl_sync(kAllLanes, tile, 0);
   }
 
@@ -192,7 +196,7 @@ class TileCursor {
 
   const Walk& walk_;
   int tiles_, index_;
-  bool begun_ = false;
+  bool begun_ = false, counted_ = false;
   // Lists: the batch that was scanned, its number of rows of tiles with long lists, and the
   // threshold.
   int scanned_ = -1, long_ = 0, longer_than_ = 0;

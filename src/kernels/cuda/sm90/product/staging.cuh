@@ -38,35 +38,37 @@ __device__ __forceinline__ void put_blocks(std::uint32_t line, const std::uint32
   }
 }
 
-/// The staging panels of one warpgroup, in shared memory: its own ones, and borrowed ones (`lent`)
-/// in a stage of the ring.
+/// The staging panels for 64 x kN results of one warpgroup, in shared memory: its own ones, and
+/// borrowed ones (`lent`) in a stage of the ring.
+template <int kN>
 struct Staging {
-  static constexpr int kOwn = 2, kLent = 2;
   static constexpr int kWidth = tile::kLine;  // rows and columns of a panel
+  static constexpr int kPanels = kN / kWidth, kOwn = kPanels < 2 ? kPanels : 2;
+  static constexpr int kLent = kPanels - kOwn;
+  static_assert(kN % kWidth == 0);
   struct alignas(tile::kAtomBytes) Panel {
     std::uint16_t data[kWidth * kWidth];
   };
   Panel own[kOwn];
 
-  /// Stages and stores 64 x kN sums; their first element is (row, col) of the result, and TMA clips
-  /// at the result's edges. All threads call `wait_until_read` before the panels are used again.
-  /// `barrier`: a named barrier of this warpgroup.
-  template <DType kOut, bool kTransposed, int kN>
+  /// Stages and stores the sums; their first element is (row, col) of the result, and TMA clips at
+  /// the result's edges. Where panels are lent, all threads have called `wait_until_read` since the
+  /// previous call. `barrier`: a named barrier of this warpgroup.
+  template <DType kOut, bool kTransposed>
   __device__ __forceinline__ void store(const CUtensorMap& out, Panel* lent,
                                         const float (&sum)[kN / 2], int row, int col, int batch,
                                         int thread, int barrier) {
-    static_assert(kN == (kOwn + kLent) * kWidth);
     const int warp = thread / 32, lane = thread % 32;
     // Position of the lane's 8 x 8 block among the warp's 16 rows and the set's 16 columns.
     const int down = lane / 8 % 2, across = lane / 16;
     // A panel's lines are rows (columns if transposed); 16-byte chunks lie along a line.
     const int line = kTransposed ? across * 8 + lane % 8 : warp * 16 + down * 8 + lane % 8;
     const int chunk = kTransposed ? warp * 2 + down : across;
-    // The leader has waited until TMA has read the earlier panels; the other warps may be ahead of
-    // it.
+    // The leader waits until TMA has read the earlier panels; the other warps may be ahead of it.
+    if constexpr (kLent == 0) wait_until_read(thread);
     sync(barrier);
 #pragma unroll
-    for (int p = 0; p < kOwn + kLent; ++p) {
+    for (int p = 0; p < kPanels; ++p) {
       const std::uint32_t base =
           tile::shared_address(panel(lent, p).data) + line * tile::kLineBytes;
 #pragma unroll
@@ -86,7 +88,7 @@ struct Staging {
     sync(barrier);
     if (!leader(thread)) return;
 #pragma unroll
-    for (int p = 0; p < kOwn + kLent; ++p) {
+    for (int p = 0; p < kPanels; ++p) {
       const int c = col + p * kWidth;
       tile::store_box(out, kTransposed ? row : c, kTransposed ? c : row, batch,
                       panel(lent, p).data);

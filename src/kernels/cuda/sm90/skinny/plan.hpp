@@ -22,7 +22,6 @@ struct SkinnyLayout {
   int shared_bytes = 0;        // for the ring
   std::int64_t row_tiles = 0;  // per batch
   std::int64_t col_tiles = 0;
-  double bytes = 0;    // bytes of the left operand
   double seconds = 0;  // estimate, without the fixed cost of a kernel
   /// Consumer warpgroups, 64 rows each.
   int units() const { return (height + 63) / 64; }
@@ -48,7 +47,8 @@ constexpr int skinny_loaded(int columns, bool contiguous) {
 bool skinny_swaps(const MatmulShape& shape);
 
 /// The fastest layout.
-SkinnyLayout skinny_layout(const MatmulShape& shape, const Tile& tile, const DeviceFacts& device);
+SkinnyLayout skinny_layout(const MatmulShape& shape, const KernelRow& row,
+                           const DeviceFacts& device);
 
 KernelFamily sm90_skinny_family();
 

@@ -4,7 +4,7 @@
 
 #include "src/walk/launch_count.hpp"
 
-namespace tessera::cuda::attention {
+namespace tessera::cuda {
 
 /// Store with release, load with acquire, at GPU scope: a thread that reads the stored value also
 /// sees the storing thread's earlier writes, and those of earlier grids that it had seen.
@@ -36,4 +36,4 @@ __device__ __forceinline__ int count_up(std::uint64_t* word, std::uint64_t tag, 
   return count;
 }
 
-}  // namespace tessera::cuda::attention
+}  // namespace tessera::cuda
