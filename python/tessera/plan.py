@@ -76,6 +76,7 @@ class Plan:
          self.expanded_bytes, self._prepare, self._run, self._run_tensors, self._explain) = (
              _ffi.plan(call.signature.name, expand_bytes, *call.export_arguments()))
         self._call = call.signature
+        self._is_product = self._call is MATMUL or self._call is LINEAR
         self._module = call.module
         self._place = {name: i for i, name in enumerate(self._call.Inputs._fields)}
         self._operands = _OPERANDS[self._call]
@@ -154,7 +155,7 @@ class Plan:
         if len(operands) != len(self._operands):
             raise TypeError(f"run: expected {', '.join(self._operands)}, got {len(operands)} "
                             "operands")
-        if not tensors and lse is None and self._call in (MATMUL, LINEAR):
+        if self._is_product and not tensors and lse is None:
             result = self._run_alone(*operands, out)
             if result is not None:
                 return result

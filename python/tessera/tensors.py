@@ -36,9 +36,9 @@ def type_name(x: Any) -> str:
 def version_of(x: Any) -> tuple[int, ...]:
     """What changes when a PyTorch tensor is written in place or gets other memory. Writes through
     ``x.data`` are not seen, nor those to NumPy arrays and to tensors of torch.inference_mode()."""
-    if not is_torch(x):
+    if isinstance(x, np.ndarray):
         return ()
-    return (x.data_ptr(), 0 if x.is_inference() else x._version)
+    return x.data_ptr(), 0 if x.is_inference() else x._version
 
 
 def check_dense(where: str, x: Any) -> None:

@@ -69,7 +69,7 @@ Shares shares_of(const MatmulShape& s, const DeviceFacts& device) {
   const std::int64_t alignment =
       std::min({alignment_of(s.a), alignment_of(s.b), alignment_of(s.n, s.out)});
   if (device.compute_capability / 10 != 9) return {alignment == 16 ? 0.8 : 0.3, 0.9};
-  if (alignment == 16) return {0.775, 0.95};
+  if (alignment == 16) return {0.825, 0.95};
   return alignment > 2 ? Shares{0.21, 0.55} : Shares{0.145, 0.35};
 }
 
