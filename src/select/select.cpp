@@ -347,7 +347,7 @@ std::shared_ptr<const Planned> choose_any(Families families, const Request& requ
   auto given = choose_given(families, request);
   auto expanded = choose_expanded(families, request);
   if (!given || !expanded) return given ? given : expanded;
-  constexpr double kLeastGainMs = 0.7e-3;
+  constexpr double kLeastGainMs = 1.3e-3;
   return expanded->predicted_ms < given->predicted_ms - kLeastGainMs ? expanded : given;
 }
 
