@@ -107,7 +107,7 @@ TEST(GpuBsr, FewColumns) {
   SKIP_UNLESS_HOPPER();
   for (const Blocks& block : {Blocks{16, 16}, {32, 64}, {64, 64}, {128, 48}})
     for (Side side : kSides)
-      for (std::int64_t length : {1, 8, 64}) {
+      for (std::int64_t length : {1, 8, 50, 64, 204}) {
         Products p(static_cast<std::uint64_t>(block.cols + length));
         const BsrMatrix sparse = p.bsr(DType::bf16, with_gaps(12, 11, p.random(), 0.3), block.rows,
                                        block.cols, DType::i32);
@@ -269,10 +269,11 @@ TEST(GpuBsr, ManyStoredElementsBesideFewColumns) {
   gpu_test::expect_many_stored_elements("sm80_bsr");
 }
 
-/// sm80_bsr: odd pitches and addresses, negative strides, one column for all, a vector.
+/// sm80_bsr: odd pitches and addresses, negative strides, one column for all, a vector, rows that
+/// begin at multiples of 4 bytes.
 TEST(GpuBsr, ADenseSideOfAnyStrides) {
   SKIP_UNLESS_HOPPER();
-  for (int kind = 0; kind < 5; ++kind) {
+  for (int kind = 0; kind < 6; ++kind) {
     Products p(31);
     const BsrMatrix w = p.bsr(DType::bf16, with_gaps(7, 6, p.random(), 0.4), 32, 48, DType::i64);
     MatmulProblem x = problem_of(p, w, Side::a, 19, false, DType::bf16);
@@ -281,9 +282,13 @@ TEST(GpuBsr, ADenseSideOfAnyStrides) {
     if (kind == 0) x.b = tensor(at + 1, DType::bf16, {288, 19}, {61, 3});
     if (kind == 1) x.b = tensor(at + 287 * 64 + 18, DType::bf16, {288, 19}, {-64, -1});
     if (kind == 2) x.b = tensor(at, DType::bf16, {288, 19}, {64, 0});
-    if (kind > 2) {
+    if (kind == 3 || kind == 4) {
       x.b = tensor(at, DType::bf16, {288, 1}, {kind == 3 ? 1 : 64, 1});
       x.out = p.matrix(DType::f32, {224, 1}, 0, true);
+    }
+    if (kind == 5) {
+      x.b = tensor(at + 2, DType::bf16, {288, 24}, {64, 1});
+      x.out = p.matrix(DType::f32, {224, 24}, 0, true);
     }
     for (int row : gpu_test::rows_of("sm80_bsr"))
       p.expect_right(x, gpu_test::name_of(row) + " kind " + std::to_string(kind),
