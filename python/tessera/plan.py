@@ -156,7 +156,8 @@ class Plan:
             raise TypeError(f"run: expected {', '.join(self._operands)}, got {len(operands)} "
                             "operands")
         if self._is_product and not tensors and lse is None:
-            result = self._run_alone(*operands, out)
+            a, b = operands
+            result = self._run_alone(a, b, out)
             if result is not None:
                 return result
         inputs = list(self._inputs)

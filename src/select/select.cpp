@@ -340,9 +340,9 @@ std::shared_ptr<const Planned> choose_expanded(Families families, const Request&
   return best;
 }
 
-/// The plan with the shorter predicted time, with or without dense copies; null if there is none. On
-/// a GPU a copy has to win by something: the library that usually multiplies it takes 4 us more of
-/// the host's time than our rows.
+/// The plan with the shorter predicted time, with or without dense copies; null if there is none.
+/// On a GPU a copy has to win by something: the library that usually multiplies it takes 4 us more
+/// of the host's time than our rows.
 std::shared_ptr<const Planned> choose_any(Families families, const Request& request) {
   auto given = choose_given(families, request);
   auto expanded = choose_expanded(families, request);

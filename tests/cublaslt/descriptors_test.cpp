@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 #include <list>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -291,6 +292,21 @@ TEST_P(CublasLt, ThreadsShareAlgorithms) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(state().products, 160);
   EXPECT_LE(state().queries.size(), 4u * 15u);
+}
+
+TEST(CublasLtEngine, AllowsTheLibraryToAllocateInItsFirstCallsAlone) {
+  static int allowed = 0;
+  Engine engine(fake_lt::functions(), []() -> std::shared_ptr<void> {
+    ++allowed;
+    return nullptr;
+  });
+  Problems p(2);
+  MatmulProblem problem;
+  problem.a = p.matrix(DType::f16, 0, 3, 8, Order::rows, 0);
+  problem.b = p.matrix(DType::f16, 0, 8, 2, Order::rows, 0);
+  problem.out = p.matrix(DType::f16, 0, 3, 2, Order::rows, 0, true);
+  for (int i = 0; i < 3; ++i) expect_right(engine, problem, "the same");
+  EXPECT_EQ(allowed, 2);  // the question for an algorithm, and the first run
 }
 
 TEST(CublasLtEngine, UsesTheWorkspaceOfTheAlgorithm) {

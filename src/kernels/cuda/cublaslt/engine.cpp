@@ -162,6 +162,7 @@ std::shared_ptr<const Engine::Prepared> Engine::find(const Product& product,
     const auto found = known_.find(product.key);
     if (found != known_.end()) return found->second;
   }
+  const std::shared_ptr<void> allowed = allow();
   // Two threads may both ask: the library's answer depends on the key alone.
   std::shared_ptr<const Prepared> prepared = prepare(product, call);
   const std::unique_lock lock(reading_);
@@ -187,11 +188,13 @@ void Engine::run(const planning::Call& call) {
   const auto layout = [](const cublasLtMatrixLayoutOpaque_t& known) {
     return const_cast<cublasLtMatrixLayout_t>(&known);
   };
+  const std::shared_ptr<void> allowed = prepared->has_run ? nullptr : allow();
   check(lt_.matmul(prepared->handle, &own, &product.alpha, product.left, layout(prepared->left),
                    product.right, layout(prepared->right), &product.beta, product.c,
                    layout(prepared->c), product.out, layout(prepared->out), &prepared->algorithm,
                    call.workspace, prepared->workspace, static_cast<cudaStream_t>(call.stream)),
         "cublasLtMatmul");
+  prepared->has_run = true;
 }
 
 }  // namespace tessera::cuda::cublaslt

@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -32,7 +33,12 @@ struct Functions {
 
 class Engine {
  public:
-  explicit Engine(const Functions& functions) : lt_(functions) {}
+  /// Allows the library to allocate and load code, until the result ends.
+  using Allow = std::shared_ptr<void> (*)();
+
+  /// `allow_first`: for the first calls of each product; may be null.
+  explicit Engine(const Functions& functions, Allow allow_first = nullptr)
+      : lt_(functions), allow_first_(allow_first) {}
 
   /// Enqueues on the current device, which is the problem's. The first run of a key asks the
   /// library for an algorithm, on the host; later ones find it here.
@@ -49,6 +55,7 @@ class Engine {
     cublasLtMatrixLayoutOpaque_t left, right, c, out;
     cublasLtMatmulAlgo_t algorithm;
     std::size_t workspace;
+    mutable std::atomic<bool> has_run = false;
   };
   struct Hash {
     std::size_t operator()(const Key& key) const;
@@ -61,7 +68,10 @@ class Engine {
   cublasLtHandle_t handle_of(std::int64_t device);
   void check(cublasStatus_t status, const char* call) const;
 
+  std::shared_ptr<void> allow() const { return allow_first_ ? allow_first_() : nullptr; }
+
   Functions lt_;
+  Allow allow_first_;
   std::mutex making_;                                           // handles
   std::unordered_map<std::int64_t, cublasLtHandle_t> handles_;  // per device, never destroyed
   std::shared_mutex reading_;

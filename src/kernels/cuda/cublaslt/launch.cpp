@@ -1,6 +1,7 @@
 #include "src/kernels/cuda/cublaslt/launch.hpp"
 
 #include <cstdlib>
+#include <memory>
 #include <string>
 
 #include <tessera/error.hpp>
@@ -18,17 +19,6 @@ namespace tessera::cuda::cublaslt {
 #if defined(TESSERA_HAS_CUBLASLT)
 namespace {
 
-struct Loaded {
-  Library library = load_library(std::getenv("TESSERA_CUBLASLT"));
-  Engine engine{library.functions};
-};
-
-/// Lives as long as the process: the order in which libraries end is not ours.
-Loaded& loaded() {
-  static auto* const one = new Loaded;
-  return *one;
-}
-
 /// The first call of a device or kernel may allocate and load code inside the library. A capture
 /// allows that where the thread says so.
 class RelaxedCapture {
@@ -45,19 +35,30 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+std::shared_ptr<void> relax_capture() { return std::make_shared<RelaxedCapture>(); }
+
+struct Loaded {
+  Library library = load_library(std::getenv("TESSERA_CUBLASLT"));
+  Engine engine{library.functions, relax_capture};
+};
+
+/// Lives as long as the process: the order in which libraries end is not ours.
+Loaded& loaded() {
+  static auto* const one = new Loaded;
+  return *one;
+}
+
 }  // namespace
 
 void launch(const planning::Call& call) {
   if (const char* what = missing())
     throw Error(ErrorCode::unsupported, std::string("run: ") + what);
-  const RelaxedCapture relaxed;
   loaded().engine.run(call);
 }
 
 std::int64_t workspace(const planning::Call& call) {
   if (call.planned.buffers.workspace == 0 || missing()) return 0;
   const DeviceGuard guard(planning::device_of(call.shape).index);
-  const RelaxedCapture relaxed;
   return loaded().engine.workspace(call);
 }
 
