@@ -359,6 +359,17 @@ TEST(AttentionLayout, WalksOfDifferentLengthsAreUneven) {
   const AttentionLayout causal = layout([](AttentionProblem& p) { p.causal = true; });
   EXPECT_GT(causal.section, 1);
   EXPECT_GE((causal.section + 1) * causal.tiles_per_head, 2 * kUnits);
+  // Few keys: the heads of a row of Q come together, as many as have their keys in L2.
+  const auto of_keys = [&](std::int64_t batch, std::int64_t keys) {
+    AttentionProblem p = problem_of({});
+    const std::int64_t heads = 24, dim = 128;
+    p.q = p.out = shaped({batch, 4096, heads, dim}, DType::bf16);
+    p.k = p.v = shaped({batch, keys, heads / 3, dim}, DType::bf16);
+    return attention_layout(shape_for(p), row, kUnits);
+  };
+  EXPECT_EQ(of_keys(4, 100).section, 4 * of_keys(4, 100).head_groups);
+  EXPECT_EQ(of_keys(40, 512).section, 3 * of_keys(40, 512).head_groups);
+  EXPECT_EQ(of_keys(4, 513).section, 1);
   // The remaining heads fill the GPU too, if some section size allows it.
   EXPECT_EQ(section_of(16, 128, kUnits), 2);
   EXPECT_EQ(section_of(16, 86, kUnits), 4);  // not 3, which leaves one head

@@ -270,6 +270,24 @@ std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::in
   return min_section;
 }
 
+namespace {
+
+/// Head groups whose keys and values stay in L2 together, of whole batches if they are that many.
+/// With their tiles side by side, rows of Q and of the result are read and written with all their
+/// heads at about the same time, as memory holds them.
+std::int64_t heads_with_keys_in_l2(const AttentionShape& s, std::int64_t head_groups) {
+  constexpr double kStaysInL2 = 8e6;
+  const double bytes = static_cast<double>(s.kv_length) * static_cast<double>(s.dim + s.dim_v) *
+                       static_cast<double>(size_of(s.dtype)) * static_cast<double>(s.kv_heads) /
+                       static_cast<double>(head_groups);
+  const std::int64_t all = s.batch * head_groups;
+  if (bytes * static_cast<double>(all) <= kStaysInL2) return all;
+  const auto heads = static_cast<std::int64_t>(kStaysInL2 / bytes);
+  return heads < head_groups ? heads : heads - heads % head_groups;
+}
+
+}  // namespace
+
 ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
   if (!s.masked || s.heads == 0 || s.kv_heads == 0) return {};
   const std::int64_t queries =
@@ -305,6 +323,10 @@ AttentionLayout attention_layout(const AttentionShape& given, const KernelRow& r
   // Where all tiles walk nearly all keys, those of one head side by side share them in L2.
   if (s.window_right >= 0 && !walks_alike(s) && layout.tiles_per_head > 0)
     layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head, layout.sms);
+  // Short walks wait for Q and for their results.
+  constexpr std::int64_t kShortWalk = 512;  // keys
+  if (!s.masked && !s.q_packed && s.kv_length <= kShortWalk)
+    layout.section = std::max(layout.section, heads_with_keys_in_l2(s, layout.head_groups));
   return layout;
 }
 
