@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable
 from typing import Any
 
 from tessera import _ffi
@@ -76,7 +75,6 @@ class Plan:
          self.expanded_bytes, self._prepare, self._run, self._run_tensors, self._explain) = (
              _ffi.plan(call.signature.name, expand_bytes, *call.export_arguments()))
         self._call = call.signature
-        self._is_product = self._call is MATMUL or self._call is LINEAR
         self._module = call.module
         self._place = {name: i for i, name in enumerate(self._call.Inputs._fields)}
         self._operands = _OPERANDS[self._call]
@@ -98,22 +96,15 @@ class Plan:
         self._copied: tuple[Any, tuple[int, ...]] = (None, ())
         self._inputs = call.inputs._replace(
             **{name: None for name in self._operands if name != self._pattern_name})
-        self._alone = self._picks_tensors() if not is_numpy("plan", out) else None
+        self._alone = not is_numpy("plan", out) and self._has_tensors_alone()
 
-    def _picks_tensors(self) -> Callable[[list[Any]], Sequence[Any]] | None:
-        """Picks the operands' tensors from the inputs, where results are the only others: runs pass
-        these alone, which takes less time. A dense copy stands for its operand."""
+    def _has_tensors_alone(self) -> bool:
+        """Whether operands and results are the only tensors: runs pass these alone, which takes
+        less time. A dense copy stands for its operand."""
         pattern = self._pattern_name
-        lists = [f"{pattern}_row_offsets", f"{pattern}_col_indices"]
-        others = self._tensors.difference(lists)
-        if (pattern not in ("", *self._operands) or getattr(self._inputs, "beta", None)
-                or any(self._inputs[self._place[name]] is not None for name in others)):
-            return None
-        read: list[str] = []
-        for name in self._operands:
-            read += [name] if name != pattern else [] if self.expanded_bytes else [name, *lists]
-        places = [self._place[name] for name in read]
-        return itemgetter(*places) if len(places) > 1 else lambda inputs: [inputs[places[0]]]
+        others = self._tensors.difference([f"{pattern}_row_offsets", f"{pattern}_col_indices"])
+        return (pattern in ("", *self._operands) and not getattr(self._inputs, "beta", None)
+                and all(self._inputs[self._place[name]] is None for name in others))
 
     def __repr__(self) -> str:
         return f"Plan({self.kernel_name}: {self.signature})"
@@ -155,58 +146,59 @@ class Plan:
         if len(operands) != len(self._operands):
             raise TypeError(f"run: expected {', '.join(self._operands)}, got {len(operands)} "
                             "operands")
-        if self._is_product and not tensors and lse is None:
+        alone = self._alone and not tensors
+        if alone and self._call is not ATTENTION and lse is None:
             a, b = operands
-            result = self._run_alone(a, b, out)
+            result = self._run_product(a, b, out)
             if result is not None:
                 return result
         inputs = list(self._inputs)
         for place, x in zip(self._operand_places, operands, strict=False):  # of equal lengths
+            if x is None:
+                raise TypeError(f"run: {self._call.Inputs._fields[place]}: expected an operand as "
+                                "planned, got None")
             sparse = place == self._sparse_place
             inputs[place] = self._values_of(place, x) if sparse or isinstance(x, BsrMatrix) else x
-        alone = self._alone
-        if tensors:
-            alone = None
-            for name, x in tensors.items():
-                if name not in self._tensors:
-                    raise TypeError(f"run: {name}: expected the name of a tensor that "
-                                    f"{self._call.name} takes beside its operands")
-                inputs[self._place[name]] = x
+        for name, x in tensors.items():
+            if name not in self._tensors:
+                raise TypeError(f"run: {name}: expected the name of a tensor that "
+                                f"{self._call.name} takes beside its operands")
+            inputs[self._place[name]] = x
         self._module.check_plain("run", *self._trained(inputs), out, lse)
         if self._call is ATTENTION:
-            q, _, v = (inputs[place] for place in self._operand_places)
+            q, k, v = (inputs[place] for place in self._operand_places)
             out, lse = self._module.attention_outputs(q, v, self._inputs.bhld, out, lse,
                                                       self._return_lse)
-            self._start(alone, inputs, out, lse)
+            if alone:
+                self._run_tensors(q, k, v, out, lse)
+            else:
+                self._run(*self._module.export_arguments(self._call, inputs, out, lse))
             return (out, lse) if self._return_lse else out
         if lse is not None:
             raise TypeError(f"run: lse: expected none, as {self._call.name} has no such result")
         out = self._result(inputs, out)
-        self._start(alone, inputs, out)
+        self._run(*self._module.export_arguments(self._call, inputs, out))
         return self._pattern.with_values(out) if self._call is SDDMM else out
 
-    def _run_alone(self, a: Any, b: Any, out: Any) -> Any:
-        """Runs a product whose tensors are its operands and its result, in less time than the
-        general case takes; None if the call is not one."""
-        if self._alone is None:
-            return None
+    def _run_product(self, a: Any, b: Any, out: Any) -> Any:
+        """Runs a product whose operands and result are its only tensors, in less time than `run`;
+        None if an operand is missing or the call is not a plain one."""
         module, sparse = self._module, self._sparse_place
-        given: tuple[Any, ...]
+        given: tuple[Any, ...] = a, b
         dense, other = a, b
-        if sparse < 0:
-            given = a, b
-        else:
+        if sparse >= 0:
             first = sparse == self._operand_places[0]
             if first:
                 dense, other = b, a
             other = self._values_of(sparse, other)
+            known = self._pattern
             if self.expanded_bytes:
                 given = dense,
+            elif first:
+                given = other, known.row_offsets, known.col_indices, b
             else:
-                known = self._pattern
-                given = other, known.row_offsets, known.col_indices
-                given = (*given, b) if first else (a, *given)
-        if not module.is_plain(dense, other, out):
+                given = a, other, known.row_offsets, known.col_indices
+        if dense is None or other is None or not module.is_plain(dense, other, out):
             return None
         dtype = None if dense.dtype is self._out_dtype else self._out_dtype
         if self._call is LINEAR:
@@ -217,13 +209,6 @@ class Plan:
             out = module.new_result(dense, self._out_shape, dtype)
         self._run_tensors(*given, out)
         return out
-
-    def _start(self, alone: Callable[[list[Any]], Sequence[Any]] | None, inputs: list[Any],
-               *outputs: Any) -> None:
-        if alone is None:
-            self._run(*self._module.export_arguments(self._call, inputs, *outputs))
-        else:
-            self._run_tensors(*alone(inputs), *outputs)
 
     def _result(self, inputs: list[Any], out: Any) -> Any:
         """The result of a product: `out`, or room for it."""

@@ -166,6 +166,8 @@ def test_block_sparse_products(make):
         plan.run(x, x)
     with pytest.raises(TypeError, match="run: a: expected a dense operand as planned"):
         plan.run(matrices[1], matrices[1])
+    with pytest.raises(TypeError, match="run: a: expected an operand as planned, got None"):
+        plan.run(None, matrices[1])
     with pytest.raises(ValueError, match="prepare: pattern: expected a matrix that is transposed"):
         plan.prepare(matrices[1].T)
     flipped = tessera.plan("matmul", matrices[0].T, x, transpose_b=True)

@@ -354,7 +354,7 @@ def test_invalid_matrix_market_files(tmp_path):
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize(("name", "operand"), [("matmul", "b"), ("linear", "weight")])
-def test_a_missing_operand_is_named(kind, name, operand):
+def test_errors_name_a_missing_operand(kind, name, operand):
     x = np.ones((8, 8), np.float32)
     if kind == "torch":
         x = pytest.importorskip("torch", reason="PyTorch is not installed").from_numpy(x)

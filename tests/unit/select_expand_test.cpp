@@ -66,6 +66,24 @@ TEST(SelectExpand, FewTokensAndLowDensityUseTheStoredBlocks) {
   EXPECT_EQ(planned(linear(4096, 8192, 8192, 128, 0.1)).expanded_bytes, 0);
 }
 
+/// The library takes more of the host's time than our rows, so a copy that saves little is no gain.
+TEST(SelectExpand, ACopyHasToSaveMoreThanAMicrosecond) {
+  int copies = 0, refused = 0;
+  for (std::int64_t tokens = 8; tokens <= 1024; tokens += 8)
+    for (double density : {0.1, 0.2, 0.3, 0.5}) {
+      const MatmulProblem problem = linear(tokens, 1024, 1024, 32, density);
+      MatmulProblem dense = problem;
+      dense.b = transpose(shaped({1024, 1024}));
+      const double given = planned(problem, 0).predicted_ms, copied = planned(dense).predicted_ms;
+      const bool expanded = planned(problem).expanded_bytes > 0;
+      EXPECT_EQ(expanded, copied < given - 1.3e-3) << tokens << " tokens, density " << density;
+      copies += expanded;
+      refused += !expanded && copied < given;
+    }
+  EXPECT_GT(copies, 10);
+  EXPECT_GT(refused, 10);
+}
+
 TEST(SelectExpand, AnEpilogueThatABlasLacksIsLeftToOurKernels) {
   MatmulProblem problem = linear(233, 5648, 13440, 16, 0.5);
   problem.epilogue.activation = Activation::gelu;

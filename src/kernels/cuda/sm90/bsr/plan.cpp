@@ -54,11 +54,12 @@ double seconds_of(const MatmulShape& s, const KernelRow& row, const DeviceFacts&
       row.times.step_ns * 1e-9 * product::step_factor(device) * (boxed ? 1 : kCopiedStep);
   const double one =
       (steps + kPiece * pieces) * step + row.times.tile_ns * 1e-9 + (boxed ? 0 : kCopiedTile);
-  // The thread blocks of an SM fill each other's gaps: one alone takes less than its share of all.
-  const double on_sm = std::ceil(tiles / std::max(device.units, 1));
+  // The thread blocks of an SM fill each other's gaps: one alone takes a share of the time of all.
+  const double on_sm = std::max(std::ceil(tiles / std::max(device.units, 1)), 1.0);
   constexpr double kAlone = 0.6;
   const int at_once = bsr_ctas_per_sm(tile);
-  const double rounds = std::max(on_sm / at_once, at_once > 1 ? kAlone : 1.0);
+  const double rounds =
+      on_sm < at_once ? kAlone + (1 - kAlone) * (on_sm - 1) / (at_once - 1) : on_sm / at_once;
   const double lists = walked_as_stored ? 0 : 15e-6;  // lists are transposed first
   return product::with_memory(rounds * one, work_of(s).bytes, device) + lists;
 }
