@@ -71,7 +71,7 @@ struct Choice {
     return (cut.row.tile.n / kPiece + splits - 1) / splits;
   }
   double tiles(const Cut& cut) const {
-    return real(up(cut.rows, height) * cut.col_tiles * cut.matrices);
+    return real(up(cut.rows, height)) * real(cut.col_tiles) * real(cut.matrices);
   }
   double tiles_at_once(const Cut& cut) const {
     return together * real(clusters_at_once(cut.sms, at_once, splits * together));
