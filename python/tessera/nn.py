@@ -214,12 +214,16 @@ def attention(query: Tensor, key: Tensor, value: Tensor,
         raise ValueError("nn.attention: query: expected [..., length, dim] of three or more "
                          f"dimensions, as key and value have, got {list(query.shape)}, "
                          f"{list(key.shape)}, {list(value.shape)}")
-    if not enable_gqa and key.shape[-3] != query.shape[-3]:
-        raise ValueError(f"nn.attention: key: expected {query.shape[-3]} heads as query has, got "
-                         f"{key.shape[-3]}; enable_gqa=True shares them")
-    lead = query.shape[:-3]
-    q, k, v = (x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
-               for x in (query, key, value))
+    if not enable_gqa and key.shape[-3] not in (1, query.shape[-3]):
+        raise ValueError(f"nn.attention: key: expected {query.shape[-3]} heads as query has, or "
+                         f"one, got {key.shape[-3]}; enable_gqa=True shares them")
+    try:
+        lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    except RuntimeError:
+        raise ValueError("nn.attention: key: expected leading dimensions that broadcast with those "
+                         f"of query and value, got {list(query.shape)}, {list(key.shape)}, "
+                         f"{list(value.shape)}") from None
+    q, k, v = (_with_one_batch(x, lead) for x in (query, key, value))
     mask = _block_mask(attn_mask, q, k, lead)
     if is_causal and mask is not None:
         raise ValueError("nn.attention: attn_mask: expected none beside is_causal=True")
@@ -228,7 +232,15 @@ def attention(query: Tensor, key: Tensor, value: Tensor,
         q_position = torch.zeros(q.shape[0], dtype=torch.int32, device=q.device)
     out = _attention(q, k, v, causal=is_causal, mask=mask, scale=scale, q_position=q_position,
                      layout="bhld")
-    return out.reshape(*lead, *out.shape[1:])
+    if len(lead) == 1:
+        return out
+    return out.unflatten(0, lead) if lead else out.squeeze(0)
+
+
+def _with_one_batch(x: Tensor, lead: tuple[Any, ...]) -> Tensor:
+    """x with the leading dimensions `lead` as one; a view where its strides allow one."""
+    x = x.expand(*lead, *x.shape[-3:])
+    return x.flatten(0, len(lead) - 1) if lead else x.unsqueeze(0)
 
 
 def _block_mask(mask: Any, q: Tensor, k: Tensor, lead: tuple[Any, ...]) -> BlockMask | None:

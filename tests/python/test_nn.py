@@ -5,6 +5,9 @@ import support
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch_support import close  # noqa: E402
+
 import tessera.nn  # noqa: E402
 from tessera import BlockMask  # noqa: E402
 
@@ -176,10 +179,16 @@ def test_rows_of_a_dense_copy_are_aligned():
 
 
 def both(q, k, v, *arguments, **options):
-    ours = tessera.nn.attention(q, k, v, *arguments, **options)
-    theirs = F.scaled_dot_product_attention(q, k, v, *arguments, **options)
+    """Values and gradients of both."""
+    operands = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    ours = tessera.nn.attention(*operands, *arguments, **options)
+    theirs = F.scaled_dot_product_attention(*operands, *arguments, **options)
     assert ours.shape == theirs.shape
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    weight = torch.randn_like(theirs)
+    for got, want in zip(torch.autograd.grad(ours, operands, weight),
+                         torch.autograd.grad(theirs, operands, weight), strict=True):
+        torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
 
 
 SHAPES = {"4-D": (2, 4), "3-D": (4,), "5-D": (2, 3, 4)}
@@ -196,7 +205,20 @@ def test_drop_in(lead, options):
 def test_shared_heads_and_batches():
     q, k = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 9, 16)
     both(q, k, k, enable_gqa=True)
+    both(q, k, k, is_causal=True, enable_gqa=True)
+    both(q[None], k[None], k[None], scale=0.3, enable_gqa=True)
     both(q, k[:1].repeat_interleave(2, 1), k[:1].repeat_interleave(2, 1))
+    both(q, k[:, :1], k[:, :1])
+    both(q[:1], k.repeat_interleave(2, 1), k.repeat_interleave(2, 1))
+    both(torch.randn(3, 1, 4, 9, 16), *torch.randn(2, 1, 5, 4, 7, 16))
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 5, 7), (2, 4, 0, 7), (2, 4, 5, 0)])
+def test_sizes_of_zero(sizes):
+    batch, heads, q_length, kv_length = sizes
+    q, k = torch.randn(batch, heads, q_length, 16), torch.randn(batch, heads, kv_length, 16)
+    both(q, k, k)
+    both(q[None], k[None], k[None])
 
 
 @pytest.mark.parametrize("shape", [(37, 53), (1, 53), (2, 1, 37, 53), (1, 4, 37, 53),
@@ -219,6 +241,62 @@ def test_block_masks_and_gradients():
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
+def test_queries_that_see_nothing_train():
+    """Zeros, and no NaN in a gradient."""
+    q, k, v = (torch.randn(2, 3, 20, 16, requires_grad=True) for _ in range(3))
+    mask = torch.rand(20, 20) < 0.5
+    mask[[0, 7]] = False
+    out = tessera.nn.attention(q, k, v, mask)
+    grads = torch.autograd.grad(out.square().sum(), (q, k, v))
+    assert (out[:, :, [0, 7]] == 0).all() and (grads[0][:, :, [0, 7]] == 0).all()
+    some = mask.any(-1)
+    want = F.scaled_dot_product_attention(q[:, :, some], k, v, mask[some])
+    close(out[:, :, some], want)
+    for got, expected in zip(grads, torch.autograd.grad(want.square().sum(), (q, k, v)),
+                             strict=True):
+        close(got, expected)
+
+
+WINDOW = BlockMask.window(40, 40, 9, 0, 16, device="cpu")
+TRAINED = {"causal": dict(is_causal=True), "block mask": dict(attn_mask=WINDOW),
+           "scale": dict(scale=0.3)}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_attention_in_training_code(name):
+    """Under torch.compile and activation checkpointing: the values and gradients of a plain
+    call."""
+    torch._dynamo.reset()
+    operands = [torch.randn(2, 4, 40, 16, requires_grad=True) for _ in range(3)]
+
+    def call(q, k, v):
+        return tessera.nn.attention(q * 2, k, v, **TRAINED[name]).square()
+
+    want = call(*operands)
+    wanted = torch.autograd.grad(want.sum(), operands)
+    for got in (torch.compile(call, fullgraph=True)(*operands),
+                checkpoint(call, *operands, use_reentrant=False)):
+        close(got, want)
+        for a, b in zip(torch.autograd.grad(got.sum(), operands), wanted, strict=True):
+            close(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_attention_under_autocast(dtype):
+    """As scaled_dot_product_attention: results in the narrow dtype, gradients in that of the
+    operands."""
+    operands = [torch.randn(2, 4, 40, 16, requires_grad=True) for _ in range(3)]
+    results = []
+    for function in (tessera.nn.attention, F.scaled_dot_product_attention):
+        with torch.autocast("cpu", dtype=dtype):
+            out = function(*operands, is_causal=True)
+        results.append((out, *torch.autograd.grad(out.float().square().sum(), operands)))
+    for got, want in zip(*results, strict=True):
+        assert got.dtype == want.dtype
+        close(got, want, atol=5e-2, rtol=5e-2)
+    assert results[0][0].dtype == dtype
+
+
 def test_refusals():
     q = torch.randn(2, 4, 8, 16)
     with pytest.raises(NotImplementedError, match=r"dropout_p: expected 0, got 0\.1"):
@@ -229,5 +307,7 @@ def test_refusals():
         tessera.nn.attention(q, q, q, torch.ones(8, 8, dtype=bool), is_causal=True)
     with pytest.raises(ValueError, match="enable_gqa=True shares them"):
         tessera.nn.attention(q, q[:, :2], q[:, :2])
+    with pytest.raises(ValueError, match="key: expected leading dimensions that broadcast"):
+        tessera.nn.attention(q, q[:1].repeat(3, 1, 1, 1), q)
     with pytest.raises(TypeError, match="attn_mask: expected a boolean tensor"):
         tessera.nn.attention(q, q, q, "causal")

@@ -10,6 +10,9 @@ import support
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import torch_support  # noqa: E402
+from torch_support import close, double, reference  # noqa: E402
+
 import tessera  # noqa: E402
 from tessera import BlockMask, BsrMatrix, torch_ops  # noqa: E402
 from tessera.inputs import attention_inputs  # noqa: E402
@@ -31,31 +34,7 @@ def qkv(q_length=37, kv_length=53, heads=4, kv_heads=2, dim=16, dim_v=24, batch=
 
 
 def seen(q_length=37, kv_length=53, **rules):
-    return torch.as_tensor(support.visible(q_length, kv_length, **rules))
-
-
-def reference(q, k, v, mask, softcap=0.0, sinks=None):
-    """Differentiable attention in the dtype of the tensors: out [b, l, h, d], lse [b, h, l]."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    scores = q @ k.mT * q.shape[-1] ** -0.5
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~mask, -torch.inf)
-    if sinks is not None:
-        column = sinks[None, :, None, None].expand(*scores.shape[:3], 1)
-        scores = torch.cat([scores, column], -1)
-    lse = scores.logsumexp(-1)
-    weights = torch.where(scores == -torch.inf, 0.0, (scores - lse[..., None]).exp())
-    return (weights[..., : k.shape[2]] @ v).transpose(1, 2), lse
-
-
-def double(*tensors):
-    return [x.detach().double().requires_grad_() for x in tensors]
-
-
-def close(got, want, atol=5e-5, rtol=5e-5):
-    torch.testing.assert_close(got.double(), want.double(), atol=atol, rtol=rtol)
+    return torch_support.seen(q_length, kv_length, **rules)
 
 
 def options(q, k, **given):
