@@ -214,9 +214,15 @@ def attention(query: Tensor, key: Tensor, value: Tensor,
         raise ValueError("nn.attention: query: expected [..., length, dim] of three or more "
                          f"dimensions, as key and value have, got {list(query.shape)}, "
                          f"{list(key.shape)}, {list(value.shape)}")
-    if not enable_gqa and key.shape[-3] not in (1, query.shape[-3]):
-        raise ValueError(f"nn.attention: key: expected {query.shape[-3]} heads as query has, or "
-                         f"one, got {key.shape[-3]}; enable_gqa=True shares them")
+    if not enable_gqa:
+        heads = query.shape[-3]
+        for name, x in (("key", key), ("value", value)):
+            if x.shape[-3] not in (1, heads):
+                raise ValueError(f"nn.attention: {name}: expected {heads} heads as query has, or "
+                                 f"one, got {x.shape[-3]}; enable_gqa=True shares them")
+        if key.shape[-3] != value.shape[-3]:  # one head stands beside one for each query head
+            key, value = (x if x.shape[-3] == heads else x.repeat_interleave(heads, -3)
+                          for x in (key, value))
     try:
         lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     except RuntimeError:

@@ -55,6 +55,15 @@ class Problems {
                       : tensor(data, dtype, {batch, length}, {pitch, 1});
   }
 
+  /// A product of rows without padding.
+  MatmulProblem product(DType dtype, DType result, std::int64_t m, std::int64_t n, std::int64_t k) {
+    MatmulProblem problem;
+    problem.a = matrix(dtype, 0, m, k, Order::rows, 0);
+    problem.b = matrix(dtype, 0, k, n, Order::rows, 0);
+    problem.out = matrix(result, 0, m, n, Order::rows, 0, true);
+    return problem;
+  }
+
  private:
   template <class Inside>
   void* fill(DType dtype, std::int64_t elements, const Inside& inside) {
@@ -219,10 +228,7 @@ TEST_P(CublasLt, SplitsNoDepthBeforeABiasOf16Bits) {
       Engine engine(functions_);
       state().queries.clear();
       Problems p(2);
-      MatmulProblem problem;
-      problem.a = p.matrix(DType::bf16, 0, 8, 520, Order::rows, 0);
-      problem.b = p.matrix(DType::bf16, 0, 520, 8, Order::rows, 0);
-      problem.out = p.matrix(result, 0, 8, 8, Order::rows, 0, true);
+      MatmulProblem problem = p.product(DType::bf16, result, 8, 8, 520);
       if (biased) problem.epilogue.bias = p.vector(result, 0, 8);
       expect_right(engine, problem, "a split depth");
       ASSERT_EQ(state().queries.size(), 1u);
@@ -236,10 +242,7 @@ TEST_P(CublasLt, SplitsNoDepthBeforeABiasOf16Bits) {
 TEST_P(CublasLt, AsksOnceForEachKey) {
   Engine engine(functions_);
   Problems p(1);
-  MatmulProblem problem;
-  problem.a = p.matrix(DType::bf16, 0, 8, 520, Order::rows, 0);
-  problem.b = p.matrix(DType::bf16, 0, 520, 8, Order::rows, 0);
-  problem.out = p.matrix(DType::bf16, 0, 8, 8, Order::rows, 0, true);
+  MatmulProblem problem = p.product(DType::bf16, DType::bf16, 8, 8, 520);
   for (int i = 0; i < 3; ++i) expect_right(engine, problem, "the same");
   ASSERT_EQ(state().queries.size(), 1u);
   const fake_lt::Query query = state().queries[0];
@@ -282,11 +285,7 @@ TEST_P(CublasLt, ThreadsShareAlgorithms) {
       for (int i = 0; i < 40; ++i) {
         Problems p(static_cast<std::uint64_t>(t * 100 + i));
         const std::int64_t m = 1 + i % 5, n = 2 + i % 3;
-        MatmulProblem problem;
-        problem.a = p.matrix(DType::f32, 0, m, 4, Order::rows, 0);
-        problem.b = p.matrix(DType::f32, 0, 4, n, Order::rows, 0);
-        problem.out = p.matrix(DType::f32, 0, m, n, Order::rows, 0, true);
-        expect_right(engine, problem, "in a thread");
+        expect_right(engine, p.product(DType::f32, DType::f32, m, n, 4), "in a thread");
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -301,20 +300,15 @@ TEST(CublasLtEngine, AllowsTheLibraryToAllocateInItsFirstCallsAlone) {
     return nullptr;
   });
   Problems p(2);
-  MatmulProblem problem;
-  problem.a = p.matrix(DType::f16, 0, 3, 8, Order::rows, 0);
-  problem.b = p.matrix(DType::f16, 0, 8, 2, Order::rows, 0);
-  problem.out = p.matrix(DType::f16, 0, 3, 2, Order::rows, 0, true);
+  const MatmulProblem problem = p.product(DType::f16, DType::f16, 3, 2, 8);
   for (int i = 0; i < 3; ++i) expect_right(engine, problem, "the same");
   EXPECT_EQ(allowed, 2);  // the question for an algorithm, and the first run
 }
 
 TEST(CublasLtEngine, UsesTheWorkspaceOfTheAlgorithm) {
   Problems p(3);
-  MatmulProblem deep;  // deep enough for shares of the depth
-  deep.a = p.matrix(DType::f16, 0, 3, 600, Order::rows, 0);
-  deep.b = p.matrix(DType::f16, 0, 600, 2, Order::rows, 0);
-  deep.out = p.matrix(DType::f16, 0, 3, 2, Order::rows, 0, true);
+  // Deep enough for shares of the depth.
+  const MatmulProblem deep = p.product(DType::f16, DType::f16, 3, 2, 600);
   for (const std::int64_t unused :
        {std::int64_t{0}, std::int64_t{1} << 20, std::int64_t{1} << 25}) {
     Engine engine(fake_lt::functions());

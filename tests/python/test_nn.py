@@ -209,6 +209,8 @@ def test_shared_heads_and_batches():
     both(q[None], k[None], k[None], scale=0.3, enable_gqa=True)
     both(q, k[:1].repeat_interleave(2, 1), k[:1].repeat_interleave(2, 1))
     both(q, k[:, :1], k[:, :1])
+    both(q, k[:, :1], torch.randn(2, 4, 9, 16))
+    both(q, torch.randn(2, 4, 9, 16), k[:, :1])
     both(q[:1], k.repeat_interleave(2, 1), k.repeat_interleave(2, 1))
     both(torch.randn(3, 1, 4, 9, 16), *torch.randn(2, 1, 5, 4, 7, 16))
 
@@ -307,6 +309,8 @@ def test_refusals():
         tessera.nn.attention(q, q, q, torch.ones(8, 8, dtype=bool), is_causal=True)
     with pytest.raises(ValueError, match="enable_gqa=True shares them"):
         tessera.nn.attention(q, q[:, :2], q[:, :2])
+    with pytest.raises(ValueError, match="value: expected 4 heads as query has, or one, got 2"):
+        tessera.nn.attention(q, q, q[:, :2])
     with pytest.raises(ValueError, match="key: expected leading dimensions that broadcast"):
         tessera.nn.attention(q, q[:1].repeat(3, 1, 1, 1), q)
     with pytest.raises(TypeError, match="attn_mask: expected a boolean tensor"):

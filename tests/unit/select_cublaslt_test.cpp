@@ -56,6 +56,8 @@ TEST(SelectCublasLt, WinsWhereOurRowsAreKnownToBeSlower) {
   EXPECT_EQ(chosen(dense(7296, 6296, 8280)), kHalf);
   EXPECT_EQ(chosen(dense(64, 64, 65536)), kHalf);
   EXPECT_EQ(chosen(dense(1, 10616, 1460, DType::bf16, true)), kHalf);
+  EXPECT_EQ(chosen(dense(128, 8192, 8192)), kHalf);
+  EXPECT_EQ(chosen(dense(8192, 128, 8192)), kHalf);
   // H200: .95 to .98; with 1 to 32 columns both are equal.
   for (const std::int64_t side : {64, 128}) {
     EXPECT_EQ(chosen(dense(side, 8192, 8192), "h200"), kHalf) << side;

@@ -115,8 +115,8 @@ double seconds_of(const Cut& cut, const Choice& at) {
   // A step's latency is hidden if another thread block fills the gap.
   const double latency =
       cut.row.times.step_ns * 1e-9 * std::ceil(steps) / std::max(1.0, std::ceil(ctas));
-  const int pieces = n / kPiece * kPieceBytes;
-  const double sent = on_sm * at.units() * pieces * (1.0 - 1.0 / at.splits);
+  const int bytes_of_unit = n / kPiece * kPieceBytes;  // of its sums
+  const double sent = on_sm * at.units() * bytes_of_unit * (1.0 - 1.0 / at.splits);
   // Dense products of little depth wait for their results.
   constexpr double kWritten = 2;
   const double result = 2.0 * at.tiles(cut) * at.height * n;  // bytes
