@@ -121,20 +121,21 @@ bool walks_alike(const AttentionShape& s) {
 }
 
 /// The fraction of the work that is saved when consumers without rows skip a sequence's last tile.
-/// One consumer alone takes three fifths of the time of three. Under a causal mask a third is
-/// assumed instead, as the other estimates were fitted with it.
+/// One consumer alone takes three fifths of the time of three. Where walks differ under a causal
+/// mask a third is assumed instead, as the other estimates were fitted with it.
 double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (!skips_tiles(tile) || s.q_packed || layout.tiles_per_head == 0) return 0;
   const std::int64_t rows =
       (s.q_length - (layout.tiles_per_head - 1) * layout.queries) * layout.pack;
   const std::int64_t warpgroups = (tile.m - rows) / 64;
   const auto without = static_cast<double>(warpgroups);
-  const double all = tile.warpgroups + (s.window_right >= 0 ? 0 : 2);
+  const double all = tile.warpgroups + (s.window_right >= 0 && !walks_alike(s) ? 0 : 2);
   return without / all / static_cast<double>(layout.tiles_per_head);
 }
 
-/// Number of tiles, not counting the parts that consumers skip. Packed sequences end anywhere in
-/// their last tile.
+/// Number of tiles, not counting the parts that consumers skip, where enough rounds of tiles even
+/// them out: with few, some SMs have full tiles alone. Packed sequences end anywhere in their last
+/// tile.
 double computed_tiles(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (s.q_packed) {
     const double rows = skips_tiles(tile) ? 64 : tile.m;
@@ -142,7 +143,9 @@ double computed_tiles(const AttentionShape& s, const Tile& tile, const Attention
             static_cast<double>(s.batch) * rows / 2) /
            tile.m * static_cast<double>(layout.head_groups);
   }
-  const double skipped = layout.uneven ? skipped_share(s, tile, layout) : 0;
+  constexpr std::int64_t kEnoughRounds = 3;
+  const bool evens_out = layout.uneven && layout.tiles >= kEnoughRounds * layout.sms;
+  const double skipped = evens_out ? skipped_share(s, tile, layout) : 0;
   return static_cast<double>(layout.tiles) * (1 - skipped);
 }
 
@@ -270,24 +273,6 @@ std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::in
   return min_section;
 }
 
-namespace {
-
-/// Head groups whose keys and values stay in L2 together, of whole batches if they are that many.
-/// With their tiles side by side, rows of Q and of the result are read and written with all their
-/// heads at about the same time, as memory holds them.
-std::int64_t heads_with_keys_in_l2(const AttentionShape& s, std::int64_t head_groups) {
-  constexpr double kStaysInL2 = 8e6;
-  const double bytes = static_cast<double>(s.kv_length) * static_cast<double>(s.dim + s.dim_v) *
-                       static_cast<double>(size_of(s.dtype)) * static_cast<double>(s.kv_heads) /
-                       static_cast<double>(head_groups);
-  const std::int64_t all = s.batch * head_groups;
-  if (bytes * static_cast<double>(all) <= kStaysInL2) return all;
-  const auto heads = static_cast<std::int64_t>(kStaysInL2 / bytes);
-  return heads < head_groups ? heads : heads - heads % head_groups;
-}
-
-}  // namespace
-
 ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
   if (!s.masked || s.heads == 0 || s.kv_heads == 0) return {};
   const std::int64_t queries =
@@ -323,10 +308,8 @@ AttentionLayout attention_layout(const AttentionShape& given, const KernelRow& r
   // Where all tiles walk nearly all keys, those of one head side by side share them in L2.
   if (s.window_right >= 0 && !walks_alike(s) && layout.tiles_per_head > 0)
     layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head, layout.sms);
-  // Short walks wait for Q and for their results.
-  constexpr std::int64_t kShortWalk = 512;  // keys
-  if (!s.masked && !s.q_packed && s.kv_length <= kShortWalk)
-    layout.section = std::max(layout.section, heads_with_keys_in_l2(s, layout.head_groups));
+  constexpr std::int64_t kShortWalk = 4;  // steps
+  layout.overlaps = longest_walk(s, tile) > kShortWalk;
   return layout;
 }
 
