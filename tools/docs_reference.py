@@ -15,7 +15,7 @@ NOT_SHOWN = ("export", "tessera", "version")  # macros; the header that includes
 FIRST_NAMES = ("attention", "merge_states", "BlockMask", "matmul", "bsr_matmul", "linear", "sddmm",
                "spgemm", "BsrMatrix", "plan", "Plan", "explain", "Explanation")
 # Modules with a section of their own.
-MODULES = ("nn", "patterns", "integrations.transformers")
+MODULES = ("nn", "patterns", "compat.flash_attn", "integrations.transformers")
 WIDTH = 96
 EXPORT = "TESSERA_EXPORT "
 

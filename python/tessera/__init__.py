@@ -45,7 +45,7 @@ if sys.modules.get("torch") is not None:
 
 def __getattr__(name: str) -> object:
     # tessera.nn needs torch, which an import of tessera never does.
-    if name in ("nn", "integrations"):
+    if name in ("compat", "integrations", "nn"):
         import importlib
 
         return importlib.import_module(f"tessera.{name}")
