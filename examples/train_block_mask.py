@@ -18,7 +18,7 @@ WORDS, LAG, REPEATED, HEAD, LAYERS, SHOWN = 32, 5, 0.9, 64, 2, 50
 
 parser = arguments(__doc__)
 parser.add_argument("--length", type=whole_number(16), default=512, help="words of a text")
-parser.add_argument("--batch", type=whole_number(1), default=4, help="texts of a step")
+parser.add_argument("--batch", type=whole_number(1), default=2, help="texts of a step")
 parser.add_argument("--width", type=whole_number(HEAD, HEAD), default=128, help="of the model")
 parser.add_argument("--block", type=whole_number(16, 16), default=64, help="words of a block")
 parser.add_argument("--steps", type=whole_number(1), default=200)
@@ -108,7 +108,7 @@ def train(name, attention, seed):
     """The mean loss of the last tenth of the steps, and the milliseconds of a step."""
     torch.manual_seed(seed)
     model, generator = Model().to(device), torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
 
     def step(text):
