@@ -105,6 +105,8 @@ struct AttentionShape : OnDevice, ScoreScale {
   KvLayout kv_layout = KvLayout::dense;
   std::int64_t page = 0, pages = 0, max_pages = 0;
   DType dtype = DType::none, out = DType::none;
+  DType kv = DType::none;  // of k and v: that of q, or e4m3
+  bool has_kv_scales = false;
   // Whether there is a softcap, or a scale of 0 or less, which does not keep the order of scores.
   bool transforms_scores = false;
   std::int64_t window_left = -1,
