@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tessera.attention import attention
+from tessera.paged import Cache, append
 from tessera.tensors import type_name
 
 __all__ = [
@@ -40,8 +41,9 @@ _UNSUPPORTED = {
     "attention_chunk": "a tessera.BlockMask for tessera.attention states chunks",
     "qv": "there is no second product of queries with values",
     "q_descale": "FP8 queries are not supported",
-    "k_descale": "FP8 keys are not supported",
-    "v_descale": "FP8 values are not supported",
+    "k_descale": "tessera.attention takes k_scale: for all keys, per head, or per page and head",
+    "v_descale": "tessera.attention takes v_scale: for all values, per head, or per page and "
+                 "head",
     "rotary_cos": "rotate q and k before the call",
     "rotary_sin": "rotate q and k before the call",
     "rotary_seqlens": "rotate q and k before the call",
@@ -234,7 +236,7 @@ def flash_attn_with_kvcache(
     # A row of a contiguous cache is one long page.
     lengths = _lengths(name, cache_seqlens, batch, k_cache, k, paged, q.device)
     if k is not None and v is not None:
-        _append(k_cache, v_cache, k, v, lengths, table)
+        append(k, v, Cache(k_cache, v_cache, table, lengths))
         lengths = lengths + k.shape[1]
     elif k is not None or v is not None:
         raise ValueError(f"{name}: v: expected k and v, or neither")
@@ -264,14 +266,3 @@ def _lengths(function: str, given: int | Tensor | None, batch: int, cache: Tenso
                              f"beside {'block_table' if paged else 'k'}, got None")
         given = cache.shape[1]
     return torch.full((batch,), given, dtype=torch.int32, device=device)
-
-
-def _append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor,
-            table: Tensor | None) -> None:
-    """Writes k and v [batch, new, kv_heads, dim] behind the keys of each sequence."""
-    assert table is not None
-    page = k_cache.shape[1]
-    positions = lengths.long().unsqueeze(1) + torch.arange(k.shape[1], device=lengths.device)
-    pages, inside = table.long().gather(1, positions // page), positions % page
-    k_cache[pages, inside] = k.to(k_cache.dtype)
-    v_cache[pages, inside] = v.to(v_cache.dtype)
