@@ -221,3 +221,32 @@ def test_pytorch_records_no_gradient_beside_narrow_keys():
     run = torch.compile(lambda *x: tessera.attention(*x[:3], k_scale=x[3], v_scale=x[3]),
                         fullgraph=True, backend="aot_eager")
     assert torch.equal(run(q.detach(), k, k, k_scale), want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_a_gpu_writes_what_the_cpu_writes(dtype):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
+        pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
+    torch.manual_seed(0)
+    k, v = torch.randn(2, 3, 40, 4, 128, dtype=torch.bfloat16)
+    pages = torch.zeros(2, 20, 16, 4, 128, dtype=torch.bfloat16).to(getattr(torch, dtype))
+    table = torch.randperm(20)[:18].reshape(3, 6).int()
+    factors = [None, None]
+    if dtype != "bfloat16":
+        (_, k_scale), (_, v_scale) = (tessera.quantize(x, per="head") for x in (k, v))
+        on_gpu = [tessera.quantize(x.cuda(), per=per)
+                  for per in ("tensor", "head", "page") for x in (k, v)]
+        on_cpu = [tessera.quantize(x, per=per)
+                  for per in ("tensor", "head", "page") for x in (k, v)]
+        for (out, scale), (want, want_scale) in zip(on_gpu, on_cpu, strict=True):
+            assert torch.equal(scale.cpu(), want_scale)
+            assert torch.equal(out.cpu().view(torch.uint8), want.view(torch.uint8))
+        factors = [k_scale, v_scale]
+    cache = Cache(*pages.clone().unbind(), table, torch.tensor([3, 0, 50]).int(), *factors)
+    there = Cache(*(None if x is None else x.cuda() for x in vars(cache).values()))
+    tessera.paged.append(k, v, cache)
+    tessera.paged.append(k.cuda(), v.cuda(), there)
+    for want, got in ((cache.k, there.k), (cache.v, there.v)):
+        assert torch.equal(got.cpu().view(torch.uint8), want.view(torch.uint8))

@@ -354,3 +354,17 @@ def test_arguments_stand_in_the_order_of_flash_attn():
 
 def test_the_package_shows_it():
     assert tessera.compat.__name__ == "tessera.compat"
+
+
+@pytest.mark.gpu
+def test_a_contiguous_cache_on_a_gpu():
+    if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
+        pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
+    k, v = normal(2, 2, 256, 2, 64, dtype=torch.bfloat16)
+    q, lengths = normal(2, 1, 8, 64, dtype=torch.bfloat16), torch.tensor([100, 7]).int()
+    fresh = normal(2, 2, 1, 2, 64, dtype=torch.bfloat16)
+    there = [x.cuda() for x in (q, k, v, *fresh)]
+    out = fa.flash_attn_with_kvcache(*there, cache_seqlens=lengths.cuda(), causal=True)
+    want = fa.flash_attn_with_kvcache(q, k, v, *fresh, cache_seqlens=lengths, causal=True)
+    assert torch.equal(there[1].cpu(), k) and torch.equal(there[2].cpu(), v)
+    torch.testing.assert_close(out.cpu(), want, atol=2e-2, rtol=2e-2)
