@@ -59,8 +59,8 @@ void check_queries(const Where& op, const AttentionProblem& problem, AttentionSh
 void check_scale(const Where& where, const Tensor& scale, const Tensor& of,
                  const AttentionShape& shape) {
   if (!scale) return;
-  if (shape.kv != DType::e4m3) {
-    refuse(where, words("none, as k and v are ", to_string(shape.kv), " and not e4m3"),
+  if (shape.kv_dtype() != DType::e4m3) {
+    refuse(where, words("none, as k and v are ", to_string(shape.kv_dtype()), " and not e4m3"),
            to_string(scale));
   }
   check_tensor(where, scale, shape.device);
@@ -89,7 +89,7 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   check_tensor(k_at, k, shape.device);
   const bool narrow = pass == Pass::forward && k.dtype == DType::e4m3 && shape.dtype != k.dtype;
   if (!narrow) check_same_dtype(k_at, k, shape.dtype, "q");
-  shape.kv = k.dtype;
+  if (narrow) shape.narrow_kv = k.dtype;
   check_shape(k_at, k, Dims(k_dims).subspan(packed ? 1 : 0),
               packed ? ", as kv_offsets is given" : "; packed keys need kv_offsets");
   shape.kv_heads = k.size(k.rank - 2);
@@ -104,7 +104,7 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
                         {"kv_heads", shape.kv_heads},
                         {"dim_v"}};
   check_tensor(v_at, v, shape.device);
-  check_same_dtype(v_at, v, shape.kv, narrow ? "k" : "q");
+  check_same_dtype(v_at, v, shape.kv_dtype(), narrow ? "k" : "q");
   check_shape(v_at, v, Dims(v_dims).subspan(packed ? 1 : 0), ", as k has");
   shape.dim_v = v.size(v.rank - 1);
 
