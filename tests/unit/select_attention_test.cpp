@@ -119,6 +119,10 @@ TEST(SelectAttention, RefusalsSayWhatIsSupported) {
   EXPECT_EQ(reasons(problem_of({})), Reasons{});
   EXPECT_EQ(reasons(problem_of({.dtype = DType::f32})),
             Reasons{"q, k and v: dtype f32 is not supported (supported: f16, bf16)"});
+  AttentionProblem narrow = problem_of({});
+  narrow.k.dtype = narrow.v.dtype = DType::e4m3;
+  EXPECT_EQ(reasons(narrow),
+            Reasons{"k and v: dtype e4m3 is not supported (supported: f16, bf16)"});
   const std::string unaligned = "q, k and v: expected contiguous rows at multiples of 16 bytes";
   EXPECT_EQ(reasons(problem_of({.dim = 60})),
             (Reasons{"head dimension: expected a multiple of 8, got 60",

@@ -39,12 +39,15 @@ ALL_PATTERN_ARGUMENTS = tuple(dict.fromkeys(itertools.chain(*PATTERN_ARGUMENTS.v
 # of which they keep as many per row as the longest row has. Parameters are those of the attention
 # case.
 LISTS = ("list_blocks", "top_k_blocks")
-ABOUT_ATTENTION = ("attention", *LISTS)
+# The backward pass computes dq, dk and dv from the gradient of out, and from out and lse of the
+# forward pass.
+ATTENTION_PASSES = ("attention", "attention_backward")
+ABOUT_ATTENTION = (*ATTENTION_PASSES, *LISTS)
 ATTENTION, PRODUCTS = "attention", "products"  # kinds of operations
 
 # Parameters an operation must have, and those that have a default.
 REQUIRED = {
-    "attention": ("s",),
+    **dict.fromkeys(ATTENTION_PASSES, ("s",)),
     **dict.fromkeys(LISTS, ("s", "pattern")),
     "matmul": ("m", "n", "k"),
     "bsr_matmul": ("m", "n", "k", "block", "pattern"),
@@ -69,7 +72,7 @@ OPTIONAL: dict[str, dict] = {
     "sddmm": {"block_cols": None, **PATTERN_DEFAULTS},
     "spgemm": {**PATTERN_DEFAULTS},
 }
-OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
+OPTIONAL.update(dict.fromkeys(("attention_backward", *LISTS), OPTIONAL["attention"]))
 DTYPES = ("bf16", "f16", "f32")
 
 # The schema of a workload file.
@@ -120,12 +123,12 @@ class Case:
         """The dense case of the same size: a dense product of the same layout, or attention that is
         full or causal, with as many KV heads as heads."""
         names: tuple[str, ...]
-        if self.op == "attention":
+        if self.op in ATTENTION_PASSES:
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
         else:
             names, more = ("m", "n", "k", "experts", "shares"), {"transpose": self.transpose}
         sizes = {name: self.params.get(name) for name in ("dtype", *names)}
-        return make_case("attention" if self.op == "attention" else "matmul", {**sizes, **more})
+        return make_case(self.op if self.op in ATTENTION_PASSES else "matmul", {**sizes, **more})
 
 
 def kind_of(op):
