@@ -37,14 +37,14 @@ __device__ __forceinline__ void load_transposed(std::uint32_t address, std::uint
 /// are not read: zeros take their place, so that a NaN in a row that no query sees does no harm.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,
-                                           const TileDescriptor& tile, bool packed_kv, int key,
+                                           const TileDescriptor& tile, int key,
                                            std::uint64_t kept) {
   using Element = typename T::Element;
   using Share = CopyShare<Rows, T::kThreads>;
   const Share mine = Share::of(thread_of_block());
   const std::int64_t row = std::int64_t{tile.kv_begin} + key + mine.row;
-  const Element* from = static_cast<const Element*>(source.data) +
-                        (packed_kv ? 0 : tile.batch * source.batch) + tile.kv_head * source.head +
+  const auto* const data = static_cast<const Element*>(source.data);
+  const Element* from = data + tile.batch * source.batch + tile.kv_head * source.head +
                         row * source.row + mine.chunk * Rows::kChunkColumns;
   to += Rows::offset(mine.row, mine.chunk);
   kept >>= mine.row;
@@ -53,11 +53,12 @@ __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& sourc
 #pragma unroll kAtOnce
   for (int down = 0; down < T::kN; down += Share::kDown) {
     const bool keeps = (kept >> down & 1) != 0;
+    const Element* const at = keeps ? from : data;
 #pragma unroll
     for (int across = 0; across < Rows::kChunks; across += Share::kAcross) {
       const bool exists = (across + mine.chunk) * Rows::kChunkColumns < source.dim;
       copy_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
-                 from + across * Rows::kChunkColumns, keeps && exists);
+                 at + across * Rows::kChunkColumns, keeps && exists);
     }
     from += Share::kDown * source.row;
   }
@@ -71,9 +72,9 @@ __device__ __forceinline__ void copy_queries(std::uint32_t to, const Arguments& 
   using Rows = typename T::Queries;
   using Share = CopyShare<Rows, T::kThreads>;
   const Share mine = Share::of(thread_of_block());
-  const Element* const head =
-      static_cast<const Element*>(args.q.data) +
-      (args.walk.packed_q ? 0 : tile.batch * args.q.batch) + tile.head * args.q.head +
+  const auto* const data = static_cast<const Element*>(args.q.data);
+  const Element* const first =
+      data + tile.batch * args.q.batch + tile.head * args.q.head +
       (std::int64_t{tile.q_begin} + tile.first_query) * args.q.row +
       mine.chunk * Rows::kChunkColumns;
   to += Rows::offset(mine.row, mine.chunk);
@@ -81,8 +82,9 @@ __device__ __forceinline__ void copy_queries(std::uint32_t to, const Arguments& 
   for (int down = 0; down < T::kM; down += Share::kDown) {
     const int row = mine.row + down, query = args.walk.pack.quotient(row);
     const bool keeps = row < args.walk.rows() && tile.first_query + query < tile.q_length;
-    const Element* const from = head + query * args.q.row +
-                                (row - query * args.walk.pack.divisor) * args.q.head;
+    const Element* const from =
+        keeps ? first + query * args.q.row + (row - query * args.walk.pack.divisor) * args.q.head
+              : data;
 #pragma unroll
     for (int across = 0; across < Rows::kChunks; across += Share::kAcross) {
       const bool exists = (across + mine.chunk) * Rows::kChunkColumns < args.q.dim;

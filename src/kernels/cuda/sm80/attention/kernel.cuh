@@ -109,9 +109,8 @@ class ThreadBlock {
   __device__ __forceinline__ void copy(std::uint32_t to, const Source& from, unsigned step,
                                        unsigned tile) {
     const Schedule<T>& schedule = shared_.schedule;
-    const bool packed = static_cast<bool>(args_.walk.sequences.kv_offsets.values);
-    copy_piece<T, Rows>(to, from, schedule.tile(tile), packed,
-                        schedule.step(step).key[0], schedule.kept(step));
+    copy_piece<T, Rows>(to, from, schedule.tile(tile), schedule.step(step).key[0],
+                        schedule.kept(step));
   }
 
   __device__ __forceinline__ std::uint32_t queries() const {

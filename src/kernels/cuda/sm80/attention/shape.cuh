@@ -55,7 +55,7 @@ struct Traits {
   static constexpr bool kQInRegisters = kQRegisterMmas == kQkMmas;
 };
 
-/// Q, K or V in global memory; strides in elements, columns are contiguous.
+/// Q, K or V in global memory; strides in elements, columns are contiguous. Packed: batch 0.
 struct Source {
   const void* data;
   std::int64_t batch, row, head;
