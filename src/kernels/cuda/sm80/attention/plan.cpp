@@ -13,7 +13,7 @@ namespace {
 /// The fraction of the limits below that a kernel row is taken to reach: not measured.
 /// FlashAttention-2, whose main loop is similar, reaches .53 to .56 of mma.sync's rate on an H100.
 constexpr double kEstimatedShare = 0.6;
-/// Seconds per tile besides its steps: not measured.
+/// Seconds of an SM per tile besides its steps: not measured.
 constexpr double kEstimatedTileSeconds = 5e-6;
 
 double real(std::int64_t n) { return static_cast<double>(n); }
@@ -36,11 +36,15 @@ double shared_traffic(const Tile& tile) {
   return keys * (attention_warps(tile) + 1) + (holds_q ? 0 : queries);
 }
 
+double estimated_tile_seconds(const Tile& tile, const DeviceFacts& device) {
+  return kEstimatedTileSeconds * real(attention_ctas_per_sm(tile, device));
+}
+
 /// The row with its estimated times on a device, as the layout reads them.
 KernelRow with_estimates(const KernelRow& row, const DeviceFacts& device) {
   KernelRow timed = row;
   timed.times = {.step_ns = estimated_step_seconds(row.tile, device) * 1e9,
-                 .tile_ns = kEstimatedTileSeconds * 1e9};
+                 .tile_ns = estimated_tile_seconds(row.tile, device) * 1e9};
   return timed;
 }
 
@@ -74,7 +78,7 @@ struct Attention {
     if (s.window_right >= 0) keys += of_others;
     if (s.window_left >= 0) keys += of_others;
     const double tile = std::ceil(keys / row.tile.n) * estimated_step_seconds(row.tile, device) +
-                        kEstimatedTileSeconds;
+                        estimated_tile_seconds(row.tile, device);
     // at.sms: thread blocks that run at a time. Tiles of different lengths fill the last round.
     const double rounds = real(at.tiles) / real(at.sms);
     const double filled = at.split_ctas > 0 ? real(at.whole) / real(at.sms) +
