@@ -22,7 +22,8 @@ using generate::Presence;
 using gpu_test::OnGpu;
 
 class GpuAttentionBlocks : public gpu_test::OfBackend {};
-INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionBlocks, gpu_test::gpu_backends(), gpu_test::backend_name);
+INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionBlocks, gpu_test::gpu_backends(),
+                         gpu_test::backend_name);
 
 struct Block {
   std::int64_t q, kv;

@@ -23,15 +23,16 @@ using gpu_test::matches_oracle;
 using gpu_test::OnGpu;
 
 class GpuAttentionRowGroups : public gpu_test::OfBackend {};
-INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionRowGroups, gpu_test::gpu_backends(), gpu_test::backend_name);
+INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionRowGroups, gpu_test::gpu_backends(),
+                         gpu_test::backend_name);
 
 /// Whether a row that walks several lists together supports a problem. sm80 has no such rows: a row
 /// that walks the lists as they are.
 bool walks_row_groups(const AttentionProblem& problem) {
   const bool together = gpu_test::backend_under_test() == Backend::sm90;
   for (const int row : gpu_test::attention_rows()) {
-    const bool walks = together ? gpu_test::row_at(row).tile.row_groups > 1
-                                : !gpu_test::composes(row, problem);
+    const bool walks =
+        together ? gpu_test::row_at(row).tile.row_groups > 1 : !gpu_test::composes(row, problem);
     if (walks && gpu_test::takes(row, problem)) return true;
   }
   return false;

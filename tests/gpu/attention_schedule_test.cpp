@@ -27,7 +27,8 @@ using gpu_test::options_for;
 using gpu_test::Room;
 
 class GpuAttentionSchedule : public gpu_test::OfBackend {};
-INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionSchedule, gpu_test::gpu_backends(), gpu_test::backend_name);
+INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionSchedule, gpu_test::gpu_backends(),
+                         gpu_test::backend_name);
 
 /// Many tiles of few queries and many keys: whole rounds, and a last one that is worth splitting.
 AttentionOptions rounds_and_a_rest(std::uint64_t seed, Presence mask) {
@@ -44,7 +45,8 @@ AttentionOptions rounds_and_a_rest(std::uint64_t seed, Presence mask) {
 }
 
 bool divides(const AttentionProblem& problem) {
-  const std::string why = to_text(explain(problem, device_facts(problem.q.device), gpu_test::on_backend()));
+  const std::string why =
+      to_text(explain(problem, device_facts(problem.q.device), gpu_test::on_backend()));
   return why.find("keys of the last") != std::string::npos;
 }
 

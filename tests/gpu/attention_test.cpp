@@ -74,7 +74,8 @@ TEST_P(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
       const auto c = attention_case(seed, options);
       const OnGpu gpu(*c);
       const AttentionProblem problem = gpu.moved(c->problem);
-      const Explanation e = explain(problem, device_facts(problem.q.device), gpu_test::on_backend());
+      const Explanation e =
+          explain(problem, device_facts(problem.q.device), gpu_test::on_backend());
       const std::string why = to_text(e), kernel(e.plan.kernel_name);
       const bool folded = why.find(" heads folded into rows") != std::string::npos;
       const bool few = kernel.find("_q64_") != std::string::npos;
@@ -99,7 +100,8 @@ TEST_P(GpuAttention, DividedWalksMatchTheOracle) {
     const OnGpu gpu(*c);
     if (c->problem.q.numel() == 0) continue;
     const AttentionProblem problem = gpu.moved(c->problem);
-    const std::string why = to_text(explain(problem, device_facts(problem.q.device), gpu_test::on_backend()));
+    const std::string why =
+        to_text(explain(problem, device_facts(problem.q.device), gpu_test::on_backend()));
     divided += why.find("keys of the last") != std::string::npos;
     matches_oracle(*c);
   }
@@ -169,7 +171,8 @@ TEST_P(GpuAttention, GraphsReplayWithAnotherMask) {
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     c->memory.arm();
-    if (c->problem.q.numel() == 0 || !explain(problem, device_facts(problem.q.device), gpu_test::on_backend()).supported)
+    if (c->problem.q.numel() == 0 ||
+        !explain(problem, device_facts(problem.q.device), gpu_test::on_backend()).supported)
       continue;
     gpu.upload();
     const gpu_test::Captured captured(plan(problem, gpu_test::on_backend()), problem);
@@ -206,7 +209,8 @@ TEST_P(GpuAttention, RowsOfNoSequenceAreZero) {
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     c->memory.arm();
-    if (c->problem.q.numel() == 0 || !explain(problem, device_facts(problem.q.device), gpu_test::on_backend()).supported)
+    if (c->problem.q.numel() == 0 ||
+        !explain(problem, device_facts(problem.q.device), gpu_test::on_backend()).supported)
       continue;
     ++taken;
     gpu.upload();

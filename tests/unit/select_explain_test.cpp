@@ -104,8 +104,8 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
       EXPECT_EQ(e.op, op);
       EXPECT_EQ(e.device, device.name);
       EXPECT_EQ(e.problem.rfind(to_string(op), 0), 0u);
-      const bool on_gpus = op == Op::matmul || op == Op::merge_states || op == Op::spgemm ||
-                           op == Op::attention;
+      const bool on_gpus =
+          op == Op::matmul || op == Op::merge_states || op == Op::spgemm || op == Op::attention;
       const bool on_hopper = op == Op::sddmm;
       EXPECT_EQ(e.supported, device.kind == DeviceKind::cpu || on_gpus ||
                                  (on_hopper && device.compute_capability == 90))

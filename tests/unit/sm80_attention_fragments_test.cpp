@@ -75,9 +75,8 @@ void expect_sound_row() {
 }
 
 TEST(Sm80AttentionFragments, RowsLieInSharedMemoryWithoutConflicts) {
-  []<std::size_t... kRow>(std::index_sequence<kRow...>) {
-    (expect_sound_row<kRow>(), ...);
-  }(std::make_index_sequence<std::size(planning::kSm80AttentionRows)>{});
+  []<std::size_t... kRow>(std::index_sequence<kRow...>) { (expect_sound_row<kRow>(), ...); }
+  (std::make_index_sequence<std::size(planning::kSm80AttentionRows)>{});
 }
 
 /// Shared memory whose 16-bit elements hold small integers.
@@ -155,8 +154,7 @@ void expect_products(int first) {
                v = filled<Values, kKeys>(3);
   std::vector<std::array<std::array<int, 4>, 32>> score(kKeys / 8), out(kDimV / 8);
   for (int i = 0; i < kDim / 16; ++i) {
-    const Words a =
-        ldmatrix(q, addresses<Queries>(LaneChunk::of_queries, first, 2 * i), false);
+    const Words a = ldmatrix(q, addresses<Queries>(LaneChunk::of_queries, first, 2 * i), false);
     for (int pair = 0; pair < kKeys / 16; ++pair) {
       const Words b = ldmatrix(k, addresses<Keys>(LaneChunk::of_keys, pair * 16, 2 * i), false);
       mma(score[static_cast<std::size_t>(pair * 2)], a, b, 0);
@@ -183,8 +181,7 @@ void expect_products(int first) {
           p[lane][word][j] = score[at / 4][lane][at % 4];
         }
     for (int pair = 0; pair < kDimV / 16; ++pair) {
-      const Words b =
-          ldmatrix(v, addresses<Values>(LaneChunk::of_values, i * 16, 2 * pair), true);
+      const Words b = ldmatrix(v, addresses<Values>(LaneChunk::of_values, i * 16, 2 * pair), true);
       mma(out[static_cast<std::size_t>(pair * 2)], p, b, 0);
       mma(out[static_cast<std::size_t>(pair * 2 + 1)], p, b, 2);
     }

@@ -33,8 +33,7 @@ TEST(Sm80Attention, RowsRunWhereTheirSharedMemoryFits) {
       const auto reasons = rejections(row, shape_of(AnyProblem(problem)), device);
       EXPECT_EQ(reasons.empty(), fits(row, device));
       if (reasons.empty()) continue;
-      EXPECT_NE(reasons.front().find("bytes of shared memory: expected at most"),
-                std::string::npos)
+      EXPECT_NE(reasons.front().find("bytes of shared memory: expected at most"), std::string::npos)
           << reasons.front();
     }
   }

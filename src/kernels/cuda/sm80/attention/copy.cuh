@@ -73,10 +73,9 @@ __device__ __forceinline__ void copy_queries(std::uint32_t to, const Arguments& 
   using Share = CopyShare<Rows, T::kThreads>;
   const Share mine = Share::of(thread_of_block());
   const auto* const data = static_cast<const Element*>(args.q.data);
-  const Element* const first =
-      data + tile.batch * args.q.batch + tile.head * args.q.head +
-      (std::int64_t{tile.q_begin} + tile.first_query) * args.q.row +
-      mine.chunk * Rows::kChunkColumns;
+  const Element* const first = data + tile.batch * args.q.batch + tile.head * args.q.head +
+                               (std::int64_t{tile.q_begin} + tile.first_query) * args.q.row +
+                               mine.chunk * Rows::kChunkColumns;
   to += Rows::offset(mine.row, mine.chunk);
 #pragma unroll 2
   for (int down = 0; down < T::kM; down += Share::kDown) {

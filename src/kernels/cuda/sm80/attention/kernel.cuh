@@ -43,7 +43,7 @@ class ThreadBlock {
     copy_keys(0, 0);
     if constexpr (T::kStages > 1) copy_values(0, 0);
     unsigned tile = 0;
-    bool q_copied = true;       // the Q of the next tile to begin
+    bool q_copied = true;        // the Q of the next tile to begin
     unsigned steps_of_tile = 0;  // so far
     for (unsigned step = 0;; ++step) {
       wait_for_copies();

@@ -69,13 +69,12 @@ void launch_typed(const Call& call) {
     args.walk.grids_seen = scratch.grids_seen;
   }
   if (args.walk.order) order_tiles(args.walk, false, stream);
-  Kernel<attention_kernel<T>>::launch(
-      {.name = "attention_kernel",
-       .grid = grid_of(args.walk.blocks),
-       .threads = T::kThreads,
-       .stream = stream,
-       .shared_bytes = planning::attention_shared_bytes(T::kOfRow)},
-      args);
+  Kernel<attention_kernel<T>>::launch({.name = "attention_kernel",
+                                       .grid = grid_of(args.walk.blocks),
+                                       .threads = T::kThreads,
+                                       .stream = stream,
+                                       .shared_bytes = planning::attention_shared_bytes(T::kOfRow)},
+                                      args);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

@@ -83,8 +83,8 @@ struct Attention {
     const double rounds = real(at.tiles) / real(at.sms);
     const double filled = at.split_ctas > 0 ? real(at.whole) / real(at.sms) +
                                                   real(at.split_tiles()) / real(at.split_ctas)
-                          : at.uneven       ? std::max(rounds, 1.0)
-                                            : std::ceil(rounds);
+                          : at.uneven ? std::max(rounds, 1.0)
+                                      : std::ceil(rounds);
     const double merging =
         at.split_ctas > 0 ? merge_seconds(row.tile, at.split_tiles(), at.split_ctas) : 0;
     const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;

@@ -91,7 +91,8 @@ class WarpRows {
       });
 #pragma unroll
       for (int i = 0; i < T::kN / 4; ++i)
-        p_[block][i / 4][i % 4] = T::Precision::pack(score_[block][2 * i], score_[block][2 * i + 1]);
+        p_[block][i / 4][i % 4] =
+            T::Precision::pack(score_[block][2 * i], score_[block][2 * i + 1]);
     }
   }
 
@@ -171,8 +172,8 @@ class WarpRows {
   /// in the same order, whichever is last.
   __device__ __forceinline__ bool merge_parts(const planning::KvShare& share) {
     constexpr int kPerPart = T::kM / 16;
-    auto* const partials =
-        static_cast<typename T::Partial*>(args_.partials) + share.slot * kPerPart + first_row(0) / 16;
+    auto* const partials = static_cast<typename T::Partial*>(args_.partials) +
+                           share.slot * kPerPart + first_row(0) / 16;
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block)
       store_partial<T::kDimV>(partials[share.part * kPerPart + block], o_acc_[block],
