@@ -22,6 +22,35 @@ namespace tessera::gpu_test {
 using generate::AttentionOptions;
 using Case = generate::Case<AttentionProblem>;
 
+/// The backend whose rows the current test runs.
+inline Backend& backend_under_test() {
+  static Backend backend = Backend::sm90;
+  return backend;
+}
+inline Execution on_backend() {
+  Execution execution;
+  execution.backend = backend_under_test();
+  return execution;
+}
+inline std::vector<int> attention_rows() {
+  return rows_of(std::string(to_string(backend_under_test())) + "_attention");
+}
+
+/// Tests that run once per backend, where the device has it.
+class OfBackend : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    const int capability = device_facts({DeviceKind::cuda, 0}).compute_capability;
+    if (GetParam() == Backend::sm90 && capability / 10 != 9)
+      GTEST_SKIP() << "needs compute capability 9.0";
+    backend_under_test() = GetParam();
+  }
+};
+inline auto gpu_backends() { return testing::Values(Backend::sm90, Backend::sm80); }
+inline std::string backend_name(const testing::TestParamInfo<Backend>& info) {
+  return to_string(info.param);
+}
+
 /// A copy of a case's memory on the GPU.
 class OnGpu {
  public:
@@ -77,6 +106,9 @@ inline bool takes(int row, const AttentionProblem& problem) {
 inline bool composes(int row, const AttentionProblem& problem) {
   return static_cast<bool>(planning::composed_mask(planning::shape_of(problem), row_at(row).tile));
 }
+inline bool composes(const Plan& plan) {
+  return static_cast<bool>(plan.planned->layout.get<planning::AttentionLayout>().composed);
+}
 
 /// A composed block has queries with different lists, and a NaN that one of them sees may reach the
 /// others. So problems with bad values run only by rows that do not compose.
@@ -101,7 +133,7 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all) {
   const oracle::Attention emulated = oracle::attention_emulated(c.problem);
   int taken = 0;
   const AttentionProblem there = gpu.moved(c.problem);
-  for (const int row : rows_of("sm90_attention")) {
+  for (const int row : attention_rows()) {
     if (!takes(row, there)) continue;
     if (rows == Rows::without_composing && composes(row, c.problem)) continue;
     ++taken;
@@ -144,7 +176,7 @@ void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& r
     oracle::write(list, values);
   }
   c.memory.arm();
-  for (const int row : rows_of("sm90_attention")) {
+  for (const int row : attention_rows()) {
     if (!takes(row, problem)) continue;
     gpu.upload();
     run_by(row, problem);

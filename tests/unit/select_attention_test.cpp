@@ -175,7 +175,7 @@ TEST(SelectAttention, UnsupportedProblemsAreRejectedByEveryRow) {
     EXPECT_EQ(reasons_of(e, row.name).front(),
               "head dimension: expected at most " + std::to_string(row.tile.k) + ", got 264");
   for (const char* device : {"a100", "l4", "b200"})
-    EXPECT_FALSE(select(problem_of({}), device_preset(device), {}).supported) << device;
+    EXPECT_FALSE(select(problem_of({.dim = 264}), device_preset(device), {}).supported) << device;
 }
 
 TEST(SelectAttention, PlansComeFromShapesAlone) {

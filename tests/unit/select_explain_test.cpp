@@ -104,8 +104,9 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
       EXPECT_EQ(e.op, op);
       EXPECT_EQ(e.device, device.name);
       EXPECT_EQ(e.problem.rfind(to_string(op), 0), 0u);
-      const bool on_gpus = op == Op::matmul || op == Op::merge_states || op == Op::spgemm;
-      const bool on_hopper = op == Op::sddmm || op == Op::attention;
+      const bool on_gpus =
+          op == Op::matmul || op == Op::merge_states || op == Op::spgemm || op == Op::attention;
+      const bool on_hopper = op == Op::sddmm;
       EXPECT_EQ(e.supported, device.kind == DeviceKind::cpu || on_gpus ||
                                  (on_hopper && device.compute_capability == 90))
           << name << "\n"
@@ -279,7 +280,8 @@ TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {
   EXPECT_EQ(text.substr(text.find("rejected")),
             "rejected  sm90_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "
             "bf16)\n"
-            "rejected  sm80            no kernel for attention in this version\n"
+            "rejected  sm80_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "
+            "bf16)\n"
             "rejected  cpu_attention   runs on a CPU, the device is NVIDIA H100 80GB SXM; q, k and "
             "v: dtype e4m3 is not supported (supported: f32, f16, bf16)\n");
 }

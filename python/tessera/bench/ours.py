@@ -101,7 +101,8 @@ def _numeric(tessera, problem, inputs, extra, kernel):
     the symbolic step is recorded separately."""
     _, (a, b), _ = _call(tessera, problem, inputs)
     start = time.perf_counter()
-    made, numeric = tessera.products.spgemm_symbolic(a, b, kernel=kernel)
+    made, numeric = tessera.products.spgemm_symbolic(a, b, kernel=kernel,
+                                                     backend=problem.backend)
     extra["symbolic_ms"] = (time.perf_counter() - start) * 1e3  # of the last set
     made.values[...] = float("nan")
     result = SparseResult(made)
@@ -146,6 +147,12 @@ def _gradients(tessera, problem, inputs, kernel):
 
 def _call(tessera, problem, inputs):
     """The function, its positional arguments and its keyword arguments."""
+    function, arguments, options = _plain_call(tessera, problem, inputs)
+    return function, arguments, {**options, **({"backend": problem.backend} if problem.backend
+                                               else {})}
+
+
+def _plain_call(tessera, problem, inputs):
     p, op = problem.params, problem.op
     if op == "attention":
         return tessera.attention, [inputs[n] for n in "qkv"], attention_options(tessera, problem,

@@ -101,7 +101,9 @@ class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
     holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. For operations that
     make lists, it has the blocks or scores. For gradients it has dout, dq, dk and dv as well, and
-    out and lse of the forward pass."""
+    out and lse of the forward pass. `backend`: ours runs kernels of this backend only."""
+
+    backend: str | None = None
 
     def __init__(self, case, device, cache_bytes=0):
         self.case, self.params, self.op = case, case.params, case.op

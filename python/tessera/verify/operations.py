@@ -18,8 +18,8 @@ class Operation:
     """How problems of an operation are drawn, built and judged.
 
     `built = build(drawn, device)` has `outputs()`, which makes poisoned outputs, `call(*outputs)`,
-    which says what to call, and `run(*outputs, kernel=None)`. `judge(built, *outputs)` is the
-    largest share of the error budget, and a message if the result is wrong."""
+    which says what to call, and `run(*outputs, kernel=None, backend=None)`. `judge(built,
+    *outputs)` is the largest share of the error budget, and a message if the result is wrong."""
 
     name: str
     limit: str  # the option that limits a problem

@@ -97,7 +97,7 @@ void launch_typed(const Call& call) {
     args.walk.order = scratch.order;
     args.walk.grids_seen = scratch.grids_seen;
   }
-  if (args.walk.order) order_tiles(args.walk, stream);
+  if (args.walk.order) order_tiles(args.walk, true, stream);
   Kernel<attention_kernel<T>>::launch({.name = "attention_kernel",
                                        .grid = grid_of(args.walk.blocks),
                                        .threads = T::kThreads,

@@ -483,56 +483,76 @@ void walk_composed(AttentionWalk& walk, const ComposedMask& to, const ComposedLi
 
 namespace {
 
+constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
+constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // one more step still fits
+
+}  // namespace
+
+Work walked_work(const AttentionShape& s, const ComposedMask& composed) {
+  return work_of(Walked(s, composed).shape());
+}
+
+void refuse_attention(const AttentionShape& s, const KernelRow& row, Reasons& reasons) {
+  const Tile& tile = row.tile;
+  if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
+  if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
+  reasons.unless_multiple("head dimension", s.dim, 8);
+  reasons.unless_multiple("head dimension of v", s.dim_v, 8);
+  reasons.unless_at_most("head dimension", s.dim, tile.k);
+  reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
+  if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
+  if (s.transforms_scores && !supports_score_transform(tile))
+    reasons.unsupported("softcap or a scale of zero or less");
+  reasons.unless_at_most("the largest size",
+                         std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}),
+                         kMaxLength - 1);
+  if (!s.masked && tile.row_groups > 1) reasons.required("a block mask");
+}
+
+void refuse_attention_layout(const AttentionShape& s, const KernelRow& row,
+                             const AttentionLayout& at, Reasons& reasons) {
+  const Tile& tile = row.tile;
+  reasons.unless_at_most("tiles of the result", at.tiles, kMaxTiles);
+  if (!s.masked) return;
+  // The mask's blocks if the tiles fit them, else the composed blocks.
+  const Walked with(s, at.composed);
+  const AttentionShape& walked = with.shape();
+  const std::int64_t block_kv = std::max<std::int64_t>(walked.mask_block.cols, 1);
+  if (tile.row_groups > 1) {
+    const auto fills_tile = [&](const AttentionShape& of) {
+      return at.queries > 0 && of.mask_block.rows % at.queries == 0;
+    };
+    if (fills_tile(s) || fills_tile(walked))
+      reasons.layout("mask", "lists that differ within the queries of a tile");
+    reasons.unless_at_most("columns of blocks", (s.kv_length - 1) / block_kv + 1,
+                           kMaxRowGroupBlocks);
+  }
+  reasons.unless_at_most("blocks of the longest list", walked.mask_capacity,
+                         (kMaxLength - 1) / block_kv);
+  if (composed_bytes(at.composed) > kMaxComposedBytes)
+    reasons.layout("mask", "blocks that can be composed within 8 GiB");
+}
+
+namespace {
+
 struct Attention {
   using Shape = AttentionShape;
   using Layout = AttentionLayout;
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
-    const Tile& tile = row.tile;
-    if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
-    if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
-    reasons.unless_multiple("head dimension", s.dim, 8);
-    reasons.unless_multiple("head dimension of v", s.dim_v, 8);
-    reasons.unless_at_most("head dimension", s.dim, tile.k);
-    reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
-    if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
-    if (s.transforms_scores && !supports_score_transform(tile))
-      reasons.unsupported("softcap or a scale of zero or less");
-    reasons.unless_at_most("the largest size",
-                           std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}),
-                           kMaxLength - 1);
-    if (!s.masked && tile.row_groups > 1) reasons.required("a block mask");
+    refuse_attention(s, row, reasons);
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
-    const Tile& tile = row.tile;
     const Layout at = attention_layout(s, row, device.units);
-    reasons.unless_at_most("tiles of the result", at.tiles, kMaxTiles);
-    if (!s.masked) return at;
-    // The mask's blocks if the tiles fit them, else the composed blocks.
-    const Walked with(s, at.composed);
-    const AttentionShape& walked = with.shape();
-    const std::int64_t block_kv = std::max<std::int64_t>(walked.mask_block.cols, 1);
-    if (tile.row_groups > 1) {
-      const auto fills_tile = [&](const AttentionShape& of) {
-        return at.queries > 0 && of.mask_block.rows % at.queries == 0;
-      };
-      if (fills_tile(s) || fills_tile(walked))
-        reasons.layout("mask", "lists that differ within the queries of a tile");
-      reasons.unless_at_most("columns of blocks", (s.kv_length - 1) / block_kv + 1,
-                             kMaxRowGroupBlocks);
-    }
-    reasons.unless_at_most("blocks of the longest list", walked.mask_capacity,
-                           (kMaxLength - 1) / block_kv);
-    if (composed_bytes(at.composed) > kMaxComposedBytes)
-      reasons.layout("mask", "blocks that can be composed within 8 GiB");
+    refuse_attention_layout(s, row, at, reasons);
     return at;
   }
 
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    return attention_seconds(s, at, row, device, work_of(Walked(s, at.composed).shape()));
+    return attention_seconds(s, at, row, device, walked_work(s, at.composed));
   }
   static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {
     core::Carver carver;
@@ -540,10 +560,6 @@ struct Attention {
     return {carver.used(), 0};
   }
   static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
-
- private:
-  static constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
-  static constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // one more step still fits
 };
 
 }  // namespace

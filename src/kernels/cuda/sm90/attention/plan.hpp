@@ -132,6 +132,15 @@ double share_of_union(const AttentionShape& s, int row_groups);
 double attention_seconds(const AttentionShape& s, const AttentionLayout& layout,
                          const KernelRow& row, const DeviceFacts& device, const Work& work);
 
+/// Work of the problem as it is walked: with the composed blocks, if there are any.
+Work walked_work(const AttentionShape& s, const ComposedMask& composed);
+
+/// Add the reasons that hold for attention rows of all architectures: those that do not depend on
+/// the layout, and those that do.
+void refuse_attention(const AttentionShape& s, const KernelRow& row, Reasons& reasons);
+void refuse_attention_layout(const AttentionShape& s, const KernelRow& row,
+                             const AttentionLayout& layout, Reasons& reasons);
+
 /// Text for `explain`.
 std::string describe_layout(const AttentionLayout& layout);
 
