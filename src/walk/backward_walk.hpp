@@ -174,4 +174,13 @@ TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const 
   return step;
 }
 
+/// The queries of the step's block that see key `key` of half `half` of the tile, by position and
+/// lists, without element masks. `kept`: the keys of the half that some query sees.
+TESSERA_HD constexpr std::uint64_t queries_of_key(const KeyTileJob& job, const BackwardStep& step,
+                                                  std::uint64_t kept, int half, int key) {
+  if (step.bits[half] == kNoneSeen || (kept >> key & 1) == 0) return 0;
+  return job.by_key.bits_of(job.tile * kKeysPerTile + half * kKeyPiece + key,
+                            step.block * kQueriesPerBlock);
+}
+
 }  // namespace tessera::planning

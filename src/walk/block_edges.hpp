@@ -4,6 +4,7 @@
 
 #include "src/core/carver.hpp"
 #include "src/walk/compose_mask.hpp"
+#include "src/walk/sequence.hpp"
 
 // A block mask for the backward pass: composed into blocks of 64 x 64, whose lists are sorted, with
 // one bit per key tile and block of queries that tells whether lists name any block there, by
@@ -146,6 +147,7 @@ TESSERA_HD constexpr EdgeSight sight_of_full(const NarrowSight& by_query, const 
                                              std::int32_t column) {
   const std::int32_t key = column * kComposedKeys;
   EdgeSight sight;
+  if (first >= end) return sight;
   sight.keys = bits_between(by_query.begin_of(first) - key, by_query.end_of(end - 1) - key);
   const std::int32_t first_key = max_of(key, by_query.begin),
                      end_key = min_of(key + kComposedKeys, by_query.end);
@@ -168,6 +170,49 @@ TESSERA_HD constexpr EdgeSight sight_of_partial(const NarrowSight& by_query,
     if (seen != 0) sight.queries |= std::uint64_t{1} << (query - first);
   }
   return sight;
+}
+
+/// Adds the edges of list row `number` (of sequence, list head and row): calls mark(word, bit) for
+/// the bitmap and keep(word, bits) for keys, and returns the queries that see keys. Takes every
+/// `step`th entry from `first` on.
+TESSERA_EITHER_SIDE
+template <class Mark, class Keep>
+TESSERA_HD constexpr std::uint64_t add_edges(const BlockEdges& edges, const SequenceView& sequences,
+                                             std::int64_t number, int first, int step,
+                                             const Mark& mark, const Keep& keep) {
+  const ComposedMask& mask = edges.sizes.mask;
+  const std::int64_t row = number % mask.rows, list_head = number / mask.rows % mask.heads,
+                     batch = number / mask.rows / mask.heads;
+  const std::int64_t set = (mask.batch > 1 ? batch : 0) * mask.heads + list_head;
+  const std::int64_t line = set * mask.rows + row, begin = line * mask.capacity;
+  const Sequence sequence = sequences.at(batch);
+  const NarrowSight by_query = NarrowSight::of(sequence.sight),
+                    by_key = NarrowSight::of(sequence.sight.from_keys(sequence.q_length));
+  const auto first_query = static_cast<std::int32_t>(row * mask.queries);
+  const auto end_query =
+      static_cast<std::int32_t>(min_of((row + 1) * mask.queries, sequence.q_length));
+  // The bitmap tells what lists name, for all sequences that share them.
+  const bool marks = mask.batch > 1 || batch == 0;
+  std::uint32_t* const bitmap =
+      edges.bitmap + set * edges.sizes.tiles * edges.sizes.row_words + row / 32;
+  std::uint64_t* const keys = edges.keys + (batch * mask.heads + list_head) * edges.sizes.tiles * 2;
+  std::uint64_t queries = 0;
+  const auto add = [&](std::int32_t column, const EdgeSight& sight) {
+    if (marks) mark(bitmap + column / 2 * edges.sizes.row_words, std::uint32_t{1} << row % 32);
+    queries |= sight.queries;
+    if (sight.keys != 0) keep(keys + column, sight.keys);
+  };
+  for (int i = first; i < edges.lists.full_counts[line]; i += step) {
+    const std::int32_t column = edges.lists.full[begin + i];
+    add(column, sight_of_full(by_query, by_key, first_query, end_query, column));
+  }
+  for (int i = first; i < edges.lists.partial_counts[line]; i += step) {
+    const std::int32_t column = edges.lists.partial[begin + i];
+    add(column, sight_of_partial(by_query, edges.lists.bits + (begin + i) * mask.block_words(),
+                                 static_cast<std::int32_t>(mask.word_queries()), first_query,
+                                 end_query, column));
+  }
+  return queries;
 }
 
 }  // namespace tessera::planning

@@ -17,14 +17,8 @@ __device__ __forceinline__ void hide(float (&p)[kCount], const planning::Backwar
   const std::int32_t bits = step.bits[consumer];
   std::uint64_t seen[2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int in_tile = consumer * 64 + key + half * 8;
-    const bool exists = bits != planning::kNoneSeen && (kept >> (key + half * 8) & 1) != 0;
-    seen[half] = exists ? job.by_key.bits_of(job.tile * planning::kKeysPerTile + in_tile,
-                                             step.block * planning::kQueriesPerBlock)
-                        : 0;
-    seen[half] >>= first_query;
-  }
+  for (int half = 0; half < 2; ++half)
+    seen[half] = planning::queries_of_key(job, step, kept, consumer, key + half * 8) >> first_query;
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
     if ((seen[i / 2 % 2] >> (i / 4 * 8 + i % 2) & 1) == 0) p[i] = 0;
