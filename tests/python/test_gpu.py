@@ -222,6 +222,131 @@ def test_gradients_on_autograd_s_own_thread():
     close(b.grad, wide[1].grad)
 
 
+# ---- Gradients of attention --------------------------------------------------------------------
+
+
+def trained(*shapes, dtype=torch.bfloat16):
+    """Tensors that require gradients, and the same in float64."""
+    narrow = [normal(*shape, dtype=dtype).requires_grad_() for shape in shapes]
+    return narrow, [x.detach().double().requires_grad_() for x in narrow]
+
+
+def reference_attention(q, k, v, seen, sinks=None, softcap=0.0):
+    """[batch, length, heads, dim] in float64. `seen`: [.., queries, keys]."""
+    group = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
+    scores = scores.masked_fill(~seen, -torch.inf)
+    extra = [] if sinks is None else [sinks[None, :, None, None].expand(*scores.shape[:3], 1)]
+    whole = torch.cat([scores, *extra], -1).logsumexp(-1)
+    hidden = whole == -torch.inf
+    p = (scores - whole.masked_fill(hidden, 0)[..., None]).exp()
+    return torch.einsum("bhqk,bkhd->bqhd", p, v), whole
+
+
+def gradients_close(narrow, wide):
+    """Each gradient beside float64. P and the gradients of scores are rounded once, so the error is
+    compared with the largest gradient."""
+    for got, want in zip(narrow, wide, strict=True):
+        off = (got.grad.double() - want.grad).abs().max()
+        # Independent roundings of the terms of a sum: a few of the largest.
+        assert off <= 8 * ROUNDING[got.dtype] * want.grad.abs().max(), off
+
+
+def causal(queries, keys):
+    return torch.ones(queries, keys, dtype=torch.bool, device="cuda").tril(keys - queries)
+
+
+@products
+@halves
+@pytest.mark.parametrize("dim", [64, 80, 128])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_attention_gradients(dtype, dim, kv_heads):
+    narrow, wide = trained((2, 300, 4, dim), (2, 333, kv_heads, dim), (2, 333, kv_heads, dim),
+                           dtype=dtype)
+    out, lse = tessera.attention(*narrow, causal=True, return_lse=True)
+    want, want_lse = reference_attention(*wide, causal(300, 333))
+    dout, dlse = normal(*out.shape, dtype=dtype), normal(*lse.shape, dtype=torch.float32)
+    torch.autograd.backward((out, lse), (dout, dlse))
+    torch.autograd.backward((want, want_lse), (dout.double(), dlse.double()))
+    gradients_close(narrow, wide)
+
+
+@products
+def test_gradients_of_sinks_and_softcap():
+    narrow, wide = trained((1, 200, 4, 64), (1, 200, 2, 64), (1, 200, 2, 64))
+    sinks = torch.randn(4, device="cuda", requires_grad=True)
+    wide_sinks = sinks.detach().double().requires_grad_()
+    out = tessera.attention(*narrow, sinks=sinks, softcap=5.0, causal=True)
+    want, _ = reference_attention(*wide, causal(200, 200), wide_sinks, 5.0)
+    dout = normal(*out.shape)
+    out.backward(dout)
+    want.backward(dout.double())
+    gradients_close(narrow, wide)
+    torch.testing.assert_close(sinks.grad.double(), wide_sinks.grad, rtol=2e-2, atol=1e-2)
+
+
+@products
+@pytest.mark.parametrize("block", [16, 64, 128])
+def test_attention_gradients_under_a_block_mask(block):
+    narrow, wide = trained((1, 512, 4, 64), (1, 512, 4, 64), (1, 512, 4, 64))
+    blocks = torch.rand(1, 4, 512 // block, 512 // block, device="cuda") < 0.3
+    seen = blocks.repeat_interleave(block, 2).repeat_interleave(block, 3)
+    mask = BlockMask.from_dense(seen, block)
+    out = tessera.attention(*narrow, mask=mask)
+    want, _ = reference_attention(*wide, seen)
+    dout = normal(*out.shape)
+    out.backward(dout)
+    want.backward(dout.double())
+    gradients_close(narrow, wide)
+    unseen = ~seen.any(2)  # no query sees these keys: [batch, heads, keys]
+    assert (narrow[1].grad.transpose(1, 2)[unseen] == 0).all()
+    assert (narrow[2].grad.transpose(1, 2)[unseen] == 0).all()
+
+
+@products
+def test_the_gradient_of_a_sum_is_broadcast():
+    narrow, wide = trained((1, 130, 2, 128), (1, 130, 2, 128), (1, 130, 2, 128))
+    tessera.attention(*narrow).sum().backward()  # dout has strides of zero
+    want, _ = reference_attention(*wide, torch.ones(130, 130, dtype=torch.bool, device="cuda"))
+    want.sum().backward()
+    # The gradients of q and k vanish: every row of dout is alike.
+    assert torch.equal(narrow[2].grad.isfinite(), torch.ones_like(narrow[2].grad, dtype=torch.bool))
+    torch.testing.assert_close(narrow[2].grad.double(), wide[2].grad, rtol=2e-2, atol=2e-2)
+
+
+@products
+def test_attention_trains_compiled_and_checkpointed():
+    from torch.utils.checkpoint import checkpoint
+
+    def step(run):
+        torch.manual_seed(1)
+        narrow, _ = trained((1, 256, 4, 64), (1, 256, 4, 64), (1, 256, 4, 64))
+        out = run(*narrow)
+        out.backward(torch.ones_like(out) + out.detach())
+        return [x.grad for x in narrow]
+
+    def call(q, k, v):
+        return tessera.attention(q, k, v, causal=True)
+
+    want = step(call)
+    compiled = torch.compile(call, fullgraph=True)
+    for run in (compiled, lambda *x: checkpoint(call, *x, use_reentrant=False)):
+        for got, expected in zip(step(run), want, strict=True):
+            assert torch.equal(got, expected)  # the same bits
+
+
+@products
+def test_attention_trains_under_autocast():
+    q = torch.randn(1, 128, 2, 64, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        out = tessera.attention(q, q, q)
+    out.sum().backward()
+    assert q.grad.dtype == torch.float32 and q.grad.isfinite().all()
+
+
 # ---- Streams, graphs, devices ------------------------------------------------------------------
 
 
@@ -545,17 +670,6 @@ def test_what_no_kernel_takes_is_refused_with_reasons():
     a = normal(64, 64, dtype=torch.float32)
     with pytest.raises(NotImplementedError, match="dtype f32 is not supported"):
         tessera.matmul(a, a)
-
-
-@products
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_gradient_of_attention_is_refused_at_the_call(compiled):
-    q = normal(1, 128, 4, 64).requires_grad_()
-    call = torch.compile(tessera.attention) if compiled else tessera.attention
-    with pytest.raises(Exception, match="attention: q: requires a gradient"):
-        call(q, q, q)
-    with torch.no_grad():
-        assert call(q, q, q).shape == q.shape
 
 
 @products

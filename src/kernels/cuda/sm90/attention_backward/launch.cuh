@@ -8,7 +8,6 @@
 
 #include <tessera/attention.hpp>
 
-#include "src/core/recent.hpp"
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/block_edges.hpp"
