@@ -339,7 +339,7 @@ TEST(Json, SaysWhatTheExplanationSays) {
   EXPECT_TRUE(empty["plan"].is_null());
   const auto& all = empty["candidates"];
   EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const auto& one) {
-    return one["kernel"].is_null() && one["family"] == "sm90";
+    return one["kernel"].is_null() && one["family"] == "sm80";
   }));
 }
 
