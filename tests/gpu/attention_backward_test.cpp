@@ -28,7 +28,7 @@ constexpr const char* kFamily = "sm90_attention_backward";
 
 AttentionOptions options_for(std::uint64_t seed) {
   AttentionOptions options = gpu_test::options_for(seed);
-  options.dims = {8, 40, 64, 64, 72, 96, 128, 128};
+  options.dims = {8, 40, 64, 64, 72, 96, 128, 128, 136, 192, 256};
   options.longest = 260;
   options.wide_out = false;
   return options;
@@ -118,6 +118,19 @@ TEST(GpuAttentionBackward, LongSequencesMatchTheOracle) {
     o.largest_batch = o.largest_kv_heads = 1;
     o.dims = {64, 128};
   });
+}
+
+/// Thread blocks with half of a key tile: last halves without keys, and one key.
+TEST(GpuAttentionBackward, WideHeadsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  for (const std::int64_t longest : {64, 65, 129, 500})
+    all_match(16, [&](AttentionOptions& o) {
+      plain(o);
+      o.positions = Presence::maybe;
+      o.longest = longest;
+      o.largest_batch = o.largest_kv_heads = 1;
+      o.dims = {136, 160, 192, 200, 248, 256};
+    });
 }
 
 TEST(GpuAttentionBackward, GroupsOfHeadsMatchTheOracle) {
@@ -308,7 +321,7 @@ class LargeProblem {
 /// Many thread blocks that add to the same sums.
 TEST(GpuAttentionBackward, SameBitsEveryTime) {
   SKIP_UNLESS_HOPPER();
-  for (const std::int64_t dim : {64, 96, 128})
+  for (const std::int64_t dim : {64, 96, 128, 192, 256})
     for (const bool causal : {false, true})
       for (const std::int64_t kv_heads : {2, 4}) {
         LargeProblem large(2, 1500, 4, kv_heads, dim, causal);
@@ -326,13 +339,14 @@ TEST(GpuAttentionBackward, SameBitsEveryTime) {
 /// One head: its key tiles wait for each other from the first step on.
 TEST(GpuAttentionBackward, MoreKeyTilesThanSmsOfOneHead) {
   SKIP_UNLESS_HOPPER();
-  for (const bool causal : {false, true}) {
-    LargeProblem large(1, 20000, 1, 1, 128, causal);
-    attention_backward(large.problem);
-    const std::vector<std::byte> first = large.gradients();
-    attention_backward(large.problem);
-    ASSERT_EQ(large.gradients(), first);
-  }
+  for (const std::int64_t dim : {128, 256})
+    for (const bool causal : {false, true}) {
+      LargeProblem large(1, 20000, 1, 1, dim, causal);
+      attention_backward(large.problem);
+      const std::vector<std::byte> first = large.gradients();
+      attention_backward(large.problem);
+      ASSERT_EQ(large.gradients(), first);
+    }
 }
 
 /// Replays with other lists in the same buffers.

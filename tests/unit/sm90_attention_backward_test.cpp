@@ -47,6 +47,21 @@ TEST(Sm90AttentionBackward, ChoosesTheRowOfTheHeadDimension) {
   EXPECT_EQ(chosen(80, 80), "sm90_attention_backward_d96_q64_k128_s3");
   EXPECT_EQ(chosen(128, 128), "sm90_attention_backward_d128_q64_k128_s3");
   EXPECT_EQ(chosen(64, 128), "sm90_attention_backward_d128_q64_k128_s3");
+  EXPECT_EQ(chosen(136, 128), "sm90_attention_backward_d192_v128_q64_k64_s3");
+  EXPECT_EQ(chosen(192, 128), "sm90_attention_backward_d192_v128_q64_k64_s3");
+  EXPECT_EQ(chosen(192, 192), "sm90_attention_backward_d192_q64_k64_s2");
+  EXPECT_EQ(chosen(128, 192), "sm90_attention_backward_d192_q64_k64_s2");
+  EXPECT_EQ(chosen(200, 64), "sm90_attention_backward_d256_q64_k64_s2");
+  EXPECT_EQ(chosen(256, 256), "sm90_attention_backward_d256_q64_k64_s2");
+}
+
+TEST(Sm90AttentionBackward, WideHeadsHaveTheSameTilesAndMoreParts) {
+  for (const std::int64_t dim : {192, 256}) {
+    const Plan plan = on_h100(problem_of({.dim = dim, .dim_v = dim}));
+    EXPECT_EQ(plan.planned->layout.get<BackwardLayout>().tiles, 2 * 4 * 8);
+    const std::int64_t blocks = 32 * 8, parts = dim / 64;  // a turn counter per part
+    EXPECT_EQ(plan.workspace_bytes, blocks * (2 * 64 * 4 + 64 * dim * 4 + parts * 4) + 128);
+  }
 }
 
 TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
@@ -122,7 +137,7 @@ TEST(Sm90AttentionBackward, SaysWhatItRefuses) {
     EXPECT_FALSE(select(p, device_preset("h100")).supported);
     EXPECT_NE(text.find(reason), std::string::npos) << text;
   };
-  refuses(problem_of({.dim = 136, .dim_v = 128}), "head dimension: expected at most 128, got 136");
+  refuses(problem_of({.dim = 264, .dim_v = 128}), "head dimension: expected at most 256, got 264");
   refuses(problem_of({.dim = 60, .dim_v = 60}), "a multiple of 8");
   refuses(problem_of({.dtype = DType::f32}), "dtype f32 is not supported");
   AttentionBackwardProblem p = problem_of({});

@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(kThreads)
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *s.scratch.ticket = 0;
   for (int head = blockIdx.y; head < walk.heads; head += gridDim.y) {
     const std::int64_t slot = std::int64_t{head} * walk.query_blocks + blockIdx.x;
-    if (threadIdx.x < 2) s.scratch.turns[slot * 2 + threadIdx.x] = 0;
+    const int parts = s.scratch.dq_parts;
+    if (threadIdx.x < parts) s.scratch.turns[slot * parts + threadIdx.x] = 0;
     for (int i = threadIdx.x / kThreadsPerQuery; i < planning::kQueriesPerBlock; i += kQueries) {
       float delta = 0, lse = -INFINITY;
       if (place.batch >= 0 && i < place.size()) {
@@ -215,7 +216,7 @@ struct Conversion {
   const std::int32_t* turns;
   HeadRows dq;
   float scale;
-  int width, half;
+  int parts, width, part;  // per block: parts; columns in all, and of a part
 };
 
 /// Grid: numbers of blocks, heads. A thread takes eight columns of two queries: those of a quad of
@@ -228,16 +229,16 @@ __global__ void __launch_bounds__(kThreads)
   if (place.batch < 0) return;
   for (int head = blockIdx.y; head < walk.heads; head += gridDim.y) {
     const std::int64_t slot = std::int64_t{head} * walk.query_blocks + blockIdx.x;
-    const bool visited = c.turns[slot * 2] != 0;
+    const bool visited = c.turns[slot * c.parts] != 0;
     const float* const block = c.sums + slot * planning::kQueriesPerBlock * c.width;
     for (int item = threadIdx.x; item < c.dq.columns / kEight * kQuads; item += kThreads) {
       const int group = item / kQuads, quad = item % kQuads, column = group * kEight;
-      const int in_half = column < c.half ? column : column - c.half;
-      const float* const half = block + (column < c.half ? 0 : planning::kQueriesPerBlock * c.half);
+      const int part = column / c.part, in_part = column % c.part;
       float low[kEight] = {}, high[kEight] = {};
       if (visited) {
         const auto* from =
-            reinterpret_cast<const float4*>(half) + in_half / kEight * 128 + quad * 4;
+            reinterpret_cast<const float4*>(block + planning::kQueriesPerBlock * part * c.part) +
+            in_part / kEight * 128 + quad * 4;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float4 sum = from[i];
@@ -293,8 +294,9 @@ void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk&
 }
 
 void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
-                const BackwardScratch& scratch, float scale, int width, int half, void* stream) {
-  const Conversion c{scratch.dq, scratch.turns, HeadRows::of(problem.dq), scale, width, half};
+                const BackwardScratch& scratch, float scale, int width, int part, void* stream) {
+  const Conversion c{scratch.dq, scratch.turns, HeadRows::of(problem.dq), scale, scratch.dq_parts,
+                     width,      part};
   Kernel<convert_dq_kernel>::launch(
       {"convert_dq_kernel", grid_of(walk.query_blocks, walk.heads), kThreads, stream}, c, walk);
 }

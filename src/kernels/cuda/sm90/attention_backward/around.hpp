@@ -40,9 +40,9 @@ void compute_statistics(const AttentionBackwardProblem& problem, const BackwardW
 void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
                     const BackwardScratch& scratch, void* stream);
 
-/// Converts the sums of dQ, times `scale`. `width`: columns of a sum, of which the first `half` lie
-/// in the first part of a block.
+/// Converts the sums of dQ, times `scale`. `width`: columns of a sum; `part`: of each part of
+/// a block.
 void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
-                const BackwardScratch& scratch, float scale, int width, int half, void* stream);
+                const BackwardScratch& scratch, float scale, int width, int part, void* stream);
 
 }  // namespace tessera::cuda::sm90::attention_backward

@@ -4,10 +4,11 @@
 #include "src/kernels/cuda/sm90/attention_backward/producer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/sender.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/wide_consumers.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// The kernel: one thread block per key tile and KV head. It initialises the barriers, takes a key
-// tile, and dispatches each warp to its role.
+// The kernel: one thread block per key tile, or half of one, and KV head. It initialises the
+// barriers, takes a key tile, and dispatches each warp to its role.
 namespace tessera::cuda::sm90::attention_backward {
 
 template <class T>
@@ -17,11 +18,12 @@ __device__ void init_barriers(typename T::Shared& shared) {
   tile::ptx::mbarrier_init(&shared.kv_full, 1);
   shared.q_ring.init(kOfConsumers);
   shared.g_ring.init(kOfConsumers);
-  shared.ds_ring.init(kOfConsumers, kOfConsumers);
-  shared.step_ring.init(kHalves);
-  for (int half = 0; half < kHalves; ++half) {
-    tile::ptx::mbarrier_init(&shared.dq_empty[half], 1);
-    for (std::uint64_t& barrier : shared.dq_full[half])
+  constexpr int kOfScoreGradients = T::kKeyParts == 1 ? kOfConsumers : kOfConsumer;
+  shared.ds_ring.init(kOfScoreGradients, kOfScoreGradients);
+  shared.step_ring.init(T::kParts);
+  for (int buffer = 0; buffer < T::kDqBuffers; ++buffer) {
+    tile::ptx::mbarrier_init(&shared.dq_empty[buffer], 1);
+    for (std::uint64_t& barrier : shared.dq_full[buffer])
       tile::ptx::mbarrier_init(&barrier, kOfConsumer);
   }
   tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
@@ -54,7 +56,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    Consumer<T>(args, shared, warpgroup - 1).run();
+    if constexpr (T::kKeyParts == 1)
+      Consumer<T>(args, shared, warpgroup - 1).run();
+    else if (warpgroup == 1)
+      ValueConsumer<T>(args, shared).run();
+    else
+      KeyConsumer<T>(args, shared).run();
   }
 }
 

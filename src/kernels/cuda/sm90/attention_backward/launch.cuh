@@ -83,7 +83,7 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
     args.inverse_cap = 1 / (kLog2e * shape.softcap);
   }
   Kernel<attention_backward_kernel<T>>::launch({.name = "attention_backward_kernel",
-                                                .grid = grid_of(walk.tiles),
+                                                .grid = grid_of(walk.tiles * T::kKeyParts),
                                                 .threads = T::kThreads,
                                                 .stream = stream,
                                                 .shared_bytes = T::kSharedBytes},
@@ -117,7 +117,7 @@ void launch_typed(const Call& call) {
       launch_main<Plain>(problem, shape, walk, scratch, call.stream);
   }
   if (problem.dq && shape.q_total > 0)
-    convert_dq(problem, walk, scratch, shape.scale, kTile.k, Plain::kHalf, call.stream);
+    convert_dq(problem, walk, scratch, shape.scale, kTile.k, Plain::kPart, call.stream);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

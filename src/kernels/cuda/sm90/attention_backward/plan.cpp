@@ -34,7 +34,7 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, const Tile& tile
   if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
   const bool packed = s.kv_layout == KvLayout::packed;
   const RowBlocks queries = RowBlocks::of(tile.m, s.q_packed, s.q_length);
-  const RowBlocks keys = RowBlocks::of(tile.n, packed, s.kv_length);
+  const RowBlocks keys = RowBlocks::of(kKeysPerTile, packed, s.kv_length);
   layout.query_blocks = queries.bound(s.batch, s.q_total);
   layout.tiles = s.kv_total > 0 ? keys.bound(s.batch, s.kv_total) * s.kv_heads : 0;
   layout.section = packed ? s.kv_heads : std::min(kSection, s.batch * s.kv_heads);
@@ -68,7 +68,8 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   scratch.lse = carver.add<float>(blocks * tile.m);
   scratch.delta = carver.add<float>(blocks * tile.m);
   scratch.dq = carver.add<float>(blocks * tile.m * tile.k);
-  scratch.turns = carver.add<std::int32_t>(blocks * 2);
+  scratch.dq_parts = dq_parts(tile);
+  scratch.turns = carver.add<std::int32_t>(blocks * scratch.dq_parts);
   scratch.ticket = carver.add<std::int32_t>(1);
   if (layout.copies_dout)
     scratch.dout = carver.add<char>(Size(s.q_total) * s.heads * s.dim_v * size_of(s.dtype));
@@ -119,13 +120,17 @@ struct AttentionBackward {
     const double width = real(3 * s.dim + 2 * s.dim_v);
     const double padded = real(3 * tile.k + 2 * tile.v) / std::max(width, 1.0);
     const double edges = (1 + 0.5 * tile.m / std::max(real(s.q_length), 1.0)) *
-                         (1 + 0.5 * tile.n / std::max(real(s.kv_length), 1.0));
-    const double units = std::max(std::min(real(device.units), real(at.tiles)), 1.0);
+                         (1 + 0.5 * kKeysPerTile / std::max(real(s.kv_length), 1.0));
+    const double blocks = real(at.tiles) * key_parts(tile);
+    const double units = std::max(std::min(real(device.units), blocks), 1.0);
+    // Where thread blocks have half a key tile, both consumers compute the scores.
+    const double products = key_parts(tile) > 1 ? 6.0 / 5.0 : 1;
     const double slower =
         device.tensor_tflops > 0 ? 970.0 * device.units / (132 * device.tensor_tflops) : 1;
-    const double rounds = real(at.tiles) / std::max(real(device.units), 1.0);
-    const double compute = work.flops * padded * edges / (units * kTflopsOfOneSm * 1e12) * slower +
-                           std::max(rounds, 1.0) * kTileSeconds;
+    const double rounds = blocks / std::max(real(device.units), 1.0);
+    const double compute =
+        work.flops * products * padded * edges / (units * kTflopsOfOneSm * 1e12) * slower +
+        std::max(rounds, 1.0) * kTileSeconds;
     const double sums = real(at.query_blocks) * real(s.heads) * tile.m * tile.k * sizeof(float);
     const double memory =
         device.memory_tbs > 0 ? (work.bytes + 2 * sums) / (device.memory_tbs * 1e12) : 0;

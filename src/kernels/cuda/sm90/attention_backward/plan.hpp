@@ -13,12 +13,21 @@
 namespace tessera::planning {
 
 struct BackwardLayout {
-  std::int64_t tiles = 0;         // key tiles of all KV heads, upper bound: thread blocks
+  std::int64_t tiles = 0;         // key tiles of all KV heads, upper bound
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
   std::int64_t section = 1;       // KV heads whose tiles are handed out in turns
   bool copies_dout = false;       // TMA cannot read dout
   EdgeSizes edges;                // of a block mask
 };
+
+/// dQ of a block of queries is computed, sent and added up in parts of so many columns.
+constexpr int dq_part_columns(const Tile& tile) { return tile.k > 64 ? 64 : 32; }
+constexpr int dq_parts(const Tile& tile) {
+  return (tile.k + dq_part_columns(tile) - 1) / dq_part_columns(tile);
+}
+
+/// Thread blocks per key tile: a thread block has all of its keys, or half of them.
+constexpr int key_parts(const Tile& tile) { return kKeysPerTile / tile.n; }
 
 BackwardLayout backward_layout(const AttentionBackwardShape& s, const Tile& tile);
 
@@ -27,14 +36,15 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
                            const BackwardLayout& layout, const BlockEdges& edges);
 
 /// The kernels' memory, inside the workspace. Of each block of queries of a head, in the order of
-/// RowBlocks: statistics of its queries, sums of dQ, and a turn counter for each half of the
-/// columns of dQ.
+/// RowBlocks: statistics of its queries, sums of dQ, and a turn counter for each part of
+/// the columns of dQ.
 struct BackwardScratch {
   float* lse = nullptr;    // -log2(e) * lse, in the order of `mixed_query`
   float* delta = nullptr;  // rowsum(dO * O) - dlse, likewise
   float* dq = nullptr;     // in the order of the consumers' registers
   std::int32_t* turns = nullptr;
-  std::int32_t* ticket = nullptr;  // key tiles handed out
+  int dq_parts = 0;                // per block of queries
+  std::int32_t* ticket = nullptr;  // key tiles, or halves of them, handed out
   void* dout = nullptr;            // a copy that TMA can read: [rows of q, heads, dim_v]
   BlockEdges edges;
 };

@@ -34,8 +34,9 @@ class Producer {
     int number = 0;
     if (lane() == 0) number = atomicAdd(args_.scratch.ticket, 1);
     number = __shfl_sync(kAllLanes, number, 0);
-    const planning::KeyTilePlace place = place_of(number);
+    const planning::KeyTilePlace place = place_of(number / T::kKeyParts);
     if (lane() == 0) {
+      shared_.key_part = number % T::kKeyParts;
       shared_.num_steps = place.batch < 0 ? -1 : 0;
       if (place.batch >= 0) shared_.job = describe_key_tile(args_.walk, place);
     }
@@ -122,7 +123,8 @@ class Producer {
 
   __device__ void load_keys() {
     const KeyTileJob& job = shared_.job;
-    const int row = job.tile * T::kN + (args_.walk.keys.packed ? job.kv_begin : 0);
+    const int row = (job.tile * T::kKeyParts + shared_.key_part) * T::kN +
+                    (args_.walk.keys.packed ? job.kv_begin : 0);
     const int batch = args_.walk.keys.packed ? 0 : job.batch;
     const std::uint32_t full = tile::shared_address(&shared_.kv_full);
     tile::arrive_expecting(&shared_.kv_full, T::Keys::kBytes + T::Values::kBytes);
@@ -178,7 +180,8 @@ class Producer {
   }
 
   __device__ void advance() {
-    at_.advance();
+    q_at_.advance();
+    g_at_.advance();
     step_at_.advance();
   }
 
@@ -203,19 +206,20 @@ class Producer {
                        batch, tile::shared_address(full));
       copy_bytes(numbers, from + statistics, kStatisticBytes, full);
     };
-    const int stage = at_.stage;
-    tile::wait(&shared_.q_ring.empty[stage], at_.parity ^ 1);
-    load_rows(shared_.queries[stage], args_.q, shared_.lse[stage], args_.scratch.lse,
-              &shared_.q_ring.full[stage]);
-    tile::wait(&shared_.g_ring.empty[stage], at_.parity ^ 1);
-    load_rows(shared_.gradients[stage], args_.dout, shared_.delta[stage], args_.scratch.delta,
-              &shared_.g_ring.full[stage]);
+    const int q = q_at_.stage, g = g_at_.stage;
+    tile::wait(&shared_.q_ring.empty[q], q_at_.parity ^ 1);
+    load_rows(shared_.queries[q], args_.q, shared_.lse[q], args_.scratch.lse,
+              &shared_.q_ring.full[q]);
+    tile::wait(&shared_.g_ring.empty[g], g_at_.parity ^ 1);
+    load_rows(shared_.gradients[g], args_.dout, shared_.delta[g], args_.scratch.delta,
+              &shared_.g_ring.full[g]);
     advance();
   }
 
   const Arguments& args_;
   Shared& shared_;
-  tile::RingCursor<T::kStages> at_;
+  tile::RingCursor<T::kStages> q_at_;
+  tile::RingCursor<T::kGradientStages> g_at_;
   tile::RingCursor<T::kStepDescriptors> step_at_;
 };
 

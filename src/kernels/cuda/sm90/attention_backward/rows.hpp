@@ -6,7 +6,7 @@
 namespace tessera::planning {
 
 // The backward pass of attention on Hopper, compiled for sm_90a only. `m`: queries of a step; `n`:
-// keys of a thread block.
+// keys of a thread block, all or half of a key tile.
 inline constexpr unsigned kAttentionBackwardDtypes = core::dtypes({DType::f16, DType::bf16});
 inline constexpr KernelRow kSm90AttentionBackwardRows[] = {
     {.name = "sm90_attention_backward_d64_q64_k128_s4",
@@ -23,6 +23,21 @@ inline constexpr KernelRow kSm90AttentionBackwardRows[] = {
      .tile = {.m = 64, .n = 128, .k = 128, .stages = 3, .warpgroups = 2, .v = 128},
      .dtypes = kAttentionBackwardDtypes,
      .why = "heads of up to 128: dK and dV of 128 keys stay in registers",
+     .measured = ""},
+    {.name = "sm90_attention_backward_d192_v128_q64_k64_s3",
+     .tile = {.m = 64, .n = 64, .k = 192, .stages = 3, .warpgroups = 2, .v = 128},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 192 with values of up to 128",
+     .measured = ""},
+    {.name = "sm90_attention_backward_d192_q64_k64_s2",
+     .tile = {.m = 64, .n = 64, .k = 192, .stages = 2, .warpgroups = 2, .v = 192},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 192: dK and dV of 64 keys stay in registers",
+     .measured = ""},
+    {.name = "sm90_attention_backward_d256_q64_k64_s2",
+     .tile = {.m = 64, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 256: dK and dV of 64 keys stay in registers",
      .measured = ""},
 };
 

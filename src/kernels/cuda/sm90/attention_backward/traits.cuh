@@ -22,7 +22,7 @@ using planning::BackwardStep;
 using planning::KeyTileJob;
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kHalves = 2;  // of dQ's columns: one per consumer
+inline constexpr int kHalves = 2;  // of the keys of a tile
 
 /// Each kernel row is compiled as two kernels: plain, and with a softcap.
 template <planning::Tile kOfRow, class ElementType, bool kSoftcap>
@@ -32,18 +32,26 @@ struct Traits {
   static constexpr planning::Tile kTile = kOfRow;
   static constexpr bool kCaps = kSoftcap;
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
-  static constexpr int kStages = kTile.stages;
+  // Stages of Q, and of dO: shared memory has no room for two blocks of 256 columns each.
+  static constexpr int kStages = kTile.stages, kGradientStages = kDimV > 192 ? 1 : kStages;
   static constexpr int kConsumers = kTile.warpgroups, kThreads = (kConsumers + 1) * kWarpgroup;
-  static_assert(kM == planning::kQueriesPerBlock && kN == planning::kKeysPerTile &&
-                kConsumers == kHalves);
+  static_assert(kM == planning::kQueriesPerBlock && kConsumers == 2);
 
-  // The consumers divide dQ by columns: the first `kHalf`, and the rest. Panels of K do not cross.
-  static constexpr int kHalf = kDim > 64 ? 64 : 32;
-  static_assert(kDim <= 2 * kHalf);
-  static constexpr int columns_of(int half) { return half == 0 ? kHalf : kDim - kHalf; }
+  // Thread blocks per key tile. With 1, each consumer has half of the keys; with 2, the thread
+  // block has half of them, and one consumer has dV and dQ, the other dK.
+  static constexpr int kKeyParts = planning::key_parts(kTile);
+  static_assert(kKeyParts == 1 || kKeyParts == 2);
+
+  // dQ is computed and sent in parts of kPart columns. A panel of K has the columns of a part.
+  static constexpr int kPart = planning::dq_part_columns(kTile);
+  static constexpr int kParts = planning::dq_parts(kTile);
+  static_assert(kKeyParts == 2 || kParts == kConsumers);
+  static constexpr int columns_of(int part) {
+    return kDim - part * kPart < kPart ? kDim - part * kPart : kPart;
+  }
 
   static constexpr int whole_lines(int columns) { return (columns + 63) / 64 * 64; }
-  using Keys = tile::RowsTile<Element, kN, 2 * kHalf, kHalf>;
+  using Keys = tile::RowsTile<Element, kN, kParts * kPart, kPart>;
   using Values = tile::RowsTile<Element, kN, whole_lines(kDimV)>;
   using Queries = tile::RowsTile<Element, kM, whole_lines(kDim)>;
   using Gradients = tile::RowsTile<Element, kM, whole_lines(kDimV)>;
@@ -55,7 +63,7 @@ struct Traits {
 
   static constexpr int kScoreGradients = 2;  // buffers
   static constexpr int kStepDescriptors = 8;
-  static constexpr int kSenders = 3;
+  static constexpr int kDqBuffers = 2, kSenders = 3;
 
   /// Named barriers; 0 is __syncthreads.
   enum NamedBarrier : int { kTurnBarrier = 1, kWarpgroupBarrier = 3 };  // one per consumer each
@@ -64,19 +72,21 @@ struct Traits {
     Keys keys;
     Values values;
     Queries queries[kStages];
-    Gradients gradients[kStages];
+    Gradients gradients[kGradientStages];
     ScoreGradients ds[kScoreGradients];
-    alignas(128) float dq[kHalves][kM * kHalf];
-    alignas(16) float lse[kStages][kM], delta[kStages][kM];
+    alignas(128) float dq[kDqBuffers][kM * kPart];
+    alignas(16) float lse[kStages][kM], delta[kGradientStages][kM];
     BackwardStep steps[kStepDescriptors];
     KeyTileJob job;
     std::uint64_t kept[kHalves];  // keys that some query sees
     std::int32_t num_steps;
+    std::int32_t key_part;  // which half of the tile the thread block has, if not all
     std::uint64_t kv_full;
-    tile::RingBarriers<kStages> q_ring, g_ring;
+    tile::RingBarriers<kStages> q_ring;
+    tile::RingBarriers<kGradientStages> g_ring;
     tile::RingBarriers<kStepDescriptors> step_ring;
     tile::RingBarriers<kScoreGradients> ds_ring;
-    std::uint64_t dq_full[kHalves][kSenders], dq_empty[kHalves];
+    std::uint64_t dq_full[kDqBuffers][kSenders], dq_empty[kDqBuffers];
   };
   static constexpr int kSharedBytes = sizeof(Shared);
   static_assert(kSharedBytes <= 227 * 1024);
