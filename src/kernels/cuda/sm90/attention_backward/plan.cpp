@@ -23,6 +23,7 @@ constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
 // Estimates until they are measured: a step per SM by the FLOPs of its MMAs at the rate of large
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6, kOtherLaunches = 6e-6;
+constexpr double kRateOfHalfTiles = 0.6;  // of kTflopsOfOneSm
 constexpr double kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
 
 double real(std::int64_t n) { return static_cast<double>(n); }
@@ -123,8 +124,9 @@ struct AttentionBackward {
                          (1 + 0.5 * kKeysPerTile / std::max(real(s.kv_length), 1.0));
     const double blocks = real(at.tiles) * key_parts(tile);
     const double units = std::max(std::min(real(device.units), blocks), 1.0);
-    // Where thread blocks have half a key tile, both consumers compute the scores.
-    const double products = key_parts(tile) > 1 ? 6.0 / 5.0 : 1;
+    // Where thread blocks have half a key tile, both consumers compute the scores, and a step moves
+    // twice as many bytes per FLOP.
+    const double products = key_parts(tile) > 1 ? 6.0 / 5.0 / kRateOfHalfTiles : 1;
     const double slower =
         device.tensor_tflops > 0 ? 970.0 * device.units / (132 * device.tensor_tflops) : 1;
     const double rounds = blocks / std::max(real(device.units), 1.0);
