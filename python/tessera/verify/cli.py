@@ -125,13 +125,19 @@ def draws_rows(op: Operation, options: argparse.Namespace) -> bool:
     return op.draws_rows if options.rows is None else options.rows == DRAWN
 
 
+def explained(built: Any, outputs: tuple[Any, ...]) -> Any:
+    import tessera
+
+    if hasattr(built, "explain"):
+        return built.explain(*outputs)
+    name, arguments, given = built.call(*outputs)
+    return tessera.explain(name, *arguments, **given)
+
+
 def row_of(built: Any, outputs: tuple[Any, ...], seed: int) -> tuple[str | None, str | None]:
     """The kernel row to ask for, and the one that will run: a random one of those that support the
     problem, or the library's choice."""
-    import tessera
-
-    name, arguments, given = built.call(*outputs)
-    found = tessera.explain(name, *arguments, **given)
+    found = explained(built, outputs)
     rows = sorted(one["kernel"] for one in found["candidates"] if one["accepted"])
     rng = random.Random(f"row {seed}")
     if not rows:
@@ -288,8 +294,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help="maximum of multiplications per product")
     parser.add_argument("--rows", choices=(DRAWN, FASTEST),
                         help="which kernel rows run: random ones of those that support the "
-                             "problem, or the library's choice [products: drawn; attention: "
-                             "fastest]")
+                             "problem, or the library's choice [attention: fastest; the "
+                             "others: drawn]")
     parser.add_argument("--repeat", action="store_true", help="run each twice and compare the bits")
     parser.add_argument("--failures", type=int, default=20, help="stop after so many failures [20]")
     parser.add_argument("--json", metavar="FILE", help="write the results to this file")
