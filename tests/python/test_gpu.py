@@ -225,96 +225,70 @@ def test_gradients_on_autograd_s_own_thread():
 # ---- Gradients of attention --------------------------------------------------------------------
 
 
-def trained(*shapes, dtype=torch.bfloat16):
-    """Tensors that require gradients, and the same in float64."""
-    narrow = [normal(*shape, dtype=dtype).requires_grad_() for shape in shapes]
-    return narrow, [x.detach().double().requires_grad_() for x in narrow]
+def gradients_are_right(dlse=False, one_dout=False, **options):
+    """Gradients through PyTorch, by the error budget of `tessera verify attention_backward`."""
+    from tessera.verify.attention import backward, draw, judge_backward
 
-
-def reference_attention(q, k, v, seen, sinks=None, softcap=0.0):
-    """[batch, length, heads, dim] in float64. `seen`: [.., queries, keys]."""
-    group = q.shape[2] // k.shape[2]
-    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-    if softcap:
-        scores = softcap * (scores / softcap).tanh()
-    scores = scores.masked_fill(~seen, -torch.inf)
-    extra = [] if sinks is None else [sinks[None, :, None, None].expand(*scores.shape[:3], 1)]
-    whole = torch.cat([scores, *extra], -1).logsumexp(-1)
-    hidden = whole == -torch.inf
-    p = (scores - whole.masked_fill(hidden, 0)[..., None]).exp()
-    return torch.einsum("bhqk,bkhd->bqhd", p, v), whole
-
-
-def gradients_close(narrow, wide):
-    """Each gradient beside float64. P and the gradients of scores are rounded once, so the error is
-    compared with the largest gradient."""
-    for got, want in zip(narrow, wide, strict=True):
-        off = (got.grad.double() - want.grad).abs().max()
-        # Independent roundings of the terms of a sum: a few of the largest.
-        assert off <= 8 * ROUNDING[got.dtype] * want.grad.abs().max(), off
-
-
-def causal(queries, keys):
-    return torch.ones(queries, keys, dtype=torch.bool, device="cuda").tril(keys - queries)
+    names = ("dq", "dk", "dv", "dsinks")
+    for tensors in (("q", "k", "v", "out"), ("dout", *names)):
+        options.setdefault("heads_first", {}).update(dict.fromkeys(tensors, False))
+        options.setdefault("padding", {}).update(dict.fromkeys(tensors, (0, 0, 0)))
+    d = draw.Drawn(11, **options)
+    d.out_dtype = d.dtype
+    wanted = dict.fromkeys(names, True) | {"dsinks": d.sinks is not None}
+    built = backward.build_backward(backward.DrawnBackward(
+        d, d.dtype, dlse, one_dout, wanted, d.heads_first, d.padding), "cuda", 1 << 23)
+    _, inputs, given = built.forward.call(built.out, built.lse)
+    leaves = [x.detach().clone().requires_grad_() for x in (*inputs, built.forward.sinks)
+              if x is not None]
+    given |= {"out": None, "lse": None, "sinks": leaves[3] if d.sinks else None}
+    out, lse = tessera.attention(*leaves[:3], **given)
+    if dlse:
+        torch.autograd.backward((out, lse), (built.dout, built.dlse))
+    else:
+        out.backward(built.dout)
+    # The results that the backward pass has read.
+    built.out.tensor.copy_(out.detach())
+    built.lse.tensor.copy_(lse.detach())
+    outputs = built.outputs()
+    for buffer, leaf in zip(outputs, leaves, strict=False):
+        buffer.tensor.copy_(leaf.grad)
+    share, trouble = judge_backward.judge(built, *outputs)
+    assert trouble is None and share > 0, trouble
+    return built, leaves
 
 
 @products
-@halves
-@pytest.mark.parametrize("dim", [64, 80, 128])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("dim", [64, 80, 128, 192, 256])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_attention_gradients(dtype, dim, kv_heads):
-    narrow, wide = trained((2, 300, 4, dim), (2, 333, kv_heads, dim), (2, 333, kv_heads, dim),
-                           dtype=dtype)
-    out, lse = tessera.attention(*narrow, causal=True, return_lse=True)
-    want, want_lse = reference_attention(*wide, causal(300, 333))
-    dout, dlse = normal(*out.shape, dtype=dtype), normal(*lse.shape, dtype=torch.float32)
-    torch.autograd.backward((out, lse), (dout, dlse))
-    torch.autograd.backward((want, want_lse), (dout.double(), dlse.double()))
-    gradients_close(narrow, wide)
+    gradients_are_right(dlse=True, dtype=dtype, dim=dim, dim_v=dim, heads=4, kv_heads=kv_heads,
+                        q_lengths=[300] * 2, kv_lengths=[333] * 2, causal=True)
 
 
 @products
 def test_gradients_of_sinks_and_softcap():
-    narrow, wide = trained((1, 200, 4, 64), (1, 200, 2, 64), (1, 200, 2, 64))
-    sinks = torch.randn(4, device="cuda", requires_grad=True)
-    wide_sinks = sinks.detach().double().requires_grad_()
-    out = tessera.attention(*narrow, sinks=sinks, softcap=5.0, causal=True)
-    want, _ = reference_attention(*wide, causal(200, 200), wide_sinks, 5.0)
-    dout = normal(*out.shape)
-    out.backward(dout)
-    want.backward(dout.double())
-    gradients_close(narrow, wide)
-    torch.testing.assert_close(sinks.grad.double(), wide_sinks.grad, rtol=2e-2, atol=1e-2)
+    gradients_are_right(heads=4, kv_heads=2, q_lengths=[200], kv_lengths=[200], causal=True,
+                        softcap=5.0, sinks="f32")
 
 
 @products
 @pytest.mark.parametrize("block", [16, 64, 128])
 def test_attention_gradients_under_a_block_mask(block):
-    narrow, wide = trained((1, 512, 4, 64), (1, 512, 4, 64), (1, 512, 4, 64))
-    blocks = torch.rand(1, 4, 512 // block, 512 // block, device="cuda") < 0.3
-    seen = blocks.repeat_interleave(block, 2).repeat_interleave(block, 3)
-    mask = BlockMask.from_dense(seen, block)
-    out = tessera.attention(*narrow, mask=mask)
-    want, _ = reference_attention(*wide, seen)
-    dout = normal(*out.shape)
-    out.backward(dout)
-    want.backward(dout.double())
-    gradients_close(narrow, wide)
-    unseen = ~seen.any(2)  # no query sees these keys: [batch, heads, keys]
-    assert (narrow[1].grad.transpose(1, 2)[unseen] == 0).all()
-    assert (narrow[2].grad.transpose(1, 2)[unseen] == 0).all()
+    from tessera.verify.attention import draw
+
+    # Gradients of keys that no query sees have to be exact zeros.
+    blocks = draw.Blocks(block, block, batch=1, heads=4, density=0.3, partial=0.3, empty_rows=0.2,
+                         tiles=3)
+    gradients_are_right(heads=4, kv_heads=4, q_lengths=[512], kv_lengths=[512], mask=blocks)
 
 
 @products
 def test_the_gradient_of_a_sum_is_broadcast():
-    narrow, wide = trained((1, 130, 2, 128), (1, 130, 2, 128), (1, 130, 2, 128))
-    tessera.attention(*narrow).sum().backward()  # dout has strides of zero
-    want, _ = reference_attention(*wide, torch.ones(130, 130, dtype=torch.bool, device="cuda"))
-    want.sum().backward()
-    # The gradients of q and k vanish: every row of dout is alike.
-    assert torch.equal(narrow[2].grad.isfinite(), torch.ones_like(narrow[2].grad, dtype=torch.bool))
-    torch.testing.assert_close(narrow[2].grad.double(), wide[2].grad, rtol=2e-2, atol=2e-2)
+    """dout has strides of zero."""
+    gradients_are_right(one_dout=True, dim=128, dim_v=128, heads=2, kv_heads=2, q_lengths=[130],
+                        kv_lengths=[130])
 
 
 @products
@@ -323,7 +297,7 @@ def test_attention_trains_compiled_and_checkpointed():
 
     def step(run):
         torch.manual_seed(1)
-        narrow, _ = trained((1, 256, 4, 64), (1, 256, 4, 64), (1, 256, 4, 64))
+        narrow = [normal(1, 256, 4, 64).requires_grad_() for _ in range(3)]
         out = run(*narrow)
         out.backward(torch.ones_like(out) + out.detach())
         return [x.grad for x in narrow]
@@ -570,6 +544,18 @@ def test_random_attention_is_right(capsys):
     from tessera.verify import cli
 
     status = cli.main(["attention", "--device", "cuda", "--count", "300", "--quiet", "--repeat"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert int(re.search(r"(\d+) right", said)[1]) > 150, said
+
+
+@products
+def test_random_gradients_of_attention_are_right(capsys):
+    """The same of its gradients, each on a random kernel row of those that support it."""
+    from tessera.verify import cli
+
+    status = cli.main(["attention_backward", "--device", "cuda", "--count", "300", "--quiet",
+                       "--repeat"])
     said = capsys.readouterr().out
     assert status == 0, said
     assert int(re.search(r"(\d+) right", said)[1]) > 150, said

@@ -59,8 +59,8 @@ def draw_backward(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> DrawnB
     d.wanted["dsinks"] &= forward.sinks is not None
     for name in ("dout", *GRADIENTS):
         d.heads_first[name] = rng.random() < 0.3
-        padded = rng.random() < 0.3
-        d.padding[name] = (*(rng.randint(0, 2) if padded else 0 for _ in range(3)),)
+        most = 2 if rng.random() < 0.3 else 0
+        d.padding[name] = (rng.randint(0, most), rng.randint(0, most), rng.randint(0, most))
     return d
 
 
