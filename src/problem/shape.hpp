@@ -132,8 +132,11 @@ struct AttentionShape : OnDevice, ScoreScale {
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
-/// The shape of the forward pass of a backward problem.
+/// The shape of a backward problem: that of its forward pass, and how dout lies in memory.
 struct AttentionBackwardShape : AttentionShape {
+  // Whether TMA can read dout as an operand of the inputs' dtype.
+  bool dout_readable = true;
+
   friend bool operator==(const AttentionBackwardShape&, const AttentionBackwardShape&) = default;
 };
 

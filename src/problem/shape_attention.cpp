@@ -292,10 +292,12 @@ AttentionBackwardShape shape_of(const AttentionBackwardProblem& problem) {
   const AttentionProblem& forward = problem.forward;
   refuse_beside(op / "forward" / "page_table", forward.page_table,
                 "in a backward pass: gather the pages into dense or packed keys first");
-  const AttentionBackwardShape shape{attention_shape(op / "forward", forward, Pass::backward)};
+  AttentionBackwardShape shape{attention_shape(op / "forward", forward, Pass::backward)};
 
   check_out(op / "dout", problem.dout, shape);
   check_same_dtype(op / "dout", problem.dout, shape.out, "forward.out");
+  shape.dout_readable = shape.device.kind == DeviceKind::cpu ||
+                        (problem.dout.dtype == shape.dtype && tma_readable(problem.dout));
   if (problem.dlse) check_lse(op / "dlse", problem.dlse, shape);
   check_gradient(op / "dq", problem.dq, forward.q, "q", shape);
   check_gradient(op / "dk", problem.dk, forward.k, "k", shape);

@@ -54,7 +54,8 @@ inline std::string backend_name(const testing::TestParamInfo<Backend>& info) {
 /// A copy of a case's memory on the GPU.
 class OnGpu {
  public:
-  explicit OnGpu(Case& c) : stretches_(c.memory.stretches()) {
+  template <class Problem>
+  explicit OnGpu(generate::Case<Problem>& c) : stretches_(c.memory.stretches()) {
     for (const auto& stretch : stretches_)
       rooms_.push_back(std::make_unique<Room>(static_cast<std::int64_t>(stretch.size())));
   }
@@ -63,6 +64,12 @@ class OnGpu {
     AttentionProblem p = host;
     for (Tensor* t : inputs_of(p)) move(*t);
     for (Tensor* t : {&p.out, &p.lse}) move(*t);
+    return p;
+  }
+  AttentionBackwardProblem moved(const AttentionBackwardProblem& host) const {
+    AttentionBackwardProblem p = host;
+    p.forward = moved(host.forward);
+    for (Tensor* t : {&p.dout, &p.dlse, &p.dq, &p.dk, &p.dv, &p.dsinks}) move(*t);
     return p;
   }
   void upload() const {
@@ -96,7 +103,8 @@ class OnGpu {
   std::vector<std::unique_ptr<Room>> rooms_;
 };
 
-inline bool takes(int row, const AttentionProblem& problem) {
+template <class Problem>
+bool takes(int row, const Problem& problem) {
   Execution execution;
   execution.kernel = name_of(row);
   return explain(problem, device_facts({DeviceKind::cuda, 0}), execution).supported;

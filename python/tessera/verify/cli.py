@@ -125,14 +125,20 @@ def draws_rows(op: Operation, options: argparse.Namespace) -> bool:
     return op.draws_rows if options.rows is None else options.rows == DRAWN
 
 
+def explained(built: Any, outputs: tuple[Any, ...], backend: str | None) -> Any:
+    import tessera
+
+    if hasattr(built, "explain"):
+        return built.explain(*outputs, backend=backend)
+    name, arguments, given = built.call(*outputs)
+    return tessera.explain(name, *arguments, **given, backend=backend)
+
+
 def row_of(built: Any, outputs: tuple[Any, ...], seed: int,
            backend: str | None) -> tuple[str | None, str | None]:
     """The kernel row to ask for, and the one that will run: a random one of those that support the
     problem, or the library's choice."""
-    import tessera
-
-    name, arguments, given = built.call(*outputs)
-    found = tessera.explain(name, *arguments, **given, backend=backend)
+    found = explained(built, outputs, backend)
     rows = sorted(one["kernel"] for one in found["candidates"] if one["accepted"])
     rng = random.Random(f"row {seed}")
     if not rows:
@@ -293,8 +299,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help="maximum of multiplications per product")
     parser.add_argument("--rows", choices=(DRAWN, FASTEST),
                         help="which kernel rows run: random ones of those that support the "
-                             "problem, or the library's choice [products: drawn; attention: "
-                             "fastest]")
+                             "problem, or the library's choice [attention: fastest; the "
+                             "others: drawn]")
     parser.add_argument("--backend", choices=("cpu", "sm80", "sm90"),
                         help="run kernels of this backend only")
     parser.add_argument("--repeat", action="store_true", help="run each twice and compare the bits")
