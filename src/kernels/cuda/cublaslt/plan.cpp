@@ -148,10 +148,9 @@ struct CublasLt {
     reasons.unless_at_most("the largest size", std::max({s.m, s.n, s.k}), INT32_MAX);
     reasons.unless_at_most("matrices of a batch", s.batch, kMaxBatch);
   }
-  static Layout layout(const Shape& s, const KernelRow&, const DeviceFacts& device, Reasons&) {
+  static Layout layout(const Shape&, const KernelRow&, const DeviceFacts& device, Reasons&) {
     // Partial sums of split depths lie there. NVIDIA recommends 32 MiB on Hopper and later.
     constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-    if (s.k < 2 * kMinSplitDepth) return {0};
     return {device.compute_capability >= 90 ? 32 * kMiB : 8 * kMiB};
   }
   static double seconds(const Shape& s, const Layout&, const KernelRow&,
