@@ -155,7 +155,7 @@ def measured(monkeypatch):
         calls.append(case.label)
         return [record(float(case.params["m"]), 10.0, state=state, m=case.params["m"])
                 | {"params": case.params, "useful_flops": 2 * case.params["m"] * 64}
-                for state in case.states]
+                for state in settings.states or case.states]
 
     def draw(op, seed, count):
         return [make_case("matmul", {"m": m, "n": 8, "k": 8}, shapes.STATES)
@@ -167,7 +167,8 @@ def measured(monkeypatch):
 
 
 def sweep_of(path, count=12, shard=(0, 1), **options):
-    return sweep.Sweep("matmul", 5, count, shard, str(path), Settings(), quiet=True, **options)
+    settings = Settings(states=("graph", "burst"))
+    return sweep.Sweep("matmul", 5, count, shard, str(path), settings, quiet=True, **options)
 
 
 def test_the_worst_are_measured_again_and_once_only(measured, tmp_path):
@@ -182,6 +183,8 @@ def test_the_worst_are_measured_again_and_once_only(measured, tmp_path):
     assert all(one["count"] == 12 and one["seed"] == 5 for one in result["sweeps"])
     assert result["sweeps"][0]["ratio"]["worst"] == pytest.approx(10 / 12)
     assert sum("ratios" in one for one in result["cases"]) == 2 * sweep.AGAIN
+    assert {len(one["ratios"]) for one in result["cases"] if "ratios" in one} == {
+        1 + sweep.REPEATS}, "a repetition measures the state of its record alone"
     measured.clear()
     assert sweep_of(path, resume=True).sweep() == suite.DONE
     assert measured == []

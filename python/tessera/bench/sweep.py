@@ -64,7 +64,7 @@ class Sweep(Suite):
     def sweep(self):
         outcome = self.run(self.shard)
         if outcome in (DONE, FAILED):
-            self.settings = replace(self.settings, rows=False)
+            self.settings = replace(self.settings, rows=False, states=None)  # those of a case
             again = self.each(self._worst(), self._measure_again)
             outcome = outcome if again == DONE else again
         self.result["sweeps"] = [
@@ -93,7 +93,8 @@ class Sweep(Suite):
             made = self.records_of(case, progress)
             if made is None:
                 return False
-            ratios += [one for one in map(measured_ratio, made) if one is not None]
+            (again,) = made
+            ratios += [one for one in (measured_ratio(again),) if one is not None]
         record["ratios"] = ratios
         self.save()
         return True
