@@ -151,8 +151,8 @@ TEST(CostModel, IsFiniteAndPositiveForEveryPresetRowAndSize) {
 }
 
 TEST(CostModel, FollowsWorkTilesAndThreads) {
-  const KernelRow small{"a", {64, 64, 64, 4, 1}, 0, {}, "", ""};
-  const KernelRow large{"b", {128, 256, 64, 4, 2}, 0, {}, "", ""};
+  const KernelRow small{"a", {64, 64, 64, 4, 1}, 0, 0, {}, "", ""};
+  const KernelRow large{"b", {128, 256, 64, 4, 2}, 0, 0, {}, "", ""};
   const DeviceFacts h100 = device_preset("h100");
   const auto ms = [&](const KernelRow& row, const MatmulShape& s) {
     return usual_seconds(row, Backend::sm90, s, h100);
