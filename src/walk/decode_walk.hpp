@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/walk/key_pieces.hpp"
+#include "src/walk/tile_walk.hpp"
+
+// How attention with few queries per sequence divides its work. Every CTA computes its share from
+// the real lengths and lists: the pieces of all tiles, one tile after the other, are cut into equal
+// shares, so that a CTA's share may begin and end inside of tiles. CTAs with parts of the same tile
+// merge their results.
+namespace tessera::planning {
+
+/// The walk, and how its head groups share lists.
+struct DecodeWalk : AttentionWalk {
+  int sets = 1;            // sets of lists per sequence; without a mask 1
+  int groups_per_set = 1;  // head groups that share a set
+  int min_units = 1;       // per CTA
+
+  /// One entry per sequence and set of lists: its head groups have tiles with equal walks.
+  TESSERA_HD constexpr int entries() const { return batches * sets; }
+};
+
+/// The unit of work is one piece of keys. What a tile takes besides its pieces is one unit more,
+/// which lies behind them. So a tile without keys belongs to a share too.
+TESSERA_HD constexpr int units_of(int pieces) { return pieces + 1; }
+
+/// A tile, found by one of its units.
+struct DecodeTile {
+  TilePlace place{};
+  int pieces = 0;
+  std::int64_t begin = 0;  // its first unit, counted from the first unit of its entry
+};
+
+/// The tiles of a problem in the order in which they are divided: by sequence, set of lists, head
+/// group, and place in the sequence. `kRows`: rows of a tile.
+template <int kRows>
+struct DecodeTiles {
+  const DecodeWalk& walk;
+
+  TESSERA_HD constexpr int per_head(int batch) const {
+    return walk.packed_q ? walk.tiles_of(walk.sequences.at(batch).q_length) : walk.tiles_per_head;
+  }
+  TESSERA_HD constexpr int pieces(const TilePlace& place) const {
+    TileDescriptor descriptor{};
+    describe_tile(walk, place, 0, descriptor);
+    ListPieces<1, kRows> pieces{};
+    pieces.start(walk, descriptor, 0);
+    return pieces.count;
+  }
+  /// The units of an entry.
+  TESSERA_HD constexpr std::int64_t units(int entry) const {
+    const int batch = entry / walk.sets;
+    return units_of_head(batch, entry % walk.sets, per_head(batch)) * walk.groups_per_set;
+  }
+  /// The tile that contains a unit of an entry.
+  TESSERA_HD constexpr DecodeTile find(int entry, std::int64_t unit) const {
+    const int batch = entry / walk.sets, set = entry % walk.sets, tiles = per_head(batch);
+    const std::int64_t of_head = units_of_head(batch, set, tiles);
+    const std::int64_t group = of_head > 0 ? unit / of_head : 0;
+    DecodeTile found;
+    found.begin = group * of_head;
+    found.place = {batch, set * walk.groups_per_set + static_cast<int>(group), 0};
+    while (true) {
+      found.pieces = pieces(found.place);
+      const std::int64_t end = found.begin + units_of(found.pieces);
+      if (unit < end || found.place.tile + 1 >= tiles) return found;
+      found.begin = end;
+      ++found.place.tile;
+    }
+  }
+
+ private:
+  TESSERA_HD constexpr std::int64_t units_of_head(int batch, int set, int tiles) const {
+    std::int64_t units = 0;
+    for (int tile = 0; tile < tiles; ++tile)
+      units += units_of(pieces({batch, set * walk.groups_per_set, tile}));
+    return units;
+  }
+};
+
+/// Equal shares of all units.
+struct DecodeShares {
+  std::int64_t units = 0;
+  int ctas = 1;  // CTAs with a share; the other ones have nothing to do
+
+  TESSERA_HD static constexpr DecodeShares of(std::int64_t units, int blocks, int min_units) {
+    const std::int64_t most = units / min_units;
+    return {units, most < 1 ? 1 : most < blocks ? static_cast<int>(most) : blocks};
+  }
+  TESSERA_HD constexpr std::int64_t begin(int cta) const {
+    return cta < ctas ? units * cta / ctas : units;
+  }
+  TESSERA_HD constexpr int cta_of(std::int64_t unit) const {
+    return static_cast<int>(((unit + 1) * ctas - 1) / units);
+  }
+
+  /// The share of a CTA in a tile whose first unit is `begins`; false if it has none. A part of a
+  /// tile is counted at `share.tile`, the CTA with the tile's first part.
+  TESSERA_HD constexpr bool find(int cta, std::int64_t begins, int pieces, KvShare& share) const {
+    const std::int64_t from = max_of(begin(cta), begins);
+    const std::int64_t to = min_of(begin(cta + 1), begins + max_of(pieces, 1));
+    if (from >= to) return false;
+    share = {};
+    if (pieces == 0) {
+      share.to = 0;
+      return true;
+    }
+    share.from = static_cast<std::int32_t>(from - begins);
+    share.to = static_cast<std::int32_t>(to - begins);
+    share.of = pieces;
+    share.tile = cta_of(begins);
+    share.part = cta - share.tile;
+    share.parts = cta_of(begins + pieces - 1) - share.tile + 1;
+    return true;
+  }
+
+  /// The place of a part's partial result. A CTA has at most one part of a tile that begins in an
+  /// earlier share, and one of a tile that ends in a later share.
+  TESSERA_HD static constexpr int slot(const KvShare& share, int part) {
+    return 2 * (share.tile + part) + (part == 0 ? 1 : 0);
+  }
+  static constexpr std::int64_t slots(std::int64_t blocks) { return 2 * blocks; }
+};
+
+/// The boxes of a piece in memory: one for contiguous keys and in pages of 64 keys or more, else
+/// one per page.
+inline constexpr int kMaxBoxes = 8;
+struct PieceBoxes {
+  int row = 0;                       // in the sequences' rows, or in the page
+  int batch[kMaxBoxes] = {};         // or page; -1: none, so the copy gives zeros
+  std::uint64_t present = kAllKeys;  // keys that are in memory, a bit each
+
+  /// `seen`: the keys of the piece that some query sees. Pages without any are not loaded.
+  TESSERA_HD static constexpr PieceBoxes of(const AttentionWalk& walk, const PageView& pages,
+                                            const TileDescriptor& tile, const Piece& piece,
+                                            int box_rows, std::uint64_t seen) {
+    PieceBoxes boxes;
+    if (!pages.table) {
+      const KeyPlace place = place_of(walk, tile, piece);
+      boxes.row = place.row;
+      boxes.batch[0] = place.batch;
+      return boxes;
+    }
+    TESSERA_UNROLL()
+    for (int box = 0; box < kMaxBoxes; ++box) {
+      if (box * box_rows >= kKeyPiece) break;
+      const int first = box * box_rows;
+      const std::uint64_t keys = bits_between(first, first + box_rows);
+      PageView::Run run;
+      if (seen & keys) run = pages.run(tile.batch, piece.key + first, piece.key + first + 1);
+      boxes.row = seen & keys ? static_cast<int>(run.slot) : boxes.row;
+      boxes.batch[box] = static_cast<int>(run.page);
+      if (run.page < 0) boxes.present &= ~keys;
+    }
+    return boxes;
+  }
+};
+
+}  // namespace tessera::planning
