@@ -6,6 +6,7 @@
 #include "src/kernels/cuda/merge/plan.hpp"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/bsr/plan.hpp"
+#include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/sddmm/plan.hpp"
 #include "src/kernels/cuda/sm90/skinny/plan.hpp"
@@ -24,6 +25,7 @@ std::span<const KernelFamily> all_families() {
       sm90_bsr_family(),
       sm90_sddmm_family(),
       sm90_spgemm_family(),
+      sm90_decode_family(),
       sm90_attention_family(),
       sm80_merge_family(),
       sm80_spgemm_family(),

@@ -6,11 +6,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tessera/tessera.hpp>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "tests/fixtures/expect.hpp"
 #include "tests/fixtures/tensors.hpp"
 #include "tests/gpu/products.hpp"
@@ -75,7 +77,10 @@ inline bool takes(int row, const AttentionProblem& problem) {
 
 /// Whether a row composes the mask's blocks into larger ones.
 inline bool composes(int row, const AttentionProblem& problem) {
-  return static_cast<bool>(planning::composed_mask(planning::shape_of(problem), row_at(row).tile));
+  const planning::AttentionShape shape = planning::shape_of(problem);
+  if (numbered_rows()[static_cast<std::size_t>(row)].family == "sm90_decode")
+    return static_cast<bool>(planning::decode_layout(shape, row_at(row), 1).tiles.composed);
+  return static_cast<bool>(planning::composed_mask(shape, row_at(row).tile));
 }
 
 /// A composed block has queries with different lists, and a NaN that one of them sees may reach the
@@ -92,16 +97,17 @@ inline std::vector<AttentionProblem> with_and_without_lse(const AttentionProblem
   return both;
 }
 
-/// Runs a case by every row that supports it and compares with the oracle. Returns the number of
-/// rows.
-inline int matches_oracle(Case& c, Rows rows = Rows::all) {
+/// Runs a case by every row of a family that supports it and compares with the oracle. Returns the
+/// number of rows.
+inline int matches_oracle(Case& c, Rows rows = Rows::all,
+                          std::string_view family = "sm90_attention") {
   const OnGpu gpu(c);
   c.memory.arm();
   const oracle::Attention truth = oracle::attention(c.problem);
   const oracle::Attention emulated = oracle::attention_emulated(c.problem);
   int taken = 0;
   const AttentionProblem there = gpu.moved(c.problem);
-  for (const int row : rows_of("sm90_attention")) {
+  for (const int row : rows_of(family)) {
     if (!takes(row, there)) continue;
     if (rows == Rows::without_composing && composes(row, c.problem)) continue;
     ++taken;
@@ -127,7 +133,8 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all) {
 /// Checks that lists with invalid entries never lead outside the tensors, and that every run ends.
 /// Calls ran(row, problem) after each row that supports the problem.
 template <class Ran>
-void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& ran) {
+void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& ran,
+                                       std::string_view family = "sm90_attention") {
   const OnGpu gpu(c);
   const AttentionProblem problem = gpu.moved(c.problem);
   if (c.problem.q.numel() == 0) return;
@@ -136,7 +143,7 @@ void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& r
   for (const Tensor& list :
        {mask.full.counts, mask.full.offsets, mask.full.indices, mask.partial.counts,
         mask.partial.offsets, mask.partial.indices, mask.bit_tile, c.problem.q_offsets,
-        c.problem.kv_offsets, c.problem.kv_end}) {
+        c.problem.kv_offsets, c.problem.kv_end, c.problem.page_table}) {
     if (!list) continue;
     oracle::DenseArray values = oracle::read(list);
     for (double& value : values.values)
@@ -144,7 +151,7 @@ void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& r
     oracle::write(list, values);
   }
   c.memory.arm();
-  for (const int row : rows_of("sm90_attention")) {
+  for (const int row : rows_of(family)) {
     if (!takes(row, problem)) continue;
     gpu.upload();
     run_by(row, problem);
