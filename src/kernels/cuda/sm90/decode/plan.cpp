@@ -56,8 +56,10 @@ double pieces_per_tile(const AttentionShape& s, const Work& work) {
 // tiles, while memory is busy if there are many keys. It begins like other kernels' calls
 // (sm90/attention), but first reads lengths and lists.
 constexpr double kLatencySeconds = 5e-6, kReadSeconds = 1e-6, kStartSeconds = -1e-6;
-// Time to compose lists: see sm90/attention.
-constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12;
+// Keys that several tiles read come from L2, at less than its best rate.
+constexpr double kShareOfL2 = 0.75;
+// Composed lists: see sm90/attention.
+constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
 
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
 
@@ -103,20 +105,19 @@ struct Decode {
     const AttentionShape walked = with_mask(s, at.tiles.composed);
     const Work work = work_of(walked);
     const double pieces = real(at.tiles.tiles) * pieces_per_tile(walked, work);
-    // Rows that a tile does not fill take no time: their warps do not compute.
-    const double filled =
-        std::min(real(at.tiles.pack) *
-                     real(std::min(at.tiles.queries, std::max<std::int64_t>(s.q_length, 1))),
-                 real(row.tile.m));
-    const double step = row.times.step_ns * 1e-9 * std::max(filled / row.tile.m, 0.25);
+    // Warps without rows do not compute.
+    const std::int64_t rows =
+        at.tiles.pack * std::min(at.tiles.queries, std::max<std::int64_t>(s.q_length, 1));
+    const double warps = real(ceil_div(rows, 16)) / real(row.tile.m / 16);
+    const double step = row.times.step_ns * 1e-9 * warps * (at.tiles.composed ? kMaskedStep : 1);
     const double compute = pieces / device.units * step +
                            real(at.tiles.tiles) / device.units * row.times.tile_ns * 1e-9;
     const auto seconds_of = [](double bytes, double tbs) {
       return tbs > 0 ? bytes / (tbs * 1e12) : 0;
     };
     const double loaded = pieces * kKeyPiece * real(s.dim + s.dim_v) * size_of(s.dtype);
-    const double memory =
-        std::max(seconds_of(work.bytes, device.memory_tbs), seconds_of(loaded, device.l2_tbs));
+    const double memory = std::max(seconds_of(work.bytes, device.memory_tbs),
+                                   seconds_of(loaded, device.l2_tbs * kShareOfL2));
     const bool reads = s.masked || s.q_packed || s.kv_layout != KvLayout::dense || s.has_kv_range;
     const double composing =
         at.tiles.composed ? kComposeSeconds + composed_bytes(at.tiles.composed) / kComposedBytes
