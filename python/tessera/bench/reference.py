@@ -200,8 +200,11 @@ def _attention(problem):
         rows = spread_over(s, ROWS)
         kv_head = int(head) // group
         q = arrays.take(inputs["q"], *batch, int(head))[rows]
-        k = arrays.take(inputs["k"], *batch, kv_head)
-        v = arrays.take(inputs["v"], *batch, kv_head)
+        if problem.pages:
+            k, v = (problem.pages.keys_of(inputs[name], batch[0], kv_head) for name in "kv")
+            skv = len(k)
+        else:
+            k, v = (arrays.take(inputs[name], *batch, kv_head) for name in "kv")
         seen = _seen(problem, int(head), rows, s, skv)
         where = (*batch[:-1], rows + begin, int(head))
         exact, slack = _softmax_product(p, q, k, v, seen, None, problem.dtype)

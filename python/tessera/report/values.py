@@ -124,12 +124,14 @@ def group_of(record):
         return op
     if "pattern" in p:
         return "attention, block-sparse"
+    if "page" in p:
+        return "attention, over pages"
     special = any(name in p for name in ("window", "softcap", "sequences"))
     return "attention, window, softcap, packed" if special else "attention, dense"
 
 
 GROUPS = ("attention, dense", "attention, block-sparse", "attention, window, softcap, packed",
-          "matmul", "bsr_matmul", "sddmm", "spgemm", "making lists")
+          "attention, over pages", "matmul", "bsr_matmul", "sddmm", "spgemm", "making lists")
 
 
 def family_of(record):

@@ -12,6 +12,10 @@ class Fa4(Peer):
         need("flash_attn.cute")
         return version_of("flash-attn-4")
 
+    def refuse(self, case):
+        both = "page" in case.params and case.sparse
+        return "no block lists over pages" if both else None
+
     def prepare(self, problem):
         interface = need("flash_attn.cute.interface")
         p = problem.params
@@ -26,6 +30,8 @@ class Fa4(Peer):
             longest = int(problem.lengths.max())
             common.update(cu_seqlens_q=offsets, cu_seqlens_k=offsets, max_seqlen_q=longest,
                           max_seqlen_k=longest)
+        if problem.pages:
+            common.update(page_table=problem.pages.table, seqused_k=problem.pages.ends)
         if problem.lists:
             common["block_sparse_tensors"] = block_lists(problem)
         forward = interface._flash_attn_fwd

@@ -5,11 +5,14 @@ import numpy as np
 from .. import arrays
 from ..problem import split_by_visibility
 from ..timing import Prepared
-from .base import Peer, need
+from .base import Peer, beyond_plain_attention, need
 
 
 class Flex(Peer):
     ops = ("attention",)
+
+    def refuse(self, case):
+        return beyond_plain_attention(case, "window", "softcap", "sequences", "pattern")
 
     def prepare(self, problem):
         torch = need("torch")
