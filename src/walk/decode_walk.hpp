@@ -8,7 +8,8 @@
 // How attention with few queries per sequence divides its work. Every CTA computes its share from
 // the real lengths and lists: the pieces of all tiles, one tile after the other, are cut into equal
 // shares, so that a CTA's share may begin and end inside of tiles. CTAs with parts of the same tile
-// merge their results.
+// merge their results. If results may not depend on the batch, the length of a tile alone says
+// where it is cut, and a CTA takes the parts that begin in its share.
 namespace tessera::planning {
 
 /// The walk, and how its head groups share lists.
@@ -16,9 +17,33 @@ struct DecodeWalk : AttentionWalk {
   int sets = 1;            // sets of lists per sequence; without a mask 1
   int groups_per_set = 1;  // head groups that share a set
   int min_units = 1;       // per CTA
+  // Results that do not depend on the batch: the minimum of pieces per part, and the maximum of
+  // parts per tile. 0: tiles are cut where the shares of CTAs end.
+  int part_pieces = 0, max_parts = 1;
 
   /// One entry per sequence and set of lists: its head groups have tiles with equal walks.
   TESSERA_HD constexpr int entries() const { return batches * sets; }
+
+  /// The pieces of each part of a tile, except the last one. For fixed parts only.
+  TESSERA_HD constexpr int pieces_per_part(int pieces) const {
+    return max_of(part_pieces, (pieces + max_parts - 1) / max_parts);
+  }
+  /// The steps of a part. The teams of a CTA take steps in turn; a fixed part begins with the first
+  /// team, so parts before it are filled up with steps without keys.
+  template <int kTeams>
+  TESSERA_HD constexpr int steps_of(const KvShare& share) const {
+    const int steps = share.to - share.from;
+    return part_pieces > 0 ? (steps + kTeams - 1) / kTeams * kTeams : steps;
+  }
+  /// The number of a tile, below `tiles`, even if offsets are not valid.
+  TESSERA_HD constexpr int number_of(const TilePlace& place) const {
+    if (!packed_q)
+      return (place.batch * head_groups + place.head_group) * tiles_per_head + place.tile;
+    const auto first = static_cast<int>(sequences.at(place.batch).q_begin) / queries;
+    return place.head_group * tiles_per_head + first + place.batch + place.tile;
+  }
+  /// The place of a part's partial result.
+  TESSERA_HD constexpr std::int64_t slot(const KvShare& share, int part) const;
 };
 
 /// The unit of work is one piece of keys. What a tile takes besides its pieces is one unit more,
@@ -121,6 +146,57 @@ struct DecodeShares {
     return 2 * (share.tile + part) + (part == 0 ? 1 : 0);
   }
   static constexpr std::int64_t slots(std::int64_t blocks) { return 2 * blocks; }
+};
+
+TESSERA_HD constexpr std::int64_t DecodeWalk::slot(const KvShare& share, int part) const {
+  if (part_pieces == 0) return DecodeShares::slot(share, part);
+  return static_cast<std::int64_t>(share.tile) * max_parts + part;
+}
+
+/// The parts of a tile that a CTA computes, in order.
+class TileParts {
+ public:
+  /// `begins`: the tile's first unit, of all units.
+  TESSERA_HD constexpr TileParts(const DecodeWalk& walk, const DecodeShares& shares, int cta,
+                                 std::int64_t begins, const DecodeTile& tile)
+      : walk_(walk), tile_(tile) {
+    fixed_ = walk.part_pieces > 0 && tile.pieces > 0;
+    if (!fixed_) {
+      end_ = shares.find(cta, begins, tile.pieces, found_) ? 1 : 0;
+      return;
+    }
+    per_part_ = walk.pieces_per_part(tile.pieces);
+    // Part p begins at piece p * per_part.
+    const auto parts_before = [&](std::int64_t piece) {
+      const std::int64_t within = clamp_to(piece, 0, tile.pieces);
+      return static_cast<int>((within + per_part_ - 1) / per_part_);
+    };
+    at_ = parts_before(shares.begin(cta) - begins);
+    end_ = parts_before(shares.begin(cta + 1) - begins);
+    found_.of = tile.pieces;
+    found_.parts = parts_before(tile.pieces);
+    found_.tile = walk.number_of(tile.place);
+  }
+
+  /// Stores the next part in `share`; returns false after the last one.
+  TESSERA_HD constexpr bool next(KvShare& share) {
+    if (at_ >= end_) return false;
+    share = found_;
+    if (fixed_) {
+      share.part = at_;
+      share.from = at_ * per_part_;
+      share.to = min_of(share.from + per_part_, tile_.pieces);
+    }
+    ++at_;
+    return true;
+  }
+
+ private:
+  const DecodeWalk& walk_;
+  const DecodeTile& tile_;
+  KvShare found_{};
+  bool fixed_ = false;
+  int per_part_ = 0, at_ = 0, end_ = 0;
 };
 
 /// The boxes of a piece in memory: one for contiguous keys and in pages of 64 keys or more, else

@@ -134,6 +134,49 @@ TEST(DecodeLayout, ExplainSaysHowKeysAreSplit) {
       << text;
 }
 
+/// Rows, layouts and parts do not depend on the batch, and rows that do are refused.
+TEST(SelectDecode, BatchInvariantProblems) {
+  const auto invariant = [](std::int64_t batch, std::int64_t queries, std::int64_t keys,
+                            std::int64_t page) {
+    AttentionProblem p = step(batch, queries, keys, 32, 8, page);
+    p.batch_invariant = true;
+    return p;
+  };
+  for (const std::int64_t queries : {1, 4, 16, 1024})
+    for (const std::int64_t keys : {512, 8192, 65536})
+      for (const std::int64_t page : {0, 64}) {
+        const std::string alone = chosen(invariant(1, queries, keys, page));
+        EXPECT_EQ(alone.find("sm90_decode_"), 0u) << alone;
+        const KernelRow& row = row_of(alone);
+        const DecodeLayout one =
+            decode_layout(shape_for(invariant(1, queries, keys, page)), row, 132);
+        for (const std::int64_t batch : {2, 7, 64, 256}) {
+          const AttentionProblem p = invariant(batch, queries, keys, page);
+          EXPECT_EQ(chosen(p), alone) << batch << " " << queries << " " << keys;
+          const DecodeLayout at = decode_layout(shape_for(p), row, 132);
+          EXPECT_EQ(at.part_pieces, one.part_pieces);
+          EXPECT_EQ(at.max_parts, one.max_parts);
+          EXPECT_EQ(at.tiles.pack, one.tiles.pack);
+          EXPECT_EQ(at.tiles.queries, one.tiles.queries);
+          EXPECT_EQ(at.counters(), batch * one.counters());
+          EXPECT_EQ(at.slots(), batch * one.slots());
+        }
+      }
+  const DecodeLayout at = decode_layout(shape_for(invariant(4, 1, 8192, 64)),
+                                        row_of("sm90_decode_d128_q16_k64_s4_split4"), 132);
+  EXPECT_EQ(at.max_parts, 32);  // eight tiles per sequence
+  EXPECT_EQ(at.slots(), 4 * 8 * 32);
+  // Enough tiles per sequence to occupy all SMs: no splits.
+  EXPECT_EQ(decode_layout(shape_for(invariant(4, 1024, 8192, 64)),
+                          row_of("sm90_decode_d128_q64_k64_s4_split2"), 132)
+                .slots(),
+            0);
+  const std::string text = to_text(on_h200(invariant(64, 1, 8192, 64)));
+  EXPECT_NE(text.find("keys split into at most 32 parts of at least 512"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("batch_invariant is not supported"), std::string::npos) << text;
+}
+
 TEST(DecodeLayout, WorkspaceDependsOnTheTileAlone) {
   const auto bytes = [](std::int64_t batch, std::int64_t keys) {
     return on_h200(step(batch, 1, keys, 32, 8, 64)).plan.workspace_bytes;

@@ -50,10 +50,11 @@ std::vector<Part> parts_of(const DecodeTiles<kRows>& tiles, const DecodeShares& 
   for (std::int64_t at = shares.begin(cta); at < end;) {
     while (at >= before + tiles.units(entry)) before += tiles.units(entry++);
     const DecodeTile found = tiles.find(entry, at - before);
+    TileParts of_tile(tiles.walk, shares, cta, before + found.begin, found);
     Part part;
     part.pieces = found.pieces;
-    if (shares.find(cta, before + found.begin, found.pieces, part.tile.share)) {
-      const KvShare share = part.tile.share;
+    KvShare share;
+    while (of_tile.next(share)) {
       describe_tile(tiles.walk, found.place, 0, part.tile);
       part.tile.share = share;
       parts.push_back(part);
@@ -67,11 +68,12 @@ using Place = std::tuple<int, int, int>;  // sequence, head, first query
 Place place_of(const TileDescriptor& tile) { return {tile.batch, tile.head, tile.first_query}; }
 
 /// Every tile of the problem is there, its parts are consecutive and have a counter and slots of
-/// their own.
-void check_parts(const WalkProblem& p, const DecodeWalk& walk, const DecodeShares& shares,
+/// their own. Fixed parts follow from the number of pieces alone.
+void check_parts(const WalkProblem& p, const DecodeWalk& walk, const DecodeLayout& layout,
                  const std::vector<std::vector<Part>>& all, Tally& tally) {
   std::map<Place, std::vector<KvShare>> found;
-  std::set<int> slots;
+  std::set<std::int64_t> slots;
+  const bool fixed = walk.part_pieces > 0;
   std::map<int, Place> counters;
   for (int cta = 0; cta < static_cast<int>(all.size()); ++cta)
     for (const Part& part : all[static_cast<std::size_t>(cta)]) {
@@ -79,9 +81,12 @@ void check_parts(const WalkProblem& p, const DecodeWalk& walk, const DecodeShare
       found[place_of(part.tile)].push_back(share);
       if (share.parts == 1) continue;
       ++tally.split;
-      ASSERT_EQ(share.tile + share.part, cta);
-      ASSERT_TRUE(slots.insert(DecodeShares::slot(share, share.part)).second);
-      ASSERT_LT(DecodeShares::slot(share, share.part), DecodeShares::slots(shares.ctas));
+      if (!fixed) {
+        ASSERT_EQ(share.tile + share.part, cta);
+      }
+      ASSERT_TRUE(slots.insert(walk.slot(share, share.part)).second);
+      ASSERT_LT(walk.slot(share, share.part), layout.slots());
+      ASSERT_LT(share.tile, layout.counters());
       const auto [at, fresh] = counters.emplace(share.tile, place_of(part.tile));
       ASSERT_TRUE(fresh || at->second == place_of(part.tile)) << "two tiles share a counter";
     }
@@ -95,6 +100,10 @@ void check_parts(const WalkProblem& p, const DecodeWalk& walk, const DecodeShare
     }
     ASSERT_TRUE(at == parts[0].of || at == 0);
     tally.empty += at == 0;
+    if (!fixed || at == 0) continue;
+    ASSERT_LE(parts[0].parts, walk.max_parts);
+    const int each = std::max(walk.part_pieces, (at + walk.max_parts - 1) / walk.max_parts);
+    for (const KvShare& share : parts) ASSERT_EQ(share.to, std::min(share.from + each, at));
   }
   std::set<Place> expected;
   for (std::int64_t b = 0; b < p.batch; ++b)
@@ -146,14 +155,34 @@ void walk_part(const WalkProblem& p, const DecodeWalk& walk, const Part& part,
   (void)p;
 }
 
+/// The steps of a CTA, as its teams take them: a fixed part begins with the first team, so that the
+/// parts before it do not decide which team has which piece.
+template <int kTeams>
+void check_teams(const DecodeWalk& walk, const std::vector<Part>& parts) {
+  int steps = 0;
+  for (const Part& part : parts) {
+    const KvShare& share = part.tile.share;
+    if (walk.part_pieces > 0) {
+      ASSERT_EQ(steps % kTeams, 0);
+    }
+    const int count = walk.steps_of<kTeams>(share);
+    ASSERT_GE(count, share.to - share.from);
+    ASSERT_LT(count, share.to - share.from + kTeams);
+    steps += count;
+  }
+}
+
 template <int kRow>
-void check(std::uint64_t seed, Tally& tally) {
+void check(std::uint64_t seed, bool fixed, Tally& tally) {
   constexpr Tile kTile = kSm90DecodeRows[kRow].tile;
   WalkProblem p(seed, kTile);
   if (p.heads == 0 || p.shape.q_total == 0) return;
+  p.shape.batch_invariant = fixed;
   generate::Random random(seed + 99);
   const std::int64_t sms = kSmCounts[random.between(0, 4)];
-  const DecodeLayout layout = decode_layout(p.shape, kSm90DecodeRows[kRow], sms);
+  DecodeLayout layout = decode_layout(p.shape, kSm90DecodeRows[kRow], sms);
+  // Short problems have tiles of few pieces.
+  if (fixed) layout.part_pieces = random.between(1, 3);
   DecodeWalk walk = decode_walk(p.problem, p.shape, layout, kTile);
   ASSERT_LE(walk.rows(), kTile.m);
   ASSERT_EQ(walk.groups_per_set * walk.sets, walk.head_groups);
@@ -180,8 +209,9 @@ void check(std::uint64_t seed, Tally& tally) {
   for (int cta = 0; cta < static_cast<int>(sms); ++cta) {
     all.push_back(parts_of(tiles, shares, cta));
     tally.many += all.back().size() > 2;
+    check_teams<kTile.kv_splits>(walk, all.back());
   }
-  check_parts(p, walk, shares, all, tally);
+  check_parts(p, walk, layout, all, tally);
   if (::testing::Test::HasFatalFailure()) return;
   std::map<std::tuple<int, int, int, int>, int> pairs;
   for (const auto& parts : all)
@@ -201,11 +231,11 @@ void check(std::uint64_t seed, Tally& tally) {
 }
 
 template <int kRow>
-void check_many(std::uint64_t seeds) {
+void check_many(std::uint64_t seeds, bool fixed = false) {
   Tally tally;
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    check<kRow>(seed, tally);
+    check<kRow>(seed, fixed, tally);
     if (::testing::Test::HasFatalFailure()) return;
   }
   EXPECT_GT(tally.pairs, 10000);
@@ -219,6 +249,70 @@ void check_many(std::uint64_t seeds) {
 
 TEST(DecodeWalk, SixteenRowsComputeEachVisiblePairOnce) { check_many<2>(60); }
 TEST(DecodeWalk, SixtyFourRowsComputeEachVisiblePairOnce) { check_many<3>(60); }
+
+TEST(DecodeWalk, FixedPartsComputeEachVisiblePairOnce) {
+  check_many<2>(60, true);
+  check_many<3>(60, true);
+}
+
+/// The parts of a tile: which pieces they have, whatever begins before the tile and however many
+/// CTAs there are.
+TEST(DecodeWalk, FixedPartsDoNotDependOnWhatIsBeforeTheTile) {
+  DecodeWalk walk;
+  walk.head_groups = walk.tiles_per_head = 1;
+  for (const int part_pieces : {1, 8})
+    for (const int max_parts : {1, 2, 32})
+      for (const int pieces : {0, 1, 7, 8, 9, 64, 255, 256, 257, 1000}) {
+        walk.part_pieces = part_pieces;
+        walk.max_parts = max_parts;
+        std::set<std::vector<std::tuple<int, int, int, int>>> found;
+        for (const std::int64_t before : {0, 1, 5, 100, 12345})
+          for (const std::int64_t after : {0, 3, 777})
+            for (const int blocks : {1, 2, 7, 132}) {
+              DecodeTile tile;
+              tile.pieces = pieces;
+              const auto shares = DecodeShares::of(before + units_of(pieces) + after, blocks, 4);
+              std::vector<std::tuple<int, int, int, int>> parts;
+              for (int cta = 0; cta < blocks; ++cta) {
+                TileParts of_cta(walk, shares, cta, before, tile);
+                KvShare share;
+                while (of_cta.next(share)) {
+                  EXPECT_LT(walk.slot(share, share.part), max_parts);
+                  parts.emplace_back(share.from, share.to, share.part, share.parts);
+                }
+              }
+              found.insert(parts);
+            }
+        EXPECT_EQ(found.size(), 1u) << pieces << " pieces in parts of " << part_pieces;
+      }
+}
+
+/// Tiles of packed sequences have different numbers, below the number of counters.
+TEST(DecodeWalk, TilesHaveNumbersOfTheirOwn) {
+  const std::vector<std::int32_t> good{0, 5, 5, 12, 13, 40}, bad{7, 3, 1 << 30, -5, 39, 2};
+  for (const auto& offsets : {good, bad})
+    for (const int queries : {1, 3, 4, 16}) {
+      DecodeWalk walk;
+      walk.packed_q = true;
+      walk.sequences.q_offsets = {{offsets.data(), nullptr}, 1};
+      walk.sequences.q_total = 40;
+      walk.batches = 5, walk.head_groups = 2, walk.queries = queries;
+      walk.tiles_per_head = 40 / queries + walk.batches;
+      std::set<int> numbers;
+      int tiles = 0;
+      for (int batch = 0; batch < 5; ++batch)
+        for (int group = 0; group < 2; ++group)
+          for (int tile = 0; tile < walk.tiles_of(walk.sequences.at(batch).q_length); ++tile) {
+            const int number = walk.number_of({batch, group, tile});
+            ASSERT_TRUE(number >= 0 && number < 2 * walk.tiles_per_head);
+            numbers.insert(number);
+            ++tiles;
+          }
+      if (offsets == good) {
+        EXPECT_EQ(static_cast<int>(numbers.size()), tiles);
+      }
+    }
+}
 
 TEST(DecodeShares, AreEqualAndNeverEmpty) {
   for (const std::int64_t units : {1, 2, 3, 7, 131, 132, 133, 1000, 4097})

@@ -507,6 +507,7 @@ struct Attention {
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     const Tile& tile = row.tile;
     if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
+    if (s.batch_invariant) reasons.unsupported("batch_invariant");
     if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
     reasons.unless_multiple("head dimension", s.dim, 8);
     reasons.unless_multiple("head dimension of v", s.dim_v, 8);

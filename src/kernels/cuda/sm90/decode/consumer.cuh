@@ -37,7 +37,7 @@ struct Consumer {
       for (auto& chunk : o_acc) clear<T::kChunk>(chunk);
       if (active) load_queries(tile);
       place.sync();
-      const int end = steps + tile.share.to - tile.share.from;
+      const int end = steps + args.walk.template steps_of<T::kTeams>(tile.share);
       for (int step = place.first_step(steps); step < end; step += T::kTeams)
         compute(tile, step, active);
       steps = end;

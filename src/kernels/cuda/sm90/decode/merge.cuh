@@ -65,9 +65,8 @@ __device__ __forceinline__ void merge_parts(const Arguments& args, const Consume
     clear<T::kChunk>(sum);
 #pragma unroll 4
     for (int part = 0; part < tile.share.parts; ++part)
-      add_partial<false, T::kChunk>(
-          parts[planning::DecodeShares::slot(tile.share, part)][place.row_warp][chunk], sum,
-          softmax, place.lane);
+      add_partial<false, T::kChunk>(parts[args.walk.slot(tile.share, part)][place.row_warp][chunk],
+                                    sum, softmax, place.lane);
     store_chunk<T>(args, place, tile, chunk, sum, softmax);
   }
 }
@@ -81,7 +80,7 @@ __device__ __forceinline__ void finish_tile(const Arguments& args, typename T::S
                                             const Softmax& softmax) {
   using Part = typename T::Partial[T::kRowWarps][T::kChunks];
   const planning::KvShare share = tile.share;
-  Part& part = static_cast<Part*>(args.partials)[planning::DecodeShares::slot(share, share.part)];
+  Part& part = static_cast<Part*>(args.partials)[args.walk.slot(share, share.part)];
 #pragma unroll 1
   for (int round = 0; round < T::kRounds; ++round) {
     if (active) {

@@ -63,6 +63,19 @@ constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.
 
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
 
+// Fixed parts of a tile: short enough for one short sequence to occupy most SMs, and long enough
+// for merging to be short beside them.
+constexpr std::int64_t kPartPieces = 8, kMaxParts = 32;
+
+/// The shape of one sequence of a batch, by which kernel rows are chosen if results may not depend
+/// on the batch.
+AttentionShape one_of(AttentionShape s) {
+  s.q_total = s.q_length;
+  s.kv_total = s.kv_length;
+  s.batch = 1;
+  return s;
+}
+
 struct Decode {
   using Shape = AttentionShape;
   using Layout = DecodeLayout;
@@ -101,6 +114,14 @@ struct Decode {
 
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
+    if (!s.batch_invariant) return seconds_of(s, at, row, device);
+    // An upper bound, so that the order of the rows does not depend on the batch.
+    const Shape one = one_of(s);
+    return real(s.batch) * seconds_of(one, decode_layout(one, row, device.units), row, device);
+  }
+
+  static double seconds_of(const Shape& s, const Layout& at, const KernelRow& row,
+                           const DeviceFacts& device) {
     if (at.tiles.tiles == 0 || device.units == 0) return 0;
     const AttentionShape walked = with_mask(s, at.tiles.composed);
     const Work work = work_of(walked);
@@ -134,7 +155,11 @@ struct Decode {
 
   static std::string describe(const Shape& s, const Layout& at) {
     std::string text = describe_layout(at.tiles);
-    text += ", keys split evenly across " + std::to_string(at.blocks) + " CTAs";
+    if (at.part_pieces > 0)
+      text += ", keys split into at most " + std::to_string(at.max_parts) + " parts of at least " +
+              std::to_string(at.part_pieces * kKeyPiece);
+    else
+      text += ", keys split evenly across " + std::to_string(at.blocks) + " CTAs";
     if (s.kv_layout == KvLayout::paged) text += ", pages of " + std::to_string(s.page) + " keys";
     return text;
   }
@@ -161,6 +186,12 @@ DecodeLayout decode_layout(const AttentionShape& s, const KernelRow& row, std::i
   tiles.tiles = tiles.tiles_per_head * tiles.head_groups * (s.q_packed ? 1 : s.batch);
   tiles.whole = tiles.tiles;
   layout.sets = s.masked ? s.mask_heads : 1;
+  if (s.batch_invariant) {
+    const std::int64_t per_sequence =
+        tiles.head_groups * ceil_div(std::max<std::int64_t>(s.q_length, 1), tiles.queries);
+    layout.part_pieces = kPartPieces;
+    layout.max_parts = std::clamp<std::int64_t>(2 * layout.blocks / per_sequence, 1, kMaxParts);
+  }
   return layout;
 }
 
@@ -168,9 +199,8 @@ DecodeScratch carve_decode_scratch(core::Carver& carver, const Tile& tile,
                                    const DecodeLayout& layout) {
   DecodeScratch scratch;
   // Per part and 16 rows: chunks of 32 columns in the layout of PartialResult<32, 32>.
-  const core::Size chunks =
-      core::Size(DecodeShares::slots(layout.blocks)) * (tile.m / 16) * (tile.v / kDecodeChunk);
-  scratch.merge_counts = carver.add<std::uint64_t>(layout.blocks);
+  const core::Size chunks = core::Size(layout.slots()) * (tile.m / 16) * (tile.v / kDecodeChunk);
+  scratch.merge_counts = carver.add<std::uint64_t>(layout.counters());
   scratch.partials = carver.add<float>(chunks * 32 * (kDecodeChunk / 2 + 4));
   if (layout.tiles.composed) scratch.composed = carve_composed(carver, layout.tiles.composed);
   return scratch;
@@ -184,6 +214,8 @@ DecodeWalk decode_walk(const AttentionProblem& problem, const AttentionShape& sh
   walk.sets = static_cast<int>(layout.sets);
   walk.groups_per_set = static_cast<int>(layout.groups_per_set());
   walk.min_units = tile.kv_splits;
+  walk.part_pieces = static_cast<int>(layout.part_pieces);
+  walk.max_parts = static_cast<int>(layout.max_parts);
   return walk;
 }
 

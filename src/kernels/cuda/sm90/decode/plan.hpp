@@ -25,15 +25,23 @@ struct DecodeLayout {
   AttentionLayout tiles;
   std::int64_t sets = 1;  // sets of lists per sequence
   std::int64_t blocks = 0;
+  /// For results that do not depend on the batch: DecodeWalk's members of the same names.
+  std::int64_t part_pieces = 0, max_parts = 1;
 
   std::int64_t groups_per_set() const { return tiles.head_groups / sets; }
+  /// Counters of finished parts, and places for partial results.
+  std::int64_t counters() const { return part_pieces > 0 ? tiles.tiles : blocks; }
+  std::int64_t slots() const {
+    if (part_pieces > 0) return max_parts > 1 ? tiles.tiles * max_parts : 0;
+    return DecodeShares::slots(blocks);
+  }
 };
 
 DecodeLayout decode_layout(const AttentionShape& s, const KernelRow& row, std::int64_t sms);
 
 /// The kernel's scratch memory, inside the workspace.
 struct DecodeScratch {
-  std::uint64_t* merge_counts = nullptr;  // finished parts of the tile that begins in a CTA's share
+  std::uint64_t* merge_counts = nullptr;  // finished parts of tiles, at KvShare::tile
   float* partials = nullptr;
   ComposedLists composed;
 };

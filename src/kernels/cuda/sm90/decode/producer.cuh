@@ -40,8 +40,9 @@ struct Producer {
     for (std::int64_t at = shares.begin(cta); at < end;) {
       const std::int64_t begin = entries.move_to(tiles, at, lane);
       const planning::DecodeTile found = tiles.find(entries.found, at - begin);
+      planning::TileParts parts(args.walk, shares, cta, begin + found.begin, found);
       planning::KvShare share;
-      if (shares.find(cta, begin + found.begin, found.pieces, share)) load_tile(found, share);
+      while (parts.next(share)) load_tile(found, share);
       at = begin + found.begin + planning::units_of(found.pieces);
     }
   }
@@ -91,7 +92,7 @@ struct Producer {
     tile_at.advance();
     shared.pieces.start(args.walk, descriptor, lane);
     __syncwarp();
-    const int count = share.to - share.from;
+    const int count = args.walk.template steps_of<T::kTeams>(share);
     for (int first = 0; first < count; first += 32) {
       const planning::Piece piece = shared.pieces.at(args.walk, first + lane);
       planning::PieceBoxes boxes;

@@ -49,7 +49,7 @@ struct Arguments {
   Sinks sinks;
   ElementMasks masks;
   void* partials;               // partial results of split tiles
-  std::uint64_t* merge_counts;  // finished parts of the tile that begins in a CTA's share
+  std::uint64_t* merge_counts;  // finished parts of tiles, at KvShare::tile
 };
 
 template <planning::Tile kOfRow, class ElementType>
