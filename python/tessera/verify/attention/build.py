@@ -92,6 +92,7 @@ class Built:
             "out": given(out.tensor), "lse": None if lse is None else lse.tensor,
             "return_lse": lse is not None, "layout": d.layout, "causal": d.causal,
             "window_left": d.window_left, "window_right": d.window_right, "mask": self.mask,
+            "batch_invariant": d.batch_invariant,
             "scale": d.scale, "softcap": d.softcap, "sinks": self.sinks,
             "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.lists}
 
