@@ -63,10 +63,19 @@ __device__ __forceinline__ void merge_parts(const Arguments& args, const Consume
     OAccumulator<T::kChunk> sum;
     Softmax softmax;
     clear<T::kChunk>(sum);
-#pragma unroll 4
-    for (int part = 0; part < tile.share.parts; ++part)
-      add_partial<false, T::kChunk>(parts[args.walk.slot(tile.share, part)][place.row_warp][chunk],
-                                    sum, softmax, place.lane);
+#pragma unroll 1
+    for (int first = 0; first < tile.share.parts; first += T::kPartsAtOnce) {
+      LoadedPartial<T::kChunk> loaded[T::kPartsAtOnce];
+#pragma unroll
+      for (int i = 0; i < T::kPartsAtOnce; ++i) {
+        const int part = min(first + i, tile.share.parts - 1);
+        load_partial(parts[args.walk.slot(tile.share, part)][place.row_warp][chunk], loaded[i],
+                     place.lane);
+      }
+#pragma unroll
+      for (int i = 0; i < T::kPartsAtOnce; ++i)
+        if (first + i < tile.share.parts) add_loaded<T::kChunk>(loaded[i], sum, softmax);
+    }
     store_chunk<T>(args, place, tile, chunk, sum, softmax);
   }
 }
@@ -81,6 +90,10 @@ __device__ __forceinline__ void finish_tile(const Arguments& args, typename T::S
   using Part = typename T::Partial[T::kRowWarps][T::kChunks];
   const planning::KvShare share = tile.share;
   Part& part = static_cast<Part*>(args.partials)[args.walk.slot(share, share.part)];
+  // Read before the results are merged, as it takes as long as the count itself.
+  std::uint64_t* const counter = &args.merge_counts[share.tile];
+  const bool counts = threadIdx.x == 0 && share.parts > 1;
+  const std::uint64_t counted = counts ? read_count(counter) : 0;
 #pragma unroll 1
   for (int round = 0; round < T::kRounds; ++round) {
     if (active) {
@@ -111,8 +124,8 @@ __device__ __forceinline__ void finish_tile(const Arguments& args, typename T::S
     place.sync();
   }
   if (share.parts == 1) return;
-  if (threadIdx.x == 0) {
-    const int before = count_up(&args.merge_counts[share.tile], args.walk.tag, share.parts, false);
+  if (counts) {
+    const int before = count_up_from(counter, counted, args.walk.tag, share.parts);
     shared.merges = before == share.parts - 1;
     __threadfence();
   }

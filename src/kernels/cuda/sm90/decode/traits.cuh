@@ -69,6 +69,8 @@ struct Traits {
   static constexpr int kChunk = planning::kDecodeChunk, kChunks = kDimV / kChunk;
   static constexpr int kPerRound = kChunks < kTeams ? kChunks : kTeams;
   static constexpr int kRounds = (kChunks + kPerRound - 1) / kPerRound;
+  /// Parts of a tile that are loaded at once when they are merged: as many as registers hold.
+  static constexpr int kPartsAtOnce = kThreads <= 256 ? 6 : 4;
 
   using Keys = attention::RowsTile<Element, kKeys, kDim>;
   using Values = attention::RowsTile<Element, kKeys, kDimV>;
