@@ -218,16 +218,24 @@ struct PieceBoxes {
       boxes.batch[0] = place.batch;
       return boxes;
     }
+    // The piece is inside one page, or consists of whole pages.
+    const PagePlace place = page_place(piece.key, pages.page_size);
+    boxes.row = static_cast<int>(place.slot);
+    const std::int64_t row = tile.batch * pages.batch_stride + place.page * pages.entry_stride;
+    const auto keys_of = [&](int box) {
+      return bits_between(box * box_rows, (box + 1) * box_rows);
+    };
+    // Reads all entries before the first is used, so that their latencies overlap.
     TESSERA_UNROLL()
     for (int box = 0; box < kMaxBoxes; ++box) {
-      if (box * box_rows >= kKeyPiece) break;
-      const int first = box * box_rows;
-      const std::uint64_t keys = bits_between(first, first + box_rows);
-      PageView::Run run;
-      if (seen & keys) run = pages.run(tile.batch, piece.key + first, piece.key + first + 1);
-      boxes.row = seen & keys ? static_cast<int>(run.slot) : boxes.row;
-      boxes.batch[box] = static_cast<int>(run.page);
-      if (run.page < 0) boxes.present &= ~keys;
+      const bool wanted = (seen & keys_of(box)) != 0 && place.page + box < pages.max_pages;
+      boxes.batch[box] = wanted ? pages.table[row + box * pages.entry_stride] : -1;
+    }
+    TESSERA_UNROLL()
+    for (int box = 0; box < kMaxBoxes; ++box) {
+      if (boxes.batch[box] >= 0 && boxes.batch[box] < pages.pages) continue;
+      boxes.batch[box] = -1;
+      boxes.present &= ~keys_of(box);
     }
     return boxes;
   }
