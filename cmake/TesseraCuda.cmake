@@ -112,13 +112,16 @@ file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/k
 set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80}")
 # Kernels of a family that are not rows.
 file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     src/kernels/cuda/attention/*.cu src/kernels/cuda/sm90/*/*.cu)
+     src/kernels/cuda/sm90/*/*.cu)
 set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
+file(GLOB shared_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/attention/*.cu)
+set_source_files_properties(${shared_kernels}
+  PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
 
 tessera_layer(cuda src/kernels/cuda/backend.cpp src/kernels/cuda/ranges.cpp USES core problem walk families)
 target_sources(tessera_cuda PRIVATE
   ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} ${host_sources} src/kernels/cuda/sm90/tile/tensor_map.cpp
-  ${prepare_sources} ${prepare_kernels} ${sm90_kernels})
+  ${prepare_sources} ${prepare_kernels} ${sm90_kernels} ${shared_kernels})
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
 if(row_sources MATCHES "sm90_")  # wgmma through CUTLASS's instruction wrappers
   find_package(CUTLASS 4.2 REQUIRED)

@@ -12,10 +12,10 @@ PACKAGE = ROOT / "python" / "tessera"
 FIRST_HEADERS = ("tensor", "host_tensor", "attention", "matmul", "spgemm", "bsr", "block_mask",
                  "pattern", "convert", "plan", "execution", "device", "error")
 NOT_SHOWN = ("export", "tessera", "version")  # macros; the header that includes the others
-FIRST_NAMES = ("attention", "merge_states", "BlockMask", "matmul", "bsr_matmul", "linear", "sddmm",
-               "spgemm", "BsrMatrix", "plan", "Plan", "explain", "Explanation")
+FIRST_NAMES = ("attention", "merge_states", "quantize", "BlockMask", "matmul", "bsr_matmul",
+               "linear", "sddmm", "spgemm", "BsrMatrix", "plan", "Plan", "explain", "Explanation")
 # Modules with a section of their own.
-MODULES = ("nn", "patterns", "integrations.transformers")
+MODULES = ("nn", "paged", "patterns", "compat.flash_attn", "integrations.transformers")
 WIDTH = 96
 EXPORT = "TESSERA_EXPORT "
 

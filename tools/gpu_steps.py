@@ -229,12 +229,13 @@ def python_tests(context):
 
 
 # What is verified apart: its seeds follow from the machine code of its kernels.
-VERIFIED = {"attention": lambda row: "attention" in row,
+VERIFIED = {"attention": lambda row: "attention" in row and "backward" not in row,
+            "attention_backward": lambda row: "attention_backward" in row,
             "products": lambda row: "attention" not in row}
 
 
 def code_number(build, op):
-    """A number that changes with the machine code of the kernels of attention, or of products:
+    """A number that changes with the machine code of the kernels of these operations:
     those of the build, or where it has none the committed ones."""
     code = bench_module("machine_code")
     kernels = code.kernels_of(build / "machine_code.json") or code.committed(ROOT) or {}
@@ -254,7 +255,7 @@ def begun_at(runs, op, seed):
 
 
 def random_problems(context):
-    """python -m tessera.verify of attention and of products."""
+    """python -m tessera.verify of attention, of its gradients and of products."""
     tests, runs = [], []
     for op in VERIFIED:
         test, found = problems_of(context, op)

@@ -73,6 +73,7 @@ TABLES = {
     "products": (of_ops(*PRODUCTS), case_tables.comparison),
     "crossover": (of_ops(*PRODUCTS), case_tables.crossover),
     "attention": (of_ops("attention"), case_tables.comparison),
+    "attention_backward": (of_ops("attention_backward"), case_tables.comparison),
     "lists": (of_ops("attention", *cases.LISTS), case_tables.lists),
     "workloads": (of_ops("attention", *PRODUCTS, models=True), case_tables.workloads),
     "host": (lambda result: result.get("host", []), case_tables.host_times),

@@ -21,6 +21,9 @@ namespace tessera {
 ///   with `kv_offsets`;
 /// - paged: k and v [pages, page, kv_heads, ...] with `page_table` and `kv_end`.
 ///
+/// q, k and v have one dtype, or k and v are e4m3 beside a wider q. Stored keys and values in e4m3
+/// are multiplied by `k_scale` and `v_scale`, as `quantize` writes them.
+///
 /// Query i of a sequence is at position q_position + i, and key j at kv_position + j. Let d be the
 /// key's position minus the query's. Query i sees key j if all of these hold: kv_begin <= j <
 /// kv_end; the block mask, if there is one, contains the pair; d <= 0 if causal; -window_left <= d
@@ -35,6 +38,10 @@ struct AttentionProblem {
   /// Optional output, f32 [batch, heads, q_length] or [heads, total_q]: the natural logarithm of
   /// the sum of exponentials (log-sum-exp), sinks included.
   Tensor lse{};
+
+  /// Optional, f32, beside k and v in e4m3: [1], [kv_heads], or [pages, kv_heads] (dense keys:
+  /// [batch, kv_heads]). Default 1.
+  Tensor k_scale{}, v_scale{};
 
   std::optional<float> scale{};  ///< default: 1/sqrt(dim)
   float softcap = 0.0f;  ///< scaled scores s become softcap * tanh(s / softcap); 0: no softcap

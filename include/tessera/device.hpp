@@ -27,7 +27,8 @@ struct DeviceFacts {
   std::string simd;          ///< CPU: "sse4", "avx2", "avx512", "neon", "scalar"
 };
 
-/// The names that `device_preset` accepts: "h100", "h200", "a100", "l4", "b200", "cpu".
+/// The names that `device_preset` accepts: "h100", "h200", "a100", "l4", "l40s", "rtx4090", "b200",
+/// "cpu".
 TESSERA_EXPORT std::vector<std::string> device_presets();
 /// The properties of the preset with that name. Throws `Error` for an unknown name.
 TESSERA_EXPORT DeviceFacts device_preset(const std::string& name);

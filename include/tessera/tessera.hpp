@@ -4,6 +4,7 @@
 #include <tessera/attention.hpp>
 #include <tessera/block_mask.hpp>
 #include <tessera/bsr.hpp>
+#include <tessera/cache.hpp>
 #include <tessera/convert.hpp>
 #include <tessera/device.hpp>
 #include <tessera/error.hpp>

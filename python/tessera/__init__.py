@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 
-from tessera import _ffi, patterns
+from tessera import _ffi, paged, patterns
 from tessera.attention import attention, merge_states
 from tessera.block_mask import BlockMask
 from tessera.bsr import BsrMatrix
 from tessera.explain import Explanation, explain
 from tessera.files import read_matrix_market
+from tessera.narrow import quantize
 from tessera.plan import Plan, plan
 from tessera.products import bsr_matmul, linear, matmul, sddmm, spgemm
 
@@ -23,8 +24,8 @@ __version__: str = _ffi.version()
 
 __all__ = [
     "BlockMask", "BsrMatrix", "Explanation", "Plan", "attention", "bsr_matmul",
-    "cuda_device_count", "explain", "get_cmake_dir", "linear", "matmul", "merge_states", "patterns",
-    "plan", "read_matrix_market", "sddmm", "spgemm",
+    "cuda_device_count", "explain", "get_cmake_dir", "linear", "matmul", "merge_states", "paged",
+    "patterns", "plan", "quantize", "read_matrix_market", "sddmm", "spgemm",
 ]
 
 
@@ -45,7 +46,7 @@ if sys.modules.get("torch") is not None:
 
 def __getattr__(name: str) -> object:
     # tessera.nn needs torch, which an import of tessera never does.
-    if name in ("nn", "integrations"):
+    if name in ("compat", "integrations", "nn"):
         import importlib
 
         return importlib.import_module(f"tessera.{name}")

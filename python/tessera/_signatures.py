@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 REQUIRED = object()
 
 # The dtypes of a tensor, as messages list them; names of constants in src/ffi/arguments.hpp.
-FLOATS, INPUTS, INDICES, INT32, FLOAT32, BYTES, BLOCKS = (
-    "kFloats", "kInputs", "kIndices", "kInt32", "kFloat32", "kBytes", "kBlocks")
+FLOATS, INPUTS, KEYS, INDICES, INT32, FLOAT32, E4M3, BYTES, BLOCKS = (
+    "kFloats", "kInputs", "kKeys", "kIndices", "kInt32", "kFloat32", "kE4m3", "kBytes", "kBlocks")
 
 
 @dataclass(frozen=True)
@@ -217,6 +217,12 @@ EXECUTION = Group("execution", "Execution", {
 })
 
 
+def _attention_tensors(trained: bool = True, cast: bool = True) -> list[Argument]:
+    """q, k and v; keys and values may be narrower than queries."""
+    return [Argument(name, "Tensor", dtypes=INPUTS if name == "q" else KEYS, cast=cast,
+                     trained=trained) for name in "qkv"]
+
+
 def _attention_options() -> Group:
     options: list[Argument | Group] = [
         Argument("bhld", "bool", False),
@@ -232,6 +238,8 @@ def _attention_options() -> Group:
         Argument("max_kv_length", "SymInt", 0),
         Argument("batch_invariant", "bool", False),
         Argument("sinks", "Tensor?", None, FLOATS, trained=True),
+        Argument("k_scale", "Tensor?", None, FLOAT32),
+        Argument("v_scale", "Tensor?", None, FLOAT32),
         MASK,
         EXECUTION,
     ]
@@ -241,7 +249,7 @@ def _attention_options() -> Group:
 # ---- The operations ----------------------------------------------------------------------------
 
 ATTENTION = Signature("attention", [
-    *(Argument(name, "Tensor", dtypes=INPUTS, cast=True, trained=True) for name in "qkv"),
+    *_attention_tensors(),
     _attention_options(),
 ], outputs=[
     Argument("out", "Tensor", dtypes=FLOATS),
@@ -251,7 +259,7 @@ ATTENTION = Signature("attention", [
 # What most calls of attention come with: arguments that are not passed cost no time. Not
 # registered with PyTorch.
 PLAIN_ATTENTION = Signature("plain_attention", [
-    *(Argument(name, "Tensor", dtypes=INPUTS) for name in "qkv"),
+    *_attention_tensors(trained=False, cast=False),
     Argument("bhld", "bool", False),
     Argument("scale", "float?", None),
     Argument("causal", "bool", False),
@@ -350,6 +358,30 @@ SPGEMM = Signature("spgemm", [
 
 SPGEMM_FILL = Signature("spgemm_fill", [], outputs=[_bsr("out", "out", "", FLOATS)])
 
+# Caches of keys and values. Not registered with PyTorch: they write into their arguments.
+QUANTIZE = Signature("quantize", [
+    Argument("x", "Tensor", dtypes=FLOATS),
+    Argument("given", "bool", False),
+    Argument("threads", "int", 0),
+], outputs=[
+    Argument("out", "Tensor", dtypes=E4M3),
+    Argument("scale", "Tensor", dtypes=FLOAT32),
+])
+
+APPEND = Signature("append", [
+    Argument("k", "Tensor", dtypes=FLOATS),
+    Argument("v", "Tensor", dtypes=FLOATS),
+    Argument("page_table", "Tensor", dtypes=INT32),
+    Argument("lengths", "Tensor", dtypes=INDICES),
+    Argument("offsets", "Tensor?", None, INDICES),
+    Argument("k_scale", "Tensor?", None, FLOAT32),
+    Argument("v_scale", "Tensor?", None, FLOAT32),
+    Argument("threads", "int", 0),
+], outputs=[
+    Argument("k_cache", "Tensor", dtypes=KEYS),
+    Argument("v_cache", "Tensor", dtypes=KEYS),
+])
+
 LIST_BLOCKS = Signature("list_blocks", [
     Argument("blocks", "Tensor", dtypes=BLOCKS),
 ], outputs=[
@@ -382,4 +414,5 @@ TRANSPOSE_LISTS = Signature("transpose_lists", [
 ], returns="(Tensor, Tensor, Tensor)")
 
 SIGNATURES = (ATTENTION, PLAIN_ATTENTION, ATTENTION_BACKWARD, MERGE_STATES, MATMUL, PLAIN_MATMUL,
-              LINEAR, SDDMM, SPGEMM, SPGEMM_FILL, LIST_BLOCKS, TOP_K_BLOCKS, TRANSPOSE_LISTS)
+              LINEAR, SDDMM, SPGEMM, SPGEMM_FILL, QUANTIZE, APPEND, LIST_BLOCKS, TOP_K_BLOCKS,
+              TRANSPOSE_LISTS)

@@ -27,7 +27,7 @@ def explain(operation: Callable[..., Any] | str, /, *arguments: Any, device: str
 
     ``operation`` is `attention`, `matmul`, `bsr_matmul`, `linear`, `sddmm` or `spgemm`, or its
     name; the rest is what one would call it with. ``device`` asks for a device that need not be
-    here: "h100", "h200", "a100", "l4", "b200", "cpu". With it, shapes, dtypes and strides alone
+    here, such as "h100", "a100", "l4" or "cpu". With it, shapes, dtypes and strides alone
     count: tensors may be on any device, PyTorch's meta device included. ``expand_bytes`` is that of
     `plan`, and explains such a plan.
 

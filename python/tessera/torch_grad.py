@@ -44,6 +44,10 @@ def _kept(ctx: Any, signature: Signature) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    q, k, *_ = inputs
+    if k.dtype != q.dtype:
+        raise NotImplementedError("attention: k: no gradient is recorded beside keys in FP8, got "
+                                  f"{k.dtype}; call under torch.no_grad() or detach the inputs")
     _keep(ctx, inputs, *output)
 
 
@@ -242,20 +246,6 @@ def _second_order(name: str) -> Any:
     return refuse
 
 
-# Operations whose gradients run on the CPU alone.
-_CPU_GRADIENTS = {"attention": ATTENTION.trained_names}
-
-
-def _check_gradient(name: str, trained: tuple[Any, ...]) -> None:
-    """Refuses at the call to record a gradient that the backward pass could not compute."""
-    for argument, x in zip(_CPU_GRADIENTS.get(name, ()), trained, strict=False):
-        if x is not None and x.requires_grad and x.device.type == "cuda":
-            raise NotImplementedError(
-                f"{name}: {argument}: requires a gradient, and the backward pass is not "
-                "implemented on GPUs yet (supported: tensors on the CPU), got a tensor on "
-                f"{x.device}; for inference call under torch.no_grad() or detach the inputs")
-
-
 def _record(library: torch.library.Library, signature: Signature, kernel: Any, gradient: Any,
             setup: Any) -> None:
     """What `torch.library.register_autograd` does, for operations that take no lists of
@@ -296,7 +286,6 @@ def _record(library: torch.library.Library, signature: Signature, kernel: Any, g
     def run(keyset: Any, *arguments: Any) -> Any:
         arguments = signature.complete(arguments)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*trained(arguments)):
-            _check_gradient(name, trained(arguments))
             return Recorded.apply(keyset, *arguments)
         return below(keyset, arguments)
 

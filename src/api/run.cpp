@@ -73,6 +73,13 @@ void take_alignment(AnyShape& shape, const AnyProblem& problem, const AnyShape& 
     if (!attention->q.data || !attention->k.data || !attention->v.data)
       std::get<planning::AttentionShape>(shape).tma_readable =
           std::get<planning::AttentionShape>(planned).tma_readable;
+  } else if (const auto* backward = std::get_if<AttentionBackwardProblem>(&problem)) {
+    const AttentionProblem& forward = backward->forward;
+    auto& made = std::get<planning::AttentionBackwardShape>(shape);
+    const auto& wanted = std::get<planning::AttentionBackwardShape>(planned);
+    if (!forward.q.data || !forward.k.data || !forward.v.data)
+      made.tma_readable = wanted.tma_readable;
+    if (!backward->dout.data) made.dout_readable = wanted.dout_readable;
   }
 }
 

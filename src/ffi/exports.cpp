@@ -194,6 +194,43 @@ void read_matrix_market_call(ffi::PackedArgs args, ffi::Any* result) {
   });
 }
 
+// Caches of keys and values.
+
+Execution with_threads(const Device& device, std::int64_t threads) {
+  Execution execution = on_current_stream(device);
+  execution.threads = static_cast<int>(threads);
+  return execution;
+}
+
+void quantize_call(ffi::PackedArgs packed, ffi::Any*) {
+  namespace at = signature::quantize;
+  translated([&] {
+    const Arguments args(at::kSignature, packed, Memory::read);
+    const Tensor x = args.read(at::x);
+    quantize(x, args.read(at::out), args.read(at::scale),
+             args.read(at::given) ? Scales::given : Scales::computed,
+             with_threads(x.device, args.read(at::threads)));
+  });
+}
+
+void append_call(ffi::PackedArgs packed, ffi::Any*) {
+  namespace at = signature::append;
+  translated([&] {
+    const Arguments args(at::kSignature, packed, Memory::read);
+    PagedAppend problem;
+    problem.k = args.read(at::k);
+    problem.v = args.read(at::v);
+    problem.offsets = args.read(at::offsets);
+    problem.k_cache = args.read(at::k_cache);
+    problem.v_cache = args.read(at::v_cache);
+    problem.page_table = args.read(at::page_table);
+    problem.lengths = args.read(at::lengths);
+    problem.k_scale = args.read(at::k_scale);
+    problem.v_scale = args.read(at::v_scale);
+    append(problem, with_threads(problem.k.device, args.read(at::threads)));
+  });
+}
+
 // Lists of block masks.
 
 void list_blocks_call(ffi::PackedArgs packed, ffi::Any*) {
@@ -272,6 +309,8 @@ const bool registered = [] {
       .def_packed("tessera.spgemm", spgemm_call)
       .def_packed("tessera.pattern", pattern_call)
       .def_packed("tessera.read_matrix_market", read_matrix_market_call)
+      .def_packed("tessera.quantize", quantize_call)
+      .def_packed("tessera.append", append_call)
       .def_packed("tessera.list_blocks", list_blocks_call)
       .def_packed("tessera.top_k_blocks", top_k_blocks_call)
       .def_packed("tessera.transpose_lists", transpose_lists_call)

@@ -40,6 +40,8 @@ void read_options(const Arguments& args, const AttentionOptionsArguments& at,
   problem.max_kv_length = args.read(at.max_kv_length);
   problem.batch_invariant = args.read(at.batch_invariant);
   problem.sinks = args.read(at.sinks);
+  problem.k_scale = args.read(at.k_scale);
+  problem.v_scale = args.read(at.v_scale);
   problem.mask = args.read(at.mask);
 }
 

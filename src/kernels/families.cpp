@@ -4,7 +4,9 @@
 #include "src/kernels/cuda/bsr/plan.hpp"
 #include "src/kernels/cuda/cublaslt/plan.hpp"
 #include "src/kernels/cuda/merge/plan.hpp"
+#include "src/kernels/cuda/sm80/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/bsr/plan.hpp"
 #include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
@@ -27,6 +29,8 @@ std::span<const KernelFamily> all_families() {
       sm90_spgemm_family(),
       sm90_decode_family(),
       sm90_attention_family(),
+      sm80_attention_family(),
+      sm90_attention_backward_family(),
       sm80_merge_family(),
       sm80_spgemm_family(),
       sm80_bsr_family(),

@@ -27,7 +27,8 @@ struct RowTimes {
 struct KernelRow {
   const char* name;  // family and facts: "sm90_attention_d128_q192_k64_s3"
   Tile tile;
-  unsigned dtypes;  // of the inputs: a set made by core::dtypes
+  unsigned dtypes;           // of the inputs: a set made by core::dtypes
+  unsigned narrow_keys = 0;  // attention: dtypes that k and v may have beside a wider q
   RowTimes times{};
   const char* why;       // why this row exists
   const char* measured;  // a result with device, toolkit and date; "" if not measured

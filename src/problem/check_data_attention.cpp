@@ -22,7 +22,9 @@ void check_attention_pointers(const Where& op, const AttentionProblem& problem) 
                       {"kv_end", problem.kv_end},
                       {"q_position", problem.q_position},
                       {"kv_position", problem.kv_position},
-                      {"page_table", problem.page_table}});
+                      {"page_table", problem.page_table},
+                      {"k_scale", problem.k_scale},
+                      {"v_scale", problem.v_scale}});
   check_pointers(op / "mask", problem.mask);
 }
 

@@ -105,6 +105,8 @@ struct AttentionShape : OnDevice, ScoreScale {
   KvLayout kv_layout = KvLayout::dense;
   std::int64_t page = 0, pages = 0, max_pages = 0;
   DType dtype = DType::none, out = DType::none;
+  DType narrow_kv = DType::none;  // of k and v, where it is not that of q
+  bool has_kv_scales = false;
   // Whether there is a softcap, or a scale of 0 or less, which does not keep the order of scores.
   bool transforms_scores = false;
   std::int64_t window_left = -1,
@@ -122,6 +124,8 @@ struct AttentionShape : OnDevice, ScoreScale {
   bool tma_readable = true;
 
   bool causal() const { return window_right == 0; }
+  /// The dtype of k and v.
+  DType kv_dtype() const { return narrow_kv == DType::none ? dtype : narrow_kv; }
   /// The number of adjacent query heads that share a set of lists.
   std::int64_t heads_per_list() const {
     return mask_heads > 0 && heads > mask_heads ? heads / mask_heads : 1;
@@ -129,8 +133,11 @@ struct AttentionShape : OnDevice, ScoreScale {
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
-/// The shape of the forward pass of a backward problem.
+/// The shape of a backward problem: that of its forward pass, and how dout lies in memory.
 struct AttentionBackwardShape : AttentionShape {
+  // Whether TMA can read dout as an operand of the inputs' dtype.
+  bool dout_readable = true;
+
   friend bool operator==(const AttentionBackwardShape&, const AttentionBackwardShape&) = default;
 };
 

@@ -54,7 +54,25 @@ void check_queries(const Where& op, const AttentionProblem& problem, AttentionSh
   shape.q_length = longest(op / "max_q_length", problem.max_q_length, shape.q_total);
 }
 
-void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape& shape) {
+/// Checks the factors of keys or values in e4m3, for one outer index of `of` and head, per head or
+/// for all.
+void check_scale(const Where& where, const Tensor& scale, const Tensor& of,
+                 const AttentionShape& shape) {
+  if (!scale) return;
+  if (shape.kv_dtype() != DType::e4m3) {
+    refuse(where, words("none, as k and v are ", to_string(shape.kv_dtype()), " and not e4m3"),
+           to_string(scale));
+  }
+  check_tensor(where, scale, shape.device);
+  check_dtype(where, scale, dtypes({DType::f32}));
+  const bool per_outer = scale.rank == 2 && of.rank == 4;
+  const Dim dims[] = {{shape.kv_layout == KvLayout::paged ? "pages" : "batch", of.size(0)},
+                      {"kv_heads", shape.kv_heads, /*or_one=*/!per_outer}};
+  check_shape(where, scale, Dims(dims).subspan(per_outer ? 0 : 1));
+}
+
+void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape& shape,
+                Pass pass) {
   const Tensor& k = problem.k;
   const Where k_at = op / "k", v_at = op / "v";
   const bool packed = static_cast<bool>(problem.kv_offsets);
@@ -69,7 +87,9 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
                         {"kv_heads"},
                         {"dim", shape.dim}};
   check_tensor(k_at, k, shape.device);
-  check_same_dtype(k_at, k, shape.dtype, "q");
+  const bool narrow = pass == Pass::forward && k.dtype == DType::e4m3 && shape.dtype != k.dtype;
+  if (!narrow) check_same_dtype(k_at, k, shape.dtype, "q");
+  if (narrow) shape.narrow_kv = k.dtype;
   check_shape(k_at, k, Dims(k_dims).subspan(packed ? 1 : 0),
               packed ? ", as kv_offsets is given" : "; packed keys need kv_offsets");
   shape.kv_heads = k.size(k.rank - 2);
@@ -84,7 +104,7 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
                         {"kv_heads", shape.kv_heads},
                         {"dim_v"}};
   check_tensor(v_at, v, shape.device);
-  check_same_dtype(v_at, v, shape.dtype, "q");
+  check_same_dtype(v_at, v, shape.kv_dtype(), narrow ? "k" : "q");
   check_shape(v_at, v, Dims(v_dims).subspan(packed ? 1 : 0), ", as k has");
   shape.dim_v = v.size(v.rank - 1);
 
@@ -113,6 +133,9 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   const std::int64_t longest_kv =
       longest(op / "max_kv_length", problem.max_kv_length, shape.kv_length);
   if (packed) shape.kv_length = longest_kv;
+  check_scale(op / "k_scale", problem.k_scale, k, shape);
+  check_scale(op / "v_scale", problem.v_scale, v, shape);
+  shape.has_kv_scales = problem.k_scale || problem.v_scale;
 }
 
 // Checks and stores the scale, softcap and windows.
@@ -217,7 +240,7 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   AttentionShape shape;
   shape.device = problem.q.device;
   check_queries(op, problem, shape);
-  check_keys(op, problem, shape);
+  check_keys(op, problem, shape, pass);
   check_parameters(op, problem, shape);
   check_sequences(op, problem, shape);
   check_mask(op, problem, shape);
@@ -270,10 +293,12 @@ AttentionBackwardShape shape_of(const AttentionBackwardProblem& problem) {
   const AttentionProblem& forward = problem.forward;
   refuse_beside(op / "forward" / "page_table", forward.page_table,
                 "in a backward pass: gather the pages into dense or packed keys first");
-  const AttentionBackwardShape shape{attention_shape(op / "forward", forward, Pass::backward)};
+  AttentionBackwardShape shape{attention_shape(op / "forward", forward, Pass::backward)};
 
   check_out(op / "dout", problem.dout, shape);
   check_same_dtype(op / "dout", problem.dout, shape.out, "forward.out");
+  shape.dout_readable = shape.device.kind == DeviceKind::cpu ||
+                        (problem.dout.dtype == shape.dtype && tma_readable(problem.dout));
   if (problem.dlse) check_lse(op / "dlse", problem.dlse, shape);
   check_gradient(op / "dq", problem.dq, forward.q, "q", shape);
   check_gradient(op / "dk", problem.dk, forward.k, "k", shape);

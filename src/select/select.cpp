@@ -76,7 +76,8 @@ void refuse_family(const KernelFamily& family, const Request& request, Reasons& 
 }
 
 /// Adds a reason for each dtype of the problem that a row does not support.
-void refuse_dtypes(const AnyShape& shape, unsigned supported, Reasons& reasons) {
+void refuse_dtypes(const AnyShape& shape, const KernelRow& row, Reasons& reasons) {
+  const unsigned supported = row.dtypes;
   const auto in = [&](const char* name, DType dtype) {
     if (!(core::dtypes({dtype}) & supported)) reasons.dtype(name, dtype, supported);
   };
@@ -96,6 +97,10 @@ void refuse_dtypes(const AnyShape& shape, unsigned supported, Reasons& reasons) 
         } else {
           constexpr bool kMerges = requires { s.parts; };
           in(kMerges ? "outs" : "q, k and v", s.dtype);
+          if constexpr (requires { s.narrow_kv; }) {
+            if (s.narrow_kv != DType::none && !(core::dtypes({s.narrow_kv}) & row.narrow_keys))
+              reasons.dtype("k and v", s.narrow_kv, supported | row.narrow_keys);
+          }
           out(s.out);
         }
       },
@@ -129,7 +134,7 @@ bool may_run(const KernelFamily& family, const KernelRow& row, const Request& re
              Reasons& reasons) {
   refuse_family(family, request, reasons);
   if (reasons.enough()) return false;
-  refuse_dtypes(request.shape, row.dtypes, reasons);
+  refuse_dtypes(request.shape, row, reasons);
   if (reasons.enough()) return false;
   family.refuse(request.shape, row, request.device, reasons);
   // Last, as looking may load a library.

@@ -101,7 +101,7 @@ Work attention_work(const AttentionShape& s, bool backward) {
   const double q_rows = real(s.q_total) * real(s.heads);
   const double k_rows = visible_key_rows(s);
   const double q_bytes = q_rows * (real(s.dim) * size_of(s.dtype) + real(s.dim_v) * size_of(s.out));
-  const double k_bytes = k_rows * real(s.dim + s.dim_v) * size_of(s.dtype);
+  const double k_bytes = k_rows * real(s.dim + s.dim_v) * size_of(s.kv_dtype());
   const double lse_bytes = s.has_lse || backward ? 4 * q_rows : 0;
   // Backward reads q, k, v and out, reads dout, and writes dq, dk and dv.
   return {2 * visible_pairs(s) * real(s.heads) * width,

@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <tessera/tessera.hpp>
@@ -24,10 +23,41 @@ namespace tessera::gpu_test {
 using generate::AttentionOptions;
 using Case = generate::Case<AttentionProblem>;
 
+/// The backend whose rows the current test runs.
+inline Backend& backend_under_test() {
+  static Backend backend = Backend::sm90;
+  return backend;
+}
+inline Execution on_backend() {
+  Execution execution;
+  execution.backend = backend_under_test();
+  return execution;
+}
+inline std::string attention_family() {
+  return std::string(to_string(backend_under_test())) + "_attention";
+}
+inline std::vector<int> attention_rows() { return rows_of(attention_family()); }
+
+/// Tests that run once per backend, where the device has it.
+class OfBackend : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    const int capability = device_facts({DeviceKind::cuda, 0}).compute_capability;
+    if (GetParam() == Backend::sm90 && capability / 10 != 9)
+      GTEST_SKIP() << "needs compute capability 9.0";
+    backend_under_test() = GetParam();
+  }
+};
+inline auto gpu_backends() { return testing::Values(Backend::sm90, Backend::sm80); }
+inline std::string backend_name(const testing::TestParamInfo<Backend>& info) {
+  return to_string(info.param);
+}
+
 /// A copy of a case's memory on the GPU.
 class OnGpu {
  public:
-  explicit OnGpu(Case& c) : stretches_(c.memory.stretches()) {
+  template <class Problem>
+  explicit OnGpu(generate::Case<Problem>& c) : stretches_(c.memory.stretches()) {
     for (const auto& stretch : stretches_)
       rooms_.push_back(std::make_unique<Room>(static_cast<std::int64_t>(stretch.size())));
   }
@@ -36,6 +66,12 @@ class OnGpu {
     AttentionProblem p = host;
     for (Tensor* t : inputs_of(p)) move(*t);
     for (Tensor* t : {&p.out, &p.lse}) move(*t);
+    return p;
+  }
+  AttentionBackwardProblem moved(const AttentionBackwardProblem& host) const {
+    AttentionBackwardProblem p = host;
+    p.forward = moved(host.forward);
+    for (Tensor* t : {&p.dout, &p.dlse, &p.dq, &p.dk, &p.dv, &p.dsinks}) move(*t);
     return p;
   }
   void upload() const {
@@ -69,7 +105,8 @@ class OnGpu {
   std::vector<std::unique_ptr<Room>> rooms_;
 };
 
-inline bool takes(int row, const AttentionProblem& problem) {
+template <class Problem>
+bool takes(int row, const Problem& problem) {
   Execution execution;
   execution.kernel = name_of(row);
   return explain(problem, device_facts({DeviceKind::cuda, 0}), execution).supported;
@@ -81,6 +118,9 @@ inline bool composes(int row, const AttentionProblem& problem) {
   if (numbered_rows()[static_cast<std::size_t>(row)].family == "sm90_decode")
     return static_cast<bool>(planning::decode_layout(shape, row_at(row), 1).tiles.composed);
   return static_cast<bool>(planning::composed_mask(shape, row_at(row).tile));
+}
+inline bool composes(const Plan& plan) {
+  return static_cast<bool>(plan.planned->layout.get<planning::AttentionLayout>().composed);
 }
 
 /// A composed block has queries with different lists, and a NaN that one of them sees may reach the
@@ -100,7 +140,7 @@ inline std::vector<AttentionProblem> with_and_without_lse(const AttentionProblem
 /// Runs a case by every row of a family that supports it and compares with the oracle. Returns the
 /// number of rows.
 inline int matches_oracle(Case& c, Rows rows = Rows::all,
-                          std::string_view family = "sm90_attention") {
+                          const std::string& family = attention_family()) {
   const OnGpu gpu(c);
   c.memory.arm();
   const oracle::Attention truth = oracle::attention(c.problem);
@@ -134,7 +174,7 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all,
 /// Calls ran(row, problem) after each row that supports the problem.
 template <class Ran>
 void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& ran,
-                                       std::string_view family = "sm90_attention") {
+                                       const std::string& family = attention_family()) {
   const OnGpu gpu(c);
   const AttentionProblem problem = gpu.moved(c.problem);
   if (c.problem.q.numel() == 0) return;

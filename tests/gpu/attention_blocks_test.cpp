@@ -21,6 +21,10 @@ using generate::AttentionOptions;
 using generate::Presence;
 using gpu_test::OnGpu;
 
+class GpuAttentionBlocks : public gpu_test::OfBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionBlocks, gpu_test::gpu_backends(),
+                         gpu_test::backend_name);
+
 struct Block {
   std::int64_t q, kv;
 };
@@ -40,7 +44,7 @@ AttentionOptions options_for(std::uint64_t seed, const Block& block) {
 /// The number of rows that compose the blocks of a problem.
 int composing_rows(const AttentionProblem& problem) {
   int count = 0;
-  for (const int row : gpu_test::rows_of("sm90_attention"))
+  for (const int row : gpu_test::attention_rows())
     count += gpu_test::takes(row, problem) && gpu_test::composes(row, problem);
   return count;
 }
@@ -57,8 +61,7 @@ int match(std::uint64_t seed, const AttentionOptions& options, const std::string
 
 /// Full and partial lists in any order and both forms, with and without bits; head groups; dense
 /// and packed sequences; causal masks, windows, ranges.
-TEST(GpuAttentionBlocks, DrawnListsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBlocks, DrawnListsMatchTheOracle) {
   int composed = 0;
   for (std::uint64_t seed = 0; seed < 8 * std::size(kBlocks); ++seed)
     composed += match(seed, options_for(seed, kBlocks[seed % std::size(kBlocks)]));
@@ -66,8 +69,7 @@ TEST(GpuAttentionBlocks, DrawnListsMatchTheOracle) {
 }
 
 /// Typical patterns of small blocks. Keys that no list names are not seen.
-TEST(GpuAttentionBlocks, ShapesOfListsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBlocks, ShapesOfListsMatchTheOracle) {
   const struct {
     const char* name;
     std::function<bool(std::int64_t, std::int64_t)> names;
@@ -99,8 +101,7 @@ TEST(GpuAttentionBlocks, ShapesOfListsMatchTheOracle) {
 
 /// A list may name keys outside the windows of its queries, while other queries of the composed
 /// block have the keys in their windows but not in their lists.
-TEST(GpuAttentionBlocks, NarrowWindowsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBlocks, NarrowWindowsMatchTheOracle) {
   int composed = 0;
   for (std::uint64_t seed = 2000; seed < 2080; ++seed) {
     AttentionOptions options = options_for(seed, kBlocks[seed % 6]);
@@ -114,8 +115,7 @@ TEST(GpuAttentionBlocks, NarrowWindowsMatchTheOracle) {
 }
 
 /// More columns than are composed at a time, KV splits, and many rows of lists.
-TEST(GpuAttentionBlocks, LongSequencesMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBlocks, LongSequencesMatchTheOracle) {
   int composed = 0;
   for (std::uint64_t seed = 3000; seed < 3012; ++seed) {
     AttentionOptions options = options_for(seed, kBlocks[seed % 3]);
@@ -130,8 +130,7 @@ TEST(GpuAttentionBlocks, LongSequencesMatchTheOracle) {
 }
 
 /// Each replay composes the lists that the buffers hold at that time.
-TEST(GpuAttentionBlocks, GraphsReplayWithOtherLists) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBlocks, GraphsReplayWithOtherLists) {
   int replayed = 0;
   for (std::uint64_t seed = 4000; seed < 4012; ++seed) {
     AttentionOptions options = options_for(seed, kBlocks[seed % 6]);
@@ -148,8 +147,8 @@ TEST(GpuAttentionBlocks, GraphsReplayWithOtherLists) {
     const planning::AttentionShape shape = planning::shape_of(c->problem);
     const std::int64_t columns =
         (shape.kv_length + shape.mask_block.cols - 1) / shape.mask_block.cols;
-    const Plan made = plan(problem);
-    replayed += gpu_test::composes(made.kernel, problem);
+    const Plan made = plan(problem, gpu_test::on_backend());
+    replayed += gpu_test::composes(made);
     gpu.upload();
     const gpu_test::Captured captured(made, problem);
     for (int round = 0; round < 3; ++round) {
@@ -177,8 +176,7 @@ TEST(GpuAttentionBlocks, GraphsReplayWithOtherLists) {
   EXPECT_GT(replayed, 6);
 }
 
-TEST(GpuAttentionBlocks, SameBitsEveryTime) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBlocks, SameBitsEveryTime) {
   for (std::uint64_t seed = 5000; seed < 5006; ++seed) {
     AttentionOptions options = options_for(seed, kBlocks[seed % 3]);
     options.longest = 900;
@@ -187,7 +185,7 @@ TEST(GpuAttentionBlocks, SameBitsEveryTime) {
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     c->memory.arm();
-    for (const int row : gpu_test::rows_of("sm90_attention")) {
+    for (const int row : gpu_test::attention_rows()) {
       if (!gpu_test::takes(row, problem)) continue;
       std::vector<std::byte> first;
       for (int i = 0; i < 10; ++i) {
@@ -202,8 +200,7 @@ TEST(GpuAttentionBlocks, SameBitsEveryTime) {
   }
 }
 
-TEST(GpuAttentionBlocks, HostileLists) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBlocks, HostileLists) {
   int composed = 0;
   for (std::uint64_t seed = 6000; seed < 6032; ++seed) {
     const auto c = attention_case(seed, options_for(seed, kBlocks[seed % std::size(kBlocks)]));

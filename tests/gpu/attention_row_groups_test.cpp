@@ -22,10 +22,19 @@ using generate::Presence;
 using gpu_test::matches_oracle;
 using gpu_test::OnGpu;
 
-/// Whether a row that walks several lists together supports a problem.
+class GpuAttentionRowGroups : public gpu_test::OfBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionRowGroups, gpu_test::gpu_backends(),
+                         gpu_test::backend_name);
+
+/// Whether a row that walks several lists together supports a problem. sm80 has no such rows: a row
+/// that walks the lists as they are.
 bool walks_row_groups(const AttentionProblem& problem) {
-  for (const int row : gpu_test::rows_of("sm90_attention"))
-    if (gpu_test::row_at(row).tile.row_groups > 1 && gpu_test::takes(row, problem)) return true;
+  const bool together = gpu_test::backend_under_test() == Backend::sm90;
+  for (const int row : gpu_test::attention_rows()) {
+    const bool walks =
+        together ? gpu_test::row_at(row).tile.row_groups > 1 : !gpu_test::composes(row, problem);
+    if (walks && gpu_test::takes(row, problem)) return true;
+  }
   return false;
 }
 
@@ -51,8 +60,7 @@ bool match_row_groups(generate::Case<AttentionProblem>& c,
   return walked;
 }
 
-TEST(GpuAttentionRowGroups, DrawnListsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, DrawnListsMatchTheOracle) {
   int walked = 0;
   for (std::uint64_t seed = 0; seed < 90; ++seed) {
     const AttentionOptions options =
@@ -70,8 +78,7 @@ struct Kind {
 
 /// Pairs of adjacent lists: in blocks of 64 rows, an even row of blocks and the next one share a
 /// tile.
-TEST(GpuAttentionRowGroups, EveryKindOfNeighboursMatchesTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, EveryKindOfNeighboursMatchesTheOracle) {
   const Kind kinds[] = {
       {"all", [](std::int64_t, std::int64_t) { return true; }},
       {"none", [](std::int64_t, std::int64_t) { return false; }},
@@ -106,8 +113,7 @@ TEST(GpuAttentionRowGroups, EveryKindOfNeighboursMatchesTheOracle) {
 /// Both pieces of a step are for the same row groups. A step that lacks its second piece delays
 /// later steps, and is published without it before too many steps wait. That takes long walks with
 /// few steps that only one row group needs.
-TEST(GpuAttentionRowGroups, LongWalksOfFewOwnBlocksMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, LongWalksOfFewOwnBlocksMatchTheOracle) {
   const Kind kinds[] = {
       {"one block alone, then shared",
        [](std::int64_t row, std::int64_t col) { return row % 2 == 0 || col != 0; }},
@@ -141,8 +147,7 @@ TEST(GpuAttentionRowGroups, LongWalksOfFewOwnBlocksMatchTheOracle) {
 }
 
 /// Keys that one row group lists and sees, and the other one does not.
-TEST(GpuAttentionRowGroups, PositionsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, PositionsMatchTheOracle) {
   int walked = 0;
   for (std::uint64_t seed = 2000; seed < 2060; ++seed) {
     AttentionOptions options = row_group_options(seed, kBlocksQ[seed % 3], 64);
@@ -156,8 +161,7 @@ TEST(GpuAttentionRowGroups, PositionsMatchTheOracle) {
 
 /// Two row groups share a block that the row group between them does not list, so no query sees
 /// some of the block's keys.
-TEST(GpuAttentionRowGroups, NarrowWindowsLeaveGapsBetweenRowGroups) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, NarrowWindowsLeaveGapsBetweenRowGroups) {
   int walked = 0;
   for (std::uint64_t seed = 5000; seed < 5040; ++seed) {
     AttentionOptions options = row_group_options(seed, 64, kBlocksKv[1 + seed % 2]);
@@ -169,8 +173,7 @@ TEST(GpuAttentionRowGroups, NarrowWindowsLeaveGapsBetweenRowGroups) {
   EXPECT_GT(walked, 20);
 }
 
-TEST(GpuAttentionRowGroups, RisingScoresMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, RisingScoresMatchTheOracle) {
   int walked = 0;
   for (std::uint64_t seed = 6000; seed < 6030; ++seed) {
     AttentionOptions options = row_group_options(seed, kBlocksQ[seed % 3], 64);
@@ -182,8 +185,7 @@ TEST(GpuAttentionRowGroups, RisingScoresMatchTheOracle) {
   EXPECT_GT(walked, 15);
 }
 
-TEST(GpuAttentionRowGroups, BadValuesSpreadAsTheOracleSays) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, BadValuesSpreadAsTheOracleSays) {
   int walked = 0;
   for (std::uint64_t seed = 3000; seed < 3030; ++seed) {
     AttentionOptions options = row_group_options(seed, 64, kBlocksKv[seed % 3]);
@@ -196,8 +198,7 @@ TEST(GpuAttentionRowGroups, BadValuesSpreadAsTheOracleSays) {
 }
 
 /// More tiles than thread blocks, so that consumers advance from tile to tile independently.
-TEST(GpuAttentionRowGroups, ManyTilesGiveTheSameBitsEveryTime) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, ManyTilesGiveTheSameBitsEveryTime) {
   int found = 0;
   for (std::uint64_t seed = 4000; seed < 4030 && found < 2; ++seed) {
     AttentionOptions options = row_group_options(seed, 64, 64);
@@ -213,7 +214,7 @@ TEST(GpuAttentionRowGroups, ManyTilesGiveTheSameBitsEveryTime) {
     if (!walks_row_groups(problem)) continue;
     ++found;
     matches_oracle(*c);
-    for (const int row : gpu_test::rows_of("sm90_attention")) {
+    for (const int row : gpu_test::attention_rows()) {
       if (!gpu_test::takes(row, problem)) continue;
       std::vector<std::byte> first;
       for (int i = 0; i < 20; ++i) {
@@ -229,8 +230,7 @@ TEST(GpuAttentionRowGroups, ManyTilesGiveTheSameBitsEveryTime) {
   EXPECT_EQ(found, 2);
 }
 
-TEST(GpuAttentionRowGroups, HostileLists) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionRowGroups, HostileLists) {
   int walked = 0;
   for (std::uint64_t seed = 5000; seed < 5030; ++seed) {
     const auto c =

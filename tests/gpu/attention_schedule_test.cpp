@@ -26,6 +26,10 @@ using gpu_test::OnGpu;
 using gpu_test::options_for;
 using gpu_test::Room;
 
+class GpuAttentionSchedule : public gpu_test::OfBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionSchedule, gpu_test::gpu_backends(),
+                         gpu_test::backend_name);
+
 /// Many tiles of few queries and many keys: whole rounds, and a last one that is worth splitting.
 AttentionOptions rounds_and_a_rest(std::uint64_t seed, Presence mask) {
   AttentionOptions options = options_for(seed);
@@ -41,7 +45,8 @@ AttentionOptions rounds_and_a_rest(std::uint64_t seed, Presence mask) {
 }
 
 bool divides(const AttentionProblem& problem) {
-  const std::string why = to_text(explain(problem, device_facts(problem.q.device)));
+  const std::string why =
+      to_text(explain(problem, device_facts(problem.q.device), gpu_test::on_backend()));
   return why.find("keys of the last") != std::string::npos;
 }
 
@@ -60,7 +65,7 @@ void check_divided_rounds(Presence mask) {
     for (int i = 0; i < 10; ++i) {
       c->memory.reset();
       gpu.upload();
-      attention(problem);
+      attention(problem, gpu_test::on_backend());
       check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
       gpu.download();
       if (i == 0) first = c->memory.outputs();
@@ -70,20 +75,17 @@ void check_divided_rounds(Presence mask) {
   EXPECT_EQ(split, kCases) << "too few cases were split";
 }
 
-TEST(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionSchedule, DividedRoundsMatchTheOracleWithTheSameBits) {
   check_divided_rounds(Presence::never);
 }
 
 /// Tiles are dynamic here, and the shares of split tiles come after them.
-TEST(GpuAttentionSchedule, DividedRoundsOfListsMatchTheOracleWithTheSameBits) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionSchedule, DividedRoundsOfListsMatchTheOracleWithTheSameBits) {
   check_divided_rounds(Presence::always);
 }
 
 /// More tiles than thread blocks, so that tiles overlap while their row maxes change.
-TEST(GpuAttentionSchedule, RisingScoresMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionSchedule, RisingScoresMatchTheOracle) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     AttentionOptions options = options_for(seed);
     options.rising = true;
@@ -98,8 +100,7 @@ TEST(GpuAttentionSchedule, RisingScoresMatchTheOracle) {
 }
 
 /// More tiles than thread blocks, of very different lengths.
-TEST(GpuAttentionSchedule, OrderedTilesMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionSchedule, OrderedTilesMatchTheOracle) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     AttentionOptions options = options_for(seed);
     options.longest = 300;
@@ -111,6 +112,24 @@ TEST(GpuAttentionSchedule, OrderedTilesMatchTheOracle) {
       options.packed_q = options.packed_kv = Presence::always;
     else
       options.mask = Presence::always;
+    EXPECT_GT(matches_oracle(*attention_case(seed, options)), 0);
+  }
+}
+
+/// Many more tiles than thread blocks, of one or two steps, some without any visible key: the next
+/// tile's Q, K and V are loaded while the tile before is still in use.
+TEST_P(GpuAttentionSchedule, ShortWalksOfManyTilesMatchTheOracle) {
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    AttentionOptions options = options_for(seed);
+    options.longest = seed % 4 == 0 ? 64 : 140;
+    options.largest_batch = 6;
+    options.largest_kv_heads = 120;
+    options.group = 1;
+    options.dims = {64, 128, 192, 256};
+    options.positions = seed % 2 == 0 ? Presence::always : Presence::never;
+    if (seed % 2 == 0) options.longest_window = 8;
+    options.packed_q = options.packed_kv = seed % 8 < 4 ? Presence::never : Presence::always;
+    options.mask = seed % 5 == 0 ? Presence::always : Presence::never;
     EXPECT_GT(matches_oracle(*attention_case(seed, options)), 0);
   }
 }
@@ -148,7 +167,7 @@ class Chain {
     }
     put_numbers(length);
     for (int i = 0; i < 3; ++i) problems_.push_back(problem(i));
-    plans_ = plan(problems_[0]);
+    plans_ = plan(problems_[0], gpu_test::on_backend());
     workspace_ = std::make_unique<Room>(
         static_cast<std::int64_t>(std::max<std::size_t>(plans_.workspace_bytes, 16)));
   }
@@ -229,8 +248,7 @@ class Chain {
   std::unique_ptr<Room> workspace_;
 };
 
-TEST(GpuAttentionSchedule, CallsWaitForTheOneBefore) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionSchedule, CallsWaitForTheOneBefore) {
   constexpr int kCalls = 30;  // a multiple of 6, so that a graph of them can be replayed
   const struct {
     std::int64_t heads, length, dim;

@@ -22,6 +22,9 @@ using gpu_test::OnGpu;
 using gpu_test::options_for;
 using gpu_test::Room;
 
+class GpuAttention : public gpu_test::OfBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, GpuAttention, gpu_test::gpu_backends(), gpu_test::backend_name);
+
 void all_match(std::uint64_t seeds, const std::function<void(AttentionOptions&)>& change) {
   int taken = 0;
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
@@ -33,20 +36,17 @@ void all_match(std::uint64_t seeds, const std::function<void(AttentionOptions&)>
   EXPECT_GT(taken, static_cast<int>(seeds) / 4) << "no row supports most problems";
 }
 
-TEST(GpuAttention, PlainMatchesTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, PlainMatchesTheOracle) {
   all_match(40, [](AttentionOptions& o) {
     o.mask = o.packed_q = o.packed_kv = o.positions = o.sinks = o.softcap = Presence::never;
   });
 }
 
-TEST(GpuAttention, EverythingDenseMatchesTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, EverythingDenseMatchesTheOracle) {
   all_match(60, [](AttentionOptions& o) { o.mask = Presence::never; });
 }
 
-TEST(GpuAttention, PackedSequencesMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, PackedSequencesMatchTheOracle) {
   all_match(40, [](AttentionOptions& o) {
     o.packed_q = o.packed_kv = Presence::always;
     o.largest_batch = 5;
@@ -54,16 +54,14 @@ TEST(GpuAttention, PackedSequencesMatchTheOracle) {
   });
 }
 
-TEST(GpuAttention, BlockMasksMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, BlockMasksMatchTheOracle) {
   all_match(80, [](AttentionOptions& o) { o.mask = Presence::always; });
 }
 
 /// The heads of a group share the lists of their KV head. With blocks of 64 queries, two heads are
 /// folded into a tile, or four where tiles are larger. Three heads cannot be folded. Problems of
 /// few tiles run by rows whose tiles have 64 queries, which need no fold.
-TEST(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
   for (const std::int64_t group : {2, 3, 4, 8})
     for (std::uint64_t seed = 0; seed < 15; ++seed) {
       AttentionOptions options = options_for(seed);
@@ -76,7 +74,8 @@ TEST(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
       const auto c = attention_case(seed, options);
       const OnGpu gpu(*c);
       const AttentionProblem problem = gpu.moved(c->problem);
-      const Explanation e = explain(problem, device_facts(problem.q.device));
+      const Explanation e =
+          explain(problem, device_facts(problem.q.device), gpu_test::on_backend());
       const std::string why = to_text(e), kernel(e.plan.kernel_name);
       const bool folded = why.find(" heads folded into rows") != std::string::npos;
       const bool few = kernel.find("_q64_") != std::string::npos;
@@ -88,8 +87,7 @@ TEST(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
 }
 
 /// Few queries over many keys: the KV is split across CTAs, and some parts have no visible key.
-TEST(GpuAttention, DividedWalksMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, DividedWalksMatchTheOracle) {
   int divided = 0;
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     AttentionOptions options = options_for(seed);
@@ -102,7 +100,8 @@ TEST(GpuAttention, DividedWalksMatchTheOracle) {
     const OnGpu gpu(*c);
     if (c->problem.q.numel() == 0) continue;
     const AttentionProblem problem = gpu.moved(c->problem);
-    const std::string why = to_text(explain(problem, device_facts(problem.q.device)));
+    const std::string why =
+        to_text(explain(problem, device_facts(problem.q.device), gpu_test::on_backend()));
     divided += why.find("keys of the last") != std::string::npos;
     matches_oracle(*c);
   }
@@ -110,8 +109,7 @@ TEST(GpuAttention, DividedWalksMatchTheOracle) {
 }
 
 /// Scores grow along the keys, so much that P relative to the first row max is finite or overflows.
-TEST(GpuAttention, RisingScoresMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, RisingScoresMatchTheOracle) {
   all_match(60, [](AttentionOptions& o) {
     o.rising = true;
     o.longest = 700;
@@ -121,8 +119,7 @@ TEST(GpuAttention, RisingScoresMatchTheOracle) {
 
 /// All scores but those of the first keys are at the cap, so their P are equal and rounded the same
 /// way.
-TEST(GpuAttention, ScoresAtTheirCapMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, ScoresAtTheirCapMatchTheOracle) {
   all_match(60, [](AttentionOptions& o) {
     o.saturating = true;
     o.softcap = Presence::always;
@@ -132,8 +129,7 @@ TEST(GpuAttention, ScoresAtTheirCapMatchTheOracle) {
   });
 }
 
-TEST(GpuAttention, BadValuesSpreadAsTheOracleSays) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, BadValuesSpreadAsTheOracleSays) {
   all_match(40, [](AttentionOptions& o) {
     o.bad_values = true;
     o.dtype = DType::bf16;  // f16 makes a small P zero, and zero times infinity is NaN
@@ -141,8 +137,7 @@ TEST(GpuAttention, BadValuesSpreadAsTheOracleSays) {
   });
 }
 
-TEST(GpuAttention, SameBitsEveryTime) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, SameBitsEveryTime) {
   AttentionOptions options = options_for(0);
   options.longest = 500;
   options.mask = Presence::never;
@@ -156,7 +151,7 @@ TEST(GpuAttention, SameBitsEveryTime) {
   for (int i = 0; i < 20; ++i) {
     c->memory.reset();
     gpu.upload();
-    attention(problem);
+    attention(problem, gpu_test::on_backend());
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     gpu.download();
     if (i == 0) first = c->memory.outputs();
@@ -166,8 +161,7 @@ TEST(GpuAttention, SameBitsEveryTime) {
 
 /// More tiles than thread blocks, lists of very different lengths, and replays with other lists in
 /// the same buffers.
-TEST(GpuAttention, GraphsReplayWithAnotherMask) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, GraphsReplayWithAnotherMask) {
   for (const std::uint64_t seed : {3u, 11u}) {
     AttentionOptions options = options_for(seed);
     options.mask = Presence::always;
@@ -177,10 +171,11 @@ TEST(GpuAttention, GraphsReplayWithAnotherMask) {
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     c->memory.arm();
-    if (c->problem.q.numel() == 0 || !explain(problem, device_facts(problem.q.device)).supported)
+    if (c->problem.q.numel() == 0 ||
+        !explain(problem, device_facts(problem.q.device), gpu_test::on_backend()).supported)
       continue;
     gpu.upload();
-    const gpu_test::Captured captured(plan(problem), problem);
+    const gpu_test::Captured captured(plan(problem, gpu_test::on_backend()), problem);
     for (int round = 0; round < 3; ++round) {
       c->memory.reset();
       // Each round removes an entry from every list.
@@ -203,8 +198,7 @@ TEST(GpuAttention, GraphsReplayWithAnotherMask) {
 
 /// Rows before the first offset and from the last one on are zeros in out and -inf in lse. The
 /// device reads the offsets in each replay.
-TEST(GpuAttention, RowsOfNoSequenceAreZero) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, RowsOfNoSequenceAreZero) {
   int taken = 0;
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     AttentionOptions options = options_for(seed);
@@ -215,11 +209,12 @@ TEST(GpuAttention, RowsOfNoSequenceAreZero) {
     const OnGpu gpu(*c);
     const AttentionProblem problem = gpu.moved(c->problem);
     c->memory.arm();
-    if (c->problem.q.numel() == 0 || !explain(problem, device_facts(problem.q.device)).supported)
+    if (c->problem.q.numel() == 0 ||
+        !explain(problem, device_facts(problem.q.device), gpu_test::on_backend()).supported)
       continue;
     ++taken;
     gpu.upload();
-    const gpu_test::Captured captured(plan(problem), problem);
+    const gpu_test::Captured captured(plan(problem, gpu_test::on_backend()), problem);
     for (int round = 0; round < 3; ++round) {
       c->memory.reset();
       // Each round, the first and the last sequence lose a row or more.
@@ -243,8 +238,7 @@ TEST(GpuAttention, RowsOfNoSequenceAreZero) {
   EXPECT_GT(taken, 6);
 }
 
-TEST(GpuAttention, HostileLists) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, HostileLists) {
   int ran = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     AttentionOptions options = options_for(seed);
@@ -256,8 +250,7 @@ TEST(GpuAttention, HostileLists) {
   EXPECT_GT(ran, 20);
 }
 
-TEST(GpuAttention, RefusesWithReasons) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttention, RefusesWithReasons) {
   const Room room(1 << 20);
   const Device device{DeviceKind::cuda, 0};
   const auto tensor_of = [&](std::int64_t dim) {
@@ -267,7 +260,7 @@ TEST(GpuAttention, RefusesWithReasons) {
   problem.q = problem.k = problem.v = problem.out = tensor_of(65);
   problem.out.data = static_cast<std::byte*>(problem.out.data) + (1 << 19);
   try {
-    attention(problem);
+    attention(problem, gpu_test::on_backend());
     ADD_FAILURE() << "not refused";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("a multiple of 8"), std::string::npos) << error.what();

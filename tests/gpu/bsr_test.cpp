@@ -116,6 +116,30 @@ TEST(GpuBsr, FewColumns) {
       }
 }
 
+/// Thread blocks whose strips lie in several rows of blocks: lists of about the same length, which
+/// are walked side by side, and lists of very different lengths, which are walked one by one.
+TEST(GpuBsr, ManyColumns) {
+  SKIP_UNLESS_HOPPER();
+  for (const Blocks& block : {Blocks{16, 16}, {48, 16}, {64, 32}})
+    for (bool skewed : {false, true})
+      for (Side side : {Side::a, Side::b_transposed})
+        for (std::int64_t length : {1415, 1472}) {
+          Products p(static_cast<std::uint64_t>(block.rows + length), 16);
+          // 101 strips for blocks of 16 rows: the last thread block has fewer than the others.
+          const std::int64_t rows = 101 * 16 / block.rows, cols = 60;
+          Pattern pattern{rows, cols, {0}, {}};
+          for (std::int64_t i = 0; i < rows; ++i) {
+            const std::int64_t stored = i == 0 ? 1 : !skewed ? 5 : i % 9 == 4 ? cols : i % 3;
+            for (std::int64_t j = 0; j < stored; ++j) pattern.indices.push_back((i * 7 + j) % cols);
+            std::sort(pattern.indices.end() - stored, pattern.indices.end());
+            pattern.offsets.push_back(pattern.stored());
+          }
+          const BsrMatrix sparse = p.bsr(DType::bf16, pattern, block.rows, block.cols, DType::i32);
+          expect_right_by_each_row(p, problem_of(p, sparse, side, length, false, DType::bf16),
+                                   text_of(block, side, length, DType::bf16));
+        }
+}
+
 TEST(GpuBsr, EpiloguesAndOutputTypes) {
   SKIP_UNLESS_HOPPER();
   for (DType out : {DType::bf16, DType::f16, DType::f32})

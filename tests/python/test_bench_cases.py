@@ -35,6 +35,7 @@ def random_lists(rows, cols, density, seed):
     ("attention", {"s": 8, "sequences": 2, "b": 2}, "sequences"),
     ("attention", {"s": 8, "sequences": 2, "page": 8}, "page: packed"),
     ("attention", {"s": 8, "page": 0}, "page"),
+    ("attention_backward", {"s": 8, "page": 8}, "gradients require dense or packed keys"),
     ("attention", {"s": 8, "page": 8, "lengths": 1.0, "causal": True}, "lengths"),
     ("attention", {"s": 8, "pattern": "random", "density": 1, "block_q": 4, "similar": 0.5},
      "similar"),

@@ -46,6 +46,15 @@ def test_long_context():
          r"error beside float64.*: out \d\.\de-\d+")
 
 
+def test_train_block_mask():
+    says(run("train_block_mask.py", "--steps", 12, "--seeds", 2, "--length", 100, "--batch", 4,
+             "--width", 64, "--block", 16, needs=TORCH),
+         r"^2 layers of 64, 4 texts of 100 words a step, \w+ on \w", "^blocks of 16: a word sees",
+         r"^seed 0, block mask +12: +\d\.\d+ +[\d.]+ ms a step", "^seed 0, element mask",
+         "^seed 1, block mask", "^seed 1, element mask",
+         r"^mean loss .*: \d\.\d+ with the block mask, \d\.\d+ with the element mask")
+
+
 def test_prune_mlp():
     done = run("prune_mlp.py", "--steps", 60, needs=TORCH)
     says(done, "^MLP 512-512-512-10 on ", "loss +accuracy", f"^dense .*%.*{MS}",
@@ -82,8 +91,8 @@ def test_matrix_market_of_a_user(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["long_context.py", "prune_mlp.py", "transformers_model.py",
-                                  "matrix_market.py"])
+@pytest.mark.parametrize("name", ["long_context.py", "train_block_mask.py", "prune_mlp.py",
+                                  "transformers_model.py", "matrix_market.py"])
 def test_on_a_gpu(name, tmp_path):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
@@ -98,6 +107,8 @@ def test_on_a_gpu(name, tmp_path):
      "--length: expected a whole number from 2 on, got '-4'"),
     ("long_context.py", ["--block", "20", "--device", "cpu"],
      "--block: expected a multiple of 16 from 16 on, got '20'"),
+    ("train_block_mask.py", ["--width", "100"],
+     "--width: expected a multiple of 64 from 64 on, got '100'"),
     ("prune_mlp.py", ["--density", "nan"],
      "--density: expected a number between 0 and 1, got 'nan'"),
     ("matrix_market.py", ["--colour", "red"], "unrecognized arguments: --colour"),

@@ -222,6 +222,105 @@ def test_gradients_on_autograd_s_own_thread():
     close(b.grad, wide[1].grad)
 
 
+# ---- Gradients of attention --------------------------------------------------------------------
+
+
+def gradients_are_right(dlse=False, one_dout=False, **options):
+    """Gradients through PyTorch, by the error budget of `tessera verify attention_backward`."""
+    from tessera.verify.attention import backward, draw, judge_backward
+
+    names = ("dq", "dk", "dv", "dsinks")
+    for tensors in (("q", "k", "v", "out"), ("dout", *names)):
+        options.setdefault("heads_first", {}).update(dict.fromkeys(tensors, False))
+        options.setdefault("padding", {}).update(dict.fromkeys(tensors, (0, 0, 0)))
+    d = draw.Drawn(11, **options)
+    d.out_dtype = d.dtype
+    wanted = dict.fromkeys(names, True) | {"dsinks": d.sinks is not None}
+    built = backward.build_backward(backward.DrawnBackward(
+        d, d.dtype, dlse, one_dout, wanted, d.heads_first, d.padding), "cuda", 1 << 23)
+    _, inputs, given = built.forward.call(built.out, built.lse)
+    leaves = [x.detach().clone().requires_grad_() for x in (*inputs, built.forward.sinks)
+              if x is not None]
+    given |= {"out": None, "lse": None, "sinks": leaves[3] if d.sinks else None}
+    out, lse = tessera.attention(*leaves[:3], **given)
+    if dlse:
+        torch.autograd.backward((out, lse), (built.dout, built.dlse))
+    else:
+        out.backward(built.dout)
+    # The results that the backward pass has read.
+    built.out.tensor.copy_(out.detach())
+    built.lse.tensor.copy_(lse.detach())
+    outputs = built.outputs()
+    for buffer, leaf in zip(outputs, leaves, strict=False):
+        buffer.tensor.copy_(leaf.grad)
+    share, trouble = judge_backward.judge(built, *outputs)
+    assert trouble is None and share > 0, trouble
+    return built, leaves
+
+
+@products
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("dim", [64, 80, 128, 192, 256])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_attention_gradients(dtype, dim, kv_heads):
+    gradients_are_right(dlse=True, dtype=dtype, dim=dim, dim_v=dim, heads=4, kv_heads=kv_heads,
+                        q_lengths=[300] * 2, kv_lengths=[333] * 2, causal=True)
+
+
+@products
+def test_gradients_of_sinks_and_softcap():
+    gradients_are_right(heads=4, kv_heads=2, q_lengths=[200], kv_lengths=[200], causal=True,
+                        softcap=5.0, sinks="f32")
+
+
+@products
+@pytest.mark.parametrize("block", [16, 64, 128])
+def test_attention_gradients_under_a_block_mask(block):
+    from tessera.verify.attention import draw
+
+    # Gradients of keys that no query sees have to be exact zeros.
+    blocks = draw.Blocks(block, block, batch=1, heads=4, density=0.3, partial=0.3, empty_rows=0.2,
+                         tiles=3)
+    gradients_are_right(heads=4, kv_heads=4, q_lengths=[512], kv_lengths=[512], mask=blocks)
+
+
+@products
+def test_the_gradient_of_a_sum_is_broadcast():
+    """dout has strides of zero."""
+    gradients_are_right(one_dout=True, dim=128, dim_v=128, heads=2, kv_heads=2, q_lengths=[130],
+                        kv_lengths=[130])
+
+
+@products
+def test_attention_trains_compiled_and_checkpointed():
+    from torch.utils.checkpoint import checkpoint
+
+    def step(run):
+        torch.manual_seed(1)
+        narrow = [normal(1, 256, 4, 64).requires_grad_() for _ in range(3)]
+        out = run(*narrow)
+        out.backward(torch.ones_like(out) + out.detach())
+        return [x.grad for x in narrow]
+
+    def call(q, k, v):
+        return tessera.attention(q, k, v, causal=True)
+
+    want = step(call)
+    compiled = torch.compile(call, fullgraph=True)
+    for run in (compiled, lambda *x: checkpoint(call, *x, use_reentrant=False)):
+        for got, expected in zip(step(run), want, strict=True):
+            assert torch.equal(got, expected)  # the same bits
+
+
+@products
+def test_attention_trains_under_autocast():
+    q = torch.randn(1, 128, 2, 64, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        out = tessera.attention(q, q, q)
+    out.sum().backward()
+    assert q.grad.dtype == torch.float32 and q.grad.isfinite().all()
+
+
 # ---- Streams, graphs, devices ------------------------------------------------------------------
 
 
@@ -451,6 +550,18 @@ def test_random_attention_is_right(capsys):
 
 
 @products
+def test_random_gradients_of_attention_are_right(capsys):
+    """The same of its gradients, each on a random kernel row of those that support it."""
+    from tessera.verify import cli
+
+    status = cli.main(["attention_backward", "--device", "cuda", "--count", "300", "--quiet",
+                       "--repeat"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert int(re.search(r"(\d+) right", said)[1]) > 150, said
+
+
+@products
 def test_random_products_are_right(capsys):
     """The same of products, each on a random kernel row of those that support it."""
     from tessera.verify import cli
@@ -545,17 +656,6 @@ def test_what_no_kernel_takes_is_refused_with_reasons():
     a = normal(64, 64, dtype=torch.float32)
     with pytest.raises(NotImplementedError, match="dtype f32 is not supported"):
         tessera.matmul(a, a)
-
-
-@products
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_gradient_of_attention_is_refused_at_the_call(compiled):
-    q = normal(1, 128, 4, 64).requires_grad_()
-    call = torch.compile(tessera.attention) if compiled else tessera.attention
-    with pytest.raises(Exception, match="attention: q: requires a gradient"):
-        call(q, q, q)
-    with torch.no_grad():
-        assert call(q, q, q).shape == q.shape
 
 
 @products

@@ -24,6 +24,7 @@ def modules():
     for module in pkgutil.iter_modules(tessera.__path__):
         if module.name not in ("bench", "integrations", "overhead"):
             yield f"tessera.{module.name}"
+    yield "tessera.compat.flash_attn"
 
 
 def test_version_is_that_of_the_header():
@@ -43,7 +44,8 @@ def test_cmake_package_lies_beside_the_library():
 
 @pytest.mark.parametrize("name", [*modules(), "tessera"])
 def test_examples_in_docstrings(name):
-    if name in ("tessera.nn", "tessera.torch_ops", "tessera.torch_grad"):
+    if name in ("tessera.nn", "tessera.torch_ops", "tessera.torch_grad",
+                "tessera.compat.flash_attn"):
         pytest.importorskip("torch", reason="PyTorch is not installed")
     result = doctest.testmod(importlib.import_module(name))
     assert result.failed == 0
@@ -88,7 +90,7 @@ def test_programs_in_the_pages(program, tmp_path, monkeypatch):
 def test_the_pages_have_programs():
     found = {page.relative_to(ROOT).as_posix() for page in PAGES if [*python_blocks(page)]}
     assert {"README.md", "docs/python.md", "docs/faq.md", "docs/howto/prune_to_bsr.md",
-            "docs/howto/sparse_prefill.md"} <= found
+            "docs/howto/sparse_prefill.md", "docs/howto/replace_flash_attn.md"} <= found
 
 
 def test_explain():

@@ -60,6 +60,13 @@ def test_random_problems_are_right(capsys):
     assert "60 problems, 60 right, 0 refused, 0 failed" in said and "of the budget, seed" in said
 
 
+def test_a_forced_backend_is_the_only_one(capsys):
+    assert run("--count", 3, "--backend", "cpu") == run("--count", 3, "--backend", "sm80") == 0
+    said = capsys.readouterr().out
+    assert "3 right, 0 refused" in said and "0 right, 3 refused" in said
+    assert "execution.backend requires sm80" in said
+
+
 def test_every_tensor_is_made_where_the_problem_is():
     with torch.device("meta"):  # tensors without a device would be made on meta and fail
         assert run("--count", 20, "--seed", 200) == 0

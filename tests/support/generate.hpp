@@ -69,8 +69,9 @@ struct AttentionOptions {
   Presence positions = Presence::maybe;  ///< causal, windows, q_position, kv_position, ranges
   Presence sinks = Presence::maybe;
   Presence softcap = Presence::maybe;
-  bool bad_values = false;  ///< a few NaN and infinities among the visible keys
-  bool rising = false;      ///< scores double every 64 keys
+  Presence narrow_keys = Presence::never;  ///< k and v in e4m3, with or without scales
+  bool bad_values = false;                 ///< a few NaN and infinities among the visible keys
+  bool rising = false;                     ///< scores double every 64 keys
   bool saturating = false;  ///< scores far above a small softcap, except those of the first keys
   bool wide_out = true;     ///< out may be f32 for narrower inputs
   Layout layout = Layout::wild;

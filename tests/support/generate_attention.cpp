@@ -152,10 +152,27 @@ class Builder {
       shape = {batch_, rows, kv_heads_};
     }
     shape.push_back(dim_);
-    p_.k = memory_.input(dtype_, shape, options_.layout);
+    const bool narrow = draw(random_, options_.narrow_keys, 0.5);
+    const DType dtype = narrow ? DType::e4m3 : dtype_;
+    p_.k = memory_.input(dtype, shape, options_.layout);
     shape.back() = dim_v_;
-    p_.v = memory_.input(dtype_, shape, options_.layout);
+    p_.v = memory_.input(dtype, shape, options_.layout);
+    if (narrow) p_.k_scale = scale_for(p_.k), p_.v_scale = scale_for(p_.v);
     if (paged || (options_.positions != Presence::never && random_.chance(0.3))) draw_ranges(paged);
+  }
+
+  /// For keys or values: per page (or sequence) and head, per head, for all, or none.
+  Tensor scale_for(const Tensor& rows) {
+    const int kind = static_cast<int>(random_.between(0, 3));
+    if (kind == 0) return {};
+    Integers shape = {kind == 1 ? 1 : kv_heads_};
+    if (kind == 3 && rows.rank == 4) shape.insert(shape.begin(), rows.size(0));
+    const Tensor scale = memory_.input(DType::f32, shape, options_.layout);
+    DenseArray values = oracle::read(scale);
+    for (double& value : values.values) value = std::exp(random_.normal() / 2);
+    if (repeats(scale)) std::fill(values.values.begin(), values.values.end(), 0.75);
+    oracle::write(scale, values);
+    return scale;
   }
 
   void make_pages(Integers& shape) {

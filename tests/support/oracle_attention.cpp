@@ -220,6 +220,23 @@ std::int64_t visible_pairs(const AttentionProblem& problem) {
   return pairs;
 }
 
+/// Multiplies rows [.., heads, dim] by a scale per outer index and head, per head, or for all.
+static void scale_rows(DenseArray& rows, const Tensor& scale) {
+  if (!scale) return;
+  const DenseArray factors = read(scale);
+  const std::size_t rank = rows.shape.size();
+  const std::int64_t heads = rows.shape[rank - 2], dim = rows.shape[rank - 1];
+  const std::int64_t inner = rank == 4 ? rows.shape[1] : 1;
+  for (std::size_t at = 0; at < rows.values.size(); ++at) {
+    const std::int64_t row = static_cast<std::int64_t>(at) / dim;
+    const std::int64_t head = row % heads, outer = row / heads / inner;
+    const std::int64_t factor = scale.rank == 2      ? outer * heads + head
+                                : scale.size(0) == 1 ? 0
+                                                     : head;
+    rows.values[at] *= factors.values[static_cast<std::size_t>(factor)];
+  }
+}
+
 AttentionInputs::AttentionInputs(const AttentionProblem& source)
     : problem(source),
       q(read(source.q)),
@@ -234,6 +251,8 @@ AttentionInputs::AttentionInputs(const AttentionProblem& source)
             : dim == 0   ? 1
                          : 1 / std::sqrt(static_cast<double>(dim))) {
   for (std::int64_t b = 0; b < batches(source); ++b) sequences.push_back(sequence(source, b));
+  scale_rows(k, source.k_scale);
+  scale_rows(v, source.v_scale);
 }
 
 std::int64_t AttentionInputs::q_row(std::int64_t batch, std::int64_t head, std::int64_t i) const {

@@ -8,7 +8,8 @@ namespace {
 using namespace tessera;  // NOLINT: the test uses many names
 
 TEST(DevicePresets, EveryNameGivesFactsThatPlanningCanUse) {
-  const std::vector<std::string> expected = {"h100", "h200", "a100", "l4", "b200", "cpu"};
+  const std::vector<std::string> expected = {"h100", "h200",    "a100", "l4",
+                                             "l40s", "rtx4090", "b200", "cpu"};
   EXPECT_EQ(device_presets(), expected);
   for (const std::string& name : device_presets()) {
     const DeviceFacts facts = device_preset(name);
@@ -41,8 +42,9 @@ TEST(DevicePresets, AnUnknownNameListsTheKnownOnes) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_STREQ(error.what(),
-                 "device: expected one of h100, h200, a100, l4, b200, cpu, got \"h10O\"");
+    EXPECT_STREQ(
+        error.what(),
+        "device: expected one of h100, h200, a100, l4, l40s, rtx4090, b200, cpu, got \"h10O\"");
   }
 }
 

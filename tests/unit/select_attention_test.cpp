@@ -119,6 +119,10 @@ TEST(SelectAttention, RefusalsSayWhatIsSupported) {
   EXPECT_EQ(reasons(problem_of({})), Reasons{});
   EXPECT_EQ(reasons(problem_of({.dtype = DType::f32})),
             Reasons{"q, k and v: dtype f32 is not supported (supported: f16, bf16)"});
+  AttentionProblem narrow = problem_of({});
+  narrow.k.dtype = narrow.v.dtype = DType::e4m3;
+  EXPECT_EQ(reasons(narrow),
+            Reasons{"k and v: dtype e4m3 is not supported (supported: f16, bf16)"});
   const std::string unaligned = "q, k and v: expected contiguous rows at multiples of 16 bytes";
   EXPECT_EQ(reasons(problem_of({.dim = 60})),
             (Reasons{"head dimension: expected a multiple of 8, got 60",
@@ -171,7 +175,7 @@ TEST(SelectAttention, UnsupportedProblemsAreRejectedByEveryRow) {
     EXPECT_EQ(reasons_of(e, row.name).front(),
               "head dimension: expected at most " + std::to_string(row.tile.k) + ", got 264");
   for (const char* device : {"a100", "l4", "b200"})
-    EXPECT_FALSE(select(problem_of({}), device_preset(device), {}).supported) << device;
+    EXPECT_FALSE(select(problem_of({.dim = 264}), device_preset(device), {}).supported) << device;
 }
 
 TEST(SelectAttention, PlansComeFromShapesAlone) {
@@ -359,17 +363,6 @@ TEST(AttentionLayout, WalksOfDifferentLengthsAreUneven) {
   const AttentionLayout causal = layout([](AttentionProblem& p) { p.causal = true; });
   EXPECT_GT(causal.section, 1);
   EXPECT_GE((causal.section + 1) * causal.tiles_per_head, 2 * kUnits);
-  // Few keys: the heads of a row of Q come together, as many as have their keys in L2.
-  const auto of_keys = [&](std::int64_t batch, std::int64_t keys) {
-    AttentionProblem p = problem_of({});
-    const std::int64_t heads = 24, dim = 128;
-    p.q = p.out = shaped({batch, 4096, heads, dim}, DType::bf16);
-    p.k = p.v = shaped({batch, keys, heads / 3, dim}, DType::bf16);
-    return attention_layout(shape_for(p), row, kUnits);
-  };
-  EXPECT_EQ(of_keys(4, 100).section, 4 * of_keys(4, 100).head_groups);
-  EXPECT_EQ(of_keys(40, 512).section, 3 * of_keys(40, 512).head_groups);
-  EXPECT_EQ(of_keys(4, 513).section, 1);
   // The remaining heads fill the GPU too, if some section size allows it.
   EXPECT_EQ(section_of(16, 128, kUnits), 2);
   EXPECT_EQ(section_of(16, 86, kUnits), 4);  // not 3, which leaves one head
@@ -377,6 +370,20 @@ TEST(AttentionLayout, WalksOfDifferentLengthsAreUneven) {
   EXPECT_EQ(section_of(16, 171, kUnits), 1);
   EXPECT_EQ(section_of(5, 64, kUnits), 5);
   EXPECT_EQ(section_of(3, 4, kUnits), 66);  // one section, which does not fill the GPU
+}
+
+TEST(AttentionLayout, TilesOfShortWalksDoNotOverlap) {
+  const KernelRow& row = row_of("sm90_attention_d128_q192_k64_s3");
+  const auto overlaps = [&](std::int64_t keys, std::optional<std::int64_t> window) {
+    AttentionProblem p = problem_of({.length = 4096});
+    p.k = p.v = shaped({p.q.size(0), keys, p.k.size(2), 128}, DType::bf16);
+    p.window_left = p.window_right = window;
+    return attention_layout(shape_for(p), row, kUnits).overlaps;
+  };
+  EXPECT_FALSE(overlaps(256, {}));
+  EXPECT_TRUE(overlaps(257, {}));
+  EXPECT_FALSE(overlaps(4096, 32));  // at most 256 keys
+  EXPECT_TRUE(overlaps(4096, 33));
 }
 
 TEST(AttentionLayout, FullWalksAreUnevenWhereEnoughRowsAreMissing) {

@@ -104,8 +104,9 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
       EXPECT_EQ(e.op, op);
       EXPECT_EQ(e.device, device.name);
       EXPECT_EQ(e.problem.rfind(to_string(op), 0), 0u);
-      const bool on_gpus = op == Op::matmul || op == Op::merge_states || op == Op::spgemm;
-      const bool on_hopper = op == Op::sddmm || op == Op::attention;
+      const bool on_gpus =
+          op == Op::matmul || op == Op::merge_states || op == Op::spgemm || op == Op::attention;
+      const bool on_hopper = op == Op::sddmm || op == Op::attention_backward;
       EXPECT_EQ(e.supported, device.kind == DeviceKind::cpu || on_gpus ||
                                  (on_hopper && device.compute_capability == 90))
           << name << "\n"
@@ -175,10 +176,9 @@ TEST(Select, TheMostSpecificBackendWinsAtEqualTimes) {
 }
 
 TEST(Select, SaysWhyABackendIsRejected) {
-  const Explanation h100 = select(example(Op::attention_backward), device_preset("h100"), {});
+  const Explanation h100 = select(example(Op::attention), device_preset("h100"), {});
   EXPECT_EQ(reasons_of(h100, Backend::cpu), "runs on a CPU, the device is NVIDIA H100 80GB SXM; ");
-  EXPECT_EQ(reasons_of(h100, Backend::sm90), "no kernel for attention_backward in this version; ");
-  EXPECT_EQ(reasons_of(h100, Backend::sm80), "no kernel for attention_backward in this version; ");
+  EXPECT_EQ(reasons_of(h100, Backend::sm80), "no kernel for attention in this version; ");
 
   const AnyProblem merge = example(Op::merge_states);
   EXPECT_EQ(reasons_of(select(merge, device_preset("a100"), {}), Backend::sm90),
@@ -281,7 +281,8 @@ TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {
             "bf16)\n"
             "rejected  sm90_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "
             "bf16)\n"
-            "rejected  sm80            no kernel for attention in this version\n"
+            "rejected  sm80_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "
+            "bf16)\n"
             "rejected  cpu_attention   runs on a CPU, the device is NVIDIA H100 80GB SXM; q, k and "
             "v: dtype e4m3 is not supported (supported: f32, f16, bf16)\n");
 }
@@ -342,7 +343,7 @@ TEST(Json, SaysWhatTheExplanationSays) {
   EXPECT_TRUE(empty["plan"].is_null());
   const auto& all = empty["candidates"];
   EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const auto& one) {
-    return one["kernel"].is_null() && one["family"] == "sm90";
+    return one["kernel"].is_null() && one["family"] == "sm80";
   }));
 }
 

@@ -76,6 +76,15 @@ TEST(SelectFewColumns, FewThreadBlocksHaveMoreWarpsForEachStrip) {
   EXPECT_EQ(at.ctas * at.strips, 896);
 }
 
+TEST(SelectFewColumns, WarpsShareColumnsAcrossRowsOfBlocks) {
+  // 256 strips, each a row of blocks: 33 tiles of columns make 1056 thread blocks of eight.
+  const FewColumnsLayout many = layout_for(linear(2112, 4096, 4096, 16), kSixtyFour);
+  EXPECT_EQ(many.strips, 8);
+  EXPECT_EQ(many.ctas, 32);
+  EXPECT_EQ(layout_for(linear(128, 4096, 4096, 16), kSixtyFour).strips, 1);
+  EXPECT_EQ(layout_for(linear(400, 4032, 4032, 48), kSixtyFour).strips, 4);
+}
+
 TEST(SelectFewColumns, OnlyCodeThatWaitsIsLaunchedEarly) {
   EXPECT_TRUE(layout_for(linear(1, 4096, 4096, 16)).overlapped);
   EXPECT_FALSE(layout_for(linear(1, 4096, 4096, 16), kEight, "a100").overlapped);

@@ -82,6 +82,37 @@ TEST(AttentionShape, dense_tensors) {
            [](P& p) { p.q.dtype = DType::u8; },
            {"attention: q: expected dtype f32, f16, bf16 or e4m3, got u8"}},
           {"e4m3", [](P& p) { p.q.dtype = p.k.dtype = p.v.dtype = DType::e4m3; }},
+          {"e4m3 keys", [](P& p) { p.k.dtype = p.v.dtype = DType::e4m3; }},
+          {"e4m3 keys alone",
+           [](P& p) { p.k.dtype = DType::e4m3; },
+           {"attention: v: expected dtype e4m3 as k has, got bf16"}},
+          {"scales of all keys and of each head",
+           [](P& p) {
+             p.k.dtype = p.v.dtype = DType::e4m3;
+             p.k_scale = tensor(nullptr, DType::f32, {1});
+             p.v_scale = tensor(nullptr, DType::f32, {2, 2});
+           }},
+          {"scales of other heads",
+           [](P& p) {
+             p.k.dtype = p.v.dtype = DType::e4m3;
+             p.k_scale = tensor(nullptr, DType::f32, {8});
+           },
+           {"attention: k_scale: expected shape [kv_heads = 2", "got f32[8]"}},
+          {"scales of another batch",
+           [](P& p) {
+             p.k.dtype = p.v.dtype = DType::e4m3;
+             p.v_scale = tensor(nullptr, DType::f32, {3, 2});
+           },
+           {"attention: v_scale: expected shape [batch = 2, kv_heads = 2]", "got f32[3, 2]"}},
+          {"scales in 16 bits",
+           [](P& p) {
+             p.k.dtype = p.v.dtype = DType::e4m3;
+             p.k_scale = bf16({1});
+           },
+           {"attention: k_scale: expected dtype f32, got bf16"}},
+          {"scales of 16-bit keys",
+           [](P& p) { p.k_scale = tensor(nullptr, DType::f32, {1}); },
+           {"attention: k_scale: expected none, as k and v are bf16 and not e4m3, got f32[1]"}},
           {"no k", [](P& p) { p.k = {}; }, {"attention: k: expected a tensor, got none"}},
           {"k on another device",
            [](P& p) { p.k.device.kind = DeviceKind::cuda; },

@@ -39,12 +39,15 @@ ALL_PATTERN_ARGUMENTS = tuple(dict.fromkeys(itertools.chain(*PATTERN_ARGUMENTS.v
 # of which they keep as many per row as the longest row has. Parameters are those of the attention
 # case.
 LISTS = ("list_blocks", "top_k_blocks")
-ABOUT_ATTENTION = ("attention", *LISTS)
+# The backward pass computes dq, dk and dv from the gradient of out, and from out and lse of the
+# forward pass.
+ATTENTION_PASSES = ("attention", "attention_backward")
+ABOUT_ATTENTION = (*ATTENTION_PASSES, *LISTS)
 ATTENTION, PRODUCTS = "attention", "products"  # kinds of operations
 
 # Parameters an operation must have, and those that have a default.
 REQUIRED = {
-    "attention": ("s",),
+    **dict.fromkeys(ATTENTION_PASSES, ("s",)),
     **dict.fromkeys(LISTS, ("s", "pattern")),
     "matmul": ("m", "n", "k"),
     "bsr_matmul": ("m", "n", "k", "block", "pattern"),
@@ -70,7 +73,7 @@ OPTIONAL: dict[str, dict] = {
     "sddmm": {"block_cols": None, **PATTERN_DEFAULTS},
     "spgemm": {**PATTERN_DEFAULTS},
 }
-OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
+OPTIONAL.update(dict.fromkeys(("attention_backward", *LISTS), OPTIONAL["attention"]))
 DTYPES = ("bf16", "f16", "f32")
 
 # The schema of a workload file.
@@ -122,13 +125,13 @@ class Case:
         full or causal, with as many KV heads as heads. Of a case with pages it is the same over
         contiguous keys."""
         names: tuple[str, ...]
-        if self.op == "attention":
+        if self.op in ATTENTION_PASSES:
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
             names += ("hk",) if "page" in self.params else ()
         else:
             names, more = ("m", "n", "k", "experts", "shares"), {"transpose": self.transpose}
         sizes = {name: self.params.get(name) for name in ("dtype", *names)}
-        return make_case("attention" if self.op == "attention" else "matmul", {**sizes, **more})
+        return make_case(self.op if self.op in ATTENTION_PASSES else "matmul", {**sizes, **more})
 
 
 def kind_of(op):
@@ -208,6 +211,8 @@ def _fill_attention(op, p):
 
 def _fill_pages(op, p):
     _size(op, "page", p["page"])
+    if op == "attention_backward":
+        raise CaseError(f"{op}: page: gradients require dense or packed keys")
     if p["sequences"] is not None:
         raise CaseError(f"{op}: page: packed cases have no pages")
     if p["lengths"] is not None and (p["pattern"] is not None

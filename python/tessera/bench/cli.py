@@ -30,6 +30,8 @@ def add_common(parser):
     group = parser.add_argument_group("measuring")
     group.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is a GPU")
     group.add_argument("--peers", default="all", help="all, none, or names separated by commas")
+    group.add_argument("--backend", choices=("cpu", "sm80", "sm90"),
+                       help="tessera runs kernels of this backend only")
     group.add_argument("--no-ours", action="store_true", help="peers only")
     group.add_argument("--seconds", type=duration, default=2.0,
                        help="of the sustained state, for each competitor [2]")
@@ -122,7 +124,7 @@ def settings_of(arguments, device):
         peers = () if peers == "none" else some_of("--peers", peers, adapters.peer_names())
     return Settings(device=device, seconds=arguments.seconds, peers=peers,
                     states=some_of("--states", states, STATES) if states else None,
-                    ours=not arguments.no_ours)
+                    ours=not arguments.no_ours, backend=arguments.backend)
 
 
 def wanted_cases(arguments, device):

@@ -106,8 +106,14 @@ def classify(params, lists):
     return lists.keep(whole), lists.keep(some & ~whole)
 
 
-def attention_flops(params, lists=None):
-    return 2 * (params["d"] + params["dv"]) * visible_pairs(params, lists)
+def attention_flops(params, lists=None, op="attention"):
+    return flops_per_pair(op, params) * visible_pairs(params, lists)
+
+
+def flops_per_pair(op, params):
+    """Of the products q k^T and P v; of the gradients, of q k^T and dout v^T, of dq, dk and dv."""
+    d, dv = params["d"], params["dv"]
+    return 2 * (d + dv) if op == "attention" else 2 * (3 * d + 2 * dv)
 
 
 def product_flops(op, params, lists=None):

@@ -1,5 +1,6 @@
 """tessera as a competitor: the package's functions on the same inputs as the peers."""
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -60,6 +61,8 @@ def _closure(tessera, problem, inputs, extra, kernel):
         return _numeric(tessera, problem, inputs, extra, kernel)
     if problem.op in LISTS:
         return _listing(tessera, problem, inputs)
+    if problem.op == "attention_backward":
+        return _gradients(tessera, problem, inputs, kernel)
     function, arguments, options = _call(tessera, problem, inputs)
     if kernel:
         options["kernel"] = kernel
@@ -98,7 +101,8 @@ def _numeric(tessera, problem, inputs, extra, kernel):
     the symbolic step is recorded separately."""
     _, (a, b), _ = _call(tessera, problem, inputs)
     start = time.perf_counter()
-    made, numeric = tessera.products.spgemm_symbolic(a, b, kernel=kernel)
+    made, numeric = tessera.products.spgemm_symbolic(a, b, kernel=kernel,
+                                                     backend=problem.backend)
     extra["symbolic_ms"] = (time.perf_counter() - start) * 1e3  # of the last set
     made.values[...] = float("nan")
     result = SparseResult(made)
@@ -110,8 +114,45 @@ def _numeric(tessera, problem, inputs, extra, kernel):
     return run
 
 
+def forward_results(problem, inputs):
+    """out and lse of attention on these inputs, which its gradients are computed from."""
+    tessera = import_tessera()
+    options = {**attention_options(tessera, problem, inputs), "out": None}
+    return tessera.attention(*(inputs[name] for name in "qkv"), return_lse=True, **options)
+
+
+def gradient_arguments(tessera, problem, inputs, kernel=None):
+    """What the export of attention's gradients is called with."""
+    options = attention_options(tessera, problem, inputs)
+    mask = options.pop("mask", None)
+    lists = {name: getattr(mask, name) for name in tessera._signatures.MASK.fields} if mask else {}
+    signature = tessera._signatures.ATTENTION_BACKWARD
+    call = signature.Inputs(**{**options, **lists, "kernel_name": kernel, **{
+        name: inputs[name] for name in ("dout", "q", "k", "v", "out", "lse")}})
+    operations = tessera.dispatch.operations("attention_backward", inputs["q"])
+    return operations.export_arguments(signature, call, *(inputs[n] for n in ("dq", "dk", "dv")),
+                                       None)
+
+
+def _gradients(tessera, problem, inputs, kernel):
+    arguments = gradient_arguments(tessera, problem, inputs, kernel)
+    results = tuple(inputs[name] for name in ("dq", "dk", "dv"))
+
+    def run():
+        tessera._ffi.attention_backward(*arguments)
+        return results
+
+    return run
+
+
 def _call(tessera, problem, inputs):
     """The function, its positional arguments and its keyword arguments."""
+    function, arguments, options = _plain_call(tessera, problem, inputs)
+    return function, arguments, {**options, **({"backend": problem.backend} if problem.backend
+                                               else {})}
+
+
+def _plain_call(tessera, problem, inputs):
     p, op = problem.params, problem.op
     if op == "attention":
         return tessera.attention, [inputs[n] for n in "qkv"], attention_options(tessera, problem,
@@ -180,6 +221,9 @@ def accepted_rows(problem):
 def explanation(problem, kernel=None, device=None, expand_bytes=0):
     """The library's explanation: the chosen kernel and the candidates, with predicted times."""
     tessera = import_tessera()
+    if problem.op == "attention_backward":
+        arguments = gradient_arguments(tessera, problem, problem.sets[0], kernel)
+        return json.loads(tessera._ffi.explain(problem.op, device, True, 0, *arguments))
     function, arguments, options = _call(tessera, problem, problem.sets[0])
     return tessera.explain(function, *arguments, device=device, kernel=kernel,
                            expand_bytes=expand_bytes, **options)

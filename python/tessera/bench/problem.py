@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from . import arrays, flops, patterns
-from .cases import ABOUT_ATTENTION, LISTS, block_shape
+from .cases import ABOUT_ATTENTION, ATTENTION_PASSES, LISTS, block_shape
+from .ours import forward_results
 from .reference import make_reference
 
 MOST_SETS = 128
+GRADIENTS = ("dq", "dk", "dv")
+OUTPUTS = ("out", *GRADIENTS)
 
 
 class Bsr:
@@ -86,6 +89,14 @@ def split_by_visibility(problem, width=None):
     return stacked(partial, width, problem.device), stacked(whole, width, problem.device)
 
 
+def transposed_by_visibility(problem):
+    """The same lists by columns: for each block of keys, the blocks of queries."""
+    whole, partial = zip(*(flops.classify(problem.params, one) for one in problem.lists),
+                         strict=True)
+    return tuple(stacked([patterns.lists_of(one.blocks().T) for one in kind], None, problem.device)
+                 for kind in (partial, whole))
+
+
 class Pages:
     """Where the keys of an attention case are: the sequences' pages, in a random order."""
 
@@ -115,7 +126,10 @@ class Pages:
 class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
     holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. For operations that
-    make lists, it has the blocks or scores."""
+    make lists, it has the blocks or scores. For gradients it has dout, dq, dk and dv as well, and
+    out and lse of the forward pass. `backend`: ours runs kernels of this backend only."""
+
+    backend: str | None = None
 
     def __init__(self, case, device, cache_bytes=0):
         self.case, self.params, self.op = case, case.params, case.op
@@ -150,12 +164,16 @@ class Problem:
 
     def _shapes(self):
         p = self.params
-        if self.op == "attention":
+        if self.op in ATTENTION_PASSES:
             b, s, skv, h, hk, d, dv = (p[n] for n in ("b", "s", "skv", "h", "hk", "d", "dv"))
             batch = () if "sequences" in p else (b,)
             rows = (self.pages.count, self.pages.size) if self.pages else (*batch, skv)
-            return {"q": (*batch, s, h, d), "k": (*rows, hk, d), "v": (*rows, hk, dv),
-                    "out": (*batch, s, h, dv)}
+            forward = {"q": (*batch, s, h, d), "k": (*rows, hk, d), "v": (*rows, hk, dv),
+                       "out": (*batch, s, h, dv)}
+            if self.op == "attention":
+                return forward
+            return {**forward, "dout": forward["out"],
+                    **{"d" + name: forward[name] for name in "qkv"}}
         if self.op in LISTS:
             name = "blocks" if self.op == "list_blocks" else "scores"
             return {name: (1, len(self.lists), self.lists[0].rows, self.lists[0].cols)}
@@ -174,13 +192,15 @@ class Problem:
     def _make_set(self, shapes, number):
         made = {}
         for place, (name, shape) in enumerate(shapes.items()):
-            if name == "out":
+            if name in OUTPUTS:
                 made[name] = arrays.empty(shape, self.dtype, self.device)
             elif name == "blocks":
                 blocks = np.stack([one.blocks() for one in self.lists])[None]
                 made[name] = arrays.on_device(blocks, self.device)
             else:
                 made[name] = arrays.normal(shape, self.dtype, self.device, 1000 * number + place)
+        if self.op == "attention_backward":
+            made["out"], made["lse"] = forward_results(self, made)
         return made
 
     @cached_property
@@ -201,8 +221,8 @@ class Problem:
 
     @cached_property
     def useful_flops(self):
-        if self.op == "attention":
-            return flops.attention_flops(self.params, self.lists)
+        if self.op in ATTENTION_PASSES:
+            return flops.attention_flops(self.params, self.lists, self.op)
         if self.op in LISTS:
             return 0
         return flops.product_flops(self.op, self.params, self.lists)
@@ -226,7 +246,8 @@ class Problem:
         return make_reference(self)
 
     def poison(self):
-        """Fills the output of the first set with NaN, to show elements that no run writes."""
-        out = self.sets[0].get("out")
-        if out is not None:
-            out[...] = float("nan")
+        """Fills the outputs of the first set with NaN, to show elements that no run writes."""
+        written = GRADIENTS if self.op == "attention_backward" else ("out",)
+        for name in written:
+            if name in self.sets[0]:
+                self.sets[0][name][...] = float("nan")

@@ -73,6 +73,10 @@ class SampledLists:
 def make_reference(problem):
     if problem.op in LISTS:
         return _lists(problem)
+    if problem.op == "attention_backward":
+        from .gradients import make_reference as of_gradients
+
+        return of_gradients(problem)
     return _attention(problem) if problem.op == "attention" else _product(problem)
 
 
@@ -183,30 +187,32 @@ def _sddmm(problem):
 # ---- Attention ---------------------------------------------------------------------------------
 
 
+def sampled_heads(problem, count):
+    """(head, index of its batch and tokens, first token, queries, keys) of some heads, each in
+    another batch or packed sequence."""
+    p = problem.params
+    for number, head in enumerate(spread_over(p["h"], count)):
+        if "sequences" in p:
+            which = spread_over(p["sequences"], count)[number % min(p["sequences"], count)]
+            begin, length = int(problem.offsets[which]), int(problem.lengths[which])
+            yield int(head), (slice(begin, begin + length),), begin, length, length
+        else:
+            yield int(head), (number % p["b"], slice(None)), 0, p["s"], p["skv"]
+
+
 def _attention(problem):
     p, inputs = problem.params, problem.sets[0]
-    packed = "sequences" in p
     group = p["h"] // p["hk"]
     places, truth, budget = [], [], []
-    for number, head in enumerate(spread_over(p["h"], HEADS)):
-        if packed:
-            which = spread_over(p["sequences"], HEADS)[number % min(p["sequences"], HEADS)]
-            begin, length = int(problem.offsets[which]), int(problem.lengths[which])
-            s = skv = length
-            batch: tuple = (slice(begin, begin + length),)
-        else:
-            begin, s, skv = 0, p["s"], p["skv"]
-            batch = (number % p["b"], slice(None))
+    for head, batch, begin, s, _ in sampled_heads(problem, HEADS):
         rows = spread_over(s, ROWS)
-        kv_head = int(head) // group
-        q = arrays.take(inputs["q"], *batch, int(head))[rows]
+        q = arrays.take(inputs["q"], *batch, head)[rows]
         if problem.pages:
-            k, v = (problem.pages.keys_of(inputs[name], batch[0], kv_head) for name in "kv")
-            skv = len(k)
+            k, v = (problem.pages.keys_of(inputs[name], batch[0], head // group) for name in "kv")
         else:
-            k, v = (arrays.take(inputs[name], *batch, kv_head) for name in "kv")
-        seen = _seen(problem, int(head), rows, s, skv)
-        where = (*batch[:-1], rows + begin, int(head))
+            k, v = (arrays.take(inputs[name], *batch, head // group) for name in "kv")
+        seen = seen_by(problem, head, rows, s, len(k))
+        where = (*batch[:-1], rows + begin, head)
         exact, slack = _softmax_product(p, q, k, v, seen, None, problem.dtype)
         # The error of the dtype: f32 softmax, with P and the result rounded.
         rounded, _ = _softmax_product(p, q, k, v, seen, problem.dtype, problem.dtype)
@@ -221,10 +227,11 @@ def _attention(problem):
     return Sample(pick, np.concatenate(truth), np.concatenate(budget))
 
 
-def _seen(problem, head, rows, s, skv):
+def seen_by(problem, head, rows, s, skv, keys=None):
+    """Booleans [rows, keys]: which of the keys (all by default) these queries of a head see."""
     p = problem.params
     low, high = visible_range(p, s, skv)
-    keys = np.arange(skv)
+    keys = np.arange(skv) if keys is None else keys
     seen = (keys >= low[rows, None]) & (keys < high[rows, None])
     if problem.lists is not None:
         lists = problem.lists[head % len(problem.lists)]

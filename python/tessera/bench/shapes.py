@@ -4,7 +4,7 @@ list of different cases on every machine; a longer list begins with the shorter 
 import math
 import random
 
-from .cases import make_case
+from .cases import ATTENTION_PASSES, make_case
 
 STATES = ("graph", "burst")
 MAX_FLOPS, MAX_ELEMENTS = 8e12, 4e9
@@ -32,6 +32,14 @@ def log_uniform(chance, low, high):
 
 
 def attention(chance):
+    return drawn_attention("attention", chance)
+
+
+def attention_backward(chance):
+    return drawn_attention("attention_backward", chance)
+
+
+def drawn_attention(op, chance):
     heads = chance.choice(KV_HEADS)
     p = {"d": chance.choice(HEAD_DIMS), "hk": heads, "h": heads * chance.choice(GROUPS),
          "causal": chance.random() < .6, "s": log_uniform(chance, 64, 32768)}
@@ -48,7 +56,7 @@ def attention(chance):
         p["window"] = log_uniform(chance, 64, 4096)
     elif kind < .4:
         p.update(lists_of_blocks(chance, p))
-    return fitted("attention", p, "b", "s", "skv")
+    return fitted(op, p, "b", "s", "skv")
 
 
 def lists_of_blocks(chance, p):
@@ -134,7 +142,8 @@ def bsr_matmul(chance):
     return fitted("bsr_matmul", p, "n")
 
 
-DRAWN = {one.__name__: one for one in (attention, matmul, linear, bsr_matmul)}
+DRAWN = {one.__name__: one for one in (attention, attention_backward, matmul, linear,
+                                        bsr_matmul)}
 
 
 def fitted(op, params, *extents):
@@ -151,14 +160,16 @@ def fitted(op, params, *extents):
 
 def flops(op, p):
     """Of the case without its pattern."""
-    if op == "attention":
-        return 4 * p["b"] * p["h"] * p["s"] * p["skv"] * p["d"] // (2 if p["causal"] else 1)
+    if op in ATTENTION_PASSES:
+        times = 4 if op == "attention" else 10
+        return times * p["b"] * p["h"] * p["s"] * p["skv"] * p["d"] // (2 if p["causal"] else 1)
     return 2 * p["m"] * p["n"] * p["k"]
 
 
 def elements(op, p):
     """Of all dense tensors; of linear layers and dense products, the weights among them."""
-    if op == "attention":
-        return 2 * p["b"] * p["d"] * (p["s"] * p["h"] + p["skv"] * p["hk"])
+    if op in ATTENTION_PASSES:  # of the backward pass, each has a gradient besides
+        times = 2 if op == "attention" else 4
+        return times * p["b"] * p["d"] * (p["s"] * p["h"] + p["skv"] * p["hk"])
     sparse_left = p.get("side") == "a"
     return (0 if sparse_left else p["m"] * p["k"]) + p["k"] * p["n"] + p["m"] * p["n"]

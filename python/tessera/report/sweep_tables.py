@@ -18,7 +18,7 @@ from .reading import days_of, parts_of
 from .table import Table, captioned
 from .values import number
 
-OPS = ("attention", "matmul", "linear", "bsr_matmul")
+OPS = ("attention", "attention_backward", "matmul", "linear", "bsr_matmul")
 WORST = 10
 NONE = "no kernel"
 

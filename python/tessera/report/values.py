@@ -1,17 +1,17 @@
 """The figures of one case: which count, in which unit, and what they are held against."""
 
-from ..bench.cases import LISTS, label
+from ..bench.cases import ATTENTION_PASSES, LISTS, label
 
 OURS = "tessera"
-OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", "attention", *LISTS)
+OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", *ATTENTION_PASSES, *LISTS)
 STATES = {
     "sustained": "Sustained: seconds without a rest, at the power limit",
     "burst": "Bursts: short runs in turns, at the full clock",
     "graph": "Replays of a captured graph",
 }
 # No peers: the case with nothing left out. Where no operand is sparse, cublaslt's is that already.
-DENSE = {"bsr_matmul": "cublaslt_dense", "spgemm": "cublaslt_dense", "attention": "tessera_dense",
-         "matmul": "cublaslt", "sddmm": "cublaslt"}
+DENSE = {"bsr_matmul": "cublaslt_dense", "spgemm": "cublaslt_dense", "matmul": "cublaslt",
+         "sddmm": "cublaslt", **dict.fromkeys(ATTENTION_PASSES, "tessera_dense")}
 REFERENCES = ("cublaslt_dense", "tessera_dense")
 NOTABLE_SPREAD = 0.05
 FASTER, EVEN, SLOWER = "faster", "even", "slower"
@@ -120,17 +120,19 @@ def group_of(record):
     op, p = record["op"], record["params"]
     if op in LISTS:
         return "making lists"
-    if op != "attention":
+    if op not in ATTENTION_PASSES:
         return op
+    what = op.replace("_", " ")
     if "pattern" in p:
-        return "attention, block-sparse"
+        return f"{what}, block-sparse"
     if "page" in p:
-        return "attention, over pages"
+        return f"{what}, over pages"
     special = any(name in p for name in ("window", "softcap", "sequences"))
-    return "attention, window, softcap, packed" if special else "attention, dense"
+    return f"{what}, window, softcap, packed" if special else f"{what}, dense"
 
 
-GROUPS = ("attention, dense", "attention, block-sparse", "attention, window, softcap, packed",
+GROUPS = (*(f"{op.replace('_', ' ')}, {kind}" for op in ATTENTION_PASSES
+            for kind in ("dense", "block-sparse", "window, softcap, packed")),
           "attention, over pages", "matmul", "bsr_matmul", "sddmm", "spgemm", "making lists")
 
 

@@ -125,13 +125,20 @@ def draws_rows(op: Operation, options: argparse.Namespace) -> bool:
     return op.draws_rows if options.rows is None else options.rows == DRAWN
 
 
-def row_of(built: Any, outputs: tuple[Any, ...], seed: int) -> tuple[str | None, str | None]:
-    """The kernel row to ask for, and the one that will run: a random one of those that support the
-    problem, or the library's choice."""
+def explained(built: Any, outputs: tuple[Any, ...], backend: str | None) -> Any:
     import tessera
 
+    if hasattr(built, "explain"):
+        return built.explain(*outputs, backend=backend)
     name, arguments, given = built.call(*outputs)
-    found = tessera.explain(name, *arguments, **given)
+    return tessera.explain(name, *arguments, **given, backend=backend)
+
+
+def row_of(built: Any, outputs: tuple[Any, ...], seed: int,
+           backend: str | None) -> tuple[str | None, str | None]:
+    """The kernel row to ask for, and the one that will run: a random one of those that support the
+    problem, or the library's choice."""
+    found = explained(built, outputs, backend)
     rows = sorted(one["kernel"] for one in found["candidates"] if one["accepted"])
     rng = random.Random(f"row {seed}")
     if not rows:
@@ -150,10 +157,12 @@ def verify_one(op: Operation, seed: int, options: argparse.Namespace) -> Outcome
 
     built = op.build(drawn_problem(op, seed, options), options.device)
     outputs = built.outputs()
-    kernel, row = row_of(built, outputs, seed) if draws_rows(op, options) else (None, None)
+    kernel, row = (row_of(built, outputs, seed, options.backend) if draws_rows(op, options)
+                   else (None, None))
+    choice = {"kernel": kernel, "backend": options.backend}
     outcome = Outcome(seed, op.name, row=row)
     try:
-        built.run(*outputs, kernel=kernel)
+        built.run(*outputs, **choice)
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
@@ -164,23 +173,24 @@ def verify_one(op: Operation, seed: int, options: argparse.Namespace) -> Outcome
         return outcome
     if options.repeat:
         again = built.outputs()
-        built.run(*again, kernel=kernel)
+        built.run(*again, **choice)
         if not all(map(same_bits, outputs, again)):
             outcome.share, outcome.trouble = float("inf"), "two runs differ in their bits"
             return outcome
     outcome.share, outcome.trouble = op.judge(built, *outputs)
     if outcome.trouble:
-        outcome.trouble += f"; once more: {once_more(op, built, outputs, kernel)}"
+        outcome.trouble += f"; once more: {once_more(op, built, outputs, choice)}"
     return outcome
 
 
-def once_more(op: Operation, built: Any, outputs: tuple[Any, ...], kernel: str | None) -> str:
+def once_more(op: Operation, built: Any, outputs: tuple[Any, ...],
+              choice: dict[str, str | None]) -> str:
     """Whether a wrong result repeats, which distinguishes a wrong rule from a race."""
     from .memory import same_bits
 
     again = built.outputs()
     try:
-        built.run(*again, kernel=kernel)
+        built.run(*again, **choice)
         if all(map(same_bits, outputs, again)):
             return "the same bits"
         return "other bits, " + ("wrong too" if op.judge(built, *again)[1] else "right")
@@ -252,6 +262,7 @@ def failure(outcome: Outcome, options: argparse.Namespace) -> str:
         command += f" --{op.limit} {getattr(options, op.limit)}"
     if draws_rows(op, options) != op.draws_rows:
         command += f" --rows {options.rows}"
+    command += f" --backend {options.backend}" if options.backend else ""
     command += " --repeat" if options.repeat else ""
     row = f" on {outcome.row}" if outcome.row else ""
     return (f"FAILED {outcome.trouble}\n  {drawn_problem(op, outcome.seed, options)}{row}\n"
@@ -288,8 +299,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help="maximum of multiplications per product")
     parser.add_argument("--rows", choices=(DRAWN, FASTEST),
                         help="which kernel rows run: random ones of those that support the "
-                             "problem, or the library's choice [products: drawn; attention: "
-                             "fastest]")
+                             "problem, or the library's choice [attention: fastest; the "
+                             "others: drawn]")
+    parser.add_argument("--backend", choices=("cpu", "sm80", "sm90"),
+                        help="run kernels of this backend only")
     parser.add_argument("--repeat", action="store_true", help="run each twice and compare the bits")
     parser.add_argument("--failures", type=int, default=20, help="stop after so many failures [20]")
     parser.add_argument("--json", metavar="FILE", help="write the results to this file")

@@ -18,8 +18,9 @@ class Operation:
     """How problems of an operation are drawn, built and judged.
 
     `built = build(drawn, device)` has `outputs()`, which makes poisoned outputs, `call(*outputs)`,
-    which says what to call, and `run(*outputs, kernel=None)`. `judge(built, *outputs)` is the
-    largest share of the error budget, and a message if the result is wrong."""
+    which says what to call, and `run(*outputs, kernel=None, backend=None)`. An operation that is no
+    public function has `explain(*outputs, backend=None)` in the place of `call`. `judge(built,
+    *outputs)` is the largest share of the error budget, and a message if the result is wrong."""
 
     name: str
     limit: str  # the option that limits a problem
@@ -42,6 +43,24 @@ def _judge_attention(built: Any, *outputs: Any) -> tuple[float, str | None]:
     from .attention import judge
 
     return judge.judge(built, *outputs)
+
+
+def _build_backward(drawn: Any, device: str) -> Any:
+    from .attention import backward
+
+    return backward.build_backward(drawn, device, STRETCH[device] // 4)
+
+
+def _judge_backward(built: Any, *outputs: Any) -> tuple[float, str | None]:
+    from .attention import judge_backward
+
+    return judge_backward.judge(built, *outputs)
+
+
+def _draw_backward(seed: int, device: str, most_pairs: int) -> Any:
+    from .attention import backward
+
+    return backward.draw_backward(seed, attention_problems.DTYPES[device], most_pairs)
 
 
 def _build_product(drawn: Any, device: str) -> Any:
@@ -75,9 +94,11 @@ LEAST = 64
 
 ATTENTION = Operation("attention", "pairs", _draw_attention, _build_attention, _judge_attention,
                       draws_rows=False)
+BACKWARD = Operation("attention_backward", "pairs", _draw_backward, _build_backward,
+                     _judge_backward, draws_rows=True)
 PRODUCTS = {op: Operation(op, "multiplies", _draw_product(op), _build_product, _judge_product,
                           draws_rows=True) for op in product_problems.OPS}
-OPERATIONS = {"attention": ATTENTION, **PRODUCTS}
+OPERATIONS = {"attention": ATTENTION, "attention_backward": BACKWARD, **PRODUCTS}
 GROUPS = {"products": tuple(PRODUCTS), "all": tuple(OPERATIONS)}
 
 

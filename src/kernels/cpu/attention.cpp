@@ -39,8 +39,8 @@ class Forward {
     const Strips strips(tile.head_count * tile.row_count, isa_);
     begin_tile(t, tile, sequence, strips);
     const std::int64_t kv_head = tile.head / (shape_.heads / shape_.kv_heads);
-    const KeyRowsView keys = view_.keys(problem_.k, sequence, kv_head);
-    const KeyRowsView values = view_.keys(problem_.v, sequence, kv_head);
+    const KeyRowsView keys = view_.keys(problem_.k, sequence, kv_head, problem_.k_scale);
+    const KeyRowsView values = view_.keys(problem_.v, sequence, kv_head, problem_.v_scale);
     tiles_.walk_keys(sequence, tile.head, tile.row, tile.row + tile.row_count - 1, t.stages);
     while (t.stages.next(t.stage)) run_stage(t, tile, strips, keys, values);
     end_tile(t, tile, sequence, strips);

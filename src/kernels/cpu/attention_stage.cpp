@@ -44,9 +44,12 @@ void StageRows::load(const Simd& isa, const KeyRowsView& source, const std::vect
       if (in_place) {
         runs.push_back({static_cast<const float*>(run.data), at, count});
       } else {
+        float* const rows = scratch + at * dim;
         for (int i = 0; i < count; ++i)
           isa.load(static_cast<const char*>(run.data) + i * pitch, source.rows.dtype,
-                   source.rows.col, dim, scratch + (at + i) * dim);
+                   source.rows.col, dim, rows + i * dim);
+        if (run.scale != 1.0f)
+          for (std::int64_t i = 0; i < count * dim; ++i) rows[i] *= run.scale;
       }
       key += run.count;
       at += count;

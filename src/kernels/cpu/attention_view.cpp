@@ -11,11 +11,11 @@
 namespace tessera::cpu {
 
 KeyRowsView::Run KeyRowsView::run(std::int64_t key, std::int64_t end) const {
-  if (!paged) return {rows.at(key), end - key};
+  if (!paged) return {rows.at(key), end - key, scale ? *scale : 1.0f};
   const planning::PageView::Run run = pages.run(batch, key, end);
   if (run.page < 0) return {nullptr, run.count};
   return {rows.data + (run.page * page_stride + run.slot * rows.row) * size_of(rows.dtype),
-          run.count};
+          run.count, scale ? scale[run.page * scale_stride] : 1.0f};
 }
 
 namespace {
@@ -40,7 +40,7 @@ RowsView AttentionView::queries(const Tensor& tensor, const Sequence& sequence,
 }
 
 KeyRowsView AttentionView::keys(const Tensor& tensor, const Sequence& sequence,
-                                std::int64_t kv_head) const {
+                                std::int64_t kv_head, const Tensor& scale) const {
   KeyRowsView view;
   view.paged = shape_.kv_layout == planning::KvLayout::paged;
   view.batch = sequence.batch;
@@ -48,6 +48,12 @@ KeyRowsView AttentionView::keys(const Tensor& tensor, const Sequence& sequence,
   if (view.paged) {
     view.pages = planning::page_view(problem_.page_table, tensor);
     view.page_stride = tensor.stride(0);
+  }
+  if (scale) {
+    const std::int64_t head = scale.size(scale.rank - 1) == 1 ? 0 : kv_head;
+    view.scale = static_cast<const float*>(scale.data) + head * scale.stride(scale.rank - 1);
+    if (scale.rank == 2 && view.paged) view.scale_stride = scale.stride(0);
+    if (scale.rank == 2 && !view.paged) view.scale += sequence.batch * scale.stride(0);
   }
   return view;
 }

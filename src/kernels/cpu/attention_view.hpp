@@ -34,11 +34,14 @@ struct KeyRowsView {
   bool paged = false;
   planning::PageView pages;
   std::int64_t batch = 0, page_stride = 0;
+  const float* scale = nullptr;   // of the head; null: 1
+  std::int64_t scale_stride = 0;  // between pages
 
-  /// Consecutive rows from `key` on; `data` is null if no page holds them.
+  /// Consecutive rows from `key` on, and their factor; `data` is null if no page holds them.
   struct Run {
     const void* data;
     std::int64_t count;
+    float scale = 1;
   };
   Run run(std::int64_t key, std::int64_t end) const;
 };
@@ -53,8 +56,9 @@ class AttentionView {
   Sequence sequence(std::int64_t batch) const { return sequences_.at(batch); }
   /// Rows of a tensor shaped like q, out or their gradients.
   RowsView queries(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
-  /// Rows of a tensor shaped like k, v or their gradients.
-  KeyRowsView keys(const Tensor& tensor, const Sequence& sequence, std::int64_t kv_head) const;
+  /// Rows of a tensor shaped like k, v or their gradients, with k_scale or v_scale.
+  KeyRowsView keys(const Tensor& tensor, const Sequence& sequence, std::int64_t kv_head,
+                   const Tensor& scale = {}) const;
   /// lse or dlse of the queries of a sequence and head; `stride` is in elements.
   struct PerQuery {
     float* data = nullptr;

@@ -17,10 +17,11 @@ constexpr KernelRow cpu_product_row(const char* name) {
       .measured = "248 GFLOP/s per core at f32 4096 x 4096 x 1024, AVX-512 (Zen 5), 2026-11-21"};
 }
 
-constexpr KernelRow cpu_attention_row(const char* name) {
+constexpr KernelRow cpu_attention_row(const char* name, unsigned narrow_keys = 0) {
   return {.name = name,
           .tile = {.m = 128, .n = 192},
           .dtypes = core::kFloats,
+          .narrow_keys = narrow_keys,
           .why = "128 queries in vector lanes; the scores of a strip against 192 keys stay in L1",
           .measured = "194 GFLOP/s per core at f32 4096 keys, dim 64, AVX-512 (Zen 5), 2026-11-21"};
 }
@@ -28,7 +29,8 @@ constexpr KernelRow cpu_attention_row(const char* name) {
 inline constexpr KernelRow kCpuMatmulRows[] = {cpu_product_row("cpu_matmul_m64_n384_k512")};
 inline constexpr KernelRow kCpuSddmmRows[] = {cpu_product_row("cpu_sddmm_m64_n384_k512")};
 inline constexpr KernelRow kCpuSpgemmRows[] = {cpu_product_row("cpu_spgemm_m64_n384_k512")};
-inline constexpr KernelRow kCpuAttentionRows[] = {cpu_attention_row("cpu_attention_q128_k192")};
+inline constexpr KernelRow kCpuAttentionRows[] = {
+    cpu_attention_row("cpu_attention_q128_k192", core::dtypes({DType::e4m3}))};
 inline constexpr KernelRow kCpuAttentionBackwardRows[] = {
     cpu_attention_row("cpu_attention_backward_q128_k192")};
 inline constexpr KernelRow kCpuMergeRows[] = {{.name = "cpu_merge_r1",

@@ -123,8 +123,20 @@ hn::Vec<U16> to_bf16(Vec x) {
   return hn::DemoteTo(kTag16, hn::BitCast(kTagI, hn::ShiftRight<16>(kept)));
 }
 
+constexpr auto kE4m3Values = [] {
+  std::array<float, 256> values{};
+  for (std::size_t code = 0; code < values.size(); ++code)
+    values[code] = core::float_from_e4m3(static_cast<std::uint8_t>(code));
+  return values;
+}();
+
 void load(const void* source, DType dtype, std::int64_t stride, std::int64_t n, float* out) {
   std::int64_t i = 0;
+  if (dtype == DType::e4m3) {
+    const std::uint8_t* in = static_cast<const std::uint8_t*>(source);
+    for (; i < n; ++i) out[i] = kE4m3Values[in[i * stride]];
+    return;
+  }
   if (stride == 1 && dtype == DType::f32) {
     std::memcpy(out, source, static_cast<std::size_t>(n) * sizeof(float));
     return;

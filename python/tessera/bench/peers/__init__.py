@@ -23,6 +23,7 @@ _ADAPTERS = {
     "flex": ("flex.Flex", "cuda"),
     "fa3": ("fa3.Fa3", "cuda"),
     "fa4": ("fa4.Fa4", "cuda"),
+    "fa4_deterministic": ("fa4.Fa4Deterministic", "cuda"),
     "flashinfer": ("flashinfer.FlashInfer", "cuda"),
     "openblas": ("openblas.OpenBlas", "cpu"),
     "torch": ("torch_cpu.TorchCpu", "cpu"),

@@ -1,6 +1,9 @@
 """FlashAttention-3: its own package, or fa3-fwd, which has its forward kernels built. In place of
 pages it gets the same keys contiguously, which is its faster way."""
 
+from typing import Any
+
+from ..cases import ATTENTION_PASSES
 from ..timing import Prepared
 from .base import Peer, Unavailable, beyond_plain_attention, need, version_of
 
@@ -13,7 +16,7 @@ MOST_QUERIES = 16
 
 
 class Fa3(Peer):
-    ops = ("attention",)
+    ops = ATTENTION_PASSES
 
     def _module(self):
         reasons = []
@@ -33,7 +36,15 @@ class Fa3(Peer):
 
     def prepare(self, problem):
         module, p = self._module(), problem.params
-        function = module.flash_attn_func
+        window = (p["window"], 0 if p["causal"] else -1) if "window" in p else (-1, -1)
+        make = self._forward if problem.op == "attention" else self._backward
+        run = make(module, problem, window)
+        run(0)
+        return Prepared(run)
+
+    def _forward(self, module, problem, window):
+        p = problem.params
+        function: Any = module.flash_attn_func
         packing: tuple = ()
         options = {}
         if "sequences" in p:
@@ -46,13 +57,32 @@ class Fa3(Peer):
             keys = [[problem.pages.contiguous(one[name]) for name in "kv"] for one in problem.sets]
         else:
             keys = [[one[name] for name in "kv"] for one in problem.sets]
-        window = (p["window"], 0 if p["causal"] else -1) if "window" in p else (-1, -1)
 
         def run(i):
             out = function(problem.sets[i]["q"], *keys[i], *packing, causal=p["causal"],
                            window_size=window, softcap=float(p.get("softcap", 0)), **options)
             return out[0] if isinstance(out, tuple) else out
 
-        run(0)
-        version = f"{self.version()} (contiguous keys)" if problem.pages else None
-        return Prepared(run, version=version)
+        return run
+
+    def _backward(self, module, problem, window):
+        """From our out and lse: in its own layout and logarithm, these are the same."""
+        backward = getattr(module, "_flash_attn_backward", None)
+        if backward is None:
+            raise Unavailable(f"{BUILDS[module.__name__]} has no backward pass")
+        p = problem.params
+        packing: tuple = (None,) * 6  # offsets, used lengths and longest lengths of q and k
+        if "sequences" in p:
+            offsets, longest = problem.offsets_array, int(problem.lengths.max())
+            packing = (offsets, offsets, None, None, longest, longest)
+        # By place: the name of causal differs between versions.
+        options = (p["d"] ** -0.5, p["causal"], *window, float(p.get("softcap", 0)))
+
+        def run(i):
+            one = problem.sets[i]
+            results = tuple(one[name] for name in ("dq", "dk", "dv"))
+            backward(*(one[name] for name in ("dout", "q", "k", "v", "out", "lse")), *packing,
+                     *results, *options)
+            return results
+
+        return run

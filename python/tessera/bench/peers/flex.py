@@ -3,13 +3,14 @@
 import numpy as np
 
 from .. import arrays
+from ..cases import ATTENTION_PASSES
 from ..problem import split_by_visibility
 from ..timing import Prepared
-from .base import Peer, beyond_plain_attention, need
+from .base import Peer, Unavailable, beyond_plain_attention, need
 
 
 class Flex(Peer):
-    ops = ("attention",)
+    ops = ATTENTION_PASSES
 
     def refuse(self, case):
         return beyond_plain_attention(case, "window", "softcap", "sequences", "pattern")
@@ -27,13 +28,33 @@ class Flex(Peer):
         compiled = torch.compile(flex.flex_attention, dynamic=False)
         extra = {"score_mod": softcapped(torch, p["softcap"])} if "softcap" in p else {}
 
-        def run(i):
-            out = compiled(*views[i], block_mask=mask, enable_gqa=p["hk"] != p["h"],
-                           kernel_options=options, **extra)
-            return out.transpose(1, 2).reshape(problem.sets[i]["out"].shape)
+        def forward(views):
+            return compiled(*views, block_mask=mask, enable_gqa=p["hk"] != p["h"],
+                            kernel_options=options, **extra)
 
+        if problem.op == "attention":
+            def run(i):
+                return forward(views[i]).transpose(1, 2).reshape(problem.sets[i]["out"].shape)
+        else:
+            run = gradients(torch, problem, views, forward)
         run(0)
         return Prepared(run)
+
+
+def gradients(torch, problem, views, forward):
+    """By autograd, after one forward pass: its backward pass has no function of its own."""
+    leaves = [[x.detach().requires_grad_() for x in one] for one in views]
+    outs = [forward(one) for one in leaves]
+    douts = [batched(one["dout"]).transpose(1, 2) for one in problem.sets]
+
+    def run(i):
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise Unavailable("autograd runs on the stream of the forward pass, not on a graph's")
+        found = torch.autograd.grad(outs[i], leaves[i], douts[i], retain_graph=True)
+        return tuple(x.transpose(1, 2).reshape(problem.sets[i][name].shape)
+                     for name, x in zip("qkv", found, strict=True))
+
+    return run
 
 
 def batched(array):

@@ -4,14 +4,15 @@ element masks there: it computes every pair."""
 import numpy as np
 
 from .. import arrays
-from ..flops import visible_range
+from ..cases import ATTENTION_PASSES
+from ..flops import flops_per_pair, visible_range
 from ..timing import Prepared
 from .base import Peer, Unavailable, beyond_plain_attention, need, one_line
 from .torch_bsr import torch_bsr_product
 
 
 class TorchCpu(Peer):
-    ops = ("matmul", "bsr_matmul", "attention")
+    ops = ("matmul", "bsr_matmul", *ATTENTION_PASSES)
 
     def refuse(self, case):
         return beyond_plain_attention(case, "window", "pattern")
@@ -38,6 +39,30 @@ class TorchCpu(Peer):
         return Prepared(lambda i: runs[i]())
 
     def _attention(self, torch, problem):
+        views, forward, computed = self._forward(torch, problem)
+
+        def run(i):
+            with torch.inference_mode():
+                return forward(*views[i]).transpose(1, 2)
+
+        return Prepared(run, computed_flops=computed)
+
+    def _attention_backward(self, torch, problem):
+        """By autograd, after one forward pass."""
+        views, forward, computed = self._forward(torch, problem)
+        leaves = [[x.detach().requires_grad_() for x in one] for one in views]
+        outs = [forward(*one) for one in leaves]
+        douts = [arrays.to_torch(one["dout"]).transpose(1, 2) for one in problem.sets]
+
+        def run(i):
+            found = torch.autograd.grad(outs[i], leaves[i], douts[i], retain_graph=True)
+            return tuple(x.transpose(1, 2) for x in found)
+
+        return Prepared(run, computed_flops=computed)
+
+    def _forward(self, torch, problem):
+        """(q, k and v of each set, the function, the operations where hidden pairs are computed
+        too)."""
         p = problem.params
         sdpa = torch.nn.functional.scaled_dot_product_attention
         views = [[arrays.to_torch(one[name]).transpose(1, 2) for name in "qkv"]
@@ -48,15 +73,9 @@ class TorchCpu(Peer):
             mask = torch.from_numpy(element_mask(problem))
         options = {"attn_mask": mask, "is_causal": p["causal"] and mask is None,
                    "enable_gqa": p["hk"] != p["h"]}
-
-        def run(i):
-            with torch.inference_mode():
-                out = sdpa(*views[i], **options)
-            return out.transpose(1, 2)
-
-        heads = p["b"] * p["h"]
-        computed = 2 * (p["d"] + p["dv"]) * heads * p["s"] * p["skv"] if mask is not None else None
-        return Prepared(run, computed_flops=computed)
+        pairs = p["b"] * p["h"] * p["s"] * p["skv"]
+        computed = None if mask is None else flops_per_pair(problem.op, p) * pairs
+        return views, lambda q, k, v: sdpa(q, k, v, **options), computed
 
 
 def element_mask(problem):

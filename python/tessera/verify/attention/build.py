@@ -96,10 +96,10 @@ class Built:
             "scale": d.scale, "softcap": d.softcap, "sinks": self.sinks,
             "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.lists}
 
-    def run(self, out: Buffer, lse: Buffer | None, kernel: str | None = None) -> None:
+    def run(self, out: Buffer, lse: Buffer | None, kernel: str | None = None,
+            backend: str | None = None) -> None:
         _, (q, k, v), options = self.call(out, lse)
-        if kernel is not None:
-            options["kernel"] = kernel
+        options |= {"kernel": kernel, "backend": backend}
         tessera.attention(q, k, v, **options)
 
 

@@ -22,7 +22,11 @@ A problem has at most --pairs (query, key) pairs over its heads (on the CPU 2^21
 about twice as many numbers (at most 2^26). A larger one loses sequences and heads first, then
 length. So most problems are small and few are large.
 
-Unused queries, keys and values, padding, and outputs before the run are NaN."""
+Unused queries, keys and values, padding, and outputs before the run are NaN.
+
+Gradients of attention (attention_backward): the same problems; dout with strides of its own or of
+zero, the gradient of LSE, which gradients are wanted, their order in memory and sometimes float32
+for them."""
 
 USUAL_DIMS = (64, 128)
 OTHER_DIMS = (32, 72, 80, 96, 192, 256)

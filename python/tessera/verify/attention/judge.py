@@ -87,7 +87,15 @@ def _lse_rows(built: Built, lse: Buffer, b: int, first: int, last: int) -> Tenso
 
 
 def _out_budget(built: Built, truth: Truth) -> Tensor:
-    heads, rows, _ = truth.out.shape
+    return tile_budget(built.drawn.out_dtype, truth.out, truth.yardstick, truth.out_slack,
+                       truth.empty)
+
+
+def tile_budget(dtype: str, value: Tensor, yardstick: Tensor, slack: Tensor,
+                empty: Tensor) -> Tensor:
+    """[heads, rows, 1] for a value [heads, rows, columns]: what a tile of rows may be off by. The
+    other tensors are [heads, rows]."""
+    heads, rows, _ = value.shape
     tiles = -(-rows // TILE_ROWS)
 
     def largest(x: Tensor) -> Tensor:
@@ -95,11 +103,10 @@ def _out_budget(built: Built, truth: Truth) -> Tensor:
         padded = torch.nn.functional.pad(x, (0, tiles * TILE_ROWS - rows))
         return padded.reshape(heads, tiles, TILE_ROWS).amax(-1)
 
-    yardstick = largest(truth.yardstick)
-    magnitude = largest(truth.out.abs().amax(-1))
-    budget = 2 * yardstick + ulp(built.drawn.out_dtype, magnitude) + largest(truth.out_slack)
+    magnitude = largest(value.abs().amax(-1))
+    budget = 2 * largest(yardstick) + ulp(dtype, magnitude) + largest(slack)
     budget = budget.repeat_interleave(TILE_ROWS, 1)[:, :rows]
-    return torch.where(truth.empty, 0, budget)[..., None]
+    return torch.where(empty, 0, budget)[..., None]
 
 
 def _describe(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,

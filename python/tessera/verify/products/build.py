@@ -85,10 +85,10 @@ class Built:
     def out_dtype(self) -> torch.dtype:
         return DTYPES[self.drawn.out_dtype]
 
-    def run(self, out: Buffer | Made, kernel: str | None = None) -> None:
+    def run(self, out: Buffer | Made, kernel: str | None = None,
+            backend: str | None = None) -> None:
         name, arguments, options = self.call(out)
-        if kernel is not None:
-            options["kernel"] = kernel
+        options |= {"kernel": kernel, "backend": backend}
         if self.drawn.op == "spgemm":
             result, numeric = tessera.products.spgemm_symbolic(*arguments, **options)
             result.values.fill_(torch.nan)

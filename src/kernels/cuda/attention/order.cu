@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(kThreads) order_kernel(const __grid_constant__
 
 }  // namespace
 
-void order_tiles(const Walk& walk, cudaStream_t stream) {
+void order_tiles(const Walk& walk, bool overlapped, cudaStream_t stream) {
   Kernel<order_kernel>::launch({.name = "order_kernel",
                                 .grid = 1,
                                 .threads = kThreads,
                                 .stream = stream,
-                                .overlapped = true},
+                                .overlapped = overlapped},
                                walk);
 }
 

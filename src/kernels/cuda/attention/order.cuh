@@ -7,7 +7,8 @@
 namespace tessera::cuda::attention {
 
 /// Launches the kernel that writes `walk.order`, before the attention kernel: tiles that would end
-/// last begin earlier. The first round of tiles does not wait for it.
-void order_tiles(const Walk& walk, cudaStream_t stream);
+/// last begin earlier. `overlapped`: both kernels may begin while the kernel before them runs, and
+/// the first round of tiles does not wait (programmatic dependent launch).
+void order_tiles(const Walk& walk, bool overlapped, cudaStream_t stream);
 
 }  // namespace tessera::cuda::attention

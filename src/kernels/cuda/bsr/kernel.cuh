@@ -62,8 +62,9 @@ struct Arguments {
   std::int64_t pool_bytes, dense_batch_bytes;  // from one matrix to the next; 0: shared
   product::Finish finish;
   int rows, cols;
-  int strips;  // per thread block
-  int groups;  // thread blocks per row of blocks
+  int strips;            // per thread block
+  int strips_per_block;  // in a row of blocks
+  int num_strips;
   int block_depth;
 };
 
@@ -160,13 +161,13 @@ class Strip {
     Fetched<T> now;
     read_list();
     fetch(now);
-    while (left_ > 0) {
+    for (bool more = true; more;) {
+      more = left_ > 0;
       Fetched<T> next;
-      fetch(next);
+      fetch(next);  // nothing behind the last unit
       multiply(now);
       now = next;
     }
-    multiply(now);
   }
 
   float sums[T::kEights * 4] = {};
@@ -209,13 +210,14 @@ class Strip {
       const char* const at = dense_ + to.depth[i] * args_.depth_bytes;
 #pragma unroll
       for (int load = 0; load < T::kLoads; ++load) {
+        const char* const from = at + column_[load];
         if constexpr (T::kAlongDepth) {
-          to.columns[i][load] = load_words<T::kWords>(at + column_[load]);
+          to.columns[i][load] = load_words<T::kWords>(from);
         } else {
 #pragma unroll
           for (int w = 0; w < T::kWords; ++w) {
-            const auto got = load_across<T::kAcross>(at + 2 * w * args_.depth_bytes + column_[load],
-                                                     args_.depth_bytes);
+            const auto got =
+                load_across<T::kAcross>(from + 2 * w * args_.depth_bytes, args_.depth_bytes);
 #pragma unroll
             for (int of = 0; of < T::kAcross; ++of)
               to.columns[i][load * T::kAcross + of].word[w] = got.word[of];
@@ -343,25 +345,66 @@ __device__ __forceinline__ void store_strip(const Arguments& args, const Partial
   }
 }
 
+/// Number of warps that share each of a thread block's strips from `first` on. Where these lie in
+/// several rows of blocks and one list is much longer than the others, all warps share one strip
+/// after the other.
+template <class T>
+__device__ __forceinline__ int sharers_of(const Arguments& args, int first, int batch, int lane) {
+  const int alike = T::kWarps / args.strips;
+  if (args.strips_per_block % args.strips == 0) return alike;
+  // What a strip costs beside its units, if strips follow each other, in units of a warp.
+  constexpr int kEnds = 6;
+  const int parts = args.block_depth / T::kUnit;
+  int units = 0;
+  if (lane < args.strips && first + lane < args.num_strips)
+    units = static_cast<int>(args.lists.row(batch, (first + lane) / args.strips_per_block).size() *
+                             parts);
+  const int longest = __reduce_max_sync(kAllLanes, units);
+  const int all = __reduce_add_sync(kAllLanes, units);
+  return longest / alike > all / T::kWarps + kEnds * args.strips ? T::kWarps : alike;
+}
+
+/// Computes kWarps / sharers strips from `first` on side by side.
+template <class T>
+__device__ __forceinline__ void compute_strips(const Arguments& args, Partials<T>& partials,
+                                               int first, int sharers) {
+  constexpr bool kCrosses = planning::crosses_blocks(T::kShape);
+  const int together = T::kWarps / sharers, batch = blockIdx.z, col = blockIdx.y * T::kShape.n;
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int share = warp / together, strip = first + warp % together;
+  const bool exists = !kCrosses || strip < args.num_strips;
+  if (exists) {
+    // With one row of blocks the compiler keeps the list in uniform registers.
+    const int block_row = (kCrosses ? strip : first) / args.strips_per_block;
+    const planning::BsrRow list = args.lists.row(batch, block_row);
+    const int row = (strip - block_row * args.strips_per_block) * kStripRows;
+    Strip<T> sums(args, list, row, batch, col, lane);
+    const std::int64_t units = list.size() * (args.block_depth / T::kUnit);
+    sums.multiply(units * share / sharers, units * (share + 1) / sharers);
+    partials.put(warp, lane, sums.sums);
+  }
+  __syncthreads();
+  if (exists)
+    store_strip<T>(args, partials, {warp % together, together, sharers, share * kLanes + lane},
+                   strip * kStripRows, col, batch);
+}
+
 template <class T>
 __global__ void __launch_bounds__(T::kWarps* kLanes, T::kCtasPerSm)
     few_columns_kernel(const __grid_constant__ Arguments args) {
   __shared__ Partials<T> partials;
   wait_for_grid_before();
   let_next_grid_begin();
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int in_block = blockIdx.x % args.groups * args.strips + warp % args.strips;
-  const int block_row = blockIdx.x / args.groups, batch = blockIdx.z;
-  const int split = warp / args.strips, splits = T::kWarps / args.strips;
-  const int col = blockIdx.y * T::kShape.n;
-  const planning::BsrRow list = args.lists.row(batch, block_row);
-  Strip<T> strip(args, list, in_block * kStripRows, batch, col, lane);
-  const std::int64_t units = list.size() * (args.block_depth / T::kUnit);
-  strip.multiply(units * split / splits, units * (split + 1) / splits);
-  partials.put(warp, lane, strip.sums);
-  __syncthreads();
-  store_strip<T>(args, partials, {warp % args.strips, args.strips, splits, split * kLanes + lane},
-                 (block_row * args.groups * args.strips + in_block) * kStripRows, col, batch);
+  const int first = blockIdx.x * args.strips;
+  if constexpr (!planning::crosses_blocks(T::kShape)) {
+    compute_strips(args, partials, first, T::kWarps / args.strips);
+  } else {
+    const int sharers = sharers_of<T>(args, first, blockIdx.z, threadIdx.x % kLanes);
+    for (int done = 0; done < args.strips; done += T::kWarps / sharers) {
+      if (done > 0) __syncthreads();
+      compute_strips(args, partials, first + done, sharers);
+    }
+  }
 }
 
 }  // namespace tessera::cuda::bsr

@@ -63,7 +63,8 @@ void launch(const Call& call) {
   args.rows = static_cast<int>(layout.rows);
   args.cols = static_cast<int>(layout.cols);
   args.strips = layout.strips;
-  args.groups = static_cast<int>(matrix.block_rows()) / (kStripRows * layout.strips);
+  args.strips_per_block = static_cast<int>(matrix.block_rows()) / kStripRows;
+  args.num_strips = args.rows / kStripRows;
   args.block_depth = static_cast<int>(matrix.block_cols());
   with_multiplied<kDtypes>(values.dtype, [&]<class Element>() {
     const auto with = [&]<int kColumnsTogether>() {

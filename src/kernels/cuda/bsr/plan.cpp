@@ -17,13 +17,14 @@ std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piec
 
 const OperandShape& sparse_of(const MatmulShape& s) { return s.a.sparse ? s.a : s.b; }
 
-/// Strips of a thread block: they read the same columns, so as many as divide a block, up to four.
-/// But fewer where thread blocks would not fill the GPU: then more warps share each strip.
+/// Strips of a thread block: they read the same columns, so as many as it has warps, or up to four
+/// that divide a block. But fewer where thread blocks would not fill the GPU: then more warps share
+/// each strip.
 int strips_of(const MatmulShape& s, const Tile& tile, std::int64_t strips,
               const DeviceFacts& device) {
   const std::int64_t in_block = std::max<std::int64_t>(sparse_of(s).block.rows / tile.m, 1);
-  for (const int together : {4, 2})
-    if (in_block % together == 0 &&
+  for (const int together : {8, 4, 2})
+    if ((crosses_blocks(tile) || (together <= 4 && in_block % together == 0)) &&
         strips / together >= std::int64_t{2} * std::max(device.units, 1))
       return together;
   return 1;

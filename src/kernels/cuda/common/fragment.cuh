@@ -34,4 +34,12 @@ __device__ __forceinline__ void load_transposed(std::uint32_t address, std::uint
                : "memory");
 }
 
+/// The reverse (stmatrix): stores the words that load_left_operand loads.
+__device__ __forceinline__ void store_left_operand(std::uint32_t address,
+                                                   const std::uint32_t* words) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 }  // namespace tessera::cuda

@@ -6,6 +6,14 @@ namespace tessera::cuda {
 inline constexpr int kLanes = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
+/// The thread's index in its CTA, read from the special register at each use, so that neither the
+/// index nor values derived from it occupy a register.
+__device__ __forceinline__ int thread_of_block() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 /// Returns `value`, which must be equal in all lanes. The vote tells the compiler that it is, so
 /// that values derived from it stay in uniform registers.
 __device__ __forceinline__ bool agreed(bool value) { return __any_sync(kAllLanes, value); }

@@ -95,6 +95,15 @@ void clear_rest(const AttentionProblem& problem, void* stream) {
   launch_rest(rest, problem.out, problem.q_offsets, stream);
 }
 
+void clear_rest(const AttentionBackwardProblem& problem, void* stream) {
+  const auto clear = [&](const Tensor& gradient, const Tensor& offsets) {
+    if (gradient && offsets) launch_rest({}, gradient, offsets, stream);
+  };
+  clear(problem.dq, problem.forward.q_offsets);
+  clear(problem.dk, problem.forward.kv_offsets);
+  clear(problem.dv, problem.forward.kv_offsets);
+}
+
 void clear_rest(const MatmulProblem& problem, void* stream) {
   if (!problem.group_offsets || problem.group_axis != GroupAxis::rows) return;
   launch_rest({}, problem.out, problem.group_offsets, stream);
@@ -105,6 +114,8 @@ void clear_rest(const MatmulProblem& problem, void* stream) {
 void clear_rest(const AnyProblem& problem, void* stream) {
   if (const auto* attention = std::get_if<AttentionProblem>(&problem))
     clear_rest(*attention, stream);
+  else if (const auto* backward = std::get_if<AttentionBackwardProblem>(&problem))
+    clear_rest(*backward, stream);
   else if (const auto* product = std::get_if<MatmulProblem>(&problem))
     clear_rest(*product, stream);
 }

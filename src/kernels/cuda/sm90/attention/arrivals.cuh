@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
 namespace tessera::cuda::sm90::attention {
@@ -14,14 +15,6 @@ inline constexpr bool kEachLaneArrives = true;
 inline constexpr bool kEachLaneArrives = false;
 #endif
 inline constexpr int kWarpArrivals = kEachLaneArrives ? 32 : 1;
-
-/// The thread's index in its CTA, read from the special register at each use, so that neither the
-/// index nor values derived from it occupy a register.
-__device__ __forceinline__ int thread_of_block() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
-}
 
 /// Arrives at a barrier once per warp, when all of its lanes have finished with what the barrier
 /// guards.

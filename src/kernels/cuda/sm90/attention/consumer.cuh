@@ -199,13 +199,13 @@ class Consumer {
   }
 
   /// Overlaps the last PV of a tile with the first QK of the next tile. Returns false without
-  /// starting a tile if there is no next tile or this tile is split across CTAs.
+  /// starting a tile if there is no next tile, this tile is split across CTAs, or walks are short.
   __device__ __forceinline__ bool start_next_tile() {
     if constexpr (T::kConsumersStore) pipe_.release(pipe_.shared.q_ring.empty[0]);
     const Cursor before = pipe_.at;
     pipe_.leave_tile();
-    if (!T::kOverlapsTiles || !pipe_.is_unsplit(pipe_.tile) || !pipe_.has_tile(pipe_.tile + 1) ||
-        (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile + 1))) {
+    if (!T::kOverlapsTiles || !pipe_.args.overlaps_tiles || !pipe_.is_unsplit(pipe_.tile) ||
+        !pipe_.has_tile(pipe_.tile + 1) || (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile + 1))) {
       end(before);
       finish();
       pipe_.end_tile();

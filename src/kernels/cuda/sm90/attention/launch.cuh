@@ -78,6 +78,7 @@ void launch_typed(const Call& call) {
     args.stored_rows = T::kRows % layout.pack == 0 ? T::kRows : args.walk.rows();
   if (args.stored_rows > 0)
     args.out = map_of(out, layout.pack, args.stored_rows / layout.pack, T::Queries::kLine);
+  args.overlaps_tiles = layout.overlaps;
   constexpr float kLog2e = 1.4426950408889634f;
   args.transform = score_transform(shape.scale, shape.softcap);
   args.exponents.scale = T::kTransformsScores ? kLog2e : shape.scale * kLog2e;
@@ -96,7 +97,7 @@ void launch_typed(const Call& call) {
     args.walk.order = scratch.order;
     args.walk.grids_seen = scratch.grids_seen;
   }
-  if (args.walk.order) order_tiles(args.walk, stream);
+  if (args.walk.order) order_tiles(args.walk, true, stream);
   Kernel<attention_kernel<T>>::launch({.name = "attention_kernel",
                                        .grid = grid_of(args.walk.blocks),
                                        .threads = T::kThreads,

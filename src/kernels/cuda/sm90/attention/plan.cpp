@@ -121,20 +121,21 @@ bool walks_alike(const AttentionShape& s) {
 }
 
 /// The fraction of the work that is saved when consumers without rows skip a sequence's last tile.
-/// One consumer alone takes three fifths of the time of three. Under a causal mask a third is
-/// assumed instead, as the other estimates were fitted with it.
+/// One consumer alone takes three fifths of the time of three. Where walks differ under a causal
+/// mask a third is assumed instead, as the other estimates were fitted with it.
 double skipped_share(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (!skips_tiles(tile) || s.q_packed || layout.tiles_per_head == 0) return 0;
   const std::int64_t rows =
       (s.q_length - (layout.tiles_per_head - 1) * layout.queries) * layout.pack;
   const std::int64_t warpgroups = (tile.m - rows) / 64;
   const auto without = static_cast<double>(warpgroups);
-  const double all = tile.warpgroups + (s.window_right >= 0 ? 0 : 2);
+  const double all = tile.warpgroups + (s.window_right >= 0 && !walks_alike(s) ? 0 : 2);
   return without / all / static_cast<double>(layout.tiles_per_head);
 }
 
-/// Number of tiles, not counting the parts that consumers skip. Packed sequences end anywhere in
-/// their last tile.
+/// Number of tiles, not counting the parts that consumers skip, where enough rounds of tiles even
+/// them out: with few, some SMs have full tiles alone. Packed sequences end anywhere in their last
+/// tile.
 double computed_tiles(const AttentionShape& s, const Tile& tile, const AttentionLayout& layout) {
   if (s.q_packed) {
     const double rows = skips_tiles(tile) ? 64 : tile.m;
@@ -142,7 +143,9 @@ double computed_tiles(const AttentionShape& s, const Tile& tile, const Attention
             static_cast<double>(s.batch) * rows / 2) /
            tile.m * static_cast<double>(layout.head_groups);
   }
-  const double skipped = layout.uneven ? skipped_share(s, tile, layout) : 0;
+  constexpr std::int64_t kEnoughRounds = 3;
+  const bool evens_out = layout.uneven && layout.tiles >= kEnoughRounds * layout.sms;
+  const double skipped = evens_out ? skipped_share(s, tile, layout) : 0;
   return static_cast<double>(layout.tiles) * (1 - skipped);
 }
 
@@ -270,24 +273,6 @@ std::int64_t section_of(std::int64_t heads, std::int64_t tiles_per_head, std::in
   return min_section;
 }
 
-namespace {
-
-/// Head groups whose keys and values stay in L2 together, of whole batches if they are that many.
-/// With their tiles side by side, rows of Q and of the result are read and written with all their
-/// heads at about the same time, as memory holds them.
-std::int64_t heads_with_keys_in_l2(const AttentionShape& s, std::int64_t head_groups) {
-  constexpr double kStaysInL2 = 8e6;
-  const double bytes = static_cast<double>(s.kv_length) * static_cast<double>(s.dim + s.dim_v) *
-                       static_cast<double>(size_of(s.dtype)) * static_cast<double>(s.kv_heads) /
-                       static_cast<double>(head_groups);
-  const std::int64_t all = s.batch * head_groups;
-  if (bytes * static_cast<double>(all) <= kStaysInL2) return all;
-  const auto heads = static_cast<std::int64_t>(kStaysInL2 / bytes);
-  return heads < head_groups ? heads : heads - heads % head_groups;
-}
-
-}  // namespace
-
 ComposedMask composed_mask(const AttentionShape& s, const Tile& tile) {
   if (!s.masked || s.heads == 0 || s.kv_heads == 0) return {};
   const std::int64_t queries =
@@ -323,10 +308,8 @@ AttentionLayout attention_layout(const AttentionShape& given, const KernelRow& r
   // Where all tiles walk nearly all keys, those of one head side by side share them in L2.
   if (s.window_right >= 0 && !walks_alike(s) && layout.tiles_per_head > 0)
     layout.section = section_of(s.batch * layout.head_groups, layout.tiles_per_head, layout.sms);
-  // Short walks wait for Q and for their results.
-  constexpr std::int64_t kShortWalk = 512;  // keys
-  if (!s.masked && !s.q_packed && s.kv_length <= kShortWalk)
-    layout.section = std::max(layout.section, heads_with_keys_in_l2(s, layout.head_groups));
+  constexpr std::int64_t kShortWalk = 4;  // steps
+  layout.overlaps = longest_walk(s, tile) > kShortWalk;
   return layout;
 }
 
@@ -500,57 +483,77 @@ void walk_composed(AttentionWalk& walk, const ComposedMask& to, const ComposedLi
 
 namespace {
 
+constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
+constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // one more step still fits
+
+}  // namespace
+
+Work walked_work(const AttentionShape& s, const ComposedMask& composed) {
+  return work_of(Walked(s, composed).shape());
+}
+
+void refuse_attention(const AttentionShape& s, const KernelRow& row, Reasons& reasons) {
+  const Tile& tile = row.tile;
+  if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
+  if (s.batch_invariant) reasons.unsupported("batch_invariant");
+  if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
+  reasons.unless_multiple("head dimension", s.dim, 8);
+  reasons.unless_multiple("head dimension of v", s.dim_v, 8);
+  reasons.unless_at_most("head dimension", s.dim, tile.k);
+  reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
+  if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
+  if (s.transforms_scores && !supports_score_transform(tile))
+    reasons.unsupported("softcap or a scale of zero or less");
+  reasons.unless_at_most("the largest size",
+                         std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}),
+                         kMaxLength - 1);
+  if (!s.masked && tile.row_groups > 1) reasons.required("a block mask");
+}
+
+void refuse_attention_layout(const AttentionShape& s, const KernelRow& row,
+                             const AttentionLayout& at, Reasons& reasons) {
+  const Tile& tile = row.tile;
+  reasons.unless_at_most("tiles of the result", at.tiles, kMaxTiles);
+  if (!s.masked) return;
+  // The mask's blocks if the tiles fit them, else the composed blocks.
+  const Walked with(s, at.composed);
+  const AttentionShape& walked = with.shape();
+  const std::int64_t block_kv = std::max<std::int64_t>(walked.mask_block.cols, 1);
+  if (tile.row_groups > 1) {
+    const auto fills_tile = [&](const AttentionShape& of) {
+      return at.queries > 0 && of.mask_block.rows % at.queries == 0;
+    };
+    if (fills_tile(s) || fills_tile(walked))
+      reasons.layout("mask", "lists that differ within the queries of a tile");
+    reasons.unless_at_most("columns of blocks", (s.kv_length - 1) / block_kv + 1,
+                           kMaxRowGroupBlocks);
+  }
+  reasons.unless_at_most("blocks of the longest list", walked.mask_capacity,
+                         (kMaxLength - 1) / block_kv);
+  if (composed_bytes(at.composed) > kMaxComposedBytes)
+    reasons.layout("mask", "blocks that can be composed within 8 GiB");
+}
+
+namespace {
+
 struct Attention {
   using Shape = AttentionShape;
   using Layout = AttentionLayout;
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
-    const Tile& tile = row.tile;
-    if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
-    if (s.batch_invariant) reasons.unsupported("batch_invariant");
-    if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
-    reasons.unless_multiple("head dimension", s.dim, 8);
-    reasons.unless_multiple("head dimension of v", s.dim_v, 8);
-    reasons.unless_at_most("head dimension", s.dim, tile.k);
-    reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
-    if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
-    if (s.transforms_scores && !supports_score_transform(tile))
-      reasons.unsupported("softcap or a scale of zero or less");
-    reasons.unless_at_most("the largest size",
-                           std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}),
-                           kMaxLength - 1);
-    if (!s.masked && tile.row_groups > 1) reasons.required("a block mask");
+    refuse_attention(s, row, reasons);
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
-    const Tile& tile = row.tile;
     const Layout at = attention_layout(s, row, device.units);
-    reasons.unless_at_most("tiles of the result", at.tiles, kMaxTiles);
-    if (!s.masked) return at;
-    // The mask's blocks if the tiles fit them, else the composed blocks.
-    const Walked with(s, at.composed);
-    const AttentionShape& walked = with.shape();
-    const std::int64_t block_kv = std::max<std::int64_t>(walked.mask_block.cols, 1);
-    if (tile.row_groups > 1) {
-      const auto fills_tile = [&](const AttentionShape& of) {
-        return at.queries > 0 && of.mask_block.rows % at.queries == 0;
-      };
-      if (fills_tile(s) || fills_tile(walked))
-        reasons.layout("mask", "lists that differ within the queries of a tile");
-      reasons.unless_at_most("columns of blocks", (s.kv_length - 1) / block_kv + 1,
-                             kMaxRowGroupBlocks);
-    }
-    reasons.unless_at_most("blocks of the longest list", walked.mask_capacity,
-                           (kMaxLength - 1) / block_kv);
-    if (composed_bytes(at.composed) > kMaxComposedBytes)
-      reasons.layout("mask", "blocks that can be composed within 8 GiB");
+    refuse_attention_layout(s, row, at, reasons);
     return at;
   }
 
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    return attention_seconds(s, at, row, device, work_of(Walked(s, at.composed).shape()));
+    return attention_seconds(s, at, row, device, walked_work(s, at.composed));
   }
   static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {
     core::Carver carver;
@@ -558,10 +561,6 @@ struct Attention {
     return {carver.used(), 0};
   }
   static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
-
- private:
-  static constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
-  static constexpr std::int64_t kMaxTiles = INT32_MAX / 2;  // one more step still fits
 };
 
 }  // namespace

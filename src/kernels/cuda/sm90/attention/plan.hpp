@@ -97,6 +97,9 @@ struct AttentionLayout {
   std::int64_t section = 1;         // head groups per section, see section_of
   std::int64_t whole = 0;           // unsplit tiles: whole rounds, or all tiles
   std::int64_t split_ctas = 0;      // CTAs that split the KV of the other tiles
+  // Whether the first step of a tile overlaps with the last of the tile before. The Q buffer of
+  // that tile then becomes free one step later, so that short walks wait for their Q.
+  bool overlaps = true;
   bool uneven = false;    // walks differ in length: tiles may be dynamic (taken from a counter)
   ComposedMask composed;  // composed lists, which replace the mask's
   bool ordered = false;   // order.cu orders the tiles: those that would end last begin earlier
@@ -128,6 +131,15 @@ double share_of_union(const AttentionShape& s, int row_groups);
 /// blocks).
 double attention_seconds(const AttentionShape& s, const AttentionLayout& layout,
                          const KernelRow& row, const DeviceFacts& device, const Work& work);
+
+/// Work of the problem as it is walked: with the composed blocks, if there are any.
+Work walked_work(const AttentionShape& s, const ComposedMask& composed);
+
+/// Add the reasons that hold for attention rows of all architectures: those that do not depend on
+/// the layout, and those that do.
+void refuse_attention(const AttentionShape& s, const KernelRow& row, Reasons& reasons);
+void refuse_attention_layout(const AttentionShape& s, const KernelRow& row,
+                             const AttentionLayout& layout, Reasons& reasons);
 
 /// Text for `explain`.
 std::string describe_layout(const AttentionLayout& layout);

@@ -6,7 +6,7 @@
 #include "src/kernels/cuda/attention/partials.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/kernels/cuda/sm90/tile/swizzled_tile.cuh"
+#include "src/kernels/cuda/sm90/tile/rows_tile.cuh"
 #include "src/kernels/row.hpp"
 
 // The sizes of a kernel row, and the layout of Q, K and V in shared memory.
@@ -16,54 +16,7 @@ using namespace cuda::attention;  // parts shared by all architectures
 
 inline constexpr int kWarpgroup = 128;
 
-/// A tile of rows of Q, K or V: panels of `kRows` lines of 128 bytes, or of 64 bytes where the last
-/// panel would be half empty. The swizzle is as wide as a line. Where the columns end inside a
-/// panel, TMA fills the rest with zeros, and MMAs do not read it.
-template <class Element, int kRows, int kColumns>
-struct RowsTile {
-  using Of = Precision<Element>;
-  static constexpr int kChunk = 16 / Of::kBytes;  // elements in 16 bytes
-  static constexpr int kLine = kColumns % Of::kLine == 0 ? Of::kLine : Of::kLine / 2;
-  static_assert(kColumns % Of::kMmaDepth == 0);
-  static constexpr int kLineBytes = kLine * Of::kBytes;
-  static constexpr int kPanels = (kColumns + kLine - 1) / kLine;
-  static constexpr int kPanelBytes = kRows * kLineBytes;
-  static constexpr int kBytes = kPanels * kPanelBytes;
-
-  alignas(tile::kAtomBytes) Element data[kPanels * kRows * kLine];
-
-  /// The panels that hold the first `columns`.
-  static constexpr int panels_of(int columns) { return (columns + kLine - 1) / kLine; }
-
-  __device__ Element* panel(int p, int row = 0) { return data + (p * kRows + row) * kLine; }
-  /// The 16-byte chunk of a row that holds `column` and its neighbours.
-  __device__ uint4* chunk(int row, int column) {
-    constexpr int kChunks = kLine / kChunk;
-    const int place = column % kLine / kChunk ^ row * kLineBytes / 128 % kChunks;
-    return reinterpret_cast<uint4*>(panel(column / kLine, row)) + place;
-  }
-  /// The address of the chunk that MMA number `mma` reads, from that of the same row's first or
-  /// second chunk.
-  __device__ static std::uint32_t to_mma(std::uint32_t chunk, int mma) {
-    const int column = mma * Of::kMmaDepth;
-    return (chunk ^ column % kLine * Of::kBytes) + column / kLine * kPanelBytes;
-  }
-  /// wgmma descriptor whose depth runs along the columns, from `row` (a multiple of 8) on.
-  __device__ std::uint64_t by_columns(int row) const {
-    return tile::uniform(tile::descriptor(data + row * kLine, 0, 8 * kLineBytes, kLineBytes));
-  }
-  /// Offset of MMA number `mma` in the descriptor of by_columns.
-  static constexpr std::uint32_t columns_of_mma(int mma) {
-    const int column = mma * Of::kMmaDepth;
-    return (column / kLine * kPanelBytes + column % kLine * Of::kBytes) >> 4;
-  }
-  /// wgmma descriptor whose depth runs along the rows, for all columns.
-  __device__ std::uint64_t by_rows() const {
-    return tile::uniform(tile::descriptor(data, kPanelBytes, 8 * kLineBytes, kLineBytes));
-  }
-  /// Increment from one MMA to the next in the descriptor of by_rows.
-  static constexpr std::uint32_t kRowsOfMma = (Of::kMmaDepth * kLineBytes) >> 4;
-};
+using tile::RowsTile;
 
 /// The sizes of a kernel row for one element type.
 template <planning::Tile kOfRow, class ElementType>

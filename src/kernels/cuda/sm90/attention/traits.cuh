@@ -29,6 +29,7 @@ struct Arguments {
   // Rows that TMA stores at once: a consumer's or, where queries lie across consumers, all of the
   // tile's; 0: TMA cannot store the result.
   int stored_rows;
+  bool overlaps_tiles;  // see AttentionLayout::overlaps
   Exponents exponents;
   ScoreTransform transform;
   Sinks sinks;

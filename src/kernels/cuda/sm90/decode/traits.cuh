@@ -12,6 +12,7 @@
 #include "src/kernels/cuda/sm90/attention/shape.cuh"
 #include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/rows_tile.cuh"
 #include "src/kernels/row.hpp"
 
 // The sizes of a kernel row, its shared memory, and the kernel's parameters.
@@ -72,8 +73,8 @@ struct Traits {
   /// Parts of a tile that are loaded at once when they are merged: as many as registers hold.
   static constexpr int kPartsAtOnce = kThreads <= 256 ? 6 : 4;
 
-  using Keys = attention::RowsTile<Element, kKeys, kDim>;
-  using Values = attention::RowsTile<Element, kKeys, kDimV>;
+  using Keys = tile::RowsTile<Element, kKeys, kDim>;
+  using Values = tile::RowsTile<Element, kKeys, kDimV>;
   using Partial = PartialResult<kChunk, 32>;
   using Pieces = planning::ListPieces<1, kTile.m>;
   using Tiles = planning::DecodeTiles<kTile.m>;

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/fragment.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/sm80/attention/shape.cuh"
+
+// Copies of Q, K and V into shared memory with cp.async, and loads from there with ldmatrix.
+namespace tessera::cuda::sm80::attention {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* at) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
+}
+
+/// Starts the copy of 16 bytes. If not `keeps`, nothing is read, and zeros are written.
+__device__ __forceinline__ void copy_chunk(std::uint32_t to, const void* from, bool keeps) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(keeps ? 16 : 0)
+               : "memory");
+}
+/// Waits until this thread's copies have arrived; a barrier then shows them to other threads.
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/// Starts this thread's copies of the keys (or values) of a piece. Keys without their bit in `kept`
+/// are not read: zeros take their place, so that a NaN in a row that no query sees does no harm.
+template <class T, class Rows>
+__device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,
+                                           const TileDescriptor& tile, int key,
+                                           std::uint64_t kept) {
+  using Element = typename T::Element;
+  using Share = CopyShare<Rows, T::kThreads>;
+  const Share mine = Share::of(thread_of_block());
+  const std::int64_t row = std::int64_t{tile.kv_begin} + key + mine.row;
+  const auto* const data = static_cast<const Element*>(source.data);
+  const Element* from = data + tile.batch * source.batch + tile.kv_head * source.head +
+                        row * source.row + mine.chunk * Rows::kChunkColumns;
+  to += Rows::offset(mine.row, mine.chunk);
+  kept >>= mine.row;
+  // With one stage, scores occupy registers meanwhile.
+  constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
+#pragma unroll kAtOnce
+  for (int down = 0; down < T::kN; down += Share::kDown) {
+    const bool keeps = (kept >> down & 1) != 0;
+    const Element* const at = keeps ? from : data;
+#pragma unroll
+    for (int across = 0; across < Rows::kChunks; across += Share::kAcross) {
+      const bool exists = (across + mine.chunk) * Rows::kChunkColumns < source.dim;
+      copy_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
+                 at + across * Rows::kChunkColumns, keeps && exists);
+    }
+    from += Share::kDown * source.row;
+  }
+}
+
+/// Starts this thread's copies of a tile's queries; rows without a query become zeros.
+template <class T>
+__device__ __forceinline__ void copy_queries(std::uint32_t to, const Arguments& args,
+                                             const TileDescriptor& tile) {
+  using Element = typename T::Element;
+  using Rows = typename T::Queries;
+  using Share = CopyShare<Rows, T::kThreads>;
+  const Share mine = Share::of(thread_of_block());
+  const auto* const data = static_cast<const Element*>(args.q.data);
+  const Element* const first = data + tile.batch * args.q.batch + tile.head * args.q.head +
+                               (std::int64_t{tile.q_begin} + tile.first_query) * args.q.row +
+                               mine.chunk * Rows::kChunkColumns;
+  to += Rows::offset(mine.row, mine.chunk);
+#pragma unroll 2
+  for (int down = 0; down < T::kM; down += Share::kDown) {
+    const int row = mine.row + down, query = args.walk.pack.quotient(row);
+    const bool keeps = row < args.walk.rows() && tile.first_query + query < tile.q_length;
+    const Element* const from =
+        keeps ? first + query * args.q.row + (row - query * args.walk.pack.divisor) * args.q.head
+              : data;
+#pragma unroll
+    for (int across = 0; across < Rows::kChunks; across += Share::kAcross) {
+      const bool exists = (across + mine.chunk) * Rows::kChunkColumns < args.q.dim;
+      copy_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
+                 from + across * Rows::kChunkColumns, keeps && exists);
+    }
+  }
+}
+
+}  // namespace tessera::cuda::sm80::attention

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <variant>
+
+#include <tessera/attention.hpp>
+
+#include "src/core/carver.hpp"
+#include "src/kernels/cuda/attention/order.cuh"
+#include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/prepare/clear_rest.hpp"
+#include "src/kernels/cuda/prepare/compose_mask.hpp"
+#include "src/kernels/cuda/sm80/attention/kernel.cuh"
+#include "src/kernels/cuda/sm80/attention/plan.hpp"
+#include "src/problem/tma_rules.hpp"
+
+namespace tessera::cuda::sm80::attention {
+
+using planning::Call;
+
+/// A [batch, length, heads, dim] tensor, or a packed [total, heads, dim] one.
+inline Source source_of(const Tensor& t) {
+  const int row = t.rank - 3;
+  return {t.data, row > 0 ? t.stride(0) : 0, t.stride(row), t.stride(row + 1),
+          static_cast<std::int32_t>(t.size(row + 2))};
+}
+
+/// Fills in the kernel's arguments and launches it, after the kernels that compose the mask and
+/// order the tiles if these are needed.
+template <class T>
+void launch_typed(const Call& call) {
+  const auto& problem = std::get<AttentionProblem>(call.problem);
+  const auto& shape = std::get<planning::AttentionShape>(call.shape);
+  const auto& layout = call.planned.layout.get<planning::AttentionLayout>();
+  if (layout.tiles == 0 || shape.q_total == 0) return clear_rest(call.problem, call.stream);
+  core::Carver carver(call.workspace);
+  const planning::AttentionScratchSm90 scratch =
+      planning::carve_attention_scratch(carver, T::kOfRow, layout);
+  Arguments args{};
+  args.q = source_of(problem.q);
+  args.k = source_of(problem.k);
+  args.v = source_of(problem.v);
+  args.walk = planning::attention_walk(problem, shape, layout, T::kOfRow);
+  args.partials = scratch.partials;
+  args.merge_counts = scratch.merge_counts;
+  args.result = result_of(problem);
+  const Tensor& out = problem.out;
+  args.result.aligned = out.dtype != DType::f32 && planning::lies_along(out, out.rank - 1) &&
+                        planning::begins_aligned(out);
+  constexpr float kLog2e = 1.4426950408889634f;
+  args.transform = score_transform(shape.scale, shape.softcap);
+  args.exponents.scale = T::kTransformsScores ? kLog2e : shape.scale * kLog2e;
+  if (shape.softcap > 0.0f) args.exponents.ceiling = shape.softcap * kLog2e;
+  args.sinks = sinks_of(problem.sinks);
+  args.masks = element_masks(problem.mask);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  if (layout.composed) {
+    compose_mask(planning::composer_of(problem, shape, layout.composed, scratch.composed), stream);
+    planning::walk_composed(args.walk, layout.composed, scratch.composed);
+    args.masks = {reinterpret_cast<const std::uint8_t*>(args.walk.composed), true};
+  }
+  args.walk.tag = planning::LaunchCount::new_tag();
+  if (layout.dynamic()) {
+    args.walk.next_tile = scratch.next_tile;
+    args.walk.order = scratch.order;
+    args.walk.grids_seen = scratch.grids_seen;
+  }
+  if (args.walk.order) order_tiles(args.walk, false, stream);
+  Kernel<attention_kernel<T>>::launch({.name = "attention_kernel",
+                                       .grid = grid_of(args.walk.blocks),
+                                       .threads = T::kThreads,
+                                       .stream = stream,
+                                       .shared_bytes = planning::attention_shared_bytes(T::kOfRow)},
+                                      args);
+}
+
+template <planning::Tile kTile, unsigned kDtypes>
+void launch(const Call& call) {
+  const auto& shape = std::get<planning::AttentionShape>(call.shape);
+  with_multiplied<kDtypes>(shape.dtype, [&]<class Element>() {
+    if (shape.transforms_scores) {
+      launch_typed<Traits<kTile, Element, Instance::transformed>>(call);
+    } else {
+      launch_typed<Traits<kTile, Element, Instance::plain>>(call);
+    }
+  });
+}
+
+}  // namespace tessera::cuda::sm80::attention

@@ -1,0 +1,135 @@
+#include "src/kernels/cuda/sm80/attention/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "src/kernels/cuda/sm80/attention/rows.hpp"
+#include "src/walk/work.hpp"
+
+namespace tessera::planning {
+namespace {
+
+/// The fraction of the limits below that a kernel row is taken to reach: not measured.
+/// FlashAttention-2, whose main loop is similar, reaches .53 to .56 of mma.sync's rate on an H100.
+constexpr double kEstimatedShare = 0.6;
+/// Seconds of an SM per tile besides its steps: not measured.
+constexpr double kEstimatedTileSeconds = 5e-6;
+
+double real(std::int64_t n) { return static_cast<double>(n); }
+
+/// FLOP/s of mma.sync on one SM. Before Hopper it reaches the tensor cores' rate, on Hopper two
+/// thirds (measured). From Blackwell on its rate per SM and clock is taken to be Hopper's.
+double mma_flops_per_sm(const DeviceFacts& device) {
+  const double rate = device.tensor_tflops * 1e12 / std::max(device.units, 1);
+  const int capability = device.compute_capability;
+  if (capability / 10 == 9) return rate * 640 / 970;
+  if (capability / 10 == 10) return rate / 3;
+  return rate;
+}
+
+/// Bytes per step between shared memory and the registers and copies of a thread block.
+double shared_traffic(const Tile& tile) {
+  const double keys = 2.0 * tile.n * (tile.k + tile.v), queries = 2.0 * tile.m * tile.k;
+  const int warp_blocks = attention_warp_rows(tile) / 16;
+  const bool holds_q = attention_accumulators(tile) + warp_blocks * tile.k / 4 <= 192;
+  return keys * (attention_warps(tile) + 1) + (holds_q ? 0 : queries);
+}
+
+double estimated_tile_seconds(const Tile& tile, const DeviceFacts& device) {
+  return kEstimatedTileSeconds * real(attention_ctas_per_sm(tile, device));
+}
+
+/// The row with its estimated times on a device, as the layout reads them.
+KernelRow with_estimates(const KernelRow& row, const DeviceFacts& device) {
+  KernelRow timed = row;
+  timed.times = {.step_ns = estimated_step_seconds(row.tile, device) * 1e9,
+                 .tile_ns = estimated_tile_seconds(row.tile, device) * 1e9};
+  return timed;
+}
+
+struct Attention {
+  using Shape = AttentionShape;
+  using Layout = AttentionLayout;
+
+  static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                     Reasons& reasons) {
+    refuse_attention(s, row, reasons);
+    reasons.unless_at_most("bytes of shared memory", attention_shared_bytes(row.tile),
+                           device.shared_bytes_per_block);
+  }
+
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                       Reasons& reasons) {
+    const Layout at = attention_layout(s, with_estimates(row, device),
+                                       device.units * attention_ctas_per_sm(row.tile, device));
+    refuse_attention_layout(s, row, at, reasons);
+    return at;
+  }
+
+  static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
+                        const DeviceFacts& device) {
+    const Work work = walked_work(s, at.composed);
+    if (at.tiles == 0 || device.units == 0) return 0;
+    // Keys that a tile walks: those that one query sees, and half a tile's where rows see others.
+    const double queries = std::max(real(s.q_total) * real(s.heads), 1.0);
+    double keys = work.flops / (2 * queries * std::max(real(s.dim + s.dim_v), 1.0));
+    const double of_others = 0.5 * (row.tile.m + row.tile.n) / at.pack;
+    if (s.window_right >= 0) keys += of_others;
+    if (s.window_left >= 0) keys += of_others;
+    const double tile = std::ceil(keys / row.tile.n) * estimated_step_seconds(row.tile, device) +
+                        estimated_tile_seconds(row.tile, device);
+    // at.sms: thread blocks that run at a time. Tiles of different lengths fill the last round.
+    const double rounds = real(at.tiles) / real(at.sms);
+    const double filled = at.split_ctas > 0 ? real(at.whole) / real(at.sms) +
+                                                  real(at.split_tiles()) / real(at.split_ctas)
+                          : at.uneven ? std::max(rounds, 1.0)
+                                      : std::ceil(rounds);
+    const double merging =
+        at.split_ctas > 0 ? merge_seconds(row.tile, at.split_tiles(), at.split_ctas) : 0;
+    const double memory = device.memory_tbs > 0 ? work.bytes / (device.memory_tbs * 1e12) : 0;
+    return std::max(filled * tile, memory) + merging;
+  }
+
+  static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {
+    core::Carver carver;
+    carve_attention_scratch(carver, row.tile, at);
+    return {carver.used(), 0};
+  }
+
+  static std::string describe(const Shape&, const Layout& at) {
+    return "; the time is estimated, not fitted to measurements" + describe_layout(at);
+  }
+};
+
+}  // namespace
+
+std::int64_t attention_ctas_per_sm(const Tile& tile, const DeviceFacts& device) {
+  // A thread block may use all of an SM's shared memory except for the reserved bytes.
+  const std::int64_t of_sm = device.shared_bytes_per_block + kReservedBytes;
+  const std::int64_t by_bytes = of_sm / (attention_shared_bytes(tile) + kReservedBytes);
+  return std::clamp<std::int64_t>(by_bytes, 1, attention_ctas_compiled(tile));
+}
+
+double estimated_step_seconds(const Tile& tile, const DeviceFacts& device) {
+  const double flops = 2.0 * tile.m * tile.n * (tile.k + tile.v);
+  const double multiplying = flops / std::max(mma_flops_per_sm(device), 1.0);
+  constexpr double kSharedBytesPerClock = 128;
+  const double clocks = std::max(device.clock_ghz, 0.1) * 1e9;
+  const double moving = shared_traffic(tile) / (kSharedBytesPerClock * clocks);
+  // With one warp per scheduler nothing runs beside its softmax.
+  const double ctas = real(attention_ctas_per_sm(tile, device));
+  const double alone = std::sqrt(std::min(ctas * attention_warps(tile) / 8, 1.0));
+  // Two barriers per step where K and V have one stage.
+  const double waiting = tile.stages > 1 ? 1 : 1.1;
+  return ctas * std::max(multiplying, moving) * waiting / (kEstimatedShare * alone);
+}
+
+KernelFamily sm80_attention_family() {
+  KernelFamily family =
+      make_family<Attention>("sm80_attention", Backend::sm80, Op::attention, kSm80AttentionRows);
+  family.clears_rest = true;
+  return family;
+}
+
+}  // namespace tessera::planning

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm80/attention/shape.cuh"
+
+namespace tessera::cuda::sm80::attention {
+
+/// What a step is in the sequence of all steps of a thread block.
+enum class Mark : std::uint8_t { inside, begins_tile, end };
+
+/// The steps of all tiles of a thread block as one sequence. The first warp writes work descriptors
+/// some steps ahead, so that loads run on from tile to tile; a barrier per step shows them to the
+/// other warps. A tile that sees no key has one step without keys.
+template <class T>
+class Schedule {
+ public:
+  using Step = typename T::Step;
+
+  /// The first warp calls this, and then `fill` for step 0.
+  __device__ void start(int lane) {
+    cursor_.start(lane);
+    if (lane == 0) next_piece_ = 0, steps_of_tile_ = 0, ended_ = false, begun_ = false;
+    __syncwarp();
+  }
+
+  /// The first warp calls this in step `step`, which belongs to tile `tile`, after the barrier at
+  /// which all warps have left the step before. Writes descriptors up to step + kAhead.
+  __device__ void fill(const Walk& walk, unsigned step, unsigned tile, int lane) {
+    while (!ended_ && cursor_.steps <= step + kAhead) {
+      if (begun_ && next_piece_ < pieces_.count) {
+        look_up(walk, lane);
+      } else if (begun_ && steps_of_tile_ == 0) {
+        if (lane == 0) place(Piece{}, 0, 0);
+        advance(1, lane);
+      } else if (cursor_.tiles == tile + kTiles) {
+        return;  // no free descriptor: the tiles ahead have a step or more each
+      } else {
+        begin_tile(walk, lane);
+      }
+    }
+  }
+
+  __device__ __forceinline__ Mark mark(unsigned step) const { return marks_[step % kSteps]; }
+  __device__ __forceinline__ const Step& step(unsigned number) const {
+    return steps_[number % kSteps];
+  }
+  /// The keys of a step that some query of the tile sees, as a bitmask.
+  __device__ __forceinline__ std::uint64_t kept(unsigned step) const {
+    return kept_[step % kSteps];
+  }
+  __device__ __forceinline__ const TileDescriptor& tile(unsigned number) const {
+    return tiles_[number % kTiles];
+  }
+
+ private:
+  static constexpr unsigned kSteps = 16, kTiles = 3, kAhead = 4;
+  static constexpr int kLookups = 8;  // pieces that are looked up together
+  static_assert(kAhead + kLookups < kSteps);
+
+  __device__ void begin_tile(const Walk& walk, int lane) {
+    TileDescriptor& descriptor = tiles_[cursor_.tiles % kTiles];
+    if (!cursor_.next(walk, descriptor, lane)) {
+      if (lane == 0) marks_[cursor_.steps % kSteps] = Mark::end, ended_ = true;
+    } else {
+      start_pieces(pieces_, walk, descriptor, lane);
+      if (lane == 0) {
+        ++cursor_.tiles;
+        next_piece_ = steps_of_tile_ = 0, begun_ = true;
+      }
+    }
+    __syncwarp();
+  }
+
+  __device__ void look_up(const Walk& walk, int lane) {
+    const TileDescriptor& descriptor = tile(cursor_.tiles - 1);
+    Piece piece;
+    if (lane < kLookups) piece = pieces_.at(walk, next_piece_ + lane);
+    const unsigned found = __ballot_sync(kAllLanes, piece.visited);
+    if (piece.visited) {
+      const int index = __popc(found & planning::lanes_below(lane));
+      place(piece, index, pieces_.kept(walk, descriptor, piece));
+    }
+    __syncwarp();
+    if (lane == 0) next_piece_ += kLookups;
+    advance(__popc(found), lane);
+  }
+
+  /// Writes the descriptor of the step `index` steps after the last one.
+  __device__ void place(const Piece& piece, int index, std::uint64_t kept) {
+    const unsigned at = (cursor_.steps + index) % kSteps;
+    steps_[at].bits[0] = piece.bits;
+    steps_[at].key[0] = piece.key;
+    steps_[at].flags[0] = planning::flags_of(piece);
+    kept_[at] = kept;
+    marks_[at] = steps_of_tile_ + index == 0 ? Mark::begins_tile : Mark::inside;
+  }
+
+  __device__ void advance(int count, int lane) {
+    __syncwarp();
+    if (lane == 0) cursor_.steps += count, steps_of_tile_ += count;
+    __syncwarp();
+  }
+
+  Step steps_[kSteps];
+  std::uint64_t kept_[kSteps];
+  typename T::Pieces pieces_;
+  TileDescriptor tiles_[kTiles];
+  TileCursor cursor_;
+  int next_piece_, steps_of_tile_;
+  bool begun_, ended_;
+  Mark marks_[kSteps];
+};
+
+}  // namespace tessera::cuda::sm80::attention

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include <tessera/attention.hpp>
+
+#include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
+
+// The kernels before and after the main kernel, in stream order on the current device.
+namespace tessera::cuda::sm90::attention_backward {
+
+using planning::BackwardScratch;
+using planning::BackwardWalk;
+
+/// Rows of heads with any strides, in elements.
+struct HeadRows {
+  void* data = nullptr;  // null: absent
+  DType dtype = DType::none;
+  std::int64_t batch = 0, row = 0, head = 0, col = 0;
+  int columns = 0;
+  bool wide = false;  // eight columns can be read or written at once
+
+  static HeadRows of(const Tensor& t);
+};
+
+/// One number per query and head.
+struct PerQuery {
+  const float* data = nullptr;  // null: absent
+  std::int64_t batch = 0, head = 0, row = 0;
+
+  static PerQuery of(const Tensor& t);
+};
+
+/// Writes the statistics of all queries, clears the turn counters and the ticket, and copies dout
+/// where `scratch` has room for a copy.
+void compute_statistics(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
+                        const BackwardScratch& scratch, void* stream);
+
+/// dsinks from the statistics: one thread block per head, sums in a fixed order.
+void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
+                    const BackwardScratch& scratch, void* stream);
+
+/// Converts the sums of dQ, times `scale`. `width`: columns of a sum; `part`: of each part of
+/// a block.
+void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
+                const BackwardScratch& scratch, float scale, int width, int part, void* stream);
+
+}  // namespace tessera::cuda::sm90::attention_backward

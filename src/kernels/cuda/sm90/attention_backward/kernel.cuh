@@ -1,0 +1,68 @@
+#pragma once
+
+#include "src/kernels/cuda/sm90/attention_backward/consumer.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/producer.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/sender.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/wide_consumers.cuh"
+#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+
+// The kernel: one thread block per key tile, or half of one, and KV head. It initialises the
+// barriers, takes a key tile, and dispatches each warp to its role.
+namespace tessera::cuda::sm90::attention_backward {
+
+template <class T>
+__device__ void init_barriers(typename T::Shared& shared) {
+  constexpr int kOfConsumer = kWarpgroup / kLanes * kWarpArrivals;  // arrivals per phase
+  constexpr int kOfConsumers = T::kConsumers * kOfConsumer;
+  tile::ptx::mbarrier_init(&shared.kv_full, 1);
+  shared.q_ring.init(kOfConsumers);
+  shared.g_ring.init(kOfConsumers);
+  constexpr int kOfScoreGradients = T::kKeyParts == 1 ? kOfConsumers : kOfConsumer;
+  shared.ds_ring.init(kOfScoreGradients, kOfScoreGradients);
+  shared.step_ring.init(T::kParts);
+  for (int buffer = 0; buffer < T::kDqBuffers; ++buffer) {
+    tile::ptx::mbarrier_init(&shared.dq_empty[buffer], 1);
+    for (std::uint64_t& barrier : shared.dq_full[buffer])
+      tile::ptx::mbarrier_init(&barrier, kOfConsumer);
+  }
+  tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    attention_backward_kernel(const __grid_constant__ Arguments args) {
+  extern __shared__ __align__(tile::kAtomBytes) char raw[];
+  auto& shared = *reinterpret_cast<typename T::Shared*>(raw);
+  const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / kWarpgroup, 0);
+  if (threadIdx.x < kLanes) {
+    if (threadIdx.x == 0) {
+      tile::prefetch(args.q);
+      tile::prefetch(args.k);
+      tile::prefetch(args.v);
+      tile::prefetch(args.dout);
+    }
+    Producer<T>(args, shared).take();
+  }
+  if (threadIdx.x == kWarpgroup) init_barriers<T>(shared);
+  __syncthreads();
+  if (shared.num_steps < 0) return;
+  if (warpgroup == 0) {
+    cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();
+    if (threadIdx.x < kLanes) {
+      Producer<T>(args, shared).run();
+    } else if (tile::elect()) {
+      send_dq<T>(args, shared, static_cast<int>(threadIdx.x) / kLanes - 1);
+    }
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
+    if constexpr (T::kKeyParts == 1)
+      Consumer<T>(args, shared, warpgroup - 1).run();
+    else if (warpgroup == 1)
+      ValueConsumer<T>(args, shared).run();
+    else
+      KeyConsumer<T>(args, shared).run();
+  }
+}
+
+}  // namespace tessera::cuda::sm90::attention_backward

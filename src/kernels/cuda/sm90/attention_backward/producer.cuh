@@ -1,0 +1,226 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/copy.cuh"
+#include "src/walk/lanes.hpp"
+
+// The producer warp: takes a key tile, walks the blocks of queries that see it, and loads Q, dO and
+// their statistics.
+namespace tessera::cuda::sm90::attention_backward {
+
+__device__ __forceinline__ void copy_bytes(void* to, const void* from, std::uint32_t bytes,
+                                           std::uint64_t* full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(tile::shared_address(to)),
+      "l"(from), "r"(bytes), "r"(tile::shared_address(full))
+      : "memory");
+}
+
+template <class T>
+class Producer {
+ public:
+  using Shared = typename T::Shared;
+
+  __device__ Producer(const Arguments& args, Shared& shared) : args_(args), shared_(shared) {}
+
+  /// Takes the next key tile, and counts the steps of its walk. All lanes call; the other warps
+  /// read the result after a barrier. num_steps is -1 if there is no such tile.
+  __device__ void take() {
+    int number = 0;
+    if (lane() == 0) number = atomicAdd(args_.scratch.ticket, 1);
+    number = __shfl_sync(kAllLanes, number, 0);
+    const planning::KeyTilePlace place = place_of(number / T::kKeyParts);
+    if (lane() == 0) {
+      shared_.key_part = number % T::kKeyParts;
+      shared_.num_steps = place.batch < 0 ? -1 : 0;
+      if (place.batch >= 0) shared_.job = describe_key_tile(args_.walk, place);
+    }
+    __syncwarp();
+    if (place.batch < 0) return;
+    const KeyTileJob& job = shared_.job;
+    int steps = 0;
+    std::uint64_t kept = lane() < kHalves ? job.kept[lane()] : 0;
+    if (args_.walk.edges) {
+      std::uint64_t listed = 0;
+      for (int head = first_head(); head < end_head(); ++head) {
+        if (lane() < kHalves)
+          listed |= args_.walk.edges.kept(job.batch, head, job.tile * kHalves + lane());
+        for (int word = first_word() + lane(); word < end_word(); word += kLanes)
+          steps += __popc(bits_of(head, word));
+      }
+      kept &= listed;
+      steps = __reduce_add_sync(kAllLanes, steps);
+    } else {
+      steps = (job.end_block - job.first_block) * args_.walk.group;
+    }
+    if (lane() < kHalves) shared_.kept[lane()] = kept;
+    if (lane() == 0) shared_.num_steps = steps;
+    __syncwarp();
+  }
+
+  /// Loads all that the walk reads. All lanes call.
+  __device__ void run() {
+    if (shared_.num_steps == 0) return;
+    if (tile::elect()) load_keys();
+    if (args_.walk.edges)
+      walk_lists();
+    else if (tile::elect())
+      walk_range();
+  }
+
+ private:
+  using BlockEdges = planning::BlockEdges;
+
+  __device__ planning::KeyTilePlace place_of(int number) const {
+    const planning::BackwardWalk& walk = args_.walk;
+    if (!walk.keys.packed) return walk.place_of(number);
+    // Sequence by sequence: tile 0 of all KV heads, then tile 1.
+    for (int first = 0; first < walk.batches; first += kLanes) {
+      const int mine = first + lane();
+      int count = 0;
+      if (mine < walk.batches)
+        count =
+            walk.keys.count(static_cast<int>(walk.sequences.at(mine).kv_length)) * walk.kv_heads;
+      const int up_to = sum_through(lane(), count);
+      const unsigned beyond = __ballot_sync(kAllLanes, up_to > number);
+      if (beyond != 0) {
+        const int holder = planning::first_lane(beyond);
+        number -= __shfl_sync(kAllLanes, up_to - count, holder);
+        return {first + holder, number % walk.kv_heads, number / walk.kv_heads};
+      }
+      number -= __shfl_sync(kAllLanes, up_to, kLanes - 1);
+    }
+    return {};
+  }
+
+  __device__ static int lane() { return attention::thread_of_block() % kLanes; }
+  __device__ int first_head() const { return shared_.job.kv_head * args_.walk.group; }
+  __device__ int end_head() const { return first_head() + args_.walk.group; }
+
+  // Words of the bitmap of lists: 32 blocks of queries each.
+  __device__ int first_word() const { return shared_.job.first_block / 32; }
+  __device__ int end_word() const {
+    const int words = static_cast<int>(args_.walk.edges.sizes.row_words);
+    return min((shared_.job.end_block + 31) / 32, words);
+  }
+  /// The blocks of queries of word `word` that visit the tile.
+  __device__ std::uint32_t bits_of(int head, int word) const {
+    const KeyTileJob& job = shared_.job;
+    if (job.tile >= args_.walk.edges.sizes.tiles) return 0;
+    const std::uint32_t bits = args_.walk.edges.rows_of(job.batch, head, job.tile)[word];
+    return bits & static_cast<std::uint32_t>(planning::bits_between(job.first_block - word * 32,
+                                                                    job.end_block - word * 32));
+  }
+
+  __device__ bool keeps_all_keys() const {
+    return (shared_.kept[0] & shared_.kept[1]) == ~std::uint64_t{0};
+  }
+
+  __device__ void load_keys() {
+    const KeyTileJob& job = shared_.job;
+    const int row = (job.tile * T::kKeyParts + shared_.key_part) * T::kN +
+                    (args_.walk.keys.packed ? job.kv_begin : 0);
+    const int batch = args_.walk.keys.packed ? 0 : job.batch;
+    const std::uint32_t full = tile::shared_address(&shared_.kv_full);
+    tile::arrive_expecting(&shared_.kv_full, T::Keys::kBytes + T::Values::kBytes);
+#pragma unroll
+    for (int p = 0; p < T::Keys::kPanels; ++p)
+      tile::copy_box(tile::shared_address(shared_.keys.panel(p)), args_.k, p * T::Keys::kLine, row,
+                     job.kv_head, batch, full);
+#pragma unroll
+    for (int p = 0; p < T::Values::kPanels; ++p)
+      tile::copy_box(tile::shared_address(shared_.values.panel(p)), args_.v, p * T::Values::kLine,
+                     row, job.kv_head, batch, full);
+  }
+
+  /// Without a block mask: one lane walks a range of blocks for each head.
+  __device__ void walk_range() {
+    const KeyTileJob& job = shared_.job;
+    for (int head = first_head(); head < end_head(); ++head)
+      for (int block = job.end_block - 1; block >= job.first_block; --block)
+        load(describe_step(args_.walk, job, keeps_all_keys(), head, block));
+  }
+
+  /// With a block mask: lanes look up 32 words of bits, then one step each.
+  __device__ void walk_lists() {
+    for (int head = first_head(); head < end_head(); ++head) {
+      for (int end = end_word(); end > first_word(); end -= kLanes) {
+        const int mine = end - 1 - lane();  // lane 0 has the last word
+        const std::uint32_t bits = mine >= first_word() ? bits_of(head, mine) : 0;
+        for (unsigned found = __ballot_sync(kAllLanes, bits != 0); found != 0; found &= found - 1) {
+          const int holder = planning::first_lane(found);
+          walk_word(head, end - 1 - holder, __shfl_sync(kAllLanes, bits, holder));
+        }
+      }
+    }
+  }
+
+  /// The steps of a word's bits, from the highest on.
+  __device__ void walk_word(int head, int word, std::uint32_t bits) {
+    const int count = __popc(bits);
+    BackwardStep step{};
+    if (lane() < count) {
+      // The bit that has `lane()` set bits above it.
+      std::uint32_t rest = bits;
+      for (int i = 0; i < lane(); ++i) rest &= ~(0x80000000u >> __clz(rest));
+      step = describe_step(args_.walk, shared_.job, keeps_all_keys(), head,
+                           word * 32 + 31 - __clz(rest));
+    }
+    for (int i = 0; i < count; ++i) {
+      if (lane() == i) load(step);
+      __syncwarp();
+      // Positions in the rings are equal in all lanes.
+      if (lane() != i) advance();
+    }
+  }
+
+  __device__ void advance() {
+    q_at_.advance();
+    g_at_.advance();
+    step_at_.advance();
+  }
+
+  __device__ void load(const BackwardStep& described) {
+    tile::wait(&shared_.step_ring.empty[step_at_.stage], step_at_.parity ^ 1);
+    BackwardStep& step = shared_.steps[step_at_.stage];
+    step = described;
+    tile::arrive(&shared_.step_ring.full[step_at_.stage]);
+
+    const KeyTileJob& job = shared_.job;
+    const int block = step.head * args_.walk.query_blocks + job.query_slot + step.block;
+    const bool packed = args_.walk.queries.packed;
+    const int row = step.block * T::kM + (packed ? job.q_begin : 0), batch = packed ? 0 : job.batch;
+    constexpr int kStatisticBytes = T::kM * sizeof(float);
+    const std::int64_t statistics = std::int64_t{block} * T::kM;
+    const auto load_rows = [&]<class Rows>(Rows& to, const CUtensorMap& map, float* numbers,
+                                           const float* from, std::uint64_t* full) {
+      tile::arrive_expecting(full, Rows::kBytes + kStatisticBytes);
+#pragma unroll
+      for (int p = 0; p < Rows::kPanels; ++p)
+        tile::copy_box(tile::shared_address(to.panel(p)), map, p * Rows::kLine, row, step.head,
+                       batch, tile::shared_address(full));
+      copy_bytes(numbers, from + statistics, kStatisticBytes, full);
+    };
+    const int q = q_at_.stage, g = g_at_.stage;
+    tile::wait(&shared_.q_ring.empty[q], q_at_.parity ^ 1);
+    load_rows(shared_.queries[q], args_.q, shared_.lse[q], args_.scratch.lse,
+              &shared_.q_ring.full[q]);
+    tile::wait(&shared_.g_ring.empty[g], g_at_.parity ^ 1);
+    load_rows(shared_.gradients[g], args_.dout, shared_.delta[g], args_.scratch.delta,
+              &shared_.g_ring.full[g]);
+    advance();
+  }
+
+  const Arguments& args_;
+  Shared& shared_;
+  tile::RingCursor<T::kStages> q_at_;
+  tile::RingCursor<T::kGradientStages> g_at_;
+  tile::RingCursor<T::kStepDescriptors> step_at_;
+};
+
+}  // namespace tessera::cuda::sm90::attention_backward

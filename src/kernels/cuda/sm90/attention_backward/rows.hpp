@@ -1,0 +1,44 @@
+#pragma once
+
+#include "src/core/check.hpp"
+#include "src/kernels/row.hpp"
+
+namespace tessera::planning {
+
+// The backward pass of attention on Hopper, compiled for sm_90a only. `m`: queries of a step; `n`:
+// keys of a thread block, all or half of a key tile.
+inline constexpr unsigned kAttentionBackwardDtypes = core::dtypes({DType::f16, DType::bf16});
+inline constexpr KernelRow kSm90AttentionBackwardRows[] = {
+    {.name = "sm90_attention_backward_d64_q64_k128_s4",
+     .tile = {.m = 64, .n = 128, .k = 64, .stages = 4, .warpgroups = 2, .v = 64},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 64",
+     .measured = ""},
+    {.name = "sm90_attention_backward_d96_q64_k128_s3",
+     .tile = {.m = 64, .n = 128, .k = 96, .stages = 3, .warpgroups = 2, .v = 96},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 96: MMAs leave out a quarter of d128_q64_k128_s3's",
+     .measured = ""},
+    {.name = "sm90_attention_backward_d128_q64_k128_s3",
+     .tile = {.m = 64, .n = 128, .k = 128, .stages = 3, .warpgroups = 2, .v = 128},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 128: dK and dV of 128 keys stay in registers",
+     .measured = ""},
+    {.name = "sm90_attention_backward_d192_v128_q64_k64_s3",
+     .tile = {.m = 64, .n = 64, .k = 192, .stages = 3, .warpgroups = 2, .v = 128},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 192 with values of up to 128",
+     .measured = ""},
+    {.name = "sm90_attention_backward_d192_q64_k64_s2",
+     .tile = {.m = 64, .n = 64, .k = 192, .stages = 2, .warpgroups = 2, .v = 192},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 192: dK and dV of 64 keys stay in registers",
+     .measured = ""},
+    {.name = "sm90_attention_backward_d256_q64_k64_s2",
+     .tile = {.m = 64, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
+     .dtypes = kAttentionBackwardDtypes,
+     .why = "heads of up to 256: dK and dV of 64 keys stay in registers",
+     .measured = ""},
+};
+
+}  // namespace tessera::planning

@@ -1,0 +1,180 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/common/math.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/consumer_mma.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/hidden.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/store.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
+
+// What all consumer warpgroups do: wait for operands, compute P and dS of 64 keys, stage dQ.
+namespace tessera::cuda::sm90::attention_backward {
+
+template <class T>
+class ScoreConsumer {
+ public:
+  using Shared = typename T::Shared;
+  using QueryCursor = tile::RingCursor<T::kStages>;
+  using GradientCursor = tile::RingCursor<T::kGradientStages>;
+
+  __device__ __forceinline__ ScoreConsumer(const Arguments& args, Shared& shared, int consumer)
+      : args_(args), shared_(shared), consumer_(consumer), mma_(shared, consumer) {}
+
+ protected:
+  /// Which half of the key tile the consumer has.
+  __device__ __forceinline__ int half() const {
+    return T::kKeyParts == 1 ? consumer_ : shared_.key_part;
+  }
+  __device__ __forceinline__ KeyRows key_rows() const {
+    const KeyTileJob& job = shared_.job;
+    return {job.batch,     job.kv_head,
+            job.kv_begin,  job.tile * planning::kKeysPerTile + half() * 64,
+            job.kv_length, shared_.kept[half()]};
+  }
+
+  // ---- Scores -----------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void compute_p(const BackwardStep& step, int stage) {
+    tile::settle(mma_.s);
+    float(&s)[T::kM / 2] = mma_.s;
+    if constexpr (T::kCaps) cuda::attention::transform_scores(s, args_.transform);
+#pragma unroll
+    for (int j = 0; j < T::kM / 16; ++j) {
+      const float4 lse = statistics(shared_.lse[stage], j);
+      const float of[4] = {lse.x, lse.y, lse.z, lse.w};
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        s[j * 8 + e] = exp2_fast(fmaf(s[j * 8 + e], args_.exponent_scale, of[e / 4 * 2 + e % 2]));
+    }
+    if (agreed(step.masked))
+      hide(s, args_.walk, shared_.job, step, shared_.kept[half()], half(), thread());
+  }
+
+  /// Rounds P to operands of dV.
+  __device__ __forceinline__ void pack_p() {
+#pragma unroll
+    for (int i = 0; i < T::kM / 4; ++i)
+      mma_.p[i] = T::Precision::pack(mma_.s[i * 2], mma_.s[i * 2 + 1]);
+  }
+
+  /// Rounds dS to operands of dK, and with `kPacksP` P to operands of dV.
+  template <bool kPacksP>
+  __device__ __forceinline__ void pack_ds(int q_stage, int g_stage) {
+    tile::settle(mma_.dp);
+    const float(&s)[T::kM / 2] = mma_.s;
+    const float(&dp)[T::kM / 2] = mma_.dp;
+#pragma unroll
+    for (int j = 0; j < T::kM / 16; ++j) {
+      const float4 numbers = statistics(shared_.delta[g_stage], j);
+      const float delta[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
+      float4 lse{};
+      if constexpr (T::kCaps) lse = statistics(shared_.lse[q_stage], j);
+      const float of[4] = {lse.x, lse.y, lse.z, lse.w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = j * 8 + e * 2;
+        float ds[2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          ds[k] = s[i + k] * (dp[i + k] - delta[e / 2 * 2 + k]);
+          if constexpr (T::kCaps) ds[k] *= slope_of(s[i + k], of[e / 2 * 2 + k]);
+        }
+        if constexpr (kPacksP) mma_.p[i / 2] = T::Precision::pack(s[i], s[i + 1]);
+        mma_.ds[i / 2] = T::Precision::pack(ds[0], ds[1]);
+      }
+    }
+  }
+
+  /// Writes dS for dQ.
+  __device__ __forceinline__ void write_ds(int step) {
+    const int buffer = step % T::kScoreGradients;
+    tile::wait(&shared_.ds_ring.empty[buffer], (step / T::kScoreGradients & 1) ^ 1);
+    mma_.write_ds(buffer, thread());
+    tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    arrive_as_warp(shared_.ds_ring.full[buffer], lane());
+  }
+
+  /// The derivative of the softcap, 1 - (s / cap)^2, where s is recomputed from P = exp(s - lse),
+  /// as there are no registers for both.
+  __device__ __forceinline__ float slope_of(float p, float negative_lse) const {
+    const float relative = (log2_fast(p) - negative_lse) * args_.inverse_cap;
+    return p > 0.0f ? fmaf(-relative, relative, 1.0f) : 0.0f;
+  }
+
+  // ---- dQ ---------------------------------------------------------------------------------------
+
+  /// Writes a part of dQ for the sender warps. `use`: how often the buffer has been used before.
+  __device__ __forceinline__ void stage_dq(int buffer, int use) {
+    tile::settle(mma_.dq);
+    tile::wait(&shared_.dq_empty[buffer], (use & 1) ^ 1);
+    float4* const to = reinterpret_cast<float4*>(shared_.dq[buffer]) + thread();
+#pragma unroll
+    for (int j = 0; j < T::kPart / 8; ++j)
+      to[j * kWarpgroup] =
+          make_float4(mma_.dq[j * 4], mma_.dq[j * 4 + 1], mma_.dq[j * 4 + 2], mma_.dq[j * 4 + 3]);
+  }
+  __device__ __forceinline__ void announce_dq(int buffer, int use) {
+    tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    arrive_as_warp(shared_.dq_full[buffer][use % T::kSenders], lane());
+  }
+
+  // ---- Operands ---------------------------------------------------------------------------------
+
+  __device__ __forceinline__ const BackwardStep& descriptor_of(int step) const {
+    return shared_.steps[step % T::kStepDescriptors];
+  }
+
+  /// Waits for Q and the step's descriptor. Queries that see no key may hold NaN, and P = 0 would
+  /// not hide them: both consumers clear them.
+  __device__ __forceinline__ void wait_for_queries(const BackwardStep& step,
+                                                   const QueryCursor& at) {
+    tile::wait(&shared_.q_ring.full[at.stage], at.parity);
+    if (agreed(step.ragged)) {
+      clear_rows(shared_.queries[at.stage], 0, step.seeing, thread());
+      sync_after_clearing();
+    }
+  }
+  __device__ __forceinline__ void wait_for_gradients(const BackwardStep& step,
+                                                     const GradientCursor& at) {
+    tile::wait(&shared_.g_ring.full[at.stage], at.parity);
+    if (agreed(step.ragged)) {
+      const std::uint64_t seeing = step.seeing;
+      clear_rows(shared_.gradients[at.stage], 0, seeing, thread());
+      if (thread() < T::kM && (seeing >> thread() & 1) == 0)
+        shared_.delta[at.stage][planning::mixed_query(thread())] = 0;
+      sync_after_clearing();
+    }
+  }
+  __device__ __forceinline__ void clear_hidden_keys() {
+    const std::uint64_t kept = shared_.kept[half()];
+    if (!agreed(kept != ~std::uint64_t{0})) return;
+    clear_rows(shared_.keys, mma_.first_row(), kept, thread());
+    clear_rows(shared_.values, mma_.first_row(), kept, thread());
+    sync_after_clearing();
+  }
+  __device__ __forceinline__ void sync_after_clearing() {
+    tile::ptx::fence_proxy_async(tile::ptx::space_shared);
+    tile::sync_at(T::kWarpgroupBarrier + consumer_, kWarpgroup);
+  }
+
+  /// Read from the special register at each use, so that they occupy no register.
+  __device__ __forceinline__ int thread() const {
+    return attention::thread_of_block() % kWarpgroup;
+  }
+  __device__ __forceinline__ int lane() const { return attention::thread_of_block() % kLanes; }
+
+  const Arguments& args_;
+  Shared& shared_;
+  int consumer_;
+  ConsumerMma<T> mma_;
+
+ private:
+  /// Four queries' statistics: of groups 2j and 2j + 1 of eight queries, two each (mixed_query).
+  __device__ __forceinline__ float4 statistics(const float* numbers, int j) const {
+    return reinterpret_cast<const float4*>(numbers)[lane() % 4 * 4 + (j ^ (lane() % 4 / 2))];
+  }
+};
+
+}  // namespace tessera::cuda::sm90::attention_backward

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "src/kernels/cuda/attention/scores.cuh"
+#include "src/kernels/cuda/common/precision.cuh"
+#include "src/kernels/cuda/sm90/attention/arrivals.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/around.hpp"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/rows_tile.cuh"
+#include "src/walk/backward_walk.hpp"
+
+// The compile-time constants of a kernel, its shared memory and its parameters.
+namespace tessera::cuda::sm90::attention_backward {
+
+using attention::arrive_as_warp;
+using attention::kWarpArrivals;
+using cuda::attention::ScoreTransform;
+using planning::BackwardStep;
+using planning::KeyTileJob;
+
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kHalves = 2;  // of the keys of a tile
+
+/// Each kernel row is compiled as two kernels: plain, and with a softcap.
+template <planning::Tile kOfRow, class ElementType, bool kSoftcap>
+struct Traits {
+  using Element = ElementType;
+  using Precision = cuda::Precision<Element>;
+  static constexpr planning::Tile kTile = kOfRow;
+  static constexpr bool kCaps = kSoftcap;
+  static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
+  // Stages of Q, and of dO: shared memory has no room for two blocks of 256 columns each.
+  static constexpr int kStages = kTile.stages, kGradientStages = kDimV > 192 ? 1 : kStages;
+  static constexpr int kConsumers = kTile.warpgroups, kThreads = (kConsumers + 1) * kWarpgroup;
+  static_assert(kM == planning::kQueriesPerBlock && kConsumers == 2);
+
+  // Thread blocks per key tile. With 1, each consumer has half of the keys; with 2, the thread
+  // block has half of them, and one consumer has dV and dQ, the other dK.
+  static constexpr int kKeyParts = planning::key_parts(kTile);
+  static_assert(kKeyParts == 1 || kKeyParts == 2);
+
+  // dQ is computed and sent in parts of kPart columns. A panel of K has the columns of a part.
+  static constexpr int kPart = planning::dq_part_columns(kTile);
+  static constexpr int kParts = planning::dq_parts(kTile);
+  static_assert(kKeyParts == 2 || kParts == kConsumers);
+  static constexpr int columns_of(int part) {
+    return kDim - part * kPart < kPart ? kDim - part * kPart : kPart;
+  }
+
+  static constexpr int whole_lines(int columns) { return (columns + 63) / 64 * 64; }
+  using Keys = tile::RowsTile<Element, kN, kParts * kPart, kPart>;
+  using Values = tile::RowsTile<Element, kN, whole_lines(kDimV)>;
+  using Queries = tile::RowsTile<Element, kM, whole_lines(kDim)>;
+  using Gradients = tile::RowsTile<Element, kM, whole_lines(kDimV)>;
+  // dS, transposed: lines of the queries of one key.
+  using ScoreGradients = tile::RowsTile<Element, kN, kM>;
+
+  // Registers per thread after setmaxnreg; 384 threads begin with 168.
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+
+  static constexpr int kScoreGradients = 2;  // buffers
+  static constexpr int kStepDescriptors = 8;
+  static constexpr int kDqBuffers = 2, kSenders = 3;
+
+  /// Named barriers; 0 is __syncthreads.
+  enum NamedBarrier : int { kTurnBarrier = 1, kWarpgroupBarrier = 3 };  // one per consumer each
+
+  struct Shared {
+    Keys keys;
+    Values values;
+    Queries queries[kStages];
+    Gradients gradients[kGradientStages];
+    ScoreGradients ds[kScoreGradients];
+    alignas(128) float dq[kDqBuffers][kM * kPart];
+    alignas(16) float lse[kStages][kM], delta[kGradientStages][kM];
+    BackwardStep steps[kStepDescriptors];
+    KeyTileJob job;
+    std::uint64_t kept[kHalves];  // keys that some query sees
+    std::int32_t num_steps;
+    std::int32_t key_part;  // which half of the tile the thread block has, if not all
+    std::uint64_t kv_full;
+    tile::RingBarriers<kStages> q_ring;
+    tile::RingBarriers<kGradientStages> g_ring;
+    tile::RingBarriers<kStepDescriptors> step_ring;
+    tile::RingBarriers<kScoreGradients> ds_ring;
+    std::uint64_t dq_full[kDqBuffers][kSenders], dq_empty[kDqBuffers];
+  };
+  static constexpr int kSharedBytes = sizeof(Shared);
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+/// The gradient of K or V.
+struct Arguments {
+  CUtensorMap q, k, v, dout;
+  planning::BackwardWalk walk;
+  BackwardScratch scratch;
+  HeadRows dk, dv;
+  float scale;
+  float exponent_scale;  // of scores, or of capped ones, to exponents of two
+  float inverse_cap;     // ln(2) / softcap: from exponents of two to s / softcap
+  ScoreTransform transform;
+};
+
+}  // namespace tessera::cuda::sm90::attention_backward

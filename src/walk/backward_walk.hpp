@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/walk/block_edges.hpp"
+#include "src/walk/sequence.hpp"
+#include "src/walk/tile_walk.hpp"
+#include "src/walk/walk.hpp"
+
+// The walk of attention's backward pass on a GPU. A thread block has a tile of keys of one KV head
+// and visits the blocks of queries that see some of its keys, for all query heads of the group,
+// from the last block to the first. The gradients of a block of queries are added up in the order
+// of key tiles. Key tiles are handed out in that order, so a thread block waits only for thread
+// blocks that have begun before it.
+namespace tessera::planning {
+
+/// How rows of sequences are cut into blocks of `rows`, numbered through all sequences. Packed
+/// sequences begin anywhere, so the numbers have gaps.
+struct RowBlocks {
+  int rows = 1;
+  bool packed = false;
+  int per_sequence = 0;  // not packed
+
+  static constexpr RowBlocks of(int rows, bool packed, std::int64_t length) {
+    return {rows, packed, static_cast<int>((length + rows - 1) / rows)};
+  }
+  /// An upper bound of the numbers. `total`: rows of all sequences.
+  constexpr std::int64_t bound(std::int64_t batch, std::int64_t total) const {
+    return packed ? total / rows + batch : batch * per_sequence;
+  }
+  /// The number of a sequence's first block. `begin`: its first row in packed tensors.
+  TESSERA_HD constexpr int first(int batch, int begin) const {
+    return packed ? begin / rows + batch : batch * per_sequence;
+  }
+  TESSERA_HD constexpr int count(int length) const { return (length + rows - 1) / rows; }
+};
+
+/// A tile of keys of one KV head.
+struct KeyTilePlace {
+  int batch = -1, kv_head = 0, tile = 0;  // batch -1: there is no such tile
+};
+
+struct BackwardWalk {
+  SequenceView sequences;
+  RowBlocks queries, keys;
+  int batches = 0, heads = 0, kv_heads = 0, group = 1;
+  int tiles = 0;         // key tiles, upper bound: thread blocks
+  int section = 1;       // KV heads whose tiles are handed out in turns
+  int query_blocks = 0;  // numbers of blocks of queries per head
+  BlockEdges edges;      // of a block mask
+
+  /// Tile `number` of keys that are not packed: tile 0 of all KV heads of a section, then tile 1.
+  TESSERA_HD constexpr KeyTilePlace place_of(int number) const {
+    const int lines = batches * kv_heads, per_section = section * keys.per_sequence;
+    const int first = number / per_section * section, within = number % per_section;
+    const int wide = min_of(section, lines - first);
+    const int line = first + within % wide;
+    return {line / kv_heads, line % kv_heads, within / wide};
+  }
+};
+
+/// What a thread block knows of its tile of keys.
+struct KeyTileJob {
+  std::int32_t batch = 0, kv_head = 0, tile = 0;
+  std::int32_t q_begin = 0, q_length = 0, kv_begin = 0, kv_length = 0;
+  std::int32_t query_slot = 0;  // number of the sequence's first block of queries
+  NarrowSight by_key, by_query;
+  std::int32_t first_block = 0, end_block = 0;  // blocks of queries that see keys of the tile
+  std::int32_t seen_begin = 0, seen_end = 0;    // queries of the sequence that see some key
+  std::uint64_t kept[2] = {};  // keys of the tile that some query sees, by position
+
+  /// The keys of the tile that exist and are valid.
+  TESSERA_HD constexpr std::int32_t first_key() const {
+    return max_of(tile * kKeysPerTile, by_query.begin);
+  }
+  TESSERA_HD constexpr std::int32_t end_key() const {
+    return min_of((tile + 1) * kKeysPerTile, by_query.end);
+  }
+  TESSERA_HD constexpr std::int32_t end_query(int block) const {
+    return min_of((block + 1) * kQueriesPerBlock, q_length);
+  }
+  /// The first key tile that a block of queries visits. All tiles from it to the last one that the
+  /// block visits see it by position.
+  TESSERA_HD constexpr std::int32_t first_tile_of(int block) const {
+    return by_query.begin_of(block * kQueriesPerBlock) / kKeysPerTile;
+  }
+  /// Whether each query of the block sees each key of the tile, by position.
+  TESSERA_HD constexpr bool sees_all(int block) const {
+    const std::int32_t first = tile * kKeysPerTile, last = first + kKeysPerTile - 1;
+    return first >= by_query.begin && last < by_query.end &&
+           block * kQueriesPerBlock >= by_key.begin_of(last) &&
+           end_query(block) <= by_key.end_of(first);
+  }
+  /// The queries of a block that see some key, by position. Queries beyond the end of the sequence
+  /// are among them if they lie outside of the tensor (`packed` is false), as loads give zeros
+  /// then.
+  TESSERA_HD constexpr std::uint64_t seeing(int block, bool packed) const {
+    const std::int32_t first = block * kQueriesPerBlock;
+    const std::uint64_t seeing = bits_between(seen_begin - first, seen_end - first);
+    return packed ? seeing : seeing | bits_between(q_length - first, kQueriesPerBlock);
+  }
+};
+
+TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
+                                                  const KeyTilePlace& place) {
+  const Sequence sequence = walk.sequences.at(place.batch);
+  KeyTileJob job;
+  job.batch = place.batch;
+  job.kv_head = place.kv_head;
+  job.tile = place.tile;
+  job.q_begin = static_cast<std::int32_t>(sequence.q_begin);
+  job.q_length = static_cast<std::int32_t>(sequence.q_length);
+  job.kv_begin = static_cast<std::int32_t>(sequence.kv_begin);
+  job.kv_length = static_cast<std::int32_t>(sequence.kv_length);
+  job.query_slot = walk.queries.first(place.batch, job.q_begin);
+  job.by_query = NarrowSight::of(sequence.sight);
+  job.by_key = NarrowSight::of(sequence.sight.from_keys(sequence.q_length));
+  if (job.by_query.begin >= job.by_query.end || job.q_length == 0) return job;
+  job.seen_begin = job.by_key.begin_of(job.by_query.begin);
+  job.seen_end = job.by_key.end_of(job.by_query.end - 1);
+  const std::int32_t first = job.first_key(), end = job.end_key();
+  if (first >= end) return job;
+  const std::int32_t begin_query = job.by_key.begin_of(first),
+                     end_query = job.by_key.end_of(end - 1);
+  if (begin_query >= end_query) return job;
+  job.first_block = begin_query / kQueriesPerBlock;
+  job.end_block = (end_query + kQueriesPerBlock - 1) / kQueriesPerBlock;
+  // All keys that some query of the sequence sees are adjacent.
+  const std::int32_t kept_begin = job.by_query.begin_of(0),
+                     kept_end = job.by_query.end_of(job.q_length - 1);
+  for (int half = 0; half < 2; ++half) {
+    const std::int32_t key = job.tile * kKeysPerTile + half * kKeyPiece;
+    job.kept[half] = bits_between(kept_begin - key, kept_end - key);
+  }
+  return job;
+}
+
+/// A step: one block of queries of one head.
+struct BackwardStep {
+  std::int32_t head, block;
+  // Key tiles before this one that the block of queries must have been added by: the turn counter
+  // reaches it. 0: this tile is the first.
+  std::int32_t turn;
+  std::int32_t
+      bits[2];  // element masks of the two halves of the tile's keys, or kAllSeen, kNoneSeen
+  std::uint64_t seeing;  // queries that see some key; the others are never read
+  bool masked;           // some pair is hidden, or some query or key does not exist
+  bool ragged;           // some query that has been loaded sees no key
+};
+
+/// The step of a block of queries. With a block mask: of a block that lists name.
+TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const KeyTileJob& job,
+                                                bool keeps_all_keys, int head, int block) {
+  BackwardStep step{head, block, 0, {kAllSeen, kAllSeen}, 0, false, false};
+  const std::int32_t first_tile = job.first_tile_of(block);
+  std::int32_t before = job.tile - 1;
+  step.seeing = job.seeing(block, walk.queries.packed);
+  bool whole = true;
+  if (walk.edges) {
+    const BlockEdges::Edge edge = walk.edges.edge(job.batch, head, block, job.tile);
+    before = edge.before;
+    step.bits[0] = edge.low;
+    step.bits[1] = edge.high;
+    whole = edge.low == kAllSeen && edge.high == kAllSeen;
+    const std::uint64_t outside =
+        walk.queries.packed
+            ? 0
+            : bits_between(job.q_length - block * kQueriesPerBlock, kQueriesPerBlock);
+    step.seeing = walk.edges.seeing(job.batch, head, block) | outside;
+  }
+  step.turn = before >= first_tile ? before + 1 : 0;
+  step.masked = !whole || !keeps_all_keys || !job.sees_all(block);
+  step.ragged = step.seeing != ~std::uint64_t{0};
+  return step;
+}
+
+/// The queries of the step's block that see key `key` of half `half` of the tile, by position and
+/// lists, without element masks. `kept`: the keys of the half that some query sees.
+TESSERA_HD constexpr std::uint64_t queries_of_key(const KeyTileJob& job, const BackwardStep& step,
+                                                  std::uint64_t kept, int half, int key) {
+  if (step.bits[half] == kNoneSeen || (kept >> key & 1) == 0) return 0;
+  return job.by_key.bits_of(job.tile * kKeysPerTile + half * kKeyPiece + key,
+                            step.block * kQueriesPerBlock);
+}
+
+}  // namespace tessera::planning

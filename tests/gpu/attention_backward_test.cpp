@@ -1,0 +1,436 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <tessera/tessera.hpp>
+
+#include "tests/gpu/attention.hpp"
+#include "tests/gpu/rows.hpp"
+
+// The gradients of attention by every row that supports a problem, against the oracle.
+namespace tessera {
+namespace {
+
+using generate::AttentionOptions;
+using generate::backward_case;
+using generate::Layout;
+using generate::Presence;
+using gpu_test::check;
+using gpu_test::OnGpu;
+using gpu_test::Room;
+using Case = generate::Case<AttentionBackwardProblem>;
+
+constexpr const char* kFamily = "sm90_attention_backward";
+
+AttentionOptions options_for(std::uint64_t seed) {
+  AttentionOptions options = gpu_test::options_for(seed);
+  options.dims = {8, 40, 64, 64, 72, 96, 128, 128, 136, 192, 256};
+  options.longest = 260;
+  options.wide_out = false;
+  return options;
+}
+
+/// Runs a case by every row that supports it and compares with the oracle. Returns the number of
+/// rows.
+int matches_oracle(Case& c) {
+  const OnGpu gpu(c);
+  c.memory.arm();
+  const oracle::AttentionGradients truth = oracle::attention_backward(c.problem);
+  const oracle::AttentionGradients emulated = oracle::attention_backward_emulated(c.problem);
+  int taken = 0;
+  const AttentionBackwardProblem there = gpu.moved(c.problem);
+  for (const int row : gpu_test::rows_of(kFamily)) {
+    if (!gpu_test::takes(row, there)) continue;
+    ++taken;
+    const std::string text = c.text + " by " + gpu_test::name_of(row);
+    c.memory.reset();
+    gpu.upload();
+    try {
+      gpu_test::run_by(row, there);
+    } catch (const Error& error) {
+      ADD_FAILURE() << text << ": refused: " << error.what();
+      continue;
+    }
+    gpu.download();
+    EXPECT_EQ(c.memory.damage(), "") << text;
+    const oracle::Comparison result = oracle::compare_gradients(c.problem, truth, emulated);
+    EXPECT_TRUE(result.ok) << text << ": " << result.message;
+  }
+  return taken;
+}
+
+/// `change` sets options, `after` changes the finished case.
+void all_match(
+    std::uint64_t seeds, const std::function<void(AttentionOptions&)>& change,
+    const std::function<void(Case&)>& after = [](Case&) {}) {
+  int taken = 0;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    AttentionOptions options = options_for(seed);
+    change(options);
+    const auto c = backward_case(seed, options);
+    after(*c);
+    taken += matches_oracle(*c);
+    if (::testing::Test::HasFailure()) {
+      // Later seeds fail alike, and each takes time.
+      FAIL() << "stopped at seed " << seed;
+    }
+  }
+  EXPECT_GT(taken, static_cast<int>(seeds) / 2) << "no row supports most problems";
+}
+
+void plain(AttentionOptions& o) {
+  o.mask = o.packed_q = o.packed_kv = o.positions = o.sinks = o.softcap = Presence::never;
+}
+
+/// From small to large: the first test that fails shows what is wrong.
+TEST(GpuAttentionBackward, OneStepMatchesTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(12, [](AttentionOptions& o) {
+    plain(o);
+    o.longest = 64;
+    o.group = o.largest_batch = o.largest_kv_heads = 1;
+  });
+}
+
+TEST(GpuAttentionBackward, OneKeyTileMatchesTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(16, [](AttentionOptions& o) {
+    plain(o);
+    o.longest = 128;
+    o.group = o.largest_batch = o.largest_kv_heads = 1;
+  });
+}
+
+TEST(GpuAttentionBackward, PlainMatchesTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(32, plain);
+}
+
+TEST(GpuAttentionBackward, LongSequencesMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(8, [](AttentionOptions& o) {
+    plain(o);
+    o.longest = 900;
+    o.largest_batch = o.largest_kv_heads = 1;
+    o.dims = {64, 128};
+  });
+}
+
+/// Thread blocks with half of a key tile: last halves without keys, and one key.
+TEST(GpuAttentionBackward, WideHeadsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  for (const std::int64_t longest : {64, 65, 129, 500})
+    all_match(16, [&](AttentionOptions& o) {
+      plain(o);
+      o.positions = Presence::maybe;
+      o.longest = longest;
+      o.largest_batch = o.largest_kv_heads = 1;
+      o.dims = {136, 160, 192, 200, 248, 256};
+    });
+}
+
+TEST(GpuAttentionBackward, GroupsOfHeadsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  for (const std::int64_t group : {2, 3, 5, 8})
+    all_match(6, [&](AttentionOptions& o) {
+      plain(o);
+      o.group = group;
+      o.largest_kv_heads = 2;
+    });
+}
+
+TEST(GpuAttentionBackward, CausalAndWindowsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(40, [](AttentionOptions& o) {
+    plain(o);
+    o.positions = Presence::always;
+  });
+}
+
+TEST(GpuAttentionBackward, NarrowWindowsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(12, [](AttentionOptions& o) {
+    plain(o);
+    o.positions = Presence::maybe;
+    o.longest_window = 30;
+    o.longest = 500;
+    o.largest_batch = o.largest_kv_heads = 1;
+  });
+}
+
+TEST(GpuAttentionBackward, SinksMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(24, [](AttentionOptions& o) {
+    plain(o);
+    o.sinks = Presence::always;
+    o.positions = Presence::maybe;
+  });
+}
+
+TEST(GpuAttentionBackward, SoftcapMatchesTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(32, [](AttentionOptions& o) {
+    plain(o);
+    o.softcap = Presence::always;
+    o.positions = Presence::maybe;
+  });
+}
+
+TEST(GpuAttentionBackward, EverythingDenseMatchesTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(60, [](AttentionOptions& o) { o.mask = Presence::never; });
+}
+
+TEST(GpuAttentionBackward, PackedSequencesMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(40, [](AttentionOptions& o) {
+    o.mask = Presence::never;
+    o.packed_q = o.packed_kv = Presence::always;
+    o.largest_batch = 5;
+    o.longest = 200;
+  });
+}
+
+TEST(GpuAttentionBackward, BlocksOf64And128MatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  for (const std::int64_t block : {64, 128})
+    all_match(24, [&](AttentionOptions& o) {
+      o.mask = Presence::always;
+      o.blocks.block_q = o.blocks.block_kv = block;
+      o.longest = 500;
+      o.largest_batch = 2;
+      o.largest_kv_heads = 1;
+    });
+}
+
+TEST(GpuAttentionBackward, AnyBlocksMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(48, [](AttentionOptions& o) {
+    o.mask = Presence::always;
+    o.blocks.smallest_block = o.blocks.block_step = 1;
+  });
+}
+
+TEST(GpuAttentionBackward, ListsOfHeadsOfKeysMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  for (const std::int64_t group : {2, 3, 4})
+    all_match(8, [&](AttentionOptions& o) {
+      o.mask = o.blocks.by_keys = Presence::always;
+      o.group = group;
+    });
+}
+
+/// dout that TMA cannot read: any strides, or one number for all.
+TEST(GpuAttentionBackward, AnyStridesOfGradientsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(
+      24, [](AttentionOptions& o) { o.mask = Presence::never; },
+      [](Case& c) {
+        const Tensor former = c.problem.dout;
+        const std::vector<std::int64_t> shape(former.shape.begin(),
+                                              former.shape.begin() + former.rank);
+        if (c.random.chance(0.3)) {
+          Tensor one = c.memory.input(former.dtype, {1}, Layout::contiguous);
+          c.memory.fill_normal(one);
+          c.problem.dout.data = one.data;
+          for (int i = 0; i < former.rank; ++i)
+            c.problem.dout.strides[static_cast<std::size_t>(i)] = 0;
+        } else {
+          c.problem.dout = c.memory.input(former.dtype, shape, Layout::wild);
+          c.memory.fill_normal(c.problem.dout);
+        }
+        for (Tensor* gradient : {&c.problem.dq, &c.problem.dk, &c.problem.dv}) {
+          if (!*gradient) continue;
+          const std::vector<std::int64_t> sizes(gradient->shape.begin(),
+                                                gradient->shape.begin() + gradient->rank);
+          *gradient = c.memory.output(gradient->dtype, sizes, Layout::wild);
+        }
+      });
+}
+
+/// out and dout in f32: dout is rounded to the inputs' dtype before it is multiplied.
+TEST(GpuAttentionBackward, WideResultsMatchTheOracle) {
+  SKIP_UNLESS_HOPPER();
+  all_match(24, [](AttentionOptions& o) {
+    plain(o);
+    o.wide_out = true;
+  });
+}
+
+/// Inputs in GPU memory for problems that are too large for the oracle.
+class LargeProblem {
+ public:
+  LargeProblem(std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t kv_heads,
+               std::int64_t dim, bool causal) {
+    AttentionProblem& f = problem.forward;
+    f.q = make({batch, length, heads, dim}, true);
+    f.k = make({batch, length, kv_heads, dim}, true);
+    f.v = make({batch, length, kv_heads, dim}, true);
+    f.out = make({batch, length, heads, dim}, false);
+    f.lse = tensor(room(4 * batch * heads * length), DType::f32, {batch, heads, length}, kDevice);
+    f.causal = causal;
+    attention(f);
+    problem.dout = make({batch, length, heads, dim}, true);
+    problem.dq = make({batch, length, heads, dim}, false);
+    problem.dk = make({batch, length, kv_heads, dim}, false);
+    problem.dv = make({batch, length, kv_heads, dim}, false);
+  }
+
+  std::vector<std::byte> gradients() const {
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    std::vector<std::byte> all;
+    for (const Tensor& t : {problem.dq, problem.dk, problem.dv}) {
+      const std::size_t before = all.size(), bytes = static_cast<std::size_t>(t.numel()) * 2;
+      all.resize(before + bytes);
+      check(cudaMemcpy(all.data() + before, t.data, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    }
+    return all;
+  }
+
+  AttentionBackwardProblem problem;
+
+ private:
+  static constexpr Device kDevice{DeviceKind::cuda, 0};
+
+  void* room(std::int64_t bytes) {
+    return rooms_.emplace_back(std::make_unique<Room>(bytes))->buffer().data;
+  }
+  Tensor make(std::vector<std::int64_t> s, bool filled) {
+    const std::int64_t count = s[0] * s[1] * s[2] * s[3];
+    Tensor t = tensor(room(2 * count), DType::bf16, {s[0], s[1], s[2], s[3]}, kDevice);
+    if (!filled) return t;
+    std::vector<std::uint16_t> host(static_cast<std::size_t>(count));
+    for (std::uint16_t& x : host) {
+      const auto value = static_cast<float>(random_.normal());
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, &value, 4);
+      x = static_cast<std::uint16_t>(bits >> 16);
+    }
+    check(cudaMemcpy(t.data, host.data(), host.size() * 2, cudaMemcpyHostToDevice), "cudaMemcpy");
+    return t;
+  }
+
+  generate::Random random_{7};
+  std::vector<std::unique_ptr<Room>> rooms_;
+};
+
+/// Many thread blocks that add to the same sums.
+TEST(GpuAttentionBackward, SameBitsEveryTime) {
+  SKIP_UNLESS_HOPPER();
+  for (const std::int64_t dim : {64, 96, 128, 192, 256})
+    for (const bool causal : {false, true})
+      for (const std::int64_t kv_heads : {2, 4}) {
+        LargeProblem large(2, 1500, 4, kv_heads, dim, causal);
+        std::vector<std::byte> first;
+        for (int i = 0; i < 30; ++i) {
+          attention_backward(large.problem);
+          const std::vector<std::byte> now = large.gradients();
+          if (i == 0) first = now;
+          ASSERT_EQ(std::memcmp(now.data(), first.data(), now.size()), 0)
+              << "run " << i << ", dim " << dim << ", causal " << causal;
+        }
+      }
+}
+
+/// One head: its key tiles wait for each other from the first step on.
+TEST(GpuAttentionBackward, MoreKeyTilesThanSmsOfOneHead) {
+  SKIP_UNLESS_HOPPER();
+  for (const std::int64_t dim : {128, 256})
+    for (const bool causal : {false, true}) {
+      LargeProblem large(1, 20000, 1, 1, dim, causal);
+      attention_backward(large.problem);
+      const std::vector<std::byte> first = large.gradients();
+      attention_backward(large.problem);
+      ASSERT_EQ(large.gradients(), first);
+    }
+}
+
+/// Replays with other lists in the same buffers.
+TEST(GpuAttentionBackward, GraphsReplayWithAnotherMask) {
+  SKIP_UNLESS_HOPPER();
+  int taken = 0;
+  for (const std::uint64_t seed : {3u, 5u, 11u, 14u}) {
+    AttentionOptions options = options_for(seed);
+    options.mask = Presence::always;
+    options.packed_q = options.packed_kv = options.positions = options.sinks = Presence::never;
+    options.dims = {64, 128};
+    options.longest = 500;
+    const auto c = backward_case(seed, options);
+    const OnGpu gpu(*c);
+    const AttentionBackwardProblem problem = gpu.moved(c->problem);
+    c->memory.arm();
+    if (c->problem.forward.q.numel() == 0 ||
+        !explain(problem, device_facts(problem.dout.device)).supported)
+      continue;
+    ++taken;
+    gpu.upload();
+    const gpu_test::Captured captured(plan(problem), problem);
+    for (int round = 0; round < 3; ++round) {
+      c->memory.reset();
+      // Each round removes an entry from every list.
+      const BlockMask& mask = c->problem.forward.mask;
+      for (const Tensor& counts : {mask.full.counts, mask.partial.counts}) {
+        if (!counts) continue;
+        oracle::DenseArray values = oracle::read(counts);
+        for (double& count : values.values) count = std::max(0.0, count - round);
+        oracle::write(counts, values);
+      }
+      // The forward pass with the new lists.
+      const oracle::Attention forward = oracle::attention(c->problem.forward);
+      oracle::write(c->problem.forward.out, forward.out);
+      oracle::write(c->problem.forward.lse, forward.lse);
+      c->memory.arm();
+      gpu.upload();
+      captured.launch();
+      gpu.download();
+      EXPECT_EQ(c->memory.damage(), "") << c->text;
+      const oracle::Comparison result = oracle::check(c->problem);
+      EXPECT_TRUE(result.ok) << c->text << ", round " << round << ": " << result.message;
+    }
+  }
+  EXPECT_GT(taken, 1);
+}
+
+/// Unchecked lists never lead outside the tensors, and every run ends.
+TEST(GpuAttentionBackward, HostileLists) {
+  SKIP_UNLESS_HOPPER();
+  int ran = 0;
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    AttentionOptions options = options_for(seed);
+    options.mask = Presence::always;
+    options.dims = {64, 128};
+    const auto c = backward_case(seed, options);
+    const OnGpu gpu(*c);
+    const AttentionBackwardProblem problem = gpu.moved(c->problem);
+    if (c->problem.forward.q.numel() == 0) continue;
+    generate::Random random(seed);
+    const AttentionProblem& f = c->problem.forward;
+    for (const Tensor& list :
+         {f.mask.full.counts, f.mask.full.offsets, f.mask.full.indices, f.mask.partial.counts,
+          f.mask.partial.offsets, f.mask.partial.indices, f.mask.bit_tile, f.q_offsets,
+          f.kv_offsets, f.kv_end}) {
+      if (!list) continue;
+      oracle::DenseArray values = oracle::read(list);
+      for (double& value : values.values)
+        if (random.chance(0.3)) value = random.pick({-1.0, -1e9, 2e9, 1e6, 7.0, 0.0});
+      oracle::write(list, values);
+    }
+    c->memory.arm();
+    for (const int row : gpu_test::rows_of(kFamily)) {
+      if (!gpu_test::takes(row, problem)) continue;
+      gpu.upload();
+      gpu_test::run_by(row, problem);
+      gpu.download();
+      EXPECT_EQ(c->memory.damage(), "") << c->text << " by " << gpu_test::name_of(row);
+      ++ran;
+    }
+  }
+  EXPECT_GT(ran, 10);
+}
+
+}  // namespace
+}  // namespace tessera

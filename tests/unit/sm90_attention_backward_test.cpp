@@ -1,0 +1,157 @@
+// Plans of Hopper's attention backward: rows, layouts, workspaces and reasons.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
+#include "tests/unit/selecting.hpp"
+
+namespace {
+
+using namespace tessera;            // NOLINT: a test of many small names
+using namespace tessera::planning;  // NOLINT
+
+struct Sizes {
+  std::int64_t batch = 2, length = 1000, heads = 8, kv_heads = 4, dim = 128, dim_v = 128;
+  DType dtype = DType::bf16;
+};
+
+AttentionBackwardProblem problem_of(const Sizes& s) {
+  AttentionBackwardProblem p;
+  p.forward.q = tensor(nullptr, s.dtype, {s.batch, s.length, s.heads, s.dim});
+  p.forward.k = tensor(nullptr, s.dtype, {s.batch, s.length, s.kv_heads, s.dim});
+  p.forward.v = tensor(nullptr, s.dtype, {s.batch, s.length, s.kv_heads, s.dim_v});
+  p.forward.out = tensor(nullptr, s.dtype, {s.batch, s.length, s.heads, s.dim_v});
+  p.forward.lse = tensor(nullptr, DType::f32, {s.batch, s.heads, s.length});
+  p.dout = p.forward.out;
+  p.dq = p.forward.q, p.dk = p.forward.k, p.dv = p.forward.v;
+  return p;
+}
+
+Plan on_h100(const AttentionBackwardProblem& p) {
+  AnyProblem problem = p;
+  return choose(problem, device_preset("h100"));
+}
+
+std::string text_of(const AttentionBackwardProblem& p) {
+  return to_text(select(p, device_preset("h100")));
+}
+
+TEST(Sm90AttentionBackward, ChoosesTheRowOfTheHeadDimension) {
+  const auto chosen = [](std::int64_t dim, std::int64_t dim_v) {
+    return std::string(on_h100(problem_of({.dim = dim, .dim_v = dim_v})).kernel_name);
+  };
+  EXPECT_EQ(chosen(64, 64), "sm90_attention_backward_d64_q64_k128_s4");
+  EXPECT_EQ(chosen(8, 40), "sm90_attention_backward_d64_q64_k128_s4");
+  EXPECT_EQ(chosen(96, 64), "sm90_attention_backward_d96_q64_k128_s3");
+  EXPECT_EQ(chosen(80, 80), "sm90_attention_backward_d96_q64_k128_s3");
+  EXPECT_EQ(chosen(128, 128), "sm90_attention_backward_d128_q64_k128_s3");
+  EXPECT_EQ(chosen(64, 128), "sm90_attention_backward_d128_q64_k128_s3");
+  EXPECT_EQ(chosen(136, 128), "sm90_attention_backward_d192_v128_q64_k64_s3");
+  EXPECT_EQ(chosen(192, 128), "sm90_attention_backward_d192_v128_q64_k64_s3");
+  EXPECT_EQ(chosen(192, 192), "sm90_attention_backward_d192_q64_k64_s2");
+  EXPECT_EQ(chosen(128, 192), "sm90_attention_backward_d192_q64_k64_s2");
+  EXPECT_EQ(chosen(200, 64), "sm90_attention_backward_d256_q64_k64_s2");
+  EXPECT_EQ(chosen(256, 256), "sm90_attention_backward_d256_q64_k64_s2");
+}
+
+TEST(Sm90AttentionBackward, WideHeadsHaveTheSameTilesAndMoreParts) {
+  for (const std::int64_t dim : {192, 256}) {
+    const Plan plan = on_h100(problem_of({.dim = dim, .dim_v = dim}));
+    EXPECT_EQ(plan.planned->layout.get<BackwardLayout>().tiles, 2 * 4 * 8);
+    const std::int64_t blocks = 32 * 8, parts = dim / 64;  // a turn counter per part
+    EXPECT_EQ(plan.workspace_bytes, blocks * (2 * 64 * 4 + 64 * dim * 4 + parts * 4) + 128);
+  }
+}
+
+TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
+  const Plan plan = on_h100(problem_of({}));
+  const auto layout = plan.planned->layout.get<BackwardLayout>();
+  EXPECT_EQ(layout.tiles, 2 * 4 * 8);      // 1000 keys are 8 tiles
+  EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks
+  EXPECT_EQ(layout.section, 8);            // all KV heads
+  EXPECT_FALSE(layout.copies_dout);
+  EXPECT_EQ(plan.schedule_bytes, 0);
+  const std::int64_t blocks = 32 * 8;
+  // Statistics, sums of dQ and turn counters of each block, and the ticket.
+  EXPECT_EQ(plan.workspace_bytes, blocks * (2 * 64 * 4 + 64 * 128 * 4 + 8) + 128);
+}
+
+TEST(Sm90AttentionBackward, CopiesDoutThatTmaCannotRead) {
+  AttentionBackwardProblem p = problem_of({});
+  const std::int64_t without = on_h100(p).workspace_bytes;
+  p.dout.strides = {0, 0, 0, 0};  // the gradient of a sum
+  const Plan plan = on_h100(p);
+  EXPECT_TRUE(plan.planned->layout.get<BackwardLayout>().copies_dout);
+  EXPECT_EQ(plan.workspace_bytes, without + 2 * 1000 * 8 * 128 * 2);
+  EXPECT_NE(text_of(p).find("dout copied to rows that TMA can read"), std::string::npos)
+      << text_of(p);
+  p = problem_of({});
+  p.forward.out.dtype = p.dout.dtype = DType::f32;
+  EXPECT_TRUE(on_h100(p).planned->layout.get<BackwardLayout>().copies_dout);
+}
+
+TEST(Sm90AttentionBackward, PackedSequencesHaveBlocksOfTheirOwn) {
+  AttentionBackwardProblem p;
+  AttentionProblem& f = p.forward;
+  f.q = tensor(nullptr, DType::f16, {1000, 4, 64});
+  f.k = f.v = tensor(nullptr, DType::f16, {2000, 2, 64});
+  f.out = p.dout = p.dq = f.q;
+  f.lse = tensor(nullptr, DType::f32, {4, 1000});
+  f.q_offsets = f.kv_offsets = tensor(nullptr, DType::i32, {8});  // seven sequences
+  const auto layout = on_h100(p).planned->layout.get<BackwardLayout>();
+  EXPECT_EQ(layout.query_blocks, 1000 / 64 + 7);
+  EXPECT_EQ(layout.tiles, (2000 / 128 + 7) * 2);
+  EXPECT_EQ(layout.section, 2);
+}
+
+TEST(Sm90AttentionBackward, ComposesBlockMasks) {
+  AttentionBackwardProblem p = problem_of({.batch = 1, .length = 1024});
+  BlockMask& mask = p.forward.mask;
+  mask.block_q = mask.block_kv = 128;
+  mask.full.counts = tensor(nullptr, DType::i32, {1, 1, 8});
+  mask.full.indices = tensor(nullptr, DType::i32, {1, 1, 8, 3});
+  const Plan plan = on_h100(p);
+  const auto layout = plan.planned->layout.get<BackwardLayout>();
+  ASSERT_TRUE(layout.edges);
+  EXPECT_EQ(layout.edges.mask.rows, 16);
+  EXPECT_EQ(layout.edges.mask.columns, 16);
+  EXPECT_EQ(layout.edges.mask.words, 1);  // the rows of a block share a list
+  EXPECT_EQ(layout.edges.tiles, 8);
+  EXPECT_EQ(layout.edges.row_words, 1);
+  EXPECT_NE(text_of(p).find("blocks composed into 64 x 64"), std::string::npos) << text_of(p);
+}
+
+TEST(Sm90AttentionBackward, SizesOfZeroNeedNoTiles) {
+  for (const Sizes& sizes : {Sizes{.batch = 0}, Sizes{.length = 0}, Sizes{.heads = 0}}) {
+    Sizes s = sizes;
+    if (s.heads == 0) s.kv_heads = 0;
+    const Plan plan = on_h100(problem_of(s));
+    EXPECT_EQ(plan.planned->layout.get<BackwardLayout>().tiles, 0);
+  }
+}
+
+TEST(Sm90AttentionBackward, SaysWhatItRefuses) {
+  const auto refuses = [](const AttentionBackwardProblem& p, const char* reason) {
+    const std::string text = text_of(p);
+    EXPECT_FALSE(select(p, device_preset("h100")).supported);
+    EXPECT_NE(text.find(reason), std::string::npos) << text;
+  };
+  refuses(problem_of({.dim = 264, .dim_v = 128}), "head dimension: expected at most 256, got 264");
+  refuses(problem_of({.dim = 60, .dim_v = 60}), "a multiple of 8");
+  refuses(problem_of({.dtype = DType::f32}), "dtype f32 is not supported");
+  AttentionBackwardProblem p = problem_of({});
+  p.forward.k.strides[3] = 2;
+  refuses(p, "contiguous rows at multiples of 16 bytes");
+}
+
+TEST(Sm90AttentionBackward, LongerProblemsTakeLonger) {
+  double before = 0;
+  for (const std::int64_t length : {64, 500, 1000, 4000, 16000}) {
+    const double ms = on_h100(problem_of({.length = length})).predicted_ms;
+    EXPECT_GT(ms, before);
+    before = ms;
+  }
+}
+
+}  // namespace
