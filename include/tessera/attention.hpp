@@ -61,6 +61,12 @@ struct AttentionProblem {
   /// ones. 0: unknown; the total length, or the capacity of the page table, is the bound.
   std::int64_t max_q_length = 0, max_kv_length = 0;
 
+  /// Whether a sequence's results have to have the same bits whatever else is in the batch, and
+  /// however large the batch is, on one kind of device. Everything else has to be the same:
+  /// parameters, `q_length` (of packed queries `max_q_length`), and which optional tensors there
+  /// are. Not every kernel supports it. Gradients ignore it.
+  bool batch_invariant = false;
+
   /// Optional block mask, with lists per head, per KV head, or for all heads. Its block rows and
   /// columns count within each sequence, so it covers max_q_length queries and max_kv_length keys.
   /// With several packed sequences, the two lengths are required.

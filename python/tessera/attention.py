@@ -26,6 +26,7 @@ def _signature(
     kv_begin: Any = None, kv_end: Any = None,
     q_position: Any = None, kv_position: Any = None,
     page_table: Any = None, max_q_length: int = 0, max_kv_length: int = 0,
+    batch_invariant: bool = False,
     threads: int = 0, backend: str | None = None, kernel: str | None = None,
 ) -> Any:
     """What type checkers, IDEs and `inspect` show of `attention`."""
@@ -45,6 +46,7 @@ def attention(
     kv_begin: Any = None, kv_end: Any = None,
     q_position: Any = None, kv_position: Any = None,
     page_table: Any = None, max_q_length: int = 0, max_kv_length: int = 0,
+    batch_invariant: bool = False,
     threads: int = 0, backend: str | None = None, kernel: str | None = None,
 ) -> Any:
     """softmax(scale * q k^T, masked) v for every batch and head.
@@ -70,6 +72,11 @@ def attention(
     offsets it requires, and has to be made for, ``max_q_length`` and ``max_kv_length``. A query
     that sees no key gives zeros, and so do rows of packed queries after the last offset.
 
+    With ``batch_invariant=True`` a sequence's results have the same bits whatever else is in the
+    batch, and however large it is, on one kind of device; ``q_length``, or ``max_q_length`` of
+    packed queries, has to be the same. Few kernels support it: on a GPU those for few queries and
+    pages.
+
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.
     ``backend`` and ``kernel`` force a backend, or a kernel by its name in `explain`; gradients
@@ -93,8 +100,8 @@ def attention(
     # Calls with few options go to the export at once: Python passes more than 15 by name slowly.
     if (q_offsets is None and kv_offsets is None and kv_begin is None and kv_end is None
             and q_position is None and kv_position is None and page_table is None
-            and k_scale is None and v_scale is None and not threads and backend is None
-            and kernel is None):
+            and k_scale is None and v_scale is None and not batch_invariant and not threads
+            and backend is None and kernel is None):
         bhld = layout != "blhd" and is_bhld("attention", layout)
         few = not softcap and window_left is window_right is sinks is None
         if few and mask is out is lse is None and not return_lse:
@@ -130,8 +137,8 @@ def attention(
                     raise
     inputs = attention_inputs(
         q, k, v, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
-        kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length, sinks,
-        k_scale, v_scale, mask, threads, backend, kernel)
+        kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length,
+        batch_invariant, sinks, k_scale, v_scale, mask, threads, backend, kernel)
     out, lse = module.attention(inputs, out, lse, return_lse)
     return (out, lse) if return_lse else out
 

@@ -38,6 +38,7 @@ void read_options(const Arguments& args, const AttentionOptionsArguments& at,
   problem.page_table = args.read(at.page_table);
   problem.max_q_length = args.read(at.max_q_length);
   problem.max_kv_length = args.read(at.max_kv_length);
+  problem.batch_invariant = args.read(at.batch_invariant);
   problem.sinks = args.read(at.sinks);
   problem.k_scale = args.read(at.k_scale);
   problem.v_scale = args.read(at.v_scale);

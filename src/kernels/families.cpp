@@ -8,6 +8,7 @@
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/bsr/plan.hpp"
+#include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "src/kernels/cuda/sm90/matmul/plan.hpp"
 #include "src/kernels/cuda/sm90/sddmm/plan.hpp"
 #include "src/kernels/cuda/sm90/skinny/plan.hpp"
@@ -26,6 +27,7 @@ std::span<const KernelFamily> all_families() {
       sm90_bsr_family(),
       sm90_sddmm_family(),
       sm90_spgemm_family(),
+      sm90_decode_family(),
       sm90_attention_family(),
       sm80_attention_family(),
       sm90_attention_backward_family(),

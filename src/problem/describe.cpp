@@ -169,6 +169,7 @@ void put(Line& line, const AttentionShape& s) {
   if (s.transforms_scores) line << (s.softcap > 0 ? " softcap" : " scale <= 0");
   if (s.has_sinks) line << " sinks";
   if (s.has_lse) line << " lse";
+  if (s.batch_invariant) line << " batch-invariant";
   if (!s.tma_readable) line << " unaligned";
 }
 

@@ -117,7 +117,8 @@ struct AttentionShape : OnDevice, ScoreScale {
   std::int64_t mask_batch = 1, mask_heads = 1;    // sets of lists; 1: shared by all
   bool mask_bits = false;                         // partial blocks have element masks
   bool has_lse = false, has_sinks = false;
-  bool has_kv_range = false;  // kv_begin or kv_end: valid keys may differ between sequences
+  bool batch_invariant = false;  // a sequence's bits do not depend on the rest of the batch
+  bool has_kv_range = false;     // kv_begin or kv_end: valid keys may differ between sequences
   // Whether TMA can read q, k and v: rows are contiguous, and the other strides and the address are
   // multiples of 16 bytes.
   bool tma_readable = true;

@@ -120,9 +120,10 @@ std::uint64_t hash(const SpgemmShape& s) {
   return mixed({s.m, s.n, s.k, flags(s.a), flags(s.b), s.a.stored, s.b.stored});
 }
 std::uint64_t hash(const AttentionShape& s) {
-  return mixed({s.batch, s.heads, s.kv_heads, s.q_length, s.kv_length, s.q_total, s.kv_total, s.dim,
-                s.window_left, s.window_right, s.mask_capacity, s.mask_block.rows,
-                static_cast<int>(s.dtype) | s.has_lse << 8 | s.masked << 9});
+  return mixed(
+      {s.batch, s.heads, s.kv_heads, s.q_length, s.kv_length, s.q_total, s.kv_total, s.dim,
+       s.window_left, s.window_right, s.mask_capacity, s.mask_block.rows,
+       static_cast<int>(s.dtype) | s.has_lse << 8 | s.masked << 9 | s.batch_invariant << 10});
 }
 std::uint64_t hash(const MergeShape& s) {
   return mixed({s.parts, s.batch, s.length, s.heads, s.dim, static_cast<int>(s.dtype)});

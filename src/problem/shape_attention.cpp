@@ -254,6 +254,7 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   shape.has_lse = static_cast<bool>(problem.lse);
   if (problem.lse || pass == Pass::backward) check_lse(op / "lse", problem.lse, shape);
   if (pass == Pass::forward) {
+    shape.batch_invariant = problem.batch_invariant;
     check_no_alias(op / "out", problem.out);
     if (problem.lse) check_no_alias(op / "lse", problem.lse);
   }

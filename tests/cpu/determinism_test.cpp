@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "tests/fixtures/expect.hpp"
+#include "tests/fixtures/tensors.hpp"
 
 // The same inputs give the same bits, in every run and with any number of threads.
 namespace tessera {
@@ -51,6 +54,36 @@ TEST(Determinism, Attention) {
     repeats_bit_by_bit(
         *generate::attention_case(seed, {.longest = 150, .blocks = {.smallest_block = 8}}));
   }
+}
+
+/// A sequence by itself has the same bits as in a batch.
+TEST(Determinism, BatchInvariantAttention) {
+  int compared = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    using generate::Presence;
+    const auto c = generate::attention_case(seed, {.packed_q = Presence::never,
+                                                   .packed_kv = Presence::never,
+                                                   .longest = 150,
+                                                   .largest_batch = 4,
+                                                   .blocks = {.smallest_block = 8}});
+    AttentionProblem& p = c->problem;
+    p.batch_invariant = true;
+    c->memory.arm();
+    attention(p);
+    const oracle::DenseArray out = oracle::read(p.out);
+    const std::size_t each = p.q.size(0) > 0 ? out.values.size() / p.q.size(0) : 0;
+    for (std::int64_t b = 0; b < p.q.size(0); ++b) {
+      c->memory.reset();
+      const AttentionProblem one = sequence_of(p, b);
+      attention(one);
+      const oracle::DenseArray alone = oracle::read(one.out);
+      EXPECT_TRUE(std::equal(alone.values.begin(), alone.values.end(),
+                             out.values.begin() + static_cast<std::ptrdiff_t>(b * each)))
+          << c->text << ", sequence " << b;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 60);
 }
 
 TEST(Determinism, AttentionBackward) {

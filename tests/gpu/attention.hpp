@@ -11,6 +11,7 @@
 #include <tessera/tessera.hpp>
 
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "tests/fixtures/expect.hpp"
 #include "tests/fixtures/tensors.hpp"
 #include "tests/gpu/products.hpp"
@@ -32,9 +33,10 @@ inline Execution on_backend() {
   execution.backend = backend_under_test();
   return execution;
 }
-inline std::vector<int> attention_rows() {
-  return rows_of(std::string(to_string(backend_under_test())) + "_attention");
+inline std::string attention_family() {
+  return std::string(to_string(backend_under_test())) + "_attention";
 }
+inline std::vector<int> attention_rows() { return rows_of(attention_family()); }
 
 /// Tests that run once per backend, where the device has it.
 class OfBackend : public testing::TestWithParam<Backend> {
@@ -112,7 +114,10 @@ bool takes(int row, const Problem& problem) {
 
 /// Whether a row composes the mask's blocks into larger ones.
 inline bool composes(int row, const AttentionProblem& problem) {
-  return static_cast<bool>(planning::composed_mask(planning::shape_of(problem), row_at(row).tile));
+  const planning::AttentionShape shape = planning::shape_of(problem);
+  if (numbered_rows()[static_cast<std::size_t>(row)].family == "sm90_decode")
+    return static_cast<bool>(planning::decode_layout(shape, row_at(row), 1).tiles.composed);
+  return static_cast<bool>(planning::composed_mask(shape, row_at(row).tile));
 }
 inline bool composes(const Plan& plan) {
   return static_cast<bool>(plan.planned->layout.get<planning::AttentionLayout>().composed);
@@ -132,16 +137,17 @@ inline std::vector<AttentionProblem> with_and_without_lse(const AttentionProblem
   return both;
 }
 
-/// Runs a case by every row that supports it and compares with the oracle. Returns the number of
-/// rows.
-inline int matches_oracle(Case& c, Rows rows = Rows::all) {
+/// Runs a case by every row of a family that supports it and compares with the oracle. Returns the
+/// number of rows.
+inline int matches_oracle(Case& c, Rows rows = Rows::all,
+                          const std::string& family = attention_family()) {
   const OnGpu gpu(c);
   c.memory.arm();
   const oracle::Attention truth = oracle::attention(c.problem);
   const oracle::Attention emulated = oracle::attention_emulated(c.problem);
   int taken = 0;
   const AttentionProblem there = gpu.moved(c.problem);
-  for (const int row : attention_rows()) {
+  for (const int row : rows_of(family)) {
     if (!takes(row, there)) continue;
     if (rows == Rows::without_composing && composes(row, c.problem)) continue;
     ++taken;
@@ -167,7 +173,8 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all) {
 /// Checks that lists with invalid entries never lead outside the tensors, and that every run ends.
 /// Calls ran(row, problem) after each row that supports the problem.
 template <class Ran>
-void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& ran) {
+void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& ran,
+                                       const std::string& family = attention_family()) {
   const OnGpu gpu(c);
   const AttentionProblem problem = gpu.moved(c.problem);
   if (c.problem.q.numel() == 0) return;
@@ -176,7 +183,7 @@ void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& r
   for (const Tensor& list :
        {mask.full.counts, mask.full.offsets, mask.full.indices, mask.partial.counts,
         mask.partial.offsets, mask.partial.indices, mask.bit_tile, c.problem.q_offsets,
-        c.problem.kv_offsets, c.problem.kv_end}) {
+        c.problem.kv_offsets, c.problem.kv_end, c.problem.page_table}) {
     if (!list) continue;
     oracle::DenseArray values = oracle::read(list);
     for (double& value : values.values)
@@ -184,7 +191,7 @@ void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& r
     oracle::write(list, values);
   }
   c.memory.arm();
-  for (const int row : attention_rows()) {
+  for (const int row : rows_of(family)) {
     if (!takes(row, problem)) continue;
     gpu.upload();
     run_by(row, problem);

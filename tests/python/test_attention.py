@@ -141,6 +141,20 @@ def test_mask_over_pages(layout):
         tessera.attention(laid(q), laid(pages), laid(values), **given, max_kv_length=39)
 
 
+def test_batch_invariant_results_are_those_of_a_sequence_alone():
+    q, k, v = (support.random(3, n, 4, 16, seed=n) for n in (5, 90, 91))
+    v = v[:, :90]
+    end = np.array([90, 3, 41])
+    options = dict(causal=True, batch_invariant=True, return_lse=True)
+    out, lse = tessera.attention(q, k, v, kv_end=end, **options)
+    for b in range(3):
+        alone = tessera.attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], kv_end=end[b : b + 1],
+                                  **options)
+        assert np.array_equal(alone[0], out[b : b + 1]) and np.array_equal(alone[1], lse[b : b + 1])
+    explained = tessera.explain("attention", q, k, v, batch_invariant=True)
+    assert "batch-invariant" in explained["problem"]
+
+
 def test_pages():
     pages = support.random(6, 8, 2, 16, seed=1)
     values = support.random(6, 8, 2, 16, seed=2)

@@ -9,6 +9,7 @@ import pytest
 
 from tessera.bench import cases, cli, flops, patterns, peers
 from tessera.bench.cases import CaseError, make_case
+from tessera.bench.problem import Pages
 
 WORKLOADS = sorted((Path(__file__).parents[2] / "bench" / "workloads").glob("*.json"))
 
@@ -32,6 +33,10 @@ def random_lists(rows, cols, density, seed):
     ("attention", {"s": 8, "pattern": "spiral", "block_q": 4}, "spiral"),
     ("attention", {"s": 8, "pattern": "random", "block_q": 4}, "density is missing"),
     ("attention", {"s": 8, "sequences": 2, "b": 2}, "sequences"),
+    ("attention", {"s": 8, "sequences": 2, "page": 8}, "page: packed"),
+    ("attention", {"s": 8, "page": 0}, "page"),
+    ("attention_backward", {"s": 8, "page": 8}, "gradients require dense or packed keys"),
+    ("attention", {"s": 8, "page": 8, "lengths": 1.0, "causal": True}, "lengths"),
     ("attention", {"s": 8, "pattern": "random", "density": 1, "block_q": 4, "similar": 0.5},
      "similar"),
     ("attention", {"s": 8, "pattern": "random", "density": 1, "block_q": 4, "alike": 2,
@@ -96,12 +101,13 @@ def test_attention_cases_have_lists_and_peers_that_support_them():
 
 
 EXTRAS = {"window": {"window": 9}, "softcap": {"softcap": 5.0}, "sequences": {"sequences": 3},
-          "pattern": {"pattern": "random", "density": 0.5, "block_q": 8}}
+          "pattern": {"pattern": "random", "density": 0.5, "block_q": 8}, "page": {"page": 8}}
 
 
 @pytest.mark.parametrize("name, extras", [
-    ("sdpa_flash", ""), ("fa3", "window softcap sequences"), ("flex", " ".join(EXTRAS)),
-    ("fa4", " ".join(EXTRAS)), ("flashinfer", "softcap sequences pattern"),
+    ("sdpa_flash", ""), ("fa3", "window softcap sequences page"),
+    ("flex", "window softcap sequences pattern"), ("fa4", " ".join(EXTRAS)),
+    ("flashinfer", "softcap sequences pattern page"),
     ("openblas", "window pattern"), ("torch", "window pattern")])
 def test_peers_refuse_what_is_beyond_them(name, extras):
     refuse = peers.get_peer(name).refuse
@@ -138,6 +144,12 @@ def test_the_dense_case_has_the_sizes_only(op, params, dense):
     case = make_case(op, params)
     assert case.dense().key == make_case(*dense).key != case.key
     assert case.dense().dense().key == case.dense().key
+
+
+def test_the_dense_case_of_pages_has_the_same_heads_over_contiguous_keys():
+    case = make_case("attention", {"s": 2, "skv": 64, "h": 8, "hk": 2, "page": 16, "block_q": 1,
+                                   "pattern": "random", "density": 0.5, "block_kv": 8})
+    assert case.dense().key == make_case("attention", {"s": 2, "skv": 64, "h": 8, "hk": 2}).key
 
 
 def test_vary_is_every_combination(tmp_path):
@@ -229,6 +241,30 @@ def test_packed_sequences_fill_the_total():
     assert flops.visible_pairs(p) == 2 * sum(n * (n + 1) // 2 for n in lengths)
     p = make_case("attention", {"s": 16, "h": 1, "d": 8, "dv": 4}).params
     assert flops.attention_flops(p) == 2 * 16 * 16 * (8 + 4)  # both products
+
+
+def test_lengths_over_pages_follow_zipfs_law():
+    p = make_case("attention", {"s": 1, "skv": 65536, "b": 32, "page": 64, "lengths": 1.8}).params
+    lengths = flops.key_lengths(p)
+    assert (lengths.max(), lengths.min(), len(lengths)) == (65536, 128, 32)
+    assert flops.visible_pairs(p) == 16 * lengths.sum()
+    whole = make_case("attention", {"s": 1, "skv": 90, "b": 3, "page": 64}).params
+    assert list(flops.key_lengths(whole)) == [90] * 3 and "lengths" not in whole
+
+
+def test_pages_hold_every_key_once():
+    pages = Pages(make_case("attention", {"s": 1, "skv": 50, "b": 3, "page": 8, "lengths": 1.0,
+                                          "h": 2}).params, "cpu")
+    assert sorted(pages.numbers) == list(range(pages.count))
+    pool = np.arange(pages.count * 8 * 2.0).reshape(pages.count, 8, 2, 1)
+    seen = set()
+    for sequence, length in enumerate(pages.lengths):
+        keys = pages.keys_of(pool, sequence, 1)
+        assert keys.shape == (length, 1)
+        whole = pool[pages.host_table[sequence]].reshape(-1, 2)
+        assert np.array_equal(keys[:, 0], whole[:length, 1])
+        seen |= set(keys[:, 0])
+    assert len(seen) == pages.lengths.sum()
 
 
 def test_product_flops_against_counting():

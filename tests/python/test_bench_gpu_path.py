@@ -5,6 +5,7 @@ import contextlib
 import math
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -342,6 +343,96 @@ def test_flash_attention_3_gets_the_options_of_the_case(gpu, monkeypatch, extra)
         assert offsets is same is problem.offsets_array and longest == offsets.diff().max()
     else:
         assert packing == ()
+
+
+def attended(q, k, v, causal):
+    """Attention of one sequence: q [queries, heads, dim], k and v [keys, kv_heads, dim]."""
+    q, k, v = (x.transpose(0, 1)[None].float() for x in (q, k, v))
+    seen = None
+    if causal:
+        seen = torch.ones(q.shape[2], k.shape[2]).tril(k.shape[2] - q.shape[2]) == 1
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen,
+                                                           enable_gqa=True)
+    return out[0].transpose(0, 1).to(torch.bfloat16)
+
+
+class Fa3Caches:
+    """FlashAttention-3's function for caches of keys."""
+
+    flash_attn_func = None
+
+    @staticmethod
+    def flash_attn_with_kvcache(q, k, v, cache_seqlens, causal, window_size, softcap):
+        assert window_size == (-1, -1) and softcap == 0
+        return torch.stack([attended(q[b], k[b, :n], v[b, :n], causal)
+                            for b, n in enumerate(cache_seqlens)])
+
+
+def fa4_over_pages(q, k, v, out, causal, return_lse, page_table, seqused_k):
+    for b, n in enumerate(seqused_k):
+        keys, values = (pool[page_table[b].long()].flatten(0, 1)[:n] for pool in (k, v))
+        out[b] = attended(q[b], keys, values, causal)
+    return out, None
+
+
+class FlashInferPages:
+    """FlashInfer's wrappers for pages."""
+
+    __version__ = "1"
+
+    class BatchPrefillWithPagedKVCacheWrapper:
+        def __init__(self, workspace, layout, backend):
+            assert layout == "NHD"
+
+        def plan(self, queries, offsets, numbers, last, heads, kv_heads, dim, page, *,
+                 head_dim_vo, causal, **options):
+            self.plans = queries, offsets, numbers, last, page, causal
+
+        def run(self, q, pools, out):
+            queries, offsets, numbers, last, page, causal = self.plans
+            for b, rest in enumerate(last):
+                pages = numbers[offsets[b] : offsets[b + 1]].long()
+                length = (len(pages) - 1) * page + rest
+                rows = slice(queries[b], queries[b + 1])
+                out[rows] = attended(q[rows], *(pool[pages].flatten(0, 1)[:length]
+                                                for pool in pools), causal)
+            return out
+
+    class BatchDecodeWithPagedKVCacheWrapper(BatchPrefillWithPagedKVCacheWrapper):
+        def __init__(self, workspace, layout, use_tensor_cores):
+            pass
+
+        def plan(self, offsets, *where, **options):
+            queries = torch.arange(len(offsets))
+            super().plan(queries, offsets, *where, head_dim_vo=None, causal=False)
+
+
+@pytest.mark.parametrize("extra", [{"s": 3, "causal": True}, {"s": 1, "lengths": 1.0}])
+@pytest.mark.parametrize("name", ["fa3", "fa4", "flashinfer"])
+def test_peers_attend_to_the_keys_on_the_pages(gpu, monkeypatch, name, extra):
+    sizes = {"b": 4, "skv": 45, "h": 4, "hk": 2, "d": 16, "page": 16}
+    case = make_case("attention", {**sizes, **extra})
+    problem, peer = Problem(case, "cuda"), peers.get_peer(name)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", Fa3Caches)
+    monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", types.ModuleType("flash_attn.cute"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute.interface",
+                        types.SimpleNamespace(_flash_attn_fwd=fa4_over_pages))
+    monkeypatch.setitem(sys.modules, "flashinfer", FlashInferPages)
+    monkeypatch.setattr("tessera.bench.peers.flashinfer.fastest", lambda runs: [
+        run() for run in runs.values()] and list(runs)[-1])
+    monkeypatch.setattr("tessera.bench.peers.flashinfer.WORKSPACE", 1)
+    if name == "flashinfer":
+        empty = torch.empty
+        monkeypatch.setattr(torch, "empty", lambda count, dtype, device: empty(count, dtype=dtype))
+    monkeypatch.setattr(peer, "version", lambda: "1", raising=False)
+    assert peer.refuse(case) is None
+    prepared = peer.prepare(problem)
+    problem.poison()
+    check_same(problem.reference, prepared.run(0), problem.dtype)
+    assert (prepared.version or "").endswith({"fa3": "(contiguous keys)", "flashinfer": (
+        "(decode)" if extra["s"] == 1 else "(fa2)")}.get(name, ""))
 
 
 def test_the_first_slice_follows_other_work(gpu, monkeypatch):

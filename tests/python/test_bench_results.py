@@ -54,6 +54,13 @@ CASES = {
                             "lists": "per_head", **RANDOM}),
     "packed": ("attention", {"s": 200, "h": 2, "d": 16, "sequences": 5, "causal": True,
                              "softcap": 5.0, "dtype": "f32"}),
+    "pages": ("attention", {"s": 3, "skv": 50, "b": 2, "h": 4, "hk": 2, "d": 16, "dv": 8,
+                            "page": 8, "causal": True, "dtype": "f32"}),
+    "uneven pages": ("attention", {"s": 1, "skv": 90, "b": 5, "h": 4, "hk": 2, "d": 16, "page": 16,
+                                   "lengths": 1.5, "dtype": "f16"}),
+    "lists over pages": ("attention", {"s": 1, "skv": 64, "b": 3, "h": 4, "hk": 2, "d": 16,
+                                       "page": 16, "block_q": 1, "block_kv": 8,
+                                       "lists": "per_kv_head", **RANDOM}),
 }
 SETTINGS = {"device": "cpu", "seconds": 0.01}
 

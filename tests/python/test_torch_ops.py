@@ -41,7 +41,7 @@ def options(q, k, **given):
     defaults = dict(layout="blhd", scale=None, softcap=0.0, causal=False, window_left=None,
                     window_right=None, q_offsets=None, kv_offsets=None, kv_begin=None, kv_end=None,
                     q_position=None, kv_position=None, page_table=None, max_q_length=0,
-                    max_kv_length=0, sinks=None, k_scale=None, v_scale=None,
+                    max_kv_length=0, batch_invariant=False, sinks=None, k_scale=None, v_scale=None,
                     mask=None, threads=0, backend=None, kernel=None)
     _, _, _, *rest = attention_inputs(q, k, k, **(defaults | given))
     return tuple(rest)

@@ -80,6 +80,7 @@ struct AttentionOptions {
   std::int64_t longest_window = 0;  ///< on both sides, always; 0: sometimes, up to `longest`
   std::int64_t largest_batch = 3, largest_kv_heads = 3;
   std::int64_t group = 0;  ///< query heads per KV head; 0: drawn
+  std::int64_t page = 0;   ///< keys per page; 0: drawn
   MaskOptions blocks{};
   std::vector<std::int64_t> dims{};  ///< head dimensions; empty: a default set of odd ones
 };

@@ -177,7 +177,8 @@ class Builder {
 
   void make_pages(Integers& shape) {
     kv_lengths_ = draw_lengths();
-    const std::int64_t page = random_.pick({1, 2, 3, 8, 16, 32});
+    const std::int64_t page =
+        options_.page > 0 ? options_.page : random_.pick({1, 2, 3, 8, 16, 32});
     const std::int64_t max_pages =
         (longest_of(kv_lengths_) + page - 1) / page + random_.between(0, 2);
     std::int64_t used = 0;

@@ -277,6 +277,8 @@ TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {
   const auto at = text.find("chosen    no kernel supports this problem\n");
   ASSERT_NE(at, std::string::npos) << text;
   EXPECT_EQ(text.substr(text.find("rejected")),
+            "rejected  sm90_decode     q, k and v: dtype e4m3 is not supported (supported: f16, "
+            "bf16)\n"
             "rejected  sm90_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "
             "bf16)\n"
             "rejected  sm80_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "

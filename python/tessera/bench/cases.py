@@ -57,11 +57,12 @@ REQUIRED = {
 OPTIONAL: dict[str, dict] = {
     # alike: number of adjacent rows of blocks that share one list, or with `similar` that share of
     # a list. sequences: the s tokens are packed sequences whose lengths follow Zipf's law with the
-    # exponent `lengths`.
+    # exponent `lengths`. page: keys are in pages of that many; each of the b sequences has skv
+    # keys, or with `lengths` the i-th longest skv / i^lengths.
     "attention": {"b": 1, "h": 16, "hk": None, "skv": None, "d": 128, "dv": None, "causal": False,
                   "window": None, "softcap": 0.0, "block_q": None, "block_kv": None,
                   "lists": "shared", "alike": 1, "similar": None, "sequences": None,
-                  "lengths": None,
+                  "lengths": None, "page": None,
                   **PATTERN_DEFAULTS},
     # experts: the number of matrices b, among which the rows of a are divided by Zipf's law with
     # the exponent `shares`.
@@ -121,10 +122,12 @@ class Case:
 
     def dense(self):
         """The dense case of the same size: a dense product of the same layout, or attention that is
-        full or causal, with as many KV heads as heads."""
+        full or causal, with as many KV heads as heads. Of a case with pages it is the same over
+        contiguous keys."""
         names: tuple[str, ...]
         if self.op in ATTENTION_PASSES:
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
+            names += ("hk",) if "page" in self.params else ()
         else:
             names, more = ("m", "n", "k", "experts", "shares"), {"transpose": self.transpose}
         sizes = {name: self.params.get(name) for name in ("dtype", *names)}
@@ -193,7 +196,9 @@ def _fill_attention(op, p):
         if p["similar"] is not None and not (p["alike"] > 1 and 0 < p["similar"] < 1):
             raise CaseError(f"{op}: similar: expected a share between 0 and 1 of rows alike, "
                             f"got {p['similar']!r}")
-    if p["sequences"] is None:
+    if p["page"] is not None:
+        _fill_pages(op, p)
+    elif p["sequences"] is None:
         p["lengths"] = None
     else:
         _size(op, "sequences", p["sequences"])
@@ -202,6 +207,18 @@ def _fill_attention(op, p):
             raise CaseError(f"{op}: sequences: packed cases take b = 1, skv = s and no pattern")
     if p["softcap"] == 0:
         p["softcap"] = None
+
+
+def _fill_pages(op, p):
+    _size(op, "page", p["page"])
+    if op == "attention_backward":
+        raise CaseError(f"{op}: page: gradients require dense or packed keys")
+    if p["sequences"] is not None:
+        raise CaseError(f"{op}: page: packed cases have no pages")
+    if p["lengths"] is not None and (p["pattern"] is not None
+                                     or (p["causal"] and p["s"] > 1)):
+        raise CaseError(f"{op}: lengths: with pages, sequences of several lengths have no pattern, "
+                        "and one query if they are causal")
 
 
 def _fill_product(op, p):
@@ -320,6 +337,8 @@ def label(op, p):
         words += [f"window {p['window']}"] if "window" in p else []
         words += [f"softcap {p['softcap']:g}"] if "softcap" in p else []
         words += [f"{p['sequences']} sequences"] if "sequences" in p else []
+        words += [f"page {p['page']}"] if "page" in p else []
+        words += [f"lengths {p['lengths']:g}"] if "page" in p and "lengths" in p else []
         block = f"{p.get('block_q')}x{p.get('block_kv')}"
         words += [] if p.get("lists", "shared") == "shared" else [p["lists"].replace("_", " ")]
         part = f" by {p['similar']:g}" if "similar" in p else ""

@@ -11,6 +11,13 @@ def sequence_lengths(params):
     return zipf_lengths(params["sequences"], params["s"], params["lengths"])
 
 
+def key_lengths(params):
+    """Keys of each sequence over pages, in a fixed order; the longest one has skv."""
+    count = params["b"]
+    ranks = np.arange(1, count + 1) ** float(params.get("lengths", 0))
+    return _shuffled(np.maximum(1, np.round(params["skv"] / ranks)).astype(np.int64))
+
+
 def expert_rows(params):
     """The number of rows of each expert."""
     return zipf_lengths(params["experts"], params["m"], params["shares"])
@@ -21,8 +28,14 @@ def zipf_lengths(count, total, exponent):
     weights = 1.0 / np.arange(1, count + 1) ** float(exponent)
     shares = np.maximum(1, np.floor(total * weights / weights.sum())).astype(np.int64)
     shares[0] += total - shares.sum()
+    return _shuffled(shares)
+
+
+def _shuffled(values):
+    """In a fixed order that mixes large and small values."""
+    count = len(values)
     stride = next(s for s in range(max(1, int(count * 0.618)), count + 1) if np.gcd(s, count) == 1)
-    return shares[np.arange(count) * stride % count]
+    return values[np.arange(count) * stride % count]
 
 
 def visible_range(params, s, skv):
@@ -43,6 +56,8 @@ def visible_pairs(params, lists=None):
     heads = params["b"] * params["h"]
     if "sequences" in params:
         return heads * sum(_pairs(params, int(n), int(n)) for n in sequence_lengths(params))
+    if "page" in params and lists is None:
+        return params["h"] * sum(_pairs(params, params["s"], int(n)) for n in key_lengths(params))
     if lists is None:
         return heads * _pairs(params, params["s"], params["skv"])
     # Heads of a group share their lists, so each list is counted only once.

@@ -25,7 +25,9 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
     "window": ("window-left", int, "visible keys before the query"),
     "softcap": ("softcap", float, ""),
     "sequences": ("sequences", int, "number of packed sequences of uneven lengths"),
-    "lengths": ("lengths", float, "exponent of Zipf's law for their lengths [1.2]"),
+    "lengths": ("lengths", float, "exponent of Zipf's law for their lengths [1.2]; with --page for "
+                                  "the lengths of all sequences [all have --kv-length]"),
+    "page": ("page", int, "keys per page, which are in any order"),
     "block_q": ("block-q", int, "queries per block [--block-kv]"),
     "block_kv": ("block-kv", int, "keys per block [--block-q]"),
     "lists": ("lists", ("shared", "per_head", "per_kv_head"), ""),
@@ -100,8 +102,9 @@ def refuse_unused(op: str, given: dict) -> None:
     """Raises CaseError if an option does not apply to the pattern."""
     pattern = given.get("pattern")
     in_blocks = ("block_q", "block_kv", "lists", "alike", "similar")
-    if "lengths" in given and "sequences" not in given:
-        raise CaseError(f"{op}: --lengths applies to packed sequences: give --sequences")
+    if "lengths" in given and "sequences" not in given and "page" not in given:
+        raise CaseError(f"{op}: --lengths applies to packed sequences and to pages: give "
+                        "--sequences or --page")
     for name in given:
         if pattern is None and name in in_blocks:
             raise CaseError(f"{op}: {option_of(name)} applies to block masks: give --density or "

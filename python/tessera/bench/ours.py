@@ -186,6 +186,9 @@ def attention_options(tessera, problem, inputs):
     if "sequences" in p:
         options["q_offsets"] = options["kv_offsets"] = problem.offsets_array
         options["max_q_length"] = options["max_kv_length"] = int(problem.lengths.max())
+    if problem.pages:
+        options.update(page_table=problem.pages.table, kv_end=problem.pages.ends,
+                       max_kv_length=p["skv"])
     if problem.lists is not None:
         counts, indices = problem.stacked_lists
         options["mask"] = tessera.BlockMask(p["s"], p["skv"], p["block_q"], p["block_kv"], counts,

@@ -97,6 +97,32 @@ def transposed_by_visibility(problem):
                  for kind in (partial, whole))
 
 
+class Pages:
+    """Where the keys of an attention case are: the sequences' pages, in a random order."""
+
+    def __init__(self, params, device):
+        self.size, self.lengths = params["page"], flops.key_lengths(params)
+        counts = -(-self.lengths // self.size)
+        self.count, width = int(counts.sum()), int(counts.max())
+        self.numbers = np.random.default_rng(1).permutation(self.count)  # sequence by sequence
+        self.offsets = np.concatenate([[0], np.cumsum(counts)])
+        self.host_table = np.zeros((len(counts), width), dtype=np.int32)  # unused entries: page 0
+        self.host_table[np.arange(width) < counts[:, None]] = self.numbers
+        self.table = arrays.integers(self.host_table, device)
+        self.ends = arrays.integers(self.lengths, device)
+
+    def keys_of(self, pool, sequence, head):
+        """The keys or values of a sequence and head, in double precision."""
+        first, end = self.offsets[sequence], self.offsets[sequence + 1]
+        rows = arrays.take(pool, self.numbers[first:end], slice(None), head)
+        return rows.reshape(-1, rows.shape[-1])[: self.lengths[sequence]]
+
+    def contiguous(self, pool):
+        """A copy [sequences, keys, heads, dim] of a pool on the device. Keys beyond the end of a
+        sequence are of any page."""
+        return pool[self.table.long()].flatten(1, 2)
+
+
 class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
     holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. For operations that
@@ -110,6 +136,7 @@ class Problem:
         self.device, self.dtype = device, case.params["dtype"]
         self.cache_bytes = cache_bytes
         self.lists: Any = None
+        self.pages = Pages(case.params, device) if "page" in case.params else None
         self.bsr_a = self.bsr_b = self.bsr_out = None
         self._make_patterns()
         shapes = self._shapes()
@@ -140,8 +167,9 @@ class Problem:
         if self.op in ATTENTION_PASSES:
             b, s, skv, h, hk, d, dv = (p[n] for n in ("b", "s", "skv", "h", "hk", "d", "dv"))
             batch = () if "sequences" in p else (b,)
-            forward = {"q": (*batch, s, h, d), "k": (*batch, skv, hk, d),
-                       "v": (*batch, skv, hk, dv), "out": (*batch, s, h, dv)}
+            rows = (self.pages.count, self.pages.size) if self.pages else (*batch, skv)
+            forward = {"q": (*batch, s, h, d), "k": (*rows, hk, d), "v": (*rows, hk, dv),
+                       "out": (*batch, s, h, dv)}
             if self.op == "attention":
                 return forward
             return {**forward, "dout": forward["out"],

@@ -204,12 +204,14 @@ def _attention(problem):
     p, inputs = problem.params, problem.sets[0]
     group = p["h"] // p["hk"]
     places, truth, budget = [], [], []
-    for head, batch, begin, s, skv in sampled_heads(problem, HEADS):
+    for head, batch, begin, s, _ in sampled_heads(problem, HEADS):
         rows = spread_over(s, ROWS)
         q = arrays.take(inputs["q"], *batch, head)[rows]
-        k = arrays.take(inputs["k"], *batch, head // group)
-        v = arrays.take(inputs["v"], *batch, head // group)
-        seen = seen_by(problem, head, rows, s, skv)
+        if problem.pages:
+            k, v = (problem.pages.keys_of(inputs[name], batch[0], head // group) for name in "kv")
+        else:
+            k, v = (arrays.take(inputs[name], *batch, head // group) for name in "kv")
+        seen = seen_by(problem, head, rows, s, len(k))
         where = (*batch[:-1], rows + begin, head)
         exact, slack = _softmax_product(p, q, k, v, seen, None, problem.dtype)
         # The error of the dtype: f32 softmax, with P and the result rounded.

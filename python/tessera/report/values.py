@@ -125,13 +125,15 @@ def group_of(record):
     what = op.replace("_", " ")
     if "pattern" in p:
         return f"{what}, block-sparse"
+    if "page" in p:
+        return f"{what}, over pages"
     special = any(name in p for name in ("window", "softcap", "sequences"))
     return f"{what}, window, softcap, packed" if special else f"{what}, dense"
 
 
 GROUPS = (*(f"{op.replace('_', ' ')}, {kind}" for op in ATTENTION_PASSES
             for kind in ("dense", "block-sparse", "window, softcap, packed")),
-          "matmul", "bsr_matmul", "sddmm", "spgemm", "making lists")
+          "attention, over pages", "matmul", "bsr_matmul", "sddmm", "spgemm", "making lists")
 
 
 def family_of(record):

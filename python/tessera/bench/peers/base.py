@@ -95,7 +95,7 @@ def one_line(error, limit=300):
 
 # What attention may have, by the parameter that says so, and the reason of a peer without it.
 EXTRAS = {"window": "no windows", "softcap": "no softcap", "pattern": "no block lists",
-          "sequences": "packed sequences are not adapted"}
+          "sequences": "packed sequences are not adapted", "page": "no pages"}
 
 
 def beyond_plain_attention(case, *extras):

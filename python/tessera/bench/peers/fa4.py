@@ -14,6 +14,10 @@ class Fa4(Peer):
         need("flash_attn.cute")
         return version_of("flash-attn-4")
 
+    def refuse(self, case):
+        both = "page" in case.params and case.sparse
+        return "no block lists over pages" if both else None
+
     def prepare(self, problem):
         interface = need("flash_attn.cute.interface")
         common = options_of(problem)
@@ -72,6 +76,8 @@ def options_of(problem):
         longest = int(problem.lengths.max())
         common.update(cu_seqlens_q=offsets, cu_seqlens_k=offsets, max_seqlen_q=longest,
                       max_seqlen_k=longest)
+    if problem.pages:
+        common.update(page_table=problem.pages.table, seqused_k=problem.pages.ends)
     return common
 
 

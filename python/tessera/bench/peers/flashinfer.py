@@ -1,5 +1,7 @@
-"""FlashInfer: the faster of its two backends. It builds kernels at first use, which takes one or
-two minutes per variant."""
+"""FlashInfer: the fastest of its two backends, and over pages its decode kernels. It builds kernels
+at first use, which takes one or two minutes per variant."""
+
+import numpy as np
 
 from .. import arrays
 from ..timing import Prepared
@@ -15,6 +17,8 @@ class FlashInfer(Peer):
 
     def refuse(self, case):
         p = case.params
+        if "pattern" in p and "page" in p:
+            return "no block lists over pages"
         if "pattern" in p and (p["causal"] or "window" in p):
             return "block lists without causality or windows only"
         if "pattern" in p and (p["lists"] != "shared" or p["b"] != 1 or p["d"] != p["dv"]):
@@ -32,7 +36,11 @@ class FlashInfer(Peer):
                 runs[backend] = self._prepare(torch, module, problem, backend)
             return runs[backend](0)
 
-        best = fastest({backend: lambda b=backend: first(b) for backend in ("fa3", "fa2")})
+        p = problem.params
+        backends = ["fa3", "fa2"]
+        if problem.pages and p["s"] == 1 and p["d"] == p["dv"] and "window" not in p:
+            backends.append("decode")
+        best = fastest({backend: lambda b=backend: first(b) for backend in backends})
         return Prepared(runs[best], version=f"{self.version()} ({best})")
 
     def _prepare(self, torch, module, problem, backend):
@@ -41,6 +49,15 @@ class FlashInfer(Peer):
         kind = arrays.torch_dtype(problem.dtype)
         heads = (p["h"], p["hk"])
         cap = float(p["softcap"]) if "softcap" in p else None
+        if problem.pages:
+            wrapper = self._over_pages(module, problem, backend, workspace, kind, cap)
+
+            def run_over_pages(i):
+                one = problem.sets[i]
+                q, out = (one[name].flatten(0, 1) for name in ("q", "out"))
+                return wrapper.run(q, (one["k"], one["v"]), out=out).view(one["out"].shape)
+
+            return run_over_pages
         flat = [[one[name].reshape(-1, *one[name].shape[-2:]) for name in ("q", "k", "v", "out")]
                 for one in problem.sets]
         if problem.lists:
@@ -67,3 +84,24 @@ class FlashInfer(Peer):
             return wrapper.run(q, k, v, out=out).view(problem.sets[i]["out"].shape)
 
         return run
+
+    @staticmethod
+    def _over_pages(module, problem, backend, workspace, kind, cap):
+        """The planned wrapper. Its plan, which the host makes for each step, is not timed."""
+        p, pages = problem.params, problem.pages
+        last = (pages.lengths - 1) % pages.size + 1
+        where = [arrays.integers(one, problem.device)
+                 for one in (pages.offsets, pages.numbers, last)]
+        heads = (p["h"], p["hk"], p["d"])
+        if backend == "decode":
+            wrapper = module.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD",
+                                                                use_tensor_cores=True)
+            wrapper.plan(*where, *heads, pages.size, logits_soft_cap=cap, q_data_type=kind,
+                         kv_data_type=kind)
+            return wrapper
+        wrapper = module.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=backend)
+        queries = arrays.integers(np.arange(p["b"] + 1) * p["s"], problem.device)
+        wrapper.plan(queries, *where, *heads, pages.size, head_dim_vo=p["dv"],
+                     causal=p["causal"], window_left=p.get("window", -1), logits_soft_cap=cap,
+                     q_data_type=kind, kv_data_type=kind)
+        return wrapper

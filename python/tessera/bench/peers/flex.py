@@ -6,11 +6,14 @@ from .. import arrays
 from ..cases import ATTENTION_PASSES
 from ..problem import split_by_visibility
 from ..timing import Prepared
-from .base import Peer, Unavailable, need
+from .base import Peer, Unavailable, beyond_plain_attention, need
 
 
 class Flex(Peer):
     ops = ATTENTION_PASSES
+
+    def refuse(self, case):
+        return beyond_plain_attention(case, "window", "softcap", "sequences", "pattern")
 
     def prepare(self, problem):
         torch = need("torch")

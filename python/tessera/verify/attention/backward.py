@@ -47,9 +47,11 @@ class DrawnBackward:
 
 
 def draw_backward(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> DrawnBackward:
-    """The problem that `draw` gives for the seed, with its gradients."""
+    """The problem that `draw` gives for the seed, without pages, with its gradients."""
     forward = draw(seed, dtypes, most_pairs)
-    forward.lse = True
+    forward.lse, forward.batch_invariant = True, False
+    if forward.page:
+        forward.page = forward.more_pages = forward.max_kv_length = 0
     rng = random.Random(f"attention_backward {seed}")
     d = DrawnBackward(forward, dtype="f32" if rng.random() < 0.1 else forward.dtype)
     d.dlse, d.one_dout = rng.random() < 0.3, rng.random() < 0.05

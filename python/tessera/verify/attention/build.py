@@ -60,6 +60,7 @@ class Built:
     q_offsets: list[int] | None
     kv_offsets: list[int] | None
     stretch: int  # elements of a score matrix that are checked at a time
+    pools: tuple[Tensor, Tensor] | None = None  # k and v in pages, in place of the dense ones
 
     def stretches(self, batch: int) -> Iterator[tuple[int, int]]:
         """Ranges (first, last) of queries, in whole tiles of 64."""
@@ -86,10 +87,12 @@ class Built:
         def given(tensor: Tensor) -> Tensor:
             return tensor.transpose(-3, -2) if d.layout == "bhld" else tensor
 
-        return "attention", (given(self.q), given(self.k), given(self.v)), {
+        k, v = self.pools or (self.k, self.v)
+        return "attention", (given(self.q), given(k), given(v)), {
             "out": given(out.tensor), "lse": None if lse is None else lse.tensor,
             "return_lse": lse is not None, "layout": d.layout, "causal": d.causal,
             "window_left": d.window_left, "window_right": d.window_right, "mask": self.mask,
+            "batch_invariant": d.batch_invariant,
             "scale": d.scale, "softcap": d.softcap, "sinks": self.sinks,
             "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.lists}
 
@@ -128,7 +131,33 @@ def build(d: Drawn, device: Any, stretch: int) -> Built:
              for name, one in numbers.items() if one is not None}
     built = Built(d, q, k, v, sinks, cells, mask, lists, q_offsets, kv_offsets, stretch)
     _spoil_what_is_not_needed(built)
+    if d.page:
+        _put_into_pages(built, generator, index)
     return built
+
+
+def _put_into_pages(built: Built, generator: torch.Generator, index: torch.dtype) -> None:
+    """Copies keys and values into pages in a random order. Unused pages, and the rest of the last
+    page of a sequence, are NaN; unused entries of the table name no page."""
+    d, device = built.drawn, built.k.device
+    used = -(-d.kv_lengths[0] // d.page)
+    pages = d.batch * used + d.more_pages
+    order = torch.randperm(pages, generator=generator, device=device)
+    table = torch.full((d.batch, used + d.more_pages), -1, dtype=torch.int32, device=device)
+    table[:, :used] = order[: d.batch * used].reshape(d.batch, used)
+    pools = []
+    for name, dense in (("k", built.k), ("v", built.v)):
+        shape = (pages, d.page, *dense.shape[2:])
+        strides = strides_of(shape, d.heads_first[name], d.padding[name], dense.element_size())
+        pool = Buffer(shape, strides, dense.dtype, device).tensor.fill_(torch.nan)
+        for entry in range(used):
+            rows = dense[:, entry * d.page : (entry + 1) * d.page]
+            pool[table[:, entry].long(), : rows.shape[1]] = rows
+        pools.append(pool)
+    built.pools = pools[0], pools[1]
+    built.lists["page_table"] = table
+    if d.kv_end is None:
+        built.lists["kv_end"] = torch.tensor(d.kv_lengths, dtype=index, device=device)
 
 
 def _spoil_what_is_not_needed(built: Built) -> None:

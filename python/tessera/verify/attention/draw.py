@@ -12,10 +12,11 @@ Attention draws, independently: float16 or bfloat16 (on the CPU also float32), s
 result; head dimensions of multiples of 8 up to 256, mostly 64 and 128, mostly the same for values;
 1 to 8 KV heads with 1 to 16 query heads each; 1 to 16 sequences; lengths 0 to 4096, log-uniform, a
 tenth of them up to 16384; queries and keys dense or packed; causality, windows, used ranges of
-keys, positions (some far from zero), softcap, sinks, scale (also negative); block masks with sides
-of multiples of 64 up to 256, of 16, 32, 48 or 96, or sometimes of any size; full and partial lists
-in any order, with and without bits, shared or per sequence, head or KV head, with empty rows; both
-layouts, any order in memory, padding by multiples of 16 bytes.
+keys, positions (some far from zero), softcap, sinks, scale (also negative); a quarter of dense keys
+in pages of 8 to 256, in any order, with unused pages; batch_invariant, mostly with pages; block
+masks with sides of multiples of 64 up to 256, of 16, 32, 48 or 96, or sometimes of any size; full
+and partial lists in any order, with and without bits, shared or per sequence, head or KV head,
+with empty rows; both layouts, any order in memory, padding by multiples of 16 bytes.
 
 A problem has at most --pairs (query, key) pairs over its heads (on the CPU 2^21, else 2^28) and
 about twice as many numbers (at most 2^26). A larger one loses sequences and heads first, then
@@ -33,6 +34,7 @@ LONGEST, LONG = 16384, 4096
 MOST_NUMBERS = 1 << 26
 MOST_CELLS = 1 << 21  # blocks of a mask, in all its sets of lists
 FAR = 1 << 40
+PAGES = (8, 16, 16, 32, 64, 64, 128, 256)
 DTYPES = {"cpu": ("f16", "bf16", "f32"), "cuda": ("f16", "bf16")}
 
 
@@ -82,6 +84,9 @@ class Drawn:
     layout: str = "blhd"
     heads_first: dict[str, bool] = field(default_factory=dict)  # the order in memory
     padding: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # in units of 16 bytes
+    page: int = 0  # keys per page; 0: no pages
+    more_pages: int = 0  # entries of the page table that no sequence uses
+    batch_invariant: bool = False
     lse: bool = True
     nan_queries: bool = False  # NaN in queries that see no key
 
@@ -162,6 +167,12 @@ def draw(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> Drawn:
         # With packed sequences, a mask requires max lengths.
         d.max_q_length = _longest(d.packed_q, d.q_lengths, d.q_tail)
         d.max_kv_length = _longest(d.packed_kv, d.kv_lengths, d.tail)
+    if not d.packed_kv and rng.random() < 0.25:
+        d.page = rng.choice(PAGES)
+        d.more_pages = rng.randint(0, 2)
+        if d.mask:
+            d.max_kv_length = d.kv_lengths[0]
+    d.batch_invariant = rng.random() < (0.4 if d.page else 0.05)
     return d
 
 

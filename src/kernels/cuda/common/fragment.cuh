@@ -25,6 +25,15 @@ __device__ __forceinline__ void load_left_operand(std::uint32_t address, std::ui
                : "memory");
 }
 
+/// The same, with each 8 x 8 part transposed: the B operands of two MMAs, from rows along the depth
+/// (16) that hold 16 columns. Lane l gives the address of 16 bytes of row l % 16.
+__device__ __forceinline__ void load_transposed(std::uint32_t address, std::uint32_t* words) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+
 /// The reverse (stmatrix): stores the words that load_left_operand loads.
 __device__ __forceinline__ void store_left_operand(std::uint32_t address,
                                                    const std::uint32_t* words) {

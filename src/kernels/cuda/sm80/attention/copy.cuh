@@ -24,15 +24,6 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/// Loads four 8 x 8 blocks of an operand whose depth lies across the rows, transposed. Where the
-/// depth lies along the rows, load_left_operand loads four blocks.
-__device__ __forceinline__ void load_transposed(std::uint32_t address, std::uint32_t (&words)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-}
-
 /// Starts this thread's copies of the keys (or values) of a piece. Keys without their bit in `kept`
 /// are not read: zeros take their place, so that a NaN in a row that no query sees does no harm.
 template <class T, class Rows>

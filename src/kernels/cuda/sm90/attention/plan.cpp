@@ -495,6 +495,7 @@ Work walked_work(const AttentionShape& s, const ComposedMask& composed) {
 void refuse_attention(const AttentionShape& s, const KernelRow& row, Reasons& reasons) {
   const Tile& tile = row.tile;
   if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
+  if (s.batch_invariant) reasons.unsupported("batch_invariant");
   if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
   reasons.unless_multiple("head dimension", s.dim, 8);
   reasons.unless_multiple("head dimension of v", s.dim_v, 8);

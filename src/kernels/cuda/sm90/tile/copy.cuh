@@ -69,6 +69,17 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int i
       : "memory");
 }
 
+/// The same for a 4-D map (rows_map), with shared addresses.
+__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap& map, int inner,
+                                         int row, int head, int batch, std::uint32_t full,
+                                         std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(&map), "r"(inner), "r"(row), "r"(head), "r"(batch), "r"(full), "l"(policy)
+      : "memory");
+}
+
 __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/grid.cuh"
+#include "src/kernels/cuda/common/scan.cuh"
+#include "src/kernels/cuda/sm90/decode/consumer.cuh"
+#include "src/kernels/cuda/sm90/decode/producer.cuh"
+#include "src/kernels/cuda/sm90/decode/traits.cuh"
+
+// The kernel: initialises the barriers, computes the CTA's share of all pieces, and dispatches each
+// warp to its role.
+namespace tessera::cuda::sm90::decode {
+
+template <class T>
+__device__ void init_barriers(typename T::Shared& shared) {
+  if (threadIdx.x == 0) {
+    shared.tile_ring.init(T::kWarps);
+    for (int stage = 0; stage < T::kStages; ++stage) {
+      tile::ptx::mbarrier_init(&shared.k_full[stage], 1);
+      tile::ptx::mbarrier_init(&shared.v_full[stage], 1);
+      tile::ptx::mbarrier_init(&shared.empty[stage], T::kRowWarps);
+    }
+    tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
+  }
+}
+
+/// Counts all units of work, and finds the entry with which this CTA's share begins. Each thread
+/// counts adjacent entries.
+template <class T>
+__device__ planning::DecodeShares find_share(const planning::DecodeWalk& walk,
+                                             typename T::Shared& shared) {
+  const typename T::Tiles tiles{walk};
+  const int entries = walk.entries();
+  const int each = (entries + T::kThreads - 1) / T::kThreads;
+  const int first = static_cast<int>(threadIdx.x) * each;
+  std::int64_t mine = 0;
+  for (int entry = first; entry < min(first + each, entries); ++entry) mine += tiles.units(entry);
+  const ExclusiveSum sum = exclusive_sum<T::kThreads>(mine);
+  const auto shares =
+      planning::DecodeShares::of(sum.total, static_cast<int>(gridDim.x), walk.min_units);
+  const std::int64_t begin = shares.begin(static_cast<int>(blockIdx.x));
+  if (sum.before <= begin && begin < sum.before + mine) {
+    shared.first_entry = first;
+    shared.first_units = sum.before;
+  }
+  __syncthreads();
+  return shares;
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    decode_kernel(const __grid_constant__ Arguments args) {
+  extern __shared__ char raw[];
+  auto& shared = tile::at_atom<typename T::Shared>(raw);
+  init_barriers<T>(shared);
+  if (threadIdx.x == 32) {
+    tile::prefetch(args.k);
+    tile::prefetch(args.v);
+  }
+  __syncthreads();
+  let_next_grid_begin();
+  wait_for_grid_before();
+  const planning::DecodeShares shares = find_share<T>(args.walk, shared);
+  if (threadIdx.x / 32 == T::kWarps) {
+    Producer<T>{args, shared, shares}.run();
+    if (args.walk.packed_q) clear_rest(args.result, args.walk, threadIdx.x % 32);
+  } else {
+    Consumer<T>(args, shared).run();
+  }
+}
+
+}  // namespace tessera::cuda::sm90::decode

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/launch_count.cuh"
+#include "src/kernels/cuda/sm90/decode/traits.cuh"
+
+// The end of a tile: the teams' results are merged, chunk by chunk, and stored. If other CTAs have
+// parts of the tile, the CTA that finishes last merges all parts. The order is always the same.
+namespace tessera::cuda::sm90::decode {
+
+/// The place of a consumer warp.
+template <class T>
+struct ConsumerPlace {
+  int team, row_warp, lane;
+
+  __device__ explicit ConsumerPlace(int thread)
+      : team(thread / 32 / T::kRowWarps), row_warp(thread / 32 % T::kRowWarps), lane(thread % 32) {}
+
+  /// Whether some of the warp's rows hold queries.
+  __device__ bool has_rows(const planning::AttentionWalk& walk, const TileDescriptor& tile) const {
+    return row_warp * 16 < walk.rows() && tile.reaches(row_warp * 16, walk.pack);
+  }
+  /// The team's first step from `step` on.
+  __device__ int first_step(int step) const {
+    return step + (team - step % T::kTeams + T::kTeams) % T::kTeams;
+  }
+  /// Waits for all consumer warps.
+  __device__ void sync() const { tile::sync_at(1, T::kWarps * 32); }
+};
+
+/// Normalises and stores one chunk of a tile's columns.
+template <class T>
+__device__ __forceinline__ void store_chunk(const Arguments& args, const ConsumerPlace<T>& place,
+                                            const TileDescriptor& tile, int chunk,
+                                            const OAccumulator<T::kChunk>& o_acc,
+                                            const Softmax& softmax) {
+  const RowPlaces rows(args.walk, tile, place.row_warp * 16, place.lane);
+  const Normalised normalised(softmax, args.sinks, rows);
+  const int first_column = chunk * T::kChunk;
+  Result to = args.result;
+  to.dim_v -= first_column;
+  const std::int64_t offset = first_column * to.out_col;
+  if (to.dtype == DType::f32) {
+    to.out = static_cast<float*>(to.out) + offset;
+    store_f32<T::kChunk>(to, tile, rows, o_acc, normalised.factor, place.lane);
+  } else {
+    to.out = static_cast<std::uint16_t*>(to.out) + offset;
+    store_16bit<T::kChunk>(to, tile, rows, o_acc, normalised.factor, place.lane);
+  }
+  if (chunk == 0) store_lse(to, tile, rows, normalised.lse, place.lane);
+}
+
+/// Adds the same chunk of all CTAs' parts, and stores the result. Called by the CTA that finished
+/// last.
+template <class T>
+__device__ __forceinline__ void merge_parts(const Arguments& args, const ConsumerPlace<T>& place,
+                                            const TileDescriptor& tile) {
+  using Part = typename T::Partial[T::kRowWarps][T::kChunks];
+  const auto* parts = static_cast<const Part*>(args.partials);
+#pragma unroll 1
+  for (int chunk = place.team; chunk < T::kChunks; chunk += T::kTeams) {
+    OAccumulator<T::kChunk> sum;
+    Softmax softmax;
+    clear<T::kChunk>(sum);
+#pragma unroll 1
+    for (int first = 0; first < tile.share.parts; first += T::kPartsAtOnce) {
+      LoadedPartial<T::kChunk> loaded[T::kPartsAtOnce];
+#pragma unroll
+      for (int i = 0; i < T::kPartsAtOnce; ++i) {
+        const int part = min(first + i, tile.share.parts - 1);
+        load_partial(parts[args.walk.slot(tile.share, part)][place.row_warp][chunk], loaded[i],
+                     place.lane);
+      }
+#pragma unroll
+      for (int i = 0; i < T::kPartsAtOnce; ++i)
+        if (first + i < tile.share.parts) add_loaded<T::kChunk>(loaded[i], sum, softmax);
+    }
+    store_chunk<T>(args, place, tile, chunk, sum, softmax);
+  }
+}
+
+/// Called by all consumer warps when they have walked their pieces of a tile.
+template <class T>
+__device__ __forceinline__ void finish_tile(const Arguments& args, typename T::Shared& shared,
+                                            const ConsumerPlace<T>& place,
+                                            const TileDescriptor& tile, bool active,
+                                            const OAccumulator<T::kChunk> (&o_acc)[T::kChunks],
+                                            const Softmax& softmax) {
+  using Part = typename T::Partial[T::kRowWarps][T::kChunks];
+  const planning::KvShare share = tile.share;
+  Part& part = static_cast<Part*>(args.partials)[args.walk.slot(share, share.part)];
+  // Read before the results are merged, as it takes as long as the count itself.
+  std::uint64_t* const counter = &args.merge_counts[share.tile];
+  const bool counts = threadIdx.x == 0 && share.parts > 1;
+  const std::uint64_t counted = counts ? read_count(counter) : 0;
+#pragma unroll 1
+  for (int round = 0; round < T::kRounds; ++round) {
+    if (active) {
+#pragma unroll
+      for (int chunk = 0; chunk < T::kChunks; ++chunk)
+        if (chunk / T::kPerRound == round)
+          store_partial<T::kChunk>(
+              shared.exchange[place.team][place.row_warp][chunk % T::kPerRound], o_acc[chunk],
+              softmax, place.lane);
+    }
+    place.sync();
+    const int chunk = round * T::kPerRound + place.team;
+    if (active && place.team < T::kPerRound && chunk < T::kChunks) {
+      OAccumulator<T::kChunk> sum;
+      Softmax merged;
+      clear<T::kChunk>(sum);
+#pragma unroll
+      for (int team = 0; team < T::kTeams; ++team)
+        add_partial<true, T::kChunk>(shared.exchange[team][place.row_warp][place.team], sum, merged,
+                                     place.lane);
+      if (share.parts == 1) {
+        store_chunk<T>(args, place, tile, chunk, sum, merged);
+      } else {
+        store_partial<T::kChunk>(part[place.row_warp][chunk], sum, merged, place.lane);
+        __threadfence();
+      }
+    }
+    place.sync();
+  }
+  if (share.parts == 1) return;
+  if (counts) {
+    const int before = count_up_from(counter, counted, args.walk.tag, share.parts);
+    shared.merges = before == share.parts - 1;
+    __threadfence();
+  }
+  place.sync();
+  if (shared.merges && active) merge_parts<T>(args, place, tile);
+}
+
+}  // namespace tessera::cuda::sm90::decode

@@ -1,0 +1,229 @@
+#include "src/kernels/cuda/sm90/decode/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "src/kernels/cuda/sm90/decode/rows.hpp"
+#include "src/walk/views.hpp"
+
+namespace tessera::planning {
+namespace {
+
+double real(std::int64_t n) { return static_cast<double>(n); }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Query heads with the same keys and lists: as many may be folded into a tile's rows.
+std::int64_t heads_alike(const AttentionShape& s) {
+  return s.masked && s.mask_heads > s.kv_heads ? 1 : s.heads / s.kv_heads;
+}
+
+/// The heads to fold into a tile's rows, so that the keys of a group of heads are read by the
+/// fewest tiles.
+int pack_of(const AttentionShape& s, const Tile& tile) {
+  const std::int64_t group = heads_alike(s);
+  int best = 1;
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  for (int pack = 1; pack <= std::min<std::int64_t>(group, tile.m); ++pack) {
+    if (group % pack != 0) continue;
+    const std::int64_t tiles =
+        group / pack * ceil_div(std::max<std::int64_t>(s.q_length, 1), tile.m / pack);
+    if (tiles <= fewest) best = pack, fewest = tiles;
+  }
+  return best;
+}
+
+/// Queries per tile: as many as fit. With a mask whose blocks the kernel walks, they are inside one
+/// row of blocks.
+std::int64_t queries_of(const AttentionShape& s, const Tile& tile, int pack) {
+  const std::int64_t fit = tile.m / pack;
+  const bool composed = s.mask_block.cols % kKeyPiece != 0;
+  if (!s.masked || composed || s.q_length <= s.mask_block.rows) return fit;
+  std::int64_t queries = fit;
+  while (s.mask_block.rows % queries != 0) --queries;
+  return queries;
+}
+
+/// The longest list of a tile, or range of keys, in pieces.
+double pieces_per_tile(const AttentionShape& s, const Work& work) {
+  const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
+  const double queries = std::max(real(s.q_total) * real(s.heads), 1.0);
+  return std::ceil(work.flops / (2 * queries * width) / kKeyPiece);
+}
+
+// Estimates, not measured. A call finds its shares, waits for its first keys and merges parts of
+// tiles, while memory is busy if there are many keys. It begins like other kernels' calls
+// (sm90/attention), but first reads lengths and lists.
+constexpr double kLatencySeconds = 5e-6, kReadSeconds = 1e-6, kStartSeconds = -1e-6;
+// Keys that several tiles read come from L2, at less than its best rate.
+constexpr double kShareOfL2 = 0.75;
+// Composed lists: see sm90/attention.
+constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
+
+constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
+
+// Fixed parts of a tile: short enough for one short sequence to occupy most SMs, and long enough
+// for merging to be short beside them.
+constexpr std::int64_t kPartPieces = 8, kMaxParts = 32;
+
+/// The shape of one sequence of a batch, by which kernel rows are chosen if results may not depend
+/// on the batch.
+AttentionShape one_of(AttentionShape s) {
+  s.q_total = s.q_length;
+  s.kv_total = s.kv_length;
+  s.batch = 1;
+  return s;
+}
+
+struct Decode {
+  using Shape = AttentionShape;
+  using Layout = DecodeLayout;
+
+  static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
+    const Tile& tile = row.tile;
+    if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
+    reasons.unless_multiple("head dimension", s.dim, 8);
+    reasons.unless_multiple("head dimension of v", s.dim_v, 8);
+    reasons.unless_at_most("head dimension", s.dim, tile.k);
+    reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
+    if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
+    const bool paged = s.kv_layout == KvLayout::paged;
+    if (paged && s.page % kKeyPiece != 0 &&
+        (kKeyPiece % s.page != 0 || s.page < kKeyPiece / kMaxBoxes))
+      reasons.layout("page_table", "pages of 8, 16 or 32 keys, or of a multiple of 64");
+    reasons.unless_at_most("pages", s.pages, INT32_MAX);
+    reasons.unless_at_most(
+        "the largest size",
+        std::max({s.q_total, paged ? s.page : s.kv_total, s.kv_length, s.heads, s.batch}),
+        kMaxLength - 1);
+  }
+
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                       Reasons& reasons) {
+    const Layout at = decode_layout(s, row, device.units);
+    reasons.unless_at_most("tiles of the result", at.tiles.tiles, INT32_MAX / 2);
+    if (!s.masked) return at;
+    const AttentionShape walked = with_mask(s, at.tiles.composed);
+    reasons.unless_at_most("blocks of the longest list", walked.mask_capacity,
+                           (kMaxLength - 1) / std::max<std::int64_t>(walked.mask_block.cols, 1));
+    if (composed_bytes(at.tiles.composed) > kMaxComposedBytes)
+      reasons.layout("mask", "blocks that can be composed within 8 GiB");
+    return at;
+  }
+
+  static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
+                        const DeviceFacts& device) {
+    if (!s.batch_invariant) return seconds_of(s, at, row, device);
+    // An upper bound, so that the order of the rows does not depend on the batch.
+    const Shape one = one_of(s);
+    return real(s.batch) * seconds_of(one, decode_layout(one, row, device.units), row, device);
+  }
+
+  static double seconds_of(const Shape& s, const Layout& at, const KernelRow& row,
+                           const DeviceFacts& device) {
+    if (at.tiles.tiles == 0 || device.units == 0) return 0;
+    const AttentionShape walked = with_mask(s, at.tiles.composed);
+    const Work work = work_of(walked);
+    const double pieces = real(at.tiles.tiles) * pieces_per_tile(walked, work);
+    // Warps without rows do not compute.
+    const std::int64_t rows =
+        at.tiles.pack * std::min(at.tiles.queries, std::max<std::int64_t>(s.q_length, 1));
+    const double warps = real(ceil_div(rows, 16)) / real(row.tile.m / 16);
+    const double step = row.times.step_ns * 1e-9 * warps * (at.tiles.composed ? kMaskedStep : 1);
+    const double compute = pieces / device.units * step +
+                           real(at.tiles.tiles) / device.units * row.times.tile_ns * 1e-9;
+    const auto seconds_of = [](double bytes, double tbs) {
+      return tbs > 0 ? bytes / (tbs * 1e12) : 0;
+    };
+    const double loaded = pieces * kKeyPiece * real(s.dim + s.dim_v) * size_of(s.dtype);
+    const double memory = std::max(seconds_of(work.bytes, device.memory_tbs),
+                                   seconds_of(loaded, device.l2_tbs * kShareOfL2));
+    const bool reads = s.masked || s.q_packed || s.kv_layout != KvLayout::dense || s.has_kv_range;
+    const double composing =
+        at.tiles.composed ? kComposeSeconds + composed_bytes(at.tiles.composed) / kComposedBytes
+                          : 0;
+    return std::max(compute + kLatencySeconds, memory) + (reads ? kReadSeconds : 0) + composing +
+           kStartSeconds;
+  }
+
+  static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {
+    core::Carver carver;
+    carve_decode_scratch(carver, row.tile, at);
+    return {carver.used(), 0};
+  }
+
+  static std::string describe(const Shape& s, const Layout& at) {
+    std::string text = describe_layout(at.tiles);
+    if (at.part_pieces > 0)
+      text += ", keys split into at most " + std::to_string(at.max_parts) + " parts of at least " +
+              std::to_string(at.part_pieces * kKeyPiece);
+    else
+      text += ", keys split evenly across " + std::to_string(at.blocks) + " CTAs";
+    if (s.kv_layout == KvLayout::paged) text += ", pages of " + std::to_string(s.page) + " keys";
+    return text;
+  }
+};
+
+}  // namespace
+
+std::int64_t decode_box_rows(const AttentionShape& s) {
+  return s.kv_layout == KvLayout::paged ? std::min<std::int64_t>(s.page, kKeyPiece) : kKeyPiece;
+}
+
+DecodeLayout decode_layout(const AttentionShape& s, const KernelRow& row, std::int64_t sms) {
+  const Tile& tile = row.tile;
+  DecodeLayout layout;
+  AttentionLayout& tiles = layout.tiles;
+  tiles.sms = layout.blocks = std::max<std::int64_t>(sms, 1);
+  if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
+  tiles.pack = pack_of(s, tile);
+  tiles.queries = queries_of(s, tile, tiles.pack);
+  if (s.masked && s.mask_block.cols % kKeyPiece != 0) tiles.composed = compose(s, tiles.queries);
+  tiles.head_groups = s.heads / tiles.pack;
+  tiles.tiles_per_head =
+      s.q_packed ? s.q_total / tiles.queries + s.batch : ceil_div(s.q_length, tiles.queries);
+  tiles.tiles = tiles.tiles_per_head * tiles.head_groups * (s.q_packed ? 1 : s.batch);
+  tiles.whole = tiles.tiles;
+  layout.sets = s.masked ? s.mask_heads : 1;
+  if (s.batch_invariant) {
+    const std::int64_t per_sequence =
+        tiles.head_groups * ceil_div(std::max<std::int64_t>(s.q_length, 1), tiles.queries);
+    layout.part_pieces = kPartPieces;
+    layout.max_parts = std::clamp<std::int64_t>(2 * layout.blocks / per_sequence, 1, kMaxParts);
+  }
+  return layout;
+}
+
+DecodeScratch carve_decode_scratch(core::Carver& carver, const Tile& tile,
+                                   const DecodeLayout& layout) {
+  DecodeScratch scratch;
+  // Per part and 16 rows: chunks of 32 columns in the layout of PartialResult<32, 32>.
+  const core::Size chunks = core::Size(layout.slots()) * (tile.m / 16) * (tile.v / kDecodeChunk);
+  scratch.merge_counts = carver.add<std::uint64_t>(layout.counters());
+  scratch.partials = carver.add<float>(chunks * 32 * (kDecodeChunk / 2 + 4));
+  if (layout.tiles.composed) scratch.composed = carve_composed(carver, layout.tiles.composed);
+  return scratch;
+}
+
+DecodeWalk decode_walk(const AttentionProblem& problem, const AttentionShape& shape,
+                       const DecodeLayout& layout, const Tile& tile) {
+  DecodeWalk walk{attention_walk(problem, shape, layout.tiles, tile)};
+  walk.step_pieces = 1;  // keys are split at any piece
+  walk.longest_last = walk.reverses_odd_rounds = false;
+  walk.sets = static_cast<int>(layout.sets);
+  walk.groups_per_set = static_cast<int>(layout.groups_per_set());
+  walk.min_units = tile.kv_splits;
+  walk.part_pieces = static_cast<int>(layout.part_pieces);
+  walk.max_parts = static_cast<int>(layout.max_parts);
+  return walk;
+}
+
+KernelFamily sm90_decode_family() {
+  KernelFamily family =
+      make_family<Decode>("sm90_decode", Backend::sm90, Op::attention, kSm90DecodeRows);
+  family.clears_rest = true;
+  return family;
+}
+
+}  // namespace tessera::planning

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/sm90/decode/traits.cuh"
+#include "src/kernels/cuda/sm90/tile/copy.cuh"
+#include "src/walk/lanes.hpp"
+
+// The producer warp: walks the tiles of the CTA's share, looks up 32 pieces at a time, and loads
+// them.
+namespace tessera::cuda::sm90::decode {
+
+template <class T>
+struct Producer {
+  using Shared = typename T::Shared;
+
+  const Arguments& args;
+  Shared& shared;
+  const planning::DecodeShares shares;
+  const int lane = threadIdx.x % 32;
+  tile::RingCursor<T::kTiles> tile_at;
+  tile::RingCursor<T::kStages> stage_at;
+
+  __device__ void run() {
+    const auto cta = static_cast<int>(blockIdx.x);
+    if (shares.begin(cta) < shares.begin(cta + 1)) load_share(cta);
+    tile::wait(&shared.tile_ring.empty[tile_at.stage], tile_at.parity ^ 1);
+    if (lane == 0) {
+      shared.tiles[tile_at.stage].no_more_tiles = true;
+      tile::arrive(&shared.tile_ring.full[tile_at.stage]);
+    }
+  }
+
+ private:
+  __device__ void load_share(int cta) {
+    const typename T::Tiles tiles{args.walk};
+    const std::int64_t end = shares.begin(cta + 1);
+    Entries entries(tiles, shared.first_entry, shared.first_units, lane);
+    for (std::int64_t at = shares.begin(cta); at < end;) {
+      const std::int64_t begin = entries.move_to(tiles, at, lane);
+      const planning::DecodeTile found = tiles.find(entries.found, at - begin);
+      planning::TileParts parts(args.walk, shares, cta, begin + found.begin, found);
+      planning::KvShare share;
+      while (parts.next(share)) load_tile(found, share);
+      at = begin + found.begin + planning::units_of(found.pieces);
+    }
+  }
+
+  /// The units of 32 entries, one per lane.
+  struct Entries {
+    std::int64_t before, mine, through;  // units before all, of this lane's, up to this lane's
+    int first, found;
+
+    __device__ Entries(const typename T::Tiles& tiles, int first, std::int64_t before, int lane)
+        : before(before), first(first), found(first) {
+      count(tiles, lane);
+    }
+    /// Finds the entry that contains a unit. Returns its first unit.
+    __device__ std::int64_t move_to(const typename T::Tiles& tiles, std::int64_t unit, int lane) {
+      while (true) {
+        const unsigned beyond = __ballot_sync(kAllLanes, through > unit - before);
+        if (beyond != 0) {
+          const int holder = planning::first_lane(beyond);
+          found = first + holder;
+          return before + __shfl_sync(kAllLanes, through - mine, holder);
+        }
+        before += __shfl_sync(kAllLanes, through, 31);
+        first += 32;
+        count(tiles, lane);
+      }
+    }
+
+   private:
+    __device__ void count(const typename T::Tiles& tiles, int lane) {
+      const int entry = first + lane;
+      mine = entry < tiles.walk.entries() ? tiles.units(entry) : 0;
+      through = sum_through(lane, mine);
+    }
+  };
+
+  __device__ void load_tile(const planning::DecodeTile& found, const planning::KvShare& share) {
+    TileDescriptor& descriptor = shared.tiles[tile_at.stage];
+    tile::wait(&shared.tile_ring.empty[tile_at.stage], tile_at.parity ^ 1);
+    if (lane == 0) {
+      describe_tile(args.walk, found.place, 0, descriptor);
+      descriptor.share = share;
+      descriptor.no_more_tiles = false;
+      tile::arrive(&shared.tile_ring.full[tile_at.stage]);
+    }
+    __syncwarp();
+    tile_at.advance();
+    shared.pieces.start(args.walk, descriptor, lane);
+    __syncwarp();
+    const int count = args.walk.template steps_of<T::kTeams>(share);
+    for (int first = 0; first < count; first += 32) {
+      const planning::Piece piece = shared.pieces.at(args.walk, first + lane);
+      planning::PieceBoxes boxes;
+      std::uint64_t kept = 0;
+      if (piece.visited) {
+        kept = shared.pieces.kept(args.walk, descriptor, piece);
+        boxes =
+            planning::PieceBoxes::of(args.walk, args.pages, descriptor, piece, args.box_rows, kept);
+        kept &= boxes.present;
+      }
+      const int in_batch = min(count - first, 32);
+      for (int i = 0; i < in_batch; ++i) {
+        tile::wait(&shared.empty[stage_at.stage], stage_at.parity ^ 1);
+        if (lane == i) load_piece(piece, boxes, kept, descriptor.kv_head);
+        __syncwarp();
+        stage_at.advance();
+      }
+    }
+    __syncwarp();
+  }
+
+  /// Writes a step's descriptor and requests its keys and values. One lane calls it.
+  __device__ void load_piece(const planning::Piece& piece, const planning::PieceBoxes& boxes,
+                             std::uint64_t kept, int kv_head) {
+    const int stage = stage_at.stage;
+    std::uint64_t *k_full = &shared.k_full[stage], *v_full = &shared.v_full[stage];
+    Step& step = shared.steps[stage];
+    step.key = piece.key;
+    step.bits = piece.bits;
+    step.kept = kept;
+    step.masked = piece.masked != 0 || kept != kAllKeys;
+    step.visited = kept != 0;
+    if (kept == 0) {
+      tile::arrive(k_full);
+      tile::arrive(v_full);
+      return;
+    }
+    tile::arrive_expecting(k_full, T::Keys::kBytes);
+    load_rows(shared.keys[stage], args.k, boxes, kv_head, k_full);
+    tile::arrive_expecting(v_full, T::Values::kBytes);
+    load_rows(shared.values[stage], args.v, boxes, kv_head, v_full);
+  }
+
+  template <class Rows>
+  __device__ void load_rows(Rows& to, const CUtensorMap& map, const planning::PieceBoxes& boxes,
+                            int kv_head, std::uint64_t* full) {
+#pragma unroll
+    for (int box = 0; box < planning::kMaxBoxes; ++box) {
+      const int row = box * args.box_rows;
+      if (row >= T::kKeys) break;
+#pragma unroll
+      for (int panel = 0; panel < Rows::kPanels; ++panel)
+        tile::copy_box(tile::shared_address(to.panel(panel, row)), map, panel * Rows::kLine,
+                       boxes.row, kv_head, boxes.batch[box], tile::shared_address(full),
+                       args.policy);
+    }
+  }
+};
+
+}  // namespace tessera::cuda::sm90::decode

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "src/kernels/cuda/attention/masks.cuh"
+#include "src/kernels/cuda/attention/partials.cuh"
+#include "src/kernels/cuda/attention/results.cuh"
+#include "src/kernels/cuda/attention/scores.cuh"
+#include "src/kernels/cuda/common/precision.cuh"
+#include "src/kernels/cuda/sm90/attention/shape.cuh"
+#include "src/kernels/cuda/sm90/decode/plan.hpp"
+#include "src/kernels/cuda/sm90/tile/barrier.cuh"
+#include "src/kernels/cuda/sm90/tile/rows_tile.cuh"
+#include "src/kernels/row.hpp"
+
+// The sizes of a kernel row, its shared memory, and the kernel's parameters.
+namespace tessera::cuda::sm90::decode {
+
+using namespace cuda::attention;  // parts shared by all architectures
+
+/// A step: one piece of keys, in a stage.
+struct Step {
+  std::int64_t bits;   // offset of its element mask; kNoBits: none
+  std::uint64_t kept;  // keys in memory that some query of the tile sees, a bit each
+  std::int32_t key;    // the first key inside the sequence
+  bool visited;        // false: no query needs the piece, and nothing is loaded
+  bool masked;         // some query does not see all of its keys
+};
+
+/// Q as the kernel reads it; strides in elements.
+struct Queries {
+  const void* data;
+  std::int64_t batch, row, head;
+  int dim;
+};
+
+struct Arguments {
+  CUtensorMap k, v;
+  planning::DecodeWalk walk;
+  planning::PageView pages;  // without a table: contiguous keys
+  int box_rows;              // keys per TMA box
+  std::uint64_t policy;      // L2 hint for keys and values
+  Queries q;
+  Result result;
+  bool transforms_scores;
+  ScoreTransform transform;
+  Exponents exponents;
+  Sinks sinks;
+  ElementMasks masks;
+  void* partials;               // partial results of split tiles
+  std::uint64_t* merge_counts;  // finished parts of tiles, at KvShare::tile
+};
+
+template <planning::Tile kOfRow, class ElementType>
+struct Traits {
+  using Element = ElementType;
+  static constexpr planning::Tile kTile = kOfRow;
+  static constexpr int kKeys = kTile.n, kDim = kTile.k, kDimV = kTile.v, kStages = kTile.stages;
+  static_assert(kKeys == planning::kKeyPiece, "a step is one piece");
+  static_assert(kDim % 64 == 0 && kDimV % 64 == 0, "panels have 64 columns");
+  /// Teams of warps take pieces in turn; the warps of a team have 16 rows each.
+  static constexpr int kTeams = kTile.kv_splits, kRowWarps = kTile.m / 16;
+  static constexpr int kWarps = kTeams * kRowWarps, kThreads = (kWarps + 1) * 32;
+  static_assert(kWarps == planning::decode_warps(kTile) && kStages % kTeams == 0);
+  static_assert(kTeams > 1, "results are merged through shared memory");
+  static constexpr int kTiles = 8;  // tile descriptors
+  /// Results are exchanged by chunks of columns: in each round, every team merges one chunk.
+  static constexpr int kChunk = planning::kDecodeChunk, kChunks = kDimV / kChunk;
+  static constexpr int kPerRound = kChunks < kTeams ? kChunks : kTeams;
+  static constexpr int kRounds = (kChunks + kPerRound - 1) / kPerRound;
+  /// Parts of a tile that are loaded at once when they are merged: as many as registers hold.
+  static constexpr int kPartsAtOnce = kThreads <= 256 ? 6 : 4;
+
+  using Keys = tile::RowsTile<Element, kKeys, kDim>;
+  using Values = tile::RowsTile<Element, kKeys, kDimV>;
+  using Partial = PartialResult<kChunk, 32>;
+  using Pieces = planning::ListPieces<1, kTile.m>;
+  using Tiles = planning::DecodeTiles<kTile.m>;
+
+  struct Shared {
+    Keys keys[kStages];
+    Values values[kStages];
+    uint4 q[kRowWarps][kDim / 16][32];  // A operands of QK, as lanes hold them
+    Partial exchange[kTeams][kRowWarps][kPerRound];
+    std::uint64_t k_full[kStages], v_full[kStages], empty[kStages];
+    tile::RingBarriers<kTiles> tile_ring;
+    TileDescriptor tiles[kTiles];
+    Step steps[kStages];
+    // For the producer: pieces of the current tile; where this CTA's share begins.
+    Pieces pieces;
+    std::int64_t first_units;  // units before `first_entry`
+    int first_entry;
+    bool merges;  // this CTA finished last and merges the parts of a tile
+  };
+  static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
+  static_assert(kSharedBytes <= 226 * 1024);
+};
+
+}  // namespace tessera::cuda::sm90::decode

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/walk/key_pieces.hpp"
+#include "src/walk/tile_walk.hpp"
+
+// How attention with few queries per sequence divides its work. Every CTA computes its share from
+// the real lengths and lists: the pieces of all tiles, one tile after the other, are cut into equal
+// shares, so that a CTA's share may begin and end inside of tiles. CTAs with parts of the same tile
+// merge their results. If results may not depend on the batch, the length of a tile alone says
+// where it is cut, and a CTA takes the parts that begin in its share.
+namespace tessera::planning {
+
+/// The walk, and how its head groups share lists.
+struct DecodeWalk : AttentionWalk {
+  int sets = 1;            // sets of lists per sequence; without a mask 1
+  int groups_per_set = 1;  // head groups that share a set
+  int min_units = 1;       // per CTA
+  // Results that do not depend on the batch: the minimum of pieces per part, and the maximum of
+  // parts per tile. 0: tiles are cut where the shares of CTAs end.
+  int part_pieces = 0, max_parts = 1;
+
+  /// One entry per sequence and set of lists: its head groups have tiles with equal walks.
+  TESSERA_HD constexpr int entries() const { return batches * sets; }
+
+  /// The pieces of each part of a tile, except the last one. For fixed parts only.
+  TESSERA_HD constexpr int pieces_per_part(int pieces) const {
+    return max_of(part_pieces, (pieces + max_parts - 1) / max_parts);
+  }
+  /// The steps of a part. The teams of a CTA take steps in turn; a fixed part begins with the first
+  /// team, so parts before it are filled up with steps without keys.
+  template <int kTeams>
+  TESSERA_HD constexpr int steps_of(const KvShare& share) const {
+    const int steps = share.to - share.from;
+    return part_pieces > 0 ? (steps + kTeams - 1) / kTeams * kTeams : steps;
+  }
+  /// The number of a tile, below `tiles`, even if offsets are not valid.
+  TESSERA_HD constexpr int number_of(const TilePlace& place) const {
+    if (!packed_q)
+      return (place.batch * head_groups + place.head_group) * tiles_per_head + place.tile;
+    const auto first = static_cast<int>(sequences.at(place.batch).q_begin) / queries;
+    return place.head_group * tiles_per_head + first + place.batch + place.tile;
+  }
+  /// The place of a part's partial result.
+  TESSERA_HD constexpr std::int64_t slot(const KvShare& share, int part) const;
+};
+
+/// The unit of work is one piece of keys. What a tile takes besides its pieces is one unit more,
+/// which lies behind them. So a tile without keys belongs to a share too.
+TESSERA_HD constexpr int units_of(int pieces) { return pieces + 1; }
+
+/// A tile, found by one of its units.
+struct DecodeTile {
+  TilePlace place{};
+  int pieces = 0;
+  std::int64_t begin = 0;  // its first unit, counted from the first unit of its entry
+};
+
+/// The tiles of a problem in the order in which they are divided: by sequence, set of lists, head
+/// group, and place in the sequence. `kRows`: rows of a tile.
+template <int kRows>
+struct DecodeTiles {
+  const DecodeWalk& walk;
+
+  TESSERA_HD constexpr int per_head(int batch) const {
+    return walk.packed_q ? walk.tiles_of(walk.sequences.at(batch).q_length) : walk.tiles_per_head;
+  }
+  TESSERA_HD constexpr int pieces(const TilePlace& place) const {
+    TileDescriptor descriptor{};
+    describe_tile(walk, place, 0, descriptor);
+    ListPieces<1, kRows> pieces{};
+    pieces.start(walk, descriptor, 0);
+    return pieces.count;
+  }
+  /// The units of an entry.
+  TESSERA_HD constexpr std::int64_t units(int entry) const {
+    const int batch = entry / walk.sets;
+    return units_of_head(batch, entry % walk.sets, per_head(batch)) * walk.groups_per_set;
+  }
+  /// The tile that contains a unit of an entry.
+  TESSERA_HD constexpr DecodeTile find(int entry, std::int64_t unit) const {
+    const int batch = entry / walk.sets, set = entry % walk.sets, tiles = per_head(batch);
+    const std::int64_t of_head = units_of_head(batch, set, tiles);
+    const std::int64_t group = of_head > 0 ? unit / of_head : 0;
+    DecodeTile found;
+    found.begin = group * of_head;
+    found.place = {batch, set * walk.groups_per_set + static_cast<int>(group), 0};
+    while (true) {
+      found.pieces = pieces(found.place);
+      const std::int64_t end = found.begin + units_of(found.pieces);
+      if (unit < end || found.place.tile + 1 >= tiles) return found;
+      found.begin = end;
+      ++found.place.tile;
+    }
+  }
+
+ private:
+  TESSERA_HD constexpr std::int64_t units_of_head(int batch, int set, int tiles) const {
+    std::int64_t units = 0;
+    for (int tile = 0; tile < tiles; ++tile)
+      units += units_of(pieces({batch, set * walk.groups_per_set, tile}));
+    return units;
+  }
+};
+
+/// Equal shares of all units.
+struct DecodeShares {
+  std::int64_t units = 0;
+  int ctas = 1;  // CTAs with a share; the other ones have nothing to do
+
+  TESSERA_HD static constexpr DecodeShares of(std::int64_t units, int blocks, int min_units) {
+    const std::int64_t most = units / min_units;
+    return {units, most < 1 ? 1 : most < blocks ? static_cast<int>(most) : blocks};
+  }
+  TESSERA_HD constexpr std::int64_t begin(int cta) const {
+    return cta < ctas ? units * cta / ctas : units;
+  }
+  TESSERA_HD constexpr int cta_of(std::int64_t unit) const {
+    return static_cast<int>(((unit + 1) * ctas - 1) / units);
+  }
+
+  /// The share of a CTA in a tile whose first unit is `begins`; false if it has none. A part of a
+  /// tile is counted at `share.tile`, the CTA with the tile's first part.
+  TESSERA_HD constexpr bool find(int cta, std::int64_t begins, int pieces, KvShare& share) const {
+    const std::int64_t from = max_of(begin(cta), begins);
+    const std::int64_t to = min_of(begin(cta + 1), begins + max_of(pieces, 1));
+    if (from >= to) return false;
+    share = {};
+    if (pieces == 0) {
+      share.to = 0;
+      return true;
+    }
+    share.from = static_cast<std::int32_t>(from - begins);
+    share.to = static_cast<std::int32_t>(to - begins);
+    share.of = pieces;
+    share.tile = cta_of(begins);
+    share.part = cta - share.tile;
+    share.parts = cta_of(begins + pieces - 1) - share.tile + 1;
+    return true;
+  }
+
+  /// The place of a part's partial result. A CTA has at most one part of a tile that begins in an
+  /// earlier share, and one of a tile that ends in a later share.
+  TESSERA_HD static constexpr int slot(const KvShare& share, int part) {
+    return 2 * (share.tile + part) + (part == 0 ? 1 : 0);
+  }
+  static constexpr std::int64_t slots(std::int64_t blocks) { return 2 * blocks; }
+};
+
+TESSERA_HD constexpr std::int64_t DecodeWalk::slot(const KvShare& share, int part) const {
+  if (part_pieces == 0) return DecodeShares::slot(share, part);
+  return static_cast<std::int64_t>(share.tile) * max_parts + part;
+}
+
+/// The parts of a tile that a CTA computes, in order.
+class TileParts {
+ public:
+  /// `begins`: the tile's first unit, of all units.
+  TESSERA_HD constexpr TileParts(const DecodeWalk& walk, const DecodeShares& shares, int cta,
+                                 std::int64_t begins, const DecodeTile& tile)
+      : walk_(walk), tile_(tile) {
+    fixed_ = walk.part_pieces > 0 && tile.pieces > 0;
+    if (!fixed_) {
+      end_ = shares.find(cta, begins, tile.pieces, found_) ? 1 : 0;
+      return;
+    }
+    per_part_ = walk.pieces_per_part(tile.pieces);
+    // Part p begins at piece p * per_part.
+    const auto parts_before = [&](std::int64_t piece) {
+      const std::int64_t within = clamp_to(piece, 0, tile.pieces);
+      return static_cast<int>((within + per_part_ - 1) / per_part_);
+    };
+    at_ = parts_before(shares.begin(cta) - begins);
+    end_ = parts_before(shares.begin(cta + 1) - begins);
+    found_.of = tile.pieces;
+    found_.parts = parts_before(tile.pieces);
+    found_.tile = walk.number_of(tile.place);
+  }
+
+  /// Stores the next part in `share`; returns false after the last one.
+  TESSERA_HD constexpr bool next(KvShare& share) {
+    if (at_ >= end_) return false;
+    share = found_;
+    if (fixed_) {
+      share.part = at_;
+      share.from = at_ * per_part_;
+      share.to = min_of(share.from + per_part_, tile_.pieces);
+    }
+    ++at_;
+    return true;
+  }
+
+ private:
+  const DecodeWalk& walk_;
+  const DecodeTile& tile_;
+  KvShare found_{};
+  bool fixed_ = false;
+  int per_part_ = 0, at_ = 0, end_ = 0;
+};
+
+/// The boxes of a piece in memory: one for contiguous keys and in pages of 64 keys or more, else
+/// one per page.
+inline constexpr int kMaxBoxes = 8;
+struct PieceBoxes {
+  int row = 0;                       // in the sequences' rows, or in the page
+  int batch[kMaxBoxes] = {};         // or page; -1: none, so the copy gives zeros
+  std::uint64_t present = kAllKeys;  // keys that are in memory, a bit each
+
+  /// `seen`: the keys of the piece that some query sees. Pages without any are not loaded.
+  TESSERA_HD static constexpr PieceBoxes of(const AttentionWalk& walk, const PageView& pages,
+                                            const TileDescriptor& tile, const Piece& piece,
+                                            int box_rows, std::uint64_t seen) {
+    PieceBoxes boxes;
+    if (!pages.table) {
+      const KeyPlace place = place_of(walk, tile, piece);
+      boxes.row = place.row;
+      boxes.batch[0] = place.batch;
+      return boxes;
+    }
+    // The piece is inside one page, or consists of whole pages.
+    const PagePlace place = page_place(piece.key, pages.page_size);
+    boxes.row = static_cast<int>(place.slot);
+    const std::int64_t row = tile.batch * pages.batch_stride + place.page * pages.entry_stride;
+    const auto keys_of = [&](int box) {
+      return bits_between(box * box_rows, (box + 1) * box_rows);
+    };
+    // Reads all entries before the first is used, so that their latencies overlap.
+    TESSERA_UNROLL()
+    for (int box = 0; box < kMaxBoxes; ++box) {
+      const bool wanted = (seen & keys_of(box)) != 0 && place.page + box < pages.max_pages;
+      boxes.batch[box] = wanted ? pages.table[row + box * pages.entry_stride] : -1;
+    }
+    TESSERA_UNROLL()
+    for (int box = 0; box < kMaxBoxes; ++box) {
+      if (boxes.batch[box] >= 0 && boxes.batch[box] < pages.pages) continue;
+      boxes.batch[box] = -1;
+      boxes.present &= ~keys_of(box);
+    }
+    return boxes;
+  }
+};
+
+}  // namespace tessera::planning
