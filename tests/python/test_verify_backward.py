@@ -108,5 +108,7 @@ def test_the_same_problem_as_the_forward_pass():
     for seed in range(40):
         d = backward.draw_backward(seed, ("f16", "bf16"), 10000)
         forward = draw.draw(seed, ("f16", "bf16"), 10000)
-        forward.lse = True
+        forward.lse, forward.batch_invariant = True, False
+        if forward.page:  # keys in pages have no gradients
+            forward.page = forward.more_pages = forward.max_kv_length = 0
         assert d.forward == forward and d.seed == seed
