@@ -175,6 +175,19 @@ TEST(SelectDecode, BatchInvariantProblems) {
   EXPECT_NE(text.find("keys split into at most 32 parts of at least 512"), std::string::npos)
       << text;
   EXPECT_NE(text.find("batch_invariant is not supported"), std::string::npos) << text;
+  const std::string ampere = to_text(select(invariant(64, 1, 8192, 0), device_preset("a100"), {}));
+  EXPECT_NE(ampere.find("sm80_attention  batch_invariant is not supported"), std::string::npos)
+      << ampere;
+}
+
+TEST(SelectDecode, KeysInE4m3AreRefused) {
+  AttentionProblem p = step(64, 1, 8192, 32, 8, 64);
+  p.k.dtype = p.v.dtype = DType::e4m3;
+  const std::string text = to_text(on_h200(p));
+  EXPECT_NE(text.find("k and v: dtype e4m3 is not supported (supported: f16, bf16)"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("no kernel supports this problem"), std::string::npos) << text;
 }
 
 TEST(DecodeLayout, WorkspaceDependsOnTheTileAlone) {
