@@ -62,7 +62,7 @@ def attention(
 
     Caches in FP8: k and v in float8_e4m3fn beside a wider q, multiplied by ``k_scale`` and
     ``v_scale``, float32 of shape ``[1]``, ``[kv_heads]`` or ``[pages or batch, kv_heads]``, as
-    `quantize` and `paged.append` write them. On the CPU so far, and without gradients.
+    `quantize` and `paged.append` write them. Only on the CPU so far, and without gradients.
 
     Query i stands at ``q_position + i``, key j at ``kv_position + j`` (per sequence; by default the
     last query and the last key stand together). ``causal`` hides later keys, ``window_left`` and
@@ -74,8 +74,7 @@ def attention(
 
     With ``batch_invariant=True`` a sequence's results have the same bits whatever else is in the
     batch, and however large it is, on one kind of device; ``q_length``, or ``max_q_length`` of
-    packed queries, has to be the same. Few kernels support it: on a GPU those for few queries and
-    pages.
+    packed queries, has to be the same. On a GPU only the rows of ``sm90_decode`` support it.
 
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.

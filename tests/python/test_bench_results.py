@@ -213,7 +213,7 @@ def test_a_forced_backend_is_the_only_one(name):
 
 def test_a_refusal_is_its_reasons_each_once_without_other_devices_kernels():
     error = NotImplementedError(
-        "problem   something long\nchosen    no kernel takes this problem\n"
+        "problem   something long\nchosen    no kernel supports this problem\n"
         "rejected  sm90_a       blocks need a multiple of 64 rows\n"
         "rejected  sm90_b       blocks need a multiple of 64 rows\n"
         "rejected  sm80         no kernel for matmul in this version\n"

@@ -328,7 +328,7 @@ def test_other_errors_are_failures(answers, capsys):
 
 def test_refusals_are_counted_by_reason(answers, capsys):
     answers(lambda turn: NotImplementedError(
-        "problem   attention\nchosen    no kernel takes this problem\n"
+        "problem   attention\nchosen    no kernel supports this problem\n"
         f"rejected  cpu_x  takes dims of multiples of 8, got {turn}\nrejected  sm90  not here\n")
         if turn % 3 else None)
     assert run("--count", 6) == 0

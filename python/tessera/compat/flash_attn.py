@@ -36,13 +36,13 @@ _WITHOUT_EFFECT = ("deterministic", "num_splits", "pack_gqa", "sm_margin", "sche
 _UNSUPPORTED = {
     "dropout_p": "there is no dropout inside attention: apply it to the output (flash-attn 3 and 4 "
                  "have no dropout_p: give what follows v by name, as in softmax_scale=)",
-    "alibi_slopes": "scores take no additive bias: give q and k eight more columns, as the FAQ "
-                    "of the documentation shows",
+    "alibi_slopes": "additive biases are not supported: give q and k eight more columns, as the "
+                    "FAQ of the documentation shows",
     "attention_chunk": "a tessera.BlockMask for tessera.attention states chunks",
     "qv": "there is no second product of queries with values",
     "q_descale": "FP8 queries are not supported",
-    "k_descale": "tessera.attention takes k_scale: for all keys, per head, or per page and head",
-    "v_descale": "tessera.attention takes v_scale: for all values, per head, or per page and "
+    "k_descale": "pass k_scale to tessera.attention: for all keys, per head, or per page and head",
+    "v_descale": "pass v_scale to tessera.attention: for all values, per head, or per page and "
                  "head",
     "rotary_cos": "rotate q and k before the call",
     "rotary_sin": "rotate q and k before the call",
