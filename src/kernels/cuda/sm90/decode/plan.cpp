@@ -67,12 +67,17 @@ constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
 // for merging to be short beside them.
 constexpr std::int64_t kPartPieces = 8, kMaxParts = 32;
 
-/// The shape of one sequence of a batch, by which kernel rows are chosen if results may not depend
-/// on the batch.
+/// Keys of the sequence by which kernel rows are chosen if results may not depend on the batch: the
+/// longest sequence decides the width of a page table and the longest list.
+constexpr std::int64_t kKeysOfOne = 4096;
+
+/// The shape of one sequence of a batch with that many keys, all of them in its lists.
 AttentionShape one_of(AttentionShape s) {
+  s.batch = s.mask_batch = 1;
   s.q_total = s.q_length;
-  s.kv_total = s.kv_length;
-  s.batch = 1;
+  s.kv_layout = KvLayout::dense;
+  s.kv_length = s.kv_total = std::max(kKeysOfOne, s.q_length);
+  s.mask_capacity = ceil_div(s.kv_length, std::max<std::int64_t>(s.mask_block.cols, 1));
   return s;
 }
 
@@ -114,10 +119,16 @@ struct Decode {
 
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    if (!s.batch_invariant) return seconds_of(s, at, row, device);
-    // An upper bound, so that the order of the rows does not depend on the batch.
+    // With many queries, times that no measurement has confirmed have to be clearly shorter than
+    // those of sm90_attention, which does not support pages.
+    constexpr std::int64_t kFewQueries = 16;
+    constexpr double kUnconfirmed = 1.3;
+    const bool clear = s.kv_layout == KvLayout::paged || s.q_length <= kFewQueries;
+    if (!s.batch_invariant) return (clear ? 1 : kUnconfirmed) * seconds_of(s, at, row, device);
+    // Scaled by the same number for all rows, so that their order does not depend on the batch.
     const Shape one = one_of(s);
-    return real(s.batch) * seconds_of(one, decode_layout(one, row, device.units), row, device);
+    const double scale = std::max(real(s.batch) * real(s.kv_length), 1.0) / real(one.kv_length);
+    return scale * seconds_of(one, decode_layout(one, row, device.units), row, device);
   }
 
   static double seconds_of(const Shape& s, const Layout& at, const KernelRow& row,
