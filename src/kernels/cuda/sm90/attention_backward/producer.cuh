@@ -98,7 +98,7 @@ class Producer {
     return {};
   }
 
-  __device__ static int lane() { return attention::thread_of_block() % kLanes; }
+  __device__ static int lane() { return thread_of_block() % kLanes; }
   __device__ int first_head() const { return shared_.job.kv_head * args_.walk.group; }
   __device__ int end_head() const { return first_head() + args_.walk.group; }
 

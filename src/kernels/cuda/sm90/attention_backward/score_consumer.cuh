@@ -161,9 +161,9 @@ class ScoreConsumer {
 
   /// Read from the special register at each use, so that they occupy no register.
   __device__ __forceinline__ int thread() const {
-    return attention::thread_of_block() % kWarpgroup;
+    return thread_of_block() % kWarpgroup;
   }
-  __device__ __forceinline__ int lane() const { return attention::thread_of_block() % kLanes; }
+  __device__ __forceinline__ int lane() const { return thread_of_block() % kLanes; }
 
   const Arguments& args_;
   Shared& shared_;
