@@ -38,8 +38,8 @@ def share(text):
     return value
 
 
-def choose_device(wanted):
-    """A torch.device, and the dtype to compute in there."""
+def choose_device(wanted, pages=False):
+    """A torch.device, and the dtype to compute in there. `pages`: for keys in pages."""
     import torch
 
     cpu, gpu = (torch.device("cpu"), torch.float32), (torch.device("cuda"), torch.bfloat16)
@@ -49,7 +49,11 @@ def choose_device(wanted):
     if wanted == "cpu" or not here:
         return cpu
     q = torch.empty(1, 128, 1, 64, device=gpu[0], dtype=gpu[1])
-    known = tessera.explain(tessera.attention, q, q, q)["supported"]
+    lists = {}
+    if pages:
+        one = torch.ones(1, 1, device=gpu[0], dtype=torch.int32)
+        lists = {"page_table": one, "kv_end": one[0]}
+    known = tessera.explain(tessera.attention, q, q, q, **lists)["supported"]
     return gpu if known or wanted == "cuda" else cpu
 
 

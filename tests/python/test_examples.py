@@ -71,6 +71,14 @@ def test_transformers_model():
          "difference of the logits", r"^\d of 8 generated tokens are the same")
 
 
+def test_serve_paged():
+    done = run("serve_paged.py", "--length", 200, "--requests", 5, "--words", 70, needs=TORCH)
+    state = r": 0 requests wait, 0 run, 10 pages are free, [1-9] evicted, [\d,]+ tokens/s"
+    says(done, r"^5 prompts, 10 pages of 64, [\w.]+ on \w", f"^dense{state}", f"^lists{state}",
+         *5 * [r"^logits after \d+ tokens beside float64: error \d\.\de-\d+"],
+         r"^attention with lists beside float64: error \d\.\de-\d+")
+
+
 def test_matrix_market(tmp_path):
     done = run("matrix_market.py", "--picture", "grid.svg", "--device", "cpu", cwd=tmp_path)
     says(done, "^1728 x 1728, 44,100 elements", "block +stored +fill", r"^ +3 +4,900 +100\.0%",
@@ -92,11 +100,13 @@ def test_matrix_market_of_a_user(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["long_context.py", "train_block_mask.py", "prune_mlp.py",
-                                  "transformers_model.py", "matrix_market.py"])
+                                  "transformers_model.py", "matrix_market.py", "serve_paged.py"])
 def test_on_a_gpu(name, tmp_path):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
         pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
+    if name == "serve_paged.py" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("pages need compute capability 9.x")
     needs = TRANSFORMERS if name == "transformers_model.py" else ()
     says(run(name, "--device", "cuda", needs=needs, cwd=tmp_path),
          re.escape(torch.cuda.get_device_name()))

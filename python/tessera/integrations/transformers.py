@@ -5,7 +5,8 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="tessera")
 
 Causality, sliding windows and padding become ranges and positions; whatever else a model masks
-becomes a block mask, once a forward pass."""
+becomes a block mask, once a forward pass. Continuous batching (`model.generate_batch`) reads its
+cache in pages."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ from transformers.masking_utils import (
 
 from tessera.attention import attention
 from tessera.block_mask import BlockMask
+from tessera.integrations import continuous_batching
 
 NAME = "tessera"
 
@@ -51,9 +53,11 @@ class Visibility:
 
 
 def register() -> None:
-    """Adds "tessera" to the attention implementations of transformers."""
+    """Adds "tessera" to the attention implementations of transformers. For continuous batching both
+    "tessera" and "paged|tessera" name it."""
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, attention_mask)
+    continuous_batching.admit(NAME)
 
 
 def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0,
@@ -122,6 +126,11 @@ def _used_range(padding: Tensor | None, kv_length: int,
     return begin.to(torch.int32), end.to(torch.int32)
 
 
+# What transformers says of packed sequences and of pages.
+_PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "block_table",
+           "k_cache", "v_cache")
+
+
 def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
                       attention_mask: Any, dropout: float = 0.0, scaling: float | None = None,
                       is_causal: bool | None = None, sliding_window: int | None = None,
@@ -139,6 +148,11 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     elif attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         window = sliding_window - 1 if causal and sliding_window is not None else None
+        if options.get("cu_seq_lens_q") is not None:
+            sequences = {name: options[name] for name in _PACKED if name in options}
+            return continuous_batching.packed_attention(
+                query, key, value, scale=scaling, softcap=softcap or 0.0, sinks=s_aux,
+                causal=bool(causal), window_left=window, **sequences), None
         seen = Visibility(causal=bool(causal), window_left=window)
     elif isinstance(attention_mask, Tensor) and attention_mask.dtype == torch.bool:
         seen = Visibility(mask=BlockMask.from_dense(attention_mask[..., : key.shape[2]]))
