@@ -126,7 +126,7 @@ TEST(GpuBsr, ManyColumns) {
         for (std::int64_t length : {915, 960}) {
           Products p(static_cast<std::uint64_t>(block.rows + length), 16);
           // 41 strips for blocks of 16 rows, two per thread block: the last one has a single strip.
-          const std::int64_t rows = 41 * 16 / block.rows, cols = 40;
+          const std::int64_t rows = 41 * 16 / block.rows, cols = skewed ? 240 : 40;
           Pattern pattern{rows, cols, {0}, {}};
           for (std::int64_t i = 0; i < rows; ++i) {
             const std::int64_t stored = i == 0 ? 1 : !skewed ? 5 : i % 9 == 4 ? cols : i % 3;
