@@ -61,7 +61,7 @@ def calls(monkeypatch):
 def model_of(name, device):
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
-    return model.to(device, torch.float32 if device == "cpu" else torch.bfloat16)
+    return model.to(device, torch.float32 if device == "cpu" else torch.float16)
 
 
 def prompts():
@@ -176,7 +176,7 @@ def test_softcap_and_few_pages(device, calls):
     config = transformers.Gemma2Config(**SMALL, sliding_window=500, attn_logit_softcapping=2.0)
     config.layer_types = ["full_attention"] * SMALL["num_hidden_layers"]
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    model = model.to(device, torch.float32 if device == "cpu" else torch.bfloat16)
+    model = model.to(device, torch.float32 if device == "cpu" else torch.float16)
     inputs = prompts()
     results = serve(model, "tessera", inputs, num_blocks=4)
     assert calls["_decode"] > 0

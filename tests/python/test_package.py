@@ -90,7 +90,8 @@ def test_programs_in_the_pages(program, tmp_path, monkeypatch):
 def test_the_pages_have_programs():
     found = {page.relative_to(ROOT).as_posix() for page in PAGES if [*python_blocks(page)]}
     assert {"README.md", "docs/python.md", "docs/faq.md", "docs/howto/prune_to_bsr.md",
-            "docs/howto/sparse_prefill.md", "docs/howto/replace_flash_attn.md"} <= found
+            "docs/howto/sparse_prefill.md", "docs/howto/serve_long_prompts.md",
+            "docs/howto/replace_flash_attn.md"} <= found
 
 
 def test_explain():
