@@ -40,7 +40,7 @@ class Fa3(Peer):
         make = self._forward if problem.op == "attention" else self._backward
         run = make(module, problem, window)
         run(0)
-        return Prepared(run)
+        return Prepared(run, version=f"{self.version()} (contiguous keys)" if problem.pages else None)
 
     def _forward(self, module, problem, window):
         p = problem.params
