@@ -40,7 +40,8 @@ class Fa3(Peer):
         make = self._forward if problem.op == "attention" else self._backward
         run = make(module, problem, window)
         run(0)
-        return Prepared(run, version=f"{self.version()} (contiguous keys)" if problem.pages else None)
+        contiguous = f"{self.version()} (contiguous keys)" if problem.pages else None
+        return Prepared(run, version=contiguous)
 
     def _forward(self, module, problem, window):
         p = problem.params

@@ -160,9 +160,7 @@ class ScoreConsumer {
   }
 
   /// Read from the special register at each use, so that they occupy no register.
-  __device__ __forceinline__ int thread() const {
-    return thread_of_block() % kWarpgroup;
-  }
+  __device__ __forceinline__ int thread() const { return thread_of_block() % kWarpgroup; }
   __device__ __forceinline__ int lane() const { return thread_of_block() % kLanes; }
 
   const Arguments& args_;
