@@ -15,7 +15,7 @@ for group in "$@"; do
   case $group in
     test) wanted+=("numpy:numpy" "scipy:scipy" "pytest:pytest" "ml_dtypes:ml_dtypes"
       "apache-tvm-ffi>=0.1.15,<0.2:tvm_ffi" "scikit-build-core>=0.11:scikit_build_core") ;;
-    torch) wanted+=("torch>=2.8:torch" "transformers>=5:transformers") ;;
+    torch) wanted+=("torch>=2.8:torch" "transformers>=5:transformers" "psutil:psutil") ;;
     cuda) wanted+=("--no-deps nvidia-cutlass==4.2.0.0:cutlass_library") ;;
     lint) wanted+=("ruff>=0.17:ruff" "codespell[toml]>=2.4:codespell_lib" "mypy>=2.4:mypy") ;;
     docs) wanted+=("mkdocs-material>=9.6,<10:material") ;;
