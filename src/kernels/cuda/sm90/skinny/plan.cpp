@@ -48,6 +48,7 @@ struct Cut {
   const KernelRow& row;
   bool sparse, rows_contiguous;
   bool shares_columns;  // CTAs of a cluster may share the loads of the columns
+  bool short_lines;     // lines of the columns' operand are as short as the columns are few
   int loaded;           // columns loaded per step
   int sms;
   std::int64_t rows, col_tiles, matrices;
@@ -109,12 +110,20 @@ double seconds_of(const Cut& cut, const Choice& at) {
   const double multiply = 2.0 * at.units() * kLine * n * kLine / (kFlops * of_rate);
   // Where several tiles of columns read the left operand, it comes from L2.
   constexpr double kFromL2 = 1.5;
+  // Contiguous rows whose lines straddle those of L2: 16 x 7904 x 12032 takes 57 us, not 50.
+  constexpr double kStraddling = 1.2;
   const double step =
-      std::max(bytes / kIntake, multiply) * (cut.sparse || cut.col_tiles == 1 ? 1 : kFromL2);
+      std::max(bytes / kIntake, multiply) * (cut.sparse || cut.col_tiles == 1 ? 1 : kFromL2) *
+      (!cut.sparse && cut.rows_contiguous && cut.rows % kLine != 0 ? kStraddling : 1);
   const double memory = cut.memory_rate > 0 ? kMemory * cut.bytes / rounds / cut.memory_rate : 0;
   // A step's latency is hidden if another thread block fills the gap.
-  const double latency =
-      cut.row.times.step_ns * 1e-9 * std::ceil(steps) / std::max(1.0, std::ceil(ctas));
+  const double gaps = std::ceil(steps) / std::max(1.0, std::ceil(ctas));
+  const double latency = cut.row.times.step_ns * 1e-9;
+  // However low a tile, its loads, barriers and MMAs follow each other: 14 x 8 x 9880 takes 8.7 us,
+  // and 608 x 8 x 4352 with contiguous columns 9.0 us. Meanwhile memory delivers.
+  constexpr double kChain = 0.14e-6, kChainOfShortLines = 0.28e-6;
+  const double of_step = cut.short_lines ? kChainOfShortLines : kChain;
+  const double chain = std::max(of_step - step - latency, 0.0) * gaps;
   const int bytes_of_unit = n / kPiece * kPieceBytes;  // of its sums
   const double sent = on_sm * at.units() * bytes_of_unit * (1.0 - 1.0 / at.splits);
   // Dense products of little depth wait for their results.
@@ -122,8 +131,8 @@ double seconds_of(const Cut& cut, const Choice& at) {
   const double result = 2.0 * at.tiles(cut) * at.height * n;  // bytes
   const double writing =
       cut.sparse || cut.memory_rate <= 0 ? 0 : kWritten * result / cut.memory_rate;
-  return rounds * (cut.row.times.tile_ns * 1e-9 + walked * step + memory + latency +
-                   at.owned(cut) * kPieceStore + sent / kSend) +
+  return rounds * (cut.row.times.tile_ns * 1e-9 + walked * step + latency * gaps +
+                   std::max(memory, chain) + at.owned(cut) * kPieceStore + sent / kSend) +
          writing;
 }
 
@@ -169,6 +178,7 @@ Cut cut_of(const MatmulShape& s, const KernelRow& row, const DeviceFacts& device
           .rows_contiguous = majors.rows_contiguous,
           .shares_columns = tile.n == kSkinnyTogether * kSkinnySharedLines && !left.sparse &&
                             s.batch == 1 && cols <= tile.n,
+          .short_lines = majors.cols_contiguous && cols <= 16,
           .loaded = skinny_loaded(tile.n, majors.cols_contiguous),
           .sms = std::max(device.units, 1),
           .rows = rows,
