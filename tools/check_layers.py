@@ -13,7 +13,8 @@ import tempfile
 # The planning code of families is compiled in every build: files of these names below src/kernels,
 # and those in src/kernels itself.
 PLANS = "src/kernels/**/plan"
-PLAN_FILES = {"plan.cpp", "plan.hpp", "rows.hpp", "refuse.hpp", "cost.hpp", "layout.hpp"}
+PLAN_FILES = {"plan.cpp", "plan.hpp", "rows.hpp", "refuse.cpp", "refuse.hpp", "cost.cpp", "cost.hpp",
+              "layout.cpp", "layout.hpp", "walk.cpp", "walk.hpp"}
 FAMILY = ["src/kernels/cost.hpp", "src/kernels/family.hpp", "src/kernels/reasons.hpp",
           "src/kernels/row.hpp"]
 
@@ -38,7 +39,8 @@ RULES = {
     "src/kernels/cuda/cublaslt": (
         ["src/core", "src/problem", "src/kernels/cuda/common", PLANS, *FAMILY], ["cuda", "posix"]),
     "src/kernels/cuda/attention": (
-        ["src/core", "src/problem", "src/walk", "src/kernels/cuda/common"], ["cuda"]),
+        ["src/core", "src/problem", "src/walk", "src/kernels/cuda/common",
+         "src/kernels/cuda/prepare/compose_mask.hpp"], ["cuda"]),
     "src/api": (["src"], ["posix"]),
     "src/ffi": ([], ["ffi", "signatures"]),
     "apps": (["tests/support"], ["posix", "cli", "json"]),

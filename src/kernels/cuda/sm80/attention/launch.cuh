@@ -37,7 +37,7 @@ void launch_typed(const Call& call) {
   const auto& layout = call.planned.layout.get<planning::AttentionLayout>();
   if (layout.tiles == 0 || shape.q_total == 0) return clear_rest(call.problem, call.stream);
   core::Carver carver(call.workspace);
-  const planning::AttentionScratchSm90 scratch =
+  const planning::AttentionScratch scratch =
       planning::carve_attention_scratch(carver, T::kOfRow, layout);
   Arguments args{};
   args.q = source_of(problem.q);

@@ -57,7 +57,7 @@ void launch_typed(const Call& call) {
   const auto& layout = call.planned.layout.get<planning::AttentionLayout>();
   if (layout.tiles == 0 || shape.q_total == 0) return clear_rest(call.problem, call.stream);
   core::Carver carver(call.workspace);
-  const planning::AttentionScratchSm90 scratch =
+  const planning::AttentionScratch scratch =
       planning::carve_attention_scratch(carver, T::kTile, layout);
   Arguments args{};
   args.q = map_of(heads_of(problem.q), layout.pack, T::kM / layout.pack, T::Queries::kLine);
