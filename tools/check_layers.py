@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks includes: layers include only lower layers, and CUDA stays in src/kernels/cuda.
+"""Checks includes: layers include only lower layers, CUDA stays in src/kernels/cuda, and the kernel
+families there do not include each other.
 
   check_layers.py [ROOT]        check a tree (default: the one that this script is in)
   check_layers.py --self-test   prove that planted violations are found
@@ -55,6 +56,9 @@ RULES = {
     "bench": (["src/core", "tests/support", "bench"], ["posix", "cuda", "json", "openmp"]),
 }
 
+# Families of which other families use parts.
+SHARED_FAMILIES = {"src/kernels/cuda/spgemm"}
+
 OUTSIDE = {
     "posix": r"(unistd|sched|pthread|fcntl|dlfcn|poll|signal|spawn|termios|sys/.*)\.h",
     "highway": r"hwy/.*",
@@ -90,8 +94,19 @@ def kind_of(header):
     return "unknown"
 
 
-def refusal(root, folder, quote, header):
-    """Why files of a folder may not include a header; None if they may."""
+def is_of_other_family(root, name, header):
+    """Whether a header belongs to a GPU kernel family, and the file that includes it to another."""
+    def family_of(path):
+        folder = path.rpartition("/")[0]
+        is_family = folder.startswith("src/kernels/cuda/") and (root / folder / "rows.hpp").is_file()
+        return folder if is_family else None
+
+    mine, other = family_of(name), family_of(header)
+    return mine and other and mine != other and other not in SHARED_FAMILIES
+
+
+def refusal(root, name, folder, quote, header):
+    """Why a file, by the rule of a folder, may not include a header; None if it may."""
     inner, outer = RULES[folder]
     if quote == "<":
         if header.startswith("tessera/"):
@@ -102,6 +117,8 @@ def refusal(root, folder, quote, header):
         return f"{folder} may not use {kind} headers"
     if not (root / header).is_file():
         return "quoted includes start at the root of the tree"
+    if is_of_other_family(root, name, header):
+        return "families share code outside of their folders"
     # Files may include all of the folder that their rule names.
     if any(header == allowed or header.startswith(allowed + "/") for allowed in [folder, *inner]):
         return None
@@ -125,7 +142,7 @@ def violations(root):
                 continue
             text = path.read_text()
             for match in INCLUDE.finditer(text):
-                reason = refusal(root, folder, *match.groups())
+                reason = refusal(root, name, folder, *match.groups())
                 if reason:
                     line = text.count("\n", 0, match.start(2)) + 1
                     found.append(f"{name}:{line}: {match.group(2)}: {reason}")
@@ -145,6 +162,10 @@ def self_test():
         "src/kernels/families.cpp": '#include "src/kernels/cuda/a/plan.hpp"\n',
         "src/kernels/cuda/a/plan.hpp": '#include "src/kernels/family.hpp"\n',
         "src/kernels/cuda/a/launch.cuh": '#include "src/kernels/cuda/a/plan.hpp"\n',
+        "src/kernels/cuda/a/rows.hpp": "",
+        "src/kernels/cuda/d/rows.hpp": "",
+        "src/kernels/cuda/d/plan.hpp": '#include "src/kernels/cuda/c/layout.hpp"\n',
+        "src/kernels/cuda/c/layout.hpp": "",
         "src/select/a.cpp": '#include "src/kernels/families.hpp"\n',
         "src/api/a.cpp": '#include "src/kernels/cpu/a.hpp"\n',
         "src/kernels/cpu/a.hpp": "",
@@ -165,6 +186,7 @@ def self_test():
         "src/kernels/cuda/common/b.cuh": '#include "src/walk/a.hpp"\n',
         "src/kernels/cuda/attention/b.cuh": '#include "src/kernels/cuda/a.cuh"\n',
         "src/kernels/cuda/c/plan.cpp": '#include "src/kernels/cuda/a.cuh"\n',
+        "src/kernels/cuda/d/plan.cpp": '#include "src/kernels/cuda/a/plan.hpp"\n',
         "src/select/b.cpp": '#include "src/kernels/cuda/a/plan.hpp"\n',
         "src/api/b.cpp": "#include <cuda_runtime.h>\n",
         "apps/tessera/b.cpp": '#include "src/problem/a.hpp"\n',
