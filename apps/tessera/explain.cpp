@@ -163,8 +163,8 @@ Command add_explain(CLI::App& app) {
       "  tessera explain attention --heads 32 --kv-heads 8 --q-length 8192 --causal --device "
       "h100\n"
       "  tessera explain attention --block-q 128 --block-kv 128 --density 0.125\n"
-      "  tessera explain attention --batch 8 --q-length 1 --kv-length 8192 --page 64 --kv-dtype "
-      "e4m3\n"
+      "  tessera explain attention --batch 8 --q-length 1 --kv-length 8192 --page 64 --device "
+      "h100\n"
       "  tessera explain bsr_matmul --m 8192 --n 1024 --k 8192 --block 32 --density 0.05\n"
       "No data and no GPU are needed. Exit code 3: no kernel supports the problem there.");
   return {parser, [options] { return run_explain(*options); }};
