@@ -14,8 +14,8 @@ import tempfile
 # The planning code of families is compiled in every build: files of these names below src/kernels,
 # and those in src/kernels itself.
 PLANS = "src/kernels/**/plan"
-PLAN_FILES = {"plan.cpp", "plan.hpp", "rows.hpp", "refuse.cpp", "refuse.hpp", "cost.cpp", "cost.hpp",
-              "layout.cpp", "layout.hpp", "walk.cpp", "walk.hpp"}
+PLAN_FILES = {"rows.hpp", *(f"{name}.{end}" for name in ("plan", "refuse", "cost", "layout", "walk")
+                            for end in ("cpp", "hpp"))}
 FAMILY = ["src/kernels/cost.hpp", "src/kernels/family.hpp", "src/kernels/reasons.hpp",
           "src/kernels/row.hpp"]
 
@@ -94,19 +94,21 @@ def kind_of(header):
     return "unknown"
 
 
-def is_of_other_family(root, name, header):
-    """Whether a header belongs to a GPU kernel family, and the file that includes it to another."""
-    def family_of(path):
-        folder = path.rpartition("/")[0]
-        is_family = folder.startswith("src/kernels/cuda/") and (root / folder / "rows.hpp").is_file()
-        return folder if is_family else None
+def family_of(root, path):
+    """The folder of the GPU kernel family that a file belongs to; None if it belongs to none."""
+    folder = path.rpartition("/")[0]
+    is_family = folder.startswith("src/kernels/cuda/") and (root / folder / "rows.hpp").is_file()
+    return folder if is_family else None
 
-    mine, other = family_of(name), family_of(header)
+
+def crosses_families(root, name, header):
+    """Whether a file of one family includes a header of another that is not shared."""
+    mine, other = family_of(root, name), family_of(root, header)
     return mine and other and mine != other and other not in SHARED_FAMILIES
 
 
-def refusal(root, name, folder, quote, header):
-    """Why a file, by the rule of a folder, may not include a header; None if it may."""
+def refusal(root, folder, quote, header):
+    """Why files of a folder may not include a header; None if they may."""
     inner, outer = RULES[folder]
     if quote == "<":
         if header.startswith("tessera/"):
@@ -117,8 +119,6 @@ def refusal(root, name, folder, quote, header):
         return f"{folder} may not use {kind} headers"
     if not (root / header).is_file():
         return "quoted includes start at the root of the tree"
-    if is_of_other_family(root, name, header):
-        return "families share code outside of their folders"
     # Files may include all of the folder that their rule names.
     if any(header == allowed or header.startswith(allowed + "/") for allowed in [folder, *inner]):
         return None
@@ -142,7 +142,9 @@ def violations(root):
                 continue
             text = path.read_text()
             for match in INCLUDE.finditer(text):
-                reason = refusal(root, name, folder, *match.groups())
+                reason = refusal(root, folder, *match.groups())
+                if not reason and crosses_families(root, name, match.group(2)):
+                    reason = "families share code outside of their folders"
                 if reason:
                     line = text.count("\n", 0, match.start(2)) + 1
                     found.append(f"{name}:{line}: {match.group(2)}: {reason}")
