@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "src/core/carver.hpp"
-#include "src/walk/arithmetic.hpp"
 #include "src/walk/compose_mask.hpp"
 #include "src/walk/sequence.hpp"
 
@@ -44,6 +43,7 @@ inline EdgeSizes edge_sizes(const AttentionShape& s) {
 
 inline double edge_bytes(const EdgeSizes& e) {
   if (!e) return 0;
+  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
   return composed_bytes(e.mask) + 4 * real(e.sets()) * real(e.tiles) * real(e.row_words) +
          8 * real(e.batch) * real(e.mask.heads) * (2 * real(e.tiles) + real(e.mask.rows));
 }

@@ -6,7 +6,6 @@
 
 #include "src/core/carver.hpp"
 #include "src/problem/shape.hpp"
-#include "src/walk/arithmetic.hpp"
 #include "src/walk/list_walk.hpp"
 
 // Composed masks. If the blocks of a mask do not fit an attention kernel's tiles, another kernel
@@ -49,7 +48,7 @@ inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   };
   // The maximum number of multiples of `step` that an interval touches.
   const auto touched = [](std::int64_t length, std::int64_t step) {
-    return 1 + ceil_div(length - std::gcd(length, step), step);
+    return 1 + (length - std::gcd(length, step) + step - 1) / step;
   };
   ComposedMask mask;
   mask.queries = queries;
@@ -58,8 +57,8 @@ inline ComposedMask compose(const AttentionShape& s, std::int64_t queries) {
   mask.batch = s.mask_batch;
   mask.heads = s.mask_heads;
   mask.group = s.heads_per_list();
-  mask.rows = ceil_div(s.q_length, queries);
-  mask.columns = ceil_div(s.kv_length, kComposedKeys);
+  mask.rows = (s.q_length + queries - 1) / queries;
+  mask.columns = (s.kv_length + kComposedKeys - 1) / kComposedKeys;
   mask.capacity =
       bounded(bounded(s.mask_capacity, touched(queries, s.mask_block.rows), mask.columns),
               touched(s.mask_block.cols, kComposedKeys), mask.columns);
