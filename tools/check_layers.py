@@ -56,8 +56,8 @@ RULES = {
     "bench": (["src/core", "tests/support", "bench"], ["posix", "cuda", "json", "openmp"]),
 }
 
-# Families of which other families use parts.
-SHARED_FAMILIES = {"src/kernels/cuda/spgemm"}
+# Families of which others use parts, as they have no folder of building blocks like sm90/tile.
+SHARED_FAMILIES = {"src/kernels/cuda/sm80/attention", "src/kernels/cuda/spgemm"}
 
 OUTSIDE = {
     "posix": r"(unistd|sched|pthread|fcntl|dlfcn|poll|signal|spawn|termios|sys/.*)\.h",
