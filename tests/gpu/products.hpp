@@ -242,7 +242,7 @@ class Products {
   Twin twin_;
 };
 
-/// Only Hopper has kernels for products yet.
+/// Tests force Hopper's kernel rows, and some products have rows for no other GPU.
 inline bool on_hopper() { return device_facts({DeviceKind::cuda, 0}).compute_capability == 90; }
 #define SKIP_UNLESS_HOPPER() \
   if (!::tessera::gpu_test::on_hopper()) GTEST_SKIP() << "needs compute capability 9.0"

@@ -9,12 +9,11 @@
 
 #include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/cublaslt/rows.hpp"
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {
 namespace {
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 void refuse_limit(BlasLimit limit, Reasons& reasons) {
   constexpr const char* kLines = "contiguous rows or columns that do not overlap";

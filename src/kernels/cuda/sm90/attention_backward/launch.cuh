@@ -8,6 +8,7 @@
 
 #include <tessera/attention.hpp>
 
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/block_edges.hpp"
@@ -22,11 +23,7 @@ using planning::Call;
 
 /// The tensor map of the rows of a head of [batch, length, heads, dim] or [total, heads, dim].
 inline CUtensorMap map_of(const Tensor& t, int box_rows, int box_inner) {
-  const int row = t.rank - 3;
-  return tile::rows_map(
-      {t.data, t.dtype, t.size(t.rank - 1), t.size(row), t.size(row + 1), row > 0 ? t.size(0) : 1,
-       t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0},
-      box_rows, box_inner);
+  return tile::rows_map(tile::heads_of(t), box_rows, box_inner);
 }
 
 /// dout, or the copy of it that TMA can read.
@@ -46,17 +43,9 @@ inline Tensor readable_dout(const AttentionBackwardProblem& problem, void* copy)
 /// Writes the edges of a block mask.
 inline void write_edges(const AttentionProblem& problem, const planning::AttentionShape& shape,
                         const planning::BackwardWalk& walk, void* stream) {
-  planning::MaskComposer composer;
-  composer.given = planning::view_of(problem.mask, shape.kv_length, shape.heads_per_list());
-  if (const Tensor& bits = problem.mask.bits)
-    composer.bits = {static_cast<const std::uint8_t*>(bits.data), bits.stride(0), bits.stride(1),
-                     bits.stride(2)};
-  composer.q_length = shape.q_length;
-  composer.kv_length = shape.kv_length;
-  composer.to = walk.edges.sizes.mask;
-  composer.lists = walk.edges.lists;
-  compose_mask(composer, stream);
-  write_block_edges(walk.edges, walk.sequences, stream);
+  const planning::BlockEdges& edges = walk.edges;
+  compose_mask(planning::composer_of(problem, shape, edges.sizes.mask, edges.lists), stream);
+  write_block_edges(edges, walk.sequences, stream);
 }
 
 template <class T>

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string>
 
-#include "src/kernels/cost.hpp"
+#include "src/kernels/cuda/attention/cost.hpp"
+#include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/rows.hpp"
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {
@@ -16,17 +18,11 @@ namespace {
 /// and dO in L2.
 constexpr std::int64_t kSection = 16;
 
-/// Larger edges of a block mask are refused.
-constexpr double kMaxEdgeBytes = 8.0 * (1 << 30);
-constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
-
 // Estimates until they are measured: a step per SM by the FLOPs of its MMAs at the rate of large
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6, kOtherLaunches = 6e-6;
 constexpr double kRateOfHalfTiles = 0.6;  // of kTflopsOfOneSm
 constexpr double kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 }  // namespace
 
@@ -85,16 +81,7 @@ struct AttentionBackward {
   using Layout = BackwardLayout;
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
-    const Tile& tile = row.tile;
-    if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
-    reasons.unless_multiple("head dimension", s.dim, 8);
-    reasons.unless_multiple("head dimension of v", s.dim_v, 8);
-    reasons.unless_at_most("head dimension", s.dim, tile.k);
-    reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
-    if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
-    reasons.unless_at_most("the largest size",
-                           std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}),
-                           kMaxLength - 1);
+    refuse_heads(s, row.tile, reasons);
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
@@ -102,14 +89,10 @@ struct AttentionBackward {
     reasons.unless_at_most("key tiles", at.tiles, INT32_MAX / 2);
     reasons.unless_at_most("blocks of queries of all heads", at.query_blocks * s.heads,
                            INT32_MAX / 4);
-    if (!at.edges) return at;
+    if (!at.edges || refuse_composed(edge_bytes(at.edges), reasons)) return at;
     const ComposedMask& mask = at.edges.mask;
-    if (edge_bytes(at.edges) > kMaxEdgeBytes) {
-      reasons.layout("mask", "blocks that can be composed within 8 GiB");
-    } else {
-      reasons.unless_at_most("entries of composed lists", mask.list_rows() * mask.capacity,
-                             INT32_MAX);
-    }
+    reasons.unless_at_most("entries of composed lists", mask.list_rows() * mask.capacity,
+                           INT32_MAX);
     return at;
   }
 
@@ -127,12 +110,10 @@ struct AttentionBackward {
     // Where thread blocks have half a key tile, both consumers compute the scores, and a step moves
     // twice as many bytes per FLOP.
     const double products = key_parts(tile) > 1 ? 6.0 / 5.0 / kRateOfHalfTiles : 1;
-    const double slower =
-        device.tensor_tflops > 0 ? 970.0 * device.units / (132 * device.tensor_tflops) : 1;
     const double rounds = blocks / std::max(real(device.units), 1.0);
-    const double compute =
-        work.flops * products * padded * edges / (units * kTflopsOfOneSm * 1e12) * slower +
-        std::max(rounds, 1.0) * kTileSeconds;
+    const double compute = work.flops * products * padded * edges /
+                               (units * kTflopsOfOneSm * 1e12) * step_factor(device) +
+                           std::max(rounds, 1.0) * kTileSeconds;
     const double sums = real(at.query_blocks) * real(s.heads) * tile.m * tile.k * sizeof(float);
     const double memory =
         device.memory_tbs > 0 ? (work.bytes + 2 * sums) / (device.memory_tbs * 1e12) : 0;

@@ -6,8 +6,8 @@
 
 #include "src/kernels/cuda/attention/scores.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
-#include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/around.hpp"
+#include "src/kernels/cuda/sm90/tile/arrivals.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/rows_tile.cuh"
 #include "src/walk/backward_walk.hpp"
@@ -15,11 +15,11 @@
 // The compile-time constants of a kernel, its shared memory and its parameters.
 namespace tessera::cuda::sm90::attention_backward {
 
-using attention::arrive_as_warp;
-using attention::kWarpArrivals;
 using cuda::attention::ScoreTransform;
 using planning::BackwardStep;
 using planning::KeyTileJob;
+using tile::arrive_as_warp;
+using tile::kWarpArrivals;
 
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kHalves = 2;  // of the keys of a tile

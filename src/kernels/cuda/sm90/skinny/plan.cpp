@@ -7,16 +7,13 @@
 #include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/skinny/rows.hpp"
+#include "src/walk/arithmetic.hpp"
 
 namespace tessera::planning {
 namespace {
 
 constexpr int kMaxSplits = 4, kMaxAtOnce = 4, kMinHeight = 8;
 constexpr int kLine = 64, kLineBytes = 128, kPiece = 16, kPieceBytes = 64 * kPiece * 4;
-
-std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piece - 1) / piece; }
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 /// Bytes of shared memory for the ring of each of `at_once` thread blocks on one SM.
 int ring_bytes(int at_once) {
@@ -72,7 +69,7 @@ struct Choice {
     return (cut.row.tile.n / kPiece + splits - 1) / splits;
   }
   double tiles(const Cut& cut) const {
-    return real(up(cut.rows, height)) * real(cut.col_tiles) * real(cut.matrices);
+    return real(ceil_div(cut.rows, height)) * real(cut.col_tiles) * real(cut.matrices);
   }
   double tiles_at_once(const Cut& cut) const {
     return together * real(clusters_at_once(cut.sms, at_once, splits * together));
@@ -182,7 +179,7 @@ Cut cut_of(const MatmulShape& s, const KernelRow& row, const DeviceFacts& device
           .loaded = skinny_loaded(tile.n, majors.cols_contiguous),
           .sms = std::max(device.units, 1),
           .rows = rows,
-          .col_tiles = up(cols, tile.n),
+          .col_tiles = ceil_div(cols, tile.n),
           .matrices = s.batch};
   cut.depth = real(s.k);
   if (left.sparse) {
@@ -243,7 +240,7 @@ SkinnyLayout skinny_layout(const MatmulShape& s, const KernelRow& row, const Dev
       .at_once = at.at_once,
       .stages = std::min(tile.stages, (ring_bytes(at.at_once) - at.beyond(cut)) / at.stage(cut)),
       .shared_bytes = ring_bytes(at.at_once),
-      .row_tiles = up(cut.rows, at.height),
+      .row_tiles = ceil_div(cut.rows, at.height),
       .col_tiles = cut.col_tiles,
       .seconds = std::max(best.seconds, cut.memory_rate > 0 ? cut.bytes / cut.memory_rate : 0)};
 }
