@@ -114,7 +114,8 @@ set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tes
 file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      src/kernels/cuda/sm90/*/*.cu)
 set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
-file(GLOB shared_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/attention/*.cu)
+file(GLOB shared_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     src/kernels/cuda/attention/*.cu src/kernels/cuda/attention_backward/*.cu)
 set_source_files_properties(${shared_kernels}
   PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
 

@@ -29,7 +29,7 @@ class Emulation {
  public:
   explicit Emulation(WalkProblem& p) : p_(p) {
     AttentionBackwardShape shape{p.shape};
-    layout_ = backward_layout(shape, kTile);
+    layout_ = backward_layout(shape, 1);
     core::Carver sizes;
     carve_edges(sizes, layout_.edges);
     EXPECT_LE(static_cast<double>(sizes.used()), edge_bytes(layout_.edges) + 9 * 128);
