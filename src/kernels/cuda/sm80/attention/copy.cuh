@@ -24,8 +24,30 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/// Starts this thread's copies of the keys (or values) of a piece. Keys without their bit in `kept`
-/// are not read: zeros take their place, so that a NaN in a row that no query sees does no harm.
+/// Starts a thread's copies of `kCount` rows. `from`: its first chunk. Rows without their bit in
+/// `kept` are not read: zeros take their place, so that a NaN in a row that nothing sees does no
+/// harm; `data` is an address that can be read.
+template <class Rows, int kCount, int kAtOnce, class Share, class Element>
+__device__ __forceinline__ void copy_rows(std::uint32_t to, const Share& mine, const Element* from,
+                                          const Element* data, std::int64_t row_stride, int dim,
+                                          std::uint64_t kept) {
+  to += Rows::offset(mine.row, mine.chunk);
+  kept >>= mine.row;
+#pragma unroll kAtOnce
+  for (int down = 0; down < kCount; down += Share::kDown) {
+    const bool keeps = (kept >> down & 1) != 0;
+    const Element* const at = keeps ? from : data;
+#pragma unroll
+    for (int across = 0; across < Rows::kChunks; across += Share::kAcross) {
+      const bool exists = (across + mine.chunk) * Rows::kChunkColumns < dim;
+      copy_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
+                 at + across * Rows::kChunkColumns, keeps && exists);
+    }
+    from += Share::kDown * row_stride;
+  }
+}
+
+/// Starts this thread's copies of the keys (or values) of a piece.
 template <class T, class Rows>
 __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,
                                            const TileDescriptor& tile, int key,
@@ -35,24 +57,11 @@ __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& sourc
   const Share mine = Share::of(thread_of_block());
   const std::int64_t row = std::int64_t{tile.kv_begin} + key + mine.row;
   const auto* const data = static_cast<const Element*>(source.data);
-  const Element* from = data + tile.batch * source.batch + tile.kv_head * source.head +
-                        row * source.row + mine.chunk * Rows::kChunkColumns;
-  to += Rows::offset(mine.row, mine.chunk);
-  kept >>= mine.row;
+  const Element* const from = data + tile.batch * source.batch + tile.kv_head * source.head +
+                              row * source.row + mine.chunk * Rows::kChunkColumns;
   // With one stage, scores occupy registers meanwhile.
   constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
-#pragma unroll kAtOnce
-  for (int down = 0; down < T::kN; down += Share::kDown) {
-    const bool keeps = (kept >> down & 1) != 0;
-    const Element* const at = keeps ? from : data;
-#pragma unroll
-    for (int across = 0; across < Rows::kChunks; across += Share::kAcross) {
-      const bool exists = (across + mine.chunk) * Rows::kChunkColumns < source.dim;
-      copy_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
-                 at + across * Rows::kChunkColumns, keeps && exists);
-    }
-    from += Share::kDown * source.row;
-  }
+  copy_rows<Rows, T::kN, kAtOnce>(to, mine, from, data, source.row, source.dim, kept);
 }
 
 /// Starts this thread's copies of a tile's queries; rows without a query become zeros.
