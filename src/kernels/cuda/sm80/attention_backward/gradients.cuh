@@ -63,22 +63,24 @@ class WarpGradients {
   template <class Rows, WarpGrid kGrid>
   __device__ __forceinline__ void add_product(const unsigned char* scores,
                                               const unsigned char* rows) {
-    multiply<typename T::Element, T::kM / 16, kGrid.columns / 16>(
+    constexpr WarpGrid kWarps = kGrid;
+    multiply<typename T::Element, T::kM / 16, kWarps.columns / 16>(
         sum_,
         AcrossRows<typename T::Scores>::left(attention::shared_address(scores),
-                                             kGrid.first_row(place()), lane()),
-        AcrossRows<Rows, kGrid.column_warps>::right(attention::shared_address(rows),
-                                                    kGrid.first_of_turns(place()), lane()));
+                                             kWarps.first_row(place()), lane()),
+        AcrossRows<Rows, kWarps.column_warps>::right(attention::shared_address(rows),
+                                                     kWarps.first_of_turns(place()), lane()));
   }
 
   template <WarpGrid kGrid>
   __device__ __forceinline__ void store_rows(const HeadRows& to, float scale) {
+    constexpr WarpGrid kWarps = kGrid;
     const KeyTileJob& job = shared_.job;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int key = shared_.key_part * T::kN + kGrid.first_row(place()) + block * 16 +
+        const int key = shared_.key_part * T::kN + kWarps.first_row(place()) + block * 16 +
                         half * 8 + lane() / 4;  // in the tile
         const int in_sequence = job.tile * planning::kKeysPerTile + key;
         if (in_sequence >= job.kv_length) continue;
@@ -86,8 +88,8 @@ class WarpGradients {
         const std::int64_t row = job.batch * to.batch + job.kv_head * to.head +
                                  (std::int64_t{job.kv_begin} + in_sequence) * to.row;
 #pragma unroll
-        for (int j = 0; j < kGrid.columns / 8; ++j) {
-          const int column = kGrid.column_in_turns(place(), j) + lane() % 4 * 2;
+        for (int j = 0; j < kWarps.columns / 8; ++j) {
+          const int column = kWarps.column_in_turns(place(), j) + lane() % 4 * 2;
           if (column >= to.columns) continue;  // a multiple of eight
           const float low = sum_[block][j * 4 + half * 2] * scale;
           const float high = sum_[block][j * 4 + half * 2 + 1] * scale;
@@ -114,20 +116,22 @@ class WarpDq {
     for (auto& block : sum_)
 #pragma unroll
       for (float& x : block) x = 0;
-    multiply<typename T::Element, T::kN / 16, kGrid.columns / 16>(
+    constexpr WarpGrid kWarps = T::kDq;
+    multiply<typename T::Element, T::kN / 16, kWarps.columns / 16>(
         sum_,
         AlongRows<typename T::Scores>::left(attention::shared_address(shared.rounded().ds),
-                                            kGrid.first_row(warp()), lane()),
-        AcrossRows<typename T::Keys, kGrid.column_warps>::right(
-            attention::shared_address(shared.keys), kGrid.first_of_turns(warp()), lane()));
+                                            kWarps.first_row(warp()), lane()),
+        AcrossRows<typename T::Keys, kWarps.column_warps>::right(
+            attention::shared_address(shared.keys), kWarps.first_of_turns(warp()), lane()));
   }
 
   /// Adds to the sums of a block of queries, or stores the first ones. Only one thread block at a
   /// time has its turn, so the order of additions is fixed.
   __device__ __forceinline__ void add_to(float* sums, bool is_first) const {
+    constexpr WarpGrid kWarps = T::kDq;
     constexpr auto kOrder = planning::SumsOrder::by_accumulator;
     float* const to =
-        sums + planning::sum_index(kOrder, kGrid.first_row(warp()), kGrid.first_of_turns(warp())) +
+        sums + planning::sum_index(kOrder, kWarps.first_row(warp()), kWarps.first_of_turns(warp())) +
         lane();
     const auto each = [&](const auto& use) {
 #pragma unroll
@@ -135,7 +139,7 @@ class WarpDq {
 #pragma unroll
         for (int i = 0; i < kPerBlock; ++i)
           use(to + planning::sum_index(kOrder, block * 16 + i / 2 % 2 * 8,
-                                       kGrid.column_in_turns(0, i / 4) + i % 2),
+                                       kWarps.column_in_turns(0, i / 4) + i % 2),
               sum_[block][i]);
     };
     if (is_first)

@@ -60,11 +60,13 @@ class WarpScores {
   __device__ __forceinline__ static int lane() { return thread_of_block() % kLanes; }
   __device__ __forceinline__ static int warp() { return thread_of_block() / kLanes; }
   __device__ __forceinline__ static int first_query() {
-    return kGrid.first_row(warp());
+    constexpr WarpGrid kScores = T::kScores;
+    return kScores.first_row(warp());
   }
   /// In the keys of the thread block.
   __device__ __forceinline__ static int first_key() {
-    return kGrid.first_column(warp());
+    constexpr WarpGrid kScores = T::kScores;
+    return kScores.first_column(warp());
   }
 
   template <class Rows>
