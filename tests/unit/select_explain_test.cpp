@@ -176,9 +176,9 @@ TEST(Select, TheMostSpecificBackendWinsAtEqualTimes) {
 }
 
 TEST(Select, SaysWhyABackendIsRejected) {
-  const Explanation h100 = select(example(Op::attention_backward), device_preset("h100"), {});
+  const Explanation h100 = select(example(Op::sddmm), device_preset("h100"), {});
   EXPECT_EQ(reasons_of(h100, Backend::cpu), "runs on a CPU, the device is NVIDIA H100 80GB SXM; ");
-  EXPECT_EQ(reasons_of(h100, Backend::sm80), "no kernel for attention_backward in this version; ");
+  EXPECT_EQ(reasons_of(h100, Backend::sm80), "no kernel for sddmm in this version; ");
 
   const AnyProblem merge = example(Op::merge_states);
   EXPECT_EQ(reasons_of(select(merge, device_preset("a100"), {}), Backend::sm90),
