@@ -26,7 +26,7 @@ struct Matrix {
   int columns;
   std::vector<int> values;
 
-  Matrix(int rows, int columns) : columns(columns), values(index_of(rows * columns)) {}
+  Matrix(int rows, int width) : columns(width), values(index_of(rows * width)) {}
   int& at(int row, int column) { return values[index_of(row * columns + column)]; }
   int at(int row, int column) const { return values[index_of(row * columns + column)]; }
 };

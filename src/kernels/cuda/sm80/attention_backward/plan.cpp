@@ -14,7 +14,7 @@ namespace {
 /// FlashAttention-2, whose main loop is similar, reaches .45 to .48 of mma.sync's rate on an H100.
 constexpr double kEstimatedShare = 0.55;
 /// Seconds of an SM per thread block besides its steps: not measured.
-constexpr double kEstimatedTileSeconds = 5e-6;
+constexpr double kEstimatedTileSeconds = 8e-6;
 
 double real(std::int64_t n) { return static_cast<double>(n); }
 
@@ -32,14 +32,13 @@ double shared_traffic(const Tile& tile) {
          of(gradient_grid(tile, tile.v), tile.m) + of(dq_grid(tile), tile.n) + 2 * scores + stage;
 }
 
-/// Estimated seconds of one step of a thread block on a device, while its SM is full.
-double step_seconds(const Tile& tile, const DeviceFacts& device) {
+/// Estimated seconds of one step of a thread block on a device, on an SM with `ctas` of them.
+double step_seconds(const Tile& tile, double ctas, const DeviceFacts& device) {
   const double multiplying = step_flops(tile) / std::max(mma_flops_per_sm(device), 1.0);
   constexpr double kSharedBytesPerClock = 128;
   const double clocks = std::max(device.clock_ghz, 0.1) * 1e9;
   const double moving = shared_traffic(tile) / (kSharedBytesPerClock * clocks);
   // Two warps per scheduler or more hide the barriers of a step.
-  const double ctas = real(backward_ctas_per_sm(tile, device));
   const double alone = std::sqrt(std::min(ctas * backward_warps(tile) / 8, 1.0));
   const double waiting = tile.stages > 1 || ctas > 1 ? 1 : 1.1;
   return ctas * std::max(multiplying, moving) * waiting / (kEstimatedShare * alone);
@@ -67,11 +66,15 @@ struct AttentionBackward {
     if (at.tiles == 0 || device.units == 0) return seconds_around(at);
     const Tile& tile = row.tile;
     const Work work = work_of(AnyShape(s));
-    const double ctas = real(backward_ctas_per_sm(tile, device));
     const double blocks = real(at.tiles) * key_parts(tile);
+    const double ctas = std::clamp(std::ceil(blocks / device.units), 1.0,
+                                   real(backward_ctas_per_sm(tile, device)));
     const double at_a_time = std::min(real(device.units) * ctas, blocks);
     const double steps = work.flops * padding_of(s, tile) / step_flops(tile);
-    const double compute = steps / at_a_time * step_seconds(tile, device) +
+    const double step = step_seconds(tile, ctas, device);
+    // Thread blocks of one head add to the same sums one after the other, a step apart.
+    const double waits = std::max(at_a_time / real(std::max<std::int64_t>(at.section, 1)), 1.0) - 1;
+    const double compute = (steps / at_a_time + waits) * step +
                            std::max(blocks / at_a_time, 1.0) * ctas * kEstimatedTileSeconds;
     const double memory =
         device.memory_tbs > 0
