@@ -26,11 +26,11 @@ __device__ __forceinline__ void wait_for_copies() {
 
 /// Starts a thread's copies of `kCount` rows. `from`: its first chunk. Rows without their bit in
 /// `kept` are not read: zeros take their place, so that a NaN in a row that nothing sees does no
-/// harm; `data` is an address that can be read.
+/// harm.
 template <class Rows, int kCount, int kAtOnce, class Share, class Element>
-__device__ __forceinline__ void copy_rows(std::uint32_t to, const Share& mine, const Element* from,
-                                          const Element* data, std::int64_t row_stride, int dim,
-                                          std::uint64_t kept) {
+__device__ __forceinline__ void copy_rows(std::uint32_t to, const Source& source, const Share& mine,
+                                          const Element* from, std::uint64_t kept) {
+  const auto* const data = static_cast<const Element*>(source.data);
   to += Rows::offset(mine.row, mine.chunk);
   kept >>= mine.row;
 #pragma unroll kAtOnce
@@ -39,11 +39,11 @@ __device__ __forceinline__ void copy_rows(std::uint32_t to, const Share& mine, c
     const Element* const at = keeps ? from : data;
 #pragma unroll
     for (int across = 0; across < Rows::kChunks; across += Share::kAcross) {
-      const bool exists = (across + mine.chunk) * Rows::kChunkColumns < dim;
+      const bool exists = (across + mine.chunk) * Rows::kChunkColumns < source.dim;
       copy_chunk(Rows::to_right(to, across) + down * Rows::kLineBytes,
                  at + across * Rows::kChunkColumns, keeps && exists);
     }
-    from += Share::kDown * row_stride;
+    from += Share::kDown * source.row;
   }
 }
 
@@ -61,7 +61,7 @@ __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& sourc
                               row * source.row + mine.chunk * Rows::kChunkColumns;
   // With one stage, scores occupy registers meanwhile.
   constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
-  copy_rows<Rows, T::kN, kAtOnce>(to, mine, from, data, source.row, source.dim, kept);
+  copy_rows<Rows, T::kN, kAtOnce>(to, source, mine, from, kept);
 }
 
 /// Starts this thread's copies of a tile's queries; rows without a query become zeros.

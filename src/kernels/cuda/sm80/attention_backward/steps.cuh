@@ -112,7 +112,7 @@ __device__ __forceinline__ void copy_head_rows(std::uint32_t to, const Source& s
   const auto* const data = static_cast<const Element*>(source.data);
   const Element* const from = data + batch * source.batch + head * source.head +
                               (row + mine.row) * source.row + mine.chunk * Rows::kChunkColumns;
-  attention::copy_rows<Rows, kCount, 2>(to, mine, from, data, source.row, source.dim, kept);
+  attention::copy_rows<Rows, kCount, 2>(to, source, mine, from, kept);
 }
 
 /// Starts this thread's copies of the keys, or values, of the thread block. Keys that no query sees
