@@ -110,9 +110,7 @@ TEST_P(GpuAttentionBackward, OneKeyTileMatchesTheOracle) {
   });
 }
 
-TEST_P(GpuAttentionBackward, PlainMatchesTheOracle) {
-  all_match(32, plain);
-}
+TEST_P(GpuAttentionBackward, PlainMatchesTheOracle) { all_match(32, plain); }
 
 TEST_P(GpuAttentionBackward, LongSequencesMatchTheOracle) {
   all_match(8, [](AttentionOptions& o) {

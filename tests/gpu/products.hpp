@@ -248,8 +248,9 @@ inline bool on_hopper() {
   return std::find(built.begin(), built.end(), Backend::sm90) != built.end() &&
          device_facts({DeviceKind::cuda, 0}).compute_capability == 90;
 }
-#define SKIP_UNLESS_HOPPER() \
-  if (!::tessera::gpu_test::on_hopper()) GTEST_SKIP() << "needs compute capability 9.0, and kernels for it"
+#define SKIP_UNLESS_HOPPER()             \
+  if (!::tessera::gpu_test::on_hopper()) \
+  GTEST_SKIP() << "needs compute capability 9.0, and kernels for it"
 
 /// Calls check(products, problem, text) for epilogues of all kinds on products of m rows and depth
 /// k: results by row and by column, c and bias of different dtypes and layouts.

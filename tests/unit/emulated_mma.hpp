@@ -14,7 +14,8 @@ using Words = std::array<std::array<std::array<int, 2>, 4>, 32>;
 
 /// ldmatrix.x4: lane 8 i + r gives the address of row r of block i; lane l receives the elements 2
 /// (l % 4) and 2 (l % 4) + 1 of row l / 4 of each block. Transposed: of each column.
-inline Words ldmatrix(const Memory& memory, const std::array<unsigned, 32>& address, bool transposed) {
+inline Words ldmatrix(const Memory& memory, const std::array<unsigned, 32>& address,
+                      bool transposed) {
   Words words;
   for (std::size_t lane = 0; lane < 32; ++lane)
     for (std::size_t block = 0; block < 4; ++block)
@@ -28,7 +29,7 @@ inline Words ldmatrix(const Memory& memory, const std::array<unsigned, 32>& addr
 
 /// mma.sync.m16n8k16, as PTX defines its fragments: sum += A B for a 16 x 8 tile.
 inline void mma(std::array<std::array<int, 4>, 32>& sum, const Words& a, const Words& b,
-         std::size_t b_word) {
+                std::size_t b_word) {
   int left[16][16], right[16][8];
   for (std::size_t lane = 0; lane < 32; ++lane) {
     const std::size_t group = lane / 4, pair = lane % 4 * 2;
@@ -47,6 +48,8 @@ inline void mma(std::array<std::array<int, 4>, 32>& sum, const Words& a, const W
         sum[lane][i] += left[lane / 4 + i / 2 * 8][depth] * right[depth][lane % 4 * 2 + i % 2];
 }
 
-inline int value(int row, int column, int seed) { return (row * 7 + column * 3 + seed * 5) % 11 - 5; }
+inline int value(int row, int column, int seed) {
+  return (row * 7 + column * 3 + seed * 5) % 11 - 5;
+}
 
 }  // namespace tessera::cuda::testing

@@ -105,8 +105,8 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
       EXPECT_EQ(e.device, device.name);
       EXPECT_EQ(e.problem.rfind(to_string(op), 0), 0u);
       const bool on_hopper = op == Op::sddmm;
-      EXPECT_EQ(e.supported, device.kind == DeviceKind::cpu || !on_hopper ||
-                                 device.compute_capability == 90)
+      EXPECT_EQ(e.supported,
+                device.kind == DeviceKind::cpu || !on_hopper || device.compute_capability == 90)
           << name << "\n"
           << to_text(e);
       std::vector<Backend> seen;

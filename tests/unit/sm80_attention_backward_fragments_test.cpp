@@ -104,8 +104,8 @@ struct Step {
     for (int warp = 0; warp < kWarps; ++warp) {
       const int row = kGrid.first_row(warp), column = kGrid.first_column(warp);
       const Sums sums = attention_backward::multiply(
-          left_memory,
-          of_lanes([&](int lane) { return AlongRows<Left>::left(0, row, lane); }), right_memory,
+          left_memory, of_lanes([&](int lane) { return AlongRows<Left>::left(0, row, lane); }),
+          right_memory,
           of_lanes([&](int lane) { return AlongRows<Right>::right(0, column, lane); }),
           left.columns, kGrid);
       for (int block = 0; block < kGrid.rows / 16; ++block)
@@ -136,12 +136,10 @@ struct Step {
     Matrix written(kN, rows.columns);
     for (int warp = 0; warp < kWarps / 2; ++warp) {
       const Sums sums = attention_backward::multiply(
-          scores,
-          of_lanes([&](int lane) {
+          scores, of_lanes([&](int lane) {
             return AcrossRows<Scores>::left(0, kGrid.first_row(warp), lane);
           }),
-          memory,
-          of_lanes([&](int lane) {
+          memory, of_lanes([&](int lane) {
             return AcrossRows<Rows, kGrid.column_warps>::right(0, kGrid.first_of_turns(warp), lane);
           }),
           kM, kGrid);
@@ -166,12 +164,10 @@ struct Step {
     std::vector<int> sums_of_block(index_of(kM * kDim), -1'000'000'000);
     for (int warp = 0; warp < kWarps; ++warp) {
       const Sums sums = attention_backward::multiply(
-          ds,
-          of_lanes([&](int lane) {
+          ds, of_lanes([&](int lane) {
             return AlongRows<Scores>::left(0, kGrid.first_row(warp), lane);
           }),
-          memory,
-          of_lanes([&](int lane) {
+          memory, of_lanes([&](int lane) {
             return AcrossRows<Keys, kGrid.column_warps>::right(0, kGrid.first_of_turns(warp), lane);
           }),
           kN, kGrid);
@@ -228,8 +224,7 @@ TEST(Sm80AttentionBackwardFragments, AStepOfEachRowIsRight) {
 
 /// Both orders are permutations; groups of eight columns follow each other.
 TEST(Sm80AttentionBackwardFragments, SumsHaveAPlaceEach) {
-  for (const auto order :
-       {planning::SumsOrder::by_lane, planning::SumsOrder::by_accumulator}) {
+  for (const auto order : {planning::SumsOrder::by_lane, planning::SumsOrder::by_accumulator}) {
     std::set<int> places;
     for (int query = 0; query < 64; ++query)
       for (int column = 0; column < 256; ++column) {
@@ -244,9 +239,11 @@ TEST(Sm80AttentionBackwardFragments, SumsHaveAPlaceEach) {
   for (int query : {0, 1, 7, 17, 50})
     for (int i = 0; i < 4; ++i) {
       using planning::sum_index;
-      constexpr auto kLane = planning::SumsOrder::by_lane, kAcc = planning::SumsOrder::by_accumulator;
+      constexpr auto kLane = planning::SumsOrder::by_lane,
+                     kAcc = planning::SumsOrder::by_accumulator;
       EXPECT_EQ(sum_index(kLane, query & ~8, 2 * i), sum_index(kLane, query & ~8, 0) + i * 4);
-      EXPECT_EQ(sum_index(kLane, query | 8, 2 * i + 1), sum_index(kLane, query & ~8, 0) + i * 4 + 3);
+      EXPECT_EQ(sum_index(kLane, query | 8, 2 * i + 1),
+                sum_index(kLane, query & ~8, 0) + i * 4 + 3);
       EXPECT_EQ(sum_index(kAcc, query & ~8, 2 * i + 1), sum_index(kAcc, query & ~8, 0) + 32 + i);
       EXPECT_EQ(sum_index(kAcc, query | 8, 2 * i), sum_index(kAcc, query & ~8, 0) + 64 + i);
     }

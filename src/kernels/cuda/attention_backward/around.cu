@@ -240,8 +240,8 @@ __global__ void __launch_bounds__(kThreads)
       float low[kEight] = {}, high[kEight] = {};
       if (visited) {
         const bool by_lane = c.order == SumsOrder::by_lane;
-        const auto* from = reinterpret_cast<const float4*>(
-            block + planning::sum_index(c.order, i, column));
+        const auto* from =
+            reinterpret_cast<const float4*>(block + planning::sum_index(c.order, i, column));
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           // Accumulators of lane `j` of the quad, or accumulator `j` of its lanes.

@@ -82,8 +82,7 @@ double padding_of(const AttentionBackwardShape& s, const Tile& tile) {
 }
 
 double seconds_around(const BackwardLayout& layout) {
-  return kOtherLaunches +
-         (layout.edges ? kEdgeSeconds + edge_bytes(layout.edges) / kEdgeBytes : 0);
+  return kOtherLaunches + (layout.edges ? kEdgeSeconds + edge_bytes(layout.edges) / kEdgeBytes : 0);
 }
 
 double bytes_of_backward(const AttentionBackwardShape& s, const BackwardLayout& layout,

@@ -20,9 +20,7 @@ __device__ __forceinline__ std::int32_t load_relaxed(const std::int32_t* word) {
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
   return value;
 }
-__device__ __forceinline__ void fence_of_gpu() {
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
+__device__ __forceinline__ void fence_of_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void raise_relaxed(std::int32_t* word, std::int32_t value) {
   asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }

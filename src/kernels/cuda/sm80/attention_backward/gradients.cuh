@@ -131,7 +131,8 @@ class WarpDq {
     constexpr WarpGrid kWarps = T::kDq;
     constexpr auto kOrder = planning::SumsOrder::by_accumulator;
     float* const to =
-        sums + planning::sum_index(kOrder, kWarps.first_row(warp()), kWarps.first_of_turns(warp())) +
+        sums +
+        planning::sum_index(kOrder, kWarps.first_row(warp()), kWarps.first_of_turns(warp())) +
         lane();
     const auto each = [&](const auto& use) {
 #pragma unroll

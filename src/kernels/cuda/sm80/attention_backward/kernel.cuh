@@ -7,8 +7,8 @@
 #include "src/kernels/cuda/sm80/attention_backward/shape.cuh"
 #include "src/kernels/cuda/sm80/attention_backward/steps.cuh"
 
-// The kernel: one thread block per key tile, or part of one, and KV head. All warps copy Q and dO of
-// the next step and multiply those of this one.
+// The kernel: one thread block per key tile, or part of one, and KV head. All warps copy Q and dO
+// of the next step and multiply those of this one.
 namespace tessera::cuda::sm80::attention_backward {
 
 template <class T>

@@ -50,7 +50,8 @@ struct AcrossRows {
     return of(rows, first, LaneChunk::of_values(lane));
   }
   TESSERA_HD constexpr unsigned at(int block, int i) const {
-    return Rows::to_right(from, 2 * block * kStride) + static_cast<unsigned>(i * 16 * Rows::kLineBytes);
+    return Rows::to_right(from, 2 * block * kStride) +
+           static_cast<unsigned>(i * 16 * Rows::kLineBytes);
   }
 
  private:

@@ -67,8 +67,8 @@ struct AttentionBackward {
     const Tile& tile = row.tile;
     const Work work = work_of(AnyShape(s));
     const double blocks = real(at.tiles) * key_parts(tile);
-    const double ctas = std::clamp(std::ceil(blocks / device.units), 1.0,
-                                   real(backward_ctas_per_sm(tile, device)));
+    const double ctas =
+        std::clamp(std::ceil(blocks / device.units), 1.0, real(backward_ctas_per_sm(tile, device)));
     const double at_a_time = std::min(real(device.units) * ctas, blocks);
     const double steps = work.flops * padding_of(s, tile) / step_flops(tile);
     const double step = step_seconds(tile, ctas, device);
@@ -76,10 +76,9 @@ struct AttentionBackward {
     const double waits = std::max(at_a_time / real(std::max<std::int64_t>(at.section, 1)), 1.0) - 1;
     const double compute = (steps / at_a_time + waits) * step +
                            std::max(blocks / at_a_time, 1.0) * ctas * kEstimatedTileSeconds;
-    const double memory =
-        device.memory_tbs > 0
-            ? bytes_of_backward(s, at, tile, work.bytes) / (device.memory_tbs * 1e12)
-            : 0;
+    const double memory = device.memory_tbs > 0 ? bytes_of_backward(s, at, tile, work.bytes) /
+                                                      (device.memory_tbs * 1e12)
+                                                : 0;
     return std::max(compute, memory) + seconds_around(at);
   }
 

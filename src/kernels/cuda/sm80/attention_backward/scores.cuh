@@ -95,8 +95,8 @@ class WarpScores {
   }
 
   __device__ __forceinline__ void compute_ds(float (&dp)[kBlocks][kPerBlock],
-                                             const float (&p)[kBlocks][kPerBlock],
-                                             const float* lse, const float* delta) {
+                                             const float (&p)[kBlocks][kPerBlock], const float* lse,
+                                             const float* delta) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const float of[2] = {delta[row_of(block, 0)], delta[row_of(block, 2)]};
@@ -123,10 +123,10 @@ class WarpScores {
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper) {
         const int query = first_query() + row_of(block, upper * 2) + lane() / 4;
-        const auto seen = static_cast<std::uint32_t>(
-            planning::keys_of_query(args_.walk.edges, shared_.job, step, shared_.kept[half], half,
-                                    query) >>
-            shift);
+        const auto seen =
+            static_cast<std::uint32_t>(planning::keys_of_query(args_.walk.edges, shared_.job, step,
+                                                               shared_.kept[half], half, query) >>
+                                       shift);
 #pragma unroll
         for (int j = 0; j < kPerBlock / 4; ++j)
 #pragma unroll

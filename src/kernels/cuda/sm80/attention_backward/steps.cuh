@@ -95,8 +95,7 @@ class Steps : public KeyTiles<typename T::Shared, T::kKeyParts> {
 
 /// Starts the copy of four bytes. If not `keeps`, nothing is read, and zeros are written.
 __device__ __forceinline__ void copy_word(const void* to, const void* from, bool keeps) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                   attention::shared_address(to)),
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(attention::shared_address(to)),
                "l"(from), "r"(keeps ? 4 : 0)
                : "memory");
 }
@@ -151,10 +150,10 @@ __device__ __forceinline__ void copy_step(const Arguments& args, typename T::Sha
       descriptor.head, row, kept);
   const int thread = thread_of_block(), query = thread % T::kM;
   if (thread >= 2 * T::kM) return;
-  const std::int64_t from = (std::int64_t{descriptor.head} * args.walk.query_blocks +
-                             job.query_slot + descriptor.block) *
-                                T::kM +
-                            planning::mixed_query(query);
+  const std::int64_t from =
+      (std::int64_t{descriptor.head} * args.walk.query_blocks + job.query_slot + descriptor.block) *
+          T::kM +
+      planning::mixed_query(query);
   if (thread < T::kM)
     copy_word(&shared.lse[stage][query], args.scratch.lse + from, true);
   else

@@ -60,15 +60,14 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
 
 template <planning::Tile kTile, class Element>
 void launch_typed(const Call& call) {
-  launch_passes(call, kTile, SumsOrder::by_lane,
-                [&](const auto& problem, const auto& shape, const auto& walk, const auto& scratch) {
-                  if (shape.softcap > 0)
-                    launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch,
-                                                              call.stream);
-                  else
-                    launch_main<Traits<kTile, Element, false>>(problem, shape, walk, scratch,
-                                                               call.stream);
-                });
+  launch_passes(
+      call, kTile, SumsOrder::by_lane,
+      [&](const auto& problem, const auto& shape, const auto& walk, const auto& scratch) {
+        if (shape.softcap > 0)
+          launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch, call.stream);
+        else
+          launch_main<Traits<kTile, Element, false>>(problem, shape, walk, scratch, call.stream);
+      });
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

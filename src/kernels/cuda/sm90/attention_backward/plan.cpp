@@ -46,10 +46,9 @@ struct AttentionBackward {
     const double compute =
         work.flops * products * padding_of(s, tile) / (units * kTflopsOfOneSm * 1e12) * slower +
         std::max(rounds, 1.0) * kTileSeconds;
-    const double memory =
-        device.memory_tbs > 0
-            ? bytes_of_backward(s, at, tile, work.bytes) / (device.memory_tbs * 1e12)
-            : 0;
+    const double memory = device.memory_tbs > 0 ? bytes_of_backward(s, at, tile, work.bytes) /
+                                                      (device.memory_tbs * 1e12)
+                                                : 0;
     return std::max(compute, memory) + seconds_around(at);
   }
 
