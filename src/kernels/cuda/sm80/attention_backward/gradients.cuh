@@ -42,11 +42,13 @@ class WarpGradients {
   }
 
   __device__ __forceinline__ void store() {
-    if (agreed(has_keys())) {
-      if (args_.dk.data) store_rows<T::kOfKeys>(args_.dk, args_.scale);
-    } else {
-      if (args_.dv.data) store_rows<T::kOfValues>(args_.dv, 1.0f);
-    }
+    const bool keys = agreed(has_keys());
+    if constexpr (T::kDim == T::kDimV)
+      store_rows<T::kOfKeys>(keys ? args_.dk : args_.dv, keys ? args_.scale : 1.0f);
+    else if (keys)
+      store_rows<T::kOfKeys>(args_.dk, args_.scale);
+    else
+      store_rows<T::kOfValues>(args_.dv, 1.0f);
   }
 
  private:
@@ -74,6 +76,7 @@ class WarpGradients {
 
   template <WarpGrid kGrid>
   __device__ __forceinline__ void store_rows(const HeadRows& to, float scale) {
+    if (!to.data) return;
     constexpr WarpGrid kWarps = kGrid;
     const KeyTileJob& job = shared_.job;
 #pragma unroll

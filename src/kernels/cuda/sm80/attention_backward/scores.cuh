@@ -32,8 +32,11 @@ class WarpScores {
     }
   }
 
-  /// Computes P and dS of a step and writes them to shared memory, rounded.
-  __device__ __forceinline__ void compute(const BackwardStep& step, int stage) {
+  /// Computes P and dS of a step and writes them to shared memory, rounded. Calls `between()` after
+  /// P: a warp that waits there catches up, as the others use the tensor cores meanwhile.
+  template <class Between>
+  __device__ __forceinline__ void compute(const BackwardStep& step, int stage,
+                                          const Between& between) {
     const auto& rows = shared_.stages[stage];
     const float* const lse = shared_.lse[stage] + first_query() + lane() / 4;
     const float* const delta = shared_.delta[stage] + first_query() + lane() / 4;
@@ -44,6 +47,7 @@ class WarpScores {
     compute_p(s, lse);
     if (agreed(step.masked)) hide(s, step);
     write(s, shared_.rounded().p);
+    between();
     float dp[kBlocks][kPerBlock] = {};
     const auto gradients = left_operand<typename T::Gradients>(rows.gradients);
     if constexpr (T::kHoldsValues)
