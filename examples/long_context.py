@@ -19,7 +19,7 @@ length, block = options.length, options.block
 device, dtype = choose_device(options.device)
 torch.manual_seed(0)
 
-# Which block of queries visits which block of keys: booleans, one a block.
+# Which block of queries visits which block of keys: booleans, one per block.
 rows = -(-length // block)
 earlier = np.tri(rows, dtype=bool)
 blocks = tessera.patterns.bigbird(rows, rows, half_width=2, globals=1, random=2) & earlier

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks includes: layers include only lower layers, and CUDA stays in src/kernels/cuda.
+"""Checks includes: layers include only lower layers, CUDA stays in src/kernels/cuda, and the kernel
+families there do not include each other.
 
   check_layers.py [ROOT]        check a tree (default: the one that this script is in)
   check_layers.py --self-test   prove that planted violations are found
@@ -13,7 +14,8 @@ import tempfile
 # The planning code of families is compiled in every build: files of these names below src/kernels,
 # and those in src/kernels itself.
 PLANS = "src/kernels/**/plan"
-PLAN_FILES = {"plan.cpp", "plan.hpp", "rows.hpp", "refuse.hpp", "cost.hpp", "layout.hpp"}
+PLAN_FILES = {"rows.hpp", *(f"{name}.{end}" for name in ("plan", "refuse", "cost", "layout", "walk")
+                            for end in ("cpp", "hpp"))}
 FAMILY = ["src/kernels/cost.hpp", "src/kernels/family.hpp", "src/kernels/reasons.hpp",
           "src/kernels/row.hpp"]
 
@@ -38,7 +40,8 @@ RULES = {
     "src/kernels/cuda/cublaslt": (
         ["src/core", "src/problem", "src/kernels/cuda/common", PLANS, *FAMILY], ["cuda", "posix"]),
     "src/kernels/cuda/attention": (
-        ["src/core", "src/problem", "src/walk", "src/kernels/cuda/common"], ["cuda"]),
+        ["src/core", "src/problem", "src/walk", "src/kernels/cuda/common",
+         "src/kernels/cuda/prepare/compose_mask.hpp"], ["cuda"]),
     "src/api": (["src"], ["posix"]),
     "src/ffi": ([], ["ffi", "signatures"]),
     "apps": (["tests/support"], ["posix", "cli", "json"]),
@@ -52,6 +55,9 @@ RULES = {
     "bench/ceilings": (["src/core", "src/kernels/cuda", "bench"], ["posix", "cuda", "cutlass"]),
     "bench": (["src/core", "tests/support", "bench"], ["posix", "cuda", "json", "openmp"]),
 }
+
+# Families of which others use parts, as they have no folder of building blocks like sm90/tile.
+SHARED_FAMILIES = {"src/kernels/cuda/sm80/attention", "src/kernels/cuda/spgemm"}
 
 OUTSIDE = {
     "posix": r"(unistd|sched|pthread|fcntl|dlfcn|poll|signal|spawn|termios|sys/.*)\.h",
@@ -86,6 +92,19 @@ def kind_of(header):
         if re.fullmatch(pattern, header):
             return kind
     return "unknown"
+
+
+def family_of(root, path):
+    """The folder of the GPU kernel family that a file belongs to; None if it belongs to none."""
+    folder = path.rpartition("/")[0]
+    is_family = folder.startswith("src/kernels/cuda/") and (root / folder / "rows.hpp").is_file()
+    return folder if is_family else None
+
+
+def crosses_families(root, name, header):
+    """Whether a file of one family includes a header of another that is not shared."""
+    mine, other = family_of(root, name), family_of(root, header)
+    return mine and other and mine != other and other not in SHARED_FAMILIES
 
 
 def refusal(root, folder, quote, header):
@@ -124,6 +143,8 @@ def violations(root):
             text = path.read_text()
             for match in INCLUDE.finditer(text):
                 reason = refusal(root, folder, *match.groups())
+                if not reason and crosses_families(root, name, match.group(2)):
+                    reason = "families share code outside of their folders"
                 if reason:
                     line = text.count("\n", 0, match.start(2)) + 1
                     found.append(f"{name}:{line}: {match.group(2)}: {reason}")
@@ -143,6 +164,10 @@ def self_test():
         "src/kernels/families.cpp": '#include "src/kernels/cuda/a/plan.hpp"\n',
         "src/kernels/cuda/a/plan.hpp": '#include "src/kernels/family.hpp"\n',
         "src/kernels/cuda/a/launch.cuh": '#include "src/kernels/cuda/a/plan.hpp"\n',
+        "src/kernels/cuda/a/rows.hpp": "",
+        "src/kernels/cuda/d/rows.hpp": "",
+        "src/kernels/cuda/d/plan.hpp": '#include "src/kernels/cuda/c/layout.hpp"\n',
+        "src/kernels/cuda/c/layout.hpp": "",
         "src/select/a.cpp": '#include "src/kernels/families.hpp"\n',
         "src/api/a.cpp": '#include "src/kernels/cpu/a.hpp"\n',
         "src/kernels/cpu/a.hpp": "",
@@ -163,6 +188,7 @@ def self_test():
         "src/kernels/cuda/common/b.cuh": '#include "src/walk/a.hpp"\n',
         "src/kernels/cuda/attention/b.cuh": '#include "src/kernels/cuda/a.cuh"\n',
         "src/kernels/cuda/c/plan.cpp": '#include "src/kernels/cuda/a.cuh"\n',
+        "src/kernels/cuda/d/plan.cpp": '#include "src/kernels/cuda/a/plan.hpp"\n',
         "src/select/b.cpp": '#include "src/kernels/cuda/a/plan.hpp"\n',
         "src/api/b.cpp": "#include <cuda_runtime.h>\n",
         "apps/tessera/b.cpp": '#include "src/problem/a.hpp"\n',

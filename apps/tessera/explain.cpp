@@ -72,6 +72,9 @@ void add_attention_options(ShapeParser& parser, ShapeOptions& s) {
   parser.option("--kv-heads", s.kv_heads, "key and value heads [--heads]", positive_integer());
   parser.option("--kv-length", s.kv_length, "keys [--q-length]", positive_integer());
   parser.option("--dim-v", s.dim_v, "head dimension of values [--dim]", positive_integer());
+  parser.flag(
+      "--packed", s.packed,
+      "packed sequences: --batch of them, with --q-length queries and --kv-length keys each");
   parser.flag("--causal", s.causal, "causal mask");
   parser.option("--window-left", s.window_left, "visible keys before the query [no limit]",
                 non_negative_integer());
@@ -87,6 +90,10 @@ void add_attention_options(ShapeParser& parser, ShapeOptions& s) {
                 positive_integer());
   parser.uses({"attention"});
   parser.flag("--lse", s.lse, "also write the log-sum-exp");
+  parser.option("--kv-dtype", s.kv_dtype,
+                "element type of keys and values: e4m3, with scales [--dtype]", one_of({"e4m3"}));
+  parser.flag("--batch-invariant", s.batch_invariant,
+              "the same bits for a sequence whatever else is in the batch");
   parser.uses({"merge_states"});
   parser.option("--parts", s.parts, "partial results [2]", integer_between(1, 1024));
 }
@@ -156,6 +163,8 @@ Command add_explain(CLI::App& app) {
       "  tessera explain attention --heads 32 --kv-heads 8 --q-length 8192 --causal --device "
       "h100\n"
       "  tessera explain attention --block-q 128 --block-kv 128 --density 0.125\n"
+      "  tessera explain attention --batch 8 --q-length 1 --kv-length 8192 --page 64 --device "
+      "h100\n"
       "  tessera explain bsr_matmul --m 8192 --n 1024 --k 8192 --block 32 --density 0.05\n"
       "No data and no GPU are needed. Exit code 3: no kernel supports the problem there.");
   return {parser, [options] { return run_explain(*options); }};

@@ -46,20 +46,29 @@ class Maker {
     const std::int64_t kv_heads = o_.kv_heads ? o_.kv_heads : o_.heads;
     const std::int64_t kv_length = o_.kv_length ? o_.kv_length : o_.q_length;
     const std::int64_t dim_v = o_.dim_v ? o_.dim_v : o_.dim;
+    const DType kv_dtype = o_.kv_dtype.empty() ? dtype_ : parse_dtype(o_.kv_dtype);
     AttentionProblem problem;
-    problem.q = make(dtype_, {o_.batch, o_.q_length, o_.heads, o_.dim});
-    problem.out = make(out_, {o_.batch, o_.q_length, o_.heads, dim_v});
+    problem.q = rows(dtype_, o_.q_length, o_.heads, o_.dim);
+    problem.out = rows(out_, o_.q_length, o_.heads, dim_v);
     if (o_.page > 0) {
       const std::int64_t pages = ceil_div(kv_length, o_.page);
-      problem.k = make(dtype_, {multiply(o_.batch, pages), o_.page, kv_heads, o_.dim});
-      problem.v = make(dtype_, {multiply(o_.batch, pages), o_.page, kv_heads, dim_v});
+      problem.k = make(kv_dtype, {multiply(o_.batch, pages), o_.page, kv_heads, o_.dim});
+      problem.v = make(kv_dtype, {multiply(o_.batch, pages), o_.page, kv_heads, dim_v});
       problem.page_table = make(DType::i32, {o_.batch, pages});
       problem.kv_end = make(DType::i32, {o_.batch});
     } else {
-      problem.k = make(dtype_, {o_.batch, kv_length, kv_heads, o_.dim});
-      problem.v = make(dtype_, {o_.batch, kv_length, kv_heads, dim_v});
+      problem.k = rows(kv_dtype, kv_length, kv_heads, o_.dim);
+      problem.v = rows(kv_dtype, kv_length, kv_heads, dim_v);
+      if (o_.packed) problem.kv_offsets = make(DType::i32, {o_.batch + 1});
     }
-    if (o_.lse) problem.lse = make(DType::f32, {o_.batch, o_.heads, o_.q_length});
+    if (o_.packed) {
+      problem.q_offsets = make(DType::i32, {o_.batch + 1});
+      problem.max_q_length = o_.q_length;
+      problem.max_kv_length = kv_length;
+    }
+    if (kv_dtype == DType::e4m3) problem.k_scale = problem.v_scale = make(DType::f32, {1});
+    if (o_.lse) problem.lse = lse();
+    problem.batch_invariant = o_.batch_invariant;
     if (o_.sinks) problem.sinks = make(DType::f32, {o_.heads});
     problem.softcap = static_cast<float>(o_.softcap);
     problem.causal = o_.causal;
@@ -72,7 +81,7 @@ class Maker {
   AttentionBackwardProblem attention_backward() const {
     AttentionBackwardProblem problem;
     problem.forward = attention();
-    problem.forward.lse = make(DType::f32, {o_.batch, o_.heads, o_.q_length});
+    problem.forward.lse = lse();
     problem.dout = problem.forward.out;
     problem.dq = problem.forward.q;
     problem.dk = problem.forward.k;
@@ -108,6 +117,17 @@ class Maker {
   }
 
   Tensor make(DType dtype, Shape shape) const { return tensor(nullptr, dtype, shape, device_); }
+
+  // Queries or keys of all sequences, dense or packed.
+  Tensor rows(DType dtype, std::int64_t length, std::int64_t heads, std::int64_t dim) const {
+    return o_.packed ? make(dtype, {multiply(o_.batch, length), heads, dim})
+                     : make(dtype, {o_.batch, length, heads, dim});
+  }
+
+  Tensor lse() const {
+    return o_.packed ? make(DType::f32, {o_.heads, multiply(o_.batch, o_.q_length)})
+                     : make(DType::f32, {o_.batch, o_.heads, o_.q_length});
+  }
 
   Tensor dense(DType dtype, std::int64_t rows, std::int64_t cols) const {
     return o_.batch == 1 ? make(dtype, {rows, cols}) : make(dtype, {o_.batch, rows, cols});

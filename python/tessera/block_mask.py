@@ -232,7 +232,7 @@ class BlockMask:
     def from_blocks(blocks: Any, q_length: int, kv_length: int,
                     block: int | tuple[int, int] = 128, *,
                     capacity: int | None = None) -> BlockMask:
-        """From booleans (or integers: 0 is empty), one a block: ``[rows, cols]`` or ``[batch|1,
+        """From booleans (or integers: 0 is empty), one per block: ``[rows, cols]`` or ``[batch|1,
         heads|1, rows, cols]``; every set one is full.
 
         ``capacity`` is the room in each row's list, and a row with more set blocks keeps the first.

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {
 namespace {
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 /// How a kernel row's tiles cover a result: their number, and the fraction of their area inside it.
 struct Cover {

@@ -352,7 +352,7 @@ std::shared_ptr<const Planned> choose_any(Families families, const Request& requ
   auto given = choose_given(families, request);
   auto expanded = choose_expanded(families, request);
   if (!given || !expanded) return given ? given : expanded;
-  constexpr double kLeastGainMs = 1.3e-3;
+  constexpr double kLeastGainMs = 0.6e-3;
   const double gain = request.device.kind == DeviceKind::cuda ? kLeastGainMs : 0;
   return expanded->predicted_ms < given->predicted_ms - gain ? expanded : given;
 }

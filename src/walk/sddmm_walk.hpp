@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/lanes.hpp"
 #include "src/walk/list_walk.hpp"
 
@@ -12,8 +13,6 @@
 // fixed width; its part inside one block row is a pass. So the number of tiles follows from the
 // number of stored blocks alone, and all tiles have the same work, however uneven the rows are.
 namespace tessera::planning::sddmm {
-
-constexpr std::int64_t up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step; }
 
 /// A range of the line that is divided into tiles of one width. A job is the set of tiles that a
 /// cluster processes at a time: one tile per thread block, `apart` tiles from each other.
@@ -42,7 +41,7 @@ inline Section body_of(const Cut& cut, bool rounds_only) {
   const std::int64_t row_tiles =
       std::clamp<std::int64_t>((row + cut.width / 2) / cut.width, 1, kMaxApart);
   const std::int64_t apart = cut.side_by_side ? 1 : row_tiles;
-  std::int64_t jobs = up(up(cut.columns, cut.width), cut.cluster * apart) * apart;
+  std::int64_t jobs = ceil_div(ceil_div(cut.columns, cut.width), cut.cluster * apart) * apart;
   if (rounds_only) {
     jobs = cut.columns / (cut.width * cut.cluster * cut.clusters) * cut.clusters;
     jobs -= jobs % apart;
@@ -58,9 +57,9 @@ inline Section body_of(const Cut& cut, bool rounds_only) {
 inline Section tail_of(const Cut& cut, const Section& body) {
   const std::int64_t rest = cut.columns - body.end, blocks = cut.clusters * cut.cluster;
   if (rest == 0) return {};
-  const std::int64_t rounds = up(rest, blocks * cut.width);
-  const std::int64_t width = up(up(rest, blocks * rounds), cut.piece) * cut.piece;
-  const int jobs = static_cast<int>(up(up(rest, width), cut.cluster));
+  const std::int64_t rounds = ceil_div(rest, blocks * cut.width);
+  const std::int64_t width = ceil_div(ceil_div(rest, blocks * rounds), cut.piece) * cut.piece;
+  const int jobs = static_cast<int>(ceil_div(ceil_div(rest, width), cut.cluster));
   return {.begin = body.end,
           .end = cut.columns,
           .width = static_cast<int>(width),

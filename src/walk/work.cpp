@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/walk.hpp"
 
 namespace tessera::planning {
 namespace {
 
 // Work is counted in double: products of the caller's sizes may exceed 2^63.
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 /// An upper bound of the stored elements of one matrix. A pool that several matrices share may hold
 /// more.

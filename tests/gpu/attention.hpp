@@ -10,7 +10,7 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/attention/layout.hpp"
 #include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "tests/fixtures/expect.hpp"
 #include "tests/fixtures/tensors.hpp"

@@ -8,7 +8,6 @@
 
 #include <tessera/tessera.hpp>
 
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "tests/gpu/attention.hpp"
 
 // Masks with a list per 64 queries: each row group of a tile has its own list, and consumers skip

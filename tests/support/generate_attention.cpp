@@ -210,7 +210,11 @@ class Builder {
   }
 
   void draw_parameters() {
-    if (random_.chance(0.3)) p_.scale = static_cast<float>(random_.normal());
+    if (random_.chance(0.3)) {
+      const double scale = random_.normal();
+      // Scores far apart make a small P zero, and zero times infinity is NaN.
+      if (!options_.bad_values) p_.scale = static_cast<float>(scale);
+    }
     if (draw(random_, options_.softcap, 0.3)) {
       p_.softcap = static_cast<float>(random_.pick({0.5, 2.0, 10.0, 30.0}));
     }

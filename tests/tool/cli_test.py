@@ -269,10 +269,43 @@ class Explain(tool.ToolTest):
                              "f16").stdout
         for word in ["12", "3", "640", "96", "f16"]:
             self.assertIn(word, text)
+        text = self.run_tool("explain", "attention", "--device", "cpu", "--batch", "3",
+                             "--q-length", "5", "--kv-length", "70", "--packed", "--lse").stdout
+        self.assertIn(" B3 H16/16 Q5 KV70 D128/128 q packed 15 kv packed 210 lse", text)
+        text = self.run_tool("explain", "attention_backward", "--device", "cpu", "--batch", "3",
+                             "--q-length", "5", "--kv-length", "70", "--packed", "--block-q",
+                             "4").stdout
+        self.assertIn(" q packed 15 kv packed 210 mask 4x4 lists 2x", text)
+        text = self.run_tool("explain", "attention", "--device", "cpu", "--batch", "3",
+                             "--q-length", "5", "--kv-length", "70", "--packed", "--page",
+                             "16").stdout
+        self.assertIn(" q packed 15 pages 15x16 table 5", text)
+        text = self.run_tool("explain", "attention", "--device", "cpu", "--kv-dtype",
+                             "e4m3").stdout
+        self.assertIn(" kv e4m3 scales", text)
         text = self.run_tool("explain", "bsr_matmul", "--m", "768", "--k", "1280", "--n", "96",
                              "--block", "32", "--device", "cpu").stdout
         for word in ["768", "1280", "96", "32"]:
             self.assertIn(word, text)
+
+    def test_batch_invariance_decides_the_family(self):
+        words = ["explain", "attention", "--q-length", "1", "--kv-length", "8192", "--device",
+                 "h100", "--json", "--batch-invariant"]
+        names = [self.run_json(*words, "--batch", batch)["plan"]["kernel_name"]
+                 for batch in ("1", "64")]
+        self.assertRegex(names[0], "^sm90_decode_")
+        self.assertEqual(names[0], names[1])
+        done = self.run_tool(*words[:-2], "--batch-invariant", "--kernel",
+                             "sm90_attention_d128_q192_k64_s3", code=3)
+        self.assertIn("batch_invariant", done.stdout)
+
+    def test_narrow_keys_have_their_own_rows(self):
+        words = ["explain", "attention", "--device", "cpu", "--kv-dtype"]
+        self.run_tool(*words, "e4m3")
+        self.assert_refused(*words, "e5m3", naming="--kv-dtype")
+        self.assertIn("--kv-dtype applies to attention,",
+                      self.run_tool("explain", "attention_backward", "--kv-dtype", "e4m3",
+                                    code=2).stderr)
 
 
 if __name__ == "__main__":

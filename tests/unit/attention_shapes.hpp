@@ -4,7 +4,6 @@
 #include <string>
 #include <string_view>
 
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "tests/unit/selecting.hpp"
 
 // Attention problems that have shapes but no memory, and helpers to plan them with Hopper's rows.

@@ -11,7 +11,7 @@
 
 #include <tessera/error.hpp>
 
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/attention/layout.hpp"
 #include "src/walk/kv_share.hpp"
 #include "tests/unit/attention_shapes.hpp"
 #include "tests/unit/selecting.hpp"

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/attention/layout.hpp"
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "tests/unit/attention_shapes.hpp"
 #include "tests/unit/selecting.hpp"
 

@@ -9,7 +9,8 @@
 
 #include <tessera/error.hpp>
 
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/attention/cost.hpp"
+#include "src/kernels/cuda/attention/layout.hpp"
 #include "src/kernels/cuda/sm90/attention/rows.hpp"
 #include "tests/unit/selecting.hpp"
 

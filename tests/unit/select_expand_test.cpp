@@ -67,7 +67,7 @@ TEST(SelectExpand, FewTokensAndLowDensityUseTheStoredBlocks) {
 }
 
 /// The library takes more of the host's time than our rows, so a copy that saves little is no gain.
-TEST(SelectExpand, ACopyHasToSaveMoreThanAMicrosecond) {
+TEST(SelectExpand, ACopyHasToSaveMoreThanHalfAMicrosecond) {
   int copies = 0, refused = 0;
   for (std::int64_t tokens = 8; tokens <= 1024; tokens += 8)
     for (double density : {0.1, 0.2, 0.3, 0.5}) {
@@ -76,7 +76,7 @@ TEST(SelectExpand, ACopyHasToSaveMoreThanAMicrosecond) {
       dense.b = transpose(shaped({1024, 1024}));
       const double given = planned(problem, 0).predicted_ms, copied = planned(dense).predicted_ms;
       const bool expanded = planned(problem).expanded_bytes > 0;
-      EXPECT_EQ(expanded, copied < given - 1.3e-3) << tokens << " tokens, density " << density;
+      EXPECT_EQ(expanded, copied < given - 0.6e-3) << tokens << " tokens, density " << density;
       copies += expanded;
       refused += !expanded && copied < given;
     }

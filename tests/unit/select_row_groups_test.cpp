@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/kernels/cuda/attention/layout.hpp"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "tests/unit/attention_shapes.hpp"
 #include "tests/unit/selecting.hpp"

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/kernels/cuda/attention/layout.hpp"
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/attention/rows.hpp"
 #include "src/walk/step_walk.hpp"

@@ -5,7 +5,7 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="tessera")
 
 Causality, sliding windows and padding become ranges and positions; whatever else a model masks
-becomes a block mask, once a forward pass. Continuous batching (`model.generate_batch`) reads its
+becomes a block mask, once per forward pass. Continuous batching (`model.generate_batch`) reads its
 cache in pages."""
 
 from __future__ import annotations

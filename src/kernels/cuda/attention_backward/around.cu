@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
@@ -304,17 +305,9 @@ void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk&
 
 void write_edges(const AttentionProblem& problem, const planning::AttentionShape& shape,
                  const BackwardWalk& walk, void* stream) {
-  planning::MaskComposer composer;
-  composer.given = planning::view_of(problem.mask, shape.kv_length, shape.heads_per_list());
-  if (const Tensor& bits = problem.mask.bits)
-    composer.bits = {static_cast<const std::uint8_t*>(bits.data), bits.stride(0), bits.stride(1),
-                     bits.stride(2)};
-  composer.q_length = shape.q_length;
-  composer.kv_length = shape.kv_length;
-  composer.to = walk.edges.sizes.mask;
-  composer.lists = walk.edges.lists;
-  compose_mask(composer, stream);
-  write_block_edges(walk.edges, walk.sequences, stream);
+  const planning::BlockEdges& edges = walk.edges;
+  compose_mask(planning::composer_of(problem, shape, edges.sizes.mask, edges.lists), stream);
+  write_block_edges(edges, walk.sequences, stream);
 }
 
 void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "src/kernels/cuda/attention/refuse.hpp"
+#include "src/walk/arithmetic.hpp"
+
 namespace tessera::planning {
 namespace {
 
@@ -11,14 +14,8 @@ namespace {
 /// and dO in L2.
 constexpr std::int64_t kSection = 16;
 
-/// Larger edges of a block mask are refused.
-constexpr double kMaxEdgeBytes = 8.0 * (1 << 30);
-constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
-
 // Estimates until they are measured.
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 }  // namespace
 
@@ -37,32 +34,14 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns) {
   return layout;
 }
 
-void refuse_backward(const AttentionBackwardShape& s, const KernelRow& row, Reasons& reasons) {
-  const Tile& tile = row.tile;
-  if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
-  reasons.unless_multiple("head dimension", s.dim, 8);
-  reasons.unless_multiple("head dimension of v", s.dim_v, 8);
-  reasons.unless_at_most("head dimension", s.dim, tile.k);
-  reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
-  if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
-  reasons.unless_at_most("the largest size",
-                         std::max({s.q_total, s.kv_total, s.kv_length, s.heads, s.batch}),
-                         kMaxLength - 1);
-}
-
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
                             Reasons& reasons) {
   reasons.unless_at_most("key tiles", layout.tiles, INT32_MAX / 4);
   reasons.unless_at_most("blocks of queries of all heads", layout.query_blocks * s.heads,
                          INT32_MAX / 4);
-  if (!layout.edges) return;
+  if (!layout.edges || refuse_composed(edge_bytes(layout.edges), reasons)) return;
   const ComposedMask& mask = layout.edges.mask;
-  if (edge_bytes(layout.edges) > kMaxEdgeBytes) {
-    reasons.layout("mask", "blocks that can be composed within 8 GiB");
-  } else {
-    reasons.unless_at_most("entries of composed lists", mask.list_rows() * mask.capacity,
-                           INT32_MAX);
-  }
+  reasons.unless_at_most("entries of composed lists", mask.list_rows() * mask.capacity, INT32_MAX);
 }
 
 std::string describe_backward(const BackwardLayout& layout) {

@@ -27,8 +27,7 @@ constexpr int key_parts(const Tile& tile) { return kKeysPerTile / tile.n; }
 
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns);
 
-/// The reasons why a row, or its layout, does not support a problem.
-void refuse_backward(const AttentionBackwardShape& s, const KernelRow& row, Reasons& reasons);
+/// Adds the reasons that depend on a layout.
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
                             Reasons& reasons);
 std::string describe_backward(const BackwardLayout& layout);

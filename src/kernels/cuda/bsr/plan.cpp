@@ -6,14 +6,11 @@
 #include "src/kernels/cuda/bsr/rows.hpp"
 #include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {
 namespace {
-
-double real(std::int64_t n) { return static_cast<double>(n); }
-
-std::int64_t up(std::int64_t length, std::int64_t piece) { return (length + piece - 1) / piece; }
 
 const OperandShape& sparse_of(const MatmulShape& s) { return s.a.sparse ? s.a : s.b; }
 
@@ -63,7 +60,7 @@ double seconds_of(const MatmulShape& s, const FewColumnsLayout& at, const Kernel
   // A warp's chain of units, each of which waits for memory.
   constexpr double kLatency = 0.24e-6, kGatheredLatency = 0.39e-6;
   const double per_warp =
-      units / std::max(real(up(at.rows, tile.m)), 1.0) * at.strips / few_columns_warps(tile);
+      units / std::max(real(ceil_div(at.rows, tile.m)), 1.0) * at.strips / few_columns_warps(tile);
   const double chain = per_warp * (along_depth ? kLatency : kGatheredLatency);
   const double at_once = sms * (tile.n <= 16 ? 3 : 2);
   const double rounds = std::max(std::ceil(real(at.ctas) * col_tiles / at_once), 1.0);
@@ -95,11 +92,11 @@ struct FewColumns {
                        Reasons& reasons) {
     const Tile& tile = row.tile;
     Layout at{.rows = s.b.sparse ? s.n : s.m, .cols = s.b.sparse ? s.m : s.n};
-    at.col_tiles = up(at.cols, tile.n);
-    const std::int64_t strips = up(at.rows, tile.m);
+    at.col_tiles = ceil_div(at.cols, tile.n);
+    const std::int64_t strips = ceil_div(at.rows, tile.m);
     at.strips = strips_of(
         s, tile, product::count_tiles(product::count_tiles(strips, at.col_tiles), s.batch), device);
-    at.ctas = up(strips, at.strips);
+    at.ctas = ceil_div(strips, at.strips);
     at.overlapped = device.compute_capability >= 90;
     product::refuse_tiles(product::count_tiles(at.ctas, s.batch), reasons);
     reasons.unless_at_most("tiles of columns", at.col_tiles, 0xffff);

@@ -8,11 +8,10 @@
 #include <tessera/attention.hpp>
 
 #include "src/core/carver.hpp"
-#include "src/kernels/cuda/attention/order.cuh"
+#include "src/kernels/cuda/attention/arguments.cuh"
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/prepare/clear_rest.hpp"
-#include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm80/attention/kernel.cuh"
 #include "src/kernels/cuda/sm80/attention/plan.hpp"
 #include "src/problem/tma_rules.hpp"
@@ -30,38 +29,19 @@ void launch_typed(const Call& call) {
   const auto& layout = call.planned.layout.get<planning::AttentionLayout>();
   if (layout.tiles == 0 || shape.q_total == 0) return clear_rest(call.problem, call.stream);
   core::Carver carver(call.workspace);
-  const planning::AttentionScratchSm90 scratch =
+  const planning::AttentionScratch scratch =
       planning::carve_attention_scratch(carver, T::kOfRow, layout);
   Arguments args{};
   args.q = source_of(problem.q);
   args.k = source_of(problem.k);
   args.v = source_of(problem.v);
   args.walk = planning::attention_walk(problem, shape, layout, T::kOfRow);
-  args.partials = scratch.partials;
-  args.merge_counts = scratch.merge_counts;
-  args.result = result_of(problem);
+  set_scores(args, problem, shape);
   const Tensor& out = problem.out;
   args.result.aligned = out.dtype != DType::f32 && planning::lies_along(out, out.rank - 1) &&
                         planning::begins_aligned(out);
-  constexpr float kLog2e = 1.4426950408889634f;
-  args.transform = score_transform(shape.scale, shape.softcap);
-  args.exponents.scale = T::kTransformsScores ? kLog2e : shape.scale * kLog2e;
-  if (shape.softcap > 0.0f) args.exponents.ceiling = shape.softcap * kLog2e;
-  args.sinks = sinks_of(problem.sinks);
-  args.masks = element_masks(problem.mask);
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  if (layout.composed) {
-    compose_mask(planning::composer_of(problem, shape, layout.composed, scratch.composed), stream);
-    planning::walk_composed(args.walk, layout.composed, scratch.composed);
-    args.masks = {reinterpret_cast<const std::uint8_t*>(args.walk.composed), true};
-  }
-  args.walk.tag = planning::LaunchCount::new_tag();
-  if (layout.dynamic()) {
-    args.walk.next_tile = scratch.next_tile;
-    args.walk.order = scratch.order;
-    args.walk.grids_seen = scratch.grids_seen;
-  }
-  if (args.walk.order) order_tiles(args.walk, false, stream);
+  begin_walk(args, problem, shape, layout, scratch, false, stream);
   Kernel<attention_kernel<T>>::launch({.name = "attention_kernel",
                                        .grid = grid_of(args.walk.blocks),
                                        .threads = T::kThreads,

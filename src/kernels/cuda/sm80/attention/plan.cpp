@@ -4,8 +4,10 @@
 #include <cmath>
 #include <string>
 
+#include "src/kernels/cuda/attention/cost.hpp"
+#include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm80/attention/rows.hpp"
-#include "src/walk/work.hpp"
+#include "src/walk/arithmetic.hpp"
 
 namespace tessera::planning {
 namespace {
@@ -15,8 +17,6 @@ namespace {
 constexpr double kEstimatedShare = 0.6;
 /// Seconds of an SM per tile besides its steps: not measured.
 constexpr double kEstimatedTileSeconds = 5e-6;
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 /// Bytes per step between shared memory and the registers and copies of a thread block.
 double shared_traffic(const Tile& tile) {

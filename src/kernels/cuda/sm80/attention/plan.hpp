@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/attention/layout.hpp"
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/family.hpp"
 
 // How attention rows for every tensor-core GPU divide a problem. Tiles, their order, KV splits and

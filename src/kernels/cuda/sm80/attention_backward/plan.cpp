@@ -4,7 +4,9 @@
 #include <cmath>
 #include <string>
 
+#include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm80/attention_backward/rows.hpp"
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {
@@ -15,8 +17,6 @@ namespace {
 constexpr double kEstimatedShare = 0.55;
 /// Seconds of an SM per thread block besides its steps: not measured.
 constexpr double kEstimatedTileSeconds = 8e-6;
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 double step_flops(const Tile& tile) {
   return 2.0 * tile.m * tile.n * (3.0 * tile.k + 2.0 * tile.v);
@@ -50,7 +50,7 @@ struct AttentionBackward {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                      Reasons& reasons) {
-    refuse_backward(s, row, reasons);
+    refuse_heads(s, row.tile, reasons);
     reasons.unless_at_most("bytes of shared memory", backward_shared_bytes(row.tile),
                            device.shared_bytes_per_block);
   }

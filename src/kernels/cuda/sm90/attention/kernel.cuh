@@ -1,7 +1,6 @@
 #pragma once
 
 #include "src/kernels/cuda/common/grid.cuh"
-#include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer.cuh"
 #include "src/kernels/cuda/sm90/attention/producer.cuh"
 #include "src/kernels/cuda/sm90/attention/scheduler.cuh"

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/grid.cuh"
-#include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention/boxes.cuh"
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"

@@ -6,6 +6,7 @@
 #include "src/kernels/cuda/attention/partials.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/sm90/tile/arrivals.cuh"
 #include "src/kernels/cuda/sm90/tile/rows_tile.cuh"
 #include "src/kernels/row.hpp"
 
@@ -16,6 +17,9 @@ using namespace cuda::attention;  // parts shared by all architectures
 
 inline constexpr int kWarpgroup = 128;
 
+using tile::arrive_as_warp;
+using tile::kEachLaneArrives;
+using tile::kWarpArrivals;
 using tile::RowsTile;
 
 /// The sizes of a kernel row for one element type.

@@ -20,11 +20,7 @@ using planning::Call;
 
 /// The tensor map of the rows of a head of [batch, length, heads, dim] or [total, heads, dim].
 inline CUtensorMap map_of(const Tensor& t, int box_rows, int box_inner) {
-  const int row = t.rank - 3;
-  return tile::rows_map(
-      {t.data, t.dtype, t.size(t.rank - 1), t.size(row), t.size(row + 1), row > 0 ? t.size(0) : 1,
-       t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0},
-      box_rows, box_inner);
+  return tile::rows_map(tile::heads_of(t), box_rows, box_inner);
 }
 
 template <class T>

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string>
 
-#include "src/kernels/cost.hpp"
+#include "src/kernels/cuda/attention/cost.hpp"
+#include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/rows.hpp"
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {
@@ -15,14 +17,12 @@ namespace {
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
 constexpr double kRateOfHalfTiles = 0.6;  // of kTflopsOfOneSm
 
-double real(std::int64_t n) { return static_cast<double>(n); }
-
 struct AttentionBackward {
   using Shape = AttentionBackwardShape;
   using Layout = BackwardLayout;
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
-    refuse_backward(s, row, reasons);
+    refuse_heads(s, row.tile, reasons);
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
@@ -40,12 +40,10 @@ struct AttentionBackward {
     // Where thread blocks have half a key tile, both consumers compute the scores, and a step moves
     // twice as many bytes per FLOP.
     const double products = key_parts(tile) > 1 ? 6.0 / 5.0 / kRateOfHalfTiles : 1;
-    const double slower =
-        device.tensor_tflops > 0 ? 970.0 * device.units / (132 * device.tensor_tflops) : 1;
     const double rounds = blocks / std::max(real(device.units), 1.0);
-    const double compute =
-        work.flops * products * padding_of(s, tile) / (units * kTflopsOfOneSm * 1e12) * slower +
-        std::max(rounds, 1.0) * kTileSeconds;
+    const double compute = work.flops * products * padding_of(s, tile) /
+                               (units * kTflopsOfOneSm * 1e12) * step_factor(device) +
+                           std::max(rounds, 1.0) * kTileSeconds;
     const double memory = device.memory_tbs > 0 ? bytes_of_backward(s, at, tile, work.bytes) /
                                                       (device.memory_tbs * 1e12)
                                                 : 0;

@@ -8,8 +8,8 @@
 #include "src/kernels/cuda/attention_backward/around.hpp"
 #include "src/kernels/cuda/attention_backward/key_tiles.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
-#include "src/kernels/cuda/sm90/attention/arrivals.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
+#include "src/kernels/cuda/sm90/tile/arrivals.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/rows_tile.cuh"
 
@@ -17,11 +17,11 @@
 namespace tessera::cuda::sm90::attention_backward {
 
 using namespace cuda::attention_backward;  // parts shared by all architectures
-using attention::arrive_as_warp;
-using attention::kWarpArrivals;
 using cuda::attention::ScoreTransform;
 using planning::BackwardStep;
 using planning::KeyTileJob;
+using tile::arrive_as_warp;
+using tile::kWarpArrivals;
 
 inline constexpr int kWarpgroup = 128;
 

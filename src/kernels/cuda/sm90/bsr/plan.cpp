@@ -6,13 +6,12 @@
 #include "src/kernels/cuda/product/cost.hpp"
 #include "src/kernels/cuda/product/refuse.hpp"
 #include "src/kernels/cuda/sm90/bsr/rows.hpp"
+#include "src/walk/arithmetic.hpp"
 #include "src/walk/transposed_lists.hpp"
 #include "src/walk/work.hpp"
 
 namespace tessera::planning {
 namespace {
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 std::int64_t largest_part(std::int64_t length, std::int64_t most) {
   while (most > 16 && length % most != 0) most /= 2;
@@ -84,10 +83,9 @@ struct Bsr {
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
     const Tile& tile = row.tile;
-    const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
     Layout at{.rows = s.b.sparse ? s.n : s.m, .cols = s.b.sparse ? s.m : s.n};
-    at.tiles = product::count_tiles(product::count_tiles(up(at.rows, tile.m), up(at.cols, tile.n)),
-                                    s.batch);
+    at.tiles = product::count_tiles(
+        product::count_tiles(ceil_div(at.rows, tile.m), ceil_div(at.cols, tile.n)), s.batch);
     at.ctas = std::min(at.tiles, std::int64_t{std::max(device.units, 1)} * bsr_ctas_per_sm(tile));
     product::refuse_tiles(at.tiles, reasons);
     return at;

@@ -5,14 +5,13 @@
 #include <limits>
 #include <string>
 
+#include "src/kernels/cuda/attention/cost.hpp"
+#include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm90/decode/rows.hpp"
-#include "src/walk/views.hpp"
+#include "src/walk/arithmetic.hpp"
 
 namespace tessera::planning {
 namespace {
-
-double real(std::int64_t n) { return static_cast<double>(n); }
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Query heads with the same keys and lists: as many may be folded into a tile's rows.
 std::int64_t heads_alike(const AttentionShape& s) {
@@ -58,10 +57,6 @@ double pieces_per_tile(const AttentionShape& s, const Work& work) {
 constexpr double kLatencySeconds = 5e-6, kReadSeconds = 1e-6, kStartSeconds = -1e-6;
 // Keys that several tiles read come from L2, at less than its best rate.
 constexpr double kShareOfL2 = 0.75;
-// Composed lists: see sm90/attention.
-constexpr double kComposeSeconds = 6e-6, kComposedBytes = 1e12, kMaskedStep = 1.3;
-
-constexpr std::int64_t kMaxLength = std::int64_t{1} << 29;
 
 // Fixed parts of a tile: short enough for one short sequence to occupy most SMs, and long enough
 // for merging to be short beside them.
@@ -86,34 +81,17 @@ struct Decode {
   using Layout = DecodeLayout;
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
-    const Tile& tile = row.tile;
-    if (s.dim == 0 || s.dim_v == 0) reasons.required("a head dimension above 0");
-    reasons.unless_multiple("head dimension", s.dim, 8);
-    reasons.unless_multiple("head dimension of v", s.dim_v, 8);
-    reasons.unless_at_most("head dimension", s.dim, tile.k);
-    reasons.unless_at_most("head dimension of v", s.dim_v, tile.v);
-    if (!s.tma_readable) reasons.layout("q, k and v", "contiguous rows at multiples of 16 bytes");
-    const bool paged = s.kv_layout == KvLayout::paged;
-    if (paged && s.page % kKeyPiece != 0 &&
+    refuse_heads(s, row.tile, reasons);
+    if (s.kv_layout == KvLayout::paged && s.page % kKeyPiece != 0 &&
         (kKeyPiece % s.page != 0 || s.page < kKeyPiece / kMaxBoxes))
       reasons.layout("page_table", "pages of 8, 16 or 32 keys, or of a multiple of 64");
     reasons.unless_at_most("pages", s.pages, INT32_MAX);
-    reasons.unless_at_most(
-        "the largest size",
-        std::max({s.q_total, paged ? s.page : s.kv_total, s.kv_length, s.heads, s.batch}),
-        kMaxLength - 1);
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
     const Layout at = decode_layout(s, row, device.units);
-    reasons.unless_at_most("tiles of the result", at.tiles.tiles, INT32_MAX / 2);
-    if (!s.masked) return at;
-    const AttentionShape walked = with_mask(s, at.tiles.composed);
-    reasons.unless_at_most("blocks of the longest list", walked.mask_capacity,
-                           (kMaxLength - 1) / std::max<std::int64_t>(walked.mask_block.cols, 1));
-    if (composed_bytes(at.tiles.composed) > kMaxComposedBytes)
-      reasons.layout("mask", "blocks that can be composed within 8 GiB");
+    refuse_tiles(s, at.tiles, reasons);
     return at;
   }
 
@@ -134,16 +112,15 @@ struct Decode {
   static double seconds_of(const Shape& s, const Layout& at, const KernelRow& row,
                            const DeviceFacts& device) {
     if (at.tiles.tiles == 0 || device.units == 0) return 0;
-    const AttentionShape walked = with_mask(s, at.tiles.composed);
-    const Work work = work_of(walked);
-    const double pieces = real(at.tiles.tiles) * pieces_per_tile(walked, work);
+    const Work work = walked_work(s, at.tiles.composed);
+    const double pieces = real(at.tiles.tiles) * pieces_per_tile(s, work);
     // Warps without rows do not compute.
     const std::int64_t rows =
         at.tiles.pack * std::min(at.tiles.queries, std::max<std::int64_t>(s.q_length, 1));
     const double warps = real(ceil_div(rows, 16)) / real(row.tile.m / 16);
-    const double step = row.times.step_ns * 1e-9 * warps * (at.tiles.composed ? kMaskedStep : 1);
-    const double compute = pieces / device.units * step +
-                           real(at.tiles.tiles) / device.units * row.times.tile_ns * 1e-9;
+    const double step = step_seconds(row) * warps * (at.tiles.composed ? kMaskedStep : 1);
+    const double compute =
+        pieces / device.units * step + real(at.tiles.tiles) / device.units * tile_seconds(row);
     const auto seconds_of = [](double bytes, double tbs) {
       return tbs > 0 ? bytes / (tbs * 1e12) : 0;
     };
@@ -151,11 +128,8 @@ struct Decode {
     const double memory = std::max(seconds_of(work.bytes, device.memory_tbs),
                                    seconds_of(loaded, device.l2_tbs * kShareOfL2));
     const bool reads = s.masked || s.q_packed || s.kv_layout != KvLayout::dense || s.has_kv_range;
-    const double composing =
-        at.tiles.composed ? kComposeSeconds + composed_bytes(at.tiles.composed) / kComposedBytes
-                          : 0;
-    return std::max(compute + kLatencySeconds, memory) + (reads ? kReadSeconds : 0) + composing +
-           kStartSeconds;
+    return std::max(compute + kLatencySeconds, memory) + (reads ? kReadSeconds : 0) +
+           compose_seconds(at.tiles.composed) + kStartSeconds;
   }
 
   static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {

@@ -5,7 +5,8 @@
 #include <tessera/attention.hpp>
 
 #include "src/core/carver.hpp"
-#include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/attention/layout.hpp"
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/family.hpp"
 #include "src/walk/decode_walk.hpp"
 

@@ -9,7 +9,6 @@
 #include "src/kernels/cuda/attention/results.cuh"
 #include "src/kernels/cuda/attention/scores.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
-#include "src/kernels/cuda/sm90/attention/shape.cuh"
 #include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/rows_tile.cuh"

@@ -89,7 +89,7 @@ void launch_typed(const Call& call, const Source& a, const Source& b) {
   if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
   Arguments args{};
   args.walk = walk_of(problem.out, shape.batch, T::kShape);
-  args.steps = static_cast<int>(planning::sddmm::up(shape.k, tile::kLine));
+  args.steps = static_cast<int>(planning::ceil_div(shape.k, tile::kLine));
   const int piece = 1 << args.walk.piece_shift;
   args.cluster = cluster_of<T>(piece, args.steps);
 

@@ -8,6 +8,7 @@
 
 #include <tessera/error.hpp>
 
+#include "src/core/recent.hpp"
 #include "src/kernels/cuda/common/check.hpp"
 
 namespace tessera::cuda::tile {
@@ -116,6 +117,13 @@ CUtensorMap panel_map(const MatrixMap& m, int box_rows, int box_panels) {
                  {m.batches, m.batch_stride, 1}});
 }
 
+HeadsMap heads_of(const Tensor& t) {
+  const int row = t.rank - 3;
+  return {t.data,        t.dtype,           t.size(t.rank - 1),
+          t.size(row),   t.size(row + 1),   row > 0 ? t.size(0) : 1,
+          t.stride(row), t.stride(row + 1), row > 0 ? t.stride(0) : 0};
+}
+
 bool tma_readable(const HeadsMap& t) {
   const int bytes = size_of(t.dtype);
   return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0 &&
@@ -139,6 +147,17 @@ CUtensorMap folded_map(const HeadsMap& t, int fold, int box_rows, int box_inner)
                  {t.rows, t.row_stride, box_rows},
                  {t.heads / fold, t.head_stride * fold, 1},
                  {t.batches, t.batch_stride, 1}});
+}
+
+const CUtensorMap& recent_map(const HeadsMap& t, int fold, int box_rows, int box_inner) {
+  thread_local core::Recent<CUtensorMap, 12> maps;
+  return maps.get(
+      {reinterpret_cast<std::intptr_t>(t.data), static_cast<int>(t.dtype), t.inner, t.rows, t.heads,
+       t.batches, t.row_stride, t.head_stride, t.batch_stride, fold, box_rows, box_inner},
+      [&] {
+        return fold > 0 ? folded_map(t, fold, box_rows, box_inner)
+                        : rows_map(t, box_rows, box_inner);
+      });
 }
 
 }  // namespace tessera::cuda::tile

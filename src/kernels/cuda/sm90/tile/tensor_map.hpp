@@ -42,6 +42,8 @@ struct HeadsMap {
   std::int64_t inner, rows, heads, batches;
   std::int64_t row_stride, head_stride, batch_stride;
 };
+/// Of a [batch, length, heads, dim] tensor; a packed [total, heads, dim] tensor becomes one batch.
+HeadsMap heads_of(const Tensor& tensor);
 bool tma_readable(const HeadsMap& tensor);
 
 /// The tensor map for boxes of `box_inner` elements x `box_rows` rows of one head; coordinates
@@ -51,5 +53,9 @@ CUtensorMap rows_map(const HeadsMap& tensor, int box_rows, int box_inner);
 /// The same with `fold` adjacent heads folded into rows: a row's heads follow one another before
 /// the next row; coordinates (inner, head of the group, row, group, batch).
 CUtensorMap folded_map(const HeadsMap& tensor, int fold, int box_rows, int box_inner);
+
+/// folded_map, or with `fold` 0 rows_map, from a per-thread cache: most calls repeat the maps of an
+/// earlier call, and the driver needs up to 0.1 us to encode one. Valid until the next call.
+const CUtensorMap& recent_map(const HeadsMap& tensor, int fold, int box_rows, int box_inner);
 
 }  // namespace tessera::cuda::tile

@@ -5,7 +5,7 @@
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 
-namespace tessera::cuda::sm90::attention {
+namespace tessera::cuda::tile {
 
 // racecheck follows what mbarriers order thread by thread, but not __syncwarp followed by one
 // lane's arrival. Builds with TESSERA_RACECHECK let every lane arrive: slower, the same otherwise.
@@ -20,7 +20,7 @@ inline constexpr int kWarpArrivals = kEachLaneArrives ? 32 : 1;
 /// guards.
 __device__ __forceinline__ void arrive_as_warp(std::uint64_t& barrier, int lane) {
   __syncwarp();
-  if (kEachLaneArrives || lane == 0) tile::arrive(&barrier);
+  if (kEachLaneArrives || lane == 0) arrive(&barrier);
 }
 
-}  // namespace tessera::cuda::sm90::attention
+}  // namespace tessera::cuda::tile
