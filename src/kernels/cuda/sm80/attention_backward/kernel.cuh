@@ -26,24 +26,23 @@ class ThreadBlock {
       if (shared_.num_steps > 0) steps.start();
     }
     __syncthreads();
-    const int steps = __shfl_sync(kAllLanes, shared_.num_steps, 0);
-    if (steps < 0) return;
-    if (steps > 0) walk(steps);
+    if (shared_.num_steps < 0) return;
+    if (shared_.num_steps > 0) walk();
     gradients_.store();
   }
 
  private:
-  __device__ __forceinline__ void walk(int steps) {
+  __device__ __forceinline__ void walk() {
     copy_keys<T, typename T::Keys>(attention::shared_address(shared_.keys), args_.k, shared_);
     copy_keys<T, typename T::Values>(attention::shared_address(shared_.values), args_.v, shared_);
     copy_step<T>(args_, shared_, 0);
     WarpScores<T> scores(args_, shared_);
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < shared_.num_steps; ++step) {
       const int stage = step % T::kStages;
       attention::wait_for_copies();
       __syncthreads();  // Q and dO have arrived; all warps have left the step before
-      if (T::kStages > 1 && step + 1 < steps) copy_step<T>(args_, shared_, step + 1);
+      if (T::kStages > 1 && step + 1 < shared_.num_steps) copy_step<T>(args_, shared_, step + 1);
       if (T::kHoldsValues && step == 0) scores.begin();
       if (in_first_warp()) Steps<T>(args_, shared_).fill(step);
       std::int32_t reached = 0;
@@ -53,7 +52,7 @@ class ThreadBlock {
       });
       __syncthreads();  // P and dS have been written
       gradients_.add(stage);
-      if (T::kStages == 1 && step + 1 < steps) {
+      if (T::kStages == 1 && step + 1 < shared_.num_steps) {
         __syncthreads();  // no warp reads Q and dO any more
         copy_step<T>(args_, shared_, step + 1);
       }
@@ -62,7 +61,7 @@ class ThreadBlock {
     __syncthreads();
     if (watches_turns()) {
       fence_of_gpu();
-      raise_relaxed(counter_of(steps - 1), number_of_keys() + 1);
+      raise_relaxed(counter_of(shared_.num_steps - 1), number_of_keys() + 1);
     }
   }
 
