@@ -34,10 +34,32 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 # Hopper's instructions require sm_90a. Rows of sm80 also have PTX, for all later GPUs. Rows of
 # sm80_bsr begin before the grid ahead of them ends (programmatic dependent launch), and only code
-# for sm_90 and later can wait for that grid.
+# for sm_90 and later can wait for that grid. TESSERA_CUDA_ARCHITECTURES replaces all of this: rows
+# of sm80 are compiled for the architectures that it names, and rows of sm90 if it names 90.
+set(tessera_has_sm90 1)
 set(tessera_gencode_sm90 -gencode=arch=compute_90a,code=sm_90a)
 set(tessera_gencode_sm80 -gencode=arch=compute_80,code=[sm_80,compute_80])
 set(tessera_gencode_sm80_bsr ${tessera_gencode_sm80} -gencode=arch=compute_90,code=[sm_90,compute_90])
+if(TESSERA_CUDA_ARCHITECTURES)
+  set(tessera_gencode_sm80 "")
+  foreach(name IN LISTS TESSERA_CUDA_ARCHITECTURES)
+    if(NOT name MATCHES "^([0-9]+)(-virtual)?$" OR CMAKE_MATCH_1 LESS 80)
+      message(FATAL_ERROR "TESSERA_CUDA_ARCHITECTURES: '${name}': expected numbers from 80 on, such \
+as 80, 89 or 90, or with -virtual for PTX, such as 80-virtual.")
+    endif()
+    set(kind sm)
+    if(CMAKE_MATCH_2)
+      set(kind compute)
+    endif()
+    list(APPEND tessera_gencode_sm80
+         -gencode=arch=compute_${CMAKE_MATCH_1},code=${kind}_${CMAKE_MATCH_1})
+  endforeach()
+  set(tessera_gencode_sm80_bsr ${tessera_gencode_sm80})
+  if(NOT "90" IN_LIST TESSERA_CUDA_ARCHITECTURES)
+    set(tessera_has_sm90 0)
+    set(tessera_gencode_sm90 "")
+  endif()
+endif()
 
 # tessera_rows(FOLDER): writes a .cu for each row of FOLDER/rows.hpp that TESSERA_KERNELS asks for.
 # Adds to row_sources, row_includes, row_declarations and row_launchers. Without kernels of its own, the
@@ -65,10 +87,16 @@ function(tessera_rows folder)
     if(line MATCHES "\\.name = \"((sm[0-9]+)_[a-z0-9_]+)\"")
       set(row ${CMAKE_MATCH_1})
       set(backend ${CMAKE_MATCH_2})
-      if(row MATCHES "${TESSERA_KERNELS}" AND host_launch)
+      set(built ON)
+      if(backend STREQUAL "sm90" AND NOT tessera_has_sm90)
+        set(built OFF)
+      elseif(NOT row MATCHES "${TESSERA_KERNELS}")
+        set(built OFF)
+      endif()
+      if(built AND host_launch)
         string(APPEND row_launchers
                "    {&planning::${table}[${index}], ${space}::launch, ${space}::missing,\n     ${space}::workspace},\n")
-      elseif(row MATCHES "${TESSERA_KERNELS}")
+      elseif(built)
         set(source ${PROJECT_BINARY_DIR}/rows/${row}.cu)
         configure_file(${PROJECT_SOURCE_DIR}/cmake/row.cu.in ${source} @ONLY)
         set(gencode ${tessera_gencode_${backend}})
@@ -111,10 +139,14 @@ file(GLOB prepare_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
 file(GLOB prepare_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/prepare/*.cpp)
 set_source_files_properties(${prepare_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80}")
 # Kernels of a family that are not rows.
-file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     src/kernels/cuda/sm90/*/*.cu)
+set(sm90_kernels "")
+if(tessera_has_sm90)
+  file(GLOB sm90_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+       src/kernels/cuda/sm90/*/*.cu)
+endif()
 set_source_files_properties(${sm90_kernels} PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm90}")
-file(GLOB shared_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/kernels/cuda/attention/*.cu)
+file(GLOB shared_kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     src/kernels/cuda/attention/*.cu src/kernels/cuda/attention_backward/*.cu)
 set_source_files_properties(${shared_kernels}
   PROPERTIES COMPILE_OPTIONS "${tessera_gencode_sm80};${tessera_gencode_sm90}")
 
@@ -123,6 +155,8 @@ target_sources(tessera_cuda PRIVATE
   ${PROJECT_BINARY_DIR}/rows/launchers.cpp ${row_sources} ${host_sources} src/kernels/cuda/sm90/tile/tensor_map.cpp
   ${prepare_sources} ${prepare_kernels} ${sm90_kernels} ${shared_kernels})
 target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
+set_source_files_properties(src/kernels/cuda/backend.cpp
+  PROPERTIES COMPILE_DEFINITIONS TESSERA_HAS_SM90=${tessera_has_sm90})
 if(row_sources MATCHES "sm90_")  # wgmma through CUTLASS's instruction wrappers
   find_package(CUTLASS 4.2 REQUIRED)
   target_link_libraries(tessera_cuda PRIVATE CUTLASS::headers)

@@ -53,6 +53,10 @@ endfunction()
 
 # Kernels of python -m tessera.bench ceilings. Those that do not require Hopper run on any card.
 function(tessera_ceilings)
+  if(NOT tessera_has_sm90)
+    message(STATUS "TESSERA_CUDA_ARCHITECTURES does not name 90: bench/ceilings is not built")
+    return()
+  endif()
   find_package(CUTLASS 4.2)
   if(NOT CUTLASS_FOUND)
     message(STATUS "No CUTLASS: bench/ceilings is not built")

@@ -12,7 +12,10 @@ namespace tessera {
 
 std::vector<Backend> built_backends() {
 #if defined(TESSERA_CUDA)
-  return {Backend::cpu, Backend::sm80, Backend::sm90};
+  std::vector<Backend> built{Backend::cpu};
+  for (const Backend backend : {Backend::sm80, Backend::sm90})
+    if (cuda::has_backend(backend)) built.push_back(backend);
+  return built;
 #else
   return {Backend::cpu};
 #endif
@@ -30,10 +33,7 @@ planning::Families families() {
         family.launch = cpu::launch;
       }
 #if defined(TESSERA_CUDA)
-      if (family.backend != Backend::cpu) {
-        family.prepare = cuda::prepare;
-        cuda::complete(family);
-      }
+      if (family.backend != Backend::cpu) cuda::complete(family);
 #endif
     }
     return list;

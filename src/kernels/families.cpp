@@ -5,6 +5,7 @@
 #include "src/kernels/cuda/cublaslt/plan.hpp"
 #include "src/kernels/cuda/merge/plan.hpp"
 #include "src/kernels/cuda/sm80/attention/plan.hpp"
+#include "src/kernels/cuda/sm80/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/bsr/plan.hpp"
@@ -31,6 +32,7 @@ std::span<const KernelFamily> all_families() {
       sm90_attention_family(),
       sm80_attention_family(),
       sm90_attention_backward_family(),
+      sm80_attention_backward_family(),
       sm80_merge_family(),
       sm80_spgemm_family(),
       sm80_bsr_family(),

@@ -28,7 +28,8 @@ std::string to_text(const Reason& r, const DeviceFacts& device) {
     case Kind::forced_backend:
       return words("execution.backend requires ", to_string(static_cast<Backend>(r.got)));
     case Kind::not_built:
-      return "not in this build: configure with TESSERA_CUDA=ON";
+      return "not in this build: configure with TESSERA_CUDA=ON and a "
+             "TESSERA_CUDA_ARCHITECTURES that names the GPU";
     case Kind::missing:
       return r.what;
     case Kind::no_kernel:

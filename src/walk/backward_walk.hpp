@@ -183,4 +183,18 @@ TESSERA_HD constexpr std::uint64_t queries_of_key(const KeyTileJob& job, const B
                             step.block * kQueriesPerBlock);
 }
 
+/// The keys of half `half` of the tile that query `query` of the step's block sees, by position,
+/// lists and element masks.
+TESSERA_HD constexpr std::uint64_t keys_of_query(const BlockEdges& edges, const KeyTileJob& job,
+                                                 const BackwardStep& step, std::uint64_t kept,
+                                                 int half, int query) {
+  const std::int32_t in_sequence = step.block * kQueriesPerBlock + query, bits = step.bits[half];
+  if (bits == kNoneSeen || in_sequence >= job.q_length) return 0;
+  const std::uint64_t listed =
+      bits >= 0 ? edges.words(bits)[query / static_cast<int>(edges.sizes.mask.word_queries())]
+                : ~std::uint64_t{0};
+  return kept & listed &
+         job.by_query.bits_of(in_sequence, job.tile * kKeysPerTile + half * kKeyPiece);
+}
+
 }  // namespace tessera::planning

@@ -24,7 +24,14 @@ using gpu_test::OnGpu;
 using gpu_test::Room;
 using Case = generate::Case<AttentionBackwardProblem>;
 
-constexpr const char* kFamily = "sm90_attention_backward";
+class GpuAttentionBackward : public gpu_test::OfBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, GpuAttentionBackward, gpu_test::gpu_backends(),
+                         gpu_test::backend_name);
+
+std::vector<int> backward_rows() {
+  return gpu_test::rows_of(std::string(to_string(gpu_test::backend_under_test())) +
+                           "_attention_backward");
+}
 
 AttentionOptions options_for(std::uint64_t seed) {
   AttentionOptions options = gpu_test::options_for(seed);
@@ -43,7 +50,7 @@ int matches_oracle(Case& c) {
   const oracle::AttentionGradients emulated = oracle::attention_backward_emulated(c.problem);
   int taken = 0;
   const AttentionBackwardProblem there = gpu.moved(c.problem);
-  for (const int row : gpu_test::rows_of(kFamily)) {
+  for (const int row : backward_rows()) {
     if (!gpu_test::takes(row, there)) continue;
     ++taken;
     const std::string text = c.text + " by " + gpu_test::name_of(row);
@@ -87,8 +94,7 @@ void plain(AttentionOptions& o) {
 }
 
 /// From small to large: the first test that fails shows what is wrong.
-TEST(GpuAttentionBackward, OneStepMatchesTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, OneStepMatchesTheOracle) {
   all_match(12, [](AttentionOptions& o) {
     plain(o);
     o.longest = 64;
@@ -96,8 +102,7 @@ TEST(GpuAttentionBackward, OneStepMatchesTheOracle) {
   });
 }
 
-TEST(GpuAttentionBackward, OneKeyTileMatchesTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, OneKeyTileMatchesTheOracle) {
   all_match(16, [](AttentionOptions& o) {
     plain(o);
     o.longest = 128;
@@ -105,13 +110,9 @@ TEST(GpuAttentionBackward, OneKeyTileMatchesTheOracle) {
   });
 }
 
-TEST(GpuAttentionBackward, PlainMatchesTheOracle) {
-  SKIP_UNLESS_HOPPER();
-  all_match(32, plain);
-}
+TEST_P(GpuAttentionBackward, PlainMatchesTheOracle) { all_match(32, plain); }
 
-TEST(GpuAttentionBackward, LongSequencesMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, LongSequencesMatchTheOracle) {
   all_match(8, [](AttentionOptions& o) {
     plain(o);
     o.longest = 900;
@@ -121,8 +122,7 @@ TEST(GpuAttentionBackward, LongSequencesMatchTheOracle) {
 }
 
 /// Thread blocks with half of a key tile: last halves without keys, and one key.
-TEST(GpuAttentionBackward, WideHeadsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, WideHeadsMatchTheOracle) {
   for (const std::int64_t longest : {64, 65, 129, 500})
     all_match(16, [&](AttentionOptions& o) {
       plain(o);
@@ -133,8 +133,7 @@ TEST(GpuAttentionBackward, WideHeadsMatchTheOracle) {
     });
 }
 
-TEST(GpuAttentionBackward, GroupsOfHeadsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, GroupsOfHeadsMatchTheOracle) {
   for (const std::int64_t group : {2, 3, 5, 8})
     all_match(6, [&](AttentionOptions& o) {
       plain(o);
@@ -143,16 +142,14 @@ TEST(GpuAttentionBackward, GroupsOfHeadsMatchTheOracle) {
     });
 }
 
-TEST(GpuAttentionBackward, CausalAndWindowsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, CausalAndWindowsMatchTheOracle) {
   all_match(40, [](AttentionOptions& o) {
     plain(o);
     o.positions = Presence::always;
   });
 }
 
-TEST(GpuAttentionBackward, NarrowWindowsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, NarrowWindowsMatchTheOracle) {
   all_match(12, [](AttentionOptions& o) {
     plain(o);
     o.positions = Presence::maybe;
@@ -162,8 +159,7 @@ TEST(GpuAttentionBackward, NarrowWindowsMatchTheOracle) {
   });
 }
 
-TEST(GpuAttentionBackward, SinksMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, SinksMatchTheOracle) {
   all_match(24, [](AttentionOptions& o) {
     plain(o);
     o.sinks = Presence::always;
@@ -171,8 +167,7 @@ TEST(GpuAttentionBackward, SinksMatchTheOracle) {
   });
 }
 
-TEST(GpuAttentionBackward, SoftcapMatchesTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, SoftcapMatchesTheOracle) {
   all_match(32, [](AttentionOptions& o) {
     plain(o);
     o.softcap = Presence::always;
@@ -180,13 +175,11 @@ TEST(GpuAttentionBackward, SoftcapMatchesTheOracle) {
   });
 }
 
-TEST(GpuAttentionBackward, EverythingDenseMatchesTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, EverythingDenseMatchesTheOracle) {
   all_match(60, [](AttentionOptions& o) { o.mask = Presence::never; });
 }
 
-TEST(GpuAttentionBackward, PackedSequencesMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, PackedSequencesMatchTheOracle) {
   all_match(40, [](AttentionOptions& o) {
     o.mask = Presence::never;
     o.packed_q = o.packed_kv = Presence::always;
@@ -195,8 +188,7 @@ TEST(GpuAttentionBackward, PackedSequencesMatchTheOracle) {
   });
 }
 
-TEST(GpuAttentionBackward, BlocksOf64And128MatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, BlocksOf64And128MatchTheOracle) {
   for (const std::int64_t block : {64, 128})
     all_match(24, [&](AttentionOptions& o) {
       o.mask = Presence::always;
@@ -207,16 +199,14 @@ TEST(GpuAttentionBackward, BlocksOf64And128MatchTheOracle) {
     });
 }
 
-TEST(GpuAttentionBackward, AnyBlocksMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, AnyBlocksMatchTheOracle) {
   all_match(48, [](AttentionOptions& o) {
     o.mask = Presence::always;
     o.blocks.smallest_block = o.blocks.block_step = 1;
   });
 }
 
-TEST(GpuAttentionBackward, ListsOfHeadsOfKeysMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, ListsOfHeadsOfKeysMatchTheOracle) {
   for (const std::int64_t group : {2, 3, 4})
     all_match(8, [&](AttentionOptions& o) {
       o.mask = o.blocks.by_keys = Presence::always;
@@ -224,9 +214,8 @@ TEST(GpuAttentionBackward, ListsOfHeadsOfKeysMatchTheOracle) {
     });
 }
 
-/// dout that TMA cannot read: any strides, or one number for all.
-TEST(GpuAttentionBackward, AnyStridesOfGradientsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+/// dout that cannot be copied as it lies: any strides, or one number for all.
+TEST_P(GpuAttentionBackward, AnyStridesOfGradientsMatchTheOracle) {
   all_match(
       24, [](AttentionOptions& o) { o.mask = Presence::never; },
       [](Case& c) {
@@ -253,8 +242,7 @@ TEST(GpuAttentionBackward, AnyStridesOfGradientsMatchTheOracle) {
 }
 
 /// out and dout in f32: dout is rounded to the inputs' dtype before it is multiplied.
-TEST(GpuAttentionBackward, WideResultsMatchTheOracle) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, WideResultsMatchTheOracle) {
   all_match(24, [](AttentionOptions& o) {
     plain(o);
     o.wide_out = true;
@@ -273,7 +261,7 @@ class LargeProblem {
     f.out = make({batch, length, heads, dim}, false);
     f.lse = tensor(room(4 * batch * heads * length), DType::f32, {batch, heads, length}, kDevice);
     f.causal = causal;
-    attention(f);
+    attention(f, gpu_test::on_backend());
     problem.dout = make({batch, length, heads, dim}, true);
     problem.dq = make({batch, length, heads, dim}, false);
     problem.dk = make({batch, length, kv_heads, dim}, false);
@@ -319,39 +307,40 @@ class LargeProblem {
 };
 
 /// Many thread blocks that add to the same sums.
-TEST(GpuAttentionBackward, SameBitsEveryTime) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, SameBitsEveryTime) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256})
     for (const bool causal : {false, true})
       for (const std::int64_t kv_heads : {2, 4}) {
         LargeProblem large(2, 1500, 4, kv_heads, dim, causal);
-        std::vector<std::byte> first;
-        for (int i = 0; i < 30; ++i) {
-          attention_backward(large.problem);
-          const std::vector<std::byte> now = large.gradients();
-          if (i == 0) first = now;
-          ASSERT_EQ(std::memcmp(now.data(), first.data(), now.size()), 0)
-              << "run " << i << ", dim " << dim << ", causal " << causal;
+        for (const int row : backward_rows()) {
+          const planning::Tile& tile = gpu_test::row_at(row).tile;
+          if (tile.k != dim || !gpu_test::takes(row, large.problem)) continue;
+          std::vector<std::byte> first;
+          for (int i = 0; i < 30; ++i) {
+            gpu_test::run_by(row, large.problem);
+            const std::vector<std::byte> now = large.gradients();
+            if (i == 0) first = now;
+            ASSERT_EQ(std::memcmp(now.data(), first.data(), now.size()), 0)
+                << "run " << i << " by " << gpu_test::name_of(row) << ", causal " << causal;
+          }
         }
       }
 }
 
 /// One head: its key tiles wait for each other from the first step on.
-TEST(GpuAttentionBackward, MoreKeyTilesThanSmsOfOneHead) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, MoreKeyTilesThanSmsOfOneHead) {
   for (const std::int64_t dim : {128, 256})
     for (const bool causal : {false, true}) {
       LargeProblem large(1, 20000, 1, 1, dim, causal);
-      attention_backward(large.problem);
+      attention_backward(large.problem, gpu_test::on_backend());
       const std::vector<std::byte> first = large.gradients();
-      attention_backward(large.problem);
+      attention_backward(large.problem, gpu_test::on_backend());
       ASSERT_EQ(large.gradients(), first);
     }
 }
 
 /// Replays with other lists in the same buffers.
-TEST(GpuAttentionBackward, GraphsReplayWithAnotherMask) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, GraphsReplayWithAnotherMask) {
   int taken = 0;
   for (const std::uint64_t seed : {3u, 5u, 11u, 14u}) {
     AttentionOptions options = options_for(seed);
@@ -364,11 +353,11 @@ TEST(GpuAttentionBackward, GraphsReplayWithAnotherMask) {
     const AttentionBackwardProblem problem = gpu.moved(c->problem);
     c->memory.arm();
     if (c->problem.forward.q.numel() == 0 ||
-        !explain(problem, device_facts(problem.dout.device)).supported)
+        !explain(problem, device_facts(problem.dout.device), gpu_test::on_backend()).supported)
       continue;
     ++taken;
     gpu.upload();
-    const gpu_test::Captured captured(plan(problem), problem);
+    const gpu_test::Captured captured(plan(problem, gpu_test::on_backend()), problem);
     for (int round = 0; round < 3; ++round) {
       c->memory.reset();
       // Each round removes an entry from every list.
@@ -396,8 +385,7 @@ TEST(GpuAttentionBackward, GraphsReplayWithAnotherMask) {
 }
 
 /// Unchecked lists never lead outside the tensors, and every run ends.
-TEST(GpuAttentionBackward, HostileLists) {
-  SKIP_UNLESS_HOPPER();
+TEST_P(GpuAttentionBackward, HostileLists) {
   int ran = 0;
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     AttentionOptions options = options_for(seed);
@@ -420,7 +408,7 @@ TEST(GpuAttentionBackward, HostileLists) {
       oracle::write(list, values);
     }
     c->memory.arm();
-    for (const int row : gpu_test::rows_of(kFamily)) {
+    for (const int row : backward_rows()) {
       if (!gpu_test::takes(row, problem)) continue;
       gpu.upload();
       gpu_test::run_by(row, problem);

@@ -242,10 +242,16 @@ class Products {
   Twin twin_;
 };
 
-/// Tests force Hopper's kernel rows, and some products have rows for no other GPU.
-inline bool on_hopper() { return device_facts({DeviceKind::cuda, 0}).compute_capability == 90; }
-#define SKIP_UNLESS_HOPPER() \
-  if (!::tessera::gpu_test::on_hopper()) GTEST_SKIP() << "needs compute capability 9.0"
+/// Tests force Hopper's kernel rows, and some products have rows for no other GPU. Whether the GPU
+/// is a Hopper and this build has kernels for it.
+inline bool on_hopper() {
+  const std::vector<Backend> built = built_backends();
+  return std::find(built.begin(), built.end(), Backend::sm90) != built.end() &&
+         device_facts({DeviceKind::cuda, 0}).compute_capability == 90;
+}
+#define SKIP_UNLESS_HOPPER()             \
+  if (!::tessera::gpu_test::on_hopper()) \
+  GTEST_SKIP() << "needs compute capability 9.0, and kernels for it"
 
 /// Calls check(products, problem, text) for epilogues of all kinds on products of m rows and depth
 /// k: results by row and by column, c and bias of different dtypes and layouts.

@@ -29,7 +29,7 @@ class Emulation {
  public:
   explicit Emulation(WalkProblem& p) : p_(p) {
     AttentionBackwardShape shape{p.shape};
-    layout_ = backward_layout(shape, kTile);
+    layout_ = backward_layout(shape, 1);
     core::Carver sizes;
     carve_edges(sizes, layout_.edges);
     EXPECT_LE(static_cast<double>(sizes.used()), edge_bytes(layout_.edges) + 9 * 128);
@@ -176,6 +176,13 @@ class Emulation {
         }
       }
       const std::int64_t j = job.tile * kKeysPerTile + key;
+      // The same pairs, query by query.
+      for (int i = 0; i < kQueriesPerBlock && step.masked; ++i) {
+        const int half = key / 64;
+        const std::uint64_t keys = keys_of_query(walk_.edges, job, step, kept[half], half, i);
+        ASSERT_EQ(keys >> key % 64 & 1, i < queries ? seen >> i & 1 : 0)
+            << "query " << i << ", key " << key;
+      }
       // Queries beyond the sequence have P = 0 by their statistics.
       for (int i = 0; i < queries; ++i) {
         if ((seen >> i & 1) == 0) continue;

@@ -40,7 +40,7 @@ std::string facts(const KernelFamily& family, const KernelRow& row) {
     if (t.stages > 0) text += fact("s", t.stages);
     if (t.row_groups > 1) text += fact("lists", t.row_groups);
     if (t.kv_splits > 1) text += fact("split", t.kv_splits);
-    if (family.name == "sm80_attention") text += fact("w", t.warpgroups * 4);
+    if (family.backend == Backend::sm80) text += fact("w", t.warpgroups * 4);
     return text;
   }
   return fact("m", t.m) + fact("n", t.n) + fact("k", t.k) +

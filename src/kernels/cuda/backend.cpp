@@ -149,7 +149,13 @@ std::optional<std::uint64_t> uncaptured_stream(int device, void* stream) {
 
 std::string cublaslt_version() { return cublaslt::version(); }
 
+bool has_backend(Backend backend) {
+  return backend == Backend::sm80 || (backend == Backend::sm90 && TESSERA_HAS_SM90 != 0);
+}
+
 void complete(planning::KernelFamily& family) {
+  if (!has_backend(family.backend)) return;
+  family.prepare = prepare;
   family.launch = launch;
   for (const planning::KernelRow& row : family.rows) {
     const RowLauncher* launcher = launcher_of(row);

@@ -36,7 +36,11 @@ std::optional<std::uint64_t> uncaptured_stream(int device, void* stream);
 /// be captured in a graph.
 void prepare(const planning::Call& call);
 
-/// Fills in what a family's rows of this build provide: launch, missing and workspace.
+/// The backends whose kernels this build has: TESSERA_CUDA_ARCHITECTURES may leave out sm90.
+bool has_backend(Backend backend);
+
+/// Fills in what a family's rows of this build provide: launch, missing and workspace. Nothing for
+/// families of a backend that this build does not have.
 void complete(planning::KernelFamily& family);
 
 /// The version of cuBLASLt that products may run by; empty where none is found. Looks for it.

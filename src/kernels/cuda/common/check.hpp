@@ -12,6 +12,13 @@ namespace tessera::cuda {
 /// kernel. Every runtime call goes through this function.
 inline void check(cudaError_t status, const char* call, const char* kernel = nullptr) {
   if (status == cudaSuccess) return;
+  if (status == cudaErrorNoKernelImageForDevice) {
+    throw Error(
+        ErrorCode::unsupported,
+        std::string("this build has no code for the device, or for its driver to compile (") +
+            (kernel ? kernel : call) +
+            "): configure with a TESSERA_CUDA_ARCHITECTURES that names it");
+  }
   throw Error(ErrorCode::device,
               std::string(call) + (kernel ? "(" + std::string(kernel) + ")" : "") + ": " +
                   cudaGetErrorName(status) + " (" + cudaGetErrorString(status) + ")");

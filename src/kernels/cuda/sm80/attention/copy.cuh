@@ -24,25 +24,17 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/// Starts this thread's copies of the keys (or values) of a piece. Keys without their bit in `kept`
-/// are not read: zeros take their place, so that a NaN in a row that no query sees does no harm.
-template <class T, class Rows>
-__device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,
-                                           const TileDescriptor& tile, int key,
-                                           std::uint64_t kept) {
-  using Element = typename T::Element;
-  using Share = CopyShare<Rows, T::kThreads>;
-  const Share mine = Share::of(thread_of_block());
-  const std::int64_t row = std::int64_t{tile.kv_begin} + key + mine.row;
+/// Starts a thread's copies of `kCount` rows. `from`: its first chunk. Rows without their bit in
+/// `kept` are not read: zeros take their place, so that a NaN in a row that nothing sees does no
+/// harm.
+template <class Rows, int kCount, int kAtOnce, class Share, class Element>
+__device__ __forceinline__ void copy_rows(std::uint32_t to, const Source& source, const Share& mine,
+                                          const Element* from, std::uint64_t kept) {
   const auto* const data = static_cast<const Element*>(source.data);
-  const Element* from = data + tile.batch * source.batch + tile.kv_head * source.head +
-                        row * source.row + mine.chunk * Rows::kChunkColumns;
   to += Rows::offset(mine.row, mine.chunk);
   kept >>= mine.row;
-  // With one stage, scores occupy registers meanwhile.
-  constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
 #pragma unroll kAtOnce
-  for (int down = 0; down < T::kN; down += Share::kDown) {
+  for (int down = 0; down < kCount; down += Share::kDown) {
     const bool keeps = (kept >> down & 1) != 0;
     const Element* const at = keeps ? from : data;
 #pragma unroll
@@ -53,6 +45,23 @@ __device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& sourc
     }
     from += Share::kDown * source.row;
   }
+}
+
+/// Starts this thread's copies of the keys (or values) of a piece.
+template <class T, class Rows>
+__device__ __forceinline__ void copy_piece(std::uint32_t to, const Source& source,
+                                           const TileDescriptor& tile, int key,
+                                           std::uint64_t kept) {
+  using Element = typename T::Element;
+  using Share = CopyShare<Rows, T::kThreads>;
+  const Share mine = Share::of(thread_of_block());
+  const std::int64_t row = std::int64_t{tile.kv_begin} + key + mine.row;
+  const auto* const data = static_cast<const Element*>(source.data);
+  const Element* const from = data + tile.batch * source.batch + tile.kv_head * source.head +
+                              row * source.row + mine.chunk * Rows::kChunkColumns;
+  // With one stage, scores occupy registers meanwhile.
+  constexpr int kAtOnce = T::kStages > 1 ? T::kN / Share::kDown : 1;
+  copy_rows<Rows, T::kN, kAtOnce>(to, source, mine, from, kept);
 }
 
 /// Starts this thread's copies of a tile's queries; rows without a query become zeros.

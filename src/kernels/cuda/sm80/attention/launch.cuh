@@ -20,13 +20,6 @@ namespace tessera::cuda::sm80::attention {
 
 using planning::Call;
 
-/// A [batch, length, heads, dim] tensor, or a packed [total, heads, dim] one.
-inline Source source_of(const Tensor& t) {
-  const int row = t.rank - 3;
-  return {t.data, row > 0 ? t.stride(0) : 0, t.stride(row), t.stride(row + 1),
-          static_cast<std::int32_t>(t.size(row + 2))};
-}
-
 /// Fills in the kernel's arguments and launches it, after the kernels that compose the mask and
 /// order the tiles if these are needed.
 template <class T>

@@ -18,16 +18,6 @@ constexpr double kEstimatedShare = 0.6;
 /// Seconds of an SM per tile besides its steps: not measured.
 constexpr double kEstimatedTileSeconds = 5e-6;
 
-/// FLOP/s of mma.sync on one SM. Before Hopper it reaches the tensor cores' rate, on Hopper two
-/// thirds (measured). From Blackwell on its rate per SM and clock is taken to be Hopper's.
-double mma_flops_per_sm(const DeviceFacts& device) {
-  const double rate = device.tensor_tflops * 1e12 / std::max(device.units, 1);
-  const int capability = device.compute_capability;
-  if (capability / 10 == 9) return rate * 640 / 970;
-  if (capability / 10 == 10) return rate / 3;
-  return rate;
-}
-
 /// Bytes per step between shared memory and the registers and copies of a thread block.
 double shared_traffic(const Tile& tile) {
   const double keys = 2.0 * tile.n * (tile.k + tile.v), queries = 2.0 * tile.m * tile.k;
@@ -104,11 +94,22 @@ struct Attention {
 
 }  // namespace
 
-std::int64_t attention_ctas_per_sm(const Tile& tile, const DeviceFacts& device) {
+std::int64_t ctas_by_shared_bytes(int bytes, int compiled, const DeviceFacts& device) {
   // A thread block may use all of an SM's shared memory except for the reserved bytes.
   const std::int64_t of_sm = device.shared_bytes_per_block + kReservedBytes;
-  const std::int64_t by_bytes = of_sm / (attention_shared_bytes(tile) + kReservedBytes);
-  return std::clamp<std::int64_t>(by_bytes, 1, attention_ctas_compiled(tile));
+  return std::clamp<std::int64_t>(of_sm / (bytes + kReservedBytes), 1, compiled);
+}
+
+std::int64_t attention_ctas_per_sm(const Tile& tile, const DeviceFacts& device) {
+  return ctas_by_shared_bytes(attention_shared_bytes(tile), attention_ctas_compiled(tile), device);
+}
+
+double mma_flops_per_sm(const DeviceFacts& device) {
+  const double rate = device.tensor_tflops * 1e12 / std::max(device.units, 1);
+  const int capability = device.compute_capability;
+  if (capability / 10 == 9) return rate * 640 / 970;
+  if (capability / 10 == 10) return rate / 3;
+  return rate;
 }
 
 double estimated_step_seconds(const Tile& tile, const DeviceFacts& device) {

@@ -62,6 +62,13 @@ struct Source {
   std::int32_t dim;  // columns
 };
 
+/// A [batch, length, heads, dim] tensor, or a packed [total, heads, dim] one.
+inline Source source_of(const Tensor& t) {
+  const int row = t.rank - 3;
+  return {t.data, row > 0 ? t.stride(0) : 0, t.stride(row), t.stride(row + 1),
+          static_cast<std::int32_t>(t.size(row + 2))};
+}
+
 /// The kernel's parameters.
 struct Arguments {
   Source q, k, v;

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       tile::prefetch(args.v);
       tile::prefetch(args.dout);
     }
-    Producer<T>(args, shared).take();
+    Producer<T>(args, shared).take(args.scratch.ticket);
   }
   if (threadIdx.x == kWarpgroup) init_barriers<T>(shared);
   __syncthreads();

@@ -2,17 +2,14 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <variant>
 
 #include <tessera/attention.hpp>
 
-#include "src/kernels/cuda/attention/walk.hpp"
+#include "src/kernels/cuda/attention_backward/passes.hpp"
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
-#include "src/kernels/cuda/prepare/block_edges.hpp"
-#include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/kernels/cuda/sm90/attention_backward/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
@@ -24,28 +21,6 @@ using planning::Call;
 /// The tensor map of the rows of a head of [batch, length, heads, dim] or [total, heads, dim].
 inline CUtensorMap map_of(const Tensor& t, int box_rows, int box_inner) {
   return tile::rows_map(tile::heads_of(t), box_rows, box_inner);
-}
-
-/// dout, or the copy of it that TMA can read.
-inline Tensor readable_dout(const AttentionBackwardProblem& problem, void* copy) {
-  if (!copy) return problem.dout;
-  Tensor t = problem.dout;
-  t.data = copy;
-  t.dtype = problem.forward.q.dtype;
-  std::int64_t stride = 1;
-  for (int i = t.rank; i-- > 0;) {
-    t.strides[static_cast<std::size_t>(i)] = stride;
-    stride *= t.size(i);
-  }
-  return t;
-}
-
-/// Writes the edges of a block mask.
-inline void write_edges(const AttentionProblem& problem, const planning::AttentionShape& shape,
-                        const planning::BackwardWalk& walk, void* stream) {
-  const planning::BlockEdges& edges = walk.edges;
-  compose_mask(planning::composer_of(problem, shape, edges.sizes.mask, edges.lists), stream);
-  write_block_edges(edges, walk.sequences, stream);
 }
 
 template <class T>
@@ -81,32 +56,14 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
 
 template <planning::Tile kTile, class Element>
 void launch_typed(const Call& call) {
-  using Plain = Traits<kTile, Element, false>;
-  const auto& problem = std::get<AttentionBackwardProblem>(call.problem);
-  const auto& shape = std::get<planning::AttentionBackwardShape>(call.shape);
-  const auto& layout = call.planned.layout.get<planning::BackwardLayout>();
-  if (shape.heads == 0) return;
-  core::Carver carver(call.workspace);
-  const BackwardScratch scratch = planning::carve_backward(carver, shape, layout, kTile);
-  const planning::BackwardWalk walk =
-      planning::backward_walk(problem.forward, shape, layout, scratch.edges);
-  if (shape.q_total > 0)
-    compute_statistics(problem, walk, scratch, call.stream);
-  else
-    check(cudaMemsetAsync(scratch.ticket, 0, sizeof(*scratch.ticket),
-                          static_cast<cudaStream_t>(call.stream)),
-          "cudaMemsetAsync");
-  if (problem.dsinks) compute_dsinks(problem, walk, scratch, call.stream);
-  if (!problem.dq && !problem.dk && !problem.dv) return;
-  if (layout.tiles > 0) {
-    if (layout.edges) write_edges(problem.forward, shape, walk, call.stream);
-    if (shape.softcap > 0)
-      launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch, call.stream);
-    else
-      launch_main<Plain>(problem, shape, walk, scratch, call.stream);
-  }
-  if (problem.dq && shape.q_total > 0)
-    convert_dq(problem, walk, scratch, shape.scale, kTile.k, Plain::kPart, call.stream);
+  launch_passes(
+      call, kTile, SumsOrder::by_lane,
+      [&](const auto& problem, const auto& shape, const auto& walk, const auto& scratch) {
+        if (shape.softcap > 0)
+          launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch, call.stream);
+        else
+          launch_main<Traits<kTile, Element, false>>(problem, shape, walk, scratch, call.stream);
+      });
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

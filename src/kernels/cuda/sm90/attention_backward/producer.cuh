@@ -22,46 +22,16 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, std::uint
 }
 
 template <class T>
-class Producer {
+class Producer : public KeyTiles<typename T::Shared, T::kKeyParts> {
+  using Base = KeyTiles<typename T::Shared, T::kKeyParts>;
+  using Base::lane, Base::first_head, Base::end_head, Base::first_word, Base::end_word,
+      Base::bits_of, Base::keeps_all_keys;
+
  public:
   using Shared = typename T::Shared;
 
-  __device__ Producer(const Arguments& args, Shared& shared) : args_(args), shared_(shared) {}
-
-  /// Takes the next key tile, and counts the steps of its walk. All lanes call; the other warps
-  /// read the result after a barrier. num_steps is -1 if there is no such tile.
-  __device__ void take() {
-    int number = 0;
-    if (lane() == 0) number = atomicAdd(args_.scratch.ticket, 1);
-    number = __shfl_sync(kAllLanes, number, 0);
-    const planning::KeyTilePlace place = place_of(number / T::kKeyParts);
-    if (lane() == 0) {
-      shared_.key_part = number % T::kKeyParts;
-      shared_.num_steps = place.batch < 0 ? -1 : 0;
-      if (place.batch >= 0) shared_.job = describe_key_tile(args_.walk, place);
-    }
-    __syncwarp();
-    if (place.batch < 0) return;
-    const KeyTileJob& job = shared_.job;
-    int steps = 0;
-    std::uint64_t kept = lane() < kHalves ? job.kept[lane()] : 0;
-    if (args_.walk.edges) {
-      std::uint64_t listed = 0;
-      for (int head = first_head(); head < end_head(); ++head) {
-        if (lane() < kHalves)
-          listed |= args_.walk.edges.kept(job.batch, head, job.tile * kHalves + lane());
-        for (int word = first_word() + lane(); word < end_word(); word += kLanes)
-          steps += __popc(bits_of(head, word));
-      }
-      kept &= listed;
-      steps = __reduce_add_sync(kAllLanes, steps);
-    } else {
-      steps = (job.end_block - job.first_block) * args_.walk.group;
-    }
-    if (lane() < kHalves) shared_.kept[lane()] = kept;
-    if (lane() == 0) shared_.num_steps = steps;
-    __syncwarp();
-  }
+  __device__ Producer(const Arguments& args, Shared& shared)
+      : Base(args.walk, shared), args_(args), shared_(shared) {}
 
   /// Loads all that the walk reads. All lanes call.
   __device__ void run() {
@@ -74,53 +44,6 @@ class Producer {
   }
 
  private:
-  using BlockEdges = planning::BlockEdges;
-
-  __device__ planning::KeyTilePlace place_of(int number) const {
-    const planning::BackwardWalk& walk = args_.walk;
-    if (!walk.keys.packed) return walk.place_of(number);
-    // Sequence by sequence: tile 0 of all KV heads, then tile 1.
-    for (int first = 0; first < walk.batches; first += kLanes) {
-      const int mine = first + lane();
-      int count = 0;
-      if (mine < walk.batches)
-        count =
-            walk.keys.count(static_cast<int>(walk.sequences.at(mine).kv_length)) * walk.kv_heads;
-      const int up_to = sum_through(lane(), count);
-      const unsigned beyond = __ballot_sync(kAllLanes, up_to > number);
-      if (beyond != 0) {
-        const int holder = planning::first_lane(beyond);
-        number -= __shfl_sync(kAllLanes, up_to - count, holder);
-        return {first + holder, number % walk.kv_heads, number / walk.kv_heads};
-      }
-      number -= __shfl_sync(kAllLanes, up_to, kLanes - 1);
-    }
-    return {};
-  }
-
-  __device__ static int lane() { return thread_of_block() % kLanes; }
-  __device__ int first_head() const { return shared_.job.kv_head * args_.walk.group; }
-  __device__ int end_head() const { return first_head() + args_.walk.group; }
-
-  // Words of the bitmap of lists: 32 blocks of queries each.
-  __device__ int first_word() const { return shared_.job.first_block / 32; }
-  __device__ int end_word() const {
-    const int words = static_cast<int>(args_.walk.edges.sizes.row_words);
-    return min((shared_.job.end_block + 31) / 32, words);
-  }
-  /// The blocks of queries of word `word` that visit the tile.
-  __device__ std::uint32_t bits_of(int head, int word) const {
-    const KeyTileJob& job = shared_.job;
-    if (job.tile >= args_.walk.edges.sizes.tiles) return 0;
-    const std::uint32_t bits = args_.walk.edges.rows_of(job.batch, head, job.tile)[word];
-    return bits & static_cast<std::uint32_t>(planning::bits_between(job.first_block - word * 32,
-                                                                    job.end_block - word * 32));
-  }
-
-  __device__ bool keeps_all_keys() const {
-    return (shared_.kept[0] & shared_.kept[1]) == ~std::uint64_t{0};
-  }
-
   __device__ void load_keys() {
     const KeyTileJob& job = shared_.job;
     const int row = (job.tile * T::kKeyParts + shared_.key_part) * T::kN +

@@ -2,21 +2,13 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/attention_backward/turns.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
 // The sender warps add the consumers' dQ to the sums in global memory, in the order of key tiles.
 namespace tessera::cuda::sm90::attention_backward {
-
-__device__ __forceinline__ std::int32_t load_acquired(const std::int32_t* word) {
-  std::int32_t value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-  return value;
-}
-__device__ __forceinline__ void raise_released(std::int32_t* word, std::int32_t value) {
-  asm volatile("red.release.gpu.global.max.s32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
 
 /// Stores to global memory, or adds to it; the copy is part of the current bulk group.
 __device__ __forceinline__ void store_bytes(float* to, const float* from, std::uint32_t bytes) {

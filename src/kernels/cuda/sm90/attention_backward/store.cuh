@@ -2,9 +2,8 @@
 
 #include <cstdint>
 
-#include "src/kernels/cuda/common/element.cuh"
+#include "src/kernels/cuda/attention_backward/store.cuh"
 #include "src/kernels/cuda/common/fragment.cuh"
-#include "src/kernels/cuda/common/plane.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
 
 namespace tessera::cuda::sm90::attention_backward {
@@ -14,20 +13,6 @@ struct KeyRows {
   int batch, kv_head, kv_begin, first, kv_length;
   std::uint64_t kept;  // keys that some query sees; the gradients of the others are zero
 };
-
-/// Stores two adjacent columns.
-__device__ __forceinline__ void store_pair(const HeadRows& to, std::int64_t row, int column,
-                                           float low, float high) {
-  if (to.wide && to.dtype != DType::f32) {
-    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.data) + row + column) =
-        pack(to.dtype, low, high);
-    return;
-  }
-  Plane plane;
-  plane.data = to.data, plane.dtype = to.dtype;
-  plane.store(row + column * to.col, low);
-  plane.store(row + (column + 1) * to.col, high);
-}
 
 /// Stores a consumer's dK or dV, times `scale`.
 template <int kColumns>

@@ -5,16 +5,18 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/attention/scores.cuh"
+#include "src/kernels/cuda/attention_backward/around.hpp"
+#include "src/kernels/cuda/attention_backward/key_tiles.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
-#include "src/kernels/cuda/sm90/attention_backward/around.hpp"
+#include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/arrivals.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/rows_tile.cuh"
-#include "src/walk/backward_walk.hpp"
 
 // The compile-time constants of a kernel, its shared memory and its parameters.
 namespace tessera::cuda::sm90::attention_backward {
 
+using namespace cuda::attention_backward;  // parts shared by all architectures
 using cuda::attention::ScoreTransform;
 using planning::BackwardStep;
 using planning::KeyTileJob;
@@ -22,7 +24,6 @@ using tile::arrive_as_warp;
 using tile::kWarpArrivals;
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kHalves = 2;  // of the keys of a tile
 
 /// Each kernel row is compiled as two kernels: plain, and with a softcap.
 template <planning::Tile kOfRow, class ElementType, bool kSoftcap>

@@ -4,13 +4,15 @@
 
 #include <tessera/attention.hpp>
 
-#include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
+#include "src/kernels/cuda/attention_backward/plan.hpp"
 
-// The kernels before and after the main kernel, in stream order on the current device.
-namespace tessera::cuda::sm90::attention_backward {
+// The kernels before and after the main kernel of attention's backward pass, in stream order on the
+// current device.
+namespace tessera::cuda::attention_backward {
 
 using planning::BackwardScratch;
 using planning::BackwardWalk;
+using planning::SumsOrder;
 
 /// Rows of heads with any strides, in elements.
 struct HeadRows {
@@ -40,9 +42,16 @@ void compute_statistics(const AttentionBackwardProblem& problem, const BackwardW
 void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
                     const BackwardScratch& scratch, void* stream);
 
-/// Converts the sums of dQ, times `scale`. `width`: columns of a sum; `part`: of each part of
-/// a block.
-void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
-                const BackwardScratch& scratch, float scale, int width, int part, void* stream);
+/// Writes the edges of a block mask.
+void write_edges(const AttentionProblem& problem, const planning::AttentionShape& shape,
+                 const BackwardWalk& walk, void* stream);
 
-}  // namespace tessera::cuda::sm90::attention_backward
+/// Converts the sums of dQ, times `scale`. `width`: columns of a sum.
+void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
+                const BackwardScratch& scratch, float scale, int width, SumsOrder order,
+                void* stream);
+
+/// dout, or `copy`, a copy of it in contiguous rows, where that exists.
+Tensor readable_dout(const AttentionBackwardProblem& problem, void* copy);
+
+}  // namespace tessera::cuda::attention_backward

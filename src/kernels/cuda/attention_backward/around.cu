@@ -1,15 +1,18 @@
-#include "src/kernels/cuda/sm90/attention_backward/around.hpp"
+#include "src/kernels/cuda/attention_backward/around.hpp"
 
 #include <cmath>
 #include <cstdint>
 
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/common/plane.cuh"
+#include "src/kernels/cuda/prepare/block_edges.hpp"
+#include "src/kernels/cuda/prepare/compose_mask.hpp"
 #include "src/walk/lanes.hpp"
 
-namespace tessera::cuda::sm90::attention_backward {
+namespace tessera::cuda::attention_backward {
 
 HeadRows HeadRows::of(const Tensor& t) {
   HeadRows rows;
@@ -138,8 +141,8 @@ __global__ void __launch_bounds__(kThreads)
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *s.scratch.ticket = 0;
   for (int head = blockIdx.y; head < walk.heads; head += gridDim.y) {
     const std::int64_t slot = std::int64_t{head} * walk.query_blocks + blockIdx.x;
-    const int parts = s.scratch.dq_parts;
-    if (threadIdx.x < parts) s.scratch.turns[slot * parts + threadIdx.x] = 0;
+    const int turns = s.scratch.turns_per_block;
+    if (threadIdx.x < turns) s.scratch.turns[slot * turns + threadIdx.x] = 0;
     for (int i = threadIdx.x / kThreadsPerQuery; i < planning::kQueriesPerBlock; i += kQueries) {
       float delta = 0, lse = -INFINITY;
       if (place.batch >= 0 && i < place.size()) {
@@ -216,11 +219,12 @@ struct Conversion {
   const std::int32_t* turns;
   HeadRows dq;
   float scale;
-  int parts, width, part;  // per block: parts; columns in all, and of a part
+  int turns_per_block, width;  // turn counters, and columns of sums
+  SumsOrder order;
 };
 
-/// Grid: numbers of blocks, heads. A thread takes eight columns of two queries: those of a quad of
-/// the consumer.
+/// Grid: numbers of blocks, heads. A thread takes eight columns of two queries, those of a quad: 16
+/// sums, four at a time.
 __global__ void __launch_bounds__(kThreads)
     convert_dq_kernel(const __grid_constant__ Conversion c,
                       const __grid_constant__ BackwardWalk walk) {
@@ -229,24 +233,30 @@ __global__ void __launch_bounds__(kThreads)
   if (place.batch < 0) return;
   for (int head = blockIdx.y; head < walk.heads; head += gridDim.y) {
     const std::int64_t slot = std::int64_t{head} * walk.query_blocks + blockIdx.x;
-    const bool visited = c.turns[slot * c.parts] != 0;
+    const bool visited = c.turns[slot * c.turns_per_block] != 0;
     const float* const block = c.sums + slot * planning::kQueriesPerBlock * c.width;
     for (int item = threadIdx.x; item < c.dq.columns / kEight * kQuads; item += kThreads) {
       const int group = item / kQuads, quad = item % kQuads, column = group * kEight;
-      const int part = column / c.part, in_part = column % c.part;
+      const int i = quad / 8 * 16 + quad % 8;
       float low[kEight] = {}, high[kEight] = {};
       if (visited) {
+        const bool by_lane = c.order == SumsOrder::by_lane;
         const auto* from =
-            reinterpret_cast<const float4*>(block + planning::kQueriesPerBlock * part * c.part) +
-            in_part / kEight * 128 + quad * 4;
+            reinterpret_cast<const float4*>(block + planning::sum_index(c.order, i, column));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float4 sum = from[i];
-          low[2 * i] = sum.x * c.scale, low[2 * i + 1] = sum.y * c.scale;
-          high[2 * i] = sum.z * c.scale, high[2 * i + 1] = sum.w * c.scale;
+        for (int j = 0; j < 4; ++j) {
+          // Accumulators of lane `j` of the quad, or accumulator `j` of its lanes.
+          const float4 sum = from[by_lane ? j : j * 8];
+          const float of[4] = {sum.x * c.scale, sum.y * c.scale, sum.z * c.scale, sum.w * c.scale};
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            if (by_lane)
+              (k < 2 ? low : high)[2 * j + k % 2] = of[k];
+            else
+              (j < 2 ? low : high)[2 * k + j % 2] = of[k];
+          }
         }
       }
-      const int i = quad / 8 * 16 + quad % 8;
       const auto at = [&](int query) {
         return place.batch * c.dq.batch + place.row(query) * c.dq.row + head * c.dq.head;
       };
@@ -293,12 +303,34 @@ void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk&
   Kernel<dsinks_kernel>::launch({"dsinks_kernel", grid_of(walk.heads), kThreads, stream}, s);
 }
 
+void write_edges(const AttentionProblem& problem, const planning::AttentionShape& shape,
+                 const BackwardWalk& walk, void* stream) {
+  const planning::BlockEdges& edges = walk.edges;
+  compose_mask(planning::composer_of(problem, shape, edges.sizes.mask, edges.lists), stream);
+  write_block_edges(edges, walk.sequences, stream);
+}
+
 void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
-                const BackwardScratch& scratch, float scale, int width, int part, void* stream) {
-  const Conversion c{scratch.dq, scratch.turns, HeadRows::of(problem.dq), scale, scratch.dq_parts,
-                     width,      part};
+                const BackwardScratch& scratch, float scale, int width, SumsOrder order,
+                void* stream) {
+  const Conversion c{scratch.dq, scratch.turns,           HeadRows::of(problem.dq),
+                     scale,      scratch.turns_per_block, width,
+                     order};
   Kernel<convert_dq_kernel>::launch(
       {"convert_dq_kernel", grid_of(walk.query_blocks, walk.heads), kThreads, stream}, c, walk);
 }
 
-}  // namespace tessera::cuda::sm90::attention_backward
+Tensor readable_dout(const AttentionBackwardProblem& problem, void* copy) {
+  if (!copy) return problem.dout;
+  Tensor t = problem.dout;
+  t.data = copy;
+  t.dtype = problem.forward.q.dtype;
+  std::int64_t stride = 1;
+  for (int i = t.rank; i-- > 0;) {
+    t.strides[static_cast<std::size_t>(i)] = stride;
+    stride *= t.size(i);
+  }
+  return t;
+}
+
+}  // namespace tessera::cuda::attention_backward

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/walk/backward_walk.hpp"
+#include "src/walk/lanes.hpp"
+
+namespace tessera::cuda::attention_backward {
+
+inline constexpr int kHalves = 2;  // of the keys of a tile: 64 each
+
+/// How a warp takes a key tile, or one of `kKeyParts` parts of it, and finds the blocks of queries
+/// that visit it. `Shared` has the members `job`, `kept`, `num_steps` and `key_part`.
+template <class Shared, int kKeyParts>
+class KeyTiles {
+ public:
+  __device__ KeyTiles(const planning::BackwardWalk& walk, Shared& shared)
+      : walk_(walk), shared_(shared) {}
+
+  /// Takes the next key tile, and counts the steps of its walk. All lanes call; the other warps
+  /// read the result after a barrier. num_steps is -1 if there is no such tile.
+  __device__ void take(std::int32_t* ticket) {
+    int number = 0;
+    if (lane() == 0) number = atomicAdd(ticket, 1);
+    number = __shfl_sync(kAllLanes, number, 0);
+    const planning::KeyTilePlace place = place_of(number / kKeyParts);
+    if (lane() == 0) {
+      shared_.key_part = number % kKeyParts;
+      shared_.num_steps = place.batch < 0 ? -1 : 0;
+      if (place.batch >= 0) shared_.job = describe_key_tile(walk_, place);
+    }
+    __syncwarp();
+    if (place.batch < 0) return;
+    const planning::KeyTileJob& job = shared_.job;
+    int steps = 0;
+    std::uint64_t kept = lane() < kHalves ? job.kept[lane()] : 0;
+    if (walk_.edges) {
+      std::uint64_t listed = 0;
+      for (int head = first_head(); head < end_head(); ++head) {
+        if (lane() < kHalves)
+          listed |= walk_.edges.kept(job.batch, head, job.tile * kHalves + lane());
+        for (int word = first_word() + lane(); word < end_word(); word += kLanes)
+          steps += __popc(bits_of(head, word));
+      }
+      kept &= listed;
+      steps = __reduce_add_sync(kAllLanes, steps);
+    } else {
+      steps = (job.end_block - job.first_block) * walk_.group;
+    }
+    if (lane() < kHalves) shared_.kept[lane()] = kept;
+    if (lane() == 0) shared_.num_steps = steps;
+    __syncwarp();
+  }
+
+  __device__ static int lane() { return thread_of_block() % kLanes; }
+  __device__ int first_head() const { return shared_.job.kv_head * walk_.group; }
+  __device__ int end_head() const { return first_head() + walk_.group; }
+
+  // Words of the bitmap of lists: 32 blocks of queries each.
+  __device__ int first_word() const { return shared_.job.first_block / 32; }
+  __device__ int end_word() const {
+    const int words = static_cast<int>(walk_.edges.sizes.row_words);
+    return min((shared_.job.end_block + 31) / 32, words);
+  }
+  /// The blocks of queries of word `word` that visit the tile.
+  __device__ std::uint32_t bits_of(int head, int word) const {
+    const planning::KeyTileJob& job = shared_.job;
+    if (job.tile >= walk_.edges.sizes.tiles) return 0;
+    const std::uint32_t bits = walk_.edges.rows_of(job.batch, head, job.tile)[word];
+    return bits & static_cast<std::uint32_t>(planning::bits_between(job.first_block - word * 32,
+                                                                    job.end_block - word * 32));
+  }
+
+  __device__ bool keeps_all_keys() const {
+    return (shared_.kept[0] & shared_.kept[1]) == ~std::uint64_t{0};
+  }
+
+ private:
+  __device__ planning::KeyTilePlace place_of(int number) const {
+    if (!walk_.keys.packed) return walk_.place_of(number);
+    // Sequence by sequence: tile 0 of all KV heads, then tile 1.
+    for (int first = 0; first < walk_.batches; first += kLanes) {
+      const int mine = first + lane();
+      int count = 0;
+      if (mine < walk_.batches)
+        count =
+            walk_.keys.count(static_cast<int>(walk_.sequences.at(mine).kv_length)) * walk_.kv_heads;
+      const int up_to = sum_through(lane(), count);
+      const unsigned beyond = __ballot_sync(kAllLanes, up_to > number);
+      if (beyond != 0) {
+        const int holder = planning::first_lane(beyond);
+        number -= __shfl_sync(kAllLanes, up_to - count, holder);
+        return {first + holder, number % walk_.kv_heads, number / walk_.kv_heads};
+      }
+      number -= __shfl_sync(kAllLanes, up_to, kLanes - 1);
+    }
+    return {};
+  }
+
+  const planning::BackwardWalk& walk_;
+  Shared& shared_;
+};
+
+}  // namespace tessera::cuda::attention_backward

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <variant>
+
+#include "src/kernels/cuda/attention_backward/around.hpp"
+#include "src/kernels/cuda/common/check.hpp"
+
+namespace tessera::cuda::attention_backward {
+
+/// Launches all kernels of a backward pass. `main(problem, shape, walk, scratch)` launches the main
+/// one, whose sums of dQ are in `order`.
+template <class Main>
+void launch_passes(const planning::Call& call, const planning::Tile& tile, SumsOrder order,
+                   const Main& main) {
+  const auto& problem = std::get<AttentionBackwardProblem>(call.problem);
+  const auto& shape = std::get<planning::AttentionBackwardShape>(call.shape);
+  const auto& layout = call.planned.layout.get<planning::BackwardLayout>();
+  if (shape.heads == 0) return;
+  core::Carver carver(call.workspace);
+  const BackwardScratch scratch = planning::carve_backward(carver, shape, layout, tile);
+  const BackwardWalk walk = planning::backward_walk(problem.forward, shape, layout, scratch.edges);
+  if (shape.q_total > 0)
+    compute_statistics(problem, walk, scratch, call.stream);
+  else
+    check(cudaMemsetAsync(scratch.ticket, 0, sizeof(*scratch.ticket),
+                          static_cast<cudaStream_t>(call.stream)),
+          "cudaMemsetAsync");
+  if (problem.dsinks) compute_dsinks(problem, walk, scratch, call.stream);
+  if (!problem.dq && !problem.dk && !problem.dv) return;
+  if (layout.tiles > 0) {
+    if (layout.edges) write_edges(problem.forward, shape, walk, call.stream);
+    main(problem, shape, walk, scratch);
+  }
+  if (problem.dq && shape.q_total > 0)
+    convert_dq(problem, walk, scratch, shape.scale, tile.k, order, call.stream);
+}
+
+}  // namespace tessera::cuda::attention_backward

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <tessera/attention.hpp>
+
+#include "src/core/carver.hpp"
+#include "src/kernels/family.hpp"
+#include "src/walk/backward_walk.hpp"
+
+// How the rows of attention backward on a GPU divide a problem, on every architecture: host
+// arithmetic that planners and launches share.
+namespace tessera::planning {
+
+struct BackwardLayout {
+  std::int64_t tiles = 0;         // key tiles of all KV heads, upper bound
+  std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
+  std::int64_t section = 1;       // KV heads whose tiles are handed out in turns
+  int turns = 1;                  // turn counters per block of queries
+  bool copies_dout = false;       // rows of dout cannot be copied in words of 16 bytes
+  EdgeSizes edges;                // of a block mask
+};
+
+/// Thread blocks per key tile: each has `n` of its keys.
+constexpr int key_parts(const Tile& tile) { return kKeysPerTile / tile.n; }
+
+BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns);
+
+/// Adds the reasons that depend on a layout.
+void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
+                            Reasons& reasons);
+std::string describe_backward(const BackwardLayout& layout);
+
+/// The fraction by which padded head dimensions and blocks at edges enlarge the work of a row.
+double padding_of(const AttentionBackwardShape& s, const Tile& tile);
+/// Seconds of the kernels before and after the main one, beside their bytes.
+double seconds_around(const BackwardLayout& layout);
+/// Bytes that all kernels move to and from memory, `work_bytes` of them for inputs and results.
+double bytes_of_backward(const AttentionBackwardShape& s, const BackwardLayout& layout,
+                         const Tile& tile, double work_bytes);
+
+/// The walk of a problem; `edges` are in the workspace.
+BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape& shape,
+                           const BackwardLayout& layout, const BlockEdges& edges);
+
+/// The kernels' memory, inside the workspace. Of each block of queries of a head, in the order of
+/// RowBlocks: statistics of its queries, sums of dQ, and turn counters.
+struct BackwardScratch {
+  float* lse = nullptr;    // -log2(e) * lse, in the order of `mixed_query`
+  float* delta = nullptr;  // rowsum(dO * O) - dlse, likewise
+  float* dq = nullptr;     // in the order of `SumsOrder`
+  std::int32_t* turns = nullptr;
+  int turns_per_block = 0;
+  std::int32_t* ticket = nullptr;  // key tiles, or parts of them, handed out
+  void* dout = nullptr;            // a readable copy: [rows of q, heads, dim_v]
+  BlockEdges edges;
+};
+BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
+                               const BackwardLayout& layout, const Tile& tile);
+
+/// Where a block's statistics have query `query`: a thread of a wgmma consumer needs the queries
+/// 8 g + 2 c and 8 g + 2 c + 1 of all g for its c, and reads four of them at once. No bank is read
+/// twice.
+TESSERA_HD constexpr int mixed_query(int query) {
+  const int g = query / 8 % 8, c = query / 2 % 4;
+  return c * 16 + ((g / 2) ^ (c / 2)) * 4 + g % 2 * 2 + query % 2;
+}
+
+/// The order of a block's sums of dQ. Each group of eight columns has 512 numbers: for each 16
+/// queries those of the accumulators of an MMA, which has four per lane.
+enum class SumsOrder : std::uint8_t {
+  by_lane,         // the four of lane 0, then those of lane 1: bulk copies of whole groups
+  by_accumulator,  // the first of all lanes, then the second: 128 bytes per instruction of a warp
+};
+TESSERA_HD constexpr int sum_index(SumsOrder order, int query, int column) {
+  const int lane = query % 8 * 4 + column % 8 / 2, accumulator = query / 8 % 2 * 2 + column % 2;
+  const int within = order == SumsOrder::by_lane ? lane * 4 + accumulator : accumulator * 32 + lane;
+  return column / 8 * 512 + query / 16 * 128 + within;
+}
+
+}  // namespace tessera::planning

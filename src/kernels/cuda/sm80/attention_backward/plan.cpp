@@ -1,0 +1,107 @@
+#include "src/kernels/cuda/sm80/attention_backward/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "src/kernels/cuda/attention/refuse.hpp"
+#include "src/kernels/cuda/sm80/attention_backward/rows.hpp"
+#include "src/walk/arithmetic.hpp"
+#include "src/walk/work.hpp"
+
+namespace tessera::planning {
+namespace {
+
+/// The fraction of the limits below that a kernel row is taken to reach: not measured.
+/// FlashAttention-2, whose main loop is similar, reaches .45 to .48 of mma.sync's rate on an H100.
+constexpr double kEstimatedShare = 0.55;
+/// Seconds of an SM per thread block besides its steps: not measured.
+constexpr double kEstimatedTileSeconds = 8e-6;
+
+double step_flops(const Tile& tile) {
+  return 2.0 * tile.m * tile.n * (3.0 * tile.k + 2.0 * tile.v);
+}
+
+/// Bytes per step between shared memory and the registers and copies of a thread block.
+double shared_traffic(const Tile& tile) {
+  const auto of = [](const WarpGrid& grid, double depth) {
+    return 2.0 * grid.row_warps * grid.column_warps * (grid.rows + grid.columns) * depth;
+  };
+  const double scores = 2.0 * tile.m * tile.n, stage = 2.0 * tile.m * (tile.k + tile.v);
+  return of(score_grid(tile), tile.k + tile.v) + of(gradient_grid(tile, tile.k), tile.m) +
+         of(gradient_grid(tile, tile.v), tile.m) + of(dq_grid(tile), tile.n) + 2 * scores + stage;
+}
+
+/// Estimated seconds of one step of a thread block on a device, on an SM with `ctas` of them.
+double step_seconds(const Tile& tile, double ctas, const DeviceFacts& device) {
+  const double multiplying = step_flops(tile) / std::max(mma_flops_per_sm(device), 1.0);
+  constexpr double kSharedBytesPerClock = 128;
+  const double clocks = std::max(device.clock_ghz, 0.1) * 1e9;
+  const double moving = shared_traffic(tile) / (kSharedBytesPerClock * clocks);
+  // Two warps per scheduler or more hide the barriers of a step.
+  const double alone = std::sqrt(std::min(ctas * backward_warps(tile) / 8, 1.0));
+  const double waiting = tile.stages > 1 || ctas > 1 ? 1 : 1.1;
+  return ctas * std::max(multiplying, moving) * waiting / (kEstimatedShare * alone);
+}
+
+struct AttentionBackward {
+  using Shape = AttentionBackwardShape;
+  using Layout = BackwardLayout;
+
+  static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                     Reasons& reasons) {
+    refuse_heads(s, row.tile, reasons);
+    reasons.unless_at_most("bytes of shared memory", backward_shared_bytes(row.tile),
+                           device.shared_bytes_per_block);
+  }
+
+  static Layout layout(const Shape& s, const KernelRow&, const DeviceFacts&, Reasons& reasons) {
+    const Layout at = backward_layout(s, 1);
+    refuse_backward_layout(s, at, reasons);
+    return at;
+  }
+
+  static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
+                        const DeviceFacts& device) {
+    if (at.tiles == 0 || device.units == 0) return seconds_around(at);
+    const Tile& tile = row.tile;
+    const Work work = work_of(AnyShape(s));
+    const double blocks = real(at.tiles) * key_parts(tile);
+    const double ctas =
+        std::clamp(std::ceil(blocks / device.units), 1.0, real(backward_ctas_per_sm(tile, device)));
+    const double at_a_time = std::min(real(device.units) * ctas, blocks);
+    const double steps = work.flops * padding_of(s, tile) / step_flops(tile);
+    const double step = step_seconds(tile, ctas, device);
+    // Thread blocks of one head add to the same sums one after the other, a step apart.
+    const double waits = std::max(at_a_time / real(std::max<std::int64_t>(at.section, 1)), 1.0) - 1;
+    const double compute = (steps / at_a_time + waits) * step +
+                           std::max(blocks / at_a_time, 1.0) * ctas * kEstimatedTileSeconds;
+    const double memory = device.memory_tbs > 0 ? bytes_of_backward(s, at, tile, work.bytes) /
+                                                      (device.memory_tbs * 1e12)
+                                                : 0;
+    return std::max(compute, memory) + seconds_around(at);
+  }
+
+  static BufferSizes buffers(const Shape& s, const Layout& at, const KernelRow& row, int) {
+    core::Carver carver;
+    carve_backward(carver, s, at, row.tile);
+    return {carver.used(), 0};
+  }
+
+  static std::string describe(const Shape&, const Layout& at) {
+    return "; the time is estimated, not fitted to measurements" + describe_backward(at);
+  }
+};
+
+}  // namespace
+
+std::int64_t backward_ctas_per_sm(const Tile& tile, const DeviceFacts& device) {
+  return ctas_by_shared_bytes(backward_shared_bytes(tile), backward_ctas_compiled(tile), device);
+}
+
+KernelFamily sm80_attention_backward_family() {
+  return make_family<AttentionBackward>("sm80_attention_backward", Backend::sm80,
+                                        Op::attention_backward, kSm80AttentionBackwardRows);
+}
+
+}  // namespace tessera::planning
