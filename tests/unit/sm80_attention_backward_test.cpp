@@ -113,7 +113,8 @@ TEST(Sm80AttentionBackward, EveryHeadDimensionHasARowOnEveryDevice) {
 TEST(Sm80AttentionBackward, LongSequencesRunByTheRowsOfTheDevice) {
   const auto chosen = [](std::int64_t dim, const char* device, std::int64_t dim_v = 0) {
     return std::string(
-        choose(gradients_of({.length = 16384, .dim = dim, .dim_v = dim_v}), device_preset(device))
+        choose(gradients_of({.length = 16384, .dim = dim, .dim_v = dim_v}), device_preset(device),
+               on_sm80())
             .kernel_name);
   };
   EXPECT_EQ(chosen(128, "a100"), "sm80_attention_backward_d128_q64_k128_s2_w8");
@@ -148,7 +149,7 @@ TEST(Sm80AttentionBackward, HopperChoosesItsOwnRows) {
 TEST(Sm80AttentionBackward, CountsTilesAndBytes) {
   const AttentionBackwardProblem p =
       gradients_of({.heads = 8, .kv_heads = 4, .length = 1000, .dim = 256});
-  const Plan plan = choose(p, device_preset("a100"));
+  const Plan plan = choose(p, device_preset("a100"), on_sm80());
   const auto layout = plan.planned->layout.get<BackwardLayout>();
   EXPECT_EQ(layout.tiles, 2 * 4 * 8);      // 1000 keys are 8 tiles of 128
   EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks

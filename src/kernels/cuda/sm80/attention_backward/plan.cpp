@@ -100,8 +100,10 @@ std::int64_t backward_ctas_per_sm(const Tile& tile, const DeviceFacts& device) {
 }
 
 KernelFamily sm80_attention_backward_family() {
-  return make_family<AttentionBackward>("sm80_attention_backward", Backend::sm80,
-                                        Op::attention_backward, kSm80AttentionBackwardRows);
+  KernelFamily family = make_family<AttentionBackward>(
+      "sm80_attention_backward", Backend::sm80, Op::attention_backward, kSm80AttentionBackwardRows);
+  family.only_by_name = true;
+  return family;
 }
 
 }  // namespace tessera::planning
