@@ -219,8 +219,8 @@ EXECUTION = Group("execution", "Execution", {
 
 def _attention_tensors(trained: bool = True, cast: bool = True) -> list[Argument]:
     """q, k and v; keys and values may be narrower than queries."""
-    return [Argument(name, "Tensor", dtypes=INPUTS if name == "q" else KEYS, cast=cast,
-                     trained=trained) for name in "qkv"]
+    return [Argument(name, "Tensor", dtypes=KEYS, cast=cast, trained=trained)
+            for name in "qkv"]
 
 
 def _attention_options() -> Group:
@@ -271,7 +271,7 @@ PLAIN_ATTENTION = Signature("plain_attention", [
 ATTENTION_BACKWARD = Signature("attention_backward", [
     Argument("dout", "Tensor", dtypes=FLOATS, trained=True),
     Argument("dlse", "Tensor?", dtypes=FLOAT32, trained=True),
-    *(Argument(name, "Tensor", dtypes=INPUTS, trained=True) for name in "qkv"),
+    *(Argument(name, "Tensor", dtypes=KEYS, trained=True) for name in "qkv"),
     Argument("out", "Tensor", dtypes=FLOATS, trained=True),
     Argument("lse", "Tensor", dtypes=FLOAT32, trained=True),
     _attention_options(),

@@ -70,7 +70,7 @@ def check_plain(where: str, *tensors: Any) -> None:
 
 
 def new_result(like: Array, shape: tuple[int, ...], dtype: Any = None) -> Array:
-    if dtype is None and like.dtype.name == "float8_e4m3fn":  # goes in, not out
+    if dtype is None and like.dtype.name in ("float8_e4m3fn", "float8_e5m2"):  # goes in, not out
         from ml_dtypes import bfloat16 as dtype
     return np.empty(shape, like.dtype if dtype is None else dtype)
 

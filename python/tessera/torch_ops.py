@@ -39,7 +39,7 @@ for _signature in _signatures.SIGNATURES:
 
 # The types of tensors whose calls may go straight to the exports.
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-_FP8 = torch.float8_e4m3fn
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # Bound once, as every eager call asks them.
 _is_compiling = torch.compiler.is_compiling
@@ -114,7 +114,7 @@ def _deliver(op: str, result: Tensor, out: Tensor | None) -> Tensor:
 
 def stored_dtype(x: Tensor) -> torch.dtype:
     """What results of operands of this dtype are stored as: FP8 goes in, not out."""
-    return torch.bfloat16 if x.dtype == _FP8 else x.dtype
+    return torch.bfloat16 if x.dtype in FP8 else x.dtype
 
 
 def export_arguments(signature: Signature, inputs: tuple[Any, ...],
@@ -134,7 +134,7 @@ _ATTENTION = torch.ops.tessera.attention.default
 def attention_outputs(q: Tensor, v: Tensor, bhld: bool, out: Any, lse: Any,
                       want_lse: bool) -> tuple[Any, Any]:
     if out is None:
-        if q.dtype is not _FP8 and q.dim() == v.dim() > 2 and q.size(-1) == v.size(-1):
+        if q.dtype not in FP8 and q.dim() == v.dim() > 2 and q.size(-1) == v.size(-1):
             out = _empty_like(q)
         else:
             shape, _ = attention_shapes(q, v, bhld)
@@ -256,7 +256,7 @@ def _merge_states_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def new_result(like: Tensor, shape: tuple[Any, ...], out_dtype: Any) -> Tensor:
-    if out_dtype is None and like.dtype is not _FP8:
+    if out_dtype is None and like.dtype not in FP8:
         return like.new_empty(*shape)  # a dtype, or the shape as a tuple, takes longer to read
     return like.new_empty(shape, dtype=out_dtype or stored_dtype(like))
 
@@ -274,7 +274,7 @@ def matmul_output(a: tuple[Any, ...], b: tuple[Any, ...], group_offsets: Any, gr
         if b_offsets is None:
             b_rows, b_cols = b_values.shape
         if ((a_offsets is None or a_offsets.dim() == 1)
-                and (b_offsets is None or b_offsets.dim() == 1) and a_values.dtype is not _FP8):
+                and (b_offsets is None or b_offsets.dim() == 1) and a_values.dtype not in FP8):
             return a_values.new_empty(a_cols if a_transposed else a_rows,
                                       b_rows if b_transposed else b_cols)
     return new_result(a_values, matmul_shape(a, b, group_offsets, group_inner), out_dtype)

@@ -29,7 +29,7 @@ void check_queries(const Where& op, const AttentionProblem& problem, AttentionSh
   const Tensor& q = problem.q;
   const Where at = op / "q";
   check_tensor(at, q, shape.device);
-  check_dtype(at, q, kValues);
+  check_dtype(at, q, kKeys);
   shape.dtype = q.dtype;
   shape.q_packed = static_cast<bool>(problem.q_offsets);
   const Dim dims[] = {{"batch"}, {shape.q_packed ? "total_q" : "q_length"}, {"heads"}, {"dim"}};

@@ -289,7 +289,7 @@ def test_masked_arrays_are_refused(name):
 
 
 @pytest.mark.parametrize("name,dtype,expected", [
-    ("q", np.float64, "float32, float16, bfloat16 or, on a GPU, float8_e4m3fn, got float64"),
+    ("q", np.float64, "float32, float16, bfloat16 or float8_e4m3fn, got float64"),
     ("k", np.complex64, "float32, float16, bfloat16 or float8_e4m3fn, got complex64"),
     ("sinks", np.float64, "float32, float16 or bfloat16, got float64"),
     ("kv_end", np.float64, "int32 or int64, got float64"),
