@@ -8,6 +8,7 @@ using core::Where;
 namespace {
 
 void check_operand(const Where& where, const Operand& operand, const Outputs& outputs) {
+  outputs.check_input(where / "scale", operand.scale);
   if (!operand.is_sparse()) return outputs.check_input(where, operand.dense);
   outputs.check_inputs(where / "sparse", operand.sparse);
 }

@@ -39,6 +39,26 @@ void put_converted(Line& line, DType in, DType out) {
   if (in != out) line << "->" << out;
 }
 
+std::string_view scale_text(ScaleForm form) {
+  switch (form) {
+    case ScaleForm::none:
+      return "";
+    case ScaleForm::tensor:
+      return " one scale";
+    case ScaleForm::matrix:
+      return " scales per matrix";
+    case ScaleForm::line:
+      return " scales per line";
+    case ScaleForm::line_128:
+      return " scales 1x128";
+    case ScaleForm::block_128:
+      return " scales 128x128";
+    case ScaleForm::stored_block:
+      return " scales per block";
+  }
+  return "";
+}
+
 /// "bf16[4096x1024]", "bsr bf16[4096x1024] T 64x32 stored 512 i32". A batch of 1 is left out.
 void put(Line& line, const OperandShape& o) {
   if (o.sparse) line << "bsr ";
@@ -47,10 +67,12 @@ void put(Line& line, const OperandShape& o) {
   put_times(line, o.rows, o.cols);
   line << "]";
   if (o.transposed) line << " T";
-  if (!o.sparse) return;
-  line << " ";
-  put_times(line, o.block.rows, o.block.cols);
-  line << " stored " << o.stored << " " << o.index;
+  if (o.sparse) {
+    line << " ";
+    put_times(line, o.block.rows, o.block.cols);
+    line << " stored " << o.stored << " " << o.index;
+  }
+  line << scale_text(o.scale);
 }
 
 void put_operands(Line& line, const OperandShape& a, const OperandShape& b) {

@@ -17,6 +17,7 @@ void place(BsrMatrix& matrix, const Device& device) {
 void place(Operand& operand, const Device& device) {
   place(operand.dense, device);
   place(operand.sparse, device);
+  place(operand.scale, device);
 }
 void place(BlockList& list, const Device& device) {
   place({&list.offsets, &list.counts, &list.indices}, device);

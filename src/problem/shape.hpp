@@ -26,6 +26,18 @@ struct BlockShape {
   friend bool operator==(const BlockShape&, const BlockShape&) = default;
 };
 
+/// Which elements of an operand share a factor; of a batch, `matrix` has one for each. A line is a
+/// row of A or a column of B.
+enum class ScaleForm : std::uint8_t {
+  none,
+  tensor,
+  matrix,
+  line,
+  line_128,
+  block_128,
+  stored_block
+};
+
 /// An operand of a product. `rows` and `cols` are those after transposition.
 struct OperandShape {
   bool sparse = false;
@@ -43,6 +55,7 @@ struct OperandShape {
   // columns.
   bool unit_row_stride = false, unit_col_stride = true;
   bool pool_fits = true;  // sparse: stored blocks span at most 64 GiB
+  ScaleForm scale = ScaleForm::none;
 
   /// Whether the depth of the product (its inner dimension) is the contiguous dimension for TMA,
   /// rather than the other dimension.

@@ -43,9 +43,8 @@ class Judge {
     }
     if (!std::isinf(actual)) return false;
     // A finite truth may round to infinity, or the allowed error may reach it.
-    const double reach = std::fabs(truth) + slack + ulp(tensor_.dtype, truth);
-    const bool right =
-        std::signbit(actual) == std::signbit(truth) && reach > largest(tensor_.dtype);
+    const double towards = std::signbit(actual) ? -truth : truth;
+    const bool right = towards + slack + ulp(tensor_.dtype, truth) > largest(tensor_.dtype);
     if (!right) wrong(at, actual, truth, "infinity");
     return true;
   }

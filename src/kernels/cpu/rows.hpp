@@ -7,11 +7,11 @@ namespace tessera::planning {
 
 // `tile`: what one thread computes at a time. Register tiles follow from the vector width and are
 // defined with the kernels.
-constexpr KernelRow cpu_product_row(const char* name) {
+constexpr KernelRow cpu_product_row(const char* name, unsigned dtypes = core::kFloats) {
   return {
       .name = name,
       .tile = {.m = 64, .n = 384, .k = 512},
-      .dtypes = core::kFloats,
+      .dtypes = dtypes,
       .why =
           "one operand packed into strips, the other read in place: 64 rows by 512 deep stay in L2",
       .measured = "248 GFLOP/s per core at f32 4096 x 4096 x 1024, AVX-512 (Zen 5), 2026-11-21"};
@@ -26,7 +26,8 @@ constexpr KernelRow cpu_attention_row(const char* name, unsigned narrow_keys = 0
           .measured = "194 GFLOP/s per core at f32 4096 keys, dim 64, AVX-512 (Zen 5), 2026-11-21"};
 }
 
-inline constexpr KernelRow kCpuMatmulRows[] = {cpu_product_row("cpu_matmul_m64_n384_k512")};
+inline constexpr KernelRow kCpuMatmulRows[] = {
+    cpu_product_row("cpu_matmul_m64_n384_k512", core::kValues)};
 inline constexpr KernelRow kCpuSddmmRows[] = {cpu_product_row("cpu_sddmm_m64_n384_k512")};
 inline constexpr KernelRow kCpuSpgemmRows[] = {cpu_product_row("cpu_spgemm_m64_n384_k512")};
 inline constexpr KernelRow kCpuAttentionRows[] = {
