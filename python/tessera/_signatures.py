@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 REQUIRED = object()
 
 # The dtypes of a tensor, as messages list them; names of constants in src/ffi/arguments.hpp.
-FLOATS, INPUTS, KEYS, INDICES, INT32, FLOAT32, E4M3, BYTES, BLOCKS = (
-    "kFloats", "kInputs", "kKeys", "kIndices", "kInt32", "kFloat32", "kE4m3", "kBytes", "kBlocks")
+FLOATS, INPUTS, KEYS, INDICES, INT32, FLOAT32, FP8, BYTES, BLOCKS = (
+    "kFloats", "kInputs", "kKeys", "kIndices", "kInt32", "kFloat32", "kFp8", "kBytes", "kBlocks")
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,7 @@ def _operand(name: str) -> Group:
         "rows": Argument(f"{name}_rows", "SymInt", label=f"{name}.rows"),
         "cols": Argument(f"{name}_cols", "SymInt", label=f"{name}.cols"),
         "transposed": Argument(f"{name}_transposed", "bool", label=f"{name}.transposed"),
+        "scale": Argument(f"{name}_scale", "Tensor?", dtypes=FLOAT32, label=f"{name}.scale"),
     })
 
 
@@ -181,20 +182,22 @@ class Operand(NamedTuple):
     rows: int = 0
     cols: int = 0
     transposed: bool = False
+    scale: Any = None
 
 
 def operands_of(inputs: Any) -> tuple[Operand, Operand]:
     """The Operands a and b of a call of matmul, sddmm or spgemm."""
     return (Operand(inputs.a, inputs.a_row_offsets, inputs.a_col_indices, inputs.a_rows,
-                    inputs.a_cols, inputs.a_transposed),
+                    inputs.a_cols, inputs.a_transposed, inputs.a_scale),
             Operand(inputs.b, inputs.b_row_offsets, inputs.b_col_indices, inputs.b_rows,
-                    inputs.b_cols, inputs.b_transposed))
+                    inputs.b_cols, inputs.b_transposed, inputs.b_scale))
 
 
 def weight_of(inputs: Any) -> Operand:
     """The Operand weight of a call of linear."""
     return Operand(inputs.weight, inputs.weight_row_offsets, inputs.weight_col_indices,
-                   inputs.weight_rows, inputs.weight_cols, inputs.weight_transposed)
+                   inputs.weight_rows, inputs.weight_cols, inputs.weight_transposed,
+                   inputs.weight_scale)
 
 
 # The fields of a block mask: attributes of BlockMask, by the names of the arguments.
@@ -326,6 +329,7 @@ PLAIN_MATMUL = Signature("plain_matmul", [
 LINEAR = Signature("linear", [
     Argument("x", "Tensor", dtypes=INPUTS, trained=True),
     _operand("weight"),
+    Argument("x_scale", "Tensor?", None, FLOAT32, label="x.scale"),
     Argument("bias", "Tensor?", None, FLOATS, trained=True),
     Argument("activation", "str", "none"),
     EXECUTION,
@@ -358,13 +362,13 @@ SPGEMM = Signature("spgemm", [
 
 SPGEMM_FILL = Signature("spgemm_fill", [], outputs=[_bsr("out", "out", "", FLOATS)])
 
-# Caches of keys and values. Not registered with PyTorch: they write into their arguments.
+# Conversions to FP8 and caches. Not registered with PyTorch: they write into their arguments.
 QUANTIZE = Signature("quantize", [
     Argument("x", "Tensor", dtypes=FLOATS),
     Argument("given", "bool", False),
     Argument("threads", "int", 0),
 ], outputs=[
-    Argument("out", "Tensor", dtypes=E4M3),
+    Argument("out", "Tensor", dtypes=FP8),
     Argument("scale", "Tensor", dtypes=FLOAT32),
 ])
 

@@ -78,12 +78,12 @@ def _longest(name: str, given: int, length: int, offsets: Any) -> int:
     return given or length
 
 
-def operand(x: Any, transposed: bool = False) -> Operand:
-    """A dense or block-sparse operand as signatures state it."""
+def operand(x: Any, transposed: bool = False, scale: Any = None) -> Operand:
+    """A dense or block-sparse operand as signatures state it, with the factors of FP8."""
     if isinstance(x, BsrMatrix):
         return Operand(x.values, x.row_offsets, x.col_indices, x.rows, x.cols,
-                       transposed != x.transposed)
-    return Operand(x, None, None, 0, 0, transposed)
+                       transposed != x.transposed, scale)
+    return Operand(x, None, None, 0, 0, transposed, scale)
 
 
 def is_second(name: str, value: str, first: str, second: str) -> bool:
@@ -93,12 +93,13 @@ def is_second(name: str, value: str, first: str, second: str) -> bool:
     return value == second
 
 
-def matmul_inputs(a: Any, b: Any, transpose_a: bool, transpose_b: bool, bias: Any, bias_axis: str,
-                  activation: str, alpha: float, beta: float, c: Any, group_offsets: Any,
-                  group_axis: str, out: Any, threads: int, backend: Any, kernel: Any) -> Any:
+def matmul_inputs(a: Any, b: Any, transpose_a: bool, transpose_b: bool, a_scale: Any, b_scale: Any,
+                  bias: Any, bias_axis: str, activation: str, alpha: float, beta: float, c: Any,
+                  group_offsets: Any, group_axis: str, out: Any, threads: int, backend: Any,
+                  kernel: Any) -> Any:
     """The arguments of `matmul` as its signature states them."""
     check_beta(beta, c, out)
-    first, second = operand(a, transpose_a), operand(b, transpose_b)
+    first, second = operand(a, transpose_a, a_scale), operand(b, transpose_b, b_scale)
     check_tensor("matmul: b", second.values)
     return MATMUL.Inputs(
         *first, *second, c=c, bias=bias, group_offsets=group_offsets, alpha=alpha, beta=beta,
@@ -112,12 +113,12 @@ def check_beta(beta: float, c: Any, out: Any) -> None:
         raise ValueError("matmul: beta: needs c, or out with former contents, got neither")
 
 
-def linear_inputs(x: Any, weight: Any, bias: Any, activation: str, threads: int, backend: Any,
-                  kernel: Any) -> Any:
+def linear_inputs(x: Any, weight: Any, x_scale: Any, weight_scale: Any, bias: Any, activation: str,
+                  threads: int, backend: Any, kernel: Any) -> Any:
     """The arguments of `linear` as its signature states them."""
-    matrix = operand(weight)
+    matrix = operand(weight, scale=weight_scale)
     check_tensor("linear: weight", matrix.values)
-    return LINEAR.Inputs(x, *matrix, bias=bias, activation=activation, threads=threads,
+    return LINEAR.Inputs(x, *matrix, x_scale=x_scale, bias=bias, activation=activation, threads=threads,
                          backend=backend, kernel_name=kernel)
 
 

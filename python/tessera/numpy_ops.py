@@ -25,7 +25,7 @@ def exported(x: Any, where: str) -> Any:
         if hasattr(x, "__dlpack__"):
             raise TypeError(f"{where}: expected NumPy arrays throughout, got a {type(x).__name__}")
         return x
-    if x.dtype.kind in _PLAIN_KINDS and x.flags.writeable and x.dtype.isnative:
+    if x.dtype.isbuiltin == 1 and x.dtype.kind in _PLAIN_KINDS and x.flags.writeable:
         return x
     if not x.dtype.isnative or x.dtype.kind in "OSUMm":
         native = np.dtype(np.float32) if x.dtype.isnative else x.dtype.newbyteorder("=")

@@ -166,6 +166,10 @@ def _activation_gradient(name: str, dout: Tensor, before: Tensor) -> Tensor:
 
 
 def _matmul_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, *_ = inputs
+    if a.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise NotImplementedError(f"matmul: a: no gradient is recorded of operands in FP8, got "
+                                  f"{a.dtype}; call under torch.no_grad() or detach the inputs")
     _keep(ctx, inputs)
 
 

@@ -264,8 +264,8 @@ def new_result(like: Tensor, shape: tuple[Any, ...], out_dtype: Any) -> Tensor:
 def matmul_output(a: tuple[Any, ...], b: tuple[Any, ...], group_offsets: Any, group_inner: bool,
                   out_dtype: Any) -> Tensor:
     """`a` and `b` are Operands, or tuples of their fields."""
-    a_values, a_offsets, _, a_rows, a_cols, a_transposed = a
-    b_values, b_offsets, _, b_rows, b_cols, b_transposed = b
+    a_values, a_offsets, _, a_rows, a_cols, a_transposed, _ = a
+    b_values, b_offsets, _, b_rows, b_cols, b_transposed, _ = b
     # Two matrices without a batch, in less than half of the time that the general case takes.
     if a_values.dim() == (2 if a_offsets is None else 3) and b_values.dim() == (
             2 if b_offsets is None else 3) and group_offsets is None and out_dtype is None:
@@ -333,10 +333,12 @@ def linear(inputs: Any, out_dtype: Any) -> Tensor:
     rows = 1
     for size in lead:
         rows *= size
-    *weight, transposed = weight_of(inputs)
+    x_scale, weight = inputs.x_scale, weight_of(inputs)
+    if x_scale is not None and x_scale.dim() > 2:
+        x_scale = x_scale.reshape(rows, x_scale.shape[-1])
     result = matmul(MATMUL.Inputs(
-        *Operand(x.reshape(rows, features)),
-        *weight, not transposed, bias=inputs.bias, activation=inputs.activation,
+        *Operand(x.reshape(rows, features), scale=x_scale),
+        *weight._replace(transposed=not weight.transposed), bias=inputs.bias, activation=inputs.activation,
         threads=inputs.threads, backend=inputs.backend, kernel_name=inputs.kernel_name), None,
         out_dtype)
     return result.reshape(*lead, result.shape[-1])

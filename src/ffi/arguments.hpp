@@ -75,6 +75,7 @@ struct OperandArguments {
   TensorArgument values, row_offsets, col_indices;
   IntegerArgument rows, cols;
   FlagArgument transposed;
+  TensorArgument scale;
 };
 struct BlockMaskArguments {
   IntegerArgument block_q, block_kv;

@@ -184,6 +184,7 @@ Call read_linear(const PackedArgs& packed, Memory memory) {
   Call call;
   auto& problem = call.problem.emplace<MatmulProblem>();
   problem.a = args.read_rows(at::x);
+  problem.a.scale = args.read_rows(at::x_scale);
   problem.b = transpose(args.read(at::weight));
   problem.out = args.read_rows(at::out);
   problem.epilogue.bias = args.read(at::bias);

@@ -69,17 +69,17 @@ def test_quantize_saturates_keeps_nan_and_takes_packed_tensors():
 def test_quantize_refuses_by_name():
     x = support.random(2, 3, 4, 8)
     for error, text, call in (
-            (ValueError, "quantize: per: expected one of tensor, head, page, got 'row'",
-             lambda: tessera.quantize(x, per="row")),
+            (ValueError, "quantize: per: expected tensor, .* head, page, 64 or 128, got 'token'",
+             lambda: tessera.quantize(x, per="token")),
             (ValueError, r"quantize: x: expected \[pages, page, heads, dim\]",
              lambda: tessera.quantize(x[0], per="page")),
             (ValueError, "quantize: x: expected .* of rank 3 or 4",
-             lambda: tessera.quantize(x[0, 0])),
+             lambda: tessera.quantize(x[0, 0], per="head")),
             (TypeError, "quantize: x: expected float32, float16 or bfloat16, got float64",
              lambda: tessera.quantize(x.astype(np.float64))),
-            (ValueError, "quantize: scale: expected shape",
+            (ValueError, r"quantize: scale: expected \[1\], \[4\] \(heads\)",
              lambda: tessera.quantize(x, scale=np.ones(3, np.float32))),
-            (ValueError, "quantize: out: expected dtype e4m3",
+            (ValueError, "quantize: out: expected dtype e4m3 or e5m2",
              lambda: tessera.quantize(x, out=np.empty_like(x)))):
         with pytest.raises(error, match=text):
             call()
