@@ -117,6 +117,18 @@ std::string_view limit_text(BlasLimit limit) {
       return " other c";
     case BlasLimit::bias:
       return " other bias";
+    case BlasLimit::fp8_a:
+    case BlasLimit::fp8_b:
+      return " operand not along the depth";
+    case BlasLimit::fp8_depth:
+    case BlasLimit::fp8_out:
+    case BlasLimit::fp8_block_sizes:
+      return " odd sizes";
+    case BlasLimit::fp8_scales:
+      return " other scales";
+    case BlasLimit::fp8_a_scale:
+    case BlasLimit::fp8_b_scale:
+      return " strided scales";
   }
   return "";
 }

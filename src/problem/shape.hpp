@@ -73,7 +73,25 @@ struct OperandShape {
 
 /// What keeps a dense product from a BLAS (src/problem/blas_rules.hpp): the first argument that it
 /// does not support. Not looked at on a CPU, with groups, or where a side is sparse.
-enum class BlasLimit : std::uint8_t { none, a, b, out, alpha, activation, c, bias };
+enum class BlasLimit : std::uint8_t {
+  none,
+  a,
+  b,
+  out,
+  alpha,
+  activation,
+  c,
+  bias,
+  // Of operands in FP8 alone (src/problem/blas_fp8.hpp).
+  fp8_a,
+  fp8_b,
+  fp8_depth,
+  fp8_out,
+  fp8_scales,
+  fp8_a_scale,
+  fp8_b_scale,
+  fp8_block_sizes
+};
 
 struct MatmulShape : OnDevice {
   std::int64_t m = 0, n = 0, k = 0;

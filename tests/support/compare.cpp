@@ -199,8 +199,8 @@ Comparison compare_merged(const MergeStatesProblem& problem, const Merged& expec
   return result;
 }
 
-Comparison check(const MatmulProblem& problem, const DenseArray* former) {
-  return compare_product(problem.out, matmul(problem, former), "matmul: out");
+Comparison check(const MatmulProblem& problem, const DenseArray* former, Sums sums) {
+  return compare_product(problem.out, matmul(problem, former, sums), "matmul: out");
 }
 
 Comparison check(const SddmmProblem& problem, const DenseArray* former) {

@@ -185,6 +185,7 @@ struct Terms {
   Sum product;
   std::int64_t depth = 0;  // summands of the product
   bool scaled = false;     // whether factors multiply operands
+  Sums sums = Sums::f32;
   double alpha = 1, beta = 0, former = 0, bias = 0;
   Activation activation = Activation::none;
 };
@@ -198,6 +199,10 @@ void finish(const Terms& terms, double& value, double& slack) {
   slack = static_cast<double>(terms.depth + 2) * kUnit * product_size;
   // Factors round each operand or, in any order, the sum: two of them, their product, the sum.
   if (terms.scaled) slack += 4 * kUnit * product_size;
+  // Of the 33 numbers of a step each loses half a bit of the 13 on average, and their largest is
+  // about a fifth of the sum of the sizes of normal values: 33 / 2 / 5 units of 2^-13, times two.
+  constexpr double kFp8Unit = 0x1p-10;
+  if (terms.sums == Sums::fp8) slack += kFp8Unit * product_size;
   // alpha, beta and the two additions round once each.
   if (terms.alpha != 1 || kept != 0 || terms.bias != 0) {
     slack += 4 * kUnit * (product_size + std::fabs(kept) + std::fabs(terms.bias));
@@ -218,7 +223,7 @@ double bias_at(const MatmulProblem& problem, const DenseArray& bias, std::int64_
 
 }  // namespace
 
-Product matmul(const MatmulProblem& problem, const DenseArray* former) {
+Product matmul(const MatmulProblem& problem, const DenseArray* former, Sums sums) {
   const Side a = side_of(problem.a), b = side_of(problem.b);
   const Epilogue& epilogue = problem.epilogue;
   DenseArray out(std::vector<std::int64_t>(problem.out.shape.begin(),
@@ -252,6 +257,7 @@ Product matmul(const MatmulProblem& problem, const DenseArray* former) {
         terms.product = dot(a, b, by_rows ? 0 : batch, by_rows ? group : batch, i, j, begin, end);
         terms.depth = end - begin;
         terms.scaled = a.scaled || b.scaled;
+        terms.sums = sums;
         terms.alpha = epilogue.alpha;
         terms.beta = epilogue.beta;
         if (epilogue.beta != 0) {
