@@ -243,6 +243,7 @@ def _attention_options() -> Group:
         Argument("sinks", "Tensor?", None, FLOATS, trained=True),
         Argument("k_scale", "Tensor?", None, FLOAT32),
         Argument("v_scale", "Tensor?", None, FLOAT32),
+        Argument("q_scale", "Tensor?", None, FLOAT32),
         MASK,
         EXECUTION,
     ]

@@ -45,6 +45,9 @@ def _kept(ctx: Any, signature: Signature) -> tuple[Any, tuple[Any, ...]]:
 
 def _attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     q, k, *_ = inputs
+    if q.dtype == torch.float8_e4m3fn:
+        raise NotImplementedError("attention: q: no gradient is recorded of FP8; call under "
+                                  "torch.no_grad() or detach the inputs")
     if k.dtype != q.dtype:
         raise NotImplementedError("attention: k: no gradient is recorded beside keys in FP8, got "
                                   f"{k.dtype}; call under torch.no_grad() or detach the inputs")

@@ -94,7 +94,7 @@ struct AttentionOptionsArguments {
   TensorArgument q_offsets, kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table;
   IntegerArgument max_q_length, max_kv_length;
   FlagArgument batch_invariant;
-  TensorArgument sinks, k_scale, v_scale;
+  TensorArgument sinks, k_scale, v_scale, q_scale;
   BlockMaskArguments mask;
   ExecutionArguments execution;
 };

@@ -42,6 +42,7 @@ void read_options(const Arguments& args, const AttentionOptionsArguments& at,
   problem.sinks = args.read(at.sinks);
   problem.k_scale = args.read(at.k_scale);
   problem.v_scale = args.read(at.v_scale);
+  problem.q_scale = args.read(at.q_scale);
   problem.mask = args.read(at.mask);
 }
 

@@ -177,8 +177,9 @@ void put(Line& line, const AttentionShape& s) {
     put_times(line, s.pages, s.page);
     line << " table " << s.max_pages;
   }
-  if (s.narrow_kv != DType::none)
-    line << " kv " << s.narrow_kv << (s.has_kv_scales ? " scales" : "");
+  if (s.narrow_kv != DType::none) line << " kv " << s.narrow_kv;
+  if (s.has_kv_scales) line << (s.narrow_kv != DType::none ? " scales" : " kv scales");
+  if (s.has_q_scale) line << " q scales";
   if (s.causal()) line << " causal";
   // Causal is a right limit of 0; it is not repeated as a window.
   if (s.window_left >= 0 || s.window_right > 0) {

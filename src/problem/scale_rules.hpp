@@ -18,6 +18,15 @@ constexpr std::int64_t scale_blocks(std::int64_t length) {
   return (length + kScaleBlock - 1) / kScaleBlock;
 }
 
+/// Factors of the rows of a head, each for `rows` of them.
+constexpr std::int64_t scale_rows(std::int64_t length, std::int64_t rows) {
+  return (length + rows - 1) / rows;
+}
+/// How many rows of a head share one of `factors`: 128 where that gives as many, else 64.
+constexpr std::int64_t rows_per_scale(std::int64_t length, std::int64_t factors) {
+  return factors == scale_rows(length, kScaleBlock) ? kScaleBlock : kScaleBlock / 2;
+}
+
 /// Rows and columns of the boxes that share one of `scale_rows` x `scale_cols` factors: one for
 /// all, one per row or column, or per block of 128 of a row, of a column or of both. Boxes end with
 /// the matrix. Empty if no form has that many.

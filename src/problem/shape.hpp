@@ -137,7 +137,7 @@ struct AttentionShape : OnDevice, ScoreScale {
   std::int64_t page = 0, pages = 0, max_pages = 0;
   DType dtype = DType::none, out = DType::none;
   DType narrow_kv = DType::none;  // of k and v, where it is not that of q
-  bool has_kv_scales = false;
+  bool has_kv_scales = false, has_q_scale = false;
   // Whether there is a softcap, or a scale of 0 or less, which does not keep the order of scores.
   bool transforms_scores = false;
   std::int64_t window_left = -1,

@@ -206,6 +206,48 @@ def test_pytorch_records_no_gradient():
     assert torch.equal(run(x8, w8, x_scale, w_scale), want)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("per", ["tensor", "head", "page", 64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(kind, per, causal):
+    q, k, v = (support.random(2, n, h, 16, seed=n) for n, h in ((70, 4), (200, 2), (200, 2)))
+    rows = np.arange(1, 201, dtype=np.float32)[:, None, None]
+    (q8, q_scale), (k8, k_scale), (v8, v_scale) = (
+        tessera.quantize(made(kind, x), per=per) for x in (q, k * rows / 100, v * rows))
+    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
+    out, lse = tessera.attention(q8, k8, v8, causal=causal, return_lse=True, **scales)
+    assert "bfloat16" in str(out.dtype) and tuple(out.shape) == (2, 70, 4, 16)
+
+    def widened(x8, scale):
+        x, scale = floats(x8), floats(scale)
+        if scale.ndim == 3:  # [batch, heads, blocks of rows]
+            scale = np.repeat(scale, per, 2)[..., : x.shape[1]].swapaxes(1, 2)[..., None]
+        else:
+            scale = scale[..., None] if scale.ndim == 1 else scale[:, None, :, None]
+        return x * scale
+
+    wide = [widened(q8, q_scale), widened(k8, k_scale), widened(v8, v_scale)]
+    want, want_lse = tessera.attention(*wide, causal=causal, return_lse=True)
+    np.testing.assert_allclose(floats(lse), want_lse, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(floats(out), want, rtol=2**-8, atol=2e-3)
+
+
+def test_attention_refuses_by_name():
+    q8, scale = tessera.quantize(support.random(1, 70, 2, 16), per=64)
+    q16 = support.random(1, 70, 2, 16).astype(np.float16)
+    with pytest.raises(ValueError, match="q_scale: expected none, as the values are f16"):
+        tessera.attention(q16, q8, q8, q_scale=scale)
+    with pytest.raises(ValueError, match=r"q_scale: expected shape \[batch = 1, heads = 2, "):
+        tessera.attention(q8, q8, q8, q_scale=np.ones((1, 2, 3), np.float32))
+    answer = tessera.explain(tessera.attention, q8, q8, q8, q_scale=scale, device="h100")
+    assert not answer["supported"] and "q, k and v: dtype e4m3 is not supported" in str(answer)
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    q8, scale = tessera.quantize(torch.randn(1, 70, 2, 16))
+    sinks = torch.zeros(2, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="attention: q: no gradient is recorded of FP8"):
+        tessera.attention(q8, q8, q8, q_scale=scale, sinks=sinks)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
 def test_a_gpu_quantizes_as_the_cpu(dtype):
