@@ -82,6 +82,7 @@ class Signature:
         self.Arguments = _tuple_type(f"{name}_arguments", fields, map(_default, whole))
         self.Gradients = _tuple_type(f"{name}_gradients", fields, [None] * len(fields))
         self.defaults = tuple(map(_default, whole))
+        self.required = sum(x.default is REQUIRED for x in whole)  # come first
         # For each argument its name in messages where it is a tensor, else None.
         self.input_labels = tuple(self._label(x) if x.is_tensor else None for x in self.inputs)
         self.output_labels = tuple(map(self._label, self.outputs))  # all of them tensors
@@ -120,7 +121,7 @@ class Signature:
         apart costs no time."""
         end = len(arguments)
         for x, default in zip(reversed(arguments), reversed(self.defaults[:end]), strict=True):
-            if x is not default:
+            if x is not default or end == self.required:
                 break
             end -= 1
         return tuple(arguments)[:end]  # up to 2.8, PyTorch compiles no slice of a named tuple
