@@ -41,7 +41,8 @@ def attention_inputs(
         kv_offsets=kv_offsets, kv_begin=kv_begin, kv_end=kv_end, q_position=q_position,
         kv_position=kv_position, page_table=page_table, max_q_length=max_q_length,
         max_kv_length=max_kv_length, batch_invariant=batch_invariant, sinks=sinks, k_scale=k_scale,
-        v_scale=v_scale, q_scale=q_scale, threads=threads, backend=backend, kernel_name=kernel, **lists)
+        v_scale=v_scale, q_scale=q_scale, threads=threads, backend=backend, kernel_name=kernel,
+        **lists)
 
 
 def check_mask(mask: BlockMask, q: Any, k: Any, bhld: bool, q_offsets: Any = None,
@@ -118,8 +119,8 @@ def linear_inputs(x: Any, weight: Any, x_scale: Any, weight_scale: Any, bias: An
     """The arguments of `linear` as its signature states them."""
     matrix = operand(weight, scale=weight_scale)
     check_tensor("linear: weight", matrix.values)
-    return LINEAR.Inputs(x, *matrix, x_scale=x_scale, bias=bias, activation=activation, threads=threads,
-                         backend=backend, kernel_name=kernel)
+    return LINEAR.Inputs(x, *matrix, x_scale=x_scale, bias=bias, activation=activation,
+                         threads=threads, backend=backend, kernel_name=kernel)
 
 
 def sddmm_inputs(a: Any, b: Any, pattern: Any, transpose_a: bool, transpose_b: bool, alpha: float,

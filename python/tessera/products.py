@@ -63,7 +63,8 @@ def matmul(
                 result = out
                 if out is None:
                     result = module.matmul_output(
-                        (a_values, a_row_offsets, a_col_indices, a_rows, a_cols, a_transposed, None),
+                        (a_values, a_row_offsets, a_col_indices, a_rows, a_cols, a_transposed,
+                         None),
                         (b_values, b_row_offsets, b_col_indices, b_rows, b_cols, b_transposed,
                          None),
                         None, False, out_dtype)
@@ -112,11 +113,11 @@ def check_has_bsr(a: Any, b: Any) -> None:
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
-           x_scale: Any = None, weight_scale: Any = None, out_dtype: Any = None, threads: int = 0, backend: str | None = None,
-           kernel: str | None = None) -> Any:
+           x_scale: Any = None, weight_scale: Any = None, out_dtype: Any = None, threads: int = 0,
+           backend: str | None = None, kernel: str | None = None) -> Any:
     """activation(x weight^T + bias) with weight ``[outputs, inputs]``, an array or a `BsrMatrix`;
-    x has any leading dimensions. ``x_scale`` and ``weight_scale`` are factors of operands in FP8, as
-    in `matmul`; x_scale may have the leading dimensions of x.
+    x has any leading dimensions. ``x_scale`` and ``weight_scale`` are factors of operands in FP8,
+    as in `matmul`; x_scale may have the leading dimensions of x.
 
     >>> import numpy as np, tessera
     >>> weight = tessera.BsrMatrix.prune(np.random.default_rng(0).random((64, 32)).astype("f4"),

@@ -338,8 +338,8 @@ def linear(inputs: Any, out_dtype: Any) -> Tensor:
         x_scale = x_scale.reshape(rows, x_scale.shape[-1])
     result = matmul(MATMUL.Inputs(
         *Operand(x.reshape(rows, features), scale=x_scale),
-        *weight._replace(transposed=not weight.transposed), bias=inputs.bias, activation=inputs.activation,
-        threads=inputs.threads, backend=inputs.backend, kernel_name=inputs.kernel_name), None,
+        *weight._replace(transposed=not weight.transposed), bias=inputs.bias,
+        activation=inputs.activation, threads=inputs.threads, backend=inputs.backend, kernel_name=inputs.kernel_name), None,
         out_dtype)
     return result.reshape(*lead, result.shape[-1])
 

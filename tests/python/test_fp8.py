@@ -68,7 +68,7 @@ def test_quantize_matrices(kind, dtype, per):
 @pytest.mark.parametrize("per", [64, 128])
 def test_quantize_rows_of_heads(kind, per):
     x = support.random(2, 150, 3, 8, seed=2)
-    out, scale = tessera.quantize(made(kind, x), per=per)
+    _, scale = tessera.quantize(made(kind, x), per=per)
     blocks = -(-150 // per)
     assert tuple(scale.shape) == (2, 3, blocks)
     padded = np.zeros((2, blocks * per, 3, 8), np.float32)
@@ -145,9 +145,9 @@ def test_block_sparse(kind, per):
     x = support.random(96, 20, seed=1)
     x8, x_scale = tessera.quantize(made(kind, x), per="column")
     near(tessera.matmul(narrow, x8, a_scale=scale, b_scale=x_scale), dense, x)
-    y8, y_scale = tessera.quantize(made(kind, support.random(20, 128, seed=2)), per="row")
-    near(tessera.matmul(y8, narrow, a_scale=y_scale, b_scale=scale), support.random(20, 128, seed=2),
-         dense)
+    y = support.random(20, 128, seed=2)
+    y8, y_scale = tessera.quantize(made(kind, y), per="row")
+    near(tessera.matmul(y8, narrow, a_scale=y_scale, b_scale=scale), y, dense)
 
 
 def test_grouped():
@@ -163,11 +163,12 @@ def test_grouped():
 def test_products_refuse_by_name():
     x8, scale = tessera.quantize(support.random(4, 300), per="row")
     w8, _ = tessera.quantize(support.random(300, 8))
-    for text, options in (("matmul: a.scale: expected", {"a_scale": np.ones((1, 300), np.float32)}),
-                          ("matmul: b.scale: expected", {"b_scale": scale})):
+    along_depth = np.ones((1, 300), np.float32)
+    for text, options in ((r"matmul: a\.scale: expected", {"a_scale": along_depth}),
+                          (r"matmul: b\.scale: expected", {"b_scale": scale})):
         with pytest.raises(ValueError, match=text):
             tessera.matmul(x8, w8, **options)
-    with pytest.raises(ValueError, match="matmul: a.scale: expected none, as the values are f32"):
+    with pytest.raises(ValueError, match=r"matmul: a\.scale: expected none, as the values are f32"):
         tessera.matmul(support.random(4, 4), support.random(4, 4), a_scale=np.ones(1, np.float32))
     with pytest.raises(ValueError, match="matmul: b: expected dtype e4m3 as a has"):
         tessera.matmul(x8, support.random(300, 8))
