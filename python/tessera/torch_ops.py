@@ -339,8 +339,8 @@ def linear(inputs: Any, out_dtype: Any) -> Tensor:
     result = matmul(MATMUL.Inputs(
         *Operand(x.reshape(rows, features), scale=x_scale),
         *weight._replace(transposed=not weight.transposed), bias=inputs.bias,
-        activation=inputs.activation, threads=inputs.threads, backend=inputs.backend, kernel_name=inputs.kernel_name), None,
-        out_dtype)
+        activation=inputs.activation, threads=inputs.threads, backend=inputs.backend,
+        kernel_name=inputs.kernel_name), None, out_dtype)
     return result.reshape(*lead, result.shape[-1])
 
 
