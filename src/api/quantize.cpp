@@ -37,14 +37,13 @@ void set_matrix_factors(const Where& where, const Tensor& x, const Tensor& scale
   const std::int64_t rows = s.size.c, cols = s.size.d;
   const auto box =
       planning::scale_box(rows, cols, scale.size(scale.rank - 2), scale.size(scale.rank - 1));
-  bool leads = true;
-  std::string lead;
-  for (int dim = 0; dim < x.rank - 2; ++dim) {
-    leads = leads && x.size(dim) == scale.size(dim);
-    lead += words(x.size(dim), ", ");
-  }
-  if (!box || !leads)
+  const bool leads =
+      std::equal(x.shape.begin(), x.shape.begin() + x.rank - 2, scale.shape.begin());
+  if (!box || !leads) {
+    std::string lead;
+    for (int dim = 0; dim < x.rank - 2; ++dim) lead += words(x.size(dim), ", ");
     refuse(where, words("[1] or ", planning::scale_shapes(rows, cols, lead)), to_string(scale));
+  }
   s.box = {1, 1, box->rows, box->cols};
   s.count = sizes_of(scale);
   s.scale_stride = strides_of(scale);
