@@ -21,8 +21,9 @@ namespace tessera {
 ///   with `kv_offsets`;
 /// - paged: k and v [pages, page, kv_heads, ...] with `page_table` and `kv_end`.
 ///
-/// q, k and v have one dtype, or k and v are e4m3 beside a wider q. Stored keys and values in e4m3
-/// are multiplied by `k_scale` and `v_scale`, as `quantize` writes them.
+/// q, k and v have one dtype, or k and v are e4m3 beside a wider q. Stored queries, keys and values
+/// in e4m3 are multiplied by `q_scale`, `k_scale` and `v_scale`, as `quantize` writes them. Results
+/// are f32, f16 or bf16.
 ///
 /// Query i of a sequence is at position q_position + i, and key j at kv_position + j. Let d be the
 /// key's position minus the query's. Query i sees key j if all of these hold: kv_begin <= j <
@@ -40,8 +41,10 @@ struct AttentionProblem {
   Tensor lse{};
 
   /// Optional, f32, beside k and v in e4m3: [1], [kv_heads], or [pages, kv_heads] (dense keys:
-  /// [batch, kv_heads]). Default 1.
+  /// [batch, kv_heads]); or with a last dimension more, a factor for each n = 64 or 128 rows of a
+  /// page, of a sequence, or of all packed rows: [.., kv_heads, ceil(length / n)]. Default 1.
   Tensor k_scale{}, v_scale{};
+  Tensor q_scale{};  ///< the same beside q in e4m3, for `heads`
 
   std::optional<float> scale{};  ///< default: 1/sqrt(dim)
   float softcap = 0.0f;  ///< scaled scores s become softcap * tanh(s / softcap); 0: no softcap

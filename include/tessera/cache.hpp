@@ -1,29 +1,14 @@
 #pragma once
 
-#include <cstdint>
-
 #include <tessera/execution.hpp>
 #include <tessera/export.hpp>
+#include <tessera/quantize.hpp>
 #include <tessera/tensor.hpp>
 
-/// Keys and values of attention as caches hold them: narrowed to e4m3, and in pages. Calls run on
-/// the device of their tensors, do not wait for a GPU, need no workspace and can be captured in a
+/// Keys and values of attention as caches hold them, in pages and maybe in e4m3. Calls run on the
+/// device of their tensors, do not wait for a GPU, need no workspace and can be captured in a
 /// graph.
 namespace tessera {
-
-/// Where the factors of `quantize` come from.
-enum class Scales : std::uint8_t {
-  computed,  ///< from the largest finite magnitudes, and written
-  given,     ///< by the caller, and read
-};
-
-/// Writes out = x / scale, rounded to the nearest even e4m3 and saturated at 448. x is a float
-/// tensor [.., heads, dim] of rank 3 or 4, `out` is e4m3 of its shape. `scale` is f32: [1],
-/// [heads], or, for rank 4, [x.size(0), heads], a factor for each page (or sequence) and head.
-/// Computed factors are the largest finite |x| over 448, or 1 where there is none above 0. NaN
-/// stays NaN.
-TESSERA_EXPORT void quantize(const Tensor& x, const Tensor& out, const Tensor& scale,
-                             Scales scales = Scales::computed, const Execution& execution = {});
 
 /// New keys and values behind those that a paged cache holds.
 struct PagedAppend {

@@ -11,11 +11,23 @@
 namespace tessera {
 
 /// An operand of a product: a dense tensor [rows, cols] or [batch, rows, cols], or a BSR matrix.
-/// With `transposed`, the product uses its transpose; no data is moved.
+/// With `transposed`, the product uses its transpose; no data is moved. Both operands have one
+/// dtype, or each is e4m3 or e5m2.
 struct Operand {
   Tensor dense{};
   BsrMatrix sparse{};
   bool transposed = false;
+  /// Optional, f32, beside values in FP8 of `matmul`: factors that the values are multiplied by, as
+  /// `quantize` writes them. [1] for all. Beside a dense tensor, with up to its rank and its own
+  /// batch or 1, as it is stored (let a line be a row of A or a column of B):
+  ///
+  /// - [rows, 1] or [1, cols]: a factor for each line;
+  /// - [rows, ceil(cols / 128)] or [ceil(rows / 128), cols]: for each 128 elements of a line;
+  /// - [ceil(rows / 128), ceil(cols / 128)]: for each 128 x 128 elements.
+  ///
+  /// Beside a BSR matrix [nnzb] or [batch, nnzb]: a factor for each stored block. Values times
+  /// their factor have to be in the range of f32. A factor of NaN makes NaN of what it multiplies.
+  Tensor scale{};
 
   Operand() = default;
   Operand(const Tensor& tensor) : dense(tensor) {}      // NOLINT: meant to convert
@@ -37,6 +49,12 @@ struct Operand {
 /// The transposed operand.
 inline Operand transpose(Operand operand) {
   operand.transposed = !operand.transposed;
+  return operand;
+}
+
+/// The operand with factors.
+inline Operand scaled(Operand operand, const Tensor& scale) {
+  operand.scale = scale;
   return operand;
 }
 

@@ -10,13 +10,17 @@
 namespace tessera {
 
 /// Element type of a tensor. `none` marks an absent optional tensor.
-enum class DType : std::uint8_t { none, f32, f16, bf16, e4m3, i32, i64, u8 };
+///
+/// The 8-bit floats are OCP's: e4m3 has 3 bits of mantissa, a largest value of 448, one NaN and no
+/// infinity (float8_e4m3fn); e5m2 has 2 bits, a largest value of 57344, and infinities.
+enum class DType : std::uint8_t { none, f32, f16, bf16, e4m3, e5m2, i32, i64, u8 };
 
 /// The enumerator's name: "f32", "bf16", ...
 TESSERA_EXPORT const char* to_string(DType dtype);
 /// Bytes per element; 0 for `none`.
 TESSERA_EXPORT int size_of(DType dtype);
-/// Parses "f32", "f16", "bf16", "e4m3", "i32", "i64" or "u8". Throws `Error` for any other name.
+/// Parses "f32", "f16", "bf16", "e4m3", "e5m2", "i32", "i64" or "u8". Throws `Error` for any other
+/// name.
 TESSERA_EXPORT DType parse_dtype(const std::string& name);
 
 /// Where a tensor's memory is: host memory or a CUDA GPU.

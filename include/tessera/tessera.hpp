@@ -13,6 +13,7 @@
 #include <tessera/matmul.hpp>
 #include <tessera/pattern.hpp>
 #include <tessera/plan.hpp>
+#include <tessera/quantize.hpp>
 #include <tessera/spgemm.hpp>
 #include <tessera/tensor.hpp>
 #include <tessera/version.hpp>

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 REQUIRED = object()
 
 # The dtypes of a tensor, as messages list them; names of constants in src/ffi/arguments.hpp.
-FLOATS, INPUTS, KEYS, INDICES, INT32, FLOAT32, E4M3, BYTES, BLOCKS = (
-    "kFloats", "kInputs", "kKeys", "kIndices", "kInt32", "kFloat32", "kE4m3", "kBytes", "kBlocks")
+FLOATS, INPUTS, KEYS, INDICES, INT32, FLOAT32, FP8, BYTES, BLOCKS = (
+    "kFloats", "kInputs", "kKeys", "kIndices", "kInt32", "kFloat32", "kFp8", "kBytes", "kBlocks")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Signature:
         self.Arguments = _tuple_type(f"{name}_arguments", fields, map(_default, whole))
         self.Gradients = _tuple_type(f"{name}_gradients", fields, [None] * len(fields))
         self.defaults = tuple(map(_default, whole))
+        self.required = sum(x.default is REQUIRED for x in whole)  # come first
         # For each argument its name in messages where it is a tensor, else None.
         self.input_labels = tuple(self._label(x) if x.is_tensor else None for x in self.inputs)
         self.output_labels = tuple(map(self._label, self.outputs))  # all of them tensors
@@ -120,7 +121,7 @@ class Signature:
         apart costs no time."""
         end = len(arguments)
         for x, default in zip(reversed(arguments), reversed(self.defaults[:end]), strict=True):
-            if x is not default:
+            if x is not default or end == self.required:
                 break
             end -= 1
         return tuple(arguments)[:end]  # up to 2.8, PyTorch compiles no slice of a named tuple
@@ -169,6 +170,7 @@ def _operand(name: str) -> Group:
         "rows": Argument(f"{name}_rows", "SymInt", label=f"{name}.rows"),
         "cols": Argument(f"{name}_cols", "SymInt", label=f"{name}.cols"),
         "transposed": Argument(f"{name}_transposed", "bool", label=f"{name}.transposed"),
+        "scale": Argument(f"{name}_scale", "Tensor?", dtypes=FLOAT32, label=f"{name}.scale"),
     })
 
 
@@ -181,20 +183,22 @@ class Operand(NamedTuple):
     rows: int = 0
     cols: int = 0
     transposed: bool = False
+    scale: Any = None
 
 
 def operands_of(inputs: Any) -> tuple[Operand, Operand]:
     """The Operands a and b of a call of matmul, sddmm or spgemm."""
     return (Operand(inputs.a, inputs.a_row_offsets, inputs.a_col_indices, inputs.a_rows,
-                    inputs.a_cols, inputs.a_transposed),
+                    inputs.a_cols, inputs.a_transposed, inputs.a_scale),
             Operand(inputs.b, inputs.b_row_offsets, inputs.b_col_indices, inputs.b_rows,
-                    inputs.b_cols, inputs.b_transposed))
+                    inputs.b_cols, inputs.b_transposed, inputs.b_scale))
 
 
 def weight_of(inputs: Any) -> Operand:
     """The Operand weight of a call of linear."""
     return Operand(inputs.weight, inputs.weight_row_offsets, inputs.weight_col_indices,
-                   inputs.weight_rows, inputs.weight_cols, inputs.weight_transposed)
+                   inputs.weight_rows, inputs.weight_cols, inputs.weight_transposed,
+                   inputs.weight_scale)
 
 
 # The fields of a block mask: attributes of BlockMask, by the names of the arguments.
@@ -219,8 +223,8 @@ EXECUTION = Group("execution", "Execution", {
 
 def _attention_tensors(trained: bool = True, cast: bool = True) -> list[Argument]:
     """q, k and v; keys and values may be narrower than queries."""
-    return [Argument(name, "Tensor", dtypes=INPUTS if name == "q" else KEYS, cast=cast,
-                     trained=trained) for name in "qkv"]
+    return [Argument(name, "Tensor", dtypes=KEYS, cast=cast, trained=trained)
+            for name in "qkv"]
 
 
 def _attention_options() -> Group:
@@ -240,6 +244,7 @@ def _attention_options() -> Group:
         Argument("sinks", "Tensor?", None, FLOATS, trained=True),
         Argument("k_scale", "Tensor?", None, FLOAT32),
         Argument("v_scale", "Tensor?", None, FLOAT32),
+        Argument("q_scale", "Tensor?", None, FLOAT32),
         MASK,
         EXECUTION,
     ]
@@ -271,7 +276,7 @@ PLAIN_ATTENTION = Signature("plain_attention", [
 ATTENTION_BACKWARD = Signature("attention_backward", [
     Argument("dout", "Tensor", dtypes=FLOATS, trained=True),
     Argument("dlse", "Tensor?", dtypes=FLOAT32, trained=True),
-    *(Argument(name, "Tensor", dtypes=INPUTS, trained=True) for name in "qkv"),
+    *(Argument(name, "Tensor", dtypes=KEYS, trained=True) for name in "qkv"),
     Argument("out", "Tensor", dtypes=FLOATS, trained=True),
     Argument("lse", "Tensor", dtypes=FLOAT32, trained=True),
     _attention_options(),
@@ -326,6 +331,7 @@ PLAIN_MATMUL = Signature("plain_matmul", [
 LINEAR = Signature("linear", [
     Argument("x", "Tensor", dtypes=INPUTS, trained=True),
     _operand("weight"),
+    Argument("x_scale", "Tensor?", None, FLOAT32, label="x.scale"),
     Argument("bias", "Tensor?", None, FLOATS, trained=True),
     Argument("activation", "str", "none"),
     EXECUTION,
@@ -358,13 +364,13 @@ SPGEMM = Signature("spgemm", [
 
 SPGEMM_FILL = Signature("spgemm_fill", [], outputs=[_bsr("out", "out", "", FLOATS)])
 
-# Caches of keys and values. Not registered with PyTorch: they write into their arguments.
+# Conversions to FP8 and caches. Not registered with PyTorch: they write into their arguments.
 QUANTIZE = Signature("quantize", [
     Argument("x", "Tensor", dtypes=FLOATS),
     Argument("given", "bool", False),
     Argument("threads", "int", 0),
 ], outputs=[
-    Argument("out", "Tensor", dtypes=E4M3),
+    Argument("out", "Tensor", dtypes=FP8),
     Argument("scale", "Tensor", dtypes=FLOAT32),
 ])
 

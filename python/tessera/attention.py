@@ -19,7 +19,7 @@ def _signature(
     window_left: int | None = None, window_right: int | None = None,
     mask: BlockMask | None = None,
     scale: float | None = None, softcap: float = 0.0, sinks: Any = None,
-    k_scale: Any = None, v_scale: Any = None,
+    k_scale: Any = None, v_scale: Any = None, q_scale: Any = None,
     layout: str = "blhd",
     out: Any = None, lse: Any = None, return_lse: bool = False,
     q_offsets: Any = None, kv_offsets: Any = None,
@@ -39,7 +39,7 @@ def attention(
     window_left: int | None = None, window_right: int | None = None,
     mask: BlockMask | None = None,
     scale: float | None = None, softcap: float = 0.0, sinks: Any = None,
-    k_scale: Any = None, v_scale: Any = None,
+    k_scale: Any = None, v_scale: Any = None, q_scale: Any = None,
     layout: str = "blhd",
     out: Any = None, lse: Any = None, return_lse: bool = False,
     q_offsets: Any = None, kv_offsets: Any = None,
@@ -60,9 +60,10 @@ def attention(
     Any strides. Packed sequences: ``[total, heads, dim]`` with ``q_offsets``, ``kv_offsets``.
     Pages: k and v ``[pages, page, kv_heads, dim]`` with ``page_table`` and ``kv_end``.
 
-    Caches in FP8: k and v in float8_e4m3fn beside a wider q, multiplied by ``k_scale`` and
-    ``v_scale``, float32 of shape ``[1]``, ``[kv_heads]`` or ``[pages or batch, kv_heads]``, as
-    `quantize` and `paged.append` write them. Only on the CPU so far, and without gradients.
+    FP8: k and v in float8_e4m3fn beside a wider q (caches), or q as well, with results in bfloat16
+    unless ``out`` says otherwise. They are multiplied by ``q_scale``, ``k_scale`` and ``v_scale``,
+    float32 as `quantize` (per tensor, head or page, or for 64 or 128 rows) and `paged.append` write
+    them. Only on the CPU so far, and without gradients.
 
     Query i stands at ``q_position + i``, key j at ``kv_position + j`` (per sequence; by default the
     last query and the last key stand together). ``causal`` hides later keys, ``window_left`` and
@@ -99,8 +100,8 @@ def attention(
     # Calls with few options go to the export at once: Python passes more than 15 by name slowly.
     if (q_offsets is None and kv_offsets is None and kv_begin is None and kv_end is None
             and q_position is None and kv_position is None and page_table is None
-            and k_scale is None and v_scale is None and not batch_invariant and not threads
-            and backend is None and kernel is None):
+            and k_scale is None and v_scale is None and q_scale is None and not batch_invariant
+            and not threads and backend is None and kernel is None):
         bhld = layout != "blhd" and is_bhld("attention", layout)
         few = not softcap and window_left is window_right is sinks is None
         if few and mask is out is lse is None and not return_lse:
@@ -137,7 +138,7 @@ def attention(
     inputs = attention_inputs(
         q, k, v, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
         kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length,
-        batch_invariant, sinks, k_scale, v_scale, mask, threads, backend, kernel)
+        batch_invariant, sinks, k_scale, v_scale, q_scale, mask, threads, backend, kernel)
     out, lse = module.attention(inputs, out, lse, return_lse)
     return (out, lse) if return_lse else out
 

@@ -24,8 +24,8 @@ def attention_inputs(
     q: Any, k: Any, v: Any, layout: str, scale: Any, softcap: float, causal: bool, window_left: Any,
     window_right: Any, q_offsets: Any, kv_offsets: Any, kv_begin: Any, kv_end: Any,
     q_position: Any, kv_position: Any, page_table: Any, max_q_length: int, max_kv_length: int,
-    batch_invariant: bool, sinks: Any, k_scale: Any, v_scale: Any, mask: Any, threads: int,
-    backend: Any, kernel: Any,
+    batch_invariant: bool, sinks: Any, k_scale: Any, v_scale: Any, q_scale: Any, mask: Any,
+    threads: int, backend: Any, kernel: Any,
 ) -> Any:
     """The arguments of `attention` as its signature states them."""
     check_tensor("attention: k", k)
@@ -41,7 +41,8 @@ def attention_inputs(
         kv_offsets=kv_offsets, kv_begin=kv_begin, kv_end=kv_end, q_position=q_position,
         kv_position=kv_position, page_table=page_table, max_q_length=max_q_length,
         max_kv_length=max_kv_length, batch_invariant=batch_invariant, sinks=sinks, k_scale=k_scale,
-        v_scale=v_scale, threads=threads, backend=backend, kernel_name=kernel, **lists)
+        v_scale=v_scale, q_scale=q_scale, threads=threads, backend=backend, kernel_name=kernel,
+        **lists)
 
 
 def check_mask(mask: BlockMask, q: Any, k: Any, bhld: bool, q_offsets: Any = None,
@@ -78,12 +79,12 @@ def _longest(name: str, given: int, length: int, offsets: Any) -> int:
     return given or length
 
 
-def operand(x: Any, transposed: bool = False) -> Operand:
-    """A dense or block-sparse operand as signatures state it."""
+def operand(x: Any, transposed: bool = False, scale: Any = None) -> Operand:
+    """A dense or block-sparse operand as signatures state it, with the factors of FP8."""
     if isinstance(x, BsrMatrix):
         return Operand(x.values, x.row_offsets, x.col_indices, x.rows, x.cols,
-                       transposed != x.transposed)
-    return Operand(x, None, None, 0, 0, transposed)
+                       transposed != x.transposed, scale)
+    return Operand(x, None, None, 0, 0, transposed, scale)
 
 
 def is_second(name: str, value: str, first: str, second: str) -> bool:
@@ -93,12 +94,13 @@ def is_second(name: str, value: str, first: str, second: str) -> bool:
     return value == second
 
 
-def matmul_inputs(a: Any, b: Any, transpose_a: bool, transpose_b: bool, bias: Any, bias_axis: str,
-                  activation: str, alpha: float, beta: float, c: Any, group_offsets: Any,
-                  group_axis: str, out: Any, threads: int, backend: Any, kernel: Any) -> Any:
+def matmul_inputs(a: Any, b: Any, transpose_a: bool, transpose_b: bool, a_scale: Any, b_scale: Any,
+                  bias: Any, bias_axis: str, activation: str, alpha: float, beta: float, c: Any,
+                  group_offsets: Any, group_axis: str, out: Any, threads: int, backend: Any,
+                  kernel: Any) -> Any:
     """The arguments of `matmul` as its signature states them."""
     check_beta(beta, c, out)
-    first, second = operand(a, transpose_a), operand(b, transpose_b)
+    first, second = operand(a, transpose_a, a_scale), operand(b, transpose_b, b_scale)
     check_tensor("matmul: b", second.values)
     return MATMUL.Inputs(
         *first, *second, c=c, bias=bias, group_offsets=group_offsets, alpha=alpha, beta=beta,
@@ -112,13 +114,13 @@ def check_beta(beta: float, c: Any, out: Any) -> None:
         raise ValueError("matmul: beta: needs c, or out with former contents, got neither")
 
 
-def linear_inputs(x: Any, weight: Any, bias: Any, activation: str, threads: int, backend: Any,
-                  kernel: Any) -> Any:
+def linear_inputs(x: Any, weight: Any, x_scale: Any, weight_scale: Any, bias: Any, activation: str,
+                  threads: int, backend: Any, kernel: Any) -> Any:
     """The arguments of `linear` as its signature states them."""
-    matrix = operand(weight)
+    matrix = operand(weight, scale=weight_scale)
     check_tensor("linear: weight", matrix.values)
-    return LINEAR.Inputs(x, *matrix, bias=bias, activation=activation, threads=threads,
-                         backend=backend, kernel_name=kernel)
+    return LINEAR.Inputs(x, *matrix, x_scale=x_scale, bias=bias, activation=activation,
+                         threads=threads, backend=backend, kernel_name=kernel)
 
 
 def sddmm_inputs(a: Any, b: Any, pattern: Any, transpose_a: bool, transpose_b: bool, alpha: float,

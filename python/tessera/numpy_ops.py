@@ -25,7 +25,7 @@ def exported(x: Any, where: str) -> Any:
         if hasattr(x, "__dlpack__"):
             raise TypeError(f"{where}: expected NumPy arrays throughout, got a {type(x).__name__}")
         return x
-    if x.dtype.kind in _PLAIN_KINDS and x.flags.writeable and x.dtype.isnative:
+    if x.dtype.isbuiltin == 1 and x.dtype.kind in _PLAIN_KINDS and x.flags.writeable:
         return x
     if not x.dtype.isnative or x.dtype.kind in "OSUMm":
         native = np.dtype(np.float32) if x.dtype.isnative else x.dtype.newbyteorder("=")
@@ -70,7 +70,7 @@ def check_plain(where: str, *tensors: Any) -> None:
 
 
 def new_result(like: Array, shape: tuple[int, ...], dtype: Any = None) -> Array:
-    if dtype is None and like.dtype.name == "float8_e4m3fn":  # goes in, not out
+    if dtype is None and like.dtype.name in ("float8_e4m3fn", "float8_e5m2"):  # goes in, not out
         from ml_dtypes import bfloat16 as dtype
     return np.empty(shape, like.dtype if dtype is None else dtype)
 

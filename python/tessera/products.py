@@ -14,7 +14,7 @@ from tessera.inputs import linear_inputs, matmul_inputs, sddmm_inputs, spgemm_in
 
 def matmul(
     a: Any, b: Any, *,
-    transpose_a: bool = False, transpose_b: bool = False,
+    transpose_a: bool = False, transpose_b: bool = False, a_scale: Any = None, b_scale: Any = None,
     bias: Any = None, bias_axis: str = "column", activation: str = "none",
     alpha: float = 1.0, beta: float = 0.0, c: Any = None,
     group_offsets: Any = None, group_axis: str = "rows",
@@ -27,7 +27,12 @@ def matmul(
     ``bias`` has a value a column of the result (or a row: ``bias_axis="row"``); ``activation`` is
     "none", "relu", "gelu", "gelu_tanh" or "silu". ``group_offsets`` cuts the rows of a among the
     matrices of b (experts), or the inner dimension (``group_axis="inner"``). Sums are float32;
-    the result has a's dtype unless ``out`` or ``out_dtype`` says otherwise.
+    the result has a's dtype (bfloat16 if that is FP8) unless ``out`` or ``out_dtype`` says
+    otherwise.
+
+    Operands in float8_e4m3fn and float8_e5m2 are multiplied by their ``a_scale`` and ``b_scale``,
+    as `quantize` writes them: for all, per row of a and column of b, per 1 x 128 or 128 x 128
+    elements, per stored block. No gradient is recorded of them.
 
     >>> import numpy as np, tessera
     >>> a = np.ones((64, 128), np.float32)
@@ -58,25 +63,28 @@ def matmul(
                 result = out
                 if out is None:
                     result = module.matmul_output(
-                        (a_values, a_row_offsets, a_col_indices, a_rows, a_cols, a_transposed),
-                        (b_values, b_row_offsets, b_col_indices, b_rows, b_cols, b_transposed),
+                        (a_values, a_row_offsets, a_col_indices, a_rows, a_cols, a_transposed,
+                         None),
+                        (b_values, b_row_offsets, b_col_indices, b_rows, b_cols, b_transposed,
+                         None),
                         None, False, out_dtype)
                 if (a_row_offsets is None and b_row_offsets is None and bias is None
-                        and activation == "none"):
+                        and activation == "none" and a_scale is None and b_scale is None):
                     _ffi.plain_matmul(a_values, b_values, a_transposed, b_transposed, result)
                     return result
                 _ffi.matmul(
                     a=a_values, a_row_offsets=a_row_offsets, a_col_indices=a_col_indices,
-                    a_rows=a_rows, a_cols=a_cols, a_transposed=a_transposed, b=b_values,
-                    b_row_offsets=b_row_offsets, b_col_indices=b_col_indices, b_rows=b_rows,
-                    b_cols=b_cols, b_transposed=b_transposed, bias=bias, activation=activation,
-                    out=result)
+                    a_rows=a_rows, a_cols=a_cols, a_transposed=a_transposed, a_scale=a_scale,
+                    b=b_values, b_row_offsets=b_row_offsets, b_col_indices=b_col_indices,
+                    b_rows=b_rows, b_cols=b_cols, b_transposed=b_transposed, b_scale=b_scale,
+                    bias=bias, activation=activation, out=result)
                 return result
             except Exception:
                 if b is not None and module.have_memory(a_values, b_values, out, bias):
                     raise
-    inputs = matmul_inputs(a, b, transpose_a, transpose_b, bias, bias_axis, activation, alpha, beta,
-                           c, group_offsets, group_axis, out, threads, backend, kernel)
+    inputs = matmul_inputs(a, b, transpose_a, transpose_b, a_scale, b_scale, bias, bias_axis,
+                           activation, alpha, beta, c, group_offsets, group_axis, out, threads,
+                           backend, kernel)
     return operations("matmul: a", inputs.a).matmul(inputs, out, out_dtype)
 
 
@@ -105,10 +113,11 @@ def check_has_bsr(a: Any, b: Any) -> None:
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
-           out_dtype: Any = None, threads: int = 0, backend: str | None = None,
-           kernel: str | None = None) -> Any:
+           x_scale: Any = None, weight_scale: Any = None, out_dtype: Any = None, threads: int = 0,
+           backend: str | None = None, kernel: str | None = None) -> Any:
     """activation(x weight^T + bias) with weight ``[outputs, inputs]``, an array or a `BsrMatrix`;
-    x has any leading dimensions.
+    x has any leading dimensions. ``x_scale`` and ``weight_scale`` are factors of operands in FP8,
+    as in `matmul`; x_scale may have the leading dimensions of x.
 
     >>> import numpy as np, tessera
     >>> weight = tessera.BsrMatrix.prune(np.random.default_rng(0).random((64, 32)).astype("f4"),
@@ -133,13 +142,15 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str = "none",
                 _ffi.linear(
                     x=x_rows, weight=values, weight_row_offsets=row_offsets,
                     weight_col_indices=col_indices, weight_rows=rows, weight_cols=cols,
-                    weight_transposed=transposed, bias=bias, activation=activation,
+                    weight_transposed=transposed, weight_scale=weight_scale, x_scale=x_scale,
+                    bias=bias, activation=activation,
                     threads=threads, backend=backend, kernel_name=kernel, out=out)
                 return out
             except Exception:
                 if weight is not None and module.have_memory(x, values, bias):
                     raise
-        inputs = linear_inputs(x, weight, bias, activation, threads, backend, kernel)
+        inputs = linear_inputs(x, weight, x_scale, weight_scale, bias, activation, threads,
+                               backend, kernel)
         return module.linear(inputs, out_dtype)
     except (TypeError, ValueError) as error:
         if not str(error).startswith("matmul: "):

@@ -17,7 +17,7 @@ def attention_shapes(q: Any, v: Any, bhld: bool) -> tuple[tuple[Any, ...], tuple
 
 
 def _sides(values: Any, row_offsets: Any, col_indices: Any, rows: int, cols: int,
-           transposed: bool) -> tuple[Any, ...]:
+           transposed: bool, scale: Any = None) -> tuple[Any, ...]:
     """Rows, columns and batch (None: has none) of an Operand as it is read."""
     shape = values.shape
     if row_offsets is None:

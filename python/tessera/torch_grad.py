@@ -45,6 +45,9 @@ def _kept(ctx: Any, signature: Signature) -> tuple[Any, tuple[Any, ...]]:
 
 def _attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     q, k, *_ = inputs
+    if q.dtype == torch.float8_e4m3fn:
+        raise NotImplementedError("attention: q: no gradient is recorded of FP8; call under "
+                                  "torch.no_grad() or detach the inputs")
     if k.dtype != q.dtype:
         raise NotImplementedError("attention: k: no gradient is recorded beside keys in FP8, got "
                                   f"{k.dtype}; call under torch.no_grad() or detach the inputs")
@@ -166,6 +169,10 @@ def _activation_gradient(name: str, dout: Tensor, before: Tensor) -> Tensor:
 
 
 def _matmul_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, *_ = inputs
+    if a.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise NotImplementedError(f"matmul: a: no gradient is recorded of operands in FP8, got "
+                                  f"{a.dtype}; call under torch.no_grad() or detach the inputs")
     _keep(ctx, inputs)
 
 

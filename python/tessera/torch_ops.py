@@ -39,7 +39,7 @@ for _signature in _signatures.SIGNATURES:
 
 # The types of tensors whose calls may go straight to the exports.
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-_FP8 = torch.float8_e4m3fn
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # Bound once, as every eager call asks them.
 _is_compiling = torch.compiler.is_compiling
@@ -114,7 +114,7 @@ def _deliver(op: str, result: Tensor, out: Tensor | None) -> Tensor:
 
 def stored_dtype(x: Tensor) -> torch.dtype:
     """What results of operands of this dtype are stored as: FP8 goes in, not out."""
-    return torch.bfloat16 if x.dtype == _FP8 else x.dtype
+    return torch.bfloat16 if x.dtype in FP8 else x.dtype
 
 
 def export_arguments(signature: Signature, inputs: tuple[Any, ...],
@@ -134,7 +134,7 @@ _ATTENTION = torch.ops.tessera.attention.default
 def attention_outputs(q: Tensor, v: Tensor, bhld: bool, out: Any, lse: Any,
                       want_lse: bool) -> tuple[Any, Any]:
     if out is None:
-        if q.dtype is not _FP8 and q.dim() == v.dim() > 2 and q.size(-1) == v.size(-1):
+        if q.dtype not in FP8 and q.dim() == v.dim() > 2 and q.size(-1) == v.size(-1):
             out = _empty_like(q)
         else:
             shape, _ = attention_shapes(q, v, bhld)
@@ -256,7 +256,7 @@ def _merge_states_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def new_result(like: Tensor, shape: tuple[Any, ...], out_dtype: Any) -> Tensor:
-    if out_dtype is None and like.dtype is not _FP8:
+    if out_dtype is None and like.dtype not in FP8:
         return like.new_empty(*shape)  # a dtype, or the shape as a tuple, takes longer to read
     return like.new_empty(shape, dtype=out_dtype or stored_dtype(like))
 
@@ -264,8 +264,8 @@ def new_result(like: Tensor, shape: tuple[Any, ...], out_dtype: Any) -> Tensor:
 def matmul_output(a: tuple[Any, ...], b: tuple[Any, ...], group_offsets: Any, group_inner: bool,
                   out_dtype: Any) -> Tensor:
     """`a` and `b` are Operands, or tuples of their fields."""
-    a_values, a_offsets, _, a_rows, a_cols, a_transposed = a
-    b_values, b_offsets, _, b_rows, b_cols, b_transposed = b
+    a_values, a_offsets, _, a_rows, a_cols, a_transposed, _ = a
+    b_values, b_offsets, _, b_rows, b_cols, b_transposed, _ = b
     # Two matrices without a batch, in less than half of the time that the general case takes.
     if a_values.dim() == (2 if a_offsets is None else 3) and b_values.dim() == (
             2 if b_offsets is None else 3) and group_offsets is None and out_dtype is None:
@@ -274,7 +274,7 @@ def matmul_output(a: tuple[Any, ...], b: tuple[Any, ...], group_offsets: Any, gr
         if b_offsets is None:
             b_rows, b_cols = b_values.shape
         if ((a_offsets is None or a_offsets.dim() == 1)
-                and (b_offsets is None or b_offsets.dim() == 1) and a_values.dtype is not _FP8):
+                and (b_offsets is None or b_offsets.dim() == 1) and a_values.dtype not in FP8):
             return a_values.new_empty(a_cols if a_transposed else a_rows,
                                       b_rows if b_transposed else b_cols)
     return new_result(a_values, matmul_shape(a, b, group_offsets, group_inner), out_dtype)
@@ -333,12 +333,14 @@ def linear(inputs: Any, out_dtype: Any) -> Tensor:
     rows = 1
     for size in lead:
         rows *= size
-    *weight, transposed = weight_of(inputs)
+    x_scale, weight = inputs.x_scale, weight_of(inputs)
+    if x_scale is not None and x_scale.dim() > 2:
+        x_scale = x_scale.reshape(rows, x_scale.shape[-1])
     result = matmul(MATMUL.Inputs(
-        *Operand(x.reshape(rows, features)),
-        *weight, not transposed, bias=inputs.bias, activation=inputs.activation,
-        threads=inputs.threads, backend=inputs.backend, kernel_name=inputs.kernel_name), None,
-        out_dtype)
+        *Operand(x.reshape(rows, features), scale=x_scale),
+        *weight._replace(transposed=not weight.transposed), bias=inputs.bias,
+        activation=inputs.activation, threads=inputs.threads, backend=inputs.backend,
+        kernel_name=inputs.kernel_name), None, out_dtype)
     return result.reshape(*lead, result.shape[-1])
 
 

@@ -1,7 +1,5 @@
 #include <tessera/cache.hpp>
 
-#include <tessera/device.hpp>
-
 #include "src/api/conversions.hpp"
 #include "src/kernels/cpu/cache.hpp"
 #include "src/kernels/cuda/prepare/cache.hpp"
@@ -15,7 +13,6 @@ using core::Dims;
 using core::Where;
 using core::words;
 
-constexpr unsigned kE4m3 = core::dtypes({DType::e4m3});
 constexpr unsigned kF32 = core::dtypes({DType::f32});
 
 /// Checks factors for tensors [.., heads, dim]: [1], [heads], or [outer, heads] where there is an
@@ -30,30 +27,6 @@ void check_scale(const Where& where, const Tensor& scale, const Device& device, 
   core::check_shape(where, scale, Dims(dims).subspan(per_outer ? 0 : 1));
 }
 
-planning::QuantizeShape quantize_shape(const Where& call, const Tensor& x, const Tensor& out,
-                                       const Tensor& scale) {
-  core::check_tensor(call / "x", x, x.device);
-  core::check_dtype(call / "x", x, core::kFloats);
-  if (x.rank != 3 && x.rank != 4)
-    core::refuse(call / "x", "shape [.., heads, dim] of rank 3 or 4", to_string(x));
-  const bool has_outer = x.rank == 4;
-  planning::QuantizeShape s;
-  s.outer = has_outer ? x.size(0) : 1;
-  s.inner = x.size(x.rank - 3), s.heads = x.size(x.rank - 2), s.dim = x.size(x.rank - 1);
-  const Dim dims[] = {{"outer", s.outer}, {"length", s.inner}, {"heads", s.heads}, {"dim", s.dim}};
-  core::check_tensor(call / "out", out, x.device);
-  core::check_dtype(call / "out", out, kE4m3);
-  core::check_shape(call / "out", out, Dims(dims).subspan(has_outer ? 0 : 1), ", the shape of x");
-  core::check_no_alias(call / "out", out);
-  check_scale(call / "scale", scale, x.device, dims[0], dims[2], has_outer);
-  s.x = planning::head_rows(x);
-  s.out = planning::head_rows(out);
-  s.scale = planning::head_scale(scale);
-  s.scale_outer = scale.rank == 2 ? s.outer : 1;
-  s.scale_heads = scale.size(scale.rank - 1);
-  return s;
-}
-
 /// Checks new keys or values, `new_name`, and their part of the cache, and returns the two.
 planning::AppendRows append_rows(const Where& call, const char* new_name, const Tensor& rows,
                                  const char* cache_name, const Tensor& cache,
@@ -61,7 +34,7 @@ planning::AppendRows append_rows(const Where& call, const char* new_name, const 
                                  Dims cache_dims, const Device& device) {
   core::check_floats(call / new_name, rows, device, row_dims);
   core::check_tensor(call / cache_name, cache, device);
-  core::check_dtype(call / cache_name, cache, core::kValues);
+  core::check_dtype(call / cache_name, cache, core::kKeys);
   core::check_shape(call / cache_name, cache, cache_dims);
   core::check_no_alias(call / cache_name, cache);
   if (scale && cache.dtype != DType::e4m3)
@@ -176,37 +149,7 @@ void check_places(const Where& call, const PagedAppend& p, const planning::Appen
   }
 }
 
-/// Threads of a loop over rows in host memory; short ones are not worth several.
-int threads_of(const Where& call, const Execution& execution, std::int64_t rows) {
-  constexpr std::int64_t kFewRows = 256;
-  if (execution.threads < 0)
-    core::refuse(call / "execution" / "threads", "0 or more", words(execution.threads));
-  if (rows < kFewRows) return 1;
-  return execution.threads > 0 ? execution.threads : device_facts(Device{}).units;
-}
-
 }  // namespace
-
-void quantize(const Tensor& x, const Tensor& out, const Tensor& scale, Scales scales,
-              const Execution& execution) {
-  const Where call("quantize");
-  const planning::QuantizeShape shape = quantize_shape(call, x, out, scale);
-  const bool computed = scales == Scales::computed;
-  core::check_pointers(call, {{"x", x}, {"out", out}, {"scale", scale}});
-  core::Outputs outputs;
-  outputs.add(call / "out", out);
-  if (computed) {
-    core::check_no_alias(call / "scale", scale);
-    outputs.add(call / "scale", scale);
-  } else {
-    outputs.check_input(call / "scale", scale);
-  }
-  outputs.check_input(call / "x", x);
-  if (api::on_cpu(x))
-    return cpu::quantize(shape, computed, threads_of(call, execution, shape.rows()));
-  [[maybe_unused]] const cuda::Place place = api::place_of("quantize", x.device, execution);
-  if constexpr (api::kHasGpus) cuda::quantize(shape, computed, place);
-}
 
 void append(const PagedAppend& problem, const Execution& execution) {
   const Where call("append");
@@ -214,7 +157,7 @@ void append(const PagedAppend& problem, const Execution& execution) {
   check_append_memory(call, problem);
   if (api::on_cpu(problem.k)) {
     check_places(call, problem, shape);
-    return cpu::append(shape, threads_of(call, execution, shape.tokens));
+    return cpu::append(shape, api::threads_for_rows(call, execution, shape.tokens));
   }
   [[maybe_unused]] const cuda::Place place = api::place_of("append", problem.k.device, execution);
   if constexpr (api::kHasGpus) cuda::append(shape, place);

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include <tessera/device.hpp>
 #include <tessera/error.hpp>
 
 #include "src/kernels/cpu/convert.hpp"
@@ -28,6 +29,14 @@ cuda::Place place_of(const char* call, const Device& device, const Execution& ex
   throw Error(ErrorCode::unsupported, core::words(call, ": tensors on ", to_string(device),
                                                   ": this build has no GPU backend; configure with "
                                                   "TESSERA_CUDA=ON"));
+}
+
+int threads_for_rows(const core::Where& call, const Execution& execution, std::int64_t rows) {
+  constexpr std::int64_t kFewRows = 256;
+  if (execution.threads < 0)
+    core::refuse(call / "execution" / "threads", "0 or more", core::words(execution.threads));
+  if (rows < kFewRows) return 1;
+  return execution.threads > 0 ? execution.threads : device_facts(Device{}).units;
 }
 
 void to_dense(const char* call, const planning::BlockCopy& copy, const Device& device,

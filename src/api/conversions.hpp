@@ -23,6 +23,9 @@ inline bool on_cpu(const Tensor& tensor) { return tensor.device.kind == DeviceKi
 /// The GPU and stream on which a conversion runs. Throws if the build has no GPU backend.
 cuda::Place place_of(const char* call, const Device& device, const Execution& execution);
 
+/// Threads of a loop over rows in host memory; short ones are not worth several.
+int threads_for_rows(const core::Where& call, const Execution& execution, std::int64_t rows);
+
 /// Copies blocks to a dense matrix, on the device that both are on.
 void to_dense(const char* call, const planning::BlockCopy& copy, const Device& device,
               const Execution& execution);

@@ -65,7 +65,10 @@ constexpr unsigned dtypes(std::initializer_list<DType> list) {
   return set;
 }
 inline constexpr unsigned kFloats = dtypes({DType::f32, DType::f16, DType::bf16});
-inline constexpr unsigned kValues = kFloats | dtypes({DType::e4m3});  // operands of products
+inline constexpr unsigned kFp8 = dtypes({DType::e4m3, DType::e5m2});
+inline constexpr unsigned kValues = kFloats | kFp8;                 // operands of products
+inline constexpr unsigned kKeys = kFloats | dtypes({DType::e4m3});  // of attention; caches
+constexpr bool is_fp8(DType dtype) { return (kFp8 >> static_cast<unsigned>(dtype) & 1u) != 0; }
 inline constexpr unsigned kIndices = dtypes({DType::i32, DType::i64});
 
 /// As the size of a `Dim`: every size is accepted.

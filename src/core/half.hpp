@@ -94,4 +94,21 @@ constexpr float float_from_e4m3(std::uint8_t byte) {
   return with_sign(widen_magnitude(code, 3, 7), (byte & 0x80u) != 0);
 }
 
+/// Values above e5m2's maximum, 57344, round to infinity, as those of f16 do.
+constexpr std::uint8_t e5m2_from_float(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  std::uint32_t code = 0x7e;
+  if (magnitude <= kFloatInfinity) {
+    code = narrow_magnitude(magnitude, 2, 15);
+    if (code > 0x7cu) code = 0x7cu;
+  }
+  return static_cast<std::uint8_t>(((bits >> 24) & 0x80u) | code);
+}
+
+constexpr float float_from_e5m2(std::uint8_t byte) {
+  // An f16 without the lower half of its mantissa.
+  return float_from_f16(static_cast<std::uint16_t>(byte << 8));
+}
+
 }  // namespace tessera::core

@@ -105,6 +105,8 @@ float load_as_float(const void* data, DType dtype, std::int64_t index) {
       return core::float_from_bf16(static_cast<const std::uint16_t*>(data)[index]);
     case DType::e4m3:
       return core::float_from_e4m3(static_cast<const std::uint8_t*>(data)[index]);
+    case DType::e5m2:
+      return core::float_from_e5m2(static_cast<const std::uint8_t*>(data)[index]);
     case DType::i32:
       return static_cast<float>(static_cast<const std::int32_t*>(data)[index]);
     case DType::i64:
@@ -131,6 +133,9 @@ void store_from_float(void* data, DType dtype, std::int64_t index, float value) 
       return;
     case DType::e4m3:
       static_cast<std::uint8_t*>(data)[index] = core::e4m3_from_float(value);
+      return;
+    case DType::e5m2:
+      static_cast<std::uint8_t*>(data)[index] = core::e5m2_from_float(value);
       return;
     case DType::i32:
       static_cast<std::int32_t*>(data)[index] = to_integer<std::int32_t>(value);

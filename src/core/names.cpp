@@ -9,8 +9,8 @@ namespace tessera {
 namespace {
 
 // Names in the order of the enumerators.
-constexpr std::array kDTypes{"none", "f32", "f16", "bf16", "e4m3", "i32", "i64", "u8"};
-constexpr std::array kDTypeBytes{0, 4, 2, 2, 1, 4, 8, 1};
+constexpr std::array kDTypes{"none", "f32", "f16", "bf16", "e4m3", "e5m2", "i32", "i64", "u8"};
+constexpr std::array kDTypeBytes{0, 4, 2, 2, 1, 1, 4, 8, 1};
 constexpr std::array kBackends{"cpu", "sm80", "sm90"};
 constexpr std::array kActivations{"none", "relu", "gelu", "gelu_tanh", "silu"};
 constexpr std::array kOps{"matmul",      "sddmm", "spgemm", "attention", "attention_backward",

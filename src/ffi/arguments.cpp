@@ -86,6 +86,7 @@ Operand Arguments::read(const OperandArguments& arguments) const {
     operand.dense = read(arguments.values);
   }
   operand.transposed = read(arguments.transposed);
+  operand.scale = read(arguments.scale);
   return operand;
 }
 

@@ -75,6 +75,7 @@ struct OperandArguments {
   TensorArgument values, row_offsets, col_indices;
   IntegerArgument rows, cols;
   FlagArgument transposed;
+  TensorArgument scale;
 };
 struct BlockMaskArguments {
   IntegerArgument block_q, block_kv;
@@ -93,7 +94,7 @@ struct AttentionOptionsArguments {
   TensorArgument q_offsets, kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table;
   IntegerArgument max_q_length, max_kv_length;
   FlagArgument batch_invariant;
-  TensorArgument sinks, k_scale, v_scale;
+  TensorArgument sinks, k_scale, v_scale, q_scale;
   BlockMaskArguments mask;
   ExecutionArguments execution;
 };

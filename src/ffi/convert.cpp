@@ -20,10 +20,15 @@ DType dtype_of(const DLDataType& dtype) {
     DType to;
   };
   static constexpr std::array kKnown{
-      Known{kDLFloat, 32, DType::f32},         Known{kDLFloat, 16, DType::f16},
-      Known{kDLBfloat, 16, DType::bf16},       Known{kDLInt, 32, DType::i32},
-      Known{kDLInt, 64, DType::i64},           Known{kDLUInt, 8, DType::u8},
-      Known{kDLFloat8_e4m3fn, 8, DType::e4m3}, Known{kDLBool, 8, DType::u8},
+      Known{kDLFloat, 32, DType::f32},
+      Known{kDLFloat, 16, DType::f16},
+      Known{kDLBfloat, 16, DType::bf16},
+      Known{kDLInt, 32, DType::i32},
+      Known{kDLInt, 64, DType::i64},
+      Known{kDLUInt, 8, DType::u8},
+      Known{kDLFloat8_e4m3fn, 8, DType::e4m3},
+      Known{kDLFloat8_e5m2, 8, DType::e5m2},
+      Known{kDLBool, 8, DType::u8},
   };
   if (dtype.lanes != 1) return DType::none;
   for (const Known& known : kKnown) {

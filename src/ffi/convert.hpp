@@ -13,9 +13,9 @@ namespace tessera::python {
 
 // The dtypes of an argument, as messages list them.
 inline constexpr const char* kFloats = "float32, float16 or bfloat16";
-inline constexpr const char* kInputs = "float32, float16, bfloat16 or, on a GPU, float8_e4m3fn";
+inline constexpr const char* kInputs = "float32, float16, bfloat16, float8_e4m3fn or float8_e5m2";
 inline constexpr const char* kKeys = "float32, float16, bfloat16 or float8_e4m3fn";
-inline constexpr const char* kE4m3 = "float8_e4m3fn";
+inline constexpr const char* kFp8 = "float8_e4m3fn or float8_e5m2";
 inline constexpr const char* kIndices = "int32 or int64";
 inline constexpr const char* kInt32 = "int32";
 inline constexpr const char* kFloat32 = "float32";

@@ -118,7 +118,8 @@ void plan_call(ffi::PackedArgs args, ffi::Any* result) {
 /// library checks everything else.
 bool suits(const Tensor& out, const Tensor& v) {
   if (out.rank == 0 || v.rank == 0) return true;
-  return out.size(out.rank - 1) == v.size(v.rank - 1) && out.dtype != DType::e4m3;
+  return out.size(out.rank - 1) == v.size(v.rank - 1) && out.dtype != DType::e4m3 &&
+         out.dtype != DType::e5m2;
 }
 
 /// plain_attention(...) -> bool. The caller allocates `out` like q without looking at v. If such a

@@ -15,8 +15,10 @@ void fill(Tensor& tensor, const Tensor& planned) {
 }
 void fill(Operand& operand, const Operand& planned) {
   if (operand.is_sparse() || operand.dense) return;
+  const Tensor scale = operand.scale;
   operand = planned;
   operand.dense.data = nullptr;
+  if (scale) operand.scale = scale;
 }
 void fill(MatmulProblem& problem, const MatmulProblem& planned) {
   fill(problem.a, planned.a);

@@ -42,6 +42,7 @@ void read_options(const Arguments& args, const AttentionOptionsArguments& at,
   problem.sinks = args.read(at.sinks);
   problem.k_scale = args.read(at.k_scale);
   problem.v_scale = args.read(at.v_scale);
+  problem.q_scale = args.read(at.q_scale);
   problem.mask = args.read(at.mask);
 }
 
@@ -184,6 +185,7 @@ Call read_linear(const PackedArgs& packed, Memory memory) {
   Call call;
   auto& problem = call.problem.emplace<MatmulProblem>();
   problem.a = args.read_rows(at::x);
+  problem.a.scale = args.read_rows(at::x_scale);
   problem.b = transpose(args.read(at::weight));
   problem.out = args.read_rows(at::out);
   problem.epilogue.bias = args.read(at::bias);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/core/check.hpp"
 #include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
@@ -42,8 +43,8 @@ DType input_dtype(const Product& s) {
 /// Peak FLOP/s of the device for a dtype.
 double peak_flops(const DeviceFacts& device, DType dtype) {
   if (device.kind == DeviceKind::cuda) {
-    // Tensor cores process f32 at half the 16-bit rate, e4m3 at twice.
-    const double factor = dtype == DType::f32 ? 0.5 : dtype == DType::e4m3 ? 2.0 : 1.0;
+    // Tensor cores process f32 at half the 16-bit rate, FP8 at twice.
+    const double factor = dtype == DType::f32 ? 0.5 : core::is_fp8(dtype) ? 2.0 : 1.0;
     return device.tensor_tflops * 1e12 * factor;
   }
   const double lanes = device.simd == "avx512"                          ? 16

@@ -5,6 +5,7 @@
 
 #include <tessera/matmul.hpp>
 
+#include "src/problem/blas_fp8.hpp"
 #include "src/problem/shape.hpp"
 #include "src/problem/tma_rules.hpp"
 
@@ -80,7 +81,10 @@ inline BlasLimit blas_limit(const MatmulProblem& problem) {
         begins_aligned(bias) &&
         (!batches || (bias.stride(0) >= 0 && bias.stride(0) * size_of(bias.dtype) % 16 == 0));
     const bool packed = bias.size(bias.rank - 1) <= 1 || bias.stride(bias.rank - 1) == 1;
-    if (bias.dtype != out.dtype || !packed || !aligned || !epilogue_fits(problem, order))
+    // Beside operands in FP8 the library adds a bias of 16 bits to an f32 result.
+    const bool fp8 = core::is_fp8(problem.a.dense.dtype);
+    const DType wanted = fp8 && out.dtype == DType::f32 ? DType::bf16 : out.dtype;
+    if (bias.dtype != wanted || !packed || !aligned || !epilogue_fits(problem, order))
       return BlasLimit::bias;
   }
   return BlasLimit::none;
@@ -88,7 +92,12 @@ inline BlasLimit blas_limit(const MatmulProblem& problem) {
 
 /// Fills in what a GPU's plan depends on.
 inline void set_blas_limit(const MatmulProblem& problem, MatmulShape& shape) {
-  if (!shape.grouped && !shape.a.sparse && !shape.b.sparse) shape.blas = blas_limit(problem);
+  if (shape.grouped || shape.a.sparse || shape.b.sparse) return;
+  shape.blas = blas_limit(problem);
+  if (shape.blas == BlasLimit::none && core::is_fp8(shape.a.dtype)) {
+    const int last = problem.out.rank - 1;
+    shape.blas = fp8_limit(problem, shape, result_order(problem) == Order::rows ? last : last - 1);
+  }
 }
 
 }  // namespace tessera::planning

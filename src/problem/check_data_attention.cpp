@@ -23,6 +23,7 @@ void check_attention_pointers(const Where& op, const AttentionProblem& problem) 
                       {"q_position", problem.q_position},
                       {"kv_position", problem.kv_position},
                       {"page_table", problem.page_table},
+                      {"q_scale", problem.q_scale},
                       {"k_scale", problem.k_scale},
                       {"v_scale", problem.v_scale}});
   check_pointers(op / "mask", problem.mask);

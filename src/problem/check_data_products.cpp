@@ -8,6 +8,7 @@ using namespace core;  // the checks
 namespace {
 
 void check_operand_data(const Where& where, const Operand& operand) {
+  check_pointer(where / "scale", operand.scale);
   if (!operand.is_sparse()) return check_pointer(where, operand.dense);
   check_pointers(where / "sparse", operand.sparse);
   check_bsr_lists(where / "sparse", operand.sparse);

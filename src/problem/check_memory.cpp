@@ -8,6 +8,7 @@ using core::Where;
 namespace {
 
 void check_operand(const Where& where, const Operand& operand, const Outputs& outputs) {
+  outputs.check_input(where / "scale", operand.scale);
   if (!operand.is_sparse()) return outputs.check_input(where, operand.dense);
   outputs.check_inputs(where / "sparse", operand.sparse);
 }
@@ -25,6 +26,7 @@ void check_attention_inputs(const Where& op, const AttentionProblem& problem,
                             {"q_position", problem.q_position},
                             {"kv_position", problem.kv_position},
                             {"page_table", problem.page_table},
+                            {"q_scale", problem.q_scale},
                             {"k_scale", problem.k_scale},
                             {"v_scale", problem.v_scale}});
   outputs.check_inputs(op / "mask", problem.mask);

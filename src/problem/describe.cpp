@@ -39,6 +39,26 @@ void put_converted(Line& line, DType in, DType out) {
   if (in != out) line << "->" << out;
 }
 
+std::string_view scale_text(ScaleForm form) {
+  switch (form) {
+    case ScaleForm::none:
+      return "";
+    case ScaleForm::tensor:
+      return " one scale";
+    case ScaleForm::matrix:
+      return " scales per matrix";
+    case ScaleForm::line:
+      return " scales per line";
+    case ScaleForm::line_128:
+      return " scales 1x128";
+    case ScaleForm::block_128:
+      return " scales 128x128";
+    case ScaleForm::stored_block:
+      return " scales per block";
+  }
+  return "";
+}
+
 /// "bf16[4096x1024]", "bsr bf16[4096x1024] T 64x32 stored 512 i32". A batch of 1 is left out.
 void put(Line& line, const OperandShape& o) {
   if (o.sparse) line << "bsr ";
@@ -47,10 +67,12 @@ void put(Line& line, const OperandShape& o) {
   put_times(line, o.rows, o.cols);
   line << "]";
   if (o.transposed) line << " T";
-  if (!o.sparse) return;
-  line << " ";
-  put_times(line, o.block.rows, o.block.cols);
-  line << " stored " << o.stored << " " << o.index;
+  if (o.sparse) {
+    line << " ";
+    put_times(line, o.block.rows, o.block.cols);
+    line << " stored " << o.stored << " " << o.index;
+  }
+  line << scale_text(o.scale);
 }
 
 void put_operands(Line& line, const OperandShape& a, const OperandShape& b) {
@@ -95,6 +117,18 @@ std::string_view limit_text(BlasLimit limit) {
       return " other c";
     case BlasLimit::bias:
       return " other bias";
+    case BlasLimit::fp8_a:
+    case BlasLimit::fp8_b:
+      return " operand not along the depth";
+    case BlasLimit::fp8_depth:
+    case BlasLimit::fp8_out:
+    case BlasLimit::fp8_block_sizes:
+      return " odd sizes";
+    case BlasLimit::fp8_scales:
+      return " other scales";
+    case BlasLimit::fp8_a_scale:
+    case BlasLimit::fp8_b_scale:
+      return " strided scales";
   }
   return "";
 }
@@ -143,8 +177,9 @@ void put(Line& line, const AttentionShape& s) {
     put_times(line, s.pages, s.page);
     line << " table " << s.max_pages;
   }
-  if (s.narrow_kv != DType::none)
-    line << " kv " << s.narrow_kv << (s.has_kv_scales ? " scales" : "");
+  if (s.narrow_kv != DType::none) line << " kv " << s.narrow_kv;
+  if (s.has_kv_scales) line << (s.narrow_kv != DType::none ? " scales" : " kv scales");
+  if (s.has_q_scale) line << " q scales";
   if (s.causal()) line << " causal";
   // Causal is a right limit of 0; it is not repeated as a window.
   if (s.window_left >= 0 || s.window_right > 0) {

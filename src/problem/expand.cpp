@@ -67,7 +67,9 @@ void expand(OperandShape& o, const std::optional<Order>& order, DeviceKind devic
 std::vector<Expansion> expansions_of(const MatmulShape& s) {
   const auto orders = [&](const OperandShape& o) -> std::vector<std::optional<Order>> {
     const bool on_gpu = s.device.kind == DeviceKind::cuda;
-    if (!o.sparse || (on_gpu && times(o.block.rows, o.block.cols) > kMaxBlockElements))
+    // A dense copy has no stored blocks, whose factors would have to multiply it.
+    if (!o.sparse || o.scale == ScaleForm::stored_block ||
+        (on_gpu && times(o.block.rows, o.block.cols) > kMaxBlockElements))
       return {std::nullopt};
     return {std::nullopt, Order::rows, Order::columns};
   };

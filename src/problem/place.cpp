@@ -17,6 +17,7 @@ void place(BsrMatrix& matrix, const Device& device) {
 void place(Operand& operand, const Device& device) {
   place(operand.dense, device);
   place(operand.sparse, device);
+  place(operand.scale, device);
 }
 void place(BlockList& list, const Device& device) {
   place({&list.offsets, &list.counts, &list.indices}, device);
@@ -42,9 +43,10 @@ void place(SpgemmProblem& p, const Device& device) {
   place(p.b, device);
 }
 void place(AttentionProblem& p, const Device& device) {
-  place({&p.q, &p.k, &p.v, &p.out, &p.lse, &p.sinks, &p.q_offsets, &p.kv_offsets, &p.kv_begin,
-         &p.kv_end, &p.q_position, &p.kv_position, &p.page_table, &p.k_scale, &p.v_scale},
-        device);
+  place(
+      {&p.q, &p.k, &p.v, &p.out, &p.lse, &p.sinks, &p.q_offsets, &p.kv_offsets, &p.kv_begin,
+       &p.kv_end, &p.q_position, &p.kv_position, &p.page_table, &p.q_scale, &p.k_scale, &p.v_scale},
+      device);
   place(p.mask, device);
 }
 void place(AttentionBackwardProblem& p, const Device& device) {

@@ -26,6 +26,18 @@ struct BlockShape {
   friend bool operator==(const BlockShape&, const BlockShape&) = default;
 };
 
+/// Which elements of an operand share a factor; of a batch, `matrix` has one for each. A line is a
+/// row of A or a column of B.
+enum class ScaleForm : std::uint8_t {
+  none,
+  tensor,
+  matrix,
+  line,
+  line_128,
+  block_128,
+  stored_block
+};
+
 /// An operand of a product. `rows` and `cols` are those after transposition.
 struct OperandShape {
   bool sparse = false;
@@ -43,6 +55,7 @@ struct OperandShape {
   // columns.
   bool unit_row_stride = false, unit_col_stride = true;
   bool pool_fits = true;  // sparse: stored blocks span at most 64 GiB
+  ScaleForm scale = ScaleForm::none;
 
   /// Whether the depth of the product (its inner dimension) is the contiguous dimension for TMA,
   /// rather than the other dimension.
@@ -60,7 +73,25 @@ struct OperandShape {
 
 /// What keeps a dense product from a BLAS (src/problem/blas_rules.hpp): the first argument that it
 /// does not support. Not looked at on a CPU, with groups, or where a side is sparse.
-enum class BlasLimit : std::uint8_t { none, a, b, out, alpha, activation, c, bias };
+enum class BlasLimit : std::uint8_t {
+  none,
+  a,
+  b,
+  out,
+  alpha,
+  activation,
+  c,
+  bias,
+  // Of operands in FP8 alone (src/problem/blas_fp8.hpp).
+  fp8_a,
+  fp8_b,
+  fp8_depth,
+  fp8_out,
+  fp8_scales,
+  fp8_a_scale,
+  fp8_b_scale,
+  fp8_block_sizes
+};
 
 struct MatmulShape : OnDevice {
   std::int64_t m = 0, n = 0, k = 0;
@@ -106,7 +137,7 @@ struct AttentionShape : OnDevice, ScoreScale {
   std::int64_t page = 0, pages = 0, max_pages = 0;
   DType dtype = DType::none, out = DType::none;
   DType narrow_kv = DType::none;  // of k and v, where it is not that of q
-  bool has_kv_scales = false;
+  bool has_kv_scales = false, has_q_scale = false;
   // Whether there is a softcap, or a scale of 0 or less, which does not keep the order of scores.
   bool transforms_scores = false;
   std::int64_t window_left = -1,

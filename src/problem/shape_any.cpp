@@ -106,7 +106,8 @@ std::uint64_t mixed(std::initializer_list<std::int64_t> numbers) {
 }
 
 std::int64_t flags(const OperandShape& o) {
-  return static_cast<int>(o.dtype) | o.sparse << 8 | o.transposed << 9 | o.tma_readable << 10;
+  return static_cast<int>(o.dtype) | o.sparse << 8 | o.transposed << 9 | o.tma_readable << 10 |
+         static_cast<int>(o.scale) << 11;
 }
 
 std::uint64_t hash(const MatmulShape& s) {

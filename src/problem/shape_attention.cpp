@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "src/core/check_lists.hpp"
+#include "src/problem/scale_rules.hpp"
 #include "src/problem/shape.hpp"
 #include "src/problem/tma_rules.hpp"
 
@@ -29,7 +30,7 @@ void check_queries(const Where& op, const AttentionProblem& problem, AttentionSh
   const Tensor& q = problem.q;
   const Where at = op / "q";
   check_tensor(at, q, shape.device);
-  check_dtype(at, q, kValues);
+  check_dtype(at, q, kKeys);
   shape.dtype = q.dtype;
   shape.q_packed = static_cast<bool>(problem.q_offsets);
   const Dim dims[] = {{"batch"}, {shape.q_packed ? "total_q" : "q_length"}, {"heads"}, {"dim"}};
@@ -54,21 +55,26 @@ void check_queries(const Where& op, const AttentionProblem& problem, AttentionSh
   shape.q_length = longest(op / "max_q_length", problem.max_q_length, shape.q_total);
 }
 
-/// Checks the factors of keys or values in e4m3, for one outer index of `of` and head, per head or
-/// for all.
-void check_scale(const Where& where, const Tensor& scale, const Tensor& of,
-                 const AttentionShape& shape) {
+/// Checks the factors of queries, keys or values `of` in e4m3: one for all or one for each head,
+/// maybe for each outer index, and maybe for each 64 or 128 rows.
+void check_scale(const Where& where, const Tensor& scale, const Tensor& of, const char* outer,
+                 const char* heads, const AttentionShape& shape) {
   if (!scale) return;
-  if (shape.kv_dtype() != DType::e4m3) {
-    refuse(where, words("none, as k and v are ", to_string(shape.kv_dtype()), " and not e4m3"),
+  if (of.dtype != DType::e4m3)
+    refuse(where, words("none, as the values are ", to_string(of.dtype), " and not e4m3"),
            to_string(scale));
-  }
   check_tensor(where, scale, shape.device);
   check_dtype(where, scale, dtypes({DType::f32}));
-  const bool per_outer = scale.rank == 2 && of.rank == 4;
-  const Dim dims[] = {{shape.kv_layout == KvLayout::paged ? "pages" : "batch", of.size(0)},
-                      {"kv_heads", shape.kv_heads, /*or_one=*/!per_outer}};
-  check_shape(where, scale, Dims(dims).subspan(per_outer ? 0 : 1));
+  const bool has_outer = of.rank == 4;
+  const std::int64_t length = of.size(of.rank - 3);
+  const bool by_rows = scale.rank == (has_outer ? 3 : 2);
+  const bool per_outer = has_outer && scale.rank >= 2;
+  const Dim dims[] = {
+      {outer, of.size(0)},
+      {heads, of.size(of.rank - 2), /*or_one=*/!per_outer && !by_rows},
+      {"rows / 64", scale_rows(length, 64), false, "rows / 128", scale_rows(length, 128)}};
+  check_shape(where, scale,
+              Dims(dims).subspan(per_outer ? 0 : 1, (per_outer ? 2 : 1) + (by_rows ? 1 : 0)));
 }
 
 void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape& shape,
@@ -133,8 +139,9 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   const std::int64_t longest_kv =
       longest(op / "max_kv_length", problem.max_kv_length, shape.kv_length);
   if (packed) shape.kv_length = longest_kv;
-  check_scale(op / "k_scale", problem.k_scale, k, shape);
-  check_scale(op / "v_scale", problem.v_scale, v, shape);
+  const char* outer_name = paged ? "pages" : "batch";
+  check_scale(op / "k_scale", problem.k_scale, k, outer_name, "kv_heads", shape);
+  check_scale(op / "v_scale", problem.v_scale, v, outer_name, "kv_heads", shape);
   shape.has_kv_scales = problem.k_scale || problem.v_scale;
 }
 
@@ -241,6 +248,8 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   shape.device = problem.q.device;
   check_queries(op, problem, shape);
   check_keys(op, problem, shape, pass);
+  check_scale(op / "q_scale", problem.q_scale, problem.q, "batch", "heads", shape);
+  shape.has_q_scale = static_cast<bool>(problem.q_scale);
   check_parameters(op, problem, shape);
   check_sequences(op, problem, shape);
   check_mask(op, problem, shape);

@@ -2,6 +2,7 @@
 
 #include "src/core/check_lists.hpp"
 #include "src/problem/blas_rules.hpp"
+#include "src/problem/scale_rules.hpp"
 #include "src/problem/shape.hpp"
 #include "src/problem/tma_rules.hpp"
 
@@ -92,6 +93,86 @@ OperandShape check_operand(const Where& where, const Operand& operand, const Dev
   return shape;
 }
 
+/// Whether a line of the product (a row of A, a column of B) is a row of what is stored.
+bool stores_lines_in_rows(const OperandShape& shape, bool is_left) {
+  return is_left != shape.transposed;
+}
+
+[[noreturn]] void refuse_dense_factors(const Where& where, const Operand& operand,
+                                       const OperandShape& shape, bool is_left) {
+  const Tensor& dense = operand.dense;
+  const std::int64_t rows = dense.size(dense.rank - 2), cols = dense.size(dense.rank - 1);
+  const bool in_rows = stores_lines_in_rows(shape, is_left);
+  const auto text = [](std::int64_t r, std::int64_t c) { return words("[", r, ", ", c, "]"); };
+  const std::int64_t rb = scale_blocks(rows), cb = scale_blocks(cols);
+  refuse(
+      where,
+      words("[1], ", in_rows ? text(rows, 1) : text(1, cols), " (per ",
+            is_left ? "row of a" : "column of b", "), ", in_rows ? text(rows, cb) : text(rb, cols),
+            " (1 x 128) or ", text(rb, cb), " (128 x 128)",
+            dense.rank == 3 ? words("; or a batch of ", dense.size(0), " of these") : ""),
+      to_string(operand.scale));
+}
+
+ScaleForm dense_form(const Where& where, const Operand& operand, const OperandShape& shape,
+                     bool is_left) {
+  const Tensor &dense = operand.dense, &scale = operand.scale;
+  if (scale.rank == 1 && scale.size(0) == 1) return ScaleForm::tensor;
+  const auto refuse_form = [&] { refuse_dense_factors(where, operand, shape, is_left); };
+  if (scale.rank < 2 || scale.rank > dense.rank ||
+      (scale.rank == 3 && scale.size(0) != 1 && scale.size(0) != dense.size(0)))
+    refuse_form();
+  const auto box = scale_box(dense.size(dense.rank - 2), dense.size(dense.rank - 1),
+                             scale.size(scale.rank - 2), scale.size(scale.rank - 1));
+  if (!box) refuse_form();
+  const bool in_rows = stores_lines_in_rows(shape, is_left);
+  const std::int64_t lines = is_left ? shape.rows : shape.cols;
+  const std::int64_t depth = is_left ? shape.cols : shape.rows;
+  const std::int64_t line_box = in_rows ? box->rows : box->cols;
+  const std::int64_t depth_box = in_rows ? box->cols : box->rows;
+  if (depth_box >= depth) {
+    const bool shared = scale.rank == 2 || scale.size(0) == 1;
+    if (line_box >= lines) return shared ? ScaleForm::tensor : ScaleForm::matrix;
+    return line_box == 1 ? ScaleForm::line : ScaleForm::block_128;
+  }
+  if (depth_box != kScaleBlock) refuse_form();
+  return line_box == 1 ? ScaleForm::line_128 : ScaleForm::block_128;
+}
+
+ScaleForm sparse_form(const Where& where, const Operand& operand) {
+  const Tensor &values = operand.sparse.values, &scale = operand.scale;
+  const std::int64_t stored = operand.sparse.stored_blocks();
+  if (scale.rank == 1 && scale.size(0) == 1) return ScaleForm::tensor;
+  const bool batched = values.rank == 4 && scale.rank == 2;
+  if (scale.rank != (batched ? 2 : 1) || scale.size(scale.rank - 1) != stored ||
+      (batched && scale.size(0) != values.size(0)))
+    refuse(where,
+           words("[1] or [", stored, "]",
+                 values.rank == 4 ? words(" or [", values.size(0), ", ", stored, "]") : "",
+                 ", a factor for each stored block"),
+           to_string(scale));
+  return ScaleForm::stored_block;
+}
+
+/// Checks the factors of an operand of matmul.
+ScaleForm check_factors(const Where& where, const Operand& operand, const OperandShape& shape,
+                        const Device& device, bool is_left) {
+  if (!operand.scale) return ScaleForm::none;
+  if (!is_fp8(shape.dtype))
+    refuse(where, words("none, as the values are ", to_string(shape.dtype), " and not FP8"),
+           to_string(operand.scale));
+  check_tensor(where, operand.scale, device);
+  check_dtype(where, operand.scale, dtypes({DType::f32}));
+  return shape.sparse ? sparse_form(where, operand) : dense_form(where, operand, shape, is_left);
+}
+
+/// An operand of an operation without factors.
+OperandShape check_unscaled(const Where& where, const Operand& operand, const Device& device) {
+  if (operand.scale)
+    refuse(where / "scale", "none, as only matmul has factors", to_string(operand.scale));
+  return check_operand(where, operand, device);
+}
+
 std::string came(const OperandShape& shape) {
   return words(to_string(shape.dtype), "[", shape.rows, ", ", shape.cols, "]",
                shape.sparse ? " BSR" : "", shape.transposed ? " after transposition" : "");
@@ -102,7 +183,7 @@ void check_sides(const Where& op, const OperandShape& a, const OperandShape& b) 
   if (b.rows != a.cols) {
     refuse(op / "b", words(a.cols, " rows to match the ", a.cols, " columns of a"), came(b));
   }
-  if (b.dtype != a.dtype) {
+  if (b.dtype != a.dtype && !(is_fp8(a.dtype) && is_fp8(b.dtype))) {
     refuse(op / "b", words("dtype ", to_string(a.dtype), " as a has"), came(b));
   }
 }
@@ -210,6 +291,8 @@ MatmulShape shape_of(const MatmulProblem& problem) {
   shape.a = check_operand(op / "a", problem.a, shape.device);
   shape.b = check_operand(op / "b", problem.b, shape.device);
   check_sides(op, shape.a, shape.b);
+  shape.a.scale = check_factors(op / "a" / "scale", problem.a, shape.a, shape.device, true);
+  shape.b.scale = check_factors(op / "b" / "scale", problem.b, shape.b, shape.device, false);
   shape.m = shape.a.rows;
   shape.n = shape.b.cols;
   shape.k = shape.a.cols;
@@ -231,8 +314,8 @@ SddmmShape shape_of(const SddmmProblem& problem) {
   require_dense(op / "b", problem.b, "a dense matrix (only out is sparse)");
   SddmmShape shape;
   shape.device = device_of(problem.a);
-  shape.a = check_operand(op / "a", problem.a, shape.device);
-  shape.b = check_operand(op / "b", problem.b, shape.device);
+  shape.a = check_unscaled(op / "a", problem.a, shape.device);
+  shape.b = check_unscaled(op / "b", problem.b, shape.device);
   check_sides(op, shape.a, shape.b);
   shape.m = shape.a.rows;
   shape.n = shape.b.cols;
@@ -266,7 +349,7 @@ SpgemmShape shape_of(const SpgemmProblem& problem) {
   SpgemmShape shape;
   shape.device = device_of(problem.a);
   const auto check_side = [&](const Where& where, const Operand& operand) {
-    const OperandShape side = check_operand(where, operand, shape.device);
+    const OperandShape side = check_unscaled(where, operand, shape.device);
     if (!side.sparse) refuse(where, "a BSR matrix", to_string(operand.dense));
     const BsrMatrix& matrix = operand.sparse;
     if (matrix.values.rank != 3 || matrix.row_offsets.rank != 1 || matrix.col_indices.rank != 1) {

@@ -13,7 +13,7 @@ std::string dotted(std::int64_t compute_capability) {
 
 std::string names_of(unsigned dtypes) {
   std::string names;
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2}) {
     if (!(dtypes & core::dtypes({dtype}))) continue;
     names += (names.empty() ? "" : ", ") + std::string(to_string(dtype));
   }

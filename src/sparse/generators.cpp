@@ -173,8 +173,7 @@ Pattern power_law(std::int64_t rows, std::int64_t cols, double density, double e
 
 Pattern top_k(const Tensor& scores, std::int64_t k) {
   sparse::require_host(core::Where("top_k") / "scores", scores, 2);
-  if (scores.dtype != DType::f32 && scores.dtype != DType::f16 && scores.dtype != DType::bf16 &&
-      scores.dtype != DType::e4m3) {
+  if (!(core::dtypes({scores.dtype}) & core::kValues)) {
     refuse("top_k: scores: expected a float type, got " + to_string(scores));
   }
   const std::int64_t rows = scores.size(0), cols = scores.size(1);

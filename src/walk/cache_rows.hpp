@@ -1,15 +1,14 @@
 #pragma once
 
-#include <cfloat>
 #include <cstdint>
 
 #include <tessera/tensor.hpp>
 
-#include "src/core/half.hpp"
 #include "src/walk/list_walk.hpp"
+#include "src/walk/quantize.hpp"
 
-// Caches of keys and values after their tensors have been checked: which rows are converted, where
-// new ones go, and their factors. The same arithmetic runs on the host and on the device.
+// Caches of keys and values after their tensors have been checked: where new ones go, and their
+// factors. The same arithmetic runs on the host and on the device.
 namespace tessera::planning {
 
 /// Rows [outer, inner, heads, dim]; strides count elements.
@@ -49,50 +48,6 @@ inline HeadScale head_scale(const Tensor& t) {
   return {static_cast<float*>(t.data), t.rank == 2 ? t.stride(0) : 0,
           t.size(t.rank - 1) > 1 ? t.stride(t.rank - 1) : 0};
 }
-
-TESSERA_HD constexpr std::uint8_t e4m3_of(float value, float scale) {
-  return core::e4m3_from_float(value / scale);
-}
-
-/// The magnitude that decides on a factor: 0 for NaN and infinities.
-TESSERA_HD constexpr float finite_magnitude(float x) {
-  const float magnitude = x < 0 ? -x : x;
-  return magnitude <= FLT_MAX ? magnitude : 0.0f;
-}
-/// The factor for a largest magnitude. A division by it does not overflow.
-TESSERA_HD constexpr float scale_for(float largest) {
-  if (largest == 0.0f) return 1.0f;
-  const float scale = largest / 448.0f;
-  return scale < FLT_MIN ? FLT_MIN : scale;
-}
-
-struct QuantizeShape {
-  std::int64_t outer = 1, inner = 0, heads = 0, dim = 0;
-  HeadRows x, out;
-  HeadScale scale;
-  std::int64_t scale_outer = 1, scale_heads = 1;  // factors: 1, or outer and heads
-
-  TESSERA_HD constexpr std::int64_t rows() const { return outer * inner * heads; }
-  TESSERA_HD constexpr std::int64_t factors() const { return scale_outer * scale_heads; }
-  TESSERA_HD constexpr std::int64_t rows_per_factor() const {
-    return factors() > 0 ? rows() / factors() : 0;
-  }
-
-  struct Row {
-    std::int64_t outer, inner, head;
-  };
-  /// Row `index` of all rows in the order of their factors: those of factor 0 first.
-  TESSERA_HD constexpr Row row(std::int64_t index) const {
-    const std::int64_t each = rows_per_factor(), factor = index / each;
-    std::int64_t rest = index % each;
-    Row row{};
-    row.head = scale_heads == heads ? factor % scale_heads : rest % heads;
-    if (scale_heads != heads) rest /= heads;
-    row.inner = rest % inner;
-    row.outer = scale_outer == outer ? factor / scale_heads : rest / inner;
-    return row;
-  }
-};
 
 /// Keys or values of `append`.
 struct AppendRows {

@@ -42,5 +42,32 @@ TEST(AttentionE4m3, BadValuesSpreadWhereTheyAreSeen) {
   match(options, 80);
 }
 
+/// Queries in e4m3 as well.
+void match_all(AttentionOptions options, std::uint64_t seeds) {
+  options.dtype = DType::e4m3;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed)
+    expect::matches_oracle(*attention_case(seed, options));
+}
+
+TEST(AttentionE4m3, QueriesToo) { match_all({}, 400); }
+
+TEST(AttentionE4m3, QueriesTooOverPages) {
+  AttentionOptions options;
+  options.paged = Presence::always;
+  options.longest = 200;
+  match_all(options, 60);
+  options.page = 128;  // several factors for a page
+  match_all(options, 60);
+}
+
+TEST(AttentionE4m3, QueriesTooInLongSequences) {
+  AttentionOptions options;
+  options.longest = 350;
+  options.largest_kv_heads = 2;
+  match_all(options, 30);
+  options.packed_q = options.packed_kv = Presence::always;
+  match_all(options, 20);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -45,17 +46,43 @@ Tensor inside(Tensor t, const Block& block, std::vector<std::byte>& copy) {
   return t;
 }
 
-float narrowed(float value, float scale) {
-  const double quotient = value / scale;
+float narrowed(float value, float scale, DType dtype = DType::e4m3) {
+  const double quotient =
+      scale != 0 ? static_cast<double>(value / scale) : static_cast<double>(value) * 0;
   if (std::isnan(quotient)) return std::nanf("");
-  const double limit = oracle::largest(DType::e4m3);
-  const double rounded = std::isinf(quotient) ? quotient : oracle::round_to(DType::e4m3, quotient);
+  if (std::isinf(value) && dtype == DType::e5m2) return static_cast<float>(quotient);
+  const double limit = oracle::largest(dtype);
+  const double rounded = std::isinf(quotient) ? quotient : oracle::round_to(dtype, quotient);
   return static_cast<float>(std::clamp(rounded, -limit, limit));
 }
 
-std::int64_t factor_at(const Tensor& scale, std::int64_t outer, std::int64_t head) {
+/// Where the factor of an element lies.
+std::int64_t factor_at(const Quantized& q, const Sizes& index) {
+  const Tensor &x = q.x, &scale = q.scale;
+  if (scale.rank == 1 && scale.size(0) == 1) return 0;
+  const auto last = static_cast<std::size_t>(x.rank - 1);
+  if (scale.rank == x.rank) {
+    std::int64_t at = 0;
+    for (int d = 0; d < x.rank; ++d) {
+      const std::int64_t i = index[static_cast<std::size_t>(d)], count = scale.size(d);
+      at += (count == 1 ? 0 : count == x.size(d) ? i : i / 128) * scale.stride(d);
+    }
+    return at;
+  }
+  const std::int64_t head = index[last - 1], token = index[last - 2];
+  const bool by_outer = x.rank == 4 && scale.rank > 1;
+  std::int64_t at = head * scale.stride(by_outer ? 1 : 0);
+  if (by_outer) at += index[0] * scale.stride(0);
+  if (scale.rank == 1 || (x.rank == 4 && scale.rank == 2)) return at;
+  const int rows = scale.rank - 1;
+  const std::int64_t length = x.size(x.rank - 3);
+  const bool fine = scale.size(rows) != (length + 127) / 128;
+  return at + token / (fine ? 64 : 128) * scale.stride(rows);
+}
+
+std::int64_t cache_factor_at(const Tensor& scale, std::int64_t page, std::int64_t head) {
   const std::int64_t h = scale.size(scale.rank - 1) == 1 ? 0 : head;
-  return (scale.rank == 2 ? outer * scale.stride(0) : 0) + h * scale.stride(scale.rank - 1);
+  return (scale.rank == 2 ? page * scale.stride(0) : 0) + h * scale.stride(scale.rank - 1);
 }
 
 void expect_element(const Tensor& t, std::int64_t at, float want) {
@@ -68,29 +95,23 @@ void expect_element(const Tensor& t, std::int64_t at, float want) {
 }
 
 void expect_quantized(const Quantized& q) {
-  const auto index_of = [&](const Sizes& index) {
-    const std::size_t n = index.size();
-    return std::pair(n == 4 ? index[0] : 0, index[n - 2]);
-  };
   const auto value = [&](std::int64_t at) { return load_as_float(q.x.data, q.x.dtype, at); };
-  if (q.scales == Scales::computed) {
-    caches::for_each(q.scale, [&](std::int64_t at, const Sizes&) {
-      float largest = 0;
-      caches::for_each(q.x, [&](std::int64_t element, const Sizes& index) {
-        const auto [outer, head] = index_of(index);
-        if (factor_at(q.scale, outer, head) == at && std::isfinite(value(element)))
-          largest = std::max(largest, std::fabs(value(element)));
-      });
-      const float factor = std::max(largest / 448.0f, std::numeric_limits<float>::min());
-      ASSERT_EQ(static_cast<const float*>(q.scale.data)[at], largest == 0 ? 1.0f : factor);
-    });
-  }
+  const auto* factors = static_cast<const float*>(q.scale.data);
+  const float top = q.out.dtype == DType::e4m3 ? 448.0f : 57344.0f;
+  std::map<std::int64_t, float> largest;
   std::vector<float> wanted;
   caches::for_each(q.x, [&](std::int64_t at, const Sizes& index) {
-    const auto [outer, head] = index_of(index);
-    wanted.push_back(narrowed(
-        value(at), static_cast<const float*>(q.scale.data)[factor_at(q.scale, outer, head)]));
+    const std::int64_t factor = factor_at(q, index);
+    float& most = largest[factor];
+    if (std::isfinite(value(at))) most = std::max(most, std::fabs(value(at)));
+    wanted.push_back(narrowed(value(at), factors[factor], q.out.dtype));
   });
+  if (q.scales == Scales::computed) {
+    caches::for_each(q.scale, [&](std::int64_t at, const Sizes&) {
+      const float factor = std::max(largest[at] / top, std::numeric_limits<float>::min());
+      ASSERT_EQ(factors[at], largest[at] == 0 ? 1.0f : factor);
+    });
+  }
   std::size_t n = 0;
   caches::for_each(q.out,
                    [&](std::int64_t at, const Sizes&) { expect_element(q.out, at, wanted[n++]); });
@@ -144,7 +165,7 @@ void append_slowly(const PagedAppend& p) {
                                     h * from.stride(rank - 2) + d * from.stride(rank - 1);
             const float value = load_as_float(from.data, from.dtype, at);
             const float factor =
-                scale ? static_cast<const float*>(scale.data)[factor_at(scale, to, h)] : 1.0f;
+                scale ? static_cast<const float*>(scale.data)[cache_factor_at(scale, to, h)] : 1.0f;
             store_from_float(cache.data, cache.dtype,
                              to * cache.stride(0) + position % page * cache.stride(1) +
                                  h * cache.stride(2) + d * cache.stride(3),
@@ -223,6 +244,41 @@ TEST(Append, AttentionReadsWhatWasAppended) {
                 static_cast<const float*>(want.view().data)[i], 1e-5f);
 }
 
+/// What the contract says of values that FP8 does not have.
+TEST(Quantize, SpecialValuesAndFactors) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float kNan = std::nanf("");
+  const float x[] = {1e9f, -1e9f, kInfinity, -kInfinity, kNan, 2.0f, 0.0f};
+  constexpr std::int64_t kCount = 7;
+  const auto run = [&](DType dtype, float factor) {
+    std::uint8_t codes[kCount];
+    quantize(tensor(x, DType::f32, {1, kCount}), tensor(codes, dtype, {1, kCount}),
+             tensor(&factor, DType::f32, {1}), Scales::given);
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < kCount; ++i) values.push_back(load_as_float(codes, dtype, i));
+    return values;
+  };
+  const auto expect = [](const std::vector<float>& got, const std::vector<float>& want) {
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      if (std::isnan(want[i]))
+        EXPECT_TRUE(std::isnan(got[i])) << i;
+      else
+        EXPECT_EQ(got[i], want[i]) << i;
+    }
+  };
+  expect(run(DType::e4m3, 1), {448, -448, 448, -448, kNan, 2, 0});
+  expect(run(DType::e5m2, 1), {57344, -57344, kInfinity, -kInfinity, kNan, 2, 0});
+  for (const DType dtype : {DType::e4m3, DType::e5m2}) {
+    const float top = dtype == DType::e4m3 ? 448 : 57344;
+    expect(run(dtype, 0), {0, -0.0f, kNan, kNan, kNan, 0, 0});
+    expect(run(dtype, kNan), std::vector<float>(kCount, kNan));
+    expect(run(dtype, 1e-42f), {top, -top, dtype == DType::e4m3 ? top : kInfinity,
+                                dtype == DType::e4m3 ? -top : -kInfinity, kNan, top, 0});
+    expect(run(dtype, 1e38f), {0, 0, dtype == DType::e4m3 ? top : kInfinity,
+                               dtype == DType::e4m3 ? -top : -kInfinity, kNan, 0, 0});
+  }
+}
+
 // ---- Refusals ----------------------------------------------------------------------------------
 
 struct ToQuantize {
@@ -234,16 +290,27 @@ struct ToQuantize {
 TEST(Quantize, RefusesByName) {
   refuses<ToQuantize>("quantize: x: expected dtype f32, f16 or bf16, got e4m3",
                       [](auto& c) { c.x_view.dtype = DType::e4m3; });
-  refuses<ToQuantize>("quantize: out: expected dtype e4m3, got u8",
+  refuses<ToQuantize>("quantize: out: expected dtype e4m3 or e5m2, got u8",
                       [](auto& c) { c.out_view.dtype = DType::u8; });
-  refuses<ToQuantize>("quantize: out: expected shape", [](auto& c) { c.out_view.shape[1] = 2; });
-  refuses<ToQuantize>("quantize: scale: expected shape [outer = 2, heads = 4]",
-                      [](auto& c) { c.scale_view.shape[0] = 1; });
+  refuses<ToQuantize>("quantize: out: expected the shape of x, f16[2, 3, 4, 8] on cpu",
+                      [](auto& c) { c.out_view.shape[1] = 2; });
+  refuses<ToQuantize>(
+      "quantize: scale: expected [1], [4] (heads), [2, 4], [2, 4, 1 or 1] (64 or 128 rows of a "
+      "head), or factors of matrices, of x's rank",
+      [](auto& c) { c.scale_view.shape[0] = 1; });
   refuses<ToQuantize>("quantize: scale: expected dtype f32, got i32",
                       [](auto& c) { c.scale_view.dtype = DType::i32; });
-  refuses<ToQuantize>("quantize: x: expected shape [.., heads, dim] of rank 3 or 4",
-                      [](auto& c) { c.x_view.rank = 2; });
+  refuses<ToQuantize>("quantize: x: expected rank 2 to 4", [](auto& c) { c.x_view.rank = 1; });
   refuses<ToQuantize>("quantize: out: expected", [](auto& c) { c.out_view.data = nullptr; });
+  refuses<ToQuantize>(
+      "quantize: scale: expected [1] or [2, 3, 1, 1] (all), [2, 3, 4, 1] (rows), [2, 3, 1, 8] "
+      "(columns), [2, 3, 4, 1] or [2, 3, 1, 8] (128 of a row or column) or [2, 3, 1, 1] (128 x "
+      "128)",
+      [](auto& c) {
+        c.scale_view.rank = 4;
+        c.scale_view.shape = {2, 3, 4, 8};
+        c.scale_view.strides = {0, 0, 0, 0};
+      });
 }
 
 struct ToAppend {

@@ -35,6 +35,9 @@ struct Desc {
   std::int32_t bias_type = -1;
   const void* bias = nullptr;
   std::int64_t bias_stride = 0;
+  std::int8_t fast = 0;
+  std::int32_t left_mode = 0, right_mode = 0;
+  const float *left_scale = nullptr, *right_scale = nullptr;
 };
 struct Preference {
   std::uint64_t workspace = 0;
@@ -66,6 +69,7 @@ struct State {
   std::vector<Query> queries;
   std::atomic<int> handles{0}, products{0};
   bool has_algorithm = true;
+  std::size_t version = 130100;
   std::uint64_t unused = 0;  // bytes of the workspace that algorithms leave
   std::string fault;         // the first thing that the real library would not accept
 };
@@ -123,6 +127,11 @@ inline Desc read(cublasLtMatmulDesc_t from) {
   get(function, from, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, d.bias_type);
   get(function, from, CUBLASLT_MATMUL_DESC_BIAS_POINTER, d.bias);
   get(function, from, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, d.bias_stride);
+  get(function, from, CUBLASLT_MATMUL_DESC_FAST_ACCUM, d.fast);
+  get(function, from, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, d.left_mode);
+  get(function, from, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, d.right_mode);
+  get(function, from, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, d.left_scale);
+  get(function, from, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, d.right_scale);
   return d;
 }
 inline Preference read(cublasLtMatmulPreference_t from) {
@@ -177,6 +186,11 @@ inline cublasStatus_t desc_set(cublasLtMatmulDesc_t to, cublasLtMatmulDescAttrib
   if (which == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) status = set(d.bias_type, from, bytes);
   if (which == CUBLASLT_MATMUL_DESC_BIAS_POINTER) status = set(d.bias, from, bytes);
   if (which == CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE) status = set(d.bias_stride, from, bytes);
+  if (which == CUBLASLT_MATMUL_DESC_FAST_ACCUM) status = set(d.fast, from, bytes);
+  if (which == CUBLASLT_MATMUL_DESC_A_SCALE_MODE) status = set(d.left_mode, from, bytes);
+  if (which == CUBLASLT_MATMUL_DESC_B_SCALE_MODE) status = set(d.right_mode, from, bytes);
+  if (which == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) status = set(d.left_scale, from, bytes);
+  if (which == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) status = set(d.right_scale, from, bytes);
   keep(to, d);
   return status;
 }
@@ -204,11 +218,56 @@ inline cublasStatus_t create(cublasLtHandle_t* handle) {
   *handle = reinterpret_cast<cublasLtHandle_t>(static_cast<std::uintptr_t>(++state().handles));
   return CUBLAS_STATUS_SUCCESS;
 }
-inline std::size_t version() { return 130100; }
+inline std::size_t version() { return state().version; }
 inline const char* status_name(cublasStatus_t) { return "CUBLAS_STATUS_OF_THE_FAKE"; }
 
 inline DType dtype_of(std::int32_t type) {
-  return type == CUDA_R_16F ? DType::f16 : type == CUDA_R_16BF ? DType::bf16 : DType::f32;
+  switch (type) {
+    case CUDA_R_16F:
+      return DType::f16;
+    case CUDA_R_16BF:
+      return DType::bf16;
+    case CUDA_R_8F_E4M3:
+      return DType::e4m3;
+    case CUDA_R_8F_E5M2:
+      return DType::e5m2;
+    default:
+      return DType::f32;
+  }
+}
+inline bool is_fp8(std::int32_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+
+/// What the documentation says of products in FP8.
+inline void expect_valid_fp8(const Desc& d, const Layout& a, const Layout& b, const Layout& out) {
+  expect(is_fp8(b.type) && !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2),
+         "FP8 types that are not supported together");
+  expect(d.left == CUBLAS_OP_T && d.right == CUBLAS_OP_N, "FP8 in another layout than TN");
+  expect(a.pitch % 16 == 0 && b.pitch % 16 == 0 && a.rows % 16 == 0 && out.rows % 16 == 0 &&
+             out.pitch * size_of(dtype_of(out.type)) % 16 == 0,
+         "FP8 in sizes that are not multiples of 16 bytes");
+  expect(d.fast == 0, "fast accumulation");
+  constexpr std::int32_t kOne = 0, kLine = 3, k128 = 4, kBlock = 5;
+  const std::pair modes(d.left_mode, d.right_mode);
+  const bool blocks = d.left_mode >= k128 && d.right_mode >= k128;
+  expect(modes == std::pair(kOne, kOne) || modes == std::pair(kLine, kLine) ||
+             (blocks && modes != std::pair(kBlock, kBlock)),
+         "modes of factors that are not supported together");
+  if (d.left_mode != kOne) {
+    expect(d.left_scale && d.right_scale, "no factors in a mode that has them");
+    expect(out.batch == 1, "factors per line or block of a batch");
+  }
+  if (blocks) expect(out.rows % 4 == 0 && out.cols % 4 == 0, "sizes that are not multiples of 4");
+}
+
+/// The factor of line i at depth x, by the documented layouts.
+inline float factor(const float* scale, std::int32_t mode, std::int64_t i, std::int64_t x,
+                    std::int64_t lines, std::int64_t depth) {
+  const std::int64_t blocks = (depth + 127) / 128;
+  if (!scale) return 1;
+  if (mode == 3) return scale[i];
+  if (mode == 4) return scale[x / 128 * lines + i];
+  if (mode == 5) return scale[i / 128 * ((blocks + 3) / 4 * 4) + x / 128];
+  return scale[0];
 }
 
 /// What cuBLASLt's documentation says of types, sizes and pitches.
@@ -226,14 +285,18 @@ inline void expect_valid(const Desc& d, const Layout& a, const Layout& b, const 
   const auto [depth, n] = op(b, d.right);
   expect(m == out.rows && n == out.cols && k == depth, "the sizes of a product do not match");
   expect(c.rows == out.rows && c.cols == out.cols && c.type == out.type, "c differs from out");
-  expect(a.type == b.type && (out.type == a.type || out.type == CUDA_R_32F),
-         "types that are not supported");
+  if (is_fp8(a.type))
+    expect_valid_fp8(d, a, b, out);
+  else
+    expect(a.type == b.type && (out.type == a.type || out.type == CUDA_R_32F),
+           "types that are not supported");
   expect(d.scale == CUDA_R_32F, "alpha and beta are not f32");
   expect(d.compute == (a.type == CUDA_R_32F ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F),
          "another arithmetic than fp32");
   if (d.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
     expect(d.epilogue == CUBLASLT_EPILOGUE_BIAS, "an epilogue that is not supported");
-    expect(d.bias_type == out.type && d.bias != nullptr, "a bias of another type, or none");
+    const auto wanted = is_fp8(a.type) && out.type == CUDA_R_32F ? CUDA_R_16BF : out.type;
+    expect(d.bias_type == wanted && d.bias != nullptr, "a bias of another type, or none");
   }
 }
 
@@ -273,8 +336,9 @@ inline cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
   expect(algo->data[1] == lo.rows * 1000003 + lo.cols, "an algorithm of another product");
   expect(algo->data[2] == bytes && (bytes == 0 || workspace), "another workspace than promised");
   const float scale = *static_cast<const float*>(alpha), add = *static_cast<const float*>(beta);
-  const DType in = dtype_of(la.type), result = dtype_of(lo.type);
+  const DType left = dtype_of(la.type), right = dtype_of(lb.type), result = dtype_of(lo.type);
   const auto k = static_cast<std::int64_t>(d.left == CUBLAS_OP_T ? la.rows : la.cols);
+  const auto m = static_cast<std::int64_t>(lo.rows), n = static_cast<std::int64_t>(lo.cols);
   const auto element = [](const void* data, const Layout& l, std::int32_t op, DType dtype,
                           std::int64_t batch, std::int64_t i, std::int64_t j) {
     return load_as_float(
@@ -285,12 +349,14 @@ inline cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
       for (std::int64_t i = 0; i < static_cast<std::int64_t>(lo.rows); ++i) {
         float sum = 0;
         for (std::int64_t x = 0; x < k; ++x)
-          sum += element(a, la, d.left, in, z, i, x) * element(b, lb, d.right, in, z, x, j);
+          sum += element(a, la, d.left, left, z, i, x) * element(b, lb, d.right, right, z, x, j) *
+                 factor(d.left_scale, d.left_mode, i, x, m, k) *
+                 factor(d.right_scale, d.right_mode, j, x, n, k);
         float value = scale * sum;
         // As in every BLAS: c is not read where beta is zero.
         if (add != 0) value += add * element(c, lc, CUBLAS_OP_N, result, z, i, j);
         if (d.epilogue == CUBLASLT_EPILOGUE_BIAS)
-          value += load_as_float(d.bias, result, z * d.bias_stride + i);
+          value += load_as_float(d.bias, dtype_of(d.bias_type), z * d.bias_stride + i);
         store_from_float(out, result, z * lo.stride + i + j * lo.pitch, value);
       }
     }
@@ -306,6 +372,7 @@ inline Functions functions() {
   s.queries.clear();
   s.fault.clear();
   s.has_algorithm = true;
+  s.version = 130100;
   s.unused = 0;
   s.products = 0;
   return {create,   version,         status_name,    layout_init, layout_set, desc_init,

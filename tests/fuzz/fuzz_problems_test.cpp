@@ -100,8 +100,8 @@ std::int64_t odd_size(Random& random) {
 }
 
 DType odd_type(Random& random) {
-  return random.pick({DType::none, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::i32,
-                      DType::i64, DType::u8, static_cast<DType>(77)});
+  return random.pick({DType::none, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2,
+                      DType::i32, DType::i64, DType::u8, static_cast<DType>(77)});
 }
 
 float odd_number(Random& random) {

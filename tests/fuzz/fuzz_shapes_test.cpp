@@ -116,7 +116,7 @@ class Phantom {
   }
 
   Random random_;
-  DType type_ = random_.pick({DType::f32, DType::bf16, DType::e4m3});
+  DType type_ = random_.pick({DType::f32, DType::bf16, DType::e4m3, DType::e5m2});
 };
 
 TEST(Fuzz, ShapesWithoutMemory) {

@@ -116,6 +116,7 @@ class Products {
   Operand moved(const Operand& operand) const {
     Operand o = operand;
     o.dense = twin_.on_device(o.dense);
+    o.scale = twin_.on_device(o.scale);
     for (Tensor* t : {&o.sparse.values, &o.sparse.row_offsets, &o.sparse.col_indices})
       *t = twin_.on_device(*t);
     return o;
@@ -156,7 +157,10 @@ class Products {
     std::vector<std::byte> copy = twin_.download();
     MatmulProblem answer = host;
     answer.out = twin_.inside(host.out, copy);
-    const oracle::Comparison result = oracle::check(answer, &former);
+    const Tensor& left = host.a.is_sparse() ? host.a.sparse.values : host.a.dense;
+    const bool fp8 = size_of(left.dtype) == 1;
+    const oracle::Comparison result =
+        oracle::check(answer, &former, fp8 ? oracle::Sums::fp8 : oracle::Sums::f32);
     EXPECT_TRUE(result.ok) << text << ": " << result.message;
     std::string bytes(reinterpret_cast<const char*>(copy.data()), copy.size());
     expect_untouched_outside(host.out, std::move(copy), text);

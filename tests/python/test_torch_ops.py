@@ -42,6 +42,7 @@ def options(q, k, **given):
                     window_right=None, q_offsets=None, kv_offsets=None, kv_begin=None, kv_end=None,
                     q_position=None, kv_position=None, page_table=None, max_q_length=0,
                     max_kv_length=0, batch_invariant=False, sinks=None, k_scale=None, v_scale=None,
+                    q_scale=None,
                     mask=None, threads=0, backend=None, kernel=None)
     _, _, _, *rest = attention_inputs(q, k, k, **(defaults | given))
     return tuple(rest)
@@ -363,12 +364,12 @@ def test_opcheck_the_others():
     values = matrix.values.clone().requires_grad_()
     torch.library.opcheck(
         torch.ops.tessera.matmul.default,
-        (dense, None, None, 0, 0, False, values, *matrix.arrays[1:], False, None, torch.randn(64),
-         None, 1.0, 0.0, False, "silu", False, 0, None, None, None))
+        (dense, None, None, 0, 0, False, None, values, *matrix.arrays[1:], False, None, None,
+         torch.randn(64), None, 1.0, 0.0, False, "silu", False, 0, None, None, None))
     torch.library.opcheck(
         torch.ops.tessera.sddmm.default,
-        (torch.randn(48, 8, requires_grad=True), None, None, 0, 0, False, torch.randn(8, 64), None,
-         None, 0, 0, False, values, *matrix.arrays[1:], 1.0, 2.0, 0, None, None, None))
+        (torch.randn(48, 8, requires_grad=True), None, None, 0, 0, False, None, torch.randn(8, 64),
+         None, None, 0, 0, False, None, values, *matrix.arrays[1:], 1.0, 2.0, 0, None, None, None))
 
 
 def test_opcheck_lists():

@@ -43,9 +43,8 @@ class Judge {
     }
     if (!std::isinf(actual)) return false;
     // A finite truth may round to infinity, or the allowed error may reach it.
-    const double reach = std::fabs(truth) + slack + ulp(tensor_.dtype, truth);
-    const bool right =
-        std::signbit(actual) == std::signbit(truth) && reach > largest(tensor_.dtype);
+    const double towards = std::signbit(actual) ? -truth : truth;
+    const bool right = towards + slack + ulp(tensor_.dtype, truth) > largest(tensor_.dtype);
     if (!right) wrong(at, actual, truth, "infinity");
     return true;
   }
@@ -200,8 +199,8 @@ Comparison compare_merged(const MergeStatesProblem& problem, const Merged& expec
   return result;
 }
 
-Comparison check(const MatmulProblem& problem, const DenseArray* former) {
-  return compare_product(problem.out, matmul(problem, former), "matmul: out");
+Comparison check(const MatmulProblem& problem, const DenseArray* former, Sums sums) {
+  return compare_product(problem.out, matmul(problem, former, sums), "matmul: out");
 }
 
 Comparison check(const SddmmProblem& problem, const DenseArray* former) {

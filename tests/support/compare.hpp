@@ -41,7 +41,8 @@ Comparison compare_merged(const MergeStatesProblem& problem, const Merged& expec
 
 // Compares a problem that has been run with its oracle. `former`: contents of the output before the
 // run, where beta reads them.
-Comparison check(const MatmulProblem& problem, const DenseArray* former = nullptr);
+Comparison check(const MatmulProblem& problem, const DenseArray* former = nullptr,
+                 Sums sums = Sums::f32);
 Comparison check(const SddmmProblem& problem, const DenseArray* former = nullptr);
 Comparison check(const SpgemmProblem& problem, const BsrMatrix& out,
                  const DenseArray* former = nullptr);

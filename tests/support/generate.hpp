@@ -34,6 +34,7 @@ struct ProductOptions {
   std::optional<bool> sparse_a{}, sparse_b{};
   std::optional<GroupAxis> grouped{};  ///< absent: not grouped
   std::optional<DType> dtype{};
+  bool fp8 = false;  ///< matmul: operands in e4m3 or e5m2, with or without factors of any form
   bool epilogue = true;
   std::int64_t largest = 70;  ///< approximate largest size of a dimension
 };

@@ -122,7 +122,8 @@ class Builder {
       shape = {batch_, length(random_, most), heads_, dim_};
     }
     p_.q = memory_.input(dtype_, shape, options_.layout);
-    const DType out = options_.wide_out && random_.chance(0.2) ? DType::f32 : dtype_;
+    const DType usual = dtype_ == DType::e4m3 ? DType::bf16 : dtype_;
+    const DType out = options_.wide_out && random_.chance(0.2) ? DType::f32 : usual;
     shape.back() = dim_v_;
     p_.out = memory_.output(out, shape, options_.layout);
     if (random_.chance(0.7)) p_.lse = memory_.output(DType::f32, lse_shape(), options_.layout);
@@ -157,16 +158,19 @@ class Builder {
     p_.k = memory_.input(dtype, shape, options_.layout);
     shape.back() = dim_v_;
     p_.v = memory_.input(dtype, shape, options_.layout);
-    if (narrow) p_.k_scale = scale_for(p_.k), p_.v_scale = scale_for(p_.v);
+    if (dtype == DType::e4m3) p_.k_scale = scale_for(p_.k), p_.v_scale = scale_for(p_.v);
+    if (dtype_ == DType::e4m3) p_.q_scale = scale_for(p_.q);
     if (paged || (options_.positions != Presence::never && random_.chance(0.3))) draw_ranges(paged);
   }
 
-  /// For keys or values: per page (or sequence) and head, per head, for all, or none.
+  /// Per page (or sequence) and head, these for 64 or 128 rows, per head, for all, or none.
   Tensor scale_for(const Tensor& rows) {
-    const int kind = static_cast<int>(random_.between(0, 3));
+    const int kind = static_cast<int>(random_.between(0, 4));
     if (kind == 0) return {};
-    Integers shape = {kind == 1 ? 1 : kv_heads_};
-    if (kind == 3 && rows.rank == 4) shape.insert(shape.begin(), rows.size(0));
+    Integers shape = {kind == 1 ? 1 : rows.size(rows.rank - 2)};
+    if (kind >= 3 && rows.rank == 4) shape.insert(shape.begin(), rows.size(0));
+    const std::int64_t each = random_.pick<std::int64_t>({64, 128});
+    if (kind == 4) shape.push_back((rows.size(rows.rank - 3) + each - 1) / each);
     const Tensor scale = memory_.input(DType::f32, shape, options_.layout);
     DenseArray values = oracle::read(scale);
     for (double& value : values.values) value = std::exp(random_.normal() / 2);

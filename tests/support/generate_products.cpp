@@ -84,6 +84,7 @@ struct Draft {
   std::int64_t rows = 0, cols = 0;  // as the product sees it
   std::int64_t block_rows = 1, block_cols = 1;
   std::int64_t batch = 1;
+  std::optional<DType> dtype{};  // absent: that of the problem
   WildBsr bsr{};
 };
 
@@ -94,9 +95,10 @@ void make_operands(Random& random, Memory& memory, DType dtype, Draft& a, Draft&
     operand.transposed = draft.transposed;
     if (!draft.sparse) return;
     const bool t = draft.transposed;
-    draft.bsr = wild_bsr(random, memory, t ? draft.cols : draft.rows, t ? draft.rows : draft.cols,
-                         t ? draft.block_cols : draft.block_rows,
-                         t ? draft.block_rows : draft.block_cols, dtype, draft.batch, false);
+    draft.bsr =
+        wild_bsr(random, memory, t ? draft.cols : draft.rows, t ? draft.rows : draft.cols,
+                 t ? draft.block_cols : draft.block_rows, t ? draft.block_rows : draft.block_cols,
+                 draft.dtype.value_or(dtype), draft.batch, false);
     operand.sparse = draft.bsr.matrix;
   };
   make(a, left);
@@ -106,7 +108,7 @@ void make_operands(Random& random, Memory& memory, DType dtype, Draft& a, Draft&
     std::vector<std::int64_t> shape{draft.rows, draft.cols};
     if (draft.transposed) std::swap(shape[0], shape[1]);
     if (draft.batch != 1 || random.chance(0.1)) shape.insert(shape.begin(), draft.batch);
-    operand.dense = memory.input(dtype, shape, layout);
+    operand.dense = memory.input(draft.dtype.value_or(dtype), shape, layout);
     std::vector<char> used;
     if (other.sparse) used = inner_in_use(other.bsr, is_left != other.transposed);
     const bool inner_last = is_left != draft.transposed;
@@ -114,6 +116,60 @@ void make_operands(Random& random, Memory& memory, DType dtype, Draft& a, Draft&
   };
   fill(a, left, b, true);
   fill(b, right, a, false);
+}
+
+DType fp8_type(Random& random) { return random.pick({DType::e4m3, DType::e4m3, DType::e5m2}); }
+
+/// Factors of the size of `unit`, some of them 0.
+Tensor factors(Random& random, Memory& memory, const std::vector<std::int64_t>& shape,
+               double unit) {
+  const Tensor scale = memory.input(DType::f32, shape, Layout::wild);
+  memory.fill_normal(scale);
+  oracle::DenseArray array = oracle::read(scale);
+  for (double& x : array.values) x = random.chance(0.05) ? 0.0 : x * unit;
+  if (!repeats(scale)) oracle::write(scale, array);
+  return scale;
+}
+
+/// Factors of a random form for an operand in FP8, or none.
+void draw_factors(Random& random, Memory& memory, Operand& operand, bool is_left, double unit) {
+  if (random.chance(0.15)) return;
+  std::vector<std::int64_t> shape{1};
+  if (operand.is_sparse()) {
+    const Tensor& values = operand.sparse.values;
+    if (random.chance(0.8)) {
+      shape = {operand.sparse.stored_blocks()};
+      if (values.rank == 4 && random.chance(0.6)) shape.insert(shape.begin(), values.size(0));
+    }
+  } else if (random.chance(0.9)) {
+    const Tensor& dense = operand.dense;
+    const std::int64_t rows = dense.size(dense.rank - 2), cols = dense.size(dense.rank - 1);
+    const auto blocks = [](std::int64_t length) { return (length + 127) / 128; };
+    const bool in_rows = is_left != operand.transposed;  // lines of the product
+    switch (random.between(0, 3)) {
+      case 0:
+        shape = {1, 1};
+        break;
+      case 1:
+        shape = in_rows ? std::vector{rows, std::int64_t{1}} : std::vector{std::int64_t{1}, cols};
+        break;
+      case 2:
+        shape = in_rows ? std::vector{rows, blocks(cols)} : std::vector{blocks(rows), cols};
+        break;
+      default:
+        shape = {blocks(rows), blocks(cols)};
+    }
+    if (dense.rank == 3 && random.chance(0.6))
+      shape.insert(shape.begin(), random.chance(0.3) ? 1 : dense.size(0));
+  }
+  operand.scale = factors(random, memory, shape, unit);
+}
+
+/// Factors of both operands; sometimes those of one are tiny and those of the other huge.
+void draw_factors(Random& random, Memory& memory, MatmulProblem& problem) {
+  const double unit = random.pick({1.0, 1.0, 0.01, 1e-25, 1e25});
+  draw_factors(random, memory, problem.a, true, unit);
+  draw_factors(random, memory, problem.b, false, problem.a.scale ? 1 / unit : 1.0);
 }
 
 void draw_epilogue(Case<MatmulProblem>& c, const std::vector<std::int64_t>& out_shape,
@@ -178,6 +234,7 @@ void make_grouped(Case<MatmulProblem>& c, const ProductOptions& options, DType d
                     : dense_size(random, options.largest);
   b.batch = by_rows ? groups : 1;
   MatmulProblem& problem = c.problem;
+  if (options.fp8) a.dtype = fp8_type(random), b.dtype = fp8_type(random);
   make_operands(random, c.memory, dtype, a, b, problem.a, problem.b, Layout::wild);
   if (!by_rows) {
     // If groups divide the inner dimension, both operands are single dense matrices.
@@ -194,6 +251,7 @@ void make_grouped(Case<MatmulProblem>& c, const ProductOptions& options, DType d
     t.strides = {t.strides[1], t.strides[2]};
     t.rank = 2;
   }
+  if (options.fp8) draw_factors(random, c.memory, problem);
   problem.group_axis = *options.grouped;
   problem.group_offsets = c.memory.list(index_type(random), {groups + 1}, cuts);
   std::vector<std::int64_t> shape{a.rows, b.cols};
@@ -324,7 +382,9 @@ std::unique_ptr<Case<MatmulProblem>> matmul_case(std::uint64_t seed,
   a.batch = random.chance(0.7) ? batch : 1;
   b.batch = random.chance(0.7) ? batch : 1;
   const std::int64_t out_batch = std::max(a.batch, b.batch);
+  if (options.fp8) a.dtype = fp8_type(random), b.dtype = fp8_type(random);
   make_operands(random, c.memory, dtype, a, b, c.problem.a, c.problem.b, Layout::wild);
+  if (options.fp8) draw_factors(random, c.memory, c.problem);
   std::vector<std::int64_t> shape{a.rows, b.cols};
   if (out_batch != 1 || random.chance(0.1)) shape.insert(shape.begin(), out_batch);
   if (options.epilogue) draw_epilogue(c, shape, out_batch, false);

@@ -23,6 +23,8 @@ Format format_of(DType dtype) {
       return {8, -126, std::ldexp(255.0, 120)};
     case DType::e4m3:
       return {4, -6, 448.0};
+    case DType::e5m2:
+      return {3, -14, 57344.0};
     default:
       return {24, -126, std::numeric_limits<float>::max()};
   }
@@ -63,6 +65,8 @@ double read_element(const Tensor& tensor, std::int64_t element) {
       if ((bits & 0x7f) == 0x7f) return std::numeric_limits<double>::quiet_NaN();
       return decode(bits, 4, 3, false);
     }
+    case DType::e5m2:
+      return decode(load(std::uint8_t{}), 5, 2, true);
     case DType::i32:
       return load(std::int32_t{});
     case DType::i64:
@@ -107,6 +111,9 @@ void write_element(const Tensor& tensor, std::int64_t element, double value) {
       break;
     case DType::e4m3:
       store(static_cast<std::uint8_t>(std::isfinite(rounded) ? encode(rounded, 4, 3) : 0x7f));
+      break;
+    case DType::e5m2:
+      store(static_cast<std::uint8_t>(encode(rounded, 5, 2)));
       break;
     case DType::i32:
       store(static_cast<std::int32_t>(value));

@@ -54,9 +54,14 @@ struct Product {
   DenseArray slack;
 };
 
+/// Where products are added up: in f32; or in the tensor cores' sums of FP8, which align the 32
+/// products of a step to the largest one and keep 13 bits below it, before they are added in f32.
+enum class Sums : std::uint8_t { f32, fp8 };
+
 /// Results in the shape of `out`. `former`: contents of out before the run; if beta != 0 and there
 /// is no c, they are read, or out itself if `former` is null.
-Product matmul(const MatmulProblem& problem, const DenseArray* former = nullptr);
+Product matmul(const MatmulProblem& problem, const DenseArray* former = nullptr,
+               Sums sums = Sums::f32);
 /// Results in the shape of `out.values`; `former`: its values before the run. Positions that no row
 /// lists keep their former value.
 Product sddmm(const SddmmProblem& problem, const DenseArray* former = nullptr);

@@ -121,7 +121,10 @@ void attend(const AttentionInputs& in, std::int64_t batch, std::int64_t head, st
   lse = static_cast<double>(top + std::log(total));
   if (emulate) {
     const DType dtype = in.problem.q.dtype;
-    for (Real& weight : weights) weight = static_cast<Real>(round_to(dtype, weight));
+    // P in FP8 is multiplied by 256 first, so that its range is used.
+    const double unit = dtype == DType::e4m3 ? 256 : 1;
+    for (Real& weight : weights)
+      weight = static_cast<Real>(round_to(dtype, static_cast<double>(weight) * unit) / unit);
   }
   std::vector<Real> sums(static_cast<std::size_t>(in.dim_v), Real{0});
   std::vector<double> sizes(sums.size(), 0.0), largest_terms(sums.size(), 0.0);
@@ -220,19 +223,27 @@ std::int64_t visible_pairs(const AttentionProblem& problem) {
   return pairs;
 }
 
-/// Multiplies rows [.., heads, dim] by a scale per outer index and head, per head, or for all.
+/// Multiplies rows [.., heads, dim] by their factors: for all, per head, per outer index and head,
+/// or these for each 64 or 128 rows.
 static void scale_rows(DenseArray& rows, const Tensor& scale) {
   if (!scale) return;
   const DenseArray factors = read(scale);
   const std::size_t rank = rows.shape.size();
   const std::int64_t heads = rows.shape[rank - 2], dim = rows.shape[rank - 1];
-  const std::int64_t inner = rank == 4 ? rows.shape[1] : 1;
+  const std::int64_t inner = rows.shape[rank - 3];
+  const bool by_rows = scale.rank + 1 == static_cast<int>(rank);
+  const std::int64_t blocks = by_rows ? scale.size(scale.rank - 1) : 1;
+  const std::int64_t each = blocks == (inner + 127) / 128 ? 128 : 64;
   for (std::size_t at = 0; at < rows.values.size(); ++at) {
     const std::int64_t row = static_cast<std::int64_t>(at) / dim;
     const std::int64_t head = row % heads, outer = row / heads / inner;
-    const std::int64_t factor = scale.rank == 2      ? outer * heads + head
-                                : scale.size(0) == 1 ? 0
-                                                     : head;
+    std::int64_t factor = 0;
+    if (by_rows)
+      factor = (outer * heads + head) * blocks + row / heads % inner / each;
+    else if (scale.rank == 2)
+      factor = outer * heads + head;
+    else if (scale.size(0) > 1)
+      factor = head;
     rows.values[at] *= factors.values[static_cast<std::size_t>(factor)];
   }
 }
@@ -251,6 +262,7 @@ AttentionInputs::AttentionInputs(const AttentionProblem& source)
             : dim == 0   ? 1
                          : 1 / std::sqrt(static_cast<double>(dim))) {
   for (std::int64_t b = 0; b < batches(source); ++b) sequences.push_back(sequence(source, b));
+  scale_rows(q, source.q_scale);
   scale_rows(k, source.k_scale);
   scale_rows(v, source.v_scale);
 }

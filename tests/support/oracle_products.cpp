@@ -52,6 +52,7 @@ struct Lists {
 /// in no sum, whatever the other factor is.
 struct Side {
   std::int64_t batches = 1, rows = 0, cols = 0;
+  bool scaled = false;
   std::vector<double> value;
   std::vector<char> stored;
 
@@ -60,9 +61,44 @@ struct Side {
   }
 };
 
+/// The factors of an operand; 1 where there are none.
+class Factors {
+ public:
+  explicit Factors(const Operand& operand) : present_(static_cast<bool>(operand.scale)) {
+    if (present_) values_ = read(operand.scale);
+  }
+
+  /// Of element (i, j) of a dense tensor as it is stored.
+  double dense(std::int64_t batch, std::int64_t i, std::int64_t j, std::int64_t rows,
+               std::int64_t cols) const {
+    if (!present_) return 1;
+    const auto rank = values_.shape.size();
+    if (rank == 1) return values_.values[0];
+    const int last = static_cast<int>(rank) - 1;
+    const std::int64_t r = box(i, rows, values_.size(last - 1)),
+                       c = box(j, cols, values_.size(last));
+    return rank == 2 ? values_({r, c}) : values_({pick(batch, values_.size(0)), r, c});
+  }
+  /// Of stored block p.
+  double block(std::int64_t batch, std::int64_t p) const {
+    if (!present_) return 1;
+    if (values_.shape.size() == 2) return values_({pick(batch, values_.size(0)), p});
+    return values_.values[values_.values.size() == 1 ? 0 : static_cast<std::size_t>(p)];
+  }
+
+ private:
+  static std::int64_t box(std::int64_t i, std::int64_t length, std::int64_t count) {
+    return count == 1 ? 0 : count == length ? i : i / 128;
+  }
+  bool present_;
+  DenseArray values_;
+};
+
 Side side_of(const Operand& operand) {
   Side side;
   const bool turned = operand.transposed;
+  const Factors factors(operand);
+  side.scaled = static_cast<bool>(operand.scale);
   const auto resize = [&](std::int64_t rows, std::int64_t cols, std::int64_t batches) {
     side.batches = batches;
     side.rows = turned ? cols : rows;
@@ -81,7 +117,10 @@ Side side_of(const Operand& operand) {
     resize(dense.size(1), dense.size(2), dense.size(0));
     for (std::int64_t b = 0; b < dense.size(0); ++b) {
       for (std::int64_t i = 0; i < dense.size(1); ++i) {
-        for (std::int64_t j = 0; j < dense.size(2); ++j) put(b, i, j, dense({b, i, j}));
+        for (std::int64_t j = 0; j < dense.size(2); ++j) {
+          const double factor = factors.dense(b, i, j, dense.size(1), dense.size(2));
+          put(b, i, j, dense({b, i, j}) * factor);
+        }
       }
     }
     return side;
@@ -96,7 +135,7 @@ Side side_of(const Operand& operand) {
       for (std::int64_t i = 0; i < lists.block_rows; ++i) {
         for (std::int64_t j = 0; j < lists.block_cols; ++j) {
           put(b, row * lists.block_rows + i, col * lists.block_cols + j,
-              values({pick(b, values.size(0)), p, i, j}));
+              values({pick(b, values.size(0)), p, i, j}) * factors.block(b, p));
         }
       }
     });
@@ -145,6 +184,8 @@ double activate(Activation activation, double x) {
 struct Terms {
   Sum product;
   std::int64_t depth = 0;  // summands of the product
+  bool scaled = false;     // whether factors multiply operands
+  Sums sums = Sums::f32;
   double alpha = 1, beta = 0, former = 0, bias = 0;
   Activation activation = Activation::none;
 };
@@ -156,6 +197,12 @@ void finish(const Terms& terms, double& value, double& slack) {
   value = activate(terms.activation, sum);
   const double product_size = std::fabs(terms.alpha) * terms.product.size;
   slack = static_cast<double>(terms.depth + 2) * kUnit * product_size;
+  // Factors round each operand or, in any order, the sum: two of them, their product, the sum.
+  if (terms.scaled) slack += 4 * kUnit * product_size;
+  // Of the 33 numbers of a step each loses half a bit of the 13 on average, and their largest is
+  // about a fifth of the sum of the sizes of normal values: 33 / 2 / 5 units of 2^-13, times two.
+  constexpr double kFp8Unit = 0x1p-10;
+  if (terms.sums == Sums::fp8) slack += kFp8Unit * product_size;
   // alpha, beta and the two additions round once each.
   if (terms.alpha != 1 || kept != 0 || terms.bias != 0) {
     slack += 4 * kUnit * (product_size + std::fabs(kept) + std::fabs(terms.bias));
@@ -176,7 +223,7 @@ double bias_at(const MatmulProblem& problem, const DenseArray& bias, std::int64_
 
 }  // namespace
 
-Product matmul(const MatmulProblem& problem, const DenseArray* former) {
+Product matmul(const MatmulProblem& problem, const DenseArray* former, Sums sums) {
   const Side a = side_of(problem.a), b = side_of(problem.b);
   const Epilogue& epilogue = problem.epilogue;
   DenseArray out(std::vector<std::int64_t>(problem.out.shape.begin(),
@@ -209,6 +256,8 @@ Product matmul(const MatmulProblem& problem, const DenseArray* former) {
         // If groups divide the inner dimension, a and b are single matrices.
         terms.product = dot(a, b, by_rows ? 0 : batch, by_rows ? group : batch, i, j, begin, end);
         terms.depth = end - begin;
+        terms.scaled = a.scaled || b.scaled;
+        terms.sums = sums;
         terms.alpha = epilogue.alpha;
         terms.beta = epilogue.beta;
         if (epilogue.beta != 0) {

@@ -44,6 +44,9 @@ const Format kFormats[] = {
     {"e4m3", 3, 7, 0x7e, 0x7e, 0x80,
      [](std::uint32_t code) { return core::float_from_e4m3(static_cast<std::uint8_t>(code)); },
      [](float x) { return std::uint32_t{core::e4m3_from_float(x)}; }},
+    {"e5m2", 2, 15, 0x7b, 0x7c, 0x80,
+     [](std::uint32_t code) { return core::float_from_e5m2(static_cast<std::uint8_t>(code)); },
+     [](float x) { return std::uint32_t{core::e5m2_from_float(x)}; }},
 };
 
 class Half : public ::testing::TestWithParam<Format> {};
@@ -126,6 +129,9 @@ TEST(HalfConstants, WorkAtCompileTime) {
   static_assert(core::e4m3_from_float(1000.0f) == 0x7e);
   static_assert(core::float_from_e4m3(0x7e) == 448.0f);
   static_assert(core::e4m3_from_float(kNan) == 0x7f);
+  static_assert(core::e5m2_from_float(1e9f) == 0x7c);
+  static_assert(core::float_from_e5m2(0x7b) == 57344.0f);
+  static_assert(core::e5m2_from_float(-kNan) == 0xfe || core::e5m2_from_float(-kNan) == 0x7e);
 }
 
 }  // namespace

@@ -104,6 +104,22 @@ TEST(AttentionShape, dense_tensors) {
              p.v_scale = tensor(nullptr, DType::f32, {3, 2});
            },
            {"attention: v_scale: expected shape [batch = 2, kv_heads = 2]", "got f32[3, 2]"}},
+          {"scales of 64 and 128 rows",
+           [](P& p) {
+             p.q.dtype = p.k.dtype = p.v.dtype = DType::e4m3;
+             p.q_scale = tensor(nullptr, DType::f32, {2, 8, 2});
+             p.k_scale = tensor(nullptr, DType::f32, {2, 2, 4});
+             p.v_scale = tensor(nullptr, DType::f32, {2, 2, 2});
+           }},
+          {"scales of other rows",
+           [](P& p) {
+             p.q.dtype = p.k.dtype = p.v.dtype = DType::e4m3;
+             p.k_scale = tensor(nullptr, DType::f32, {2, 2, 3});
+           },
+           {"attention: k_scale: expected shape [batch = 2, kv_heads = 2, ", "got f32[2, 2, 3]"}},
+          {"q_scale beside q in 16 bits",
+           [](P& p) { p.q_scale = tensor(nullptr, DType::f32, {1}); },
+           {"attention: q_scale: expected none, as the values are bf16 and not e4m3"}},
           {"scales in 16 bits",
            [](P& p) {
              p.k.dtype = p.v.dtype = DType::e4m3;
@@ -112,7 +128,7 @@ TEST(AttentionShape, dense_tensors) {
            {"attention: k_scale: expected dtype f32, got bf16"}},
           {"scales of 16-bit keys",
            [](P& p) { p.k_scale = tensor(nullptr, DType::f32, {1}); },
-           {"attention: k_scale: expected none, as k and v are bf16 and not e4m3, got f32[1]"}},
+           {"attention: k_scale: expected none, as the values are bf16 and not e4m3, got f32[1]"}},
           {"no k", [](P& p) { p.k = {}; }, {"attention: k: expected a tensor, got none"}},
           {"k on another device",
            [](P& p) { p.k.device.kind = DeviceKind::cuda; },

@@ -1,8 +1,10 @@
+#include "src/problem/expand.hpp"
 #include "tests/unit/shape_problems.hpp"
 
 namespace tessera::planning {
 namespace {
 
+using tessera::testing::error_text;
 using tessera::testing::expect_cases;
 using Matmul = tessera::testing::ProblemCase<MatmulProblem>;
 
@@ -49,8 +51,13 @@ TEST(MatmulShape, tensors) {
            {"matmul: b: expected dtype f32 as a has, got f16"}},
           {"integers as values",
            [](P& p) { p.a.dense.dtype = DType::u8; },
-           {"matmul: a: expected dtype f32, f16, bf16 or e4m3, got u8[2, 64, 32]"}},
+           {"matmul: a: expected dtype f32, f16, bf16, e4m3 or e5m2, got u8[2, 64, 32]"}},
           {"e4m3 values", [](P& p) { p.a.dense.dtype = p.b.dense.dtype = DType::e4m3; }},
+          {"e4m3 times e5m2",
+           [](P& p) { p.a.dense.dtype = DType::e4m3, p.b.dense.dtype = DType::e5m2; }},
+          {"e4m3 times f16",
+           [](P& p) { p.a.dense.dtype = DType::e4m3, p.b.dense.dtype = DType::f16; },
+           {"matmul: b: expected dtype e4m3 as a has, got f16"}},
           {"unknown dtype",
            [](P& p) { p.a.dense.dtype = static_cast<DType>(77); },
            {"matmul: a: expected a known dtype, got dtype number 77"}},
@@ -109,6 +116,105 @@ TEST(MatmulShape, tensors) {
            }},
       },
       kCheckShape);
+}
+
+MatmulProblem fp8_problem() {
+  MatmulProblem p{.a = tensor(nullptr, DType::e4m3, {2, 200, 300}),
+                  .b = transpose(tensor(nullptr, DType::e5m2, {150, 300})),
+                  .out = f32({2, 200, 150})};
+  return p;
+}
+
+TEST(MatmulShape, FactorsSayWhichElementsShareThem) {
+  const auto forms = [](std::initializer_list<std::int64_t> a,
+                        std::initializer_list<std::int64_t> b) {
+    MatmulProblem p = fp8_problem();
+    p.a.scale = f32(a), p.b.scale = f32(b);
+    const MatmulShape shape = shape_of(p);
+    return std::pair(shape.a.scale, shape.b.scale);
+  };
+  using enum ScaleForm;
+  EXPECT_EQ(forms({1}, {1, 1}), std::pair(tensor, tensor));
+  EXPECT_EQ(forms({2, 1, 1}, {150, 1}), std::pair(matrix, line));
+  EXPECT_EQ(forms({1, 200, 1}, {150, 3}), std::pair(line, line_128));
+  EXPECT_EQ(forms({2, 200, 3}, {2, 3}), std::pair(line_128, block_128));
+  EXPECT_EQ(forms({2, 3}, {1}), std::pair(block_128, tensor));
+  EXPECT_EQ(shape_of(fp8_problem()).a.scale, none);
+}
+
+TEST(MatmulShape, factors) {
+  using P = MatmulProblem;
+  const std::string of_a =
+      "matmul: a.scale: expected [1], [200, 1] (per row of a), [200, 3] (1 x "
+      "128) or [2, 3] (128 x 128); or a batch of 2 of these, got f32";
+  const std::string of_b =
+      "matmul: b.scale: expected [1], [150, 1] (per column of b), [150, 3] (1 "
+      "x 128) or [2, 3] (128 x 128), got f32";
+  expect_cases(
+      fp8_problem,
+      std::vector<Matmul>{
+          {"of f32",
+           [](P& p) {
+             p.a = f32({2, 200, 300}), p.b = f32({300, 150}), p.a.scale = f32({1});
+           },
+           {"matmul: a.scale: expected none, as the values are f32 and not FP8, got f32[1]"}},
+          {"dtype",
+           [](P& p) { p.a.scale = tensor(nullptr, DType::bf16, {1}); },
+           {"matmul: a.scale: expected dtype f32, got bf16[1]"}},
+          {"device",
+           [](P& p) { p.a.scale = tensor(nullptr, DType::f32, {1}, kGpu); },
+           {"matmul: a.scale: expected all tensors on cpu"}},
+          {"along the depth of a",
+           [](P& p) {
+             p.a.scale = f32({1, 300});
+           },
+           {of_a + "[1, 300]"}},
+          {"along the depth of b",
+           [](P& p) {
+             p.b.scale = f32({1, 300});
+           },
+           {of_b + "[1, 300]"}},
+          {"128 of a column of a",
+           [](P& p) {
+             p.a.scale = f32({2, 300});
+           },
+           {of_a + "[2, 300]"}},
+          {"rank 1", [](P& p) { p.a.scale = f32({200}); }, {of_a + "[200]"}},
+          {"batch",
+           [](P& p) {
+             p.a.scale = f32({3, 200, 1});
+           },
+           {of_a + "[3, 200, 1]"}},
+          {"rank above the operand's",
+           [](P& p) {
+             p.b.scale = f32({1, 150, 1});
+           },
+           {of_b + "[1, 150, 1]"}},
+      },
+      kCheckShape);
+}
+
+TEST(MatmulShape, FactorsOfStoredBlocks) {
+  MatmulProblem p{.a = seven_blocks(), .b = {}, .out = {}};
+  p.a.sparse.values.dtype = DType::e4m3;
+  const std::int64_t rows = p.a.sparse.rows, cols = p.a.sparse.cols;
+  p.b = tensor(nullptr, DType::e4m3, {cols, 16});
+  p.out = f32({rows, 16});
+  p.a.scale = f32({7});
+  EXPECT_EQ(shape_of(p).a.scale, ScaleForm::stored_block);
+  EXPECT_TRUE(expansions_of(shape_of(p)).empty());
+  p.a.scale = f32({1});
+  EXPECT_EQ(shape_of(p).a.scale, ScaleForm::tensor);
+  EXPECT_FALSE(expansions_of(shape_of(p)).empty());
+  p.a.scale = f32({6});
+  EXPECT_EQ(error_text([&] { shape_of(p); }),
+            "matmul: a.scale: expected [1] or [7], a factor for each stored block, got f32[6] on "
+            "cpu");
+  SddmmProblem sampled;
+  sampled.a = scaled(f32({rows, 16}), f32({1})), sampled.b = f32({16, cols});
+  sampled.out = seven_blocks();
+  EXPECT_EQ(error_text([&] { shape_of(sampled); }),
+            "sddmm: a.scale: expected none, as only matmul has factors, got f32[1] on cpu");
 }
 
 TEST(MatmulShape, out_and_epilogue) {

@@ -121,7 +121,8 @@ TEST_P(BsrOfDType, HasTheBlocksOfAPattern) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, BsrOfDType,
-                         ::testing::Values(DType::f32, DType::f16, DType::bf16, DType::e4m3),
+                         ::testing::Values(DType::f32, DType::f16, DType::bf16, DType::e4m3,
+                                           DType::e5m2),
                          [](const auto& dtype) { return to_string(dtype.param); });
 
 TEST(Bsr, ThresholdCutsByTheLargestElement) {

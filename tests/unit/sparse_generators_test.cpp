@@ -234,7 +234,7 @@ TEST(Generators, PowerLawKeepsItsTotal) {
 
 TEST(Generators, TopKTakesTheLargest) {
   generate::Random random(52);
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2}) {
     for (int round = 0; round < 60; ++round) {
       const std::int64_t rows = random.between(0, 5), cols = random.between(0, 9);
       const std::int64_t k = random.between(0, cols), pitch = cols + 2;

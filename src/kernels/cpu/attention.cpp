@@ -66,8 +66,8 @@ class Forward {
     std::fill(s.lo, s.lo + lanes, 0);
     std::fill(s.hi, s.hi + lanes, 0);
     for (std::int64_t h = 0; h < tile.head_count; ++h) {
-      load_lanes(isa_, view_.queries(problem_.q, sequence, tile.head + h), tile.row, tile.row_count,
-                 shape_.dim, h * tile.row_count, strips, s.q, s.row);
+      load_lanes(isa_, view_.queries(problem_.q, sequence, tile.head + h, problem_.q_scale),
+                 tile.row, tile.row_count, shape_.dim, h * tile.row_count, strips, s.q, s.row);
       for (std::int64_t i = 0; i < tile.row_count; ++i) {
         const planning::KeyRange seen = sequence.sight.of_row(tile.row + i);
         s.lo[h * tile.row_count + i] = lane_bound(seen.begin);

@@ -107,6 +107,9 @@ void load_lanes(const Simd& isa, const RowsView& source, std::int64_t first, std
                 std::int64_t dim, std::int64_t lane, const Strips& strips, float* to, float* row) {
   for (std::int64_t i = 0; i < count; ++i) {
     isa.load(source.at(first + i), source.dtype, source.col, dim, row);
+    const float factor = source.factors.of(first + i);
+    if (factor != 1.0f)
+      for (std::int64_t d = 0; d < dim; ++d) row[d] *= factor;
     const LanePlace place = place_of(lane + i, dim, strips, isa.lanes);
     float* column = to + place.base + place.column;
     for (std::int64_t d = 0; d < dim; ++d) column[d * place.width] = row[d];

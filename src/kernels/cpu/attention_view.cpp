@@ -1,21 +1,25 @@
 #include "src/kernels/cpu/attention_view.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include <tessera/host_tensor.hpp>
 
 #include "src/core/check_lists.hpp"
+#include "src/problem/scale_rules.hpp"
 #include "src/sparse/support.hpp"
 #include "src/walk/views.hpp"
 
 namespace tessera::cpu {
 
 KeyRowsView::Run KeyRowsView::run(std::int64_t key, std::int64_t end) const {
-  if (!paged) return {rows.at(key), end - key, scale ? *scale : 1.0f};
+  RowFactors factors = rows.factors;
+  if (!paged) return {rows.at(key), std::min(end - key, factors.left(key)), factors.of(key)};
   const planning::PageView::Run run = pages.run(batch, key, end);
   if (run.page < 0) return {nullptr, run.count};
+  if (factors.data) factors.data += run.page * scale_stride;
   return {rows.data + (run.page * page_stride + run.slot * rows.row) * size_of(rows.dtype),
-          run.count, scale ? scale[run.page * scale_stride] : 1.0f};
+          std::min(run.count, factors.left(run.slot)), factors.of(run.slot)};
 }
 
 namespace {
@@ -32,11 +36,36 @@ RowsView rows_of(const Tensor& t, std::int64_t batch, std::int64_t first, std::i
   return view;
 }
 
+/// The factors of a head of `of`, of its outer index 0. `first`: the row where a packed sequence
+/// begins.
+RowFactors factors_of(const Tensor& scale, const Tensor& of, std::int64_t first,
+                      std::int64_t head) {
+  RowFactors factors;
+  if (!scale) return factors;
+  const bool by_rows = scale.rank == of.rank - 1;
+  const int head_dim = scale.rank - (by_rows ? 2 : 1);
+  factors.data = static_cast<const float*>(scale.data);
+  if (scale.size(head_dim) > 1) factors.data += head * scale.stride(head_dim);
+  if (!by_rows) return factors;
+  factors.stride = scale.stride(scale.rank - 1);
+  factors.rows = planning::rows_per_scale(of.size(of.rank - 3), scale.size(scale.rank - 1));
+  factors.first = first;
+  return factors;
+}
+
+/// Elements from the factors of one outer index to those of the next.
+std::int64_t outer_stride(const Tensor& scale, const Tensor& of) {
+  return of.rank == 4 && scale && scale.rank >= 2 ? scale.stride(0) : 0;
+}
+
 }  // namespace
 
-RowsView AttentionView::queries(const Tensor& tensor, const Sequence& sequence,
-                                std::int64_t head) const {
-  return rows_of(tensor, sequence.batch, sequence.q_begin, head);
+RowsView AttentionView::queries(const Tensor& tensor, const Sequence& sequence, std::int64_t head,
+                                const Tensor& scale) const {
+  RowsView view = rows_of(tensor, sequence.batch, sequence.q_begin, head);
+  view.factors = factors_of(scale, tensor, sequence.q_begin, head);
+  if (scale) view.factors.data += sequence.batch * outer_stride(scale, tensor);
+  return view;
 }
 
 KeyRowsView AttentionView::keys(const Tensor& tensor, const Sequence& sequence,
@@ -49,12 +78,12 @@ KeyRowsView AttentionView::keys(const Tensor& tensor, const Sequence& sequence,
     view.pages = planning::page_view(problem_.page_table, tensor);
     view.page_stride = tensor.stride(0);
   }
-  if (scale) {
-    const std::int64_t head = scale.size(scale.rank - 1) == 1 ? 0 : kv_head;
-    view.scale = static_cast<const float*>(scale.data) + head * scale.stride(scale.rank - 1);
-    if (scale.rank == 2 && view.paged) view.scale_stride = scale.stride(0);
-    if (scale.rank == 2 && !view.paged) view.scale += sequence.batch * scale.stride(0);
-  }
+  view.rows.factors = factors_of(scale, tensor, view.paged ? 0 : sequence.kv_begin, kv_head);
+  const std::int64_t stride = outer_stride(scale, tensor);
+  if (view.paged)
+    view.scale_stride = stride;
+  else if (scale)
+    view.rows.factors.data += sequence.batch * stride;
   return view;
 }
 

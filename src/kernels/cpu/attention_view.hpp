@@ -19,11 +19,24 @@ inline bool is_empty(const Tensor& tensor) {
   return !tensor;
 }
 
+/// Factors of the rows of a head; without data they are 1.
+struct RowFactors {
+  const float* data = nullptr;
+  std::int64_t rows = INT64_MAX;  // that share one
+  std::int64_t stride = 0;        // to the next one
+  std::int64_t first = 0;         // the row, among all, of row 0
+
+  float of(std::int64_t row) const { return data ? data[(first + row) / rows * stride] : 1.0f; }
+  /// Rows from `row` on that share its factor.
+  std::int64_t left(std::int64_t row) const { return rows - (first + row) % rows; }
+};
+
 /// Rows of one sequence and head of q, out, k, v or a gradient; strides in elements.
 struct RowsView {
   char* data = nullptr;
   DType dtype = DType::none;
   std::int64_t row = 0, col = 0;
+  RowFactors factors{};
 
   void* at(std::int64_t index) const { return data + index * row * size_of(dtype); }
 };
@@ -34,8 +47,7 @@ struct KeyRowsView {
   bool paged = false;
   planning::PageView pages;
   std::int64_t batch = 0, page_stride = 0;
-  const float* scale = nullptr;   // of the head; null: 1
-  std::int64_t scale_stride = 0;  // between pages
+  std::int64_t scale_stride = 0;  // of the factors, between pages
 
   /// Consecutive rows from `key` on, and their factor; `data` is null if no page holds them.
   struct Run {
@@ -54,8 +66,9 @@ class AttentionView {
       : problem_(problem), shape_(shape), sequences_(planning::sequences_of(problem, shape)) {}
 
   Sequence sequence(std::int64_t batch) const { return sequences_.at(batch); }
-  /// Rows of a tensor shaped like q, out or their gradients.
-  RowsView queries(const Tensor& tensor, const Sequence& sequence, std::int64_t head) const;
+  /// Rows of a tensor shaped like q, out or their gradients, with q_scale.
+  RowsView queries(const Tensor& tensor, const Sequence& sequence, std::int64_t head,
+                   const Tensor& scale = {}) const;
   /// Rows of a tensor shaped like k, v or their gradients, with k_scale or v_scale.
   KeyRowsView keys(const Tensor& tensor, const Sequence& sequence, std::int64_t kv_head,
                    const Tensor& scale = {}) const;

@@ -12,7 +12,6 @@ namespace {
 using planning::AppendRows;
 using planning::AppendShape;
 using planning::HeadRows;
-using planning::QuantizeShape;
 
 void load_row(const HeadRows& rows, std::int64_t at, std::int64_t dim, float* row) {
   simd().load(static_cast<const char*>(rows.data) + at * size_of(rows.dtype), rows.dtype, rows.col,
@@ -22,7 +21,8 @@ void load_row(const HeadRows& rows, std::int64_t at, std::int64_t dim, float* ro
 void store_narrow(const float* row, std::int64_t dim, float scale, const HeadRows& rows,
                   std::int64_t at) {
   auto* out = static_cast<std::uint8_t*>(rows.data) + at;
-  for (std::int64_t d = 0; d < dim; ++d) out[d * rows.col] = planning::e4m3_of(row[d], scale);
+  for (std::int64_t d = 0; d < dim; ++d)
+    out[d * rows.col] = planning::fp8_of(rows.dtype, row[d], scale);
 }
 
 /// Rows of scratch for the threads of a loop.
@@ -39,32 +39,6 @@ class Rows {
 };
 
 }  // namespace
-
-void quantize(const QuantizeShape& s, bool compute_scales, int threads) {
-  Rows rows(threads, s.dim);
-  const std::int64_t each = s.rows_per_factor();
-  if (compute_scales) {
-    parallel_for(threads, s.factors(), [&](int thread, std::int64_t factor) {
-      float* const row = rows.of(thread);
-      float largest = 0;
-      for (std::int64_t i = 0; i < each; ++i) {
-        const auto [o, inner, h] = s.row(factor * each + i);
-        load_row(s.x, s.x.at(o, inner, h), s.dim, row);
-        for (std::int64_t d = 0; d < s.dim; ++d)
-          largest = std::max(largest, planning::finite_magnitude(row[d]));
-      }
-      *s.scale.at(factor / s.scale_heads, factor % s.scale_heads) = planning::scale_for(largest);
-    });
-  }
-  parallel_for(threads, s.outer * s.inner, [&](int thread, std::int64_t index) {
-    float* const row = rows.of(thread);
-    const std::int64_t o = index / s.inner, i = index % s.inner;
-    for (std::int64_t h = 0; h < s.heads; ++h) {
-      load_row(s.x, s.x.at(o, i, h), s.dim, row);
-      store_narrow(row, s.dim, s.scale.of(o, h), s.out, s.out.at(o, i, h));
-    }
-  });
-}
 
 void append(const AppendShape& s, int threads) {
   Rows rows(threads, std::max(s.k.dim, s.v.dim));

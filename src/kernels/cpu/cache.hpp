@@ -5,7 +5,6 @@
 // Caches of keys and values in host memory. Arguments have been checked before.
 namespace tessera::cpu {
 
-void quantize(const planning::QuantizeShape& shape, bool compute_scales, int threads);
 void append(const planning::AppendShape& shape, int threads);
 
 }  // namespace tessera::cpu

@@ -19,7 +19,6 @@ using planning::MatmulShape;
 struct Job {
   std::int64_t m = 0, n = 0, k = 0;
   MatrixView left, right;
-  const void* right_id = nullptr;  // equal for jobs that share the right operand
   // Sparse left: its lists, and height and depth of a block in the product.
   bool sparse_left = false;
   BlockLists left_lists;
@@ -31,6 +30,10 @@ struct Job {
   std::int64_t width = 0;
   TileOutput out;
 
+  bool shares_right_of(const Job& o) const {
+    return right.data == o.right.data && right.scale.data == o.right.scale.data && k == o.k &&
+           n == o.n;
+  }
   std::int64_t lines(const planning::Tile& tile) const {
     if (!sparse_left) return (m + tile.m - 1) / tile.m;
     return height == 0 ? 0 : m / height * pieces();
@@ -117,44 +120,44 @@ class Matmul {
     job.out = output_of(problem_, by_rows ? 0 : batch, batch, by_rows ? begin : 0);
     MatrixView a, b;
     if (!shape_.a.sparse) {
-      a = dense_view(problem_.a.dense, problem_.a.transposed, batch);
-      if (by_rows) a.data += begin * a.row * size_of(a.dtype);
-      if (by_inner) a.data += begin * a.col * size_of(a.dtype);
+      a = dense_view(problem_.a, batch);
+      if (by_rows) a = a.from(begin, 0);
+      if (by_inner) a = a.from(0, begin);
     }
     if (!shape_.b.sparse) {
-      b = dense_view(problem_.b.dense, problem_.b.transposed, batch);
-      if (by_inner) b.data += begin * b.row * size_of(b.dtype);
+      b = dense_view(problem_.b, batch);
+      if (by_inner) b = b.from(begin, 0);
     }
     if (sides_.swapped) {
       std::swap(job.m, job.n);
       job.out = job.out.turned();
-      std::swap(a.row, a.col);
-      std::swap(b.row, b.col);
-      job.left = b;
-      job.right = a;
+      job.left = b.turned();
+      job.right = a.turned();
     } else {
       job.left = a;
       job.right = b;
     }
-    if (shape_.a.sparse) set_sparse_left(job, problem_.a.sparse, problem_.a.transposed, batch);
+    if (shape_.a.sparse) set_sparse_left(job, problem_.a, problem_.a.transposed, batch);
     if (sides_.swapped && shape_.b.sparse)
-      set_sparse_left(job, problem_.b.sparse, !problem_.b.transposed, batch);
+      set_sparse_left(job, problem_.b, !problem_.b.transposed, batch);
     if (shape_.a.sparse && shape_.b.sparse) {
       const BsrMatrix& matrix = problem_.b.sparse;
       job.sparse_right = true;
       job.right = pool_view(matrix, problem_.b.transposed, batch);
+      job.right.scale = pool_factors(problem_.b, job.right.block_rows, batch);
       job.right_lists = (problem_.b.transposed ? lists_by_row(matrix, batch)
                                                : lists_by_column(schedule_.b, matrix, batch));
       job.width = problem_.b.transposed ? matrix.block_rows() : matrix.block_cols();
     }
-    job.right_id = job.right.data;
     return job;
   }
 
   // `turned`: the left operand's lines are columns of the stored matrix.
-  void set_sparse_left(Job& job, const BsrMatrix& matrix, bool turned, std::int64_t batch) const {
+  void set_sparse_left(Job& job, const Operand& operand, bool turned, std::int64_t batch) const {
+    const BsrMatrix& matrix = operand.sparse;
     job.sparse_left = true;
     job.left = pool_view(matrix, turned, batch);
+    job.left.scale = pool_factors(operand, job.left.block_rows, batch);
     job.left_stride = pool_stride(matrix);
     job.height = turned ? matrix.block_cols() : matrix.block_rows();
     job.depth = turned ? matrix.block_rows() : matrix.block_cols();
@@ -181,8 +184,7 @@ class Matmul {
     std::size_t end = begin;
     for (; end < jobs_.size(); ++end) {
       const Job& job = jobs_[end];
-      const bool shared = end > begin && job.right_id == jobs_[end - 1].right_id &&
-                          job.k == jobs_[end - 1].k && job.n == jobs_[end - 1].n;
+      const bool shared = end > begin && job.shares_right_of(jobs_[end - 1]);
       const std::int64_t floats = job.k * pad_lanes(job.n);
       if (!shared && end > begin && used + floats > room) break;
       if (!shared) {
@@ -200,9 +202,7 @@ class Matmul {
   std::size_t run_in_slices(std::size_t begin) {
     const Job& first = jobs_[begin];
     std::size_t end = begin + 1;
-    while (end < jobs_.size() && jobs_[end].right_id == first.right_id && jobs_[end].k == first.k &&
-           jobs_[end].n == first.n)
-      ++end;
+    while (end < jobs_.size() && jobs_[end].shares_right_of(first)) ++end;
     const std::int64_t slice = context_.columns_per_pass(first.k);
     for (std::int64_t col = 0; col < first.n; col += slice) {
       const std::int64_t cols = std::min(slice, first.n - col);
@@ -267,15 +267,17 @@ class Matmul {
     terms.clear();
     if (!job.sparse_left) {
       const std::int64_t first = line * context_.tile().m;
-      if (job.k > 0) terms.push_back({first * job.left.row, 0, job.k});
+      if (job.k > 0) terms.push_back({first * job.left.row, 0, job.k, first, 0});
       return {first, static_cast<int>(std::min<std::int64_t>(context_.tile().m, job.m - first))};
     }
     const std::int64_t block = job.order[line / job.pieces()];
     const std::int64_t skip = line % job.pieces() * planning::kMaxTileRows;
     const planning::BsrRow row = job.left_lists.line(block);
-    for (std::int64_t e = row.begin; e < row.end; ++e)
-      terms.push_back({job.left_lists.position(e) * job.left_stride + skip * job.left.row,
-                       row.column(e) * job.depth, job.depth});
+    for (std::int64_t e = row.begin; e < row.end; ++e) {
+      const std::int64_t position = job.left_lists.position(e);
+      terms.push_back({position * job.left_stride + skip * job.left.row, row.column(e) * job.depth,
+                       job.depth, position * job.height + skip, 0});
+    }
     return {block * job.height + skip,
             static_cast<int>(std::min(planning::kMaxTileRows, job.height - skip))};
   }
@@ -337,7 +339,7 @@ class Matmul {
         const std::int64_t from = std::max(term.right_row, block);
         met.push_back({term.left + (from - term.right_row) * job.left.col,
                        job.right_lists.position(f) * depth + from - block,
-                       std::min(end, block + depth) - from});
+                       std::min(end, block + depth) - from, term.left_row, 0});
       }
     }
     thread.terms.swap(met);

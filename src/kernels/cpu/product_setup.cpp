@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/kernels/cpu/parallel.hpp"
+#include "src/problem/scale_rules.hpp"
 
 namespace tessera::cpu {
 
@@ -21,11 +22,43 @@ MatrixView batch_view(const Tensor& tensor, int rank, std::int64_t batch) {
   return view;
 }
 
+/// The factors of one batch, as the tensor is stored.
+ScaleView dense_factors(const Operand& operand, std::int64_t batch) {
+  const Tensor &scale = operand.scale, &dense = operand.dense;
+  ScaleView view;
+  view.data = static_cast<const float*>(scale.data);
+  if (scale.rank == 1) return view;  // one for all
+  const auto box = planning::scale_box(dense.size(dense.rank - 2), dense.size(dense.rank - 1),
+                                       scale.size(scale.rank - 2), scale.size(scale.rank - 1));
+  if (scale.rank == 3 && scale.size(0) > 1) view.data += batch * scale.stride(0);
+  view.row = scale.stride(scale.rank - 2), view.col = scale.stride(scale.rank - 1);
+  view.box_rows = box->rows, view.box_cols = box->cols;
+  return view;
+}
+
 }  // namespace
 
 MatrixView dense_view(const Tensor& tensor, bool transposed, std::int64_t batch) {
   MatrixView view = batch_view(tensor, 2, batch);
   if (transposed) std::swap(view.row, view.col);
+  return view;
+}
+
+MatrixView dense_view(const Operand& operand, std::int64_t batch) {
+  MatrixView view = dense_view(operand.dense, false, batch);
+  if (operand.scale) view.scale = dense_factors(operand, batch);
+  return operand.transposed ? view.turned() : view;
+}
+
+ScaleView pool_factors(const Operand& operand, std::int64_t block_rows, std::int64_t batch) {
+  const Tensor& scale = operand.scale;
+  if (!scale) return {};
+  ScaleView view;
+  view.data = static_cast<const float*>(scale.data);
+  if (scale.rank == 2 && scale.size(0) > 1) view.data += batch * scale.stride(0);
+  if (scale.rank == 1 && scale.size(0) == 1) return view;
+  view.row = scale.stride(scale.rank - 1);
+  view.box_rows = block_rows;
   return view;
 }
 

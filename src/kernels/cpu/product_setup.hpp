@@ -14,6 +14,10 @@ namespace tessera::cpu {
 
 /// One batch of a dense tensor [rows, cols] or [batch, rows, cols], transposed if requested.
 MatrixView dense_view(const Tensor& tensor, bool transposed, std::int64_t batch);
+/// One batch of a dense operand, as the product reads it, with its factors.
+MatrixView dense_view(const Operand& operand, std::int64_t batch);
+/// The factors of the stored blocks of a BSR operand, stacked as `pool_view` stacks them.
+ScaleView pool_factors(const Operand& operand, std::int64_t block_rows, std::int64_t batch);
 /// The stored blocks of a BSR matrix, stacked: row p * block + r is row r of stored block p. With
 /// `transposed`, each block is transposed (and `block` is the stored blocks' number of columns).
 MatrixView pool_view(const BsrMatrix& matrix, bool transposed, std::int64_t batch);

@@ -5,6 +5,18 @@
 #include <utility>
 
 namespace tessera::cpu {
+
+void ScaleView::apply(std::int64_t r, std::int64_t c, std::int64_t n, float* elements) const {
+  if (!data) return;
+  const float* const line = data + (first_row + r) / box_rows * row;
+  for (std::int64_t i = 0; i < n;) {
+    const std::int64_t at = first_col + c + i;
+    const std::int64_t end = std::min(n, i + box_cols - at % box_cols);
+    const float factor = line[at / box_cols * col];
+    for (; i < end; ++i) elements[i] *= factor;
+  }
+}
+
 namespace {
 
 // Packs a strip whose columns are contiguous in the source: each is read along its contiguous
@@ -20,6 +32,7 @@ void pack_turned(const Simd& isa, const MatrixView& source, std::int64_t first_c
     for (std::int64_t j = 0; j < present; ++j) {
       isa.load(source.at(source.row_offset(k) + (first_col + j) * source.col), source.dtype,
                source.row, n, run);
+      source.scale.turned().apply(first_col + j, k, n, run);
       for (std::int64_t i = 0; i < n; ++i) to[(k + i) * width + j] = run[i];
     }
     k += n;
@@ -37,9 +50,11 @@ void pack_strip(const Simd& isa, const MatrixView& source, std::int64_t first_co
   if (source.col != 1 && source.row == 1) {
     pack_turned(isa, source, first_col, present, to, width, begin, end);
   } else {
-    for (std::int64_t k = begin; k < end; ++k)
+    for (std::int64_t k = begin; k < end; ++k) {
       isa.load(source.at(source.row_offset(k) + first_col * source.col), source.dtype, source.col,
                present, to + k * width);
+      source.scale.apply(k, first_col, present, to + k * width);
+    }
   }
   if (present < width)
     for (std::int64_t k = begin; k < end; ++k)
@@ -56,16 +71,19 @@ void load_left(const Simd& isa, const MatrixView& left, int rows, std::span<cons
       float* row = to + r * depth;
       for (const Term& term : chunk) {
         isa.load(left.at(term.left + r * left.row), left.dtype, left.col, term.depth, row);
+        left.scale.apply(term.left_row + r, term.left_col, term.depth, row);
         row += term.depth;
       }
     }
     return;
   }
   float column[planning::kMaxTileRows];
+  const ScaleView scale = left.scale.turned();
   std::int64_t at = 0;
   for (const Term& term : chunk)
     for (std::int64_t k = 0; k < term.depth; ++k, ++at) {
       isa.load(left.at(term.left + k * left.col), left.dtype, 1, rows, column);
+      scale.apply(term.left_col + k, term.left_row, rows, column);
       for (int r = 0; r < rows; ++r) to[r * depth + at] = column[r];
     }
 }
@@ -87,7 +105,8 @@ void multiply_tile(const Simd& isa, const MatrixView& left, int rows, std::span<
     while (next < terms.size() && count < 64 && depth < chunk_depth) {
       const Term& term = terms[next];
       const std::int64_t n = std::min(term.depth - taken, chunk_depth - depth);
-      chunk[count++] = {term.left + taken * left.col, term.right_row + taken, n};
+      chunk[count++] = {term.left + taken * left.col, term.right_row + taken, n, term.left_row,
+                        term.left_col + taken};
       depth += n;
       taken += n;
       if (taken == term.depth) {

@@ -18,6 +18,19 @@ namespace tessera::cpu {
 using planning::pad_lanes;
 using planning::ProductScratch;
 
+/// The factors of a matrix in FP8: element (r, c) of the matrix is multiplied by the factor of its
+/// box. Without data there are none.
+struct ScaleView {
+  const float* data = nullptr;
+  std::int64_t row = 0, col = 0;  // strides from box to box
+  std::int64_t box_rows = INT64_MAX, box_cols = INT64_MAX;
+  std::int64_t first_row = 0, first_col = 0;  // of the matrix among the boxes
+
+  ScaleView turned() const { return {data, col, row, box_cols, box_rows, first_col, first_row}; }
+  /// Multiplies n elements of row r from column c on.
+  void apply(std::int64_t r, std::int64_t c, std::int64_t n, float* elements) const;
+};
+
 /// A matrix of any dtype and strides (in elements). Rows may come in blocks of `block_rows` that
 /// are `block_stride` apart (the values of a BSR matrix, its blocks stacked).
 struct MatrixView {
@@ -25,7 +38,22 @@ struct MatrixView {
   DType dtype = DType::f32;
   std::int64_t row = 0, col = 0;
   std::int64_t block_rows = INT64_MAX, block_stride = 0;
+  ScaleView scale{};
 
+  /// The transpose of a matrix without blocks.
+  MatrixView turned() const {
+    MatrixView view = *this;
+    view.row = col, view.col = row;
+    view.scale = scale.turned();
+    return view;
+  }
+  /// The part of a matrix without blocks that starts at (r, c).
+  MatrixView from(std::int64_t r, std::int64_t c) const {
+    MatrixView view = *this;
+    view.data += (r * row + c * col) * size_of(dtype);
+    view.scale.first_row += r, view.scale.first_col += c;
+    return view;
+  }
   std::int64_t row_offset(std::int64_t r) const {
     return r / block_rows * block_stride + r % block_rows * row;
   }
@@ -56,9 +84,11 @@ void pack_strip(const Simd& isa, const MatrixView& source, std::int64_t first_co
                 std::int64_t end);
 
 /// One term of a walk: `depth` columns of the left operand from element `left` on, times rows of
-/// the packed right operand from `right_row` on.
+/// the packed right operand from `right_row` on. Factors of the left operand begin at (left_row,
+/// left_col).
 struct Term {
   std::int64_t left, right_row, depth;
+  std::int64_t left_row = 0, left_col = 0;
 };
 
 /// c[rows x (strips side by side)] = sum of terms.

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "src/core/check.hpp"
 #include "src/core/half.hpp"
 #include "src/kernels/cpu/layout.hpp"
 #include "src/kernels/cpu/simd.hpp"
@@ -123,18 +124,22 @@ hn::Vec<U16> to_bf16(Vec x) {
   return hn::DemoteTo(kTag16, hn::BitCast(kTagI, hn::ShiftRight<16>(kept)));
 }
 
-constexpr auto kE4m3Values = [] {
+template <float (*kWiden)(std::uint8_t)>
+constexpr std::array<float, 256> values_of_codes() {
   std::array<float, 256> values{};
   for (std::size_t code = 0; code < values.size(); ++code)
-    values[code] = core::float_from_e4m3(static_cast<std::uint8_t>(code));
+    values[code] = kWiden(static_cast<std::uint8_t>(code));
   return values;
-}();
+}
+constexpr auto kE4m3Values = values_of_codes<core::float_from_e4m3>();
+constexpr auto kE5m2Values = values_of_codes<core::float_from_e5m2>();
 
 void load(const void* source, DType dtype, std::int64_t stride, std::int64_t n, float* out) {
   std::int64_t i = 0;
-  if (dtype == DType::e4m3) {
+  if (core::is_fp8(dtype)) {
+    const auto& values = dtype == DType::e4m3 ? kE4m3Values : kE5m2Values;
     const std::uint8_t* in = static_cast<const std::uint8_t*>(source);
-    for (; i < n; ++i) out[i] = kE4m3Values[in[i * stride]];
+    for (; i < n; ++i) out[i] = values[in[i * stride]];
     return;
   }
   if (stride == 1 && dtype == DType::f32) {

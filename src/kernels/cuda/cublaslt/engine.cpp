@@ -10,6 +10,8 @@
 
 #include <tessera/error.hpp>
 
+#include "src/core/check.hpp"
+#include "src/problem/blas_fp8.hpp"
 #include "src/problem/describe.hpp"
 
 namespace tessera::cuda::cublaslt {
@@ -21,6 +23,10 @@ cudaDataType_t data_type(DType dtype) {
       return CUDA_R_16F;
     case DType::bf16:
       return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
     default:
       return CUDA_R_32F;
   }
@@ -38,6 +44,20 @@ Product product_of(const planning::Call& call) {
                               std::get<planning::MatmulShape>(call.shape),
                               call.planned.buffers.workspace);
 }
+
+// By their numbers, as toolkits before 12.9 do not name them.
+constexpr auto kLeftScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(31);
+constexpr auto kRightScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(32);
+#if CUBLAS_VERSION >= 120900
+static_assert(kLeftScaleMode == CUBLASLT_MATMUL_DESC_A_SCALE_MODE &&
+              kRightScaleMode == CUBLASLT_MATMUL_DESC_B_SCALE_MODE);
+static_assert(static_cast<int>(planning::ScaleMode::per_line) ==
+                  CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F &&
+              static_cast<int>(planning::ScaleMode::per_128) ==
+                  CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F &&
+              static_cast<int>(planning::ScaleMode::per_128x128) ==
+                  CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+#endif
 
 /// fp32 stays fp32: by TF32 and by emulation it would be less.
 cublasComputeType_t compute_type(DType dtype) {
@@ -84,14 +104,22 @@ cublasLtMatrixLayoutOpaque_t Engine::layout_of(const Matrix& matrix, const Key& 
   return layout;
 }
 
+void Engine::check_has_scale_modes() const {
+  constexpr std::size_t kFirst = 120900;
+  if (lt_.version() >= kFirst) return;
+  throw Error(ErrorCode::unsupported,
+              "run: cuBLASLt " + std::to_string(lt_.version()) +
+                  " has no factors per line or block of FP8; 120900 and later have");
+}
+
 void Engine::describe(const Key& key, Prepared& prepared) const {
-  const DType dtype = dtype_of(key.dtype), result = dtype_of(key.result);
-  prepared.left = layout_of(key.left, key, dtype);
-  prepared.right = layout_of(key.right, key, dtype);
+  const DType left = dtype_of(key.left_dtype), result = dtype_of(key.result);
+  prepared.left = layout_of(key.left, key, left);
+  prepared.right = layout_of(key.right, key, dtype_of(key.right_dtype));
   prepared.c = layout_of(key.c, key, result);
   prepared.out = layout_of(key.out, key, result);
   cublasLtMatmulDesc_t product = &prepared.product;
-  check(lt_.desc_init(product, sizeof prepared.product, compute_type(dtype), CUDA_R_32F),
+  check(lt_.desc_init(product, sizeof prepared.product, compute_type(left), CUDA_R_32F),
         "cublasLtMatmulDescInit");
   const auto set = [&](cublasLtMatmulDescAttributes_t which, const auto& value) {
     check(lt_.desc_set(product, which, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
@@ -101,12 +129,21 @@ void Engine::describe(const Key& key, Prepared& prepared) const {
   };
   set(CUBLASLT_MATMUL_DESC_TRANSA, operation(key.left));
   set(CUBLASLT_MATMUL_DESC_TRANSB, operation(key.right));
-  if (!key.has_bias) return;
-  // The choice of an algorithm looks at the bias's address for its alignment: all biases have this
-  // one, and a run sets its own.
+  // The choice of an algorithm looks at addresses for their alignment: a bias and factors have this
+  // one then, and a run sets their own.
   const void* const aligned = std::bit_cast<const void*>(std::uintptr_t{kMaxAlignment});
+  if (core::is_fp8(left)) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0});
+  if (key.left_scales != 0 || key.right_scales != 0) {
+    check_has_scale_modes();
+    set(kLeftScaleMode, static_cast<std::int32_t>(key.left_scales));
+    set(kRightScaleMode, static_cast<std::int32_t>(key.right_scales));
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned);
+  }
+  if (key.bias == 0) return;
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, std::uint32_t{CUBLASLT_EPILOGUE_BIAS});
-  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(result)));
+  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+      static_cast<std::int32_t>(data_type(dtype_of(key.bias))));
   set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
   if (key.bias_batch != 0) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, key.bias_batch);
 }
@@ -126,7 +163,7 @@ std::shared_ptr<const Engine::Prepared> Engine::prepare(const Product& product,
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(key.workspace));
   // Shares of a split depth are added up in fp32 and in a fixed order; the other schemes round them
   // to the result's type. Before a bias of 16 bits is added, all of them do: no split then.
-  const bool splits = !key.has_bias || dtype_of(key.result) == DType::f32;
+  const bool splits = key.bias == 0 || dtype_of(key.result) == DType::f32;
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          std::uint32_t{splits ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
                               : CUBLASLT_REDUCTION_SCHEME_NONE});
@@ -180,10 +217,15 @@ void Engine::run(const planning::Call& call) {
   const Product product = product_of(call);
   const std::shared_ptr<const Prepared> prepared = find(product, call);
   cublasLtMatmulDescOpaque_t own = prepared->product;
-  if (product.bias) {
-    check(lt_.desc_set(&own, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &product.bias, sizeof product.bias),
-          "cublasLtMatmulDescSetAttribute(BIAS_POINTER)");
-  }
+  const auto point = [&](cublasLtMatmulDescAttributes_t which, const void* to, const char* name) {
+    if (to) check(lt_.desc_set(&own, which, &to, sizeof to), name);
+  };
+  point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias,
+        "cublasLtMatmulDescSetAttribute(BIAS_POINTER)");
+  point(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.left_scale,
+        "cublasLtMatmulDescSetAttribute(A_SCALE_POINTER)");
+  point(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.right_scale,
+        "cublasLtMatmulDescSetAttribute(B_SCALE_POINTER)");
   // The library's parameters of descriptors and layouts are not const, but only read.
   const auto layout = [](const cublasLtMatrixLayoutOpaque_t& known) {
     return const_cast<cublasLtMatrixLayout_t>(&known);

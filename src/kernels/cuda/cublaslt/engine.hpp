@@ -64,6 +64,7 @@ class Engine {
   std::shared_ptr<const Prepared> find(const Product& product, const planning::Call& call);
   std::shared_ptr<const Prepared> prepare(const Product& product, const planning::Call& call);
   void describe(const Key& key, Prepared& prepared) const;
+  void check_has_scale_modes() const;
   cublasLtMatrixLayoutOpaque_t layout_of(const Matrix& matrix, const Key& key, DType dtype) const;
   cublasLtHandle_t handle_of(std::int64_t device);
   void check(cublasStatus_t status, const char* call) const;

@@ -9,6 +9,7 @@
 
 #include "src/kernels/cost.hpp"
 #include "src/kernels/cuda/cublaslt/rows.hpp"
+#include "src/problem/blas_fp8.hpp"
 #include "src/walk/arithmetic.hpp"
 #include "src/walk/work.hpp"
 
@@ -17,6 +18,12 @@ namespace {
 
 void refuse_limit(BlasLimit limit, Reasons& reasons) {
   constexpr const char* kLines = "contiguous rows or columns that do not overlap";
+  constexpr const char* kAlongDepth =
+      "FP8 that is contiguous along the depth (rows of a, columns of b), each line at a multiple "
+      "of 16 bytes";
+  constexpr const char* kScaleLayout =
+      "at a multiple of 16 bytes, per line and 1 x 128: contiguous across the lines; 128 x 128: "
+      "along the depth, lines of a multiple of 4, as quantize of Python makes them";
   switch (limit) {
     case BlasLimit::none:
       break;
@@ -36,9 +43,42 @@ void refuse_limit(BlasLimit limit, Reasons& reasons) {
                             "dimension");
     case BlasLimit::bias:
       return reasons.layout("epilogue.bias",
-                            "out's dtype, contiguous and at multiples of 16 bytes, along the "
-                            "dimension in which out is contiguous");
+                            "out's dtype (beside FP8 and an f32 result: bf16), contiguous and at "
+                            "multiples of 16 bytes, along the dimension in which out is "
+                            "contiguous");
+    case BlasLimit::fp8_a:
+      return reasons.layout("a", kAlongDepth);
+    case BlasLimit::fp8_b:
+      return reasons.layout("b", kAlongDepth);
+    case BlasLimit::fp8_depth:
+      return reasons.layout("the depth of a product in FP8", "a multiple of 16");
+    case BlasLimit::fp8_out:
+      return reasons.layout("out",
+                            "contiguous lines of a multiple of 16 elements, each at a "
+                            "multiple of 16 bytes, beside operands in FP8");
+    case BlasLimit::fp8_scales:
+      return reasons.layout("a.scale and b.scale",
+                            "one factor each; without a batch also per row of a and per column of "
+                            "b, or 1 x 128 with 1 x 128 or 128 x 128");
+    case BlasLimit::fp8_a_scale:
+      return reasons.layout("a.scale", kScaleLayout);
+    case BlasLimit::fp8_b_scale:
+      return reasons.layout("b.scale", kScaleLayout);
+    case BlasLimit::fp8_block_sizes:
+      return reasons.layout("m and n beside factors of 128 elements", "multiples of 4");
   }
+}
+
+void refuse_fp8(const MatmulShape& s, int capability, Reasons& reasons) {
+  const auto require = [&](const char* what) {
+    reasons.add({.kind = Reason::Kind::compute_capability, .more = what, .got = capability});
+  };
+  if (s.a.dtype == DType::e5m2 && s.b.dtype == DType::e5m2)
+    reasons.unsupported("e5m2 times e5m2", "one side has to be e4m3");
+  if (capability < 89) return require("8.9 or later for FP8");
+  const auto modes = scale_modes(s);
+  if (modes && modes->a != ScaleMode::one && capability != 90)
+    require("9.0 for factors per line or block");
 }
 
 // ---- Time --------------------------------------------------------------------------------------
@@ -78,7 +118,9 @@ Shares shares_of(const MatmulShape& s, const DeviceFacts& device) {
 
 /// FLOPs per second of large products.
 double rate_of(const MatmulShape& s, const Shares& shares, const DeviceFacts& device) {
-  if (s.a.dtype != DType::f32) return shares.multiply * device.tensor_tflops * 1e12;
+  // FP8 multiplies at twice the rate of 16 bits.
+  const double per_16 = core::is_fp8(s.a.dtype) ? 2 : 1;
+  if (s.a.dtype != DType::f32) return per_16 * shares.multiply * device.tensor_tflops * 1e12;
   // Two FLOPs per lane and clock. GA100 has half the lanes of the others.
   constexpr double kOfLanes = 0.75;
   const double lanes = device.compute_capability == 80 ? 64 : 128;
@@ -146,11 +188,15 @@ struct CublasLt {
   using Shape = MatmulShape;
   using Layout = CublasLtLayout;
 
-  static void refuse(const Shape& s, const KernelRow&, const DeviceFacts&, Reasons& reasons) {
+  static void refuse(const Shape& s, const KernelRow&, const DeviceFacts& device,
+                     Reasons& reasons) {
     if (s.a.sparse || s.b.sparse) reasons.unsupported("a sparse operand");
     if (s.grouped) reasons.unsupported("group_offsets");
-    if (s.out != s.a.dtype && s.out != DType::f32)
+    if (core::is_fp8(s.a.dtype)) {
+      refuse_fp8(s, device.compute_capability, reasons);
+    } else if (s.out != s.a.dtype && s.out != DType::f32) {
       reasons.dtype("out", s.out, core::dtypes({s.a.dtype, DType::f32}));
+    }
     refuse_limit(s.blas, reasons);
     if (s.k == 0) reasons.unsupported("a product without depth (k of 0)");
     constexpr std::int64_t kMaxBatch = 65535;

@@ -50,6 +50,8 @@ Product product_of(const MatmulProblem& problem, const planning::MatmulShape& sh
   Product product;
   product.left = left.dense.data;
   product.right = right.dense.data;
+  product.left_scale = left.scale.data;
+  product.right_scale = right.scale.data;
   product.out = problem.out.data;
   product.alpha = e.alpha;
   product.beta = e.beta;
@@ -62,11 +64,15 @@ Product product_of(const MatmulProblem& problem, const planning::MatmulShape& sh
   key.right = side_of(right, right.transposed != by_rows);
   key.out = matrix_of(problem.out, order);
   key.c = matrix_of(c, order);
-  key.dtype = static_cast<std::int64_t>(shape.a.dtype);
+  key.left_dtype = static_cast<std::int64_t>(left.dense.dtype);
+  key.right_dtype = static_cast<std::int64_t>(right.dense.dtype);
+  const planning::ScaleModes modes = planning::scale_modes(shape).value_or(planning::ScaleModes{});
+  key.left_scales = static_cast<std::int64_t>(by_rows ? modes.b : modes.a);
+  key.right_scales = static_cast<std::int64_t>(by_rows ? modes.a : modes.b);
   key.result = static_cast<std::int64_t>(shape.out);
   if (e.bias) {
     product.bias = e.bias.data;
-    key.has_bias = 1;
+    key.bias = static_cast<std::int64_t>(e.bias.dtype);
     key.bias_batch = e.bias.rank == 2 && e.bias.size(0) > 1 ? e.bias.stride(0) : 0;
   }
   key.workspace = workspace;

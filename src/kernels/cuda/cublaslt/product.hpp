@@ -26,8 +26,10 @@ inline constexpr std::int64_t kMaxAlignment = 16;
 struct Key {
   std::int64_t depth = 0, batch = 0;
   Matrix left, right, c, out;
-  std::int64_t dtype = 0, result = 0;         // DType of the operands, of c and the result
-  std::int64_t has_bias = 0, bias_batch = 0;  // one value per row of `out`
+  std::int64_t left_dtype = 0, right_dtype = 0;    // DType
+  std::int64_t result = 0;                         // DType of c and the result
+  std::int64_t left_scales = 0, right_scales = 0;  // ScaleMode
+  std::int64_t bias = 0, bias_batch = 0;           // its DType or none; one value per row of `out`
   std::int64_t workspace = 0, device = 0;
   friend bool operator==(const Key&, const Key&) = default;
 };
@@ -35,6 +37,7 @@ struct Key {
 struct Product {
   Key key;
   const void *left = nullptr, *right = nullptr, *c = nullptr, *bias = nullptr;
+  const void *left_scale = nullptr, *right_scale = nullptr;  // absent: 1
   void* out = nullptr;
   float alpha = 1, beta = 0;
 };

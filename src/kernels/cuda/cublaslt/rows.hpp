@@ -17,6 +17,11 @@ inline constexpr KernelRow kSm80CublasLtRows[] = {
      .dtypes = core::dtypes({DType::f32}),
      .why = "cuBLASLt: dense products in fp32, not TF32",
      .measured = ""},
+    {.name = "sm80_cublaslt_e4m3_e5m2",
+     .tile = {},
+     .dtypes = core::kFp8,
+     .why = "cuBLASLt: dense products of FP8 on tensor cores, sums in fp32, not the fast ones",
+     .measured = ""},
 };
 
 }  // namespace tessera::planning

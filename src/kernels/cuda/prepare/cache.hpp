@@ -6,7 +6,6 @@
 // Caches of keys and values on a GPU stream; cpu/cache.hpp has the same functions for host memory.
 namespace tessera::cuda {
 
-void quantize(const planning::QuantizeShape& shape, bool compute_scales, const Place& place);
 void append(const planning::AppendShape& shape, const Place& place);
 
 }  // namespace tessera::cuda
