@@ -104,11 +104,13 @@ void add_shape_options(CLI::App& app, Options& options) {
   const CLI::Validator floats = one_of({"f32", "f16", "bf16"});
   ShapeParser parser(app, scopes);
   parser.uses(op_names());
-  parser.option("--dtype", s.dtype, "element type of the inputs: f32, f16, bf16 [bf16]", floats);
+  parser.option("--dtype", s.dtype, "element type of the inputs: f32, f16, bf16, e4m3, e5m2 [bf16]",
+                one_of({"f32", "f16", "bf16", "e4m3", "e5m2"}));
   std::vector<std::string> but_spgemm = op_names();
   std::erase(but_spgemm, "spgemm");
   parser.uses(but_spgemm);
-  parser.option("--out-dtype", s.out_dtype, "element type of the result [--dtype]", floats);
+  parser.option("--out-dtype", s.out_dtype, "element type of the result [--dtype; bf16 of FP8]",
+                floats);
   parser.option("--batch", s.batch, "batch size [1]", non_negative_integer());
   parser.uses({"attention", "attention_backward", "bsr_matmul", "sddmm", "spgemm"});
   parser.option("--density", s.density, "share of blocks, 0 to 1 [0.1; attention: no block mask]",

@@ -17,7 +17,9 @@ class Maker {
       : o_(options),
         device_{device, 0},
         dtype_(parse_dtype(options.dtype)),
-        out_(options.out_dtype.empty() ? dtype_ : parse_dtype(options.out_dtype)) {}
+        out_(!options.out_dtype.empty() ? parse_dtype(options.out_dtype)
+             : size_of(dtype_) == 1     ? DType::bf16
+                                        : dtype_) {}
 
   MatmulProblem matmul(bool sparse) const {
     MatmulProblem problem;

@@ -37,8 +37,7 @@ void set_matrix_factors(const Where& where, const Tensor& x, const Tensor& scale
   const std::int64_t rows = s.size.c, cols = s.size.d;
   const auto box =
       planning::scale_box(rows, cols, scale.size(scale.rank - 2), scale.size(scale.rank - 1));
-  const bool leads =
-      std::equal(x.shape.begin(), x.shape.begin() + x.rank - 2, scale.shape.begin());
+  const bool leads = std::equal(x.shape.begin(), x.shape.begin() + x.rank - 2, scale.shape.begin());
   if (!box || !leads) {
     std::string lead;
     for (int dim = 0; dim < x.rank - 2; ++dim) lead += words(x.size(dim), ", ");

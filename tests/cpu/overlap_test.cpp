@@ -82,6 +82,13 @@ TEST(OverlappingOutputs, Matmul) {
   refuses(
       product,
       [](P& p) {
+        p.a.dense.dtype = p.b.dense.dtype = DType::e4m3;
+        p.b.scale = tensor(p.out.data, DType::f32, {1});
+      },
+      shares("matmul", "out", "b.scale"));
+  refuses(
+      product,
+      [](P& p) {
         p.epilogue.c = swap_dims(p.out, 0, 1);
         p.epilogue.beta = 1;
       },

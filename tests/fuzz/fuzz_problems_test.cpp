@@ -39,6 +39,7 @@ void add(Parts& parts, BsrMatrix& m, bool output) {
 
 void add(Parts& parts, Operand& operand) {
   parts.operands.push_back(&operand);
+  parts.inputs.push_back(&operand.scale);
   if (operand.is_sparse()) {
     add(parts, operand.sparse, false);
   } else {
@@ -297,10 +298,16 @@ TEST(Fuzz, Matmul) {
   fuzz_cases("matmul", 2500, false,
              [](std::uint64_t seed) { return generate::matmul_case(seed, {.largest = 12}); });
 }
+TEST(Fuzz, MatmulOfFp8) {
+  fuzz_cases("matmul of FP8", 2500, false, [](std::uint64_t seed) {
+    return generate::matmul_case(seed, {.fp8 = true, .largest = 12});
+  });
+}
 TEST(Fuzz, GroupedMatmul) {
   fuzz_cases("grouped matmul", 1000, false, [](std::uint64_t seed) {
-    return generate::matmul_case(
-        seed, {.grouped = seed % 2 ? GroupAxis::rows : GroupAxis::inner, .largest = 10});
+    return generate::matmul_case(seed, {.grouped = seed % 2 ? GroupAxis::rows : GroupAxis::inner,
+                                        .fp8 = seed % 3 == 0,
+                                        .largest = 10});
   });
 }
 TEST(Fuzz, Sddmm) {
@@ -310,6 +317,13 @@ TEST(Fuzz, Sddmm) {
 TEST(Fuzz, Attention) {
   fuzz_cases("attention", 3000, false,
              [](std::uint64_t seed) { return generate::attention_case(seed, small()); });
+}
+TEST(Fuzz, AttentionOfFp8) {
+  fuzz_cases("attention of FP8", 2000, false, [](std::uint64_t seed) {
+    generate::AttentionOptions options = small();
+    options.dtype = DType::e4m3;
+    return generate::attention_case(seed, options);
+  });
 }
 TEST(Fuzz, AttentionBackward) {
   fuzz_cases("attention_backward", 2000, true,

@@ -299,6 +299,15 @@ class Explain(tool.ToolTest):
                              "sm90_attention_d128_q192_k64_s3", code=3)
         self.assertIn("batch_invariant", done.stdout)
 
+    def test_fp8_is_multiplied_in_one_layout(self):
+        words = ["explain", "matmul", "--m", "512", "--n", "512", "--k", "512", "--dtype", "e4m3",
+                 "--device", "h100"]
+        self.assertEqual(self.run_json(*words, "--transpose-b", "--json")["plan"]["kernel_name"],
+                         "sm80_cublaslt_e4m3_e5m2")
+        refused = self.run_tool(*words, code=3).stdout
+        self.assertIn("b: expected FP8 that is contiguous along the depth", refused)
+        self.assertIn("e4m3[512x512] * e4m3[512x512] -> bf16", refused)
+
     def test_narrow_keys_have_their_own_rows(self):
         words = ["explain", "attention", "--device", "cpu", "--kv-dtype"]
         self.run_tool(*words, "e4m3")

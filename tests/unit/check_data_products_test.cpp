@@ -53,6 +53,9 @@ TEST(MatmulData, pointers) {
           {"bias",
            [](Matmul& x) { x.problem.epilogue.bias = tensor(nullptr, DType::f32, {3}); },
            {"matmul: epilogue.bias: expected data"}},
+          {"factors",
+           [](Matmul& x) { x.problem.b.scale = tensor(nullptr, DType::f32, {1}); },
+           {"matmul: b.scale: expected data"}},
           {"no elements need no pointer",
            [](Matmul& x) {
              x.problem.b = tensor(nullptr, DType::f32, {8, 0});
