@@ -72,6 +72,10 @@ double efficiency(Backend backend, Op op, const DeviceFacts& device) {
 
 }  // namespace
 
+DType operand_dtype(const AnyShape& shape) {
+  return std::visit([](const auto& s) { return input_dtype(s); }, shape);
+}
+
 double overhead_seconds(const DeviceFacts& device) {
   return device.kind == DeviceKind::cuda ? 4e-6 : 2e-6 + 1e-6 * device.units;
 }
@@ -80,7 +84,7 @@ double usual_seconds(const KernelRow& row, Backend backend, const AnyShape& shap
                      const DeviceFacts& device) {
   const Work total = work_of(shape);
   const Op op = op_of(shape);
-  const DType dtype = std::visit([](const auto& s) { return input_dtype(s); }, shape);
+  const DType dtype = operand_dtype(shape);
   // A rate of zero means unknown: that limit is ignored.
   const auto seconds = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
   double time = seconds(total.bytes, device.memory_tbs * 1e12);

@@ -10,6 +10,9 @@ namespace tessera::planning {
 double usual_seconds(const KernelRow& row, Backend backend, const AnyShape& shape,
                      const DeviceFacts& device);
 
+/// The dtype that a problem's kernels multiply; of two, that of a.
+DType operand_dtype(const AnyShape& shape);
+
 /// Seconds before the first tile starts: the kernel launch, or waking the threads.
 double overhead_seconds(const DeviceFacts& device);
 

@@ -301,7 +301,7 @@ class Explain(tool.ToolTest):
 
     def test_fp8_is_multiplied_in_one_layout(self):
         words = ["explain", "matmul", "--m", "512", "--n", "512", "--k", "512", "--dtype", "e4m3",
-                 "--device", "h100"]
+                 "--device", "h100", "--backend", "sm80"]
         self.assertEqual(self.run_json(*words, "--transpose-b", "--json")["plan"]["kernel_name"],
                          "sm80_cublaslt_e4m3_e5m2")
         refused = self.run_tool(*words, code=3).stdout

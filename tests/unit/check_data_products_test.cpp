@@ -54,7 +54,11 @@ TEST(MatmulData, pointers) {
            [](Matmul& x) { x.problem.epilogue.bias = tensor(nullptr, DType::f32, {3}); },
            {"matmul: epilogue.bias: expected data"}},
           {"factors",
-           [](Matmul& x) { x.problem.b.scale = tensor(nullptr, DType::f32, {1}); },
+           [](Matmul& x) {
+             x.problem.a.sparse.values = x.zeros(DType::e4m3, {5, 2, 2});
+             x.problem.b = x.zeros(DType::e4m3, {8, 3});
+             x.problem.b.scale = tensor(nullptr, DType::f32, {1});
+           },
            {"matmul: b.scale: expected data"}},
           {"no elements need no pointer",
            [](Matmul& x) {

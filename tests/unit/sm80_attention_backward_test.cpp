@@ -112,10 +112,9 @@ TEST(Sm80AttentionBackward, EveryHeadDimensionHasARowOnEveryDevice) {
 
 TEST(Sm80AttentionBackward, LongSequencesRunByTheRowsOfTheDevice) {
   const auto chosen = [](std::int64_t dim, const char* device, std::int64_t dim_v = 0) {
-    return std::string(
-        choose(gradients_of({.length = 16384, .dim = dim, .dim_v = dim_v}), device_preset(device),
-               on_sm80())
-            .kernel_name);
+    return std::string(choose(gradients_of({.length = 16384, .dim = dim, .dim_v = dim_v}),
+                              device_preset(device), on_sm80())
+                           .kernel_name);
   };
   EXPECT_EQ(chosen(128, "a100"), "sm80_attention_backward_d128_q64_k128_s2_w8");
   EXPECT_EQ(chosen(128, "l4"), "sm80_attention_backward_d128_q64_k64_s1_w8");

@@ -109,7 +109,7 @@ TEST(ToyFamily, IsPlannedExplainedAndRun) {
 
 TEST(ToyFamily, MayHaveToBeNamed) {
   std::vector<KernelFamily> families = with_toy();
-  families.back().only_by_name = true;
+  families.back().only_by_name = core::dtypes({DType::f32});
   const MatmulProblem p = product(nullptr, nullptr, nullptr, 2);
   const auto chosen = [&](const Execution& how) {
     return explain(families, Request::of(p, device_preset("cpu"), how));
