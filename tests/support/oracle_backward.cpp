@@ -82,6 +82,11 @@ struct Backward {
     // As in the forward pass: an exp and scores with errors of a few ulps.
     const double error =
         kUnit * (16 + 4 * row.largest_size + 2 * std::fabs(static_cast<double>(log_sum)));
+    // Sums of n summands in f32, whose errors may all have one sign: equal ones are an example.
+    const Sequence& sequence = in.sequences[static_cast<std::size_t>(batch)];
+    const auto summed = [&](std::int64_t n) { return error + kUnit / 2 * static_cast<double>(n); };
+    const double of_query = summed(sequence.kv_length);
+    const double of_key = summed(sequence.q_length * in.heads / in.kv_heads);
     const double unit = unit_of(problem.forward.q.dtype);
 
     if (problem.forward.sinks) {
@@ -108,7 +113,7 @@ struct Backward {
       const Real p_narrow = narrowed(p);
       for (std::size_t d = 0; d < width_v; ++d) {
         const double size = std::fabs(static_cast<double>(p) * upstream[d]);
-        dv.add(kv * width_v + d, p_narrow * static_cast<Real>(upstream[d]), error * size,
+        dv.add(kv * width_v + d, p_narrow * static_cast<Real>(upstream[d]), of_key * size,
                unit * size);
       }
       const Real ds = narrowed(p * (dp - delta + upstream_lse) * row.slopes[n]);
@@ -121,9 +126,9 @@ struct Backward {
           delta_rounding * std::fabs(static_cast<double>(p * row.slopes[n]) * in.scale);
       for (std::size_t d = 0; d < width; ++d) {
         dq.add(q_row * width + d, scale * ds * static_cast<Real>(key[d]),
-               (error * ds_size + delta_part) * std::fabs(key[d]), rounding * std::fabs(key[d]));
+               (of_query * ds_size + delta_part) * std::fabs(key[d]), rounding * std::fabs(key[d]));
         dk.add(kv * width + d, scale * ds * static_cast<Real>(q[d]),
-               error * ds_size * std::fabs(q[d]), (rounding + delta_part) * std::fabs(q[d]));
+               of_key * ds_size * std::fabs(q[d]), (rounding + delta_part) * std::fabs(q[d]));
       }
     }
   }

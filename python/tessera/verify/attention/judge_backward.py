@@ -248,15 +248,18 @@ def _gradients(built: BuiltBackward, b: int, sinks: _Sinks | None) -> dict[str, 
         if isinstance(exact.slope, Tensor):
             of_delta *= exact.slope.float()
         of_ds = _grouped(dout, v.mT).add_(delta_size[..., None]).mul_(p)
-        of_ds.mul_(error[..., None] * abs(scale))
+        of_ds.mul_(abs(scale))
+        # Sums of n summands in f32, whose errors may all have one sign: equal ones are an example.
+        of_query, of_key = (error[..., None] + UNIT / 2 * n
+                            for n in (keys, queries * d.heads // d.kv_heads))
         rounding = (unit * abs(scale)) * exact.ds.float().abs()
         key = k.amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
-        dq.slack[:, first:last] = _grouped(of_ds + of_delta, k)
+        dq.slack[:, first:last] = _grouped(of_ds * of_query + of_delta, k)
         dq.largest[:, first:last] = (rounding * key).amax(-1)
-        dk.slack += by_keys(of_ds, q)
-        of_key = (rounding + of_delta) * q.amax(-1)[..., None]
-        dk.largest = torch.maximum(dk.largest, largest_of_keys(of_key))
-        dv.slack += by_keys(p * error[..., None], dout)
+        dk.slack += by_keys(of_ds * of_key, q)
+        of_summand = (rounding + of_delta) * q.amax(-1)[..., None]
+        dk.largest = torch.maximum(dk.largest, largest_of_keys(of_summand))
+        dv.slack += by_keys(p * of_key, dout)
         of_value = unit * p * dout.amax(-1)[..., None]
         dv.largest = torch.maximum(dv.largest, largest_of_keys(of_value))
         visible = ~rows.hidden.expand(d.heads, -1, -1)
