@@ -165,8 +165,11 @@ def _linear_message(message: str, x: Any, weight: Any) -> str:
     if re.match(r"matmul: b: expected \d+ rows to match", message):
         return (f"linear: weight: expected {inputs} columns to match those of x, got "
                 f"{list(weight.shape)}")
-    message = re.sub(r"^matmul: a\b", "linear: x", message)
-    message = re.sub(r"^matmul: b\b", "linear: weight", message).replace(" as a has", " as x has")
+    message = re.sub(r"^matmul: a(?=\b|_scale)", "linear: x", message)
+    message = re.sub(r"^matmul: b(?=\b|_scale)", "linear: weight", message)
+    for of_matmul, of_linear in ((" as a has", " as x has"), ("(per row of a)", "(per row of x)"),
+                                 ("(per column of b)", "(per row of weight)")):
+        message = message.replace(of_matmul, of_linear)
     return re.sub(r"^matmul: ", "linear: ", message)
 
 

@@ -58,12 +58,14 @@ ScratchSource Scratch::source() {
 std::string message_of(const Error& error) {
   std::string message = error.what();
   if (error.code() == ErrorCode::io) return message;  // contains file names
-  static constexpr std::array<std::array<const char*, 2>, 5> kNames{{
+  static constexpr std::array<std::array<const char*, 2>, 7> kNames{{
       {"epilogue.", ""},
       {".sparse.", "."},
       {"mask.full.", "mask.full_"},
       {"mask.partial.", "mask.partial_"},
       {"forward.", ""},
+      {"a.scale", "a_scale"},
+      {"b.scale", "b_scale"},
   }};
   for (const auto& [path, name] : kNames) {
     for (std::size_t at = 0; (at = message.find(path, at)) != std::string::npos;)

@@ -40,6 +40,15 @@ inline AttentionProblem masked(const Sizes& s, std::int64_t block_q, std::int64_
   return p;
 }
 
+/// Device presets that run the rows of sm80, and what forces these rows.
+inline constexpr const char* kSinceAmpere[] = {"a100", "l4",   "l40s", "rtx4090",
+                                               "b200", "h100", "h200"};
+inline Execution on_sm80() {
+  Execution execution;
+  execution.backend = Backend::sm80;
+  return execution;
+}
+
 inline Explanation on_h200(const AttentionProblem& problem) {
   return select(problem, device_preset("h200"), {});
 }

@@ -75,6 +75,18 @@ TEST(SelectCublasLt, LosesWhereOurRowsAreAhead) {
   }
 }
 
+/// Shapes of the sweep in which our rows were .71 to .84 of the library's speed (H200, 2026-11-26):
+/// depths whose lines are short, and one thread block with a long depth.
+TEST(SelectCublasLt, IsChosenForShortLinesAndLoneThreadBlocks) {
+  const auto linear = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return chosen(dense(m, n, k, DType::bf16, true), "h200");
+  };
+  EXPECT_EQ(linear(1669, 5920, 8), kHalf);
+  EXPECT_EQ(linear(3421, 1864, 8), kHalf);
+  EXPECT_EQ(linear(1504, 7808, 22), kHalf);
+  EXPECT_EQ(linear(14, 8, 9880), kHalf);
+}
+
 TEST(SelectCublasLt, PredictsWhatWasMeasured) {
   // H100, CUDA 13.0, 2026-11-25: the faster and the slower of two states.
   const auto ms = [](const MatmulProblem& p) {

@@ -12,14 +12,6 @@
 namespace tessera::planning {
 namespace {
 
-constexpr const char* kDevices[] = {"a100", "l4", "l40s", "rtx4090", "b200", "h100", "h200"};
-
-Execution on_sm80() {
-  Execution execution;
-  execution.backend = Backend::sm80;
-  return execution;
-}
-
 AttentionBackwardProblem gradients_of(const Sizes& s) {
   AttentionBackwardProblem p;
   p.forward = problem_of(s);
@@ -34,7 +26,7 @@ bool fits(const KernelRow& row, const DeviceFacts& device) {
 }
 
 TEST(Sm80AttentionBackward, RowsRunWhereTheirSharedMemoryFits) {
-  for (const char* name : kDevices) {
+  for (const char* name : kSinceAmpere) {
     const DeviceFacts device = device_preset(name);
     for (const KernelRow& row : kSm80AttentionBackwardRows) {
       SCOPED_TRACE(std::string(row.name) + " on " + name);
@@ -57,7 +49,7 @@ TEST(Sm80AttentionBackward, AnSmHoldsThePlannedThreadBlocks) {
     const int threads = backward_warps(tile) * 32, compiled = backward_ctas_compiled(tile);
     EXPECT_GE(std::min(65536 / (threads * compiled) / 8 * 8, 255), backward_accumulators(tile) + 32)
         << row.name;
-    for (const char* name : kDevices) {
+    for (const char* name : kSinceAmpere) {
       const DeviceFacts device = device_preset(name);
       if (!fits(row, device)) continue;
       SCOPED_TRACE(std::string(row.name) + " on " + name);
@@ -92,7 +84,7 @@ TEST(Sm80AttentionBackward, WarpsShareTheProducts) {
 }
 
 TEST(Sm80AttentionBackward, EveryHeadDimensionHasARowOnEveryDevice) {
-  for (const char* name : kDevices) {
+  for (const char* name : kSinceAmpere) {
     for (const std::int64_t dim : {8, 40, 64, 72, 80, 96, 128, 160, 192, 200, 256}) {
       for (const std::int64_t dim_v : {dim, std::int64_t{8}, std::int64_t{256}}) {
         for (const DType dtype : {DType::f16, DType::bf16}) {

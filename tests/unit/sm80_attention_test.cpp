@@ -12,20 +12,12 @@
 namespace tessera::planning {
 namespace {
 
-constexpr const char* kDevices[] = {"a100", "l4", "l40s", "rtx4090", "b200", "h100", "h200"};
-
-Execution on_sm80() {
-  Execution execution;
-  execution.backend = Backend::sm80;
-  return execution;
-}
-
 bool fits(const KernelRow& row, const DeviceFacts& device) {
   return attention_shared_bytes(row.tile) <= device.shared_bytes_per_block;
 }
 
 TEST(Sm80Attention, RowsRunWhereTheirSharedMemoryFits) {
-  for (const char* name : kDevices) {
+  for (const char* name : kSinceAmpere) {
     const DeviceFacts device = device_preset(name);
     for (const KernelRow& row : kSm80AttentionRows) {
       SCOPED_TRACE(std::string(row.name) + " on " + name);
@@ -41,7 +33,7 @@ TEST(Sm80Attention, RowsRunWhereTheirSharedMemoryFits) {
 
 /// A thread block leaves room for the reserved bytes, and no SM holds more than 65536 registers.
 TEST(Sm80Attention, AnSmHoldsThePlannedThreadBlocks) {
-  for (const char* name : kDevices) {
+  for (const char* name : kSinceAmpere) {
     const DeviceFacts device = device_preset(name);
     for (const KernelRow& row : kSm80AttentionRows) {
       if (!fits(row, device)) continue;
@@ -62,7 +54,7 @@ TEST(Sm80Attention, AnSmHoldsThePlannedThreadBlocks) {
 }
 
 TEST(Sm80Attention, EveryHeadDimensionHasARowOnEveryDevice) {
-  for (const char* name : kDevices) {
+  for (const char* name : kSinceAmpere) {
     for (const std::int64_t dim : {8, 40, 64, 72, 80, 96, 128, 160, 192, 200, 256}) {
       for (const std::int64_t dim_v : {dim, std::int64_t{8}, std::int64_t{256}}) {
         for (const DType dtype : {DType::f16, DType::bf16}) {
@@ -123,7 +115,7 @@ TEST(Sm80Attention, HopperChoosesItsOwnRows) {
 
 /// Lists that change every 64 rows run by tiles of 64 queries, or with heads folded into rows.
 TEST(Sm80Attention, ListsOf64RowsAreNotComposed) {
-  for (const char* name : kDevices) {
+  for (const char* name : kSinceAmpere) {
     const Plan plan = choose(masked({.length = 32768}, 64, 64, 64), device_preset(name), on_sm80());
     EXPECT_FALSE(plan.planned->layout.get<AttentionLayout>().composed) << plan.kernel_name;
     EXPECT_EQ(plan.planned->layout.get<AttentionLayout>().queries, 64) << plan.kernel_name;
@@ -132,7 +124,7 @@ TEST(Sm80Attention, ListsOf64RowsAreNotComposed) {
 
 /// Few tiles over many keys: thread blocks share the keys, in slots of their own.
 TEST(Sm80Attention, FewTilesSplitTheirKeys) {
-  for (const char* name : kDevices) {
+  for (const char* name : kSinceAmpere) {
     AttentionProblem p = problem_of({.batch = 1, .heads = 2, .kv_heads = 2, .length = 65536});
     p.q = p.out = shaped({1, 64, 2, 128});
     const Plan plan = choose(p, device_preset(name), on_sm80());

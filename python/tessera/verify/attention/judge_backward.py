@@ -249,9 +249,9 @@ def _gradients(built: BuiltBackward, b: int, sinks: _Sinks | None) -> dict[str, 
             of_delta *= exact.slope.float()
         of_ds = _grouped(dout, v.mT).add_(delta_size[..., None]).mul_(p)
         of_ds.mul_(abs(scale))
-        # Sums of n summands in f32, whose errors may all have one sign: equal ones are an example.
-        of_query, of_key = (error[..., None] + UNIT / 2 * n
-                            for n in (keys, queries * d.heads // d.kv_heads))
+        # f32: sums of n summands, whose errors may all have one sign: equal ones are an example.
+        summands = (keys, queries * d.heads // d.kv_heads) if d.dtype == "f32" else (0, 0)
+        of_query, of_key = (error[..., None] + UNIT / 2 * n for n in summands)
         rounding = (unit * abs(scale)) * exact.ds.float().abs()
         key = k.amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
         dq.slack[:, first:last] = _grouped(of_ds * of_query + of_delta, k)

@@ -64,10 +64,11 @@ double seconds_around(const BackwardLayout& layout) {
   return kOtherLaunches + (layout.edges ? kEdgeSeconds + edge_bytes(layout.edges) / kEdgeBytes : 0);
 }
 
-double bytes_of_backward(const AttentionBackwardShape& s, const BackwardLayout& layout,
-                         const Tile& tile, double work_bytes) {
+double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
+                      const Tile& tile, double work_bytes, const DeviceFacts& device) {
+  if (device.memory_tbs <= 0) return 0;
   const double sums = real(layout.query_blocks) * real(s.heads) * tile.m * tile.k * sizeof(float);
-  return work_bytes + 2 * sums;
+  return (work_bytes + 2 * sums) / (device.memory_tbs * 1e12);
 }
 
 BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape& shape,

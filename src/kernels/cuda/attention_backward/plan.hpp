@@ -36,9 +36,9 @@ std::string describe_backward(const BackwardLayout& layout);
 double padding_of(const AttentionBackwardShape& s, const Tile& tile);
 /// Seconds of the kernels before and after the main one, beside their bytes.
 double seconds_around(const BackwardLayout& layout);
-/// Bytes that all kernels move to and from memory, `work_bytes` of them for inputs and results.
-double bytes_of_backward(const AttentionBackwardShape& s, const BackwardLayout& layout,
-                         const Tile& tile, double work_bytes);
+/// Seconds to move `work_bytes`, and to write the sums of dQ and read them again.
+double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
+                      const Tile& tile, double work_bytes, const DeviceFacts& device);
 
 /// The walk of a problem; `edges` are in the workspace.
 BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape& shape,

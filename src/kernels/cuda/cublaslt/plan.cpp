@@ -99,8 +99,8 @@ std::int64_t alignment_of(const OperandShape& o) {
   if (o.tma_readable) return 16;
   const std::int64_t length = o.unit_col_stride == o.transposed ? o.rows : o.cols;
   const std::int64_t packed = alignment_of(length, o.dtype);
-  return packed == 16 && length > 1 ? size_of(o.dtype)
-                                    : packed;  // then it is the address that is not
+  // Where packed lines would be aligned, the address is not.
+  return length > 1 && packed == 16 ? size_of(o.dtype) : packed;
 }
 
 /// Hopper: the best fit to 360 random shapes (seeds 1 to 3 of the sweep) through PyTorch on an H200

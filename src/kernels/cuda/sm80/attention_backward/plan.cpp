@@ -76,10 +76,7 @@ struct AttentionBackward {
     const double waits = std::max(at_a_time / real(std::max<std::int64_t>(at.section, 1)), 1.0) - 1;
     const double compute = (steps / at_a_time + waits) * step +
                            std::max(blocks / at_a_time, 1.0) * ctas * kEstimatedTileSeconds;
-    const double memory = device.memory_tbs > 0 ? bytes_of_backward(s, at, tile, work.bytes) /
-                                                      (device.memory_tbs * 1e12)
-                                                : 0;
-    return std::max(compute, memory) + seconds_around(at);
+    return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
 
   static BufferSizes buffers(const Shape& s, const Layout& at, const KernelRow& row, int) {

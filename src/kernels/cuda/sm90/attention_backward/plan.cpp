@@ -44,10 +44,7 @@ struct AttentionBackward {
     const double compute = work.flops * products * padding_of(s, tile) /
                                (units * kTflopsOfOneSm * 1e12) * step_factor(device) +
                            std::max(rounds, 1.0) * kTileSeconds;
-    const double memory = device.memory_tbs > 0 ? bytes_of_backward(s, at, tile, work.bytes) /
-                                                      (device.memory_tbs * 1e12)
-                                                : 0;
-    return std::max(compute, memory) + seconds_around(at);
+    return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
 
   static BufferSizes buffers(const Shape& s, const Layout& at, const KernelRow& row, int) {
