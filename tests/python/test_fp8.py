@@ -172,7 +172,7 @@ def test_products_refuse_by_name():
         tessera.matmul(support.random(4, 4), support.random(4, 4), a_scale=np.ones(1, np.float32))
     with pytest.raises(ValueError, match="matmul: b: expected dtype e4m3 as a has"):
         tessera.matmul(x8, support.random(300, 8))
-    with pytest.raises(ValueError, match=r"linear: weight_scale: expected .* \(per row of weight\)"):
+    with pytest.raises(ValueError, match=r"linear: weight_scale: .* \(per row of weight\)"):
         tessera.linear(x8, np.ascontiguousarray(w8.T), weight_scale=along_depth)
     bsr = tessera.BsrMatrix.from_dense(np.eye(32, dtype=np.float32), block=16)
     narrow, scale = tessera.quantize(bsr, per="block")
