@@ -55,20 +55,21 @@ void set_head_factors(const Where& where, const Tensor& x, const Tensor& scale, 
   const bool by_outer = x.rank == 4 && scale.rank >= 2;
   const std::int64_t length = s.size.b, heads = s.size.c;
   const int head_dim = by_outer ? 1 : 0;
-  const auto pieces = [&](std::int64_t rows) { return (length + rows - 1) / rows; };
+  const std::int64_t of_64 = planning::scale_rows(length, 64);
+  const std::int64_t of_128 = planning::scale_rows(length, 128);
   std::int64_t rows = std::max<std::int64_t>(length, 1);
   bool fits = scale.rank == 1 + by_outer + by_rows && scale.size(head_dim) == heads &&
               (!by_outer || scale.size(0) == s.size.a);
   if (fits && by_rows) {
     const std::int64_t got = scale.size(head_dim + 1);
-    fits = got == pieces(64) || got == pieces(128);
-    rows = std::min(rows, got == pieces(128) ? std::int64_t{128} : std::int64_t{64});
+    fits = got == of_64 || got == of_128;
+    rows = std::min(rows, planning::rows_per_scale(length, got));
   }
   if (!fits) {
     const std::string outer = x.rank == 4 ? words(s.size.a, ", ") : "";
     refuse(where,
            words("[1], [", heads, "] (heads)", x.rank == 4 ? words(", [", outer, heads, "]") : "",
-                 ", [", outer, heads, ", ", pieces(64), " or ", pieces(128),
+                 ", [", outer, heads, ", ", of_64, " or ", of_128,
                  "] (64 or 128 rows of a head), or factors of matrices, of x's rank"),
            to_string(scale));
   }

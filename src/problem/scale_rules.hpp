@@ -14,14 +14,12 @@ namespace tessera::planning {
 /// The length of a block of elements that share a factor.
 inline constexpr std::int64_t kScaleBlock = 128;
 
-constexpr std::int64_t scale_blocks(std::int64_t length) {
-  return (length + kScaleBlock - 1) / kScaleBlock;
-}
-
 /// Factors of the rows of a head, each for `rows` of them.
 constexpr std::int64_t scale_rows(std::int64_t length, std::int64_t rows) {
   return (length + rows - 1) / rows;
 }
+/// Factors of a line of a matrix, each for a block of its elements.
+constexpr std::int64_t scale_blocks(std::int64_t length) { return scale_rows(length, kScaleBlock); }
 /// How many rows of a head share one of `factors`: 128 where that gives as many, else 64.
 constexpr std::int64_t rows_per_scale(std::int64_t length, std::int64_t factors) {
   return factors == scale_rows(length, kScaleBlock) ? kScaleBlock : kScaleBlock / 2;

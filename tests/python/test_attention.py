@@ -182,7 +182,7 @@ def test_narrow_dtypes(dtype):
     check((out,), (want,), atol=2e-2, rtol=2e-2)
 
 
-def test_a_gpu_refuses_fp8_by_name():
+def test_fp8_on_gpus_is_refused_by_name():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(ml_dtypes.float8_e4m3fn) for x in tensors())
     assert tessera.attention(q, k, v).dtype == ml_dtypes.bfloat16

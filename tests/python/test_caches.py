@@ -223,10 +223,8 @@ def test_pytorch_records_no_gradient_beside_narrow_keys():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
-def test_a_gpu_writes_what_the_cpu_writes(dtype):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
-        pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
+def test_gpus_write_what_cpus_write(torch_on_gpu, dtype):
+    torch = torch_on_gpu
     torch.manual_seed(0)
     k, v = torch.randn(2, 3, 40, 4, 128, dtype=torch.bfloat16)
     pages = torch.zeros(2, 20, 16, 4, 128, dtype=torch.bfloat16).to(getattr(torch, dtype))

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import tessera
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -101,10 +99,8 @@ def test_matrix_market_of_a_user(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["long_context.py", "train_block_mask.py", "prune_mlp.py",
                                   "transformers_model.py", "matrix_market.py", "serve_paged.py"])
-def test_on_a_gpu(name, tmp_path):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
-        pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
+def test_on_a_gpu(torch_on_gpu, name, tmp_path):
+    torch = torch_on_gpu
     if name == "serve_paged.py" and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("pages need compute capability 9.x")
     needs = TRANSFORMERS if name == "transformers_model.py" else ()

@@ -357,9 +357,8 @@ def test_the_package_shows_it():
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("torch_on_gpu")
 def test_a_contiguous_cache_on_a_gpu():
-    if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
-        pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
     k, v = normal(2, 2, 256, 2, 64, dtype=torch.bfloat16)
     q, lengths = normal(2, 1, 8, 64, dtype=torch.bfloat16), torch.tensor([100, 7]).int()
     fresh = normal(2, 2, 1, 2, 64, dtype=torch.bfloat16)

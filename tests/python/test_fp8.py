@@ -253,10 +253,8 @@ def test_attention_refuses_by_name():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
-def test_a_gpu_quantizes_as_the_cpu(dtype):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
-        pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
+def test_gpus_quantize_as_cpus(torch_on_gpu, dtype):
+    torch = torch_on_gpu
     x = torch.randn(2, 150, 300, dtype=torch.bfloat16)
     for per in FORMS:
         want, want_scale = tessera.quantize(x, per=per, dtype=dtype)
@@ -268,10 +266,8 @@ def test_a_gpu_quantizes_as_the_cpu(dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("x_per", "w_per"), [("tensor", "tensor"), ("row", "row"),
                                               ("1x128", "128x128"), ("1x128", "1x128")])
-def test_a_gpu_multiplies(x_per, w_per):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if not torch.cuda.is_available() or tessera.cuda_device_count() == 0:
-        pytest.skip("no GPU, or a build without TESSERA_CUDA=ON")
+def test_products_on_gpus(torch_on_gpu, x_per, w_per):
+    torch = torch_on_gpu
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("factors of rows and blocks need compute capability 9.0")
     x, w = torch.randn(256, 512), torch.randn(384, 512)

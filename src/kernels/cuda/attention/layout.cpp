@@ -11,12 +11,6 @@ namespace tessera::planning {
 
 namespace {
 
-/// Query heads with the same keys and lists: as many may be folded into a tile's rows.
-std::int64_t heads_alike(const AttentionShape& s) {
-  if (s.kv_heads == 0 || (s.masked && s.mask_heads > s.kv_heads)) return 1;
-  return s.heads / s.kv_heads;
-}
-
 constexpr int kMaxPack = 64;
 
 /// With a mask: the fewest for which a tile's queries lie in one row of blocks.
@@ -130,6 +124,11 @@ void split_last_tiles(AttentionLayout& layout, const AttentionShape& s, const Ke
 }
 
 }  // namespace
+
+std::int64_t heads_alike(const AttentionShape& s) {
+  if (s.kv_heads == 0 || (s.masked && s.mask_heads > s.kv_heads)) return 1;
+  return s.heads / s.kv_heads;
+}
 
 bool walks_depend_on_data(const AttentionShape& s) {
   return s.masked || s.q_packed || s.kv_layout == KvLayout::packed || s.has_kv_range;

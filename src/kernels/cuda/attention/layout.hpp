@@ -124,6 +124,9 @@ class WalkedShape {
   const AttentionShape* shape_;
 };
 
+/// Query heads with the same keys and lists: as many may be folded into a tile's rows.
+std::int64_t heads_alike(const AttentionShape& s);
+
 /// Whether the number of keys that a tile visits depends on lists or lengths in device memory,
 /// which the shape does not hold.
 bool walks_depend_on_data(const AttentionShape& s);

@@ -13,11 +13,6 @@
 namespace tessera::planning {
 namespace {
 
-/// Query heads with the same keys and lists: as many may be folded into a tile's rows.
-std::int64_t heads_alike(const AttentionShape& s) {
-  return s.masked && s.mask_heads > s.kv_heads ? 1 : s.heads / s.kv_heads;
-}
-
 /// The heads to fold into a tile's rows, so that the keys of a group of heads are read by the
 /// fewest tiles.
 int pack_of(const AttentionShape& s, const Tile& tile) {
