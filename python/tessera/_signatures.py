@@ -170,7 +170,7 @@ def _operand(name: str) -> Group:
         "rows": Argument(f"{name}_rows", "SymInt", label=f"{name}.rows"),
         "cols": Argument(f"{name}_cols", "SymInt", label=f"{name}.cols"),
         "transposed": Argument(f"{name}_transposed", "bool", label=f"{name}.transposed"),
-        "scale": Argument(f"{name}_scale", "Tensor?", dtypes=FLOAT32, label=f"{name}.scale"),
+        "scale": Argument(f"{name}_scale", "Tensor?", dtypes=FLOAT32),
     })
 
 
@@ -331,7 +331,7 @@ PLAIN_MATMUL = Signature("plain_matmul", [
 LINEAR = Signature("linear", [
     Argument("x", "Tensor", dtypes=INPUTS, trained=True),
     _operand("weight"),
-    Argument("x_scale", "Tensor?", None, FLOAT32, label="x.scale"),
+    Argument("x_scale", "Tensor?", None, FLOAT32),
     Argument("bias", "Tensor?", None, FLOATS, trained=True),
     Argument("activation", "str", "none"),
     EXECUTION,

@@ -170,6 +170,10 @@ def test_products_refuse_by_name():
             tessera.matmul(x8, w8, **options)
     with pytest.raises(ValueError, match="matmul: a_scale: expected none, as the values are f32"):
         tessera.matmul(support.random(4, 4), support.random(4, 4), a_scale=np.ones(1, np.float32))
+    with pytest.raises(TypeError, match="matmul: a_scale: expected float32, got float64"):
+        tessera.matmul(x8, w8, a_scale=np.ones(1))
+    with pytest.raises(TypeError, match="linear: weight_scale: expected float32, got float64"):
+        tessera.linear(x8, np.ascontiguousarray(w8.T), weight_scale=np.ones(1))
     with pytest.raises(ValueError, match="matmul: b: expected dtype e4m3 as a has"):
         tessera.matmul(x8, support.random(300, 8))
     with pytest.raises(ValueError, match=r"linear: weight_scale: .* \(per row of weight\)"):
