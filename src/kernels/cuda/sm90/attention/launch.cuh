@@ -39,6 +39,9 @@ void launch_typed(const Call& call) {
   };
   args.k = tile::recent_map(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   args.v = tile::recent_map(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
+  args.zeros_from = shape.kv_layout == planning::KvLayout::dense
+                        ? static_cast<int>(shape.kv_length)
+                        : planning::kOutOfBounds;
   args.walk = planning::attention_walk(problem, shape, layout, T::kTile);
   set_scores(args, problem, shape);
   const tile::HeadsMap out = tile::heads_of(problem.out);

@@ -177,9 +177,15 @@ class Scheduler {
     shared_.places[number % T::kStepDescriptors][p] =
         planning::place_of(args_.walk, descriptor, piece);
     shared_.kept[number % T::kStepDescriptors][p] =
-        piece.visited ? shared_.pieces.kept(args_.walk, descriptor, piece) : kAllKeys;
+        piece.visited ? shared_.pieces.kept(args_.walk, descriptor, piece) | zeros_of(piece)
+                      : kAllKeys;
     if constexpr (kEachLaneArrives)
       tile::arrive(&shared_.step_ring.full[number % T::kStepDescriptors]);
+  }
+
+  /// The keys of a piece that lie outside of the tensor.
+  __device__ std::uint64_t zeros_of(const Piece& piece) const {
+    return planning::bits_between(args_.zeros_from - piece.key, planning::kKeyPiece);
   }
 
   /// Publishes steps [from, to) of the tile, one per lane.

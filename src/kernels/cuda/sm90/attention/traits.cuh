@@ -30,6 +30,7 @@ struct Arguments {
   // tile's; 0: TMA cannot store the result.
   int stored_rows;
   bool overlaps_tiles;  // see AttentionLayout::overlaps
+  int zeros_from;       // keys from here on lie outside of the tensor: TMA writes zeros
   Exponents exponents;
   ScoreTransform transform;
   Sinks sinks;
