@@ -54,6 +54,17 @@ TEST_P(GpuAttention, PackedSequencesMatchTheOracle) {
   });
 }
 
+/// Pages of whole pieces of keys, in any order; some do not exist.
+TEST_P(GpuAttention, PagesMatchTheOracle) {
+  if (GetParam() == Backend::sm80) GTEST_SKIP() << "rows of sm80_attention do not support pages";
+  for (const std::int64_t page : {64, 128, 192, 256})
+    all_match(40, [page](AttentionOptions& o) {
+      o.paged = Presence::always;
+      o.page = page;
+      o.longest = 3 * page + 100;
+    });
+}
+
 TEST_P(GpuAttention, BlockMasksMatchTheOracle) {
   all_match(80, [](AttentionOptions& o) { o.mask = Presence::always; });
 }
