@@ -200,6 +200,55 @@ void expect_hostile_lists_are_harmless(Case& c, std::uint64_t seed, const Ran& r
   }
 }
 
+/// Breaks entries of a page table. Keys on a page that does not exist count as hidden: like a mask
+/// without the page's block. Returns how many pages are missing.
+inline int expect_missing_pages_are_skipped(Case& c, const std::string& family) {
+  AttentionProblem& p = c.problem;
+  if (p.q.numel() == 0 || p.page_table.size(1) == 0) return 0;
+  // The truth: a mask per sequence, whose blocks are pages, without some of them.
+  const std::int64_t batch = p.page_table.size(0), entries = p.page_table.size(1);
+  oracle::DenseArray broken = oracle::read(p.page_table);
+  std::vector<std::int64_t> counts, indices;
+  int missing = 0;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::int64_t count = 0;
+    for (std::int64_t entry = 0; entry < entries; ++entry) {
+      if (c.random.chance(0.3)) {
+        broken.values[static_cast<std::size_t>(b * entries + entry)] =
+            c.random.pick({-1.0, -7.0, 1e9, static_cast<double>(p.k.size(0))});
+        ++missing;
+        continue;
+      }
+      indices.push_back(entry);
+      ++count;
+    }
+    counts.push_back(count);
+    indices.resize(static_cast<std::size_t>((b + 1) * entries), 0);
+  }
+  AttentionProblem masked = p;
+  masked.mask.block_q = p.q.size(1);
+  masked.mask.block_kv = p.k.size(1);
+  masked.mask.full.counts = c.memory.list(DType::i32, {batch, 1, 1}, counts);
+  masked.mask.full.indices = c.memory.list(DType::i32, {batch, 1, 1, entries}, indices);
+  const oracle::Attention truth = oracle::attention(masked);
+  const oracle::Attention emulated = oracle::attention_emulated(masked);
+  oracle::write(p.page_table, broken);
+  const OnGpu gpu(c);
+  c.memory.arm();
+  for (const int row : rows_of(family)) {
+    const AttentionProblem there = gpu.moved(p);
+    if (!takes(row, there)) continue;
+    c.memory.reset();
+    gpu.upload();
+    run_by(row, there);
+    gpu.download();
+    EXPECT_EQ(c.memory.damage(), "") << c.text;
+    const oracle::Comparison result = oracle::compare_attention(p, truth, emulated);
+    EXPECT_TRUE(result.ok) << c.text << " by " << name_of(row) << ": " << result.message;
+  }
+  return missing;
+}
+
 inline AttentionOptions options_for(std::uint64_t seed) {
   AttentionOptions options;
   options.dtype = seed % 2 == 0 ? DType::bf16 : DType::f16;

@@ -54,6 +54,33 @@ TEST_P(GpuAttention, PackedSequencesMatchTheOracle) {
   });
 }
 
+/// Pages of whole pieces of keys, in any order.
+TEST_P(GpuAttention, PagesMatchTheOracle) {
+  if (GetParam() == Backend::sm80) GTEST_SKIP() << "rows of sm80_attention do not support pages";
+  for (const std::int64_t page : {64, 128, 192, 256})
+    all_match(40, [page](AttentionOptions& o) {
+      o.paged = Presence::always;
+      o.page = page;
+      o.longest = 3 * page + 100;
+    });
+}
+
+/// With windows as well: consumers join and leave a walk at steps that missing pages shift.
+TEST_P(GpuAttention, PagesThatDoNotExistAreSkipped) {
+  if (GetParam() == Backend::sm80) GTEST_SKIP() << "rows of sm80_attention do not support pages";
+  int skipped = 0;
+  for (std::uint64_t seed = 0; seed < 48; ++seed) {
+    AttentionOptions options = options_for(seed);
+    options.paged = Presence::always;
+    options.page = seed % 2 == 0 ? 64 : 128;
+    options.packed_q = options.mask = Presence::never;
+    options.longest = 1000;
+    skipped += gpu_test::expect_missing_pages_are_skipped(*attention_case(seed, options),
+                                                          gpu_test::attention_family());
+  }
+  EXPECT_GT(skipped, 40);
+}
+
 TEST_P(GpuAttention, BlockMasksMatchTheOracle) {
   all_match(80, [](AttentionOptions& o) { o.mask = Presence::always; });
 }
@@ -252,6 +279,8 @@ TEST_P(GpuAttention, HostileLists) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     AttentionOptions options = options_for(seed);
     options.mask = Presence::always;
+    options.paged = seed % 3 == 2 ? Presence::always : Presence::never;
+    options.page = 64;
     options.dims = {64, 128};
     gpu_test::expect_hostile_lists_are_harmless(*attention_case(seed, options), seed,
                                                 [&](int, const AttentionProblem&) { ++ran; });

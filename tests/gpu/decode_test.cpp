@@ -333,7 +333,6 @@ TEST(GpuDecode, HostileListsAndTables) {
   EXPECT_GT(ran, 40);
 }
 
-/// Keys on a page that does not exist count as hidden: like a mask without the page's block.
 TEST(GpuDecode, PagesThatDoNotExistAreSkipped) {
   SKIP_UNLESS_HOPPER();
   int skipped = 0;
@@ -343,51 +342,7 @@ TEST(GpuDecode, PagesThatDoNotExistAreSkipped) {
     options.packed_q = options.positions = Presence::never;
     options.longest = 1000;
     options.dims = {64, 128};
-    const auto c = attention_case(seed, options);
-    AttentionProblem& p = c->problem;
-    if (p.q.numel() == 0 || p.page_table.size(1) == 0) continue;
-    // The truth: a mask per sequence, whose blocks are pages, without some of them.
-    const std::int64_t batch = p.page_table.size(0), entries = p.page_table.size(1);
-    const oracle::DenseArray table = oracle::read(p.page_table);
-    oracle::DenseArray broken = table;
-    std::vector<std::int64_t> counts, indices;
-    for (std::int64_t b = 0; b < batch; ++b) {
-      std::int64_t count = 0;
-      for (std::int64_t entry = 0; entry < entries; ++entry) {
-        const auto at = static_cast<std::size_t>(b * entries + entry);
-        if (c->random.chance(0.3)) {
-          broken.values[at] = c->random.pick({-1.0, -7.0, 1e9, static_cast<double>(p.k.size(0))});
-          ++skipped;
-          continue;
-        }
-        indices.push_back(entry);
-        ++count;
-      }
-      counts.push_back(count);
-      indices.resize(static_cast<std::size_t>((b + 1) * entries), 0);
-    }
-    AttentionProblem masked = p;
-    masked.mask.block_q = p.q.size(1);
-    masked.mask.block_kv = p.k.size(1);
-    masked.mask.full.counts = c->memory.list(DType::i32, {batch, 1, 1}, counts);
-    masked.mask.full.indices = c->memory.list(DType::i32, {batch, 1, 1, entries}, indices);
-    const oracle::Attention truth = oracle::attention(masked);
-    const oracle::Attention emulated = oracle::attention_emulated(masked);
-    oracle::write(p.page_table, broken);
-    const OnGpu gpu(*c);
-    c->memory.arm();
-    for (const int row : rows_of(kFamily)) {
-      const AttentionProblem there = gpu.moved(p);
-      if (!takes(row, there)) continue;
-      c->memory.reset();
-      gpu.upload();
-      gpu_test::run_by(row, there);
-      gpu.download();
-      EXPECT_EQ(c->memory.damage(), "") << c->text;
-      const oracle::Comparison result = oracle::compare_attention(p, truth, emulated);
-      EXPECT_TRUE(result.ok) << c->text << " by " << gpu_test::name_of(row) << ": "
-                             << result.message;
-    }
+    skipped += gpu_test::expect_missing_pages_are_skipped(*attention_case(seed, options), kFamily);
   }
   EXPECT_GT(skipped, 20);
 }

@@ -148,7 +148,9 @@ TEST(SelectAttention, RefusalsSayWhatIsSupported) {
   p = problem_of({.batch = 2});
   p.k = p.v = shaped({100, 64, 16, 128});
   p.page_table = shaped({2, 20}, DType::i32), p.kv_end = shaped({2}, DType::i32);
-  EXPECT_EQ(reasons(p), Reasons{"page_table is not supported"});
+  EXPECT_EQ(reasons(p), Reasons{});
+  p.k = p.v = shaped({100, 32, 16, 128});
+  EXPECT_EQ(reasons(p), Reasons{"page_table: expected pages of a multiple of 64 keys"});
 }
 
 TEST(SelectAttention, RefusalsOfMasks) {

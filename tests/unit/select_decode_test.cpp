@@ -50,12 +50,13 @@ TEST(SelectDecode, FewQueriesOverManyKeys) {
   EXPECT_EQ(chosen(step(32, 1, 8192, 32, 8, 64, 192)), "sm90_decode_d256_q16_k64_s2_split2");
 }
 
-TEST(SelectDecode, PrefillWithoutPagesHasOtherRows) {
+TEST(SelectDecode, PrefillHasOtherRowsButOverSmallPages) {
   for (const std::int64_t length : {256, 1024, 16384}) {
     EXPECT_EQ(chosen(step(4, length, length, 32, 8, 0)).find("sm90_attention_"), 0u) << length;
     EXPECT_EQ(chosen(step(1, 1024, 32768, 32, 8, 0)).find("sm90_attention_"), 0u);
-    EXPECT_EQ(chosen(step(4, length, length, 32, 8, 64)).find("sm90_decode_"), 0u)
-        << "no other row reads pages";
+    EXPECT_EQ(chosen(step(4, length, length, 32, 8, 64)).find("sm90_attention_"), 0u) << length;
+    EXPECT_EQ(chosen(step(4, length, length, 32, 8, 16)).find("sm90_decode_"), 0u)
+        << "no other row reads pages of fewer than 64 keys";
   }
 }
 

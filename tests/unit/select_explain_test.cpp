@@ -261,11 +261,11 @@ TEST(Rejections, NameTheArgumentItsValueAndWhatIsSupported) {
   AttentionShape attention;
   attention.device.kind = DeviceKind::cuda;
   attention.dtype = attention.out = DType::bf16, attention.kv_layout = KvLayout::paged;
-  attention.dim = attention.dim_v = 100;
+  attention.dim = attention.dim_v = 100, attention.page = 16;
   EXPECT_EQ(
       rejections(row_named("sm90_attention_d128_q128_k128_s2"), attention, device_preset("h100"))
           .front(),
-      "page_table is not supported");
+      "page_table: expected pages of a multiple of 64 keys");
 }
 
 TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {

@@ -49,7 +49,6 @@ void refuse_tiles(const AttentionShape& s, const AttentionLayout& at, Reasons& r
 
 void refuse_attention(const AttentionShape& s, const KernelRow& row, Reasons& reasons) {
   const Tile& tile = row.tile;
-  if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
   if (s.batch_invariant) reasons.unsupported("batch_invariant");
   refuse_heads(s, tile, reasons);
   if (s.transforms_scores && !supports_score_transform(tile))

@@ -44,6 +44,7 @@ struct Attention {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                      Reasons& reasons) {
+    if (s.kv_layout == KvLayout::paged) reasons.unsupported("page_table");
     refuse_attention(s, row, reasons);
     reasons.unless_at_most("bytes of shared memory", attention_shared_bytes(row.tile),
                            device.shared_bytes_per_block);

@@ -14,6 +14,7 @@
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
+#include "src/walk/views.hpp"
 
 namespace tessera::cuda::sm90::attention {
 
@@ -39,6 +40,10 @@ void launch_typed(const Call& call) {
   };
   args.k = tile::recent_map(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   args.v = tile::recent_map(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
+  if (shape.kv_layout == planning::KvLayout::paged)
+    args.pages = planning::page_view(problem.page_table, problem.k);
+  args.zeros_from = shape.kv_layout == planning::KvLayout::dense ? static_cast<int>(shape.kv_length)
+                                                                 : planning::kOutOfBounds;
   args.walk = planning::attention_walk(problem, shape, layout, T::kTile);
   set_scores(args, problem, shape);
   const tile::HeadsMap out = tile::heads_of(problem.out);

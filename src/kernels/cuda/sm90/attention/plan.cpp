@@ -94,6 +94,8 @@ struct Attention {
   using Layout = AttentionLayout;
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
+    if (s.kv_layout == KvLayout::paged && s.page % kKeyPiece != 0)
+      reasons.layout("page_table", "pages of a multiple of 64 keys");
     refuse_attention(s, row, reasons);
   }
 

@@ -35,6 +35,8 @@ class Scheduler {
 
  private:
   using Step = typename T::Step;
+  /// The place of padding: TMA writes zeros.
+  __device__ static planning::KeyPlace nowhere() { return {planning::kOutOfBounds, 0}; }
 
   /// With ordered tiles the previous grid is order_kernel, which sets `grids_seen` once all earlier
   /// grids have ended. No other grid with the same tag can begin before all CTAs have seen that
@@ -90,17 +92,18 @@ class Scheduler {
     using Steps = planning::StepsOfTile<T::kTile>;
     int placed = 0;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
-      const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
+      Piece piece = shared_.pieces.at(args_.walk, number + lane_);
+      const planning::KeyPlace at = find(piece, descriptor);
       const unsigned found = __ballot_sync(~0u, piece.visited);
       if (piece.visited)
-        write_piece(piece, descriptor, placed + __popc(found & planning::lanes_below(lane_)));
+        write_piece(piece, at, descriptor, placed + __popc(found & planning::lanes_below(lane_)));
       __syncwarp();
       publish(Steps::followed(placed), Steps::followed(placed + __popc(found)), false);
       placed += __popc(found);
     }
     const int rest = placed % T::kRoundPieces, last = Steps::followed(placed);
     if ((rest > 0 || placed == 0) && lane_ >= rest && lane_ < T::kRoundPieces)
-      write_piece(Piece{}, descriptor, last * T::kPieces + lane_);
+      write_piece(Piece{}, nowhere(), descriptor, last * T::kPieces + lane_);
     __syncwarp();
     publish(last, last + T::kKvSplits, true);
     return last + T::kKvSplits;
@@ -114,7 +117,8 @@ class Scheduler {
     int sent = 0;
     planning::PairedSteps steps;
     for (int number = 0; number < shared_.pieces.count; number += 32) {
-      const Piece piece = shared_.pieces.at(args_.walk, number + lane_);
+      Piece piece = shared_.pieces.at(args_.walk, number + lane_);
+      const planning::KeyPlace at = find(piece, descriptor);
       const int groups = piece.visited ? piece.row_groups : 0;
       // Lanes whose pieces are needed by the same row groups as this lane's; and lanes whose pieces
       // are needed by the set of row groups numbered like this lane.
@@ -130,15 +134,16 @@ class Scheduler {
       const bool begins = groups != 0 && steps.begins(before, open);
       const unsigned beginning = __ballot_sync(~0u, begins);
       if (groups != 0)
-        write_piece(piece, descriptor, steps.place(lane_, before, open, begins, beginning));
+        write_piece(piece, at, descriptor, steps.place(lane_, before, open, begins, beginning));
       steps.advance(own, beginning);
-      if (steps.waits_too_long(kMaxWaiting)) write_piece(Piece{}, descriptor, steps.pad());
+      if (steps.waits_too_long(kMaxWaiting))
+        write_piece(Piece{}, nowhere(), descriptor, steps.pad());
       __syncwarp();
       const unsigned first = __reduce_min_sync(~0u, static_cast<unsigned>(steps.lacking));
       publish_up_to(steps.complete(first), sent);
     }
-    if (steps.lacking >= 0) write_piece(Piece{}, descriptor, steps.pad());
-    if (steps.begun == 0 && lane_ < 2) write_piece(Piece{}, descriptor, lane_);
+    if (steps.lacking >= 0) write_piece(Piece{}, nowhere(), descriptor, steps.pad());
+    if (steps.begun == 0 && lane_ < 2) write_piece(Piece{}, nowhere(), descriptor, lane_);
     __syncwarp();
     publish_up_to(max(steps.begun - 1, 0), sent);
     publish(sent, sent + 1, true);
@@ -154,6 +159,8 @@ class Scheduler {
       planning::find_own_steps<T::kN, T::kJoinsLater>(args_.walk, descriptor, shared_.pieces, lane_,
                                                       shared_.first_step[lane_],
                                                       shared_.last_step[lane_]);
+    // Pieces whose pages do not exist are left out, so that others are in earlier steps.
+    if (args_.pages.table && lane_ < T::kConsumers) shared_.first_step[lane_] = 0;
     __syncwarp();
   }
 
@@ -165,8 +172,19 @@ class Scheduler {
     }
   }
 
-  /// Writes one piece into its step's descriptor. `place`: index among the tile's visited pieces.
-  __device__ void write_piece(const Piece& piece, const TileDescriptor& descriptor, int place) {
+  /// Where a piece is in memory. A piece whose page does not exist is not visited.
+  __device__ planning::KeyPlace find(Piece& piece, const TileDescriptor& descriptor) const {
+    if (!piece.visited) return nowhere();
+    if (!args_.pages.table) return planning::place_of(args_.walk, descriptor, piece);
+    const auto run = args_.pages.run(descriptor.batch, piece.key, piece.key + planning::kKeyPiece);
+    piece.visited = run.page >= 0;
+    return {static_cast<std::int32_t>(run.slot), static_cast<std::int32_t>(run.page)};
+  }
+
+  /// Writes one piece, which is at `at` in memory, into its step's descriptor. `place`: index among
+  /// the tile's visited pieces.
+  __device__ void write_piece(const Piece& piece, const planning::KeyPlace& at,
+                              const TileDescriptor& descriptor, int place) {
     const std::uint32_t number = shared_.cursor.steps + place / T::kPieces, p = place % T::kPieces;
     tile::wait(&shared_.step_ring.empty[number % T::kStepDescriptors],
                (number / T::kStepDescriptors & 1) ^ 1);
@@ -174,12 +192,17 @@ class Scheduler {
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
     step.flags[p] = planning::flags_of(piece);
-    shared_.places[number % T::kStepDescriptors][p] =
-        planning::place_of(args_.walk, descriptor, piece);
+    shared_.places[number % T::kStepDescriptors][p] = at;
     shared_.kept[number % T::kStepDescriptors][p] =
-        piece.visited ? shared_.pieces.kept(args_.walk, descriptor, piece) : kAllKeys;
+        piece.visited ? shared_.pieces.kept(args_.walk, descriptor, piece) | zeros_of(piece)
+                      : kAllKeys;
     if constexpr (kEachLaneArrives)
       tile::arrive(&shared_.step_ring.full[number % T::kStepDescriptors]);
+  }
+
+  /// The keys of a piece that lie outside of the tensor.
+  __device__ std::uint64_t zeros_of(const Piece& piece) const {
+    return planning::bits_between(args_.zeros_from - piece.key, planning::kKeyPiece);
   }
 
   /// Publishes steps [from, to) of the tile, one per lane.

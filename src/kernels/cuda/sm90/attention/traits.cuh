@@ -25,11 +25,13 @@ struct Traits : Shape<kOfRow, Element>,
 struct Arguments {
   CUtensorMap q, k, v, out;
   Walk walk;
+  planning::PageView pages;  // without a table: contiguous keys
   Result result;
   // Rows that TMA stores at once: a consumer's or, where queries lie across consumers, all of the
   // tile's; 0: TMA cannot store the result.
   int stored_rows;
   bool overlaps_tiles;  // see AttentionLayout::overlaps
+  int zeros_from;       // keys from here on lie outside of the tensor: TMA writes zeros
   Exponents exponents;
   ScoreTransform transform;
   Sinks sinks;

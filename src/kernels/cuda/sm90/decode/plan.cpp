@@ -93,10 +93,11 @@ struct Decode {
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
     // With many queries, times that no measurement has confirmed have to be clearly shorter than
-    // those of sm90_attention, which does not support pages.
+    // those of sm90_attention, which reads no pages of fewer than 64 keys.
     constexpr std::int64_t kFewQueries = 16;
     constexpr double kUnconfirmed = 1.3;
-    const bool clear = s.kv_layout == KvLayout::paged || s.q_length <= kFewQueries;
+    const bool alone = s.kv_layout == KvLayout::paged && s.page % kKeyPiece != 0;
+    const bool clear = alone || s.q_length <= kFewQueries;
     if (!s.batch_invariant) return (clear ? 1 : kUnconfirmed) * seconds_of(s, at, row, device);
     // Scaled by the same number for all rows, so that their order does not depend on the batch.
     const Shape one = one_of(s);
