@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (threadIdx.x < kLanes) {
       Producer<T>(args, shared).run();
     } else if (tile::elect()) {
-      send_dq<T>(args, shared, threadIdx.x / kLanes - 1);
+      Sender<T>(args, shared, threadIdx.x / kLanes - 1).run();
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
