@@ -10,29 +10,39 @@ namespace tessera::cuda::attention_backward {
 
 inline constexpr int kHalves = 2;  // of the keys of a tile: 64 each
 
+/// A key tile that a thread block has taken, or a part of one.
+struct TakenTile {
+  planning::KeyTileJob job;
+  std::uint64_t kept[kHalves];  // keys that some query sees
+  std::int32_t num_steps;       // of its walk; -1: there was no tile left
+  std::int32_t key_part;        // which part of the tile
+};
+
 /// How a warp takes a key tile, or one of `kKeyParts` parts of it, and finds the blocks of queries
-/// that visit it. `Shared` has the members `job`, `kept`, `num_steps` and `key_part`.
-template <class Shared, int kKeyParts>
+/// that visit it.
+template <int kKeyParts>
 class KeyTiles {
  public:
-  __device__ KeyTiles(const planning::BackwardWalk& walk, Shared& shared)
-      : walk_(walk), shared_(shared) {}
+  __device__ KeyTiles(const planning::BackwardWalk& walk, TakenTile& taken)
+      : walk_(walk), taken_(taken) {}
 
   /// Takes the next key tile, and counts the steps of its walk. All lanes call; the other warps
-  /// read the result after a barrier. num_steps is -1 if there is no such tile.
+  /// read the result after a barrier.
   __device__ void take(std::int32_t* ticket) {
     int number = 0;
     if (lane() == 0) number = atomicAdd(ticket, 1);
     number = __shfl_sync(kAllLanes, number, 0);
-    const planning::KeyTilePlace place = place_of(number / kKeyParts);
+    const int tile = number / kKeyParts;
+    const planning::KeyTilePlace place =
+        tile < walk_.tiles ? place_of(tile) : planning::KeyTilePlace{};
     if (lane() == 0) {
-      shared_.key_part = number % kKeyParts;
-      shared_.num_steps = place.batch < 0 ? -1 : 0;
-      if (place.batch >= 0) shared_.job = describe_key_tile(walk_, place);
+      taken_.key_part = number % kKeyParts;
+      taken_.num_steps = place.batch < 0 ? -1 : 0;
+      if (place.batch >= 0) taken_.job = describe_key_tile(walk_, place);
     }
     __syncwarp();
     if (place.batch < 0) return;
-    const planning::KeyTileJob& job = shared_.job;
+    const planning::KeyTileJob& job = taken_.job;
     int steps = 0;
     std::uint64_t kept = lane() < kHalves ? job.kept[lane()] : 0;
     if (walk_.edges) {
@@ -48,24 +58,24 @@ class KeyTiles {
     } else {
       steps = (job.end_block - job.first_block) * walk_.group;
     }
-    if (lane() < kHalves) shared_.kept[lane()] = kept;
-    if (lane() == 0) shared_.num_steps = steps;
+    if (lane() < kHalves) taken_.kept[lane()] = kept;
+    if (lane() == 0) taken_.num_steps = steps;
     __syncwarp();
   }
 
   __device__ static int lane() { return thread_of_block() % kLanes; }
-  __device__ int first_head() const { return shared_.job.kv_head * walk_.group; }
+  __device__ int first_head() const { return taken_.job.kv_head * walk_.group; }
   __device__ int end_head() const { return first_head() + walk_.group; }
 
   // Words of the bitmap of lists: 32 blocks of queries each.
-  __device__ int first_word() const { return shared_.job.first_block / 32; }
+  __device__ int first_word() const { return taken_.job.first_block / 32; }
   __device__ int end_word() const {
     const int words = static_cast<int>(walk_.edges.sizes.row_words);
-    return min((shared_.job.end_block + 31) / 32, words);
+    return min((taken_.job.end_block + 31) / 32, words);
   }
   /// The blocks of queries of word `word` that visit the tile.
   __device__ std::uint32_t bits_of(int head, int word) const {
-    const planning::KeyTileJob& job = shared_.job;
+    const planning::KeyTileJob& job = taken_.job;
     if (job.tile >= walk_.edges.sizes.tiles) return 0;
     const std::uint32_t bits = walk_.edges.rows_of(job.batch, head, job.tile)[word];
     return bits & static_cast<std::uint32_t>(planning::bits_between(job.first_block - word * 32,
@@ -73,7 +83,7 @@ class KeyTiles {
   }
 
   __device__ bool keeps_all_keys() const {
-    return (shared_.kept[0] & shared_.kept[1]) == ~std::uint64_t{0};
+    return (taken_.kept[0] & taken_.kept[1]) == ~std::uint64_t{0};
   }
 
  private:
@@ -99,7 +109,7 @@ class KeyTiles {
   }
 
   const planning::BackwardWalk& walk_;
-  Shared& shared_;
+  TakenTile& taken_;
 };
 
 }  // namespace tessera::cuda::attention_backward

@@ -15,6 +15,7 @@ namespace tessera::planning {
 
 struct BackwardLayout {
   std::int64_t tiles = 0;         // key tiles of all KV heads, upper bound
+  std::int64_t blocks = 0;        // thread blocks that take tiles, or parts of them
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
   std::int64_t section = 1;       // KV heads whose tiles are handed out in turns
   int turns = 1;                  // turn counters per block of queries

@@ -9,9 +9,10 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 /// The thread's index in its CTA, read from the special register at each use, so that neither the
 /// index nor values derived from it occupy a register.
 __device__ __forceinline__ int thread_of_block() {
-  int thread;
+  unsigned thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
+  // Tells the compiler that the index is not negative: divisions take one instruction then.
+  return static_cast<int>(thread % 1024);
 }
 
 /// Returns `value`, which must be equal in all lanes. The vote tells the compiler that it is, so

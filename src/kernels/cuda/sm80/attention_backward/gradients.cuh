@@ -78,16 +78,16 @@ class WarpGradients {
   __device__ __forceinline__ void store_rows(const HeadRows& to, float scale) {
     if (!to.data) return;
     constexpr WarpGrid kWarps = kGrid;
-    const KeyTileJob& job = shared_.job;
+    const KeyTileJob& job = shared_.taken.job;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int key = shared_.key_part * T::kN + kWarps.first_row(place()) + block * 16 +
+        const int key = shared_.taken.key_part * T::kN + kWarps.first_row(place()) + block * 16 +
                         half * 8 + lane() / 4;  // in the tile
         const int in_sequence = job.tile * planning::kKeysPerTile + key;
         if (in_sequence >= job.kv_length) continue;
-        const bool kept = (shared_.kept[key / 64] >> key % 64 & 1) != 0;
+        const bool kept = (shared_.taken.kept[key / 64] >> key % 64 & 1) != 0;
         const std::int64_t row = job.batch * to.batch + job.kv_head * to.head +
                                  (std::int64_t{job.kv_begin} + in_sequence) * to.row;
 #pragma unroll

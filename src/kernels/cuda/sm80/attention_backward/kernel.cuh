@@ -23,11 +23,11 @@ class ThreadBlock {
     if (in_first_warp()) {
       Steps<T> steps(args_, shared_);
       steps.take(args_.scratch.ticket);
-      if (shared_.num_steps > 0) steps.start();
+      if (shared_.taken.num_steps > 0) steps.start();
     }
     __syncthreads();
-    if (shared_.num_steps < 0) return;
-    if (shared_.num_steps > 0) walk();
+    if (shared_.taken.num_steps < 0) return;
+    if (shared_.taken.num_steps > 0) walk();
     gradients_.store();
   }
 
@@ -38,11 +38,12 @@ class ThreadBlock {
     copy_step<T>(args_, shared_, 0);
     WarpScores<T> scores(args_, shared_);
 #pragma unroll 1
-    for (int step = 0; step < shared_.num_steps; ++step) {
+    for (int step = 0; step < shared_.taken.num_steps; ++step) {
       const int stage = step % T::kStages;
       attention::wait_for_copies();
       __syncthreads();  // Q and dO have arrived; all warps have left the step before
-      if (T::kStages > 1 && step + 1 < shared_.num_steps) copy_step<T>(args_, shared_, step + 1);
+      if (T::kStages > 1 && step + 1 < shared_.taken.num_steps)
+        copy_step<T>(args_, shared_, step + 1);
       if (T::kHoldsValues && step == 0) scores.begin();
       if (in_first_warp()) Steps<T>(args_, shared_).fill(step);
       std::int32_t reached = 0;
@@ -52,7 +53,7 @@ class ThreadBlock {
       });
       __syncthreads();  // P and dS have been written
       gradients_.add(stage);
-      if (T::kStages == 1 && step + 1 < shared_.num_steps) {
+      if (T::kStages == 1 && step + 1 < shared_.taken.num_steps) {
         __syncthreads();  // no warp reads Q and dO any more
         copy_step<T>(args_, shared_, step + 1);
       }
@@ -61,7 +62,7 @@ class ThreadBlock {
     __syncthreads();
     if (watches_turns()) {
       fence_of_gpu();
-      raise_relaxed(counter_of(shared_.num_steps - 1), number_of_keys() + 1);
+      raise_relaxed(counter_of(shared_.taken.num_steps - 1), number_of_keys() + 1);
     }
   }
 
@@ -91,7 +92,7 @@ class ThreadBlock {
   /// The number of a step's block of queries, of all heads.
   __device__ __forceinline__ std::int64_t block_of(int step) const {
     const BackwardStep& descriptor = descriptor_of(step);
-    return std::int64_t{descriptor.head} * args_.walk.query_blocks + shared_.job.query_slot +
+    return std::int64_t{descriptor.head} * args_.walk.query_blocks + shared_.taken.job.query_slot +
            descriptor.block;
   }
   __device__ __forceinline__ std::int32_t* counter_of(int step) const {
@@ -99,12 +100,12 @@ class ThreadBlock {
   }
   /// The sums of a block are added in the order of key tiles and, within a tile, of its parts.
   __device__ __forceinline__ int number_of_keys() const {
-    return shared_.job.tile * T::kKeyParts + shared_.key_part;
+    return shared_.taken.job.tile * T::kKeyParts + shared_.taken.key_part;
   }
   /// What the counter of a step's block has to reach before this thread block adds. All parts of a
   /// tile visit the same blocks of queries. 0: nothing has been added.
   __device__ __forceinline__ std::int32_t turn_of(int step) const {
-    if (T::kKeyParts > 1 && shared_.key_part > 0) return number_of_keys();
+    if (T::kKeyParts > 1 && shared_.taken.key_part > 0) return number_of_keys();
     return descriptor_of(step).turn * T::kKeyParts;
   }
 

@@ -17,7 +17,8 @@ namespace tessera::cuda::sm80::attention_backward {
 
 template <class T>
 void launch_main(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
-                 const BackwardWalk& walk, const BackwardScratch& scratch, void* stream) {
+                 const BackwardWalk& walk, const BackwardScratch& scratch,
+                 const planning::Call& call) {
   constexpr float kLog2e = 1.4426950408889634f;
   const AttentionProblem& forward = problem.forward;
   Arguments args{};
@@ -40,9 +41,9 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
   }
   Kernel<attention_backward_kernel<T>>::launch(
       {.name = "attention_backward_kernel",
-       .grid = grid_of(walk.tiles * std::int64_t{T::kKeyParts}),
+       .grid = grid_of(call.planned.layout.get<planning::BackwardLayout>().blocks),
        .threads = T::kThreads,
-       .stream = stream,
+       .stream = call.stream,
        .shared_bytes = planning::backward_shared_bytes(T::kOfRow)},
       args);
 }
@@ -53,7 +54,7 @@ void launch(const planning::Call& call) {
   with_multiplied<kDtypes>(shape.dtype, [&]<class Element>() {
     launch_passes(call, kTile, SumsOrder::by_accumulator,
                   [&](const auto& problem, const auto& of, const auto& walk, const auto& scratch) {
-                    launch_main<Traits<kTile, Element>>(problem, of, walk, scratch, call.stream);
+                    launch_main<Traits<kTile, Element>>(problem, of, walk, scratch, call);
                   });
   });
 }

@@ -55,8 +55,9 @@ struct AttentionBackward {
                            device.shared_bytes_per_block);
   }
 
-  static Layout layout(const Shape& s, const KernelRow&, const DeviceFacts&, Reasons& reasons) {
-    const Layout at = backward_layout(s, 1);
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
+    Layout at = backward_layout(s, 1);
+    at.blocks = at.tiles * key_parts(row.tile);
     refuse_backward_layout(s, at, reasons);
     return at;
   }

@@ -120,17 +120,17 @@ class WarpScores {
 
   /// Sets P of hidden pairs to zero: by position, by the list and by the element mask of a block.
   __device__ __forceinline__ void hide(float (&p)[kBlocks][kPerBlock], const BackwardStep& step) {
-    const int key = shared_.key_part * T::kN + first_key();  // in the tile
+    const int key = shared_.taken.key_part * T::kN + first_key();  // in the tile
     const int half = key / 64, shift = key % 64 + lane() % 4 * 2;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper) {
         const int query = first_query() + row_of(block, upper * 2) + lane() / 4;
-        const auto seen =
-            static_cast<std::uint32_t>(planning::keys_of_query(args_.walk.edges, shared_.job, step,
-                                                               shared_.kept[half], half, query) >>
-                                       shift);
+        const auto seen = static_cast<std::uint32_t>(
+            planning::keys_of_query(args_.walk.edges, shared_.taken.job, step,
+                                    shared_.taken.kept[half], half, query) >>
+            shift);
 #pragma unroll
         for (int j = 0; j < kPerBlock / 4; ++j)
 #pragma unroll

@@ -69,11 +69,8 @@ struct Traits {
     std::conditional_t<kHoldsValues, Nothing, Rounded> beside;
     float lse[kStages][kM], delta[kStages][kM];
     BackwardStep steps[planning::kBackwardSteps];
-    KeyTileJob job;
-    std::uint64_t kept[kHalves];  // keys that some query sees
-    std::int32_t num_steps;
-    std::int32_t key_part;  // which part of the tile the thread block has
-    bool turn_has_come;     // of this step, when all warps have written P and dS
+    TakenTile taken;
+    bool turn_has_come;  // of this step, when all warps have written P and dS
     // The walk: steps described so far; the head and block of the last one, or the word of 32
     // blocks that it is from, and that word's other blocks.
     std::int32_t described, head, block, word;

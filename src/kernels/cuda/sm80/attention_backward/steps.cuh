@@ -11,8 +11,8 @@ namespace tessera::cuda::sm80::attention_backward {
 /// The first warp describes steps ahead of all warps, several at a time, a lane each, as it looks
 /// up lists for each.
 template <class T>
-class Steps : public KeyTiles<typename T::Shared, T::kKeyParts> {
-  using Base = KeyTiles<typename T::Shared, T::kKeyParts>;
+class Steps : public KeyTiles<T::kKeyParts> {
+  using Base = KeyTiles<T::kKeyParts>;
   using Base::lane, Base::first_head, Base::first_word, Base::end_word, Base::bits_of,
       Base::keeps_all_keys;
 
@@ -23,14 +23,14 @@ class Steps : public KeyTiles<typename T::Shared, T::kKeyParts> {
   static_assert(kAtOnce + kAhead + 2 <= planning::kBackwardSteps && kAtOnce <= kLanes);
 
   __device__ __forceinline__ Steps(const Arguments& args, Shared& shared)
-      : Base(args.walk, shared), walk_(args.walk), shared_(shared) {}
+      : Base(args.walk, shared.taken), walk_(args.walk), shared_(shared) {}
 
   /// All lanes of the first warp call.
   __device__ void start() {
     if (lane() == 0) {
       shared_.described = 0;
       shared_.head = first_head();
-      shared_.block = shared_.job.end_block;
+      shared_.block = shared_.taken.job.end_block;
       if (walk_.edges) shared_.word = end_word(), shared_.bits = 0;
     }
     __syncwarp();
@@ -41,8 +41,8 @@ class Steps : public KeyTiles<typename T::Shared, T::kKeyParts> {
   /// step before. Describes steps up to `step` + kAhead and more.
   __device__ void fill(int step) {
     const int described = shared_.described;
-    if (described > step + kAhead || described == shared_.num_steps) return;
-    const int count = min(shared_.num_steps - described, kAtOnce);
+    if (described > step + kAhead || described == shared_.taken.num_steps) return;
+    const int count = min(shared_.taken.num_steps - described, kAtOnce);
     int head = shared_.head, block = shared_.block, word = shared_.word;
     std::uint32_t bits = shared_.bits;
     int my_head = 0, my_block = 0;
@@ -51,15 +51,15 @@ class Steps : public KeyTiles<typename T::Shared, T::kKeyParts> {
         find_word(head, word, bits);
         block = word * 32 + 31 - __clz(static_cast<int>(bits));
         bits &= ~(1u << block % 32);
-      } else if (--block < shared_.job.first_block) {
+      } else if (--block < shared_.taken.job.first_block) {
         ++head;
-        block = shared_.job.end_block - 1;
+        block = shared_.taken.job.end_block - 1;
       }
       if (i == lane()) my_head = head, my_block = block;
     }
     if (lane() < count)
       shared_.steps[(described + lane()) % planning::kBackwardSteps] =
-          describe_step(walk_, shared_.job, keeps_all_keys(), my_head, my_block);
+          describe_step(walk_, shared_.taken.job, keeps_all_keys(), my_head, my_block);
     __syncwarp();
     if (lane() == 0) {
       shared_.described = described + count;
@@ -119,15 +119,15 @@ __device__ __forceinline__ void copy_head_rows(std::uint32_t to, const Source& s
 template <class T, class Rows>
 __device__ __forceinline__ void copy_keys(std::uint32_t to, const Source& source,
                                           const typename T::Shared& shared) {
-  const KeyTileJob& job = shared.job;
+  const KeyTileJob& job = shared.taken.job;
   constexpr int kCount = T::kN < 64 ? T::kN : 64;
 #pragma unroll
   for (int first = 0; first < T::kN; first += kCount) {
-    const int key = shared.key_part * T::kN + first;  // in the tile
+    const int key = shared.taken.key_part * T::kN + first;  // in the tile
     copy_head_rows<T, Rows, kCount>(
         to + first * Rows::kLineBytes, source, job.batch, job.kv_head,
         std::int64_t{job.kv_begin} + job.tile * planning::kKeysPerTile + key,
-        shared.kept[key / 64] >> key % 64);
+        shared.taken.kept[key / 64] >> key % 64);
   }
 }
 
@@ -137,7 +137,7 @@ template <class T>
 __device__ __forceinline__ void copy_step(const Arguments& args, typename T::Shared& shared,
                                           int step) {
   const BackwardStep& descriptor = shared.steps[step % planning::kBackwardSteps];
-  const KeyTileJob& job = shared.job;
+  const KeyTileJob& job = shared.taken.job;
   const int stage = step % T::kStages, first = descriptor.block * T::kM;
   const std::uint64_t seeing = descriptor.seeing;
   const std::uint64_t kept = seeing & planning::bits_between(0, job.q_length - first);

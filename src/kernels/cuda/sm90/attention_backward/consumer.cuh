@@ -18,39 +18,36 @@ class Consumer : ScoreConsumer<T> {
   using Base::Base;
 
   __device__ __forceinline__ void run() {
-    const int steps = __shfl_sync(kAllLanes, shared_.num_steps, 0);
-#pragma unroll
-    for (float& sum : mma_.dk) sum = 0;
-#pragma unroll
-    for (float& sum : mma_.dv) sum = 0;
-    if (steps > 0) walk(steps);
-    const KeyRows keys = this->key_rows();
-    if (args_.dk.data)
-      store_gradient<T::kDim>(args_.dk, keys, this->thread(), mma_.dk, args_.scale);
-    if (args_.dv.data) store_gradient<T::kDimV>(args_.dv, keys, this->thread(), mma_.dv, 1.0f);
+    this->walk_tiles([&](unsigned first, unsigned end) { walk(first, end); },
+                     [&] {
+                       const KeyRows keys = this->key_rows();
+                       if (args_.dk.data)
+                         store_gradient<T::kDim>(args_.dk, keys, this->thread(), mma_.dk,
+                                                 args_.scale);
+                       if (args_.dv.data)
+                         store_gradient<T::kDimV>(args_.dv, keys, this->thread(), mma_.dv, 1.0f);
+                     });
   }
 
  private:
-  __device__ __forceinline__ void walk(int steps) {
-    tile::wait(&shared_.kv_full, 0);
-    this->clear_hidden_keys();
+  __device__ __forceinline__ void walk(unsigned first, unsigned end) {
     if (consumer_ == 1) pass_turn();
-    begin();
-    if (steps > 1) turn<false>(1);
+    begin(first);
+    if (end - first > 1) turn<false>(first + 1);
 #pragma unroll 1
-    for (int step = 2; step < steps; ++step) turn<true>(step);
-    end(steps);
+    for (unsigned step = first + 2; step < end; ++step) turn<true>(step);
+    finish(end, end - first > 1);
   }
 
   /// The scores of the first step.
-  __device__ __forceinline__ void begin() {
+  __device__ __forceinline__ void begin(unsigned first) {
     take_turn();
-    this->wait_for_queries(this->descriptor_of(0), at_);
-    mma_.issue_scores(at_.stage);
-    this->wait_for_gradients(this->descriptor_of(0), at_);
-    mma_.issue_score_gradients(at_.stage);
+    this->wait_for_queries(this->descriptor_of(first), place_of(first));
+    mma_.issue_scores(stage_of(first));
+    this->wait_for_gradients(this->descriptor_of(first), place_of(first));
+    mma_.issue_score_gradients(stage_of(first));
     pass_turn();
-    finish_scores(0);
+    finish_scores(first);
   }
 
   /// The products of step `step` - 1, then the scores of this one. dQ lags one step more, so that
@@ -58,69 +55,76 @@ class Consumer : ScoreConsumer<T> {
   /// dS. No MMA is in flight from one call to the next, and at most 192 accumulators and operands
   /// are live: otherwise ptxas serialises the MMAs.
   template <bool kHasDq>
-  __device__ __forceinline__ void turn(int step) {
+  __device__ __forceinline__ void turn(unsigned step) {
+    if constexpr (kHasDq) wait_for_ds(step - 2);
     take_turn();
     if constexpr (kHasDq) issue_dq(step - 2);
-    mma_.issue_dv(at_.stage);
-    mma_.issue_dk(at_.stage);
+    mma_.issue_dv(stage_of(step - 1));
+    mma_.issue_dk(stage_of(step - 1));
     if constexpr (kHasDq) {
       tile::mma_wait<2>();
       stage_dq(step - 2);
     }
-    const int before = at_.stage;
-    at_.advance();
-    this->wait_for_queries(this->descriptor_of(step), at_);
-    mma_.issue_scores(at_.stage);
+    this->wait_for_queries(this->descriptor_of(step), place_of(step));
+    mma_.issue_scores(stage_of(step));
     tile::mma_wait<1>();
-    arrive_as_warp(shared_.q_ring.empty[before], this->lane());
-    arrive_as_warp(shared_.g_ring.empty[before], this->lane());
-    this->wait_for_gradients(this->descriptor_of(step), at_);
-    mma_.issue_score_gradients(at_.stage);
+    release_queries(stage_of(step - 1));
+    this->wait_for_gradients(this->descriptor_of(step), place_of(step));
+    mma_.issue_score_gradients(stage_of(step));
     pass_turn();
     if constexpr (kHasDq) announce_dq(step - 2);  // its fence takes long: not within the turn
     finish_scores(step);
   }
 
-  /// The products of the last step, and dQ of the last two.
-  __device__ __forceinline__ void end(int steps) {
+  /// The products of the last step before step `end`, and dQ of the last two, or of one.
+  __device__ __forceinline__ void finish(unsigned end, bool of_two) {
     if (consumer_ == 0) take_turn();  // the other consumer's last one was passed to this one
-    if (steps > 1) {
-      issue_dq(steps - 2);
+    if (of_two) {
+      wait_for_ds(end - 2);
+      issue_dq(end - 2);
       tile::mma_wait<0>();
-      stage_dq(steps - 2);
-      announce_dq(steps - 2);
+      stage_dq(end - 2);
+      announce_dq(end - 2);
     }
-    mma_.issue_dv(at_.stage);
-    mma_.issue_dk(at_.stage);
-    issue_dq(steps - 1);
+    mma_.issue_dv(stage_of(end - 1));
+    mma_.issue_dk(stage_of(end - 1));
+    wait_for_ds(end - 1);
+    issue_dq(end - 1);
     tile::mma_wait<0>();
-    stage_dq(steps - 1);
-    announce_dq(steps - 1);
+    release_queries(stage_of(end - 1));
+    stage_dq(end - 1);
+    announce_dq(end - 1);
     tile::settle(mma_.dv);
     tile::settle(mma_.dk);
   }
+  __device__ __forceinline__ void release_queries(int stage) {
+    arrive_as_warp(shared_.q_ring.empty[stage], this->lane());
+    arrive_as_warp(shared_.g_ring.empty[stage], this->lane());
+  }
 
   /// P and dS of a step whose scores are being multiplied.
-  __device__ __forceinline__ void finish_scores(int step) {
+  __device__ __forceinline__ void finish_scores(unsigned step) {
     tile::mma_wait<1>();
-    this->compute_p(this->descriptor_of(step), at_.stage);
+    const int stage = stage_of(step);
+    this->compute_p(this->descriptor_of(step), stage);
     tile::mma_wait<0>();
-    this->template pack_ds<true>(at_.stage, at_.stage);
+    this->template pack_ds<true>(stage, stage);
     this->write_ds(step);
   }
 
   // Consumer number `consumer_` has that part of dQ, and the buffer of that number.
-  __device__ __forceinline__ void issue_dq(int step) {
-    const int buffer = step % T::kScoreGradients;
-    tile::wait(&shared_.ds_ring.full[buffer], step / T::kScoreGradients & 1);
-    mma_.issue_dq(buffer, consumer_);
+  __device__ __forceinline__ void wait_for_ds(unsigned step) {
+    tile::wait(&shared_.ds_ring.full[step % T::kScoreGradients], step / T::kScoreGradients & 1);
   }
-  __device__ __forceinline__ void stage_dq(int step) {
+  __device__ __forceinline__ void issue_dq(unsigned step) {
+    mma_.issue_dq(step % T::kScoreGradients, consumer_);
+  }
+  __device__ __forceinline__ void stage_dq(unsigned step) {
     tile::settle(mma_.dq);
     arrive_as_warp(shared_.ds_ring.empty[step % T::kScoreGradients], this->lane());
     Base::stage_dq(consumer_, step);
   }
-  __device__ __forceinline__ void announce_dq(int step) { Base::announce_dq(consumer_, step); }
+  __device__ __forceinline__ void announce_dq(unsigned step) { Base::announce_dq(consumer_, step); }
 
   /// The consumers take turns in issuing MMAs.
   __device__ __forceinline__ void take_turn() {
@@ -130,7 +134,13 @@ class Consumer : ScoreConsumer<T> {
     tile::arrive_at(T::kTurnBarrier + 1 - consumer_, 2 * kWarpgroup);
   }
 
-  tile::RingCursor<T::kStages> at_;
+  /// Where a step's Q and dO are: steps are counted through all tiles.
+  __device__ __forceinline__ static int stage_of(unsigned step) {
+    return static_cast<int>(step % T::kStages);
+  }
+  __device__ __forceinline__ static tile::RingCursor<T::kStages> place_of(unsigned step) {
+    return {stage_of(step), step / T::kStages & 1};
+  }
 };
 
 }  // namespace tessera::cuda::sm90::attention_backward

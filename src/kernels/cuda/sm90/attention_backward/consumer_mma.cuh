@@ -17,8 +17,26 @@ struct ConsumerMma {
   using Shared = typename T::Shared;
 
   __device__ __forceinline__ ConsumerMma(Shared& of_block, int number)
-      : shared(of_block), consumer(number) {
+      : shared(of_block),
+        consumer(number),
+        ds_by_rows(tile::kept_uniform(of_block.ds[0].by_rows())),
+        keys_by_rows(tile::kept_uniform(of_block.keys.by_rows())) {
     static_assert(T::Keys::kPanels == T::kParts && T::ScoreGradients::kPanels == 1);
+  }
+
+  /// Begins the sums of a tile. All registers are set, so that none keeps a value of the tile
+  /// before: with these as well, registers would not suffice, and ptxas would serialise the MMAs.
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (float& x : dk) x = 0;
+#pragma unroll
+    for (float& x : dv) x = 0;
+#pragma unroll
+    for (float& x : s) x = 0;
+#pragma unroll
+    for (float& x : dp) x = 0;
+#pragma unroll
+    for (float& x : dq) x = 0;
   }
 
   /// S = K Q^T.
@@ -71,8 +89,8 @@ struct ConsumerMma {
 
   /// A part of the columns of dQ = dS K, over all keys of the thread block.
   __device__ __forceinline__ void issue_dq(int buffer, int part) {
-    const std::uint64_t a = shared.ds[0].by_rows() + buffer * (T::ScoreGradients::kBytes >> 4);
-    const std::uint64_t b = shared.keys.by_rows() + part * (T::Keys::kPanelBytes >> 4);
+    const std::uint64_t a = ds_by_rows + buffer * (T::ScoreGradients::kBytes >> 4);
+    const std::uint64_t b = keys_by_rows + part * (T::Keys::kPanelBytes >> 4);
     tile::settle(dq);
     tile::mma_fence();
 #pragma unroll
@@ -101,6 +119,7 @@ struct ConsumerMma {
   std::uint32_t p[T::kM / 4], ds[T::kM / 4];
   Shared& shared;
   int consumer;
+  std::uint64_t ds_by_rows, keys_by_rows;
 };
 
 }  // namespace tessera::cuda::sm90::attention_backward

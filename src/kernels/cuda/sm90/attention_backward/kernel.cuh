@@ -7,15 +7,16 @@
 #include "src/kernels/cuda/sm90/attention_backward/wide_consumers.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// The kernel: one thread block per key tile, or half of one, and KV head. It initialises the
-// barriers, takes a key tile, and dispatches each warp to its role.
+// The kernel: one thread block per SM, which takes one key tile, or half of one, after another. It
+// initialises the barriers and dispatches each warp to its role.
 namespace tessera::cuda::sm90::attention_backward {
 
 template <class T>
 __device__ void init_barriers(typename T::Shared& shared) {
   constexpr int kOfConsumer = kWarpgroup / kLanes * kWarpArrivals;  // arrivals per phase
   constexpr int kOfConsumers = T::kConsumers * kOfConsumer;
-  tile::ptx::mbarrier_init(&shared.kv_full, 1);
+  shared.kv_ring.init(kOfConsumers);
+  shared.tile_ring.init(kOfConsumers + T::kSenders, kWarpArrivals);
   shared.q_ring.init(kOfConsumers);
   shared.g_ring.init(kOfConsumers);
   constexpr int kOfScoreGradients = T::kKeyParts == 1 ? kOfConsumers : kOfConsumer;
@@ -35,24 +36,20 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   extern __shared__ __align__(tile::kAtomBytes) char raw[];
   auto& shared = *reinterpret_cast<typename T::Shared*>(raw);
   const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / kWarpgroup, 0);
-  if (threadIdx.x < kLanes) {
-    if (threadIdx.x == 0) {
-      tile::prefetch(args.q);
-      tile::prefetch(args.k);
-      tile::prefetch(args.v);
-      tile::prefetch(args.dout);
-    }
-    Producer<T>(args, shared).take(args.scratch.ticket);
+  if (threadIdx.x == 0) {
+    tile::prefetch(args.q);
+    tile::prefetch(args.k);
+    tile::prefetch(args.v);
+    tile::prefetch(args.dout);
   }
   if (threadIdx.x == kWarpgroup) init_barriers<T>(shared);
   __syncthreads();
-  if (shared.num_steps < 0) return;
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();
     if (threadIdx.x < kLanes) {
       Producer<T>(args, shared).run();
     } else if (tile::elect()) {
-      send_dq<T>(args, shared, static_cast<int>(threadIdx.x) / kLanes - 1);
+      Sender<T>(args, shared, threadIdx.x / kLanes - 1).run();
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();

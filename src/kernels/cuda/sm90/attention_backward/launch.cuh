@@ -25,7 +25,8 @@ inline CUtensorMap map_of(const Tensor& t, int box_rows, int box_inner) {
 
 template <class T>
 void launch_main(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
-                 const planning::BackwardWalk& walk, const BackwardScratch& scratch, void* stream) {
+                 const planning::BackwardWalk& walk, const BackwardScratch& scratch,
+                 const Call& call) {
   constexpr float kLog2e = 1.4426950408889634f;
   const AttentionProblem& forward = problem.forward;
   Arguments args{};
@@ -46,24 +47,24 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
     args.transform = cuda::attention::score_transform(shape.scale, shape.softcap);
     args.inverse_cap = 1 / (kLog2e * shape.softcap);
   }
+  const auto blocks = call.planned.layout.get<planning::BackwardLayout>().blocks;
   Kernel<attention_backward_kernel<T>>::launch({.name = "attention_backward_kernel",
-                                                .grid = grid_of(walk.tiles * T::kKeyParts),
+                                                .grid = grid_of(blocks),
                                                 .threads = T::kThreads,
-                                                .stream = stream,
+                                                .stream = call.stream,
                                                 .shared_bytes = T::kSharedBytes},
                                                args);
 }
 
 template <planning::Tile kTile, class Element>
 void launch_typed(const Call& call) {
-  launch_passes(
-      call, kTile, SumsOrder::by_lane,
-      [&](const auto& problem, const auto& shape, const auto& walk, const auto& scratch) {
-        if (shape.softcap > 0)
-          launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch, call.stream);
-        else
-          launch_main<Traits<kTile, Element, false>>(problem, shape, walk, scratch, call.stream);
-      });
+  launch_passes(call, kTile, SumsOrder::by_lane,
+                [&](const auto& problem, const auto& shape, const auto& walk, const auto& scratch) {
+                  if (shape.softcap > 0)
+                    launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch, call);
+                  else
+                    launch_main<Traits<kTile, Element, false>>(problem, shape, walk, scratch, call);
+                });
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

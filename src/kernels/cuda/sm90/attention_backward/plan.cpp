@@ -25,8 +25,10 @@ struct AttentionBackward {
     refuse_heads(s, row.tile, reasons);
   }
 
-  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
-    const Layout at = backward_layout(s, dq_parts(row.tile));
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                       Reasons& reasons) {
+    Layout at = backward_layout(s, dq_parts(row.tile));
+    at.blocks = std::min<std::int64_t>(at.tiles * key_parts(row.tile), device.units);
     refuse_backward_layout(s, at, reasons);
     return at;
   }

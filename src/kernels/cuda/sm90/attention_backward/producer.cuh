@@ -8,8 +8,8 @@
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/walk/lanes.hpp"
 
-// The producer warp: takes a key tile, walks the blocks of queries that see it, and loads Q, dO and
-// their statistics.
+// The producer warp: takes key tiles, walks the blocks of queries that see them, and loads K, V, Q,
+// dO and statistics.
 namespace tessera::cuda::sm90::attention_backward {
 
 __device__ __forceinline__ void copy_bytes(void* to, const void* from, std::uint32_t bytes,
@@ -22,35 +22,55 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, std::uint
 }
 
 template <class T>
-class Producer : public KeyTiles<typename T::Shared, T::kKeyParts> {
-  using Base = KeyTiles<typename T::Shared, T::kKeyParts>;
-  using Base::lane, Base::first_head, Base::end_head, Base::first_word, Base::end_word,
-      Base::bits_of, Base::keeps_all_keys;
+class Producer {
+  using KeyTiles = attention_backward::KeyTiles<T::kKeyParts>;
 
  public:
   using Shared = typename T::Shared;
 
-  __device__ Producer(const Arguments& args, Shared& shared)
-      : Base(args.walk, shared), args_(args), shared_(shared) {}
+  __device__ Producer(const Arguments& args, Shared& shared) : args_(args), shared_(shared) {}
 
-  /// Loads all that the walk reads. All lanes call.
+  /// Takes tiles until none is left. All lanes call. A tile is taken when all loads of the one
+  /// before have been requested: earlier, and thread blocks with longer tiles would hold tiles back
+  /// that others could begin.
   __device__ void run() {
-    if (shared_.num_steps == 0) return;
-    if (tile::elect()) load_keys();
-    if (args_.walk.edges)
-      walk_lists();
-    else if (tile::elect())
-      walk_range();
+    unsigned first_step = 0, kv_parity = 0;
+    while (true) {
+      tile::wait(&shared_.tile_ring.empty[tile_at_.stage], tile_at_.parity ^ 1);
+      KeyTiles tiles(args_.walk, taken());
+      tiles.take(args_.scratch.ticket);
+      const int steps = taken().num_steps;
+      if (lane() == 0) {
+        taken().first_step = first_step;
+        taken().end_step = first_step + static_cast<unsigned>(steps);
+      }
+      arrive_as_warp(shared_.tile_ring.full[tile_at_.stage], lane());
+      if (steps < 0) return;
+      first_step += static_cast<unsigned>(steps);
+      tile::wait(&shared_.kv_ring.empty[0], kv_parity ^ 1);
+      kv_parity ^= 1;
+      if (tile::elect()) load_keys();
+      if (args_.walk.edges)
+        walk_lists(tiles);
+      else if (tile::elect())
+        walk_range(tiles);
+      __syncwarp();
+      tile_at_.advance();
+    }
   }
 
  private:
+  __device__ static int lane() { return KeyTiles::lane(); }
+  __device__ TileDescriptor& taken() const { return shared_.tiles[tile_at_.stage]; }
+
   __device__ void load_keys() {
-    const KeyTileJob& job = shared_.job;
-    const int row = (job.tile * T::kKeyParts + shared_.key_part) * T::kN +
+    const KeyTileJob& job = taken().job;
+    const int row = (job.tile * T::kKeyParts + taken().key_part) * T::kN +
                     (args_.walk.keys.packed ? job.kv_begin : 0);
     const int batch = args_.walk.keys.packed ? 0 : job.batch;
-    const std::uint32_t full = tile::shared_address(&shared_.kv_full);
-    tile::arrive_expecting(&shared_.kv_full, T::Keys::kBytes + T::Values::kBytes);
+    if (taken().num_steps == 0) return tile::arrive(&shared_.kv_ring.full[0]);
+    const std::uint32_t full = tile::shared_address(&shared_.kv_ring.full[0]);
+    tile::arrive_expecting(&shared_.kv_ring.full[0], T::Keys::kBytes + T::Values::kBytes);
 #pragma unroll
     for (int p = 0; p < T::Keys::kPanels; ++p)
       tile::copy_box(tile::shared_address(shared_.keys.panel(p)), args_.k, p * T::Keys::kLine, row,
@@ -62,36 +82,36 @@ class Producer : public KeyTiles<typename T::Shared, T::kKeyParts> {
   }
 
   /// Without a block mask: one lane walks a range of blocks for each head.
-  __device__ void walk_range() {
-    const KeyTileJob& job = shared_.job;
-    for (int head = first_head(); head < end_head(); ++head)
+  __device__ void walk_range(const KeyTiles& tiles) {
+    const KeyTileJob& job = taken().job;
+    for (int head = tiles.first_head(); head < tiles.end_head(); ++head)
       for (int block = job.end_block - 1; block >= job.first_block; --block)
-        load(describe_step(args_.walk, job, keeps_all_keys(), head, block));
+        load(describe_step(args_.walk, job, tiles.keeps_all_keys(), head, block));
   }
 
   /// With a block mask: lanes look up 32 words of bits, then one step each.
-  __device__ void walk_lists() {
-    for (int head = first_head(); head < end_head(); ++head) {
-      for (int end = end_word(); end > first_word(); end -= kLanes) {
+  __device__ void walk_lists(const KeyTiles& tiles) {
+    for (int head = tiles.first_head(); head < tiles.end_head(); ++head) {
+      for (int end = tiles.end_word(); end > tiles.first_word(); end -= kLanes) {
         const int mine = end - 1 - lane();  // lane 0 has the last word
-        const std::uint32_t bits = mine >= first_word() ? bits_of(head, mine) : 0;
+        const std::uint32_t bits = mine >= tiles.first_word() ? tiles.bits_of(head, mine) : 0;
         for (unsigned found = __ballot_sync(kAllLanes, bits != 0); found != 0; found &= found - 1) {
           const int holder = planning::first_lane(found);
-          walk_word(head, end - 1 - holder, __shfl_sync(kAllLanes, bits, holder));
+          walk_word(tiles, head, end - 1 - holder, __shfl_sync(kAllLanes, bits, holder));
         }
       }
     }
   }
 
   /// The steps of a word's bits, from the highest on.
-  __device__ void walk_word(int head, int word, std::uint32_t bits) {
+  __device__ void walk_word(const KeyTiles& tiles, int head, int word, std::uint32_t bits) {
     const int count = __popc(bits);
     BackwardStep step{};
     if (lane() < count) {
       // The bit that has `lane()` set bits above it.
       std::uint32_t rest = bits;
       for (int i = 0; i < lane(); ++i) rest &= ~(0x80000000u >> __clz(rest));
-      step = describe_step(args_.walk, shared_.job, keeps_all_keys(), head,
+      step = describe_step(args_.walk, taken().job, tiles.keeps_all_keys(), head,
                            word * 32 + 31 - __clz(rest));
     }
     for (int i = 0; i < count; ++i) {
@@ -114,7 +134,7 @@ class Producer : public KeyTiles<typename T::Shared, T::kKeyParts> {
     step = described;
     tile::arrive(&shared_.step_ring.full[step_at_.stage]);
 
-    const KeyTileJob& job = shared_.job;
+    const KeyTileJob& job = taken().job;
     const int block = step.head * args_.walk.query_blocks + job.query_slot + step.block;
     const bool packed = args_.walk.queries.packed;
     const int row = step.block * T::kM + (packed ? job.q_begin : 0), batch = packed ? 0 : job.batch;
@@ -141,6 +161,8 @@ class Producer : public KeyTiles<typename T::Shared, T::kKeyParts> {
 
   const Arguments& args_;
   Shared& shared_;
+  tile::RingCursor<T::kTiles> tile_at_;
+  // Of the lanes that load.
   tile::RingCursor<T::kStages> q_at_;
   tile::RingCursor<T::kGradientStages> g_at_;
   tile::RingCursor<T::kStepDescriptors> step_at_;

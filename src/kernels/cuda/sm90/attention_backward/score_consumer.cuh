@@ -25,13 +25,40 @@ class ScoreConsumer {
  protected:
   /// Which half of the key tile the consumer has.
   __device__ __forceinline__ int half() const {
-    return T::kKeyParts == 1 ? consumer_ : shared_.key_part;
+    return T::kKeyParts == 1 ? consumer_ : taken().key_part;
   }
   __device__ __forceinline__ KeyRows key_rows() const {
-    const KeyTileJob& job = shared_.job;
+    const KeyTileJob& job = taken().job;
     return {job.batch,     job.kv_head,
             job.kv_begin,  job.tile * planning::kKeysPerTile + half() * 64,
-            job.kv_length, shared_.kept[half()]};
+            job.kv_length, taken().kept[half()]};
+  }
+
+  // ---- Tiles ------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ const TileDescriptor& taken() const {
+    return shared_.tiles[tile_ % T::kTiles];
+  }
+  /// Walks all tiles: `walk(first, end)` the steps of one, counted through all tiles, and `store()`
+  /// its gradients.
+  template <class Walk, class Store>
+  __device__ __forceinline__ void walk_tiles(const Walk& walk, const Store& store) {
+#pragma unroll 1
+    for (;; ++tile_) {
+      tile::wait(&shared_.tile_ring.full[tile_ % T::kTiles], tile_ / T::kTiles % 2);
+      if (agreed(taken().num_steps < 0)) return;
+      tile::wait(&shared_.kv_ring.full[0], tile_ % 2);
+      mma_.clear();
+      const unsigned first = __shfl_sync(kAllLanes, taken().first_step, 0);
+      const unsigned end = __shfl_sync(kAllLanes, taken().end_step, 0);
+      if (agreed(first < end)) {
+        clear_hidden_keys();
+        walk(first, end);
+      }
+      arrive_as_warp(shared_.kv_ring.empty[0], lane());
+      store();
+      arrive_as_warp(shared_.tile_ring.empty[tile_ % T::kTiles], lane());
+    }
   }
 
   // ---- Scores -----------------------------------------------------------------------------------
@@ -49,7 +76,7 @@ class ScoreConsumer {
         s[j * 8 + e] = exp2_fast(fmaf(s[j * 8 + e], args_.exponent_scale, of[e / 4 * 2 + e % 2]));
     }
     if (agreed(step.masked))
-      hide(s, args_.walk, shared_.job, step, shared_.kept[half()], half(), thread());
+      hide(s, args_.walk, taken().job, step, taken().kept[half()], half(), thread());
   }
 
   /// Rounds P to operands of dV.
@@ -88,8 +115,8 @@ class ScoreConsumer {
   }
 
   /// Writes dS for dQ.
-  __device__ __forceinline__ void write_ds(int step) {
-    const int buffer = step % T::kScoreGradients;
+  __device__ __forceinline__ void write_ds(unsigned step) {
+    const unsigned buffer = step % T::kScoreGradients;
     tile::wait(&shared_.ds_ring.empty[buffer], (step / T::kScoreGradients & 1) ^ 1);
     mma_.write_ds(buffer, thread());
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
@@ -106,7 +133,7 @@ class ScoreConsumer {
   // ---- dQ ---------------------------------------------------------------------------------------
 
   /// Writes a part of dQ for the sender warps. `use`: how often the buffer has been used before.
-  __device__ __forceinline__ void stage_dq(int buffer, int use) {
+  __device__ __forceinline__ void stage_dq(int buffer, unsigned use) {
     tile::settle(mma_.dq);
     tile::wait(&shared_.dq_empty[buffer], (use & 1) ^ 1);
     float4* const to = reinterpret_cast<float4*>(shared_.dq[buffer]) + thread();
@@ -115,14 +142,14 @@ class ScoreConsumer {
       to[j * kWarpgroup] =
           make_float4(mma_.dq[j * 4], mma_.dq[j * 4 + 1], mma_.dq[j * 4 + 2], mma_.dq[j * 4 + 3]);
   }
-  __device__ __forceinline__ void announce_dq(int buffer, int use) {
+  __device__ __forceinline__ void announce_dq(int buffer, unsigned use) {
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     arrive_as_warp(shared_.dq_full[buffer][use % T::kSenders], lane());
   }
 
   // ---- Operands ---------------------------------------------------------------------------------
 
-  __device__ __forceinline__ const BackwardStep& descriptor_of(int step) const {
+  __device__ __forceinline__ const BackwardStep& descriptor_of(unsigned step) const {
     return shared_.steps[step % T::kStepDescriptors];
   }
 
@@ -148,7 +175,7 @@ class ScoreConsumer {
     }
   }
   __device__ __forceinline__ void clear_hidden_keys() {
-    const std::uint64_t kept = shared_.kept[half()];
+    const std::uint64_t kept = taken().kept[half()];
     if (!agreed(kept != ~std::uint64_t{0})) return;
     clear_rows(shared_.keys, mma_.first_row(), kept, thread());
     clear_rows(shared_.values, mma_.first_row(), kept, thread());
@@ -166,6 +193,7 @@ class ScoreConsumer {
   const Arguments& args_;
   Shared& shared_;
   int consumer_;
+  unsigned tile_ = 0;  // tiles before this one
   ConsumerMma<T> mma_;
 
  private:

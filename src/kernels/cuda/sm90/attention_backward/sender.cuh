@@ -23,46 +23,80 @@ __device__ __forceinline__ void add_bytes(float* to, const float* from, std::uin
       : "memory");
 }
 
-/// One lane of sender warp `sender` sends every kSenders-th part of the steps' dQ.
+/// One lane of a sender warp, which sends every kSenders-th part of dQ, tile after tile.
 template <class T>
-__device__ void send_dq(const Arguments& args, typename T::Shared& shared, int sender) {
-  const int jobs = shared.num_steps * T::kParts;
-  // The sums of a block are added in the order of key tiles and, within a tile, of its halves.
-  const int key_part = shared.key_part, number_of_keys = shared.job.tile * T::kKeyParts + key_part;
-  for (int number = sender; number < jobs; number += T::kSenders) {
-    const int step = number / T::kParts, part = number % T::kParts;
-    const int buffer = number % T::kDqBuffers, use = number / T::kDqBuffers;
-    const int place = step % T::kStepDescriptors;
-    tile::wait(&shared.step_ring.full[place], step / T::kStepDescriptors % 2);
-    const BackwardStep& descriptor = shared.steps[place];
-    // Both halves of a tile visit the same blocks of queries.
-    const std::int32_t first_turn = key_part > 0 ? number_of_keys : descriptor.turn * T::kKeyParts;
-    const std::int64_t block =
-        descriptor.head * args.walk.query_blocks + shared.job.query_slot + descriptor.block;
-    std::int32_t* const turn = args.scratch.turns + block * T::kParts + part;
-    float* const to = args.scratch.dq + block * (T::kM * T::kDim) + part * (T::kM * T::kPart);
-    const std::uint32_t bytes = T::kM * T::columns_of(part) * sizeof(float);
-    if (first_turn > 0) {
-      // Usually the turn came long before the sums are complete. Key tiles before this one were
-      // handed out before it, so they are running or done.
-      while (load_acquired(turn) < first_turn) {
-      }
-      // Orders the bulk copy after the turn. A fence of all memory would cost 7%.
-      ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
+class Sender {
+ public:
+  using Shared = typename T::Shared;
+
+  __device__ Sender(const Arguments& args, Shared& shared, unsigned number)
+      : args_(args), shared_(shared), number_(number) {}
+
+  __device__ void run() {
+    tile::RingCursor<T::kTiles> at;
+    while (true) {
+      tile::wait(&shared_.tile_ring.full[at.stage], at.parity);
+      const TileDescriptor& taken = shared_.tiles[at.stage];
+      if (taken.num_steps < 0) return;
+      for (; number_ < taken.end_step * T::kParts; number_ += T::kSenders) send(taken);
+      pass_turn();
+      tile::arrive(&shared_.tile_ring.empty[at.stage]);
+      at.advance();
     }
+  }
+
+ private:
+  __device__ void send(const TileDescriptor& taken) {
+    const unsigned step = number_ / T::kParts, part = number_ % T::kParts;
+    const unsigned buffer = number_ % T::kDqBuffers, use = number_ / T::kDqBuffers;
+    const unsigned place = step % T::kStepDescriptors;
+    tile::wait(&shared_.step_ring.full[place], step / T::kStepDescriptors % 2);
+    const BackwardStep& descriptor = shared_.steps[place];
+    // The sums of a block are added in the order of key tiles and, within a tile, of its halves.
+    // Both halves of a tile visit the same blocks of queries.
+    const int number_of_keys = taken.job.tile * T::kKeyParts + taken.key_part;
+    const std::int32_t first_turn =
+        taken.key_part > 0 ? number_of_keys : descriptor.turn * T::kKeyParts;
+    const std::int64_t block =
+        descriptor.head * args_.walk.query_blocks + taken.job.query_slot + descriptor.block;
+    std::int32_t* const turn = args_.scratch.turns + block * T::kParts + part;
+    float* const to = args_.scratch.dq + block * (T::kM * T::kDim) + part * (T::kM * T::kPart);
+    const std::uint32_t bytes = T::kM * T::columns_of(static_cast<int>(part)) * sizeof(float);
+    // Usually the turn came long before the sums are complete. Key tiles before this one were
+    // handed out before it, so they are running or done.
+    bool has_come = first_turn == 0 || load_acquired(turn) >= first_turn;
+    pass_turn();
+    while (!has_come) has_come = load_acquired(turn) >= first_turn;
+    // Orders the bulk copy after the turn. A fence of all memory would cost 7%.
+    if (first_turn > 0) ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
     // Each warp has barriers of its own, so that it does not miss a phase.
-    tile::wait(&shared.dq_full[buffer][use % T::kSenders], use / T::kSenders % 2);
-    tile::arrive(&shared.step_ring.empty[place]);  // the consumers have finished with it as well
+    tile::wait(&shared_.dq_full[buffer][use % T::kSenders], use / T::kSenders % 2);
+    tile::arrive(&shared_.step_ring.empty[place]);  // the consumers have finished with it as well
     if (first_turn > 0)
-      add_bytes(to, shared.dq[buffer], bytes);
+      add_bytes(to, shared_.dq[buffer], bytes);
     else
-      store_bytes(to, shared.dq[buffer], bytes);  // so the sums need not be cleared
+      store_bytes(to, shared_.dq[buffer], bytes);  // so the sums need not be cleared
     tile::commit_stores();
     ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>());
-    tile::arrive(&shared.dq_empty[buffer]);
-    ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>());
-    raise_released(turn, number_of_keys + 1);
+    tile::arrive(&shared_.dq_empty[buffer]);
+    passed_ = turn;
+    next_turn_ = number_of_keys + 1;
   }
-}
+
+  /// Passes the turn of the part that has been sent, once it has arrived in global memory: after
+  /// the look at the next part's turn, which takes as long.
+  __device__ void pass_turn() {
+    if (!passed_) return;
+    ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>());
+    raise_released(passed_, next_turn_);
+    passed_ = nullptr;
+  }
+
+  const Arguments& args_;
+  Shared& shared_;
+  unsigned number_;  // of the next part, counted through all tiles
+  std::int32_t* passed_ = nullptr;
+  std::int32_t next_turn_ = 0;
+};
 
 }  // namespace tessera::cuda::sm90::attention_backward

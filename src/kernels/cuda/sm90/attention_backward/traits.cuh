@@ -25,6 +25,11 @@ using tile::kWarpArrivals;
 
 inline constexpr int kWarpgroup = 128;
 
+/// A key tile, and its steps, counted through all tiles of the thread block.
+struct TileDescriptor : TakenTile {
+  std::uint32_t first_step, end_step;
+};
+
 /// Each kernel row is compiled as two kernels: plain, and with a softcap.
 template <planning::Tile kOfRow, class ElementType, bool kSoftcap>
 struct Traits {
@@ -62,8 +67,8 @@ struct Traits {
   // Registers per thread after setmaxnreg; 384 threads begin with 168.
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
-  static constexpr int kScoreGradients = 2;  // buffers
-  static constexpr int kStepDescriptors = 8;
+  static constexpr int kScoreGradients = 2;               // buffers
+  static constexpr int kStepDescriptors = 8, kTiles = 2;  // rings of descriptors
   static constexpr int kDqBuffers = 2, kSenders = 3;
 
   /// Named barriers; 0 is __syncthreads.
@@ -78,14 +83,12 @@ struct Traits {
     alignas(128) float dq[kDqBuffers][kM * kPart];
     alignas(16) float lse[kStages][kM], delta[kGradientStages][kM];
     BackwardStep steps[kStepDescriptors];
-    KeyTileJob job;
-    std::uint64_t kept[kHalves];  // keys that some query sees
-    std::int32_t num_steps;
-    std::int32_t key_part;  // which half of the tile the thread block has, if not all
-    std::uint64_t kv_full;
+    TileDescriptor tiles[kTiles];
+    tile::RingBarriers<1> kv_ring;
     tile::RingBarriers<kStages> q_ring;
     tile::RingBarriers<kGradientStages> g_ring;
     tile::RingBarriers<kStepDescriptors> step_ring;
+    tile::RingBarriers<kTiles> tile_ring;
     tile::RingBarriers<kScoreGradients> ds_ring;
     std::uint64_t dq_full[kDqBuffers][kSenders], dq_empty[kDqBuffers];
   };

@@ -20,24 +20,22 @@ class ValueConsumer : ScoreConsumer<T> {
       : Base(args, shared, 0) {}
 
   __device__ __forceinline__ void run() {
-    const int steps = __shfl_sync(kAllLanes, shared_.num_steps, 0);
-#pragma unroll
-    for (float& sum : mma_.dv) sum = 0;
-    if (steps > 0) walk(steps);
-    if (args_.dv.data)
-      store_gradient<T::kDimV>(args_.dv, this->key_rows(), this->thread(), mma_.dv, 1.0f);
+    this->walk_tiles([&](unsigned first, unsigned end) { walk(first, end); },
+                     [&] {
+                       if (args_.dv.data)
+                         store_gradient<T::kDimV>(args_.dv, this->key_rows(), this->thread(),
+                                                  mma_.dv, 1.0f);
+                     });
   }
 
  private:
-  __device__ __forceinline__ void walk(int steps) {
-    tile::wait(&shared_.kv_full, 0);
-    this->clear_hidden_keys();
-    this->wait_for_queries(this->descriptor_of(0), q_at_);
+  __device__ __forceinline__ void walk(unsigned first, unsigned end) {
+    this->wait_for_queries(this->descriptor_of(first), q_at_);
     mma_.issue_scores(q_at_.stage);
     tile::mma_wait<0>();
-    finish_scores(0);
+    finish_scores(first);
 #pragma unroll 1
-    for (int step = 1; step < steps; ++step) {
+    for (unsigned step = first + 1; step < end; ++step) {
       this->wait_for_gradients(this->descriptor_of(step - 1), g_at_);
       mma_.issue_dv(g_at_.stage);
       this->wait_for_queries(this->descriptor_of(step), q_at_);
@@ -47,15 +45,16 @@ class ValueConsumer : ScoreConsumer<T> {
       send_dq(step - 1);
       finish_scores(step);
     }
-    this->wait_for_gradients(this->descriptor_of(steps - 1), g_at_);
+    this->wait_for_gradients(this->descriptor_of(end - 1), g_at_);
     mma_.issue_dv(g_at_.stage);
     tile::mma_wait<0>();
-    send_dq(steps - 1);
+    release_gradients();
+    send_dq(end - 1);
     tile::settle(mma_.dv);
   }
 
   /// P of a step whose scores have been multiplied.
-  __device__ __forceinline__ void finish_scores(int step) {
+  __device__ __forceinline__ void finish_scores(unsigned step) {
     this->compute_p(this->descriptor_of(step), q_at_.stage);
     this->pack_p();
     arrive_as_warp(shared_.q_ring.empty[q_at_.stage], this->lane());
@@ -67,12 +66,12 @@ class ValueConsumer : ScoreConsumer<T> {
   }
 
   /// dQ of a step, part by part. Scores of the next step may be in flight before.
-  __device__ __forceinline__ void send_dq(int step) {
-    const int of_ds = step % T::kScoreGradients;
+  __device__ __forceinline__ void send_dq(unsigned step) {
+    const unsigned of_ds = step % T::kScoreGradients;
     tile::wait(&shared_.ds_ring.full[of_ds], step / T::kScoreGradients & 1);
 #pragma unroll 1
     for (int part = 0; part < T::kParts; ++part) {
-      const int number = step * T::kParts + part;
+      const unsigned number = step * T::kParts + static_cast<unsigned>(part);
       mma_.issue_dq(of_ds, part);
       tile::mma_wait<0>();
       if (part == T::kParts - 1) arrive_as_warp(shared_.ds_ring.empty[of_ds], this->lane());
@@ -96,23 +95,21 @@ class KeyConsumer : ScoreConsumer<T> {
       : Base(args, shared, 1) {}
 
   __device__ __forceinline__ void run() {
-    const int steps = __shfl_sync(kAllLanes, shared_.num_steps, 0);
-#pragma unroll
-    for (float& sum : mma_.dk) sum = 0;
-    if (steps > 0) walk(steps);
-    if (args_.dk.data)
-      store_gradient<T::kDim>(args_.dk, this->key_rows(), this->thread(), mma_.dk, args_.scale);
+    this->walk_tiles([&](unsigned first, unsigned end) { walk(first, end); },
+                     [&] {
+                       if (args_.dk.data)
+                         store_gradient<T::kDim>(args_.dk, this->key_rows(), this->thread(),
+                                                 mma_.dk, args_.scale);
+                     });
   }
 
  private:
-  __device__ __forceinline__ void walk(int steps) {
-    tile::wait(&shared_.kv_full, 0);
-    this->clear_hidden_keys();
-    this->wait_for_queries(this->descriptor_of(0), q_at_);
+  __device__ __forceinline__ void walk(unsigned first, unsigned end) {
+    this->wait_for_queries(this->descriptor_of(first), q_at_);
     mma_.issue_scores(q_at_.stage);
-    finish_step(0);
+    finish_step(first);
 #pragma unroll 1
-    for (int step = 1; step < steps; ++step) {
+    for (unsigned step = first + 1; step < end; ++step) {
       mma_.issue_dk(q_at_.stage);
       const int before = q_at_.stage;
       q_at_.advance();
@@ -124,11 +121,13 @@ class KeyConsumer : ScoreConsumer<T> {
     }
     mma_.issue_dk(q_at_.stage);
     tile::mma_wait<0>();
+    arrive_as_warp(shared_.q_ring.empty[q_at_.stage], this->lane());
+    q_at_.advance();
     tile::settle(mma_.dk);
   }
 
   /// dP, P and dS of a step whose scores are being multiplied.
-  __device__ __forceinline__ void finish_step(int step) {
+  __device__ __forceinline__ void finish_step(unsigned step) {
     this->wait_for_gradients(this->descriptor_of(step), g_at_);
     mma_.issue_score_gradients(g_at_.stage);
     tile::mma_wait<1>();

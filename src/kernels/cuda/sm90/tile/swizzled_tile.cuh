@@ -45,6 +45,15 @@ __device__ __forceinline__ std::uint64_t uniform(std::uint64_t view) {
   return (view & ~0xFFFFFFFFull) | __shfl_sync(~0u, address, 0);
 }
 
+/// The same for a descriptor that is computed before a loop that needs it. Where the address is
+/// known to be equal in all lanes, the compiler drops the shuffle of `uniform`, computes the
+/// descriptor in the loop, in ordinary registers, and moves four words for each MMA.
+__device__ __forceinline__ std::uint64_t kept_uniform(std::uint64_t view) {
+  auto address = static_cast<std::uint32_t>(view);
+  asm volatile("" : "+r"(address));
+  return uniform((view & ~0xFFFFFFFFull) | address);
+}
+
 /// Which dimension of an operand is contiguous in memory.
 enum class Major { k, mn };
 
