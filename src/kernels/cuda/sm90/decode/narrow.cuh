@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/sm90/decode/traits.cuh"
+
+// Keys and values in e4m3. They become f16 in registers, where f16 holds each exactly. Words that
+// ldmatrix loads hold four of them, so the order of the depth, and of the result's columns, is
+// another one than with 16-bit elements.
+namespace tessera::cuda::sm90::decode {
+
+/// The first of the two columns, among the 16 of an MMA, that a lane has in word pair `pair` of an
+/// A operand of QK. Narrow keys: four columns of a lane are adjacent.
+template <bool kNarrow>
+__device__ __forceinline__ int column_of_operand(int pair, int lane) {
+  return kNarrow ? lane % 4 * 4 + pair * 2 : pair * 8 + lane % 4 * 2;
+}
+
+/// The bytes of a word with columns 0 and 1 of two keys, column by column.
+__device__ __forceinline__ std::uint32_t by_columns(std::uint32_t word) {
+  return __byte_perm(word, 0, 0x3120);
+}
+
+/// What a warp knows of factors; nothing if keys and values have 16 bits.
+template <bool kNarrow>
+struct NarrowState {};
+
+template <>
+struct NarrowState<true> {
+  // Powers of two per row: of Q, so that f16 holds it, and of the scores.
+  float to_f16[2] = {1.0f, 1.0f}, of_scores[2] = {1.0f, 1.0f};
+  // O is in units of this factor of values; 0: no values so far, or only such with factors of 0.
+  float unit = 0.0f;
+
+  /// `largest`: magnitudes of this lane's elements of Q, of two rows.
+  __device__ __forceinline__ void set_exponents(const float (&largest)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int biased = __float_as_int(quad_max(largest[half])) >> 23;
+      const bool usual = biased > 0 && biased < 255;  // not zero or tiny, nor infinite
+      const int exponent = usual ? min(biased - 127, 126) : 0;
+      to_f16[half] = __int_as_float((127 - exponent) << 23);
+      of_scores[half] = __int_as_float((127 + exponent) << 23);
+    }
+  }
+
+  /// Multiplies scores by the factors of their keys.
+  template <int kCount>
+  __device__ __forceinline__ void scale_scores(float (&score)[kCount], const NarrowStep& step) {
+#pragma unroll
+    for (int i = 0; i < NarrowStep::kCount; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) score[i * 4 + j] *= step.k_factors[i] * of_scores[j / 2];
+  }
+
+  /// Multiplies P by the factors of values, relative to the largest one of the step, which becomes
+  /// the unit of O; `rescale(factor)` multiplies O.
+  template <int kCount>
+  __device__ __forceinline__ void weigh(float (&p)[kCount], const NarrowStep& step,
+                                        const auto& rescale) {
+    float largest = 0.0f;
+#pragma unroll
+    for (float factor : step.v_factors) largest = fmaxf(largest, fabsf(factor));
+    if (agreed(largest != unit && largest > 0.0f)) {
+      rescale(unit / largest);
+      unit = largest;
+    }
+    bool equal = true;
+#pragma unroll
+    for (float factor : step.v_factors) equal &= factor == unit;
+    if (agreed(equal)) return;
+    const float inverse = unit > 0.0f ? 1 / unit : 1.0f;
+#pragma unroll
+    for (int i = 0; i < NarrowStep::kCount; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) p[i * 4 + j] *= step.v_factors[i] * inverse;
+  }
+};
+
+/// Puts the columns of a chunk in order. Of each 16, a lane has four adjacent ones: the even ones
+/// in one group of accumulators, the odd ones in the next. Afterwards it has two adjacent ones in
+/// each group of eight.
+template <int kColumns>
+__device__ __forceinline__ void order_columns(OAccumulator<kColumns>& o_acc, int lane) {
+  const int quad = lane / 4 * 4, mine = lane % 4;
+#pragma unroll
+  for (int first = 0; first < kColumns / 2; first += 8)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* const even = &o_acc[first + half * 2];
+      float* const odd = even + 4;
+      const float from[4] = {even[0], odd[0], even[1], odd[1]};  // adjacent columns
+      float to[4];
+#pragma unroll
+      for (int group = 0; group < 2; ++group) {
+        const int source = quad + group * 2 + mine / 2;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float low = __shfl_sync(kAllLanes, from[i], source);
+          const float high = __shfl_sync(kAllLanes, from[2 + i], source);
+          to[group * 2 + i] = mine % 2 == 0 ? low : high;
+        }
+      }
+      even[0] = to[0], even[1] = to[1], odd[0] = to[2], odd[1] = to[3];
+    }
+}
+
+}  // namespace tessera::cuda::sm90::decode
