@@ -143,6 +143,9 @@ void check_keys(const Where& op, const AttentionProblem& problem, AttentionShape
   check_scale(op / "k_scale", problem.k_scale, k, outer_name, "kv_heads", shape);
   check_scale(op / "v_scale", problem.v_scale, v, outer_name, "kv_heads", shape);
   shape.has_kv_scales = problem.k_scale || problem.v_scale;
+  const int rank_by_rows = k.rank == 4 ? 3 : 2;
+  shape.kv_scales_by_rows =
+      problem.k_scale.rank == rank_by_rows || problem.v_scale.rank == rank_by_rows;
 }
 
 // Checks and stores the scale, softcap and windows.

@@ -71,6 +71,24 @@ TEST(GpuDecode, PackedQueriesAndKeys) {
   });
 }
 
+/// Keys and values in e4m3, with factors of every form or without.
+TEST(GpuDecode, NarrowKeys) {
+  SKIP_UNLESS_HOPPER();
+  all_match(60, [](AttentionOptions& o) {
+    o.narrow_keys = Presence::always;
+    o.paged = o.packed_q = o.positions = o.sinks = o.softcap = Presence::never;
+  });
+  all_match(120, [](AttentionOptions& o) {
+    o.narrow_keys = o.paged = Presence::always;
+    o.longest = 3 * o.page + 40;
+  });
+  all_match(80, [](AttentionOptions& o) {
+    o.narrow_keys = Presence::always;
+    o.mask = o.blocks.by_keys = Presence::maybe;
+    o.longest = 700;
+  });
+}
+
 /// Every group of heads, with few and many rows per tile, folds that divide the tile and others.
 TEST(GpuDecode, GroupsAndQueries) {
   SKIP_UNLESS_HOPPER();

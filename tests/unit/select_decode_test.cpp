@@ -181,14 +181,29 @@ TEST(SelectDecode, BatchInvariantProblems) {
       << ampere;
 }
 
-TEST(SelectDecode, KeysInE4m3AreRefused) {
+TEST(SelectDecode, KeysInE4m3AreHalfTheBytes) {
   AttentionProblem p = step(64, 1, 8192, 32, 8, 64);
+  const auto milliseconds = [&] { return on_h200(p).plan.predicted_ms; };
+  const double wide = milliseconds();
   p.k.dtype = p.v.dtype = DType::e4m3;
+  EXPECT_NEAR(milliseconds() / wide, 0.5, 0.05);
   const std::string text = to_text(on_h200(p));
   EXPECT_NE(text.find("k and v: dtype e4m3 is not supported (supported: f16, bf16)"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("no kernel supports this problem"), std::string::npos) << text;
+}
+
+TEST(SelectDecode, FactorsOfRowsOfPackedKeysAreRefused) {
+  AttentionProblem p = step(4, 1, 512, 32, 8, 0);
+  p.kv_offsets = shaped({5}, DType::i32);
+  p.k = p.v = shaped({2048, 8, 128}, DType::e4m3);
+  p.k_scale = shaped({8}, DType::f32);
+  EXPECT_EQ(chosen(p), "sm90_decode_d128_q16_k64_s4_split4");
+  p.v_scale = shaped({8, 32}, DType::f32);
+  const std::string text = to_text(on_h200(p));
+  EXPECT_NE(text.find("factors for 64 or 128 rows of packed keys is not supported"),
+            std::string::npos)
+      << text;
 }
 
 TEST(DecodeLayout, WorkspaceDependsOnTheTileAlone) {

@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -49,6 +50,27 @@ struct Precision<__nv_bfloat16> : ElementWidth<__nv_bfloat16> {
   }
   __device__ __forceinline__ static float2 unpack(std::uint32_t pair) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
+  }
+};
+
+/// Only stored: converted to f16 before it is multiplied.
+template <>
+struct Precision<__nv_fp8_e4m3> : ElementWidth<__nv_fp8_e4m3> {
+  static constexpr DType kDtype = DType::e4m3;
+
+  /// The elements in the lower and in the upper half of a word, as pairs of f16.
+  __device__ __forceinline__ static std::uint32_t low_as_f16(std::uint32_t word) {
+    return as_f16(static_cast<std::uint16_t>(word));
+  }
+  __device__ __forceinline__ static std::uint32_t high_as_f16(std::uint32_t word) {
+    return as_f16(static_cast<std::uint16_t>(word >> 16));
+  }
+
+ private:
+  __device__ __forceinline__ static std::uint32_t as_f16(std::uint16_t pair) {
+    std::uint32_t words;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(words) : "h"(pair));
+    return words;
   }
 };
 

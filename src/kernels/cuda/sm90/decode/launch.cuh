@@ -15,6 +15,7 @@
 #include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
+#include "src/problem/scale_rules.hpp"
 #include "src/walk/views.hpp"
 
 namespace tessera::cuda::sm90::decode {
@@ -31,18 +32,37 @@ void add_keys(Arguments& args, const AttentionProblem& problem,
   args.box_rows = static_cast<int>(planning::decode_box_rows(shape));
   if (shape.kv_layout == planning::KvLayout::paged)
     args.pages = planning::page_view(problem.page_table, problem.k);
-  // With no keys, every load is out of bounds, so any tensor will do.
-  const auto heads_or_q = [&](const Tensor& t) {
-    return tile::heads_of(shape.kv_total > 0 ? t : problem.q);
+  // Without keys nothing is loaded, so any tensor will do.
+  const auto heads_or_any = [&](const Tensor& t) {
+    if (shape.kv_total > 0) return tile::heads_of(t);
+    return tile::HeadsMap{problem.q.data, shape.kv_dtype(), 16, 1, 1, 1, 0, 0, 0};
   };
-  args.k = tile::recent_map(heads_or_q(problem.k), 0, args.box_rows, T::Keys::kLine);
-  args.v = tile::recent_map(heads_or_q(problem.v), 0, args.box_rows, T::Values::kLine);
+  args.k = tile::recent_map(heads_or_any(problem.k), 0, args.box_rows, T::Keys::kLine);
+  args.v = tile::recent_map(heads_or_any(problem.v), 0, args.box_rows, T::Values::kLine);
   const bool read_once =
       layout.tiles.pack * shape.kv_heads == shape.heads && shape.q_length <= layout.tiles.queries;
   const double bytes =
       static_cast<double>(shape.kv_total) *
-      static_cast<double>(shape.kv_heads * (shape.dim + shape.dim_v) * size_of(shape.dtype));
+      static_cast<double>(shape.kv_heads * (shape.dim + shape.dim_v) * size_of(shape.kv_dtype()));
   args.policy = read_once && bytes > kKeptBytes ? tile::kStreams : tile::kStays;
+}
+
+/// The factors of `keys`, which are `scale`.
+inline Factors factors_of(const Tensor& scale, const Tensor& keys) {
+  Factors factors;
+  if (!scale) return factors;
+  factors.data = static_cast<const float*>(scale.data);
+  const bool has_outer = keys.rank == 4, by_rows = scale.rank == (has_outer ? 3 : 2);
+  const int head = has_outer && scale.rank >= 2 ? 1 : 0;
+  const auto stride = [&](int dim) { return scale.size(dim) > 1 ? scale.stride(dim) : 0; };
+  if (head > 0) factors.outer = stride(0);
+  factors.head = stride(head);
+  if (by_rows) {
+    factors.block = stride(head + 1);
+    factors.rows =
+        static_cast<int>(planning::rows_per_scale(keys.size(keys.rank - 3), scale.size(head + 1)));
+  }
+  return factors;
 }
 
 template <class T>
@@ -61,6 +81,8 @@ void launch_typed(const Call& call) {
   const tile::HeadsMap q = tile::heads_of(problem.q);
   args.q = {q.data, q.batch_stride, q.row_stride, q.head_stride, static_cast<int>(shape.dim)};
   add_keys<T>(args, problem, shape, layout);
+  args.k_factors = factors_of(problem.k_scale, problem.k);
+  args.v_factors = factors_of(problem.v_scale, problem.v);
   args.transforms_scores = shape.transforms_scores;
   set_scores(args, problem, shape);
   args.result.aligned = problem.out.dtype != DType::f32 && args.result.out_col == 1 &&
@@ -79,8 +101,12 @@ void launch_typed(const Call& call) {
 template <planning::Tile kTile, unsigned kDtypes>
 void launch(const Call& call) {
   const auto& shape = std::get<planning::AttentionShape>(call.shape);
-  with_multiplied<kDtypes>(shape.dtype,
-                           [&]<class Element>() { launch_typed<Traits<kTile, Element>>(call); });
+  with_multiplied<kDtypes>(shape.dtype, [&]<class Element>() {
+    if (shape.narrow_kv == DType::none)
+      launch_typed<Traits<kTile, Element, Element>>(call);
+    else
+      launch_typed<Traits<kTile, Element, __nv_fp8_e4m3>>(call);
+  });
 }
 
 }  // namespace tessera::cuda::sm90::decode

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/launch_count.cuh"
+#include "src/kernels/cuda/sm90/decode/narrow.cuh"
 #include "src/kernels/cuda/sm90/decode/traits.cuh"
 
 // The end of a tile: the teams' results are merged, chunk by chunk, and stored. If other CTAs have
@@ -33,8 +34,12 @@ struct ConsumerPlace {
 template <class T>
 __device__ __forceinline__ void store_chunk(const Arguments& args, const ConsumerPlace<T>& place,
                                             const TileDescriptor& tile, int chunk,
-                                            const OAccumulator<T::kChunk>& o_acc,
+                                            const OAccumulator<T::kChunk>& sums,
                                             const Softmax& softmax) {
+  OAccumulator<T::kChunk> o_acc;
+#pragma unroll
+  for (int i = 0; i < T::kChunk / 2; ++i) o_acc[i] = sums[i];
+  if constexpr (T::kNarrow) order_columns<T::kChunk>(o_acc, place.lane);
   const RowPlaces rows(args.walk, tile, place.row_warp * 16, place.lane);
   const Normalised normalised(softmax, args.sinks, rows);
   const int first_column = chunk * T::kChunk;

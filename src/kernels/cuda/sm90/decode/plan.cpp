@@ -81,6 +81,9 @@ struct Decode {
         (kKeyPiece % s.page != 0 || s.page < kKeyPiece / kMaxBoxes))
       reasons.layout("page_table", "pages of 8, 16 or 32 keys, or of a multiple of 64");
     reasons.unless_at_most("pages", s.pages, INT32_MAX);
+    // A packed sequence begins anywhere in the rows that share a factor.
+    if (s.kv_layout == KvLayout::packed && s.kv_scales_by_rows)
+      reasons.unsupported("factors for 64 or 128 rows of packed keys");
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
@@ -120,7 +123,7 @@ struct Decode {
     const auto seconds_of = [](double bytes, double tbs) {
       return tbs > 0 ? bytes / (tbs * 1e12) : 0;
     };
-    const double loaded = pieces * kKeyPiece * real(s.dim + s.dim_v) * size_of(s.dtype);
+    const double loaded = pieces * kKeyPiece * real(s.dim + s.dim_v) * size_of(s.kv_dtype());
     const double memory = std::max(seconds_of(work.bytes, device.memory_tbs),
                                    seconds_of(loaded, device.l2_tbs * kShareOfL2));
     const bool reads = s.masked || s.q_packed || s.kv_layout != KvLayout::dense || s.has_kv_range;

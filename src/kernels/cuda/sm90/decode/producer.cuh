@@ -11,6 +11,11 @@
 // them.
 namespace tessera::cuda::sm90::decode {
 
+/// The factors of a piece: of each eight keys, and of their values.
+struct NarrowFactors {
+  float k[NarrowStep::kCount], v[NarrowStep::kCount];
+};
+
 template <class T>
 struct Producer {
   using Shared = typename T::Shared;
@@ -97,16 +102,18 @@ struct Producer {
       const planning::Piece piece = shared.pieces.at(args.walk, first + lane);
       planning::PieceBoxes boxes;
       std::uint64_t kept = 0;
+      PieceFactors factors;
       if (piece.visited) {
         kept = shared.pieces.kept(args.walk, descriptor, piece);
         boxes =
             planning::PieceBoxes::of(args.walk, args.pages, descriptor, piece, args.box_rows, kept);
         kept &= boxes.present;
+        if constexpr (T::kNarrow) factors = factors_of(descriptor, piece, boxes);
       }
       const int in_batch = min(count - first, 32);
       for (int i = 0; i < in_batch; ++i) {
         tile::wait(&shared.empty[stage_at.stage], stage_at.parity ^ 1);
-        if (lane == i) load_piece(piece, boxes, kept, descriptor.kv_head);
+        if (lane == i) load_piece(piece, boxes, factors, kept, descriptor.kv_head);
         __syncwarp();
         stage_at.advance();
       }
@@ -114,12 +121,47 @@ struct Producer {
     __syncwarp();
   }
 
+  struct Nothing {};
+  using PieceFactors = std::conditional_t<T::kNarrow, NarrowFactors, Nothing>;
+
+  /// The factors of a piece. Boxes share a row of factors, or are a page each.
+  __device__ NarrowFactors factors_of(const TileDescriptor& descriptor,
+                                      const planning::Piece& piece,
+                                      const planning::PieceBoxes& boxes) const {
+    NarrowFactors factors;
+#pragma unroll
+    for (int i = 0; i < NarrowStep::kCount; ++i) {
+      const int key = i * NarrowStep::kKeys, box = key / args.box_rows;
+      if (i > 0 && key % args.box_rows != 0) {  // in the same box, so in the same 64 rows
+        factors.k[i] = factors.k[i - 1], factors.v[i] = factors.v[i - 1];
+        continue;
+      }
+      int at = 0;
+#pragma unroll
+      for (int j = 0; j < planning::kMaxBoxes; ++j)
+        if (j == box) at = boxes.batch[j];
+      const int row = args.pages.table ? boxes.row : piece.key;
+      if (!args.pages.table) at = descriptor.batch;
+      const bool exists = at >= 0;
+      factors.k[i] = exists ? args.k_factors.of(at, descriptor.kv_head, row) : 1.0f;
+      // P of these keys is zero, and 0 is never the largest factor of a step.
+      const float of_none = args.v_factors.data ? 0.0f : 1.0f;
+      factors.v[i] = exists ? args.v_factors.of(at, descriptor.kv_head, row) : of_none;
+    }
+    return factors;
+  }
+
   /// Writes a step's descriptor and requests its keys and values. One lane calls it.
   __device__ void load_piece(const planning::Piece& piece, const planning::PieceBoxes& boxes,
-                             std::uint64_t kept, int kv_head) {
+                             const PieceFactors& factors, std::uint64_t kept, int kv_head) {
     const int stage = stage_at.stage;
     std::uint64_t *k_full = &shared.k_full[stage], *v_full = &shared.v_full[stage];
-    Step& step = shared.steps[stage];
+    auto& step = shared.steps[stage];
+    if constexpr (T::kNarrow) {
+#pragma unroll
+      for (int i = 0; i < NarrowStep::kCount; ++i)
+        step.k_factors[i] = factors.k[i], step.v_factors[i] = factors.v[i];
+    }
     step.key = piece.key;
     step.bits = piece.bits;
     step.kept = kept;

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "src/kernels/cuda/attention/masks.cuh"
 #include "src/kernels/cuda/attention/partials.cuh"
@@ -28,6 +29,24 @@ struct Step {
   bool masked;         // some query does not see all of its keys
 };
 
+/// A step of keys and values in e4m3: a factor for each eight of them.
+struct NarrowStep : Step {
+  static constexpr int kKeys = 8, kCount = planning::kKeyPiece / kKeys;
+  alignas(16) float k_factors[kCount], v_factors[kCount];
+};
+
+/// The factors of keys or values in e4m3; strides in elements.
+struct Factors {
+  const float* data = nullptr;  // null: 1
+  std::int64_t outer = 0, head = 0, block = 0;
+  int rows = 1;  // that share a factor
+
+  /// `at`: the page or, of contiguous keys, the sequence; `row`: in it.
+  __device__ float of(int at, int kv_head, int row) const {
+    return data ? __ldg(data + at * outer + kv_head * head + row / rows * block) : 1.0f;
+  }
+};
+
 /// Q as the kernel reads it; strides in elements.
 struct Queries {
   const void* data;
@@ -50,13 +69,22 @@ struct Arguments {
   ElementMasks masks;
   void* partials;               // partial results of split tiles
   std::uint64_t* merge_counts;  // finished parts of tiles, at KvShare::tile
+  Factors k_factors, v_factors;
 };
 
-template <planning::Tile kOfRow, class ElementType>
+/// `ElementType`: of Q. Keys and values have that type, or e4m3, which becomes f16 before it is
+/// multiplied: exactly, and so does Q, times a power of two per row (bf16 elements below 2^-28 of
+/// the largest of their row lose bits).
+template <planning::Tile kOfRow, class ElementType, class KeyType>
 struct Traits {
   using Element = ElementType;
+  static constexpr bool kNarrow = !std::is_same_v<KeyType, ElementType>;
+  using Multiplied = std::conditional_t<kNarrow, __half, Element>;
+  static constexpr bool kScalesQueries = !std::is_same_v<Multiplied, Element>;
   static constexpr planning::Tile kTile = kOfRow;
-  static constexpr int kKeys = kTile.n, kDim = kTile.k, kDimV = kTile.v, kStages = kTile.stages;
+  static constexpr int kKeys = kTile.n, kDim = kTile.k, kDimV = kTile.v;
+  // The row's stages, of 16-bit keys and values; of narrow ones as many as have these bytes.
+  static constexpr int kStages = kTile.stages * sizeof(Element) / sizeof(KeyType);
   static_assert(kKeys == planning::kKeyPiece, "a step is one piece");
   static_assert(kDim % 64 == 0 && kDimV % 64 == 0, "panels have 64 columns");
   /// Teams of warps take pieces in turn; the warps of a team have 16 rows each.
@@ -72,8 +100,9 @@ struct Traits {
   /// Parts of a tile that are loaded at once when they are merged: as many as registers hold.
   static constexpr int kPartsAtOnce = kThreads <= 256 ? 6 : 4;
 
-  using Keys = tile::RowsTile<Element, kKeys, kDim>;
-  using Values = tile::RowsTile<Element, kKeys, kDimV>;
+  using Keys = tile::RowsTile<KeyType, kKeys, kDim>;
+  using Values = tile::RowsTile<KeyType, kKeys, kDimV>;
+  using StepDescriptor = std::conditional_t<kNarrow, NarrowStep, Step>;
   using Partial = PartialResult<kChunk, 32>;
   using Pieces = planning::ListPieces<1, kTile.m>;
   using Tiles = planning::DecodeTiles<kTile.m>;
@@ -81,12 +110,13 @@ struct Traits {
   struct Shared {
     Keys keys[kStages];
     Values values[kStages];
-    uint4 q[kRowWarps][kDim / 16][32];  // A operands of QK, as lanes hold them
+    float row_factors[kRowWarps][kScalesQueries ? 16 : 1];  // of scores, as Q was divided by them
+    uint4 q[kRowWarps][kDim / 16][32];                      // A operands of QK, as lanes hold them
     Partial exchange[kTeams][kRowWarps][kPerRound];
     std::uint64_t k_full[kStages], v_full[kStages], empty[kStages];
     tile::RingBarriers<kTiles> tile_ring;
     TileDescriptor tiles[kTiles];
-    Step steps[kStages];
+    StepDescriptor steps[kStages];
     // For the producer: pieces of the current tile; where this CTA's share begins.
     Pieces pieces;
     std::int64_t first_units;  // units before `first_entry`

@@ -44,9 +44,11 @@ CUtensorMapDataType data_type(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::bf16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::e4m3:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
     default:
       throw Error(ErrorCode::unsupported, std::string("tensor maps: dtype ") + to_string(dtype) +
-                                              " is not supported (supported: f16, bf16)");
+                                              " is not supported (supported: f16, bf16, e4m3)");
   }
 }
 
