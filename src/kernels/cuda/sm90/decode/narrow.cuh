@@ -31,15 +31,16 @@ struct NarrowState<true> {
   // Powers of two per row: of Q, so that f16 holds it, and of the scores.
   float to_f16[2] = {1.0f, 1.0f}, of_scores[2] = {1.0f, 1.0f};
   // O is in units of this factor of values; 0: no values so far, or only such with factors of 0.
-  float unit = 0.0f;
+  float unit = 0.0f, largest_unit = 0.0f;
 
-  /// `largest`: magnitudes of this lane's elements of Q, of two rows.
+  /// `largest`: magnitudes of this lane's elements of Q, of two rows. In f16 the row's largest one
+  /// becomes at least 2^14, so that elements down to 2^-28 of it keep all their bits.
   __device__ __forceinline__ void set_exponents(const float (&largest)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int biased = __float_as_int(quad_max(largest[half])) >> 23;
       const bool usual = biased > 0 && biased < 255;  // not zero or tiny, nor infinite
-      const int exponent = usual ? min(biased - 127, 126) : 0;
+      const int exponent = usual ? max(biased - 141, -126) : 0;
       to_f16[half] = __int_as_float((127 - exponent) << 23);
       of_scores[half] = __int_as_float((127 + exponent) << 23);
     }
@@ -51,25 +52,33 @@ struct NarrowState<true> {
 #pragma unroll
     for (int i = 0; i < NarrowStep::kCount; ++i)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) score[i * 4 + j] *= step.k_factors[i] * of_scores[j / 2];
+      for (int j = 0; j < 4; ++j)
+        score[i * 4 + j] = score[i * 4 + j] * of_scores[j / 2] * step.k_factors[i];
   }
 
-  /// Multiplies P by the factors of values, relative to the largest one of the step, which becomes
-  /// the unit of O; `rescale(factor)` multiplies O.
+  /// Multiplies P, of at most 2^8, by the factors of values in units of O; `rescale(factor)`
+  /// multiplies O. If all factors of a step are equal, their value is the unit, and P stays as it
+  /// is. Else the unit is 2^-7 of the largest: f16 keeps the products up to 2^15 and many bits of
+  /// small ones. It never falls so far below an earlier one that O could overflow.
   template <int kCount>
   __device__ __forceinline__ void weigh(float (&p)[kCount], const NarrowStep& step,
                                         const auto& rescale) {
     float largest = 0.0f;
 #pragma unroll
     for (float factor : step.v_factors) largest = fmaxf(largest, fabsf(factor));
-    if (agreed(largest != unit && largest > 0.0f)) {
-      rescale(unit / largest);
-      unit = largest;
-    }
     bool equal = true;
 #pragma unroll
-    for (float factor : step.v_factors) equal &= factor == unit;
-    if (agreed(equal)) return;
+    for (float factor : step.v_factors) equal &= factor == largest;
+    if (agreed(largest > 0.0f)) {
+      const float aim = agreed(equal) ? largest : largest * 0x1p-7f;
+      const float wanted = fmaxf(aim, fmaxf(largest_unit * 0x1p-60f, 0x1p-120f));
+      largest_unit = fmaxf(largest_unit, wanted);
+      if (agreed(wanted != unit)) {
+        rescale(unit / wanted);
+        unit = wanted;
+      }
+    }
+    if (agreed(equal && largest == unit)) return;
     const float inverse = unit > 0.0f ? 1 / unit : 1.0f;
 #pragma unroll
     for (int i = 0; i < NarrowStep::kCount; ++i)

@@ -149,7 +149,9 @@ struct Producer {
       if (!args.pages.table) at = descriptor.batch;
       const bool exists = at >= 0;
       factors.k[i] = exists ? args.k_factors.of(at, descriptor.kv_head, row) : 1.0f;
-      factors.v[i] = exists ? args.v_factors.of(at, descriptor.kv_head, row) : 1.0f;
+      // P of these keys is zero, and 0 is never the largest factor of a step.
+      const float of_none = args.v_factors.data ? 0.0f : 1.0f;
+      factors.v[i] = exists ? args.v_factors.of(at, descriptor.kv_head, row) : of_none;
     }
     return factors;
   }

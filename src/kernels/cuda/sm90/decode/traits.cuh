@@ -73,7 +73,8 @@ struct Arguments {
 };
 
 /// `ElementType`: of Q. Keys and values have that type, or e4m3, which becomes f16 before it is
-/// multiplied: exactly, and so is Q, up to a power of two per row.
+/// multiplied: exactly, and so does Q, times a power of two per row (bf16 elements below 2^-28 of
+/// the largest of their row lose bits).
 template <planning::Tile kOfRow, class ElementType, class KeyType>
 struct Traits {
   using Element = ElementType;
