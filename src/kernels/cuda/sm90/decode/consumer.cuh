@@ -87,7 +87,8 @@ struct Consumer {
               reinterpret_cast<const std::uint32_t*>(row_at[i % 2] + column * sizeof(Element)));
       }
     };
-    if constexpr (!std::is_same_v<Multiplied, Element>) {
+    [[maybe_unused]] float to_f16[2];
+    if constexpr (T::kScalesQueries) {
       float largest[2] = {};
 #pragma unroll 2
       for (int mma = 0; mma < T::kDim / 16; ++mma) {
@@ -99,17 +100,23 @@ struct Consumer {
           largest[i % 2] = fmaxf(largest[i % 2], fmaxf(fabsf(pair.x), fabsf(pair.y)));
         }
       }
-      narrow.set_exponents(largest);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const RowFactor factor(quad_max(largest[half]));
+        to_f16[half] = factor.to_f16;
+        if (place.team == 0 && place.lane % 4 == 0)
+          shared.row_factors[place.row_warp][half * 8 + place.lane / 4] = factor.of_scores;
+      }
     }
 #pragma unroll 2
     for (int mma = place.team; mma < T::kDim / 16; mma += T::kTeams) {
       std::uint32_t word[4];
       load(mma, word);
-      if constexpr (!std::is_same_v<Multiplied, Element>) {
+      if constexpr (T::kScalesQueries) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 pair = Precision<Element>::unpack(word[i]);
-          const float factor = narrow.to_f16[i % 2];
+          const float factor = to_f16[i % 2];
           word[i] = Precision<Multiplied>::pack(pair.x * factor, pair.y * factor);
         }
       }
@@ -126,7 +133,14 @@ struct Consumer {
       const std::uint64_t kept = step.kept;
       float score[T::kKeys / 2];
       multiply_qk(score, shared.keys[stage]);
-      if constexpr (T::kNarrow) narrow.scale_scores(score, step);
+      if constexpr (T::kNarrow) {
+        float of_rows[2] = {1.0f, 1.0f};
+        if constexpr (T::kScalesQueries) {
+          const float* const factors = shared.row_factors[place.row_warp];
+          of_rows[0] = factors[place.lane / 4], of_rows[1] = factors[8 + place.lane / 4];
+        }
+        scale_scores(score, step, of_rows);
+      }
       if (args.transforms_scores) transform_scores(score, args.transform);
       if (step.masked) mask(score, step, tile);
       softmax.update_by_max(score, args.exponents, [&](const float(&factor)[2]) {

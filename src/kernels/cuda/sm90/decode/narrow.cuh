@@ -22,39 +22,40 @@ __device__ __forceinline__ std::uint32_t by_columns(std::uint32_t word) {
   return __byte_perm(word, 0, 0x3120);
 }
 
-/// What a warp knows of factors; nothing if keys and values have 16 bits.
+/// A power of two by which a row of Q is multiplied so that f16 holds it, and its inverse. The
+/// row's largest element, of magnitude `largest`, becomes at least 2^14, so that elements down to
+/// 2^-28 of it keep all their bits.
+struct RowFactor {
+  float to_f16, of_scores;
+
+  __device__ explicit RowFactor(float largest) {
+    const int biased = __float_as_int(largest) >> 23;
+    const bool usual = biased > 0 && biased < 255;  // not zero or tiny, nor infinite
+    const int exponent = usual ? max(biased - 141, -126) : 0;
+    to_f16 = __int_as_float((127 - exponent) << 23);
+    of_scores = __int_as_float((127 + exponent) << 23);
+  }
+};
+
+/// Multiplies scores by the factors of their rows, eight apart, and then of their keys.
+template <int kCount>
+__device__ __forceinline__ void scale_scores(float (&score)[kCount], const NarrowStep& step,
+                                             const float (&of_rows)[2]) {
+#pragma unroll
+  for (int i = 0; i < NarrowStep::kCount; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      score[i * 4 + j] = score[i * 4 + j] * of_rows[j / 2] * step.k_factors[i];
+}
+
+/// What a warp knows of the factors of values; nothing if they have 16 bits.
 template <bool kNarrow>
 struct NarrowState {};
 
 template <>
 struct NarrowState<true> {
-  // Powers of two per row: of Q, so that f16 holds it, and of the scores.
-  float to_f16[2] = {1.0f, 1.0f}, of_scores[2] = {1.0f, 1.0f};
   // O is in units of this factor of values; 0: no values so far, or only such with factors of 0.
   float unit = 0.0f, largest_unit = 0.0f;
-
-  /// `largest`: magnitudes of this lane's elements of Q, of two rows. In f16 the row's largest one
-  /// becomes at least 2^14, so that elements down to 2^-28 of it keep all their bits.
-  __device__ __forceinline__ void set_exponents(const float (&largest)[2]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int biased = __float_as_int(quad_max(largest[half])) >> 23;
-      const bool usual = biased > 0 && biased < 255;  // not zero or tiny, nor infinite
-      const int exponent = usual ? max(biased - 141, -126) : 0;
-      to_f16[half] = __int_as_float((127 - exponent) << 23);
-      of_scores[half] = __int_as_float((127 + exponent) << 23);
-    }
-  }
-
-  /// Multiplies scores by the factors of their keys.
-  template <int kCount>
-  __device__ __forceinline__ void scale_scores(float (&score)[kCount], const NarrowStep& step) {
-#pragma unroll
-    for (int i = 0; i < NarrowStep::kCount; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        score[i * 4 + j] = score[i * 4 + j] * of_scores[j / 2] * step.k_factors[i];
-  }
 
   /// Multiplies P, of at most 2^8, by the factors of values in units of O; `rescale(factor)`
   /// multiplies O. If all factors of a step are equal, their value is the unit, and P stays as it

@@ -80,6 +80,7 @@ struct Traits {
   using Element = ElementType;
   static constexpr bool kNarrow = !std::is_same_v<KeyType, ElementType>;
   using Multiplied = std::conditional_t<kNarrow, __half, Element>;
+  static constexpr bool kScalesQueries = !std::is_same_v<Multiplied, Element>;
   static constexpr planning::Tile kTile = kOfRow;
   static constexpr int kKeys = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   // The row's stages, of 16-bit keys and values; of narrow ones as many as have these bytes.
@@ -109,7 +110,8 @@ struct Traits {
   struct Shared {
     Keys keys[kStages];
     Values values[kStages];
-    uint4 q[kRowWarps][kDim / 16][32];  // A operands of QK, as lanes hold them
+    float row_factors[kRowWarps][kScalesQueries ? 16 : 1];  // of scores, as Q was divided by them
+    uint4 q[kRowWarps][kDim / 16][32];                      // A operands of QK, as lanes hold them
     Partial exchange[kTeams][kRowWarps][kPerRound];
     std::uint64_t k_full[kStages], v_full[kStages], empty[kStages];
     tile::RingBarriers<kTiles> tile_ring;
