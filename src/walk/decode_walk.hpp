@@ -78,14 +78,18 @@ struct DecodeTiles {
     const int batch = entry / walk.sets;
     return units_of_head(batch, entry % walk.sets, per_head(batch)) * walk.groups_per_set;
   }
-  /// The tile that contains a unit of an entry.
-  TESSERA_HD constexpr DecodeTile find(int entry, std::int64_t unit) const {
+  /// The tile that contains unit `unit` of an entry, which has `units`.
+  TESSERA_HD constexpr DecodeTile find(int entry, std::int64_t unit, std::int64_t units) const {
     const int batch = entry / walk.sets, set = entry % walk.sets, tiles = per_head(batch);
-    const std::int64_t of_head = units_of_head(batch, set, tiles);
+    const std::int64_t of_head = units / walk.groups_per_set;
     const std::int64_t group = of_head > 0 ? unit / of_head : 0;
     DecodeTile found;
     found.begin = group * of_head;
     found.place = {batch, set * walk.groups_per_set + static_cast<int>(group), 0};
+    if (tiles == 1) {  // the usual case: nothing has to be read again
+      found.pieces = static_cast<int>(of_head - units_of(0));
+      return found;
+    }
     while (true) {
       found.pieces = pieces(found.place);
       const std::int64_t end = found.begin + units_of(found.pieces);

@@ -49,7 +49,7 @@ std::vector<Part> parts_of(const DecodeTiles<kRows>& tiles, const DecodeShares& 
   int entry = 0;
   for (std::int64_t at = shares.begin(cta); at < end;) {
     while (at >= before + tiles.units(entry)) before += tiles.units(entry++);
-    const DecodeTile found = tiles.find(entry, at - before);
+    const DecodeTile found = tiles.find(entry, at - before, tiles.units(entry));
     TileParts of_tile(tiles.walk, shares, cta, before + found.begin, found);
     Part part;
     part.pieces = found.pieces;

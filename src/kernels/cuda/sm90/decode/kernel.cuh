@@ -35,7 +35,9 @@ __device__ planning::DecodeShares find_share(const planning::DecodeWalk& walk,
   const int each = (entries + T::kThreads - 1) / T::kThreads;
   const int first = static_cast<int>(threadIdx.x) * each;
   std::int64_t mine = 0;
+#pragma unroll 1
   for (int entry = first; entry < min(first + each, entries); ++entry) mine += tiles.units(entry);
+  shared.units[threadIdx.x] = mine;  // of one entry, if there are few
   const ExclusiveSum sum = exclusive_sum<T::kThreads>(mine);
   const auto shares =
       planning::DecodeShares::of(sum.total, static_cast<int>(gridDim.x), walk.min_units);

@@ -41,10 +41,10 @@ struct Producer {
   __device__ void load_share(int cta) {
     const typename T::Tiles tiles{args.walk};
     const std::int64_t end = shares.begin(cta + 1);
-    Entries entries(tiles, shared.first_entry, shared.first_units, lane);
+    Entries entries(tiles, shared, lane);
     for (std::int64_t at = shares.begin(cta); at < end;) {
       const std::int64_t begin = entries.move_to(tiles, at, lane);
-      const planning::DecodeTile found = tiles.find(entries.found, at - begin);
+      const planning::DecodeTile found = tiles.find(entries.found, at - begin, entries.of_found);
       planning::TileParts parts(args.walk, shares, cta, begin + found.begin, found);
       planning::KvShare share;
       while (parts.next(share)) load_tile(found, share);
@@ -54,11 +54,13 @@ struct Producer {
 
   /// The units of 32 entries, one per lane.
   struct Entries {
+    const Shared& shared;
     std::int64_t before, mine, through;  // units before all, of this lane's, up to this lane's
     int first, found;
+    std::int64_t of_found = 0;  // units of entry `found`
 
-    __device__ Entries(const typename T::Tiles& tiles, int first, std::int64_t before, int lane)
-        : before(before), first(first), found(first) {
+    __device__ Entries(const typename T::Tiles& tiles, const Shared& shared, int lane)
+        : shared(shared), before(shared.first_units), first(shared.first_entry), found(first) {
       count(tiles, lane);
     }
     /// Finds the entry that contains a unit. Returns its first unit.
@@ -68,6 +70,7 @@ struct Producer {
         if (beyond != 0) {
           const int holder = planning::first_lane(beyond);
           found = first + holder;
+          of_found = __shfl_sync(kAllLanes, mine, holder);
           return before + __shfl_sync(kAllLanes, through - mine, holder);
         }
         before += __shfl_sync(kAllLanes, through, 31);
@@ -79,7 +82,9 @@ struct Producer {
    private:
     __device__ void count(const typename T::Tiles& tiles, int lane) {
       const int entry = first + lane;
-      mine = entry < tiles.walk.entries() ? tiles.units(entry) : 0;
+      const int entries = tiles.walk.entries();
+      mine = 0;
+      if (entry < entries) mine = entries <= T::kThreads ? shared.units[entry] : tiles.units(entry);
       through = sum_through(lane, mine);
     }
   };

@@ -121,7 +121,8 @@ struct Traits {
     Pieces pieces;
     std::int64_t first_units;  // units before `first_entry`
     int first_entry;
-    bool merges;  // this CTA finished last and merges the parts of a tile
+    std::int64_t units[kThreads];  // of each entry, if there are no more than threads
+    bool merges;                   // this CTA finished last and merges the parts of a tile
   };
   static constexpr int kSharedBytes = sizeof(Shared) + tile::kAtomBytes;
   static_assert(kSharedBytes <= 226 * 1024);
