@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -109,6 +110,22 @@ bool takes(int row, const Problem& problem) {
   Execution execution;
   execution.kernel = name_of(row);
   return explain(problem, device_facts({DeviceKind::cuda, 0}), execution).supported;
+}
+
+/// The fastest row of the family under test, whether or not another family's is chosen.
+inline std::optional<Candidate> fastest(const AttentionProblem& problem) {
+  std::optional<Candidate> best;
+  for (const Candidate& one :
+       explain(problem, device_facts(problem.q.device), on_backend()).candidates)
+    if (one.family == attention_family() && one.reasons.empty() &&
+        (!best || one.predicted_ms < best->predicted_ms))
+      best = one;
+  return best;
+}
+inline Execution by(const Candidate& row) {
+  Execution execution;
+  execution.kernel = row.kernel;
+  return execution;
 }
 
 /// Whether a row composes the mask's blocks into larger ones.

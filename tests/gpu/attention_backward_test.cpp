@@ -188,6 +188,21 @@ TEST_P(GpuAttentionBackward, PackedSequencesMatchTheOracle) {
   });
 }
 
+/// Lengths of 0 and 1: dsinks without a query, dk and dv of keys that no query sees.
+TEST_P(GpuAttentionBackward, SequencesWithoutQueriesMatchTheOracle) {
+  int without = 0;
+  all_match(
+      32,
+      [](AttentionOptions& o) {
+        o.mask = Presence::never;
+        o.packed_q = o.packed_kv = o.sinks = Presence::always;
+        o.largest_batch = 2;
+        o.longest = 1;
+      },
+      [&](const Case& c) { without += c.problem.forward.q.numel() == 0; });
+  EXPECT_GT(without, 0);
+}
+
 TEST_P(GpuAttentionBackward, BlocksOf64And128MatchTheOracle) {
   for (const std::int64_t block : {64, 128})
     all_match(24, [&](AttentionOptions& o) {

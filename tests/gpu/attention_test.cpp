@@ -85,16 +85,6 @@ TEST_P(GpuAttention, BlockMasksMatchTheOracle) {
   all_match(80, [](AttentionOptions& o) { o.mask = Presence::always; });
 }
 
-/// The fastest row of the family under test, whether or not another family's is chosen.
-const Candidate* fastest(const Explanation& e) {
-  const Candidate* best = nullptr;
-  for (const Candidate& one : e.candidates)
-    if (one.family == gpu_test::attention_family() && one.reasons.empty() &&
-        (!best || one.predicted_ms < best->predicted_ms))
-      best = &one;
-  return best;
-}
-
 /// The heads of a group share the lists of their KV head. With blocks of 64 queries, two heads are
 /// folded into a tile, or four where tiles are larger. Three heads cannot be folded. Problems of
 /// few tiles run by rows whose tiles have 64 queries, which need no fold.
@@ -111,9 +101,7 @@ TEST_P(GpuAttention, ListsOfHeadsOfKeysMatchTheOracle) {
       const auto c = attention_case(seed, options);
       const OnGpu gpu(*c);
       const AttentionProblem problem = gpu.moved(c->problem);
-      const Explanation e =
-          explain(problem, device_facts(problem.q.device), gpu_test::on_backend());
-      const Candidate* const row = fastest(e);
+      const auto row = gpu_test::fastest(problem);
       if (row && c->problem.q.numel() > 0 && row->kernel.find("_q64_") == std::string::npos) {
         const bool folded = row->why.find(" heads folded into rows") != std::string::npos;
         EXPECT_EQ(folded, group != 3) << c->text << "\n" << row->kernel << ": " << row->why;
@@ -136,8 +124,7 @@ TEST_P(GpuAttention, DividedWalksMatchTheOracle) {
     const OnGpu gpu(*c);
     if (c->problem.q.numel() == 0) continue;
     const AttentionProblem problem = gpu.moved(c->problem);
-    const Explanation e = explain(problem, device_facts(problem.q.device), gpu_test::on_backend());
-    const Candidate* const row = fastest(e);
+    const auto row = gpu_test::fastest(problem);
     divided += row && row->why.find("keys of the last") != std::string::npos;
     matches_oracle(*c);
   }

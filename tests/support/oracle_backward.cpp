@@ -82,11 +82,12 @@ struct Backward {
     // As in the forward pass: an exp and scores with errors of a few ulps.
     const double error =
         kUnit * (16 + 4 * row.largest_size + 2 * std::fabs(static_cast<double>(log_sum)));
-    // f32: sums of n summands, whose errors may all have one sign: equal ones are an example.
+    // Sums of n summands, whose errors may all have one sign: equal ones are an example. Tensor
+    // cores add 16 of a narrow type at once, and cut off what is below two units.
     const Sequence& sequence = in.sequences[static_cast<std::size_t>(batch)];
     const bool wide = problem.forward.q.dtype == DType::f32;
     const auto summed = [&](std::int64_t n) {
-      return error + (wide ? kUnit / 2 * static_cast<double>(n) : 0);
+      return error + kUnit / (wide ? 2 : 4) * static_cast<double>(n);
     };
     const double of_query = summed(sequence.kv_length);
     const double of_key = summed(sequence.q_length * in.heads / in.kv_heads);

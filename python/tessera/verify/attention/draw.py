@@ -167,7 +167,8 @@ def draw(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> Drawn:
         # With packed sequences, a mask requires max lengths.
         d.max_q_length = _longest(d.packed_q, d.q_lengths, d.q_tail)
         d.max_kv_length = _longest(d.packed_kv, d.kv_lengths, d.tail)
-    if not d.packed_kv and rng.random() < 0.25:
+    # A mask needs the longest sequence, which cannot say that there is no key.
+    if not d.packed_kv and rng.random() < 0.25 and not (d.mask and d.kv_lengths[0] == 0):
         d.page = rng.choice(PAGES)
         d.more_pages = rng.randint(0, 2)
         if d.mask:

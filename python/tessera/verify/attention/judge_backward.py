@@ -249,9 +249,11 @@ def _gradients(built: BuiltBackward, b: int, sinks: _Sinks | None) -> dict[str, 
             of_delta *= exact.slope.float()
         of_ds = _grouped(dout, v.mT).add_(delta_size[..., None]).mul_(p)
         of_ds.mul_(abs(scale))
-        # f32: sums of n summands, whose errors may all have one sign: equal ones are an example.
-        summands = (keys, queries * d.heads // d.kv_heads) if d.dtype == "f32" else (0, 0)
-        of_query, of_key = (error[..., None] + UNIT / 2 * n for n in summands)
+        # Sums of n summands, whose errors may all have one sign: equal ones are an example. Tensor
+        # cores add 16 of a narrow type at once, and cut off what is below two units.
+        each = UNIT / (2 if d.dtype == "f32" else 4)
+        of_query, of_key = (error[..., None] + each * n
+                            for n in (keys, queries * d.heads // d.kv_heads))
         rounding = (unit * abs(scale)) * exact.ds.float().abs()
         key = k.amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
         dq.slack[:, first:last] = _grouped(of_ds * of_query + of_delta, k)

@@ -299,7 +299,10 @@ void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk&
                  sinks.stride(0),
                  static_cast<float*>(to.data),
                  to.stride(0),
-                 std::int64_t{walk.query_blocks} * planning::kQueriesPerBlock};
+                 // Without a query there are no statistics, although there can be blocks for them.
+                 problem.forward.q.numel() == 0
+                     ? 0
+                     : std::int64_t{walk.query_blocks} * planning::kQueriesPerBlock};
   Kernel<dsinks_kernel>::launch({"dsinks_kernel", grid_of(walk.heads), kThreads, stream}, s);
 }
 
