@@ -6,6 +6,7 @@
 
 #include "src/core/carver.hpp"
 #include "src/problem/shape.hpp"
+#include "src/walk/divisor.hpp"
 #include "src/walk/list_walk.hpp"
 
 // Composed masks. If the blocks of a mask do not fit an attention kernel's tiles, another kernel
@@ -131,20 +132,6 @@ inline MaskView view_of(const ComposedMask& m, const ComposedLists& lists) {
           .kv_blocks = m.columns,
           .group = m.group};
 }
-
-/// Divides numbers below kMax by a divisor of at most kMax, by multiplication.
-struct SmallDivisor {
-  static constexpr std::int32_t kMax = 256;
-  std::int32_t divisor = 1;
-  std::uint32_t share = 1 << 16;  // ceil(2^16 / divisor)
-
-  static constexpr SmallDivisor of(std::int32_t divisor) {
-    return {divisor, static_cast<std::uint32_t>(((1 << 16) + divisor - 1) / divisor)};
-  }
-  TESSERA_HD constexpr std::int32_t quotient(std::int32_t number) const {
-    return static_cast<std::int32_t>(static_cast<std::uint32_t>(number) * share >> 16);
-  }
-};
 
 /// The element mask of a composed block: `count` words, each for `word_queries` queries, followed
 /// by their union.

@@ -14,15 +14,15 @@ namespace tessera::planning {
 
 /// The walk, and how its head groups share lists.
 struct DecodeWalk : AttentionWalk {
-  int sets = 1;            // sets of lists per sequence; without a mask 1
-  int groups_per_set = 1;  // head groups that share a set
-  int min_units = 1;       // per CTA
+  Divisor sets{};            // of lists per sequence; without a mask 1
+  Divisor groups_per_set{};  // head groups that share a set
+  Divisor min_units{};       // per CTA
   // Results that do not depend on the batch: the minimum of pieces per part, and the maximum of
   // parts per tile. 0: tiles are cut where the shares of CTAs end.
   int part_pieces = 0, max_parts = 1;
 
   /// One entry per sequence and set of lists: its head groups have tiles with equal walks.
-  TESSERA_HD constexpr int entries() const { return batches * sets; }
+  TESSERA_HD constexpr int entries() const { return batches * sets.divisor; }
 
   /// The pieces of each part of a tile, except the last one. For fixed parts only.
   TESSERA_HD constexpr int pieces_per_part(int pieces) const {
@@ -38,7 +38,7 @@ struct DecodeWalk : AttentionWalk {
   /// The number of a tile, below `tiles`, even if offsets are not valid.
   TESSERA_HD constexpr int number_of(const TilePlace& place) const {
     if (!packed_q)
-      return (place.batch * head_groups + place.head_group) * tiles_per_head + place.tile;
+      return (place.batch * head_groups.divisor + place.head_group) * tiles_per_head + place.tile;
     const auto first = static_cast<int>(sequences.at(place.batch).q_begin) / queries;
     return place.head_group * tiles_per_head + first + place.batch + place.tile;
   }
@@ -75,17 +75,18 @@ struct DecodeTiles {
   }
   /// The units of an entry.
   TESSERA_HD constexpr std::int64_t units(int entry) const {
-    const int batch = entry / walk.sets;
-    return units_of_head(batch, entry % walk.sets, per_head(batch)) * walk.groups_per_set;
+    const int batch = walk.sets.quotient(entry), set = walk.sets.rest(entry);
+    return units_of_head(batch, set, per_head(batch)) * walk.groups_per_set.divisor;
   }
   /// The tile that contains unit `unit` of an entry, which has `units`.
   TESSERA_HD constexpr DecodeTile find(int entry, std::int64_t unit, std::int64_t units) const {
-    const int batch = entry / walk.sets, set = entry % walk.sets, tiles = per_head(batch);
-    const std::int64_t of_head = units / walk.groups_per_set;
+    const int batch = walk.sets.quotient(entry), set = walk.sets.rest(entry);
+    const int tiles = per_head(batch);
+    const std::int64_t of_head = walk.groups_per_set.quotient(units);
     const std::int64_t group = of_head > 0 ? unit / of_head : 0;
     DecodeTile found;
     found.begin = group * of_head;
-    found.place = {batch, set * walk.groups_per_set + static_cast<int>(group), 0};
+    found.place = {batch, set * walk.groups_per_set.divisor + static_cast<int>(group), 0};
     if (tiles == 1) {  // the usual case: nothing has to be read again
       found.pieces = static_cast<int>(of_head - units_of(0));
       return found;
@@ -103,25 +104,31 @@ struct DecodeTiles {
   TESSERA_HD constexpr std::int64_t units_of_head(int batch, int set, int tiles) const {
     std::int64_t units = 0;
     for (int tile = 0; tile < tiles; ++tile)
-      units += units_of(pieces({batch, set * walk.groups_per_set, tile}));
+      units += units_of(pieces({batch, set * walk.groups_per_set.divisor, tile}));
     return units;
   }
 };
 
-/// Equal shares of all units.
+/// Shares of all units: `each` units, and the first `longer` shares one more.
 struct DecodeShares {
-  std::int64_t units = 0;
+  std::int64_t units = 0, each = 0;
+  int longer = 0;
   int ctas = 1;  // CTAs with a share; the other ones have nothing to do
 
-  TESSERA_HD static constexpr DecodeShares of(std::int64_t units, int blocks, int min_units) {
-    const std::int64_t most = units / min_units;
-    return {units, most < 1 ? 1 : most < blocks ? static_cast<int>(most) : blocks};
+  TESSERA_HD static constexpr DecodeShares of(std::int64_t units, int blocks,
+                                              const Divisor& min_units) {
+    const std::int64_t most = min_units.quotient(units);
+    const int ctas = most < 1 ? 1 : most < blocks ? static_cast<int>(most) : blocks;
+    const std::int64_t each = units / ctas;
+    return {units, each, static_cast<int>(units - each * ctas), ctas};
   }
   TESSERA_HD constexpr std::int64_t begin(int cta) const {
-    return cta < ctas ? units * cta / ctas : units;
+    return cta < ctas ? each * cta + min_of(cta, longer) : units;
   }
   TESSERA_HD constexpr int cta_of(std::int64_t unit) const {
-    return static_cast<int>(((unit + 1) * ctas - 1) / units);
+    const std::int64_t of_longer = (each + 1) * longer;
+    return static_cast<int>(unit < of_longer ? unit / (each + 1)
+                                             : longer + (unit - of_longer) / each);
   }
 
   /// The share of a CTA in a tile whose first unit is `begins`; false if it has none. A part of a

@@ -20,9 +20,11 @@ struct KvShare {
 
  private:
   TESSERA_HD constexpr int at(int mark, int count, int unit) const {
-    const std::int64_t units = (count + unit - 1) / unit;
-    const auto place = static_cast<int>(units * mark / of) * unit;
-    return place < count ? place : count;
+    if (mark == 0) return 0;
+    if (mark == of) return count;
+    const int units = unit == 1 ? count : (count + unit - 1) / unit;
+    const int before = units == of ? mark : static_cast<int>(std::int64_t{units} * mark / of);
+    return before * unit < count ? before * unit : count;
   }
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "src/walk/compose_mask.hpp"
+#include "src/walk/divisor.hpp"
 #include "src/walk/kv_share.hpp"
 #include "src/walk/list_walk.hpp"
 #include "src/walk/sequence.hpp"
@@ -57,12 +58,14 @@ struct AttentionWalk {
   const std::uint64_t* composed = nullptr;  // element masks of composed blocks, if any
   int words = 0;                            // per composed block
   SmallDivisor word_queries;                // queries per word of an element mask
-  int batches = 0, head_groups = 0;
+  int batches = 0;
+  Divisor head_groups;
   SmallDivisor pack;  // heads that are folded into a tile's rows
-  int group = 1;      // query heads per KV head
+  Divisor group;      // query heads per KV head
   int queries = 0;    // per tile
   int blocks = 0;     // thread blocks
-  int tiles_per_head = 0, tiles = 0, section = 1;
+  int tiles_per_head = 0, tiles = 0;
+  Divisor section, tiles_per_section;  // head groups per section
   int whole = 0, split_ctas = 0;     // unsplit tiles; CTAs that share the KV of the other tiles
   int step_pieces = 1;               // pieces per step; KV is split at multiples of it
   bool packed_q = false;             // the device counts the tiles per sequence
@@ -99,13 +102,14 @@ struct TilePlace {
   /// Tile `number` of sequences that are not packed.
   TESSERA_HD static constexpr TilePlace of(const AttentionWalk& walk, int number) {
     // Tiles of a section of head groups are adjacent, so that their keys stay in L2.
-    const int all = walk.batches * walk.head_groups;
-    const int per_section = walk.section * walk.tiles_per_head;
-    const int first = number / per_section * walk.section;
-    const int wide = min_of(walk.section, all - first);
-    const int within = number % per_section;
-    const int tile = within / wide, flat = first + within % wide;
-    return {flat / walk.head_groups, flat % walk.head_groups,
+    const int section = walk.tiles_per_section.quotient(number);
+    const int within = number - section * walk.tiles_per_section.divisor;
+    const int first = section * walk.section.divisor;
+    const int left = walk.batches * walk.head_groups.divisor - first;  // the last section may be
+    const bool last = left < walk.section.divisor;                     // narrower
+    const int tile = last ? within / left : walk.section.quotient(within);
+    const int flat = first + within - tile * (last ? left : walk.section.divisor);
+    return {walk.head_groups.quotient(flat), walk.head_groups.rest(flat),
             walk.longest_last ? walk.tiles_per_head - 1 - tile : tile};
   }
 
@@ -134,7 +138,7 @@ TESSERA_HD constexpr void describe_tile(const AttentionWalk& walk, const TilePla
   descriptor.batch = place.batch;
   descriptor.head_group = place.head_group;
   descriptor.head = place.head_group * walk.pack.divisor;
-  descriptor.kv_head = descriptor.head / walk.group;
+  descriptor.kv_head = walk.group.quotient(descriptor.head);
   descriptor.first_query = place.tile * walk.queries;
   // A reversed walk starts with the keys that the previous round read last: they are still in L2.
   descriptor.reversed = walk.reverses_odd_rounds && number / walk.blocks % 2 != 0;

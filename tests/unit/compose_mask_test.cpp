@@ -235,10 +235,4 @@ TEST(ComposeMask, ReadsBitsFromAnywhere) {
         }
 }
 
-TEST(ComposeMask, SmallDivisorsDivide) {
-  for (int divisor = 1; divisor <= SmallDivisor::kMax; ++divisor)
-    for (int number = 0; number < SmallDivisor::kMax; ++number)
-      ASSERT_EQ(SmallDivisor::of(divisor).quotient(number), number / divisor);
-}
-
 }  // namespace

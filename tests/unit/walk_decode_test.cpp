@@ -185,7 +185,7 @@ void check(std::uint64_t seed, bool fixed, Tally& tally) {
   if (fixed) layout.part_pieces = random.between(1, 3);
   DecodeWalk walk = decode_walk(p.problem, p.shape, layout, kTile);
   ASSERT_LE(walk.rows(), kTile.m);
-  ASSERT_EQ(walk.groups_per_set * walk.sets, walk.head_groups);
+  ASSERT_EQ(walk.groups_per_set.divisor * walk.sets.divisor, walk.head_groups.divisor);
   const auto* bits = static_cast<const std::uint8_t*>(p.problem.mask.bits.data);
   std::vector<std::byte> memory;
   if (const ComposedMask& composed = layout.tiles.composed) {
@@ -259,7 +259,7 @@ TEST(DecodeWalk, FixedPartsComputeEachVisiblePairOnce) {
 /// CTAs there are.
 TEST(DecodeWalk, FixedPartsDoNotDependOnWhatIsBeforeTheTile) {
   DecodeWalk walk;
-  walk.head_groups = walk.tiles_per_head = 1;
+  walk.tiles_per_head = 1;
   for (const int part_pieces : {1, 8})
     for (const int max_parts : {1, 2, 32})
       for (const int pieces : {0, 1, 7, 8, 9, 64, 255, 256, 257, 1000}) {
@@ -271,7 +271,8 @@ TEST(DecodeWalk, FixedPartsDoNotDependOnWhatIsBeforeTheTile) {
             for (const int blocks : {1, 2, 7, 132}) {
               DecodeTile tile;
               tile.pieces = pieces;
-              const auto shares = DecodeShares::of(before + units_of(pieces) + after, blocks, 4);
+              const auto shares =
+                  DecodeShares::of(before + units_of(pieces) + after, blocks, Divisor::of(4));
               std::vector<std::tuple<int, int, int, int>> parts;
               for (int cta = 0; cta < blocks; ++cta) {
                 TileParts of_cta(walk, shares, cta, before, tile);
@@ -296,7 +297,7 @@ TEST(DecodeWalk, TilesHaveNumbersOfTheirOwn) {
       walk.packed_q = true;
       walk.sequences.q_offsets = {{offsets.data(), nullptr}, 1};
       walk.sequences.q_total = 40;
-      walk.batches = 5, walk.head_groups = 2, walk.queries = queries;
+      walk.batches = 5, walk.head_groups = Divisor::of(2), walk.queries = queries;
       walk.tiles_per_head = 40 / queries + walk.batches;
       std::set<int> numbers;
       int tiles = 0;
@@ -318,7 +319,7 @@ TEST(DecodeShares, AreEqualAndNeverEmpty) {
   for (const std::int64_t units : {1, 2, 3, 7, 131, 132, 133, 1000, 4097})
     for (const int blocks : {1, 2, 66, 132})
       for (const int min_units : {1, 2, 4}) {
-        const DecodeShares shares = DecodeShares::of(units, blocks, min_units);
+        const DecodeShares shares = DecodeShares::of(units, blocks, Divisor::of(min_units));
         ASSERT_TRUE(shares.ctas >= 1 && shares.ctas <= blocks);
         EXPECT_EQ(shares.begin(0), 0);
         EXPECT_EQ(shares.begin(shares.ctas), units);

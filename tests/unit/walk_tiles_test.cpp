@@ -58,7 +58,7 @@ TilePlace place_of(const AttentionWalk& walk, int number) {
   if (!walk.packed_q) return TilePlace::of(walk, number);
   for (int batch = 0; batch < walk.batches; ++batch) {
     const int per_head = walk.tiles_of(walk.sequences.at(batch).q_length);
-    const int count = per_head * walk.head_groups;
+    const int count = per_head * walk.head_groups.divisor;
     if (number < count) return TilePlace::of_sequence(walk, batch, per_head, number);
     number -= count;
   }

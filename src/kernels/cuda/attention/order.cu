@@ -28,7 +28,7 @@ __device__ void count_tiles(const Walk& walk, TileCounts& counted) {
   const auto sequence = static_cast<int>(threadIdx.x);
   int per_head = 0;
   if (sequence < walk.batches) per_head = walk.tiles_of(sequence_of(walk, sequence).q_length);
-  const auto before = static_cast<int>(exclusive_sum<kThreads>(per_head * walk.head_groups).before);
+  const auto before = static_cast<int>(exclusive_sum<kThreads>(per_head * walk.head_groups.divisor).before);
   if (sequence < walk.batches) {
     counted.per_head[sequence] = per_head;
     counted.before[sequence] = before;
@@ -45,7 +45,7 @@ __device__ TilePlace place_of(const Walk& walk, const TileCounts& counted, int n
   }
   const int per_head = counted.per_head[batch];
   number -= counted.before[batch];
-  if (number >= per_head * walk.head_groups) return TilePlace::beyond(walk, batch);
+  if (number >= per_head * walk.head_groups.divisor) return TilePlace::beyond(walk, batch);
   return TilePlace::of_sequence(walk, batch, per_head, number);
 }
 

@@ -75,7 +75,7 @@ __device__ inline void clear_rest(const Result& to, const Walk& walk, int lane) 
   const planning::SequenceList& offsets = walk.sequences.q_offsets;
   const int begin = planning::clamp_to(offsets.at(0, 0), 0, total);
   const int end = planning::clamp_to(offsets.at(walk.batches, 0), begin, total);
-  const int heads = walk.head_groups * walk.pack.divisor;
+  const int heads = walk.head_groups.divisor * walk.pack.divisor;
   const int width = to.aligned ? 8 : 1, of_head = static_cast<int>(to.dim_v) / width;
 #pragma unroll 1
   for (int i = static_cast<int>(blockIdx.x); i < begin + total - end; i += gridDim.x) {

@@ -38,16 +38,19 @@ AttentionWalk attention_walk(const AttentionProblem& problem, const AttentionSha
     }
   }
   walk.batches = static_cast<int>(shape.batch);
-  walk.head_groups = static_cast<int>(layout.head_groups);
+  walk.head_groups = Divisor::of(static_cast<int>(layout.head_groups));
   walk.pack = SmallDivisor::of(layout.pack);
-  walk.group = static_cast<int>(shape.heads / shape.kv_heads);
+  walk.group = Divisor::of(static_cast<int>(shape.heads / shape.kv_heads));
   walk.queries = static_cast<int>(layout.queries);
   walk.blocks = static_cast<int>(layout.blocks());
   walk.tiles_per_head = static_cast<int>(layout.tiles_per_head);
   walk.tiles = static_cast<int>(layout.tiles);
   walk.whole = static_cast<int>(layout.whole);
   walk.split_ctas = static_cast<int>(layout.split_ctas);
-  walk.section = static_cast<int>(std::min<std::int64_t>(layout.section, 1 << 20));
+  const auto section = static_cast<int>(
+      std::min(layout.section, std::max<std::int64_t>(shape.batch * layout.head_groups, 1)));
+  walk.section = Divisor::of(section);
+  walk.tiles_per_section = Divisor::of(std::max(section * walk.tiles_per_head, 1));
   walk.step_pieces = tile.n / kKeyPiece * tile.kv_splits;
   walk.row_groups = layout.row_groups;
   walk.packed_q = shape.q_packed;

@@ -64,7 +64,7 @@ struct TileCursor : planning::TileCursor {
       const int mine = first + lane;
       int per_head = 0;
       if (mine < walk.batches) per_head = walk.tiles_of(walk.sequences.at(mine).q_length);
-      const int count = per_head * walk.head_groups;
+      const int count = per_head * walk.head_groups.divisor;
       const int up_to = sum_through(lane, count);  // tiles of the lanes up to this one
       const unsigned beyond = __ballot_sync(~0u, up_to > number);
       if (beyond != 0) {

@@ -195,9 +195,9 @@ DecodeWalk decode_walk(const AttentionProblem& problem, const AttentionShape& sh
   DecodeWalk walk{attention_walk(problem, shape, layout.tiles, tile)};
   walk.step_pieces = 1;  // keys are split at any piece
   walk.longest_last = walk.reverses_odd_rounds = false;
-  walk.sets = static_cast<int>(layout.sets);
-  walk.groups_per_set = static_cast<int>(layout.groups_per_set());
-  walk.min_units = tile.kv_splits;
+  walk.sets = Divisor::of(static_cast<int>(layout.sets));
+  walk.groups_per_set = Divisor::of(static_cast<int>(layout.groups_per_set()));
+  walk.min_units = Divisor::of(tile.kv_splits);
   walk.part_pieces = static_cast<int>(layout.part_pieces);
   walk.max_parts = static_cast<int>(layout.max_parts);
   return walk;
