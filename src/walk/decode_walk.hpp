@@ -109,26 +109,29 @@ struct DecodeTiles {
   }
 };
 
-/// Shares of all units: `each` units, and the first `longer` shares one more.
+/// Equal shares of all units: share i begins at unit i * units / ctas.
 struct DecodeShares {
-  std::int64_t units = 0, each = 0;
-  int longer = 0;
+  std::int64_t units = 0, each = 0;  // each: units / ctas
+  std::uint32_t rest = 0;            // units % ctas
   int ctas = 1;  // CTAs with a share; the other ones have nothing to do
 
+  /// A share that ends one tile and begins another takes longer than its units. So if few CTAs are
+  /// left over, all of `tiles` have the same number of CTAs: shares end where equal tiles do.
   TESSERA_HD static constexpr DecodeShares of(std::int64_t units, int blocks,
-                                              const Divisor& min_units) {
+                                              const Divisor& min_units, int tiles) {
+    constexpr int kLeftOver = 8;  // one of so many CTAs
     const std::int64_t most = min_units.quotient(units);
-    const int ctas = most < 1 ? 1 : most < blocks ? static_cast<int>(most) : blocks;
+    int ctas = most < 1 ? 1 : most < blocks ? static_cast<int>(most) : blocks;
+    if (tiles > 0 && tiles <= ctas && ctas % tiles * kLeftOver <= ctas) ctas -= ctas % tiles;
     const std::int64_t each = units / ctas;
-    return {units, each, static_cast<int>(units - each * ctas), ctas};
+    return {units, each, static_cast<std::uint32_t>(units - each * ctas), ctas};
   }
   TESSERA_HD constexpr std::int64_t begin(int cta) const {
-    return cta < ctas ? each * cta + min_of(cta, longer) : units;
+    if (cta >= ctas) return units;
+    return each * cta + rest * static_cast<std::uint32_t>(cta) / static_cast<std::uint32_t>(ctas);
   }
   TESSERA_HD constexpr int cta_of(std::int64_t unit) const {
-    const std::int64_t of_longer = (each + 1) * longer;
-    return static_cast<int>(unit < of_longer ? unit / (each + 1)
-                                             : longer + (unit - of_longer) / each);
+    return static_cast<int>(((unit + 1) * ctas - 1) / units);
   }
 
   /// The share of a CTA in a tile whose first unit is `begins`; false if it has none. A part of a

@@ -203,7 +203,7 @@ void check(std::uint64_t seed, bool fixed, Tally& tally) {
   }
   const DecodeTiles<kTile.m> tiles{walk};
   const DecodeShares shares =
-      DecodeShares::of(count_units(tiles), static_cast<int>(sms), walk.min_units);
+      DecodeShares::of(count_units(tiles), static_cast<int>(sms), walk.min_units, walk.tiles);
   tally.idle += shares.ctas < sms;
   std::vector<std::vector<Part>> all;
   for (int cta = 0; cta < static_cast<int>(sms); ++cta) {
@@ -272,7 +272,7 @@ TEST(DecodeWalk, FixedPartsDoNotDependOnWhatIsBeforeTheTile) {
               DecodeTile tile;
               tile.pieces = pieces;
               const auto shares =
-                  DecodeShares::of(before + units_of(pieces) + after, blocks, Divisor::of(4));
+                  DecodeShares::of(before + units_of(pieces) + after, blocks, Divisor::of(4), 0);
               std::vector<std::tuple<int, int, int, int>> parts;
               for (int cta = 0; cta < blocks; ++cta) {
                 TileParts of_cta(walk, shares, cta, before, tile);
@@ -319,7 +319,7 @@ TEST(DecodeShares, AreEqualAndNeverEmpty) {
   for (const std::int64_t units : {1, 2, 3, 7, 131, 132, 133, 1000, 4097})
     for (const int blocks : {1, 2, 66, 132})
       for (const int min_units : {1, 2, 4}) {
-        const DecodeShares shares = DecodeShares::of(units, blocks, Divisor::of(min_units));
+        const auto shares = DecodeShares::of(units, blocks, Divisor::of(min_units), 0);
         ASSERT_TRUE(shares.ctas >= 1 && shares.ctas <= blocks);
         EXPECT_EQ(shares.begin(0), 0);
         EXPECT_EQ(shares.begin(shares.ctas), units);
@@ -335,6 +335,19 @@ TEST(DecodeShares, AreEqualAndNeverEmpty) {
             ASSERT_EQ(shares.cta_of(unit), cta);
         }
       }
+}
+
+TEST(DecodeShares, EndWhereEqualTilesDo) {
+  const Divisor one = Divisor::of(1);
+  for (const int tiles : {1, 2, 8, 64, 120, 132}) {
+    const auto shares = DecodeShares::of(std::int64_t{129} * tiles, 132, one, tiles);
+    EXPECT_EQ(shares.ctas % tiles, 0);
+    EXPECT_GE(shares.ctas, 116);
+    for (int tile = 0; tile < tiles; ++tile)
+      EXPECT_EQ(shares.begin(shares.ctas / tiles * tile), 129 * tile);
+  }
+  EXPECT_EQ(DecodeShares::of(129 * 100, 132, one, 100).ctas, 132);  // too many would be left over
+  EXPECT_EQ(DecodeShares::of(129 * 500, 132, one, 500).ctas, 132);
 }
 
 /// Boxes of a piece over pages, with entries outside of the pool and beyond the table.

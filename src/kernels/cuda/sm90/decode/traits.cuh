@@ -98,7 +98,7 @@ struct Traits {
   static constexpr int kPerRound = kChunks < kTeams ? kChunks : kTeams;
   static constexpr int kRounds = (kChunks + kPerRound - 1) / kPerRound;
   /// Parts of a tile that are loaded at once when they are merged: as many as registers hold.
-  static constexpr int kPartsAtOnce = kThreads <= 256 ? 6 : 4;
+  static constexpr int kPartsAtOnce = kThreads <= 256 ? 8 : 4;
 
   using Keys = tile::RowsTile<KeyType, kKeys, kDim>;
   using Values = tile::RowsTile<KeyType, kKeys, kDimV>;
