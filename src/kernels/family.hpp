@@ -84,9 +84,6 @@ struct KernelFamily {
   /// Whether its kernels clear the rows of a result that belong to no sequence or group. For other
   /// families a kernel of its own does.
   bool clears_rest = false;
-  /// Dtypes of operands (core::dtypes) with which no GPU has run the family yet: a request has to
-  /// name the backend or the kernel.
-  unsigned only_by_name = 0;
   std::span<const KernelRow> rows;
 
   /// Adds the reasons why a row cannot run a problem. Device and dtypes have been checked before.

@@ -48,9 +48,6 @@ void refuse_backend(const KernelFamily& family, const Request& request, Reasons&
   if (request.backend && *request.backend != family.backend)
     reasons.add({.kind = Kind::forced_backend, .got = static_cast<int>(*request.backend)});
   if (request.will_run && !family.launch) reasons.add({.kind = Kind::not_built});
-  const bool unproven = (family.only_by_name & core::dtypes({operand_dtype(request.shape)})) != 0;
-  if (unproven && !request.backend && request.kernel.empty())
-    reasons.required("execution.backend or execution.kernel, as no GPU has run it yet");
 }
 
 void refuse_device(Backend backend, const Request& request, Reasons& reasons) {

@@ -107,24 +107,6 @@ TEST(ToyFamily, IsPlannedExplainedAndRun) {
   EXPECT_EQ((std::vector<float>(out, out + 4)), (std::vector<float>{19, 22, 43, 50}));
 }
 
-TEST(ToyFamily, MayHaveToBeNamed) {
-  std::vector<KernelFamily> families = with_toy();
-  families.back().only_by_name = core::dtypes({DType::f32});
-  const MatmulProblem p = product(nullptr, nullptr, nullptr, 2);
-  const auto chosen = [&](const Execution& how) {
-    return explain(families, Request::of(p, device_preset("cpu"), how));
-  };
-  EXPECT_NE(to_text(chosen({}))
-                .find("requires execution.backend or execution.kernel, as no GPU "
-                      "has run it yet"),
-            std::string::npos)
-      << to_text(chosen({}));
-  EXPECT_EQ(to_text(chosen({})).find("accepted  cpu_toy"), std::string::npos);
-  EXPECT_EQ(chosen({.kernel = "cpu_toy_m1_n1_k64"}).plan.kernel_name, "cpu_toy_m1_n1_k64");
-  EXPECT_NE(to_text(chosen({.backend = Backend::cpu})).find("accepted  cpu_toy_m1_n1_k8"),
-            std::string::npos);
-}
-
 TEST(ToyFamily, RefusesWithItsReasons) {
   const std::vector<KernelFamily> families = with_toy();
   const auto explained = [&](const MatmulProblem& p) {

@@ -228,7 +228,6 @@ KernelFamily sm80_cublaslt_family() {
   KernelFamily family =
       make_family<CublasLt>("sm80_cublaslt", Backend::sm80, Op::matmul, kSm80CublasLtRows);
   family.depends_on_blas = true;
-  family.only_by_name = core::dtypes({DType::e4m3, DType::e5m2});
   return family;
 }
 

@@ -98,10 +98,8 @@ std::int64_t backward_ctas_per_sm(const Tile& tile, const DeviceFacts& device) {
 }
 
 KernelFamily sm80_attention_backward_family() {
-  KernelFamily family = make_family<AttentionBackward>(
-      "sm80_attention_backward", Backend::sm80, Op::attention_backward, kSm80AttentionBackwardRows);
-  family.only_by_name = core::dtypes({DType::f16, DType::bf16});
-  return family;
+  return make_family<AttentionBackward>("sm80_attention_backward", Backend::sm80,
+                                        Op::attention_backward, kSm80AttentionBackwardRows);
 }
 
 }  // namespace tessera::planning
