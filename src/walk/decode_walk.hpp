@@ -113,7 +113,7 @@ struct DecodeTiles {
 struct DecodeShares {
   std::int64_t units = 0, each = 0;  // each: units / ctas
   std::uint32_t rest = 0;            // units % ctas
-  int ctas = 1;  // CTAs with a share; the other ones have nothing to do
+  int ctas = 1;                      // CTAs with a share; the other ones have nothing to do
 
   /// A share that ends one tile and begins another takes longer than its units. So if few CTAs are
   /// left over, all of `tiles` have the same number of CTAs: shares end where equal tiles do.

@@ -66,12 +66,12 @@ struct AttentionWalk {
   int blocks = 0;     // thread blocks
   int tiles_per_head = 0, tiles = 0;
   Divisor section, tiles_per_section;  // head groups per section
-  int whole = 0, split_ctas = 0;     // unsplit tiles; CTAs that share the KV of the other tiles
-  int step_pieces = 1;               // pieces per step; KV is split at multiples of it
-  bool packed_q = false;             // the device counts the tiles per sequence
-  bool longest_last = false;         // later queries see more keys, so their tiles go first
-  bool reverses_odd_rounds = false;  // odd rounds of tiles walk their lists in reverse
-  int row_groups = 1;                // row groups with separate lists, per tile
+  int whole = 0, split_ctas = 0;       // unsplit tiles; CTAs that share the KV of the other tiles
+  int step_pieces = 1;                 // pieces per step; KV is split at multiples of it
+  bool packed_q = false;               // the device counts the tiles per sequence
+  bool longest_last = false;           // later queries see more keys, so their tiles go first
+  bool reverses_odd_rounds = false;    // odd rounds of tiles walk their lists in reverse
+  int row_groups = 1;                  // row groups with separate lists, per tile
   // What a thread block reads before its first tile: the sequences, or the lists of the mask.
   bool reads_sequences = false, reads_lists = false;
   std::uint64_t tag = 0;               // tag of the launch, for its counters

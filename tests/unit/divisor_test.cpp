@@ -12,8 +12,10 @@ namespace {
 constexpr std::int32_t kLargest = std::numeric_limits<std::int32_t>::max();
 
 TEST(Divisor, DividesEveryNumberOf31Bits) {
-  for (const std::int32_t divisor : {1, 2, 3, 5, 7, 8, 10, 12, 64, 131, 132, 641, 4095, 4096, 4097,
-                                     65535, 65537, 1000003, 1 << 30, (1 << 30) + 1, kLargest}) {
+  for (const std::int32_t divisor :
+       {1,       2,   3,    5,    7,    8,     10,    12,      64,      131,
+        132,     641, 4095, 4096, 4097, 65535, 65537, 1000003, 1 << 30, (1 << 30) + 1,
+        kLargest}) {
     const Divisor d = Divisor::of(divisor);
     for (std::int32_t i = 0; i < 3000; ++i) {
       // Small and large numbers, and those around multiples of the divisor.

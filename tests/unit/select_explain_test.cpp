@@ -104,10 +104,8 @@ TEST(Select, AnswersForEveryPresetAndOperation) {
       EXPECT_EQ(e.op, op);
       EXPECT_EQ(e.device, device.name);
       EXPECT_EQ(e.problem.rfind(to_string(op), 0), 0u);
-      // Backward passes have to be asked for by name before Hopper.
-      const bool on_hopper = op == Op::sddmm || op == Op::attention_backward;
-      EXPECT_EQ(e.supported,
-                device.kind == DeviceKind::cpu || !on_hopper || device.compute_capability == 90)
+      EXPECT_EQ(e.supported, device.kind == DeviceKind::cpu || op != Op::sddmm ||
+                                 device.compute_capability == 90)
           << name << "\n"
           << to_text(e);
       std::vector<Backend> seen;

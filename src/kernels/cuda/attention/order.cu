@@ -28,7 +28,8 @@ __device__ void count_tiles(const Walk& walk, TileCounts& counted) {
   const auto sequence = static_cast<int>(threadIdx.x);
   int per_head = 0;
   if (sequence < walk.batches) per_head = walk.tiles_of(sequence_of(walk, sequence).q_length);
-  const auto before = static_cast<int>(exclusive_sum<kThreads>(per_head * walk.head_groups.divisor).before);
+  const auto before =
+      static_cast<int>(exclusive_sum<kThreads>(per_head * walk.head_groups.divisor).before);
   if (sequence < walk.batches) {
     counted.per_head[sequence] = per_head;
     counted.before[sequence] = before;

@@ -293,11 +293,7 @@ void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk&
   const Tensor &sinks = problem.forward.sinks, &to = problem.dsinks;
   Plane plane;
   plane.data = sinks.data, plane.dtype = sinks.dtype;
-  const Dsinks s{scratch.lse,
-                 scratch.delta,
-                 plane,
-                 sinks.stride(0),
-                 static_cast<float*>(to.data),
+  const Dsinks s{scratch.lse, scratch.delta, plane, sinks.stride(0), static_cast<float*>(to.data),
                  to.stride(0),
                  // Without a query there are no statistics, although there can be blocks for them.
                  problem.forward.q.numel() == 0

@@ -39,8 +39,8 @@ __device__ planning::DecodeShares find_share(const planning::DecodeWalk& walk,
   for (int entry = first; entry < min(first + each, entries); ++entry) mine += tiles.units(entry);
   shared.units[threadIdx.x] = mine;  // of one entry, if there are few
   const ExclusiveSum sum = exclusive_sum<T::kThreads>(mine);
-  const auto shares =
-      planning::DecodeShares::of(sum.total, static_cast<int>(gridDim.x), walk.min_units, walk.tiles);
+  const auto shares = planning::DecodeShares::of(sum.total, static_cast<int>(gridDim.x),
+                                                 walk.min_units, walk.tiles);
   const std::int64_t begin = shares.begin(static_cast<int>(blockIdx.x));
   if (sum.before <= begin && begin < sum.before + mine) {
     shared.first_entry = first;
