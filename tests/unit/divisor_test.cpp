@@ -19,8 +19,7 @@ TEST(Divisor, DividesEveryNumberOf31Bits) {
     const Divisor d = Divisor::of(divisor);
     for (std::int32_t i = 0; i < 3000; ++i) {
       // Small and large numbers, and those around multiples of the divisor.
-      const std::int64_t multiple =
-          std::int64_t{divisor} * (kLargest / divisor - i % (kLargest / divisor + 1));
+      const std::int64_t most = kLargest / divisor, multiple = divisor * (most - i % (most + 1));
       for (const std::int64_t number :
            {std::int64_t{i}, std::int64_t{kLargest - i}, multiple, multiple - 1, multiple + 1}) {
         if (number < 0 || number > kLargest) continue;
