@@ -83,7 +83,7 @@ struct Backward {
     const double error =
         kUnit * (16 + 4 * row.largest_size + 2 * std::fabs(static_cast<double>(log_sum)));
     // Sums of n summands, whose errors may all have one sign: equal ones are an example. Tensor
-    // cores add 16 of a narrow type at once, and cut off what is below two units.
+    // cores add 16 products of a narrow type at once, and cut the sum off instead of rounding it.
     const Sequence& sequence = in.sequences[static_cast<std::size_t>(batch)];
     const bool wide = problem.forward.q.dtype == DType::f32;
     const auto summed = [&](std::int64_t n) {

@@ -40,11 +40,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   if (threadIdx.x == 32) shared.k_ring.init(kOfSplit);
   if (threadIdx.x == 64) shared.v_ring.init(kOfSplit);
-  // Few lanes of each warp, as lanes initialise barriers one after the other.
-  constexpr int kLanes = 4, kInitialising = T::kThreads / 32 * kLanes;
-  if (threadIdx.x % 32 < kLanes)
+  // Four lanes of each warp, as the lanes of a warp initialise barriers one after the other.
+  constexpr int kOfWarp = 4, kInitialising = T::kThreads / 32 * kOfWarp;
+  if (threadIdx.x % 32 < kOfWarp)
     shared.step_ring.init(1, kEachLaneArrives ? T::kPieces + 1 : 1,
-                          threadIdx.x / 32 * kLanes + threadIdx.x % 32, kInitialising);
+                          threadIdx.x / 32 * kOfWarp + threadIdx.x % 32, kInitialising);
   if (threadIdx.x == T::kConsumers * kWarpgroup) {
     tile::prefetch(args.q);
     tile::prefetch(args.k);
