@@ -249,8 +249,8 @@ def _gradients(built: BuiltBackward, b: int, sinks: _Sinks | None) -> dict[str, 
             of_delta *= exact.slope.float()
         of_ds = _grouped(dout, v.mT).add_(delta_size[..., None]).mul_(p)
         of_ds.mul_(abs(scale))
-        # Sums of n summands, whose errors may all have one sign: equal ones are an example. Tensor
-        # cores add 16 products of a narrow type at once, and cut the sum off instead of rounding it.
+        # Sums of n summands, whose errors may all have one sign: equal ones are an example.
+        # Tensor cores add 16 products of a narrow type at once, and cut the sum off, unrounded.
         each = UNIT / (2 if d.dtype == "f32" else 4)
         of_query, of_key = (error[..., None] + each * n
                             for n in (keys, queries * d.heads // d.kv_heads))
