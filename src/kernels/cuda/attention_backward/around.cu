@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/cuda/common/element.cuh"
@@ -131,56 +132,102 @@ struct Statistics {
   BackwardScratch scratch;
 };
 
-/// Grid: numbers of blocks, heads. Sixteen threads take a query at a time.
+/// The block and the head of a thread block. Grid: blocks times heads, those of a block together,
+/// as they are neighbours in memory.
+struct HeadPlace {
+  BlockPlace queries;
+  int head;
+  std::int64_t slot;  // of the block of this head in the scratch
+
+  __device__ static HeadPlace here(const BackwardWalk& walk) {
+    const int block = blockIdx.x / walk.heads, head = blockIdx.x % walk.heads;
+    return {place_of_block(walk, block), head, std::int64_t{head} * walk.query_blocks + block};
+  }
+  /// Where query `i` of the block is in `rows`.
+  template <class Rows>
+  __device__ std::int64_t in(const Rows& rows, int i) const {
+    return queries.batch * rows.batch + queries.row(i) * rows.row + head * rows.head;
+  }
+};
+
+/// Sixteen threads take a query at a time. `Element`: of `out` and `dout`, where both have wide
+/// rows of it and there is no copy; else void. Then four queries are loaded at once, so that memory
+/// has enough to do.
+template <class Element>
 __global__ void __launch_bounds__(kThreads)
     statistics_kernel(const __grid_constant__ Statistics s,
                       const __grid_constant__ BackwardWalk walk) {
+  constexpr bool kWide = !std::is_void_v<Element>;
   constexpr int kThreadsPerQuery = 16, kQueries = kThreads / kThreadsPerQuery;
-  const BlockPlace place = place_of_block(walk, blockIdx.x);
-  const int lane = threadIdx.x % kThreadsPerQuery;
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *s.scratch.ticket = 0;
-  for (int head = blockIdx.y; head < walk.heads; head += gridDim.y) {
-    const std::int64_t slot = std::int64_t{head} * walk.query_blocks + blockIdx.x;
-    const int turns = s.scratch.turns_per_block;
-    if (threadIdx.x < turns) s.scratch.turns[slot * turns + threadIdx.x] = 0;
-    for (int i = threadIdx.x / kThreadsPerQuery; i < planning::kQueriesPerBlock; i += kQueries) {
-      float delta = 0, lse = -INFINITY;
-      if (place.batch >= 0 && i < place.size()) {
-        const std::int64_t row = place.row(i);
-        const auto at = [&](const HeadRows& rows) {
-          return place.batch * rows.batch + row * rows.row + head * rows.head;
-        };
-        for (int column = lane * kEight; column < s.out.columns;
-             column += kThreadsPerQuery * kEight) {
-          float out[kEight], dout[kEight];
-          load_eight(s.out, at(s.out), column, out);
-          load_eight(s.dout, at(s.dout), column, dout);
-          if (s.copy.data) {
-            // The main kernel multiplies the rounded values.
+  constexpr int kTogether = kWide ? planning::kQueriesPerBlock / kQueries : 1;
+  const HeadPlace place = HeadPlace::here(walk);
+  const int lane = threadIdx.x % kThreadsPerQuery, size = place.queries.size();
+  if (blockIdx.x == 0 && threadIdx.x == 0) *s.scratch.ticket = 0;
+  const int turns = s.scratch.turns_per_block;
+  if (threadIdx.x < turns) s.scratch.turns[place.slot * turns + threadIdx.x] = 0;
+  for (int first = threadIdx.x / kThreadsPerQuery; first < planning::kQueriesPerBlock;
+       first += kTogether * kQueries) {
+    float deltas[kTogether] = {};
+    // The query whose statistics this lane writes.
+    const int mine = first + lane * kQueries;
+    float lse = -INFINITY, dlse = 0;
+    if (lane < kTogether && mine < size) {
+      lse = s.lse.data[place.in(s.lse, mine)];
+      if (s.dlse.data) dlse = s.dlse.data[place.in(s.dlse, mine)];
+    }
+    for (int column = lane * kEight; column < s.out.columns; column += kThreadsPerQuery * kEight) {
+      if constexpr (kWide) {
+        uint4 out[kTogether] = {}, dout[kTogether] = {};
 #pragma unroll
-            for (int j = 0; j < kEight; j += 2) {
-              const float2 pair = unpack(s.copy.dtype, pack(s.copy.dtype, dout[j], dout[j + 1]));
-              dout[j] = pair.x, dout[j + 1] = pair.y;
-            }
-            store_eight(s.copy, at(s.copy), column, dout);
-          }
-#pragma unroll
-          for (int j = 0; j < kEight; ++j) delta = fmaf(out[j], dout[j], delta);
+        for (int j = 0; j < kTogether; ++j) {
+          const int i = first + j * kQueries;
+          if (i >= size) continue;
+          const auto load = [&](const HeadRows& rows) {
+            return *reinterpret_cast<const uint4*>(static_cast<const Element*>(rows.data) +
+                                                   place.in(rows, i) + column);
+          };
+          out[j] = load(s.out), dout[j] = load(s.dout);
         }
-        const auto of = [&](const PerQuery& per) {
-          return per.data[place.batch * per.batch + head * per.head + row * per.row];
-        };
-        lse = of(s.lse) == -INFINITY ? -INFINITY : -kLog2e * of(s.lse);
-        if (s.dlse.data && lane == 0) delta -= of(s.dlse);
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          const std::uint32_t of_out[] = {out[j].x, out[j].y, out[j].z, out[j].w};
+          const std::uint32_t of_dout[] = {dout[j].x, dout[j].y, dout[j].z, dout[j].w};
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const float2 a = Precision<Element>::unpack(of_out[k]);
+            const float2 b = Precision<Element>::unpack(of_dout[k]);
+            deltas[j] = fmaf(a.y, b.y, fmaf(a.x, b.x, deltas[j]));
+          }
+        }
+      } else if (first < size) {
+        float out[kEight], dout[kEight];
+        load_eight(s.out, place.in(s.out, first), column, out);
+        load_eight(s.dout, place.in(s.dout, first), column, dout);
+        if (s.copy.data) {
+          // The main kernel multiplies the rounded values.
+#pragma unroll
+          for (int j = 0; j < kEight; j += 2) {
+            const float2 pair = unpack(s.copy.dtype, pack(s.copy.dtype, dout[j], dout[j + 1]));
+            dout[j] = pair.x, dout[j + 1] = pair.y;
+          }
+          store_eight(s.copy, place.in(s.copy, first), column, dout);
+        }
+#pragma unroll
+        for (int j = 0; j < kEight; ++j) deltas[0] = fmaf(out[j], dout[j], deltas[0]);
       }
+    }
+    float delta = 0;
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
 #pragma unroll
       for (int step = kThreadsPerQuery / 2; step > 0; step /= 2)
-        delta += __shfl_xor_sync(kAllLanes, delta, step);
-      if (lane == 0) {
-        const std::int64_t to = slot * planning::kQueriesPerBlock + planning::mixed_query(i);
-        s.scratch.lse[to] = lse;
-        s.scratch.delta[to] = delta;
-      }
+        deltas[j] += __shfl_xor_sync(kAllLanes, deltas[j], step);
+      if (lane == j) delta = deltas[j] - dlse;
+    }
+    if (lane < kTogether) {
+      const std::int64_t to = place.slot * planning::kQueriesPerBlock + planning::mixed_query(mine);
+      s.scratch.lse[to] = lse == -INFINITY ? -INFINITY : -kLog2e * lse;
+      s.scratch.delta[to] = delta;
     }
   }
 }
@@ -214,6 +261,23 @@ __global__ void __launch_bounds__(kThreads) dsinks_kernel(const __grid_constant_
   s.to[head * s.to_stride] = static_cast<float>(sum);
 }
 
+/// Lane `j` of each quad gets element `j` of the quad's lanes, in their order.
+__device__ void transpose_in_quads(float2 (&x)[4], int in_quad) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    const bool upper = (in_quad & step) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      float2 &low = x[i], &high = x[i + step];
+      const float2 give = upper ? low : high;
+      const float2 got{__shfl_xor_sync(kAllLanes, give.x, step),
+                       __shfl_xor_sync(kAllLanes, give.y, step)};
+      (upper ? low : high) = got;
+    }
+  }
+}
+
 struct Conversion {
   const float* sums;
   const std::int32_t* turns;
@@ -223,47 +287,52 @@ struct Conversion {
   SumsOrder order;
 };
 
-/// Grid: numbers of blocks, heads. A thread takes eight columns of two queries, those of a quad: 16
-/// sums, four at a time.
+/// A warp takes 16 queries and 32 columns at a time. Its loads are contiguous, each lane's of two
+/// columns of two queries; lanes of a quad exchange them, for rows of 64 bytes or more at once.
 __global__ void __launch_bounds__(kThreads)
     convert_dq_kernel(const __grid_constant__ Conversion c,
                       const __grid_constant__ BackwardWalk walk) {
-  constexpr int kQuads = planning::kQueriesPerBlock / 2;
-  const BlockPlace place = place_of_block(walk, blockIdx.x);
-  if (place.batch < 0) return;
-  for (int head = blockIdx.y; head < walk.heads; head += gridDim.y) {
-    const std::int64_t slot = std::int64_t{head} * walk.query_blocks + blockIdx.x;
-    const bool visited = c.turns[slot * c.turns_per_block] != 0;
-    const float* const block = c.sums + slot * planning::kQueriesPerBlock * c.width;
-    for (int item = threadIdx.x; item < c.dq.columns / kEight * kQuads; item += kThreads) {
-      const int group = item / kQuads, quad = item % kQuads, column = group * kEight;
-      const int i = quad / 8 * 16 + quad % 8;
-      float low[kEight] = {}, high[kEight] = {};
-      if (visited) {
-        const bool by_lane = c.order == SumsOrder::by_lane;
-        const auto* from =
-            reinterpret_cast<const float4*>(block + planning::sum_index(c.order, i, column));
+  constexpr int kRows = 16, kRowSets = planning::kQueriesPerBlock / kRows, kGroups = 4;
+  static_assert(kThreads / kLanes % kRowSets == 0);
+  const HeadPlace place = HeadPlace::here(walk);
+  if (place.queries.batch < 0) return;
+  const bool visited = c.turns[place.slot * c.turns_per_block] != 0;
+  const bool by_lane = c.order == SumsOrder::by_lane;
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, in_quad = lane % kGroups;
+  const int row_set = warp % kRowSets, query = row_set * kRows + lane / 4;
+  const float* const block = c.sums + place.slot * planning::kQueriesPerBlock * c.width;
+  for (int first = warp / kRowSets * kGroups; first * kEight < c.dq.columns;
+       first += kThreads / kLanes / kRowSets * kGroups) {
+    // Of each of four groups of eight columns: two columns of `query`, and of `query` + 8.
+    float2 sums[2][kGroups] = {};
+    if (visited) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          // Accumulators of lane `j` of the quad, or accumulator `j` of its lanes.
-          const float4 sum = from[by_lane ? j : j * 8];
-          const float of[4] = {sum.x * c.scale, sum.y * c.scale, sum.z * c.scale, sum.w * c.scale};
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            if (by_lane)
-              (k < 2 ? low : high)[2 * j + k % 2] = of[k];
-            else
-              (j < 2 ? low : high)[2 * k + j % 2] = of[k];
-          }
-        }
+      for (int g = 0; g < kGroups; ++g) {
+        const float* const from =
+            block + planning::sum_index(c.order, row_set * kRows, (first + g) * kEight);
+        const float4 of = by_lane ? reinterpret_cast<const float4*>(from)[lane]
+                                  : float4{from[lane], from[kLanes + lane], from[2 * kLanes + lane],
+                                           from[3 * kLanes + lane]};
+        sums[0][g] = {of.x * c.scale, of.y * c.scale};
+        sums[1][g] = {of.z * c.scale, of.w * c.scale};
       }
-      const auto at = [&](int query) {
-        return place.batch * c.dq.batch + place.row(query) * c.dq.row + head * c.dq.head;
-      };
-      if (i < place.size()) store_eight(c.dq, at(i), column, low);
-      if (i + 8 < place.size()) store_eight(c.dq, at(i + 8), column, high);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      transpose_in_quads(sums[half], in_quad);
+      const int i = query + half * 8, column = (first + in_quad) * kEight;
+      float eight[kEight];
+#pragma unroll
+      for (int k = 0; k < kGroups; ++k)
+        eight[2 * k] = sums[half][k].x, eight[2 * k + 1] = sums[half][k].y;
+      if (i < place.queries.size() && column < c.dq.columns)
+        store_eight(c.dq, place.in(c.dq, i), column, eight);
     }
   }
+}
+
+std::int64_t blocks_of_heads(const BackwardWalk& walk) {
+  return std::int64_t{walk.query_blocks} * walk.heads;
 }
 
 }  // namespace
@@ -284,8 +353,15 @@ void compute_statistics(const AttentionBackwardProblem& problem, const BackwardW
               s.dout.columns,
               true};
   }
-  Kernel<statistics_kernel>::launch(
-      {"statistics_kernel", grid_of(walk.query_blocks, walk.heads), kThreads, stream}, s, walk);
+  const Launch launch{"statistics_kernel", grid_of(blocks_of_heads(walk)), kThreads, stream};
+  const DType dtype = s.out.dtype;
+  const bool plain = s.out.wide && s.dout.wide && dtype == s.dout.dtype && !s.copy.data;
+  if (plain && dtype == DType::bf16)
+    Kernel<statistics_kernel<__nv_bfloat16>>::launch(launch, s, walk);
+  else if (plain && dtype == DType::f16)
+    Kernel<statistics_kernel<__half>>::launch(launch, s, walk);
+  else
+    Kernel<statistics_kernel<void>>::launch(launch, s, walk);
 }
 
 void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
@@ -316,7 +392,7 @@ void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& wal
                      scale,      scratch.turns_per_block, width,
                      order};
   Kernel<convert_dq_kernel>::launch(
-      {"convert_dq_kernel", grid_of(walk.query_blocks, walk.heads), kThreads, stream}, c, walk);
+      {"convert_dq_kernel", grid_of(blocks_of_heads(walk)), kThreads, stream}, c, walk);
 }
 
 Tensor readable_dout(const AttentionBackwardProblem& problem, void* copy) {
