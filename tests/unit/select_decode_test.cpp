@@ -50,6 +50,17 @@ TEST(SelectDecode, FewQueriesOverManyKeys) {
   EXPECT_EQ(chosen(step(32, 1, 8192, 32, 8, 64, 192)), "sm90_decode_d256_q16_k64_s2_split2");
 }
 
+/// The table has room for 65536 keys, but most sequences are short: only equal shares end together.
+TEST(SelectDecode, SequencesOfManyLengths) {
+  for (const std::int64_t pages : {2000, 8000, 32 * 1024, 1 << 20}) {
+    AttentionProblem p = step(32, 1, 65536, 32, 8, 64);
+    p.k = p.v = shaped({pages, 64, 8, 128});
+    EXPECT_EQ(chosen(p), "sm90_decode_d128_q16_k64_s4_split4") << pages;
+    p.q = p.out = shaped({32, 4, 32, 128});
+    EXPECT_EQ(chosen(p).find("sm90_decode_"), 0u) << pages;
+  }
+}
+
 TEST(SelectDecode, PrefillHasOtherRowsButOverSmallPages) {
   for (const std::int64_t length : {256, 1024, 16384}) {
     EXPECT_EQ(chosen(step(4, length, length, 32, 8, 0)).find("sm90_attention_"), 0u) << length;

@@ -46,6 +46,15 @@ double pieces_per_tile(const AttentionShape& s, const Work& work) {
   return std::ceil(work.flops / (2 * queries * width) / kKeyPiece);
 }
 
+/// Those of all tiles. Where only the device knows lengths, a sequence may have fewer keys than the
+/// longest one, but pages say how many all have together, as sequences seldom share them.
+double pieces_of(const AttentionShape& s, const DecodeLayout& at, const Work& work) {
+  const double longest = real(at.tiles.tiles) * pieces_per_tile(s, work);
+  if (s.kv_layout != KvLayout::paged || !s.has_kv_range || s.masked) return longest;
+  const double per_sequence = real(at.tiles.tiles) / real(s.batch);
+  return std::min(longest, per_sequence * real(s.pages) * real(s.page) / kKeyPiece);
+}
+
 // Estimates, not measured. A call finds its shares, waits for its first keys and merges parts of
 // tiles, while memory is busy if there are many keys. It begins like other kernels' calls
 // (sm90/attention), but first reads lengths and lists.
@@ -112,7 +121,7 @@ struct Decode {
                            const DeviceFacts& device) {
     if (at.tiles.tiles == 0 || device.units == 0) return 0;
     const Work work = walked_work(s, at.tiles.composed);
-    const double pieces = real(at.tiles.tiles) * pieces_per_tile(s, work);
+    const double pieces = pieces_of(s, at, work);
     // Warps without rows do not compute.
     const std::int64_t rows =
         at.tiles.pack * std::min(at.tiles.queries, std::max<std::int64_t>(s.q_length, 1));
