@@ -32,13 +32,13 @@ inline double with_memory(double work, double bytes, const DeviceFacts& device) 
 }
 
 /// Seconds to copy a dense operand to aligned rows first, by a kernel of its own that reads and
-/// writes it.
+/// writes it: .62 us per MB of 231 x 12169 x 8235 and of 5 x 7231 x 3968 (H200).
 inline double copy_seconds(const OperandShape& o, const DeviceFacts& device) {
-  constexpr double kKernel = 3.5e-6;
+  constexpr double kKernel = 3.5e-6, kOfMemory = 0.7;
   if (device.memory_tbs <= 0) return kKernel;
   const double elements =
       static_cast<double>(o.batch) * static_cast<double>(o.rows) * static_cast<double>(o.cols);
-  return kKernel + 2.0 * size_of(o.dtype) * elements / (device.memory_tbs * 1e12);
+  return kKernel + 2.0 * size_of(o.dtype) * elements / (kOfMemory * device.memory_tbs * 1e12);
 }
 
 /// Seconds that a result takes whose rows do not begin at multiples of 16 bytes, as it is then
