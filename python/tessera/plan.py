@@ -84,7 +84,9 @@ class Plan:
         self._return_lse = given.get("return_lse", False)
         out, *_ = call.outputs
         self._out_shape, self._out_dtype = tuple(out.shape), out.dtype
-        self._is_flat = len(self._out_shape) == 2
+        # The shape of a linear layer's x if that is a matrix: the result has the planned shape then.
+        x = call.inputs.x.shape if self._call is LINEAR else ()
+        self._matrix_x = x if len(x) == 2 else None
         # The pattern: a mask, the matrix of sddmm, or a block-sparse operand.
         named = [(name, given[name]) for name in ("mask", "pattern", *self._operands)
                  if isinstance(given.get(name), (BlockMask, BsrMatrix))]
@@ -202,7 +204,7 @@ class Plan:
         if dense is None or other is None or not module.is_plain(dense, other, out):
             return None
         dtype = None if dense.dtype is self._out_dtype else self._out_dtype
-        if self._call is LINEAR and (not self._is_flat or a.ndim != 2):
+        if self._call is LINEAR and a.shape != self._matrix_x:
             *_, outputs = self._out_shape
             x, out = module.linear_tensors(a, outputs, dtype, out)
             given = x, *given[1:]

@@ -150,6 +150,19 @@ def test_linear_with_leading_dimensions(make):
          tessera.linear(x, pruned.with_values(pruned.values * 2), bias))
 
 
+def test_linear_keeps_the_leading_dimensions_of_a_run(make):
+    """Also where they are not those of the plan, but as many rows."""
+    x, weight = make(support.random(6, 32)), make(support.random(24, 32, seed=1))
+    deep = x.reshape(2, 3, 32)
+    for planned in (x, deep):
+        plan = tessera.plan("linear", planned, weight)
+        for given in (x, deep, x.reshape(3, 2, 32)):
+            same(plan.run(given, weight), tessera.linear(given, weight))
+        with pytest.raises(ValueError, match="run: plan: made for"):
+            plan.run(x[:4], weight)
+
+
+
 def test_block_sparse_products(make):
     x = make(support.random(8, 32))
     matrices = [BsrMatrix.prune(make(support.random(32, 16, seed=i)), (8, 8), 0.5) for i in (1, 2)]
