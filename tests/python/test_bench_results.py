@@ -505,6 +505,13 @@ def test_a_file_that_another_commit_continues_names_both(counting, tmp_path):
     assert "commit 0123abc, commit 4567def" in markdown.provenance(results.read(path))[0]
 
 
+def test_long_reasons_end_with_a_whole_word():
+    words = markdown.plain("reason " * 60)
+    assert words.endswith("reason...") and len(words) <= markdown.LONGEST_REASON
+    assert markdown.plain("short") == "short"
+
+
+
 def test_a_spent_budget_stops_between_cases(counting, tmp_path):
     path = str(tmp_path / "out.json")
     status, _ = run_suite(path, some_cases(3), budget=-1)

@@ -85,6 +85,8 @@ TEST(SelectCublasLt, IsChosenForShortLinesAndLoneThreadBlocks) {
   EXPECT_EQ(linear(3421, 1864, 8), kHalf);
   EXPECT_EQ(linear(1504, 7808, 22), kHalf);
   EXPECT_EQ(linear(14, 8, 9880), kHalf);
+  // The same, 2026-11-27: our row would copy 57 MB to aligned rows first.
+  EXPECT_EQ(linear(5, 3968, 7231), kHalf);
 }
 
 TEST(SelectCublasLt, PredictsWhatWasMeasured) {

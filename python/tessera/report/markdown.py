@@ -10,7 +10,8 @@ LONGEST_REASON = 200
 def plain(text):
     """Text that Markdown leaves as it is, in one line."""
     text = " ".join(text.split())
-    text = text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
+    if len(text) > LONGEST_REASON:
+        text = text[: LONGEST_REASON - 3].rsplit(" ", 1)[0] + "..."  # whole words
     for sign in "\\`*_|<[":
         text = text.replace(sign, "\\" + sign)
     return text
