@@ -84,7 +84,7 @@ class Plan:
         self._return_lse = given.get("return_lse", False)
         out, *_ = call.outputs
         self._out_shape, self._out_dtype = tuple(out.shape), out.dtype
-        # The shape of a linear layer's x if that is a matrix: the result has the planned shape then.
+        # Of a linear layer whose x is a matrix: x of this shape gives a result as planned.
         x = call.inputs.x.shape if self._call is LINEAR else ()
         self._matrix_x = x if len(x) == 2 else None
         # The pattern: a mask, the matrix of sddmm, or a block-sparse operand.
