@@ -10,17 +10,30 @@
 // shares, so that a CTA's share may begin and end inside of tiles. CTAs with parts of the same tile
 // merge their results. If results may not depend on the batch, the length of a tile alone says
 // where it is cut, and a CTA takes the parts that begin in its share.
+//
+// Keys of different heads are neighbours in memory, which gives more if they are read together. So
+// the head groups of each sequence are dealt to strands: CTAs next to each other are of different
+// strands, and reach the same keys at about the same time. Each strand divides its own tiles.
 namespace tessera::planning {
 
 /// The walk, and how its head groups share lists.
 struct DecodeWalk : AttentionWalk {
-  Divisor sets{};            // of lists per sequence; without a mask 1
-  Divisor groups_per_set{};  // head groups that share a set
-  Divisor min_units{};       // per CTA
+  Divisor sets{};               // of lists per sequence; without a mask 1
+  Divisor groups_per_strand{};  // head groups that share a set, and a strand
+  Divisor min_units{};          // per CTA
+  Divisor strands{};
+  int ctas_per_strand = 1, tiles_per_strand = 0;
+  // Each sequence's queries are one tile per head group, and its last query sees all used keys:
+  // their number alone says how many pieces the tile has.
+  bool sees_all_used = false;
   // Results that do not depend on the batch: the minimum of pieces per part, and the maximum of
   // parts per tile. 0: tiles are cut where the shares of CTAs end.
   int part_pieces = 0, max_parts = 1;
 
+  /// The first head group of a set that a strand has.
+  TESSERA_HD constexpr int first_group(int set, int strand) const {
+    return (set * strands.divisor + strand) * groups_per_strand.divisor;
+  }
   /// One entry per sequence and set of lists: its head groups have tiles with equal walks.
   TESSERA_HD constexpr int entries() const { return batches * sets.divisor; }
 
@@ -57,16 +70,24 @@ struct DecodeTile {
   std::int64_t begin = 0;  // its first unit, counted from the first unit of its entry
 };
 
-/// The tiles of a problem in the order in which they are divided: by sequence, set of lists, head
+/// The tiles of a strand in the order in which they are divided: by sequence, set of lists, head
 /// group, and place in the sequence. `kRows`: rows of a tile.
 template <int kRows>
 struct DecodeTiles {
   const DecodeWalk& walk;
+  int strand = 0;
 
   TESSERA_HD constexpr int per_head(int batch) const {
     return walk.packed_q ? walk.tiles_of(walk.sequences.at(batch).q_length) : walk.tiles_per_head;
   }
   TESSERA_HD constexpr int pieces(const TilePlace& place) const {
+    if (walk.sees_all_used) {
+      const SequenceView& all = walk.sequences;
+      const auto begin = clamp_to(all.kv_begin.at(place.batch, 0), 0, all.kv_length);
+      const auto end = clamp_to(all.kv_end.at(place.batch, all.kv_length), 0, all.kv_length);
+      const auto whole = static_cast<int>((end + kKeyPiece - 1) / kKeyPiece - begin / kKeyPiece);
+      return end > begin ? whole : 0;
+    }
     TileDescriptor descriptor{};
     describe_tile(walk, place, 0, descriptor);
     ListPieces<1, kRows> pieces{};
@@ -76,17 +97,17 @@ struct DecodeTiles {
   /// The units of an entry.
   TESSERA_HD constexpr std::int64_t units(int entry) const {
     const int batch = walk.sets.quotient(entry), set = walk.sets.rest(entry);
-    return units_of_head(batch, set, per_head(batch)) * walk.groups_per_set.divisor;
+    return units_of_head(batch, set, per_head(batch)) * walk.groups_per_strand.divisor;
   }
   /// The tile that contains unit `unit` of an entry, which has `units`.
   TESSERA_HD constexpr DecodeTile find(int entry, std::int64_t unit, std::int64_t units) const {
     const int batch = walk.sets.quotient(entry), set = walk.sets.rest(entry);
     const int tiles = per_head(batch);
-    const std::int64_t of_head = walk.groups_per_set.quotient(units);
+    const std::int64_t of_head = walk.groups_per_strand.quotient(units);
     const std::int64_t group = of_head > 0 ? unit / of_head : 0;
     DecodeTile found;
     found.begin = group * of_head;
-    found.place = {batch, set * walk.groups_per_set.divisor + static_cast<int>(group), 0};
+    found.place = {batch, walk.first_group(set, strand) + static_cast<int>(group), 0};
     if (tiles == 1) {  // the usual case: nothing has to be read again
       found.pieces = static_cast<int>(of_head - units_of(0));
       return found;
@@ -104,16 +125,18 @@ struct DecodeTiles {
   TESSERA_HD constexpr std::int64_t units_of_head(int batch, int set, int tiles) const {
     std::int64_t units = 0;
     for (int tile = 0; tile < tiles; ++tile)
-      units += units_of(pieces({batch, set * walk.groups_per_set.divisor, tile}));
+      units += units_of(pieces({batch, walk.first_group(set, strand), tile}));
     return units;
   }
 };
 
-/// Equal shares of all units: share i begins at unit i * units / ctas.
+/// Equal shares of all units of a strand: share i begins at unit i * units / ctas. It belongs to
+/// CTA i of the strand, which is CTA i * strands + strand of all.
 struct DecodeShares {
   std::int64_t units = 0, each = 0;  // each: units / ctas
   std::uint32_t rest = 0;            // units % ctas
   int ctas = 1;                      // CTAs with a share; the other ones have nothing to do
+  int strands = 1, strand = 0;
 
   /// A share that ends one tile and begins another takes longer than its units. So if few CTAs are
   /// left over, all of `tiles` have the same number of CTAs: shares end where equal tiles do.
@@ -134,8 +157,17 @@ struct DecodeShares {
     return static_cast<int>(((unit + 1) * ctas - 1) / units);
   }
 
-  /// The share of a CTA in a tile whose first unit is `begins`; false if it has none. A part of a
-  /// tile is counted at `share.tile`, the CTA with the tile's first part.
+  /// The shares of a strand with this many units.
+  TESSERA_HD static constexpr DecodeShares of_strand(const DecodeWalk& walk, int strand,
+                                                     std::int64_t units) {
+    DecodeShares shares = of(units, walk.ctas_per_strand, walk.min_units, walk.tiles_per_strand);
+    shares.strands = walk.strands.divisor;
+    shares.strand = strand;
+    return shares;
+  }
+
+  /// The share of a CTA of the strand in a tile whose first unit is `begins`; false if it has none.
+  /// A part of a tile is counted at `share.tile`, the CTA of all with the tile's first part.
   TESSERA_HD constexpr bool find(int cta, std::int64_t begins, int pieces, KvShare& share) const {
     const std::int64_t from = max_of(begin(cta), begins);
     const std::int64_t to = min_of(begin(cta + 1), begins + max_of(pieces, 1));
@@ -148,29 +180,30 @@ struct DecodeShares {
     share.from = static_cast<std::int32_t>(from - begins);
     share.to = static_cast<std::int32_t>(to - begins);
     share.of = pieces;
-    share.tile = cta_of(begins);
-    share.part = cta - share.tile;
-    share.parts = cta_of(begins + pieces - 1) - share.tile + 1;
+    const int first = cta_of(begins);
+    share.tile = first * strands + strand;
+    share.part = cta - first;
+    share.parts = cta_of(begins + pieces - 1) - first + 1;
     return true;
   }
 
   /// The place of a part's partial result. A CTA has at most one part of a tile that begins in an
   /// earlier share, and one of a tile that ends in a later share.
-  TESSERA_HD static constexpr int slot(const KvShare& share, int part) {
-    return 2 * (share.tile + part) + (part == 0 ? 1 : 0);
+  TESSERA_HD static constexpr int slot(const KvShare& share, int part, int strands) {
+    return 2 * (share.tile + part * strands) + (part == 0 ? 1 : 0);
   }
   static constexpr std::int64_t slots(std::int64_t blocks) { return 2 * blocks; }
 };
 
 TESSERA_HD constexpr std::int64_t DecodeWalk::slot(const KvShare& share, int part) const {
-  if (part_pieces == 0) return DecodeShares::slot(share, part);
+  if (part_pieces == 0) return DecodeShares::slot(share, part, strands.divisor);
   return static_cast<std::int64_t>(share.tile) * max_parts + part;
 }
 
 /// The parts of a tile that a CTA computes, in order.
 class TileParts {
  public:
-  /// `begins`: the tile's first unit, of all units.
+  /// `begins`: the tile's first unit, of all units of the strand. `cta`: of the strand.
   TESSERA_HD constexpr TileParts(const DecodeWalk& walk, const DecodeShares& shares, int cta,
                                  std::int64_t begins, const DecodeTile& tile)
       : walk_(walk), tile_(tile) {

@@ -131,16 +131,30 @@ TEST(DecodeLayout, TilesFitTheRowsOfBlocks) {
   EXPECT_EQ(layout(16, 12, 64, 4).tiles.queries, 12);
   EXPECT_EQ(layout(16, 64, 128, 4).tiles.queries, 16);
   EXPECT_EQ(layout(4, 1, 64, 4).sets, 4);
-  EXPECT_EQ(layout(4, 1, 64, 4).groups_per_set(), 1);
-  EXPECT_EQ(layout(4, 1, 64, 1).groups_per_set(), 4);
+  EXPECT_EQ(layout(4, 1, 64, 4).strands, 1);  // a set of lists per head group
+  EXPECT_EQ(layout(4, 1, 64, 1).strands * layout(4, 1, 64, 1).groups_per_strand(), 4);
   EXPECT_EQ(layout(4, 1, 64, 16).tiles.pack, 1);  // heads with lists of their own
   EXPECT_FALSE(layout(4, 1, 64, 4).tiles.composed);
   EXPECT_TRUE(layout(4, 1, 32, 4).tiles.composed);
 }
 
+/// Few CTAs are left over.
+TEST(DecodeLayout, DealsHeadsToStrands) {
+  const KernelRow& row = row_of("sm90_decode_d128_q16_k64_s4_split4");
+  const struct {
+    std::int64_t kv_heads, ctas, strands;
+  } cases[] = {{1, 132, 1}, {8, 132, 8},   {32, 132, 16}, {16, 132, 16}, {12, 132, 12},
+               {5, 132, 5}, {10, 132, 10}, {8, 78, 4},    {8, 114, 8},   {7, 66, 1}};
+  for (const auto& c : cases) {
+    const auto at =
+        decode_layout(shape_for(step(4, 1, 8192, c.kv_heads, c.kv_heads, 64)), row, c.ctas);
+    EXPECT_EQ(at.strands, c.strands) << c.kv_heads << " " << c.ctas;
+  }
+}
+
 TEST(DecodeLayout, ExplainSaysHowKeysAreSplit) {
   const std::string text = to_text(on_h200(step(64, 1, 8192, 32, 8, 64)));
-  EXPECT_NE(text.find("; 512 tiles, 4 heads folded into rows, keys split evenly across 132 CTAs, "
+  EXPECT_NE(text.find("; 512 tiles, 4 heads folded into rows, keys split evenly across 128 CTAs, "
                       "pages of 64 keys"),
             std::string::npos)
       << text;

@@ -24,7 +24,8 @@ using testing::WalkProblem;
 constexpr int kSmCounts[] = {1, 2, 7, 58, 132};
 
 struct Tally {
-  std::int64_t pairs = 0, split = 0, empty = 0, composed = 0, masked = 0, idle = 0, many = 0;
+  std::int64_t pairs = 0, split = 0, empty = 0, composed = 0, masked = 0, idle = 0, many = 0,
+               strands = 0;
 };
 
 /// All units of a walk, as the threads of a CTA count them.
@@ -82,7 +83,7 @@ void check_parts(const WalkProblem& p, const DecodeWalk& walk, const DecodeLayou
       if (share.parts == 1) continue;
       ++tally.split;
       if (!fixed) {
-        ASSERT_EQ(share.tile + share.part, cta);
+        ASSERT_EQ(share.tile + share.part * walk.strands.divisor, cta);
       }
       ASSERT_TRUE(slots.insert(walk.slot(share, share.part)).second);
       ASSERT_LT(walk.slot(share, share.part), layout.slots());
@@ -185,7 +186,8 @@ void check(std::uint64_t seed, bool fixed, Tally& tally) {
   if (fixed) layout.part_pieces = random.between(1, 3);
   DecodeWalk walk = decode_walk(p.problem, p.shape, layout, kTile);
   ASSERT_LE(walk.rows(), kTile.m);
-  ASSERT_EQ(walk.groups_per_set.divisor * walk.sets.divisor, walk.head_groups.divisor);
+  ASSERT_EQ(walk.groups_per_strand.divisor * walk.strands.divisor * walk.sets.divisor,
+            walk.head_groups.divisor);
   const auto* bits = static_cast<const std::uint8_t*>(p.problem.mask.bits.data);
   std::vector<std::byte> memory;
   if (const ComposedMask& composed = layout.tiles.composed) {
@@ -201,13 +203,14 @@ void check(std::uint64_t seed, bool fixed, Tally& tally) {
     bits = reinterpret_cast<const std::uint8_t*>(lists.bits);
     ++tally.composed;
   }
-  const DecodeTiles<kTile.m> tiles{walk};
-  const DecodeShares shares =
-      DecodeShares::of(count_units(tiles), static_cast<int>(sms), walk.min_units, walk.tiles);
-  tally.idle += shares.ctas < sms;
   std::vector<std::vector<Part>> all;
   for (int cta = 0; cta < static_cast<int>(sms); ++cta) {
-    all.push_back(parts_of(tiles, shares, cta));
+    const int strand = walk.strands.rest(cta);
+    const DecodeTiles<kTile.m> tiles{walk, strand};
+    const auto shares = DecodeShares::of_strand(walk, strand, count_units(tiles));
+    tally.idle += cta == 0 && shares.ctas * shares.strands < sms;
+    tally.strands += cta == 0 && shares.strands > 1;
+    all.push_back(parts_of(tiles, shares, walk.strands.quotient(cta)));
     tally.many += all.back().size() > 2;
     check_teams<kTile.kv_splits>(walk, all.back());
   }
@@ -245,6 +248,7 @@ void check_many(std::uint64_t seeds, bool fixed = false) {
   EXPECT_GT(tally.masked, 100);
   EXPECT_GT(tally.idle, 3);
   EXPECT_GT(tally.many, 3);
+  EXPECT_GT(tally.strands, 3);
 }
 
 TEST(DecodeWalk, SixteenRowsComputeEachVisiblePairOnce) { check_many<2>(60); }
@@ -253,6 +257,29 @@ TEST(DecodeWalk, SixtyFourRowsComputeEachVisiblePairOnce) { check_many<3>(60); }
 TEST(DecodeWalk, FixedPartsComputeEachVisiblePairOnce) {
   check_many<2>(60, true);
   check_many<3>(60, true);
+}
+
+/// Where the last query sees all used keys, these alone give the pieces that a walk of the tile
+/// counts.
+TEST(DecodeWalk, UsedKeysGiveThePieces) {
+  constexpr Tile kTile = kSm90DecodeRows[2].tile;
+  int compared = 0;
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    const WalkProblem p(seed, kTile);
+    if (p.heads == 0 || p.shape.q_total == 0) continue;
+    DecodeWalk walk =
+        decode_walk(p.problem, p.shape, decode_layout(p.shape, kSm90DecodeRows[2], 132), kTile);
+    if (!walk.sees_all_used) continue;
+    ++compared;
+    const DecodeTiles<kTile.m> tiles{walk};
+    for (int batch = 0; batch < walk.batches; ++batch) {
+      walk.sees_all_used = true;
+      const int used = tiles.pieces({batch, 0, 0});
+      walk.sees_all_used = false;
+      ASSERT_EQ(used, tiles.pieces({batch, 0, 0})) << "seed " << seed << ", sequence " << batch;
+    }
+  }
+  EXPECT_GT(compared, 5);
 }
 
 /// The parts of a tile: which pieces they have, whatever begins before the tile and however many

@@ -25,12 +25,14 @@ __device__ void init_barriers(typename T::Shared& shared) {
   }
 }
 
-/// Counts all units of work, and finds the entry with which this CTA's share begins. Each thread
-/// counts adjacent entries.
+/// Counts the units of work of the CTA's strand, and finds the entry with which its share begins.
+/// Each thread counts adjacent entries.
 template <class T>
 __device__ planning::DecodeShares find_share(const planning::DecodeWalk& walk,
                                              typename T::Shared& shared) {
-  const typename T::Tiles tiles{walk};
+  const auto cta = static_cast<int>(blockIdx.x);
+  const int strand = walk.strands.rest(cta);
+  const typename T::Tiles tiles{walk, strand};
   const int entries = walk.entries();
   const int each = (entries + T::kThreads - 1) / T::kThreads;
   const int first = static_cast<int>(threadIdx.x) * each;
@@ -39,9 +41,8 @@ __device__ planning::DecodeShares find_share(const planning::DecodeWalk& walk,
   for (int entry = first; entry < min(first + each, entries); ++entry) mine += tiles.units(entry);
   shared.units[threadIdx.x] = mine;  // of one entry, if there are few
   const ExclusiveSum sum = exclusive_sum<T::kThreads>(mine);
-  const auto shares = planning::DecodeShares::of(sum.total, static_cast<int>(gridDim.x),
-                                                 walk.min_units, walk.tiles);
-  const std::int64_t begin = shares.begin(static_cast<int>(blockIdx.x));
+  const auto shares = planning::DecodeShares::of_strand(walk, strand, sum.total);
+  const std::int64_t begin = shares.begin(walk.strands.quotient(cta));
   if (sum.before <= begin && begin < sum.before + mine) {
     shared.first_entry = first;
     shared.first_units = sum.before;

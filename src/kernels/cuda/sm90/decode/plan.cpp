@@ -39,6 +39,16 @@ std::int64_t queries_of(const AttentionShape& s, const Tile& tile, int pack) {
   return queries;
 }
 
+/// As many strands as divide the head groups of a set, up to those whose keys are in one row of
+/// memory's banks; few CTAs may be left over.
+std::int64_t strands_of(std::int64_t groups, std::int64_t ctas) {
+  constexpr std::int64_t kMost = 16, kLeftOver = 32;  // one of so many CTAs
+  std::int64_t most = 1;
+  for (std::int64_t strands = 2; strands <= std::min({kMost, groups, ctas}); ++strands)
+    if (groups % strands == 0 && ctas % strands * kLeftOver <= ctas) most = strands;
+  return most;
+}
+
 /// The longest list of a tile, or range of keys, in pieces.
 double pieces_per_tile(const AttentionShape& s, const Work& work) {
   const double width = real(std::max<std::int64_t>(s.dim + s.dim_v, 1));
@@ -152,7 +162,8 @@ struct Decode {
       text += ", keys split into at most " + std::to_string(at.max_parts) + " parts of at least " +
               std::to_string(at.part_pieces * kKeyPiece);
     else
-      text += ", keys split evenly across " + std::to_string(at.blocks) + " CTAs";
+      text += ", keys split evenly across " + std::to_string(at.blocks / at.strands * at.strands) +
+              " CTAs";
     if (s.kv_layout == KvLayout::paged) text += ", pages of " + std::to_string(s.page) + " keys";
     return text;
   }
@@ -179,6 +190,7 @@ DecodeLayout decode_layout(const AttentionShape& s, const KernelRow& row, std::i
   tiles.tiles = tiles.tiles_per_head * tiles.head_groups * (s.q_packed ? 1 : s.batch);
   tiles.whole = tiles.tiles;
   layout.sets = s.masked ? s.mask_heads : 1;
+  layout.strands = strands_of(tiles.head_groups / layout.sets, layout.blocks);
   if (s.batch_invariant) {
     const std::int64_t per_sequence =
         tiles.head_groups * ceil_div(std::max<std::int64_t>(s.q_length, 1), tiles.queries);
@@ -205,7 +217,13 @@ DecodeWalk decode_walk(const AttentionProblem& problem, const AttentionShape& sh
   walk.step_pieces = 1;  // keys are split at any piece
   walk.longest_last = walk.reverses_odd_rounds = false;
   walk.sets = Divisor::of(static_cast<int>(layout.sets));
-  walk.groups_per_set = Divisor::of(static_cast<int>(layout.groups_per_set()));
+  walk.strands = Divisor::of(static_cast<int>(layout.strands));
+  walk.groups_per_strand = Divisor::of(static_cast<int>(layout.groups_per_strand()));
+  walk.ctas_per_strand = static_cast<int>(layout.blocks / layout.strands);
+  walk.tiles_per_strand = walk.tiles / static_cast<int>(layout.strands);
+  walk.sees_all_used = !shape.masked && !shape.q_packed && shape.kv_layout != KvLayout::packed &&
+                       layout.tiles.tiles_per_head == 1 && shape.window_left < 0 &&
+                       !problem.q_position && !problem.kv_position;
   walk.min_units = Divisor::of(tile.kv_splits);
   walk.part_pieces = static_cast<int>(layout.part_pieces);
   walk.max_parts = static_cast<int>(layout.max_parts);

@@ -24,12 +24,13 @@ std::int64_t decode_box_rows(const AttentionShape& s);
 struct DecodeLayout {
   /// How heads and queries are folded into tiles, and the composed mask. All tiles count as whole.
   AttentionLayout tiles;
-  std::int64_t sets = 1;  // sets of lists per sequence
+  std::int64_t sets = 1;     // sets of lists per sequence
+  std::int64_t strands = 1;  // of head groups
   std::int64_t blocks = 0;
   /// For results that do not depend on the batch: DecodeWalk's members of the same names.
   std::int64_t part_pieces = 0, max_parts = 1;
 
-  std::int64_t groups_per_set() const { return tiles.head_groups / sets; }
+  std::int64_t groups_per_strand() const { return tiles.head_groups / sets / strands; }
   /// Counters of finished parts, and places for partial results.
   std::int64_t counters() const { return part_pieces > 0 ? tiles.tiles : blocks; }
   std::int64_t slots() const {

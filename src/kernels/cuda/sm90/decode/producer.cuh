@@ -28,7 +28,7 @@ struct Producer {
   tile::RingCursor<T::kStages> stage_at;
 
   __device__ void run() {
-    const auto cta = static_cast<int>(blockIdx.x);
+    const int cta = args.walk.strands.quotient(static_cast<int>(blockIdx.x));
     if (shares.begin(cta) < shares.begin(cta + 1)) load_share(cta);
     tile::wait(&shared.tile_ring.empty[tile_at.stage], tile_at.parity ^ 1);
     if (lane == 0) {
@@ -39,7 +39,7 @@ struct Producer {
 
  private:
   __device__ void load_share(int cta) {
-    const typename T::Tiles tiles{args.walk};
+    const typename T::Tiles tiles{args.walk, shares.strand};
     const std::int64_t end = shares.begin(cta + 1);
     Entries entries(tiles, shared, lane);
     for (std::int64_t at = shares.begin(cta); at < end;) {
