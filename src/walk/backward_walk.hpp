@@ -11,7 +11,8 @@
 // and visits the blocks of queries that see some of its keys, for all query heads of the group,
 // from the last block to the first. The gradients of a block of queries are added up in the order
 // of key tiles. Key tiles are handed out in that order, so a thread block waits only for thread
-// blocks that have begun before it.
+// blocks that have begun before it. Where tiles are few, each is visited in several shares, which
+// divide the heads of the group and then the blocks of queries.
 namespace tessera::planning {
 
 /// How rows of sequences are cut into blocks of `rows`, numbered through all sequences. Packed
@@ -35,39 +36,51 @@ struct RowBlocks {
   TESSERA_HD constexpr int count(int length) const { return (length + rows - 1) / rows; }
 };
 
-/// A tile of keys of one KV head.
+/// How many thread blocks visit a key tile, each for some heads of the group, or for some of the
+/// blocks of queries of one head.
+struct TileShares {
+  int heads = 1, blocks = 1;
+  TESSERA_HD constexpr int count() const { return heads * blocks; }
+};
+
+/// A share of a tile of keys. Shares are numbered through all KV heads.
 struct KeyTilePlace {
-  int batch = -1, kv_head = 0, tile = 0;  // batch -1: there is no such tile
+  int batch = -1, share = 0, tile = 0;  // batch -1: there is no such tile
 };
 
 struct BackwardWalk {
   SequenceView sequences;
   RowBlocks queries, keys;
-  int batches = 0, heads = 0, kv_heads = 0, group = 1;
-  int tiles = 0;         // key tiles, upper bound: thread blocks
-  int section = 1;       // KV heads whose tiles are handed out in turns
+  int batches = 0, heads = 0;
+  TileShares of_tile;
+  int shares = 0;        // of all KV heads
+  int group = 1;         // query heads of a share
+  int tiles = 0;         // shares of key tiles, upper bound
+  int section = 1;       // shares whose tiles are handed out in turns
   int query_blocks = 0;  // numbers of blocks of queries per head
   BlockEdges edges;      // of a block mask
 
-  /// Tile `number` of keys that are not packed: tile 0 of all KV heads of a section, then tile 1.
+  /// Tile `number` of keys that are not packed: tile 0 of all shares of a section, then tile 1.
   TESSERA_HD constexpr KeyTilePlace place_of(int number) const {
-    const int lines = batches * kv_heads, per_section = section * keys.per_sequence;
+    const int lines = batches * shares, per_section = section * keys.per_sequence;
     const int first = number / per_section * section, within = number % per_section;
     const int wide = min_of(section, lines - first);
     const int line = first + within % wide;
-    return {line / kv_heads, line % kv_heads, within / wide};
+    return {line / shares, line % shares, within / wide};
   }
 };
 
 /// What a thread block knows of its tile of keys.
 struct KeyTileJob {
   std::int32_t batch = 0, kv_head = 0, tile = 0;
+  std::int32_t share = 0, first_head = 0;
   std::int32_t q_begin = 0, q_length = 0, kv_begin = 0, kv_length = 0;
   std::int32_t query_slot = 0;  // number of the sequence's first block of queries
   NarrowSight by_key, by_query;
-  std::int32_t first_block = 0, end_block = 0;  // blocks of queries that see keys of the tile
-  std::int32_t seen_begin = 0, seen_end = 0;    // queries of the sequence that see some key
-  std::uint64_t kept[2] = {};  // keys of the tile that some query sees, by position
+  // The share's blocks of queries, of those that see keys of the tile.
+  std::int32_t first_block = 0, end_block = 0;
+  std::int32_t seen_begin = 0, seen_end = 0;  // queries of the sequence that see some key
+  std::uint64_t kept[2] = {};                 // keys of the tile that some query sees, by position
 
   /// The keys of the tile that exist and are valid.
   TESSERA_HD constexpr std::int32_t first_key() const {
@@ -106,7 +119,9 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   const Sequence sequence = walk.sequences.at(place.batch);
   KeyTileJob job;
   job.batch = place.batch;
-  job.kv_head = place.kv_head;
+  job.share = place.share;
+  job.kv_head = place.share / walk.of_tile.count();
+  job.first_head = place.share / walk.of_tile.blocks * walk.group;
   job.tile = place.tile;
   job.q_begin = static_cast<std::int32_t>(sequence.q_begin);
   job.q_length = static_cast<std::int32_t>(sequence.q_length);
@@ -125,6 +140,13 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   if (begin_query >= end_query) return job;
   job.first_block = begin_query / kQueriesPerBlock;
   job.end_block = (end_query + kQueriesPerBlock - 1) / kQueriesPerBlock;
+  if (walk.of_tile.blocks > 1) {
+    const std::int32_t count = job.end_block - job.first_block, parts = walk.of_tile.blocks;
+    const std::int32_t part = place.share % parts, each = (count + parts - 1) / parts;
+    job.first_block += min_of(part * each, count);
+    job.end_block = min_of(job.first_block + each, job.end_block);
+    if (job.first_block == job.end_block) return job;
+  }
   // All keys that some query of the sequence sees are adjacent.
   const std::int32_t kept_begin = job.by_query.begin_of(0),
                      kept_end = job.by_query.end_of(job.q_length - 1);

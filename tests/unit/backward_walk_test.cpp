@@ -27,9 +27,9 @@ std::size_t index_of(std::int64_t i) { return static_cast<std::size_t>(i); }
 /// Emulates the thread blocks one after the other, in the order of their tickets.
 class Emulation {
  public:
-  explicit Emulation(WalkProblem& p) : p_(p) {
+  explicit Emulation(WalkProblem& p, const TileShares& of_tile = {}) : p_(p) {
     AttentionBackwardShape shape{p.shape};
-    layout_ = backward_layout(shape, 1);
+    layout_ = backward_layout(shape, 1, of_tile);
     core::Carver sizes;
     carve_edges(sizes, layout_.edges);
     EXPECT_LE(static_cast<double>(sizes.used()), edge_bytes(layout_.edges) + 9 * 128);
@@ -47,15 +47,15 @@ class Emulation {
     for (int number = 0; number < layout_.tiles; ++number) {
       const KeyTilePlace place = place_of(number);
       if (place.batch < 0) continue;
-      ASSERT_TRUE(tiles_.emplace(std::tuple{place.batch, place.kv_head, place.tile}, 0).second);
+      ASSERT_TRUE(tiles_.emplace(std::tuple{place.batch, place.share, place.tile}, 0).second);
       run_tile(describe_key_tile(walk_, place));
       if (::testing::Test::HasFatalFailure()) return;
     }
     for (std::int64_t b = 0; b < p_.batch; ++b) {
       const std::int64_t tiles = (p_.keys(b) + kKeysPerTile - 1) / kKeysPerTile;
-      for (std::int64_t h = 0; h < p_.kv_heads; ++h)
+      for (int share = 0; share < walk_.shares; ++share)
         for (std::int64_t t = 0; t < tiles; ++t)
-          ASSERT_TRUE(tiles_.count({static_cast<int>(b), static_cast<int>(h), static_cast<int>(t)}))
+          ASSERT_TRUE(tiles_.count({static_cast<int>(b), share, static_cast<int>(t)}))
               << "no thread block writes the gradients of keys of tile " << t;
     }
     for (std::int64_t b = 0; b < p_.batch; ++b)
@@ -100,8 +100,8 @@ class Emulation {
     if (!walk_.keys.packed) return walk_.place_of(number);
     for (int b = 0; b < walk_.batches; ++b) {
       const int count =
-          walk_.keys.count(static_cast<int>(walk_.sequences.at(b).kv_length)) * walk_.kv_heads;
-      if (number < count) return {b, number % walk_.kv_heads, number / walk_.kv_heads};
+          walk_.keys.count(static_cast<int>(walk_.sequences.at(b).kv_length)) * walk_.shares;
+      if (number < count) return {b, number % walk_.shares, number / walk_.shares};
       number -= count;
     }
     return {};
@@ -109,7 +109,8 @@ class Emulation {
 
   void run_tile(const KeyTileJob& job) {
     std::uint64_t kept[2] = {job.kept[0], job.kept[1]};
-    const int first_head = job.kv_head * walk_.group, end_head = first_head + walk_.group;
+    const int first_head = job.first_head, end_head = first_head + walk_.group;
+    ASSERT_EQ(job.kv_head, first_head / (p_.heads / p_.kv_heads));
     if (walk_.edges)
       for (int half = 0; half < 2; ++half) {
         std::uint64_t listed = 0;
@@ -131,13 +132,13 @@ class Emulation {
       }
   }
 
-  /// Keys that no query of the KV head sees are cleared, and no others.
+  /// Keys that no query of the share's heads sees are cleared, and no others.
   void expect_kept(const KeyTileJob& job, const std::uint64_t (&kept)[2]) const {
     for (int key = 0; key < kKeysPerTile; ++key) {
       const std::int64_t j = job.tile * kKeysPerTile + key;
       bool wanted = false;
       if (j < p_.keys(job.batch) && job.end_block > job.first_block)
-        for (std::int64_t h = job.kv_head * walk_.group; h < (job.kv_head + 1) * walk_.group; ++h)
+        for (std::int64_t h = job.first_head; h < job.first_head + walk_.group; ++h)
           for (std::int64_t i = 0; i < p_.queries(job.batch) && !wanted; ++i)
             wanted = sees(job.batch, h, i, j);
       ASSERT_EQ(kept[key / 64] >> key % 64 & 1, wanted) << "key " << j;
@@ -208,6 +209,22 @@ TEST(BackwardWalk, VisitsEachVisiblePairOnceAndInOrder) {
     WalkProblem p(seed, kTile);
     SCOPED_TRACE(seed);
     Emulation(p).run();
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(BackwardWalk, SharesOfATileDivideItsSteps) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    WalkProblem p(seed, kTile);
+    SCOPED_TRACE(seed);
+    generate::Random random(seed);
+    TileShares of_tile;
+    of_tile.blocks = static_cast<int>(random.between(1, 5));
+    const std::int64_t group = p.heads / p.kv_heads;
+    do {
+      of_tile.heads = static_cast<int>(random.between(1, group));
+    } while (group % of_tile.heads != 0);
+    Emulation(p, of_tile).run();
     if (HasFatalFailure()) return;
   }
 }

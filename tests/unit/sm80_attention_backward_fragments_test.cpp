@@ -235,7 +235,7 @@ TEST(Sm80AttentionBackwardFragments, SumsHaveAPlaceEach) {
     EXPECT_EQ(places.size(), 64u * 256u);
     EXPECT_EQ(*places.rbegin(), 64 * 256 - 1);
   }
-  // What a thread of convert_dq_kernel reads at once: four adjacent numbers.
+  // What a thread of `convert_dq` reads at once: four adjacent numbers.
   for (int query : {0, 1, 7, 17, 50})
     for (int i = 0; i < 4; ++i) {
       using planning::sum_index;

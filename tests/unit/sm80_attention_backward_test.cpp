@@ -139,13 +139,14 @@ TEST(Sm80AttentionBackward, HopperChoosesItsOwnRows) {
 /// One turn counter per block of queries, whatever the head dimension.
 TEST(Sm80AttentionBackward, CountsTilesAndBytes) {
   const AttentionBackwardProblem p =
-      gradients_of({.heads = 8, .kv_heads = 4, .length = 1000, .dim = 256});
+      gradients_of({.heads = 64, .kv_heads = 64, .length = 1000, .dim = 256});
   const Plan plan = choose(p, device_preset("a100"), on_sm80());
   const auto layout = plan.planned->layout.get<BackwardLayout>();
-  EXPECT_EQ(layout.tiles, 2 * 4 * 8);      // 1000 keys are 8 tiles of 128
+  EXPECT_EQ(layout.of_tile.count(), 1);
+  EXPECT_EQ(layout.tiles, 2 * 64 * 8);     // 1000 keys are 8 tiles of 128
   EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks
   EXPECT_EQ(layout.turns, 1);
-  EXPECT_EQ(plan.workspace_bytes, 32 * 8 * (2 * 64 * 4 + 64 * 256 * 4 + 4) + 128);
+  EXPECT_EQ(plan.workspace_bytes, 32 * 64 * (2 * 64 * 4 + 64 * 256 * 4 + 4) + 128);
 }
 
 }  // namespace

@@ -65,11 +65,11 @@ TEST(Sm90AttentionBackward, WideHeadsHaveTheSameTilesAndMoreParts) {
 }
 
 TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
-  const Plan plan = on_h100(problem_of({}));
+  const Plan plan = on_h100(problem_of({.kv_heads = 8}));
   const auto layout = plan.planned->layout.get<BackwardLayout>();
-  EXPECT_EQ(layout.tiles, 2 * 4 * 8);      // 1000 keys are 8 tiles
+  EXPECT_EQ(layout.tiles, 2 * 8 * 8);      // 1000 keys are 8 tiles
   EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks
-  EXPECT_EQ(layout.section, 8);            // all KV heads
+  EXPECT_EQ(layout.section, 16);           // all KV heads
   EXPECT_FALSE(layout.copies_dout);
   EXPECT_EQ(plan.schedule_bytes, 0);
   const std::int64_t blocks = 32 * 8;
@@ -77,8 +77,31 @@ TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
   EXPECT_EQ(plan.workspace_bytes, blocks * (2 * 64 * 4 + 64 * 128 * 4 + 8) + 128);
 }
 
+TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
+  const auto layout_of = [](const AttentionBackwardProblem& p) {
+    return on_h100(p).planned->layout.get<BackwardLayout>();
+  };
+  // 64 key tiles of four KV heads on 132 SMs: each query head of a group is a share.
+  const AttentionBackwardProblem grouped = problem_of({});
+  const BackwardLayout two = layout_of(grouped);
+  EXPECT_EQ(two.of_tile.heads, 2);
+  EXPECT_EQ(two.of_tile.blocks, 1);
+  EXPECT_EQ(two.tiles, 2 * 4 * 8 * 2);
+  const std::int64_t blocks = 32 * 8, sums = 2 * 1000 * 8 * (128 + 128);
+  EXPECT_EQ(on_h100(grouped).workspace_bytes,
+            blocks * (2 * 64 * 4 + 64 * 128 * 4 + 8) + 128 + sums * 4);
+  EXPECT_NE(text_of(grouped).find("64 key tiles in 2 shares each"), std::string::npos);
+  // Without groups shares divide the blocks of queries, all of a head in one section.
+  const BackwardLayout split = layout_of(problem_of({.batch = 1, .heads = 3, .kv_heads = 3}));
+  EXPECT_EQ(split.of_tile.heads, 1);
+  EXPECT_GT(split.of_tile.blocks, 1);
+  EXPECT_EQ(split.section % split.of_tile.blocks, 0);
+  // Many tiles fill the SMs.
+  EXPECT_EQ(layout_of(problem_of({.batch = 32})).of_tile.count(), 1);
+}
+
 TEST(Sm90AttentionBackward, CopiesDoutThatTmaCannotRead) {
-  AttentionBackwardProblem p = problem_of({});
+  AttentionBackwardProblem p = problem_of({.kv_heads = 8});
   const std::int64_t without = on_h100(p).workspace_bytes;
   p.dout.strides = {0, 0, 0, 0};  // the gradient of a sum
   const Plan plan = on_h100(p);
@@ -101,8 +124,8 @@ TEST(Sm90AttentionBackward, PackedSequencesHaveBlocksOfTheirOwn) {
   f.q_offsets = f.kv_offsets = tensor(nullptr, DType::i32, {8});  // seven sequences
   const auto layout = on_h100(p).planned->layout.get<BackwardLayout>();
   EXPECT_EQ(layout.query_blocks, 1000 / 64 + 7);
-  EXPECT_EQ(layout.tiles, (2000 / 128 + 7) * 2);
-  EXPECT_EQ(layout.section, 2);
+  EXPECT_EQ(layout.tiles, (2000 / 128 + 7) * 2 * 2);  // in two shares
+  EXPECT_EQ(layout.section, 2 * 2);                   // all KV heads
 }
 
 TEST(Sm90AttentionBackward, ComposesBlockMasks) {

@@ -261,23 +261,6 @@ __global__ void __launch_bounds__(kThreads) dsinks_kernel(const __grid_constant_
   s.to[head * s.to_stride] = static_cast<float>(sum);
 }
 
-/// Lane `j` of each quad gets element `j` of the quad's lanes, in their order.
-__device__ void transpose_in_quads(float2 (&x)[4], int in_quad) {
-#pragma unroll
-  for (int step = 1; step < 4; step *= 2) {
-    const bool upper = (in_quad & step) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & step) continue;
-      float2 &low = x[i], &high = x[i + step];
-      const float2 give = upper ? low : high;
-      const float2 got{__shfl_xor_sync(kAllLanes, give.x, step),
-                       __shfl_xor_sync(kAllLanes, give.y, step)};
-      (upper ? low : high) = got;
-    }
-  }
-}
-
 struct Conversion {
   const float* sums;
   const std::int32_t* turns;
@@ -289,9 +272,7 @@ struct Conversion {
 
 /// A warp takes 16 queries and 32 columns at a time. Its loads are contiguous, each lane's of two
 /// columns of two queries; lanes of a quad exchange them, for rows of 64 bytes or more at once.
-__global__ void __launch_bounds__(kThreads)
-    convert_dq_kernel(const __grid_constant__ Conversion c,
-                      const __grid_constant__ BackwardWalk walk) {
+__device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
   constexpr int kRows = 16, kRowSets = planning::kQueriesPerBlock / kRows, kGroups = 4;
   static_assert(kThreads / kLanes % kRowSets == 0);
   const HeadPlace place = HeadPlace::here(walk);
@@ -304,7 +285,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int first = warp / kRowSets * kGroups; first * kEight < c.dq.columns;
        first += kThreads / kLanes / kRowSets * kGroups) {
     // Of each of four groups of eight columns: two columns of `query`, and of `query` + 8.
-    float2 sums[2][kGroups] = {};
+    float sums[2][2 * kGroups] = {};
     if (visited) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
@@ -313,22 +294,66 @@ __global__ void __launch_bounds__(kThreads)
         const float4 of = by_lane ? reinterpret_cast<const float4*>(from)[lane]
                                   : float4{from[lane], from[kLanes + lane], from[2 * kLanes + lane],
                                            from[3 * kLanes + lane]};
-        sums[0][g] = {of.x * c.scale, of.y * c.scale};
-        sums[1][g] = {of.z * c.scale, of.w * c.scale};
+        sums[0][2 * g] = of.x * c.scale, sums[0][2 * g + 1] = of.y * c.scale;
+        sums[1][2 * g] = of.z * c.scale, sums[1][2 * g + 1] = of.w * c.scale;
       }
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      transpose_in_quads(sums[half], in_quad);
+      transpose_in_quad<2>(sums[half], in_quad);
       const int i = query + half * 8, column = (first + in_quad) * kEight;
-      float eight[kEight];
-#pragma unroll
-      for (int k = 0; k < kGroups; ++k)
-        eight[2 * k] = sums[half][k].x, eight[2 * k + 1] = sums[half][k].y;
       if (i < place.queries.size() && column < c.dq.columns)
-        store_eight(c.dq, place.in(c.dq, i), column, eight);
+        store_eight(c.dq, place.in(c.dq, i), column, sums[half]);
     }
   }
+}
+
+/// dk or dv, whose sums of shares are in contiguous rows.
+struct SharedGradient {
+  HeadRows sums, to;
+  int rows = 0, kv_heads = 0;
+  int length = 0;  // rows of a sequence; 0: packed
+
+  __host__ __device__ std::int64_t threads() const {
+    return to.data ? std::int64_t{rows} * kv_heads * (to.columns / kEight) : 0;
+  }
+};
+
+/// A thread adds up eight columns of a key, in the order of shares.
+__device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, std::int64_t number) {
+  if (number >= g.threads()) return;
+  const int words = g.to.columns / kEight, shares = walk.of_tile.count();
+  const int column = static_cast<int>(number % words) * kEight;
+  const int of_heads = static_cast<int>(number / words);
+  const int row = of_heads / g.kv_heads, head = of_heads % g.kv_heads;
+  if (walk.keys.packed) {  // rows of no sequence have no sums
+    const planning::Sequence last = walk.sequences.at(walk.batches - 1);
+    if (row < walk.sequences.at(0).kv_begin || row >= last.kv_begin + last.kv_length) return;
+  }
+  float sum[kEight] = {};
+  const std::int64_t from = row * g.sums.row + head * shares * g.sums.head;
+  for (int share = 0; share < shares; ++share) {
+    float of_share[kEight];
+    load_eight(g.sums, from + share * g.sums.head, column, of_share);
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) sum[i] += of_share[i];
+  }
+  const int batch = g.length > 0 ? row / g.length : 0, in_sequence = row - batch * g.length;
+  store_eight(g.to, batch * g.to.batch + in_sequence * g.to.row + head * g.to.head, column, sum);
+}
+
+/// The first `dq_blocks` thread blocks have dQ, the next `dk_blocks` dk, the others dv.
+__global__ void __launch_bounds__(kThreads)
+    convert_sums_kernel(const __grid_constant__ Conversion c,
+                        const __grid_constant__ BackwardWalk walk,
+                        const __grid_constant__ SharedGradient dk,
+                        const __grid_constant__ SharedGradient dv, unsigned dq_blocks,
+                        unsigned dk_blocks) {
+  if (blockIdx.x < dq_blocks) return convert_dq(c, walk);
+  const unsigned block = blockIdx.x - dq_blocks;
+  const bool keys = block < dk_blocks;
+  const std::int64_t first = std::int64_t{keys ? block : block - dk_blocks} * kThreads;
+  add_shares(keys ? dk : dv, walk, first + threadIdx.x);
 }
 
 std::int64_t blocks_of_heads(const BackwardWalk& walk) {
@@ -385,14 +410,42 @@ void write_edges(const AttentionProblem& problem, const planning::AttentionShape
   write_block_edges(edges, walk.sequences, stream);
 }
 
-void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
-                const BackwardScratch& scratch, float scale, int width, SumsOrder order,
-                void* stream) {
-  const Conversion c{scratch.dq, scratch.turns,           HeadRows::of(problem.dq),
-                     scale,      scratch.turns_per_block, width,
+HeadRows rows_of_shares(const Tensor& to, float* sums, const planning::AttentionShape& shape,
+                        const BackwardWalk& walk) {
+  HeadRows rows = HeadRows::of(to);
+  if (!to || !sums) return rows;
+  rows.data = sums;
+  rows.dtype = DType::f32;
+  rows.head = rows.columns;
+  rows.row = std::int64_t{walk.shares} * rows.head;
+  rows.batch = walk.keys.packed ? 0 : shape.kv_length * rows.row;
+  rows.col = 1;
+  rows.wide = true;
+  return rows;
+}
+
+void convert_sums(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
+                  const BackwardWalk& walk, const BackwardScratch& scratch, int width,
+                  SumsOrder order, void* stream) {
+  const Conversion c{scratch.dq,  scratch.turns,           HeadRows::of(problem.dq),
+                     shape.scale, scratch.turns_per_block, width,
                      order};
-  Kernel<convert_dq_kernel>::launch(
-      {"convert_dq_kernel", grid_of(blocks_of_heads(walk)), kThreads, stream}, c, walk);
+  const auto gradient = [&](const Tensor& to, float* sums) {
+    if (!to || !sums) return SharedGradient{};
+    return SharedGradient{rows_of_shares(to, sums, shape, walk), HeadRows::of(to),
+                          static_cast<int>(shape.kv_total), static_cast<int>(shape.kv_heads),
+                          walk.keys.packed ? 0 : static_cast<int>(shape.kv_length)};
+  };
+  const SharedGradient dk = gradient(problem.dk, scratch.dk), dv = gradient(problem.dv, scratch.dv);
+  const auto blocks_of = [](const SharedGradient& g) {
+    return static_cast<unsigned>((g.threads() + kThreads - 1) / kThreads);
+  };
+  const bool has_dq = problem.dq && shape.q_total > 0;
+  const unsigned of_dq = has_dq ? static_cast<unsigned>(blocks_of_heads(walk)) : 0;
+  const unsigned of_dk = blocks_of(dk), blocks = of_dq + of_dk + blocks_of(dv);
+  if (blocks == 0) return;
+  Kernel<convert_sums_kernel>::launch({"convert_sums_kernel", grid_of(blocks), kThreads, stream}, c,
+                                      walk, dk, dv, of_dq, of_dk);
 }
 
 Tensor readable_dout(const AttentionBackwardProblem& problem, void* copy) {

@@ -46,10 +46,15 @@ void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk&
 void write_edges(const AttentionProblem& problem, const planning::AttentionShape& shape,
                  const BackwardWalk& walk, void* stream);
 
-/// Converts the sums of dQ, times `scale`. `width`: columns of a sum.
-void convert_dq(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
-                const BackwardScratch& scratch, float scale, int width, SumsOrder order,
-                void* stream);
+/// Where the main kernel stores dk or dv, which `to` is: there, or as sums of shares.
+HeadRows rows_of_shares(const Tensor& to, float* sums, const planning::AttentionShape& shape,
+                        const BackwardWalk& walk);
+
+/// Converts the sums of dQ, times `scale`, and adds up dk and dv of shares. `width`: columns of a
+/// sum of dQ.
+void convert_sums(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
+                  const BackwardWalk& walk, const BackwardScratch& scratch, int width,
+                  SumsOrder order, void* stream);
 
 /// dout, or `copy`, a copy of it in contiguous rows, where that exists.
 Tensor readable_dout(const AttentionBackwardProblem& problem, void* copy);

@@ -10,10 +10,10 @@ namespace tessera::cuda::attention_backward {
 
 inline constexpr int kHalves = 2;  // of the keys of a tile: 64 each
 
-/// A key tile that a thread block has taken, or a part of one.
+/// A share of a key tile that a thread block has taken, or a part of one.
 struct TakenTile {
   planning::KeyTileJob job;
-  std::uint64_t kept[kHalves];  // keys that some query sees
+  std::uint64_t kept[kHalves];  // keys that some query of the share's heads sees
   std::int32_t num_steps;       // of its walk; -1: there was no tile left
   std::int32_t key_part;        // which part of the tile
 };
@@ -64,7 +64,7 @@ class KeyTiles {
   }
 
   __device__ static int lane() { return thread_of_block() % kLanes; }
-  __device__ int first_head() const { return taken_.job.kv_head * walk_.group; }
+  __device__ int first_head() const { return taken_.job.first_head; }
   __device__ int end_head() const { return first_head() + walk_.group; }
 
   // Words of the bitmap of lists: 32 blocks of queries each.
@@ -89,19 +89,19 @@ class KeyTiles {
  private:
   __device__ planning::KeyTilePlace place_of(int number) const {
     if (!walk_.keys.packed) return walk_.place_of(number);
-    // Sequence by sequence: tile 0 of all KV heads, then tile 1.
+    // Sequence by sequence: tile 0 of all shares, then tile 1.
     for (int first = 0; first < walk_.batches; first += kLanes) {
       const int mine = first + lane();
       int count = 0;
       if (mine < walk_.batches)
         count =
-            walk_.keys.count(static_cast<int>(walk_.sequences.at(mine).kv_length)) * walk_.kv_heads;
+            walk_.keys.count(static_cast<int>(walk_.sequences.at(mine).kv_length)) * walk_.shares;
       const int up_to = sum_through(lane(), count);
       const unsigned beyond = __ballot_sync(kAllLanes, up_to > number);
       if (beyond != 0) {
         const int holder = planning::first_lane(beyond);
         number -= __shfl_sync(kAllLanes, up_to - count, holder);
-        return {first + holder, number % walk_.kv_heads, number / walk_.kv_heads};
+        return {first + holder, number % walk_.shares, number / walk_.shares};
       }
       number -= __shfl_sync(kAllLanes, up_to, kLanes - 1);
     }

@@ -31,8 +31,7 @@ void launch_passes(const planning::Call& call, const planning::Tile& tile, SumsO
     if (layout.edges) write_edges(problem.forward, shape, walk, call.stream);
     main(problem, shape, walk, scratch);
   }
-  if (problem.dq && shape.q_total > 0)
-    convert_dq(problem, walk, scratch, shape.scale, tile.k, order, call.stream);
+  convert_sums(problem, shape, walk, scratch, tile.k, order, call.stream);
 }
 
 }  // namespace tessera::cuda::attention_backward

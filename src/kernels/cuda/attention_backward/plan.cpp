@@ -1,6 +1,7 @@
 #include "src/kernels/cuda/attention_backward/plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/walk/arithmetic.hpp"
@@ -8,7 +9,7 @@
 namespace tessera::planning {
 namespace {
 
-/// KV heads whose key tiles are handed out in turns. The sums of a block of queries are added in
+/// Shares whose key tiles are handed out in turns. The sums of a block of queries are added in
 /// the order of key tiles, so tiles of one head follow each other step by step: with more heads in
 /// turns, fewer tiles of one head start together. With fewer, more thread blocks share a head's Q
 /// and dO in L2.
@@ -16,18 +17,57 @@ constexpr std::int64_t kSection = 16;
 
 // Estimates until they are measured.
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
+constexpr double kShareBytes = 2.5e12;  // per second, of sums of shares, written and read
+constexpr std::int64_t kMaxBlockShares = kSection;
+
+double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& of_tile) {
+  if (of_tile.count() == 1) return 0;
+  return 2.0 * real(s.kv_total) * real(s.kv_heads) * of_tile.count() * real(s.dim + s.dim_v) *
+         sizeof(float);
+}
+
+RowBlocks key_tiles(const AttentionBackwardShape& s) {
+  return RowBlocks::of(kKeysPerTile, s.kv_layout == KvLayout::packed, s.kv_length);
+}
 
 }  // namespace
 
-BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns) {
+TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) {
+  TileShares best;
+  if (s.kv_heads == 0 || s.batch == 0) return best;
+  const double tiles = real(key_tiles(s).bound(s.batch, s.kv_total) * s.kv_heads);
+  if (tiles < 1 || tiles > 4 * costs.at_a_time) return best;
+  double least = INFINITY;
+  const auto consider = [&](std::int64_t heads, std::int64_t blocks) {
+    const TileShares of_tile{static_cast<int>(heads), static_cast<int>(blocks)};
+    const double all = tiles * of_tile.count();
+    const double seconds =
+        std::ceil(all / costs.at_a_time) * (costs.tile_seconds + costs.seconds / all) +
+        bytes_of_shares(s, of_tile) / kShareBytes;
+    if (seconds < least) least = seconds, best = of_tile;
+  };
+  const std::int64_t group = s.heads / s.kv_heads;
+  for (std::int64_t heads = 1; heads <= group; ++heads)
+    if (group % heads == 0) consider(heads, 1);
+  const std::int64_t blocks = ceil_div(ceil_div(s.q_total, s.batch), kQueriesPerBlock);
+  for (std::int64_t shares = 2; shares <= std::min(blocks, kMaxBlockShares); ++shares)
+    consider(group, shares);
+  return best;
+}
+
+BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares of_tile) {
   BackwardLayout layout;
   if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
   const bool packed = s.kv_layout == KvLayout::packed;
   const RowBlocks queries = RowBlocks::of(kQueriesPerBlock, s.q_packed, s.q_length);
-  const RowBlocks keys = RowBlocks::of(kKeysPerTile, packed, s.kv_length);
   layout.query_blocks = queries.bound(s.batch, s.q_total);
-  layout.tiles = s.kv_total > 0 ? keys.bound(s.batch, s.kv_total) * s.kv_heads : 0;
-  layout.section = packed ? s.kv_heads : std::min(kSection, s.batch * s.kv_heads);
+  const std::int64_t shares = s.kv_heads * of_tile.count();
+  layout.tiles = s.kv_total > 0 ? key_tiles(s).bound(s.batch, s.kv_total) * shares : 0;
+  layout.of_tile = of_tile;
+  // A block of queries may be in another share of the next tile, so all shares of a head that
+  // divide blocks are in one section: no tile waits for one that is handed out after it.
+  const std::int64_t section = kSection / of_tile.blocks * of_tile.blocks;
+  layout.section = packed ? shares : std::min(section, s.batch * shares);
   layout.turns = turns;
   layout.copies_dout = !s.dout_readable;
   if (s.q_total > 0 && s.kv_total > 0) layout.edges = edge_sizes(s);
@@ -45,7 +85,9 @@ void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayou
 }
 
 std::string describe_backward(const BackwardLayout& layout) {
-  std::string text = "; " + std::to_string(layout.tiles) + " key tiles";
+  const int shares = layout.of_tile.count();
+  std::string text = "; " + std::to_string(layout.tiles / shares) + " key tiles";
+  if (shares > 1) text += " in " + std::to_string(shares) + " shares each";
   if (layout.copies_dout) text += ", dout copied to rows that TMA can read";
   if (layout.edges)
     text += ", blocks composed into " + std::to_string(kQueriesPerBlock) + " x " +
@@ -68,7 +110,7 @@ double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& lay
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
   const double sums = real(layout.query_blocks) * real(s.heads) * tile.m * tile.k * sizeof(float);
-  return (work_bytes + 2 * sums) / (device.memory_tbs * 1e12);
+  return (work_bytes + 2 * sums + bytes_of_shares(s, layout.of_tile)) / (device.memory_tbs * 1e12);
 }
 
 BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape& shape,
@@ -76,11 +118,12 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
   BackwardWalk walk;
   walk.sequences = sequences_of(problem, shape);
   walk.queries = RowBlocks::of(kQueriesPerBlock, shape.q_packed, shape.q_length);
-  walk.keys = RowBlocks::of(kKeysPerTile, shape.kv_layout == KvLayout::packed, shape.kv_length);
+  walk.keys = key_tiles(AttentionBackwardShape{shape});
   walk.batches = static_cast<int>(shape.batch);
   walk.heads = static_cast<int>(shape.heads);
-  walk.kv_heads = static_cast<int>(shape.kv_heads);
-  walk.group = static_cast<int>(shape.heads / shape.kv_heads);
+  walk.of_tile = layout.of_tile;
+  walk.shares = static_cast<int>(shape.kv_heads) * layout.of_tile.count();
+  walk.group = static_cast<int>(shape.heads / shape.kv_heads) / layout.of_tile.heads;
   walk.tiles = static_cast<int>(layout.tiles);
   walk.section = static_cast<int>(layout.section);
   walk.query_blocks = static_cast<int>(layout.query_blocks);
@@ -99,6 +142,11 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   scratch.turns_per_block = layout.turns;
   scratch.turns = carver.add<std::int32_t>(blocks * layout.turns);
   scratch.ticket = carver.add<std::int32_t>(1);
+  if (layout.of_tile.count() > 1) {
+    const Size rows = Size(s.kv_total) * s.kv_heads * layout.of_tile.count();
+    scratch.dk = carver.add<float>(rows * s.dim);
+    scratch.dv = carver.add<float>(rows * s.dim_v);
+  }
   if (layout.copies_dout)
     scratch.dout = carver.add<char>(Size(s.q_total) * s.heads * s.dim_v * size_of(s.dtype));
   scratch.edges = carve_edges(carver, layout.edges);

@@ -14,10 +14,11 @@
 namespace tessera::planning {
 
 struct BackwardLayout {
-  std::int64_t tiles = 0;         // key tiles of all KV heads, upper bound
+  std::int64_t tiles = 0;         // shares of key tiles of all KV heads, upper bound
   std::int64_t blocks = 0;        // thread blocks that take tiles, or parts of them
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
-  std::int64_t section = 1;       // KV heads whose tiles are handed out in turns
+  TileShares of_tile;             // what divides the walk of a key tile
+  std::int64_t section = 1;       // shares whose tiles are handed out in turns
   int turns = 1;                  // turn counters per block of queries
   bool copies_dout = false;       // rows of dout cannot be copied in words of 16 bytes
   EdgeSizes edges;                // of a block mask
@@ -26,7 +27,18 @@ struct BackwardLayout {
 /// Thread blocks per key tile: each has `n` of its keys.
 constexpr int key_parts(const Tile& tile) { return kKeysPerTile / tile.n; }
 
-BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns);
+/// What decides how many shares a key tile has.
+struct TileCosts {
+  double at_a_time = 0;     // tiles that run at a time
+  double seconds = 0;       // of an SM for the steps of all tiles
+  double tile_seconds = 0;  // besides its steps, per tile
+};
+
+/// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
+TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs);
+
+/// `turns`: turn counters per block of queries.
+BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares of_tile);
 
 /// Adds the reasons that depend on a layout.
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,
@@ -37,7 +49,7 @@ std::string describe_backward(const BackwardLayout& layout);
 double padding_of(const AttentionBackwardShape& s, const Tile& tile);
 /// Seconds of the kernels before and after the main one, beside their bytes.
 double seconds_around(const BackwardLayout& layout);
-/// Seconds to move `work_bytes`, and to write the sums of dQ and read them again.
+/// Seconds to move `work_bytes`, and to write all sums and read them again.
 double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
                       const Tile& tile, double work_bytes, const DeviceFacts& device);
 
@@ -53,8 +65,9 @@ struct BackwardScratch {
   float* dq = nullptr;     // in the order of `SumsOrder`
   std::int32_t* turns = nullptr;
   int turns_per_block = 0;
-  std::int32_t* ticket = nullptr;  // key tiles, or parts of them, handed out
-  void* dout = nullptr;            // a readable copy: [rows of q, heads, dim_v]
+  std::int32_t* ticket = nullptr;      // key tiles, or parts of them, handed out
+  float *dk = nullptr, *dv = nullptr;  // sums of shares: [rows of k, shares, dim or dim_v]
+  void* dout = nullptr;                // a readable copy: [rows of q, heads, dim_v]
   BlockEdges edges;
 };
 BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,

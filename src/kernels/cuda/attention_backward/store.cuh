@@ -11,7 +11,11 @@ namespace tessera::cuda::attention_backward {
 /// Stores two adjacent columns.
 __device__ __forceinline__ void store_pair(const HeadRows& to, std::int64_t row, int column,
                                            float low, float high) {
-  if (to.wide && to.dtype != DType::f32) {
+  if (to.wide && to.dtype == DType::f32) {
+    *reinterpret_cast<float2*>(static_cast<float*>(to.data) + row + column) = {low, high};
+    return;
+  }
+  if (to.wide) {
     *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.data) + row + column) =
         pack(to.dtype, low, high);
     return;

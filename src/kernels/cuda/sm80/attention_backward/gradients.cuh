@@ -88,7 +88,7 @@ class WarpGradients {
         const int in_sequence = job.tile * planning::kKeysPerTile + key;
         if (in_sequence >= job.kv_length) continue;
         const bool kept = (shared_.taken.kept[key / 64] >> key % 64 & 1) != 0;
-        const std::int64_t row = job.batch * to.batch + job.kv_head * to.head +
+        const std::int64_t row = job.batch * to.batch + job.share * to.head +
                                  (std::int64_t{job.kv_begin} + in_sequence) * to.row;
 #pragma unroll
         for (int j = 0; j < kWarps.columns / 8; ++j) {

@@ -30,8 +30,8 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
   }
   args.walk = walk;
   args.scratch = scratch;
-  args.dk = HeadRows::of(problem.dk);
-  args.dv = HeadRows::of(problem.dv);
+  args.dk = rows_of_shares(problem.dk, scratch.dk, shape, walk);
+  args.dv = rows_of_shares(problem.dv, scratch.dv, shape, walk);
   args.scale = shape.scale;
   args.caps = shape.softcap > 0;
   args.exponent_scale = args.caps ? kLog2e : shape.scale * kLog2e;

@@ -44,6 +44,10 @@ double step_seconds(const Tile& tile, double ctas, const DeviceFacts& device) {
   return ctas * std::max(multiplying, moving) * waiting / (kEstimatedShare * alone);
 }
 
+double steps_of(const AttentionBackwardShape& s, const Tile& tile, const Work& work) {
+  return work.flops * padding_of(s, tile) / step_flops(tile);
+}
+
 struct AttentionBackward {
   using Shape = AttentionBackwardShape;
   using Layout = BackwardLayout;
@@ -55,8 +59,17 @@ struct AttentionBackward {
                            device.shared_bytes_per_block);
   }
 
-  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
-    Layout at = backward_layout(s, 1);
+  static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
+                       Reasons& reasons) {
+    TileCosts costs;
+    if (device.units > 0) {
+      const double parts = key_parts(row.tile);
+      costs = {
+          real(device.units) / parts,
+          steps_of(s, row.tile, work_of(AnyShape(s))) * step_seconds(row.tile, 1, device) / parts,
+          kEstimatedTileSeconds};
+    }
+    Layout at = backward_layout(s, 1, best_shares(s, costs));
     at.blocks = at.tiles * key_parts(row.tile);
     refuse_backward_layout(s, at, reasons);
     return at;
@@ -71,7 +84,7 @@ struct AttentionBackward {
     const double ctas =
         std::clamp(std::ceil(blocks / device.units), 1.0, real(backward_ctas_per_sm(tile, device)));
     const double at_a_time = std::min(real(device.units) * ctas, blocks);
-    const double steps = work.flops * padding_of(s, tile) / step_flops(tile);
+    const double steps = steps_of(s, tile, work);
     const double step = step_seconds(tile, ctas, device);
     // Thread blocks of one head add to the same sums one after the other, a step apart.
     const double waits = std::max(at_a_time / real(std::max<std::int64_t>(at.section, 1)), 1.0) - 1;

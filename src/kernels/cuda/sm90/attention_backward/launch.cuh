@@ -39,8 +39,8 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
   args.dout = map_of(dout, T::kM, T::Gradients::kLine);
   args.walk = walk;
   args.scratch = scratch;
-  args.dk = HeadRows::of(problem.dk);
-  args.dv = HeadRows::of(problem.dv);
+  args.dk = rows_of_shares(problem.dk, scratch.dk, shape, walk);
+  args.dv = rows_of_shares(problem.dv, scratch.dv, shape, walk);
   args.scale = shape.scale;
   args.exponent_scale = T::kCaps ? kLog2e : shape.scale * kLog2e;
   if (T::kCaps) {

@@ -17,6 +17,16 @@ namespace {
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
 constexpr double kRateOfHalfTiles = 0.6;  // of kTflopsOfOneSm
 
+/// Seconds of one SM for the steps of all tiles.
+double step_seconds(const AttentionBackwardShape& s, const Tile& tile, const Work& work,
+                    const DeviceFacts& device) {
+  // Where thread blocks have half a key tile, both consumers compute the scores, and a step moves
+  // twice as many bytes per FLOP.
+  const double products = key_parts(tile) > 1 ? 6.0 / 5.0 / kRateOfHalfTiles : 1;
+  return work.flops * products * padding_of(s, tile) / (kTflopsOfOneSm * 1e12) *
+         step_factor(device);
+}
+
 struct AttentionBackward {
   using Shape = AttentionBackwardShape;
   using Layout = BackwardLayout;
@@ -27,7 +37,11 @@ struct AttentionBackward {
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
-    Layout at = backward_layout(s, dq_parts(row.tile));
+    const double parts = key_parts(row.tile);
+    const TileCosts costs{real(device.units) / parts,
+                          step_seconds(s, row.tile, work_of(AnyShape(s)), device) / parts,
+                          kTileSeconds};
+    Layout at = backward_layout(s, dq_parts(row.tile), best_shares(s, costs));
     at.blocks = std::min<std::int64_t>(at.tiles * key_parts(row.tile), device.units);
     refuse_backward_layout(s, at, reasons);
     return at;
@@ -39,13 +53,9 @@ struct AttentionBackward {
     const Work work = work_of(AnyShape(s));
     const double blocks = real(at.tiles) * key_parts(tile);
     const double units = std::max(std::min(real(device.units), blocks), 1.0);
-    // Where thread blocks have half a key tile, both consumers compute the scores, and a step moves
-    // twice as many bytes per FLOP.
-    const double products = key_parts(tile) > 1 ? 6.0 / 5.0 / kRateOfHalfTiles : 1;
     const double rounds = blocks / std::max(real(device.units), 1.0);
-    const double compute = work.flops * products * padding_of(s, tile) /
-                               (units * kTflopsOfOneSm * 1e12) * step_factor(device) +
-                           std::max(rounds, 1.0) * kTileSeconds;
+    const double compute =
+        step_seconds(s, tile, work, device) / units + std::max(rounds, 1.0) * kTileSeconds;
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
 

@@ -29,7 +29,7 @@ class ScoreConsumer {
   }
   __device__ __forceinline__ KeyRows key_rows() const {
     const KeyTileJob& job = taken().job;
-    return {job.batch,     job.kv_head,
+    return {job.batch,     job.share,
             job.kv_begin,  job.tile * planning::kKeysPerTile + half() * 64,
             job.kv_length, taken().kept[half()]};
   }

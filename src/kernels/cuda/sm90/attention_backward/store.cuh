@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/attention_backward/store.cuh"
 #include "src/kernels/cuda/common/fragment.cuh"
 #include "src/kernels/cuda/common/lanes.cuh"
-#include "src/kernels/cuda/common/plane.cuh"
 #include "src/kernels/cuda/common/precision.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
 
@@ -12,7 +12,7 @@ namespace tessera::cuda::sm90::attention_backward {
 
 /// The 64 keys of a consumer: from key `first` of a sequence on.
 struct KeyRows {
-  int batch, kv_head, kv_begin, first, kv_length;
+  int batch, share, kv_begin, first, kv_length;
   std::uint64_t kept;  // keys that some query sees; the gradients of the others are zero
 };
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_gradient(const HeadRows& to, const KeyRows
   for (int half = 0; half < 2; ++half) {
     const int key = fragment.row(half);
     const bool exists = keys.first + key < keys.kv_length, kept = (keys.kept >> key & 1) != 0;
-    const std::int64_t row = keys.batch * to.batch + keys.kv_head * to.head +
+    const std::int64_t row = keys.batch * to.batch + keys.share * to.head +
                              (std::int64_t{keys.kv_begin} + keys.first + key) * to.row;
     if (to.wide && to.dtype != DType::f32) {
       std::uint16_t* const line = static_cast<std::uint16_t*>(to.data) + row;
@@ -57,13 +57,12 @@ __device__ __forceinline__ void store_gradient(const HeadRows& to, const KeyRows
         store_lines<__half, kColumns>(line, to.columns, exists, kept, fragment.lane, half, sum,
                                       scale);
     } else if (exists) {
-      Plane plane;
-      plane.data = to.data, plane.dtype = to.dtype;
 #pragma unroll
-      for (int i = 0; i < kColumns / 4; ++i) {
-        const int column = fragment.col(i / 2) + i % 2;
+      for (int i = 0; i < kColumns / 8; ++i) {
+        const int column = fragment.col(i);
         if (column >= to.columns) break;
-        plane.store(row + column * to.col, kept ? sum[i / 2 * 4 + half * 2 + i % 2] * scale : 0.0f);
+        const float* const pair = sum + i * 4 + half * 2;
+        store_pair(to, row, column, kept ? pair[0] * scale : 0.0f, kept ? pair[1] * scale : 0.0f);
       }
     }
   }
