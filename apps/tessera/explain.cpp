@@ -94,6 +94,9 @@ void add_attention_options(ShapeParser& parser, ShapeOptions& s) {
                 "element type of keys and values: e4m3, with scales [--dtype]", one_of({"e4m3"}));
   parser.flag("--batch-invariant", s.batch_invariant,
               "the same bits for a sequence whatever else is in the batch");
+  parser.uses({"attention_backward"});
+  parser.flag("--any-order", s.any_order,
+              "gradients need not have the same bits every time: dq may be added up in any order");
   parser.uses({"merge_states"});
   parser.option("--parts", s.parts, "partial results [2]", integer_between(1, 1024));
 }

@@ -88,6 +88,7 @@ class Maker {
     problem.dq = problem.forward.q;
     problem.dk = problem.forward.k;
     problem.dv = problem.forward.v;
+    problem.deterministic = !o_.any_order;
     return problem;
   }
 

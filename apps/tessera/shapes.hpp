@@ -24,7 +24,8 @@ struct ShapeOptions {
   // Attention.
   std::string kv_dtype;
   std::int64_t heads = 16, kv_heads = 0, q_length = 4096, kv_length = 0, dim = 128, dim_v = 0;
-  bool causal = false, lse = false, sinks = false, packed = false, batch_invariant = false;
+  bool causal = false, lse = false, sinks = false, packed = false, batch_invariant = false,
+       any_order = false;
   std::optional<std::int64_t> window_left, window_right;
   double softcap = 0;
   std::int64_t block_q = 0, block_kv = 0, page = 0, parts = 2;

@@ -86,6 +86,10 @@ struct AttentionBackwardProblem {
   Tensor dlse{};            ///< optional gradient of lse; shape of lse
   Tensor dq{}, dk{}, dv{};  ///< outputs, overwritten; absent gradients are not computed
   Tensor dsinks{};          ///< optional output, f32 [heads]
+
+  /// Whether gradients have the same bits every time. If not, a GPU adds up dq in any order, which
+  /// takes less time, above all for lists of blocks and for few or short sequences.
+  bool deterministic = true;
 };
 
 /// Merges attention results over disjoint sets of keys: lse = log sum_i exp(lses[i]) and out =

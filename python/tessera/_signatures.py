@@ -241,6 +241,7 @@ def _attention_options() -> Group:
         Argument("max_q_length", "SymInt", 0),
         Argument("max_kv_length", "SymInt", 0),
         Argument("batch_invariant", "bool", False),
+        Argument("deterministic", "bool", True),
         Argument("sinks", "Tensor?", None, FLOATS, trained=True),
         Argument("k_scale", "Tensor?", None, FLOAT32),
         Argument("v_scale", "Tensor?", None, FLOAT32),

@@ -26,7 +26,7 @@ def _signature(
     kv_begin: Any = None, kv_end: Any = None,
     q_position: Any = None, kv_position: Any = None,
     page_table: Any = None, max_q_length: int = 0, max_kv_length: int = 0,
-    batch_invariant: bool = False,
+    batch_invariant: bool = False, deterministic: bool = True,
     threads: int = 0, backend: str | None = None, kernel: str | None = None,
 ) -> Any:
     """What type checkers, IDEs and `inspect` show of `attention`."""
@@ -46,7 +46,7 @@ def attention(
     kv_begin: Any = None, kv_end: Any = None,
     q_position: Any = None, kv_position: Any = None,
     page_table: Any = None, max_q_length: int = 0, max_kv_length: int = 0,
-    batch_invariant: bool = False,
+    batch_invariant: bool = False, deterministic: bool = True,
     threads: int = 0, backend: str | None = None, kernel: str | None = None,
 ) -> Any:
     """softmax(scale * q k^T, masked) v for every batch and head.
@@ -76,6 +76,9 @@ def attention(
     With ``batch_invariant=True`` a sequence's results have the same bits whatever else is in the
     batch, and however large it is, on one kind of device; ``q_length``, or ``max_q_length`` of
     packed queries, has to be the same. On a GPU only the rows of ``sm90_decode`` support it.
+
+    Results and gradients have the same bits every time. With ``deterministic=False`` a GPU may add
+    up q's gradient in any order, which takes less time.
 
     Returns out, or ``(out, lse)`` with ``return_lse=True``: the natural logarithm of the softmax's
     denominator, float32 ``[batch, heads, q_length]``. ``out=`` and ``lse=`` are written in place.
@@ -138,7 +141,8 @@ def attention(
     inputs = attention_inputs(
         q, k, v, layout, scale, softcap, causal, window_left, window_right, q_offsets, kv_offsets,
         kv_begin, kv_end, q_position, kv_position, page_table, max_q_length, max_kv_length,
-        batch_invariant, sinks, k_scale, v_scale, q_scale, mask, threads, backend, kernel)
+        batch_invariant, deterministic, sinks, k_scale, v_scale, q_scale, mask, threads, backend,
+        kernel)
     out, lse = module.attention(inputs, out, lse, return_lse)
     return (out, lse) if return_lse else out
 

@@ -24,8 +24,8 @@ def attention_inputs(
     q: Any, k: Any, v: Any, layout: str, scale: Any, softcap: float, causal: bool, window_left: Any,
     window_right: Any, q_offsets: Any, kv_offsets: Any, kv_begin: Any, kv_end: Any,
     q_position: Any, kv_position: Any, page_table: Any, max_q_length: int, max_kv_length: int,
-    batch_invariant: bool, sinks: Any, k_scale: Any, v_scale: Any, q_scale: Any, mask: Any,
-    threads: int, backend: Any, kernel: Any,
+    batch_invariant: bool, deterministic: bool, sinks: Any, k_scale: Any, v_scale: Any,
+    q_scale: Any, mask: Any, threads: int, backend: Any, kernel: Any,
 ) -> Any:
     """The arguments of `attention` as its signature states them."""
     check_tensor("attention: k", k)
@@ -40,8 +40,8 @@ def attention_inputs(
         window_left=window_left, window_right=window_right, q_offsets=q_offsets,
         kv_offsets=kv_offsets, kv_begin=kv_begin, kv_end=kv_end, q_position=q_position,
         kv_position=kv_position, page_table=page_table, max_q_length=max_q_length,
-        max_kv_length=max_kv_length, batch_invariant=batch_invariant, sinks=sinks, k_scale=k_scale,
-        v_scale=v_scale, q_scale=q_scale, threads=threads, backend=backend, kernel_name=kernel,
+        max_kv_length=max_kv_length, batch_invariant=batch_invariant, deterministic=deterministic,
+        sinks=sinks, k_scale=k_scale, v_scale=v_scale, q_scale=q_scale, threads=threads, backend=backend, kernel_name=kernel,
         **lists)
 
 

@@ -93,7 +93,7 @@ struct AttentionOptionsArguments {
   LimitArgument window_left, window_right;
   TensorArgument q_offsets, kv_offsets, kv_begin, kv_end, q_position, kv_position, page_table;
   IntegerArgument max_q_length, max_kv_length;
-  FlagArgument batch_invariant;
+  FlagArgument batch_invariant, deterministic;
   TensorArgument sinks, k_scale, v_scale, q_scale;
   BlockMaskArguments mask;
   ExecutionArguments execution;

@@ -120,6 +120,7 @@ Call read_attention_backward(const PackedArgs& packed, Memory memory) {
   problem.dv = args.read(at::dv);
   problem.dsinks = args.read(at::dsinks);
   read_options(args, at::options, forward);
+  problem.deterministic = args.read(at::options.deterministic);
   if (args.read(at::options.bhld)) {
     for (Tensor* tensor : {&problem.dout, &problem.dq, &problem.dk, &problem.dv})
       swap_heads(*tensor);

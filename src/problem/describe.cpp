@@ -208,6 +208,11 @@ void put(Line& line, const AttentionShape& s) {
   if (!s.tma_readable) line << " unaligned";
 }
 
+void put(Line& line, const AttentionBackwardShape& s) {
+  put(line, static_cast<const AttentionShape&>(s));
+  if (s.any_order) line << " any-order";
+}
+
 void put(Line& line, const MergeShape& s) {
   line << " " << s.parts << " parts ";
   put_converted(line, s.dtype, s.out);

@@ -169,6 +169,7 @@ struct AttentionShape : OnDevice, ScoreScale {
 struct AttentionBackwardShape : AttentionShape {
   // Whether TMA can read dout as an operand of the inputs' dtype.
   bool dout_readable = true;
+  bool any_order = false;  // sums of dq may be added in any order
 
   friend bool operator==(const AttentionBackwardShape&, const AttentionBackwardShape&) = default;
 };

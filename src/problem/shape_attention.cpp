@@ -311,6 +311,7 @@ AttentionBackwardShape shape_of(const AttentionBackwardProblem& problem) {
   check_same_dtype(op / "dout", problem.dout, shape.out, "forward.out");
   shape.dout_readable = shape.device.kind == DeviceKind::cpu ||
                         (problem.dout.dtype == shape.dtype && tma_readable(problem.dout));
+  shape.any_order = !problem.deterministic && shape.device.kind != DeviceKind::cpu;
   if (problem.dlse) check_lse(op / "dlse", problem.dlse, shape);
   check_gradient(op / "dq", problem.dq, forward.q, "q", shape);
   check_gradient(op / "dk", problem.dk, forward.k, "k", shape);

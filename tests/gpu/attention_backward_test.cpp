@@ -229,6 +229,14 @@ TEST_P(GpuAttentionBackward, ListsOfHeadsOfKeysMatchTheOracle) {
     });
 }
 
+TEST_P(GpuAttentionBackward, AnyOrderMatchesTheOracle) {
+  const auto in_any_order = [](Case& c) { c.problem.deterministic = false; };
+  all_match(
+      40, [](AttentionOptions& o) { o.mask = Presence::never; }, in_any_order);
+  all_match(
+      20, [](AttentionOptions& o) { o.mask = Presence::always; }, in_any_order);
+}
+
 /// dout that cannot be copied as it lies: any strides, or one number for all.
 TEST_P(GpuAttentionBackward, AnyStridesOfGradientsMatchTheOracle) {
   all_match(

@@ -69,7 +69,7 @@ TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
   const auto layout = plan.planned->layout.get<BackwardLayout>();
   EXPECT_EQ(layout.tiles, 2 * 8 * 8);      // 1000 keys are 8 tiles
   EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks
-  EXPECT_EQ(layout.section, 16);           // all KV heads
+  EXPECT_EQ(layout.section, 8);            // of 16 KV heads
   EXPECT_FALSE(layout.copies_dout);
   EXPECT_EQ(plan.schedule_bytes, 0);
   const std::int64_t blocks = 32 * 8;
@@ -98,6 +98,21 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
   EXPECT_EQ(split.section % split.of_tile.blocks, 0);
   // Many tiles fill the SMs.
   EXPECT_EQ(layout_of(problem_of({.batch = 32})).of_tile.count(), 1);
+}
+
+TEST(Sm90AttentionBackward, AnyOrderNeedsNoTurns) {
+  AttentionBackwardProblem p = problem_of({.batch = 1, .length = 16384, .kv_heads = 8});
+  const Plan in_order = on_h100(p);
+  // Half of the heads in turns where a tile is long.
+  EXPECT_EQ(in_order.planned->layout.get<BackwardLayout>().section, 4);
+  p.deterministic = false;
+  const Plan any_order = on_h100(p);
+  const auto layout = any_order.planned->layout.get<BackwardLayout>();
+  EXPECT_EQ(layout.turns, 0);
+  EXPECT_EQ(layout.section, 1);
+  EXPECT_EQ(any_order.workspace_bytes, in_order.workspace_bytes - 256 * 8 * 2 * 4);
+  EXPECT_NE(text_of(p).find("sums of dq in any order"), std::string::npos) << text_of(p);
+  EXPECT_EQ(text_of(problem_of({})).find("any order"), std::string::npos);
 }
 
 TEST(Sm90AttentionBackward, CopiesDoutThatTmaCannotRead) {

@@ -73,7 +73,9 @@ OPTIONAL: dict[str, dict] = {
     "sddmm": {"block_cols": None, **PATTERN_DEFAULTS},
     "spgemm": {**PATTERN_DEFAULTS},
 }
-OPTIONAL.update(dict.fromkeys(("attention_backward", *LISTS), OPTIONAL["attention"]))
+OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
+# any_order: gradients need not have the same bits every time.
+OPTIONAL["attention_backward"] = {**OPTIONAL["attention"], "any_order": False}
 DTYPES = ("bf16", "f16", "f32")
 
 # The schema of a workload file.
@@ -128,6 +130,7 @@ class Case:
         if self.op in ATTENTION_PASSES:
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
             names += ("hk",) if "page" in self.params else ()
+            names += ("any_order",) if "any_order" in self.params else ()
         else:
             names, more = ("m", "n", "k", "experts", "shares"), {"transpose": self.transpose}
         sizes = {name: self.params.get(name) for name in ("dtype", *names)}
@@ -207,6 +210,8 @@ def _fill_attention(op, p):
             raise CaseError(f"{op}: sequences: packed cases take b = 1, skv = s and no pattern")
     if p["softcap"] == 0:
         p["softcap"] = None
+    if not p.get("any_order"):
+        p["any_order"] = None
 
 
 def _fill_pages(op, p):
@@ -336,6 +341,7 @@ def label(op, p):
         words += ["causal"] if p["causal"] else []
         words += [f"window {p['window']}"] if "window" in p else []
         words += [f"softcap {p['softcap']:g}"] if "softcap" in p else []
+        words += ["any order"] if "any_order" in p else []
         words += [f"{p['sequences']} sequences"] if "sequences" in p else []
         words += [f"page {p['page']}"] if "page" in p else []
         words += [f"lengths {p['lengths']:g}"] if "page" in p and "lengths" in p else []

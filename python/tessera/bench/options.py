@@ -58,6 +58,9 @@ def add_problem(parser, op):
             parser.add_argument("--" + option, dest=name, required=needed, help=text, **reads)
     if "causal" in known:
         parser.add_argument("--causal", action="store_true")
+    if "any_order" in known:
+        parser.add_argument("--any-order", action="store_true",
+                            help="gradients need not have the same bits every time")
     if op in ("matmul", "bsr_matmul"):
         for side in "ab":
             parser.add_argument(f"--transpose-{side}", action="store_true",
@@ -69,14 +72,15 @@ def add_problem(parser, op):
 
 
 def option_of(name: str) -> str:
-    return "--" + OPTIONS.get(name, (name,))[0]
+    return "--" + OPTIONS.get(name, (name.replace("_", "-"),))[0]
 
 
 def case_of(arguments, device):
     """The case that the options describe."""
     op = arguments.command
     params = {name: getattr(arguments, name, None) for name in OPTIONS}
-    params["causal"] = getattr(arguments, "causal", None) or None
+    for flag in ("causal", "any_order"):
+        params[flag] = getattr(arguments, flag, None) or None
     params.update(layout_of(arguments))
     if params["density"] is not None and params["pattern"] is None:
         params["pattern"] = "random"

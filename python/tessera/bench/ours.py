@@ -124,6 +124,7 @@ def forward_results(problem, inputs):
 def gradient_arguments(tessera, problem, inputs, kernel=None):
     """What the export of attention's gradients is called with."""
     options = attention_options(tessera, problem, inputs)
+    options["deterministic"] = not problem.params.get("any_order", False)
     mask = options.pop("mask", None)
     lists = {name: getattr(mask, name) for name in tessera._signatures.MASK.fields} if mask else {}
     signature = tessera._signatures.ATTENTION_BACKWARD

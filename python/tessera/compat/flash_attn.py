@@ -1,8 +1,8 @@
 """flash-attn's functions with its arguments, layouts and meanings, on `tessera.attention`.
 
 Arguments stand in the order of flash-attn 2. Those that flash-attn 3 and 4 add are keywords.
-Results are always deterministic: `deterministic`, `num_splits`, `pack_gqa` and `sm_margin` are
-accepted and change nothing. What the library does not support is refused by its name.
+Results are always deterministic, gradients with `deterministic=True`. `num_splits`, `pack_gqa` and
+`sm_margin` are accepted and change nothing. What the library does not support is refused by its name.
 
 >>> import torch
 >>> from tessera.compat.flash_attn import flash_attn_func
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 # Arguments that choose how flash-attn computes, not what.
-_WITHOUT_EFFECT = ("deterministic", "num_splits", "pack_gqa", "sm_margin", "scheduler_metadata",
+_WITHOUT_EFFECT = ("num_splits", "pack_gqa", "sm_margin", "scheduler_metadata",
                    "rotary_interleaved")
 # Arguments that have to keep their defaults, None or 0, and what to do instead.
 _UNSUPPORTED = {
@@ -112,7 +112,7 @@ def flash_attn_func(
     name = "flash_attn_func"
     _check(name, dropout_p=dropout_p, alibi_slopes=alibi_slopes, **more)
     return _attend(name, q, k, v, softmax_scale, causal, window_size, softcap, return_attn_probs,
-                   return_lse, sinks=learnable_sink)
+                   return_lse, sinks=learnable_sink, deterministic=deterministic)
 
 
 def flash_attn_kvpacked_func(
@@ -169,8 +169,9 @@ def flash_attn_varlen_func(
     elif cu_seqlens_k is None:
         raise ValueError(f"{name}: cu_seqlens_k: expected offsets, got None")
     return _attend(name, q, k, v, softmax_scale, causal, window_size, softcap, return_attn_probs,
-                   return_lse, sinks=learnable_sink, q_offsets=cu_seqlens_q,
-                   max_q_length=int(max_seqlen_q), max_kv_length=int(max_seqlen_k), **keys)
+                   return_lse, sinks=learnable_sink, deterministic=deterministic,
+                   q_offsets=cu_seqlens_q, max_q_length=int(max_seqlen_q),
+                   max_kv_length=int(max_seqlen_k), **keys)
 
 
 def flash_attn_varlen_kvpacked_func(

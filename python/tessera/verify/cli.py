@@ -171,7 +171,7 @@ def verify_one(op: Operation, seed: int, options: argparse.Namespace) -> Outcome
         # A row that `explain` accepts may not be refused either.
         outcome.trouble = f"{type(error).__name__}: {error}"
         return outcome
-    if options.repeat:
+    if options.repeat and getattr(built, "repeats", True):
         again = built.outputs()
         built.run(*again, **choice)
         if not all(map(same_bits, outputs, again)):

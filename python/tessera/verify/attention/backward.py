@@ -33,6 +33,7 @@ class DrawnBackward:
     wanted: dict[str, bool] = field(default_factory=dict)
     heads_first: dict[str, bool] = field(default_factory=dict)
     padding: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    deterministic: bool = True
 
     @property
     def seed(self) -> int:
@@ -43,6 +44,7 @@ class DrawnBackward:
         said = [f"gradients={self.dtype}"] if self.dtype != self.forward.dtype else []
         said += [name for name in ("dlse", "one_dout") if getattr(self, name)]
         said += [f"without={'+'.join(left_out)}"] if left_out else []
+        said += [] if self.deterministic else ["any_order"]
         return " ".join([str(self.forward), *said])
 
 
@@ -63,6 +65,7 @@ def draw_backward(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> DrawnB
         d.heads_first[name] = rng.random() < 0.3
         most = 2 if rng.random() < 0.3 else 0
         d.padding[name] = (rng.randint(0, most), rng.randint(0, most), rng.randint(0, most))
+    d.deterministic = rng.random() >= 0.3
     return d
 
 
@@ -74,6 +77,11 @@ class BuiltBackward:
     lse: Buffer
     dout: Tensor  # [batch, length, heads, dim] or [total, heads, dim], whatever the layout
     dlse: Tensor | None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether two runs have to have the same bits."""
+        return self.drawn.deterministic
 
     def outputs(self) -> tuple[Buffer | None, ...]:
         d, f = self.drawn, self.forward
@@ -99,7 +107,8 @@ class BuiltBackward:
         def given(tensor: Tensor) -> Tensor:
             return tensor.transpose(-3, -2) if bhld else tensor
 
-        inputs = call.inputs._replace(kernel_name=kernel, backend=backend)._asdict()
+        inputs = call.inputs._replace(kernel_name=kernel, backend=backend,
+                                      deterministic=self.drawn.deterministic)._asdict()
         out, lse = call.outputs
         written = [None if x is None else x.tensor if x.tensor.dim() == 1 else given(x.tensor)
                    for x in outputs]

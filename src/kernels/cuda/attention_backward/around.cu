@@ -165,6 +165,8 @@ __global__ void __launch_bounds__(kThreads)
   if (blockIdx.x == 0 && threadIdx.x == 0) *s.scratch.ticket = 0;
   const int turns = s.scratch.turns_per_block;
   if (threadIdx.x < turns) s.scratch.turns[place.slot * turns + threadIdx.x] = 0;
+  float4* const sums = reinterpret_cast<float4*>(s.scratch.dq + place.slot * s.scratch.cleared);
+  for (int i = threadIdx.x; i < s.scratch.cleared / 4; i += kThreads) sums[i] = {};
   for (int first = threadIdx.x / kThreadsPerQuery; first < planning::kQueriesPerBlock;
        first += kTogether * kQueries) {
     float deltas[kTogether] = {};
@@ -263,7 +265,7 @@ __global__ void __launch_bounds__(kThreads) dsinks_kernel(const __grid_constant_
 
 struct Conversion {
   const float* sums;
-  const std::int32_t* turns;
+  const std::int32_t* turns;  // null: sums were added in any order, to zeros
   HeadRows dq;
   float scale;
   int turns_per_block, width;  // turn counters, and columns of sums
@@ -277,7 +279,7 @@ __device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
   static_assert(kThreads / kLanes % kRowSets == 0);
   const HeadPlace place = HeadPlace::here(walk);
   if (place.queries.batch < 0) return;
-  const bool visited = c.turns[place.slot * c.turns_per_block] != 0;
+  const bool visited = !c.turns || c.turns[place.slot * c.turns_per_block] != 0;
   const bool by_lane = c.order == SumsOrder::by_lane;
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, in_quad = lane % kGroups;
   const int row_set = warp % kRowSets, query = row_set * kRows + lane / 4;

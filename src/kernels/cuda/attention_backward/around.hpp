@@ -33,8 +33,8 @@ struct PerQuery {
   static PerQuery of(const Tensor& t);
 };
 
-/// Writes the statistics of all queries, clears the turn counters and the ticket, and copies dout
-/// where `scratch` has room for a copy.
+/// Writes the statistics of all queries, clears the ticket and the turn counters or sums of dQ, and
+/// copies dout where `scratch` has room for a copy.
 void compute_statistics(const AttentionBackwardProblem& problem, const BackwardWalk& walk,
                         const BackwardScratch& scratch, void* stream);
 

@@ -11,19 +11,32 @@ namespace {
 
 /// Shares whose key tiles are handed out in turns. The sums of a block of queries are added in
 /// the order of key tiles, so tiles of one head follow each other step by step: with more heads in
-/// turns, fewer tiles of one head start together. With fewer, more thread blocks share a head's Q
-/// and dO in L2.
-constexpr std::int64_t kSection = 16;
+/// turns, fewer tiles of one head start together. With fewer, more thread blocks share a head's Q,
+/// dO and sums of dQ in L2: half of kSection where the steps of a tile hide the longer start.
+constexpr std::int64_t kSection = 8, kLongTile = 224;
 
 // Estimates until they are measured.
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
 constexpr double kShareBytes = 2.5e12;  // per second, of sums of shares, written and read
-constexpr std::int64_t kMaxBlockShares = kSection;
+constexpr std::int64_t kMaxBlockShares = 16;
 
 double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& of_tile) {
   if (of_tile.count() == 1) return 0;
   return 2.0 * real(s.kv_total) * real(s.kv_heads) * of_tile.count() * real(s.dim + s.dim_v) *
          sizeof(float);
+}
+
+std::int64_t section_of(const AttentionBackwardShape& s, std::int64_t shares,
+                        const TileShares& of_tile) {
+  if (s.kv_layout == KvLayout::packed) return shares;
+  if (s.any_order) return 1;
+  const bool sees_all = !s.masked && s.window_left < 0 && s.window_right < 0;
+  const bool is_long = sees_all && s.q_length >= kLongTile * kQueriesPerBlock;
+  // A block of queries may be in another share of the next tile, so all shares of a head that
+  // divide blocks are in one section: no tile waits for one that is handed out after it.
+  const std::int64_t most = std::max<std::int64_t>(is_long ? kSection / 2 : kSection, 1);
+  const std::int64_t heads = std::max<std::int64_t>(most / of_tile.blocks, 1);
+  return std::min(heads * of_tile.blocks, s.batch * shares);
 }
 
 RowBlocks key_tiles(const AttentionBackwardShape& s) {
@@ -58,17 +71,13 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) 
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares of_tile) {
   BackwardLayout layout;
   if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
-  const bool packed = s.kv_layout == KvLayout::packed;
   const RowBlocks queries = RowBlocks::of(kQueriesPerBlock, s.q_packed, s.q_length);
   layout.query_blocks = queries.bound(s.batch, s.q_total);
   const std::int64_t shares = s.kv_heads * of_tile.count();
   layout.tiles = s.kv_total > 0 ? key_tiles(s).bound(s.batch, s.kv_total) * shares : 0;
   layout.of_tile = of_tile;
-  // A block of queries may be in another share of the next tile, so all shares of a head that
-  // divide blocks are in one section: no tile waits for one that is handed out after it.
-  const std::int64_t section = kSection / of_tile.blocks * of_tile.blocks;
-  layout.section = packed ? shares : std::min(section, s.batch * shares);
-  layout.turns = turns;
+  layout.section = section_of(s, shares, of_tile);
+  layout.turns = s.any_order ? 0 : turns;
   layout.copies_dout = !s.dout_readable;
   if (s.q_total > 0 && s.kv_total > 0) layout.edges = edge_sizes(s);
   return layout;
@@ -88,6 +97,7 @@ std::string describe_backward(const BackwardLayout& layout) {
   const int shares = layout.of_tile.count();
   std::string text = "; " + std::to_string(layout.tiles / shares) + " key tiles";
   if (shares > 1) text += " in " + std::to_string(shares) + " shares each";
+  if (layout.turns == 0) text += ", sums of dq in any order";
   if (layout.copies_dout) text += ", dout copied to rows that TMA can read";
   if (layout.edges)
     text += ", blocks composed into " + std::to_string(kQueriesPerBlock) + " x " +
@@ -140,7 +150,10 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   scratch.delta = carver.add<float>(blocks * tile.m);
   scratch.dq = carver.add<float>(blocks * tile.m * tile.k);
   scratch.turns_per_block = layout.turns;
-  scratch.turns = carver.add<std::int32_t>(blocks * layout.turns);
+  if (layout.turns > 0)
+    scratch.turns = carver.add<std::int32_t>(blocks * layout.turns);
+  else
+    scratch.cleared = tile.m * tile.k;
   scratch.ticket = carver.add<std::int32_t>(1);
   if (layout.of_tile.count() > 1) {
     const Size rows = Size(s.kv_total) * s.kv_heads * layout.of_tile.count();

@@ -19,7 +19,7 @@ struct BackwardLayout {
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
   TileShares of_tile;             // what divides the walk of a key tile
   std::int64_t section = 1;       // shares whose tiles are handed out in turns
-  int turns = 1;                  // turn counters per block of queries
+  int turns = 1;                  // turn counters per block of queries; 0: dQ is added in any order
   bool copies_dout = false;       // rows of dout cannot be copied in words of 16 bytes
   EdgeSizes edges;                // of a block mask
 };
@@ -37,7 +37,7 @@ struct TileCosts {
 /// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
 TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs);
 
-/// `turns`: turn counters per block of queries.
+/// `turns`: turn counters per block of queries, where sums have an order.
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares of_tile);
 
 /// Adds the reasons that depend on a layout.
@@ -60,11 +60,12 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
 /// The kernels' memory, inside the workspace. Of each block of queries of a head, in the order of
 /// RowBlocks: statistics of its queries, sums of dQ, and turn counters.
 struct BackwardScratch {
-  float* lse = nullptr;    // -log2(e) * lse, in the order of `mixed_query`
-  float* delta = nullptr;  // rowsum(dO * O) - dlse, likewise
-  float* dq = nullptr;     // in the order of `SumsOrder`
-  std::int32_t* turns = nullptr;
+  float* lse = nullptr;           // -log2(e) * lse, in the order of `mixed_query`
+  float* delta = nullptr;         // rowsum(dO * O) - dlse, likewise
+  float* dq = nullptr;            // in the order of `SumsOrder`
+  std::int32_t* turns = nullptr;  // null: sums of dQ are added in any order
   int turns_per_block = 0;
+  int cleared = 0;                     // numbers of a block's sums that have to be zero at first
   std::int32_t* ticket = nullptr;      // key tiles, or parts of them, handed out
   float *dk = nullptr, *dv = nullptr;  // sums of shares: [rows of k, shares, dim or dim_v]
   void* dout = nullptr;                // a readable copy: [rows of q, heads, dim_v]

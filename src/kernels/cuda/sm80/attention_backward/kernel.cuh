@@ -78,12 +78,12 @@ class ThreadBlock {
     WarpDq<T> dq;
     dq.compute(shared_);
     const std::int32_t turn = turn_of(step);
-    if (agreed(!shared_.turn_has_come)) {
+    if (in_order() && agreed(!shared_.turn_has_come)) {
       // Key tiles before this one were handed out before it, so they are running or done.
       while (load_acquired(counter_of(step)) < turn) {
       }
     }
-    dq.add_to(args_.scratch.dq + block_of(step) * (T::kM * T::kDim), turn == 0);
+    dq.add_to(args_.scratch.dq + block_of(step) * (T::kM * T::kDim), in_order() && turn == 0);
   }
 
   __device__ __forceinline__ const BackwardStep& descriptor_of(int step) const {
@@ -105,15 +105,18 @@ class ThreadBlock {
   /// What the counter of a step's block has to reach before this thread block adds. All parts of a
   /// tile visit the same blocks of queries. 0: nothing has been added.
   __device__ __forceinline__ std::int32_t turn_of(int step) const {
+    if (!in_order()) return 0;
     if (T::kKeyParts > 1 && shared_.taken.key_part > 0) return number_of_keys();
     return descriptor_of(step).turn * T::kKeyParts;
   }
 
   __device__ __forceinline__ static bool in_first_warp() { return thread_of_block() < kLanes; }
   /// A thread of the last warp: the first one has the walk.
-  __device__ __forceinline__ static bool watches_turns() {
-    return thread_of_block() == T::kThreads - kLanes;
+  __device__ __forceinline__ bool watches_turns() const {
+    return in_order() && thread_of_block() == T::kThreads - kLanes;
   }
+  /// Whether sums of dQ are added in the order of key tiles.
+  __device__ __forceinline__ bool in_order() const { return args_.scratch.turns != nullptr; }
 
   const Arguments& args_;
   Shared& shared_;

@@ -7,7 +7,8 @@
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
-// The sender warps add the consumers' dQ to the sums in global memory, in the order of key tiles.
+// The sender warps add the consumers' dQ to the sums in global memory, in the order of key tiles or
+// in any order.
 namespace tessera::cuda::sm90::attention_backward {
 
 /// Stores to global memory, or adds to it; the copy is part of the current bulk group.
@@ -37,7 +38,8 @@ class Sender {
     while (true) {
       tile::wait(&shared_.tile_ring.full[at.stage], at.parity);
       const TileDescriptor& taken = shared_.tiles[at.stage];
-      if (taken.num_steps < 0) return;
+      if (taken.num_steps < 0)
+        return ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>());
       for (; number_ < taken.end_step * T::kParts; number_ += T::kSenders) send(taken);
       pass_turn();
       tile::arrive(&shared_.tile_ring.empty[at.stage]);
@@ -54,6 +56,7 @@ class Sender {
     const BackwardStep& descriptor = shared_.steps[place];
     // The sums of a block are added in the order of key tiles and, within a tile, of its halves.
     // Both halves of a tile visit the same blocks of queries.
+    const bool in_order = args_.scratch.turns != nullptr;
     const int number_of_keys = taken.job.tile * T::kKeyParts + taken.key_part;
     const std::int32_t first_turn =
         taken.key_part > 0 ? number_of_keys : descriptor.turn * T::kKeyParts;
@@ -64,22 +67,23 @@ class Sender {
     const std::uint32_t bytes = T::kM * T::columns_of(static_cast<int>(part)) * sizeof(float);
     // Usually the turn came long before the sums are complete. Key tiles before this one were
     // handed out before it, so they are running or done.
-    bool has_come = first_turn == 0 || load_acquired(turn) >= first_turn;
+    const bool waits = in_order && first_turn > 0;
+    bool has_come = !waits || load_acquired(turn) >= first_turn;
     pass_turn();
     while (!has_come) has_come = load_acquired(turn) >= first_turn;
     // Orders the bulk copy after the turn. A fence of all memory would cost 7%.
-    if (first_turn > 0) ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
+    if (waits) ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
     // Each warp has barriers of its own, so that it does not miss a phase.
     tile::wait(&shared_.dq_full[buffer][use % T::kSenders], use / T::kSenders % 2);
     tile::arrive(&shared_.step_ring.empty[place]);  // the consumers have finished with it as well
-    if (first_turn > 0)
+    if (first_turn > 0 || !in_order)
       add_bytes(to, shared_.dq[buffer], bytes);
     else
       store_bytes(to, shared_.dq[buffer], bytes);  // so the sums need not be cleared
     tile::commit_stores();
     ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>());
     tile::arrive(&shared_.dq_empty[buffer]);
-    passed_ = turn;
+    if (in_order) passed_ = turn;
     next_turn_ = number_of_keys + 1;
   }
 
