@@ -41,8 +41,8 @@ def attention_inputs(
         kv_offsets=kv_offsets, kv_begin=kv_begin, kv_end=kv_end, q_position=q_position,
         kv_position=kv_position, page_table=page_table, max_q_length=max_q_length,
         max_kv_length=max_kv_length, batch_invariant=batch_invariant, deterministic=deterministic,
-        sinks=sinks, k_scale=k_scale, v_scale=v_scale, q_scale=q_scale, threads=threads, backend=backend, kernel_name=kernel,
-        **lists)
+        sinks=sinks, k_scale=k_scale, v_scale=v_scale, q_scale=q_scale, threads=threads,
+        backend=backend, kernel_name=kernel, **lists)
 
 
 def check_mask(mask: BlockMask, q: Any, k: Any, bhld: bool, q_offsets: Any = None,

@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch_support import reference  # noqa: E402
 
+import tessera  # noqa: E402
+from tessera import _signatures  # noqa: E402
 from tessera.bench import arrays, cases, cli, flops, ours, peers, schema  # noqa: E402
 from tessera.bench.cases import make_case  # noqa: E402
 from tessera.bench.measure import Settings, measure_case  # noqa: E402
@@ -110,6 +112,17 @@ def test_the_dense_case_is_of_the_same_operation():
     problem = Problem(make_case(OP, {**CASES["lists"], "dtype": "f32"}), "cpu")
     dense = peers.get_peer("tessera_dense").prepare(problem)
     check_same(dense.problem.reference, dense.run(0), "f32")
+
+
+def test_any_order_is_a_case_of_its_own():
+    case = make_case(OP, {"s": 64, "any_order": True})
+    assert case.key != make_case(OP, {"s": 64}).key and "any order" in case.label
+    assert case.dense().key == case.key
+    place = _signatures.ATTENTION_BACKWARD.Inputs._fields.index("deterministic")
+    for params in ({}, {"any_order": True}):
+        problem = Problem(make_case(OP, {**CASES["dense"], **params, "dtype": "f32"}), "cpu")
+        arguments = ours.gradient_arguments(tessera, problem, problem.sets[0])
+        assert arguments[place] is not bool(params)
 
 
 def test_the_command_lists_and_measures(tmp_path, capsys):

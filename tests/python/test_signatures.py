@@ -91,7 +91,7 @@ def test_exports_are_called_by_names_and_count_their_arguments():
     with pytest.raises(TypeError, match="unexpected keyword argument 'keys'"):
         _ffi.attention(q, keys=q)
     raw = _ffi.attention.__globals__["export"]
-    with pytest.raises(TypeError, match="attention: arguments: expected 36, got 3"):
+    with pytest.raises(TypeError, match="attention: arguments: expected 37, got 3"):
         raw(q, q, q)
 
 

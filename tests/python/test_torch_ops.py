@@ -11,10 +11,13 @@ import support
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch_support  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch_support import close, double, reference  # noqa: E402
 
 import tessera  # noqa: E402
 from tessera import BlockMask, BsrMatrix, torch_ops  # noqa: E402
+from tessera._signatures import ATTENTION_BACKWARD  # noqa: E402
+from tessera.compat.flash_attn import flash_attn_func  # noqa: E402
 from tessera.inputs import attention_inputs  # noqa: E402
 
 F = torch.nn.functional
@@ -41,11 +44,24 @@ def options(q, k, **given):
     defaults = dict(layout="blhd", scale=None, softcap=0.0, causal=False, window_left=None,
                     window_right=None, q_offsets=None, kv_offsets=None, kv_begin=None, kv_end=None,
                     q_position=None, kv_position=None, page_table=None, max_q_length=0,
-                    max_kv_length=0, batch_invariant=False, sinks=None, k_scale=None, v_scale=None,
-                    q_scale=None,
-                    mask=None, threads=0, backend=None, kernel=None)
+                    max_kv_length=0, batch_invariant=False, deterministic=True, sinks=None,
+                    k_scale=None, v_scale=None, q_scale=None, mask=None, threads=0, backend=None,
+                    kernel=None)
     _, _, _, *rest = attention_inputs(q, k, k, **(defaults | given))
     return tuple(rest)
+
+
+class Backwards(TorchDispatchMode):
+    """Collects the arguments of attention's backward passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.tessera.attention_backward.default:
+            self.calls.append(ATTENTION_BACKWARD.Arguments(*args, **(kwargs or {})))
+        return function(*args, **(kwargs or {}))
 
 
 # ---- Values ------------------------------------------------------------------------------------
@@ -136,6 +152,16 @@ def test_workspace_comes_from_torch():
 
 
 # ---- Gradients ---------------------------------------------------------------------------------
+
+
+def test_only_the_caller_allows_any_order_of_sums():
+    q, k, v = qkv(dim=16, dim_v=16, grad=True)
+    for function, options, wanted in [
+            (tessera.attention, {}, True), (tessera.attention, {"deterministic": False}, False),
+            (flash_attn_func, {}, False), (flash_attn_func, {"deterministic": True}, True)]:
+        with Backwards() as backwards:
+            function(q, k, v, **options).sum().backward()
+        assert [call.deterministic for call in backwards.calls] == [wanted]
 
 RULES = {
     "dense": ({}, {}),

@@ -299,6 +299,11 @@ class Explain(tool.ToolTest):
                              "sm90_attention_d128_q192_k64_s3", code=3)
         self.assertIn("batch_invariant", done.stdout)
 
+    def test_gradients_in_any_order_are_named(self):
+        words = ["explain", "attention_backward", "--q-length", "4096", "--device", "h100"]
+        self.assertNotIn("any order", self.run_tool(*words).stdout)
+        self.assertIn("sums of dq in any order", self.run_tool(*words, "--any-order").stdout)
+
     def test_fp8_is_multiplied_in_one_layout(self):
         words = ["explain", "matmul", "--m", "512", "--n", "512", "--k", "512", "--dtype", "e4m3",
                  "--device", "h100", "--backend", "sm80"]

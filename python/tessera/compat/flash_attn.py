@@ -2,7 +2,8 @@
 
 Arguments stand in the order of flash-attn 2. Those that flash-attn 3 and 4 add are keywords.
 Results are always deterministic, gradients with `deterministic=True`. `num_splits`, `pack_gqa` and
-`sm_margin` are accepted and change nothing. What the library does not support is refused by its name.
+`sm_margin` are accepted and change nothing. What the library does not support is refused by its
+name.
 
 >>> import torch
 >>> from tessera.compat.flash_attn import flash_attn_func
