@@ -19,7 +19,8 @@ from .table import Table, captioned
 from .values import number
 
 OPS = ("attention", "attention_backward", "matmul", "linear", "bsr_matmul")
-WORST = 10
+WORST = 8
+SLOW = 0.95
 NONE = "no kernel"
 
 
@@ -30,36 +31,41 @@ def by_op(records):
 
 
 def distribution(records):
-    """An operation and state per line: percentiles of the ratio over the shapes of all seeds."""
+    """An operation and state per line: percentiles of the ratio over the shapes of all seeds, and
+    how many shapes are slow, in that state and in all states."""
     rows = []
     for op, some in by_op(records).items():
+        slow = {state: {shape_of(one) for one in worst_first(some, state) if ratio(one) < SLOW}
+                for state in STATES}
+        in_all = set.intersection(*slow.values())
         for state, word in STATES.items():
             ratios = [ratio(one) for one in worst_first(some, state)]
             if ratios:
-                slower = sum(one < 1 for one in ratios)
                 alone = sum(one["state"] == state for one in some) - len(ratios)
                 rows.append([op, word, len(ratios), alone or None,
                              *(f"{percentile(ratios, share):.2f}" for share in PERCENT.values()),
-                             f"{100 * slower / len(ratios):.0f}%"])
-    head = ["shapes of", "state", "shapes", "without an alternative", *PERCENT, "below 1"]
+                             len(slow[state]), len(in_all)])
+    head = ["shapes of", "state", "shapes", "without an alternative", *PERCENT, f"below {SLOW}",
+            "in both states"]
     return [Table(head, rows, 2)]
 
 
+def shape_of(record):
+    return record_key(record)[0]
+
+
 def worst(records):
-    """The worst shapes of each operation: of a shape's states the worse one counts."""
+    """The worst shapes of each operation and state."""
     blocks = []
     for op, some in by_op(records).items():
-        states: dict = {}
-        for one in some:
-            if ratio(one) is not None:
-                states.setdefault(record_key(one)[0], []).append(one)
-        shapes = sorted(((min(same, key=ratio), same) for same in states.values()),
-                        key=lambda pair: ratio(pair[0]))[:WORST]
-        rows = [[text_of(one), STATES[one["state"]], f"{ratio(one):.2f}", other_ratio(one, same),
-                 best_alternative(one)[0], _microseconds(one["ours"]),
-                 one["ours"].get("row") or NONE] for one, same in shapes]
-        head = ["shape", "state", "ratio", "other state's", "alternative", "ours, us", "kernel row"]
-        blocks += captioned(Table(head, rows, 2, f"The worst shapes of {op}"))
+        for state, word in STATES.items():
+            shapes = worst_first(some, state)[:WORST]
+            rows = [[text_of(one), f"{ratio(one):.2f}", other_ratio(one, some),
+                     best_alternative(one)[0], _microseconds(one["ours"]),
+                     one["ours"].get("row") or NONE] for one in shapes]
+            head = ["shape", "ratio", "other state's", "alternative", "ours, us", "kernel row"]
+            if rows:
+                blocks += captioned(Table(head, rows, 1, f"The worst shapes of {op}, {word}"))
     return blocks
 
 
@@ -69,8 +75,11 @@ def text_of(record):
         "sparse w ", "")
 
 
-def other_ratio(record, same):
-    return ", ".join(f"{ratio(one):.2f}" for one in same if one is not record)
+def other_ratio(record, records):
+    """The ratio of the shape in other states."""
+    return ", ".join(f"{ratio(one):.2f}" for one in records
+                     if one is not record and shape_of(one) == shape_of(record)
+                     and ratio(one) is not None)
 
 
 def _microseconds(entry):
