@@ -1,0 +1,147 @@
+#include <cstdint>
+
+#include "src/kernels/cuda/attention_backward/head_rows.cuh"
+#include "src/kernels/cuda/common/lanes.cuh"
+#include "src/kernels/cuda/common/launch.cuh"
+
+// After the main kernel: sums of dQ, and of dK and dV of shares, to the gradients' dtypes and
+// strides.
+namespace tessera::cuda::attention_backward {
+namespace {
+
+struct Conversion {
+  const float* sums;
+  const std::int32_t* turns;  // null: sums were added in any order, to zeros
+  HeadRows dq;
+  float scale;
+  int turns_per_block, width;  // turn counters, and columns of sums
+  SumsOrder order;
+};
+
+/// A warp takes 16 queries and 32 columns at a time. Its loads are contiguous, each lane's of two
+/// columns of two queries; lanes of a quad exchange them, for rows of 64 bytes or more at once.
+__device__ void convert_dq(const Conversion& c, const BackwardWalk& walk) {
+  constexpr int kRows = 16, kRowSets = planning::kQueriesPerBlock / kRows, kGroups = 4;
+  static_assert(kThreads / kLanes % kRowSets == 0);
+  const HeadPlace place = HeadPlace::here(walk);
+  if (place.queries.batch < 0) return;
+  const bool visited = !c.turns || c.turns[place.slot * c.turns_per_block] != 0;
+  const bool by_lane = c.order == SumsOrder::by_lane;
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, in_quad = lane % kGroups;
+  const int row_set = warp % kRowSets, query = row_set * kRows + lane / 4;
+  const float* const block = c.sums + place.slot * planning::kQueriesPerBlock * c.width;
+  for (int first = warp / kRowSets * kGroups; first * kEight < c.dq.columns;
+       first += kThreads / kLanes / kRowSets * kGroups) {
+    // Of each of four groups of eight columns: two columns of `query`, and of `query` + 8.
+    float sums[2][2 * kGroups] = {};
+    if (visited) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const float* const from =
+            block + planning::sum_index(c.order, row_set * kRows, (first + g) * kEight);
+        const float4 of = by_lane ? reinterpret_cast<const float4*>(from)[lane]
+                                  : float4{from[lane], from[kLanes + lane], from[2 * kLanes + lane],
+                                           from[3 * kLanes + lane]};
+        sums[0][2 * g] = of.x * c.scale, sums[0][2 * g + 1] = of.y * c.scale;
+        sums[1][2 * g] = of.z * c.scale, sums[1][2 * g + 1] = of.w * c.scale;
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      transpose_in_quad<2>(sums[half], in_quad);
+      const int i = query + half * 8, column = (first + in_quad) * kEight;
+      if (i < place.queries.size() && column < c.dq.columns)
+        store_eight(c.dq, place.in(c.dq, i), column, sums[half]);
+    }
+  }
+}
+
+/// dk or dv, whose sums of shares are in contiguous rows.
+struct SharedGradient {
+  HeadRows sums, to;
+  int rows = 0, kv_heads = 0;
+  int length = 0;  // rows of a sequence; 0: packed
+
+  __host__ __device__ std::int64_t threads() const {
+    return to.data ? std::int64_t{rows} * kv_heads * (to.columns / kEight) : 0;
+  }
+};
+
+/// A thread adds up eight columns of a key, in the order of shares.
+__device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, std::int64_t number) {
+  if (number >= g.threads()) return;
+  const int words = g.to.columns / kEight, shares = walk.of_tile.count();
+  const int column = static_cast<int>(number % words) * kEight;
+  const int of_heads = static_cast<int>(number / words);
+  const int row = of_heads / g.kv_heads, head = of_heads % g.kv_heads;
+  if (walk.keys.packed) {  // rows of no sequence have no sums
+    const planning::Sequence last = walk.sequences.at(walk.batches - 1);
+    if (row < walk.sequences.at(0).kv_begin || row >= last.kv_begin + last.kv_length) return;
+  }
+  float sum[kEight] = {};
+  const std::int64_t from = row * g.sums.row + head * shares * g.sums.head;
+  for (int share = 0; share < shares; ++share) {
+    float of_share[kEight];
+    load_eight(g.sums, from + share * g.sums.head, column, of_share);
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) sum[i] += of_share[i];
+  }
+  const int batch = g.length > 0 ? row / g.length : 0, in_sequence = row - batch * g.length;
+  store_eight(g.to, batch * g.to.batch + in_sequence * g.to.row + head * g.to.head, column, sum);
+}
+
+/// The first `dq_blocks` thread blocks have dQ, the next `dk_blocks` dk, the others dv.
+__global__ void __launch_bounds__(kThreads)
+    convert_sums_kernel(const __grid_constant__ Conversion c,
+                        const __grid_constant__ BackwardWalk walk,
+                        const __grid_constant__ SharedGradient dk,
+                        const __grid_constant__ SharedGradient dv, unsigned dq_blocks,
+                        unsigned dk_blocks) {
+  if (blockIdx.x < dq_blocks) return convert_dq(c, walk);
+  const unsigned block = blockIdx.x - dq_blocks;
+  const bool keys = block < dk_blocks;
+  const std::int64_t first = std::int64_t{keys ? block : block - dk_blocks} * kThreads;
+  add_shares(keys ? dk : dv, walk, first + threadIdx.x);
+}
+
+}  // namespace
+
+HeadRows rows_of_shares(const Tensor& to, float* sums, const planning::AttentionShape& shape,
+                        const BackwardWalk& walk) {
+  HeadRows rows = HeadRows::of(to);
+  if (!to || !sums) return rows;
+  rows.data = sums;
+  rows.dtype = DType::f32;
+  rows.head = rows.columns;
+  rows.row = std::int64_t{walk.shares} * rows.head;
+  rows.batch = walk.keys.packed ? 0 : shape.kv_length * rows.row;
+  rows.col = 1;
+  rows.wide = true;
+  return rows;
+}
+
+void convert_sums(const AttentionBackwardProblem& problem, const planning::AttentionShape& shape,
+                  const BackwardWalk& walk, const BackwardScratch& scratch, int width,
+                  SumsOrder order, void* stream) {
+  const Conversion c{scratch.dq,  scratch.turns,           HeadRows::of(problem.dq),
+                     shape.scale, scratch.turns_per_block, width,
+                     order};
+  const auto gradient = [&](const Tensor& to, float* sums) {
+    if (!to || !sums) return SharedGradient{};
+    return SharedGradient{rows_of_shares(to, sums, shape, walk), HeadRows::of(to),
+                          static_cast<int>(shape.kv_total), static_cast<int>(shape.kv_heads),
+                          walk.keys.packed ? 0 : static_cast<int>(shape.kv_length)};
+  };
+  const SharedGradient dk = gradient(problem.dk, scratch.dk), dv = gradient(problem.dv, scratch.dv);
+  const auto blocks_of = [](const SharedGradient& g) {
+    return static_cast<unsigned>((g.threads() + kThreads - 1) / kThreads);
+  };
+  const bool has_dq = problem.dq && shape.q_total > 0;
+  const unsigned of_dq = has_dq ? static_cast<unsigned>(blocks_of_heads(walk)) : 0;
+  const unsigned of_dk = blocks_of(dk), blocks = of_dq + of_dk + blocks_of(dv);
+  if (blocks == 0) return;
+  Kernel<convert_sums_kernel>::launch({"convert_sums_kernel", grid_of(blocks), kThreads, stream}, c,
+                                      walk, dk, dv, of_dq, of_dk);
+}
+
+}  // namespace tessera::cuda::attention_backward
