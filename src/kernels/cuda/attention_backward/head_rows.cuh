@@ -46,7 +46,8 @@ __device__ inline BlockPlace place_of_block(const BackwardWalk& walk, int number
   return found;
 }
 
-__device__ inline void load_eight(const HeadRows& from, std::int64_t at, int column, float (&to)[kEight]) {
+__device__ inline void load_eight(const HeadRows& from, std::int64_t at, int column,
+                                  float (&to)[kEight]) {
   if (from.wide) {
     if (from.dtype == DType::f32) {
       const float4* words =
@@ -73,7 +74,7 @@ __device__ inline void load_eight(const HeadRows& from, std::int64_t at, int col
 }
 
 __device__ inline void store_eight(const HeadRows& to, std::int64_t at, int column,
-                            const float (&from)[kEight]) {
+                                   const float (&from)[kEight]) {
   if (to.wide) {
     if (to.dtype == DType::f32) {
       float4* words = reinterpret_cast<float4*>(static_cast<float*>(to.data) + at + column);
