@@ -69,7 +69,7 @@ TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
   const auto layout = plan.planned->layout.get<BackwardLayout>();
   EXPECT_EQ(layout.tiles, 2 * 8 * 8);      // 1000 keys are 8 tiles
   EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks
-  EXPECT_EQ(layout.section, 8);            // of 16 KV heads
+  EXPECT_EQ(layout.section, 16);           // all KV heads
   EXPECT_FALSE(layout.copies_dout);
   EXPECT_EQ(plan.schedule_bytes, 0);
   const std::int64_t blocks = 32 * 8;
@@ -103,8 +103,6 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
 TEST(Sm90AttentionBackward, AnyOrderNeedsNoTurns) {
   AttentionBackwardProblem p = problem_of({.batch = 1, .length = 16384, .kv_heads = 8});
   const Plan in_order = on_h100(p);
-  // Half of the heads in turns where a tile is long.
-  EXPECT_EQ(in_order.planned->layout.get<BackwardLayout>().section, 4);
   p.deterministic = false;
   const Plan any_order = on_h100(p);
   const auto layout = any_order.planned->layout.get<BackwardLayout>();
@@ -113,6 +111,22 @@ TEST(Sm90AttentionBackward, AnyOrderNeedsNoTurns) {
   EXPECT_EQ(any_order.workspace_bytes, in_order.workspace_bytes - 256 * 8 * 2 * 4);
   EXPECT_NE(text_of(p).find("sums of dq in any order"), std::string::npos) << text_of(p);
   EXPECT_EQ(text_of(problem_of({})).find("any order"), std::string::npos);
+}
+
+TEST(Sm90AttentionBackward, LongTilesAreHandedOutForFewerHeadsInTurns) {
+  const auto section_of = [](std::int64_t length, bool causal, bool deterministic) {
+    AttentionBackwardProblem p = problem_of({.batch = 64, .length = length, .kv_heads = 8});
+    p.forward.causal = causal;
+    p.deterministic = deterministic;
+    return on_h100(p).planned->layout.get<BackwardLayout>().section;
+  };
+  EXPECT_EQ(section_of(1024, false, true), 16);
+  EXPECT_EQ(section_of(4096, false, true), 8);
+  EXPECT_EQ(section_of(16384, false, true), 4);
+  EXPECT_EQ(section_of(16384, true, true), 8);
+  EXPECT_EQ(section_of(4096, false, false), 1);
+  EXPECT_EQ(section_of(4096, true, false), 4);
+  EXPECT_EQ(section_of(16384, true, false), 1);
 }
 
 TEST(Sm90AttentionBackward, CopiesDoutThatTmaCannotRead) {

@@ -9,16 +9,23 @@
 namespace tessera::planning {
 namespace {
 
-/// Shares whose key tiles are handed out in turns. The sums of a block of queries are added in
-/// the order of key tiles, so tiles of one head follow each other step by step: with more heads in
-/// turns, fewer tiles of one head start together. With fewer, more thread blocks share a head's Q,
-/// dO and sums of dQ in L2: half of kSection where the steps of a tile hide the longer start.
-constexpr std::int64_t kSection = 8, kLongTile = 224;
-
 // Estimates until they are measured.
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
 constexpr double kShareBytes = 2.5e12;  // per second, of sums of shares, written and read
 constexpr std::int64_t kMaxBlockShares = 16;
+
+/// KV heads whose key tiles are handed out in turns, as measured on an H200. The sums of a block of
+/// queries are added in the order of key tiles, so tiles of one head follow each other step by
+/// step: with more heads in turns, fewer tiles of one head start together. With fewer, more thread
+/// blocks share a head's Q, dO and sums of dQ in L2. Without an order that alone counts, but where
+/// later tiles are much shorter, long ones of several heads have to come first.
+std::int64_t heads_in_turns(const AttentionBackwardShape& s) {
+  const std::int64_t blocks = ceil_div(s.q_length, kQueriesPerBlock);
+  const bool limited = s.window_left >= 0 || s.window_right >= 0;
+  if (s.any_order) return limited && blocks < 128 ? 4 : 1;
+  if (blocks < 64) return 16;
+  return blocks >= 224 && !limited && !s.masked ? 4 : 8;
+}
 
 double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& of_tile) {
   if (of_tile.count() == 1) return 0;
@@ -26,16 +33,13 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& of_til
          sizeof(float);
 }
 
+/// Shares whose tiles are handed out in turns. A block of queries may be in another share of the
+/// next tile, so all shares of a head that divide blocks are in one section: no tile waits for one
+/// that is handed out after it.
 std::int64_t section_of(const AttentionBackwardShape& s, std::int64_t shares,
                         const TileShares& of_tile) {
   if (s.kv_layout == KvLayout::packed) return shares;
-  if (s.any_order) return 1;
-  const bool sees_all = !s.masked && s.window_left < 0 && s.window_right < 0;
-  const bool is_long = sees_all && s.q_length >= kLongTile * kQueriesPerBlock;
-  // A block of queries may be in another share of the next tile, so all shares of a head that
-  // divide blocks are in one section: no tile waits for one that is handed out after it.
-  const std::int64_t most = std::max<std::int64_t>(is_long ? kSection / 2 : kSection, 1);
-  const std::int64_t heads = std::max<std::int64_t>(most / of_tile.blocks, 1);
+  const std::int64_t heads = std::max<std::int64_t>(heads_in_turns(s) / of_tile.blocks, 1);
   return std::min(heads * of_tile.blocks, s.batch * shares);
 }
 
