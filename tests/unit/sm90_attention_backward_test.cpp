@@ -96,6 +96,10 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
   EXPECT_EQ(split.of_tile.heads, 1);
   EXPECT_GT(split.of_tile.blocks, 1);
   EXPECT_EQ(split.section % split.of_tile.blocks, 0);
+  // A long group has sums of shares no larger than those of dQ.
+  const Sizes longer{.batch = 1, .length = 8704, .heads = 64, .kv_heads = 2};
+  EXPECT_LE(layout_of(problem_of(longer)).of_tile.count(), 16);
+  EXPECT_LE(on_h100(problem_of(longer)).workspace_bytes, 3 * longer.length * 64 * 128 * 4);
   // Many tiles fill the SMs.
   EXPECT_EQ(layout_of(problem_of({.batch = 32})).of_tile.count(), 1);
 }

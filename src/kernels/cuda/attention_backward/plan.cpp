@@ -13,6 +13,9 @@ namespace {
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
 constexpr double kShareBytes = 2.5e12;  // per second, of sums of shares, written and read
 constexpr std::int64_t kMaxBlockShares = 16;
+// More shares are worth their memory if they save this much of the time, and if their sums take no
+// more than those of dQ, or than a few megabytes.
+constexpr double kWorthIt = 0.97, kSmallShares = 64e6;
 
 /// KV heads whose key tiles are handed out in turns, as measured on an H200. The sums of a block of
 /// queries are added in the order of key tiles, so tiles of one head follow each other step by
@@ -27,9 +30,10 @@ std::int64_t heads_in_turns(const AttentionBackwardShape& s) {
   return blocks >= 224 && !limited && !s.masked ? 4 : 8;
 }
 
+/// The size of sums of shares.
 double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& of_tile) {
   if (of_tile.count() == 1) return 0;
-  return 2.0 * real(s.kv_total) * real(s.kv_heads) * of_tile.count() * real(s.dim + s.dim_v) *
+  return real(s.kv_total) * real(s.kv_heads) * of_tile.count() * real(s.dim + s.dim_v) *
          sizeof(float);
 }
 
@@ -54,14 +58,17 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) 
   if (s.kv_heads == 0 || s.batch == 0) return best;
   const double tiles = real(key_tiles(s).bound(s.batch, s.kv_total) * s.kv_heads);
   if (tiles < 1 || tiles > 4 * costs.at_a_time) return best;
+  const double most =
+      std::max(kSmallShares, real(s.q_total) * real(s.heads * s.dim) * sizeof(float));
   double least = INFINITY;
   const auto consider = [&](std::int64_t heads, std::int64_t blocks) {
     const TileShares of_tile{static_cast<int>(heads), static_cast<int>(blocks)};
     const double all = tiles * of_tile.count();
     const double seconds =
         std::ceil(all / costs.at_a_time) * (costs.tile_seconds + costs.seconds / all) +
-        bytes_of_shares(s, of_tile) / kShareBytes;
-    if (seconds < least) least = seconds, best = of_tile;
+        2 * bytes_of_shares(s, of_tile) / kShareBytes;
+    if (seconds < kWorthIt * least && bytes_of_shares(s, of_tile) <= most)
+      least = seconds, best = of_tile;
   };
   const std::int64_t group = s.heads / s.kv_heads;
   for (std::int64_t heads = 1; heads <= group; ++heads)
@@ -124,7 +131,8 @@ double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& lay
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
   const double sums = real(layout.query_blocks) * real(s.heads) * tile.m * tile.k * sizeof(float);
-  return (work_bytes + 2 * sums + bytes_of_shares(s, layout.of_tile)) / (device.memory_tbs * 1e12);
+  return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.of_tile))) /
+         (device.memory_tbs * 1e12);
 }
 
 BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape& shape,
