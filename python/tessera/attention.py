@@ -99,6 +99,8 @@ def attention(
     if _ is not ...:
         raise TypeError("attention() takes 3 positional arguments: q, k and v; give options by "
                         "name")
+    if deterministic is not True and deterministic is not False:
+        raise TypeError(f"attention: deterministic: expected True or False, got {deterministic!r}")
     module = module_of.get(type(q)) or operations("attention: q", q)
     # Calls with few options go to the export at once: Python passes more than 15 by name slowly.
     if (q_offsets is None and kv_offsets is None and kv_begin is None and kv_end is None

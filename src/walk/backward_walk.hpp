@@ -52,7 +52,7 @@ struct BackwardWalk {
   SequenceView sequences;
   RowBlocks queries, keys;
   int batches = 0, heads = 0;
-  TileShares of_tile;
+  TileShares tile_shares;
   int shares = 0;        // of all KV heads
   int group = 1;         // query heads of a share
   int tiles = 0;         // shares of key tiles, upper bound
@@ -120,8 +120,8 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   KeyTileJob job;
   job.batch = place.batch;
   job.share = place.share;
-  job.kv_head = place.share / walk.of_tile.count();
-  job.first_head = place.share / walk.of_tile.blocks * walk.group;
+  job.kv_head = place.share / walk.tile_shares.count();
+  job.first_head = place.share / walk.tile_shares.blocks * walk.group;
   job.tile = place.tile;
   job.q_begin = static_cast<std::int32_t>(sequence.q_begin);
   job.q_length = static_cast<std::int32_t>(sequence.q_length);
@@ -140,8 +140,8 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   if (begin_query >= end_query) return job;
   job.first_block = begin_query / kQueriesPerBlock;
   job.end_block = (end_query + kQueriesPerBlock - 1) / kQueriesPerBlock;
-  if (walk.of_tile.blocks > 1) {
-    const std::int32_t count = job.end_block - job.first_block, parts = walk.of_tile.blocks;
+  if (walk.tile_shares.blocks > 1) {
+    const std::int32_t count = job.end_block - job.first_block, parts = walk.tile_shares.blocks;
     const std::int32_t part = place.share % parts, each = (count + parts - 1) / parts;
     job.first_block += min_of(part * each, count);
     job.end_block = min_of(job.first_block + each, job.end_block);

@@ -114,7 +114,7 @@ def test_the_dense_case_is_of_the_same_operation():
     check_same(dense.problem.reference, dense.run(0), "f32")
 
 
-def test_any_order_is_a_case_of_its_own():
+def test_any_order_is_a_separate_case():
     case = make_case(OP, {"s": 64, "any_order": True})
     assert case.key != make_case(OP, {"s": 64}).key and "any order" in case.label
     assert case.dense().key == case.key

@@ -154,6 +154,14 @@ def test_workspace_comes_from_torch():
 # ---- Gradients ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("given", [None, 2, "no"])
+def test_deterministic_is_true_or_false(given):
+    q, k, v = qkv(dim=16, dim_v=16)
+    for function in (tessera.attention, flash_attn_func):
+        with pytest.raises(TypeError, match="attention: deterministic: expected True or False"):
+            function(q, k, v, deterministic=given)
+
+
 def test_only_the_caller_allows_any_order_of_sums():
     q, k, v = qkv(dim=16, dim_v=16, grad=True)
     for function, options, wanted in [

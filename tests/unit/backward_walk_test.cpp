@@ -27,9 +27,9 @@ std::size_t index_of(std::int64_t i) { return static_cast<std::size_t>(i); }
 /// Emulates the thread blocks one after the other, in the order of their tickets.
 class Emulation {
  public:
-  explicit Emulation(WalkProblem& p, const TileShares& of_tile = {}) : p_(p) {
+  explicit Emulation(WalkProblem& p, const TileShares& tile_shares = {}) : p_(p) {
     AttentionBackwardShape shape{p.shape};
-    layout_ = backward_layout(shape, 1, of_tile);
+    layout_ = backward_layout(shape, 1, tile_shares);
     core::Carver sizes;
     carve_edges(sizes, layout_.edges);
     EXPECT_LE(static_cast<double>(sizes.used()), edge_bytes(layout_.edges) + 9 * 128);
@@ -218,13 +218,13 @@ TEST(BackwardWalk, SharesOfATileDivideItsSteps) {
     WalkProblem p(seed, kTile);
     SCOPED_TRACE(seed);
     generate::Random random(seed);
-    TileShares of_tile;
-    of_tile.blocks = static_cast<int>(random.between(1, 5));
+    TileShares tile_shares;
+    tile_shares.blocks = static_cast<int>(random.between(1, 5));
     const std::int64_t group = p.heads / p.kv_heads;
     do {
-      of_tile.heads = static_cast<int>(random.between(1, group));
-    } while (group % of_tile.heads != 0);
-    Emulation(p, of_tile).run();
+      tile_shares.heads = static_cast<int>(random.between(1, group));
+    } while (group % tile_shares.heads != 0);
+    Emulation(p, tile_shares).run();
     if (HasFatalFailure()) return;
   }
 }

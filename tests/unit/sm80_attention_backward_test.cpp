@@ -142,7 +142,7 @@ TEST(Sm80AttentionBackward, CountsTilesAndBytes) {
       gradients_of({.heads = 64, .kv_heads = 64, .length = 1000, .dim = 256});
   const Plan plan = choose(p, device_preset("a100"), on_sm80());
   const auto layout = plan.planned->layout.get<BackwardLayout>();
-  EXPECT_EQ(layout.of_tile.count(), 1);
+  EXPECT_EQ(layout.tile_shares.count(), 1);
   EXPECT_EQ(layout.tiles, 2 * 64 * 8);     // 1000 keys are 8 tiles of 128
   EXPECT_EQ(layout.query_blocks, 2 * 16);  // 1000 queries are 16 blocks
   EXPECT_EQ(layout.turns, 1);

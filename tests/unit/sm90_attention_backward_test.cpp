@@ -84,8 +84,8 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
   // 64 key tiles of four KV heads on 132 SMs: each query head of a group is a share.
   const AttentionBackwardProblem grouped = problem_of({});
   const BackwardLayout two = layout_of(grouped);
-  EXPECT_EQ(two.of_tile.heads, 2);
-  EXPECT_EQ(two.of_tile.blocks, 1);
+  EXPECT_EQ(two.tile_shares.heads, 2);
+  EXPECT_EQ(two.tile_shares.blocks, 1);
   EXPECT_EQ(two.tiles, 2 * 4 * 8 * 2);
   const std::int64_t blocks = 32 * 8, sums = 2 * 1000 * 8 * (128 + 128);
   EXPECT_EQ(on_h100(grouped).workspace_bytes,
@@ -93,15 +93,15 @@ TEST(Sm90AttentionBackward, FewTilesAreVisitedInShares) {
   EXPECT_NE(text_of(grouped).find("64 key tiles in 2 shares each"), std::string::npos);
   // Without groups shares divide the blocks of queries, all of a head in one section.
   const BackwardLayout split = layout_of(problem_of({.batch = 1, .heads = 3, .kv_heads = 3}));
-  EXPECT_EQ(split.of_tile.heads, 1);
-  EXPECT_GT(split.of_tile.blocks, 1);
-  EXPECT_EQ(split.section % split.of_tile.blocks, 0);
+  EXPECT_EQ(split.tile_shares.heads, 1);
+  EXPECT_GT(split.tile_shares.blocks, 1);
+  EXPECT_EQ(split.section % split.tile_shares.blocks, 0);
   // A long group has sums of shares no larger than those of dQ.
   const Sizes longer{.batch = 1, .length = 8704, .heads = 64, .kv_heads = 2};
-  EXPECT_LE(layout_of(problem_of(longer)).of_tile.count(), 16);
+  EXPECT_LE(layout_of(problem_of(longer)).tile_shares.count(), 16);
   EXPECT_LE(on_h100(problem_of(longer)).workspace_bytes, 3 * longer.length * 64 * 128 * 4);
   // Many tiles fill the SMs.
-  EXPECT_EQ(layout_of(problem_of({.batch = 32})).of_tile.count(), 1);
+  EXPECT_EQ(layout_of(problem_of({.batch = 32})).tile_shares.count(), 1);
 }
 
 TEST(Sm90AttentionBackward, AnyOrderNeedsNoTurns) {

@@ -46,7 +46,7 @@ void compute_dsinks(const AttentionBackwardProblem& problem, const BackwardWalk&
 void write_edges(const AttentionProblem& problem, const planning::AttentionShape& shape,
                  const BackwardWalk& walk, void* stream);
 
-/// Where the main kernel stores dk or dv, which `to` is: there, or as sums of shares.
+/// Where the main kernel stores dk or dv: in the gradient `to`, or in `sums` if a tile has shares.
 HeadRows rows_of_shares(const Tensor& to, float* sums, const planning::AttentionShape& shape,
                         const BackwardWalk& walk);
 

@@ -15,7 +15,7 @@ constexpr double kShareBytes = 2.5e12;  // per second, of sums of shares, writte
 constexpr std::int64_t kMaxBlockShares = 16;
 // More shares are worth their memory if they save this much of the time, and if their sums take no
 // more than those of dQ, or than a few megabytes.
-constexpr double kWorthIt = 0.97, kSmallShares = 64e6;
+constexpr double kMaxShareOfTime = 0.97, kFreeShareBytes = 64e6;
 
 /// KV heads whose key tiles are handed out in turns, as measured on an H200. The sums of a block of
 /// queries are added in the order of key tiles, so tiles of one head follow each other step by
@@ -31,9 +31,9 @@ std::int64_t heads_in_turns(const AttentionBackwardShape& s) {
 }
 
 /// The size of sums of shares.
-double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& of_tile) {
-  if (of_tile.count() == 1) return 0;
-  return real(s.kv_total) * real(s.kv_heads) * of_tile.count() * real(s.dim + s.dim_v) *
+double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& tile_shares) {
+  if (tile_shares.count() == 1) return 0;
+  return real(s.kv_total) * real(s.kv_heads) * tile_shares.count() * real(s.dim + s.dim_v) *
          sizeof(float);
 }
 
@@ -41,10 +41,10 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& of_til
 /// next tile, so all shares of a head that divide blocks are in one section: no tile waits for one
 /// that is handed out after it.
 std::int64_t section_of(const AttentionBackwardShape& s, std::int64_t shares,
-                        const TileShares& of_tile) {
+                        const TileShares& tile_shares) {
   if (s.kv_layout == KvLayout::packed) return shares;
-  const std::int64_t heads = std::max<std::int64_t>(heads_in_turns(s) / of_tile.blocks, 1);
-  return std::min(heads * of_tile.blocks, s.batch * shares);
+  const std::int64_t heads = std::max<std::int64_t>(heads_in_turns(s) / tile_shares.blocks, 1);
+  return std::min(heads * tile_shares.blocks, s.batch * shares);
 }
 
 RowBlocks key_tiles(const AttentionBackwardShape& s) {
@@ -57,18 +57,18 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) 
   TileShares best;
   if (s.kv_heads == 0 || s.batch == 0) return best;
   const double tiles = real(key_tiles(s).bound(s.batch, s.kv_total) * s.kv_heads);
-  if (tiles < 1 || tiles > 4 * costs.at_a_time) return best;
-  const double most =
-      std::max(kSmallShares, real(s.q_total) * real(s.heads * s.dim) * sizeof(float));
+  if (tiles < 1 || tiles > 4 * costs.concurrent_tiles) return best;
+  const double max_bytes =
+      std::max(kFreeShareBytes, real(s.q_total) * real(s.heads * s.dim) * sizeof(float));
   double least = INFINITY;
   const auto consider = [&](std::int64_t heads, std::int64_t blocks) {
-    const TileShares of_tile{static_cast<int>(heads), static_cast<int>(blocks)};
-    const double all = tiles * of_tile.count();
+    const TileShares tile_shares{static_cast<int>(heads), static_cast<int>(blocks)};
+    const double all = tiles * tile_shares.count();
     const double seconds =
-        std::ceil(all / costs.at_a_time) * (costs.tile_seconds + costs.seconds / all) +
-        2 * bytes_of_shares(s, of_tile) / kShareBytes;
-    if (seconds < kWorthIt * least && bytes_of_shares(s, of_tile) <= most)
-      least = seconds, best = of_tile;
+        std::ceil(all / costs.concurrent_tiles) * (costs.tile_seconds + costs.seconds / all) +
+        2 * bytes_of_shares(s, tile_shares) / kShareBytes;
+    if (seconds < kMaxShareOfTime * least && bytes_of_shares(s, tile_shares) <= max_bytes)
+      least = seconds, best = tile_shares;
   };
   const std::int64_t group = s.heads / s.kv_heads;
   for (std::int64_t heads = 1; heads <= group; ++heads)
@@ -79,15 +79,15 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) 
   return best;
 }
 
-BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares of_tile) {
+BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares) {
   BackwardLayout layout;
   if (s.heads == 0 || s.kv_heads == 0 || s.batch == 0) return layout;
   const RowBlocks queries = RowBlocks::of(kQueriesPerBlock, s.q_packed, s.q_length);
   layout.query_blocks = queries.bound(s.batch, s.q_total);
-  const std::int64_t shares = s.kv_heads * of_tile.count();
+  const std::int64_t shares = s.kv_heads * tile_shares.count();
   layout.tiles = s.kv_total > 0 ? key_tiles(s).bound(s.batch, s.kv_total) * shares : 0;
-  layout.of_tile = of_tile;
-  layout.section = section_of(s, shares, of_tile);
+  layout.tile_shares = tile_shares;
+  layout.section = section_of(s, shares, tile_shares);
   layout.turns = s.any_order ? 0 : turns;
   layout.copies_dout = !s.dout_readable;
   if (s.q_total > 0 && s.kv_total > 0) layout.edges = edge_sizes(s);
@@ -105,7 +105,7 @@ void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayou
 }
 
 std::string describe_backward(const BackwardLayout& layout) {
-  const int shares = layout.of_tile.count();
+  const int shares = layout.tile_shares.count();
   std::string text = "; " + std::to_string(layout.tiles / shares) + " key tiles";
   if (shares > 1) text += " in " + std::to_string(shares) + " shares each";
   if (layout.turns == 0) text += ", sums of dq in any order";
@@ -131,7 +131,7 @@ double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& lay
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
   const double sums = real(layout.query_blocks) * real(s.heads) * tile.m * tile.k * sizeof(float);
-  return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.of_tile))) /
+  return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.tile_shares))) /
          (device.memory_tbs * 1e12);
 }
 
@@ -143,9 +143,9 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
   walk.keys = key_tiles(AttentionBackwardShape{shape});
   walk.batches = static_cast<int>(shape.batch);
   walk.heads = static_cast<int>(shape.heads);
-  walk.of_tile = layout.of_tile;
-  walk.shares = static_cast<int>(shape.kv_heads) * layout.of_tile.count();
-  walk.group = static_cast<int>(shape.heads / shape.kv_heads) / layout.of_tile.heads;
+  walk.tile_shares = layout.tile_shares;
+  walk.shares = static_cast<int>(shape.kv_heads) * layout.tile_shares.count();
+  walk.group = static_cast<int>(shape.heads / shape.kv_heads) / layout.tile_shares.heads;
   walk.tiles = static_cast<int>(layout.tiles);
   walk.section = static_cast<int>(layout.section);
   walk.query_blocks = static_cast<int>(layout.query_blocks);
@@ -167,8 +167,8 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   else
     scratch.cleared = tile.m * tile.k;
   scratch.ticket = carver.add<std::int32_t>(1);
-  if (layout.of_tile.count() > 1) {
-    const Size rows = Size(s.kv_total) * s.kv_heads * layout.of_tile.count();
+  if (layout.tile_shares.count() > 1) {
+    const Size rows = Size(s.kv_total) * s.kv_heads * layout.tile_shares.count();
     scratch.dk = carver.add<float>(rows * s.dim);
     scratch.dv = carver.add<float>(rows * s.dim_v);
   }

@@ -17,7 +17,7 @@ struct BackwardLayout {
   std::int64_t tiles = 0;         // shares of key tiles of all KV heads, upper bound
   std::int64_t blocks = 0;        // thread blocks that take tiles, or parts of them
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
-  TileShares of_tile;             // what divides the walk of a key tile
+  TileShares tile_shares;         // what divides the walk of a key tile
   std::int64_t section = 1;       // shares whose tiles are handed out in turns
   int turns = 1;                  // turn counters per block of queries; 0: dQ is added in any order
   bool copies_dout = false;       // rows of dout cannot be copied in words of 16 bytes
@@ -29,16 +29,16 @@ constexpr int key_parts(const Tile& tile) { return kKeysPerTile / tile.n; }
 
 /// What decides how many shares a key tile has.
 struct TileCosts {
-  double at_a_time = 0;     // tiles that run at a time
-  double seconds = 0;       // of an SM for the steps of all tiles
-  double tile_seconds = 0;  // besides its steps, per tile
+  double concurrent_tiles = 0;  // by the number of SMs
+  double seconds = 0;           // of an SM for the steps of all tiles
+  double tile_seconds = 0;      // besides its steps, per tile
 };
 
 /// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
 TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs);
 
 /// `turns`: turn counters per block of queries, where sums have an order.
-BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares of_tile);
+BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares);
 
 /// Adds the reasons that depend on a layout.
 void refuse_backward_layout(const AttentionBackwardShape& s, const BackwardLayout& layout,

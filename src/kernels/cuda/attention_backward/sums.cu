@@ -70,7 +70,7 @@ struct SharedGradient {
 /// A thread adds up eight columns of a key, in the order of shares.
 __device__ void add_shares(const SharedGradient& g, const BackwardWalk& walk, std::int64_t number) {
   if (number >= g.threads()) return;
-  const int words = g.to.columns / kEight, shares = walk.of_tile.count();
+  const int words = g.to.columns / kEight, shares = walk.tile_shares.count();
   const int column = static_cast<int>(number % words) * kEight;
   const int of_heads = static_cast<int>(number / words);
   const int row = of_heads / g.kv_heads, head = of_heads % g.kv_heads;
