@@ -13,9 +13,8 @@ namespace {
 constexpr double kOtherLaunches = 6e-6, kEdgeSeconds = 10e-6, kEdgeBytes = 1e12;
 constexpr double kShareBytes = 2.5e12;  // per second, of sums of shares, written and read
 constexpr std::int64_t kMaxBlockShares = 16;
-// More shares are worth their memory if they save this much of the time, and if their sums take no
-// more than those of dQ, or than a few megabytes.
-constexpr double kMaxShareOfTime = 0.97, kFreeShareBytes = 64e6;
+// More shares have to reduce the time to this fraction: their sums take memory.
+constexpr double kMaxShareOfTime = 0.97;
 
 /// KV heads whose key tiles are handed out in turns, as measured on an H200. The sums of a block of
 /// queries are added in the order of key tiles, so tiles of one head follow each other step by
@@ -58,8 +57,6 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) 
   if (s.kv_heads == 0 || s.batch == 0) return best;
   const double tiles = real(key_tiles(s).bound(s.batch, s.kv_total) * s.kv_heads);
   if (tiles < 1 || tiles > 4 * costs.concurrent_tiles) return best;
-  const double max_bytes =
-      std::max(kFreeShareBytes, real(s.q_total) * real(s.heads * s.dim) * sizeof(float));
   double least = INFINITY;
   const auto consider = [&](std::int64_t heads, std::int64_t blocks) {
     const TileShares tile_shares{static_cast<int>(heads), static_cast<int>(blocks)};
@@ -67,8 +64,7 @@ TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs) 
     const double seconds =
         std::ceil(all / costs.concurrent_tiles) * (costs.tile_seconds + costs.seconds / all) +
         2 * bytes_of_shares(s, tile_shares) / kShareBytes;
-    if (seconds < kMaxShareOfTime * least && bytes_of_shares(s, tile_shares) <= max_bytes)
-      least = seconds, best = tile_shares;
+    if (seconds < kMaxShareOfTime * least) least = seconds, best = tile_shares;
   };
   const std::int64_t group = s.heads / s.kv_heads;
   for (std::int64_t heads = 1; heads <= group; ++heads)
