@@ -157,11 +157,14 @@ TESSERA_HD constexpr KeyTileJob describe_key_tile(const BackwardWalk& walk,
   return job;
 }
 
-/// A step: one block of queries of one head.
+/// A step, or a part of one: one block of queries of one head.
 struct BackwardStep {
+  static constexpr std::int32_t kAbsent = -1;
+
   std::int32_t head, block;
   // Key tiles before this one that the block of queries must have been added by: the turn counter
-  // reaches it. 0: this tile is the first.
+  // reaches it. 0: this tile is the first. kAbsent: the tile does not visit the block, which is
+  // part of a step for the sake of another.
   std::int32_t turn;
   std::int32_t
       bits[2];  // element masks of the two halves of the tile's keys, or kAllSeen, kNoneSeen
@@ -192,6 +195,17 @@ TESSERA_HD constexpr BackwardStep describe_step(const BackwardWalk& walk, const 
   }
   step.turn = before >= first_tile ? before + 1 : 0;
   step.masked = !whole || !keeps_all_keys || !job.sees_all(block);
+  step.ragged = step.seeing != ~std::uint64_t{0};
+  return step;
+}
+
+/// A block that is part of a step for the sake of another: nothing of it is seen.
+TESSERA_HD constexpr BackwardStep absent_step(const BackwardWalk& walk, const KeyTileJob& job,
+                                              int head, int block) {
+  BackwardStep step{head, block, BackwardStep::kAbsent, {kNoneSeen, kNoneSeen}, 0, true, true};
+  if (block * kQueriesPerBlock >= job.q_length) return step;  // numbers of another block
+  step.seeing = job.seeing(block, walk.queries.packed);
+  if (walk.edges) step.seeing &= walk.edges.seeing(job.batch, head, block);
   step.ragged = step.seeing != ~std::uint64_t{0};
   return step;
 }

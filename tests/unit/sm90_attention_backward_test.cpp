@@ -41,8 +41,8 @@ TEST(Sm90AttentionBackward, ChoosesTheRowOfTheHeadDimension) {
   const auto chosen = [](std::int64_t dim, std::int64_t dim_v) {
     return std::string(on_h100(problem_of({.dim = dim, .dim_v = dim_v})).kernel_name);
   };
-  EXPECT_EQ(chosen(64, 64), "sm90_attention_backward_d64_q64_k128_s4");
-  EXPECT_EQ(chosen(8, 40), "sm90_attention_backward_d64_q64_k128_s4");
+  EXPECT_EQ(chosen(64, 64), "sm90_attention_backward_d64_q128_k128_s2");
+  EXPECT_EQ(chosen(8, 40), "sm90_attention_backward_d64_q128_k128_s2");
   EXPECT_EQ(chosen(96, 64), "sm90_attention_backward_d96_q64_k128_s3");
   EXPECT_EQ(chosen(80, 80), "sm90_attention_backward_d96_q64_k128_s3");
   EXPECT_EQ(chosen(128, 128), "sm90_attention_backward_d128_q64_k128_s3");
@@ -53,6 +53,19 @@ TEST(Sm90AttentionBackward, ChoosesTheRowOfTheHeadDimension) {
   EXPECT_EQ(chosen(128, 192), "sm90_attention_backward_d192_q64_k64_s2");
   EXPECT_EQ(chosen(200, 64), "sm90_attention_backward_d256_q64_k64_s2");
   EXPECT_EQ(chosen(256, 256), "sm90_attention_backward_d256_q64_k64_s2");
+}
+
+TEST(Sm90AttentionBackward, NarrowHeadsHaveTwoBlocksPerStepButForFewQueriesAndSoftcaps) {
+  AttentionBackwardProblem p = problem_of({.length = 64, .dim = 64, .dim_v = 64});
+  EXPECT_EQ(on_h100(p).kernel_name, std::string("sm90_attention_backward_d64_q64_k128_s4"));
+  p = problem_of({.dim = 64, .dim_v = 64});
+  const std::int64_t bytes = on_h100(p).workspace_bytes;
+  EXPECT_EQ(on_h100(p).kernel_name, std::string("sm90_attention_backward_d64_q128_k128_s2"));
+  p.forward.softcap = 30;
+  const Plan capped = on_h100(p);
+  EXPECT_EQ(capped.kernel_name, std::string("sm90_attention_backward_d64_q64_k128_s4"));
+  // One turn counter per block of queries instead of two.
+  EXPECT_EQ(capped.workspace_bytes - bytes, 32 * 8 * 4);
 }
 
 TEST(Sm90AttentionBackward, WideHeadsHaveTheSameTilesAndMoreParts) {

@@ -19,8 +19,8 @@ struct TakenTile {
 };
 
 /// How a warp takes a key tile, or one of `kKeyParts` parts of it, and finds the blocks of queries
-/// that visit it.
-template <int kKeyParts>
+/// that visit it. A step has `kBlocks` adjacent blocks, 1 or 2.
+template <int kKeyParts, int kBlocks = 1>
 class KeyTiles {
  public:
   __device__ KeyTiles(const planning::BackwardWalk& walk, TakenTile& taken)
@@ -51,12 +51,12 @@ class KeyTiles {
         if (lane() < kHalves)
           listed |= walk_.edges.kept(job.batch, head, job.tile * kHalves + lane());
         for (int word = first_word() + lane(); word < end_word(); word += kLanes)
-          steps += __popc(bits_of(head, word));
+          steps += __popc(steps_of(head, word));
       }
       kept &= listed;
       steps = __reduce_add_sync(kAllLanes, steps);
     } else {
-      steps = (job.end_block - job.first_block) * walk_.group;
+      steps = (end_step() - first_step()) * walk_.group;
     }
     if (lane() < kHalves) taken_.kept[lane()] = kept;
     if (lane() == 0) taken_.num_steps = steps;
@@ -72,6 +72,17 @@ class KeyTiles {
   __device__ int end_word() const {
     const int words = static_cast<int>(walk_.edges.sizes.row_words);
     return min((taken_.job.end_block + 31) / 32, words);
+  }
+  // Without a block mask: the steps of a head.
+  __device__ int first_step() const { return taken_.job.first_block / kBlocks; }
+  __device__ int end_step() const {
+    const planning::KeyTileJob& job = taken_.job;
+    return job.end_block > job.first_block ? (job.end_block + kBlocks - 1) / kBlocks : first_step();
+  }
+  /// The first blocks of the steps of word `word`.
+  __device__ std::uint32_t steps_of(int head, int word) const {
+    const std::uint32_t bits = bits_of(head, word);
+    return kBlocks == 1 ? bits : (bits | bits >> 1) & 0x55555555u;
   }
   /// The blocks of queries of word `word` that visit the tile.
   __device__ std::uint32_t bits_of(int head, int word) const {

@@ -126,7 +126,8 @@ double seconds_around(const BackwardLayout& layout) {
 double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
-  const double sums = real(layout.query_blocks) * real(s.heads) * tile.m * tile.k * sizeof(float);
+  const double sums =
+      real(layout.query_blocks) * real(s.heads) * kQueriesPerBlock * tile.k * sizeof(float);
   return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.tile_shares))) /
          (device.memory_tbs * 1e12);
 }
@@ -154,14 +155,14 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   using core::Size;
   BackwardScratch scratch;
   const Size blocks = Size(layout.query_blocks) * s.heads;
-  scratch.lse = carver.add<float>(blocks * tile.m);
-  scratch.delta = carver.add<float>(blocks * tile.m);
-  scratch.dq = carver.add<float>(blocks * tile.m * tile.k);
+  scratch.lse = carver.add<float>(blocks * kQueriesPerBlock);
+  scratch.delta = carver.add<float>(blocks * kQueriesPerBlock);
+  scratch.dq = carver.add<float>(blocks * kQueriesPerBlock * tile.k);
   scratch.turns_per_block = layout.turns;
   if (layout.turns > 0)
     scratch.turns = carver.add<std::int32_t>(blocks * layout.turns);
   else
-    scratch.cleared = tile.m * tile.k;
+    scratch.cleared = kQueriesPerBlock * tile.k;
   scratch.ticket = carver.add<std::int32_t>(1);
   if (layout.tile_shares.count() > 1) {
     const Size rows = Size(s.kv_total) * s.kv_heads * layout.tile_shares.count();

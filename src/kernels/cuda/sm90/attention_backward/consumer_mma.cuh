@@ -21,7 +21,7 @@ struct ConsumerMma {
         consumer(number),
         ds_by_rows(tile::kept_uniform(of_block.ds[0].by_rows())),
         keys_by_rows(tile::kept_uniform(of_block.keys.by_rows())) {
-    static_assert(T::Keys::kPanels == T::kParts && T::ScoreGradients::kPanels == 1);
+    static_assert(T::Keys::kPanels == T::kColumnParts && T::ScoreGradients::kPanels == T::kBlocks);
   }
 
   /// Begins the sums of a tile. All registers are set, so that none keeps a value of the tile
@@ -87,10 +87,11 @@ struct ConsumerMma {
     tile::mma_commit();
   }
 
-  /// A part of the columns of dQ = dS K, over all keys of the thread block.
+  /// A part of dQ = dS K: some columns of a block of queries, over all keys of the thread block.
   __device__ __forceinline__ void issue_dq(int buffer, int part) {
-    const std::uint64_t a = ds_by_rows + buffer * (T::ScoreGradients::kBytes >> 4);
-    const std::uint64_t b = keys_by_rows + part * (T::Keys::kPanelBytes >> 4);
+    const std::uint64_t a = ds_by_rows + buffer * (T::ScoreGradients::kBytes >> 4) +
+                            T::block_of(part) * (T::ScoreGradients::kPanelBytes >> 4);
+    const std::uint64_t b = keys_by_rows + T::columns_at(part) * (T::Keys::kPanelBytes >> 4);
     tile::settle(dq);
     tile::mma_fence();
 #pragma unroll
@@ -108,7 +109,9 @@ struct ConsumerMma {
         buffer * T::ScoreGradients::kBytes;
 #pragma unroll
     for (int i = 0; i < T::kM / 16; ++i)
-      store_left_operand(line + (((i * 2 + lane / 16) ^ (lane % 8)) * 16), ds + i * 4);
+      store_left_operand(line + i / 4 * T::ScoreGradients::kPanelBytes +
+                             (((i % 4 * 2 + lane / 16) ^ (lane % 8)) * 16),
+                         ds + i * 4);
   }
 
   /// The first of the consumer's 64 keys in shared memory.

@@ -3,6 +3,7 @@
 #include "src/kernels/cuda/sm90/attention_backward/consumer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/producer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/sender.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/tall_consumer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/wide_consumers.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
@@ -53,7 +54,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    if constexpr (T::kKeyParts == 1)
+    if constexpr (T::kBlocks > 1)
+      TallConsumer<T>(args, shared, warpgroup - 1).run();
+    else if constexpr (T::kKeyParts == 1)
       Consumer<T>(args, shared, warpgroup - 1).run();
     else if (warpgroup == 1)
       ValueConsumer<T>(args, shared).run();

@@ -60,10 +60,12 @@ template <planning::Tile kTile, class Element>
 void launch_typed(const Call& call) {
   launch_passes(call, kTile, SumsOrder::by_lane,
                 [&](const auto& problem, const auto& shape, const auto& walk, const auto& scratch) {
-                  if (shape.softcap > 0)
-                    launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch, call);
-                  else
-                    launch_main<Traits<kTile, Element, false>>(problem, shape, walk, scratch, call);
+                  if constexpr (planning::blocks_of_step(kTile) == 1) {
+                    if (shape.softcap > 0)
+                      return launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch,
+                                                                       call);
+                  }
+                  launch_main<Traits<kTile, Element, false>>(problem, shape, walk, scratch, call);
                 });
 }
 

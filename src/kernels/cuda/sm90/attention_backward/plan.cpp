@@ -15,14 +15,17 @@ namespace {
 // Estimates until they are measured: a step per SM by the FLOPs of its MMAs at the rate of large
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
-constexpr double kRateOfHalfTiles = 0.6;  // of kTflopsOfOneSm
+// Of kTflopsOfOneSm: thread blocks with half a key tile, steps of two blocks of queries.
+constexpr double kRateOfHalfTiles = 0.6, kRateOfTallSteps = 1.2;
 
 /// Seconds of one SM for the steps of all tiles.
 double step_seconds(const AttentionBackwardShape& s, const Tile& tile, const Work& work,
                     const DeviceFacts& device) {
   // Where thread blocks have half a key tile, both consumers compute the scores, and a step moves
   // twice as many bytes per FLOP.
-  const double products = key_parts(tile) > 1 ? 6.0 / 5.0 / kRateOfHalfTiles : 1;
+  const double products = key_parts(tile) > 1 ? 6.0 / 5.0 / kRateOfHalfTiles
+                          : blocks_of_step(tile) > 1 ? 1 / kRateOfTallSteps
+                                                     : 1;
   return work.flops * products * padding_of(s, tile) / (kTflopsOfOneSm * 1e12) *
          step_factor(device);
 }
@@ -33,6 +36,9 @@ struct AttentionBackward {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     refuse_heads(s, row.tile, reasons);
+    // Scores of two blocks of queries leave no registers for the derivative of a softcap.
+    if (s.transforms_scores && blocks_of_step(row.tile) > 1)
+      reasons.unsupported("a softcap, or a scale of 0 or less");
   }
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,

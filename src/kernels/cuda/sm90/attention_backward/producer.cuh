@@ -23,7 +23,7 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, std::uint
 
 template <class T>
 class Producer {
-  using KeyTiles = attention_backward::KeyTiles<T::kKeyParts>;
+  using KeyTiles = attention_backward::KeyTiles<T::kKeyParts, T::kBlocks>;
 
  public:
   using Shared = typename T::Shared;
@@ -83,10 +83,15 @@ class Producer {
 
   /// Without a block mask: one lane walks a range of blocks for each head.
   __device__ void walk_range(const KeyTiles& tiles) {
-    const KeyTileJob& job = taken().job;
     for (int head = tiles.first_head(); head < tiles.end_head(); ++head)
-      for (int block = job.end_block - 1; block >= job.first_block; --block)
-        load(describe_step(args_.walk, job, tiles.keeps_all_keys(), head, block));
+      for (int step = tiles.end_step() - 1; step >= tiles.first_step(); --step) {
+        const int first = step * T::kBlocks;
+        load(head, first, [&](int i) {
+          const KeyTileJob& job = taken().job;
+          return describe(tiles, head, first + i,
+                          first + i >= job.first_block && first + i < job.end_block);
+        });
+      }
   }
 
   /// With a block mask: lanes look up 32 words of bits, then one step each.
@@ -94,7 +99,7 @@ class Producer {
     for (int head = tiles.first_head(); head < tiles.end_head(); ++head) {
       for (int end = tiles.end_word(); end > tiles.first_word(); end -= kLanes) {
         const int mine = end - 1 - lane();  // lane 0 has the last word
-        const std::uint32_t bits = mine >= tiles.first_word() ? tiles.bits_of(head, mine) : 0;
+        const std::uint32_t bits = mine >= tiles.first_word() ? tiles.steps_of(head, mine) : 0;
         for (unsigned found = __ballot_sync(kAllLanes, bits != 0); found != 0; found &= found - 1) {
           const int holder = planning::first_lane(found);
           walk_word(tiles, head, end - 1 - holder, __shfl_sync(kAllLanes, bits, holder));
@@ -106,20 +111,34 @@ class Producer {
   /// The steps of a word's bits, from the highest on.
   __device__ void walk_word(const KeyTiles& tiles, int head, int word, std::uint32_t bits) {
     const int count = __popc(bits);
+    // The bit that has `lane()` set bits above it.
+    std::uint32_t rest = bits;
+    for (int i = 0; i < lane() && i < count; ++i) rest &= ~(0x80000000u >> __clz(rest));
+    const int bit = 31 - __clz(rest), first = word * 32 + bit;
     BackwardStep step{};
+    std::uint32_t listed = 0;
     if (lane() < count) {
-      // The bit that has `lane()` set bits above it.
-      std::uint32_t rest = bits;
-      for (int i = 0; i < lane(); ++i) rest &= ~(0x80000000u >> __clz(rest));
-      step = describe_step(args_.walk, taken().job, tiles.keeps_all_keys(), head,
-                           word * 32 + 31 - __clz(rest));
+      if constexpr (T::kBlocks == 1)
+        step = describe(tiles, head, first, true);
+      else
+        listed = tiles.bits_of(head, word) >> bit;
     }
     for (int i = 0; i < count; ++i) {
-      if (lane() == i) load(step);
+      if (lane() == i)
+        load(head, first, [&](int block) {
+          if constexpr (T::kBlocks == 1) return step;
+          return describe(tiles, head, first + block, (listed >> block & 1) != 0);
+        });
       __syncwarp();
       // Positions in the rings are equal in all lanes.
       if (lane() != i) advance();
     }
+  }
+
+  __device__ BackwardStep describe(const KeyTiles& tiles, int head, int block, bool visits) const {
+    const KeyTileJob& job = taken().job;
+    if (T::kBlocks > 1 && !visits) return absent_step(args_.walk, job, head, block);
+    return describe_step(args_.walk, job, tiles.keeps_all_keys(), head, block);
   }
 
   __device__ void advance() {
@@ -128,24 +147,26 @@ class Producer {
     step_at_.advance();
   }
 
-  __device__ void load(const BackwardStep& described) {
+  /// `described(i)`: block `first + i`.
+  template <class Described>
+  __device__ void load(int head, int first, const Described& described) {
     tile::wait(&shared_.step_ring.empty[step_at_.stage], step_at_.parity ^ 1);
-    BackwardStep& step = shared_.steps[step_at_.stage];
-    step = described;
+#pragma unroll 1
+    for (int i = 0; i < T::kBlocks; ++i) shared_.steps[step_at_.stage][i] = described(i);
     tile::arrive(&shared_.step_ring.full[step_at_.stage]);
 
     const KeyTileJob& job = taken().job;
-    const int block = step.head * args_.walk.query_blocks + job.query_slot + step.block;
+    const int block = head * args_.walk.query_blocks + job.query_slot + first;
     const bool packed = args_.walk.queries.packed;
-    const int row = step.block * T::kM + (packed ? job.q_begin : 0), batch = packed ? 0 : job.batch;
+    const int row = first * T::kBlock + (packed ? job.q_begin : 0), batch = packed ? 0 : job.batch;
     constexpr int kStatisticBytes = T::kM * sizeof(float);
-    const std::int64_t statistics = std::int64_t{block} * T::kM;
+    const std::int64_t statistics = std::int64_t{block} * T::kBlock;
     const auto load_rows = [&]<class Rows>(Rows& to, const CUtensorMap& map, float* numbers,
                                            const float* from, std::uint64_t* full) {
       tile::arrive_expecting(full, Rows::kBytes + kStatisticBytes);
 #pragma unroll
       for (int p = 0; p < Rows::kPanels; ++p)
-        tile::copy_box(tile::shared_address(to.panel(p)), map, p * Rows::kLine, row, step.head,
+        tile::copy_box(tile::shared_address(to.panel(p)), map, p * Rows::kLine, row, head,
                        batch, tile::shared_address(full));
       copy_bytes(numbers, from + statistics, kStatisticBytes, full);
     };

@@ -63,7 +63,7 @@ class ScoreConsumer {
 
   // ---- Scores -----------------------------------------------------------------------------------
 
-  __device__ __forceinline__ void compute_p(const BackwardStep& step, int stage) {
+  __device__ __forceinline__ void compute_p(const BackwardStep* step, int stage) {
     tile::settle(mma_.s);
     float(&s)[T::kM / 2] = mma_.s;
     if constexpr (T::kCaps) cuda::attention::transform_scores(s, args_.transform);
@@ -75,8 +75,14 @@ class ScoreConsumer {
       for (int e = 0; e < 8; ++e)
         s[j * 8 + e] = exp2_fast(fmaf(s[j * 8 + e], args_.exponent_scale, of[e / 4 * 2 + e % 2]));
     }
-    if (agreed(step.masked))
-      hide(s, args_.walk, taken().job, step, taken().kept[half()], half(), thread());
+    hide_block<0>(s, step);
+    if constexpr (T::kBlocks > 1) hide_block<T::kBlock / 2>(s, step + 1);
+  }
+
+  template <int kFirst>
+  __device__ __forceinline__ void hide_block(float (&s)[T::kM / 2], const BackwardStep* step) {
+    if (agreed(step->masked))
+      hide<kFirst>(s, args_.walk, taken().job, *step, taken().kept[half()], half(), thread());
   }
 
   /// Rounds P to operands of dV.
@@ -91,7 +97,7 @@ class ScoreConsumer {
   __device__ __forceinline__ void pack_ds(int q_stage, int g_stage) {
     tile::settle(mma_.dp);
     const float(&s)[T::kM / 2] = mma_.s;
-    const float(&dp)[T::kM / 2] = mma_.dp;
+    float(&dp)[T::kM / 2] = mma_.dp;
 #pragma unroll
     for (int j = 0; j < T::kM / 16; ++j) {
       const float4 numbers = statistics(shared_.delta[g_stage], j);
@@ -102,7 +108,10 @@ class ScoreConsumer {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int i = j * 8 + e * 2;
-        float ds[2];
+        // The next product reads the registers of dP, so they are free for nothing but dS: where
+        // there are few others, it goes there.
+        float others[2];
+        float* const ds = T::kBlocks > 1 ? dp + i : others;
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           ds[k] = s[i + k] * (dp[i + k] - delta[e / 2 * 2 + k]);
@@ -149,30 +158,34 @@ class ScoreConsumer {
 
   // ---- Operands ---------------------------------------------------------------------------------
 
-  __device__ __forceinline__ const BackwardStep& descriptor_of(unsigned step) const {
+  __device__ __forceinline__ const BackwardStep* descriptor_of(unsigned step) const {
     return shared_.steps[step % T::kStepDescriptors];
   }
 
   /// Waits for Q and the step's descriptor. Queries that see no key may hold NaN, and P = 0 would
   /// not hide them: both consumers clear them.
-  __device__ __forceinline__ void wait_for_queries(const BackwardStep& step,
+  __device__ __forceinline__ void wait_for_queries(const BackwardStep* step,
                                                    const QueryCursor& at) {
     tile::wait(&shared_.q_ring.full[at.stage], at.parity);
-    if (agreed(step.ragged)) {
-      clear_rows(shared_.queries[at.stage], 0, step.seeing, thread());
-      sync_after_clearing();
-    }
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block)
+      if (agreed(step[block].ragged)) {
+        clear_rows(shared_.queries[at.stage], block * T::kBlock, step[block].seeing, thread());
+        sync_after_clearing();
+      }
   }
-  __device__ __forceinline__ void wait_for_gradients(const BackwardStep& step,
+  __device__ __forceinline__ void wait_for_gradients(const BackwardStep* step,
                                                      const GradientCursor& at) {
     tile::wait(&shared_.g_ring.full[at.stage], at.parity);
-    if (agreed(step.ragged)) {
-      const std::uint64_t seeing = step.seeing;
-      clear_rows(shared_.gradients[at.stage], 0, seeing, thread());
-      if (thread() < T::kM && (seeing >> thread() & 1) == 0)
-        shared_.delta[at.stage][planning::mixed_query(thread())] = 0;
-      sync_after_clearing();
-    }
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block)
+      if (agreed(step[block].ragged)) {
+        const std::uint64_t seeing = step[block].seeing;
+        clear_rows(shared_.gradients[at.stage], block * T::kBlock, seeing, thread());
+        if (thread() < T::kBlock && (seeing >> thread() & 1) == 0)
+          shared_.delta[at.stage][block * T::kBlock + planning::mixed_query(thread())] = 0;
+        sync_after_clearing();
+      }
   }
   __device__ __forceinline__ void clear_hidden_keys() {
     const std::uint64_t kept = taken().kept[half()];
@@ -199,7 +212,8 @@ class ScoreConsumer {
  private:
   /// Four queries' statistics: of groups 2j and 2j + 1 of eight queries, two each (mixed_query).
   __device__ __forceinline__ float4 statistics(const float* numbers, int j) const {
-    return reinterpret_cast<const float4*>(numbers)[lane() % 4 * 4 + (j ^ (lane() % 4 / 2))];
+    return reinterpret_cast<const float4*>(numbers)[j / 4 * (T::kBlock / 4) + lane() % 4 * 4 +
+                                                    (j % 4 ^ (lane() % 4 / 2))];
   }
 };
 

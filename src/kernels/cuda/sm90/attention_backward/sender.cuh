@@ -53,7 +53,8 @@ class Sender {
     const unsigned buffer = number_ % T::kDqBuffers, use = number_ / T::kDqBuffers;
     const unsigned place = step % T::kStepDescriptors;
     tile::wait(&shared_.step_ring.full[place], step / T::kStepDescriptors % 2);
-    const BackwardStep& descriptor = shared_.steps[place];
+    const BackwardStep& descriptor = shared_.steps[place][T::block_of(static_cast<int>(part))];
+    const int columns = T::columns_at(static_cast<int>(part));
     // The sums of a block are added in the order of key tiles and, within a tile, of its halves.
     // Both halves of a tile visit the same blocks of queries.
     const bool in_order = args_.scratch.turns != nullptr;
@@ -62,9 +63,12 @@ class Sender {
         taken.key_part > 0 ? number_of_keys : descriptor.turn * T::kKeyParts;
     const std::int64_t block =
         descriptor.head * args_.walk.query_blocks + taken.job.query_slot + descriptor.block;
-    std::int32_t* const turn = args_.scratch.turns + block * T::kParts + part;
-    float* const to = args_.scratch.dq + block * (T::kM * T::kDim) + part * (T::kM * T::kPart);
-    const std::uint32_t bytes = T::kM * T::columns_of(static_cast<int>(part)) * sizeof(float);
+    std::int32_t* const turn = args_.scratch.turns + block * T::kColumnParts + columns;
+    float* const to =
+        args_.scratch.dq + block * (T::kBlock * T::kDim) + columns * (T::kBlock * T::kPart);
+    const std::uint32_t bytes =
+        T::kBlock * T::columns_of(columns) * sizeof(float);
+    const bool absent = T::kBlocks > 1 && descriptor.turn == BackwardStep::kAbsent;
     // Usually the turn came long before the sums are complete. Key tiles before this one were
     // handed out before it, so they are running or done.
     const bool waits = in_order && first_turn > 0;
@@ -76,6 +80,7 @@ class Sender {
     // Each warp has barriers of its own, so that it does not miss a phase.
     tile::wait(&shared_.dq_full[buffer][use % T::kSenders], use / T::kSenders % 2);
     tile::arrive(&shared_.step_ring.empty[place]);  // the consumers have finished with it as well
+    if (absent) return tile::arrive(&shared_.dq_empty[buffer]);
     if (first_turn > 0 || !in_order)
       add_bytes(to, shared_.dq[buffer], bytes);
     else

@@ -41,7 +41,9 @@ struct Traits {
   // Stages of Q, and of dO: shared memory has no room for two blocks of 256 columns each.
   static constexpr int kStages = kTile.stages, kGradientStages = kDimV > 192 ? 1 : kStages;
   static constexpr int kConsumers = kTile.warpgroups, kThreads = (kConsumers + 1) * kWarpgroup;
-  static_assert(kM == planning::kQueriesPerBlock && kConsumers == 2);
+  static constexpr int kBlocks = planning::blocks_of_step(kTile);
+  static constexpr int kBlock = planning::kQueriesPerBlock;
+  static_assert(kM == kBlocks * kBlock && kBlocks <= 2 && kConsumers == 2);
 
   // Thread blocks per key tile. With 1, each consumer has half of the keys; with 2, the thread
   // block has half of them, and one consumer has dV and dQ, the other dK.
@@ -50,14 +52,18 @@ struct Traits {
 
   // dQ is computed and sent in parts of kPart columns. A panel of K has the columns of a part.
   static constexpr int kPart = planning::dq_part_columns(kTile);
-  static constexpr int kParts = planning::dq_parts(kTile);
+  static constexpr int kColumnParts = planning::dq_parts(kTile), kParts = kBlocks * kColumnParts;
   static_assert(kKeyParts == 2 || kParts == kConsumers);
+  // A part is a block of queries, or some columns of one.
+  static_assert(kBlocks == 1 || kColumnParts == 1);
+  TESSERA_HD static constexpr int block_of(int part) { return kBlocks > 1 ? part : 0; }
+  TESSERA_HD static constexpr int columns_at(int part) { return kBlocks > 1 ? 0 : part; }
   static constexpr int columns_of(int part) {
     return kDim - part * kPart < kPart ? kDim - part * kPart : kPart;
   }
 
   static constexpr int whole_lines(int columns) { return (columns + 63) / 64 * 64; }
-  using Keys = tile::RowsTile<Element, kN, kParts * kPart, kPart>;
+  using Keys = tile::RowsTile<Element, kN, kColumnParts * kPart, kPart>;
   using Values = tile::RowsTile<Element, kN, whole_lines(kDimV)>;
   using Queries = tile::RowsTile<Element, kM, whole_lines(kDim)>;
   using Gradients = tile::RowsTile<Element, kM, whole_lines(kDimV)>;
@@ -80,9 +86,9 @@ struct Traits {
     Queries queries[kStages];
     Gradients gradients[kGradientStages];
     ScoreGradients ds[kScoreGradients];
-    alignas(128) float dq[kDqBuffers][kM * kPart];
+    alignas(128) float dq[kDqBuffers][kBlock * kPart];
     alignas(16) float lse[kStages][kM], delta[kGradientStages][kM];
-    BackwardStep steps[kStepDescriptors];
+    BackwardStep steps[kStepDescriptors][kBlocks];
     TileDescriptor tiles[kTiles];
     tile::RingBarriers<1> kv_ring;
     tile::RingBarriers<kStages> q_ring;

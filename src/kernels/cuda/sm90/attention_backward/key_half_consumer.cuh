@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/attention_backward/score_consumer.cuh"
+
+// A consumer warpgroup that has 64 keys of a thread block with all keys of a tile, and a part of
+// dQ over all of them.
+namespace tessera::cuda::sm90::attention_backward {
+
+template <class T>
+class KeyHalfConsumer : protected ScoreConsumer<T> {
+  using Base = ScoreConsumer<T>;
+
+ protected:
+  using Base::args_, Base::shared_, Base::consumer_, Base::mma_;
+  using Base::Base;
+
+  __device__ __forceinline__ void store_gradients() {
+    const KeyRows keys = this->key_rows();
+    if (args_.dk.data)
+      store_gradient<T::kDim>(args_.dk, keys, this->thread(), mma_.dk, args_.scale);
+    if (args_.dv.data)
+      store_gradient<T::kDimV>(args_.dv, keys, this->thread(), mma_.dv, 1.0f);
+  }
+
+  __device__ __forceinline__ void release_queries(int stage) {
+    arrive_as_warp(shared_.q_ring.empty[stage], this->lane());
+    arrive_as_warp(shared_.g_ring.empty[stage], this->lane());
+  }
+
+  // Consumer number `consumer_` has that part of dQ, and the buffer of that number.
+  __device__ __forceinline__ void wait_for_ds(unsigned step) {
+    tile::wait(&shared_.ds_ring.full[step % T::kScoreGradients], step / T::kScoreGradients & 1);
+  }
+  __device__ __forceinline__ void issue_dq(unsigned step) {
+    mma_.issue_dq(step % T::kScoreGradients, consumer_);
+  }
+  __device__ __forceinline__ void stage_dq(unsigned step) {
+    tile::settle(mma_.dq);
+    arrive_as_warp(shared_.ds_ring.empty[step % T::kScoreGradients], this->lane());
+    Base::stage_dq(consumer_, step);
+  }
+  __device__ __forceinline__ void announce_dq(unsigned step) { Base::announce_dq(consumer_, step); }
+
+  /// The consumers take turns in issuing MMAs.
+  __device__ __forceinline__ void take_turn() {
+    tile::sync_at(T::kTurnBarrier + consumer_, 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void pass_turn() {
+    tile::arrive_at(T::kTurnBarrier + 1 - consumer_, 2 * kWarpgroup);
+  }
+
+  /// Where a step's Q and dO are: steps are counted through all tiles.
+  __device__ __forceinline__ static int stage_of(unsigned step) {
+    return static_cast<int>(step % T::kStages);
+  }
+  __device__ __forceinline__ static tile::RingCursor<T::kStages> place_of(unsigned step) {
+    return {stage_of(step), step / T::kStages & 1};
+  }
+};
+
+}  // namespace tessera::cuda::sm90::attention_backward
