@@ -34,8 +34,10 @@ void add_keys(Arguments& args, const AttentionProblem& problem,
     args.pages = planning::page_view(problem.page_table, problem.k);
   // Without keys nothing is loaded, so any tensor will do.
   const auto heads_or_any = [&](const Tensor& t) {
-    if (shape.kv_total > 0) return tile::heads_of(t);
-    return tile::HeadsMap{problem.q.data, shape.kv_dtype(), 16, 1, 1, 1, 0, 0, 0};
+    tile::HeadsMap keys{problem.q.data, shape.kv_dtype(), 16, 1, 1, 1, 0, 0, 0};
+    if (shape.kv_total > 0) keys = tile::heads_of(t);
+    keys.streams = true;
+    return keys;
   };
   args.k = tile::recent_map(heads_or_any(problem.k), 0, args.box_rows, T::Keys::kLine);
   args.v = tile::recent_map(heads_or_any(problem.v), 0, args.box_rows, T::Values::kLine);

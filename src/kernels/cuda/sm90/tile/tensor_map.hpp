@@ -41,6 +41,7 @@ struct HeadsMap {
   DType dtype;
   std::int64_t inner, rows, heads, batches;
   std::int64_t row_stride, head_stride, batch_stride;
+  bool streams = false;  // memory is the limit: L2 fetches no more than a box reads
 };
 /// Of a [batch, length, heads, dim] tensor; a packed [total, heads, dim] tensor becomes one batch.
 HeadsMap heads_of(const Tensor& tensor);
