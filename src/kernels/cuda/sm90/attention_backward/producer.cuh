@@ -150,7 +150,8 @@ class Producer {
   /// `described(i)`: block `first + i`.
   template <class Described>
   __device__ void load(int head, int first, const Described& described) {
-    tile::wait(&shared_.step_ring.empty[step_at_.stage], step_at_.parity ^ 1);
+    if constexpr (T::kSendsDq)
+      tile::wait(&shared_.step_ring.empty[step_at_.stage], step_at_.parity ^ 1);
 #pragma unroll 1
     for (int i = 0; i < T::kBlocks; ++i) shared_.steps[step_at_.stage][i] = described(i);
     tile::arrive(&shared_.step_ring.full[step_at_.stage]);
