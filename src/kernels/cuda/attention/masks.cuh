@@ -38,9 +38,9 @@ __device__ __forceinline__ std::uint64_t read_bits(const ElementMasks& masks, co
   return bits;
 }
 
-/// Sets the masked scores of a thread's two rows (`row`, `row` + 8) to -inf, or to `masked`. Of each
-/// eight columns the thread holds two, from `first_column` on. `kListRows`: rows of the tile that
-/// share a list; 0: all.
+/// Sets the masked scores of a thread's two rows (`row`, `row` + 8) to -inf, or to `masked`. Of
+/// each eight columns the thread holds two, from `first_column` on. `kListRows`: rows of the tile
+/// that share a list; 0: all.
 template <int kListRows, int kPieces>
 __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::kKeyPiece / 2],
                                             const StepDescriptor<kPieces>& step,

@@ -42,7 +42,8 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& tile_s
 std::int64_t section_of(const AttentionBackwardShape& s, std::int64_t shares,
                         const TileShares& tile_shares, bool in_order) {
   if (s.kv_layout == KvLayout::packed) return shares;
-  const std::int64_t heads = std::max<std::int64_t>(heads_in_turns(s, in_order) / tile_shares.blocks, 1);
+  const std::int64_t heads =
+      std::max<std::int64_t>(heads_in_turns(s, in_order) / tile_shares.blocks, 1);
   return std::min(heads * tile_shares.blocks, s.batch * shares);
 }
 

@@ -20,11 +20,12 @@ struct BackwardLayout {
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
   TileShares tile_shares;         // what divides the walk of a key tile
   std::int64_t section = 1;       // shares whose tiles are handed out in turns
-  // Turn counters per block of queries; 0: the main kernel adds dQ in any order, or does not add it.
+  // Turn counters per block of queries; 0: the main kernel adds dQ in any order, or does not add
+  // it.
   int turns = 1;
-  bool copies_dout = false;       // rows of dout cannot be copied in words of 16 bytes
-  EdgeSizes edges;                // of a block mask
-  AttentionLayout dq;             // of the kernel that computes dQ alone; no tiles: there is none
+  bool copies_dout = false;  // rows of dout cannot be copied in words of 16 bytes
+  EdgeSizes edges;           // of a block mask
+  AttentionLayout dq;        // of the kernel that computes dQ alone; no tiles: there is none
 };
 
 /// Thread blocks per key tile: each has `n` of its keys.

@@ -158,7 +158,8 @@ class Producer {
   }
 
   /// The barrier on which the rows of stage `stage` complete, which are those of step descriptor
-  /// `place`: `full` or, if some must be zeroed, one of the V post-process warp, which arrives there.
+  /// `place`: `full` or, if some must be zeroed, one of the V post-process warp, which arrives
+  /// there.
   __device__ std::uint64_t* post_processed(std::uint64_t* full, unsigned place, int stage) {
     if (!is_ragged(shared_.kept[place])) return full;
     request_v_post_process(shared_.kept[place], stage);
@@ -220,7 +221,8 @@ __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int l
         return shared.keys[stage];
       else
         return shared.values[stage];
-    }();
+    }
+    ();
     using Rows = std::remove_reference_t<decltype(rows)>;
     constexpr int kLanes = Rows::kLineBytes / 16;  // 16-byte chunks per line
 #pragma unroll 1

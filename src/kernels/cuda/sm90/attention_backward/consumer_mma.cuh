@@ -17,8 +17,7 @@ struct ConsumerMma {
   using Shared = typename T::Shared;
 
   __device__ __forceinline__ ConsumerMma(Shared& of_block, int number)
-      : shared(of_block),
-        consumer(number) {
+      : shared(of_block), consumer(number) {
     if constexpr (T::kSendsDq) {
       static_assert(T::Keys::kPanels == T::kColumnParts &&
                     T::ScoreGradients::kPanels == T::kBlocks);

@@ -16,16 +16,16 @@ namespace tessera::cuda::sm90::attention_backward {
 /// A consumer warpgroup of the kernel that computes dQ alone. It has 64 rows of each tile, and
 /// computes S, dP and dQ step by step. The two consumers take turns in issuing MMAs: one multiplies
 /// while the other computes P and dS.
-template <class T>
+template <class T, int kConsumer>
 class DqConsumer {
  public:
   using Shared = typename T::Shared;
 
-  __device__ __forceinline__ DqConsumer(const DqArguments& args, Shared& shared, int consumer)
-      : args_(args), shared_(shared), consumer_(consumer) {}
+  __device__ __forceinline__ DqConsumer(const DqArguments& args, Shared& shared)
+      : args_(args), shared_(shared) {}
 
   __device__ __forceinline__ void run() {
-    if (consumer_ == 1) pass_turn();
+    if (kConsumer == 1) pass_turn();
 #pragma unroll 1
     for (;; ++tile_) {
       tile::wait(&shared_.q_ring.full[0], tile_ % 2);
@@ -37,18 +37,21 @@ class DqConsumer {
       store();
       tile::arrive_as_warp(shared_.tile_ring.empty[tile_ % T::kTileDescriptors], lane());
     }
-    if (consumer_ == 0) take_turn();  // the other consumer's last one was passed to this one
+    if (kConsumer == 0) take_turn();  // the other consumer's last one was passed to this one
   }
 
  private:
   using Element = typename T::Element;
+  // With one stage of V, the second consumer multiplies dP before S: then K and V of the next step
+  // have as long to arrive as one turn takes. S before dP would leave V two thirds of that.
+  static constexpr bool kGradientsFirst = T::kValueStages == 1 && kConsumer == 1;
 
   // ---- Steps ------------------------------------------------------------------------------------
 
   __device__ __forceinline__ void walk() {
     take_turn();
-    issue_scores();
-    issue_score_gradients();
+    kGradientsFirst ? issue_score_gradients() : issue_scores();
+    kGradientsFirst ? issue_scores() : issue_score_gradients();
     pass_turn();
     finish_scores();
 #pragma unroll 1
@@ -57,10 +60,10 @@ class DqConsumer {
       k_at_.advance();
       take_turn();
       issue_dq(before);
-      issue_scores();
+      kGradientsFirst ? issue_score_gradients() : issue_scores();
       tile::mma_wait<1>();
       tile::arrive_as_warp(shared_.k_ring.empty[before], lane());
-      issue_score_gradients();
+      kGradientsFirst ? issue_scores() : issue_score_gradients();
       pass_turn();
       finish_scores();
     }
@@ -75,6 +78,10 @@ class DqConsumer {
   /// P and dS of a step whose scores are being multiplied; then its V is no longer needed.
   __device__ __forceinline__ void finish_scores() {
     tile::mma_wait<1>();
+    if constexpr (kGradientsFirst) {
+      release_values();
+      tile::mma_wait<0>();
+    }
     tile::settle(s_);
     if constexpr (T::kCaps) forward::transform_scores(s_, args_.transform);
 #pragma unroll
@@ -82,10 +89,11 @@ class DqConsumer {
       s_[i] = exp2_fast(fmaf(s_[i], args_.exponent_scale, lse_[i / 2 % 2]));
     const bool masked = (flags_ & forward::kMasked) != 0;
     if (masked) hide_p();
-    tile::mma_wait<0>();
+    if constexpr (!kGradientsFirst) {
+      tile::mma_wait<0>();
+      release_values();
+    }
     tile::settle(dp_);
-    tile::arrive_as_warp(shared_.v_ring.empty[v_at_.stage], lane());
-    v_at_.advance();
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       dp_[i] = s_[i] * (dp_[i] - delta_[i / 2 % 2]);
@@ -98,8 +106,12 @@ class DqConsumer {
         if (s_[i] == 0.0f) dp_[i] = 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < kScores / 2; ++i)
-      ds_[i] = T::Precision::pack(dp_[2 * i], dp_[2 * i + 1]);
+    for (int i = 0; i < kScores / 2; ++i) ds_[i] = T::Precision::pack(dp_[2 * i], dp_[2 * i + 1]);
+  }
+
+  __device__ __forceinline__ void release_values() {
+    tile::arrive_as_warp(shared_.v_ring.empty[v_at_.stage], lane());
+    v_at_.advance();
   }
 
   /// Sets P of hidden pairs to zero: scores of -inf would not do with a scale of zero or less.
@@ -121,10 +133,9 @@ class DqConsumer {
   /// S = Q K^T, of which some columns of Q are in registers.
   __device__ __forceinline__ void issue_scores() {
     tile::wait(&shared_.k_ring.full[k_at_.stage], k_at_.parity);
-    flags_ = __shfl_sync(kAllLanes, shared_.stage_steps[k_at_.stage].flags_of(consumer_), 0);
+    flags_ = __shfl_sync(kAllLanes, shared_.stage_steps[k_at_.stage].flags_of(kConsumer), 0);
     const std::uint64_t a = shared_.q[0].by_columns(first_row());
-    const std::uint64_t b =
-        shared_.keys[0].by_columns(0) + k_at_.stage * (T::Keys::kBytes >> 4);
+    const std::uint64_t b = shared_.keys[0].by_columns(0) + k_at_.stage * (T::Keys::kBytes >> 4);
     tile::settle(s_);
     tile::mma_fence();
 #pragma unroll
@@ -167,9 +178,8 @@ class DqConsumer {
 
   __device__ __forceinline__ void load_q_registers() {
     if constexpr (T::kQRegisterMmas == 0) return;
-    const std::uint32_t at = tile::shared_address(
-        shared_.q[0].chunk(first_row() + thread() / 32 * 16 + lane() % 16,
-                           lane() / 16 * T::Queries::kChunk));
+    const std::uint32_t at = tile::shared_address(shared_.q[0].chunk(
+        first_row() + thread() / 32 * 16 + lane() % 16, lane() / 16 * T::Queries::kChunk));
 #pragma unroll
     for (int i = 0; i < T::kQRegisterMmas; ++i)
       load_left_operand(T::Queries::to_mma(at, kReadMmas + i), q_registers_ + i * 4);
@@ -212,17 +222,15 @@ class DqConsumer {
   // ---- Turns and positions ----------------------------------------------------------------------
 
   __device__ __forceinline__ void take_turn() {
-    tile::sync_at(T::kTurnBarrier + consumer_, 2 * forward::kWarpgroup);
+    tile::sync_at(T::kTurnBarrier + kConsumer, 2 * forward::kWarpgroup);
   }
   __device__ __forceinline__ void pass_turn() {
-    tile::arrive_at(T::kTurnBarrier + 1 - consumer_, 2 * forward::kWarpgroup);
+    tile::arrive_at(T::kTurnBarrier + 1 - kConsumer, 2 * forward::kWarpgroup);
   }
   /// The first of this consumer's 64 rows in a tile.
-  __device__ __forceinline__ int first_row() const { return consumer_ * T::kRows; }
+  __device__ __forceinline__ int first_row() const { return kConsumer * T::kRows; }
   /// Read from the special register at each use, so that they occupy no register.
-  __device__ __forceinline__ int thread() const {
-    return thread_of_block() % forward::kWarpgroup;
-  }
+  __device__ __forceinline__ int thread() const { return thread_of_block() % forward::kWarpgroup; }
   __device__ __forceinline__ int lane() const { return thread_of_block() % kLanes; }
 
   static constexpr int kScores = T::kN / 2;
@@ -230,7 +238,6 @@ class DqConsumer {
 
   const DqArguments& args_;
   Shared& shared_;
-  int consumer_;
   unsigned tile_ = 0;   // tiles before this one
   unsigned flags_ = 0;  // of the current step
   tile::RingCursor<T::kStages> k_at_;

@@ -6,8 +6,8 @@
 #include "src/kernels/cuda/sm90/attention_backward/dq_traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
-// The kernel that computes dQ alone, by tiles of queries: it initialises the barriers and dispatches
-// each warp to its role.
+// The kernel that computes dQ alone, by tiles of queries: it initialises the barriers and
+// dispatches each warp to its role.
 namespace tessera::cuda::sm90::attention_backward {
 
 template <class T>
@@ -54,7 +54,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    DqConsumer<T>(args, shared, warpgroup).run();
+    if (warpgroup == 0)
+      DqConsumer<T, 0>(args, shared).run();
+    else
+      DqConsumer<T, 1>(args, shared).run();
   }
 }
 

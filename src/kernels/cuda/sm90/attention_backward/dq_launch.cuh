@@ -21,13 +21,11 @@ void launch_dq(const AttentionBackwardProblem& problem, const planning::Attentio
                const planning::BackwardWalk& walk, const BackwardScratch& scratch,
                const planning::Call& call) {
   constexpr float kLog2e = 1.4426950408889634f;
-  const planning::AttentionLayout& layout =
-      call.planned.layout.get<planning::BackwardLayout>().dq;
+  const planning::AttentionLayout& layout = call.planned.layout.get<planning::BackwardLayout>().dq;
   const AttentionProblem& given = problem.forward;
   DqArguments args{};
   const auto rows_of_queries = [&](const Tensor& t) {
-    return tile::recent_map(tile::heads_of(t), layout.pack, T::kM / layout.pack,
-                            T::Queries::kLine);
+    return tile::recent_map(tile::heads_of(t), layout.pack, T::kM / layout.pack, T::Queries::kLine);
   };
   args.q = rows_of_queries(given.q);
   args.dout = rows_of_queries(readable_dout(problem, scratch.dout));

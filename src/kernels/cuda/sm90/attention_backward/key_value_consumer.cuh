@@ -35,8 +35,8 @@ class KeyValueConsumer : KeyHalfConsumer<T> {
     tile::settle(mma_.dk);
   }
 
-  /// The products with P and dS of step `step` - 1, then the scores of this one. No MMA is in flight
-  /// from one call to the next.
+  /// The products with P and dS of step `step` - 1, then the scores of this one. No MMA is in
+  /// flight from one call to the next.
   template <bool kHasGradients>
   __device__ __forceinline__ void turn(unsigned step) {
     this->take_turn();

@@ -15,8 +15,8 @@ namespace {
 // Estimates until they are measured: a step per SM by the FLOPs of its MMAs at the rate of large
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
-// Of kTflopsOfOneSm: thread blocks with half a key tile, steps of two blocks of queries, two kernels
-// (seven products instead of five), lists whose sums of dQ have an order.
+// Of kTflopsOfOneSm: thread blocks with half a key tile, steps of two blocks of queries, two
+// kernels (seven products instead of five), lists whose sums of dQ have an order.
 constexpr double kRateOfHalfTiles = 0.5, kRateOfTallSteps = 1.2, kRateOfTwoKernels = 0.75,
                  kRateOfOrderedLists = 0.7;
 // Of two kernels: the share of the main one, with four products of seven.
@@ -39,8 +39,7 @@ double step_seconds(const AttentionBackwardShape& s, const Tile& tile, const Wor
 /// Seconds of a kernel whose thread blocks need `steps` seconds of one SM for all their steps.
 double kernel_seconds(double steps, double blocks, const DeviceFacts& device) {
   const double sms = std::max(real(device.units), 1.0);
-  return steps / std::max(std::min(sms, blocks), 1.0) +
-         std::max(blocks / sms, 1.0) * kTileSeconds;
+  return steps / std::max(std::min(sms, blocks), 1.0) + std::max(blocks / sms, 1.0) * kTileSeconds;
 }
 
 /// The tiles of the kernel that computes dQ alone: they are neither split nor ordered, as the row
@@ -48,8 +47,7 @@ double kernel_seconds(double steps, double blocks, const DeviceFacts& device) {
 AttentionLayout dq_layout(const AttentionBackwardShape& s, const Tile& tile,
                           const DeviceFacts& device) {
   return attention_layout(
-      s, {.name = "", .tile = dq_tile(tile), .dtypes = 0, .why = "", .measured = ""},
-      device.units);
+      s, {.name = "", .tile = dq_tile(tile), .dtypes = 0, .why = "", .measured = ""}, device.units);
 }
 
 struct AttentionBackward {
@@ -86,9 +84,10 @@ struct AttentionBackward {
     const double steps = step_seconds(s, tile, work, device);
     const double blocks = real(at.tiles) * key_parts(tile);
     const double compute =
-        tile.dq_queries > 0 ? kernel_seconds(kShareOfMain * steps, blocks, device) +
-                                  kernel_seconds((1 - kShareOfMain) * steps, real(at.dq.tiles), device)
-                            : kernel_seconds(steps, blocks, device);
+        tile.dq_queries > 0
+            ? kernel_seconds(kShareOfMain * steps, blocks, device) +
+                  kernel_seconds((1 - kShareOfMain) * steps, real(at.dq.tiles), device)
+            : kernel_seconds(steps, blocks, device);
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
 

@@ -17,8 +17,9 @@ constexpr int dq_parts(const Tile& tile) {
   return (tile.k + dq_part_columns(tile) - 1) / dq_part_columns(tile);
 }
 
-/// The kernel that computes dQ alone, where a row has one. Q and dO of a tile stay in shared memory,
-/// and stages of K and V fill the rest but for descriptors: one of each in turns, K's first.
+/// The kernel that computes dQ alone, where a row has one. Q and dO of a tile stay in shared
+/// memory, and stages of K and V fill the rest but for descriptors: one of each in turns, K's
+/// first.
 constexpr int kDqKeys = 64;  // per step
 constexpr int dq_stage_bytes(int columns) { return kDqKeys * columns * 2; }
 constexpr int dq_stages_bytes(const Tile& tile) {

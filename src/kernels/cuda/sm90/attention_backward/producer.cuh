@@ -167,8 +167,8 @@ class Producer {
       tile::arrive_expecting(full, Rows::kBytes + kStatisticBytes);
 #pragma unroll
       for (int p = 0; p < Rows::kPanels; ++p)
-        tile::copy_box(tile::shared_address(to.panel(p)), map, p * Rows::kLine, row, head,
-                       batch, tile::shared_address(full));
+        tile::copy_box(tile::shared_address(to.panel(p)), map, p * Rows::kLine, row, head, batch,
+                       tile::shared_address(full));
       copy_bytes(numbers, from + statistics, kStatisticBytes, full);
     };
     const int q = q_at_.stage, g = g_at_.stage;

@@ -31,7 +31,8 @@ inline constexpr KernelRow kSm90AttentionBackwardRows[] = {
      .why = "heads of up to 128: dK and dV of 128 keys stay in registers",
      .measured = ""},
     {.name = "sm90_attention_backward_d128_q64_k128_s4_dq128",
-     .tile = {.m = 64, .n = 128, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .dq_queries = 128},
+     .tile =
+         {.m = 64, .n = 128, .k = 128, .stages = 4, .warpgroups = 2, .v = 128, .dq_queries = 128},
      .dtypes = kAttentionBackwardDtypes,
      .why = "lists in a fixed order, with heads of up to 128: no thread block waits for another",
      .measured = ""},
@@ -51,17 +52,21 @@ inline constexpr KernelRow kSm90AttentionBackwardRows[] = {
      .why = "heads of up to 256: dK and dV of 64 keys stay in registers",
      .measured = ""},
     {.name = "sm90_attention_backward_d192_v128_q64_k64_s3_dq128",
-     .tile = {.m = 64, .n = 64, .k = 192, .stages = 3, .warpgroups = 2, .v = 128, .dq_queries = 128},
+     .tile =
+         {.m = 64, .n = 64, .k = 192, .stages = 3, .warpgroups = 2, .v = 128, .dq_queries = 128},
      .dtypes = kAttentionBackwardDtypes,
-     .why = "heads of up to 192 with values of up to 128: dQ in a kernel of its own leaves room for more stages",
+     .why = "heads of up to 192 with values of up to 128: dQ in a kernel of its own leaves room "
+            "for more stages",
      .measured = ""},
     {.name = "sm90_attention_backward_d192_q64_k64_s3_dq128",
-     .tile = {.m = 64, .n = 64, .k = 192, .stages = 3, .warpgroups = 2, .v = 192, .dq_queries = 128},
+     .tile =
+         {.m = 64, .n = 64, .k = 192, .stages = 3, .warpgroups = 2, .v = 192, .dq_queries = 128},
      .dtypes = kAttentionBackwardDtypes,
      .why = "heads of up to 192: dQ in a kernel of its own leaves room for more stages",
      .measured = ""},
     {.name = "sm90_attention_backward_d256_q64_k64_s2_dq128",
-     .tile = {.m = 64, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256, .dq_queries = 128},
+     .tile =
+         {.m = 64, .n = 64, .k = 256, .stages = 2, .warpgroups = 2, .v = 256, .dq_queries = 128},
      .dtypes = kAttentionBackwardDtypes,
      .why = "heads of up to 256: dQ in a kernel of its own leaves room for more stages",
      .measured = ""},

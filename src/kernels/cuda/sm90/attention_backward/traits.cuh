@@ -41,8 +41,8 @@ struct Traits {
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   // Whether this kernel computes dQ and adds it to the sums, or another kernel computes it.
   static constexpr bool kSendsDq = kTile.dq_queries == 0;
-  // Stages of Q, and of dO: beside buffers of dS and dQ, shared memory has no room for two blocks of
-  // 256 columns each.
+  // Stages of Q, and of dO: beside buffers of dS and dQ, shared memory has no room for two blocks
+  // of 256 columns each.
   static constexpr int kStages = kTile.stages;
   static constexpr int kGradientStages = kSendsDq && kDimV > 192 ? 1 : kStages;
   static constexpr int kConsumers = kTile.warpgroups, kThreads = (kConsumers + 1) * kWarpgroup;
@@ -105,9 +105,9 @@ struct Traits {
     alignas(128) float4 p[kPBuffers][kM / 8][kWarpgroup];
   };
   struct NoBuffers {};
-  struct Shared : Operands,
-                  std::conditional_t<kSendsDq, DqBuffers,
-                                     std::conditional_t<kHandsP, PBuffers, NoBuffers>> {
+  struct Shared
+      : Operands,
+        std::conditional_t<kSendsDq, DqBuffers, std::conditional_t<kHandsP, PBuffers, NoBuffers>> {
     alignas(16) float lse[kStages][kM], delta[kGradientStages][kM];
     BackwardStep steps[kStepDescriptors][kBlocks];
     TileDescriptor tiles[kTiles];

@@ -9,8 +9,8 @@
 // P and hands it to the second through shared memory, in fp32.
 namespace tessera::cuda::sm90::attention_backward {
 
-/// P of a step, in shared memory. Both consumers hold the same pairs of keys and queries in the same
-/// registers, so thread i writes what thread i reads.
+/// P of a step, in shared memory. Both consumers hold the same pairs of keys and queries in the
+/// same registers, so thread i writes what thread i reads.
 template <class T>
 class HandedP {
  public:
