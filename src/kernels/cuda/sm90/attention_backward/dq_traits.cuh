@@ -34,8 +34,9 @@ struct DqTraits : forward::Shape<planning::dq_tile(kOfRow), ElementType> {
   static constexpr int kStages = Base::kTile.stages;
   static constexpr int kValueStages = planning::dq_value_stages(kOfRow);
   static_assert(kStages >= 2 && kValueStages >= 1);
-  // One buffer of Q and dO; the last stage of K is in use longer than they are.
-  static constexpr int kQueryStages = 1, kKeysBeforeQueries = kStages - 1;
+  // One buffer of Q and dO, which the first step needs whole: all other loads come after theirs,
+  // but for its K.
+  static constexpr int kQueryStages = 1, kKeysBeforeQueries = 1;
   static constexpr bool kConsumersStore = true;
   static constexpr int kGradientPanels = Gradients::kPanels;
   static constexpr int kStepDescriptors = 40, kTileDescriptors = 3, kVPostDescriptors = 3;
