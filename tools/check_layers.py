@@ -57,7 +57,8 @@ RULES = {
 }
 
 # Families of which others use parts, as they have no folder of building blocks like sm90/tile.
-SHARED_FAMILIES = {"src/kernels/cuda/sm80/attention", "src/kernels/cuda/spgemm"}
+SHARED_FAMILIES = {"src/kernels/cuda/sm80/attention", "src/kernels/cuda/sm90/attention",
+                   "src/kernels/cuda/spgemm"}
 
 OUTSIDE = {
     "posix": r"(unistd|sched|pthread|fcntl|dlfcn|poll|signal|spawn|termios|sys/.*)\.h",

@@ -48,7 +48,7 @@ class Layout {
   }
 
  private:
-  static constexpr std::size_t kBytes = 288;
+  static constexpr std::size_t kBytes = 320;
   template <class T>
   static constexpr char kTag = 0;
   const void* tag_ = nullptr;

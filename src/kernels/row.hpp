@@ -14,6 +14,9 @@ struct Tile {
   int v = 0;                // attention on a GPU: head dimension of V
   int row_groups = 1;       // attention on a GPU: row groups with a list each, per tile
   int kv_splits = 1;        // attention on a GPU: KV splits inside a CTA
+  // Attention backward on Hopper: queries per tile of a second kernel, which computes dQ alone; 0:
+  // the main kernel adds it up.
+  int dq_queries = 0;
   friend constexpr bool operator==(const Tile&, const Tile&) = default;
 };
 

@@ -40,6 +40,7 @@ std::string facts(const KernelFamily& family, const KernelRow& row) {
     if (t.stages > 0) text += fact("s", t.stages);
     if (t.row_groups > 1) text += fact("lists", t.row_groups);
     if (t.kv_splits > 1) text += fact("split", t.kv_splits);
+    if (t.dq_queries > 0) text += fact("dq", t.dq_queries);
     if (family.backend == Backend::sm80) text += fact("w", t.warpgroups * 4);
     return text;
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "tests/unit/selecting.hpp"
@@ -47,12 +48,12 @@ TEST(Sm90AttentionBackward, ChoosesTheRowOfTheHeadDimension) {
   EXPECT_EQ(chosen(80, 80), "sm90_attention_backward_d96_q64_k128_s3");
   EXPECT_EQ(chosen(128, 128), "sm90_attention_backward_d128_q64_k128_s3");
   EXPECT_EQ(chosen(64, 128), "sm90_attention_backward_d128_q64_k128_s3");
-  EXPECT_EQ(chosen(136, 128), "sm90_attention_backward_d192_v128_q64_k64_s3");
-  EXPECT_EQ(chosen(192, 128), "sm90_attention_backward_d192_v128_q64_k64_s3");
-  EXPECT_EQ(chosen(192, 192), "sm90_attention_backward_d192_q64_k64_s2");
-  EXPECT_EQ(chosen(128, 192), "sm90_attention_backward_d192_q64_k64_s2");
-  EXPECT_EQ(chosen(200, 64), "sm90_attention_backward_d256_q64_k64_s2");
-  EXPECT_EQ(chosen(256, 256), "sm90_attention_backward_d256_q64_k64_s2");
+  EXPECT_EQ(chosen(136, 128), "sm90_attention_backward_d192_v128_q64_k64_s3_dq128");
+  EXPECT_EQ(chosen(192, 128), "sm90_attention_backward_d192_v128_q64_k64_s3_dq128");
+  EXPECT_EQ(chosen(192, 192), "sm90_attention_backward_d192_q64_k64_s3_dq128");
+  EXPECT_EQ(chosen(128, 192), "sm90_attention_backward_d192_q64_k64_s3_dq128");
+  EXPECT_EQ(chosen(200, 64), "sm90_attention_backward_d256_q64_k64_s2_dq128");
+  EXPECT_EQ(chosen(256, 256), "sm90_attention_backward_d256_q64_k64_s2_dq128");
 }
 
 TEST(Sm90AttentionBackward, NarrowHeadsHaveTwoBlocksPerStepButForFewQueriesAndSoftcaps) {
@@ -68,13 +69,32 @@ TEST(Sm90AttentionBackward, NarrowHeadsHaveTwoBlocksPerStepButForFewQueriesAndSo
   EXPECT_EQ(capped.workspace_bytes - bytes, 32 * 8 * 4);
 }
 
-TEST(Sm90AttentionBackward, WideHeadsHaveTheSameTilesAndMoreParts) {
+TEST(Sm90AttentionBackward, WideHeadsHaveTwoKernelsAndNoSums) {
   for (const std::int64_t dim : {192, 256}) {
-    const Plan plan = on_h100(problem_of({.dim = dim, .dim_v = dim}));
-    EXPECT_EQ(plan.planned->layout.get<BackwardLayout>().tiles, 2 * 4 * 8);
-    const std::int64_t blocks = 32 * 8, parts = dim / 64;  // a turn counter per part
-    EXPECT_EQ(plan.workspace_bytes, blocks * (2 * 64 * 4 + 64 * dim * 4 + parts * 4) + 128);
+    const AttentionBackwardProblem p = problem_of({.dim = dim, .dim_v = dim});
+    const Plan plan = on_h100(p);
+    const auto layout = plan.planned->layout.get<BackwardLayout>();
+    EXPECT_EQ(layout.tiles, 2 * 4 * 8);
+    EXPECT_EQ(layout.turns, 0);
+    EXPECT_EQ(layout.section, 1);  // any order of key tiles
+    EXPECT_EQ(layout.dq.tiles, 2 * 8 * 8);
+    EXPECT_EQ(layout.dq.whole, layout.dq.tiles);  // none is split
+    const std::int64_t blocks = 32 * 8;
+    EXPECT_EQ(plan.workspace_bytes, blocks * 2 * 64 * 4 + 128);  // statistics and the ticket
+    EXPECT_NE(text_of(p).find("dq in a kernel of its own; 128 tiles"), std::string::npos)
+        << text_of(p);
   }
+}
+
+TEST(Sm90AttentionBackward, StagesOfKeysAndValuesFillSharedMemory) {
+  const auto stages = [](const char* name) {
+    const Tile& tile = row_named(std::string("sm90_attention_backward_") + name).tile;
+    return std::pair(dq_key_stages(tile), dq_value_stages(tile));
+  };
+  EXPECT_EQ(stages("d128_q64_k128_s4_dq128"), std::pair(5, 5));
+  EXPECT_EQ(stages("d192_v128_q64_k64_s3_dq128"), std::pair(4, 3));
+  EXPECT_EQ(stages("d192_q64_k64_s3_dq128"), std::pair(3, 2));
+  EXPECT_EQ(stages("d256_q64_k64_s2_dq128"), std::pair(2, 1));
 }
 
 TEST(Sm90AttentionBackward, CountsTilesAndBytes) {
@@ -192,6 +212,28 @@ TEST(Sm90AttentionBackward, ComposesBlockMasks) {
   EXPECT_EQ(layout.edges.tiles, 8);
   EXPECT_EQ(layout.edges.row_words, 1);
   EXPECT_NE(text_of(p).find("blocks composed into 64 x 64"), std::string::npos) << text_of(p);
+}
+
+TEST(Sm90AttentionBackward, ListsInAFixedOrderHaveTwoKernels) {
+  AttentionBackwardProblem p = problem_of({.batch = 1, .length = 32768, .kv_heads = 8});
+  const auto chosen = [&] { return std::string(on_h100(p).kernel_name); };
+  EXPECT_EQ(chosen(), "sm90_attention_backward_d128_q64_k128_s3");
+  BlockMask& mask = p.forward.mask;
+  mask.block_q = mask.block_kv = 128;
+  mask.full.counts = tensor(nullptr, DType::i32, {1, 1, 256});
+  mask.full.indices = tensor(nullptr, DType::i32, {1, 1, 256, 32});
+  EXPECT_EQ(chosen(), "sm90_attention_backward_d128_q64_k128_s4_dq128");
+  EXPECT_FALSE(on_h100(p).planned->layout.get<BackwardLayout>().dq.composed);
+  p.deterministic = false;
+  EXPECT_EQ(chosen(), "sm90_attention_backward_d128_q64_k128_s3");
+  // Blocks that the tiles of neither kernel fit are composed for each.
+  p.deterministic = true;
+  mask.block_q = mask.block_kv = 64;
+  mask.full.counts = tensor(nullptr, DType::i32, {1, 1, 512});
+  mask.full.indices = tensor(nullptr, DType::i32, {1, 1, 512, 64});
+  const auto layout = on_h100(p).planned->layout.get<BackwardLayout>();
+  EXPECT_EQ(layout.edges.mask.queries, 64);
+  EXPECT_EQ(layout.dq.composed.queries, 128);
 }
 
 TEST(Sm90AttentionBackward, SizesOfZeroNeedNoTiles) {

@@ -38,14 +38,15 @@ __device__ __forceinline__ std::uint64_t read_bits(const ElementMasks& masks, co
   return bits;
 }
 
-/// Sets the masked scores of a thread's two rows (`row`, `row` + 8) to -inf. Of each eight columns
-/// the thread holds two, from `first_column` on. `kListRows`: rows of the tile that share a list;
-/// 0: all.
+/// Sets the masked scores of a thread's two rows (`row`, `row` + 8) to -inf, or to `masked`. Of
+/// each eight columns the thread holds two, from `first_column` on. `kListRows`: rows of the tile
+/// that share a list; 0: all.
 template <int kListRows, int kPieces>
 __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::kKeyPiece / 2],
                                             const StepDescriptor<kPieces>& step,
                                             const TileDescriptor& tile, const Walk& walk,
-                                            const ElementMasks& masks, int row, int first_column) {
+                                            const ElementMasks& masks, int row, int first_column,
+                                            float masked = -INFINITY) {
   const int row_of_list = kListRows > 0 ? row % kListRows : row;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
@@ -66,7 +67,7 @@ __device__ __forceinline__ void mask_scores(float (&score)[kPieces * planning::k
 #pragma unroll
       for (int j = 0; j < 16; ++j)
         if ((seen >> (j / 2 * 8 + j % 2) & 1) == 0)
-          score[(p * 8 + j / 2) * 4 + half * 2 + j % 2] = -INFINITY;
+          score[(p * 8 + j / 2) * 4 + half * 2 + j % 2] = masked;
     }
   }
 }

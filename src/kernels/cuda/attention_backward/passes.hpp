@@ -7,11 +7,17 @@
 
 namespace tessera::cuda::attention_backward {
 
+/// Where the main kernel adds up dQ.
+struct NoDqKernel {
+  void operator()(const auto&...) const {}
+};
+
 /// Launches all kernels of a backward pass. `main(problem, shape, walk, scratch)` launches the main
-/// one, whose sums of dQ are in `order`.
-template <class Main>
+/// one, whose sums of dQ are in `order`; `dq`, with the same arguments, the one that computes dQ
+/// alone, where the row has one.
+template <class Main, class Dq = NoDqKernel>
 void launch_passes(const planning::Call& call, const planning::Tile& tile, SumsOrder order,
-                   const Main& main) {
+                   const Main& main, const Dq& dq = {}) {
   const auto& problem = std::get<AttentionBackwardProblem>(call.problem);
   const auto& shape = std::get<planning::AttentionBackwardShape>(call.shape);
   const auto& layout = call.planned.layout.get<planning::BackwardLayout>();
@@ -27,10 +33,12 @@ void launch_passes(const planning::Call& call, const planning::Tile& tile, SumsO
           "cudaMemsetAsync");
   if (problem.dsinks) compute_dsinks(problem, walk, scratch, call.stream);
   if (!problem.dq && !problem.dk && !problem.dv) return;
-  if (layout.tiles > 0) {
+  const bool apart = tile.dq_queries > 0;
+  if (layout.tiles > 0 && (!apart || problem.dk || problem.dv)) {
     if (layout.edges) write_edges(problem.forward, shape, walk, call.stream);
     main(problem, shape, walk, scratch);
   }
+  if (apart && problem.dq && shape.q_total > 0) dq(problem, shape, walk, scratch);
   convert_sums(problem, shape, walk, scratch, tile.k, order, call.stream);
 }
 

@@ -21,10 +21,10 @@ constexpr double kMaxShareOfTime = 0.97;
 /// step: with more heads in turns, fewer tiles of one head start together. With fewer, more thread
 /// blocks share a head's Q, dO and sums of dQ in L2. Without an order that alone counts, but where
 /// later tiles are much shorter, long ones of several heads have to come first.
-std::int64_t heads_in_turns(const AttentionBackwardShape& s) {
+std::int64_t heads_in_turns(const AttentionBackwardShape& s, bool in_order) {
   const std::int64_t blocks = ceil_div(s.q_length, kQueriesPerBlock);
   const bool limited = s.window_left >= 0 || s.window_right >= 0;
-  if (s.any_order) return limited && blocks < 128 ? 4 : 1;
+  if (!in_order) return limited && blocks < 128 ? 4 : 1;
   if (blocks < 64) return 16;
   return blocks >= 224 && !limited && !s.masked ? 4 : 8;
 }
@@ -40,9 +40,10 @@ double bytes_of_shares(const AttentionBackwardShape& s, const TileShares& tile_s
 /// next tile, so all shares of a head that divide blocks are in one section: no tile waits for one
 /// that is handed out after it.
 std::int64_t section_of(const AttentionBackwardShape& s, std::int64_t shares,
-                        const TileShares& tile_shares) {
+                        const TileShares& tile_shares, bool in_order) {
   if (s.kv_layout == KvLayout::packed) return shares;
-  const std::int64_t heads = std::max<std::int64_t>(heads_in_turns(s) / tile_shares.blocks, 1);
+  const std::int64_t heads =
+      std::max<std::int64_t>(heads_in_turns(s, in_order) / tile_shares.blocks, 1);
   return std::min(heads * tile_shares.blocks, s.batch * shares);
 }
 
@@ -83,8 +84,8 @@ BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileS
   const std::int64_t shares = s.kv_heads * tile_shares.count();
   layout.tiles = s.kv_total > 0 ? key_tiles(s).bound(s.batch, s.kv_total) * shares : 0;
   layout.tile_shares = tile_shares;
-  layout.section = section_of(s, shares, tile_shares);
   layout.turns = s.any_order ? 0 : turns;
+  layout.section = section_of(s, shares, tile_shares, layout.turns > 0);
   layout.copies_dout = !s.dout_readable;
   if (s.q_total > 0 && s.kv_total > 0) layout.edges = edge_sizes(s);
   return layout;
@@ -104,7 +105,10 @@ std::string describe_backward(const BackwardLayout& layout) {
   const int shares = layout.tile_shares.count();
   std::string text = "; " + std::to_string(layout.tiles / shares) + " key tiles";
   if (shares > 1) text += " in " + std::to_string(shares) + " shares each";
-  if (layout.turns == 0) text += ", sums of dq in any order";
+  if (layout.dq.queries > 0)
+    text += ", dq in a kernel of its own" + describe_layout(layout.dq);
+  else if (layout.turns == 0)
+    text += ", sums of dq in any order";
   if (layout.copies_dout) text += ", dout copied to rows that TMA can read";
   if (layout.edges)
     text += ", blocks composed into " + std::to_string(kQueriesPerBlock) + " x " +
@@ -126,8 +130,9 @@ double seconds_around(const BackwardLayout& layout) {
 double memory_seconds(const AttentionBackwardShape& s, const BackwardLayout& layout,
                       const Tile& tile, double work_bytes, const DeviceFacts& device) {
   if (device.memory_tbs <= 0) return 0;
-  const double sums =
-      real(layout.query_blocks) * real(s.heads) * kQueriesPerBlock * tile.k * sizeof(float);
+  const double sums = tile.dq_queries > 0 ? 0
+                                          : real(layout.query_blocks) * real(s.heads) *
+                                                kQueriesPerBlock * tile.k * sizeof(float);
   return (work_bytes + 2 * (sums + bytes_of_shares(s, layout.tile_shares))) /
          (device.memory_tbs * 1e12);
 }
@@ -157,12 +162,16 @@ BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
   const Size blocks = Size(layout.query_blocks) * s.heads;
   scratch.lse = carver.add<float>(blocks * kQueriesPerBlock);
   scratch.delta = carver.add<float>(blocks * kQueriesPerBlock);
-  scratch.dq = carver.add<float>(blocks * kQueriesPerBlock * tile.k);
-  scratch.turns_per_block = layout.turns;
-  if (layout.turns > 0)
-    scratch.turns = carver.add<std::int32_t>(blocks * layout.turns);
-  else
-    scratch.cleared = kQueriesPerBlock * tile.k;
+  if (tile.dq_queries > 0) {
+    scratch.dq_walk = carve_attention_scratch(carver, tile, layout.dq);
+  } else {
+    scratch.dq = carver.add<float>(blocks * kQueriesPerBlock * tile.k);
+    scratch.turns_per_block = layout.turns;
+    if (layout.turns > 0)
+      scratch.turns = carver.add<std::int32_t>(blocks * layout.turns);
+    else
+      scratch.cleared = kQueriesPerBlock * tile.k;
+  }
   scratch.ticket = carver.add<std::int32_t>(1);
   if (layout.tile_shares.count() > 1) {
     const Size rows = Size(s.kv_total) * s.kv_heads * layout.tile_shares.count();

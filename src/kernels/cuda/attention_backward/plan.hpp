@@ -6,6 +6,7 @@
 #include <tessera/attention.hpp>
 
 #include "src/core/carver.hpp"
+#include "src/kernels/cuda/attention/walk.hpp"
 #include "src/kernels/family.hpp"
 #include "src/walk/backward_walk.hpp"
 
@@ -19,9 +20,12 @@ struct BackwardLayout {
   std::int64_t query_blocks = 0;  // numbers of blocks of queries per head
   TileShares tile_shares;         // what divides the walk of a key tile
   std::int64_t section = 1;       // shares whose tiles are handed out in turns
-  int turns = 1;                  // turn counters per block of queries; 0: dQ is added in any order
-  bool copies_dout = false;       // rows of dout cannot be copied in words of 16 bytes
-  EdgeSizes edges;                // of a block mask
+  // Turn counters per block of queries; 0: the main kernel adds dQ in any order, or does not add
+  // it.
+  int turns = 1;
+  bool copies_dout = false;  // rows of dout cannot be copied in words of 16 bytes
+  EdgeSizes edges;           // of a block mask
+  AttentionLayout dq;        // of the kernel that computes dQ alone; no tiles: there is none
 };
 
 /// Thread blocks per key tile: each has `n` of its keys.
@@ -37,7 +41,7 @@ struct TileCosts {
 /// The shares of a key tile with the least time: many of them fill the SMs where tiles are few.
 TileShares best_shares(const AttentionBackwardShape& s, const TileCosts& costs);
 
-/// `turns`: turn counters per block of queries, where sums have an order.
+/// `turns`: turn counters per block of queries, where sums of dQ have an order; 0: there are none.
 BackwardLayout backward_layout(const AttentionBackwardShape& s, int turns, TileShares tile_shares);
 
 /// Adds the reasons that depend on a layout.
@@ -62,7 +66,7 @@ BackwardWalk backward_walk(const AttentionProblem& problem, const AttentionShape
 struct BackwardScratch {
   float* lse = nullptr;           // -log2(e) * lse, in the order of `mixed_query`
   float* delta = nullptr;         // rowsum(dO * O) - dlse, likewise
-  float* dq = nullptr;            // in the order of `SumsOrder`
+  float* dq = nullptr;            // in the order of `SumsOrder`; null: the main kernel adds none
   std::int32_t* turns = nullptr;  // null: sums of dQ are added in any order
   int turns_per_block = 0;
   int cleared = 0;                     // numbers of a block's sums that have to be zero at first
@@ -70,6 +74,7 @@ struct BackwardScratch {
   float *dk = nullptr, *dv = nullptr;  // sums of shares: [rows of k, shares, dim or dim_v]
   void* dout = nullptr;                // a readable copy: [rows of q, heads, dim_v]
   BlockEdges edges;
+  AttentionScratch dq_walk;  // of the kernel that computes dQ alone
 };
 BackwardScratch carve_backward(core::Carver& carver, const AttentionShape& s,
                                const BackwardLayout& layout, const Tile& tile);

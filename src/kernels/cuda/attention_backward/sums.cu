@@ -136,7 +136,7 @@ void convert_sums(const AttentionBackwardProblem& problem, const planning::Atten
   const auto blocks_of = [](const SharedGradient& g) {
     return static_cast<unsigned>((g.threads() + kThreads - 1) / kThreads);
   };
-  const bool has_dq = problem.dq && shape.q_total > 0;
+  const bool has_dq = scratch.dq && problem.dq && shape.q_total > 0;
   const unsigned of_dq = has_dq ? static_cast<unsigned>(blocks_of_heads(walk)) : 0;
   const unsigned of_dk = blocks_of(dk), blocks = of_dq + of_dk + blocks_of(dv);
   if (blocks == 0) return;

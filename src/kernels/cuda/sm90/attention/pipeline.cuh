@@ -40,6 +40,11 @@ struct Pipeline {
   // consumers have read this one, and consumers store results from registers.
   static constexpr int kQueryStages = kMaxBytes <= 224 * 1024 ? 2 : 1;
   static constexpr bool kConsumersStore = kQueryStages == 1;
+  static constexpr int kValueStages = kStages;
+  // With one Q buffer: the steps whose K is requested before the tile's Q, which waits until the
+  // tile before has been read.
+  static constexpr int kKeysBeforeQueries = kStages;
+  static constexpr int kGradientPanels = 0;  // of dO, loaded with Q where a kernel computes dQ
   // The first QK of a tile overlaps the last PV of the tile before. Not with KV splits: the splits
   // overlap each other, and merging them needs the registers of those scores.
   static constexpr bool kOverlapsTiles = kQueryStages > 1 && Shape::kKvSplits == 1;

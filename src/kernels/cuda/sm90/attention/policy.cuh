@@ -48,6 +48,9 @@ struct Policy {
   // With four consumers, values that can be recomputed are hidden from the compiler, so that it
   // does not keep them in registers.
   static constexpr bool kFewRegisters = Shape::kConsumers > 3;
+  // Which rows a product adds up over the keys, with P or dS as its left operand: those of V, or of
+  // K where a kernel computes dQ. NaN in rows that no query sees would spoil the sum.
+  static constexpr bool kAddsUpKeys = false;
   // How the step flags become warp-uniform, which ptxas needs to keep a warp converged: by votes in
   // kernel rows whose consumers leave early; in the others by a shuffle, with two consumers at each
   // use.

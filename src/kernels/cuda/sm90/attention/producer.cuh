@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/sm90/attention/boxes.cuh"
@@ -9,15 +10,16 @@
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 
 // Two warps fill the rings: the producer warp issues the TMA loads of each step descriptor; the V
-// post-process warp zeroes rows of V that no query sees.
+// post-process warp zeroes rows of V that no query sees. The kernel that computes dQ has the same
+// warps: there Q comes with dO, and rows of K are zeroed (kAddsUpKeys).
 namespace tessera::cuda::sm90::attention {
 
 /// The producer. One lane runs it, chosen by elect.sync so that the compiler knows that only one
 /// lane issues copies.
-template <class T>
+template <class T, class KernelArguments = Arguments>
 class Producer {
  public:
-  __device__ Producer(const Arguments& args, typename T::Shared& shared)
+  __device__ Producer(const KernelArguments& args, typename T::Shared& shared)
       : args_(args), shared_(shared) {}
 
   __device__ void run() {
@@ -65,13 +67,19 @@ class Producer {
       tile::arrive(full);
     } else {
       constexpr int kPanels = T::Queries::panels_of(T::kDim);
-      tile::arrive_expecting(full, kPanels * args_.walk.rows() * T::Queries::kLineBytes);
+      tile::arrive_expecting(
+          full, (kPanels + T::kGradientPanels) * args_.walk.rows() * T::Queries::kLineBytes);
+      const auto load = [&](auto& rows, int p, const CUtensorMap& map) {
+        load_evict_first(tile::shared_address(rows.panel(p)), map, p * T::Queries::kLine, 0,
+                         descriptor.q_begin + descriptor.first_query, descriptor.head_group,
+                         args_.walk.packed_q ? 0 : descriptor.batch, tile::shared_address(full));
+      };
 #pragma unroll
-      for (int p = 0; p < kPanels; ++p)
-        load_evict_first(tile::shared_address(shared_.q[q].panel(p)), args_.q,
-                         p * T::Queries::kLine, 0, descriptor.q_begin + descriptor.first_query,
-                         descriptor.head_group, args_.walk.packed_q ? 0 : descriptor.batch,
-                         tile::shared_address(full));
+      for (int p = 0; p < kPanels; ++p) load(shared_.q[q], p, args_.q);
+      if constexpr (T::kGradientPanels > 0) {
+#pragma unroll
+        for (int p = 0; p < T::kGradientPanels; ++p) load(shared_.gradients, p, args_.dout);
+      }
     }
   }
 
@@ -92,7 +100,7 @@ class Producer {
   __device__ void walk(const TileDescriptor& descriptor) {
     // With one Q buffer, the first K loads are issued before the wait for the previous tile's Q to
     // be read.
-    int free = T::kStages - 1;
+    int free = T::kKeysBeforeQueries - 1;
     for (bool last = false; !last;) {
       const unsigned place = step_ % T::kStepDescriptors;
       tile::wait(&shared_.step_ring.full[place], step_ / T::kStepDescriptors % 2);
@@ -101,28 +109,28 @@ class Producer {
 
       tile::wait(&shared_.k_ring.empty[at_.stage], at_.parity ^ 1);
       shared_.stage_steps[at_.stage] = step;
-      tile::arrive_expecting(&shared_.k_ring.full[at_.stage], T::Keys::kBytes);
+      std::uint64_t* k_full = &shared_.k_ring.full[at_.stage];
+      if constexpr (T::kAddsUpKeys) k_full = post_processed(k_full, place, at_.stage);
+      tile::arrive_expecting(k_full, T::Keys::kBytes);
       const auto keys = [&](int panel, int row) {
         return shared_.keys[at_.stage].panel(panel, row);
       };
-      copy<typename T::Keys>(keys, args_.k, shared_.places[place], descriptor.kv_head,
-                             &shared_.k_ring.full[at_.stage]);
+      copy<typename T::Keys>(keys, args_.k, shared_.places[place], descriptor.kv_head, k_full);
       if (T::kConsumersStore && free-- == 0) request_q(descriptor);
 
-      tile::wait(&shared_.v_ring.empty[at_.stage], at_.parity ^ 1);
-      std::uint64_t* full = &shared_.v_ring.full[at_.stage];
-      if (is_ragged(shared_.kept[place])) {
-        request_v_post_process(shared_.kept[place]);
-        full = &shared_.v_landed[at_.stage];
-      }
+      auto& v_at = value_place();
+      tile::wait(&shared_.v_ring.empty[v_at.stage], v_at.parity ^ 1);
+      std::uint64_t* full = &shared_.v_ring.full[v_at.stage];
+      if constexpr (!T::kAddsUpKeys) full = post_processed(full, place, v_at.stage);
       tile::arrive_expecting(full, T::Values::kBytes);
       const auto values = [&](int panel, int row) {
-        return shared_.values[at_.stage].panel(panel, row);
+        return shared_.values[v_at.stage].panel(panel, row);
       };
       copy<typename T::Values>(values, args_.v, shared_.places[place], descriptor.kv_head, full);
       tile::arrive(&shared_.step_ring.empty[place]);
       ++step_;
       at_.advance();
+      if constexpr (T::kValueStages != T::kStages) v_at.advance();
       if constexpr (!T::kConsumersStore) look_ahead();
     }
   }
@@ -149,10 +157,19 @@ class Producer {
     return all != kAllKeys;
   }
 
-  /// Hands the current stage of V to the V post-process warp.
-  __device__ void request_v_post_process(const std::uint64_t (&kept)[T::kPieces]) {
+  /// The barrier on which the rows of stage `stage` complete, which are those of step descriptor
+  /// `place`: `full` or, if some must be zeroed, one of the V post-process warp, which arrives
+  /// there.
+  __device__ std::uint64_t* post_processed(std::uint64_t* full, unsigned place, int stage) {
+    if (!is_ragged(shared_.kept[place])) return full;
+    request_v_post_process(shared_.kept[place], stage);
+    return &shared_.v_landed[stage];
+  }
+
+  /// Hands a stage to the V post-process warp.
+  __device__ void request_v_post_process(const std::uint64_t (&kept)[T::kPieces], int stage) {
     auto& descriptor = next_v_post_descriptor();
-    descriptor.stage = at_.stage;
+    descriptor.stage = stage;
 #pragma unroll
     for (int p = 0; p < T::kPieces; ++p) descriptor.kept[p] = kept[p];
     tile::arrive(&shared_.v_post_ring.full[v_posts_++ % T::kVPostDescriptors]);
@@ -169,15 +186,25 @@ class Producer {
     tile::arrive(&shared_.v_post_ring.full[v_posts_ % T::kVPostDescriptors]);
   }
 
-  const Arguments& args_;
+  /// The next stage of V: K's, if there are as many.
+  __device__ auto& value_place() {
+    if constexpr (T::kValueStages == T::kStages)
+      return at_;
+    else
+      return v_at_;
+  }
+
+  const KernelArguments& args_;
   typename T::Shared& shared_;
   tile::RingCursor<T::kStages> at_;
+  tile::RingCursor<T::kValueStages> v_at_;
   // Counters. `q_tiles_`: tiles whose Q has been requested.
   unsigned tile_ = 0, q_tiles_ = 0, step_ = 0, v_posts_ = 0;
 };
 
 /// The V post-process warp. V rows that no query of the tile sees may hold NaN, and P = 0 does not
 /// hide them (0 * NaN is NaN), so this warp zeroes them before it hands the stage to the consumers.
+/// Where a product adds up rows of K, it does so with K.
 template <class T>
 __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int lane) {
   tile::RingCursor<T::kVPostDescriptors> at;
@@ -189,7 +216,15 @@ __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int l
     if (stage < 0) return;
     tile::wait(&shared.v_landed[stage], parities >> stage & 1);
     parities ^= 1u << stage;
-    constexpr int kLanes = T::Values::kLineBytes / 16;  // 16-byte chunks per line
+    auto& rows = [&]() -> auto& {
+      if constexpr (T::kAddsUpKeys)
+        return shared.keys[stage];
+      else
+        return shared.values[stage];
+    }
+    ();
+    using Rows = std::remove_reference_t<decltype(rows)>;
+    constexpr int kLanes = Rows::kLineBytes / 16;  // 16-byte chunks per line
 #pragma unroll 1
     for (int piece = 0; piece < T::kPieces; ++piece) {
       const std::uint64_t kept = descriptor.kept[piece];
@@ -197,14 +232,15 @@ __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int l
       for (int row = lane / kLanes; row < planning::kKeyPiece; row += 32 / kLanes) {
         if ((kept >> row & 1) != 0) continue;
 #pragma unroll
-        for (int p = 0; p < T::Values::kPanels; ++p)
-          reinterpret_cast<uint4*>(shared.values[stage].panel(
-              p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
+        for (int p = 0; p < Rows::kPanels; ++p)
+          reinterpret_cast<uint4*>(
+              rows.panel(p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
       }
     }
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     arrive_as_warp(shared.v_post_ring.empty[at.stage], lane);
-    if (lane == 0) tile::arrive(&shared.v_ring.full[stage]);
+    if (lane == 0)
+      tile::arrive(T::kAddsUpKeys ? &shared.k_ring.full[stage] : &shared.v_ring.full[stage]);
     at.advance();
   }
 }

@@ -17,11 +17,13 @@ struct ConsumerMma {
   using Shared = typename T::Shared;
 
   __device__ __forceinline__ ConsumerMma(Shared& of_block, int number)
-      : shared(of_block),
-        consumer(number),
-        ds_by_rows(tile::kept_uniform(of_block.ds[0].by_rows())),
-        keys_by_rows(tile::kept_uniform(of_block.keys.by_rows())) {
-    static_assert(T::Keys::kPanels == T::kColumnParts && T::ScoreGradients::kPanels == T::kBlocks);
+      : shared(of_block), consumer(number) {
+    if constexpr (T::kSendsDq) {
+      static_assert(T::Keys::kPanels == T::kColumnParts &&
+                    T::ScoreGradients::kPanels == T::kBlocks);
+      ds_by_rows = tile::kept_uniform(of_block.ds[0].by_rows());
+      keys_by_rows = tile::kept_uniform(of_block.keys.by_rows());
+    }
   }
 
   /// Begins the sums of a tile. All registers are set, so that none keeps a value of the tile

@@ -1,11 +1,13 @@
 #pragma once
 
 #include "src/kernels/cuda/sm90/attention_backward/consumer.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/key_value_consumer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/producer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/sender.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/tall_consumer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/wide_consumers.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/wide_key_value_consumers.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
 // The kernel: one thread block per SM, which takes one key tile, or half of one, after another. It
@@ -17,11 +19,12 @@ __device__ void init_barriers(typename T::Shared& shared) {
   constexpr int kOfConsumer = kWarpgroup / kLanes * kWarpArrivals;  // arrivals per phase
   constexpr int kOfConsumers = T::kConsumers * kOfConsumer;
   shared.kv_ring.init(kOfConsumers);
-  shared.tile_ring.init(kOfConsumers + T::kSenders, kWarpArrivals);
+  shared.tile_ring.init(kOfConsumers + (T::kSendsDq ? T::kSenders : 0), kWarpArrivals);
   shared.q_ring.init(kOfConsumers);
   shared.g_ring.init(kOfConsumers);
   constexpr int kOfScoreGradients = T::kKeyParts == 1 ? kOfConsumers : kOfConsumer;
   shared.ds_ring.init(kOfScoreGradients, kOfScoreGradients);
+  shared.p_ring.init(kOfConsumer, kOfConsumer);
   shared.step_ring.init(T::kParts);
   for (int buffer = 0; buffer < T::kDqBuffers; ++buffer) {
     tile::ptx::mbarrier_init(&shared.dq_empty[buffer], 1);
@@ -49,12 +52,19 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     cutlass::arch::warpgroup_reg_dealloc<T::kProducerRegisters>();
     if (threadIdx.x < kLanes) {
       Producer<T>(args, shared).run();
-    } else if (tile::elect()) {
-      Sender<T>(args, shared, threadIdx.x / kLanes - 1).run();
+    } else if constexpr (T::kSendsDq) {
+      if (tile::elect()) Sender<T>(args, shared, threadIdx.x / kLanes - 1).run();
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    if constexpr (T::kBlocks > 1)
+    if constexpr (T::kHandsP) {
+      if (warpgroup == 1)
+        WideValueConsumer<T>(args, shared).run();
+      else
+        WideKeyConsumer<T>(args, shared).run();
+    } else if constexpr (!T::kSendsDq)
+      KeyValueConsumer<T>(args, shared, warpgroup - 1).run();
+    else if constexpr (T::kBlocks > 1)
       TallConsumer<T>(args, shared, warpgroup - 1).run();
     else if constexpr (T::kKeyParts == 1)
       Consumer<T>(args, shared, warpgroup - 1).run();

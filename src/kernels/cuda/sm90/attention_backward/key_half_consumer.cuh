@@ -20,8 +20,7 @@ class KeyHalfConsumer : protected ScoreConsumer<T> {
     const KeyRows keys = this->key_rows();
     if (args_.dk.data)
       store_gradient<T::kDim>(args_.dk, keys, this->thread(), mma_.dk, args_.scale);
-    if (args_.dv.data)
-      store_gradient<T::kDimV>(args_.dv, keys, this->thread(), mma_.dv, 1.0f);
+    if (args_.dv.data) store_gradient<T::kDimV>(args_.dv, keys, this->thread(), mma_.dv, 1.0f);
   }
 
   __device__ __forceinline__ void release_queries(int stage) {

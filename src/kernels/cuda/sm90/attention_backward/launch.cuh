@@ -10,6 +10,7 @@
 #include "src/kernels/cuda/attention_backward/passes.hpp"
 #include "src/kernels/cuda/common/element.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
+#include "src/kernels/cuda/sm90/attention_backward/dq_launch.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
@@ -56,17 +57,31 @@ void launch_main(const AttentionBackwardProblem& problem, const planning::Attent
                                                args);
 }
 
+/// Calls launch<kSoftcap>() for a shape: whether the kernels have a softcap.
+template <planning::Tile kTile>
+void with_softcap(const planning::AttentionShape& shape, const auto& launch) {
+  if constexpr (planning::blocks_of_step(kTile) == 1) {
+    if (shape.softcap > 0) return launch.template operator()<true>();
+  }
+  launch.template operator()<false>();
+}
+
 template <planning::Tile kTile, class Element>
 void launch_typed(const Call& call) {
-  launch_passes(call, kTile, SumsOrder::by_lane,
-                [&](const auto& problem, const auto& shape, const auto& walk, const auto& scratch) {
-                  if constexpr (planning::blocks_of_step(kTile) == 1) {
-                    if (shape.softcap > 0)
-                      return launch_main<Traits<kTile, Element, true>>(problem, shape, walk, scratch,
-                                                                       call);
-                  }
-                  launch_main<Traits<kTile, Element, false>>(problem, shape, walk, scratch, call);
-                });
+  const auto main = [&](const auto& problem, const auto& shape, const auto& walk,
+                        const auto& scratch) {
+    with_softcap<kTile>(shape, [&]<bool kSoftcap>() {
+      launch_main<Traits<kTile, Element, kSoftcap>>(problem, shape, walk, scratch, call);
+    });
+  };
+  const auto dq = [&](const auto& problem, const auto& shape, const auto& walk,
+                      const auto& scratch) {
+    if constexpr (kTile.dq_queries > 0)
+      with_softcap<kTile>(shape, [&]<bool kSoftcap>() {
+        launch_dq<DqTraits<kTile, Element, kSoftcap>>(problem, shape, walk, scratch, call);
+      });
+  };
+  launch_passes(call, kTile, SumsOrder::by_lane, main, dq);
 }
 
 template <planning::Tile kTile, unsigned kDtypes>

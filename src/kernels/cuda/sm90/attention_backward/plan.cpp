@@ -16,21 +16,41 @@ namespace {
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
 // Of kTflopsOfOneSm: thread blocks with half a key tile; steps of two blocks of queries, without a
-// block mask and with one, where fewer steps leave more waits for turns (H200: D64, S 16384, 418 ->
-// 461 TFLOPS, causal 402 -> 433, lists of 128 x 128 at S 32768 299 -> 204).
-constexpr double kRateOfHalfTiles = 0.6, kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7;
+// block mask and with one (H200, D64: S 16384 418 -> 461 TFLOPS, causal 402 -> 433, lists of 128 x
+// 128 at S 32768 299 -> 204); two kernels (seven products instead of five); lists whose sums of dQ
+// have an order.
+constexpr double kRateOfHalfTiles = 0.5, kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7,
+                 kRateOfTwoKernels = 0.75, kRateOfOrderedLists = 0.7;
+// Of two kernels: the share of the main one, with four products of seven.
+constexpr double kShareOfMain = 4.0 / 7.0;
+
+double rate_of(const AttentionBackwardShape& s, const Tile& tile) {
+  if (tile.dq_queries > 0) return kRateOfTwoKernels;
+  const double in_order = s.masked && !s.any_order ? kRateOfOrderedLists : 1;
+  if (key_parts(tile) > 1) return kRateOfHalfTiles * in_order;
+  if (blocks_of_step(tile) == 1) return in_order;
+  return (s.masked ? kRateOfTallLists : kRateOfTallSteps) * in_order;
+}
 
 /// Seconds of one SM for the steps of all tiles.
 double step_seconds(const AttentionBackwardShape& s, const Tile& tile, const Work& work,
                     const DeviceFacts& device) {
-  // Where thread blocks have half a key tile, both consumers compute the scores, and a step moves
-  // twice as many bytes per FLOP.
-  const double products = key_parts(tile) > 1 ? 6.0 / 5.0 / kRateOfHalfTiles
-                          : blocks_of_step(tile) > 1
-                              ? 1 / (s.masked ? kRateOfTallLists : kRateOfTallSteps)
-                              : 1;
-  return work.flops * products * padding_of(s, tile) / (kTflopsOfOneSm * 1e12) *
+  return work.flops * padding_of(s, tile) / (rate_of(s, tile) * kTflopsOfOneSm * 1e12) *
          step_factor(device);
+}
+
+/// Seconds of a kernel whose thread blocks need `steps` seconds of one SM for all their steps.
+double kernel_seconds(double steps, double blocks, const DeviceFacts& device) {
+  const double sms = std::max(real(device.units), 1.0);
+  return steps / std::max(std::min(sms, blocks), 1.0) + std::max(blocks / sms, 1.0) * kTileSeconds;
+}
+
+/// The tiles of the kernel that computes dQ alone: they are neither split nor ordered, as the row
+/// states no times.
+AttentionLayout dq_layout(const AttentionBackwardShape& s, const Tile& tile,
+                          const DeviceFacts& device) {
+  return attention_layout(
+      s, {.name = "", .tile = dq_tile(tile), .dtypes = 0, .why = "", .measured = ""}, device.units);
 }
 
 struct AttentionBackward {
@@ -46,13 +66,17 @@ struct AttentionBackward {
 
   static Layout layout(const Shape& s, const KernelRow& row, const DeviceFacts& device,
                        Reasons& reasons) {
+    const bool apart = row.tile.dq_queries > 0;
     const double parts = key_parts(row.tile);
-    const TileCosts costs{real(device.units) / parts,
-                          step_seconds(s, row.tile, work_of(AnyShape(s)), device) / parts,
+    const double steps = step_seconds(s, row.tile, work_of(AnyShape(s)), device);
+    const TileCosts costs{real(device.units) / parts, steps * (apart ? kShareOfMain : 1) / parts,
                           kTileSeconds};
-    Layout at = backward_layout(s, dq_parts(row.tile), best_shares(s, costs));
+    Layout at = backward_layout(s, apart ? 0 : dq_parts(row.tile), best_shares(s, costs));
     at.blocks = std::min<std::int64_t>(at.tiles * key_parts(row.tile), device.units);
     refuse_backward_layout(s, at, reasons);
+    if (!apart) return at;
+    at.dq = dq_layout(s, row.tile, device);
+    refuse_tiles(s, at.dq, reasons);
     return at;
   }
 
@@ -60,11 +84,13 @@ struct AttentionBackward {
                         const DeviceFacts& device) {
     const Tile& tile = row.tile;
     const Work work = work_of(AnyShape(s));
+    const double steps = step_seconds(s, tile, work, device);
     const double blocks = real(at.tiles) * key_parts(tile);
-    const double units = std::max(std::min(real(device.units), blocks), 1.0);
-    const double rounds = blocks / std::max(real(device.units), 1.0);
     const double compute =
-        step_seconds(s, tile, work, device) / units + std::max(rounds, 1.0) * kTileSeconds;
+        tile.dq_queries > 0
+            ? kernel_seconds(kShareOfMain * steps, blocks, device) +
+                  kernel_seconds((1 - kShareOfMain) * steps, real(at.dq.tiles), device)
+            : kernel_seconds(steps, blocks, device);
     return std::max(compute, memory_seconds(s, at, tile, work.bytes, device)) + seconds_around(at);
   }
 

@@ -150,7 +150,8 @@ class Producer {
   /// `described(i)`: block `first + i`.
   template <class Described>
   __device__ void load(int head, int first, const Described& described) {
-    tile::wait(&shared_.step_ring.empty[step_at_.stage], step_at_.parity ^ 1);
+    if constexpr (T::kSendsDq)
+      tile::wait(&shared_.step_ring.empty[step_at_.stage], step_at_.parity ^ 1);
 #pragma unroll 1
     for (int i = 0; i < T::kBlocks; ++i) shared_.steps[step_at_.stage][i] = described(i);
     tile::arrive(&shared_.step_ring.full[step_at_.stage]);
@@ -166,8 +167,8 @@ class Producer {
       tile::arrive_expecting(full, Rows::kBytes + kStatisticBytes);
 #pragma unroll
       for (int p = 0; p < Rows::kPanels; ++p)
-        tile::copy_box(tile::shared_address(to.panel(p)), map, p * Rows::kLine, row, head,
-                       batch, tile::shared_address(full));
+        tile::copy_box(tile::shared_address(to.panel(p)), map, p * Rows::kLine, row, head, batch,
+                       tile::shared_address(full));
       copy_bytes(numbers, from + statistics, kStatisticBytes, full);
     };
     const int q = q_at_.stage, g = g_at_.stage;

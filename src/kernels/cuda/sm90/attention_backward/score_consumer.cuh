@@ -212,8 +212,8 @@ class ScoreConsumer {
  private:
   /// Four queries' statistics: of groups 2j and 2j + 1 of eight queries, two each (mixed_query).
   __device__ __forceinline__ float4 statistics(const float* numbers, int j) const {
-    return reinterpret_cast<const float4*>(numbers)[j / 4 * (T::kBlock / 4) + lane() % 4 * 4 +
-                                                    (j % 4 ^ (lane() % 4 / 2))];
+    return reinterpret_cast<const float4*>(
+        numbers)[j / 4 * (T::kBlock / 4) + lane() % 4 * 4 + (j % 4 ^ (lane() % 4 / 2))];
   }
 };
 

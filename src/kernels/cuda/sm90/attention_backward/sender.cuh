@@ -66,8 +66,7 @@ class Sender {
     std::int32_t* const turn = args_.scratch.turns + block * T::kColumnParts + columns;
     float* const to =
         args_.scratch.dq + block * (T::kBlock * T::kDim) + columns * (T::kBlock * T::kPart);
-    const std::uint32_t bytes =
-        T::kBlock * T::columns_of(columns) * sizeof(float);
+    const std::uint32_t bytes = T::kBlock * T::columns_of(columns) * sizeof(float);
     const bool absent = T::kBlocks > 1 && descriptor.turn == BackwardStep::kAbsent;
     // Usually the turn came long before the sums are complete. Key tiles before this one were
     // handed out before it, so they are running or done.
