@@ -39,10 +39,10 @@ struct Pipeline {
   // in the current tile's buffer. If shared memory holds only one, the next Q is loaded once the
   // consumers have read this one, and consumers store results from registers.
   static constexpr int kQueryStages = kMaxBytes <= 224 * 1024 ? 2 : 1;
-  static constexpr bool kConsumersStore = kQueryStages == 1;
+  static constexpr bool kConsumersStore = kQueryStages == 1 || Shape::kNarrow;
   // The first QK of a tile overlaps the last PV of the tile before. Not with KV splits: the splits
   // overlap each other, and merging them needs the registers of those scores.
-  static constexpr bool kOverlapsTiles = kQueryStages > 1 && Shape::kKvSplits == 1;
+  static constexpr bool kOverlapsTiles = !kConsumersStore && Shape::kKvSplits == 1;
   // More than 32: the scheduler looks up 32 pieces before it publishes their first step.
   static constexpr int kStepDescriptors = kMaxBytes <= 220 * 1024 ? 64 : 40;
   static constexpr int kTileDescriptors = 3, kVPostDescriptors = 3;
