@@ -12,7 +12,19 @@ namespace tessera::cuda::attention {
 
 /// `scale` turns scores into exponents of two; none exceeds `ceiling`.
 struct Exponents {
+  static constexpr float kLift = 0.0f;
   float scale, ceiling = INFINITY;
+
+  __device__ __forceinline__ float scale_of(int) const { return scale; }
+};
+
+/// The same with a scale for each of a thread's rows. P is 2^kLift times as large, for types of
+/// little range.
+struct RowExponents {
+  static constexpr float kLift = 7.0f, ceiling = INFINITY;
+  float scale[2];
+
+  __device__ __forceinline__ float scale_of(int half) const { return scale[half]; }
 };
 
 struct Softmax {
@@ -38,7 +50,7 @@ struct Softmax {
   /// 2^kRescaleThreshold, which is rare after the first step; then calls `rescale` with the factors
   /// for the O accumulator, once for the whole warp, before any exponential.
   template <int kCount>
-  __device__ __forceinline__ void update_by_max(float (&score)[kCount], const Exponents& exponents,
+  __device__ __forceinline__ void update_by_max(float (&score)[kCount], const auto& exponents,
                                                 const auto& rescale) {
     float top[2], total[2];
     find_max_bounds(score, top);
@@ -61,7 +73,7 @@ struct Softmax {
   __device__ __forceinline__ void update_by_series(float (&score)[kCount],
                                                    const float (&series)[3]) {
     float total[2];
-    compute_p(score, total, [&](float x, float row_max) {
+    compute_by(score, total, [&](int, float x, float row_max) {
       const float square = x * x;
       return fmaf(x, fmaf(fmaf(square, series[2], series[1]), square, series[0]), -row_max);
     });
@@ -102,7 +114,8 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       top[half] = quad_max(top[half]);
-      if (!seen(half) & top[half] > -INFINITY) row_max[half] = row_max_for(top[half], exponents);
+      if (!seen(half) & top[half] > -INFINITY)
+        row_max[half] = row_max_for(half, top[half], exponents);
     }
   }
 
@@ -166,9 +179,9 @@ struct Softmax {
   }
 
   /// Whether P would exceed 2^kRescaleThreshold.
-  __device__ __forceinline__ bool exceeds(const float (&top)[2], const Exponents& exponents) const {
-    return agreed(top[0] * exponents.scale > row_max[0] + kRescaleThreshold |
-                  top[1] * exponents.scale > row_max[1] + kRescaleThreshold);
+  __device__ __forceinline__ bool exceeds(const float (&top)[2], const auto& exponents) const {
+    return agreed(top[0] * exponents.scale_of(0) > row_max[0] + kRescaleThreshold |
+                  top[1] * exponents.scale_of(1) > row_max[1] + kRescaleThreshold);
   }
 
   /// The row max for a row whose largest score is `top`: the P of that score becomes 7/8, exact in
@@ -176,35 +189,38 @@ struct Softmax {
   /// first, and a P just above one is rounded by up to twice as much as one just below, always in
   /// the same direction. Under a saturating cap most scores end at the cap, whatever the first one
   /// is; so P at the cap is made exact instead (four bits), and the P of `top` is at most 15/16.
-  __device__ __forceinline__ static float row_max_for(float top, const Exponents& exponents) {
-    constexpr float kAbove = 0.19264507794f, kFar = 120.0f;  // 2^120 is finite
-    const float exponent = top * exponents.scale;
+  template <class OfExponents>
+  __device__ __forceinline__ static float row_max_for(int half, float top,
+                                                      const OfExponents& exponents) {
+    constexpr float kAbove = 0.19264507794f - OfExponents::kLift, kFar = 120.0f;  // 2^120 is finite
+    const float exponent = top * exponents.scale_of(half);
     const float below = exponents.ceiling - exponent;
     if (exponents.ceiling == INFINITY || !(below < kFar)) return exponent + kAbove;
     const int p_at_ceiling = __float_as_int(0.9375f * exp2_fast(below)) & ~0 << 20;
-    return exponents.ceiling - __log2f(__int_as_float(p_at_ceiling));
+    return exponents.ceiling - __log2f(__int_as_float(p_at_ceiling)) - OfExponents::kLift;
   }
 
-  __device__ __forceinline__ void raise_row_maxes(const float (&top)[2], const Exponents& exponents,
+  __device__ __forceinline__ void raise_row_maxes(const float (&top)[2], const auto& exponents,
                                                   const auto& rescale) {
     float rescale_factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      rescale_factor[half] = raise(half, row_max_for(quad_max(top[half]), exponents));
+      rescale_factor[half] = raise(half, row_max_for(half, quad_max(top[half]), exponents));
     rescale(rescale_factor);
   }
 
   template <int kCount>
-  __device__ __forceinline__ void compute_p(float (&score)[kCount], const Exponents& exponents,
+  __device__ __forceinline__ void compute_p(float (&score)[kCount], const auto& exponents,
                                             float (&total)[2]) {
-    compute_p(score, total,
-              [&](float x, float row_max) { return fmaf(x, exponents.scale, -row_max); });
+    compute_by(score, total, [&](int half, float x, float row_max) {
+      return fmaf(x, exponents.scale_of(half), -row_max);
+    });
   }
 
-  /// P = 2^exponent(score, row_max); `total`: sums of this thread's columns.
+  /// P = 2^exponent(half, score, row_max); `total`: sums of this thread's columns.
   template <int kCount>
-  __device__ __forceinline__ void compute_p(float (&score)[kCount], float (&total)[2],
-                                            const auto& exponent) {
+  __device__ __forceinline__ void compute_by(float (&score)[kCount], float (&total)[2],
+                                             const auto& exponent) {
     float part[2][kChains] = {};
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j)
@@ -212,8 +228,8 @@ struct Softmax {
       for (int half = 0; half < 2; ++half) {
         float& left = score[j * 4 + 2 * half];
         float& right = score[j * 4 + 2 * half + 1];
-        left = exp2_fast(exponent(left, row_max[half]));
-        right = exp2_fast(exponent(right, row_max[half]));
+        left = exp2_fast(exponent(half, left, row_max[half]));
+        right = exp2_fast(exponent(half, right, row_max[half]));
         part[half][j % kChains] += left + right;
       }
 #pragma unroll

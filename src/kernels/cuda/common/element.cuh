@@ -55,13 +55,17 @@ void with_element(DType dtype, const Use& use) {
 /// `kDtypes`: the row's dtypes.
 template <unsigned kDtypes, class Visit>
 void with_multiplied(DType dtype, const Visit& visit) {
-  static_assert(kDtypes != 0 && (kDtypes & ~core::dtypes({DType::f16, DType::bf16})) == 0,
-                "a kernel row states a dtype that has no Precision");
+  static_assert(
+      kDtypes != 0 && (kDtypes & ~core::dtypes({DType::f16, DType::bf16, DType::e4m3})) == 0,
+      "a kernel row states a dtype that has no Precision");
   if constexpr ((kDtypes & core::dtypes({DType::bf16})) != 0) {
     if (dtype == DType::bf16) return visit.template operator()<__nv_bfloat16>();
   }
   if constexpr ((kDtypes & core::dtypes({DType::f16})) != 0) {
     if (dtype == DType::f16) return visit.template operator()<__half>();
+  }
+  if constexpr ((kDtypes & core::dtypes({DType::e4m3})) != 0) {
+    if (dtype == DType::e4m3) return visit.template operator()<__nv_fp8_e4m3>();
   }
 }
 

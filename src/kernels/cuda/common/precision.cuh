@@ -53,11 +53,22 @@ struct Precision<__nv_bfloat16> : ElementWidth<__nv_bfloat16> {
   }
 };
 
-/// Only stored: converted to f16 before it is multiplied.
+/// Multiplied by wgmma alone; elsewhere converted to f16 before it is multiplied.
 template <>
 struct Precision<__nv_fp8_e4m3> : ElementWidth<__nv_fp8_e4m3> {
   static constexpr DType kDtype = DType::e4m3;
 
+  /// Packs four elements into a word, `a` first in memory. What is too large becomes 448.
+  __device__ __forceinline__ static std::uint32_t pack(float a, float b, float c, float d) {
+    std::uint32_t word;
+    asm("{\n.reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n}"
+        : "=r"(word)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+    return word;
+  }
   /// The elements in the lower and in the upper half of a word, as pairs of f16.
   __device__ __forceinline__ static std::uint32_t low_as_f16(std::uint32_t word) {
     return as_f16(static_cast<std::uint16_t>(word));

@@ -2,6 +2,7 @@
 
 #include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/sm90/attention/consumer.cuh"
+#include "src/kernels/cuda/sm90/attention/narrow_consumer.cuh"
 #include "src/kernels/cuda/sm90/attention/producer.cuh"
 #include "src/kernels/cuda/sm90/attention/scheduler.cuh"
 #include "src/kernels/cuda/sm90/attention/store.cuh"
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    Consumer<T>(args, shared, warpgroup).run();
+    std::conditional_t<T::kNarrow, NarrowConsumer<T>, Consumer<T>>(args, shared, warpgroup).run();
   }
 }
 

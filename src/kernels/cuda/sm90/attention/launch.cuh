@@ -13,6 +13,7 @@
 #include "src/kernels/cuda/prepare/clear_rest.hpp"
 #include "src/kernels/cuda/sm90/attention/kernel.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
+#include "src/kernels/cuda/sm90/attention/turn_values.hpp"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
 #include "src/walk/views.hpp"
 
@@ -39,7 +40,17 @@ void launch_typed(const Call& call) {
     return tile::heads_of(shape.kv_total > 0 ? t : problem.q);
   };
   args.k = tile::recent_map(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
-  args.v = tile::recent_map(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  if constexpr (T::kNarrow) {
+    const TurnedValues turned{carver.add<std::uint8_t>(planning::turned_bytes(shape)), shape};
+    turn_values(problem.v, turned, stream);
+    args.v = tile::recent_map(turned.map(), 0, T::kDimV, planning::kKeyPiece);
+    args.q_factors = row_factors(problem.q_scale);
+    args.k_factors = row_factors(problem.k_scale);
+    args.v_factors = row_factors(problem.v_scale);
+  } else {
+    args.v = tile::recent_map(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
+  }
   if (shape.kv_layout == planning::KvLayout::paged)
     args.pages = planning::page_view(problem.page_table, problem.k);
   args.zeros_from = shape.kv_layout == planning::KvLayout::dense ? static_cast<int>(shape.kv_length)
@@ -49,13 +60,12 @@ void launch_typed(const Call& call) {
   const tile::HeadsMap out = tile::heads_of(problem.out);
   args.result.aligned =
       problem.out.dtype != DType::f32 && args.result.out_col == 1 && tile::tma_readable(out);
-  if (args.result.aligned)
+  if (args.result.aligned && !T::kConsumersStore)
     args.stored_rows = T::kRows % layout.pack == 0 ? T::kRows : args.walk.rows();
   if (args.stored_rows > 0)
     args.out =
         tile::recent_map(out, layout.pack, args.stored_rows / layout.pack, T::Queries::kLine);
   args.overlaps_tiles = layout.overlaps;
-  const auto stream = static_cast<cudaStream_t>(call.stream);
   begin_walk(args, problem, shape, layout, scratch, true, stream);
   Kernel<attention_kernel<T>>::launch({.name = "attention_kernel",
                                        .grid = grid_of(args.walk.blocks),
@@ -70,7 +80,7 @@ template <planning::Tile kTile, unsigned kDtypes>
 void launch(const Call& call) {
   const auto& shape = std::get<planning::AttentionShape>(call.shape);
   with_multiplied<kDtypes>(shape.dtype, [&]<class Element>() {
-    if constexpr (planning::supports_score_transform(kTile)) {
+    if constexpr (planning::supports_score_transform(kTile) && sizeof(Element) > 1) {
       if (shape.transforms_scores)
         return launch_typed<Traits<kTile, Element, Instance::transformed>>(call);
     }

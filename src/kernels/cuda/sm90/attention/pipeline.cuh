@@ -39,7 +39,7 @@ struct Pipeline {
   // in the current tile's buffer. If shared memory holds only one, the next Q is loaded once the
   // consumers have read this one, and consumers store results from registers.
   static constexpr int kQueryStages = kMaxBytes <= 224 * 1024 ? 2 : 1;
-  static constexpr bool kConsumersStore = kQueryStages == 1;
+  static constexpr bool kConsumersStore = kQueryStages == 1 || Shape::kNarrow;
   static constexpr int kValueStages = kStages;
   // With one Q buffer: the steps whose K is requested before the tile's Q, which waits until the
   // tile before has been read.
@@ -47,7 +47,7 @@ struct Pipeline {
   static constexpr int kGradientPanels = 0;  // of dO, loaded with Q where a kernel computes dQ
   // The first QK of a tile overlaps the last PV of the tile before. Not with KV splits: the splits
   // overlap each other, and merging them needs the registers of those scores.
-  static constexpr bool kOverlapsTiles = kQueryStages > 1 && Shape::kKvSplits == 1;
+  static constexpr bool kOverlapsTiles = !kConsumersStore && Shape::kKvSplits == 1;
   // More than 32: the scheduler looks up 32 pieces before it publishes their first step.
   static constexpr int kStepDescriptors = kMaxBytes <= 220 * 1024 ? 64 : 40;
   static constexpr int kTileDescriptors = 3, kVPostDescriptors = 3;

@@ -89,6 +89,19 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
          compose_seconds(layout.composed) + kStartSeconds;
 }
 
+/// What no row for FP8 supports yet.
+void refuse_fp8(const AttentionShape& s, Reasons& reasons) {
+  if (s.kv_layout != KvLayout::dense) reasons.layout("k and v", "one length for all sequences");
+  if (s.kv_scales_by_rows || s.q_scale_by_rows) reasons.unsupported("factors for 64 or 128 rows");
+  if (s.transforms_scores) reasons.unsupported("softcap or a scale of zero or less");
+}
+
+/// Seconds in which V is transposed: it is read and written.
+double turn_seconds(const AttentionShape& s, const DeviceFacts& device) {
+  if (s.dtype != DType::e4m3 || device.memory_tbs <= 0) return 0;
+  return 2e-6 + 2 * real(turned_bytes(s)) / (device.memory_tbs * 1e12);
+}
+
 struct Attention {
   using Shape = AttentionShape;
   using Layout = AttentionLayout;
@@ -96,6 +109,7 @@ struct Attention {
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     if (s.kv_layout == KvLayout::paged && s.page % kKeyPiece != 0)
       reasons.layout("page_table", "pages of a multiple of 64 keys");
+    if (s.dtype == DType::e4m3) refuse_fp8(s, reasons);
     refuse_attention(s, row, reasons);
   }
 
@@ -108,11 +122,13 @@ struct Attention {
 
   static double seconds(const Shape& s, const Layout& at, const KernelRow& row,
                         const DeviceFacts& device) {
-    return attention_seconds(s, at, row, device, walked_work(s, at.composed));
+    return attention_seconds(s, at, row, device, walked_work(s, at.composed)) +
+           turn_seconds(s, device);
   }
-  static BufferSizes buffers(const Shape&, const Layout& at, const KernelRow& row, int) {
+  static BufferSizes buffers(const Shape& s, const Layout& at, const KernelRow& row, int) {
     core::Carver carver;
     carve_attention_scratch(carver, row.tile, at);
+    if (s.dtype == DType::e4m3) carver.add<std::uint8_t>(turned_bytes(s));
     return {carver.used(), 0};
   }
   static std::string describe(const Shape&, const Layout& at) { return describe_layout(at); }
@@ -125,6 +141,14 @@ double share_of_union(const AttentionShape& s, int row_groups) {
   const double named =
       static_cast<double>(s.mask_capacity) * static_cast<double>(s.mask_block.cols);
   return 1 - std::pow(1 - std::min(named / keys, 1.0), row_groups);
+}
+
+std::int64_t turned_keys(const AttentionShape& s) {
+  return ceil_div(std::max<std::int64_t>(s.kv_length, 1), kKeyPiece) * kKeyPiece;
+}
+
+std::int64_t turned_bytes(const AttentionShape& s) {
+  return s.batch * s.kv_heads * s.dim_v * turned_keys(s);
 }
 
 KernelFamily sm90_attention_family() {

@@ -11,6 +11,11 @@ namespace tessera::planning {
 /// of the lists names.
 double share_of_union(const AttentionShape& s, int row_groups);
 
+/// Of FP8, V transposed in scratch memory (`turn_values`): keys of a sequence, whole pieces; bytes
+/// of all.
+std::int64_t turned_keys(const AttentionShape& s);
+std::int64_t turned_bytes(const AttentionShape& s);
+
 KernelFamily sm90_attention_family();
 
 }  // namespace tessera::planning

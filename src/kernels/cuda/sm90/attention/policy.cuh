@@ -26,7 +26,8 @@ struct Policy {
   // the check of the maxima then hides behind the wait for the consumer's own PV. With more
   // consumers the warp schedulers have no idle issue slots, and checking row sums instead of maxima
   // is faster: D64 539 -> 551 TFLOPS, but two consumers D128 711 -> 693.
-  static constexpr bool kTakesTurns = Shape::kConsumers == 2 && Shape::kKvSplits == 1;
+  static constexpr bool kTakesTurns =
+      Shape::kConsumers == 2 && Shape::kKvSplits == 1 && !Shape::kNarrow;
 
   // Registers per thread at launch, and after setmaxnreg has redistributed them.
   static constexpr int kRegisters = 65536 / Shape::kThreads / 8 * 8;
@@ -42,7 +43,7 @@ struct Policy {
   static constexpr int kFreeRegisters =
       kConsumerRegisters - Shape::kN / 2 - Shape::kDimV / 2 - Shape::kPvMmas * 4 - kOtherRegisters;
   static constexpr int kQRegisterMmas =
-      Shape::kConsumers == 3 && kFreeRegisters / 4 < Shape::kQkMmas
+      Shape::kNarrow || (Shape::kConsumers == 3 && kFreeRegisters / 4 < Shape::kQkMmas)
           ? 0
           : std::clamp(kFreeRegisters / 4, 0, Shape::kQkMmas);
   // With four consumers, values that can be recomputed are hidden from the compiler, so that it

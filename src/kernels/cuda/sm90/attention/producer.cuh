@@ -8,6 +8,7 @@
 #include "src/kernels/cuda/sm90/attention/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/barrier.cuh"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
+#include "src/walk/turned_values.hpp"
 
 // Two warps fill the rings: the producer warp issues the TMA loads of each step descriptor; the V
 // post-process warp zeroes rows of V that no query sees. The kernel that computes dQ has the same
@@ -28,10 +29,10 @@ class Producer {
       const unsigned place = tile_ % T::kTileDescriptors;
       tile::wait(&shared_.tile_ring.full[place], tile_ / T::kTileDescriptors % 2);
       const TileDescriptor& descriptor = shared_.tiles[place];
-      if (!T::kConsumersStore && q_tiles_ == tile_) request_q(descriptor);
+      if (T::kQueryStages > 1 && q_tiles_ == tile_) request_q(descriptor);
       ++tile_;
       if (!descriptor.no_more_tiles) walk(descriptor);
-      if (T::kConsumersStore && q_tiles_ < tile_) request_q(descriptor);
+      if (T::kQueryStages == 1 && q_tiles_ < tile_) request_q(descriptor);
       if (descriptor.no_more_tiles) break;
       tile::arrive(&shared_.tile_ring.empty[(tile_ - 1) % T::kTileDescriptors]);
     }
@@ -116,22 +117,26 @@ class Producer {
         return shared_.keys[at_.stage].panel(panel, row);
       };
       copy<typename T::Keys>(keys, args_.k, shared_.places[place], descriptor.kv_head, k_full);
-      if (T::kConsumersStore && free-- == 0) request_q(descriptor);
+      if (T::kQueryStages == 1 && free-- == 0) request_q(descriptor);
 
       auto& v_at = value_place();
       tile::wait(&shared_.v_ring.empty[v_at.stage], v_at.parity ^ 1);
       std::uint64_t* full = &shared_.v_ring.full[v_at.stage];
       if constexpr (!T::kAddsUpKeys) full = post_processed(full, place, v_at.stage);
       tile::arrive_expecting(full, T::Values::kBytes);
-      const auto values = [&](int panel, int row) {
-        return shared_.values[v_at.stage].panel(panel, row);
-      };
-      copy<typename T::Values>(values, args_.v, shared_.places[place], descriptor.kv_head, full);
+      if constexpr (T::kNarrow) {
+        copy_turned(shared_.values[v_at.stage], shared_.places[place], descriptor.kv_head, full);
+      } else {
+        const auto values = [&](int panel, int row) {
+          return shared_.values[v_at.stage].panel(panel, row);
+        };
+        copy<typename T::Values>(values, args_.v, shared_.places[place], descriptor.kv_head, full);
+      }
       tile::arrive(&shared_.step_ring.empty[place]);
       ++step_;
       at_.advance();
       if constexpr (T::kValueStages != T::kStages) v_at.advance();
-      if constexpr (!T::kConsumersStore) look_ahead();
+      if constexpr (T::kQueryStages > 1) look_ahead();
     }
   }
 
@@ -147,6 +152,16 @@ class Producer {
         load_evict_last(tile::shared_address(to(p, piece * planning::kKeyPiece)), from,
                         p * Rows::kLine, places[piece].row, head, places[piece].batch,
                         tile::shared_address(full));
+  }
+
+  /// Loads the transposed V of a step: one box per piece.
+  __device__ void copy_turned(typename T::Values& to,
+                              const planning::KeyPlace (&places)[T::kPieces], int head,
+                              std::uint64_t* full) {
+#pragma unroll
+    for (int piece = 0; piece < T::kPieces; ++piece)
+      load_evict_last(tile::shared_address(to.panel(piece)), args_.v, places[piece].row, 0, head,
+                      places[piece].batch, tile::shared_address(full));
   }
 
   /// Whether some key of the step is seen by no query of the tile.
@@ -202,6 +217,49 @@ class Producer {
   unsigned tile_ = 0, q_tiles_ = 0, step_ = 0, v_posts_ = 0;
 };
 
+/// Zeroes the rows of keys that are not `kept`.
+template <class T, class Rows>
+__device__ __forceinline__ void clear_rows(Rows& rows, const std::uint64_t (&kept_keys)[T::kPieces],
+                                           int lane) {
+  constexpr int kLanes = Rows::kLineBytes / 16;  // 16-byte chunks per line
+#pragma unroll 1
+  for (int piece = 0; piece < T::kPieces; ++piece) {
+    const std::uint64_t kept = kept_keys[piece];
+#pragma unroll 1
+    for (int row = lane / kLanes; row < planning::kKeyPiece; row += 32 / kLanes) {
+      if ((kept >> row & 1) != 0) continue;
+#pragma unroll
+      for (int p = 0; p < Rows::kPanels; ++p)
+        reinterpret_cast<uint4*>(rows.panel(p, piece * planning::kKeyPiece + row))[lane % kLanes] =
+            uint4{};
+    }
+  }
+}
+
+/// The same where V is transposed. A lane has four keys of every second row.
+template <class T>
+__device__ __forceinline__ void clear_turned(typename T::Values& values,
+                                             const std::uint64_t (&kept_keys)[T::kPieces],
+                                             int lane) {
+  constexpr int kGroup = planning::kTurnedGroup, kWords = planning::kKeyPiece / 4;
+  const int first = lane % kWords * 4;  // place of the four keys in a row
+#pragma unroll 1
+  for (int piece = 0; piece < T::kPieces; ++piece) {
+    std::uint32_t mask = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = first / kGroup * kGroup + planning::turned_key(first % kGroup + i);
+      if (kept_keys[piece] >> key & 1) mask |= 0xFFu << i * 8;
+    }
+#pragma unroll 1
+    for (int row = lane / kWords; row < T::kDimV; row += 32 / kWords) {
+      auto* const chunk =
+          reinterpret_cast<std::uint32_t*>(values.chunk(row, piece * planning::kKeyPiece + first));
+      chunk[first % kGroup / 4] &= mask;
+    }
+  }
+}
+
 /// The V post-process warp. V rows that no query of the tile sees may hold NaN, and P = 0 does not
 /// hide them (0 * NaN is NaN), so this warp zeroes them before it hands the stage to the consumers.
 /// Where a product adds up rows of K, it does so with K.
@@ -216,27 +274,12 @@ __device__ __forceinline__ void post_process_v(typename T::Shared& shared, int l
     if (stage < 0) return;
     tile::wait(&shared.v_landed[stage], parities >> stage & 1);
     parities ^= 1u << stage;
-    auto& rows = [&]() -> auto& {
-      if constexpr (T::kAddsUpKeys)
-        return shared.keys[stage];
-      else
-        return shared.values[stage];
-    }
-    ();
-    using Rows = std::remove_reference_t<decltype(rows)>;
-    constexpr int kLanes = Rows::kLineBytes / 16;  // 16-byte chunks per line
-#pragma unroll 1
-    for (int piece = 0; piece < T::kPieces; ++piece) {
-      const std::uint64_t kept = descriptor.kept[piece];
-#pragma unroll 1
-      for (int row = lane / kLanes; row < planning::kKeyPiece; row += 32 / kLanes) {
-        if ((kept >> row & 1) != 0) continue;
-#pragma unroll
-        for (int p = 0; p < Rows::kPanels; ++p)
-          reinterpret_cast<uint4*>(
-              rows.panel(p, piece * planning::kKeyPiece + row))[lane % kLanes] = uint4{};
-      }
-    }
+    if constexpr (T::kNarrow)
+      clear_turned<T>(shared.values[stage], descriptor.kept, lane);
+    else if constexpr (T::kAddsUpKeys)
+      clear_rows<T>(shared.keys[stage], descriptor.kept, lane);
+    else
+      clear_rows<T>(shared.values[stage], descriptor.kept, lane);
     tile::ptx::fence_proxy_async(tile::ptx::space_shared);
     arrive_as_warp(shared.v_post_ring.empty[at.stage], lane);
     if (lane == 0)

@@ -8,6 +8,7 @@ namespace tessera::planning {
 // Attention on Hopper, compiled for sm_90a only. `times`: fitted to each row's time on 304 random
 // shapes (H200, CUDA 13.0, 2026-11-26, graph replays).
 inline constexpr unsigned kAttentionDtypes = core::dtypes({DType::f16, DType::bf16});
+inline constexpr unsigned kFp8AttentionDtypes = core::dtypes({DType::e4m3});
 inline constexpr KernelRow kSm90AttentionRows[] = {
     {.name = "sm90_attention_d64_q192_k128_s3",
      .tile = {.m = 192, .n = 128, .k = 64, .stages = 3, .warpgroups = 3, .v = 64},
@@ -151,6 +152,42 @@ inline constexpr KernelRow kSm90AttentionRows[] = {
      .why = "heads of up to 256: shorter steps, as the O accumulator fills half of the registers",
      .measured =
          "730 TFLOPS at S 16384, bf16; fa3 712, fa4 699 in one run: H100, CUDA 13.0, 2026-11-25"},
+    {.name = "sm90_attention_fp8_d64_q192_k128_s4",
+     .tile = {.m = 192, .n = 128, .k = 64, .stages = 4, .warpgroups = 3, .v = 64},
+     .dtypes = kFp8AttentionDtypes,
+     .times = {.step_ns = 1400, .tile_ns = 3500},
+     .why = "FP8, heads of up to 64",
+     .measured = ""},
+    {.name = "sm90_attention_fp8_d96_q192_k128_s3",
+     .tile = {.m = 192, .n = 128, .k = 96, .stages = 3, .warpgroups = 3, .v = 96},
+     .dtypes = kFp8AttentionDtypes,
+     .times = {.step_ns = 1700, .tile_ns = 3500},
+     .why = "FP8, heads of up to 96",
+     .measured = ""},
+    {.name = "sm90_attention_fp8_d128_q192_k128_s4",
+     .tile = {.m = 192, .n = 128, .k = 128, .stages = 4, .warpgroups = 3, .v = 128},
+     .dtypes = kFp8AttentionDtypes,
+     .times = {.step_ns = 1900, .tile_ns = 3500},
+     .why = "FP8, heads of up to 128: three warpgroups hide each other",
+     .measured = ""},
+    {.name = "sm90_attention_fp8_d192_v128_q192_k128_s3",
+     .tile = {.m = 192, .n = 128, .k = 192, .stages = 3, .warpgroups = 3, .v = 128},
+     .dtypes = kFp8AttentionDtypes,
+     .times = {.step_ns = 2400, .tile_ns = 4000},
+     .why = "FP8, heads of up to 192 with values of up to 128",
+     .measured = ""},
+    {.name = "sm90_attention_fp8_d192_q128_k128_s2",
+     .tile = {.m = 128, .n = 128, .k = 192, .stages = 2, .warpgroups = 2, .v = 192},
+     .dtypes = kFp8AttentionDtypes,
+     .times = {.step_ns = 2000, .tile_ns = 4000},
+     .why = "FP8, heads of up to 192 with values of up to 192",
+     .measured = ""},
+    {.name = "sm90_attention_fp8_d256_q128_k128_s2",
+     .tile = {.m = 128, .n = 128, .k = 256, .stages = 2, .warpgroups = 2, .v = 256},
+     .dtypes = kFp8AttentionDtypes,
+     .times = {.step_ns = 2300, .tile_ns = 4500},
+     .why = "FP8, heads of up to 256: the O accumulator fills half of the registers",
+     .measured = ""},
 };
 
 }  // namespace tessera::planning

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "src/kernels/cuda/attention/descriptors.cuh"
 #include "src/kernels/cuda/attention/partials.cuh"
@@ -46,9 +47,13 @@ struct Shape {
   static_assert(!kOwnLists ||
                 (kKvSplits == 1 && kConsumers % kTile.row_groups == 0 && kPieces <= 2));
 
-  using Queries = RowsTile<Element, kM, (kDim > kDimV ? kDim : kDimV)>;
+  // FP8. MMAs read its operands with the depth contiguous, so V is transposed: a row per column of
+  // V, and a panel per piece of keys (`turn_values`). Results do not fit into the Q buffer.
+  static constexpr bool kNarrow = sizeof(Element) == 1;
+  using Queries = RowsTile<Element, kM, (kDim > kDimV || kNarrow ? kDim : kDimV)>;
   using Keys = RowsTile<Element, kN, kDim>;
-  using Values = RowsTile<Element, kN, kDimV>;
+  using Values = std::conditional_t<kNarrow, RowsTile<Element, kDimV, kN, planning::kKeyPiece>,
+                                    RowsTile<Element, kN, kDimV>>;
   using Step = StepDescriptor<kPieces>;
   using Pieces = planning::PiecesOfTile<kTile>;
   using Partial = PartialResult<kDimV, kWarpgroup>;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "src/kernels/cuda/attention/factors.cuh"
 #include "src/kernels/cuda/attention/masks.cuh"
 #include "src/kernels/cuda/attention/results.cuh"
 #include "src/kernels/cuda/attention/scores.cuh"
@@ -36,8 +37,9 @@ struct Arguments {
   ScoreTransform transform;
   Sinks sinks;
   ElementMasks masks;
-  void* partials;               // partial results of split tiles
-  std::uint64_t* merge_counts;  // finished parts per consumer of a split tile
+  RowFactors q_factors, k_factors, v_factors;  // of FP8
+  void* partials;                              // partial results of split tiles
+  std::uint64_t* merge_counts;                 // finished parts per consumer of a split tile
 };
 
 }  // namespace tessera::cuda::sm90::attention

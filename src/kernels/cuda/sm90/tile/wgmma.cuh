@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -41,6 +42,10 @@ constexpr auto atom() {
     if constexpr (kN == 64) return gmma::MMA_64x64x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 32) return gmma::MMA_64x32x16_F32F16F16_SS<a, b>{};
     if constexpr (kN == 16) return gmma::MMA_64x16x16_F32F16F16_SS<a, b>{};
+  } else if constexpr (std::is_same_v<Element, __nv_fp8_e4m3>) {
+    static_assert(kA == Major::k && kB == Major::k, "FP8 operands have the depth contiguous");
+    if constexpr (kN == 128) return gmma::MMA_64x128x32_F32E4M3E4M3_SS_TN<>{};
+    if constexpr (kN == 64) return gmma::MMA_64x64x32_F32E4M3E4M3_SS_TN<>{};
   }
 }
 
@@ -80,6 +85,11 @@ constexpr auto register_atom() {
     if constexpr (kN == 128) return gmma::MMA_64x128x16_F32F16F16_RS<a, b>{};
     if constexpr (kN == 96) return gmma::MMA_64x96x16_F32F16F16_RS<a, b>{};
     if constexpr (kN == 64) return gmma::MMA_64x64x16_F32F16F16_RS<a, b>{};
+  } else if constexpr (std::is_same_v<Element, __nv_fp8_e4m3>) {
+    static_assert(kB == Major::k, "FP8 operands have the depth contiguous");
+    if constexpr (kN == 128) return gmma::MMA_64x128x32_F32E4M3E4M3_RS_TN<>{};
+    if constexpr (kN == 96) return gmma::MMA_64x96x32_F32E4M3E4M3_RS_TN<>{};
+    if constexpr (kN == 64) return gmma::MMA_64x64x32_F32E4M3E4M3_RS_TN<>{};
   }
 }
 

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cstdint>
+
+#include "src/kernels/cuda/sm90/attention/consumer_mma.cuh"
+#include "src/kernels/cuda/sm90/attention/consumer_pipeline.cuh"
+#include "src/kernels/cuda/sm90/attention/merge.cuh"
+#include "src/kernels/cuda/sm90/attention/store.cuh"
+#include "src/kernels/cuda/sm90/attention/traits.cuh"
+#include "src/kernels/cuda/sm90/tile/wgmma.cuh"
+
+// The consumer warpgroups of FP8.
+namespace tessera::cuda::sm90::attention {
+
+/// One warpgroup: 64 rows of each tile. The tensor cores' sums of FP8 have few bits: what a long
+/// row adds late would be lost. So the PV of each step is summed up by itself, in the registers
+/// of its scores, and added to the O accumulator in f32. Nothing of a warpgroup overlaps: the
+/// others hide it.
+template <class T>
+class NarrowConsumer {
+ public:
+  __device__ __forceinline__ NarrowConsumer(const Arguments& args, typename T::Shared& shared,
+                                            int consumer)
+      : pipe_(args, shared, consumer) {}
+
+  __device__ __forceinline__ void run() {
+    while (pipe_.has_tile(pipe_.tile)) {
+      if (T::kSkipsTiles && !pipe_.has_rows(pipe_.tile)) {
+        pipe_.next_needed_step(false);
+      } else {
+        pipe_.next_needed_step();
+        start_tile();
+        while (true) {
+          step();
+          if (pipe_.is_last()) break;
+          pipe_.advance();
+          pipe_.wait_for_keys();
+        }
+        pipe_.leave_tile();
+        finish();
+      }
+      pipe_.release(pipe_.shared.q_ring.empty[pipe_.tile % T::kQueryStages]);
+      pipe_.release_result(pipe_.tile);
+      pipe_.end_tile();
+    }
+  }
+
+ private:
+  using Element = typename T::Element;
+  static_assert(!T::kOwnLists && T::kKvSplits == 1 && !T::kTransformsScores);
+  // Columns of V that are multiplied at once.
+  static constexpr int kParts = (T::kDimV + T::kN - 1) / T::kN, kPart = T::kDimV / kParts;
+  static_assert(kPart * kParts == T::kDimV && kPart % 32 == 0);
+
+  __device__ __forceinline__ void start_tile() {
+    softmax_ = {};
+    clear<T::kDimV>(o_acc_);
+    const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
+    const RowPlaces rows(pipe_.args.walk, tile, pipe_.first_row(), pipe_.thread());
+    const float of_keys =
+        pipe_.args.exponents.scale * pipe_.args.k_factors.of(factor_batch(tile), tile.kv_head);
+    const int last = pipe_.args.walk.head_groups.divisor * pipe_.args.walk.pack.divisor - 1;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      exponents_.scale[half] =
+          of_keys * pipe_.args.q_factors.of(factor_batch(tile), min(rows.head[half], last));
+  }
+
+  __device__ __forceinline__ static int factor_batch(const TileDescriptor& tile) {
+    return tile.batch;
+  }
+
+  __device__ __forceinline__ void step() {
+    multiply_qk();
+    if (pipe_.has_flag(kMasked)) {
+      const int mine = pipe_.first_row() + pipe_.thread() / 32 * 16 + pipe_.thread() % 32 / 4;
+      mask_scores<0>(score_, pipe_.shared.stage_steps[pipe_.at.stage],
+                     pipe_.descriptor_of(pipe_.tile), pipe_.args.walk, pipe_.args.masks, mine,
+                     pipe_.thread() % 4 * 2);
+    }
+    pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
+    pipe_.look_ahead();
+    softmax_.update_by_max(score_, exponents_, [&](const float(&factor)[2]) {
+#pragma unroll
+      for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] *= factor[i / 2 % 2];
+    });
+#pragma unroll
+    for (int i = 0; i < T::kN / 16; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* const eight = score_ + i * 8 + half * 2;
+        p_[i / 2 * 4 + i % 2 * 2 + half] =
+            T::Precision::pack(eight[0], eight[1], eight[4], eight[5]);
+      }
+    multiply_pv();
+  }
+
+  __device__ __forceinline__ void multiply_qk() {
+    const std::uint64_t q = pipe_.shared.q[0].by_columns(pipe_.first_row()) +
+                            pipe_.tile % T::kQueryStages * (T::Queries::kBytes >> 4);
+    const std::uint64_t k =
+        pipe_.shared.keys[0].by_columns(0) + pipe_.at.stage * (T::Keys::kBytes >> 4);
+    tile::settle(score_);
+    tile::mma_fence();
+#pragma unroll
+    for (int i = 0; i < T::kQkMmas; ++i)
+      tile::mma<Element, T::kN, tile::Major::k, tile::Major::k>(
+          score_, q + T::Queries::columns_of_mma(i), k + T::Keys::columns_of_mma(i), i == 0);
+    tile::mma_commit();
+    tile::mma_wait<0>();
+    tile::settle(score_);
+  }
+
+  __device__ __forceinline__ void multiply_pv() {
+    tile::wait(&pipe_.shared.v_ring.full[pipe_.at.stage], pipe_.at.parity);
+    const std::uint64_t v =
+        pipe_.shared.values[0].by_columns(0) + pipe_.at.stage * (T::Values::kBytes >> 4);
+    float sums[kPart / 2];
+#pragma unroll
+    for (float& sum : sums) sum = 0.0f;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const std::uint64_t of_part = v + (part * kPart * T::Values::kLineBytes >> 4);
+      tile::settle(sums);
+      tile::mma_fence();
+#pragma unroll
+      for (int i = 0; i < T::kPvMmas; ++i)
+        tile::mma<Element, kPart, tile::Major::k>(sums, p_ + i * 4,
+                                                  of_part + T::Values::columns_of_mma(i), i == 0);
+      tile::mma_commit();
+      tile::mma_wait<0>();
+      tile::settle(sums);
+      if (part == kParts - 1) pipe_.release(pipe_.shared.v_ring.empty[pipe_.at.stage]);
+#pragma unroll
+      for (int i = 0; i < kPart / 2; ++i) o_acc_[part * kPart / 2 + i] += sums[i];
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+    if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax_)) return;
+    const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
+    const float factor = pipe_.args.v_factors.of(factor_batch(tile), tile.kv_head);
+#pragma unroll
+    for (float& x : o_acc_) x *= factor;
+    store_tile(pipe_, pipe_.tile, o_acc_, softmax_);
+  }
+
+  ConsumerPipeline<T> pipe_;
+  Softmax softmax_;
+  RowExponents exponents_;
+  float score_[T::kN / 2];  // scores, then P
+  OAccumulator<T::kDimV> o_acc_;
+  std::uint32_t p_[T::kPvMmas * 4];
+};
+
+}  // namespace tessera::cuda::sm90::attention
