@@ -159,7 +159,9 @@ inline int matches_oracle(Case& c, Rows rows = Rows::all,
                           const std::string& family = attention_family()) {
   const OnGpu gpu(c);
   c.memory.arm();
-  const oracle::Attention truth = oracle::attention(c.problem);
+  const bool fp8 = c.problem.q.dtype == DType::e4m3;
+  const oracle::Attention truth =
+      oracle::attention(c.problem, fp8 ? oracle::Sums::fp8 : oracle::Sums::f32);
   const oracle::Attention emulated = oracle::attention_emulated(c.problem);
   int taken = 0;
   const AttentionProblem there = gpu.moved(c.problem);

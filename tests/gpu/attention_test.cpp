@@ -46,6 +46,17 @@ TEST_P(GpuAttention, EverythingDenseMatchesTheOracle) {
   all_match(60, [](AttentionOptions& o) { o.mask = Presence::never; });
 }
 
+/// Queries, keys and values in e4m3, with factors.
+TEST_P(GpuAttention, Fp8MatchesTheOracle) {
+  if (GetParam() == Backend::sm80) GTEST_SKIP() << "rows of sm80_attention do not support FP8";
+  all_match(80, [](AttentionOptions& o) {
+    o.dtype = DType::e4m3;
+    o.softcap = o.packed_q = o.packed_kv = Presence::never;
+    o.dims = {16, 64, 64, 80, 96, 128, 128, 192, 256};
+    o.longest = 600;
+  });
+}
+
 TEST_P(GpuAttention, PackedSequencesMatchTheOracle) {
   all_match(40, [](AttentionOptions& o) {
     o.packed_q = o.packed_kv = Presence::always;

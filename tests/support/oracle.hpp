@@ -95,7 +95,7 @@ struct Attention {
   DenseArray out, lse;
   DenseArray out_slack, lse_slack;
 };
-Attention attention(const AttentionProblem& problem);
+Attention attention(const AttentionProblem& problem, Sums sums = Sums::f32);
 /// The same with the precision of a good kernel: scores and softmax in f32, P rounded to the
 /// inputs' dtype, out and lse rounded. The error budget derives from its distance from the truth.
 /// No slacks.

@@ -99,7 +99,7 @@ bool sees(const AttentionProblem& problem, const Sequence& sequence, std::int64_
 /// Softmax of one row of scores, and its product with v.
 template <class Real>
 void attend(const AttentionInputs& in, std::int64_t batch, std::int64_t head, std::int64_t i,
-            Attention& result) {
+            Sums score_sums, Attention& result) {
   const bool emulate = std::is_same_v<Real, float>;
   const ScoreRow<Real> row = score_row<Real>(in, batch, head, i);
   const std::int64_t out_row = in.q_row(batch, head, i) * in.dim_v;
@@ -126,6 +126,8 @@ void attend(const AttentionInputs& in, std::int64_t batch, std::int64_t head, st
     for (Real& weight : weights)
       weight = static_cast<Real>(round_to(dtype, static_cast<double>(weight) * unit) / unit);
   }
+  // Error of a score, relative to the sum of its summands.
+  const double of_scores = score_sums == Sums::fp8 ? kFp8Unit : kUnit;
   std::vector<Real> sums(static_cast<std::size_t>(in.dim_v), Real{0});
   std::vector<double> sizes(sums.size(), 0.0), largest_terms(sums.size(), 0.0);
   for (std::size_t n = 0; n < weights.size(); ++n) {
@@ -143,19 +145,20 @@ void attend(const AttentionInputs& in, std::int64_t batch, std::int64_t head, st
     if (emulate) continue;
     // An exp with an error of a few ulps, scores with errors of a few ulps of their summands
     // (twice: numerator and denominator), and one P that rounds the other way.
-    result.out_slack.values[at] = kUnit * (8 + 4 * row.largest_size) * sizes[d] +
+    result.out_slack.values[at] = (8 * kUnit + 4 * of_scores * row.largest_size) * sizes[d] +
                                   unit_of(in.problem.q.dtype) * largest_terms[d];
   }
   if (!emulate) {
     const auto terms = static_cast<double>(weights.size());
     result.lse_slack.values[static_cast<std::size_t>(in.lse_at(batch, head, i))] =
         kUnit *
-        (static_cast<double>(in.dim + 8) * row.largest_size + terms + 16 + 2 * std::fabs(lse));
+            (static_cast<double>(in.dim + 8) * row.largest_size + terms + 16 + 2 * std::fabs(lse)) +
+        (score_sums == Sums::fp8 ? of_scores * row.largest_size : 0);
   }
 }
 
 template <class Real>
-Attention forward(const AttentionProblem& problem) {
+Attention forward(const AttentionProblem& problem, Sums sums) {
   const AttentionInputs in(problem);
   const std::vector<std::int64_t> shape(problem.out.shape.begin(),
                                         problem.out.shape.begin() + problem.out.rank);
@@ -167,7 +170,7 @@ Attention forward(const AttentionProblem& problem) {
   for (std::size_t b = 0; b < in.sequences.size(); ++b) {
     for (std::int64_t h = 0; h < in.heads; ++h) {
       for (std::int64_t i = 0; i < in.sequences[b].q_length; ++i) {
-        attend<Real>(in, static_cast<std::int64_t>(b), h, i, result);
+        attend<Real>(in, static_cast<std::int64_t>(b), h, i, sums, result);
       }
     }
   }
@@ -299,10 +302,12 @@ std::vector<std::int64_t> AttentionInputs::lse_shape() const {
   return {problem.q.size(0), heads, problem.q.size(1)};
 }
 
-Attention attention(const AttentionProblem& problem) { return forward<double>(problem); }
+Attention attention(const AttentionProblem& problem, Sums sums) {
+  return forward<double>(problem, sums);
+}
 
 Attention attention_emulated(const AttentionProblem& problem) {
-  Attention result = forward<float>(problem);
+  Attention result = forward<float>(problem, Sums::f32);
   for (double& x : result.out.values) x = round_to(problem.out.dtype, x);
   return result;
 }
