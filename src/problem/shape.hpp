@@ -138,7 +138,7 @@ struct AttentionShape : OnDevice, ScoreScale {
   DType dtype = DType::none, out = DType::none;
   DType narrow_kv = DType::none;  // of k and v, where it is not that of q
   bool has_kv_scales = false, has_q_scale = false;
-  bool kv_scales_by_rows = false, q_scale_by_rows = false;  // a factor for each 64 or 128 rows
+  bool kv_scales_by_rows = false;  // a factor for each 64 or 128 rows
   // Whether there is a softcap, or a scale of 0 or less, which does not keep the order of scores.
   bool transforms_scores = false;
   std::int64_t window_left = -1,

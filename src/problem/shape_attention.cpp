@@ -253,7 +253,6 @@ AttentionShape attention_shape(const Where& op, const AttentionProblem& problem,
   check_keys(op, problem, shape, pass);
   check_scale(op / "q_scale", problem.q_scale, problem.q, "batch", "heads", shape);
   shape.has_q_scale = static_cast<bool>(problem.q_scale);
-  shape.q_scale_by_rows = problem.q_scale.rank == (problem.q.rank == 4 ? 3 : 2);
   check_parameters(op, problem, shape);
   check_sequences(op, problem, shape);
   check_mask(op, problem, shape);

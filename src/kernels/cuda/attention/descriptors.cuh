@@ -38,4 +38,10 @@ struct StepDescriptor {
   }
 };
 
+/// The same with the factors of keys and values in FP8, where those of a tile have several.
+template <int kPieces>
+struct FactorStep : StepDescriptor<kPieces> {
+  float k_factor[kPieces], v_factor[kPieces];
+};
+
 }  // namespace tessera::cuda::attention

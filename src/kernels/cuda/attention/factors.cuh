@@ -4,28 +4,40 @@
 
 #include <tessera/tensor.hpp>
 
+#include "src/problem/scale_rules.hpp"
+
 // The factors of queries, keys and values in FP8.
 namespace tessera::cuda::attention {
 
-/// One factor for each outer index (sequence or page) and head; strides in elements, 0 where
-/// they share one.
-struct RowFactors {
+/// Strides in elements.
+struct Factors {
   const float* data = nullptr;  // null: 1
-  std::int64_t outer = 0, head = 0;
+  std::int64_t outer = 0, head = 0, block = 0;
+  int rows = 1;  // that share a factor
 
-  __device__ __forceinline__ float of(int at, int of_head) const {
-    return data ? __ldg(data + at * outer + of_head * head) : 1.0f;
+  /// `at`: the sequence, or the page; `row`: in it.
+  __device__ float of(int at, int of_head, int row) const {
+    return data ? __ldg(data + at * outer + of_head * head + row / rows * block) : 1.0f;
   }
+  /// Whether rows of one head have several.
+  bool by_rows() const { return block != 0; }
 };
 
-/// `scale` has the form [1], [heads] or [outer, heads].
-inline RowFactors row_factors(const Tensor& scale) {
-  RowFactors factors;
+/// The factors `scale` of rows [.., length, heads, dim].
+inline Factors factors_of(const Tensor& scale, const Tensor& rows) {
+  Factors factors;
   if (!scale) return factors;
   factors.data = static_cast<const float*>(scale.data);
+  const bool has_outer = rows.rank == 4, by_rows = scale.rank == (has_outer ? 3 : 2);
+  const int head = has_outer && scale.rank >= 2 ? 1 : 0;
   const auto stride = [&](int dim) { return scale.size(dim) > 1 ? scale.stride(dim) : 0; };
-  factors.head = stride(scale.rank - 1);
-  if (scale.rank > 1) factors.outer = stride(0);
+  if (head > 0) factors.outer = stride(0);
+  factors.head = stride(head);
+  if (by_rows) {
+    factors.block = stride(head + 1);
+    factors.rows =
+        static_cast<int>(planning::rows_per_scale(rows.size(rows.rank - 3), scale.size(head + 1)));
+  }
   return factors;
 }
 

@@ -39,20 +39,21 @@ void launch_typed(const Call& call) {
   const auto heads_or_q = [&](const Tensor& t) {
     return tile::heads_of(shape.kv_total > 0 ? t : problem.q);
   };
+  if (shape.kv_layout == planning::KvLayout::paged)
+    args.pages = planning::page_view(problem.page_table, problem.k);
   args.k = tile::recent_map(heads_or_q(problem.k), 0, planning::kKeyPiece, T::Keys::kLine);
   const auto stream = static_cast<cudaStream_t>(call.stream);
   if constexpr (T::kNarrow) {
     const TurnedValues turned{carver.add<std::uint8_t>(planning::turned_bytes(shape)), shape};
-    turn_values(problem.v, turned, stream);
+    turn_values(problem, turned, stream);
     args.v = tile::recent_map(turned.map(), 0, T::kDimV, planning::kKeyPiece);
-    args.q_factors = row_factors(problem.q_scale);
-    args.k_factors = row_factors(problem.k_scale);
-    args.v_factors = row_factors(problem.v_scale);
+    args.q_factors = factors_of(problem.q_scale, problem.q);
+    args.k_factors = factors_of(problem.k_scale, problem.k);
+    args.v_factors = factors_of(problem.v_scale, problem.v);
+    args.factors_by_step = planning::has_factors_by_step(shape);
   } else {
     args.v = tile::recent_map(heads_or_q(problem.v), 0, planning::kKeyPiece, T::Values::kLine);
   }
-  if (shape.kv_layout == planning::KvLayout::paged)
-    args.pages = planning::page_view(problem.page_table, problem.k);
   args.zeros_from = shape.kv_layout == planning::KvLayout::dense ? static_cast<int>(shape.kv_length)
                                                                  : planning::kOutOfBounds;
   args.walk = planning::attention_walk(problem, shape, layout, T::kTile);
@@ -80,8 +81,8 @@ template <planning::Tile kTile, unsigned kDtypes>
 void launch(const Call& call) {
   const auto& shape = std::get<planning::AttentionShape>(call.shape);
   with_multiplied<kDtypes>(shape.dtype, [&]<class Element>() {
-    if constexpr (planning::supports_score_transform(kTile) && sizeof(Element) > 1) {
-      if (shape.transforms_scores)
+    if constexpr (planning::supports_score_transform(kTile)) {
+      if (shape.transforms_scores || planning::has_factors_by_step(shape))
         return launch_typed<Traits<kTile, Element, Instance::transformed>>(call);
     }
     launch_typed<Traits<kTile, Element, Instance::plain>>(call);

@@ -47,7 +47,8 @@ class NarrowConsumer {
 
  private:
   using Element = typename T::Element;
-  static_assert(!T::kOwnLists && T::kKvSplits == 1 && !T::kTransformsScores);
+  static_assert(!T::kOwnLists && T::kKvSplits == 1);
+  static constexpr int kPieceScores = planning::kKeyPiece / 2;
   // Columns of V that are multiplied at once.
   static constexpr int kParts = (T::kDimV + T::kN - 1) / T::kN, kPart = T::kDimV / kParts;
   static_assert(kPart * kParts == T::kDimV && kPart % 32 == 0);
@@ -58,32 +59,41 @@ class NarrowConsumer {
     const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
     const RowPlaces rows(pipe_.args.walk, tile, pipe_.first_row(), pipe_.thread());
     const float of_keys =
-        pipe_.args.exponents.scale * pipe_.args.k_factors.of(factor_batch(tile), tile.kv_head);
-    const int last = pipe_.args.walk.head_groups.divisor * pipe_.args.walk.pack.divisor - 1;
+        pipe_.args.factors_by_step ? 1.0f : pipe_.args.k_factors.of(tile.batch, tile.kv_head, 0);
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      exponents_.scale[half] =
-          of_keys * pipe_.args.q_factors.of(factor_batch(tile), min(rows.head[half], last));
-  }
-
-  __device__ __forceinline__ static int factor_batch(const TileDescriptor& tile) {
-    return tile.batch;
+    for (int half = 0; half < 2; ++half) {
+      const bool exists = rows.query[half] < tile.q_length;  // else any factor will do
+      const int row = exists ? tile.q_begin + rows.query[half] : 0;
+      const int head = exists ? rows.head[half] : tile.head;
+      const float factor = of_keys * pipe_.args.q_factors.of(tile.batch, head, row);
+      if constexpr (T::kTransformsScores) {
+        factor_[half] = factor, exponents_.scale[half] = pipe_.args.exponents.scale;
+      } else {  // hidden scores, of -inf, have to stay so
+        const float scale = pipe_.args.exponents.scale * factor;
+        exponents_.scale[half] = scale == 0.0f ? 1e-37f : scale;
+      }
+    }
   }
 
   __device__ __forceinline__ void step() {
     multiply_qk();
+    if constexpr (T::kTransformsScores) transform();
     if (pipe_.has_flag(kMasked)) {
       const int mine = pipe_.first_row() + pipe_.thread() / 32 * 16 + pipe_.thread() % 32 / 4;
-      mask_scores<0>(score_, pipe_.shared.stage_steps[pipe_.at.stage],
-                     pipe_.descriptor_of(pipe_.tile), pipe_.args.walk, pipe_.args.masks, mine,
-                     pipe_.thread() % 4 * 2);
+      mask_scores<0>(score_, step_of_stage(), pipe_.descriptor_of(pipe_.tile), pipe_.args.walk,
+                     pipe_.args.masks, mine, pipe_.thread() % 4 * 2);
     }
-    pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
+    if constexpr (!T::kTransformsScores) pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
     pipe_.look_ahead();
     softmax_.update_by_max(score_, exponents_, [&](const float(&factor)[2]) {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] *= factor[i / 2 % 2];
     });
+    float of_values = 1.0f;
+    if constexpr (T::kTransformsScores) {
+      of_values = weigh();
+      pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
+    }
 #pragma unroll
     for (int i = 0; i < T::kN / 16; ++i)
 #pragma unroll
@@ -92,7 +102,42 @@ class NarrowConsumer {
         p_[i / 2 * 4 + i % 2 * 2 + half] =
             T::Precision::pack(eight[0], eight[1], eight[4], eight[5]);
       }
-    multiply_pv();
+    multiply_pv(of_values);
+  }
+
+  /// The descriptor of the current step; of its K's stage until that is released.
+  __device__ __forceinline__ const typename T::Step& step_of_stage() const {
+    return pipe_.shared.stage_steps[pipe_.at.stage];
+  }
+
+  /// Multiplies the scores by the factors of their queries and keys, and caps them.
+  __device__ __forceinline__ void transform() {
+#pragma unroll
+    for (int piece = 0; piece < T::kPieces; ++piece) {
+      const float of_keys = pipe_.args.factors_by_step ? step_of_stage().k_factor[piece] : 1.0f;
+#pragma unroll
+      for (int i = 0; i < kPieceScores; ++i)
+        score_[piece * kPieceScores + i] *= factor_[i / 2 % 2] * of_keys;
+    }
+    transform_scores(score_, pipe_.args.transform);
+  }
+
+  /// Multiplies P by the factors of its values, in units of the step's largest one, which is
+  /// returned.
+  __device__ __forceinline__ float weigh() {
+    if (!pipe_.args.factors_by_step) return 1.0f;
+    const auto& factors = step_of_stage().v_factor;
+    float largest = 0.0f;
+#pragma unroll
+    for (const float factor : factors) largest = fmaxf(largest, fabsf(factor));
+    if (!(largest > 0.0f)) largest = 1.0f;
+    const float inverse = 1.0f / largest;
+#pragma unroll
+    for (int piece = 0; piece < T::kPieces; ++piece)
+#pragma unroll
+      for (int i = 0; i < kPieceScores; ++i)
+        score_[piece * kPieceScores + i] *= factors[piece] * inverse;
+    return largest;
   }
 
   __device__ __forceinline__ void multiply_qk() {
@@ -111,7 +156,8 @@ class NarrowConsumer {
     tile::settle(score_);
   }
 
-  __device__ __forceinline__ void multiply_pv() {
+  /// O += factor * P V.
+  __device__ __forceinline__ void multiply_pv(float factor) {
     tile::wait(&pipe_.shared.v_ring.full[pipe_.at.stage], pipe_.at.parity);
     const std::uint64_t v =
         pipe_.shared.values[0].by_columns(0) + pipe_.at.stage * (T::Values::kBytes >> 4);
@@ -132,14 +178,18 @@ class NarrowConsumer {
       tile::settle(sums);
       if (part == kParts - 1) pipe_.release(pipe_.shared.v_ring.empty[pipe_.at.stage]);
 #pragma unroll
-      for (int i = 0; i < kPart / 2; ++i) o_acc_[part * kPart / 2 + i] += sums[i];
+      for (int i = 0; i < kPart / 2; ++i) {
+        float& sum = o_acc_[part * kPart / 2 + i];
+        sum = T::kTransformsScores ? fmaf(factor, sums[i], sum) : sum + sums[i];
+      }
     }
   }
 
   __device__ __forceinline__ void finish() {
     if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax_)) return;
     const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
-    const float factor = pipe_.args.v_factors.of(factor_batch(tile), tile.kv_head);
+    const float factor =
+        pipe_.args.factors_by_step ? 1.0f : pipe_.args.v_factors.of(tile.batch, tile.kv_head, 0);
 #pragma unroll
     for (float& x : o_acc_) x *= factor;
     store_tile(pipe_, pipe_.tile, o_acc_, softmax_);
@@ -148,7 +198,8 @@ class NarrowConsumer {
   ConsumerPipeline<T> pipe_;
   Softmax softmax_;
   RowExponents exponents_;
-  float score_[T::kN / 2];  // scores, then P
+  float factor_[T::kTransformsScores ? 2 : 1];  // of the queries of this thread's rows
+  float score_[T::kN / 2];                      // scores, then P
   OAccumulator<T::kDimV> o_acc_;
   std::uint32_t p_[T::kPvMmas * 4];
 };

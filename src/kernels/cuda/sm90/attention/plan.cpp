@@ -8,6 +8,7 @@
 #include "src/kernels/cuda/attention/refuse.hpp"
 #include "src/kernels/cuda/sm90/attention/rows.hpp"
 #include "src/walk/arithmetic.hpp"
+#include "src/walk/turned_values.hpp"
 
 namespace tessera::planning {
 
@@ -89,11 +90,14 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
          compose_seconds(layout.composed) + kStartSeconds;
 }
 
-/// What no row for FP8 supports yet.
-void refuse_fp8(const AttentionShape& s, Reasons& reasons) {
-  if (s.kv_layout != KvLayout::dense) reasons.layout("k and v", "one length for all sequences");
-  if (s.kv_scales_by_rows || s.q_scale_by_rows) reasons.unsupported("factors for 64 or 128 rows");
-  if (s.transforms_scores) reasons.unsupported("softcap or a scale of zero or less");
+void refuse_fp8(const AttentionShape& s, const Tile& tile, Reasons& reasons) {
+  constexpr std::int64_t kMaxBytes = std::int64_t{8} << 30;
+  // A packed sequence begins anywhere in the rows that share a factor.
+  if (s.kv_layout == KvLayout::packed && s.kv_scales_by_rows)
+    reasons.unsupported("factors for 64 or 128 rows of packed keys");
+  if (has_factors_by_step(s) && !supports_score_transform(tile))
+    reasons.unsupported("several factors per head of k and v");
+  reasons.unless_at_most("bytes of all values that tables may name", turned_bytes(s), kMaxBytes);
 }
 
 /// Seconds in which V is transposed: it is read and written.
@@ -109,7 +113,7 @@ struct Attention {
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     if (s.kv_layout == KvLayout::paged && s.page % kKeyPiece != 0)
       reasons.layout("page_table", "pages of a multiple of 64 keys");
-    if (s.dtype == DType::e4m3) refuse_fp8(s, reasons);
+    if (s.dtype == DType::e4m3) refuse_fp8(s, row.tile, reasons);
     refuse_attention(s, row, reasons);
   }
 
@@ -144,11 +148,12 @@ double share_of_union(const AttentionShape& s, int row_groups) {
 }
 
 std::int64_t turned_keys(const AttentionShape& s) {
+  if (s.kv_layout == KvLayout::packed) return first_turned(s.kv_total, s.batch + 1);
   return ceil_div(std::max<std::int64_t>(s.kv_length, 1), kKeyPiece) * kKeyPiece;
 }
 
 std::int64_t turned_bytes(const AttentionShape& s) {
-  return s.batch * s.kv_heads * s.dim_v * turned_keys(s);
+  return (s.kv_layout == KvLayout::packed ? 1 : s.batch) * s.kv_heads * s.dim_v * turned_keys(s);
 }
 
 KernelFamily sm90_attention_family() {

@@ -11,6 +11,12 @@ namespace tessera::planning {
 /// of the lists names.
 double share_of_union(const AttentionShape& s, int row_groups);
 
+/// Whether the keys or values of a tile may have several factors: a score transform.
+inline bool has_factors_by_step(const AttentionShape& s) {
+  return s.dtype == DType::e4m3 &&
+         (s.kv_scales_by_rows || (s.has_kv_scales && s.kv_layout == KvLayout::paged));
+}
+
 /// Of FP8, V transposed in scratch memory (`turn_values`): keys of a sequence, whole pieces; bytes
 /// of all.
 std::int64_t turned_keys(const AttentionShape& s);

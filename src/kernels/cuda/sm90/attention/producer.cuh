@@ -125,7 +125,7 @@ class Producer {
       if constexpr (!T::kAddsUpKeys) full = post_processed(full, place, v_at.stage);
       tile::arrive_expecting(full, T::Values::kBytes);
       if constexpr (T::kNarrow) {
-        copy_turned(shared_.values[v_at.stage], shared_.places[place], descriptor.kv_head, full);
+        copy_turned(shared_.values[v_at.stage], step, shared_.places[place], descriptor, full);
       } else {
         const auto values = [&](int panel, int row) {
           return shared_.values[v_at.stage].panel(panel, row);
@@ -155,13 +155,18 @@ class Producer {
   }
 
   /// Loads the transposed V of a step: one box per piece.
-  __device__ void copy_turned(typename T::Values& to,
-                              const planning::KeyPlace (&places)[T::kPieces], int head,
-                              std::uint64_t* full) {
+  __device__ void copy_turned(typename T::Values& to, const Step& step,
+                              const planning::KeyPlace (&places)[T::kPieces],
+                              const TileDescriptor& tile, std::uint64_t* full) {
+    const bool packed = static_cast<bool>(args_.walk.sequences.kv_offsets.values);
+    const int first = packed ? planning::first_turned(tile.kv_begin, tile.batch) : 0;
 #pragma unroll
-    for (int piece = 0; piece < T::kPieces; ++piece)
-      load_evict_last(tile::shared_address(to.panel(piece)), args_.v, places[piece].row, 0, head,
-                      places[piece].batch, tile::shared_address(full));
+    for (int piece = 0; piece < T::kPieces; ++piece) {
+      const bool exists = places[piece].row != planning::kOutOfBounds;
+      load_evict_last(tile::shared_address(to.panel(piece)), args_.v,
+                      exists ? first + step.key[piece] : planning::kOutOfBounds, 0, tile.kv_head,
+                      packed ? 0 : tile.batch, tile::shared_address(full));
+    }
   }
 
   /// Whether some key of the step is seen by no query of the tile.

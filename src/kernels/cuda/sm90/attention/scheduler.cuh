@@ -192,12 +192,25 @@ class Scheduler {
     step.key[p] = piece.key;
     step.bits[p] = piece.bits;
     step.flags[p] = planning::flags_of(piece);
+    if constexpr (T::kNarrow) write_factors(step, p, piece, at, descriptor);
     shared_.places[number % T::kStepDescriptors][p] = at;
     shared_.kept[number % T::kStepDescriptors][p] =
         piece.visited ? shared_.pieces.kept(args_.walk, descriptor, piece) | zeros_of(piece)
                       : kAllKeys;
     if constexpr (kEachLaneArrives)
       tile::arrive(&shared_.step_ring.full[number % T::kStepDescriptors]);
+  }
+
+  /// Factors of keys that do not exist are 1.
+  __device__ void write_factors(Step& step, int p, const Piece& piece, const planning::KeyPlace& at,
+                                const TileDescriptor& descriptor) const {
+    if (!args_.factors_by_step) return;
+    step.k_factor[p] = step.v_factor[p] = 1.0f;
+    if (!piece.visited) return;
+    const bool paged = args_.pages.table != nullptr;
+    const int outer = paged ? at.batch : descriptor.batch, row = paged ? at.row : piece.key;
+    step.k_factor[p] = args_.k_factors.of(outer, descriptor.kv_head, row);
+    step.v_factor[p] = args_.v_factors.of(outer, descriptor.kv_head, row);
   }
 
   /// The keys of a piece that lie outside of the tensor.

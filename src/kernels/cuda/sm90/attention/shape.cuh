@@ -54,7 +54,7 @@ struct Shape {
   using Keys = RowsTile<Element, kN, kDim>;
   using Values = std::conditional_t<kNarrow, RowsTile<Element, kDimV, kN, planning::kKeyPiece>,
                                     RowsTile<Element, kN, kDimV>>;
-  using Step = StepDescriptor<kPieces>;
+  using Step = std::conditional_t<kNarrow, FactorStep<kPieces>, StepDescriptor<kPieces>>;
   using Pieces = planning::PiecesOfTile<kTile>;
   using Partial = PartialResult<kDimV, kWarpgroup>;
 };

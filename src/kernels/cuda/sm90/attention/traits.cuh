@@ -37,9 +37,10 @@ struct Arguments {
   ScoreTransform transform;
   Sinks sinks;
   ElementMasks masks;
-  RowFactors q_factors, k_factors, v_factors;  // of FP8
-  void* partials;                              // partial results of split tiles
-  std::uint64_t* merge_counts;                 // finished parts per consumer of a split tile
+  Factors q_factors, k_factors, v_factors;  // of FP8
+  bool factors_by_step;                     // keys and values of a tile have several
+  void* partials;                           // partial results of split tiles
+  std::uint64_t* merge_counts;              // finished parts per consumer of a split tile
 };
 
 }  // namespace tessera::cuda::sm90::attention

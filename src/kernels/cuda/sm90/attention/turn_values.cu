@@ -3,8 +3,9 @@
 #include "src/kernels/cuda/common/grid.cuh"
 #include "src/kernels/cuda/common/launch.cuh"
 #include "src/kernels/cuda/sm90/attention/plan.hpp"
-#include "src/walk/key_pieces.hpp"
+#include "src/walk/sequence.hpp"
 #include "src/walk/turned_values.hpp"
+#include "src/walk/views.hpp"
 
 // Transposes V for wgmma, which reads FP8 operands with the depth contiguous only. Bound by memory.
 namespace tessera::cuda::sm90::attention {
@@ -14,58 +15,87 @@ constexpr int kThreads = 256, kKeys = planning::kKeyPiece, kColumns = 64;
 
 struct Turn {
   const std::uint8_t* from;
-  std::int64_t length, batch_stride, row_stride, head_stride, column_stride;
+  std::int64_t outer_stride, row_stride, head_stride, column_stride;  // outer: sequence or page
+  std::int64_t length;                                                // rows of all of `outer`
+  planning::SequenceList offsets;                                     // of packed sequences
+  int sequences;
+  planning::PageView pages;
   TurnedValues to;
-  bool wide;  // rows of 16 bytes
+  bool wide;  // rows of words of 16 bytes
+
+  /// The row of key `key` of the transposed sequence; null if there is none.
+  __device__ const std::uint8_t* row(int sequence, std::int64_t key) const {
+    if (pages.table) {
+      const auto run = pages.run(sequence, key, key + 1);
+      return run.page < 0 ? nullptr : from + run.page * outer_stride + run.slot * row_stride;
+    }
+    std::int64_t at = key, end = length;
+    if (offsets.values) {
+      int low = 0;
+      for (int high = sequences; high - low > 1;) {
+        const int middle = (low + high) / 2;
+        (begin(middle) <= key ? low : high) = middle;
+      }
+      at += offset(low) - begin(low);
+      end = offset(low + 1);
+    }
+    return at >= 0 && at < end ? from + sequence * outer_stride + at * row_stride : nullptr;
+  }
+
+ private:
+  __device__ std::int64_t offset(int sequence) const {
+    return planning::clamp_to(offsets.at(sequence, 0), 0, length);
+  }
+  __device__ std::int64_t begin(int sequence) const {
+    return planning::first_turned(offset(sequence), sequence);
+  }
 };
 
 /// A block of keys and columns of one head. Lanes read adjacent columns and write adjacent keys.
 __global__ void __launch_bounds__(kThreads) turn_values_kernel(Turn turn) {
   __shared__ alignas(16) std::uint8_t block[kKeys][kColumns + 4];
   const TurnedValues& to = turn.to;
-  const int head = blockIdx.z % to.heads, batch = blockIdx.z / to.heads;
+  const int heads = static_cast<int>(to.heads);
+  const int head = blockIdx.z % heads, sequence = blockIdx.z / heads;
   const std::int64_t first_key = std::int64_t{blockIdx.x} * kKeys;
   const int first_column = blockIdx.y * kColumns;
-  const std::uint8_t* const from = turn.from + batch * turn.batch_stride + head * turn.head_stride;
-  if (turn.wide) {
-    constexpr int kWords = kColumns / 16;
-    const int key = threadIdx.x / kWords, column = threadIdx.x % kWords * 16;
-    static_assert(kThreads == kKeys * kWords);
-    uint4 word{};
-    if (first_key + key < turn.length && first_column + column < to.columns)
-      word = __ldg(reinterpret_cast<const uint4*>(from + (first_key + key) * turn.row_stride +
-                                                  first_column + column));
-    auto* const at = reinterpret_cast<std::uint32_t*>(&block[key][column]);
-    at[0] = word.x, at[1] = word.y, at[2] = word.z, at[3] = word.w;
-  } else {
-    for (int i = threadIdx.x; i < kKeys * kColumns; i += kThreads) {
-      const int key = i / kColumns, column = i % kColumns;
-      const bool exists = first_key + key < turn.length && first_column + column < to.columns;
-      block[key][column] = exists ? __ldg(from + (first_key + key) * turn.row_stride +
-                                          (first_column + column) * turn.column_stride)
-                                  : std::uint8_t{0};
+  constexpr int kWords = kColumns / 16;
+  static_assert(kThreads == kKeys * kWords);
+  const int key = threadIdx.x / kWords, word_column = threadIdx.x % kWords * 16;
+  const std::uint8_t* row = turn.row(sequence, first_key + key);
+  const auto left = static_cast<int>(to.columns) - first_column - word_column;
+  uint4 word{};
+  if (row && left > 0) {
+    row += head * turn.head_stride + (first_column + word_column) * turn.column_stride;
+    if (turn.wide) {
+      word = __ldg(reinterpret_cast<const uint4*>(row));
+    } else {
+      auto* const bytes = reinterpret_cast<std::uint8_t*>(&word);
+      for (int i = 0; i < 16; ++i)
+        if (i < left) bytes[i] = __ldg(row + i * turn.column_stride);
     }
   }
+  auto* const at = reinterpret_cast<std::uint32_t*>(&block[key][word_column]);
+  at[0] = word.x, at[1] = word.y, at[2] = word.z, at[3] = word.w;
   __syncthreads();
   constexpr int kGroup = planning::kTurnedGroup, kGroups = kKeys / kGroup;
   static_assert(kThreads == kColumns * kGroups);
   const int column = threadIdx.x / kGroups, group = threadIdx.x % kGroups;
   if (first_column + column >= to.columns) return;
-  std::uint32_t word[4];
+  std::uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    word[i] = 0;
+    words[i] = 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int key = group * kGroup + planning::turned_key(i * 4 + j);
-      word[i] |= std::uint32_t{block[key][column]} << j * 8;
+      const int of = group * kGroup + planning::turned_key(i * 4 + j);
+      words[i] |= std::uint32_t{block[of][column]} << j * 8;
     }
   }
-  std::uint8_t* const row =
-      to.data +
-      ((std::int64_t{batch} * to.heads + head) * to.columns + first_column + column) * to.keys;
-  *reinterpret_cast<uint4*>(row + first_key + group * kGroup) = {word[0], word[1], word[2],
-                                                                 word[3]};
+  const std::int64_t line =
+      (std::int64_t{sequence} * to.heads + head) * to.columns + first_column + column;
+  *reinterpret_cast<uint4*>(to.data + line * to.keys + first_key + group * kGroup) = {
+      words[0], words[1], words[2], words[3]};
 }
 
 }  // namespace
@@ -75,30 +105,40 @@ TurnedValues::TurnedValues(std::uint8_t* data, const planning::AttentionShape& s
       keys(planning::turned_keys(shape)),
       columns(shape.dim_v),
       heads(shape.kv_heads),
-      batches(shape.batch) {}
+      sequences(shape.kv_layout == planning::KvLayout::packed ? 1 : shape.batch) {}
 
 tile::HeadsMap TurnedValues::map() const {
-  return {data,           DType::e4m3,           keys, columns, heads, batches, keys,
+  return {data,           DType::e4m3,           keys, columns, heads, sequences, keys,
           columns * keys, heads * columns * keys};
 }
 
-void turn_values(const Tensor& values, const TurnedValues& to, cudaStream_t stream) {
-  if (to.keys * to.columns * to.heads * to.batches == 0) return;
-  Turn turn{static_cast<const std::uint8_t*>(values.data),
-            values.size(1),
-            values.stride(0),
-            values.stride(1),
-            values.stride(2),
-            values.stride(3),
-            to,
-            false};
+void turn_values(const AttentionProblem& problem, const TurnedValues& to, cudaStream_t stream) {
+  if (to.keys * to.columns * to.heads * to.sequences == 0) return;
+  const Tensor& v = problem.v;
+  const int row = v.rank - 3;
+  Turn turn{.from = static_cast<const std::uint8_t*>(v.data),
+            .outer_stride = row > 0 ? v.stride(0) : 0,
+            .row_stride = v.stride(row),
+            .head_stride = v.stride(row + 1),
+            .column_stride = v.stride(row + 2),
+            .length = v.size(row),
+            .offsets = {},
+            .sequences = 0,
+            .pages = {},
+            .to = to,
+            .wide = false};
+  if (problem.page_table) turn.pages = planning::page_view(problem.page_table, v);
+  if (const Tensor& offsets = problem.kv_offsets) {
+    turn.offsets = {planning::indices_of(offsets), offsets.stride(0)};
+    turn.sequences = static_cast<int>(offsets.size(0)) - 1;
+  }
   const auto whole = [](std::int64_t stride) { return stride % 16 == 0; };
-  turn.wide = turn.column_stride == 1 && to.columns % 16 == 0 && whole(turn.batch_stride) &&
+  turn.wide = turn.column_stride == 1 && to.columns % 16 == 0 && whole(turn.outer_stride) &&
               whole(turn.row_stride) && whole(turn.head_stride) &&
               reinterpret_cast<std::uintptr_t>(turn.from) % 16 == 0;
   const dim3 grid(static_cast<unsigned>(to.keys / kKeys),
                   static_cast<unsigned>((to.columns + kColumns - 1) / kColumns),
-                  static_cast<unsigned>(to.heads * to.batches));
+                  static_cast<unsigned>(to.heads * to.sequences));
   Kernel<turn_values_kernel>::launch({"turn_values_kernel", grid, kThreads, stream}, turn);
 }
 

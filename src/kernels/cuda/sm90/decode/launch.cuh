@@ -15,7 +15,6 @@
 #include "src/kernels/cuda/sm90/decode/plan.hpp"
 #include "src/kernels/cuda/sm90/tile/copy.cuh"
 #include "src/kernels/cuda/sm90/tile/tensor_map.hpp"
-#include "src/problem/scale_rules.hpp"
 #include "src/walk/views.hpp"
 
 namespace tessera::cuda::sm90::decode {
@@ -47,24 +46,6 @@ void add_keys(Arguments& args, const AttentionProblem& problem,
       static_cast<double>(shape.kv_total) *
       static_cast<double>(shape.kv_heads * (shape.dim + shape.dim_v) * size_of(shape.kv_dtype()));
   args.policy = read_once && bytes > kKeptBytes ? tile::kStreams : tile::kStays;
-}
-
-/// The factors of `keys`, which are `scale`.
-inline Factors factors_of(const Tensor& scale, const Tensor& keys) {
-  Factors factors;
-  if (!scale) return factors;
-  factors.data = static_cast<const float*>(scale.data);
-  const bool has_outer = keys.rank == 4, by_rows = scale.rank == (has_outer ? 3 : 2);
-  const int head = has_outer && scale.rank >= 2 ? 1 : 0;
-  const auto stride = [&](int dim) { return scale.size(dim) > 1 ? scale.stride(dim) : 0; };
-  if (head > 0) factors.outer = stride(0);
-  factors.head = stride(head);
-  if (by_rows) {
-    factors.block = stride(head + 1);
-    factors.rows =
-        static_cast<int>(planning::rows_per_scale(keys.size(keys.rank - 3), scale.size(head + 1)));
-  }
-  return factors;
 }
 
 template <class T>

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "src/kernels/cuda/attention/factors.cuh"
 #include "src/kernels/cuda/attention/masks.cuh"
 #include "src/kernels/cuda/attention/partials.cuh"
 #include "src/kernels/cuda/attention/results.cuh"
@@ -33,18 +34,6 @@ struct Step {
 struct NarrowStep : Step {
   static constexpr int kKeys = 8, kCount = planning::kKeyPiece / kKeys;
   alignas(16) float k_factors[kCount], v_factors[kCount];
-};
-
-/// The factors of keys or values in e4m3; strides in elements.
-struct Factors {
-  const float* data = nullptr;  // null: 1
-  std::int64_t outer = 0, head = 0, block = 0;
-  int rows = 1;  // that share a factor
-
-  /// `at`: the page or, of contiguous keys, the sequence; `row`: in it.
-  __device__ float of(int at, int kv_head, int row) const {
-    return data ? __ldg(data + at * outer + kv_head * head + row / rows * block) : 1.0f;
-  }
 };
 
 /// Q as the kernel reads it; strides in elements.
