@@ -51,10 +51,17 @@ TEST_P(GpuAttention, Fp8MatchesTheOracle) {
   if (GetParam() == Backend::sm80) GTEST_SKIP() << "rows of sm80_attention do not support FP8";
   all_match(80, [](AttentionOptions& o) {
     o.dtype = DType::e4m3;
-    o.softcap = o.packed_q = o.packed_kv = Presence::never;
     o.dims = {16, 64, 64, 80, 96, 128, 128, 192, 256};
     o.longest = 600;
   });
+  for (const std::int64_t page : {64, 128, 192})
+    all_match(20, [page](AttentionOptions& o) {
+      o.dtype = DType::e4m3;
+      o.paged = Presence::always;
+      o.page = page;
+      o.dims = {64, 128};
+      o.longest = 3 * page + 100;
+    });
 }
 
 TEST_P(GpuAttention, PackedSequencesMatchTheOracle) {
