@@ -229,7 +229,9 @@ def python_tests(context):
 
 
 # What is verified apart: its seeds follow from the machine code of its kernels.
-VERIFIED = {"attention": lambda row: "attention" in row and "backward" not in row,
+VERIFIED = {"attention": lambda row: "attention" in row and not any(
+                word in row for word in ("backward", "fp8")),
+            "attention_fp8": lambda row: "attention_fp8" in row,
             "attention_backward": lambda row: "attention_backward" in row,
             "products": lambda row: "attention" not in row}
 
@@ -255,7 +257,7 @@ def begun_at(runs, op, seed):
 
 
 def random_problems(context):
-    """python -m tessera.verify of attention, of its gradients and of products."""
+    """python -m tessera.verify of attention, also in FP8, of its gradients and of products."""
     tests, runs = [], []
     for op in VERIFIED:
         test, found = problems_of(context, op)

@@ -72,22 +72,32 @@ def test_every_tensor_is_made_where_the_problem_is():
         assert run("--count", 20, "--seed", 200) == 0
 
 
+def test_random_problems_in_fp8_are_right(capsys):
+    assert cli.main(["attention_fp8", *SMALL[1:], "--count", "60", "--repeat"]) == 0
+    said = capsys.readouterr().out
+    assert "60 problems, 60 right, 0 refused, 0 failed" in said
+    assert "ran 60: cpu_attention" in said
+
+
 @pytest.mark.parametrize("dtype", numbers.DTYPES)
 def test_right_results_are_far_below_their_budgets(dtype):
-    share, trouble = verdict(drawn(dtype=dtype, out_dtype=dtype, causal=True, sinks="f32"))
+    out_dtype = "bf16" if dtype == "e4m3" else dtype
+    share, trouble = verdict(drawn(dtype=dtype, out_dtype=out_dtype, causal=True, sinks="f32"))
     assert trouble is None and 0 < share < 0.9
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
 @pytest.mark.parametrize("queries", [1, 2, 63])
-def test_a_right_result_of_few_numbers_is_right(queries):
+def test_a_right_result_of_few_numbers_is_right(queries, dtype):
     """The result of a kernel that rounds P as the emulation does, but with another row max."""
     for seed in range(6):
-        d = drawn(dtype="bf16", out_dtype="f32", scale=0.05, dim_v=8)
+        d = drawn(dtype=dtype, out_dtype="f32", scale=0.05, dim_v=8)
         d.seed, d.q_lengths, d.kv_lengths, d.heads, d.kv_heads = seed, [queries], [500], 40, 40
         built = build.build(d, "cpu", 1 << 22)
         q, k, v = (x[0].transpose(0, 1).float() for x in (built.q, built.k, built.v))
         hidden = ~oracle.seen(d, None, 0, 0, queries, "cpu")
-        rounded, *_ = oracle._softmax(d, q, k, v, hidden, None, d.scale, torch.bfloat16, 0.3)
+        rounded, *_ = oracle._softmax(d, q, k, v, hidden, None, d.scale,
+                                      numbers.DTYPES[dtype], 0.3)
         out, lse = built.outputs()
         built.run(out, lse)
         out.tensor[0] = rounded.transpose(0, 1)
@@ -119,10 +129,37 @@ def test_the_oracle_agrees_with_pytorch():
     torch.testing.assert_close(truth.lse, (q @ k.mT / 8).logsumexp(-1))
 
 
+@pytest.mark.parametrize("factors", [form for form in draw.FACTORS if form != "none"])
+@pytest.mark.parametrize("more", [{}, {"page": 48, "kv_end": [110, 130]},
+                                  {"packed_q": True, "packed_kv": True}])
+def test_the_oracle_multiplies_fp8_by_its_factors(factors, more):
+    """Beside float32 attention over the products, whose factors are repeated by hand."""
+    d = drawn(dtype="e4m3", out_dtype="f32", factors=dict.fromkeys("qkv", factors), **more)
+    built = build.build(d, "cpu", 1 << 18)
+    q, k, v = ((getattr(built, name).float() * built.factors[name][..., None]).nan_to_num()
+               for name in "qkv")
+    lists = {name: one for name, one in built.lists.items() if name != "page_table"}
+    want, lse = right_attention(q, k, v, return_lse=True, **lists)
+    for b in range(2):
+        truth = judge.truth_of(built, b, 0, 100)
+        rows = build.sequence(want, built.q_offsets, b).transpose(0, 1).double()
+        torch.testing.assert_close(truth.out, rows, rtol=1e-4, atol=1e-5)
+    for name, pool in zip("kv", built.pools or (), strict=False):
+        table, scale = built.lists["page_table"], built.scales[name + "_scale"]
+        each = {"tensor": lambda b, j, s=scale: s[0], "head": lambda b, j, s=scale: s[1],
+                "outer": lambda b, j, s=scale: s[table[b, j // 48], 1]}.get(
+            factors, lambda b, j, s=scale: s[table[b, j // 48], 1, 0])
+        for b, j in ((0, 0), (0, 47), (1, 48), (1, 129)):
+            assert built.factors[name][b, j, 1] == each(b, j)
+            assert torch.equal(pool[table[b, j // 48], j % 48].float(),
+                               getattr(built, name)[b, j].float())
+
+
 def test_ulp():
     values = torch.tensor([1.0, 1.5, 0.99, 0.0, 3e-8], dtype=torch.float64)
     assert numbers.ulp("bf16", values)[:3].tolist() == [2**-7, 2**-7, 2**-8]
     assert numbers.ulp("f16", values)[3:].tolist() == [2**-24, 2**-24]
+    assert numbers.ulp("e4m3", values)[:4].tolist() == [2**-3, 2**-3, 2**-4, 2**-9]
 
 
 # ---- Drawn problems ----------------------------------------------------------------------------
@@ -162,6 +199,14 @@ def test_everything_is_drawn_and_nothing_too_large():
         if d.mask:
             rows, columns = -(-d.q_bound // d.mask.block_q), -(-d.kv_bound // d.mask.block_kv)
             assert rows * columns * d.mask.batch * d.mask.heads <= draw.MOST_CELLS
+
+    narrow = [draw.draw(seed, (draw.FP8,), 1 << 28) for seed in range(500)]
+    assert {d.dtype for d in narrow} == {"e4m3"}
+    assert {d.out_dtype for d in narrow} == {"bf16", "f16", "f32"}
+    for name in "qkv":
+        assert {d.factors[name] for d in narrow} == set(draw.FACTORS)
+    assert 0.85 < sum(d.dim % 16 == d.dim_v % 16 == 0 for d in narrow) / len(narrow) < 1
+    assert not any(d.factors for d in problems)
 
     grouped = [d for d in problems if d.mask and 1 < d.kv_heads < d.heads]
     for lists in (lambda d: 1, lambda d: d.kv_heads, lambda d: d.heads):
@@ -205,6 +250,7 @@ def rounded(dtype, off):
     return dict(dtype=dtype, out_dtype=dtype), lambda out, lse: out.mul_(1 + off)
 
 
+FP8 = {"dtype": "e4m3", "factors": dict.fromkeys("qkv", "head")}
 PACKED, NO_KEYS = {"packed_q": True, "q_tail": 3}, {"causal": True, "q_position": [0, -1]}
 AROUND, LOOSE = "out: memory around it was written", {"padding": (0, 0, 0)}
 
@@ -213,6 +259,8 @@ AROUND, LOOSE = "out: memory around it was written", {"padding": (0, 0, 0)}
     (*rounded("f32", 1e-5), "out of sequence"),
     (*rounded("f16", 2e-3), "out of sequence"),
     (*rounded("bf16", 1.6e-2), "out of sequence"),
+    (FP8, lambda out, lse: out.mul_(1.2), "out of sequence"),
+    (FP8, lambda out, lse: lse[1, 2, 3].add_(1e-4), "lse of sequence 1, head 2, query 3: got "),
     ({}, lambda out, lse: lse[1, 2, 3].add_(1e-4), "lse of sequence 1, head 2, query 3: got "),
     *(({}, lambda out, lse, value=value: out[1, 99, 3, 63].fill_(value),
        "out of sequence 1, head 3, query 99, column 63: got ")
@@ -241,6 +289,17 @@ def test_each_kind_of_wrong_result_is_found(damaged, problem, damage, told):
     damaged(damage)
     share, trouble = verdict(d)
     assert share > 1 and trouble.startswith(told)
+
+
+@pytest.mark.parametrize("name", ["q_scale", "k_scale", "v_scale"])
+def test_wrong_factors_are_found(monkeypatch, name):
+    def wrong(*arguments, **options):
+        return right_attention(*arguments, **{**options, name: 1.2 * options[name]})
+
+    d = drawn(**FP8)
+    assert verdict(d)[1] is None
+    monkeypatch.setattr(tessera, "attention", wrong)
+    assert verdict(d)[0] > 1
 
 
 def test_failures_are_printed_with_the_command_that_repeats_them(damaged, capsys):

@@ -9,7 +9,13 @@ from torch import Tensor
 
 GUARD_BYTES = 256  # before and after each tensor
 AROUND = "memory around it was written"
-_WORDS = {2: torch.int16, 4: torch.int32}
+NAN_BITS = -1  # as an integer: NaN in every float dtype
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+
+
+def words(tensor: Tensor) -> Tensor:
+    """The bits of a tensor as integers, for what PyTorch does not do in FP8."""
+    return tensor.view(_WORDS[tensor.element_size()])
 
 
 class Buffer:
@@ -21,13 +27,13 @@ class Buffer:
         guard = GUARD_BYTES // dtype.itemsize
         reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
         count = 2 * guard + offset + (reach if 0 not in shape else 0)
-        self.words = torch.full((count,), -1, dtype=_WORDS[dtype.itemsize], device=device)
+        self.words = torch.full((count,), NAN_BITS, dtype=_WORDS[dtype.itemsize], device=device)
         self.placed = (shape, strides, guard + offset)
         self.tensor = self.words.view(dtype).as_strided(*self.placed)
 
     def stray(self) -> Tensor:
         """Whether memory around the tensor has changed."""
-        changed = self.words != -1
+        changed = self.words != NAN_BITS
         changed.as_strided(*self.placed).fill_(False)
         return changed.any()
 

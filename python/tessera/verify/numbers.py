@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-BITS = {"f32": 24, "f16": 11, "bf16": 8}  # of the significand
-SMALLEST_EXPONENT = {"f32": -126, "f16": -14, "bf16": -126}
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+          "e4m3": torch.float8_e4m3fn}
+BITS = {"f32": 24, "f16": 11, "bf16": 8, "e4m3": 4}  # of the significand
+SMALLEST_EXPONENT = {"f32": -126, "f16": -14, "bf16": -126, "e4m3": -6}
 LARGEST = {name: torch.finfo(dtype).max for name, dtype in DTYPES.items()}
 UNIT = 2.0**-24  # roundoff of float32, in which kernels compute sums
+FP8_UNIT = 2.0**-10  # of sums of FP8 in tensor cores, which keep few bits below the largest product
 
 
 def finite(x: Tensor) -> Tensor:

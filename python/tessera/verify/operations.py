@@ -79,6 +79,10 @@ def _draw_attention(seed: int, device: str, most_pairs: int) -> Any:
     return attention_problems.draw(seed, attention_problems.DTYPES[device], most_pairs)
 
 
+def _draw_fp8(seed: int, device: str, most_pairs: int) -> Any:
+    return attention_problems.draw(seed, (attention_problems.FP8,), most_pairs)
+
+
 def _draw_product(op: str) -> Callable[[int, str, int], Any]:
     def draw(seed: int, device: str, most_multiplies: int) -> Any:
         return product_problems.draw(op, seed, device, most_multiplies)
@@ -94,11 +98,13 @@ LEAST = 64
 
 ATTENTION = Operation("attention", "pairs", _draw_attention, _build_attention, _judge_attention,
                       draws_rows=False)
+FP8 = Operation("attention_fp8", "pairs", _draw_fp8, _build_attention, _judge_attention,
+                draws_rows=True)
 BACKWARD = Operation("attention_backward", "pairs", _draw_backward, _build_backward,
                      _judge_backward, draws_rows=True)
 PRODUCTS = {op: Operation(op, "multiplies", _draw_product(op), _build_product, _judge_product,
                           draws_rows=True) for op in product_problems.OPS}
-OPERATIONS = {"attention": ATTENTION, "attention_backward": BACKWARD, **PRODUCTS}
+OPERATIONS = {one.name: one for one in (ATTENTION, FP8, BACKWARD, *PRODUCTS.values())}
 GROUPS = {"products": tuple(PRODUCTS), "all": tuple(OPERATIONS)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,14 +12,16 @@ from torch import Tensor
 
 import tessera
 
-from ..memory import Buffer
-from ..numbers import DTYPES
+from ..memory import NAN_BITS, Buffer, words
+from ..numbers import DTYPES, LARGEST
 from ..operations import Call
 from .draw import Blocks, Drawn
 from .oracle import FULL, PARTIAL, Cells, seen
 
 # Fills a row of lists after its last entry.
 NOTHING = (1 << 31) - 1
+# Values in FP8 that have factors are random normal numbers times this, and the factors over this.
+SPREAD_OF_FP8 = 80.0
 
 
 def strides_of(shape: tuple[int, ...], heads_first: bool, padding: tuple[int, ...],
@@ -61,6 +63,8 @@ class Built:
     kv_offsets: list[int] | None
     stretch: int  # elements of a score matrix that are checked at a time
     pools: tuple[Tensor, Tensor] | None = None  # k and v in pages, in place of the dense ones
+    scales: dict[str, Tensor] = field(default_factory=dict)  # options of FP8, such as q_scale
+    factors: dict[str, Tensor] = field(default_factory=dict)  # those of each row of q, k and v
 
     def stretches(self, batch: int) -> Iterator[tuple[int, int]]:
         """Ranges (first, last) of queries, in whole tiles of 64."""
@@ -94,7 +98,7 @@ class Built:
             "window_left": d.window_left, "window_right": d.window_right, "mask": self.mask,
             "batch_invariant": d.batch_invariant,
             "scale": d.scale, "softcap": d.softcap, "sinks": self.sinks,
-            "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.lists}
+            "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.scales, **self.lists}
 
     def run(self, out: Buffer, lse: Buffer | None, kernel: str | None = None,
             backend: str | None = None) -> None:
@@ -115,7 +119,10 @@ def build(d: Drawn, device: Any, stretch: int) -> Built:
         dtype = DTYPES[d.dtype]
         strides = strides_of(shape, d.heads_first[name], d.padding[name], dtype.itemsize)
         tensor = Buffer(shape, strides, dtype, device).tensor
-        return tensor.copy_(torch.randn(shape, generator=generator, device=device))
+        made = torch.randn(shape, generator=generator, device=device)
+        if d.factors.get(name, "none") != "none":
+            made.mul_(SPREAD_OF_FP8).clamp_(-LARGEST[d.dtype], LARGEST[d.dtype])
+        return tensor.copy_(made)
 
     q = values("q", *q_lead, d.heads, d.dim)
     k = values("k", *kv_lead, d.kv_heads, d.dim)
@@ -133,7 +140,52 @@ def build(d: Drawn, device: Any, stretch: int) -> Built:
     _spoil_what_is_not_needed(built)
     if d.page:
         _put_into_pages(built, generator, index)
+    _make_factors(built, generator)
     return built
+
+
+def _make_factors(built: Built, generator: torch.Generator) -> None:
+    """The factors of q, k and v in FP8 as `attention` takes them, and those of each row."""
+    pools = dict(zip("kv", built.pools or (), strict=False))
+    for name, form in built.drawn.factors.items():
+        if form == "none":
+            continue
+        dense, pool = getattr(built, name), pools.get(name)
+        shape = dense.shape if pool is None else pool.shape
+        scale = _random_factors(form, shape, generator, dense.device)
+        each = _factor_of_rows(scale, shape)
+        if pool is not None:  # from pages to sequences
+            used = built.lists["page_table"][:, : -(-dense.shape[1] // shape[1])].long()
+            each = each[used].flatten(1, 2)[:, : dense.shape[1]]
+            if scale.dim() > 1:
+                unused = torch.ones(shape[0], dtype=torch.bool, device=scale.device)
+                unused[used] = False
+                scale[unused] = torch.nan
+        built.scales[f"{name}_scale"], built.factors[name] = scale, each
+
+
+def _random_factors(form: str, shape: tuple[int, ...], generator: torch.Generator,
+                    device: Any) -> Tensor:
+    """Of a tensor [.., length, heads, dim]. The memory around them is NaN."""
+    *outer, length, heads, _ = shape
+    sizes = {"tensor": (1,), "head": (heads,), "outer": (*outer, heads)}.get(form)
+    if sizes is None:
+        sizes = (*outer, heads, -(-length // int(form)))
+    strides = strides_of((1, *sizes), False, (1,), 4)[1:]
+    scale = Buffer(sizes, strides, torch.float32, device).tensor
+    made = torch.randn(sizes, generator=generator, device=device)
+    return scale.copy_(made.div_(2).exp_().div_(SPREAD_OF_FP8))
+
+
+def _factor_of_rows(scale: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[.., length, heads] of a tensor [.., length, heads, dim]."""
+    *outer, length, heads, _ = shape
+    if scale.dim() == len(shape) - 1:  # for some rows each
+        rows = 128 if scale.shape[-1] == -(-length // 128) else 64
+        return scale.repeat_interleave(rows, -1)[..., :length].transpose(-1, -2)
+    if scale.dim() > 1:
+        scale = scale[:, None]
+    return scale.expand(*outer, length, heads)
 
 
 def _put_into_pages(built: Built, generator: torch.Generator, index: torch.dtype) -> None:
@@ -149,10 +201,10 @@ def _put_into_pages(built: Built, generator: torch.Generator, index: torch.dtype
     for name, dense in (("k", built.k), ("v", built.v)):
         shape = (pages, d.page, *dense.shape[2:])
         strides = strides_of(shape, d.heads_first[name], d.padding[name], dense.element_size())
-        pool = Buffer(shape, strides, dense.dtype, device).tensor.fill_(torch.nan)
+        pool = Buffer(shape, strides, dense.dtype, device).tensor
         for entry in range(used):
             rows = dense[:, entry * d.page : (entry + 1) * d.page]
-            pool[table[:, entry].long(), : rows.shape[1]] = rows
+            words(pool)[table[:, entry].long(), : rows.shape[1]] = words(rows)
         pools.append(pool)
     built.pools = pools[0], pools[1]
     built.lists["page_table"] = table
@@ -164,14 +216,15 @@ def _spoil_what_is_not_needed(built: Built) -> None:
     """Writes NaN to keys and values that no query of their head may see, and to some queries that
     see no key. Keys that only bits hide keep their numbers, as their block is read."""
     d = built.drawn
+    all_q, all_k, all_v = (words(x) for x in (built.q, built.k, built.v))
     if built.kv_offsets is not None:
-        built.k[built.kv_offsets[-1] :] = torch.nan
-        built.v[built.kv_offsets[-1] :] = torch.nan
+        all_k[built.kv_offsets[-1] :] = NAN_BITS
+        all_v[built.kv_offsets[-1] :] = NAN_BITS
     if built.q_offsets is not None:
-        built.q[built.q_offsets[-1] :] = torch.nan
+        all_q[built.q_offsets[-1] :] = NAN_BITS
     for b in range(d.batch):
-        q = sequence(built.q, built.q_offsets, b)
-        k, v = (sequence(x, built.kv_offsets, b) for x in (built.k, built.v))
+        q = sequence(all_q, built.q_offsets, b)
+        k, v = (sequence(x, built.kv_offsets, b) for x in (all_k, all_v))
         met = torch.zeros(k.shape[0], d.kv_heads, dtype=torch.bool, device=k.device)
         for first, last in built.stretches(b):
             visible = seen(d, built.cells, b, first, last, q.device, with_bits=False)
@@ -179,9 +232,9 @@ def _spoil_what_is_not_needed(built: Built) -> None:
             met |= keys.unflatten(0, (d.kv_heads, -1)).any(1).T
             if d.nan_queries:
                 sees = visible.any(2).expand(d.heads, -1).T
-                q[first:last].masked_fill_(~sees[:, :, None], torch.nan)
-        k.masked_fill_(~met[:, :, None], torch.nan)
-        v.masked_fill_(~met[:, :, None], torch.nan)
+                q[first:last].masked_fill_(~sees[:, :, None], NAN_BITS)
+        k.masked_fill_(~met[:, :, None], NAN_BITS)
+        v.masked_fill_(~met[:, :, None], NAN_BITS)
 
 
 # ---- Block masks -------------------------------------------------------------------------------

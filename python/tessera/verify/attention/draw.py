@@ -26,7 +26,11 @@ Unused queries, keys and values, padding, and outputs before the run are NaN.
 
 Gradients of attention (attention_backward): the same problems; dout with strides of its own or of
 zero, the gradient of LSE, which gradients are wanted, their order in memory and sometimes float32
-for them."""
+for them.
+
+Attention in FP8 (attention_fp8): the same, with queries, keys and values in float8_e4m3fn, each with
+no factors or random ones: for all, per head, per sequence (or page) and head, or these for 64 or 128
+rows; results in bfloat16, float16 or float32; head dimensions mostly multiples of 16."""
 
 USUAL_DIMS = (64, 128)
 OTHER_DIMS = (32, 72, 80, 96, 192, 256)
@@ -36,6 +40,10 @@ MOST_CELLS = 1 << 21  # blocks of a mask, in all its sets of lists
 FAR = 1 << 40
 PAGES = (8, 16, 16, 32, 64, 64, 128, 256)
 DTYPES = {"cpu": ("f16", "bf16", "f32"), "cuda": ("f16", "bf16")}
+FP8 = "e4m3"
+# Which values of q, k or v share a factor. "outer" is per sequence (or page) and head, and so are
+# those for a number of rows; packed tensors have no outer dimension.
+FACTORS = ("none", "tensor", "head", "outer", "64", "128")
 
 
 @dataclass
@@ -89,6 +97,7 @@ class Drawn:
     batch_invariant: bool = False
     lse: bool = True
     nan_queries: bool = False  # NaN in queries that see no key
+    factors: dict[str, str] = field(default_factory=dict)  # of q, k and v in FP8, see FACTORS
 
     @property
     def batch(self) -> int:
@@ -174,7 +183,16 @@ def draw(seed: int, dtypes: tuple[str, ...], most_pairs: int) -> Drawn:
         if d.mask:
             d.max_kv_length = d.kv_lengths[0]
     d.batch_invariant = rng.random() < (0.4 if d.page else 0.05)
+    if d.dtype == FP8:
+        _draw_fp8(rng, d)
     return d
+
+
+def _draw_fp8(rng: random.Random, d: Drawn) -> None:
+    d.out_dtype = rng.choice(("bf16", "bf16", "f16", "f32"))
+    d.factors = {name: rng.choice(FACTORS) for name in ("q", "k", "v")}
+    if rng.random() < 0.9:  # other pitches are no multiple of 16 bytes, which TMA requires
+        d.dim, d.dim_v = (-(-dim // 16) * 16 for dim in (d.dim, d.dim_v))
 
 
 def _longest(packed: bool, lengths: list[int], tail: int) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..memory import AROUND, Buffer
 from ..numbers import compared, finite, place_of_largest, share, ulp
 from .build import Built, sequence
+from .draw import FP8
 from .oracle import TILE_ROWS, Truth, attend, seen
 
 _UNUSED = {"out": 0.0, "lse": -torch.inf}  # packed rows after the last sequence
@@ -64,15 +65,21 @@ def _shares(built: Built, out: Buffer, lse: Buffer | None, b: int, first: int,
 
 
 def truth_of(built: Built, b: int, first: int, last: int) -> Truth:
-    def numbers(tensor: Tensor) -> Tensor:
-        """[heads, rows, dim], with zeros for unused rows, which are NaN."""
-        return torch.nan_to_num(tensor.transpose(0, 1), nan=0.0)
+    def numbers(name: str, offsets: list[int] | None, rows: slice = slice(None)) -> Tensor:
+        """[heads, rows, dim], times the factors of FP8, with zeros for unused rows, which are
+        NaN."""
+        values = sequence(getattr(built, name), offsets, b)[rows]
+        if built.drawn.dtype == FP8:
+            values = values.double()
+        if name in built.factors:
+            values = values * sequence(built.factors[name], offsets, b)[rows, :, None].double()
+        return torch.nan_to_num(values.transpose(0, 1), nan=0.0)
 
     visible = seen(built.drawn, built.cells, b, first, last, built.q.device)
-    q = sequence(built.q, built.q_offsets, b)[first:last]
-    k, v = (sequence(x, built.kv_offsets, b) for x in (built.k, built.v))
+    q = numbers("q", built.q_offsets, slice(first, last))
+    k, v = (numbers(name, built.kv_offsets) for name in "kv")
     sinks = None if built.sinks is None else built.sinks.double()
-    return attend(built.drawn, numbers(q), numbers(k), numbers(v), visible, sinks)
+    return attend(built.drawn, q, k, v, visible, sinks)
 
 
 def _out_rows(built: Built, out: Buffer, b: int, first: int, last: int) -> Tensor:

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..numbers import BITS, DTYPES, UNIT, finite
-from .draw import Drawn
+from ..numbers import BITS, DTYPES, FP8_UNIT, UNIT, finite
+from .draw import FP8, Drawn
 
 PARTIAL, FULL = 1, 2
 TILE_ROWS = 64  # queries that share a budget
 FEW_NUMBERS = 256  # fewer results do not show an emulation's largest error
+# P in FP8 is multiplied by this before it is rounded, so that its range is used.
+UNIT_OF_P = {torch.float8_e4m3fn: 256}
 
 
 @dataclass
@@ -109,17 +111,22 @@ def attend(d: Drawn, q: Tensor, k: Tensor, v: Tensor, visible: Tensor,
         yardstick[:, rows] = torch.maximum(yardstick[:, rows], more)
 
     # Scores with errors of a few ulps of their summands (twice: numerator and denominator), an exp
-    # with an error of a few ulps, and one P that rounds the other way.
+    # with an error of a few ulps, and one P that rounds the other way. Tensor cores have few bits
+    # for sums of FP8.
+    coarse = d.dtype == FP8 and q.is_cuda
+    of_scores = FP8_UNIT if coarse else UNIT
     sizes = _grouped(q.abs(), k.abs().mT)
     size = sizes.masked_fill_(hidden, 0).amax(-1).mul_(abs(scale))
     magnitudes = v.abs()
     reach = _grouped(shares, magnitudes).amax(-1)
     largest = magnitudes.amax(-1).repeat_interleave(d.heads // d.kv_heads, 0)[:, None, :]
     term = shares.mul_(largest).amax(-1)
-    out_slack = UNIT * (8 + 4 * size) * reach + 2.0 ** -BITS[d.dtype] * term
+    out_slack = (8 * UNIT + 4 * of_scores * size) * reach + 2.0 ** -BITS[d.dtype] * term
     terms = visible.sum(-1)
     small = finite(lse).abs()
     lse_slack = UNIT * ((d.dim + 8) * size + terms + 16 + 2 * small)
+    if coarse:
+        lse_slack += of_scores * size
     empty = (terms == 0).expand(lse.shape)
     return Truth(out, lse, yardstick, out_slack.double(), lse_slack.double(), empty)
 
@@ -152,5 +159,6 @@ def _softmax(d: Drawn, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, sinks: T
     lse = top + torch.log(total)
     total = torch.where(total > 0, total, 1)[..., None]
     if rounded_to is not None and rounded_to != torch.float32:
-        weights = weights.to(rounded_to).float()
+        unit = UNIT_OF_P.get(rounded_to, 1)
+        weights = (weights * unit).to(rounded_to).float() / unit
     return _grouped(weights, v) / total, lse, weights, total
