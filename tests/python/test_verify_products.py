@@ -172,7 +172,7 @@ def test_everything_is_drawn_and_nothing_too_large():
         assert len({getattr(d, name) for d in problems}) >= 2, name
     for name in ("planned", "given_out", "inner", "bias_rows", "bias_batch"):
         assert len({getattr(d, name) for d in problems}) == 2, name
-    assert {d.out_dtype for d in problems} == set(numbers.DTYPES)
+    assert {d.out_dtype for d in problems} == set(numbers.DTYPES) - {"e4m3"}
     assert any(d.dtype != d.out_dtype for d in problems)
     assert any(d.alpha == 0 for d in problems) and any(d.beta for d in problems)
     sides = [side for d in problems for side in (d.a, d.b)]

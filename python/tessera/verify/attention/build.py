@@ -98,7 +98,8 @@ class Built:
             "window_left": d.window_left, "window_right": d.window_right, "mask": self.mask,
             "batch_invariant": d.batch_invariant,
             "scale": d.scale, "softcap": d.softcap, "sinks": self.sinks,
-            "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.scales, **self.lists}
+            "max_q_length": d.max_q_length, "max_kv_length": d.max_kv_length, **self.scales,
+            **self.lists}
 
     def run(self, out: Buffer, lse: Buffer | None, kernel: str | None = None,
             backend: str | None = None) -> None:

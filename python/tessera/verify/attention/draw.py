@@ -28,9 +28,9 @@ Gradients of attention (attention_backward): the same problems; dout with stride
 zero, the gradient of LSE, which gradients are wanted, their order in memory and sometimes float32
 for them.
 
-Attention in FP8 (attention_fp8): the same, with queries, keys and values in float8_e4m3fn, each with
-no factors or random ones: for all, per head, per sequence (or page) and head, or these for 64 or 128
-rows; results in bfloat16, float16 or float32; head dimensions mostly multiples of 16."""
+Attention in FP8 (attention_fp8): the same, with queries, keys and values in float8_e4m3fn, each
+without factors or with random ones: one, per head, per sequence (or page) and head, or such for 64
+or 128 rows; results in bfloat16, float16 or float32; head dimensions mostly multiples of 16."""
 
 USUAL_DIMS = (64, 128)
 OTHER_DIMS = (32, 72, 80, 96, 192, 256)
