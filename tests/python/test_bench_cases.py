@@ -27,6 +27,10 @@ def random_lists(rows, cols, density, seed):
     ("matmul", {"m": 1, "n": 1, "k": 1, "transpose": "xy"}, "transpose"),
     ("matmul", {"m": 1, "n": 1, "k": 1, "dtype": "f64"}, "dtype"),
     ("attention", {"s": 8, "h": 3, "hk": 2}, "h"),
+    ("attention", {"s": 8, "dtype": "e4m3", "factors": "row"}, "factors"),
+    ("attention", {"s": 8, "factors": "head"}, "factors: expected head or tensor, of dtype e4m3"),
+    ("attention_backward", {"s": 8, "dtype": "e4m3"}, "dtype"),
+    ("list_blocks", {"s": 8, "factors": "head"}, "no parameter 'factors'"),
     ("list_blocks", {"s": 8, "block_q": 4}, "pattern is missing"),
     ("top_k_blocks", {"s": 8, "pattern": "random", "density": 0.5}, "block_q"),
     ("attention", {"s": 8, "pattern": "random", "density": 0.5}, "block_q"),
@@ -64,7 +68,8 @@ def test_equal_cases_have_equal_keys_however_they_are_written():
 
 def test_workload_files_hold_distinct_cases():
     assert {path.stem for path in WORKLOADS} >= {"check", "cpu", "hopper_attention",
-                                                 "hopper_products", "quick"}
+                                                 "hopper_attention_fp8", "hopper_products",
+                                                 "quick"}
     for path in WORKLOADS:
         found = cases.read_workload(path)
         assert found
@@ -139,6 +144,8 @@ def test_lists_are_made_for_an_attention_case_that_is_measured():
     ("attention", {"s": 64, "block_q": 8, "pattern": "random", "density": 0.5},
      ("attention", {"s": 64})),
     ("attention", {"s": 64, "sequences": 3}, ("attention", {"s": 64})),
+    ("attention", {"s": 64, "hk": 2, "dtype": "e4m3", "factors": "tensor"},
+     ("attention", {"s": 64, "dtype": "e4m3", "factors": "tensor"})),
 ])
 def test_the_dense_case_has_the_sizes_only(op, params, dense):
     case = make_case(op, params)
@@ -192,6 +199,19 @@ def test_an_invalid_workload_file_is_named(tmp_path, capsys, workload, told):
     assert str(refused.value).startswith(str(path))
     assert cli.main(["suite", str(path), "--list"]) == 2
     assert capsys.readouterr().err == f"tessera.bench: {refused.value}\n"
+
+
+def test_cases_in_fp8_have_the_peers_that_run_them():
+    found = cases.read_workload(WORKLOADS[0].parent / "hopper_attention_fp8.json")
+    for case in found:
+        assert case.params["dtype"] == "e4m3" and case.params["factors"] == "head"
+        names = peers.peers_for(case, "cuda")
+        assert set(names) == set(case.peers)
+        assert [name for name in names if peers.get_peer(name).refuse(case)] == []
+    sizes = {(p["d"], p["h"], p["b"], p["s"], p["causal"]) for p in (case.params for case in found)}
+    assert {(128, 16, 1, 32768, True), (64, 32, 1, 16384, False), (256, 16, 1, 16384, True)} < sizes
+    wide = make_case("attention", {"s": 64})
+    assert "tessera_bf16" not in peers.peers_for(wide, "cuda")
 
 
 def element_mask(p, lists=None):

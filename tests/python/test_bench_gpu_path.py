@@ -12,15 +12,26 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from invented import GPU  # noqa: E402
+from invented import GPU, result_of  # noqa: E402
 
-from tessera.bench import arrays, flops, measure, nvml, ours, peers, suite, timing  # noqa: E402
+from tessera.bench import (  # noqa: E402
+    arrays,
+    flops,
+    measure,
+    nvml,
+    ours,
+    peers,
+    results,
+    suite,
+    timing,
+)
 from tessera.bench.cases import make_case  # noqa: E402
 from tessera.bench.files import read_json  # noqa: E402
 from tessera.bench.measure import Settings, measure_case  # noqa: E402
 from tessera.bench.peers import flex  # noqa: E402
 from tessera.bench.problem import Problem  # noqa: E402
-from tessera.bench.reference import check_same  # noqa: E402
+from tessera.bench.reference import WrongResult, check_same  # noqa: E402
+from tessera.bench.table import text_table  # noqa: E402
 from tessera.bench.timing import Prepared  # noqa: E402
 
 PRODUCT = {"m": 64, "n": 32, "k": 96, "block": 16, "pattern": "random", "density": 0.4}
@@ -343,6 +354,104 @@ def test_flash_attention_3_gets_the_options_of_the_case(gpu, monkeypatch, extra)
         assert offsets is same is problem.offsets_array and longest == offsets.diff().max()
     else:
         assert packing == ()
+
+
+FP8 = {"s": 192, "h": 4, "hk": 2, "d": 32, "dtype": "e4m3"}
+
+
+@pytest.fixture
+def fa3_in_fp8(monkeypatch):
+    """FlashAttention-3's function, which rounds P as its kernels do: a list of the factors that it
+    got. An infinite result where `overflows(v)`."""
+    def arm(overflows=lambda v: False):
+        asked = []
+
+        def flash_attn_func(q, k, v, causal, window_size, softcap, **descales):
+            asked.append(descales)
+            group, overflow = q.shape[2] // k.shape[2], overflows(v)
+            q, k, v = (x.float() * descales[name + "_descale"].repeat_interleave(
+                x.shape[2] // k.shape[2], 1)[:, None, :, None]
+                for name, x in (("q", q), ("k", k), ("v", v)))
+            k, v = (x.repeat_interleave(group, 2) for x in (k, v))
+            scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+            p = (scores - scores.amax(-1, True)).exp()
+            rounded = (256 * p).to(torch.float8_e4m3fn).float() / 256
+            out = torch.einsum("bhqk,bkhd->bqhd", rounded / p.sum(-1, True), v)
+            return out.to(torch.bfloat16) * (torch.inf if overflow else 1)
+
+        module = types.ModuleType("fa3_fwd_interface")
+        module.flash_attn_func = flash_attn_func
+        monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
+        monkeypatch.setitem(sys.modules, "fa3_fwd_interface", module)
+        return asked
+
+    return arm
+
+
+@pytest.mark.parametrize("factors", ["head", "tensor"])
+def test_fp8_is_measured_beside_the_peers_that_run_it(gpu, fa3_in_fp8, factors):
+    """Times and the errors for both kinds of inputs, of ours and of each peer."""
+    asked = fa3_in_fp8()
+    case = make_case("attention", {**FP8, "b": 2, "factors": factors}, ("burst", "graph"))
+    records = measure_case(case, gpu)
+    for record in records:
+        assert "ms" in record["ours"] and record["max_error"] <= record["error_budget"]
+        assert set(record["peers"]) == {"tessera_dense", "tessera_bf16", "fa3"}
+        for name, entry in {"ours": record["ours"], **record["peers"]}.items():
+            assert entry["ms"] > 0 and ("rms_error" in entry) == (name != "tessera_dense"), name
+        errors = {name: entry["rms_error"] for name, entry in
+                  {**record["peers"], "ours": record["ours"]}.items() if "rms_error" in entry}
+        for kind in ("normal", "difficult"):
+            assert 0 < errors["ours"][kind] < 0.005  # the CPU does not round P to e4m3
+            assert 0 < errors["tessera_bf16"][kind] < 0.005
+        assert 0.01 < errors["fa3"]["normal"] < 0.05
+    for descales in asked:
+        assert {one.shape for one in descales.values()} == {(2, 2)}
+        assert (descales["k_descale"][:, 0] == descales["k_descale"][:, 1]).all() == (
+            factors == "tensor")
+    whole = result_of(records)
+    assert results.problems(whole) == []
+    whole["cases"][0]["ours"]["rms_error"] = {"normal": 0.1}
+    assert "rms_error: 'difficult' is missing" in results.problems(whole)[0]
+
+
+def test_errors_of_fp8_that_are_not_finite_are_none(gpu, fa3_in_fp8):
+    fa3_in_fp8(overflows=lambda v: v.float().mean() > 20)
+    record, = measure_case(make_case("attention", FP8, ("burst",), ["fa3"]), gpu)
+    assert record["peers"]["fa3"]["rms_error"]["difficult"] is None
+    assert results.problems(result_of([record])) == []
+    assert "not finite" in text_table([record])
+    assert record["peers"]["fa3"]["rms_error"]["normal"] > 0
+
+
+@pytest.mark.parametrize("share", [1.0, 1.2])
+def test_a_wrong_result_in_fp8_is_over_its_budget(share):
+    problem = Problem(make_case("attention", {**FP8, "hk": 4}), "cpu")
+    right = ours.prepare_ours(problem)
+    prepared = Prepared(lambda i: right.run(i) * share)
+    if share == 1:
+        error, budget = measure.check_ours(prepared, problem)
+        assert error < budget
+    else:
+        with pytest.raises(WrongResult):
+            measure.check_ours(prepared, problem)
+
+
+def test_fp8_of_the_reference_is_that_of_pytorch():
+    values = np.concatenate([np.linspace(-500, 500, 4001), np.linspace(-0.1, 0.1, 4001),
+                             2.0 ** np.arange(-12, 9)]).astype(np.float32)
+    want = torch.from_numpy(values).clamp(-448, 448).to(torch.float8_e4m3fn).float().numpy()
+    np.testing.assert_array_equal(arrays.round_to(values, "e4m3"), want)
+    x = torch.randn(3, 50, 4, 8) * torch.tensor([1.0, 2.0, 3.0, 100.0])[:, None]
+    for count, different in ((1, 1), (2, 2), (4, 4)):
+        narrow, factors = arrays.quantized(x, count)
+        assert narrow.dtype == torch.float8_e4m3fn and len(set(factors.tolist())) == different
+        assert factors.shape == (1,) if count == 1 else (4,)
+        assert narrow.float().abs().amax() == 448
+        wide = arrays.widened(narrow, factors)
+        assert wide.dtype == torch.bfloat16
+        error = (wide.float() - x).abs() / x.abs().clamp(min=factors[-1] / 50)
+        assert error.max() < 0.07
 
 
 def attended(q, k, v, causal):

@@ -45,6 +45,19 @@ def test_attention_is_drawn_as_stated():
     assert all(p["skv"] >= p["s"] for p in (case.params for case in cases) if p["causal"])
 
 
+def test_attention_in_fp8_is_a_sweep_of_its_own():
+    cases = shapes.draw("attention_fp8", 1, 40)
+    assert {(case.op, case.params["dtype"]) for case in cases} == {("attention", "e4m3")}
+    records = [{"op": case.op, "params": case.params} for case in cases]
+    assert {ratios.op_of(one) for one in records} == {"attention_fp8"}
+    narrow = record(1.0, 3.0) | {"op": "attention", "params": cases[0].params}
+    made = sweep.summaries("attention_fp8", 1, [narrow])
+    whole = {"sweeps": made, "cases": [narrow]}
+    assert made[0]["op"] == "attention_fp8" and ratios.summary_faults(whole) == []
+    assert not schema.problems(made[0], schema.of_results()["properties"]["sweeps"]["items"],
+                               schema.of_results())
+
+
 def test_products_are_drawn_as_stated():
     cases = shapes.draw("matmul", 1, COUNT)
     assert Counter(case.params["transpose"] for case in cases).keys() == {"nn", "nt"}

@@ -4,14 +4,16 @@ import numpy as np
 
 NUMPY_DTYPES = {"f32": np.float32, "f16": np.float16}
 # Bits of the significand, including the leading one.
-PRECISION = {"f32": 24, "f16": 11, "bf16": 8}
-BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+PRECISION = {"f32": 24, "f16": 11, "bf16": 8, "e4m3": 4}
+BYTES = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1}
+E4M3_MAX, E4M3_LOWEST_EXPONENT = 448.0, -5  # of the smallest normal number, as frexp gives it
 
 
 def torch_dtype(dtype):
     import torch
 
-    return {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    return {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+            "e4m3": torch.float8_e4m3fn}[dtype]
 
 
 def normal(shape, dtype, device, seed):
@@ -27,6 +29,21 @@ def normal(shape, dtype, device, seed):
 
     generator = torch.Generator(device=device).manual_seed(seed)
     return torch.randn(shape, dtype=torch_dtype(dtype), device=device, generator=generator)
+
+
+def quantized(x, count):
+    """x [.., heads, dim] in e4m3, and its factors: one, or a factor for each head, of which `count`
+    differ, as neighbouring heads share them."""
+    x, heads = x.float(), x.shape[-2]
+    largest = x.abs().amax((*range(x.ndim - 2), x.ndim - 1)).reshape(count, -1).amax(1)
+    each = (largest / E4M3_MAX).repeat_interleave(heads // count)
+    narrow = (x / each[:, None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch_dtype("e4m3"))
+    return narrow, each[: heads if count > 1 else 1].clone()
+
+
+def widened(x, factors):
+    """The values of x in e4m3 times their factors, in bfloat16."""
+    return (x.float() * factors[:, None]).to(torch_dtype("bf16"))
 
 
 def empty(shape, dtype, device):
@@ -86,6 +103,10 @@ def round_to(values, dtype):
         return values
     if dtype == "f16":
         return values.astype(np.float16).astype(np.float32)
+    if dtype == "e4m3":
+        exponent = np.maximum(np.frexp(values)[1], E4M3_LOWEST_EXPONENT)
+        step = np.ldexp(np.float32(1), exponent - PRECISION[dtype])
+        return np.clip(np.rint(values / step) * step, -E4M3_MAX, E4M3_MAX)
     bits = values.view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return (rounded & np.uint32(0xFFFF0000)).view(np.float32)

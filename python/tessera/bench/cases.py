@@ -74,9 +74,13 @@ OPTIONAL: dict[str, dict] = {
     "spgemm": {**PATTERN_DEFAULTS},
 }
 OPTIONAL.update(dict.fromkeys(LISTS, OPTIONAL["attention"]))
+# factors: which values of q, k or v in e4m3 share a factor. Query heads of a group share theirs.
+OPTIONAL["attention"] = {**OPTIONAL["attention"], "factors": None}
 # any_order: gradients need not have the same bits every time.
-OPTIONAL["attention_backward"] = {**OPTIONAL["attention"], "any_order": False}
+OPTIONAL["attention_backward"] = {**OPTIONAL["list_blocks"], "any_order": False}
 DTYPES = ("bf16", "f16", "f32")
+FP8 = "e4m3"  # of q, k and v; the result is in bf16
+FACTORS = ("head", "tensor")
 
 # The schema of a workload file.
 PARAMS = {"type": "object"}
@@ -130,7 +134,7 @@ class Case:
         if self.op in ATTENTION_PASSES:
             names, more = ("b", "h", "s", "skv", "d", "dv", "causal"), {}
             names += ("hk",) if "page" in self.params else ()
-            names += ("any_order",) if "any_order" in self.params else ()
+            names += tuple(name for name in ("any_order", "factors") if name in self.params)
         else:
             names, more = ("m", "n", "k", "experts", "shares"), {"transpose": self.transpose}
         sizes = {name: self.params.get(name) for name in ("dtype", *names)}
@@ -140,6 +144,10 @@ class Case:
 def kind_of(op):
     """Whether an operation belongs to attention or to products."""
     return ATTENTION if op in ABOUT_ATTENTION else PRODUCTS
+
+
+def dtypes_of(op):
+    return (*DTYPES, FP8) if op == "attention" else DTYPES
 
 
 def case_key(op, params):
@@ -166,8 +174,9 @@ def make_case(op, params, states=("burst", "sustained"), peers=None, seconds=Non
     for name in REQUIRED[op]:
         if full.get(name) is None:
             raise CaseError(f"{op}: {name} is missing")
-    if full["dtype"] not in DTYPES:
-        raise CaseError(f"{op}: dtype: expected one of {', '.join(DTYPES)}, got {full['dtype']!r}")
+    if full["dtype"] not in (known_dtypes := dtypes_of(op)):
+        raise CaseError(f"{op}: dtype: expected one of {', '.join(known_dtypes)}, "
+                        f"got {full['dtype']!r}")
     (_fill_attention if op in ABOUT_ATTENTION else _fill_product)(op, full)
     _check_pattern(op, full)
     for state in states:
@@ -210,6 +219,11 @@ def _fill_attention(op, p):
             raise CaseError(f"{op}: sequences: packed cases take b = 1, skv = s and no pattern")
     if p["softcap"] == 0:
         p["softcap"] = None
+    if p["dtype"] == FP8:
+        p["factors"] = p["factors"] or FACTORS[0]
+    if p.get("factors") not in (FACTORS if p["dtype"] == FP8 else (None,)):
+        raise CaseError(f"{op}: factors: expected {' or '.join(FACTORS)}, of dtype {FP8} alone, "
+                        f"got {p['factors']!r}")
     if not p.get("any_order"):
         p["any_order"] = None
 
@@ -342,6 +356,7 @@ def label(op, p):
         words += [f"window {p['window']}"] if "window" in p else []
         words += [f"softcap {p['softcap']:g}"] if "softcap" in p else []
         words += ["any order"] if "any_order" in p else []
+        words += ["one factor"] if p.get("factors") == "tensor" else []
         words += [f"{p['sequences']} sequences"] if "sequences" in p else []
         words += [f"page {p['page']}"] if "page" in p else []
         words += [f"lengths {p['lengths']:g}"] if "page" in p and "lengths" in p else []

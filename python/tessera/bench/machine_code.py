@@ -18,7 +18,7 @@ from .cases import LISTS
 from .files import read_json
 
 # Names of dtypes in the names of instances.
-DTYPES = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float"}
+DTYPES = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float", "e4m3": "__nv_fp8_e4m3"}
 NAMED = re.compile(rf"\b(?:{'|'.join(DTYPES.values())})\b")
 # The entry for operations that make lists, which choose no kernel row.
 MAKES_LISTS = "prepare/mask_lists"

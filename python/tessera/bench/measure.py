@@ -115,7 +115,10 @@ def _ready(name, problem, settings):
         raise Unavailable(settings.left_out[name])
     with settings.starting(name):
         try:
-            return _prepare_and_check(name, problem, settings.expand)
+            prepared, checked = _prepare_and_check(name, problem, settings.expand)
+            if not settings.quick:
+                prepared.rms_error = _rms_error(name, problem, prepared, settings.expand)
+            return prepared, checked
         except (Unavailable, NoTessera):
             raise
         except WrongResult as error:
@@ -127,10 +130,18 @@ def _ready(name, problem, settings):
 
 
 def _prepare_and_check(name, problem, expand):
-    if name in (OURS, UNEXPANDED) or name.startswith(ROW):
+    prepared = _prepare(name, problem, expand)
+    return prepared, (check_ours if _is_ours(name) else _check)(prepared, problem)
+
+
+def _is_ours(name):
+    return name in (OURS, UNEXPANDED) or name.startswith(ROW)
+
+
+def _prepare(name, problem, expand):
+    if _is_ours(name):
         row = name.removeprefix(ROW) if name.startswith(ROW) else None
-        prepared = prepare_ours(problem, row, expand and name == OURS)
-        return prepared, check_ours(prepared, problem)
+        return prepare_ours(problem, row, expand and name == OURS)
     peer = adapters.get_peer(name)
     reason = peer.refuse(problem.case)
     if reason:
@@ -138,7 +149,22 @@ def _prepare_and_check(name, problem, expand):
     version = peer.version()
     prepared = peer.prepare(problem)
     prepared.version = prepared.version or version
-    return prepared, _check(prepared, problem)
+    return prepared
+
+
+def _rms_error(name, problem, prepared, expand):
+    """Of FP8: the error over sampled rows relative to their truth, for normal inputs and for
+    difficult ones, where it is None if a result is not finite. Of other problems, and of a
+    competitor that solves another one, None."""
+    difficult = problem.with_difficult_values
+    if difficult is None or prepared.problem is not None:
+        return None
+    *_, normal = problem.reference.compare(prepared.run(0))
+    try:
+        *_, error = difficult.reference.compare(_prepare(name, difficult, expand).run(0))
+    except WrongResult:
+        error = None
+    return {"normal": normal, "difficult": error}
 
 
 def check_ours(prepared, problem):
@@ -240,7 +266,9 @@ def without_host(timer, ready):
 
 
 def _describe(entry, name, prepared, checked, problem):
-    if name in (OURS, UNEXPANDED) or name.startswith(ROW):
+    if prepared.rms_error is not None:
+        entry["rms_error"] = prepared.rms_error
+    if _is_ours(name):
         entry.update(prepared.extra)
         return
     entry["version"] = prepared.version

@@ -8,12 +8,13 @@ from typing import Any
 
 from .cases import (
     ALL_PATTERN_ARGUMENTS,
-    DTYPES,
+    FACTORS,
     OPTIONAL,
     PATTERN_ARGUMENTS,
     REQUIRED,
     VOLUMES,
     CaseError,
+    dtypes_of,
     make_case,
 )
 
@@ -38,7 +39,8 @@ OPTIONS: dict[str, tuple[str, Any, str]] = {
     "shares": ("shares", float, "how unevenly: 0 is evenly [0.6]"),
     "block": ("block", int, "rows of a block"),
     "block_cols": ("block-cols", int, "columns of a block [--block]"),
-    "dtype": ("dtype", DTYPES, "bf16; on the CPU f32"),
+    "dtype": ("dtype", str, "bf16; on the CPU f32; of attention in e4m3 the result is in bf16"),
+    "factors": ("factors", FACTORS, "which values of q, k or v in e4m3 share a factor [head]"),
     "pattern": ("pattern", str, "[random with --density]; sizes count blocks; see "
                                 "docs/gpu_check.md"),
     **{name: (name.replace("_", "-"), int, "") for name in ALL_PATTERN_ARGUMENTS},
@@ -53,7 +55,8 @@ def add_problem(parser, op):
     known |= set(ALL_PATTERN_ARGUMENTS) if "pattern" in known else set()
     for name, (option, kind, text) in OPTIONS.items():
         if name in known:
-            reads = {"choices" if isinstance(kind, tuple) else "type": kind}
+            values = dtypes_of(op) if name == "dtype" else kind
+            reads = {"choices" if isinstance(values, tuple) else "type": values}
             needed = name in REQUIRED[op] and name != "pattern"
             parser.add_argument("--" + option, dest=name, required=needed, help=text, **reads)
     if "causal" in known:

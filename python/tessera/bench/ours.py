@@ -180,6 +180,7 @@ def _plain_call(tessera, problem, inputs):
 def attention_options(tessera, problem, inputs):
     p = problem.params
     options = {"causal": p["causal"], "out": inputs["out"]}
+    options.update((name, one) for name, one in inputs.items() if name.endswith("_scale"))
     if "window" in p:
         options["window_left"] = p["window"]
     if "softcap" in p:

@@ -1,13 +1,14 @@
 """The inputs of a case on a device, in enough sets to exceed the last cache, and the reference with
 which every result is compared before it is timed."""
 
+import copy
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from . import arrays, flops, patterns
-from .cases import ABOUT_ATTENTION, ATTENTION_PASSES, LISTS, block_shape
+from .cases import ABOUT_ATTENTION, ATTENTION_PASSES, FP8, LISTS, block_shape
 from .ours import forward_results
 from .reference import make_reference
 
@@ -127,20 +128,22 @@ class Problem:
     """`sets[i]` is a dictionary of arrays: q, k, v, out or a, b, out; a sparse operand's entry
     holds its values, and its pattern is in `bsr_a`, `bsr_b` or `bsr_out`. For operations that
     make lists, it has the blocks or scores. For gradients it has dout, dq, dk and dv as well, and
-    out and lse of the forward pass. `backend`: ours runs kernels of this backend only."""
+    out and lse of the forward pass. For FP8 it has q_scale, k_scale and v_scale. `backend`: ours
+    runs kernels of this backend only. `difficult`: q, k and v have a mean and uneven channels."""
 
     backend: str | None = None
 
-    def __init__(self, case, device, cache_bytes=0):
+    def __init__(self, case, device, cache_bytes=0, difficult=False):
         self.case, self.params, self.op = case, case.params, case.op
         self.device, self.dtype = device, case.params["dtype"]
-        self.cache_bytes = cache_bytes
+        self.out_dtype = "bf16" if self.dtype == FP8 else self.dtype
+        self.cache_bytes, self.difficult = cache_bytes, difficult
         self.lists: Any = None
         self.pages = Pages(case.params, device) if "page" in case.params else None
         self.bsr_a = self.bsr_b = self.bsr_out = None
         self._make_patterns()
         shapes = self._shapes()
-        self.bytes = sum(int(np.prod(shape)) * (1 if name == "blocks" else arrays.BYTES[self.dtype])
+        self.bytes = sum(int(np.prod(shape)) * self._bytes_of(name)
                          for name, shape in shapes.items())
         count = 1 if not cache_bytes else -(-3 * cache_bytes // max(1, self.bytes))
         self.sets = [self._make_set(shapes, number) for number in range(min(count, MOST_SETS))]
@@ -189,18 +192,54 @@ class Problem:
         # The pattern of a sparse x sparse product is part of its result.
         return {"a": a, "b": b} if self.op == "spgemm" else {"a": a, "b": b, "out": out}
 
+    def _bytes_of(self, name):
+        if name == "blocks":
+            return 1
+        return arrays.BYTES[self.out_dtype if name in OUTPUTS else self.dtype]
+
     def _make_set(self, shapes, number):
         made = {}
         for place, (name, shape) in enumerate(shapes.items()):
             if name in OUTPUTS:
-                made[name] = arrays.empty(shape, self.dtype, self.device)
+                made[name] = arrays.empty(shape, self.out_dtype, self.device)
             elif name == "blocks":
                 blocks = np.stack([one.blocks() for one in self.lists])[None]
                 made[name] = arrays.on_device(blocks, self.device)
+            elif self.dtype == FP8:
+                made[name], made[name + "_scale"] = self._in_fp8(name, shape, 1000 * number + place)
             else:
                 made[name] = arrays.normal(shape, self.dtype, self.device, 1000 * number + place)
         if self.op == "attention_backward":
             made["out"], made["lse"] = forward_results(self, made)
+        return made
+
+    def _in_fp8(self, name, shape, seed):
+        """(values, factors) of q, k or v, quantised from bf16."""
+        values = arrays.normal(shape, "bf16", self.device, seed)
+        if self.difficult and name == "v":
+            values = 1 + values / 2
+            values[..., ::32] *= 8
+        elif self.difficult:
+            values[..., ::64] *= 4
+        per_head = self.params["factors"] == "head"
+        return arrays.quantized(values, self.params["hk"] if per_head else 1)
+
+    @cached_property
+    def with_difficult_values(self):
+        """Of FP8, the same problem with inputs that are harder to quantise; else None."""
+        if self.dtype != FP8:
+            return None
+        made = Problem(self.case, self.device, difficult=True)
+        made.backend = self.backend
+        return made
+
+    def in_bf16(self):
+        """A problem in FP8 with the same values in bf16, and the same results."""
+        made = copy.copy(self)
+        made.dtype = "bf16"
+        made.sets = [{"out": one["out"], **{
+            name: arrays.widened(one[name], one[name + "_scale"]) for name in "qkv"}}
+            for one in self.sets]
         return made
 
     @cached_property

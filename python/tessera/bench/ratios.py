@@ -2,6 +2,8 @@
 
 import statistics
 
+from .cases import FP8
+
 STATES = {"graph": "graph", "burst": "eager"}  # of records -> in words: calls in a loop are eager
 PERCENT = {"worst": 0, "p5": 5, "p25": 25, "median": 50, "p75": 75, "best": 100}
 
@@ -58,6 +60,8 @@ def best_alternative(record):
 def op_of(record):
     """The operation whose shapes these are. Linear layers with weights in blocks are products whose
     second operand is sparse; sweeps of `bsr_matmul` have a sparse first one."""
+    if record["params"]["dtype"] == FP8:
+        return f"{record['op']}_fp8"
     linear = record["op"] == "bsr_matmul" and record["params"].get("side") == "b"
     return "linear" if linear else record["op"]
 

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from . import arrays
-from .cases import LISTS
+from .cases import FP8, LISTS
 from .flops import visible_range
 
 ROWS, COLUMNS, HEADS = 16, 256, 4
 
 # The relative difference, as a norm over the sample, that another implementation may have: enough
 # to show that it computes the same operation in the same precision.
-SAME_RESULT = {"f32": 1e-4, "f16": 5e-3, "bf16": 2e-2}
+SAME_RESULT = {"f32": 1e-4, "f16": 5e-3, "bf16": 2e-2, "e4m3": 1e-1}
+# Of FP8: P is multiplied by UNIT_OF_P before it is rounded, and sums in tensor cores have an error.
+UNIT_OF_P, FP8_SUMS = {FP8: np.float32(256)}, 2.0**-10
 
 
 class WrongResult(RuntimeError):
@@ -206,17 +208,19 @@ def _attention(problem):
     places, truth, budget = [], [], []
     for head, batch, begin, s, _ in sampled_heads(problem, HEADS):
         rows = spread_over(s, ROWS)
-        q = arrays.take(inputs["q"], *batch, head)[rows]
+        q = arrays.take(inputs["q"], *batch, head)[rows] * _factor(inputs, "q", head)
         if problem.pages:
             k, v = (problem.pages.keys_of(inputs[name], batch[0], head // group) for name in "kv")
         else:
             k, v = (arrays.take(inputs[name], *batch, head // group) for name in "kv")
+        k, v = (x * _factor(inputs, name, head // group) for name, x in (("k", k), ("v", v)))
         seen = seen_by(problem, head, rows, s, len(k))
         where = (*batch[:-1], rows + begin, head)
-        exact, slack = _softmax_product(p, q, k, v, seen, None, problem.dtype)
+        exact, slack = _softmax_product(problem, q, k, v, seen)
         # The error of the dtype: f32 softmax, with P and the result rounded.
-        rounded, _ = _softmax_product(p, q, k, v, seen, problem.dtype, problem.dtype)
-        cost = 2 * np.abs(rounded - exact).max() + arrays.ulp(np.abs(exact).max(), problem.dtype)
+        rounded, _ = _softmax_product(problem, q, k, v, seen, emulated=True)
+        cost = 2 * np.abs(rounded - exact).max() + arrays.ulp(np.abs(exact).max(),
+                                                              problem.out_dtype)
         places.append(where)
         truth.append(exact)
         budget.append(cost + slack + 1e-30)
@@ -225,6 +229,12 @@ def _attention(problem):
         return np.concatenate([arrays.take(result, *where) for where in places])
 
     return Sample(pick, np.concatenate(truth), np.concatenate(budget))
+
+
+def _factor(inputs, name, head):
+    """Of a head of q, k or v in FP8; else 1."""
+    factors = inputs.get(name + "_scale")
+    return 1.0 if factors is None else float(factors[head if len(factors) > 1 else 0])
 
 
 def seen_by(problem, head, rows, s, skv, keys=None):
@@ -242,11 +252,12 @@ def seen_by(problem, head, rows, s, skv, keys=None):
     return seen
 
 
-def _softmax_product(p, q, k, v, seen, rounded_to, dtype):
+def _softmax_product(problem, q, k, v, seen, emulated=False):
     """The result, and its slack: the error of an f32 evaluation that an emulation may not show by
     chance. That is an exp with an error of a few ulps, scores with errors of a few ulps of their
     summands (in numerator and denominator), and one P that rounds the other way."""
-    kind = np.float64 if rounded_to is None else np.float32
+    p, dtype = problem.params, problem.dtype
+    kind = np.float32 if emulated else np.float64
     scores = (q.astype(kind) @ k.astype(kind).T) * kind(p["d"] ** -0.5)
     if "softcap" in p:
         scores = kind(p["softcap"]) * np.tanh(scores / kind(p["softcap"]))
@@ -255,12 +266,14 @@ def _softmax_product(p, q, k, v, seen, rounded_to, dtype):
     weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
     total = weights.sum(axis=1, keepdims=True)
     total = np.where(total > 0, total, 1)
-    if rounded_to is not None:
-        out = (arrays.round_to(weights, rounded_to) @ v.astype(kind)) / total
-        return arrays.round_to(out, rounded_to).astype(np.float64), None
+    if emulated:
+        unit = UNIT_OF_P.get(dtype, np.float32(1))
+        out = (arrays.round_to(weights * unit, dtype) / unit @ v.astype(kind)) / total
+        return arrays.round_to(out, problem.out_dtype).astype(np.float64), None
     size = np.where(seen, np.abs(q) @ np.abs(k).T * p["d"] ** -0.5, 0).max(axis=1, keepdims=True)
     shares = weights / total
-    slack = 2.0**-24 * (8 + 4 * size) * (shares @ np.abs(v))
+    of_scores = FP8_SUMS if dtype == FP8 and problem.device == "cuda" else 2.0**-24
+    slack = (8 * 2.0**-24 + 4 * of_scores * size) * (shares @ np.abs(v))
     largest_terms = shares.max(axis=1, keepdims=True) * np.abs(v).max(axis=0)
     slack += 2.0**-arrays.PRECISION[dtype] * largest_terms
     return weights @ v / total, slack

@@ -4,7 +4,7 @@ list of different cases on every machine; a longer list begins with the shorter 
 import math
 import random
 
-from .cases import ATTENTION_PASSES, make_case
+from .cases import ATTENTION_PASSES, FP8, make_case
 
 STATES = ("graph", "burst")
 MAX_FLOPS, MAX_ELEMENTS = 8e12, 4e9
@@ -35,13 +35,18 @@ def attention(chance):
     return drawn_attention("attention", chance)
 
 
+def attention_fp8(chance):
+    return drawn_attention("attention", chance, FP8)
+
+
 def attention_backward(chance):
     return drawn_attention("attention_backward", chance)
 
 
-def drawn_attention(op, chance):
+def drawn_attention(op, chance, dtype=None):
     heads = chance.choice(KV_HEADS)
-    p = {"d": chance.choice(HEAD_DIMS), "hk": heads, "h": heads * chance.choice(GROUPS),
+    p = {"dtype": dtype, "d": chance.choice(HEAD_DIMS),
+         "hk": heads, "h": heads * chance.choice(GROUPS),
          "causal": chance.random() < .6, "s": log_uniform(chance, 64, 32768)}
     p["skv"] = p["s"]
     if chance.random() < .4:
@@ -142,7 +147,7 @@ def bsr_matmul(chance):
     return fitted("bsr_matmul", p, "n")
 
 
-DRAWN = {one.__name__: one for one in (attention, attention_backward, matmul, linear,
+DRAWN = {one.__name__: one for one in (attention, attention_fp8, attention_backward, matmul, linear,
                                         bsr_matmul)}
 
 

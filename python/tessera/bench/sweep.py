@@ -27,6 +27,7 @@ from .suite import DONE, FAILED, Suite
 # its own heuristics, as every caller gets it), and other libraries' sparse products. The peers
 # `cublaslt` and `cublaslt_dense` measure eight of cuBLASLt's algorithms first and take the best.
 ALTERNATIVES = {"attention": ("fa3", "fa4", "sdpa_cudnn", "flashinfer", "torch"),
+                "attention_fp8": ("fa3",),
                 "attention_backward": ("fa3", "fa4", "fa4_deterministic", "sdpa_cudnn", "torch"),
                 "matmul": ("torch_dense", "torch"),
                 "linear": ("torch_dense", "torch"),

@@ -18,11 +18,19 @@ def _unit(records):
     return (1.0, "TFLOPS") if largest >= 1 or not largest else (1e3, "GFLOPS")
 
 
+def _rms_errors(entry):
+    """Of FP8, for normal and for difficult inputs."""
+    found = entry.get("rms_error")
+    if found is None:
+        return "", ""
+    return tuple(number(found[kind]) or "not finite" for kind in ("normal", "difficult"))
+
+
 def text_table(records):
     """A table with a line per competitor; the speed-up is its time over ours."""
     factor, unit = _unit(records)
-    table = Table(["", "state", "ms", "spread", unit, "MHz", "W", "J/TFLOP", "host us", "ours is"],
-                  [], left=2)
+    table = Table(["", "state", "ms", "spread", unit, "MHz", "W", "J/TFLOP", "host us", "ours is",
+                   "rms error", "difficult"], [], left=2)
     lines: list = [table.head]
     for record in records:
         lines.append(label(record["op"], record["params"]))
@@ -38,7 +46,7 @@ def text_table(records):
                                f"{100 * entry['spread']:.0f}%",
                                number(rate_of(name, entry) * factor), number(entry["clock_mhz"]),
                                number(entry["watts"]), number(joules_of(name, entry)),
-                               number(entry["host_us"]), ratio])
+                               number(entry["host_us"]), ratio, *_rms_errors(entry)])
             lines.append(table.rows[-1])
         lines += notes
     kept = table.kept()

@@ -38,6 +38,7 @@ class Prepared:
     computed_flops: float | None = None  # where it computes more than what is useful
     problem: Any = None  # the one that it solves, where that is not the case's
     extra: dict = field(default_factory=dict)  # what else to record of ours
+    rms_error: dict | None = None  # of FP8, by kind of inputs
 
     def solving(self, problem):
         """The same, marked as solving another problem with its own sets of inputs."""

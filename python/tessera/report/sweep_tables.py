@@ -18,7 +18,7 @@ from .reading import days_of, parts_of
 from .table import Table, captioned
 from .values import number
 
-OPS = ("attention", "attention_backward", "matmul", "linear", "bsr_matmul")
+OPS = ("attention", "attention_fp8", "attention_backward", "matmul", "linear", "bsr_matmul")
 WORST = 8
 SLOW = 0.95
 NONE = "no kernel"

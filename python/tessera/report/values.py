@@ -1,6 +1,6 @@
 """The figures of one case: which count, in which unit, and what they are held against."""
 
-from ..bench.cases import ATTENTION_PASSES, LISTS, label
+from ..bench.cases import ATTENTION_PASSES, FP8, LISTS, label
 
 OURS = "tessera"
 OPS = ("matmul", "bsr_matmul", "sddmm", "spgemm", *ATTENTION_PASSES, *LISTS)
@@ -13,6 +13,7 @@ STATES = {
 DENSE = {"bsr_matmul": "cublaslt_dense", "spgemm": "cublaslt_dense", "matmul": "cublaslt",
          "sddmm": "cublaslt", **dict.fromkeys(ATTENTION_PASSES, "tessera_dense")}
 REFERENCES = ("cublaslt_dense", "tessera_dense")
+NO_PEERS = (*REFERENCES, "tessera_bf16")  # ours in FP8 beside ours in bf16
 NOTABLE_SPREAD = 0.05
 FASTER, EVEN, SLOWER = "faster", "even", "slower"
 
@@ -70,7 +71,7 @@ def measured(record):
 def best_peer(record):
     """The name of the fastest; None where none was measured."""
     peers = measured(record)
-    return min((name for name in peers if name not in REFERENCES),
+    return min((name for name in peers if name not in NO_PEERS),
                key=lambda name: peers[name]["ms"], default=None)
 
 
@@ -123,6 +124,8 @@ def group_of(record):
     if op not in ATTENTION_PASSES:
         return op
     what = op.replace("_", " ")
+    if p["dtype"] == FP8:
+        return f"{what}, FP8"
     if "pattern" in p:
         return f"{what}, block-sparse"
     if "page" in p:
@@ -133,7 +136,8 @@ def group_of(record):
 
 GROUPS = (*(f"{op.replace('_', ' ')}, {kind}" for op in ATTENTION_PASSES
             for kind in ("dense", "block-sparse", "window, softcap, packed")),
-          "attention, over pages", "matmul", "bsr_matmul", "sddmm", "spgemm", "making lists")
+          "attention, over pages", "attention, FP8", "matmul", "bsr_matmul", "sddmm", "spgemm",
+          "making lists")
 
 
 def family_of(record):

@@ -9,6 +9,7 @@ import importlib
 # Name in files and tables -> (module and class of the adapter, device).
 _ADAPTERS = {
     "tessera_dense": ("tessera_dense.TesseraDense", "cuda"),
+    "tessera_bf16": ("tessera_bf16.TesseraBf16", "cuda"),
     "cublaslt_dense": ("cublaslt.CublasLtDense", "cuda"),
     "cublaslt": ("cublaslt.CublasLt", "cuda"),
     "torch_dense": ("torch_dense.TorchDense", "cuda"),

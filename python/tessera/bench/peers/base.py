@@ -5,6 +5,8 @@ import importlib.metadata
 import sys
 import warnings
 
+from ..cases import FP8
+
 
 class Unavailable(Exception):
     """A peer cannot run a case; the message is the reason."""
@@ -17,6 +19,7 @@ class Peer:
 
     ops: tuple = ()
     experts: tuple = (False,)  # supports cases without experts (False), with experts (True)
+    fp8 = False  # supports e4m3
     module = "torch"
 
     def __init__(self, name):
@@ -27,7 +30,8 @@ class Peer:
         return need(self.module).__version__
 
     def applies(self, case):
-        return case.op in self.ops and ("experts" in case.params) in self.experts
+        return (case.op in self.ops and ("experts" in case.params) in self.experts
+                and (self.fp8 or case.params["dtype"] != FP8))
 
     def refuse(self, case):
         return None

@@ -17,6 +17,7 @@ MOST_QUERIES = 16
 
 class Fa3(Peer):
     ops = ATTENTION_PASSES
+    fp8 = True
 
     def _module(self):
         reasons = []
@@ -59,9 +60,12 @@ class Fa3(Peer):
         else:
             keys = [[one[name] for name in "kv"] for one in problem.sets]
 
+        scales = [descales(problem, one) for one in problem.sets]
+
         def run(i):
             out = function(problem.sets[i]["q"], *keys[i], *packing, causal=p["causal"],
-                           window_size=window, softcap=float(p.get("softcap", 0)), **options)
+                           window_size=window, softcap=float(p.get("softcap", 0)), **options,
+                           **scales[i])
             return out[0] if isinstance(out, tuple) else out
 
         return run
@@ -87,3 +91,16 @@ class Fa3(Peer):
             return results
 
         return run
+
+
+def descales(problem, inputs):
+    """The factors of FP8 [sequences, heads of keys] as options; none of other dtypes."""
+    p = problem.params
+    shape = p.get("sequences", p["b"]), p["hk"]
+    found = {}
+    for name in "qkv":
+        factors = inputs.get(name + "_scale")
+        if factors is not None:  # heads of a group share theirs
+            of_groups = factors[:: max(1, len(factors) // p["hk"])]
+            found[name + "_descale"] = of_groups.expand(shape).contiguous()
+    return found

@@ -9,6 +9,7 @@ from .base import Peer
 class TesseraDense(Peer):
     ops = (*ATTENTION_PASSES, "bsr_matmul")
     experts = (False, True)
+    fp8 = True
     module = "tessera"
 
     def applies(self, case):

@@ -1,0 +1,18 @@
+"""tessera's attention in bf16 over the values of a case in FP8: the speed and the accuracy that FP8
+is held against."""
+
+from ..cases import FP8
+from ..ours import prepare_ours
+from .base import Peer
+
+
+class TesseraBf16(Peer):
+    ops = ("attention",)
+    fp8 = True
+    module = "tessera"
+
+    def applies(self, case):
+        return super().applies(case) and case.params["dtype"] == FP8
+
+    def prepare(self, problem):
+        return prepare_ours(problem.in_bf16())
