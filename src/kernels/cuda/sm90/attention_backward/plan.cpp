@@ -15,17 +15,15 @@ namespace {
 // Estimates until they are measured: a step per SM by the FLOPs of its MMAs at the rate of large
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
-// Of kTflopsOfOneSm: thread blocks with half a key tile, steps of two blocks of queries, two
-// kernels (seven products instead of five), lists whose sums of dQ have an order.
-constexpr double kRateOfHalfTiles = 0.5, kRateOfTallSteps = 1.2, kRateOfTwoKernels = 0.75,
-                 kRateOfOrderedLists = 0.7;
+// Of kTflopsOfOneSm: steps of two blocks of queries, two kernels (seven products instead of five),
+// lists whose sums of dQ have an order.
+constexpr double kRateOfTallSteps = 1.2, kRateOfTwoKernels = 0.75, kRateOfOrderedLists = 0.7;
 // Of two kernels: the share of the main one, with four products of seven.
 constexpr double kShareOfMain = 4.0 / 7.0;
 
 double rate_of(const AttentionBackwardShape& s, const Tile& tile) {
   if (tile.dq_queries > 0) return kRateOfTwoKernels;
   const double in_order = s.masked && !s.any_order ? kRateOfOrderedLists : 1;
-  if (key_parts(tile) > 1) return kRateOfHalfTiles * in_order;
   return (blocks_of_step(tile) > 1 ? kRateOfTallSteps : 1) * in_order;
 }
 
