@@ -63,7 +63,7 @@ def attention(
     FP8: k and v in float8_e4m3fn beside a wider q (caches), or q as well, with results in bfloat16
     unless ``out`` says otherwise. They are multiplied by ``q_scale``, ``k_scale`` and ``v_scale``,
     float32 as `quantize` (per tensor, head or page, or for 64 or 128 rows) and `paged.append` write
-    them. Only on the CPU so far, and without gradients.
+    them. On the CPU and on Hopper, without gradients.
 
     Query i stands at ``q_position + i``, key j at ``kv_position + j`` (per sequence; by default the
     last query and the last key stand together). ``causal`` hides later keys, ``window_left`` and

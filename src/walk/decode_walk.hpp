@@ -23,6 +23,9 @@ struct DecodeWalk : AttentionWalk {
   Divisor min_units{};          // per CTA
   Divisor strands{};
   int ctas_per_strand = 1, tiles_per_strand = 0;
+  // Each sequence's queries are one tile per head group, and its last query sees all used keys:
+  // their number alone says how many pieces the tile has.
+  bool sees_all_used = false;
   // Results that do not depend on the batch: the minimum of pieces per part, and the maximum of
   // parts per tile. 0: tiles are cut where the shares of CTAs end.
   int part_pieces = 0, max_parts = 1;
@@ -78,6 +81,13 @@ struct DecodeTiles {
     return walk.packed_q ? walk.tiles_of(walk.sequences.at(batch).q_length) : walk.tiles_per_head;
   }
   TESSERA_HD constexpr int pieces(const TilePlace& place) const {
+    if (walk.sees_all_used) {
+      const SequenceView& all = walk.sequences;
+      const auto begin = clamp_to(all.kv_begin.at(place.batch, 0), 0, all.kv_length);
+      const auto end = clamp_to(all.kv_end.at(place.batch, all.kv_length), 0, all.kv_length);
+      const auto whole = static_cast<int>((end + kKeyPiece - 1) / kKeyPiece - begin / kKeyPiece);
+      return end > begin ? whole : 0;
+    }
     TileDescriptor descriptor{};
     describe_tile(walk, place, 0, descriptor);
     ListPieces<1, kRows> pieces{};

@@ -259,6 +259,29 @@ TEST(DecodeWalk, FixedPartsComputeEachVisiblePairOnce) {
   check_many<3>(60, true);
 }
 
+/// Where the last query sees all used keys, these alone give the pieces that a walk of the tile
+/// counts.
+TEST(DecodeWalk, UsedKeysGiveThePieces) {
+  constexpr Tile kTile = kSm90DecodeRows[2].tile;
+  int compared = 0;
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    const WalkProblem p(seed, kTile);
+    if (p.heads == 0 || p.shape.q_total == 0) continue;
+    DecodeWalk walk =
+        decode_walk(p.problem, p.shape, decode_layout(p.shape, kSm90DecodeRows[2], 132), kTile);
+    if (!walk.sees_all_used) continue;
+    ++compared;
+    const DecodeTiles<kTile.m> tiles{walk};
+    for (int batch = 0; batch < walk.batches; ++batch) {
+      walk.sees_all_used = true;
+      const int used = tiles.pieces({batch, 0, 0});
+      walk.sees_all_used = false;
+      ASSERT_EQ(used, tiles.pieces({batch, 0, 0})) << "seed " << seed << ", sequence " << batch;
+    }
+  }
+  EXPECT_GT(compared, 5);
+}
+
 /// The parts of a tile: which pieces they have, whatever begins before the tile and however many
 /// CTAs there are.
 TEST(DecodeWalk, FixedPartsDoNotDependOnWhatIsBeforeTheTile) {

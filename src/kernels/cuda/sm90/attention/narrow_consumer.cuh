@@ -48,6 +48,7 @@ class NarrowConsumer {
  private:
   using Element = typename T::Element;
   static_assert(!T::kOwnLists && T::kKvSplits == 1);
+  static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kPieceScores = planning::kKeyPiece / 2;
   // Columns of V that are multiplied at once.
   static constexpr int kParts = (T::kDimV + T::kN - 1) / T::kN, kPart = T::kDimV / kParts;
@@ -67,7 +68,8 @@ class NarrowConsumer {
       const int head = exists ? rows.head[half] : tile.head;
       const float factor = of_keys * pipe_.args.q_factors.of(tile.batch, head, row);
       if constexpr (T::kTransformsScores) {
-        factor_[half] = factor, exponents_.scale[half] = pipe_.args.exponents.scale;
+        // `transform` multiplies by the scale of the scores, whether or not there is a softcap.
+        factor_[half] = factor, exponents_.scale[half] = kLog2e;
       } else {  // hidden scores, of -inf, have to stay so
         const float scale = pipe_.args.exponents.scale * factor;
         exponents_.scale[half] = scale == 0.0f ? 1e-37f : scale;

@@ -7,7 +7,6 @@
 #include "src/kernels/cuda/sm90/attention_backward/tall_consumer.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/traits.cuh"
 #include "src/kernels/cuda/sm90/attention_backward/wide_consumers.cuh"
-#include "src/kernels/cuda/sm90/attention_backward/wide_key_value_consumers.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
 
 // The kernel: one thread block per SM, which takes one key tile, or half of one, after another. It
@@ -22,8 +21,7 @@ __device__ void init_barriers(typename T::Shared& shared) {
   shared.tile_ring.init(kOfConsumers + (T::kSendsDq ? T::kSenders : 0), kWarpArrivals);
   shared.q_ring.init(kOfConsumers);
   shared.g_ring.init(kOfConsumers);
-  constexpr int kOfScoreGradients = T::kKeyParts == 1 ? kOfConsumers : kOfConsumer;
-  shared.ds_ring.init(kOfScoreGradients, kOfScoreGradients);
+  shared.ds_ring.init(kOfConsumers, kOfConsumers);
   shared.p_ring.init(kOfConsumer, kOfConsumer);
   shared.step_ring.init(T::kParts);
   for (int buffer = 0; buffer < T::kDqBuffers; ++buffer) {
@@ -57,7 +55,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    if constexpr (T::kHandsP) {
+    if constexpr (T::kKeyParts == 2) {
       if (warpgroup == 1)
         WideValueConsumer<T>(args, shared).run();
       else
@@ -66,12 +64,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       KeyValueConsumer<T>(args, shared, warpgroup - 1).run();
     else if constexpr (T::kBlocks > 1)
       TallConsumer<T>(args, shared, warpgroup - 1).run();
-    else if constexpr (T::kKeyParts == 1)
-      Consumer<T>(args, shared, warpgroup - 1).run();
-    else if (warpgroup == 1)
-      ValueConsumer<T>(args, shared).run();
     else
-      KeyConsumer<T>(args, shared).run();
+      Consumer<T>(args, shared, warpgroup - 1).run();
   }
 }
 

@@ -15,19 +15,18 @@ namespace {
 // Estimates until they are measured: a step per SM by the FLOPs of its MMAs at the rate of large
 // problems, and the time of the kernels before and after by their bytes.
 constexpr double kTflopsOfOneSm = 4.5, kTileSeconds = 6e-6;
-// Of kTflopsOfOneSm: thread blocks with half a key tile; steps of two blocks of queries, without a
-// block mask and with one (H200, D64: S 16384 418 -> 461 TFLOPS, causal 402 -> 433, lists of 128 x
-// 128 at S 32768 299 -> 204); two kernels (seven products instead of five); lists whose sums of dQ
-// have an order.
-constexpr double kRateOfHalfTiles = 0.5, kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7,
-                 kRateOfTwoKernels = 0.75, kRateOfOrderedLists = 0.7;
+// Of kTflopsOfOneSm: steps of two blocks of queries, without a block mask and with one; two kernels
+// (seven products instead of five); lists whose sums of dQ have an order. H200, sustained TFLOPS:
+// D64 S 16384 461, with steps of one block 418; lists of 128 x 128, density .125, S 32768: D64 204
+// and 299; D128 in two kernels 447, in one in order 370; D256 S 16384 416.
+constexpr double kRateOfTallSteps = 1.2, kRateOfTallLists = 0.7, kRateOfTwoKernels = 0.75,
+                 kRateOfOrderedLists = 0.63;
 // Of two kernels: the share of the main one, with four products of seven.
 constexpr double kShareOfMain = 4.0 / 7.0;
 
 double rate_of(const AttentionBackwardShape& s, const Tile& tile) {
   if (tile.dq_queries > 0) return kRateOfTwoKernels;
   const double in_order = s.masked && !s.any_order ? kRateOfOrderedLists : 1;
-  if (key_parts(tile) > 1) return kRateOfHalfTiles * in_order;
   if (blocks_of_step(tile) == 1) return in_order;
   return (s.masked ? kRateOfTallLists : kRateOfTallSteps) * in_order;
 }

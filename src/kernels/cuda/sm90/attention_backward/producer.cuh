@@ -186,7 +186,7 @@ class Producer {
   tile::RingCursor<T::kTiles> tile_at_;
   // Of the lanes that load.
   tile::RingCursor<T::kStages> q_at_;
-  tile::RingCursor<T::kGradientStages> g_at_;
+  tile::RingCursor<T::kStages> g_at_;
   tile::RingCursor<T::kStepDescriptors> step_at_;
 };
 

@@ -16,8 +16,7 @@ template <class T>
 class ScoreConsumer {
  public:
   using Shared = typename T::Shared;
-  using QueryCursor = tile::RingCursor<T::kStages>;
-  using GradientCursor = tile::RingCursor<T::kGradientStages>;
+  using StageCursor = tile::RingCursor<T::kStages>;
 
   __device__ __forceinline__ ScoreConsumer(const Arguments& args, Shared& shared, int consumer)
       : args_(args), shared_(shared), consumer_(consumer), mma_(shared, consumer) {}
@@ -165,7 +164,7 @@ class ScoreConsumer {
   /// Waits for Q and the step's descriptor. Queries that see no key may hold NaN, and P = 0 would
   /// not hide them: both consumers clear them.
   __device__ __forceinline__ void wait_for_queries(const BackwardStep* step,
-                                                   const QueryCursor& at) {
+                                                   const StageCursor& at) {
     tile::wait(&shared_.q_ring.full[at.stage], at.parity);
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block)
@@ -175,7 +174,7 @@ class ScoreConsumer {
       }
   }
   __device__ __forceinline__ void wait_for_gradients(const BackwardStep* step,
-                                                     const GradientCursor& at) {
+                                                     const StageCursor& at) {
     tile::wait(&shared_.g_ring.full[at.stage], at.parity);
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block)

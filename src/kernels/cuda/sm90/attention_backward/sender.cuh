@@ -55,12 +55,8 @@ class Sender {
     tile::wait(&shared_.step_ring.full[place], step / T::kStepDescriptors % 2);
     const BackwardStep& descriptor = shared_.steps[place][T::block_of(static_cast<int>(part))];
     const int columns = T::columns_at(static_cast<int>(part));
-    // The sums of a block are added in the order of key tiles and, within a tile, of its halves.
-    // Both halves of a tile visit the same blocks of queries.
     const bool in_order = args_.scratch.turns != nullptr;
-    const int number_of_keys = taken.job.tile * T::kKeyParts + taken.key_part;
-    const std::int32_t first_turn =
-        taken.key_part > 0 ? number_of_keys : descriptor.turn * T::kKeyParts;
+    const std::int32_t first_turn = descriptor.turn;
     const std::int64_t block =
         descriptor.head * args_.walk.query_blocks + taken.job.query_slot + descriptor.block;
     std::int32_t* const turn = args_.scratch.turns + block * T::kColumnParts + columns;
@@ -88,7 +84,7 @@ class Sender {
     ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>());
     tile::arrive(&shared_.dq_empty[buffer]);
     if (in_order) passed_ = turn;
-    next_turn_ = number_of_keys + 1;
+    next_turn_ = taken.job.tile + 1;
   }
 
   /// Passes the turn of the part that has been sent, once it has arrived in global memory: after

@@ -41,24 +41,21 @@ struct Traits {
   static constexpr int kM = kTile.m, kN = kTile.n, kDim = kTile.k, kDimV = kTile.v;
   // Whether this kernel computes dQ and adds it to the sums, or another kernel computes it.
   static constexpr bool kSendsDq = kTile.dq_queries == 0;
-  // Stages of Q, and of dO: beside buffers of dS and dQ, shared memory has no room for two blocks
-  // of 256 columns each.
   static constexpr int kStages = kTile.stages;
-  static constexpr int kGradientStages = kSendsDq && kDimV > 192 ? 1 : kStages;
   static constexpr int kConsumers = kTile.warpgroups, kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kBlocks = planning::blocks_of_step(kTile);
   static constexpr int kBlock = planning::kQueriesPerBlock;
   static_assert(kM == kBlocks * kBlock && kBlocks <= 2 && kConsumers == 2);
 
   // Thread blocks per key tile. With 1, each consumer has half of the keys; with 2, the thread
-  // block has half of them, and one consumer has dV (and dQ), the other dK.
+  // block has half of them, and one consumer has dV, the other dK.
   static constexpr int kKeyParts = planning::key_parts(kTile);
-  static_assert(kKeyParts == 1 || kKeyParts == 2);
+  static_assert(kKeyParts == 1 || (kKeyParts == 2 && !kSendsDq));
 
   // dQ is computed and sent in parts of kPart columns. A panel of K has the columns of a part.
   static constexpr int kPart = planning::dq_part_columns(kTile);
   static constexpr int kColumnParts = planning::dq_parts(kTile), kParts = kBlocks * kColumnParts;
-  static_assert(!kSendsDq || kKeyParts == 2 || kParts == kConsumers);
+  static_assert(!kSendsDq || kParts == kConsumers);
   // A part is a block of queries, or some columns of one.
   static_assert(kBlocks == 1 || kColumnParts == 1);
   TESSERA_HD static constexpr int block_of(int part) { return kBlocks > 1 ? part : 0; }
@@ -84,8 +81,6 @@ struct Traits {
   // Without senders no barrier guards descriptors: the producer has loaded the step before, so the
   // consumers have released the one kStages before that.
   static_assert(kStepDescriptors > kStages + 1);
-  // Where one consumer has dV and the other dK, the first hands P to the second.
-  static constexpr bool kHandsP = !kSendsDq && kKeyParts == 2;
   static constexpr int kPBuffers = 2;
 
   /// Named barriers; 0 is __syncthreads.
@@ -95,25 +90,26 @@ struct Traits {
     Keys keys;
     Values values;
     Queries queries[kStages];
-    Gradients gradients[kGradientStages];
+    Gradients gradients[kStages];
   };
   struct DqBuffers {
     ScoreGradients ds[kScoreGradients];
     alignas(128) float dq[kDqBuffers][kBlock * kPart];
   };
-  struct PBuffers {  // in the layout of the consumers' registers
+  // Of a consumer with dV, which hands P to the one with dK, in the layout of their registers.
+  struct PBuffers {
     alignas(128) float4 p[kPBuffers][kM / 8][kWarpgroup];
   };
   struct NoBuffers {};
-  struct Shared
-      : Operands,
-        std::conditional_t<kSendsDq, DqBuffers, std::conditional_t<kHandsP, PBuffers, NoBuffers>> {
-    alignas(16) float lse[kStages][kM], delta[kGradientStages][kM];
+  struct Shared : Operands,
+                  std::conditional_t<kSendsDq, DqBuffers,
+                                     std::conditional_t<kKeyParts == 2, PBuffers, NoBuffers>> {
+    alignas(16) float lse[kStages][kM], delta[kStages][kM];
     BackwardStep steps[kStepDescriptors][kBlocks];
     TileDescriptor tiles[kTiles];
     tile::RingBarriers<1> kv_ring;
     tile::RingBarriers<kStages> q_ring;
-    tile::RingBarriers<kGradientStages> g_ring;
+    tile::RingBarriers<kStages> g_ring;
     tile::RingBarriers<kStepDescriptors> step_ring;
     tile::RingBarriers<kTiles> tile_ring;
     tile::RingBarriers<kScoreGradients> ds_ring;

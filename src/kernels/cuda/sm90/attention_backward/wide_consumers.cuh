@@ -4,19 +4,50 @@
 
 #include "src/kernels/cuda/sm90/attention_backward/score_consumer.cuh"
 
-// The consumer warpgroups of thread blocks with half of a key tile, for wide heads: the registers
-// of one warpgroup have room for dV or for dK. Both compute P, which costs less than to exchange
-// it.
+// The consumer warpgroups of thread blocks with half of a key tile, for wide heads, where another
+// kernel computes dQ: the registers of one warpgroup have room for dV or for dK. The first computes
+// P and hands it to the second through shared memory, in fp32.
 namespace tessera::cuda::sm90::attention_backward {
 
-/// Consumer 0: P, dV and, from the other consumer's dS, dQ.
+/// P of a step, in shared memory. Both consumers hold the same pairs of keys and queries in the
+/// same registers, so thread i writes what thread i reads.
 template <class T>
-class ValueConsumer : ScoreConsumer<T> {
+class HandedP {
+ public:
+  __device__ __forceinline__ HandedP(typename T::Shared& shared, unsigned step)
+      : shared_(shared), buffer_(step % T::kPBuffers), parity_(step / T::kPBuffers & 1) {}
+
+  __device__ __forceinline__ void put(const float (&p)[T::kM / 2], int thread) {
+    tile::wait(&shared_.p_ring.empty[buffer_], parity_ ^ 1);
+#pragma unroll
+    for (int j = 0; j < T::kM / 8; ++j)
+      shared_.p[buffer_][j][thread] =
+          make_float4(p[j * 4], p[j * 4 + 1], p[j * 4 + 2], p[j * 4 + 3]);
+    arrive_as_warp(shared_.p_ring.full[buffer_], thread % kLanes);
+  }
+  __device__ __forceinline__ void take(float (&p)[T::kM / 2], int thread) {
+    tile::wait(&shared_.p_ring.full[buffer_], parity_);
+#pragma unroll
+    for (int j = 0; j < T::kM / 8; ++j) {
+      const float4 of = shared_.p[buffer_][j][thread];
+      p[j * 4] = of.x, p[j * 4 + 1] = of.y, p[j * 4 + 2] = of.z, p[j * 4 + 3] = of.w;
+    }
+    arrive_as_warp(shared_.p_ring.empty[buffer_], thread % kLanes);
+  }
+
+ private:
+  typename T::Shared& shared_;
+  unsigned buffer_, parity_;
+};
+
+/// Consumer 0: S, P and dV.
+template <class T>
+class WideValueConsumer : ScoreConsumer<T> {
   using Base = ScoreConsumer<T>;
   using Base::args_, Base::shared_, Base::mma_;
 
  public:
-  __device__ __forceinline__ ValueConsumer(const Arguments& args, typename T::Shared& shared)
+  __device__ __forceinline__ WideValueConsumer(const Arguments& args, typename T::Shared& shared)
       : Base(args, shared, 0) {}
 
   __device__ __forceinline__ void run() {
@@ -29,69 +60,57 @@ class ValueConsumer : ScoreConsumer<T> {
   }
 
  private:
+  /// dV of a step is issued before S of the next one, so that its stage of dO is free early.
   __device__ __forceinline__ void walk(unsigned first, unsigned end) {
-    this->wait_for_queries(this->descriptor_of(first), q_at_);
-    mma_.issue_scores(q_at_.stage);
-    tile::mma_wait<0>();
+    issue_scores(first);
     finish_scores(first);
 #pragma unroll 1
     for (unsigned step = first + 1; step < end; ++step) {
-      this->wait_for_gradients(this->descriptor_of(step - 1), g_at_);
-      mma_.issue_dv(g_at_.stage);
-      this->wait_for_queries(this->descriptor_of(step), q_at_);
-      mma_.issue_scores(q_at_.stage);
+      issue_dv(step - 1);
+      issue_scores(step);
       tile::mma_wait<1>();
       release_gradients();
-      send_dq(step - 1);
       finish_scores(step);
     }
-    this->wait_for_gradients(this->descriptor_of(end - 1), g_at_);
-    mma_.issue_dv(g_at_.stage);
+    issue_dv(end - 1);
     tile::mma_wait<0>();
     release_gradients();
-    send_dq(end - 1);
     tile::settle(mma_.dv);
   }
 
-  /// P of a step whose scores have been multiplied.
+  __device__ __forceinline__ void issue_scores(unsigned step) {
+    this->wait_for_queries(this->descriptor_of(step), q_at_);
+    mma_.issue_scores(q_at_.stage);
+  }
+  __device__ __forceinline__ void issue_dv(unsigned step) {
+    this->wait_for_gradients(this->descriptor_of(step), g_at_);
+    mma_.issue_dv(g_at_.stage);
+  }
   __device__ __forceinline__ void finish_scores(unsigned step) {
+    tile::mma_wait<0>();
     this->compute_p(this->descriptor_of(step), q_at_.stage);
-    this->pack_p();
     arrive_as_warp(shared_.q_ring.empty[q_at_.stage], this->lane());
     q_at_.advance();
+    HandedP<T>(shared_, step).put(mma_.s, this->thread());
+    this->pack_p();
   }
   __device__ __forceinline__ void release_gradients() {
     arrive_as_warp(shared_.g_ring.empty[g_at_.stage], this->lane());
     g_at_.advance();
   }
 
-  /// dQ of a step, part by part. Scores of the next step may be in flight before.
-  __device__ __forceinline__ void send_dq(unsigned step) {
-    const unsigned of_ds = step % T::kScoreGradients;
-    tile::wait(&shared_.ds_ring.full[of_ds], step / T::kScoreGradients & 1);
-#pragma unroll 1
-    for (int part = 0; part < T::kParts; ++part) {
-      const unsigned number = step * T::kParts + static_cast<unsigned>(part);
-      mma_.issue_dq(of_ds, part);
-      tile::mma_wait<0>();
-      if (part == T::kParts - 1) arrive_as_warp(shared_.ds_ring.empty[of_ds], this->lane());
-      this->stage_dq(number % T::kDqBuffers, number / T::kDqBuffers);
-      this->announce_dq(number % T::kDqBuffers, number / T::kDqBuffers);
-    }
-  }
-
-  typename Base::QueryCursor q_at_;
-  typename Base::GradientCursor g_at_;
+  typename Base::StageCursor q_at_;
+  typename Base::StageCursor g_at_;
 };
 
-/// Consumer 1: P, dS and dK.
+/// Consumer 1: dP, dS and dK.
 template <class T>
-class KeyConsumer : ScoreConsumer<T> {
+class WideKeyConsumer : ScoreConsumer<T> {
   using Base = ScoreConsumer<T>;
   using Base::args_, Base::shared_, Base::mma_;
 
  public:
-  __device__ __forceinline__ KeyConsumer(const Arguments& args, typename T::Shared& shared)
+  __device__ __forceinline__ WideKeyConsumer(const Arguments& args, typename T::Shared& shared)
       : Base(args, shared, 1) {}
 
   __device__ __forceinline__ void run() {
@@ -105,42 +124,42 @@ class KeyConsumer : ScoreConsumer<T> {
 
  private:
   __device__ __forceinline__ void walk(unsigned first, unsigned end) {
-    this->wait_for_queries(this->descriptor_of(first), q_at_);
-    mma_.issue_scores(q_at_.stage);
-    finish_step(first);
+    issue_score_gradients(first);
+    finish_score_gradients(first);
 #pragma unroll 1
     for (unsigned step = first + 1; step < end; ++step) {
       mma_.issue_dk(q_at_.stage);
-      const int before = q_at_.stage;
-      q_at_.advance();
-      this->wait_for_queries(this->descriptor_of(step), q_at_);
-      mma_.issue_scores(q_at_.stage);
+      issue_score_gradients(step);
       tile::mma_wait<1>();
-      arrive_as_warp(shared_.q_ring.empty[before], this->lane());
-      finish_step(step);
+      release_queries();
+      finish_score_gradients(step);
     }
     mma_.issue_dk(q_at_.stage);
     tile::mma_wait<0>();
-    arrive_as_warp(shared_.q_ring.empty[q_at_.stage], this->lane());
-    q_at_.advance();
+    release_queries();
     tile::settle(mma_.dk);
   }
 
-  /// dP, P and dS of a step whose scores are being multiplied.
-  __device__ __forceinline__ void finish_step(unsigned step) {
+  __device__ __forceinline__ void issue_score_gradients(unsigned step) {
     this->wait_for_gradients(this->descriptor_of(step), g_at_);
     mma_.issue_score_gradients(g_at_.stage);
-    tile::mma_wait<1>();
-    this->compute_p(this->descriptor_of(step), q_at_.stage);
+  }
+  /// dS of a step. Q has arrived long before: P has been computed from it.
+  __device__ __forceinline__ void finish_score_gradients(unsigned step) {
+    this->wait_for_queries(this->descriptor_of(step), q_at_);
+    HandedP<T>(shared_, step).take(mma_.s, this->thread());
     tile::mma_wait<0>();
     this->template pack_ds<false>(q_at_.stage, g_at_.stage);
     arrive_as_warp(shared_.g_ring.empty[g_at_.stage], this->lane());
     g_at_.advance();
-    this->write_ds(step);
+  }
+  __device__ __forceinline__ void release_queries() {
+    arrive_as_warp(shared_.q_ring.empty[q_at_.stage], this->lane());
+    q_at_.advance();
   }
 
-  typename Base::QueryCursor q_at_;
-  typename Base::GradientCursor g_at_;
+  typename Base::StageCursor q_at_;
+  typename Base::StageCursor g_at_;
 };
 
 }  // namespace tessera::cuda::sm90::attention_backward
