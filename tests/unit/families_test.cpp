@@ -33,7 +33,7 @@ std::string facts(const KernelFamily& family, const KernelRow& row) {
   };
   if (family.op == Op::merge_states) return fact("r", t.m);
   if (family.op == Op::attention || family.op == Op::attention_backward) {
-    std::string text;
+    std::string text = row.dtypes == core::dtypes({DType::e4m3}) ? "_fp8" : "";
     if (t.k > 0) text += fact("d", t.k);
     if (t.v > 0 && t.v != t.k) text += fact("v", t.v);
     text += fact("q", t.m) + fact("k", t.n);

@@ -173,9 +173,11 @@ TEST(SelectAttention, RefusalsOfMasks) {
 TEST(SelectAttention, UnsupportedProblemsAreRejectedByEveryRow) {
   const Explanation e = on_h200(problem_of({.dim = 264}));
   EXPECT_FALSE(e.supported);
-  for (const KernelRow& row : rows())
+  for (const KernelRow& row : rows()) {
+    if (row.dtypes == core::dtypes({DType::e4m3})) continue;  // rejects bf16 first
     EXPECT_EQ(reasons_of(e, row.name).front(),
               "head dimension: expected at most " + std::to_string(row.tile.k) + ", got 264");
+  }
   for (const char* device : {"a100", "l4", "b200"})
     EXPECT_FALSE(select(problem_of({.dim = 264}), device_preset(device), {}).supported) << device;
 }

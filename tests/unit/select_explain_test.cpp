@@ -268,16 +268,16 @@ TEST(Rejections, NameTheArgumentItsValueAndWhatIsSupported) {
 
 TEST(Explain, ARefusalHasOneLinePerFamilyTheNearestMissFirst) {
   AttentionProblem p = some_attention();
-  for (Tensor* t : {&p.q, &p.k, &p.v}) t->dtype = DType::e4m3;
+  for (Tensor* t : {&p.q, &p.k, &p.v}) t->dtype = DType::f32;
   const std::string text = to_text(select(p, device_preset("h100"), {}));
   const auto at = text.find("chosen    no kernel supports this problem\n");
   ASSERT_NE(at, std::string::npos) << text;
   EXPECT_EQ(text.substr(text.find("rejected")),
-            "rejected  sm90_decode     q, k and v: dtype e4m3 is not supported (supported: f16, "
+            "rejected  sm90_decode     q, k and v: dtype f32 is not supported (supported: f16, "
             "bf16)\n"
-            "rejected  sm90_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "
+            "rejected  sm90_attention  q, k and v: dtype f32 is not supported (supported: f16, "
             "bf16)\n"
-            "rejected  sm80_attention  q, k and v: dtype e4m3 is not supported (supported: f16, "
+            "rejected  sm80_attention  q, k and v: dtype f32 is not supported (supported: f16, "
             "bf16)\n"
             "rejected  cpu_attention   runs on a CPU, the device is NVIDIA H100 80GB SXM\n");
 }
