@@ -201,11 +201,11 @@ class Scheduler {
       tile::arrive(&shared_.step_ring.full[number % T::kStepDescriptors]);
   }
 
-  /// Factors of keys that do not exist are 1.
+  /// Values that do not exist have the factor 0, which is never a step's largest.
   __device__ void write_factors(Step& step, int p, const Piece& piece, const planning::KeyPlace& at,
                                 const TileDescriptor& descriptor) const {
     if (!args_.factors_by_step) return;
-    step.k_factor[p] = step.v_factor[p] = 1.0f;
+    step.k_factor[p] = 1.0f, step.v_factor[p] = 0.0f;
     if (!piece.visited) return;
     const bool paged = args_.pages.table != nullptr;
     const int outer = paged ? at.batch : descriptor.batch, row = paged ? at.row : piece.key;
