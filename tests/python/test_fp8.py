@@ -246,7 +246,8 @@ def test_attention_refuses_by_name():
         tessera.attention(q16, q8, q8, q_scale=scale)
     with pytest.raises(ValueError, match=r"q_scale: expected shape \[batch = 1, heads = 2, "):
         tessera.attention(q8, q8, q8, q_scale=np.ones((1, 2, 3), np.float32))
-    answer = tessera.explain(tessera.attention, q8, q8, q8, q_scale=scale, device="h100")
+    assert tessera.explain(tessera.attention, q8, q8, q8, q_scale=scale, device="h100")["supported"]
+    answer = tessera.explain(tessera.attention, q8, q8, q8, q_scale=scale, device="a100")
     assert not answer["supported"] and "q, k and v: dtype e4m3 is not supported" in str(answer)
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     q8, scale = tessera.quantize(torch.randn(1, 70, 2, 16))
