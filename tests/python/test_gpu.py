@@ -550,27 +550,16 @@ def test_random_attention_is_right(capsys):
 
 
 @products
-def test_random_attention_in_fp8_is_right(capsys):
-    """The same with q, k and v in FP8, each on a random kernel row of those that support it."""
+@pytest.mark.parametrize(("operation", "right"),
+                         [("attention_fp8", 100), ("attention_backward", 150)])
+def test_random_problems_are_right_on_random_rows(capsys, operation, right):
+    """FP8 attention and gradients, each problem on a random kernel row that supports it."""
     from tessera.verify import cli
 
-    status = cli.main(["attention_fp8", "--device", "cuda", "--count", "300", "--quiet",
-                       "--repeat"])
+    status = cli.main([operation, "--device", "cuda", "--count", "300", "--quiet", "--repeat"])
     said = capsys.readouterr().out
     assert status == 0, said
-    assert int(re.search(r"(\d+) right", said)[1]) > 100, said
-
-
-@products
-def test_random_gradients_of_attention_are_right(capsys):
-    """The same of its gradients, each on a random kernel row of those that support it."""
-    from tessera.verify import cli
-
-    status = cli.main(["attention_backward", "--device", "cuda", "--count", "300", "--quiet",
-                       "--repeat"])
-    said = capsys.readouterr().out
-    assert status == 0, said
-    assert int(re.search(r"(\d+) right", said)[1]) > 150, said
+    assert int(re.search(r"(\d+) right", said)[1]) > right, said
 
 
 @products

@@ -57,6 +57,10 @@ struct Product {
 /// Where products are added up: in f32; or in the tensor cores' sums of FP8, which align the 32
 /// products of a step to the largest one and keep 13 bits below it, before they are added in f32.
 enum class Sums : std::uint8_t { f32, fp8 };
+/// Error of the latter, relative to the sum of the products' sizes. Of the 33 numbers of a step
+/// each loses half a bit of the 13 on average, and their largest is about a fifth of the sum of the
+/// sizes of normal values: 33 / 2 / 5 units of 2^-13, times two.
+inline constexpr double kFp8Unit = 0x1p-10;
 
 /// Results in the shape of `out`. `former`: contents of out before the run; if beta != 0 and there
 /// is no c, they are read, or out itself if `former` is null.

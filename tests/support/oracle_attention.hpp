@@ -12,7 +12,6 @@ namespace tessera::oracle {
 
 /// Unit roundoff of f32, in which kernels compute scores, softmax and sums.
 inline constexpr double kUnit = 0x1p-24;
-inline constexpr double kFp8Unit = 0x1p-10;  // of sums of FP8 in tensor cores
 
 /// Half an ulp of one: the relative error of rounding to the dtype.
 inline double unit_of(DType dtype) { return 0.5 * ulp(dtype, 1.0); }

@@ -199,9 +199,6 @@ void finish(const Terms& terms, double& value, double& slack) {
   slack = static_cast<double>(terms.depth + 2) * kUnit * product_size;
   // Factors round each operand or, in any order, the sum: two of them, their product, the sum.
   if (terms.scaled) slack += 4 * kUnit * product_size;
-  // Of the 33 numbers of a step each loses half a bit of the 13 on average, and their largest is
-  // about a fifth of the sum of the sizes of normal values: 33 / 2 / 5 units of 2^-13, times two.
-  constexpr double kFp8Unit = 0x1p-10;
   if (terms.sums == Sums::fp8) slack += kFp8Unit * product_size;
   // alpha, beta and the two additions round once each.
   if (terms.alpha != 1 || kept != 0 || terms.bias != 0) {

@@ -170,6 +170,32 @@ TEST(SelectAttention, RefusalsOfMasks) {
   EXPECT_EQ(reasons(masked({}, most - 1, 1, 4096)), Reasons{});
 }
 
+TEST(SelectAttention, Fp8RefusalsSayWhatIsSupported) {
+  const std::string tall = "sm90_attention_fp8_d128_q192_k128_s4",
+                    plain = "sm90_attention_fp8_d128_q128_k128_s4";
+  const auto fp8 = [](std::int64_t batch) {
+    AttentionProblem p = problem_of({.batch = batch, .length = 128});
+    for (Tensor* t : {&p.q, &p.k, &p.v}) t->dtype = DType::e4m3;
+    return p;
+  };
+  const auto reasons = [&](const AttentionProblem& p, const std::string& row) {
+    return reasons_of(on_h200(p), row);
+  };
+  EXPECT_EQ(reasons(fp8(4), tall), Reasons{});
+  // Several factors per head are a score transform, for which three warpgroups have no registers.
+  AttentionProblem by_rows = fp8(4);
+  const std::int64_t length = by_rows.k.size(1), heads = by_rows.k.size(2);
+  by_rows.k_scale = shaped({4, heads, (length + 63) / 64}, DType::f32);
+  EXPECT_EQ(reasons(by_rows, tall),
+            Reasons{"more than one factor per head of k and v is not supported"});
+  EXPECT_EQ(reasons(by_rows, plain), Reasons{});
+  const std::int64_t most = 65535 / heads;
+  EXPECT_EQ(reasons(fp8(most), tall), Reasons{});
+  EXPECT_EQ(reasons(fp8(most + 1), tall),
+            Reasons{"sequences times heads of v: expected at most 65535, got " +
+                    std::to_string((most + 1) * heads)});
+}
+
 TEST(SelectAttention, UnsupportedProblemsAreRejectedByEveryRow) {
   const Explanation e = on_h200(problem_of({.dim = 264}));
   EXPECT_FALSE(e.supported);

@@ -14,8 +14,8 @@ namespace tessera::cuda::sm90::attention {
 
 /// One warpgroup: 64 rows of each tile. The tensor cores' sums of FP8 have few bits: what a long
 /// row adds late would be lost. So the PV of each step is summed up by itself, in the registers
-/// of its scores, and added to the O accumulator in f32. Nothing of a warpgroup overlaps: the
-/// others hide it.
+/// of its scores, and added to the O accumulator in f32. A warpgroup waits for each of its
+/// MMAs; the other warpgroups compute meanwhile.
 template <class T>
 class NarrowConsumer {
  public:

@@ -92,11 +92,13 @@ double attention_seconds(const AttentionShape& given, const AttentionLayout& lay
 
 void refuse_fp8(const AttentionShape& s, const Tile& tile, Reasons& reasons) {
   constexpr std::int64_t kMaxBytes = std::int64_t{8} << 30;
+  constexpr std::int64_t kMaxHeads = 65535;  // the third dimension of turn_values' grid
   // A packed sequence begins anywhere in the rows that share a factor.
   if (s.kv_layout == KvLayout::packed && s.kv_scales_by_rows)
     reasons.unsupported("factors for 64 or 128 rows of packed keys");
   if (has_factors_by_step(s) && !supports_score_transform(tile))
-    reasons.unsupported("several factors per head of k and v");
+    reasons.unsupported("more than one factor per head of k and v");
+  reasons.unless_at_most("sequences times heads of v", turned_heads(s), kMaxHeads);
   reasons.unless_at_most("bytes of all values that tables may name", turned_bytes(s), kMaxBytes);
 }
 
@@ -152,8 +154,12 @@ std::int64_t turned_keys(const AttentionShape& s) {
   return ceil_div(std::max<std::int64_t>(s.kv_length, 1), kKeyPiece) * kKeyPiece;
 }
 
+std::int64_t turned_heads(const AttentionShape& s) {
+  return (s.kv_layout == KvLayout::packed ? 1 : s.batch) * s.kv_heads;
+}
+
 std::int64_t turned_bytes(const AttentionShape& s) {
-  return (s.kv_layout == KvLayout::packed ? 1 : s.batch) * s.kv_heads * s.dim_v * turned_keys(s);
+  return turned_heads(s) * s.dim_v * turned_keys(s);
 }
 
 KernelFamily sm90_attention_family() {
