@@ -14,7 +14,25 @@
 // Keys of different heads are neighbours in memory, which gives more if they are read together. So
 // the head groups of each sequence are dealt to strands: CTAs next to each other are of different
 // strands, and reach the same keys at about the same time. Each strand divides its own tiles.
+
+// What is seldom needed is kept out of the code around its calls, so that the usual case has few
+// instructions: most of them are fetched for the first time, as each kernel begins.
+#if defined(__CUDACC__)
+#define TESSERA_SELDOM __noinline__
+#else
+#define TESSERA_SELDOM
+#endif
+
 namespace tessera::planning {
+
+/// The keys of a sequence that its last query sees.
+struct UsedKeys {
+  std::int32_t begin = 0, end = 0;
+
+  TESSERA_HD constexpr int pieces() const {
+    return end > begin ? (end + kKeyPiece - 1) / kKeyPiece - begin / kKeyPiece : 0;
+  }
+};
 
 /// The walk, and how its head groups share lists.
 struct DecodeWalk : AttentionWalk {
@@ -22,13 +40,37 @@ struct DecodeWalk : AttentionWalk {
   Divisor groups_per_strand{};  // head groups that share a set, and a strand
   Divisor min_units{};          // per CTA
   Divisor strands{};
+  Divisor page{};  // keys per page
   int ctas_per_strand = 1, tiles_per_strand = 0;
-  // Each sequence's queries are one tile per head group, and its last query sees all used keys:
-  // their number alone says how many pieces the tile has.
+  // The usual case, in which a kernel begins soonest: each sequence's queries are one tile per head
+  // group, and its last query is aligned with the last used key and sees all of them.
+  // `uniform_sequence` is then one that uses all of its keys, and `reads_sequences` false.
   bool sees_all_used = false;
   // Results that do not depend on the batch: the minimum of pieces per part, and the maximum of
   // parts per tile. 0: tiles are cut where the shares of CTAs end.
   int part_pieces = 0, max_parts = 1;
+
+  /// The used keys of a sequence, if `sees_all_used`.
+  TESSERA_HD constexpr UsedKeys used_keys(int batch) const {
+    const std::int64_t all = sequences.kv_length;
+    return {static_cast<std::int32_t>(clamp_to(sequences.kv_begin.at(batch, 0), 0, all)),
+            static_cast<std::int32_t>(clamp_to(sequences.kv_end.at(batch, all), 0, all))};
+  }
+  /// Fills a tile's descriptor from its position, except for its KV share.
+  TESSERA_HD constexpr void describe(const TilePlace& place, TileDescriptor& descriptor) const {
+    if (reads_sequences) return describe_seldom(place, descriptor);
+    describe_tile(*this, place, 0, descriptor);
+    if (!sees_all_used) return;
+    const UsedKeys used = used_keys(place.batch);
+    descriptor.sight.right += used.end - descriptor.sight.end;
+    descriptor.sight.begin = used.begin;
+    descriptor.sight.end = used.end;
+  }
+  TESSERA_SELDOM
+  TESSERA_HD constexpr void describe_seldom(const TilePlace& place,
+                                            TileDescriptor& descriptor) const {
+    describe_tile(*this, place, 0, descriptor);
+  }
 
   /// The first head group of a set that a strand has.
   TESSERA_HD constexpr int first_group(int set, int strand) const {
@@ -81,13 +123,7 @@ struct DecodeTiles {
     return walk.packed_q ? walk.tiles_of(walk.sequences.at(batch).q_length) : walk.tiles_per_head;
   }
   TESSERA_HD constexpr int pieces(const TilePlace& place) const {
-    if (walk.sees_all_used) {
-      const SequenceView& all = walk.sequences;
-      const auto begin = clamp_to(all.kv_begin.at(place.batch, 0), 0, all.kv_length);
-      const auto end = clamp_to(all.kv_end.at(place.batch, all.kv_length), 0, all.kv_length);
-      const auto whole = static_cast<int>((end + kKeyPiece - 1) / kKeyPiece - begin / kKeyPiece);
-      return end > begin ? whole : 0;
-    }
+    if (walk.sees_all_used) return walk.used_keys(place.batch).pieces();
     TileDescriptor descriptor{};
     describe_tile(walk, place, 0, descriptor);
     ListPieces<1, kRows> pieces{};
@@ -96,37 +132,87 @@ struct DecodeTiles {
   }
   /// The units of an entry.
   TESSERA_HD constexpr std::int64_t units(int entry) const {
-    const int batch = walk.sets.quotient(entry), set = walk.sets.rest(entry);
-    return units_of_head(batch, set, per_head(batch)) * walk.groups_per_strand.divisor;
+    if (!walk.sees_all_used) return units_seldom(entry);
+    return std::int64_t{units_of(walk.used_keys(entry).pieces())} * walk.groups_per_strand.divisor;
   }
   /// The tile that contains unit `unit` of an entry, which has `units`.
   TESSERA_HD constexpr DecodeTile find(int entry, std::int64_t unit, std::int64_t units) const {
-    const int batch = walk.sets.quotient(entry), set = walk.sets.rest(entry);
-    const int tiles = per_head(batch);
     const std::int64_t of_head = walk.groups_per_strand.quotient(units);
     const std::int64_t group = of_head > 0 ? unit / of_head : 0;
     DecodeTile found;
     found.begin = group * of_head;
-    found.place = {batch, walk.first_group(set, strand) + static_cast<int>(group), 0};
-    if (tiles == 1) {  // the usual case: nothing has to be read again
-      found.pieces = static_cast<int>(of_head - units_of(0));
+    if (!walk.sees_all_used) {
+      find_seldom(entry, static_cast<int>(group), unit, found);
       return found;
     }
+    found.place = {entry, walk.first_group(0, strand) + static_cast<int>(group), 0};
+    found.pieces = static_cast<int>(of_head - units_of(0));
+    return found;
+  }
+
+ private:
+  TESSERA_SELDOM
+  TESSERA_HD constexpr std::int64_t units_seldom(int entry) const {
+    const int batch = walk.sets.quotient(entry), group = walk.first_group(walk.sets.rest(entry), strand);
+    const int tiles = per_head(batch);
+    std::int64_t units = 0;
+    for (int tile = 0; tile < tiles; ++tile) units += units_of(pieces({batch, group, tile}));
+    return units * walk.groups_per_strand.divisor;
+  }
+  /// `found.begin`: the first unit of the head group.
+  TESSERA_SELDOM
+  TESSERA_HD constexpr void find_seldom(int entry, int group, std::int64_t unit,
+                                        DecodeTile& found) const {
+    const int batch = walk.sets.quotient(entry);
+    const int tiles = per_head(batch);
+    found.place = {batch, walk.first_group(walk.sets.rest(entry), strand) + group, 0};
     while (true) {
       found.pieces = pieces(found.place);
       const std::int64_t end = found.begin + units_of(found.pieces);
-      if (unit < end || found.place.tile + 1 >= tiles) return found;
+      if (unit < end || found.place.tile + 1 >= tiles) return;
       found.begin = end;
       ++found.place.tile;
     }
   }
+};
+
+/// The pieces of a part of a tile. All lanes of a warp call `start`, then all look up pieces.
+template <int kRows>
+struct DecodePieces : ListPieces<1, kRows> {
+  TESSERA_HD constexpr void start(const DecodeWalk& walk, const TileDescriptor& tile, int lane) {
+    if (walk.mask.block_q != 0) return start_lists(walk, tile, lane);
+    if (lane != 0) return;
+    const int last_query = min_of(tile.first_query + walk.queries, tile.q_length) - 1;
+    this->any_begin = tile.sight.begin_of(tile.first_query);
+    this->any_end = max_of(tile.sight.end_of(last_query), this->any_begin);
+    this->row_groups[0] = {tile.sight.begin_of(last_query), tile.sight.end_of(tile.first_query)};
+    this->begin = this->any_begin / kKeyPiece + tile.share.from;
+    this->count = tile.share.to - tile.share.from;
+  }
+  /// Looks up a piece of the part, and which of its keys some query of the tile sees.
+  TESSERA_HD constexpr void look_up(const DecodeWalk& walk, const TileDescriptor& tile, int number,
+                                    Piece& piece, std::uint64_t& kept) const {
+    if (walk.mask.block_q != 0) return look_up_list(walk, tile, number, piece, kept);
+    if (number >= this->count) return;
+    const int key = (this->begin + number) * kKeyPiece;
+    piece.key = key;
+    piece.visited = true;
+    kept = bits_between(this->any_begin - key, this->any_end - key);
+    piece.masked =
+        key < this->row_groups[0].all_begin || key + kKeyPiece > this->row_groups[0].all_end;
+  }
 
  private:
-  TESSERA_HD constexpr std::int64_t units_of_head(int batch, int set, int tiles) const {
-    std::int64_t units = 0;
-    for (int tile = 0; tile < tiles; ++tile)
-      units += units_of(pieces({batch, walk.first_group(set, strand), tile}));
-    return units;
+  TESSERA_SELDOM
+  TESSERA_HD constexpr void start_lists(const DecodeWalk& walk, const TileDescriptor& tile,
+                                        int lane) {
+    ListPieces<1, kRows>::start(walk, tile, lane);
+  }
+  TESSERA_SELDOM
+  TESSERA_HD constexpr void look_up_list(const DecodeWalk& walk, const TileDescriptor& tile,
+                                         int number, Piece& piece, std::uint64_t& kept) const {
+    piece = this->at(walk, number);
+    if (piece.visited) kept = this->kept(walk, tile, piece);
   }
 };
 
@@ -255,7 +341,7 @@ struct PieceBoxes {
   std::uint64_t present = kAllKeys;  // keys that are in memory, a bit each
 
   /// `seen`: the keys of the piece that some query sees. Pages without any are not loaded.
-  TESSERA_HD static constexpr PieceBoxes of(const AttentionWalk& walk, const PageView& pages,
+  TESSERA_HD static constexpr PieceBoxes of(const DecodeWalk& walk, const PageView& pages,
                                             const TileDescriptor& tile, const Piece& piece,
                                             int box_rows, std::uint64_t seen) {
     PieceBoxes boxes;
@@ -266,20 +352,22 @@ struct PieceBoxes {
       return boxes;
     }
     // The piece is inside one page, or consists of whole pages.
-    const PagePlace place = page_place(piece.key, pages.page_size);
-    boxes.row = static_cast<int>(place.slot);
-    const std::int64_t row = tile.batch * pages.batch_stride + place.page * pages.entry_stride;
+    const int page = walk.page.quotient(piece.key);
+    boxes.row = piece.key - page * walk.page.divisor;
+    const std::int64_t row = tile.batch * pages.batch_stride + page * pages.entry_stride;
     const auto keys_of = [&](int box) {
       return bits_between(box * box_rows, (box + 1) * box_rows);
     };
     // Reads all entries before the first is used, so that their latencies overlap.
     TESSERA_UNROLL()
     for (int box = 0; box < kMaxBoxes; ++box) {
-      const bool wanted = (seen & keys_of(box)) != 0 && place.page + box < pages.max_pages;
+      if (box * box_rows >= kKeyPiece) break;
+      const bool wanted = (seen & keys_of(box)) != 0 && page + box < pages.max_pages;
       boxes.batch[box] = wanted ? pages.table[row + box * pages.entry_stride] : -1;
     }
     TESSERA_UNROLL()
     for (int box = 0; box < kMaxBoxes; ++box) {
+      if (box * box_rows >= kKeyPiece) break;
       if (boxes.batch[box] >= 0 && boxes.batch[box] < pages.pages) continue;
       boxes.batch[box] = -1;
       boxes.present &= ~keys_of(box);

@@ -56,7 +56,7 @@ std::vector<Part> parts_of(const DecodeTiles<kRows>& tiles, const DecodeShares& 
     part.pieces = found.pieces;
     KvShare share;
     while (of_tile.next(share)) {
-      describe_tile(tiles.walk, found.place, 0, part.tile);
+      tiles.walk.describe(found.place, part.tile);
       part.tile.share = share;
       parts.push_back(part);
     }
@@ -121,14 +121,15 @@ void walk_part(const WalkProblem& p, const DecodeWalk& walk, const Part& part,
                const std::uint8_t* bits, std::map<std::tuple<int, int, int, int>, int>& pairs,
                Tally& tally) {
   const TileDescriptor& tile = part.tile;
-  ListPieces<1, kRows> pieces{};
+  DecodePieces<kRows> pieces{};
   for (int lane = 0; lane < kWarp; ++lane) pieces.start(walk, tile, lane);
   ASSERT_EQ(pieces.count, tile.share.to - tile.share.from);
   const int last = std::min(walk.queries, tile.q_length - tile.first_query) - 1;
   for (int number = 0; number < pieces.count; ++number) {
-    const Piece piece = pieces.at(walk, number);
+    Piece piece;
+    std::uint64_t kept = 0;
+    pieces.look_up(walk, tile, number, piece, kept);
     if (!piece.visited) continue;
-    const std::uint64_t kept = pieces.kept(walk, tile, piece);
     std::uint64_t some = 0;
     for (int row = 0; row < walk.rows(); ++row) {
       const int within = walk.pack.quotient(row), query = tile.first_query + within;
@@ -274,9 +275,21 @@ TEST(DecodeWalk, UsedKeysGiveThePieces) {
     const DecodeTiles<kTile.m> tiles{walk};
     for (int batch = 0; batch < walk.batches; ++batch) {
       walk.sees_all_used = true;
+      walk.reads_sequences = false;
       const int used = tiles.pieces({batch, 0, 0});
       walk.sees_all_used = false;
+      walk.reads_sequences = true;
       ASSERT_EQ(used, tiles.pieces({batch, 0, 0})) << "seed " << seed << ", sequence " << batch;
+      if (used == 0) continue;
+      TileDescriptor described{}, usual{};
+      walk.describe({batch, 0, 0}, described);
+      walk.reads_sequences = false;
+      walk.sees_all_used = true;
+      walk.describe({batch, 0, 0}, usual);
+      for (int row = 0; row < usual.q_length; ++row) {
+        ASSERT_EQ(usual.sight.begin_of(row), described.sight.begin_of(row)) << "seed " << seed;
+        ASSERT_EQ(usual.sight.end_of(row), described.sight.end_of(row)) << "seed " << seed;
+      }
     }
   }
   EXPECT_GT(compared, 5);
@@ -379,7 +392,7 @@ TEST(DecodeShares, EndWhereEqualTilesDo) {
 
 /// Boxes of a piece over pages, with entries outside of the pool and beyond the table.
 TEST(PieceBoxes, FollowTheTableAndSkipWhatDoesNotExist) {
-  AttentionWalk walk;
+  DecodeWalk walk;
   TileDescriptor tile{};
   tile.batch = 1;
   const std::vector<std::int32_t> table{0, 0, 0, 0, 5, -1, 7, 100};  // two sequences of four pages
@@ -390,6 +403,7 @@ TEST(PieceBoxes, FollowTheTableAndSkipWhatDoesNotExist) {
                          .max_pages = 4,
                          .pages = 100,
                          .page_size = page};
+    walk.page = Divisor::of(page);
     const int box_rows = std::min(page, kKeyPiece);
     for (int key = 0; key < 6 * 256; key += kKeyPiece) {
       Piece piece;
@@ -414,7 +428,7 @@ TEST(PieceBoxes, FollowTheTableAndSkipWhatDoesNotExist) {
 }
 
 TEST(PieceBoxes, ContiguousKeysHaveOneBox) {
-  AttentionWalk walk;
+  DecodeWalk walk;
   TileDescriptor tile{};
   tile.batch = 3, tile.kv_begin = 100;
   Piece piece;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "src/kernels/cuda/common/fragment.cuh"
+#include "src/kernels/cuda/common/launch_count.cuh"
 #include "src/kernels/cuda/common/mma.cuh"
 #include "src/kernels/cuda/sm90/decode/merge.cuh"
 #include "src/kernels/cuda/sm90/decode/narrow.cuh"
@@ -34,6 +35,8 @@ struct Consumer {
       tile::wait(&shared.tile_ring.full[tile_at.stage], tile_at.parity);
       const TileDescriptor& tile = shared.tiles[tile_at.stage];
       if (tile.no_more_tiles) return;
+      const std::uint64_t seen =
+          counts(tile.share) ? read_count(&args.merge_counts[tile.share.tile]) : 0;
       const bool active = place.has_rows(args.walk, tile);
       softmax = {};
       narrow = {};
@@ -46,7 +49,7 @@ struct Consumer {
         compute(tile, step, active);
       steps = end;
       if constexpr (T::kNarrow) rescale(narrow.unit);
-      finish_tile<T>(args, shared, place, tile, active, o_acc, softmax);
+      finish_tile<T>(args, shared, place, tile, active, o_acc, softmax, seen);
       release(&shared.tile_ring.empty[tile_at.stage]);
       tile_at.advance();
     }

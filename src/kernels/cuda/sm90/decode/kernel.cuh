@@ -28,8 +28,7 @@ __device__ void init_barriers(typename T::Shared& shared) {
 /// Counts the units of work of the CTA's strand, and finds the entry with which its share begins.
 /// Each thread counts adjacent entries.
 template <class T>
-__device__ planning::DecodeShares find_share(const planning::DecodeWalk& walk,
-                                             typename T::Shared& shared) {
+__device__ void find_share(const planning::DecodeWalk& walk, typename T::Shared& shared) {
   const auto cta = static_cast<int>(blockIdx.x);
   const int strand = walk.strands.rest(cta);
   const typename T::Tiles tiles{walk, strand};
@@ -43,12 +42,13 @@ __device__ planning::DecodeShares find_share(const planning::DecodeWalk& walk,
   const ExclusiveSum sum = exclusive_sum<T::kThreads>(mine);
   const auto shares = planning::DecodeShares::of_strand(walk, strand, sum.total);
   const std::int64_t begin = shares.begin(walk.strands.quotient(cta));
-  if (sum.before <= begin && begin < sum.before + mine) {
+  if (threadIdx.x == 0) shared.all_units = sum.total;
+  // A CTA without a share begins anywhere.
+  if (begin < sum.total ? sum.before <= begin && begin < sum.before + mine : threadIdx.x == 0) {
     shared.first_entry = first;
     shared.first_units = sum.before;
   }
   __syncthreads();
-  return shares;
 }
 
 template <class T>
@@ -64,9 +64,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   __syncthreads();
   let_next_grid_begin();
   wait_for_grid_before();
-  const planning::DecodeShares shares = find_share<T>(args.walk, shared);
+  // Of few entries the producer finds its share alone, while the other warps begin.
+  if (args.walk.entries() > kLanes) find_share<T>(args.walk, shared);
   if (threadIdx.x / 32 == T::kWarps) {
-    Producer<T>{args, shared, shares}.run();
+    Producer<T>{args, shared}.run();
     if (args.walk.packed_q) clear_rest(args.result, args.walk, threadIdx.x % 32);
   } else {
     Consumer<T>(args, shared).run();

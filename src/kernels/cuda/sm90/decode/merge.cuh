@@ -62,43 +62,50 @@ template <class T>
 __device__ __forceinline__ void merge_parts(const Arguments& args, const ConsumerPlace<T>& place,
                                             const TileDescriptor& tile) {
   using Part = typename T::Partial[T::kRowWarps][T::kChunks];
-  const auto* parts = static_cast<const Part*>(args.partials);
+  const planning::KvShare& share = tile.share;
+  // The first part's place is apart from the others, which are evenly spaced.
+  const auto* first_part = static_cast<const Part*>(args.partials) + args.walk.slot(share, 0);
+  const auto* other_parts = static_cast<const Part*>(args.partials) + args.walk.slot(share, 1);
+  const int apart = static_cast<int>(args.walk.slot(share, 2) - args.walk.slot(share, 1));
 #pragma unroll 1
   for (int chunk = place.team; chunk < T::kChunks; chunk += T::kTeams) {
     OAccumulator<T::kChunk> sum;
     Softmax softmax;
     clear<T::kChunk>(sum);
 #pragma unroll 1
-    for (int first = 0; first < tile.share.parts; first += T::kPartsAtOnce) {
+    for (int first = 0; first < share.parts; first += T::kPartsAtOnce) {
       LoadedPartial<T::kChunk> loaded[T::kPartsAtOnce];
 #pragma unroll
       for (int i = 0; i < T::kPartsAtOnce; ++i) {
-        const int part = min(first + i, tile.share.parts - 1);
-        load_partial(parts[args.walk.slot(tile.share, part)][place.row_warp][chunk], loaded[i],
-                     place.lane);
+        const int part = first + i;
+        const Part& from = part == 0 ? *first_part : other_parts[(part - 1) * apart];
+        if (part < share.parts)
+          load_partial<false>(from[place.row_warp][chunk], loaded[i], place.lane);
       }
-#pragma unroll
-      for (int i = 0; i < T::kPartsAtOnce; ++i)
-        if (first + i < tile.share.parts) add_loaded<T::kChunk>(loaded[i], sum, softmax);
+      add_loaded<T::kChunk>(loaded, sum, softmax);
     }
     store_chunk<T>(args, place, tile, chunk, sum, softmax);
   }
 }
 
-/// Called by all consumer warps when they have walked their pieces of a tile.
+/// Whether this thread counts its CTA's part of a tile.
+__device__ __forceinline__ bool counts(const planning::KvShare& share) {
+  return threadIdx.x == 0 && share.parts > 1;
+}
+
+/// Called by all consumer warps when they have walked their pieces of a tile. `seen`: the tile's
+/// counter, in the thread that counts, read before the walk, as reading takes as long as counting.
 template <class T>
 __device__ __forceinline__ void finish_tile(const Arguments& args, typename T::Shared& shared,
                                             const ConsumerPlace<T>& place,
                                             const TileDescriptor& tile, bool active,
                                             const OAccumulator<T::kChunk> (&o_acc)[T::kChunks],
-                                            const Softmax& softmax) {
+                                            const Softmax& softmax, std::uint64_t seen) {
   using Part = typename T::Partial[T::kRowWarps][T::kChunks];
   const planning::KvShare share = tile.share;
-  Part& part = static_cast<Part*>(args.partials)[args.walk.slot(share, share.part)];
-  // Read before the results are merged, as it takes as long as the count itself.
   std::uint64_t* const counter = &args.merge_counts[share.tile];
-  const bool counts = threadIdx.x == 0 && share.parts > 1;
-  const std::uint64_t counted = counts ? read_count(counter) : 0;
+  if (counts(share)) begin_count(counter, seen, args.walk.tag, share.parts);
+  Part& part = static_cast<Part*>(args.partials)[args.walk.slot(share, share.part)];
 #pragma unroll 1
   for (int round = 0; round < T::kRounds; ++round) {
     if (active) {
@@ -115,10 +122,12 @@ __device__ __forceinline__ void finish_tile(const Arguments& args, typename T::S
       OAccumulator<T::kChunk> sum;
       Softmax merged;
       clear<T::kChunk>(sum);
+      LoadedPartial<T::kChunk> loaded[T::kTeams];
 #pragma unroll
       for (int team = 0; team < T::kTeams; ++team)
-        add_partial<true, T::kChunk>(shared.exchange[team][place.row_warp][place.team], sum, merged,
-                                     place.lane);
+        load_partial<true>(shared.exchange[team][place.row_warp][place.team], loaded[team],
+                           place.lane);
+      add_loaded<T::kChunk>(loaded, sum, merged);
       if (share.parts == 1) {
         store_chunk<T>(args, place, tile, chunk, sum, merged);
       } else {
@@ -129,9 +138,8 @@ __device__ __forceinline__ void finish_tile(const Arguments& args, typename T::S
     place.sync();
   }
   if (share.parts == 1) return;
-  if (counts) {
-    const int before = count_up_from(counter, counted, args.walk.tag, share.parts);
-    shared.merges = before == share.parts - 1;
+  if (counts(share)) {
+    shared.merges = count_begun(counter, args.walk.tag, share.parts) == share.parts - 1;
     __threadfence();
   }
   place.sync();

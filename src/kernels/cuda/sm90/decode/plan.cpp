@@ -219,11 +219,18 @@ DecodeWalk decode_walk(const AttentionProblem& problem, const AttentionShape& sh
   walk.sets = Divisor::of(static_cast<int>(layout.sets));
   walk.strands = Divisor::of(static_cast<int>(layout.strands));
   walk.groups_per_strand = Divisor::of(static_cast<int>(layout.groups_per_strand()));
+  if (shape.kv_layout == KvLayout::paged) walk.page = Divisor::of(static_cast<int>(shape.page));
   walk.ctas_per_strand = static_cast<int>(layout.blocks / layout.strands);
   walk.tiles_per_strand = walk.tiles / static_cast<int>(layout.strands);
   walk.sees_all_used = !shape.masked && !shape.q_packed && shape.kv_layout != KvLayout::packed &&
                        layout.tiles.tiles_per_head == 1 && shape.window_left < 0 &&
                        !problem.q_position && !problem.kv_position;
+  if (walk.sees_all_used) {
+    SequenceView all = walk.sequences;
+    all.kv_begin = all.kv_end = {};
+    walk.uniform_sequence = SequenceDescriptor::of(all.at(0));
+    walk.reads_sequences = false;
+  }
   walk.min_units = Divisor::of(tile.kv_splits);
   walk.part_pieces = static_cast<int>(layout.part_pieces);
   walk.max_parts = static_cast<int>(layout.max_parts);

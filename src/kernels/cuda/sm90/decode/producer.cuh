@@ -22,14 +22,18 @@ struct Producer {
 
   const Arguments& args;
   Shared& shared;
-  const planning::DecodeShares shares;
   const int lane = threadIdx.x % 32;
+  planning::DecodeShares shares;
   tile::RingCursor<T::kTiles> tile_at;
   tile::RingCursor<T::kStages> stage_at;
 
   __device__ void run() {
+    const typename T::Tiles tiles{args.walk, args.walk.strands.rest(static_cast<int>(blockIdx.x))};
+    Entries entries(tiles, shared, lane);
+    shares = planning::DecodeShares::of_strand(args.walk, tiles.strand, entries.units_of_all(tiles));
     const int cta = args.walk.strands.quotient(static_cast<int>(blockIdx.x));
-    if (shares.begin(cta) < shares.begin(cta + 1)) load_share(cta);
+    const std::int64_t begin = shares.begin(cta), end = shares.begin(cta + 1);
+    if (begin < end) load_share(tiles, entries, cta, begin, end);
     tile::wait(&shared.tile_ring.empty[tile_at.stage], tile_at.parity ^ 1);
     if (lane == 0) {
       shared.tiles[tile_at.stage].no_more_tiles = true;
@@ -38,11 +42,11 @@ struct Producer {
   }
 
  private:
-  __device__ void load_share(int cta) {
-    const typename T::Tiles tiles{args.walk, shares.strand};
-    const std::int64_t end = shares.begin(cta + 1);
-    Entries entries(tiles, shared, lane);
-    for (std::int64_t at = shares.begin(cta); at < end;) {
+  struct Entries;
+
+  __device__ void load_share(const typename T::Tiles& tiles, Entries& entries, int cta,
+                             std::int64_t at, std::int64_t end) {
+    while (at < end) {
       const std::int64_t begin = entries.move_to(tiles, at, lane);
       const planning::DecodeTile found = tiles.find(entries.found, at - begin, entries.of_found);
       planning::TileParts parts(args.walk, shares, cta, begin + found.begin, found);
@@ -55,13 +59,20 @@ struct Producer {
   /// The units of 32 entries, one per lane.
   struct Entries {
     const Shared& shared;
+    const bool few;                      // no more entries than lanes
     std::int64_t before, mine, through;  // units before all, of this lane's, up to this lane's
     int first, found;
     std::int64_t of_found = 0;  // units of entry `found`
 
     __device__ Entries(const typename T::Tiles& tiles, const Shared& shared, int lane)
-        : shared(shared), before(shared.first_units), first(shared.first_entry), found(first) {
+        : shared(shared), few(tiles.walk.entries() <= kLanes) {
+      before = few ? 0 : shared.first_units;
+      found = first = few ? 0 : shared.first_entry;
       count(tiles, lane);
+    }
+    __device__ std::int64_t units_of_all(const typename T::Tiles& tiles) const {
+      const int last = min(tiles.walk.entries(), kLanes) - 1;
+      return few ? __shfl_sync(kAllLanes, through, last) : shared.all_units;
     }
     /// Finds the entry that contains a unit. Returns its first unit.
     __device__ std::int64_t move_to(const typename T::Tiles& tiles, std::int64_t unit, int lane) {
@@ -84,8 +95,9 @@ struct Producer {
       const int entry = first + lane;
       const int entries = tiles.walk.entries();
       mine = 0;
-      if (entry < entries) mine = entries <= T::kThreads ? shared.units[entry] : tiles.units(entry);
-      through = sum_through(lane, mine);
+      if (entry < entries)
+        mine = few || entries > T::kThreads ? tiles.units(entry) : shared.units[entry];
+      through = entries > 1 ? sum_through(lane, mine) : mine;
     }
   };
 
@@ -93,7 +105,7 @@ struct Producer {
     TileDescriptor& descriptor = shared.tiles[tile_at.stage];
     tile::wait(&shared.tile_ring.empty[tile_at.stage], tile_at.parity ^ 1);
     if (lane == 0) {
-      describe_tile(args.walk, found.place, 0, descriptor);
+      args.walk.describe(found.place, descriptor);
       descriptor.share = share;
       descriptor.no_more_tiles = false;
       tile::arrive(&shared.tile_ring.full[tile_at.stage]);
@@ -104,12 +116,12 @@ struct Producer {
     __syncwarp();
     const int count = args.walk.template steps_of<T::kTeams>(share);
     for (int first = 0; first < count; first += 32) {
-      const planning::Piece piece = shared.pieces.at(args.walk, first + lane);
+      planning::Piece piece;
       planning::PieceBoxes boxes;
       std::uint64_t kept = 0;
+      shared.pieces.look_up(args.walk, descriptor, first + lane, piece, kept);
       PieceFactors factors;
       if (piece.visited) {
-        kept = shared.pieces.kept(args.walk, descriptor, piece);
         boxes =
             planning::PieceBoxes::of(args.walk, args.pages, descriptor, piece, args.box_rows, kept);
         kept &= boxes.present;

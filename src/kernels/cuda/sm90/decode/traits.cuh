@@ -93,7 +93,7 @@ struct Traits {
   using Values = tile::RowsTile<KeyType, kKeys, kDimV>;
   using StepDescriptor = std::conditional_t<kNarrow, NarrowStep, Step>;
   using Partial = PartialResult<kChunk, 32>;
-  using Pieces = planning::ListPieces<1, kTile.m>;
+  using Pieces = planning::DecodePieces<kTile.m>;
   using Tiles = planning::DecodeTiles<kTile.m>;
 
   struct Shared {
@@ -106,9 +106,10 @@ struct Traits {
     tile::RingBarriers<kTiles> tile_ring;
     TileDescriptor tiles[kTiles];
     StepDescriptor steps[kStages];
-    // For the producer: pieces of the current tile; where this CTA's share begins.
+    // For the producer: pieces of the current tile; of more entries than lanes the units of all,
+    // and where this CTA's share begins.
     Pieces pieces;
-    std::int64_t first_units;  // units before `first_entry`
+    std::int64_t all_units, first_units;  // first_units: before `first_entry`
     int first_entry;
     std::int64_t units[kThreads];  // of each entry, if there are no more than threads
     bool merges;                   // this CTA finished last and merges the parts of a tile
