@@ -153,7 +153,8 @@ struct DecodeTiles {
  private:
   TESSERA_SELDOM
   TESSERA_HD constexpr std::int64_t units_seldom(int entry) const {
-    const int batch = walk.sets.quotient(entry), group = walk.first_group(walk.sets.rest(entry), strand);
+    const int batch = walk.sets.quotient(entry),
+              group = walk.first_group(walk.sets.rest(entry), strand);
     const int tiles = per_head(batch);
     std::int64_t units = 0;
     for (int tile = 0; tile < tiles; ++tile) units += units_of(pieces({batch, group, tile}));

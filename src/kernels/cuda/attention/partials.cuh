@@ -40,50 +40,36 @@ __device__ __forceinline__ void store_partial(PartialResult<kDimV, kThreads>& to
   to.softmax_state[thread] = {row_max[0], row_max[1], softmax.row_sum[0], softmax.row_sum[1]};
 }
 
-/// A thread's share of a partial result, in registers; at first that of no keys. Several may be
-/// loaded at once, before the first is added.
+/// A thread's share of a partial result, in registers. Several may be loaded at once, before the
+/// first is added.
 template <int kDimV>
 struct LoadedPartial {
-  float4 o_acc[kDimV / 8] = {}, softmax_state{-INFINITY, -INFINITY, 0.0f, 0.0f};
+  float4 o_acc[kDimV / 8], softmax_state;
 };
 
-/// Loads a partial result: from shared memory (kSameCta), or of another CTA, bypassing L1.
-template <bool kSameCta, int kDimV, int kThreads>
+/// Loads a partial result of another CTA, bypassing L1.
+template <int kDimV, int kThreads>
 __device__ __forceinline__ void load_partial(const PartialResult<kDimV, kThreads>& from,
                                              LoadedPartial<kDimV>& to, int thread) {
-  const auto load = [](const float4& at) { return kSameCta ? at : __ldcg(&at); };
-  to.softmax_state = load(from.softmax_state[thread]);
+  to.softmax_state = __ldcg(&from.softmax_state[thread]);
 #pragma unroll
-  for (int i = 0; i < kDimV / 8; ++i) to.o_acc[i] = load(from.o_acc[i][thread]);
+  for (int i = 0; i < kDimV / 8; ++i) to.o_acc[i] = __ldcg(&from.o_acc[i][thread]);
 }
 
-/// Adds loaded partial results, in order.
-template <int kDimV, int kCount>
-__device__ __forceinline__ void add_loaded(const LoadedPartial<kDimV> (&from)[kCount],
+/// Adds a loaded partial result: the same sums as add_partial's.
+template <int kDimV>
+__device__ __forceinline__ void add_loaded(const LoadedPartial<kDimV>& from,
                                            OAccumulator<kDimV>& o_acc, Softmax& softmax) {
-  float mine[2], theirs[2][kCount];
+  const float4 state = from.softmax_state;
+  const float2 factor[2] = {softmax.merge(0, state.x, state.z), softmax.merge(1, state.y, state.w)};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float sums[kCount];
+  for (int i = 0; i < kDimV / 8; ++i) {
+    const float4 other = from.o_acc[i];
+    const float theirs[4] = {other.x, other.y, other.z, other.w};
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float4 state = from[i].softmax_state;
-      theirs[half][i] = half ? state.y : state.x;
-      sums[i] = half ? state.w : state.z;
-    }
-    mine[half] = softmax.merge(half, theirs[half], sums);
-  }
-#pragma unroll
-  for (int i = 0; i < kDimV / 2; ++i) o_acc[i] *= mine[i / 2 % 2];
-#pragma unroll
-  for (int part = 0; part < kCount; ++part) {
-#pragma unroll
-    for (int i = 0; i < kDimV / 8; ++i) {
-      const float4 other = from[part].o_acc[i];
-      const float four[4] = {other.x, other.y, other.z, other.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        o_acc[i * 4 + j] = fmaf(theirs[j / 2][part], four[j], o_acc[i * 4 + j]);
+    for (int j = 0; j < 4; ++j) {
+      float& mine = o_acc[i * 4 + j];
+      mine = fmaf(factor[j / 2].x, mine, factor[j / 2].y * theirs[j]);
     }
   }
 }

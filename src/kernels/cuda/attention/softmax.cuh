@@ -134,29 +134,6 @@ struct Softmax {
     return factor;
   }
 
-  /// The same for several other states at once, whose exponentials do not wait for each other.
-  /// Turns row maxes into the factors of their O accumulators, and returns this one's.
-  template <int kCount>
-  __device__ __forceinline__ float merge(int half, float (&other_max)[kCount],
-                                         const float (&other_sum)[kCount]) {
-    const float mine = seen(half) ? row_max[half] : -INFINITY;
-    float joint = mine;
-#pragma unroll
-    for (const float other : other_max) joint = fmaxf(joint, other);
-    const bool some = joint > -INFINITY;  // else no key seen, or only NaN
-    const float factor = some ? exp2_fast(mine - joint) : 0.0f;
-    float total = some ? factor * row_sum[half] : row_sum[half];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float of_other = some ? exp2_fast(other_max[i] - joint) : 0.0f;
-      total += some ? of_other * other_sum[i] : other_sum[i];
-      other_max[i] = of_other;
-    }
-    if (some) row_max[half] = joint;
-    row_sum[half] = total;
-    return factor;
-  }
-
  private:
   /// A warp scheduler has few consumer warps to choose from, so independent dependency chains hide
   /// latency: both rows, and several maxima and sums per row.

@@ -36,24 +36,20 @@ __device__ __forceinline__ int count_up(std::uint64_t* word, std::uint64_t tag, 
   return count;
 }
 
-/// A counter's word, for begin_count.
+/// A counter's word, for count_up_from.
 __device__ __forceinline__ std::uint64_t read_count(const std::uint64_t* word) {
   return __ldcg(reinterpret_cast<const unsigned long long*>(word));
 }
 
-/// For a thread that counts once, with count_begun, and has time before it does: gives a counter
-/// that was `seen` this launch's tag. Nothing waits for it.
-__device__ __forceinline__ void begin_count(std::uint64_t* word, std::uint64_t seen,
-                                            std::uint64_t tag, int limit) {
-  // If the exchange fails, another thread of this launch was first and has written the tag.
-  if (!planning::LaunchCount::holds(seen, tag, limit))
-    atomicCAS(reinterpret_cast<unsigned long long*>(word), seen, tag);
-}
-
-/// count_up for a thread that has called begin_count.
-__device__ __forceinline__ int count_begun(std::uint64_t* word, std::uint64_t tag, int limit) {
+/// count_up for a caller that counts there once, and has read the word (`seen`) in this launch.
+__device__ __forceinline__ int count_up_from(std::uint64_t* word, std::uint64_t seen,
+                                             std::uint64_t tag, int limit) {
+  using planning::LaunchCount;
   auto* at = reinterpret_cast<unsigned long long*>(word);
-  const auto count = static_cast<int>(planning::LaunchCount::count_of(atomicAdd(at, 1ull), tag));
+  int count = 0;
+  // If the exchange fails, another thread of this launch was first and has written the tag.
+  if (LaunchCount::holds(seen, tag, limit) || atomicCAS(at, seen, tag + 1) != seen)
+    count = static_cast<int>(LaunchCount::count_of(atomicAdd(at, 1ull), tag));
   if (count == limit - 1) *at = 0;
   return count;
 }

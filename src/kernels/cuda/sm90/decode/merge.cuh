@@ -4,6 +4,7 @@
 
 #include "src/kernels/cuda/common/launch_count.cuh"
 #include "src/kernels/cuda/sm90/decode/narrow.cuh"
+#include "src/kernels/cuda/sm90/decode/parts.cuh"
 #include "src/kernels/cuda/sm90/decode/traits.cuh"
 
 // The end of a tile: the teams' results are merged, chunk by chunk, and stored. If other CTAs have
@@ -74,15 +75,15 @@ __device__ __forceinline__ void merge_parts(const Arguments& args, const Consume
     clear<T::kChunk>(sum);
 #pragma unroll 1
     for (int first = 0; first < share.parts; first += T::kPartsAtOnce) {
-      LoadedPartial<T::kChunk> loaded[T::kPartsAtOnce];
+      LoadedPart<T::kChunk> loaded[T::kPartsAtOnce];
 #pragma unroll
       for (int i = 0; i < T::kPartsAtOnce; ++i) {
         const int part = first + i;
         const Part& from = part == 0 ? *first_part : other_parts[(part - 1) * apart];
         if (part < share.parts)
-          load_partial<false>(from[place.row_warp][chunk], loaded[i], place.lane);
+          load_part<false>(from[place.row_warp][chunk], loaded[i], place.lane);
       }
-      add_loaded<T::kChunk>(loaded, sum, softmax);
+      add_parts<T::kChunk>(loaded, sum, softmax);
     }
     store_chunk<T>(args, place, tile, chunk, sum, softmax);
   }
@@ -122,12 +123,12 @@ __device__ __forceinline__ void finish_tile(const Arguments& args, typename T::S
       OAccumulator<T::kChunk> sum;
       Softmax merged;
       clear<T::kChunk>(sum);
-      LoadedPartial<T::kChunk> loaded[T::kTeams];
+      LoadedPart<T::kChunk> loaded[T::kTeams];
 #pragma unroll
       for (int team = 0; team < T::kTeams; ++team)
-        load_partial<true>(shared.exchange[team][place.row_warp][place.team], loaded[team],
-                           place.lane);
-      add_loaded<T::kChunk>(loaded, sum, merged);
+        load_part<true>(shared.exchange[team][place.row_warp][place.team], loaded[team],
+                        place.lane);
+      add_parts<T::kChunk>(loaded, sum, merged);
       if (share.parts == 1) {
         store_chunk<T>(args, place, tile, chunk, sum, merged);
       } else {

@@ -30,7 +30,8 @@ struct Producer {
   __device__ void run() {
     const typename T::Tiles tiles{args.walk, args.walk.strands.rest(static_cast<int>(blockIdx.x))};
     Entries entries(tiles, shared, lane);
-    shares = planning::DecodeShares::of_strand(args.walk, tiles.strand, entries.units_of_all(tiles));
+    shares =
+        planning::DecodeShares::of_strand(args.walk, tiles.strand, entries.units_of_all(tiles));
     const int cta = args.walk.strands.quotient(static_cast<int>(blockIdx.x));
     const std::int64_t begin = shares.begin(cta), end = shares.begin(cta + 1);
     if (begin < end) load_share(tiles, entries, cta, begin, end);
