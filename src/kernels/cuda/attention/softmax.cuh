@@ -21,7 +21,7 @@ struct Exponents {
 /// The same with a scale for each of a thread's rows. P is 2^kLift times as large, for types of
 /// little range.
 struct RowExponents {
-  static constexpr float kLift = 7.0f, ceiling = INFINITY;
+  static constexpr float kLift = 6.0f, ceiling = INFINITY;
   float scale[2];
 
   __device__ __forceinline__ float scale_of(int half) const { return scale[half]; }
@@ -119,6 +119,41 @@ struct Softmax {
     }
   }
 
+  /// Raises the row maxes to those of the scores, where these are higher; calls `rescale` like
+  /// update_by_max.
+  template <int kCount>
+  __device__ __forceinline__ void raise_row_maxes_to(const float (&score)[kCount],
+                                                     const auto& exponents, const auto& rescale) {
+    float top[2];
+    find_maxes(score, top);
+    raise_row_maxes(top, exponents, rescale);
+  }
+
+  /// Raises the row maxes by integers, so that no lane's sum of the step's P would have exceeded
+  /// 2^kTarget; calls `rescale`. Rescaling by powers of two rounds nothing.
+  template <int kTarget>
+  __device__ __forceinline__ void raise_row_maxes_by(const float (&total)[2], const auto& rescale) {
+    float rescale_factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int above = (__float_as_int(quad_max(total[half])) >> 23) - 127 - (kTarget - 1);
+      const int exponent = min(max(above, 0), 126);
+      rescale_factor[half] = __int_as_float((127 - exponent) << 23);
+      row_max[half] += static_cast<float>(exponent);
+      row_sum[half] *= rescale_factor[half];
+    }
+    rescale(rescale_factor);
+  }
+
+  /// Turns scores into P with the row maxes as they are; `total`: sums of this thread's columns.
+  template <int kCount>
+  __device__ __forceinline__ void compute_p(float (&score)[kCount], const auto& exponents,
+                                            float (&total)[2]) {
+    compute_by(score, total, [&](int half, float x, float row_max) {
+      return fmaf(x, exponents.scale_of(half), -row_max);
+    });
+  }
+
   /// Merges a row's softmax state with one over other keys (row max -inf: no key). Returns the
   /// factors for the two O accumulators.
   __device__ __forceinline__ float2 merge(int half, float other_max, float other_sum) {
@@ -207,14 +242,6 @@ struct Softmax {
     for (int half = 0; half < 2; ++half)
       rescale_factor[half] = raise(half, row_max_for(half, quad_max(top[half]), exponents));
     rescale(rescale_factor);
-  }
-
-  template <int kCount>
-  __device__ __forceinline__ void compute_p(float (&score)[kCount], const auto& exponents,
-                                            float (&total)[2]) {
-    compute_by(score, total, [&](int half, float x, float row_max) {
-      return fmaf(x, exponents.scale_of(half), -row_max);
-    });
   }
 
   /// P = 2^exponent(half, score, row_max); `total`: sums of this thread's columns.

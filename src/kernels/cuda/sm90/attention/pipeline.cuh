@@ -24,6 +24,14 @@ struct SplitExchange {
 template <class Partial>
 struct SplitExchange<Partial, 0> {};
 
+/// With FP8, the scales of each consumer thread's rows.
+template <int kThreads>
+struct ThreadExponents {
+  RowExponents of_thread[kThreads];
+};
+template <>
+struct ThreadExponents<0> {};
+
 template <class Shape, class Policy>
 struct Pipeline {
   static constexpr int kStages = Shape::kTile.stages;
@@ -79,6 +87,8 @@ struct Pipeline {
     SplitExchange<typename Shape::Partial, kSplitPartials> split_exchange;
     TileDescriptor tiles[kTileDescriptors];
     typename Shape::Step steps[kStepDescriptors];
+    [[no_unique_address]] ThreadExponents<Shape::kNarrow ? Shape::kConsumers * kWarpgroup : 0>
+        exponents;
     // For the producer: where the keys of each piece lie, and a bitmask of those that some query of
     // the tile sees.
     planning::KeyPlace places[kStepDescriptors][Shape::kPieces];
