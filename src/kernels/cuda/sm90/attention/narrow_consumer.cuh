@@ -17,9 +17,11 @@ namespace tessera::cuda::sm90::attention {
 /// of its scores, and added to the O accumulator in f32. A warpgroup waits for each of its
 /// MMAs; the other warpgroups compute meanwhile.
 ///
-/// Plain rows do not look for the largest score of a step. They compute P with the row maxes that
-/// they have, and a P above 448 saturates. Each lane's sum of P shows whether one did; then the
-/// step's MMAs are not added, and the warpgroup computes the step again with higher row maxes.
+/// Plain instances do not look for the largest score of a step. They compute P with the row maxes
+/// that they have, and a P above 448 saturates. An MMA of P with ones, beside PV, yields the row
+/// sums of P as it was rounded. They normalise out, and show whether a P saturated; then the step's
+/// MMAs are not added, and the warpgroup computes the step again with higher row maxes. LSE needs
+/// the sums of P before it was rounded, which are added up only where LSE is asked for.
 template <class T>
 class NarrowConsumer {
  public:
@@ -58,7 +60,8 @@ class NarrowConsumer {
   // Columns of V that are multiplied at once.
   static constexpr int kParts = (T::kDimV + T::kN - 1) / T::kN, kPart = T::kDimV / kParts;
   static_assert(kPart * kParts == T::kDimV && kPart % 32 == 0);
-  // Of a lane's P in one row and step. If one P is above 448, so is the sum.
+  static constexpr bool kSumsByMma = !T::kTransformsScores;
+  // The sum of a row's P in one step is below this if no P saturated.
   static constexpr float kMaxSum = 448.0f;
   // Row maxes found by the scores are raised until no such sum exceeds 2^kTargetSum, so that later
   // steps fit. What is rounded to zero then is small beside the sum.
@@ -86,37 +89,56 @@ class NarrowConsumer {
         exponents.scale[half] = scale == 0.0f ? 1e-37f : scale;
       }
     }
-    own_exponents() = exponents;
+    own(pipe_.shared.rows.exponents) = exponents;
+    if constexpr (kSumsByMma) own(pipe_.shared.rows.sums) = {0.0f, 0.0f};
   }
 
   /// Returns false if the step has to be computed again, because P was too large.
   __device__ __forceinline__ bool step() {
     const bool finds_max = T::kTransformsScores || !pipe_.has_flag(Pipe::kHasRowMaxes);
     compute_scores();
-    const RowExponents exponents = own_exponents();
-    float total[2];
+    const RowExponents exponents = own(pipe_.shared.rows.exponents);
     if constexpr (T::kTransformsScores) {
       softmax_.update_by_max(score_, exponents, rescaling());
       const float of_values = weigh();
       round_p();
       multiply_pv(of_values, [] { return true; });
       return true;
+    } else {
+      if (finds_max) softmax_.raise_row_maxes_to(score_, exponents, rescaling());
+      softmax_.compute_p(score_, exponents);
+      if (pipe_.args.result.lse) add_up_step();
+      round_p();
+      const bool fits = multiply_pv(1.0f, [&] {
+        return finds_max || !any_of_warpgroup(p_sum_[0] >= kMaxSum | p_sum_[2] >= kMaxSum);
+      });
+      if (!fits) {
+        pipe_.flags &= ~Pipe::kHasRowMaxes;
+        return false;
+      }
+      pipe_.flags |= Pipe::kHasRowMaxes;
+      const float total[2] = {p_sum_[0], p_sum_[2]};
+#pragma unroll
+      for (int half = 0; half < 2; ++half)  // a quarter for each lane of the quad
+        softmax_.row_sum[half] = fmaf(0.25f, total[half], softmax_.row_sum[half]);
+      if (pipe_.args.result.lse) add_step();
+      if (finds_max) softmax_.raise_row_maxes_by<kTargetSum>(total, rescaling());
+      return true;
     }
-    if (finds_max) softmax_.raise_row_maxes_to(score_, exponents, rescaling());
-    softmax_.compute_p(score_, exponents, total);
-    tile::settle(total);  // else the compiler moves the additions behind PV, and keeps P until then
-    round_p();
-    const bool fits = multiply_pv(1.0f, [&] {
-      return finds_max || !any_of_warpgroup(total[0] > kMaxSum | total[1] > kMaxSum);
-    });
-    if (!fits) {
-      pipe_.flags &= ~Pipe::kHasRowMaxes;
-      return false;
-    }
-    pipe_.flags |= Pipe::kHasRowMaxes;
-    softmax_.row_sum[0] += total[0], softmax_.row_sum[1] += total[1];
-    if (finds_max) softmax_.raise_row_maxes_by<kTargetSum>(total, rescaling());
-    return true;
+  }
+
+  /// For LSE: sums of this thread's columns of P, as long as P is not rounded.
+  __device__ __forceinline__ void add_up_step() {
+    float total[2];
+    Softmax::sum_p(score_, total);
+    own(pipe_.shared.rows.step_sums) = {total[0], total[1]};
+  }
+
+  /// Adds them to those of the steps before.
+  __device__ __forceinline__ void add_step() {
+    const float2 step = own(pipe_.shared.rows.step_sums);
+    float2& sums = own(pipe_.shared.rows.sums);
+    sums = {sums.x + step.x, sums.y + step.y};
   }
 
   __device__ __forceinline__ void compute_scores() {
@@ -129,9 +151,9 @@ class NarrowConsumer {
     }
   }
 
-  /// In shared memory, as they would need two registers where PV needs all.
-  __device__ __forceinline__ RowExponents& own_exponents() {
-    return pipe_.shared.exponents.of_thread[thread_of_block()];
+  /// This thread's element of an array in shared memory.
+  __device__ __forceinline__ static auto& own(auto& of_threads) {
+    return of_threads[thread_of_block()];
   }
 
   __device__ __forceinline__ bool any_of_warpgroup(bool value) {
@@ -143,6 +165,11 @@ class NarrowConsumer {
     return [this](const float(&factor)[2]) {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] *= factor[i / 2 % 2];
+      if constexpr (kSumsByMma) {
+        if (!pipe_.args.result.lse) return;
+        float2& sums = own(pipe_.shared.rows.sums);
+        sums = {sums.x * factor[0], sums.y * factor[1]};
+      }
     };
   }
 
@@ -209,7 +236,7 @@ class NarrowConsumer {
   }
 
   /// O += factor * P V, and releases the stage. Does neither, and returns false, if `fits`, which
-  /// is called when the first PV is done, returns false.
+  /// is called when the first PV and the row sums are done, returns false.
   __device__ __forceinline__ bool multiply_pv(float factor, const auto& fits) {
     tile::wait(&pipe_.shared.v_ring.full[pipe_.at.stage], pipe_.at.parity);
     const std::uint64_t v =
@@ -221,14 +248,21 @@ class NarrowConsumer {
     for (int part = 0; part < kParts; ++part) {
       const std::uint64_t of_part = v + (part * kPart * T::Values::kLineBytes >> 4);
       tile::settle(sums);
+      if constexpr (kSumsByMma) tile::settle(p_sum_);
       tile::mma_fence();
 #pragma unroll
-      for (int i = 0; i < T::kPvMmas; ++i)
+      for (int i = 0; i < T::kPvMmas; ++i) {
         tile::mma<Element, kPart, tile::Major::k>(sums, p_ + i * 4,
                                                   of_part + T::Values::columns_of_mma(i), i == 0);
+        if constexpr (kSumsByMma)
+          if (part == 0)
+            tile::mma<Element, 8, tile::Major::k>(p_sum_, p_ + i * 4,
+                                                  pipe_.shared.ones.by_columns(0), i == 0);
+      }
       tile::mma_commit();
       tile::mma_wait<0>();
       tile::settle(sums);
+      if constexpr (kSumsByMma) tile::settle(p_sum_);
       if (part == 0 && !fits()) return false;
       if (part == kParts - 1) {
         pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
@@ -244,13 +278,22 @@ class NarrowConsumer {
   }
 
   __device__ __forceinline__ void finish() {
-    if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax_)) return;
+    if constexpr (T::kTransformsScores) {
+      finish(softmax_);
+    } else {
+      const float2 sums = own(pipe_.shared.rows.sums);
+      TwoSumSoftmax softmax{softmax_, {sums.x, sums.y}};
+      finish(softmax);
+    }
+  }
+  __device__ __forceinline__ void finish(auto& softmax) {
+    if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax)) return;
     const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
     const float factor =
         pipe_.args.factors_by_step ? 1.0f : pipe_.args.v_factors.of(tile.batch, tile.kv_head, 0);
 #pragma unroll
     for (float& x : o_acc_) x *= factor;
-    store_tile(pipe_, pipe_.tile, o_acc_, softmax_);
+    store_tile(pipe_, pipe_.tile, o_acc_, softmax);
   }
 
   ConsumerPipeline<T> pipe_;
@@ -259,6 +302,7 @@ class NarrowConsumer {
   float score_[T::kN / 2];                      // scores, then P
   OAccumulator<T::kDimV> o_acc_;
   std::uint32_t p_[T::kPvMmas * 4];
+  float p_sum_[kSumsByMma ? 4 : 1] = {};  // of the step, per row in two equal columns
 };
 
 }  // namespace tessera::cuda::sm90::attention
