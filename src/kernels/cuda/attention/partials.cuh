@@ -25,6 +25,12 @@ struct PartialResult {
   float4 softmax_state[kThreads];  // row max of both rows (-inf: no key), row sum of both
 };
 
+/// The same of FP8: with the row sums of P before it was rounded.
+template <int kDimV, int kThreads>
+struct TwoSumPartial : PartialResult<kDimV, kThreads> {
+  float2 exact_sum[kThreads];
+};
+
 /// Writes a consumer's partial result. The caller synchronises with the reader.
 template <int kDimV, int kThreads>
 __device__ __forceinline__ void store_partial(PartialResult<kDimV, kThreads>& to,
@@ -38,6 +44,16 @@ __device__ __forceinline__ void store_partial(PartialResult<kDimV, kThreads>& to
   for (int half = 0; half < 2; ++half)
     row_max[half] = softmax.seen(half) ? softmax.row_max[half] : -INFINITY;
   to.softmax_state[thread] = {row_max[0], row_max[1], softmax.row_sum[0], softmax.row_sum[1]};
+}
+
+template <int kDimV, int kThreads>
+__device__ __forceinline__ void store_partial(TwoSumPartial<kDimV, kThreads>& to,
+                                              const OAccumulator<kDimV>& o_acc,
+                                              const TwoSumSoftmax& softmax, int thread) {
+  PartialResult<kDimV, kThreads>& rounded = to;
+  const Softmax& of_rounded = softmax;
+  store_partial<kDimV>(rounded, o_acc, of_rounded, thread);
+  to.exact_sum[thread] = {softmax.exact_sum[0], softmax.exact_sum[1]};
 }
 
 /// A thread's share of a partial result, in registers. Several may be loaded at once, before the
@@ -96,6 +112,22 @@ __device__ __forceinline__ void add_partial(const PartialResult<kDimV, kThreads>
     // Otherwise the compiler hoists all loads, which needs too many registers.
     if (i % kAtOnce == kAtOnce - 1) asm volatile("" ::: "memory");
   }
+}
+
+template <bool kSameCta, int kDimV, int kThreads>
+__device__ __forceinline__ void add_partial(const TwoSumPartial<kDimV, kThreads>& from,
+                                            OAccumulator<kDimV>& o_acc, TwoSumSoftmax& softmax,
+                                            int thread) {
+  static_assert(!kSameCta);
+  const float4 state = __ldcg(&from.softmax_state[thread]);
+  const float2 other = __ldcg(&from.exact_sum[thread]);
+  Softmax exact = softmax.exact();
+  exact.merge(0, state.x, other.x);
+  exact.merge(1, state.y, other.y);
+  softmax.exact_sum[0] = exact.row_sum[0], softmax.exact_sum[1] = exact.row_sum[1];
+  const PartialResult<kDimV, kThreads>& rounded = from;
+  Softmax& of_rounded = softmax;
+  add_partial<kSameCta, kDimV>(rounded, o_acc, of_rounded, thread);
 }
 
 }  // namespace tessera::cuda::attention

@@ -144,6 +144,12 @@ struct Normalised {
       lse[half] = unseen ? sink : (row_max + __log2f(total[half])) * kLn2;
     }
   }
+
+  __device__ Normalised(const TwoSumSoftmax& softmax, const Sinks& sinks, const RowPlaces& rows)
+      : Normalised(static_cast<const Softmax&>(softmax), sinks, rows) {
+    const Normalised exact(softmax.exact(), sinks, rows);
+    lse[0] = exact.lse[0], lse[1] = exact.lse[1];
+  }
 };
 
 /// Stores the log-sum-exps of a thread's rows, by one lane per quad.

@@ -21,7 +21,7 @@ struct Exponents {
 /// The same with a scale for each of a thread's rows. P is 2^kLift times as large, for types of
 /// little range.
 struct RowExponents {
-  static constexpr float kLift = 7.0f, ceiling = INFINITY;
+  static constexpr float kLift = 6.0f, ceiling = INFINITY;
   float scale[2];
 
   __device__ __forceinline__ float scale_of(int half) const { return scale[half]; }
@@ -119,6 +119,64 @@ struct Softmax {
     }
   }
 
+  /// Raises the row maxes to those of the scores, where these are higher; calls `rescale` like
+  /// update_by_max.
+  template <int kCount>
+  __device__ __forceinline__ void raise_row_maxes_to(const float (&score)[kCount],
+                                                     const auto& exponents, const auto& rescale) {
+    float top[2];
+    find_maxes(score, top);
+    raise_row_maxes(top, exponents, rescale);
+  }
+
+  /// Raises the row maxes by integers, so that no row sum of the step's P (`total`, the same in all
+  /// lanes of a quad) would have exceeded 2^kTarget; calls `rescale`. Rescaling by powers of two
+  /// rounds nothing.
+  template <int kTarget>
+  __device__ __forceinline__ void raise_row_maxes_by(const float (&total)[2], const auto& rescale) {
+    float rescale_factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int above = (__float_as_int(total[half]) >> 23) - 127 - (kTarget - 1);
+      const int exponent = min(max(above, 0), 126);
+      rescale_factor[half] = __int_as_float((127 - exponent) << 23);
+      row_max[half] += static_cast<float>(exponent);
+      row_sum[half] *= rescale_factor[half];
+    }
+    rescale(rescale_factor);
+  }
+
+  /// Turns scores into P with the row maxes as they are; `total`: sums of this thread's columns.
+  template <int kCount>
+  __device__ __forceinline__ void compute_p(float (&score)[kCount], const auto& exponents,
+                                            float (&total)[2]) {
+    compute_by(score, total, [&](int half, float x, float row_max) {
+      return fmaf(x, exponents.scale_of(half), -row_max);
+    });
+  }
+
+  /// The same without the sums.
+  template <int kCount>
+  __device__ __forceinline__ void compute_p(float (&score)[kCount], const auto& exponents) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      score[i] = exp2_fast(fmaf(score[i], exponents.scale_of(i / 2 % 2), -row_max[i / 2 % 2]));
+  }
+
+  /// The sums of this thread's columns of P.
+  template <int kCount>
+  __device__ __forceinline__ static void sum_p(const float (&p)[kCount], float (&total)[2]) {
+    float part[2][kChains] = {};
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        part[half][j % kChains] += p[j * 4 + 2 * half] + p[j * 4 + 2 * half + 1];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      total[half] = (part[half][0] + part[half][1]) + (part[half][2] + part[half][3]);
+  }
+
   /// Merges a row's softmax state with one over other keys (row max -inf: no key). Returns the
   /// factors for the two O accumulators.
   __device__ __forceinline__ float2 merge(int half, float other_max, float other_sum) {
@@ -209,14 +267,6 @@ struct Softmax {
     rescale(rescale_factor);
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void compute_p(float (&score)[kCount], const auto& exponents,
-                                            float (&total)[2]) {
-    compute_by(score, total, [&](int half, float x, float row_max) {
-      return fmaf(x, exponents.scale_of(half), -row_max);
-    });
-  }
-
   /// P = 2^exponent(half, score, row_max); `total`: sums of this thread's columns.
   template <int kCount>
   __device__ __forceinline__ void compute_by(float (&score)[kCount], float (&total)[2],
@@ -275,6 +325,19 @@ struct Softmax {
     row_max[half] = to;
     row_sum[half] *= rescale_factor;
     return rescale_factor;
+  }
+};
+
+/// FP8: `row_sum` adds up rounded P, and normalises out. LSE needs the sums of P before it is
+/// rounded.
+struct TwoSumSoftmax : Softmax {
+  float exact_sum[2] = {0.0f, 0.0f};  // of this thread's columns
+
+  /// The state of which the log-sum-exp is computed.
+  __device__ __forceinline__ Softmax exact() const {
+    Softmax of_exact = *this;
+    of_exact.row_sum[0] = exact_sum[0], of_exact.row_sum[1] = exact_sum[1];
+    return of_exact;
   }
 };
 

@@ -7,7 +7,7 @@
 namespace tessera::planning {
 
 AttentionScratch carve_attention_scratch(core::Carver& carver, const Tile& tile,
-                                         const AttentionLayout& layout) {
+                                         const AttentionLayout& layout, int state) {
   AttentionScratch scratch;
   const int consumers = tile.m / 64;  // 64 rows per consumer
   // Static tiles need no counter, so small problems need no workspace.
@@ -19,7 +19,7 @@ AttentionScratch carve_attention_scratch(core::Carver& carver, const Tile& tile,
   if (layout.split_ctas > 0) {
     scratch.merge_counts = carver.add<std::uint64_t>(layout.split_tiles() * consumers);
     const core::Size parts = core::Size(layout.split_ctas + layout.split_tiles()) * consumers;
-    scratch.partials = carver.add<float>(parts * 128 * (tile.v / 2 + 4));
+    scratch.partials = carver.add<float>(parts * 128 * (tile.v / 2 + state));
   }
   if (layout.composed) scratch.composed = carve_composed(carver, layout.composed);
   return scratch;

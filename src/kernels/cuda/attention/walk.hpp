@@ -20,8 +20,13 @@ struct AttentionScratch {
   float* partials = nullptr;  // partial results, in the layout of the consumers' registers
   ComposedLists composed;
 };
+/// Floats per thread of a partial result besides the O accumulator: two row maxes, two row sums; of
+/// FP8 also the row sums of P before it was rounded.
+constexpr int softmax_state(DType dtype) { return dtype == DType::e4m3 ? 6 : 4; }
+
 AttentionScratch carve_attention_scratch(core::Carver& carver, const Tile& tile,
-                                         const AttentionLayout& layout);
+                                         const AttentionLayout& layout,
+                                         int state = softmax_state(DType::f16));
 
 /// The walk of a problem, without the counters of a launch.
 AttentionWalk attention_walk(const AttentionProblem& problem, const AttentionShape& shape,

@@ -21,8 +21,10 @@ struct ConsumerPipeline {
     // The shuffle tells the compiler that all lanes belong to one consumer; without it the rows
     // with one list per row group use more registers.
     if constexpr (T::kOwnLists && !kEachLaneArrives) consumer = __shfl_sync(~0u, consumer, 0);
-    next.stage = kv_split();
-    advance();
+    if constexpr (T::kLooksAhead) {
+      next.stage = kv_split();
+      advance();
+    }
   }
 
   /// The first of this consumer's 64 rows in a tile.
@@ -38,6 +40,7 @@ struct ConsumerPipeline {
 
   /// Moves to the next step of this KV split.
   __device__ __forceinline__ void advance() {
+    if constexpr (!T::kLooksAhead) return at.advance();
     at = next;
     next.stage += T::kKvSplits;
     if (next.stage >= T::kStages) {
@@ -55,7 +58,8 @@ struct ConsumerPipeline {
 
   /// Waits for the current step's K and reads the step's flags.
   __device__ __forceinline__ void wait_for_keys() {
-    if (!has_flag(kKeysArrived)) tile::wait(&shared.k_ring.full[at.stage], at.parity);
+    if (!T::kLooksAhead || !has_flag(kKeysArrived))
+      tile::wait(&shared.k_ring.full[at.stage], at.parity);
     flags &= kHasRowMaxes;
     const typename T::Step& step = shared.stage_steps[at.stage];
     if constexpr (T::kVotesOnFlags) {
@@ -174,7 +178,7 @@ struct ConsumerPipeline {
   int consumer;
   bool arrives;       // this lane arrives on behalf of its warp
   unsigned tile = 0;  // current tile, counted from 0
-  Cursor at, next;    // current step of this KV split, and the next one
+  Cursor at, next;    // current step of this KV split, and the next one (kLooksAhead)
   // A bitmask instead of bools, which some kernel rows have no registers for: the flags of the
   // current step; kKeysArrived, the next step's K was seen to be there; kHasRowMaxes, all rows of
   // the tile have a row max.

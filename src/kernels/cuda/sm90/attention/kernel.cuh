@@ -39,6 +39,14 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     tile::ptx::fence_mbarrier_init(tile::ptx::sem_release, tile::ptx::scope_cluster);
   }
+  if constexpr (T::kNarrow) {
+    constexpr std::uint32_t kFourOnes = 0x38383838;  // 1 in e4m3
+    constexpr int kWords = sizeof(shared.ones.data) / sizeof(kFourOnes);
+    static_assert(kWords <= T::kThreads);
+    if (threadIdx.x < kWords)
+      reinterpret_cast<std::uint32_t*>(shared.ones.data)[threadIdx.x] = kFourOnes;
+    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+  }
   if (threadIdx.x == 32) shared.k_ring.init(kOfSplit);
   if (threadIdx.x == 64) shared.v_ring.init(kOfSplit);
   // Four lanes of each warp, as the lanes of a warp initialise barriers one after the other.

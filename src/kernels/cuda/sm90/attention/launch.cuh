@@ -31,7 +31,7 @@ void launch_typed(const Call& call) {
   if (layout.tiles == 0 || shape.q_total == 0) return clear_rest(call.problem, call.stream);
   core::Carver carver(call.workspace);
   const planning::AttentionScratch scratch =
-      planning::carve_attention_scratch(carver, T::kTile, layout);
+      planning::carve_attention_scratch(carver, T::kTile, layout, T::kSoftmaxState);
   Arguments args{};
   args.q = tile::recent_map(tile::heads_of(problem.q), layout.pack, T::kM / layout.pack,
                             T::Queries::kLine);

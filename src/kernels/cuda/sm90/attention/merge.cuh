@@ -41,7 +41,7 @@ __device__ __forceinline__ void merge_splits(ConsumerPipeline<T>& pipe,
 /// whichever CTA is last.
 template <class T>
 __device__ __forceinline__ bool merge_parts(ConsumerPipeline<T>& pipe,
-                                            OAccumulator<T::kDimV>& o_acc, Softmax& softmax) {
+                                            OAccumulator<T::kDimV>& o_acc, auto& softmax) {
   const planning::KvShare& share = pipe.descriptor_of(pipe.tile).share;
   bool& merges = pipe.shared.merges[pipe.tile % T::kQueryStages][pipe.consumer];
   auto* partials = static_cast<typename T::Partial*>(pipe.args.partials) + pipe.consumer;

@@ -16,6 +16,12 @@ namespace tessera::cuda::sm90::attention {
 /// row adds late would be lost. So the PV of each step is summed up by itself, in the registers
 /// of its scores, and added to the O accumulator in f32. A warpgroup waits for each of its
 /// MMAs; the other warpgroups compute meanwhile.
+///
+/// Plain instances do not look for the largest score of a step. They compute P with the row maxes
+/// that they have, and a P above 448 saturates. An MMA of P with ones, beside PV, yields the row
+/// sums of P as it was rounded. They normalise out, and show whether a P saturated; then the step's
+/// MMAs are not added, and the warpgroup computes the step again with higher row maxes. LSE needs
+/// the sums of P before it was rounded, which are added up only where LSE is asked for.
 template <class T>
 class NarrowConsumer {
  public:
@@ -31,7 +37,7 @@ class NarrowConsumer {
         pipe_.next_needed_step();
         start_tile();
         while (true) {
-          step();
+          if (!step()) continue;
           if (pipe_.is_last()) break;
           pipe_.advance();
           pipe_.wait_for_keys();
@@ -47,15 +53,23 @@ class NarrowConsumer {
 
  private:
   using Element = typename T::Element;
+  using Pipe = ConsumerPipeline<T>;
   static_assert(!T::kOwnLists && T::kKvSplits == 1);
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kPieceScores = planning::kKeyPiece / 2;
   // Columns of V that are multiplied at once.
   static constexpr int kParts = (T::kDimV + T::kN - 1) / T::kN, kPart = T::kDimV / kParts;
   static_assert(kPart * kParts == T::kDimV && kPart % 32 == 0);
+  static constexpr bool kSumsByMma = !T::kTransformsScores;
+  // The sum of a row's P in one step is below this if no P saturated.
+  static constexpr float kMaxSum = 448.0f;
+  // Row maxes found by the scores are raised until no such sum exceeds 2^kTargetSum, so that later
+  // steps fit. What is rounded to zero then is small beside the sum.
+  static constexpr int kTargetSum = 7;
 
   __device__ __forceinline__ void start_tile() {
     softmax_ = {};
+    RowExponents exponents;
     clear<T::kDimV>(o_acc_);
     const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
     const RowPlaces rows(pipe_.args.walk, tile, pipe_.first_row(), pipe_.thread());
@@ -69,15 +83,65 @@ class NarrowConsumer {
       const float factor = of_keys * pipe_.args.q_factors.of(tile.batch, head, row);
       if constexpr (T::kTransformsScores) {
         // `transform` multiplies by the scale of the scores, whether or not there is a softcap.
-        factor_[half] = factor, exponents_.scale[half] = kLog2e;
+        factor_[half] = factor, exponents.scale[half] = kLog2e;
       } else {  // hidden scores, of -inf, have to stay so
         const float scale = pipe_.args.exponents.scale * factor;
-        exponents_.scale[half] = scale == 0.0f ? 1e-37f : scale;
+        exponents.scale[half] = scale == 0.0f ? 1e-37f : scale;
       }
+    }
+    own(pipe_.shared.rows.exponents) = exponents;
+    if constexpr (kSumsByMma) own(pipe_.shared.rows.sums) = {0.0f, 0.0f};
+  }
+
+  /// Returns false if the step has to be computed again, because P was too large.
+  __device__ __forceinline__ bool step() {
+    const bool finds_max = T::kTransformsScores || !pipe_.has_flag(Pipe::kHasRowMaxes);
+    compute_scores();
+    const RowExponents exponents = own(pipe_.shared.rows.exponents);
+    if constexpr (T::kTransformsScores) {
+      softmax_.update_by_max(score_, exponents, rescaling());
+      const float of_values = weigh();
+      round_p();
+      multiply_pv(of_values, [] { return true; });
+      return true;
+    } else {
+      if (finds_max) softmax_.raise_row_maxes_to(score_, exponents, rescaling());
+      softmax_.compute_p(score_, exponents);
+      if (pipe_.args.result.lse) add_up_step();
+      round_p();
+      const bool fits = multiply_pv(1.0f, [&] {
+        return finds_max || !any_of_warpgroup(p_sum_[0] >= kMaxSum | p_sum_[2] >= kMaxSum);
+      });
+      if (!fits) {
+        pipe_.flags &= ~Pipe::kHasRowMaxes;
+        return false;
+      }
+      pipe_.flags |= Pipe::kHasRowMaxes;
+      const float total[2] = {p_sum_[0], p_sum_[2]};
+#pragma unroll
+      for (int half = 0; half < 2; ++half)  // a quarter for each lane of the quad
+        softmax_.row_sum[half] = fmaf(0.25f, total[half], softmax_.row_sum[half]);
+      if (pipe_.args.result.lse) add_step();
+      if (finds_max) softmax_.raise_row_maxes_by<kTargetSum>(total, rescaling());
+      return true;
     }
   }
 
-  __device__ __forceinline__ void step() {
+  /// For LSE: sums of this thread's columns of P, as long as P is not rounded.
+  __device__ __forceinline__ void add_up_step() {
+    float total[2];
+    Softmax::sum_p(score_, total);
+    own(pipe_.shared.rows.step_sums) = {total[0], total[1]};
+  }
+
+  /// Adds them to those of the steps before.
+  __device__ __forceinline__ void add_step() {
+    const float2 step = own(pipe_.shared.rows.step_sums);
+    float2& sums = own(pipe_.shared.rows.sums);
+    sums = {sums.x + step.x, sums.y + step.y};
+  }
+
+  __device__ __forceinline__ void compute_scores() {
     multiply_qk();
     if constexpr (T::kTransformsScores) transform();
     if (pipe_.has_flag(kMasked)) {
@@ -85,17 +149,31 @@ class NarrowConsumer {
       mask_scores<0>(score_, step_of_stage(), pipe_.descriptor_of(pipe_.tile), pipe_.args.walk,
                      pipe_.args.masks, mine, pipe_.thread() % 4 * 2);
     }
-    if constexpr (!T::kTransformsScores) pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
-    pipe_.look_ahead();
-    softmax_.update_by_max(score_, exponents_, [&](const float(&factor)[2]) {
+  }
+
+  /// This thread's element of an array in shared memory.
+  __device__ __forceinline__ static auto& own(auto& of_threads) {
+    return of_threads[thread_of_block()];
+  }
+
+  __device__ __forceinline__ bool any_of_warpgroup(bool value) {
+    return agreed(tile::any_at(T::kWarpgroupBarrier + static_cast<unsigned>(pipe_.consumer),
+                               kWarpgroup, value));
+  }
+
+  __device__ __forceinline__ auto rescaling() {
+    return [this](const float(&factor)[2]) {
 #pragma unroll
       for (int i = 0; i < T::kDimV / 2; ++i) o_acc_[i] *= factor[i / 2 % 2];
-    });
-    float of_values = 1.0f;
-    if constexpr (T::kTransformsScores) {
-      of_values = weigh();
-      pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
-    }
+      if constexpr (kSumsByMma) {
+        if (!pipe_.args.result.lse) return;
+        float2& sums = own(pipe_.shared.rows.sums);
+        sums = {sums.x * factor[0], sums.y * factor[1]};
+      }
+    };
+  }
+
+  __device__ __forceinline__ void round_p() {
 #pragma unroll
     for (int i = 0; i < T::kN / 16; ++i)
 #pragma unroll
@@ -104,7 +182,6 @@ class NarrowConsumer {
         p_[i / 2 * 4 + i % 2 * 2 + half] =
             T::Precision::pack(eight[0], eight[1], eight[4], eight[5]);
       }
-    multiply_pv(of_values);
   }
 
   /// The descriptor of the current step; of its K's stage until that is released.
@@ -158,8 +235,9 @@ class NarrowConsumer {
     tile::settle(score_);
   }
 
-  /// O += factor * P V.
-  __device__ __forceinline__ void multiply_pv(float factor) {
+  /// O += factor * P V, and releases the stage. Does neither, and returns false, if `fits`, which
+  /// is called when the first PV and the row sums are done, returns false.
+  __device__ __forceinline__ bool multiply_pv(float factor, const auto& fits) {
     tile::wait(&pipe_.shared.v_ring.full[pipe_.at.stage], pipe_.at.parity);
     const std::uint64_t v =
         pipe_.shared.values[0].by_columns(0) + pipe_.at.stage * (T::Values::kBytes >> 4);
@@ -170,40 +248,61 @@ class NarrowConsumer {
     for (int part = 0; part < kParts; ++part) {
       const std::uint64_t of_part = v + (part * kPart * T::Values::kLineBytes >> 4);
       tile::settle(sums);
+      if constexpr (kSumsByMma) tile::settle(p_sum_);
       tile::mma_fence();
 #pragma unroll
-      for (int i = 0; i < T::kPvMmas; ++i)
+      for (int i = 0; i < T::kPvMmas; ++i) {
         tile::mma<Element, kPart, tile::Major::k>(sums, p_ + i * 4,
                                                   of_part + T::Values::columns_of_mma(i), i == 0);
+        if constexpr (kSumsByMma)
+          if (part == 0)
+            tile::mma<Element, 8, tile::Major::k>(p_sum_, p_ + i * 4,
+                                                  pipe_.shared.ones.by_columns(0), i == 0);
+      }
       tile::mma_commit();
       tile::mma_wait<0>();
       tile::settle(sums);
-      if (part == kParts - 1) pipe_.release(pipe_.shared.v_ring.empty[pipe_.at.stage]);
+      if constexpr (kSumsByMma) tile::settle(p_sum_);
+      if (part == 0 && !fits()) return false;
+      if (part == kParts - 1) {
+        pipe_.release(pipe_.shared.k_ring.empty[pipe_.at.stage]);
+        pipe_.release(pipe_.shared.v_ring.empty[pipe_.at.stage]);
+      }
 #pragma unroll
       for (int i = 0; i < kPart / 2; ++i) {
         float& sum = o_acc_[part * kPart / 2 + i];
         sum = T::kTransformsScores ? fmaf(factor, sums[i], sum) : sum + sums[i];
       }
     }
+    return true;
   }
 
   __device__ __forceinline__ void finish() {
-    if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax_)) return;
+    if constexpr (T::kTransformsScores) {
+      finish(softmax_);
+    } else {
+      const float2 sums = own(pipe_.shared.rows.sums);
+      TwoSumSoftmax softmax{softmax_, {sums.x, sums.y}};
+      finish(softmax);
+    }
+  }
+  __device__ __forceinline__ void finish(auto& softmax) {
+    if (!pipe_.is_unsplit(pipe_.tile) && !merge_parts(pipe_, o_acc_, softmax)) return;
     const TileDescriptor& tile = pipe_.descriptor_of(pipe_.tile);
     const float factor =
         pipe_.args.factors_by_step ? 1.0f : pipe_.args.v_factors.of(tile.batch, tile.kv_head, 0);
 #pragma unroll
     for (float& x : o_acc_) x *= factor;
-    store_tile(pipe_, pipe_.tile, o_acc_, softmax_);
+    store_tile(pipe_, pipe_.tile, o_acc_, softmax);
   }
 
   ConsumerPipeline<T> pipe_;
   Softmax softmax_;
-  RowExponents exponents_;
   float factor_[T::kTransformsScores ? 2 : 1];  // of the queries of this thread's rows
   float score_[T::kN / 2];                      // scores, then P
   OAccumulator<T::kDimV> o_acc_;
   std::uint32_t p_[T::kPvMmas * 4];
+  float p_sum_[kSumsByMma ? 4 : 1] = {};  // of the step, per row in two equal columns
 };
 
 }  // namespace tessera::cuda::sm90::attention

@@ -24,6 +24,17 @@ struct SplitExchange {
 template <class Partial>
 struct SplitExchange<Partial, 0> {};
 
+/// With FP8, what each consumer thread has no registers for: the scales of its rows and, if LSE is
+/// asked for, sums of its columns of P before it is rounded.
+template <int kThreads>
+struct ThreadRows {
+  RowExponents exponents[kThreads];
+  float2 sums[kThreads];       // of all steps so far that are done
+  float2 step_sums[kThreads];  // of the current step, which may have to be computed again
+};
+template <>
+struct ThreadRows<0> {};
+
 template <class Shape, class Policy>
 struct Pipeline {
   static constexpr int kStages = Shape::kTile.stages;
@@ -67,6 +78,7 @@ struct Pipeline {
     typename Shape::Queries q[kQueryStages];
     Keys keys[kStages];
     Values values[kStages];
+    [[no_unique_address]] typename Shape::Ones ones;
     tile::RingBarriers<kQueryStages> q_ring;
     tile::RingBarriers<kStages> k_ring, v_ring;
     tile::RingBarriers<kTileDescriptors> tile_ring;
@@ -79,6 +91,7 @@ struct Pipeline {
     SplitExchange<typename Shape::Partial, kSplitPartials> split_exchange;
     TileDescriptor tiles[kTileDescriptors];
     typename Shape::Step steps[kStepDescriptors];
+    [[no_unique_address]] ThreadRows<Shape::kNarrow ? Shape::kConsumers * kWarpgroup : 0> rows;
     // For the producer: where the keys of each piece lie, and a bitmask of those that some query of
     // the tile sees.
     planning::KeyPlace places[kStepDescriptors][Shape::kPieces];

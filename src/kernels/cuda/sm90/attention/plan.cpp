@@ -133,7 +133,7 @@ struct Attention {
   }
   static BufferSizes buffers(const Shape& s, const Layout& at, const KernelRow& row, int) {
     core::Carver carver;
-    carve_attention_scratch(carver, row.tile, at);
+    carve_attention_scratch(carver, row.tile, at, softmax_state(s.dtype));
     if (s.dtype == DType::e4m3) carver.add<std::uint8_t>(turned_bytes(s));
     return {carver.used(), 0};
   }

@@ -55,7 +55,11 @@ struct Policy {
   // How the step flags become warp-uniform, which ptxas needs to keep a warp converged: by votes in
   // kernel rows whose consumers leave early; in the others by a shuffle, with two consumers at each
   // use.
-  static constexpr bool kVotesOnFlags = kLeavesSooner;
+  static constexpr bool kVotesOnFlags = kLeavesSooner && !Shape::kNarrow;
+  // Whether consumers test the barrier of the next step's K while they compute. With FP8 they have
+  // no register for that step's position, and other warpgroups compute during the wait.
+  static constexpr bool kLooksAhead = !Shape::kNarrow;
+  static_assert(kLooksAhead || Shape::kKvSplits == 1);
 };
 
 }  // namespace tessera::cuda::sm90::attention

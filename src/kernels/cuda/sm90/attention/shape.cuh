@@ -23,6 +23,8 @@ using tile::kEachLaneArrives;
 using tile::kWarpArrivals;
 using tile::RowsTile;
 
+struct NoOnes {};
+
 /// The sizes of a kernel row for one element type.
 template <planning::Tile kOfRow, class ElementType>
 struct Shape {
@@ -54,9 +56,14 @@ struct Shape {
   using Keys = RowsTile<Element, kN, kDim>;
   using Values = std::conditional_t<kNarrow, RowsTile<Element, kDimV, kN, planning::kKeyPiece>,
                                     RowsTile<Element, kN, kDimV>>;
+  // Row sums are products of P with ones: eight rows, as few as an MMA reads.
+  using Ones = std::conditional_t<kNarrow, RowsTile<Element, 8, 64, 64>, NoOnes>;
   using Step = std::conditional_t<kNarrow, FactorStep<kPieces>, StepDescriptor<kPieces>>;
   using Pieces = planning::PiecesOfTile<kTile>;
-  using Partial = PartialResult<kDimV, kWarpgroup>;
+  using Partial = std::conditional_t<kNarrow, TwoSumPartial<kDimV, kWarpgroup>,
+                                     PartialResult<kDimV, kWarpgroup>>;
+  static constexpr int kSoftmaxState = planning::softmax_state(kNarrow ? DType::e4m3 : DType::f16);
+  static_assert(sizeof(Partial) == sizeof(float) * kWarpgroup * (kDimV / 2 + kSoftmaxState));
 };
 
 }  // namespace tessera::cuda::sm90::attention

@@ -126,7 +126,7 @@ __device__ __forceinline__ void copy_staged(const Arguments& args, const TileDes
 template <class T>
 __device__ __forceinline__ void store_tile(ConsumerPipeline<T>& pipe, unsigned number,
                                            const OAccumulator<T::kDimV>& o_acc,
-                                           const Softmax& softmax) {
+                                           const auto& softmax) {
   const TileDescriptor& descriptor = pipe.descriptor_of(number);
   const int thread = pipe.thread();
   const RowPlaces rows(pipe.args.walk, descriptor, pipe.first_row(), thread);

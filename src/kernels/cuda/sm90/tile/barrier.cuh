@@ -76,6 +76,22 @@ __device__ __forceinline__ void arrive_at(unsigned barrier, int threads) {
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/// sync_at that tells each participant whether `value` is true in any of them.
+__device__ __forceinline__ bool any_at(unsigned barrier, int threads, bool value) {
+  std::uint32_t any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, any;\n"
+      "setp.ne.u32 mine, %3, 0;\n"
+      "barrier.cta.red.or.pred any, %1, %2, mine;\n"
+      "selp.b32 %0, 1, 0, any;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(barrier), "r"(threads), "r"(static_cast<std::uint32_t>(value))
+      : "memory");
+  return any != 0;
+}
+
 /// The barriers of a ring, in shared memory.
 template <int kStages>
 struct RingBarriers {
