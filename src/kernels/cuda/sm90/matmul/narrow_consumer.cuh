@@ -60,22 +60,22 @@ class NarrowConsumer {
   }
 
   __device__ __forceinline__ void multiply(unsigned lines) {
-    const auto left = [&](int line) {
-      if (args_.left.at_end) return 1.0f;
-      const auto& step = about();
-      return args_.left.of(step.place.batch, step.place.row + line * tile::kLine, step.depth,
-                           step.matrix[line]);
-    };
     if (lines == kAllLines) {
-      const float factors[] = {left(0), left(1)};
-      multiply_both(factors);
+      multiply_both();
     } else if (lines == 1) {
-      multiply_line<0>(left(0));
+      multiply_line<0>();
     } else {
-      multiply_line<1>(left(1));
+      multiply_line<1>();
     }
   }
 
+  /// The factor of a line of the tile in this step.
+  __device__ __forceinline__ float left(int line) const {
+    if (args_.left.at_end) return 1.0f;
+    const auto& step = about();
+    return args_.left.of(step.place.batch, step.place.row + line * tile::kLine, step.depth,
+                         step.matrix[line]);
+  }
   /// The factors of this thread's columns in a piece.
   struct Right {
     float of[2];
@@ -91,13 +91,17 @@ class NarrowConsumer {
   }
 
   /// Both lines, in one MMA per piece and depth.
-  __device__ __forceinline__ void multiply_both(const float (&left)[T::kLines]) {
+  __device__ __forceinline__ void multiply_both() {
     const std::uint64_t a = rows_of_stage(0), b = columns_of_stage();
-    float part[kSums];
+    float part[kSums], lefts[T::kLines];
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
-      const Right factors = right(piece);
       begin_mmas<kRows>(part, a, b, piece);
+      if (piece == 0) {
+#pragma unroll
+        for (int line = 0; line < T::kLines; ++line) lefts[line] = left(line);
+      }
+      const Right factors = right(piece);
       if (piece == 0) release_lent();
       tile::mma_wait<0>();
       tile::settle(part);
@@ -105,21 +109,22 @@ class NarrowConsumer {
 #pragma unroll
       for (int line = 0; line < T::kLines; ++line)
         add(piece, line, reinterpret_cast<float(&)[kLineSums]>(part[line * kLineSums]),
-            left[line], factors);
+            lefts[line], factors);
     }
   }
 
   /// One line, all pieces together.
   template <int kLine>
-  __device__ __forceinline__ void multiply_line(float left) {
+  __device__ __forceinline__ void multiply_line() {
     const std::uint64_t a = rows_of_stage(kLine * tile::kLine), b = columns_of_stage();
     float part[kPieces][kLineSums];
     Right factors[kPieces];
 #pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      factors[piece] = right(piece);
+    for (int piece = 0; piece < kPieces; ++piece)
       begin_mmas<tile::kLine>(part[piece], a, b, piece);
-    }
+    const float of_line = left(kLine);
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) factors[piece] = right(piece);
     release_lent();
     tile::mma_wait<0>();
 #pragma unroll
@@ -127,7 +132,7 @@ class NarrowConsumer {
     release(at_.stage);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece)
-      add(piece, kLine, part[piece], left, factors[piece]);
+      add(piece, kLine, part[piece], of_line, factors[piece]);
   }
 
   __device__ __forceinline__ std::uint64_t rows_of_stage(int first) const {
@@ -173,7 +178,7 @@ class NarrowConsumer {
     const int col = place.col + consumer_ * kPieces * tile::kLine;
     if (store_by_tma(place, col, thread)) {
       if constexpr (Staging::kLent > 0) {
-        lent_ = at_.stage;
+        lent_ = true;
         return;
       }
     } else {
@@ -238,13 +243,13 @@ class NarrowConsumer {
     __syncwarp();
     if (thread_ % 32 == 0) tile::arrive(&shared_.ring.empty[stage]);
   }
-  /// Releases the stage from which TMA reads stored sums.
+  /// Releases the stage before this one, if TMA reads stored sums from it.
   __device__ __forceinline__ void release_lent() {
     if constexpr (Staging::kLent > 0) {
-      if (lent_ < 0) return;
+      if (!lent_) return;
       Staging::wait_until_read(thread_);
-      release(lent_);
-      lent_ = -1;
+      release(at_.stage == 0 ? T::kStages - 1 : at_.stage - 1);
+      lent_ = false;
     }
   }
 
@@ -252,7 +257,7 @@ class NarrowConsumer {
   typename T::Shared& shared_;
   int consumer_, thread_;
   tile::RingCursor<T::kStages> at_;
-  int lent_ = -1;
+  bool lent_ = false;
   float sum_[kPieces * kSums];  // the transposed tile: piece, row of the tile
 };
 
