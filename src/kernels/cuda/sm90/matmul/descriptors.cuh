@@ -43,8 +43,8 @@ struct StageDescriptor {
 /// Descriptor of a stage of FP8 operands: the step's factors follow from it.
 template <int kLines>
 struct NarrowStageDescriptor : StageDescriptor {  // `place` also for StageUse::multiply
-  int depth;           // where the step begins in the depth
-  int matrix[kLines];  // per line: of A, or the stored block
+  int depth;                                      // where the step begins in the depth
+  int matrix[kLines];                             // per line: of A, or the stored block
 };
 
 /// What the producer loads next for a tile: a range of depth (dense), or the blocks in 32 columns

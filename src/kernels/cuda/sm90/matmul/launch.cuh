@@ -107,15 +107,14 @@ void launch_typed(const Call& call, const Sides& sides, const Source& a, const S
   if constexpr (T::kNarrow) {
     const bool swapped = layout.swapped;
     const planning::ScaleForm of_a = shape.a.scale, of_b = shape.b.scale;
-    args.left = factors_of(sides.left, swapped ? of_b : of_a, true, args.walk.m,
-                           args.walk.pool_step);
+    args.left =
+        factors_of(sides.left, swapped ? of_b : of_a, true, args.walk.m, args.walk.pool_step);
     args.right = factors_of(sides.right, swapped ? of_a : of_b, false, args.walk.n, 0);
   }
   if constexpr (T::kStaged) {
     const Walk& walk = args.walk;
-    const tile::MatrixMap out =
-        result_map(args.finish, T::kNarrow ? walk.n : walk.m, T::kNarrow ? walk.m : walk.n,
-                   walk.batches);
+    const tile::MatrixMap out = result_map(args.finish, T::kNarrow ? walk.n : walk.m,
+                                           T::kNarrow ? walk.m : walk.n, walk.batches);
     if (args.finish.plain() && (args.finish.wide || args.finish.tall) && tile::tma_writable(out)) {
       args.tma_store =
           args.finish.wide ? product::TmaStore::by_rows : product::TmaStore::by_columns;

@@ -108,8 +108,8 @@ class NarrowConsumer {
       if (piece == kPieces - 1) release(at_.stage);
 #pragma unroll
       for (int line = 0; line < T::kLines; ++line)
-        add(piece, line, reinterpret_cast<float(&)[kLineSums]>(part[line * kLineSums]),
-            lefts[line], factors);
+        add(piece, line, reinterpret_cast<float(&)[kLineSums]>(part[line * kLineSums]), lefts[line],
+            factors);
     }
   }
 
@@ -120,8 +120,7 @@ class NarrowConsumer {
     float part[kPieces][kLineSums];
     Right factors[kPieces];
 #pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece)
-      begin_mmas<tile::kLine>(part[piece], a, b, piece);
+    for (int piece = 0; piece < kPieces; ++piece) begin_mmas<tile::kLine>(part[piece], a, b, piece);
     const float of_line = left(kLine);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) factors[piece] = right(piece);
@@ -186,8 +185,8 @@ class NarrowConsumer {
 #pragma unroll 1
       for (int piece = 0; piece < kPieces; ++piece) {
         product::store_finished<kRows, 1>(args_.finish, reinterpret_cast<float(&)[kSums]>(sum_),
-                                   col + piece * tile::kLine, place.row, place.batch,
-                                   place.col_end, place.row_end, thread);
+                                          col + piece * tile::kLine, place.row, place.batch,
+                                          place.col_end, place.row_end, thread);
 #pragma unroll
         for (int i = 0; i + kSums < kPieces * kSums; ++i) sum_[i] = sum_[i + kSums];
       }
@@ -202,8 +201,7 @@ class NarrowConsumer {
     for (int group = 0; group < kRows / 8; ++group)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float factor =
-            args_.left.of(place.batch, place.row + fragment.col(group) + i, 0, 0);
+        const float factor = args_.left.of(place.batch, place.row + fragment.col(group) + i, 0, 0);
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece)
 #pragma unroll
@@ -222,8 +220,7 @@ class NarrowConsumer {
     if (transposed && col % 8 != 0) return false;
     using Panel = typename Staging::Panel;
     static_assert(T::kConsumers * Staging::kLent * sizeof(Panel) <= T::BTile::kBytes);
-    Panel* lent =
-        reinterpret_cast<Panel*>(shared_.b[at_.stage].data) + consumer_ * Staging::kLent;
+    Panel* lent = reinterpret_cast<Panel*>(shared_.b[at_.stage].data) + consumer_ * Staging::kLent;
     const int batch = args_.finish.out.batch == 0 ? 0 : place.batch;
     const auto store = [&]<DType kOut, bool kTransposed>() {
       shared_.staging[consumer_].template store<kOut, kTransposed>(

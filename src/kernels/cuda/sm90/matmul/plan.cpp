@@ -17,8 +17,8 @@ namespace {
 bool is_narrow(const MatmulShape& s) { return core::is_fp8(s.a.dtype); }
 
 /// Whether the product is computed as its transpose: for a sparse b; in FP8 so that the side whose
-/// factors may differ from line to line of a step gives the columns of tiles; else so that the short
-/// side of a dense product gives the columns of tiles that are narrower than tall.
+/// factors may differ from line to line of a step gives the columns of tiles; else so that the
+/// short side of a dense product gives the columns of tiles that are narrower than tall.
 bool swaps(const MatmulShape& s, const Tile& tile) {
   if (s.a.sparse || s.b.sparse) return s.b.sparse;
   if (is_narrow(s)) return s.grouped || s.b.scale != ScaleForm::line_128;
@@ -97,8 +97,8 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
     // The tiles of one column of a group read the same piece of the dense side, so a group has as
     // many rows of tiles as keep their stored blocks in L2.
     constexpr double kStaysInL2 = 24e6;
-    const double bytes = real(size_of(lists.dtype)) * real(lists.stored) *
-                         real(lists.block.rows * lists.block.cols);
+    const double bytes =
+        real(size_of(lists.dtype)) * real(lists.stored) * real(lists.block.rows * lists.block.cols);
     const double rows = real(down) * kStaysInL2 / std::max(bytes, 1.0);
     at.group = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(rows, 1e9)),
                                         kRowsTogether, std::max(down, kRowsTogether));
@@ -225,9 +225,9 @@ void refuse_narrow(const MatmulShape& s, Reasons& reasons) {
     reasons.unsupported("groups along the depth in FP8");
   // The side of the tiles' rows has one factor per step.
   if (s.b.scale == ScaleForm::line_128 && (s.grouped || s.a.scale == ScaleForm::line_128))
-    reasons.unsupported(s.grouped ? "b.scale of 1 x 128 beside groups"
-                                  : "1 x 128 factors of both sides",
-                        "128 x 128 for b is supported");
+    reasons.unsupported(
+        s.grouped ? "b.scale of 1 x 128 beside groups" : "1 x 128 factors of both sides",
+        "128 x 128 for b is supported");
 }
 
 /// The family: dense and grouped products, and products with one sparse side.

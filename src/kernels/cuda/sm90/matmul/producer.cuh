@@ -43,7 +43,8 @@ class Scheduler {
   /// Dense: one work descriptor per tile, for its whole depth.
   __device__ void schedule_depth(WorkDescriptor<kLines>& work, const TileAt& tile) {
     const Walk& walk = args_.walk;
-    const Walk::Depth depth = walk.template depth<T::kDepth>(tile, static_cast<int>(blockIdx.x) % walk.splits);
+    const Walk::Depth depth =
+        walk.template depth<T::kDepth>(tile, static_cast<int>(blockIdx.x) % walk.splits);
 #pragma unroll
     for (int l = 0; l < kLines; ++l) {
       work.row[l] = tile.row + l * tile::kLine;

@@ -58,9 +58,8 @@ struct Traits {
   // FP8: pieces of 64 columns and all rows per consumer.
   static constexpr int kPieces = kNarrow ? kTile.n / (kConsumers * tile::kLine) : 1;
   static constexpr int kOwnPanels = kDepthBytes == tile::kLineBytes ? 2 : 3;
-  using Staging =
-      std::conditional_t<kNarrow, product::Staging<kTile.m, kPieces, kOwnPanels>,
-                         product::Staging<kStaged && !kNarrow ? kTile.n : tile::kLine>>;
+  using Staging = std::conditional_t<kNarrow, product::Staging<kTile.m, kPieces, kOwnPanels>,
+                                     product::Staging<kStaged && !kNarrow ? kTile.n : tile::kLine>>;
   static constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
   // Fewer stages fit if unused columns are loaded too.
   static constexpr int kStages =
@@ -94,7 +93,7 @@ struct Arguments {
   product::TmaStore tma_store;
   // Whether one box loads the whole tile of A, or of B; otherwise one box per line or panel.
   bool whole_a, whole_b;
-  int tiles;  // maximum number of output tiles
+  int tiles;            // maximum number of output tiles
   Factors left, right;  // of FP8
 };
 

@@ -53,8 +53,8 @@ struct Staging {
   Panel own[kOwn];
 
   /// Stages and stores the sums, piece below piece; their first element is (row, col) of the
-  /// result, and TMA clips at the result's edges. Where panels are lent, all threads have called `wait_until_read` since the
-  /// previous call. `barrier`: a named barrier of this warpgroup.
+  /// result, and TMA clips at the result's edges. Where panels are lent, all threads have called
+  /// `wait_until_read` since the previous call. `barrier`: a named barrier of this warpgroup.
   template <DType kOut, bool kTransposed>
   __device__ __forceinline__ void store(const CUtensorMap& out, Panel* lent,
                                         const float (&sum)[kPieces * kN / 2], int row, int col,
