@@ -147,11 +147,11 @@ class Producer {
     for (int part = 0; part < work.parts; ++part) {
       const int from = part == 0 ? work.skip : 0;
       const int to = part == work.parts - 1 ? work.valid : T::kDepth;
-      const int depth = work.depth + part * T::kDepth;
       announce({.consumers = kAllLines,
                 .from = static_cast<std::uint8_t>(from),
                 .to = static_cast<std::uint8_t>(to)},
-               T::kStageBytes, work, depth, work.matrix);
+               T::kStageBytes, work, work.depth + part * T::kDepth, work.matrix);
+      const int depth = work.depth + part * T::kDepth;
       copy_a(work, kAllLines, depth, work.matrix);
       copy_b(work, depth);
       at_.advance();
@@ -179,10 +179,10 @@ class Producer {
       const int b_depth = (work.first + __popc(column - 1)) * args_.walk.block_depth;
 #pragma unroll 1
       for (int part = 0; part < parts; ++part) {
-        const int depth = b_depth + part * T::kDepth;
-        announce({.consumers = static_cast<std::uint8_t>(lines)}, bytes, work, depth, matrix);
+        announce({.consumers = static_cast<std::uint8_t>(lines)}, bytes, work,
+                 b_depth + part * T::kDepth, matrix);
         copy_a(work, lines, part * T::kDepth, matrix);
-        copy_b(work, depth);
+        copy_b(work, b_depth + part * T::kDepth);
         at_.advance();
       }
     }
