@@ -237,8 +237,8 @@ struct Matmul {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     product::refuse_two_sparse(s, reasons);
-    if (is_narrow(s)) {
-      refuse_narrow(s, reasons);
+    if (row.dtypes == kNarrowMatmulDtypes) {
+      if (is_narrow(s)) refuse_narrow(s, reasons);
       product::refuse_sizes(s, reasons);
       return product::refuse_walk(s, matmul::kLine, row.tile.k, reasons);
     }
