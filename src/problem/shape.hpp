@@ -56,6 +56,7 @@ struct OperandShape {
   bool unit_row_stride = false, unit_col_stride = true;
   bool pool_fits = true;  // sparse: stored blocks span at most 64 GiB
   ScaleForm scale = ScaleForm::none;
+  bool scale_fits = true;  // factors span less than 2^31 elements
 
   /// Whether the depth of the product (its inner dimension) is the contiguous dimension for TMA,
   /// rather than the other dimension.

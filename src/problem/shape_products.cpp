@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <utility>
 
 #include "src/core/check_lists.hpp"
@@ -154,16 +155,31 @@ ScaleForm sparse_form(const Where& where, const Operand& operand) {
   return ScaleForm::stored_block;
 }
 
-/// Checks the factors of an operand of matmul.
-ScaleForm check_factors(const Where& where, const Operand& operand, const OperandShape& shape,
-                        const Device& device, bool is_left) {
-  if (!operand.scale) return ScaleForm::none;
+// Kernels of the GPU compute offsets of factors in 32 bits.
+bool scale_fits(const Tensor& scale) {
+  constexpr std::int64_t kMax = std::int64_t{1} << 31;
+  std::int64_t span = 1;
+  for (int i = 0; i < scale.rank; ++i) {
+    const std::int64_t steps = scale.size(i) - 1, stride = std::abs(scale.stride(i));
+    if (steps <= 0) continue;
+    if (stride > kMax / steps) return false;
+    span += steps * stride;
+  }
+  return span <= kMax;
+}
+
+/// Checks the factors of an operand of matmul, and sets what a shape says of them.
+void check_factors(const Where& where, const Operand& operand, OperandShape& shape,
+                   const Device& device, bool is_left) {
+  if (!operand.scale) return;
   if (!is_fp8(shape.dtype))
     refuse(where, words("none, as the values are ", to_string(shape.dtype), " and not FP8"),
            to_string(operand.scale));
   check_tensor(where, operand.scale, device);
   check_dtype(where, operand.scale, dtypes({DType::f32}));
-  return shape.sparse ? sparse_form(where, operand) : dense_form(where, operand, shape, is_left);
+  shape.scale =
+      shape.sparse ? sparse_form(where, operand) : dense_form(where, operand, shape, is_left);
+  if (device.kind == DeviceKind::cuda) shape.scale_fits = scale_fits(operand.scale);
 }
 
 /// An operand of an operation without factors.
@@ -291,8 +307,8 @@ MatmulShape shape_of(const MatmulProblem& problem) {
   shape.a = check_operand(op / "a", problem.a, shape.device);
   shape.b = check_operand(op / "b", problem.b, shape.device);
   check_sides(op, shape.a, shape.b);
-  shape.a.scale = check_factors(op / "a" / "scale", problem.a, shape.a, shape.device, true);
-  shape.b.scale = check_factors(op / "b" / "scale", problem.b, shape.b, shape.device, false);
+  check_factors(op / "a" / "scale", problem.a, shape.a, shape.device, true);
+  check_factors(op / "b" / "scale", problem.b, shape.b, shape.device, false);
   shape.m = shape.a.rows;
   shape.n = shape.b.cols;
   shape.k = shape.a.cols;

@@ -12,12 +12,12 @@ enum class Cut : std::uint8_t { none, rows, cols, depth };
 
 }  // namespace tessera::planning
 
-// The output tiles of sm90/matmul and their walks: steps with a depth of 64, each a piece of A and
-// a piece of B. A dense tile walks all of K, or a share of it. With a sparse A, a tile walks the
+// The output tiles of sm90/matmul and their walks: steps with a depth of 64 or 128, each a piece of A
+// and a piece of B. A dense tile walks all of K, or a share of it. With a sparse A, a tile walks the
 // union of the lists of its lines; a line is 64 rows.
 namespace tessera::planning::matmul {
 
-inline constexpr int kLine = 64;  // rows of a line, depth of a step
+inline constexpr int kLine = 64;  // rows of a line, usual depth of a step
 
 TESSERA_HD constexpr int up(int length, int piece) { return (length + piece - 1) / piece; }
 
@@ -54,23 +54,24 @@ struct Walk {
   int lines_per_block = 1, block_depth = 0;  // of a block of op(A)
   std::int64_t pool_step = 0;                // stored blocks per batch; 0: one pool
 
-  /// The depth that a dense tile walks, in `parts` steps of kLine.
+  /// The depth that a dense tile walks, in `parts` steps.
   struct Depth {
     int begin = 0, parts = 0;
     int skip = 0;       // elements of the first step that belong to the previous group
     int valid = kLine;  // elements of the last step that belong to this group
   };
+  template <int kStep = kLine>
   TESSERA_HD constexpr Depth depth(const TileAt& at, int split_rank) const {
     // TMA boxes begin at multiples of 16 bytes of the contiguous dimension; groups may begin at any
     // element.
     const int begin = at.depth_begin & ~7;
     const int length = at.depth_end > at.depth_begin ? at.depth_end - begin : 0;
-    const int parts = (length + kLine - 1) / kLine;
+    const int parts = (length + kStep - 1) / kStep;
     const int first = parts * split_rank / splits, last = parts * (split_rank + 1) / splits;
-    Depth depth{begin + first * kLine, last - first};
+    Depth depth{begin + first * kStep, last - first, 0, kStep};
     if (cut == Cut::depth) {
       depth.skip = at.depth_begin - begin;
-      depth.valid = length - (parts - 1) * kLine;
+      depth.valid = length - (parts - 1) * kStep;
     }
     return depth;
   }

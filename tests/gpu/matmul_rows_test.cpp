@@ -21,8 +21,13 @@ using gpu_test::Products;
 
 using gpu_test::run_by;
 
-/// The rows of sm90/matmul.
-std::vector<int> matmul_rows() { return gpu_test::rows_of("sm90_matmul"); }
+/// The rows of sm90/matmul for 16 bits.
+std::vector<int> matmul_rows() {
+  std::vector<int> rows = gpu_test::rows_of("sm90_matmul");
+  std::erase_if(
+      rows, [](int row) { return !(gpu_test::row_at(row).dtypes & core::dtypes({DType::bf16})); });
+  return rows;
+}
 
 void expect_right_by_each_row(Products& p, const MatmulProblem& problem, const std::string& text) {
   for (int row : matmul_rows()) {

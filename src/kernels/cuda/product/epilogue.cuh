@@ -322,6 +322,20 @@ __device__ __forceinline__ bool supports_eights(const Finish& finish, bool trans
 /// Stores a warpgroup's 64 x kN accumulators; their first element is (row, col) of the result.
 /// Elements from row m or column n on are skipped. Arithmetic handles kSets * 16 columns per
 /// iteration: more hide more memory latency, fewer need fewer registers.
+template <int kN, int kSets>
+__device__ __forceinline__ void store_finished(const Finish& finish, float (&sum)[kN / 2], int row,
+                                               int col, int batch, std::int64_t m, std::int64_t n,
+                                               int thread) {
+  if (supports_eights<kN>(finish, false, row, col, batch, m, n)) {
+    store_eights<false, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
+  } else if (supports_eights<kN>(finish, true, row, col, batch, m, n)) {
+    store_eights<true, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
+  } else {
+    store_general<kN>(finish, sum, row, col, batch, m, n, thread);
+  }
+}
+
+/// The same, with code of its own for results without arithmetic.
 template <int kN, int kSets = (kN >= 32 ? 2 : 1)>
 __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN / 2], int row,
                                            int col, int batch, std::int64_t m, std::int64_t n,
@@ -340,13 +354,7 @@ __device__ __forceinline__ void store_tile(const Finish& finish, float (&sum)[kN
         return store_plain_transposed<DType::f16, kN>(finish, sum, row, col, batch, n, thread);
     }
   }
-  if (supports_eights<kN>(finish, false, row, col, batch, m, n)) {
-    store_eights<false, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
-  } else if (supports_eights<kN>(finish, true, row, col, batch, m, n)) {
-    store_eights<true, kN, kSets>(finish, sum, row, col, batch, m, n, thread);
-  } else {
-    store_general<kN>(finish, sum, row, col, batch, m, n, thread);
-  }
+  store_finished<kN, kSets>(finish, sum, row, col, batch, m, n, thread);
 }
 
 }  // namespace tessera::cuda::product

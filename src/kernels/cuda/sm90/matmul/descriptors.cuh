@@ -15,7 +15,8 @@ enum class StageUse : std::uint8_t { multiply, store, end };
 
 struct Task {
   StageUse use = StageUse::multiply;
-  std::uint8_t consumers = 0;               // bitmask of the consumers that multiply the stage
+  // Bitmask of the consumers that multiply the stage; of FP8, of the lines that are in it.
+  std::uint8_t consumers = 0;
   std::uint8_t from = 0, to = tile::kLine;  // range of depth that belongs to the tile's group
 };
 static_assert(sizeof(Task) == 4);
@@ -37,6 +38,13 @@ struct StageDescriptor {
     const int bits = *reinterpret_cast<const volatile int*>(&task);
     return __builtin_bit_cast(Task, __shfl_sync(kAllLanes, bits, 0));
   }
+};
+
+/// Descriptor of a stage of FP8 operands: the step's factors follow from it.
+template <int kLines>
+struct NarrowStageDescriptor : StageDescriptor {  // `place` also for StageUse::multiply
+  int depth;                                      // where the step begins in the depth
+  int matrix[kLines];                             // per line: of A, or the stored block
 };
 
 /// What the producer loads next for a tile: a range of depth (dense), or the blocks in 32 columns

@@ -5,6 +5,7 @@
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "src/kernels/cuda/common/grid.cuh"
+#include "src/kernels/cuda/sm90/matmul/narrow_consumer.cuh"
 #include "src/kernels/cuda/sm90/matmul/producer.cuh"
 #include "src/kernels/cuda/sm90/matmul/traits.cuh"
 #include "src/kernels/cuda/sm90/tile/wgmma.cuh"
@@ -16,12 +17,6 @@ namespace tessera::cuda::sm90::matmul {
 
 /// The active warps of the producer warpgroup.
 enum class WarpRole { producer, scheduler };
-
-/// Named barriers; 0 is __syncthreads.
-enum NamedBarrier : int {
-  kClearBarrier = 1,  // all consumers
-  kStoreBarrier = 2   // one per consumer: + consumer
-};
 
 /// Zeroes the depth of an operand's tile before `first` and from `last` on: it belongs to other
 /// groups and may hold NaN.
@@ -234,7 +229,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (warp == WarpRole::scheduler) Scheduler<T>(args, shared, thread % 32).run();
   } else {
     cutlass::arch::warpgroup_reg_alloc<T::kConsumerRegisters>();
-    multiply_tiles<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);
+    if constexpr (T::kNarrow) {
+      NarrowConsumer<T>(args, shared, warpgroup).run();
+    } else {
+      multiply_tiles<T>(args, shared, warpgroup, threadIdx.x % kWarpgroup);
+    }
     if constexpr (T::kStaged) T::Staging::finish(threadIdx.x % kWarpgroup);
   }
   if (splits > 1) {

@@ -62,20 +62,23 @@ inline Walk walk_of(const Sides& sides, const planning::MatmulShape& shape,
   return walk;
 }
 
-/// The tensor map of an operand with kExtent rows or columns per tile: loaded by one box (`whole`)
-/// or by boxes of 64 x 64.
-template <Major kMajor, int kExtent>
+/// The tensor map of an operand with kExtent rows or columns per tile and steps of kDepth: loaded
+/// by one box (`whole`) or by boxes of 64 lines.
+template <Major kMajor, int kExtent, int kDepth>
 CUtensorMap operand_map(const tile::MatrixMap& map, bool whole) {
-  if constexpr (kMajor == Major::k) return tile::panel_map(map, whole ? kExtent : tile::kLine, 0);
+  if constexpr (kMajor == Major::k)
+    return tile::panel_map(map, whole ? kExtent : tile::kLine, 0, kDepth);
   return tile::panel_map(map, tile::kLine, whole ? kExtent / tile::kLine : 0);
 }
 
 /// The result as a matrix for TMA stores.
-inline tile::MatrixMap result_map(const product::Finish& finish, const Walk& walk) {
+/// `m`, `n`: its rows and columns as `finish` has them.
+inline tile::MatrixMap result_map(const product::Finish& finish, std::int64_t m, std::int64_t n,
+                                  std::int64_t matrices) {
   const Plane& out = finish.out;
-  const std::int64_t batches = out.batch == 0 ? 1 : walk.batches;
-  if (finish.wide) return {out.data, out.dtype, walk.n, walk.m, batches, out.row, out.batch};
-  return {out.data, out.dtype, walk.m, walk.n, batches, out.col, out.batch};
+  const std::int64_t batches = out.batch == 0 ? 1 : matrices;
+  if (finish.wide) return {out.data, out.dtype, n, m, batches, out.row, out.batch};
+  return {out.data, out.dtype, m, n, batches, out.col, out.batch};
 }
 
 template <class T>
@@ -94,13 +97,24 @@ void launch_typed(const Call& call, const Sides& sides, const Source& a, const S
                                                        layout.cut != planning::Cut::rows);
     args.whole_b = T::kShape.n % tile::kLine == 0 && b.map.inner % tile::kLine == 0 &&
                    layout.cut != planning::Cut::cols;
-    args.a = operand_map<T::kMajorA, T::kShape.m>(a.map, args.whole_a);
-    args.b = operand_map<T::kMajorB, T::kLoadedN>(b.map, T::kMajorB == Major::k || args.whole_b);
+    args.a = operand_map<T::kMajorA, T::kShape.m, T::kDepth>(a.map, args.whole_a);
+    args.b = operand_map<T::kMajorB, T::kLoadedN, T::kDepth>(
+        b.map, T::kMajorB == Major::k || args.whole_b);
   }
   args.walk = walk_of(sides, shape, problem.group_offsets);
-  args.finish = product::finish_of(problem, layout.swapped);
+  // The sums of FP8 are those of the transposed tile.
+  args.finish = product::finish_of(problem, layout.swapped != T::kNarrow);
+  if constexpr (T::kNarrow) {
+    const bool swapped = layout.swapped;
+    const planning::ScaleForm of_a = shape.a.scale, of_b = shape.b.scale;
+    args.left =
+        factors_of(sides.left, swapped ? of_b : of_a, true, args.walk.m, args.walk.pool_step);
+    args.right = factors_of(sides.right, swapped ? of_a : of_b, false, args.walk.n, 0);
+  }
   if constexpr (T::kStaged) {
-    const tile::MatrixMap out = result_map(args.finish, args.walk);
+    const Walk& walk = args.walk;
+    const tile::MatrixMap out = result_map(args.finish, T::kNarrow ? walk.n : walk.m,
+                                           T::kNarrow ? walk.m : walk.n, walk.batches);
     if (args.finish.plain() && (args.finish.wide || args.finish.tall) && tile::tma_writable(out)) {
       args.tma_store =
           args.finish.wide ? product::TmaStore::by_rows : product::TmaStore::by_columns;
@@ -146,9 +160,14 @@ void launch(const Call& call) {
                           ? product::pool_source(sides.left.sparse, sides.left.transposed)
                           : product::dense_source(sides.left.dense, sides.left.transposed);
   const Source right = product::dense_source(sides.right.dense, !sides.right.transposed);
-  product::with_types<kDtypes>(left, right, [&]<class Element, Major kA, Major kB>() {
+  const auto launch_of = [&]<class Element, Major kA, Major kB>() {
     launch_typed<Traits<kTile, Element, kA, kB>>(call, sides, left, right, scratch.dealt);
-  });
+  };
+  if constexpr (kDtypes == core::dtypes({DType::e4m3})) {  // wgmma reads FP8 along the depth only
+    launch_of.template operator()<__nv_fp8_e4m3, Major::k, Major::k>();
+  } else {
+    product::with_types<kDtypes>(left, right, launch_of);
+  }
 }
 
 }  // namespace tessera::cuda::sm90::matmul

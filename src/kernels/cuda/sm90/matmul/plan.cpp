@@ -14,10 +14,14 @@
 namespace tessera::planning {
 namespace {
 
-/// Whether the product is computed as its transpose: for a sparse b, or so that the short side of a
-/// dense product gives the columns of tiles that are narrower than tall.
+bool is_narrow(const MatmulShape& s) { return core::is_fp8(s.a.dtype); }
+
+/// Whether the product is computed as its transpose: for a sparse b; in FP8 so that the side whose
+/// factors may differ from line to line of a step gives the columns of tiles; else so that the
+/// short side of a dense product gives the columns of tiles that are narrower than tall.
 bool swaps(const MatmulShape& s, const Tile& tile) {
   if (s.a.sparse || s.b.sparse) return s.b.sparse;
+  if (is_narrow(s)) return s.grouped || s.b.scale != ScaleForm::line_128;
   const bool by_rows = s.grouped && s.group_axis == GroupAxis::rows;
   const std::int64_t m = by_rows ? ceil_div(s.m, std::max<std::int64_t>(s.batch, 1)) : s.m;
   return tile.n < tile.m && m < s.n;
@@ -93,14 +97,15 @@ MatmulLayout matmul_layout(const MatmulShape& s, const Tile& tile, const DeviceF
     // The tiles of one column of a group read the same piece of the dense side, so a group has as
     // many rows of tiles as keep their stored blocks in L2.
     constexpr double kStaysInL2 = 24e6;
-    const double bytes = 2.0 * real(lists.stored) * real(lists.block.rows * lists.block.cols);
+    const double bytes =
+        real(size_of(lists.dtype)) * real(lists.stored) * real(lists.block.rows * lists.block.cols);
     const double rows = real(down) * kStaysInL2 / std::max(bytes, 1.0);
     at.group = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(rows, 1e9)),
                                         kRowsTogether, std::max(down, kRowsTogether));
   }
   at.steps = at.fetched = ceil_div(depth, tile.k);
   if (sparse) at.fetched = fetched_steps(s, tile, at.steps);
-  if (can_split(tile) && !sparse && !s.grouped)
+  if (can_split(tile) && !sparse && !s.grouped && !is_narrow(s))
     at.splits = best_splits(at.tiles, at.steps, tile, sms);
   at.copy_a = !s.a.sparse && !s.a.tma_readable;
   at.copy_b = !s.b.sparse && !s.b.tma_readable;
@@ -143,7 +148,7 @@ std::string describe_layout(const MatmulLayout& layout) {
 /// of 2 explains. Pitches are no part of a shape: rows are taken to lie without padding.
 double line_factor(const OperandShape& o, bool copied) {
   const std::int64_t length = o.unit_col_stride == o.transposed ? o.rows : o.cols;
-  return copied || length % 64 == 0 ? 1 : 2;
+  return copied || length * size_of(o.dtype) % 128 == 0 ? 1 : 2;
 }
 
 /// Seconds that TMA takes longer where an operand's lines are so short that it fetches a tile line
@@ -204,6 +209,27 @@ double seconds_of(const MatmulShape& s, const MatmulLayout& at, const KernelRow&
          std::max(short_lines_seconds(s.a, at.copy_a), short_lines_seconds(s.b, at.copy_b));
 }
 
+/// What products in FP8 require besides.
+void refuse_narrow(const MatmulShape& s, Reasons& reasons) {
+  constexpr const char* kAlongDepth =
+      "FP8 that is contiguous along the depth (rows of a, columns of b), each line at a multiple "
+      "of 16 bytes";
+  const auto refuse_side = [&](const OperandShape& o, bool is_left, const char* name) {
+    if (!o.tma_readable || !o.lies_along_depth(is_left == o.transposed))
+      reasons.layout(name, kAlongDepth);
+    if (!o.scale_fits) reasons.layout(name, "factors that span less than 2^31 elements");
+  };
+  refuse_side(s.a, true, "a");
+  refuse_side(s.b, false, "b");
+  if (s.grouped && s.group_axis == GroupAxis::inner)
+    reasons.unsupported("groups along the depth in FP8");
+  // The side of the tiles' rows has one factor per step.
+  if (s.b.scale == ScaleForm::line_128 && (s.grouped || s.a.scale == ScaleForm::line_128))
+    reasons.unsupported(
+        s.grouped ? "b.scale of 1 x 128 beside groups" : "1 x 128 factors of both sides",
+        "128 x 128 for b is supported");
+}
+
 /// The family: dense and grouped products, and products with one sparse side.
 struct Matmul {
   using Shape = MatmulShape;
@@ -211,6 +237,11 @@ struct Matmul {
 
   static void refuse(const Shape& s, const KernelRow& row, const DeviceFacts&, Reasons& reasons) {
     product::refuse_two_sparse(s, reasons);
+    if (row.dtypes == kNarrowMatmulDtypes) {
+      if (is_narrow(s)) refuse_narrow(s, reasons);
+      product::refuse_sizes(s, reasons);
+      return product::refuse_walk(s, matmul::kLine, row.tile.k, reasons);
+    }
     // Dense operands that TMA cannot read are copied.
     product::refuse_unaligned(!s.a.sparse || s.a.tma_readable, !s.b.sparse || s.b.tma_readable,
                               reasons);

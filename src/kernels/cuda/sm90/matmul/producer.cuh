@@ -43,7 +43,8 @@ class Scheduler {
   /// Dense: one work descriptor per tile, for its whole depth.
   __device__ void schedule_depth(WorkDescriptor<kLines>& work, const TileAt& tile) {
     const Walk& walk = args_.walk;
-    const Walk::Depth depth = walk.depth(tile, static_cast<int>(blockIdx.x) % walk.splits);
+    const Walk::Depth depth =
+        walk.template depth<T::kDepth>(tile, static_cast<int>(blockIdx.x) % walk.splits);
 #pragma unroll
     for (int l = 0; l < kLines; ++l) {
       work.row[l] = tile.row + l * tile::kLine;
@@ -145,12 +146,12 @@ class Producer {
 #pragma unroll 1
     for (int part = 0; part < work.parts; ++part) {
       const int from = part == 0 ? work.skip : 0;
-      const int to = part == work.parts - 1 ? work.valid : tile::kLine;
+      const int to = part == work.parts - 1 ? work.valid : T::kDepth;
       announce({.consumers = kAllLines,
                 .from = static_cast<std::uint8_t>(from),
                 .to = static_cast<std::uint8_t>(to)},
-               T::kStageBytes);
-      const int depth = work.depth + part * tile::kLine;
+               T::kStageBytes, work, work.depth + part * T::kDepth, work.matrix);
+      const int depth = work.depth + part * T::kDepth;
       copy_a(work, kAllLines, depth, work.matrix);
       copy_b(work, depth);
       at_.advance();
@@ -160,7 +161,7 @@ class Producer {
   /// Loads the steps of a window: for each column that any line names, B and the blocks of these
   /// lines.
   __device__ void load_blocks(const WorkDescriptor<kLines>& work) {
-    const int parts = args_.walk.block_depth / tile::kLine;
+    const int parts = args_.walk.block_depth / T::kDepth;
     unsigned columns = 0;
 #pragma unroll
     for (const unsigned named : work.named) columns |= named;
@@ -178,9 +179,10 @@ class Producer {
       const int b_depth = (work.first + __popc(column - 1)) * args_.walk.block_depth;
 #pragma unroll 1
       for (int part = 0; part < parts; ++part) {
-        announce({.consumers = static_cast<std::uint8_t>(lines)}, bytes);
-        copy_a(work, lines, part * tile::kLine, matrix);
-        copy_b(work, b_depth + part * tile::kLine);
+        announce({.consumers = static_cast<std::uint8_t>(lines)}, bytes, work,
+                 b_depth + part * T::kDepth, matrix);
+        copy_a(work, lines, part * T::kDepth, matrix);
+        copy_b(work, b_depth + part * T::kDepth);
         at_.advance();
       }
     }
@@ -192,6 +194,20 @@ class Producer {
     tile::wait(&shared_.ring.empty[at_.stage], at_.parity ^ 1);
     shared_.stage_descriptors[at_.stage].task = task;
     tile::arrive_expecting(&shared_.ring.full[at_.stage], static_cast<std::uint32_t>(bytes));
+  }
+
+  /// The same of a step; FP8 operands have factors, which the consumers look up.
+  __device__ void announce(Task task, int bytes, const WorkDescriptor<kLines>& work, int depth,
+                           const int (&matrix)[kLines]) {
+    if constexpr (T::kNarrow) {
+      tile::wait(&shared_.ring.empty[at_.stage], at_.parity ^ 1);
+      auto& about = shared_.stage_descriptors[at_.stage];
+      about.place = work.place;
+      about.depth = depth;
+#pragma unroll
+      for (int l = 0; l < kLines; ++l) about.matrix[l] = matrix[l];
+    }
+    announce(task, bytes);
   }
 
   __device__ std::uint32_t full() const {

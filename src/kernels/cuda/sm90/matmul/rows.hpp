@@ -9,6 +9,8 @@ namespace tessera::planning {
 // `times` of the first two rows: fitted to sparse products of 92 random shapes (H200, CUDA 13.0,
 // 2026-11-26, graph replays; 90% within .86 to 1.27); of the others: by their bytes from L2.
 inline constexpr unsigned kMatmulDtypes = core::dtypes({DType::f16, DType::bf16});
+// FP8: rows that differ from those of 16 bits in their consumers.
+inline constexpr unsigned kNarrowMatmulDtypes = core::dtypes({DType::e4m3});
 inline constexpr KernelRow kSm90MatmulRows[] = {
     {.name = "sm90_matmul_m128_n256_k64_s4",
      .tile = {.m = 128, .n = 256, .k = 64, .stages = 4, .warpgroups = 2},
@@ -45,6 +47,30 @@ inline constexpr KernelRow kSm90MatmulRows[] = {
      .why = "groups of up to 16 rows, and short sides that have to be copied first",
      .measured =
          "0.87-0.92 of cuBLASLt at 1 to 16 rows, 8192 x 8192 weights: H200, CUDA 13.0, 2026-11-21"},
+    {.name = "sm90_matmul_m128_n256_k128_s4",
+     .tile = {.m = 128, .n = 256, .k = 128, .stages = 4, .warpgroups = 2},
+     .dtypes = kNarrowMatmulDtypes,
+     .times = {.step_ns = 900, .tile_ns = 1300},
+     .why = "FP8; fewest bytes from L2 per FLOP; each step is summed up by itself",
+     .measured = ""},
+    {.name = "sm90_matmul_m128_n128_k128_s6",
+     .tile = {.m = 128, .n = 128, .k = 128, .stages = 6, .warpgroups = 2},
+     .dtypes = kNarrowMatmulDtypes,
+     .times = {.step_ns = 520, .tile_ns = 1300},
+     .why = "FP8; few tiles, few columns or small groups",
+     .measured = ""},
+    {.name = "sm90_matmul_m128_n256_k64_s7",
+     .tile = {.m = 128, .n = 256, .k = 64, .stages = 7, .warpgroups = 2},
+     .dtypes = kNarrowMatmulDtypes,
+     .times = {.step_ns = 480, .tile_ns = 1300},
+     .why = "FP8 in stored blocks with a depth of 64",
+     .measured = ""},
+    {.name = "sm90_matmul_m128_n128_k64_s12",
+     .tile = {.m = 128, .n = 128, .k = 64, .stages = 12, .warpgroups = 2},
+     .dtypes = kNarrowMatmulDtypes,
+     .times = {.step_ns = 300, .tile_ns = 1300},
+     .why = "FP8 in stored blocks with a depth of 64; few tiles or few columns",
+     .measured = ""},
 };
 
 }  // namespace tessera::planning

@@ -38,12 +38,13 @@ __device__ __forceinline__ void put_blocks(std::uint32_t line, const std::uint32
   }
 }
 
-/// The staging panels for 64 x kN results of one warpgroup, in shared memory: its own ones, and
-/// borrowed ones (`lent`) in a stage of the ring.
-template <int kN>
+/// The staging panels for kPieces times 64 x kN results of one warpgroup, in shared memory: its own
+/// ones, and borrowed ones (`lent`) in a stage of the ring.
+template <int kN, int kPieces = 1, int kMaxOwn = 2>
 struct Staging {
   static constexpr int kWidth = tile::kLine;  // rows and columns of a panel
-  static constexpr int kPanels = kN / kWidth, kOwn = kPanels < 2 ? kPanels : 2;
+  static constexpr int kAcross = kN / kWidth, kPanels = kPieces * kAcross;
+  static constexpr int kOwn = kPanels < kMaxOwn ? kPanels : kMaxOwn;
   static constexpr int kLent = kPanels - kOwn;
   static_assert(kN % kWidth == 0);
   struct alignas(tile::kAtomBytes) Panel {
@@ -51,13 +52,13 @@ struct Staging {
   };
   Panel own[kOwn];
 
-  /// Stages and stores the sums; their first element is (row, col) of the result, and TMA clips at
-  /// the result's edges. Where panels are lent, all threads have called `wait_until_read` since the
-  /// previous call. `barrier`: a named barrier of this warpgroup.
+  /// Stages and stores the sums, piece below piece; their first element is (row, col) of the
+  /// result, and TMA clips at the result's edges. Where panels are lent, all threads have called
+  /// `wait_until_read` since the previous call. `barrier`: a named barrier of this warpgroup.
   template <DType kOut, bool kTransposed>
   __device__ __forceinline__ void store(const CUtensorMap& out, Panel* lent,
-                                        const float (&sum)[kN / 2], int row, int col, int batch,
-                                        int thread, int barrier) {
+                                        const float (&sum)[kPieces * kN / 2], int row, int col,
+                                        int batch, int thread, int barrier) {
     const int warp = thread / 32, lane = thread % 32;
     // Position of the lane's 8 x 8 block among the warp's 16 rows and the set's 16 columns.
     const int down = lane / 8 % 2, across = lane / 16;
@@ -89,9 +90,8 @@ struct Staging {
     if (!leader(thread)) return;
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
-      const int c = col + p * kWidth;
-      tile::store_box(out, kTransposed ? row : c, kTransposed ? c : row, batch,
-                      panel(lent, p).data);
+      const int r = row + p / kAcross * kWidth, c = col + p % kAcross * kWidth;
+      tile::store_box(out, kTransposed ? r : c, kTransposed ? c : r, batch, panel(lent, p).data);
     }
     tile::commit_stores();
   }

@@ -58,16 +58,17 @@ __device__ __forceinline__ std::uint64_t kept_uniform(std::uint64_t view) {
 enum class Major { k, mn };
 
 /// One operand's tile of a stage: kExtent rows of A or columns of B, kLine deep. Major::k: kExtent
-/// lines, each with kLine elements of depth of one row. Major::mn: panels of kLine lines, each with
-/// kLine rows or columns at one depth.
-template <class Element, int kExtent, Major kMajor>
+/// lines, each with kLine elements of depth of one row; lines of 64 bytes have the 64-byte swizzle.
+/// Major::mn: panels of kLine lines, each with kLine rows or columns at one depth.
+template <class Element, int kExtent, Major kMajor, int kBytesOfLine = kLineBytes>
 struct OperandTile {
-  static constexpr int kLine = Precision<Element>::kLine;
+  static constexpr int kLine = kBytesOfLine / Precision<Element>::kBytes;
+  static_assert(kBytesOfLine == kLineBytes || (kBytesOfLine == 64 && kMajor == Major::k));
   static_assert(kMajor == Major::k || Precision<Element>::kBytes == 2,
                 "wgmma reads only 16-bit elements whose depth is not contiguous");
   static_assert(kExtent % (kMajor == Major::k ? 16 : kLine) == 0);
   static constexpr int kPanels = kMajor == Major::k ? 1 : kExtent / kLine;
-  static constexpr int kBytes = kExtent * kLineBytes;
+  static constexpr int kBytes = kExtent * kBytesOfLine;
   static constexpr int kPanelBytes = kLine * kLineBytes;
 
   alignas(kAtomBytes) Element data[kExtent * kLine];
@@ -78,7 +79,7 @@ struct OperandTile {
   /// The wgmma descriptor of the rows or columns from `first` (a multiple of kLine) on.
   __device__ std::uint64_t view(int first) const {
     const Element* start = data + first * kLine;
-    return kMajor == Major::k ? descriptor(start, 0, kAtomBytes)
+    return kMajor == Major::k ? descriptor(start, 0, 8 * kBytesOfLine, kBytesOfLine)
                               : descriptor(start, kPanelBytes, kAtomBytes);
   }
   /// The increment of a descriptor for the depth of one MMA.

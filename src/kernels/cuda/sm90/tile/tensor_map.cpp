@@ -120,8 +120,8 @@ CUtensorMap tensor_map(const MatrixMap& m, int box_rows, int box_inner) {
       {{m.inner, 1, box_inner}, {m.rows, m.row_stride, box_rows}, {m.batches, m.batch_stride, 1}});
 }
 
-CUtensorMap panel_map(const MatrixMap& m, int box_rows, int box_panels) {
-  const int panel = line_of(m.dtype);
+CUtensorMap panel_map(const MatrixMap& m, int box_rows, int box_panels, int box_inner) {
+  const int panel = box_inner > 0 ? box_inner : line_of(m.dtype);
   const bool cut = box_panels > 0;
   return encode(m.dtype, m.data,
                 {{cut ? panel : m.inner, 1, panel},

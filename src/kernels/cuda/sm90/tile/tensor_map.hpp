@@ -31,8 +31,9 @@ CUtensorMap tensor_map(const MatrixMap& matrix, int box_rows, int box_inner = 0)
 
 /// The same with one more dimension between rows and batches: `inner` is divided into panels of 128
 /// bytes, and a box has `box_panels` of them, one behind the other in shared memory. With
-/// `box_panels` 0 the dimension has size 1 and `inner` is not divided.
-CUtensorMap panel_map(const MatrixMap& matrix, int box_rows, int box_panels);
+/// `box_panels` 0 the dimension has size 1 and `inner` is not divided; then a box has lines of
+/// `box_inner` elements, which are 128 bytes by default.
+CUtensorMap panel_map(const MatrixMap& matrix, int box_rows, int box_panels, int box_inner = 0);
 
 /// Rows of several heads, [batches, rows, heads, inner], for TMA. Strides in elements; `inner` is
 /// contiguous.
