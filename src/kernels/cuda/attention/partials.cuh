@@ -56,40 +56,6 @@ __device__ __forceinline__ void store_partial(TwoSumPartial<kDimV, kThreads>& to
   to.exact_sum[thread] = {softmax.exact_sum[0], softmax.exact_sum[1]};
 }
 
-/// A thread's share of a partial result, in registers. Several may be loaded at once, before the
-/// first is added.
-template <int kDimV>
-struct LoadedPartial {
-  float4 o_acc[kDimV / 8], softmax_state;
-};
-
-/// Loads a partial result of another CTA, bypassing L1.
-template <int kDimV, int kThreads>
-__device__ __forceinline__ void load_partial(const PartialResult<kDimV, kThreads>& from,
-                                             LoadedPartial<kDimV>& to, int thread) {
-  to.softmax_state = __ldcg(&from.softmax_state[thread]);
-#pragma unroll
-  for (int i = 0; i < kDimV / 8; ++i) to.o_acc[i] = __ldcg(&from.o_acc[i][thread]);
-}
-
-/// Adds a loaded partial result: the same sums as add_partial's.
-template <int kDimV>
-__device__ __forceinline__ void add_loaded(const LoadedPartial<kDimV>& from,
-                                           OAccumulator<kDimV>& o_acc, Softmax& softmax) {
-  const float4 state = from.softmax_state;
-  const float2 factor[2] = {softmax.merge(0, state.x, state.z), softmax.merge(1, state.y, state.w)};
-#pragma unroll
-  for (int i = 0; i < kDimV / 8; ++i) {
-    const float4 other = from.o_acc[i];
-    const float theirs[4] = {other.x, other.y, other.z, other.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float& mine = o_acc[i * 4 + j];
-      mine = fmaf(factor[j / 2].x, mine, factor[j / 2].y * theirs[j]);
-    }
-  }
-}
-
 /// Adds another consumer's partial result: from shared memory (kSameCta), or from another CTA
 /// through global memory, bypassing L1.
 template <bool kSameCta, int kDimV, int kThreads>

@@ -36,22 +36,4 @@ __device__ __forceinline__ int count_up(std::uint64_t* word, std::uint64_t tag, 
   return count;
 }
 
-/// A counter's word, for count_up_from.
-__device__ __forceinline__ std::uint64_t read_count(const std::uint64_t* word) {
-  return __ldcg(reinterpret_cast<const unsigned long long*>(word));
-}
-
-/// count_up for a caller that counts there once, and has read the word (`seen`) in this launch.
-__device__ __forceinline__ int count_up_from(std::uint64_t* word, std::uint64_t seen,
-                                             std::uint64_t tag, int limit) {
-  using planning::LaunchCount;
-  auto* at = reinterpret_cast<unsigned long long*>(word);
-  int count = 0;
-  // If the exchange fails, another thread of this launch was first and has written the tag.
-  if (LaunchCount::holds(seen, tag, limit) || atomicCAS(at, seen, tag + 1) != seen)
-    count = static_cast<int>(LaunchCount::count_of(atomicAdd(at, 1ull), tag));
-  if (count == limit - 1) *at = 0;
-  return count;
-}
-
 }  // namespace tessera::cuda

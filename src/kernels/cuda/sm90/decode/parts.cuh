@@ -82,6 +82,11 @@ __device__ __forceinline__ void add_parts(const LoadedPart<kDimV> (&from)[kCount
   }
 }
 
+/// A counter's word, for begin_count.
+__device__ __forceinline__ std::uint64_t read_count(const std::uint64_t* word) {
+  return __ldcg(reinterpret_cast<const unsigned long long*>(word));
+}
+
 /// For a thread that counts once, with count_begun, and has time before it does: gives a counter
 /// that was `seen` this launch's tag. Nothing waits for it.
 __device__ __forceinline__ void begin_count(std::uint64_t* word, std::uint64_t seen,
