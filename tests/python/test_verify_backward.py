@@ -93,6 +93,21 @@ def test_gradients_of_unseen_keys_are_exactly_zero():
     assert "expected 0" in judge_backward.judge(built, *outputs)[1]
 
 
+def test_sums_beyond_the_largest_number_are_infinite():
+    d = drawn(dtype="f16", kv_end=[50, 50])
+    built = backward.build_backward(d, "cpu", 1 << 18)
+    built.forward.k.zero_()  # P is the same for all keys, and each has 100 queries of two heads
+    built.dout[..., :32] = 6e4
+    outputs = built.outputs()
+    built.run(*outputs)
+    dv = outputs[2].tensor
+    assert dv[:, :50, :, :32].isinf().all() and not dv[..., 32:].isinf().any()
+    assert judge_backward.judge(built, *outputs)[1] is None
+    place = tuple(int(at) for at in (~dv.isinf()).nonzero()[0])
+    dv[place] = torch.inf
+    assert judge_backward.judge(built, *outputs)[1] is not None
+
+
 def test_a_key_too_many_is_found(monkeypatch):
     """A causal edge that is one key late."""
     d = drawn(causal=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,15 @@ def ulp(dtype: str, value: Tensor) -> Tensor:
     """The distance between adjacent values of a dtype around a float64 value."""
     exponent = torch.frexp(value.abs().clamp(min=2.0 ** SMALLEST_EXPONENT[dtype]))[1]
     return torch.exp2((exponent - BITS[dtype]).double())
+
+
+def beyond(dtype: str, got: Tensor, truth: Tensor) -> Tensor:
+    """The numbers in float64, where those that overflowed stand for any number that does: the
+    truth, if the dtype has no number of its size, else the smallest that is too large."""
+    got = got.double()
+    next_after = 2.0 ** math.frexp(LARGEST[dtype])[1]
+    overflowed = got.isinf() & (got.sign() == truth.sign())
+    return torch.where(overflowed, got.sign() * truth.abs().clamp(min=next_after), got)
 
 
 def share(got: Tensor, truth: Tensor, budget: Tensor) -> Tensor:

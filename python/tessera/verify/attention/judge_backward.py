@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..memory import AROUND, Buffer
-from ..numbers import BITS, DTYPES, UNIT, compared, finite, place_of_largest, share, ulp
+from ..numbers import BITS, DTYPES, UNIT, beyond, compared, finite, place_of_largest, share, ulp
 from .backward import GRADIENTS, BuiltBackward, lse_rows
 from .build import sequence
 from .judge import tile_budget, truth_of
@@ -33,7 +33,8 @@ class Gradient:
     empty: Tensor  # bool [heads, rows]
 
     def budget(self, dtype: str) -> Tensor:
-        off = (self.emulated.to(DTYPES[dtype]).double() - self.value).abs().amax(-1)
+        rounded = beyond(dtype, self.emulated.to(DTYPES[dtype]), self.value)
+        off = (rounded - self.value).abs().amax(-1)
         slack = self.slack.amax(-1) + self.largest
         return tile_budget(dtype, self.value, off, slack.double(), self.empty)
 
@@ -82,8 +83,9 @@ def _rest(built: BuiltBackward, name: str, buffer: Buffer) -> Tensor:
 
 
 def _share(built: BuiltBackward, buffer: Buffer, gradient: Gradient, name: str, b: int) -> Tensor:
-    got = sequence(buffer.tensor, _offsets(built, name), b).transpose(0, 1).double()
-    return share(got, gradient.value, gradient.budget(built.drawn.dtype))
+    dtype = built.drawn.dtype
+    got = sequence(buffer.tensor, _offsets(built, name), b).transpose(0, 1)
+    return share(beyond(dtype, got, gradient.value), gradient.value, gradient.budget(dtype))
 
 
 def _describe(built: BuiltBackward, buffer: Buffer, name: str, b: int) -> str:

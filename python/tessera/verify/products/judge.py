@@ -5,13 +5,11 @@ where a number within the slack rounds to infinity. NaN has to match by position
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ..memory import AROUND, Buffer, Made
-from ..numbers import LARGEST, compared, place_of_largest, share, ulp
+from ..numbers import LARGEST, beyond, compared, place_of_largest, share, ulp
 from .build import Built
 from .oracle import Truth, truth_of
 
@@ -50,13 +48,9 @@ def _few(entries: Tensor) -> str:
 
 def _used(built: Built, tensor: Tensor, truth: Truth) -> Tensor:
     dtype = built.drawn.out_dtype
-    got, value = tensor.double(), truth.value
-    largest = LARGEST[dtype]
-    next_after = 2.0 ** math.frexp(largest)[1]
-    overflowed = got.isinf() & (got.sign() == value.sign())
-    got = torch.where(overflowed, got.sign() * value.abs().clamp(min=next_after), got)
-    reach = (value.abs() + truth.slack).clamp(max=largest)
-    return share(got, value, truth.slack + 0.5 * ulp(dtype, reach))
+    value = truth.value
+    reach = (value.abs() + truth.slack).clamp(max=LARGEST[dtype])
+    return share(beyond(dtype, tensor, value), value, truth.slack + 0.5 * ulp(dtype, reach))
 
 
 def _describe(built: Built, out: Buffer | Made, truth: Truth, used: Tensor) -> str:
